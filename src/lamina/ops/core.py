@@ -1,0 +1,218 @@
+"""The op card: one frozen value that says everything about an operation but how a device runs it.
+
+A card has
+
+    fields       the attributes: its hash, its repr, its plan key, its line in a printed graph
+    infer        output specs from input specs, and the error messages
+    vjp          the gradient, as calls to ops, so that second order comes for free
+    reference    its meaning in NumPy
+    samples      example calls, which drive every test on every backend
+
+`bind(op, *operands)` lets the operands decide: tensors compute, traced values record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from lamina.spec import FLOATS, DType, DTypeError, Shape, Spec
+
+Array = np.ndarray[Any, Any]
+
+
+class Operand:
+    """What ops take and give: a tensor (computes at once) or a traced value (records)."""
+
+    __slots__ = ()
+    #: Among several kinds of operands the one with the highest priority decides.
+    bind_priority: ClassVar[int] = 0
+
+    @property
+    def spec(self) -> Spec:
+        """Shape, dtype and layout."""
+        raise NotImplementedError
+
+    @classmethod
+    def bind_op(cls, op: Op, operands: Sequence[Any]) -> tuple[Operand, ...]:
+        """Apply op to operands, of which at least one is of this class."""
+        raise NotImplementedError
+
+    @property
+    def shape(self) -> Shape:
+        """Sizes, one per axis."""
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
+        return self.spec.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.spec.shape)
+
+
+@dataclass(frozen=True)
+class Op:
+    """Base of the op cards. Subclasses are frozen dataclasses whose fields are the op's attributes."""
+
+    #: Name in printed and saved graphs; set from the class name.
+    name: ClassVar[str]
+    #: Whether `vjp` exists. Comparisons, index ops and updates are not differentiable.
+    differentiable: ClassVar[bool] = True
+    #: Element types of the first input that the op takes.
+    dtypes: ClassVar[tuple[DType, ...]] = FLOATS
+    #: Output index -> input index whose memory the output may take over when that input is dead after the op.
+    inplace: ClassVar[Mapping[int, int]] = {}
+    #: True when each output element depends only on the input elements at the same place (after broadcast).
+    elementwise: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.name = _snake(cls.__name__)
+        if not cls.__name__.startswith("_"):
+            REGISTRY[cls.name] = cls
+
+    def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
+        """Output specs, layouts left open. Raises ShapeError or DTypeError that names the op and the shapes."""
+        raise NotImplementedError
+
+    def vjp(
+        self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]
+    ) -> Sequence[Any]:
+        """One gradient (or None) per input, from one gradient (or None) per output, written with ops."""
+        raise NotImplementedError(f"{self.name} has no gradient")
+
+    def reference(self, *inputs: Array) -> tuple[Array, ...]:
+        """The meaning, in NumPy, in the arithmetic of the inputs' dtypes."""
+        raise NotImplementedError
+
+    def prune(self, used: Sequence[bool]) -> Op:
+        """An op that leaves out trailing outputs that nobody uses, or itself when it has no such form."""
+        return self
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        """Example calls for tests, documentation and benchmarks: five or more for a differentiable op."""
+        raise NotImplementedError
+
+    def check_float(self, *inputs: Spec) -> None:
+        """Raise DTypeError unless the first input has one of `dtypes` and the other inputs have the same."""
+        first = inputs[0].dtype
+        if first not in self.dtypes:
+            known = ", ".join(map(str, self.dtypes))
+            raise DTypeError(f"{self.name}: dtype {first} is not among {known}; cast with ops.cast")
+        for i, spec in enumerate(inputs[1:], 1):
+            if spec.dtype != first:
+                raise DTypeError(
+                    f"{self.name}: input {i} is {spec.dtype} but input 0 is {first}; cast one with ops.cast"
+                )
+
+    def __str__(self) -> str:
+        parts = (f"{f.name}={_short(getattr(self, f.name))}" for f in fields(self))
+        return f"{self.name}({', '.join(parts)})"
+
+
+#: Every card by name: for saved graphs, tests and coverage tables.
+REGISTRY: dict[str, type[Op]] = {}
+
+
+@dataclass(frozen=True)
+class Arg:
+    """How a sample's input is drawn: standard normal unless a range or an integer range is given."""
+
+    shape: Shape
+    dtype: DType | None = None  # None: the dtype under test
+    low: float | None = None
+    high: float | None = None
+    integers: bool = False
+    distinct: bool = False  # all elements differ by at least 0.1: no ties for max, no kinks within a step
+    differentiable: bool = True
+    value: tuple[int, ...] | None = None  # fixed values, for state such as a generator's counter
+
+    def draw(self, rng: np.random.Generator, dtype: DType) -> Array:
+        """An array of this shape in `dtype` (or the argument's own)."""
+        kind = (self.dtype or dtype).numpy
+        if self.value is not None:
+            return np.array(self.value, kind).reshape(self.shape)
+        if self.integers:
+            return rng.integers(int(self.low or 0), int(self.high or 2), self.shape).astype(kind)
+        if self.distinct:
+            count = int(np.prod(self.shape))
+            return ((rng.permutation(count) - count / 2 + 0.3) * 0.13).reshape(self.shape).astype(kind)
+        if self.low is not None or self.high is not None:
+            return rng.uniform(self.low or 0.0, self.high or 1.0, self.shape).astype(kind)
+        return rng.standard_normal(self.shape).astype(kind)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One example call: an op and how to draw its inputs. `dtypes` restricts what it is tested with."""
+
+    op: Op
+    args: tuple[Arg, ...] = field(default=())
+    dtypes: tuple[DType, ...] | None = None
+
+    @classmethod
+    def of(cls, op: Op, *args: Arg | Shape, dtypes: tuple[DType, ...] | None = None) -> Self:
+        """A sample whose plain shapes are drawn from a standard normal distribution."""
+        return cls(op, tuple(a if isinstance(a, Arg) else Arg(a) for a in args), dtypes)
+
+    def draw(self, rng: np.random.Generator, dtype: DType) -> list[Array]:
+        """The inputs as arrays."""
+        return [arg.draw(rng, dtype) for arg in self.args]
+
+    def __str__(self) -> str:
+        return f"{self.op} {'x'.join(str(list(a.shape)).replace(' ', '') for a in self.args)}"
+
+
+#: Turns an array of any library (NumPy, PyTorch, CuPy, JAX) into an operand; set by `lamina.tensor`.
+_adopt: list[Callable[[Any], Operand]] = []
+
+
+def register_adopter(adopt: Callable[[Any], Operand]) -> None:
+    """Name the function that turns foreign arrays into operands."""
+    _adopt[:] = [adopt]
+
+
+def operand(x: Any) -> Any:
+    """x itself when it is an operand, else x adopted (any DLPack array, array-like or number)."""
+    if isinstance(x, Operand):
+        return x
+    if not _adopt:
+        raise TypeError(f"{type(x).__name__} is not a tensor; import lamina to have arrays adopted")
+    return _adopt[0](x)
+
+
+def bind(op: Op, *operands: Any) -> tuple[Any, ...]:
+    """Apply op and return all its outputs. The operands decide what that means."""
+    kinds = [type(x) for x in operands if isinstance(x, Operand)]
+    if not kinds:
+        operands = tuple(operand(x) for x in operands)
+        kinds = [type(x) for x in operands]
+    return max(kinds, key=lambda k: k.bind_priority).bind_op(op, operands)
+
+
+def call(op: Op, *operands: Any) -> Any:
+    """Apply op and return its first output."""
+    return bind(op, *operands)[0]
+
+
+def spec_of(x: Any) -> Spec:
+    """The spec of an operand or of an array that can be adopted."""
+    found: Spec = operand(x).spec
+    return found
+
+
+def _snake(name: str) -> str:
+    text = "".join("_" + c.lower() if c.isupper() else c for c in name)
+    return text.lstrip("_")
+
+
+def _short(value: Any) -> str:
+    return str(value).replace(" ", "") if isinstance(value, tuple) else str(value)

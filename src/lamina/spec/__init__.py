@@ -1,0 +1,68 @@
+"""Floor 1, maths: dtypes, shapes, layouts, specs and policies. Knows nothing of devices."""
+
+from lamina.spec.dtype import (
+    DTYPES,
+    FLOATS,
+    DType,
+    as_dtype,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    promote,
+    uint8,
+)
+from lamina.spec.errors import DTypeError, ShapeError
+from lamina.spec.layout import Layout, channels_last, contiguous, dense, from_tag, pack, unpack
+from lamina.spec.policy import Policy, current_policy, policy
+from lamina.spec.shape import (
+    Shape,
+    as_shape,
+    broadcast_shapes,
+    element_count,
+    normalize_axes,
+    normalize_axis,
+)
+from lamina.spec.tensor import Spec
+
+__all__ = [
+    "DTYPES",
+    "FLOATS",
+    "DType",
+    "DTypeError",
+    "Layout",
+    "Policy",
+    "Shape",
+    "ShapeError",
+    "Spec",
+    "as_dtype",
+    "as_shape",
+    "bfloat16",
+    "bool_",
+    "broadcast_shapes",
+    "channels_last",
+    "contiguous",
+    "current_policy",
+    "dense",
+    "element_count",
+    "float16",
+    "float32",
+    "float64",
+    "from_tag",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "normalize_axes",
+    "normalize_axis",
+    "pack",
+    "policy",
+    "promote",
+    "uint8",
+    "unpack",
+]

@@ -1,0 +1,78 @@
+"""Element types. Storage types only: TF32 is a way to compute on float32 (see policy.Precision)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from lamina.spec.errors import DTypeError
+
+
+@dataclass(frozen=True)
+class DType:
+    """One element type: name as in NumPy, short form as printed in specs, bytes per element."""
+
+    name: str
+    short: str
+    itemsize: int
+    kind: str  # 'f' float, 'i' signed, 'u' unsigned, 'b' bool
+    numpy: np.dtype[Any] = field(compare=False, repr=False)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it is a floating point type."""
+        return self.kind == "f"
+
+    @property
+    def compute(self) -> DType:
+        """The type that sums and statistics are kept in: float32 for the half types, itself otherwise."""
+        return float32 if self in (float16, bfloat16) else self
+
+    def __repr__(self) -> str:
+        return f"lamina.{self.name}"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+float64 = DType("float64", "f64", 8, "f", np.dtype(np.float64))
+float32 = DType("float32", "f32", 4, "f", np.dtype(np.float32))
+float16 = DType("float16", "f16", 2, "f", np.dtype(np.float16))
+bfloat16 = DType("bfloat16", "bf16", 2, "f", np.dtype(ml_dtypes.bfloat16))
+int64 = DType("int64", "i64", 8, "i", np.dtype(np.int64))
+int32 = DType("int32", "i32", 4, "i", np.dtype(np.int32))
+int16 = DType("int16", "i16", 2, "i", np.dtype(np.int16))
+int8 = DType("int8", "i8", 1, "i", np.dtype(np.int8))
+uint8 = DType("uint8", "u8", 1, "u", np.dtype(np.uint8))
+bool_ = DType("bool", "b8", 1, "b", np.dtype(np.bool_))
+
+DTYPES = (float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8, bool_)
+FLOATS = (float64, float32, float16, bfloat16)
+_ALIASES = {"double": float64, "float": float32, "half": float16, "fp64": float64, "fp32": float32}
+_BY_NAME = {d.name: d for d in DTYPES} | {d.short: d for d in DTYPES} | _ALIASES | {"fp16": float16}
+
+
+def as_dtype(value: DType | str | np.dtype[Any] | type) -> DType:
+    """The DType for a DType, a name ("float32", "bf16"), or a NumPy dtype. Raises DTypeError."""
+    if isinstance(value, DType):
+        return value
+    name = value if isinstance(value, str) else np.dtype(value).name
+    if name not in _BY_NAME:
+        raise DTypeError(f"unknown dtype {value!r}; known: {', '.join(d.name for d in DTYPES)}")
+    return _BY_NAME[name]
+
+
+def promote(a: DType, b: DType, what: str = "promote") -> DType:
+    """The array-API result type of two dtypes. Raises DTypeError where there is none (float with int)."""
+    if a == b:
+        return a
+    if a.is_float and b.is_float:
+        if {a, b} == {float16, bfloat16}:
+            return float32
+        return max(a, b, key=lambda d: d.itemsize)
+    if a.kind in "iu" and b.kind in "iu":
+        return as_dtype(np.promote_types(a.numpy, b.numpy))
+    raise DTypeError(f"{what}: {a} and {b} have no common type; cast one of them with ops.cast")

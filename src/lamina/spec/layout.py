@@ -1,0 +1,166 @@
+"""Layouts: where element (i0, i1, …) of a tensor lies in memory.
+
+A layout is a stride per axis, in elements, and optionally inner blocks as oneDNN uses them:
+with blocks ((1, 16),) axis 1 is cut into blocks of 16, `strides[1]` steps over a whole block and the
+16 elements of a block lie together, innermost. Channels that do not fill the last block are padding (zeros).
+
+Dense layouts have a tag in oneDNN's notation: axes a, b, c, … from outermost to innermost, capital where
+blocked, then the blocks: "abcd" is NCHW, "acdb" is NHWC, "aBcd16b" is NCHW in blocks of 16 channels.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from lamina.spec.errors import ShapeError
+from lamina.spec.shape import Shape, element_count
+
+Blocks = tuple[tuple[int, int], ...]  # (axis, size), from outer to inner
+_TAG = re.compile(r"([a-zA-Z]*)((?:\d+[a-z])*)")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Strides in elements, one per axis, and inner blocks (axis, size) from outer to inner."""
+
+    strides: tuple[int, ...]
+    blocks: Blocks = ()
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether some axis is cut into blocks."""
+        return bool(self.blocks)
+
+
+def contiguous(shape: Shape) -> Layout:
+    """Row-major: the last axis is innermost."""
+    return dense(shape, tuple(range(len(shape))))
+
+
+def channels_last(shape: Shape) -> Layout:
+    """Axis 1 innermost: NHWC for a tensor of shape (N, C, H, W)."""
+    rank = len(shape)
+    return contiguous(shape) if rank < 3 else dense(shape, (0, *range(2, rank), 1))
+
+
+@lru_cache(maxsize=4096)
+def dense(shape: Shape, order: tuple[int, ...], blocks: Blocks = ()) -> Layout:
+    """No gaps: axes from outermost to innermost by `order`, then the blocks."""
+    outer = outer_shape(shape, blocks)
+    strides = [0] * len(shape)
+    step = element_count(size for _, size in blocks)
+    for axis in reversed(order):
+        strides[axis] = step
+        step *= max(outer[axis], 1)
+    return Layout(tuple(strides), blocks)
+
+
+def block_sizes(rank: int, blocks: Blocks) -> Shape:
+    """Elements per block along each axis: 1 where an axis is not blocked."""
+    sizes = [1] * rank
+    for axis, size in blocks:
+        sizes[axis] *= size
+    return tuple(sizes)
+
+
+def outer_shape(shape: Shape, blocks: Blocks) -> Shape:
+    """The number of blocks along each axis, the last one perhaps partly padding."""
+    return tuple(-(-s // b) for s, b in zip(shape, block_sizes(len(shape), blocks), strict=True))
+
+
+@lru_cache(maxsize=4096)
+def from_tag(tag: str, shape: Shape) -> Layout:
+    """The dense layout that a tag such as "acdb" or "aBcd16b" names. Raises ShapeError."""
+    match = _TAG.fullmatch(tag)
+    letters = match.group(1) if match else ""
+    order = tuple(ord(c) - ord("a") for c in letters.lower())
+    if match is None or sorted(order) != list(range(len(shape))):
+        raise ShapeError(f"layout tag {tag!r} does not name the {len(shape)} axes of shape {shape}")
+    blocks = tuple((ord(c) - ord("a"), int(n)) for n, c in re.findall(r"(\d+)([a-z])", match.group(2)))
+    if {axis for axis, _ in blocks} != {a for a, c in zip(order, letters, strict=True) if c.isupper()}:
+        raise ShapeError(f"layout tag {tag!r}: the capital letters must be the blocked axes")
+    return dense(shape, order, blocks)
+
+
+@lru_cache(maxsize=4096)
+def tag(layout: Layout, shape: Shape) -> str | None:
+    """The tag of a dense layout, or None when there are gaps, overlaps or broadcast (0) strides.
+
+    Axes of size 1 may stand anywhere; they are named where row-major order would put them, so that a
+    layout which is contiguous or channels-last up to such axes has the plain tag.
+    """
+    blocked = {axis for axis, _ in layout.blocks}
+    for order in _orders(layout, shape):
+        fits = dense(shape, order, layout.blocks)
+        outer = outer_shape(shape, layout.blocks)
+        if all(s == f or n == 1 for s, f, n in zip(layout.strides, fits.strides, outer, strict=True)):
+            letters = "".join(chr(ord("A" if axis in blocked else "a") + axis) for axis in order)
+            return letters + "".join(f"{size}{chr(ord('a') + axis)}" for axis, size in layout.blocks)
+    return None
+
+
+def _orders(layout: Layout, shape: Shape) -> list[tuple[int, ...]]:
+    """Row-major, channels-last, and the order by falling stride: the orders that a dense layout may have."""
+    rank = len(shape)
+    by_stride = tuple(sorted(range(rank), key=lambda a: (-layout.strides[a], a)))
+    last = (0, *range(2, rank), 1) if rank > 2 else tuple(range(rank))
+    return [tuple(range(rank)), last, by_stride]
+
+
+def physical_elements(layout: Layout, shape: Shape) -> int:
+    """Elements from the first to the last that the layout touches, padding included; 0 for an empty shape."""
+    if 0 in shape:
+        return 0
+    outer = outer_shape(shape, layout.blocks)
+    reach = sum((n - 1) * s for n, s in zip(outer, layout.strides, strict=True))
+    return element_count((reach + element_count(size for _, size in layout.blocks),), "layout")
+
+
+def view(flat: np.ndarray[Any, Any], layout: Layout, shape: Shape) -> np.ndarray[Any, Any]:
+    """The elements of a flat buffer as an array: outer axes, then one axis per block. Shares memory."""
+    sizes = tuple(size for _, size in layout.blocks)
+    inner = [1] * len(sizes)
+    for i in range(len(sizes) - 2, -1, -1):
+        inner[i] = inner[i + 1] * sizes[i + 1]
+    strides = tuple(s * flat.itemsize for s in (*layout.strides, *inner))
+    full = (*outer_shape(shape, layout.blocks), *sizes)
+    return np.lib.stride_tricks.as_strided(flat, full, strides)
+
+
+def unpack(flat: np.ndarray[Any, Any], layout: Layout, shape: Shape) -> np.ndarray[Any, Any]:
+    """A flat buffer in `layout` as an ordinary array of `shape`: a view when unblocked, else a copy."""
+    if not layout.blocks:
+        return view(flat, layout, shape)
+    blocks = view(flat, layout, shape)
+    rank = len(shape)
+    axes = [a for axis in range(rank) for a in (axis, *_block_axes(layout, axis, rank))]
+    padded = tuple(o * b for o, b in zip(blocks.shape[:rank], block_sizes(rank, layout.blocks), strict=True))
+    plain = blocks.transpose(axes).reshape(padded)
+    return np.ascontiguousarray(plain[tuple(slice(0, s) for s in shape)])
+
+
+def pack(array: np.ndarray[Any, Any], layout: Layout) -> np.ndarray[Any, Any]:
+    """A flat buffer that holds `array` in `layout`; padding is zero."""
+    flat = np.zeros(physical_elements(layout, array.shape), array.dtype)
+    if not layout.blocks:
+        view(flat, layout, array.shape)[...] = array
+        return flat
+    rank = array.ndim
+    outer, sizes = outer_shape(array.shape, layout.blocks), block_sizes(rank, layout.blocks)
+    pad = [(0, o * b - s) for o, b, s in zip(outer, sizes, array.shape, strict=True)]
+    split: list[int] = []
+    for axis in range(rank):
+        split += [outer[axis], *(size for a, size in layout.blocks if a == axis)]
+    axes = [a for axis in range(rank) for a in (axis, *_block_axes(layout, axis, rank))]
+    parts = np.pad(array, pad).reshape(split).transpose(np.argsort(axes))
+    view(flat, layout, array.shape)[...] = parts
+    return flat
+
+
+def _block_axes(layout: Layout, axis: int, rank: int) -> tuple[int, ...]:
+    return tuple(rank + i for i, (a, _) in enumerate(layout.blocks) if a == axis)

@@ -1,0 +1,92 @@
+"""Spec: shape, dtype and layout of a tensor, without its values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from lamina.spec import layout as layouts
+from lamina.spec.dtype import DType
+from lamina.spec.errors import ShapeError
+from lamina.spec.layout import Layout
+from lamina.spec.shape import LIMIT, Shape, as_shape, element_count
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Shape, dtype and layout. `layout=None` leaves the layout to the plan that is made for it.
+
+    Prints as f16[8,64,56,56], with the layout's tag where it is not row-major: f32[8,64,56,56]:acdb.
+    """
+
+    shape: Shape
+    dtype: DType
+    layout: Layout | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", as_shape(self.shape))
+        if self.numel * self.dtype.itemsize > LIMIT:
+            raise ShapeError(f"{self.dtype}{list(self.shape)} has more than 2^63 - 1 bytes")
+        if self.layout is not None and len(self.layout.strides) != len(self.shape):
+            raise ShapeError(f"layout {self.layout} does not fit shape {self.shape}")
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @cached_property
+    def numel(self) -> int:
+        """The number of elements, padding not counted."""
+        return element_count(self.shape)
+
+    @cached_property
+    def physical(self) -> Layout:
+        """The layout, row-major where it was left open."""
+        return self.layout if self.layout is not None else layouts.contiguous(self.shape)
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes in memory, the layout's padding included."""
+        return layouts.physical_elements(self.physical, self.shape) * self.dtype.itemsize
+
+    @cached_property
+    def tag(self) -> str | None:
+        """The layout's tag ("abcd", "acdb", "aBcd16b"), or None if it has gaps."""
+        return layouts.tag(self.physical, self.shape)
+
+    @cached_property
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie row-major without gaps."""
+        return self.tag == ROW_MAJOR[: self.ndim] or self.numel == 0
+
+    @property
+    def open(self) -> Spec:
+        """The same shape and dtype with the layout left open."""
+        return Spec(self.shape, self.dtype)
+
+    @property
+    def fixed(self) -> Spec:
+        """The same spec with the layout named, row-major where it was open."""
+        return self if self.layout is not None else replace(self, layout=self.physical)
+
+    def with_tag(self, tag: str) -> Spec:
+        """The same shape and dtype in the dense layout that a tag names."""
+        return replace(self, layout=layouts.from_tag(tag, self.shape))
+
+    def same_memory(self, other: Spec) -> bool:
+        """Whether both put every element at the same place, so that no copy is needed between them."""
+        if self.shape != other.shape or self.dtype != other.dtype:
+            return False
+        return self.physical == other.physical or (self.tag is not None and self.tag == other.tag)
+
+    def __str__(self) -> str:
+        text = f"{self.dtype.short}[{','.join(map(str, self.shape))}]"
+        if self.layout is None or self.is_contiguous:
+            return text
+        return f"{text}:{self.tag or 'strides' + str(self.layout.strides).replace(' ', '')}"
+
+    __repr__ = __str__
+
+
+ROW_MAJOR = "abcdefghijklmnopqrstuvwxyz"
