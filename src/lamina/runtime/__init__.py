@@ -1,0 +1,59 @@
+"""The machine: devices, streams, memory, kernels.
+
+Built on NVIDIA's cuda-core, which is opened on first need and only where there is a driver. On a machine
+without a GPU everything here works on the CPU.
+"""
+
+from lamina.runtime.cache import DiskCache, cache_directory, digest
+from lamina.runtime.device import Device, device, devices, managed, pinned
+from lamina.runtime.errors import CompileError, DeviceError, NoGpuError, OutOfMemoryError, human_bytes
+from lamina.runtime.file import DeviceFile
+from lamina.runtime.kernel import Kernel, compile_cubin, compile_kernel
+from lamina.runtime.libraries import Library, libraries
+from lamina.runtime.memory import Arena, Buffer, Statistics, host_array, parse_bytes
+from lamina.runtime.platforms import MemoryInfo
+from lamina.runtime.stream import CapturedGraph, CudaStream, Event, Stream
+from lamina.runtime.transfer import copy, copy_2d, copy_3d, from_host, memset, move, to_host
+from lamina.runtime.worker import Worker
+from lamina.runtime.workspace import Workspaces
+
+__all__ = [
+    "Arena",
+    "Buffer",
+    "CapturedGraph",
+    "CompileError",
+    "CudaStream",
+    "Device",
+    "DeviceError",
+    "DeviceFile",
+    "DiskCache",
+    "Event",
+    "Kernel",
+    "Library",
+    "MemoryInfo",
+    "NoGpuError",
+    "OutOfMemoryError",
+    "Statistics",
+    "Stream",
+    "Worker",
+    "Workspaces",
+    "cache_directory",
+    "compile_cubin",
+    "compile_kernel",
+    "copy",
+    "copy_2d",
+    "copy_3d",
+    "device",
+    "devices",
+    "digest",
+    "from_host",
+    "host_array",
+    "human_bytes",
+    "libraries",
+    "managed",
+    "memset",
+    "move",
+    "parse_bytes",
+    "pinned",
+    "to_host",
+]

@@ -1,0 +1,203 @@
+"""Opens CUDA on first need, and never before.
+
+Importing ``cuda.core`` costs 0.2 s and its objects can dead-lock on a machine without a driver. So the driver
+is looked for with ctypes alone (`probe`); only when it answers are NVIDIA's modules imported (`open_cuda`).
+The kernel compiler needs no driver and is opened on its own (`open_compiler`). This is the one module of the
+runtime that imports inside functions.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from lamina.runtime.errors import DeviceError, NoGpuError
+
+DRIVER = "libcuda.so.1"
+OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+NOT_READY = 600  # CUDA_ERROR_NOT_READY
+PEER_ACCESS_ALREADY_ENABLED = 704
+# After these the context is lost: every later call on it fails as well.
+_FATAL = frozenset({700, 702, 709, 710, 714, 715, 716, 717, 718, 719})
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """What was found when the driver was looked for; ``count`` is 0 when no GPU can be used."""
+
+    count: int
+    version: int  # 13000 for CUDA 13.0; 0 if unknown
+    path: str  # where the library was loaded from; "" if it was not
+    reason: str  # why there is no usable GPU; "" if there is one
+
+
+@dataclass(frozen=True, slots=True)
+class Cuda:
+    """NVIDIA's modules, opened: cuda.core, cuda.bindings.driver, and the driver library itself (ctypes)."""
+
+    core: Any
+    driver: Any
+    library: ctypes.CDLL
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """NVRTC as cuda.core presents it, and the version of the library behind it."""
+
+    core: Any
+    version: tuple[int, int]
+
+
+def loaded_path(soname: str) -> str:
+    """Path of a shared library that this process has mapped already, else ""."""
+    try:
+        maps = Path("/proc/self/maps").read_text()
+    except OSError:
+        return ""
+    stem = soname.split(".so")[0] + ".so"
+    for line in maps.splitlines():
+        path = line.split(maxsplit=5)[-1]
+        if path.startswith("/") and path.rsplit("/", 1)[-1].startswith(stem):
+            return path
+    return ""
+
+
+@lru_cache(maxsize=1)
+def probe() -> Driver:
+    """Look for a driver with a usable GPU; never raises, never imports cuda.core.
+
+    A library that loads but whose ``cuInit`` fails (no device, none visible, a stub) counts as no GPU.
+    """
+    try:
+        library = ctypes.CDLL(DRIVER)
+    except OSError as error:
+        return Driver(0, 0, "", f"no NVIDIA driver: {DRIVER} does not load ({error})")
+    path = loaded_path(DRIVER) or DRIVER
+    try:
+        return _ask(library, path)
+    except AttributeError as error:
+        return Driver(0, 0, path, f"{path} is no CUDA driver ({error})")
+
+
+def _ask(library: ctypes.CDLL, path: str) -> Driver:
+    status = library.cuInit(0)
+    if status != 0:
+        return Driver(0, 0, path, f"{path} was loaded but cuInit answered {_status_name(library, status)}")
+    count, version = ctypes.c_int(0), ctypes.c_int(0)
+    library.cuDriverGetVersion(ctypes.byref(version))
+    status = library.cuDeviceGetCount(ctypes.byref(count))
+    if status != 0 or count.value == 0:
+        return Driver(
+            0, version.value, path, f"{path} was loaded but shows no device (check CUDA_VISIBLE_DEVICES)"
+        )
+    return Driver(count.value, version.value, path, "")
+
+
+def _status_name(library: ctypes.CDLL, status: int) -> str:
+    text = ctypes.c_char_p()
+    try:
+        library.cuGetErrorName(status, ctypes.byref(text))
+    except AttributeError:
+        return f"error {status}"
+    return f"{text.value.decode()} ({status})" if text.value else f"error {status}"
+
+
+@lru_cache(maxsize=1)
+def open_cuda() -> Cuda:
+    """Import NVIDIA's modules on a machine with a usable GPU.
+
+    Raises:
+        NoGpuError: no driver, no visible device, or the CUDA packages are not installed.
+    """
+    state = probe()
+    if state.count == 0:
+        raise NoGpuError(f"no usable GPU: {state.reason}", (DRIVER, "cuInit", "cuDeviceGetCount"))
+    try:
+        core, driver = _import_core(), importlib.import_module("cuda.bindings.driver")
+    except ImportError as error:
+        raise NoGpuError(
+            f"a GPU is present ({state.path}) but cuda-core cannot be imported ({error}); "
+            "install it: pip install 'lamina[cu13]'",
+            (DRIVER, "cuda.core", "cuda.bindings"),
+        ) from error
+    return Cuda(core, driver, ctypes.CDLL(DRIVER))
+
+
+def _import_core() -> Any:
+    core = importlib.import_module("cuda.core")
+    # Before 1.0 the same names lived one package deeper.
+    return core if hasattr(core, "Device") else importlib.import_module("cuda.core.experimental")
+
+
+@lru_cache(maxsize=1)
+def open_compiler() -> Compiler:
+    """Import the kernel compiler; works without a driver and without a GPU.
+
+    Raises:
+        NoGpuError: cuda-core or NVRTC is not installed.
+    """
+    try:
+        core, nvrtc = _import_core(), importlib.import_module("cuda.bindings.nvrtc")
+        status, major, minor = nvrtc.nvrtcVersion()
+    except Exception as error:  # pathfinder raises its own types for a missing libnvrtc
+        raise NoGpuError(
+            f"the kernel compiler NVRTC cannot be opened ({error}); install it: pip install 'lamina[cu13]'",
+            ("cuda.core", "cuda.bindings.nvrtc", "libnvrtc"),
+        ) from error
+    if int(status) != 0:
+        raise DeviceError(f"nvrtcVersion failed with {status!r}", code=int(status), call="nvrtcVersion")
+    return Compiler(core, (int(major), int(minor)))
+
+
+@lru_cache(maxsize=1)
+def header_options() -> dict[str, Any]:
+    """The compiler options that make cuda_fp16.h and its like found.
+
+    From a CUDA package or toolkit if there is one, else those that newer NVRTC libraries bring along.
+    """
+    try:
+        found = importlib.import_module("cuda.pathfinder").find_nvidia_header_directory("cudart")
+    except Exception:  # absent, or too old to know the question
+        found = None
+    if found:
+        return {"include_path": [str(found)]}
+    known = hasattr(open_compiler().core.ProgramOptions(arch="sm_90"), "use_bundled_headers")
+    return {"use_bundled_headers": True} if known else {}
+
+
+def call(name: str, *arguments: Any) -> Any:
+    """Call the driver function `name`; return its result (None, one value, or a tuple).
+
+    Raises:
+        DeviceError: the driver answered with an error; MemoryError: it answered out of memory.
+    """
+    status, *results = getattr(open_cuda().driver, name)(*arguments)
+    if int(status) != 0:
+        raise_status(int(status), name)
+    return None if not results else results[0] if len(results) == 1 else tuple(results)
+
+
+def raise_status(status: int, call_name: str) -> None:
+    """Raise the exception for the driver's answer `status` (not 0) to `call_name`."""
+    if status == OUT_OF_MEMORY:
+        raise MemoryError(f"{call_name}: CUDA_ERROR_OUT_OF_MEMORY")
+    name, text = error_text(status)
+    advice = " The GPU context is lost: restart the process." if status in _FATAL else ""
+    raise DeviceError(
+        f"{call_name} failed with {name} ({status}): {text}.{advice}", code=status, name=name, call=call_name
+    )
+
+
+def error_text(status: int) -> tuple[str, str]:
+    """Name and sentence of a driver status, as the driver gives them."""
+    library = open_cuda().library
+    answers = []
+    for function in (library.cuGetErrorName, library.cuGetErrorString):
+        text = ctypes.c_char_p()
+        function(status, ctypes.byref(text))
+        answers.append(text.value.decode() if text.value else "unknown error")
+    return answers[0], answers[1]

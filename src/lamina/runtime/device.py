@@ -1,0 +1,199 @@
+"""Devices as values, found at run time."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import Any, SupportsIndex
+
+from lamina.runtime import _cuda
+from lamina.runtime.errors import NoGpuError
+from lamina.runtime.memory import Buffer, Statistics, allocate
+from lamina.runtime.platforms import CudaPlatform, HostPlatform, MemoryInfo, Platform
+from lamina.runtime.stream import Stream
+
+_SPEC = re.compile(r"(cpu|cuda)(?::(\d+))?")
+_platforms: dict[Device, Platform] = {}
+_lock = threading.RLock()
+
+
+class Device:
+    """A place to compute and keep memory: ``Device("cpu")``, ``Device("cuda:0")``.
+
+    A plain value: equal specs give equal, hashable devices; making one opens nothing. The hardware is opened
+    when it is first used, and then NoGpuError says if it is not there (`devices` and `device` ask first).
+
+    Args:
+        spec: "cpu", "cuda" (which is "cuda:0") or "cuda:N".
+    """
+
+    __slots__ = ("index", "kind")
+    kind: str
+    index: int
+
+    def __init__(self, spec: str | Device = "cpu") -> None:
+        match = _SPEC.fullmatch(str(spec))
+        if match is None or (match[1] == "cpu" and match[2] not in (None, "0")):
+            raise ValueError(f"device: expected 'cpu', 'cuda' or 'cuda:N', got {spec!r}")
+        object.__setattr__(self, "kind", match[1])
+        object.__setattr__(self, "index", int(match[2] or 0))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a Device is a value: {name} cannot be changed")
+
+    def __reduce__(self) -> tuple[type[Device], tuple[str]]:
+        return Device, (str(self),)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Device) and (self.kind, self.index) == (other.kind, other.index)
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.index))
+
+    def __str__(self) -> str:
+        return self.kind if self.kind == "cpu" else f"{self.kind}:{self.index}"
+
+    def __repr__(self) -> str:
+        return f"Device({str(self)!r})"
+
+    # ---- the hardware
+    @property
+    def platform(self) -> Platform:
+        """The opened hardware behind this value. NoGpuError if there is none."""
+        found = _platforms.get(self)
+        return found if found is not None else _open(self)
+
+    @property
+    def name(self) -> str:
+        """The model, e.g. "NVIDIA H200"."""
+        return self.platform.name()
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """What the device tells about itself; "name", "arch" ("sm_90", "x86_64"), "total_memory" always."""
+        return self.platform.properties()
+
+    def make_current(self) -> None:
+        """Let driver calls of this thread go to this device (nothing to do on the CPU)."""
+        self.platform.make_current()
+
+    def synchronize(self) -> None:
+        """Wait until all work on the device is done."""
+        self.platform.synchronize()
+
+    # ---- streams
+    @property
+    def default_stream(self) -> Stream:
+        """The stream that is used when none is named: one per device, non-blocking."""
+        return self.platform.default_stream
+
+    def stream(self, *, priority: int = 0) -> Stream:
+        """A new stream. Lower `priority` goes first (0 is the lowest there is; the CPU has no priorities)."""
+        return self.platform.stream(priority)
+
+    # ---- memory
+    def allocate(self, nbytes: SupportsIndex, *, stream: Stream | None = None) -> Buffer:
+        """`nbytes` (zero allowed) uninitialised bytes from the device's arena.
+
+        Args:
+            nbytes: how many.
+            stream: the stream that will use them (default: the default stream); see `Buffer.used_on`.
+
+        Raises:
+            OutOfMemoryError: with the figures, after the cache was freed and the request tried again.
+        """
+        platform = self.platform
+        where = stream or platform.default_stream
+        if where.device != self:
+            raise ValueError(f"allocate: {where!r} is not a stream of {self}")
+        return allocate(platform.arena, self, nbytes, where, host=self.kind == "cpu")
+
+    def memory_info(self) -> MemoryInfo:
+        """(free, total) bytes of the device; what an arena caches counts as taken."""
+        return self.platform.memory_info()
+
+    def statistics(self) -> Statistics:
+        """The arena in figures: in use, peak, cached, reserved, cap, allocations, hits."""
+        return self.platform.arena.statistics()
+
+    def reset_peak(self) -> None:
+        """Let ``statistics().peak`` start anew."""
+        self.platform.arena.reset_peak()
+
+    def set_cap(self, nbytes: int | None) -> None:
+        """Limit what the arena holds to `nbytes` (None: no limit). LAMINA_MEMORY_CAP sets it from outside."""
+        self.platform.arena.set_cap(nbytes)
+
+    def reserve(self, nbytes: int) -> None:
+        """Take at least `nbytes` from the system now, for later requests to be carved from."""
+        self.platform.arena.reserve(nbytes)
+
+    def empty_cache(self) -> None:
+        """Give freed memory and unused reserves back to the system."""
+        self.platform.arena.empty_cache()
+
+    # ---- peers
+    def can_access_peer(self, peer: Device) -> bool:
+        """Whether kernels on this device can read the memory of `peer` directly."""
+        return peer.kind == "cuda" and self.platform.can_access(peer.index)
+
+    def enable_peer_access(self, peer: Device) -> None:
+        """Let kernels on this device read and write the memory of `peer`. DeviceError if they cannot."""
+        self.platform.enable_access(peer)
+
+
+def _open(device: Device) -> Platform:
+    with _lock:
+        if device not in _platforms:
+            _platforms[device] = HostPlatform(device) if device.kind == "cpu" else CudaPlatform(device)
+        return _platforms[device]
+
+
+def devices() -> list[Device]:
+    """All devices of this machine: the CPU, then each CUDA device that can be used. Never raises or hangs."""
+    return [Device("cpu"), *(Device(f"cuda:{index}") for index in range(_cuda.probe().count))]
+
+
+def device(spec: str | Device | None = "auto") -> Device:
+    """The device meant by `spec`, checked to be there.
+
+    Args:
+        spec: "auto" or None (cuda:0 if it can be used, else the CPU), "cpu", "cuda", "cuda:N", or a device.
+
+    Raises:
+        NoGpuError: a CUDA device that is not there; the message says what was looked for.
+        ValueError: not a device.
+    """
+    if spec is None or spec == "auto":
+        return devices()[min(1, _cuda.probe().count)]
+    wanted = Device(spec)
+    if wanted.kind == "cuda" and wanted.index >= _cuda.probe().count:
+        state = _cuda.probe()
+        reason = state.reason or f"this machine shows {state.count} CUDA device(s)"
+        raise NoGpuError(
+            f"device {str(wanted)!r} cannot be used: {reason}. Use 'cpu' or 'auto', "
+            "or install an NVIDIA driver and make the GPU visible.",
+            (_cuda.DRIVER, "cuInit", "cuDeviceGetCount"),
+        )
+    return wanted
+
+
+def pinned(nbytes: SupportsIndex) -> Buffer:
+    """Page-locked host memory for copies that run beside the program; plain host memory without a GPU.
+
+    The buffer's device is the CPU. `copy` with a stream keeps it from being reused too early.
+    """
+    count = _cuda.probe().count
+    arena = Device("cuda:0").platform.pinned if count else Device("cpu").platform.arena
+    host = Device("cpu")
+    stream = None if count else host.default_stream
+    return allocate(arena, host, nbytes, stream, host=True, pinned=count > 0)
+
+
+def managed(nbytes: SupportsIndex, device: Device) -> Buffer:
+    """Managed memory of `device`: the CPU and the GPU use the same address, pages move on use.
+
+    On the CPU it is plain host memory. Wait for the GPU before the CPU looks.
+    """
+    platform = device.platform
+    return allocate(platform.managed, device, nbytes, platform.default_stream, host=True)

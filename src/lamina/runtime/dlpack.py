@@ -1,0 +1,166 @@
+"""DLPack: memory shared with NumPy, PyTorch, CuPy, JAX and others without a copy, bfloat16 included.
+
+The struct layouts are those of DLPack 0.8 ("dltensor") and 1.x ("dltensor_versioned"). An exported capsule
+keeps its owner alive until the consumer calls the deleter; an imported one calls the producer's deleter when
+the last array that uses it is gone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
+#: (code, bits) of an element type by name; codes: 0 int, 1 uint, 2 float, 4 bfloat, 6 bool.
+TYPES = {
+    "float64": (2, 64),
+    "float32": (2, 32),
+    "float16": (2, 16),
+    "bfloat16": (4, 16),
+    "int64": (0, 64),
+    "int32": (0, 32),
+    "int16": (0, 16),
+    "int8": (0, 8),
+    "uint8": (1, 8),
+    "bool": (6, 8),
+}
+_NAMES = {v: k for k, v in TYPES.items()}
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class _Managed(ctypes.Structure):
+    _fields_ = (("tensor", _DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+
+
+class _Versioned(ctypes.Structure):
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _DLTensor),
+    )
+
+
+_PLAIN, _VERSIONED = b"dltensor", b"dltensor_versioned"
+_api = ctypes.pythonapi
+_new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", _api)
+)
+_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
+_get = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
+_rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", _api))
+# In a destructor the capsule is dying: it is handled as an address, so that nobody counts references to it.
+_dying_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
+_dying_get = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
+
+#: What exported capsules keep alive, by the address of their struct.
+_exported: dict[int, tuple[Any, ...]] = {}
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Memory that another library shares: address, shape, strides in elements, dtype name, DLPack device."""
+
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    dtype: str
+    device_type: int
+    device_id: int
+    owner: object
+
+
+@_Deleter
+def _delete(address: int) -> None:
+    _exported.pop(address, None)
+
+
+@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+def _destroy(capsule: int) -> None:
+    if _dying_is_valid(capsule, _PLAIN):  # nobody consumed it
+        _exported.pop(_dying_get(capsule, _PLAIN), None)
+
+
+def export(
+    pointer: int,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    dtype: str,
+    device: tuple[int, int],
+    owner: object,
+) -> Any:
+    """A "dltensor" capsule over memory. strides in elements; `owner` lives until the consumer is done.
+
+    Raises BufferError for a dtype that DLPack has no code for.
+    """
+    if dtype not in TYPES:
+        raise BufferError(f"DLPack has no type for {dtype}")
+    sizes, steps = (ctypes.c_int64 * len(shape))(*shape), (ctypes.c_int64 * len(shape))(*strides)
+    code, bits = TYPES[dtype]
+    tensor = _DLTensor(pointer, *device, len(shape), code, bits, 1, sizes, steps, 0)
+    managed = _Managed(tensor, None, ctypes.cast(_delete, ctypes.c_void_p))
+    address = ctypes.addressof(managed)
+    _exported[address] = (managed, sizes, steps, owner)
+    return _new(address, _PLAIN, ctypes.cast(_destroy, ctypes.c_void_p))
+
+
+class _Imported:
+    """Calls the producer's deleter once, when the last user is gone."""
+
+    __slots__ = ("address", "deleter")
+
+    def __init__(self, address: int, deleter: int | None) -> None:
+        self.address, self.deleter = address, deleter
+
+    def __del__(self) -> None:
+        if self.deleter:
+            _Deleter(self.deleter)(self.address)
+
+
+def adopt(capsule: Any) -> Shared:
+    """The memory in a capsule, which is consumed. Raises TypeError for anything but a fresh DLPack capsule."""
+    for name, struct in ((_VERSIONED, _Versioned), (_PLAIN, _Managed)):
+        if _is_valid(capsule, name):
+            address = _get(capsule, name)
+            managed: Any = struct.from_address(address)
+            shared = _read(managed.tensor, _Imported(address, managed.deleter))
+            _rename(capsule, _USED[name])
+            return shared
+    raise TypeError(f"not a DLPack capsule that is still to be consumed: {capsule!r}")
+
+
+#: Names of consumed capsules; they must outlive the capsules, which only point to them.
+_USED = {_PLAIN: b"used_dltensor", _VERSIONED: b"used_dltensor_versioned"}
+
+
+def _read(tensor: _DLTensor, owner: _Imported) -> Shared:
+    dtype = _NAMES.get((tensor.code, tensor.bits))
+    if dtype is None or tensor.lanes != 1:
+        raise TypeError(f"DLPack type (code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes) is not known")
+    rank = tensor.ndim
+    strides = tuple(tensor.strides[:rank]) if tensor.strides else None
+    pointer = (tensor.data or 0) + tensor.byte_offset
+    return Shared(
+        pointer, tuple(tensor.shape[:rank]), strides, dtype, tensor.device_type, tensor.device_id, owner
+    )

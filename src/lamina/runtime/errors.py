@@ -1,0 +1,73 @@
+"""The exceptions of the machine floor: each names what was asked, of whom, and what to do."""
+
+from __future__ import annotations
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def human_bytes(nbytes: int) -> str:
+    """A byte count as people read it: ``human_bytes(3 << 20) == "3 MiB"``."""
+    amount = float(nbytes)
+    for unit in _UNITS[:-1]:
+        if abs(amount) < 1024:
+            return f"{amount:.4g} {unit}"
+        amount /= 1024
+    return f"{amount:.4g} {_UNITS[-1]}"
+
+
+class NoGpuError(RuntimeError):
+    """A CUDA device was asked for and none can be used.
+
+    ``looked_for`` lists what was tried, in order.
+    """
+
+    def __init__(self, message: str, looked_for: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.looked_for = looked_for
+
+
+class DeviceError(RuntimeError):
+    """A call into the CUDA driver failed.
+
+    ``code`` is the driver's number (0 when the failure is ours), ``name`` its name
+    (``"CUDA_ERROR_INVALID_VALUE"``) and ``call`` the call that failed.
+    """
+
+    def __init__(self, message: str, *, code: int = 0, name: str = "", call: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.name = name
+        self.call = call
+
+
+class OutOfMemoryError(RuntimeError):
+    """An allocation failed after the cache was freed and the allocation retried once.
+
+    All figures are bytes: ``requested`` by the caller, ``in_use`` by live buffers, ``cached`` by
+    freed buffers that could not be given back, ``cap`` the arena's limit (None: no limit).
+    """
+
+    def __init__(self, device: str, *, requested: int, in_use: int, cached: int, cap: int | None) -> None:
+        limit = "no cap" if cap is None else f"cap {human_bytes(cap)}"
+        super().__init__(
+            f"{device}: out of memory: {human_bytes(requested)} requested ({requested} bytes), "
+            f"{human_bytes(in_use)} in use, {human_bytes(cached)} cached, {limit}; "
+            "the cache was freed and the request retried once. "
+            "Use a smaller batch, free buffers, or raise the cap (LAMINA_MEMORY_CAP or Device.set_cap)."
+        )
+        self.device = device
+        self.requested = requested
+        self.in_use = in_use
+        self.cached = cached
+        self.cap = cap
+
+
+class CompileError(RuntimeError):
+    """A kernel did not compile. ``log`` is the compiler's text, ``source`` what it was given."""
+
+    def __init__(self, name: str, arch: str, log: str, source: str) -> None:
+        super().__init__(f"kernel {name!r} does not compile for {arch}:\n{log}")
+        self.name = name
+        self.arch = arch
+        self.log = log
+        self.source = source

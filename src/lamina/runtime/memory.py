@@ -1,0 +1,612 @@
+"""Memory: buffers, and the caching arena that they come from.
+
+Asking the system or the driver for memory is slow (cuMemAlloc takes tens of microseconds and stops the
+device). So an `Arena` keeps what is freed and hands it out again. Its rules:
+
+* **Size classes.** A request is rounded up to one of four sizes per power of two (to a multiple of 2 MiB from
+  16 MiB on), so that freed blocks fit later requests; at most a quarter is lost, and little of large blocks.
+* **Streams.** A freed block is cached under the stream it was allocated for, and only that stream gets it
+  again: its queue orders the old use before the new one, so nothing has to wait. A buffer used on further
+  streams says so (`Buffer.used_on`); freed, it rests until these streams have passed that point.
+* **Finalizers take no lock.** A buffer that the garbage collector frees is put on a queue, which the arena
+  empties at its next call; a collection may therefore start anywhere, inside the arena too.
+* **Out of memory.** The cache is freed, the request tried once more, then `OutOfMemoryError` tells the
+  figures. Nothing is lost by it and the process goes on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import operator
+import os
+import re
+import threading
+from bisect import insort
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex
+
+import numpy as np
+
+from lamina.runtime.errors import OutOfMemoryError, human_bytes
+
+if TYPE_CHECKING:
+    from lamina.runtime.device import Device
+    from lamina.runtime.stream import Event, Stream
+
+_LARGE = 16 << 20  # from here on sizes are multiples of _GRAIN
+_GRAIN = 2 << 20
+_MAX = (1 << 63) - 1
+_CAP_VARIABLE = "LAMINA_MEMORY_CAP"
+
+
+# ------------------------------------------------------------------------------------ where memory comes from
+class Resource(Protocol):
+    """Where an arena gets its memory. ``quantum``: alignment and smallest block, a power of two."""
+
+    quantum: int
+
+    def allocate(self, nbytes: int) -> tuple[int, object]:
+        """Address of `nbytes` fresh bytes and what keeps them alive; MemoryError when there are none."""
+        ...
+
+    def free(self, pointer: int, owner: object) -> None:
+        """Give the block at `pointer` back; the device may still be using it and is waited for."""
+        ...
+
+
+class HostResource:
+    """Pageable host memory, 64-byte aligned (one cache line, one AVX-512 register)."""
+
+    quantum = 64
+
+    def allocate(self, nbytes: int) -> tuple[int, object]:
+        """Address and owner of `nbytes` fresh, uninitialised bytes."""
+        owner = np.empty(nbytes + self.quantum, np.uint8)
+        pointer: int = owner.__array_interface__["data"][0]
+        return -(-pointer // self.quantum) * self.quantum, owner
+
+    def free(self, pointer: int, owner: object) -> None:
+        """Nothing to do: the owner frees itself when it is dropped."""
+
+
+def size_class(nbytes: int, quantum: int) -> int:
+    """The block size that serves `nbytes`: four sizes per power of two, multiples of 2 MiB when large.
+
+    >>> [size_class(n, 64) for n in (1, 65, 130, 1000, 1025, (33 << 20) + 1)]
+    [64, 128, 192, 1024, 1280, 35651584]
+    """
+    if nbytes <= quantum:
+        return quantum
+    step = _GRAIN if nbytes > _LARGE else max(1 << ((nbytes - 1).bit_length() - 3), quantum)
+    return -(-nbytes // step) * step
+
+
+# -------------------------------------------------------------------------------------------------- the arena
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """An arena in figures (bytes unless said otherwise)."""
+
+    in_use: int  # in live buffers, size classes counted in full
+    peak: int  # the most that was ever in use (since reset_peak)
+    cached: int  # freed, ready for reuse or resting until a stream has passed
+    reserved: int  # part of a reserve that no block has been carved from
+    held: int  # taken from the system: in_use + cached + reserved
+    cap: int | None  # limit of held
+    allocations: int  # calls of allocate that gave a block
+    hits: int  # of these, served from the cache or the reserve
+    live: int  # blocks in use
+
+    def __str__(self) -> str:
+        rate = self.hits / self.allocations if self.allocations else 0.0
+        cap = "none" if self.cap is None else human_bytes(self.cap)
+        return (
+            f"in use {human_bytes(self.in_use)} (peak {human_bytes(self.peak)}), "
+            f"cached {human_bytes(self.cached)}, reserved {human_bytes(self.reserved)}, cap {cap}, "
+            f"{self.allocations} allocations, {rate:.0%} without asking the system"
+        )
+
+
+class _Block:
+    """A piece of memory as the resource gave it, or as it was carved from a reserve."""
+
+    __slots__ = ("nbytes", "owner", "pointer", "region")
+
+    def __init__(self, pointer: int, nbytes: int, owner: object, region: _Region | None = None) -> None:
+        self.pointer = pointer
+        self.nbytes = nbytes
+        self.owner = owner
+        self.region = region
+
+
+class _Region:
+    """A reserve: one large block that smaller ones are carved from, first fit, neighbours merged again."""
+
+    def __init__(self, block: _Block) -> None:
+        self.block = block
+        self.gaps: list[tuple[int, int]] = [(0, block.nbytes)]  # (offset, nbytes), by offset
+
+    @property
+    def free(self) -> int:
+        return sum(nbytes for _, nbytes in self.gaps)
+
+    @property
+    def whole(self) -> bool:
+        return self.free == self.block.nbytes
+
+    def carve(self, nbytes: int) -> _Block | None:
+        for place, (offset, gap) in enumerate(self.gaps):
+            if gap >= nbytes:
+                self.gaps[place : place + 1] = [(offset + nbytes, gap - nbytes)] if gap > nbytes else []
+                return _Block(self.block.pointer + offset, nbytes, None, self)
+        return None
+
+    def give_back(self, block: _Block) -> None:
+        insort(self.gaps, (block.pointer - self.block.pointer, block.nbytes))
+        merged: list[tuple[int, int]] = []
+        for offset, nbytes in self.gaps:
+            if merged and sum(merged[-1]) == offset:
+                merged[-1] = (merged[-1][0], merged[-1][1] + nbytes)
+            else:
+                merged.append((offset, nbytes))
+        self.gaps = merged
+
+
+class _Lease:
+    """Ownership of a block: shared by a buffer and its views, given back when the last one goes."""
+
+    __slots__ = ("arena", "block", "stream", "users")
+
+    def __init__(self, arena: Arena, block: _Block, stream: Stream | None) -> None:
+        self.arena = arena
+        self.block = block
+        self.stream = stream
+        self.users: set[Stream] = set()
+
+    def __del__(self) -> None:
+        # May run in any thread, inside a locked arena too: the queue's append is atomic and takes no lock.
+        self.arena._returned.append((self.block, self.stream, self.users))
+
+
+@dataclass(slots=True)
+class _Resting:
+    """A freed block that other streams may still be using."""
+
+    block: _Block
+    stream: Stream | None
+    users: set[Stream]  # to be marked with an event as soon as they capture no graph
+    events: list[Event] = field(default_factory=list)
+
+    def passed(self, wait: bool) -> bool:
+        """Whether all users are past their use; `wait` waits for those that have been marked."""
+        ready = {user for user in self.users if not user.capturing}
+        self.events += [user.record() for user in ready]
+        self.users -= ready
+        if wait:
+            for event in self.events:
+                event.synchronize()
+        return not self.users and all(event.query() for event in self.events)
+
+
+class Arena:
+    """A cache of memory over a `Resource`, shared by all threads of the process.
+
+    Args:
+        name: what the memory is, in error messages ("cuda:0").
+        resource: where it comes from.
+        cap: the most bytes to hold, cached ones included (None: no limit).
+    """
+
+    def __init__(self, name: str, resource: Resource, cap: int | None = None) -> None:
+        self.name = name
+        self._resource = resource
+        self._lock = threading.RLock()
+        self._returned: deque[tuple[_Block, Stream | None, set[Stream]]] = deque()
+        self._bins: dict[tuple[Stream | None, int], list[_Block]] = {}
+        self._resting: list[_Resting] = []
+        self._regions: list[_Region] = []
+        self._cap = cap
+        self._in_use = self._peak = self._cached = self._held = 0
+        self._allocations = self._hits = self._live = 0
+
+    # ---- requests
+    def allocate(self, nbytes: int, stream: Stream | None = None) -> _Lease:
+        """A block of at least `nbytes` (> 0), for use on `stream`.
+
+        Raises:
+            OutOfMemoryError: cap or memory exhausted, after the cache was freed and one more try.
+        """
+        size = size_class(nbytes, self._resource.quantum)
+        with self._lock:
+            self._drain()
+            block = self._reuse(size, stream) or self._carve(size)
+            self._hits += block is not None
+            block = block or self._obtain(size, nbytes)
+            self._allocations += 1
+            self._live += 1
+            self._in_use += block.nbytes
+            self._peak = max(self._peak, self._in_use)
+            return _Lease(self, block, stream)
+
+    def _reuse(self, size: int, stream: Stream | None) -> _Block | None:
+        blocks = self._bins.get((stream, size))
+        if not blocks:
+            return None
+        self._cached -= size
+        return blocks.pop()
+
+    def _carve(self, size: int) -> _Block | None:
+        for region in self._regions:
+            if block := region.carve(size):
+                return block
+        return None
+
+    def _obtain(self, size: int, requested: int) -> _Block:
+        try:
+            return self._ask(size)
+        except MemoryError:
+            gc.collect()  # unreachable cycles may hold buffers
+            self._release_cache(wait=True)
+        if block := self._carve(size):
+            return block
+        try:
+            return self._ask(size)
+        except MemoryError:
+            raise OutOfMemoryError(
+                self.name, requested=requested, in_use=self._in_use, cached=self._cached, cap=self._cap
+            ) from None
+
+    def _ask(self, size: int) -> _Block:
+        if self._cap is not None and self._held + size > self._cap:
+            raise MemoryError
+        pointer, owner = self._resource.allocate(size)
+        self._held += size
+        return _Block(pointer, size, owner)
+
+    # ---- returns
+    def _drain(self) -> None:
+        """Take back what was freed since the last call."""
+        while self._returned:
+            block, stream, users = self._returned.popleft()
+            self._live -= 1
+            self._in_use -= block.nbytes
+            self._cached += block.nbytes
+            if stream is not None and stream.closed:
+                stream = stream.device.default_stream
+            users = {user for user in users if user is not stream and not user.closed}
+            if users:
+                self._resting.append(_Resting(block, stream, users))
+            else:
+                self._shelve(block, stream)
+        if self._resting:
+            self._wake()
+
+    def _shelve(self, block: _Block, stream: Stream | None) -> None:
+        self._bins.setdefault((stream, block.nbytes), []).append(block)
+
+    def _wake(self, wait: bool = False) -> None:
+        """Shelve resting blocks whose users have passed (`wait`: wait for them)."""
+        resting, self._resting = self._resting, []
+        for rest in resting:
+            if rest.passed(wait):
+                self._shelve(rest.block, rest.stream)
+            else:
+                self._resting.append(rest)
+
+    def _release_cache(self, wait: bool) -> None:
+        self._drain()
+        self._wake(wait)
+        bins, self._bins = self._bins, {}
+        for blocks in bins.values():
+            for block in blocks:
+                self._cached -= block.nbytes
+                self._give_back(block)
+
+    def _give_back(self, block: _Block) -> None:
+        if block.region is not None:
+            block.region.give_back(block)
+            return
+        self._resource.free(block.pointer, block.owner)
+        self._held -= block.nbytes
+
+    # ---- control
+    def reserve(self, nbytes: int) -> None:
+        """Take memory from the system now, so that at least `nbytes` are held as a reserve.
+
+        Later requests are carved from it without asking the system. Raises OutOfMemoryError.
+        """
+        with self._lock:
+            missing = nbytes - sum(region.block.nbytes for region in self._regions)
+            if missing > 0:
+                size = size_class(missing, self._resource.quantum)
+                self._regions.append(_Region(self._obtain_outside(size, nbytes)))
+
+    def _obtain_outside(self, size: int, requested: int) -> _Block:
+        """A block for a new region: straight from the resource, never carved from another region."""
+        regions, self._regions = self._regions, []
+        try:
+            return self._obtain(size, requested)
+        finally:
+            self._regions = regions
+
+    def empty_cache(self) -> None:
+        """Give all freed memory back, unused reserves included."""
+        with self._lock:
+            self._release_cache(wait=True)
+            for region in self._regions:
+                if region.whole:
+                    self._give_back(region.block)
+            self._regions = [region for region in self._regions if not region.whole]
+
+    def set_cap(self, cap: int | None) -> None:
+        """Limit the memory held to `cap` bytes (None: no limit); frees the cache if it is over.
+
+        What live buffers hold is not touched: with more than `cap` in use, the next request fails.
+        """
+        if cap is not None and checked_bytes("set_cap", "cap", cap) == 0:
+            raise ValueError("set_cap: cap must be at least 1 byte, or None for no limit; got 0")
+        with self._lock:
+            self._cap = cap
+            if cap is not None and self._held > cap:
+                self.empty_cache()
+
+    def reset_peak(self) -> None:
+        """Let `Statistics.peak` start anew from what is in use now."""
+        with self._lock:
+            self._drain()
+            self._peak = self._in_use
+
+    def statistics(self) -> Statistics:
+        """The arena in figures, at this moment."""
+        with self._lock:
+            self._drain()
+            return Statistics(
+                in_use=self._in_use,
+                peak=self._peak,
+                cached=self._cached,
+                reserved=sum(region.free for region in self._regions),
+                held=self._held,
+                cap=self._cap,
+                allocations=self._allocations,
+                hits=self._hits,
+                live=self._live,
+            )
+
+
+# ------------------------------------------------------------------------------------------------------- caps
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B?|B)?", re.IGNORECASE)
+_FACTORS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def parse_bytes(text: str) -> int:
+    """A size as people write it, in bytes: "4096", "512MiB", "1.5G" (all powers of 1024).
+
+    Raises:
+        ValueError: not a size.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a size; write e.g. 4096, 512MiB or 1.5GiB")
+    unit = (match[2] or "").upper()[:1]
+    return int(float(match[1]) * _FACTORS[unit])
+
+
+def cap_from_environment(device: str) -> int | None:
+    """The cap that LAMINA_MEMORY_CAP sets for `device` ("cuda:0").
+
+    The variable holds one size for every device ("8GiB") or a list ("cpu=4GiB,cuda:1=20GiB,cuda=40GiB"), in
+    which a device's own entry goes before its kind's.
+    """
+    text = os.environ.get(_CAP_VARIABLE, "").strip()
+    if not text:
+        return None
+    try:
+        if "=" not in text:
+            return parse_bytes(text)
+        entries = dict(part.strip().split("=", 1) for part in text.split(","))
+        size = entries.get(device, entries.get(device.split(":")[0]))
+        return None if size is None else parse_bytes(size)
+    except ValueError as error:
+        raise ValueError(f"{_CAP_VARIABLE}={text!r}: {error}") from None
+
+
+# ---------------------------------------------------------------------------------------------------- buffers
+def checked_bytes(call: str, argument: str, value: SupportsIndex) -> int:
+    """`value` as a byte count: a whole number from 0 to 2^63 - 1, else TypeError or ValueError."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{call}: {argument} must be a whole number of bytes, got {value!r}") from None
+    if not 0 <= number <= _MAX:
+        raise ValueError(f"{call}: {argument} must be between 0 and 2^63 - 1 bytes, got {number}")
+    return number
+
+
+class Buffer:
+    """A piece of memory of one device: ``pointer`` (address as an int), ``nbytes``, ``device``.
+
+    It owns its memory from birth: the memory goes back to its arena when the buffer and all its views are
+    closed or garbage-collected. ``host`` says whether the CPU may touch the address.
+    """
+
+    __slots__ = ("__weakref__", "_owner", "_pointer", "device", "host", "nbytes", "pinned")
+
+    def __init__(
+        self, pointer: int, nbytes: int, device: Device, owner: object, *, host: bool, pinned: bool = False
+    ) -> None:
+        self._pointer: int | None = pointer
+        self._owner = owner
+        self.nbytes = nbytes
+        self.device = device
+        self.host = host
+        self.pinned = pinned
+
+    @classmethod
+    def borrow(cls, pointer: int, nbytes: int, device: Device, owner: object = None) -> Buffer:
+        """A buffer over memory that something else allocated; `owner` is kept alive with it."""
+        size = checked_bytes("borrow", "nbytes", nbytes)
+        return cls(operator.index(pointer), size, device, owner, host=device.kind == "cpu")
+
+    @property
+    def pointer(self) -> int:
+        """The address (0 for a buffer of zero bytes). ValueError once the buffer is closed."""
+        if self._pointer is None:
+            raise ValueError(f"this buffer of {self.nbytes} bytes on {self.device} is closed")
+        return self._pointer
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._pointer is None
+
+    def close(self) -> None:
+        """Let go of the memory; it is free once all views are closed as well. Idempotent."""
+        self._pointer = None
+        self._owner = None
+
+    def view(self, offset: int, nbytes: int) -> Buffer:
+        """The `nbytes` bytes from `offset` on, as a buffer that shares ownership."""
+        start, size = checked_bytes("view", "offset", offset), checked_bytes("view", "nbytes", nbytes)
+        if start + size > self.nbytes:
+            raise ValueError(
+                f"view: bytes {start} to {start + size} do not lie in a buffer of {self.nbytes} bytes"
+            )
+        return Buffer(
+            self.pointer + start, size, self.device, self._owner, host=self.host, pinned=self.pinned
+        )
+
+    def used_on(self, *streams: Stream) -> None:
+        """Say that work on `streams` uses this memory, so that it is not reused before they have passed.
+
+        Needed only for streams other than the one the buffer was allocated for.
+        """
+        if isinstance(self._owner, _Lease):
+            self._owner.users.update(streams)
+
+    def array(self, shape: Sequence[int], dtype: Any, offset: int = 0) -> np.ndarray[Any, np.dtype[Any]]:
+        """A NumPy array over this host-accessible memory; it shares ownership.
+
+        Args:
+            shape: its shape; C order.
+            dtype: its NumPy dtype (ml_dtypes too).
+            offset: where it starts, in bytes.
+        """
+        if not self.host:
+            raise ValueError(
+                f"array: {self.device} memory is not accessible to the CPU; copy it with to_host"
+            )
+        nbytes = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
+        part = self.view(offset, nbytes)
+        return host_array(part.pointer, shape, dtype, owner=part._owner)
+
+    def __enter__(self) -> Buffer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return self.nbytes
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        where = "closed" if self._pointer is None else f"{self._pointer:#x}"
+        pinned = ", pinned" if self.pinned else ""
+        return f"Buffer({self.device}, {self.nbytes} bytes at {where}{pinned})"
+
+
+def allocate(
+    arena: Arena,
+    device: Device,
+    nbytes: SupportsIndex,
+    stream: Stream | None,
+    *,
+    host: bool,
+    pinned: bool = False,
+) -> Buffer:
+    """A buffer of `nbytes` from `arena`; zero bytes give address 0 and take nothing."""
+    size = checked_bytes("allocate", "nbytes", nbytes)
+    if size == 0:
+        return Buffer(0, 0, device, None, host=host, pinned=pinned)
+    lease = arena.allocate(size, stream)
+    return Buffer(lease.block.pointer, size, device, lease, host=host, pinned=pinned)
+
+
+class _Span:
+    """Host memory for NumPy to look at; it lives as long as the array does."""
+
+    __slots__ = ("__array_interface__", "owner")
+
+    def __init__(self, pointer: int, nbytes: int, owner: object) -> None:
+        self.__array_interface__ = {
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (pointer, False),
+            "version": 3,
+        }
+        self.owner = owner
+
+
+def host_array(
+    pointer: int,
+    shape: Sequence[int],
+    dtype: Any,
+    strides: Sequence[int] | None = None,
+    *,
+    owner: object = None,
+) -> np.ndarray[Any, np.dtype[Any]]:
+    """A NumPy array over host memory at address `pointer`, without owning it.
+
+    Args:
+        pointer: address of element (0, ..., 0).
+        shape: its shape.
+        dtype: its NumPy dtype (ml_dtypes too).
+        strides: in bytes, as NumPy has them, negative ones too; None: C order.
+        owner: kept alive as long as the array (or a view of it).
+
+    Raises:
+        ValueError: a negative extent, strides of another length than shape, or a null pointer with elements.
+    """
+    kind, extents = np.dtype(dtype), tuple(shape)
+    if any(extent < 0 for extent in extents):
+        raise ValueError(f"host_array: shape must not be negative, got {extents}")
+    if strides is not None and len(strides) != len(extents):
+        raise ValueError(f"host_array: shape {extents} and strides {tuple(strides)} differ in length")
+    if 0 in extents:
+        return np.empty(extents, kind)
+    if pointer == 0:
+        raise ValueError(f"host_array: null pointer for an array of shape {extents}")
+    low, high = _extent(extents, kind.itemsize, strides)
+    memory = np.asarray(_Span(pointer + low, high - low, owner))
+    return np.ndarray(extents, kind, memory, -low, None if strides is None else tuple(strides))
+
+
+def _extent(shape: tuple[int, ...], itemsize: int, strides: Sequence[int] | None) -> tuple[int, int]:
+    """First and one-past-last byte that an array touches, relative to element (0, ..., 0)."""
+    if strides is None:
+        return 0, int(np.prod(shape, dtype=object)) * itemsize
+    reach = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)]
+    return sum(r for r in reach if r < 0), sum(r for r in reach if r > 0) + itemsize
+
+
+_move = ctypes.CDLL(None).memmove  # unlike ctypes.memmove it lets other threads run meanwhile
+_move.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_move.restype = ctypes.c_void_p
+_fill = ctypes.CDLL(None).memset
+_fill.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t)
+_fill.restype = ctypes.c_void_p
+
+
+def host_copy(destination: int, source: int, nbytes: int) -> None:
+    """Copy `nbytes` within host memory; the two may overlap."""
+    _move(destination, source, nbytes)
+
+
+def host_fill(destination: int, byte: int, nbytes: int) -> None:
+    """Set `nbytes` of host memory to `byte`."""
+    _fill(destination, byte, nbytes)

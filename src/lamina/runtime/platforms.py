@@ -1,0 +1,312 @@
+"""What differs between kinds of device, in one place: a `Platform` per device, made when it is first used."""
+
+from __future__ import annotations
+
+import os
+import platform as system
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from lamina.runtime import _cuda
+from lamina.runtime.errors import DeviceError, NoGpuError
+from lamina.runtime.memory import Arena, HostResource, cap_from_environment, host_copy, host_fill
+from lamina.runtime.stream import CudaStream, Stream
+
+if TYPE_CHECKING:
+    from lamina.runtime.device import Device
+
+_PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE: pinned for every context
+_ATTACH_GLOBAL = 1  # CU_MEM_ATTACH_GLOBAL: every stream may use it
+
+
+class MemoryInfo(NamedTuple):
+    """Bytes that can still be had, and bytes that there are."""
+
+    free: int
+    total: int
+
+
+class Platform(Protocol):
+    """What a device can do; `HostPlatform` and `CudaPlatform` are the two there are."""
+
+    arena: Arena
+    pinned: Arena
+    managed: Arena
+    default_stream: Stream
+
+    def name(self) -> str:
+        """The model, as the vendor calls it."""
+        ...
+
+    def stream(self, priority: int) -> Stream:
+        """A new stream."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait for all work on the device."""
+        ...
+
+    def make_current(self) -> None:
+        """Let driver calls of this thread go to the device."""
+        ...
+
+    def memory_info(self) -> MemoryInfo:
+        """Free and total memory."""
+        ...
+
+    def properties(self) -> dict[str, Any]:
+        """Everything the device tells about itself."""
+        ...
+
+    def copy(self, destination: int, source: int, nbytes: int, stream: Stream) -> None:
+        """Queue a copy."""
+        ...
+
+    def fill(self, destination: int, byte: int, nbytes: int, stream: Stream) -> None:
+        """Queue a memset."""
+        ...
+
+    def can_access(self, peer: int) -> bool:
+        """Whether kernels here can read the memory of device number `peer`."""
+        ...
+
+    def enable_access(self, peer: Device) -> None:
+        """Let kernels here read and write the memory of `peer`."""
+        ...
+
+
+# --------------------------------------------------------------------------------------------------- the host
+class HostPlatform:
+    """The CPU and its memory."""
+
+    def __init__(self, device: Device) -> None:
+        self.arena = Arena(str(device), HostResource(), cap_from_environment(str(device)))
+        self.pinned = self.managed = self.arena
+        self.default_stream = Stream(device)
+        self._device = device
+
+    def name(self) -> str:
+        """The processor's model name."""
+        for line in _lines("/proc/cpuinfo"):
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+        return system.processor() or system.machine()
+
+    def stream(self, priority: int) -> Stream:
+        """A stream on which all work is done at once."""
+        return Stream(self._device)
+
+    def synchronize(self) -> None:
+        """Nothing is ever pending."""
+
+    def make_current(self) -> None:
+        """Every thread may use the CPU."""
+
+    def memory_info(self) -> MemoryInfo:
+        """Memory that the system can still give, and all there is."""
+        fields = {line.split(":")[0]: line.split()[1] for line in _lines("/proc/meminfo") if ":" in line}
+        if "MemAvailable" in fields:
+            return MemoryInfo(int(fields["MemAvailable"]) << 10, int(fields["MemTotal"]) << 10)
+        page = os.sysconf("SC_PAGE_SIZE")
+        return MemoryInfo(os.sysconf("SC_AVPHYS_PAGES") * page, os.sysconf("SC_PHYS_PAGES") * page)
+
+    def properties(self) -> dict[str, Any]:
+        """Name, architecture, cores this process may use, and instruction sets."""
+        flags = next(
+            (line.split(":")[1].split() for line in _lines("/proc/cpuinfo") if line.startswith("flags")), []
+        )
+        return {
+            "name": self.name(),
+            "arch": system.machine(),
+            "cores": _usable_cores(),
+            "instruction_sets": tuple(
+                flag for flag in flags if flag.startswith(("sse", "avx", "amx", "fma"))
+            ),
+            "total_memory": self.memory_info().total,
+        }
+
+    def copy(self, destination: int, source: int, nbytes: int, stream: Stream) -> None:
+        """Copy within host memory."""
+        host_copy(destination, source, nbytes)
+
+    def fill(self, destination: int, byte: int, nbytes: int, stream: Stream) -> None:
+        """Set host memory."""
+        host_fill(destination, byte, nbytes)
+
+    def can_access(self, peer: int) -> bool:
+        """The CPU is no peer of a GPU."""
+        return False
+
+    def enable_access(self, peer: Device) -> None:
+        """Refused: peers are GPUs."""
+        raise DeviceError(f"enable_peer_access: cpu has no peer access to {peer}")
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# ------------------------------------------------------------------------------------------------------- CUDA
+class CudaResource:
+    """Device memory by cuMemAlloc.
+
+    Not from cuda.core's stream-ordered pools: the arena does their work, plain memory may be allocated while
+    a stream captures, and peers, NCCL and other processes can map it.
+    """
+
+    quantum = 512
+
+    def __init__(self, platform: CudaPlatform) -> None:
+        self._platform = platform
+
+    def allocate(self, nbytes: int) -> tuple[int, object]:
+        """Address of `nbytes` fresh bytes on the device."""
+        self._platform.make_current()
+        return int(_cuda.call("cuMemAlloc", nbytes)), None
+
+    def free(self, pointer: int, owner: object) -> None:
+        """Give the block back; the driver waits for work that uses it."""
+        self._platform.make_current()
+        _cuda.call("cuMemFree", pointer)
+
+
+class PinnedResource(CudaResource):
+    """Page-locked host memory, which a GPU copies to and from on its own while the program goes on."""
+
+    def allocate(self, nbytes: int) -> tuple[int, object]:
+        """Address of `nbytes` fresh page-locked bytes."""
+        self._platform.make_current()
+        return int(_cuda.call("cuMemHostAlloc", nbytes, _PORTABLE)), None
+
+    def free(self, pointer: int, owner: object) -> None:
+        """Unlock and give back."""
+        self._platform.make_current()
+        _cuda.call("cuMemFreeHost", pointer)
+
+
+class ManagedResource(CudaResource):
+    """Managed memory: one address for the CPU and the GPU, pages move on use."""
+
+    def allocate(self, nbytes: int) -> tuple[int, object]:
+        """Address of `nbytes` fresh managed bytes; never more than the device has free.
+
+        A GPU whose managed memory does not fit thrashes and may hang, so that is refused.
+        """
+        self._platform.make_current()
+        if nbytes > self._platform.memory_info().free:
+            raise MemoryError
+        return int(_cuda.call("cuMemAllocManaged", nbytes, _ATTACH_GLOBAL)), None
+
+
+class CudaPlatform:
+    """One NVIDIA GPU, through its primary context (the one that PyTorch and CuPy use too)."""
+
+    def __init__(self, device: Device) -> None:
+        cuda = _cuda.open_cuda()
+        if device.index >= _cuda.probe().count:
+            raise NoGpuError(
+                f"{device} does not exist: this machine shows {_cuda.probe().count} CUDA device(s)"
+            )
+        self._device = device
+        self.core = cuda.core.Device(device.index)
+        self.core.set_current()
+        self.context = _cuda.call("cuCtxGetCurrent")
+        self._set_current = cuda.driver.cuCtxSetCurrent
+        name = str(device)
+        self.arena = Arena(name, CudaResource(self), cap_from_environment(name))
+        self.pinned = Arena(f"pinned host memory of {name}", PinnedResource(self))
+        self.managed = Arena(f"managed memory of {name}", ManagedResource(self), cap_from_environment(name))
+        self.default_stream: Stream = self._make_stream(0, owned=False)
+
+    def make_current(self) -> None:
+        """Let driver calls of this thread go to this device."""
+        (status,) = self._set_current(self.context)
+        if int(status) != 0:
+            _cuda.raise_status(int(status), "cuCtxSetCurrent")
+
+    def name(self) -> str:
+        """The model, e.g. "NVIDIA H200"."""
+        return str(self.core.name)
+
+    def stream(self, priority: int) -> Stream:
+        """A new non-blocking stream; lower numbers go first (0 is the lowest priority)."""
+        return self._make_stream(priority, owned=True)
+
+    def _make_stream(self, priority: int, *, owned: bool) -> CudaStream:
+        self.make_current()
+        options = _cuda.open_cuda().core.StreamOptions(nonblocking=True, priority=priority)
+        return CudaStream(self._device, self.core.create_stream(options=options), owned=owned)
+
+    def synchronize(self) -> None:
+        """Wait for all work on the device, of every stream and library."""
+        self.make_current()
+        _cuda.call("cuCtxSynchronize")
+
+    def memory_info(self) -> MemoryInfo:
+        """Free and total memory of the device."""
+        self.make_current()
+        free, total = _cuda.call("cuMemGetInfo")
+        return MemoryInfo(int(free), int(total))
+
+    def properties(self) -> dict[str, Any]:
+        """All attributes of the device by their cuda.core names, and name, arch, uuid, total_memory."""
+        major, minor = self.core.compute_capability
+        found = {
+            "name": self.name(),
+            "arch": f"sm_{major}{minor}",
+            "compute_capability": (int(major), int(minor)),
+            "uuid": str(self.core.uuid),
+            "total_memory": self.memory_info().total,
+        }
+        attributes = self.core.properties
+        for key in dir(type(attributes)):
+            if not key.startswith("_"):
+                found.update(_attribute(attributes, key))
+        return found
+
+    def copy(self, destination: int, source: int, nbytes: int, stream: Stream) -> None:
+        """Queue a copy; the driver sees from the addresses where they lie, peers included."""
+        self.make_current()
+        _cuda.call("cuMemcpyAsync", destination, source, nbytes, stream.handle)
+
+    def fill(self, destination: int, byte: int, nbytes: int, stream: Stream) -> None:
+        """Queue a memset."""
+        self.make_current()
+        _cuda.call("cuMemsetD8Async", destination, byte, nbytes, stream.handle)
+
+    def can_access(self, peer: int) -> bool:
+        """Whether kernels here can read the memory of device number `peer`."""
+        return peer != self._device.index and bool(self.core.can_access_peer(peer))
+
+    def enable_access(self, peer: Device) -> None:
+        """Let kernels here read and write the memory of `peer`; again is no error."""
+        if not self.can_access(peer.index):
+            raise DeviceError(f"enable_peer_access: {self._device} cannot access the memory of {peer}")
+        other = platform_context(peer)
+        self.make_current()
+        (status,) = _cuda.open_cuda().driver.cuCtxEnablePeerAccess(other, 0)
+        if int(status) not in (0, _cuda.PEER_ACCESS_ALREADY_ENABLED):
+            _cuda.raise_status(int(status), "cuCtxEnablePeerAccess")
+
+
+def platform_context(device: Device) -> Any:
+    """The driver's context of a CUDA device."""
+    platform = device.platform
+    if not isinstance(platform, CudaPlatform):
+        raise DeviceError(f"{device} has no CUDA context")
+    return platform.context
+
+
+def _attribute(attributes: Any, key: str) -> dict[str, Any]:
+    """One device attribute, or nothing where the driver does not know it."""
+    try:
+        return {key: getattr(attributes, key)}
+    except Exception:  # an attribute newer than the driver
+        return {}

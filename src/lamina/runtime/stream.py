@@ -1,0 +1,316 @@
+"""Streams, events and captured graphs.
+
+`Stream`, `Event` are the host's, where work is done when a call returns; `CudaStream` queues. Code above need
+not ask which one it holds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from lamina.runtime import _cuda
+from lamina.runtime.errors import DeviceError
+
+if TYPE_CHECKING:
+    from lamina.runtime.device import Device
+
+_CAPTURE_MODES = {"global": 0, "thread_local": 1, "relaxed": 2}
+
+
+class Stream:
+    """A queue of work on one device, in order. On the CPU the work is done when the call returns.
+
+    Made by `Device.stream`; `Device.default_stream` is the one that is used when none is named.
+    ``handle`` is the ``cudaStream_t`` as an int (0 on the CPU).
+    """
+
+    handle: int = 0
+    priority: int = 0
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def synchronize(self) -> None:
+        """Wait until all queued work is done."""
+
+    def query(self) -> bool:
+        """Whether all queued work is done."""
+        return True
+
+    def record(self, event: Event | None = None) -> Event:
+        """Mark this point of the queue with `event` (a new one, without timing, by default) and return it."""
+        event = event or Event()
+        event._time_ns = time.perf_counter_ns()
+        event._stream = self
+        return event
+
+    def wait(self, other: Event | Stream) -> None:
+        """Let work queued here from now on wait for `other`: an event, or what another stream holds now."""
+        other.synchronize()
+
+    @contextmanager
+    def capture(self, mode: str = "relaxed") -> Iterator[CapturedGraph]:
+        """Record the work queued inside the ``with`` block as a graph instead of running it (CUDA only).
+
+        The graph refers to memory by address: what it uses must outlive it (`CapturedGraph.keep`).
+
+        Args:
+            mode: what this thread may do meanwhile: "relaxed" (all), "thread_local" or "global".
+
+        Raises:
+            DeviceError: a CPU stream (it queues nothing), or work that cannot be captured.
+        """
+        raise DeviceError(f"capture: {self.device} runs each call at once and has no queue to capture")
+        yield  # pragma: no cover - makes this a generator, as the context manager needs
+
+    @property
+    def capturing(self) -> bool:
+        """Whether work queued now is being captured into a graph."""
+        return False
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return False
+
+    def close(self) -> None:
+        """Wait for the queued work and free the stream. Idempotent; a default stream is never closed."""
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """NVIDIA's stream protocol: (version, handle)."""
+        return (0, self.handle)
+
+    def __repr__(self) -> str:
+        return f"Stream({self.device}, handle={self.handle:#x})"
+
+
+class Event:
+    """A point in a stream's queue: wait for it, ask for it, or measure between two.
+
+    Args:
+        timing: whether `elapsed` may be asked (costs a little on a GPU).
+    """
+
+    def __init__(self, *, timing: bool = False) -> None:
+        self.timing = timing
+        self._stream: Stream | None = None
+        self._time_ns = 0  # host streams
+        self._native: Any = None  # cuda.core's event, once recorded on a CUDA stream
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the event has been recorded."""
+        return self._stream is not None
+
+    @property
+    def handle(self) -> int:
+        """The ``cudaEvent_t`` as an int (0 if recorded on a CPU stream or not at all)."""
+        return 0 if self._native is None else int(self._native.handle)
+
+    def record(self, stream: Stream) -> Event:
+        """Mark the present end of `stream`; recorded again, the event means the later point."""
+        return stream.record(self)
+
+    def query(self) -> bool:
+        """Whether the work before the event is done (True if it was never recorded)."""
+        return self._native is None or bool(self._native.is_done)
+
+    def synchronize(self) -> None:
+        """Wait until the work before the event is done."""
+        if self._native is not None:
+            self._native.sync()
+
+    def elapsed(self, end: Event) -> float:
+        """Milliseconds from this event to `end`; waits for `end`.
+
+        Raises:
+            DeviceError: one was not recorded, not made with ``timing=True``, or they sit on different kinds.
+        """
+        for name, event in (("start", self), ("end", end)):
+            if not event.recorded:
+                raise DeviceError(f"elapsed: the {name} event was never recorded")
+            if not event.timing:
+                raise DeviceError(
+                    f"elapsed: the {name} event was made without timing; use Event(timing=True)"
+                )
+        if (self._native is None) != (end._native is None):
+            raise DeviceError("elapsed: one event is on a CPU stream and the other on a CUDA stream")
+        end.synchronize()
+        if self._native is None:
+            return (end._time_ns - self._time_ns) / 1e6
+        return float(end._native - self._native)
+
+    def __repr__(self) -> str:
+        where = self._stream if self.recorded else "not recorded"
+        return f"Event({where}, timing={self.timing})"
+
+
+class CudaStream(Stream):
+    """A CUDA stream that does not synchronise with the legacy default stream."""
+
+    def __init__(self, device: Device, native: Any, *, owned: bool = True) -> None:
+        super().__init__(device)
+        self._native = native
+        self._owned = owned
+        self._closed = False
+        self.handle = int(native.handle)
+        self.priority = int(native.priority)
+
+    def _open_native(self) -> Any:
+        if self._closed:
+            raise DeviceError(f"{self!r} is closed")
+        return self._native
+
+    def synchronize(self) -> None:
+        """Wait until all queued work is done."""
+        self._open_native().sync()
+
+    def query(self) -> bool:
+        """Whether all queued work is done."""
+        self._open_native()
+        (status,) = _cuda.open_cuda().driver.cuStreamQuery(self.handle)
+        if int(status) in (0, _cuda.NOT_READY):
+            return int(status) == 0
+        _cuda.raise_status(int(status), "cuStreamQuery")
+        return False
+
+    def record(self, event: Event | None = None) -> Event:
+        """Mark this point of the queue with `event` (a new one, without timing, by default) and return it."""
+        event = event or Event()
+        if event._native is None or event._stream is None or event._stream.device != self.device:
+            self.device.make_current()
+            event._native = _new_event(self.device, event.timing)
+        self._open_native().record(event._native)
+        event._stream = self
+        return event
+
+    def wait(self, other: Event | Stream) -> None:
+        """Let work queued here from now on wait for `other`: an event, or what another stream holds now."""
+        event = other.record() if isinstance(other, CudaStream) else other
+        if isinstance(event, Event) and event._native is not None:
+            self._open_native().wait(event._native)
+
+    @contextmanager
+    def capture(self, mode: str = "relaxed") -> Iterator[CapturedGraph]:
+        """Record the work queued inside the ``with`` block as a graph instead of running it."""
+        if mode not in _CAPTURE_MODES:
+            raise ValueError(f"capture: mode must be one of {sorted(_CAPTURE_MODES)}, got {mode!r}")
+        self._open_native()
+        self.device.make_current()
+        driver = _cuda.open_cuda().driver
+        _cuda.call("cuStreamBeginCapture", self.handle, driver.CUstreamCaptureMode(_CAPTURE_MODES[mode]))
+        graph = CapturedGraph(self)
+        try:
+            yield graph
+        except BaseException:
+            self._abandon_capture()
+            raise
+        graph._instantiate(_cuda.call("cuStreamEndCapture", self.handle))
+
+    def _abandon_capture(self) -> None:
+        driver = _cuda.open_cuda().driver
+        status, graph = driver.cuStreamEndCapture(self.handle)
+        if int(status) == 0 and int(graph):
+            driver.cuGraphDestroy(graph)
+
+    @property
+    def capturing(self) -> bool:
+        """Whether work queued now is being captured into a graph."""
+        return not self._closed and int(_cuda.call("cuStreamIsCapturing", self.handle)) != 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def close(self) -> None:
+        """Wait for the queued work and free the stream. Idempotent; a default stream is never closed."""
+        if self._closed or not self._owned:
+            return
+        self.synchronize()  # memory that was freed on this stream may now be used by any other
+        self._closed = True
+        self._native.close()
+
+
+class CapturedGraph:
+    """Work captured from a stream, launched as a whole: one call for any number of kernels.
+
+    It holds addresses, not buffers: hand the owners to `keep`, and write new inputs into the same buffers.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._graph: Any = None
+        self._executable: Any = None
+        self._kept: list[object] = []
+        self.node_count = 0
+
+    def _instantiate(self, graph: Any) -> None:
+        self._graph = graph
+        _, self.node_count = _cuda.call("cuGraphGetNodes", graph, 0)
+        self._executable = _cuda.call("cuGraphInstantiate", graph, 0)
+
+    def keep(self, *owners: object) -> None:
+        """Keep `owners` (buffers, kernels) alive as long as the graph."""
+        self._kept.extend(owners)
+
+    def launch(self, stream: Stream | None = None) -> None:
+        """Queue the whole graph on `stream` (the one it was captured from by default).
+
+        Raises:
+            DeviceError: the capture has not ended or failed, or the graph is closed.
+        """
+        if self._executable is None:
+            raise DeviceError("launch: the graph is closed, or its capture has not ended")
+        where = stream or self._stream
+        where.device.make_current()
+        _cuda.call("cuGraphLaunch", self._executable, where.handle)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the graph cannot be launched (any more)."""
+        return self._executable is None
+
+    def close(self) -> None:
+        """Free the graph once its launches are done, and let go of what it kept. Idempotent."""
+        if self._executable is not None:
+            executable, self._executable = self._executable, None
+            _cuda.call("cuGraphExecDestroy", executable)
+        if self._graph is not None:
+            graph, self._graph = self._graph, None
+            _cuda.call("cuGraphDestroy", graph)
+        self._kept.clear()
+
+    def __enter__(self) -> CapturedGraph:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        try:
+            self.close()
+        except Exception:  # the process is ending and the driver is gone
+            self._kept = []
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{self.node_count} nodes"
+        return f"CapturedGraph({state}, from {self._stream!r})"
+
+
+def _new_event(device: Device, timing: bool) -> Any:
+    core = _cuda.open_cuda().core
+    options = core.EventOptions()
+    # The field was called enable_timing before cuda-core 1.0.
+    setattr(options, "timing_enabled" if hasattr(options, "timing_enabled") else "enable_timing", timing)
+    return core.Device(device.index).create_event(options=options)

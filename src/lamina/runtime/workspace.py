@@ -1,0 +1,68 @@
+"""Scratch memory shared by all that run on one stream."""
+
+from __future__ import annotations
+
+import threading
+
+from lamina.runtime.device import Device
+from lamina.runtime.memory import Buffer, checked_bytes, size_class
+from lamina.runtime.stream import Stream
+
+_GRAIN = 2 << 20
+
+
+class Workspaces:
+    """One growing scratch buffer per stream of a device.
+
+    Work on one stream runs in order, so that it can share one workspace; each stream has its own.
+
+    Args:
+        device: whose memory.
+        cap: the most bytes that one workspace may have (None: what the arena gives).
+        reserve: bytes that each workspace has from the start.
+    """
+
+    def __init__(self, device: Device, *, cap: int | None = None, reserve: int = 0) -> None:
+        self.device = device
+        self.cap = None if cap is None else checked_bytes("Workspaces", "cap", cap)
+        self.reserve = checked_bytes("Workspaces", "reserve", reserve)
+        self._buffers: dict[Stream, Buffer] = {}
+        self._lock = threading.Lock()
+
+    def get(self, nbytes: int, stream: Stream | None = None) -> Buffer:
+        """At least `nbytes` of scratch for work on `stream`; its contents are anybody's.
+
+        The buffer stays as it is until more is asked for on that stream. A captured graph must keep it
+        (`CapturedGraph.keep`).
+
+        Raises:
+            ValueError: more than the cap. OutOfMemoryError: the arena has no more.
+        """
+        size = checked_bytes("workspace", "nbytes", nbytes)
+        if self.cap is not None and size > self.cap:
+            raise ValueError(f"workspace: {size} bytes asked for on {self.device}, the cap is {self.cap}")
+        where = stream or self.device.default_stream
+        with self._lock:
+            present = self._buffers.get(where)
+            if present is None or present.nbytes < size:
+                present = self._grow(where, size)
+            return present
+
+    def _grow(self, stream: Stream, size: int) -> Buffer:
+        self._buffers.pop(stream, None)  # before asking: the old block may serve, or make room
+        wanted = size_class(max(size, self.reserve, 1), _GRAIN)
+        if self.cap is not None:
+            wanted = min(wanted, max(self.cap, size))
+        buffer = self.device.allocate(wanted, stream=stream)
+        self._buffers[stream] = buffer
+        return buffer
+
+    def sizes(self) -> dict[Stream, int]:
+        """Bytes of each stream's workspace."""
+        with self._lock:
+            return {stream: buffer.nbytes for stream, buffer in self._buffers.items()}
+
+    def clear(self) -> None:
+        """Let go of all workspaces."""
+        with self._lock:
+            self._buffers.clear()
