@@ -1,0 +1,28 @@
+"""Public names whose module is imported when they are first used.
+
+`import lamina` must stay cheap, and some names need a large library (scikit-learn, rich). A package says
+
+    __getattr__ = lazy(__name__, {"digits": "lamina.data.scikit"})
+
+and `lamina.data.digits` is there at first use. This is the one place beside `backends.get` that imports by name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def lazy(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+    """A module-level `__getattr__` for `package`: each name is taken from the module that `names` gives."""
+
+    def getattr_(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(names[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return getattr_

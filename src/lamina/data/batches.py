@@ -1,0 +1,186 @@
+"""Batches: which samples come together in which order, as a pure function of seed, epoch and position.
+
+Nothing is remembered between epochs but the epoch's number, so training can go on exactly where it stopped:
+`batches.epoch(3, start=17)` is what an uninterrupted run would have seen.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Batch = tuple[Array, ...]
+#: Gives the samples with these indices; the generator is for random augmentation.
+Loader = Callable[[Array, np.random.Generator], Batch]
+T = TypeVar("T")
+
+
+@runtime_checkable
+class Epochs(Protocol):
+    """Data that can be read from any epoch and position: Batches, and Prefetch of them."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def epoch(self, number: int, start: int = 0) -> Iterator[Any]:
+        """The batches of one epoch from position `start` on."""
+        ...
+
+
+class Batches:
+    """A data set cut into batches. Each `for` loop over it is one more epoch, in a new order when shuffled.
+
+    load: gives (images, labels, …) for an array of indices; a generator for random augmentation comes with it.
+    count: the number of samples.
+    batch: samples per batch. With drop_last the last, shorter batch of an epoch is left out.
+    seed: order and augmentation depend on it, on the epoch and on the position alone.
+    Raises ValueError for a batch < 1, or when drop_last leaves nothing.
+    """
+
+    def __init__(
+        self,
+        load: Loader,
+        count: int,
+        batch: int,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        classes: int | None = None,
+    ) -> None:
+        if batch < 1:
+            raise ValueError(f"batch must be at least 1, got {batch}")
+        if count < (batch if drop_last else 1):
+            raise ValueError(f"{count} samples make no batch of {batch}; take a smaller batch or drop_last=False")
+        self.load, self.count, self.batch = load, count, batch
+        self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
+        self.classes = classes
+        self.next_epoch = 0
+
+    def __len__(self) -> int:
+        return self.count // self.batch if self.drop_last else -(-self.count // self.batch)
+
+    def __iter__(self) -> Iterator[Batch]:
+        number, self.next_epoch = self.next_epoch, self.next_epoch + 1
+        return self.epoch(number)
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of epoch `number` from position `start` on."""
+        order = self.order(number)
+        for position in range(start, len(self)):
+            indices = order[position * self.batch : (position + 1) * self.batch]
+            yield self.load(indices, np.random.default_rng([self.seed, number, position]))
+
+    def order(self, number: int) -> Array:
+        """The indices of all samples in the order of epoch `number`."""
+        if not self.shuffle:
+            return np.arange(self.count)
+        return np.random.default_rng([self.seed, number]).permutation(self.count)
+
+    def __repr__(self) -> str:
+        order = f"shuffled by seed {self.seed}" if self.shuffle else "in order"
+        return f"Batches({self.count} samples, {len(self)} batches of {self.batch}, {order})"
+
+
+def arrays(
+    x: Any,
+    y: Any | None = None,
+    *,
+    batch: int = 32,
+    shuffle: bool = True,
+    seed: int = 0,
+    drop_last: bool = False,
+) -> Batches:
+    """Batches of arrays: x of shape (N, …) and, if given, y of shape (N, …). Dtypes are kept.
+
+    Raises ValueError when the lengths differ.
+    """
+    parts = [np.asarray(a) for a in ((x,) if y is None else (x, y))]
+    if len({len(a) for a in parts}) != 1:
+        raise ValueError(f"arrays: x has {len(parts[0])} samples, y has {len(parts[1])}")
+
+    def load(indices: Array, rng: np.random.Generator) -> Batch:
+        return tuple(a[indices] for a in parts)
+
+    return Batches(load, len(parts[0]), batch, shuffle=shuffle, seed=seed, drop_last=drop_last)
+
+
+class Prefetch:
+    """Data made ready by a thread, up to `depth` batches ahead. Any iterable; see `prefetch`."""
+
+    def __init__(self, source: Iterable[Any], depth: int = 2) -> None:
+        if depth < 1:
+            raise ValueError(f"prefetch: depth must be at least 1, got {depth}")
+        self.source, self.depth = source, depth
+
+    def __len__(self) -> int:
+        return len(self.source)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        return ahead(lambda: iter(self.source), self.depth)
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[Any]:
+        """The batches of one epoch from position `start` on; the source must know epochs."""
+        source = self.source
+        if not isinstance(source, Epochs):
+            raise TypeError(f"prefetch: {type(source).__name__} cannot be read from a given epoch and position")
+        return ahead(lambda: source.epoch(number, start), self.depth)
+
+
+def prefetch(source: Iterable[Any], depth: int = 2) -> Prefetch:
+    """The same batches, made by a thread while the previous ones are used.
+
+    An error in the source is raised where the batch would have been. The thread ends with the loop.
+    """
+    return Prefetch(source, depth)
+
+
+def ahead(start: Callable[[], Iterator[T]], depth: int) -> Iterator[T]:
+    """Iterate over start() in a thread that is up to `depth` items ahead."""
+    items: queue.Queue[tuple[str, Any]] = queue.Queue(depth)
+    stop = threading.Event()
+    thread = threading.Thread(target=_produce, args=(start, items, stop), name="lamina prefetch", daemon=True)
+    thread.start()
+    try:
+        while True:
+            kind, item = items.get()
+            if kind == "error":
+                raise item
+            if kind == "end":
+                return
+            yield item
+    finally:
+        stop.set()
+        _drain(items)
+        thread.join()
+
+
+def _produce(start: Callable[[], Iterator[T]], items: queue.Queue[tuple[str, Any]], stop: threading.Event) -> None:
+    """Fill the queue until the source ends, fails, or nobody wants more."""
+    last: tuple[str, Any] = ("end", None)
+    try:
+        for item in start():
+            if not _put(items, ("item", item), stop):
+                return
+    except BaseException as error:  # handed to the reader, who raises it
+        last = ("error", error)
+    _put(items, last, stop)
+
+
+def _put(items: queue.Queue[tuple[str, Any]], item: tuple[str, Any], stop: threading.Event) -> bool:
+    while not stop.is_set():
+        try:
+            items.put(item, timeout=0.1)
+        except queue.Full:
+            continue
+        return True
+    return False
+
+
+def _drain(items: queue.Queue[tuple[str, Any]]) -> None:
+    while not items.empty():
+        items.get_nowait()

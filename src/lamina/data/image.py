@@ -1,0 +1,37 @@
+"""Images as arrays: bilinear scaling and shifting as two small matrix products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+def bilinear(size: int, source: int, shift: Array | float = 0.0) -> Array:
+    """The matrices that resample `source` pixels to `size` pixels, float32 of shape (…, size, source).
+
+    Pixel i of the result lies at (i + 0.5)·source/size - 0.5 - shift of the source (pixel centres at integers,
+    as in torch's align_corners=False); outside of the source there is zero. `shift` is in source pixels,
+    one per matrix.
+    """
+    centres = (np.arange(size) + 0.5) * (source / size) - 0.5  # (size,)
+    places = centres[:, None] - np.asarray(shift, np.float64)[..., None, None]  # (…, size, 1)
+    return np.maximum(0.0, 1.0 - np.abs(places - np.arange(source))).astype(np.float32)
+
+
+def resample(images: Array, size: int, rng: np.random.Generator | None = None, shift: float = 0.0) -> Array:
+    """Scale images (N, H, W) to (N, 1, size, size), float32.
+
+    shift: with a generator, each image is moved by up to this many source pixels along each axis.
+    """
+    count, height, width = images.shape
+    pixels = images.astype(np.float32, copy=False)
+    if rng is None or shift == 0.0:
+        rows, columns = bilinear(size, height), bilinear(size, width)
+    else:
+        moves = rng.uniform(-shift, shift, (2, count))
+        rows, columns = bilinear(size, height, moves[0]), bilinear(size, width, moves[1])
+    scaled = np.matmul(np.matmul(rows, pixels), np.swapaxes(columns, -1, -2))  # (N, size, size)
+    return scaled[:, None]

@@ -1,0 +1,159 @@
+"""The house of DESIGN.md holds: imports go downward only, and stand at the top of their file."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import lamina
+
+PACKAGE = Path(lamina.__file__).parent
+
+FLOOR = {
+    "_lazy": 0, "c": 0,
+    "runtime": 1, "spec": 1,
+    "cudnn": 2, "onednn": 2, "ops": 2,
+    "backends": 3,
+    "tensor": 4, "graph": 4,
+    "nn": 5, "optim": 5, "data": 5, "distributed": 5,
+    "train": 6, "convert": 6, "cli": 6,
+    "": 7,  # lamina itself: the public list
+}  # fmt: skip
+#: On one floor: graphs run on tensors, the command line runs the programs of its floor.
+SIDEWAYS = {("graph", "tensor"), ("cli", "train"), ("cli", "convert"), ("cli", "")}
+MACHINE = {"c", "runtime", "cudnn", "onednn"}
+MATHS = {"spec", "ops"}
+#: Backends that only `backends.get` may open from above floor 3, and that do not know each other.
+PRIVATE = {"cuda", "cpu"}
+#: Where a function may import: it opens a backend, or a public name at first use, or, once the machine is known
+#: to have what they need, NVIDIA's optional modules.
+SANCTIONED = {
+    ("backends/__init__.py", "get"),
+    ("_lazy.py", "getattr_"),
+    ("c/_cudnn.py", "_pathfinder"),
+    ("runtime/_cuda.py", "open_cuda"),
+    ("runtime/_cuda.py", "_import_core"),
+    ("runtime/_cuda.py", "open_compiler"),
+    ("runtime/_cuda.py", "header_options"),
+}
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[ast.stmt, str]]:
+    """Every import statement with the full name it imports from (one per name for `from lamina import a, b`)."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                yield node, "relative"
+            elif node.module in ("lamina", "lamina.backends"):
+                yield from ((node, f"{node.module}.{alias.name}") for alias in node.names)
+            else:
+                yield node, node.module or ""
+
+
+def owners(tree: ast.AST) -> dict[ast.AST, str]:
+    """The innermost function around each node that is in one."""
+    functions = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+    return {inner: f.name for f in functions for inner in ast.walk(f) if inner is not f}
+
+
+def imports_by_name(tree: ast.AST) -> Iterator[ast.Call]:
+    """Calls of importlib.import_module and __import__."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if name in ("import_module", "__import__"):
+                yield node
+
+
+def violations(source: str, path: str) -> list[str]:
+    """What is wrong with a file of the package; `path` is relative to the package."""
+    tree = ast.parse(source)
+    parts = path.removesuffix(".py").removesuffix("/__init__").split("/")
+    here = "" if parts == ["__init__"] else parts[0]
+    owner = owners(tree)
+    found = []
+    for call in imports_by_name(tree):
+        if (path, owner.get(call, "")) not in SANCTIONED:
+            found.append(f"{path}:{call.lineno}: imports by name in {owner.get(call, 'the module')}")
+    for node, name in imports(tree):
+        where = f"{path}:{node.lineno}: {name}"
+        if node in owner and (path, owner[node]) not in SANCTIONED:
+            found.append(f"{where} is imported inside a function")
+        if name == "relative":
+            found.append(f"{where} import; write the full name")
+        if name.split(".")[0] == "lamina" and name != "lamina":
+            found += [f"{where}: {reason}" for reason in wrong_direction(here, parts, name.split(".")[1:])]
+    return found
+
+
+def wrong_direction(here: str, parts: list[str], target: list[str]) -> Iterator[str]:
+    """Reasons why a module in folder `here` must not import `target` (the name without "lamina")."""
+    there = target[0] if target[0] in FLOOR else ""
+    if there == here:
+        if here == "backends" and len(target) > 1 and target[1] in PRIVATE and parts[1:2] != target[1:2]:
+            yield f"backends.{target[1]} is private; use backends.get"
+        return
+    if FLOOR[there] > FLOOR[here]:
+        yield f"{here or 'lamina'} (floor {FLOOR[here]}) must not import from floor {FLOOR[there]}"
+    elif FLOOR[there] == FLOOR[here] and (here, there) not in SIDEWAYS:
+        yield f"{here} and {there} stand on the same floor"
+    if {here, there} & MACHINE and {here, there} & MATHS and {here, there} <= MACHINE | MATHS:
+        yield f"{here} and {there} are in different pillars"
+    if FLOOR[here] > 3 and there == "backends" and len(target) > 1 and target[1] in PRIVATE:
+        yield f"above floor 3 nobody imports backends.{target[1]}; use backends.get"
+
+
+def package_files() -> list[str]:
+    return sorted(str(f.relative_to(PACKAGE)) for f in PACKAGE.rglob("*.py"))
+
+
+def test_every_folder_has_a_floor() -> None:
+    top = {f.removesuffix(".py").split("/")[0] for f in package_files()} - {"__init__", "__main__"}
+    assert top <= set(FLOOR)
+
+
+@pytest.mark.parametrize("path", package_files())
+def test_imports_go_downward(path: str) -> None:
+    assert violations((PACKAGE / path).read_text(encoding="utf-8"), path) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "reason"),
+    [
+        ("ops/conv.py", "from lamina.graph import trace", "must not import from floor 4"),
+        ("ops/conv.py", "from lamina import graph", "must not import from floor 4"),
+        ("ops/conv.py", "import lamina.runtime", "different pillars"),
+        ("cudnn/conv.py", "from lamina.spec import Spec", "different pillars"),
+        ("cudnn/conv.py", "from lamina.onednn import engine", "same floor"),
+        ("nn/conv.py", "from lamina.optim import SGD", "same floor"),
+        ("tensor.py", "from lamina.graph import trace", "same floor"),
+        ("graph/executor.py", "from lamina.backends.cuda import conv", "use backends.get"),
+        ("graph/executor.py", "from lamina.backends import cpu", "use backends.get"),
+        ("backends/cpu/conv.py", "from lamina.backends.cuda import conv", "use backends.get"),
+        ("nn/conv.py", "def f():\n    from lamina import ops", "inside a function"),
+        ("nn/conv.py", "def f():\n    import math", "inside a function"),
+        ("nn/conv.py", "import importlib\ndef f():\n    importlib.import_module('x')", "by name in f"),
+        ("nn/conv.py", "from . import linear", "full name"),
+    ],
+)  # fmt: skip
+def test_a_planted_violation_is_caught(path: str, source: str, reason: str) -> None:
+    found = violations(source, path)
+    assert len(found) == 1
+    assert reason in found[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("backends/cpu/conv.py", "from lamina.onednn import engine\nfrom lamina.ops import Conv\nimport numpy"),
+        ("graph/trace.py", "from lamina.tensor import Tensor\nfrom lamina import ops"),
+        ("graph/passes.py", "from lamina.backends.reference import run_reference"),
+        ("cli/train.py", "from lamina.train import fit\nfrom lamina import nn"),
+        ("__init__.py", "from lamina.train import train_step"),
+    ],
+)
+def test_downward_imports_pass(path: str, source: str) -> None:
+    assert violations(source, path) == []
