@@ -1,0 +1,21 @@
+"""Floor 4: record a program as a graph, differentiate it, improve it, plan it, place it, run it."""
+
+from lamina.graph.autodiff import grad, gradients, value_and_grad
+from lamina.graph.executor import Executable, compile
+from lamina.graph.save import load, save
+from lamina.graph.trace import Graph, Node, Value, constant, trace
+
+__all__ = [
+    "Executable",
+    "Graph",
+    "Node",
+    "Value",
+    "compile",
+    "constant",
+    "grad",
+    "gradients",
+    "load",
+    "save",
+    "trace",
+    "value_and_grad",
+]

@@ -1,0 +1,314 @@
+"""Running a compiled graph: addresses are fixed once, then a call is a list of bound kernels.
+
+On a GPU the first call runs the kernels one by one (libraries load lazily), the second records them as one CUDA
+graph, and every later call launches that graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lamina import backends
+from lamina.backends import Call, Run
+from lamina.graph.passes import optimize
+from lamina.graph.plan import Program, Slot, Step, kernel_table, plan_graph
+from lamina.graph.trace import Graph
+from lamina.runtime import (
+    Buffer,
+    CapturedGraph,
+    Device,
+    Event,
+    Stream,
+    copy,
+    device,
+    human_bytes,
+    memset,
+    pinned,
+)
+from lamina.spec import ShapeError, pack
+from lamina.tensor import Tensor, as_tensor
+
+_where = device  # the argument of `compile` has the same name
+
+
+def compile(
+    graph: Graph,
+    device: Device | str = "auto",
+    *,
+    donate: Mapping[int, int] | None = None,
+    resident: Collection[int] = (),
+    backend: str | None = None,
+    optimize: bool = True,
+    poison: bool = False,
+) -> Executable:
+    """Choose kernels and layouts, place memory, and return the graph as something that runs.
+
+    donate: input index -> output index. The input is state (parameters, momentum) that the run updates in
+        place: the output takes over its memory and is not returned.
+    resident: indices of inputs that stay in place from call to call without being changed (weights).
+    backend: "cpu", "cuda", "reference" or "null"; default: the device's own.
+    optimize: run the graph passes first.
+    poison: fill memory with NaNs as soon as it is dead, to prove that nothing reads it (slow; for tests).
+    Raises NoKernel when the backend cannot compute a node, ShapeError when a donated pair does not match.
+    """
+    where = _where(device)
+    donated = dict(donate or {})
+    _check_donations(graph, donated, resident)
+    return Executable(graph, where, donated, resident, backend, improve=optimize, poison=poison)
+
+
+class Executable:
+    """A graph with its kernels chosen and its memory placed.
+
+    Call `load` with the resident inputs first, if there are any; then call it with the other inputs. Outputs are
+    new tensors, without the donated ones. Not for use by several threads at once.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        where: Device,
+        donate: Mapping[int, int],
+        resident: Collection[int],
+        backend: str | None,
+        *,
+        improve: bool,
+        poison: bool,
+    ) -> None:
+        self.device = where
+        self.backend = backends.get(where, backend)
+        self.graph = optimize(graph, self.backend) if improve else graph
+        self.program: Program = plan_graph(self.graph, self.backend, donate, resident)
+        self.donate = dict(donate)
+        self.resident = sorted({*resident, *donate})
+        self._poison = poison
+        self._state: dict[int, Tensor] = {}
+        self._memory: dict[Slot, Buffer] = {}
+        self._staging: dict[int, _Staging] = {}
+        self._runs: list[Run] = []
+        self._captured: CapturedGraph | None = None
+        self._calls = 0
+        if self.backend.name != "null":
+            self._place()
+
+    # ---- state
+    def load(self, tensors: Mapping[int, Tensor]) -> None:
+        """Make tensors the resident state: input index -> tensor. Their values move, in place, into the memory
+        and the layout that the plans want; from then on each run reads them there (and updates donated ones).
+
+        Raises KeyError for a missing or unknown index, ShapeError for a tensor that does not fit.
+        """
+        if sorted(tensors) != self.resident:
+            raise KeyError(f"load: the resident inputs are {self.resident}, got {sorted(tensors)}")
+        for i, x in tensors.items():
+            wanted = self.graph.inputs[i].spec
+            if x.spec.open != wanted:
+                raise ShapeError(f"load: input {i} is {wanted}, got {x.spec}")
+        for i, x in tensors.items():
+            slot = self.program.inputs[i]
+            if x.device != self.device or not x.spec.same_memory(slot.spec) or _shares(x, self._state, i):
+                x.move_into(self.device.allocate(slot.spec.nbytes), slot.spec)
+            self._memory[slot] = x.buffer
+        self._state = dict(tensors)
+        self._bind()
+        self._run_prologue()
+
+    # ---- running
+    def __call__(self, *inputs: Any) -> tuple[Tensor, ...]:
+        """Run on the inputs that are not resident, in order. Returns the outputs that are not donated."""
+        if self.backend.name == "null":
+            raise RuntimeError("the null backend plans graphs but cannot run them; compile for another one")
+        if len(self._state) != len(self.resident):
+            raise RuntimeError(f"call load() first: inputs {self.resident} are resident and have no values yet")
+        self._check_state()
+        self._write_inputs(inputs)
+        self._launch()
+        return self._read_outputs()
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether calls launch one CUDA graph."""
+        return self._captured is not None
+
+    @property
+    def peak_bytes(self) -> int:
+        """Bytes of the arena that holds every temporary and workspace."""
+        return self.program.placement.nbytes
+
+    @property
+    def unplanned_bytes(self) -> int:
+        """What the temporaries would take if each had memory of its own."""
+        return self.program.placement.unplanned
+
+    def report(self) -> str:
+        """Kernels in order, and the memory plan."""
+        rows = [("op", "kernel", "inputs", "outputs"), *kernel_table(self.program.steps)]
+        widths = [min(max(len(r[c]) for r in rows), 60) for c in range(4)]
+        table = "\n".join("  ".join(f[:60].ljust(w) for f, w in zip(r, widths, strict=True)).rstrip() for r in rows)
+        placed = self.program.placement
+        return (
+            f"{table}\n{len(self.program.steps)} kernels on {self.device} ({self.backend.name}); temporaries: "
+            f"{human_bytes(placed.nbytes)} planned, {human_bytes(placed.unplanned)} unplanned, "
+            f"at least {human_bytes(placed.bound)} in any plan"
+        )
+
+    # ---- memory and addresses
+    def _place(self) -> None:
+        """Allocate everything but the resident inputs, and bind if there are none of those."""
+        self._arena = self.device.allocate(self.program.placement.nbytes)
+        for slot, offset in zip(self.program.temporaries, self.program.placement.offsets, strict=True):
+            self._memory[slot] = self._arena.view(offset, slot.spec.nbytes)
+        for slot in self.program.inputs:
+            if slot.kind == "input":
+                self._memory[slot] = self.device.allocate(slot.spec.nbytes)
+        for value, slot in self.program.constants.items():
+            assert value.constant is not None
+            self._memory[slot] = self.device.allocate(slot.spec.nbytes)
+            copy(self._memory[slot], pack(value.constant.numpy(), slot.spec.physical))
+        for step in self.program.prologue:
+            for slot in (*step.outputs, *([step.workspace] if step.workspace else [])):
+                self._memory[slot] = self.device.allocate(slot.spec.nbytes)
+        if not self.resident:
+            self._bind()
+            self._run_prologue()
+
+    def _bind(self) -> None:
+        """Fix the addresses of every step. A graph captured with other addresses is dropped."""
+        if self._captured is not None:
+            self._captured.close()
+        self._captured, self._calls = None, 0
+        self._runs = []
+        for index, step in enumerate(self.program.steps):
+            if not step.plan.view:
+                self._runs.append(self._bound(step))
+            if self._poison:
+                self._runs += self._poisoning(index)
+        self._prologue = [self._bound(step) for step in self.program.prologue]
+
+    def _bound(self, step: Step) -> Run:
+        return step.plan.bind(
+            Call(
+                tuple(self._pointer(s) for s in step.inputs),
+                tuple(self._pointer(s) for s in step.outputs),
+                self._pointer(step.workspace) if step.workspace else 0,
+                self.device.default_stream.handle,
+            )
+        )
+
+    def _pointer(self, slot: Slot) -> int:
+        return self._memory[slot.base].pointer
+
+    def _poisoning(self, index: int) -> list[Run]:
+        """Fill what dies with step `index` with 0xff: NaN in every float type."""
+        dead = [s for s in self.program.temporaries if s.last == index]
+        stream = self.device.default_stream
+        return [lambda b=self._memory[s]: memset(b, 255, stream) for s in dead]  # type: ignore[misc]
+
+    def _run_prologue(self) -> None:
+        for run in self._prologue:
+            run()
+
+    def _check_state(self) -> None:
+        """State that was moved since `load` (by another executable, or by the user) is bound anew."""
+        moved = any(
+            x.buffer is not self._memory[self.program.inputs[i]] for i, x in self._state.items()
+        )
+        if moved:
+            self.load(self._state)
+
+    # ---- one call
+    def _write_inputs(self, inputs: Sequence[Any]) -> None:
+        free = [i for i in range(len(self.graph.inputs)) if i not in self._state]
+        if len(inputs) != len(free):
+            raise TypeError(f"{self.graph.name} takes {len(free)} inputs, got {len(inputs)}")
+        for i, x in zip(free, inputs, strict=True):
+            slot, value = self.program.inputs[i], self.graph.inputs[i]
+            source = _row_major(value.name, slot, x)
+            if isinstance(source, np.ndarray) and self.device.kind == "cuda":
+                staging = self._staging.setdefault(i, _Staging(slot.spec.nbytes))
+                staging.write(self._memory[slot], source, self.device.default_stream)
+            else:
+                copy(self._memory[slot], source, slot.spec.nbytes, stream=self.device.default_stream)
+
+    def _launch(self) -> None:
+        if self._captured is not None:
+            self._captured.launch()
+        elif self.device.kind == "cuda" and self._calls == 1:
+            self._capture()
+        else:
+            for run in self._runs:
+                run()
+        self._calls += 1
+
+    def _capture(self) -> None:
+        stream = self.device.default_stream
+        with stream.capture() as captured:
+            for run in self._runs:
+                run()
+        self._captured = captured
+        captured.launch()
+
+    def _read_outputs(self) -> tuple[Tensor, ...]:
+        """Copies of the outputs that are not donated: the arena is written again by the next call."""
+        stream = self.device.default_stream
+        results = []
+        for o, slot in enumerate(self.program.outputs):
+            if o not in self.donate.values():
+                buffer = self.device.allocate(slot.spec.nbytes)
+                if slot.spec.nbytes:
+                    copy(buffer, self._memory[slot.base], slot.spec.nbytes, stream=stream)
+                results.append(Tensor(buffer, slot.spec))
+        return tuple(results)
+
+
+class _Staging:
+    """Two pinned buffers in turn, so that a host array is copied while the device still works on the last one."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._turns = [(pinned(nbytes), Event()) for _ in range(2)]
+
+    def write(self, target: Buffer, array: np.ndarray[Any, Any], stream: Stream) -> None:
+        """Queue the copy of array to target; array may change when this returns."""
+        buffer, passed = self._turns[0]
+        self._turns.reverse()
+        if passed.recorded:
+            passed.synchronize()
+        copy(buffer, array, array.nbytes)
+        copy(target, buffer, array.nbytes, stream=stream)
+        passed.record(stream)
+
+
+def _row_major(name: str, slot: Slot, x: Any) -> Any:
+    """x as something that `copy` takes: a row-major buffer or host array of the slot's shape and dtype."""
+    if isinstance(x, np.ndarray):
+        if x.shape != slot.spec.shape or x.dtype != slot.spec.dtype.numpy:
+            raise ShapeError(f"input {name} is {slot.spec}, got an array {x.dtype}{list(x.shape)}")
+        return np.ascontiguousarray(x)
+    given = as_tensor(x)
+    if given.spec.open != slot.spec.open:
+        raise ShapeError(f"input {name} is {slot.spec}, got {given.spec}")
+    return given.contiguous().buffer
+
+
+def _shares(x: Tensor, state: Mapping[int, Tensor], index: int) -> bool:
+    """Whether another input of the same state lies in the same memory as x."""
+    return any(y is not x and y.buffer is x.buffer for i, y in state.items() if i != index)
+
+
+def _check_donations(graph: Graph, donate: Mapping[int, int], resident: Collection[int]) -> None:
+    for i in (*donate, *resident):
+        if not 0 <= i < len(graph.inputs):
+            raise ValueError(f"compile: input {i} is not one of the graph's {len(graph.inputs)} inputs")
+    if len(set(donate.values())) != len(donate):
+        raise ValueError(f"compile: an output is donated to two inputs: {dict(donate)}")
+    for i, o in donate.items():
+        if not 0 <= o < len(graph.outputs):
+            raise ValueError(f"compile: output {o} is not one of the graph's {len(graph.outputs)} outputs")
+        if graph.inputs[i].spec != graph.outputs[o].spec:
+            raise ShapeError(
+                f"compile: input {i} {graph.inputs[i].spec} cannot be updated by output {o} "
+                f"{graph.outputs[o].spec}"
+            )

@@ -1,0 +1,212 @@
+"""Rewrites of a graph into an equal, better one. Each is a function from graph to graph.
+
+Dead nodes need no pass: a graph holds only what its outputs depend on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from lamina.backends import Backend, NoKernel
+from lamina.backends.reference import run_reference
+from lamina.graph.trace import Graph, Node, Value, constant
+from lamina.ops import Cast, Expand, Fused, Reshape, Transpose
+from lamina.ops.core import Op
+from lamina.spec.policy import policy as use_policy
+
+#: Constants larger than this are not made at compile time: they would only move work into memory.
+FOLD_LIMIT = 1 << 16
+
+Rewrite = Callable[[Node, tuple[Value, ...]], Sequence[Value] | None]
+
+
+def optimize(graph: Graph, backend: Backend) -> Graph:
+    """All passes in order: fold constants, drop no-ops, merge equal nodes, prune outputs, fuse."""
+    graph = common_subexpressions(drop_identities(fold_constants(graph)))
+    return fuse(prune_outputs(graph), backend)
+
+
+def rewrite(graph: Graph, rule: Rewrite) -> Graph:
+    """Rebuild the graph; rule(node, new inputs) gives replacement outputs, or None to keep the node."""
+    new: dict[Value, Value] = {}
+    for node in graph.nodes:
+        inputs = tuple(new.get(v, v) for v in node.inputs)
+        replacement = rule(node, inputs)
+        if replacement is None:
+            replacement = node.with_inputs(inputs).outputs
+        new.update(zip(node.outputs, replacement, strict=True))
+    return Graph(graph.inputs, [new.get(v, v) for v in graph.outputs], graph.name)
+
+
+def fold_constants(graph: Graph) -> Graph:
+    """Compute nodes whose inputs are all small constants, on the reference backend."""
+
+    def rule(node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
+        small = all(v.spec.numel <= FOLD_LIMIT for v in node.outputs)
+        if not small or not inputs or any(v.constant is None for v in inputs):
+            return None
+        arrays = [v.constant.numpy() for v in inputs if v.constant is not None]
+        return [constant(a) for a in run_reference(node.op, arrays)]
+
+    return rewrite(graph, rule)
+
+
+def drop_identities(graph: Graph) -> Graph:
+    """Remove reshapes, casts, expansions and transposes that change nothing."""
+
+    def rule(node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
+        op = node.op
+        same = inputs[0].spec == node.outputs[0].spec if inputs else False
+        if isinstance(op, Reshape | Cast | Expand) and same:
+            return [inputs[0]]
+        if isinstance(op, Transpose) and op.order == tuple(range(len(op.order))):
+            return [inputs[0]]
+        return None
+
+    return rewrite(graph, rule)
+
+
+def common_subexpressions(graph: Graph) -> Graph:
+    """Merge nodes with the same op, inputs and policy, and constants with the same bytes."""
+    seen: dict[Any, tuple[Value, ...]] = {}
+    constants: dict[Any, Value] = {}
+
+    def key(value: Value) -> Value:
+        if value.constant is None or value.spec.numel > FOLD_LIMIT:
+            return value
+        bits = value.constant.numpy().tobytes()
+        return constants.setdefault((value.spec, bits), value)
+
+    def rule(node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
+        inputs = tuple(map(key, inputs))
+        which = (node.op, tuple(map(id, inputs)), node.policy)
+        if which not in seen:
+            seen[which] = node.with_inputs(inputs).outputs
+        return seen[which]
+
+    return rewrite(graph, rule)
+
+
+def prune_outputs(graph: Graph) -> Graph:
+    """Let ops leave out outputs that nobody reads (the indices of a max-pool in inference)."""
+    uses = graph.uses()
+
+    def rule(node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
+        used = [bool(uses[v]) for v in node.outputs]
+        slim = node.op if all(used) else node.op.prune(used)
+        if slim == node.op:
+            return None
+        outputs = node.with_inputs(inputs, slim).outputs
+        return [*outputs, *node.outputs[len(outputs) :]]
+
+    return rewrite(graph, rule)
+
+
+def schedule(graph: Graph, donate: Mapping[int, int]) -> list[Node]:
+    """The nodes in the order to run: each update of donated state as soon as nothing reads the old value.
+
+    Gradients then die early, and their memory serves again in the same backward pass.
+    """
+    order = list(graph.nodes)
+    state = {graph.inputs[i]: graph.outputs[o] for i, o in donate.items()}
+    updates = {new.node for new in state.values() if new.node is not None}
+    readers: dict[Value, list[Node]] = {old: [] for old in state}
+    for node in order:
+        for value in {v for v in node.inputs if v in readers}:
+            readers[value].append(node)
+    for update in [n for n in order if n in updates]:
+        replaced = [old for old, new in state.items() if new.node is update]
+        before = {v.node for v in update.inputs} | {r for old in replaced for r in readers[old]}
+        order.remove(update)
+        last = max((i for i, n in enumerate(order) if n in before), default=-1)
+        order.insert(last + 1, update)
+    return order
+
+
+def fuse(graph: Graph, backend: Backend) -> Graph:
+    """Merge a node with the elementwise nodes that follow it, as far as the backend has a plan for it.
+
+    The unfused form stays where the backend refuses. The chain's values must have no other reader, and the
+    other operands must exist before the head runs, so that the order of nodes stays right.
+    """
+    uses = graph.uses()
+    position = {node: i for i, node in enumerate(graph.nodes)}
+    chains: dict[Node, _Chain] = {}
+    taken: set[Node] = set()
+    for node in graph.nodes:
+        if node not in taken:
+            chain = _grow(_Chain(node), uses, position, backend)
+            if chain.steps:
+                chains[chain.nodes[-1]] = chain
+                taken.update(chain.nodes)
+    return _merge(graph, chains, taken)
+
+
+class _Chain:
+    """A head node and the elementwise nodes that follow it on its only output."""
+
+    def __init__(self, head: Node, steps: tuple[tuple[Node, Op], ...] = (), extra: tuple[Value, ...] = ()):
+        self.head, self.steps, self.extra = head, steps, extra
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [self.head, *(n for n, _ in self.steps)]
+
+    @property
+    def op(self) -> Fused:
+        return Fused((self.head.op, *(op for _, op in self.steps)))
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        return (*self.head.inputs, *self.extra)
+
+
+_COMMUTATIVE = frozenset({"add", "mul", "minimum", "maximum"})
+
+
+def _grow(
+    chain: _Chain, uses: dict[Value, list[Any]], position: dict[Node, int], backend: Backend
+) -> _Chain:
+    """Extend a chain by one step after another while the backend can plan it."""
+    while len(chain.nodes[-1].outputs) == 1 and len(uses[chain.nodes[-1].outputs[0]]) == 1:
+        value = chain.nodes[-1].outputs[0]
+        node = uses[value][0].node
+        if node is None or not node.op.elementwise or node.outputs[0].shape != value.shape:
+            break
+        if len(node.outputs) != 1 or node.policy != chain.head.policy or sum(v is value for v in node.inputs) != 1:
+            break
+        others = tuple(v for v in node.inputs if v is not value)
+        swapped = node.inputs[0] is not value
+        if swapped and node.op.name not in _COMMUTATIVE:
+            break
+        if any(v.node is not None and position[v.node] > position[chain.head] for v in others):
+            break
+        longer = _Chain(chain.head, (*chain.steps, (node, node.op)), (*chain.extra, *others))
+        if not _plans(longer, backend):
+            break
+        chain = longer
+    return chain
+
+
+def _plans(chain: _Chain, backend: Backend) -> bool:
+    """Whether the backend has a plan for the fused op; the heuristic's word is enough to know."""
+    try:
+        with use_policy(chain.head.policy, algorithm="heuristic") as policy:
+            backend.plan(chain.op, [v.spec for v in chain.inputs], policy)
+    except NoKernel:
+        return False
+    return True
+
+
+def _merge(graph: Graph, chains: dict[Node, _Chain], taken: set[Node]) -> Graph:
+    new: dict[Value, Value] = {}
+    for node in graph.nodes:
+        chain = chains.get(node)
+        if chain is not None:
+            inputs = tuple(new.get(v, v) for v in chain.inputs)
+            new[node.outputs[0]] = node.with_inputs(inputs, chain.op).outputs[0]
+        elif node not in taken:
+            inputs = tuple(new.get(v, v) for v in node.inputs)
+            new.update(zip(node.outputs, node.with_inputs(inputs).outputs, strict=True))
+    return Graph(graph.inputs, [new.get(v, v) for v in graph.outputs], graph.name)

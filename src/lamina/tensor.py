@@ -1,0 +1,392 @@
+"""Floor 4: Tensor, an array on a device. An op on tensors is planned (once per kind of call) and runs at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from lamina import backends
+from lamina.backends import Backend, Call, Plan
+from lamina.ops.core import Op, register_adopter
+from lamina.ops.operators import Operators
+from lamina.runtime import Buffer, Device, copy, device, dlpack
+from lamina.spec import DType, Layout, Policy, ShapeError, Spec, as_dtype, as_shape, current_policy, pack, unpack
+from lamina.spec import contiguous as row_major
+
+CPU = Device("cpu")
+#: Elements shown at each end of an axis, and the size from which an axis is shortened.
+EDGE, SHORTEN = 3, 8
+
+
+class Tensor(Operators):
+    """Values of one dtype on one device, in some layout.
+
+    Made by `tensor`, `zeros`, `from_dlpack`, … or as the result of an op. Its identity is stable: training
+    updates the values of the tensors that are a network's parameters, and may change their layout in memory.
+    """
+
+    __slots__ = ("__weakref__", "_buffer", "_spec")
+    bind_priority: ClassVar[int] = 1
+
+    def __init__(self, buffer: Buffer, spec: Spec) -> None:
+        fixed = spec.fixed
+        if buffer.nbytes < fixed.nbytes:
+            raise ShapeError(f"tensor: {fixed} takes {fixed.nbytes} bytes, the buffer has {buffer.nbytes}")
+        self._buffer = buffer
+        self._spec = fixed
+
+    # ---- what it is
+    @property
+    def spec(self) -> Spec:
+        """Shape, dtype and layout in memory."""
+        return self._spec
+
+    @property
+    def buffer(self) -> Buffer:
+        """The memory."""
+        return self._buffer
+
+    @property
+    def device(self) -> Device:
+        """Where the values are."""
+        return self._buffer.device
+
+    @property
+    def numel(self) -> int:
+        """The number of elements."""
+        return self._spec.numel
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory, the layout's padding included."""
+        return self._spec.nbytes
+
+    # ---- values
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """The values as a NumPy array of the same shape (bfloat16 by ml_dtypes).
+
+        On the CPU it shares memory unless the layout is blocked; from a GPU it is a copy, after waiting for it.
+        """
+        return unpack(_flat(self), self._spec.physical, self.shape)
+
+    def item(self) -> Any:
+        """The value of a tensor with one element, as a Python number. Raises ShapeError for others."""
+        if self.numel != 1:
+            raise ShapeError(f"item: the tensor has shape {self.shape}; only one element can be an item")
+        return self.numpy().item()
+
+    def tolist(self) -> Any:
+        """The values as nested lists of Python numbers."""
+        return self.numpy().tolist()
+
+    def to(self, where: Device | str | None = None, dtype: DType | str | None = None) -> Tensor:
+        """The tensor on another device or in another dtype; itself when nothing changes."""
+        found: Tensor = self if dtype is None or as_dtype(dtype) == self.dtype else self.cast(as_dtype(dtype))
+        target = found.device if where is None else device(where)
+        if target == found.device:
+            return found
+        buffer = target.allocate(found.nbytes)
+        copy(buffer, found._buffer, found.nbytes)
+        return Tensor(buffer, found._spec)
+
+    def copy_(self, values: Any) -> Self:
+        """Overwrite the values with those of a tensor or array of the same shape; dtypes are converted."""
+        source = values if isinstance(values, Tensor) else as_tensor(np.asarray(values))
+        if source.shape != self.shape:
+            raise ShapeError(f"copy_: cannot write shape {source.shape} into a tensor of shape {self.shape}")
+        if source.dtype != self.dtype:
+            source = source.to(dtype=self.dtype)
+        if not source._spec.same_memory(self._spec):
+            source = relayout(source, self._spec)
+        copy(self._buffer, source._buffer, self.nbytes)
+        return self
+
+    def move_into(self, buffer: Buffer, spec: Spec) -> None:
+        """Let this tensor lie in other memory, in another layout, with the values it has now."""
+        if spec.open != self._spec.open:
+            raise ShapeError(f"move_into: {self._spec} cannot become {spec}")
+        values = self if self._spec.same_memory(spec) else relayout(self, spec.fixed)
+        copy(buffer, values._buffer, spec.fixed.nbytes)
+        self._buffer, self._spec = buffer, spec.fixed
+
+    def contiguous(self) -> Tensor:
+        """The tensor row-major; itself when it is so already."""
+        return self if self._spec.is_contiguous else relayout(self, self._spec.open.fixed)
+
+    # ---- other libraries
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (dlpack.CPU if self.device.kind == "cpu" else dlpack.CUDA, self.device.index)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        if dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError(f"__dlpack__: the tensor is on {self.device}; move it with .to() first")
+        held = self.contiguous() if self._spec.physical.is_blocked else self
+        if copy:
+            held = relayout(held, held._spec)
+        if stream != -1:
+            held.device.default_stream.synchronize()
+        steps = held._spec.physical.strides
+        where = self.__dlpack_device__()
+        return dlpack.export(held._buffer.pointer, held.shape, steps, held.dtype.name, where, held._buffer)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self.device.kind != "cuda":
+            raise AttributeError(f"__cuda_array_interface__: the tensor is on {self.device}")
+        if self._spec.physical.is_blocked or self.dtype.name == "bfloat16":
+            raise AttributeError(f"__cuda_array_interface__ cannot describe {self._spec}; use DLPack")
+        size = self.dtype.itemsize
+        return {
+            "shape": self.shape,
+            "strides": None if self._spec.is_contiguous else tuple(s * size for s in self._spec.physical.strides),
+            "typestr": self.dtype.numpy.str,
+            "data": (self._buffer.pointer, False),
+            "version": 3,
+            "stream": self.device.default_stream.handle,
+        }
+
+    # ---- Python
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if self.dtype.is_float:
+            raise TypeError(f"a {self.dtype} tensor cannot be an index")
+        return int(self.item())
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a tensor of rank 0 has no length")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({_values_text(self)}, {self._spec}, {self.device})"
+
+    @classmethod
+    def bind_op(cls, op: Op, operands: Sequence[Any]) -> tuple[Tensor, ...]:
+        """Plan op for these tensors and run it on their device's default stream."""
+        where = next(x.device for x in operands if isinstance(x, Tensor))
+        tensors = [x if isinstance(x, Tensor) else as_tensor(x).to(where) for x in operands]
+        for x in tensors:
+            if x.device != where:
+                on = ", ".join(str(t.device) for t in tensors)
+                raise ValueError(f"{op.name}: the operands are on {on}; move them with .to() to one device")
+        specs = tuple(x.spec for x in tensors)
+        backend = backends.get(where)
+        plan = _plan(backend, op, specs, current_policy())
+        return _run(backend, plan, tensors)
+
+
+# ---- making tensors
+
+
+def tensor(data: Any, dtype: DType | str | None = None, device: Device | str | None = None) -> Tensor:
+    """A tensor with a copy of data: numbers, nested lists, or an array of any library.
+
+    Python floats become float32; other dtypes are kept unless `dtype` asks for another. device: default "cpu".
+    """
+    if not isinstance(data, Tensor) and not hasattr(data, "__dlpack__"):
+        data = np.asarray(data)
+        if data.dtype == np.float64 and dtype is None:
+            data = data.astype(np.float32)
+    source = as_tensor(data).to(dtype=dtype)
+    target = source.device if device is None else _device(device)
+    held = target.allocate(source.contiguous().nbytes)
+    copy(held, source.contiguous().buffer, held.nbytes)
+    return Tensor(held, source.spec.open)
+
+
+def empty(
+    shape: int | Sequence[int], dtype: DType | str = "float32", device: Device | str | None = None
+) -> Tensor:
+    """A row-major tensor with arbitrary values."""
+    spec = Spec(as_shape(shape), as_dtype(dtype))
+    return Tensor(_device(device).allocate(spec.nbytes), spec)
+
+
+def full(
+    shape: int | Sequence[int],
+    value: complex,
+    dtype: DType | str = "float32",
+    device: Device | str | None = None,
+) -> Tensor:
+    """A tensor with the same value everywhere."""
+    return as_tensor(np.full(as_shape(shape), value, as_dtype(dtype).numpy)).to(_device(device))
+
+
+def zeros(
+    shape: int | Sequence[int], dtype: DType | str = "float32", device: Device | str | None = None
+) -> Tensor:
+    """A tensor of zeros."""
+    return full(shape, 0, dtype, device)
+
+
+def ones(
+    shape: int | Sequence[int], dtype: DType | str = "float32", device: Device | str | None = None
+) -> Tensor:
+    """A tensor of ones."""
+    return full(shape, 1, dtype, device)
+
+
+def from_dlpack(x: Any) -> Tensor:
+    """A tensor over the memory of another library's array, without a copy.
+
+    Raises TypeError when x does not speak DLPack or has a dtype that Lamina does not know.
+    """
+    if not hasattr(x, "__dlpack__"):
+        raise TypeError(f"from_dlpack: {type(x).__name__} has no __dlpack__")
+    kind, _ = x.__dlpack_device__()
+    if kind == dlpack.CUDA:
+        _, index = x.__dlpack_device__()
+        shared = dlpack.adopt(x.__dlpack__(stream=Device(f"cuda:{index}").default_stream.handle))
+    else:
+        shared = dlpack.adopt(x.__dlpack__())
+    return _from_shared(shared)
+
+
+def as_tensor(x: Any) -> Tensor:
+    """x as a tensor, sharing memory where possible: tensors, NumPy arrays, DLPack arrays, numbers, lists."""
+    if isinstance(x, Tensor):
+        return x
+    if isinstance(x, np.ndarray | np.generic):
+        return _from_numpy(np.asarray(x))
+    if hasattr(x, "__dlpack__"):
+        return from_dlpack(x)
+    if hasattr(x, "__cuda_array_interface__"):
+        return _from_cuda_interface(x)
+    if isinstance(x, bool | int | float | list | tuple) or hasattr(x, "__array__"):
+        array = np.asarray(x)
+        return _from_numpy(array.astype(np.float32) if array.dtype == np.float64 else array)
+    raise TypeError(f"{type(x).__name__} is not an array: give a tensor, an array that speaks DLPack, or numbers")
+
+
+def as_constant(x: Any) -> Tensor:
+    """x as a tensor for use as a constant of a graph: small host arrays are copied, so that later writes to
+    them do not change the graph."""
+    if isinstance(x, Tensor):
+        return x
+    return as_tensor(np.array(x)) if isinstance(x, np.ndarray | np.generic | int | float) else as_tensor(x)
+
+
+def relayout(x: Tensor, target: Spec) -> Tensor:
+    """A copy of x in another layout (same shape and dtype)."""
+    backend = backends.get(x.device)
+    return _run(backend, backend.reorder(x.spec, target.fixed), [x])[0]
+
+
+register_adopter(as_tensor)
+
+
+def _device(where: Device | str | None) -> Device:
+    return CPU if where is None else device(where)
+
+
+def _from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
+    if array.dtype.byteorder == ">" or any(s < 0 or s % array.itemsize for s in array.strides):
+        array = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("=")))
+    dtype = as_dtype(array.dtype)
+    layout = Layout(tuple(s // array.itemsize for s in array.strides)) if array.size else row_major(array.shape)
+    spec = Spec(array.shape, dtype, layout)
+    return Tensor(Buffer.borrow(array.ctypes.data, spec.nbytes, CPU, array), spec)
+
+
+def _from_shared(shared: dlpack.Shared) -> Tensor:
+    names = {dlpack.CPU: "cpu", dlpack.CUDA_HOST: "cpu", dlpack.CUDA: f"cuda:{shared.device_id}"}
+    if shared.device_type not in names:
+        raise TypeError(f"from_dlpack: DLPack device type {shared.device_type} is neither CPU nor CUDA")
+    if shared.strides is not None and any(s < 0 for s in shared.strides):
+        raise TypeError(f"from_dlpack: negative strides {shared.strides}; make the array contiguous first")
+    layout = None if shared.strides is None else Layout(shared.strides)
+    spec = Spec(shared.shape, as_dtype(shared.dtype), layout).fixed
+    where = Device(names[shared.device_type])
+    return Tensor(Buffer.borrow(shared.pointer, spec.nbytes, where, shared.owner), spec)
+
+
+def _from_cuda_interface(x: Any) -> Tensor:
+    facts = x.__cuda_array_interface__
+    kind = np.dtype(facts["typestr"])
+    strides = facts.get("strides")
+    layout = Layout(tuple(s // kind.itemsize for s in strides)) if strides else None
+    spec = Spec(tuple(facts["shape"]), as_dtype(kind), layout).fixed
+    where = Device(f"cuda:{getattr(getattr(x, 'device', None), 'id', 0)}")
+    where.synchronize()
+    return Tensor(Buffer.borrow(facts["data"][0], spec.nbytes, where, x), spec)
+
+
+# ---- running
+
+
+@lru_cache(maxsize=4096)
+def _plan(backend: Backend, op: Op, specs: tuple[Spec, ...], policy: Policy) -> Plan:
+    op.infer(*specs)
+    return backend.plan(op, specs, policy)
+
+
+def _run(backend: Backend, plan: Plan, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    held = [
+        x if x.spec.same_memory(s) else relayout(x, s) for x, s in zip(tensors, plan.inputs, strict=True)
+    ]
+    if plan.view:
+        return (Tensor(held[0].buffer, plan.outputs[0]),)
+    where = backend.device
+    outputs = tuple(Tensor(where.allocate(s.nbytes), s) for s in plan.outputs)
+    workspace = where.allocate(plan.workspace)
+    call = Call(
+        tuple(x.buffer.pointer for x in held),
+        tuple(x.buffer.pointer for x in outputs),
+        workspace.pointer,
+        where.default_stream.handle,
+    )
+    plan.bind(call)()
+    return outputs
+
+
+def _flat(x: Tensor) -> np.ndarray[Any, Any]:
+    """The bytes of x as a flat host array of its dtype."""
+    count = x.nbytes // x.dtype.itemsize
+    if x.device.kind == "cpu":
+        return x.buffer.array((count,), x.dtype.numpy)
+    values = np.empty(count, x.dtype.numpy)
+    copy(values, x.buffer, values.nbytes)
+    return values
+
+
+def _values_text(x: Tensor) -> str:
+    """Values, long axes shortened, and the range, as for printing a tensor that lives on a device."""
+    values = x.numpy()
+    text = np.array2string(
+        values.astype(np.float64) if x.dtype.is_float else values,
+        precision=4,
+        separator=", ",
+        threshold=SHORTEN**2,
+        edgeitems=EDGE,
+        prefix="Tensor(",
+    )
+    if x.numel > SHORTEN**2 and x.dtype.is_float:
+        wide = values.astype(np.float64)
+        finite = wide[np.isfinite(wide)]
+        bad = wide.size - finite.size
+        limits = f"{finite.min():.4g} … {finite.max():.4g}" if finite.size else "no finite value"
+        text += f",\n       {limits}" + (f", {bad} not finite" if bad else "")
+    return text
+
+
