@@ -1,0 +1,23 @@
+"""A generated file bears the hash of its own text, so that an edit by hand is found."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+_LINE = re.compile(r"^# seal: ([0-9a-f]{64})\n", re.M)
+
+
+def sealed(text: str) -> str:
+    """`text` with its seal as the first line."""
+    return f"# seal: {_digest(text)}\n{text}"
+
+
+def broken(text: str) -> bool:
+    """True if the seal is missing or does not fit the rest of the text."""
+    match = _LINE.match(text)
+    return match is None or match.group(1) != _digest(text[match.end() :])
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
