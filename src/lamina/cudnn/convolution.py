@@ -1,0 +1,143 @@
+"""Convolution: the descriptor, and its three directions as operations of a graph.
+
+All three directions take the same `Convolution`: stride, padding and dilation are said once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lamina.c import cudnn as c
+from lamina.cudnn.descriptor import Attribute, Descriptor, attribute, data_type
+from lamina.cudnn.tensor import Tensor
+
+_KIND = c.cudnnBackendDescriptorType_t
+_DOUBLE = c.cudnnDataType_t.CUDNN_DATA_DOUBLE
+
+
+class Convolution(Descriptor):
+    """Window and arithmetic of a convolution (CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR).
+
+    Args:
+        stride, dilation: one per spatial axis.
+        pre, post: padding before and after each spatial axis.
+        compute: type of the sums.
+        flip: true convolution (the filter is flipped) instead of cross-correlation.
+    """
+
+    kind = _KIND.CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR
+    attributes = {
+        "spatial": attribute("CONVOLUTION_SPATIAL_DIMS"),
+        "compute": attribute("CONVOLUTION_COMP_TYPE", "DATA_TYPE", enum=c.cudnnDataType_t),
+        "mode": attribute("CONVOLUTION_CONV_MODE", "CONVOLUTION_MODE", enum=c.cudnnConvolutionMode_t),
+        "pre": attribute("CONVOLUTION_PRE_PADDINGS", many=True),
+        "post": attribute("CONVOLUTION_POST_PADDINGS", many=True),
+        "dilation": attribute("CONVOLUTION_DILATIONS", many=True),
+        "stride": attribute("CONVOLUTION_FILTER_STRIDES", many=True),
+    }
+
+    def __init__(
+        self,
+        *,
+        stride: Sequence[int],
+        pre: Sequence[int],
+        post: Sequence[int] | None = None,
+        dilation: Sequence[int] | None = None,
+        compute: str | int = "float32",
+        flip: bool = False,
+    ) -> None:
+        modes = c.cudnnConvolutionMode_t
+        self.compute = data_type(compute)
+        super().__init__(
+            spatial=len(stride),
+            compute=self.compute,
+            mode=modes.CUDNN_CONVOLUTION if flip else modes.CUDNN_CROSS_CORRELATION,
+            pre=tuple(pre),
+            post=tuple(pre if post is None else post),
+            dilation=tuple(dilation or (1,) * len(stride)),
+            stride=tuple(stride),
+        )
+
+
+class _Operation(Descriptor):
+    """One direction; alpha and beta are doubles where the sums are, floats otherwise."""
+
+    def __init__(
+        self, convolution: Convolution, tensors: dict[str, Tensor], alpha: float, beta: float
+    ) -> None:
+        scalar = "DOUBLE" if convolution.compute == _DOUBLE else "FLOAT"
+        self._scalar = c.cudnnBackendAttributeType_t["CUDNN_TYPE_" + scalar]
+        self._scaling = {"alpha": alpha, "beta": beta}
+        super().__init__(convolution=convolution, **tensors)
+
+    def _finalize(self) -> None:
+        for name, value in self._scaling.items():
+            self._set(name, float(value), self._scalar)
+        super()._finalize()
+
+
+def _attributes(direction: str, x: str, w: str, y: str) -> dict[str, Attribute]:
+    prefix = f"OPERATION_CONVOLUTION_{direction}_"
+    table = {"convolution": attribute(prefix + "CONV_DESC", "BACKEND_DESCRIPTOR")}
+    for name in (x, w, y):
+        table[name] = attribute(prefix + name.upper(), "BACKEND_DESCRIPTOR")
+    for name in ("alpha", "beta"):
+        table[name] = attribute(prefix + name.upper(), "FLOAT")
+    return table
+
+
+class ConvolutionForward(_Operation):
+    """y = alpha * conv(x, w) + beta * y."""
+
+    kind = _KIND.CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR
+    attributes = _attributes("FORWARD", "x", "w", "y")
+
+    def __init__(
+        self,
+        convolution: Convolution,
+        x: Tensor,
+        w: Tensor,
+        y: Tensor,
+        *,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+    ) -> None:
+        super().__init__(convolution, {"x": x, "w": w, "y": y}, alpha, beta)
+
+
+class ConvolutionBackwardData(_Operation):
+    """dx = alpha * (gradient of conv by x) + beta * dx."""
+
+    kind = _KIND.CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR
+    attributes = _attributes("BWD_DATA", "dx", "w", "dy")
+
+    def __init__(
+        self,
+        convolution: Convolution,
+        dy: Tensor,
+        w: Tensor,
+        dx: Tensor,
+        *,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+    ) -> None:
+        super().__init__(convolution, {"dx": dx, "w": w, "dy": dy}, alpha, beta)
+
+
+class ConvolutionBackwardFilter(_Operation):
+    """dw = alpha * (gradient of conv by w) + beta * dw."""
+
+    kind = _KIND.CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR
+    attributes = _attributes("BWD_FILTER", "x", "dw", "dy")
+
+    def __init__(
+        self,
+        convolution: Convolution,
+        x: Tensor,
+        dy: Tensor,
+        dw: Tensor,
+        *,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+    ) -> None:
+        super().__init__(convolution, {"x": x, "dw": dw, "dy": dy}, alpha, beta)

@@ -1,0 +1,249 @@
+"""What all descriptors of the backend API share: attributes by name, ownership, a readable repr.
+
+A descriptor is made with all its attributes, is finalized at once, and cannot change afterwards:
+
+    x = Tensor(dimensions=(8, 64, 56, 56), strides=(200704, 1, 3584, 64), data_type="bfloat16", uid=1)
+    x.get("dimensions")
+
+It owns its C counterpart. Descriptors that refer to it keep that counterpart alive, so they may be closed, or
+collected, in any order; a descriptor that was closed raises ValueError when it is used.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, ClassVar, Self
+
+from lamina.c import cudnn as c
+
+_NAMES = c.cudnnBackendAttributeName_t
+_TYPES = c.cudnnBackendAttributeType_t
+
+#: Names of element types as the rest of the world writes them.
+DATA_TYPES = {
+    "float64": c.cudnnDataType_t.CUDNN_DATA_DOUBLE,
+    "float32": c.cudnnDataType_t.CUDNN_DATA_FLOAT,
+    "float16": c.cudnnDataType_t.CUDNN_DATA_HALF,
+    "bfloat16": c.cudnnDataType_t.CUDNN_DATA_BFLOAT16,
+    "int64": c.cudnnDataType_t.CUDNN_DATA_INT64,
+    "int32": c.cudnnDataType_t.CUDNN_DATA_INT32,
+    "int8": c.cudnnDataType_t.CUDNN_DATA_INT8,
+    "uint8": c.cudnnDataType_t.CUDNN_DATA_UINT8,
+    "bool": c.cudnnDataType_t.CUDNN_DATA_BOOLEAN,
+}
+
+
+def data_type(value: str | int) -> c.cudnnDataType_t:
+    """The cudnnDataType_t for a name ("bfloat16", "CUDNN_DATA_BFLOAT16") or a value. Raises ValueError."""
+    if isinstance(value, int):
+        return c.cudnnDataType_t(value)
+    if value in DATA_TYPES:
+        return DATA_TYPES[value]
+    return named(c.cudnnDataType_t, "CUDNN_DATA_", value, "data type")
+
+
+def named(enum: type[Any], prefix: str, value: str | int, what: str) -> Any:
+    """The member of `enum` for a value, or for its C name with or without `prefix`, in any case."""
+    if isinstance(value, int):
+        return enum(value)
+    text = value.upper()
+    found = enum.__members__.get(text if text.startswith("CUDNN_") else prefix + text)
+    if found is None:
+        known = ", ".join(name.removeprefix(prefix).lower() for name in enum.__members__)
+        raise ValueError(f"unknown {what} {value!r}; known: {known}")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """One attribute: its number, the C type of its elements, and whether it has many of them.
+
+    enum: what its values are converted to when they are read.
+    """
+
+    name: int
+    type: int
+    many: bool = False
+    enum: type[IntEnum] | None = None
+
+
+def attribute(
+    name: str, type: str = "INT64", *, many: bool = False, enum: type[Any] | None = None
+) -> Attribute:
+    """The attribute CUDNN_ATTR_`name` with elements of CUDNN_TYPE_`type`."""
+    return Attribute(_NAMES["CUDNN_ATTR_" + name], _TYPES["CUDNN_TYPE_" + type], many, enum)
+
+
+# C type of an attribute's elements; what is not named here is an enum.
+_ELEMENTS: dict[int, Any] = {
+    _TYPES.CUDNN_TYPE_HANDLE: ctypes.c_void_p,
+    _TYPES.CUDNN_TYPE_BOOLEAN: ctypes.c_bool,
+    _TYPES.CUDNN_TYPE_INT64: ctypes.c_int64,
+    _TYPES.CUDNN_TYPE_INT32: ctypes.c_int32,
+    _TYPES.CUDNN_TYPE_FLOAT: ctypes.c_float,
+    _TYPES.CUDNN_TYPE_DOUBLE: ctypes.c_double,
+    _TYPES.CUDNN_TYPE_VOID_PTR: ctypes.c_void_p,
+    _TYPES.CUDNN_TYPE_BACKEND_DESCRIPTOR: ctypes.c_void_p,
+    _TYPES.CUDNN_TYPE_FRACTION: ctypes.c_int64 * 2,
+    _TYPES.CUDNN_TYPE_CHAR: ctypes.c_char,
+}
+_TEXT = int(_TYPES.CUDNN_TYPE_CHAR)
+_DESCRIPTOR = int(_TYPES.CUDNN_TYPE_BACKEND_DESCRIPTOR)
+_FRACTION = int(_TYPES.CUDNN_TYPE_FRACTION)
+
+
+class Native:
+    """The C descriptor, freed with its last owner; it keeps those alive that it refers to."""
+
+    __slots__ = ("_destroy", "address", "kept")
+
+    def __init__(self, kind: int) -> None:
+        self.address: int = int(c.cudnnBackendCreateDescriptor(kind))
+        self.kept: list[object] = []
+        self._destroy: Callable[[int], Any] = c.cudnnBackendDestroyDescriptor
+
+    def __del__(self) -> None:
+        address = getattr(self, "address", 0)
+        if address:
+            self.address = 0
+            self._destroy(address)
+
+
+class Descriptor:
+    """Base of the descriptors: subclasses name their kind and their attributes.
+
+    Raises CudnnError (with the library's reason) when the library refuses an attribute or the whole.
+    """
+
+    kind: ClassVar[c.cudnnBackendDescriptorType_t]
+    attributes: ClassVar[Mapping[str, Attribute]]
+
+    def __init__(self, **values: Any) -> None:
+        self._native: Native | None = Native(self.kind)
+        self._values: dict[str, Any] = {}
+        for name, value in values.items():
+            if value is not None:
+                self._set(name, value)
+        self._finalize()
+
+    @classmethod
+    def empty(cls) -> Self:
+        """A descriptor that is not finalized: for the library to fill in when an attribute is read."""
+        made = cls.__new__(cls)
+        made._native, made._values = Native(cls.kind), {}
+        return made
+
+    @property
+    def native(self) -> Native:
+        """The C descriptor. Raises ValueError after `close`."""
+        if self._native is None:
+            raise ValueError(f"this {type(self).__name__} was closed")
+        return self._native
+
+    @property
+    def address(self) -> int:
+        """The cudnnBackendDescriptor_t as an int. Raises ValueError after `close`."""
+        return self.native.address
+
+    # -- attributes -----------------------------------------------------------------------------------------
+
+    def _set(self, name: str, value: Any, type: int | None = None) -> None:
+        entry = self._attribute(name)
+        kind = entry.type if type is None else type
+        elements = self._elements(entry, kind, value)
+        c.cudnnBackendSetAttribute(self.address, entry.name, kind, len(elements), elements)
+        self._values[name] = value
+
+    def _attribute(self, name: str) -> Attribute:
+        if name not in self.attributes:
+            known = ", ".join(self.attributes)
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}; it has {known}")
+        return self.attributes[name]
+
+    def _elements(self, entry: Attribute, kind: int, value: Any) -> Any:
+        """The C array for a value."""
+        if kind == _TEXT:
+            data = value.encode() if isinstance(value, str) else bytes(value)
+            return (ctypes.c_char * len(data)).from_buffer_copy(data)
+        values: Sequence[Any] = tuple(value) if entry.many else (value,)
+        if kind == _DESCRIPTOR:
+            self.native.kept.extend(v.native for v in values)
+            values = [v.address for v in values]
+        if kind == _FRACTION:
+            pair = ctypes.c_int64 * 2
+            return (pair * len(values))(*(pair(int(v), 1) for v in values))
+        element = _ELEMENTS.get(kind, ctypes.c_int32)
+        return (element * len(values))(*values)
+
+    def _finalize(self) -> None:
+        c.cudnnBackendFinalize(self.address)
+
+    def get(self, name: str) -> Any:
+        """The attribute's value: a tuple where it has many elements, str for text. Raises AttributeError."""
+        entry = self._attribute(name)
+        if entry.type == _DESCRIPTOR:
+            return self._values.get(name)
+        element = _ELEMENTS.get(entry.type, ctypes.c_int32)
+        count = self._count(entry) if entry.many or entry.type == _TEXT else 1
+        if count == 0:
+            return "" if entry.type == _TEXT else ()
+        array = (element * count)()
+        written = c.cudnnBackendGetAttribute(self.address, entry.name, entry.type, count, array)
+        if entry.type == _TEXT:
+            return bytes(array.raw[:written]).rstrip(b"\0").decode()
+        values = [_python(v, entry) for v in array[:written]]
+        return tuple(values) if entry.many else values[0] if values else None
+
+    def _count(self, entry: Attribute) -> int:
+        return int(c.cudnnBackendGetAttribute(self.address, entry.name, entry.type, 0, None))
+
+    def _get_descriptors(self, name: str, cls: type[Any], count: int) -> list[Any]:
+        """Up to `count` descriptors of class `cls` that the library fills in."""
+        entry = self._attribute(name)
+        made = [cls.empty() for _ in range(count)]
+        array = (ctypes.c_void_p * max(count, 1))(*(m.address for m in made))
+        written = c.cudnnBackendGetAttribute(self.address, entry.name, _DESCRIPTOR, count, array)
+        for one in made[:written]:
+            one.native.kept.append(self.native)
+        return made[:written]
+
+    # -- lifetime -------------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._native is None
+
+    def close(self) -> None:
+        """Let go of the C descriptor; it is freed when nothing refers to it any more. Idempotent."""
+        self._native = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={_show(value)}" for name, value in self._values.items())
+        return f"{type(self).__name__}({values}{', closed' if self.closed else ''})"
+
+
+def _python(value: Any, entry: Attribute) -> Any:
+    if entry.type == _FRACTION:
+        return value[0] if value[1] == 1 else (value[0], value[1])
+    return entry.enum(value) if entry.enum is not None else value
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, IntEnum):
+        return str(value.name)
+    if isinstance(value, Descriptor):
+        return f"<{type(value).__name__}>"
+    if isinstance(value, (list, tuple)) and value and isinstance(value[0], Descriptor):
+        return f"[{', '.join(_show(v) for v in value)}]"
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,220 @@
+"""Operation graphs, the engines that can compute them, and heuristics that rank the engines.
+
+A graph is made *for* something: a `Handle` (a GPU that is there) or `DeviceProperties` (one described by a
+file). Everything derived from the graph is for the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+from lamina.c import cudnn as c
+from lamina.c.errors import CudnnError
+from lamina.cudnn.descriptor import Descriptor, attribute, named
+from lamina.cudnn.device import DeviceProperties
+from lamina.cudnn.handle import Handle
+
+_KIND = c.cudnnBackendDescriptorType_t
+NumericalNote: TypeAlias = c.cudnnBackendNumericalNote_t
+BehaviorNote: TypeAlias = c.cudnnBackendBehaviorNote_t
+Target: TypeAlias = Handle | DeviceProperties
+Key: TypeAlias = tuple[int, tuple[tuple[int, int], ...]]
+
+_MOST_KNOBS = len(c.cudnnBackendKnobType_t.__members__)
+
+
+class OperationGraph(Descriptor):
+    """Operations that share tensors, to be computed as one (CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)."""
+
+    kind = _KIND.CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR
+    attributes = {
+        "operations": attribute("OPERATIONGRAPH_OPS", "BACKEND_DESCRIPTOR", many=True),
+        "handle": attribute("OPERATIONGRAPH_HANDLE", "HANDLE"),
+        "engine_count": attribute("OPERATIONGRAPH_ENGINE_GLOBAL_COUNT"),
+    }
+
+    def __init__(self, operations: Sequence[Descriptor], target: Target) -> None:
+        self.target = target
+        handle = target.address if isinstance(target, Handle) else None
+        super().__init__(operations=tuple(operations), handle=handle)
+
+    @property
+    def properties(self) -> DeviceProperties | None:
+        """The device properties that it is planned for; None when it is for a handle."""
+        return self.target if isinstance(self.target, DeviceProperties) else None
+
+    def heuristic(self, mode: str | int) -> list[EngineConfig]:
+        """Engine configurations, best first, by "a", "b", "instant" or "fallback". Raises CudnnError."""
+        return Heuristics(self, mode).results()
+
+    def configs(self, modes: Sequence[str | int] = ("a", "fallback")) -> Candidates:
+        """The configurations of several modes, in order, each once; refusals are collected, not raised."""
+        found: dict[Key, EngineConfig] = {}
+        refusals: list[str] = []
+        for mode in modes:
+            try:
+                for config in self.heuristic(mode):
+                    found.setdefault(config.key, config)
+            except CudnnError as error:
+                refusals.append(f"heuristic {mode}: {error.code}: {error.message}")
+        return Candidates(list(found.values()), refusals)
+
+
+class Candidates:
+    """Engine configurations in order of preference, and why heuristics gave none."""
+
+    def __init__(self, configs: list[EngineConfig], refusals: list[str]) -> None:
+        self.configs, self.refusals = configs, refusals
+
+    def __iter__(self) -> Iterator[EngineConfig]:
+        return iter(self.configs)
+
+    def __len__(self) -> int:
+        return len(self.configs)
+
+
+class KnobChoice(Descriptor):
+    """One tuning parameter of an engine and its value."""
+
+    kind = _KIND.CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR
+    attributes = {
+        "knob": attribute("KNOB_CHOICE_KNOB_TYPE", "KNOB_TYPE"),
+        "value": attribute("KNOB_CHOICE_KNOB_VALUE"),
+    }
+
+    def __init__(self, knob: int, value: int) -> None:
+        super().__init__(knob=knob, value=value)
+
+
+class KnobInfo(Descriptor):
+    """A tuning parameter that an engine has, and its range."""
+
+    kind = _KIND.CUDNN_BACKEND_KNOB_INFO_DESCRIPTOR
+    attributes = {
+        "knob": attribute("KNOB_INFO_TYPE", "KNOB_TYPE"),
+        "minimum": attribute("KNOB_INFO_MINIMUM_VALUE"),
+        "maximum": attribute("KNOB_INFO_MAXIMUM_VALUE"),
+        "stride": attribute("KNOB_INFO_STRIDE"),
+    }
+
+
+class Engine(Descriptor):
+    """One way to compute a graph, with tuning parameters (CUDNN_BACKEND_ENGINE_DESCRIPTOR)."""
+
+    kind = _KIND.CUDNN_BACKEND_ENGINE_DESCRIPTOR
+    attributes = {
+        "graph": attribute("ENGINE_OPERATION_GRAPH", "BACKEND_DESCRIPTOR"),
+        "index": attribute("ENGINE_GLOBAL_INDEX"),
+        "properties": attribute("ENGINE_DEVICEPROP", "BACKEND_DESCRIPTOR"),
+        "knobs": attribute("ENGINE_KNOB_INFO", "BACKEND_DESCRIPTOR", many=True),
+        "numerical_notes": attribute(
+            "ENGINE_NUMERICAL_NOTE", "NUMERICAL_NOTE", many=True, enum=NumericalNote
+        ),
+        "behavior_notes": attribute("ENGINE_BEHAVIOR_NOTE", "BEHAVIOR_NOTE", many=True, enum=BehaviorNote),
+    }
+
+    def __init__(self, graph: OperationGraph, index: int) -> None:
+        super().__init__(graph=graph, index=index, properties=graph.properties)
+
+    @property
+    def index(self) -> int:
+        """The engine's number within the graph's engines."""
+        return int(self.get("index"))
+
+    @property
+    def numerical_notes(self) -> frozenset[NumericalNote]:
+        """What it does to numbers: TENSOR_CORE, NONDETERMINISTIC, …"""
+        return frozenset(self.get("numerical_notes"))
+
+    @property
+    def behavior_notes(self) -> frozenset[BehaviorNote]:
+        """What it needs at run time: RUNTIME_COMPILATION, …"""
+        return frozenset(self.get("behavior_notes"))
+
+    def knobs(self) -> list[KnobInfo]:
+        """Its tuning parameters."""
+        return self._get_descriptors("knobs", KnobInfo, _MOST_KNOBS)
+
+
+class EngineConfig(Descriptor):
+    """An engine with values for its tuning parameters (CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).
+
+    The pair (engine number, knob values) is its `key`: with the same graph, device and version of cuDNN it
+    makes the same configuration again.
+    """
+
+    kind = _KIND.CUDNN_BACKEND_ENGINECFG_DESCRIPTOR
+    attributes = {
+        "engine": attribute("ENGINECFG_ENGINE", "BACKEND_DESCRIPTOR"),
+        "knobs": attribute("ENGINECFG_KNOB_CHOICES", "BACKEND_DESCRIPTOR", many=True),
+        "workspace": attribute("ENGINECFG_WORKSPACE_SIZE"),
+        "shared_memory": attribute("ENGINECFG_SHARED_MEMORY_USED", "INT32"),
+    }
+
+    def __init__(self, graph: OperationGraph, index: int, knobs: Mapping[int, int] | None = None) -> None:
+        choices = tuple(KnobChoice(knob, value) for knob, value in (knobs or {}).items())
+        super().__init__(engine=Engine(graph, index), knobs=choices or None)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine."""
+        made = self._values.get("engine")
+        if made is None:
+            made = self._values["engine"] = self._get_descriptors("engine", Engine, 1)[0]
+        return made  # type: ignore[no-any-return]
+
+    @property
+    def knobs(self) -> dict[int, int]:
+        """Knob type -> value."""
+        found = self._get_descriptors("knobs", KnobChoice, _MOST_KNOBS)
+        return {int(k.get("knob")): int(k.get("value")) for k in found}
+
+    @property
+    def key(self) -> Key:
+        """(engine number, ((knob, value), …)) with knobs in order."""
+        key = self._values.get("key")
+        if key is None:
+            key = self._values["key"] = (self.engine.index, tuple(sorted(self.knobs.items())))
+        return key  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return "EngineConfig(closed)"
+        notes = ",".join(
+            sorted(n.name.removeprefix("CUDNN_NUMERICAL_NOTE_") for n in self.engine.numerical_notes)
+        )
+        return f"EngineConfig({key_text(self.key)}{', ' + notes if notes else ''})"
+
+
+def key_text(key: Key) -> str:
+    """A configuration's key as people read it: "eng62{2:0,13:1}"."""
+    knobs = ",".join(f"{knob}:{value}" for knob, value in key[1])
+    return f"eng{key[0]}" + (f"{{{knobs}}}" if knobs else "")
+
+
+class Heuristics(Descriptor):
+    """Configurations ranked by expected speed (CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR)."""
+
+    kind = _KIND.CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR
+    attributes = {
+        "graph": attribute("ENGINEHEUR_OPERATION_GRAPH", "BACKEND_DESCRIPTOR"),
+        "mode": attribute("ENGINEHEUR_MODE", "HEUR_MODE", enum=c.cudnnBackendHeurMode_t),
+        "properties": attribute("ENGINEHEUR_DEVICEPROP", "BACKEND_DESCRIPTOR"),
+        "sm_count": attribute("ENGINEHEUR_SM_COUNT_TARGET", "INT32"),
+        "results": attribute("ENGINEHEUR_RESULTS", "BACKEND_DESCRIPTOR", many=True),
+    }
+
+    def __init__(self, graph: OperationGraph, mode: str | int = "a", *, sm_count: int | None = None) -> None:
+        name = f"MODE_{mode}" if isinstance(mode, str) else mode
+        self.graph = graph
+        super().__init__(
+            graph=graph,
+            mode=named(c.cudnnBackendHeurMode_t, "CUDNN_HEUR_", name, "heuristic mode"),
+            properties=graph.properties,
+            sm_count=sm_count,
+        )
+
+    def results(self) -> list[EngineConfig]:
+        """The configurations, best first."""
+        return self._get_descriptors("results", EngineConfig, self._count(self._attribute("results")))

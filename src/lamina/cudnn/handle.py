@@ -1,0 +1,74 @@
+"""The library's handle: one per device and thread, its stream set only when it changes."""
+
+from __future__ import annotations
+
+import threading
+
+from lamina.c import cudnn as c
+from lamina.runtime import Device
+
+_local = threading.local()
+
+
+class Handle:
+    """A cudnnHandle_t on one device.
+
+    A handle may be used by one thread at a time; `handle_of` gives each thread its own.
+
+    Raises:
+        NoGpuError: the device is not there. CudnnError: the library cannot use it.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        device.make_current()
+        self._address: int | None = int(c.cudnnCreate())
+        self._stream = 0
+
+    @property
+    def address(self) -> int:
+        """The cudnnHandle_t as an int. Raises ValueError after `close`."""
+        if self._address is None:
+            raise ValueError("this Handle was closed")
+        return self._address
+
+    @property
+    def stream(self) -> int:
+        """The cudaStream_t that work is queued on."""
+        return self._stream
+
+    def use(self, stream: int) -> None:
+        """Queue work on `stream` (a cudaStream_t) from now on; nothing is done when it is set already."""
+        if stream != self._stream:
+            c.cudnnSetStream(self.address, stream)
+            self._stream = stream
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._address is None
+
+    def close(self) -> None:
+        """Free the handle. Idempotent."""
+        address, self._address = self._address, None
+        if address is not None:
+            self.device.make_current()
+            c.cudnnDestroy(address)
+
+    def __enter__(self) -> Handle:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Handle({self.device}, {'closed' if self.closed else hex(self.address)}, stream={self._stream:#x})"
+
+
+def handle_of(device: Device) -> Handle:
+    """This thread's handle on `device`, made at the first call and kept while the thread lives."""
+    handles: dict[Device, Handle] = _local.__dict__.setdefault("handles", {})
+    found = handles.get(device)
+    if found is None or found.closed:
+        found = handles[device] = Handle(device)
+    return found

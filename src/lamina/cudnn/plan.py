@@ -1,0 +1,106 @@
+"""Execution plans, the addresses they run on, and running them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from lamina.c import cudnn as c
+from lamina.cudnn.descriptor import Descriptor, attribute
+from lamina.cudnn.device import DeviceProperties
+from lamina.cudnn.engine import EngineConfig, Target
+from lamina.cudnn.handle import Handle
+
+_KIND = c.cudnnBackendDescriptorType_t
+
+
+class VariantPack(Descriptor):
+    """Addresses for the tensors of a plan, by uid, and for its workspace.
+
+    Args:
+        pointers: uid -> address, for each tensor that is not virtual.
+        workspace: address of at least `ExecutionPlan.workspace` bytes; 0 for none.
+    """
+
+    kind = _KIND.CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR
+    attributes = {
+        "pointers": attribute("VARIANT_PACK_DATA_POINTERS", "VOID_PTR", many=True),
+        "uids": attribute("VARIANT_PACK_UNIQUE_IDS", many=True),
+        "workspace": attribute("VARIANT_PACK_WORKSPACE", "VOID_PTR"),
+    }
+
+    def __init__(self, pointers: Mapping[int, int], workspace: int = 0) -> None:
+        super().__init__(
+            pointers=tuple(pointers.values()),
+            uids=tuple(pointers),
+            workspace=workspace if workspace else None,
+        )
+
+    def get(self, name: str) -> Any:
+        """What was set: the library does not tell what a pack holds."""
+        self._attribute(name)
+        return self._values.get(name)
+
+
+class ExecutionPlan(Descriptor):
+    """An engine configuration made ready to run (CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR).
+
+    Args:
+        config: the engine configuration.
+        target: the handle, or the device properties to plan for without a GPU.
+        json: instead of `config`: text from `json` of an earlier plan, for the same cuDNN and kind of GPU.
+
+    Raises:
+        CudnnError: the engine refuses the graph; the message is the library's reason.
+    """
+
+    kind = _KIND.CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR
+    attributes = {
+        "json": attribute("EXECUTION_PLAN_JSON_REPRESENTATION", "CHAR"),
+        "config": attribute("EXECUTION_PLAN_ENGINE_CONFIG", "BACKEND_DESCRIPTOR"),
+        "handle": attribute("EXECUTION_PLAN_HANDLE", "HANDLE"),
+        "properties": attribute("EXECUTION_PLAN_DEVICEPROP", "BACKEND_DESCRIPTOR"),
+        "workspace": attribute("EXECUTION_PLAN_WORKSPACE_SIZE"),
+    }
+
+    def __init__(
+        self, config: EngineConfig | None = None, target: Target | None = None, *, json: str | None = None
+    ) -> None:
+        if (config is None) == (json is None):
+            raise ValueError("ExecutionPlan: give either config or json")
+        self.config = config
+        super().__init__(
+            json=json,
+            config=config,
+            handle=target.address if isinstance(target, Handle) else None,
+            properties=target if isinstance(target, DeviceProperties) else None,
+        )
+        self.workspace = int(self.get("workspace"))
+
+    @property
+    def json(self) -> str:
+        """The plan as text, to be loaded with `ExecutionPlan(json=…)`."""
+        return str(self.get("json"))
+
+    def execute(self, handle: Handle, pack: VariantPack) -> None:
+        """Queue the plan on the handle's stream. Raises CudnnError."""
+        c.cudnnBackendExecute(handle.address, self.address, pack.address)
+
+    def bind(self, handle: Handle, pack: VariantPack, stream: int) -> Callable[[], None]:
+        """Everything fixed: calling the result queues the plan on `stream` with one C call."""
+        execute = c.library.symbols.cudnnBackendExecute
+        arguments = (handle.address, self.address, pack.address)
+        make_current, use = handle.device.make_current, handle.use
+
+        def run(_kept: Sequence[object] = (self.native, pack.native, handle)) -> None:
+            make_current()
+            use(stream)
+            if execute(*arguments):
+                self.execute(handle, pack)  # again, for the exception with its reason
+
+        return run
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return "ExecutionPlan(closed)"
+        return f"ExecutionPlan({self.config}, workspace={self.workspace})"

@@ -1,0 +1,40 @@
+"""Reduction over the axes in which the result has size 1."""
+
+from __future__ import annotations
+
+from lamina.c import cudnn as c
+from lamina.cudnn.descriptor import Descriptor, attribute, data_type, named
+from lamina.cudnn.tensor import Tensor
+
+_KIND = c.cudnnBackendDescriptorType_t
+
+
+class Reduction(Descriptor):
+    """Which reduction ("add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros")."""
+
+    kind = _KIND.CUDNN_BACKEND_REDUCTION_DESCRIPTOR
+    attributes = {
+        "operator": attribute("REDUCTION_OPERATOR", "REDUCTION_OPERATOR_TYPE", enum=c.cudnnReduceTensorOp_t),
+        "compute": attribute("REDUCTION_COMP_TYPE", "DATA_TYPE", enum=c.cudnnDataType_t),
+        "deterministic": attribute("REDUCTION_IS_DETERMINISTIC", "BOOLEAN"),
+    }
+
+    def __init__(
+        self, operator: str | int, *, compute: str | int = "float32", deterministic: bool | None = None
+    ) -> None:
+        kind = named(c.cudnnReduceTensorOp_t, "CUDNN_REDUCE_TENSOR_", operator, "reduction")
+        super().__init__(operator=kind, compute=data_type(compute), deterministic=deterministic)
+
+
+class ReductionOperation(Descriptor):
+    """y = the reduction of x over the axes where y has size 1."""
+
+    kind = _KIND.CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR
+    attributes = {
+        "reduction": attribute("OPERATION_REDUCTION_DESC", "BACKEND_DESCRIPTOR"),
+        "x": attribute("OPERATION_REDUCTION_XDESC", "BACKEND_DESCRIPTOR"),
+        "y": attribute("OPERATION_REDUCTION_YDESC", "BACKEND_DESCRIPTOR"),
+    }
+
+    def __init__(self, reduction: Reduction, x: Tensor, y: Tensor) -> None:
+        super().__init__(reduction=reduction, x=x, y=y)

@@ -1,0 +1,100 @@
+"""Pooling and interpolation, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lamina.c import cudnn as c
+from lamina.cudnn.descriptor import Descriptor, attribute, data_type, named
+from lamina.cudnn.tensor import Tensor
+
+_KIND = c.cudnnBackendDescriptorType_t
+
+
+class Resample(Descriptor):
+    """Mode and window of pooling or interpolation (CUDNN_BACKEND_RESAMPLE_DESCRIPTOR).
+
+    Args:
+        mode: "maxpool", "avgpool_include_padding", "avgpool_exclude_padding", "bilinear", "nearest".
+        window, stride: one per spatial axis.
+        pre, post: padding before and after each spatial axis.
+        padding: "neg_inf_pad" (max), "zero_pad" (average), "edge_val_pad" (interpolation).
+    """
+
+    kind = _KIND.CUDNN_BACKEND_RESAMPLE_DESCRIPTOR
+    attributes = {
+        "mode": attribute("RESAMPLE_MODE", "RESAMPLE_MODE", enum=c.cudnnResampleMode_t),
+        "compute": attribute("RESAMPLE_COMP_TYPE", "DATA_TYPE", enum=c.cudnnDataType_t),
+        "padding": attribute("RESAMPLE_PADDING_MODE", "PADDING_MODE", enum=c.cudnnPaddingMode_t),
+        "spatial": attribute("RESAMPLE_SPATIAL_DIMS"),
+        "window": attribute("RESAMPLE_WINDOW_DIMS", "FRACTION", many=True),
+        "pre": attribute("RESAMPLE_PRE_PADDINGS", "FRACTION", many=True),
+        "post": attribute("RESAMPLE_POST_PADDINGS", "FRACTION", many=True),
+        "stride": attribute("RESAMPLE_STRIDES", "FRACTION", many=True),
+    }
+
+    def __init__(
+        self,
+        mode: str | int,
+        *,
+        window: Sequence[int],
+        stride: Sequence[int],
+        pre: Sequence[int],
+        post: Sequence[int] | None = None,
+        padding: str | int | None = None,
+        compute: str | int = "float32",
+    ) -> None:
+        kind = named(c.cudnnResampleMode_t, "CUDNN_RESAMPLE_", mode, "resample mode")
+        if padding is None:
+            padding = "neg_inf_pad" if kind == c.cudnnResampleMode_t.CUDNN_RESAMPLE_MAXPOOL else "zero_pad"
+        super().__init__(
+            mode=kind,
+            compute=data_type(compute),
+            padding=named(c.cudnnPaddingMode_t, "CUDNN_", padding, "padding mode"),
+            spatial=len(window),
+            window=tuple(window),
+            pre=tuple(pre),
+            post=tuple(pre if post is None else post),
+            stride=tuple(stride),
+        )
+
+
+class ResampleForward(Descriptor):
+    """y, and for max pooling the index of each maximum, from x."""
+
+    kind = _KIND.CUDNN_BACKEND_OPERATION_RESAMPLE_FWD_DESCRIPTOR
+    attributes = {
+        "resample": attribute("OPERATION_RESAMPLE_FWD_DESC", "BACKEND_DESCRIPTOR"),
+        "x": attribute("OPERATION_RESAMPLE_FWD_XDESC", "BACKEND_DESCRIPTOR"),
+        "y": attribute("OPERATION_RESAMPLE_FWD_YDESC", "BACKEND_DESCRIPTOR"),
+        "index": attribute("OPERATION_RESAMPLE_FWD_IDXDESC", "BACKEND_DESCRIPTOR"),
+    }
+
+    def __init__(self, resample: Resample, x: Tensor, y: Tensor, *, index: Tensor | None = None) -> None:
+        super().__init__(resample=resample, x=x, y=y, index=index)
+
+
+class ResampleBackward(Descriptor):
+    """dx from dy and, for max pooling, the index of the forward pass (or x and y)."""
+
+    kind = _KIND.CUDNN_BACKEND_OPERATION_RESAMPLE_BWD_DESCRIPTOR
+    attributes = {
+        "resample": attribute("OPERATION_RESAMPLE_BWD_DESC", "BACKEND_DESCRIPTOR"),
+        "dx": attribute("OPERATION_RESAMPLE_BWD_DXDESC", "BACKEND_DESCRIPTOR"),
+        "dy": attribute("OPERATION_RESAMPLE_BWD_DYDESC", "BACKEND_DESCRIPTOR"),
+        "index": attribute("OPERATION_RESAMPLE_BWD_IDXDESC", "BACKEND_DESCRIPTOR"),
+        "x": attribute("OPERATION_RESAMPLE_BWD_XDESC", "BACKEND_DESCRIPTOR"),
+        "y": attribute("OPERATION_RESAMPLE_BWD_YDESC", "BACKEND_DESCRIPTOR"),
+    }
+
+    def __init__(
+        self,
+        resample: Resample,
+        dy: Tensor,
+        dx: Tensor,
+        *,
+        index: Tensor | None = None,
+        x: Tensor | None = None,
+        y: Tensor | None = None,
+    ) -> None:
+        super().__init__(resample=resample, dx=dx, dy=dy, index=index, x=x, y=y)

@@ -1,0 +1,63 @@
+"""The tensor descriptor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lamina.c import cudnn as c
+from lamina.cudnn.descriptor import Descriptor, attribute, data_type
+
+
+class Tensor(Descriptor):
+    """Sizes, strides and element type of a tensor in a graph (CUDNN_BACKEND_TENSOR_DESCRIPTOR).
+
+    Args:
+        dimensions: sizes, in the order N, C, spatial (K, C, spatial for a filter), whatever the memory order.
+        strides: one per dimension, in elements; channels last has stride 1 at C.
+        data_type: "bfloat16", "float32", … or a cudnnDataType_t.
+        uid: the number that the variant pack binds an address to; unique in its graph.
+        virtual: lives only inside the graph; no memory is bound to it.
+        alignment: bytes that its address is a multiple of.
+        by_value: the address bound to it is that of one number on the host.
+    """
+
+    kind = c.cudnnBackendDescriptorType_t.CUDNN_BACKEND_TENSOR_DESCRIPTOR
+    attributes = {
+        "uid": attribute("TENSOR_UNIQUE_ID"),
+        "data_type": attribute("TENSOR_DATA_TYPE", "DATA_TYPE", enum=c.cudnnDataType_t),
+        "dimensions": attribute("TENSOR_DIMENSIONS", many=True),
+        "strides": attribute("TENSOR_STRIDES", many=True),
+        "alignment": attribute("TENSOR_BYTE_ALIGNMENT"),
+        "virtual": attribute("TENSOR_IS_VIRTUAL", "BOOLEAN"),
+        "by_value": attribute("TENSOR_IS_BY_VALUE", "BOOLEAN"),
+        "vector_count": attribute("TENSOR_VECTOR_COUNT"),
+        "vectorized_dimension": attribute("TENSOR_VECTORIZED_DIMENSION"),
+    }
+
+    def __init__(
+        self,
+        *,
+        dimensions: Sequence[int],
+        strides: Sequence[int],
+        data_type: str | int,
+        uid: int,
+        virtual: bool = False,
+        alignment: int = 16,
+        by_value: bool = False,
+    ) -> None:
+        if len(dimensions) != len(strides):
+            raise ValueError(f"tensor: {len(dimensions)} dimensions but {len(strides)} strides")
+        self.dimensions, self.strides = tuple(dimensions), tuple(strides)
+        self.data_type, self.uid, self.virtual = _type(data_type), uid, virtual
+        super().__init__(
+            uid=uid,
+            data_type=self.data_type,
+            dimensions=self.dimensions,
+            strides=self.strides,
+            alignment=alignment,
+            virtual=True if virtual else None,
+            by_value=True if by_value else None,
+        )
+
+
+_type = data_type
