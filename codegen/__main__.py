@@ -11,13 +11,13 @@ from codegen import check, report
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one step; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m codegen", description="Generate lamina.c from vendor headers.")
+    parser = argparse.ArgumentParser(prog="python -m codegen", description="Generate lamina.c from headers.")
     steps = parser.add_subparsers(dest="step", required=True)
     parse = steps.add_parser("parse", help="headers -> codegen/api/*.json (needs libclang)")
     parse.add_argument("--cudnn", type=Path, default=Path("build/cudnn-9.28/nvidia/cudnn/include"))
     parse.add_argument("--dnnl", type=Path, help="default: the installed onednn-devel-cpu-gomp")
     parse.add_argument("--cuda", type=Path, default=Path("/usr/local/cuda/include"))
-    parse.add_argument("--older", type=Path, nargs="*", default=[], help="include folders of older cuDNN releases")
+    parse.add_argument("--older", type=Path, nargs="*", default=[], help="include folders of older releases")
     steps.add_parser("emit", help="JSON + overrides.toml -> src/lamina/c and report.md")
     steps.add_parser("check", help="what is committed equals what emit would write")
     options = parser.parse_args(arguments)

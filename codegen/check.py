@@ -31,7 +31,7 @@ def problems() -> list[str]:
             continue
         committed = path.read_text()
         if seal.broken(committed):
-            found.append(f"{name}: the seal is broken, the file was edited by hand; run `python -m codegen emit`")
+            found.append(f"{name}: broken seal (edited by hand); run `python -m codegen emit`")
         elif committed != text:
             found.append(f"{name}: out of date; run `python -m codegen emit`")
     return found

@@ -29,6 +29,9 @@ SCALARS = {
     "double": ("d", "c_double"),
     "char": ("c", "c_char"),
 }
+RETURNED = frozenset(
+    {"out", "array_out", "structure_out", "text_out", "query_out", "element_out", "blob_out", "pairs_out"}
+)
 CHECKED = {"i": "-2147483648 <= {0} <= 2147483647", "I": "0 <= {0} <= 4294967295", "N": "{0} >= 0"}
 
 _SCALING = re.compile(r"(alpha|beta)(\d|[A-Z]\w*)?")
@@ -93,8 +96,7 @@ class Function:
     @property
     def outputs(self) -> list[Parameter]:
         """What the Python function returns, in C order."""
-        returned = ("out", "array_out", "structure_out", "text_out", "query_out", "element_out", "blob_out", "pairs_out")
-        return [p for p in self.parameters if p.role in returned]
+        return [p for p in self.parameters if p.role in RETURNED]
 
 
 class Library:
@@ -202,11 +204,8 @@ class Library:
             return "hidden", "", ""
         if self._listed("device", function, name) or self._listed("buffer", function, name):
             return "pointer", "", ""
-        if length and not (kind.constant or kind.base == "dnnl_dims_t"):
-            if kind.array or kind.stars:
-                if function.startswith("cudnnSet") or function.startswith("dnnl_memory"):
-                    return "array", length[0], ""
-                return "array_out", length[0], length[1] if len(length) > 1 else ""
+        if length and (kind.array or kind.stars) and not kind.constant:
+            return "array_out", length[0], length[1] if len(length) > 1 else ""
         if kind.base == "dnnl_dims_t":
             return "dims", length[0] if length else "0", ""
         if kind.array or self._listed("host", function, name):
@@ -215,8 +214,7 @@ class Library:
             return "callback", "", ""
         if self._is_output(kind):
             return "out", "", ""
-        by_value = not kind.stars and kind.base not in self.handles
-        return ("value" if by_value or kind.base in self.handles and not kind.stars else "pointer"), "", ""
+        return ("pointer" if kind.stars else "value"), "", ""
 
     def _is_output(self, kind: Type) -> bool:
         """A non-const pointer to a scalar, enum or handle, or to a pointer."""
@@ -236,7 +234,7 @@ class Library:
     # -- versions -----------------------------------------------------------------------------------------
 
     def since(self, name: str, facts: Facts) -> tuple[int, ...] | None:
-        """First version that has `name`: by hand, else the later of the header's tag and what older headers lack.
+        """First version that has `name`: by hand, else from the header's tag and what older headers lack.
 
         None: as old as the oldest supported version, or not known.
         """
@@ -266,9 +264,7 @@ class Library:
     def _seen(self) -> dict[str, tuple[int, ...]]:
         """Name -> the first of the compared versions that has it (for names that one of them lacks)."""
         known = sorted([*map(version, self.history), version(self.facts["version"])])
-        return {
-            name: next(have for have in known if have > last) for name, last in self._last_absent.items()
-        }
+        return {name: next(have for have in known if have > last) for name, last in self._last_absent.items()}
 
     def replacement(self, name: str, facts: Facts) -> str | None:
         """What the header, or the overrides, say to use instead of a deprecated name."""

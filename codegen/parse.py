@@ -123,7 +123,7 @@ def _directions(comment: str | None) -> dict[str, str]:
 
 
 def _facts(cursor: cx.Cursor) -> Facts:
-    """What every named thing has: version, deprecation, replacement (only where there is something to say)."""
+    """What every named thing has: version, deprecation, replacement, where there is something to say."""
     comment = cursor.raw_comment
     facts: Facts = {}
     if since := _since(comment):
@@ -154,9 +154,14 @@ def _function(cursor: cx.Cursor) -> Facts:
 
 def _enum(cursor: cx.Cursor) -> Facts:
     constants = [
-        {"name": child.spelling, "value": child.enum_value, **_facts(child)} for child in cursor.get_children()
+        {"name": child.spelling, "value": child.enum_value, **_facts(child)}
+        for child in cursor.get_children()
     ]
-    return {"name": cursor.type.spelling, "header": Path(cursor.location.file.name).name, "constants": constants}
+    return {
+        "name": cursor.type.spelling,
+        "header": Path(cursor.location.file.name).name,
+        "constants": constants,
+    }
 
 
 def _struct(cursor: cx.Cursor) -> Facts:
@@ -169,7 +174,11 @@ def _struct(cursor: cx.Cursor) -> Facts:
                 fields.append({"name": child.spelling, "union": members})
             else:
                 fields.append({"name": child.spelling, "type": child.type.spelling})
-    return {"name": cursor.type.spelling.removeprefix("struct "), "fields": fields, "size": cursor.type.get_size()}
+    return {
+        "name": cursor.type.spelling.removeprefix("struct "),
+        "fields": fields,
+        "size": cursor.type.get_size(),
+    }
 
 
 def _typedef(cursor: cx.Cursor) -> Facts:

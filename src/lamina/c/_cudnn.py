@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from ctypes import byref, c_char, c_double, c_float, c_int, c_void_p
 from typing import Any, Final
 
-from lamina.c import errors
-from lamina.c._library import Library, Version, pointer, shared_object, wheel_file
+from lamina.c._arguments import pointer
+from lamina.c._library import Library, Version, shared_object, wheel_file
+from lamina.c.errors import CudnnError, cudnn_class
 
 __all__ = ["Cudnn"]
 
@@ -67,10 +68,10 @@ class Cudnn(Library):
         except Exception:
             return ""
 
-    def exception(self, status: int, function: str, arguments: str, hints: Iterable[str]) -> errors.CudnnError:
+    def exception(self, status: int, function: str, arguments: str, hints: Iterable[str]) -> CudnnError:
         """The class of this status, or of its family where the status is newer than the header."""
         message = "; ".join(filter(None, (self.last_error(), *hints)))
-        return errors.cudnn_class(status)(status, function, message, arguments)
+        return cudnn_class(status)(status, function, message, arguments)
 
     # -- alpha and beta -----------------------------------------------------------------------------------
 
@@ -124,7 +125,7 @@ class Cudnn(Library):
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) or hasattr(value, "__float__") and not hasattr(value, "__len__")
+    return isinstance(value, int | float) or (hasattr(value, "__float__") and not hasattr(value, "__len__"))
 
 
 def _packed(data_type: int, value: Any) -> bytes:
@@ -133,7 +134,7 @@ def _packed(data_type: int, value: Any) -> bytes:
         return struct.pack("<H", (bits + 0x7FFF + (bits >> 16 & 1)) >> 16)  # round to nearest even
     layout = _ELEMENT.get(data_type)
     if layout is None:
-        raise TypeError(f"a value of data type {data_type} cannot be made from {value!r}: pass a pointer to it")
+        raise TypeError(f"data type {data_type} cannot be made from {value!r}: pass a pointer to it")
     return struct.pack(f"<{layout}", float(value) if layout in "fde" else int(value))
 
 
@@ -141,11 +142,11 @@ _ZERO = c_double(0.0)  # all bits zero: 0.0 as a float and as a double
 
 
 def _scalars(values: tuple[Any, ...], type_of: Any, descriptor: Any) -> list[Any]:
-    """Each value as something to pass for `const void *`; the descriptor is asked only if a number needs it."""
+    """Each value as a `const void *`; the descriptor is asked only if a number other than zero needs it."""
     kind = None
-    done = []
+    done: list[Any] = []
     for value in values:
-        if value is None or isinstance(value, (ctypes.Array, c_void_p, ctypes._Pointer)):
+        if value is None or isinstance(value, ctypes.Array | c_void_p | ctypes._Pointer):
             done.append(value)
         elif isinstance(value, ctypes._SimpleCData) or not hasattr(value, "__float__"):
             done.append(pointer(value))

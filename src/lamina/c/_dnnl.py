@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_uint, c_void_p
 from typing import Any, Final
 
-from lamina.c import errors
 from lamina.c._library import Library, Version, shared_object, wheel_file
+from lamina.c.errors import DnnlError, dnnl_class
 
 __all__ = ["Dnnl"]
 
@@ -48,9 +48,9 @@ class Dnnl(Library):
         major, minor, patch = function().contents
         return major, minor, patch
 
-    def exception(self, status: int, function: str, arguments: str, hints: Iterable[str]) -> errors.DnnlError:
+    def exception(self, status: int, function: str, arguments: str, hints: Iterable[str]) -> DnnlError:
         """The class of this status."""
-        return errors.dnnl_class(status)(status, function, "; ".join(hints), arguments)
+        return dnnl_class(status)(status, function, "; ".join(hints), arguments)
 
     # -- queries ------------------------------------------------------------------------------------------
 
@@ -69,9 +69,10 @@ class Dnnl(Library):
             for kind in (_DST, _DIFF_DST, _SRC):
                 desc = self.symbols.dnnl_primitive_desc_query_md(descriptor, kind, 0)
                 ndims = c_int()
-                if desc and not self.symbols.dnnl_memory_desc_query(desc, _NDIMS, byref(ndims)):
-                    if ndims.value:
-                        return ndims.value
+                if desc:
+                    self.symbols.dnnl_memory_desc_query(desc, _NDIMS, byref(ndims))
+                if ndims.value:
+                    return ndims.value
             return _PADDED + 2
 
         return self._query(call, what, rank, lambda: rank() - 2)

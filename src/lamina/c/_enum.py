@@ -10,8 +10,8 @@ __all__ = ["CEnum"]
 class CEnum(IntEnum):
     """Base of the generated enums.
 
-    `cudnnTensorFormat['CUDNN_TENSOR_NCHW']` looks up by name, `cudnnTensorFormat(0)` by value. A value that the
-    header did not know (the library is newer) becomes an unnamed member instead of an error.
+    `cudnnTensorFormat['CUDNN_TENSOR_NCHW']` looks up by name, `cudnnTensorFormat(0)` by value. A value that
+    the header did not know (the library is newer) becomes an unnamed member instead of an error.
     """
 
     @classmethod

@@ -1,7 +1,7 @@
 """Find a shared library, open it once, bind its functions at their first call.
 
-Nothing is opened at import. `Library` is the part that every generated module shares: the search, the version
-gate, the lazily bound symbols, the second try with converted arguments, and the texts of errors.
+Nothing is opened at import. `Library` is what the generated modules share: the search, the version gate, the
+lazily bound symbols, the second try with converted arguments, and the texts of errors.
 """
 
 from __future__ import annotations
@@ -12,61 +12,25 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from ctypes import ArgumentError, Array, Structure, Union, byref, c_int, c_int64, c_void_p
+from ctypes import ArgumentError, c_int
 from pathlib import Path
-from typing import Any, ClassVar, Final, Protocol, TypeAlias, runtime_checkable
+from typing import Any, TypeAlias
 
+from lamina.c._arguments import CTYPES, converted, short
 from lamina.c._enum import CEnum
 
 __all__ = [
-    "Handle",
-    "Integers",
     "Library",
     "LibraryConflict",
     "LibraryError",
     "LibraryNotFound",
     "MissingSymbol",
-    "Pointer",
-    "Scaling",
     "UnsupportedVersion",
     "Version",
     "loaded_libraries",
-    "pointer",
 ]
 
 Version: TypeAlias = tuple[int, int, int]
-
-
-# ---------------------------------------------------------------------------------------------------------
-# What a caller may pass
-
-
-@runtime_checkable
-class HasDLPack(Protocol):
-    """An array of any library that can be exported by DLPack."""
-
-    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
-
-
-class HasCudaArray(Protocol):
-    """An array on a CUDA device that describes itself by the CUDA array interface."""
-
-    @property
-    def __cuda_array_interface__(self) -> Any: ...
-
-
-Handle: TypeAlias = int | None | c_void_p
-"""An opaque handle or descriptor: a plain int; None and 0 are null."""
-Pointer: TypeAlias = int | None | bytes | c_void_p | Array[Any] | Structure | HasDLPack | HasCudaArray
-"""Memory: an address, a ctypes object, a NumPy array, or any array with DLPack or the CUDA array interface."""
-Scaling: TypeAlias = float | Array[Any] | c_void_p
-"""alpha or beta: a float; a ctypes array or pointer is passed as it is."""
-Integers: TypeAlias = Sequence[int] | Array[Any] | int | None
-"""A host array of integers: a sequence, a ctypes array, an address, or None."""
-
-_BYREF = type(byref(c_int()))  # what ctypes.byref returns
-_CDATA = (Structure, Union, ctypes._SimpleCData)
-_AS_THEY_ARE = (int, c_void_p, Array, ctypes._Pointer, _BYREF, bytes, type(None))
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -98,225 +62,21 @@ class MissingSymbol(LibraryError, NotImplementedError):
     def __init__(self, symbol: str, title: str, needs: Version | None, version: Version, path: str) -> None:
         self.symbol, self.needs, self.version, self.path = symbol, needs, version, path
         if needs is not None and needs > version:
-            text = f"{symbol} needs {title} {needs[0]}.{needs[1]}, this is {version[0]}.{version[1]} ({path})"
+            text = f"{_needs(symbol, title, needs, version)} ({path})"
         else:
             text = f"{symbol} is not exported by this {title} {version_text(version)} ({path})"
         super().__init__(text)
 
 
-def version_text(version: Version) -> str:
+def _needs(name: str, title: str, needs: Version, version: Version) -> str:
+    """The third number is shown only where the first two do not tell the versions apart."""
+    count = 3 if needs[:2] == version[:2] else 2
+    return f"{name} needs {title} {version_text(needs[:count])}, this is {version_text(version[:count])}"
+
+
+def version_text(version: tuple[int, ...]) -> str:
     """(9, 19, 0) -> '9.19.0'."""
     return ".".join(map(str, version))
-
-
-# ---------------------------------------------------------------------------------------------------------
-# Pointers
-
-
-class _DLTensor(ctypes.Structure):
-    """The head of DLPack's DLTensor (DLPack 0.x and 1.x agree on it)."""
-
-    _fields_ = [
-        ("data", c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", c_void_p),
-        ("strides", c_void_p),
-        ("byte_offset", ctypes.c_uint64),
-    ]
-
-
-_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_capsule_pointer.restype, _capsule_pointer.argtypes = c_void_p, [ctypes.py_object, ctypes.c_char_p]
-
-
-def _dlpack_address(array: Any) -> int:
-    """The address in an unversioned DLPack capsule; the capsule (not the array) is released afterwards."""
-    capsule = array.__dlpack__()
-    address = _capsule_pointer(capsule, b"dltensor")
-    tensor = ctypes.cast(address, ctypes.POINTER(_DLTensor)).contents
-    return (tensor.data or 0) + int(tensor.byte_offset)
-
-
-def pointer(value: Any) -> Any:
-    """What ctypes can pass as a `void *` for `value`: an address, None, or a ctypes object.
-
-    Understood: int, None, c_void_p, bytes, ctypes arrays, pointers and structures, NumPy arrays, anything with
-    `__cuda_array_interface__`, `data_ptr()`, `__dlpack__`, `__cuda_stream__` or `__index__`.
-    The caller keeps the owner of the memory alive, and orders streams.
-
-    Raises TypeError for anything else (a float, a list, a str).
-    """
-    if isinstance(value, _AS_THEY_ARE):
-        return value
-    if isinstance(value, _CDATA):
-        return byref(value)
-    if isinstance(value, ctypes._CFuncPtr):
-        return ctypes.cast(value, c_void_p)
-    interface = getattr(value, "__array_interface__", None)
-    if interface is not None:
-        return interface["data"][0]
-    if callable(getattr(value, "data_ptr", None)):
-        return int(value.data_ptr())
-    interface = getattr(value, "__cuda_array_interface__", None)
-    if interface is not None:
-        return interface["data"][0]
-    if hasattr(value, "__dlpack__"):
-        return _dlpack_address(value)
-    if hasattr(value, "__cuda_stream__"):
-        return int(value.__cuda_stream__()[1])
-    if hasattr(value, "__index__"):
-        return value.__index__()
-    kind = type(value)
-    raise TypeError(f"a pointer is wanted, not {kind.__module__}.{kind.__qualname__}")
-
-
-# ---------------------------------------------------------------------------------------------------------
-# Scalars and arrays
-
-_RANGES: Final = {
-    "i": (-(2**31), 2**31 - 1),
-    "I": (0, 2**32 - 1),
-    "q": (-(2**63), 2**63 - 1),
-    "Q": (0, 2**64 - 1),
-    "N": (0, 2 ** (8 * ctypes.sizeof(ctypes.c_size_t)) - 1),
-    "b": (-128, 127),
-    "B": (0, 255),
-}
-_CTYPES: Final[Mapping[str, Any]] = {
-    "p": c_void_p,
-    "out": c_void_p,
-    "i": c_int,
-    "I": ctypes.c_uint,
-    "q": c_int64,
-    "Q": ctypes.c_uint64,
-    "N": ctypes.c_size_t,
-    "b": ctypes.c_int8,
-    "B": ctypes.c_uint8,
-    "f": ctypes.c_float,
-    "d": ctypes.c_double,
-    "c": ctypes.c_char,
-    "s": ctypes.c_char_p,
-    "void": None,
-    "handle": ctypes.c_size_t,
-}
-
-
-def _integer(value: Any, code: str) -> int:
-    number: int = value.__index__()
-    low, high = _RANGES[code]
-    if not low <= number <= high:
-        raise OverflowError(f"{number} does not fit ({low} to {high})")
-    return number
-
-
-def _converted(value: Any, code: str) -> Any:
-    """`value` as ctypes wants it for the type `code`; TypeError or OverflowError if it cannot be."""
-    if code in ("p", "out"):
-        return pointer(value)
-    if code in ("f", "d"):
-        return float(value)
-    if code in ("s", "c"):
-        return value.encode() if isinstance(value, str) else value
-    if not hasattr(value, "__index__"):
-        raise TypeError(f"an integer is wanted, not {type(value).__name__}")
-    return _integer(value, code if code in _RANGES else "i")
-
-
-def integers(element: Any, values: Any, least: int, name: str) -> Any:
-    """A host array of C integers from a sequence; addresses, ctypes arrays and None pass as they are.
-
-    `least` is how many entries the library reads: fewer raise ValueError, instead of a read past the end.
-    """
-    if values is None or isinstance(values, (int, c_void_p, ctypes._Pointer)):
-        return values
-    if isinstance(values, Array) and getattr(values, "_type_", None) is element:
-        count = len(values)
-        if count >= least:
-            return values
-    else:
-        values = values.tolist() if hasattr(values, "tolist") else list(values)
-        count = len(values)
-    if count < least:
-        raise ValueError(f"`{name}` has {count} entries, {least} are read")
-    bits = 8 * ctypes.sizeof(element)
-    if values and (min(values) < -(2 ** (bits - 1)) or max(values) >= 2**bits):
-        raise OverflowError(f"`{name}`={values} does not fit into {bits}-bit integers")
-    return (element * count)(*values)
-
-
-def dims(values: Any, least: int, name: str) -> Any:
-    """A `dnnl_dims_t` (12 int64, padded with zeros) from a sequence; None and addresses pass as they are."""
-    if values is None or isinstance(values, (int, c_void_p, ctypes._Pointer)):
-        return values
-    values = values.tolist() if hasattr(values, "tolist") else tuple(values)
-    if not least <= len(values) <= 12:
-        raise ValueError(f"`{name}`={list(values)} has {len(values)} entries, {least} to 12 are allowed")
-    return (c_int64 * 12)(*values)
-
-
-def floats(values: Any, name: str) -> Any:
-    """A host array of C floats from a sequence; NumPy arrays must be float32."""
-    if isinstance(values, (list, tuple)):
-        return (ctypes.c_float * len(values))(*values)
-    if getattr(getattr(values, "dtype", None), "name", "float32") != "float32":
-        raise TypeError(f"`{name}` is an array of {values.dtype}, float32 is wanted")
-    return pointer(values)
-
-
-def handles(values: Any) -> Any:
-    """A host array of handles from a sequence."""
-    if isinstance(values, (list, tuple)):
-        return (c_void_p * len(values))(*values)
-    return pointer(values)
-
-
-def structures(kind: type[Structure], values: Any) -> Any:
-    """An array of C structures from a sequence of structures or of field tuples (or from a dict's items)."""
-    if isinstance(values, Mapping):
-        values = tuple(values.items())
-    if isinstance(values, (list, tuple)):
-        return (kind * len(values))(*values)
-    return pointer(values)
-
-
-def addresses(values: Any) -> Any:
-    """An array of pointers to the ctypes structures in a sequence (which must outlive the call)."""
-    if isinstance(values, (list, tuple)):
-        return (c_void_p * len(values))(*map(ctypes.addressof, values))
-    return pointer(values)
-
-
-def copied(element: Any, address: int | None, count: int) -> list[Any]:
-    """`count` C values that the library owns at `address`, copied into a list."""
-    if not address:
-        return []
-    if issubclass(element, Structure):
-        size = ctypes.sizeof(element)
-        return [element.from_buffer_copy(ctypes.string_at(address + i * size, size)) for i in range(count)]
-    return list((element * count).from_address(address))
-
-
-class CStruct(Structure):
-    """Base of the generated structures: a readable repr, enum fields by name."""
-
-    _enums_: ClassVar[Mapping[str, type[CEnum]]] = {}
-
-    def __repr__(self) -> str:
-        shown = []
-        for name, *_ in self._fields_:
-            value = getattr(self, name)
-            if name in self._enums_:
-                value = self._enums_[name].label(value)
-            elif isinstance(value, Array):
-                value = list(value)
-            if name != "reserved":
-                shown.append(f"{name}={value}")
-        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -324,12 +84,12 @@ class CStruct(Structure):
 
 
 def loaded_libraries(pattern: str) -> list[str]:
-    """Paths of the shared objects in this process whose file name matches the regular expression `pattern`."""
+    """Paths of the shared objects in this process whose file name matches `pattern` (regular expression)."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
         return []
-    found = {}
+    found: dict[str, None] = {}
     for line in lines:
         path = line[line.find("/") :] if "/" in line else ""
         if path and re.fullmatch(pattern, os.path.basename(path.removesuffix(" (deleted)"))):
@@ -458,9 +218,9 @@ class Library:
             for path in loaded:
                 if not _same_file(path, wanted):
                     raise LibraryConflict(
-                        f"{self.environment} asks for {wanted}, but {path} is loaded in this process already; "
-                        f"one process can hold one {self.title}: unset the variable, or set it before the first "
-                        f"import of the library that loaded the other"
+                        f"{self.environment} asks for {wanted}, but {path} is loaded in this process "
+                        f"already, and one process can hold one {self.title}: unset the variable, or start "
+                        f"without what loads the other"
                     )
             return self._load(wanted, f"${self.environment}")
         if len(loaded) > 1:
@@ -514,8 +274,8 @@ class Library:
         low, high = self.supported
         if not low <= version < high:
             raise UnsupportedVersion(
-                f"{self.title} {version_text(version)} ({path}) is not supported: {version_text(low)} or newer "
-                f"and older than {version_text(high)} is"
+                f"{self.title} {version_text(version)} ({path}) is not supported: "
+                f"it must be {version_text(low)} or newer, and older than {version_text(high)}"
             )
         return version
 
@@ -537,8 +297,8 @@ class Library:
             needs = self.since.get(name)
             raise MissingSymbol(name, self.title, needs, self.version, self.path) from None
         result, parameters = self._signature(name)
-        function.restype = _CTYPES.get(result, c_int)
-        function.argtypes = [_CTYPES.get(code, c_int) for _, code in parameters]
+        function.restype = CTYPES.get(result, c_int)
+        function.argtypes = [CTYPES.get(code, c_int) for _, code in parameters]
         return function
 
     def _signature(self, name: str) -> tuple[str, list[tuple[str, str]]]:
@@ -552,15 +312,15 @@ class Library:
         Raises TypeError or OverflowError that name the function, the parameter and the value.
         """
         function = getattr(self.symbols, name)
-        converted = []
+        done = []
         for (parameter, code), value in zip(self._signature(name)[1], values, strict=True):
             try:
-                converted.append(_converted(value, code))
+                done.append(converted(value, code))
             except (TypeError, OverflowError, ValueError) as error:
                 kind = OverflowError if isinstance(error, OverflowError) else TypeError
-                raise kind(f"{name}: `{parameter}`={_short(value)}: {error}") from None
+                raise kind(f"{name}: `{parameter}`={short(value)}: {error}") from None
         try:
-            return function(*converted)
+            return function(*done)
         except ArgumentError as error:
             raise TypeError(f"{name}: {error}") from None
 
@@ -584,33 +344,18 @@ class Library:
                 continue
             value = values[parameter]
             member = self._member(code, value)
-            shown.append(f"{parameter}={_short(value) if member is None else member}")
+            shown.append(f"{parameter}={short(value) if member is None else member}")
             needs = self.since.get(member or "")
             if needs is not None and needs > self.version:
-                hints.append(f"{member} needs {self.title} {needs[0]}.{needs[1]}, this is {self._short_version()}")
+                hints.append(_needs(member or "", self.title, needs, self.version))
         return self.exception(status, name, ", ".join(shown), hints)
-
-    def _short_version(self) -> str:
-        return f"{self.version[0]}.{self.version[1]}"
 
     def _member(self, code: str, value: Any) -> str | None:
         """The name of an enum constant, if `code` is an enum and `value` one of its values."""
-        kind = self._enums.get(code) if code not in _CTYPES else None
-        if kind is None or not issubclass(kind, CEnum) or not isinstance(value, int):
+        kind = self._enums.get(code) if code not in CTYPES else None
+        if not (isinstance(kind, type) and issubclass(kind, CEnum) and isinstance(value, int)):
             return None
         return kind.label(value)
-
-
-def _short(value: Any) -> str:
-    """A value in an error message: addresses in hex, long things cut."""
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 0xFFFFFFFF:
-        return hex(value)
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return f"<{type(value).__name__} {tuple(value.shape)} {value.dtype}>"
-    if isinstance(value, Array):
-        value = list(value)
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _first_line(error: BaseException) -> str:
