@@ -1,0 +1,65 @@
+"""Engine and stream: where primitives run."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from lamina.c import dnnl
+from lamina.onednn.owned import Owned
+
+
+def available() -> bool:
+    """Whether the library can be opened; never raises."""
+    return dnnl.library.available()
+
+
+class Engine(Owned):
+    """A device that oneDNN computes on: dnnl_engine_create.
+
+    Args:
+        index: which of the engines of the CPU kind (there is one).
+
+    Raises:
+        LibraryNotFound: there is no oneDNN. DnnlError: no such engine.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, index: int = 0) -> None:
+        handle = dnnl.dnnl_engine_create(dnnl.dnnl_engine_kind_t.dnnl_cpu, index)
+        super().__init__(handle, dnnl.dnnl_engine_destroy)
+
+    def _describe(self) -> str:
+        return "cpu"
+
+
+class Stream(Owned):
+    """A queue of an engine: dnnl_stream_create. On the CPU a primitive is done when its call returns."""
+
+    __slots__ = ("engine",)
+
+    def __init__(self, engine: Engine | None = None) -> None:
+        self.engine = engine or default_engine()
+        flags = dnnl.dnnl_stream_flags_t.dnnl_stream_default_flags
+        super().__init__(
+            dnnl.dnnl_stream_create(self.engine.handle, flags), dnnl.dnnl_stream_destroy, self.engine.owner
+        )
+
+    def wait(self) -> None:
+        """Return when all that was queued is done: dnnl_stream_wait."""
+        dnnl.dnnl_stream_wait(self.handle)
+
+    def _describe(self) -> str:
+        return repr(self.engine)
+
+
+@lru_cache(maxsize=1)
+def default_engine() -> Engine:
+    """The CPU engine that is used when none is named."""
+    return Engine()
+
+
+@lru_cache(maxsize=1)
+def default_stream() -> Stream:
+    """The stream that is used when none is named."""
+    return Stream(default_engine())

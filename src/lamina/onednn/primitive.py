@@ -1,0 +1,140 @@
+"""Primitive descriptors (a kernel chosen for given operands) and primitives (that kernel, ready to run)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+from lamina.c import dnnl
+from lamina.c.errors import DnnlError, DnnlLastImplReached, dnnl_class
+from lamina.onednn.engine import Stream, default_stream
+from lamina.onednn.memory import Memory, MemoryDesc
+from lamina.onednn.owned import Owned
+
+Query = dnnl.dnnl_query_t
+
+
+class PrimitiveDesc(Owned):
+    """A kernel that oneDNN chose. Made by the functions of `lamina.onednn.primitives`.
+
+    `context` says which operation it is for; `needs` are the objects that it was made from.
+    """
+
+    def __init__(self, handle: int, context: str, *needs: object) -> None:
+        super().__init__(handle, dnnl.dnnl_primitive_desc_destroy, *needs)
+        self.context = context
+
+    def md(self, what: Query, index: int = 0) -> MemoryDesc:
+        """A descriptor by query; the empty one where the primitive has no such operand."""
+        found = dnnl.dnnl_primitive_desc_query_md(self.handle, what, index)
+        return MemoryDesc.copy_of(found) if found else MemoryDesc()
+
+    def argument(self, argument: int) -> MemoryDesc:
+        """The descriptor of an execution argument (DNNL_ARG_…)."""
+        return self.md(Query.dnnl_query_exec_arg_md, argument)
+
+    @cached_property
+    def src(self) -> MemoryDesc:
+        """The input."""
+        return self.md(Query.dnnl_query_src_md)
+
+    @cached_property
+    def weights(self) -> MemoryDesc:
+        """The filter or matrix."""
+        return self.md(Query.dnnl_query_weights_md)
+
+    @cached_property
+    def dst(self) -> MemoryDesc:
+        """The output."""
+        return self.md(Query.dnnl_query_dst_md)
+
+    @cached_property
+    def diff_src(self) -> MemoryDesc:
+        """The gradient of the input."""
+        return self.md(Query.dnnl_query_diff_src_md)
+
+    @cached_property
+    def diff_weights(self) -> MemoryDesc:
+        """The gradient of the filter or matrix."""
+        return self.md(Query.dnnl_query_diff_weights_md)
+
+    @cached_property
+    def diff_dst(self) -> MemoryDesc:
+        """The gradient of the output."""
+        return self.md(Query.dnnl_query_diff_dst_md)
+
+    @cached_property
+    def workspace(self) -> MemoryDesc:
+        """What the forward pass keeps for the backward pass (max pooling: the index in the window)."""
+        return self.md(Query.dnnl_query_workspace_md)
+
+    @cached_property
+    def scratchpad(self) -> MemoryDesc:
+        """Scratch memory that an execution needs."""
+        return self.md(Query.dnnl_query_scratchpad_md)
+
+    @cached_property
+    def implementation(self) -> str:
+        """The kernel's name, such as "brgconv:avx512_core"."""
+        return str(dnnl.dnnl_primitive_desc_query(self.handle, Query.dnnl_query_impl_info_str, 0))
+
+    def next_implementation(self) -> bool:
+        """Turn to the next kernel that can do the same; False, and nothing changes, when there is none."""
+        try:
+            dnnl.dnnl_primitive_desc_next_impl(self.handle)
+        except DnnlLastImplReached:
+            return False
+        for name in [n for n, v in vars(PrimitiveDesc).items() if isinstance(v, cached_property)]:
+            self.__dict__.pop(name, None)
+        return True
+
+    def _describe(self) -> str:
+        return f"{self.context}, {self.implementation}"
+
+
+class Primitive(Owned):
+    """A kernel ready to run: dnnl_primitive_create, which the library caches by its descriptor."""
+
+    __slots__ = ("desc",)
+
+    def __init__(self, desc: PrimitiveDesc) -> None:
+        super().__init__(dnnl.dnnl_primitive_create(desc.handle), dnnl.dnnl_primitive_destroy, desc.owner)
+        self.desc = desc
+
+    def bind(self, args: Mapping[int, Memory], stream: Stream | None = None) -> Callable[[], None]:
+        """A function that executes on these memories; it costs one C call and keeps everything alive.
+
+        Args:
+            args: execution argument (DNNL_ARG_…) -> memory.
+            stream: where it runs.
+
+        Raises (when called):
+            DnnlError: naming the operation.
+        """
+        stream = stream or default_stream()
+        kept = (self.owner, stream.owner, tuple(m.owner for m in args.values()))
+        array = (dnnl.dnnl_exec_arg_t * len(args))(
+            *(dnnl.dnnl_exec_arg_t(a, m.handle) for a, m in args.items())
+        )
+        execute: Any = dnnl.library.symbols.dnnl_primitive_execute
+        primitive, queue, count, context = self.handle, stream.handle, len(args), self.desc.context
+
+        def run(_kept: object = kept) -> None:
+            status = execute(primitive, queue, count, array)
+            if status:
+                raise failed(status, "dnnl_primitive_execute", context)
+
+        return run
+
+    def execute(self, args: Mapping[int, Memory], stream: Stream | None = None) -> None:
+        """Run once. Raises DnnlError."""
+        self.bind(args, stream)()
+
+    def _describe(self) -> str:
+        return self.desc._describe() if not self.desc.closed else self.desc.context
+
+
+def failed(status: int, function: str, context: str) -> DnnlError:
+    """The exception for a status, with the operation's own words in place of addresses."""
+    return dnnl_class(status)(status, function, "", context)
