@@ -1,6 +1,6 @@
 """Floor 2, machine: objects over cuDNN's graph API. Knows addresses and streams as ints; knows no ops.
 
-`Graph` builds a graph and gives plans; the descriptors below it can be used on their own. Planning is done for
+`Graph` builds a graph and gives plans; the descriptors below it can be used on their own. Plans are made for
 a `Handle` (a GPU that is there) or for `DeviceProperties` (one that a file describes).
 """
 

@@ -5,7 +5,8 @@ All three directions take the same `Convolution`: stride, padding and dilation a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from lamina.c import cudnn as c
 from lamina.cudnn.descriptor import Attribute, Descriptor, attribute, data_type
@@ -26,7 +27,7 @@ class Convolution(Descriptor):
     """
 
     kind = _KIND.CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR
-    attributes = {
+    attributes: ClassVar[Mapping[str, Attribute]] = {
         "spatial": attribute("CONVOLUTION_SPATIAL_DIMS"),
         "compute": attribute("CONVOLUTION_COMP_TYPE", "DATA_TYPE", enum=c.cudnnDataType_t),
         "mode": attribute("CONVOLUTION_CONV_MODE", "CONVOLUTION_MODE", enum=c.cudnnConvolutionMode_t),
@@ -90,7 +91,7 @@ class ConvolutionForward(_Operation):
     """y = alpha * conv(x, w) + beta * y."""
 
     kind = _KIND.CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR
-    attributes = _attributes("FORWARD", "x", "w", "y")
+    attributes: ClassVar[Mapping[str, Attribute]] = _attributes("FORWARD", "x", "w", "y")
 
     def __init__(
         self,
@@ -109,7 +110,7 @@ class ConvolutionBackwardData(_Operation):
     """dx = alpha * (gradient of conv by x) + beta * dx."""
 
     kind = _KIND.CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR
-    attributes = _attributes("BWD_DATA", "dx", "w", "dy")
+    attributes: ClassVar[Mapping[str, Attribute]] = _attributes("BWD_DATA", "dx", "w", "dy")
 
     def __init__(
         self,
@@ -128,7 +129,7 @@ class ConvolutionBackwardFilter(_Operation):
     """dw = alpha * (gradient of conv by w) + beta * dw."""
 
     kind = _KIND.CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR
-    attributes = _attributes("BWD_FILTER", "x", "dw", "dy")
+    attributes: ClassVar[Mapping[str, Attribute]] = _attributes("BWD_FILTER", "x", "dw", "dy")
 
     def __init__(
         self,

@@ -42,7 +42,8 @@ def data_type(value: str | int) -> c.cudnnDataType_t:
         return c.cudnnDataType_t(value)
     if value in DATA_TYPES:
         return DATA_TYPES[value]
-    return named(c.cudnnDataType_t, "CUDNN_DATA_", value, "data type")
+    found: c.cudnnDataType_t = named(c.cudnnDataType_t, "CUDNN_DATA_", value, "data type")
+    return found
 
 
 def named(enum: type[Any], prefix: str, value: str | int, what: str) -> Any:
@@ -65,7 +66,7 @@ class Attribute:
     """
 
     name: int
-    type: int
+    code: int
     many: bool = False
     enum: type[IntEnum] | None = None
 
@@ -152,7 +153,7 @@ class Descriptor:
 
     def _set(self, name: str, value: Any, type: int | None = None) -> None:
         entry = self._attribute(name)
-        kind = entry.type if type is None else type
+        kind = entry.code if type is None else type
         elements = self._elements(entry, kind, value)
         c.cudnnBackendSetAttribute(self.address, entry.name, kind, len(elements), elements)
         self._values[name] = value
@@ -184,21 +185,21 @@ class Descriptor:
     def get(self, name: str) -> Any:
         """The attribute's value: a tuple where it has many elements, str for text. Raises AttributeError."""
         entry = self._attribute(name)
-        if entry.type == _DESCRIPTOR:
+        if entry.code == _DESCRIPTOR:
             return self._values.get(name)
-        element = _ELEMENTS.get(entry.type, ctypes.c_int32)
-        count = self._count(entry) if entry.many or entry.type == _TEXT else 1
+        element = _ELEMENTS.get(entry.code, ctypes.c_int32)
+        count = self._count(entry) if entry.many or entry.code == _TEXT else 1
         if count == 0:
-            return "" if entry.type == _TEXT else ()
+            return "" if entry.code == _TEXT else ()
         array = (element * count)()
-        written = c.cudnnBackendGetAttribute(self.address, entry.name, entry.type, count, array)
-        if entry.type == _TEXT:
+        written = c.cudnnBackendGetAttribute(self.address, entry.name, entry.code, count, array)
+        if entry.code == _TEXT:
             return bytes(array.raw[:written]).rstrip(b"\0").decode()
         values = [_python(v, entry) for v in array[:written]]
         return tuple(values) if entry.many else values[0] if values else None
 
     def _count(self, entry: Attribute) -> int:
-        return int(c.cudnnBackendGetAttribute(self.address, entry.name, entry.type, 0, None))
+        return int(c.cudnnBackendGetAttribute(self.address, entry.name, entry.code, 0, None))
 
     def _get_descriptors(self, name: str, cls: type[Any], count: int) -> list[Any]:
         """Up to `count` descriptors of class `cls` that the library fills in."""
@@ -233,7 +234,7 @@ class Descriptor:
 
 
 def _python(value: Any, entry: Attribute) -> Any:
-    if entry.type == _FRACTION:
+    if entry.code == _FRACTION:
         return value[0] if value[1] == 1 else (value[0], value[1])
     return entry.enum(value) if entry.enum is not None else value
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from lamina.c import cudnn as c
-from lamina.cudnn.descriptor import Descriptor, attribute
+from lamina.cudnn.descriptor import Attribute, Descriptor, attribute
 from lamina.cudnn.handle import Handle
 
 _KIND = c.cudnnBackendDescriptorType_t
@@ -21,7 +24,7 @@ class DeviceProperties(Descriptor):
     """
 
     kind = _KIND.CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR
-    attributes = {
+    attributes: ClassVar[Mapping[str, Attribute]] = {
         "json": attribute("DEVICEPROP_JSON_REPRESENTATION", "CHAR"),
         "handle": attribute("DEVICEPROP_HANDLE", "HANDLE"),
         "device": attribute("DEVICEPROP_DEVICE_ID", "INT32"),

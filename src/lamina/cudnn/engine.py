@@ -7,11 +7,11 @@ file). Everything derived from the graph is for the same.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from lamina.c import cudnn as c
 from lamina.c.errors import CudnnError
-from lamina.cudnn.descriptor import Descriptor, attribute, named
+from lamina.cudnn.descriptor import Attribute, Descriptor, attribute, named
 from lamina.cudnn.device import DeviceProperties
 from lamina.cudnn.handle import Handle
 
@@ -28,7 +28,7 @@ class OperationGraph(Descriptor):
     """Operations that share tensors, to be computed as one (CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)."""
 
     kind = _KIND.CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR
-    attributes = {
+    attributes: ClassVar[Mapping[str, Attribute]] = {
         "operations": attribute("OPERATIONGRAPH_OPS", "BACKEND_DESCRIPTOR", many=True),
         "handle": attribute("OPERATIONGRAPH_HANDLE", "HANDLE"),
         "engine_count": attribute("OPERATIONGRAPH_ENGINE_GLOBAL_COUNT"),
@@ -78,7 +78,7 @@ class KnobChoice(Descriptor):
     """One tuning parameter of an engine and its value."""
 
     kind = _KIND.CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR
-    attributes = {
+    attributes: ClassVar[Mapping[str, Attribute]] = {
         "knob": attribute("KNOB_CHOICE_KNOB_TYPE", "KNOB_TYPE"),
         "value": attribute("KNOB_CHOICE_KNOB_VALUE"),
     }
@@ -91,7 +91,7 @@ class KnobInfo(Descriptor):
     """A tuning parameter that an engine has, and its range."""
 
     kind = _KIND.CUDNN_BACKEND_KNOB_INFO_DESCRIPTOR
-    attributes = {
+    attributes: ClassVar[Mapping[str, Attribute]] = {
         "knob": attribute("KNOB_INFO_TYPE", "KNOB_TYPE"),
         "minimum": attribute("KNOB_INFO_MINIMUM_VALUE"),
         "maximum": attribute("KNOB_INFO_MAXIMUM_VALUE"),
@@ -103,7 +103,7 @@ class Engine(Descriptor):
     """One way to compute a graph, with tuning parameters (CUDNN_BACKEND_ENGINE_DESCRIPTOR)."""
 
     kind = _KIND.CUDNN_BACKEND_ENGINE_DESCRIPTOR
-    attributes = {
+    attributes: ClassVar[Mapping[str, Attribute]] = {
         "graph": attribute("ENGINE_OPERATION_GRAPH", "BACKEND_DESCRIPTOR"),
         "index": attribute("ENGINE_GLOBAL_INDEX"),
         "properties": attribute("ENGINE_DEVICEPROP", "BACKEND_DESCRIPTOR"),
@@ -145,7 +145,7 @@ class EngineConfig(Descriptor):
     """
 
     kind = _KIND.CUDNN_BACKEND_ENGINECFG_DESCRIPTOR
-    attributes = {
+    attributes: ClassVar[Mapping[str, Attribute]] = {
         "engine": attribute("ENGINECFG_ENGINE", "BACKEND_DESCRIPTOR"),
         "knobs": attribute("ENGINECFG_KNOB_CHOICES", "BACKEND_DESCRIPTOR", many=True),
         "workspace": attribute("ENGINECFG_WORKSPACE_SIZE"),
@@ -159,10 +159,10 @@ class EngineConfig(Descriptor):
     @property
     def engine(self) -> Engine:
         """The engine."""
-        made = self._values.get("engine")
-        if made is None:
-            made = self._values["engine"] = self._get_descriptors("engine", Engine, 1)[0]
-        return made  # type: ignore[no-any-return]
+        if "engine" not in self._values:
+            self._values["engine"] = self._get_descriptors("engine", Engine, 1)[0]
+        made: Engine = self._values["engine"]
+        return made
 
     @property
     def knobs(self) -> dict[int, int]:
@@ -173,10 +173,10 @@ class EngineConfig(Descriptor):
     @property
     def key(self) -> Key:
         """(engine number, ((knob, value), …)) with knobs in order."""
-        key = self._values.get("key")
-        if key is None:
-            key = self._values["key"] = (self.engine.index, tuple(sorted(self.knobs.items())))
-        return key  # type: ignore[no-any-return]
+        if "key" not in self._values:
+            self._values["key"] = (self.engine.index, tuple(sorted(self.knobs.items())))
+        key: Key = self._values["key"]
+        return key
 
     def __repr__(self) -> str:
         if self.closed:
@@ -197,7 +197,7 @@ class Heuristics(Descriptor):
     """Configurations ranked by expected speed (CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR)."""
 
     kind = _KIND.CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR
-    attributes = {
+    attributes: ClassVar[Mapping[str, Attribute]] = {
         "graph": attribute("ENGINEHEUR_OPERATION_GRAPH", "BACKEND_DESCRIPTOR"),
         "mode": attribute("ENGINEHEUR_MODE", "HEUR_MODE", enum=c.cudnnBackendHeurMode_t),
         "properties": attribute("ENGINEHEUR_DEVICEPROP", "BACKEND_DESCRIPTOR"),

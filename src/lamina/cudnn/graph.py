@@ -256,7 +256,8 @@ class Graph:
                 continue
             if workspace_limit is not None and plan.workspace > workspace_limit:
                 reasons.append(
-                    f"{key_text(config.key)}: needs {plan.workspace} bytes of workspace, limit {workspace_limit}"
+                    f"{key_text(config.key)}: needs {plan.workspace} bytes of workspace, "
+                    f"the limit is {workspace_limit}"
                 )
                 continue
             yield plan

@@ -62,7 +62,8 @@ class Handle:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Handle({self.device}, {'closed' if self.closed else hex(self.address)}, stream={self._stream:#x})"
+        where = "closed" if self.closed else hex(self.address)
+        return f"Handle({self.device}, {where}, stream={self._stream:#x})"
 
 
 def handle_of(device: Device) -> Handle:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from lamina.c import cudnn as c
-from lamina.cudnn.descriptor import Descriptor, attribute, data_type
+from lamina.cudnn.descriptor import Attribute, Descriptor, attribute, data_type
 from lamina.cudnn.tensor import Tensor
 
 _KIND = c.cudnnBackendDescriptorType_t
@@ -13,7 +16,7 @@ class Matmul(Descriptor):
     """The arithmetic of a product (CUDNN_BACKEND_MATMUL_DESCRIPTOR)."""
 
     kind = _KIND.CUDNN_BACKEND_MATMUL_DESCRIPTOR
-    attributes = {
+    attributes: ClassVar[Mapping[str, Attribute]] = {
         "compute": attribute("MATMUL_COMP_TYPE", "DATA_TYPE", enum=c.cudnnDataType_t),
         "padding": attribute("MATMUL_PADDING_VALUE", "DOUBLE"),
     }
@@ -26,7 +29,7 @@ class MatmulOperation(Descriptor):
     """c = a @ b for tensors [batch, M, K], [batch, K, N], [batch, M, N]; transposes are strides."""
 
     kind = _KIND.CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR
-    attributes = {
+    attributes: ClassVar[Mapping[str, Attribute]] = {
         "matmul": attribute("OPERATION_MATMUL_DESC", "BACKEND_DESCRIPTOR"),
         "a": attribute("OPERATION_MATMUL_ADESC", "BACKEND_DESCRIPTOR"),
         "b": attribute("OPERATION_MATMUL_BDESC", "BACKEND_DESCRIPTOR"),

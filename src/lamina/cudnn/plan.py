@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from lamina.c import cudnn as c
-from lamina.cudnn.descriptor import Descriptor, attribute
+from lamina.cudnn.descriptor import Attribute, Descriptor, attribute
 from lamina.cudnn.device import DeviceProperties
 from lamina.cudnn.engine import EngineConfig, Target
 from lamina.cudnn.handle import Handle
@@ -23,7 +23,7 @@ class VariantPack(Descriptor):
     """
 
     kind = _KIND.CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR
-    attributes = {
+    attributes: ClassVar[Mapping[str, Attribute]] = {
         "pointers": attribute("VARIANT_PACK_DATA_POINTERS", "VOID_PTR", many=True),
         "uids": attribute("VARIANT_PACK_UNIQUE_IDS", many=True),
         "workspace": attribute("VARIANT_PACK_WORKSPACE", "VOID_PTR"),
@@ -55,7 +55,7 @@ class ExecutionPlan(Descriptor):
     """
 
     kind = _KIND.CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR
-    attributes = {
+    attributes: ClassVar[Mapping[str, Attribute]] = {
         "json": attribute("EXECUTION_PLAN_JSON_REPRESENTATION", "CHAR"),
         "config": attribute("EXECUTION_PLAN_ENGINE_CONFIG", "BACKEND_DESCRIPTOR"),
         "handle": attribute("EXECUTION_PLAN_HANDLE", "HANDLE"),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from lamina.c import cudnn as c
-from lamina.cudnn.descriptor import Descriptor, attribute, data_type, named
+from lamina.cudnn.descriptor import Attribute, Descriptor, attribute, data_type, named
 from lamina.cudnn.tensor import Tensor
 
 _KIND = c.cudnnBackendDescriptorType_t
@@ -21,7 +24,7 @@ class Pointwise(Descriptor):
     """
 
     kind = _KIND.CUDNN_BACKEND_POINTWISE_DESCRIPTOR
-    attributes = {
+    attributes: ClassVar[Mapping[str, Attribute]] = {
         "mode": attribute("POINTWISE_MODE", "POINTWISE_MODE", enum=c.cudnnPointwiseMode_t),
         "compute": attribute("POINTWISE_MATH_PREC", "DATA_TYPE", enum=c.cudnnDataType_t),
         "relu_lower": attribute("POINTWISE_RELU_LOWER_CLIP", "DOUBLE"),
@@ -49,7 +52,7 @@ class PointwiseOperation(Descriptor):
     """y = f(alpha1 * x, alpha2 * b, t), or for a gradient dx = f'(x) * dy."""
 
     kind = _KIND.CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR
-    attributes = {
+    attributes: ClassVar[Mapping[str, Attribute]] = {
         "pointwise": attribute("OPERATION_POINTWISE_PW_DESCRIPTOR", "BACKEND_DESCRIPTOR"),
         "x": attribute("OPERATION_POINTWISE_XDESC", "BACKEND_DESCRIPTOR"),
         "b": attribute("OPERATION_POINTWISE_BDESC", "BACKEND_DESCRIPTOR"),

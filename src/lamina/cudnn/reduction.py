@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from lamina.c import cudnn as c
-from lamina.cudnn.descriptor import Descriptor, attribute, data_type, named
+from lamina.cudnn.descriptor import Attribute, Descriptor, attribute, data_type, named
 from lamina.cudnn.tensor import Tensor
 
 _KIND = c.cudnnBackendDescriptorType_t
@@ -13,7 +16,7 @@ class Reduction(Descriptor):
     """Which reduction ("add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros")."""
 
     kind = _KIND.CUDNN_BACKEND_REDUCTION_DESCRIPTOR
-    attributes = {
+    attributes: ClassVar[Mapping[str, Attribute]] = {
         "operator": attribute("REDUCTION_OPERATOR", "REDUCTION_OPERATOR_TYPE", enum=c.cudnnReduceTensorOp_t),
         "compute": attribute("REDUCTION_COMP_TYPE", "DATA_TYPE", enum=c.cudnnDataType_t),
         "deterministic": attribute("REDUCTION_IS_DETERMINISTIC", "BOOLEAN"),
@@ -30,7 +33,7 @@ class ReductionOperation(Descriptor):
     """y = the reduction of x over the axes where y has size 1."""
 
     kind = _KIND.CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR
-    attributes = {
+    attributes: ClassVar[Mapping[str, Attribute]] = {
         "reduction": attribute("OPERATION_REDUCTION_DESC", "BACKEND_DESCRIPTOR"),
         "x": attribute("OPERATION_REDUCTION_XDESC", "BACKEND_DESCRIPTOR"),
         "y": attribute("OPERATION_REDUCTION_YDESC", "BACKEND_DESCRIPTOR"),

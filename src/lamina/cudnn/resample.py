@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from lamina.c import cudnn as c
-from lamina.cudnn.descriptor import Descriptor, attribute, data_type, named
+from lamina.cudnn.descriptor import Attribute, Descriptor, attribute, data_type, named
 from lamina.cudnn.tensor import Tensor
 
 _KIND = c.cudnnBackendDescriptorType_t
@@ -22,7 +23,7 @@ class Resample(Descriptor):
     """
 
     kind = _KIND.CUDNN_BACKEND_RESAMPLE_DESCRIPTOR
-    attributes = {
+    attributes: ClassVar[Mapping[str, Attribute]] = {
         "mode": attribute("RESAMPLE_MODE", "RESAMPLE_MODE", enum=c.cudnnResampleMode_t),
         "compute": attribute("RESAMPLE_COMP_TYPE", "DATA_TYPE", enum=c.cudnnDataType_t),
         "padding": attribute("RESAMPLE_PADDING_MODE", "PADDING_MODE", enum=c.cudnnPaddingMode_t),
@@ -63,7 +64,7 @@ class ResampleForward(Descriptor):
     """y, and for max pooling the index of each maximum, from x."""
 
     kind = _KIND.CUDNN_BACKEND_OPERATION_RESAMPLE_FWD_DESCRIPTOR
-    attributes = {
+    attributes: ClassVar[Mapping[str, Attribute]] = {
         "resample": attribute("OPERATION_RESAMPLE_FWD_DESC", "BACKEND_DESCRIPTOR"),
         "x": attribute("OPERATION_RESAMPLE_FWD_XDESC", "BACKEND_DESCRIPTOR"),
         "y": attribute("OPERATION_RESAMPLE_FWD_YDESC", "BACKEND_DESCRIPTOR"),
@@ -78,7 +79,7 @@ class ResampleBackward(Descriptor):
     """dx from dy and, for max pooling, the index of the forward pass (or x and y)."""
 
     kind = _KIND.CUDNN_BACKEND_OPERATION_RESAMPLE_BWD_DESCRIPTOR
-    attributes = {
+    attributes: ClassVar[Mapping[str, Attribute]] = {
         "resample": attribute("OPERATION_RESAMPLE_BWD_DESC", "BACKEND_DESCRIPTOR"),
         "dx": attribute("OPERATION_RESAMPLE_BWD_DXDESC", "BACKEND_DESCRIPTOR"),
         "dy": attribute("OPERATION_RESAMPLE_BWD_DYDESC", "BACKEND_DESCRIPTOR"),

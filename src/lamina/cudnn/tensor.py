@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from lamina.c import cudnn as c
-from lamina.cudnn.descriptor import Descriptor, attribute, data_type
+from lamina.cudnn.descriptor import Attribute, Descriptor, attribute, data_type
 
 
 class Tensor(Descriptor):
@@ -22,7 +23,7 @@ class Tensor(Descriptor):
     """
 
     kind = c.cudnnBackendDescriptorType_t.CUDNN_BACKEND_TENSOR_DESCRIPTOR
-    attributes = {
+    attributes: ClassVar[Mapping[str, Attribute]] = {
         "uid": attribute("TENSOR_UNIQUE_ID"),
         "data_type": attribute("TENSOR_DATA_TYPE", "DATA_TYPE", enum=c.cudnnDataType_t),
         "dimensions": attribute("TENSOR_DIMENSIONS", many=True),
