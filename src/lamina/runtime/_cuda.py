@@ -160,11 +160,11 @@ def header_options() -> dict[str, Any]:
     From a CUDA package or toolkit if there is one, else those that newer NVRTC libraries bring along.
     """
     try:
-        found = importlib.import_module("cuda.pathfinder").find_nvidia_header_directory("cudart")
+        folder = importlib.import_module("cuda.pathfinder").find_nvidia_header_directory("cudart")
     except Exception:  # absent, or too old to know the question
-        found = None
-    if found:
-        return {"include_path": [str(found)]}
+        folder = None
+    if folder:
+        return {"include_path": [str(folder)]}
     known = hasattr(open_compiler().core.ProgramOptions(arch="sm_90"), "use_bundled_headers")
     return {"use_bundled_headers": True} if known else {}
 

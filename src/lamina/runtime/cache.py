@@ -19,7 +19,8 @@ def cache_directory() -> Path:
     """
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     folder = Path(os.environ.get("LAMINA_CACHE") or Path(base) / "lamina").expanduser()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.suppress(OSError):  # a home that cannot be written: `DiskCache` does without
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 
 

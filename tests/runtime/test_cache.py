@@ -1,0 +1,95 @@
+"""The cache on disk."""
+
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from lamina.runtime import DiskCache, cache_directory, digest
+
+
+def test_the_folder_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAMINA_CACHE", str(tmp_path / "a" / "b"))
+    assert cache_directory() == tmp_path / "a" / "b"
+    assert stat.S_IMODE(os.stat(cache_directory()).st_mode) == 0o700
+
+
+def test_the_folder_without_a_wish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LAMINA_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_directory() == tmp_path / ".cache" / "lamina"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_directory() == tmp_path / "xdg" / "lamina"
+
+
+def test_keeps_blobs(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "kernels")
+    assert cache.get("k") is None
+    for blob in (b"", b"one", b"two" * 1000):
+        cache.put("k", blob)
+        assert cache.get("k") == blob
+    assert sorted(os.listdir(tmp_path / "kernels")) == ["k"]  # no temporary file is left
+    cache.clear()
+    assert cache.get("k") is None
+
+
+def test_every_torn_or_edited_file_reads_as_absent(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path)
+    cache.put("k", b"payload")
+    whole = (tmp_path / "k").read_bytes()
+    for length in range(len(whole)):
+        (tmp_path / "k").write_bytes(whole[:length])
+        assert cache.get("k") is None
+    for place in range(len(whole)):
+        edited = bytearray(whole)
+        edited[place] ^= 1
+        (tmp_path / "k").write_bytes(edited)
+        assert cache.get("k") is None
+    (tmp_path / "k").write_bytes(whole + b"x")
+    assert cache.get("k") is None
+    cache.put("k", b"again")
+    assert cache.get("k") == b"again"
+
+
+def test_the_oldest_go_when_the_limit_is_reached(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path, limit=400)
+    for number in range(3):
+        cache.put(str(number), bytes(100))  # 140 bytes each on disk
+        os.utime(tmp_path / str(number), (number, number))
+        assert cache.get("0") is not None  # used now, so not the oldest
+    assert {name for name in "012" if cache.get(name)} == {"0", "2"}
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    cache = DiskCache(tmp_path / "file" / "sub")
+    cache.put("k", b"blob")
+    cache.clear()
+    assert cache.get("k") is None
+
+
+def test_writers_at_once_never_tear(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path)
+    blobs = [bytes([mark]) * 5000 for mark in range(4)]
+    torn: list[int] = []
+
+    def write(blob: bytes) -> None:
+        for _ in range(30):
+            cache.put("k", blob)
+            if cache.get("k") not in blobs:
+                torn.append(blob[0])
+
+    threads = [threading.Thread(target=write, args=(blob,)) for blob in blobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not torn
+
+
+def test_keys_know_where_parts_end() -> None:
+    assert digest("ab", "c") != digest("a", "bc") != digest("abc")
+    assert digest("a", b"b") == digest("a", "b")

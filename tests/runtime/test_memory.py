@@ -1,0 +1,563 @@
+"""The arena and its buffers, on host memory and on a resource that runs out on command."""
+
+import gc
+import itertools
+import threading
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lamina.runtime import (
+    Arena,
+    Buffer,
+    Device,
+    OutOfMemoryError,
+    Statistics,
+    Stream,
+    host_array,
+    parse_bytes,
+    pinned,
+)
+from lamina.runtime.memory import HostResource, allocate, cap_from_environment, size_class
+
+CPU = Device("cpu")
+KIB, MIB = 1 << 10, 1 << 20
+
+
+class Limited:
+    """A resource with `limit` bytes of imaginary memory; counts what it is asked."""
+
+    quantum = 64
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.blocks: dict[int, int] = {}
+        self.asked = 0
+        self._next = 1 << 20
+
+    def allocate(self, nbytes: int) -> tuple[int, object]:
+        self.asked += 1
+        if sum(self.blocks.values()) + nbytes > self.limit:
+            raise MemoryError
+        pointer, self._next = self._next, self._next + nbytes
+        self.blocks[pointer] = nbytes
+        return pointer, None
+
+    def free(self, pointer: int, owner: object) -> None:
+        del self.blocks[pointer]
+
+
+class FakeEvent:
+    def __init__(self) -> None:
+        self.done = False
+
+    def query(self) -> bool:
+        return self.done
+
+    def synchronize(self) -> None:
+        self.done = True
+
+
+class FakeStream:
+    """A stream whose work ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.events: list[FakeEvent] = []
+        self.closed = False
+        self.capturing = False
+        self.device = CPU
+
+    def record(self) -> FakeEvent:
+        self.events.append(FakeEvent())
+        return self.events[-1]
+
+
+def take(arena: Arena, nbytes: int, stream: Any = None) -> Buffer:
+    return allocate(arena, CPU, nbytes, stream, host=True)
+
+
+def limited(limit: int = MIB, cap: int | None = None) -> tuple[Arena, Limited]:
+    resource = Limited(limit)
+    return Arena("cpu", resource, cap), resource
+
+
+# ----------------------------------------------------------------------------------------------- size classes
+def test_size_classes_hold_the_request_and_waste_little() -> None:
+    for nbytes in [*range(1, 5000), *(int(1.37**k) for k in range(30, 120))]:
+        size = size_class(nbytes, 64)
+        assert size >= nbytes
+        assert size % 64 == 0
+        assert size <= max(64, nbytes * 1.25 + 64)
+        assert size_class(size, 64) == size
+        if nbytes > 16 * MIB:
+            assert size - nbytes < 2 * MIB
+
+
+def test_size_classes_grow_with_the_request() -> None:
+    sizes = [size_class(nbytes, 512) for nbytes in range(1, 100_000, 7)]
+    assert sizes == sorted(sizes)
+    assert len(set(sizes)) < 40
+
+
+# ------------------------------------------------------------------------------------------------------ reuse
+@pytest.mark.feature("F034")
+def test_a_freed_block_is_reused() -> None:
+    arena, resource = limited()
+    first = take(arena, 1000)
+    pointer = first.pointer
+    first.close()
+    second = take(arena, 1001)
+    assert second.pointer == pointer
+    assert resource.asked == 1
+    found = arena.statistics()
+    assert (found.allocations, found.hits, found.live) == (2, 1, 1)
+
+
+def test_another_size_class_is_not_served_from_the_cache() -> None:
+    arena, resource = limited()
+    take(arena, 64).close()
+    take(arena, 4096).close()
+    assert resource.asked == 2
+
+
+@pytest.mark.feature("F034")
+def test_statistics_count_bytes() -> None:
+    arena, _ = limited(cap=MIB)
+    a, b = take(arena, 1024), take(arena, 2048)
+    assert arena.statistics() == Statistics(
+        in_use=3072, peak=3072, cached=0, reserved=0, held=3072, cap=MIB, allocations=2, hits=0, live=2
+    )
+    a.close()
+    b.close()
+    after = arena.statistics()
+    assert (after.in_use, after.peak, after.cached, after.held) == (0, 3072, 3072, 3072)
+    assert "cached 3 KiB" in str(after)
+    arena.reset_peak()
+    assert arena.statistics().peak == 0
+
+
+def test_empty_cache_gives_everything_back() -> None:
+    arena, resource = limited()
+    kept = take(arena, 64)
+    take(arena, 4096).close()
+    arena.empty_cache()
+    assert list(resource.blocks) == [kept.pointer]
+    assert arena.statistics().held == 64
+
+
+def test_cpu_device_reuses_memory() -> None:
+    pointer = CPU.allocate(12345).pointer  # freed at once
+    assert CPU.allocate(12345).pointer == pointer
+
+
+# ----------------------------------------------------------------------------------------- out of memory, cap
+@pytest.mark.feature("B040", "F034")
+def test_out_of_memory_frees_the_cache_and_retries() -> None:
+    arena, resource = limited(limit=1024)
+    for size in (256, 512):
+        take(arena, size).close()  # 768 bytes cached: neither fits what comes now
+    big = take(arena, 1024)
+    assert big.nbytes == 1024
+    assert resource.blocks == {big.pointer: 1024}
+
+
+@pytest.mark.feature("B040")
+def test_out_of_memory_tells_the_figures_and_goes_on() -> None:
+    arena, _ = limited(limit=1024, cap=4096)
+    kept = take(arena, 512)
+    for _ in range(50):
+        with pytest.raises(OutOfMemoryError, match=r"2 KiB requested \(2048 bytes\), 512 B in use") as caught:
+            take(arena, 2048)
+        error = caught.value
+        assert (error.requested, error.in_use, error.cached, error.cap) == (2048, 512, 0, 4096)
+    kept.close()
+    assert take(arena, 1024).nbytes == 1024
+    assert arena.statistics().held == 1024
+
+
+@pytest.mark.feature("B040")
+def test_out_of_memory_collects_cycles_first() -> None:
+    arena, _ = limited(limit=1024)
+
+    class Node:
+        def __init__(self) -> None:
+            self.me, self.memory = self, take(arena, 1024)
+
+    gc.disable()
+    try:
+        Node()
+        assert take(arena, 512).nbytes == 512
+    finally:
+        gc.enable()
+
+
+@pytest.mark.feature("F034")
+def test_cap_limits_what_is_held() -> None:
+    arena, resource = limited(cap=1024)
+    first = take(arena, 1024)
+    with pytest.raises(OutOfMemoryError, match="cap 1 KiB"):
+        take(arena, 64)
+    first.close()
+    assert take(arena, 64).nbytes == 64  # the cached kilobyte was given up for it
+    assert sum(resource.blocks.values()) == 64
+
+
+def test_lowering_the_cap_frees_the_cache() -> None:
+    arena, resource = limited()
+    take(arena, 4096).close()
+    arena.set_cap(1024)
+    assert not resource.blocks
+    arena.set_cap(None)
+    assert take(arena, 8192).nbytes == 8192
+
+
+@pytest.mark.parametrize("bad", [0, -1])
+def test_a_cap_must_be_positive(bad: int) -> None:
+    with pytest.raises(ValueError, match="cap"):
+        limited()[0].set_cap(bad)
+
+
+@pytest.mark.feature("B040")
+def test_host_memory_runs_out_with_a_typed_error() -> None:
+    before = CPU.statistics().in_use
+    with pytest.raises(OutOfMemoryError, match="cpu: out of memory: 4096 PiB requested"):
+        CPU.allocate(1 << 62)
+    assert CPU.statistics().in_use == before
+    assert CPU.allocate(100).nbytes == 100
+
+
+@pytest.mark.parametrize(
+    ("text", "device", "cap"),
+    [
+        ("", "cpu", None),
+        ("4096", "cpu", 4096),
+        ("1.5GiB", "cuda:0", 3 << 29),
+        ("cpu=1M,cuda=2G", "cuda:1", 2 << 30),
+        ("cuda:1=7K, cuda=2G", "cuda:1", 7 << 10),
+        ("cuda=2G", "cpu", None),
+    ],
+)
+def test_the_cap_from_outside(
+    monkeypatch: pytest.MonkeyPatch, text: str, device: str, cap: int | None
+) -> None:
+    monkeypatch.setenv("LAMINA_MEMORY_CAP", text)
+    assert cap_from_environment(device) == cap
+
+
+@pytest.mark.parametrize("text", ["much", "cpu=", "12 parsecs", "cpu=1G,2G"])
+def test_a_bad_cap_from_outside_is_named(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("LAMINA_MEMORY_CAP", text)
+    with pytest.raises(ValueError, match="LAMINA_MEMORY_CAP"):
+        cap_from_environment("cpu")
+
+
+def test_sizes_as_people_write_them() -> None:
+    assert [parse_bytes(text) for text in ("7", "7B", "2k", "2 KiB", "1.5MB", "1T")] == [
+        7, 7, 2048, 2048, 3 << 19, 1 << 40,
+    ]  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------- reserve
+@pytest.mark.feature("F034")
+def test_a_reserve_serves_without_asking() -> None:
+    arena, resource = limited()
+    arena.reserve(64 * KIB)
+    assert resource.asked == 1
+    buffers = [take(arena, size) for size in (64, 1000, 5000, 20000)]
+    assert resource.asked == 1
+    spans = sorted((b.pointer, b.pointer + b.nbytes) for b in buffers)
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
+    assert arena.statistics().hits == 4
+    arena.reserve(32 * KIB)  # enough is held
+    assert resource.asked == 1
+
+
+def test_a_reserve_is_whole_again_when_its_blocks_are_back() -> None:
+    arena, resource = limited(limit=64 * KIB)
+    arena.reserve(64 * KIB)
+    buffers = [take(arena, 1000 + 700 * k) for k in range(12)]
+    for place in (3, 7, 1, 0, 11, 5, 2, 4, 6, 10, 8, 9):
+        buffers[place].close()
+    assert take(arena, 64 * KIB).nbytes == 64 * KIB  # only possible with the gaps merged
+    assert resource.asked == 2  # the reserve, and one vain request before the cache was freed
+    arena.empty_cache()
+    assert not resource.blocks
+    assert arena.statistics().held == 0
+
+
+def test_a_reserve_counts_against_the_cap() -> None:
+    arena, _ = limited(cap=1024)
+    with pytest.raises(OutOfMemoryError):
+        arena.reserve(2048)
+    arena.reserve(1024)
+    assert arena.statistics().reserved == 1024
+
+
+# ---------------------------------------------------------------------------------------------------- streams
+@pytest.mark.feature("F034")
+def test_memory_of_one_stream_is_not_given_to_another() -> None:
+    arena, _ = limited()
+    one, two = FakeStream(), FakeStream()
+    first = take(arena, 256, one)
+    pointer = first.pointer
+    first.close()
+    assert take(arena, 256, two).pointer != pointer
+    assert take(arena, 256, one).pointer == pointer
+
+
+@pytest.mark.feature("F034")
+def test_memory_used_on_another_stream_rests_until_it_has_passed() -> None:
+    arena, _ = limited()
+    own, other = FakeStream(), FakeStream()
+    buffer = take(arena, 256, own)
+    pointer = buffer.pointer
+    buffer.view(0, 8).used_on(other, own)  # said of any view, it holds for the whole
+    buffer.close()
+    waiting = take(arena, 256, own)
+    assert waiting.pointer != pointer
+    assert not own.events
+    other.events[0].done = True
+    assert take(arena, 256, own).pointer == pointer
+
+
+def test_no_event_is_recorded_into_a_capture() -> None:
+    arena, _ = limited()
+    own, other = FakeStream(), FakeStream()
+    other.capturing = True
+    buffer = take(arena, 256, own)
+    buffer.used_on(other)
+    buffer.close()
+    assert arena.statistics().cached == 256
+    assert not other.events
+    other.capturing = False
+    assert arena.statistics().cached == 256
+    assert len(other.events) == 1
+
+
+def test_out_of_memory_waits_for_resting_blocks() -> None:
+    arena, _ = limited(limit=1024)
+    own, other = FakeStream(), FakeStream()
+    buffer = take(arena, 1024, own)
+    buffer.used_on(other)
+    buffer.close()
+    assert take(arena, 1000, own).nbytes == 1000
+    assert other.events[0].done
+
+
+def test_memory_of_a_closed_stream_goes_to_the_default_stream() -> None:
+    arena, _ = limited()
+    gone = FakeStream()
+    buffer = take(arena, 256, gone)
+    pointer = buffer.pointer
+    gone.closed = True
+    buffer.close()
+    assert take(arena, 256, CPU.default_stream).pointer == pointer
+
+
+# ---------------------------------------------------------------------------------------------------- buffers
+@pytest.mark.feature("F030")
+@pytest.mark.parametrize("nbytes", [1, 63, 64, 65, 1000, MIB + 1])
+def test_host_buffers_are_aligned(nbytes: int) -> None:
+    buffers = [CPU.allocate(nbytes) for _ in range(5)]
+    assert all(buffer.pointer % 64 == 0 for buffer in buffers)
+    assert len({buffer.pointer for buffer in buffers}) == 5
+    assert len(buffers[0]) == nbytes
+
+
+def test_zero_bytes_are_allowed() -> None:
+    before = CPU.statistics()
+    buffer = CPU.allocate(0)
+    assert (buffer.pointer, buffer.nbytes, bool(buffer)) == (0, 0, True)
+    assert buffer.array((0, 3), np.float32).shape == (0, 3)
+    assert CPU.statistics().allocations == before.allocations
+    buffer.close()
+
+
+@pytest.mark.feature("B039")
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [(-1, ValueError), (1 << 63, ValueError), (1.5, TypeError), ("8", TypeError), (None, TypeError)],
+)
+def test_bad_sizes_are_refused_by_name(bad: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="allocate: nbytes"):
+        CPU.allocate(bad)
+
+
+@pytest.mark.feature("B039")
+def test_allocating_for_a_stream_of_another_device_is_refused() -> None:
+    with pytest.raises(ValueError, match="is not a stream of cpu"):
+        CPU.allocate(8, stream=Stream(Device("cuda:0")))
+
+
+def test_close_is_idempotent_and_use_after_it_is_refused() -> None:
+    buffer = CPU.allocate(64)
+    buffer.close()
+    buffer.close()
+    assert buffer.closed
+    assert "closed" in repr(buffer)
+    with pytest.raises(ValueError, match="64 bytes on cpu is closed"):
+        _ = buffer.pointer
+    with pytest.raises(ValueError, match="closed"):
+        buffer.view(0, 1)
+
+
+def test_a_buffer_is_a_context() -> None:
+    arena, _ = limited()
+    with take(arena, 64):
+        assert arena.statistics().live == 1
+    assert arena.statistics().live == 0
+
+
+def test_views_share_ownership() -> None:
+    arena, _ = limited()
+    buffer = take(arena, 1024)
+    view = buffer.view(256, 128)
+    inner = view.view(8, 8)
+    assert inner.pointer == buffer.pointer + 264
+    buffer.close()
+    view.close()
+    assert arena.statistics().live == 1
+    inner.close()
+    assert arena.statistics().live == 0
+
+
+@pytest.mark.feature("B039")
+@pytest.mark.parametrize(
+    ("offset", "nbytes"), [(0, 65), (64, 1), (65, 0), (-1, 1), (1, -1), (1 << 62, 1 << 62)]
+)
+def test_views_stay_inside(offset: int, nbytes: int) -> None:
+    with pytest.raises(ValueError, match="view"):
+        CPU.allocate(64).view(offset, nbytes)
+
+
+def test_a_buffer_is_freed_by_the_garbage_collector() -> None:
+    arena, _ = limited()
+    holder: list[Any] = [take(arena, 64)]
+    holder.append(holder)
+    del holder
+    gc.collect()
+    assert arena.statistics().live == 0
+
+
+def test_arrays_share_ownership() -> None:
+    arena = Arena("cpu", HostResource())
+    array = take(arena, 24).array((2, 3), np.float32)
+    array[...] = 7
+    assert arena.statistics().live == 1
+    part = array[1:]
+    del array
+    gc.collect()
+    assert part.sum() == 21
+    assert arena.statistics().live == 1
+    del part
+    assert arena.statistics().live == 0
+
+
+@pytest.mark.feature("B039")
+def test_arrays_beyond_the_buffer_are_refused() -> None:
+    with pytest.raises(ValueError, match="do not lie in a buffer of 24 bytes"):
+        CPU.allocate(24).array((2, 4), np.float32)
+
+
+def test_borrowed_memory_keeps_its_owner() -> None:
+    class Owner:
+        alive = True
+
+        def __del__(self) -> None:
+            Owner.alive = False
+
+    data = np.arange(8, dtype=np.uint8)
+    buffer = Buffer.borrow(data.ctypes.data, 8, CPU, Owner())
+    view = buffer.view(2, 3)
+    buffer.close()
+    assert Owner.alive
+    assert view.array((3,), np.uint8).tolist() == [2, 3, 4]
+    view.close()
+    assert not Owner.alive
+
+
+def test_pinned_memory_is_host_memory_anywhere() -> None:
+    buffer = pinned(100)
+    assert buffer.device == CPU
+    assert buffer.host
+    buffer.array((100,), np.uint8)[...] = 1
+
+
+# ------------------------------------------------------------------------------------------------- host_array
+def test_host_array_views_memory_in_place() -> None:
+    data = np.arange(24, dtype=np.int32).reshape(2, 3, 4)
+    pointer = data.ctypes.data
+    assert np.array_equal(host_array(pointer, (2, 3, 4), np.int32), data)
+    assert np.array_equal(host_array(pointer, (4, 3), np.int32, (4, 16)), data[0].T)
+    last = pointer + 4 * 23
+    assert np.array_equal(host_array(last, (24,), np.int32, (-4,)), data.reshape(-1)[::-1])
+    host_array(pointer, (24,), np.int32)[5] = -1
+    assert data[0, 1, 1] == -1
+    assert host_array(pointer, (), np.int32) == 0
+
+
+def test_host_array_takes_bfloat16() -> None:
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    data = np.array([1.5, -2.0], bfloat16)
+    assert host_array(data.ctypes.data, (2,), bfloat16).tolist() == [1.5, -2.0]
+
+
+@pytest.mark.feature("B039")
+@pytest.mark.parametrize(
+    ("shape", "strides", "match"),
+    [((-1,), None, "negative"), ((2, 2), (4,), "differ in length"), ((2,), None, "null pointer")],
+)
+def test_host_array_refuses_nonsense(
+    shape: tuple[int, ...], strides: tuple[int, ...] | None, match: str
+) -> None:
+    with pytest.raises(ValueError, match=match):
+        host_array(0, shape, np.float32, strides)
+
+
+# ------------------------------------------------------------------------------------------ threads and leaks
+def resident() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def test_100k_allocations_do_not_grow_the_process() -> None:
+    for _ in range(2000):
+        CPU.allocate(4096)
+    tracemalloc.start()
+    gc.collect()
+    python, process = tracemalloc.get_traced_memory()[0], resident()
+    for step in range(100_000):
+        CPU.allocate(64 + step % 8192)
+    gc.collect()
+    grown = tracemalloc.get_traced_memory()[0] - python
+    tracemalloc.stop()
+    assert grown < MIB
+    assert resident() - process < 8 * MIB
+
+
+def test_threads_share_an_arena() -> None:
+    arena = Arena("cpu", HostResource())
+    wrong: list[str] = []
+
+    def work(mark: int) -> None:
+        rng = np.random.default_rng(mark)
+        for _ in range(300):
+            size = int(rng.integers(1, 5000))
+            buffer = take(arena, size)
+            array = buffer.array((size,), np.uint8)
+            array[...] = mark
+            if not (array == mark).all():
+                wrong.append(f"{mark}: {size}")
+
+    threads = [threading.Thread(target=work, args=(mark,)) for mark in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    found = arena.statistics()
+    assert (found.live, found.in_use, found.allocations) == (0, 0, 2400)
+    assert found.held == found.cached

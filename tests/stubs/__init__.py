@@ -1,0 +1,14 @@
+"""Stand-ins for libraries that a machine without a GPU lacks."""
+
+import subprocess
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("libcuda_stub.c")
+
+
+def build_libcuda_stub(directory: Path, source: Path = SOURCE) -> Path:
+    """Compile the stub driver to ``directory/libcuda.so.1`` and return its path."""
+    library = directory / "libcuda.so.1"
+    command = ["gcc", "-shared", "-fPIC", "-O1", "-Wl,-soname,libcuda.so.1", "-o", str(library), str(source)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return library
