@@ -19,9 +19,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from lamina.spec import FLOATS, DType, DTypeError, Shape, Spec
+from lamina.spec import DTYPES, FLOATS, DType, DTypeError, Shape, Spec
 
 Array = np.ndarray[Any, Any]
+
+INTEGERS = tuple(d for d in DTYPES if d.kind in "iu")
+NUMBERS = (*FLOATS, *INTEGERS)
 
 
 class Operand:
@@ -71,6 +74,10 @@ class Op:
     inplace: ClassVar[Mapping[int, int]] = {}
     #: True when each output element depends only on the input elements at the same place (after broadcast).
     elementwise: ClassVar[bool] = False
+    #: The number of inputs; None where the op takes any number.
+    arity: ClassVar[int | None] = 1
+    #: As a step of `Fused`: the input that takes the running value.
+    chained: ClassVar[int] = 0
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -79,12 +86,10 @@ class Op:
             REGISTRY[cls.name] = cls
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
-        """Output specs, layouts left open. Raises ShapeError or DTypeError that names the op and the shapes."""
+        """Output specs, layouts left open. Raises ShapeError or DTypeError, naming the op and the shapes."""
         raise NotImplementedError
 
-    def vjp(
-        self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]
-    ) -> Sequence[Any]:
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         """One gradient (or None) per input, from one gradient (or None) per output, written with ops."""
         raise NotImplementedError(f"{self.name} has no gradient")
 
@@ -191,6 +196,8 @@ def operand(x: Any) -> Any:
 
 def bind(op: Op, *operands: Any) -> tuple[Any, ...]:
     """Apply op and return all its outputs. The operands decide what that means."""
+    if op.arity not in (None, len(operands)):
+        raise TypeError(f"{op.name}: takes {op.arity} operands, got {len(operands)}")
     kinds = [type(x) for x in operands if isinstance(x, Operand)]
     if not kinds:
         operands = tuple(operand(x) for x in operands)
@@ -207,6 +214,30 @@ def spec_of(x: Any) -> Spec:
     """The spec of an operand or of an array that can be adopted."""
     found: Spec = operand(x).spec
     return found
+
+
+def listing(specs: Sequence[Spec]) -> str:
+    """Specs as they stand in error messages: f32[2,3], i64[2]."""
+    return ", ".join(map(str, specs)) or "nothing"
+
+
+def scalar(x: Any, like: Any, what: str) -> Any:
+    """A Python number as a 0-d array of `like`'s dtype (no promotion); anything else as an operand.
+
+    Raises DTypeError for a number that the dtype cannot hold: 0.5 among integers, 2 among booleans.
+    """
+    if isinstance(x, Operand) or not isinstance(x, (bool, int, float, np.generic)):
+        return operand(x)
+    dtype: DType = like.dtype
+    number = x.item() if isinstance(x, np.generic) else x
+    rank = {bool: 0, int: 1, float: 2}.get(type(number), 3)
+    if rank > (2 if dtype.is_float else 0 if dtype.kind == "b" else 1):
+        raise DTypeError(f"{what}: {number!r} is no {dtype}; cast the tensor with ops.cast")
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype.numpy)
+        if not limits.min <= number <= limits.max:
+            raise DTypeError(f"{what}: {number} is outside {dtype}; cast the tensor with ops.cast")
+    return np.array(number, dtype.numpy)
 
 
 def _snake(name: str) -> str:

@@ -1,0 +1,97 @@
+"""Backend `null`: plans every op and computes nothing, so that huge models are planned on any machine.
+
+Plans name row-major layouts and a workspace of the size that a library would plausibly take; running one
+touches no byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from lamina.backends import Backend, Call, Plan, Run
+from lamina.ops.conv import Conv, ConvDataGrad, ConvFilterGrad
+from lamina.ops.core import Op
+from lamina.ops.fused import Fused
+from lamina.ops.matmul import Matmul
+from lamina.ops.reduce import Reduce
+from lamina.ops.shape import Reshape
+from lamina.runtime import Device
+from lamina.spec import Policy, Spec
+
+#: Bytes that a matrix product takes for partial sums, as cuBLASLt's default.
+_MATMUL_WORKSPACE = 32 << 20
+_CONV_WORKSPACE = 256 << 20
+
+
+class Null(Backend):
+    """Plans without kernels."""
+
+    name = "null"
+
+    def plan(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
+        """What `infer` says, row-major where the layout is open. Raises what `infer` raises."""
+        inputs = tuple(spec.fixed for spec in specs)
+        outputs = tuple(spec.fixed for spec in op.infer(*inputs))
+        view = isinstance(op, Reshape) and inputs[0].is_contiguous
+        limit = policy.workspace_limit
+        workspace = _workspace(op, inputs, outputs)
+        return Plan(
+            inputs,
+            outputs,
+            _bind,
+            workspace=workspace if limit is None else min(workspace, limit),
+            aliases=_aliases(op, inputs, outputs),
+            view=view,
+            label="view" if view else f"null {op.name}",
+        )
+
+    def reorder(self, source: Spec, target: Spec) -> Plan:
+        """A copy that copies nothing."""
+        return Plan((source.fixed,), (target.fixed,), _bind, label="null reorder")
+
+    def supports(self, op: type[Op]) -> str:
+        """All cards: "null"."""
+        return "null"
+
+
+def _bind(call: Call) -> Run:
+    return _nothing
+
+
+def _nothing() -> None:
+    """Touches no memory."""
+
+
+def _aliases(op: Op, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> dict[int, int]:
+    """Those of the op's in-place outputs that fit exactly over their input."""
+    return {o: i for o, i in op.inplace.items() if inputs[i].same_memory(outputs[o])}
+
+
+def _workspace(op: Op, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> int:
+    """Convolutions: the unfolded input up to 256 MiB; products: 32 MiB; reductions: one partial sum per row."""
+    head = op.ops[0] if isinstance(op, Fused) else op
+    if isinstance(head, (Conv, ConvDataGrad, ConvFilterGrad)):
+        return _unfolded(head, inputs, outputs)
+    if isinstance(head, Matmul):
+        return min(_MATMUL_WORKSPACE, max(outputs[0].numel, 1) * 4)
+    return outputs[0].numel * 4 if isinstance(head, Reduce) else 0
+
+
+def _unfolded(
+    op: Conv | ConvDataGrad | ConvFilterGrad, inputs: Sequence[Spec], outputs: Sequence[Spec]
+) -> int:
+    """Bytes of the im2col matrix, capped."""
+    if isinstance(op, ConvFilterGrad):
+        taps, positions, channels = prod(op.shape), prod(inputs[1].shape[2:]), inputs[0].shape[1]
+    else:
+        y = outputs[0] if isinstance(op, Conv) else inputs[0]
+        taps, positions = prod(inputs[1].shape[2:]), prod(y.shape[2:])
+        channels = inputs[1].shape[1] * op.window.groups
+    rows = inputs[0].shape[0] * channels * taps * positions
+    return min(_CONV_WORKSPACE, rows * inputs[0].dtype.itemsize)
+
+
+def backend(device: Device) -> Null:
+    """The null backend; any device will do."""
+    return Null(device)

@@ -1,0 +1,1077 @@
+"""Elementwise arithmetic, comparisons and activations, with NumPy's broadcasting.
+
+All operands of an op have one dtype: nothing is promoted silently, Python numbers take the tensor's dtype.
+Half types are computed in float32 and rounded once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from lamina.ops.core import NUMBERS, Arg, Array, Op, Operand, Sample, call, listing, operand, scalar
+from lamina.spec import DTYPES, DTypeError, Shape, Spec, bool_, broadcast_shapes
+
+_SHAPES: tuple[Shape, ...] = ((3, 5), (1, 7, 1), (2, 3, 4, 5), (), (0, 3), (17,))
+_PAIRS: tuple[tuple[Shape, Shape], ...] = (
+    ((3, 5), (3, 5)),
+    ((4, 1, 6), (1, 5, 1)),
+    ((2, 3, 4), (4,)),
+    ((), (3,)),
+    ((2, 3, 1, 1), (1, 3, 5, 7)),
+    ((0, 3), (3,)),
+    ((19,), ()),
+)
+
+
+class _Unary(Op):
+    """y[i] = f(x[i]). A subclass gives `apply` and, if it is differentiable, `derivative`."""
+
+    elementwise = True
+    inplace = {0: 0}
+    #: Where samples are drawn; None is distinct values on both sides of 0.
+    domain: ClassVar[tuple[float, float] | None] = None
+
+    def apply(self, x: Array) -> Any:
+        """f in NumPy."""
+        raise NotImplementedError
+
+    def derivative(self, x: Any, y: Any) -> Any:
+        """f'(x), from x or y = f(x), written with ops; None where it is zero everywhere."""
+        raise NotImplementedError
+
+    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+        self.check_float(x)
+        return (x.open,)
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        slope = self.derivative(inputs[0], outputs[0])
+        return (None if slope is None else grads[0] * slope,)
+
+    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+        return (self.apply(x),)
+
+    @classmethod
+    def examples(cls) -> Iterator[_Unary]:
+        """Attribute values worth testing."""
+        yield cls()
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for op in cls.examples():
+            for shape in _SHAPES:
+                arg = Arg(shape, distinct=True)
+                if cls.domain is not None:
+                    arg = Arg(shape, low=cls.domain[0], high=cls.domain[1])
+                yield Sample.of(op, arg, dtypes=None if bool_ not in cls.dtypes else (bool_,))
+
+
+@dataclass(frozen=True)
+class Identity(_Unary):
+    """x itself."""
+
+    dtypes = DTYPES
+
+    def apply(self, x: Array) -> Any:
+        return x
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        return (grads[0],)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for shape in _SHAPES:
+            yield Sample.of(cls(), shape, dtypes=NUMBERS)
+
+
+@dataclass(frozen=True)
+class Neg(_Unary):
+    """-x."""
+
+    dtypes = NUMBERS
+
+    def apply(self, x: Array) -> Any:
+        return np.negative(x)
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        return (-grads[0],)
+
+
+@dataclass(frozen=True)
+class Abs(_Unary):
+    """|x|; its gradient is 0 at 0."""
+
+    dtypes = NUMBERS
+
+    def apply(self, x: Array) -> Any:
+        return np.abs(x)
+
+    def derivative(self, x: Any, y: Any) -> Any:
+        return x.sign()
+
+
+@dataclass(frozen=True)
+class Sign(_Unary):
+    """-1, 0 or 1."""
+
+    dtypes = NUMBERS
+
+    def apply(self, x: Array) -> Any:
+        return np.sign(x)
+
+    def derivative(self, x: Any, y: Any) -> Any:
+        return None
+
+
+@dataclass(frozen=True)
+class Floor(_Unary):
+    """The largest whole number that is not above x."""
+
+    def apply(self, x: Array) -> Any:
+        return np.floor(x)
+
+    def derivative(self, x: Any, y: Any) -> Any:
+        return None
+
+
+@dataclass(frozen=True)
+class Ceil(_Unary):
+    """The smallest whole number that is not below x."""
+
+    def apply(self, x: Array) -> Any:
+        return np.ceil(x)
+
+    def derivative(self, x: Any, y: Any) -> Any:
+        return None
+
+
+@dataclass(frozen=True)
+class Exp(_Unary):
+    """e to the power of x."""
+
+    domain = (-3.0, 3.0)
+
+    def apply(self, x: Array) -> Any:
+        return np.exp(x)
+
+    def derivative(self, x: Any, y: Any) -> Any:
+        return y
+
+
+@dataclass(frozen=True)
+class Log(_Unary):
+    """The natural logarithm."""
+
+    domain = (0.5, 3.0)
+
+    def apply(self, x: Array) -> Any:
+        return np.log(x)
+
+    def derivative(self, x: Any, y: Any) -> Any:
+        return x.reciprocal()
+
+
+@dataclass(frozen=True)
+class Sqrt(_Unary):
+    """The square root."""
+
+    domain = (0.5, 3.0)
+
+    def apply(self, x: Array) -> Any:
+        return np.sqrt(x)
+
+    def derivative(self, x: Any, y: Any) -> Any:
+        return 0.5 / y
+
+
+@dataclass(frozen=True)
+class Rsqrt(_Unary):
+    """1 / sqrt(x)."""
+
+    domain = (0.5, 3.0)
+
+    def apply(self, x: Array) -> Any:
+        return 1 / np.sqrt(x)
+
+    def derivative(self, x: Any, y: Any) -> Any:
+        return -0.5 * (y / x)
+
+
+@dataclass(frozen=True)
+class Reciprocal(_Unary):
+    """1 / x."""
+
+    domain = (0.5, 3.0)
+
+    def apply(self, x: Array) -> Any:
+        return 1 / x
+
+    def derivative(self, x: Any, y: Any) -> Any:
+        return -(y * y)
+
+
+@dataclass(frozen=True)
+class Sin(_Unary):
+    """The sine of an angle in radians."""
+
+    def apply(self, x: Array) -> Any:
+        return np.sin(x)
+
+    def derivative(self, x: Any, y: Any) -> Any:
+        return x.cos()
+
+
+@dataclass(frozen=True)
+class Cos(_Unary):
+    """The cosine of an angle in radians."""
+
+    def apply(self, x: Array) -> Any:
+        return np.cos(x)
+
+    def derivative(self, x: Any, y: Any) -> Any:
+        return -x.sin()
+
+
+@dataclass(frozen=True)
+class Tan(_Unary):
+    """The tangent of an angle in radians."""
+
+    domain = (-1.2, 1.2)
+
+    def apply(self, x: Array) -> Any:
+        return np.tan(x)
+
+    def derivative(self, x: Any, y: Any) -> Any:
+        return y * y + 1
+
+
+@dataclass(frozen=True)
+class Erf(_Unary):
+    """The error function 2 / sqrt(pi) * integral of exp(-t^2) from 0 to x."""
+
+    domain = (-3.0, 3.0)
+
+    def apply(self, x: Array) -> Any:
+        return erf_numpy(x)
+
+    def derivative(self, x: Any, y: Any) -> Any:
+        return (2 / math.sqrt(math.pi)) * (-(x * x)).exp()
+
+
+@dataclass(frozen=True)
+class Sigmoid(_Unary):
+    """1 / (1 + exp(-x)); the gradient is computed from y."""
+
+    def apply(self, x: Array) -> Any:
+        return _sigmoid(x)
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        return (call(SigmoidGrad(), outputs[0], grads[0]),)
+
+
+@dataclass(frozen=True)
+class Tanh(_Unary):
+    """The hyperbolic tangent; the gradient is computed from y."""
+
+    def apply(self, x: Array) -> Any:
+        return np.tanh(x)
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        return (call(TanhGrad(), outputs[0], grads[0]),)
+
+
+@dataclass(frozen=True)
+class Relu(_Unary):
+    """max(x, 0), NaN kept; the gradient is computed from y, so that y may take over x's memory."""
+
+    def apply(self, x: Array) -> Any:
+        return np.maximum(x, 0)
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        return (call(ReluGrad(), outputs[0], grads[0]),)
+
+
+@dataclass(frozen=True)
+class ClippedRelu(_Unary):
+    """min(max(x, 0), hi), with hi > 0; the gradient is 0 at both kinks."""
+
+    hi: float
+
+    def apply(self, x: Array) -> Any:
+        return np.minimum(np.maximum(x, 0), self.hi)
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        y = outputs[0]
+        return (((y > 0) & (y < self.hi)).where(grads[0], 0.0),)
+
+    @classmethod
+    def examples(cls) -> Iterator[_Unary]:
+        yield cls(6.0)
+        yield cls(0.7)
+
+
+@dataclass(frozen=True)
+class LeakyRelu(_Unary):
+    """x where x > 0, else slope * x."""
+
+    slope: float = 0.01
+
+    def apply(self, x: Array) -> Any:
+        return np.where(x > 0, x, x * self.slope)
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        g = grads[0]
+        return ((inputs[0] > 0).where(g, g * self.slope),)
+
+    @classmethod
+    def examples(cls) -> Iterator[_Unary]:
+        yield cls()
+        yield cls(0.3)
+
+
+@dataclass(frozen=True)
+class Elu(_Unary):
+    """x where x > 0, else alpha * (exp(x) - 1)."""
+
+    alpha: float = 1.0
+
+    def apply(self, x: Array) -> Any:
+        return np.where(x > 0, x, self.alpha * np.expm1(np.minimum(x, 0)))
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        x, g = inputs[0], grads[0]
+        return ((x > 0).where(g, g * (self.alpha * minimum(x, 0.0).exp())),)
+
+    @classmethod
+    def examples(cls) -> Iterator[_Unary]:
+        yield cls()
+        yield cls(0.5)
+
+
+@dataclass(frozen=True)
+class Softplus(_Unary):
+    """log(1 + exp(x)), without overflow."""
+
+    def apply(self, x: Array) -> Any:
+        return np.logaddexp(x, x.dtype.type(0))
+
+    def derivative(self, x: Any, y: Any) -> Any:
+        return x.sigmoid()
+
+
+@dataclass(frozen=True)
+class Gelu(_Unary):
+    """x * Phi(x) with the normal distribution's Phi, by erf."""
+
+    def apply(self, x: Array) -> Any:
+        return 0.5 * x * (1 + erf_numpy(x * math.sqrt(0.5)))
+
+    def derivative(self, x: Any, y: Any) -> Any:
+        density = (x * x * -0.5).exp() * (1 / math.sqrt(2 * math.pi))
+        return ((x * math.sqrt(0.5)).erf() + 1) * 0.5 + x * density
+
+
+_ROOT_2_PI = math.sqrt(2 / math.pi)
+
+
+@dataclass(frozen=True)
+class GeluTanh(_Unary):
+    """The tanh form of gelu: 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))."""
+
+    def apply(self, x: Array) -> Any:
+        return 0.5 * x * (1 + np.tanh(_ROOT_2_PI * (x + 0.044715 * x * x * x)))
+
+    def derivative(self, x: Any, y: Any) -> Any:
+        square = x * x
+        t = (x * (square * 0.044715 + 1) * _ROOT_2_PI).tanh()
+        inner = (square * (3 * 0.044715) + 1) * _ROOT_2_PI
+        return (t + 1) * 0.5 + x * 0.5 * (1 - t * t) * inner
+
+
+@dataclass(frozen=True)
+class Silu(_Unary):
+    """x * sigmoid(x), also called swish."""
+
+    def apply(self, x: Array) -> Any:
+        return x * _sigmoid(x)
+
+    def derivative(self, x: Any, y: Any) -> Any:
+        s = x.sigmoid()
+        return s + y * (1 - s)
+
+
+@dataclass(frozen=True)
+class LogicalNot(_Unary):
+    """not x, on booleans."""
+
+    dtypes = (bool_,)
+    differentiable = False
+
+    def apply(self, x: Array) -> Any:
+        return np.logical_not(x)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for shape in _SHAPES:
+            yield Sample.of(cls(), Arg(shape, bool_, low=0, high=2, integers=True), dtypes=(bool_,))
+
+
+class _Binary(Op):
+    """y[i] = f(a[i], b[i]) after broadcasting. A subclass gives `apply` and `partials`."""
+
+    arity = 2
+    elementwise = True
+    inplace = {0: 0}
+    domains: ClassVar[tuple[tuple[float, float] | None, tuple[float, float] | None]] = (None, None)
+
+    def apply(self, a: Array, b: Array) -> Any:
+        """f in NumPy."""
+        raise NotImplementedError
+
+    def partials(self, g: Any, a: Any, b: Any, y: Any) -> tuple[Any, Any]:
+        """The gradients before they are summed to the operands' shapes."""
+        raise NotImplementedError
+
+    def infer(self, a: Spec, b: Spec) -> tuple[Spec]:  # type: ignore[override]
+        self.check_float(a, b)
+        return (Spec(broadcast_shapes(a.shape, b.shape, self.name), a.dtype),)
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        a, b = inputs
+        da, db = self.partials(grads[0], a, b, outputs[0])
+        return da.sum_to(a.shape), db.sum_to(b.shape)
+
+    def reference(self, a: Array, b: Array) -> tuple[Array]:  # type: ignore[override]
+        return (self.apply(a, b),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for shapes in _PAIRS:
+            args = (
+                Arg(s) if d is None else Arg(s, low=d[0], high=d[1])
+                for s, d in zip(shapes, cls.domains, strict=True)
+            )
+            yield Sample.of(cls(), *args)
+
+
+@dataclass(frozen=True)
+class Add(_Binary):
+    """a + b."""
+
+    dtypes = NUMBERS
+
+    def apply(self, a: Array, b: Array) -> Any:
+        return np.add(a, b)
+
+    def partials(self, g: Any, a: Any, b: Any, y: Any) -> tuple[Any, Any]:
+        return g, g
+
+
+@dataclass(frozen=True)
+class Sub(_Binary):
+    """a - b."""
+
+    dtypes = NUMBERS
+
+    def apply(self, a: Array, b: Array) -> Any:
+        return np.subtract(a, b)
+
+    def partials(self, g: Any, a: Any, b: Any, y: Any) -> tuple[Any, Any]:
+        return g, -g
+
+
+@dataclass(frozen=True)
+class Mul(_Binary):
+    """a * b."""
+
+    dtypes = NUMBERS
+
+    def apply(self, a: Array, b: Array) -> Any:
+        return np.multiply(a, b)
+
+    def partials(self, g: Any, a: Any, b: Any, y: Any) -> tuple[Any, Any]:
+        return g * b, g * a
+
+
+@dataclass(frozen=True)
+class Div(_Binary):
+    """a / b, of floats."""
+
+    domains = (None, (0.5, 3.0))
+
+    def apply(self, a: Array, b: Array) -> Any:
+        return np.divide(a, b)
+
+    def partials(self, g: Any, a: Any, b: Any, y: Any) -> tuple[Any, Any]:
+        da = g / b
+        return da, -(da * y)
+
+
+@dataclass(frozen=True)
+class Pow(_Binary):
+    """a to the power of b, of floats; NaN for a negative a and a b that is not whole.
+
+    The gradient in b is taken as 0 where a <= 0, as the power is constant (0) or undefined around there.
+    """
+
+    domains = ((0.5, 2.0), (-2.0, 3.0))
+
+    def apply(self, a: Array, b: Array) -> Any:
+        return np.power(a, b)
+
+    def partials(self, g: Any, a: Any, b: Any, y: Any) -> tuple[Any, Any]:
+        less = (b == 0).where(1.0, b - 1)  # b = 0: the power is constant, 0 * a, also at a = 0
+        safe = (a > 0).where(a, 1.0)
+        return g * b * power(a, less), (a > 0).where(g * y * safe.log(), 0.0)
+
+
+@dataclass(frozen=True)
+class Minimum(_Binary):
+    """The smaller of a and b; NaN where one of them is. Equal operands share the gradient."""
+
+    dtypes = NUMBERS
+
+    def apply(self, a: Array, b: Array) -> Any:
+        return np.minimum(a, b)
+
+    def partials(self, g: Any, a: Any, b: Any, y: Any) -> tuple[Any, Any]:
+        return _shared(g, a == b, a < b)
+
+
+@dataclass(frozen=True)
+class Maximum(_Binary):
+    """The larger of a and b; NaN where one of them is. Equal operands share the gradient."""
+
+    dtypes = NUMBERS
+
+    def apply(self, a: Array, b: Array) -> Any:
+        return np.maximum(a, b)
+
+    def partials(self, g: Any, a: Any, b: Any, y: Any) -> tuple[Any, Any]:
+        return _shared(g, a == b, a > b)
+
+
+def _shared(g: Any, equal: Any, first: Any) -> tuple[Any, Any]:
+    """g to the operand that won, half of it to each where they are equal."""
+    half = equal.where(g * 0.5, 0.0)
+    return first.where(g, half), (first | equal).where(half, g)
+
+
+class _Comparison(_Binary):
+    """A boolean for each pair of elements."""
+
+    dtypes = NUMBERS
+    differentiable = False
+    inplace = {}
+
+    def infer(self, a: Spec, b: Spec) -> tuple[Spec]:  # type: ignore[override]
+        self.check_float(a, b)
+        return (Spec(broadcast_shapes(a.shape, b.shape, self.name), bool_),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for a, b in _PAIRS:
+            yield Sample.of(cls(), *(Arg(s, low=0, high=3, integers=True) for s in (a, b)))
+        yield Sample.of(cls(), (3, 5), (3, 5), dtypes=NUMBERS[:4])
+
+
+@dataclass(frozen=True)
+class Eq(_Comparison):
+    """a == b; False for NaN."""
+
+    dtypes = DTYPES
+
+    def apply(self, a: Array, b: Array) -> Any:
+        return np.equal(a, b)
+
+
+@dataclass(frozen=True)
+class Ne(_Comparison):
+    """a != b; True for NaN."""
+
+    dtypes = DTYPES
+
+    def apply(self, a: Array, b: Array) -> Any:
+        return np.not_equal(a, b)
+
+
+@dataclass(frozen=True)
+class Lt(_Comparison):
+    """a < b."""
+
+    def apply(self, a: Array, b: Array) -> Any:
+        return np.less(a, b)
+
+
+@dataclass(frozen=True)
+class Le(_Comparison):
+    """a <= b."""
+
+    def apply(self, a: Array, b: Array) -> Any:
+        return np.less_equal(a, b)
+
+
+@dataclass(frozen=True)
+class Gt(_Comparison):
+    """a > b."""
+
+    def apply(self, a: Array, b: Array) -> Any:
+        return np.greater(a, b)
+
+
+@dataclass(frozen=True)
+class Ge(_Comparison):
+    """a >= b."""
+
+    def apply(self, a: Array, b: Array) -> Any:
+        return np.greater_equal(a, b)
+
+
+class _Logical(_Binary):
+    """A boolean from two booleans."""
+
+    dtypes = (bool_,)
+    differentiable = False
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for a, b in _PAIRS:
+            args = (Arg(s, bool_, low=0, high=2, integers=True) for s in (a, b))
+            yield Sample.of(cls(), *args, dtypes=(bool_,))
+
+
+@dataclass(frozen=True)
+class LogicalAnd(_Logical):
+    """a and b, on booleans."""
+
+    def apply(self, a: Array, b: Array) -> Any:
+        return np.logical_and(a, b)
+
+
+@dataclass(frozen=True)
+class LogicalOr(_Logical):
+    """a or b, on booleans."""
+
+    def apply(self, a: Array, b: Array) -> Any:
+        return np.logical_or(a, b)
+
+
+@dataclass(frozen=True)
+class Where(Op):
+    """a where cond, else b: cond bool, a and b of one dtype, all three broadcast."""
+
+    arity = 3
+    elementwise = True
+    dtypes = DTYPES
+
+    def infer(self, cond: Spec, a: Spec, b: Spec) -> tuple[Spec]:  # type: ignore[override]
+        if cond.dtype != bool_ or a.dtype != b.dtype:
+            raise DTypeError(
+                f"{self.name}: needs a boolean condition and two tensors of one dtype, got {listing((cond, a, b))}"
+            )
+        shape = broadcast_shapes(cond.shape, broadcast_shapes(a.shape, b.shape, self.name), self.name)
+        return (Spec(shape, a.dtype),)
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        (g,), (cond, a, b) = grads, inputs
+        return None, cond.where(g, 0.0).sum_to(a.shape), cond.where(0.0, g).sum_to(b.shape)
+
+    def reference(self, cond: Array, a: Array, b: Array) -> tuple[Array]:  # type: ignore[override]
+        return (np.where(cond, a, b),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        cases: list[tuple[Shape, Shape, Shape]] = [
+            ((3, 5), (3, 5), (3, 5)), ((4, 1), (1, 6), ()), ((2, 3, 4, 5), (), (1, 3, 1, 1)), ((), (7,), (7,)),
+            ((0, 3), (3,), (1, 3)), ((17,), (17,), (1,)),
+        ]  # fmt: skip
+        for cond, a, b in cases:
+            flags = Arg(cond, bool_, low=0, high=2, integers=True, differentiable=False)
+            yield Sample.of(cls(), flags, a, b, dtypes=NUMBERS)
+
+
+class _OutputGrad(Op):
+    """The gradient of an activation from its output: (y, g) -> g * f'(x), with f'(x) written in y."""
+
+    arity = 2
+    elementwise = True
+    inplace = {0: 1}
+    chained = 1  # in a fused chain it is the gradient that flows
+
+    def infer(self, y: Spec, g: Spec) -> tuple[Spec]:  # type: ignore[override]
+        self.check_float(y, g)
+        return (Spec(broadcast_shapes(y.shape, g.shape, self.name), y.dtype),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for shape in _SHAPES:
+            yield Sample.of(cls(), Arg(shape, distinct=True), shape)
+
+
+@dataclass(frozen=True)
+class ReluGrad(_OutputGrad):
+    """g where y > 0, else 0."""
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        return None, call(ReluGrad(), inputs[0], grads[0])
+
+    def reference(self, y: Array, g: Array) -> tuple[Array]:  # type: ignore[override]
+        return (np.where(y > 0, g, g.dtype.type(0)),)
+
+
+@dataclass(frozen=True)
+class SigmoidGrad(_OutputGrad):
+    """g * y * (1 - y)."""
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        (t,), (y, g) = grads, inputs
+        return t * g * (1 - 2 * y), call(SigmoidGrad(), y, t)
+
+    def reference(self, y: Array, g: Array) -> tuple[Array]:  # type: ignore[override]
+        return (g * y * (1 - y),)
+
+
+@dataclass(frozen=True)
+class TanhGrad(_OutputGrad):
+    """g * (1 - y^2)."""
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        (t,), (y, g) = grads, inputs
+        return t * g * (-2 * y), call(TanhGrad(), y, t)
+
+    def reference(self, y: Array, g: Array) -> tuple[Array]:  # type: ignore[override]
+        return (g * (1 - y * y),)
+
+
+def _sigmoid(x: Array) -> Any:
+    """Without overflow: exp of what is not positive."""
+    e = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1, e) / (1 + e)
+
+
+_ERF_STEP, _ERF_END = 1 / 64, 6.0  # beyond 6 the function is 1 in float64
+
+
+def _erf_table() -> Array:
+    """Taylor coefficients of erf around each multiple of _ERF_STEP: row n holds the n-th derivative / n!.
+
+    The (n + 1)-th derivative of erf is 2 / sqrt(pi) * (-1)^n * H_n(x) * exp(-x^2), H_n Hermite's polynomials
+    (Abramowitz and Stegun 7.1.19). Six terms leave an error below 1e-17 within half a step.
+    """
+    x = np.arange(0, _ERF_END + _ERF_STEP, _ERF_STEP)
+    hermite = [np.ones_like(x), 2 * x]
+    for n in range(1, 6):
+        hermite.append(2 * x * hermite[n] - 2 * n * hermite[n - 1])
+    scale = 2 / math.sqrt(math.pi) * np.exp(-x * x)
+    rows = [np.array([math.erf(v) for v in x])]
+    rows += [(-1) ** n * h * scale / math.factorial(n + 1) for n, h in enumerate(hermite)]
+    return np.stack(rows)
+
+
+_ERF = _erf_table()
+
+
+def erf_numpy(x: Array) -> Array:
+    """The error function of a float array, to the last digits of its dtype."""
+    size = np.minimum(np.abs(x.astype(np.float64)), _ERF_END)
+    near = np.nan_to_num(np.rint(size / _ERF_STEP)).astype(np.int64)
+    apart = size - near * _ERF_STEP
+    value = _ERF[-1][near]
+    for row in _ERF[-2::-1]:
+        value = value * apart + row[near]
+    return np.asarray(np.copysign(value, x).astype(x.dtype))
+
+
+# Functions. Numbers among the arguments take the dtype of the tensor.
+
+
+def _binary(op: Op, a: Any, b: Any) -> Any:
+    if isinstance(a, Operand) or not isinstance(a, (bool, int, float, np.generic)):
+        a = operand(a)
+        return call(op, a, scalar(b, a, op.name))
+    b = operand(b)
+    return call(op, scalar(a, b, op.name), b)
+
+
+def add(a: Any, b: Any) -> Any:
+    """a + b."""
+    return _binary(Add(), a, b)
+
+
+def sub(a: Any, b: Any) -> Any:
+    """a - b."""
+    return _binary(Sub(), a, b)
+
+
+def mul(a: Any, b: Any) -> Any:
+    """a * b."""
+    return _binary(Mul(), a, b)
+
+
+def div(a: Any, b: Any) -> Any:
+    """a / b, of floats."""
+    return _binary(Div(), a, b)
+
+
+def power(a: Any, b: Any) -> Any:
+    """a to the power of b, of floats."""
+    if isinstance(b, (int, float)) and isinstance(a, Operand) and b in _POWERS:
+        return _POWERS[b](a)
+    return _binary(Pow(), a, b)
+
+
+_POWERS: dict[float, Any] = {
+    1: lambda a: a,
+    2: lambda a: a * a,
+    0.5: lambda a: call(Sqrt(), a),
+    -0.5: lambda a: call(Rsqrt(), a),
+    -1: lambda a: call(Reciprocal(), a),
+}
+
+
+def minimum(a: Any, b: Any) -> Any:
+    """The smaller of a and b; NaN where one of them is."""
+    return _binary(Minimum(), a, b)
+
+
+def maximum(a: Any, b: Any) -> Any:
+    """The larger of a and b; NaN where one of them is."""
+    return _binary(Maximum(), a, b)
+
+
+def eq(a: Any, b: Any) -> Any:
+    """a == b, as booleans."""
+    return _binary(Eq(), a, b)
+
+
+def ne(a: Any, b: Any) -> Any:
+    """a != b, as booleans."""
+    return _binary(Ne(), a, b)
+
+
+def lt(a: Any, b: Any) -> Any:
+    """a < b, as booleans."""
+    return _binary(Lt(), a, b)
+
+
+def le(a: Any, b: Any) -> Any:
+    """a <= b, as booleans."""
+    return _binary(Le(), a, b)
+
+
+def gt(a: Any, b: Any) -> Any:
+    """a > b, as booleans."""
+    return _binary(Gt(), a, b)
+
+
+def ge(a: Any, b: Any) -> Any:
+    """a >= b, as booleans."""
+    return _binary(Ge(), a, b)
+
+
+def logical_and(a: Any, b: Any) -> Any:
+    """a and b, of booleans."""
+    return _binary(LogicalAnd(), a, b)
+
+
+def logical_or(a: Any, b: Any) -> Any:
+    """a or b, of booleans."""
+    return _binary(LogicalOr(), a, b)
+
+
+def logical_not(x: Any) -> Any:
+    """not x, of booleans."""
+    return call(LogicalNot(), x)
+
+
+def where(cond: Any, a: Any, b: Any) -> Any:
+    """a where cond is true, else b; one of a and b may be a number."""
+    cond = operand(cond)
+    if isinstance(a, Operand) or not isinstance(a, (bool, int, float, np.generic)):
+        a = operand(a)
+        return call(Where(), cond, a, scalar(b, a, "where"))
+    if isinstance(b, (bool, int, float, np.generic)):
+        raise DTypeError(f"where: {a!r} and {b!r} are both numbers; give one of them as a tensor")
+    b = operand(b)
+    return call(Where(), cond, scalar(a, b, "where"), b)
+
+
+def clip(x: Any, low: Any = None, high: Any = None) -> Any:
+    """x, not below low and not above high."""
+    x = operand(x)
+    x = x if low is None else maximum(x, low)
+    return x if high is None else minimum(x, high)
+
+
+def neg(x: Any) -> Any:
+    """-x."""
+    return call(Neg(), x)
+
+
+def abs(x: Any) -> Any:
+    """|x|."""
+    return call(Abs(), x)
+
+
+def sign(x: Any) -> Any:
+    """-1, 0 or 1."""
+    return call(Sign(), x)
+
+
+def floor(x: Any) -> Any:
+    """The largest whole number that is not above x."""
+    return call(Floor(), x)
+
+
+def ceil(x: Any) -> Any:
+    """The smallest whole number that is not below x."""
+    return call(Ceil(), x)
+
+
+def exp(x: Any) -> Any:
+    """e to the power of x."""
+    return call(Exp(), x)
+
+
+def log(x: Any) -> Any:
+    """The natural logarithm."""
+    return call(Log(), x)
+
+
+def sqrt(x: Any) -> Any:
+    """The square root."""
+    return call(Sqrt(), x)
+
+
+def rsqrt(x: Any) -> Any:
+    """1 / sqrt(x)."""
+    return call(Rsqrt(), x)
+
+
+def reciprocal(x: Any) -> Any:
+    """1 / x."""
+    return call(Reciprocal(), x)
+
+
+def square(x: Any) -> Any:
+    """x * x."""
+    return mul(x, x)
+
+
+def sin(x: Any) -> Any:
+    """The sine of an angle in radians."""
+    return call(Sin(), x)
+
+
+def cos(x: Any) -> Any:
+    """The cosine of an angle in radians."""
+    return call(Cos(), x)
+
+
+def tan(x: Any) -> Any:
+    """The tangent of an angle in radians."""
+    return call(Tan(), x)
+
+
+def erf(x: Any) -> Any:
+    """The error function."""
+    return call(Erf(), x)
+
+
+def identity(x: Any) -> Any:
+    """x itself."""
+    return call(Identity(), x)
+
+
+def relu(input: Any) -> Any:
+    """max(x, 0)."""
+    return call(Relu(), input)
+
+
+def relu6(input: Any) -> Any:
+    """min(max(x, 0), 6)."""
+    return clipped_relu(input, 6.0)
+
+
+def clipped_relu(input: Any, hi: float) -> Any:
+    """min(max(x, 0), hi). Raises ValueError unless hi > 0."""
+    if not hi > 0:
+        raise ValueError(f"clipped_relu: hi must be > 0, got {hi}")
+    return call(ClippedRelu(float(hi)), input)
+
+
+def leaky_relu(input: Any, negative_slope: float = 0.01) -> Any:
+    """x where x > 0, else negative_slope * x."""
+    return call(LeakyRelu(float(negative_slope)), input)
+
+
+def elu(input: Any, alpha: float = 1.0) -> Any:
+    """x where x > 0, else alpha * (exp(x) - 1)."""
+    return call(Elu(float(alpha)), input)
+
+
+def sigmoid(input: Any) -> Any:
+    """1 / (1 + exp(-x))."""
+    return call(Sigmoid(), input)
+
+
+def tanh(input: Any) -> Any:
+    """The hyperbolic tangent."""
+    return call(Tanh(), input)
+
+
+def softplus(input: Any, beta: float = 1.0) -> Any:
+    """log(1 + exp(beta * x)) / beta."""
+    return call(Softplus(), input) if beta == 1 else call(Softplus(), mul(input, beta)) * (1 / beta)
+
+
+def gelu(input: Any, approximate: str = "none") -> Any:
+    """x * Phi(x), exact (by erf) or, with approximate="tanh", in its tanh form."""
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f'gelu: approximate must be "none" or "tanh", got {approximate!r}')
+    return call(Gelu() if approximate == "none" else GeluTanh(), input)
+
+
+def silu(input: Any) -> Any:
+    """x * sigmoid(x)."""
+    return call(Silu(), input)
+
+
+def swish(input: Any, beta: float = 1.0) -> Any:
+    """x * sigmoid(beta * x)."""
+    input = operand(input)
+    return silu(input) if beta == 1 else input * sigmoid(input * beta)
+
+
+def threshold(input: Any, threshold: float, value: float) -> Any:
+    """x where x > threshold, else value."""
+    input = operand(input)
+    return where(gt(input, threshold), input, value)
+
+
+def prelu(input: Any, weight: Any) -> Any:
+    """x where x > 0, else weight * x; weight has one element or one per channel (axis 1)."""
+    input, weight = operand(input), operand(weight)
+    if weight.spec.numel != 1 and weight.ndim == 1:
+        weight = weight.reshape((weight.shape[0], *(1,) * (input.ndim - 2)))
+    return where(input > 0, input, input * weight)
+
+
+def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
+    """x, not below min_val and not above max_val."""
+    return clip(input, min_val, max_val)
+
+
+def hardsigmoid(input: Any) -> Any:
+    """min(max(x + 3, 0), 6) / 6."""
+    return relu6(operand(input) + 3.0) * (1 / 6)
+
+
+def hardswish(input: Any) -> Any:
+    """x * min(max(x + 3, 0), 6) / 6."""
+    input = operand(input)
+    return input * hardsigmoid(input)

@@ -1,0 +1,187 @@
+"""Random numbers that every device draws alike: Philox4x32-10, a function of (key, counter).
+
+J. Salmon, M. Moraes, R. Dror, D. Shaw: "Parallel random numbers: as easy as 1, 2, 3" (SC 2011). A generator's
+state is a tensor of two int64, (seed, counter): ops take it and return the next one, nothing is hidden.
+Draw i of an op comes from block counter + i // 4, word i % 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lamina.ops.core import Arg, Array, Op, Sample, bind, listing
+from lamina.spec import (
+    FLOATS,
+    DType,
+    DTypeError,
+    Shape,
+    ShapeError,
+    Spec,
+    as_dtype,
+    as_shape,
+    element_count,
+    float32,
+    float64,
+    int64,
+)
+
+_M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)  # multipliers
+_W0, _W1 = np.uint32(0x9E3779B9), np.uint32(0xBB67AE85)  # key schedule: golden ratio, sqrt(3) - 1
+_LOW = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+#: A state is int64[2]: seed, counter.
+STATE = Spec((2,), int64)
+
+
+def philox4x32(counter: Array, key: tuple[int, int]) -> Array:
+    """Ten rounds: counter uint32 [..., 4], key two 32-bit ints -> uint32 [..., 4] random words."""
+    c0, c1, c2, c3 = (counter[..., i].astype(np.uint64) for i in range(4))
+    k0, k1 = np.uint32(key[0]), np.uint32(key[1])
+    with np.errstate(over="ignore"):
+        for _ in range(10):
+            p0, p1 = c0 * _M0, c2 * _M1
+            c0, c1, c2, c3 = (p1 >> _HALF) ^ c1 ^ k0, p1 & _LOW, (p0 >> _HALF) ^ c3 ^ k1, p0 & _LOW
+            k0, k1 = k0 + _W0, k1 + _W1
+    return np.stack([c0, c1, c2, c3], -1).astype(np.uint32)
+
+
+def words(seed: int, counter: int, count: int) -> Array:
+    """`count` random 32-bit words from the blocks counter, counter + 1, …: what element i of an op draws.
+
+    key = (seed mod 2^32, seed / 2^32), counter words = (low, high of counter + i // 4, 0, 0), word i % 4.
+    Seed and counter are taken modulo 2^64.
+    """
+    blocks = np.arange(-(-count // 4), dtype=np.uint64) + np.uint64(counter % 2**64)
+    zeros = np.zeros_like(blocks)
+    parts = np.stack([blocks & _LOW, blocks >> _HALF, zeros, zeros], -1).astype(np.uint32)
+    seed %= 2**64
+    return philox4x32(parts, (seed & 0xFFFFFFFF, seed >> 32)).reshape(-1)[:count]
+
+
+def uniform(
+    shape: int | Sequence[int], seed: int, counter: int = 0, low: float = 0.0, high: float = 1.0
+) -> Array:
+    """A float32 array, uniform in [low, high): low + (high - low) * (word >> 8) / 2^24."""
+    sizes = as_shape(shape)
+    steps = words(seed, counter, element_count(sizes)) >> np.uint32(8)
+    unit = steps.astype(np.float32) * np.float32(2**-24)
+    return (np.float32(low) + np.float32(high - low) * unit).astype(np.float32).reshape(sizes)
+
+
+def normal(
+    shape: int | Sequence[int], seed: int, counter: int = 0, mean: float = 0.0, std: float = 1.0
+) -> Array:
+    """A float32 array, normally distributed, by Box and Muller's transform of pairs of words.
+
+    Words (u, v) give the elements 2j and 2j + 1: sqrt(-2 log((u + 1) / 2^32)) times the cosine and the sine
+    of 2 pi v / 2^32.
+    """
+    sizes = as_shape(shape)
+    count = element_count(sizes)
+    pairs = words(seed, counter, count + count % 2).reshape(-1, 2).astype(np.float64) / 2**32
+    radius = np.sqrt(-2 * np.log(pairs[:, 0] + 2**-32))
+    angle = 2 * np.pi * pairs[:, 1]
+    both = np.stack([radius * np.cos(angle), radius * np.sin(angle)], -1).reshape(-1)[:count]
+    return (mean + std * both).astype(np.float32).reshape(sizes)
+
+
+def next_state(state: Array, count: int) -> Array:
+    """The state after `count` draws: the counter moved on by ceil(count / 4), modulo 2^64."""
+    seed, counter = (int(s) for s in state)
+    moved = (counter + -(-count // 4)) % 2**64
+    return np.array([seed, moved - 2**64 if moved >= 2**63 else moved], np.int64)
+
+
+def check_state(op: Op, state: Spec) -> None:
+    """Raise ShapeError or DTypeError unless `state` is int64[2]."""
+    if state.dtype != int64:
+        raise DTypeError(f"{op.name}: state must be int64[2] (seed, counter), got {state}")
+    if state.shape != (2,):
+        raise ShapeError(f"{op.name}: state must be int64[2] (seed, counter), got {state}")
+
+
+class _Random(Op):
+    """(state) -> (values, next state)."""
+
+    differentiable = False
+    dtypes = (int64,)
+    shape: Shape
+    dtype: DType
+
+    def infer(self, *inputs: Spec) -> tuple[Spec, Spec]:
+        check_state(self, inputs[0])
+        if not self.dtype.is_float:
+            raise DTypeError(
+                f"{self.name}: dtype must be a float, got {self.dtype} with state {listing(inputs)}"
+            )
+        return Spec(self.shape, self.dtype), STATE
+
+
+def _samples(op: type[Op]) -> Iterator[Sample]:
+    state = Arg((2,), int64, value=(12345, 7), differentiable=False)
+    shapes: tuple[Shape, ...] = ((4, 5), (7,), (), (0, 3), (1, 33))
+    for shape in shapes:
+        for dtype in FLOATS:
+            yield Sample(op(shape, dtype), (state,), (int64,))  # type: ignore[call-arg]
+
+
+@dataclass(frozen=True)
+class RandomUniform(_Random):
+    """Uniform values in [low, high), drawn as `uniform` does (in half types rounding may give `high`)."""
+
+    shape: Shape
+    dtype: DType = float32
+    low: float = 0.0
+    high: float = 1.0
+
+    def reference(self, state: Array) -> tuple[Array, Array]:  # type: ignore[override]
+        drawn = uniform(self.shape, int(state[0]), int(state[1]), self.low, self.high)
+        return drawn.astype(_wide(self.dtype)), next_state(state, drawn.size)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        yield from _samples(cls)
+
+
+@dataclass(frozen=True)
+class RandomNormal(_Random):
+    """Normally distributed values, drawn as `normal` does."""
+
+    shape: Shape
+    dtype: DType = float32
+    mean: float = 0.0
+    std: float = 1.0
+
+    def reference(self, state: Array) -> tuple[Array, Array]:  # type: ignore[override]
+        drawn = normal(self.shape, int(state[0]), int(state[1]), self.mean, self.std)
+        return drawn.astype(_wide(self.dtype)), next_state(state, drawn.size)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        yield from _samples(cls)
+
+
+def _wide(dtype: DType) -> Any:
+    return float64.numpy if dtype == float64 else float32.numpy
+
+
+def random_uniform(
+    state: Any, shape: Sequence[int], low: float = 0.0, high: float = 1.0, dtype: DType | str = float32
+) -> tuple[Any, Any]:
+    """(values uniform in [low, high), next state) from a state int64[2] (seed, counter)."""
+    op = RandomUniform(as_shape(shape), as_dtype(dtype), float(low), float(high))
+    values, moved = bind(op, state)
+    return values, moved
+
+
+def random_normal(
+    state: Any, shape: Sequence[int], mean: float = 0.0, std: float = 1.0, dtype: DType | str = float32
+) -> tuple[Any, Any]:
+    """(normally distributed values, next state) from a state int64[2] (seed, counter)."""
+    op = RandomNormal(as_shape(shape), as_dtype(dtype), float(mean), float(std))
+    values, moved = bind(op, state)
+    return values, moved

@@ -1,0 +1,186 @@
+"""Window: where the positions of a sliding kernel lie. One value for a family's forward and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from lamina.ops.core import Array
+from lamina.spec import Shape, ShapeError, as_shape
+
+Pairs = tuple[tuple[int, int], ...]
+Padding = str | int | Sequence[int] | Sequence[tuple[int, int]]
+
+#: Attributes travel to libraries as 32-bit integers.
+LIMIT = 2**31 - 1
+PADDINGS = ("valid", "half", "full", "same")
+
+
+@dataclass(frozen=True)
+class Window:
+    """How a kernel slides over the spatial axes.
+
+    stride, dilation: per spatial axis, >= 1. A dilation of d leaves d - 1 elements between two taps.
+    padding: (lo, hi) per spatial axis, the number of elements that are thought before and after the axis.
+    groups: channels are split into this many groups that do not see each other.
+    flip: true convolution (the filter is mirrored) instead of cross-correlation.
+    """
+
+    stride: Shape
+    padding: Pairs
+    dilation: Shape
+    groups: int = 1
+    flip: bool = False
+
+    def __post_init__(self) -> None:
+        rank = len(self.stride)
+        if not 1 <= rank <= 3 or len(self.padding) != rank or len(self.dilation) != rank:
+            raise ShapeError(
+                f"window: stride {self.stride}, padding {self.padding} and dilation {self.dilation} "
+                "must name the same 1, 2 or 3 spatial axes"
+            )
+        _check("stride", self.stride, 1)
+        _check("dilation", self.dilation, 1)
+        _check("padding", [side for pair in self.padding for side in pair], 0)
+        _check("groups", [self.groups], 1)
+
+    def __str__(self) -> str:
+        """As short as can be: what is at its default is left out."""
+        parts = [f"stride={self.stride}", f"padding={self.padding}"]
+        parts += [f"dilation={self.dilation}"] if any(d != 1 for d in self.dilation) else []
+        parts += [f"groups={self.groups}"] if self.groups != 1 else []
+        return f"[{', '.join(parts)}{', flip' if self.flip else ''}]".replace(" ", "")
+
+    @property
+    def rank(self) -> int:
+        """The number of spatial axes."""
+        return len(self.stride)
+
+    def span(self, kernel: Shape) -> Shape:
+        """How far the dilated kernel reaches along each axis: dilation * (kernel - 1) + 1."""
+        return tuple(d * (k - 1) + 1 for k, d in zip(kernel, self.dilation, strict=True))
+
+    def output(self, spatial: Shape, kernel: Shape, what: str = "window") -> Shape:
+        """The number of positions along each axis. Raises ShapeError when the kernel does not fit."""
+        _check(f"{what}: kernel size", kernel, 1)
+        sizes = []
+        for axis, (n, span) in enumerate(zip(spatial, self.span(kernel), strict=True)):
+            room = n + sum(self.padding[axis]) - span
+            if room < 0:
+                raise ShapeError(
+                    f"{what}: a kernel of {kernel[axis]} with dilation {self.dilation[axis]} reaches over "
+                    f"{span} elements, but spatial axis {axis} of {tuple(spatial)} has {n} with padding "
+                    f"{self.padding[axis]}; pad more or take a smaller kernel"
+                )
+            sizes.append(room // self.stride[axis] + 1)
+        return as_shape(sizes, f"{what}: output")
+
+    def padded(self, spatial: Shape) -> Shape:
+        """The spatial sizes with padding."""
+        return tuple(n + lo + hi for n, (lo, hi) in zip(spatial, self.padding, strict=True))
+
+    # What the NumPy references are made of.
+
+    def pad(self, x: Array, value: float = 0) -> Array:
+        """x [N, C, *spatial] with its padding filled in."""
+        if not any(map(any, self.padding)):
+            return x
+        return np.pad(x, ((0, 0), (0, 0), *self.padding), constant_values=value)
+
+    def crop(self, padded: Array) -> Array:
+        """The inverse of `pad`: the part that is not padding."""
+        inner = (slice(lo, size - hi) for (lo, hi), size in zip(self.padding, padded.shape[2:], strict=True))
+        return padded[(..., *inner)]
+
+    def taps(self, kernel: Shape, output: Shape) -> Iterator[tuple[slice, ...]]:
+        """For each kernel element, row-major: which padded [N, C, *] elements it meets, one per position."""
+        for offset in product(*map(range, kernel)):
+            space = (
+                slice(o * d, o * d + (n - 1) * s + 1, s)
+                for o, d, s, n in zip(offset, self.dilation, self.stride, output, strict=True)
+            )
+            yield (slice(None), slice(None), *space)
+
+    def patches(self, padded: Array, kernel: Shape) -> Array:
+        """A view [N, C, *output, *kernel] of padded [N, C, *spatial]: what the kernel meets at each place."""
+        axes = tuple(range(2, padded.ndim))
+        windows = np.lib.stride_tricks.sliding_window_view(padded, self.span(kernel), axes)
+        every = (slice(None, None, s) for s in (*self.stride, *self.dilation))
+        return windows[(slice(None), slice(None), *every)]
+
+
+def window(
+    what: str,
+    kernel: Shape,
+    stride: int | Iterable[int] = 1,
+    padding: Padding = 0,
+    dilation: int | Iterable[int] = 1,
+    groups: int = 1,
+    *,
+    flip: bool = False,
+) -> Window:
+    """The Window for a kernel of the given spatial shape, from arguments as users write them.
+
+    padding: "valid" (none), "half" (half of the kernel's reach on both sides), "full" (every position that
+    touches the input), "same" (output as large as the input; stride 1 only), an int, one int or one
+    (lo, hi) pair per axis. Raises ShapeError.
+    """
+    rank = len(kernel)
+    dilations = per_axis(what, "dilation", dilation, rank, 1)
+    strides = per_axis(what, "stride", stride, rank, 1)
+    spans = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
+    pairs = _pairs(what, padding, spans, strides)
+    if not isinstance(groups, int) or groups < 1:
+        raise ShapeError(f"{what}: groups must be an int >= 1, got {groups!r}")
+    return Window(strides, pairs, dilations, groups, flip)
+
+
+def per_axis(what: str, name: str, value: int | Iterable[int], rank: int, least: int) -> Shape:
+    """One int for all axes or one per axis, as a tuple. Raises ShapeError."""
+    given = (value,) * rank if isinstance(value, int) else tuple(value)
+    if len(given) == 1:
+        given *= rank
+    if len(given) != rank or not all(isinstance(v, (int, np.integer)) for v in given):
+        raise ShapeError(f"{what}: {name} must be one int or {rank} ints, got {value!r}")
+    _check(f"{what}: {name}", given, least)
+    return tuple(map(int, given))
+
+
+def _pairs(what: str, padding: Padding, spans: Sequence[int], strides: Shape) -> Pairs:
+    if isinstance(padding, str):
+        return _named(what, padding, spans, strides)
+    rank = len(spans)
+    if not isinstance(padding, int) and any(not isinstance(p, (int, np.integer)) for p in padding):
+        given = [tuple(p) if isinstance(p, Iterable) else p for p in padding]
+        if len(given) != rank or not all(isinstance(p, tuple) and len(p) == 2 for p in given):
+            raise ShapeError(
+                f"{what}: padding must be one of {', '.join(PADDINGS)}, one int, {rank} ints "
+                f"or {rank} (lo, hi) pairs, got {padding!r}"
+            )
+        lo = per_axis(what, "padding", [p[0] for p in given], rank, 0)  # type: ignore[index]
+        hi = per_axis(what, "padding", [p[1] for p in given], rank, 0)  # type: ignore[index]
+        return tuple(zip(lo, hi, strict=True))
+    return tuple((p, p) for p in per_axis(what, "padding", padding, rank, 0))  # type: ignore[arg-type]
+
+
+def _named(what: str, padding: str, spans: Sequence[int], strides: Shape) -> Pairs:
+    if padding == "valid":
+        return tuple((0, 0) for _ in spans)
+    if padding == "half":
+        return tuple((s // 2, s // 2) for s in spans)
+    if padding == "full":
+        return tuple((s - 1, s - 1) for s in spans)
+    if padding == "same":
+        if any(s != 1 for s in strides):
+            raise ShapeError(f'{what}: padding "same" needs stride 1, got {strides}; use "half" or pairs')
+        return tuple(((s - 1) // 2, s - 1 - (s - 1) // 2) for s in spans)
+    raise ShapeError(f"{what}: padding must be one of {', '.join(PADDINGS)}, ints or pairs, got {padding!r}")
+
+
+def _check(what: str, values: Iterable[int], least: int) -> None:
+    given = tuple(values)
+    if any(not least <= v <= LIMIT for v in given):
+        raise ShapeError(f"{what} must be ints in [{least}, {LIMIT}], got {given}")
