@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lamina.ops import cast as _cast
-from lamina.ops import matmul as _matmul
 from lamina.ops import pointwise as _pointwise
-from lamina.ops import reduce as _reduce
 from lamina.ops import shape as _shape
-from lamina.ops import softmax as _softmax
+from lamina.ops.cast import cast as _cast
 from lamina.ops.core import Operand
+from lamina.ops.matmul import matmul as _matmul
+from lamina.ops.reduce import argmax as _argmax
+from lamina.ops.reduce import argmin as _argmin
+from lamina.ops.reduce import max as _max
+from lamina.ops.reduce import mean as _mean
+from lamina.ops.reduce import min as _min
+from lamina.ops.reduce import prod as _prod
+from lamina.ops.reduce import sum as _sum
+from lamina.ops.reduce import sum_to as _sum_to
+from lamina.ops.reduce import var as _var
+from lamina.ops.softmax import log_softmax as _log_softmax
+from lamina.ops.softmax import softmax as _softmax
 from lamina.spec import DType
 
 Axes = int | Sequence[int] | None
@@ -53,10 +62,10 @@ class Operators(Operand):
         return _pointwise.power(other, self)
 
     def __matmul__(self, other: Any) -> Any:
-        return _matmul.matmul(self, other)
+        return _matmul(self, other)
 
     def __rmatmul__(self, other: Any) -> Any:
-        return _matmul.matmul(other, self)
+        return _matmul(other, self)
 
     def __neg__(self) -> Any:
         return _pointwise.neg(self)
@@ -168,43 +177,43 @@ class Operators(Operand):
 
     def cast(self, dtype: DType | str | type) -> Any:
         """In another dtype."""
-        return _cast.cast(self, dtype)
+        return _cast(self, dtype)
 
     def sum(self, axis: Axes = None, keepdims: bool = False) -> Any:
         """The sum along axes."""
-        return _reduce.sum(self, axis, keepdims)
+        return _sum(self, axis, keepdims)
 
     def mean(self, axis: Axes = None, keepdims: bool = False) -> Any:
         """The mean along axes."""
-        return _reduce.mean(self, axis, keepdims)
+        return _mean(self, axis, keepdims)
 
     def prod(self, axis: Axes = None, keepdims: bool = False) -> Any:
         """The product along axes."""
-        return _reduce.prod(self, axis, keepdims)
+        return _prod(self, axis, keepdims)
 
     def max(self, axis: Axes = None, keepdims: bool = False) -> Any:
         """The largest element along axes."""
-        return _reduce.max(self, axis, keepdims)
+        return _max(self, axis, keepdims)
 
     def min(self, axis: Axes = None, keepdims: bool = False) -> Any:
         """The smallest element along axes."""
-        return _reduce.min(self, axis, keepdims)
+        return _min(self, axis, keepdims)
 
     def var(self, axis: Axes = None, correction: float = 1, keepdims: bool = False) -> Any:
         """The variance along axes."""
-        return _reduce.var(self, axis, correction, keepdims)
+        return _var(self, axis, correction, keepdims)
 
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Any:
         """The index of the first largest element."""
-        return _reduce.argmax(self, axis, keepdims)
+        return _argmax(self, axis, keepdims)
 
     def argmin(self, axis: int | None = None, keepdims: bool = False) -> Any:
         """The index of the first smallest element."""
-        return _reduce.argmin(self, axis, keepdims)
+        return _argmin(self, axis, keepdims)
 
     def sum_to(self, shape: Sequence[int]) -> Any:
         """Summed down to a shape that broadcasts to this one."""
-        return _reduce.sum_to(self, shape)
+        return _sum_to(self, shape)
 
     def where(self, a: Any, b: Any) -> Any:
         """a where this (boolean) is true, else b."""
@@ -288,11 +297,11 @@ class Operators(Operand):
 
     def softmax(self, dim: int | Sequence[int] = -1) -> Any:
         """exp(x) by its sum over axes."""
-        return _softmax.softmax(self, dim)
+        return _softmax(self, dim)
 
     def log_softmax(self, dim: int | Sequence[int] = -1) -> Any:
         """The logarithm of softmax."""
-        return _softmax.log_softmax(self, dim)
+        return _log_softmax(self, dim)
 
 
 def _sizes(args: tuple[Any, ...]) -> Sequence[int]:
