@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lamina import ops
-from lamina.graph.trace import Node, Value, constant, flatten, reachable, trace
+from lamina.graph.trace import Graph, Node, Value, constant, flatten, reachable
 from lamina.spec import Spec
 from lamina.spec.policy import policy as use_policy
 
@@ -42,8 +42,8 @@ def gradients(
 def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
     """A function that returns (fn(*args), gradient with respect to args[argnums]).
 
-    fn returns a scalar. On tensors the derivative is traced once per call and run at once; on traced values
-    it is recorded, so the result can be differentiated again.
+    fn returns a scalar. On tensors the derivative is traced and run at once; where an argument or a value that fn
+    closes over is traced, it is recorded, so that the result can be differentiated again.
     """
     single = isinstance(argnums, int)
     positions = [argnums] if isinstance(argnums, int) else list(argnums)
@@ -53,10 +53,10 @@ def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> 
         return (result, *gradients(result, [args[i] for i in positions]))
 
     def run(*args: Any) -> tuple[Any, Any]:
-        if any(isinstance(a, Value) for a in args):
-            results = traced(*(a if isinstance(a, Value) else constant(a) for a in args))
-        else:
-            results = trace(traced, *args)(*map(ops.operand, args))
+        inputs = [Value(ops.operand(a).spec, name=f"x{i}") for i, a in enumerate(args)]
+        results = [v if isinstance(v, Value) else constant(v) for v in traced(*inputs)]
+        outer = _other_inputs(results, inputs)
+        results = Graph([*inputs, *outer], results, "grad")(*args, *outer)
         return results[0], results[1] if single else tuple(results[1:])
 
     return run
@@ -66,6 +66,12 @@ def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[.
     """A function that returns the gradient of the scalar fn(*args) with respect to args[argnums]."""
     both = value_and_grad(fn, argnums)
     return lambda *args: both(*args)[1]
+
+
+def _other_inputs(results: Sequence[Value], inputs: Sequence[Value]) -> list[Value]:
+    """Inputs of surrounding traces that results depend on: what fn closed over."""
+    read = [*results, *(v for n in reachable(results) for v in n.inputs)]
+    return list(dict.fromkeys(v for v in read if v.is_input and v not in set(inputs)))
 
 
 def _backward(node: Node, arriving: dict[Value, Any], needed: set[Node], wrt: set[Value]) -> None:

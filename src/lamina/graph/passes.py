@@ -118,25 +118,25 @@ def schedule(graph: Graph, donate: Mapping[int, int]) -> list[Node]:
     for update in [n for n in order if n in updates]:
         replaced = [old for old, new in state.items() if new.node is update]
         before = {v.node for v in update.inputs} | {r for old in replaced for r in readers[old]}
-        order.remove(update)
-        last = max((i for i, n in enumerate(order) if n in before), default=-1)
-        order.insert(last + 1, update)
+        here = order.index(update)
+        last = max((i for i, n in enumerate(order) if n in before and n is not update), default=-1)
+        if last < here:
+            order.insert(last + 1, order.pop(here))
     return order
 
 
 def fuse(graph: Graph, backend: Backend) -> Graph:
     """Merge a node with the elementwise nodes that follow it, as far as the backend has a plan for it.
 
-    The unfused form stays where the backend refuses. The chain's values must have no other reader, and the
-    other operands must exist before the head runs, so that the order of nodes stays right.
+    The unfused form stays where the backend refuses. The chain's values have no other reader; the fused node
+    runs where the last one of the chain ran, when all other operands exist.
     """
     uses = graph.uses()
-    position = {node: i for i, node in enumerate(graph.nodes)}
     chains: dict[Node, _Chain] = {}
     taken: set[Node] = set()
     for node in graph.nodes:
         if node not in taken:
-            chain = _grow(_Chain(node), uses, position, backend)
+            chain = _grow(_Chain(node), uses, taken, backend)
             if chain.steps:
                 chains[chain.nodes[-1]] = chain
                 taken.update(chain.nodes)
@@ -165,22 +165,18 @@ class _Chain:
 _COMMUTATIVE = frozenset({"add", "mul", "minimum", "maximum"})
 
 
-def _grow(
-    chain: _Chain, uses: dict[Value, list[Any]], position: dict[Node, int], backend: Backend
-) -> _Chain:
+def _grow(chain: _Chain, uses: dict[Value, list[Any]], taken: set[Node], backend: Backend) -> _Chain:
     """Extend a chain by one step after another while the backend can plan it."""
     while len(chain.nodes[-1].outputs) == 1 and len(uses[chain.nodes[-1].outputs[0]]) == 1:
         value = chain.nodes[-1].outputs[0]
         node = uses[value][0].node
-        if node is None or not node.op.elementwise or node.outputs[0].shape != value.shape:
+        if node is None or node in taken or not node.op.elementwise or node.outputs[0].shape != value.shape:
             break
         if len(node.outputs) != 1 or node.policy != chain.head.policy or sum(v is value for v in node.inputs) != 1:
             break
         others = tuple(v for v in node.inputs if v is not value)
         swapped = node.inputs[0] is not value
         if swapped and node.op.name not in _COMMUTATIVE:
-            break
-        if any(v.node is not None and position[v.node] > position[chain.head] for v in others):
             break
         longer = _Chain(chain.head, (*chain.steps, (node, node.op)), (*chain.extra, *others))
         if not _plans(longer, backend):

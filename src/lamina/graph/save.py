@@ -14,17 +14,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import safetensors
-
+from lamina.files import WeightsError, read_safetensors, save_safetensors
 from lamina.graph.trace import Graph, Node, Value
 from lamina.ops.core import REGISTRY, Op
 from lamina.spec import DType, Policy, Spec, as_dtype
-from lamina.tensor import tensor
+from lamina.tensor import Tensor
 
 FORMAT = "lamina-graph-1"
-#: Nodes that a file may hold, and bytes of its description.
-NODE_LIMIT, TEXT_LIMIT = 1_000_000, 1 << 28
+#: Nodes that a file may hold.
+NODE_LIMIT = 1_000_000
 
 
 class GraphFileError(ValueError):
@@ -32,7 +30,7 @@ class GraphFileError(ValueError):
 
 
 def save(graph: Graph, path: str | Path) -> None:
-    """Write graph to a file: its constants as tensors, its nodes as JSON in the metadata."""
+    """Write graph to a file, at once: its constants as tensors, its nodes as JSON in the metadata."""
     constants = graph.constants
     index = {v: f"c{i}" for i, v in enumerate(constants)}
     index |= {v: f"i{i}" for i, v in enumerate(graph.inputs)}
@@ -48,27 +46,22 @@ def save(graph: Graph, path: str | Path) -> None:
         "outputs": [index[v] for v in graph.outputs],
         "nodes": nodes,
     }
-    arrays = {
-        index[v]: _tensor_bytes(v.constant.numpy()) for v in constants if v.constant is not None
-    }
-    data = safetensors.serialize(arrays, {"format": FORMAT, "graph": json.dumps(text)})
-    Path(path).write_bytes(data)
+    tensors = {index[v]: v.constant for v in constants}
+    save_safetensors(tensors, path, {"format": FORMAT, "graph": json.dumps(text)})
 
 
 def load(path: str | Path) -> Graph:
-    """Read a graph that `save` wrote. Raises GraphFileError for anything else."""
+    """Read a graph that `save` wrote. Raises GraphFileError for anything else, OSError if it cannot be read."""
     try:
-        data = Path(path).read_bytes()
-        tensors = dict(safetensors.deserialize(data))
-        text = _metadata(data)
-    except (safetensors.SafetensorError, ValueError, KeyError) as error:
-        raise GraphFileError(f"{path}: not a graph file: {error}") from error
+        tensors, metadata = read_safetensors(path)
+    except WeightsError as error:
+        raise GraphFileError(str(error)) from error
     try:
-        return _decode(text, tensors)
-    except GraphFileError as error:
-        raise GraphFileError(f"{path}: {error}") from error
+        if metadata.get("format") != FORMAT:
+            raise GraphFileError(f"the format is {metadata.get('format')!r}, not {FORMAT!r}")
+        return _decode(json.loads(metadata["graph"]), tensors)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise GraphFileError(f"{path}: the graph is damaged: {type(error).__name__}: {error}") from error
+        raise GraphFileError(f"{path}: not a sound graph: {type(error).__name__}: {error}") from error
 
 
 def encode_op(op: Op) -> dict[str, Any]:
@@ -165,7 +158,7 @@ def _require(condition: bool, value: Any, kind: Any, where: str) -> Any:
     return value
 
 
-def _decode(text: Any, tensors: Mapping[str, Mapping[str, Any]]) -> Graph:
+def _decode(text: Any, tensors: Mapping[str, Tensor]) -> Graph:
     if len(text["nodes"]) > NODE_LIMIT:
         raise GraphFileError(f"{len(text['nodes'])} nodes are more than {NODE_LIMIT}")
     values: dict[str, Value] = {}
@@ -173,9 +166,7 @@ def _decode(text: Any, tensors: Mapping[str, Mapping[str, Any]]) -> Graph:
     for i, (name, shape, dtype) in enumerate(text["inputs"]):
         values[f"i{i}"] = value = Value(Spec(tuple(shape), as_dtype(dtype)), name=str(name))
         inputs.append(value)
-    for key, facts in tensors.items():
-        held = tensor(_array(facts))
-        values[key] = Value(held.spec, constant=held)
+    values |= {key: Value(x.spec, constant=x) for key, x in tensors.items()}
     for n, (name, fields, sources, policy) in enumerate(text["nodes"]):
         op = decode_op(name, fields)
         if "arity" in vars(type(op)) and len(sources) != getattr(op, "arity", None):
@@ -183,39 +174,3 @@ def _decode(text: Any, tensors: Mapping[str, Mapping[str, Any]]) -> Graph:
         node = Node(op, [values[s] for s in sources], Policy(**policy) if policy else Policy())
         values |= {f"n{n}.{k}": v for k, v in enumerate(node.outputs)}
     return Graph(inputs, [values[o] for o in text["outputs"]], str(text["name"]))
-
-
-_SAFE = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "I64": "int64",
-    "I32": "int32",
-    "I16": "int16",
-    "I8": "int8",
-    "U8": "uint8",
-    "BOOL": "bool",
-}
-
-
-def _array(facts: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-    if facts["dtype"] not in _SAFE:
-        raise GraphFileError(f"constants of type {facts['dtype']} are not known")
-    kind = as_dtype(_SAFE[facts["dtype"]]).numpy
-    return np.frombuffer(bytes(facts["data"]), kind).reshape(facts["shape"])
-
-
-def _tensor_bytes(array: np.ndarray[Any, Any]) -> dict[str, Any]:
-    return {"dtype": array.dtype.name, "shape": list(array.shape), "data": array.tobytes()}
-
-
-def _metadata(data: bytes) -> Any:
-    """The JSON text of the graph from a safetensors header (the library's deserialize drops metadata)."""
-    size = int.from_bytes(data[:8], "little")
-    if size > min(len(data) - 8, TEXT_LIMIT):
-        raise ValueError(f"the header claims {size} bytes")
-    metadata = json.loads(data[8 : 8 + size]).get("__metadata__", {})
-    if metadata.get("format") != FORMAT:
-        raise ValueError(f"its format is {metadata.get('format')!r}, not {FORMAT!r}")
-    return json.loads(metadata["graph"])

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from lamina.ops.core import Op, bind
+from lamina.ops.core import Op, bind, operand
 from lamina.ops.operators import Operators
 from lamina.spec import Policy, Spec, current_policy
 from lamina.spec.policy import policy as use_policy
@@ -172,7 +172,7 @@ class Graph:
             raise TypeError(f"{self.name} takes {len(self.inputs)} operands, got {len(operands)}")
         for value, x in zip(self.inputs, operands, strict=True):
             _check_operand(self.name, value, x)
-        found: dict[Value, Any] = dict(zip(self.inputs, operands, strict=True))
+        found: dict[Value, Any] = dict(zip(self.inputs, map(operand, operands), strict=True))
         for value in self.constants:
             found[value] = value.constant
         for node in self.nodes:

@@ -91,15 +91,17 @@ class Shared:
     owner: object
 
 
-@_Deleter
 def _delete(address: int) -> None:
     _exported.pop(address, None)
 
 
-@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 def _destroy(capsule: int) -> None:
     if _dying_is_valid(capsule, _PLAIN):  # nobody consumed it
         _exported.pop(_dying_get(capsule, _PLAIN), None)
+
+
+_delete_callback = _Deleter(_delete)
+_destroy_callback = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_destroy)
 
 
 def export(
@@ -119,10 +121,10 @@ def export(
     sizes, steps = (ctypes.c_int64 * len(shape))(*shape), (ctypes.c_int64 * len(shape))(*strides)
     code, bits = TYPES[dtype]
     tensor = _DLTensor(pointer, *device, len(shape), code, bits, 1, sizes, steps, 0)
-    managed = _Managed(tensor, None, ctypes.cast(_delete, ctypes.c_void_p))
+    managed = _Managed(tensor, None, ctypes.cast(_delete_callback, ctypes.c_void_p))
     address = ctypes.addressof(managed)
     _exported[address] = (managed, sizes, steps, owner)
-    return _new(address, _PLAIN, ctypes.cast(_destroy, ctypes.c_void_p))
+    return _new(address, _PLAIN, ctypes.cast(_destroy_callback, ctypes.c_void_p))
 
 
 class _Imported:

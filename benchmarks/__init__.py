@@ -1,0 +1,1 @@
+"""Speed, measured: each module answers one question and prints a table; `--json` keeps the figures."""

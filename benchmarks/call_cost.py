@@ -1,0 +1,190 @@
+"""What a call through `lamina.c` costs over the same call through bare ctypes.
+
+    python benchmarks/call_cost.py [--json]
+
+No GPU is needed: descriptor calls do all their work on the host. `--json` writes the table, with date and
+versions, to benchmarks/results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import datetime
+import json
+import platform
+import statistics
+import sys
+import timeit
+from collections.abc import Callable
+from ctypes import byref, c_float, c_int, c_int64, c_size_t, c_void_p
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
+
+from lamina.c import cudnn, dnnl
+
+RESULTS = Path(__file__).parent / "results"
+Case = tuple[str, Callable[[], Any], Callable[[], Any]]
+
+
+def nanoseconds(call: Callable[[], Any], number: int = 20_000, repeat: int = 9) -> float:
+    """Median of `repeat` runs, per call."""
+    return statistics.median(timeit.repeat(call, number=number, repeat=repeat)) / number * 1e9
+
+
+def bare(library: ctypes.CDLL, name: str, *types: Any) -> Any:
+    function = library[name]
+    function.restype, function.argtypes = c_int, list(types)
+    return function
+
+
+def cudnn_cases() -> list[Case]:
+    lib = cudnn.library.open()
+    desc = cudnn.cudnnCreateTensorDescriptor()
+    filters = cudnn.cudnnCreateFilterDescriptor()
+    conv = cudnn.cudnnCreateConvolutionDescriptor()
+    backend = cudnn.cudnnBackendCreateDescriptor(cudnn.CUDNN_BACKEND_TENSOR_DESCRIPTOR)
+    cudnn.cudnnSetTensor4dDescriptor(desc, 0, 0, 1, 4, 8, 8)
+    cudnn.cudnnSetFilter4dDescriptor(filters, 0, 0, 4, 4, 3, 3)
+    cudnn.cudnnSetConvolution2dDescriptor(conv, 1, 1, 1, 1, 1, 1, 0, 0)
+
+    set4d = bare(lib, "cudnnSetTensor4dDescriptor", c_void_p, *[c_int] * 6)
+    set_nd = bare(lib, "cudnnSetTensorNdDescriptor", c_void_p, c_int, c_int, c_void_p, c_void_p)
+    size = bare(lib, "cudnnGetTensorSizeInBytes", c_void_p, c_void_p)
+    get4d = bare(lib, "cudnnGetTensor4dDescriptor", c_void_p, *[c_void_p] * 9)
+    outdim = bare(lib, "cudnnGetConvolution2dForwardOutputDim", *[c_void_p] * 7)
+    attribute = bare(lib, "cudnnBackendSetAttribute", c_void_p, c_int, c_int, c_int64, c_void_p)
+    null_forward = bare(lib, "cudnnSoftmaxForward", c_void_p, c_int, c_int, *[c_void_p] * 6)
+
+    def bare_set_nd() -> int:
+        return set_nd(desc, 0, 4, (c_int * 4)(1, 4, 8, 8), (c_int * 4)(256, 64, 8, 1))
+
+    def bare_size() -> int:
+        result = c_size_t()
+        size(desc, byref(result))
+        return result.value
+
+    def bare_get4d() -> tuple[int, ...]:
+        slots = [c_int() for _ in range(9)]
+        get4d(desc, *map(byref, slots))
+        return tuple(slot.value for slot in slots)
+
+    def bare_outdim() -> tuple[int, ...]:
+        slots = [c_int() for _ in range(4)]
+        outdim(conv, desc, filters, *map(byref, slots))
+        return tuple(slot.value for slot in slots)
+
+    value = (c_int64 * 1)(16)
+    alignment = (backend, cudnn.CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, cudnn.CUDNN_TYPE_INT64, 1, value)
+
+    def bare_scaled() -> int:
+        return null_forward(None, 0, 0, byref(c_float(1.0)), desc, None, byref(c_float(0.0)), desc, None)
+
+    def lamina_scaled() -> None:
+        try:
+            cudnn.cudnnSoftmaxForward(None, 0, 0, 1.0, desc, None, 0.0, desc, None)
+        except cudnn_error:
+            return
+
+    cudnn_error = RuntimeError
+    return [
+        (
+            "cudnnSetTensor4dDescriptor",
+            lambda: set4d(desc, 0, 0, 1, 4, 8, 8),
+            lambda: cudnn.cudnnSetTensor4dDescriptor(desc, 0, 0, 1, 4, 8, 8),
+        ),
+        (
+            "cudnnSetTensorNdDescriptor (two sequences)",
+            bare_set_nd,
+            lambda: cudnn.cudnnSetTensorNdDescriptor(desc, 0, 4, (1, 4, 8, 8), (256, 64, 8, 1)),
+        ),
+        ("cudnnGetTensorSizeInBytes (one result)", bare_size, lambda: cudnn.cudnnGetTensorSizeInBytes(desc)),
+        (
+            "cudnnGetTensor4dDescriptor (nine results)",
+            bare_get4d,
+            lambda: cudnn.cudnnGetTensor4dDescriptor(desc),
+        ),
+        (
+            "cudnnGetConvolution2dForwardOutputDim",
+            bare_outdim,
+            lambda: cudnn.cudnnGetConvolution2dForwardOutputDim(conv, desc, filters),
+        ),
+        (
+            "cudnnBackendSetAttribute",
+            lambda: attribute(*alignment),
+            lambda: cudnn.cudnnBackendSetAttribute(*alignment),
+        ),
+        (
+            "alpha and beta for an output tensor",
+            lambda: (byref(c_float(1.0)), byref(c_float(1.0))),
+            lambda: cudnn.library.scale_by_tensor(desc, 1.0, 1.0),
+        ),
+    ]
+
+
+def dnnl_cases() -> list[Case]:
+    lib = dnnl.library.open()
+    engine = dnnl.dnnl_engine_create(dnnl.dnnl_cpu, 0)
+    stream = dnnl.dnnl_stream_create(engine, dnnl.dnnl_stream_default_flags)
+    desc = dnnl.dnnl_memory_desc_create_with_tag(1, (16,), dnnl.dnnl_f32, dnnl.dnnl_a)
+    source, target = (dnnl.dnnl_memory_create(desc, engine, dnnl.DNNL_MEMORY_ALLOCATE) for _ in range(2))
+    reorder = dnnl.dnnl_primitive_create(
+        dnnl.dnnl_reorder_primitive_desc_create(desc, engine, desc, engine, None)
+    )
+    arguments = (dnnl.dnnl_exec_arg_t * 2)((dnnl.DNNL_ARG_FROM, source), (dnnl.DNNL_ARG_TO, target))
+    execute = bare(lib, "dnnl_primitive_execute", c_void_p, c_void_p, c_int, c_void_p)
+    handle = bare(lib, "dnnl_memory_set_data_handle", c_void_p, c_void_p)
+    kind = dnnl.dnnl_query_data_type
+    query = bare(lib, "dnnl_memory_desc_query", c_void_p, c_int, c_void_p)
+
+    def bare_query() -> int:
+        result = c_int()
+        query(desc, kind, byref(result))
+        return result.value
+
+    buffer = ctypes.create_string_buffer(4096)
+    where = ctypes.addressof(buffer)
+    return [
+        (
+            "dnnl_primitive_execute (16-element reorder)",
+            lambda: execute(reorder, stream, 2, arguments),
+            lambda: dnnl.dnnl_primitive_execute(reorder, stream, 2, arguments),
+        ),
+        (
+            "dnnl_memory_set_data_handle",
+            lambda: handle(source, where),
+            lambda: dnnl.dnnl_memory_set_data_handle(source, where),
+        ),
+        ("dnnl_memory_desc_query", bare_query, lambda: dnnl.dnnl_memory_desc_query(desc, kind)),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="write the table to benchmarks/results/")
+    options = parser.parse_args()
+    rows = [
+        {"call": name, "ctypes_ns": round(nanoseconds(left)), "lamina_ns": round(nanoseconds(right))}
+        for name, left, right in cudnn_cases() + dnnl_cases()
+    ]
+    print("| call | bare ctypes, ns | lamina, ns | difference, ns |\n|---|---|---|---|")
+    for row in rows:
+        difference = row["lamina_ns"] - row["ctypes_ns"]
+        print(f"| {row['call']} | {row['ctypes_ns']} | {row['lamina_ns']} | {difference} |")
+    if options.json:
+        RESULTS.mkdir(exist_ok=True)
+        record = {
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "python": platform.python_version(),
+            "machine": platform.machine(),
+            "cudnn": cudnn.library.version,
+            "onednn": dnnl.library.version,
+            "rows": rows,
+        }
+        (RESULTS / "call_cost.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""Floor 4: tensors in safetensors files: names, shapes, dtypes and bytes, and nothing that could run.
+
+Every dtype goes both ways, bfloat16 too. A file is written under another name first and then put in place, so
+a crash leaves the old file. The writer adds a SHA-256 per tensor; the reader checks them where they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+
+from lamina.spec import DType, as_dtype
+from lamina.tensor import Tensor, as_tensor
+
+Array = np.ndarray[Any, Any]
+
+#: Names of dtypes in the file.
+_CODES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U8": "uint8",
+    "BOOL": "bool",
+}
+_NAMES = {as_dtype(name): code for code, name in _CODES.items()}
+_DIGEST = "sha256:"
+
+
+class WeightsError(ValueError):
+    """A file that is no sound safetensors, or was changed since; the message names file and tensor."""
+
+
+def save_safetensors(
+    state: Any, path: str | Path, metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write tensors and arrays by name, or the state_dict of a module, to a file. Raises OSError.
+
+    metadata: more texts to keep in the file's header.
+    """
+    named: Mapping[str, Any] = state.state_dict() if hasattr(state, "state_dict") else state
+    arrays = {name: _host(value) for name, value in named.items()}
+    digests = {_DIGEST + name: hashlib.sha256(_bytes(array)).hexdigest() for name, array in arrays.items()}
+    header = _header(arrays, {**(metadata or {}), **digests})
+    write_atomically(Path(path), [header, *map(_bytes, arrays.values())])
+
+
+def load_safetensors(path: str | Path) -> dict[str, Tensor]:
+    """The tensors of a file by name, on the CPU. Raises WeightsError, or OSError when it cannot be read."""
+    return read_safetensors(path)[0]
+
+
+def read_safetensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a file and the texts in its header. Raises WeightsError or OSError."""
+    data = Path(path).read_bytes()
+    try:
+        entries = safetensors.deserialize(data)
+        metadata = _metadata(data)
+    except (safetensors.SafetensorError, ValueError) as error:
+        raise WeightsError(f"{path}: not a sound safetensors file ({error})") from error
+    for name, facts in entries:
+        digest = metadata.get(_DIGEST + name)
+        if digest is not None and hashlib.sha256(facts["data"]).hexdigest() != digest:
+            raise WeightsError(f"{path}: the content of tensor {name!r} was changed after it was written")
+    texts = {k: v for k, v in metadata.items() if not k.startswith(_DIGEST)}
+    return {name: _tensor(path, name, facts) for name, facts in entries}, texts
+
+
+def write_atomically(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+    """Put the joined parts in place of a file at once: a crash leaves the old content or the new."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.writelines(parts)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, _mode(path))
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _mode(path: Path) -> int:
+    """The permissions of the file that is replaced, or what a new file gets."""
+    if path.exists():
+        return path.stat().st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the renaming itself survive a power cut, where folders can be opened."""
+    if hasattr(os, "O_DIRECTORY"):
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _host(value: Any) -> Array:
+    """The values as a row-major NumPy array."""
+    values = as_tensor(value).numpy()
+    return np.ascontiguousarray(values).reshape(values.shape)  # the former makes scalars one-dimensional
+
+
+def _bytes(array: Array) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
+
+
+def _header(arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> bytes:
+    """Length (8 bytes, little-endian), then JSON: per tensor its dtype, shape and place in the data."""
+    facts: dict[str, Any] = {"__metadata__": dict(metadata)}
+    offset = 0
+    for name, array in arrays.items():
+        place = [offset, offset + array.nbytes]
+        facts[name] = {
+            "dtype": _NAMES[as_dtype(array.dtype)],
+            "shape": list(array.shape),
+            "data_offsets": place,
+        }
+        offset += array.nbytes
+    text = json.dumps(facts, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # data starts at a multiple of 8
+    return len(text).to_bytes(8, "little") + text
+
+
+def _tensor(path: str | Path, name: str, facts: Mapping[str, Any]) -> Tensor:
+    if facts["dtype"] not in _CODES:
+        raise WeightsError(f"{path}: tensor {name!r} has dtype {facts['dtype']}, which Lamina does not know")
+    kind: DType = as_dtype(_CODES[facts["dtype"]])
+    return as_tensor(np.frombuffer(facts["data"], kind.numpy).reshape(facts["shape"]))
+
+
+def _metadata(data: bytes) -> dict[str, str]:
+    """The texts in the header; the library has checked the header, but does not hand them out."""
+    size = int.from_bytes(data[:8], "little")
+    found = json.loads(data[8 : 8 + size]).get("__metadata__", {})
+    return {str(k): str(v) for k, v in found.items()}
