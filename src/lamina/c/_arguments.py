@@ -190,21 +190,24 @@ def integers(element: Any, values: Any, least: int, name: str) -> Any:
 
     `least` is how many entries the library reads: fewer raise ValueError, instead of a read past the end.
     """
-    if values is None or isinstance(values, (int, c_void_p, ctypes._Pointer)):
-        return values
-    if isinstance(values, Array) and getattr(values, "_type_", None) is element:
-        count = len(values)
-        if count >= least:
+    if type(values) is not list and type(values) is not tuple:
+        if values is None or isinstance(values, int | c_void_p | ctypes._Pointer):
             return values
-    else:
+        if isinstance(values, Array) and getattr(values, "_type_", None) is element:
+            _enough(len(values), least, name)
+            return values
         values = values.tolist() if hasattr(values, "tolist") else list(values)
-        count = len(values)
+    count = len(values)
+    _enough(count, least, name)
+    array = (element * count)(*values)
+    if array[:] != list(values):  # ctypes cuts what does not fit
+        raise OverflowError(f"`{name}`={values} does not fit into {8 * ctypes.sizeof(element)}-bit integers")
+    return array
+
+
+def _enough(count: int, least: int, name: str) -> None:
     if count < least:
         raise ValueError(f"`{name}` has {count} entries, {least} are read")
-    bits = 8 * ctypes.sizeof(element)
-    if values and (min(values) < -(2 ** (bits - 1)) or max(values) >= 2**bits):
-        raise OverflowError(f"`{name}`={values} does not fit into {bits}-bit integers")
-    return (element * count)(*values)
 
 
 def dims(values: Any, least: int, name: str) -> Any:

@@ -6,7 +6,7 @@ import ctypes
 import importlib
 import struct
 from collections.abc import Iterable
-from ctypes import byref, c_char, c_double, c_float, c_int, c_void_p
+from ctypes import byref, c_char, c_double, c_float, c_int
 from typing import Any, Final
 
 from lamina.c._arguments import pointer
@@ -77,10 +77,12 @@ class Cudnn(Library):
 
     def tensor_type(self, descriptor: Any) -> int:
         """The cudnnDataType_t of a tensor descriptor (asked of the library, so it is never out of date)."""
-        data_type, rank = c_int(), c_int()
-        status = self.symbols.cudnnGetTensorNdDescriptor(
-            pointer(descriptor), 0, byref(data_type), byref(rank), None, None
-        )
+        data_type = c_int()
+        call = self.symbols.cudnnGetTensorNdDescriptor
+        try:
+            status = call(descriptor, 0, byref(data_type), _UNUSED, None, None)
+        except ctypes.ArgumentError:
+            status = call(pointer(descriptor), 0, byref(data_type), _UNUSED, None, None)
         if status:
             raise self.failure(status, "cudnnGetTensorNdDescriptor", {"tensorDesc": descriptor})
         return data_type.value
@@ -138,22 +140,25 @@ def _packed(data_type: int, value: Any) -> bytes:
     return struct.pack(f"<{layout}", float(value) if layout in "fde" else int(value))
 
 
-_ZERO = c_double(0.0)  # all bits zero: 0.0 as a float and as a double
+_ZERO: Final = byref(c_double(0.0))  # all bits zero: 0.0 as a float and as a double
+_ONE: Final[dict[Any, Any]] = {kind: byref(kind(1.0)) for kind in (c_float, c_double)}
+_UNUSED: Final = byref(c_int())  # written by the library, read by nobody
 
 
 def _scalars(values: tuple[Any, ...], type_of: Any, descriptor: Any) -> list[Any]:
     """Each value as a `const void *`; the descriptor is asked only if a number other than zero needs it."""
-    kind = None
+    kind: Any = None
     done: list[Any] = []
     for value in values:
-        if value is None or isinstance(value, ctypes.Array | c_void_p | ctypes._Pointer):
-            done.append(value)
-        elif isinstance(value, ctypes._SimpleCData) or not hasattr(value, "__float__"):
-            done.append(pointer(value))
-        elif value == 0:
-            done.append(byref(_ZERO))
-        else:
-            if kind is None:
-                kind = c_double if type_of(descriptor) == _DOUBLE else c_float
-            done.append(byref(kind(value)))
+        if type(value) is not float:
+            if not _is_number(value):
+                done.append(pointer(value))
+                continue
+            value = float(value)
+        if value == 0.0:
+            done.append(_ZERO)
+            continue
+        if kind is None:
+            kind = c_double if type_of(descriptor) == _DOUBLE else c_float
+        done.append(_ONE[kind] if value == 1.0 else byref(kind(value)))
     return done
