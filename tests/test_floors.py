@@ -15,19 +15,25 @@ FLOOR = {
     "runtime": 1, "spec": 1,
     "cudnn": 2, "onednn": 2, "ops": 2,
     "backends": 3,
-    "tensor": 4, "graph": 4,
+    "tensor": 4, "files": 4, "graph": 4,
     "nn": 5, "optim": 5, "data": 5, "distributed": 5,
     "train": 6, "convert": 6, "cli": 6,
     "": 7,  # lamina itself: the public list
 }  # fmt: skip
-#: On one floor: graphs run on tensors, the command line runs the programs of its floor.
-SIDEWAYS = {("graph", "tensor"), ("cli", "train"), ("cli", "convert"), ("cli", "")}
+#: On one floor: files hold tensors, graphs run on tensors and are kept in files, the command line runs programs.
+SIDEWAYS = {
+    ("files", "tensor"),
+    ("graph", "tensor"),
+    ("graph", "files"),
+    ("cli", "train"),
+    ("cli", "convert"),
+}
 MACHINE = {"c", "runtime", "cudnn", "onednn"}
 MATHS = {"spec", "ops"}
 #: Backends that only `backends.get` may open from above floor 3, and that do not know each other.
 PRIVATE = {"cuda", "cpu"}
-#: Where a function may import: it opens a backend, or a public name at first use, or, once the machine is known
-#: to have what they need, NVIDIA's optional modules.
+#: Where a function may import: it opens a backend, or a public name at first use, or, once the machine is
+#: known to have what they need, NVIDIA's optional modules.
 SANCTIONED = {
     ("backends/__init__.py", "get"),
     ("_lazy.py", "getattr_"),
@@ -40,7 +46,7 @@ SANCTIONED = {
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[ast.stmt, str]]:
-    """Every import statement with the full name it imports from (one per name for `from lamina import a, b`)."""
+    """Every import statement with the full name it imports (one per name for `from lamina import a, b`)."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node, alias.name) for alias in node.names)
@@ -148,7 +154,10 @@ def test_a_planted_violation_is_caught(path: str, source: str, reason: str) -> N
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("backends/cpu/conv.py", "from lamina.onednn import engine\nfrom lamina.ops import Conv\nimport numpy"),
+        (
+            "backends/cpu/conv.py",
+            "from lamina.onednn import engine\nfrom lamina.ops import Conv\nimport numpy",
+        ),
         ("graph/trace.py", "from lamina.tensor import Tensor\nfrom lamina import ops"),
         ("graph/passes.py", "from lamina.backends.reference import run_reference"),
         ("cli/train.py", "from lamina.train import fit\nfrom lamina import nn"),

@@ -14,7 +14,7 @@ TABLE = """
 | B001 | tools | a ledger | – |
 """
 
-TESTS = '''
+TESTS = """
 import pytest
 
 pytestmark = [pytest.mark.feature("F001")]
@@ -39,7 +39,7 @@ class TestGroup:
 
 def helper():
     pass
-'''
+"""
 
 RESULTS = """<testsuites><testsuite>
 <testcase classname="tests.sub.test_it" name="test_plain"/>

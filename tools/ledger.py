@@ -103,7 +103,7 @@ def _parameter_marks(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[a
 
 
 def _mark_name(mark: ast.expr) -> str:
-    """"feature" for pytest.mark.feature(…), "gpu" for pytest.mark.gpu, "" for anything else."""
+    """ "feature" for pytest.mark.feature(…), "gpu" for pytest.mark.gpu, "" for anything else."""
     target = mark.func if isinstance(mark, ast.Call) else mark
     inner = target.value if isinstance(target, ast.Attribute) else None
     is_mark = isinstance(inner, ast.Attribute) and inner.attr == "mark"
@@ -161,7 +161,9 @@ def coverage(rows: Mapping[str, Row], tests: Sequence[Test]) -> str:
         "|---|---|---|---|---|",
     ]
     for row in rows.values():
-        cells = ["<br>".join(_short(t) for t in tests if row.id in t.rows and t.gpu == g) for g in (False, True)]
+        cells = [
+            "<br>".join(_short(t) for t in tests if row.id in t.rows and t.gpu == g) for g in (False, True)
+        ]
         lines.append(f"| {row.id} | {row.level} | {row.feature} | {cells[0]} | {cells[1]} |")
     return "\n".join(lines) + "\n"
 

@@ -4,7 +4,8 @@
 
     __getattr__ = lazy(__name__, {"digits": "lamina.data.scikit"})
 
-and `lamina.data.digits` is there at first use. This is the one place beside `backends.get` that imports by name.
+and `lamina.data.digits` is there at first use. This is the one place beside `backends.get` that imports by
+name.
 """
 
 from __future__ import annotations

@@ -34,7 +34,8 @@ class Epochs(Protocol):
 class Batches:
     """A data set cut into batches. Each `for` loop over it is one more epoch, in a new order when shuffled.
 
-    load: gives (images, labels, …) for an array of indices; a generator for random augmentation comes with it.
+    load: gives (images, labels, …) for an array of indices; a generator for random augmentation comes with
+        it.
     count: the number of samples.
     batch: samples per batch. With drop_last the last, shorter batch of an epoch is left out.
     seed: order and augmentation depend on it, on the epoch and on the position alone.
@@ -55,7 +56,9 @@ class Batches:
         if batch < 1:
             raise ValueError(f"batch must be at least 1, got {batch}")
         if count < (batch if drop_last else 1):
-            raise ValueError(f"{count} samples make no batch of {batch}; take a smaller batch or drop_last=False")
+            raise ValueError(
+                f"{count} samples make no batch of {batch}; take a smaller batch or drop_last=False"
+            )
         self.load, self.count, self.batch = load, count, batch
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
         self.classes = classes
@@ -127,7 +130,9 @@ class Prefetch:
         """The batches of one epoch from position `start` on; the source must know epochs."""
         source = self.source
         if not isinstance(source, Epochs):
-            raise TypeError(f"prefetch: {type(source).__name__} cannot be read from a given epoch and position")
+            raise TypeError(
+                f"prefetch: {type(source).__name__} cannot be read from a given epoch and position"
+            )
         return ahead(lambda: source.epoch(number, start), self.depth)
 
 
@@ -159,7 +164,9 @@ def ahead(start: Callable[[], Iterator[T]], depth: int) -> Iterator[T]:
         thread.join()
 
 
-def _produce(start: Callable[[], Iterator[T]], items: queue.Queue[tuple[str, Any]], stop: threading.Event) -> None:
+def _produce(
+    start: Callable[[], Iterator[T]], items: queue.Queue[tuple[str, Any]], stop: threading.Event
+) -> None:
     """Fill the queue until the source ends, fails, or nobody wants more."""
     last: tuple[str, Any] = ("end", None)
     try:

@@ -1,6 +1,7 @@
 """IDX files, the format of MNIST and Fashion-MNIST (LeCun, Cortes, Burges), plain or gzip-compressed.
 
-A file is two zero bytes, a type byte, the rank, the sizes (big-endian 32-bit), then the elements (big-endian).
+A file is two zero bytes, a type byte, the rank, the sizes (big-endian 32-bit), then the elements
+(big-endian).
 """
 
 from __future__ import annotations
@@ -89,8 +90,8 @@ def mnist(
     """MNIST, Fashion-MNIST or any data in the same four files, from a folder.
 
     Files: train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-… , each plain or ".gz". Downloads nothing.
-    Gives images float32 (batch, 1, size, size), normalised by the training images' mean and deviation, and labels
-    int64 (batch,).
+    Gives images float32 (batch, 1, size, size), normalised by the training images' mean and deviation, and
+    labels int64 (batch,).
 
     size: scaled to size × size, bilinear; None keeps the images as they are.
     shuffle, drop_last: by default True for "train", False for "test".
@@ -125,9 +126,13 @@ def _load_split(folder: Path, split: str) -> tuple[Array, Array]:
     images = read_idx(_find(folder, f"{PREFIX[split]}-images-idx3-ubyte"))
     labels = read_idx(_find(folder, f"{PREFIX[split]}-labels-idx1-ubyte"))
     if images.ndim != 3 or images.dtype != np.uint8 or 0 in images.shape:
-        raise DataError(f"{folder}: the {split} images are {images.dtype}{list(images.shape)}, not uint8[N,H,W]")
+        raise DataError(
+            f"{folder}: the {split} images are {images.dtype}{list(images.shape)}, not uint8[N,H,W]"
+        )
     if labels.shape != images.shape[:1] or labels.dtype != np.uint8:
-        raise DataError(f"{folder}: {len(images)} {split} images, but labels {labels.dtype}{list(labels.shape)}")
+        raise DataError(
+            f"{folder}: {len(images)} {split} images, but labels {labels.dtype}{list(labels.shape)}"
+        )
     return images, labels.astype(np.int64)
 
 

@@ -12,9 +12,9 @@ Array = np.ndarray[Any, Any]
 def bilinear(size: int, source: int, shift: Array | float = 0.0) -> Array:
     """The matrices that resample `source` pixels to `size` pixels, float32 of shape (…, size, source).
 
-    Pixel i of the result lies at (i + 0.5)·source/size - 0.5 - shift of the source (pixel centres at integers,
-    as in torch's align_corners=False); outside of the source there is zero. `shift` is in source pixels,
-    one per matrix.
+    Pixel i of the result lies at (i + 0.5)·source/size - 0.5 - shift of the source (pixel centres at
+    integers, as in torch's align_corners=False); outside of the source there is zero. `shift` is in source
+    pixels, one per matrix.
     """
     centres = (np.arange(size) + 0.5) * (source / size) - 0.5  # (size,)
     places = centres[:, None] - np.asarray(shift, np.float64)[..., None, None]  # (…, size, 1)
@@ -33,5 +33,5 @@ def resample(images: Array, size: int, rng: np.random.Generator | None = None, s
     else:
         moves = rng.uniform(-shift, shift, (2, count))
         rows, columns = bilinear(size, height, moves[0]), bilinear(size, width, moves[1])
-    scaled = np.matmul(np.matmul(rows, pixels), np.swapaxes(columns, -1, -2))  # (N, size, size)
+    scaled: Array = np.matmul(np.matmul(rows, pixels), np.swapaxes(columns, -1, -2))  # (N, size, size)
     return scaled[:, None]

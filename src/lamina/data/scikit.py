@@ -37,8 +37,9 @@ def digits(
 ) -> Batches:
     """Handwritten digits scaled to size × size: batches of images and labels.
 
-    Gives images float32 (batch, 1, size, size), bilinear, normalised by the training pixels' mean and deviation,
-    and labels int64 (batch,). split "train" has 1,438 scans, "test" has 359: a fixed, stratified cut.
+    Gives images float32 (batch, 1, size, size), bilinear, normalised by the training pixels' mean and
+    deviation, and labels int64 (batch,). split "train" has 1,438 scans, "test" has 359: a fixed, stratified
+    cut.
 
     shuffle, drop_last: by default True for "train", False for "test".
     seed: of the order and of the random shifts.

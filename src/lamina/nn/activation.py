@@ -1,0 +1,191 @@
+"""Activations: each element by itself. Names and arguments as in torch.nn.
+
+`inplace` is taken for the sake of old programs and changes nothing: whether an activation writes over its
+input is decided when a graph's memory is planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from lamina import ops
+from lamina.nn.module import Module
+from lamina.nn.parameter import Parameter
+from lamina.tensor import full
+
+
+class _Plain(Module):
+    """An activation without arguments."""
+
+    function: ClassVar[Callable[..., Any]]
+
+    def __init__(self, inplace: bool = False) -> None:
+        pass
+
+    def forward(self, x: Any) -> Any:
+        """The activation of every element; shape and dtype stay."""
+        return type(self).function(x)
+
+
+class ReLU(_Plain):
+    """max(x, 0)."""
+
+    function = staticmethod(ops.relu)
+
+
+class ReLU6(_Plain):
+    """min(max(x, 0), 6)."""
+
+    function = staticmethod(ops.relu6)
+
+
+class Sigmoid(_Plain):
+    """1 / (1 + exp(-x))."""
+
+    function = staticmethod(ops.sigmoid)
+
+
+class Tanh(_Plain):
+    """tanh(x)."""
+
+    function = staticmethod(ops.tanh)
+
+
+class SiLU(_Plain):
+    """x · sigmoid(x) (also called swish)."""
+
+    function = staticmethod(ops.silu)
+
+
+class Hardsigmoid(_Plain):
+    """clip(x / 6 + 1/2, 0, 1)."""
+
+    function = staticmethod(ops.hardsigmoid)
+
+
+class Hardswish(_Plain):
+    """x · hardsigmoid(x)."""
+
+    function = staticmethod(ops.hardswish)
+
+
+class ClippedReLU(Module):
+    """min(max(x, 0), ceiling): CUDNN_ACTIVATION_CLIPPED_RELU."""
+
+    def __init__(self, ceiling: float) -> None:
+        self.ceiling = ceiling
+
+    def forward(self, x: Any) -> Any:
+        """The activation of every element; shape and dtype stay."""
+        return ops.clipped_relu(x, self.ceiling)
+
+    def extra_repr(self) -> str:
+        """The argument."""
+        return f"ceiling={self.ceiling}"
+
+
+class LeakyReLU(Module):
+    """x where x > 0, negative_slope · x elsewhere."""
+
+    def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
+        self.negative_slope = negative_slope
+
+    def forward(self, x: Any) -> Any:
+        """The activation of every element; shape and dtype stay."""
+        return ops.leaky_relu(x, self.negative_slope)
+
+    def extra_repr(self) -> str:
+        """The argument."""
+        return f"negative_slope={self.negative_slope}"
+
+
+class ELU(Module):
+    """x where x > 0, alpha · (exp(x) - 1) elsewhere."""
+
+    def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
+        self.alpha = alpha
+
+    def forward(self, x: Any) -> Any:
+        """The activation of every element; shape and dtype stay."""
+        return ops.elu(x, self.alpha)
+
+    def extra_repr(self) -> str:
+        """The argument."""
+        return f"alpha={self.alpha}"
+
+
+class GELU(Module):
+    """x · Φ(x); approximate="tanh" takes the tanh formula (Hendrycks & Gimpel 2016)."""
+
+    def __init__(self, approximate: str = "none") -> None:
+        self.approximate = approximate
+
+    def forward(self, x: Any) -> Any:
+        """The activation of every element; shape and dtype stay."""
+        return ops.gelu(x, self.approximate)
+
+    def extra_repr(self) -> str:
+        """The argument."""
+        return f"approximate={self.approximate!r}"
+
+
+class Softplus(Module):
+    """log(1 + exp(beta · x)) / beta."""
+
+    def __init__(self, beta: float = 1.0) -> None:
+        self.beta = beta
+
+    def forward(self, x: Any) -> Any:
+        """The activation of every element; shape and dtype stay."""
+        return ops.softplus(x, self.beta)
+
+    def extra_repr(self) -> str:
+        """The argument."""
+        return f"beta={self.beta}"
+
+
+class Threshold(Module):
+    """x where x > threshold, value elsewhere."""
+
+    def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
+        self.threshold, self.value = threshold, value
+
+    def forward(self, x: Any) -> Any:
+        """The activation of every element; shape and dtype stay."""
+        return ops.threshold(x, self.threshold, self.value)
+
+    def extra_repr(self) -> str:
+        """The arguments."""
+        return f"threshold={self.threshold}, value={self.value}"
+
+
+class Hardtanh(Module):
+    """clip(x, min_val, max_val)."""
+
+    def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
+        self.min_val, self.max_val = min_val, max_val
+
+    def forward(self, x: Any) -> Any:
+        """The activation of every element; shape and dtype stay."""
+        return ops.hardtanh(x, self.min_val, self.max_val)
+
+    def extra_repr(self) -> str:
+        """The arguments."""
+        return f"min_val={self.min_val}, max_val={self.max_val}"
+
+
+class PReLU(Module):
+    """x where x > 0, weight · x elsewhere, with one trained slope or one per channel (He et al. 2015)."""
+
+    def __init__(self, num_parameters: int = 1, init: float = 0.25) -> None:
+        self.num_parameters = num_parameters
+        self.weight = Parameter(full(num_parameters, init))
+
+    def forward(self, x: Any) -> Any:
+        """The activation of every element; channels are axis 1."""
+        return ops.prelu(x, self.weight)
+
+    def extra_repr(self) -> str:
+        """The argument."""
+        return f"num_parameters={self.num_parameters}"

@@ -1,0 +1,99 @@
+"""AlexNet (Krizhevsky, Sutskever & Hinton 2012), in two forms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lamina import ops
+from lamina.nn import init
+from lamina.nn.activation import ReLU
+from lamina.nn.container import Sequential
+from lamina.nn.conv import Conv2d
+from lamina.nn.dropout import Dropout
+from lamina.nn.linear import Linear
+from lamina.nn.module import Module
+from lamina.nn.pool import AdaptiveAvgPool2d, MaxPool2d
+
+
+class AlexNet(Module):
+    """The full-width network: images (N, in_channels, 224, 224) -> logits (N, classes).
+
+    96 filters 11×11/4, pool 3/2, 256 5×5, pool, 384, 384, 256 3×3, pool, then 6400 -> 4096 -> 4096 -> classes
+    with dropout. Parameters are called conv.0 … conv.10 and fc.0, fc.3, fc.6. Any image size works whose
+    features are 5×5: 195 to 226 pixels on a side.
+
+    Weights start from He's normal distribution and biases from 0, the last layer's weights ten times smaller,
+    so that training from nothing starts at once.
+    """
+
+    def __init__(self, in_channels: int = 1, classes: int = 10, dropout: float = 0.5) -> None:
+        with init.scheme(init.he_):
+            self.conv = Sequential(
+                Conv2d(in_channels, 96, 11, 4),
+                ReLU(),
+                MaxPool2d(3, 2),
+                Conv2d(96, 256, 5, 1, 2),
+                ReLU(),
+                MaxPool2d(3, 2),
+                Conv2d(256, 384, 3, 1, 1),
+                ReLU(),
+                Conv2d(384, 384, 3, 1, 1),
+                ReLU(),
+                Conv2d(384, 256, 3, 1, 1),
+                ReLU(),
+                MaxPool2d(3, 2),
+            )
+            self.fc = Sequential(
+                Linear(256 * 5 * 5, 4096),
+                ReLU(),
+                Dropout(dropout),
+                Linear(4096, 4096),
+                ReLU(),
+                Dropout(dropout),
+                Linear(4096, classes),
+            )
+        last = self.fc[6].weight
+        last.copy_(last.numpy() * 0.1)
+
+    def forward(self, x: Any) -> Any:
+        """Images (N, in_channels, H, W) -> logits (N, classes)."""
+        return self.fc(ops.flatten(self.conv(x), 1))
+
+
+class AlexNetImageNet(Module):
+    """torchvision's AlexNet (Krizhevsky 2014): images (N, 3, 224, 224) -> logits (N, classes).
+
+    Parameters are called as there (features.0.weight … classifier.6.bias), so its weights load by name. Any
+    image of 63 pixels or more works: the features are averaged to 6×6.
+    """
+
+    def __init__(self, classes: int = 1000, dropout: float = 0.5) -> None:
+        self.features = Sequential(
+            Conv2d(3, 64, 11, 4, 2),
+            ReLU(),
+            MaxPool2d(3, 2),
+            Conv2d(64, 192, 5, 1, 2),
+            ReLU(),
+            MaxPool2d(3, 2),
+            Conv2d(192, 384, 3, 1, 1),
+            ReLU(),
+            Conv2d(384, 256, 3, 1, 1),
+            ReLU(),
+            Conv2d(256, 256, 3, 1, 1),
+            ReLU(),
+            MaxPool2d(3, 2),
+        )
+        self.avgpool = AdaptiveAvgPool2d((6, 6))
+        self.classifier = Sequential(
+            Dropout(dropout),
+            Linear(256 * 6 * 6, 4096),
+            ReLU(),
+            Dropout(dropout),
+            Linear(4096, 4096),
+            ReLU(),
+            Linear(4096, classes),
+        )
+
+    def forward(self, x: Any) -> Any:
+        """Images (N, 3, H, W) -> logits (N, classes)."""
+        return self.classifier(ops.flatten(self.avgpool(self.features(x)), 1))

@@ -1,0 +1,200 @@
+"""Convolution layers of one to three spatial axes, and the transposed ones. Arguments as in torch.nn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+
+from lamina import ops
+from lamina.nn import init
+from lamina.nn.module import Module
+from lamina.nn.parameter import Parameter
+from lamina.ops.window import Padding, per_axis
+from lamina.spec import Shape, ShapeError
+from lamina.tensor import empty
+
+Sizes = int | Iterable[int]
+
+
+class _Conv(Module):
+    """What all convolutions share: the arguments, the parameters and their initial values."""
+
+    rank: ClassVar[int]
+    transposed: ClassVar[bool] = False
+    function: ClassVar[Callable[..., Any]]
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Sizes,
+        stride: Sizes = 1,
+        padding: Padding = 0,
+        dilation: Sizes = 1,
+        groups: int = 1,
+        bias: bool = True,
+        *,
+        flip: bool = False,
+        algorithm: str | None = None,
+    ) -> None:
+        name = type(self).__name__
+        _check_channels(name, in_channels, out_channels, groups)
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        self.kernel_size = per_axis(name, "kernel_size", kernel_size, self.rank, 1)
+        self.stride = per_axis(name, "stride", stride, self.rank, 1)
+        self.dilation = per_axis(name, "dilation", dilation, self.rank, 1)
+        self.padding = (
+            per_axis(name, "padding", padding, self.rank, 0) if isinstance(padding, int) else padding
+        )
+        self.flip, self.algorithm = flip, algorithm
+        self.weight = Parameter(empty(self._weight_shape()))
+        self.register_parameter("bias", Parameter(empty(out_channels)) if bias else None)
+        init.initialize(self)
+
+    def _weight_shape(self) -> Shape:
+        if self.transposed:
+            return (self.in_channels, self.out_channels // self.groups, *self.kernel_size)
+        return (self.out_channels, self.in_channels // self.groups, *self.kernel_size)
+
+    def forward(self, x: Any) -> Any:
+        """x (N, in_channels, *S) -> (N, out_channels, *O). Raises ShapeError, DTypeError."""
+        return type(self).function(
+            x,
+            self.weight,
+            self.bias,
+            self.stride,
+            self.padding,
+            self.dilation,
+            self.groups,
+            flip=self.flip,
+            algorithm=self.algorithm,
+        )
+
+    def extra_repr(self) -> str:
+        """The arguments, those at their defaults left out, as torch prints them."""
+        text = (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
+        )
+        ones, zeros = (1,) * self.rank, (0,) * self.rank
+        shown = {
+            "padding": (self.padding, zeros),
+            "dilation": (self.dilation, ones),
+            "groups": (self.groups, 1),
+            "bias": (self._parameters["bias"] is not None, True),
+            "flip": (self.flip, False),
+            "algorithm": (self.algorithm, None),
+        }
+        return text + "".join(f", {k}={v!r}" for k, (v, default) in shown.items() if v != default)
+
+
+class Conv1d(_Conv):
+    """Convolution over (N, C, L): ops.conv1d with weight (out, in/groups, k) and bias (out,).
+
+    padding: "valid", "half", "full", "same", ints or (lo, hi) pairs. flip: true convolution.
+    algorithm: how the plan is chosen ("heuristic", "fastest", "fallback"), the policy in force by default.
+    """
+
+    rank, function = 1, staticmethod(ops.conv1d)
+
+
+class Conv2d(_Conv):
+    """Convolution over (N, C, H, W): ops.conv2d with weight (out, in/groups, h, w) and bias (out,).
+
+    padding: "valid", "half", "full", "same", ints or (lo, hi) pairs. flip: true convolution.
+    algorithm: how the plan is chosen ("heuristic", "fastest", "fallback"), the policy in force by default.
+    """
+
+    rank, function = 2, staticmethod(ops.conv2d)
+
+
+class Conv3d(_Conv):
+    """Convolution over (N, C, D, H, W): ops.conv3d with weight (out, in/groups, d, h, w) and bias (out,).
+
+    padding: "valid", "half", "full", "same", ints or (lo, hi) pairs. flip: true convolution.
+    algorithm: how the plan is chosen ("heuristic", "fastest", "fallback"), the policy in force by default.
+    """
+
+    rank, function = 3, staticmethod(ops.conv3d)
+
+
+class _ConvTranspose(_Conv):
+    """What the transposed convolutions add: output_padding, and the order of arguments that torch has."""
+
+    transposed = True
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Sizes,
+        stride: Sizes = 1,
+        padding: Padding = 0,
+        output_padding: Sizes = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: Sizes = 1,
+        *,
+        flip: bool = False,
+        algorithm: str | None = None,
+    ) -> None:
+        super().__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            flip=flip,
+            algorithm=algorithm,
+        )
+        self.output_padding = per_axis(type(self).__name__, "output_padding", output_padding, self.rank, 0)
+
+    def forward(self, x: Any) -> Any:
+        """x (N, in_channels, *S) -> (N, out_channels, *O). Raises ShapeError, DTypeError."""
+        return type(self).function(
+            x,
+            self.weight,
+            self.bias,
+            self.stride,
+            self.padding,
+            self.output_padding,
+            self.groups,
+            self.dilation,
+            flip=self.flip,
+            algorithm=self.algorithm,
+        )
+
+    def extra_repr(self) -> str:
+        """The arguments, those at their defaults left out."""
+        text = super().extra_repr()
+        return text if not any(self.output_padding) else f"{text}, output_padding={self.output_padding}"
+
+
+class ConvTranspose1d(_ConvTranspose):
+    """Transposed convolution over (N, C, L): the data gradient of Conv1d; weight (in, out/groups, k)."""
+
+    rank, function = 1, staticmethod(ops.conv_transpose1d)
+
+
+class ConvTranspose2d(_ConvTranspose):
+    """Transposed convolution over (N, C, H, W): Conv2d's data gradient; weight (in, out/groups, h, w)."""
+
+    rank, function = 2, staticmethod(ops.conv_transpose2d)
+
+
+class ConvTranspose3d(_ConvTranspose):
+    """Transposed convolution over (N, C, D, H, W): Conv3d's data gradient; weight (in, out/groups, *k)."""
+
+    rank, function = 3, staticmethod(ops.conv_transpose3d)
+
+
+def _check_channels(name: str, in_channels: int, out_channels: int, groups: int) -> None:
+    if in_channels < 1 or out_channels < 1 or groups < 1:
+        raise ShapeError(
+            f"{name}: channels and groups must be at least 1, "
+            f"got {in_channels} -> {out_channels}, groups={groups}"
+        )
+    if in_channels % groups or out_channels % groups:
+        raise ShapeError(f"{name}: groups={groups} must divide in_channels={in_channels} and {out_channels=}")

@@ -1,0 +1,279 @@
+"""Module: parameters, buffers and other modules under names, and a forward function.
+
+Names, defaults and `state_dict` keys are those of torch.nn, so weights travel by name. A module computes at
+once on tensors and records on traced values; its parameters live on the CPU until `to` moves them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Self
+
+from lamina.nn.parameter import Parameter, become, read, standing_in, write
+from lamina.nn.random import Generator
+from lamina.runtime import Device, device
+from lamina.spec import DType, ShapeError, as_dtype
+from lamina.tensor import Tensor, as_tensor
+
+
+class Mismatch(NamedTuple):
+    """The keys that `load_state_dict(strict=False)` could not match."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+class Module:
+    """Base of all layers and networks: assign parameters and modules to attributes, define `forward`."""
+
+    training: bool
+    _parameters: dict[str, Parameter | None]
+    _buffers: dict[str, Tensor]
+    _modules: dict[str, Module]
+    _transient: set[str]  # buffers that are not part of the state_dict
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """The empty tables, so that subclasses need not call super().__init__()."""
+        self = super().__new__(cls)
+        self.__dict__.update(training=True, _parameters={}, _buffers={}, _modules={}, _transient=set())
+        return self
+
+    def forward(self, *inputs: Any) -> Any:
+        """The module's function, on tensors or traced values."""
+        raise NotImplementedError(f"{type(self).__name__} defines no forward")
+
+    def __call__(self, *inputs: Any) -> Any:
+        """`forward`."""
+        return self.forward(*inputs)
+
+    # ---- attributes
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._buffers:
+            self._set_buffer(name, value)
+            return
+        for kind in (self._parameters, self._modules):
+            kind.pop(name, None)
+        if isinstance(value, Parameter):
+            self.register_parameter(name, value)
+        elif isinstance(value, Module):
+            self.add_module(name, value)
+        else:
+            object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        # Only called when the instance's dictionary and its class have no such attribute.
+        own = self.__dict__
+        for kind in ("_parameters", "_buffers"):
+            if name in own.get(kind, ()):
+                held = own[kind][name]
+                return None if held is None else read(held)
+        if name in own.get("_modules", ()):
+            return own["_modules"][name]
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        for kind in (self._parameters, self._buffers, self._modules):
+            if name in kind:
+                del kind[name]
+                return
+        object.__delattr__(self, name)
+
+    def register_parameter(self, name: str, value: Parameter | None) -> None:
+        """Own a parameter under a name; None says that the optional parameter is absent."""
+        self._claim(name)
+        self._parameters[name] = value
+
+    def register_buffer(self, name: str, value: Any, persistent: bool = True) -> None:
+        """Own a tensor that is state but is not trained; not in the state_dict unless persistent."""
+        self._claim(name)
+        self._buffers[name] = as_tensor(value)
+        if not persistent:
+            self._transient.add(name)
+
+    def add_module(self, name: str, module: Module) -> None:
+        """Own another module under a name."""
+        self._claim(name)
+        self._modules[name] = module
+
+    def _claim(self, name: str) -> None:
+        if not name or "." in name:
+            raise ValueError(f"{type(self).__name__}: {name!r} cannot be an attribute's name")
+        self.__dict__.pop(name, None)
+
+    def _set_buffer(self, name: str, value: Any) -> None:
+        """Assigning to a buffer updates the state: in place, or in the trace that is being made."""
+        write(self._buffers[name], value if not hasattr(value, "__array__") else as_tensor(value))
+
+    # ---- what it holds
+    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """The module itself ("") and all modules below it with their dotted names, each once."""
+        seen: set[int] = set()
+        stack = [(prefix, self)]
+        while stack:
+            path, module = stack.pop()
+            if id(module) not in seen:
+                seen.add(id(module))
+                yield path, module
+                stack += [(_join(path, n), m) for n, m in reversed(module._modules.items())]
+
+    def modules(self) -> Iterator[Module]:
+        """The module itself and all modules below it."""
+        return (m for _, m in self.named_modules())
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """The modules directly below."""
+        return iter(self._modules.items())
+
+    def children(self) -> Iterator[Module]:
+        """The modules directly below."""
+        return iter(self._modules.values())
+
+    def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
+        """All parameters with their dotted names, a shared one once."""
+        seen: set[int] = set()
+        for path, module in self.named_modules():
+            for name, held in module._parameters.items():
+                if held is not None and id(held) not in seen:
+                    seen.add(id(held))
+                    yield _join(path, name), held
+
+    def parameters(self) -> Iterator[Parameter]:
+        """All parameters, a shared one once."""
+        return (p for _, p in self.named_parameters())
+
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """All buffers with their dotted names, those outside of the state_dict as well."""
+        for path, module in self.named_modules():
+            for name, held in module._buffers.items():
+                yield _join(path, name), held
+
+    def buffers(self) -> Iterator[Tensor]:
+        """All buffers."""
+        return (b for _, b in self.named_buffers())
+
+    def generators(self) -> list[Generator]:
+        """The random generators that the module and those below it draw from, each once."""
+        found = (v for m in self.modules() for v in m.__dict__.values() if isinstance(v, Generator))
+        return list({id(g): g for g in found}.values())
+
+    # ---- state
+    def state_dict(self) -> dict[str, Tensor]:
+        """The parameters and persistent buffers by dotted name: the tensors themselves, not copies."""
+        found: dict[str, Tensor] = {}
+        for path, module in self.named_modules():
+            found |= {_join(path, n): p for n, p in module._parameters.items() if p is not None}
+            kept = (n for n in module._buffers if n not in module._transient)
+            found |= {_join(path, n): module._buffers[n] for n in kept}
+        return found
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> Mismatch:
+        """Copy values by name from tensors or arrays of any library; dtypes are converted.
+
+        strict: every key must be there and no other. Nothing is written unless everything fits.
+        Raises KeyError for missing or unexpected keys, ShapeError for shapes; each names all of them.
+        """
+        own = self.state_dict()
+        missing = [k for k in own if k not in state]
+        unexpected = [k for k in state if k not in own]
+        if strict and (missing or unexpected):
+            raise KeyError(_mismatch(type(self).__name__, missing, unexpected))
+        values = {k: _adopted(k, state[k]) for k in own if k in state}
+        wrong = [
+            f"{k} is {own[k].shape}, got {v.shape}" for k, v in values.items() if v.shape != own[k].shape
+        ]
+        if wrong:
+            raise ShapeError(f"{type(self).__name__}.load_state_dict: {'; '.join(wrong)}")
+        for key, value in values.items():
+            own[key].copy_(value.to(own[key].device))
+        return Mismatch(missing, unexpected)
+
+    def train(self, mode: bool = True) -> Self:
+        """Switch this module and all below to training (dropout drops) or, with False, to inference."""
+        for module in self.modules():
+            module.training = mode
+        return self
+
+    def eval(self) -> Self:
+        """Switch this module and all below to inference."""
+        return self.train(False)
+
+    def to(self, where: Device | DType | str | None = None, dtype: DType | str | None = None) -> Self:
+        """Move to a device and convert floating point parameters and buffers, in place: their identity stays.
+
+        Like torch, `to` also takes a dtype as its only argument: net.to("float16").
+        Raises NoGpuError for a GPU that is not there.
+        """
+        target, kind = _place(where, dtype)
+        for held in (*self.parameters(), *self.buffers()):
+            become(held, target, kind if held.dtype.is_float else None)
+        return self
+
+    def apply(self, fn: Callable[[Module], Any]) -> Self:
+        """Call fn on all modules below, then on this one."""
+        for child in self.children():
+            child.apply(fn)
+        fn(self)
+        return self
+
+    # ---- text
+    def extra_repr(self) -> str:
+        """The arguments as they appear in the repr."""
+        return ""
+
+    def __repr__(self) -> str:
+        if not self._modules:
+            return f"{type(self).__name__}({self.extra_repr()})"
+        lines = [f"({name}): {module!r}".replace("\n", "\n  ") for name, module in self._modules.items()]
+        return f"{type(self).__name__}(\n  " + "\n  ".join(lines) + "\n)"
+
+
+def substitute(module: Module, values: Mapping[str, Any]) -> AbstractContextManager[dict[int, Any]]:
+    """Within the block the module's parameters and buffers of these names are the given operands.
+
+    Raises KeyError for a name that the module does not have.
+    """
+    held: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    unknown = [name for name in values if name not in held]
+    if unknown:
+        raise KeyError(f"{type(module).__name__} has no parameter or buffer {', '.join(unknown)}")
+    return standing_in({id(held[name]): value for name, value in values.items()})
+
+
+def functional_call(module: Module, values: Mapping[str, Any], inputs: Sequence[Any] | Any) -> Any:
+    """module(*inputs) with the given operands as the parameters of these names (as torch.func has it)."""
+    arguments = inputs if isinstance(inputs, tuple | list) else (inputs,)
+    with substitute(module, values):
+        return module(*arguments)
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _adopted(key: str, value: Any) -> Tensor:
+    """An array of any library as a tensor; PyTorch's parameters are detached first."""
+    try:
+        return as_tensor(value.detach() if hasattr(value, "detach") else value)
+    except TypeError as error:
+        raise TypeError(f"load_state_dict: {key}: {error}") from error
+
+
+def _mismatch(name: str, missing: list[str], unexpected: list[str]) -> str:
+    parts = [
+        f"{label} {', '.join(keys)}"
+        for label, keys in (("missing", missing), ("unexpected", unexpected))
+        if keys
+    ]
+    return f"{name}.load_state_dict: {'; '.join(parts)}. Use strict=False to load what fits"
+
+
+def _place(
+    where: Device | DType | str | None, dtype: DType | str | None
+) -> tuple[Device | None, DType | None]:
+    """Tell a device from a dtype in the first argument of `to`."""
+    if isinstance(where, DType):
+        return None, where
+    if isinstance(where, str) and dtype is None and not where.startswith(("cpu", "cuda", "auto")):
+        return None, as_dtype(where)
+    return None if where is None else device(where), None if dtype is None else as_dtype(dtype)

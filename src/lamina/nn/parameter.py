@@ -1,0 +1,69 @@
+"""Parameter: a tensor that a module owns; and what stands in for it while a module is traced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from lamina.runtime import Device
+from lamina.spec import DType
+from lamina.tensor import Tensor, as_tensor
+
+
+class Parameter(Tensor):
+    """A tensor that is trained. Assigned to an attribute of a module it becomes one of its parameters.
+
+    Its identity is stable: moving or converting the module changes the tensor in place, so optimizers and
+    compiled programs that hold it go on holding the module's parameter.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, values: Any) -> None:
+        source = as_tensor(values)
+        super().__init__(source.buffer, source.spec)
+
+
+def become(held: Tensor, where: Device | str | None, dtype: DType | str | None) -> None:
+    """Move and convert a tensor in place: the same object, other memory."""
+    moved = held.to(where, dtype)
+    if moved is not held:
+        Tensor.__init__(held, moved.buffer, moved.spec)
+
+
+#: id of a tensor -> what stands for it in the trace that is being made.
+_standing: ContextVar[dict[int, Any] | None] = ContextVar("lamina_substitution", default=None)
+
+
+@contextmanager
+def standing_in(pairs: Mapping[int, Any]) -> Iterator[dict[int, Any]]:
+    """Within the block, `read` gives the operand that stands for a tensor. Gives the mapping, with what was
+    written to it: after the block it holds the new values of states."""
+    mapping = {**(_standing.get() or {}), **pairs}
+    token = _standing.set(mapping)
+    try:
+        yield mapping
+    finally:
+        _standing.reset(token)
+
+
+def read(held: Tensor) -> Any:
+    """The tensor, or the traced value that stands for it."""
+    mapping = _standing.get()
+    return held if mapping is None else mapping.get(id(held), held)
+
+
+def write(held: Tensor, value: Any) -> None:
+    """Update a state: in place when it runs at once, in the trace when a value stands for it."""
+    mapping = _standing.get()
+    if mapping is not None and id(held) in mapping:
+        mapping[id(held)] = value
+    elif not isinstance(value, Tensor):
+        raise TypeError(
+            f"a module's state cannot be updated by {value!r}: its tensor takes no part in this trace; "
+            "trace the module with nn.functional_call, or switch it to eval()"
+        )
+    else:
+        held.copy_(value)

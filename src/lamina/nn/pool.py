@@ -1,0 +1,160 @@
+"""Pooling layers of one to three spatial axes. Arguments as in torch.nn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar
+
+from lamina import ops
+from lamina.nn.module import Module
+from lamina.ops.window import Padding, per_axis
+
+Sizes = int | Iterable[int]
+
+
+class _Pool(Module):
+    """A window that slides over the spatial axes."""
+
+    rank: ClassVar[int]
+    function: ClassVar[Callable[..., Any]]
+
+    def __init__(
+        self, kernel_size: Sizes, stride: Sizes | None = None, padding: Padding = 0, ceil_mode: bool = False
+    ) -> None:
+        name = type(self).__name__
+        per_axis(name, "kernel_size", kernel_size, self.rank, 1)
+        self.kernel_size = kernel_size
+        self.stride = kernel_size if stride is None else stride
+        per_axis(name, "stride", self.stride, self.rank, 1)
+        self.padding, self.ceil_mode = padding, ceil_mode
+
+    def extra_repr(self) -> str:
+        """The arguments."""
+        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+
+
+class _MaxPool(_Pool):
+    """The largest element of each window."""
+
+    def __init__(
+        self,
+        kernel_size: Sizes,
+        stride: Sizes | None = None,
+        padding: Padding = 0,
+        dilation: Sizes = 1,
+        return_indices: bool = False,
+        ceil_mode: bool = False,
+    ) -> None:
+        super().__init__(kernel_size, stride, padding, ceil_mode)
+        if return_indices:
+            raise ValueError(f"{type(self).__name__}: return_indices is not available")
+        per_axis(type(self).__name__, "dilation", dilation, self.rank, 1)
+        self.dilation = dilation
+
+    def forward(self, x: Any) -> Any:
+        """x (N, C, *S) -> (N, C, *O). Raises ShapeError when the window does not fit."""
+        return type(self).function(
+            x, self.kernel_size, self.stride, self.padding, self.dilation, ceil_mode=self.ceil_mode
+        )
+
+    def extra_repr(self) -> str:
+        """The arguments, as torch prints them."""
+        return f"{super().extra_repr()}, dilation={self.dilation}, ceil_mode={self.ceil_mode}"
+
+
+class MaxPool1d(_MaxPool):
+    """The largest element of each window of (N, C, L)."""
+
+    rank, function = 1, staticmethod(ops.max_pool1d)
+
+
+class MaxPool2d(_MaxPool):
+    """The largest element of each window of (N, C, H, W)."""
+
+    rank, function = 2, staticmethod(ops.max_pool2d)
+
+
+class MaxPool3d(_MaxPool):
+    """The largest element of each window of (N, C, D, H, W)."""
+
+    rank, function = 3, staticmethod(ops.max_pool3d)
+
+
+class _AvgPool(_Pool):
+    """The mean of each window; count_include_pad says whether padding counts."""
+
+    def __init__(
+        self,
+        kernel_size: Sizes,
+        stride: Sizes | None = None,
+        padding: Padding = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+    ) -> None:
+        super().__init__(kernel_size, stride, padding, ceil_mode)
+        self.count_include_pad = count_include_pad
+
+    def forward(self, x: Any) -> Any:
+        """x (N, C, *S) -> (N, C, *O). Raises ShapeError when the window does not fit."""
+        return type(self).function(
+            x,
+            self.kernel_size,
+            self.stride,
+            self.padding,
+            ceil_mode=self.ceil_mode,
+            count_include_pad=self.count_include_pad,
+        )
+
+
+class AvgPool1d(_AvgPool):
+    """The mean of each window of (N, C, L)."""
+
+    rank, function = 1, staticmethod(ops.avg_pool1d)
+
+
+class AvgPool2d(_AvgPool):
+    """The mean of each window of (N, C, H, W)."""
+
+    rank, function = 2, staticmethod(ops.avg_pool2d)
+
+
+class AvgPool3d(_AvgPool):
+    """The mean of each window of (N, C, D, H, W)."""
+
+    rank, function = 3, staticmethod(ops.avg_pool3d)
+
+
+class _AdaptiveAvgPool(Module):
+    """Means over windows that cut each spatial axis into output_size parts, whatever the input."""
+
+    rank: ClassVar[int]
+    function: ClassVar[Callable[..., Any]]
+
+    def __init__(self, output_size: int | Sequence[int | None]) -> None:
+        self.output_size = output_size
+
+    def forward(self, x: Any) -> Any:
+        """x (N, C, *S) -> (N, C, *output_size). Raises ShapeError for another rank."""
+        return type(self).function(x, self.output_size)
+
+    def extra_repr(self) -> str:
+        """The argument, as torch prints it."""
+        return f"output_size={self.output_size}"
+
+
+class AdaptiveAvgPool1d(_AdaptiveAvgPool):
+    """Means over windows that cut L of (N, C, L) into output_size parts; None keeps the size."""
+
+    rank, function = 1, staticmethod(ops.adaptive_avg_pool1d)
+
+
+class AdaptiveAvgPool2d(_AdaptiveAvgPool):
+    """Means over windows that cut H and W of (N, C, H, W) into output_size parts; None keeps a size."""
+
+    rank, function = 2, staticmethod(ops.adaptive_avg_pool2d)
+
+
+class AdaptiveAvgPool3d(_AdaptiveAvgPool):
+    """Means over windows that cut D, H and W of (N, C, D, H, W) into output_size parts; None keeps a size."""
+
+    rank, function = 3, staticmethod(ops.adaptive_avg_pool3d)

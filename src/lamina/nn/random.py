@@ -1,0 +1,79 @@
+"""Random numbers: streams for initial values, and the generator state that dropout draws from.
+
+Both are counter-based (Philox; Salmon et al. 2011), so that a seed gives the same network and the same masks
+on every device and in every run. The default seed is 0: a program without `manual_seed` repeats, too.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from lamina.tensor import Tensor, tensor
+
+
+class Generator:
+    """The state of a random generator as a tensor: int64 (seed, counter).
+
+    A state is a value: an op reads it and gives the state after it. In a compiled training step it is an
+    input that is updated in place, so that each step draws new masks.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self.state: Tensor = tensor(np.zeros(2, np.int64))
+        self.manual_seed(seed)
+
+    def manual_seed(self, seed: int) -> Generator:
+        """Start again from a seed: any integer that fits into 63 bits. Raises ValueError for others."""
+        self.state.copy_(np.array([_checked(seed), 0], np.int64))
+        return self
+
+    @property
+    def seed(self) -> int:
+        """The seed."""
+        return int(self.state.numpy()[0])
+
+    @property
+    def counter(self) -> int:
+        """How far the generator has drawn."""
+        return int(self.state.numpy()[1])
+
+    def __repr__(self) -> str:
+        return f"Generator(seed={self.seed}, counter={self.counter})"
+
+
+class Streams:
+    """Independent NumPy generators, one after another: number i depends on the seed and on i alone."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.manual_seed(seed)
+
+    def manual_seed(self, seed: int) -> None:
+        """Start again with the first stream of a seed."""
+        self.seed = _checked(seed)
+        self._numbers: Iterator[int] = itertools.count()
+
+    def next(self) -> np.random.Generator:
+        """The next stream."""
+        key = np.array([self.seed, next(self._numbers)], np.uint64)
+        return np.random.Generator(np.random.Philox(key=key))
+
+
+def _checked(seed: int) -> int:
+    if not 0 <= int(seed) < 2**63:
+        raise ValueError(f"seed must be at least 0 and below 2^63, got {seed}")
+    return int(seed)
+
+
+#: What dropout layers draw from unless they are given their own.
+default_generator = Generator()
+#: Where initial values come from: each parameter takes the next stream.
+streams = Streams()
+
+
+def manual_seed(seed: int) -> None:
+    """Seed everything: initial values of the layers made from now on, and dropout."""
+    streams.manual_seed(seed)
+    default_generator.manual_seed(seed)

@@ -1,0 +1,31 @@
+"""Softmax layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lamina import ops
+from lamina.nn.module import Module
+
+
+class Softmax(Module):
+    """exp(x) / Σ exp(x) along an axis, computed without overflow."""
+
+    def __init__(self, dim: int = -1) -> None:
+        self.dim = dim
+
+    def forward(self, x: Any) -> Any:
+        """Shares that add up to 1 along the axis; shape and dtype stay."""
+        return ops.softmax(x, self.dim)
+
+    def extra_repr(self) -> str:
+        """The argument, as torch prints it."""
+        return f"dim={self.dim}"
+
+
+class LogSoftmax(Softmax):
+    """The logarithm of softmax along an axis, computed without overflow."""
+
+    def forward(self, x: Any) -> Any:
+        """Logarithms of the shares; shape and dtype stay."""
+        return ops.log_softmax(x, self.dim)

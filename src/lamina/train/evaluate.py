@@ -1,0 +1,131 @@
+"""Inference as a compiled graph, and the accuracy of a network on held-out data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lamina.graph import Executable, compile, trace
+from lamina.nn import Module
+from lamina.nn.parameter import become, standing_in
+from lamina.runtime import Device, device
+from lamina.spec import Spec, policy
+from lamina.tensor import Tensor, as_tensor
+from lamina.train.precision import Precision, as_precision
+from lamina.train.step import training
+
+_where = device
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What an evaluation found: of `samples` samples, `correct` were right."""
+
+    correct: int
+    samples: int
+
+    @property
+    def accuracy(self) -> float:
+        """The share that was right, from 0 to 1."""
+        return self.correct / max(self.samples, 1)
+
+    def __str__(self) -> str:
+        return f"{100 * self.accuracy:.2f} % ({self.correct} of {self.samples})"
+
+
+class Predictor:
+    """A network compiled for inference: predictor(images) -> outputs in float32 (float64 for fp64).
+
+    The weights are the network's own tensors, resident on the device; `refresh` after they were changed. A
+    batch that is smaller than one seen before is filled up to it, so that the last batch needs no program of
+    its own.
+    """
+
+    def __init__(
+        self,
+        net: Module,
+        *,
+        device: Device | str = "auto",
+        precision: str | Precision = "fp32",
+        backend: str | None = None,
+    ) -> None:
+        self.net, self.device, self.backend = net, _where(device), backend
+        self.precision = as_precision(precision)
+        self._held: dict[str, Tensor] = {**dict(net.named_parameters()), **dict(net.named_buffers())}
+        self._programs: dict[tuple[Any, ...], list[tuple[int, Executable]]] = {}
+        if self.precision.master.name == "float64":
+            for x in self._held.values():
+                become(x, None, self.precision.master if x.dtype.is_float else None)
+
+    def __call__(self, images: Any) -> Tensor:
+        """Outputs (N, …) for images (N, …) of any library, in the order of the images."""
+        given = images if isinstance(images, np.ndarray) else as_tensor(images).numpy()
+        count = len(given)
+        batch, executable = self._program(given)
+        if count == batch:
+            return executable(given)[0]
+        filled = np.concatenate([given, np.zeros((batch - count, *given.shape[1:]), given.dtype)])
+        answers = executable(filled)[0]
+        return as_tensor(answers.numpy()[:count])
+
+    def refresh(self) -> None:
+        """Take over weights that were changed in place since the last call."""
+        for programs in self._programs.values():
+            for _, executable in programs:
+                executable.load(dict(enumerate(self._held.values())))
+
+    def program(self, images: Spec) -> Executable:
+        """The compiled graph for one batch of this shape and dtype."""
+        names = [*self._held, "images"]
+        compute, master = self.precision.compute, self.precision.master
+
+        def forward(*values: Any) -> Any:
+            pairs = zip(self._held.values(), values, strict=False)
+            with standing_in({id(x): v.cast(compute) if v.dtype.is_float else v for x, v in pairs}):
+                return self.net(values[-1].cast(compute)).cast(master)
+
+        specs = [x.spec.open for x in self._held.values()]
+        with training(self.net, False), policy(tf32=self.precision.tf32):
+            graph = trace(forward, *specs, images.open, names=names)
+        resident = range(len(self._held))
+        return compile(graph, self.device, resident=resident, backend=self.backend)
+
+    def _program(self, images: np.ndarray[Any, Any]) -> tuple[int, Executable]:
+        """A program that takes at least len(images) samples, and its batch size."""
+        known = self._programs.setdefault((images.shape[1:], images.dtype), [])
+        for batch, executable in known:
+            if len(images) <= batch:
+                return batch, executable
+        executable = self.program(as_tensor(images).spec)
+        executable.load(dict(enumerate(self._held.values())))
+        known.append((len(images), executable))
+        return known[-1]
+
+
+def evaluate(
+    net: Module | Predictor,
+    data: Iterable[Any],
+    *,
+    device: Device | str = "auto",
+    precision: str | Precision = "fp32",
+    backend: str | None = None,
+) -> Scores:
+    """How often the network's largest output is the label, over (images, labels) batches, in inference mode.
+
+    net: a module, or a Predictor that is used again and again. Raises ValueError when data is empty.
+    """
+    predictor = net
+    if not isinstance(predictor, Predictor):
+        predictor = Predictor(predictor, device=device, precision=precision, backend=backend)
+    predictor.refresh()
+    correct = samples = 0
+    for images, labels in data:
+        answers = predictor(images).numpy().argmax(1)
+        correct += int((answers == np.asarray(labels)).sum())
+        samples += len(answers)
+    if not samples:
+        raise ValueError("evaluate: the data has no samples")
+    return Scores(correct, samples)

@@ -1,0 +1,274 @@
+"""A training step as one compiled graph: forward, loss, gradients, clipping, optimizer.
+
+Parameters, optimizer state, buffers, random state and loss scale are inputs that the graph updates in place;
+the learning rate, the images and the labels are ordinary inputs. One program is compiled per shape of the
+inputs, all of them on the same state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lamina import ops
+from lamina.graph import Executable, Graph, Value, compile, gradients, trace
+from lamina.nn import Module
+from lamina.nn.parameter import become, standing_in
+from lamina.optim import Optimizer
+from lamina.runtime import Device, device
+from lamina.spec import Spec, current_policy, float32, policy
+from lamina.tensor import Tensor, as_tensor
+from lamina.train.precision import Precision, as_precision
+from lamina.train.scaling import all_finite, initial_scale, next_scale, total
+
+_where = device  # the argument of `train_step` has the same name
+Loss = Callable[[Any, Any], Any]
+
+
+@dataclass
+class State:
+    """All that training changes, by name: what a checkpoint holds."""
+
+    parameters: dict[str, Tensor]
+    buffers: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    random: dict[str, Tensor]
+    scale: dict[str, Tensor] = field(default_factory=dict)
+
+    def named(self) -> dict[str, Tensor]:
+        """Every tensor under its group's name and its own, in a fixed order."""
+        groups = vars(self).items()
+        return {f"{group}/{name}": x for group, tensors in groups for name, x in tensors.items()}
+
+
+def train_step(
+    net: Module,
+    loss_fn: Loss,
+    optimizer: Optimizer,
+    *,
+    device: Device | str = "auto",
+    precision: str | Precision = "fp32",
+    clip_norm: float | None = None,
+    backend: str | None = None,
+) -> Step:
+    """A function that trains net by one batch: step(images, labels) -> loss.
+
+    net: its parameters become the step's state: they move to the device and are updated in place.
+    loss_fn: (outputs of net in float32, labels) -> scalar, such as ops.cross_entropy.
+    optimizer: such as optim.SGD(lr=0.01, momentum=0.9).
+    device: "auto" takes a GPU when there is one. backend: another backend of that device ("reference").
+    precision: "fp32"; "tf32"; "bf16" and "fp16", with float32 master weights and, for fp16, dynamic loss
+        scaling;
+        "fp64" converts the parameters.
+    clip_norm: gradients are scaled down to this norm, taken over all of them together.
+    Raises NoGpuError, ValueError for an unknown precision or a network without parameters.
+    """
+    return Step(net, loss_fn, optimizer, _where(device), as_precision(precision), clip_norm, backend)
+
+
+class Step:
+    """A compiled training step; made by `train_step`.
+
+    number: steps done so far; the optimizer's schedule goes by it.
+    correct: of the last batch, how many labels the largest output hit, as a scalar tensor (None when the
+        labels
+        are not integers); reading it waits for the device, as reading the loss does.
+    """
+
+    def __init__(
+        self,
+        net: Module,
+        loss_fn: Loss,
+        optimizer: Optimizer,
+        where: Device,
+        precision: Precision,
+        clip_norm: float | None,
+        backend: str | None,
+    ) -> None:
+        if clip_norm is not None and clip_norm <= 0:
+            raise ValueError(f"train_step: clip_norm must be positive, got {clip_norm}")
+        self.net, self.loss_fn, self.optimizer = net, loss_fn, optimizer
+        self.device, self.precision = where, precision
+        self.clip_norm, self.backend = clip_norm, backend
+        self.number = 0
+        self.correct: Tensor | None = None
+        self.state = self._initial_state()
+        self._programs: dict[Hashable, _Program] = {}
+
+    def __call__(self, images: Any, labels: Any) -> Tensor:
+        """Train by one batch and return its loss: a scalar tensor; reading its value waits for the device.
+
+        images: what net takes, (N, …), float; labels: what loss_fn takes, (N, …). Arrays of any library.
+        """
+        program = self.program(_spec(images), _spec(labels))
+        rate = np.asarray(self.optimizer.rate(self.number), np.float32)
+        results = program.run(rate, images, labels)
+        self.number += 1
+        self.correct = results[1] if program.counts else None
+        return results[0]
+
+    def program(self, images: Spec, labels: Spec) -> _Program:
+        """The program for inputs of these shapes and dtypes, compiled on first use."""
+        key = (images.open, labels.open, current_policy())
+        if key not in self._programs:
+            self._programs[key] = self._compile(images.open, labels.open)
+        return self._programs[key]
+
+    @property
+    def executable(self) -> Executable:
+        """The compiled graph of the first shape that was run. Raises RuntimeError before the first step."""
+        if not self._programs:
+            raise RuntimeError("nothing is compiled yet: run a step first, or call program() with specs")
+        return next(iter(self._programs.values())).executable
+
+    # ---- state
+    def _initial_state(self) -> State:
+        parameters: dict[str, Tensor] = dict(self.net.named_parameters())
+        if not parameters:
+            raise ValueError(f"train_step: {type(self.net).__name__} has no parameters")
+        for held in (*parameters.values(), *self.net.buffers()):
+            become(held, self.device, self.precision.master if held.dtype.is_float else None)
+        own = {
+            f"{name}.{part}": held
+            for name, p in parameters.items()
+            for part, held in zip(self.optimizer.parts, self.optimizer.init(p), strict=True)
+        }
+        random = {str(i): g.state for i, g in enumerate(self.net.generators())}
+        scale = {"scale": initial_scale()} if self.precision.scaled else {}
+        return State(parameters, dict(self.net.named_buffers()), own, random, scale)
+
+    # ---- the program
+    def _compile(self, images: Spec, labels: Spec) -> _Program:
+        held = self.state.named()
+        counts = labels.dtype.kind in "iu" and labels.ndim == 1
+        names = [*held, "rate", "images", "labels"]
+        with training(self.net), policy(tf32=self.precision.tf32):
+            graph = trace(
+                lambda *values: self._forward_and_back(dict(zip(names, values, strict=True)), counts),
+                *(x.spec.open for x in held.values()),
+                Spec((), float32),
+                images,
+                labels,
+                names=names,
+            )
+        return _Program.of(graph, list(held.values()), self.device, self.backend, counts)
+
+    def _forward_and_back(self, values: dict[str, Value], counts: bool) -> list[Any]:
+        """The new value of every state, in order, then the loss and perhaps the number of hits."""
+        parameters = {n: values[f"parameters/{n}"] for n in self.state.parameters}
+        half = {n: _cast(v, self.precision.compute) for n, v in parameters.items()}
+        loss, outputs, after = self._forward(half, values)
+        scale = values.get("scale/scale")
+        # Scaled float16 gradients are widened before they are divided, others when the optimizer reads them.
+        wrt = half if scale is None else parameters
+        arriving = gradients(loss if scale is None else loss * scale[0], list(wrt.values()))
+        new = self._update(parameters, arriving, values, scale)
+        new |= after
+        results = [new.get(name, values[name]) for name in self.state.named()]
+        hits = (
+            [ops.sum(ops.eq(ops.argmax(outputs, 1), ops.cast(values["labels"], "int64")))] if counts else []
+        )
+        return [*results, loss, *hits]
+
+    def _forward(
+        self, parameters: dict[str, Value], values: dict[str, Value]
+    ) -> tuple[Value, Value, dict[str, Any]]:
+        """The loss, the outputs in the master type, and the new values of buffers and random states."""
+        compute, master = self.precision.compute, self.precision.master
+        standing: dict[int, Any] = {id(self.state.parameters[n]): v for n, v in parameters.items()}
+        states = [(f"buffers/{n}", x) for n, x in self.state.buffers.items()]
+        states += [(f"random/{n}", x) for n, x in self.state.random.items()]
+        standing |= {id(x): values[name] for name, x in states}
+        with standing_in(standing) as mapping:
+            outputs = _cast(self.net(_cast(values["images"], compute)), master)
+        loss = self.loss_fn(outputs, values["labels"])
+        if loss.shape != ():
+            raise ValueError(
+                f"train_step: loss_fn must give a scalar, it gave shape {loss.shape}; use a mean"
+            )
+        return loss, outputs, {name: mapping[id(x)] for name, x in states}
+
+    def _update(
+        self,
+        parameters: dict[str, Value],
+        arriving: Sequence[Value],
+        values: dict[str, Value],
+        scale: Value | None,
+    ) -> dict[str, Any]:
+        """The new parameters, optimizer states and loss scale."""
+        finite = None
+        if scale is not None:
+            finite = all_finite(arriving)
+            arriving = [g / scale[0] for g in arriving]
+        if self.clip_norm is not None:
+            arriving = _clipped(arriving, self.clip_norm)
+        new: dict[str, Any] = {}
+        for (name, p), g in zip(parameters.items(), arriving, strict=True):
+            keys = [f"optimizer/{name}.{part}" for part in self.optimizer.parts]
+            fresh, states = self.optimizer.update(p, g, tuple(values[k] for k in keys), values["rate"])
+            new |= {f"parameters/{name}": fresh, **dict(zip(keys, states, strict=True))}
+        if finite is not None:
+            new = {name: ops.where(finite, v, values[name]) for name, v in new.items()}
+            new["scale/scale"] = next_scale(scale, finite)
+        return new
+
+
+@dataclass
+class _Program:
+    """One compiled graph on the shared state."""
+
+    executable: Executable
+    counts: bool
+
+    @classmethod
+    def of(
+        cls, graph: Graph, held: Sequence[Tensor], where: Device, backend: str | None, counts: bool
+    ) -> _Program:
+        """Compile: the first len(held) inputs are state, updated by the outputs of the same index.
+
+        State that the program only hands through (a buffer that is not updated) stays where it is.
+        """
+        same = [i for i in range(len(held)) if graph.outputs[i] is graph.inputs[i]]
+        kept = [o for i, o in enumerate(graph.outputs) if i not in same]
+        places = {id(o): n for n, o in enumerate(kept)}
+        donate = {i: places[id(graph.outputs[i])] for i in range(len(held)) if i not in same}
+        slim = Graph(graph.inputs, kept, "train_step")
+        executable = compile(slim, where, donate=donate, resident=same, backend=backend)
+        if executable.backend.name != "null":
+            executable.load(dict(enumerate(held)))
+        return cls(executable, counts)
+
+    def run(self, *inputs: Any) -> tuple[Tensor, ...]:
+        """One step on (rate, images, labels): the loss and perhaps the number of hits."""
+        return self.executable(*inputs)
+
+
+@contextmanager
+def training(net: Module, mode: bool = True) -> Iterator[None]:
+    """Within the block the whole network is in training mode (or in inference mode)."""
+    before = [(m, m.training) for m in net.modules()]
+    net.train(mode)
+    try:
+        yield
+    finally:
+        for module, was in before:
+            module.training = was
+
+
+def _clipped(arriving: Sequence[Value], limit: float) -> list[Any]:
+    """Gradients scaled down so that their common norm is at most `limit` (Pascanu et al. 2013)."""
+    norm = ops.sqrt(total(ops.square(g) for g in arriving))
+    factor = ops.minimum(limit / (norm + 1e-6), 1.0)
+    return [g * _cast(factor, g.dtype) for g in arriving]
+
+
+def _cast(x: Any, dtype: Any) -> Any:
+    return x if x.dtype == dtype or not x.dtype.is_float else ops.cast(x, dtype)
+
+
+def _spec(x: Any) -> Spec:
+    return as_tensor(x).spec
