@@ -55,6 +55,28 @@ def test_cuda_headers_are_found() -> None:
     assert compile_cubin(source)[:4] == b"\x7fELF"
 
 
+def test_defines_are_macros() -> None:
+    source = "\n".join(
+        [
+            "#if !ONE || ZERO || defined(OFF) || defined(NONE) || TEXT != 7",
+            "#error",
+            "#endif",
+            "__device__ int ZERO_IS_KNOWN;",
+        ]
+    )
+    defines = {
+        "ONE": True,
+        "ZERO": 0,
+        "OFF": False,
+        "NONE": None,
+        "TEXT": "(3 + 4)",
+        "ZERO_IS_KNOWN": "known",
+    }
+    assert kernel._macros({**defines})[-1] == ("ZERO_IS_KNOWN", "known")
+    assert ("ZERO", "0") in kernel._macros(defines)
+    assert compile_cubin(source, defines=defines)
+
+
 def test_compiled_once_in_memory_and_on_disk(
     cache: Path, compilations: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ DRIVER = "libcuda.so.1"
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 NOT_READY = 600  # CUDA_ERROR_NOT_READY
 PEER_ACCESS_ALREADY_ENABLED = 704
+_TOOLKIT_HEADERS = "/usr/local/cuda/include"
 # After these the context is lost: every later call on it fails as well.
 _FATAL = frozenset({700, 702, 709, 710, 714, 715, 716, 717, 718, 719})
 
@@ -162,7 +163,7 @@ def header_options() -> dict[str, Any]:
     try:
         folder = importlib.import_module("cuda.pathfinder").find_nvidia_header_directory("cudart")
     except Exception:  # absent, or too old to know the question
-        folder = None
+        folder = _TOOLKIT_HEADERS if Path(_TOOLKIT_HEADERS, "cuda_fp16.h").exists() else None
     if folder:
         return {"include_path": [str(folder)]}
     known = hasattr(open_compiler().core.ProgramOptions(arch="sm_90"), "use_bundled_headers")

@@ -18,7 +18,7 @@ from lamina.runtime import _cuda
 from lamina.runtime.cache import DiskCache, cache_directory, digest
 from lamina.runtime.device import Device
 from lamina.runtime.device import device as find_device
-from lamina.runtime.errors import CompileError, NoGpuError
+from lamina.runtime.errors import CompileError, DeviceError, NoGpuError
 from lamina.runtime.memory import Buffer
 from lamina.runtime.stream import Stream
 
@@ -83,12 +83,10 @@ def _from_disk(key: str, make: Callable[[], bytes]) -> bytes:
 
 
 def _macros(defines: Mapping[str, object] | None) -> list[tuple[str, str]]:
-    macros = sorted((defines or {}).items())
-    return [
-        (name, str(int(value) if isinstance(value, bool) else value))
-        for name, value in macros
-        if value not in (None, False)
-    ]
+    given = {
+        name: value for name, value in (defines or {}).items() if value is not None and value is not False
+    }
+    return sorted((name, "1" if value is True else str(value)) for name, value in given.items())
 
 
 def _texts(folders: Sequence[str]) -> list[str]:
@@ -126,6 +124,7 @@ def compile_kernel(
     name: str,
     *,
     device: Device | str | None = "auto",
+    arch: str | None = None,
     defines: Mapping[str, object] | None = None,
     options: Mapping[str, object] | None = None,
     includes: Iterable[str | Path] = (),
@@ -136,6 +135,7 @@ def compile_kernel(
         source: CUDA C++17 with an ``extern "C" __global__`` function `name`.
         name: the function.
         device: a CUDA device.
+        arch: another architecture than the device's own, e.g. "sm_90a" for Hopper's own instructions.
         defines: macros, as for `compile_cubin`.
         options: compiler options, as for `compile_cubin`.
         includes: include folders, as for `compile_cubin`.
@@ -148,8 +148,8 @@ def compile_kernel(
         raise NoGpuError(
             f"compile_kernel: {name!r} needs a CUDA device, got {str(place)!r} (is there a GPU?)"
         )
-    arch = _arch(place)
-    cubin = compile_cubin(source, arch=arch, defines=defines, options=options, includes=includes, name=name)
+    target = arch or _arch(place)
+    cubin = compile_cubin(source, arch=target, defines=defines, options=options, includes=includes, name=name)
     key = (digest(cubin), name, place)
     with _lock:
         if key not in _kernels:
@@ -256,7 +256,7 @@ class Kernel:
         device.make_current()
         core = _cuda.open_cuda().core
         self._module = core.ObjectCode.from_cubin(cubin)
-        self._kernel = self._module.get_kernel(name)
+        self._kernel = _find(self._module, name, device)
         self.handle = int(getattr(self._kernel, "handle", None) or self._kernel._handle)
         self.parameter_sizes = _parameter_sizes(self._kernel)
         self._shared = _DEFAULT_SHARED
@@ -301,15 +301,13 @@ class Kernel:
             raise ValueError(f"kernel {self.name}: loaded on {self.device}, but the stream is {where!r}")
         packed = Arguments(self.name, arguments, self.parameter_sizes)
         self._allow_shared(shared)
-        integers = [*_extents("grid", grid), *_extents("block", block), shared]
-        bound = (
-            ctypes.c_void_p(self.handle),
-            *(ctypes.c_uint(number) for number in integers),
-            ctypes.c_void_p(where.handle),
-            ctypes.c_void_p(packed.address),
-            None,
+        driver = _cuda.open_cuda().driver
+        function, queue = driver.CUfunction(self.handle), driver.CUstream(where.handle)
+        extents = (*_extents("grid", grid), *_extents("block", block))
+        bound = (function, *extents, shared, queue, packed.address, 0)
+        return _launcher(
+            driver.cuLaunchKernel, bound, self.device.platform.make_current, (self, packed, where)
         )
-        return _launcher(bound, self.device.make_current, (self, packed, where))
 
     def _allow_shared(self, shared: int) -> None:
         if shared > self._shared:
@@ -324,13 +322,14 @@ class Kernel:
         return f"Kernel({self.name!r}, {self.device}, parameters of {self.parameter_sizes} bytes)"
 
 
-def _launcher(bound: tuple[Any, ...], make_current: Callable[[], None], kept: object) -> Callable[[], None]:
-    launch = _cuda.open_cuda().library.cuLaunchKernel
-
+def _launcher(
+    launch: Callable[..., tuple[int]], bound: tuple[Any, ...], make_current: Callable[[], None], kept: object
+) -> Callable[[], None]:
     def run(_kept: object = kept) -> None:
         make_current()
-        if status := launch(*bound):
-            _cuda.raise_status(status, "cuLaunchKernel")
+        (status,) = launch(*bound)
+        if status:
+            _cuda.raise_status(int(status), "cuLaunchKernel")
 
     return run
 
@@ -341,6 +340,15 @@ def _extents(name: str, extents: int | Sequence[int]) -> tuple[int, int, int]:
         raise ValueError(f"launch: {name} must be one to three numbers >= 1, got {extents}")
     x, y, z = (*(int(extent) for extent in given), 1, 1)[:3]
     return x, y, z
+
+
+def _find(module: Any, name: str, device: Device) -> Any:
+    try:
+        return module.get_kernel(name)
+    except Exception as error:  # cuda.core's error classes moved between versions
+        raise DeviceError(
+            f'no kernel {name!r} for {device} in its source; is it extern "C"? ({error})'
+        ) from error
 
 
 def _parameter_sizes(kernel: Any) -> tuple[int, ...] | None:

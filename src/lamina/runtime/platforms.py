@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform as system
 from pathlib import Path
@@ -218,7 +219,9 @@ class CudaPlatform:
         self.core = cuda.core.Device(device.index)
         self.core.set_current()
         self.context = _cuda.call("cuCtxGetCurrent")
-        self._set_current = cuda.driver.cuCtxSetCurrent
+        # By ctypes with a ready argument: 0.2 us against 0.5 us, and it precedes every launch.
+        self._set_current = cuda.library.cuCtxSetCurrent
+        self._handle = ctypes.c_void_p(int(self.context))
         name = str(device)
         self.arena = Arena(name, CudaResource(self), cap_from_environment(name))
         self.pinned = Arena(f"pinned host memory of {name}", PinnedResource(self))
@@ -227,9 +230,8 @@ class CudaPlatform:
 
     def make_current(self) -> None:
         """Let driver calls of this thread go to this device."""
-        (status,) = self._set_current(self.context)
-        if int(status) != 0:
-            _cuda.raise_status(int(status), "cuCtxSetCurrent")
+        if status := self._set_current(self._handle):
+            _cuda.raise_status(status, "cuCtxSetCurrent")
 
     def name(self) -> str:
         """The model, e.g. "NVIDIA H200"."""

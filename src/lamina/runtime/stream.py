@@ -273,7 +273,7 @@ class CapturedGraph:
         if self._executable is None:
             raise DeviceError("launch: the graph is closed, or its capture has not ended")
         where = stream or self._stream
-        where.device.make_current()
+        where.device.platform.make_current()
         _cuda.call("cuGraphLaunch", self._executable, where.handle)
 
     @property

@@ -14,7 +14,7 @@ from lamina.runtime.memory import Buffer, checked_bytes, host_array
 from lamina.runtime.stream import Stream
 
 Operand = Any  # a Buffer, or host memory: a NumPy array, bytes, bytearray, memoryview, array.array, ...
-_UNIFIED = 4  # CU_MEMORYTYPE_UNIFIED: the driver sees from the address where it lies
+_HOST, _UNIFIED = 1, 4  # CU_MEMORYTYPE_...; unified: the driver sees from the address on which device it lies
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,15 +184,21 @@ def _block(
     from_strides: tuple[int, int],
     shape: tuple[int, int, int],
 ) -> Any:
-    """The driver's description of a 3D copy between unified addresses."""
-    driver = _cuda.open_cuda().driver
-    block = driver.CUDA_MEMCPY3D()
+    """The driver's description of a 3D copy."""
+    block = _cuda.open_cuda().driver.CUDA_MEMCPY3D()
     block.Depth, block.Height, block.WidthInBytes = shape
-    block.srcMemoryType = block.dstMemoryType = driver.CUmemorytype(_UNIFIED)
-    block.srcDevice, block.dstDevice = from_.pointer, to.pointer
-    block.srcPitch, block.dstPitch = from_strides[1], to_strides[1]
-    block.srcHeight, block.dstHeight = from_strides[0] // from_strides[1], to_strides[0] // to_strides[1]
+    for prefix, side, strides in (("src", from_, from_strides), ("dst", to, to_strides)):
+        _describe(block, prefix, side, strides)
     return block
+
+
+def _describe(block: Any, prefix: str, side: _Side, strides: tuple[int, int]) -> None:
+    host = side.device.kind == "cpu"
+    kind = _cuda.open_cuda().driver.CUmemorytype(_HOST if host else _UNIFIED)
+    setattr(block, f"{prefix}MemoryType", kind)
+    setattr(block, f"{prefix}Host" if host else f"{prefix}Device", side.pointer)
+    setattr(block, f"{prefix}Pitch", strides[1])
+    setattr(block, f"{prefix}Height", strides[0] // strides[1])
 
 
 # --------------------------------------------------------------------------------------------------- operands

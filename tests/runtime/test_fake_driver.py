@@ -1,0 +1,32 @@
+"""The CUDA side of the runtime on a driver in software: all of test_gpu.py, in a process of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.stubs import FAKE, build_libcuda_stub
+
+pytest.importorskip("cuda.core")
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_way_through_the_bindings(tmp_path: Path) -> None:
+    build_libcuda_stub(tmp_path, FAKE)
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": str(ROOT / "src")}
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-m",
+        "gpu",
+        "-p",
+        "no:cacheprovider",
+        "tests/runtime/test_gpu.py",
+    ]
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "1 skipped" in result.stdout  # two GPUs
+    assert int(result.stdout.rsplit(" passed", 1)[0].split()[-1]) >= 30

@@ -1,0 +1,254 @@
+/* A libcuda.so.1 in software: one device whose memory is the host's and whose streams run at once.
+ *
+ * For testing, on machines without a GPU, the code that goes through NVIDIA's bindings. Copies, fills, events
+ * and captured graphs work; of kernels there is one, `store(int *place, int value)`. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef int Status;
+typedef uintptr_t Pointer;
+enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, NOT_FOUND = 500, NOT_SUPPORTED = 801 };
+enum { TOTAL = 1 << 30 };
+
+static size_t used;
+static char context[64];
+static __thread void *current;
+
+/* ---- the device */
+Status cuInit(unsigned flags) { (void)flags; return OK; }
+Status cuDriverGetVersion(int *version) { *version = 13000; return OK; }
+Status cuDeviceGetCount(int *count) { *count = 1; return OK; }
+Status cuDeviceGet(int *device, int ordinal) { *device = ordinal; return ordinal ? INVALID_DEVICE : OK; }
+Status cuDeviceGetName(char *name, int length, int device)
+{
+    (void)device;
+    strncpy(name, "Software device", length);
+    return OK;
+}
+Status cuDeviceGetUuid_v2(char *uuid, int device) { (void)device; memset(uuid, 7, 16); return OK; }
+Status cuDeviceTotalMem_v2(size_t *bytes, int device) { (void)device; *bytes = TOTAL; return OK; }
+Status cuDeviceGetAttribute(int *value, int attribute, int device)
+{
+    (void)device;
+    *value = attribute == 75 ? 9 : attribute == 76 ? 0 : 1024; /* compute capability 9.0 */
+    return OK;
+}
+Status cuDeviceCanAccessPeer(int *can, int device, int peer) { (void)device; (void)peer; *can = 0; return OK; }
+
+/* ---- the context */
+Status cuDevicePrimaryCtxRetain(void **out, int device) { (void)device; *out = context; return OK; }
+Status cuDevicePrimaryCtxRelease_v2(int device) { (void)device; return OK; }
+Status cuCtxGetCurrent(void **out) { *out = current; return OK; }
+Status cuCtxSetCurrent(void *ctx) { current = ctx; return OK; }
+Status cuCtxPushCurrent_v2(void *ctx) { current = ctx; return OK; }
+Status cuCtxPopCurrent_v2(void **ctx) { if (ctx) *ctx = current; return OK; }
+Status cuCtxGetDevice(int *device) { *device = 0; return current ? OK : 201; }
+Status cuCtxSynchronize(void) { return OK; }
+Status cuCtxGetStreamPriorityRange(int *low, int *high) { *low = 0; *high = -5; return OK; }
+
+/* ---- memory */
+typedef struct { size_t bytes; char pad[504]; } Head; /* keeps what follows aligned to 512 */
+
+static Status take(void **out, size_t bytes)
+{
+    Head *head;
+    if (used + bytes > TOTAL) return OUT_OF_MEMORY;
+    if (posix_memalign((void **)&head, 512, sizeof *head + bytes)) return OUT_OF_MEMORY;
+    head->bytes = bytes;
+    used += bytes;
+    *out = head + 1;
+    return OK;
+}
+
+static Status give(void *pointer)
+{
+    Head *head = (Head *)pointer - 1;
+    used -= head->bytes;
+    free(head);
+    return OK;
+}
+
+Status cuMemAlloc_v2(void **out, size_t bytes) { return take(out, bytes); }
+Status cuMemFree_v2(void *pointer) { return give(pointer); }
+Status cuMemHostAlloc(void **out, size_t bytes, unsigned flags) { (void)flags; return take(out, bytes); }
+Status cuMemFreeHost(void *pointer) { return give(pointer); }
+Status cuMemAllocManaged(void **out, size_t bytes, unsigned flags) { (void)flags; return take(out, bytes); }
+Status cuMemGetInfo_v2(size_t *left, size_t *total) { *left = TOTAL - used; *total = TOTAL; return OK; }
+
+/* ---- graphs: a list of copies, fills and stores */
+enum { COPY, FILL, STORE };
+typedef struct { int kind, value; void *to; const void *from; size_t bytes; } Node;
+typedef struct { int count; Node nodes[64]; } Graph;
+typedef struct { int priority; Graph *capture; } Stream;
+
+static void run(const Node *node)
+{
+    if (node->kind == STORE) *(int *)node->to = node->value;
+    else if (node->kind == FILL) memset(node->to, node->value, node->bytes);
+    else memmove(node->to, node->from, node->bytes);
+}
+
+static Status queue(Stream *stream, Node node)
+{
+    if (stream->capture) stream->capture->nodes[stream->capture->count++] = node;
+    else run(&node);
+    return OK;
+}
+
+Status cuMemcpyAsync(void *to, void *from, size_t bytes, Stream *stream)
+{
+    return queue(stream, (Node){ COPY, 0, to, from, bytes });
+}
+Status cuMemsetD8Async(void *to, unsigned char byte, size_t bytes, Stream *stream)
+{
+    return queue(stream, (Node){ FILL, byte, to, 0, bytes });
+}
+
+typedef struct {
+    size_t x, y, z, lod; unsigned type; const void *host; Pointer device; void *array, *reserved;
+    size_t pitch, height;
+} Side;
+typedef struct { Side from, to; size_t width, height, depth; } Block;
+
+Status cuMemcpy3DAsync_v2(const Block *b, Stream *stream)
+{
+    Pointer to = b->to.type == 1 ? (Pointer)b->to.host : b->to.device;
+    Pointer from = b->from.type == 1 ? (Pointer)b->from.host : b->from.device;
+    (void)stream;
+    for (size_t z = 0; z < b->depth; z++)
+        for (size_t y = 0; y < b->height; y++)
+            memmove((void *)(to + (z * b->to.height + y) * b->to.pitch),
+                    (void *)(from + (z * b->from.height + y) * b->from.pitch), b->width);
+    return OK;
+}
+
+/* ---- the kernel */
+Status cuLibraryLoadData(void **out) { *out = context; return OK; }
+Status cuLibraryUnload(void *library) { (void)library; return OK; }
+Status cuLibraryGetKernel(void **out, void *library, const char *name)
+{
+    *out = library;
+    return strcmp(name, "store") ? NOT_FOUND : OK;
+}
+Status cuKernelGetLibrary(void **out, void *kernel) { *out = kernel; return OK; }
+Status cuKernelGetParamInfo(void *kernel, size_t place, size_t *offset, size_t *bytes)
+{
+    (void)kernel;
+    if (place > 1) return INVALID_VALUE;
+    *offset = place ? 8 : 0;
+    *bytes = place ? 4 : 8;
+    return OK;
+}
+Status cuLaunchKernel(void *kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                      unsigned shared, Stream *stream, void **arguments, void **extra)
+{
+    (void)kernel; (void)gx; (void)gy; (void)gz; (void)bx; (void)by; (void)bz; (void)shared; (void)extra;
+    return queue(stream, (Node){ STORE, *(int *)arguments[1], *(void **)arguments[0], 0, 0 });
+}
+
+/* ---- streams and events */
+Status cuStreamCreateWithPriority(Stream **out, unsigned flags, int priority)
+{
+    (void)flags;
+    *out = calloc(1, sizeof **out);
+    (*out)->priority = priority;
+    return OK;
+}
+Status cuStreamDestroy_v2(Stream *stream) { free(stream); return OK; }
+Status cuStreamSynchronize(Stream *stream) { (void)stream; return OK; }
+Status cuStreamQuery(Stream *stream) { (void)stream; return OK; }
+Status cuStreamGetPriority(Stream *stream, int *priority) { *priority = stream->priority; return OK; }
+Status cuStreamGetFlags(Stream *stream, unsigned *flags) { (void)stream; *flags = 1; return OK; }
+Status cuStreamGetCtx(Stream *stream, void **ctx) { (void)stream; *ctx = context; return OK; }
+Status cuStreamWaitEvent(Stream *stream, void *event, unsigned flags)
+{
+    (void)stream; (void)event; (void)flags;
+    return OK;
+}
+
+Status cuEventCreate(double **out, unsigned flags) { (void)flags; *out = calloc(1, sizeof **out); return OK; }
+Status cuEventDestroy_v2(double *event) { free(event); return OK; }
+Status cuEventRecord(double *event, Stream *stream)
+{
+    struct timespec now;
+    (void)stream;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    *event = now.tv_sec * 1e3 + now.tv_nsec / 1e6;
+    return OK;
+}
+Status cuEventSynchronize(double *event) { (void)event; return OK; }
+Status cuEventQuery(double *event) { (void)event; return OK; }
+Status cuEventElapsedTime(float *ms, double *start, double *end) { *ms = *end - *start; return OK; }
+Status cuEventElapsedTime_v2(float *ms, double *start, double *end) { *ms = *end - *start; return OK; }
+
+/* ---- capture */
+Status cuStreamBeginCapture_v2(Stream *stream, int mode)
+{
+    (void)mode;
+    stream->capture = calloc(1, sizeof *stream->capture);
+    return OK;
+}
+Status cuStreamEndCapture(Stream *stream, Graph **out) { *out = stream->capture; stream->capture = 0; return OK; }
+Status cuStreamIsCapturing(Stream *stream, int *status) { *status = stream->capture != 0; return OK; }
+Status cuGraphGetNodes(Graph *graph, void **nodes, size_t *count)
+{
+    (void)nodes;
+    *count = graph->count;
+    return OK;
+}
+Status cuGraphInstantiateWithFlags(Graph **out, Graph *graph, unsigned long long flags)
+{
+    (void)flags;
+    *out = malloc(sizeof **out);
+    **out = *graph;
+    return OK;
+}
+Status cuGraphLaunch(Graph *graph, Stream *stream)
+{
+    (void)stream;
+    for (int i = 0; i < graph->count; i++) run(&graph->nodes[i]);
+    return OK;
+}
+Status cuGraphExecDestroy(Graph *graph) { free(graph); return OK; }
+Status cuGraphDestroy(Graph *graph) { free(graph); return OK; }
+
+/* ---- errors, and finding the functions */
+Status cuGetErrorName(Status status, const char **text)
+{
+    *text = status == OK ? "CUDA_SUCCESS" : status == INVALID_VALUE ? "CUDA_ERROR_INVALID_VALUE"
+          : status == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_UNKNOWN";
+    return OK;
+}
+Status cuGetErrorString(Status status, const char **text) { return cuGetErrorName(status, text); }
+
+/* NVRTC asks for it once cuInit has succeeded, to share the driver's cache; refused, it does without. */
+Status cuGetExportTable(const void **table, const void *id) { (void)id; *table = 0; return NOT_FOUND; }
+
+static Status missing(void) { return NOT_SUPPORTED; }
+
+Status cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *found)
+{
+    char newer[128];
+    (void)version; (void)flags;
+    if (found) *found = 0;
+    strncpy(newer, name, 120);
+    newer[120] = 0;
+    strcat(newer, "_v2");
+    *function = dlsym(RTLD_DEFAULT, newer);
+    if (!*function) {
+        static void *self;
+        if (!self) self = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+        *function = dlsym(self, newer);
+        if (!*function) *function = dlsym(self, name);
+    }
+    if (!*function) *function = (void *)missing;
+    return OK;
+}
+Status cuGetProcAddress(const char *name, void **function, int version, uint64_t flags)
+{
+    return cuGetProcAddress_v2(name, function, version, flags, 0);
+}
