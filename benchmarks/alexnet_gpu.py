@@ -10,6 +10,7 @@ as Lamina keeps them) and everything in bfloat16; the faster one counts. `--comp
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +18,9 @@ from typing import Any
 
 import torch
 
+import lamina as lm
 from benchmarks.alexnet_torch import Trainer
 from benchmarks.common import versions, write
-
-import lamina as lm
 from lamina import nn, optim
 
 #: Multiply-adds of one image's forward pass, times two: convolutions and linear layers.
@@ -45,7 +45,7 @@ def _event_times(run: Callable[[], Any], stream: Any, repeats: int) -> list[floa
             run()
             mark.record(stream)
     torch.cuda.synchronize()
-    return [a.elapsed_time(b) for a, b in zip(marks, marks[1:], strict=False)]
+    return [a.elapsed_time(b) for a, b in itertools.pairwise(marks)]
 
 
 def _lamina(batch: int, repeats: int, precision: str) -> tuple[list[float], Any]:

@@ -43,9 +43,7 @@ class WeightsError(ValueError):
     """A file that is no sound safetensors, or was changed since; the message names file and tensor."""
 
 
-def save_safetensors(
-    state: Any, path: str | Path, metadata: Mapping[str, str] | None = None
-) -> None:
+def save_safetensors(state: Any, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
     """Write tensors and arrays by name, or the state_dict of a module, to a file. Raises OSError.
 
     metadata: more texts to keep in the file's header.
@@ -66,7 +64,7 @@ def read_safetensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str
     """The tensors of a file and the texts in its header. Raises WeightsError or OSError."""
     data = Path(path).read_bytes()
     try:
-        entries = safetensors.deserialize(data)
+        entries = safetensors.deserialize(data)  # type: ignore[no-untyped-call]
         metadata = _metadata(data)
     except (safetensors.SafetensorError, ValueError) as error:
         raise WeightsError(f"{path}: not a sound safetensors file ({error})") from error

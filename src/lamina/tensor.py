@@ -13,7 +13,17 @@ from lamina.backends import Backend, Call, Plan
 from lamina.ops.core import Op, register_adopter
 from lamina.ops.operators import Operators
 from lamina.runtime import Buffer, Device, copy, device, dlpack
-from lamina.spec import DType, Layout, Policy, ShapeError, Spec, as_dtype, as_shape, current_policy, pack, unpack
+from lamina.spec import (
+    DType,
+    Layout,
+    Policy,
+    ShapeError,
+    Spec,
+    as_dtype,
+    as_shape,
+    current_policy,
+    unpack,
+)
 from lamina.spec import contiguous as row_major
 
 CPU = Device("cpu")
@@ -151,7 +161,9 @@ class Tensor(Operators):
         size = self.dtype.itemsize
         return {
             "shape": self.shape,
-            "strides": None if self._spec.is_contiguous else tuple(s * size for s in self._spec.physical.strides),
+            "strides": None
+            if self._spec.is_contiguous
+            else tuple(s * size for s in self._spec.physical.strides),
             "typestr": self.dtype.numpy.str,
             "data": (self._buffer.pointer, False),
             "version": 3,
@@ -276,7 +288,9 @@ def as_tensor(x: Any) -> Tensor:
     if isinstance(x, bool | int | float | list | tuple) or hasattr(x, "__array__"):
         array = np.asarray(x)
         return _from_numpy(array.astype(np.float32) if array.dtype == np.float64 else array)
-    raise TypeError(f"{type(x).__name__} is not an array: give a tensor, an array that speaks DLPack, or numbers")
+    raise TypeError(
+        f"{type(x).__name__} is not an array: give a tensor, an array that speaks DLPack, or numbers"
+    )
 
 
 def as_constant(x: Any) -> Tensor:
@@ -304,7 +318,9 @@ def _from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     if array.dtype.byteorder == ">" or any(s < 0 or s % array.itemsize for s in array.strides):
         array = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("=")))
     dtype = as_dtype(array.dtype)
-    layout = Layout(tuple(s // array.itemsize for s in array.strides)) if array.size else row_major(array.shape)
+    layout = (
+        Layout(tuple(s // array.itemsize for s in array.strides)) if array.size else row_major(array.shape)
+    )
     spec = Spec(array.shape, dtype, layout)
     return Tensor(Buffer.borrow(array.ctypes.data, spec.nbytes, CPU, array), spec)
 
@@ -342,9 +358,7 @@ def _plan(backend: Backend, op: Op, specs: tuple[Spec, ...], policy: Policy) -> 
 
 
 def _run(backend: Backend, plan: Plan, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    held = [
-        x if x.spec.same_memory(s) else relayout(x, s) for x, s in zip(tensors, plan.inputs, strict=True)
-    ]
+    held = [x if x.spec.same_memory(s) else relayout(x, s) for x, s in zip(tensors, plan.inputs, strict=True)]
     if plan.view:
         return (Tensor(held[0].buffer, plan.outputs[0]),)
     where = backend.device
@@ -388,5 +402,3 @@ def _values_text(x: Tensor) -> str:
         limits = f"{finite.min():.4g} … {finite.max():.4g}" if finite.size else "no finite value"
         text += f",\n       {limits}" + (f", {bad} not finite" if bad else "")
     return text
-
-

@@ -17,7 +17,9 @@ def names(graph: lm.graph.Graph) -> list[str]:
 
 
 def test_constants_are_folded() -> None:
-    graph = passes.fold_constants(trace(lambda x: x * (ops.sqrt(lm.tensor([4.0])) + 1.0), Spec((3,), float32)))
+    graph = passes.fold_constants(
+        trace(lambda x: x * (ops.sqrt(lm.tensor([4.0])) + 1.0), Spec((3,), float32))
+    )
     assert names(graph) == ["mul"]
     assert graph.constants[0].constant.tolist() == [3.0]
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 import lamina as lm
 from lamina import ops
 from lamina.files import read_safetensors, save_safetensors
@@ -21,7 +22,9 @@ def example() -> tuple[Graph, list[np.ndarray]]:  # type: ignore[type-arg]
         with lm.policy(tf32=True):
             y = ops.conv2d(x, w, stride=2, padding=(1, 0))
         y = ops.max_pool2d(ops.leaky_relu(y, 0.1), 2)
-        return ops.softmax(ops.flatten(y, 1) * lm.tensor(np.linspace(0, 1, y.shape[1] * 4, dtype=np.float32)), 1)
+        return ops.softmax(
+            ops.flatten(y, 1) * lm.tensor(np.linspace(0, 1, y.shape[1] * 4, dtype=np.float32)), 1
+        )
 
     return trace(f, x, w, names=["image", "filter"]), [x, w]
 
@@ -48,7 +51,14 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     graph, _ = example()
     save(graph, path)
     good = path.read_bytes()
-    for bad in (b"", b"12345", good[:100], b"\xff" * 64, good[:-3], good.replace(b"lamina-graph-1", b"lamina-graph-9")):
+    for bad in (
+        b"",
+        b"12345",
+        good[:100],
+        b"\xff" * 64,
+        good[:-3],
+        good.replace(b"lamina-graph-1", b"lamina-graph-9"),
+    ):
         path.write_bytes(bad)
         with pytest.raises(GraphFileError, match="net.lamina"):
             load(path)

@@ -17,7 +17,7 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from typing import TypeVar
 
 from lamina.ops.core import Op
@@ -130,7 +130,7 @@ class Kernels:
         return kernel(op, tuple(specs), device, policy)
 
 
-@lru_cache(maxsize=None)
+@cache
 def get(device: Device, name: str | None = None) -> Backend:
     """The backend of a device: "cuda" on GPUs, "cpu" on hosts, or the one named ("reference", "null").
 

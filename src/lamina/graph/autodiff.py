@@ -56,8 +56,8 @@ def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> 
         inputs = [Value(ops.operand(a).spec, name=f"x{i}") for i, a in enumerate(args)]
         results = [v if isinstance(v, Value) else constant(v) for v in traced(*inputs)]
         outer = _other_inputs(results, inputs)
-        results = Graph([*inputs, *outer], results, "grad")(*args, *outer)
-        return results[0], results[1] if single else tuple(results[1:])
+        value, *found = Graph([*inputs, *outer], results, "grad")(*args, *outer)
+        return value, found[0] if single else tuple(found)
 
     return run
 
@@ -114,7 +114,9 @@ def _check_gradient(node: Node, value: Value, g: Any) -> None:
 def _check_floats(wrt: Sequence[Value]) -> None:
     for value in flatten(list(wrt)):
         if not value.dtype.is_float:
-            raise TypeError(f"gradients: {value!r} is {value.dtype}; only floating point values have gradients")
+            raise TypeError(
+                f"gradients: {value!r} is {value.dtype}; only floating point values have gradients"
+            )
 
 
 def _one(value: Value) -> Value:

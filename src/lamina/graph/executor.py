@@ -122,7 +122,9 @@ class Executable:
         if self.backend.name == "null":
             raise RuntimeError("the null backend plans graphs but cannot run them; compile for another one")
         if len(self._state) != len(self.resident):
-            raise RuntimeError(f"call load() first: inputs {self.resident} are resident and have no values yet")
+            raise RuntimeError(
+                f"call load() first: inputs {self.resident} are resident and have no values yet"
+            )
         self._check_state()
         self._write_inputs(inputs)
         self._launch()
@@ -147,7 +149,9 @@ class Executable:
         """Kernels in order, and the memory plan."""
         rows = [("op", "kernel", "inputs", "outputs"), *kernel_table(self.program.steps)]
         widths = [min(max(len(r[c]) for r in rows), 60) for c in range(4)]
-        table = "\n".join("  ".join(f[:60].ljust(w) for f, w in zip(r, widths, strict=True)).rstrip() for r in rows)
+        table = "\n".join(
+            "  ".join(f[:60].ljust(w) for f, w in zip(r, widths, strict=True)).rstrip() for r in rows
+        )
         placed = self.program.placement
         return (
             f"{table}\n{len(self.program.steps)} kernels on {self.device} ({self.backend.name}); temporaries: "
@@ -213,9 +217,7 @@ class Executable:
 
     def _check_state(self) -> None:
         """State that was moved since `load` (by another executable, or by the user) is bound anew."""
-        moved = any(
-            x.buffer is not self._memory[self.program.inputs[i]] for i, x in self._state.items()
-        )
+        moved = any(x.buffer is not self._memory[self.program.inputs[i]] for i, x in self._state.items())
         if moved:
             self.load(self._state)
 

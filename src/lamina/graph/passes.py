@@ -172,7 +172,11 @@ def _grow(chain: _Chain, uses: dict[Value, list[Any]], taken: set[Node], backend
         node = uses[value][0].node
         if node is None or node in taken or not node.op.elementwise or node.outputs[0].shape != value.shape:
             break
-        if len(node.outputs) != 1 or node.policy != chain.head.policy or sum(v is value for v in node.inputs) != 1:
+        if (
+            len(node.outputs) != 1
+            or node.policy != chain.head.policy
+            or sum(v is value for v in node.inputs) != 1
+        ):
             break
         others = tuple(v for v in node.inputs if v is not value)
         swapped = node.inputs[0] is not value

@@ -112,7 +112,9 @@ class _Planner:
         """Slots of inputs and constants. Residents and constants have open layouts: the first reader decides."""
         for i, value in enumerate(self.graph.inputs):
             stays = i in self.resident
-            slot = Slot(value.spec if stays else value.spec.fixed, "resident" if stays else "input", value.name)
+            slot = Slot(
+                value.spec if stays else value.spec.fixed, "resident" if stays else "input", value.name
+            )
             self.program.inputs.append(slot)
             self.home[value] = slot
             if i in self.donate:
@@ -206,9 +208,9 @@ class _Planner:
                 slot.first = slot.last = -1
         for index, step in enumerate(steps):
             for slot in (*step.inputs, *step.outputs):
-                for place in (slot, slot.base):
-                    place.first = index if place.first < 0 else place.first
-                    place.last = max(place.last, index)
+                for held in (slot, slot.base):
+                    held.first = index if held.first < 0 else held.first
+                    held.last = max(held.last, index)
             if step.workspace is not None:
                 step.workspace.first = step.workspace.last = index
         for slot in self.program.outputs:

@@ -71,7 +71,9 @@ class Value(Operators):
         )
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        raise TypeError(f"a traced value {self.spec} has no numbers yet; use lamina.ops inside a trace, not NumPy")
+        raise TypeError(
+            f"a traced value {self.spec} has no numbers yet; use lamina.ops inside a trace, not NumPy"
+        )
 
     def __repr__(self) -> str:
         origin = self.name or (self.node.op.name if self.node else "constant")
@@ -246,7 +248,10 @@ def _between(inputs: Sequence[Value], outputs: Sequence[Value], name: str) -> li
 
 
 def _check_operand(name: str, value: Value, x: Any) -> None:
-    shape, dtype = tuple(np.shape(x)) if not hasattr(x, "shape") else tuple(x.shape), getattr(x, "dtype", None)
+    shape, dtype = (
+        tuple(np.shape(x)) if not hasattr(x, "shape") else tuple(x.shape),
+        getattr(x, "dtype", None),
+    )
     if shape != value.shape:
         raise ValueError(f"{name}: input {value.name} has shape {value.shape}, got {shape}")
     if isinstance(x, Operators) and dtype != value.dtype:
