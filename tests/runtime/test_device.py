@@ -107,7 +107,7 @@ def test_events_that_cannot_measure_say_why() -> None:
         timed.elapsed(plain)
 
 
-@pytest.mark.feature("F037")
+@pytest.mark.feature("B039")
 def test_a_host_stream_cannot_be_captured() -> None:
     with pytest.raises(DeviceError, match="cpu runs each call at once"), CPU.default_stream.capture():
         pass
