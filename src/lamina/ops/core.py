@@ -221,13 +221,18 @@ def listing(specs: Sequence[Spec]) -> str:
     return ", ".join(map(str, specs)) or "nothing"
 
 
+def is_number(x: Any) -> bool:
+    """Whether x is a number that takes the dtype of the tensor beside it."""
+    return isinstance(x, (bool, int, float, np.generic))
+
+
 def scalar(x: Any, like: Any, what: str) -> Any:
-    """A Python number as a 0-d array of `like`'s dtype (no promotion); anything else as an operand.
+    """A Python number as a 0-d array of `like`'s dtype (no promotion); anything else as it is.
 
     Raises DTypeError for a number that the dtype cannot hold: 0.5 among integers, 2 among booleans.
     """
-    if isinstance(x, Operand) or not isinstance(x, (bool, int, float, np.generic)):
-        return operand(x)
+    if not is_number(x):
+        return x
     dtype: DType = like.dtype
     number = x.item() if isinstance(x, np.generic) else x
     rank = {bool: 0, int: 1, float: 2}.get(type(number), 3)

@@ -26,7 +26,8 @@ class _CrossEntropy(Op):
             raise DTypeError(f"{self.name}: labels must be integers, got {labels}; cast with ops.cast")
         if x.ndim < 2 or labels.shape != (x.shape[0], *x.shape[2:]):
             raise ShapeError(
-                f"{self.name}: logits [N, C, *spatial] and labels [N, *spatial] do not fit, got {x} and {labels}"
+                f"{self.name}: logits [N, C, *spatial] and labels [N, *spatial] do not fit, "
+                f"got {x} and {labels}"
             )
         if x.shape[1] == 0:
             raise ShapeError(f"{self.name}: logits {x} have no classes")
@@ -84,7 +85,7 @@ class CrossEntropy(_CrossEntropy):
 class CrossEntropyGrad(_CrossEntropy):
     """(logits, labels, g [N, *spatial]) -> g * (softmax(logits) - wanted probabilities), like the logits.
 
-    g has the losses' dtype. The gradient is 0 where the label is ignore_index and NaN where it names no class.
+    g has the losses' dtype. The gradient is 0 where the label is ignore_index, NaN where it names no class.
     """
 
     label_smoothing: float = 0.0

@@ -95,7 +95,7 @@ def _product(a: Any, b: Any) -> Any:
 
 
 def linear(input: Any, weight: Any, bias: Any = None) -> Any:
-    """input [..., I] times weight [O, I] transposed, plus bias [O]: [..., O]; as torch.nn.functional.linear."""
+    """input [..., I] times weight [O, I] transposed, plus bias [O], as torch.nn.functional.linear."""
     x, w = operand(input), operand(weight)
     if x.ndim < 1 or w.ndim != 2 or x.shape[-1] != w.shape[1]:
         raise ShapeError(f"linear: input [..., I] and weight [O, I] do not fit, got {x.spec} and {w.spec}")

@@ -13,7 +13,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lamina.ops.core import NUMBERS, Arg, Array, Op, Operand, Sample, call, listing, operand, scalar
+from lamina.ops.core import (
+    NUMBERS,
+    Arg,
+    Array,
+    Op,
+    Operand,
+    Sample,
+    call,
+    is_number,
+    listing,
+    operand,
+    scalar,
+)
 from lamina.spec import DTYPES, DTypeError, Shape, Spec, bool_, broadcast_shapes
 
 _SHAPES: tuple[Shape, ...] = ((3, 5), (1, 7, 1), (2, 3, 4, 5), (), (0, 3), (17,))
@@ -671,7 +683,8 @@ class Where(Op):
     def infer(self, cond: Spec, a: Spec, b: Spec) -> tuple[Spec]:  # type: ignore[override]
         if cond.dtype != bool_ or a.dtype != b.dtype:
             raise DTypeError(
-                f"{self.name}: needs a boolean condition and two tensors of one dtype, got {listing((cond, a, b))}"
+                f"{self.name}: needs a boolean condition and two tensors of one dtype, got "
+                f"{listing((cond, a, b))}"
             )
         shape = broadcast_shapes(cond.shape, broadcast_shapes(a.shape, b.shape, self.name), self.name)
         return (Spec(shape, a.dtype),)
@@ -686,8 +699,8 @@ class Where(Op):
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         cases: list[tuple[Shape, Shape, Shape]] = [
-            ((3, 5), (3, 5), (3, 5)), ((4, 1), (1, 6), ()), ((2, 3, 4, 5), (), (1, 3, 1, 1)), ((), (7,), (7,)),
-            ((0, 3), (3,), (1, 3)), ((17,), (17,), (1,)),
+            ((3, 5), (3, 5), (3, 5)), ((4, 1), (1, 6), ()), ((2, 3, 4, 5), (), (1, 3, 1, 1)),
+            ((), (7,), (7,)), ((0, 3), (3,), (1, 3)), ((17,), (17,), (1,)),
         ]  # fmt: skip
         for cond, a, b in cases:
             flags = Arg(cond, bool_, low=0, high=2, integers=True, differentiable=False)
@@ -790,11 +803,11 @@ def erf_numpy(x: Array) -> Array:
 
 
 def _binary(op: Op, a: Any, b: Any) -> Any:
-    if isinstance(a, Operand) or not isinstance(a, (bool, int, float, np.generic)):
-        a = operand(a)
-        return call(op, a, scalar(b, a, op.name))
-    b = operand(b)
-    return call(op, scalar(a, b, op.name), b)
+    if is_number(a) or (isinstance(b, Operand) and not isinstance(a, Operand)):
+        b = operand(b)
+        return call(op, scalar(a, b, op.name), b)
+    a = operand(a)
+    return call(op, a, scalar(b, a, op.name))
 
 
 def add(a: Any, b: Any) -> Any:
@@ -891,10 +904,10 @@ def logical_not(x: Any) -> Any:
 def where(cond: Any, a: Any, b: Any) -> Any:
     """a where cond is true, else b; one of a and b may be a number."""
     cond = operand(cond)
-    if isinstance(a, Operand) or not isinstance(a, (bool, int, float, np.generic)):
+    if not is_number(a):
         a = operand(a)
         return call(Where(), cond, a, scalar(b, a, "where"))
-    if isinstance(b, (bool, int, float, np.generic)):
+    if is_number(b):
         raise DTypeError(f"where: {a!r} and {b!r} are both numbers; give one of them as a tensor")
     b = operand(b)
     return call(Where(), cond, scalar(a, b, "where"), b)

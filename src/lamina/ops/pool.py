@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from lamina.ops.core import Arg, Array, Op, Sample, bind, call, operand
+from lamina.ops.matmul import Matmul
 from lamina.ops.window import Padding, Window, per_axis, window
 from lamina.spec import DType, DTypeError, Shape, ShapeError, Spec, int32, uint8
 
@@ -41,8 +42,8 @@ class _Pool(Op):
         spatial = x.shape[2:] if shape is None else shape
         if x.ndim != rank + 2 or len(self.kernel) != rank or len(spatial) != rank:
             raise ShapeError(
-                f"{self.name}: kernel {self.kernel} and a window with {rank} spatial axes need a tensor of rank "
-                f"{rank + 2}, got {x}"
+                f"{self.name}: kernel {self.kernel} and a window with {rank} spatial axes need "
+                f"a tensor of rank {rank + 2}, got {x}"
             )
         if win.groups != 1 or win.flip:
             raise ShapeError(f"{self.name}: groups and flip have no meaning for pooling, got {win}")
@@ -113,7 +114,7 @@ class MaxPool(_Pool):
 
 @dataclass(frozen=True)
 class MaxPoolGrad(_Pool):
-    """(g [N, C, *O], index) -> dx [N, C, *shape]: g put where the maximum was, summed where windows overlap."""
+    """(g [N, C, *O], index) -> dx [N, C, *shape]: g put where the maxima were; overlaps are summed."""
 
     kernel: Shape
     window: Window
@@ -260,7 +261,8 @@ def _check_gradient(op: _Pool, g: Spec, shape: Shape) -> None:
     expected = op.positions(g, shape)
     if g.shape[2:] != expected:
         raise ShapeError(
-            f"{op.name}: an input of spatial shape {shape} gives outputs of {expected}, but the gradient is {g}"
+            f"{op.name}: an input of spatial shape {shape} gives outputs of {expected}, "
+            f"but the gradient is {g}"
         )
 
 
@@ -276,7 +278,7 @@ def _divisor(op: AvgPool | AvgPoolGrad, spatial: Shape, positions: Shape) -> Arr
 
 
 def counts(kernel: Shape, win: Window, spatial: Shape, positions: Shape) -> Array:
-    """How many elements that are not padding each window meets (at least 1), shape [*O]: a product of axes."""
+    """How many elements that are not padding each window meets (at least 1), shape [*O]."""
     found = np.ones(positions)
     for axis, (k, n, out) in enumerate(zip(kernel, spatial, positions, strict=True)):
         start = np.arange(out) * win.stride[axis] - win.padding[axis][0]
@@ -506,9 +508,10 @@ def _adaptive_axis(x: Any, axis: int, size: int) -> Any:
     for i in range(size):
         first, last = i * n // size, -(-(i + 1) * n // size)
         weight[first:last, i] = 1 / (last - first)
-    order = [a for a in range(x.ndim) if a != axis] + [axis]
-    back = [order.index(a) for a in range(x.ndim)]
-    return (x.transpose(order) @ weight.astype(x.dtype.numpy)).transpose(back)
+    last = x.swapaxes(axis, -1)
+    rows = last.reshape((prod(last.shape[:-1]), n))
+    y = call(Matmul(), rows, weight.astype(x.dtype.numpy))
+    return y.reshape((*last.shape[:-1], size)).swapaxes(axis, -1)
 
 
 def adaptive_avg_pool1d(input: Any, output_size: int | Sequence[int | None]) -> Any:

@@ -496,7 +496,7 @@ def space_to_depth(x: Any, block: int | Sequence[int]) -> Any:
 
 
 def depth_to_space(x: Any, block: int | Sequence[int]) -> Any:
-    """The inverse of `space_to_depth`: [N, C * b * b, H, W] -> [N, C, H * b, W * b], as torch's pixel_shuffle."""
+    """The inverse of `space_to_depth`: [N, C * b * b, H, W] -> [N, C, H * b, W * b] (pixel_shuffle)."""
     x = operand(x)
     blocks = _blocks("depth_to_space", x, block)
     if x.shape[1] % prod(blocks):
@@ -587,6 +587,7 @@ def _blocks(what: str, x: Any, block: int | Sequence[int]) -> Shape:
     sizes = (block,) * rank if isinstance(block, int) else tuple(block)
     if rank < 1 or len(sizes) != rank or any(b < 1 for b in sizes):
         raise ShapeError(
-            f"{what}: needs [N, C, *spatial] and one int >= 1 or one per spatial axis, got {block} for {x.spec}"
+            f"{what}: needs [N, C, *spatial] and one int >= 1 or one per spatial axis, "
+            f"got {block} for {x.spec}"
         )
     return sizes

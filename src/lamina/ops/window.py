@@ -92,8 +92,9 @@ class Window:
 
     def crop(self, padded: Array) -> Array:
         """The inverse of `pad`: the part that is not padding."""
-        inner = (slice(lo, size - hi) for (lo, hi), size in zip(self.padding, padded.shape[2:], strict=True))
-        return padded[(..., *inner)]
+        sizes = padded.shape[2:]
+        inner = (slice(lo, n - hi) for (lo, hi), n in zip(self.padding, sizes, strict=True))
+        return padded[(slice(None), slice(None), *inner)]
 
     def taps(self, kernel: Shape, output: Shape) -> Iterator[tuple[slice, ...]]:
         """For each kernel element, row-major: which padded [N, C, *] elements it meets, one per position."""

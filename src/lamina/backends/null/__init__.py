@@ -69,7 +69,7 @@ def _aliases(op: Op, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> dict[in
 
 
 def _workspace(op: Op, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> int:
-    """Convolutions: the unfolded input up to 256 MiB; products: 32 MiB; reductions: one partial sum per row."""
+    """Convolutions: the unfolded input up to 256 MiB; products: up to 32 MiB; reductions: partial sums."""
     head = op.ops[0] if isinstance(op, Fused) else op
     if isinstance(head, (Conv, ConvDataGrad, ConvFilterGrad)):
         return _unfolded(head, inputs, outputs)

@@ -1,0 +1,141 @@
+"""What the op tests share: an operand that computes by the reference and remembers, backends run on arrays."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from lamina import backends
+from lamina.backends.reference import run_reference
+from lamina.ops import Operators
+from lamina.ops.core import Array, Op
+from lamina.runtime import Device, from_host, to_host
+from lamina.spec import DType, Policy, Spec, as_dtype, bfloat16, float16, float32, float64, pack, unpack
+
+
+class Eager(Operators):
+    """A NumPy array whose ops run the cards' references at once; it knows the op that made it."""
+
+    __slots__ = ("made_by", "value")
+    bind_priority: ClassVar[int] = 9
+
+    def __init__(self, value: Any, made_by: tuple[Op, list["Eager"], list["Eager"]] | None = None) -> None:
+        self.value = np.asarray(value)
+        self.made_by = made_by
+
+    @property
+    def spec(self) -> Spec:
+        return Spec(self.value.shape, as_dtype(self.value.dtype))
+
+    @classmethod
+    def bind_op(cls, op: Op, operands: Sequence[Any]) -> tuple[Self, ...]:
+        inputs = [x if isinstance(x, Eager) else cls(x) for x in operands]
+        results = [cls(y) for y in run_reference(op, [x.value for x in inputs])]
+        for y in results:
+            y.made_by = (op, inputs, results)
+        return tuple(results)
+
+
+def gradients(outputs: Sequence[Eager], arriving: Sequence[Any], wrt: Sequence[Eager]) -> list[Eager | None]:
+    """Reverse mode over what made the outputs: the gradient of sum(output * arriving) in each of `wrt`."""
+    grads: dict[int, Any] = {}
+    for y, g in zip(outputs, arriving, strict=True):
+        _add(grads, y, g)
+    for op, inputs, results in reversed(_history(outputs)):
+        found = [grads.get(id(y)) for y in results]
+        if op.differentiable and any(g is not None for g in found):
+            for x, g in zip(inputs, op.vjp(found, inputs, results), strict=True):
+                if g is not None:
+                    assert (g.shape, g.dtype) == (x.shape, x.dtype), f"{op}: gradient {g.spec} for {x.spec}"
+                    _add(grads, x, g)
+    return [grads.get(id(x)) for x in wrt]
+
+
+def _add(grads: dict[int, Any], x: Eager, g: Any) -> None:
+    grads[id(x)] = g if id(x) not in grads else grads[id(x)] + g
+
+
+def _history(outputs: Sequence[Eager]) -> list[Any]:
+    """The calls that made the outputs, each after those that it needs."""
+    order: list[Any] = []
+    seen: set[int] = set()
+
+    def visit(x: Eager) -> None:
+        if x.made_by is None or id(x.made_by) in seen:
+            return
+        seen.add(id(x.made_by))
+        for y in x.made_by[1]:
+            visit(y)
+        order.append(x.made_by)
+
+    for y in outputs:
+        visit(y)
+    return order
+
+
+def numeric(f: Callable[[Array], float], x: Array, direction: Array, eps: float = 1e-6) -> float:
+    """The derivative of f at x along a direction, by central differences."""
+    return (f(x + eps * direction) - f(x - eps * direction)) / (2 * eps)
+
+
+# ---- backends on arrays
+
+
+def run_on(
+    backend: backends.Backend,
+    op: Op,
+    arrays: Sequence[Array],
+    layouts: Sequence[Spec] | None = None,
+    policy: Policy | None = None,
+) -> tuple[Array, ...]:
+    """The outputs of a backend's plan for op; inputs lie as the plan asks (row-major where it does not care)."""
+    specs = layouts or [Spec(a.shape, as_dtype(a.dtype)).fixed for a in arrays]
+    plan = backend.plan(op, specs, policy or Policy())
+    return execute(backend.device, plan, arrays)
+
+
+def execute(device: Device, plan: backends.Plan, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    """Lay the arrays out as the plan wants them, run it, and bring the outputs back."""
+    inputs = [_upload(device, a, s) for a, s in zip(arrays, plan.inputs, strict=True)]
+    outputs = [inputs[0]] if plan.view else [device.allocate(s.nbytes) for s in plan.outputs]
+    scratch = device.allocate(plan.workspace)
+    stream = device.default_stream
+    pointers = tuple(b.pointer for b in inputs), tuple(b.pointer for b in outputs)
+    plan.bind(backends.Call(*pointers, scratch.pointer, stream.handle))()
+    stream.synchronize()
+    return tuple(_download(b, s) for b, s in zip(outputs, plan.outputs, strict=True))
+
+
+def _upload(device: Device, array: Array, spec: Spec) -> Any:
+    assert (array.shape, as_dtype(array.dtype)) == (spec.shape, spec.dtype), f"{array.shape} for {spec}"
+    return from_host(pack(array, spec.physical).view(np.uint8), device)
+
+
+def _download(buffer: Any, spec: Spec) -> Array:
+    flat = to_host(buffer)[: spec.nbytes].view(spec.dtype.numpy)
+    return unpack(flat, spec.physical, spec.shape) if spec.numel else np.empty(spec.shape, spec.dtype.numpy)
+
+
+#: Error allowed for each dtype, relative to an element's size and the mean size of all.
+TOLERANCE = {float64: 1e-11, float32: 2e-5, float16: 3e-3, bfloat16: 2e-2}
+
+
+def mismatch(found: Array, wanted: Array, dtype: DType) -> str:
+    """What is wrong with `found`, "" when it is close enough to `wanted` (exact for integers and booleans)."""
+    if found.shape != wanted.shape:
+        return f"shape {found.shape}, wanted {wanted.shape}"
+    if not dtype.is_float:
+        wrong = np.argwhere(found != wanted)
+        return f"{len(wrong)} of {found.size} differ, first at {wrong[0]}" if len(wrong) else ""
+    y, ref = found.astype(np.float64), wanted.astype(np.float64)
+    finite = np.isfinite(ref)
+    if not np.array_equal(np.where(finite, 0, y), np.where(finite, 0, ref), equal_nan=True):
+        return "infinities or NaNs stand elsewhere"
+    size = np.abs(np.where(finite, ref, 0))
+    allowed = TOLERANCE[dtype] * (size + (size.mean() if size.size else 0) + 0.05)
+    error = np.abs(np.where(finite, y - ref, 0))
+    bad = ~(error <= allowed)
+    if not bad.any():
+        return ""
+    at = np.unravel_index(np.argmax(np.where(bad, error / allowed, 0)), bad.shape)
+    return f"{bad.sum()} of {bad.size} differ, most at {at}: {y[at]!r}, wanted {ref[at]!r}"
