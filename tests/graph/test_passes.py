@@ -6,7 +6,7 @@ import pytest
 import lamina as lm
 from lamina import backends, ops
 from lamina.graph import passes, trace
-from lamina.spec import Spec, float32
+from lamina.spec import Spec, bfloat16, float32
 
 X = Spec((2, 16, 8, 8), float32)
 CPU = backends.get(lm.device("cpu"))
@@ -43,6 +43,19 @@ def test_no_ops_are_dropped() -> None:
         return ops.neg(ops.reshape(ops.cast(ops.transpose(x, (0, 1, 2, 3)), "float32"), x.shape))
 
     assert names(passes.drop_identities(trace(f, X))) == ["neg"]
+
+
+def test_updates_read_half_gradients_themselves() -> None:
+    def f(p, g, m, rate):  # type: ignore[no-untyped-def]
+        return ops.sgd_update(p, ops.cast(g, "float32"), m, rate, momentum=0.9)
+
+    p, g = Spec((3,), float32), Spec((3,), bfloat16)
+    graph = trace(f, p, g, p, Spec((), float32))
+    slim = passes.absorb_casts(graph)
+    assert names(slim) == ["sgd_update"]
+    arrays = [np.ones(v.shape, v.dtype.numpy) for v in graph.inputs]
+    for found, expected in zip(slim(*arrays), graph(*arrays), strict=True):
+        np.testing.assert_array_equal(found.numpy(), expected.numpy())
 
 
 def test_unused_pool_indices_are_pruned() -> None:

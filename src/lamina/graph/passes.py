@@ -11,7 +11,7 @@ from typing import Any
 from lamina.backends import Backend, NoKernel
 from lamina.backends.reference import run_reference
 from lamina.graph.trace import Graph, Node, Value, constant
-from lamina.ops import Cast, Expand, Fused, Reshape, Transpose
+from lamina.ops import AdamUpdate, Cast, Expand, Fused, Reshape, SgdUpdate, Transpose
 from lamina.ops.core import Op
 from lamina.spec.policy import policy as use_policy
 
@@ -24,7 +24,7 @@ Rewrite = Callable[[Node, tuple[Value, ...]], Sequence[Value] | None]
 def optimize(graph: Graph, backend: Backend) -> Graph:
     """All passes in order: fold constants, drop no-ops, merge equal nodes, prune outputs, fuse."""
     graph = common_subexpressions(drop_identities(fold_constants(graph)))
-    return fuse(prune_outputs(graph), backend)
+    return fuse(prune_outputs(absorb_casts(graph)), backend)
 
 
 def rewrite(graph: Graph, rule: Rewrite) -> Graph:
@@ -84,6 +84,20 @@ def common_subexpressions(graph: Graph) -> Graph:
         if which not in seen:
             seen[which] = node.with_inputs(inputs).outputs
         return seen[which]
+
+    return rewrite(graph, rule)
+
+
+def absorb_casts(graph: Graph) -> Graph:
+    """Let updates read a gradient in the half type it was computed in: they widen it themselves."""
+
+    def rule(node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
+        if not isinstance(node.op, SgdUpdate | AdamUpdate):
+            return None
+        source = inputs[1].node
+        if source is None or not isinstance(source.op, Cast) or source.inputs[0].dtype.itemsize != 2:
+            return None
+        return node.with_inputs((inputs[0], source.inputs[0], *inputs[2:])).outputs
 
     return rewrite(graph, rule)
 
