@@ -1,0 +1,200 @@
+// Pooling over one to three spatial axes (unused ones have size 1).
+//
+// Constants: Index, T, I (type of the index), V (elements per thread: channels where they lie together, else 1),
+// CHANNELS_INSIDE (whether they do), CHUNKS (accesses along the channels), X_TOTAL and Y_TOTAL (accesses in all),
+// D H W (input), OD OH OW (output), KD KH KW (kernel), SD SH SW (stride), PD PH PW (padding before), JD JH JW
+// (dilation), X_N X_C X_D X_H X_W and Y_N ... (strides in elements), HAS_INDEX, MODE of the average (0 counts padding,
+// 1 does not, 2 only sums).
+typedef Wide<T>::type A;
+
+#if CHANNELS_INSIDE
+// (n, d, h, w, chunk of channels), chunk innermost
+#define SPLIT(SIZE_D, SIZE_H, SIZE_W)                                                                                \
+    Index rest = t;                                                                                                  \
+    const Index c = rest % CHUNKS * V; rest /= CHUNKS;                                                               \
+    const Index w = rest % SIZE_W; rest /= SIZE_W;                                                                   \
+    const Index h = rest % SIZE_H; rest /= SIZE_H;                                                                   \
+    const Index d = rest % SIZE_D;                                                                                   \
+    const Index n = rest / SIZE_D;
+#else
+// (n, c, d, h, w), w innermost
+#define SPLIT(SIZE_D, SIZE_H, SIZE_W)                                                                                \
+    Index rest = t;                                                                                                  \
+    const Index w = rest % SIZE_W; rest /= SIZE_W;                                                                   \
+    const Index h = rest % SIZE_H; rest /= SIZE_H;                                                                   \
+    const Index d = rest % SIZE_D; rest /= SIZE_D;                                                                   \
+    const Index c = rest % CHUNKS * V;                                                                               \
+    const Index n = rest / CHUNKS;
+#endif
+
+#define FOR_EACH(TOTAL)                                                                                              \
+    for (Index t = (Index)blockIdx.x * 256 + threadIdx.x; t < (Index)TOTAL; t += (Index)gridDim.x * 256)
+
+#define WINDOWS                                                                                                      \
+    _Pragma("unroll") for (int kd = 0; kd < KD; ++kd)                                                                \
+    _Pragma("unroll") for (int kh = 0; kh < KH; ++kh)                                                                \
+    _Pragma("unroll 8") for (int kw = 0; kw < KW; ++kw)
+
+#define INSIDE(v, size) ((v) >= 0 && (v) < (Index)(size))
+
+extern "C" __global__ void __launch_bounds__(256) max_pool(const T *x, T *y, I *index)
+{
+    FOR_EACH(Y_TOTAL) {
+        SPLIT(OD, OH, OW)
+        const Index d0 = d * SD - PD, h0 = h * SH - PH, w0 = w * SW - PW;
+        const T *base = x + n * (Index)X_N + c * (Index)X_C;
+        A best[V];
+        int at[V];
+#pragma unroll
+        for (int k = 0; k < V; ++k) { best[k] = -(A)INFINITY_F; at[k] = -1; }
+        WINDOWS {
+            const Index xd = d0 + kd * JD, xh = h0 + kh * JH, xw = w0 + kw * JW;
+            if (INSIDE(xd, D) && INSIDE(xh, H) && INSIDE(xw, W)) {
+                const auto elements = load<V>(base + xd * (Index)X_D + xh * (Index)X_H + xw * (Index)X_W);
+#pragma unroll
+                for (int k = 0; k < V; ++k) {
+                    const A v = widen(elements.v[k]);
+                    if (v > best[k] || at[k] < 0 || (v != v && best[k] == best[k])) {
+                        best[k] = v;
+                        at[k] = (kd * KH + kh) * KW + kw;
+                    }
+                }
+            }
+        }
+        const Index o = n * (Index)Y_N + c * (Index)Y_C + d * (Index)Y_D + h * (Index)Y_H + w * (Index)Y_W;
+        Pack<T, V> largest;
+        Pack<I, V> places;
+#pragma unroll
+        for (int k = 0; k < V; ++k) {
+            largest.v[k] = narrow<T>(best[k]);
+            places.v[k] = (I)(at[k] < 0 ? 0 : at[k]);
+        }
+        store<V>(y + o, largest);
+#if HAS_INDEX
+        store<V>(index + o, places);
+#endif
+    }
+}
+
+// The windows that cover position v along one axis: outputs first ... last, before dilation is looked at.
+#define FIRST(v, P, K, J, S) ((v) + (P) < ((K) - 1) * (J) ? (Index)0 : ((v) + (P) - ((K) - 1) * (J) + (S) - 1) / (S))
+#define LAST(v, P, S, O) (((v) + (P)) / (S) < (Index)(O) - 1 ? ((v) + (P)) / (S) : (Index)(O) - 1)
+
+#define COVERING                                                                                                     \
+    for (Index od = FIRST(d, PD, KD, JD, SD); od <= LAST(d, PD, SD, OD); ++od)                                       \
+        for (Index oh = FIRST(h, PH, KH, JH, SH); oh <= LAST(h, PH, SH, OH); ++oh)                                   \
+            for (Index ow = FIRST(w, PW, KW, JW, SW); ow <= LAST(w, PW, SW, OW); ++ow)
+
+// Where position (d, h, w) lies in window (od, oh, ow); `tap` is -1 between the taps of a dilated window.
+#define TAP                                                                                                          \
+    const Index td = d + PD - od * SD, th = h + PH - oh * SH, tw = w + PW - ow * SW;                                 \
+    const bool hit = td % JD == 0 && th % JH == 0 && tw % JW == 0;                                                   \
+    const int tap = hit ? (int)((td / JD * KH + th / JH) * KW + tw / JW) : -1;                                       \
+    const Index o = n * (Index)Y_N + c * (Index)Y_C + od * (Index)Y_D + oh * (Index)Y_H + ow * (Index)Y_W;
+
+extern "C" __global__ void __launch_bounds__(256) max_pool_grad(const T *g, const I *index, T *dx)
+{
+    FOR_EACH(X_TOTAL) {
+        SPLIT(D, H, W)
+        A sum[V];
+#pragma unroll
+        for (int k = 0; k < V; ++k) sum[k] = 0;
+        COVERING {
+            TAP
+            const auto places = load<V>(index + o);
+            const auto gradients = load<V>(g + o);
+#pragma unroll
+            for (int k = 0; k < V; ++k)
+                if ((int)places.v[k] == tap) sum[k] += (A)widen(gradients.v[k]);
+        }
+        Pack<T, V> result;
+#pragma unroll
+        for (int k = 0; k < V; ++k) result.v[k] = narrow<T>(sum[k]);
+        store<V>(dx + n * (Index)X_N + c * (Index)X_C + d * (Index)X_D + h * (Index)X_H + w * (Index)X_W, result);
+    }
+}
+
+// t at the place of each maximum; 0 where that is padding.
+extern "C" __global__ void __launch_bounds__(256) max_pool_gather(const T *t_, const I *index, T *y)
+{
+    FOR_EACH(Y_TOTAL) {
+        SPLIT(OD, OH, OW)
+        const Index o = n * (Index)Y_N + c * (Index)Y_C + d * (Index)Y_D + h * (Index)Y_H + w * (Index)Y_W;
+        const auto places = load<V>(index + o);
+        Pack<T, V> result;
+#pragma unroll
+        for (int k = 0; k < V; ++k) {
+            const int place = (int)places.v[k];
+            const int kw = place % KW, kh = place / KW % KH, kd = place / (KW * KH);
+            const Index xd = d * SD - PD + kd * JD, xh = h * SH - PH + kh * JH, xw = w * SW - PW + kw * JW;
+            const bool real = place >= 0 && kd < KD && INSIDE(xd, D) && INSIDE(xh, H) && INSIDE(xw, W);
+            const Index i = n * (Index)X_N + (c + k) * (Index)X_C + xd * (Index)X_D + xh * (Index)X_H + xw * (Index)X_W;
+            result.v[k] = real ? t_[i] : narrow<T>((A)0);
+        }
+        store<V>(y + o, result);
+    }
+}
+
+// How many elements of a window are not padding along one axis.
+#define COUNT(o, S, P, K, J, SIZE, count)                                                                            \
+    int count = 0;                                                                                                   \
+    for (int k_ = 0; k_ < K; ++k_) count += INSIDE((o) * S - P + k_ * J, SIZE);
+
+#if MODE == 1
+#define DIVISOR(od, oh, ow)                                                                                          \
+    COUNT(od, SD, PD, KD, JD, D, count_d) COUNT(oh, SH, PH, KH, JH, H, count_h) COUNT(ow, SW, PW, KW, JW, W, count_w) \
+    const int product = count_d * count_h * count_w;                                                                 \
+    const A divisor = (A)(product < 1 ? 1 : product);
+#elif MODE == 0
+#define DIVISOR(od, oh, ow) const A divisor = (A)(KD * KH * KW);
+#else
+#define DIVISOR(od, oh, ow) const A divisor = (A)1;
+#endif
+
+extern "C" __global__ void __launch_bounds__(256) avg_pool(const T *x, T *y)
+{
+    FOR_EACH(Y_TOTAL) {
+        SPLIT(OD, OH, OW)
+        const Index d0 = d * SD - PD, h0 = h * SH - PH, w0 = w * SW - PW;
+        const T *base = x + n * (Index)X_N + c * (Index)X_C;
+        A sum[V];
+#pragma unroll
+        for (int k = 0; k < V; ++k) sum[k] = 0;
+        WINDOWS {
+            const Index xd = d0 + kd * JD, xh = h0 + kh * JH, xw = w0 + kw * JW;
+            if (INSIDE(xd, D) && INSIDE(xh, H) && INSIDE(xw, W)) {
+                const auto elements = load<V>(base + xd * (Index)X_D + xh * (Index)X_H + xw * (Index)X_W);
+#pragma unroll
+                for (int k = 0; k < V; ++k) sum[k] += (A)widen(elements.v[k]);
+            }
+        }
+        DIVISOR(d, h, w)
+        Pack<T, V> result;
+#pragma unroll
+        for (int k = 0; k < V; ++k) result.v[k] = narrow<T>(sum[k] / divisor);
+        store<V>(y + n * (Index)Y_N + c * (Index)Y_C + d * (Index)Y_D + h * (Index)Y_H + w * (Index)Y_W, result);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) avg_pool_grad(const T *g, T *dx)
+{
+    FOR_EACH(X_TOTAL) {
+        SPLIT(D, H, W)
+        A sum[V];
+#pragma unroll
+        for (int k = 0; k < V; ++k) sum[k] = 0;
+        COVERING {
+            TAP
+            if (tap >= 0) {
+                DIVISOR(od, oh, ow)
+                const auto gradients = load<V>(g + o);
+#pragma unroll
+                for (int k = 0; k < V; ++k) sum[k] += (A)widen(gradients.v[k]) / divisor;
+            }
+        }
+        Pack<T, V> result;
+#pragma unroll
+        for (int k = 0; k < V; ++k) result.v[k] = narrow<T>(sum[k]);
+        store<V>(dx + n * (Index)X_N + c * (Index)X_C + d * (Index)X_D + h * (Index)X_H + w * (Index)X_W, result);
+    }
+}

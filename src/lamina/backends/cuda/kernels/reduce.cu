@@ -1,0 +1,106 @@
+// Reductions. One text is compiled per use, with these constants:
+//   Index, T (elements read), A (accumulator), R (elements written), V (elements per access), OUTPUTS, COUNT
+//   (elements per output), PART (elements per output and split), SPLITS, F (Sum, Product, Larger or Smaller), NEUTRAL,
+//   PRE(v) on each element, POST(v) on each result, and functions kept(o) and reduced(r): offsets in x.
+// With SPLITS > 1 results are partial: reduce_rows writes [OUTPUTS, SPLITS], reduce_columns [SPLITS, OUTPUTS].
+
+#ifdef GROUP
+// The reduced elements lie together: GROUP threads (32, or 256 = the block) share one output.
+extern "C" __global__ void __launch_bounds__(256) reduce_rows(const T *x, R *y)
+{
+    const F combine;
+    const int lane = threadIdx.x % GROUP;
+    const Index groups = (Index)OUTPUTS * SPLITS, step = (Index)gridDim.x * (256 / GROUP);
+    for (Index g = (Index)blockIdx.x * (256 / GROUP) + threadIdx.x / GROUP; g < groups; g += step) {
+        const Index o = g / SPLITS, begin = g % SPLITS * (Index)PART;
+        const Index end = begin + (Index)PART < (Index)COUNT ? begin + (Index)PART : (Index)COUNT;
+        const T *row = x + kept(o);
+        A sum = NEUTRAL;
+#pragma unroll 4
+        for (Index r = begin + lane * V; r < end; r += GROUP * V) {
+            const auto elements = load<V>(row + reduced(r));
+#pragma unroll
+            for (int k = 0; k < V; ++k) sum = combine(sum, (A)PRE(widen(elements.v[k])));
+        }
+#if GROUP == 32
+        sum = over_warp(sum, combine);
+#else
+        sum = over_block(sum, combine, (A)NEUTRAL);
+#endif
+        if (lane == 0) y[g] = narrow<R>(POST(sum));
+    }
+}
+#endif
+
+#ifdef LANES
+// The outputs lie together: LANES * V of them per block, whose ROWS = 256 / LANES rows of threads share the elements.
+extern "C" __global__ void __launch_bounds__(256) reduce_columns(const T *x, R *y)
+{
+    const F combine;
+    __shared__ A part[ROWS][LANES * V];
+    const int lane = threadIdx.x % LANES, row = threadIdx.x / LANES;
+    const Index o = ((Index)blockIdx.x * LANES + lane) * V, begin = (Index)blockIdx.y * (Index)PART;
+    const Index end = begin + (Index)PART < (Index)COUNT ? begin + (Index)PART : (Index)COUNT;
+    A sum[V];
+#pragma unroll
+    for (int k = 0; k < V; ++k) sum[k] = NEUTRAL;
+    if (o < (Index)OUTPUTS) {
+        const T *column = x + kept(o);
+#pragma unroll 4
+        for (Index r = begin + row; r < end; r += ROWS) {
+            const auto elements = load<V>(column + reduced(r));
+#pragma unroll
+            for (int k = 0; k < V; ++k) sum[k] = combine(sum[k], (A)PRE(widen(elements.v[k])));
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < V; ++k) part[row][lane * V + k] = sum[k];
+    __syncthreads();
+    // LANES * V results, each from ROWS partial ones; 256 threads, so perhaps several results per thread.
+    for (int c = threadIdx.x; c < LANES * V; c += 256) {
+        const Index place = (Index)blockIdx.x * LANES * V + c;
+        if (place >= (Index)OUTPUTS) break;
+        A total = part[0][c];
+        for (int k = 1; k < ROWS; ++k) total = combine(total, part[k][c]);
+        y[(Index)blockIdx.y * (Index)OUTPUTS + place] = narrow<R>(POST(total));
+    }
+}
+#endif
+
+#ifdef ARG
+// The index of the first best element; NaN is best, as in NumPy. ARG threads (1 or 32) share one output.
+__device__ __forceinline__ bool better(A v, i64 i, A best, i64 at)
+{
+    if (at < 0) return true;
+    if (i < 0) return false;
+    const bool nan = v != v, best_nan = best != best;
+    if (nan || best_nan) return nan && (!best_nan || i < at);
+    return v ARG_ORDER best || (v == best && i < at);
+}
+
+extern "C" __global__ void __launch_bounds__(256) arg_reduce(const T *x, i64 *y)
+{
+    const int lane = threadIdx.x % ARG;
+    const Index step = (Index)gridDim.x * (256 / ARG);
+    const Index turns = ((Index)OUTPUTS + step - 1) / step;  // every lane takes each turn: the shuffles need all
+    Index o = (Index)blockIdx.x * (256 / ARG) + threadIdx.x / ARG;
+    for (Index turn = 0; turn < turns; ++turn, o += step) {
+        A best = (A)0;
+        i64 at = -1;
+        if (o < (Index)OUTPUTS) {
+            const T *row = x + kept(o);
+            for (Index r = lane; r < (Index)COUNT; r += ARG) {
+                const A v = widen(row[reduced(r)]);
+                if (better(v, (i64)r, best, at)) { best = v; at = (i64)r; }
+            }
+        }
+#pragma unroll
+        for (int lanes = ARG / 2; lanes; lanes >>= 1) {
+            const A v = (A)shuffle_xor(best, lanes);
+            const i64 i = shuffle_xor(at, lanes);
+            if (better(v, i, best, at)) { best = v; at = i; }
+        }
+        if (lane == 0 && o < (Index)OUTPUTS) y[o] = at;
+    }
+}
+#endif

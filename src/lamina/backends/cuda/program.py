@@ -1,0 +1,301 @@
+"""Own kernels as values: what is compiled, how it is launched, and the plan that comes of it.
+
+Planning touches no device: a plan of own kernels can be made, and its programs compiled for any architecture,
+on a machine without a GPU. The kernels are loaded when the plan is bound to addresses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lamina.backends import Call, Plan, Run
+from lamina.runtime import Device, Kernel, Stream, compile_cubin, compile_kernel
+from lamina.spec import DType, Spec
+
+KERNELS = Path(__file__).parent / "kernels"
+#: Bytes that a thread moves at once, and that addresses must be a multiple of for it.
+VECTOR = 16
+#: Blocks beyond which kernels loop instead: enough to fill any GPU several times over.
+MOST_BLOCKS = 132 * 16
+WORKSPACE_ALIGNMENT = 256
+
+_C_TYPES = {
+    "float64": "f64",
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "int64": "i64",
+    "int32": "i32",
+    "int16": "i16",
+    "int8": "i8",
+    "uint8": "u8",
+    "bool": "bool",
+}
+_BITS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
+
+
+def c_type(dtype: DType) -> str:
+    """The element type's name in the kernels."""
+    return _C_TYPES[dtype.name]
+
+
+def bits_type(dtype: DType) -> str:
+    """An unsigned type of the same size, for kernels that only move elements."""
+    return _BITS[dtype.itemsize]
+
+
+def wide_type(dtype: DType) -> str:
+    """The type that arithmetic on it is done in."""
+    return c_type(dtype.compute)
+
+
+@cache
+def _file(name: str) -> str:
+    return (KERNELS / name).read_text()
+
+
+@dataclass(frozen=True)
+class Program:
+    """CUDA C++ with one kernel `name`: `text` (constants and functions), then the kernel file `file`."""
+
+    name: str
+    file: str = ""
+    text: str = ""
+
+    @property
+    def source(self) -> str:
+        """What the compiler gets."""
+        body = _file(self.file) if self.file else ""
+        return f'#include "common.cuh"\n{self.text}\n{body}'
+
+    def cubin(self, arch: str = "sm_90") -> bytes:
+        """Machine code for an architecture; needs no GPU."""
+        return compile_cubin(self.source, arch=arch, includes=[KERNELS], name=self.name)
+
+    def load(self, device: Device) -> Kernel:
+        """The kernel, loaded on a device."""
+        return compile_kernel(self.source, self.name, device=device, includes=[KERNELS])
+
+
+def constants(**values: int | str | float) -> str:
+    """`#define` lines."""
+    return "".join(f"#define {name} {value}\n" for name, value in values.items())
+
+
+# --------------------------------------------------------------------------------------------------- arguments
+
+
+@dataclass(frozen=True)
+class Place:
+    """An address that is known when the plan is bound: of an input, an output or the workspace, plus bytes."""
+
+    kind: str  # "input", "output" or "workspace"
+    index: int = 0
+    offset: int = 0
+
+    def address(self, call: Call) -> int:
+        """The address in a call."""
+        if self.kind == "workspace":
+            return call.workspace + self.offset
+        return (call.inputs if self.kind == "input" else call.outputs)[self.index] + self.offset
+
+
+def source(index: int = 0, offset: int = 0) -> Place:
+    """The address of an input."""
+    return Place("input", index, offset)
+
+
+def target(index: int = 0, offset: int = 0) -> Place:
+    """The address of an output."""
+    return Place("output", index, offset)
+
+
+def scratch(offset: int = 0) -> Place:
+    """An address in the workspace."""
+    return Place("workspace", 0, offset)
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number of a C type: "i32", "u32", "i64", "u64", "f32", "f64"."""
+
+    value: float
+    type: str
+
+    @property
+    def c(self) -> Any:
+        """As ctypes passes it."""
+        return _NUMBERS[self.type](self.value)
+
+
+_NUMBERS: dict[str, Any] = {
+    "i32": ctypes.c_int32,
+    "u32": ctypes.c_uint32,
+    "i64": ctypes.c_int64,
+    "u64": ctypes.c_uint64,
+    "f32": ctypes.c_float,
+    "f64": ctypes.c_double,
+}
+Argument = Place | Number
+
+
+# ------------------------------------------------------------------------------------------------------- steps
+
+
+class Queue(Stream):
+    """A stream of which only the handle is known."""
+
+    def __init__(self, device: Device, handle: int) -> None:
+        super().__init__(device)
+        self.handle = handle
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of one program."""
+
+    program: Program
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    arguments: tuple[Argument, ...]
+    shared: int = 0
+
+    def bind(self, device: Device, call: Call) -> Run:
+        """Fix the addresses."""
+        values = [ctypes.c_void_p(a.address(call)) if isinstance(a, Place) else a.c for a in self.arguments]
+        queue = Queue(device, call.stream)
+        kernel = self.program.load(device)
+        return kernel.prepare(self.grid, self.block, *values, stream=queue, shared=self.shared)
+
+
+@dataclass(frozen=True)
+class Fill:
+    """Set bytes to one value."""
+
+    place: Place
+    byte: int
+    nbytes: int
+
+    def bind(self, device: Device, call: Call) -> Run:
+        """Fix the address."""
+        address, queue, fill = self.place.address(call), Queue(device, call.stream), device.platform.fill
+
+        def run() -> None:
+            fill(address, self.byte, self.nbytes, queue)
+
+        return run
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Copy bytes within the device."""
+
+    to: Place
+    origin: Place
+    nbytes: int
+
+    def bind(self, device: Device, call: Call) -> Run:
+        """Fix the addresses."""
+        to, origin = self.to.address(call), self.origin.address(call)
+        queue, copy = Queue(device, call.stream), device.platform.copy
+
+        def run() -> None:
+            copy(to, origin, self.nbytes, queue)
+
+        return run
+
+
+Step = Launch | Fill | Copy
+
+
+def nothing() -> None:
+    """What there is to do for a tensor without elements."""
+
+
+def sequence(runs: Sequence[Run]) -> Run:
+    """All of `runs`, one after the other."""
+    if not runs:
+        return nothing
+    if len(runs) == 1:
+        return runs[0]
+    if len(runs) == 2:
+        first, second = runs
+
+        def both() -> None:
+            first()
+            second()
+
+        return both
+
+    def run() -> None:
+        for one in runs:
+            one()
+
+    return run
+
+
+@dataclass(frozen=True)
+class Launches:
+    """The steps of a plan; called with a `Call` it binds them.
+
+    plain: steps that work at any address; taken when an address is not a multiple of `VECTOR`.
+    """
+
+    device: Device
+    steps: tuple[Step, ...]
+    plain: Callable[[], tuple[Step, ...]] | None = None
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """What has to be compiled."""
+        return tuple(step.program for step in self.steps if isinstance(step, Launch))
+
+    @property
+    def plain_programs(self) -> tuple[Program, ...]:
+        """What has to be compiled for addresses that are not aligned."""
+        steps = self.plain() if self.plain else ()
+        return tuple(step.program for step in steps if isinstance(step, Launch))
+
+    def __call__(self, call: Call) -> Run:
+        """Bind to addresses."""
+        steps = self.steps
+        if self.plain is not None and any(p % VECTOR for p in (*call.inputs, *call.outputs)):
+            steps = self.plain()
+        return sequence([step.bind(self.device, call) for step in steps])
+
+
+def kernel_plan(
+    device: Device,
+    inputs: Sequence[Spec],
+    outputs: Sequence[Spec],
+    steps: Sequence[Step],
+    *,
+    label: str,
+    workspace: int = 0,
+    aliases: Mapping[int, int] | None = None,
+    plain: Callable[[], tuple[Step, ...]] | None = None,
+) -> Plan:
+    """The plan that runs `steps`."""
+    return Plan(
+        inputs=tuple(spec.fixed for spec in inputs),
+        outputs=tuple(spec.fixed for spec in outputs),
+        make=Launches(device, tuple(steps), plain),
+        workspace=workspace,
+        aliases=dict(aliases or {}),
+        label=f"kernel {label}",
+    )
+
+
+def blocks_for(threads: int, block: int) -> int:
+    """Blocks for so many threads, at least one, at most `MOST_BLOCKS` (the kernels loop over the rest)."""
+    return max(1, min(-(-threads // block), MOST_BLOCKS))
+
+
+def round_up(value: int, multiple: int) -> int:
+    """The next multiple of `multiple` that is not below `value`."""
+    return -(-value // multiple) * multiple
