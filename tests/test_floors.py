@@ -17,7 +17,7 @@ FLOOR = {
     "backends": 3,
     "tensor": 4, "files": 4, "graph": 4,
     "nn": 5, "optim": 5, "data": 5, "distributed": 5,
-    "train": 6, "convert": 6, "cli": 6,
+    "train": 6, "convert": 6, "cli": 6, "__main__": 7,
     "": 7,  # lamina itself: the public list
 }  # fmt: skip
 #: On one floor: files hold tensors, graphs run on tensors and are kept in files, the command line runs programs.
@@ -28,6 +28,8 @@ SIDEWAYS = {
     ("cli", "train"),
     ("cli", "convert"),
 }
+#: Upward: the program prints the version that stands in the public list.
+UPWARD = {("cli", "lamina.__version__")}
 MACHINE = {"c", "runtime", "cudnn", "onednn"}
 MATHS = {"spec", "ops"}
 #: Backends that only `backends.get` may open from above floor 3, and that do not know each other.
@@ -90,7 +92,7 @@ def violations(source: str, path: str) -> list[str]:
             found.append(f"{where} is imported inside a function")
         if name == "relative":
             found.append(f"{where} import; write the full name")
-        if name.split(".")[0] == "lamina" and name != "lamina":
+        if name.split(".")[0] == "lamina" and name != "lamina" and (here, name) not in UPWARD:
             found += [f"{where}: {reason}" for reason in wrong_direction(here, parts, name.split(".")[1:])]
     return found
 

@@ -6,6 +6,7 @@ Nothing is remembered between epochs but the epoch's number, so training can go 
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -127,13 +128,14 @@ class Prefetch:
         return ahead(lambda: iter(self.source), self.depth)
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Any]:
-        """The batches of one epoch from position `start` on; the source must know epochs."""
+        """The batches of one epoch from position `start` on.
+
+        A source that knows no epochs is read from its beginning, and `start` batches are passed over.
+        """
         source = self.source
-        if not isinstance(source, Epochs):
-            raise TypeError(
-                f"prefetch: {type(source).__name__} cannot be read from a given epoch and position"
-            )
-        return ahead(lambda: source.epoch(number, start), self.depth)
+        if isinstance(source, Epochs):
+            return ahead(lambda: source.epoch(number, start), self.depth)
+        return ahead(lambda: itertools.islice(iter(source), start, None), self.depth)
 
 
 def prefetch(source: Iterable[Any], depth: int = 2) -> Prefetch:

@@ -1,0 +1,5 @@
+"""Floor 6: the program `lamina`. Commands: train, info, plan."""
+
+from lamina.cli.main import main
+
+__all__ = ["main"]

@@ -1,0 +1,103 @@
+"""Show devices, libraries with their versions and paths, caches and environment variables."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+from importlib import metadata
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from lamina import __version__
+from lamina.runtime import cache_directory, devices, human_bytes, libraries
+
+VARIABLES = {
+    "LAMINA_CACHE": "folder for compiled kernels and chosen plans",
+    "LAMINA_CUDNN": "path of the cuDNN library to use",
+    "LAMINA_DNNL": "path of the oneDNN library to use",
+    "LAMINA_MEMORY_CAP": "most device memory to hold, such as 8GiB",
+    "CUDA_VISIBLE_DEVICES": "which GPUs the driver shows",
+    "CUDA_LAUNCH_BLOCKING": "1 makes every kernel launch wait",
+    "CUDNN_LOGLEVEL_DBG": "how much cuDNN logs (0 to 3)",
+    "CUDNN_LOGDEST_DBG": "where cuDNN logs to",
+    "NVIDIA_TF32_OVERRIDE": "0 forbids TF32 everywhere",
+    "OMP_NUM_THREADS": "threads that oneDNN computes with",
+    "ONEDNN_VERBOSE": "1 makes oneDNN print every primitive",
+}
+PACKAGES = (
+    "numpy",
+    "ml_dtypes",
+    "safetensors",
+    "rich",
+    "cuda-core",
+    "cuda-pathfinder",
+    "scikit-learn",
+    "torch",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "--open", action="store_true", help="open the libraries to ask them for their version"
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print the tables."""
+    terminal = Console(highlight=False)
+    console = terminal if terminal.is_terminal else Console(highlight=False, width=160)
+    console.print(f"lamina {__version__}, Python {platform.python_version()}, {platform.platform()}")
+    for table in (_devices(), _libraries(options.open), _packages(), _caches(), _variables()):
+        console.print(table)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _devices() -> Table:
+    table = _table("Devices", "device", "name", "architecture", "memory free", "memory")
+    for place in devices():
+        free, total = place.memory_info()
+        architecture = str(place.properties["arch"])
+        table.add_row(str(place), place.name, architecture, human_bytes(free), human_bytes(total))
+    return table
+
+
+def _libraries(open_them: bool) -> Table:
+    table = _table("Libraries", "library", "version", "found", "path")
+    for library in libraries(open_them=open_them):
+        table.add_row(library.name, library.version or "-", library.found or "not found", library.path or "-")
+    return table
+
+
+def _packages() -> Table:
+    table = _table("Packages", "package", "version")
+    for package in PACKAGES:
+        try:
+            table.add_row(package, metadata.version(package))
+        except metadata.PackageNotFoundError:
+            table.add_row(package, "not installed")
+    return table
+
+
+def _caches() -> Table:
+    table = _table("Caches", "folder", "files", "size")
+    folder = cache_directory()
+    files = [f for f in folder.rglob("*") if f.is_file()] if folder.is_dir() else []
+    table.add_row(str(folder), str(len(files)), human_bytes(sum(f.stat().st_size for f in files)))
+    return table
+
+
+def _variables() -> Table:
+    table = _table("Environment", "variable", "value", "meaning")
+    for name, meaning in VARIABLES.items():
+        table.add_row(name, os.environ.get(name, "-"), meaning)
+    return table

@@ -1,0 +1,66 @@
+"""Show how a network will run: its graph, the chosen kernels, and the memory plan.
+
+lamina plan alexnet --batch 128 --device cuda
+lamina plan alexnet --batch 16 --train --graph
+lamina plan alexnet --batch 4096 --backend null        places memory, needs no kernels
+"""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import nullcontext
+
+from rich.console import Console
+
+from lamina import ops
+from lamina.cli.networks import NETWORKS
+from lamina.cli.train import _positive
+from lamina.graph import Executable
+from lamina.optim import SGD
+from lamina.runtime import device
+from lamina.spec import Spec, float32, int64, policy
+from lamina.spec.policy import ALGORITHMS
+from lamina.train import PRECISIONS, Predictor, train_step
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    add = parser.add_argument
+    add("network", choices=NETWORKS, help="what to plan")
+    add("--batch", type=_positive, default=16, help="samples (default: 16)")
+    add("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
+    add("--precision", default="fp32", choices=PRECISIONS, help="what to compute in (default: fp32)")
+    add("--train", action="store_true", help="plan a training step; otherwise inference")
+    add("--graph", action="store_true", help="print the graph, too")
+    add("--backend", choices=("cpu", "cuda", "reference", "null"), help="another backend than the device's")
+    add("--algorithm", choices=ALGORITHMS, help="how kernels are chosen; fastest times them first")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Compile and print."""
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    with policy(algorithm=options.algorithm) if options.algorithm else nullcontext():
+        executable = _compiled(options)
+    if options.graph:
+        console.print(str(executable.graph))
+    console.print(executable.report())
+
+
+def _compiled(options: argparse.Namespace) -> Executable:
+    network = NETWORKS[options.network]
+    where = device(options.device)
+    net = network.make(network.channels, network.classes)
+    images = Spec((options.batch, network.channels, network.size, network.size), float32)
+    if not options.train:
+        return Predictor(net, device=where, precision=options.precision, backend=options.backend).program(
+            images
+        )
+    step = train_step(
+        net,
+        ops.cross_entropy,
+        SGD(momentum=0.9),
+        device=where,
+        precision=options.precision,
+        backend=options.backend,
+    )
+    return step.program(images, Spec((options.batch,), int64)).executable

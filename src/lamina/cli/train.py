@@ -1,0 +1,156 @@
+"""Train a network on real data and print its accuracy on held-out samples.
+
+    lamina train alexnet --data digits
+    lamina train alexnet --data digits --device cuda:0 --precision bf16 --batch 128 --out run.safetensors
+    lamina train alexnet --data path/to/mnist --resume run.safetensors --out run.safetensors
+
+On a terminal it draws a progress bar with loss, accuracy, images per second and the time left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from contextlib import nullcontext
+from pathlib import Path
+
+from rich.console import Console
+
+from lamina import data, ops
+from lamina.cli.networks import NETWORKS, batches
+from lamina.data import Batches
+from lamina.files import save_safetensors, write_atomically
+from lamina.nn import Module, manual_seed
+from lamina.optim import SGD, Adam, Optimizer, schedule
+from lamina.runtime import device
+from lamina.spec import policy
+from lamina.spec.policy import ALGORITHMS
+from lamina.train import PRECISIONS, Position, Step, load_checkpoint, train_step
+from lamina.train.loop import History, fit
+
+RATES = {"sgd": 0.003, "adam": 1e-4}
+#: The share of all steps over which the learning rate climbs; then it falls along half a cosine.
+WARM_UP = 0.1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    add = parser.add_argument
+    add("network", choices=NETWORKS, help="what to train")
+    add("--data", default="digits", help="'digits' (scikit-learn's) or a folder with MNIST's four files")
+    add("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
+    add("--precision", default="fp32", choices=PRECISIONS, help="what to compute in (default: fp32)")
+    add("--epochs", type=_positive, default=6, help="passes over the data (default: 6)")
+    add("--batch", type=_positive, default=16, help="samples per step (default: 16)")
+    add("--optimizer", default="sgd", choices=RATES, help="sgd has momentum 0.9 (default: sgd)")
+    add("--lr", type=float, help="highest learning rate (default: 0.003 for sgd, 0.0001 for adam)")
+    add("--weight-decay", type=float, default=5e-4, help="(default: 0.0005)")
+    add("--shift", type=float, default=0.7, help="random shift of training images, in pixels of the source")
+    add("--seed", type=int, default=0, help="of initial values, order, shifts and dropout (default: 0)")
+    add("--size", type=_positive, help="scale images to this many pixels on a side (default: the network's)")
+    add("--algorithm", choices=ALGORITHMS, help="how kernels are chosen; fastest times them first")
+    add("--out", type=Path, metavar="FILE", help="write a checkpoint after each epoch")
+    add("--weights", type=Path, metavar="FILE", help="write the trained weights alone, for other programs")
+    add("--resume", type=Path, metavar="FILE", help="go on from a checkpoint, exactly where it was written")
+    add("--limit-steps", type=_positive, metavar="N", help="stop after N steps")
+    add("--losses", type=Path, metavar="FILE", help="write the loss of every step as JSON")
+    add("--no-bar", action="store_true", help="one line per epoch, no progress bar")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Train as the options say."""
+    console = Console(highlight=False)
+    where = device(options.device)
+    for file in (options.out, options.weights, options.losses):
+        _check_writable(file)
+    manual_seed(options.seed)
+    train_data = _batches(options, "train")
+    held_out = _batches(options, "test")
+    net = _network(options, train_data)
+    with policy(algorithm=options.algorithm) if options.algorithm else nullcontext():
+        step = train_step(
+            net,
+            ops.cross_entropy,
+            _optimizer(options, len(train_data)),
+            device=where,
+            precision=options.precision,
+        )
+        start = load_checkpoint(options.resume, step) if options.resume else Position()
+        if start.epoch >= options.epochs:
+            raise ValueError(
+                f"--resume: {options.resume} has {start.epoch} epochs; ask for more with --epochs"
+            )
+        console.print(_headline(options, step, train_data, held_out), soft_wrap=True)
+        history = fit(
+            step,
+            data.prefetch(train_data),
+            options.epochs,
+            held_out=data.prefetch(held_out),
+            start=start,
+            checkpoint=options.out,
+            limit_steps=options.limit_steps,
+            console=console,
+            progress=False if options.no_bar else None,
+        )
+    _finish(options, net, history, console)
+
+
+def _batches(options: argparse.Namespace, split: str) -> Batches:
+    size = options.size or NETWORKS[options.network].size
+    return batches(options.data, split, options.batch, size, options.seed, options.shift)
+
+
+def _network(options: argparse.Namespace, train_data: Batches) -> Module:
+    channels = next(train_data.epoch(0))[0].shape[1]
+    return NETWORKS[options.network].make(channels, train_data.classes or 10)
+
+
+def _optimizer(options: argparse.Namespace, steps_per_epoch: int) -> Optimizer:
+    """The optimizer, with a rate that climbs for the first steps and falls to zero at the last."""
+    total = options.epochs * steps_per_epoch
+    climb = min(int(WARM_UP * total), total - 1)
+    peak = RATES[options.optimizer] if options.lr is None else options.lr
+    rate = schedule.warm_up(schedule.cosine(peak, total - climb), climb)
+    if options.optimizer == "adam":
+        return Adam(rate, weight_decay=options.weight_decay)
+    return SGD(rate, momentum=0.9, weight_decay=options.weight_decay)
+
+
+def _headline(options: argparse.Namespace, step: Step, train_data: Batches, held_out: Batches) -> str:
+    """What is about to happen, in two lines."""
+    count = sum(p.numel for p in step.net.parameters())
+    where = step.device
+    name = f"{where.name} ({where})" if where.kind == "cuda" else f"the CPU ({where.name})"
+    return (
+        f"{options.network}: {count / 1e6:.1f} million parameters, {options.precision} on {name}\n"
+        f"{options.data}: {train_data.count} samples to learn from, {held_out.count} held out; "
+        f"{options.epochs} epochs of {len(train_data)} steps of {options.batch}"
+    )
+
+
+def _finish(options: argparse.Namespace, net: Module, history: History, console: Console) -> None:
+    """Write what was asked for, and print the accuracy."""
+    last = history.epochs[-1]
+    scores = last.held_out
+    if options.weights:
+        save_safetensors(net, options.weights)
+    if options.losses:
+        facts = {"losses": history.losses, "held_out": scores.accuracy if scores else None}
+        write_atomically(options.losses, [json.dumps(facts).encode()])
+    for file in (options.out, options.weights, options.losses):
+        if file:
+            console.print(f"wrote {file}", soft_wrap=True)
+    console.print(f"accuracy on held-out samples: {scores}", soft_wrap=True)
+
+
+def _check_writable(file: Path | None) -> None:
+    """Fail now, not after hours of training."""
+    if file is not None and not file.absolute().parent.is_dir():
+        raise ValueError(f"{file}: the folder {file.absolute().parent} does not exist")
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number

@@ -1,0 +1,75 @@
+"""Checkpoints: all that training changes, in one safetensors file; training resumes from it to the bit.
+
+The file holds parameters, buffers, optimizer state, random state and loss scale under their names, and in its
+header the step's number and the position in the data. It is put in place at once (a crash leaves the previous
+one), and every tensor's SHA-256 is checked when it is read.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lamina.files import WeightsError, read_safetensors, save_safetensors
+from lamina.train.step import Step
+
+FORMAT = "lamina checkpoint 1"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that does not fit the network, the optimizer or the precision; the message says what."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where in the data training stands: so many whole epochs, and so many batches of the next one."""
+
+    epoch: int = 0
+    batch: int = 0
+
+
+def save_checkpoint(path: str | Path, step: Step, position: Position = Position()) -> None:
+    """Write the state of a training step and the position in the data to a file. Raises OSError."""
+    facts = {"step": step.number, "precision": str(step.precision), **asdict(position)}
+    save_safetensors(step.state.named(), path, {"format": FORMAT, "lamina": json.dumps(facts)})
+
+
+def load_checkpoint(path: str | Path, step: Step) -> Position:
+    """Take over the state of a checkpoint, and return the position in the data that belongs to it.
+
+    Nothing is changed unless everything fits. Raises WeightsError for a file that is not sound, CheckpointError
+    for one of another network, optimizer or precision, OSError when it cannot be read.
+    """
+    tensors, texts = read_safetensors(path)
+    facts = _facts(path, texts)
+    if facts["precision"] != str(step.precision):
+        raise CheckpointError(f"{path}: precision was {facts['precision']}, the step's is {step.precision}")
+    own = step.state.named()
+    wrong = [f"{n} is missing" for n in own if n not in tensors]
+    wrong += [f"{n} is not known" for n in tensors if n not in own]
+    for name in own.keys() & tensors.keys():
+        if own[name].spec.open != tensors[name].spec.open:
+            wrong.append(f"{name} is {tensors[name].spec.open}, wanted {own[name].spec.open}")
+    if wrong:
+        raise CheckpointError(f"{path}: does not fit: {'; '.join(sorted(wrong)[:8])}")
+    for name, held in own.items():
+        held.copy_(tensors[name].to(held.device))
+    step.number = facts["step"]
+    return Position(facts["epoch"], facts["batch"])
+
+
+def _facts(path: str | Path, texts: dict[str, str]) -> dict[str, Any]:
+    """The checked numbers in the header."""
+    if texts.get("format") != FORMAT:
+        raise WeightsError(f"{path}: not a checkpoint (its format is {texts.get('format')!r})")
+    try:
+        facts = json.loads(texts["lamina"])
+        numbers = {key: int(facts[key]) for key in ("step", "epoch", "batch")}
+        found = {**numbers, "precision": str(facts["precision"])}
+    except (KeyError, TypeError, ValueError) as error:
+        raise WeightsError(f"{path}: the header's numbers are not sound ({error!r})") from error
+    if min(numbers.values()) < 0:
+        raise WeightsError(f"{path}: the header's numbers are negative: {numbers}")
+    return found
