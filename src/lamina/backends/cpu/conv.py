@@ -1,0 +1,242 @@
+"""Convolution and its gradients on oneDNN's direct algorithm.
+
+Activations are channels-last where that is fastest, filters lie as each kernel wants them. A mirrored filter
+(true convolution) and a grouped one whose layout cannot be named pass through workspace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lamina import onednn
+from lamina.backends import Call, NoKernel, Plan, Run
+from lamina.backends.cpu.library import (
+    Chain,
+    Place,
+    at_input,
+    at_output,
+    attempt,
+    computes,
+    data_type,
+    kernels,
+    open_desc,
+    spec_of,
+)
+from lamina.backends.cpu.post import Post
+from lamina.backends.cpu.window import activation_tags, sliding, ungrouped
+from lamina.onednn import ARG, MemoryDesc, PrimitiveDesc
+from lamina.ops.conv import Conv, ConvDataGrad, ConvFilterGrad
+from lamina.ops.core import Op
+from lamina.ops.window import Window
+from lamina.runtime import Device, host_array
+from lamina.spec import Policy, Spec
+
+
+@kernels(Conv, source="onednn")
+def conv(op: Conv, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """y from x, w."""
+    return forward(op, specs, Post(), ())
+
+
+def forward(op: Conv, specs: Sequence[Spec], post: Post, extra: Sequence[Spec]) -> Plan:
+    """Convolution with fused steps, whose operands are the inputs after x and w."""
+    x, w = specs
+    computes(x, w)
+    (y,) = op.infer(x.open, w.open)
+    filters = _Filter.of(w, op.window)
+    made = _first(
+        op,
+        x,
+        lambda tag: onednn.convolution_forward(
+            open_desc(x, tag),
+            filters.any,
+            post.bias_desc(y.dtype),
+            open_desc(y, tag),
+            sliding(op.window),
+            prop="inference",
+            attributes=post.attributes(y, tag, extra),
+        ),
+    )
+    out = spec_of(made.dst, y.dtype)
+    chain = Chain([spec_of(made.src, x.dtype), w, *post.specs(out, extra)], [out])
+    chain.inputs[1], weights = filters.read(chain, made.weights, at_input(1))
+    operands = {
+        ARG.SRC: (made.src, at_input(0)),
+        ARG.WEIGHTS: weights,
+        ARG.DST: (made.dst, at_output()),
+        **post.operands(made, first=2),
+    }
+    chain.run(made, operands)
+    return chain.plan()
+
+
+@kernels(ConvDataGrad, source="onednn")
+def conv_data_grad(op: ConvDataGrad, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """dx from g, w."""
+    g, w = specs
+    computes(g, w)
+    (x,) = op.infer(g.open, w.open)
+    computes(x)
+    filters = _Filter.of(w, op.window)
+    made = _first(
+        op,
+        g,
+        lambda tag: onednn.convolution_backward_data(
+            open_desc(x, tag),
+            filters.any,
+            open_desc(g, tag),
+            sliding(op.window),
+            hint=_hint(x, filters, g, op.window, tag),
+        ),
+    )
+    chain = Chain([spec_of(made.diff_dst, g.dtype), w], [spec_of(made.diff_src, x.dtype)])
+    chain.inputs[1], weights = filters.read(chain, made.weights, at_input(1))
+    operands = {
+        ARG.DIFF_DST: (made.diff_dst, at_input(0)),
+        ARG.WEIGHTS: weights,
+        ARG.DIFF_SRC: (made.diff_src, at_output()),
+    }
+    chain.run(made, operands)
+    return chain.plan()
+
+
+@kernels(ConvFilterGrad, source="onednn")
+def conv_filter_grad(op: ConvFilterGrad, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """dw from x, g."""
+    x, g = specs
+    computes(x, g)
+    (w,) = op.infer(x.open, g.open)
+    filters = _Filter.of(w, op.window)
+    made = _first(
+        op,
+        x,
+        lambda tag: onednn.convolution_backward_weights(
+            open_desc(x, tag),
+            filters.any,
+            None,
+            open_desc(g, tag),
+            sliding(op.window),
+            hint=_hint(x, filters, g, op.window, tag),
+        ),
+    )
+    chain = Chain([spec_of(made.src, x.dtype), spec_of(made.diff_dst, g.dtype)], [w])
+    target, finish = filters.write(chain, made.diff_weights, at_output())
+    operands = {
+        ARG.SRC: (made.src, at_input(0)),
+        ARG.DIFF_DST: (made.diff_dst, at_input(1)),
+        ARG.DIFF_WEIGHTS: (made.diff_weights, target),
+    }
+    chain.run(made, operands)
+    finish()
+    return chain.plan()
+
+
+def _first(op: Op, like: Spec, create: Callable[[str], PrimitiveDesc]) -> PrimitiveDesc:
+    """The kernel for the best layout of activations that has one."""
+    for tag in activation_tags(like):
+        made = attempt(create, tag)
+        if made is not None:
+            return made
+    raise NoKernel(f"cpu: oneDNN has no kernel for {op} on {like}")
+
+
+def _hint(x: Spec, filters: _Filter, y: Spec, window: Window, tag: str) -> PrimitiveDesc:
+    """A forward convolution of the same sizes: backward kernels are made in its light."""
+    return onednn.convolution_forward(
+        open_desc(x, tag), filters.any, None, open_desc(y, tag), sliding(window), prop="training"
+    )
+
+
+@dataclass(frozen=True)
+class _Filter:
+    """A filter [K, C / g, *k] as oneDNN takes it: [g, K / g, C / g, *k] with groups, never mirrored."""
+
+    spec: Spec
+    groups: int
+    flip: bool
+    dims: tuple[int, ...]
+
+    @classmethod
+    def of(cls, spec: Spec, window: Window) -> _Filter:
+        """The filter of a convolution with this window."""
+        g, shape = window.groups, spec.shape
+        dims = shape if g == 1 else (g, shape[0] // g, *shape[1:])
+        return cls(spec.open, g, window.flip, dims)
+
+    @property
+    def any(self) -> MemoryDesc:
+        """The layout left to the primitive."""
+        return MemoryDesc(self.dims, data_type(self.spec.dtype), tag="any")
+
+    @property
+    def plain(self) -> MemoryDesc:
+        """Row-major."""
+        return MemoryDesc(self.dims, data_type(self.spec.dtype))
+
+    def named(self, wanted: MemoryDesc) -> Spec | None:
+        """The filter's spec in a layout of the primitive, None where it has no name or elements move."""
+        if self.flip or not wanted.is_strided:
+            return None
+        if self.groups == 1:
+            return spec_of(wanted, self.spec.dtype)
+        layout = ungrouped(wanted.strides, wanted.blocks, self.dims)
+        return None if layout is None else Spec(self.spec.shape, self.spec.dtype, layout)
+
+    def read(self, chain: Chain, wanted: MemoryDesc, source: Place) -> tuple[Spec, tuple[MemoryDesc, Place]]:
+        """How the filter must lie, and the operand for a primitive that wants it in the layout `wanted`."""
+        spec = self.named(wanted)
+        if spec is not None:
+            return spec, (wanted, source)
+        if self.flip:
+            mirrored = chain.temporary(self.plain.nbytes)
+            chain.call(self._mirror(source, mirrored))
+            source = mirrored
+        if wanted == self.plain:
+            return self.spec.fixed, (wanted, source)
+        inside = chain.temporary(wanted.nbytes)
+        chain.run(
+            onednn.reorder(self.plain, wanted), {ARG.SRC: (self.plain, source), ARG.DST: (wanted, inside)}
+        )
+        return self.spec.fixed, (wanted, inside)
+
+    def write(self, chain: Chain, given: MemoryDesc, target: Place) -> tuple[Place, Callable[[], None]]:
+        """Where a primitive writes the filter in the layout `given`, and what appends the steps after it."""
+        spec = self.named(given)
+        chain.outputs[target.where] = spec or self.spec.fixed
+        if spec is not None:
+            return target, _nothing
+        inside = chain.temporary(given.nbytes)
+        straight = chain.temporary(self.plain.nbytes) if self.flip else target
+
+        def finish() -> None:
+            chain.run(
+                onednn.reorder(given, self.plain),
+                {ARG.SRC: (given, inside), ARG.DST: (self.plain, straight)},
+            )
+            if self.flip:
+                chain.call(self._mirror(straight, target))
+
+        return inside, finish
+
+    def _mirror(self, source: Place, target: Place) -> Callable[[Call], Run]:
+        """Copy the row-major filter with its spatial axes reversed."""
+        turned = (slice(None), slice(None), *(slice(None, None, -1) for _ in self.spec.shape[2:]))
+
+        def bind(call: Call) -> Run:
+            shape, kind = self.spec.shape, self.spec.dtype.numpy
+            old = host_array(source.address(call), shape, kind)[turned]
+            new = host_array(target.address(call), shape, kind)
+
+            def run() -> None:
+                np.copyto(new, old)
+
+            return run
+
+        return bind
+
+
+def _nothing() -> None:
+    """Nothing follows."""

@@ -1,0 +1,30 @@
+"""A head and the elementwise steps after it as one primitive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lamina.backends import NoKernel, Plan
+from lamina.backends.cpu import conv, matmul
+from lamina.backends.cpu.library import computes, kernels
+from lamina.backends.cpu.post import Post
+from lamina.ops.conv import Conv
+from lamina.ops.fused import Fused
+from lamina.ops.matmul import Matmul
+from lamina.runtime import Device
+from lamina.spec import Policy, Spec
+
+
+@kernels(Fused, source="onednn")
+def fused(op: Fused, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """Convolution or matrix product with bias, activation, and sums or products with other tensors."""
+    head, steps = op.ops[0], op.ops[1:]
+    if not isinstance(head, Conv | Matmul):
+        raise NoKernel(f"cpu: no fusion onto {head}")
+    computes(*specs)
+    (y,) = op.infer(*(s.open for s in specs))
+    taken = op.head_arity(len(specs))
+    post = Post.of(steps, specs[taken:], y)
+    if isinstance(head, Conv):
+        return conv.forward(head, specs[:taken], post, specs[taken:])
+    return matmul.product(head, specs[:taken], post, specs[taken:])

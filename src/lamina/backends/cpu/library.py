@@ -1,0 +1,209 @@
+"""Between specs and oneDNN's descriptors, and from primitive descriptors to plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+from lamina.backends import Call, Kernels, NoKernel, Plan, Run
+from lamina.c.errors import DnnlInvalidArguments, DnnlUnimplemented
+from lamina.onednn import ARG, Memory, MemoryDesc, Primitive, PrimitiveDesc
+from lamina.spec import DType, Layout, Spec, bfloat16, float16, float32, int8, int32, uint8
+from lamina.spec.layout import physical_elements
+
+kernels = Kernels("cpu")
+
+TYPES = {float32: "f32", bfloat16: "bf16", float16: "f16", int32: "s32", int8: "s8", uint8: "u8"}
+#: What oneDNN computes in; other types run on NumPy.
+FLOATS = (float32, bfloat16, float16)
+#: Scratch memory starts at multiples of this many bytes.
+ALIGNMENT = 256
+#: What oneDNN answers when it has no kernel for a combination.
+Refused = (DnnlUnimplemented, DnnlInvalidArguments)
+
+
+# ------------------------------------------------------------------------------------------ specs, descriptors
+_blocked: dict[Spec, MemoryDesc] = {}  # layouts that oneDNN chose, as it described them
+
+
+@lru_cache(maxsize=4096)
+def desc(spec: Spec) -> MemoryDesc:
+    """The descriptor of a spec with a named layout; a scalar has one axis. Raises NoKernel."""
+    spec, kind = spec.fixed, data_type(spec.dtype)
+    layout = spec.physical
+    if not layout.is_blocked:
+        return MemoryDesc(spec.shape or (1,), kind, strides=layout.strides or (1,))
+    if spec in _blocked:
+        return _blocked[spec]
+    try:
+        return MemoryDesc(spec.shape, kind, tag=spec.tag or "")
+    except ValueError as error:
+        raise NoKernel(f"cpu: {spec} has no oneDNN descriptor: {error}") from None
+
+
+def open_desc(spec: Spec, tag: str = "any") -> MemoryDesc:
+    """The descriptor of the spec's shape and type in a layout by tag; "any" is left to the primitive."""
+    return MemoryDesc(spec.shape, data_type(spec.dtype), tag=tag)
+
+
+def spec_of(found: MemoryDesc, dtype: DType) -> Spec:
+    """The spec that a descriptor of strides and blocks is. Raises NoKernel for opaque ones."""
+    if not found.is_strided:
+        raise NoKernel(f"cpu: oneDNN's layout {found} cannot be expressed by strides and blocks")
+    spec = Spec(found.dims, dtype, Layout(found.strides, found.blocks))
+    if found.blocks:
+        _blocked.setdefault(spec, found)
+    return spec
+
+
+def data_type(dtype: DType) -> str:
+    """oneDNN's name of a dtype. Raises NoKernel where it has none."""
+    if dtype not in TYPES:
+        raise NoKernel(f"cpu: oneDNN does not compute in {dtype}")
+    return TYPES[dtype]
+
+
+def computes(*specs: Spec) -> None:
+    """Raise NoKernel unless oneDNN computes in these types and there is something to compute."""
+    for spec in specs:
+        if spec.dtype not in FLOATS:
+            raise NoKernel(f"cpu: oneDNN does not compute in {spec.dtype}")
+        if spec.numel == 0:
+            raise NoKernel(f"cpu: {spec} has no elements")
+
+
+def flat(spec: Spec) -> MemoryDesc | None:
+    """All elements in memory order as one axis, padding included; None where there are gaps."""
+    if spec.tag is None:
+        return None
+    return MemoryDesc((physical_elements(spec.physical, spec.shape),), data_type(spec.dtype))
+
+
+def is_padded(spec: Spec) -> bool:
+    """Whether the layout holds padding, which must stay zero."""
+    return spec.tag is not None and physical_elements(spec.physical, spec.shape) > spec.numel
+
+
+def attempt(create: Callable[..., PrimitiveDesc], *args: Any) -> PrimitiveDesc | None:
+    """create(*args), or None where oneDNN has no kernel but its slow reference code."""
+    try:
+        made = create(*args)
+    except Refused:
+        return None
+    return None if made.implementation.startswith("ref") else made
+
+
+# ------------------------------------------------------------------------------------------------------ plans
+class Place(NamedTuple):
+    """Where an operand lies: an input, an output, or bytes at an offset of the workspace."""
+
+    kind: str
+    where: int
+
+    def address(self, call: Call) -> int:
+        """The address in a call."""
+        if self.kind == "workspace":
+            return call.workspace + self.where
+        return (call.inputs if self.kind == "input" else call.outputs)[self.where]
+
+
+def at_input(index: int) -> Place:
+    """The input at `index`."""
+    return Place("input", index)
+
+
+def at_output(index: int = 0) -> Place:
+    """The output at `index`."""
+    return Place("output", index)
+
+
+Operands = Mapping[int, tuple[MemoryDesc, Place]]
+
+
+@dataclass
+class Stage:
+    """One primitive with its operands; made ready at the first bind, since code is generated then."""
+
+    desc: PrimitiveDesc
+    operands: Operands
+
+    @cached_property
+    def primitive(self) -> Primitive:
+        """The kernel."""
+        return Primitive(self.desc)
+
+    def bind(self, call: Call, scratch: int) -> Run:
+        """Fix the addresses; `scratch` is where the primitive's scratch memory lies."""
+        memories = {a: Memory(d, place.address(call)) for a, (d, place) in self.operands.items()}
+        if self.desc.scratchpad.nbytes:
+            memories[ARG.SCRATCHPAD] = Memory(self.desc.scratchpad, scratch)
+        return self.primitive.bind(memories)
+
+
+Bind = Callable[[Call], Run]
+
+
+@dataclass
+class Chain:
+    """A plan in the making: primitives and Python functions, one after another."""
+
+    inputs: list[Spec]
+    outputs: list[Spec]
+    stages: list[Stage | Bind] = field(default_factory=list)
+    workspace: int = 0
+
+    def temporary(self, nbytes: int) -> Place:
+        """Workspace of its own."""
+        place = Place("workspace", self.workspace)
+        self.workspace += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        return place
+
+    def run(self, made: PrimitiveDesc, operands: Operands) -> None:
+        """Append a primitive."""
+        self.stages.append(Stage(made, operands))
+
+    def call(self, bind: Bind) -> None:
+        """Append a Python function, made when addresses are known."""
+        self.stages.append(bind)
+
+    def plan(self, label: str = "", aliases: Mapping[int, int] | None = None) -> Plan:
+        """The finished plan. The primitives share one piece of scratch memory."""
+        described = [s.desc for s in self.stages if isinstance(s, Stage)]
+        scratch = max((d.scratchpad.nbytes for d in described), default=0)
+        stages, offset = tuple(self.stages), self.workspace
+
+        def make(call: Call) -> Run:
+            place = call.workspace + offset
+            return sequence([s.bind(call, place) if isinstance(s, Stage) else s(call) for s in stages])
+
+        text = label or "onednn " + ", ".join(dict.fromkeys(d.implementation for d in described))
+        return Plan(
+            tuple(self.inputs), tuple(self.outputs), make, offset + scratch, dict(aliases or {}), label=text
+        )
+
+
+def sequence(runs: Sequence[Run]) -> Run:
+    """One function that runs them all."""
+    if len(runs) == 1:
+        return runs[0]
+
+    def run() -> None:
+        for step in runs:
+            step()
+
+    return run
+
+
+def single(
+    made: PrimitiveDesc,
+    inputs: Sequence[Spec],
+    outputs: Sequence[Spec],
+    operands: Operands,
+    aliases: Mapping[int, int] | None = None,
+) -> Plan:
+    """The plan of one primitive."""
+    chain = Chain(list(inputs), list(outputs))
+    chain.run(made, operands)
+    return chain.plan(aliases=aliases)

@@ -1,0 +1,130 @@
+"""Elementwise ops. Tensors keep the layout that they have: all elements are run over in memory order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lamina import onednn
+from lamina.backends import NoKernel, Plan
+from lamina.backends.cpu.library import (
+    at_input,
+    at_output,
+    attempt,
+    computes,
+    desc,
+    flat,
+    is_padded,
+    kernels,
+    single,
+)
+from lamina.backends.cpu.post import BINARY, ELTWISE, KEEPS_ZERO, aligned, is_per_channel
+from lamina.onednn import ARG, MemoryDesc
+from lamina.ops.core import Op
+from lamina.ops.pointwise import ReluGrad, SigmoidGrad, TanhGrad
+from lamina.runtime import Device
+from lamina.spec import Policy, Spec
+
+_FROM_OUTPUT = {
+    ReluGrad: "relu_use_dst_for_bwd",
+    SigmoidGrad: "logistic_use_dst_for_bwd",
+    TanhGrad: "tanh_use_dst_for_bwd",
+}
+
+
+@kernels(*ELTWISE, source="onednn")
+def unary(op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """y = f(x)."""
+    (x,) = specs
+    computes(x)
+    function = ELTWISE[type(op)](op)
+    x = _kept(x, function.function in KEEPS_ZERO)
+    over = _run(x)
+    made = attempt(
+        lambda: onednn.eltwise_forward(
+            function.function, over, over, alpha=function.alpha, beta=function.beta, prop="inference"
+        )
+    )
+    if made is None:
+        raise NoKernel(f"cpu: oneDNN has no kernel for {op} on {x}")
+    return single(
+        made, [x], [x], {ARG.SRC: (over, at_input(0)), ARG.DST: (over, at_output())}, aliases={0: 0}
+    )
+
+
+@kernels(*_FROM_OUTPUT, source="onednn")
+def from_output(op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """The gradient of an activation from its output y and the gradient g of y."""
+    y, g = specs
+    computes(y, g)
+    if y.shape != g.shape:
+        raise NoKernel(f"cpu: {op} with broadcasting ({y} and {g})")
+    y = g = _kept(g if g.layout is not None else y, keeps_zero=True)
+    over, function = _run(y), _FROM_OUTPUT[type(op)]  # type: ignore[index]
+    made = attempt(
+        lambda: onednn.eltwise_backward(
+            function, over, over, over, hint=onednn.eltwise_forward(function, over, over)
+        )
+    )
+    if made is None:
+        raise NoKernel(f"cpu: oneDNN has no kernel for {op} on {y}")
+    operands = {
+        ARG.DST: (over, at_input(0)),
+        ARG.DIFF_DST: (over, at_input(1)),
+        ARG.DIFF_SRC: (over, at_output()),
+    }
+    return single(made, [y, g], [y], operands, aliases={0: 1})
+
+
+@kernels(*BINARY, source="onednn")
+def binary(op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """y = a f b, where b has a's shape, one element, or one element per channel."""
+    a, b = specs
+    computes(a, b)
+    (y,) = op.infer(a.open, b.open)
+    if a.shape != y.shape:
+        raise NoKernel(f"cpu: {op} broadcasts its first operand ({a} and {b})")
+    function = BINARY[type(op)]
+    if b.shape == y.shape:
+        return _equal(op, function, a, b)
+    if not (b.numel == 1 or (b.ndim <= y.ndim and is_per_channel(b, y))):
+        raise NoKernel(f"cpu: {op} broadcasts {b} to {y}")
+    a = _kept(a, keeps_zero=function in ("mul", "div"))
+    b = b.open.fixed
+    one = MemoryDesc(aligned(b.shape, max(a.ndim, 1)) or (1,), desc(b).data_type)
+    return _binary(op, function, (a, b), a, (desc(a), one, desc(a)))
+
+
+def _equal(op: Op, function: str, a: Spec, b: Spec) -> Plan:
+    """Operands of one shape, in a's layout (b's, where a's is open)."""
+    lying = _kept(a if a.layout is not None else b, keeps_zero=function != "div")
+    over = _run(lying)
+    return _binary(op, function, (lying, lying), lying, (over, over, over))
+
+
+def _binary(
+    op: Op, function: str, inputs: Sequence[Spec], y: Spec, descs: tuple[MemoryDesc, MemoryDesc, MemoryDesc]
+) -> Plan:
+    made = attempt(lambda: onednn.binary(function, *descs))
+    if made is None:
+        raise NoKernel(f"cpu: oneDNN has no kernel for {op} on {inputs[0]} and {inputs[1]}")
+    operands = {
+        ARG.SRC_0: (descs[0], at_input(0)),
+        ARG.SRC_1: (descs[1], at_input(1)),
+        ARG.DST: (descs[2], at_output()),
+    }
+    return single(made, inputs, [y], operands, aliases={0: 0})
+
+
+def _kept(spec: Spec, keeps_zero: bool) -> Spec:
+    """The spec in the layout that it has, row-major where that is open, has gaps, or has padding that the
+    function would fill.
+    """
+    if spec.layout is None or spec.tag is None or (is_padded(spec) and not keeps_zero):
+        return spec.open.fixed
+    return spec
+
+
+def _run(spec: Spec) -> MemoryDesc:
+    found = flat(spec)
+    assert found is not None  # `_kept` gives dense layouts
+    return found

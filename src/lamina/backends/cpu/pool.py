@@ -1,0 +1,145 @@
+"""Pooling. The index of a maximum is oneDNN's workspace: the offset in the kernel, row-major, first of ties."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+from lamina import onednn
+from lamina.backends import NoKernel, Plan
+from lamina.backends.cpu.library import (
+    at_input,
+    at_output,
+    attempt,
+    computes,
+    desc,
+    kernels,
+    single,
+    spec_of,
+)
+from lamina.backends.cpu.window import channels_last_tag, sliding
+from lamina.onednn import ARG, MemoryDesc, PrimitiveDesc
+from lamina.ops.pool import AvgPool, AvgPoolGrad, MaxPool, MaxPoolGrad
+from lamina.runtime import Device
+from lamina.spec import Policy, Spec, uint8
+from lamina.spec.layout import dense
+
+_AVERAGE = {"include": "avg_include_padding", "exclude": "avg_exclude_padding"}
+Create = Callable[[MemoryDesc, MemoryDesc], PrimitiveDesc]
+
+
+@kernels(MaxPool, source="onednn")
+def max_pool(op: MaxPool, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """y, and the index, from x in the layout that x has."""
+    (x,) = specs
+    computes(x)
+    y, *rest = op.infer(x)
+    if rest and rest[0].dtype != uint8:
+        raise NoKernel(f"cpu: {op} has an index of more than 8 bits")
+    prop = "training" if rest else "inference"
+
+    def create(src: MemoryDesc, dst: MemoryDesc) -> PrimitiveDesc:
+        return onednn.pooling_forward("max", src, dst, op.kernel, sliding(op.window), prop=prop)
+
+    x, y, made = _laid_out(op, x, y, create)
+    operands = {ARG.SRC: (desc(x), at_input(0)), ARG.DST: (desc(y), at_output(0))}
+    outputs = [y]
+    if rest:
+        outputs.append(_index(made, y))
+        operands[ARG.WORKSPACE] = (made.workspace, at_output(1))
+    return single(made, [x], outputs, operands)
+
+
+@kernels(MaxPoolGrad, source="onednn")
+def max_pool_grad(op: MaxPoolGrad, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """dx from g and the index, in the layout that the index has: it was written next to y."""
+    g, index = specs
+    computes(g)
+    if index.dtype != uint8:
+        raise NoKernel(f"cpu: {op} has an index of more than 8 bits")
+    (x,) = op.infer(g.open, index.open)
+    computes(x)
+    like = index if index.layout is not None else g
+
+    def create(dst: MemoryDesc, src: MemoryDesc) -> PrimitiveDesc:
+        window = sliding(op.window)
+        hint = onednn.pooling_forward("max", src, dst, op.kernel, window)
+        return onednn.pooling_backward("max", src, dst, op.kernel, window, hint=hint)
+
+    g, x, made = _laid_out(op, Spec(g.shape, g.dtype, like.layout), x, create)
+    operands = {
+        ARG.DIFF_DST: (desc(g), at_input(0)),
+        ARG.WORKSPACE: (made.workspace, at_input(1)),
+        ARG.DIFF_SRC: (desc(x), at_output()),
+    }
+    return single(made, [g, _index(made, g)], [x], operands)
+
+
+@kernels(AvgPool, source="onednn")
+def avg_pool(op: AvgPool, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """y from x in the layout that x has. A sum is the average times the size of the kernel."""
+    (x,) = specs
+    computes(x)
+    (y,) = op.infer(x)
+    kind = _AVERAGE.get(op.mode, "avg_include_padding")
+    post = (onednn.Eltwise("linear", float(prod(op.kernel))),) if op.mode == "sum" else ()
+
+    def create(src: MemoryDesc, dst: MemoryDesc) -> PrimitiveDesc:
+        attributes = onednn.Attributes(post) if post else None
+        window = sliding(op.window)
+        return onednn.pooling_forward(
+            kind, src, dst, op.kernel, window, prop="inference", attributes=attributes
+        )
+
+    x, y, made = _laid_out(op, x, y, create)
+    return single(made, [x], [y], {ARG.SRC: (desc(x), at_input(0)), ARG.DST: (desc(y), at_output())})
+
+
+@kernels(AvgPoolGrad, source="onednn")
+def avg_pool_grad(op: AvgPoolGrad, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """dx from g in the layout that g has."""
+    (g,) = specs
+    computes(g)
+    (x,) = op.infer(g)
+    computes(x)
+    if op.mode not in _AVERAGE:
+        raise NoKernel(f"cpu: oneDNN has no gradient of {op.mode} pooling")
+    kind = _AVERAGE[op.mode]
+
+    def create(dst: MemoryDesc, src: MemoryDesc) -> PrimitiveDesc:
+        window = sliding(op.window)
+        hint = onednn.pooling_forward(kind, src, dst, op.kernel, window)
+        return onednn.pooling_backward(kind, src, dst, op.kernel, window, hint=hint)
+
+    g, x, made = _laid_out(op, g, x, create)
+    return single(
+        made, [g], [x], {ARG.DIFF_DST: (desc(g), at_input(0)), ARG.DIFF_SRC: (desc(x), at_output())}
+    )
+
+
+def _laid_out(
+    op: MaxPool | MaxPoolGrad | AvgPool | AvgPoolGrad, given: Spec, other: Spec, create: Create
+) -> tuple[Spec, Spec, PrimitiveDesc]:
+    """Both tensors in the layout of `given`, or channels-last where that has none or oneDNN has no kernel."""
+    last = given.with_tag(channels_last_tag(given.ndim))
+    for first in ([given] if given.tag is not None and given.layout is not None else []) + [last]:
+        second = _alike(first, other)
+        made = attempt(create, desc(first), desc(second))
+        if made is not None:
+            return first, second, made
+    raise NoKernel(f"cpu: oneDNN has no kernel for {op} on {given}")
+
+
+def _alike(given: Spec, other: Spec) -> Spec:
+    """`other` with its axes in the order, and in the blocks, of `given`."""
+    layout = given.physical
+    order = tuple(sorted(range(given.ndim), key=lambda axis: (-layout.strides[axis], axis)))
+    return Spec(other.shape, other.dtype, dense(other.shape, order, layout.blocks))
+
+
+def _index(made: PrimitiveDesc, like: Spec) -> Spec:
+    """The spec of the workspace. Raises NoKernel where it is not one byte per element of y."""
+    space = made.workspace
+    if space.data_type != "u8" or space.dims != like.shape:
+        raise NoKernel(f"cpu: the workspace {space} of {made.implementation} is not an index like {like}")
+    return spec_of(space, uint8)

@@ -1,0 +1,153 @@
+"""Fused steps as oneDNN bias and post-ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from lamina.backends import NoKernel
+from lamina.backends.cpu.library import Place, at_input, data_type
+from lamina.onednn import (
+    ARG,
+    Attributes,
+    Binary,
+    Eltwise,
+    MemoryDesc,
+    PostOp,
+    PrimitiveDesc,
+    post_op_argument,
+)
+from lamina.ops.core import Op
+from lamina.ops.pointwise import (
+    Abs,
+    Add,
+    ClippedRelu,
+    Div,
+    Elu,
+    Exp,
+    Gelu,
+    GeluTanh,
+    LeakyRelu,
+    Log,
+    Mul,
+    Neg,
+    Relu,
+    Sigmoid,
+    Silu,
+    Softplus,
+    Sqrt,
+    Sub,
+    Tanh,
+)
+from lamina.spec import DType, Spec
+
+#: Elementwise cards and what they are in oneDNN. Its relu and clip give 0 for NaN.
+ELTWISE: dict[type[Op], Callable[..., Eltwise]] = {
+    Abs: lambda op: Eltwise("abs"),
+    Neg: lambda op: Eltwise("linear", -1.0),
+    Exp: lambda op: Eltwise("exp"),
+    Log: lambda op: Eltwise("log"),
+    Sqrt: lambda op: Eltwise("sqrt"),
+    Sigmoid: lambda op: Eltwise("logistic"),
+    Tanh: lambda op: Eltwise("tanh"),
+    Relu: lambda op: Eltwise("relu"),
+    ClippedRelu: lambda op: Eltwise("clip_v2", 0.0, op.hi),
+    LeakyRelu: lambda op: Eltwise("relu", op.slope),
+    Elu: lambda op: Eltwise("elu", op.alpha),
+    Softplus: lambda op: Eltwise("soft_relu", 1.0),
+    Gelu: lambda op: Eltwise("gelu_erf"),
+    GeluTanh: lambda op: Eltwise("gelu_tanh"),
+    Silu: lambda op: Eltwise("swish", 1.0),
+}
+#: Functions with f(0) = 0, which may run over the padding of a blocked layout.
+KEEPS_ZERO = frozenset(
+    {"abs", "linear", "sqrt", "tanh", "relu", "clip_v2", "elu", "gelu_erf", "gelu_tanh", "swish"}
+)
+BINARY: dict[type[Op], str] = {Add: "add", Sub: "sub", Mul: "mul", Div: "div"}
+
+
+@dataclass(frozen=True)
+class Post:
+    """The steps after a head: an optional bias, then post-ops.
+
+    bias: the shape (C,) of a bias that the primitive adds itself, () for none.
+    steps: an Eltwise, or (function, index among the extra operands).
+    """
+
+    bias: tuple[int, ...] = ()
+    steps: tuple[Eltwise | tuple[str, int], ...] = ()
+
+    @classmethod
+    def of(cls, ops: Sequence[Op], extra: Sequence[Spec], y: Spec) -> Post:
+        """The steps `ops` on a running value like y, with their other operands. Raises NoKernel."""
+        bias: tuple[int, ...] = ()
+        steps: list[Eltwise | tuple[str, int]] = []
+        taken = 0
+        for i, op in enumerate(ops):
+            if type(op) in ELTWISE:
+                steps.append(ELTWISE[type(op)](op))
+            elif type(op) in BINARY:
+                other, taken = extra[taken], taken + 1
+                if i == 0 and isinstance(op, Add) and is_per_channel(other, y) and other.numel == y.shape[1]:
+                    bias = (y.shape[1],)
+                elif other.dtype == y.dtype and fits(other, y):
+                    steps.append((BINARY[type(op)], taken - 1))
+                else:
+                    raise NoKernel(f"cpu: cannot fuse {op} with {other} into {y}")
+            else:
+                raise NoKernel(f"cpu: cannot fuse {op}")
+        return cls(bias, tuple(steps))
+
+    def bias_desc(self, dtype: DType) -> MemoryDesc | None:
+        """The bias for convolutions, None when there is none."""
+        return MemoryDesc(self.bias, data_type(dtype)) if self.bias else None
+
+    def attributes(self, y: Spec, tag: str, extra: Sequence[Spec]) -> Attributes | None:
+        """The post-ops for an output y in a layout by tag."""
+        if not self.steps:
+            return None
+        ops: list[PostOp] = []
+        for step in self.steps:
+            if isinstance(step, Eltwise):
+                ops.append(step)
+            else:
+                ops.append(Binary(step[0], _operand_desc(extra[step[1]], y, tag)))
+        return Attributes(ops)
+
+    def specs(self, y: Spec, extra: Sequence[Spec]) -> list[Spec]:
+        """How the extra operands must lie, for an output y in its layout."""
+        return [y if spec.shape == y.shape else spec.open.fixed for spec in extra]
+
+    def operands(self, made: PrimitiveDesc, first: int) -> dict[int, tuple[MemoryDesc, Place]]:
+        """The execution arguments of bias and post-ops; the extra operands are inputs from `first` on."""
+        found: dict[int, tuple[MemoryDesc, Place]] = {}
+        if self.bias:
+            found[ARG.BIAS] = (made.argument(ARG.BIAS), at_input(first))
+        for i, step in enumerate(self.steps):
+            if not isinstance(step, Eltwise):
+                argument = post_op_argument(i)
+                found[argument] = (made.argument(argument), at_input(first + step[1]))
+        return found
+
+
+def aligned(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    """The shape with leading 1s."""
+    return (1,) * (rank - len(shape)) + shape
+
+
+def is_per_channel(other: Spec, y: Spec) -> bool:
+    """Whether other varies along axis 1 of y at most."""
+    shape = aligned(other.shape, y.ndim)
+    return len(shape) == y.ndim and all(n == 1 or axis == 1 for axis, n in enumerate(shape))
+
+
+def fits(other: Spec, y: Spec) -> bool:
+    """Whether other has y's shape, or varies along axis 1 only: what post-ops take at full speed."""
+    return other.shape == y.shape or (other.ndim <= y.ndim and is_per_channel(other, y))
+
+
+def _operand_desc(other: Spec, y: Spec, tag: str) -> MemoryDesc:
+    kind = data_type(y.dtype)
+    if other.shape == y.shape:
+        return MemoryDesc(y.shape, kind, tag=tag)
+    return MemoryDesc(aligned(other.shape, y.ndim), kind)

@@ -1,0 +1,75 @@
+"""Sums and means as products with a vector of ones.
+
+oneDNN's reduction has only slow reference code for all but a few shapes, while a matrix product runs at the
+memory's speed: measured on [16, 96, 54, 54] channels-last, 0.22 ms against 70 ms (NumPy: 1.3 ms).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from lamina import onednn
+from lamina.backends import Call, NoKernel, Plan, Run
+from lamina.backends.cpu.library import attempt, computes, data_type, kernels
+from lamina.onednn import ARG, Memory, MemoryDesc, Primitive
+from lamina.ops.reduce import Reduce
+from lamina.runtime import Device
+from lamina.spec import Policy, Spec
+
+#: Fewer elements than this are left to NumPy: the call costs as much as the work.
+LEAST = 2048
+
+
+@kernels(Reduce, source="onednn")
+def reduce(op: Reduce, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """A sum or mean over axes that lie outermost, or innermost, in memory."""
+    x = specs[0].fixed
+    computes(x)
+    (y,) = op.infer(x)
+    if op.kind not in ("sum", "mean") or x.numel < LEAST or not op.axes:
+        raise NoKernel(f"cpu: {op} of {x} is left to NumPy")
+    rows, columns, inner = _matrix(x, op.axes)
+    kind = data_type(x.dtype)
+    ones = np.ones(rows if not inner else columns, x.dtype.numpy)
+    matrix = MemoryDesc((rows, columns), kind)
+    vector = MemoryDesc((columns, 1) if inner else (1, rows), kind)
+    result = MemoryDesc((rows, 1) if inner else (1, columns), kind)
+    factor = 1.0 / prod(x.shape[a] for a in op.axes)
+    attributes = onednn.Attributes([onednn.Eltwise("linear", factor)]) if op.kind == "mean" else None
+    pair = (matrix, vector) if inner else (vector, matrix)
+    made = attempt(lambda: onednn.matmul(*pair, result, attributes=attributes))
+    if made is None:
+        raise NoKernel(f"cpu: oneDNN has no kernel for {op} on {x}")
+
+    def make(call: Call) -> Run:
+        values, constant = Memory(matrix, call.inputs[0]), Memory(vector, ones.ctypes.data, keep=ones)
+        first, second = (values, constant) if inner else (constant, values)
+        operands = {ARG.SRC: first, ARG.WEIGHTS: second, ARG.DST: Memory(result, call.outputs[0])}
+        if made.scratchpad.nbytes:
+            operands[ARG.SCRATCHPAD] = Memory(made.scratchpad, call.workspace)
+        return Primitive(made).bind(operands)
+
+    return Plan((x,), (y.fixed,), make, made.scratchpad.nbytes, label=f"onednn {made.implementation}")
+
+
+def _matrix(x: Spec, axes: tuple[int, ...]) -> tuple[int, int, bool]:
+    """x's memory as a matrix: rows, columns, and whether the columns (else the rows) are summed.
+
+    Raises NoKernel where the reduced axes do not lie together, or the kept ones in another order than in y.
+    """
+    layout = x.physical
+    if layout.is_blocked or x.tag is None:
+        raise NoKernel(f"cpu: no sum over a part of the blocks of {x}")
+    present = (a for a in range(x.ndim) if x.shape[a] > 1)
+    order = sorted(present, key=lambda axis: -layout.strides[axis])
+    reduced = [axis in axes for axis in order]
+    kept = [axis for axis in order if axis not in axes]
+    if kept != sorted(kept) or reduced not in (sorted(reduced), sorted(reduced, reverse=True)):
+        raise NoKernel(f"cpu: the axes {axes} of {x} do not lie together")
+    inner = bool(reduced) and reduced[-1] and not reduced[0]
+    summed = prod(x.shape[a] for a in axes)
+    others = x.numel // summed
+    return (others, summed, True) if inner else (summed, others, False)

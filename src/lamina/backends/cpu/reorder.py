@@ -1,0 +1,53 @@
+"""Copies between layouts and between float types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lamina import onednn
+from lamina.backends import NoKernel, Plan
+from lamina.backends.cpu.library import (
+    TYPES,
+    Refused,
+    at_input,
+    at_output,
+    computes,
+    desc,
+    flat,
+    kernels,
+    single,
+)
+from lamina.onednn import ARG, MemoryDesc
+from lamina.ops.cast import Cast
+from lamina.runtime import Device
+from lamina.spec import Policy, Spec
+
+
+def reorder(source: Spec, target: Spec) -> Plan:
+    """The plan that copies from one layout to another; padding becomes zero. Raises NoKernel."""
+    source, target = source.fixed, target.fixed
+    if source.open != target.open:
+        raise NoKernel(f"reorder: {source} and {target} differ in more than layout")
+    if source.dtype not in TYPES or source.numel == 0:
+        raise NoKernel(f"cpu: oneDNN does not copy {source}")
+    return _copy(source, target, desc(source), desc(target))
+
+
+@kernels(Cast, source="onednn")
+def cast(op: Cast, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """Between float types, in the layout that x has; rounded to the nearest, ties to even."""
+    x = specs[0].fixed if specs[0].tag is not None else specs[0].open.fixed
+    y = Spec(x.shape, op.dtype, x.physical)
+    computes(x, y)
+    before, after = flat(x), flat(y)
+    assert before is not None
+    assert after is not None
+    return _copy(x, y, before, after)
+
+
+def _copy(source: Spec, target: Spec, before: MemoryDesc, after: MemoryDesc) -> Plan:
+    try:
+        made = onednn.reorder(before, after)
+    except Refused:
+        raise NoKernel(f"cpu: oneDNN cannot copy {source} to {target}") from None
+    return single(made, [source], [target], {ARG.SRC: (before, at_input(0)), ARG.DST: (after, at_output())})
