@@ -83,6 +83,10 @@ class Emitter:
             lines.append(f"{macro['name']}: Final = {macro['value']!r}")
         for name, expression in self.library.overrides.get("macros", {}).items():
             lines.append(f"{name}: Final = {expression}")
+        for name, (*names, expression) in self.library.overrides.get("macro_functions", {}).items():
+            typed = ", ".join(f"{argument}: int" for argument in names)
+            lines += ["", "", f"def {name}({typed}) -> int:", f'    """C macro: {expression}."""']
+            lines.append(f"    return {expression}")
         return lines
 
     def _enum_doc(self, name: str) -> str:

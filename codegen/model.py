@@ -234,19 +234,24 @@ class Library:
     # -- versions -----------------------------------------------------------------------------------------
 
     def since(self, name: str, facts: Facts) -> tuple[int, ...] | None:
-        """First version that has `name`: by hand, else from the header's tag and what older headers lack.
+        """First version that has `name`: by hand, else by the header's tag and the older headers.
 
-        None: as old as the oldest supported version, or not known.
+        The tag is believed if it lies between the last compared version that lacks the name and the first that
+        has it; else that first version is the answer. None: there is neither a tag nor an older header.
         """
         by_hand = self.overrides.get("since", {}).get(name)
         if by_hand:
             return version(by_hand)
         tag = version(facts["since"]) if "since" in facts else None
-        seen = self._seen.get(name)
-        if tag is None or seen is None:
-            return seen or tag
-        # a header that lacks the name although the tag says otherwise is right
-        return tag if tag > self._last_absent[name] else seen
+        if not self.history:
+            return tag
+        last_absent = max(self._absences.get(name, [(0, 0, 0)]))
+        first_present = next(have for have in self._compared if have > last_absent)
+        return tag if tag is not None and last_absent < tag <= first_present else first_present
+
+    @cached_property
+    def _compared(self) -> list[tuple[int, ...]]:
+        return sorted([*map(version, self.history), version(self.facts["version"])])
 
     @cached_property
     def _absences(self) -> dict[str, list[tuple[int, ...]]]:
@@ -255,16 +260,6 @@ class Library:
             for name in (*lacking["functions"], *lacking["constants"]):
                 found.setdefault(name, []).append(version(text))
         return found
-
-    @cached_property
-    def _last_absent(self) -> dict[str, tuple[int, ...]]:
-        return {name: max(versions) for name, versions in self._absences.items()}
-
-    @cached_property
-    def _seen(self) -> dict[str, tuple[int, ...]]:
-        """Name -> the first of the compared versions that has it (for names that one of them lacks)."""
-        known = sorted([*map(version, self.history), version(self.facts["version"])])
-        return {name: next(have for have in known if have > last) for name, last in self._last_absent.items()}
 
     def replacement(self, name: str, facts: Facts) -> str | None:
         """What the header, or the overrides, say to use instead of a deprecated name."""

@@ -1,0 +1,188 @@
+"""The search for a library: order, explicit paths, one copy per process, versions, errors."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import pytest
+
+from lamina.c import cudnn, dnnl
+from lamina.c._library import (
+    Library,
+    LibraryConflict,
+    LibraryError,
+    LibraryNotFound,
+    MissingSymbol,
+    UnsupportedVersion,
+    loaded_libraries,
+    shared_object,
+)
+
+WHERE = (
+    "import json; from lamina.c.cudnn import library as l; print(json.dumps([l.path, l.version, l.found]))"
+)
+ATTEMPT = """
+import ctypes, json, sys
+from lamina.c.cudnn import library
+from lamina.c._library import LibraryError
+for path in sys.argv[1:]:
+    ctypes.CDLL(path)
+try:
+    print(json.dumps(["opened", library.path, library.found]))
+except LibraryError as error:
+    print(json.dumps([type(error).__name__, str(error), ""]))
+"""
+
+
+def make(**changes: Any) -> Library:
+    tables: dict[str, Any] = {
+        "environment": "LAMINA_NOTHING",
+        "pattern": r"libnothing\.so",
+        "names": ("libnothing.so.9", "libnothing.so"),
+        "finders": {},
+        "supported": ((9, 0, 0), (10, 0, 0)),
+        "header": (9, 28, 0),
+        "since": {},
+        "signatures": {},
+        "enums": {},
+    }
+    return Library("Nothing", **{**tables, **changes})
+
+
+@pytest.mark.feature("F002")
+def test_not_found_lists_everything_that_was_tried() -> None:
+    def broken() -> str:
+        raise RuntimeError("no driver here\nsecond line")
+
+    library = make(finders={"a wheel": lambda: None, "a finder": broken})
+    with pytest.raises(LibraryNotFound) as caught:
+        library.open()
+    text = str(caught.value)
+    assert "Nothing was not found; tried:" in text
+    for line in ("$LAMINA_NOTHING: not set", "a wheel: not installed", "a finder: no driver here"):
+        assert f"  - {line}" in text
+    assert "libnothing.so.9: " in text
+    assert "second line" not in text
+    assert not library.available()
+
+
+@pytest.mark.feature("F002")
+def test_explicit_path_that_does_not_open(fresh: Any) -> None:
+    kind, text, _ = fresh(ATTEMPT, LAMINA_CUDNN="/nowhere/libcudnn.so.9")
+    assert kind == "LibraryNotFound"
+    assert "/nowhere/libcudnn.so.9" in text
+    assert "LAMINA_CUDNN" in text
+
+
+@pytest.mark.feature("F002", "F003")
+def test_explicit_path_to_another_library(fresh: Any) -> None:
+    kind, text, _ = fresh(ATTEMPT, LAMINA_CUDNN=dnnl.library.path)
+    assert kind == "LibraryNotFound"
+    assert "is not a cuDNN library" in text
+
+
+@pytest.mark.feature("F002")
+def test_platform_names_are_most_exact_first() -> None:
+    assert shared_object("cudnn", 9) == ("libcudnn.so.9", "libcudnn.so")
+
+
+@pytest.mark.feature("F002", "B003")
+def test_explicit_path_selects_the_version(fresh: Any, cudnn_928: str) -> None:
+    path, version, found = fresh(WHERE, LAMINA_CUDNN=cudnn_928)
+    assert (path, version[:2], found) == (cudnn_928, [9, 28], "$LAMINA_CUDNN")
+
+
+@pytest.mark.feature("B003")
+def test_the_one_already_loaded_wins(fresh: Any, cudnn_928: str) -> None:
+    outcome, path, found = fresh(ATTEMPT, cudnn_928)
+    assert (outcome, path, found) == ("opened", cudnn_928, "already loaded")
+
+
+@pytest.mark.feature("B003")
+def test_loaded_and_explicit_path_may_agree(fresh: Any, cudnn_928: str) -> None:
+    outcome, path, _ = fresh(ATTEMPT, cudnn_928, LAMINA_CUDNN=cudnn_928)
+    assert (outcome, path) == ("opened", cudnn_928)
+
+
+@pytest.mark.feature("B003")
+def test_a_mix_up_is_refused_with_both_paths(fresh: Any, cudnn_928: str, cudnn_installed: str) -> None:
+    kind, text, _ = fresh(ATTEMPT, cudnn_928, LAMINA_CUDNN=cudnn_installed)
+    assert kind == "LibraryConflict"
+    assert cudnn_928 in text
+    assert cudnn_installed in text
+
+
+@pytest.mark.feature("B003")
+def test_two_loaded_copies_are_refused(fresh: Any, cudnn_928: str, cudnn_installed: str) -> None:
+    kind, text, _ = fresh(ATTEMPT, cudnn_928, cudnn_installed)
+    assert kind == "LibraryConflict"
+    assert cudnn_928 in text
+    assert cudnn_installed in text
+
+
+@pytest.mark.feature("B003")
+def test_import_opens_nothing(fresh: Any) -> None:
+    code = """
+import json, sys
+import lamina.c.cudnn, lamina.c.dnnl, lamina.c.compat
+from lamina.c._library import loaded_libraries
+slow = [m for m in ("cuda", "torch", "clang") if m in sys.modules]
+print(json.dumps([loaded_libraries(r"lib(cudnn|dnnl|cuda|cudart|nvrtc).*"), slow]))
+"""
+    assert fresh(code) == [[], []]
+
+
+@pytest.mark.feature("F003")
+def test_versions_agree() -> None:
+    major, minor, patch = cudnn.library.version
+    assert cudnn.cudnnGetVersion() == major * 10000 + minor * 100 + patch
+    kinds = (cudnn.MAJOR_VERSION, cudnn.MINOR_VERSION, cudnn.PATCH_LEVEL)
+    assert tuple(map(cudnn.cudnnGetProperty, kinds)) == (major, minor, patch)
+    assert cudnn.library.header == (9, 28, 0)
+    assert cudnn.CUDNN_VERSION == 92800
+    for check in (cudnn.cudnnGraphVersionCheck, cudnn.cudnnOpsVersionCheck, cudnn.cudnnCnnVersionCheck):
+        check()
+    cudnn.cudnnAdvVersionCheck()
+
+
+@pytest.mark.feature("F003")
+def test_a_version_outside_the_range_is_refused() -> None:
+    class Old(Library):
+        def read_version(self, library: ctypes.CDLL) -> tuple[int, int, int]:
+            return (8, 9, 7)
+
+    path = dnnl.library.path
+    library = make(finders={"test": lambda: path})
+    library.__class__ = Old
+    with pytest.raises(
+        UnsupportedVersion, match=r"8\.9\.7 .* must be 9\.0\.0 or newer, and older than 10\.0\.0"
+    ):
+        library.open()
+
+
+@pytest.mark.feature("B001", "F003")
+def test_missing_symbol_names_both_versions() -> None:
+    if cudnn.library.version >= (9, 22, 0):
+        pytest.fail("the test environment pins cuDNN 9.19; this one is newer")
+    with pytest.raises(
+        MissingSymbol, match=r"cudnnCausalConv1dForward needs cuDNN 9\.22, this is 9\.19"
+    ) as caught:
+        cudnn.cudnnCausalConv1dForward(0, 0, 0, 0, 0, 1, 1, 1, 1, 0, 0)
+    error = caught.value
+    assert isinstance(error, LibraryError)
+    assert isinstance(error, NotImplementedError)
+    assert (error.symbol, error.needs) == ("cudnnCausalConv1dForward", (9, 22, 0))
+    assert error.path == cudnn.library.path
+    assert not cudnn.library.has("cudnnCausalConv1dForward")
+
+
+def test_loaded_libraries_sees_this_process() -> None:
+    cudnn.library.open()
+    assert loaded_libraries(r"libcudnn\.so(\.9)?") == [cudnn.library.path]
+    assert loaded_libraries(r"libthere_is_no_such\.so") == []
+
+
+def test_conflict_is_a_library_error() -> None:
+    assert issubclass(LibraryConflict, LibraryError)
+    assert issubclass(LibraryError, RuntimeError)
