@@ -141,7 +141,7 @@ def window(
 
 def per_axis(what: str, name: str, value: int | Iterable[int], rank: int, least: int) -> Shape:
     """One int for all axes or one per axis, as a tuple. Raises ShapeError."""
-    given = (value,) * rank if isinstance(value, int) else tuple(value)
+    given = tuple(value) if isinstance(value, Iterable) else (value,)
     if len(given) == 1:
         given *= rank
     if len(given) != rank or not all(isinstance(v, (int, np.integer)) for v in given):
@@ -154,7 +154,7 @@ def _pairs(what: str, padding: Padding, spans: Sequence[int], strides: Shape) ->
     if isinstance(padding, str):
         return _named(what, padding, spans, strides)
     rank = len(spans)
-    if not isinstance(padding, int) and any(not isinstance(p, (int, np.integer)) for p in padding):
+    if isinstance(padding, Iterable) and any(isinstance(p, Iterable) for p in padding):
         given = [tuple(p) if isinstance(p, Iterable) else p for p in padding]
         if len(given) != rank or not all(isinstance(p, tuple) and len(p) == 2 for p in given):
             raise ShapeError(
