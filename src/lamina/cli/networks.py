@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lamina import data
 from lamina.data import Batches
-from lamina.nn import AlexNet, AlexNetImageNet, Module
+from lamina.nn import AlexNet, AlexNetImageNet, LeNet, Module
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ def _imagenet(channels: int, classes: int) -> Module:
 
 NETWORKS = {
     "alexnet": Network(AlexNet, 1, 224, 10),
+    "lenet": Network(LeNet, 1, 28, 10),
     "alexnet-imagenet": Network(_imagenet, 3, 224, 1000),
 }
 

@@ -23,6 +23,7 @@ from lamina.nn.alexnet import AlexNet, AlexNetImageNet
 from lamina.nn.container import Identity, ModuleList, Sequential
 from lamina.nn.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from lamina.nn.dropout import Dropout
+from lamina.nn.lenet import LeNet
 from lamina.nn.linear import Linear
 from lamina.nn.loss import BCEWithLogitsLoss, CrossEntropyLoss, L1Loss, MSELoss, NLLLoss, SmoothL1Loss
 from lamina.nn.module import Module, functional_call, substitute
@@ -70,6 +71,7 @@ __all__ = [
     "Hardtanh",
     "Identity",
     "L1Loss",
+    "LeNet",
     "LeakyReLU",
     "Linear",
     "LogSoftmax",

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self
 
 from lamina.nn.parameter import Parameter, become, read, standing_in, write
 from lamina.nn.random import Generator
+from lamina.ops.core import Operand
 from lamina.runtime import Device, device
 from lamina.spec import DType, ShapeError, as_dtype
 from lamina.tensor import Tensor, as_tensor
@@ -103,7 +104,7 @@ class Module:
 
     def _set_buffer(self, name: str, value: Any) -> None:
         """Assigning to a buffer updates the state: in place, or in the trace that is being made."""
-        write(self._buffers[name], value if not hasattr(value, "__array__") else as_tensor(value))
+        write(self._buffers[name], value if isinstance(value, Operand) else as_tensor(value))
 
     # ---- what it holds
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:

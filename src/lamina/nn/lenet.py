@@ -1,0 +1,38 @@
+"""LeNet-5 (LeCun, Bottou, Bengio & Haffner 1998) with ReLU and max-pooling: it trains anywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lamina import ops
+from lamina.nn.activation import ReLU
+from lamina.nn.container import Sequential
+from lamina.nn.conv import Conv2d
+from lamina.nn.linear import Linear
+from lamina.nn.module import Module
+from lamina.nn.pool import MaxPool2d
+
+
+class LeNet(Module):
+    """A small network: images (N, in_channels, 28, 28) -> logits (N, classes); 61,706 parameters for (1, 10)."""
+
+    def __init__(self, in_channels: int = 1, classes: int = 10) -> None:
+        self.conv = Sequential(
+            Conv2d(in_channels, 6, 5, 1, 2),
+            ReLU(),
+            MaxPool2d(2),
+            Conv2d(6, 16, 5),
+            ReLU(),
+            MaxPool2d(2),
+        )
+        self.fc = Sequential(
+            Linear(16 * 5 * 5, 120),
+            ReLU(),
+            Linear(120, 84),
+            ReLU(),
+            Linear(84, classes),
+        )
+
+    def forward(self, x: Any) -> Any:
+        """Images (N, in_channels, 28, 28) -> logits (N, classes)."""
+        return self.fc(ops.flatten(self.conv(x), 1))

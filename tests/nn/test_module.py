@@ -1,0 +1,265 @@
+"""Module: what it owns, how state goes in and out, modes, moving, functional calls."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import nn, ops
+
+
+class Block(nn.Module):
+    """Two layers, a scale of its own and a buffer; no call of super().__init__ is needed."""
+
+    def __init__(self) -> None:
+        self.first = nn.Linear(3, 4)
+        self.layers = nn.Sequential(nn.ReLU(), nn.Linear(4, 2, bias=False))
+        self.scale = nn.Parameter(np.ones(2, np.float32))
+        self.register_buffer("seen", np.zeros((), np.float32))
+        self.register_buffer("scratch", np.zeros(3, np.float32), persistent=False)
+        self.note = "an ordinary attribute"
+
+    def forward(self, x: Any) -> Any:
+        self.seen = self.seen + 1.0
+        return self.layers(self.first(x)) * self.scale
+
+
+@pytest.fixture
+def block() -> Block:
+    nn.manual_seed(3)
+    return Block()
+
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3) / 6
+
+
+def test_names_and_order(block: Block) -> None:
+    names = [name for name, _ in block.named_parameters()]
+    assert names == ["scale", "first.weight", "first.bias", "layers.1.weight"]
+    assert [n for n, _ in block.named_modules()] == ["", "first", "layers", "layers.0", "layers.1"]
+    assert [n for n, _ in block.named_children()] == ["first", "layers"]
+    assert list(block.children()) == [block.first, block.layers]
+    assert [n for n, _ in block.named_buffers()] == ["seen", "scratch"]
+    assert set(block.state_dict()) == {*names, "seen"}  # not the buffer that is not persistent
+    assert len(list(block.parameters())) == 4
+    assert all(isinstance(p, nn.Parameter) for p in block.parameters())
+    assert next(block.buffers()).shape == ()
+
+
+def test_a_shared_parameter_counts_once(block: Block) -> None:
+    block.tied = block.first
+    block.also = block.scale
+    assert len(list(block.parameters())) == 4
+    assert len(list(block.modules())) == 5
+
+
+def test_attributes_move_between_kinds(block: Block) -> None:
+    block.scale = "no longer a parameter"
+    assert "scale" not in dict(block.named_parameters())
+    block.note = nn.Linear(1, 1)
+    assert "note.weight" in dict(block.named_parameters())
+    del block.note
+    with pytest.raises(AttributeError, match="Block has no attribute 'note'"):
+        _ = block.note
+    del block.first, block.seen
+    assert set(block.state_dict()) == {"layers.1.weight"}
+    with pytest.raises(ValueError, match=r"'a\.b' cannot be an attribute's name"):
+        block.add_module("a.b", nn.ReLU())
+
+
+@pytest.mark.feature("F098")
+def test_train_eval_type_and_state(block: Block, tmp_path: Any) -> None:
+    """Train and evaluate, type change, clear state, serialise."""
+    assert block.training
+    assert not any(m.training for m in block.eval().modules())
+    assert all(m.training for m in block.train().modules())
+    parameter = block.first.weight
+    block.to("float16")
+    assert block.first.weight is parameter
+    assert {p.dtype.name for p in block.parameters()} == {"float16"}
+    assert block.seen.dtype.name == "float16"
+    block.to("cpu", "float32")
+    block(X)
+    assert block.seen.item() == 1.0
+    block.seen = np.zeros((), np.float32)  # the state is cleared in place
+    assert block.seen.item() == 0.0
+    nn.save_safetensors(block, tmp_path / "block.safetensors")
+    other = Block()
+    other.load_state_dict(nn.load_safetensors(tmp_path / "block.safetensors"))
+    np.testing.assert_array_equal(other(X).numpy(), block(X).numpy())
+
+
+def test_to_keeps_integers(block: Block) -> None:
+    block.register_buffer("count", np.zeros(1, np.int64))
+    block.to(lm.float64)
+    assert block.count.dtype is lm.int64
+    assert block.scale.dtype is lm.float64
+    with pytest.raises(lm.DTypeError, match="unknown dtype 'floot'"):
+        block.to("floot")
+
+
+def test_apply_visits_children_first(block: Block) -> None:
+    visited: list[str] = []
+    assert block.apply(lambda m: visited.append(type(m).__name__)) is block
+    assert visited == ["Linear", "ReLU", "Linear", "Sequential", "Block"]
+
+
+def test_repr_nests() -> None:
+    net = nn.Sequential({"conv": nn.Conv2d(1, 2, 3), "inner": nn.Sequential(nn.ReLU(), nn.Dropout(0.25))})
+    assert repr(net) == (
+        "Sequential(\n"
+        "  (conv): Conv2d(1, 2, kernel_size=(3, 3), stride=(1, 1))\n"
+        "  (inner): Sequential(\n"
+        "    (0): ReLU()\n"
+        "    (1): Dropout(p=0.25)\n"
+        "  )\n"
+        ")"
+    )
+
+
+def test_a_module_without_forward_says_so() -> None:
+    with pytest.raises(NotImplementedError, match="ModuleList defines no forward"):
+        nn.ModuleList([nn.ReLU()])(X)
+
+
+def test_containers() -> None:
+    layers = nn.ModuleList([nn.Linear(3, 3), nn.ReLU()])
+    layers.append(nn.Linear(3, 2))
+    assert len(layers) == 3
+    assert [type(m).__name__ for m in layers] == ["Linear", "ReLU", "Linear"]
+    assert layers[-1].out_features == 2
+    assert len(layers[:2]) == 2
+    assert set(layers.state_dict()) == {"0.weight", "0.bias", "2.weight", "2.bias"}
+
+
+# ---- state
+
+
+def test_state_dict_holds_the_tensors_themselves(block: Block) -> None:
+    assert block.state_dict()["first.weight"] is block.first.weight
+
+
+@pytest.mark.parametrize("kind", ["numpy", "tensor", "torch"])
+def test_load_takes_arrays_of_any_library(block: Block, kind: str) -> None:
+    values = {k: np.random.default_rng(1).random(v.shape, np.float32) for k, v in block.state_dict().items()}
+    if kind == "torch":
+        torch = pytest.importorskip("torch")
+        given: dict[str, Any] = {k: torch.nn.Parameter(torch.from_numpy(v)) for k, v in values.items()}
+    else:
+        given = values if kind == "numpy" else {k: lm.tensor(v) for k, v in values.items()}
+    before = block.first.weight
+    assert block.load_state_dict(given) == ([], [])
+    assert block.first.weight is before
+    for name, value in values.items():
+        np.testing.assert_array_equal(block.state_dict()[name].numpy(), value)
+
+
+def test_load_converts_dtypes(block: Block) -> None:
+    state = {k: v.numpy().astype(np.float64) + 1 for k, v in block.state_dict().items()}
+    block.load_state_dict(state)
+    assert block.scale.dtype is lm.float32
+    np.testing.assert_array_equal(block.scale.numpy(), [2, 2])
+
+
+def test_load_names_everything_that_does_not_fit(block: Block) -> None:
+    state: dict[str, Any] = {k: v.numpy() + 1 for k, v in block.state_dict().items()}
+    first = block.first.weight.numpy().copy()
+    state["more"] = state.pop("scale")
+    with pytest.raises(
+        KeyError, match=r"Block.load_state_dict: missing scale; unexpected more\. Use strict=F"
+    ):
+        block.load_state_dict(state)
+    state["first.bias"] = np.zeros(5, np.float32)
+    with pytest.raises(lm.ShapeError, match=r"first.bias is \(4,\), got \(5,\)"):
+        block.load_state_dict(state, strict=False)
+    np.testing.assert_array_equal(block.first.weight.numpy(), first)  # nothing was written
+    del state["first.bias"]
+    assert block.load_state_dict(state, strict=False) == (["scale", "first.bias"], ["more"])
+    np.testing.assert_array_equal(block.first.weight.numpy(), first + 1)
+    with pytest.raises(TypeError, match="load_state_dict: first.bias: str is not an array"):
+        block.load_state_dict({**block.state_dict(), "first.bias": "text"})
+
+
+def test_bfloat16_weights_go_through_a_file(tmp_path: Any) -> None:
+    net = nn.Linear(3, 2).to("bfloat16")
+    nn.save_safetensors(net, tmp_path / "half.safetensors")
+    loaded = nn.load_safetensors(tmp_path / "half.safetensors")
+    assert loaded["weight"].dtype is lm.bfloat16
+    np.testing.assert_array_equal(loaded["weight"].numpy(), net.weight.numpy())
+
+
+# ---- other parameters
+
+
+@pytest.mark.feature("F108")
+def test_build_move_forward_backward_update(block: Block) -> None:
+    """A network is built, moved, run forward and backward, and updated."""
+    block.to("cpu")
+    names = [n for n, _ in block.named_parameters()]
+
+    def loss(*values: Any) -> Any:
+        states = dict(zip([*names, "seen"], values, strict=True))
+        return ops.mean(ops.square(nn.functional_call(block, states, X)))
+
+    values = [*block.parameters(), lm.zeros(())]
+    before, grads = lm.value_and_grad(loss, range(len(names)))(*values)
+    for parameter, grad in zip(block.parameters(), grads, strict=True):
+        parameter.copy_(parameter - 0.1 * grad)
+    after = loss(*block.parameters(), lm.zeros(()))
+    assert after.item() < before.item()
+
+
+def test_functional_call_leaves_the_module_alone(block: Block) -> None:
+    zeros = {n: lm.zeros(p.shape) for n, p in block.named_parameters()}
+    outputs = nn.functional_call(block, {**zeros, "seen": lm.zeros(())}, X)
+    np.testing.assert_array_equal(outputs.numpy(), np.zeros((2, 2)))
+    assert block.seen.item() == 0.0
+    assert np.abs(block(X).numpy()).max() > 0
+    with pytest.raises(KeyError, match="Block has no parameter or buffer second"):
+        nn.functional_call(block, {"second": lm.zeros(1)}, X)
+
+
+def test_state_written_in_a_trace_is_given_back(block: Block) -> None:
+    def program(seen: Any, x: Any) -> Any:
+        with nn.substitute(block, {"seen": seen}) as states:
+            y = block(x)
+        return y, states[id(block.state_dict()["seen"])]
+
+    graph = lm.trace(program, block.seen, X)
+    _, seen = graph(lm.tensor(np.float32(4)), X)
+    assert seen.item() == 5.0
+    assert block.seen.item() == 0.0
+
+
+def test_state_that_takes_no_part_in_a_trace_is_an_error() -> None:
+    class Mean(nn.Module):
+        def __init__(self) -> None:
+            self.register_buffer("last", np.zeros((), np.float32))
+
+        def forward(self, x: Any) -> Any:
+            self.last = ops.mean(x)
+            return x
+
+    with pytest.raises(TypeError, match=r"nn\.functional_call, or switch it to eval"):
+        lm.trace(Mean(), X)
+
+
+@pytest.mark.feature("F109")
+def test_branches_several_inputs_and_outputs_and_composition() -> None:
+    class Join(nn.Module):
+        def __init__(self) -> None:
+            self.left, self.right = nn.Linear(3, 2), nn.Linear(4, 2)
+
+        def forward(self, a: Any, b: Any) -> Any:
+            left, right = self.left(a), self.right(b)
+            return left + right, ops.concat([left, right], 1)
+
+    nn.manual_seed(1)
+    join, head = Join(), nn.Linear(4, 1)
+    a, b = np.ones((2, 3), np.float32), np.ones((2, 4), np.float32)
+    inner = lm.trace(join, a, b)
+    outer = lm.trace(lambda a, b: head(inner(a, b)[1]), a, b)  # a graph is called as an op of another
+    total, both = join(a, b)
+    np.testing.assert_allclose(outer(a, b)[0].numpy(), head(both).numpy(), rtol=1e-6)
+    np.testing.assert_allclose(inner(a, b)[0].numpy(), total.numpy(), rtol=1e-6)
