@@ -408,9 +408,8 @@ class Emitter:
             "        except ArgumentError:",
             f'            status = _slow("{function.name}", {arguments})',
             "        if status:",
-            f'            raise _failure(status, "{function.name}", arguments)',
+            f'            raise _failure(status, "{function.name}", {{"{desc}": {desc}, "what": kind}})',
             "",
-            f'    arguments = {{"{desc}": {desc}, "what": {what}}}',
             f"    return library.query_{out.by}(call, {what}{tail})",
         ]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -57,14 +56,7 @@ def test_every_function_can_be_called_without_a_gpu(fresh: Any, environment: dic
     assert returned >= 50
 
 
-def test_header_table_and_library_agree() -> None:
-    exported = subprocess.run(
-        ["nm", "-D", "--defined-only", dnnl.library.path], capture_output=True, text=True, check=True
-    ).stdout
-    symbols = {line.split()[-1] for line in exported.splitlines()}
-    assert set(dnnl.SIGNATURES) <= symbols
-
-
+@pytest.mark.feature("B004")
 def test_every_dnnl_symbol_binds() -> None:
     assert len(dnnl.SIGNATURES) == 210
     for name in dnnl.SIGNATURES:

@@ -14,9 +14,17 @@ __all__ = ["Dnnl"]
 
 _PATTERN = r"libdnnl\.(so|\d*\.?dylib)(\.\d+)*|dnnl\.dll"
 
-# the ending of a query's name -> the C type that it writes
-_ENDINGS: Final[Mapping[str, Any]] = {"s32": c_int, "s64": c_int64, "f32": c_float, "f64": c_double}
-_HANDLES: Final = ("md", "pd", "handle")
+# kind of result (mostly the ending of the query's name) -> the C type that it writes
+_SCALARS: Final[Mapping[str, Any]] = {
+    "s32": c_int,
+    "s64": c_int64,
+    "f32": c_float,
+    "f64": c_double,
+    "I": c_uint,
+    "md": c_size_t,
+    "pd": c_size_t,
+    "handle": c_size_t,
+}
 _NDIMS, _PADDED = 256, 12  # dnnl_query_ndims_s32; entries of a dnnl_dims_t
 _INNER_NBLKS, _BLOB_SIZE = 263, 12  # dnnl_query_inner_nblks_s32, dnnl_query_cache_blob_id_size_s64
 _DST, _DIFF_DST, _SRC = 133, 134, 129  # dnnl_query_{dst,diff_dst,src}_md
@@ -78,17 +86,17 @@ class Dnnl(Library):
         return self._query(call, what, rank, lambda: rank() - 2)
 
     def _query(self, call: Any, what: int, rank: Any, spatial: Any) -> Any:
-        kind = self._query_types.get(int(what))
+        kind = self._query_types.get(what)
         if kind is None:
             raise ValueError(f"query {what} has no result that can be returned; see dnnl_query_t")
-        if kind in _ENDINGS or kind == "I":
-            slot = c_uint() if kind == "I" else _ENDINGS[kind]()
+        if kind in _SCALARS:
+            slot = _SCALARS[kind]()
             call(what, slot)
             return slot.value
-        if kind in _HANDLES:
-            slot = c_size_t()
+        if kind.endswith("_t"):
+            slot = c_int()
             call(what, slot)
-            return slot.value
+            return self._enums[kind](slot.value)
         if kind == "str":
             text = c_char_p()
             call(what, text)
@@ -97,12 +105,8 @@ class Dnnl(Library):
             return self._blob(call, what)
         if kind == "factors":
             return _values(call, what, c_float, spatial())
-        if kind in ("dims", "spatial", "blocks"):
-            length = {"dims": rank, "spatial": spatial}.get(kind, lambda: _number(call, _INNER_NBLKS))()
-            return _values(call, what, c_int64, length)
-        enum_slot = c_int()
-        call(what, enum_slot)
-        return self._enums[kind](enum_slot.value)
+        length = {"dims": rank, "spatial": spatial}.get(kind, lambda: _number(call, _INNER_NBLKS))()
+        return _values(call, what, c_int64, length)
 
     def _blob(self, call: Any, what: int) -> bytes:
         size, address = c_int64(), c_void_p()
