@@ -2,8 +2,19 @@
 
 from lamina.optim import schedule
 from lamina.optim.adam import Adam, AdamW
+from lamina.optim.adaptive import Adadelta, Adagrad, Regularized
 from lamina.optim.optimizer import Optimizer
 from lamina.optim.schedule import Schedule
 from lamina.optim.sgd import SGD
 
-__all__ = ["SGD", "Adam", "AdamW", "Optimizer", "Schedule", "schedule"]
+__all__ = [
+    "SGD",
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Optimizer",
+    "Regularized",
+    "Schedule",
+    "schedule",
+]

@@ -1,0 +1,181 @@
+"""Optimizers: twenty steps against the formulas of the papers, and against PyTorch where it is installed."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import optim
+
+Array = np.ndarray[Any, Any]
+RNG = np.random.default_rng(0)
+START = RNG.standard_normal((5, 3))
+GRADS = RNG.standard_normal((20, 5, 3))
+RATES = [0.05 / (1 + i) for i in range(20)]
+
+
+def sgd(
+    momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False
+) -> Array:
+    p, v = START.copy(), np.zeros_like(START)
+    for g, rate in zip(GRADS, RATES, strict=True):
+        d = g + weight_decay * p
+        v = momentum * v + (1 - dampening) * d
+        p = p - rate * (d + momentum * v if nesterov else v if momentum else d)
+    return p
+
+
+def adam(
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    decoupled: bool = False,
+) -> Array:
+    p, m, v = START.copy(), np.zeros_like(START), np.zeros_like(START)
+    for t, (g, rate) in enumerate(zip(GRADS, RATES, strict=True), 1):
+        if decoupled:
+            p = p * (1 - rate * weight_decay)
+        d = g if decoupled else g + weight_decay * p
+        m = betas[0] * m + (1 - betas[0]) * d
+        v = betas[1] * v + (1 - betas[1]) * d * d
+        p = p - rate * (m / (1 - betas[0] ** t)) / (np.sqrt(v / (1 - betas[1] ** t)) + eps)
+    return p
+
+
+def adagrad(weight_decay: float = 0.0, initial: float = 0.0, eps: float = 1e-10) -> Array:
+    p, s = START.copy(), np.full_like(START, initial)
+    for g, rate in zip(GRADS, RATES, strict=True):
+        d = g + weight_decay * p
+        s = s + d * d
+        p = p - rate * d / (np.sqrt(s) + eps)
+    return p
+
+
+def adadelta(rho: float = 0.9, eps: float = 1e-6, weight_decay: float = 0.0) -> Array:
+    p, v, u = START.copy(), np.zeros_like(START), np.zeros_like(START)
+    for g, rate in zip(GRADS, RATES, strict=True):
+        d = g + weight_decay * p
+        v = rho * v + (1 - rho) * d * d
+        step = d * np.sqrt(u + eps) / np.sqrt(v + eps)
+        u = rho * u + (1 - rho) * step * step
+        p = p - rate * step
+    return p
+
+
+#: Optimizer, its arguments, the formula, the formula's arguments, PyTorch's class.
+CASES: list[
+    tuple[Callable[..., optim.Optimizer], dict[str, Any], Callable[..., Array], dict[str, Any], str]
+] = [
+    (optim.SGD, {}, sgd, {}, "SGD"),
+    (optim.SGD, {"momentum": 0.9}, sgd, {"momentum": 0.9}, "SGD"),
+    (optim.SGD, {"momentum": 0.9, "weight_decay": 0.1}, sgd, {"momentum": 0.9, "weight_decay": 0.1}, "SGD"),
+    (optim.SGD, {"momentum": 0.9, "nesterov": True}, sgd, {"momentum": 0.9, "nesterov": True}, "SGD"),
+    (optim.SGD, {"momentum": 0.8, "dampening": 0.5}, sgd, {"momentum": 0.8, "dampening": 0.5}, ""),
+    (optim.Adam, {}, adam, {}, "Adam"),
+    (optim.Adam, {"betas": (0.5, 0.9), "eps": 1e-3}, adam, {"betas": (0.5, 0.9), "eps": 1e-3}, "Adam"),
+    (optim.Adam, {"weight_decay": 0.1}, adam, {"weight_decay": 0.1}, "Adam"),
+    (optim.AdamW, {}, adam, {"weight_decay": 0.01, "decoupled": True}, "AdamW"),
+    (optim.AdamW, {"weight_decay": 0.3}, adam, {"weight_decay": 0.3, "decoupled": True}, "AdamW"),
+    (optim.Adagrad, {}, adagrad, {}, "Adagrad"),
+    (
+        optim.Adagrad,
+        {"weight_decay": 0.1, "initial_accumulator_value": 0.5},
+        adagrad,
+        {"weight_decay": 0.1, "initial": 0.5},
+        "Adagrad",
+    ),
+    (optim.Adadelta, {}, adadelta, {}, "Adadelta"),
+    (
+        optim.Adadelta,
+        {"rho": 0.8, "weight_decay": 0.1},
+        adadelta,
+        {"rho": 0.8, "weight_decay": 0.1},
+        "Adadelta",
+    ),
+]
+IDS = [f"{c[0].__name__}-{c[1]}" for c in CASES]
+
+
+def run(optimizer: optim.Optimizer, dtype: str) -> Array:
+    p: Any = lm.tensor(START, dtype)
+    state = optimizer.init(p)
+    assert len(state) == len(optimizer.parts)
+    for i, g in enumerate(GRADS):
+        rate = np.float32(optimizer.rate(i))
+        p, state = optimizer.update(p, lm.tensor(g, dtype), state, rate)
+    found: Array = p.numpy()
+    return found
+
+
+@pytest.mark.feature("F111")
+@pytest.mark.parametrize(("make", "kwargs", "formula", "arguments", "torch_name"), CASES, ids=IDS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_twenty_steps_follow_the_formula(
+    make: Any, kwargs: Any, formula: Any, arguments: Any, torch_name: str, dtype: str
+) -> None:
+    found = run(make(lambda step: RATES[step], **kwargs), dtype)
+    np.testing.assert_allclose(found, formula(**arguments), rtol=1e-5, atol=1e-6)
+
+
+#: Not dampening: torch starts the velocity otherwise, see ops.SgdUpdate.
+LIKE_TORCH = [(c[0], c[1], c[4]) for c in CASES if c[4]]
+
+
+@pytest.mark.parametrize(("make", "kwargs", "name"), LIKE_TORCH, ids=[f"{c[2]}-{c[1]}" for c in LIKE_TORCH])
+def test_twenty_steps_equal_torchs(make: Any, kwargs: Any, name: str) -> None:
+    torch = pytest.importorskip("torch")
+    p = torch.nn.Parameter(torch.tensor(START, dtype=torch.float32))
+    theirs = getattr(torch.optim, name)([p], lr=1.0, **kwargs)
+    for g, rate in zip(GRADS, RATES, strict=True):
+        theirs.param_groups[0]["lr"] = rate
+        p.grad = torch.tensor(g, dtype=torch.float32)
+        theirs.step()
+    found = run(make(lambda step: RATES[step], **kwargs), "float32")
+    np.testing.assert_allclose(found, p.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.feature("F111")
+def test_l1_and_l2_regularisation() -> None:
+    p, v = START.copy(), np.zeros_like(START)
+    for g, rate in zip(GRADS, RATES, strict=True):
+        v = 0.9 * v + g + 0.2 * p + 0.1 * np.sign(p)
+        p = p - rate * v
+    found = run(optim.Regularized(optim.SGD(lambda step: RATES[step], 0.9), l1=0.1, l2=0.2), "float32")
+    np.testing.assert_allclose(found, p, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="l1=-1 and l2=0.0 must be at least 0"):
+        optim.Regularized(optim.SGD(), l1=-1)
+
+
+def test_half_gradients_update_single_parameters() -> None:
+    optimizer = optim.SGD(0.1, momentum=0.9)
+    p = lm.ones((4,))
+    new, _ = optimizer.update(p, lm.ones((4,), "bfloat16"), optimizer.init(p), np.float32(0.1))
+    assert new.dtype is lm.float32
+    np.testing.assert_allclose(new.numpy(), np.full(4, 0.9), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: optim.SGD(-0.1), "SGD: lr must be at least 0, got -0.1"),
+        (lambda: optim.SGD(math.nan), "SGD: lr must be at least 0, got nan"),
+        (lambda: optim.SGD(0.1, momentum=-1), "momentum=-1 and weight_decay=0.0 must be at least 0"),
+        (lambda: optim.SGD(0.1, nesterov=True), "nesterov needs momentum > 0"),
+        (lambda: optim.Adam(betas=(0.9, 1.0)), r"betas must be in \[0, 1\), got \(0.9, 1.0\)"),
+        (lambda: optim.Adadelta(rho=2), r"rho must be in \[0, 1\], got 2"),
+        (lambda: optim.Adadelta(eps=-1), "eps=-1 and weight_decay=0.0 must be at least 0"),
+        (lambda: optim.Adagrad(eps=-1), "Adagrad: weight_decay"),
+        (lambda: optim.AdamW(eps=-1), "AdamW: eps=-1 and weight_decay=0.01 must be at least 0"),
+    ],
+)
+def test_bad_arguments_are_named(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_repr() -> None:
+    assert repr(optim.SGD(0.1, 0.9)) == "SGD(lr=0.1, momentum=0.9, weight_decay=0.0)"
+    assert repr(optim.AdamW(1e-3)) == "AdamW(lr=0.001, betas=(0.9, 0.999), weight_decay=0.01)"
