@@ -16,6 +16,8 @@ from typing import Any
 
 import clang.cindex as cx
 
+from codegen import history
+
 API = Path(__file__).parent / "api"
 Facts = dict[str, Any]
 
@@ -266,31 +268,7 @@ def parse(source: Source) -> Facts:
 
 
 # ---------------------------------------------------------------------------------------------------------
-# Older releases: what they lack tells since when a name exists
-
-
-def names(facts: Facts) -> tuple[set[str], set[str]]:
-    """(functions, enum constants) of one set of facts."""
-    constants = {c["name"] for e in facts["enums"] for c in e["constants"]}
-    return {f["name"] for f in facts["functions"]}, constants
-
-
-def absent(newer: Facts, older: Facts) -> Facts:
-    """The names of `newer` that `older` lacks, and whether a shared constant changed its value."""
-    functions, constants = names(newer)
-    old_functions, old_constants = names(older)
-    old_values = {c["name"]: c["value"] for e in older["enums"] for c in e["constants"]}
-    changed = {
-        c["name"]: old_values[c["name"]]
-        for e in newer["enums"]
-        for c in e["constants"]
-        if c["name"] in old_values and old_values[c["name"]] != c["value"]
-    }
-    return {
-        "functions": sorted(functions - old_functions),
-        "constants": sorted(constants - old_constants),
-        "changed_values": dict(sorted(changed.items())),
-    }
+# Files
 
 
 def write(path: Path, facts: Facts) -> None:
@@ -310,32 +288,25 @@ def write(path: Path, facts: Facts) -> None:
 def run(cudnn: Path, dnnl: Path, cuda: Path, older: Iterable[Path]) -> list[str]:
     """Write codegen/api/*.json; returns one line per file for the terminal."""
     API.mkdir(exist_ok=True)
+    target = API / "cudnn.json"
+    previous = json.loads(target.read_text()) if target.exists() else None
     said = []
     for facts in (parse(cudnn_source(cudnn, cuda)), parse(dnnl_source(dnnl))):
         write(API / f"{facts['library']}.json", facts)
-        functions, constants = names(facts)
+        functions, constants = history.names(facts)
         said.append(
             f"{facts['library']} {facts['version']}: {len(functions)} functions, "
             f"{len(facts['enums'])} enums, {len(constants)} constants"
         )
-    said += add_history(cuda, older)
-    return said
-
-
-def add_history(cuda: Path, older: Iterable[Path]) -> list[str]:
-    """Add what older cuDNN headers lack to api/cudnn_history.json (earlier entries are kept)."""
-    path = API / "cudnn_history.json"
-    newest = json.loads((API / "cudnn.json").read_text())
-    history: Facts = json.loads(path.read_text()) if path.exists() else {}
-    said = []
+    newest = json.loads(target.read_text())
+    record = history.carried(history.read(), previous, newest)
     for include in older:
         facts = parse(cudnn_source(include, cuda))
-        lacking = absent(newest, facts)
-        history[facts["version"]] = lacking
+        record[facts["version"]] = history.absent(newest, facts)
+        lacking = record[facts["version"]]
         said.append(
             f"cudnn {facts['version']} lacks {len(lacking['functions'])} functions and "
             f"{len(lacking['constants'])} constants of {newest['version']}"
         )
-    ordered = sorted(history.items(), key=lambda item: tuple(map(int, item[0].split("."))))
-    path.write_text(json.dumps(dict(ordered), indent=1) + "\n")
+    history.write(record)
     return said

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from codegen import check, emit, report, seal
+from codegen import check, emit, history, report, seal
 from codegen.model import RETURNED, Library, Type, version
 
 ROOT = Path(__file__).parent.parent
@@ -132,3 +132,30 @@ def test_generated_files_hold_no_sentence_of_the_headers(texts: dict[str, str]) 
         assert "@brief" not in text
     facts = "".join(path.read_text() for path in (ROOT / "codegen" / "api").glob("*.json"))
     assert "comment" not in facts
+
+
+def facts(release: str, functions: str, **constants: int) -> dict[str, Any]:
+    rows = [{"name": name, "value": value} for name, value in constants.items()]
+    return {
+        "version": release,
+        "functions": [{"name": name} for name in functions.split()],
+        "enums": [{"name": "E", "constants": rows}],
+    }
+
+
+def test_history_is_carried_to_a_new_release() -> None:
+    old, new = facts("9.1.0", "f g", A=0, COUNT=1), facts("9.2.0", "f h", A=0, B=1, COUNT=2)
+    record = {"9.0.0": {"functions": ["g"], "constants": ["A"], "changed_values": {}}}
+    moved = history.carried(record, old, new)
+    assert moved["9.1.0"] == {"functions": ["h"], "constants": ["B"], "changed_values": {"COUNT": 1}}
+    assert moved["9.0.0"] == {"functions": ["h"], "constants": ["A", "B"], "changed_values": {}}
+    assert history.carried(record, new, new) == record
+    assert history.carried({}, None, new) == {}
+
+
+def test_history_file_is_about_the_committed_release() -> None:
+    functions, constants = history.names(Library("cudnn").facts)
+    for lacking in history.read().values():
+        assert set(lacking["functions"]) <= functions
+        assert set(lacking["constants"]) <= constants
+        assert all(name.endswith(("COUNT", "COUNTS")) for name in lacking["changed_values"])
