@@ -23,6 +23,7 @@ Array = np.ndarray[Any, Any]
 TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 #: A file that claims more than this is refused before anything is read: the largest known one has 0.6 GB.
 LIMIT = 2 << 30
+RANKS = 8
 _CHUNK = 1 << 20
 PREFIX = {"train": "train", "test": "t10k"}
 
@@ -51,6 +52,8 @@ def _read(file: Path, stream: BinaryIO, limit: int) -> Array:
     if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in TYPES:
         raise DataError(f"{file}: not an IDX file (it starts with {head.hex(' ')})")
     dtype, rank = np.dtype(TYPES[head[2]]), head[3]
+    if rank > RANKS:
+        raise DataError(f"{file}: claims {rank} axes, more than the limit of {RANKS}")
     sizes = stream.read(4 * rank)
     if len(sizes) < 4 * rank:
         raise DataError(f"{file}: cut short in its header")

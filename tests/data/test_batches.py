@@ -1,0 +1,133 @@
+"""Batches: order, epochs, positions; and prefetching in a thread."""
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lamina import data
+
+X = np.arange(10, dtype=np.float32)[:, None]
+Y = np.arange(10)
+
+
+def labels(batches: Any) -> list[list[int]]:
+    return [y.tolist() for _, y in batches]
+
+
+def test_in_order() -> None:
+    batches = data.arrays(X, Y, batch=4, shuffle=False)
+    assert len(batches) == 3
+    assert labels(batches) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert next(iter(batches))[0].dtype == np.float32
+    assert len(data.arrays(X, Y, batch=4, drop_last=True)) == 2
+    assert repr(batches) == "Batches(10 samples, 3 batches of 4, in order)"
+
+
+def test_each_loop_is_another_epoch_and_every_sample_comes_once() -> None:
+    batches = data.arrays(X, Y, batch=3, seed=1)
+    first, second = labels(batches), labels(batches)
+    assert first != second
+    assert sorted(itertools.chain(*first)) == sorted(itertools.chain(*second)) == list(range(10))
+    for (x, y), z in zip(data.arrays(X, Y, batch=3, seed=1), first, strict=True):
+        assert y.tolist() == z  # the same seed gives the same order
+        np.testing.assert_array_equal(x[:, 0], y)
+    assert labels(data.arrays(X, Y, batch=3, seed=2)) != first
+
+
+def test_any_epoch_can_be_read_from_any_position() -> None:
+    batches = data.arrays(X, Y, batch=3, seed=1)
+    loops = [labels(batches) for _ in range(3)]
+    assert labels(batches.epoch(2)) == loops[2]
+    assert labels(batches.epoch(1, start=2)) == loops[1][2:]
+    assert labels(batches.epoch(1, start=4)) == []
+
+
+def test_augmentation_depends_on_seed_epoch_and_position() -> None:
+    def load(indices: Any, rng: np.random.Generator) -> Any:
+        return (rng.random(len(indices)),)
+
+    batches = data.Batches(load, 6, 2, seed=4)
+    whole = [b[0].tolist() for b in batches.epoch(1)]
+    assert [b[0].tolist() for b in batches.epoch(1, start=1)] == whole[1:]
+    assert len({value for batch in whole for value in batch}) == 6
+
+
+def test_samples_without_labels() -> None:
+    assert [len(parts) for parts in data.arrays(X, batch=5)] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: data.arrays(X, Y[:9]), "x has 10 samples, y has 9"),
+        (lambda: data.arrays(X, Y, batch=0), "batch must be at least 1, got 0"),
+        (lambda: data.arrays(X, Y, batch=11, drop_last=True), "10 samples make no batch of 11"),
+        (lambda: data.arrays(X[:0], Y[:0]), "0 samples make no batch"),
+        (lambda: data.prefetch([], 0), "depth must be at least 1, got 0"),
+    ],
+)
+def test_bad_arguments_are_named(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+# ---- prefetch
+
+
+def threads() -> int:
+    return sum(t.name == "lamina prefetch" for t in threading.enumerate())
+
+
+def test_prefetch_gives_the_same_batches() -> None:
+    plain, ahead = data.arrays(X, Y, batch=3, seed=1), data.prefetch(data.arrays(X, Y, batch=3, seed=1), 2)
+    assert len(ahead) == 4
+    assert labels(ahead) == labels(plain)
+    assert labels(ahead) == labels(plain)
+    assert labels(ahead.epoch(5, 1)) == labels(plain.epoch(5, 1))
+    assert labels(data.prefetch([(0, np.array([i])) for i in range(4)]).epoch(0, 2)) == [[2], [3]]
+    assert threads() == 0
+
+
+def test_prefetch_works_ahead_but_not_without_limit() -> None:
+    made: list[int] = []
+
+    def source() -> Iterator[int]:
+        for i in range(100):
+            made.append(i)
+            yield i
+
+    loop = iter(data.prefetch(source(), depth=3))
+    assert next(loop) == 0
+    deadline = time.monotonic() + 5
+    while len(made) < 5 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.05)
+    assert len(made) == 5  # one taken, three waiting, one in hand
+    loop.close()  # type: ignore[attr-defined]
+    assert threads() == 0
+
+
+def test_prefetch_raises_where_the_batch_would_have_been() -> None:
+    def source() -> Iterator[int]:
+        yield 1
+        raise OSError("the disk is gone")
+
+    loop = iter(data.prefetch(source()))
+    assert next(loop) == 1
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(loop)
+    assert threads() == 0
+
+
+def test_a_loop_that_is_left_early_ends_the_thread() -> None:
+    for _ in data.prefetch(data.arrays(X, Y, batch=1), 2).epoch(0):
+        break
+    deadline = time.monotonic() + 5
+    while threads() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threads() == 0
