@@ -72,10 +72,12 @@ class Attribute:
 
 
 def attribute(
-    name: str, type: str = "INT64", *, many: bool = False, enum: type[Any] | None = None
+    name: str, elements: str = "INT64", *, many: bool = False, enum: type[IntEnum] | None = None
 ) -> Attribute:
-    """The attribute CUDNN_ATTR_`name` with elements of CUDNN_TYPE_`type`."""
-    return Attribute(_NAMES["CUDNN_ATTR_" + name], _TYPES["CUDNN_TYPE_" + type], many, enum)
+    """The attribute CUDNN_ATTR_`name` with elements of CUDNN_TYPE_`elements`."""
+    return Attribute(
+        _NAMES.__members__["CUDNN_ATTR_" + name], _TYPES.__members__["CUDNN_TYPE_" + elements], many, enum
+    )
 
 
 # C type of an attribute's elements; what is not named here is an enum.

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 
 from lamina.backends import Backend, Plan
 from lamina.backends.cuda import (
+    conv,
     dropout,
+    fused,
     loss,
+    matmul,
     pointwise,
     pool,
     random,
@@ -22,7 +25,7 @@ from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 
 #: Modules that fill the table.
-FAMILIES = (dropout, loss, pointwise, pool, random, reduce, shape, softmax, update)
+FAMILIES = (conv, dropout, fused, loss, matmul, pointwise, pool, random, reduce, shape, softmax, update)
 
 
 class CudaBackend(Backend):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from lamina.backends import Call, Plan, Run
 from lamina.runtime import Device, Kernel, Stream, compile_cubin, compile_kernel
@@ -210,7 +210,12 @@ class Copy:
         return run
 
 
-Step = Launch | Fill | Copy
+class Step(Protocol):
+    """Something that can be bound to addresses and then runs: a launch, a fill, a copy, a library's plan."""
+
+    def bind(self, device: Device, call: Call) -> Run:
+        """Fix the addresses."""
+        ...
 
 
 def nothing() -> None:

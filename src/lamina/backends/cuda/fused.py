@@ -1,0 +1,61 @@
+"""Fused ops: convolutions and products with their epilogue in one cuDNN plan, elementwise chains in one kernel.
+
+Any other head, and an epilogue that no engine takes, is refused: the graph then keeps the steps apart.
+"""
+
+from __future__ import annotations
+
+from lamina.backends import NoKernel, Plan
+from lamina.backends.cuda.conv import data_grad_plan, forward_plan
+from lamina.backends.cuda.epilogue import split
+from lamina.backends.cuda.matmul import matmul_plan
+from lamina.backends.cuda.pointwise import EXPRESSIONS, Value, card_value, chain_plan
+from lamina.backends.cuda.program import wide_type
+from lamina.backends.cuda.table import kernels
+from lamina.ops.conv import Conv, ConvDataGrad
+from lamina.ops.fused import Fused
+from lamina.ops.matmul import Matmul
+from lamina.runtime import Device
+from lamina.spec import Policy, Spec
+
+
+@kernels(Fused, source="cudnn")
+def fused(op: Fused, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """A head and its steps."""
+    op.infer(*specs)
+    head, steps = op.ops[0], op.ops[1:]
+    if type(head) in EXPRESSIONS:
+        return _chain(op, specs, device)
+    if isinstance(head, Conv):
+        return forward_plan(head, specs, split(steps, specs, 2), device, policy)
+    if isinstance(head, ConvDataGrad):
+        return data_grad_plan(head, specs, split(steps, specs, 2), device, policy)
+    if isinstance(head, Matmul):
+        return matmul_plan(head, specs, split(steps, specs, 2), device, policy)
+    raise NoKernel(f"cuda does not fuse steps with {head.name}")
+
+
+def _chain(op: Fused, specs: tuple[Spec, ...], device: Device) -> Plan:
+    """Elementwise cards one after the other as one generated kernel."""
+    (out,) = op.infer(*specs)
+    taken = op.head_arity(len(specs))
+    types = [wide_type(s.dtype) for s in specs]
+    running = op.ops[0].infer(*specs[:taken])[0]
+    values: list[Value] = [
+        card_value(op.ops[0], [f"a{i}" for i in range(taken)], types[:taken], "v0", running.dtype)
+    ]
+    for number, step in enumerate(op.ops[1:], 1):
+        extra = (step.arity or 1) - 1
+        names = [f"a{i}" for i in range(taken, taken + extra)]
+        kinds = types[taken : taken + extra]
+        operands = list(specs[taken : taken + extra])
+        names.insert(step.chained, values[-1].name)
+        kinds.insert(step.chained, values[-1].type)
+        operands.insert(step.chained, running)
+        running = step.infer(*operands)[0]
+        values.append(card_value(step, names, kinds, f"v{number}", running.dtype))
+        taken += extra
+    label = "+".join(card.name for card in op.ops)
+    alike = [i for i, s in enumerate(specs) if s.shape == out.shape and s.dtype == out.dtype]
+    aliases = {0: alike[0]} if alike else {}
+    return chain_plan(specs, out, values, values[-1].name, device, label, aliases)
