@@ -166,7 +166,10 @@ def _matmul(rng: np.random.Generator) -> Case:
     ta, tb = bool(rng.random() < 0.5), bool(rng.random() < 0.5)
     a, b = _ints(rng, (*batch, m, k)), _ints(rng, (*batch, k, n))
     wanted = np.einsum("...mk,...kn->...mn", a, b)
-    given = [np.ascontiguousarray(a.swapaxes(-1, -2)) if ta else a, np.ascontiguousarray(b.swapaxes(-1, -2)) if tb else b]
+    given = [
+        np.ascontiguousarray(a.swapaxes(-1, -2)) if ta else a,
+        np.ascontiguousarray(b.swapaxes(-1, -2)) if tb else b,
+    ]
     return Case(Matmul(ta, tb), given, [wanted])
 
 
@@ -210,7 +213,9 @@ def _compare(found: Array, wanted: Array, tolerance: float, dtype: DType) -> str
     return f"{bad.sum()} of {bad.size} elements differ" if bad.any() else ""
 
 
-def failures(backend: backends.Backend, seed: int, cases: Sequence[int], dtype: DType = float32) -> Iterator[str]:
+def failures(
+    backend: backends.Backend, seed: int, cases: Sequence[int], dtype: DType = float32
+) -> Iterator[str]:
     """One line per case that fails, with the command that repeats it."""
     for k in cases:
         problem = check(backend, seed, k, dtype)

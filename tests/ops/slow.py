@@ -13,13 +13,17 @@ from lamina.ops.core import Array
 from lamina.spec import Shape
 
 
-def _meetings(window: Window, kernel: Shape, output: Shape, space: Shape) -> Iterator[tuple[Shape, Shape, Shape]]:
+def _meetings(
+    window: Window, kernel: Shape, output: Shape, space: Shape
+) -> Iterator[tuple[Shape, Shape, Shape]]:
     """(output position, kernel element, input element) for all that meet inside the input."""
     for o in product(*map(range, output)):
         for t in product(*map(range, kernel)):
             at = tuple(
                 p * s + k * d - lo
-                for p, k, s, d, (lo, _) in zip(o, t, window.stride, window.dilation, window.padding, strict=True)
+                for p, k, s, d, (lo, _) in zip(
+                    o, t, window.stride, window.dilation, window.padding, strict=True
+                )
             )
             if all(0 <= i < n for i, n in zip(at, space, strict=True)):
                 yield o, t, at
@@ -58,7 +62,9 @@ def conv_data_grad(window: Window, g: Array, w: Array, space: Shape) -> Array:
     for o, t, i in _meetings(window, kernel, g.shape[2:], space):
         for n in range(window.groups):
             taps = w[(slice(n * k, (n + 1) * k), slice(None), *_tap(window, kernel, t))]
-            dx[(slice(None), slice(n * c, (n + 1) * c), *i)] += g[(slice(None), slice(n * k, (n + 1) * k), *o)] @ taps
+            dx[(slice(None), slice(n * c, (n + 1) * c), *i)] += (
+                g[(slice(None), slice(n * k, (n + 1) * k), *o)] @ taps
+            )
     return dx
 
 

@@ -38,9 +38,7 @@ def test_forward(rank: int) -> None:
 def test_dilation(rank: int) -> None:
     x, w, _ = _draw(rank)
     window = Window((1,) * rank, ((2, 2),) * rank, (2,) * rank)
-    np.testing.assert_allclose(
-        run(CONV[rank], x, w, None, 1, 2, 2), slow.conv(window, x, w), atol=1e-12
-    )
+    np.testing.assert_allclose(run(CONV[rank], x, w, None, 1, 2, 2), slow.conv(window, x, w), atol=1e-12)
 
 
 @pytest.mark.feature("F049")
@@ -198,9 +196,17 @@ X, W = np.zeros((2, 4, 8, 8)), np.zeros((6, 4, 3, 3))
         ((X, W), {"stride": 1.5}, "conv2d: stride must be one int or 2 ints, got 1.5"),
         ((X, W), {"padding": -1}, r"conv2d: padding must be ints in \[0, 2147483647\], got \(-1, -1\)"),
         ((X, W), {"padding": "reflect"}, "padding must be one of valid, half, full, same, ints or pairs"),
-        ((X, W), {"padding": "same", "stride": 2}, r'padding "same" needs stride 1, got \(2, 2\); use "half"'),
+        (
+            (X, W),
+            {"padding": "same", "stride": 2},
+            r'padding "same" needs stride 1, got \(2, 2\); use "half"',
+        ),
         ((X, W), {"padding": ((1, 2, 3), (1, 1))}, r"2 \(lo, hi\) pairs, got \(\(1, 2, 3\), \(1, 1\)\)"),
-        ((X, W), {"dilation": 4}, r"a kernel of 3 with dilation 4 reaches over 9 .* axis 0 of \(8, 8\) has 8"),
+        (
+            (X, W),
+            {"dilation": 4},
+            r"a kernel of 3 with dilation 4 reaches over 9 .* axis 0 of \(8, 8\) has 8",
+        ),
         ((X, W), {"groups": 0}, "conv2d: groups must be an int >= 1, got 0"),
         ((X, W, np.zeros(5)), {}, r"conv2d: bias must be of shape \(6,\), got f64\[5\]"),
         ((X, W), {"padding": 2**40}, r"padding must be ints in \[0, 2147483647\]"),
@@ -228,7 +234,9 @@ def test_more_errors() -> None:
 def test_gradient_cards_check_that_sizes_belong_together() -> None:
     window = Window((2, 2), ((0, 0), (0, 0)), (1, 1))
     g = Eager(np.zeros((2, 6, 3, 3)))
-    with pytest.raises(ShapeError, match=r"spatial shape \(9, 9\) gives outputs of \(4, 4\), but the gradient"):
+    with pytest.raises(
+        ShapeError, match=r"spatial shape \(9, 9\) gives outputs of \(4, 4\), but the gradient"
+    ):
         ops.call(ops.ConvDataGrad(window, (9, 9)), g, Eager(W))
     with pytest.raises(ShapeError, match="gradient .* has 6 channels, filter .* makes 5"):
         ops.call(ops.ConvDataGrad(window, (8, 8)), g, Eager(W[:5]))

@@ -107,8 +107,8 @@ def test_elementwise_functions() -> None:
     x = np.array([0.5, 1.0, 2.0])
     for ours, theirs in [
         (ops.exp, np.exp), (ops.log, np.log), (ops.sqrt, np.sqrt), (ops.sin, np.sin), (ops.cos, np.cos),
-        (ops.tan, np.tan), (ops.neg, np.negative), (ops.floor, np.floor), (ops.ceil, np.ceil), (ops.square, np.square),
-        (ops.reciprocal, np.reciprocal),
+        (ops.tan, np.tan), (ops.neg, np.negative), (ops.floor, np.floor), (ops.ceil, np.ceil),
+        (ops.square, np.square), (ops.reciprocal, np.reciprocal),
     ]:  # fmt: skip
         np.testing.assert_allclose(run(ours, x), theirs(x), rtol=1e-15)
     np.testing.assert_allclose(run(ops.rsqrt, x), x**-0.5, rtol=1e-15)
@@ -186,15 +186,27 @@ def test_comparisons_and_where() -> None:
     ("call", "error", "message"),
     [
         (lambda x: x + Eager(np.ones(3)), ShapeError, r"add: shapes \(2, 2\) and \(3,\) do not broadcast"),
-        (lambda x: x + Eager(np.ones(2, np.float32)), TypeError, "add: input 1 is float32 but input 0 is float64"),
+        (
+            lambda x: x + Eager(np.ones(2, np.float32)),
+            TypeError,
+            "add: input 1 is float32 but input 0 is float64",
+        ),
         (lambda x: ops.cast(x, "int32") + 0.5, TypeError, "add: 0.5 is no int32; cast the tensor"),
         (lambda x: ops.cast(x, "uint8") + 300, TypeError, "add: 300 is outside uint8"),
         (lambda x: ops.cast(x, "uint8") - -1, TypeError, "sub: -1 is outside uint8"),
         (lambda x: (x > 0) + 1, TypeError, "add: 1 is no bool"),
         (lambda x: (x > 0) + (x > 0), TypeError, "add: dtype bool is not among float64"),
-        (lambda x: ops.exp(ops.cast(x, "int64")), TypeError, "exp: dtype int64 is not among .*; cast with ops.cast"),
+        (
+            lambda x: ops.exp(ops.cast(x, "int64")),
+            TypeError,
+            "exp: dtype int64 is not among .*; cast with ops.cast",
+        ),
         (lambda x: x & x, TypeError, "logical_and: dtype float64 is not among bool"),
-        (lambda x: ops.where(x, x, x), TypeError, "where: needs a boolean condition and two tensors of one dtype"),
+        (
+            lambda x: ops.where(x, x, x),
+            TypeError,
+            "where: needs a boolean condition and two tensors of one dtype",
+        ),
         (lambda x: ops.where(x > 0, 1.0, 2.0), TypeError, "where: 1.0 and 2.0 are both numbers"),
         (lambda x: ops.gelu(x, approximate="erf"), ValueError, 'approximate must be "none" or "tanh", got'),
         (lambda x: ops.clipped_relu(x, 0), ValueError, "hi must be > 0, got 0"),

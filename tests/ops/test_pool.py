@@ -72,7 +72,7 @@ def test_ceil_mode() -> None:
 
 @pytest.mark.feature("F054", "F055")
 def test_divisors_with_ceil_mode() -> None:
-    """The caller's padding counts, what ceil_mode adds does not: 1 + 2 + 3 + 4 + 5, kernel 3, stride 2."""
+    """The caller's padding counts, what ceil_mode adds does not."""
     x = np.arange(1.0, 7.0).reshape(1, 1, 6)
     padded = run(ops.avg_pool1d, x, 4, 3, 1, ceil_mode=True)  # windows 0 1 2 3 | 3 4 5 6 | 6 0
     np.testing.assert_allclose(padded, [[[6 / 4, 18 / 4, 6 / 2]]])
@@ -81,7 +81,9 @@ def test_divisors_with_ceil_mode() -> None:
     image = np.ones((1, 1, 5, 5))
     halves = run(ops.avg_pool2d, image, 2, 2, 0, ceil_mode=True)
     np.testing.assert_allclose(halves, np.ones((1, 1, 3, 3)))
-    np.testing.assert_allclose(run(ops.avg_pool2d, image, 2, divisor_override=3), np.full((1, 1, 2, 2), 4 / 3))
+    np.testing.assert_allclose(
+        run(ops.avg_pool2d, image, 2, divisor_override=3), np.full((1, 1, 2, 2), 4 / 3)
+    )
 
 
 @pytest.mark.feature("F054")
@@ -141,7 +143,10 @@ def test_global_and_adaptive() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda x: ops.max_pool2d(x, 3, padding=3), r"padding .* must be smaller than the kernel's reach \(3, 3\)"),
+        (
+            lambda x: ops.max_pool2d(x, 3, padding=3),
+            r"padding .* must be smaller than the kernel's reach \(3, 3\)",
+        ),
         (lambda x: ops.max_pool1d(x, 3), r"max_pool1d: input must be of rank 3 .* got f64\[2,3,7,6\]"),
         (lambda x: ops.max_pool2d(x, 8), "max_pool: a kernel of 8 with dilation 1 reaches over 8"),
         (lambda x: ops.avg_pool2d(x, 0), r"avg_pool2d: kernel_size must be ints in \[1, 2147483647\]"),

@@ -198,6 +198,8 @@ def bind(op: Op, *operands: Any) -> tuple[Any, ...]:
     """Apply op and return all its outputs. The operands decide what that means."""
     if op.arity not in (None, len(operands)):
         raise TypeError(f"{op.name}: takes {op.arity} operands, got {len(operands)}")
+    if not operands:
+        raise TypeError(f"{op.name}: takes at least one operand, got none")
     kinds = [type(x) for x in operands if isinstance(x, Operand)]
     if not kinds:
         operands = tuple(operand(x) for x in operands)

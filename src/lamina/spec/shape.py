@@ -16,7 +16,7 @@ Shape = tuple[int, ...]
 def as_shape(sizes: int | SupportsIndex | Iterable[SupportsIndex], what: str = "shape") -> Shape:
     """A tuple of ints >= 0. Raises ShapeError for anything else."""
     try:
-        shape = tuple(int(s.__index__()) for s in ((sizes,) if isinstance(sizes, SupportsIndex) else sizes))
+        shape = tuple(int(s.__index__()) for s in (sizes if isinstance(sizes, Iterable) else (sizes,)))
     except (TypeError, AttributeError):
         raise ShapeError(f"{what} must be ints, got {sizes!r}") from None
     if any(s < 0 for s in shape):

@@ -1,0 +1,90 @@
+"""Python's operators and methods call the functions; operands keep their identity as keys."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lamina import ops
+from lamina.ops.core import Operand
+from tests.ops.eager import Eager
+
+A, B = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[2.0, 0.5], [1.0, 4.0]])
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        lambda a, b: a + b, lambda a, b: a - b, lambda a, b: a * b, lambda a, b: a / b, lambda a, b: a**b,
+        lambda a, b: a @ b, lambda a, b: -a, lambda a, b: +a, lambda a, b: abs(-a), lambda a, b: 2 - a,
+        lambda a, b: 2 / a, lambda a, b: 2**a, lambda a, b: 3 * a + 1, lambda a, b: a == b, lambda a, b: a != b,
+        lambda a, b: a < b, lambda a, b: a <= b, lambda a, b: a > b, lambda a, b: a >= b, lambda a, b: a < 2,
+        lambda a, b: (a > 1) & (b > 1), lambda a, b: (a > 1) | (b > 1), lambda a, b: ~(a > 1), lambda a, b: a[0],
+        lambda a, b: a[:, ::-1], lambda a, b: a.T, lambda a, b: a.sum(0), lambda a, b: a.mean(1, keepdims=True),
+        lambda a, b: a.prod(), lambda a, b: a.max(0), lambda a, b: a.min(1), lambda a, b: a.argmax(1),
+        lambda a, b: a.argmin(0), lambda a, b: a.reshape(4), lambda a, b: a.reshape(1, 4),
+        lambda a, b: a.reshape((4, 1)), lambda a, b: a.transpose(1, 0), lambda a, b: a.transpose(),
+        lambda a, b: a.transpose((1, 0)), lambda a, b: a.swapaxes(0, 1), lambda a, b: a.flatten(),
+        lambda a, b: a.squeeze(), lambda a, b: a.clip(2, 3),
+    ],
+)  # fmt: skip
+def test_like_numpy(expression: Any) -> None:
+    found = expression(Eager(A), Eager(B))
+    np.testing.assert_allclose(found.value, expression(A, B), rtol=1e-14)
+
+
+def test_methods_without_a_counterpart_in_numpy() -> None:
+    x = Eager(A)
+    for found, wanted in [
+        (x.exp(), np.exp(A)), (x.log(), np.log(A)), (x.sqrt(), np.sqrt(A)), (x.rsqrt(), A**-0.5),
+        (x.reciprocal(), 1 / A), (x.sign(), np.sign(A)), (x.sin(), np.sin(A)), (x.cos(), np.cos(A)),
+        (x.tan(), np.tan(A)), (x.tanh(), np.tanh(A)), (x.relu(), A), (x.sigmoid(), 1 / (1 + np.exp(-A))),
+        (x.softplus(), np.log1p(np.exp(A))), (x.silu(), A / (1 + np.exp(-A))), (x.var(0), A.var(0, ddof=1)),
+        (x.softmax(), np.exp(A) / np.exp(A).sum(-1, keepdims=True)), (x.cast("float32"), A),
+        (x.log_softmax(0), A - np.log(np.exp(A).sum(0))), (x.unsqueeze(1), A[:, None]),
+        (x.expand(3, 2, 2), np.stack([A] * 3)), (x.pad(((1, 0), (0, 0))), np.pad(A, ((1, 0), (0, 0)))),
+        (x.flip(0), A[::-1]), (x.permute(1, 0), A.T), (x.concat([x], 1), np.concatenate([A, A], 1)),
+        (x.split(1)[1], A[1:]), (x.sum_to((2,)), A.sum(0)), ((x > 2).where(x, 0.0), np.where(A > 2, A, 0)),
+        (x.abs(), A), ((x > 2).logical_not(), A <= 2), (x.erf() + x.gelu() * 0, ops.erf(x).value),
+    ]:  # fmt: skip
+        np.testing.assert_allclose(found.value, wanted, rtol=1e-6)
+
+
+def test_operands_are_keys_by_identity() -> None:
+    a, b = Eager(A), Eager(A)
+    names = {a: "a", b: "b"}
+    assert (names[a], names[b], len({a, b, a})) == ("a", "b", 2)
+
+
+def test_arrays_beside_operands() -> None:
+    """NumPy gives way: an array on the left becomes an operand like one on the right."""
+    for found in (A + Eager(B), Eager(B) + A, np.float64(1) * Eager(A), Eager(A) * B):
+        assert isinstance(found, Eager)
+    assert (A - Eager(B)).value.tolist() == (A - B).tolist()
+
+
+def test_len_and_iteration() -> None:
+    x = Eager(A)
+    assert len(x) == 2
+    with pytest.raises(TypeError, match=r"a tensor of shape \(\) has no length"):
+        len(x.sum())
+    with pytest.raises(TypeError, match="not iterable"):
+        iter(x)
+
+
+def test_scalars_from_either_side() -> None:
+    x = Eager(np.array([1, 2], np.int32))
+    assert ((3 - x).value.tolist(), (x - 3).value.tolist(), (x > 1).value.tolist()) == (
+        [2, 1],
+        [-2, -1],
+        [False, True],
+    )
+    assert (3 - x).dtype == x.dtype
+
+
+def test_public_names() -> None:
+    """Everything in __all__ exists and is documented; each card is public."""
+    for name in ops.__all__:
+        assert getattr(ops, name).__doc__ or name == "REGISTRY", name
+    assert {card.__name__ for card in ops.REGISTRY.values()} <= set(ops.__all__)
+    assert issubclass(ops.Operators, Operand)

@@ -1,0 +1,121 @@
+"""Layouts: tags, strides and blocks; packing and unpacking are inverse whatever the layout."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lamina.spec import Layout, ShapeError, channels_last, contiguous, dense, from_tag, pack, unpack
+from lamina.spec.layout import outer_shape, physical_elements, tag, view
+
+Blocks = tuple[tuple[int, int], ...]
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], Blocks]:
+    """A shape, an order of its axes, and blocks on some of them (one axis may be blocked twice)."""
+    shape = tuple(draw(st.lists(st.integers(1, 9), min_size=1, max_size=4)))
+    order = tuple(draw(st.permutations(range(len(shape)))))
+    axes = st.tuples(st.integers(0, len(shape) - 1), st.sampled_from([2, 4, 8]))
+    return shape, order, tuple(draw(st.lists(axes, max_size=3)))
+
+
+@given(layouts())
+def test_pack_and_unpack_are_inverse(case: tuple[tuple[int, ...], tuple[int, ...], Blocks]) -> None:
+    shape, order, blocks = case
+    layout = dense(shape, order, blocks)
+    x = np.arange(1, np.prod(shape) + 1).reshape(shape)
+    flat = pack(x, layout)
+    assert flat.shape == (physical_elements(layout, shape),)
+    np.testing.assert_array_equal(unpack(flat, layout, shape), x)
+    assert np.count_nonzero(flat) == x.size  # each element once, padding zero
+
+
+@given(layouts())
+def test_elements_lie_where_the_strides_say(case: tuple[tuple[int, ...], tuple[int, ...], Blocks]) -> None:
+    shape, order, blocks = case
+    layout = dense(shape, order, blocks)
+    x = np.arange(1, np.prod(shape) + 1).reshape(shape)
+    flat = pack(x, layout)
+    for place in np.ndindex(*shape):
+        assert flat[_offset(place, layout)] == x[place]
+
+
+def _offset(place: tuple[int, ...], layout: Layout) -> int:
+    """Where an element lies, by the definition: whole blocks by stride, then the position inside the blocks."""
+    inner = 1
+    within = []
+    for axis, size in reversed(layout.blocks):
+        within.append((axis, size, inner))
+        inner *= size
+    rest, offset = list(place), 0
+    for axis, size, step in within:  # innermost block of an axis first
+        offset += rest[axis] % size * step
+        rest[axis] //= size
+    return offset + sum(i * s for i, s in zip(rest, layout.strides, strict=True))
+
+
+@given(layouts())
+def test_tags_name_layouts(case: tuple[tuple[int, ...], tuple[int, ...], Blocks]) -> None:
+    """A dense layout has a tag, and the tag gives the same memory."""
+    shape, order, blocks = case
+    layout = dense(shape, order, blocks)
+    text = tag(layout, shape)
+    assert text is not None
+    again = from_tag(text, shape)
+    x = np.arange(1, np.prod(shape) + 1).reshape(shape)
+    np.testing.assert_array_equal(pack(x, again), pack(x, layout))
+
+
+def test_known_layouts() -> None:
+    shape = (8, 20, 5, 7)
+    assert contiguous(shape).strides == (700, 35, 7, 1)
+    assert channels_last(shape).strides == (700, 1, 140, 20)
+    assert from_tag("acdb", shape) == channels_last(shape)
+    assert channels_last((3, 4)) == contiguous((3, 4))
+    blocked = from_tag("aBcd16b", shape)
+    assert (blocked.strides, blocked.blocks) == ((1120, 560, 112, 16), ((1, 16),))
+    assert outer_shape(shape, blocked.blocks) == (8, 2, 5, 7)
+    assert physical_elements(blocked, shape) == 8 * 32 * 35
+    double = from_tag("ABcd4a16b4a", shape)  # an axis blocked twice, another between
+    assert double.blocks == ((0, 4), (1, 16), (0, 4))
+    assert blocked.is_blocked
+    assert not contiguous(shape).is_blocked
+
+
+def test_tags_of_axes_of_size_one() -> None:
+    """Where an axis has size 1 its stride does not matter: the plainest tag is given."""
+    assert tag(channels_last((2, 1, 3, 3)), (2, 1, 3, 3)) == "abcd"
+    assert tag(channels_last((2, 5, 1, 1)), (2, 5, 1, 1)) == "abcd"
+    assert tag(Layout((99, 1)), (1, 4)) == "ab"
+
+
+def test_layouts_without_a_tag() -> None:
+    assert tag(Layout((8, 1)), (2, 4)) is None  # gaps
+    assert tag(Layout((0, 1)), (2, 4)) is None  # repeats
+    assert physical_elements(Layout((8, 1)), (2, 4)) == 12
+    assert physical_elements(Layout((8, 1)), (0, 4)) == 0
+
+
+def test_views_share_memory() -> None:
+    flat = np.zeros(12)
+    view(flat, Layout((1, 3)), (3, 4))[2, 3] = 5
+    assert flat[11] == 5
+    unpack(flat, Layout((4, 1)), (3, 4))[0, 0] = 7
+    assert flat[0] == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("abc", "layout tag 'abc' does not name the 4 axes"),
+        ("abcc", "does not name the 4 axes"),
+        ("abcd16b", "the capital letters must be the blocked axes"),
+        ("aBcd", "the capital letters must be the blocked axes"),
+        ("aBcd16", "does not name"),
+        ("", "does not name"),
+    ],
+)
+def test_wrong_tags(text: str, message: str) -> None:
+    with pytest.raises(ShapeError, match=message):
+        from_tag(text, (1, 2, 3, 4))

@@ -1,0 +1,158 @@
+"""Dtypes, specs and policies: names, sizes, what is refused, and how they print."""
+
+import threading
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lamina.spec import (
+    DTYPES,
+    DTypeError,
+    Layout,
+    Policy,
+    ShapeError,
+    Spec,
+    as_dtype,
+    bfloat16,
+    bool_,
+    channels_last,
+    current_policy,
+    float16,
+    float32,
+    float64,
+    int8,
+    int32,
+    int64,
+    policy,
+    promote,
+    uint8,
+)
+
+
+def test_dtype_names() -> None:
+    for dtype in DTYPES:
+        for name in (dtype, dtype.name, dtype.short, dtype.numpy, str(dtype)):
+            assert as_dtype(name) is dtype
+        assert dtype.numpy.itemsize == dtype.itemsize
+        assert repr(dtype) == f"lamina.{dtype.name}"
+    assert as_dtype("half") is as_dtype("fp16") is float16
+    assert as_dtype(np.float32) is as_dtype("float") is float32
+    assert as_dtype(ml_dtypes.bfloat16) is bfloat16
+    for wrong in ("float8", np.complex64, "U3"):
+        with pytest.raises(DTypeError, match=r"unknown dtype .*; known: float64, float32"):
+            as_dtype(wrong)
+
+
+def test_compute_types() -> None:
+    assert [d.compute for d in (float64, float32, float16, bfloat16, int32)] == [
+        float64, float32, float32, float32, int32,
+    ]  # fmt: skip
+    assert [d.is_float for d in (bfloat16, int8, bool_)] == [True, False, False]
+
+
+@given(st.sampled_from(DTYPES), st.sampled_from(DTYPES))
+def test_promotion_is_symmetric_and_never_mixes_kinds(a: object, b: object) -> None:
+    first, second = as_dtype(a), as_dtype(b)  # type: ignore[arg-type]
+    if first != second and (first.is_float != second.is_float or bool_ in (first, second)):
+        for pair in ((first, second), (second, first)):
+            with pytest.raises(DTypeError, match="cast one of them with ops.cast"):
+                promote(*pair)
+        return
+    found = promote(first, second)
+    assert found == promote(second, first)
+    assert found.itemsize >= max(first.itemsize, second.itemsize)
+    assert promote(found, first) == found
+
+
+def test_promotions() -> None:
+    assert promote(float16, bfloat16) is float32
+    assert promote(uint8, int8).name == "int16"
+    assert promote(bfloat16, float64) is float64
+    with pytest.raises(DTypeError, match="add: float32 and int64 have no common type"):
+        promote(float32, int64, "add")
+
+
+def test_spec_prints_shortly() -> None:
+    spec = Spec((8, 64, 56, 56), float16)
+    assert str(spec) == repr(spec) == "f16[8,64,56,56]"
+    assert str(spec.with_tag("acdb")) == "f16[8,64,56,56]:acdb"
+    assert str(spec.with_tag("abcd")) == "f16[8,64,56,56]"
+    assert str(spec.with_tag("aBcd16b")) == "f16[8,64,56,56]:aBcd16b"
+    assert str(Spec((2, 3), float32, Layout((8, 1)))) == "f32[2,3]:strides(8,1)"
+    assert str(Spec((), bfloat16)) == "bf16[]"
+
+
+def test_spec_sizes() -> None:
+    spec = Spec((2, 20, 3, 3), float32)
+    assert (spec.ndim, spec.numel, spec.nbytes) == (4, 360, 1440)
+    assert spec.with_tag("aBcd16b").nbytes == 2 * 32 * 9 * 4
+    assert Spec((2, 3), float32, Layout((8, 1))).nbytes == 44
+    assert Spec((0, 5), float64).nbytes == 0
+    assert Spec((), int64).nbytes == 8
+
+
+def test_spec_layouts() -> None:
+    spec = Spec((2, 4, 3, 3), float32)
+    last = spec.with_tag("acdb")
+    assert spec.layout is None
+    assert spec.fixed.layout is not None
+    assert last.open == spec
+    assert last.fixed is last
+    assert (spec.is_contiguous, spec.tag, last.is_contiguous, last.tag) == (True, "abcd", False, "acdb")
+    assert spec.same_memory(spec.fixed)
+    assert not spec.same_memory(last)
+    assert not spec.same_memory(Spec(spec.shape, float16))
+    thin = Spec((2, 1, 3, 3), float32)
+    assert thin.same_memory(Spec(thin.shape, float32, channels_last(thin.shape)))
+    assert Spec((0, 3), float32, Layout((1, 1))).is_contiguous
+    assert len({spec, last, last.open, Spec((2, 4, 3, 3), float32)}) == 2
+
+
+def test_spec_refuses() -> None:
+    with pytest.raises(ShapeError, match=r"float64\[2305843009213693952\] has more than 2\^63 - 1 bytes"):
+        Spec((2**61,), float64)
+    assert Spec((2**62,), int8).numel == 2**62
+    with pytest.raises(ShapeError, match=r"elements, more than 2\^63 - 1"):
+        Spec((2**40, 2**40), int8)
+    with pytest.raises(ShapeError, match="negative"):
+        Spec((-1,), int8)
+    with pytest.raises(ShapeError, match=r"does not fit shape \(2, 3\)"):
+        Spec((2, 3), int8, Layout((1,)))
+    with pytest.raises(AttributeError):
+        Spec((2,), int8).shape = (3,)  # type: ignore[misc]
+
+
+def test_policy() -> None:
+    assert current_policy() == Policy()
+    with policy(algorithm="benchmark", tf32=True) as outer:
+        assert (outer.algorithm, outer.tf32) == ("fastest", True)
+        with policy(deterministic=True) as inner:
+            assert current_policy() is inner
+            assert (inner.tf32, inner.deterministic) == (True, True)
+        with policy(Policy(), workspace_limit=0) as fresh:
+            assert fresh == Policy(workspace_limit=0)
+        assert current_policy() is outer
+    assert current_policy() == Policy()
+    with pytest.raises(RuntimeError, match="stop"), policy(tf32=True):
+        raise RuntimeError("stop")
+    assert current_policy() == Policy()
+
+
+def test_policy_belongs_to_its_thread() -> None:
+    seen = []
+    with policy(tf32=True):
+        thread = threading.Thread(target=lambda: seen.append(current_policy().tf32))
+        thread.start()
+        thread.join()
+    assert seen == [False]
+
+
+def test_policy_refuses() -> None:
+    with pytest.raises(ValueError, match="algorithm must be one of heuristic, fastest, fallback, got 'fft'"):
+        Policy(algorithm="fft")
+    with pytest.raises(ValueError, match="workspace_limit must be >= 0 bytes or None, got -1"):
+        Policy(workspace_limit=-1)
+    assert [Policy(algorithm=a).algorithm for a in ("guess", "time_once")] == ["heuristic", "fastest"]
