@@ -55,7 +55,7 @@ class Stream(Owned):
 
 @lru_cache(maxsize=1)
 def default_engine() -> Engine:
-    """The CPU engine that is used when none is named."""
+    """The CPU engine that primitives, streams and memories are made on."""
     return Engine()
 
 
