@@ -1,0 +1,243 @@
+"""The compiled training step: it does what a loop of eager calls does, in every precision, on shared state."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import nn, ops, optim
+from lamina.train import Step
+from lamina.train.scaling import START
+
+BACKENDS = ["reference", "cpu"]
+RNG = np.random.default_rng(0)
+IMAGES = RNG.standard_normal((8, 1, 8, 8)).astype(np.float32)
+LABELS = RNG.integers(0, 4, 8)
+
+
+def small_net(dropout: float = 0.0) -> nn.Sequential:
+    nn.manual_seed(1)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Dropout(dropout),
+        nn.Linear(36, 4),
+    )
+
+
+def make(net: nn.Module, optimizer: optim.Optimizer, **kwargs: Any) -> Step:
+    kwargs = {"device": "cpu", "backend": "reference", **kwargs}
+    return lm.train_step(net, ops.cross_entropy, optimizer, **kwargs)
+
+
+def weights(net: nn.Module) -> dict[str, np.ndarray[Any, Any]]:
+    return {k: v.numpy().copy() for k, v in net.state_dict().items()}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "optimizer", [optim.SGD(0.1, 0.9, weight_decay=0.01), optim.AdamW(0.01)], ids=["sgd", "adamw"]
+)
+def test_equals_a_loop_of_eager_calls(backend: str, optimizer: optim.Optimizer) -> None:
+    net, eager = small_net(), small_net()
+    step = make(net, optimizer, backend=backend)
+    names = [n for n, _ in eager.named_parameters()]
+    params: list[Any] = list(eager.parameters())
+    states = [optimizer.init(p) for p in params]
+
+    def loss(*values: Any) -> Any:
+        outputs = nn.functional_call(eager, dict(zip(names, values, strict=True)), IMAGES)
+        return ops.cross_entropy(outputs, LABELS)
+
+    for number in range(3):
+        expected, grads = lm.value_and_grad(loss, range(len(params)))(*params)
+        rate = np.float32(optimizer.rate(number))
+        pairs = [optimizer.update(*a, rate) for a in zip(params, grads, states, strict=True)]
+        params, states = [p for p, _ in pairs], [s for _, s in pairs]
+        found = step(IMAGES, LABELS)
+        assert found.shape == ()
+        assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+    for name, p in zip(names, params, strict=True):
+        np.testing.assert_allclose(weights(net)[name], p.numpy(), rtol=1e-4, atol=1e-6)
+    assert step.number == 3
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp64", "bf16", "fp16"])
+@pytest.mark.feature("B017")
+def test_loss_falls_in_every_precision(backend: str, precision: str) -> None:
+    net = small_net(0.1)
+    step = make(net, optim.SGD(0.05, 0.9), backend=backend, precision=precision)
+    losses = [step(IMAGES, LABELS).item() for _ in range(30)]
+    assert losses[-1] < 0.3 * losses[0]
+    assert step.correct is not None
+    assert step.correct.item() >= 7
+    master = "float64" if precision == "fp64" else "float32"
+    assert {p.dtype.name for p in net.parameters()} == {master}
+    text = str(step.executable.graph)
+    short = {"bf16": "bf16[", "fp16": "f16["}.get(precision)
+    assert short is None or f"{short}8,4,6,6]" in text
+
+
+@pytest.mark.feature("B017")
+def test_precisions_agree_about_the_first_loss() -> None:
+    losses = {
+        p: make(small_net(), optim.SGD(0.1), precision=p)(IMAGES, LABELS).item() for p in lm.train.PRECISIONS
+    }
+    assert losses["fp32"] == pytest.approx(losses["fp64"], rel=1e-6)
+    for name, tolerance in {"tf32": 1e-2, "bf16": 2e-2, "fp16": 2e-3}.items():
+        assert losses[name] == pytest.approx(losses["fp64"], rel=tolerance)
+
+
+@pytest.mark.feature("B017")
+def test_an_overflow_skips_the_step_and_halves_the_scale() -> None:
+    net = small_net()
+    step = make(net, optim.SGD(0.1, 0.9), precision="fp16")
+    step(IMAGES, LABELS)
+    before, states = weights(net), {k: v.numpy().copy() for k, v in step.state.optimizer.items()}
+    scale, good = step.state.scale["scale"].numpy()
+    assert (scale, good) == (START, 1.0)
+    step(IMAGES * 1e7, LABELS)  # overflows float16
+    assert step.state.scale["scale"].tolist() == [START / 2, 0.0]
+    for name, value in before.items():
+        np.testing.assert_array_equal(weights(net)[name], value)
+    for name, value in states.items():
+        np.testing.assert_array_equal(step.state.optimizer[name].numpy(), value)
+    assert np.isfinite(step(IMAGES, LABELS).item())
+    assert not np.array_equal(weights(net)["0.weight"], before["0.weight"])
+
+
+def test_the_scale_grows_after_many_good_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lamina.train.scaling.INTERVAL", 3)
+    step = make(small_net(), optim.SGD(0.01), precision="fp16")
+    for _ in range(4):
+        step(IMAGES, LABELS)
+    assert step.state.scale["scale"].tolist() == [2 * START, 1.0]
+
+
+def test_the_parameters_keep_their_identity() -> None:
+    net = small_net()
+    held = dict(net.named_parameters())
+    step = make(net, optim.SGD(0.1), backend="cpu")
+    step(IMAGES, LABELS)
+    assert all(p is held[n] for n, p in net.named_parameters())
+    assert net(IMAGES).shape == (8, 4)  # eager calls see the trained values, whatever their layout
+
+
+def test_one_program_per_shape_on_one_state() -> None:
+    net, other = small_net(), small_net()
+    step, split = make(net, optim.SGD(0.1, 0.9), backend="cpu"), make(other, optim.SGD(0.1, 0.9))
+    with pytest.raises(RuntimeError, match="nothing is compiled yet"):
+        _ = step.executable
+    for size in (8, 4, 8, 4):
+        step(IMAGES[:size], LABELS[:size])
+        split(IMAGES[:size], LABELS[:size])
+    assert len(step._programs) == 2
+    for name, value in weights(net).items():
+        np.testing.assert_allclose(value, weights(other)[name], rtol=1e-4, atol=1e-6)
+
+
+def test_masks_differ_from_step_to_step_and_repeat_with_the_seed() -> None:
+    def run(backend: str) -> list[float]:
+        net = small_net(0.5)
+        step = make(net, optim.SGD(0.0), backend=backend)
+        return [step(IMAGES, LABELS).item() for _ in range(4)]
+
+    first = run("reference")
+    assert len(set(first)) == 4  # the weights stand still, the masks do not
+    assert run("reference") == first
+    np.testing.assert_allclose(run("cpu"), first, rtol=1e-5)  # the same masks on every backend
+
+
+def test_the_schedule_needs_no_second_program() -> None:
+    step = make(small_net(), optim.SGD(optim.schedule.step(0.1, 1, gamma=0.0)))
+    step(IMAGES, LABELS)
+    before = weights(step.net)
+    step(IMAGES, LABELS)  # rate 0
+    assert len(step._programs) == 1
+    for name, value in weights(step.net).items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+@pytest.mark.parametrize("limit", [0.01, 1e6])
+def test_clipping_bounds_the_common_norm(limit: float) -> None:
+    net, plain = small_net(), small_net()
+    before = weights(net)
+    make(net, optim.SGD(1.0), clip_norm=limit)(IMAGES, LABELS)
+    make(plain, optim.SGD(1.0))(IMAGES, LABELS)
+    moved = {k: before[k] - v for k, v in weights(net).items()}
+    free = {k: before[k] - v for k, v in weights(plain).items()}
+    norm = np.sqrt(sum(float((v**2).sum()) for v in moved.values()))
+    whole = np.sqrt(sum(float((v**2).sum()) for v in free.values()))
+    assert norm == pytest.approx(min(limit, whole), rel=1e-3)
+    for name in moved:  # the direction stays
+        np.testing.assert_allclose(moved[name] * whole, free[name] * norm, rtol=1e-2, atol=1e-4 * norm)
+
+
+def test_buffers_are_updated_in_place() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            self.inner = nn.Linear(2, 2)
+            self.register_buffer("steps", np.zeros((), np.float32))
+            self.register_buffer("fixed", np.ones(2, np.float32))
+
+        def forward(self, x: Any) -> Any:
+            self.steps = self.steps + 1.0
+            return self.inner(x) * self.fixed
+
+    net = Counting()
+    step = make(net, optim.SGD(0.1), backend="cpu")
+    for _ in range(3):
+        step(np.ones((2, 2), np.float32), np.array([0, 1]))
+    assert net.steps.item() == 3.0
+    assert net.fixed.tolist() == [1.0, 1.0]
+
+
+def test_other_losses_and_labels() -> None:
+    net = nn.Linear(3, 2)
+    step = lm.train_step(net, nn.MSELoss(), optim.SGD(0.1), device="cpu", backend="reference")
+    x, target = np.ones((4, 3), np.float32), np.zeros((4, 2), np.float32)
+    losses = [step(x, target).item() for _ in range(5)]
+    assert losses[-1] < losses[0]
+    assert step.correct is None
+
+
+@pytest.mark.parametrize(
+    ("make_step", "error", "message"),
+    [
+        (lambda: make(nn.ReLU(), optim.SGD(0.1)), ValueError, "ReLU has no parameters"),
+        (
+            lambda: make(small_net(), optim.SGD(0.1), precision="fp8"),
+            ValueError,
+            "precision must be one of fp64",
+        ),
+        (lambda: make(small_net(), optim.SGD(0.1), clip_norm=0.0), ValueError, "clip_norm must be positive"),
+        (lambda: make(small_net(), optim.SGD(0.1), device="tpu"), ValueError, "device: expected 'cpu'"),
+        (lambda: make(small_net(), optim.SGD(0.1))(IMAGES, LABELS[:4]), lm.ShapeError, "cross_entropy"),
+        (lambda: make(small_net(), optim.SGD(0.1))(IMAGES[:, 0], LABELS), lm.ShapeError, "conv2d"),
+    ],
+)
+def test_bad_arguments_are_named(make_step: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make_step()
+
+
+def test_a_loss_that_is_no_scalar_is_named() -> None:
+    step = lm.train_step(small_net(), lambda y, t: y, optim.SGD(0.1), device="cpu", backend="reference")
+    with pytest.raises(ValueError, match=r"loss_fn must give a scalar, it gave shape \(8, 4\)"):
+        step(IMAGES, LABELS)
+
+
+def test_the_mode_of_the_modules_is_left_alone() -> None:
+    net = small_net(0.5).eval()
+    make(net, optim.SGD(0.0))(IMAGES, LABELS)
+    assert not any(m.training for m in net.modules())
+
+
+def test_null_backend_plans_without_running() -> None:
+    step = make(nn.AlexNet(), optim.SGD(0.1, 0.9), backend="null")
+    program = step.program(lm.Spec((1024, 1, 224, 224), lm.float32), lm.Spec((1024,), lm.int64))
+    assert 0 < program.executable.peak_bytes < program.executable.unplanned_bytes
