@@ -1,7 +1,8 @@
 """Floor 4: tensors in safetensors files: names, shapes, dtypes and bytes, and nothing that could run.
 
 Every dtype goes both ways, bfloat16 too. A file is written under another name first and then put in place, so
-a crash leaves the old file. The writer adds a SHA-256 per tensor; the reader checks them where they are.
+a crash leaves the old file. The writer adds a SHA-256 per tensor and one of the header; the reader checks them
+where they are.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ _CODES = {
 }
 _NAMES = {as_dtype(name): code for code, name in _CODES.items()}
 _DIGEST = "sha256:"
+_SEAL = "sha256"  # of the header without this entry
 
 
 class WeightsError(ValueError):
@@ -60,14 +62,19 @@ def load_safetensors(path: str | Path) -> dict[str, Tensor]:
     return read_safetensors(path)[0]
 
 
-def read_safetensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a file and the texts in its header. Raises WeightsError or OSError."""
+def read_safetensors(path: str | Path, *, sealed: bool = False) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a file and the texts in its header. Raises WeightsError or OSError.
+
+    sealed: refuse a file without the digest of its header, which only files of other programs lack.
+    """
     data = Path(path).read_bytes()
     try:
         entries = safetensors.deserialize(data)  # type: ignore[no-untyped-call]
-        metadata = _metadata(data)
+        metadata, seal, expected = _metadata(data)
     except (safetensors.SafetensorError, ValueError) as error:
         raise WeightsError(f"{path}: not a sound safetensors file ({error})") from error
+    if seal != expected and (sealed or seal is not None):
+        raise WeightsError(f"{path}: the header was changed after it was written")
     for name, facts in entries:
         digest = metadata.get(_DIGEST + name)
         if digest is not None and hashlib.sha256(facts["data"]).hexdigest() != digest:
@@ -133,6 +140,7 @@ def _header(arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> bytes:
             "data_offsets": place,
         }
         offset += array.nbytes
+    facts["__metadata__"][_SEAL] = _seal(facts)
     text = json.dumps(facts, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # data starts at a multiple of 8
     return len(text).to_bytes(8, "little") + text
@@ -145,8 +153,19 @@ def _tensor(path: str | Path, name: str, facts: Mapping[str, Any]) -> Tensor:
     return as_tensor(np.frombuffer(facts["data"], kind.numpy).reshape(facts["shape"]))
 
 
-def _metadata(data: bytes) -> dict[str, str]:
-    """The texts in the header; the library has checked the header, but does not hand them out."""
+def _metadata(data: bytes) -> tuple[dict[str, str], str | None, str]:
+    """The texts in the header, its seal, and what the seal should be.
+
+    The library has checked the header, but does not hand it out.
+    """
     size = int.from_bytes(data[:8], "little")
-    found = json.loads(data[8 : 8 + size]).get("__metadata__", {})
-    return {str(k): str(v) for k, v in found.items()}
+    facts = json.loads(data[8 : 8 + size])
+    texts = facts.setdefault("__metadata__", {})
+    seal = texts.pop(_SEAL, None)
+    return texts, seal, _seal(facts)
+
+
+def _seal(facts: Mapping[str, Any]) -> str:
+    """The digest of a header: of its JSON with sorted keys."""
+    text = json.dumps(facts, separators=(",", ":"), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

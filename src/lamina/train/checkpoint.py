@@ -42,7 +42,7 @@ def load_checkpoint(path: str | Path, step: Step) -> Position:
     Nothing is changed unless everything fits. Raises WeightsError for a file that is not sound, CheckpointError
     for one of another network, optimizer or precision, OSError when it cannot be read.
     """
-    tensors, texts = read_safetensors(path)
+    tensors, texts = read_safetensors(path, sealed=True)
     facts = _facts(path, texts)
     if facts["precision"] != str(step.precision):
         raise CheckpointError(f"{path}: precision was {facts['precision']}, the step's is {step.precision}")
