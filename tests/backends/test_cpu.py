@@ -274,6 +274,15 @@ def test_convolution_bias_activation_add_is_one_primitive(groups: int) -> None:
         assert made.outputs[0].tag == "acdb" or made.outputs[0].physical.is_blocked
 
 
+@pytest.mark.parametrize("rows", [3, 64, 65])
+def test_products_with_weights_beyond_the_caches_are_exact(rows: int) -> None:
+    """Few rows take the transposed formulation."""
+    g, w = ints(rows, 2048), ints(2048, 2056, seed=1)
+    made = check(Matmul(), g, w)
+    assert made.label.endswith("transposed") == (rows <= 64)
+    assert np.array_equal(execute(CPU, made, [g, w])[0], g @ w)
+
+
 @pytest.mark.feature("F052")
 def test_matmul_epilogue_is_one_primitive() -> None:
     x, w, b = ints(16, 40), ints(24, 40, seed=1), ints(24, seed=2)
