@@ -37,9 +37,12 @@ def test_importing_the_runtime_opens_nothing_of_cuda() -> None:
     assert python(code).splitlines() == ["False", "[]"]
 
 
-def test_importing_the_runtime_is_quick() -> None:
-    code = "import time; t = time.perf_counter(); import lamina.runtime; print(time.perf_counter() - t)"
-    assert min(float(python(code)) for _ in range(3)) < 0.4
+def test_importing_lamina_is_quick(tmp_path: Path) -> None:
+    # Processor time, with cached byte code as an installed package has it: other work on the machine is not counted.
+    code = "import time; t = time.process_time(); import lamina; print(time.process_time() - t)"
+    cached = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(tmp_path)}
+    python(code, **cached)
+    assert min(float(python(code, **cached)) for _ in range(3)) < 0.4
 
 
 def test_working_on_the_cpu_opens_nothing_of_cuda() -> None:
