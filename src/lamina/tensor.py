@@ -207,6 +207,11 @@ class Tensor(Operators):
         plan = _plan(backend, op, specs, current_policy())
         return _run(backend, plan, tensors)
 
+    @classmethod
+    def call_op(cls, op: Op, operands: Sequence[Any]) -> Tensor:
+        """As `bind_op` for the first output; the others are left out where the op can do without them."""
+        return cls.bind_op(op.prune((True,)), operands)[0]
+
 
 # ---- making tensors
 

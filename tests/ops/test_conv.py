@@ -89,6 +89,15 @@ def test_padding(padding: Any, pairs: Any) -> None:
 
 
 @pytest.mark.feature("F051")
+def test_same_with_an_even_kernel_pads_more_behind() -> None:
+    """Reach 4 needs 3 elements: one before, two behind, as torch has it."""
+    rng = np.random.default_rng(1)
+    x, w = rng.standard_normal((1, 2, 6)), rng.standard_normal((3, 2, 4))
+    wanted = slow.conv(Window((1,), ((1, 2),), (1,)), x, w)
+    np.testing.assert_allclose(run(ops.conv1d, x, w, padding="same"), wanted, atol=1e-12)
+
+
+@pytest.mark.feature("F051")
 def test_padding_names_give_their_sizes() -> None:
     rng = np.random.default_rng(2)
     x = rng.standard_normal((1, 1, 10))

@@ -68,8 +68,11 @@ def test_len_and_iteration() -> None:
     assert len(x) == 2
     with pytest.raises(TypeError, match=r"a tensor of shape \(\) has no length"):
         len(x.sum())
-    with pytest.raises(TypeError, match="not iterable"):
-        iter(x)
+    assert [row.value.tolist() for row in x] == A.tolist()
+    first, second = x
+    assert (first + second).value.tolist() == [4, 6]
+    with pytest.raises(TypeError, match="has no length"):
+        list(x.sum())
 
 
 def test_scalars_from_either_side() -> None:

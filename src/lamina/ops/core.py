@@ -44,6 +44,11 @@ class Operand:
         """Apply op to operands, of which at least one is of this class."""
         raise NotImplementedError
 
+    @classmethod
+    def call_op(cls, op: Op, operands: Sequence[Any]) -> Operand:
+        """The first output alone: those who compute at once may leave out the others."""
+        return cls.bind_op(op, operands)[0]
+
     @property
     def shape(self) -> Shape:
         """Sizes, one per axis."""
@@ -196,6 +201,18 @@ def operand(x: Any) -> Any:
 
 def bind(op: Op, *operands: Any) -> tuple[Any, ...]:
     """Apply op and return all its outputs. The operands decide what that means."""
+    kind, given = _decide(op, operands)
+    return kind.bind_op(op, given)
+
+
+def call(op: Op, *operands: Any) -> Any:
+    """Apply op and return its first output."""
+    kind, given = _decide(op, operands)
+    return kind.call_op(op, given)
+
+
+def _decide(op: Op, operands: tuple[Any, ...]) -> tuple[type[Operand], tuple[Any, ...]]:
+    """The class of operands that decides, and the operands, adopted where none is one."""
     if op.arity not in (None, len(operands)):
         raise TypeError(f"{op.name}: takes {op.arity} operands, got {len(operands)}")
     if not operands:
@@ -204,12 +221,7 @@ def bind(op: Op, *operands: Any) -> tuple[Any, ...]:
     if not kinds:
         operands = tuple(operand(x) for x in operands)
         kinds = [type(x) for x in operands]
-    return max(kinds, key=lambda k: k.bind_priority).bind_op(op, operands)
-
-
-def call(op: Op, *operands: Any) -> Any:
-    """Apply op and return its first output."""
-    return bind(op, *operands)[0]
+    return max(kinds, key=lambda k: k.bind_priority), operands
 
 
 def spec_of(x: Any) -> Spec:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lamina.ops import pointwise as _pointwise
@@ -117,8 +117,10 @@ class Operators(Operand):
             raise TypeError("a tensor of shape () has no length")
         return self.shape[0]
 
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
     __hash__ = object.__hash__
-    __iter__ = None
     #: NumPy leaves its operators to ours: array + tensor is a tensor.
     __array_ufunc__ = None
 

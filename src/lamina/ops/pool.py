@@ -87,20 +87,24 @@ class MaxPool(_Pool):
         return (call(MaxPoolGrad(self.kernel, self.window, x.shape[2:]), grads[0], index),)
 
     def reference(self, x: Array) -> tuple[Array, ...]:  # type: ignore[override]
+        taps = list(self.window.taps(self.kernel, self.window.output(x.shape[2:], self.kernel)))
         padded = self.window.pad(x, -np.inf)
-        spatial = self.window.output(x.shape[2:], self.kernel)
-        best = np.full((*x.shape[:2], *spatial), -np.inf, x.dtype)
-        index = np.full(best.shape, -1, np.int32)
-        real = self.window.pad(np.ones((1, 1, *x.shape[2:]), bool))
-        for i, tap in enumerate(self.window.taps(self.kernel, spatial)):
-            value = padded[tap]
-            better = (value > best) | (index < 0) | (np.isnan(value) & ~np.isnan(best))
-            better &= real[tap]
-            np.copyto(best, value, where=better)
-            np.copyto(index, i, where=better)
-        if not self.index:
-            return (best,)
-        return best, np.maximum(index, 0).astype(index_dtype(self.kernel).numpy)
+        best = padded[taps[0]].copy()
+        for tap in taps[1:]:
+            np.maximum(best, padded[tap], out=best)
+        return (best, self._first(padded, best, taps)) if self.index else (best,)
+
+    def _first(self, padded: Array, best: Array, taps: Sequence[tuple[slice, ...]]) -> Array:
+        """The first tap at which each maximum is met, not in padding: from the last on, each overwrites."""
+        real = self.window.pad(np.ones((1, 1, *self.window.unpadded(padded.shape[2:])), bool))
+        index = np.zeros(best.shape, index_dtype(self.kernel).numpy)
+        odd = bool(np.isnan(best).any())
+        for i in range(len(taps) - 1, -1, -1):
+            met = padded[taps[i]] == best
+            if odd:
+                met |= np.isnan(padded[taps[i]])
+            np.copyto(index, i, where=met & real[taps[i]], casting="unsafe")
+        return index
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:

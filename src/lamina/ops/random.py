@@ -49,17 +49,25 @@ def philox4x32(counter: Array, key: tuple[int, int]) -> Array:
     return np.stack([c0, c1, c2, c3], -1).astype(np.uint32)
 
 
+#: Blocks that are drawn at a time, so that the ten rounds stay in the processor's cache.
+_CHUNK = 1 << 13
+
+
 def words(seed: int, counter: int, count: int) -> Array:
     """`count` random 32-bit words from the blocks counter, counter + 1, …: what element i of an op draws.
 
     key = (seed mod 2^32, seed / 2^32), counter words = (low, high of counter + i // 4, 0, 0), word i % 4.
     Seed and counter are taken modulo 2^64.
     """
-    blocks = np.arange(-(-count // 4), dtype=np.uint64) + np.uint64(counter % 2**64)
-    zeros = np.zeros_like(blocks)
-    parts = np.stack([blocks & _LOW, blocks >> _HALF, zeros, zeros], -1).astype(np.uint32)
-    seed %= 2**64
-    return philox4x32(parts, (seed & 0xFFFFFFFF, seed >> 32)).reshape(-1)[:count]
+    key = (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF)
+    found = np.empty((-(-count // 4), 4), np.uint32)
+    for start in range(0, len(found), _CHUNK):
+        part = found[start : start + _CHUNK]
+        blocks = np.arange(len(part), dtype=np.uint64) + np.uint64((counter + start) % 2**64)
+        parts = np.zeros((len(part), 4), np.uint32)
+        parts[:, 0], parts[:, 1] = blocks & _LOW, blocks >> _HALF
+        part[...] = philox4x32(parts, key)
+    return found.reshape(-1)[:count]
 
 
 def uniform(

@@ -82,6 +82,10 @@ class Window:
         """The spatial sizes with padding."""
         return tuple(n + lo + hi for n, (lo, hi) in zip(spatial, self.padding, strict=True))
 
+    def unpadded(self, padded: Shape) -> Shape:
+        """The spatial sizes without padding: the inverse of `padded`."""
+        return tuple(n - lo - hi for n, (lo, hi) in zip(padded, self.padding, strict=True))
+
     # What the NumPy references are made of.
 
     def pad(self, x: Array, value: float = 0) -> Array:

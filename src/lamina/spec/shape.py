@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import index
 from typing import SupportsIndex
 
 from lamina.spec.errors import ShapeError
@@ -16,8 +17,8 @@ Shape = tuple[int, ...]
 def as_shape(sizes: int | SupportsIndex | Iterable[SupportsIndex], what: str = "shape") -> Shape:
     """A tuple of ints >= 0. Raises ShapeError for anything else."""
     try:
-        shape = tuple(int(s.__index__()) for s in (sizes if isinstance(sizes, Iterable) else (sizes,)))
-    except (TypeError, AttributeError):
+        shape = tuple(map(index, sizes)) if isinstance(sizes, Iterable) else (index(sizes),)
+    except TypeError:
         raise ShapeError(f"{what} must be ints, got {sizes!r}") from None
     if any(s < 0 for s in shape):
         raise ShapeError(f"{what} must not have negative sizes, got {shape}")

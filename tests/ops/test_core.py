@@ -1,0 +1,126 @@
+"""The card base: registry, names, samples, and how operands decide what a call means."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lamina.ops import REGISTRY, Add, Arg, Conv, MaxPool, Op, Operand, Relu, Sample, Window, bind, call, core
+from lamina.spec import DTypeError, Spec, bfloat16, bool_, float16, float32, float64, int32, int64, uint8
+from tests.ops.eager import Eager
+
+
+def test_registry_names() -> None:
+    assert REGISTRY["conv"] is Conv
+    assert REGISTRY["max_pool"] is MaxPool
+    assert Relu.name == "relu"
+    assert all(
+        name == card.name and name.isidentifier() and name.islower() for name, card in REGISTRY.items()
+    )
+    assert not any(card.__name__.startswith("_") for card in REGISTRY.values())
+
+
+def test_cards_print_their_fields() -> None:
+    op = Conv(Window((2, 1), ((0, 1), (1, 1)), (1, 1), 4, True))
+    assert str(op) == "conv(window=[stride=(2,1),padding=((0,1),(1,1)),groups=4,flip])"
+    assert str(Relu()) == "relu()"
+    assert op == eval(repr(op), {"Conv": Conv, "Window": Window})  # the repr is the value
+    assert str(Sample.of(Add(), (2, 3), ())) == "add() [2,3]x[]"
+    with pytest.raises(AttributeError):
+        op.window = Window((1,), ((0, 0),), (1,))  # type: ignore[misc]
+
+
+def test_operands_of_higher_priority_decide() -> None:
+    class Low(Eager):
+        bind_priority = 1
+
+    class High(Eager):
+        bind_priority = 12
+
+    for pair in ((Low(np.ones(2)), High(np.ones(2))), (High(np.ones(2)), Low(np.ones(2)))):
+        assert type(call(Add(), *pair)) is High
+    assert type(call(Add(), Low(np.ones(2)), np.ones(2))) is Low
+
+
+def test_foreign_arrays_need_an_adopter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "_adopt", [])
+    with pytest.raises(TypeError, match="ndarray is not a tensor; import lamina to have arrays adopted"):
+        call(Relu(), np.ones(2))
+    core.register_adopter(Eager)
+    assert call(Relu(), np.float32([-1, 2])).value.tolist() == [0, 2]
+    assert str(core.spec_of(np.ones((2, 3)))) == "f64[2,3]"
+    core.register_adopter(lambda x: Eager(np.asarray(x, np.float32)))  # the last one counts
+    assert core.spec_of([1, 2]).dtype is float32
+
+
+def test_base_says_what_is_missing() -> None:
+    class _Nothing(Op):
+        pass
+
+    op = _Nothing()
+    assert _Nothing.name not in REGISTRY
+    with pytest.raises(NotImplementedError, match="nothing has no gradient"):
+        op.vjp((), (), ())
+    for method in (op.infer, op.reference, _Nothing.samples):
+        with pytest.raises(NotImplementedError):
+            method()
+    assert op.prune((True,)) is op
+    with pytest.raises(NotImplementedError):
+        Operand().spec  # noqa: B018
+    with pytest.raises(NotImplementedError):
+        Operand.bind_op(op, ())
+
+
+@pytest.mark.parametrize(
+    ("number", "dtype", "message"),
+    [
+        (0.5, int64, "add: 0.5 is no int64"),
+        (1, bool_, "add: 1 is no bool"),
+        (256, uint8, "add: 256 is outside uint8"),
+        (2**31, int32, "add: 2147483648 is outside int32"),
+        (np.complex64(1j), float64, "add: 1j is no float64"),
+    ],
+)
+def test_numbers_that_a_dtype_cannot_hold(number: Any, dtype: Any, message: str) -> None:
+    with pytest.raises(DTypeError, match=message):
+        core.scalar(number, Eager(np.zeros(1, dtype.numpy)), "add")
+
+
+def test_numbers_take_the_dtype() -> None:
+    for number, dtype in (
+        (1, float16),
+        (True, int32),
+        (0.1, bfloat16),
+        (np.float64(0.1), float32),
+        (True, bool_),
+    ):
+        found = core.scalar(number, Eager(np.zeros(1, dtype.numpy)), "add")
+        assert (found.shape, found.dtype) == ((), dtype.numpy)
+    x = np.ones(2)
+    assert core.scalar(x, Eager(x), "add") is x
+
+
+def test_samples_are_drawn_as_they_say() -> None:
+    rng = np.random.default_rng(0)
+    assert Arg((2, 3)).draw(rng, float16).dtype == np.float16
+    ints = Arg((1000,), int64, low=-2, high=3, integers=True).draw(rng, float32)
+    assert (ints.dtype, sorted(set(ints.tolist()))) == (np.int64, [-2, -1, 0, 1, 2])
+    apart = np.sort(Arg((5, 5), distinct=True).draw(rng, float64).ravel())
+    assert np.diff(apart).min() > 0.1
+    assert np.abs(apart).min() > 0.01
+    assert Arg((99,), low=0.5, high=0.7).draw(rng, float64).min() >= 0.5
+    assert Arg((2,), int64, value=(5, 6)).draw(rng, float32).tolist() == [5, 6]
+    assert [a.shape for a in Sample.of(Add(), (2, 3), Arg(())).draw(rng, float32)] == [(2, 3), ()]
+
+
+def test_infer_names_the_op_and_the_dtype() -> None:
+    with pytest.raises(
+        DTypeError, match="relu: dtype int32 is not among float64, float32, float16, bfloat16; cast"
+    ):
+        Relu().infer(Spec((2,), int32))
+    with pytest.raises(
+        DTypeError, match="add: input 1 is float16 but input 0 is float32; cast one with ops.cast"
+    ):
+        Add().infer(Spec((2,), float32), Spec((2,), float16))
+    with pytest.raises(TypeError, match="add: takes 2 operands, got 3"):
+        bind(Add(), Eager(np.ones(1)), Eager(np.ones(1)), Eager(np.ones(1)))
