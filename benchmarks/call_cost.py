@@ -1,6 +1,6 @@
 """What a call through `lamina.c` costs over the same call through bare ctypes.
 
-    python benchmarks/call_cost.py [--json]
+    python -m benchmarks.call_cost [--json]
 
 No GPU is needed: descriptor calls do all their work on the host. `--json` writes the table, with date and
 versions, to benchmarks/results/.
@@ -10,27 +10,20 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import datetime
-import json
 import os
-import platform
 import statistics
-import sys
 import time
 import timeit
 from collections.abc import Callable
 from ctypes import byref, c_float, c_int, c_int64, c_size_t, c_void_p
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
 os.environ["OMP_NUM_THREADS"] = "1"  # a tiny reorder must not wait for other threads
 
+from benchmarks.common import processor, versions, write
 from lamina.c import cudnn, dnnl
 
 NUMBER = 10_000
-RESULTS = Path(__file__).parent / "results"
 Case = tuple[str, Callable[[], Any], Callable[[], Any]]
 
 
@@ -172,16 +165,13 @@ def main() -> None:
         difference = int(row["lamina_ns"]) - int(row["ctypes_ns"])
         print(f"| {row['call']} | {row['ctypes_ns']} | {row['lamina_ns']} | {difference} |")
     if options.json:
-        RESULTS.mkdir(exist_ok=True)
         record = {
-            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-            "python": platform.python_version(),
-            "machine": platform.machine(),
-            "cudnn": cudnn.library.version,
-            "onednn": dnnl.library.version,
+            "what": "processor time per call in ns",
+            "processor": processor(),
+            "versions": versions(["nvidia-cudnn-cu13", "onednn-cpu-gomp"]),
             "rows": rows,
         }
-        (RESULTS / "call_cost.json").write_text(json.dumps(record, indent=1) + "\n")
+        print(write("call_cost", record))
 
 
 if __name__ == "__main__":

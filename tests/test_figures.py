@@ -10,9 +10,11 @@ def test_the_documents_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_block_is_replaced_and_the_rest_is_kept() -> None:
-    record = {"date": "2026-01-01", "rows": [{"function": "f", "ctypes_ns": 1, "lamina_ns": 3, "difference_ns": 2}]}
-    assert figures.call_cost(record).startswith("| function | bare ctypes |")
-    assert "| `f` | 1 ns | 3 ns | 2 ns |" in figures.call_cost(record)
+    rows = [{"call": "f", "ctypes_ns": 1, "lamina_ns": 3}]
+    made = figures.call_cost({"date": "2026-01-01", "rows": rows, "processor": "a machine"})
+    assert made.startswith("| call | bare ctypes |")
+    assert "| f | 1 ns | 3 ns | 2 ns |" in made
+    assert made.endswith("Measured 2026-01-01; a machine.\n")
     assert figures.filled("no figures here") == "no figures here"
     with pytest.raises(KeyError, match="unheard_of"):
         figures.filled("<!-- figures: unheard_of -->\n<!-- /figures -->")

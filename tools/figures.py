@@ -2,7 +2,7 @@
 
     python -m tools.figures [--check]
 
-A text holds `<!-- figures: NAME -->` and `<!-- /figures -->`; what stands between is replaced by the table of the newest
+A text holds `<!-- figures: NAME -->` and `<!-- /figures -->`; between them goes the table of the newest
 file benchmarks/results/NAME-<date>.json. `--check` only says whether something would change.
 """
 
@@ -60,10 +60,10 @@ def alexnet_gpu(record: dict[str, Any]) -> str:
 def call_cost(record: dict[str, Any]) -> str:
     """What a bound C call costs over bare ctypes."""
     rows = [
-        [f"`{r['function']}`", f"{r['ctypes_ns']:.0f} ns", f"{r['lamina_ns']:.0f} ns", f"{r['difference_ns']:.0f} ns"]
+        [r["call"], *(f"{r[k]} ns" for k in ("ctypes_ns", "lamina_ns")), f"{r['lamina_ns'] - r['ctypes_ns']} ns"]
         for r in record["rows"]
     ]
-    return table(["function", "bare ctypes", "`lamina.c`", "difference"], rows) + _source(record, "")
+    return table(["call", "bare ctypes", "`lamina.c`", "difference"], rows) + _source(record, record["processor"])
 
 
 FIGURES: dict[str, Callable[[dict[str, Any]], str]] = {
