@@ -21,13 +21,13 @@ def train(*more: str) -> int:
 
 
 def test_train_prints_a_bar_less_report_and_the_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
-    assert train("--epochs", "3", "--lr", "0.02", "--shift", "0") == 0
+    assert train("--epochs", "2", "--lr", "0.1", "--shift", "0") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("lenet: 0.1 million parameters, fp32 on the CPU")
-    assert lines[1] == "digits: 1438 samples to learn from, 359 held out; 3 epochs of 44 steps of 32"
-    assert [line[:8] for line in lines[2:5]] == ["epoch 1:", "epoch 2:", "epoch 3:"]
-    assert lines[5].startswith("accuracy on held-out samples: ")
-    assert float(lines[5].split()[4]) > 85.0
+    assert lines[1] == "digits: 1438 samples to learn from, 359 held out; 2 epochs of 44 steps of 32"
+    assert [line[:8] for line in lines[2:4]] == ["epoch 1:", "epoch 2:"]
+    assert lines[4].startswith("accuracy on held-out samples: ")
+    assert float(lines[4].split()[4]) > 80.0
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,6 @@ def test_every_network_can_be_planned(network: str, capsys: pytest.CaptureFixtur
         (["--data", "{tmp}"], "there is no file train-images-idx3-ubyte"),
         (["--device", "tpu"], "lamina train: device: expected 'cpu', 'cuda' or 'cuda:N', got 'tpu'"),
         (["--device", "cuda:99"], "device 'cuda:99' cannot be used"),
-        (["--lr", "-1"], "SGD: lr must be at least 0, got -1.0"),
         (["--batch", "2000"], "1438 samples make no batch of 2000"),
         (["--out", "{tmp}/no/such/run"], "the folder {tmp}/no/such does not exist"),
         (["--resume", "{tmp}/absent"], "No such file"),
@@ -149,7 +148,15 @@ def test_an_unsound_checkpoint_is_refused(tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["fly"], ["train"], ["train", "lenet", "--epochs", "0"], ["info", "-x"]]
+    "arguments",
+    [
+        [],
+        ["fly"],
+        ["train"],
+        ["train", "lenet", "--epochs", "0"],
+        ["train", "lenet", "--lr", "-1"],
+        ["info", "-x"],
+    ],
 )
 def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -13,10 +13,22 @@ from collections.abc import Sequence
 from lamina import __version__
 from lamina.backends import NoKernel
 from lamina.cli import info, plan, train
-from lamina.runtime import DeviceError
+from lamina.runtime import CompileError, DeviceError, NoGpuError, OutOfMemoryError
 
 #: What a user can put right: shown as one line. Anything else is a fault of the program and keeps its traceback.
-_EXPECTED = (ValueError, TypeError, KeyError, OSError, ImportError, MemoryError, DeviceError, NoKernel)
+_EXPECTED = (
+    ValueError,
+    TypeError,
+    KeyError,
+    OSError,
+    ImportError,
+    MemoryError,
+    OutOfMemoryError,
+    NoGpuError,
+    DeviceError,
+    CompileError,
+    NoKernel,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

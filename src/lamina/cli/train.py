@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -43,9 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--epochs", type=_positive, default=6, help="passes over the data (default: 6)")
     add("--batch", type=_positive, default=16, help="samples per step (default: 16)")
     add("--optimizer", default="sgd", choices=RATES, help="sgd has momentum 0.9 (default: sgd)")
-    add("--lr", type=float, help="highest learning rate (default: 0.003 for sgd, 0.0001 for adam)")
-    add("--weight-decay", type=float, default=5e-4, help="(default: 0.0005)")
-    add("--shift", type=float, default=0.7, help="random shift of training images, in pixels of the source")
+    add("--lr", type=_rate, help="highest learning rate (default: 0.003 for sgd, 0.0001 for adam)")
+    add("--weight-decay", type=_rate, default=5e-4, help="(default: 0.0005)")
+    add("--shift", type=_rate, default=0.7, help="random shift of training images, in pixels of the source")
     add("--seed", type=int, default=0, help="of initial values, order, shifts and dropout (default: 0)")
     add("--size", type=_positive, help="scale images to this many pixels on a side (default: the network's)")
     add("--algorithm", choices=ALGORITHMS, help="how kernels are chosen; fastest times them first")
@@ -147,6 +148,13 @@ def _check_writable(file: Path | None) -> None:
     """Fail now, not after hours of training."""
     if file is not None and not file.absolute().parent.is_dir():
         raise ValueError(f"{file}: the folder {file.absolute().parent} does not exist")
+
+
+def _rate(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be at least 0, got {text}")
+    return number
 
 
 def _positive(text: str) -> int:
