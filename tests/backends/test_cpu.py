@@ -250,6 +250,19 @@ def test_sums_read_channels_last_memory_as_a_matrix() -> None:
     check(Reduce("max", (0,)), ints(64, 100), label="numpy")
 
 
+def test_the_fastest_layout_is_found_by_timing() -> None:
+    x, w, b = ints(2, 32, 9, 9), ints(48, 32, 3, 3, seed=1), ints(1, 48, 1, 1)
+    for op, arrays in (
+        (Conv(SAME), [x, w]),
+        (Fused((Conv(SAME), Add(), Add(), Relu())), [x, w, b, ints(2, 48, 9, 9)]),
+        (ConvDataGrad(SAME, (9, 9)), [ints(2, 48, 9, 9), w]),
+        (ConvFilterGrad(SAME, (3, 3)), [x, ints(2, 48, 9, 9)]),
+    ):
+        specs = [Spec(a.shape, float32) for a in arrays]
+        made = BACKEND.plan(op, specs, Policy(algorithm="fastest"))
+        assert np.array_equal(execute(CPU, made, arrays)[0], run_reference(op, arrays)[0])
+
+
 # ---- fusion
 
 

@@ -6,7 +6,7 @@ Activations are channels-last where that is fastest, filters lie as each kernel 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,7 @@ from lamina.backends.cpu.library import (
     spec_of,
 )
 from lamina.backends.cpu.post import Post
+from lamina.backends.cpu.timing import fastest
 from lamina.backends.cpu.window import activation_tags, sliding, ungrouped
 from lamina.onednn import ARG, MemoryDesc, PrimitiveDesc
 from lamina.ops.conv import Conv, ConvDataGrad, ConvFilterGrad
@@ -38,18 +39,19 @@ from lamina.spec import Policy, Spec
 @kernels(Conv, source="onednn")
 def conv(op: Conv, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
     """y from x, w."""
-    return forward(op, specs, Post(), ())
+    return forward(op, specs, Post(), (), policy)
 
 
-def forward(op: Conv, specs: Sequence[Spec], post: Post, extra: Sequence[Spec]) -> Plan:
+def forward(op: Conv, specs: Sequence[Spec], post: Post, extra: Sequence[Spec], policy: Policy) -> Plan:
     """Convolution with fused steps, whose operands are the inputs after x and w."""
     x, w = specs
     computes(x, w)
     (y,) = op.infer(x.open, w.open)
     filters = _Filter.of(w, op.window)
-    made = _first(
+    made = _chosen(
         op,
         x,
+        policy,
         lambda tag: onednn.convolution_forward(
             open_desc(x, tag),
             filters.any,
@@ -81,9 +83,10 @@ def conv_data_grad(op: ConvDataGrad, specs: Sequence[Spec], device: Device, poli
     (x,) = op.infer(g.open, w.open)
     computes(x)
     filters = _Filter.of(w, op.window)
-    made = _first(
+    made = _chosen(
         op,
         g,
+        policy,
         lambda tag: onednn.convolution_backward_data(
             open_desc(x, tag),
             filters.any,
@@ -110,9 +113,10 @@ def conv_filter_grad(op: ConvFilterGrad, specs: Sequence[Spec], device: Device, 
     computes(x, g)
     (w,) = op.infer(x.open, g.open)
     filters = _Filter.of(w, op.window)
-    made = _first(
+    made = _chosen(
         op,
         x,
+        policy,
         lambda tag: onednn.convolution_backward_weights(
             open_desc(x, tag),
             filters.any,
@@ -134,13 +138,21 @@ def conv_filter_grad(op: ConvFilterGrad, specs: Sequence[Spec], device: Device, 
     return chain.plan()
 
 
-def _first(op: Op, like: Spec, create: Callable[[str], PrimitiveDesc]) -> PrimitiveDesc:
-    """The kernel for the best layout of activations that has one."""
+def _chosen(op: Op, like: Spec, policy: Policy, create: Callable[[str], PrimitiveDesc]) -> PrimitiveDesc:
+    """The kernel for the best layout of activations that has one; by timing, if the policy asks for it."""
+    candidates = _candidates(like, create)
+    made = fastest(candidates) if policy.algorithm == "fastest" else next(candidates, None)
+    if made is None:
+        raise NoKernel(f"cpu: oneDNN has no kernel for {op} on {like}")
+    return made
+
+
+def _candidates(like: Spec, create: Callable[[str], PrimitiveDesc]) -> Iterator[PrimitiveDesc]:
+    """oneDNN's first choice for each layout of activations, best first."""
     for tag in activation_tags(like):
         made = attempt(create, tag)
         if made is not None:
-            return made
-    raise NoKernel(f"cpu: oneDNN has no kernel for {op} on {like}")
+            yield made
 
 
 def _hint(x: Spec, filters: _Filter, y: Spec, window: Window, tag: str) -> PrimitiveDesc:

@@ -26,5 +26,5 @@ def fused(op: Fused, specs: Sequence[Spec], device: Device, policy: Policy) -> P
     taken = op.head_arity(len(specs))
     post = Post.of(steps, specs[taken:], y)
     if isinstance(head, Conv):
-        return conv.forward(head, specs[:taken], post, specs[taken:])
+        return conv.forward(head, specs[:taken], post, specs[taken:], policy)
     return matmul.product(head, specs[:taken], post, specs[taken:])

@@ -90,7 +90,7 @@ def attempt(create: Callable[..., PrimitiveDesc], *args: Any) -> PrimitiveDesc |
     """create(*args), or None where oneDNN has no kernel but its slow reference code."""
     try:
         made = create(*args)
-    except Refused:
+    except (*Refused, NoKernel):
         return None
     return None if made.implementation.startswith("ref") else made
 

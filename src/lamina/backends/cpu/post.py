@@ -149,5 +149,7 @@ def fits(other: Spec, y: Spec) -> bool:
 def _operand_desc(other: Spec, y: Spec, tag: str) -> MemoryDesc:
     kind = data_type(y.dtype)
     if other.shape == y.shape:
+        if tag == "any":
+            raise NoKernel("cpu: an operand as large as the output needs a named layout")
         return MemoryDesc(y.shape, kind, tag=tag)
     return MemoryDesc(aligned(other.shape, y.ndim), kind)

@@ -30,7 +30,10 @@ def prefers_channels_last() -> bool:
 def activation_tags(spec: Spec) -> tuple[str, ...]:
     """Layouts to try for an activation [N, C, *spatial], best first."""
     last = channels_last_tag(spec.ndim)
-    return (last, "any") if prefers_channels_last() or spec.dtype == bfloat16 else ("any", last)
+    blocked = "aB" + "".join(chr(ord("a") + i) for i in range(2, spec.ndim)) + "16b"
+    if prefers_channels_last() or spec.dtype == bfloat16:
+        return (last, "any", blocked)
+    return ("any", last)
 
 
 def channels_last_tag(rank: int) -> str:
