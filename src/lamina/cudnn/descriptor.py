@@ -18,6 +18,7 @@ from enum import IntEnum
 from typing import Any, ClassVar, Self
 
 from lamina.c import cudnn as c
+from lamina.c.errors import CudnnError
 
 _NAMES = c.cudnnBackendAttributeName_t
 _TYPES = c.cudnnBackendAttributeType_t
@@ -185,10 +186,24 @@ class Descriptor:
         c.cudnnBackendFinalize(self.address)
 
     def get(self, name: str) -> Any:
-        """The attribute's value: a tuple where it has many elements, str for text. Raises AttributeError."""
+        """The attribute's value: a tuple where it has many elements, str for text. Raises AttributeError.
+
+        Where the library does not tell an attribute, the value that was set is given.
+        """
         entry = self._attribute(name)
         if entry.code == _DESCRIPTOR:
             return self._values.get(name)
+        try:
+            return self._read(entry)
+        except (
+            CudnnError
+        ):  # not supported, or (the convolution's mode) under another type than it is set with
+            if name not in self._values:
+                raise
+            return self._values[name]
+
+    def _read(self, entry: Attribute) -> Any:
+        """The attribute's value as the library has it."""
         element = _ELEMENTS.get(entry.code, ctypes.c_int32)
         count = self._count(entry) if entry.many or entry.code == _TEXT else 1
         if count == 0:

@@ -6,6 +6,7 @@ file). Everything derived from the graph is for the same.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, TypeAlias
 
@@ -54,11 +55,37 @@ class OperationGraph(Descriptor):
         refusals: list[str] = []
         for mode in modes:
             try:
-                for config in self.heuristic(mode):
-                    found.setdefault(config.key, config)
+                configs = self.heuristic(mode)
             except CudnnError as error:
                 refusals.append(f"heuristic {mode}: {error.code}: {error.message}")
+                continue
+            if not configs:
+                reasons = engine_refusals(c.cudnnGetLastErrorString(1 << 16)) or ["names no engine"]
+                refusals += [f"heuristic {mode}: {reason}" for reason in reasons]
+            for config in configs:
+                found.setdefault(config.key, config)
         return Candidates(list(found.values()), refusals)
+
+
+_ENGINE = re.compile(r'"engineId":\s*(\d+)')
+_REASON = re.compile(r"CUDNN_STATUS_(\w+); Reason: (.*)")
+
+
+def engine_refusals(text: str) -> list[str]:
+    """What the library noted about engines that refused a graph: "eng4: NOT_SUPPORTED_DATA_TYPE: reason".
+
+    text: of cudnnGetLastErrorString after a heuristic that named no engine. The first, innermost reason of each
+    engine is kept.
+    """
+    found: dict[str, None] = {}
+    engine = ""
+    for line in text.splitlines():
+        if match := _ENGINE.search(line):
+            engine = match[1]
+        elif engine and (match := _REASON.search(line)):
+            found[f"eng{engine}: {match[1]}: {match[2].strip()}"] = None
+            engine = ""
+    return list(found)
 
 
 class Candidates:

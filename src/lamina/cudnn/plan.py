@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from lamina.c import cudnn as c
 from lamina.cudnn.descriptor import Attribute, Descriptor, attribute
@@ -35,11 +35,6 @@ class VariantPack(Descriptor):
             uids=tuple(pointers),
             workspace=workspace if workspace else None,
         )
-
-    def get(self, name: str) -> Any:
-        """What was set: the library does not tell what a pack holds."""
-        self._attribute(name)
-        return self._values.get(name)
 
 
 class ExecutionPlan(Descriptor):

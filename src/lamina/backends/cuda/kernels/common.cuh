@@ -21,13 +21,30 @@ template <class T> struct Wide { typedef T type; };
 template <> struct Wide<f16> { typedef f32 type; };
 template <> struct Wide<bf16> { typedef f32 type; };
 
-template <class T> __device__ __forceinline__ T widen(T v) { return v; }
-__device__ __forceinline__ f32 widen(f16 v)
+// float16 by the hardware's own conversions; whoever compiles for something else brings these three functions along.
+#ifndef HALF_CONVERSIONS
+__device__ __forceinline__ f32 half_to_float(u16 bits)
 {
     f32 wide;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(v.bits));
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(bits));
     return wide;
 }
+__device__ __forceinline__ u16 float_to_half(f32 v)
+{
+    u16 bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(v));
+    return bits;
+}
+__device__ __forceinline__ u16 double_to_half(f64 v)
+{
+    u16 bits;
+    asm("cvt.rn.f16.f64 %0, %1;" : "=h"(bits) : "d"(v));
+    return bits;
+}
+#endif
+
+template <class T> __device__ __forceinline__ T widen(T v) { return v; }
+__device__ __forceinline__ f32 widen(f16 v) { return half_to_float(v.bits); }
 __device__ __forceinline__ f32 widen(bf16 v) { return __uint_as_float((u32)v.bits << 16); }
 
 // Rounding to nearest even; conversions between numbers are C's.
@@ -47,18 +64,8 @@ template <> struct Narrow<i16> {
     template <class S> static __device__ __forceinline__ i16 from(S v) { return (i16)(i64)v; }
 };
 template <> struct Narrow<f16> {
-    static __device__ __forceinline__ f16 from(f32 v)
-    {
-        f16 half;
-        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half.bits) : "f"(v));
-        return half;
-    }
-    static __device__ __forceinline__ f16 from(f64 v)
-    {
-        f16 half;
-        asm("cvt.rn.f16.f64 %0, %1;" : "=h"(half.bits) : "d"(v));
-        return half;
-    }
+    static __device__ __forceinline__ f16 from(f32 v) { return {float_to_half(v)}; }
+    static __device__ __forceinline__ f16 from(f64 v) { return {double_to_half(v)}; }
     static __device__ __forceinline__ f16 from(f16 v) { return v; }
     template <class S> static __device__ __forceinline__ f16 from(S v) { return from((f32)v); }
 };

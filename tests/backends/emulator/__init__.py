@@ -1,0 +1,113 @@
+"""The CUDA kernels on a CPU: compiled as C++ with the threads of a block as fibers (see emulator.h)."""
+
+import ctypes
+import hashlib
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lamina.backends import Call, Plan
+from lamina.backends.cuda.program import KERNELS, Copy, Fill, Launch, Launches, Place, Program
+from lamina.ops.core import Array
+from lamina.runtime import cache_directory
+from lamina.spec import Spec, pack, unpack
+
+HERE = Path(__file__).parent
+#: Bytes around each buffer that no kernel may write.
+GUARD = 256
+
+
+@cache
+def compiled(program: Program) -> Any:
+    """The program's `launch` function."""
+    text = f'#include "emulator.h"\n{program.source}\nEMULATE({program.name})\n'
+    headers = (KERNELS / "common.cuh").read_text() + (HERE / "emulator.h").read_text()
+    folder = cache_directory() / "emulated"
+    folder.mkdir(exist_ok=True)
+    library = folder / (hashlib.sha256((headers + text).encode()).hexdigest() + ".so")
+    if not library.exists():
+        made = library.with_suffix(".new")
+        command = ["g++", "-std=c++17", "-O0", "-w", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(made)]
+        command += [f"-I{HERE}", f"-I{KERNELS}", "-ffp-contract=off"]
+        subprocess.run(command, input=text, text=True, check=True)
+        made.rename(library)
+    return ctypes.CDLL(str(library)).launch
+
+
+class Memory:
+    """A host buffer, aligned as device memory is, with guard zones."""
+
+    def __init__(self, nbytes: int, fill: int = 0xFF) -> None:
+        self.nbytes = nbytes
+        self.raw = np.full(nbytes + 2 * GUARD + 256, 0xA5, np.uint8)
+        start = self.raw.__array_interface__["data"][0]
+        self.offset = -(start + GUARD) % 256 + GUARD
+        self.pointer = start + self.offset
+        self.bytes = self.raw[self.offset : self.offset + nbytes]
+        self.bytes[:] = fill
+
+    def check(self, name: str) -> None:
+        """Raise when something was written outside."""
+        outside = np.concatenate([self.raw[: self.offset], self.raw[self.offset + self.nbytes :]])
+        assert (outside == 0xA5).all(), f"{name}: a kernel wrote outside of it"
+
+
+def run_steps(steps: Sequence[Any], call: Call) -> None:
+    """Run launches, fills and copies in order."""
+    for step in steps:
+        if isinstance(step, Fill):
+            ctypes.memset(step.place.address(call), step.byte, step.nbytes)
+        elif isinstance(step, Copy):
+            ctypes.memmove(step.to.address(call), step.origin.address(call), step.nbytes)
+        else:
+            run_launch(step, call)
+
+
+def run_launch(step: Launch, call: Call) -> None:
+    """One launch."""
+    values = [ctypes.c_void_p(a.address(call)) if isinstance(a, Place) else a.c for a in step.arguments]
+    pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
+    grid = (ctypes.c_uint * 3)(*(*step.grid, 1, 1)[:3])
+    compiled(step.program)(grid, ctypes.c_uint(step.block[0]), pointers)
+
+
+def run_plan(plan: Plan, arrays: Sequence[Array], *, crooked: bool = False) -> tuple[Array, ...]:
+    """The outputs of a plan of own kernels. crooked: at addresses that are not aligned to 16 bytes."""
+    if plan.view:
+        flat = pack(arrays[0], plan.inputs[0].physical)
+        return (unpack(flat, plan.outputs[0].physical, plan.outputs[0].shape),)
+    assert isinstance(plan.make, Launches)
+    shift = [s.dtype.itemsize if crooked else 0 for s in (*plan.inputs, *plan.outputs)]
+    inputs = [_laid(a, s, d) for a, s, d in zip(arrays, plan.inputs, shift, strict=False)]
+    outputs = [Memory(s.nbytes + d) for s, d in zip(plan.outputs, shift[len(inputs) :], strict=True)]
+    scratch = Memory(plan.workspace)
+    call = Call(
+        tuple(m.pointer + d for m, d in zip(inputs, shift, strict=False)),
+        tuple(m.pointer + d for m, d in zip(outputs, shift[len(inputs) :], strict=True)),
+        scratch.pointer,
+    )
+    steps = plan.make.plain() if crooked and plan.make.plain else plan.make.steps
+    run_steps(steps, call)
+    for i, memory in enumerate((*inputs, *outputs, scratch)):
+        memory.check(f"buffer {i} of {plan.label}")
+    found = zip(outputs, plan.outputs, shift[len(inputs) :], strict=True)
+    return tuple(_read(m, s, d) for m, s, d in found)
+
+
+def _laid(array: Array, spec: Spec, shift: int) -> Memory:
+    assert array.shape == spec.shape
+    flat = pack(array, spec.physical)
+    memory = Memory(flat.nbytes + shift)
+    memory.bytes[shift:] = flat.view(np.uint8).reshape(-1)
+    return memory
+
+
+def _read(memory: Memory, spec: Spec, shift: int) -> Array:
+    if spec.numel == 0:
+        return np.empty(spec.shape, spec.dtype.numpy)
+    flat = memory.bytes[shift:].copy().view(spec.dtype.numpy)
+    return unpack(flat, spec.physical, spec.shape)

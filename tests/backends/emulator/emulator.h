@@ -1,0 +1,136 @@
+// Enough of CUDA for a C++ compiler to run the kernels on a CPU, one block after the other.
+//
+// The threads of a block are fibers: a barrier or a shuffle hands over to the next one. So barriers and shuffles mean
+// what they mean on a GPU, and one that not all threads reach is found (the block never ends: an abort).
+#pragma once
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+#include <utility>
+#include <vector>
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __shared__ static
+
+struct Dim3 { unsigned x, y, z; };
+static Dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace emulator {
+struct Fiber { ucontext_t context; std::vector<char> stack; bool done; long waits; };
+static std::vector<Fiber> fibers;
+static ucontext_t scheduler;
+static unsigned current;
+static unsigned long long exchanged[1024];
+
+static void hand_over()
+{
+    fibers[current].waits++;
+    swapcontext(&fibers[current].context, &scheduler);
+}
+}  // namespace emulator
+
+// Every thread of the block comes here as often as every other, so one round of the scheduler is a barrier.
+static inline void __syncthreads() { emulator::hand_over(); }
+
+template <class T> static inline T __shfl_xor_sync(unsigned, T v, int lanes)
+{
+    const unsigned self = emulator::current;
+    memcpy(&emulator::exchanged[self], &v, sizeof v);
+    emulator::hand_over();
+    T other;
+    memcpy(&other, &emulator::exchanged[(self & ~31u) | ((self & 31) ^ lanes)], sizeof other);
+    emulator::hand_over();
+    return other;
+}
+
+static inline float __int_as_float(int v) { float f; memcpy(&f, &v, 4); return f; }
+static inline float __uint_as_float(unsigned v) { float f; memcpy(&f, &v, 4); return f; }
+static inline unsigned __float_as_uint(float v) { unsigned u; memcpy(&u, &v, 4); return u; }
+static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
+static inline float __fadd_rn(float a, float b) { volatile float c = a + b; return c; }
+static inline float __fmul_rn(float a, float b) { volatile float c = a * b; return c; }
+static inline void sincospi(double v, double *s, double *c) { *s = sin(M_PI * v); *c = cos(M_PI * v); }
+static inline void atomicAdd(double *p, double v) { *p += v; }
+
+#define HALF_CONVERSIONS
+static inline float half_to_float(unsigned short bits) { _Float16 h; memcpy(&h, &bits, 2); return (float)h; }
+static inline unsigned short float_to_half(float v) { _Float16 h = (_Float16)v; unsigned short b; memcpy(&b, &h, 2); return b; }
+static inline unsigned short double_to_half(double v) { _Float16 h = (_Float16)v; unsigned short b; memcpy(&b, &h, 2); return b; }
+
+namespace emulator {
+template <class... P, size_t... I>
+static void invoke(void (*kernel)(P...), void **arguments, std::index_sequence<I...>)
+{
+    kernel(*(P *)arguments[I]...);
+}
+
+static void (*body)(void **);
+static void **arguments;
+
+static void enter()
+{
+    body(arguments);
+    fibers[current].done = true;
+    swapcontext(&fibers[current].context, &scheduler);
+}
+
+static void run_block(unsigned threads)
+{
+    fibers.resize(threads);
+    for (auto &fiber : fibers) {
+        fiber.stack.resize(32 << 10);
+        fiber.done = false;
+        fiber.waits = 0;
+        getcontext(&fiber.context);
+        fiber.context.uc_stack.ss_sp = fiber.stack.data();
+        fiber.context.uc_stack.ss_size = fiber.stack.size();
+        makecontext(&fiber.context, (void (*)())enter, 0);
+    }
+    for (bool any = true; any;) {
+        any = false;
+        for (current = 0; current < threads; ++current) {
+            if (fibers[current].done) continue;
+            threadIdx = {current, 0, 0};
+            swapcontext(&scheduler, &fibers[current].context);
+            any = true;
+        }
+        // Barriers hold a block's threads together; warps may differ in how many shuffles they take part in.
+        for (unsigned t = 1; t < threads; ++t)
+            if ((t & 31) && fibers[t].waits != fibers[t - 1].waits && !(fibers[t].done && fibers[t - 1].done)) {
+                fprintf(stderr, "emulator: threads %u and %u of a warp parted at a barrier\n", t - 1, t);
+                abort();
+            }
+    }
+}
+
+static void run(void (*kernel)(void **), const unsigned *grid, unsigned threads, void **values)
+{
+    body = kernel;
+    arguments = values;
+    gridDim = {grid[0], grid[1], grid[2]};
+    blockDim = {threads, 1, 1};
+    for (unsigned z = 0; z < grid[2]; ++z)
+        for (unsigned y = 0; y < grid[1]; ++y)
+            for (unsigned x = 0; x < grid[0]; ++x) {
+                blockIdx = {x, y, z};
+                run_block(threads);
+            }
+}
+
+template <class... P> static void call(void (*kernel)(P...), void **values)
+{
+    invoke(kernel, values, std::index_sequence_for<P...>());
+}
+}  // namespace emulator
+
+#define EMULATE(kernel)                                                                                              \
+    extern "C" void launch(const unsigned *grid, unsigned threads, void **values)                                    \
+    {                                                                                                                \
+        emulator::run([](void **v) { emulator::call(kernel, v); }, grid, threads, values);                           \
+    }

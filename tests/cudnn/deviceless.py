@@ -1,0 +1,150 @@
+"""Plans for an H200 made without a GPU: run by test_deviceless.py in a process that sees a libcuda without devices.
+
+Prints one JSON object: pattern -> what came of it.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lamina import cudnn, ops
+from lamina.backends import NoKernel
+from lamina.backends.cuda import backend
+from lamina.backends.cuda.targets import described
+from lamina.ops import Add, Conv, ConvDataGrad, ConvFilterGrad, Fused, Matmul, Relu, ReluGrad, Window
+from lamina.runtime import Device
+from lamina.spec import Policy, Spec, bfloat16, float16, float32, float64
+
+PROPERTIES = Path(__file__).parents[1] / "data" / "h200_deviceprop_cudnn919.json"
+DEVICE = Device("cuda:7")  # never opened
+
+#: AlexNet's convolutions at batch 128: input, filter, stride, padding.
+ALEXNET = {
+    "conv1": ((128, 1, 224, 224), (96, 1, 11, 11), 4, 0),
+    "conv2": ((128, 96, 26, 26), (256, 96, 5, 5), 1, 2),
+    "conv3": ((128, 256, 12, 12), (384, 256, 3, 3), 1, 1),
+    "conv4": ((128, 384, 12, 12), (384, 384, 3, 3), 1, 1),
+    "conv5": ((128, 384, 12, 12), (256, 384, 3, 3), 1, 1),
+}
+LINEAR = {"fc1": (128, 6400, 4096), "fc2": (128, 4096, 4096), "fc3": (128, 4096, 10)}
+DTYPES = {"bf16": bfloat16, "f16": float16, "f32": float32, "f64": float64}
+
+
+def plan(op: ops.Op, dtype: Any, *shapes: tuple[int, ...], **policy: Any) -> str:
+    """The label of the plan, or the refusal."""
+    try:
+        with described(DEVICE, properties()):
+            made = backend(DEVICE).plan(op, [Spec(s, dtype) for s in shapes], Policy(**policy))
+    except NoKernel as error:
+        return f"refused: {error}"
+    return f"{made.label} workspace={made.workspace}"
+
+
+def properties() -> cudnn.DeviceProperties:
+    return cudnn.DeviceProperties(json=PROPERTIES.read_text())
+
+
+def convolutions() -> dict[str, str]:
+    found = {}
+    for name, (x, w, stride, pad) in ALEXNET.items():
+        win = Window((stride, stride), ((pad, pad), (pad, pad)), (1, 1))
+        y = (x[0], w[0], *win.output(x[2:], w[2:]))
+        bias = (1, w[0], 1, 1)
+        for short, dtype in DTYPES.items():
+            key = f"{name} {short}"
+            found[f"{key} forward"] = plan(Conv(win), dtype, x, w)
+            found[f"{key} data"] = plan(ConvDataGrad(win, x[2:]), dtype, y, w)
+            found[f"{key} filter"] = plan(ConvFilterGrad(win, w[2:]), dtype, x, y)
+            if short != "f64":
+                found[f"{key} bias relu"] = plan(Fused((Conv(win), Add(), Relu())), dtype, x, w, bias)
+        found[f"{name} tf32 forward"] = plan(Conv(win), float32, x, w, tf32=True)
+        found[f"{name} deterministic filter"] = plan(
+            ConvFilterGrad(win, w[2:]), bfloat16, x, y, deterministic=True
+        )
+        found[f"{name} fallback"] = plan(Conv(win), bfloat16, x, w, algorithm="fallback")
+    win = Window((1, 1), ((1, 1), (1, 1)), (1, 1))
+    x, w = (128, 256, 28, 28), (256, 256, 3, 3)
+    residual = Fused((Conv(win), Add(), Add(), Relu()))
+    found["residual bf16"] = plan(residual, bfloat16, x, w, (1, 256, 1, 1), x)
+    gradient = Fused((ConvDataGrad(win, (28, 28)), ReluGrad()))
+    found["data relu bf16"] = plan(gradient, bfloat16, x, w, x)
+    return found
+
+
+def products() -> dict[str, str]:
+    found = {}
+    for name, (m, k, n) in LINEAR.items():
+        for short, dtype in DTYPES.items():
+            found[f"{name} {short} forward"] = plan(Matmul(False, True), dtype, (m, k), (n, k))
+            found[f"{name} {short} data"] = plan(Matmul(), dtype, (m, n), (n, k))
+            found[f"{name} {short} weight"] = plan(Matmul(True), dtype, (m, n), (m, k))
+        epilogue = Fused((Matmul(False, True), Add(), Relu()))
+        found[f"{name} bf16 bias relu"] = plan(epilogue, bfloat16, (m, k), (n, k), (n,))
+    found["batched bf16"] = plan(Matmul(), bfloat16, (8, 64, 32), (8, 32, 48))
+    found["batched f32"] = plan(Matmul(), float32, (8, 64, 32), (8, 32, 48))
+    found["batched tf32"] = plan(Matmul(), float32, (8, 64, 32), (8, 32, 48), tf32=True)
+    return found
+
+
+def limited() -> dict[str, str]:
+    """A workspace limit, and what happens when nothing fits."""
+    x, w, stride, _ = ALEXNET["conv1"]
+    win = Window((stride, stride), ((0, 0), (0, 0)), (1, 1))
+    return {
+        "no workspace": plan(Conv(win), float32, x, w, workspace_limit=0),
+        "impossible": plan(
+            Fused((Conv(win), Add(), Add(), Relu())), float64, x, w, (1, 96, 1, 1), (1, 96, 1, 1)
+        ),
+    }
+
+
+def pools() -> dict[str, str]:
+    """Resample forward and backward by the object layer."""
+    found = {}
+    strides = (96 * 54 * 54, 1, 54 * 96, 96)
+    for mode in ("maxpool", "avgpool_include_padding", "avgpool_exclude_padding"):
+        graph = cudnn.Graph()
+        x = graph.tensor((8, 96, 54, 54), strides, "float16")
+        y = graph.tensor((8, 96, 26, 26), (96 * 26 * 26, 1, 26 * 96, 96), "float16")
+        graph.pool(cudnn.Resample(mode, window=(3, 3), stride=(2, 2), pre=(0, 0)), x, y)
+        found[mode] = str(graph.plan(properties()))
+    graph = cudnn.Graph()
+    x = graph.tensor((8, 96, 54, 54), strides, "float32")
+    y = graph.tensor((1, 96, 1, 1), (96, 1, 96, 96), "float32")
+    graph.reduce("add", x, y)
+    found["reduce"] = str(graph.candidates(properties()).refusals or "candidates")
+    return found
+
+
+def round_trip() -> dict[str, str]:
+    """A plan as JSON and back, and rebuilt from its engine number and knobs."""
+    graph = cudnn.Graph()
+    x = graph.tensor((8, 64, 56, 56), (200704, 1, 3584, 64), "bfloat16")
+    w = graph.tensor((128, 64, 3, 3), (576, 1, 192, 64), "bfloat16")
+    y = graph.tensor((8, 128, 56, 56), (401408, 1, 7168, 128), "bfloat16")
+    graph.conv(x, w, y, stride=(1, 1), pre=(1, 1))
+    target = properties()
+    first = graph.plan(target)
+    again = cudnn.ExecutionPlan(json=first.json, target=target)
+    rebuilt = graph.rebuild(target, first.config.key)
+    engines = graph.candidates(target, ("a", "b", "fallback"))
+    keys = [config.key for config in engines]
+    return {
+        "workspace": str((first.workspace, again.workspace, rebuilt.workspace)),
+        "same key": str(rebuilt.config.key == first.config.key),
+        "json": str(json.loads(first.json) == json.loads(again.json)),
+        "engines": str(len(keys)),
+        "distinct": str(len(set(keys)) == len(keys)),
+        "notes": str(first.config.engine.numerical_notes),
+        "knobs": str(all(k.get("minimum") <= k.get("maximum") for k in first.config.engine.knobs())),
+    }
+
+
+PARTS: dict[str, Callable[[], dict[str, str]]] = {
+    f.__name__: f for f in (convolutions, products, limited, pools, round_trip)
+}
+
+if __name__ == "__main__":
+    print(json.dumps({name: part() for name, part in PARTS.items() if name in sys.argv[1:]}))

@@ -1,0 +1,288 @@
+"""The object layer against the real libcudnn: attributes, errors, lifetimes. No GPU is needed."""
+
+import gc
+import itertools
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lamina import cudnn
+from lamina.c import cudnn as c
+from lamina.c.errors import CudnnError
+from lamina.cudnn.engine import engine_refusals
+
+pytestmark = pytest.mark.skipif(not c.library.available(), reason="libcudnn is not installed")
+SOURCE = Path(__file__).parents[2] / "src"
+
+
+def tensor(uid: int = 1, virtual: bool = False, shape: tuple[int, ...] = (8, 16, 10, 12)) -> cudnn.Tensor:
+    _, k, h, w = shape
+    strides = (k * h * w, 1, k * w, k)
+    return cudnn.Tensor(dimensions=shape, strides=strides, data_type="bfloat16", uid=uid, virtual=virtual)
+
+
+def window(**changes: Any) -> cudnn.Convolution:
+    return cudnn.Convolution(**{"stride": (1, 1), "pre": (1, 1), "post": (1, 1), **changes})
+
+
+def operation() -> cudnn.ConvolutionForward:
+    return cudnn.ConvolutionForward(
+        window(), tensor(1), tensor(2, shape=(32, 16, 3, 3)), tensor(3, shape=(8, 32, 10, 12))
+    )
+
+
+MADE: dict[str, tuple[Callable[[], cudnn.Descriptor], dict[str, Any]]] = {
+    "tensor": (
+        tensor,
+        {
+            "dimensions": (8, 16, 10, 12),
+            "strides": (1920, 1, 192, 16),
+            "uid": 1,
+            "alignment": 16,
+            "virtual": False,
+            "data_type": c.cudnnDataType_t.CUDNN_DATA_BFLOAT16,
+        },
+    ),
+    "virtual tensor": (lambda: tensor(7, virtual=True), {"virtual": True, "uid": 7}),
+    "convolution": (
+        lambda: window(stride=(2, 3), pre=(0, 1), post=(2, 3), dilation=(1, 2)),
+        {
+            "stride": (2, 3),
+            "pre": (0, 1),
+            "post": (2, 3),
+            "dilation": (1, 2),
+            "spatial": 2,
+            "mode": c.cudnnConvolutionMode_t.CUDNN_CROSS_CORRELATION,
+        },
+    ),
+    "flipped convolution": (
+        lambda: window(flip=True, compute="float64"),
+        {
+            "mode": c.cudnnConvolutionMode_t.CUDNN_CONVOLUTION,
+            "compute": c.cudnnDataType_t.CUDNN_DATA_DOUBLE,
+        },
+    ),
+    "reduction": (
+        lambda: cudnn.Reduction("max"),
+        {"operator": c.cudnnReduceTensorOp_t.CUDNN_REDUCE_TENSOR_MAX},
+    ),
+    "matmul": (lambda: cudnn.Matmul(), {"compute": c.cudnnDataType_t.CUDNN_DATA_FLOAT}),
+    "resample": (
+        lambda: cudnn.Resample("maxpool", window=(3, 2), stride=(2, 1), pre=(1, 0)),
+        {
+            "mode": c.cudnnResampleMode_t.CUDNN_RESAMPLE_MAXPOOL,
+            "window": (3, 2),
+            "stride": (2, 1),
+            "pre": (1, 0),
+            "post": (1, 0),
+        },
+    ),
+    "knob choice": (lambda: cudnn.KnobChoice(2, 5), {"knob": 2, "value": 5}),
+}
+
+
+@pytest.mark.feature("F008", "F017", "F018", "F020", "F026", "B005")
+@pytest.mark.parametrize("name", MADE)
+def test_attributes_come_back(name: str) -> None:
+    make, expected = MADE[name]
+    descriptor = make()
+    assert {key: descriptor.get(key) for key in expected} == expected
+    assert all(key in repr(descriptor) for key in descriptor._values)
+
+
+@pytest.mark.feature("B005")
+@pytest.mark.parametrize("mode", list(c.cudnnPointwiseMode_t.__members__))
+def test_every_pointwise_mode(mode: str) -> None:
+    """Every mode is set and read back, by its C name."""
+    made = cudnn.Pointwise(mode)
+    assert made.get("mode") == c.cudnnPointwiseMode_t[mode]
+    assert made.is_backward == mode.endswith("_BWD")
+
+
+@pytest.mark.feature("B005")
+def test_activation_parameters() -> None:
+    made = cudnn.Pointwise("relu_fwd", relu_lower=0.5, relu_upper=6.0, relu_slope=0.25)
+    assert (made.get("relu_lower"), made.get("relu_upper"), made.get("relu_slope")) == (0.5, 6.0, 0.25)
+    assert cudnn.Pointwise("elu_fwd", elu_alpha=0.75).get("elu_alpha") == 0.75
+    assert cudnn.Pointwise("gen_index", axis=1).get("axis") == 1
+
+
+@pytest.mark.feature("B005")
+def test_operations_take_the_same_window() -> None:
+    x, w, y = tensor(1), tensor(2, shape=(32, 16, 3, 3)), tensor(3, shape=(8, 32, 10, 12))
+    shared = window()
+    forward = cudnn.ConvolutionForward(shared, x, w, y, alpha=0.5, beta=1.0)
+    assert (forward.get("alpha"), forward.get("beta")) == (0.5, 1.0)
+    assert forward.get("convolution") is shared
+    cudnn.ConvolutionBackwardData(shared, y, w, x)
+    cudnn.ConvolutionBackwardFilter(shared, x, y, w)
+    double = cudnn.Convolution(stride=(1, 1), pre=(1, 1), compute="float64")
+    cudnn.ConvolutionForward(double, x, w, y, alpha=0.1)  # a double where the sums are doubles
+
+
+@pytest.mark.feature("B005")
+def test_pointwise_reduction_matmul_and_pool_operations() -> None:
+    x, y, b = tensor(1), tensor(2), tensor(3, shape=(1, 16, 1, 1))
+    add = cudnn.PointwiseOperation(cudnn.Pointwise("add"), x=x, b=b, y=y, alpha1=2.0)
+    assert add.get("alpha1") == 2.0
+    cudnn.PointwiseOperation(cudnn.Pointwise("relu_bwd"), x=x, dy=y, dx=tensor(4))
+    cudnn.ReductionOperation(cudnn.Reduction("add"), x, b)
+    pool = cudnn.Resample("maxpool", window=(2, 2), stride=(2, 2), pre=(0, 0))
+    small = tensor(5, shape=(8, 16, 5, 6))
+    cudnn.ResampleForward(pool, x, small)
+    cudnn.ResampleBackward(pool, small, x, x=y, y=tensor(6, shape=(8, 16, 5, 6)))
+    a, m = (
+        cudnn.Tensor(dimensions=(2, r, s), strides=(r * s, s, 1), data_type="float16", uid=u)
+        for r, s, u in ((4, 8, 1), (8, 16, 2))
+    )
+    out = cudnn.Tensor(dimensions=(2, 4, 16), strides=(64, 16, 1), data_type="float16", uid=3)
+    assert cudnn.MatmulOperation(cudnn.Matmul(), a, m, out).get("a") is a
+
+
+@pytest.mark.feature("F004", "B039")
+def test_errors_say_why() -> None:
+    with pytest.raises(CudnnError, match="cudnnBackendFinalize") as raised:
+        cudnn.Tensor(dimensions=(1, -2, 3, 4), strides=(24, 12, 4, 1), data_type="float32", uid=1)
+    assert raised.value.code.startswith("CUDNN_STATUS_BAD_PARAM")
+    with pytest.raises(ValueError, match="4 dimensions but 3 strides"):
+        cudnn.Tensor(dimensions=(1, 2, 3, 4), strides=(12, 4, 1), data_type="float32", uid=1)
+    with pytest.raises(ValueError, match=r"unknown pointwise mode 'ad'; known: add,"):
+        cudnn.Pointwise("ad")
+    with pytest.raises(ValueError, match="unknown data type 'floaty'"):
+        cudnn.Matmul(compute="floaty")
+    with pytest.raises(AttributeError, match="Tensor has no attribute 'dims'; it has uid, data_type"):
+        tensor().get("dims")
+    with pytest.raises(ValueError, match="either config or json"):
+        cudnn.ExecutionPlan()
+    with pytest.raises(CudnnError):
+        cudnn.DeviceProperties(json='{"deviceVer": 900}')
+
+
+@pytest.mark.feature("B008")
+def test_refusals_of_engines_are_read() -> None:
+    text = (
+        '{"engineId":4,"knobChoices":{}}\n'
+        "Warning: CUDNN_STATUS_NOT_SUPPORTED_LAYOUT; Reason: strides are odd\n"
+        "Warning: CUDNN_STATUS_NOT_SUPPORTED; Reason: finalize_internal()\n\n"
+        '{"engineId":4,"knobChoices":{}}\n'
+        "Warning: CUDNN_STATUS_NOT_SUPPORTED_LAYOUT; Reason: strides are odd\n"
+        '{"engineId":11}\nWarning: CUDNN_STATUS_NOT_SUPPORTED; Reason: no\n'
+    )
+    assert engine_refusals(text) == [
+        "eng4: NOT_SUPPORTED_LAYOUT: strides are odd",
+        "eng11: NOT_SUPPORTED: no",
+    ]
+    assert engine_refusals("") == []
+    error = cudnn.NoPlanError("conv on x", ["eng1: too large"])
+    assert "conv on x" in str(error)
+    assert "eng1: too large" in str(error)
+
+
+@pytest.mark.feature("F029")
+def test_close_is_final_and_idempotent() -> None:
+    made = tensor()
+    made.close()
+    made.close()
+    assert made.closed
+    assert "closed" in repr(made)
+    for use in (lambda: made.get("uid"), lambda: made.address):
+        with pytest.raises(ValueError, match="this Tensor was closed"):
+            use()
+    with tensor() as inside:
+        assert inside.get("uid") == 1
+    assert inside.closed
+
+
+@pytest.mark.feature("F029")
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_any_closing_order(order: tuple[int, ...]) -> None:
+    """Parts may be closed before the whole; the whole keeps working on what it needs."""
+    shared, x, w, y = window(), tensor(1), tensor(2, shape=(32, 16, 3, 3)), tensor(3, shape=(8, 32, 10, 12))
+    made = [cudnn.ConvolutionForward(shared, x, w, y), shared, x, y]
+    for place in order:
+        made[place].close()
+    del shared, x, y
+    gc.collect()
+    assert w.get("uid") == 2
+
+
+@pytest.mark.feature("F029")
+def test_a_closed_part_is_refused() -> None:
+    gone = tensor()
+    gone.close()
+    with pytest.raises(ValueError, match="this Tensor was closed"):
+        cudnn.ConvolutionForward(window(), gone, tensor(2), tensor(3))
+
+
+@pytest.mark.feature("F029", "B039")
+def test_nothing_leaks() -> None:
+    def cycle(count: int) -> None:
+        for number in range(count):
+            with cudnn.Tensor(dimensions=(4, 4), strides=(4, 1), data_type="float32", uid=1) as made:
+                made.get("dimensions")
+            if number % 10 == 0:
+                operation()
+                with pytest.raises(ValueError, match="was closed"):
+                    made.get("uid")
+
+    cycle(2000)
+    gc.collect()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    cycle(20_000)
+    gc.collect()
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 1024, f"{grown} KiB more after 20,000 descriptors"
+
+
+@pytest.mark.feature("F029")
+def test_exit_with_live_and_cyclic_descriptors() -> None:
+    """The interpreter ends in peace whatever is still alive."""
+    program = (
+        "from lamina import cudnn\n"
+        "x = cudnn.Tensor(dimensions=(2, 2), strides=(2, 1), data_type='float32', uid=1)\n"
+        "y = cudnn.Tensor(dimensions=(2, 2), strides=(2, 1), data_type='float32', uid=2)\n"
+        "x.other, y.other = y, x\n"
+        "op = cudnn.PointwiseOperation(cudnn.Pointwise('exp'), x=x, y=y)\n"
+        "x.close()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={"PYTHONPATH": str(SOURCE)}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.feature("B006")
+def test_variant_packs() -> None:
+    pack = cudnn.VariantPack({3: 0x1000, 1: 0x2000}, workspace=0x3000)
+    assert (pack.get("uids"), pack.get("pointers"), pack.get("workspace")) == (
+        (3, 1),
+        (0x1000, 0x2000),
+        0x3000,
+    )
+    assert "workspace" not in repr(cudnn.VariantPack({1: 16}))
+
+
+@pytest.mark.feature("B006")
+def test_graph_names_what_it_is() -> None:
+    graph = cudnn.Graph()
+    x = graph.tensor((8, 16, 10, 12), (1920, 1, 192, 16), "bfloat16")
+    w = graph.tensor((32, 16, 3, 3), (144, 1, 48, 16), "bfloat16")
+    y = graph.tensor((8, 32, 10, 12), (3840, 1, 384, 32), "float32", virtual=True)
+    graph.conv(x, w, y, stride=(1, 1), pre=(1, 1))
+    out = graph.tensor(y.dimensions, y.strides, "bfloat16")
+    assert graph.pointwise("relu_fwd", y, out=out) is out
+    assert [t.uid for t in graph.tensors] == [1, 2, 3, 4]
+    assert str(graph) == (
+        "conv -> relu_fwd on bfloat16[8, 16, 10, 12], bfloat16[32, 16, 3, 3], bfloat16[8, 32, 10, 12]"
+    )
+
+
+@pytest.mark.feature("B006", "B008")
+def test_keys_as_text() -> None:
+    assert cudnn.key_text((62, ((2, 0), (13, 1)))) == "eng62{2:0,13:1}"
+    assert cudnn.key_text((1, ())) == "eng1"

@@ -1,0 +1,93 @@
+"""Every pattern that the CUDA backend hands to cuDNN plans for an H200, on a machine without a GPU."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lamina.c import cudnn as c
+from tests.stubs import build_libcuda_stub
+
+pathfinder = pytest.importorskip("cuda.pathfinder")
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+
+pytestmark = pytest.mark.skipif(
+    not c.library.available() or c.library.version[:2] != (9, 19),
+    reason="the device properties in tests/data were read with cuDNN 9.19",
+)
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A process that finds a libcuda without devices, and NVRTC."""
+    folder = tmp_path_factory.mktemp("libcuda")
+    build_libcuda_stub(folder, HERE / "libcuda_stub.c")
+    nvrtc = Path(pathfinder.load_nvidia_dynamic_lib("nvrtc").abs_path).parent
+    paths = [str(folder), str(nvrtc), os.environ.get("LD_LIBRARY_PATH", "")]
+    return {
+        **os.environ,
+        "LD_LIBRARY_PATH": ":".join(p for p in paths if p),
+        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+    }
+
+
+def part(name: str, environment: dict[str, str]) -> dict[str, str]:
+    command = [sys.executable, "-m", "tests.cudnn.deviceless", name]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])[name]
+    return found
+
+
+@pytest.mark.feature("B007", "F052", "B011", "B012")
+def test_convolutions(environment: dict[str, str]) -> None:
+    found = part("convolutions", environment)
+    refused = {k: v for k, v in found.items() if v.startswith("refused")}
+    assert refused == {}
+    assert all("cudnn" in v for v in found.values())
+    # The first layer has one channel: space to depth comes first for half types, both ways.
+    assert " deep " in found["conv1 bf16 forward"]
+    assert " deep " in found["conv1 bf16 filter"]
+    assert " deep " in found["conv1 bf16 bias relu"]
+    assert " plain " in found["conv2 bf16 forward"]
+    assert " plain " in found["conv1 f32 forward"]
+
+
+@pytest.mark.feature("B007", "F043")
+def test_products(environment: dict[str, str]) -> None:
+    found = part("products", environment)
+    refused = {k: v for k, v in found.items() if v.startswith("refused")}
+    assert refused == {}
+    assert all("cudnn" in v for k, v in found.items() if not k.startswith("batched f32"))
+    assert "tiled" in found["batched f32"]  # cuDNN's matmul would round to TF32
+    assert "cudnn matmul matmul" in found["batched tf32"]
+
+
+@pytest.mark.feature("B008", "B011")
+def test_limits(environment: dict[str, str]) -> None:
+    found = part("limited", environment)
+    assert found["no workspace"].endswith("workspace=0")
+    # Why not: the reason that the library notes for each engine.
+    assert found["impossible"].startswith("refused: cuda has no plan for conv")
+    assert "plain: heuristic fallback: eng" in found["impossible"]
+    assert "NOT_SUPPORTED" in found["impossible"]
+
+
+@pytest.mark.feature("B005", "B007", "F054")
+def test_pools(environment: dict[str, str]) -> None:
+    found = part("pools", environment)
+    assert all("ExecutionPlan" in v for k, v in found.items() if k != "reduce")
+
+
+@pytest.mark.feature("B006", "F087")
+def test_round_trip(environment: dict[str, str]) -> None:
+    found = part("round_trip", environment)
+    first, again, rebuilt = json.loads(found["workspace"].replace("(", "[").replace(")", "]"))
+    assert first == again == rebuilt
+    assert found["same key"] == found["json"] == found["distinct"] == found["knobs"] == "True"
+    assert int(found["engines"]) > 20
+    assert "TENSOR_CORE" in found["notes"]
