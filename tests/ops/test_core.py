@@ -5,8 +5,39 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina.ops import REGISTRY, Add, Arg, Conv, MaxPool, Op, Operand, Relu, Sample, Window, bind, call, core
-from lamina.spec import DTypeError, Spec, bfloat16, bool_, float16, float32, float64, int32, int64, uint8
+from lamina.ops import (
+    REGISTRY,
+    Add,
+    Arg,
+    Concat,
+    Conv,
+    Expand,
+    Matmul,
+    MaxPool,
+    Op,
+    Operand,
+    Pad,
+    Relu,
+    Reshape,
+    Sample,
+    Window,
+    bind,
+    call,
+    core,
+)  # fmt: skip
+from lamina.spec import (
+    DTypeError,
+    ShapeError,
+    Spec,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    int32,
+    int64,
+    uint8,
+)
 from tests.ops.eager import Eager
 
 
@@ -124,3 +155,37 @@ def test_infer_names_the_op_and_the_dtype() -> None:
         Add().infer(Spec((2,), float32), Spec((2,), float16))
     with pytest.raises(TypeError, match="add: takes 2 operands, got 3"):
         bind(Add(), Eager(np.ones(1)), Eager(np.ones(1)), Eager(np.ones(1)))
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "message"),
+    [
+        (
+            Expand((2**40, 2**40)),
+            [(1, 1)],
+            r"expand: output shape \(.*\) has \d+ elements, more than 2\^63 - 1",
+        ),
+        (
+            Expand((2**31, 2**31)),
+            [(1, 1)],
+            r"expand: output float32\[2147483648, 2147483648\] has more than 2\^63",
+        ),
+        (Pad(((2**62, 2**62),)), [(4,)], "pad: output shape .* more than"),
+        (Add(), [(2**33, 1), (1, 2**33)], "add: output shape .* more than"),
+        (Matmul(), [(2**33, 1), (1, 2**33)], "matmul: output shape .* more than"),
+        (
+            Concat(0),
+            [(2**60,), (2**60,)],
+            r"concat: output float32\[2305843009213693952\] has more than 2\^63 - 1 bytes",
+        ),
+        (Reshape((2**33, 2**33)), [(4,)], "reshape: output shape .* more than"),
+        (
+            Conv(Window((1,), ((2**31 - 1, 2**31 - 1),), (1,))),
+            [(2**20, 1, 1), (2**20, 1, 1)],
+            "conv: output shape .* more than",
+        ),
+    ],
+)
+def test_sizes_past_64_bits_are_refused_by_name(op: Op, shapes: Any, message: str) -> None:
+    with pytest.raises(ShapeError, match=message):
+        op.infer(*(Spec(s, float32) for s in shapes))

@@ -52,7 +52,7 @@ class Conv(Op):
         _check_ranks(self, self.window, x, w)
         _check_channels(self, self.window, x, w)
         spatial = self.window.output(x.shape[2:], w.shape[2:], self.name)
-        return (Spec((x.shape[0], w.shape[0], *spatial), x.dtype),)
+        return (self.result((x.shape[0], w.shape[0], *spatial), x.dtype),)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         (g,), (x, w) = grads, inputs
@@ -100,7 +100,7 @@ class ConvDataGrad(Op):
                 f"{self.name}: an input of spatial shape {self.shape} gives outputs of {expected}, "
                 f"but the gradient {g} has {g.shape[2:]}"
             )
-        return (Spec((g.shape[0], w.shape[1] * self.window.groups, *self.shape), g.dtype),)
+        return (self.result((g.shape[0], w.shape[1] * self.window.groups, *self.shape), g.dtype),)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         (t,), (g, w) = grads, inputs
@@ -146,7 +146,7 @@ class ConvFilterGrad(Op):
                 f"{self.name}: input {x} with a filter of {self.shape} gives outputs of {expected}, "
                 f"but the gradient {g} has {g.shape[2:]}"
             )
-        return (Spec((g.shape[1], x.shape[1] // self.window.groups, *self.shape), x.dtype),)
+        return (self.result((g.shape[1], x.shape[1] // self.window.groups, *self.shape), x.dtype),)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         (t,), (x, g) = grads, inputs

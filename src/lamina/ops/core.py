@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from lamina.spec import DTYPES, FLOATS, DType, DTypeError, Shape, Spec
+from lamina.spec import DTYPES, FLOATS, DType, DTypeError, Shape, ShapeError, Spec
 
 Array = np.ndarray[Any, Any]
 
@@ -122,6 +122,13 @@ class Op:
                 raise DTypeError(
                     f"{self.name}: input {i} is {spec.dtype} but input 0 is {first}; cast one with ops.cast"
                 )
+
+    def result(self, shape: Sequence[int], dtype: DType) -> Spec:
+        """The spec of an output. Raises ShapeError that names the op when it is past 2^63 - 1 elements or bytes."""
+        try:
+            return Spec(tuple(shape), dtype)
+        except ShapeError as error:
+            raise ShapeError(f"{self.name}: output {error}") from None
 
     def __str__(self) -> str:
         parts = (f"{f.name}={_short(getattr(self, f.name))}" for f in fields(self))

@@ -64,7 +64,7 @@ class CrossEntropy(_CrossEntropy):
 
     def infer(self, x: Spec, labels: Spec) -> tuple[Spec]:  # type: ignore[override]
         self.check(x, labels)
-        return (Spec(labels.shape, x.dtype.compute),)
+        return (self.result(labels.shape, x.dtype.compute),)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         x, labels = inputs

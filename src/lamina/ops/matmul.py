@@ -35,7 +35,7 @@ class Matmul(Op):
                 f"{self.name}: inner sizes {k} and {k2} differ: {a}{_mark(self.transpose_a)} times "
                 f"{b}{_mark(self.transpose_b)}"
             )
-        return (Spec((*a.shape[:-2], m, n), a.dtype),)
+        return (self.result((*a.shape[:-2], m, n), a.dtype),)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         """y = a b: da = g b^T and db = a^T g, with the transposes put where the operands have theirs."""

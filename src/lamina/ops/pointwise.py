@@ -450,7 +450,7 @@ class _Binary(Op):
 
     def infer(self, a: Spec, b: Spec) -> tuple[Spec]:  # type: ignore[override]
         self.check_float(a, b)
-        return (Spec(broadcast_shapes(a.shape, b.shape, self.name), a.dtype),)
+        return (self.result(broadcast_shapes(a.shape, b.shape, self.name), a.dtype),)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         a, b = inputs
@@ -582,7 +582,7 @@ class _Comparison(_Binary):
 
     def infer(self, a: Spec, b: Spec) -> tuple[Spec]:  # type: ignore[override]
         self.check_float(a, b)
-        return (Spec(broadcast_shapes(a.shape, b.shape, self.name), bool_),)
+        return (self.result(broadcast_shapes(a.shape, b.shape, self.name), bool_),)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -687,7 +687,7 @@ class Where(Op):
                 f"{listing((cond, a, b))}"
             )
         shape = broadcast_shapes(cond.shape, broadcast_shapes(a.shape, b.shape, self.name), self.name)
-        return (Spec(shape, a.dtype),)
+        return (self.result(shape, a.dtype),)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         (g,), (cond, a, b) = grads, inputs
@@ -717,7 +717,7 @@ class _OutputGrad(Op):
 
     def infer(self, y: Spec, g: Spec) -> tuple[Spec]:  # type: ignore[override]
         self.check_float(y, g)
-        return (Spec(broadcast_shapes(y.shape, g.shape, self.name), y.dtype),)
+        return (self.result(broadcast_shapes(y.shape, g.shape, self.name), y.dtype),)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:

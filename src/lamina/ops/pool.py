@@ -34,7 +34,7 @@ class _Pool(Op):
     def outputs(self, x: Spec) -> Spec:
         """The spec of the pooled x. Raises ShapeError."""
         self.check_float(x)
-        return Spec((*x.shape[:2], *self.positions(x)), x.dtype)
+        return self.result((*x.shape[:2], *self.positions(x)), x.dtype)
 
     def positions(self, x: Spec, shape: Shape | None = None) -> Shape:
         """The window's positions in the spatial axes of x, or in `shape`."""
@@ -129,7 +129,7 @@ class MaxPoolGrad(_Pool):
         self.check_float(g)
         _check_gradient(self, g, self.shape)
         self.check_index(index, g.shape)
-        return (Spec((*g.shape[:2], *self.shape), g.dtype),)
+        return (self.result((*g.shape[:2], *self.shape), g.dtype),)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return call(MaxPoolGather(self.kernel, self.window), grads[0], inputs[1]), None
@@ -223,7 +223,7 @@ class AvgPoolGrad(_Pool):
         _check_mode(self, self.mode)
         self.check_float(g)
         _check_gradient(self, g, self.shape)
-        return (Spec((*g.shape[:2], *self.shape), g.dtype),)
+        return (self.result((*g.shape[:2], *self.shape), g.dtype),)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return (call(AvgPool(self.kernel, self.window, self.mode), grads[0]),)

@@ -68,7 +68,7 @@ class Reduce(Op):
             raise ShapeError(f"{self.name}: axes must be sorted and counted from the front, got {self.axes}")
         if self.kind in _NEEDS_ELEMENTS and builtins.any(x.shape[a] == 0 for a in self.axes):
             raise ShapeError(f"{self.name}: {self.kind} of no elements along axes {self.axes} of {x}")
-        return (Spec(_reduced(x.shape, self.axes, self.keepdims), self._result(x.dtype)),)
+        return (self.result(_reduced(x.shape, self.axes, self.keepdims), self._result(x.dtype)),)
 
     def _result(self, dtype: DType) -> DType:
         if dtype.is_float:
@@ -149,7 +149,7 @@ class ArgMax(Op):
         axis = normalize_axis(self.axis, x.ndim, self.name)
         if x.shape[axis] == 0:
             raise ShapeError(f"{self.name}: axis {axis} of {x} has no elements")
-        return (Spec(_reduced(x.shape, (axis,), False), int64),)
+        return (self.result(_reduced(x.shape, (axis,), False), int64),)
 
     def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
         return (np.argmax(x, self.axis),)

@@ -23,7 +23,7 @@ class Reshape(Op):
 
     def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
         self.check_float(x)
-        out = Spec(self.shape, x.dtype)
+        out = self.result(self.shape, x.dtype)
         if out.numel != x.numel:
             raise ShapeError(f"{self.name}: {x} has {x.numel} elements, shape {self.shape} holds {out.numel}")
         return (out,)
@@ -56,7 +56,7 @@ class Transpose(Op):
             raise ShapeError(
                 f"{self.name}: order {self.order} does not name each of the {x.ndim} axes of {x} once"
             )
-        return (Spec(tuple(x.shape[a] for a in self.order), x.dtype),)
+        return (self.result(tuple(x.shape[a] for a in self.order), x.dtype),)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         back = tuple(self.order.index(a) for a in range(len(self.order)))
@@ -93,7 +93,7 @@ class Concat(Op):
         if any(x.ndim != first.ndim or _without(x.shape, axis) != rest for x in inputs):
             raise ShapeError(f"{self.name}: sizes must be equal but along axis {axis}: {listing(inputs)}")
         joined = sum(x.shape[axis] for x in inputs)
-        return (Spec((*first.shape[:axis], joined, *first.shape[axis + 1 :]), first.dtype),)
+        return (self.result((*first.shape[:axis], joined, *first.shape[axis + 1 :]), first.dtype),)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         sizes = [x.shape[self.axis] for x in inputs]
@@ -129,7 +129,7 @@ class Slice(Op):
                 raise ShapeError(
                     f"{self.name}: {a}:{b}:{s} is outside axis {axis} of {x} (0 <= start <= stop <= {n})"
                 )
-        return (Spec(tuple(len(range(*t)) for t in self._ranges()), x.dtype),)
+        return (self.result(tuple(len(range(*t)) for t in self._ranges()), x.dtype),)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         """Spread the gradient by the step, then pad it with zeros up to the input's shape."""
@@ -176,7 +176,9 @@ class Pad(Op):
             raise ShapeError(
                 f"{self.name}: pairs must be {x.ndim} pairs of ints >= 0 for {x}, got {self.pairs}"
             )
-        return (Spec(tuple(n + lo + hi for n, (lo, hi) in zip(x.shape, self.pairs, strict=True)), x.dtype),)
+        return (
+            self.result(tuple(n + lo + hi for n, (lo, hi) in zip(x.shape, self.pairs, strict=True)), x.dtype),
+        )
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         start = tuple(lo for lo, _ in self.pairs)
@@ -206,7 +208,7 @@ class Expand(Op):
         self.check_float(x)
         if broadcast_shapes(x.shape, self.shape, self.name) != self.shape:
             raise ShapeError(f"{self.name}: {x} does not expand to {self.shape}")
-        return (Spec(self.shape, x.dtype),)
+        return (self.result(self.shape, x.dtype),)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return (grads[0].sum_to(inputs[0].shape),)
