@@ -125,6 +125,13 @@ def test_post_ops_scales_and_sum() -> None:
     assert np.array_equal(c, 4 * a - b + 2 * kept)
 
 
+def test_only_binary_post_ops_take_an_operand() -> None:
+    desc = MemoryDesc((4, 4))
+    made = onednn.matmul(desc, desc, desc, attributes=Attributes([Eltwise("relu"), Binary("add", desc)]))
+    found = [made.argument(onednn.post_op_argument(i)).dims for i in range(4)]
+    assert found == [(), (4, 4), (), ()]
+
+
 def test_max_pooling_workspace_is_the_offset_of_the_first_maximum() -> None:
     x = np.random.default_rng(0).integers(0, 3, (2, 3, 8, 8)).astype(np.float32)  # many ties
     desc, out = MemoryDesc(x.shape), MemoryDesc((2, 3, 4, 4))

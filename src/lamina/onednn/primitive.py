@@ -8,6 +8,7 @@ from typing import Any
 
 from lamina.c import dnnl
 from lamina.c.errors import DnnlError, DnnlLastImplReached, dnnl_class
+from lamina.onednn.attributes import Attributes, Binary, post_op_argument
 from lamina.onednn.engine import Stream, default_stream
 from lamina.onednn.memory import Memory, MemoryDesc
 from lamina.onednn.owned import Owned
@@ -18,12 +19,13 @@ Query = dnnl.dnnl_query_t
 class PrimitiveDesc(Owned):
     """A kernel that oneDNN chose. Made by the functions of `lamina.onednn.primitives`.
 
-    `context` says which operation it is for; `needs` are the objects that it was made from.
+    `context` says which operation it is for; `post_ops` are the attributes' ones.
     """
 
-    def __init__(self, handle: int, context: str, *needs: object) -> None:
-        super().__init__(handle, dnnl.dnnl_primitive_desc_destroy, *needs)
+    def __init__(self, handle: int, context: str, attributes: Attributes) -> None:
+        super().__init__(handle, dnnl.dnnl_primitive_desc_destroy, attributes.owner)
         self.context = context
+        self.post_ops = attributes.post_ops
 
     def md(self, what: Query, index: int = 0) -> MemoryDesc:
         """A descriptor by query; the empty one where the primitive has no such operand."""
@@ -31,8 +33,15 @@ class PrimitiveDesc(Owned):
         return MemoryDesc.copy_of(found) if found else MemoryDesc()
 
     def argument(self, argument: int) -> MemoryDesc:
-        """The descriptor of an execution argument (DNNL_ARG_…)."""
+        """The descriptor of an execution argument (DNNL_ARG_…); the empty one where it takes none."""
+        if argument >= dnnl.DNNL_ARG_ATTR_MULTIPLE_POST_OP_BASE and not self._takes(argument):
+            return MemoryDesc()  # the library would read another kind of post-op as a binary one
         return self.md(Query.dnnl_query_exec_arg_md, argument)
+
+    def _takes(self, argument: int) -> bool:
+        """Whether the argument is the operand of a binary post-op."""
+        binary = (i for i, op in enumerate(self.post_ops) if isinstance(op, Binary))
+        return argument in map(post_op_argument, binary)
 
     @cached_property
     def src(self) -> MemoryDesc:

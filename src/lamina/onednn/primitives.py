@@ -587,7 +587,7 @@ def _made(create: Callable[[int], int], context: str, attributes: Attributes | N
     """The primitive descriptor; scratch memory is the user's unless the attributes say otherwise."""
     attr = attributes or _default_attributes()
     try:
-        return PrimitiveDesc(create(attr.handle), context, attr.owner)
+        return PrimitiveDesc(create(attr.handle), context, attr)
     except DnnlError as error:
         raise failed(error.status, error.function, context) from None
 
