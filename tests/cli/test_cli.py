@@ -21,7 +21,7 @@ def train(*more: str) -> int:
 
 
 def test_train_prints_a_bar_less_report_and_the_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
-    assert train("--epochs", "2", "--lr", "0.1", "--shift", "0") == 0
+    assert train("--epochs", "2", "--shift", "0") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("lenet: 0.1 million parameters, fp32 on the CPU")
     assert lines[1] == "digits: 1438 samples to learn from, 359 held out; 2 epochs of 44 steps of 32"

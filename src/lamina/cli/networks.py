@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,12 +13,16 @@ from lamina.nn import AlexNet, AlexNetImageNet, LeNet, Module
 
 @dataclass(frozen=True)
 class Network:
-    """How a network is made: from the number of channels and classes. size: of its images, by default."""
+    """How a network is made, from the number of channels and classes, and what it is trained with by default.
+
+    size: of its images. rates: the highest learning rate, by optimizer.
+    """
 
     make: Callable[[int, int], Module]
     channels: int
     size: int
     classes: int
+    rates: Mapping[str, float]
 
 
 def _imagenet(channels: int, classes: int) -> Module:
@@ -28,9 +32,9 @@ def _imagenet(channels: int, classes: int) -> Module:
 
 
 NETWORKS = {
-    "alexnet": Network(AlexNet, 1, 224, 10),
-    "lenet": Network(LeNet, 1, 28, 10),
-    "alexnet-imagenet": Network(_imagenet, 3, 224, 1000),
+    "alexnet": Network(AlexNet, 1, 224, 10, {"sgd": 0.003, "adam": 1e-4}),
+    "lenet": Network(LeNet, 1, 28, 10, {"sgd": 0.02, "adam": 2e-3}),
+    "alexnet-imagenet": Network(_imagenet, 3, 224, 1000, {"sgd": 0.01, "adam": 1e-4}),
 }
 
 

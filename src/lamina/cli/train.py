@@ -29,7 +29,6 @@ from lamina.spec.policy import ALGORITHMS
 from lamina.train import PRECISIONS, Position, Step, load_checkpoint, train_step
 from lamina.train.loop import History, fit
 
-RATES = {"sgd": 0.003, "adam": 1e-4}
 #: The share of all steps over which the learning rate climbs; then it falls along half a cosine.
 WARM_UP = 0.1
 
@@ -43,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--precision", default="fp32", choices=PRECISIONS, help="what to compute in (default: fp32)")
     add("--epochs", type=_positive, default=6, help="passes over the data (default: 6)")
     add("--batch", type=_positive, default=16, help="samples per step (default: 16)")
-    add("--optimizer", default="sgd", choices=RATES, help="sgd has momentum 0.9 (default: sgd)")
-    add("--lr", type=_rate, help="highest learning rate (default: 0.003 for sgd, 0.0001 for adam)")
+    add("--optimizer", default="sgd", choices=("sgd", "adam"), help="sgd has momentum 0.9 (default: sgd)")
+    add("--lr", type=_rate, help="highest learning rate (default: what suits the network)")
     add("--weight-decay", type=_rate, default=5e-4, help="(default: 0.0005)")
     add("--shift", type=_rate, default=0.7, help="random shift of training images, in pixels of the source")
     add("--seed", type=int, default=0, help="of initial values, order, shifts and dropout (default: 0)")
@@ -110,7 +109,7 @@ def _optimizer(options: argparse.Namespace, steps_per_epoch: int) -> Optimizer:
     """The optimizer, with a rate that climbs for the first steps and falls to zero at the last."""
     total = options.epochs * steps_per_epoch
     climb = min(int(WARM_UP * total), total - 1)
-    peak = RATES[options.optimizer] if options.lr is None else options.lr
+    peak = NETWORKS[options.network].rates[options.optimizer] if options.lr is None else options.lr
     rate = schedule.warm_up(schedule.cosine(peak, total - climb), climb)
     if options.optimizer == "adam":
         return Adam(rate, weight_decay=options.weight_decay)

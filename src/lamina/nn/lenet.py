@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lamina import ops
+from lamina.nn import init
 from lamina.nn.activation import ReLU
 from lamina.nn.container import Sequential
 from lamina.nn.conv import Conv2d
@@ -17,21 +18,22 @@ class LeNet(Module):
     """A small network: images (N, in_channels, 28, 28) -> logits (N, classes); 61,706 parameters for (1, 10)."""
 
     def __init__(self, in_channels: int = 1, classes: int = 10) -> None:
-        self.conv = Sequential(
-            Conv2d(in_channels, 6, 5, 1, 2),
-            ReLU(),
-            MaxPool2d(2),
-            Conv2d(6, 16, 5),
-            ReLU(),
-            MaxPool2d(2),
-        )
-        self.fc = Sequential(
-            Linear(16 * 5 * 5, 120),
-            ReLU(),
-            Linear(120, 84),
-            ReLU(),
-            Linear(84, classes),
-        )
+        with init.scheme(init.he_):
+            self.conv = Sequential(
+                Conv2d(in_channels, 6, 5, 1, 2),
+                ReLU(),
+                MaxPool2d(2),
+                Conv2d(6, 16, 5),
+                ReLU(),
+                MaxPool2d(2),
+            )
+            self.fc = Sequential(
+                Linear(16 * 5 * 5, 120),
+                ReLU(),
+                Linear(120, 84),
+                ReLU(),
+                Linear(84, classes),
+            )
 
     def forward(self, x: Any) -> Any:
         """Images (N, in_channels, 28, 28) -> logits (N, classes)."""

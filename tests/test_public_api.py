@@ -1,0 +1,116 @@
+"""Every public name is there and documented, and `import lamina` is cheap."""
+
+import importlib
+import inspect
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lamina
+
+PACKAGES = [
+    "",
+    "data",
+    "graph",
+    "nn",
+    "nn.init",
+    "ops",
+    "optim",
+    "optim.schedule",
+    "runtime",
+    "spec",
+    "train",
+]
+HEAVY = ("sklearn", "rich", "cuda", "torch", "scipy", "lamina.cli", "lamina.backends.cuda")
+
+PROBE = """
+import sys, time
+start = time.process_time()  # of this process alone: the machine may be busy
+import lamina
+print(time.process_time() - start)
+print(" ".join(m for m in sys.modules if m.startswith({heavy!r})))
+maps = open("/proc/self/maps").read() if sys.platform == "linux" else ""
+print(" ".join(name for name in ("libcuda.so", "libcudnn", "libdnnl", "libcudart") if name in maps))
+"""
+
+
+def module(name: str) -> types.ModuleType:
+    return importlib.import_module(f"lamina.{name}" if name else "lamina")
+
+
+def public(name: str) -> list[tuple[str, Any]]:
+    place = module(name)
+    names = getattr(place, "__all__", None) or [
+        n
+        for n, value in vars(place).items()
+        if not n.startswith("_") and getattr(value, "__module__", "") == place.__name__
+    ]
+    return [(n, getattr(place, n)) for n in names]
+
+
+def test_import_is_cheap_and_opens_no_library() -> None:
+    source_folder = str(Path(lamina.__file__).parent.parent)
+    best, heavy, opened = float("inf"), "", ""
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", PROBE.format(heavy=HEAVY)],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONPATH": source_folder},
+        )
+        seconds, heavy, opened = done.stdout.split("\n")[:3]
+        best = min(best, float(seconds))
+    assert heavy == ""
+    assert opened == ""
+    assert best < 0.4
+
+
+def test_the_public_list_is_whole() -> None:
+    assert len(set(lamina.__all__)) == len(lamina.__all__)
+    for name in (
+        "ops",
+        "nn",
+        "optim",
+        "data",
+        "train_step",
+        "fit",
+        "evaluate",
+        "tensor",
+        "compile",
+        "policy",
+    ):
+        assert name in lamina.__all__
+    assert lamina.__version__.count(".") == 2
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_name_resolves_and_is_documented(package: str) -> None:
+    assert module(package).__doc__
+    for name, value in public(package):
+        if callable(value) and not isinstance(value, types.GenericAlias):
+            assert inspect.getdoc(value), f"{package}.{name} has no docstring"
+
+
+@pytest.mark.parametrize("package", ["data", "nn", "optim", "train"])
+def test_public_methods_are_documented(package: str) -> None:
+    for name, value in public(package):
+        if inspect.isclass(value):
+            own = {n: m for n, m in vars(value).items() if not n.startswith("_") and inspect.isfunction(m)}
+            for method, function in own.items():
+                assert inspect.getdoc(function), f"{package}.{name}.{method} has no docstring"
+
+
+def test_unknown_names_are_attribute_errors() -> None:
+    for package in ("", "data", "train"):
+        with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+            _ = module(package).nothing
+
+
+def test_lazy_names_are_kept() -> None:
+    assert lamina.fit is lamina.train.fit
+    assert "fit" in vars(lamina)
