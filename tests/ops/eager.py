@@ -94,10 +94,17 @@ def run_on(
     return execute(backend.device, plan, arrays)
 
 
-def execute(device: Device, plan: backends.Plan, arrays: Sequence[Array]) -> tuple[Array, ...]:
-    """Lay the arrays out as the plan wants them, run it, and bring the outputs back."""
+def execute(
+    device: Device, plan: backends.Plan, arrays: Sequence[Array], *, in_place: bool = False
+) -> tuple[Array, ...]:
+    """Lay the arrays out as the plan wants them, run it, and bring the outputs back.
+
+    in_place: put each output over the input that the plan says it may take over.
+    """
     inputs = [_upload(device, a, s) for a, s in zip(arrays, plan.inputs, strict=True)]
     outputs = [inputs[0]] if plan.view else [device.allocate(s.nbytes) for s in plan.outputs]
+    if in_place:
+        outputs = [inputs[plan.aliases[o]] if o in plan.aliases else b for o, b in enumerate(outputs)]
     scratch = device.allocate(plan.workspace)
     stream = device.default_stream
     pointers = tuple(b.pointer for b in inputs), tuple(b.pointer for b in outputs)

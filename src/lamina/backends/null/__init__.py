@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from math import prod
 
 from lamina.backends import Backend, Call, Plan, Run
+from lamina.backends.reference import in_place
 from lamina.ops.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.core import Op
 from lamina.ops.fused import Fused
@@ -41,7 +42,7 @@ class Null(Backend):
             outputs,
             _bind,
             workspace=workspace if limit is None else min(workspace, limit),
-            aliases=_aliases(op, inputs, outputs),
+            aliases=in_place(op, inputs, outputs),
             view=view,
             label="view" if view else f"null {op.name}",
         )
@@ -61,11 +62,6 @@ def _bind(call: Call) -> Run:
 
 def _nothing() -> None:
     """Touches no memory."""
-
-
-def _aliases(op: Op, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> dict[int, int]:
-    """Those of the op's in-place outputs that fit exactly over their input."""
-    return {o: i for o, i in op.inplace.items() if inputs[i].same_memory(outputs[o])}
 
 
 def _workspace(op: Op, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> int:

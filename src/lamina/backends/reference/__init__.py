@@ -71,7 +71,13 @@ def numpy_plan(op: Op, specs: Sequence[Spec], label: str = "numpy") -> Plan:
     outputs = tuple(spec.fixed for spec in op.infer(*inputs))
     if isinstance(op, Reshape) and inputs[0].is_contiguous:
         return Plan(inputs, outputs, lambda call: _nothing, view=True, label="view")
-    return Plan(inputs, outputs, partial(_bind, op, inputs, outputs), label=f"{label} {op.name}")
+    make = partial(_bind, op, inputs, outputs)
+    return Plan(inputs, outputs, make, aliases=in_place(op, inputs, outputs), label=f"{label} {op.name}")
+
+
+def in_place(op: Op, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> dict[int, int]:
+    """Those of the op's in-place outputs that fit exactly over their input: output index -> input index."""
+    return {o: i for o, i in op.inplace.items() if inputs[i].same_memory(outputs[o])}
 
 
 def _bind(op: Op, inputs: Sequence[Spec], outputs: Sequence[Spec], call: Call) -> Run:
