@@ -22,6 +22,7 @@ def layer_and_arrays(index: int) -> tuple[nn.Module, np.ndarray[Any, Any], np.nd
     return layer, GOLDEN[f"{index}/x"], GOLDEN[f"{index}/y"]
 
 
+@pytest.mark.feature("F094")
 @pytest.mark.parametrize("index", range(len(CASES)), ids=[c.id for c in CASES])
 def test_layer_computes_what_torch_does(index: int) -> None:
     layer, x, expected = layer_and_arrays(index)

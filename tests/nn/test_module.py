@@ -193,9 +193,13 @@ def test_bfloat16_weights_go_through_a_file(tmp_path: Any) -> None:
 
 
 @pytest.mark.feature("F108")
-def test_build_move_forward_backward_update(block: Block) -> None:
-    """A network is built, moved, run forward and backward, and updated."""
+def test_build_move_init_from_sample_forward_backward_update(block: Block) -> None:
+    """A network is built, moved, its shapes inferred from a sample; run forward and backward, and updated."""
     block.to("cpu")
+    sample = lm.trace(
+        lambda x, seen: nn.functional_call(block, {"seen": seen}, x), lm.Spec((5, 3), lm.float32), block.seen
+    )
+    assert sample.outputs[0].shape == (5, 2)
     names = [n for n, _ in block.named_parameters()]
 
     def loss(*values: Any) -> Any:
@@ -246,7 +250,7 @@ def test_state_that_takes_no_part_in_a_trace_is_an_error() -> None:
 
 
 @pytest.mark.feature("F109")
-def test_branches_several_inputs_and_outputs_and_composition() -> None:
+def test_branches_several_inputs_and_outputs_composition_and_files(tmp_path: Any) -> None:
     class Join(nn.Module):
         def __init__(self) -> None:
             self.left, self.right = nn.Linear(3, 2), nn.Linear(4, 2)
@@ -263,3 +267,7 @@ def test_branches_several_inputs_and_outputs_and_composition() -> None:
     total, both = join(a, b)
     np.testing.assert_allclose(outer(a, b)[0].numpy(), head(both).numpy(), rtol=1e-6)
     np.testing.assert_allclose(inner(a, b)[0].numpy(), total.numpy(), rtol=1e-6)
+    lm.graph.save(outer, tmp_path / "outer")
+    loaded = lm.graph.load(tmp_path / "outer")
+    assert str(loaded) == str(outer)
+    np.testing.assert_array_equal(loaded(a, b)[0].numpy(), outer(a, b)[0].numpy())

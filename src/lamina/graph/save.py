@@ -169,7 +169,7 @@ def _decode(text: Any, tensors: Mapping[str, Tensor]) -> Graph:
     values |= {key: Value(x.spec, constant=x) for key, x in tensors.items()}
     for n, (name, fields, sources, policy) in enumerate(text["nodes"]):
         op = decode_op(name, fields)
-        if "arity" in vars(type(op)) and len(sources) != getattr(op, "arity", None):
+        if op.arity not in (None, len(sources)):
             raise GraphFileError(f"node {n}: {name} got {len(sources)} inputs")
         node = Node(op, [values[s] for s in sources], Policy(**policy) if policy else Policy())
         values |= {f"n{n}.{k}": v for k, v in enumerate(node.outputs)}
