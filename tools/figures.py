@@ -42,7 +42,9 @@ def alexnet_cpu(record: dict[str, Any]) -> str:
     rows = [[n, f"{t['train']:.0f} ms", f"{t['infer']:.0f} ms"] for n, t in record["median_ms"].items()]
     ratio = record["ratio_to_better_torch"]
     rows.append(["Lamina / better PyTorch", f"{ratio['train']:.2f}", f"{ratio['infer']:.2f}"])
-    made = table([f"batch {record['batch']}, {record['threads']} threads", "training step", "inference"], rows)
+    made = table(
+        [f"batch {record['batch']}, {record['threads']} threads", "training step", "inference"], rows
+    )
     return made + _source(record, record["processor"])
 
 
@@ -60,10 +62,16 @@ def alexnet_gpu(record: dict[str, Any]) -> str:
 def call_cost(record: dict[str, Any]) -> str:
     """What a bound C call costs over bare ctypes."""
     rows = [
-        [r["call"], *(f"{r[k]} ns" for k in ("ctypes_ns", "lamina_ns")), f"{r['lamina_ns'] - r['ctypes_ns']} ns"]
+        [
+            r["call"],
+            *(f"{r[k]} ns" for k in ("ctypes_ns", "lamina_ns")),
+            f"{r['lamina_ns'] - r['ctypes_ns']} ns",
+        ]
         for r in record["rows"]
     ]
-    return table(["call", "bare ctypes", "`lamina.c`", "difference"], rows) + _source(record, record["processor"])
+    return table(["call", "bare ctypes", "`lamina.c`", "difference"], rows) + _source(
+        record, record["processor"]
+    )
 
 
 FIGURES: dict[str, Callable[[dict[str, Any]], str]] = {
