@@ -15,7 +15,7 @@ compiled at the first call of each kind. Not on Windows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from lamina.c import cudnn as c
@@ -379,27 +379,20 @@ class GraphAttention:
         dattention: Pointer,
         workspaces: tuple[Pointer, Pointer],
     ) -> None:
-        graph, parameters = self.graph.native, self._parameters
-        first = [kept[name] for name in ("source", "destination", "edges", "weights", "scores")]
-        last = [made[name] for name in ("source", "destination", "edges", "weights", "scores")]
-        dropout, type_, wtype = kept["dropout"], self.data_type, self.weight_gradient_type
+        order = ("source", "destination", "edges", "weights", "scores")
+        inputs: list[Any] = [doutput, *(kept[name] for name in order)]
         if self.version == 2:
-            arrays: tuple[Any, ...] = (*first, kept["activations"], dropout, dattention, *last, *workspaces)
-            c.cudnnGnnMhaGatV2Backward(
-                stream, graph, doutput, *arrays, self.node, parameters, type_, self.gradient_type
-            )
+            inputs.append(kept["activations"])
+        outputs = [made[name] for name in order]
+        arrays = [*inputs, kept["dropout"], dattention, *outputs, *workspaces]
+        if self.version == 2:
+            rest = [self.node, self._parameters, self.data_type, self.gradient_type]
+            call: Callable[..., None] = c.cudnnGnnMhaGatV2Backward
         else:
-            rest: tuple[Any, ...] = (
-                *first,
-                dropout,
-                dattention,
-                *last,
-                *workspaces,
-                self.node,
-                self.edge,
-                parameters,
-            )
-            c.cudnnGnnMhaGatBackward(stream, graph, doutput, *rest, type_, self.gradient_type, wtype)
+            types = (self.data_type, self.gradient_type, self.weight_gradient_type)
+            rest = [self.node, self.edge, self._parameters, *types]
+            call = c.cudnnGnnMhaGatBackward
+        call(stream, self.graph.native, *arrays, *rest)
 
     def __repr__(self) -> str:
         sizes = f"node={self.node}, edge={self.edge}, heads={self.heads}, concat={self.concat}"
