@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 from lamina.c import cudnn as c
-from lamina.runtime import Device
+from lamina.runtime import CompileError, Device, NoGpuError, compile_cubin
 
 _local = threading.local()
+
+
+def _open_compiler() -> None:
+    """Open NVRTC before cuDNN looks for it by its bare name: in a wheel only its finder knows where it is."""
+    with suppress(NoGpuError, CompileError):  # without it cuDNN's precompiled engines still work
+        compile_cubin('extern "C" __global__ void nothing() {}', name="nothing")
 
 
 class Handle:
@@ -22,6 +29,7 @@ class Handle:
     def __init__(self, device: Device) -> None:
         self.device = device
         device.make_current()
+        _open_compiler()
         self._address: int | None = int(c.cudnnCreate())
         self._stream = 0
 

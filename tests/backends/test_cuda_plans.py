@@ -1,0 +1,242 @@
+"""The CUDA backend without a GPU: every card has a plan, every kernel compiles for the GPUs it is meant for."""
+
+import inspect
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from lamina.backends import Call, NoKernel, Plan
+from lamina.backends.cuda import FAMILIES, backend
+from lamina.backends.cuda.conv import Operands, conv_problem, deepened, deepens, direct, padded, pads
+from lamina.backends.cuda.epilogue import NONE
+from lamina.backends.cuda.indexing import collapse, memory_order, offset_of
+from lamina.backends.cuda.matmul import Product, as_convolution, matmul_problem, tiled
+from lamina.backends.cuda.program import KERNELS, Launch, Launches, Program
+from lamina.backends.cuda.tuning import _check
+from lamina.ops import REGISTRY, Add, Conv, Matmul, MaxPool, Relu, Reshape, SgdUpdate, Transpose, Window
+from lamina.ops.core import Op
+from lamina.runtime import Device
+from lamina.spec import (
+    Layout,
+    Policy,
+    Spec,
+    bfloat16,
+    channels_last,
+    contiguous,
+    float16,
+    float32,
+    float64,
+    int64,
+    uint8,
+)
+
+pytest.importorskip("cuda.core")
+CUDA = backend(Device("cuda:0"))  # a value: nothing is opened
+LIBRARY = {"conv", "conv_data_grad", "conv_filter_grad", "matmul", "fused"}  # their plans need cuDNN
+OWN = sorted(set(REGISTRY) - LIBRARY)
+
+
+def cases(name: str) -> Iterator[tuple[Op, list[Spec]]]:
+    """Every sample in every dtype, row-major and channels last, and with layouts left open."""
+    card = REGISTRY[name]
+    for sample in card.samples():
+        for dtype in sample.dtypes or card.dtypes:
+            shapes = [Spec(a.shape, a.dtype or dtype) for a in sample.args]
+            yield sample.op, shapes
+            yield sample.op, [s.fixed for s in shapes]
+            yield sample.op, [Spec(s.shape, s.dtype, channels_last(s.shape)) for s in shapes]
+
+
+def programs(plan: Plan) -> tuple[Program, ...]:
+    if not isinstance(plan.make, Launches):
+        return ()
+    return (*plan.make.programs, *plan.make.plain_programs)
+
+
+@pytest.mark.feature("B017")
+def test_every_card_has_a_kernel() -> None:
+    assert [name for name, card in REGISTRY.items() if not CUDA.supports(card)] == []
+    assert all(CUDA.supports(card) in ("cudnn", "kernel", "view") for card in REGISTRY.values())
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_plans_say_what_infer_says(name: str) -> None:
+    """Shapes and dtypes as the card has them, and every layout named."""
+    for op, specs in cases(name):
+        plan = CUDA.plan(op, specs, Policy())
+        assert [s.open for s in plan.outputs] == [s.open for s in op.infer(*specs)], str(op)
+        assert [s.open for s in plan.inputs] == [s.open for s in specs], str(op)
+        assert all(s.layout is not None for s in (*plan.inputs, *plan.outputs)), str(op)
+        for o, i in plan.aliases.items():
+            assert plan.outputs[o].same_memory(plan.inputs[i]), (
+                f"{op}: output {o} cannot lie where input {i} lies"
+            )
+
+
+def chosen() -> dict[str, Program]:
+    """A program of each kind: by kernel, and by what its text defines (types and switches, not sizes)."""
+    found: dict[str, Program] = {}
+    for name in OWN:
+        for op, specs in cases(name):
+            for program in programs(CUDA.plan(op, specs, Policy())):
+                kinds = [s.dtype.short for s in specs] + [
+                    line for line in program.text.split("\n") if "typedef" in line
+                ]
+                key = f"{name if program.name == 'elementwise' else program.name} {' '.join(kinds)}"
+                found.setdefault(key, program)
+    win = Window((2, 2), ((1, 1), (1, 1)), (1, 1))
+    for dtype in (float64, float32, float16, bfloat16):
+        specs = ((2, 3, 9, 9), (4, 3, 3, 3), (2, 4, 5, 5))
+        o = Operands(win, *(Spec(s, dtype, channels_last(s)) for s in specs))
+        for direction in ("conv", "conv_data_grad", "conv_filter_grad"):
+            found[f"{direction} {dtype}"] = direct(direction, o).program
+            for way in conv_problem(direction, o).ways:
+                for step in (*way.before, *way.after):
+                    if isinstance(step, Launch):
+                        found[f"{direction} {way.name} {step.program.name} {dtype}"] = step.program
+        a = Spec((5, 7), dtype).fixed
+        found[f"tiled {dtype}"] = tiled(Product(1, 5, 3, 7, False, True), a).program
+        for check in ("fill_random", "compare"):
+            found[f"{check} {dtype}"] = _check(check, a)
+    found["count_changed"] = _check("count_changed", None)
+    shape = (2, 37, 9, 11)
+    for dtype in (float64, float32, bfloat16, uint8):
+        last = Spec(shape, dtype, channels_last(shape))
+        found[f"transpose {dtype}"] = programs(CUDA.reorder(last, Spec(shape, dtype)))[0]
+    return found
+
+
+@pytest.mark.feature("F040")
+def test_every_kind_of_kernel_compiles() -> None:
+    """For an H200. Each function of each kernel file is among them."""
+    found = chosen()
+    kernel = re.compile(r"__global__ void\s+(?:__launch_bounds__\(\d+\)\s+)?(\w+)\(")
+    written = {name for file in KERNELS.glob("*.cu") for name in kernel.findall(file.read_text())}
+    assert len(written) >= 25
+    assert written - {p.name for p in found.values()} == set()
+    for program in list(found.values())[:: max(1, len(found) // 240)]:
+        assert program.cubin("sm_90")[:4] == b"\x7fELF", program.source
+
+
+@pytest.mark.feature("F040")
+@pytest.mark.parametrize("arch", ["sm_80", "sm_120"])
+def test_kernels_compile_for_other_gpus(arch: str) -> None:
+    x = Spec((2, 16, 9, 9), bfloat16, channels_last((2, 16, 9, 9)))
+    pool = MaxPool((3, 3), Window((2, 2), ((0, 0), (0, 0)), (1, 1)), True)
+    for program in programs(CUDA.plan(pool, [x], Policy())):
+        assert program.cubin(arch)[:4] == b"\x7fELF"
+
+
+def test_modules_mirror_the_cards() -> None:
+    """backends/cuda/<file>.py holds the kernels of ops/<file>.py (casts are elementwise like any other)."""
+    for family in FAMILIES:
+        name = family.__name__.rsplit(".", 1)[-1]
+        assert inspect.getdoc(family), f"{name} has no docstring"
+        assert f"lamina.ops.{name}" in {card.__module__ for card in REGISTRY.values()}
+
+
+@pytest.mark.feature("B012")
+def test_formulations_where_they_apply() -> None:
+    def operands(x: tuple[int, ...], w: tuple[int, ...], stride: int, dtype: object = bfloat16) -> Operands:
+        win = Window((stride, stride), ((0, 0), (0, 0)), (1, 1))
+        y = (x[0], w[0], *win.output(x[2:], w[2:]))
+        arrange = contiguous if dtype == float32 else channels_last
+        return Operands(win, *(Spec(s, dtype, arrange(s)) for s in (x, w, y)))  # type: ignore[arg-type]
+
+    first = operands((1024, 1, 224, 224), (96, 1, 11, 11), 4)
+    assert deepens(first)
+    assert pads(first)
+    deep = deepened(first)
+    assert deep.deep.x.shape == (1024, 16, 56, 56)
+    assert deep.deep.w.shape == (96, 16, 3, 3)
+    assert padded(first).deep.x.shape == (1024, 8, 224, 224)
+    assert [w.name for w in conv_problem("conv", first).ways] == ["deep", "padded", "plain", "direct"]
+    assert [w.name for w in conv_problem("conv_data_grad", first).ways] == ["padded", "plain", "direct"]
+    second = operands((128, 96, 26, 26), (256, 96, 5, 5), 1)
+    assert [w.name for w in conv_problem("conv", second).ways] == ["plain", "direct"]
+    wide = operands(
+        (8, 16, 32, 32), (32, 16, 3, 3), 2
+    )  # 64 deep channels: worth timing, but not the first choice
+    assert [w.name for w in conv_problem("conv", wide).ways] == ["plain", "deep", "direct"]
+    exact = operands((8, 1, 32, 32), (32, 1, 5, 5), 2, float32)  # row-major: no deep channels
+    assert [w.name for w in conv_problem("conv", exact).ways] == ["plain", "direct"]
+
+
+@pytest.mark.feature("B012")
+def test_products_as_convolutions() -> None:
+    """The direction follows from how the operands lie; images, channels and filters fit the product."""
+    expected = {
+        (False, True): ("conv", (5, 7), (3, 7), (5, 3)),
+        (False, False): ("conv_data_grad", (5, 3), (7, 3), (5, 7)),
+        (True, False): ("conv_filter_grad", (7, 3), (5, 3), (7, 5)),
+        (True, True): ("conv_data_grad", (3, 5), (7, 5), (3, 7)),
+    }
+    for turned, (direction, x, w, y) in expected.items():
+        found, o, _ = as_convolution(Product(1, 5, 3, 7, *turned), float32)
+        assert found == direction
+        assert (o.x.shape[:2], o.w.shape[:2], o.y.shape[:2]) == (x, w, y)
+    a, b, c = (Spec(s, bfloat16).fixed for s in ((4, 5, 7), (4, 7, 3), (4, 5, 3)))
+    batched = matmul_problem(Product(4, 5, 3, 7, False, False), a, b, c, NONE, Policy())
+    assert [w.name for w in batched.ways] == ["matmul", "tiled"]
+
+
+def test_transposed_views_cost_nothing() -> None:
+    x = Spec((3, 5), float32).fixed
+    plan = CUDA.plan(Transpose((1, 0)), [x], Policy())
+    assert plan.view
+    assert plan.outputs[0].layout == Layout((1, 5))
+    assert CUDA.plan(Reshape((15,)), [x], Policy()).view
+
+
+def test_elementwise_results_lie_as_their_operands() -> None:
+    shape = (2, 8, 5, 7)
+    last = Spec(shape, bfloat16, channels_last(shape))
+    plan = CUDA.plan(Add(), [last, Spec((1, 8, 1, 1), bfloat16)], Policy())
+    assert plan.outputs[0].layout == last.layout
+    assert plan.aliases == {0: 0}
+    other = CUDA.plan(Add(), [last, Spec(shape, bfloat16).fixed], Policy())
+    assert other.inputs[1].layout == last.layout  # worth a tiled reorder
+    small = CUDA.plan(Add(), [Spec((8, 1, 1), bfloat16), last], Policy())
+    assert small.outputs[0].layout == last.layout
+    assert small.aliases == {}
+
+
+def test_index_arithmetic() -> None:
+    """What the generated C computes, in Python, against the definition."""
+    shape, strides = (3, 4, 5, 6), (120, 1, 24, 4)
+    space = collapse(shape, [strides, contiguous(shape).strides], memory_order(shape, strides))
+    assert space.sizes == (3, 30, 4)
+    for index in range(360):
+        n, rest = divmod(index, 120)
+        hw, c = divmod(rest, 4)
+        h, w = divmod(hw, 6)
+        assert offset_of(space, 0, index) == index
+        assert offset_of(space, 1, index) == n * 120 + c * 30 + h * 6 + w
+    assert collapse((1, 1), [(7, 7)], (0, 1)).sizes == (1,)
+    assert collapse((4, 6), [(6, 1), (0, 0)], (0, 1)).sizes == (24,)
+
+
+def test_empty_tensors_launch_nothing() -> None:
+    for op, specs in (
+        (Relu(), [Spec((0, 3), float32)]),
+        (
+            Conv(Window((1, 1), ((0, 0), (0, 0)), (1, 1))),
+            [Spec((0, 2, 5, 5), float32), Spec((3, 2, 3, 3), float32)],
+        ),
+        (Matmul(), [Spec((0, 4), float32), Spec((4, 3), float32)]),
+        (SgdUpdate(), [*[Spec((0,), float32)] * 3, Spec((), float32)]),
+    ):
+        plan = CUDA.plan(op, specs, Policy())
+        assert isinstance(plan.make, Launches)
+        assert plan.make.steps == ()
+        plan.bind(Call((0,) * len(specs), (0,) * len(plan.outputs)))()
+
+
+def test_refusals_name_op_and_specs() -> None:
+    class Unknown(Op):
+        """Not in the table."""
+
+    del REGISTRY["unknown"]
+    with pytest.raises(NoKernel, match=r"cuda has no kernel for unknown \(i64\[2\]\)"):
+        CUDA.plan(Unknown(), [Spec((2,), int64)], Policy())
