@@ -1,4 +1,4 @@
-"""Convolution and its gradients on oneDNN's direct algorithm.
+"""Convolution and its gradients: Winograd's algorithm where it pays, else oneDNN's direct one.
 
 Activations are channels-last where that is fastest, filters lie as each kernel wants them. A mirrored filter
 (true convolution) and a grouped one whose layout cannot be named pass through workspace.
@@ -13,6 +13,7 @@ import numpy as np
 
 from lamina import onednn
 from lamina.backends import Call, NoKernel, Plan, Run
+from lamina.backends.cpu import winograd
 from lamina.backends.cpu.library import (
     Chain,
     Place,
@@ -46,6 +47,9 @@ def forward(op: Conv, specs: Sequence[Spec], post: Post, extra: Sequence[Spec], 
     """Convolution with fused steps, whose operands are the inputs after x and w."""
     x, w = specs
     computes(x, w)
+    found = winograd.forward(op, specs, post, extra, policy)
+    if found is not None:
+        return found
     (y,) = op.infer(x.open, w.open)
     filters = _Filter.of(w, op.window)
     made = _chosen(
@@ -80,6 +84,9 @@ def conv_data_grad(op: ConvDataGrad, specs: Sequence[Spec], device: Device, poli
     """dx from g, w."""
     g, w = specs
     computes(g, w)
+    found = winograd.data_grad(op, specs, policy)
+    if found is not None:
+        return found
     (x,) = op.infer(g.open, w.open)
     computes(x)
     filters = _Filter.of(w, op.window)
@@ -111,6 +118,9 @@ def conv_filter_grad(op: ConvFilterGrad, specs: Sequence[Spec], device: Device, 
     """dw from x, g."""
     x, g = specs
     computes(x, g)
+    found = winograd.filter_grad(op, specs, policy)
+    if found is not None:
+        return found
     (w,) = op.infer(x.open, g.open)
     filters = _Filter.of(w, op.window)
     made = _chosen(

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from lamina.backends import Call, Kernels, NoKernel, Plan, Run
 from lamina.c.errors import DnnlInvalidArguments, DnnlUnimplemented
 from lamina.onednn import ARG, Memory, MemoryDesc, Primitive, PrimitiveDesc
+from lamina.ops.core import Array
 from lamina.spec import DType, Layout, Spec, bfloat16, float16, float32, int8, int32, uint8
 from lamina.spec.layout import physical_elements
 
@@ -101,12 +102,28 @@ class Place(NamedTuple):
 
     kind: str
     where: int
+    offset: int = 0
+
+    def at(self, nbytes: int) -> Place:
+        """The place so many bytes further on."""
+        return self._replace(offset=self.offset + nbytes)
 
     def address(self, call: Call) -> int:
         """The address in a call."""
         if self.kind == "workspace":
-            return call.workspace + self.where
-        return (call.inputs if self.kind == "input" else call.outputs)[self.where]
+            return call.workspace + self.where + self.offset
+        return (call.inputs if self.kind == "input" else call.outputs)[self.where] + self.offset
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """A constant operand, kept by the plan."""
+
+    values: Array
+
+    def address(self, call: Call) -> int:
+        """Where the values are, in every call."""
+        return int(self.values.ctypes.data)
 
 
 def at_input(index: int) -> Place:
@@ -119,7 +136,7 @@ def at_output(index: int = 0) -> Place:
     return Place("output", index)
 
 
-Operands = Mapping[int, tuple[MemoryDesc, Place]]
+Operands = Mapping[int, tuple[MemoryDesc, Place | Held]]
 
 
 @dataclass
