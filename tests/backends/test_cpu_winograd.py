@@ -58,14 +58,14 @@ def test_matrices_of_the_paper() -> None:
     assert np.allclose(output_matrix(4), a)
 
 
-@pytest.mark.feature("F045", "F046", "F052", "B012")
+@pytest.mark.feature("F045", "F046", "F052")
 @pytest.mark.parametrize(
     ("x", "k", "r", "pads"),
     [
         ((4, 64, 27, 30), 96, 5, ((0, 3), (2, 1))),  # ragged tiles, uneven padding
         ((5, 96, 29, 31), 72, 3, ((0, 1), (2, 0))),
         ((8, 256, 12, 12), 256, 3, ((1, 1), (1, 1))),
-        ((20, 64, 32, 30), 64, 3, ((1, 1), (1, 1))),  # more than one chunk of images
+        ((18, 64, 28, 32), 64, 3, ((1, 1), (1, 1))),  # more than one chunk of images
     ],
 )
 def test_values(x: tuple[int, ...], k: int, r: int, pads: Pads) -> None:
@@ -76,9 +76,7 @@ def test_values(x: tuple[int, ...], k: int, r: int, pads: Pads) -> None:
     g = normal(*y.shape, seed=3)
     cases: list[tuple[Op, list[Array]]] = [
         (op, [images, w]),
-        (Fused((op, Add(), Relu())), [images, w, b]),
         (Fused((op, Add(), Add(), Relu())), [images, w, b, g]),
-        (Fused((op, Add(), Relu(), Add())), [images, w, g, b]),
         (ConvDataGrad(window(pads), x[2:]), [g, w]),
         (ConvFilterGrad(window(pads), (r, r)), [images, g]),
     ]
@@ -92,7 +90,8 @@ def test_values(x: tuple[int, ...], k: int, r: int, pads: Pads) -> None:
         assert np.abs(found - exact).max() < 5e-5 * np.abs(exact).max()
         again = execute(CPU, plan, arrays)[0]
         assert np.array_equal(found, again)
-        assert "winograd" not in BACKEND.plan(case, specs, DIRECT).label
+        for policy in (DIRECT, Policy(workspace_limit=plan.workspace - 1)):
+            assert "winograd" not in BACKEND.plan(case, specs, policy).label
 
 
 def test_chunks_divide_the_batch() -> None:

@@ -300,7 +300,7 @@ def forward(
     x, w = specs
     (y,) = op.infer(x.open, w.open)
     problem = Problem.of(op.window, x, w, y)
-    if problem is None or policy.algorithm == "fallback":
+    if problem is None:
         return None
     y = y.with_tag("acdb")
     chain = Chain([x.with_tag("acdb"), w.with_tag("cdba"), *post.specs(y, extra)], [y])
@@ -308,7 +308,7 @@ def forward(
         _convolve(chain, problem, problem.filters(), post, extra, y, 2)
     except NoKernel:
         return None
-    return chain.plan("onednn winograd by matmul")
+    return _within(policy, chain.plan("onednn winograd by matmul"))
 
 
 def data_grad(op: ConvDataGrad, specs: Sequence[Spec], policy: Policy) -> Plan | None:
@@ -317,7 +317,7 @@ def data_grad(op: ConvDataGrad, specs: Sequence[Spec], policy: Policy) -> Plan |
     (x,) = op.infer(g.open, w.open)
     problem = Problem.of(op.window, x, w, g)
     turned = problem.turned if problem else None
-    if turned is None or policy.algorithm == "fallback":
+    if turned is None:
         return None
     dx = x.with_tag("acdb")
     chain = Chain([g.with_tag("acdb"), w.with_tag("cdab")], [dx])
@@ -325,7 +325,7 @@ def data_grad(op: ConvDataGrad, specs: Sequence[Spec], policy: Policy) -> Plan |
         _convolve(chain, turned, turned.filters(turned=True), Post(), (), dx, 2)
     except NoKernel:
         return None
-    return chain.plan("onednn winograd by matmul")
+    return _within(policy, chain.plan("onednn winograd by matmul"))
 
 
 def filter_grad(op: ConvFilterGrad, specs: Sequence[Spec], policy: Policy) -> Plan | None:
@@ -333,7 +333,7 @@ def filter_grad(op: ConvFilterGrad, specs: Sequence[Spec], policy: Policy) -> Pl
     x, g = specs
     (w,) = op.infer(x.open, g.open)
     p = Problem.of(op.window, x, w, g)
-    if p is None or policy.algorithm == "fallback":
+    if p is None:
         return None
     dw = w.with_tag("cdba")
     chain = Chain([x.with_tag("acdb"), g.with_tag("acdb")], [dw])
@@ -341,7 +341,14 @@ def filter_grad(op: ConvFilterGrad, specs: Sequence[Spec], policy: Policy) -> Pl
         _accumulate(chain, p)
     except NoKernel:
         return None
-    return chain.plan("onednn winograd by matmul")
+    return _within(policy, chain.plan("onednn winograd by matmul"))
+
+
+def _within(policy: Policy, plan: Plan) -> Plan | None:
+    """The plan, unless the policy wants the direct algorithm or allows less workspace."""
+    limit = policy.workspace_limit
+    allowed = policy.algorithm != "fallback" and (limit is None or plan.workspace <= limit)
+    return plan if allowed else None
 
 
 def _accumulate(chain: Chain, p: Problem) -> None:
