@@ -38,6 +38,30 @@ def compiled(program: Program) -> Any:
     return ctypes.CDLL(str(library)).launch
 
 
+class Kernel:
+    """What `Program.load` gives on a GPU, on the host: patch it in to run plans with Device("cpu")."""
+
+    def __init__(self, program: Program, device: object = None) -> None:
+        self.program = program
+
+    def prepare(self, grid: Any, block: Any, *values: Any, stream: object = None, shared: int = 0) -> Any:
+        """A function that runs the kernel."""
+        extents = (grid,) if isinstance(grid, int) else tuple(grid)
+        sizes = (ctypes.c_uint * 3)(*(*extents, 1, 1)[:3])
+        threads = block if isinstance(block, int) else block[0]
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
+        launch = compiled(self.program)
+
+        def run(_kept: object = values) -> None:
+            launch(sizes, ctypes.c_uint(threads), pointers)
+
+        return run
+
+    def launch(self, grid: Any, block: Any, *values: Any, stream: object = None) -> None:
+        """Run at once."""
+        self.prepare(grid, block, *values)()
+
+
 class Memory:
     """A host buffer, aligned as device memory is, with guard zones."""
 

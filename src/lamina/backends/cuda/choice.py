@@ -48,6 +48,8 @@ from lamina.spec import DType, Policy, Spec, bfloat16, float16, float32
 MOST_COMPILED = 4
 #: Engines that only work, and are slow, are tried when there are fewer good ones than this.
 ENOUGH = 4
+#: Problems with less arithmetic than this also try own kernels where there are engines.
+_QUICK = 1e8
 
 _N = NumericalNote
 
@@ -77,6 +79,10 @@ class Execute:
         return self.plan.bind(handle, VariantPack(addresses, workspace), call.stream)
 
 
+#: Makes a cuDNN graph and says which address each uid has.
+MakeGraph = Callable[[], tuple[Graph, Mapping[int, Place]]]
+
+
 @dataclass(frozen=True)
 class Way:
     """One formulation.
@@ -87,7 +93,7 @@ class Way:
     """
 
     name: str
-    graph: Callable[[], tuple[Graph, Mapping[int, Place]]] | None = None
+    graph: MakeGraph | None = None
     before: tuple[Step, ...] = ()
     after: tuple[Step, ...] = ()
     steps: tuple[Step, ...] = ()
@@ -193,28 +199,38 @@ def candidates(
     refusals: list[str],
 ) -> Iterator[Candidate]:
     """What could run, way by way and best first within each, made as it is asked for."""
+    limit = policy.workspace_limit
     for way in problem.ways:
-        if way.graph is None:
-            yield candidate(way, None, {})
-            continue
         reasons: list[str] = []
-        yield from _of_way(way, problem.dtype, target, policy, modes, reasons)
+        if limit is not None and way.scratch > limit:
+            reasons.append(f"needs {way.scratch} bytes of workspace, the limit is {limit}")
+        elif way.graph is None:
+            yield candidate(way, None, {})
+        else:
+            yield from _of_graph(way, way.graph, problem.dtype, target, policy, modes, reasons)
         refusals += [f"{way.name}: {reason}" for reason in reasons]
 
 
-def _of_way(
-    way: Way, dtype: DType, target: Target, policy: Policy, modes: Sequence[str], reasons: list[str]
+def _of_graph(
+    way: Way,
+    make: MakeGraph,
+    dtype: DType,
+    target: Target,
+    policy: Policy,
+    modes: Sequence[str],
+    reasons: list[str],
 ) -> Iterator[Candidate]:
-    assert way.graph is not None
+    """The candidates of a way that is a cuDNN graph."""
+    limit = policy.workspace_limit
     try:
-        graph, pointers = way.graph()
+        graph, pointers = make()
     except CudnnError as error:
         reasons.append(f"graph: {error.code}: {error.message}")
         return
     plans = graph.plans(
         target,
         modes,
-        workspace_limit=policy.workspace_limit,
+        workspace_limit=None if limit is None else max(0, limit - round_up(way.scratch, WORKSPACE_ALIGNMENT)),
         accept=lambda config: unwanted(config, dtype, policy),
         refusals=reasons,
     )
@@ -248,7 +264,7 @@ def _fastest(
         found = rebuild(problem, remembered, handle, policy)
         if found is not None:
             return found
-    entries = list(_entries(problem, device, handle, policy, refusals))
+    entries = _entries(problem, device, handle, policy, refusals)
     contest = tuning.Contest(device, problem.inputs, problem.outputs, _tolerance(problem.dtype, policy))
     best = contest.best(entries, plain=problem.plain, flops=problem.flops, refusals=refusals)
     if best is None:
@@ -261,20 +277,24 @@ def _fastest(
 
 def _entries(
     problem: Problem, device: Device, handle: Handle, policy: Policy, refusals: list[str]
-) -> Iterator[Candidate]:
+) -> list[Candidate]:
     """All candidates for timing: good engines of every way, functional ones where there are few of those."""
     limit = policy.workspace_limit
     if limit is None:
         limit = device.memory_info().free // 4
     bounded = Policy(policy.tf32, policy.deterministic, policy.algorithm, limit)
+    found: list[Candidate] = []
     for way in problem.ways:
+        if way.steps and way.steps == problem.plain and len(found) >= ENOUGH and problem.flops > _QUICK:
+            continue  # own kernels are for what engines refuse: against engines they only cost time
         single = Problem(problem.key, problem.label, problem.inputs, problem.outputs, (way,), 0)
-        found = _limited(candidates(single, handle, bounded, ("a", "b"), refusals))
-        if len(found) < ENOUGH and way.graph is not None:
-            known = {e.choice for e in found}
+        good = _limited(candidates(single, handle, bounded, ("a", "b"), refusals))
+        if len(good) < ENOUGH and way.graph is not None:
+            known = {e.choice for e in good}
             more = _limited(candidates(single, handle, bounded, ("fallback",), refusals))
-            found += [e for e in more if e.choice not in known]
-        yield from found
+            good += [e for e in more if e.choice not in known]
+        found += good
+    return found
 
 
 def _limited(found: Iterator[Candidate]) -> list[Candidate]:
@@ -308,7 +328,7 @@ def rebuild(problem: Problem, choice: Choice, target: Target, policy: Policy) ->
     except CudnnError:
         return None
     found = candidate(way, plan, pointers)
-    over = policy.workspace_limit is not None and plan.workspace > policy.workspace_limit
+    over = policy.workspace_limit is not None and found.workspace > policy.workspace_limit
     forbidden = plan.config is None or unwanted(plan.config, problem.dtype, policy)
     return None if over or forbidden else found
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
-from lamina.backends import Plan
+from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda.choice import Problem, Way, choose, nothing_to_do
 from lamina.backends.cuda.epilogue import NONE, Epilogue
 from lamina.backends.cuda.pointwise import full
@@ -37,6 +37,7 @@ from lamina.backends.cuda.program import (
     source,
     target,
 )
+from lamina.backends.cuda.split import split_way
 from lamina.backends.cuda.table import kernels
 from lamina.cudnn import Graph
 from lamina.ops.conv import Conv, ConvDataGrad, ConvFilterGrad
@@ -136,8 +137,15 @@ def _cached(
     if problem.outputs[0].numel == 0:
         return nothing_to_do(problem.inputs, problem.outputs, device, direction)
     if 0 in (x.numel, w.numel, y.numel):
+        if epilogue.steps:
+            raise NoKernel(f"{direction}: steps on a result of no elements are left to their own kernels")
         fill = Fill(target(), 0, problem.outputs[0].nbytes)
         return kernel_plan(device, problem.inputs, problem.outputs, [fill], label=direction)
+    if epilogue.steps and policy.algorithm == "fastest":
+        head = _cached(direction, window, specs, NONE, device, policy)
+        out, extras = problem.outputs[0], problem.inputs[2:]
+        way = split_way(head, epilogue.steps, out, extras, epilogue.first)
+        problem = replace(problem, ways=(*problem.ways, way))
     return choose(problem, device, policy)
 
 

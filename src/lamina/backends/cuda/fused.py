@@ -9,7 +9,7 @@ from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda.conv import data_grad_plan, forward_plan
 from lamina.backends.cuda.epilogue import split
 from lamina.backends.cuda.matmul import matmul_plan
-from lamina.backends.cuda.pointwise import EXPRESSIONS, Value, card_value, chain_plan
+from lamina.backends.cuda.pointwise import EXPRESSIONS, card_value, chain_plan, chain_values
 from lamina.backends.cuda.program import wide_type
 from lamina.backends.cuda.table import kernels
 from lamina.ops.conv import Conv, ConvDataGrad
@@ -39,22 +39,10 @@ def _chain(op: Fused, specs: tuple[Spec, ...], device: Device) -> Plan:
     """Elementwise cards one after the other as one generated kernel."""
     (out,) = op.infer(*specs)
     taken = op.head_arity(len(specs))
-    types = [wide_type(s.dtype) for s in specs]
+    types = [wide_type(s.dtype) for s in specs[:taken]]
     running = op.ops[0].infer(*specs[:taken])[0]
-    values: list[Value] = [
-        card_value(op.ops[0], [f"a{i}" for i in range(taken)], types[:taken], "v0", running.dtype)
-    ]
-    for number, step in enumerate(op.ops[1:], 1):
-        extra = (step.arity or 1) - 1
-        names = [f"a{i}" for i in range(taken, taken + extra)]
-        kinds = types[taken : taken + extra]
-        operands = list(specs[taken : taken + extra])
-        names.insert(step.chained, values[-1].name)
-        kinds.insert(step.chained, values[-1].type)
-        operands.insert(step.chained, running)
-        running = step.infer(*operands)[0]
-        values.append(card_value(step, names, kinds, f"v{number}", running.dtype))
-        taken += extra
+    head = card_value(op.ops[0], [f"a{i}" for i in range(taken)], types, "v", running.dtype)
+    values = [head, *chain_values(op.ops[1:], running, head, specs[taken:], taken)]
     label = "+".join(card.name for card in op.ops)
     alike = [i for i, s in enumerate(specs) if s.shape == out.shape and s.dtype == out.dtype]
     aliases = {0: alike[0]} if alike else {}

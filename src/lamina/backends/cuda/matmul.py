@@ -30,6 +30,7 @@ from lamina.backends.cuda.program import (
     source,
     target,
 )
+from lamina.backends.cuda.split import split_way
 from lamina.backends.cuda.table import kernels
 from lamina.cudnn import Graph
 from lamina.ops.matmul import Matmul
@@ -134,7 +135,12 @@ def _cached(
         if epilogue.steps:
             raise NoKernel(f"{op.name}: steps on a product over no elements are left to their own kernels")
         return kernel_plan(device, (a, b), (c,), [Fill(target(), 0, c.nbytes)], label=op.name)
-    return choose(matmul_problem(product, a, b, c, epilogue, policy), device, policy)
+    problem = matmul_problem(product, a, b, c, epilogue, policy)
+    if epilogue.steps and policy.algorithm == "fastest":
+        head = _cached(op, specs, columns, NONE, device, policy)
+        way = split_way(head, epilogue.steps, c, extras, epilogue.first)
+        problem = replace(problem, ways=(*problem.ways, way))
+    return choose(problem, device, policy)
 
 
 def _turned_layout(spec: Spec) -> Layout:

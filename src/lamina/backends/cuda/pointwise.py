@@ -373,15 +373,6 @@ def full(spec: Spec, layout: Layout) -> Spec:
     return Spec(spec.shape, spec.dtype, layout)
 
 
-@dataclass(frozen=True)
-class Chain:
-    """Several elementwise cards as one: each reads the value before it as input `chained` and extras as others."""
-
-    values: tuple[Value, ...]
-    result: str
-    type: str
-
-
 def card_value(op: Op, names: Sequence[str], types: Sequence[str], name: str, out: DType) -> Value:
     """The statement for one card on named arguments of C types."""
     rule = EXPRESSIONS.get(type(op))
@@ -393,6 +384,31 @@ def card_value(op: Op, names: Sequence[str], types: Sequence[str], name: str, ou
         kind = wide_type(out)
         return Value(name, kind, f"narrow<{kind}>({_whole(names[0], types[0], out)})")
     return Value(name, kind, rule(op, names, arithmetic))
+
+
+def chain_values(
+    steps: Sequence[Op], running: Spec, value: Value, extras: Sequence[Spec], first: int
+) -> list[Value]:
+    """The statements of elementwise cards one after the other on a running value.
+
+    value, running: the value that the first step takes, and its spec. extras: the steps' further operands in order,
+    called a`first`, a`first + 1`, … in the body.
+    """
+    made: list[Value] = []
+    taken = 0
+    for number, step in enumerate(steps):
+        count = (step.arity or 1) - 1
+        own = list(extras[taken : taken + count])
+        names = [f"a{first + taken + i}" for i in range(count)]
+        types = [wide_type(s.dtype) for s in own]
+        names.insert(step.chained, value.name)
+        types.insert(step.chained, value.type)
+        own.insert(step.chained, running)
+        running = step.infer(*own)[0]
+        value = card_value(step, names, types, f"s{number}", running.dtype)
+        made.append(value)
+        taken += count
+    return made
 
 
 def _whole(name: str, type: str, out: DType) -> str:

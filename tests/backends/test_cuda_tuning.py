@@ -1,0 +1,151 @@
+"""The contest between candidates: on a GPU, and with kernels run on the CPU where there is none."""
+
+import shutil
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from lamina.backends import Call
+from lamina.backends.cuda.choice import Candidate, Way, candidate, make_plan
+from lamina.backends.cuda.conv import Operands, conv_problem
+from lamina.backends.cuda.epilogue import Epilogue
+from lamina.backends.cuda.program import Fill, Place, Program, Step, target
+from lamina.backends.cuda.split import split_way
+from lamina.backends.cuda.tuning import Contest
+from lamina.backends.reference import run_reference
+from lamina.ops import Add, Conv, Fused, Relu, Window
+from lamina.runtime import Device, from_host, to_host
+from lamina.spec import Spec, bfloat16, channels_last, float32, float64, pack, unpack
+from tests.backends import emulator
+from tests.ops.eager import mismatch
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+
+
+@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Device:
+    if request.param == "cuda":
+        return Device("cuda:0")
+    monkeypatch.setattr(Program, "load", lambda program, device: emulator.Kernel(program))
+    return Device("cpu")
+
+
+def window(stride: int = 1, pad: int = 1) -> Window:
+    return Window((stride, stride), ((pad, pad), (pad, pad)), (1, 1))
+
+
+@dataclass(frozen=True)
+class Double:
+    """A candidate made of own steps."""
+
+    label: str
+    steps: tuple[Step, ...]
+    workspace: int = 0
+
+
+@pytest.mark.feature("B009")
+def test_wrong_candidates_are_out(device: Device) -> None:
+    """Wrong numbers, a missing part, writes before or behind the output or behind the workspace: all found out."""
+    x, w = Spec((2, 8, 9, 9), float32).fixed, Spec((4, 8, 3, 3), float32).fixed
+    y = Spec((2, 4, 9, 9), float32).fixed
+    problem = conv_problem("conv", Operands(window(), x, w, y))
+    right = problem.plain
+    entries = [
+        Double("right", right),
+        Double("wrong numbers", (Fill(target(), 0, y.nbytes),)),
+        Double("half of it", (*right, Fill(target(), 0xFF, y.nbytes // 2))),
+        Double("nothing", ()),
+        Double("writes before", (*right, Fill(target(0, -64), 1, 64))),
+        Double("writes behind", (*right, Fill(target(0, y.nbytes), 1, 64))),
+        Double("leaves its workspace", (*right, Fill(Place("workspace", 0, 512), 1, 64)), workspace=512),
+    ]
+    refusals: list[str] = []
+    contest = Contest(device, [x, w], [y], 5e-5)
+    best = contest.best(entries, plain=right, flops=problem.flops, refusals=refusals)
+    assert best is not None
+    assert best[0].label == "right"
+    assert best[1] > 0
+    reasons = dict(r.split(": ", 1) for r in refusals)
+    assert set(reasons) == {e.label for e in entries} - {"right"}
+    assert "relative error" in reasons["wrong numbers"]
+    assert "not finite or were not written" in reasons["half of it"]
+    assert "not finite or were not written" in reasons["nothing"]
+    assert reasons["writes before"] == "wrong: writes before the output"
+    assert reasons["writes behind"] == "wrong: writes behind the output"
+    assert reasons["leaves its workspace"] == "wrong: writes behind its workspace"
+
+
+@pytest.mark.feature("B009")
+def test_a_wrong_first_candidate_does_not_become_the_reference(device: Device) -> None:
+    """A large problem is checked against the first candidate; when most disagree, own kernels decide."""
+    x, w, y = (Spec(s, float32).fixed for s in ((2, 8, 9, 9), (4, 8, 3, 3), (2, 4, 9, 9)))
+    problem = conv_problem("conv", Operands(window(), x, w, y))
+    entries = [
+        Double("wrong first", (Fill(target(), 0, y.nbytes),)),
+        Double("right", problem.plain),
+        Double("also right", problem.plain),
+    ]
+    refusals: list[str] = []
+    best = Contest(device, [x, w], [y], 5e-5).best(
+        entries, plain=problem.plain, flops=1e15, refusals=refusals
+    )
+    assert best is not None
+    assert best[0].label in ("right", "also right")
+    assert [r.split(":")[0] for r in refusals] == ["wrong first"]
+
+
+@pytest.mark.feature("B009")
+def test_random_operands_fill_their_buffers(device: Device) -> None:
+    spec = Spec((1000, 33), float32).fixed
+    contest = Contest(device, [spec], [], 1.0)
+    values = to_host(contest.inputs[0]).view(np.float32)
+    assert values.size == spec.numel
+    assert -1 <= values.min() < -0.99
+    assert 0.99 < values.max() < 1
+    assert abs(values.mean()) < 0.02
+
+
+@pytest.mark.feature("B011")
+def test_a_candidate_that_cannot_run_is_out(device: Device) -> None:
+    @dataclass(frozen=True)
+    class Broken:
+        def bind(self, device: Device, call: Call) -> object:
+            raise MemoryError("no room for this one")
+
+    x, w, y = (Spec(s, float32).fixed for s in ((2, 8, 9, 9), (4, 8, 3, 3), (2, 4, 9, 9)))
+    problem = conv_problem("conv", Operands(window(), x, w, y))
+    entries = [Double("broken", (Broken(),)), Double("right", problem.plain)]  # type: ignore[arg-type]
+    refusals: list[str] = []
+    best = Contest(device, [x, w], [y], 5e-5).best(entries, plain=problem.plain, flops=1.0, refusals=refusals)
+    assert best is not None
+    assert best[0].label == "right"
+    assert refusals == ["broken: no room for this one"]
+    assert Contest(device, [x, w], [y], 5e-5).best(entries[:1], plain=(), flops=1.0, refusals=[]) is None
+
+
+@pytest.mark.feature("B012", "B013")
+def test_an_epilogue_in_a_kernel_of_its_own(device: Device) -> None:
+    """What a fused plan has to beat: the head's plan, then its steps in place."""
+    shapes = ((2, 8, 6, 5), (12, 8, 3, 3), (1, 12, 1, 1), (2, 12, 6, 5))
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(s).astype(bfloat16.numpy) for s in shapes]
+    x, w, bias, y = (Spec(s, bfloat16, channels_last(s)) for s in shapes)
+    steps = (Add(), Add(), Relu())
+    problem = conv_problem("conv", Operands(window(), x, w, y))
+    head = make_plan(problem, candidate(Way("direct", steps=problem.plain), None, {}), device)
+    way = split_way(head, steps, y, [bias, y], 2)
+    fused = conv_problem("conv", Operands(window(), x, w, y), Epilogue(steps, (bias, y), 2))
+    plan = make_plan(fused, Candidate(way, None, way.steps, way.scratch), device)
+    assert [s.open for s in plan.inputs] == [s.open for s in (x, w, bias, y)]
+    held = [
+        from_host(pack(a, s.physical).view(np.uint8), device)
+        for a, s in zip(arrays, plan.inputs, strict=True)
+    ]
+    out = device.allocate(y.nbytes)
+    stream = device.default_stream
+    plan.bind(Call(tuple(b.pointer for b in held), (out.pointer,), 0, stream.handle))()
+    stream.synchronize()
+    found = unpack(to_host(out).view(bfloat16.numpy), y.physical, y.shape)
+    (wanted,) = run_reference(Fused((Conv(window()), *steps)), arrays, float64)
+    assert not mismatch(found, wanted, bfloat16)
