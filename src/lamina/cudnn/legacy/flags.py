@@ -109,7 +109,7 @@ _ENDINGS: Final[dict[type[IntEnum], str]] = {
 _DATA_TYPE_NAMES: Final = {int(value): name for name, value in DATA_TYPES.items()}
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024, typed=True)  # members of different enums are equal as ints
 def short(value: IntEnum) -> str:
     """The short name of a flag: "nhwc", "float16", "clipped_relu", "implicit_gemm", "algo_1".
 
