@@ -14,7 +14,20 @@ from lamina.backends.cuda.indexing import collapse, memory_order, offset_of
 from lamina.backends.cuda.matmul import Product, as_convolution, matmul_problem, tiled
 from lamina.backends.cuda.program import KERNELS, Launch, Launches, Program
 from lamina.backends.cuda.tuning import _check
-from lamina.ops import REGISTRY, Add, Conv, Matmul, MaxPool, Relu, Reshape, SgdUpdate, Transpose, Window
+from lamina.ops import (
+    REGISTRY,
+    Add,
+    Cast,
+    Conv,
+    Matmul,
+    MaxPool,
+    Relu,
+    Reshape,
+    SgdUpdate,
+    Transpose,
+    Where,
+    Window,
+)
 from lamina.ops.core import Op
 from lamina.runtime import Device
 from lamina.spec import (
@@ -22,6 +35,7 @@ from lamina.spec import (
     Policy,
     Spec,
     bfloat16,
+    bool_,
     channels_last,
     contiguous,
     float16,
@@ -200,6 +214,17 @@ def test_elementwise_results_lie_as_their_operands() -> None:
     small = CUDA.plan(Add(), [Spec((8, 1, 1), bfloat16), last], Policy())
     assert small.outputs[0].layout == last.layout
     assert small.aliases == {}
+
+
+def test_open_weights_are_cast_to_the_layout_that_convolutions_read() -> None:
+    """Then neither they nor their gradients need a reorder in half-precision training."""
+    shape = (8, 4, 3, 3)
+    plan = CUDA.plan(Cast(bfloat16), [Spec(shape, float32)], Policy())
+    assert plan.inputs[0].layout == plan.outputs[0].layout == channels_last(shape)
+    named = CUDA.plan(Cast(bfloat16), [Spec(shape, float32).fixed], Policy())
+    assert named.outputs[0].layout == contiguous(shape)
+    chosen = CUDA.plan(Where(), [Spec((), bool_), Spec(shape, float32), Spec(shape, float32)], Policy())
+    assert chosen.aliases == {0: 2}
 
 
 def test_index_arithmetic() -> None:

@@ -40,7 +40,18 @@ from lamina.ops.cast import Cast
 from lamina.ops.core import Op
 from lamina.ops.dropout import DropoutGrad, scale
 from lamina.runtime import Device
-from lamina.spec import DType, Layout, Policy, Shape, Spec, bool_, contiguous
+from lamina.spec import (
+    DType,
+    Layout,
+    Policy,
+    Shape,
+    Spec,
+    bfloat16,
+    bool_,
+    channels_last,
+    contiguous,
+    float16,
+)
 
 _BLOCK = 256
 
@@ -420,9 +431,15 @@ def _whole(name: str, type: str, out: DType) -> str:
 def elementwise_card(op: Op, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """One elementwise card."""
     (out,) = op.infer(*specs)
+    if isinstance(op, Cast) and specs[0].layout is None and out.dtype in (float16, bfloat16):
+        # Weights whose layout is still open: convolutions in half types read them channels last, and so will the
+        # gradient come and the update be done.
+        specs = (full(specs[0], channels_last(out.shape)),)
     types = [wide_type(s.dtype) for s in specs]
     value = card_value(op, [f"a{i}" for i in range(len(specs))], types, "y", out.dtype)
-    return chain_plan(specs, out, [value], "y", device, op.name, dict(op.inplace))
+    # Every element is read before it is written: a choice between new and old state may be made in the old one.
+    aliases = {0: 2} if isinstance(op, pointwise.Where) else dict(op.inplace)
+    return chain_plan(specs, out, [value], "y", device, op.name, aliases)
 
 
 def chain_plan(
