@@ -46,7 +46,7 @@ def _lamina(batch: int, repeats: int) -> dict[str, list[float]]:
     for _ in range(2):
         step(x, labels)
     train = _time(lambda: step(x, labels), repeats)
-    infer = lm.compile_inference(net, device="cpu")
+    infer = lm.train.Predictor(net, device="cpu")
     for _ in range(2):
         infer(x)
     return {"train": train, "infer": _time(lambda: infer(x), repeats)}

@@ -193,8 +193,8 @@ def _grow(chain: _Chain, uses: dict[Value, list[Any]], taken: set[Node], backend
         ):
             break
         others = tuple(v for v in node.inputs if v is not value)
-        swapped = node.inputs[0] is not value
-        if swapped and node.op.name not in _COMMUTATIVE:
+        in_place = node.inputs[node.op.chained] is value
+        if not in_place and node.op.name not in _COMMUTATIVE:
             break
         longer = _Chain(chain.head, (*chain.steps, (node, node.op)), (*chain.extra, *others))
         if not _plans(longer, backend):
