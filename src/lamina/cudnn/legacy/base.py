@@ -128,12 +128,9 @@ class Descriptor:
             return f"{type(self).__name__}(closed)"
         try:
             shown = ", ".join(f"{name}={_show(value)}" for name, value in self._shown().items())
-        except c_errors as error:  # without settings, or unreadable: a repr never raises
+        except (RuntimeError, ValueError) as error:  # without settings, or unreadable: a repr never raises
             shown = f"unreadable: {error}"
         return f"{type(self).__name__}({shown})"
-
-
-c_errors = (RuntimeError, ValueError)
 
 
 def _show(value: Any) -> str:
@@ -144,18 +141,23 @@ def _show(value: Any) -> str:
 def call(function: Callable[..., R], *arguments: Any) -> R:
     """`function` with objects turned into addresses, which stay alive until it returns.
 
-    A Handle as the first argument makes its device current, or sends the call to its worker's thread.
+    A Handle (always the first or second argument in C) makes its device current, or sends the call to its
+    worker's thread.
     """
     held = [_held(argument) for argument in arguments]
-    values = [_value(one) for one in held]
-    handle = arguments[0] if arguments else None
-    if not isinstance(handle, BaseHandle):
-        return function(*values)
+    handle = next((one for one in arguments[:2] if isinstance(one, BaseHandle)), None)
+    if handle is None:
+        return _invoke(function, held)
     run: Callable[..., R] | None = getattr(handle, "run", None)
     if run is not None:
-        return run(function, *values)
+        return run(_invoke, function, held)
     handle.device.make_current()
-    return function(*values)
+    return _invoke(function, held)
+
+
+def _invoke(function: Callable[..., R], held: list[Any]) -> R:
+    """The call itself; `held` lives until it is over, on whichever thread it runs."""
+    return function(*[_value(one) for one in held])
 
 
 def _held(argument: Any) -> Any:

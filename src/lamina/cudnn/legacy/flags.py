@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from functools import lru_cache
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar, cast
 
 from lamina.c import cudnn as c
 from lamina.c._enum import CEnum
@@ -125,9 +125,9 @@ def short(value: IntEnum) -> str:
 
 
 @lru_cache(maxsize=64)
-def _names(kind: type[_Flag]) -> dict[str, _Flag]:
+def _names(kind: type[IntEnum]) -> dict[str, IntEnum]:
     """Every lower-case name that a member answers to."""
-    found: dict[str, _Flag] = {}
+    found: dict[str, IntEnum] = {}
     for name, member in kind.__members__.items():
         found[name.lower()] = found[name.removeprefix(PREFIXES[kind]).lower()] = member
         found[short(member)] = member
@@ -135,7 +135,7 @@ def _names(kind: type[_Flag]) -> dict[str, _Flag]:
 
 
 @lru_cache(maxsize=1024)
-def _flag(kind: type[_Flag], value: Name) -> _Flag:
+def _flag(kind: type[IntEnum], value: Name) -> IntEnum:
     if isinstance(value, str):
         found = _names(kind).get(value.lower())
         if found is None:
@@ -160,7 +160,7 @@ def flag(kind: type[_Flag], value: Name) -> _Flag:
         return value
     if not isinstance(value, (str, int)):
         raise TypeError(f"{kind.__name__}: a name or a number is wanted, got {value!r}")
-    return _flag(kind, value)
+    return cast(_Flag, _flag(kind, value))
 
 
 def members(kind: type[CEnum]) -> tuple[str, ...]:

@@ -86,7 +86,11 @@ class Handle(BaseHandle):
         self._native: Native | None = None
         self._stream_object: Any = None
         _destroy_returned()
-        (super().__init__ if worker is None else partial(worker.run, super().__init__))(where)
+        create = super().__init__
+        if worker is None:
+            create(where)
+        else:
+            worker.run(create, where)
         assert self._address is not None
         self._native = Native(self._address, partial(_give_back, where))
         self._own: dict[int, Buffer] = {}  # workspaces for streams that the runtime did not make
@@ -133,6 +137,11 @@ class Handle(BaseHandle):
             self._stream = address
         self._stream_object = stream  # keeps a stream of another library alive
 
+    @property
+    def runtime_stream(self) -> Stream | None:
+        """The handle's stream as an object of the runtime; None if something else made it."""
+        return self._stream_object if isinstance(self._stream_object, Stream) else None
+
     def get_stream(self) -> int:
         """The cudaStream_t that the library has for this handle (`stream` is what was set)."""
         native = self.native
@@ -140,10 +149,7 @@ class Handle(BaseHandle):
 
     def synchronize(self) -> None:
         """Wait until all work of the handle's stream is done (of the device, for a foreign stream)."""
-        if isinstance(self._stream_object, Stream):
-            self._stream_object.synchronize()
-        else:
-            self.device.synchronize()
+        (self.runtime_stream or self.device).synchronize()
 
     # ---- the rest
     def query_runtime_error(self, mode: Name = "rawcode") -> Status:
@@ -162,8 +168,8 @@ class Handle(BaseHandle):
         """
         if nbytes == 0:
             return None
-        if isinstance(self._stream_object, Stream):
-            return _device_workspaces(self.device).get(nbytes, self._stream_object)
+        if self.runtime_stream is not None:
+            return _device_workspaces(self.device).get(nbytes, self.runtime_stream)
         present = self._own.get(self._stream)
         if present is None or present.nbytes < nbytes:
             if present is not None:  # the arena cannot order reuse after a stream that it does not know
@@ -264,13 +270,8 @@ def scratch(
     if given is not None:
         return sized(name, given)
     nbytes = size()
-    if nbytes == 0:
-        return Scratch(None, 0)
-    if isinstance(handle, Handle):
-        return Scratch(handle.workspace(nbytes), nbytes)
-    if isinstance(handle, BaseHandle):
-        raise TypeError(f"{name}: {nbytes} bytes are needed; pass them, or use a lamina.cudnn.legacy.Handle")
-    raise TypeError(f"{name}: {nbytes} bytes are needed; a bare handle lends none, so pass them")
+    lender = _lender(handle, nbytes, name)
+    return Scratch(None if lender is None else lender.workspace(nbytes), nbytes)
 
 
 def kept(
@@ -280,8 +281,18 @@ def kept(
     if given is not None:
         return sized(name, given)
     nbytes = size()
-    if nbytes == 0:
+    lender = _lender(handle, nbytes, name)
+    if lender is None:
         return Scratch(None, 0)
+    return Scratch(lender.device.allocate(nbytes, stream=lender.runtime_stream), nbytes)
+
+
+def _lender(handle: AnyHandle, nbytes: int, name: str) -> Handle | None:
+    """Who gives memory to a call that was not given any; None where none is needed."""
+    if nbytes == 0:
+        return None
     if not isinstance(handle, Handle):
-        raise TypeError(f"{name}: {nbytes} bytes are needed, pass them, or use a lamina.cudnn.legacy.Handle")
-    return Scratch(handle.device.allocate(nbytes, stream=handle.runtime_stream), nbytes)
+        raise TypeError(
+            f"{name}: {nbytes} bytes are needed; pass them, or use a lamina.cudnn.legacy.Handle, which lends them"
+        )
+    return handle

@@ -1,0 +1,399 @@
+"""Convolution: its window and arithmetic, its three directions, and what is fused with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from lamina.c import cudnn as c
+from lamina.cudnn.legacy.activation import Activation
+from lamina.cudnn.legacy.algorithms import algorithm as by_name
+from lamina.cudnn.legacy.base import AnyHandle, Descriptor, Memory, call, spatial_rank, spread
+from lamina.cudnn.legacy.filter import FilterDescriptor
+from lamina.cudnn.legacy.flags import (
+    ConvolutionMode,
+    DataType,
+    MathType,
+    Name,
+    ReorderType,
+    TensorFormat,
+    flag,
+)
+from lamina.cudnn.legacy.handles import scratch
+from lamina.cudnn.legacy.tensor import TensorDescriptor, from_c, matching
+from lamina.cudnn.legacy.transform import TensorTransform
+
+_MAX = 6  # CUDNN_DIM_MAX - 2 spatial axes
+
+
+class ConvolutionSettings(NamedTuple):
+    """What `Convolution.get` and `Deconvolution.get` return."""
+
+    pad: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    mode: ConvolutionMode
+    compute_type: DataType
+    math_type: MathType
+    reorder: ReorderType
+
+
+class Window(Descriptor):
+    """The C convolution descriptor and the calls that take it; `Convolution` and `Deconvolution` name them."""
+
+    kind = "ConvolutionDescriptor"
+
+    def __init__(
+        self,
+        *,
+        pad: int | Sequence[int] = 0,
+        stride: int | Sequence[int] = 1,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        mode: Name = "cross_correlation",
+        compute_type: Name = "float32",
+        math_type: Name = "default",
+        reorder: Name = "default",
+        spatial: int = 2,
+    ) -> None:
+        super().__init__()
+        rank = spatial_rank(spatial, pad, stride, dilation)
+        window = [
+            spread(name, value, rank)
+            for name, value in (("pad", pad), ("stride", stride), ("dilation", dilation))
+        ]
+        kind = flag(DataType, compute_type)
+        call(c.cudnnSetConvolutionNdDescriptor, self, rank, *window, flag(ConvolutionMode, mode), kind)
+        call(c.cudnnSetConvolutionGroupCount, self, groups)
+        call(c.cudnnSetConvolutionMathType, self, flag(MathType, math_type))
+        call(c.cudnnSetConvolutionReorderType, self, flag(ReorderType, reorder))
+
+    def get(self) -> ConvolutionSettings:
+        """Read from cuDNN (cudnnGetConvolutionNdDescriptor, ...GroupCount, ...MathType, ...ReorderType)."""
+        found = call(c.cudnnGetConvolutionNdDescriptor, self, _MAX)
+        return ConvolutionSettings(
+            tuple(found.padA),
+            tuple(found.strideA),
+            tuple(found.dilationA),
+            call(c.cudnnGetConvolutionGroupCount, self),
+            found.mode,
+            found.computeType,
+            call(c.cudnnGetConvolutionMathType, self),
+            call(c.cudnnGetConvolutionReorderType, self),
+        )
+
+    # ---- the three C directions; x is the side of the inputs, y that of the outputs of the convolution
+    def _forward_size(
+        self, handle: AnyHandle, x: TensorDescriptor, w: FilterDescriptor, y: TensorDescriptor, name: Name
+    ) -> int:
+        function = c.cudnnGetConvolutionForwardWorkspaceSize
+        return call(function, handle, x, w, self, y, by_name("forward", name))
+
+    def _data_size(
+        self, handle: AnyHandle, w: FilterDescriptor, dy: TensorDescriptor, dx: TensorDescriptor, name: Name
+    ) -> int:
+        function = c.cudnnGetConvolutionBackwardDataWorkspaceSize
+        return call(function, handle, w, dy, self, dx, by_name("backward_data", name))
+
+    def _filter_size(
+        self, handle: AnyHandle, x: TensorDescriptor, dy: TensorDescriptor, dw: FilterDescriptor, name: Name
+    ) -> int:
+        function = c.cudnnGetConvolutionBackwardFilterWorkspaceSize
+        return call(function, handle, x, dy, self, dw, by_name("backward_filter", name))
+
+    def _forward(
+        self,
+        handle: AnyHandle,
+        x: tuple[TensorDescriptor, Memory],
+        w: tuple[FilterDescriptor, Memory],
+        y: tuple[TensorDescriptor, Memory],
+        scale: tuple[float, float],
+        name: Name,
+        workspace: Memory | tuple[Memory, int],
+    ) -> None:
+        algo = by_name("forward", name)
+        space = scratch(handle, workspace, lambda: self._forward_size(handle, x[0], w[0], y[0], algo))
+        call(c.cudnnConvolutionForward, handle, scale[0], *x, *w, self, algo, *space, scale[1], *y)
+
+    def _data(
+        self,
+        handle: AnyHandle,
+        w: tuple[FilterDescriptor, Memory],
+        dy: tuple[TensorDescriptor, Memory],
+        dx: tuple[TensorDescriptor, Memory],
+        scale: tuple[float, float],
+        name: Name,
+        workspace: Memory | tuple[Memory, int],
+    ) -> None:
+        algo = by_name("backward_data", name)
+        space = scratch(handle, workspace, lambda: self._data_size(handle, w[0], dy[0], dx[0], algo))
+        call(c.cudnnConvolutionBackwardData, handle, scale[0], *w, *dy, self, algo, *space, scale[1], *dx)
+
+    def _filter(
+        self,
+        handle: AnyHandle,
+        x: tuple[TensorDescriptor, Memory],
+        dy: tuple[TensorDescriptor, Memory],
+        dw: tuple[FilterDescriptor, Memory],
+        scale: tuple[float, float],
+        name: Name,
+        workspace: Memory | tuple[Memory, int],
+    ) -> None:
+        algo = by_name("backward_filter", name)
+        space = scratch(handle, workspace, lambda: self._filter_size(handle, x[0], dy[0], dw[0], algo))
+        call(c.cudnnConvolutionBackwardFilter, handle, scale[0], *x, *dy, self, algo, *space, scale[1], *dw)
+
+    def backward_bias(
+        self,
+        handle: AnyHandle,
+        *,
+        dy_desc: TensorDescriptor,
+        dy: Memory,
+        db_desc: TensorDescriptor,
+        db: Memory,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+    ) -> None:
+        """db = alpha * (sum of dy over all but C) + beta * db; db is 1, C, 1, 1.
+
+        cudnnConvolutionBackwardBias.
+        """
+        call(c.cudnnConvolutionBackwardBias, handle, alpha, dy_desc, dy, beta, db_desc, db)
+
+
+class Convolution(Window):
+    """Window and arithmetic of a convolution; x is N×C×H×W, w is K×(C/groups)×R×S, y is N×K×P×Q.
+
+    Args:
+        pad: zeros on both sides of each spatial axis: one number, or one per axis.
+        stride, dilation: likewise.
+        groups: C and K fall into so many parts, each convolved by itself.
+        mode: "cross_correlation", or "convolution" (the filter is flipped).
+        compute_type: type of the sums: "float32", "float64", "float16", or "int32" for int8.
+        math_type: "default", "tensor_op", "tensor_op_math_allow_conversion" or "fma" (no tensor cores).
+        reorder: "default", or "no" if int8x32 filters are ordered ahead (`FilterDescriptor.reorder`).
+        spatial: how many spatial axes there are if pad, stride and dilation are single numbers.
+    """
+
+    def output_dims(self, x_desc: TensorDescriptor, w_desc: FilterDescriptor) -> tuple[int, ...]:
+        """Sizes of y, in the order of x's format (cudnnGetConvolutionNdForwardOutputDim)."""
+        found = call(c.cudnnGetConvolutionNdForwardOutputDim, self, x_desc, w_desc, x_desc.rank)
+        return from_c(found, x_desc.format)
+
+    def output(
+        self, x_desc: TensorDescriptor, w_desc: FilterDescriptor, *, data_type: Name | None = None
+    ) -> TensorDescriptor:
+        """The packed descriptor of y, in x's format and, unless said otherwise, its type."""
+        return matching(x_desc, self.output_dims(x_desc, w_desc), data_type)
+
+    # ---- forward
+    def forward_workspace(
+        self,
+        handle: AnyHandle,
+        *,
+        x_desc: TensorDescriptor,
+        w_desc: FilterDescriptor,
+        y_desc: TensorDescriptor,
+        algorithm: Name = "deterministic",
+    ) -> int:
+        """Bytes that `forward` needs with that algorithm (cudnnGetConvolutionForwardWorkspaceSize)."""
+        return self._forward_size(handle, x_desc, w_desc, y_desc, algorithm)
+
+    def forward(
+        self,
+        handle: AnyHandle,
+        *,
+        x_desc: TensorDescriptor,
+        x: Memory,
+        w_desc: FilterDescriptor,
+        w: Memory,
+        y_desc: TensorDescriptor,
+        y: Memory,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        algorithm: Name = "deterministic",
+        workspace: Memory | tuple[Memory, int] = None,
+    ) -> None:
+        """y = alpha * conv(x, w) + beta * y (cudnnConvolutionForward).
+
+        Args:
+            handle: where and on which stream.
+            x_desc, x, w_desc, w, y_desc, y: descriptors and device memory.
+            alpha, beta: scale of the result, and of what y holds before.
+            algorithm: see `algorithm`; `Search` finds the fastest.
+            workspace: scratch memory; left out, the handle lends it.
+        """
+        self._forward(handle, (x_desc, x), (w_desc, w), (y_desc, y), (alpha, beta), algorithm, workspace)
+
+    def bias_activation_forward(
+        self,
+        handle: AnyHandle,
+        *,
+        x_desc: TensorDescriptor,
+        x: Memory,
+        w_desc: FilterDescriptor,
+        w: Memory,
+        bias_desc: TensorDescriptor,
+        bias: Memory,
+        activation: Activation,
+        y_desc: TensorDescriptor,
+        y: Memory,
+        z_desc: TensorDescriptor | None = None,
+        z: Memory = None,
+        alpha1: float = 1.0,
+        alpha2: float | None = None,
+        algorithm: Name = "deterministic",
+        workspace: Memory | tuple[Memory, int] = None,
+    ) -> None:
+        """y = activation(alpha1 * conv(x, w) + alpha2 * z + bias) (cudnnConvolutionBiasActivationForward).
+
+        Args:
+            bias_desc, bias: 1, K, 1, 1; float32 where x is int8.
+            activation: "relu", or "identity" (with algorithm "small" only).
+            z_desc, z: what is added, shaped as y; left out, nothing is.
+            alpha2: scale of z; 1 if there is a z, else 0.
+            handle, x_desc, x, w_desc, w, y_desc, y, alpha1, algorithm, workspace: as for `forward`.
+        """
+        algo = by_name("forward", algorithm)
+        space = scratch(handle, workspace, lambda: self._forward_size(handle, x_desc, w_desc, y_desc, algo))
+        added = (y_desc, y) if z_desc is None else (z_desc, z)  # C wants some z even where it is not read
+        factor = float(z_desc is not None) if alpha2 is None else alpha2
+        call(
+            c.cudnnConvolutionBiasActivationForward,
+            handle,
+            alpha1,
+            x_desc,
+            x,
+            w_desc,
+            w,
+            self,
+            algo,
+            *space,
+            factor,
+            *added,
+            bias_desc,
+            bias,
+            activation,
+            y_desc,
+            y,
+        )
+
+    def im2col(
+        self,
+        handle: AnyHandle,
+        *,
+        x_desc: TensorDescriptor,
+        x: Memory,
+        w_desc: FilterDescriptor,
+        columns: Memory,
+    ) -> None:
+        """Write the matrix whose product with the filters is the convolution (cudnnIm2Col).
+
+        columns: N·P·Q × C·R·S elements of x's type.
+        """
+        call(c.cudnnIm2Col, handle, x_desc, x, w_desc, self, columns)
+
+    # ---- gradients
+    def backward_data_workspace(
+        self,
+        handle: AnyHandle,
+        *,
+        w_desc: FilterDescriptor,
+        dy_desc: TensorDescriptor,
+        dx_desc: TensorDescriptor,
+        algorithm: Name = "deterministic",
+    ) -> int:
+        """Bytes that `backward_data` needs (cudnnGetConvolutionBackwardDataWorkspaceSize)."""
+        return self._data_size(handle, w_desc, dy_desc, dx_desc, algorithm)
+
+    def backward_data(
+        self,
+        handle: AnyHandle,
+        *,
+        w_desc: FilterDescriptor,
+        w: Memory,
+        dy_desc: TensorDescriptor,
+        dy: Memory,
+        dx_desc: TensorDescriptor,
+        dx: Memory,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        algorithm: Name = "deterministic",
+        workspace: Memory | tuple[Memory, int] = None,
+    ) -> None:
+        """dx = alpha * (gradient by x) + beta * dx (cudnnConvolutionBackwardData). Arguments as `forward`."""
+        self._data(handle, (w_desc, w), (dy_desc, dy), (dx_desc, dx), (alpha, beta), algorithm, workspace)
+
+    def backward_filter_workspace(
+        self,
+        handle: AnyHandle,
+        *,
+        x_desc: TensorDescriptor,
+        dy_desc: TensorDescriptor,
+        dw_desc: FilterDescriptor,
+        algorithm: Name = "deterministic",
+    ) -> int:
+        """Bytes that `backward_filter` needs (cudnnGetConvolutionBackwardFilterWorkspaceSize)."""
+        return self._filter_size(handle, x_desc, dy_desc, dw_desc, algorithm)
+
+    def backward_filter(
+        self,
+        handle: AnyHandle,
+        *,
+        x_desc: TensorDescriptor,
+        x: Memory,
+        dy_desc: TensorDescriptor,
+        dy: Memory,
+        dw_desc: FilterDescriptor,
+        dw: Memory,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        algorithm: Name = "deterministic",
+        workspace: Memory | tuple[Memory, int] = None,
+    ) -> None:
+        """dw = alpha * (gradient by w) + beta * dw (cudnnConvolutionBackwardFilter). Arguments as `forward`."""
+        self._filter(handle, (x_desc, x), (dy_desc, dy), (dw_desc, dw), (alpha, beta), algorithm, workspace)
+
+    # ---- folding
+    def folded_backward_data(
+        self,
+        handle: AnyHandle,
+        *,
+        w_desc: FilterDescriptor,
+        dy_desc: TensorDescriptor,
+        dx_desc: TensorDescriptor,
+        format: Name = "nchw",
+    ) -> FoldedBackwardData:
+        """Descriptors for a strided data gradient as one of stride 1 (cudnnGetFoldedConvBackwardDataDescriptors).
+
+        The strides are folded into channels: transform w and dy by the first two transforms, take the folded
+        gradient, unfold it by the last. `format` is that of the folded tensors.
+        """
+        order = flag(TensorFormat, format)
+        made = FoldedBackwardData(
+            FilterDescriptor.empty(),
+            TensorDescriptor.empty(order),
+            Convolution.empty(),
+            TensorDescriptor.empty(order),
+            TensorTransform.empty(),
+            TensorTransform.empty(),
+            TensorTransform.empty(),
+            TensorTransform.empty(),
+        )
+        function = c.cudnnGetFoldedConvBackwardDataDescriptors
+        call(function, handle, w_desc, dy_desc, self, dx_desc, order, *made)
+        return made
+
+
+class FoldedBackwardData(NamedTuple):
+    """The descriptors of a folded data gradient, filled in by the library."""
+
+    w_desc: FilterDescriptor
+    dy_desc: TensorDescriptor
+    convolution: Convolution
+    dx_desc: TensorDescriptor
+    fold_w: TensorTransform
+    pad_dy: TensorTransform
+    fold_dx: TensorTransform
+    unfold_dx: TensorTransform
