@@ -278,7 +278,8 @@ class MultiHeadAttention(Descriptor):
         compute_type: None: float64 for float64, else float32.
         math_type: "default", "fma", "tensor_op", "tensor_op_math_allow_conversion".
         attention_dropout, output_dropout: Dropouts for training; they stay alive with this object.
-        query_map: "all_to_one" (all beams of queries see one set of keys) or "one_to_one".
+        query_map: "all_to_one" (all beams of queries see one set of keys) or "one_to_one" (which cuDNN takes for
+            a single beam only).
         biases: projections have biases (the library has no gradients for them).
 
     Raises:

@@ -207,8 +207,9 @@ class RNN(Descriptor):
         bias: "double" (one for the input, one for the state), "single_inp", "single_rec" or "none".
         input_mode: "linear", or "skip": the first layer adds x as it is (input_size = hidden_size).
         algorithm: "standard", "persist_static" (weights stay in registers over the steps), "persist_dynamic"
-            (the same, compiled for the batch: call `build_dynamic`), "persist_static_small_h". Which are taken
-            depends on cell, sizes, types and device; `search_rnn` tries and times them.
+            (the same, compiled for the batch: call `build_dynamic`), "persist_static_small_h". The persistent ones
+            want double bias and no projection; what else they take depends on cell, sizes, types, lengths and
+            device. `search_rnn` tries and times them.
         data_type: of x, y, states and weights: "float32", "float64", "float16" or "bfloat16".
         math_precision: what is computed in; None: float64 for float64, else float32.
         math_type: "default" (float32 may be rounded to TF32), "fma" (it is not), "tensor_op",
