@@ -32,7 +32,7 @@ def _imagenet(channels: int, classes: int) -> Module:
 
 
 NETWORKS = {
-    "alexnet": Network(AlexNet, 1, 224, 10, {"sgd": 0.003, "adam": 1e-4}),
+    "alexnet": Network(AlexNet, 1, 224, 10, {"sgd": 0.006, "adam": 1e-4}),
     "lenet": Network(LeNet, 1, 28, 10, {"sgd": 0.02, "adam": 2e-3}),
     "alexnet-imagenet": Network(_imagenet, 3, 224, 1000, {"sgd": 0.01, "adam": 1e-4}),
 }

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--data", default="digits", help="'digits' (scikit-learn's) or a folder with MNIST's four files")
     add("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
     add("--precision", default="fp32", choices=PRECISIONS, help="what to compute in (default: fp32)")
-    add("--epochs", type=_positive, default=5, help="passes over the data (default: 5)")
+    add("--epochs", type=_positive, default=6, help="passes over the data (default: 6)")
     add("--batch", type=_positive, default=16, help="samples per step (default: 16)")
     add("--optimizer", default="sgd", choices=("sgd", "adam"), help="sgd has momentum 0.9 (default: sgd)")
     add("--lr", type=_rate, help="highest learning rate (default: what suits the network)")

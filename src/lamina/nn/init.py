@@ -125,6 +125,13 @@ def he_(layer: Layer) -> None:
         zeros_(layer.bias)
 
 
+def lecun_(layer: Layer) -> None:
+    """Weights normal with deviation 1 / √fan_in, biases zero (LeCun, Bottou, Orr & Müller 1998)."""
+    normal_(layer.weight, 0.0, 1 / math.sqrt(fans(layer.weight.shape)[0]))
+    if layer.bias is not None:
+        zeros_(layer.bias)
+
+
 _scheme: ContextVar[Callable[[Layer], None]] = ContextVar("lamina_init", default=torch_)
 
 
