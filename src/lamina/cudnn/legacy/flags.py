@@ -158,8 +158,8 @@ def flag(kind: type[_Flag], value: Name) -> _Flag:
     """
     if type(value) is kind:
         return value
-    if not isinstance(value, (str, int)):
-        raise TypeError(f"{kind.__name__}: a name or a number is wanted, got {value!r}")
+    if not isinstance(value, (str, int)) or isinstance(value, (bool, IntEnum)):
+        raise TypeError(f"{kind.__name__}: one of its members, a name or a number is wanted, got {value!r}")
     return cast(_Flag, _flag(kind, value))
 
 
