@@ -128,7 +128,9 @@ def forward(
     for layer in range(rnn.layers):
         outputs = []
         for _, reverse, suffix in [s for s in rnn.suffixes() if s[0] == layer]:
-            y, h_last, c_last, done = _direction(rnn, p, suffix, reverse, out, h[len(hn)], cells[len(hn)], ends)
+            y, h_last, c_last, done = _direction(
+                rnn, p, suffix, reverse, out, h[len(hn)], cells[len(hn)], ends
+            )
             outputs.append(y)
             tape.append(done)
             hn.append(h_last)
@@ -204,9 +206,7 @@ def backward(result: Result, dy: Any, dhn: Any = None, dcn: Any = None) -> Gradi
     return Gradients(dout, dh0, dc0 if rnn.cell == "lstm" else None, gradients)
 
 
-def _backward_direction(
-    done: _Pass, dy: Array, dh: Array, dc: Array, gradients: dict[str, Array]
-) -> Array:
+def _backward_direction(done: _Pass, dy: Array, dh: Array, dc: Array, gradients: dict[str, Array]) -> Array:
     """The gradient of the layer's input; dh and dc become those of the initial states, in place."""
     dx = np.zeros_like(done.x)
     dw, dr = np.zeros_like(done.w), np.zeros_like(done.r)
