@@ -148,7 +148,7 @@ def test_scaling_and_filling_by_the_tensors_type(handle: int) -> None:
         cudnn.cudnnSetTensor4dDescriptor(desc, cudnn.CUDNN_TENSOR_NCHW, kind, 2, 3, 4, 4)
         cudnn.cudnnSetTensor(handle, desc, tensor, 1.5)
         torch.cuda.synchronize()
-        assert torch.all(tensor == 1.5)
+        assert torch.all(tensor == 1.5), (dtype, tensor.flatten()[:4])
         if kind == cudnn.CUDNN_DATA_BFLOAT16:  # the calls below are older than bfloat16
             continue
         cudnn.cudnnScaleTensor(handle, desc, tensor, 0.5)

@@ -12,6 +12,7 @@ collected, in any order; a descriptor that was closed raises ValueError when it 
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -111,7 +112,7 @@ class Native:
 
     def __del__(self) -> None:
         address = getattr(self, "address", 0)
-        if address:
+        if address and not sys.is_finalizing():  # at the end of the process the modules may be gone already
             self.address = 0
             self._destroy(address)
 

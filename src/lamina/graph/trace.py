@@ -174,9 +174,11 @@ class Graph:
             raise TypeError(f"{self.name} takes {len(self.inputs)} operands, got {len(operands)}")
         for value, x in zip(self.inputs, operands, strict=True):
             _check_operand(self.name, value, x)
-        found: dict[Value, Any] = dict(zip(self.inputs, map(operand, operands), strict=True))
+        given = [operand(x) for x in operands]
+        where = next((x.device for x in given if isinstance(x, Tensor)), None)
+        found: dict[Value, Any] = dict(zip(self.inputs, given, strict=True))
         for value in self.constants:
-            found[value] = value.constant
+            found[value] = value.constant.to(where) if value.constant is not None else None
         for node in self.nodes:
             with use_policy(node.policy):
                 results = bind(node.op, *(found[v] for v in node.inputs))

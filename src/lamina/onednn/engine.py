@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 
 from lamina.c import dnnl
 from lamina.onednn.owned import Owned
 
+#: How long a waiting OpenMP thread turns before it sleeps: about half a millisecond. Without a limit threads that wait
+#: take the cores from those that work as soon as something else runs on the machine (LibGOMP reads it when it opens).
+_SPIN = ("GOMP_SPINCOUNT", "10000")
+
 
 def available() -> bool:
-    """Whether the library can be opened; never raises."""
+    """Whether the library can be opened; never raises. The user's own OpenMP settings are kept."""
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault(*_SPIN)
     return dnnl.library.available()
 
 
