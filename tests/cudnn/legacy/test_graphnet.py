@@ -16,11 +16,11 @@ from tests.c.conftest import cudnn_928, fresh  # noqa: F401
 @pytest.mark.skipif(c.library.version >= (9, 26, 1), reason="the installed cuDNN has these calls")
 def test_an_older_library_is_named() -> None:
     with pytest.raises(MissingSymbol, match=r"cudnnGnnAggSimpleForward needs cuDNN 9\.26, this is 9"):
-        graphnet.Graph(0, 0, sources=1, destinations=1, edges=1)
+        graphnet.CSCGraph(0, 0, sources=1, destinations=1, edges=1)
     with pytest.raises(ValueError, match="index_type must be 'int32' or 'int64', got 'int8'"):
-        graphnet.Graph(0, 0, sources=1, destinations=1, edges=1, index_type="int8")
+        graphnet.CSCGraph(0, 0, sources=1, destinations=1, edges=1, index_type="int8")
     with pytest.raises(ValueError, match="edges must be a whole number from 0 on, got -1"):
-        graphnet.Graph(0, 0, sources=1, destinations=1, edges=-1)
+        graphnet.CSCGraph(0, 0, sources=1, destinations=1, edges=-1)
 
 
 CODE = """
@@ -29,7 +29,7 @@ import numpy as np
 from lamina.cudnn.legacy.graphnet import *
 
 offsets, indices = np.zeros(4, np.int32), np.zeros(5, np.int32)
-graph = Graph(offsets, indices, sources=3, destinations=3, edges=5)
+graph = CSCGraph(offsets, indices, sources=3, destinations=3, edges=5)
 assert graph.native.cscOffsets == offsets.ctypes.data and graph.native.nIndices == 5
 assert not graph.reversible
 largest, mean = Aggregation(graph, node=4, concat=2, op="max"), Aggregation(graph, edge=4, op="mean")

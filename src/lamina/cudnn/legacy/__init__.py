@@ -14,6 +14,13 @@ its typed error (`lamina.c.errors`).
 
 from lamina.cudnn.legacy.activation import Activation, ActivationSettings
 from lamina.cudnn.legacy.algorithms import NAMED, Algorithm, algorithm
+from lamina.cudnn.legacy.attention import (
+    AttentionLayout,
+    AttentionSettings,
+    MultiHeadAttention,
+    SequenceData,
+    SequenceSettings,
+)
 from lamina.cudnn.legacy.base import ClosedError, Descriptor, Memory
 from lamina.cudnn.legacy.batchnorm import (
     MIN_EPSILON,
@@ -21,6 +28,12 @@ from lamina.cudnn.legacy.batchnorm import (
     BatchNormEx,
     BatchNormExSettings,
     BatchNormSettings,
+)
+from lamina.cudnn.legacy.causal import (
+    CausalConvolution,
+    FFTCausalConvolution,
+    GatedCausalConvolution,
+    LongFFTCausalConvolution,
 )
 from lamina.cudnn.legacy.convolution import Convolution, ConvolutionSettings, FoldedBackwardData
 from lamina.cudnn.legacy.ctc import CTCLoss, CTCLossSettings
@@ -65,12 +78,26 @@ from lamina.cudnn.legacy.flags import (
     members,
     short,
 )
+from lamina.cudnn.legacy.graphnet import Aggregation, CSCGraph, GraphAttention
 from lamina.cudnn.legacy.handles import Handle, Handles, handle_for, stream_address
 from lamina.cudnn.legacy.lrn import LRN, LRNSettings
 from lamina.cudnn.legacy.normalization import Normalization, NormalizationSettings, NormTensors
 from lamina.cudnn.legacy.optensor import OpTensor, OpTensorSettings
 from lamina.cudnn.legacy.pooling import Pooling, PoolingSettings
 from lamina.cudnn.legacy.reduce import ReduceSettings, ReduceTensor
+from lamina.cudnn.legacy.rnn import (
+    RNN,
+    RNNAlgorithm,
+    RNNBias,
+    RNNCell,
+    RNNData,
+    RNNDataSettings,
+    RNNInput,
+    RNNLayout,
+    RNNSettings,
+)
+from lamina.cudnn.legacy.rnn_search import RNNPerformance, search_rnn
+from lamina.cudnn.legacy.rnn_weights import WeightLayout
 from lamina.cudnn.legacy.search import Choices, Found, Search, fitting
 from lamina.cudnn.legacy.softmax import Softmax, SoftmaxSettings
 from lamina.cudnn.legacy.spatial import SpatialTransformer, SpatialTransformerSettings
@@ -88,10 +115,14 @@ __all__ = [
     "LRN",
     "MIN_EPSILON",
     "NAMED",
+    "RNN",
     "Activation",
     "ActivationMode",
     "ActivationSettings",
+    "Aggregation",
     "Algorithm",
+    "AttentionLayout",
+    "AttentionSettings",
     "BackwardDataAlgo",
     "BackwardFilterAlgo",
     "BatchNorm",
@@ -100,10 +131,12 @@ __all__ = [
     "BatchNormMode",
     "BatchNormOps",
     "BatchNormSettings",
+    "CSCGraph",
     "CTCAlgorithm",
     "CTCGradient",
     "CTCLoss",
     "CTCLossSettings",
+    "CausalConvolution",
     "Choices",
     "ClosedError",
     "Convolution",
@@ -118,20 +151,25 @@ __all__ = [
     "DropoutSettings",
     "DropoutState",
     "ErrorQuery",
+    "FFTCausalConvolution",
     "FilterDescriptor",
     "FilterSettings",
     "FoldedBackwardData",
     "FoldingDirection",
     "ForwardAlgo",
     "Found",
+    "GatedCausalConvolution",
+    "GraphAttention",
     "Handle",
     "Handles",
     "IndicesType",
     "LRNMode",
     "LRNSettings",
+    "LongFFTCausalConvolution",
     "LossNormalization",
     "MathType",
     "Memory",
+    "MultiHeadAttention",
     "NanPropagation",
     "NormAlgo",
     "NormMode",
@@ -145,6 +183,15 @@ __all__ = [
     "PoolingMode",
     "PoolingSettings",
     "Preference",
+    "RNNAlgorithm",
+    "RNNBias",
+    "RNNCell",
+    "RNNData",
+    "RNNDataSettings",
+    "RNNInput",
+    "RNNLayout",
+    "RNNPerformance",
+    "RNNSettings",
     "ReduceIndices",
     "ReduceOp",
     "ReduceSettings",
@@ -152,6 +199,8 @@ __all__ = [
     "ReorderType",
     "SamplerType",
     "Search",
+    "SequenceData",
+    "SequenceSettings",
     "Softmax",
     "SoftmaxAlgorithm",
     "SoftmaxMode",
@@ -165,6 +214,7 @@ __all__ = [
     "TensorSettings",
     "TensorTransform",
     "TransformSettings",
+    "WeightLayout",
     "add_tensor",
     "algorithm",
     "fitting",
@@ -172,6 +222,7 @@ __all__ = [
     "handle_for",
     "members",
     "scale_tensor",
+    "search_rnn",
     "set_tensor",
     "short",
     "stream_address",

@@ -1,6 +1,6 @@
 """Graph neural networks: aggregation over neighbours, and attention over them (GAT, GATv2).
 
-    graph = Graph(offsets, indices, sources=1000, destinations=1000, edges=8000)
+    graph = CSCGraph(offsets, indices, sources=1000, destinations=1000, edges=8000)
     mean = Aggregation(graph, node=64, op="mean")
     mean.forward(stream, output, nodes=features)
 
@@ -48,7 +48,7 @@ def _given(call: str, **pairs: tuple[Pointer, int]) -> None:
             raise ValueError(f"{call}: {name} {what}: its width is {width}")
 
 
-class Graph:
+class CSCGraph:
     """A directed graph by destinations (compressed sparse columns). It keeps its arrays alive.
 
     Args:
@@ -80,10 +80,10 @@ class Graph:
         reverse_offsets: Pointer = None,
     ) -> None:
         if index_type not in _INDEX:
-            raise ValueError(f"Graph: index_type must be 'int32' or 'int64', got {index_type!r}")
+            raise ValueError(f"CSCGraph: index_type must be 'int32' or 'int64', got {index_type!r}")
         for name, value in {"sources": sources, "destinations": destinations, "edges": edges}.items():
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
-                raise ValueError(f"Graph: {name} must be a whole number from 0 on, got {value!r}")
+                raise ValueError(f"CSCGraph: {name} must be a whole number from 0 on, got {value!r}")
         require("cudnnGnnAggSimpleForward")
         self.sources, self.destinations, self.edges = sources, destinations, edges
         self.index_type = index_type
@@ -102,7 +102,7 @@ class Graph:
 
     def __repr__(self) -> str:
         counts = f"sources={self.sources}, destinations={self.destinations}, edges={self.edges}"
-        return f"Graph({counts}, index_type={self.index_type!r})"
+        return f"CSCGraph({counts}, index_type={self.index_type!r})"
 
 
 class Aggregation:
@@ -126,7 +126,7 @@ class Aggregation:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: CSCGraph,
         *,
         node: int = 0,
         edge: int = 0,
@@ -248,7 +248,7 @@ class GraphAttention:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: CSCGraph,
         *,
         node: int,
         edge: int = 0,
@@ -365,7 +365,7 @@ class GraphAttention:
             _given(f"GraphAttention.backward: {name}", edges=(arrays["edges"], self.edge))
         if workspaces is not None and not self.graph.reversible:
             raise ValueError(
-                "GraphAttention.backward: reproducible gradients need a Graph with reverse_positions and "
+                "GraphAttention.backward: reproducible gradients need a CSCGraph with reverse_positions and "
                 "reverse_offsets"
             )
         self._backward(stream, doutput, kept, made, dattention, workspaces or (None, None))

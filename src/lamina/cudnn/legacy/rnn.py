@@ -30,7 +30,7 @@ from lamina.cudnn.legacy.handles import Scratch, kept, scratch, sized
 from lamina.cudnn.legacy.rnn_weights import GATES, Entry, Part, WeightLayout, numpy_type, parts
 from lamina.cudnn.legacy.tensor import TensorDescriptor
 
-Cell: TypeAlias = c.cudnnRNNMode_t
+RNNCell: TypeAlias = c.cudnnRNNMode_t
 RNNAlgorithm: TypeAlias = c.cudnnRNNAlgo_t
 RNNBias: TypeAlias = c.cudnnRNNBiasMode_t
 RNNInput: TypeAlias = c.cudnnRNNInputMode_t
@@ -38,7 +38,7 @@ RNNLayout: TypeAlias = c.cudnnRNNDataLayout_t
 
 PREFIXES.update(
     {
-        Cell: "CUDNN_",
+        RNNCell: "CUDNN_",
         RNNAlgorithm: "CUDNN_RNN_ALGO_",
         RNNBias: "CUDNN_RNN_",
         RNNInput: "CUDNN_",
@@ -168,7 +168,7 @@ def _check_lengths(lengths: Sequence[int], longest: int, batch: int, packed: boo
 class RNNSettings(NamedTuple):
     """What `RNN.get` returns."""
 
-    cell: Cell
+    cell: RNNCell
     input_size: int
     hidden_size: int
     layers: int
@@ -245,7 +245,7 @@ class RNN(Descriptor):
         padded_io: bool = True,
         clip: tuple[float, float] | None = None,
     ) -> None:
-        kind, element = flag(Cell, _alias(cell)), flag(DataType, data_type)
+        kind, element = flag(RNNCell, _alias(cell)), flag(DataType, data_type)
         mode = flag(RNNInput, _alias(input_mode))
         _check(kind, input_size, hidden_size, projection, mode, clip)
         self._dropout = None if dropout is None else (dropout, dropout.native)
@@ -564,7 +564,7 @@ class RNN(Descriptor):
                 )
             elif self._made.algorithm != c.CUDNN_RNN_ALGO_STANDARD:
                 error.add_note(
-                    f"algorithm={short(self._made['algorithm'])!r} does not take this; try 'standard'"
+                    f"algorithm={short(self._made.algorithm)!r} does not take this; try 'standard'"
                 )
             raise
 
@@ -587,7 +587,7 @@ def _math(element: DataType, precision: Name | None, kind: Name | None) -> tuple
 
 
 def _check(
-    cell: Cell,
+    cell: RNNCell,
     input_size: int,
     hidden_size: int,
     projection: int | None,

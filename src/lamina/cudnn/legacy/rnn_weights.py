@@ -43,7 +43,8 @@ _NUMPY: dict[int, Any] = {
 
 def numpy_type(data_type: int) -> np.dtype[Any]:
     """The NumPy type (ml_dtypes' for bfloat16) of the elements of a recurrent network."""
-    return np.dtype(_NUMPY[data_type])
+    found: np.dtype[Any] = np.dtype(_NUMPY[data_type])
+    return found
 
 
 class Part(NamedTuple):
