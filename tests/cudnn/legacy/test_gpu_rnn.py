@@ -470,17 +470,44 @@ def test_dropout_between_layers(handle: Handle) -> None:
         dropped.rnn.close()
 
 
-@pytest.mark.feature("F004")
-def test_a_sequence_past_the_limit_says_so(handle: Handle) -> None:
-    rnn = RNN(cell="lstm", input_size=4, hidden_size=16, layers=3)
-    x_desc, y_desc = (RNNData(max_length=65_536, batch=2, vector_size=n) for n in (4, 16))
-    x, y = (handle.device.allocate(desc.nbytes) for desc in (x_desc, y_desc))
-    weights = handle.device.allocate(rnn.weight_space_size(handle))
-    notes: list[str] | None = None
-    try:
-        rnn.forward(handle, x_desc=x_desc, x=x, y_desc=y_desc, y=y, weights=weights, training=True)
-    except CudnnNotSupported as error:
-        notes = error.__notes__
-    assert notes is None or any("cuDNN takes 65535 time steps" in note for note in notes)
+@pytest.mark.feature("F070")
+def test_a_long_sequence_in_pieces(handle: Handle) -> None:
+    """Two calls that hand the state over are one call."""
+    made = case("lstm", "float64", layers=1)
+    run, itemsize = Run(handle, made, training=False), 8
+    x_half, y_half = (
+        RNNData(data_type="float64", max_length=TIME // 2, batch=BATCH, vector_size=n)
+        for n in (INPUTS, made.rnn.output_size)
+    )
+    assert run.hx is not None
+    assert run.cx is not None
+    y, h, cell = run.filled(run.y.nbytes), run.filled(run.hx.nbytes), run.filled(run.cx.nbytes)
+    hx, cx = run.hx, run.cx
+    for piece in range(2):
+        x_at, y_at = (piece * (TIME // 2) * BATCH * n * itemsize for n in (INPUTS, made.rnn.output_size))
+        made.rnn.forward(
+            handle, x_desc=x_half, x=run.x.view(x_at, x_half.nbytes), y_desc=y_half,
+            y=y.view(y_at, y_half.nbytes), weights=run.weights, hx=hx, hy=h, cx=cx, cy=cell,
+        )  # fmt: skip
+        hx, cx = h, cell
     handle.synchronize()
-    check(Run(handle, case("gru", "float32")), "float32")  # the handle lives on
+    close(unlaid(y, made.y_desc, np.float64), run.expected().y, "float64", "y")
+
+
+def test_a_long_batch(handle: Handle) -> None:
+    """More than 65,535 sequences: one of them equals the reference."""
+    rnn = RNN(cell="gru", input_size=2, hidden_size=2, data_type="float64")
+    x_desc, y_desc = (
+        RNNData(data_type="float64", max_length=2, batch=70_000, vector_size=2) for _ in range(2)
+    )
+    rng = np.random.default_rng(0)
+    spec = Rnn("gru", 2, 2)
+    parameters = {name: rng.normal(size=shape) for name, shape in spec.shapes().items()}
+    x = rng.normal(size=(2, 70_000, 2))
+    weights = from_host(rnn.weight_layout(handle).from_torch(parameters), handle.device)
+    on_device, y = from_host(x, handle.device), handle.device.allocate(y_desc.nbytes)
+    rnn.forward(handle, x_desc=x_desc, x=on_device, y_desc=y_desc, y=y, weights=weights)
+    handle.synchronize()
+    got = to_host(y).view(np.float64).reshape(2, 70_000, 2)
+    want = reference.forward(spec, parameters, x[:, [0, 65_535, 65_536, 69_999]]).y
+    close(got[:, [0, 65_535, 65_536, 69_999]], want, "float64", "y")

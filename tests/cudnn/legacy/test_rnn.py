@@ -127,6 +127,14 @@ def test_all_sequences_are_full_unless_lengths_say_otherwise() -> None:
     assert len(many.get().lengths) == 70_000
 
 
+def test_more_time_steps_than_cudnn_takes_are_refused_with_a_way_out() -> None:
+    assert RNNData(max_length=65_535, batch=1, vector_size=2).get().max_length == 65_535
+    with pytest.raises(CudnnNotSupported) as caught:
+        RNNData(max_length=65_536, batch=1, vector_size=2)
+    (note,) = caught.value.__notes__
+    assert note.startswith("max_length is 65536: cuDNN takes 65535 time steps; feed the sequence in pieces")
+
+
 @pytest.mark.parametrize(
     ("settings", "text"),
     [

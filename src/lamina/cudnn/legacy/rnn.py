@@ -11,8 +11,8 @@
 States (hx, hy, cx, cy and their gradients) are (layers * directions, batch, size), packed, the directions of a layer
 next to each other; None is zero for an input, and "not wanted" for an output.
 
-Limits: a sequence of more than 65,535 steps is refused by cuDNN's kernels (CUDNN_STATUS_NOT_SUPPORTED); feed it in
-pieces and hand the state over. Results may differ in the last bits from run to run where cuBLAS picks another
+Limits: sequences of more than 65,535 steps are refused (CUDNN_STATUS_NOT_SUPPORTED, by `RNNData` already); feed them in
+pieces and hand the state over. The batch may be larger. Results may differ in the last bits from run to run where cuBLAS picks another
 algorithm: CUBLAS_WORKSPACE_CONFIG=:4096:2 or :16:8, set before the process starts, prevents it.
 """
 
@@ -62,8 +62,12 @@ _ALIASES = {
     "packed": "seq_major_packed",
     "batch_major": "batch_major_unpacked",
 }
-#: More time steps than cuDNN's kernels take.
+#: The most time steps that cuDNN takes (seen in 9.19 and 9.28).
 LENGTH_LIMIT = 65_535
+_TOO_LONG = (
+    f"max_length is {{}}: cuDNN takes {LENGTH_LIMIT} time steps; feed the sequence in pieces and hand hy and cy over as "
+    "hx and cx"
+)
 _BASE = 1 << 40  # a stand-in address of the weight space, to read offsets from
 
 
@@ -103,7 +107,7 @@ class RNNData(Descriptor):
         fill: number that is written behind a sequence's end in a padded output (None: left as it is).
 
     Raises:
-        ValueError: lengths that do not fit. CudnnError: the library refuses.
+        ValueError: lengths that do not fit. CudnnError: the library refuses (more than 65,535 steps, say).
 
     C: cudnnSetRNNDataDescriptor, cudnnGetRNNDataDescriptor.
     """
@@ -128,7 +132,12 @@ class RNNData(Descriptor):
         super().__init__()
         self.batch, self.max_length, self.vector_size, self.lengths = batch, max_length, vector_size, sizes
         self.layout, self.data_type = where, kind
-        call(c.cudnnSetRNNDataDescriptor, self, kind, where, max_length, batch, vector_size, sizes, fill)
+        try:
+            call(c.cudnnSetRNNDataDescriptor, self, kind, where, max_length, batch, vector_size, sizes, fill)
+        except CudnnNotSupported as error:
+            if max_length > LENGTH_LIMIT:
+                error.add_note(_TOO_LONG.format(max_length))
+            raise
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -440,7 +449,7 @@ class RNN(Descriptor):
         space, states = sized("weights", weights), self._states(x_desc.batch, h_desc, c_desc)
         arrays = (lengths, x_desc, x, y_desc, y, states[0], hx, hy, states[1], cx, cy)
         spaces = (space.nbytes, space.memory, work.nbytes, work.memory, keep.nbytes, keep.memory)
-        self._run(x_desc, c.cudnnRNNForward, handle, self, _mode(training), *arrays, *spaces)
+        self._run(c.cudnnRNNForward, handle, self, _mode(training), *arrays, *spaces)
         return keep
 
     def backward_data(
@@ -488,7 +497,7 @@ class RNN(Descriptor):
         states = self._states(x_desc.batch, h_desc, c_desc)
         arrays = (lengths, y_desc, y, dy, x_desc, dx, states[0], hx, dhy, dhx, states[1], cx, dcy, dcx)
         spaces = (space.nbytes, space.memory, work.nbytes, work.memory, keep.nbytes, keep.memory)
-        self._run(x_desc, c.cudnnRNNBackwardData_v8, handle, self, *arrays, *spaces)
+        self._run(c.cudnnRNNBackwardData_v8, handle, self, *arrays, *spaces)
 
     def backward_weights(
         self,
@@ -529,7 +538,7 @@ class RNN(Descriptor):
         arrays = (lengths, x_desc, x, states[0], hx, y_desc, y)
         spaces = (space.nbytes, space.memory, work.nbytes, work.memory, keep.nbytes, keep.memory)
         mode = c.CUDNN_WGRAD_MODE_ADD
-        self._run(x_desc, c.cudnnRNNBackwardWeights_v8, handle, self, mode, *arrays, *spaces)
+        self._run(c.cudnnRNNBackwardWeights_v8, handle, self, mode, *arrays, *spaces)
 
     def _sizes(self, handle: AnyHandle, x_desc: RNNData, training: bool) -> Callable[[], TempSpaces]:
         return lambda: self.temp_space_sizes(handle, x_desc, training=training)
@@ -553,16 +562,11 @@ class RNN(Descriptor):
         flat = TensorDescriptor((1, 1, 1, count), data_type=element, format=None)
         call(c.cudnnSetTensor, handle, flat, space.memory, 0.0)
 
-    def _run(self, x_desc: RNNData, function: Callable[..., None], *arguments: Any) -> None:
+    def _run(self, function: Callable[..., None], *arguments: Any) -> None:
         try:
             call(function, *arguments)
         except CudnnNotSupported as error:
-            if x_desc.max_length > LENGTH_LIMIT:
-                error.add_note(
-                    f"max_length is {x_desc.max_length}: cuDNN takes {LENGTH_LIMIT} time steps; feed the sequence in "
-                    "pieces and hand hy and cy over as hx and cx"
-                )
-            elif self._made.algorithm != c.CUDNN_RNN_ALGO_STANDARD:
+            if self._made.algorithm != c.CUDNN_RNN_ALGO_STANDARD:
                 error.add_note(
                     f"algorithm={short(self._made.algorithm)!r} does not take this; try 'standard'"
                 )
