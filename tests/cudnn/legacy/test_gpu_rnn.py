@@ -481,15 +481,15 @@ def test_a_long_sequence_in_pieces(handle: Handle) -> None:
     )
     assert run.hx is not None
     assert run.cx is not None
-    y, h, cell = run.filled(run.y.nbytes), run.filled(run.hx.nbytes), run.filled(run.cx.nbytes)
-    hx, cx = run.hx, run.cx
+    y = run.filled(run.y.nbytes)
+    states = [(run.hx, run.cx)] + [(run.filled(run.hx.nbytes), run.filled(run.cx.nbytes)) for _ in range(2)]
     for piece in range(2):
         x_at, y_at = (piece * (TIME // 2) * BATCH * n * itemsize for n in (INPUTS, made.rnn.output_size))
+        (hx, cx), (hy, cy) = states[piece : piece + 2]
         made.rnn.forward(
             handle, x_desc=x_half, x=run.x.view(x_at, x_half.nbytes), y_desc=y_half,
-            y=y.view(y_at, y_half.nbytes), weights=run.weights, hx=hx, hy=h, cx=cx, cy=cell,
+            y=y.view(y_at, y_half.nbytes), weights=run.weights, hx=hx, hy=hy, cx=cx, cy=cy,
         )  # fmt: skip
-        hx, cx = h, cell
     handle.synchronize()
     close(unlaid(y, made.y_desc, np.float64), run.expected().y, "float64", "y")
 

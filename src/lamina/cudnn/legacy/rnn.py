@@ -11,9 +11,10 @@
 States (hx, hy, cx, cy and their gradients) are (layers * directions, batch, size), packed, the directions of a layer
 next to each other; None is zero for an input, and "not wanted" for an output.
 
-Limits: sequences of more than 65,535 steps are refused (CUDNN_STATUS_NOT_SUPPORTED, by `RNNData` already); feed them in
-pieces and hand the state over. The batch may be larger. Results may differ in the last bits from run to run where cuBLAS picks another
-algorithm: CUBLAS_WORKSPACE_CONFIG=:4096:2 or :16:8, set before the process starts, prevents it.
+Limits: sequences of more than 65,535 steps are refused (CUDNN_STATUS_NOT_SUPPORTED, by `RNNData` already); feed
+them in pieces and hand the state over. The batch may be larger. Results may differ in the last bits from run to run
+where cuBLAS picks another algorithm: CUBLAS_WORKSPACE_CONFIG=:4096:2 or :16:8, set before the process starts,
+prevents it.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ _ALIASES = {
 #: The most time steps that cuDNN takes (seen in 9.19 and 9.28).
 LENGTH_LIMIT = 65_535
 _TOO_LONG = (
-    f"max_length is {{}}: cuDNN takes {LENGTH_LIMIT} time steps; feed the sequence in pieces and hand hy and cy over as "
-    "hx and cx"
+    f"max_length is {{}}: cuDNN takes {LENGTH_LIMIT} time steps; feed the sequence in pieces and hand hy and cy "
+    "over as hx and cx"
 )
 _BASE = 1 << 40  # a stand-in address of the weight space, to read offsets from
 
