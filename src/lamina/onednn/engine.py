@@ -8,8 +8,8 @@ from functools import lru_cache
 from lamina.c import dnnl
 from lamina.onednn.owned import Owned
 
-#: How long a waiting OpenMP thread turns before it sleeps: about half a millisecond. Without a limit threads that wait
-#: take the cores from those that work as soon as something else runs on the machine (LibGOMP reads it when it opens).
+#: How long a waiting OpenMP thread turns before it sleeps: about half a millisecond. Without a limit, threads that
+#: wait take the cores from those that work when the machine is shared. LibGOMP reads it when it opens.
 _SPIN = ("GOMP_SPINCOUNT", "10000")
 
 
