@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.cudnn.legacy import reference as ref
+from tests.cudnn.legacy.gpu import TOLERANCE, close
 
 Array = Any
 RNG = np.random.default_rng(0)
@@ -132,3 +133,13 @@ def test_ctc() -> None:
                 total += np.prod([probabilities[t, i, symbol] for t, symbol in enumerate(path)])
         assert np.isclose(costs[i], -np.log(total))
     agree(gradients, lambda v: ref.ctc(v, labels, lengths)[0], activations, np.ones(2))
+
+
+def test_close_sees_what_is_wrong() -> None:
+    """The comparison of the GPU tests itself."""
+    right: Any = np.ones(3)
+    close(right, right, TOLERANCE["float64"])
+    with pytest.raises(AssertionError, match="largest error"):
+        close(right, right * 1.1, TOLERANCE["float16"])
+    with pytest.raises(AssertionError, match="not finite"):
+        close(right * np.nan, right, 1.0)
