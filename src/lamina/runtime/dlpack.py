@@ -71,8 +71,12 @@ _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)((
 _get = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
 _rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", _api))
 # In a destructor the capsule is dying: it is handled as an address, so that nobody counts references to it.
-_dying_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
-_dying_get = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
+_dying_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", _api)
+)
+_dying_get = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", _api)
+)
 
 #: What exported capsules keep alive, by the address of their struct.
 _exported: dict[int, tuple[Any, ...]] = {}
@@ -159,7 +163,9 @@ _USED = {_PLAIN: b"used_dltensor", _VERSIONED: b"used_dltensor_versioned"}
 def _read(tensor: _DLTensor, owner: _Imported) -> Shared:
     dtype = _NAMES.get((tensor.code, tensor.bits))
     if dtype is None or tensor.lanes != 1:
-        raise TypeError(f"DLPack type (code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes) is not known")
+        raise TypeError(
+            f"DLPack type (code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes) is not known"
+        )
     rank = tensor.ndim
     strides = tuple(tensor.strides[:rank]) if tensor.strides else None
     pointer = (tensor.data or 0) + tensor.byte_offset
