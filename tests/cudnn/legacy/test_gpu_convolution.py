@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -168,23 +169,29 @@ def test_every_algorithm_gives_the_same_or_refuses(gpu: Gpu, direction: str) -> 
     assert {"none", "deterministic"} <= worked
 
 
+def needing_a_workspace(gpu: Gpu, convolution: legacy.Convolution, described: Any) -> tuple[str, int]:
+    """An algorithm that takes this case and wants scratch memory, with how much."""
+    sizes: dict[str, int] = {}
+    for name in legacy.NAMED["forward"]:
+        run = partial(convolution.forward_workspace, gpu.handle, **described, algorithm=name)
+        if ran(lambda run=run, name=name: sizes.update({name: run()}), sure=False) and sizes[name]:
+            return name, sizes[name]
+    pytest.fail(f"no algorithm wants a workspace: {sizes}")
+
+
 @pytest.mark.feature("F045")
 def test_the_workspace_is_the_callers_or_lent(gpu: Gpu) -> None:
     case = CASES["3x3"]
     x, w, y = gpu.tensor(gpu.normal(case.x)), gpu.filter(gpu.normal(case.w)), gpu.output(case.y)
     convolution = legacy.Convolution(**case.settings("float32"))
     described = {"x_desc": x.desc, "w_desc": w.desc, "y_desc": y.desc}
-    size = convolution.forward_workspace(gpu.handle, **described, algorithm="large")
-    assert size > 0
+    name, size = needing_a_workspace(gpu, convolution, described)
     wanted = ref.conv(x.values, w.values, *case.window)
-    operands = {**x.named("x"), **w.named("w"), **y.named("y"), "algorithm": "large"}
+    operands = {**x.named("x"), **w.named("w"), **y.named("y"), "algorithm": name}
     own = gpu.zeros(size)
     for workspace in (own, (own.pointer, size), None):
-        if not ran(
-            lambda given=workspace: convolution.forward(gpu.handle, **operands, workspace=given), sure=False
-        ):
-            return
-        y.check(wanted)
+        convolution.forward(gpu.handle, **operands, workspace=workspace)
+        y.check(wanted, tolerance=2e-3)
     lent = gpu.handle.workspace(size)
     assert lent is not None
     assert lent.nbytes >= size
@@ -347,6 +354,8 @@ def test_arrays_of_other_libraries(gpu: Gpu, library: str) -> None:
     case = CASES["3x3"]
     host_x, host_w = gpu.normal(case.x).astype(np.float32), gpu.normal(case.w).astype(np.float32)
     if library == "torch":
+        if not module.cuda.is_available():
+            pytest.skip("this PyTorch is built without CUDA")
         x, w = module.from_numpy(host_x).cuda(), module.from_numpy(host_w).cuda()
         y, wait = module.empty(case.y, device="cuda"), module.cuda.synchronize
         back = lambda: y.cpu().numpy()  # noqa: E731

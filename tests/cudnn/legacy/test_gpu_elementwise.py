@@ -198,7 +198,9 @@ def test_reduce_with_indices(gpu: Gpu, op: str, dtype: str, axes: tuple[int, ...
     size = made.indices_size(gpu.handle, a_desc=a.desc, c_desc=out.desc)
     assert size == 4 * out.values.size
     memory = gpu.zeros(size)
-    made.run(gpu.handle, **a.named("a"), **out.named("c"), indices=memory)
+    operands = {**a.named("a"), **out.named("c"), "indices": memory}
+    if not ran(lambda: made.run(gpu.handle, **operands), sure=dtype == "float32"):
+        return
     out.check(ref.REDUCTIONS[op](a.values, axes))
     found = gpu.read(memory, (out.values.size,), "int32")
     rest = [axis for axis in range(4) if axis not in axes]

@@ -194,7 +194,7 @@ def test_batch_norm_ex(gpu: Gpu, ops: str, mode: str, dtype: str, own: bool) -> 
             spaces.update(workspace=gpu.zeros(size), reserve=gpu.zeros(kept))
         reserve.append(norm.forward_training(gpu.handle, **operands, **extra, **spaces, factor=0.25))
 
-    if not ran(train, sure=ops == "bn" and mode == "spatial" and dtype != "bfloat16"):
+    if not ran(train, sure=ops == "bn" and mode == "spatial_persistent" and dtype != "bfloat16"):
         return
     result, gradients = fused_reference(p, x, z, ops)
     y.check(result, tolerance=2 * TOLERANCE[dtype])

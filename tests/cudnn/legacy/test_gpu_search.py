@@ -9,7 +9,7 @@ import pytest
 
 from lamina.c.errors import CudnnNotSupported
 from lamina.cudnn import legacy
-from lamina.cudnn.legacy import Choices, Search
+from lamina.cudnn.legacy import Choices, Search, fitting
 from tests.cudnn.legacy import reference as ref
 from tests.cudnn.legacy.gpu import Gpu, Operand
 
@@ -32,23 +32,24 @@ class Problem:
         self.search = Search(direction, self.convolution, self.x.desc, self.w.desc, self.y.desc)
         self.memory = {"x": self.x.memory, "w": self.w.memory, "y": self.y.memory}
 
-    def run(self, algorithm: Any) -> tuple[Operand, Any]:
-        """The direction with an algorithm: its result and what that should be."""
+    def run(self, found: legacy.Found) -> tuple[Operand, Any]:
+        """The direction with an algorithm that was found: its result and what that should be."""
+        convolution, algorithm = self.convolution.replace(math_type=found.math_type), found.algorithm
         x, w, y, window = self.x, self.w, self.y, ((1, 1), (1, 1), (1, 1))
         handle = self.gpu.handle
         if self.direction == "forward":
             out = self.gpu.output(Y)
             operands = {**x.named("x"), **w.named("w"), **out.named("y")}
-            self.convolution.forward(handle, **operands, algorithm=algorithm)
+            convolution.forward(handle, **operands, algorithm=algorithm)
             return out, ref.conv(x.values, w.values, *window)
         if self.direction == "backward_data":
             out = self.gpu.output(X)
             operands = {**w.named("w"), **y.named("dy"), **out.named("dx")}
-            self.convolution.backward_data(handle, **operands, algorithm=algorithm)
+            convolution.backward_data(handle, **operands, algorithm=algorithm)
             return out, ref.conv_data(y.values, w.values, X, *window)
         out = self.gpu.output(W, make="filter")
         operands = {**x.named("x"), **y.named("dy"), **out.named("dw")}
-        self.convolution.backward_filter(handle, **operands, algorithm=algorithm)
+        convolution.backward_filter(handle, **operands, algorithm=algorithm)
         return out, ref.conv_filter(x.values, y.values, W, *window)
 
 
@@ -64,8 +65,9 @@ def test_the_ranked_list(gpu: Gpu, direction: str) -> None:
     assert working
     assert found[: len(working)] == working
     for one in working:
-        assert problem.search.workspace(gpu.handle, one.algorithm) <= one.memory
-    out, wanted = problem.run(working[0].algorithm)
+        if one.math_type == problem.convolution.get().math_type:
+            assert problem.search.workspace(gpu.handle, one.algorithm) <= one.memory
+    out, wanted = problem.run(working[0])
     out.check(wanted, tolerance=2e-3)
 
 
@@ -73,14 +75,17 @@ def test_the_ranked_list(gpu: Gpu, direction: str) -> None:
 @DIRECTIONS
 def test_the_heuristic(gpu: Gpu, direction: str) -> None:
     search = Problem(gpu, direction).search
-    free = search.heuristic(gpu.handle)
-    assert free.works
-    none = search.heuristic(gpu.handle, preference="no_workspace")
-    assert none.memory == 0
-    limited = search.heuristic(gpu.handle, limit=1 << 20)
-    assert limited.memory <= 1 << 20
+    listed = search.ranked(gpu.handle)
+    assert search.heuristic(gpu.handle) == listed[0]
     exact = search.heuristic(gpu.handle, deterministic=True)
-    assert legacy.short(exact.determinism) == "deterministic"
+    assert exact == fitting(listed, deterministic=True)[0]
+    for asked, limit in (({"preference": "no_workspace"}, 0), ({"limit": 1 << 20}, 1 << 20)):
+        allowed = fitting(listed, limit=limit)
+        if allowed:
+            assert search.heuristic(gpu.handle, **asked) == allowed[0]
+        else:
+            with pytest.raises(CudnnNotSupported, match="the least workspace is"):
+                search.heuristic(gpu.handle, **asked)
     with pytest.raises(CudnnNotSupported, match="limit -1"):
         search.heuristic(gpu.handle, limit=-1)
 
@@ -95,7 +100,7 @@ def test_timed_find(gpu: Gpu, direction: str) -> None:
     times = [one.time for one in working]
     assert all(time is not None and time > 0 for time in times)
     assert times == sorted(times)  # type: ignore[type-var]
-    out, wanted = problem.run(working[0].algorithm)
+    out, wanted = problem.run(working[0])
     out.check(wanted, tolerance=2e-3)
 
 
@@ -119,7 +124,7 @@ def test_find_ex_stays_within_its_memory(gpu: Gpu, direction: str) -> None:
 def test_deterministic_algorithms_repeat_bit_by_bit(gpu: Gpu, direction: str) -> None:
     problem = Problem(gpu, direction)
     best = problem.search.heuristic(gpu.handle, deterministic=True)
-    first, again = (problem.run(best.algorithm)[0].read() for _ in range(2))
+    first, again = (problem.run(best)[0].read() for _ in range(2))
     assert (first == again).all()
 
 
@@ -135,7 +140,7 @@ def test_a_choice_is_found_again(gpu: Gpu, direction: str, tmp_path: Path) -> No
     kept = again.get(Problem(gpu, direction).search, gpu.handle)
     assert kept == best
     assert gpu.device.name in problem.search.key(gpu.handle)
-    out, wanted = problem.run(kept.algorithm)
+    out, wanted = problem.run(kept)
     out.check(wanted, tolerance=2e-3)
 
 
@@ -146,7 +151,7 @@ def test_search_for_a_deconvolution(gpu: Gpu) -> None:
     search = Search("forward", deconvolution, x.desc, w.desc, y.desc)
     best = search.find_ex(gpu.handle, x=x.memory, w=w.memory, y=y.memory)[0]
     assert type(best.algorithm) is legacy.BackwardDataAlgo
-    deconvolution.forward(
+    deconvolution.replace(math_type=best.math_type).forward(
         gpu.handle, **x.named("x"), **w.named("w"), **y.named("y"), algorithm=best.algorithm
     )
     y.check(ref.conv_data(x.values, w.values, X, (1, 1), (1, 1), (1, 1)), tolerance=2e-3)

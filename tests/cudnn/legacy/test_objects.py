@@ -119,6 +119,8 @@ def test_convolution_reads_back_all_of_its_settings() -> None:
     assert settings.compute_type is c.CUDNN_DATA_DOUBLE
     assert settings.math_type is c.CUDNN_FMA_MATH
     assert settings.reorder is c.CUDNN_NO_REORDER
+    other = made.replace(groups=1, math_type="tensor_op")
+    assert other.get() == settings._replace(groups=1, math_type=c.CUDNN_TENSOR_OP_MATH)
     default = legacy.Convolution().get()
     assert default[:5] == ((0, 0), (1, 1), (1, 1), 1, c.CUDNN_CROSS_CORRELATION)
     assert MAKERS["convolution 3d"]().get()[:3] == ((1, 1, 1), (2, 2, 2), (1, 1, 1))
@@ -282,6 +284,7 @@ def test_a_flag_of_another_kind_is_refused() -> None:
         (lambda: legacy.LRN(k=1e-6), CudnnBadParam, "k < 1e-5"),
         (lambda: legacy.OpTensor("add", compute_type="int32"), CudnnBadParam, "opTensorCompType"),
         (lambda: legacy.ReduceTensor("add", compute_type="int32"), CudnnBadParam, "CompType"),
+        (lambda: legacy.SpatialTransformer((1, 2, 3, 4), data_type="bfloat16"), CudnnBadParam, "BFLOAT16"),
         (lambda: legacy.TensorTransform(fold=(2, 2), pad_before=(1, 1)), ValueError, "must have"),
         (lambda: legacy.TensorTransform(rank=9), CudnnError, "nbDims"),
         (lambda: legacy.Normalization(groups=2).derive(_x()), CudnnNotSupported, "groupCnt=2"),

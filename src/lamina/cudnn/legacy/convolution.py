@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 from lamina.c import cudnn as c
 from lamina.cudnn.legacy.activation import Activation
@@ -82,6 +82,10 @@ class Window(Descriptor):
             call(c.cudnnGetConvolutionMathType, self),
             call(c.cudnnGetConvolutionReorderType, self),
         )
+
+    def replace(self, **changes: Any) -> Self:
+        """A new object with some settings changed: `convolution.replace(math_type=found.math_type)`."""
+        return type(self)(**{**self.get()._asdict(), **changes})
 
     # ---- the three C directions; x is the side of the inputs, y that of the outputs of the convolution
     def _forward_size(

@@ -19,20 +19,23 @@ R = TypeVar("R")
 
 #: Handles that were let go of. cudnnDestroy waits for the device, so that no finalizer may call it; the next
 #: `Handle` that is made or closed does.
-_returned: deque[tuple[Device, int]] = deque()
+_returned: deque[tuple[Device, Worker | None, int]] = deque()
 _workspaces: dict[Device, Workspaces] = {}
 _lock = threading.Lock()
 
 
-def _give_back(device: Device, address: int) -> None:
-    _returned.append((device, address))
+def _give_back(device: Device, worker: Worker | None, address: int) -> None:
+    _returned.append((device, worker, address))
 
 
 def _destroy_returned() -> None:
     while _returned:
-        device, address = _returned.popleft()
-        device.make_current()
-        c.cudnnDestroy(address)
+        device, worker, address = _returned.popleft()
+        if worker is not None and not worker.closed:
+            worker.submit(c.cudnnDestroy, address)
+        else:
+            device.make_current()
+            c.cudnnDestroy(address)
 
 
 def stream_address(stream: Any) -> int:
@@ -92,7 +95,7 @@ class Handle(BaseHandle):
         else:
             worker.run(create, where)
         assert self._address is not None
-        self._native = Native(self._address, partial(_give_back, where))
+        self._native = Native(self._address, partial(_give_back, where, worker))
         self._own: dict[int, Buffer] = {}  # workspaces for streams that the runtime did not make
         self.use(where.default_stream if stream is None else stream)
 
@@ -116,9 +119,13 @@ class Handle(BaseHandle):
 
     def close(self) -> None:
         """Let go of the C handle, and destroy it unless a call is using it. Idempotent."""
+        if self._native is None:
+            return
         self._native = self._address = None
         self._own = {}
         _destroy_returned()
+        if self.worker is not None and not self.worker.closed:
+            self.worker.run(int)  # the worker destroys it in its turn
 
     def run(self, function: Callable[..., R], *arguments: Any) -> R:
         """`function(*arguments)` where this handle's calls belong: on its worker, or here on its device."""
