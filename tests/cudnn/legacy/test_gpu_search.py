@@ -128,7 +128,7 @@ def test_deterministic_algorithms_repeat_bit_by_bit(gpu: Gpu, direction: str) ->
     assert (first == again).all()
 
 
-@pytest.mark.feature("F087", "F086", "F083")
+@pytest.mark.feature("F087", "F086")
 @DIRECTIONS
 def test_a_choice_is_found_again(gpu: Gpu, direction: str, tmp_path: Path) -> None:
     problem, choices = Problem(gpu, direction), Choices()

@@ -215,6 +215,7 @@ def test_a_choice_holds_for_its_case_only() -> None:
             "forward", legacy.Convolution(pad=1), X, W, legacy.TensorDescriptor((2, 9, 9, 6), format="nhwc")
         ),
         Search("backward_data", legacy.Convolution(pad=1), X, W, y),
+        Search("forward", legacy.Convolution(pad=1), X, W, y, alignment=4),
         Search("forward", legacy.Convolution(pad=1), legacy.TensorDescriptor((3, 4, 9, 9)), W, y),
     ]
     assert all(choices.get(other, None) is None for other in others)

@@ -80,6 +80,8 @@ class Search:
             `Deconvolution` has the algorithms of a data gradient.
         convolution: a `Convolution` or `Deconvolution`.
         x_desc, w_desc, y_desc: input, filter and output, or what has their shapes (gradients).
+        alignment: bytes that the addresses are a multiple of; it decides which algorithms are fast, so that a
+            choice is remembered for it.
     """
 
     direction: str
@@ -87,6 +89,7 @@ class Search:
     x_desc: TensorDescriptor
     w_desc: FilterDescriptor
     y_desc: TensorDescriptor
+    alignment: int = 16
 
     def __post_init__(self) -> None:
         if self.direction not in _STEMS:
@@ -271,7 +274,8 @@ class Search:
         parts = [self.c_direction]
         parts += [repr(one) for one in self._descriptors()]
         strides = (self.x_desc.strides, self.y_desc.strides)
-        return " | ".join([*parts, f"strides {strides}", device, f"cuDNN {c.cudnnGetVersion()}"])
+        parts += [f"strides {strides}", f"aligned to {self.alignment}"]
+        return " | ".join([*parts, device, f"cuDNN {c.cudnnGetVersion()}"])
 
 
 # --------------------------------------------------------------------------------------------------- choices

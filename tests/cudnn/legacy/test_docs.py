@@ -1,0 +1,37 @@
+"""The programs on the page about the imperative API run as they stand, and its table names what there is."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from lamina.c import cudnn as c
+from lamina.cudnn import legacy
+from tests.cudnn.legacy.gpu import Gpu
+
+PAGE = (Path(__file__).parents[3] / "docs" / "imperative.md").read_text()
+BLOCKS = re.findall(r"```python( gpu)?\n(.*?)```", PAGE, re.S)
+pytestmark = pytest.mark.skipif(not c.library.available(), reason="libcudnn is not installed")
+
+
+@pytest.mark.feature("F017", "F018")
+def test_the_programs_that_need_no_gpu_run() -> None:
+    assert len(BLOCKS) == 3
+    exec("\n".join(block for on_gpu, block in BLOCKS if not on_gpu), {})
+
+
+@pytest.mark.gpu
+@pytest.mark.feature("F045", "F080")
+def test_all_programs_run(gpu: Gpu) -> None:
+    memory = {name: gpu.zeros(2 * size) for name, size in (("x", 64 * 112**2 * 128), ("w", 128 * 49 * 128))}
+    memory["y"] = gpu.zeros(2 * 64 * 112**2 * 128)
+    exec("\n".join(block for _, block in BLOCKS), memory)
+
+
+def test_the_table_names_what_there_is() -> None:
+    rows = re.findall(r"^\| (`.*?) \| (.*?) \|$", PAGE, re.M)
+    assert len(rows) >= 10
+    for names, operations in rows:
+        there = [getattr(legacy, name) for name in re.findall(r"`(\w+)`", names)]
+        for operation in set(re.findall(r"[a-z0-9]+(?:_[a-z0-9]+)+", operations)) - {"output_padding"}:
+            assert any(hasattr(one, operation) for one in there), operation
