@@ -4,6 +4,18 @@
 a `Handle` (a GPU that is there) or for `DeviceProperties` (one that a file describes).
 """
 
+from lamina.cudnn.attention import (
+    AttentionBackward,
+    AttentionForward,
+    BandMatrixContract,
+    BandMatrixExpand,
+    DiagonalBandMask,
+    PagedCacheLoad,
+    RopeBackward,
+    RopeForward,
+    Softmax,
+)
+from lamina.cudnn.builder import Operations, packed_strides
 from lamina.cudnn.convolution import (
     Convolution,
     ConvolutionBackwardData,
@@ -25,41 +37,69 @@ from lamina.cudnn.engine import (
     OperationGraph,
     Target,
     key_text,
+    knob_name,
+    note,
+    note_filter,
 )
+from lamina.cudnn.explain import Explanation, Rewrite, Verdict
 from lamina.cudnn.graph import Graph, NoPlanError
 from lamina.cudnn.handle import Handle, handle_of
-from lamina.cudnn.matmul import Matmul, MatmulOperation
-from lamina.cudnn.plan import ExecutionPlan, VariantPack
+from lamina.cudnn.matmul import Matmul, MatmulOperation, MoeGroupedMatmul, MoeGroupedMatmulBackward
+from lamina.cudnn.norm import NormBackward, NormForward
+from lamina.cudnn.plan import ExecutionPlan, KernelCache, VariantPack
 from lamina.cudnn.pointwise import Pointwise, PointwiseOperation
+from lamina.cudnn.quantize import BlockScaleDequantize, BlockScaleQuantize
+from lamina.cudnn.random import Rng, RngOperation
 from lamina.cudnn.reduction import Reduction, ReductionOperation
 from lamina.cudnn.resample import Resample, ResampleBackward, ResampleForward
+from lamina.cudnn.shape import Concatenate, Reshape, Signal, Slice, Transpose
+from lamina.cudnn.statistics import BnBackwardWeights, BnFinalize, GenStats
 from lamina.cudnn.tensor import Tensor
 
 __all__ = [
     "DATA_TYPES",
+    "AttentionBackward",
+    "AttentionForward",
     "Attribute",
+    "BandMatrixContract",
+    "BandMatrixExpand",
     "BehaviorNote",
+    "BlockScaleDequantize",
+    "BlockScaleQuantize",
+    "BnBackwardWeights",
+    "BnFinalize",
     "Candidates",
+    "Concatenate",
     "Convolution",
     "ConvolutionBackwardData",
     "ConvolutionBackwardFilter",
     "ConvolutionForward",
     "Descriptor",
     "DeviceProperties",
+    "DiagonalBandMask",
     "Engine",
     "EngineConfig",
     "ExecutionPlan",
+    "Explanation",
+    "GenStats",
     "Graph",
     "Handle",
     "Heuristics",
+    "KernelCache",
     "Key",
     "KnobChoice",
     "KnobInfo",
     "Matmul",
     "MatmulOperation",
+    "MoeGroupedMatmul",
+    "MoeGroupedMatmulBackward",
     "NoPlanError",
+    "NormBackward",
+    "NormForward",
     "NumericalNote",
     "OperationGraph",
+    "Operations",
+    "PagedCacheLoad",
     "Pointwise",
     "PointwiseOperation",
     "Reduction",
@@ -67,10 +107,25 @@ __all__ = [
     "Resample",
     "ResampleBackward",
     "ResampleForward",
+    "Reshape",
+    "Rewrite",
+    "Rng",
+    "RngOperation",
+    "RopeBackward",
+    "RopeForward",
+    "Signal",
+    "Slice",
+    "Softmax",
     "Target",
     "Tensor",
+    "Transpose",
     "VariantPack",
+    "Verdict",
     "data_type",
     "handle_of",
     "key_text",
+    "knob_name",
+    "note",
+    "note_filter",
+    "packed_strides",
 ]

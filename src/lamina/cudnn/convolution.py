@@ -6,7 +6,7 @@ All three directions take the same `Convolution`: stride, padding and dilation a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from lamina.c import cudnn as c
 from lamina.cudnn.descriptor import Attribute, Descriptor, attribute, data_type
@@ -48,16 +48,21 @@ class Convolution(Descriptor):
         flip: bool = False,
     ) -> None:
         modes = c.cudnnConvolutionMode_t
-        self.compute = data_type(compute)
         super().__init__(
             spatial=len(stride),
-            compute=self.compute,
+            compute=data_type(compute),
             mode=modes.CUDNN_CONVOLUTION if flip else modes.CUDNN_CROSS_CORRELATION,
             pre=tuple(pre),
             post=tuple(pre if post is None else post),
             dilation=tuple(dilation or (1,) * len(stride)),
             stride=tuple(stride),
         )
+
+    @property
+    def compute(self) -> c.cudnnDataType_t:
+        """The type of the sums."""
+        found: c.cudnnDataType_t = self._values["compute"]
+        return found
 
 
 class _Operation(Descriptor):
@@ -66,15 +71,13 @@ class _Operation(Descriptor):
     def __init__(
         self, convolution: Convolution, tensors: dict[str, Tensor], alpha: float, beta: float
     ) -> None:
-        scalar = "DOUBLE" if convolution.compute == _DOUBLE else "FLOAT"
-        self._scalar = c.cudnnBackendAttributeType_t["CUDNN_TYPE_" + scalar]
-        self._scaling = {"alpha": alpha, "beta": beta}
-        super().__init__(convolution=convolution, **tensors)
+        super().__init__(convolution=convolution, **tensors, alpha=float(alpha), beta=float(beta))
 
-    def _finalize(self) -> None:
-        for name, value in self._scaling.items():
-            self._set(name, float(value), self._scalar)
-        super()._finalize()
+    def _set(self, name: str, value: Any, type: int | None = None) -> None:
+        if name in ("alpha", "beta"):
+            double = self._values["convolution"].compute == _DOUBLE
+            type = c.cudnnBackendAttributeType_t["CUDNN_TYPE_" + ("DOUBLE" if double else "FLOAT")]
+        super()._set(name, value, type)
 
 
 def _attributes(direction: str, x: str, w: str, y: str) -> dict[str, Attribute]:

@@ -16,9 +16,11 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from fractions import Fraction
 from typing import Any, ClassVar, Self
 
 from lamina.c import cudnn as c
+from lamina.c._library import MissingSymbol
 from lamina.c.errors import CudnnError
 
 _NAMES = c.cudnnBackendAttributeName_t
@@ -35,6 +37,10 @@ DATA_TYPES = {
     "int8": c.cudnnDataType_t.CUDNN_DATA_INT8,
     "uint8": c.cudnnDataType_t.CUDNN_DATA_UINT8,
     "bool": c.cudnnDataType_t.CUDNN_DATA_BOOLEAN,
+    "float8_e4m3fn": c.cudnnDataType_t.CUDNN_DATA_FP8_E4M3,
+    "float8_e5m2": c.cudnnDataType_t.CUDNN_DATA_FP8_E5M2,
+    "float8_e8m0fnu": c.cudnnDataType_t.CUDNN_DATA_FP8_E8M0,
+    "float4_e2m1fn": c.cudnnDataType_t.CUDNN_DATA_FP4_E2M1,
 }
 
 
@@ -82,6 +88,18 @@ def attribute(
     )
 
 
+def tensors(prefix: str, **names: str) -> dict[str, Attribute]:
+    """A table of attributes that are descriptors: x="XDESC" stands for CUDNN_ATTR_`prefix`XDESC."""
+    return {key: attribute(prefix + name, "BACKEND_DESCRIPTOR") for key, name in names.items()}
+
+
+def require(constant: str) -> None:
+    """Raise MissingSymbol ("… needs cuDNN 9.20, this is 9.19") where the library is older than a constant."""
+    since = c.SINCE.get(constant)
+    if since is not None and c.library.version < since:
+        raise MissingSymbol(constant, "cuDNN", since, c.library.version, c.library.path)
+
+
 # C type of an attribute's elements; what is not named here is an enum.
 _ELEMENTS: dict[int, Any] = {
     _TYPES.CUDNN_TYPE_HANDLE: ctypes.c_void_p,
@@ -120,13 +138,15 @@ class Native:
 class Descriptor:
     """Base of the descriptors: subclasses name their kind and their attributes.
 
-    Raises CudnnError (with the library's reason) when the library refuses an attribute or the whole.
+    Raises CudnnError (with the library's reason) when the library refuses an attribute or the whole, and
+    MissingSymbol when it is older than the descriptor or the attribute.
     """
 
     kind: ClassVar[c.cudnnBackendDescriptorType_t]
     attributes: ClassVar[Mapping[str, Attribute]]
 
     def __init__(self, **values: Any) -> None:
+        require(self.kind.name)
         self._native: Native | None = Native(self.kind)
         self._values: dict[str, Any] = {}
         for name, value in values.items():
@@ -140,6 +160,21 @@ class Descriptor:
         made = cls.__new__(cls)
         made._native, made._values = Native(cls.kind), {}
         return made
+
+    def remade(self, change: Callable[[str, Any], Any]) -> Self:
+        """Another descriptor of the same class: `change(name, value)` says what each set attribute becomes."""
+        made = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made._native, made._values = Native(self.kind), {}
+        for name, value in self._values.items():
+            made._set(name, change(name, value))
+        made._finalize()
+        return made
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """The attributes that were set, in the order in which they were."""
+        return dict(self._values)
 
     @property
     def native(self) -> Native:
@@ -159,7 +194,11 @@ class Descriptor:
         entry = self._attribute(name)
         kind = entry.code if type is None else type
         elements = self._elements(entry, kind, value)
-        c.cudnnBackendSetAttribute(self.address, entry.name, kind, len(elements), elements)
+        try:
+            c.cudnnBackendSetAttribute(self.address, entry.name, kind, len(elements), elements)
+        except CudnnError:
+            require(_NAMES(entry.name).name)
+            raise
         self._values[name] = value
 
     def _attribute(self, name: str) -> Attribute:
@@ -179,7 +218,8 @@ class Descriptor:
             values = [v.address for v in values]
         if kind == _FRACTION:
             pair = ctypes.c_int64 * 2
-            return (pair * len(values))(*(pair(int(v), 1) for v in values))
+            fractions = [Fraction(v).limit_denominator(1 << 20) for v in values]
+            return (pair * len(values))(*(pair(f.numerator, f.denominator) for f in fractions))
         element = _ELEMENTS.get(kind, ctypes.c_int32)
         return (element * len(values))(*values)
 
@@ -253,7 +293,7 @@ class Descriptor:
 
 def _python(value: Any, entry: Attribute) -> Any:
     if entry.code == _FRACTION:
-        return value[0] if value[1] == 1 else (value[0], value[1])
+        return value[0] if value[1] == 1 else Fraction(value[0], value[1])
     return entry.enum(value) if entry.enum is not None else value
 
 

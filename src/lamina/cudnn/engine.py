@@ -7,7 +7,9 @@ file). Everything derived from the graph is for the same.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from enum import IntEnum
 from typing import ClassVar, TypeAlias
 
 from lamina.c import cudnn as c
@@ -26,36 +28,58 @@ _MOST_KNOBS = len(c.cudnnBackendKnobType_t.__members__)
 
 
 class OperationGraph(Descriptor):
-    """Operations that share tensors, to be computed as one (CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)."""
+    """Operations that share tensors, to be computed as one (CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR).
+
+    dynamic: plans for other sizes can share kernels by a `KernelCache` (cuDNN 9.4).
+    """
 
     kind = _KIND.CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR
     attributes: ClassVar[Mapping[str, Attribute]] = {
         "operations": attribute("OPERATIONGRAPH_OPS", "BACKEND_DESCRIPTOR", many=True),
         "handle": attribute("OPERATIONGRAPH_HANDLE", "HANDLE"),
         "engine_count": attribute("OPERATIONGRAPH_ENGINE_GLOBAL_COUNT"),
+        "dynamic": attribute("OPERATIONGRAPH_IS_DYNAMIC_SHAPE_ENABLED", "BOOLEAN"),
     }
 
-    def __init__(self, operations: Sequence[Descriptor], target: Target) -> None:
+    def __init__(self, operations: Sequence[Descriptor], target: Target, *, dynamic: bool = False) -> None:
         self.target = target
         handle = target.address if isinstance(target, Handle) else None
-        super().__init__(operations=tuple(operations), handle=handle)
+        super().__init__(operations=tuple(operations), handle=handle, dynamic=True if dynamic else None)
 
     @property
     def properties(self) -> DeviceProperties | None:
         """The device properties that it is planned for; None when it is for a handle."""
         return self.target if isinstance(self.target, DeviceProperties) else None
 
-    def heuristic(self, mode: str | int) -> list[EngineConfig]:
-        """Engine configurations, best first, by "a", "b", "instant" or "fallback". Raises CudnnError."""
-        return Heuristics(self, mode).results()
+    @property
+    def engine_count(self) -> int:
+        """How many engines the library has for such a graph; their numbers are 0 to engine_count - 1."""
+        return int(self.get("engine_count"))
 
-    def configs(self, modes: Sequence[str | int] = ("a", "fallback")) -> Candidates:
+    def engines(self) -> list[Engine]:
+        """Every engine that accepts the graph."""
+        found = []
+        for index in range(self.engine_count):
+            with suppress(CudnnError):
+                found.append(Engine(self, index))
+        return found
+
+    def heuristic(self, mode: str | int, *, sm_count: int | None = None) -> list[EngineConfig]:
+        """Engine configurations, best first, by "a", "b", "instant" or "fallback". Raises CudnnError.
+
+        sm_count: how many multiprocessors of the GPU to plan for.
+        """
+        return Heuristics(self, mode, sm_count=sm_count).results()
+
+    def configs(
+        self, modes: Sequence[str | int] = ("a", "fallback"), *, sm_count: int | None = None
+    ) -> Candidates:
         """The configurations of several modes, in order, each once; refusals are collected, not raised."""
         found: dict[Key, EngineConfig] = {}
         refusals: list[str] = []
         for mode in modes:
             try:
-                configs = self.heuristic(mode)
+                configs = self.heuristic(mode, sm_count=sm_count)
             except CudnnError as error:
                 refusals.append(f"heuristic {mode}: {error.code}: {error.message}")
                 continue
@@ -125,6 +149,21 @@ class KnobInfo(Descriptor):
         "stride": attribute("KNOB_INFO_STRIDE"),
     }
 
+    @property
+    def name(self) -> str:
+        """The knob's name: "TILE_SIZE", "SPLIT_K", …"""
+        return knob_name(int(self.get("knob")))
+
+    @property
+    def choices(self) -> range:
+        """The values that it can have."""
+        return range(self.get("minimum"), self.get("maximum") + 1, max(1, self.get("stride")))
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return "KnobInfo(closed)"
+        return f"KnobInfo({self.name}: {self.choices.start} to {self.get('maximum')} by {self.choices.step})"
+
 
 class Engine(Descriptor):
     """One way to compute a graph, with tuning parameters (CUDNN_BACKEND_ENGINE_DESCRIPTOR)."""
@@ -134,6 +173,7 @@ class Engine(Descriptor):
         "graph": attribute("ENGINE_OPERATION_GRAPH", "BACKEND_DESCRIPTOR"),
         "index": attribute("ENGINE_GLOBAL_INDEX"),
         "properties": attribute("ENGINE_DEVICEPROP", "BACKEND_DESCRIPTOR"),
+        "sm_count": attribute("ENGINE_SM_COUNT_TARGET", "INT32"),
         "knobs": attribute("ENGINE_KNOB_INFO", "BACKEND_DESCRIPTOR", many=True),
         "numerical_notes": attribute(
             "ENGINE_NUMERICAL_NOTE", "NUMERICAL_NOTE", many=True, enum=NumericalNote
@@ -141,8 +181,8 @@ class Engine(Descriptor):
         "behavior_notes": attribute("ENGINE_BEHAVIOR_NOTE", "BEHAVIOR_NOTE", many=True, enum=BehaviorNote),
     }
 
-    def __init__(self, graph: OperationGraph, index: int) -> None:
-        super().__init__(graph=graph, index=index, properties=graph.properties)
+    def __init__(self, graph: OperationGraph, index: int, *, sm_count: int | None = None) -> None:
+        super().__init__(graph=graph, index=index, properties=graph.properties, sm_count=sm_count)
 
     @property
     def index(self) -> int:
@@ -218,6 +258,49 @@ def key_text(key: Key) -> str:
     """A configuration's key as people read it: "eng62{2:0,13:1}"."""
     knobs = ",".join(f"{knob}:{value}" for knob, value in key[1])
     return f"eng{key[0]}" + (f"{{{knobs}}}" if knobs else "")
+
+
+def knob_name(knob: int) -> str:
+    """The name of a knob type: 2 -> "TILE_SIZE"."""
+    return c.cudnnBackendKnobType_t.label(knob).removeprefix("CUDNN_KNOB_TYPE_")
+
+
+def note(value: str | int) -> NumericalNote | BehaviorNote:
+    """The note of an engine by its name: "tensor_core", "nondeterministic", "runtime_compilation", …
+
+    Raises ValueError for an unknown name. A note itself is given back.
+    """
+    if isinstance(value, NumericalNote | BehaviorNote):
+        return value
+    text = str(value).upper()
+    for kind, prefix in ((NumericalNote, "CUDNN_NUMERICAL_NOTE_"), (BehaviorNote, "CUDNN_BEHAVIOR_NOTE_")):
+        for name, member in kind.__members__.items():
+            if text in (name.upper(), name.upper().removeprefix(prefix)):
+                return member
+    known = [n.name.split("_NOTE_")[1].lower() for kind in (NumericalNote, BehaviorNote) for n in kind]
+    raise ValueError(f"unknown note {value!r}; known: {', '.join(known)}")
+
+
+def note_filter(
+    require: Iterable[str | int] = (), forbid: Iterable[str | int] = ()
+) -> Callable[[EngineConfig], str]:
+    """A test of configurations by notes: "" where all required and no forbidden notes are there, or why not."""
+    required, forbidden = [note(n) for n in require], [note(n) for n in forbid]
+
+    def test(config: EngineConfig) -> str:
+        if not required and not forbidden:
+            return ""
+        notes: list[IntEnum] = [*config.engine.numerical_notes, *config.engine.behavior_notes]
+        lacks = [n.name for n in required if not _has(notes, n)]
+        has = [n.name for n in forbidden if _has(notes, n)]
+        return " and ".join([*(f"lacks {n}" for n in lacks), *(f"has {n}" for n in has)])
+
+    return test
+
+
+def _has(notes: Iterable[IntEnum], wanted: IntEnum) -> bool:
+    """Whether a note is among others; notes of the two kinds may have equal numbers."""
+    return any(type(n) is type(wanted) and n == wanted for n in notes)
 
 
 class Heuristics(Descriptor):

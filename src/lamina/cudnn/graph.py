@@ -10,23 +10,22 @@ plan = graph.plan(handle)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from lamina.c.errors import CudnnError
-from lamina.cudnn.convolution import (
-    Convolution,
-    ConvolutionBackwardData,
-    ConvolutionBackwardFilter,
-    ConvolutionForward,
+from lamina.cudnn.builder import Operations
+from lamina.cudnn.engine import (
+    Candidates,
+    Engine,
+    EngineConfig,
+    Key,
+    OperationGraph,
+    Target,
+    key_text,
+    note_filter,
 )
-from lamina.cudnn.descriptor import Descriptor
-from lamina.cudnn.engine import Candidates, EngineConfig, Key, OperationGraph, Target, key_text
-from lamina.cudnn.matmul import Matmul, MatmulOperation
-from lamina.cudnn.plan import ExecutionPlan
-from lamina.cudnn.pointwise import Pointwise, PointwiseOperation
-from lamina.cudnn.reduction import Reduction, ReductionOperation
-from lamina.cudnn.resample import Resample, ResampleBackward, ResampleForward
-from lamina.cudnn.tensor import Tensor
+from lamina.cudnn.explain import Explanation, explain
+from lamina.cudnn.plan import ExecutionPlan, KernelCache
 
 Accept = Callable[[EngineConfig], str]
 
@@ -42,184 +41,42 @@ class NoPlanError(RuntimeError):
         super().__init__(f"cuDNN has no plan for {graph}:{listing}")
 
 
-class Graph:
-    """Tensors and operations of one graph.
+class Graph(Operations):
+    """A graph that is built with the methods of `Operations`, and its plans.
 
     Args:
         compute: type of the arithmetic, unless an operation says another.
+        dynamic: plans may be made again for other sizes with kernels from a `KernelCache` (cuDNN 9.4).
     """
 
-    def __init__(self, compute: str | int = "float32") -> None:
-        self.compute = compute
-        self.operations: list[Descriptor] = []
-        self.tensors: list[Tensor] = []
-        self._titles: list[str] = []
-
-    # -- tensors --------------------------------------------------------------------------------------------
-
-    def tensor(
-        self,
-        dimensions: Sequence[int],
-        strides: Sequence[int],
-        data_type: str | int,
-        *,
-        virtual: bool = False,
-        alignment: int = 16,
-    ) -> Tensor:
-        """A tensor with the next free uid (1, 2, …)."""
-        made = Tensor(
-            dimensions=dimensions,
-            strides=strides,
-            data_type=data_type,
-            uid=len(self.tensors) + 1,
-            virtual=virtual,
-            alignment=alignment,
-        )
-        self.tensors.append(made)
-        return made
-
-    def like(self, tensor: Tensor, data_type: str | int | None = None) -> Tensor:
-        """A virtual tensor of the same sizes and strides, in the compute type unless another is named."""
-        kind = self.compute if data_type is None else data_type
-        return self.tensor(tensor.dimensions, tensor.strides, kind, virtual=True)
-
-    # -- operations -----------------------------------------------------------------------------------------
-
-    def conv(
-        self,
-        x: Tensor,
-        w: Tensor,
-        y: Tensor,
-        *,
-        stride: Sequence[int],
-        pre: Sequence[int],
-        post: Sequence[int] | None = None,
-        dilation: Sequence[int] | None = None,
-        flip: bool = False,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-    ) -> Tensor:
-        """y = alpha * conv(x, w) + beta * y."""
-        window = self._window(stride, pre, post, dilation, flip)
-        self._add("conv", ConvolutionForward(window, x, w, y, alpha=alpha, beta=beta))
-        return y
-
-    def conv_data_grad(
-        self,
-        dy: Tensor,
-        w: Tensor,
-        dx: Tensor,
-        *,
-        stride: Sequence[int],
-        pre: Sequence[int],
-        post: Sequence[int] | None = None,
-        dilation: Sequence[int] | None = None,
-        flip: bool = False,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-    ) -> Tensor:
-        """dx from dy and the filter."""
-        window = self._window(stride, pre, post, dilation, flip)
-        self._add("conv_data_grad", ConvolutionBackwardData(window, dy, w, dx, alpha=alpha, beta=beta))
-        return dx
-
-    def conv_filter_grad(
-        self,
-        x: Tensor,
-        dy: Tensor,
-        dw: Tensor,
-        *,
-        stride: Sequence[int],
-        pre: Sequence[int],
-        post: Sequence[int] | None = None,
-        dilation: Sequence[int] | None = None,
-        flip: bool = False,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-    ) -> Tensor:
-        """dw from x and dy."""
-        window = self._window(stride, pre, post, dilation, flip)
-        self._add("conv_filter_grad", ConvolutionBackwardFilter(window, x, dy, dw, alpha=alpha, beta=beta))
-        return dw
-
-    def _window(
-        self,
-        stride: Sequence[int],
-        pre: Sequence[int],
-        post: Sequence[int] | None,
-        dilation: Sequence[int] | None,
-        flip: bool,
-    ) -> Convolution:
-        return Convolution(
-            stride=stride, pre=pre, post=post, dilation=dilation, compute=self.compute, flip=flip
-        )
-
-    def matmul(self, a: Tensor, b: Tensor, out: Tensor) -> Tensor:
-        """out = a @ b for [batch, M, K] and [batch, K, N]."""
-        self._add("matmul", MatmulOperation(Matmul(compute=self.compute), a, b, out))
-        return out
-
-    def pointwise(
-        self,
-        mode: str | int,
-        x: Tensor,
-        b: Tensor | None = None,
-        out: Tensor | None = None,
-        *,
-        t: Tensor | None = None,
-        **parameters: float | int | None,
-    ) -> Tensor:
-        """out = mode(x, b, t); for a gradient ("relu_bwd") x is the forward's operand and b is dy.
-
-        Without `out` the result is virtual.
-        """
-        result = self.like(x) if out is None else out
-        function = Pointwise(mode, compute=self.compute, **parameters)
-        if function.is_backward:
-            operation = PointwiseOperation(function, x=x, dy=b, dx=result)
-        else:
-            operation = PointwiseOperation(function, x=x, b=b, t=t, y=result)
-        self._add(function.mode.name.removeprefix("CUDNN_POINTWISE_").lower(), operation)
-        return result
-
-    def reduce(self, operator: str | int, x: Tensor, y: Tensor) -> Tensor:
-        """y = the reduction of x over the axes where y has size 1."""
-        self._add("reduce", ReductionOperation(Reduction(operator, compute=self.compute), x, y))
-        return y
-
-    def pool(self, resample: Resample, x: Tensor, y: Tensor, index: Tensor | None = None) -> Tensor:
-        """y = pooling or interpolation of x."""
-        self._add("resample", ResampleForward(resample, x, y, index=index))
-        return y
-
-    def pool_grad(
-        self,
-        resample: Resample,
-        dy: Tensor,
-        dx: Tensor,
-        *,
-        index: Tensor | None = None,
-        x: Tensor | None = None,
-        y: Tensor | None = None,
-    ) -> Tensor:
-        """dx of pooling or interpolation."""
-        self._add("resample_grad", ResampleBackward(resample, dy, dx, index=index, x=x, y=y))
-        return dx
-
-    def _add(self, title: str, operation: Descriptor) -> None:
-        self.operations.append(operation)
-        self._titles.append(title)
+    def __init__(self, compute: str | int = "float32", *, dynamic: bool = False) -> None:
+        super().__init__(compute)
+        self.dynamic = dynamic
 
     # -- plans ----------------------------------------------------------------------------------------------
 
     def build(self, target: Target) -> OperationGraph:
         """The operation graph for a handle or for device properties. Raises CudnnError."""
-        return OperationGraph(self.operations, target)
+        return OperationGraph(self.operations, target, dynamic=self.dynamic)
 
-    def candidates(self, target: Target, modes: Sequence[str | int] = ("a", "fallback")) -> Candidates:
+    def engines(self, target: Target) -> list[Engine]:
+        """Every engine that accepts the graph, by number. Raises CudnnError when the graph itself is refused."""
+        return self.build(target).engines()
+
+    def explain(self, target: Target) -> Explanation:
+        """Why each engine refuses the graph, and the nearest graph that one accepts, found by trying."""
+        return explain(self.operations, target, str(self))
+
+    def candidates(
+        self,
+        target: Target,
+        modes: Sequence[str | int] = ("a", "fallback"),
+        *,
+        sm_count: int | None = None,
+    ) -> Candidates:
         """Engine configurations of several heuristics, best first, each once."""
         try:
-            return self.build(target).configs(modes)
+            return self.build(target).configs(modes, sm_count=sm_count)
         except CudnnError as error:
             return Candidates([], [f"graph: {error.code}: {error.message}"])
 
@@ -231,6 +88,10 @@ class Graph:
         workspace_limit: int | None = None,
         accept: Accept | None = None,
         refusals: list[str] | None = None,
+        require: Iterable[str | int] = (),
+        forbid: Iterable[str | int] = (),
+        sm_count: int | None = None,
+        kernel_cache: KernelCache | None = None,
     ) -> Iterator[ExecutionPlan]:
         """Plans that could be made, best first, one after the other as they are asked for.
 
@@ -240,17 +101,22 @@ class Graph:
             workspace_limit: bytes; plans that need more are passed over.
             accept: says why a configuration is unwanted, "" when it is wanted.
             refusals: a list that the reasons are appended to.
+            require, forbid: notes that an engine must and must not have: "tensor_core", "nondeterministic",
+                "runtime_compilation", "supports_cuda_graph_native_api", …
+            sm_count: how many multiprocessors of the GPU to plan for.
+            kernel_cache: where compiled kernels are found and kept, for a graph that is `dynamic`.
         """
         reasons = [] if refusals is None else refusals
-        candidates = self.candidates(target, modes)
+        notes = note_filter(require, forbid)
+        candidates = self.candidates(target, modes, sm_count=sm_count)
         reasons.extend(candidates.refusals)
         for config in candidates:
-            unwanted = accept(config) if accept else ""
+            unwanted = notes(config) or (accept(config) if accept else "")
             if unwanted:
                 reasons.append(f"{key_text(config.key)}: {unwanted}")
                 continue
             try:
-                plan = ExecutionPlan(config, target)
+                plan = ExecutionPlan(config, target, kernel_cache=kernel_cache)
             except CudnnError as error:
                 reasons.append(f"{key_text(config.key)}: {error.code}: {error.message}")
                 continue
@@ -269,10 +135,24 @@ class Graph:
         *,
         workspace_limit: int | None = None,
         accept: Accept | None = None,
+        require: Iterable[str | int] = (),
+        forbid: Iterable[str | int] = (),
+        sm_count: int | None = None,
+        kernel_cache: KernelCache | None = None,
     ) -> ExecutionPlan:
-        """The first plan that could be made. Raises NoPlanError with all the reasons."""
+        """The first of `plans`. Raises NoPlanError with all the reasons."""
         reasons: list[str] = []
-        found = self.plans(target, modes, workspace_limit=workspace_limit, accept=accept, refusals=reasons)
+        found = self.plans(
+            target,
+            modes,
+            workspace_limit=workspace_limit,
+            accept=accept,
+            refusals=reasons,
+            require=require,
+            forbid=forbid,
+            sm_count=sm_count,
+            kernel_cache=kernel_cache,
+        )
         for plan in found:
             return plan
         raise NoPlanError(str(self), reasons)
@@ -280,6 +160,12 @@ class Graph:
     def rebuild(self, target: Target, key: Key) -> ExecutionPlan:
         """The plan of a known engine number and knob values. Raises CudnnError."""
         return ExecutionPlan(EngineConfig(self.build(target), key[0], dict(key[1])), target)
+
+    def plan_engine(
+        self, target: Target, engine: int, knobs: Mapping[int, int] | None = None
+    ) -> ExecutionPlan:
+        """The plan of one engine by its number, with knob values or the engine's own. Raises CudnnError."""
+        return ExecutionPlan(EngineConfig(self.build(target), engine, knobs), target)
 
     def __str__(self) -> str:
         shown = [

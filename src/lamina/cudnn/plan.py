@@ -8,7 +8,7 @@ from typing import ClassVar
 from lamina.c import cudnn as c
 from lamina.cudnn.descriptor import Attribute, Descriptor, attribute
 from lamina.cudnn.device import DeviceProperties
-from lamina.cudnn.engine import EngineConfig, Target
+from lamina.cudnn.engine import EngineConfig, OperationGraph, Target
 from lamina.cudnn.handle import Handle
 
 _KIND = c.cudnnBackendDescriptorType_t
@@ -37,12 +37,38 @@ class VariantPack(Descriptor):
         )
 
 
+class KernelCache(Descriptor):
+    """Kernels that plans of dynamic graphs share (CUDNN_BACKEND_KERNEL_CACHE_DESCRIPTOR, cuDNN 9.4).
+
+    Give it to the plans of graphs that differ in sizes only: what was compiled for one serves the next.
+
+    Args:
+        graph: a dynamic operation graph that the cache is for.
+        json: text from `json` of an earlier cache (cuDNN 9.10).
+    """
+
+    kind = _KIND.CUDNN_BACKEND_KERNEL_CACHE_DESCRIPTOR
+    attributes: ClassVar[Mapping[str, Attribute]] = {
+        "json": attribute("KERNEL_CACHE_JSON_REPRESENTATION", "CHAR"),
+        "graph": attribute("KERNEL_CACHE_OPERATION_GRAPH", "BACKEND_DESCRIPTOR"),
+    }
+
+    def __init__(self, graph: OperationGraph, *, json: str | None = None) -> None:
+        super().__init__(json=json, graph=graph)
+
+    @property
+    def json(self) -> str:
+        """The kernels as text."""
+        return str(self.get("json"))
+
+
 class ExecutionPlan(Descriptor):
     """An engine configuration made ready to run (CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR).
 
     Args:
         config: the engine configuration.
         target: the handle, or the device properties to plan for without a GPU.
+        kernel_cache: where compiled kernels are found and kept, for dynamic graphs.
         json: instead of `config`: text from `json` of an earlier plan, for the same cuDNN and kind of GPU.
 
     Raises:
@@ -55,11 +81,17 @@ class ExecutionPlan(Descriptor):
         "config": attribute("EXECUTION_PLAN_ENGINE_CONFIG", "BACKEND_DESCRIPTOR"),
         "handle": attribute("EXECUTION_PLAN_HANDLE", "HANDLE"),
         "properties": attribute("EXECUTION_PLAN_DEVICEPROP", "BACKEND_DESCRIPTOR"),
+        "kernel_cache": attribute("EXECUTION_PLAN_KERNEL_CACHE", "BACKEND_DESCRIPTOR"),
         "workspace": attribute("EXECUTION_PLAN_WORKSPACE_SIZE"),
     }
 
     def __init__(
-        self, config: EngineConfig | None = None, target: Target | None = None, *, json: str | None = None
+        self,
+        config: EngineConfig | None = None,
+        target: Target | None = None,
+        *,
+        json: str | None = None,
+        kernel_cache: KernelCache | None = None,
     ) -> None:
         if (config is None) == (json is None):
             raise ValueError("ExecutionPlan: give either config or json")
@@ -69,6 +101,7 @@ class ExecutionPlan(Descriptor):
             config=config,
             handle=target.address if isinstance(target, Handle) else None,
             properties=target if isinstance(target, DeviceProperties) else None,
+            kernel_cache=kernel_cache,
         )
         self.workspace = int(self.get("workspace"))
 
@@ -80,6 +113,24 @@ class ExecutionPlan(Descriptor):
     def execute(self, handle: Handle, pack: VariantPack) -> None:
         """Queue the plan on the handle's stream. Raises CudnnError."""
         c.cudnnBackendExecute(handle.address, self.address, pack.address)
+
+    @property
+    def has_native_graph(self) -> bool:
+        """Whether `populate` works: the engine can write itself into a CUDA graph without stream capture."""
+        notes = c.cudnnBackendBehaviorNote_t
+        native = notes.CUDNN_BEHAVIOR_NOTE_SUPPORTS_CUDA_GRAPH_NATIVE_API
+        return self.config is not None and native in self.config.engine.behavior_notes
+
+    def populate(self, handle: Handle, pack: VariantPack, graph: int) -> None:
+        """Write the plan's nodes into an empty CUDA graph (a cudaGraph_t); the plan must outlive the graph.
+
+        Raises CudnnError where the engine has no such way (`has_native_graph`).
+        """
+        c.cudnnBackendPopulateCudaGraph(handle.address, self.address, pack.address, graph)
+
+    def update(self, handle: Handle, pack: VariantPack, graph: int) -> None:
+        """Set the addresses of another pack in a CUDA graph that `populate` made. Raises CudnnError."""
+        c.cudnnBackendUpdateCudaGraph(handle.address, self.address, pack.address, graph)
 
     def bind(self, handle: Handle, pack: VariantPack, stream: int) -> Callable[[], None]:
         """Everything fixed: calling the result queues the plan on `stream` with one C call."""

@@ -13,7 +13,10 @@ _KIND = c.cudnnBackendDescriptorType_t
 
 
 class Reduction(Descriptor):
-    """Which reduction ("add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros")."""
+    """Which reduction ("add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros").
+
+    deterministic: the same bits every time (cuDNN 9.11).
+    """
 
     kind = _KIND.CUDNN_BACKEND_REDUCTION_DESCRIPTOR
     attributes: ClassVar[Mapping[str, Attribute]] = {
@@ -30,14 +33,20 @@ class Reduction(Descriptor):
 
 
 class ReductionOperation(Descriptor):
-    """y = the reduction of x over the axes where y has size 1."""
+    """y = the reduction of x over the axes where y has size 1.
+
+    group_offset: int32 tensor of where each group's rows begin; one result per group (cuDNN 9.24).
+    """
 
     kind = _KIND.CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR
     attributes: ClassVar[Mapping[str, Attribute]] = {
         "reduction": attribute("OPERATION_REDUCTION_DESC", "BACKEND_DESCRIPTOR"),
         "x": attribute("OPERATION_REDUCTION_XDESC", "BACKEND_DESCRIPTOR"),
         "y": attribute("OPERATION_REDUCTION_YDESC", "BACKEND_DESCRIPTOR"),
+        "group_offset": attribute("OPERATION_REDUCTION_GROUP_OFFSET_DESC", "BACKEND_DESCRIPTOR"),
     }
 
-    def __init__(self, reduction: Reduction, x: Tensor, y: Tensor) -> None:
-        super().__init__(reduction=reduction, x=x, y=y)
+    def __init__(
+        self, reduction: Reduction, x: Tensor, y: Tensor, *, group_offset: Tensor | None = None
+    ) -> None:
+        super().__init__(reduction=reduction, x=x, y=y, group_offset=group_offset)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import ClassVar
 
 from lamina.c import cudnn as c
@@ -12,13 +13,19 @@ from lamina.cudnn.tensor import Tensor
 _KIND = c.cudnnBackendDescriptorType_t
 
 
+_PADDING = {
+    c.cudnnResampleMode_t.CUDNN_RESAMPLE_MAXPOOL: "neg_inf_pad",
+    c.cudnnResampleMode_t.CUDNN_RESAMPLE_BILINEAR: "edge_val_pad",
+}
+
+
 class Resample(Descriptor):
     """Mode and window of pooling or interpolation (CUDNN_BACKEND_RESAMPLE_DESCRIPTOR).
 
     Args:
         mode: "maxpool", "avgpool_include_padding", "avgpool_exclude_padding", "bilinear", "nearest".
-        window, stride: one per spatial axis.
-        pre, post: padding before and after each spatial axis.
+        window, stride: one per spatial axis, whole numbers or `fractions.Fraction`.
+        pre, post: padding before and after each spatial axis, likewise.
         padding: "neg_inf_pad" (max), "zero_pad" (average), "edge_val_pad" (interpolation).
     """
 
@@ -38,16 +45,16 @@ class Resample(Descriptor):
         self,
         mode: str | int,
         *,
-        window: Sequence[int],
-        stride: Sequence[int],
-        pre: Sequence[int],
-        post: Sequence[int] | None = None,
+        window: Sequence[int | Fraction],
+        stride: Sequence[int | Fraction],
+        pre: Sequence[int | Fraction],
+        post: Sequence[int | Fraction] | None = None,
         padding: str | int | None = None,
         compute: str | int = "float32",
     ) -> None:
         kind = named(c.cudnnResampleMode_t, "CUDNN_RESAMPLE_", mode, "resample mode")
         if padding is None:
-            padding = "neg_inf_pad" if kind == c.cudnnResampleMode_t.CUDNN_RESAMPLE_MAXPOOL else "zero_pad"
+            padding = _PADDING.get(kind, "zero_pad")
         super().__init__(
             mode=kind,
             compute=data_type(compute),
@@ -66,13 +73,24 @@ class ResampleForward(Descriptor):
     kind = _KIND.CUDNN_BACKEND_OPERATION_RESAMPLE_FWD_DESCRIPTOR
     attributes: ClassVar[Mapping[str, Attribute]] = {
         "resample": attribute("OPERATION_RESAMPLE_FWD_DESC", "BACKEND_DESCRIPTOR"),
+        "alpha": attribute("OPERATION_RESAMPLE_FWD_ALPHA", "DOUBLE"),
+        "beta": attribute("OPERATION_RESAMPLE_FWD_BETA", "DOUBLE"),
         "x": attribute("OPERATION_RESAMPLE_FWD_XDESC", "BACKEND_DESCRIPTOR"),
         "y": attribute("OPERATION_RESAMPLE_FWD_YDESC", "BACKEND_DESCRIPTOR"),
         "index": attribute("OPERATION_RESAMPLE_FWD_IDXDESC", "BACKEND_DESCRIPTOR"),
     }
 
-    def __init__(self, resample: Resample, x: Tensor, y: Tensor, *, index: Tensor | None = None) -> None:
-        super().__init__(resample=resample, x=x, y=y, index=index)
+    def __init__(
+        self,
+        resample: Resample,
+        x: Tensor,
+        y: Tensor,
+        *,
+        index: Tensor | None = None,
+        alpha: float | None = None,
+        beta: float | None = None,
+    ) -> None:
+        super().__init__(resample=resample, x=x, y=y, index=index, alpha=alpha, beta=beta)
 
 
 class ResampleBackward(Descriptor):
@@ -81,6 +99,8 @@ class ResampleBackward(Descriptor):
     kind = _KIND.CUDNN_BACKEND_OPERATION_RESAMPLE_BWD_DESCRIPTOR
     attributes: ClassVar[Mapping[str, Attribute]] = {
         "resample": attribute("OPERATION_RESAMPLE_BWD_DESC", "BACKEND_DESCRIPTOR"),
+        "alpha": attribute("OPERATION_RESAMPLE_BWD_ALPHA", "DOUBLE"),
+        "beta": attribute("OPERATION_RESAMPLE_BWD_BETA", "DOUBLE"),
         "dx": attribute("OPERATION_RESAMPLE_BWD_DXDESC", "BACKEND_DESCRIPTOR"),
         "dy": attribute("OPERATION_RESAMPLE_BWD_DYDESC", "BACKEND_DESCRIPTOR"),
         "index": attribute("OPERATION_RESAMPLE_BWD_IDXDESC", "BACKEND_DESCRIPTOR"),
@@ -97,5 +117,7 @@ class ResampleBackward(Descriptor):
         index: Tensor | None = None,
         x: Tensor | None = None,
         y: Tensor | None = None,
+        alpha: float | None = None,
+        beta: float | None = None,
     ) -> None:
-        super().__init__(resample=resample, dx=dx, dy=dy, index=index, x=x, y=y)
+        super().__init__(resample=resample, dx=dx, dy=dy, index=index, x=x, y=y, alpha=alpha, beta=beta)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from lamina.c import cudnn as c
-from lamina.cudnn.descriptor import Attribute, Descriptor, attribute, data_type
+from lamina.cudnn.descriptor import Attribute, Descriptor, attribute, data_type, named
+
+_REORDERING = c.cudnnBackendTensorReordering_t
 
 
 class Tensor(Descriptor):
@@ -20,6 +22,10 @@ class Tensor(Descriptor):
         virtual: lives only inside the graph; no memory is bound to it.
         alignment: bytes that its address is a multiple of.
         by_value: the address bound to it is that of one number on the host.
+        vector_count, vectorized_dimension: elements that lie together, and along which dimension
+            (int8 formats: 4 or 32 along 1).
+        reordering: "none", "int8x32", "f16x16", "f8_128x4".
+        ragged_offset: tensor of where each batch entry begins, [N + 1, 1, 1, 1], in elements.
     """
 
     kind = c.cudnnBackendDescriptorType_t.CUDNN_BACKEND_TENSOR_DESCRIPTOR
@@ -33,6 +39,9 @@ class Tensor(Descriptor):
         "by_value": attribute("TENSOR_IS_BY_VALUE", "BOOLEAN"),
         "vector_count": attribute("TENSOR_VECTOR_COUNT"),
         "vectorized_dimension": attribute("TENSOR_VECTORIZED_DIMENSION"),
+        "reordering": attribute("TENSOR_REORDERING_MODE", "TENSOR_REORDERING_MODE", enum=_REORDERING),
+        "ragged_offset": attribute("TENSOR_RAGGED_OFFSET_DESC", "BACKEND_DESCRIPTOR"),
+        "ragged_multiplier": attribute("TENSOR_RAGGED_OFFSET_MULTIPLIER"),
     }
 
     def __init__(
@@ -45,6 +54,11 @@ class Tensor(Descriptor):
         virtual: bool = False,
         alignment: int = 16,
         by_value: bool = False,
+        vector_count: int | None = None,
+        vectorized_dimension: int | None = None,
+        reordering: str | int | None = None,
+        ragged_offset: Tensor | None = None,
+        ragged_multiplier: int | None = None,
     ) -> None:
         if len(dimensions) != len(strides):
             raise ValueError(f"tensor: {len(dimensions)} dimensions but {len(strides)} strides")
@@ -58,7 +72,24 @@ class Tensor(Descriptor):
             alignment=alignment,
             virtual=True if virtual else None,
             by_value=True if by_value else None,
+            vector_count=vector_count,
+            vectorized_dimension=vectorized_dimension,
+            reordering=None
+            if reordering is None
+            else named(_REORDERING, "CUDNN_TENSOR_REORDERING_", reordering, "reordering"),
+            ragged_offset=ragged_offset,
+            ragged_multiplier=ragged_multiplier,
         )
+
+    def like(self, **changes: Any) -> Tensor:
+        """The same tensor with some arguments of the constructor changed."""
+        kept = {name: value for name, value in self.values.items() if name not in changes}
+        return Tensor(**(kept | changes))
+
+    @property
+    def by_value(self) -> bool:
+        """Whether it is one number on the host."""
+        return bool(self._values.get("by_value"))
 
 
 _type = data_type
