@@ -19,6 +19,8 @@ _PATTERN = r"libcudnn\.(so|\d*\.?dylib)(\.\d+)*|cudnn64_\d+\.dll"
 _DOUBLE: Final = 1  # CUDNN_DATA_DOUBLE
 # cudnnDataType_t -> struct format of one element; 16-bit and 8-bit floats are packed by hand below
 _ELEMENT: Final = {0: "f", 1: "d", 2: "e", 3: "b", 4: "i", 6: "B", 10: "q", 11: "?", 23: "?"}
+_FLOAT: Final = 0
+_HALF: Final = 2
 _BFLOAT16: Final = 9
 
 
@@ -80,9 +82,9 @@ class Cudnn(Library):
         data_type = c_int()
         call = self.symbols.cudnnGetTensorNdDescriptor
         try:
-            status = call(descriptor, 0, byref(data_type), _UNUSED, None, None)
+            status = call(descriptor, 0, byref(data_type), _UNUSED, _UNUSED, _UNUSED)
         except ctypes.ArgumentError:
-            status = call(pointer(descriptor), 0, byref(data_type), _UNUSED, None, None)
+            status = call(pointer(descriptor), 0, byref(data_type), _UNUSED, _UNUSED, _UNUSED)
         if status:
             raise self.failure(status, "cudnnGetTensorNdDescriptor", {"tensorDesc": descriptor})
         return data_type.value
@@ -109,8 +111,11 @@ class Cudnn(Library):
     # -- single elements ----------------------------------------------------------------------------------
 
     def element_of_tensor(self, descriptor: Any, value: Any) -> Any:
-        """A value of the tensor's own type, for cudnnSetTensor."""
-        return self.element(self.tensor_type(descriptor), value) if _is_number(value) else pointer(value)
+        """A value for cudnnSetTensor: of the tensor's own type, but a float for the half types (seen on 9.19)."""
+        if not _is_number(value):
+            return pointer(value)
+        kind = self.tensor_type(descriptor)
+        return self.element(_FLOAT if kind in (_HALF, _BFLOAT16) else kind, value)
 
     def element(self, data_type: int, value: Any) -> Any:
         """A number as one element of `data_type`; pointers and None pass as they are."""
@@ -142,7 +147,8 @@ def _packed(data_type: int, value: Any) -> bytes:
 
 _ZERO: Final = byref(c_double(0.0))  # all bits zero: 0.0 as a float and as a double
 _ONE: Final[dict[Any, Any]] = {kind: byref(kind(1.0)) for kind in (c_float, c_double)}
-_UNUSED: Final = byref(c_int())  # written by the library, read by nobody
+# Written by the library, read by nobody. It has room for all dims: vectorised tensors are written whatever was asked for.
+_UNUSED: Final = (c_int * 16)()
 
 
 def _scalars(values: tuple[Any, ...], type_of: Any, descriptor: Any) -> list[Any]:

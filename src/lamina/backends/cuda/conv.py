@@ -185,6 +185,8 @@ def _sides(direction: Direction, o: Operands) -> tuple[Spec, tuple[Spec, Spec]]:
 
 def _ways(direction: Direction, o: Operands, epilogue: Epilogue) -> list[Way]:
     """The most promising first: that is what a policy without timing takes."""
+    if o.window.flip and any(lo != hi for lo, hi in o.window.padding):
+        return []  # cuDNN 9.19 gives wrong filter gradients for flipped windows with uneven padding
     plain = plain_way(direction, o, epilogue)
     if not _is_channels_last(o):
         return [plain]
