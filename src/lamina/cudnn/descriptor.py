@@ -59,7 +59,8 @@ def named(enum: type[Any], prefix: str, value: str | int, what: str) -> Any:
     if isinstance(value, int):
         return enum(value)
     text = value.upper()
-    found = enum.__members__.get(text if text.startswith("CUDNN_") else prefix + text)
+    wanted = text if text.startswith("CUDNN_") else (prefix + text).upper()
+    found = next((member for name, member in enum.__members__.items() if name.upper() == wanted), None)
     if found is None:
         known = ", ".join(name.removeprefix(prefix).lower() for name in enum.__members__)
         raise ValueError(f"unknown {what} {value!r}; known: {known}")

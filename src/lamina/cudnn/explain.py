@@ -19,7 +19,6 @@ from lamina.cudnn.engine import EngineConfig, OperationGraph, Target, key_text
 from lamina.cudnn.plan import ExecutionPlan
 from lamina.cudnn.rewrite import Part, rewrites
 
-
 _REFUSAL = re.compile(r"eng(\d+): (\w+): (.*)")
 _REASON = re.compile(r"Reason: (.*)")
 #: What a status says where the library gives no text.

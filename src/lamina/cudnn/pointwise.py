@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from lamina.c import cudnn as c
-from lamina.cudnn.descriptor import Attribute, Descriptor, attribute, data_type, named
+from lamina.cudnn.descriptor import Attribute, Descriptor, attribute, data_type, named, require
 from lamina.cudnn.tensor import Tensor
 
 _KIND = c.cudnnBackendDescriptorType_t
@@ -40,6 +40,7 @@ class Pointwise(Descriptor):
         self, mode: str | int, *, compute: str | int = "float32", **parameters: float | int | None
     ) -> None:
         self.mode = named(c.cudnnPointwiseMode_t, "CUDNN_POINTWISE_", mode, "pointwise mode")
+        require(self.mode.name)
         super().__init__(mode=self.mode, compute=data_type(compute), **parameters)
 
     @property

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import Any, TypeAlias
 
+from lamina.c import cudnn as c
 from lamina.c.errors import CudnnError
+from lamina.cudnn.attention import Softmax
 from lamina.cudnn.builder import packed_strides
 from lamina.cudnn.convolution import (
     ConvolutionBackwardData,
@@ -19,6 +21,9 @@ from lamina.cudnn.convolution import (
 )
 from lamina.cudnn.descriptor import Descriptor, data_type
 from lamina.cudnn.matmul import MatmulOperation
+from lamina.cudnn.norm import NormBackward, NormForward
+from lamina.cudnn.reduction import ReductionOperation
+from lamina.cudnn.shape import Concatenate, Reshape
 from lamina.cudnn.tensor import Tensor
 
 #: Operations of one graph.
@@ -178,6 +183,8 @@ def _of_role(part: Part, roles: dict[Any, str]) -> list[Tensor]:
 
 def _wanted_sizes(part: Part) -> dict[int, int]:
     """Size -> the next multiple of 8, for channels and matrices that have another size."""
+    if any(_mixes_channels(operation) for operation in part):
+        return {}
     filters, inputs = _of_role(part, _FILTERS), _of_role(part, _INPUTS)
     if any(x.dimensions[1] != w.dimensions[1] for x, w in zip(inputs, filters, strict=True)):
         return {}  # groups: channels would have to be padded in each of them
@@ -188,6 +195,14 @@ def _wanted_sizes(part: Part) -> dict[int, int]:
     if not filters and not products:
         found = {t.dimensions[1] for t in all_tensors(part) if len(t.dimensions) > 3 and t.dimensions[1] > 1}
     return {n: -(-n // _MULTIPLE) * _MULTIPLE for n in sorted(found) if n % _MULTIPLE}
+
+
+def _mixes_channels(operation: Descriptor) -> bool:
+    """Whether a result depends on how many channels there are: zeros would change it."""
+    if isinstance(operation, NormForward | NormBackward):
+        modes = c.cudnnBackendNormMode_t
+        return operation.values["mode"] not in (modes.CUDNN_BATCH_NORM, modes.CUDNN_INSTANCE_NORM)
+    return isinstance(operation, ReductionOperation | Softmax | Concatenate | Reshape)
 
 
 def in_type(name: str) -> Change:

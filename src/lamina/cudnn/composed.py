@@ -1,0 +1,103 @@
+"""Attention written out as a graph of its steps: what the one operation of cuDNN 9.19 has no attribute for.
+
+Dropout, sequences of different lengths and pages of a cache are steps that cuDNN's attention engines know as a
+pattern; the order of the steps is the pattern, so it must not be changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lamina.cudnn.builder import Operations
+from lamina.cudnn.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """Dropout of the attention weights: kept with `probability`, then times `scale`.
+
+    seed, offset: int64 tensors of one element; the same two give the same mask in the backward pass.
+    scale: one float32 number, 1 / probability.
+    """
+
+    probability: float
+    seed: Tensor
+    offset: Tensor
+    scale: Tensor
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How long each sequence is: int32 [batch, 1, 1, 1]; fill: what stands at masked places (float32, -inf)."""
+
+    q: Tensor
+    kv: Tensor
+    fill: Tensor
+
+
+def attention(
+    graph: Operations,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    *,
+    scale: Tensor,
+    stats: Tensor | None = None,
+    dropout: Dropout | None = None,
+    lengths: Lengths | None = None,
+) -> Tensor:
+    """o = softmax(scale * q @ k) @ v.
+
+    Args:
+        graph: where the steps are added.
+        q, o: [batch, heads, rows, features]. v: [batch, heads, columns, features].
+        k: [batch, heads, features, columns]: the keys, transposed by their strides.
+        scale: one float32 number.
+        stats: written, float32 [batch, heads, rows, 1]: log of the sum of exponentials.
+    """
+    product: dict[str, Any] = {}
+    if lengths is not None:
+        product = {"m": lengths.q, "n": lengths.kv, "padding": 0.0}
+    shape = (*q.dimensions[:3], k.dimensions[3])
+    scores = graph.matmul(q, k, graph.packed(shape, "float32", virtual=True), **product)
+    scores = graph.pointwise("mul", scores, scale)
+    if lengths is not None:
+        scores = _masked(graph, scores, lengths)
+    weights = _softmax(graph, scores, stats, "float32" if dropout else q.data_type)
+    if dropout is not None:
+        weights = _dropped(graph, weights, dropout, q.data_type)
+    if lengths is not None:
+        product = {"m": lengths.q, "k": lengths.kv, "padding": 0.0}
+    return graph.matmul(weights, v, o, **product)
+
+
+def _masked(graph: Operations, scores: Tensor, lengths: Lengths) -> Tensor:
+    """The scores within both lengths, `fill` elsewhere."""
+    index = {
+        axis: graph.pointwise("gen_index", scores, out=graph.like(scores, "int32"), axis=axis)
+        for axis in (2, 3)
+    }
+    within_q = graph.pointwise("cmp_lt", index[2], lengths.q, graph.like(scores, "bool"))
+    within_kv = graph.pointwise("cmp_lt", index[3], lengths.kv, graph.like(scores, "bool"))
+    mask = graph.pointwise("logical_and", within_q, within_kv, graph.like(scores, "bool"))
+    return graph.pointwise("binary_select", scores, lengths.fill, graph.like(scores), t=mask)
+
+
+def _softmax(graph: Operations, scores: Tensor, stats: Tensor | None, kind: str | int) -> Tensor:
+    """The weights of each row, in the type `kind`."""
+    row = (*scores.dimensions[:3], 1)
+    largest = graph.reduce("max", scores, graph.packed(row, "float32", virtual=True))
+    exponentials = graph.pointwise("exp", graph.pointwise("sub", scores, largest))
+    total = graph.reduce("add", exponentials, graph.packed(row, "float32", virtual=True))
+    if stats is not None:
+        graph.pointwise("add", largest, graph.pointwise("log", total), stats)
+    return graph.pointwise("div", exponentials, total, graph.like(scores, kind))
+
+
+def _dropped(graph: Operations, weights: Tensor, dropout: Dropout, kind: str | int) -> Tensor:
+    mask = graph.like(weights)
+    graph.random("bernoulli", mask, dropout.seed, offset=dropout.offset, probability=dropout.probability)
+    kept = graph.pointwise("mul", weights, mask)
+    return graph.pointwise("mul", kept, dropout.scale, graph.like(weights, kind))
