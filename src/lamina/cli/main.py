@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from lamina import __version__
 from lamina.backends import NoKernel
-from lamina.cli import info, plan, train
+from lamina.cli import conv, info, plan, train
 from lamina.runtime import CompileError, DeviceError, NoGpuError, OutOfMemoryError
 
 #: What a user can put right: shown as one line. Anything else is a fault of the program and keeps its traceback.
@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"lamina {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for module in (train, info, plan):
+    for module in (train, info, plan, conv):
         name = module.__name__.rpartition(".")[2]
         summary = (module.__doc__ or "").split("\n")[0]
         command = commands.add_parser(name, help=summary, description=summary)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar
 
 from lamina.c import cudnn as c
@@ -39,3 +40,20 @@ class DeviceProperties(Descriptor):
     def json(self) -> str:
         """The properties as JSON text."""
         return str(self.get("json"))
+
+
+def h200_properties() -> DeviceProperties:
+    """The properties of an H200, to plan for one where there is none.
+
+    Raises ValueError for another cuDNN than 9.19, which they belong to.
+    """
+    if c.library.version[:2] != _FILE_VERSION:
+        found = ".".join(map(str, c.library.version))
+        raise ValueError(
+            f"the device properties of an H200 that Lamina holds are for cuDNN 9.19, this is {found}; "
+            "read some off a GPU with DeviceProperties(handle=...).json"
+        )
+    return DeviceProperties(json=Path(__file__).with_name("h200_cudnn919.json").read_text(encoding="utf-8"))
+
+
+_FILE_VERSION = (9, 19)
