@@ -147,7 +147,7 @@ def _packed(data_type: int, value: Any) -> bytes:
 
 _ZERO: Final = byref(c_double(0.0))  # all bits zero: 0.0 as a float and as a double
 _ONE: Final[dict[Any, Any]] = {kind: byref(kind(1.0)) for kind in (c_float, c_double)}
-# Written by the library, read by nobody. It has room for all dims: vectorised tensors are written whatever was asked for.
+# Written by the library, read by nobody; room for all dims, which vectorised tensors write whatever was asked for.
 _UNUSED: Final = (c_int * 16)()
 
 
