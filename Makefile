@@ -23,7 +23,7 @@ lint: $(VENV)/.dev
 typecheck: $(VENV)/.dev
 	$(BIN)/mypy
 
-bench: $(VENV)/.dev
+bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks
 
 ledger: $(VENV)/.test
@@ -45,6 +45,10 @@ $(VENV)/.test: pyproject.toml | $(BIN)/python
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(PIP) install -e '.[dev]'
+	touch $@
+
+$(VENV)/.bench: $(VENV)/.dev
+	$(PIP) install -e '.[dev,torch]'
 	touch $@
 
 # A second, newer cuDNN: the binding must load and gate every version from 9.0 on.

@@ -159,7 +159,6 @@ WINDOWS = {
 }
 
 
-@pytest.mark.feature("B012")
 @pytest.mark.parametrize("case", WINDOWS)
 @pytest.mark.parametrize("direction", ["conv", "conv_filter_grad", "conv_data_grad"])
 def test_space_to_depth_and_padded_channels(case: str, direction: str) -> None:
@@ -204,7 +203,7 @@ def test_space_to_depth_and_padded_channels(case: str, direction: str) -> None:
         assert not mismatch(_array(result, out), wanted, float32), f"{deep.block}"
 
 
-@pytest.mark.feature("F043", "B012")
+@pytest.mark.feature("F043")
 @pytest.mark.parametrize("turned", [(False, True), (False, False), (True, False), (True, True)])
 def test_products_tiled_and_as_convolutions(turned: tuple[bool, bool]) -> None:
     rng = np.random.default_rng(6)

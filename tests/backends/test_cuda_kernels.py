@@ -165,7 +165,7 @@ def _at(device: Device, plan: Plan, arrays: list[Array], shift: int) -> tuple[Ar
     )
 
 
-@pytest.mark.feature("F011", "B039")
+@pytest.mark.feature("F011")
 @pytest.mark.parametrize(
     "op",
     [
@@ -190,7 +190,6 @@ def test_addresses_that_are_not_aligned(device: Device, op: Op) -> None:
 # ------------------------------------------------------------------------------------------------- in place
 
 
-@pytest.mark.feature("F106", "B015")
 def test_in_place(device: Device) -> None:
     """An output may take over its input's memory where the plan says so."""
     cases: list[tuple[Op, list[Array]]] = [
@@ -314,7 +313,6 @@ STRIDED = {
 }
 
 
-@pytest.mark.feature("B012")
 @pytest.mark.parametrize("case", STRIDED)
 @pytest.mark.parametrize("direction", ["conv", "conv_data_grad", "conv_filter_grad"])
 @pytest.mark.parametrize("dtype", [bfloat16, float16])
@@ -365,7 +363,7 @@ def test_float32_is_float32_unless_tf32_is_asked_for(
         assert np.linalg.norm(rough - exact) / np.linalg.norm(exact) < 2e-3
 
 
-@pytest.mark.feature("B041", "F091")
+@pytest.mark.feature("F091")
 @pytest.mark.parametrize("algorithm", ["heuristic", "fastest"])
 def test_deterministic_plans_repeat_bit_by_bit(device: Device, store: PlanStore, algorithm: str) -> None:
     policy = Policy(deterministic=True, algorithm=algorithm)
@@ -498,7 +496,6 @@ def test_large_pooling_and_its_gradient(device: Device) -> None:
     check(device, MaxPoolGrad((3, 3), win, (54, 54)), [g, index])
 
 
-@pytest.mark.feature("B012")
 def test_large_space_to_depth_against_plain(device: Device) -> None:
     """AlexNet's first layer at batch 128: the deep formulation equals the plain one, both ways."""
     win = Window((4, 4), ((0, 0), (0, 0)), (1, 1))

@@ -150,7 +150,6 @@ def test_modules_mirror_the_cards() -> None:
         assert f"lamina.ops.{name}" in {card.__module__ for card in REGISTRY.values()}
 
 
-@pytest.mark.feature("B012")
 def test_formulations_where_they_apply() -> None:
     def operands(x: tuple[int, ...], w: tuple[int, ...], stride: int, dtype: object = bfloat16) -> Operands:
         win = Window((stride, stride), ((0, 0), (0, 0)), (1, 1))
@@ -177,7 +176,6 @@ def test_formulations_where_they_apply() -> None:
     assert [w.name for w in conv_problem("conv", exact).ways] == ["plain", "direct"]
 
 
-@pytest.mark.feature("B012")
 def test_products_as_convolutions() -> None:
     """The direction follows from how the operands lie; images, channels and filters fit the product."""
     expected = {

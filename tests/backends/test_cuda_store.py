@@ -31,7 +31,7 @@ def test_choices_survive(tmp_path: Path) -> None:
     assert PlanStore("NVIDIA H200", "9.20.0", tmp_path).get("conv a") is None  # another version, another file
 
 
-@pytest.mark.feature("B010", "B042")
+@pytest.mark.feature("B010")
 @pytest.mark.parametrize(
     "content",
     [
@@ -105,7 +105,7 @@ class _Config:
         self.engine = _Engine(*notes)
 
 
-@pytest.mark.feature("B011", "B017", "B041", "F091", "F093")
+@pytest.mark.feature("B011", "B017", "F091", "F093")
 def test_policies_forbid_engines() -> None:
     tensor_core, random = _Config("TENSOR_CORE"), _Config("NONDETERMINISTIC")
     assert "TF32" in unwanted(tensor_core, float32, Policy())  # type: ignore[arg-type]

@@ -124,7 +124,7 @@ def test_a_candidate_that_cannot_run_is_out(device: Device) -> None:
     assert Contest(device, [x, w], [y], 5e-5).best(entries[:1], plain=(), flops=1.0, refusals=[]) is None
 
 
-@pytest.mark.feature("B012", "B013")
+@pytest.mark.feature("B013")
 def test_an_epilogue_in_a_kernel_of_its_own(device: Device) -> None:
     """What a fused plan has to beat: the head's plan, then its steps in place."""
     shapes = ((2, 8, 6, 5), (12, 8, 3, 3), (1, 12, 1, 1), (2, 12, 6, 5))

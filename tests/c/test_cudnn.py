@@ -271,7 +271,6 @@ def test_a_constant_that_is_too_new_is_named_in_the_error() -> None:
         c.cudnnBackendCreateDescriptor(newer)
 
 
-@pytest.mark.feature("B039")
 @pytest.mark.parametrize(
     ("bad", "kind", "text"),
     [
@@ -293,7 +292,6 @@ def test_numpy_integers_are_integers(tensor: int) -> None:
     assert c.cudnnGetTensor4dDescriptor(tensor)[1:3] == (2, 3)
 
 
-@pytest.mark.feature("B039")
 def test_a_negative_size_is_refused() -> None:
     with pytest.raises(OverflowError, match=r"cudnnConvolutionForward: `workSpaceSizeInBytes`=-1"):
         c.cudnnConvolutionForward(None, 0.0, None, None, None, None, None, 0, None, -1, 0.0, None, None)

@@ -160,7 +160,7 @@ def test_matrix_product_takes_characters_and_arrays() -> None:
     np.testing.assert_array_equal(c, a @ b)
 
 
-@pytest.mark.feature("F004", "F005", "B039")
+@pytest.mark.feature("F004", "F005")
 def test_errors_by_status() -> None:
     with pytest.raises(errors.DnnlInvalidArguments) as caught:
         desc((2, 3, -8, 4), d.dnnl_nchw)

@@ -148,7 +148,7 @@ def test_pointwise_reduction_matmul_and_pool_operations() -> None:
     assert cudnn.MatmulOperation(cudnn.Matmul(), a, m, out).get("a") is a
 
 
-@pytest.mark.feature("F004", "B039")
+@pytest.mark.feature("F004")
 def test_errors_say_why() -> None:
     with pytest.raises(CudnnError, match="cudnnBackendFinalize") as raised:
         cudnn.Tensor(dimensions=(1, -2, 3, 4), strides=(24, 12, 4, 1), data_type="float32", uid=1)
@@ -223,7 +223,7 @@ def test_a_closed_part_is_refused() -> None:
         cudnn.ConvolutionForward(window(), gone, tensor(2), tensor(3))
 
 
-@pytest.mark.feature("F029", "B039")
+@pytest.mark.feature("F029")
 def test_nothing_leaks() -> None:
     def cycle(count: int) -> None:
         for number in range(count):

@@ -43,7 +43,7 @@ def part(name: str, environment: dict[str, str]) -> dict[str, str]:
     return found
 
 
-@pytest.mark.feature("B007", "F052", "B011", "B012")
+@pytest.mark.feature("B007", "F052", "B011")
 def test_convolutions(environment: dict[str, str]) -> None:
     found = part("convolutions", environment)
     refused = {k: v for k, v in found.items() if v.startswith("refused")}

@@ -31,7 +31,6 @@ def test_a_compiled_graph_equals_the_ops_one_by_one(backend: str) -> None:
         np.testing.assert_allclose(run(x, w, b)[0].numpy(), expected.numpy(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.feature("B015")
 @pytest.mark.parametrize("start", range(0, 200, 20))
 def test_poisoned_dead_memory_changes_nothing(start: int) -> None:
     for seed in range(start, start + 20):
@@ -48,7 +47,6 @@ def test_poisoned_dead_memory_changes_nothing(start: int) -> None:
             np.testing.assert_allclose(found.numpy(), value, rtol=1e-5, atol=1e-6, err_msg=f"seed {seed}")
 
 
-@pytest.mark.feature("B015")
 def test_donated_state_is_updated_in_place_and_keeps_its_identity() -> None:
     def step(p, x):  # type: ignore[no-untyped-def]
         return p - 0.5 * gradients(ops.sum(ops.square(p - x)), [p])[0], ops.sum(p)
@@ -120,7 +118,6 @@ def test_planned_memory_is_smaller_than_separate_allocations() -> None:
     assert "softmax" in run.report()
 
 
-@pytest.mark.feature("B005")
 def test_the_null_backend_plans_what_no_machine_here_can_hold() -> None:
     image = Spec((4096, 1024, 256, 256), float32)  # 1 TiB
     run = compile(trace(lambda x: ops.relu(x) + 1.0, image), "cpu", backend="null")

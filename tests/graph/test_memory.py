@@ -1,12 +1,9 @@
 """Placement: blocks that live together never overlap, and memory is shared where lives do not meet."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lamina.graph.memory import ALIGNMENT, Lifetime, aligned, place
-
-pytestmark = pytest.mark.feature("B015")
 
 blocks = st.lists(
     st.builds(

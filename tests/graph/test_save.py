@@ -71,7 +71,6 @@ def edited(path: Path, change) -> None:  # type: ignore[no-untyped-def]
     save_safetensors(tensors, path, metadata | {"graph": json.dumps(text)})
 
 
-@pytest.mark.feature("B042")
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -301,7 +301,6 @@ def test_memset(gpu: Device) -> None:
     assert np.array_equal(to_host(buffer), expected)
 
 
-@pytest.mark.feature("B039")
 def test_a_host_stream_is_refused_for_gpu_memory(gpu: Device) -> None:
     with pytest.raises(ValueError, match="cannot be reached from"):
         memset(gpu.allocate(8), 0, Device("cpu").default_stream)
@@ -387,7 +386,7 @@ def test_memory_may_be_allocated_while_capturing(gpu: Device) -> None:
     assert gpu.statistics().live >= 1
 
 
-@pytest.mark.feature("F037", "B039")
+@pytest.mark.feature("F037")
 def test_an_exception_ends_the_capture(gpu: Device) -> None:
     stream = gpu.stream()
     graphs: list[CapturedGraph] = []

@@ -134,7 +134,7 @@ def test_memory_used_elsewhere_rests(gpu: Device) -> None:
     assert pointer in {gpu.allocate(4096, stream=own).pointer for _ in range(2)}
 
 
-@pytest.mark.feature("B039", "F040")
+@pytest.mark.feature("F040")
 def test_bad_launches_are_refused_and_the_device_goes_on(gpu: Device) -> None:
     counter = from_host(np.zeros(1, np.int32), gpu)
     add_one = kernel("add_one")

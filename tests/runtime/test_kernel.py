@@ -122,7 +122,7 @@ def test_everything_that_matters_is_in_the_key(compilations: list[str], tmp_path
     assert len(compilations) == 7
 
 
-@pytest.mark.feature("F040", "B039")
+@pytest.mark.feature("F040")
 def test_a_source_that_does_not_compile_shows_the_log() -> None:
     with pytest.raises(CompileError, match='identifier "nothing" is undefined') as caught:
         compile_cubin('extern "C" __global__ void f() { nothing(); }', name="f")
@@ -131,13 +131,11 @@ def test_a_source_that_does_not_compile_shows_the_log() -> None:
     assert compile_cubin(SCALE, defines={"FACTOR": 1})  # and the compiler goes on
 
 
-@pytest.mark.feature("B039")
 def test_a_virtual_architecture_is_refused() -> None:
     with pytest.raises(ValueError, match="real architecture such as 'sm_90', got 'compute_90'"):
         compile_cubin(SCALE, arch="compute_90")
 
 
-@pytest.mark.feature("B039")
 def test_a_kernel_needs_a_gpu() -> None:
     with pytest.raises(NoGpuError, match="'scale' needs a CUDA device, got 'cpu'"):
         compile_kernel(SCALE, "scale", device="cpu")
@@ -192,7 +190,6 @@ def test_the_pointer_table_leads_to_the_values() -> None:
     assert Arguments("k", [], []).contents() == []
 
 
-@pytest.mark.feature("B039")
 @pytest.mark.parametrize(
     ("values", "sizes", "error", "match"),
     [
@@ -214,7 +211,6 @@ def test_wrong_arguments_are_named(
         packed(values, sizes)
 
 
-@pytest.mark.feature("B039")
 @pytest.mark.parametrize("bad", [0, (), (1, 2, 3, 4), (4, -1)])
 def test_grids_are_one_to_three_positive_numbers(bad: Any) -> None:
     with pytest.raises(ValueError, match="grid must be one to three numbers >= 1"):

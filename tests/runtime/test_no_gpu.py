@@ -76,7 +76,7 @@ REFUSED = ["[Device('cpu')] cpu", *["NoGpuError True libcuda.so.1"] * 6, "True"]
 
 
 @without_gpu
-@pytest.mark.feature("F038", "B039")
+@pytest.mark.feature("F038")
 def test_without_a_driver_errors_are_typed_and_quick() -> None:
     assert python(ASK).splitlines() == REFUSED
 

@@ -62,14 +62,12 @@ def test_memset() -> None:
     memset(CPU.allocate(0), 1)
 
 
-@pytest.mark.feature("B039")
 @pytest.mark.parametrize("byte", [-1, 256])
 def test_memset_refuses_more_than_a_byte(byte: int) -> None:
     with pytest.raises(ValueError, match=f"memset: byte must be between 0 and 255, got {byte}"):
         memset(CPU.allocate(1), byte)
 
 
-@pytest.mark.feature("B039")
 @pytest.mark.parametrize(
     ("destination", "source", "nbytes", "error", "match"),
     [
@@ -91,7 +89,6 @@ def test_copies_that_cannot_be_are_refused(
         copy(destination, source, nbytes)
 
 
-@pytest.mark.feature("B039")
 def test_a_closed_buffer_is_refused() -> None:
     buffer = CPU.allocate(2)
     buffer.close()
@@ -99,7 +96,6 @@ def test_a_closed_buffer_is_refused() -> None:
         copy(buffer, b"ab")
 
 
-@pytest.mark.feature("B039")
 def test_gpu_memory_is_not_touched_from_a_host_stream() -> None:
     foreign = CPU.allocate(4)
     foreign.device = Device("cuda:0")
@@ -133,7 +129,6 @@ def test_blocks_with_strides(shape: tuple[int, int, int], slack: tuple[int, int,
     assert np.array_equal(target, expected)
 
 
-@pytest.mark.feature("B039")
 @pytest.mark.parametrize(
     ("shape", "strides", "match"),
     [

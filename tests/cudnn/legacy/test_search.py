@@ -224,7 +224,7 @@ def test_a_choice_holds_for_its_case_only() -> None:
         choices.put(search("backward_data"), None, found())
 
 
-@pytest.mark.feature("F087", "B042")
+@pytest.mark.feature("F087")
 @pytest.mark.parametrize(
     "damage",
     [
