@@ -15,7 +15,7 @@ def _modules() -> list[str]:
         print("PyTorch is not installed: the comparisons with it are left out", file=sys.stderr)
         return chosen
     chosen.append("alexnet_cpu")
-    return [*chosen, "alexnet_gpu", "host_cost"] if len(lm.devices()) > 1 else chosen
+    return [*chosen, "alexnet_gpu", "host_cost", "autotune"] if len(lm.devices()) > 1 else chosen
 
 
 def _main() -> int:

@@ -1,7 +1,7 @@
 """Host time per call on a GPU: a prepared plan, an eager op, a whole captured step, and PyTorch's conv2d.
 
-Each case is called many times without waiting for the device, on a problem small enough that the queue never fills; the
-figure is the processor's time per call in microseconds, the median of several rounds.
+Each case is called many times without waiting for the device, on a problem small enough that the queue never
+fills; the figure is the time per call in microseconds, the median of several rounds.
 
     python -m benchmarks.host_cost [--json] [--out FOLDER]
 """
