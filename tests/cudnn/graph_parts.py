@@ -6,8 +6,10 @@ from typing import Any
 
 from lamina import cudnn
 from lamina.cudnn import DeviceProperties, Graph
+from lamina.cudnn.rewrite import operands
 from tests.cudnn.graph_cases import attention_grad, reduction
 from tests.cudnn.graph_run import properties
+from tests.cudnn.graph_values import SCENARIOS
 
 WINDOW: dict[str, Any] = {"stride": (1, 1), "pre": (1, 1)}
 
@@ -164,7 +166,25 @@ def workspace(target: DeviceProperties) -> dict[str, Any]:
     return {"limit": limit, "sizes": [plan.workspace for plan in plans], "over": len(over)}
 
 
+def scenarios(target: DeviceProperties) -> dict[str, str]:
+    """What of graph_values.py a GPU would not run: the refusal, or tensors without numbers."""
+    found = {}
+    for name, make in SCENARIOS.items():
+        if name.startswith(("pointwise", "reduction")):
+            continue
+        work = make()
+        used = {t.uid for operation in work.graph.operations for t in operands(operation) if not t.virtual}
+        unbound = used - {t.uid for t in (*work.inputs, *work.outputs)}
+        try:
+            work.graph.plan(target)
+        except cudnn.NoPlanError as error:
+            found[name] = str(error)
+        if unbound:
+            found[name] = f"no numbers for {sorted(unbound)}"
+    return found
+
+
 if __name__ == "__main__":
     place = properties()
-    parts = {f.__name__: f(place) for f in (notes, engines, sm_count, kernel_cache, workspace)}
+    parts = {f.__name__: f(place) for f in (notes, engines, sm_count, kernel_cache, workspace, scenarios)}
     print(json.dumps(parts | {f"explain {n}": explained(make(), place) for n, make in EXPLAINED.items()}))

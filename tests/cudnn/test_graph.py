@@ -163,6 +163,11 @@ def test_workspace_cap(parts: dict[str, Any]) -> None:
     assert found["over"] > 0
 
 
+@pytest.mark.feature("B007")
+def test_what_a_gpu_test_runs_has_plans(parts: dict[str, Any]) -> None:
+    assert parts["scenarios"] == {}
+
+
 # ---------------------------------------------------------------------------------------------------- explain
 
 
