@@ -11,6 +11,7 @@ from typing import Any
 from lamina.c import cudnn as c
 from lamina.cudnn import Graph, Resample, Tensor
 from lamina.cudnn.composed import Dropout, Lengths, attention
+from lamina.cudnn.composed import attention_grad as steps_grad
 
 N, C, H, W, K = 8, 32, 16, 16, 64
 CHANNELS = (1, C, 1, 1)
@@ -490,6 +491,26 @@ def dropout_attention(g: Graph) -> None:
     dropout = Dropout(0.9, seed, offset, g.scalar())
     stats = g.packed(ROW, "float32")
     attention(g, q, keys_transposed(g), v, o, scale=g.scalar(), stats=stats, dropout=dropout)
+
+
+def attention_gradient(g: Graph, dropout: Dropout | None = None) -> None:
+    do, q, o, dq, dk, dv = (g.packed(QKV, "float16") for _ in range(6))
+    stats, row_sum = (g.packed(ROW, "float32") for _ in range(2))
+    dq_sum, one = g.packed(QKV, "float32"), g.scalar()
+    k, v = keys_transposed(g), keys_transposed(g)
+    grads = {"dq": dq, "dk": dk, "dv": dv, "row_sum": row_sum, "dq_sum": dq_sum}
+    steps_grad(g, do, q, k, v, o, stats=stats, scale=g.scalar(), one=one, dropout=dropout, **grads)
+
+
+@case("OPERATION_RESHAPE", "transposes in the gradient of attention")
+def composed_attention_grad(g: Graph) -> None:
+    attention_gradient(g)
+
+
+@case("OPERATION_RNG", "dropout in the gradient of attention")
+def dropout_attention_grad(g: Graph) -> None:
+    seed, offset = (g.packed((1, 1, 1, 1), "int64") for _ in range(2))
+    attention_gradient(g, Dropout(0.9, seed, offset, g.scalar()))
 
 
 @case("OPERATION_PAGED_CACHE_LOAD", "keys and values in attention")

@@ -9,7 +9,7 @@ import numpy as np
 
 from lamina.c import cudnn as c
 from lamina.cudnn import Graph, Resample, Tensor
-from lamina.cudnn.composed import Lengths, attention
+from lamina.cudnn.composed import Lengths, attention, attention_grad
 from tests.cudnn.graph_cases import BINARY, doubling
 
 Array = np.ndarray[Any, Any]
@@ -447,6 +447,30 @@ def paged_attention() -> Scenario:
     result, logs = softmax_attention(s.random(q), *whole, 0.125, lengths)
     s.expect(o, result, 4e-3)
     s.expect(stats, logs, 4e-3)
+    return s
+
+
+@scenario("gradient of attention in steps")
+def attention_backward() -> Scenario:
+    s = Scenario(Graph())
+    g, (batch, heads, rows, width) = s.graph, QKV
+    do, q, o, dq, dk, dv = (g.packed(QKV, "float16") for _ in range(6))
+    turned = (batch, heads, width, rows), (heads * rows * width, rows * width, 1, width)
+    k, v = (g.tensor(*turned, "float16") for _ in range(2))
+    stats, row_sum = (g.packed((batch, heads, rows, 1), "float32") for _ in range(2))
+    dq_sum, scale, one = g.packed(QKV, "float32"), g.scalar(), g.scalar()
+    for tensor, value in ((row_sum, 0), (dq_sum, 0), (scale, 0.125), (one, 1)):
+        s.give(tensor, value)
+    ds, qs, ks, vs = (s.random(t) for t in (do, q, k, v))
+    result, logs = softmax_attention(qs, ks.swapaxes(2, 3), vs.swapaxes(2, 3), 0.125, np.full(batch, rows))
+    result, logs = s.give(o, result), s.give(stats, logs)
+    weights = np.exp(0.125 * qs @ ks - logs)
+    slope = 0.125 * weights * (ds @ vs - (ds * result).sum(-1, keepdims=True))
+    grads = {"dq": dq, "dk": dk, "dv": dv, "row_sum": row_sum, "dq_sum": dq_sum}
+    attention_grad(g, do, q, k, v, o, stats=stats, scale=scale, one=one, **grads)
+    s.expect(dv, weights.swapaxes(2, 3) @ ds, 1e-2)
+    s.expect(dk, slope.swapaxes(2, 3) @ qs, 1e-2)
+    s.expect(dq, slope @ ks.swapaxes(2, 3), 1e-2)
     return s
 
 

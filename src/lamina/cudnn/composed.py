@@ -73,6 +73,82 @@ def attention(
     return graph.matmul(weights, v, o, **product)
 
 
+def attention_grad(
+    graph: Operations,
+    do: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    *,
+    stats: Tensor,
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+    scale: Tensor,
+    one: Tensor,
+    row_sum: Tensor,
+    dq_sum: Tensor,
+    dropout: Dropout | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """dq, dk and dv of `attention`, by FlashAttention-2's equations.
+
+    Args:
+        graph: where the steps are added.
+        do, q, o, dq: [batch, heads, rows, features]. dk, dv: [batch, heads, columns, features].
+        k, v: [batch, heads, features, columns]: transposed by their strides, both of them.
+        stats: what the forward pass wrote. scale: the same number.
+        one: one float32 number on the host: 1, or the probability to keep with dropout.
+        row_sum: float32 [batch, heads, rows, 1], scratch. dq_sum: float32 as dq, scratch, zeros at the start.
+        dropout: the same as forward.
+    """
+    batch, heads, rows, _ = q.dimensions
+    columns = k.dimensions[3]
+    shape, transposed = (batch, heads, rows, columns), (batch, heads, columns, rows)
+    by_column = (heads * rows * columns, rows * columns, 1, columns)
+
+    def scores(a: Tensor, b: Tensor) -> Tensor:
+        return graph.matmul(a, b, graph.packed(shape, "float32", virtual=True))
+
+    def turned(tensor: Tensor) -> Tensor:
+        return graph.reshape(tensor, graph.tensor(transposed, by_column, q.data_type, virtual=True))
+
+    mask = None if dropout is None else _mask(graph, shape, dropout)
+    product = graph.pointwise("mul", do, o, graph.like(o, "float32"))
+    total = graph.reduce("add", product, graph.packed((batch, heads, rows, 1), "float32", virtual=True))
+    graph.pointwise("mul", total, one, row_sum)
+    weights = graph.pointwise("mul", scores(q, k), scale)
+    weights = graph.pointwise("exp", graph.pointwise("sub", weights, stats))
+    kept = weights
+    if mask is not None and dropout is not None:
+        kept = graph.pointwise("mul", graph.pointwise("mul", weights, mask), dropout.scale)
+    graph.matmul(turned(kept), do, dv)
+    slope = scores(do, v)
+    if mask is not None:
+        slope = graph.pointwise("mul", slope, mask)
+    slope = graph.pointwise("mul", graph.pointwise("sub", slope, row_sum), weights)
+    if dropout is not None:
+        slope = graph.pointwise("mul", slope, dropout.scale)
+    slope = graph.pointwise("mul", slope, scale)
+    graph.matmul(turned(slope), q, dk)
+    keys = graph.tensor(
+        (*k.dimensions[:2], columns, k.dimensions[2]),
+        (*k.strides[:2], k.strides[3], k.strides[2]),
+        k.data_type,
+        virtual=True,
+    )
+    graph.matmul(slope, graph.reshape(k, keys), dq_sum)
+    graph.pointwise("identity", dq_sum, out=dq)
+    return dq, dk, dv
+
+
+def _mask(graph: Operations, shape: tuple[int, ...], dropout: Dropout) -> Tensor:
+    mask = graph.packed(shape, "float32", virtual=True)
+    return graph.random(
+        "bernoulli", mask, dropout.seed, offset=dropout.offset, probability=dropout.probability
+    )
+
+
 def _masked(graph: Operations, scores: Tensor, lengths: Lengths) -> Tensor:
     """The scores within both lengths, `fill` elsewhere."""
     index = {
@@ -97,7 +173,5 @@ def _softmax(graph: Operations, scores: Tensor, stats: Tensor | None, kind: str 
 
 
 def _dropped(graph: Operations, weights: Tensor, dropout: Dropout, kind: str | int) -> Tensor:
-    mask = graph.like(weights)
-    graph.random("bernoulli", mask, dropout.seed, offset=dropout.offset, probability=dropout.probability)
-    kept = graph.pointwise("mul", weights, mask)
+    kept = graph.pointwise("mul", weights, _mask(graph, weights.dimensions, dropout))
     return graph.pointwise("mul", kept, dropout.scale, graph.like(weights, kind))
