@@ -1,7 +1,7 @@
 """Timed choice against the heuristic's, on random convolutions: is the tuned plan used again, and is it never slower?
 
-For each shape: the heuristic's first plan and the tuned one are timed in turns (CUDA events, medians); the plan is made
-again from the store on disk; the workspace must stay below the cap.
+For each shape: the heuristic's first plan and the tuned one are timed in turns (CUDA events, medians); the plan is
+made again from the store on disk; the workspace must stay below the cap.
 
     python -m benchmarks.autotune [--count 50] [--json] [--out FOLDER]
 """
