@@ -309,7 +309,7 @@ def as_constant(x: Any) -> Tensor:
 def relayout(x: Tensor, target: Spec) -> Tensor:
     """A copy of x in another layout (same shape and dtype)."""
     backend = backends.get(x.device)
-    return _run(backend, backend.reorder(x.spec, target.fixed), [x])[0]
+    return _run(backend, _reorder(backend, x.spec, target.fixed), [x])[0]
 
 
 register_adopter(as_tensor)
@@ -360,6 +360,11 @@ def _from_cuda_interface(x: Any) -> Tensor:
 def _plan(backend: Backend, op: Op, specs: tuple[Spec, ...], policy: Policy) -> Plan:
     op.infer(*specs)
     return backend.plan(op, specs, policy)
+
+
+@lru_cache(maxsize=4096)
+def _reorder(backend: Backend, source: Spec, target: Spec) -> Plan:
+    return backend.reorder(source, target)
 
 
 def _run(backend: Backend, plan: Plan, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
