@@ -283,8 +283,10 @@ POSITIVE = {"log", "rsqrt", "sqrt", "reciprocal", "div", "mod", "pow"}
 def pointwise(mode: str) -> Scenario:
     s = Scenario(Graph())
     tensors = images(s.graph, 3, (8, 32, 16, 16), "float32")
-    low = 0.5 if mode in POSITIVE else -2.0
-    values = [s.random(t, low, 2.0) for t in tensors[: 1 if mode in UNARY else 2]]
+    low, high = 0.5 if mode in POSITIVE else -2.0, 2.0
+    if mode == "tan":  # far from its poles, where a rounded argument changes the result
+        low, high = -1.0, 1.0
+    values = [s.random(t, low, high) for t in tensors[: 1 if mode in UNARY else 2]]
     s.graph.pointwise(mode, tensors[0], tensors[1] if mode in TWO else None, tensors[2])
     s.expect(tensors[2], UNARY[mode](values[0]) if mode in UNARY else TWO[mode](*values), 1e-4)
     return s
