@@ -21,6 +21,7 @@ _DOUBLE: Final = 1  # CUDNN_DATA_DOUBLE
 _ELEMENT: Final = {0: "f", 1: "d", 2: "e", 3: "b", 4: "i", 6: "B", 10: "q", 11: "?", 23: "?"}
 _FLOAT: Final = 0
 _HALF: Final = 2
+_INT8: Final = 3
 _BFLOAT16: Final = 9
 
 
@@ -111,11 +112,11 @@ class Cudnn(Library):
     # -- single elements ----------------------------------------------------------------------------------
 
     def element_of_tensor(self, descriptor: Any, value: Any) -> Any:
-        """A value for cudnnSetTensor: of the tensor's own type, but a float for the half types (seen on 9.19)."""
+        """A value for cudnnSetTensor: of the tensor's type, but a float for half types and int8 (seen on 9.19)."""
         if not _is_number(value):
             return pointer(value)
         kind = self.tensor_type(descriptor)
-        return self.element(_FLOAT if kind in (_HALF, _BFLOAT16) else kind, value)
+        return self.element(_FLOAT if kind in (_HALF, _INT8, _BFLOAT16) else kind, value)
 
     def element(self, data_type: int, value: Any) -> Any:
         """A number as one element of `data_type`; pointers and None pass as they are."""

@@ -259,9 +259,15 @@ def _box_sums(v: Array, before: int, after: int) -> Array:
 
 
 def divisive(x: Array, means: Array, n: int, alpha: float, beta: float, k: float) -> Array:
-    """x over the power of the window's squared deviations."""
-    before = (n - 1) // 2
-    return x / (k + alpha / n**2 * _box_sums((x - means) ** 2, before, n - 1 - before)) ** beta
+    """x over the power of the window's squared deviations from the mean at its centre."""
+    return x / (k + alpha / n**2 * _deviations(x, means, n)[0]) ** beta
+
+
+def _deviations(x: Array, means: Array, n: int) -> tuple[Array, Array]:
+    """Sums over the window's positions j inside the image of (x[j] - means[i])**2, and of x[j] - means[i]."""
+    span = ((n - 1) // 2, n - 1 - (n - 1) // 2)
+    count, sums, squares = (_box_sums(v, *span) for v in (np.ones_like(x), x, x * x))
+    return squares - 2 * means * sums + count * means**2, sums - count * means
 
 
 def divisive_gradient(
@@ -269,10 +275,11 @@ def divisive_gradient(
 ) -> tuple[Array, Array]:
     """Gradients by x and by means."""
     before = (n - 1) // 2
-    scale = k + alpha / n**2 * _box_sums((x - means) ** 2, before, n - 1 - before)
-    ahead = _box_sums(dy * x * scale ** (-beta - 1), n - 1 - before, before)
-    through = 2 * alpha * beta / n**2 * (x - means) * ahead
-    return dy * scale**-beta - through, through
+    squares, deviations = _deviations(x, means, n)
+    scale = k + alpha / n**2 * squares
+    factor, per_window = 2 * alpha * beta / n**2, dy * x * scale ** (-beta - 1)
+    ahead = [_box_sums(v, n - 1 - before, before) for v in (per_window, means * per_window)]
+    return dy * scale**-beta - factor * (x * ahead[0] - ahead[1]), factor * per_window * deviations
 
 
 # -------------------------------------------------------------------------------------------- spatial transformer

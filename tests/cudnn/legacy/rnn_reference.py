@@ -11,7 +11,7 @@ x: (time, batch, inputs), padded; lengths: (batch,). Outputs beyond a sequence's
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -86,7 +86,7 @@ class _Step:
     h: Array  # state before
     c: Array | None
     gates: list[Array] = field(default_factory=list)  # after their activation
-    inner: Array | None = None  # GRU: R_n h + b; LSTM: the cell before clipping
+    inner: Array | None = None  # relu: what it is taken of; GRU: R_n h + b; LSTM: the cell before clipping
     cell: Array | None = None  # LSTM: the cell after clipping
 
 
@@ -102,6 +102,7 @@ class _Pass:
     projection: Array | None
     steps: list[_Step]
     identity: bool
+    kept: Array | None = None  # clipped LSTM: where the initial cell was within the bounds
 
 
 def sigmoid(x: Array) -> Array:
@@ -155,6 +156,8 @@ def _direction(
     r, projection = p[f"weight_hh{suffix}"], p.get(f"weight_hr{suffix}")
     bw, br = (p.get(f"bias_{kind}{suffix}", np.zeros(rows)) for kind in ("ih", "hh"))
     done = _Pass(rnn, suffix, x, w, r, projection, [], identity)
+    if rnn.clip is not None:
+        done.kept, c = (c >= rnn.clip[0]) & (c <= rnn.clip[1]), np.clip(c, *rnn.clip)
     y = np.zeros((*x.shape[:2], rnn.size))
     for t in reversed(range(len(x))) if reverse else range(len(x)):
         active = (t < lengths).astype(np.float64)[:, None]
@@ -172,7 +175,7 @@ def _cell(
     """The new h and c from the input's part a and the state's part b of the gates, (batch, gates * hidden)."""
     if rnn.cell in ("relu", "tanh"):
         h = np.maximum(a + b, 0.0) if rnn.cell == "relu" else np.tanh(a + b)
-        step.gates = [h]
+        step.gates, step.inner = [h], a + b
         return h, c
     if rnn.cell == "gru":
         (ar, az, an), (br, bz, bn) = np.split(a, 3, axis=1), np.split(b, 3, axis=1)
@@ -206,6 +209,25 @@ def backward(result: Result, dy: Any, dhn: Any = None, dcn: Any = None) -> Gradi
     return Gradients(dout, dh0, dc0 if rnn.cell == "lstm" else None, gradients)
 
 
+def take_sides(result: Result, limit: float, distance: Callable[[], float]) -> int:
+    """Let relu's slope at sums within `limit` of zero be the one (0 or 1) that lessens `distance`; how many changed.
+
+    Rounding may carry such a sum to the other side, and either slope is then a gradient of what was computed.
+    The values of `result` stay as they are.
+    """
+    changed, nearest = 0, distance()
+    for step in (step for done in result.tape for step in done.steps):
+        assert step.inner is not None
+        for place in map(tuple, np.argwhere((np.abs(step.inner) < limit) & (step.active > 0))):
+            step.inner[place] *= -1
+            found = distance()
+            if found < nearest:
+                changed, nearest = changed + 1, found
+            else:
+                step.inner[place] *= -1
+    return changed
+
+
 def _backward_direction(done: _Pass, dy: Array, dh: Array, dc: Array, gradients: dict[str, Array]) -> Array:
     """The gradient of the layer's input; dh and dc become those of the initial states, in place."""
     dx = np.zeros_like(done.x)
@@ -223,6 +245,8 @@ def _backward_direction(done: _Pass, dy: Array, dh: Array, dc: Array, gradients:
         dbr += db.sum(axis=0)
         dh[...] = (1 - on) * dh + dh_part + db @ done.r
         dc[...] = (1 - on) * dc + dc_new
+    if done.kept is not None:
+        dc *= done.kept
     names = {"weight_hh": dr, "bias_ih": dbw, "bias_hh": dbr}
     names |= {} if done.identity else {"weight_ih": dw}
     names |= {} if dp is None else {"weight_hr": dp}
@@ -237,7 +261,7 @@ def _backward_cell(
     nothing = np.zeros_like(dh)
     if done.rnn.cell in ("relu", "tanh"):
         (h,) = step.gates
-        da = dh * (h > 0) if done.rnn.cell == "relu" else dh * (1 - h**2)
+        da = dh * (step.inner > 0) if done.rnn.cell == "relu" else dh * (1 - h**2)
         return da, da, nothing, np.zeros_like(dc)
     if done.rnn.cell == "gru":
         reset, update, new = step.gates

@@ -25,7 +25,9 @@ BLENDED = pytest.mark.parametrize(("alpha", "beta"), BLENDS)
 def test_activation(gpu: Gpu, mode: str, dtype: str, format: str, alpha: float, beta: float) -> None:
     coef = 0.75
     function, slope = ref.ACTIVATIONS[mode]
-    x, y = gpu.tensor(gpu.normal(SHAPE), dtype, format), gpu.output(SHAPE, dtype, format, beta)
+    values = gpu.tensor(gpu.normal(SHAPE), dtype).values
+    values[(values == 0) | (values == coef)] = 0.5  # off the kinks: see the next test
+    x, y = gpu.tensor(values, dtype, format), gpu.output(SHAPE, dtype, format, beta)
     activation = legacy.Activation(mode, coef=coef, swish_beta=coef)
     blend = {"alpha": alpha, "beta": beta}
     certain = dtype in SURE and mode != "swish"
@@ -38,6 +40,24 @@ def test_activation(gpu: Gpu, mode: str, dtype: str, format: str, alpha: float, 
     operands = {**plain.named("y"), **dy.named("dy"), **x.named("x"), **dx.named("dx"), **blend}
     if ran(lambda: activation.backward(gpu.handle, **operands), sure=certain):
         dx.check(alpha * slope(x.values, coef) * dy.values + beta * dx.values)
+
+
+@pytest.mark.feature("F056")
+@pytest.mark.parametrize(("mode", "kink"), [("relu", 0.0), ("clipped_relu", 0.0), ("clipped_relu", 0.75)])
+@TYPES
+@FORMATS
+def test_slope_at_a_kink(gpu: Gpu, mode: str, kink: float, dtype: str, format: str) -> None:
+    """Exactly there the slope is 0 or 1, the library's choice, and the same everywhere."""
+    x, dy = gpu.tensor(np.full(SHAPE, kink), dtype, format), gpu.tensor(gpu.normal(SHAPE), dtype, format)
+    y, dx = gpu.output(SHAPE, dtype, format), gpu.output(SHAPE, dtype, format)
+    made = legacy.Activation(mode, coef=0.75)
+    certain = dtype in SURE
+    if ran(lambda: made.forward(gpu.handle, **x.named("x"), **y.named("y")), sure=certain):
+        assert np.array_equal(y.read(), x.values)
+        operands = {**y.named("y"), **dy.named("dy"), **x.named("x"), **dx.named("dx")}
+        if ran(lambda: made.backward(gpu.handle, **operands), sure=certain):
+            found = dx.read()
+            assert np.array_equal(found, dy.values) or not found.any()
 
 
 @pytest.mark.feature("F056")

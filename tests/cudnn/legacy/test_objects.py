@@ -3,6 +3,7 @@
 import gc
 import itertools
 import os
+import struct
 import subprocess
 import sys
 import threading
@@ -36,6 +37,17 @@ def test_tensors_are_told_in_the_order_that_their_format_names() -> None:
     deep = legacy.TensorDescriptor((2, 4, 5, 6, 3), format="nhwc")
     assert deep.dims == (2, 4, 5, 6, 3)
     assert c.cudnnGetTensorNdDescriptor(deep.address, 8).dimA == [2, 3, 4, 5, 6]
+
+
+@pytest.mark.feature("F044")
+@pytest.mark.parametrize(
+    ("data_type", "layout"),
+    [("float64", "d"), ("float32", "f"), ("float16", "f"), ("bfloat16", "f"), ("int8", "f"), ("int32", "i")],
+)
+def test_a_value_to_set_is_packed_as_cudnn_reads_it(data_type: str, layout: str) -> None:
+    desc = legacy.TensorDescriptor((1, 2, 3, 4), data_type=data_type)
+    packed = bytes(c.library.element_of_tensor(desc.address, 3))
+    assert packed == struct.pack(f"<{layout}", 3).ljust(8, b"\0")
 
 
 @pytest.mark.feature("F017")

@@ -93,7 +93,7 @@ def test_skip_input_is_an_identity() -> None:
 
 
 def test_the_clipped_cell_against_finite_differences() -> None:
-    rnn = Rnn("lstm", 3, 4, layers=2, bidirectional=True, projection=2, clip=(-0.15, 0.2))
+    rnn = Rnn("lstm", 3, 4, layers=2, bidirectional=True, projection=2, clip=(-0.3, 0.35))
     rng = np.random.default_rng(5)
     parameters = {name: numbers(rng, shape) for name, shape in rnn.shapes().items()}
     x, c0 = numbers(rng, (TIME, BATCH, 3)), numbers(rng, (4, BATCH, 4))
@@ -105,6 +105,8 @@ def test_the_clipped_cell_against_finite_differences() -> None:
     got = reference.forward(rnn, parameters, x, None, c0, LENGTHS)
     clipped = [step.inner != step.cell for done in got.tape for step in done.steps]
     assert 0.05 < np.mean(clipped) < 0.95
+    kept = np.mean([done.kept for done in got.tape])  # the initial cells are clipped too
+    assert 0.2 < kept < 0.8
     assert got.cn is not None
     back = reference.backward(got, dy)
     assert back.dc0 is not None
@@ -120,3 +122,33 @@ def test_the_clipped_cell_against_finite_differences() -> None:
             down = loss()
             value[at] = before
             assert (up - down) / 2e-6 == pytest.approx(gradient[at], rel=1e-5, abs=1e-7), (name, at)
+
+
+def test_sides_of_relu_are_taken_only_next_to_zero() -> None:
+    rnn, rng = Rnn("relu", 3, 6, layers=2, bidirectional=True), np.random.default_rng(11)
+    parameters = {name: numbers(rng, shape) for name, shape in rnn.shapes().items()}
+    x, h0 = numbers(rng, (TIME, BATCH, 3)), numbers(rng, (4, BATCH, 6))
+    dy, limit = numbers(rng, (TIME, BATCH, 12)), 0.02
+    want, other = (reference.forward(rnn, parameters, x, h0) for _ in range(2))
+    places = [
+        (step, place)
+        for step in (step for done in other.tape for step in done.steps)
+        for place in map(tuple, np.argwhere(np.abs(step.inner) < limit))
+    ]
+    assert len(places) > 3
+    for step, place in places[::2]:
+        step.inner[place] *= -1
+    got = reference.backward(other, dy)
+
+    def distance() -> float:
+        found = reference.backward(want, dy)
+        return float(np.linalg.norm(got.dx - found.dx) + np.linalg.norm(got.dh0 - found.dh0))
+
+    before = distance()
+    assert before > 1e-3
+    assert reference.take_sides(want, limit, distance) == len(places[::2])
+    assert distance() < 1e-12
+    other.tape[0].steps[0].inner[...] *= -1  # sides that no rounding explains stay
+    got = reference.backward(other, dy)
+    reference.take_sides(want, limit, distance)
+    assert distance() > 0.1

@@ -108,13 +108,15 @@ class LRN(Descriptor):
         alpha: float = 1.0,
         beta: float = 0.0,
     ) -> None:
-        """Divisive normalization: y = alpha * x / (k + a * sum (x - means)²) ** b + beta * y.
+        """y[i] = alpha * x[i] / (k + a * sum over j of (x[j] - means[i])²) ** b + beta * y[i].
 
-        a is the descriptor's alpha divided by the number of positions of the window, b its beta. The other
-        half of local contrast normalization, x - mean(x), is an average `Pooling` and `add_tensor`.
+        Divisive normalization: j runs over the n×n window around i, as far as it lies inside the image, so that
+        every x of a window is compared with the mean at the window's centre. a is the descriptor's alpha divided
+        by n², at the borders too; b is its beta. x itself stays as it is: the other half of local contrast
+        normalization, x - mean(x), is an average `Pooling` and `add_tensor`.
 
         Args:
-            means: the mean around each position, shaped as x; left out, zeros.
+            means: the mean around each position, or any other values, shaped as x; left out, zeros.
             temp, temp2: scratch, each of x's size; left out, the handle lends both.
             handle, x_desc, x, y_desc, y, alpha, beta: cudnnDivisiveNormalizationForward.
         """
@@ -140,7 +142,8 @@ class LRN(Descriptor):
     ) -> None:
         """dx and, if asked for, dmeans: gradients of `divisive_forward` (cudnnDivisiveNormalizationBackward).
 
-        dy lies as x does, dmeans as dx does; both results are blended by alpha and beta.
+        The means count as independent of x. dy lies as x does, dmeans as dx does; both results are blended by
+        alpha and beta.
         """
         first, second = _temporaries(handle, x_desc, temp, temp2)
         call(
