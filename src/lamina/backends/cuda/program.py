@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -79,7 +79,13 @@ class Program:
 
     def load(self, device: Device) -> Kernel:
         """The kernel, loaded on a device."""
-        return compile_kernel(self.source, self.name, device=device, includes=[KERNELS])
+        return _loaded(self, device)
+
+
+@lru_cache(maxsize=8192)
+def _loaded(program: Program, device: Device) -> Kernel:
+    """Looked up by the program itself: eager ops bind at every call, and must not read the includes again."""
+    return compile_kernel(program.source, program.name, device=device, includes=[KERNELS])
 
 
 def constants(**values: int | str | float) -> str:
