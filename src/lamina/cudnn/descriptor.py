@@ -129,9 +129,9 @@ class Native:
         self.kept: list[object] = []
         self._destroy: Callable[[int], Any] = c.cudnnBackendDestroyDescriptor
 
-    def __del__(self) -> None:
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         address = getattr(self, "address", 0)
-        if address and not sys.is_finalizing():  # at the end of the process the modules may be gone already
+        if address and not finalizing():  # at the end of the process the modules are gone already
             self.address = 0
             self._destroy(address)
 
