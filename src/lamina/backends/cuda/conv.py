@@ -186,7 +186,7 @@ def _sides(direction: Direction, o: Operands) -> tuple[Spec, tuple[Spec, Spec]]:
 def _ways(direction: Direction, o: Operands, epilogue: Epilogue) -> list[Way]:
     """The most promising first: that is what a policy without timing takes."""
     if o.window.flip and any(lo != hi for lo, hi in o.window.padding):
-        return []  # cuDNN 9.19 gives wrong filter gradients for flipped windows with uneven padding
+        return []  # a filter gradient of this kind came out wrong on cuDNN 9.19; why is not known: own kernels only
     plain = plain_way(direction, o, epilogue)
     if not _is_channels_last(o):
         return [plain]
