@@ -5,11 +5,13 @@ Dead nodes need no pass: a graph holds only what its outputs depend on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lamina.backends import Backend, NoKernel
 from lamina.backends.reference import run_reference
+from lamina.graph.algebra import pool_gradient_last, sum_before_spreading
+from lamina.graph.rewrite import rewrite
 from lamina.graph.trace import Graph, Node, Value, constant
 from lamina.ops import AdamUpdate, Cast, Expand, Fused, Reshape, SgdUpdate, Transpose
 from lamina.ops.core import Op
@@ -18,25 +20,13 @@ from lamina.spec.policy import policy as use_policy
 #: Constants larger than this are not made at compile time: they would only move work into memory.
 FOLD_LIMIT = 1 << 16
 
-Rewrite = Callable[[Node, tuple[Value, ...]], Sequence[Value] | None]
-
 
 def optimize(graph: Graph, backend: Backend) -> Graph:
-    """All passes in order: fold constants, drop no-ops, merge equal nodes, prune outputs, fuse."""
+    """All passes in order: fold constants, drop no-ops, merge equal nodes, algebra, prune outputs, fuse."""
     graph = common_subexpressions(drop_identities(fold_constants(graph)))
+    for rule in (pool_gradient_last, sum_before_spreading):
+        graph = rewrite(graph, rule)
     return fuse(prune_outputs(absorb_casts(graph)), backend)
-
-
-def rewrite(graph: Graph, rule: Rewrite) -> Graph:
-    """Rebuild the graph; rule(node, new inputs) gives replacement outputs, or None to keep the node."""
-    new: dict[Value, Value] = {}
-    for node in graph.nodes:
-        inputs = tuple(new.get(v, v) for v in node.inputs)
-        replacement = rule(node, inputs)
-        if replacement is None:
-            replacement = node.with_inputs(inputs).outputs
-        new.update(zip(node.outputs, replacement, strict=True))
-    return Graph(graph.inputs, [new.get(v, v) for v in graph.outputs], graph.name)
 
 
 def fold_constants(graph: Graph) -> Graph:

@@ -1,0 +1,77 @@
+"""Each rule gives the same numbers over fewer bytes, and leaves alone what only looks alike."""
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import ops
+from lamina.graph import gradients, trace
+from lamina.graph.algebra import pool_gradient_last, sum_before_spreading
+from lamina.graph.rewrite import rewrite
+
+rng = np.random.default_rng(0)
+
+
+def network(x, w, b):  # type: ignore[no-untyped-def]
+    """Convolution, bias, relu, overlapping pool; the gradients of all three operands."""
+    y = ops.max_pool2d(ops.relu(ops.conv2d(x, w, b, padding=1)), 3, stride=2, padding=1)
+    return gradients(ops.sum(y * y), [x, w, b])
+
+
+def operands(dtype=np.float64):  # type: ignore[no-untyped-def]
+    return [rng.standard_normal(s).astype(dtype) for s in ((2, 3, 9, 7), (4, 3, 3, 3), (4,))]
+
+
+def sizes(graph: lm.graph.Graph, name: str) -> list[tuple[int, ...]]:
+    return [tuple(n.inputs[0].shape) for n in graph.nodes if n.op.name == name]
+
+
+@pytest.mark.feature("B013")
+def test_the_gradient_of_relu_is_taken_behind_the_pool() -> None:
+    arrays = operands()
+    graph = trace(network, *arrays)
+    better = rewrite(graph, pool_gradient_last)
+    assert sizes(graph, "relu_grad") == [(2, 4, 9, 7)]
+    assert sizes(better, "relu_grad") == [(2, 4, 5, 4)]
+    for found, expected in zip(better(*arrays), graph(*arrays), strict=True):
+        np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-13)
+
+
+def test_the_bias_gradient_sums_before_the_gradient_is_spread() -> None:
+    arrays = operands()
+    graph = rewrite(trace(network, *arrays), pool_gradient_last)
+    better = rewrite(graph, sum_before_spreading)
+    assert (2, 4, 9, 7) in sizes(graph, "reduce")
+    assert (2, 4, 9, 7) not in sizes(better, "reduce")
+    for found, expected in zip(better(*arrays), graph(*arrays), strict=True):
+        np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-12)
+
+
+def test_a_gradient_masked_by_another_tensor_stays() -> None:
+    def f(x, z):  # type: ignore[no-untyped-def]
+        y = ops.max_pool2d(x, 2)
+        (g,) = gradients(ops.sum(y * y), [x])
+        return ops.call(ops.ReluGrad(), z, g)
+
+    x = rng.standard_normal((1, 2, 4, 4))
+    graph = trace(f, x, x)
+    assert rewrite(graph, pool_gradient_last).nodes == graph.nodes
+
+
+@pytest.mark.parametrize("axes", [(0, 1), (2,), (1, 3)])
+def test_a_sum_over_some_places_stays(axes: tuple[int, ...]) -> None:
+    def f(x):  # type: ignore[no-untyped-def]
+        (g,) = gradients(ops.sum(ops.square(ops.max_pool2d(x, 2))), [x])
+        return ops.sum(g, axis=axes)
+
+    graph = trace(f, rng.standard_normal((1, 2, 4, 4)))
+    assert rewrite(graph, sum_before_spreading).nodes == graph.nodes
+
+
+def test_a_not_a_number_in_the_image_stays_where_it_was() -> None:
+    arrays = operands()
+    arrays[0][0, 0, 4, 4] = np.nan
+    graph = trace(network, *arrays)
+    better = rewrite(rewrite(graph, pool_gradient_last), sum_before_spreading)
+    for found, expected in zip(better(*arrays), graph(*arrays), strict=True):
+        np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-12)
