@@ -22,6 +22,7 @@ import lamina as lm
 from benchmarks.alexnet_torch import Trainer
 from benchmarks.common import versions, write
 from lamina import nn, optim
+from lamina.graph import profile
 
 #: Multiply-adds of one image's forward pass, times two: convolutions and linear layers.
 FORWARD_FLOPS = 2 * sum(
@@ -94,7 +95,7 @@ def _case(batch: int, options: argparse.Namespace) -> dict[str, Any]:
     executable = step.executable
     print(f"batch {batch:5d}  one CUDA graph: {executable.is_captured}; {tflops:.0f} TFLOP/s")
     if options.report:
-        print(executable.report())
+        print(profile(executable).text())
     return {
         "batch": batch,
         "median_ms": medians,

@@ -182,3 +182,14 @@ def test_interrupts_and_faults(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert "interrupted" in capsys.readouterr().err
     with pytest.raises(ValueError, match="--data"):
         train("--data", "nothing", "--traceback")
+
+
+@pytest.mark.feature("B038")
+def test_plan_times_kernels_and_writes_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page, figures = tmp_path / "plan.html", tmp_path / "plan.json"
+    command = ["plan", "lenet", "--batch", "4", "--device", "cpu", "--train", "--time"]
+    assert main([*command, "--html", str(page), "--json", str(figures)]) == 0
+    assert "of the limit" in capsys.readouterr().out
+    found = json.loads(figures.read_text())
+    assert all(kernel["milliseconds"] > 0 for kernel in found["kernels"])
+    assert page.read_text().startswith("<!doctype html>")

@@ -3,24 +3,30 @@
 lamina plan alexnet --batch 128 --device cuda
 lamina plan alexnet --batch 16 --train --graph
 lamina plan alexnet --batch 4096 --backend null        places memory, needs no kernels
+lamina plan alexnet --train --time --html plan.html    times each kernel; a page with the timeline
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from contextlib import nullcontext
+from pathlib import Path
 
 from rich.console import Console
 
 from lamina import ops
 from lamina.cli.networks import NETWORKS
 from lamina.cli.train import _positive
-from lamina.graph import Executable
+from lamina.graph import Executable, html_page, profile
 from lamina.optim import SGD
 from lamina.runtime import device
 from lamina.spec import Spec, float32, int64, policy
 from lamina.spec.policy import ALGORITHMS
 from lamina.train import PRECISIONS, Predictor, train_step
+
+#: Timings of each kernel, of which the median counts.
+_ROUNDS = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--train", action="store_true", help="plan a training step; otherwise inference")
     add("--graph", action="store_true", help="print the graph, too")
     add("--backend", choices=("cpu", "cuda", "reference", "null"), help="another backend than the device's")
+    add("--time", action="store_true", help="run it and time each kernel")
+    add("--json", type=Path, metavar="FILE", help="write kernels, work, times and memory over time as JSON")
+    add("--html", type=Path, metavar="FILE", help="write them as one page with a timeline")
     add("--algorithm", choices=ALGORITHMS, help="how kernels are chosen; fastest times them first")
 
 
@@ -41,9 +50,16 @@ def run(options: argparse.Namespace) -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False)
     with policy(algorithm=options.algorithm) if options.algorithm else nullcontext():
         executable = _compiled(options)
+        found = profile(executable, rounds=_ROUNDS if options.time else 0)
     if options.graph:
         console.print(str(executable.graph))
-    console.print(executable.report())
+    console.print(found.text())
+    if options.json:
+        options.json.write_text(json.dumps(found.record, indent=1))
+    if options.html:
+        what = "training step" if options.train else "inference"
+        title = f"{options.network}, batch {options.batch}, {options.precision}, {what}"
+        options.html.write_text(html_page(found, title))
 
 
 def _compiled(options: argparse.Namespace) -> Executable:

@@ -2,6 +2,8 @@
 
 from lamina.graph.autodiff import grad, gradients, value_and_grad
 from lamina.graph.executor import Executable, compile
+from lamina.graph.page import html_page
+from lamina.graph.profile import Profile, limits, profile
 from lamina.graph.save import load, save
 from lamina.graph.trace import Graph, Node, Value, constant, trace
 
@@ -9,12 +11,16 @@ __all__ = [
     "Executable",
     "Graph",
     "Node",
+    "Profile",
     "Value",
     "compile",
     "constant",
     "grad",
     "gradients",
+    "html_page",
+    "limits",
     "load",
+    "profile",
     "save",
     "trace",
     "value_and_grad",

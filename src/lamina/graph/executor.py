@@ -14,7 +14,7 @@ import numpy as np
 from lamina import backends
 from lamina.backends import Call, Run
 from lamina.graph.passes import optimize
-from lamina.graph.plan import Program, Slot, Step, kernel_table, plan_graph
+from lamina.graph.plan import Program, Slot, Step, plan_graph
 from lamina.graph.trace import Graph
 from lamina.runtime import (
     Buffer,
@@ -24,7 +24,6 @@ from lamina.runtime import (
     Stream,
     copy,
     device,
-    human_bytes,
     memset,
     pinned,
 )
@@ -80,7 +79,8 @@ class Executable:
     ) -> None:
         self.device = where
         self.backend = backends.get(where, backend)
-        self.graph = optimize(graph, self.backend) if improve else graph
+        self.refusals: list[str] = []  # fusions that the backend has no plan for
+        self.graph = optimize(graph, self.backend, self.refusals) if improve else graph
         self.program: Program = plan_graph(self.graph, self.backend, donate, resident)
         self.donate = dict(donate)
         self.resident = sorted({*resident, *donate})
@@ -119,6 +119,20 @@ class Executable:
     # ---- running
     def __call__(self, *inputs: Any) -> tuple[Tensor, ...]:
         """Run on the inputs that are not resident, in order. Returns the outputs that are not donated."""
+        self._check_ready()
+        self._write_inputs(inputs)
+        self._launch()
+        return self._read_outputs()
+
+    def bound_steps(self) -> list[tuple[Step, Run]]:
+        """Every step that runs something, in order, bound to its addresses: for measurements.
+
+        Raises RuntimeError for the null backend, or before `load`.
+        """
+        self._check_ready()
+        return [(step, self._bound(step)) for step in self.program.steps if not step.plan.view]
+
+    def _check_ready(self) -> None:
         if self.backend.name == "null":
             raise RuntimeError("the null backend plans graphs but cannot run them; compile for another one")
         if len(self._state) != len(self.resident):
@@ -126,9 +140,6 @@ class Executable:
                 f"call load() first: inputs {self.resident} are resident and have no values yet"
             )
         self._check_state()
-        self._write_inputs(inputs)
-        self._launch()
-        return self._read_outputs()
 
     @property
     def is_captured(self) -> bool:
@@ -144,20 +155,6 @@ class Executable:
     def unplanned_bytes(self) -> int:
         """What the temporaries would take if each had memory of its own."""
         return self.program.placement.unplanned
-
-    def report(self) -> str:
-        """Kernels in order, and the memory plan."""
-        rows = [("op", "kernel", "inputs", "outputs"), *kernel_table(self.program.steps)]
-        widths = [min(max(len(r[c]) for r in rows), 60) for c in range(4)]
-        table = "\n".join(
-            "  ".join(f[:60].ljust(w) for f, w in zip(r, widths, strict=True)).rstrip() for r in rows
-        )
-        placed = self.program.placement
-        return (
-            f"{table}\n{len(self.program.steps)} kernels on {self.device} ({self.backend.name}); temporaries: "
-            f"{human_bytes(placed.nbytes)} planned, {human_bytes(placed.unplanned)} unplanned, "
-            f"at least {human_bytes(placed.bound)} in any plan"
-        )
 
     # ---- memory and addresses
     def _place(self) -> None:

@@ -21,12 +21,15 @@ from lamina.spec.policy import policy as use_policy
 FOLD_LIMIT = 1 << 16
 
 
-def optimize(graph: Graph, backend: Backend) -> Graph:
-    """All passes in order: fold constants, drop no-ops, merge equal nodes, algebra, prune outputs, fuse."""
+def optimize(graph: Graph, backend: Backend, refusals: list[str] | None = None) -> Graph:
+    """All passes in order: fold constants, drop no-ops, merge equal nodes, algebra, prune outputs, fuse.
+
+    refusals: gets a line for each fusion that the backend has no plan for.
+    """
     graph = common_subexpressions(drop_identities(fold_constants(graph)))
     for rule in (pool_gradient_last, sum_before_spreading):
         graph = rewrite(graph, rule)
-    return fuse(prune_outputs(absorb_casts(graph)), backend)
+    return fuse(prune_outputs(absorb_casts(graph)), backend, refusals)
 
 
 def fold_constants(graph: Graph) -> Graph:
@@ -129,7 +132,7 @@ def schedule(graph: Graph, donate: Mapping[int, int]) -> list[Node]:
     return order
 
 
-def fuse(graph: Graph, backend: Backend) -> Graph:
+def fuse(graph: Graph, backend: Backend, refusals: list[str] | None = None) -> Graph:
     """Merge a node with the elementwise nodes that follow it, as far as the backend has a plan for it.
 
     The unfused form stays where the backend refuses. The chain's values have no other reader; the fused node
@@ -138,9 +141,10 @@ def fuse(graph: Graph, backend: Backend) -> Graph:
     uses = graph.uses()
     chains: dict[Node, _Chain] = {}
     taken: set[Node] = set()
+    reasons: list[str] = [] if refusals is None else refusals
     for node in graph.nodes:
         if node not in taken:
-            chain = _grow(_Chain(node), uses, taken, backend)
+            chain = _grow(_Chain(node), uses, taken, backend, reasons)
             if chain.steps:
                 chains[chain.nodes[-1]] = chain
                 taken.update(chain.nodes)
@@ -169,7 +173,9 @@ class _Chain:
 _COMMUTATIVE = frozenset({"add", "mul", "minimum", "maximum"})
 
 
-def _grow(chain: _Chain, uses: dict[Value, list[Any]], taken: set[Node], backend: Backend) -> _Chain:
+def _grow(
+    chain: _Chain, uses: dict[Value, list[Any]], taken: set[Node], backend: Backend, refusals: list[str]
+) -> _Chain:
     """Extend a chain by one step after another while the backend can plan it."""
     while len(chain.nodes[-1].outputs) == 1 and len(uses[chain.nodes[-1].outputs[0]]) == 1:
         value = chain.nodes[-1].outputs[0]
@@ -187,20 +193,22 @@ def _grow(chain: _Chain, uses: dict[Value, list[Any]], taken: set[Node], backend
         if not in_place and node.op.name not in _COMMUTATIVE:
             break
         longer = _Chain(chain.head, (*chain.steps, (node, node.op)), (*chain.extra, *others))
-        if not _plans(longer, backend):
+        reason = _refusal(longer, backend)
+        if reason:
+            refusals.append(f"{longer.op}: {reason}")
             break
         chain = longer
     return chain
 
 
-def _plans(chain: _Chain, backend: Backend) -> bool:
-    """Whether the backend has a plan for the fused op; the heuristic's word is enough to know."""
+def _refusal(chain: _Chain, backend: Backend) -> str:
+    """Why the backend has no plan for the fused op, "" where it has one; the heuristic's word is enough."""
     try:
         with use_policy(chain.head.policy, algorithm="heuristic") as policy:
             backend.plan(chain.op, [v.spec for v in chain.inputs], policy)
-    except NoKernel:
-        return False
-    return True
+    except NoKernel as error:
+        return " ".join(str(error).split())
+    return ""
 
 
 def _merge(graph: Graph, chains: dict[Node, _Chain], taken: set[Node]) -> Graph:

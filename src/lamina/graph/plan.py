@@ -7,7 +7,7 @@ one its input has; those of values that never change run once, in the prologue.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -229,16 +229,3 @@ class _Planner:
 
 def _workspace(plan: Plan) -> Slot | None:
     return Slot(Spec((plan.workspace,), uint8).fixed, "temporary", "workspace") if plan.workspace else None
-
-
-def kernel_table(steps: Sequence[Step]) -> list[tuple[str, str, str, str]]:
-    """Rows for `lamina plan`: op, kernel, inputs, outputs."""
-    return [
-        (
-            step.label,
-            step.plan.label,
-            ", ".join(str(s.spec) for s in step.inputs),
-            ", ".join(str(s.spec) for s in step.outputs),
-        )
-        for step in steps
-    ]

@@ -61,6 +61,9 @@ class Conv(Op):
             call(ConvFilterGrad(self.window, w.shape[2:]), x, g),
         )
 
+    def flops(self, x: Spec, w: Spec) -> int:  # type: ignore[override]
+        return 2 * self.infer(x, w)[0].numel * prod(w.shape[1:])
+
     def reference(self, x: Array, w: Array) -> tuple[Array]:  # type: ignore[override]
         kernel = w.shape[2:]
         spatial = self.window.output(x.shape[2:], kernel)
@@ -105,6 +108,9 @@ class ConvDataGrad(Op):
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         (t,), (g, w) = grads, inputs
         return call(Conv(self.window), t, w), call(ConvFilterGrad(self.window, w.shape[2:]), t, g)
+
+    def flops(self, g: Spec, w: Spec) -> int:  # type: ignore[override]
+        return 2 * g.numel * prod(w.shape[1:])
 
     def reference(self, g: Array, w: Array) -> tuple[Array]:  # type: ignore[override]
         win, kernel, spatial = self.window, w.shape[2:], g.shape[2:]
@@ -151,6 +157,9 @@ class ConvFilterGrad(Op):
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         (t,), (x, g) = grads, inputs
         return call(ConvDataGrad(self.window, x.shape[2:]), g, t), call(Conv(self.window), x, t)
+
+    def flops(self, x: Spec, g: Spec) -> int:  # type: ignore[override]
+        return 2 * g.numel * x.shape[1] // self.window.groups * prod(self.shape)
 
     def reference(self, x: Array, g: Array) -> tuple[Array]:  # type: ignore[override]
         win, spatial = self.window, g.shape[2:]

@@ -102,6 +102,10 @@ class Op:
         """The meaning, in NumPy, in the arithmetic of the inputs' dtypes."""
         raise NotImplementedError
 
+    def flops(self, *inputs: Spec) -> int:
+        """Multiplications and additions of its matrix products; 0 for ops that are bound by memory alone."""
+        return 0
+
     def prune(self, used: Sequence[bool]) -> Op:
         """An op that leaves out trailing outputs that nobody uses, or itself when it has no such form."""
         return self

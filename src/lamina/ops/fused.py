@@ -61,6 +61,9 @@ class Fused(Op):
             taken += extra
         return (values[-1], *others), values
 
+    def flops(self, *inputs: Spec) -> int:
+        return self.ops[0].flops(*inputs[: self.head_arity(len(inputs))])
+
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         """Compute the chain again step by step, then walk it backwards."""
         tape: list[tuple[Op, Sequence[Any], Sequence[Any]]] = []

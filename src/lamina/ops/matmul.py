@@ -37,6 +37,9 @@ class Matmul(Op):
             )
         return (self.result((*a.shape[:-2], m, n), a.dtype),)
 
+    def flops(self, a: Spec, b: Spec) -> int:  # type: ignore[override]
+        return 2 * self.infer(a, b)[0].numel * a.shape[-2 if self.transpose_a else -1]
+
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         """y = a b: da = g b^T and db = a^T g, with the transposes put where the operands have theirs."""
         (g,), (a, b) = grads, inputs

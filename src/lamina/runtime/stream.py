@@ -6,11 +6,13 @@ not ask which one it holds.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from lamina.runtime import _cuda
 from lamina.runtime.errors import DeviceError
@@ -48,18 +50,23 @@ class Stream:
         event._stream = self
         return event
 
+    def stamp(self, event: Event) -> None:
+        """While capturing: let every launch of the graph record `event` (made with timing) at this point."""
+        self.record(event)
+
     def wait(self, other: Event | Stream) -> None:
         """Let work queued here from now on wait for `other`: an event, or what another stream holds now."""
         other.synchronize()
 
     @contextmanager
-    def capture(self, mode: str = "relaxed") -> Iterator[CapturedGraph]:
+    def capture(self, mode: str = "relaxed", home: Stream | None = None) -> Iterator[CapturedGraph]:
         """Record the work queued inside the ``with`` block as a graph instead of running it (CUDA only).
 
         The graph refers to memory by address: what it uses must outlive it (`CapturedGraph.keep`).
 
         Args:
             mode: what this thread may do meanwhile: "relaxed" (all), "thread_local" or "global".
+            home: the stream that the graph is launched on when none is named (this one by default).
 
         Raises:
             DeviceError: a CPU stream (it queues nothing), or work that cannot be captured.
@@ -163,6 +170,7 @@ class CudaStream(Stream):
         self._native = native
         self._owned = owned
         self._closed = False
+        self.owner: object = None  # the other library's stream that this one stands for
         self.handle = int(native.handle)
         self.priority = int(native.priority)
 
@@ -194,14 +202,25 @@ class CudaStream(Stream):
         event._stream = self
         return event
 
+    def stamp(self, event: Event) -> None:
+        """While capturing: let every launch of the graph record `event` (made with timing) at this point."""
+        if event._native is None:
+            self.device.make_current()
+            event._native = _new_event(self.device, event.timing)
+        external = _cuda.open_cuda().driver.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL
+        _cuda.call("cuEventRecordWithFlags", event.handle, self.handle, int(external))
+        event._stream = self
+
     def wait(self, other: Event | Stream) -> None:
         """Let work queued here from now on wait for `other`: an event, or what another stream holds now."""
+        if not isinstance(other, (Event, Stream)):
+            other = as_stream(other, self.device)
         event = other.record() if isinstance(other, CudaStream) else other
         if isinstance(event, Event) and event._native is not None:
             self._open_native().wait(event._native)
 
     @contextmanager
-    def capture(self, mode: str = "relaxed") -> Iterator[CapturedGraph]:
+    def capture(self, mode: str = "relaxed", home: Stream | None = None) -> Iterator[CapturedGraph]:
         """Record the work queued inside the ``with`` block as a graph instead of running it."""
         if mode not in _CAPTURE_MODES:
             raise ValueError(f"capture: mode must be one of {sorted(_CAPTURE_MODES)}, got {mode!r}")
@@ -209,7 +228,7 @@ class CudaStream(Stream):
         self.device.make_current()
         driver = _cuda.open_cuda().driver
         _cuda.call("cuStreamBeginCapture", self.handle, driver.CUstreamCaptureMode(_CAPTURE_MODES[mode]))
-        graph = CapturedGraph(self)
+        graph = CapturedGraph(home or self)
         try:
             yield graph
         except BaseException:
@@ -246,6 +265,7 @@ class CapturedGraph:
     """Work captured from a stream, launched as a whole: one call for any number of kernels.
 
     It holds addresses, not buffers: hand the owners to `keep`, and write new inputs into the same buffers.
+    A launch starts after all earlier launches of the same graph, whatever their streams; threads may share it.
     """
 
     def __init__(self, stream: Stream) -> None:
@@ -253,6 +273,7 @@ class CapturedGraph:
         self._graph: Any = None
         self._executable: Any = None
         self._kept: list[object] = []
+        self._lock = threading.Lock()  # the driver wants one launch of a graph at a time
         self.node_count = 0
 
     def _instantiate(self, graph: Any) -> None:
@@ -265,16 +286,33 @@ class CapturedGraph:
         self._kept.extend(owners)
 
     def launch(self, stream: Stream | None = None) -> None:
-        """Queue the whole graph on `stream` (the one it was captured from by default).
+        """Queue the whole graph on `stream` (its own by default).
 
         Raises:
             DeviceError: the capture has not ended or failed, or the graph is closed.
         """
+        self.bind(stream)()
+
+    def bind(self, stream: Stream | None = None) -> Callable[[], None]:
+        """`launch` with everything fixed: calling the result queues the graph with the least host work.
+
+        Raises DeviceError as `launch` does; so does the result once the graph is closed.
+        """
         if self._executable is None:
             raise DeviceError("launch: the graph is closed, or its capture has not ended")
         where = stream or self._stream
-        where.device.platform.make_current()
-        _cuda.call("cuGraphLaunch", self._executable, where.handle)
+        launch, executable, handle = _cuda.graph_launch(), int(self._executable), where.handle
+        make_current, lock = where.device.platform.make_current, self._lock
+
+        def run() -> None:
+            with lock:
+                if self._executable is None:
+                    raise DeviceError("launch: the graph is closed")
+                make_current()
+                if status := launch(executable, handle):
+                    _cuda.raise_status(status, "cuGraphLaunch")
+
+        return run
 
     @property
     def closed(self) -> bool:
@@ -283,8 +321,9 @@ class CapturedGraph:
 
     def close(self) -> None:
         """Free the graph once its launches are done, and let go of what it kept. Idempotent."""
-        if self._executable is not None:
+        with self._lock:
             executable, self._executable = self._executable, None
+        if executable is not None:
             _cuda.call("cuGraphExecDestroy", executable)
         if self._graph is not None:
             graph, self._graph = self._graph, None
@@ -314,3 +353,69 @@ def _new_event(device: Device, timing: bool) -> Any:
     # The field was called enable_timing before cuda-core 1.0.
     setattr(options, "timing_enabled" if hasattr(options, "timing_enabled") else "enable_timing", timing)
     return core.Device(device.index).create_event(options=options)
+
+
+# ------------------------------------------------------------------------------------ streams of other libraries
+StreamLike = Any
+"""A Stream, a cudaStream_t as an int, or a stream of CuPy, PyTorch, Numba, cuda-core (`__cuda_stream__`)."""
+
+_LEGACY = 1  # CU_STREAM_LEGACY: the default stream, by a name that means the same wherever it is given
+_PER_THREAD = 2  # CU_STREAM_PER_THREAD
+_borrowed: WeakValueDictionary[tuple[Device, int], CudaStream] = WeakValueDictionary()
+
+
+def stream_address(stream: StreamLike) -> int:
+    """The cudaStream_t of a stream: of this runtime, an int, or of CuPy, PyTorch, Numba or cuda-core.
+
+    None and 0 are CUDA's legacy default stream. Raises TypeError for what is no stream.
+    """
+    if stream is None or (isinstance(stream, int) and not isinstance(stream, bool) and stream >= 0):
+        return stream or 0
+    if isinstance(stream, Stream):
+        return stream.handle
+    if hasattr(stream, "__cuda_stream__"):
+        return int(stream.__cuda_stream__()[1])
+    # By their name: arrays and events have a `ptr` or `handle` as well.
+    names = ("cuda_stream", "ptr", "handle") if "Stream" in type(stream).__name__ else ("cuda_stream",)
+    for name in names:  # PyTorch, CuPy, Numba
+        found = getattr(stream, name, None)
+        if found is not None:
+            return int(getattr(found, "value", found) or 0)
+    raise TypeError(
+        f"a CUDA stream is wanted (a Stream, a cudaStream_t, or one of CuPy, PyTorch, Numba), got {stream!r}"
+    )
+
+
+def as_stream(stream: StreamLike, device: Device) -> Stream:
+    """The stream of `device` that `stream` means; None is the device's default stream.
+
+    A stream of another library stays that library's: it is never closed here, and kept alive while it is used.
+    An int is a cudaStream_t that must outlive its use (0 and 1: CUDA's legacy default stream, 2: the
+    thread's own default stream).
+
+    Raises:
+        TypeError: no stream. ValueError: another library's stream for the CPU, or of another device.
+    """
+    if stream is None:
+        return device.default_stream
+    if isinstance(stream, Stream):
+        return stream
+    address = stream_address(stream) or _LEGACY
+    if device.kind != "cuda":
+        raise ValueError(f"stream={stream!r}: it queues work of a GPU, and the work is on {device}")
+    found = _borrowed.get((device, address))
+    if found is None:
+        found = _borrowed[device, address] = _borrow(address, device)
+    if found.owner is None and not isinstance(stream, int):
+        found.owner = stream
+    return found
+
+
+def _borrow(address: int, device: Device) -> CudaStream:
+    device.make_current()
+    native = _cuda.open_cuda().core.Stream.from_handle(address)
+    if address not in (_LEGACY, _PER_THREAD) and native.device.device_id != device.index:
+        raise ValueError(
+            f"stream {address:#x} belongs to cuda:{native.device.device_id}, and the work is on {device}"
+        )
+    return CudaStream(device, native, owned=False)

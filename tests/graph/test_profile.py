@@ -1,0 +1,136 @@
+"""Work, times and memory of each kernel; the page is well formed and needs nothing beside it."""
+
+import json
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import ops
+from lamina.graph import Executable, compile, html_page, limits, profile, trace
+from lamina.spec import Spec, bfloat16, float32
+
+
+def small(device: str = "cpu", **options: object) -> Executable:
+    def f(x, w, b):  # type: ignore[no-untyped-def]
+        return ops.softmax(ops.matmul(ops.relu(ops.matmul(x, w)), b), 1)
+
+    sizes = ((8, 32), (32, 64), (64, 16))
+    return compile(trace(f, *(Spec(s, float32) for s in sizes)), device, **options)  # type: ignore[arg-type]
+
+
+def test_flops_and_bytes_are_counted() -> None:
+    found = profile(small(), rounds=0)
+    assert found.milliseconds is None
+    assert found.fraction is None
+    products = [r for r in found.rows if r.flops]
+    assert [r.flops for r in products] == [2 * 8 * 32 * 64, 2 * 8 * 64 * 16]
+    assert products[0].nbytes == 4 * (8 * 32 + 32 * 64 + 8 * 64)
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "flops"),
+    [
+        (
+            ops.Conv(ops.Window((2, 2), ((1, 1), (1, 1)), (1, 1))),
+            ((2, 6, 8, 8), (4, 6, 3, 3)),
+            2 * 2 * 4 * 16 * 54,
+        ),
+        (
+            ops.ConvDataGrad(ops.Window((2, 2), ((1, 1), (1, 1)), (1, 1)), (8, 8)),
+            ((2, 4, 4, 4), (4, 6, 3, 3)),
+            2 * 2 * 4 * 16 * 54,
+        ),
+        (
+            ops.ConvFilterGrad(ops.Window((2, 2), ((1, 1), (1, 1)), (1, 1)), (3, 3)),
+            ((2, 6, 8, 8), (2, 4, 4, 4)),
+            2 * 2 * 4 * 16 * 54,
+        ),
+        (ops.Matmul(True, False), ((5, 7, 3), (5, 7, 2)), 2 * 5 * 7 * 3 * 2),
+        (ops.Relu(), ((3, 3),), 0),
+    ],
+)
+def test_flops_of_cards(op: ops.Op, shapes: tuple[tuple[int, ...], ...], flops: int) -> None:
+    assert op.flops(*(Spec(s, bfloat16) for s in shapes)) == flops
+
+
+def test_every_kernel_is_timed() -> None:
+    run = small()
+    found = profile(run, rounds=3)
+    assert len(found.rows) == len(run.bound_steps())
+    assert all(r.milliseconds is not None and r.milliseconds > 0 for r in found.rows)
+    assert found.milliseconds == pytest.approx(sum(r.milliseconds or 0 for r in found.rows))
+    assert found.fraction is not None
+    assert found.fraction > 0
+    assert "ms" in found.text()
+    assert "of the limit" in found.text()
+
+
+def test_timing_needs_state_and_kernels() -> None:
+    with pytest.raises(RuntimeError, match="call load"):
+        profile(small(resident=(1,)))
+    with pytest.raises(RuntimeError, match="null backend"):
+        profile(small(backend="null"))
+
+
+def test_memory_over_the_steps_fits_the_arena() -> None:
+    found = profile(small(), rounds=0)
+    assert found.lives
+    assert max(life.offset + life.nbytes for life in found.lives) <= found.arena
+    for a in found.lives:
+        for b in found.lives:
+            alive = a.first <= b.last and b.first <= a.last
+            apart = a.offset + a.nbytes <= b.offset or b.offset + b.nbytes <= a.offset
+            assert a is b or not alive or apart
+
+
+def test_refused_fusions_are_told() -> None:
+    def f(x):  # type: ignore[no-untyped-def]
+        return ops.eq(ops.argmax(x, 1), 3)
+
+    found = profile(compile(trace(f, Spec((4, 5), float32)), "cpu"), rounds=0)
+    assert any("no fusion onto" in reason for reason in found.refusals)
+    assert "not fused: " in found.text()
+
+
+def test_limits_of_a_cpu_are_measured() -> None:
+    found = limits(lm.device("cpu"))
+    assert found is not None
+    assert 1e9 < found.single < 1e14
+    assert 1e8 < found.memory < 1e13
+    assert found.seconds(0, found.memory, 4, tf32=False) == pytest.approx(1.0)
+
+
+class _Page(HTMLParser):
+    """Checks that elements are closed in order, and collects what refers outside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.outside: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in ("meta", "rect", "br"):
+            self.open.append(tag)
+        self.outside += [v or "" for k, v in attrs if k in ("src", "href")]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.outside += [v or "" for k, v in attrs if k in ("src", "href")]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.mark.feature("B038")
+def test_the_page_is_whole_and_holds_the_figures() -> None:
+    found = profile(small(), rounds=2)
+    text = html_page(found, "a <small> network")
+    page = _Page()
+    page.feed(text)
+    assert page.open == []
+    assert page.outside == []
+    assert "a &lt;small&gt; network" in text
+    held = text.split('id="profile">')[1].split("</script>")[0].replace("<\\/", "</")
+    assert json.loads(held) == json.loads(json.dumps(found.record))
+    assert np.isclose(sum(k["milliseconds"] for k in found.record["kernels"]), found.record["milliseconds"])
