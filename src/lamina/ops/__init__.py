@@ -4,6 +4,7 @@ Every function takes tensors, traced values, or arrays of any DLPack library, an
 tensors compute at once, traced values record. Axes are (N, C, *spatial) however the elements lie in memory.
 """
 
+from lamina.ops.attention import Attention, AttentionGrad, attention, attention_weights
 from lamina.ops.cast import Cast, cast
 from lamina.ops.conv import (
     Conv,
@@ -19,6 +20,7 @@ from lamina.ops.conv import (
 )
 from lamina.ops.core import REGISTRY, Arg, Op, Operand, Sample, bind, call, operand, register_adopter, spec_of
 from lamina.ops.dropout import Dropout, DropoutGrad, dropout
+from lamina.ops.embedding import Embedding, EmbeddingGrad, embedding
 from lamina.ops.fused import Fused
 from lamina.ops.loss import (
     CrossEntropy,
@@ -32,7 +34,24 @@ from lamina.ops.loss import (
     one_hot,
     smooth_l1_loss,
 )
+from lamina.ops.lrn import LocalResponseNorm, LocalResponseNormGrad, divisive_norm, local_response_norm
 from lamina.ops.matmul import Matmul, linear, matmul
+from lamina.ops.norm import (
+    BatchNorm,
+    BatchNormGrad,
+    BatchNormInfer,
+    GroupNorm,
+    GroupNormGrad,
+    LayerNorm,
+    LayerNormGrad,
+    RmsNorm,
+    RmsNormGrad,
+    batch_norm,
+    group_norm,
+    instance_norm,
+    layer_norm,
+    rms_norm,
+)
 from lamina.ops.operators import Operators
 from lamina.ops.pointwise import (
     Abs,
@@ -173,6 +192,7 @@ from lamina.ops.reduce import (
     sum_to,
     var,
 )
+from lamina.ops.rnn import Rnn, RnnGrad, rnn
 from lamina.ops.shape import (
     Concat,
     Expand,
@@ -220,8 +240,13 @@ __all__ = [
     "Arg",
     "ArgMax",
     "ArgMin",
+    "Attention",
+    "AttentionGrad",
     "AvgPool",
     "AvgPoolGrad",
+    "BatchNorm",
+    "BatchNormGrad",
+    "BatchNormInfer",
     "Cast",
     "Ceil",
     "ClippedRelu",
@@ -236,6 +261,8 @@ __all__ = [
     "Dropout",
     "DropoutGrad",
     "Elu",
+    "Embedding",
+    "EmbeddingGrad",
     "Eq",
     "Erf",
     "Exp",
@@ -246,10 +273,16 @@ __all__ = [
     "Ge",
     "Gelu",
     "GeluTanh",
+    "GroupNorm",
+    "GroupNormGrad",
     "Gt",
     "Identity",
+    "LayerNorm",
+    "LayerNormGrad",
     "Le",
     "LeakyRelu",
+    "LocalResponseNorm",
+    "LocalResponseNormGrad",
     "Log",
     "LogSoftmax",
     "LogSoftmaxGrad",
@@ -278,6 +311,10 @@ __all__ = [
     "Relu",
     "ReluGrad",
     "Reshape",
+    "RmsNorm",
+    "RmsNormGrad",
+    "Rnn",
+    "RnnGrad",
     "Rsqrt",
     "Sample",
     "SgdUpdate",
@@ -307,9 +344,12 @@ __all__ = [
     "add",
     "argmax",
     "argmin",
+    "attention",
+    "attention_weights",
     "avg_pool1d",
     "avg_pool2d",
     "avg_pool3d",
+    "batch_norm",
     "batch_to_space",
     "binary_cross_entropy_with_logits",
     "bind",
@@ -330,8 +370,10 @@ __all__ = [
     "cross_entropy",
     "depth_to_space",
     "div",
+    "divisive_norm",
     "dropout",
     "elu",
+    "embedding",
     "eq",
     "erf",
     "exp",
@@ -344,16 +386,20 @@ __all__ = [
     "getitem",
     "global_avg_pool",
     "global_max_pool",
+    "group_norm",
     "gt",
     "hardsigmoid",
     "hardswish",
     "hardtanh",
     "huber_loss",
     "identity",
+    "instance_norm",
     "l1_loss",
+    "layer_norm",
     "le",
     "leaky_relu",
     "linear",
+    "local_response_norm",
     "log",
     "log_softmax",
     "logical_and",
@@ -397,6 +443,8 @@ __all__ = [
     "relu6",
     "reshape",
     "resize_nearest",
+    "rms_norm",
+    "rnn",
     "rsqrt",
     "sgd_update",
     "sigmoid",

@@ -1,0 +1,103 @@
+"""Rows of a table by number: embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lamina.ops.core import Arg, Array, Op, Sample, call, operand
+from lamina.spec import DTypeError, Shape, ShapeError, Spec, int32, int64
+
+
+@dataclass(frozen=True)
+class Embedding(Op):
+    """(table [V, D], index int32 or int64 [...]) -> [..., D]: the rows that the indices name.
+
+    An index outside 0 .. V - 1 gives a row of NaN.
+    """
+
+    arity = 2
+
+    def infer(self, table: Spec, index: Spec) -> tuple[Spec]:  # type: ignore[override]
+        self.check_float(table)
+        _check_index(self, index)
+        if table.ndim != 2:
+            raise ShapeError(f"{self.name}: the table must be [rows, features], got {table}")
+        return (self.result((*index.shape, table.shape[1]), table.dtype),)
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        return call(EmbeddingGrad(inputs[0].shape[0]), grads[0], inputs[1]), None
+
+    def reference(self, table: Array, index: Array) -> tuple[Array]:  # type: ignore[override]
+        inside = _inside(index, len(table))
+        if not len(table):
+            return (np.full((*index.shape, table.shape[1]), np.nan, table.dtype),)
+        return (np.where(inside[..., None], table[np.where(inside, index, 0)], np.nan),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for rows, width, shape in _CASES:
+            yield Sample.of(cls(), (rows, width), _index(rows, shape))
+
+
+@dataclass(frozen=True)
+class EmbeddingGrad(Op):
+    """(g [..., D], index [...]) -> [rows, D]: each row the sum of the g of the indices that name it, in their order.
+
+    Indices outside 0 .. rows - 1 add nothing.
+    """
+
+    rows: int
+    arity = 2
+
+    def infer(self, g: Spec, index: Spec) -> tuple[Spec]:  # type: ignore[override]
+        self.check_float(g)
+        _check_index(self, index)
+        if g.ndim < 1 or g.shape[:-1] != index.shape:
+            raise ShapeError(f"{self.name}: g {g} must be of shape {index.shape} and a last axis of features")
+        return (self.result((self.rows, g.shape[-1]), g.dtype),)
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        """The sum is linear in g."""
+        return call(Embedding(), grads[0], inputs[1]), None
+
+    def reference(self, g: Array, index: Array) -> tuple[Array]:  # type: ignore[override]
+        found, inside = np.zeros((self.rows, g.shape[-1]), g.dtype), _inside(index, self.rows)
+        np.add.at(found, index[inside], g[inside])
+        return (found,)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for rows, width, shape in _CASES:
+            yield Sample.of(cls(rows), (*shape, width), _index(rows, shape))
+
+
+_CASES: list[tuple[int, int, Shape]] = [
+    (5, 3, (4,)), (7, 16, (2, 3)), (1, 1, (1,)), (33, 9, (3, 1, 50)), (4, 2, ()), (3, 4, (0, 2)), (64, 130, (40,)),
+]  # fmt: skip
+
+
+def _index(rows: int, shape: Shape) -> Arg:
+    return Arg(shape, int64, low=0, high=rows, integers=True, differentiable=False)
+
+
+def _inside(index: Array, rows: int) -> Array:
+    found: Array = (index >= 0) & (index < rows)
+    return found
+
+
+def _check_index(op: Op, index: Spec) -> None:
+    if index.dtype not in (int32, int64):
+        raise DTypeError(f"{op.name}: index must be int32 or int64, got {index}; cast it with ops.cast")
+
+
+def embedding(index: Any, weight: Any) -> Any:
+    """The rows of weight [V, D] that index [...] (int32 or int64) names: [..., D], as torch's embedding.
+
+    An index outside 0 .. V - 1 gives a row of NaN. The gradient adds the rows of equal indices in their order, so
+    that it is the same from run to run. Raises ShapeError, DTypeError.
+    """
+    return call(Embedding(), operand(weight), operand(index))
