@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, Self
@@ -367,6 +368,19 @@ def _reorder(backend: Backend, source: Spec, target: Spec) -> Plan:
     return backend.reorder(source, target)
 
 
+class _Bound(threading.local):
+    """What each thread bound lately: ops in a loop get the same memory again, and binding costs more than looking up.
+
+    A bound plan holds addresses, no memory. Threads do not share them, as a library's handle belongs to one.
+    """
+
+    def __init__(self) -> None:
+        self.run_of = lru_cache(maxsize=1024)(Plan.bind)
+
+
+_bound = _Bound()
+
+
 def _run(backend: Backend, plan: Plan, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     held = [x if x.spec.same_memory(s) else relayout(x, s) for x, s in zip(tensors, plan.inputs, strict=True)]
     if plan.view:
@@ -380,7 +394,7 @@ def _run(backend: Backend, plan: Plan, tensors: Sequence[Tensor]) -> tuple[Tenso
         workspace.pointer,
         where.default_stream.handle,
     )
-    plan.bind(call)()
+    _bound.run_of(plan, call)()
     return outputs
 
 

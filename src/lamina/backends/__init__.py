@@ -41,9 +41,11 @@ class Call:
     stream: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Plan:
     """A kernel chosen for an op: specs as they must lie in memory, bytes of workspace, and how to bind it.
+
+    Two plans are equal when they are one object, so that what is made of a plan can be kept by it.
 
     inputs, outputs: specs with layouts named.
     make: binds addresses and gives the function that runs. It may be called many times.

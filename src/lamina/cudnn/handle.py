@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from typing import Any
 
 from lamina.c import cudnn as c
 from lamina.runtime import CompileError, Device, NoGpuError, compile_cubin
 
 _local = threading.local()
+#: `Handle.stream` of a closed handle: what was bound to it asks for another one, and finds the handle closed.
+NO_STREAM = -1
 
 
 def _open_compiler() -> None:
@@ -22,6 +25,10 @@ class Handle:
 
     A handle may be used by one thread at a time; `handle_of` gives each thread its own.
 
+    Attributes:
+        stream: the cudaStream_t that work is queued on (set it with `use`).
+        given: what `use` got last.
+
     Raises:
         NoGpuError: the device is not there. CudnnError: the library cannot use it.
     """
@@ -31,7 +38,8 @@ class Handle:
         device.make_current()
         _open_compiler()
         self._address: int | None = int(c.cudnnCreate())
-        self._stream = 0
+        self.stream = 0
+        self.given: Any = 0
 
     @property
     def address(self) -> int:
@@ -40,16 +48,11 @@ class Handle:
             raise ValueError("this Handle was closed")
         return self._address
 
-    @property
-    def stream(self) -> int:
-        """The cudaStream_t that work is queued on."""
-        return self._stream
-
     def use(self, stream: int) -> None:
         """Queue work on `stream` (a cudaStream_t) from now on; nothing is done when it is set already."""
-        if stream != self._stream:
+        if stream != self.stream:
             c.cudnnSetStream(self.address, stream)
-            self._stream = stream
+            self.stream = self.given = stream
 
     @property
     def closed(self) -> bool:
@@ -59,6 +62,7 @@ class Handle:
     def close(self) -> None:
         """Free the handle. Idempotent."""
         address, self._address = self._address, None
+        self.stream = NO_STREAM
         if address is not None:
             self.device.make_current()
             c.cudnnDestroy(address)
@@ -71,7 +75,7 @@ class Handle:
 
     def __repr__(self) -> str:
         where = "closed" if self.closed else hex(self.address)
-        return f"Handle({self.device}, {where}, stream={self._stream:#x})"
+        return f"Handle({self.device}, {where}, stream={max(self.stream, 0):#x})"
 
 
 def handle_of(device: Device) -> Handle:

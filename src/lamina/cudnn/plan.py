@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from lamina.c import cudnn as c
+from lamina.c.errors import CudnnError
 from lamina.cudnn.descriptor import Attribute, Descriptor, attribute
 from lamina.cudnn.device import DeviceProperties
-from lamina.cudnn.engine import EngineConfig, OperationGraph, Target
+from lamina.cudnn.engine import EngineConfig, OperationGraph, Target, key_text
 from lamina.cudnn.handle import Handle
+from lamina.runtime import CapturedGraph, Stream
 
 _KIND = c.cudnnBackendDescriptorType_t
 
@@ -133,20 +135,68 @@ class ExecutionPlan(Descriptor):
         c.cudnnBackendUpdateCudaGraph(handle.address, self.address, pack.address, graph)
 
     def bind(self, handle: Handle, pack: VariantPack, stream: int) -> Callable[[], None]:
-        """Everything fixed: calling the result queues the plan on `stream` with one C call."""
+        """Everything fixed: calling the result queues the plan on `stream` with one C call.
+
+        It belongs to the handle's thread. Where the same addresses are used many times, `record` costs less.
+        """
         execute = c.library.symbols.cudnnBackendExecute
         arguments = (handle.address, self.address, pack.address)
-        make_current, use = handle.device.make_current, handle.use
+        make_current = handle.device.platform.make_current
 
-        def run(_kept: Sequence[object] = (self.native, pack.native, handle)) -> None:
+        def run(_kept: Sequence[object] = (self.native, pack.native)) -> None:
             make_current()
-            use(stream)
+            if handle.stream != stream:
+                handle.use(stream)
             if execute(*arguments):
                 self.execute(handle, pack)  # again, for the exception with its reason
 
         return run
 
+    def record(self, handle: Handle, pack: VariantPack, stream: Stream | None = None) -> CapturedGraph:
+        """The plan as a CUDA graph of its own: the cheapest way to run it again and again on the same addresses.
+
+        `CapturedGraph.bind` of the result is a function that queues it. It needs no handle any more, and threads may
+        share it: a launch waits for the launches before it. It keeps the plan alive, but not the memory.
+
+        Args:
+            handle: what the plan was made for. Run the plan once before, so that its kernels are loaded.
+            pack: the addresses.
+            stream: where it is launched when `CapturedGraph.launch` names no other; default: the device's.
+
+        Raises CudnnError where the plan refuses the addresses, DeviceError where it cannot be captured.
+        """
+        before = handle.given
+        home = stream or handle.device.default_stream
+        with handle.device.stream() as side, side.capture(home=home) as graph:
+            handle.use(side.handle)  # a stream of its own: what others queue meanwhile is not captured
+            try:
+                self.execute(handle, pack)
+            finally:
+                handle.use(before)
+        graph.keep(self.native, pack.native)
+        return graph
+
     def __repr__(self) -> str:
         if self.closed:
             return "ExecutionPlan(closed)"
         return f"ExecutionPlan({self.config}, workspace={self.workspace})"
+
+
+def attempt(
+    config: EngineConfig,
+    target: Target,
+    *,
+    workspace_limit: int | None = None,
+    kernel_cache: KernelCache | None = None,
+) -> ExecutionPlan | str:
+    """The plan of a configuration, or in words why there is none within the limit (bytes)."""
+    try:
+        plan = ExecutionPlan(config, target, kernel_cache=kernel_cache)
+    except CudnnError as error:
+        return f"{key_text(config.key)}: {error.code}: {error.message}"
+    if workspace_limit is not None and plan.workspace > workspace_limit:
+        return (
+            f"{key_text(config.key)}: needs {plan.workspace} bytes of workspace, "
+            f"the limit is {workspace_limit}"
+        )
+    return plan

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from lamina.runtime.errors import DeviceError, NoGpuError
 
@@ -168,6 +169,17 @@ def header_options() -> dict[str, Any]:
         return {"include_path": [str(folder)]}
     known = hasattr(open_compiler().core.ProgramOptions(arch="sm_90"), "use_bundled_headers")
     return {"use_bundled_headers": True} if known else {}
+
+
+@lru_cache(maxsize=1)
+def graph_launch() -> Callable[[int, int], int]:
+    """cuGraphLaunch of the driver itself: addresses of the executable graph and the stream -> status.
+
+    Called by ctypes: cuda.bindings makes an enum and a tuple for each launch.
+    """
+    function = open_cuda().library.cuGraphLaunch
+    function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_int
+    return cast("Callable[[int, int], int]", function)
 
 
 def call(name: str, *arguments: Any) -> Any:

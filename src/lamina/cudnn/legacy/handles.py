@@ -9,10 +9,11 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from lamina.c import cudnn as c
+from lamina.cudnn.handle import NO_STREAM
 from lamina.cudnn.handle import Handle as BaseHandle
 from lamina.cudnn.legacy.base import AnyHandle, ClosedError, Memory, Native
 from lamina.cudnn.legacy.flags import ErrorQuery, Name, Status, flag
-from lamina.runtime import Buffer, Device, Stream, Worker, Workspaces
+from lamina.runtime import Buffer, Device, Stream, Worker, Workspaces, stream_address
 from lamina.runtime import device as find_device
 
 R = TypeVar("R")
@@ -36,24 +37,6 @@ def _destroy_returned() -> None:
         else:
             device.make_current()
             c.cudnnDestroy(address)
-
-
-def stream_address(stream: Any) -> int:
-    """The cudaStream_t of a stream: of this runtime, an int, or of CuPy, PyTorch, Numba or cuda-core.
-
-    None and 0 are CUDA's legacy default stream. Raises TypeError for what is no stream.
-    """
-    if stream is None or isinstance(stream, int):
-        return stream or 0
-    if isinstance(stream, Stream):
-        return stream.handle
-    if hasattr(stream, "__cuda_stream__"):
-        return int(stream.__cuda_stream__()[1])
-    for name in ("cuda_stream", "ptr", "handle"):  # PyTorch, CuPy, Numba
-        found = getattr(stream, name, None)
-        if found is not None:
-            return int(getattr(found, "value", found) or 0)
-    raise TypeError(f"a CUDA stream is wanted, got {stream!r}")
 
 
 class Handle(BaseHandle):
@@ -87,7 +70,6 @@ class Handle(BaseHandle):
             raise ValueError(f"device={str(where)!r}: cuDNN needs a CUDA device")
         self.worker = worker
         self._native: Native | None = None
-        self._stream_object: Any = None
         _destroy_returned()
         create = super().__init__
         if worker is None:
@@ -122,6 +104,7 @@ class Handle(BaseHandle):
         if self._native is None:
             return
         self._native = self._address = None
+        self.stream = NO_STREAM
         self._own = {}
         _destroy_returned()
         if self.worker is not None and not self.worker.closed:
@@ -139,15 +122,15 @@ class Handle(BaseHandle):
         """Queue work on `stream` from now on; nothing is done when it is set already."""
         address = stream_address(stream)
         native = self.native
-        if address != self._stream:
+        if address != self.stream:
             self.run(c.cudnnSetStream, native.address, address)
-            self._stream = address
-        self._stream_object = stream  # keeps a stream of another library alive
+            self.stream = address
+        self.given = stream  # keeps a stream of another library alive
 
     @property
     def runtime_stream(self) -> Stream | None:
         """The handle's stream as an object of the runtime; None if something else made it."""
-        return self._stream_object if isinstance(self._stream_object, Stream) else None
+        return self.given if isinstance(self.given, Stream) else None
 
     def get_stream(self) -> int:
         """The cudaStream_t that the library has for this handle (`stream` is what was set)."""
@@ -177,18 +160,18 @@ class Handle(BaseHandle):
             return None
         if self.runtime_stream is not None:
             return _device_workspaces(self.device).get(nbytes, self.runtime_stream)
-        present = self._own.get(self._stream)
+        present = self._own.get(self.stream)
         if present is None or present.nbytes < nbytes:
             if present is not None:  # the arena cannot order reuse after a stream that it does not know
                 self.device.synchronize()
-            present = self._own[self._stream] = self.device.allocate(nbytes)
+            present = self._own[self.stream] = self.device.allocate(nbytes)
         return present
 
     def __repr__(self) -> str:
         if self.closed:
             return f"Handle({self.device}, closed)"
         worker = "" if self.worker is None else f", worker={self.worker!r}"
-        return f"Handle({self.device}, {self.address:#x}, stream={self._stream:#x}{worker})"
+        return f"Handle({self.device}, {self.address:#x}, stream={self.stream:#x}{worker})"
 
 
 def _device_workspaces(device: Device) -> Workspaces:

@@ -89,7 +89,7 @@ def _runtime_stream(handle: Handle) -> Iterator[Stream]:
     if present is not None:
         yield present
         return
-    before = handle._stream_object
+    before = handle.given
     handle.device.synchronize()
     handle.use(handle.device.default_stream)
     try:
