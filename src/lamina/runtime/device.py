@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import threading
+from contextlib import AbstractContextManager
 from typing import Any, SupportsIndex
 
 from lamina.runtime import _cuda
 from lamina.runtime.errors import NoGpuError
 from lamina.runtime.memory import Buffer, Statistics, allocate
-from lamina.runtime.platforms import CudaPlatform, HostPlatform, MemoryInfo, Platform
+from lamina.runtime.platforms import CudaPlatform, HostPlatform, MemoryInfo, Platform, current
 from lamina.runtime.stream import Stream
 
 _SPEC = re.compile(r"(cpu|cuda)(?::(\d+))?")
@@ -74,8 +75,15 @@ class Device:
         return self.platform.properties()
 
     def make_current(self) -> None:
-        """Let driver calls of this thread go to this device (nothing to do on the CPU)."""
+        """Let driver calls of this thread go to this device from now on (nothing to do on the CPU)."""
         self.platform.make_current()
+
+    def current(self) -> AbstractContextManager[None]:
+        """Let driver calls of this thread go to this device inside a ``with`` block, then as before it.
+
+        A thread that had no device before keeps this one.
+        """
+        return current(self.platform)
 
     def synchronize(self) -> None:
         """Wait until all work on the device is done."""
