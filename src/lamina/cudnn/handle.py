@@ -35,9 +35,9 @@ class Handle:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        device.make_current()
-        _open_compiler()
-        self._address: int | None = int(c.cudnnCreate())
+        with device.current():
+            _open_compiler()
+            self._address: int | None = int(c.cudnnCreate())
         self.stream = 0
         self.given: Any = 0
 
@@ -64,8 +64,8 @@ class Handle:
         address, self._address = self._address, None
         self.stream = NO_STREAM
         if address is not None:
-            self.device.make_current()
-            c.cudnnDestroy(address)
+            with self.device.current():
+                c.cudnnDestroy(address)
 
     def __enter__(self) -> Handle:
         return self

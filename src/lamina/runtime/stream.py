@@ -20,6 +20,9 @@ from lamina.runtime.errors import DeviceError
 if TYPE_CHECKING:
     from lamina.runtime.device import Device
 
+StreamLike = Any
+"""A Stream, a cudaStream_t as an int, or a stream of CuPy, PyTorch, Numba, cuda-core (`__cuda_stream__`)."""
+
 _CAPTURE_MODES = {"global": 0, "thread_local": 1, "relaxed": 2}
 
 
@@ -196,8 +199,8 @@ class CudaStream(Stream):
         """Mark this point of the queue with `event` (a new one, without timing, by default) and return it."""
         event = event or Event()
         if event._native is None or event._stream is None or event._stream.device != self.device:
-            self.device.make_current()
-            event._native = _new_event(self.device, event.timing)
+            with self.device.current():
+                event._native = _new_event(self.device, event.timing)
         self._open_native().record(event._native)
         event._stream = self
         return event
@@ -205,13 +208,13 @@ class CudaStream(Stream):
     def stamp(self, event: Event) -> None:
         """While capturing: let every launch of the graph record `event` (made with timing) at this point."""
         if event._native is None:
-            self.device.make_current()
-            event._native = _new_event(self.device, event.timing)
+            with self.device.current():
+                event._native = _new_event(self.device, event.timing)
         external = _cuda.open_cuda().driver.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL
         _cuda.call("cuEventRecordWithFlags", event.handle, self.handle, int(external))
         event._stream = self
 
-    def wait(self, other: Event | Stream) -> None:
+    def wait(self, other: Event | StreamLike) -> None:
         """Let work queued here from now on wait for `other`: an event, or what another stream holds now."""
         if not isinstance(other, (Event, Stream)):
             other = as_stream(other, self.device)
@@ -225,16 +228,16 @@ class CudaStream(Stream):
         if mode not in _CAPTURE_MODES:
             raise ValueError(f"capture: mode must be one of {sorted(_CAPTURE_MODES)}, got {mode!r}")
         self._open_native()
-        self.device.make_current()
         driver = _cuda.open_cuda().driver
-        _cuda.call("cuStreamBeginCapture", self.handle, driver.CUstreamCaptureMode(_CAPTURE_MODES[mode]))
-        graph = CapturedGraph(home or self)
-        try:
-            yield graph
-        except BaseException:
-            self._abandon_capture()
-            raise
-        graph._instantiate(_cuda.call("cuStreamEndCapture", self.handle))
+        with self.device.current():
+            _cuda.call("cuStreamBeginCapture", self.handle, driver.CUstreamCaptureMode(_CAPTURE_MODES[mode]))
+            graph = CapturedGraph(home or self)
+            try:
+                yield graph
+            except BaseException:
+                self._abandon_capture()
+                raise
+            graph._instantiate(_cuda.call("cuStreamEndCapture", self.handle))
 
     def _abandon_capture(self) -> None:
         driver = _cuda.open_cuda().driver
@@ -285,7 +288,7 @@ class CapturedGraph:
         """Keep `owners` (buffers, kernels) alive as long as the graph."""
         self._kept.extend(owners)
 
-    def launch(self, stream: Stream | None = None) -> None:
+    def launch(self, stream: StreamLike | None = None) -> None:
         """Queue the whole graph on `stream` (its own by default).
 
         Raises:
@@ -293,23 +296,26 @@ class CapturedGraph:
         """
         self.bind(stream)()
 
-    def bind(self, stream: Stream | None = None) -> Callable[[], None]:
+    def bind(self, stream: StreamLike | None = None) -> Callable[[], None]:
         """`launch` with everything fixed: calling the result queues the graph with the least host work.
 
         Raises DeviceError as `launch` does; so does the result once the graph is closed.
         """
         if self._executable is None:
             raise DeviceError("launch: the graph is closed, or its capture has not ended")
-        where = stream or self._stream
+        where = self._stream if stream is None else as_stream(stream, self._stream.device)
         launch, executable, handle = _cuda.graph_launch(), int(self._executable), where.handle
-        make_current, lock = where.device.platform.make_current, self._lock
+        enter, leave, lock = where.device.platform.enter, where.device.platform.leave, self._lock
 
         def run() -> None:
             with lock:
                 if self._executable is None:
                     raise DeviceError("launch: the graph is closed")
-                make_current()
-                if status := launch(executable, handle):
+                before = enter()
+                status = launch(executable, handle)
+                if before:
+                    leave(before)
+                if status:
                     _cuda.raise_status(status, "cuGraphLaunch")
 
         return run
@@ -356,9 +362,6 @@ def _new_event(device: Device, timing: bool) -> Any:
 
 
 # ------------------------------------------------------------------------------------ streams of other libraries
-StreamLike = Any
-"""A Stream, a cudaStream_t as an int, or a stream of CuPy, PyTorch, Numba, cuda-core (`__cuda_stream__`)."""
-
 _LEGACY = 1  # CU_STREAM_LEGACY: the default stream, by a name that means the same wherever it is given
 _PER_THREAD = 2  # CU_STREAM_PER_THREAD
 _borrowed: WeakValueDictionary[tuple[Device, int], CudaStream] = WeakValueDictionary()
@@ -412,8 +415,8 @@ def as_stream(stream: StreamLike, device: Device) -> Stream:
 
 
 def _borrow(address: int, device: Device) -> CudaStream:
-    device.make_current()
-    native = _cuda.open_cuda().core.Stream.from_handle(address)
+    with device.current():
+        native = _cuda.open_cuda().core.Stream.from_handle(address)
     if address not in (_LEGACY, _PER_THREAD) and native.device.device_id != device.index:
         raise ValueError(
             f"stream {address:#x} belongs to cuda:{native.device.device_id}, and the work is on {device}"

@@ -141,8 +141,8 @@ def _show(value: Any) -> str:
 def call(function: Callable[..., R], *arguments: Any) -> R:
     """`function` with objects turned into addresses, which stay alive until it returns.
 
-    A Handle (always the first or second argument in C) makes its device current, or sends the call to its
-    worker's thread.
+    A Handle (always the first or second argument in C) makes its device current during the call, or sends the
+    call to its worker's thread.
     """
     held = [_held(argument) for argument in arguments]
     handle = next((one for one in arguments[:2] if isinstance(one, BaseHandle)), None)
@@ -151,8 +151,8 @@ def call(function: Callable[..., R], *arguments: Any) -> R:
     run: Callable[..., R] | None = getattr(handle, "run", None)
     if run is not None:
         return run(_invoke, function, held)
-    handle.device.make_current()
-    return _invoke(function, held)
+    with handle.device.current():
+        return _invoke(function, held)
 
 
 def _invoke(function: Callable[..., R], held: list[Any]) -> R:

@@ -35,8 +35,8 @@ def _destroy_returned() -> None:
         if worker is not None and not worker.closed:
             worker.submit(c.cudnnDestroy, address)
         else:
-            device.make_current()
-            c.cudnnDestroy(address)
+            with device.current():
+                c.cudnnDestroy(address)
 
 
 class Handle(BaseHandle):
@@ -114,8 +114,8 @@ class Handle(BaseHandle):
         """`function(*arguments)` where this handle's calls belong: on its worker, or here on its device."""
         if self.worker is not None:
             return self.worker.run(function, *arguments)
-        self.device.make_current()
-        return function(*arguments)
+        with self.device.current():
+            return function(*arguments)
 
     # ---- stream
     def use(self, stream: Any) -> None:
