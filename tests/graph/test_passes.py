@@ -5,6 +5,7 @@ import pytest
 
 import lamina as lm
 from lamina import backends, ops
+from lamina.backends.cuda import backend as cuda_backend
 from lamina.graph import passes, trace
 from lamina.spec import Spec, bfloat16, float32
 
@@ -106,3 +107,45 @@ def test_updates_run_as_soon_as_the_old_value_is_dead() -> None:
     graph = trace(f, Spec((4,), float32), Spec((4,), float32))
     order = [n.op.name for n in passes.schedule(graph, {0: 0})]
     assert order.index("add") == order.index("mul") + 1
+
+
+def _cuda() -> backends.Backend:
+    """A value: nothing is opened."""
+    pytest.importorskip("cuda.core")
+    return cuda_backend(lm.runtime.Device("cuda:0"))
+
+
+def _updates(count: int, size: int) -> lm.graph.Graph:
+    def f(rate, *values):  # type: ignore[no-untyped-def]
+        results = []
+        for i in range(count):
+            p, g, m = values[3 * i : 3 * i + 3]
+            half = ops.cast(p, "bfloat16")
+            results += [*ops.sgd_update(p, g, m, rate, momentum=0.9), half * half]
+        return results
+
+    specs = [Spec((size, i + 1), float32) for i in range(count) for _ in range(3)]
+    return trace(f, Spec((), float32), *specs)
+
+
+def test_small_updates_and_roundings_are_grouped_where_a_kernel_takes_many() -> None:
+    cuda = _cuda()
+    graph = _updates(5, 3)
+    grouped = passes.group_small(graph, cuda)
+    assert names(grouped).count("group") == 2
+    assert names(grouped).count("sgd_update") == names(grouped).count("cast") == 0
+    rng = np.random.default_rng(0)
+    arrays = [np.float32(0.1), *(rng.standard_normal(v.shape).astype(np.float32) for v in graph.inputs[1:])]
+    for found, expected in zip(grouped(*arrays), graph(*arrays), strict=True):
+        np.testing.assert_array_equal(found.numpy(), expected.numpy())
+
+
+def test_large_updates_go_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "GROUP_LIMIT", 5)
+    grouped = passes.group_small(_updates(5, 2), _cuda())
+    assert names(grouped).count("sgd_update") == 3  # of 2, 4, 6, 8 and 10 elements
+
+
+def test_nothing_is_grouped_where_no_kernel_takes_many() -> None:
+    graph = _updates(3, 2)
+    assert passes.group_small(graph, CPU).nodes == graph.nodes

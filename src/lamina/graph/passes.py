@@ -13,23 +13,25 @@ from lamina.backends.reference import run_reference
 from lamina.graph.algebra import pool_gradient_last, sum_before_spreading
 from lamina.graph.rewrite import rewrite
 from lamina.graph.trace import Graph, Node, Value, constant
-from lamina.ops import AdamUpdate, Cast, Expand, Fused, Reshape, SgdUpdate, Transpose
+from lamina.ops import AdamUpdate, Cast, Expand, Fused, Group, Reshape, SgdUpdate, Transpose
 from lamina.ops.core import Op
 from lamina.spec.policy import policy as use_policy
 
 #: Constants larger than this are not made at compile time: they would only move work into memory.
 FOLD_LIMIT = 1 << 16
+#: Tensors of up to so many elements are updated (and rounded) together with others.
+GROUP_LIMIT = 1 << 22
 
 
 def optimize(graph: Graph, backend: Backend, refusals: list[str] | None = None) -> Graph:
-    """All passes in order: fold constants, drop no-ops, merge equal nodes, algebra, prune outputs, fuse.
+    """All passes in order: fold constants, drop no-ops, merge equal nodes, algebra, prune outputs, fuse, group.
 
     refusals: gets a line for each fusion that the backend has no plan for.
     """
     graph = common_subexpressions(drop_identities(fold_constants(graph)))
     for rule in (pool_gradient_last, sum_before_spreading):
         graph = rewrite(graph, rule)
-    return fuse(prune_outputs(absorb_casts(graph)), backend, refusals)
+    return group_small(fuse(prune_outputs(absorb_casts(graph)), backend, refusals), backend)
 
 
 def fold_constants(graph: Graph) -> Graph:
@@ -219,6 +221,52 @@ def _merge(graph: Graph, chains: dict[Node, _Chain], taken: set[Node]) -> Graph:
             inputs = tuple(new.get(v, v) for v in chain.inputs)
             new[node.outputs[0]] = node.with_inputs(inputs, chain.op).outputs[0]
         elif node not in taken:
+            inputs = tuple(new.get(v, v) for v in node.inputs)
+            new.update(zip(node.outputs, node.with_inputs(inputs).outputs, strict=True))
+    return Graph(graph.inputs, [new.get(v, v) for v in graph.outputs], graph.name)
+
+
+def group_small(graph: Graph, backend: Backend) -> Graph:
+    """Do all updates of small parameters in one launch, and all roundings of small inputs.
+
+    Updates wait for the last gradient, roundings are done at the start; large tensors go by themselves, so that
+    their gradients' memory serves again. The single nodes stay where the backend has no kernel for many.
+    """
+    found: dict[Any, list[Node]] = {}
+    for node in graph.nodes:
+        small = node.outputs[0].spec.numel <= GROUP_LIMIT
+        update = isinstance(node.op, SgdUpdate | AdamUpdate)
+        rounding = isinstance(node.op, Cast) and node.inputs[0].is_input
+        if small and (update or rounding):
+            found.setdefault((node.op, node.policy, tuple(v.dtype for v in node.inputs)), []).append(node)
+    for nodes in found.values():
+        if len(nodes) > 1:
+            graph = _grouped(graph, nodes, backend)
+    return graph
+
+
+def _grouped(graph: Graph, nodes: Sequence[Node], backend: Backend) -> Graph:
+    """The graph with `nodes` as one node, or as it is where the backend cannot."""
+    last, op = nodes[-1], Group(nodes[0].op, len(nodes))
+    inputs = tuple(v for n in nodes for v in n.inputs)
+    if backend.supports(Group) != "kernel":
+        return graph
+    try:
+        with use_policy(last.policy) as policy:
+            backend.plan(op, [v.spec for v in inputs], policy)
+    except NoKernel:
+        return graph
+    rounding = isinstance(op.op, Cast)
+    made = Node(op, inputs, last.policy, min(n.serial for n in nodes) if rounding else last.serial)
+    results = dict(zip((v for n in nodes for v in n.outputs), made.outputs, strict=True))
+    return _substitute(graph, results)
+
+
+def _substitute(graph: Graph, results: Mapping[Value, Value]) -> Graph:
+    """The graph with some values replaced by others that do not depend on them."""
+    new = dict(results)
+    for node in graph.nodes:
+        if node.outputs[0] not in results:
             inputs = tuple(new.get(v, v) for v in node.inputs)
             new.update(zip(node.outputs, node.with_inputs(inputs).outputs, strict=True))
     return Graph(graph.inputs, [new.get(v, v) for v in graph.outputs], graph.name)

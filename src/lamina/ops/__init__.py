@@ -22,6 +22,7 @@ from lamina.ops.core import REGISTRY, Arg, Op, Operand, Sample, bind, call, oper
 from lamina.ops.dropout import Dropout, DropoutGrad, dropout
 from lamina.ops.embedding import Embedding, EmbeddingGrad, embedding
 from lamina.ops.fused import Fused
+from lamina.ops.group import Group
 from lamina.ops.loss import (
     CrossEntropy,
     CrossEntropyGrad,
@@ -270,6 +271,7 @@ __all__ = [
     "Flip",
     "Floor",
     "Fused",
+    "Group",
     "Ge",
     "Gelu",
     "GeluTanh",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lamina.backends import Call, Plan
-from lamina.backends.cuda.program import KERNELS, Copy, Fill, Launch, Launches, Place, Program
+from lamina.backends.cuda.program import KERNELS, Copy, Fill, Launch, Launches, Program
 from lamina.ops.core import Array
 from lamina.runtime import cache_directory
 from lamina.spec import Spec, pack, unpack
@@ -93,7 +93,7 @@ def run_steps(steps: Sequence[Any], call: Call) -> None:
 
 def run_launch(step: Launch, call: Call) -> None:
     """One launch."""
-    values = [ctypes.c_void_p(a.address(call)) if isinstance(a, Place) else a.c for a in step.arguments]
+    values = [a.c(call) for a in step.arguments]
     pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
     grid = (ctypes.c_uint * 3)(*(*step.grid, 1, 1)[:3])
     compiled(step.program)(grid, ctypes.c_uint(step.block[0]), pointers)

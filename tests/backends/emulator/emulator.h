@@ -16,6 +16,7 @@
 #define __device__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __shared__ static
 
 struct Dim3 { unsigned x, y, z; };

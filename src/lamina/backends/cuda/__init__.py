@@ -9,8 +9,11 @@ from lamina.backends.cuda import (
     conv,
     dropout,
     fused,
+    group,
     loss,
+    lrn,
     matmul,
+    norm,
     pointwise,
     pool,
     random,
@@ -25,7 +28,23 @@ from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 
 #: Modules that fill the table.
-FAMILIES = (conv, dropout, fused, loss, matmul, pointwise, pool, random, reduce, shape, softmax, update)
+FAMILIES = (
+    conv,
+    dropout,
+    fused,
+    group,
+    loss,
+    lrn,
+    matmul,
+    norm,
+    pointwise,
+    pool,
+    random,
+    reduce,
+    shape,
+    softmax,
+    update,
+)
 
 
 class CudaBackend(Backend):

@@ -110,6 +110,10 @@ class Place:
             return call.workspace + self.offset
         return (call.inputs if self.kind == "input" else call.outputs)[self.index] + self.offset
 
+    def c(self, call: Call) -> Any:
+        """As ctypes passes it."""
+        return ctypes.c_void_p(self.address(call))
+
 
 def source(index: int = 0, offset: int = 0) -> Place:
     """The address of an input."""
@@ -133,10 +137,21 @@ class Number:
     value: float
     type: str
 
-    @property
-    def c(self) -> Any:
+    def c(self, call: Call) -> Any:
         """As ctypes passes it."""
         return _NUMBERS[self.type](self.value)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Addresses and whole numbers, 64 bits each, in one parameter that is passed by value."""
+
+    entries: tuple[Place | int, ...]
+
+    def c(self, call: Call) -> Any:
+        """As ctypes passes it."""
+        values = [e.address(call) if isinstance(e, Place) else e for e in self.entries]
+        return (ctypes.c_uint64 * len(values))(*values)
 
 
 _NUMBERS: dict[str, Any] = {
@@ -147,7 +162,7 @@ _NUMBERS: dict[str, Any] = {
     "f32": ctypes.c_float,
     "f64": ctypes.c_double,
 }
-Argument = Place | Number
+Argument = Place | Number | Table
 
 
 # ------------------------------------------------------------------------------------------------------- steps
@@ -173,7 +188,7 @@ class Launch:
 
     def bind(self, device: Device, call: Call) -> Run:
         """Fix the addresses."""
-        values = [ctypes.c_void_p(a.address(call)) if isinstance(a, Place) else a.c for a in self.arguments]
+        values = [a.c(call) for a in self.arguments]
         queue = Queue(device, call.stream)
         kernel = self.program.load(device)
         return kernel.prepare(self.grid, self.block, *values, stream=queue, shared=self.shared)

@@ -32,20 +32,9 @@ def sgd_update(op: SgdUpdate, specs: tuple[Spec, ...], device: Device, policy: P
     p = dense(specs[0] if specs[0].layout is not None else specs[1])
     inputs = [*(full(s, p.physical) for s in specs[:3]), specs[3].fixed]
     outputs = [full(o, p.physical) for o in op.infer(*specs)]
-    numbers = constants(
-        MOMENTUM=_real(op.momentum),
-        DAMPENING=_real(op.dampening),
-        WEIGHT_DECAY=_real(op.weight_decay),
-        NESTEROV=int(op.nesterov),
-        HAS_MOMENTUM=int(op.momentum != 0),
-        BETA1=0,
-        BETA2=0,
-        EPS=0,
-        DECOUPLED=0,
-    )
 
     def steps(aligned: bool) -> tuple[Step, ...]:
-        return _steps("sgd_update", "SGD", numbers, inputs, 2, 4, aligned)
+        return _steps("sgd_update", op, inputs, 2, 4, aligned)
 
     return kernel_plan(
         device,
@@ -64,21 +53,10 @@ def adam_update(op: AdamUpdate, specs: tuple[Spec, ...], device: Device, policy:
     p = dense(specs[0] if specs[0].layout is not None else specs[1])
     inputs = [*(full(s, p.physical) for s in specs[:4]), specs[4].fixed, specs[5].fixed]
     outputs = [*(full(o, p.physical) for o in op.infer(*specs)[:3]), specs[4].fixed]
-    numbers = constants(
-        BETA1=_real(op.beta1),
-        BETA2=_real(op.beta2),
-        EPS=_real(op.eps),
-        WEIGHT_DECAY=_real(op.weight_decay),
-        DECOUPLED=int(op.decoupled),
-        MOMENTUM=0,
-        DAMPENING=0,
-        NESTEROV=0,
-        HAS_MOMENTUM=0,
-    )
 
     def steps(aligned: bool) -> tuple[Step, ...]:
-        update = _steps("adam_update", "ADAM", numbers, inputs, 3, 6, aligned)
-        text = _text("ADAM", numbers, inputs, 1)
+        update = _steps("adam_update", op, inputs, 3, 6, aligned)
+        text = rule_text(op, inputs, 1)
         count = Launch(Program("adam_count", "update.cu", text), (1,), (32,), (source(4), target(3)))
         return (*update, count)
 
@@ -97,26 +75,46 @@ def _real(value: float) -> str:
     return f"({float(value)!r})"
 
 
-def _text(rule: str, numbers: str, inputs: Sequence[Spec], width: int) -> str:
+def rule_text(op: SgdUpdate | AdamUpdate, inputs: Sequence[Spec], width: int) -> str:
+    """The constants of update.cu for a rule on parameters and gradients as `inputs` has them."""
     types = f"typedef {c_type(inputs[0].dtype)} T;\ntypedef {c_type(inputs[1].dtype)} G;\n"
-    return f"#define {rule}\n#define V {width}\n{types}{numbers}"
+    rule = "SGD" if isinstance(op, SgdUpdate) else "ADAM"
+    return f"#define {rule}\n#define V {width}\n{types}{_numbers(op)}"
+
+
+def _numbers(op: SgdUpdate | AdamUpdate) -> str:
+    """The rule's numbers; those of the other rule are 0, for the source to be whole."""
+    names = ("MOMENTUM", "DAMPENING", "NESTEROV", "HAS_MOMENTUM", "BETA1", "BETA2", "EPS", "DECOUPLED")
+    numbers: dict[str, int | str | float] = dict.fromkeys(names, 0)
+    numbers["WEIGHT_DECAY"] = _real(op.weight_decay)
+    if isinstance(op, SgdUpdate):
+        numbers |= {"MOMENTUM": _real(op.momentum), "DAMPENING": _real(op.dampening)}
+        numbers |= {"NESTEROV": int(op.nesterov), "HAS_MOMENTUM": int(op.momentum != 0)}
+    else:
+        numbers |= {"BETA1": _real(op.beta1), "BETA2": _real(op.beta2), "EPS": _real(op.eps)}
+        numbers["DECOUPLED"] = int(op.decoupled)
+    return constants(**numbers)
+
+
+def access_width(inputs: Sequence[Spec], *, aligned: bool) -> int:
+    """Elements per access: 16 bytes of the wider of parameter and gradient."""
+    return VECTOR // max(s.dtype.itemsize for s in inputs[:2]) if aligned else 1
 
 
 def _steps(
     name: str,
-    rule: str,
-    numbers: str,
+    op: SgdUpdate | AdamUpdate,
     inputs: Sequence[Spec],
     written: int,
     read: int,
     aligned: bool,
 ) -> tuple[Step, ...]:
     """One launch over all elements; nothing for an empty tensor."""
-    p, g = inputs[:2]
-    if p.numel == 0:
+    count = inputs[0].numel
+    if count == 0:
         return ()
-    width = VECTOR // max(p.dtype.itemsize, g.dtype.itemsize) if aligned else 1
-    program = Program(name, "update.cu", _text(rule, numbers, inputs, width))
+    width = access_width(inputs, aligned=aligned)
+    program = Program(name, "update.cu", rule_text(op, inputs, width))
     places = (*(source(i) for i in range(read)), *(target(i) for i in range(written)))
-    grid = (blocks_for(-(-p.numel // width), 256) * 4,)
-    return (Launch(program, grid, (256,), (*places, Number(p.numel, "i64"))),)
+    grid = (blocks_for(-(-count // width), 256) * 4,)
+    return (Launch(program, grid, (256,), (*places, Number(count, "i64"))),)

@@ -1,7 +1,11 @@
-// Optimizer steps over one tensor, in place where the outputs are the inputs. Constants: T (parameters and moments),
-// G (gradient), V (elements per access), and the rule's numbers. Expressions follow the cards' definitions.
-#define FOR_EACH_ACCESS                                                                                              \
-    for (i64 i = ((i64)blockIdx.x * 256 + threadIdx.x) * V; i < count; i += (i64)gridDim.x * 256 * V)
+// Optimizer steps over one tensor or many, in place where the outputs are the inputs. Constants: T (parameters and
+// moments), G (gradient), V (elements per access), and the rule's numbers; for many tensors PARTS and WIDTH.
+// Expressions follow the cards' definitions.
+#ifdef PARTS
+#include "group.cuh"
+#endif
+#define BEGIN (((i64)blockIdx.x * 256 + threadIdx.x) * V)
+#define STRIDE ((i64)gridDim.x * 256 * V)
 
 struct Sgd {
     static __device__ __forceinline__ void step(T &p, T g, T &m, T rate)
@@ -31,11 +35,11 @@ struct Adam {
 };
 
 #ifdef SGD
-extern "C" __global__ void __launch_bounds__(256)
-sgd_update(const T *p, const G *g, const T *m, const f32 *rate, T *p_out, T *m_out, i64 count)
+__device__ __forceinline__ void sgd(const T *p, const G *g, const T *m, const f32 *rate, T *p_out, T *m_out, i64 count,
+                                    i64 begin, i64 stride)
 {
     const T size = (T)rate[0];
-    FOR_EACH_ACCESS {
+    for (i64 i = begin; i < count; i += stride) {
         if (i + V <= count) {
             auto parameters = load<V>(p + i), moments = load<V>(m + i);
             const auto gradients = load<V>(g + i);
@@ -53,18 +57,34 @@ sgd_update(const T *p, const G *g, const T *m, const f32 *rate, T *p_out, T *m_o
         }
     }
 }
+
+#ifdef PARTS
+// Rows: first block, count, p, g, m, rate, p_out, m_out.
+extern "C" __global__ void __launch_bounds__(256) sgd_group(const __grid_constant__ Table table)
+{
+    const u64 *row = row_of(table);
+    const Share share(table, row);
+    sgd((const T *)row[2], (const G *)row[3], (const T *)row[4], (const f32 *)row[5], (T *)row[6], (T *)row[7],
+        (i64)row[1], share.begin, share.stride);
+}
+#else
+extern "C" __global__ void __launch_bounds__(256)
+sgd_update(const T *p, const G *g, const T *m, const f32 *rate, T *p_out, T *m_out, i64 count)
+{
+    sgd(p, g, m, rate, p_out, m_out, count, BEGIN, STRIDE);
+}
+#endif
 #endif
 
 #ifdef ADAM
 // Every thread reads the step count; `adam_count` moves it on in a launch of its own, after all have read it.
-extern "C" __global__ void __launch_bounds__(256)
-adam_update(const T *p, const G *g, const T *m, const T *v, const i64 *step, const f32 *rate, T *p_out, T *m_out,
-            T *v_out, i64 count)
+__device__ __forceinline__ void adam(const T *p, const G *g, const T *m, const T *v, const i64 *step, const f32 *rate,
+                                     T *p_out, T *m_out, T *v_out, i64 count, i64 begin, i64 stride)
 {
     const f64 t = (f64)(step[0] + 1), lr = (f64)rate[0];
     const T size = (T)(lr / (1.0 - pow((f64)BETA1, t))), root = (T)sqrt(1.0 - pow((f64)BETA2, t));
     const T decay = (T)(1.0 - lr * (f64)WEIGHT_DECAY);
-    FOR_EACH_ACCESS {
+    for (i64 i = begin; i < count; i += stride) {
         if (i + V <= count) {
             auto parameters = load<V>(p + i), first = load<V>(m + i), second = load<V>(v + i);
             const auto gradients = load<V>(g + i);
@@ -86,8 +106,34 @@ adam_update(const T *p, const G *g, const T *m, const T *v, const i64 *step, con
     }
 }
 
+#ifdef PARTS
+// Rows: first block, count, p, g, m, v, step, rate, p_out, m_out, v_out, step_out.
+extern "C" __global__ void __launch_bounds__(256) adam_group(const __grid_constant__ Table table)
+{
+    const u64 *row = row_of(table);
+    const Share share(table, row);
+    adam((const T *)row[2], (const G *)row[3], (const T *)row[4], (const T *)row[5], (const i64 *)row[6],
+         (const f32 *)row[7], (T *)row[8], (T *)row[9], (T *)row[10], (i64)row[1], share.begin, share.stride);
+}
+
+extern "C" __global__ void adam_count_group(const __grid_constant__ Table table)
+{
+    for (int i = blockIdx.x * 32 + threadIdx.x; i < PARTS; i += gridDim.x * 32) {
+        const u64 *row = table.v + i * WIDTH;
+        ((i64 *)row[11])[0] = ((const i64 *)row[6])[0] + 1;
+    }
+}
+#else
+extern "C" __global__ void __launch_bounds__(256)
+adam_update(const T *p, const G *g, const T *m, const T *v, const i64 *step, const f32 *rate, T *p_out, T *m_out,
+            T *v_out, i64 count)
+{
+    adam(p, g, m, v, step, rate, p_out, m_out, v_out, count, BEGIN, STRIDE);
+}
+
 extern "C" __global__ void adam_count(const i64 *step, i64 *step_out)
 {
     if (blockIdx.x == 0 && threadIdx.x == 0) step_out[0] = step[0] + 1;
 }
+#endif
 #endif
