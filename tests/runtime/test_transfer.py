@@ -64,7 +64,7 @@ def test_memset() -> None:
 
 @pytest.mark.parametrize("byte", [-1, 256])
 def test_memset_refuses_more_than_a_byte(byte: int) -> None:
-    with pytest.raises(ValueError, match=f"memset: byte must be between 0 and 255, got {byte}"):
+    with pytest.raises(ValueError, match=f"memset: value must be between 0 and 255, got {byte}"):
         memset(CPU.allocate(1), byte)
 
 

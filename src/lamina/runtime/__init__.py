@@ -4,16 +4,25 @@ Built on NVIDIA's cuda-core, which is opened on first need and only where there 
 without a GPU everything here works on the CPU.
 """
 
+from lamina.runtime.arrays import as_buffer, is_array, share
 from lamina.runtime.cache import DiskCache, cache_directory, digest
 from lamina.runtime.device import Device, device, devices, managed, pinned
 from lamina.runtime.errors import CompileError, DeviceError, NoGpuError, OutOfMemoryError, human_bytes
 from lamina.runtime.file import DeviceFile
-from lamina.runtime.kernel import Kernel, compile_cubin, compile_kernel
+from lamina.runtime.kernel import (
+    Kernel,
+    LaunchShape,
+    Module,
+    compile_cubin,
+    compile_kernel,
+    compile_module,
+    launch_shape,
+)
 from lamina.runtime.libraries import Library, libraries
 from lamina.runtime.memory import Arena, Buffer, Statistics, host_array, parse_bytes
 from lamina.runtime.platforms import MemoryInfo
-from lamina.runtime.stream import CapturedGraph, CudaStream, Event, Stream
-from lamina.runtime.transfer import copy, copy_2d, copy_3d, from_host, memset, move, to_host
+from lamina.runtime.stream import CapturedGraph, CudaStream, Event, Stream, as_stream, stream_address
+from lamina.runtime.transfer import copy, copy_2d, copy_3d, from_host, memset, memset_2d, move, to_host
 from lamina.runtime.worker import Worker
 from lamina.runtime.workspace import Workspaces
 
@@ -29,17 +38,22 @@ __all__ = [
     "DiskCache",
     "Event",
     "Kernel",
+    "LaunchShape",
     "Library",
     "MemoryInfo",
+    "Module",
     "NoGpuError",
     "OutOfMemoryError",
     "Statistics",
     "Stream",
     "Worker",
     "Workspaces",
+    "as_buffer",
+    "as_stream",
     "cache_directory",
     "compile_cubin",
     "compile_kernel",
+    "compile_module",
     "copy",
     "copy_2d",
     "copy_3d",
@@ -49,11 +63,16 @@ __all__ = [
     "from_host",
     "host_array",
     "human_bytes",
+    "is_array",
+    "launch_shape",
     "libraries",
     "managed",
     "memset",
+    "memset_2d",
     "move",
     "parse_bytes",
     "pinned",
+    "share",
+    "stream_address",
     "to_host",
 ]

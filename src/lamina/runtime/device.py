@@ -8,10 +8,17 @@ from contextlib import AbstractContextManager
 from typing import Any, SupportsIndex
 
 from lamina.runtime import _cuda
-from lamina.runtime.errors import NoGpuError
+from lamina.runtime.errors import DeviceError, NoGpuError
 from lamina.runtime.memory import Buffer, Statistics, allocate
-from lamina.runtime.platforms import CudaPlatform, HostPlatform, MemoryInfo, Platform, current
-from lamina.runtime.stream import Stream
+from lamina.runtime.platforms import (
+    CudaPlatform,
+    HostPlatform,
+    MemoryInfo,
+    Platform,
+    current,
+    platform_context,
+)
+from lamina.runtime.stream import Stream, StreamLike, as_stream
 
 _SPEC = re.compile(r"(cpu|cuda)(?::(\d+))?")
 _platforms: dict[Device, Platform] = {}
@@ -99,8 +106,17 @@ class Device:
         """A new stream. Lower `priority` goes first (0 is the lowest there is; the CPU has no priorities)."""
         return self.platform.stream(priority)
 
+    @property
+    def stream_priorities(self) -> tuple[int, int]:
+        """The lowest and the highest priority that a stream can have, e.g. (0, -5); (0, 0) on the CPU."""
+        if self.kind == "cpu":
+            return (0, 0)
+        with self.current():
+            low, high = _cuda.call("cuCtxGetStreamPriorityRange")
+        return int(low), int(high)
+
     # ---- memory
-    def allocate(self, nbytes: SupportsIndex, *, stream: Stream | None = None) -> Buffer:
+    def allocate(self, nbytes: SupportsIndex, *, stream: StreamLike | None = None) -> Buffer:
         """`nbytes` (zero allowed) uninitialised bytes from the device's arena.
 
         Args:
@@ -111,7 +127,7 @@ class Device:
             OutOfMemoryError: with the figures, after the cache was freed and the request tried again.
         """
         platform = self.platform
-        where = stream or platform.default_stream
+        where = as_stream(stream, self)
         if where.device != self:
             raise ValueError(f"allocate: {where!r} is not a stream of {self}")
         return allocate(platform.arena, self, nbytes, where, host=self.kind == "cpu")
@@ -148,6 +164,14 @@ class Device:
     def enable_peer_access(self, peer: Device) -> None:
         """Let kernels on this device read and write the memory of `peer`. DeviceError if they cannot."""
         self.platform.enable_access(peer)
+
+    def disable_peer_access(self, peer: Device) -> None:
+        """Take `enable_peer_access` back; DeviceError if it was not enabled. Copies work either way."""
+        if self.kind == "cpu":
+            raise DeviceError(f"disable_peer_access: cpu has no peer access to {peer}")
+        other = platform_context(peer)
+        with self.current():
+            _cuda.call("cuCtxDisablePeerAccess", other)
 
 
 def _open(device: Device) -> Platform:

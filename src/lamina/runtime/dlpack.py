@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
-#: (code, bits) of an element type by name; codes: 0 int, 1 uint, 2 float, 4 bfloat, 6 bool.
+#: (code, bits) of an element type by name; codes: 0 int, 1 uint, 2 float, 4 bfloat, 5 complex, 6 bool,
+#: 10, 12 and 14 the float8 types (DLPack 1.1).
 TYPES = {
     "float64": (2, 64),
     "float32": (2, 32),
@@ -24,7 +25,15 @@ TYPES = {
     "int16": (0, 16),
     "int8": (0, 8),
     "uint8": (1, 8),
+    "uint16": (1, 16),
+    "uint32": (1, 32),
+    "uint64": (1, 64),
     "bool": (6, 8),
+    "complex64": (5, 64),
+    "complex128": (5, 128),
+    "float8_e4m3fn": (10, 8),
+    "float8_e5m2": (12, 8),
+    "float8_e8m0fnu": (14, 8),
 }
 _NAMES = {v: k for k, v in TYPES.items()}
 
@@ -63,6 +72,8 @@ class _Versioned(ctypes.Structure):
 
 
 _PLAIN, _VERSIONED = b"dltensor", b"dltensor_versioned"
+_VERSION = (1, 0)  # of the structs above
+_READ_ONLY, _COPIED = 1, 2  # flags
 _api = ctypes.pythonapi
 _new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
     ("PyCapsule_New", _api)
@@ -93,6 +104,7 @@ class Shared:
     device_type: int
     device_id: int
     owner: object
+    read_only: bool = False
 
 
 def _delete(address: int) -> None:
@@ -100,8 +112,9 @@ def _delete(address: int) -> None:
 
 
 def _destroy(capsule: int) -> None:
-    if _dying_is_valid(capsule, _PLAIN):  # nobody consumed it
-        _exported.pop(_dying_get(capsule, _PLAIN), None)
+    for name in (_PLAIN, _VERSIONED):
+        if _dying_is_valid(capsule, name):  # nobody consumed it
+            _exported.pop(_dying_get(capsule, name), None)
 
 
 _delete_callback = _Deleter(_delete)
@@ -115,20 +128,40 @@ def export(
     dtype: str,
     device: tuple[int, int],
     owner: object,
+    *,
+    max_version: tuple[int, int] | None = None,
+    copied: bool = False,
 ) -> Any:
-    """A "dltensor" capsule over memory. strides in elements; `owner` lives until the consumer is done.
+    """A DLPack capsule over memory; `owner` lives until the consumer is done.
 
-    Raises BufferError for a dtype that DLPack has no code for.
+    Args:
+        pointer: address of element (0, …, 0).
+        shape: its shape.
+        strides: in elements.
+        dtype: a name of `TYPES`.
+        device: DLPack's device type and number.
+        owner: what holds the memory.
+        max_version: what the consumer understands: from (1, 0) on the capsule is a "dltensor_versioned".
+        copied: whether the memory is a copy made for this consumer.
+
+    Raises:
+        BufferError: a dtype that DLPack has no code for.
     """
     if dtype not in TYPES:
         raise BufferError(f"DLPack has no type for {dtype}")
     sizes, steps = (ctypes.c_int64 * len(shape))(*shape), (ctypes.c_int64 * len(shape))(*strides)
     code, bits = TYPES[dtype]
     tensor = _DLTensor(pointer, *device, len(shape), code, bits, 1, sizes, steps, 0)
-    managed = _Managed(tensor, None, ctypes.cast(_delete_callback, ctypes.c_void_p))
+    deleter = ctypes.cast(_delete_callback, ctypes.c_void_p)
+    versioned = max_version is not None and max_version[0] >= _VERSION[0]
+    managed = (
+        _Versioned(*_VERSION, None, deleter, _COPIED if copied else 0, tensor)
+        if versioned
+        else _Managed(tensor, None, deleter)
+    )
     address = ctypes.addressof(managed)
     _exported[address] = (managed, sizes, steps, owner)
-    return _new(address, _PLAIN, ctypes.cast(_destroy_callback, ctypes.c_void_p))
+    return _new(address, _VERSIONED if versioned else _PLAIN, ctypes.cast(_destroy_callback, ctypes.c_void_p))
 
 
 class _Imported:
@@ -150,7 +183,10 @@ def adopt(capsule: Any) -> Shared:
         if _is_valid(capsule, name):
             address = _get(capsule, name)
             managed: Any = struct.from_address(address)
-            shared = _read(managed.tensor, _Imported(address, managed.deleter))
+            if struct is _Versioned and managed.major != _VERSION[0]:
+                raise BufferError(f"DLPack {managed.major}.{managed.minor} is not understood, only 1.x")
+            read_only = struct is _Versioned and bool(managed.flags & _READ_ONLY)
+            shared = _read(managed.tensor, _Imported(address, managed.deleter), read_only)
             _rename(capsule, _USED[name])
             return shared
     raise TypeError(f"not a DLPack capsule that is still to be consumed: {capsule!r}")
@@ -160,7 +196,7 @@ def adopt(capsule: Any) -> Shared:
 _USED = {_PLAIN: b"used_dltensor", _VERSIONED: b"used_dltensor_versioned"}
 
 
-def _read(tensor: _DLTensor, owner: _Imported) -> Shared:
+def _read(tensor: _DLTensor, owner: _Imported, read_only: bool) -> Shared:
     dtype = _NAMES.get((tensor.code, tensor.bits))
     if dtype is None or tensor.lanes != 1:
         raise TypeError(
@@ -170,5 +206,12 @@ def _read(tensor: _DLTensor, owner: _Imported) -> Shared:
     strides = tuple(tensor.strides[:rank]) if tensor.strides else None
     pointer = (tensor.data or 0) + tensor.byte_offset
     return Shared(
-        pointer, tuple(tensor.shape[:rank]), strides, dtype, tensor.device_type, tensor.device_id, owner
+        pointer,
+        tuple(tensor.shape[:rank]),
+        strides,
+        dtype,
+        tensor.device_type,
+        tensor.device_id,
+        owner,
+        read_only,
     )

@@ -8,7 +8,7 @@ import operator
 from typing import Any, SupportsIndex
 
 from lamina.runtime.memory import Buffer
-from lamina.runtime.stream import Stream
+from lamina.runtime.stream import StreamLike
 from lamina.runtime.transfer import copy
 
 _STARTS = {io.SEEK_SET: "start", io.SEEK_CUR: "position", io.SEEK_END: "end"}
@@ -27,7 +27,7 @@ class DeviceFile(io.RawIOBase):
             A read waits for its own bytes either way.
     """
 
-    def __init__(self, buffer: Buffer, stream: Stream | None = None) -> None:
+    def __init__(self, buffer: Buffer, stream: StreamLike | None = None) -> None:
         super().__init__()
         self._buffer = buffer
         self._stream = stream

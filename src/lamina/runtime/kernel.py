@@ -10,25 +10,28 @@ import ctypes
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lamina.runtime import _cuda
+from lamina.runtime.arrays import device_of, is_array, share
 from lamina.runtime.cache import DiskCache, cache_directory, digest
 from lamina.runtime.device import Device
 from lamina.runtime.device import device as find_device
 from lamina.runtime.errors import CompileError, DeviceError, NoGpuError
 from lamina.runtime.memory import Buffer
-from lamina.runtime.stream import Stream
+from lamina.runtime.stream import Stream, StreamLike, as_stream
 
 _DISK_LIMIT = 512 << 20
 _DEFAULT_SHARED = 48 << 10  # more dynamic shared memory than this has to be asked for, per kernel
+_MAX_THREADS = 1024  # of a block, on every GPU that cuDNN 9 knows
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _HEADERS = ("*.h", "*.cuh", "*.hpp", "*.inl")
 
 _cubins: dict[str, bytes] = {}
-_kernels: dict[tuple[str, str, Device], Kernel] = {}
+_modules: dict[tuple[str, Device], Module] = {}
+_GRID_LIMITS = (2**31 - 1, 65535, 65535)
 _lock = threading.RLock()
 
 
@@ -119,8 +122,51 @@ def _compile(
     return bytes(code)
 
 
+def compile_module(
+    source: str | Path,
+    *,
+    device: Device | str | None = "auto",
+    arch: str | None = None,
+    defines: Mapping[str, object] | None = None,
+    options: Mapping[str, object] | None = None,
+    includes: Iterable[str | Path] = (),
+    name: str = "module",
+) -> Module:
+    """CUDA C++ `source` compiled for `device` and loaded there, once: its kernels and its global variables.
+
+    Args:
+        source: CUDA C++17 text, or the Path of a file with it; the file's folder is searched for includes too.
+        device: a CUDA device.
+        arch: another architecture than the device's own, e.g. "sm_90a" for Hopper's own instructions.
+        defines: macros, as for `compile_cubin`.
+        options: compiler options, as for `compile_cubin`.
+        includes: include folders, as for `compile_cubin`.
+        name: what the source is called in messages.
+
+    Raises:
+        NoGpuError: `device` is not a CUDA device. CompileError: the source does not compile.
+        OSError: the file cannot be read.
+    """
+    place = find_device(device)
+    if place.kind != "cuda":
+        raise NoGpuError(f"compile: {name!r} needs a CUDA device, got {str(place)!r} (is there a GPU?)")
+    folders = list(includes)
+    if isinstance(source, Path):
+        name, text = source.stem, source.read_text(encoding="utf-8")
+        folders.append(source.parent)
+    else:
+        text = source
+    target = arch or _arch(place)
+    cubin = compile_cubin(text, arch=target, defines=defines, options=options, includes=folders, name=name)
+    key = (digest(cubin), place)
+    with _lock:
+        if key not in _modules:
+            _modules[key] = Module(cubin, place)
+        return _modules[key]
+
+
 def compile_kernel(
-    source: str,
+    source: str | Path,
     name: str,
     *,
     device: Device | str | None = "auto",
@@ -132,7 +178,7 @@ def compile_kernel(
     """The kernel `name` of CUDA C++ `source`, compiled for `device` and loaded there, once.
 
     Args:
-        source: CUDA C++17 with an ``extern "C" __global__`` function `name`.
+        source: CUDA C++17 with an ``extern "C" __global__`` function `name`, or the Path of a file with it.
         name: the function.
         device: a CUDA device.
         arch: another architecture than the device's own, e.g. "sm_90a" for Hopper's own instructions.
@@ -143,18 +189,16 @@ def compile_kernel(
     Raises:
         NoGpuError: `device` is not a CUDA device. CompileError: the source does not compile.
     """
-    place = find_device(device)
-    if place.kind != "cuda":
-        raise NoGpuError(
-            f"compile_kernel: {name!r} needs a CUDA device, got {str(place)!r} (is there a GPU?)"
-        )
-    target = arch or _arch(place)
-    cubin = compile_cubin(source, arch=target, defines=defines, options=options, includes=includes, name=name)
-    key = (digest(cubin), name, place)
-    with _lock:
-        if key not in _kernels:
-            _kernels[key] = Kernel(cubin, name, place)
-        return _kernels[key]
+    module = compile_module(
+        source,
+        device=device,
+        arch=arch,
+        defines=defines,
+        options=options,
+        includes=includes,
+        name=name,
+    )
+    return module.kernel(name)
 
 
 def _arch(device: Device) -> str:
@@ -163,7 +207,7 @@ def _arch(device: Device) -> str:
 
 
 # -------------------------------------------------------------------------------------------------- arguments
-Argument = Any  # a Buffer, a ctypes value, a NumPy scalar, an int or a float
+Argument = Any  # a Buffer, an array on the device, a ctypes value, a NumPy scalar, an int or a float
 _INTEGERS = {1: ctypes.c_int8, 2: ctypes.c_int16, 4: ctypes.c_int32, 8: ctypes.c_int64}
 _FLOATS = {4: ctypes.c_float, 8: ctypes.c_double}
 
@@ -247,26 +291,124 @@ def _integer(kind: Any, value: int) -> Any:
 
 
 # -------------------------------------------------------------------------------------------------- launching
-class Kernel:
-    """A compiled kernel, loaded on one device; made by `compile_kernel`."""
+class Module:
+    """Compiled code, loaded on one device: kernels by name, global variables as memory.
 
-    def __init__(self, cubin: bytes, name: str, device: Device) -> None:
+    Made by `compile_module`, or from a cubin of `compile_cubin`. Its memory and kernels live as long as they
+    are used.
+    """
+
+    def __init__(self, cubin: bytes, device: Device) -> None:
+        self.device = device
+        with device.current():
+            self._code = _cuda.open_cuda().core.ObjectCode.from_cubin(cubin)
+        self._kernels: dict[str, Kernel] = {}
+
+    def kernel(self, name: str) -> Kernel:
+        """The ``extern "C" __global__`` function `name`. DeviceError if there is none."""
+        with _lock:
+            if name not in self._kernels:
+                self._kernels[name] = Kernel(self._code, name, self.device)
+            return self._kernels[name]
+
+    def variable(self, name: str) -> Buffer:
+        """The memory of the ``extern "C"`` variable `name` (``__constant__`` or ``__device__``).
+
+        `copy` sets and reads it: ``copy(module.variable("scale"), np.float32(2))``. DeviceError if there is
+        none.
+        """
+        with self.device.current():
+            library = _cuda.open_cuda().driver.CUlibrary(int(self._code.handle))
+            try:
+                pointer, nbytes = _cuda.call("cuLibraryGetGlobal", library, name.encode())
+            except DeviceError as error:
+                raise DeviceError(
+                    f'no variable {name!r} for {self.device} in its source; is it extern "C"? ({error})',
+                    code=error.code,
+                    name=error.name,
+                    call=error.call,
+                ) from error
+        return Buffer.borrow(int(pointer), int(nbytes), self.device, self)
+
+    def __repr__(self) -> str:
+        return f"Module({self.device}, kernels used: {', '.join(sorted(self._kernels)) or 'none'})"
+
+
+class LaunchShape(NamedTuple):
+    """Blocks of a launch and threads of a block, as `Kernel.launch` takes them."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+
+
+def launch_shape(extents: int | Sequence[int], block: int | Sequence[int] = 256) -> LaunchShape:
+    """The launch in which each of `extents` elements (in x, y, z) has a thread: ceil(extent / block) blocks.
+
+    Args:
+        extents: one to three numbers >= 1, x first.
+        block: threads per block, likewise; missing axes count 1.
+
+    Raises:
+        ValueError: no extents, or more blocks than a grid has (2^31 - 1, 65535, 65535) or threads than a
+            block has (1024): let each thread do several elements.
+
+    >>> launch_shape(1000)
+    LaunchShape(grid=(4, 1, 1), block=(256, 1, 1))
+    """
+    elements, threads = _extents("extents", extents), _extents("block", block)
+    grid = tuple(-(-extent // size) for extent, size in zip(elements, threads, strict=True))
+    if any(blocks > limit for blocks, limit in zip(grid, _GRID_LIMITS, strict=True)):
+        raise ValueError(
+            f"launch_shape: {elements} elements take {grid} blocks, the limits are {_GRID_LIMITS}"
+        )
+    if (count := threads[0] * threads[1] * threads[2]) > _MAX_THREADS:
+        raise ValueError(f"launch_shape: block {threads} has {count} threads, the limit is {_MAX_THREADS}")
+    return LaunchShape((grid[0], grid[1], grid[2]), threads)
+
+
+class Kernel:
+    """A compiled kernel, loaded on one device; made by `compile_kernel` or `Module.kernel`."""
+
+    def __init__(self, code: Any, name: str, device: Device) -> None:
         self.name = name
         self.device = device
-        device.make_current()
-        core = _cuda.open_cuda().core
-        self._module = core.ObjectCode.from_cubin(cubin)
-        self._kernel = _find(self._module, name, device)
-        self.handle = int(getattr(self._kernel, "handle", None) or self._kernel._handle)
-        self.parameter_sizes = _parameter_sizes(self._kernel)
+        self._module = code
+        with device.current():
+            self._kernel = _find(code, name, device)
+            self.handle = int(getattr(self._kernel, "handle", None) or self._kernel._handle)
+            self.parameter_sizes = _parameter_sizes(self._kernel)
         self._shared = _DEFAULT_SHARED
+
+    def suggest(self, count: int, *, shared: int = 0, limit: int = 0) -> LaunchShape:
+        """The launch for `count` elements, one thread each or more, with the block that fills the device best.
+
+        The block is what cuOccupancyMaxPotentialBlockSize answers. The grid has no more blocks than are
+        resident at once, so that the kernel must walk over the elements in steps of the whole grid.
+
+        Args:
+            count: elements.
+            shared: bytes of dynamic shared memory per block.
+            limit: the most threads that a block may have (0: what the device allows).
+        """
+        if count < 1:
+            raise ValueError(f"kernel {self.name}: count must be at least 1, got {count}")
+        with self.device.current():
+            found = self._kernel.occupancy.max_potential_block_size(shared, limit)
+        block, most = int(found.max_block_size), int(found.min_grid_size)
+        return LaunchShape((max(1, min(-(-count // block), most)), 1, 1), (block, 1, 1))
+
+    def resident_blocks(self, block: int, *, shared: int = 0) -> int:
+        """How many blocks of `block` threads one multiprocessor runs at once (0: the block does not fit)."""
+        with self.device.current():
+            found = self._kernel.occupancy.max_active_blocks_per_multiprocessor(block, shared)
+        return int(found)
 
     def launch(
         self,
         grid: int | Sequence[int],
         block: int | Sequence[int],
         *arguments: Argument,
-        stream: Stream | None = None,
+        stream: StreamLike | None = None,
         shared: int = 0,
     ) -> None:
         """Queue one launch.
@@ -274,8 +416,9 @@ class Kernel:
         Args:
             grid: blocks in x (, y, z).
             block: threads per block in x (, y, z).
-            arguments: as `Arguments` takes them; checked against the kernel's parameters.
-            stream: where to queue it (default: the device's default stream).
+            arguments: as `Arguments` takes them, and arrays of other libraries on the device (their address;
+                the stream waits for their values); checked against the kernel's parameters.
+            stream: where to queue it, of this or another library (default: the device's default stream).
             shared: bytes of dynamic shared memory.
 
         Raises:
@@ -289,17 +432,18 @@ class Kernel:
         grid: int | Sequence[int],
         block: int | Sequence[int],
         *arguments: Argument,
-        stream: Stream | None = None,
+        stream: StreamLike | None = None,
         shared: int = 0,
     ) -> Callable[[], None]:
         """`launch` with everything bound: calling the result queues the launch with the least host work.
 
         The result keeps its arguments (buffers too) alive. It reads them once, now.
         """
-        where = stream or self.device.default_stream
+        where = as_stream(stream, self.device)
         if where.device != self.device:
             raise ValueError(f"kernel {self.name}: loaded on {self.device}, but the stream is {where!r}")
-        packed = Arguments(self.name, arguments, self.parameter_sizes)
+        values = [self._adopted(place, value, where) for place, value in enumerate(arguments)]
+        packed = Arguments(self.name, values, self.parameter_sizes)
         self._allow_shared(shared)
         driver = _cuda.open_cuda().driver
         function, queue = driver.CUfunction(self.handle), driver.CUstream(where.handle)
@@ -308,6 +452,17 @@ class Kernel:
         return _launcher(
             driver.cuLaunchKernel, bound, self.device.platform.make_current, (self, packed, where)
         )
+
+    def _adopted(self, place: int, value: Argument, stream: Stream) -> Argument:
+        """`value`, but an array of another library as a buffer over its memory."""
+        if isinstance(value, Buffer | np.ndarray | np.generic) or not is_array(value):
+            return value
+        shared = share(value, stream, write=True)
+        if device_of(shared) != self.device:
+            raise ValueError(
+                f"kernel {self.name}: argument {place} is on {device_of(shared)}, the kernel on {self.device}"
+            )
+        return Buffer.borrow(shared.pointer, 0, self.device, shared.owner)
 
     def _allow_shared(self, shared: int) -> None:
         if shared > self._shared:

@@ -31,7 +31,9 @@ from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex
 
 import numpy as np
 
+from lamina.runtime import dlpack
 from lamina.runtime.errors import OutOfMemoryError, human_bytes
+from lamina.runtime.stream import as_stream
 
 if TYPE_CHECKING:
     from lamina.runtime.device import Device
@@ -502,6 +504,41 @@ class Buffer:
         part = self.view(offset, nbytes)
         return host_array(part.pointer, shape, dtype, owner=part._owner)
 
+    # ---- other libraries: a flat array of bytes
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (dlpack.CPU if self.device.kind == "cpu" else dlpack.CUDA, self.device.index)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        if copy or dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError(f"__dlpack__: {self!r} is shared where it lies only")
+        if self.device.kind == "cuda":
+            lend(self.device, stream)
+        where = self.__dlpack_device__()
+        owner = (self, self._owner)
+        return dlpack.export(
+            self.pointer, (self.nbytes,), (1,), "uint8", where, owner, max_version=max_version
+        )
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self.device.kind != "cuda":
+            raise AttributeError(f"__cuda_array_interface__: the buffer is on {self.device}")
+        return {
+            "shape": (self.nbytes,),
+            "strides": None,
+            "typestr": "|u1",
+            "data": (self.pointer, False),
+            "version": 3,
+            "stream": self.device.default_stream.handle,
+        }
+
     def __enter__(self) -> Buffer:
         return self
 
@@ -518,6 +555,19 @@ class Buffer:
         where = "closed" if self._pointer is None else f"{self._pointer:#x}"
         pinned = ", pinned" if self.pinned else ""
         return f"Buffer({self.device}, {self.nbytes} bytes at {where}{pinned})"
+
+
+def lend(device: Device, stream: Any) -> None:
+    """Let the consumer's `stream` (as `__dlpack__` is given it) wait for the default stream of `device`.
+
+    None means the legacy default stream, -1 that the consumer orders its work itself.
+    """
+    if stream == 0:
+        raise ValueError(
+            "__dlpack__: stream=0 is ambiguous; give 1 for the legacy default stream, 2 for the thread's"
+        )
+    if stream != -1:
+        as_stream(0 if stream is None else stream, device).wait(device.default_stream)
 
 
 def allocate(

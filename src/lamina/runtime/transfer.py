@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from lamina.runtime import _cuda
+from lamina.runtime import _cuda, arrays
 from lamina.runtime.device import Device
 from lamina.runtime.memory import Buffer, checked_bytes, host_array
-from lamina.runtime.stream import Stream
+from lamina.runtime.platforms import platform_context
+from lamina.runtime.stream import Stream, StreamLike, as_stream
 
-Operand = Any  # a Buffer, or host memory: a NumPy array, bytes, bytearray, memoryview, array.array, ...
+Operand = (
+    Any  # a Buffer, host memory (NumPy array, bytes, memoryview, …), or an array of CuPy, PyTorch, JAX, …
+)
 _HOST, _UNIFIED = 1, 4  # CU_MEMORYTYPE_...; unified: the driver sees from the address on which device it lies
 
 
@@ -28,25 +31,26 @@ class _Side:
 
 
 def copy(
-    destination: Operand, source: Operand, nbytes: int | None = None, *, stream: Stream | None = None
+    destination: Operand, source: Operand, nbytes: int | None = None, *, stream: StreamLike | None = None
 ) -> None:
     """Copy `nbytes` bytes from `source` to `destination`.
 
     Host to device, device to host, within a device, between devices, within the host: whichever the operands
     are. Without `stream` the copy is done on return. With a stream it is queued there: pinned memory is then
-    read or written while the program goes on, pageable memory still costs the wait. Host objects must be
-    C-contiguous.
+    read or written while the program goes on, pageable memory still costs the wait. Arrays must be
+    C-contiguous; those of other libraries must be kept until the stream has passed.
 
     Args:
-        destination: a Buffer or writable host memory.
-        source: a Buffer or host memory.
+        destination: a Buffer, writable host memory, or an array of CuPy, PyTorch, JAX, Numba, ….
+        source: likewise.
         nbytes: how many; by default all, and then both sides must have the same size.
-        stream: the stream to queue it on.
+        stream: the stream to queue it on, of this or another library.
 
     Raises:
         ValueError: sizes that differ or are exceeded, a closed buffer; TypeError: no memory in an operand.
     """
-    to, from_ = _side("destination", destination, writable=True), _side("source", source, writable=False)
+    to = _side("destination", destination, stream, writable=True)
+    from_ = _side("source", source, stream, writable=False)
     count = _count(to, from_, nbytes)
     if count == 0:
         return
@@ -55,45 +59,114 @@ def copy(
     _finish(where, stream, to, from_)
 
 
-def memset(buffer: Buffer, byte: int, stream: Stream | None = None) -> None:
-    """Set every byte of `buffer` to `byte` (0 to 255); done on return unless queued on `stream`."""
-    value = operator.index(byte)
-    if not 0 <= value <= 255:
-        raise ValueError(f"memset: byte must be between 0 and 255, got {byte}")
-    if buffer.nbytes == 0:
+def memset(buffer: Operand, value: int, stream: StreamLike | None = None, *, bits: int = 8) -> None:
+    """Set every word of `buffer` to `value`; done on return unless queued on `stream`.
+
+    Args:
+        buffer: a Buffer, writable host memory, or an array of another library.
+        value: an unsigned number of `bits` bits.
+        stream: as for `copy`.
+        bits: of a word: 8, 16 or 32; the memory must be a whole number of words.
+
+    Raises:
+        ValueError: a value or size that does not fit the word.
+    """
+    side = _side("buffer", buffer, stream, writable=True)
+    size = _word("memset", value, bits)
+    if side.nbytes % size or side.pointer % size:
+        raise ValueError(f"memset: {side.nbytes} bytes at {side.pointer:#x} are no words of {bits} bits")
+    if side.nbytes == 0:
         return
-    side = _side("buffer", buffer, writable=True)
     where = _where("memset", stream, side)
-    where.device.platform.fill(side.pointer, value, side.nbytes, where)
+    if bits == 8:
+        where.device.platform.fill(side.pointer, operator.index(value), side.nbytes, where)
+    else:
+        _fill_rows(side, value, bits, side.nbytes // size, 1, side.nbytes, where)
     _finish(where, stream, side)
 
 
-def from_host(source: Operand, device: Device, *, stream: Stream | None = None) -> Buffer:
+def memset_2d(
+    buffer: Operand,
+    value: int,
+    *,
+    width: int,
+    height: int,
+    pitch: int,
+    stream: StreamLike | None = None,
+    bits: int = 8,
+) -> None:
+    """Set `height` rows of `width` words to `value`; row r starts at byte r * pitch.
+
+    Args and errors as for `memset`; ValueError also for rows that overlap or end beyond the buffer.
+    """
+    side = _side("buffer", buffer, stream, writable=True)
+    size = _word("memset_2d", value, bits)
+    columns, rows = checked_bytes("memset_2d", "width", width), checked_bytes("memset_2d", "height", height)
+    if checked_bytes("memset_2d", "pitch", pitch) < columns * size or pitch % size or side.pointer % size:
+        raise ValueError(
+            f"memset_2d: pitch must hold {columns} words of {bits} bits, and whole ones; got {pitch}"
+        )
+    if not columns or not rows:
+        return
+    if (last := (rows - 1) * pitch + columns * size) > side.nbytes:
+        raise ValueError(f"memset_2d: the rows end at byte {last}, but the buffer has {side.nbytes} bytes")
+    where = _where("memset_2d", stream, side)
+    _fill_rows(side, value, bits, columns, rows, pitch, where)
+    _finish(where, stream, side)
+
+
+def _word(call: str, value: int, bits: int) -> int:
+    """Bytes of a word, once the value is known to fit it."""
+    if bits not in (8, 16, 32):
+        raise ValueError(f"{call}: bits must be 8, 16 or 32, got {bits}")
+    if not 0 <= operator.index(value) < 1 << bits:
+        raise ValueError(f"{call}: value must be between 0 and {(1 << bits) - 1}, got {value}")
+    return bits // 8
+
+
+def _fill_rows(
+    side: _Side, value: int, bits: int, width: int, height: int, pitch: int, where: Stream
+) -> None:
+    """Queue the fill of `height` rows of `width` words."""
+    if where.device.kind == "cpu":
+        kind = np.dtype(f"u{bits // 8}")
+        rows = host_array(side.pointer, (height, width), kind, (pitch, kind.itemsize), owner=side.owner)
+        rows[...] = value
+        return
+    with where.device.current():
+        _cuda.call(f"cuMemsetD2D{bits}Async", side.pointer, pitch, value, width, height, where.handle)
+
+
+def from_host(source: Operand, device: Device, *, stream: StreamLike | None = None) -> Buffer:
     """A new buffer on `device` with the bytes of `source` (bytes, NumPy array, ...).
 
     `stream`: the stream that the buffer is for and the copy is queued on (default: done on return).
     """
-    side = _side("source", source, writable=False)
+    side = _side("source", source, stream, writable=False)
     buffer = device.allocate(side.nbytes, stream=stream)
     copy(buffer, source, stream=stream)
     return buffer
 
 
-def to_host(buffer: Buffer, *, stream: Stream | None = None) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def to_host(buffer: Operand, *, stream: StreamLike | None = None) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """The bytes of `buffer` as a new NumPy array of uint8, queued on `stream` and waited for."""
-    array = np.empty(buffer.nbytes, np.uint8)
-    copy(array, buffer, stream=stream)
-    if stream is not None:
-        stream.synchronize()
+    side = _side("buffer", buffer, stream, writable=False)
+    array = np.empty(side.nbytes, np.uint8)
+    if side.nbytes:
+        where = _where("to_host", stream, side)
+        where.device.platform.copy(array.__array_interface__["data"][0], side.pointer, side.nbytes, where)
+        where.synchronize()
     return array
 
 
-def move(buffer: Buffer, device: Device, *, stream: Stream | None = None) -> Buffer:
+def move(buffer: Buffer, device: Device, *, stream: StreamLike | None = None) -> Buffer:
     """`buffer` itself if it is on `device` already, else a copy of it there."""
     if buffer.device == device:
         return buffer
-    moved = device.allocate(buffer.nbytes, stream=stream if stream and stream.device == device else None)
-    copy(moved, buffer, stream=stream)
+    gpu = device if device.kind == "cuda" else buffer.device
+    where = None if stream is None else as_stream(stream, gpu)
+    moved = device.allocate(buffer.nbytes, stream=where if where and where.device == device else None)
+    copy(moved, buffer, stream=where)
     return moved
 
 
@@ -105,7 +178,7 @@ def copy_2d(
     height: int,
     destination_pitch: int,
     source_pitch: int,
-    stream: Stream | None = None,
+    stream: StreamLike | None = None,
 ) -> None:
     """Copy `height` rows of `width` bytes; row r starts at r * pitch on either side."""
     pitches = {"destination_pitch": destination_pitch, "source_pitch": source_pitch}
@@ -129,13 +202,13 @@ def copy_3d(
     shape: tuple[int, int, int],
     destination_strides: tuple[int, int],
     source_strides: tuple[int, int],
-    stream: Stream | None = None,
+    stream: StreamLike | None = None,
 ) -> None:
     """Copy a block of `shape` (slices, rows, bytes per row) between pitched memories.
 
     Args:
-        destination: a Buffer or writable host memory.
-        source: a Buffer or host memory.
+        destination: as for `copy`.
+        source: as for `copy`.
         shape: slices, rows per slice, contiguous bytes per row.
         destination_strides: bytes from slice to slice, a multiple of the bytes from row to row.
         source_strides: likewise.
@@ -144,7 +217,8 @@ def copy_3d(
     Raises:
         ValueError: rows or slices that overlap, strides that are no multiples, or a block beyond an operand.
     """
-    to, from_ = _side("destination", destination, writable=True), _side("source", source, writable=False)
+    to = _side("destination", destination, stream, writable=True)
+    from_ = _side("source", source, stream, writable=False)
     _check_block("destination", to, shape, destination_strides)
     _check_block("source", from_, shape, source_strides)
     if 0 in shape:
@@ -153,8 +227,10 @@ def copy_3d(
     if where.device.kind == "cpu":
         _host_block(to, destination_strides, shape)[...] = _host_block(from_, source_strides, shape)
         return
-    where.device.make_current()
-    _cuda.call("cuMemcpy3DAsync", _block(to, destination_strides, from_, source_strides, shape), where.handle)
+    peers = to.device.kind == from_.device.kind == "cuda" and to.device != from_.device
+    block = _block(to, destination_strides, from_, source_strides, shape, peers)
+    with where.device.current():
+        _cuda.call("cuMemcpy3DPeerAsync" if peers else "cuMemcpy3DAsync", block, where.handle)
     _finish(where, stream, to, from_)
 
 
@@ -183,9 +259,13 @@ def _block(
     from_: _Side,
     from_strides: tuple[int, int],
     shape: tuple[int, int, int],
+    peers: bool,
 ) -> Any:
-    """The driver's description of a 3D copy."""
-    block = _cuda.open_cuda().driver.CUDA_MEMCPY3D()
+    """The driver's description of a 3D copy, with both contexts where two devices are in it."""
+    driver = _cuda.open_cuda().driver
+    block = driver.CUDA_MEMCPY3D_PEER() if peers else driver.CUDA_MEMCPY3D()
+    if peers:
+        block.srcContext, block.dstContext = platform_context(from_.device), platform_context(to.device)
     block.Depth, block.Height, block.WidthInBytes = shape
     for prefix, side, strides in (("src", from_, from_strides), ("dst", to, to_strides)):
         _describe(block, prefix, side, strides)
@@ -202,7 +282,10 @@ def _describe(block: Any, prefix: str, side: _Side, strides: tuple[int, int]) ->
 
 
 # --------------------------------------------------------------------------------------------------- operands
-def _side(name: str, operand: Operand, *, writable: bool) -> _Side:
+def _side(name: str, operand: Operand, stream: StreamLike | None, *, writable: bool) -> _Side:
+    """An operand as memory; `stream` (None: its device's default stream) waits for another library's array."""
+    if not isinstance(operand, Buffer | np.ndarray) and arrays.is_array(operand):
+        operand = _adopted(name, operand, stream, writable)
     if isinstance(operand, Buffer):
         return _Side(operand.pointer, operand.nbytes, operand.device, operand)
     array = operand if isinstance(operand, np.ndarray) else _as_bytes(name, operand)
@@ -213,6 +296,13 @@ def _side(name: str, operand: Operand, *, writable: bool) -> _Side:
     if writable and not array.flags.writeable:
         raise ValueError(f"copy: {name} is read-only")
     return _Side(array.__array_interface__["data"][0], array.nbytes, Device("cpu"), array)
+
+
+def _adopted(name: str, operand: Operand, stream: StreamLike | None, writable: bool) -> Buffer:
+    try:
+        return arrays.as_buffer(operand, stream, write=writable)
+    except (TypeError, ValueError, BufferError) as error:
+        raise type(error)(f"copy: {name}: {error}") from error
 
 
 def _as_bytes(name: str, operand: Operand) -> np.ndarray[Any, Any]:
@@ -242,17 +332,21 @@ def _count(to: _Side, from_: _Side, nbytes: int | None) -> int:
     return count
 
 
-def _where(call: str, stream: Stream | None, *sides: _Side) -> Stream:
-    """The stream to work on: `stream`, else the default stream of the first CUDA device, else the CPU's."""
-    gpu = next((side.device for side in sides if side.device.kind == "cuda"), None)
-    if stream is None:
-        return (gpu or Device("cpu")).default_stream
-    if gpu is not None and stream.device.kind == "cpu":
-        raise ValueError(f"{call}: memory of {gpu} cannot be reached from {stream!r}; give a CUDA stream")
-    return stream
+def _where(call: str, stream: StreamLike | None, *sides: _Side) -> Stream:
+    """The stream to work on: `stream`, else the default stream of the first CUDA device, else the CPU's.
+
+    Without `stream` it waits for what the default stream of the other device holds.
+    """
+    gpus = [side.device for side in sides if side.device.kind == "cuda"]
+    where = as_stream(stream, gpus[0] if gpus else Device("cpu"))
+    if gpus and where.device.kind == "cpu":
+        raise ValueError(f"{call}: memory of {gpus[0]} cannot be reached from {where!r}; give a CUDA stream")
+    if stream is None and gpus[1:] and gpus[1] != gpus[0]:
+        where.wait(gpus[1].default_stream)
+    return where
 
 
-def _finish(where: Stream, asked: Stream | None, *sides: _Side) -> None:
+def _finish(where: Stream, asked: StreamLike | None, *sides: _Side) -> None:
     """Wait if no stream was asked for; else keep the buffers' memory until that stream has passed."""
     if asked is None:
         where.synchronize()

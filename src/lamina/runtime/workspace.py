@@ -6,7 +6,7 @@ import threading
 
 from lamina.runtime.device import Device
 from lamina.runtime.memory import Buffer, checked_bytes, size_class
-from lamina.runtime.stream import Stream
+from lamina.runtime.stream import Stream, StreamLike, as_stream
 
 _GRAIN = 2 << 20
 
@@ -29,7 +29,7 @@ class Workspaces:
         self._buffers: dict[Stream, Buffer] = {}
         self._lock = threading.Lock()
 
-    def get(self, nbytes: int, stream: Stream | None = None) -> Buffer:
+    def get(self, nbytes: int, stream: StreamLike | None = None) -> Buffer:
         """At least `nbytes` of scratch for work on `stream`; its contents are anybody's.
 
         The buffer stays as it is until more is asked for on that stream. A captured graph must keep it
@@ -41,7 +41,7 @@ class Workspaces:
         size = checked_bytes("workspace", "nbytes", nbytes)
         if self.cap is not None and size > self.cap:
             raise ValueError(f"workspace: {size} bytes asked for on {self.device}, the cap is {self.cap}")
-        where = stream or self.device.default_stream
+        where = as_stream(stream, self.device)
         with self._lock:
             present = self._buffers.get(where)
             if present is None or present.nbytes < size:

@@ -70,6 +70,10 @@ def device() -> Device:
     return Device("cuda:0")
 
 
+class ForeignStream(SimpleNamespace):
+    """A stream as CuPy (ptr) and Numba (handle) have it."""
+
+
 @pytest.mark.feature("F013", "F015")
 def test_a_handle_has_the_devices_default_stream(handles: Counter, device: Device) -> None:
     with legacy.Handle() as handle:
@@ -95,8 +99,8 @@ def test_streams_of_any_kind(handles: Counter, device: Device) -> None:
             stream.handle,
             SimpleNamespace(__cuda_stream__=lambda: (0, stream.handle)),
             SimpleNamespace(cuda_stream=stream.handle),
-            SimpleNamespace(ptr=stream.handle),
-            SimpleNamespace(handle=SimpleNamespace(value=stream.handle)),
+            ForeignStream(ptr=stream.handle),
+            ForeignStream(handle=SimpleNamespace(value=stream.handle)),
         ):
             handle.use(None)
             assert handle.get_stream() == 0
@@ -104,7 +108,7 @@ def test_streams_of_any_kind(handles: Counter, device: Device) -> None:
             assert handle.get_stream() == handle.stream == stream.handle
             assert handle.runtime_stream is None
             handle.synchronize()
-    with pytest.raises(TypeError, match="a CUDA stream is wanted, got 'fast'"):
+    with pytest.raises(TypeError, match="a CUDA stream is wanted .*got 'fast'"):
         legacy.stream_address("fast")
     stream.close()
 
