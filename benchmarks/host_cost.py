@@ -1,4 +1,4 @@
-"""Host time per call on a GPU: a prepared plan, an eager op, a whole captured step, and PyTorch's conv2d.
+"""Host time per call on a GPU: a plan bound and recorded, an eager op, a whole captured step, and PyTorch's conv2d.
 
 Each case is called many times without waiting for the device, on a problem small enough that the queue never
 fills; the figure is the time per call in microseconds, the median of several rounds.
@@ -12,6 +12,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,7 @@ import torch
 
 import lamina as lm
 from benchmarks.common import versions, write
-from lamina import backends, ops
-from lamina.backends import Call
-from lamina.ops import Conv
-from lamina.ops.window import window
-from lamina.spec import Policy, Spec, bfloat16
+from lamina import cudnn, ops
 
 CALLS, ROUNDS = 200, 15
 SHAPES = ((1, 64, 14, 14), (64, 64, 3, 3))
@@ -41,20 +38,22 @@ def _microseconds(run: Callable[[], Any], wait: Callable[[], Any]) -> float:
     return statistics.median(times)
 
 
-def _prepared(device: lm.Device) -> tuple[Callable[[], None], list[lm.runtime.Buffer]]:
-    """A bound convolution plan, as an executable calls it, and the memory that it uses."""
-    backend = backends.get(device)
-    specs = [Spec(s, bfloat16).with_tag("acdb") for s in SHAPES]
-    plan = backend.plan(Conv(window("conv2d", (3, 3), 1, 1)), specs, Policy())
-    held = [device.allocate(s.nbytes) for s in (*plan.inputs, *plan.outputs)]
+def _prepared(device: lm.Device) -> tuple[dict[str, Callable[[], None]], list[object]]:
+    """One plan of a convolution prepared in both ways, and what has to be held meanwhile."""
+    handle = cudnn.handle_of(device)
+    graph = cudnn.Graph()
+    x, w = (graph.packed(shape, "bfloat16", channels_last=True) for shape in SHAPES)
+    y = graph.packed(SHAPES[0], "bfloat16", channels_last=True)
+    graph.conv(x, w, y, stride=(1, 1), pre=(1, 1))
+    plan = graph.plan(handle)
+    memory = {t.uid: device.allocate(2 * prod(t.dimensions)) for t in (x, w, y)}
     workspace = device.allocate(plan.workspace)
-    call = Call(
-        tuple(b.pointer for b in held[:2]),
-        tuple(b.pointer for b in held[2:]),
-        workspace.pointer,
-        device.default_stream.handle,
-    )
-    return plan.bind(call), [*held, workspace]
+    pack = cudnn.VariantPack({uid: b.pointer for uid, b in memory.items()}, workspace.pointer)
+    bound = plan.bind(handle, pack, device.default_stream.handle)
+    bound()  # loads the kernels
+    recorded = plan.record(handle, pack)
+    runs = {"cuDNN plan, bound": bound, "cuDNN plan, recorded": recorded.bind()}
+    return runs, [memory, workspace, recorded]
 
 
 def _main() -> None:
@@ -70,9 +69,9 @@ def _main() -> None:
     for _ in range(3):
         captured(*ours)
     wait = device.synchronize
-    prepared, _memory = _prepared(device)  # held until the end
+    prepared, _held = _prepared(device)  # held until the end
     cases: dict[str, Callable[[], Any]] = {
-        "prepared cuDNN plan": prepared,
+        **prepared,
         "eager ops.conv2d": lambda: ops.conv2d(*ours, padding=1),
         "compiled graph, two inputs": lambda: captured(*ours),
         "torch.nn.functional.conv2d": lambda: torch.nn.functional.conv2d(x, w, padding=1),

@@ -9,7 +9,7 @@ import pytest
 from lamina.backends.reference import run_reference
 from lamina.c import cudnn as c
 from lamina.cli import main
-from lamina.cli.conv_case import Case, Row
+from lamina.cli.conv_case import Case, Row, remarks
 from lamina.spec import float64
 
 SMALL = ["conv", "--n", "8", "--c", "32", "--k", "64", "--h", "16", "--w", "12", "--pad", "1"]
@@ -52,6 +52,22 @@ def test_what_does_not_fit_is_refused() -> None:
         case(groups=4)
     with pytest.raises(ValueError, match="filter 12x2 does not fit into the padded 9x8"):
         case(r=12)
+
+
+def test_what_runs_nothing_is_said() -> None:
+    one = case(dtype="float64")
+    rows = [
+        Row("forward", "imperative", "algo_0", milliseconds=1.0),
+        Row("forward", "imperative", "algo_1", refused="not_supported"),
+        Row("data", "imperative", "algo_0", refused="not_supported"),
+        Row("data", "imperative", "algo_1", refused="not_supported"),
+        Row("data", "graph", "eng0", refused="NOT_SUPPORTED_LAYOUT: no"),
+    ]
+    assert remarks(one, rows) == [
+        "data: the imperative API does not run float64 nhwc: not_supported; --layout nchw may",
+        "data: the graph API does not run float64 nhwc: NOT_SUPPORTED_LAYOUT: no",
+    ]
+    assert remarks(one, rows[:2]) == []
 
 
 # ------------------------------------------------------------------------------------------------ without a GPU
@@ -120,18 +136,35 @@ def test_wrong_arguments(capsys: pytest.CaptureFixture[str]) -> None:
 # -------------------------------------------------------------------------------------------------- with a GPU
 
 
+#: (direction, API) of which nothing runs in float64, channels last.
+WITHOUT_FLOAT64 = {("data", "imperative"), ("filter", "imperative")}
+
+
 @pytest.mark.gpu
 @pytest.mark.feature("F119", "F079", "F081", "F090")
-@pytest.mark.parametrize(("dtype", "bound"), [("bfloat16", 5e-2), ("float32", 5e-3), ("float64", 1e-12)])
-def test_measured(dtype: str, bound: float, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*SMALL, "--dtype", dtype, "--repeats", "3", "--json", "--device", "cuda"]) == 0
-    found = json.loads(capsys.readouterr().out)["rows"]
-    for direction in ("forward", "data", "filter"):
-        for api in ("imperative", "graph"):
-            run = [r for r in found if (r["direction"], r["api"]) == (direction, api) and not r["refused"]]
-            assert run
-            assert all(row["milliseconds"] > 0 and row["tflops"] > 0 for row in run)
-            assert all(row["error"] < bound for row in run if "winograd" not in row["name"])
+@pytest.mark.parametrize(
+    ("dtype", "layout", "bound"),
+    [
+        ("bfloat16", "nhwc", 5e-2),
+        ("float32", "nhwc", 5e-3),
+        ("float64", "nhwc", 1e-12),
+        ("float64", "nchw", 1e-12),
+    ],
+)
+def test_measured(dtype: str, layout: str, bound: float, capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = ["--dtype", dtype, "--layout", layout, "--repeats", "3", "--json", "--device", "cuda"]
+    assert main([*SMALL, *wanted]) == 0
+    found = json.loads(capsys.readouterr().out)
+    run = [r for r in found["rows"] if not r["refused"]]
+    every = {
+        (direction, api) for direction in ("forward", "data", "filter") for api in ("imperative", "graph")
+    }
+    without = WITHOUT_FLOAT64 if (dtype, layout) == ("float64", "nhwc") else set()
+    assert {(r["direction"], r["api"]) for r in run} == every - without
+    assert {(r["direction"], r["api"]) for r in found["rows"]} == every
+    assert len(found["remarks"]) == len(without)
+    assert all(row["milliseconds"] > 0 and row["tflops"] > 0 for row in run)
+    assert all(row["error"] < bound for row in run if "winograd" not in row["name"])
 
 
 @pytest.mark.gpu

@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import json
 import resource
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from lamina import cudnn
 from lamina.c import cudnn as c
 from lamina.c.errors import CudnnError
 from lamina.cudnn.engine import engine_refusals
+from tests.c.conftest import cudnn_928  # noqa: F401
+from tests.cudnn.graph_run import environment
 
 pytestmark = pytest.mark.skipif(not c.library.available(), reason="libcudnn is not installed")
 SOURCE = Path(__file__).parents[2] / "src"
@@ -269,6 +272,53 @@ def test_variant_packs() -> None:
         0x3000,
     )
     assert "workspace" not in repr(cudnn.VariantPack({1: 16}))
+
+
+SIZES = {1: ((1, 256, 64), (16384, 64, 1)), 3: ((1, 256, 96), (24576, 96, 1))}
+
+
+@pytest.mark.skipif(c.library.version >= (9, 21), reason="this cuDNN takes other sizes when a plan runs")
+def test_other_sizes_name_the_version_that_takes_them() -> None:
+    with pytest.raises(NotImplementedError, match=r"needs cuDNN 9\.21, this is 9\."):
+        cudnn.VariantPack({1: 4096, 2: 8192, 3: 12288}, sizes=SIZES)
+    a, b, y = (tensor(uid, shape=(8, 16, 8, 8)) for uid in (1, 2, 3))
+    add = cudnn.PointwiseOperation(cudnn.Pointwise("add"), x=a, b=b, y=y)
+    with pytest.raises(NotImplementedError, match=r"OVERRIDE_SHAPE_ENABLED needs cuDNN 9\.21, this is 9\."):
+        cudnn.OperationGraph([add], cudnn.h200_properties(), override=True)
+    for name in ("revision", "count"):
+        with pytest.raises(NotImplementedError, match=r"needs cuDNN 9\.27, this is 9\."):
+            getattr(cudnn.KernelCache.empty(), name)
+
+
+def test_other_sizes_reach_the_newest_library(tmp_path: Path, cudnn_928: str) -> None:  # noqa: F811
+    """It counts the lists that a pack gives it, so it reads them as they are laid out here."""
+    code = f"""
+import json
+from lamina.c.errors import CudnnBadParam
+from lamina.cudnn import VariantPack
+pack = VariantPack({{1: 4096, 2: 8192, 3: 12288}}, sizes={SIZES})
+class Uneven(VariantPack):
+    def __init__(self, **lists):
+        super(VariantPack, self).__init__(pointers=(4096,), uids=(1,), **lists)
+texts = []
+for dimensions, strides in ((((2, 3),) * 2, ((3, 1),)), (((2, 3),), ((3, 1),) * 3)):
+    try:
+        Uneven(override_uids=(1,), dimensions=dimensions, strides=strides)
+    except CudnnBadParam as error:
+        texts.append(error.message)
+print(json.dumps([pack.get("override_uids"), pack.get("dimensions"), texts]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(tmp_path) | {"LAMINA_CUDNN": cudnn_928},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    uids, dimensions, texts = json.loads(done.stdout)
+    assert (uids, dimensions) == ([1, 3], [[1, 256, 64], [1, 256, 96]])
+    assert ["override_shapes.size()" in texts[0], "override_strides.size()" in texts[1]] == [True, True]
 
 
 @pytest.mark.feature("B006")

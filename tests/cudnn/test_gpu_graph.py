@@ -1,6 +1,7 @@
 """Graphs run on a GPU against NumPy; plans by CUDA graph, kernel cache, JSON, engine and multiprocessor count."""
 
 from collections.abc import Iterator
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from lamina import cudnn
 from lamina.cudnn import ExecutionPlan, Graph, Handle, Tensor, VariantPack, handle_of
-from lamina.runtime import Buffer, Device, from_host, memset, to_host
+from lamina.runtime import Buffer, Device, DeviceError, from_host, memset, to_host
 from tests.cudnn.graph_values import NUMPY, SCENARIOS, Array, Scenario, conv3x3, images
 
 pytestmark = pytest.mark.gpu
@@ -207,6 +208,54 @@ def test_native_cuda_graph_and_update(handle: Handle) -> None:
         memory.check()
         driver.cuGraphExecDestroy(executable)
     driver.cuGraphDestroy(graph)
+
+
+@pytest.mark.feature("B006")
+def test_a_recorded_plan_runs_again_on_any_stream_and_thread(handle: Handle) -> None:
+    """It keeps the plan alive, leaves the handle's stream as it was, and needs the handle no more."""
+    work, device = plain(), handle.device
+    memory = Memory(work, device)
+    plan = work.graph.plan(handle)
+    plan.execute(handle, memory.pack(plan))
+    before = handle.stream
+    recorded = plan.record(handle, memory.pack(plan))
+    assert handle.stream == before == device.default_stream.handle
+    plan.close()
+    other = device.stream()
+    run = recorded.bind()
+    for launch in (run, recorded.launch, recorded.bind(other)):
+        memory.clear()
+        device.synchronize()
+        launch()
+        memory.check()
+    memory.clear()
+    device.synchronize()
+    threads = [Thread(target=lambda: [run() for _ in range(50)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    memory.check()
+    recorded.close()
+    with pytest.raises(DeviceError, match="closed"):
+        run()
+    with pytest.raises(DeviceError, match="closed"):
+        recorded.bind()
+
+
+@pytest.mark.feature("B006")
+def test_a_bound_plan_follows_its_stream_and_its_handle(handle: Handle) -> None:
+    work, device = plain(), handle.device
+    memory = Memory(work, device)
+    with Handle(device) as own:
+        plan = work.graph.plan(own)
+        run = plan.bind(own, memory.pack(plan), device.default_stream.handle)
+        own.use(device.stream().handle)
+        run()
+        assert own.stream == device.default_stream.handle
+        memory.check()
+    with pytest.raises(ValueError, match="this Handle was closed"):
+        run()
 
 
 @pytest.mark.feature("B008")

@@ -15,7 +15,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from lamina.cli.conv_case import BANDWIDTH, DIRECTIONS, TFLOPS, Bench, Case, Row, deviceless
+from lamina.cli.conv_case import BANDWIDTH, DIRECTIONS, TFLOPS, Bench, Case, Row, deviceless, remarks
 from lamina.cli.train import _positive
 from lamina.cudnn import DeviceProperties, h200_properties
 from lamina.runtime import device, devices, human_bytes, parse_bytes
@@ -75,12 +75,10 @@ def run(options: argparse.Namespace) -> None:
         )
         rows = [row for direction in directions for row in bench.rows(direction, options.engines)]
         title = f"measured on {device(where).name}"
+    said = [] if where is None else remarks(case, rows)
     if options.json:
-        print(
-            json.dumps(
-                {"case": asdict(case) | {"y": case.y}, "where": title, "rows": [r.as_dict() for r in rows]}
-            )
-        )
+        found = {"case": asdict(case) | {"y": case.y}, "where": title, "remarks": said}
+        print(json.dumps(found | {"rows": [r.as_dict() for r in rows]}))
         return
     terminal = Console(highlight=False)
     console = terminal if terminal.is_terminal else Console(highlight=False, width=160)
@@ -88,6 +86,8 @@ def run(options: argparse.Namespace) -> None:
     console.print(f"{case.flops / 1e9:.4g} GFLOP and {human_bytes(case.nbytes)} per direction")
     for direction in directions:
         console.print(_table(direction, [row for row in rows if row.direction == direction]))
+    for line in said:
+        console.print(line)
 
 
 def case_of(options: argparse.Namespace) -> Case:

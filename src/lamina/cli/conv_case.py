@@ -190,6 +190,20 @@ def deviceless(case: Case, directions: Sequence[str], target: Target, engines: s
     return rows
 
 
+def remarks(case: Case, rows: Sequence[Row]) -> list[str]:
+    """For each direction and API of which nothing runs: that, and what the library says to its algorithms."""
+    lines = []
+    for direction, api in dict.fromkeys((row.direction, row.api) for row in rows):
+        of = [row for row in rows if (row.direction, row.api) == (direction, api)]
+        if all(row.refused for row in of):
+            reasons = ", ".join(dict.fromkeys(row.refused for row in of))
+            hint = "; --layout nchw may" if api == "imperative" and case.layout == "nhwc" else ""
+            lines.append(
+                f"{direction}: the {api} API does not run {case.dtype} {case.layout}: {reasons}{hint}"
+            )
+    return lines
+
+
 # ---------------------------------------------------------------------------------------------------- measured
 
 
@@ -247,7 +261,14 @@ class Bench:
         self, direction: str, operands: list[Buffer], result: Buffer
     ) -> Iterator[tuple[Row, Callable[[], None] | None]]:
         search = imperative(self.case, _IMPERATIVE[direction])
-        for found in search.ranked(self.handle):
+        try:
+            ranked = search.ranked(self.handle)
+        except CudnnError as failure:
+            yield Row(direction, "imperative", "any", refused=str(failure).splitlines()[0]), None
+            return
+        if not ranked:
+            yield Row(direction, "imperative", "any", refused="cuDNN names no algorithm"), None
+        for found in ranked:
             name = f"{legacy.short(found.algorithm)} {legacy.short(found.math_type)}"
             deterministic = legacy.short(found.determinism) == "deterministic"
             row = Row(direction, "imperative", name, found.memory, deterministic)

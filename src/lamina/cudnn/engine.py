@@ -31,6 +31,7 @@ class OperationGraph(Descriptor):
     """Operations that share tensors, to be computed as one (CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR).
 
     dynamic: plans for other sizes can share kernels by a `KernelCache` (cuDNN 9.4).
+    override: its plans run on other sizes, which a `VariantPack` names (cuDNN 9.21).
     """
 
     kind = _KIND.CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR
@@ -39,12 +40,24 @@ class OperationGraph(Descriptor):
         "handle": attribute("OPERATIONGRAPH_HANDLE", "HANDLE"),
         "engine_count": attribute("OPERATIONGRAPH_ENGINE_GLOBAL_COUNT"),
         "dynamic": attribute("OPERATIONGRAPH_IS_DYNAMIC_SHAPE_ENABLED", "BOOLEAN"),
+        "override": attribute("OPERATIONGRAPH_IS_OVERRIDE_SHAPE_ENABLED", "BOOLEAN"),
     }
 
-    def __init__(self, operations: Sequence[Descriptor], target: Target, *, dynamic: bool = False) -> None:
+    def __init__(
+        self,
+        operations: Sequence[Descriptor],
+        target: Target,
+        *,
+        dynamic: bool = False,
+        override: bool = False,
+    ) -> None:
         self.target = target
-        handle = target.address if isinstance(target, Handle) else None
-        super().__init__(operations=tuple(operations), handle=handle, dynamic=True if dynamic else None)
+        super().__init__(
+            operations=tuple(operations),
+            handle=target.address if isinstance(target, Handle) else None,
+            dynamic=dynamic or None,
+            override=override or None,
+        )
 
     @property
     def properties(self) -> DeviceProperties | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from lamina.c import cudnn as c
 from lamina.c.errors import CudnnError
-from lamina.cudnn.descriptor import Attribute, Descriptor, attribute
+from lamina.cudnn.descriptor import Attribute, Descriptor, attribute, require
 from lamina.cudnn.device import DeviceProperties
 from lamina.cudnn.engine import EngineConfig, OperationGraph, Target, key_text
 from lamina.cudnn.handle import Handle
@@ -16,12 +17,20 @@ from lamina.runtime import CapturedGraph, Stream
 _KIND = c.cudnnBackendDescriptorType_t
 
 
+#: uid -> (dimensions, strides)
+Sizes: TypeAlias = Mapping[int, tuple[Sequence[int], Sequence[int]]]
+
+
 class VariantPack(Descriptor):
     """Addresses for the tensors of a plan, by uid, and for its workspace.
 
     Args:
         pointers: uid -> address, for each tensor that is not virtual.
         workspace: address of at least `ExecutionPlan.workspace` bytes; 0 for none.
+        sizes: uid -> (dimensions, strides) of tensors that have other sizes now than in the graph, which was made
+            with `override`; the order of axes in memory stays (cuDNN 9.21).
+
+    Raises MissingSymbol for `sizes` where the library has no graphs with `override`.
     """
 
     kind = _KIND.CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR
@@ -29,14 +38,44 @@ class VariantPack(Descriptor):
         "pointers": attribute("VARIANT_PACK_DATA_POINTERS", "VOID_PTR", many=True),
         "uids": attribute("VARIANT_PACK_UNIQUE_IDS", many=True),
         "workspace": attribute("VARIANT_PACK_WORKSPACE", "VOID_PTR"),
+        "override_uids": attribute("VARIANT_PACK_OVERRIDE_UNIQUE_IDS", many=True),
+        "dimensions": attribute("VARIANT_PACK_OVERRIDE_SHAPES", "VOID_PTR"),
+        "strides": attribute("VARIANT_PACK_OVERRIDE_STRIDES", "VOID_PTR"),
     }
 
-    def __init__(self, pointers: Mapping[int, int], workspace: int = 0) -> None:
+    def __init__(
+        self, pointers: Mapping[int, int], workspace: int = 0, *, sizes: Sizes | None = None
+    ) -> None:
+        if sizes:  # 9.18 takes them too, but has no graph that minds them: it would compute the old sizes
+            require("CUDNN_ATTR_OPERATIONGRAPH_IS_OVERRIDE_SHAPE_ENABLED")
         super().__init__(
             pointers=tuple(pointers.values()),
             uids=tuple(pointers),
             workspace=workspace if workspace else None,
+            override_uids=tuple(sizes) if sizes else None,
+            dimensions=tuple(tuple(d) for d, _ in sizes.values()) if sizes else None,
+            strides=tuple(tuple(s) for _, s in sizes.values()) if sizes else None,
         )
+
+    def _elements(self, entry: Attribute, kind: int, value: Any) -> Any:
+        if entry not in (self.attributes["dimensions"], self.attributes["strides"]):
+            return super()._elements(entry, kind, value)
+        rows = [(ctypes.c_int64 * len(row))(*row) for row in value]
+        table = (_Vector * len(rows))(*map(_vector, rows))
+        self.native.kept += [rows, table]  # the library refers to them
+        return (_Vector * 1)(_vector(table))
+
+
+class _Vector(ctypes.Structure):
+    """A std::vector as libstdc++ lays it out: the library takes lists of lists that way."""
+
+    _fields_: ClassVar = [("begin", ctypes.c_void_p), ("end", ctypes.c_void_p), ("capacity", ctypes.c_void_p)]
+
+
+def _vector(elements: ctypes.Array[Any]) -> _Vector:
+    begin = ctypes.addressof(elements)
+    end = begin + ctypes.sizeof(elements)
+    return _Vector(begin, end, end)
 
 
 class KernelCache(Descriptor):
@@ -53,6 +92,8 @@ class KernelCache(Descriptor):
     attributes: ClassVar[Mapping[str, Attribute]] = {
         "json": attribute("KERNEL_CACHE_JSON_REPRESENTATION", "CHAR"),
         "graph": attribute("KERNEL_CACHE_OPERATION_GRAPH", "BACKEND_DESCRIPTOR"),
+        "revision": attribute("KERNEL_CACHE_REVISION"),
+        "count": attribute("KERNEL_CACHE_ENTRY_COUNT"),
     }
 
     def __init__(self, graph: OperationGraph, *, json: str | None = None) -> None:
@@ -62,6 +103,18 @@ class KernelCache(Descriptor):
     def json(self) -> str:
         """The kernels as text."""
         return str(self.get("json"))
+
+    @property
+    def revision(self) -> int:
+        """How often its contents changed in this process: when to keep `json` again (cuDNN 9.27)."""
+        require("CUDNN_ATTR_KERNEL_CACHE_REVISION")
+        return int(self.get("revision"))
+
+    @property
+    def count(self) -> int:
+        """How many kernels it holds (cuDNN 9.27)."""
+        require("CUDNN_ATTR_KERNEL_CACHE_ENTRY_COUNT")
+        return int(self.get("count"))
 
 
 class ExecutionPlan(Descriptor):
@@ -141,14 +194,18 @@ class ExecutionPlan(Descriptor):
         """
         execute = c.library.symbols.cudnnBackendExecute
         arguments = (handle.address, self.address, pack.address)
-        make_current = handle.device.platform.make_current
+        enter, leave = handle.device.platform.enter, handle.device.platform.leave
 
         def run(_kept: Sequence[object] = (self.native, pack.native)) -> None:
-            make_current()
-            if handle.stream != stream:
-                handle.use(stream)
-            if execute(*arguments):
-                self.execute(handle, pack)  # again, for the exception with its reason
+            before = enter()
+            try:
+                if handle.stream != stream:
+                    handle.use(stream)
+                if execute(*arguments):
+                    self.execute(handle, pack)  # again, for the exception with its reason
+            finally:
+                if before:
+                    leave(before)
 
         return run
 
