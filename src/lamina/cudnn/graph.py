@@ -47,17 +47,20 @@ class Graph(Operations):
     Args:
         compute: type of the arithmetic, unless an operation says another.
         dynamic: plans may be made again for other sizes with kernels from a `KernelCache` (cuDNN 9.4).
+        override: plans may be run on other sizes, which the `VariantPack` names (cuDNN 9.21).
     """
 
-    def __init__(self, compute: str | int = "float32", *, dynamic: bool = False) -> None:
+    def __init__(
+        self, compute: str | int = "float32", *, dynamic: bool = False, override: bool = False
+    ) -> None:
         super().__init__(compute)
-        self.dynamic = dynamic
+        self.dynamic, self.override = dynamic, override
 
     # -- plans ----------------------------------------------------------------------------------------------
 
     def build(self, target: Target) -> OperationGraph:
         """The operation graph for a handle or for device properties. Raises CudnnError."""
-        return OperationGraph(self.operations, target, dynamic=self.dynamic)
+        return OperationGraph(self.operations, target, dynamic=self.dynamic, override=self.override)
 
     def engines(self, target: Target) -> list[Engine]:
         """Every engine that accepts the graph, by number. Raises CudnnError when the graph itself is refused."""
