@@ -20,7 +20,8 @@ from statistics import median
 import lamina.ops as ops
 from lamina.backends import Call, NoKernel, Plan
 from lamina.backends.cuda import backend
-from lamina.backends.cuda.tuning import Contest
+from lamina.backends.cuda.tuning import contest
+from lamina.cudnn.contest import Contest
 from lamina.ops.core import Op
 from lamina.runtime import Device, DeviceError, Event
 from lamina.runtime import device as find
@@ -141,9 +142,9 @@ def measure(case: Case, batch: int, where: Device, policy: Policy) -> Result:
     plan = backend(where).plan(case.op, case.specs, policy)
     if plan.view:
         plan = backend(where).reorder(case.specs[0], plan.inputs[0])
-    contest = Contest(where, plan.inputs, plan.outputs, 1.0)  # random operands
+    operands = contest(where, plan.inputs, plan.outputs, 1.0)  # random ones
     scratch = where.allocate(plan.workspace)
-    milliseconds = time(plan, contest, scratch.pointer, where)
+    milliseconds = time(plan, operands, scratch.pointer, where)
     nbytes = sum(s.nbytes for s in (*plan.inputs, *plan.outputs))
     limit = max(case.flops / FLOPS, nbytes / BYTES) * 1e3
     return Result(
@@ -157,10 +158,10 @@ def measure(case: Case, batch: int, where: Device, policy: Policy) -> Result:
     )
 
 
-def time(plan: Plan, contest: Contest, scratch: int, where: Device) -> float:
+def time(plan: Plan, operands: Contest, scratch: int, where: Device) -> float:
     """Milliseconds per run: the median of five launches of a graph of some runs."""
     with where.stream() as stream:
-        inputs, outputs = (tuple(b.pointer for b in side) for side in (contest.inputs, contest.outputs))
+        inputs, outputs = (tuple(b.pointer for b in side) for side in (operands.inputs, operands.outputs))
         where.synchronize()
         run = plan.bind(Call(inputs, outputs, scratch, stream.handle))
         start, end = Event(timing=True), Event(timing=True)

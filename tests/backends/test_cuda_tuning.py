@@ -12,8 +12,9 @@ from lamina.backends.cuda.conv import Operands, conv_problem
 from lamina.backends.cuda.epilogue import Epilogue
 from lamina.backends.cuda.program import Fill, Place, Program, Step, target
 from lamina.backends.cuda.split import split_way
-from lamina.backends.cuda.tuning import Contest
+from lamina.backends.cuda.tuning import best, contest
 from lamina.backends.reference import run_reference
+from lamina.cudnn.contest import Check
 from lamina.ops import Add, Conv, Fused, Relu, Window
 from lamina.runtime import Device, from_host, to_host
 from lamina.spec import Spec, bfloat16, channels_last, float32, float64, pack, unpack
@@ -27,7 +28,8 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Device:
     if request.param == "cuda":
         return Device("cuda:0")
-    monkeypatch.setattr(Program, "load", lambda program, device: emulator.Kernel(program))
+    for kind in (Program, Check):
+        monkeypatch.setattr(kind, "load", lambda program, device: emulator.Kernel(program))
     return Device("cpu")
 
 
@@ -61,11 +63,10 @@ def test_wrong_candidates_are_out(device: Device) -> None:
         Double("leaves its workspace", (*right, Fill(Place("workspace", 0, 512), 1, 64)), workspace=512),
     ]
     refusals: list[str] = []
-    contest = Contest(device, [x, w], [y], 5e-5)
-    best = contest.best(entries, plain=right, flops=problem.flops, refusals=refusals)
-    assert best is not None
-    assert best[0].label == "right"
-    assert best[1] > 0
+    found = best(entries, device, [x, w], [y], 5e-5, plain=right, refusals=refusals)
+    assert found is not None
+    assert found[0].label == "right"
+    assert found[1] > 0
     reasons = dict(r.split(": ", 1) for r in refusals)
     assert set(reasons) == {e.label for e in entries} - {"right"}
     assert "relative error" in reasons["wrong numbers"]
@@ -87,19 +88,17 @@ def test_a_wrong_first_candidate_does_not_become_the_reference(device: Device) -
         Double("also right", problem.plain),
     ]
     refusals: list[str] = []
-    best = Contest(device, [x, w], [y], 5e-5).best(
-        entries, plain=problem.plain, flops=1e15, refusals=refusals
-    )
-    assert best is not None
-    assert best[0].label in ("right", "also right")
+    found = best(entries, device, [x, w], [y], 5e-5, plain=problem.plain, slow=True, refusals=refusals)
+    assert found is not None
+    assert found[0].label in ("right", "also right")
     assert [r.split(":")[0] for r in refusals] == ["wrong first"]
 
 
 @pytest.mark.feature("B009")
 def test_random_operands_fill_their_buffers(device: Device) -> None:
     spec = Spec((1000, 33), float32).fixed
-    contest = Contest(device, [spec], [], 1.0)
-    values = to_host(contest.inputs[0]).view(np.float32)
+    operands = contest(device, [spec], [], 1.0)
+    values = to_host(operands.inputs[0]).view(np.float32)
     assert values.size == spec.numel
     assert -1 <= values.min() < -0.99
     assert 0.99 < values.max() < 1
@@ -117,11 +116,11 @@ def test_a_candidate_that_cannot_run_is_out(device: Device) -> None:
     problem = conv_problem("conv", Operands(window(), x, w, y))
     entries = [Double("broken", (Broken(),)), Double("right", problem.plain)]  # type: ignore[arg-type]
     refusals: list[str] = []
-    best = Contest(device, [x, w], [y], 5e-5).best(entries, plain=problem.plain, flops=1.0, refusals=refusals)
-    assert best is not None
-    assert best[0].label == "right"
+    found = best(entries, device, [x, w], [y], 5e-5, plain=problem.plain, refusals=refusals)
+    assert found is not None
+    assert found[0].label == "right"
     assert refusals == ["broken: no room for this one"]
-    assert Contest(device, [x, w], [y], 5e-5).best(entries[:1], plain=(), flops=1.0, refusals=[]) is None
+    assert best(entries[:1], device, [x, w], [y], 5e-5, refusals=[]) is None
 
 
 @pytest.mark.feature("B013")

@@ -54,6 +54,7 @@ from lamina.cudnn.reduction import Reduction, ReductionOperation
 from lamina.cudnn.resample import Resample, ResampleBackward, ResampleForward
 from lamina.cudnn.shape import Concatenate, Reshape, Signal, Slice, Transpose
 from lamina.cudnn.statistics import BnBackwardWeights, BnFinalize, GenStats
+from lamina.cudnn.store import Choice, PlanStore, plan_store
 from lamina.cudnn.tensor import Tensor
 
 __all__ = [
@@ -69,6 +70,7 @@ __all__ = [
     "BnBackwardWeights",
     "BnFinalize",
     "Candidates",
+    "Choice",
     "Concatenate",
     "Convolution",
     "ConvolutionBackwardData",
@@ -100,6 +102,7 @@ __all__ = [
     "OperationGraph",
     "Operations",
     "PagedCacheLoad",
+    "PlanStore",
     "Pointwise",
     "PointwiseOperation",
     "Reduction",
@@ -129,4 +132,5 @@ __all__ = [
     "note",
     "note_filter",
     "packed_strides",
+    "plan_store",
 ]

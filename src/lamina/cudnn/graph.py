@@ -10,9 +10,10 @@ plan = graph.plan(handle)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from lamina.c.errors import CudnnError
+from lamina.cudnn.autotune import Accept, Plain, autotune
 from lamina.cudnn.builder import Operations
 from lamina.cudnn.engine import (
     Candidates,
@@ -25,9 +26,10 @@ from lamina.cudnn.engine import (
     note_filter,
 )
 from lamina.cudnn.explain import Explanation, explain
-from lamina.cudnn.plan import ExecutionPlan, KernelCache
-
-Accept = Callable[[EngineConfig], str]
+from lamina.cudnn.handle import Handle
+from lamina.cudnn.plan import ExecutionPlan, KernelCache, attempt
+from lamina.cudnn.store import PlanStore
+from lamina.cudnn.tensor import Tensor
 
 
 class NoPlanError(RuntimeError):
@@ -118,16 +120,9 @@ class Graph(Operations):
             if unwanted:
                 reasons.append(f"{key_text(config.key)}: {unwanted}")
                 continue
-            try:
-                plan = ExecutionPlan(config, target, kernel_cache=kernel_cache)
-            except CudnnError as error:
-                reasons.append(f"{key_text(config.key)}: {error.code}: {error.message}")
-                continue
-            if workspace_limit is not None and plan.workspace > workspace_limit:
-                reasons.append(
-                    f"{key_text(config.key)}: needs {plan.workspace} bytes of workspace, "
-                    f"the limit is {workspace_limit}"
-                )
+            plan = attempt(config, target, workspace_limit=workspace_limit, kernel_cache=kernel_cache)
+            if isinstance(plan, str):
+                reasons.append(plan)
                 continue
             yield plan
 
@@ -159,6 +154,64 @@ class Graph(Operations):
         for plan in found:
             return plan
         raise NoPlanError(str(self), reasons)
+
+    def autotune(
+        self,
+        handle: Handle,
+        *,
+        pointers: Mapping[int, int] | None = None,
+        workspace_limit: int | None = None,
+        deterministic: bool = False,
+        tf32: bool = False,
+        tolerance: float | None = None,
+        plain: Plain | None = None,
+        accept: Accept | None = None,
+        outputs: Sequence[Tensor] | None = None,
+        store: PlanStore | None = None,
+    ) -> ExecutionPlan:
+        """The fastest plan that gives right results, found by trying, and remembered on disk.
+
+        The next call for the same graph and options, in this process or another, takes it from the store and times
+        nothing. The heuristic's first plan is kept unless another takes less than 98 % of its time. The caller's
+        memory is not written: candidates run on copies.
+
+        Args:
+            handle: for which GPU.
+            pointers: uid -> address of what inputs hold (by default random numbers in [-1, 1)). Tensors that are
+                `by_value` need theirs.
+            workspace_limit: bytes; by default a quarter of the free memory. Nothing above it is allocated or tried.
+            deterministic: only engines that repeat bit by bit.
+            tf32: float32 may be rounded to TF32.
+            tolerance: the largest ||result - expected|| / ||expected||; by default that of the element type.
+            plain: computes what is right: called with uid -> address and the stream. By default it is the first
+                plan of the "fallback" heuristic.
+            accept: says why a configuration is unwanted, "" when it is wanted.
+            outputs: the tensors that are written, where an operation is none of `autotune.RESULTS`.
+            store: another store than `plan_store` of the device.
+
+        Raises:
+            NoPlanError: no candidate is right; the reasons say why for each.
+        """
+        reasons: list[str] = []
+        found = autotune(
+            self.build(handle),
+            [t for t in self.tensors if not t.virtual],
+            str(self),
+            handle,
+            pointers=pointers or {},
+            workspace_limit=workspace_limit,
+            deterministic=deterministic,
+            tf32=tf32,
+            tolerance=tolerance,
+            plain=plain,
+            accept=accept,
+            outputs=outputs,
+            store=store,
+            refusals=reasons,
+        )
+        if found is None:
+            raise NoPlanError(str(self), reasons)
+        return found
 
     def rebuild(self, target: Target, key: Key) -> ExecutionPlan:
         """The plan of a known engine number and knob values. Raises CudnnError."""

@@ -6,6 +6,7 @@ and is recorded with each traced node.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -13,7 +14,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 ALGORITHMS = ("heuristic", "fastest", "fallback")
-_NAMES = {"benchmark": "fastest", "time_once": "fastest", "guess_once": "heuristic", "guess": "heuristic"}
+_NAMES = {
+    "guess": "heuristic",
+    "guess_once": "heuristic",
+    "guess_on_shape_change": "heuristic",
+    "benchmark": "fastest",
+    "time_once": "fastest",
+    "time_on_shape_change": "fastest",
+}
+#: A plan by name: an own kernel, or a way and an engine with or without its knobs, as plans are labelled.
+_NAMED = re.compile(r"direct|[a-z0-9]+ eng\d+(\{[\d:,]*\})?")
 
 
 @dataclass(frozen=True)
@@ -23,21 +33,55 @@ class Policy:
     tf32: float32 convolutions and products may round their inputs to TF32 (10-bit mantissa).
     deterministic: only algorithms that give bit-equal results from run to run.
     algorithm: "heuristic" (the library's first choice), "fastest" (candidates are checked and timed;
-        "benchmark" is another name for it), or "fallback" (the most widely supported engine).
+        "benchmark" is another name for it), or "fallback" (the most widely supported engine). A GPU's convolution
+        can also be given its plan by name, as reports show it: "plain eng58{25:0}", "plain eng58", or "direct" for
+        the own kernel; other devices and ops take it as "heuristic".
     workspace_limit: bytes that a plan may take beside its operands; None is no limit.
+    once: the choice for the first sizes that a convolution with a filter meets serves other batch and image sizes
+        too, as long as it can; else each size has its own. The algorithms "time_once" and "guess_once" say both.
+    data_grad, filter_grad: the algorithm of a convolution's gradients where it is not `algorithm`.
     """
 
     tf32: bool = False
     deterministic: bool = False
     algorithm: str = "heuristic"
     workspace_limit: int | None = None
+    once: bool = False
+    data_grad: str | None = None
+    filter_grad: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "algorithm", _NAMES.get(self.algorithm, self.algorithm))
-        if self.algorithm not in ALGORITHMS:
-            raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {self.algorithm!r}")
+        if self.algorithm.endswith("_once"):
+            object.__setattr__(self, "once", True)
+        object.__setattr__(self, "algorithm", _algorithm("algorithm", self.algorithm))
+        for name in ("data_grad", "filter_grad"):
+            value = getattr(self, name)
+            if value is not None:
+                _algorithm(name, value)
         if self.workspace_limit is not None and self.workspace_limit < 0:
             raise ValueError(f"workspace_limit must be >= 0 bytes or None, got {self.workspace_limit}")
+
+    @property
+    def named(self) -> bool:
+        """Whether the algorithm is one plan by its name."""
+        return self.algorithm not in ALGORITHMS
+
+    def of(self, direction: str) -> Policy:
+        """The policy of one direction of a convolution: "conv", "conv_data_grad" or "conv_filter_grad"."""
+        if self.data_grad is None and self.filter_grad is None:
+            return self
+        own = {"conv_data_grad": self.data_grad, "conv_filter_grad": self.filter_grad}.get(direction)
+        plain = replace(self, data_grad=None, filter_grad=None)
+        return plain if own is None else replace(plain, algorithm=own, once=False)
+
+
+def _algorithm(field: str, name: str) -> str:
+    """An algorithm by its own name. Raises ValueError."""
+    found = _NAMES.get(name, name)
+    if found not in ALGORITHMS and not _NAMED.fullmatch(found):
+        known = ", ".join((*ALGORITHMS, *_NAMES))
+        raise ValueError(f"{field} must be one of {known} or a plan such as 'plain eng58', got {name!r}")
+    return found
 
 
 _DEFAULT = Policy()
@@ -51,7 +95,12 @@ def current_policy() -> Policy:
 
 @contextmanager
 def policy(base: Policy | None = None, **changes: Any) -> Iterator[Policy]:
-    """Use a policy inside a `with` block: `with policy(algorithm="fastest", tf32=True): …`."""
+    """Use a policy inside a `with` block: `with policy(algorithm="fastest", tf32=True): …`.
+
+    A new algorithm comes with its own `once`.
+    """
+    if "algorithm" in changes:
+        changes = {"once": False, **changes}
     chosen = replace(base or _current.get(), **changes)
     token = _current.set(chosen)
     try:

@@ -6,14 +6,17 @@ own kernel, then perhaps kernels that bring the result back. Policies:
     heuristic   the first way and engine that can be made within the workspace limit
     fallback    the same, from cuDNN's list of functional engines
     fastest     every way x engine is run on random data, checked (its result, and that nothing was written outside
-                the output or beyond the workspace), timed, and the best is remembered in the plan store
+                the output or beyond the workspace), timed, and the best is remembered in the plan store; it is the
+                heuristic's own unless another one is clearly faster
+    by name     "plain eng58{25:0}", "plain eng58", "direct": that way and engine and no other
+
+With `Policy.once` the first choice for an op serves all sizes that the same filter meets, where it can.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
 
 from lamina.backends import Call, NoKernel, Plan, Run
 from lamina.backends.cuda import tuning
@@ -26,32 +29,32 @@ from lamina.backends.cuda.program import (
     kernel_plan,
     round_up,
 )
-from lamina.backends.cuda.store import Choice, PlanStore
 from lamina.backends.cuda.targets import target_of
-from lamina.c import cudnn as c
 from lamina.c.errors import CudnnError
 from lamina.cudnn import (
+    Choice,
     EngineConfig,
     ExecutionPlan,
     Graph,
     Handle,
-    NumericalNote,
     Target,
     VariantPack,
     handle_of,
     key_text,
+    plan_store,
 )
+from lamina.cudnn import autotune as tune
 from lamina.runtime import Device
-from lamina.spec import DType, Policy, Spec, bfloat16, float16, float32
+from lamina.spec import DType, Policy, Spec
 
-#: Plans of one way that the runtime compiler makes take about a second each: so many of them are tried.
-MOST_COMPILED = 4
 #: Engines that only work, and are slow, are tried when there are fewer good ones than this.
 ENOUGH = 4
 #: Problems with less arithmetic than this also try own kernels where there are engines.
 _QUICK = 1e8
+#: Problems with more arithmetic than this are checked against the first candidate, others against own kernels.
+_SLOW = 2e10
 
-_N = NumericalNote
+_first_choices: dict[tuple[Device, str, Policy], Choice] = {}
 
 
 # ------------------------------------------------------------------------------------------------------- ways
@@ -90,6 +93,7 @@ class Way:
     graph: makes the cuDNN graph and says which address each uid has; None where own kernels do it all.
     before, after: kernels around the graph. steps: instead of a graph, the kernels.
     scratch: bytes at the start of the workspace that the kernels and the graph share.
+    spare: timed only where the other ways have few candidates.
     """
 
     name: str
@@ -98,6 +102,7 @@ class Way:
     after: tuple[Step, ...] = ()
     steps: tuple[Step, ...] = ()
     scratch: int = 0
+    spare: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,8 @@ class Problem:
     """One op on operands of given specs, and the ways to compute it, preferred ones first.
 
     flops: how much arithmetic it is. plain: own kernels that work at any address (and check the others where the
-    arithmetic is little).
+    arithmetic is little). family: what the key is without the sizes that `Policy.once` looks past; "" where each size
+    is a problem of its own.
     """
 
     key: str
@@ -116,6 +122,7 @@ class Problem:
     flops: float
     plain: tuple[Step, ...] = ()
     aliases: Mapping[int, int] = field(default_factory=dict)
+    family: str = ""
 
     @property
     def dtype(self) -> DType:
@@ -167,15 +174,54 @@ def choose(problem: Problem, device: Device, policy: Policy) -> Plan:
     """The plan for a problem under a policy. Raises NoKernel with everything that was tried."""
     refusals: list[str] = []
     target = target_of(device)
-    if policy.algorithm == "fastest" and isinstance(target, Handle):
-        found = _fastest(problem, device, target, policy, refusals)
-    else:
-        modes = ("fallback",) if policy.algorithm == "fallback" else ("a", "fallback")
-        found = next(candidates(problem, target, policy, modes, refusals), None)
+    found = _first_choice(problem, device, target, policy)
+    if found is None:
+        found = _choose(problem, device, target, policy, refusals)
     if found is None:
         listing = "".join(f"\n  - {reason}" for reason in refusals)
         raise NoKernel(f"cuda has no plan for {problem.key}:{listing}")
+    if policy.once:
+        _first_choices.setdefault((device, problem.family, policy), found.choice)
     return make_plan(problem, found, device)
+
+
+def _choose(
+    problem: Problem, device: Device, target: Target, policy: Policy, refusals: list[str]
+) -> Candidate | None:
+    """The candidate for a problem under a policy."""
+    if policy.named and problem.family:
+        return _named(problem, target, policy, refusals)
+    if policy.algorithm == "fastest" and isinstance(target, Handle):
+        return _fastest(problem, device, target, policy, refusals)
+    modes = ("fallback",) if policy.algorithm == "fallback" else ("a", "fallback")
+    return next(candidates(problem, target, policy, modes, refusals), None)
+
+
+def _first_choice(problem: Problem, device: Device, target: Target, policy: Policy) -> Candidate | None:
+    """What was chosen for the first sizes of the same family, if it does these ones too."""
+    if not policy.once or not problem.family:
+        return None
+    choice = _first_choices.get((device, problem.family, policy))
+    return None if choice is None else rebuild(problem, choice, target, policy)
+
+
+def forget_first_choices() -> None:
+    """Let the next plan under `Policy.once` choose again."""
+    _first_choices.clear()
+
+
+def _named(problem: Problem, target: Target, policy: Policy, refusals: list[str]) -> Candidate | None:
+    """The candidate that the policy names: a way, an engine, and perhaps its knobs."""
+    way, _, engine = policy.algorithm.partition(" ")
+    single = replace(problem, ways=tuple(w for w in problem.ways if w.name == way))
+    if not single.ways:
+        refusals.append(f"{policy.algorithm!r}: the ways are {', '.join(w.name for w in problem.ways)}")
+
+    def other(config: EngineConfig) -> str:
+        name = key_text(config.key)
+        return "" if name == engine or name.startswith(engine + "{") else f"not {policy.algorithm!r}"
+
+    return next(candidates(single, target, policy, ("a", "b", "fallback"), refusals, other), None)
 
 
 def make_plan(problem: Problem, chosen: Candidate, device: Device) -> Plan:
@@ -197,8 +243,12 @@ def candidates(
     policy: Policy,
     modes: Sequence[str],
     refusals: list[str],
+    accept: tune.Accept | None = None,
 ) -> Iterator[Candidate]:
-    """What could run, way by way and best first within each, made as it is asked for."""
+    """What could run, way by way and best first within each, made as it is asked for.
+
+    accept: says why an engine is unwanted, beside what the policy says.
+    """
     limit = policy.workspace_limit
     for way in problem.ways:
         reasons: list[str] = []
@@ -207,48 +257,50 @@ def candidates(
         elif way.graph is None:
             yield candidate(way, None, {})
         else:
-            yield from _of_graph(way, way.graph, problem.dtype, target, policy, modes, reasons)
+            wanted = _wanted(problem.dtype, policy, accept)
+            yield from _of_graph(way, way.graph, target, limit, modes, wanted, reasons)
         refusals += [f"{way.name}: {reason}" for reason in reasons]
+
+
+def _wanted(dtype: DType, policy: Policy, accept: tune.Accept | None) -> tune.Accept:
+    """What the policy and `accept` say together."""
+    return lambda config: unwanted(config, dtype, policy) or (accept(config) if accept else "")
 
 
 def _of_graph(
     way: Way,
     make: MakeGraph,
-    dtype: DType,
     target: Target,
-    policy: Policy,
+    limit: int | None,
     modes: Sequence[str],
+    wanted: tune.Accept,
     reasons: list[str],
 ) -> Iterator[Candidate]:
     """The candidates of a way that is a cuDNN graph."""
-    limit = policy.workspace_limit
     try:
         graph, pointers = make()
     except CudnnError as error:
         reasons.append(f"graph: {error.code}: {error.message}")
         return
-    plans = graph.plans(
-        target,
-        modes,
-        workspace_limit=None if limit is None else max(0, limit - round_up(way.scratch, WORKSPACE_ALIGNMENT)),
-        accept=lambda config: unwanted(config, dtype, policy),
-        refusals=reasons,
-    )
-    for plan in plans:
+    left = None if limit is None else _left(way, limit)
+    for plan in graph.plans(target, modes, workspace_limit=left, accept=wanted, refusals=reasons):
         yield candidate(way, plan, pointers)
+
+
+def _left(way: Way, limit: int) -> int:
+    """What a way's own scratch memory leaves of a limit for cuDNN's."""
+    return max(0, limit - round_up(way.scratch, WORKSPACE_ALIGNMENT))
 
 
 def unwanted(config: EngineConfig, dtype: DType, policy: Policy) -> str:
     """Why the policy forbids an engine, "" when it does not."""
-    notes = config.engine.numerical_notes
-    if policy.deterministic and _N.CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC in notes:
-        return "not deterministic"
-    rounds = notes & {_N.CUDNN_NUMERICAL_NOTE_TENSOR_CORE, _N.CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS}
-    if rounds and dtype == float32 and not policy.tf32:
-        return "rounds float32 to TF32, which the policy does not allow (tf32=True does)"
-    if _N.CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION in notes and policy.algorithm != "fallback":
-        return "sums in a half type"
-    return ""
+    return tune.unwanted(
+        config,
+        dtype.name,
+        deterministic=policy.deterministic,
+        tf32=policy.tf32,
+        half_sums=policy.algorithm == "fallback",
+    )
 
 
 # --------------------------------------------------------------------------------------------------- fastest
@@ -258,61 +310,85 @@ def _fastest(
     problem: Problem, device: Device, handle: Handle, policy: Policy, refusals: list[str]
 ) -> Candidate | None:
     """The remembered choice, if it still builds; else the best of all candidates, which is remembered."""
-    store, key = plan_store(device), f"{problem.key} {policy}"
+    limit = f"deterministic={policy.deterministic}, workspace_limit={policy.workspace_limit}"
+    store, key = plan_store(device), f"{problem.key} tf32={policy.tf32}, {limit}"
     remembered = store.get(key)
     if remembered is not None:
         found = rebuild(problem, remembered, handle, policy)
         if found is not None:
             return found
-    entries = _entries(problem, device, handle, policy, refusals)
-    contest = tuning.Contest(device, problem.inputs, problem.outputs, _tolerance(problem.dtype, policy))
-    best = contest.best(entries, plain=problem.plain, flops=problem.flops, refusals=refusals)
+    best = tuning.best(
+        _entries(problem, handle, policy, refusals),
+        device,
+        problem.inputs,
+        problem.outputs,
+        tune.tolerance_of(problem.dtype.name, tf32=policy.tf32),
+        plain=problem.plain,
+        slow=problem.flops >= _SLOW,
+        refusals=refusals,
+    )
     if best is None:
         return None
     found, milliseconds = best
-    chosen = found.choice
-    store.put(key, Choice(chosen.way, chosen.engine, chosen.knobs, milliseconds))
+    store.put(key, replace(found.choice, milliseconds=milliseconds))
     return found
 
 
-def _entries(
-    problem: Problem, device: Device, handle: Handle, policy: Policy, refusals: list[str]
-) -> list[Candidate]:
-    """All candidates for timing: good engines of every way, functional ones where there are few of those."""
-    limit = policy.workspace_limit
-    if limit is None:
-        limit = device.memory_info().free // 4
-    bounded = Policy(policy.tf32, policy.deterministic, policy.algorithm, limit)
+def _entries(problem: Problem, handle: Handle, policy: Policy, refusals: list[str]) -> list[Candidate]:
+    """All candidates for timing, the heuristic's first one first.
+
+    Good engines of every way; functional ones, spare ways and own kernels where there are few of those.
+    """
+    limit = tune.budget(handle, policy.workspace_limit)
+    drawn = [w for w in problem.ways if w.graph is not None and not w.spare]
+    made = _made(problem, drawn, handle, policy, limit, ("a", "b"), refusals)
+    poor = [w for w in drawn if sum(one.way is w for one in made) < ENOUGH]
+    if len(made) < ENOUGH:
+        poor += [w for w in problem.ways if w.spare]
+    known = {one.choice for one in made}
+    more = _made(problem, poor, handle, policy, limit, ("a", "fallback"), refusals) if poor else []
+    made += [one for one in more if one.choice not in known]
     found: list[Candidate] = []
     for way in problem.ways:
-        if way.steps and way.steps == problem.plain and len(found) >= ENOUGH and problem.flops > _QUICK:
-            continue  # own kernels are for what engines refuse: against engines they only cost time
-        single = Problem(problem.key, problem.label, problem.inputs, problem.outputs, (way,), 0)
-        good = _limited(candidates(single, handle, bounded, ("a", "b"), refusals))
-        if len(good) < ENOUGH and way.graph is not None:
-            known = {e.choice for e in good}
-            more = _limited(candidates(single, handle, bounded, ("fallback",), refusals))
-            good += [e for e in more if e.choice not in known]
-        found += good
+        if way.graph is not None:
+            found += [one for one in made if one.way is way]
+        elif way.scratch > limit:
+            refusals.append(f"{way.name}: needs {way.scratch} bytes of workspace, the limit is {limit}")
+        elif way.steps != problem.plain or len(found) < ENOUGH or problem.flops <= _QUICK:
+            found.append(candidate(way, None, {}))  # own kernels only cost time against good engines
     return found
 
 
-def _limited(found: Iterator[Candidate]) -> list[Candidate]:
-    """Candidates, of which few are compiled at run time."""
-    kept: list[Candidate] = []
-    compiled = 0
-    for one in found:
-        if one.plan is not None and _is_compiled(one.plan):
-            compiled += 1
-        kept.append(one)
-        if compiled >= MOST_COMPILED:
-            break
-    return kept
-
-
-def _is_compiled(plan: ExecutionPlan) -> bool:
-    note = c.cudnnBackendBehaviorNote_t.CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION
-    return plan.config is not None and note in plan.config.engine.behavior_notes
+def _made(
+    problem: Problem,
+    ways: Sequence[Way],
+    handle: Handle,
+    policy: Policy,
+    limit: int,
+    modes: Sequence[str],
+    refusals: list[str],
+) -> list[Candidate]:
+    """The candidates of ways that are graphs, all plans made at the same time."""
+    drafts: list[tuple[Way, Mapping[int, Place], EngineConfig]] = []
+    for way in ways:
+        assert way.graph is not None
+        reasons: list[str] = []
+        graph, pointers = way.graph()
+        named = graph.candidates(handle, modes)
+        reasons += named.refusals
+        wanted = _wanted(problem.dtype, policy, tune.few_compiled())
+        drafts += [(way, pointers, config) for config in tune.accepted(named, wanted, reasons)]
+        refusals += [f"{way.name}: {reason}" for reason in reasons]
+    drafts = [draft for draft in drafts if draft[0].scratch <= limit]
+    limits = [_left(way, limit) for way, _, _ in drafts]
+    plans = tune.build_all([config for _, _, config in drafts], handle, limits)
+    found = []
+    for (way, pointers, _), plan in zip(drafts, plans, strict=True):
+        if isinstance(plan, str):
+            refusals.append(f"{way.name}: {plan}")
+        else:
+            found.append(candidate(way, plan, pointers))
+    return found
 
 
 def rebuild(problem: Problem, choice: Choice, target: Target, policy: Policy) -> Candidate | None:
@@ -331,23 +407,6 @@ def rebuild(problem: Problem, choice: Choice, target: Target, policy: Policy) ->
     over = policy.workspace_limit is not None and found.workspace > policy.workspace_limit
     forbidden = plan.config is None or unwanted(plan.config, problem.dtype, policy)
     return None if over or forbidden else found
-
-
-@cache
-def plan_store(device: Device) -> PlanStore:
-    """The store for a device."""
-    return PlanStore(device.name, ".".join(map(str, c.library.version)))
-
-
-def _tolerance(dtype: DType, policy: Policy) -> float:
-    """The largest ||result - expected|| / ||expected|| of a right candidate."""
-    if dtype == bfloat16:
-        return 2e-2
-    if dtype == float16:
-        return 4e-3
-    if dtype == float32:
-        return 4e-3 if policy.tf32 else 5e-5
-    return 1e-11
 
 
 def nothing_to_do(

@@ -3,6 +3,7 @@
     plain    the operation as it is
     padded   few channels padded to a multiple of 8 first, so that tensor-core engines take them (half types)
     deep     space to depth by the stride: blocks of places become channels, and the convolution has stride 1
+    wide     half types as float32 (TF32 holds all of their bits), for what engines refuse in the half type
 
 Half types and TF32 lie channels last; float32 and float64, whose engines prefer it, row-major. Own direct kernels do
 what no engine takes, and check engines where the arithmetic is little.
@@ -19,7 +20,8 @@ from typing import Any
 from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda.choice import Problem, Way, choose, nothing_to_do
 from lamina.backends.cuda.epilogue import NONE, Epilogue
-from lamina.backends.cuda.pointwise import full
+from lamina.backends.cuda.indexing import memory_order
+from lamina.backends.cuda.pointwise import Operand, Value, elementwise, full
 from lamina.backends.cuda.program import (
     VECTOR,
     WORKSPACE_ALIGNMENT,
@@ -36,6 +38,7 @@ from lamina.backends.cuda.program import (
     scratch,
     source,
     target,
+    wide_type,
 )
 from lamina.backends.cuda.split import split_way
 from lamina.backends.cuda.table import kernels
@@ -114,7 +117,8 @@ def _plan(
     device: Device,
     policy: Policy,
 ) -> Plan:
-    return _cached(direction, window, tuple(s.open for s in specs), _opened(epilogue), device, policy)
+    opened = tuple(s.open for s in specs)
+    return _cached(direction, window, opened, _opened(epilogue), device, policy.of(direction))
 
 
 def _opened(epilogue: Epilogue) -> Epilogue:
@@ -141,11 +145,12 @@ def _cached(
             raise NoKernel(f"{direction}: steps on a result of no elements are left to their own kernels")
         fill = Fill(target(), 0, problem.outputs[0].nbytes)
         return kernel_plan(device, problem.inputs, problem.outputs, [fill], label=direction)
-    if epilogue.steps and policy.algorithm == "fastest":
+    if epilogue.steps and (policy.algorithm == "fastest" or policy.named):
         head = _cached(direction, window, specs, NONE, device, policy)
         out, extras = problem.outputs[0], problem.inputs[2:]
         way = split_way(head, epilogue.steps, out, extras, epilogue.first)
-        problem = replace(problem, ways=(*problem.ways, way))
+        problem = replace(problem, ways=(way,) if policy.named else (*problem.ways, way))
+        policy = replace(policy, algorithm="heuristic") if policy.named else policy
     return choose(problem, device, policy)
 
 
@@ -164,8 +169,10 @@ def conv_problem(direction: Direction, o: Operands, epilogue: Epilogue = NONE) -
     ways = _ways(direction, o, epilogue)
     plain = () if epilogue.steps else (direct(direction, o),)
     if plain:
+        ways += [wide_way(direction, o)] if o.x.dtype in (float16, bfloat16) and ways else []
         ways.append(Way("direct", steps=plain))
     return Problem(
+        family=f"{direction}({o.window}) {o.w} {o.x.dtype}{steps}",
         key=f"{direction}({o.window}) x={o.x} w={o.w} y={o.y}{steps} {', '.join(map(str, extras))}".strip(),
         label=direction + ("+" + "+".join(s.name for s in epilogue.steps) if epilogue.steps else ""),
         inputs=(*operands, *extras),
@@ -394,6 +401,37 @@ def _transformed(name: str, d: Deep, direction: Direction, epilogue: Epilogue) -
         return conv_graph(direction, d.deep, (deep_x, deep_w, y), epilogue)
 
     return Way(name, graph, tuple(before), tuple(after), scratch=size)
+
+
+def wide_way(direction: Direction, o: Operands) -> Way:
+    """Operands as float32 in scratch memory, the convolution, and its result rounded."""
+    result, _ = _sides(direction, o)
+    wide = [replace(spec, dtype=float32) for spec in (o.x, o.w, o.y)]
+    places, size = [], 0
+    for spec in wide:
+        places.append(scratch(size))
+        size += round_up(spec.nbytes, WORKSPACE_ALIGNMENT)
+    before: list[Step] = []
+    after: list[Step] = []
+    for spec, half, place, held in zip(wide, (o.x, o.w, o.y), places, _places(direction), strict=True):
+        if half is result:
+            after.append(_converted(spec, half, place, held))
+        else:
+            before.append(_converted(half, spec, held, place))
+
+    def graph() -> tuple[Graph, Mapping[int, Place]]:
+        return conv_graph(direction, Operands(o.window, *wide), places)
+
+    return Way("wide", graph, tuple(before), tuple(after), scratch=size, spare=True)
+
+
+def _converted(origin: Spec, to: Spec, source_place: Place, target_place: Place) -> Launch:
+    """The launch that converts elements to another type; both lie alike."""
+    strides = to.physical.strides
+    read = Operand(origin.dtype, strides, source_place)
+    written = Operand(to.dtype, strides, target_place)
+    body = [Value("y", wide_type(to.dtype), "a0")]
+    return elementwise(to.shape, memory_order(to.shape, strides), [read], [written], body, ["y"])
 
 
 # ---------------------------------------------------------------------------------------------- direct kernels

@@ -1,0 +1,373 @@
+"""Which engine is fastest for a graph: all that heuristics name are made, checked, timed; the best is remembered."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from lamina.c.errors import CudnnError
+from lamina.cudnn.contest import ITEM_SIZES, Contest, Memory, Run
+from lamina.cudnn.descriptor import DATA_TYPES, Descriptor
+from lamina.cudnn.engine import BehaviorNote, EngineConfig, NumericalNote, OperationGraph, Target, key_text
+from lamina.cudnn.handle import Handle
+from lamina.cudnn.plan import ExecutionPlan, VariantPack, attempt
+from lamina.cudnn.store import Choice, PlanStore, plan_store
+from lamina.cudnn.tensor import Tensor
+from lamina.runtime import digest
+
+Accept = Callable[[EngineConfig], str]
+#: Computes what is right: uid -> address, and the stream (a cudaStream_t).
+Plain = Callable[[Mapping[int, int], int], None]
+
+#: Plans of one graph that the runtime compiler makes take about a second each: so many of them are tried.
+MOST_COMPILED = 6
+#: The attributes that an operation writes to, by the name of its class.
+RESULTS: Mapping[str, tuple[str, ...]] = {
+    "ConvolutionForward": ("y",),
+    "ConvolutionBackwardData": ("dx",),
+    "ConvolutionBackwardFilter": ("dw",),
+    "MatmulOperation": ("c",),
+    "PointwiseOperation": ("y", "dx"),
+    "ReductionOperation": ("y",),
+    "ResampleForward": ("y", "index"),
+    "ResampleBackward": ("dx",),
+    "NormForward": ("y", "mean", "inv_variance", "next_mean", "next_var"),
+    "NormBackward": ("dx", "dscale", "dbias"),
+    "GenStats": ("total", "squares"),
+    "BnFinalize": ("eq_scale", "eq_bias", "mean", "inv_std", "next_mean", "next_var"),
+    "BnBackwardWeights": ("dscale", "dbias", "eq_dy_scale", "eq_x_scale", "eq_bias"),
+    "Softmax": ("y", "stats", "maximum", "sum_exp"),
+    "AttentionForward": ("o", "stats"),
+    "AttentionBackward": ("dq", "dk", "dv", "dsink", "dbias"),
+    "BlockScaleQuantize": ("y", "scale"),
+    **dict.fromkeys(("BlockScaleDequantize", "Concatenate", "Reshape", "Transpose", "Slice"), ("y",)),
+    **dict.fromkeys(("DiagonalBandMask", "BandMatrixExpand", "BandMatrixContract", "PagedCacheLoad"), ("y",)),
+    "RopeForward": ("y",),
+    "RopeBackward": ("dx",),
+    "MoeGroupedMatmul": ("output",),
+    "MoeGroupedMatmulBackward": ("dweight",),
+}
+_NAMES = {int(kind): name for name, kind in DATA_TYPES.items()}
+_TOLERANCES = {"float64": 1e-11, "float32": 5e-5, "float16": 4e-3, "bfloat16": 2e-2}
+_TF32_TOLERANCE, _FLOAT8_TOLERANCE = 4e-3, 0.1
+
+
+# ------------------------------------------------------------------------------------------------ what is allowed
+
+
+def tolerance_of(data_type: str, *, tf32: bool = False) -> float:
+    """The largest ||result - expected|| / ||expected|| of a right result of an element type."""
+    if data_type == "float32" and tf32:
+        return _TF32_TOLERANCE
+    if data_type.startswith("float8"):
+        return _FLOAT8_TOLERANCE
+    return _TOLERANCES.get(data_type, 0.0)
+
+
+def unwanted(
+    config: EngineConfig,
+    data_type: str,
+    *,
+    deterministic: bool = False,
+    tf32: bool = False,
+    half_sums: bool = False,
+) -> str:
+    """Why an engine is not allowed for operands of a type, "" where it is.
+
+    Args:
+        deterministic: it must repeat bit by bit.
+        tf32: it may round float32 to TF32.
+        half_sums: it may sum in a half type.
+    """
+    notes = config.engine.numerical_notes
+    if deterministic and NumericalNote.CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC in notes:
+        return "not deterministic"
+    rounding = {
+        NumericalNote.CUDNN_NUMERICAL_NOTE_TENSOR_CORE,
+        NumericalNote.CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS,
+    }
+    if notes & rounding and data_type == "float32" and not tf32:
+        return "rounds float32 to TF32, which is not allowed (tf32=True does)"
+    if NumericalNote.CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION in notes and not half_sums:
+        return "sums in a half type"
+    return ""
+
+
+def few_compiled(most: int = MOST_COMPILED) -> Accept:
+    """A test that passes so many configurations whose kernels are compiled at run time, and all others."""
+    count = 0
+
+    def test(config: EngineConfig) -> str:
+        nonlocal count
+        if BehaviorNote.CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION not in config.engine.behavior_notes:
+            return ""
+        count += 1
+        return f"compiled at run time, as {most} before it" if count > most else ""
+
+    return test
+
+
+def budget(handle: Handle, workspace_limit: int | None) -> int:
+    """Bytes of workspace that candidates may take: the limit, by default a quarter of the free memory."""
+    return handle.device.memory_info().free // 4 if workspace_limit is None else workspace_limit
+
+
+# ------------------------------------------------------------------------------------------------ making plans
+
+
+def build_all(
+    configs: Sequence[EngineConfig], target: Target, workspace_limits: Sequence[int | None]
+) -> list[ExecutionPlan | str]:
+    """The plan of each configuration, or why there is none; made in several threads, for compilers take a second."""
+
+    def make(config: EngineConfig, limit: int | None) -> ExecutionPlan | str:
+        if isinstance(target, Handle):
+            target.device.make_current()
+        return attempt(config, target, workspace_limit=limit)
+
+    if len(configs) < 2:
+        return [make(*pair) for pair in zip(configs, workspace_limits, strict=True)]
+    with ThreadPoolExecutor(min(len(configs), os.cpu_count() or 1, 16)) as pool:
+        return list(pool.map(make, configs, workspace_limits))
+
+
+def accepted(configs: Iterable[EngineConfig], accept: Accept, refusals: list[str]) -> list[EngineConfig]:
+    """Those that are wanted; why others are not is appended to `refusals`."""
+    kept = []
+    for config in configs:
+        reason = accept(config)
+        if reason:
+            refusals.append(f"{key_text(config.key)}: {reason}")
+        else:
+            kept.append(config)
+    return kept
+
+
+# ------------------------------------------------------------------------------------------------ tuning a graph
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A plan as the contest runs it; fixed: addresses of numbers on the host."""
+
+    plan: ExecutionPlan
+    handle: Handle
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    fixed: Mapping[int, int]
+
+    @property
+    def label(self) -> str:
+        """Engine and knobs."""
+        return key_text(self.plan.config.key) if self.plan.config else "plan"
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of scratch memory."""
+        return self.plan.workspace
+
+    def bind(self, inputs: Sequence[int], outputs: Sequence[int], workspace: int, stream: int) -> Run:
+        """Fix the addresses."""
+        places = {**self.fixed, **_by_uid(self.inputs, inputs), **_by_uid(self.outputs, outputs)}
+        return self.plan.bind(self.handle, VariantPack(places, workspace), stream)
+
+
+@dataclass(frozen=True)
+class _PlainTrial:
+    """The caller's own computation."""
+
+    function: Plain
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    fixed: Mapping[int, int]
+    label: str = "plain"
+    workspace: int = 0
+
+    def bind(self, inputs: Sequence[int], outputs: Sequence[int], workspace: int, stream: int) -> Run:
+        """Fix the addresses."""
+        places = {**self.fixed, **_by_uid(self.inputs, inputs), **_by_uid(self.outputs, outputs)}
+        return lambda: self.function(places, stream)
+
+
+def _by_uid(uids: Sequence[int], addresses: Sequence[int]) -> dict[int, int]:
+    return dict(zip(uids, addresses, strict=True))
+
+
+@dataclass(frozen=True)
+class _Operands:
+    """The tensors of a graph that lie in memory, and addresses that the caller gives."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    fixed: Mapping[int, int]
+    updated: frozenset[int]
+    pointers: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def uids(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Those of inputs and outputs."""
+        return tuple(t.uid for t in self.inputs), tuple(t.uid for t in self.outputs)
+
+    @property
+    def data_type(self) -> str:
+        """The element type that decides about precision: that of the first input."""
+        return _name(self.inputs[0] if self.inputs else self.outputs[0])
+
+    def contest(self, handle: Handle, tolerance: float) -> Contest:
+        """The contest on such operands."""
+        values = {i: self.pointers[t.uid] for i, t in enumerate(self.inputs) if t.uid in self.pointers}
+        inputs, outputs = (
+            [_memory(t, t.uid in self.updated) for t in s] for s in (self.inputs, self.outputs)
+        )
+        return Contest(handle.device, inputs, outputs, tolerance, values)
+
+
+def autotune(
+    graph: OperationGraph,
+    tensors: Sequence[Tensor],
+    title: str,
+    handle: Handle,
+    *,
+    pointers: Mapping[int, int],
+    workspace_limit: int | None,
+    deterministic: bool,
+    tf32: bool,
+    tolerance: float | None,
+    plain: Plain | None,
+    accept: Accept | None,
+    outputs: Sequence[Tensor] | None,
+    store: PlanStore | None,
+    refusals: list[str],
+) -> ExecutionPlan | None:
+    """What `Graph.autotune` does; None where no candidate is right, with the reasons in `refusals`."""
+    operations = graph.values["operations"]
+    operands = _operands(operations, tensors, outputs, pointers)
+    kept = store or plan_store(handle.device)
+    options = f"limit={workspace_limit} deterministic={deterministic} tf32={tf32}"
+    key = f"{title} {digest(*map(text_of, operations))[:32]} {options}"
+
+    def wanted(config: EngineConfig) -> str:
+        reason = unwanted(config, operands.data_type, deterministic=deterministic, tf32=tf32)
+        return reason or (accept(config) if accept else "")
+
+    limit = budget(handle, workspace_limit)
+    remembered = kept.get(key)
+    if remembered is not None:
+        found = _again(graph, remembered, handle, limit, wanted)
+        if found is not None:
+            return found
+    plans = _candidates(graph, handle, limit, wanted, refusals)
+    if not plans:
+        return None
+    allowed = tolerance_of(operands.data_type, tf32=tf32) if tolerance is None else tolerance
+    trials = [_Trial(plan, handle, *operands.uids, operands.fixed) for plan in plans]
+    right: _Trial | _PlainTrial | None = _fallback(graph, trials)
+    if plain is not None:
+        right = _PlainTrial(plain, *operands.uids, operands.fixed)
+    best = operands.contest(handle, allowed).best(trials, plain=right, refusals=refusals)
+    if best is None:
+        return None
+    trial, milliseconds = best
+    config = trial.plan.config
+    assert config is not None, "plans are made of configurations here"
+    kept.put(key, Choice("graph", *config.key, milliseconds))
+    return trial.plan
+
+
+def _again(
+    graph: OperationGraph, choice: Choice, handle: Handle, limit: int, wanted: Accept
+) -> ExecutionPlan | None:
+    """The plan of a remembered choice, or None where it does not build or is not allowed any more."""
+    try:
+        config = EngineConfig(graph, choice.engine, dict(choice.knobs))
+    except CudnnError:
+        return None
+    plan = "not allowed" if wanted(config) else attempt(config, handle, workspace_limit=limit)
+    return None if isinstance(plan, str) else plan
+
+
+def _candidates(
+    graph: OperationGraph, handle: Handle, limit: int, wanted: Accept, refusals: list[str]
+) -> list[ExecutionPlan]:
+    """Every plan that may run, the heuristic's first one first."""
+    found = graph.configs(("a", "b", "fallback"))
+    refusals += found.refusals
+    few = few_compiled()
+    configs = accepted(found, lambda config: wanted(config) or few(config), refusals)
+    made = build_all(configs, handle, [limit] * len(configs))
+    refusals += [one for one in made if isinstance(one, str)]
+    return [one for one in made if isinstance(one, ExecutionPlan)]
+
+
+def _fallback(graph: OperationGraph, trials: Sequence[_Trial]) -> _Trial | None:
+    """Of the candidates the one that the "fallback" heuristic prefers, if one of its is among them."""
+    keys = [config.key for config in graph.configs(("fallback",))]
+    by_key = {t.plan.config.key: t for t in trials if t.plan.config}
+    return next((by_key[key] for key in keys if key in by_key), None)
+
+
+def _operands(
+    operations: Sequence[Descriptor],
+    tensors: Sequence[Tensor],
+    outputs: Sequence[Tensor] | None,
+    pointers: Mapping[int, int],
+) -> _Operands:
+    written = {t.uid for t in (_results(operations) if outputs is None else outputs)}
+    numbers = [t for t in tensors if t.by_value]
+    missing = [t.uid for t in numbers if t.uid not in pointers]
+    if missing:
+        raise ValueError(
+            f"autotune: tensors {missing} are numbers on the host; give their addresses in pointers"
+        )
+    in_memory = [t for t in tensors if not t.by_value]
+    updated = {t.uid for o in operations if o.values.get("beta") for t in _results([o])}
+    return _Operands(
+        tuple(t for t in in_memory if t.uid not in written),
+        tuple(t for t in in_memory if t.uid in written),
+        {t.uid: pointers[t.uid] for t in numbers},
+        frozenset(updated),
+        pointers,
+    )
+
+
+def _results(operations: Sequence[Descriptor]) -> list[Tensor]:
+    """The tensors that operations write."""
+    found: list[Tensor] = []
+    for operation in operations:
+        name = type(operation).__name__
+        if name not in RESULTS:
+            raise ValueError(f"autotune: say which tensors {name} writes, by outputs=[…]")
+        values = operation.values
+        found += [values[result] for result in RESULTS[name] if values.get(result) is not None]
+    return [tensor for tensor in found if not tensor.virtual]
+
+
+def _name(tensor: Tensor) -> str:
+    """The element type's name; types without a check kernel are looked at as bytes."""
+    name = _NAMES.get(int(tensor.data_type), "uint8")
+    return name if name in ITEM_SIZES else "uint8"
+
+
+def _memory(tensor: Tensor, updated: bool) -> Memory:
+    """The bytes from a tensor's first element to its last."""
+    name, count = _name(tensor), 1
+    for size in tensor.dimensions:
+        count *= size
+    span = 1 + sum((n - 1) * s for n, s in zip(tensor.dimensions, tensor.strides, strict=True))
+    return Memory(span * ITEM_SIZES[name], name, max(0, span - count), updated)
+
+
+def text_of(descriptor: Descriptor) -> str:
+    """A descriptor and all that it refers to, as text: equal for graphs that are equal."""
+    parts = [f"{name}={_text(value)}" for name, value in sorted(descriptor.values.items())]
+    return f"{type(descriptor).__name__}({', '.join(parts)})"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Descriptor):
+        return text_of(value)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"[{', '.join(map(_text, value))}]"
+    return repr(value)

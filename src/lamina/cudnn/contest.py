@@ -1,0 +1,400 @@
+"""The contest: candidates run on scratch copies of the operands, are checked, are timed; the best one wins.
+
+A candidate that gives other numbers than the reference, leaves part of a result unwritten, or writes outside of it or
+beyond its workspace is out, however fast it is. The first candidate, the heuristic's, keeps its place unless another
+one is clearly faster, measured in turns with it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from statistics import median
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+
+from lamina.c.errors import CudnnError
+from lamina.runtime import (
+    Buffer,
+    Device,
+    DeviceError,
+    Event,
+    Kernel,
+    OutOfMemoryError,
+    compile_cubin,
+    compile_kernel,
+    copy,
+    memset,
+)
+
+#: Bytes before and behind each output, and behind the workspace, that must stay as they are.
+GUARD = 4096
+_POISON = 0xFF  # NaN in every float type
+#: Candidates that are timed again, in turns, and how often; then the best one and the first one, more often.
+_FINALISTS, _ROUNDS, _DUEL = 4, 5, 15
+#: What part of the first candidate's time another one may take at most to be preferred.
+_MARGIN = 0.98
+#: Operands are copied, so that runs take turns on them, until they fill a GPU's cache, but not more often than this.
+_CACHE, _MOST_COPIES = 128 << 20, 4
+#: Milliseconds that one measurement takes about, and most runs in it.
+_SPAN, _MOST_RUNS = 0.5, 40
+#: Runs shorter than this (milliseconds) are queued behind a pause, or the host's time would be measured.
+_SHORT = 0.2
+_CYCLES_PER_SECOND = 2e9
+_BLOCKS = 132 * 16
+
+Run = Callable[[], None]
+
+
+# ----------------------------------------------------------------------------------------------- check kernels
+
+_FILE = Path(__file__).with_name("check.cu")
+_SMALL_FLOAT = (
+    "typedef unsigned {type} T;\n#define EXPONENT {e}\n#define MANTISSA {m}\n#define INFINITIES {i}\n"
+)
+_INTEGER = (
+    "typedef {type} T;\n#define NUMBER\n#define WHOLE\n#define MODULUS {modulus}\n#define LEAST ({least})\n"
+)
+_KINDS = {
+    "float64": "typedef double T;\n#define NUMBER\n",
+    "float32": "typedef float T;\n#define NUMBER\n",
+    "float16": _SMALL_FLOAT.format(type="short", e=5, m=10, i=1),
+    "bfloat16": _SMALL_FLOAT.format(type="short", e=8, m=7, i=1),
+    "float8_e4m3fn": _SMALL_FLOAT.format(type="char", e=4, m=3, i=0),
+    "float8_e5m2": _SMALL_FLOAT.format(type="char", e=5, m=2, i=1),
+    "int64": _INTEGER.format(type="long long", modulus=5, least=-2),
+    "int32": _INTEGER.format(type="int", modulus=5, least=-2),
+    "int16": _INTEGER.format(type="short", modulus=5, least=-2),
+    "int8": _INTEGER.format(type="signed char", modulus=5, least=-2),
+    "uint8": _INTEGER.format(type="unsigned char", modulus=5, least=0),
+    "bool": _INTEGER.format(type="unsigned char", modulus=2, least=0),
+}
+ITEM_SIZES = {
+    **{"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1},
+    **{"int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1},
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One of check.cu's kernels for one element type."""
+
+    name: str
+    data_type: str = "uint8"
+
+    @property
+    def source(self) -> str:
+        """What the compiler gets."""
+        return _KINDS[self.data_type] + _FILE.read_text()
+
+    def cubin(self, arch: str = "sm_90") -> bytes:
+        """Machine code for an architecture; needs no GPU."""
+        return compile_cubin(self.source, arch=arch, name=self.name)
+
+    def load(self, device: Device) -> Kernel:
+        """The kernel, loaded on a device."""
+        return _loaded(self, device)
+
+
+@lru_cache(maxsize=256)
+def _loaded(check: Check, device: Device) -> Kernel:
+    return compile_kernel(check.source, check.name, device=device)
+
+
+# ---------------------------------------------------------------------------------------------------- operands
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A tensor as the contest sees it.
+
+    nbytes: from its first element to its last. data_type: a name of `ITEM_SIZES`. gaps: elements in between that
+    do not belong to it. updated: the operation reads it before it writes it (beta is not 0).
+    """
+
+    nbytes: int
+    data_type: str
+    gaps: int = 0
+    updated: bool = False
+
+    @property
+    def count(self) -> int:
+        """Elements, gaps included."""
+        return self.nbytes // ITEM_SIZES[self.data_type]
+
+
+class Entry(Protocol):
+    """A candidate as the contest sees it."""
+
+    @property
+    def label(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of scratch memory."""
+        ...
+
+    def bind(self, inputs: Sequence[int], outputs: Sequence[int], workspace: int, stream: int) -> Run:
+        """What queues it on these addresses and this stream."""
+        ...
+
+
+E = TypeVar("E", bound=Entry)
+
+
+@dataclass
+class _Passed(Generic[E]):
+    """A candidate that passed, bound to each copy of the operands, and its time in milliseconds."""
+
+    entry: E
+    runs: list[Run]
+    milliseconds: float = 0.0
+    queueing: float = 0.0  # seconds that the host took for one run
+
+
+class Contest:
+    """Buffers for one problem, and what is done with each candidate.
+
+    Beside copies of the operands it takes as much workspace as the largest candidate asks for.
+
+    Args:
+        device: the GPU.
+        inputs, outputs: what the operands are.
+        tolerance: the largest relative error (in the 2-norm) of a right result.
+        values: input's index -> address of what it holds (copied); the others are random.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        inputs: Sequence[Memory],
+        outputs: Sequence[Memory],
+        tolerance: float,
+        values: Mapping[int, int] | None = None,
+    ) -> None:
+        self.device, self.tolerance = device, tolerance
+        self.results = tuple(outputs)
+        self.stream = device.default_stream
+        self.found = device.allocate(4 * 8)
+        self.workspace = device.allocate(0)
+        self.expected: list[Buffer] = []
+        self.copies: list[tuple[list[Buffer], list[Buffer]]] = []
+        size = sum(m.nbytes for m in (*inputs, *outputs))
+        for number in range(max(1, min(_MOST_COPIES, -(-_CACHE // max(size, 1))))):
+            self.copies.append(self._operands(inputs, values or {}, number))
+        self.inputs, self.outputs = self.copies[0]
+        self._start, self._end = Event(timing=True), Event(timing=True)
+
+    def _operands(
+        self, inputs: Sequence[Memory], values: Mapping[int, int], number: int
+    ) -> tuple[list[Buffer], list[Buffer]]:
+        held = []
+        for index, memory in enumerate(inputs):
+            buffer = self.device.allocate(memory.nbytes)
+            if index in values:
+                copy(buffer, Buffer.borrow(values[index], memory.nbytes, self.device), stream=self.stream)
+            else:
+                self._draw(buffer, memory, 1 + index + 1000 * number)
+            held.append(buffer)
+        return held, [self.device.allocate(m.nbytes + 2 * GUARD) for m in self.results]
+
+    # -- the contest ----------------------------------------------------------------------------------------
+
+    def best(
+        self, entries: Sequence[E], *, plain: Entry | None = None, slow: bool = False, refusals: list[str]
+    ) -> tuple[E, float] | None:
+        """The fastest right candidate and its milliseconds.
+
+        Args:
+            entries: the candidates; the first one wins unless another takes less than 98 % of its time.
+            plain: what is right. Without it, what the first candidate gives.
+            slow: `plain` takes so long that it is only asked when most candidates disagree with the first one.
+            refusals: a list that the reasons why others are out are appended to.
+        """
+        self.workspace = self.device.allocate(max((e.workspace for e in entries), default=0) + GUARD)
+        self.expected = self._reference(plain) if plain and not slow else []
+        passed, reasons = self._round(entries)
+        if plain and slow and len(reasons) > len(passed):
+            self.expected = self._reference(plain)
+            passed, reasons = self._round(entries)
+        refusals += reasons
+        return self._finals(passed, entries[0]) if passed else None
+
+    def _round(self, entries: Sequence[E]) -> tuple[list[_Passed[E]], list[str]]:
+        """Every candidate once: those that passed, and why the others are out."""
+        passed: list[_Passed[E]] = []
+        reasons = []
+        for entry in entries:
+            try:
+                reason = self._try(entry, passed)
+            except (CudnnError, DeviceError, OutOfMemoryError, MemoryError) as error:
+                reason = str(error)
+            if reason:
+                reasons.append(f"{entry.label}: {reason}")
+        return passed, reasons
+
+    def _try(self, entry: E, passed: list[_Passed[E]]) -> str:
+        """Run, check and time one candidate; "" or why it is out."""
+        one = _Passed(entry, [self._bind(entry, copied) for copied in self.copies])
+        self._poison(entry.workspace)
+        one.runs[0]()
+        reason = self._verdict(entry.workspace)
+        if reason:
+            return reason
+        self._time(one, 1)  # the other copies' first runs
+        best = min((p.milliseconds for p in passed), default=float("inf"))
+        one.milliseconds = self._time(one, len(one.runs))
+        if one.milliseconds < 3 * best:
+            one.milliseconds = min(one.milliseconds, self._time(one))
+        passed.append(one)
+        return ""
+
+    def _finals(self, passed: list[_Passed[E]], first: E) -> tuple[E, float]:
+        """The best few and the first, several times in turns; then the best one against the first."""
+        ranked = sorted(passed, key=lambda p: p.milliseconds)
+        finalists = ranked[:_FINALISTS] + [p for p in ranked[_FINALISTS:] if p.entry is first]
+        self._in_turns(finalists, _ROUNDS)
+        winner = min(finalists, key=lambda p: p.milliseconds)
+        holder = next((p for p in finalists if p.entry is first), winner)
+        if winner is not holder:
+            self._in_turns([holder, winner], _DUEL)
+            if winner.milliseconds > _MARGIN * holder.milliseconds:
+                winner = holder
+        return winner.entry, winner.milliseconds
+
+    def _in_turns(self, finalists: Sequence[_Passed[E]], rounds: int) -> None:
+        """Set each one's milliseconds to the median of as many measurements, made in turns."""
+        times: list[list[float]] = [[] for _ in finalists]
+        for _ in range(rounds):
+            for one, found in zip(finalists, times, strict=True):
+                found.append(self._time(one))
+        for one, found in zip(finalists, times, strict=True):
+            one.milliseconds = median(found)
+
+    # -- running --------------------------------------------------------------------------------------------
+
+    def _bind(self, entry: Entry, copied: tuple[list[Buffer], list[Buffer]]) -> Run:
+        inputs, outputs = copied
+        return entry.bind(
+            [b.pointer for b in inputs],
+            [b.pointer + GUARD for b in outputs],
+            self.workspace.pointer,
+            self.stream.handle,
+        )
+
+    def _reference(self, plain: Entry) -> list[Buffer]:
+        """The outputs of what is right."""
+        if plain.workspace + GUARD > self.workspace.nbytes:
+            self.workspace = self.device.allocate(plain.workspace + GUARD)
+        run = self._bind(plain, self.copies[0])
+        self._poison(plain.workspace)
+        run()
+        return self._kept()
+
+    def _kept(self) -> list[Buffer]:
+        """Copies of the outputs as they are now."""
+        kept = []
+        for buffer, memory in zip(self.outputs, self.results, strict=True):
+            held = self.device.allocate(memory.nbytes)
+            copy(held, buffer.view(GUARD, memory.nbytes), stream=self.stream)
+            kept.append(held)
+        self.stream.synchronize()
+        return kept
+
+    def _time(self, one: _Passed[E], runs: int = 0) -> float:
+        """Milliseconds per run of so many (0: as many as take half a millisecond), on the copies in turns."""
+        count = runs or max(1, min(_MOST_RUNS, int(_SPAN / max(one.milliseconds, 1e-3))))
+        if self.device.kind == "cuda" and 0 < one.milliseconds < _SHORT:
+            cycles = int(1.5 * count * one.queueing * _CYCLES_PER_SECOND)
+            kernel = Check("occupy").load(self.device)
+            kernel.launch(1, 1, ctypes.c_longlong(cycles), stream=self.stream)
+        self.stream.record(self._start)
+        began = time.perf_counter()
+        for number in range(count):
+            one.runs[number % len(one.runs)]()
+        one.queueing = (time.perf_counter() - began) / count
+        self.stream.record(self._end)
+        return self._start.elapsed(self._end) / count
+
+    # -- checking -------------------------------------------------------------------------------------------
+
+    def _poison(self, workspace: int) -> None:
+        for buffer, memory in zip(self.outputs, self.results, strict=True):
+            memset(buffer, _POISON, self.stream)
+            if memory.updated:
+                self._draw(buffer.view(GUARD, memory.nbytes), memory, 999)
+        memset(self.workspace.view(workspace, GUARD), _POISON, self.stream)
+
+    def _verdict(self, workspace: int) -> str:
+        """Whether the last run was right: "" or what is wrong. The first right one becomes the reference."""
+        first = not self.expected
+        if first:
+            self.expected = self._kept()
+        reason = self._compare() or self._trespass(workspace)
+        if first and reason:
+            self.expected = []  # it is no reference for others
+        return reason
+
+    def _compare(self) -> str:
+        for buffer, expected, memory in zip(self.outputs, self.expected, self.results, strict=True):
+            if not memory.count:
+                continue
+            apart, size, bad, odd = self._ask(memory, buffer.pointer + GUARD, expected.pointer)
+            if bad != memory.gaps or odd:
+                wrong = max(int(bad) - memory.gaps, int(odd))
+                return f"wrong: {wrong} of {memory.count} results are not finite or were not written"
+            error = (apart / size) ** 0.5 if size > 0 else apart**0.5
+            if not error <= self.tolerance:
+                return f"wrong: relative error {error:.2e}, allowed {self.tolerance:.0e}"
+        return ""
+
+    def _trespass(self, workspace: int) -> str:
+        """Whether something was written where nothing belongs."""
+        for buffer, memory in zip(self.outputs, self.results, strict=True):
+            if self._changed(buffer.pointer):
+                return "wrong: writes before the output"
+            if self._changed(buffer.pointer + GUARD + memory.nbytes):
+                return "wrong: writes behind the output"
+        behind = self._changed(self.workspace.pointer + workspace)
+        return "wrong: writes behind its workspace" if behind else ""
+
+    def _ask(self, memory: Memory, a: int, b: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        memset(self.found, 0, self.stream)
+        kernel = Check("compare", memory.data_type).load(self.device)
+        arguments = (ctypes.c_void_p(a), ctypes.c_void_p(b), ctypes.c_void_p(self.found.pointer))
+        blocks = _blocks(memory.count)
+        kernel.launch(blocks, 256, *arguments, ctypes.c_longlong(memory.count), stream=self.stream)
+        return self._answer()
+
+    def _changed(self, place: int) -> bool:
+        memset(self.found, 0, self.stream)
+        kernel = Check("count_changed").load(self.device)
+        arguments = (ctypes.c_void_p(place), ctypes.c_longlong(GUARD), ctypes.c_int(_POISON))
+        kernel.launch(4, 256, *arguments, ctypes.c_void_p(self.found.pointer), stream=self.stream)
+        return bool(self._answer()[0])
+
+    def _answer(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        found = np.empty(4, np.float64)
+        self.stream.synchronize()
+        copy(found, self.found)
+        return found
+
+    def _draw(self, buffer: Buffer, memory: Memory, seed: int) -> None:
+        """Fill a buffer with random elements, gaps included."""
+        if memory.count:
+            kernel = Check("fill_random", memory.data_type).load(self.device)
+            arguments = (ctypes.c_void_p(buffer.pointer), ctypes.c_longlong(memory.count))
+            kernel.launch(
+                _blocks(memory.count), 256, *arguments, ctypes.c_ulonglong(seed), stream=self.stream
+            )
+
+
+def _blocks(count: int) -> int:
+    return max(1, min(-(-count // 256), _BLOCKS))

@@ -1,0 +1,134 @@
+"""The plan store: which engine was fastest for which graph, kept on disk between runs.
+
+One file per kind of device and version of cuDNN, a line for each choice. A choice is appended by one write, so that
+processes that tune at the same time lose nothing of each other's. Each line carries a checksum: one that is torn, cut
+or edited is passed over. A choice that no longer builds is made anew by whoever asked for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import threading
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+from lamina.c import cudnn as c
+from lamina.cudnn.engine import Key
+from lamina.runtime import Device, cache_directory, digest
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen: an engine's number and knob values.
+
+    way: which of several formulations of the same problem, by a name of the caller's. engine: -1 where the way is no
+    cuDNN graph. milliseconds: as measured.
+    """
+
+    way: str
+    engine: int = -1
+    knobs: tuple[tuple[int, int], ...] = ()
+    milliseconds: float = 0.0
+
+    @property
+    def key(self) -> Key:
+        """The engine configuration's key."""
+        return self.engine, self.knobs
+
+
+class PlanStore:
+    """The choices for one kind of device and one version of cuDNN; for any number of threads and processes.
+
+    Args:
+        device: the device's model, e.g. "NVIDIA H200".
+        version: the library's version, e.g. "9.19.0".
+        folder: default: cache_directory() / "plans".
+    """
+
+    def __init__(self, device: str, version: str, folder: Path | None = None) -> None:
+        name = re.sub(r"[^A-Za-z0-9.]+", "-", f"{device}-{version}")
+        self.path = (folder or cache_directory() / "plans") / f"{name}.jsonl"
+        self._lock = threading.Lock()
+        self._known: dict[str, Choice] = {}
+        self._read = 0  # bytes of the file that `_known` has
+
+    def get(self, key: str) -> Choice | None:
+        """The choice for a key, or None; what other processes wrote meanwhile is found too."""
+        with self._lock:
+            if key not in self._known:
+                self._update()
+            return self._known.get(key)
+
+    def put(self, key: str, choice: Choice) -> None:
+        """Remember a choice. What cannot be written is remembered in memory alone."""
+        with self._lock:
+            self._known[key] = choice
+            with contextlib.suppress(OSError):
+                _append(self.path, _line(key, choice))
+
+    def clear(self) -> None:
+        """Forget every choice, on disk as well."""
+        with self._lock:
+            self._known, self._read = {}, 0
+            with contextlib.suppress(OSError):
+                self.path.unlink(missing_ok=True)
+
+    def keys(self) -> list[str]:
+        """The keys that have a choice."""
+        with self._lock:
+            self._update()
+            return sorted(self._known)
+
+    def _update(self) -> None:
+        """Take in what the file has beyond what was read, up to the last whole line."""
+        try:
+            with self.path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size < self._read:
+                    self._read = 0  # another process cleared it
+                file.seek(self._read)
+                content = file.read()
+        except OSError:
+            return
+        whole = content.rfind(b"\n") + 1
+        self._read += whole
+        for line in content[:whole].splitlines():
+            self._known.update(_entry(line))
+
+
+@cache
+def plan_store(device: Device) -> PlanStore:
+    """The store of a device with the cuDNN in use."""
+    return PlanStore(device.name, ".".join(map(str, c.library.version)))
+
+
+def _line(key: str, choice: Choice) -> str:
+    text = json.dumps({"key": key, **asdict(choice)}, sort_keys=True)
+    return json.dumps({"check": digest(text)[:16], "choice": text})
+
+
+def _append(path: Path, line: str) -> None:
+    """One write at the end of the file. It begins with a new line, for the last one may be torn."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(file, f"\n{line}\n".encode())
+    finally:
+        os.close(file)
+
+
+def _entry(line: bytes) -> dict[str, Choice]:
+    """What a line says: one choice under its key, or nothing where it is damaged."""
+    try:
+        outer = json.loads(line)
+        if digest(outer["choice"])[:16] != outer["check"]:
+            return {}
+        entry = json.loads(outer["choice"])
+        knobs = tuple((int(knob), int(value)) for knob, value in entry["knobs"])
+        choice = Choice(str(entry["way"]), int(entry["engine"]), knobs, float(entry["milliseconds"]))
+        return {str(entry["key"]): choice}
+    except (TypeError, KeyError, ValueError, AttributeError):
+        return {}

@@ -1,0 +1,108 @@
+"""The plan store: what is remembered, and what becomes of files that others wrote, tore or edited."""
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from lamina.cudnn import Choice, PlanStore
+
+
+def store(folder: Path) -> PlanStore:
+    return PlanStore("NVIDIA H200", "9.19.0", folder)
+
+
+@pytest.mark.feature("B010", "F086", "F087")
+def test_choices_survive(tmp_path: Path) -> None:
+    first = store(tmp_path)
+    choice = Choice("deep", 62, ((2, 0), (13, 1)), 0.5)
+    first.put("conv a", choice)
+    first.put("conv b", Choice("direct"))
+    again = store(tmp_path)
+    assert again.get("conv a") == choice
+    assert again.get("conv a").key == (62, ((2, 0), (13, 1)))  # type: ignore[union-attr]
+    assert again.get("conv b") == Choice("direct")
+    assert again.get("conv c") is None
+    assert again.path.name == "NVIDIA-H200-9.19.0.jsonl"
+    assert PlanStore("NVIDIA H200", "9.20.0", tmp_path).get("conv a") is None  # another version, another file
+
+
+@pytest.mark.feature("B010")
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[1, 2]\n", b"null\n", b'{"k": 1}\n', b'{"check": "0", "choice": "{}"}\n', b"\x00\xff\n"],
+)
+def test_what_is_torn_is_ignored(tmp_path: Path, content: bytes) -> None:
+    """And what is written behind it counts."""
+    place = store(tmp_path).path
+    place.write_bytes(content)
+    damaged = store(tmp_path)
+    assert damaged.get("k") is None
+    damaged.put("new", Choice("plain", 1))
+    assert store(tmp_path).get("new") == Choice("plain", 1)
+
+
+@pytest.mark.feature("B010")
+@pytest.mark.parametrize("left", [1, 20, 60, 100])
+def test_a_write_that_was_cut_off(tmp_path: Path, left: int) -> None:
+    """A crash within a write: what stands before it and what comes behind it counts, the torn line does not."""
+    first = store(tmp_path)
+    first.put("before", Choice("plain", 1))
+    whole = first.path.read_bytes()
+    first.put("torn", Choice("plain", 2))
+    first.path.write_bytes(first.path.read_bytes()[: len(whole) + left])
+    second = store(tmp_path)
+    second.put("behind", Choice("plain", 3))
+    third = store(tmp_path)
+    assert third.keys() == ["before", "behind"]
+    assert third.get("behind") == Choice("plain", 3)
+
+
+@pytest.mark.feature("B010")
+def test_an_edited_line_is_passed_over(tmp_path: Path) -> None:
+    first = store(tmp_path)
+    first.put("good", Choice("plain", 3, ((1, 2),), 0.25))
+    first.put("changed", Choice("plain", 58))
+    first.path.write_bytes(first.path.read_bytes().replace(b"58", b"59"))
+    assert store(tmp_path).keys() == ["good"]
+
+
+@pytest.mark.feature("B010", "F086")
+def test_choices_of_others_are_seen_and_forgotten(tmp_path: Path) -> None:
+    mine, other = store(tmp_path), store(tmp_path)
+    assert mine.get("k") is None
+    other.put("k", Choice("plain", 7))
+    assert mine.get("k") == Choice("plain", 7)
+    other.put("k", Choice("plain", 8))
+    assert store(tmp_path).get("k") == Choice("plain", 8)
+    mine.clear()
+    assert mine.get("k") is None
+    assert not mine.path.exists()
+    other.put("l", Choice("plain", 9))
+    assert mine.get("l") == Choice("plain", 9)
+
+
+def _write(folder: str, worker: int) -> None:
+    mine = PlanStore("NVIDIA H200", "9.19.0", Path(folder))
+    for number in range(20):
+        mine.put(f"{worker} {number}", Choice("plain", number))
+
+
+@pytest.mark.feature("B010")
+def test_many_processes_lose_nothing(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_write, args=(str(tmp_path), n)) for n in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [w.exitcode for w in workers] == [0, 0, 0]
+    assert store(tmp_path).keys() == sorted(f"{w} {n}" for w in range(3) for n in range(20))
+
+
+@pytest.mark.feature("B010", "B040")
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    blocked = PlanStore("NVIDIA H200", "9.19.0", tmp_path / "file" / "plans")
+    blocked.put("k", Choice("plain", 1))
+    assert blocked.get("k") == Choice("plain", 1)
