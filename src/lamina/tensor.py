@@ -13,7 +13,9 @@ from lamina import backends
 from lamina.backends import Backend, Call, Plan
 from lamina.ops.core import Op, register_adopter
 from lamina.ops.operators import Operators
-from lamina.runtime import Buffer, Device, copy, device, dlpack
+from lamina.runtime import Buffer, Device, copy, device, dlpack, fetch, share
+from lamina.runtime.arrays import device_of
+from lamina.runtime.memory import lend
 from lamina.spec import (
     DType,
     Layout,
@@ -144,14 +146,24 @@ class Tensor(Operators):
     ) -> Any:
         if dl_device not in (None, self.__dlpack_device__()):
             raise BufferError(f"__dlpack__: the tensor is on {self.device}; move it with .to() first")
-        held = self.contiguous() if self._spec.physical.is_blocked else self
-        if copy:
+        blocked = self._spec.physical.is_blocked
+        if blocked and copy is False:
+            raise BufferError(f"__dlpack__: {self._spec} lies in blocks; only a copy can be shared")
+        held = self.contiguous() if blocked else self
+        if copy and not blocked:
             held = relayout(held, held._spec)
-        if stream != -1:
-            held.device.default_stream.synchronize()
-        steps = held._spec.physical.strides
-        where = self.__dlpack_device__()
-        return dlpack.export(held._buffer.pointer, held.shape, steps, held.dtype.name, where, held._buffer)
+        if held.device.kind == "cuda":
+            lend(held.device, stream)
+        return dlpack.export(
+            held._buffer.pointer,
+            held.shape,
+            held._spec.physical.strides,
+            held.dtype.name,
+            self.__dlpack_device__(),
+            held._buffer,
+            max_version=max_version,
+            copied=held is not self,
+        )
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -272,13 +284,7 @@ def from_dlpack(x: Any) -> Tensor:
     """
     if not hasattr(x, "__dlpack__"):
         raise TypeError(f"from_dlpack: {type(x).__name__} has no __dlpack__")
-    kind, _ = x.__dlpack_device__()
-    if kind == dlpack.CUDA:
-        _, index = x.__dlpack_device__()
-        shared = dlpack.adopt(x.__dlpack__(stream=Device(f"cuda:{index}").default_stream.handle))
-    else:
-        shared = dlpack.adopt(x.__dlpack__())
-    return _from_shared(shared)
+    return _from_shared(share(x))
 
 
 def as_tensor(x: Any) -> Tensor:
@@ -287,10 +293,8 @@ def as_tensor(x: Any) -> Tensor:
         return x
     if isinstance(x, np.ndarray | np.generic):
         return _from_numpy(np.asarray(x))
-    if hasattr(x, "__dlpack__"):
-        return from_dlpack(x)
-    if hasattr(x, "__cuda_array_interface__"):
-        return _from_cuda_interface(x)
+    if hasattr(x, "__dlpack__") or hasattr(x, "__cuda_array_interface__"):
+        return _from_shared(share(x))
     if isinstance(x, bool | int | float | list | tuple) or hasattr(x, "__array__"):
         array = np.asarray(x)
         return _from_numpy(array.astype(np.float32) if array.dtype == np.float64 else array)
@@ -332,26 +336,11 @@ def _from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
 
 
 def _from_shared(shared: dlpack.Shared) -> Tensor:
-    names = {dlpack.CPU: "cpu", dlpack.CUDA_HOST: "cpu", dlpack.CUDA: f"cuda:{shared.device_id}"}
-    if shared.device_type not in names:
-        raise TypeError(f"from_dlpack: DLPack device type {shared.device_type} is neither CPU nor CUDA")
     if shared.strides is not None and any(s < 0 for s in shared.strides):
         raise TypeError(f"from_dlpack: negative strides {shared.strides}; make the array contiguous first")
     layout = None if shared.strides is None else Layout(shared.strides)
     spec = Spec(shared.shape, as_dtype(shared.dtype), layout).fixed
-    where = Device(names[shared.device_type])
-    return Tensor(Buffer.borrow(shared.pointer, spec.nbytes, where, shared.owner), spec)
-
-
-def _from_cuda_interface(x: Any) -> Tensor:
-    facts = x.__cuda_array_interface__
-    kind = np.dtype(facts["typestr"])
-    strides = facts.get("strides")
-    layout = Layout(tuple(s // kind.itemsize for s in strides)) if strides else None
-    spec = Spec(tuple(facts["shape"]), as_dtype(kind), layout).fixed
-    where = Device(f"cuda:{getattr(getattr(x, 'device', None), 'id', 0)}")
-    where.synchronize()
-    return Tensor(Buffer.borrow(facts["data"][0], spec.nbytes, where, x), spec)
+    return Tensor(Buffer.borrow(shared.pointer, spec.nbytes, device_of(shared), shared.owner), spec)
 
 
 # ---- running
@@ -409,20 +398,26 @@ def _flat(x: Tensor) -> np.ndarray[Any, Any]:
 
 
 def _values_text(x: Tensor) -> str:
-    """Values, long axes shortened, and the range, as for printing a tensor that lives on a device."""
-    values = x.numpy()
+    """Values, long axes shortened, and on the CPU their range; of a large one on a GPU only the ends are copied."""
+    far = x.device.kind != "cpu" and x.numel > SHORTEN**2
+    values = _ends(x.contiguous() if x.spec.physical.is_blocked else x) if far else x.numpy()
     text = np.array2string(
         values.astype(np.float64) if x.dtype.is_float else values,
         precision=4,
         separator=", ",
-        threshold=SHORTEN**2,
+        threshold=0 if far else SHORTEN**2,
         edgeitems=EDGE,
         prefix="Tensor(",
     )
-    if x.numel > SHORTEN**2 and x.dtype.is_float:
+    if x.numel > SHORTEN**2 and x.dtype.is_float and not far:
         wide = values.astype(np.float64)
         finite = wide[np.isfinite(wide)]
         bad = wide.size - finite.size
         limits = f"{finite.min():.4g} … {finite.max():.4g}" if finite.size else "no finite value"
         text += f",\n       {limits}" + (f", {bad} not finite" if bad else "")
     return text
+
+
+def _ends(x: Tensor) -> np.ndarray[Any, Any]:
+    """The ends of each axis, with one element between them."""
+    return fetch(x.buffer, x.shape, x.dtype.name, x.spec.physical.strides, EDGE)

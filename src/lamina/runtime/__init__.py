@@ -21,6 +21,8 @@ from lamina.runtime.kernel import (
 from lamina.runtime.libraries import Library, libraries
 from lamina.runtime.memory import Arena, Buffer, Statistics, host_array, parse_bytes
 from lamina.runtime.platforms import MemoryInfo
+from lamina.runtime.random import Generator
+from lamina.runtime.show import fetch, show
 from lamina.runtime.stream import CapturedGraph, CudaStream, Event, Stream, as_stream, stream_address
 from lamina.runtime.transfer import copy, copy_2d, copy_3d, from_host, memset, memset_2d, move, to_host
 from lamina.runtime.worker import Worker
@@ -37,6 +39,7 @@ __all__ = [
     "DeviceFile",
     "DiskCache",
     "Event",
+    "Generator",
     "Kernel",
     "LaunchShape",
     "Library",
@@ -60,6 +63,7 @@ __all__ = [
     "device",
     "devices",
     "digest",
+    "fetch",
     "from_host",
     "host_array",
     "human_bytes",
@@ -73,6 +77,7 @@ __all__ = [
     "parse_bytes",
     "pinned",
     "share",
+    "show",
     "stream_address",
     "to_host",
 ]
