@@ -83,7 +83,8 @@ class _Recurrent(Op):
     def state_shapes(self, batch: int) -> list[Shape]:
         """Shapes of h, and of c for the LSTM: [L D, B, P] and [L D, B, H]."""
         count = self.layers * self.directions
-        return [(count, batch, self.size), (count, batch, self.hidden)][: self.states]
+        shapes: list[Shape] = [(count, batch, self.size), (count, batch, self.hidden)]
+        return shapes[: self.states]
 
     def output_shape(self, sizes: Sizes) -> Shape:
         """[T, B, D P]."""
@@ -148,7 +149,7 @@ class Rnn(_Recurrent):
         floats = outputs[: 1 + self.states]
         arriving = [_zeros(y) if g is None else g for g, y in zip(grads, floats, strict=False)]
         kept = outputs[1 + self.states :]
-        op = RnnGrad(*_attributes(self), reserve=bool(kept))
+        op = RnnGrad(*attributes(self), *([True] if kept else []))
         first = 1 + self.states
         return bind(op, *inputs[:first], outputs[0], *arriving, *kept, *inputs[first:])
 
@@ -203,7 +204,8 @@ class RnnGrad(_Recurrent):
             yield Sample.of(op, *shapes, *_drawn(op, sizes))
 
 
-def _attributes(op: _Recurrent) -> tuple[Any, ...]:
+def attributes(op: _Recurrent) -> tuple[Any, ...]:
+    """The attributes that both directions share."""
     return op.mode, op.hidden, op.layers, op.bidirectional, op.projection, op.bias
 
 
@@ -246,8 +248,8 @@ def grouped(op: _Recurrent, weights: Sequence[Any]) -> list[Weights]:
     found = []
     for i in range(0, len(weights), count):
         ih, hh, *rest = weights[i : i + count]
-        biases = rest[:2] if op.bias else [None, None]
-        found.append(Weights(ih, hh, *biases, rest[-1] if op.projection else None))
+        b_ih, b_hh = rest[:2] if op.bias else (None, None)
+        found.append(Weights(ih, hh, b_ih, b_hh, rest[-1] if op.projection else None))
     return found
 
 
@@ -366,9 +368,9 @@ def _run_back(
         dss.append(ds)
     da, ds = np.stack(das[::-1]), np.stack(dss[::-1])
     before = np.stack([record[0] for record in tape.steps])
-    biases = (da.sum((0, 1)), ds.sum((0, 1))) if op.bias else (None, None)
-    dw = Weights(np.tensordot(da, tape.x, ((0, 1), (0, 1))), np.tensordot(ds, before, ((0, 1), (0, 1))))
-    return da @ w.ih, dstate, Weights(dw.ih, dw.hh, *biases, dhr)
+    d_ih, d_hh = (np.tensordot(d, z, ((0, 1), (0, 1))) for d, z in ((da, tape.x), (ds, before)))
+    b_ih, b_hh = (da.sum((0, 1)), ds.sum((0, 1))) if op.bias else (None, None)
+    return da @ w.ih, dstate, Weights(d_ih, d_hh, b_ih, b_hh, dhr)
 
 
 def _plain_back(mode: str, dh: Array, dstate: list[Array], record: Any) -> tuple[Array, Array, list[Array]]:
