@@ -1,5 +1,8 @@
 """Tensors: values, devices, layouts, errors."""
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -102,3 +105,29 @@ def test_arithmetic_in_every_float_type(dtype: str) -> None:
     y = (x * 2.0 + 1.0) / 4.0 - x
     assert y.dtype.name == dtype
     np.testing.assert_allclose(y.numpy().astype(np.float64), [-0.25, 1.25, -1.25])
+
+
+def test_an_op_on_the_same_memory_is_bound_once_per_thread() -> None:
+    module = sys.modules["lamina.tensor"]
+    x = lm.tensor(np.arange(-3, 3), "float32")
+    expected = np.maximum(np.arange(-3, 3), 0)
+
+    def hits() -> int:
+        found: int = module._bound.run_of.cache_info().hits
+        return found
+
+    def loop() -> list[int]:
+        counts = []
+        for _ in range(4):
+            assert (
+                ops.relu(x).numpy() == expected
+            ).all()  # dropped at once: the next result lies there again
+            counts.append(hits())
+        return counts
+
+    counts = loop()
+    assert counts[3] > counts[0]
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(loop).result()[0] == 0
+    x.copy_(-np.arange(-3, 3))
+    assert (ops.relu(x).numpy() == np.maximum(-np.arange(-3, 3), 0)).all()
