@@ -21,6 +21,20 @@ def bilinear(size: int, source: int, shift: Array | float = 0.0) -> Array:
     return np.maximum(0.0, 1.0 - np.abs(places - np.arange(source))).astype(np.float32)
 
 
+def triangle(size: int, source: int, antialias: bool = True) -> Array:
+    """The matrix that scales `source` pixels to `size` bilinearly, float32 of shape (size, source).
+
+    Each row sums to one, so that beyond the border the border's pixel counts. With `antialias` the triangle is
+    as wide as a result pixel when the picture shrinks; without, always two pixels wide.
+    """
+    scale = source / size
+    reach = max(scale, 1.0) if antialias else 1.0
+    centres = (np.arange(size) + 0.5) * scale - 0.5  # (size,)
+    weights = np.maximum(0.0, 1.0 - np.abs(centres[:, None] - np.arange(source)) / reach)  # (size, source)
+    scaled: Array = weights / weights.sum(axis=1, keepdims=True)
+    return scaled.astype(np.float32)
+
+
 def resample(images: Array, size: int, rng: np.random.Generator | None = None, shift: float = 0.0) -> Array:
     """Scale images (N, H, W) to (N, 1, size, size), float32.
 

@@ -1,0 +1,41 @@
+"""Image files on the CPU, by Pillow. `lamina.data.codec` imports this module at first use."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+
+from lamina.data.idx import DataError
+from lamina.runtime import Device
+from lamina.tensor import Tensor, as_tensor
+
+try:
+    from PIL import Image, ImageOps
+except ImportError as error:
+    raise ImportError("images on the CPU need Pillow: pip install 'lamina[image]'") from error
+
+
+class PillowCodec:
+    """Decodes and encodes with Pillow."""
+
+    def decode(self, data: bytes, grey: bool, where: Device) -> Tensor:
+        """The picture (H, W, C); turned as its camera says."""
+        try:
+            with Image.open(io.BytesIO(data)) as file:
+                picture = ImageOps.exif_transpose(file).convert("L" if grey else "RGB")
+        except (OSError, ValueError, SyntaxError) as error:
+            raise DataError(f"decode_image: these {len(data)} bytes are no image: {error}") from error
+        levels = np.array(picture)
+        return as_tensor(levels[:, :, None] if grey else levels)
+
+    def encode(self, image: Tensor, format: str, quality: int) -> bytes:
+        """The bytes of a file."""
+        levels = image.numpy()
+        file = io.BytesIO()
+        options = {"quality": quality} if format == "jpeg" else {}
+        Image.fromarray(levels[:, :, 0] if levels.shape[2] == 1 else levels).save(file, format, **options)
+        return file.getvalue()
+
+
+host = PillowCodec()
