@@ -1,4 +1,4 @@
-"""The CUDA side of the runtime on a driver in software: all of test_gpu.py, in a process of its own."""
+"""The CUDA side of the runtime on a driver in software: two files of tests, in a process of their own."""
 
 import os
 import subprocess
@@ -15,7 +15,12 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_way_through_the_bindings(tmp_path: Path) -> None:
     build_libcuda_stub(tmp_path, FAKE)
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": str(ROOT / "src")}
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(tmp_path),
+        "PYTHONPATH": str(ROOT / "src"),
+        "LAMINA_TEST_SOFTWARE_DRIVER": "1",
+    }
     command = [
         sys.executable,
         "-m",
@@ -25,6 +30,7 @@ def test_the_way_through_the_bindings(tmp_path: Path) -> None:
         "-p",
         "no:cacheprovider",
         "tests/runtime/test_gpu.py",
+        "tests/runtime/test_gpu_current.py",
     ]
     result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stdout + result.stderr

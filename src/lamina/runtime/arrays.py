@@ -97,9 +97,9 @@ def _ordinal(pointer: int) -> int:
     """The number of the device that `pointer` belongs to (0 for an array of no elements)."""
     if not pointer:
         return 0
-    Device("cuda:0").make_current()
     attribute = _cuda.open_cuda().driver.CUpointer_attribute(_ORDINAL)
-    return int(_cuda.call("cuPointerGetAttribute", attribute, pointer))
+    with Device("cuda:0").current():
+        return int(_cuda.call("cuPointerGetAttribute", attribute, pointer))
 
 
 def _order(reader: Any, facts: dict[str, Any], device: Device) -> None:

@@ -21,6 +21,7 @@ from lamina.runtime.device import Device
 from lamina.runtime.device import device as find_device
 from lamina.runtime.errors import CompileError, DeviceError, NoGpuError
 from lamina.runtime.memory import Buffer
+from lamina.runtime.platforms import Platform
 from lamina.runtime.stream import Stream, StreamLike, as_stream
 
 _DISK_LIMIT = 512 << 20
@@ -449,9 +450,7 @@ class Kernel:
         function, queue = driver.CUfunction(self.handle), driver.CUstream(where.handle)
         extents = (*_extents("grid", grid), *_extents("block", block))
         bound = (function, *extents, shared, queue, packed.address, 0)
-        return _launcher(
-            driver.cuLaunchKernel, bound, self.device.platform.make_current, (self, packed, where)
-        )
+        return _launcher(driver.cuLaunchKernel, bound, self.device.platform, (self, packed, where))
 
     def _adopted(self, place: int, value: Argument, stream: Stream) -> Argument:
         """`value`, but an array of another library as a buffer over its memory."""
@@ -466,11 +465,11 @@ class Kernel:
 
     def _allow_shared(self, shared: int) -> None:
         if shared > self._shared:
-            self.device.make_current()
             driver = _cuda.open_cuda().driver
             attribute = driver.CUfunction_attribute(_MAX_DYNAMIC_SHARED)
             handle, number = driver.CUkernel(self.handle), driver.CUdevice(self.device.index)
-            _cuda.call("cuKernelSetAttribute", attribute, shared, handle, number)
+            with self.device.current():
+                _cuda.call("cuKernelSetAttribute", attribute, shared, handle, number)
             self._shared = shared
 
     def __repr__(self) -> str:
@@ -478,11 +477,15 @@ class Kernel:
 
 
 def _launcher(
-    launch: Callable[..., tuple[int]], bound: tuple[Any, ...], make_current: Callable[[], None], kept: object
+    launch: Callable[..., tuple[int]], bound: tuple[Any, ...], platform: Platform, kept: object
 ) -> Callable[[], None]:
+    enter, leave = platform.enter, platform.leave
+
     def run(_kept: object = kept) -> None:
-        make_current()
+        before = enter()
         (status,) = launch(*bound)
+        if before:
+            leave(before)
         if status:
             _cuda.raise_status(int(status), "cuLaunchKernel")
 

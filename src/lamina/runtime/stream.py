@@ -354,11 +354,11 @@ class CapturedGraph:
 
 
 def _new_event(device: Device, timing: bool) -> Any:
-    core = _cuda.open_cuda().core
-    options = core.EventOptions()
+    platform: Any = device.platform  # its object of cuda-core may be used by any thread; a new one may not
+    options = _cuda.open_cuda().core.EventOptions()
     # The field was called enable_timing before cuda-core 1.0.
     setattr(options, "timing_enabled" if hasattr(options, "timing_enabled") else "enable_timing", timing)
-    return core.Device(device.index).create_event(options=options)
+    return platform.core.create_event(options=options)
 
 
 # ------------------------------------------------------------------------------------ streams of other libraries
