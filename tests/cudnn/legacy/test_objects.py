@@ -394,42 +394,6 @@ def test_a_descriptor_outlives_its_close_while_a_call_uses_it() -> None:
     assert seen == [[2, 4, 5, 6]]
 
 
-_GROWTH = """
-import gc, json, os, sys
-from tests.cudnn.legacy.makers import MAKERS
-
-def resident():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-grown = {}
-for kind, make in MAKERS.items():
-    for _ in range(1000):
-        make().close()
-    gc.collect()
-    before = resident()
-    for i in range(20_000):
-        made = make()
-        if i % 2:
-            made.close()  # the others go with their last reference
-    del made
-    gc.collect()
-    grown[kind] = resident() - before
-print(json.dumps(grown))
-"""
-
-
-@pytest.mark.feature("F029")
-def test_twenty_thousand_objects_of_each_class_leave_nothing() -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
-    command = [sys.executable, "-c", _GROWTH]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    grown = eval(done.stdout)
-    assert set(grown) == set(MAKERS)
-    assert all(nbytes < 1 << 20 for nbytes in grown.values()), grown
-
-
 _ENDS = """
 import gc, random, sys
 from lamina.cudnn import legacy
