@@ -31,7 +31,7 @@ class Eager(Operators):
     def bind_op(cls, op: Op, operands: Sequence[Any]) -> tuple[Self, ...]:
         inputs = [x if isinstance(x, Eager) else cls(x) for x in operands]
         results = [cls(y) for y in run_reference(op, [x.value for x in inputs])]
-        made = (op, inputs, results)  # one record for all outputs: a gradient walks it once
+        made = (op, inputs, list[Eager](results))  # one record for all outputs: a gradient walks it once
         for y in results:
             y.made_by = made
         return tuple(results)

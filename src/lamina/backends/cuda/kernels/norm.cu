@@ -1,0 +1,449 @@
+// Normalization: sums over what shares a mean or a scale, then one pass that applies them. One text is compiled per
+// kernel, with these constants:
+//   Index, T (elements), V (elements per access), OUTPUTS (kept places: channels, rows or scales), COUNT (elements at
+//   each), PART and SPLITS (elements of a kept place per block, and such parts), and functions kept(o) and reduced(r):
+//   offsets in the big tensors, which all lie alike.
+// Statistics and sums are of type A: f32, or f64 for f64. Every sum is taken in a fixed order.
+typedef Wide<T>::type A;
+
+#define REPEAT(k, n) _Pragma("unroll") for (int k = 0; k < (n); ++k)
+
+__device__ __forceinline__ f32 root(f32 v) { return sqrtf(v); }
+__device__ __forceinline__ f64 root(f64 v) { return sqrt(v); }
+
+#if defined(LANES) || defined(BLOCK_ROWS)
+// ------------------------------------------------------------------------------------------ blocks of kept x reduced
+#ifdef BLOCK_ROWS
+// The elements of a kept place lie together: one place per block and part; all V elements of an access belong to it.
+#define WIDTH 1
+#define OF(k) 0
+#define PLACE ((Index)blockIdx.x)
+#define FIRST ((Index)threadIdx.x * V)
+#define STEP (256 * V)
+#else
+// The kept places lie together: LANES * V of them per block, whose ROWS rows of threads share the elements.
+#define WIDTH V
+#define OF(k) (k)
+#define PLACE (((Index)blockIdx.x * LANES + threadIdx.x % LANES) * V)
+#define FIRST ((Index)(threadIdx.x / LANES))
+#define STEP ROWS
+#endif
+
+// Within: `o` the first kept place, `base` its offset, then each `at` (offset) and `r` of the block's part.
+#define BLOCK(part)                                                                                                  \
+    const Index o = PLACE, begin = (Index)(part) * (Index)PART;                                                      \
+    const Index end = begin + (Index)PART < (Index)COUNT ? begin + (Index)PART : (Index)COUNT;                       \
+    const bool inside = o < (Index)OUTPUTS;                                                                          \
+    const Index base = inside ? kept(o) : 0;
+#define EACH _Pragma("unroll 4") for (Index r = begin + FIRST; r < end; r += STEP)
+
+// Two sums of each kept place of the block, over its threads, to partial[sum][place][split].
+__device__ __forceinline__ void write_sums(A *partial, A (&s)[WIDTH], A (&q)[WIDTH])
+{
+#ifdef BLOCK_ROWS
+    const A a = over_block(s[0], Sum(), (A)0), b = over_block(q[0], Sum(), (A)0);
+    if (threadIdx.x == 0) {
+        const i64 to = (i64)blockIdx.x * SPLITS + blockIdx.y;
+        partial[to] = a;
+        partial[to + (i64)OUTPUTS * SPLITS] = b;
+    }
+#else
+    __shared__ A part[2][ROWS][LANES * V];
+    const int lane = threadIdx.x % LANES, row = threadIdx.x / LANES;
+    REPEAT(k, V) { part[0][row][lane * V + k] = s[k]; part[1][row][lane * V + k] = q[k]; }
+    __syncthreads();
+    for (int c = threadIdx.x; c < 2 * LANES * V; c += 256) {
+        const int which = c / (LANES * V), column = c % (LANES * V);
+        const Index place = (Index)blockIdx.x * LANES * V + column;
+        if (place >= (Index)OUTPUTS) continue;
+        A total = part[which][0][column];
+        for (int k = 1; k < ROWS; ++k) total += part[which][k][column];
+        partial[((i64)which * OUTPUTS + place) * SPLITS + blockIdx.y] = total;
+    }
+#endif
+}
+
+// The numbers of the block's kept places.
+__device__ __forceinline__ void fetch(A (&to)[WIDTH], const A *from, Index o, bool inside)
+{
+    REPEAT(k, WIDTH) to[k] = inside ? from[o + k] : (A)0;
+}
+#endif
+
+#ifdef SPLITS
+// One warp per kept place: the sum of its partial results, in f64.
+__device__ __forceinline__ f64 total_of(const A *partial, Index place)
+{
+    f64 sum = 0;
+    for (int k = threadIdx.x & 31; k < SPLITS; k += 32) sum += (f64)partial[(i64)place * SPLITS + k];
+    return over_warp(sum, Sum());
+}
+#endif
+
+#ifdef MOMENTS
+// Sums of x - shift and its square, the shift being each channel's first element: no digits are lost to a large mean.
+extern "C" __global__ void __launch_bounds__(256) batch_moments(const T *x, A *partial)
+{
+    BLOCK(blockIdx.y)
+    A shift[WIDTH], s[WIDTH], q[WIDTH];
+    REPEAT(k, WIDTH) {
+        shift[k] = inside ? (A)widen(x[base + reduced(0) + k]) : (A)0;
+        s[k] = q[k] = 0;
+    }
+    if (inside) EACH {
+        const auto elements = load<V>(x + base + reduced(r));
+        REPEAT(k, V) {
+            const A v = (A)widen(elements.v[k]) - shift[OF(k)];
+            s[OF(k)] += v;
+            q[OF(k)] += v * v;
+        }
+    }
+    write_sums(partial, s, q);
+}
+#endif
+
+#ifdef STATISTICS
+// One warp per channel: mean, r = 1 / sqrt(variance + EPSILON), and the running statistics moved by MOMENTUM.
+extern "C" __global__ void __launch_bounds__(256)
+batch_statistics(const T *x, const A *partial, const A *running_mean, const A *running_var, A *mean, A *r, A *next_mean,
+                 A *next_var)
+{
+    const Index c = (Index)blockIdx.x * 8 + (threadIdx.x >> 5);
+    if (c >= (Index)OUTPUTS) return;
+    const f64 first = total_of(partial, c) / COUNT, second = total_of(partial, (Index)OUTPUTS + c) / COUNT;
+    if (threadIdx.x & 31) return;
+    const f64 var = larger(second - first * first, 0.0), middle = first + (f64)widen(x[kept(c) + reduced(0)]);
+    mean[c] = (A)middle;
+    r[c] = (A)(1 / sqrt(var + EPSILON));
+    next_mean[c] = (A)((1 - MOMENTUM) * (f64)running_mean[c] + MOMENTUM * middle);
+    next_var[c] = (A)((1 - MOMENTUM) * (f64)running_var[c] + MOMENTUM * UNBIASED * var);
+}
+#endif
+
+#ifdef APPLY
+// y = (x - mean) * r * scale + bias [+ z] [clipped at 0]; r from the variance in inference. The parts are taken from
+// the last to the first, since the sums that came before leave the last ones in the cache.
+extern "C" __global__ void __launch_bounds__(256)
+batch_apply(const T *x, const A *scale, const A *bias, const A *mean, const A *spread, const T *z, T *y)
+{
+    BLOCK(gridDim.y - 1 - blockIdx.y)
+    if (!inside) return;
+    A slope[WIDTH], shift[WIDTH], middle[WIDTH];
+    fetch(slope, spread, o, true);
+    fetch(shift, bias, o, true);
+    fetch(middle, mean, o, true);
+    REPEAT(k, WIDTH) {
+#if INFERENCE
+        slope[k] = (A)1 / root(slope[k] + (A)EPSILON);
+#endif
+        slope[k] *= scale[o + k];
+    }
+    EACH {
+        const Index at = base + reduced(r);
+        const auto elements = load<V>(x + at);
+#if RESIDUAL
+        const auto added = load<V>(z + at);
+#endif
+        Pack<T, V> result;
+        REPEAT(k, V) {
+            A v = ((A)widen(elements.v[k]) - middle[OF(k)]) * slope[OF(k)] + shift[OF(k)];
+#if RESIDUAL
+            v += (A)widen(added.v[k]);
+#endif
+#if RELU
+            v = larger(v, (A)0);
+#endif
+            result.v[k] = narrow<T>(v);
+        }
+        store<V>(y + at, result);
+    }
+}
+#endif
+
+// Under relu g counts where the output is positive: its sign is computed again from x; with RESIDUAL it is that of y.
+#if RELU && !RESIDUAL
+#define MASKED(g, v, k) ((v) * slope[OF(k)] + shift[OF(k)] > (A)0 ? (A)(g) : (A)0)
+#else
+#define MASKED(g, v, k) ((A)(g))
+#endif
+
+#ifdef GRAD_SUMS
+// Sums of g and of g * (x - mean), g being masked by relu; with RESIDUAL the masked g is written to dz.
+extern "C" __global__ void __launch_bounds__(256)
+batch_grad_sums(const T *g, const T *x, const A *scale, const A *mean, const A *spread, const A *bias, const T *y,
+                T *dz, A *partial)
+{
+    BLOCK(blockIdx.y)
+    A middle[WIDTH], s[WIDTH], q[WIDTH];
+    fetch(middle, mean, o, inside);
+    REPEAT(k, WIDTH) s[k] = q[k] = 0;
+#if RELU && !RESIDUAL
+    A slope[WIDTH], shift[WIDTH];
+    fetch(slope, spread, o, inside);
+    fetch(shift, bias, o, inside);
+    REPEAT(k, WIDTH) slope[k] *= inside ? scale[o + k] : (A)0;
+#endif
+    if (inside) EACH {
+        const Index at = base + reduced(r);
+        const auto gradients = load<V>(g + at);
+        const auto elements = load<V>(x + at);
+#if RESIDUAL
+        const auto outputs = load<V>(y + at);
+        Pack<T, V> masked;
+#endif
+        REPEAT(k, V) {
+            const A v = (A)widen(elements.v[k]) - middle[OF(k)];
+#if RESIDUAL
+            const bool positive = widen(outputs.v[k]) > (A)0;
+            masked.v[k] = positive ? gradients.v[k] : narrow<T>((A)0);
+            const A d = positive ? (A)widen(gradients.v[k]) : (A)0;
+#else
+            const A d = MASKED(widen(gradients.v[k]), v, k);
+#endif
+            s[OF(k)] += d;
+            q[OF(k)] += d * v;
+        }
+#if RESIDUAL
+        store<V>(dz + at, masked);
+#endif
+    }
+    write_sums(partial, s, q);
+}
+#endif
+
+#ifdef GRAD_TOTALS
+// One warp per channel: dbias, and dscale, which is the other sum times r (SCALED) or as it is.
+extern "C" __global__ void __launch_bounds__(256) grad_totals(const A *partial, const A *spread, A *dscale, A *dbias)
+{
+    const Index c = (Index)blockIdx.x * 8 + (threadIdx.x >> 5);
+    if (c >= (Index)OUTPUTS) return;
+    const f64 first = total_of(partial, c), second = total_of(partial, (Index)OUTPUTS + c);
+    if (threadIdx.x & 31) return;
+#if CENTRED
+    dbias[c] = (A)first;
+#endif
+    dscale[c] = (A)(SCALED ? second * (f64)spread[c] : second);
+}
+#endif
+
+#ifdef GRAD_APPLY
+// dx = r scale (g - mean(g) - n mean(g n)), n = (x - mean) r; without MOVING only r scale g.
+extern "C" __global__ void __launch_bounds__(256)
+batch_grad_apply(const T *g, const T *x, const A *scale, const A *mean, const A *spread, const A *bias, const A *dscale,
+                 const A *dbias, T *dx)
+{
+    BLOCK(gridDim.y - 1 - blockIdx.y)
+    if (!inside) return;
+    A middle[WIDTH], slope[WIDTH], level[WIDTH], tilt[WIDTH], shift[WIDTH];
+    fetch(middle, mean, o, true);
+    fetch(slope, spread, o, true);
+    fetch(level, dbias, o, true);
+    fetch(tilt, dscale, o, true);
+    fetch(shift, bias, o, true);
+    REPEAT(k, WIDTH) {
+        level[k] *= (A)(1.0 / COUNT);
+        tilt[k] *= slope[k] * (A)(1.0 / COUNT);
+        slope[k] *= scale[o + k];
+    }
+    EACH {
+        const Index at = base + reduced(r);
+        const auto gradients = load<V>(g + at);
+#if MOVING || (RELU && !RESIDUAL)
+        const auto elements = load<V>(x + at);
+#endif
+        Pack<T, V> result;
+        REPEAT(k, V) {
+#if MOVING || (RELU && !RESIDUAL)
+            const A v = (A)widen(elements.v[k]) - middle[OF(k)];
+#else
+            const A v = 0;
+#endif
+            A d = MASKED(widen(gradients.v[k]), v, k);
+#if MOVING
+            d -= level[OF(k)] + v * tilt[OF(k)];
+#endif
+            result.v[k] = narrow<T>(d * slope[OF(k)]);
+        }
+        store<V>(dx + at, result);
+    }
+}
+#endif
+
+#ifdef SCALE_SUMS
+// Sums of g and of g * (x - mean) * r over what shares a scale, mean and r being those of the row that an element
+// belongs to: stat_kept(o) + stat_reduced(r) [+ k * STAT_STEP].
+extern "C" __global__ void __launch_bounds__(256)
+row_scale_sums(const T *g, const T *x, const A *mean, const A *spread, A *partial)
+{
+    BLOCK(blockIdx.y)
+    A s[WIDTH], q[WIDTH];
+    REPEAT(k, WIDTH) s[k] = q[k] = 0;
+    if (inside) EACH {
+        const Index at = base + reduced(r), row = stat_kept(o) + stat_reduced(r);
+        const auto gradients = load<V>(g + at);
+        const auto elements = load<V>(x + at);
+        REPEAT(k, V) {
+            const A d = (A)widen(gradients.v[k]);
+            A v = (A)widen(elements.v[k]);
+#if CENTRED
+            v -= mean[row + k * STAT_STEP];
+#endif
+            s[OF(k)] += d;
+            q[OF(k)] += d * v * spread[row + k * STAT_STEP];
+        }
+    }
+    write_sums(partial, s, q);
+}
+#endif
+
+#ifdef GROUP
+// -------------------------------------------------------------------------------------------------------------- rows
+// GROUP threads (32, or 256 = the block) share a row; its elements stay in registers if they fit (HELD). The number of
+// an element's scale is scale_kept(o) + scale_reduced(r) [+ k * SCALE_STEP]. TURNS: accesses of a thread per row.
+template <class F> __device__ __forceinline__ A over_group(A v, F combine)
+{
+#if GROUP == 32
+    return over_warp(v, combine);
+#else
+    return over_block(v, combine, (A)0);
+#endif
+}
+
+#define ROWS_OF_BLOCK                                                                                                \
+    const int lane = threadIdx.x % GROUP;                                                                            \
+    for (Index o = (Index)blockIdx.x * (256 / GROUP) + threadIdx.x / GROUP; o < (Index)OUTPUTS;                      \
+         o += (Index)gridDim.x * (256 / GROUP))
+#if HELD
+#define EACH_TURN _Pragma("unroll") for (int turn = 0; turn < TURNS; ++turn)
+#define ELEMENTS(array, pointer) array[turn]
+#else
+#define EACH_TURN _Pragma("unroll 4") for (int turn = 0; turn < TURNS; ++turn)
+#define ELEMENTS(array, pointer) load<V>(pointer + base + reduced(r))
+#endif
+#define AT const Index r = ((Index)turn * GROUP + lane) * V; if (r < (Index)COUNT)
+
+// V numbers of type A, 16 bytes at a time where they lie together.
+__device__ __forceinline__ void fetch(A (&to)[V], const A *from)
+{
+#if SCALE_STEP && V > 1
+    constexpr int N = 16 / sizeof(A) < V ? 16 / sizeof(A) : V;
+    REPEAT(j, V / N) {
+        const auto some = load<N>(from + j * N);
+        REPEAT(k, N) to[j * N + k] = some.v[k];
+    }
+#else
+    REPEAT(k, V) to[k] = from[0];
+#endif
+}
+
+#ifdef ROW_NORM
+extern "C" __global__ void __launch_bounds__(256)
+row_norm(const T *x, const A *scale, const A *bias, T *y, A *mean, A *spread)
+{
+    ROWS_OF_BLOCK {
+        const Index base = kept(o);
+        A sum = 0, square = 0;
+#if HELD
+        Pack<T, V> held[TURNS];
+        EACH_TURN { AT held[turn] = load<V>(x + base + reduced(r)); }
+#endif
+#if CENTRED
+        EACH_TURN { AT { const auto some = ELEMENTS(held, x); REPEAT(k, V) sum += (A)widen(some.v[k]); } }
+        const A middle = over_group(sum, Sum()) * (A)(1.0 / COUNT);
+#else
+        const A middle = 0;
+#endif
+        EACH_TURN {
+            AT {
+                const auto some = ELEMENTS(held, x);
+                REPEAT(k, V) { const A v = (A)widen(some.v[k]) - middle; square += v * v; }
+            }
+        }
+        const A slope = (A)1 / root(over_group(square, Sum()) * (A)(1.0 / COUNT) + (A)EPSILON);
+        if (lane == 0) {
+#if CENTRED
+            mean[o] = middle;
+#endif
+            spread[o] = slope;
+        }
+        EACH_TURN {
+            AT {
+                const auto some = ELEMENTS(held, x);
+                const Index p = scale_kept(o) + scale_reduced(r);
+                A factor[V], shift[V];
+                fetch(factor, scale + p);
+#if CENTRED
+                fetch(shift, bias + p);
+#else
+                REPEAT(k, V) shift[k] = 0;
+#endif
+                Pack<T, V> result;
+                REPEAT(k, V)
+                    result.v[k] = narrow<T>(((A)widen(some.v[k]) - middle) * slope * factor[k] + shift[k]);
+                store<V>(y + base + reduced(r), result);
+            }
+        }
+    }
+}
+#endif
+
+#ifdef ROW_NORM_GRAD
+// dx = r (w - mean(w) - n mean(w n)) with w = g * scale, n = (x - mean) r; without CENTRED no mean is subtracted.
+extern "C" __global__ void __launch_bounds__(256)
+row_norm_grad(const T *g, const T *x, const A *scale, const A *mean, const A *spread, T *dx)
+{
+    ROWS_OF_BLOCK {
+        const Index base = kept(o);
+        const A slope = spread[o];
+#if CENTRED
+        const A middle = mean[o];
+#else
+        const A middle = 0;
+#endif
+        A sum = 0, inner = 0;
+#if HELD
+        Pack<T, V> held_x[TURNS], held_g[TURNS];
+        EACH_TURN {
+            AT {
+                held_x[turn] = load<V>(x + base + reduced(r));
+                held_g[turn] = load<V>(g + base + reduced(r));
+            }
+        }
+#endif
+        EACH_TURN {
+            AT {
+                const auto elements = ELEMENTS(held_x, x);
+                const auto gradients = ELEMENTS(held_g, g);
+                A factor[V];
+                fetch(factor, scale + scale_kept(o) + scale_reduced(r));
+                REPEAT(k, V) {
+                    const A w = (A)widen(gradients.v[k]) * factor[k];
+                    sum += w;
+                    inner += w * ((A)widen(elements.v[k]) - middle) * slope;
+                }
+            }
+        }
+#if CENTRED
+        const A level = over_group(sum, Sum()) * (A)(1.0 / COUNT);
+#else
+        const A level = 0;
+#endif
+        const A tilt = over_group(inner, Sum()) * (A)(1.0 / COUNT);
+        EACH_TURN {
+            AT {
+                const auto elements = ELEMENTS(held_x, x);
+                const auto gradients = ELEMENTS(held_g, g);
+                A factor[V];
+                fetch(factor, scale + scale_kept(o) + scale_reduced(r));
+                Pack<T, V> result;
+                REPEAT(k, V) {
+                    const A n = ((A)widen(elements.v[k]) - middle) * slope;
+                    result.v[k] = narrow<T>(((A)widen(gradients.v[k]) * factor[k] - level - n * tilt) * slope);
+                }
+                store<V>(dx + base + reduced(r), result);
+            }
+        }
+    }
+}
+#endif
+#endif
