@@ -11,8 +11,10 @@ from typing import Any
 
 from lamina import cudnn, ops
 from lamina.backends import NoKernel
-from lamina.backends.cuda import backend
+from lamina.backends.cuda import backend, choice, conv
 from lamina.backends.cuda.targets import described
+from lamina.cudnn import autotune
+from lamina.cudnn.plan import attempt
 from lamina.ops import Add, Conv, ConvDataGrad, ConvFilterGrad, Fused, Matmul, Relu, ReluGrad, Window
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec, bfloat16, float16, float32, float64
@@ -142,8 +144,62 @@ def round_trip() -> dict[str, str]:
     }
 
 
+def threads() -> dict[str, str]:
+    """All candidates of a graph made in several threads are those made one after the other."""
+    graph = cudnn.Graph()
+    x = graph.packed((8, 64, 28, 28), "bfloat16", channels_last=True)
+    w = graph.packed((64, 64, 3, 3), "bfloat16", channels_last=True)
+    y = graph.packed((8, 64, 28, 28), "bfloat16", channels_last=True)
+    graph.conv(x, w, y, stride=(1, 1), pre=(1, 1))
+    target = properties()
+    named = graph.candidates(target, ("a", "fallback"))
+    few, refusals = autotune.few_compiled(0), list[str]()
+    configs = autotune.accepted(named, few, refusals)
+    made = autotune.build_all(configs, target, [None] * len(configs))
+    alone = [attempt(config, target) for config in configs]
+    none = autotune.build_all(configs, target, [-1] * len(configs))
+    return {
+        "keys": str(_keys(made) == _keys(alone)),
+        "plans": str(sum(not isinstance(p, str) for p in made)),
+        "over the limit": str(all(isinstance(p, str) and "workspace" in p for p in none)),
+        "compiled": " ".join(refusals),
+    }
+
+
+def _keys(plans: list[cudnn.ExecutionPlan | str]) -> list[object]:
+    return [p if isinstance(p, str) else p.config.key if p.config else "" for p in plans]
+
+
+def choices() -> dict[str, str]:
+    """Plans by name, once for all sizes, per direction, and half types as float32."""
+    win, w = Window((1, 1), ((1, 1), (1, 1)), (1, 1)), (64, 64, 3, 3)
+    first = plan(Conv(win), bfloat16, (8, 64, 28, 28), w)
+    engine = first.split()[3].split("{")[0]
+    found = {"first": first}
+    found["by name"] = plan(Conv(win), bfloat16, (8, 64, 28, 28), w, algorithm=f"plain {engine}")
+    found["own kernel"] = plan(Conv(win), bfloat16, (8, 64, 28, 28), w, algorithm="direct")
+    fused = Fused((Conv(win), Add(), Relu()))
+    found["fused by name"] = plan(fused, bfloat16, (8, 64, 28, 28), w, (1, 64, 1, 1), algorithm="direct")
+    found["no such engine"] = plan(Conv(win), bfloat16, (8, 64, 28, 28), w, algorithm="plain eng9999")
+    found["no such way"] = plan(Conv(win), bfloat16, (8, 64, 28, 28), w, algorithm="deep eng1")
+    found["product by name"] = plan(Matmul(), bfloat16, (64, 64), (64, 64), algorithm="plain eng9999")
+    found["own gradient"] = plan(
+        ConvDataGrad(win, (28, 28)), bfloat16, (8, 64, 28, 28), w, algorithm="fallback", data_grad="direct"
+    )
+    large, small = (256, 64, 112, 112), (1, 64, 7, 7)
+    found["small"] = plan(Conv(win), bfloat16, small, w)
+    found["large"] = plan(Conv(win), bfloat16, large, w)
+    found["small once"] = plan(Conv(win), bfloat16, small, w, algorithm="guess_once")
+    found["large once"] = plan(Conv(win), bfloat16, large, w, algorithm="guess_once")
+    choice._first_choices.clear()
+    conv._cached.cache_clear()
+    found["large first"] = plan(Conv(win), bfloat16, large, w, algorithm="guess_once")
+    found["wide"] = plan(Conv(win), bfloat16, (8, 64, 28, 28), w, algorithm="wide eng0")
+    return found
+
+
 PARTS: dict[str, Callable[[], dict[str, str]]] = {
-    f.__name__: f for f in (convolutions, products, limited, pools, round_trip)
+    f.__name__: f for f in (convolutions, products, limited, pools, round_trip, threads, choices)
 }
 
 if __name__ == "__main__":

@@ -91,3 +91,39 @@ def test_round_trip(environment: dict[str, str]) -> None:
     assert found["same key"] == found["json"] == found["distinct"] == found["knobs"] == "True"
     assert int(found["engines"]) > 20
     assert "TENSOR_CORE" in found["notes"]
+
+
+@pytest.mark.feature("B007")
+def test_plans_made_in_several_threads(environment: dict[str, str]) -> None:
+    found = part("threads", environment)
+    assert found["keys"] == "True"
+    assert int(found["plans"]) > 10
+    assert found["over the limit"] == "True"
+    assert "compiled at run time, as 0 before it" in found["compiled"]
+
+
+@pytest.mark.feature("F082", "F085")
+def test_plans_by_name(environment: dict[str, str]) -> None:
+    found = part("choices", environment)
+    assert found["by name"] == found["first"]
+    assert found["own kernel"].startswith("kernel conv direct")
+    assert found["fused by name"].startswith("kernel conv+add+relu split")
+    assert "refused" in found["no such engine"]
+    assert "not 'plain eng9999'" in found["no such engine"]
+    assert "the ways are plain, wide, direct" in found["no such way"]
+    assert found["product by name"].startswith("cudnn matmul")
+    assert found["own gradient"].startswith("kernel conv_data_grad direct")
+
+
+@pytest.mark.feature("F083")
+def test_one_choice_for_all_sizes(environment: dict[str, str]) -> None:
+    """Each size has its own plan, or all have that of the first one, whichever that is."""
+    found = {name: label.split(" workspace")[0] for name, label in part("choices", environment).items()}
+    assert found["small"] != found["large"]
+    assert found["small once"] == found["large once"] == found["small"]
+    assert found["large first"] == found["large"]
+
+
+@pytest.mark.feature("F089")
+def test_half_types_as_float32(environment: dict[str, str]) -> None:
+    assert part("choices", environment)["wide"].startswith("cudnn conv wide eng0 ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 from lamina import ops
@@ -10,7 +11,7 @@ from lamina.nn import init
 from lamina.nn.module import Module
 from lamina.nn.parameter import Parameter
 from lamina.ops.window import Padding, per_axis
-from lamina.spec import Shape, ShapeError
+from lamina.spec import Policy, Shape, ShapeError, current_policy, policy
 from lamina.tensor import empty
 
 Sizes = int | Iterable[int]
@@ -46,10 +47,41 @@ class _Conv(Module):
         self.padding = (
             per_axis(name, "padding", padding, self.rank, 0) if isinstance(padding, int) else padding
         )
-        self.flip, self.algorithm = flip, algorithm
+        self.flip = flip
+        self.set_mode(algorithm)
         self.weight = Parameter(empty(self._weight_shape()))
         self.register_parameter("bias", Parameter(empty(out_channels)) if bias else None)
         init.initialize(self)
+
+    def set_mode(
+        self, forward: str | None = None, data_grad: str | None = None, filter_grad: str | None = None
+    ) -> None:
+        """Fix how this layer's plans are chosen, whatever policy is in force.
+
+        Args:
+            forward, data_grad, filter_grad: "heuristic", "fastest", "time_once", …, or a plan by name such as
+                "plain eng58" (`spec.Policy`); None: for the forward pass the policy in force, for a gradient as
+                for the forward pass.
+
+        Raises ValueError for an unknown name.
+        """
+        Policy(algorithm=forward or "heuristic", data_grad=data_grad, filter_grad=filter_grad)
+        self.algorithm, self.data_grad, self.filter_grad = forward, data_grad, filter_grad
+
+    def reset_mode(self) -> None:
+        """Leave the choice to the policy in force again."""
+        self.set_mode()
+
+    def _mode(self) -> tuple[str | None, AbstractContextManager[object]]:
+        """The algorithm of the call, and the policy for what its gradients will be."""
+        if self.data_grad is None and self.filter_grad is None:
+            return self.algorithm, nullcontext()
+        if not self.transposed:
+            return self.algorithm, policy(data_grad=self.data_grad, filter_grad=self.filter_grad)
+        forward = (
+            self.algorithm or current_policy().algorithm
+        )  # a transposed convolution runs as a data gradient
+        return self.data_grad or forward, policy(data_grad=forward, filter_grad=self.filter_grad or forward)
 
     def _weight_shape(self) -> Shape:
         if self.transposed:
@@ -58,17 +90,19 @@ class _Conv(Module):
 
     def forward(self, x: Any) -> Any:
         """x (N, in_channels, *S) -> (N, out_channels, *O). Raises ShapeError, DTypeError."""
-        return type(self).function(
-            x,
-            self.weight,
-            self.bias,
-            self.stride,
-            self.padding,
-            self.dilation,
-            self.groups,
-            flip=self.flip,
-            algorithm=self.algorithm,
-        )
+        algorithm, mode = self._mode()
+        with mode:
+            return type(self).function(
+                x,
+                self.weight,
+                self.bias,
+                self.stride,
+                self.padding,
+                self.dilation,
+                self.groups,
+                flip=self.flip,
+                algorithm=algorithm,
+            )
 
     def extra_repr(self) -> str:
         """The arguments, those at their defaults left out, as torch prints them."""
@@ -83,6 +117,8 @@ class _Conv(Module):
             "bias": (self._parameters["bias"] is not None, True),
             "flip": (self.flip, False),
             "algorithm": (self.algorithm, None),
+            "data_grad": (self.data_grad, None),
+            "filter_grad": (self.filter_grad, None),
         }
         return text + "".join(f", {k}={v!r}" for k, (v, default) in shown.items() if v != default)
 
@@ -153,18 +189,20 @@ class _ConvTranspose(_Conv):
 
     def forward(self, x: Any) -> Any:
         """x (N, in_channels, *S) -> (N, out_channels, *O). Raises ShapeError, DTypeError."""
-        return type(self).function(
-            x,
-            self.weight,
-            self.bias,
-            self.stride,
-            self.padding,
-            self.output_padding,
-            self.groups,
-            self.dilation,
-            flip=self.flip,
-            algorithm=self.algorithm,
-        )
+        algorithm, mode = self._mode()
+        with mode:
+            return type(self).function(
+                x,
+                self.weight,
+                self.bias,
+                self.stride,
+                self.padding,
+                self.output_padding,
+                self.groups,
+                self.dilation,
+                flip=self.flip,
+                algorithm=algorithm,
+            )
 
     def extra_repr(self) -> str:
         """The arguments, those at their defaults left out."""

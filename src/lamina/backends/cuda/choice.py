@@ -205,11 +205,6 @@ def _first_choice(problem: Problem, device: Device, target: Target, policy: Poli
     return None if choice is None else rebuild(problem, choice, target, policy)
 
 
-def forget_first_choices() -> None:
-    """Let the next plan under `Policy.once` choose again."""
-    _first_choices.clear()
-
-
 def _named(problem: Problem, target: Target, policy: Policy, refusals: list[str]) -> Candidate | None:
     """The candidate that the policy names: a way, an engine, and perhaps its knobs."""
     way, _, engine = policy.algorithm.partition(" ")

@@ -1,0 +1,261 @@
+"""The contest between plans: doubles that are wrong, that trespass, that are slow. Check kernels run on the CPU."""
+
+import ctypes
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from lamina.cudnn.contest import GUARD, ITEM_SIZES, Check, Contest, Memory
+from lamina.runtime import Device, copy, to_host
+from lamina.spec import as_dtype
+from tests.backends import emulator
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+
+N = 1000
+VECTOR = Memory(4 * N, "float32")
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+    monkeypatch.setattr(Check, "load", lambda check, device: emulator.Kernel(check))
+    return Device("cpu")
+
+
+def at(address: int, count: int = N, kind: type = np.float32) -> np.ndarray:
+    """An array over memory."""
+    whole = (ctypes.c_char * (count * np.dtype(kind).itemsize)).from_address(address)
+    return np.frombuffer(whole, kind)
+
+
+Action = Callable[[np.ndarray, int, int], None]  # x, address of y, address of the workspace
+
+
+def double(x: np.ndarray, y: int, workspace: int) -> None:
+    at(y)[:] = 2 * x
+
+
+@dataclass(frozen=True)
+class Double:
+    """A candidate that does as it is told, and takes its time."""
+
+    label: str
+    action: Action
+    workspace: int = 0
+    seconds: float = 0.0
+
+    def bind(
+        self, inputs: Sequence[int], outputs: Sequence[int], workspace: int, stream: int
+    ) -> Callable[[], None]:
+        def run() -> None:
+            self.action(at(inputs[0]), outputs[0], workspace)
+            time.sleep(self.seconds)
+
+        return run
+
+
+def contest(device: Device, tolerance: float = 1e-5) -> Contest:
+    return Contest(device, [VECTOR], [VECTOR], tolerance)
+
+
+def wrong_numbers(x: np.ndarray, y: int, workspace: int) -> None:
+    at(y)[:] = 2.01 * x
+
+
+def unwritten(x: np.ndarray, y: int, workspace: int) -> None:
+    at(y)[: N - 1] = 2 * x[: N - 1]
+
+
+def before(x: np.ndarray, y: int, workspace: int) -> None:
+    double(x, y, workspace)
+    at(y - 4, 1)[:] = 1
+
+
+def behind(x: np.ndarray, y: int, workspace: int) -> None:
+    double(x, y, workspace)
+    at(y + VECTOR.nbytes, 1)[:] = 1
+
+
+def beyond_workspace(x: np.ndarray, y: int, workspace: int) -> None:
+    double(x, y, workspace)
+    at(workspace + 64, 1)[:] = 1
+
+
+def broken(x: np.ndarray, y: int, workspace: int) -> None:
+    raise MemoryError("no room")
+
+
+WRONG = {
+    "numbers": (wrong_numbers, "relative error 5.00e-03"),
+    "unwritten": (unwritten, "1 of 1000 results are not finite or were not written"),
+    "before": (before, "writes before the output"),
+    "behind": (behind, "writes behind the output"),
+    "workspace": (beyond_workspace, "writes behind its workspace"),
+    "broken": (broken, "no room"),
+}
+
+
+@pytest.mark.feature("B009")
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("plain", [None, Double("plain", double)], ids=["first", "plain"])
+def test_a_wrong_candidate_is_out(device: Device, name: str, plain: Double | None) -> None:
+    action, reason = WRONG[name]
+    entries = [Double("right", double, seconds=0.001), Double(name, action, workspace=64)]
+    refusals: list[str] = []
+    found = contest(device).best(entries, plain=plain, refusals=refusals)
+    assert found is not None
+    assert found[0].label == "right"
+    assert found[1] >= 1
+    (refusal,) = refusals
+    assert refusal.startswith(f"{name}: ")
+    assert reason in refusal
+
+
+@pytest.mark.feature("B009")
+def test_a_wrong_first_candidate(device: Device) -> None:
+    """It is out by the plain computation; a slow plain one is asked once most disagree with the first."""
+    entries = [Double("first", wrong_numbers), Double("a", double), Double("b", double)]
+    for slow in (False, True):
+        refusals: list[str] = []
+        found = contest(device).best(entries, plain=Double("plain", double), slow=slow, refusals=refusals)
+        assert found is not None
+        assert found[0].label in ("a", "b")
+        assert [r.split(":")[0] for r in refusals] == ["first"]
+
+
+@pytest.mark.feature("B009")
+def test_none_is_right(device: Device) -> None:
+    refusals: list[str] = []
+    assert contest(device).best([Double("w", unwritten)], refusals=refusals) is None
+    assert len(refusals) == 1
+
+
+def test_the_first_stays_unless_another_is_clearly_faster(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1 % faster is not enough, twice as fast is."""
+    monkeypatch.setattr(Contest, "_time", lambda self, one, runs=0: one.entry.seconds * 1e3)
+    first = Double("first", double, seconds=0.004)
+    for seconds, label in ((0.00396, "first"), (0.002, "fast")):
+        found = contest(device).best([first, Double("fast", double, seconds=seconds)], refusals=[])
+        assert found is not None
+        assert found[0].label == label
+
+
+@pytest.mark.feature("B011")
+def test_memory_is_operands_and_the_largest_workspace(device: Device) -> None:
+    """What is taken beside the copies of the operands: the largest workspace and its guard."""
+    made = contest(device)
+    entries = [Double("small", double, workspace=1 << 10), Double("large", double, workspace=1 << 20)]
+    held = device.statistics().in_use
+    device.reset_peak()
+    made.best(entries, refusals=[])
+    assert made.workspace.nbytes == (1 << 20) + GUARD
+    taken = device.statistics().peak - held
+    assert (
+        taken <= 1.25 * ((1 << 20) + GUARD) + 2 * VECTOR.nbytes
+    )  # blocks of the arena are up to a quarter larger
+
+
+def test_values_of_the_caller_are_copied(device: Device) -> None:
+    given = device.allocate(VECTOR.nbytes)
+    copy(given, np.arange(N, dtype=np.float32))
+    made = Contest(device, [VECTOR], [VECTOR], 1e-5, {0: given.pointer})
+    assert len(made.copies) > 1
+    for inputs, _ in made.copies:
+        assert inputs[0].pointer != given.pointer
+        assert (to_host(inputs[0]).view(np.float32) == np.arange(N)).all()
+
+
+def test_results_that_are_updated_start_from_numbers(device: Device) -> None:
+    """y = 2 x + y: what is in y first must be the same for every candidate."""
+
+    def add(x: np.ndarray, y: int, workspace: int) -> None:
+        at(y)[:] += 2 * x
+
+    made = Contest(device, [VECTOR], [Memory(VECTOR.nbytes, "float32", updated=True)], 1e-5)
+    refusals: list[str] = []
+    entries = [Double("a", add, seconds=0.001), Double("b", add), Double("no", double)]
+    assert made.best(entries, refusals=refusals) is not None
+    assert [r.split(":")[0] for r in refusals] == ["no"]
+
+
+def test_gaps_may_stay_unwritten(device: Device) -> None:
+    """Every second element belongs to the result."""
+
+    def strided(x: np.ndarray, y: int, workspace: int) -> None:
+        at(y)[::2] = x[::2]
+
+    def fewer(x: np.ndarray, y: int, workspace: int) -> None:
+        at(y)[:-2:2] = x[:-2:2]
+
+    made = Contest(device, [VECTOR], [Memory(4 * N - 4, "float32", gaps=N // 2 - 1)], 1e-5)
+    refusals: list[str] = []
+    found = made.best([Double("right", strided), Double("fewer", fewer)], refusals=refusals)
+    assert found is not None
+    assert [r.split(":")[0] for r in refusals] == ["fewer"]
+
+
+@pytest.mark.feature("B009")
+@pytest.mark.parametrize("name", sorted(ITEM_SIZES))
+def test_random_operands_of_every_type(device: Device, name: str) -> None:
+    """Finite, spread over the type's range of interest, and equal to themselves but not to others."""
+    memory = Memory(N * ITEM_SIZES[name], name)
+    made = Contest(device, [memory], [memory], 1e-5)
+    other = made.copies[1][0][0]
+    assert list(made._ask(memory, made.inputs[0].pointer, made.inputs[0].pointer)[[0, 2, 3]]) == [0, 0, 0]
+    assert made._ask(memory, made.inputs[0].pointer, other.pointer)[0] > 0
+    if name.startswith("float8"):
+        return
+    values = to_host(made.inputs[0]).view(as_dtype(name).numpy).astype(np.float64)
+    if name.startswith(("float", "bfloat")):
+        assert -1 <= values.min() < -0.98
+        assert 0.98 < values.max() <= 1
+        assert abs(values.mean()) < 0.06
+        squares = float((values**2).sum())
+        assert made._ask(memory, made.inputs[0].pointer, made.inputs[0].pointer)[1] == pytest.approx(squares)
+    else:
+        assert len(set(values)) in (2, 5)
+        assert values.max() <= 4
+
+
+@pytest.mark.parametrize(
+    ("name", "bits", "value"),
+    [
+        ("float16", 0x3C00, 1.0),
+        ("float16", 0xC500, -5.0),
+        ("float16", 0x0001, 2.0**-24),
+        ("bfloat16", 0x4049, 3.140625),
+        ("float8_e4m3fn", 0x7E, 448.0),
+        ("float8_e4m3fn", 0x01, 2.0**-9),
+        ("float8_e5m2", 0xC4, -4.0),
+    ],
+)
+def test_small_floats_are_read_as_they_are(device: Device, name: str, bits: int, value: float) -> None:
+    memory = Memory(ITEM_SIZES[name], name)
+    made = Contest(device, [memory], [], 1.0)
+    copy(made.inputs[0], bits.to_bytes(ITEM_SIZES[name], "little"))
+    here = made.inputs[0].pointer
+    assert made._ask(memory, here, here)[1] == value**2
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"), [("float16", 0x7C00), ("float8_e4m3fn", 0xFF), ("float8_e5m2", 0x7C)]
+)
+def test_what_is_no_number(device: Device, name: str, bits: int) -> None:
+    memory = Memory(ITEM_SIZES[name], name)
+    made = Contest(device, [memory], [], 1.0)
+    copy(made.inputs[0], bits.to_bytes(ITEM_SIZES[name], "little"))
+    here = made.inputs[0].pointer
+    assert list(made._ask(memory, here, here)) == [0, 0, 1, 0]
+
+
+@pytest.mark.parametrize("name", ["fill_random", "compare", "count_changed", "occupy"])
+def test_check_kernels_compile(name: str) -> None:
+    pytest.importorskip("cuda.core")
+    for data_type in ("float32", "float8_e5m2", "int8") if name != "occupy" else ("uint8",):
+        assert Check(name, data_type).cubin("sm_90")

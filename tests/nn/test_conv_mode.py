@@ -1,0 +1,102 @@
+"""How a convolution layer's plans are chosen: by the policy in force, or by its own choice until it is reset."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import nn
+from lamina.graph import Graph, gradients, trace
+from lamina.ops import Conv, ConvDataGrad, ConvFilterGrad
+from lamina.spec import Policy, Spec, current_policy, float32, policy
+
+
+def chosen(layer: Any, x: Spec) -> dict[type, Policy]:
+    """The policy with which each direction of the layer's convolution is planned."""
+
+    def step(value: Any, weight: Any) -> Any:
+        layer._parameters["weight"] = weight
+        y = layer(value)
+        return gradients([lm.ops.sum(y)], [value, weight])
+
+    kept = layer._parameters["weight"]
+    try:
+        graph: Graph = trace(step, x, kept.spec)
+    finally:
+        layer._parameters["weight"] = kept
+    return {
+        type(node.op): node.policy.of(node.op.name)
+        for node in graph.nodes
+        if isinstance(node.op, (Conv, ConvDataGrad, ConvFilterGrad))
+    }
+
+
+X = Spec((2, 3, 8, 8), float32)
+
+
+@pytest.mark.feature("F085")
+def test_a_layer_keeps_its_own_choice_until_it_is_reset() -> None:
+    layer = nn.Conv2d(3, 4, 3, bias=False)
+    layer.set_mode("plain eng58", "fallback", "time_once")
+    with policy(algorithm="fastest"):
+        found = chosen(layer, X)
+    assert found[ConvDataGrad] == Policy(algorithm="fallback")
+    assert found[ConvFilterGrad].algorithm == "fastest"
+    assert found[ConvFilterGrad].once
+    assert "data_grad='fallback'" in repr(layer)
+    layer.reset_mode()
+    with policy(algorithm="fastest"):
+        found = chosen(layer, X)
+    assert set(found.values()) == {Policy(algorithm="fastest")}
+    assert "algorithm" not in repr(layer)
+
+
+@pytest.mark.feature("F085")
+def test_the_forward_pass_too() -> None:
+    layer = nn.Conv2d(3, 4, 3, bias=False)
+    layer.set_mode("direct", data_grad="heuristic")
+    graph = trace(lambda v: layer(v), X)
+    (conv,) = [node for node in graph.nodes if isinstance(node.op, Conv)]
+    assert conv.policy.of("conv") == Policy(algorithm="direct")
+    assert conv.policy.of("conv_data_grad") == Policy()
+    assert conv.policy.of("conv_filter_grad") == Policy(algorithm="direct")
+
+
+@pytest.mark.feature("F085")
+def test_a_transposed_layer_runs_as_a_data_gradient() -> None:
+    layer = nn.ConvTranspose2d(3, 4, 3, bias=False)
+    layer.set_mode("fallback", "fastest")
+    graph = trace(lambda v: layer(v), X)
+    (conv,) = [node for node in graph.nodes if isinstance(node.op, ConvDataGrad)]
+    assert conv.policy.of("conv_data_grad") == Policy(algorithm="fallback")
+    assert conv.policy.of("conv") == Policy(algorithm="fastest")
+    assert conv.policy.of("conv_filter_grad") == Policy(algorithm="fallback")
+
+
+@pytest.mark.feature("F085")
+def test_a_mode_does_not_change_values() -> None:
+    layer, x = nn.Conv2d(3, 4, 3), np.random.default_rng(0).standard_normal((2, 3, 8, 8)).astype(np.float32)
+    before = layer(x).numpy()
+    layer.set_mode("fastest", "fallback", "plain eng1{2:0}")
+    np.testing.assert_allclose(layer(x).numpy(), before, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match=r"filter_grad must be one of heuristic.*got 'fft'"):
+        layer.set_mode(filter_grad="fft")
+
+
+@pytest.mark.feature("F083")
+def test_once_or_for_each_size() -> None:
+    """The names that other systems have, and what they mean here."""
+    expected = {
+        "guess_once": ("heuristic", True),
+        "guess_on_shape_change": ("heuristic", False),
+        "time_once": ("fastest", True),
+        "time_on_shape_change": ("fastest", False),
+    }
+    for name, (algorithm, once) in expected.items():
+        with policy(algorithm=name) as made:
+            assert (made.algorithm, made.once) == (algorithm, once)
+            with policy(algorithm="heuristic"):
+                assert not current_policy().once
+            with policy(tf32=True):
+                assert current_policy().once == once
