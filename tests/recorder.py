@@ -12,6 +12,7 @@ of these lines:
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,7 +45,8 @@ class Operations:
             name = kind.removeprefix("CUDNN_BACKEND_").removesuffix("_DESCRIPTOR")
             self._of[arguments[1]._obj.value] = frozenset([name] if is_operation else [])
         elif function in ("cudnnBackendSetAttribute", "cudnnBackendGetAttribute"):
-            if arguments[2] == cudnn.CUDNN_TYPE_BACKEND_DESCRIPTOR and arguments[-1] is not None:
+            is_link = arguments[2] == cudnn.CUDNN_TYPE_BACKEND_DESCRIPTOR
+            if is_link and isinstance(arguments[-1], ctypes.Array):
                 self._link(function, int(arguments[0]), [one or 0 for one in arguments[-1]])
         elif function in ("cudnnBackendExecute", "cudnnBackendPopulateCudaGraph"):
             return self._of.get(int(arguments[1]), frozenset())

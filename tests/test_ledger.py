@@ -88,7 +88,7 @@ def test_results_give_states(project: Path) -> None:
 def test_program(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ledger.main(["--root", str(project)]) == 0
     assert "3 of 3 rows have a test" in capsys.readouterr().out
-    written = (project / "docs/coverage.md").read_text()
+    written = (project / "docs/ledger.md").read_text()
     assert "| B001 | tools | a ledger |  | `sub/test_it.py::test_on_a_gpu` |" in written
     (project / "results.xml").write_text(RESULTS)
     assert ledger.main(["--root", str(project), "--results", str(project / "results.xml")]) == 1

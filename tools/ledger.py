@@ -4,7 +4,7 @@
     pytest --junitxml=cpu.xml && python -m tools.ledger --results cpu.xml
     pytest -m gpu --junitxml=gpu.xml                        several result files may be given
 
-Prints every row, writes docs/coverage.md, and fails (exit status 1) on a marker that names no row or on
+Prints every row, writes docs/ledger.md, and fails (exit status 1) on a marker that names no row or on
 a row with a failed test. Tests are found by reading the source of tests/, nothing is imported.
 """
 
@@ -148,10 +148,10 @@ def state(row: str, tests: Iterable[Test], results: Mapping[str, str], *, gpu: b
 
 
 def coverage(rows: Mapping[str, Row], tests: Sequence[Test]) -> str:
-    """The text of docs/coverage.md: it depends on the rows and the tests alone, not on a run."""
+    """The text of docs/ledger.md: it depends on the rows and the tests alone, not on a run."""
     proven = {r for t in tests for r in t.rows}
     lines = [
-        "# Coverage of the ledger",
+        "# The ledger and its tests",
         "",
         "Written by `python -m tools.ledger`; the rows are explained in [features.md](features.md).",
         "",
@@ -198,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.check:
         results = _merge(read_results(file) for file in options.results)
         print(report(rows, tests, results))
-        (options.root / "docs/coverage.md").write_text(coverage(rows, tests), encoding="utf-8")
+        (options.root / "docs/ledger.md").write_text(coverage(rows, tests), encoding="utf-8")
         wrong += [f"row {r}: a test of it failed" for r in rows if _failed(r, tests, results)]
     for line in wrong:
         print(line, file=sys.stderr)

@@ -16,7 +16,7 @@ from lamina.c.errors import CudnnError
 from lamina.cudnn import Graph
 from tests.cudnn.graph_cases import CASES, KINDS, Case, image
 from tests.cudnn.graph_run import in_process
-from tools import graph_coverage
+from tools import coverage, graph_coverage
 
 pytestmark = pytest.mark.skipif(
     not c.library.available() or c.library.version[:2] != (9, 19),
@@ -226,7 +226,8 @@ def test_a_refused_graph_is_one_verdict(parts: dict[str, Any]) -> None:
 
 
 def test_the_page_is_up_to_date(outcomes: dict[str, list[Any]]) -> None:
-    text = graph_coverage.page({name: (words[0], words[1]) for name, words in outcomes.items()})
+    run = coverage.read(coverage.RECORDINGS["gpu"])
+    text = graph_coverage.page({name: (words[0], words[1]) for name, words in outcomes.items()}, run)
     assert Path(graph_coverage.PAGE).read_text(encoding="utf-8") == text
 
 
