@@ -153,7 +153,7 @@ class Tensor(Operators):
         if copy and not blocked:
             held = relayout(held, held._spec)
         if held.device.kind == "cuda":
-            lend(held.device, stream)
+            lend(held._buffer, stream)
         return dlpack.export(
             held._buffer.pointer,
             held.shape,

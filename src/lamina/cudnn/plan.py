@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 from lamina.c import cudnn as c
+from lamina.c._arguments import Pointer, address, pointer
 from lamina.c.errors import CudnnError
 from lamina.cudnn.descriptor import Attribute, Descriptor, attribute, require
 from lamina.cudnn.device import DeviceProperties
@@ -25,8 +26,9 @@ class VariantPack(Descriptor):
     """Addresses for the tensors of a plan, by uid, and for its workspace.
 
     Args:
-        pointers: uid -> address, for each tensor that is not virtual.
-        workspace: address of at least `ExecutionPlan.workspace` bytes; 0 for none.
+        pointers: uid -> address, for each tensor that is not virtual: an int, a Buffer, or an array of CuPy,
+            PyTorch, JAX, Numba, … as it lies. The pack keeps it alive; the caller orders streams.
+        workspace: likewise, of at least `ExecutionPlan.workspace` bytes; 0 for none.
         sizes: uid -> (dimensions, strides) of tensors that have other sizes now than in the graph, which was made
             with `override`; the order of axes in memory stays (cuDNN 9.21).
 
@@ -44,18 +46,19 @@ class VariantPack(Descriptor):
     }
 
     def __init__(
-        self, pointers: Mapping[int, int], workspace: int = 0, *, sizes: Sizes | None = None
+        self, pointers: Mapping[int, Pointer], workspace: Pointer = 0, *, sizes: Sizes | None = None
     ) -> None:
         if sizes:  # 9.18 takes them too, but has no graph that minds them: it would compute the old sizes
             require("CUDNN_ATTR_OPERATIONGRAPH_IS_OVERRIDE_SHAPE_ENABLED")
         super().__init__(
-            pointers=tuple(pointers.values()),
+            pointers=tuple(address(pointer(p)) for p in pointers.values()),
             uids=tuple(pointers),
-            workspace=workspace if workspace else None,
+            workspace=address(pointer(workspace)) or None,
             override_uids=tuple(sizes) if sizes else None,
             dimensions=tuple(tuple(d) for d, _ in sizes.values()) if sizes else None,
             strides=tuple(tuple(s) for _, s in sizes.values()) if sizes else None,
         )
+        self.native.kept += [p for p in (*pointers.values(), workspace) if not isinstance(p, int)]
 
     def _elements(self, entry: Attribute, kind: int, value: Any) -> Any:
         if entry not in (self.attributes["dimensions"], self.attributes["strides"]):

@@ -519,7 +519,7 @@ class Buffer:
         if copy or dl_device not in (None, self.__dlpack_device__()):
             raise BufferError(f"__dlpack__: {self!r} is shared where it lies only")
         if self.device.kind == "cuda":
-            lend(self.device, stream)
+            lend(self, stream)
         where = self.__dlpack_device__()
         owner = (self, self._owner)
         return dlpack.export(
@@ -557,17 +557,23 @@ class Buffer:
         return f"Buffer({self.device}, {self.nbytes} bytes at {where}{pinned})"
 
 
-def lend(device: Device, stream: Any) -> None:
-    """Let the consumer's `stream` (as `__dlpack__` is given it) wait for the default stream of `device`.
+def lend(buffer: Buffer, stream: Any) -> None:
+    """Let the consumer's `stream` (as `__dlpack__` is given it) use GPU memory.
 
-    None means the legacy default stream, -1 that the consumer orders its work itself.
+    It waits for the default stream of the device, and the memory is not reused before it has passed. None means
+    the legacy default stream, -1 that the consumer orders its work itself.
     """
     if stream == 0:
         raise ValueError(
-            "__dlpack__: stream=0 is ambiguous; give 1 for the legacy default stream, 2 for the thread's"
+            "__dlpack__: stream=0 is ambiguous; 1 is the legacy default stream, 2 the thread's own"
         )
-    if stream != -1:
-        as_stream(0 if stream is None else stream, device).wait(device.default_stream)
+    if stream == -1:
+        return
+    device = buffer.device
+    with device.current():  # whose legacy default stream is meant
+        reader = as_stream(0 if stream is None else stream, device)
+        reader.wait(device.default_stream)
+    buffer.used_on(reader)
 
 
 def allocate(
