@@ -46,7 +46,10 @@ from lamina.spec import (
 
 pytest.importorskip("cuda.core")
 CUDA = backend(Device("cuda:0"))  # a value: nothing is opened
-LIBRARY = {"conv", "conv_data_grad", "conv_filter_grad", "matmul", "fused"}  # their plans need cuDNN
+#: Their plans need cuDNN.
+LIBRARY = {
+    "conv", "conv_data_grad", "conv_filter_grad", "matmul", "fused", "rnn", "rnn_grad", "attention", "attention_grad",
+}  # fmt: skip
 OWN = sorted(set(REGISTRY) - LIBRARY)
 
 

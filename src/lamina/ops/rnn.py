@@ -151,7 +151,8 @@ class Rnn(_Recurrent):
         kept = outputs[1 + self.states :]
         op = RnnGrad(*attributes(self), *([True] if kept else []))
         first = 1 + self.states
-        return bind(op, *inputs[:first], outputs[0], *arriving, *kept, *inputs[first:])
+        found = bind(op, *inputs[:first], outputs[0], *arriving, *kept, *inputs[first:])
+        return found[: len(inputs)]
 
     def reference(self, *inputs: Array) -> tuple[Array, ...]:
         x, *rest = inputs
@@ -167,10 +168,11 @@ class Rnn(_Recurrent):
 
 @dataclass(frozen=True)
 class RnnGrad(_Recurrent):
-    """(x, h0, c0, y, dy, dhn, dcn, reserve, *weights) -> (dx, dh0, dc0, *dweights): the gradients of `Rnn`.
+    """(x, h0, c0, y, dy, dhn, dcn, reserve, *weights) -> (dx, dh0, dc0, *dweights, spent): the gradients of `Rnn`.
 
     reserve: whether the reserve of the forward pass is an operand; without it the forward pass is computed again.
-    The c's belong to the LSTM alone. There is no second derivative.
+    With it the last output, uint8, is the reserve as it is left, of no use to anybody: backends that write into it
+    let the output take over its memory. The c's belong to the LSTM alone. There is no second derivative.
     """
 
     reserve: bool = False
@@ -185,7 +187,8 @@ class RnnGrad(_Recurrent):
         names = ("x", *("h0", "c0")[: self.states], "y", "dy", *("dhn", "dcn")[: self.states])
         sizes = self.measure(inputs, (*names, *["reserve"] * self.reserve), self.operand_shapes)
         shapes = [tuple(sizes), *self.state_shapes(sizes.batch), *self.weight_shapes(sizes.inputs)]
-        return tuple(self.result(shape, inputs[0].dtype) for shape in shapes)
+        spent = (Spec((0,), uint8),) if self.reserve else ()
+        return (*(self.result(shape, inputs[0].dtype) for shape in shapes), *spent)
 
     def reference(self, *inputs: Array) -> tuple[Array, ...]:
         first = 3 + 2 * self.states
@@ -194,7 +197,7 @@ class RnnGrad(_Recurrent):
         weights = inputs[first + self.reserve :]
         _, _, tape = _forward(self, x, h0, weights)
         dx, dfirst, dweights = _backward(self, dy, dlast, tape, weights)
-        return (dx, *dfirst, *dweights)
+        return (dx, *dfirst, *dweights, *([np.zeros(0, np.uint8)] if self.reserve else []))
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:

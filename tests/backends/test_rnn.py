@@ -1,0 +1,238 @@
+"""Recurrent networks through the house: the reserve between the passes, policies, what is refused."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import backends, ops
+from lamina.backends.cuda.program import scratch, source
+from lamina.backends.cuda.rnn import pieces, transfer
+from lamina.backends.reference import run_reference
+from lamina.c import cudnn as c
+from lamina.cudnn.legacy.rnn_weights import Entry, WeightLayout, parts
+from lamina.graph.passes import prune_outputs
+from lamina.ops.rnn import GATES, Rnn, RnnGrad, Sizes
+from lamina.runtime import Device, NoGpuError
+from lamina.spec import DType, Policy, ShapeError, Spec, bfloat16, float16, float32, float64
+from tests.ops.eager import mismatch
+
+CASES = [
+    (Rnn("tanh", 7, 2), Sizes(6, 3, 5)),
+    (Rnn("relu", 16, 1, True, bias=False), Sizes(5, 2, 4)),
+    (Rnn("lstm", 8), Sizes(7, 4, 8)),
+    (Rnn("lstm", 12, 3, True), Sizes(6, 2, 9)),
+    (Rnn("lstm", 10, 2, False, 6), Sizes(5, 3, 7)),
+    (Rnn("gru", 9, 2, True), Sizes(6, 2, 5)),
+    (Rnn("gru", 16, 3, bias=False), Sizes(9, 1, 16)),
+]
+
+
+def arrays(op: Rnn, sizes: Sizes, dtype: DType, seed: int = 0) -> list[Any]:
+    """x, the first states and the weights, so small that nothing saturates."""
+    rng = np.random.default_rng(seed)
+    shapes = [tuple(sizes), *op.state_shapes(sizes.batch), *op.weight_shapes(sizes.inputs)]
+    return [rng.uniform(-0.5, 0.5, s).astype(dtype.numpy) for s in shapes]
+
+
+def network(op: Rnn) -> Callable[..., Any]:
+    """A scalar of all outputs, so that all of them have gradients."""
+
+    def loss(x: Any, *rest: Any) -> Any:
+        found = ops.rnn(
+            op.mode, x, rest[: op.states], rest[op.states :], hidden=op.hidden, layers=op.layers,
+            bidirectional=op.bidirectional, projection=op.projection, bias=op.bias,
+        )  # fmt: skip
+        return sum((y * (i + 1.0)).sum() for i, y in enumerate(found))
+
+    return loss
+
+
+def check(op: Rnn, sizes: Sizes, dtype: DType, device: str, **policy: Any) -> None:
+    """The gradient through the kept reserve against the reference in float64."""
+    values = arrays(op, sizes, dtype)
+    wide = [v.astype(np.float64) for v in values]
+    y, *last = run_reference(op, wide, float64)
+    grads = [np.full(s.shape, i + 1.0) for i, s in enumerate((y, *last))]
+    back = RnnGrad(op.mode, op.hidden, op.layers, op.bidirectional, op.projection, op.bias)
+    first = 1 + op.states
+    wanted = run_reference(back, [*wide[:first], y, *grads, *wide[first:]], float64)
+    with lm.policy(**policy):
+        graph = lm.trace(lm.grad(network(op), list(range(len(values)))), *values)
+        run = lm.compile(graph, device)
+    for _ in range(3):  # on a GPU: one by one, recorded, replayed
+        found = run(*[lm.tensor(v, device=device) for v in values])
+    for i, (g, ref) in enumerate(zip(found, wanted, strict=True)):
+        problem = mismatch(g.numpy(), ref, dtype)
+        assert not problem, f"{op} {dtype}, gradient {i}: {problem}"
+
+
+@pytest.mark.parametrize(("op", "sizes"), CASES, ids=[str(op) for op, _ in CASES])
+def test_gradients_through_the_reserve_on_cpu(op: Rnn, sizes: Sizes) -> None:
+    check(op, sizes, float32, "cpu")
+
+
+@pytest.mark.parametrize("dtype", [float64, bfloat16], ids=str)
+def test_other_types_run_on_numpy(dtype: DType) -> None:
+    check(*CASES[3], dtype, "cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.feature("F068", "F024")
+@pytest.mark.parametrize("dtype", [float64, float32, float16, bfloat16], ids=str)
+@pytest.mark.parametrize(("op", "sizes"), CASES, ids=[str(op) for op, _ in CASES])
+def test_gradients_through_the_reserve_on_cuda(op: Rnn, sizes: Sizes, dtype: DType) -> None:
+    check(op, sizes, dtype, "cuda:0")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("mode", ["lstm", "gru"])
+def test_the_fastest_algorithm_computes_the_same(mode: str, deterministic: bool) -> None:
+    op, sizes = Rnn(mode, 128, 2), Sizes(12, 8, 128)
+    values = [0.2 * v for v in arrays(op, sizes, float16)]
+    results = []
+    for algorithm in ("heuristic", "fastest", "fastest"):
+        with lm.policy(algorithm=algorithm, deterministic=deterministic):
+            results.append(lm.grad(network(op))(*[lm.tensor(v, device="cuda:0") for v in values]).numpy())
+    np.testing.assert_allclose(*(r.astype(np.float32) for r in results[:2]), rtol=5e-2, atol=5e-2)
+    np.testing.assert_array_equal(results[1], results[2])
+
+
+@pytest.mark.gpu
+def test_a_reserve_serves_two_gradients_on_cuda() -> None:
+    """cuDNN writes into the reserve: the second backward pass needs it as the forward pass left it."""
+    two_gradients("cuda:0")
+
+
+def test_a_reserve_serves_two_gradients_on_cpu() -> None:
+    two_gradients("cpu")
+
+
+def two_gradients(device: str) -> None:
+    op, sizes = Rnn("lstm", 8), Sizes(4, 2, 8)
+    values = arrays(op, sizes, float32)
+
+    def both(x: Any, *rest: Any) -> tuple[Any, Any]:
+        y, hn, _ = ops.rnn("lstm", x, rest[:2], rest[2:], hidden=8)
+        return lm.gradients(y.sum(), [x])[0], lm.gradients(hn.sum(), [x])[0]
+
+    found = lm.compile(lm.trace(both, *values), device)(*[lm.tensor(v, device=device) for v in values])
+    for i, g in enumerate(found):
+        alone = lm.grad(lambda x, i=i: ops.rnn("lstm", x, values[1:3], values[3:], hidden=8)[i].sum())
+        np.testing.assert_allclose(g.numpy(), alone(lm.tensor(values[0], device=device)).numpy(), atol=1e-5)
+
+
+def test_inference_keeps_no_reserve() -> None:
+    op, sizes = CASES[2]
+    values = arrays(op, sizes, float32)
+    graph = lm.trace(lambda x, *w: ops.rnn("lstm", x, w[:2], w[2:], hidden=8)[0], *values)
+    slim = prune_outputs(graph)
+    assert ["reserve=True" in str(g) for g in (graph, slim)] == [True, False]
+    np.testing.assert_allclose(
+        lm.compile(graph, "cpu")(*values)[0].numpy(), run_reference(op, values)[0], rtol=1e-4, atol=1e-5
+    )
+
+
+def layout(op: Rnn, sizes: Sizes, cell: Any) -> WeightLayout:
+    """A weight space in an order that splits gates: all matrices, then all biases, each a little apart."""
+    found, offset = [], 0
+    for what in ("weight", "bias"):
+        for _, _, part in parts(cell, op.layers, op.bidirectional, bool(op.projection)):
+            width = sizes.inputs if part.layer == 0 else op.size * op.directions
+            shape = {"ih": (op.hidden, width), "hh": (op.hidden, op.size), "hr": (op.projection, op.hidden)}[
+                part.kind
+            ]
+            if what == "bias" and (part.kind == "hr" or not op.bias):
+                continue
+            shape = shape if what == "weight" else (op.hidden,)
+            found.append(Entry(part.name(what), what, part, offset, shape))
+            offset += int(np.prod(shape)) + (8 if part.gate == "f" else 0)
+    return WeightLayout(cell, c.CUDNN_DATA_FLOAT, offset * 4, tuple(found))
+
+
+CELLS = {"relu": c.CUDNN_RNN_RELU, "tanh": c.CUDNN_RNN_TANH, "lstm": c.CUDNN_LSTM, "gru": c.CUDNN_GRU}
+
+
+@pytest.mark.parametrize(("op", "sizes"), CASES, ids=[str(op) for op, _ in CASES])
+def test_every_weight_has_its_place_in_cudnns_space(op: Rnn, sizes: Sizes) -> None:
+    space = layout(op, sizes, CELLS[op.mode])
+    weights = [np.arange(np.prod(s)) + 1000.0 * i for i, s in enumerate(op.weight_shapes(sizes.inputs))]
+    packed = np.full(space.nbytes // 4, -1.0)
+    for weight, begin, offset, size in pieces(space, op):
+        packed[offset : offset + size] = weights[weight][begin : begin + size]
+    suffixes = [f"l{i}{r}" for i in range(op.layers) for r in ("", "_reverse")[: op.directions]]
+    kinds = ["weight_ih", "weight_hh", *(["bias_ih", "bias_hh"] if op.bias else [])]
+    kinds += ["weight_hr"] * bool(op.projection)
+    names = [f"{kind}_{suffix}" for suffix in suffixes for kind in kinds]
+    for entry in space.entries:
+        base = entry.name.split(".")[0]
+        gate = entry.name[len(base) + 1 :]
+        rows = np.split(weights[names.index(base)], GATES[op.mode] if gate else 1)
+        order = {"lstm": "ifgo", "gru": "rzn"}.get(op.mode, "")
+        part = rows[order.index(gate)] if gate else rows[0]
+        np.testing.assert_array_equal(
+            packed[entry.offset : entry.offset + entry.size], part, err_msg=entry.name
+        )
+
+
+@pytest.mark.parametrize("gather", [True, False])
+def test_the_weight_kernels_compile(gather: bool) -> None:
+    pytest.importorskip("cuda.core")
+    op, sizes = CASES[4]
+    runs = pieces(layout(op, sizes, CELLS["lstm"]), op)
+    places = [source(i) for i in range(len(op.weight_shapes(sizes.inputs)))]
+    for launch in transfer(runs, places, scratch(), bfloat16, gather):
+        assert launch.program.cubin("sm_90")
+    assert len(runs) < 4 * op.layers * 4
+
+
+def test_without_a_gpu_cudnn_plans_nothing() -> None:
+    op, sizes = CASES[2]
+    specs = [Spec(a.shape, float32) for a in arrays(op, sizes, float32)]
+    with pytest.raises((NoGpuError, backends.NoKernel)):
+        backends.get(Device("cuda:7"), "cuda").plan(op, specs, Policy())
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "message"),
+    [
+        (Rnn("lstm", 4), [(3, 2)], r"x must be \[steps, batch, features\]"),
+        (Rnn("gru", 4), [(3, 2, 5), (1, 2, 3)], "takes 6 operands"),
+        (
+            Rnn("tanh", 4, bias=False),
+            [(3, 2, 5), (1, 2, 3), (4, 5), (4, 4)],
+            r"h0 must be of shape \(1, 2, 4\)",
+        ),
+        (
+            Rnn("tanh", 4, bias=False),
+            [(3, 2, 5), (1, 2, 4), (4, 5), (4, 5)],
+            r"weight 1 must be of shape \(4, 4\)",
+        ),
+        (Rnn("tanh", 4, bias=False), [(0, 2, 5), (1, 2, 4), (4, 5), (4, 4)], "no time steps"),
+    ],
+)
+def test_operands_that_do_not_fit_are_named(op: Rnn, shapes: list[Any], message: str) -> None:
+    with pytest.raises(ShapeError, match=message):
+        op.infer(*(Spec(s, float32) for s in shapes))
+
+
+@pytest.mark.parametrize(
+    ("op", "message"),
+    [
+        (Rnn("peephole", 4), "mode must be one of relu, tanh, lstm, gru"),
+        (Rnn("gru", 4, projection=2), "projection needs mode 'lstm'"),
+        (Rnn("lstm", 4, projection=4), "0 < projection < hidden"),
+        (Rnn("lstm", 0), "must be at least 1"),
+    ],
+)
+def test_attributes_that_contradict_are_named(op: Rnn, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        op.infer(Spec((3, 2, 5), float32))
+
+
+def test_a_wrong_number_of_states_is_named() -> None:
+    with pytest.raises(ValueError, match="mode 'lstm' has 2 states, got 1"):
+        ops.rnn("lstm", np.zeros((3, 2, 5), np.float32), [np.zeros((1, 2, 4), np.float32)], [], hidden=4)
