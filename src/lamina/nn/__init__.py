@@ -23,10 +23,24 @@ from lamina.nn.alexnet import AlexNet, AlexNetImageNet
 from lamina.nn.container import Identity, ModuleList, Sequential
 from lamina.nn.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from lamina.nn.dropout import Dropout
+from lamina.nn.googlenet import GoogLeNet
 from lamina.nn.lenet import LeNet
 from lamina.nn.linear import Linear
 from lamina.nn.loss import BCEWithLogitsLoss, CrossEntropyLoss, L1Loss, MSELoss, NLLLoss, SmoothL1Loss
 from lamina.nn.module import Module, functional_call, substitute
+from lamina.nn.norm import (
+    BatchNorm1d,
+    BatchNorm2d,
+    BatchNorm3d,
+    GroupNorm,
+    InstanceNorm1d,
+    InstanceNorm2d,
+    InstanceNorm3d,
+    LayerNorm,
+    LocalResponseNorm,
+    RMSNorm,
+)
+from lamina.nn.overfeat import OverFeat
 from lamina.nn.parameter import Parameter
 from lamina.nn.pool import (
     AdaptiveAvgPool1d,
@@ -42,10 +56,12 @@ from lamina.nn.pool import (
 from lamina.nn.random import Generator, manual_seed
 from lamina.nn.shape import Flatten
 from lamina.nn.softmax import LogSoftmax, Softmax
+from lamina.nn.vgg import VGG, vgg11, vgg16
 
 __all__ = [
     "ELU",
     "GELU",
+    "VGG",
     "AdaptiveAvgPool1d",
     "AdaptiveAvgPool2d",
     "AdaptiveAvgPool3d",
@@ -55,6 +71,9 @@ __all__ = [
     "AvgPool2d",
     "AvgPool3d",
     "BCEWithLogitsLoss",
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "BatchNorm3d",
     "ClippedReLU",
     "Conv1d",
     "Conv2d",
@@ -66,14 +85,21 @@ __all__ = [
     "Dropout",
     "Flatten",
     "Generator",
+    "GoogLeNet",
+    "GroupNorm",
     "Hardsigmoid",
     "Hardswish",
     "Hardtanh",
     "Identity",
+    "InstanceNorm1d",
+    "InstanceNorm2d",
+    "InstanceNorm3d",
     "L1Loss",
+    "LayerNorm",
     "LeNet",
     "LeakyReLU",
     "Linear",
+    "LocalResponseNorm",
     "LogSoftmax",
     "MSELoss",
     "MaxPool1d",
@@ -82,8 +108,10 @@ __all__ = [
     "Module",
     "ModuleList",
     "NLLLoss",
+    "OverFeat",
     "PReLU",
     "Parameter",
+    "RMSNorm",
     "ReLU",
     "ReLU6",
     "Sequential",
@@ -102,4 +130,6 @@ __all__ = [
     "random",
     "save_safetensors",
     "substitute",
+    "vgg11",
+    "vgg16",
 ]

@@ -125,6 +125,20 @@ def he_(layer: Layer) -> None:
         zeros_(layer.bias)
 
 
+def he_out_(layer: Layer) -> None:
+    """Weights from He's normal distribution by fan out, biases zero: torchvision's convolutions."""
+    kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+    if layer.bias is not None:
+        zeros_(layer.bias)
+
+
+def small_(layer: Layer) -> None:
+    """Weights normal with deviation 0.01, biases zero: torchvision's classifiers behind convolutions."""
+    normal_(layer.weight, 0.0, 0.01)
+    if layer.bias is not None:
+        zeros_(layer.bias)
+
+
 def lecun_(layer: Layer) -> None:
     """Weights normal with deviation 1 / √fan_in, biases zero (LeCun, Bottou, Orr & Müller 1998)."""
     normal_(layer.weight, 0.0, 1 / math.sqrt(fans(layer.weight.shape)[0]))
