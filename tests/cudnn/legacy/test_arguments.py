@@ -44,8 +44,8 @@ PARAMETERS = {
     "dBnBiasData": "dbias",
     "dNormScaleData": "dscale",
     "dNormBiasData": "dbias",
-    "bnScaleBiasMeanVarDesc": "bn_desc",
-    "dBnScaleBiasDesc": "bn_desc",
+    "bnScaleBiasMeanVarDesc": "derived",
+    "dBnScaleBiasDesc": "derived",
     "alphaDataDiff": "alpha",
     "betaDataDiff": "beta",
     "alphaParamDiff": "alpha_param",
@@ -188,9 +188,9 @@ class Recorder:
         return 64
 
 
-def sentinel(name: str, place: int, host: bool) -> Any:
-    """A value for a keyword, different for each place."""
-    if name in ("labels", "label_lengths", "input_lengths") and host:
+def sentinel(name: str, place: int, operation: str) -> Any:
+    """A value for a keyword of an operation, different for each place."""
+    if name in ("labels", "label_lengths", "input_lengths") and "host" in operation:
         return [place, place + 1]
     if name.endswith("_desc"):
         kind = legacy.FilterDescriptor if name in ("w_desc", "dw_desc") else legacy.TensorDescriptor
@@ -201,10 +201,9 @@ def sentinel(name: str, place: int, host: bool) -> Any:
         return (20_000 + place, 700 + place)
     if name == "activation":
         return legacy.Activation()
-    if name == "tensors":
-        return legacy.NormTensors(
-            legacy.TensorDescriptor((1, place, 1, 1)), legacy.TensorDescriptor((2, place, 1, 1))
-        )
+    if name == "derived":
+        both = [legacy.TensorDescriptor((n, place, 1, 1)) for n in (1, 2)]
+        return legacy.NormTensors(*both) if operation.startswith("normalization") else both[0]
     if name.startswith(("alpha", "beta", "factor", "epsilon", "value")):
         return 0.5 + place
     return 4096 * (place + 1)
@@ -227,7 +226,7 @@ def test_each_argument_arrives_at_its_parameter(monkeypatch: pytest.MonkeyPatch,
     operation, function = OPERATIONS[name]
     recorder = Recorder(monkeypatch, function)
     wanted = [p for p in inspect.signature(operation).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    given = {p.name: sentinel(p.name, place, "host" in name) for place, p in enumerate(wanted)}
+    given = {p.name: sentinel(p.name, place, name) for place, p in enumerate(wanted)}
     for choice in ("algorithm", "reorder"):
         if choice in given:
             given[choice] = next(p.default for p in wanted if p.name == choice)
@@ -257,12 +256,12 @@ def test_each_argument_arrives_at_its_parameter(monkeypatch: pytest.MonkeyPatch,
             assert OWN.fullmatch(parameter) or name.startswith("activation"), (
                 f"{parameter} of {function} got {value!r} from nowhere"
             )
-    if "tensors" in given:
+    if isinstance(given.get("derived"), legacy.NormTensors):
         descriptors = [
             v for k, v in arguments.items() if k.lower().endswith(("scalebiasdesc", "meanvardesc"))
         ]
-        assert sorted(descriptors) == sorted(one.address for one in given["tensors"])
-        used.add("tensors")
+        assert sorted(descriptors) == sorted(one.address for one in given["derived"])
+        used.add("derived")
     assert used | {"algorithm", "reorder"} >= set(given)
 
 
@@ -272,7 +271,7 @@ def test_sizes_arrive_beside_their_memory(monkeypatch: pytest.MonkeyPatch, name:
     operation, function = OPERATIONS[name]
     recorder = Recorder(monkeypatch, function)
     wanted = [p for p in inspect.signature(operation).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    given = {p.name: sentinel(p.name, place, "host" in name) for place, p in enumerate(wanted)}
+    given = {p.name: sentinel(p.name, place, name) for place, p in enumerate(wanted)}
     for choice in ("algorithm", "reorder"):
         given.pop(choice, None)
     operation(12345, **given)

@@ -79,7 +79,7 @@ from lamina.cudnn.legacy.flags import (
     short,
 )
 from lamina.cudnn.legacy.graphnet import Aggregation, CSCGraph, GraphAttention
-from lamina.cudnn.legacy.handles import Handle, Handles, handle_for, stream_address
+from lamina.cudnn.legacy.handles import Handle, Handles, handle_for
 from lamina.cudnn.legacy.lrn import LRN, LRNSettings
 from lamina.cudnn.legacy.normalization import Normalization, NormalizationSettings, NormTensors
 from lamina.cudnn.legacy.optensor import OpTensor, OpTensorSettings
@@ -110,6 +110,7 @@ from lamina.cudnn.legacy.transform import (
     set_tensor,
     transform_tensor,
 )
+from lamina.runtime import stream_address
 
 __all__ = [
     "LRN",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lamina.c import cudnn as c
-from lamina.cudnn.legacy.activation import Activation
 from lamina.cudnn.legacy.base import AnyHandle, Descriptor, Memory, call
 from lamina.cudnn.legacy.flags import BatchNormMode, BatchNormOps, Name, flag
-from lamina.cudnn.legacy.handles import kept, scratch
+from lamina.cudnn.legacy.fusednorm import Calls, Described, FusedNorm
 from lamina.cudnn.legacy.tensor import TensorDescriptor
 
 #: The least epsilon that the library takes.
@@ -60,32 +59,20 @@ class _BatchNorm(Descriptor):
         bias: Memory,
         mean: Memory,
         variance: Memory,
-        bn_desc: TensorDescriptor | None = None,
+        derived: TensorDescriptor | None = None,
         epsilon: float = 1e-5,
         alpha: float = 1.0,
         beta: float = 0.0,
     ) -> None:
         """y = alpha * (bias + scale * (x - mean) / sqrt(variance + epsilon)) + beta * y.
 
-        cudnnBatchNormalizationForwardInference. bn_desc: of scale, bias, mean, variance; left out, derived.
+        cudnnBatchNormalizationForwardInference. derived: what `derive` returned; left out,
+        derived.
         """
         call(
-            c.cudnnBatchNormalizationForwardInference,
-            handle,
-            self.mode,
-            alpha,
-            beta,
-            x_desc,
-            x,
-            y_desc,
-            y,
-            bn_desc or self.derive(x_desc),
-            scale,
-            bias,
-            mean,
-            variance,
-            epsilon,
-        )
+            c.cudnnBatchNormalizationForwardInference, handle, self.mode, alpha, beta, x_desc, x, y_desc, y,
+            derived or self.derive(x_desc), scale, bias, mean, variance, epsilon,
+        )  # fmt: skip
 
 
 class BatchNorm(_BatchNorm):
@@ -114,7 +101,7 @@ class BatchNorm(_BatchNorm):
         y: Memory,
         scale: Memory,
         bias: Memory,
-        bn_desc: TensorDescriptor | None = None,
+        derived: TensorDescriptor | None = None,
         running_mean: Memory = None,
         running_variance: Memory = None,
         factor: float = 0.1,
@@ -129,7 +116,7 @@ class BatchNorm(_BatchNorm):
         mean and variance are the batch's, inv is 1 / sqrt(variance + epsilon).
 
         Args:
-            scale, bias: parameters, as bn_desc says (left out: derived from x_desc).
+            scale, bias: parameters. derived: their descriptor, from `derive`; left out, it is derived from x_desc.
             running_mean, running_variance: become (1 - factor) * running + factor * batch, the variance
                 unbiased (m / (m - 1)); both or neither.
             factor: its weight; 1 in the first call forgets what was there.
@@ -137,25 +124,10 @@ class BatchNorm(_BatchNorm):
             handle, x_desc, x, y_desc, y, epsilon, alpha, beta: as named.
         """
         call(
-            c.cudnnBatchNormalizationForwardTraining,
-            handle,
-            self.mode,
-            alpha,
-            beta,
-            x_desc,
-            x,
-            y_desc,
-            y,
-            bn_desc or self.derive(x_desc),
-            scale,
-            bias,
-            factor,
-            running_mean,
-            running_variance,
-            epsilon,
-            saved_mean,
-            saved_inv_variance,
-        )
+            c.cudnnBatchNormalizationForwardTraining, handle, self.mode, alpha, beta, x_desc, x, y_desc, y,
+            derived or self.derive(x_desc), scale, bias, factor, running_mean, running_variance, epsilon,
+            saved_mean, saved_inv_variance,
+        )  # fmt: skip
 
     def backward(
         self,
@@ -170,7 +142,7 @@ class BatchNorm(_BatchNorm):
         scale: Memory,
         dscale: Memory,
         dbias: Memory,
-        bn_desc: TensorDescriptor | None = None,
+        derived: TensorDescriptor | None = None,
         saved_mean: Memory = None,
         saved_inv_variance: Memory = None,
         epsilon: float = 1e-5,
@@ -185,30 +157,13 @@ class BatchNorm(_BatchNorm):
         saved_inv_variance are those of `forward_training`; left out, they are computed again from x.
         """
         call(
-            c.cudnnBatchNormalizationBackward,
-            handle,
-            self.mode,
-            alpha,
-            beta,
-            alpha_param,
-            beta_param,
-            x_desc,
-            x,
-            dy_desc,
-            dy,
-            dx_desc,
-            dx,
-            bn_desc or self.derive(x_desc),
-            scale,
-            dscale,
-            dbias,
-            epsilon,
-            saved_mean,
-            saved_inv_variance,
-        )
+            c.cudnnBatchNormalizationBackward, handle, self.mode, alpha, beta, alpha_param, beta_param,
+            x_desc, x, dy_desc, dy, dx_desc, dx, derived or self.derive(x_desc), scale, dscale, dbias,
+            epsilon, saved_mean, saved_inv_variance,
+        )  # fmt: skip
 
 
-class BatchNormEx(_BatchNorm):
+class BatchNormEx(_BatchNorm, FusedNorm[TensorDescriptor]):
     """Batch normalization fused with what follows it: y = activation(bn(x) + z).
 
     Args:
@@ -216,6 +171,8 @@ class BatchNormEx(_BatchNorm):
             multiple of 4.
         ops: "bn", "bn_activation" or "bn_add_activation".
     """
+
+    _tensors_first = True
 
     def __init__(self, mode: Name = "spatial_persistent", *, ops: Name = "bn") -> None:
         super().__init__()
@@ -226,207 +183,20 @@ class BatchNormEx(_BatchNorm):
         """The settings."""
         return BatchNormExSettings(self.mode, self._ops)
 
-    # ---- sizes
-    def forward_workspace(
-        self,
-        handle: AnyHandle,
-        *,
-        x_desc: TensorDescriptor,
-        y_desc: TensorDescriptor,
-        z_desc: TensorDescriptor | None = None,
-        bn_desc: TensorDescriptor | None = None,
-        activation: Activation | None = None,
-    ) -> int:
-        """Bytes of scratch for `forward_training`."""
-        function = c.cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize
-        parameters = bn_desc or self.derive(x_desc)
-        return call(function, handle, *self.get(), x_desc, z_desc, y_desc, parameters, activation)
-
-    def backward_workspace(
-        self,
-        handle: AnyHandle,
-        *,
-        x_desc: TensorDescriptor,
-        dy_desc: TensorDescriptor,
-        dx_desc: TensorDescriptor,
-        y_desc: TensorDescriptor | None = None,
-        dz_desc: TensorDescriptor | None = None,
-        bn_desc: TensorDescriptor | None = None,
-        activation: Activation | None = None,
-    ) -> int:
-        """Bytes of scratch for `backward`."""
-        function = c.cudnnGetBatchNormalizationBackwardExWorkspaceSize
-        described = (x_desc, y_desc, dy_desc, dz_desc, dx_desc, bn_desc or self.derive(x_desc))
-        return call(function, handle, *self.get(), *described, activation)
-
-    def reserve_size(
-        self, handle: AnyHandle, *, x_desc: TensorDescriptor, activation: Activation | None = None
-    ) -> int:
-        """Bytes that `forward_training` leaves for `backward`."""
-        function = c.cudnnGetBatchNormalizationTrainingExReserveSpaceSize
-        return call(function, handle, *self.get(), activation, x_desc)
-
-    # ---- operations
-    def forward_training(
-        self,
-        handle: AnyHandle,
-        *,
-        x_desc: TensorDescriptor,
-        x: Memory,
-        y_desc: TensorDescriptor,
-        y: Memory,
-        scale: Memory,
-        bias: Memory,
-        z_desc: TensorDescriptor | None = None,
-        z: Memory = None,
-        bn_desc: TensorDescriptor | None = None,
-        running_mean: Memory = None,
-        running_variance: Memory = None,
-        factor: float = 0.1,
-        saved_mean: Memory = None,
-        saved_inv_variance: Memory = None,
-        activation: Activation | None = None,
-        epsilon: float = 1e-5,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        workspace: Memory | tuple[Memory, int] = None,
-        reserve: Memory | tuple[Memory, int] = None,
-    ) -> Memory:
-        """y = activation(bn(x) + z) (cudnnBatchNormalizationForwardTrainingEx).
-
-        Args:
-            z_desc, z: what is added, with "bn_add_activation".
-            activation: what follows, with "bn_activation" and "bn_add_activation".
-            workspace: scratch; left out, the handle lends it.
-            reserve: memory to be kept for `backward`; left out, it is allocated.
-            handle, x_desc, x, y_desc, y, scale, bias, bn_desc, running_mean, running_variance, factor,
-                saved_mean, saved_inv_variance, epsilon, alpha, beta: as for `BatchNorm.forward_training`.
-
-        Returns:
-            The reserve memory; None where the operation needs none.
-        """
-        parameters = bn_desc or self.derive(x_desc)
-        space = scratch(
-            handle,
-            workspace,
-            lambda: self.forward_workspace(
-                handle,
-                x_desc=x_desc,
-                y_desc=y_desc,
-                z_desc=z_desc,
-                bn_desc=parameters,
-                activation=activation,
-            ),
-        )
-        saved = kept(handle, reserve, lambda: self.reserve_size(handle, x_desc=x_desc, activation=activation))
-        call(
+    @staticmethod
+    def _calls() -> Calls:
+        return Calls(
             c.cudnnBatchNormalizationForwardTrainingEx,
-            handle,
-            *self.get(),
-            alpha,
-            beta,
-            x_desc,
-            x,
-            z_desc,
-            z,
-            y_desc,
-            y,
-            parameters,
-            scale,
-            bias,
-            factor,
-            running_mean,
-            running_variance,
-            epsilon,
-            saved_mean,
-            saved_inv_variance,
-            activation,
-            *space,
-            *saved,
-        )
-        return saved.memory
-
-    def backward(
-        self,
-        handle: AnyHandle,
-        *,
-        x_desc: TensorDescriptor,
-        x: Memory,
-        dy_desc: TensorDescriptor,
-        dy: Memory,
-        dx_desc: TensorDescriptor,
-        dx: Memory,
-        scale: Memory,
-        bias: Memory,
-        dscale: Memory,
-        dbias: Memory,
-        y_desc: TensorDescriptor | None = None,
-        y: Memory = None,
-        dz_desc: TensorDescriptor | None = None,
-        dz: Memory = None,
-        bn_desc: TensorDescriptor | None = None,
-        saved_mean: Memory = None,
-        saved_inv_variance: Memory = None,
-        activation: Activation | None = None,
-        epsilon: float = 1e-5,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        alpha_param: float = 1.0,
-        beta_param: float = 0.0,
-        workspace: Memory | tuple[Memory, int] = None,
-        reserve: Memory | tuple[Memory, int] = None,
-    ) -> None:
-        """Gradients by x, z, scale and bias (cudnnBatchNormalizationBackwardEx).
-
-        Args:
-            y_desc, y: what `forward_training` gave; wanted with an activation.
-            dz_desc, dz: gradient by z, with "bn_add_activation".
-            reserve: what `forward_training` returned.
-            handle and the others: as for `BatchNorm.backward` and `forward_training`.
-        """
-        parameters = bn_desc or self.derive(x_desc)
-        space = scratch(
-            handle,
-            workspace,
-            lambda: self.backward_workspace(
-                handle,
-                x_desc=x_desc,
-                y_desc=y_desc,
-                dy_desc=dy_desc,
-                dz_desc=dz_desc,
-                dx_desc=dx_desc,
-                bn_desc=parameters,
-                activation=activation,
-            ),
-        )
-        saved = kept(handle, reserve, lambda: self.reserve_size(handle, x_desc=x_desc, activation=activation))
-        call(
             c.cudnnBatchNormalizationBackwardEx,
-            handle,
-            *self.get(),
-            alpha,
-            beta,
-            alpha_param,
-            beta_param,
-            x_desc,
-            x,
-            y_desc,
-            y,
-            dy_desc,
-            dy,
-            dz_desc,
-            dz,
-            dx_desc,
-            dx,
-            parameters,
-            scale,
-            bias,
-            dscale,
-            dbias,
-            epsilon,
-            saved_mean,
-            saved_inv_variance,
-            activation,
-            *space,
-            *saved,
+            c.cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize,
+            c.cudnnGetBatchNormalizationBackwardExWorkspaceSize,
+            c.cudnnGetBatchNormalizationTrainingExReserveSpaceSize,
         )
+
+    def _kinds(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        return tuple(self.get()), ()
+
+    def _described(
+        self, x_desc: TensorDescriptor, derived: TensorDescriptor | None
+    ) -> tuple[TensorDescriptor, Described]:
+        return derived or self.derive(x_desc), ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from lamina.c import cudnn as c
 from lamina.cudnn.legacy.activation import Activation
@@ -40,9 +40,13 @@ class ConvolutionSettings(NamedTuple):
 
 
 class Window(Descriptor):
-    """The C convolution descriptor and the calls that take it; `Convolution` and `Deconvolution` name them."""
+    """The C convolution descriptor and the operations that `Convolution` and `Deconvolution` have alike.
+
+    A deconvolution is the convolution with its two sides exchanged: forward is the data gradient.
+    """
 
     kind = "ConvolutionDescriptor"
+    _transposed: ClassVar[bool]
 
     def __init__(
         self,
@@ -148,6 +152,125 @@ class Window(Descriptor):
         space = scratch(handle, workspace, lambda: self._filter_size(handle, x[0], dy[0], dw[0], algo))
         call(c.cudnnConvolutionBackwardFilter, handle, scale[0], *x, *dy, self, algo, *space, scale[1], *dw)
 
+    # ---- operations
+    def forward_workspace(
+        self,
+        handle: AnyHandle,
+        *,
+        x_desc: TensorDescriptor,
+        w_desc: FilterDescriptor,
+        y_desc: TensorDescriptor,
+        algorithm: Name = "deterministic",
+    ) -> int:
+        """Bytes that `forward` needs with that algorithm."""
+        if self._transposed:
+            return self._data_size(handle, w_desc, x_desc, y_desc, algorithm)
+        return self._forward_size(handle, x_desc, w_desc, y_desc, algorithm)
+
+    def forward(
+        self,
+        handle: AnyHandle,
+        *,
+        x_desc: TensorDescriptor,
+        x: Memory,
+        w_desc: FilterDescriptor,
+        w: Memory,
+        y_desc: TensorDescriptor,
+        y: Memory,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        algorithm: Name = "deterministic",
+        workspace: Memory | tuple[Memory, int] = None,
+    ) -> None:
+        """y = alpha * conv(x, w) + beta * y.
+
+        Args:
+            handle: where and on which stream.
+            x_desc, x, w_desc, w, y_desc, y: descriptors and device memory.
+            alpha, beta: scale of the result, and of what y holds before.
+            algorithm: see `algorithm`; `Search` finds the fastest.
+            workspace: scratch memory; left out, the handle lends it.
+
+        C: cudnnConvolutionForward; of a deconvolution cudnnConvolutionBackwardData.
+        """
+        x_side, filters, y_side = (x_desc, x), (w_desc, w), (y_desc, y)
+        if self._transposed:
+            self._data(handle, filters, x_side, y_side, (alpha, beta), algorithm, workspace)
+        else:
+            self._forward(handle, x_side, filters, y_side, (alpha, beta), algorithm, workspace)
+
+    def backward_data_workspace(
+        self,
+        handle: AnyHandle,
+        *,
+        w_desc: FilterDescriptor,
+        dy_desc: TensorDescriptor,
+        dx_desc: TensorDescriptor,
+        algorithm: Name = "deterministic",
+    ) -> int:
+        """Bytes that `backward_data` needs."""
+        if self._transposed:
+            return self._forward_size(handle, dy_desc, w_desc, dx_desc, algorithm)
+        return self._data_size(handle, w_desc, dy_desc, dx_desc, algorithm)
+
+    def backward_data(
+        self,
+        handle: AnyHandle,
+        *,
+        w_desc: FilterDescriptor,
+        w: Memory,
+        dy_desc: TensorDescriptor,
+        dy: Memory,
+        dx_desc: TensorDescriptor,
+        dx: Memory,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        algorithm: Name = "deterministic",
+        workspace: Memory | tuple[Memory, int] = None,
+    ) -> None:
+        """dx = alpha * (gradient by x) + beta * dx. Arguments as `forward`.
+
+        C: cudnnConvolutionBackwardData; of a deconvolution cudnnConvolutionForward.
+        """
+        filters, dy_side, dx_side = (w_desc, w), (dy_desc, dy), (dx_desc, dx)
+        if self._transposed:
+            self._forward(handle, dy_side, filters, dx_side, (alpha, beta), algorithm, workspace)
+        else:
+            self._data(handle, filters, dy_side, dx_side, (alpha, beta), algorithm, workspace)
+
+    def backward_filter_workspace(
+        self,
+        handle: AnyHandle,
+        *,
+        x_desc: TensorDescriptor,
+        dy_desc: TensorDescriptor,
+        dw_desc: FilterDescriptor,
+        algorithm: Name = "deterministic",
+    ) -> int:
+        """Bytes that `backward_filter` needs."""
+        if self._transposed:
+            x_desc, dy_desc = dy_desc, x_desc
+        return self._filter_size(handle, x_desc, dy_desc, dw_desc, algorithm)
+
+    def backward_filter(
+        self,
+        handle: AnyHandle,
+        *,
+        x_desc: TensorDescriptor,
+        x: Memory,
+        dy_desc: TensorDescriptor,
+        dy: Memory,
+        dw_desc: FilterDescriptor,
+        dw: Memory,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        algorithm: Name = "deterministic",
+        workspace: Memory | tuple[Memory, int] = None,
+    ) -> None:
+        """dw = alpha * (gradient by w) + beta * dw (cudnnConvolutionBackwardFilter). Arguments as `forward`."""
+        sides = ((dy_desc, dy), (x_desc, x)) if self._transposed else ((x_desc, x), (dy_desc, dy))
+        self._filter(handle, *sides, (dw_desc, dw), (alpha, beta), algorithm, workspace)
+
     def backward_bias(
         self,
         handle: AnyHandle,
@@ -180,6 +303,8 @@ class Convolution(Window):
         spatial: how many spatial axes there are if pad, stride and dilation are single numbers.
     """
 
+    _transposed = False
+
     def output_dims(self, x_desc: TensorDescriptor, w_desc: FilterDescriptor) -> tuple[int, ...]:
         """Sizes of y, in the order of x's format (cudnnGetConvolutionNdForwardOutputDim)."""
         found = call(c.cudnnGetConvolutionNdForwardOutputDim, self, x_desc, w_desc, x_desc.rank)
@@ -190,45 +315,6 @@ class Convolution(Window):
     ) -> TensorDescriptor:
         """The packed descriptor of y, in x's format and, unless said otherwise, its type."""
         return matching(x_desc, self.output_dims(x_desc, w_desc), data_type)
-
-    # ---- forward
-    def forward_workspace(
-        self,
-        handle: AnyHandle,
-        *,
-        x_desc: TensorDescriptor,
-        w_desc: FilterDescriptor,
-        y_desc: TensorDescriptor,
-        algorithm: Name = "deterministic",
-    ) -> int:
-        """Bytes that `forward` needs with that algorithm (cudnnGetConvolutionForwardWorkspaceSize)."""
-        return self._forward_size(handle, x_desc, w_desc, y_desc, algorithm)
-
-    def forward(
-        self,
-        handle: AnyHandle,
-        *,
-        x_desc: TensorDescriptor,
-        x: Memory,
-        w_desc: FilterDescriptor,
-        w: Memory,
-        y_desc: TensorDescriptor,
-        y: Memory,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        algorithm: Name = "deterministic",
-        workspace: Memory | tuple[Memory, int] = None,
-    ) -> None:
-        """y = alpha * conv(x, w) + beta * y (cudnnConvolutionForward).
-
-        Args:
-            handle: where and on which stream.
-            x_desc, x, w_desc, w, y_desc, y: descriptors and device memory.
-            alpha, beta: scale of the result, and of what y holds before.
-            algorithm: see `algorithm`; `Search` finds the fastest.
-            workspace: scratch memory; left out, the handle lends it.
-        """
-        self._forward(handle, (x_desc, x), (w_desc, w), (y_desc, y), (alpha, beta), algorithm, workspace)
 
     def bias_activation_forward(
         self,
@@ -264,24 +350,9 @@ class Convolution(Window):
         added = (y_desc, y) if z_desc is None else (z_desc, z)  # C wants some z even where it is not read
         factor = float(z_desc is not None) if alpha2 is None else alpha2
         call(
-            c.cudnnConvolutionBiasActivationForward,
-            handle,
-            alpha1,
-            x_desc,
-            x,
-            w_desc,
-            w,
-            self,
-            algo,
-            *space,
-            factor,
-            *added,
-            bias_desc,
-            bias,
-            activation,
-            y_desc,
-            y,
-        )
+            c.cudnnConvolutionBiasActivationForward, handle, alpha1, x_desc, x, w_desc, w, self, algo, *space,
+            factor, *added, bias_desc, bias, activation, y_desc, y,
+        )  # fmt: skip
 
     def im2col(
         self,
@@ -297,67 +368,6 @@ class Convolution(Window):
         columns: N·P·Q × C·R·S elements of x's type.
         """
         call(c.cudnnIm2Col, handle, x_desc, x, w_desc, self, columns)
-
-    # ---- gradients
-    def backward_data_workspace(
-        self,
-        handle: AnyHandle,
-        *,
-        w_desc: FilterDescriptor,
-        dy_desc: TensorDescriptor,
-        dx_desc: TensorDescriptor,
-        algorithm: Name = "deterministic",
-    ) -> int:
-        """Bytes that `backward_data` needs (cudnnGetConvolutionBackwardDataWorkspaceSize)."""
-        return self._data_size(handle, w_desc, dy_desc, dx_desc, algorithm)
-
-    def backward_data(
-        self,
-        handle: AnyHandle,
-        *,
-        w_desc: FilterDescriptor,
-        w: Memory,
-        dy_desc: TensorDescriptor,
-        dy: Memory,
-        dx_desc: TensorDescriptor,
-        dx: Memory,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        algorithm: Name = "deterministic",
-        workspace: Memory | tuple[Memory, int] = None,
-    ) -> None:
-        """dx = alpha * (gradient by x) + beta * dx (cudnnConvolutionBackwardData). Arguments as `forward`."""
-        self._data(handle, (w_desc, w), (dy_desc, dy), (dx_desc, dx), (alpha, beta), algorithm, workspace)
-
-    def backward_filter_workspace(
-        self,
-        handle: AnyHandle,
-        *,
-        x_desc: TensorDescriptor,
-        dy_desc: TensorDescriptor,
-        dw_desc: FilterDescriptor,
-        algorithm: Name = "deterministic",
-    ) -> int:
-        """Bytes that `backward_filter` needs (cudnnGetConvolutionBackwardFilterWorkspaceSize)."""
-        return self._filter_size(handle, x_desc, dy_desc, dw_desc, algorithm)
-
-    def backward_filter(
-        self,
-        handle: AnyHandle,
-        *,
-        x_desc: TensorDescriptor,
-        x: Memory,
-        dy_desc: TensorDescriptor,
-        dy: Memory,
-        dw_desc: FilterDescriptor,
-        dw: Memory,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        algorithm: Name = "deterministic",
-        workspace: Memory | tuple[Memory, int] = None,
-    ) -> None:
-        """dw = alpha * (gradient by w) + beta * dw (cudnnConvolutionBackwardFilter). Arguments as `forward`."""
-        self._filter(handle, (x_desc, x), (dy_desc, dy), (dw_desc, dw), (alpha, beta), algorithm, workspace)
 
     # ---- folding
     def folded_backward_data(

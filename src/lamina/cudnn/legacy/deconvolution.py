@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lamina.cudnn.legacy.base import AnyHandle, Memory, spread
+from lamina.cudnn.legacy.base import spread
 from lamina.cudnn.legacy.convolution import Window
 from lamina.cudnn.legacy.filter import FilterDescriptor
 from lamina.cudnn.legacy.flags import Name
@@ -20,6 +20,8 @@ class Deconvolution(Window):
     Arguments as `Convolution`, and the operations take algorithms of the C call that they make: `forward`
     those of "backward_data", `backward_data` those of "forward".
     """
+
+    _transposed = True
 
     def output_dims(
         self,
@@ -74,93 +76,3 @@ class Deconvolution(Window):
         """Sizes of the bias for a filter: 1, K, 1, 1 in the order of its format."""
         dims = to_c(w_desc.dims, w_desc.format)
         return from_c((1, dims[1] * self.get().groups, *(1,) * (len(dims) - 2)), w_desc.format)
-
-    def forward_workspace(
-        self,
-        handle: AnyHandle,
-        *,
-        x_desc: TensorDescriptor,
-        w_desc: FilterDescriptor,
-        y_desc: TensorDescriptor,
-        algorithm: Name = "deterministic",
-    ) -> int:
-        """Bytes that `forward` needs."""
-        return self._data_size(handle, w_desc, x_desc, y_desc, algorithm)
-
-    def forward(
-        self,
-        handle: AnyHandle,
-        *,
-        x_desc: TensorDescriptor,
-        x: Memory,
-        w_desc: FilterDescriptor,
-        w: Memory,
-        y_desc: TensorDescriptor,
-        y: Memory,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        algorithm: Name = "deterministic",
-        workspace: Memory | tuple[Memory, int] = None,
-    ) -> None:
-        """y = alpha * deconv(x, w) + beta * y (cudnnConvolutionBackwardData)."""
-        self._data(handle, (w_desc, w), (x_desc, x), (y_desc, y), (alpha, beta), algorithm, workspace)
-
-    def backward_data_workspace(
-        self,
-        handle: AnyHandle,
-        *,
-        w_desc: FilterDescriptor,
-        dy_desc: TensorDescriptor,
-        dx_desc: TensorDescriptor,
-        algorithm: Name = "deterministic",
-    ) -> int:
-        """Bytes that `backward_data` needs."""
-        return self._forward_size(handle, dy_desc, w_desc, dx_desc, algorithm)
-
-    def backward_data(
-        self,
-        handle: AnyHandle,
-        *,
-        w_desc: FilterDescriptor,
-        w: Memory,
-        dy_desc: TensorDescriptor,
-        dy: Memory,
-        dx_desc: TensorDescriptor,
-        dx: Memory,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        algorithm: Name = "deterministic",
-        workspace: Memory | tuple[Memory, int] = None,
-    ) -> None:
-        """dx = alpha * (gradient by x) + beta * dx (cudnnConvolutionForward)."""
-        self._forward(handle, (dy_desc, dy), (w_desc, w), (dx_desc, dx), (alpha, beta), algorithm, workspace)
-
-    def backward_filter_workspace(
-        self,
-        handle: AnyHandle,
-        *,
-        x_desc: TensorDescriptor,
-        dy_desc: TensorDescriptor,
-        dw_desc: FilterDescriptor,
-        algorithm: Name = "deterministic",
-    ) -> int:
-        """Bytes that `backward_filter` needs."""
-        return self._filter_size(handle, dy_desc, x_desc, dw_desc, algorithm)
-
-    def backward_filter(
-        self,
-        handle: AnyHandle,
-        *,
-        x_desc: TensorDescriptor,
-        x: Memory,
-        dy_desc: TensorDescriptor,
-        dy: Memory,
-        dw_desc: FilterDescriptor,
-        dw: Memory,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        algorithm: Name = "deterministic",
-        workspace: Memory | tuple[Memory, int] = None,
-    ) -> None:
-        """dw = alpha * (gradient by w) + beta * dw (cudnnConvolutionBackwardFilter)."""
-        self._filter(handle, (dy_desc, dy), (x_desc, x), (dw_desc, dw), (alpha, beta), algorithm, workspace)
