@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from lamina.nn.parameter import Parameter, become, read, standing_in, write
 from lamina.nn.random import Generator
@@ -27,6 +27,9 @@ class Mismatch(NamedTuple):
 
 class Module:
     """Base of all layers and networks: assign parameters and modules to attributes, define `forward`."""
+
+    #: Whether its parameters keep the master type in mixed precision: few numbers that statistics are combined with.
+    computes_in_master: ClassVar[bool] = False
 
     training: bool
     _parameters: dict[str, Parameter | None]
@@ -152,6 +155,11 @@ class Module:
     def buffers(self) -> Iterator[Tensor]:
         """All buffers."""
         return (b for _, b in self.named_buffers())
+
+    def masters(self) -> set[int]:
+        """The ids of parameters and buffers that keep the master type in mixed precision."""
+        own = (m for m in self.modules() if m.computes_in_master)
+        return {id(x) for m in own for x in (*m._parameters.values(), *m._buffers.values())}
 
     def generators(self) -> list[Generator]:
         """The random generators that the module and those below it draw from, each once."""

@@ -81,10 +81,14 @@ class Predictor:
         """The compiled graph for one batch of this shape and dtype."""
         names = [*self._held, "images"]
         compute, master = self.precision.compute, self.precision.master
+        wide = self.net.masters()
+
+        def cast(x: Tensor, v: Any) -> Any:
+            return v.cast(compute) if v.dtype.is_float and id(x) not in wide else v
 
         def forward(*values: Any) -> Any:
             pairs = zip(self._held.values(), values, strict=False)
-            with standing_in({id(x): v.cast(compute) if v.dtype.is_float else v for x, v in pairs}):
+            with standing_in({id(x): cast(x, v) for x, v in pairs}):
                 return self.net(values[-1].cast(compute)).cast(master)
 
         specs = [x.spec.open for x in self._held.values()]

@@ -160,7 +160,11 @@ class Step:
     def _forward_and_back(self, values: dict[str, Value], counts: bool) -> list[Any]:
         """The new value of every state, in order, then the loss and perhaps the number of hits."""
         parameters = {n: values[f"parameters/{n}"] for n in self.state.parameters}
-        half = {n: _cast(v, self.precision.compute) for n, v in parameters.items()}
+        wide = self.net.masters()
+        half = {
+            n: v if id(self.state.parameters[n]) in wide else _cast(v, self.precision.compute)
+            for n, v in parameters.items()
+        }
         loss, outputs, after = self._forward(half, values)
         scale = values.get("scale/scale")
         # Scaled float16 gradients are widened before they are divided, others when the optimizer reads them.

@@ -1,0 +1,161 @@
+"""Normalization layers against PyTorch's over two training steps: values, gradients, states, keys, text."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import nn, ops, optim
+from lamina.graph import value_and_grad
+from lamina.train import train_step
+from tests.nn.make_golden_norm import NORMS
+
+GOLDEN = np.load(Path(__file__).with_name("golden_norm.npz"))
+IDS = [f"{name}{args}{options}".replace(" ", "") for name, args, options, _ in NORMS]
+CLOSE = {"rtol": 3e-5, "atol": 5e-6}
+
+
+def stored(prefix: str) -> dict[str, Any]:
+    return {k.removeprefix(prefix): GOLDEN[k] for k in GOLDEN.files if k.startswith(prefix)}
+
+
+def layer_at(index: int) -> nn.Module:
+    name, args, options, _ = NORMS[index]
+    layer = getattr(nn, name)(*args, **options)
+    layer.load_state_dict(stored(f"{index}/before/"))  # strict: the keys are torch's
+    return layer
+
+
+@pytest.mark.feature("F059", "F060", "F095")
+@pytest.mark.parametrize("index", range(len(NORMS)), ids=IDS)
+def test_two_training_steps_and_inference(index: int) -> None:
+    layer = layer_at(index)
+    for step in range(2):
+        np.testing.assert_allclose(
+            layer(GOLDEN[f"{index}/{step}/x"]).numpy(), GOLDEN[f"{index}/{step}/y"], **CLOSE
+        )
+    state = layer.state_dict()
+    for key, value in stored(f"{index}/after/").items():
+        np.testing.assert_allclose(state[key].numpy(), value, err_msg=key, **CLOSE)
+        assert state[key].dtype.name == str(value.dtype)
+    y = layer.eval()(GOLDEN[f"{index}/1/x"])
+    np.testing.assert_allclose(y.numpy(), GOLDEN[f"{index}/inference"], **CLOSE)
+
+
+@pytest.mark.feature("F059", "F060", "F095")
+@pytest.mark.parametrize("index", range(len(NORMS)), ids=IDS)
+def test_gradients(index: int) -> None:
+    layer, x, g = layer_at(index), GOLDEN[f"{index}/0/x"], GOLDEN[f"{index}/0/g"]
+    names = [n for n, _ in layer.named_parameters()]
+    states = dict(layer.named_buffers())
+
+    def loss(x: Any, *parameters: Any) -> Any:
+        given = {**dict(zip(names, parameters, strict=True)), **states}
+        return ops.sum(nn.functional_call(layer, given, x) * g)
+
+    values = [p for _, p in layer.named_parameters()]
+    _, found = value_and_grad(loss, range(1 + len(names)))(x, *values)
+    for name, gradient in zip(["x", *names], found, strict=True):
+        np.testing.assert_allclose(gradient.numpy(), GOLDEN[f"{index}/0/grad/{name}"], rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("index", range(len(NORMS)), ids=IDS)
+def test_prints_like_torch(index: int) -> None:
+    assert repr(layer_at(index)) == str(GOLDEN[f"{index}/repr"])
+
+
+def network() -> nn.Module:
+    nn.manual_seed(3)
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4)
+    )
+
+
+def batches() -> list[tuple[Any, Any]]:
+    rng = np.random.default_rng(5)
+    return [(rng.standard_normal((6, 1, 8, 8)).astype(np.float32), rng.integers(0, 4, 6)) for _ in range(3)]
+
+
+@pytest.mark.feature("F060")
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_compiled_step_keeps_running_statistics(precision: str) -> None:
+    """They are updated in place by the step, in float32 whatever the step computes in, as eager calls update them."""
+    net, plain = network(), network()
+    step = train_step(net, ops.cross_entropy, optim.SGD(lr=0.0), device="cpu", precision=precision)
+    held = net[1].state_dict()["running_mean"]
+    for images, labels in batches():
+        step(images, labels)
+        plain(images)
+    assert held is net[1].state_dict()["running_mean"]
+    assert int(net[1].num_batches_tracked.numpy()) == 3
+    tolerance = 1e-5 if precision == "fp32" else 2e-2
+    for name in ("running_mean", "running_var"):
+        found, wanted = (getattr(n[1], name) for n in (net, plain))
+        assert found.dtype.name == "float32"
+        assert np.abs(wanted.numpy() - (name == "running_var")).max() > 1e-3
+        np.testing.assert_allclose(found.numpy(), wanted.numpy(), rtol=tolerance, atol=tolerance)
+    cards = {
+        str(v.dtype) for n in step.executable.graph.nodes if n.op.name == "batch_norm" for v in n.inputs[1:5]
+    }
+    assert cards == {"float32"}
+
+
+def test_training_learns_and_inference_uses_the_running_statistics() -> None:
+    net = network()
+    step = train_step(net, ops.cross_entropy, optim.SGD(lr=0.1), device="cpu")
+    images, labels = batches()[0]
+    losses = [step(images, labels).item() for _ in range(30)]
+    assert losses[-1] < 0.1 * losses[0]
+    single = net.eval()(images[:1]).numpy()
+    np.testing.assert_allclose(single, net(images).numpy()[:1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.feature("F060", "F061", "F062")
+def test_modes_relu_and_residual() -> None:
+    rng = np.random.default_rng(8)
+    x, z = (rng.standard_normal((4, 3, 2, 5)).astype(np.float32) for _ in range(2))
+    w, b = (rng.standard_normal((3, 2, 5)).astype(np.float32) for _ in range(2))
+    y, mean, var = ops.batch_norm(
+        x, np.zeros((3, 2, 5), np.float32), np.ones((3, 2, 5), np.float32), w, b, True, mode="per_activation"
+    )
+    apart = (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5)
+    np.testing.assert_allclose(y.numpy(), apart * w + b, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(mean.numpy(), 0.1 * x.mean(0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(var.numpy(), 0.9 + 0.1 * x.var(0, ddof=1), rtol=1e-5)
+    plain = ops.batch_norm(x, None, None, training=True)[0].numpy()
+    fused = ops.batch_norm(x, None, None, training=True, relu=True, residual=z, mode="spatial_persistent")[0]
+    np.testing.assert_allclose(fused.numpy(), np.maximum(plain + z, 0), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda x: nn.BatchNorm2d(4)(x),
+            r"BatchNorm2d: needs an input of rank 4 with 4 channels, got f32\[2,3,5\]",
+        ),
+        (lambda x: ops.batch_norm(x, None, None), "inference needs running_mean and running_var"),
+        (
+            lambda x: ops.batch_norm(x, None, None, training=True, mode="channel"),
+            "mode must be one of spatial",
+        ),
+        (
+            lambda x: ops.batch_norm(x[:1, :, :1], None, None, training=True),
+            "more than one value per channel",
+        ),
+        (lambda x: nn.GroupNorm(2, 3), "num_groups=2 must divide num_channels=3"),
+        (
+            lambda x: ops.layer_norm(x, 4),
+            r"normalized_shape \(4,\) must be the last sizes of input f32\[2,3,5\]",
+        ),
+        (lambda x: ops.group_norm(x, 2), "C a multiple of groups=2"),
+        (lambda x: nn.InstanceNorm1d(3)(x[:, :, :1]), "more than one spatial element"),
+        (lambda x: nn.LocalResponseNorm(0), "size must be at least 1"),
+        (lambda x: nn.BatchNorm1d(0), "num_features must be at least 1"),
+    ],
+)
+def test_errors_name_what_is_wrong(make: Any, message: str) -> None:
+    with pytest.raises((ValueError, lm.ShapeError), match=message):
+        make(lm.tensor(np.zeros((2, 3, 5), np.float32)))
