@@ -1,131 +1,304 @@
 """Timed choice against the heuristic's, on random convolutions: is the tuned plan used again, and is it never slower?
 
-For each shape: the heuristic's first plan and the tuned one are timed in turns (CUDA events, medians); the plan is
-made again from the store on disk; the workspace must stay below the cap.
+For each shape: the heuristic's first plan and the tuned one are measured in turns, apart from the tuner's own figures
+(a CUDA graph of many runs on two copies of the operands, medians; a plan's ratio to itself is 1); then the choice is
+asked for again from a store that is opened anew, with timing forbidden; the workspace must stay below the cap. The
+store starts empty.
 
-    python -m benchmarks.autotune [--count 50] [--json] [--out FOLDER]
+    python -m benchmarks.autotune [--count 50] [--level ops|graph] [--json] [--out FOLDER]
+
+    ops     the cuda backend's plans: every formulation of an op competes
+    graph   lamina.cudnn.Graph.autotune: the engines of one graph compete
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 
 import lamina as lm
 from benchmarks.common import versions, write
-from lamina import backends
+from lamina import backends, cudnn
 from lamina.backends import Call, Plan, Run
-from lamina.backends.cuda import choice, conv
+from lamina.backends.cuda import choice, conv, tuning
+from lamina.backends.cuda.conv import Operands, conv_graph
+from lamina.backends.cuda.program import source, target
+from lamina.cudnn import PlanStore, autotune, contest
 from lamina.ops import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.core import Op
-from lamina.ops.window import window
-from lamina.runtime import Buffer, Device, Event
-from lamina.spec import Policy, Spec, bfloat16
+from lamina.ops.window import Window, window
+from lamina.runtime import Device, Event
+from lamina.spec import Policy, Spec, bfloat16, channels_last
 
 CAP = 256 << 20
-REPEATS = 30
+ROUNDS = 11
+#: Milliseconds that one measurement takes about.
+SPAN = 1.0
+
+#: What binds a plan to inputs, outputs, workspace and a stream.
+Bind = Callable[[Sequence[int], Sequence[int], int, int], Run]
 
 
-def _case(rng: np.random.Generator) -> tuple[Op, list[Spec]]:
-    """A convolution of networks' usual sizes in one of the three directions."""
-    channels = int(rng.choice([3, 16, 32, 64, 96, 128, 256, 512]))
-    filters = int(rng.choice([32, 64, 128, 192, 256, 512]))
-    side, kernel = int(rng.choice([7, 14, 27, 28, 56])), int(rng.choice([1, 3, 5]))
-    batch, stride = int(rng.choice([1, 8, 32, 128])), int(rng.choice([1, 1, 2]))
-    win = window("conv2d", (kernel, kernel), stride, kernel // 2)
-    x, w = Spec((batch, channels, side, side), bfloat16), Spec((filters, channels, kernel, kernel), bfloat16)
-    (y,) = Conv(win).infer(x, w)
-    which = int(rng.integers(3))
-    if which == 0:
-        return Conv(win), [x, w]
-    if which == 1:
-        return ConvDataGrad(win, x.shape[2:]), [y, w]
-    return ConvFilterGrad(win, w.shape[2:]), [x, y]
+@dataclass(frozen=True)
+class Case:
+    """One direction of a convolution."""
+
+    direction: str
+    window: Window
+    x: Spec
+    w: Spec
+    y: Spec
+
+    @property
+    def op(self) -> tuple[Op, list[Spec]]:
+        """As a card and the specs of its operands."""
+        if self.direction == "conv":
+            return Conv(self.window), [self.x, self.w]
+        if self.direction == "conv_data_grad":
+            return ConvDataGrad(self.window, self.x.shape[2:]), [self.y, self.w]
+        return ConvFilterGrad(self.window, self.w.shape[2:]), [self.x, self.y]
+
+    @property
+    def graph(self) -> cudnn.Graph:
+        """As a cuDNN graph, channels last."""
+        last = [Spec(s.shape, s.dtype, channels_last(s.shape)) for s in (self.x, self.w, self.y)]
+        return conv_graph(self.direction, Operands(self.window, *last), (source(), source(1), target()))[0]
+
+    @property
+    def memory(self) -> tuple[list[int], int]:
+        """Bytes of the inputs and of the result."""
+        specs = {"conv": (self.x, self.w, self.y), "conv_data_grad": (self.y, self.w, self.x)}
+        *inputs, result = specs.get(self.direction, (self.x, self.y, self.w))
+        return [s.nbytes for s in inputs], result.nbytes
+
+    @property
+    def uids(self) -> tuple[tuple[int, int], int]:
+        """Numbers of the inputs and the result in the graph."""
+        return {"conv": ((1, 2), 3), "conv_data_grad": ((3, 2), 1)}.get(self.direction, ((1, 3), 2))
+
+    def __str__(self) -> str:
+        return f"{self.direction}({self.window}) x={self.x} w={self.w}"
 
 
-def _bound(plan: Plan, device: Device) -> tuple[Run, list[Buffer]]:
-    held = [device.allocate(s.nbytes) for s in (*plan.inputs, *plan.outputs)]
-    for buffer in held:
-        lm.runtime.copy(
-            buffer, np.random.default_rng(0).bytes(min(buffer.nbytes, 1 << 20)), min(buffer.nbytes, 1 << 20)
+@dataclass(frozen=True)
+class Made:
+    """A plan: its name, its scratch memory in bytes, and how it is bound."""
+
+    label: str
+    workspace: int
+    bind: Bind
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured for one shape."""
+
+    case: str
+    heuristic_ms: float
+    tuned_ms: float
+    ratio: float
+    plan: str
+    heuristic_plan: str
+    remembered: bool
+    workspace: int
+    tuning_s: float
+
+
+def cases(rng: np.random.Generator, count: int) -> list[Case]:
+    """Convolutions of networks' usual sizes, in the three directions."""
+    found = []
+    for _ in range(count):
+        channels = int(rng.choice([3, 16, 32, 64, 96, 128, 256, 512]))
+        filters = int(rng.choice([32, 64, 128, 192, 256, 512]))
+        side, kernel = int(rng.choice([7, 14, 27, 28, 56])), int(rng.choice([1, 3, 5]))
+        batch, stride = int(rng.choice([1, 8, 32, 128])), int(rng.choice([1, 1, 2]))
+        win = window("conv2d", (kernel, kernel), stride, kernel // 2)
+        x, w = (
+            Spec((batch, channels, side, side), bfloat16),
+            Spec((filters, channels, kernel, kernel), bfloat16),
         )
-    held.append(device.allocate(plan.workspace))
-    count = len(plan.inputs)
-    addresses = [b.pointer for b in held]
-    stream = device.default_stream.handle
-    return plan.bind(Call(tuple(addresses[:count]), tuple(addresses[count:-1]), addresses[-1], stream)), held
+        (y,) = Conv(win).infer(x, w)
+        direction = ("conv", "conv_data_grad", "conv_filter_grad")[int(rng.integers(3))]
+        found.append(Case(direction, win, x, w, y))
+    return found
 
 
-def _times(runs: list[Run], device: Device) -> list[float]:
-    """Median milliseconds of each, measured in turns."""
-    times: list[list[float]] = [[] for _ in runs]
-    for run in runs:
-        run()
-    for _ in range(REPEATS):
-        for run, found in zip(runs, times, strict=True):
-            start, end = Event(timing=True), Event(timing=True)
-            device.default_stream.record(start)
-            run()
-            device.default_stream.record(end)
-            found.append(start.elapsed(end))
+# ------------------------------------------------------------------------------------------------------- plans
+
+
+def of_op(case: Case, device: Device, store: PlanStore, algorithm: str) -> Made:
+    """The backend's plan."""
+    conv._cached.cache_clear()
+    op, specs = case.op
+    with mock.patch.object(choice, "plan_store", return_value=store):
+        plan: Plan = backends.get(device).plan(op, specs, Policy(algorithm=algorithm, workspace_limit=CAP))
+
+    def bind(inputs: Sequence[int], outputs: Sequence[int], workspace: int, stream: int) -> Run:
+        return plan.bind(Call(tuple(inputs), tuple(outputs), workspace, stream))
+
+    return Made(plan.label, plan.workspace, bind)
+
+
+def of_graph(case: Case, device: Device, store: PlanStore, algorithm: str) -> Made:
+    """The plan of the graph."""
+    handle, graph = cudnn.handle_of(device), case.graph
+    if algorithm == "fastest":
+        plan = graph.autotune(handle, workspace_limit=CAP, store=store)
+    else:
+        plan = graph.plan(
+            handle, workspace_limit=CAP, accept=partial(autotune.unwanted, data_type="bfloat16")
+        )
+    uids, result = case.uids
+
+    def bind(inputs: Sequence[int], outputs: Sequence[int], workspace: int, stream: int) -> Run:
+        pointers = {**dict(zip(uids, inputs, strict=True)), result: outputs[0]}
+        return plan.bind(handle, cudnn.VariantPack(pointers, workspace), stream)
+
+    return Made(cudnn.key_text(plan.config.key) if plan.config else "", plan.workspace, bind)
+
+
+LEVELS = {"ops": of_op, "graph": of_graph}
+
+
+def no_contest(*arguments: Any) -> None:
+    """In place of the contest: the choice must come from the store."""
+    raise AssertionError("timed again")
+
+
+def again(make: Callable[..., Made], case: Case, device: Device, store: PlanStore) -> str:
+    """The label of the plan that a new process would make; "" where it would time again."""
+    opened = PlanStore("benchmark", "1", store.path.parent)
+    try:
+        with (
+            mock.patch.object(tuning, "contest", no_contest),
+            mock.patch.object(autotune, "Contest", no_contest),
+        ):
+            return make(case, device, opened, "fastest").label
+    except AssertionError:
+        return ""
+
+
+# ---------------------------------------------------------------------------------------------------- measuring
+
+
+def measure(plans: Sequence[Made], case: Case, device: Device) -> list[float]:
+    """Milliseconds per run of each plan: medians of measurements in turns."""
+    sizes, result = case.memory
+    drawn = contest.Contest(device, [contest.Memory(n, "bfloat16") for n in sizes], [], 1.0)
+    copies = [(drawn.copies[at][0], device.allocate(result)) for at in (0, -1)]
+    scratch = device.allocate(max(p.workspace for p in plans))
+    device.synchronize()
+    with device.stream() as stream:
+        graphs, counts = [], []
+        for plan in plans:
+            runs = [
+                plan.bind([b.pointer for b in inputs], [out.pointer], scratch.pointer, stream.handle)
+                for inputs, out in copies
+            ]
+            once = min(_elapsed(stream, runs[0]) for _ in range(3))
+            runs[1]()
+            counts.append(2 * max(1, min(50, int(SPAN / 2 / max(once, 1e-3)))))
+            with stream.capture() as graph:
+                for number in range(counts[-1]):
+                    runs[number % 2]()
+            graph.launch(stream)
+            graphs.append(graph)
+        times: list[list[float]] = [[] for _ in plans]
+        for _ in range(ROUNDS):
+            for graph, count, found in zip(graphs, counts, times, strict=True):
+                found.append(_elapsed(stream, partial(graph.launch, stream)) / count)
+        stream.synchronize()
+        for graph in graphs:
+            graph.close()
     return [statistics.median(t) for t in times]
 
 
-def _again(op: Op, specs: list[Spec], device: Device, policy: Policy) -> str:
-    """The label of the plan that a new process would make: all memory caches dropped, the store on disk kept."""
-    conv._cached.cache_clear()
-    choice.plan_store.cache_clear()
-    return backends.get(device).plan(op, specs, policy).label
+def _elapsed(stream: lm.runtime.Stream, run: Callable[[], Any]) -> float:
+    start, end = Event(timing=True), Event(timing=True)
+    stream.record(start)
+    run()
+    stream.record(end)
+    return start.elapsed(end)
+
+
+def row(make: Callable[..., Made], case: Case, device: Device, store: PlanStore) -> Row:
+    """Everything about one shape."""
+    heuristic = make(case, device, store, "heuristic")
+    began = time.perf_counter()
+    tuned = make(case, device, store, "fastest")
+    seconds = time.perf_counter() - began
+    if tuned.label == heuristic.label:
+        (first,) = measure([heuristic], case, device)
+        second = first  # the same plan
+    else:
+        first, second = measure([heuristic, tuned], case, device)
+    return Row(
+        str(case),
+        first,
+        second,
+        second / first,
+        tuned.label,
+        heuristic.label,
+        again(make, case, device, store) == tuned.label,
+        tuned.workspace,
+        seconds,
+    )
+
+
+def summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """The figures that count."""
+    ratios = [r.ratio for r in rows]
+    return {
+        "shapes": len(rows),
+        "remembered": sum(r.remembered for r in rows),
+        "geometric_mean_of_tuned_over_heuristic": statistics.geometric_mean(ratios),
+        "best": min(ratios),
+        "worst": max(ratios),
+        "slower_than_1.02": sum(r > 1.02 for r in ratios),
+        "kept_the_heuristics": sum(r.plan == r.heuristic_plan for r in rows),
+        "largest_workspace": max(r.workspace for r in rows),
+        "cap": CAP,
+        "median_tuning_s": statistics.median(r.tuning_s for r in rows),
+        "total_tuning_s": sum(r.tuning_s for r in rows),
+    }
 
 
 def _main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--level", choices=LEVELS, default="ops")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
     device, rng = lm.device("cuda:0"), np.random.default_rng(options.seed)
-    tuned_policy = Policy(algorithm="fastest", workspace_limit=CAP)
-    rows = []
-    for _ in range(options.count):
-        op, specs = _case(rng)
-        plans = [backends.get(device).plan(op, specs, p) for p in (Policy(workspace_limit=CAP), tuned_policy)]
-        bound = [_bound(p, device) for p in plans]
-        heuristic, tuned = _times([run for run, _ in bound], device)
-        rows.append(
-            {
-                "op": str(op),
-                "inputs": [str(s) for s in specs],
-                "heuristic_ms": heuristic,
-                "tuned_ms": tuned,
-                "plan": plans[1].label,
-                "same_plan_again": _again(op, specs, device, tuned_policy) == plans[1].label,
-                "workspace": plans[1].workspace,
-            }
-        )
-    ratios = [r["tuned_ms"] / r["heuristic_ms"] for r in rows]
-    summary = {
-        "shapes": len(rows),
-        "remembered": sum(r["same_plan_again"] for r in rows),
-        "geometric_mean_of_tuned_over_heuristic": statistics.geometric_mean(ratios),
-        "worst": max(ratios),
-        "slower_than_1.02": sum(r > 1.02 for r in ratios),
-        "largest_workspace": max(r["workspace"] for r in rows),
-        "cap": CAP,
-    }
-    for name, value in summary.items():
+    with tempfile.TemporaryDirectory() as folder:
+        store = PlanStore("benchmark", "1", Path(folder))
+        rows = [row(LEVELS[options.level], case, device, store) for case in cases(rng, options.count)]
+    figures = summary(rows)
+    for name, value in figures.items():
         print(f"{name:40s} {value}")
     if options.json:
-        record = {"what": __doc__.splitlines()[0], "device": device.name, "summary": summary, "rows": rows}
-        print(
-            write(
-                "autotune", record | {"versions": versions(["cuda-core", "nvidia-cudnn-cu13"])}, options.out
-            )
-        )
+        record = {
+            "what": __doc__.splitlines()[0],
+            "device": device.name,
+            "level": options.level,
+            "summary": figures,
+            "rows": [asdict(r) for r in rows],
+            "versions": versions(["cuda-core", "nvidia-cudnn-cu13"]),
+        }
+        name = "autotune" if options.level == "ops" else f"autotune_{options.level}"
+        print(write(name, record, options.out))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Prints one JSON object: pattern -> what came of it.
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from lamina import cudnn, ops
 from lamina.backends import NoKernel
 from lamina.backends.cuda import backend, choice, conv
 from lamina.backends.cuda.targets import described
+from lamina.c.errors import CudnnError
 from lamina.cudnn import autotune
 from lamina.cudnn.plan import attempt
 from lamina.ops import Add, Conv, ConvDataGrad, ConvFilterGrad, Fused, Matmul, Relu, ReluGrad, Window
 from lamina.runtime import Device
-from lamina.spec import Policy, Spec, bfloat16, float16, float32, float64
+from lamina.spec import Policy, Spec, bfloat16, channels_last, float16, float32, float64
 
 PROPERTIES = Path(__file__).parents[1] / "data" / "h200_deviceprop_cudnn919.json"
 DEVICE = Device("cuda:7")  # never opened
@@ -194,8 +196,22 @@ def choices() -> dict[str, str]:
     choice._first_choices.clear()
     conv._cached.cache_clear()
     found["large first"] = plan(Conv(win), bfloat16, large, w, algorithm="guess_once")
+    found["half refused"] = half_refused(Conv(win), (8, 64, 28, 28), w)
     found["wide"] = plan(Conv(win), bfloat16, (8, 64, 28, 28), w, algorithm="wide eng0")
     return found
+
+
+def half_refused(op: Conv, x: tuple[int, ...], w: tuple[int, ...]) -> str:
+    """The plan where no engine takes the half type."""
+    last = [Spec(s, float16, channels_last(s)) for s in (x, w, (x[0], w[0], *x[2:]))]
+    problem = conv.conv_problem("conv", conv.Operands(op.window, *last))
+
+    def refuse() -> Any:
+        raise CudnnError(3000, "cudnnBackendFinalize", "no half type here", "")
+
+    ways = tuple(replace(way, graph=refuse) if way.name == "plain" else way for way in problem.ways)
+    with described(DEVICE, properties()):
+        return choice.choose(replace(problem, ways=ways), DEVICE, Policy()).label
 
 
 PARTS: dict[str, Callable[[], dict[str, str]]] = {

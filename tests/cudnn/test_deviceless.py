@@ -126,4 +126,7 @@ def test_one_choice_for_all_sizes(environment: dict[str, str]) -> None:
 
 @pytest.mark.feature("F089")
 def test_half_types_as_float32(environment: dict[str, str]) -> None:
-    assert part("choices", environment)["wide"].startswith("cudnn conv wide eng0 ")
+    """By name, and where no engine takes the half type."""
+    found = part("choices", environment)
+    assert found["wide"].startswith("cudnn conv wide eng0 ")
+    assert found["half refused"].startswith("cudnn conv wide eng")

@@ -26,7 +26,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re
 def test_programs_plan_without_a_gpu(environment: dict[str, str], tmp_path: Path) -> None:  # noqa: F811
     shutil.copy(ROOT / "tests" / "data" / "h200_deviceprop_cudnn919.json", tmp_path / "h200.json")
     programs = [block for block in BLOCKS if not block.startswith("# on a GPU")]
-    assert len(programs) == len(BLOCKS) - 1 == 7
+    assert len(programs) == len(BLOCKS) - 2 == 8
     done = subprocess.run(
         [sys.executable, "-c", "\n".join(programs)],
         cwd=tmp_path,

@@ -368,7 +368,11 @@ def _made(
     for way in ways:
         assert way.graph is not None
         reasons: list[str] = []
-        graph, pointers = way.graph()
+        try:
+            graph, pointers = way.graph()
+        except CudnnError as error:
+            refusals.append(f"{way.name}: graph: {error.code}: {error.message}")
+            continue
         named = graph.candidates(handle, modes)
         reasons += named.refusals
         wanted = _wanted(problem.dtype, policy, tune.few_compiled())
