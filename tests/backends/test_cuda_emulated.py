@@ -28,6 +28,8 @@ from lamina.ops import (
     ConvFilterGrad,
     Fused,
     Matmul,
+    MaxPool,
+    MaxPoolGrad,
     Mul,
     Reduce,
     Relu,
@@ -90,6 +92,35 @@ def test_cards(name: str) -> None:
         dtype = bfloat16 if turn % 2 and bfloat16 in dtypes else dtypes[min(1, len(dtypes) - 1)]
         arrays = sample.draw(rng, dtype)
         check(sample.op, arrays, laid(arrays, turn % 2 == 1), crooked=turn == 2)
+
+
+@pytest.mark.parametrize("padding", [(0, 0), (1, 1), (0, 1)])
+@pytest.mark.parametrize("kernel", [(3, 3), (2, 2), (3, 2)])
+@pytest.mark.parametrize("size", [(7, 9), (6, 5)])
+def test_pools_channels_last(
+    size: tuple[int, int], kernel: tuple[int, int], padding: tuple[int, int]
+) -> None:
+    """Windows that overlap or not, that reach over the edge or not; the gradient in blocks of a stride."""
+    rng = np.random.default_rng(3)
+    window = Window((2, 2), tuple((p, p) for p in padding), (1, 1))
+    x = rng.permutation(2 * 24 * size[0] * size[1]).reshape(2, 24, *size).astype(np.float32) / 64
+    check(MaxPool(kernel, window, True), [x], laid([x], True))
+    y, index = run_reference(MaxPool(kernel, window, True), [x])
+    op = MaxPoolGrad(kernel, window, size)
+    arrays = [rng.standard_normal(y.shape).astype(np.float32), index]
+    plan = CUDA.plan(op, laid(arrays, True), Policy())
+    assert plan.make.programs[0].name == "max_pool_grad_blocks"
+    check(op, arrays, laid(arrays, True))
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_a_pool_keeps_what_is_not_a_number(padding: int) -> None:
+    x = np.random.default_rng(4).standard_normal((1, 8, 9, 9)).astype(np.float32)
+    x[0, :, 4, 4], x[0, 3] = np.nan, -np.inf
+    op = MaxPool((3, 3), Window((2, 2), ((padding, padding),) * 2, (1, 1)), True)
+    found = run_plan(CUDA.plan(op, laid([x], True), Policy()), [x])
+    for y, wanted in zip(found, run_reference(op, [x]), strict=True):
+        np.testing.assert_array_equal(y, wanted)
 
 
 @pytest.mark.feature("F044")

@@ -121,7 +121,10 @@ def _updates(count: int, size: int) -> lm.graph.Graph:
         for i in range(count):
             p, g, m = values[3 * i : 3 * i + 3]
             half = ops.cast(p, "bfloat16")
-            results += [*ops.sgd_update(p, g, m, rate, momentum=0.9), half * half]
+            results += [
+                *ops.sgd_update(p, half * half, m, rate, momentum=0.9),
+                half + ops.cast(g, "bfloat16"),
+            ]
         return results
 
     specs = [Spec((size, i + 1), float32) for i in range(count) for _ in range(3)]

@@ -232,6 +232,15 @@ def group_small(graph: Graph, backend: Backend) -> Graph:
     Updates wait for the last gradient, roundings are done at the start; large tensors go by themselves, so that
     their gradients' memory serves again. The single nodes stay where the backend has no kernel for many.
     """
+    for key in _groups(graph):
+        nodes = _groups(graph)[key]  # found anew: grouping others has rebuilt what depends on them
+        if len(nodes) > 1:
+            graph = _grouped(graph, nodes, backend)
+    return graph
+
+
+def _groups(graph: Graph) -> dict[Any, list[Node]]:
+    """Small updates, and roundings of small inputs, that one launch may do, by what they have in common."""
     found: dict[Any, list[Node]] = {}
     for node in graph.nodes:
         small = node.outputs[0].spec.numel <= GROUP_LIMIT
@@ -239,10 +248,7 @@ def group_small(graph: Graph, backend: Backend) -> Graph:
         rounding = isinstance(node.op, Cast) and node.inputs[0].is_input
         if small and (update or rounding):
             found.setdefault((node.op, node.policy, tuple(v.dtype for v in node.inputs)), []).append(node)
-    for nodes in found.values():
-        if len(nodes) > 1:
-            graph = _grouped(graph, nodes, backend)
-    return graph
+    return found
 
 
 def _grouped(graph: Graph, nodes: Sequence[Node], backend: Backend) -> Graph:

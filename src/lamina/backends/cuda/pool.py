@@ -6,6 +6,7 @@ The gradient is gathered: each position of the input looks at the few windows th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from lamina.backends import Plan
 from lamina.backends.cuda.indexing import memory_order
@@ -29,6 +30,8 @@ from lamina.runtime import Device
 from lamina.spec import DType, Layout, Policy, Shape, Spec, channels_last, int32, uint8
 
 _NAMES = ("D", "H", "W")
+#: Positions that one thread computes the gradient of, at most: their sums are held in registers.
+_MOST_IN_BLOCK = 4
 Pool = MaxPool | MaxPoolGrad | MaxPoolGather | AvgPool | AvgPoolGrad
 
 
@@ -123,9 +126,27 @@ def _plan(
         total = outputs[0].numel // width
         text = _text(op, wide, narrow, index, width)
         program = Program(name, "pool.cu", text)
+        blocks = _stride_blocks(op, wide) if isinstance(op, MaxPoolGrad) else None
+        if blocks is not None:
+            total = wide.shape[0] * wide.shape[1] // width * blocks[0] * blocks[1]
+            text += constants(BLOCKS=f"{total}LL", BLOCKS_H=blocks[0], BLOCKS_W=blocks[1])
+            program = Program("max_pool_grad_blocks", "pool.cu", text)
         return (Launch(program, (blocks_for(total, 256) * 4,), (256,), tuple(places)),)
 
     return kernel_plan(device, inputs, outputs, steps(True), label=op.name, plain=lambda: steps(False))
+
+
+def _stride_blocks(op: MaxPoolGrad, x: Spec) -> tuple[int, int] | None:
+    """How many blocks of one stride cover the image; None where the kernel for them does not apply."""
+    win = op.window
+    inside = x.physical.strides[1] == 1 and x.shape[1] > 1
+    if win.rank != 2 or not inside or max(win.dilation) > 1 or not 1 < prod(win.stride) <= _MOST_IN_BLOCK:
+        return None
+    (top, _), (left, _) = win.padding
+    return (
+        (x.shape[2] - 1 + top) // win.stride[0] + 1,
+        (x.shape[3] - 1 + left) // win.stride[1] + 1,
+    )
 
 
 def _width(wide: Spec, narrow: Spec) -> int:

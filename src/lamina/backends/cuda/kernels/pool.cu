@@ -37,6 +37,11 @@ typedef Wide<T>::type A;
 
 #define INSIDE(v, size) ((v) >= 0 && (v) < (Index)(size))
 
+// Whether no window reaches over the edge along an axis: then nothing has to be asked at run time.
+#define WITHIN(P, O, S, K, J, SIZE) ((P) == 0 && ((O) - 1) * (S) + ((K) - 1) * (J) < (SIZE))
+#define ALL_WITHIN                                                                                                   \
+    (WITHIN(PD, OD, SD, KD, JD, D) && WITHIN(PH, OH, SH, KH, JH, H) && WITHIN(PW, OW, SW, KW, JW, W))
+
 extern "C" __global__ void __launch_bounds__(256) max_pool(const T *x, T *y, I *index)
 {
     FOR_EACH(Y_TOTAL) {
@@ -49,14 +54,17 @@ extern "C" __global__ void __launch_bounds__(256) max_pool(const T *x, T *y, I *
         for (int k = 0; k < V; ++k) { best[k] = -(A)INFINITY_F; at[k] = -1; }
         WINDOWS {
             const Index xd = d0 + kd * JD, xh = h0 + kh * JH, xw = w0 + kw * JW;
-            if (INSIDE(xd, D) && INSIDE(xh, H) && INSIDE(xw, W)) {
+            if (ALL_WITHIN || (INSIDE(xd, D) && INSIDE(xh, H) && INSIDE(xw, W))) {
                 const auto elements = load<V>(base + xd * (Index)X_D + xh * (Index)X_H + xw * (Index)X_W);
+                const int tap = (kd * KH + kh) * KW + kw;
 #pragma unroll
                 for (int k = 0; k < V; ++k) {
                     const A v = widen(elements.v[k]);
-                    if (v > best[k] || at[k] < 0 || (v != v && best[k] == best[k])) {
+                    // The first tap is taken as it is; later ones when larger or not a number, but never instead of one.
+                    const bool first = ALL_WITHIN ? tap == 0 : at[k] < 0;
+                    if (first || (!(v <= best[k]) && best[k] == best[k])) {
                         best[k] = v;
-                        at[k] = (kd * KH + kh) * KW + kw;
+                        at[k] = tap;
                     }
                 }
             }
@@ -113,6 +121,60 @@ extern "C" __global__ void __launch_bounds__(256) max_pool_grad(const T *g, cons
         store<V>(dx + n * (Index)X_N + c * (Index)X_C + d * (Index)X_D + h * (Index)X_H + w * (Index)X_W, result);
     }
 }
+
+// The gradient in blocks of one stride: the SH x SW positions of a block are covered by the same few windows, which are
+// read once for all of them. BLOCKS_H, BLOCKS_W: blocks per image; BLOCKS: accesses in all. Two axes, no dilation,
+// channels inside.
+#ifdef BLOCKS
+extern "C" __global__ void __launch_bounds__(256) max_pool_grad_blocks(const T *g, const I *index, T *dx)
+{
+    FOR_EACH(BLOCKS) {
+        Index rest = t;
+        const Index c = rest % CHUNKS * V; rest /= CHUNKS;
+        const Index bw = rest % BLOCKS_W; rest /= BLOCKS_W;
+        const Index bh = rest % BLOCKS_H;
+        const Index n = rest / BLOCKS_H;
+        A sum[SH][SW][V];
+#pragma unroll
+        for (int i = 0; i < SH * SW * V; ++i) (&sum[0][0][0])[i] = 0;
+#pragma unroll
+        for (int qh = 0; qh <= (KH - 1) / SH; ++qh)
+#pragma unroll
+            for (int qw = 0; qw <= (KW - 1) / SW; ++qw) {
+                const Index oh = bh - qh, ow = bw - qw;
+                if (INSIDE(oh, OH) && INSIDE(ow, OW)) {
+                    const Index o = n * (Index)Y_N + c * (Index)Y_C + oh * (Index)Y_H + ow * (Index)Y_W;
+                    const auto places = load<V>(index + o);
+                    const auto gradients = load<V>(g + o);
+#pragma unroll
+                    for (int k = 0; k < V; ++k) {
+                        const A gradient = (A)widen(gradients.v[k]);
+                        const int place = (int)places.v[k];
+#pragma unroll
+                        for (int rh = 0; rh < SH; ++rh)
+#pragma unroll
+                            for (int rw = 0; rw < SW; ++rw) {
+                                const int kh = qh * SH + rh, kw = qw * SW + rw;
+                                if (kh < KH && kw < KW && place == kh * KW + kw) sum[rh][rw][k] += gradient;
+                            }
+                    }
+                }
+            }
+#pragma unroll
+        for (int rh = 0; rh < SH; ++rh)
+#pragma unroll
+            for (int rw = 0; rw < SW; ++rw) {
+                const Index h = bh * SH + rh - PH, w = bw * SW + rw - PW;
+                if (INSIDE(h, H) && INSIDE(w, W)) {
+                    Pack<T, V> result;
+#pragma unroll
+                    for (int k = 0; k < V; ++k) result.v[k] = narrow<T>(sum[rh][rw][k]);
+                    store<V>(dx + n * (Index)X_N + c * (Index)X_C + h * (Index)X_H + w * (Index)X_W, result);
+                }
+            }
+    }
+}
+#endif
 
 // t at the place of each maximum; 0 where that is padding.
 extern "C" __global__ void __launch_bounds__(256) max_pool_gather(const T *t_, const I *index, T *y)
