@@ -8,7 +8,20 @@ from pathlib import Path
 
 from lamina import data
 from lamina.data import Batches
-from lamina.nn import AlexNet, AlexNetImageNet, LeNet, Module
+from lamina.nn import (
+    AlexNet,
+    AlexNetImageNet,
+    GoogLeNet,
+    LeNet,
+    Module,
+    OverFeat,
+    mobilenet_v2,
+    resnet18,
+    resnet34,
+    resnet50,
+    resnet101,
+    vgg11,
+)
 
 
 @dataclass(frozen=True)
@@ -25,16 +38,42 @@ class Network:
     rates: Mapping[str, float]
 
 
-def _imagenet(channels: int, classes: int) -> Module:
-    if channels != 3:
-        raise ValueError(f"alexnet-imagenet takes images of 3 channels, the data has {channels}")
-    return AlexNetImageNet(classes)
+def _coloured(name: str, make: Callable[[int], Module]) -> Callable[[int, int], Module]:
+    """A network whose images have 3 channels, as one that is asked for any number of them."""
+
+    def checked(channels: int, classes: int) -> Module:
+        if channels != 3:
+            raise ValueError(f"{name} takes images of 3 channels, the data has {channels}")
+        return make(classes)
+
+    return checked
+
+
+def _coloured_network(
+    name: str, make: Callable[[int], Module], rate: float, size: int = 224
+) -> dict[str, Network]:
+    return {name: Network(_coloured(name, make), 3, size, 1000, {"sgd": rate, "adam": rate / 100})}
+
+
+def _resnet(make: Callable[[int, int], Module]) -> Network:
+    """A residual network, whose images may have any number of channels."""
+    return Network(
+        lambda channels, classes: make(classes, channels), 3, 224, 1000, {"sgd": 0.02, "adam": 1e-3}
+    )
 
 
 NETWORKS = {
     "alexnet": Network(AlexNet, 1, 224, 10, {"sgd": 0.006, "adam": 1e-4}),
     "lenet": Network(LeNet, 1, 28, 10, {"sgd": 0.02, "adam": 2e-3}),
-    "alexnet-imagenet": Network(_imagenet, 3, 224, 1000, {"sgd": 0.01, "adam": 1e-4}),
+    "resnet18": _resnet(resnet18),
+    "resnet34": _resnet(resnet34),
+    "resnet50": _resnet(resnet50),
+    "resnet101": _resnet(resnet101),
+    **_coloured_network("alexnet-imagenet", AlexNetImageNet, 0.01),
+    **_coloured_network("googlenet", GoogLeNet, 0.01),
+    **_coloured_network("mobilenet-v2", mobilenet_v2, 0.05),
+    **_coloured_network("overfeat", OverFeat, 0.01, 231),
+    **_coloured_network("vgg11", vgg11, 0.01),
 }
 
 

@@ -27,6 +27,7 @@ from lamina.nn.googlenet import GoogLeNet
 from lamina.nn.lenet import LeNet
 from lamina.nn.linear import Linear
 from lamina.nn.loss import BCEWithLogitsLoss, CrossEntropyLoss, L1Loss, MSELoss, NLLLoss, SmoothL1Loss
+from lamina.nn.mobilenet import MobileNetV2, mobilenet_v2
 from lamina.nn.module import Module, functional_call, substitute
 from lamina.nn.norm import (
     BatchNorm1d,
@@ -54,6 +55,7 @@ from lamina.nn.pool import (
     MaxPool3d,
 )
 from lamina.nn.random import Generator, manual_seed
+from lamina.nn.resnet import ResNet, resnet18, resnet34, resnet50, resnet101
 from lamina.nn.shape import Flatten
 from lamina.nn.softmax import LogSoftmax, Softmax
 from lamina.nn.vgg import VGG, vgg11, vgg16
@@ -105,6 +107,7 @@ __all__ = [
     "MaxPool1d",
     "MaxPool2d",
     "MaxPool3d",
+    "MobileNetV2",
     "Module",
     "ModuleList",
     "NLLLoss",
@@ -114,6 +117,7 @@ __all__ = [
     "RMSNorm",
     "ReLU",
     "ReLU6",
+    "ResNet",
     "Sequential",
     "SiLU",
     "Sigmoid",
@@ -127,7 +131,12 @@ __all__ = [
     "init",
     "load_safetensors",
     "manual_seed",
+    "mobilenet_v2",
     "random",
+    "resnet18",
+    "resnet34",
+    "resnet50",
+    "resnet101",
     "save_safetensors",
     "substitute",
     "vgg11",

@@ -1,0 +1,217 @@
+"""The workloads in PyTorch, in the modes in which it is used: eager, compiled, and captured by hand.
+
+Modes: "eager"; "compile" and "reduce-overhead" (torch.compile's); "captured" (one torch.cuda.CUDAGraph of the whole
+iteration). Endings: "-amp" computes under autocast with float32 master weights, without it everything is in
+the low precision; "-nchw" keeps row-major images, without it they are channels-last.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks import networks
+from benchmarks.common import versions
+from benchmarks.peer import Prepared
+from benchmarks.workloads import Workload
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+class Residual(nn.Module):
+    def __init__(self, body: nn.Module, shortcut: nn.Module, relu: bool) -> None:
+        super().__init__()
+        self.body, self.shortcut, self.relu = body, shortcut, relu
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.body(x) + self.shortcut(x)
+        return nn.functional.relu(y, inplace=True) if self.relu else y
+
+
+class Branches(nn.ModuleList):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([branch(x) for branch in self], 1)
+
+
+class Mean(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.adaptive_avg_pool2d(x, 1).flatten(1)
+
+
+def build(layers: networks.Layers, shape: tuple[int, ...]) -> nn.Sequential:
+    """The network of a description, for images (C, H, W)."""
+    return _sequence(layers, shape)[0]
+
+
+def _sequence(layers: networks.Layers, shape: tuple[int, ...]) -> tuple[nn.Sequential, tuple[int, ...]]:
+    """The modules, and the shape of one sample behind them."""
+    modules = []
+    for layer in layers:
+        module = _module(layer, shape)
+        modules.append(module)
+        shape = networks.shape_behind(layer, shape)
+    return nn.Sequential(*modules), shape
+
+
+def _module(layer: Any, shape: tuple[int, ...]) -> nn.Module:
+    match layer:
+        case networks.Conv(filters, k, s, p, bias, depthwise):
+            groups = shape[0] if depthwise else 1
+            return nn.Conv2d(shape[0], filters, k, s, p, groups=groups, bias=bias)
+        case networks.Norm():
+            return nn.BatchNorm2d(shape[0])
+        case networks.Relu(ceiling):
+            return nn.ReLU6(inplace=True) if ceiling else nn.ReLU(inplace=True)
+        case networks.MaxPool(k, s, p, ceil):
+            return nn.MaxPool2d(k, s, p, ceil_mode=ceil)
+        case networks.Mean():
+            return Mean()
+        case networks.Flatten():
+            return nn.Flatten()
+        case networks.Linear(features):
+            return nn.Linear(shape[0], features)
+        case networks.Dropout(share):
+            return nn.Dropout(share)
+        case networks.Residual(body, shortcut, relu):
+            return Residual(_sequence(body, shape)[0], _sequence(shortcut, shape)[0], relu)
+        case networks.Branches(branches):
+            return Branches(_sequence(b, shape)[0] for b in branches)
+    raise TypeError(f"no layer of PyTorch for {layer!r}")
+
+
+class Recurrent(nn.Module):
+    """An LSTM or a GRU that returns its outputs alone."""
+
+    def __init__(self, kind: str, inputs: int, hidden: int, layers: int) -> None:
+        super().__init__()
+        self.net = {"lstm": nn.LSTM, "gru": nn.GRU}[kind](inputs, hidden, layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x)[0]
+
+
+def model(w: Workload) -> nn.Module:
+    """The workload's network, on the CPU in float32."""
+    if w.is_image:
+        return build(networks.NETWORKS[w.network](w.size[0], w.dropout), w.shape[1:])
+    if w.network == "conv":
+        return nn.Conv2d(w.shape[1], w.size[0], w.size[1], padding=w.size[1] // 2, bias=False)
+    if w.network == "encoder":
+        width = w.shape[2]
+        layer = nn.TransformerEncoderLayer(width, w.size[0], 4 * width, dropout=0.0, batch_first=True)
+        return nn.TransformerEncoder(layer, w.size[1], enable_nested_tensor=False)
+    return Recurrent(w.network, w.shape[2], *w.size)
+
+
+class Case:
+    """A workload in one mode."""
+
+    def __init__(self, w: Workload, mode: str, device: str) -> None:
+        self.mode, *endings = mode.replace("reduce-overhead", "reduce").split("-")
+        self.w, self.device, self.amp = w, device, "amp" in endings
+        torch.backends.cudnn.benchmark = True
+        self.compute = DTYPES[w.dtype]
+        self.layout = torch.channels_last if _is_4d(w) and "nchw" not in endings else torch.contiguous_format
+        self.net = model(w).train(w.kind != "infer").to(device, torch.float32 if self.amp else self.compute)
+        if _is_4d(w):
+            self.net = self.net.to(memory_format=self.layout)
+        self.x = torch.randn(w.shape, device=device).to(self.compute, memory_format=self.layout)
+        self.optimizer: torch.optim.Optimizer | None = None
+        if w.kind == "train":
+            self.optimizer = torch.optim.SGD(
+                self.net.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4, fused=True
+            )
+        self.target = self._target()
+        self.forward: Callable[..., Any] = self._compiled(self._infer if w.kind == "infer" else self._loss)
+
+    def _target(self) -> torch.Tensor:
+        """Labels, or the gradient of an output that is like the input."""
+        if self.w.is_image:
+            return torch.randint(0, self.w.size[0], (self.w.batch,), device=self.device)
+        self.x.requires_grad_(self.w.kind == "both")
+        shape = (*self.w.shape[:-1], self.w.size[0]) if self.w.network in ("lstm", "gru") else self.w.shape
+        return torch.randn(shape, device=self.device).to(self.compute)
+
+    def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        if self.mode in ("compile", "reduce"):
+            return torch.compile(function, mode="reduce-overhead" if self.mode == "reduce" else "default")
+        return function
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if not self.amp:
+            return nullcontext()
+        return torch.autocast(self.device, dtype=self.compute, cache_enabled=self.mode != "captured")
+
+    def _infer(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x)
+
+    def _loss(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """The loss of images; the output itself where its gradient is given."""
+        with self._autocast():
+            y = self.net(x)
+        return nn.functional.cross_entropy(y.float(), target) if self.w.is_image else y
+
+    def run(self) -> Any:
+        """One iteration."""
+        if self.mode == "reduce":
+            torch.compiler.cudagraph_mark_step_begin()
+        if self.w.kind == "infer":
+            with torch.no_grad(), self._autocast():
+                return self.forward(self.x)
+        self.net.zero_grad(set_to_none=True)
+        self.x.grad = None
+        found = self.forward(self.x, self.target)
+        found.backward(None if self.w.is_image else self.target)
+        if self.optimizer is not None:
+            self.optimizer.step()
+        return found
+
+    def captured(self) -> Callable[[], Any]:
+        """The iteration as one CUDA graph."""
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                self.run()
+        torch.cuda.current_stream().wait_stream(side)
+        self.net.zero_grad(set_to_none=True)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self.kept = self.run()
+        return graph.replay
+
+
+def _is_4d(w: Workload) -> bool:
+    return w.is_image or w.network == "conv"
+
+
+def warm(device: str) -> dict[str, Any]:
+    """Open the device, so that it does not count as a part of the first step; the versions."""
+    torch.zeros(1, device=device)
+    facts: dict[str, Any] = {"versions": versions(["torch", "triton", "nvidia-cudnn-cu13"])}
+    if device == "cuda":
+        facts |= {"device": torch.cuda.get_device_name(), "cudnn": torch.backends.cudnn.version()}
+    return facts
+
+
+def prepare(w: Workload, mode: str, device: str, policy: str) -> Prepared:
+    """The workload in a mode of PyTorch; policy has no meaning here."""
+    torch._dynamo.reset()
+    gc.collect()
+    on_gpu = device == "cuda"
+    if on_gpu:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    case = Case(w, mode, device)
+    return Prepared(
+        case.captured() if case.mode == "captured" else case.run,
+        torch.cuda.synchronize if on_gpu else lambda: None,
+        warm_up=5,
+        peak=torch.cuda.max_memory_allocated if on_gpu else lambda: None,
+        reset_peak=torch.cuda.reset_peak_memory_stats if on_gpu else lambda: None,
+    )

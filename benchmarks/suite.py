@@ -1,0 +1,335 @@
+"""Lamina, PyTorch and JAX side by side: every workload in every library and mode, in one run.
+
+    python -m benchmarks.suite                          on a GPU when there is one, else on the CPU
+    python -m benchmarks.suite --only resnet50 alexnet --budget 500
+    python -m benchmarks.suite --only resnet50-train-128 --first-step
+    python -m benchmarks.suite --set cpu --rounds 3
+
+Inputs are random and lie on the device, in the layout that each library prefers. A time is the median over windows:
+each queues iterations for at least 20 ms and ends when the device is done. Each library works in a process of its
+own that takes one workload after another; the libraries take turns. The result file is written after every case,
+so an interrupted run (or one whose budget is spent) keeps what it has; `--merge FILE` goes on from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import queue
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import processor, write
+from benchmarks.worker import MARK
+from benchmarks.workloads import SETS, Workload
+
+ON_GPU = {
+    "train": (
+        "lamina",
+        "torch captured-amp",
+        "torch captured",
+        "jax",
+        "torch eager-amp",
+        "torch eager",
+        "torch compile-amp",
+        "torch reduce-overhead-amp",
+    ),
+    "both": ("lamina", "torch captured", "jax", "torch eager", "torch compile", "torch reduce-overhead"),
+}
+ON_GPU["infer"] = ON_GPU["both"]
+ON_CPU = ("lamina", "torch eager", "torch eager-nchw")
+#: Where each library keeps what it compiled, below the folder of caches.
+CACHES = {
+    "LAMINA_CACHE": "lamina",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+    "JAX_COMPILATION_CACHE_DIR": "jax",
+    "CUDA_CACHE_PATH": "cuda",
+}
+
+
+class Worker:
+    """A process in which one library measures."""
+
+    def __init__(self, library: str, device: str, python: str, environment: dict[str, str]) -> None:
+        self.before = device_used() if device == "cuda" else None
+        self._process = subprocess.Popen(
+            [python, "-m", "benchmarks.worker", library, device],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL if not os.environ.get("LAMINA_BENCH_VERBOSE") else None,
+            env=environment,
+            text=True,
+        )
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+        self.facts = self._answer(180)
+
+    def ask(self, request: dict[str, Any], limit: float) -> dict[str, Any]:
+        """The answer, or {"error": …} when the process ended or did not answer within `limit` seconds."""
+        assert self._process.stdin is not None
+        try:
+            print(json.dumps(request), file=self._process.stdin, flush=True)
+        except OSError:
+            return {"error": "the process ended"}
+        return self._answer(limit)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process can take another request."""
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        try:
+            for line in self._process.stdout:
+                self._lines.put(line)
+        except ValueError:  # closed while it was read
+            pass
+        self._lines.put(None)
+
+    def _answer(self, limit: float) -> dict[str, Any]:
+        end = time.monotonic() + limit
+        while True:
+            try:
+                line = self._lines.get(timeout=max(0.0, end - time.monotonic()))
+            except queue.Empty:
+                self.close()
+                return {"error": f"no answer within {limit:.0f} s"}
+            if line is None:
+                self._process.wait()
+                return {"error": f"the process ended with status {self._process.returncode}"}
+            if line.startswith(MARK):
+                answer: dict[str, Any] = json.loads(line.removeprefix(MARK))
+                return answer
+
+
+class Pool:
+    """One worker per library, started when it is first asked and again after it failed."""
+
+    def __init__(self, options: argparse.Namespace, device: str) -> None:
+        self.options, self.device, self.caches = options, device, options.caches
+        self.facts: dict[str, dict[str, Any]] = {}
+        self._workers: dict[str, Worker] = {}
+        self._pythons = dict(entry.split("=", 1) for entry in options.python)
+
+    def ask(self, w: Workload, peer: str, limit: float) -> dict[str, Any]:
+        """Measure a workload by a peer."""
+        library, _, mode = peer.partition(" ")
+        if self.options.isolate or self.options.first_step:
+            self.close()
+        worker = self._worker(library)
+        if "error" in worker.facts:
+            return worker.facts
+        request = {"workload": w.name, "set": self.options.set, "mode": mode or library}
+        request |= {"seconds": self.options.seconds, "policy": self.options.policy}
+        answer = worker.ask(request, limit)
+        used = device_used()
+        if self.options.isolate and worker.before is not None and used is not None:
+            answer["process_bytes"] = used - worker.before
+        return answer
+
+    def close(self, library: str | None = None) -> None:
+        """End one worker, or all."""
+        for name in [library] if library else list(self._workers):
+            self._workers.pop(name).close()
+
+    def _worker(self, library: str) -> Worker:
+        if library in self._workers and not self._workers[library].alive:
+            self.close(library)
+        if library not in self._workers:
+            python = self._pythons.get(library, sys.executable)
+            self._workers[library] = Worker(library, self.device, python, self._environment())
+            self.facts[library] = self._workers[library].facts
+        return self._workers[library]
+
+    def _environment(self) -> dict[str, str]:
+        added = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+        if self.device == "cpu":
+            added |= {"OMP_NUM_THREADS": str(self.options.threads), "JAX_PLATFORMS": "cpu"}
+        if self.caches is not None:
+            added |= {name: str(Path(self.caches).absolute() / part) for name, part in CACHES.items()}
+        return os.environ | added
+
+
+def device_used() -> int | None:
+    """Bytes in use on the first GPU, by nvidia-smi."""
+    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
+    try:
+        done = subprocess.run(query, check=True, capture_output=True, text=True, timeout=20)
+        return int(done.stdout.split()[0]) << 20
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None
+
+
+def cold_and_warm(pool: Pool, w: Workload, peer: str, limit: float) -> dict[str, Any]:
+    """The same case twice in new processes: with empty caches, and with those that the first one left."""
+    folder = tempfile.mkdtemp(prefix="lamina-bench-")
+    pool.caches = folder
+    try:
+        cold = pool.ask(w, peer, limit)
+        warm = pool.ask(w, peer, limit) if "error" not in cold else cold
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    names = ("first_step_s", "ready_s")
+    return warm | {f"cold_{n}": cold[n] for n in names if n in cold}
+
+
+def summary(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The best peer of a workload, how many times faster Lamina is, and its fraction of the limit."""
+    times = {peer: r["median_ms"] for peer, r in results.items() if "median_ms" in r}
+    ours = times.pop("lamina", None)
+    found: dict[str, Any] = {}
+    if times:
+        best = min(times, key=lambda peer: times[peer])
+        found |= {"best_peer": best, "best_peer_ms": times[best]}
+    if ours and times:
+        found["speedup"] = found["best_peer_ms"] / ours
+    limit = results.get("lamina", {}).get("limit_ms")
+    if ours and limit:
+        found |= {"limit_ms": limit, "fraction_of_limit": limit / ours}
+    return found
+
+
+class Record:
+    """The result file."""
+
+    def __init__(self, options: argparse.Namespace, device: str) -> None:
+        self.name, self.folder = f"suite_{options.set}", options.out
+        self.cases: dict[str, dict[str, Any]] = {}
+        self.head: dict[str, Any] = {
+            "what": "milliseconds per iteration, medians of windows; inputs on the device",
+            "processor": processor(),
+            "threads": options.threads if device == "cpu" else None,
+            "policy": options.policy,
+        }
+        if options.merge:
+            self.cases = {c["name"]: c for c in json.loads(options.merge.read_text())["cases"]}
+
+    def add(self, w: Workload, peer: str, answer: dict[str, Any]) -> None:
+        """Take a result up; several rounds of one case become the median of their medians."""
+        case = self.cases.setdefault(w.name, asdict(w) | {"results": {}})
+        rounds = case["results"].get(peer, {}).get("rounds_ms", [])
+        if "median_ms" in answer:
+            answer["rounds_ms"] = [*rounds, answer["median_ms"]]
+            answer["median_ms"] = statistics.median(answer["rounds_ms"])
+        if "median_ms" in answer or not rounds:
+            case["results"][peer] = answer
+        case |= summary(case["results"])
+
+    def write(self, facts: dict[str, dict[str, Any]]) -> Path:
+        """Write all that is known."""
+        devices = [f["device"] for f in facts.values() if "device" in f]
+        speedups = [c["speedup"] for c in self.cases.values() if "speedup" in c]
+        record = self.head | {
+            "device": devices[-1] if devices else None,
+            "cudnn": next((f["cudnn"] for f in facts.values() if "cudnn" in f), None),
+            "versions": {k: v for f in facts.values() for k, v in f.get("versions", {}).items()},
+            "geometric_mean": statistics.geometric_mean(speedups) if speedups else None,
+            "cases": list(self.cases.values()),
+        }
+        return write(self.name, record, self.folder)
+
+
+def chosen(options: argparse.Namespace, device: str) -> Iterator[tuple[Workload, str]]:
+    """Every workload with every peer, as the options say, in every round."""
+    for _, w in itertools.product(range(options.rounds), SETS[options.set]):
+        if options.only and not any(part in w.name for part in options.only):
+            continue
+        for peer in options.peers or (ON_GPU[w.kind] if device == "cuda" else ON_CPU):
+            yield w, peer
+
+
+def line(w: Workload, peer: str, answer: dict[str, Any]) -> str:
+    """One result as text."""
+    if "error" in answer:
+        return f"{w.name:22s} {peer:26s} {answer['error'].splitlines()[0][:100]}"
+    limit = answer.get("limit_ms")
+    parts = [
+        f"{w.name:22s} {peer:26s} {answer['median_ms']:9.3f} ms",
+        f"first step {answer['first_step_s']:6.1f} s",
+        f"cold {answer['cold_first_step_s']:6.1f} s" if "cold_first_step_s" in answer else "",
+        f"peak {answer['peak_bytes'] / 2**20:8.0f} MiB" if answer.get("peak_bytes") else "",
+        f"{limit / answer['median_ms']:.0%} of the limit" if limit else "",
+    ]
+    return "  ".join(p for p in parts if p)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure all that was chosen; the exit status says whether Lamina failed anywhere."""
+    device = "cpu" if options.set != "gpu" else "cuda"
+    pool, record = Pool(options, device), Record(options, device)
+    end = time.monotonic() + options.budget
+    failed, path = 0, None
+    try:
+        for w, peer in chosen(options, device):
+            left = end - time.monotonic()
+            if left < 5:
+                print(f"{w.name:22s} {peer:26s} left out: the budget is spent", flush=True)
+                continue
+            measure = cold_and_warm if options.first_step else Pool.ask
+            answer = measure(pool, w, peer, min(options.limit, left))
+            failed |= peer == "lamina" and "error" in answer
+            record.add(w, peer, answer)
+            path = record.write(pool.facts)
+            print(line(w, peer, answer), flush=True)
+    finally:
+        pool.close()
+    for case in record.cases.values():
+        if "speedup" in case:
+            print(f"{case['name']:22s} {case['speedup']:5.2f} × {case['best_peer']}")
+    print(path)
+    return int(failed)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The program."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--set", choices=SETS, help="which workloads (default: gpu where a GPU is, else cpu)")
+    add("--only", nargs="+", help="workloads whose name contains one of these")
+    add("--peers", nargs="+", help='such as lamina jax "torch eager-amp" (default: all that suit)')
+    add("--seconds", type=float, default=0.6, help="measuring time per case (default: 0.6)")
+    add("--rounds", type=int, default=1, help="go through everything so many times")
+    add("--budget", type=float, default=1e9, help="seconds for the whole run")
+    add("--limit", type=float, default=240, help="seconds for one case (default: 240)")
+    add(
+        "--isolate",
+        action="store_true",
+        help="a new process for every case; records what it takes of the GPU",
+    )
+    add("--first-step", action="store_true", help="every case from empty caches, then from warm ones")
+    add("--policy", default="fastest", help="how Lamina chooses kernels (default: fastest)")
+    add("--caches", type=Path, help="folder for what the libraries compile (default: their own)")
+    add("--threads", type=int, default=2, help="on a CPU (default: 2)")
+    add("--python", nargs="*", default=[], metavar="LIBRARY=FILE", help="another interpreter for a library")
+    add("--merge", type=Path, help="a result file to go on from")
+    add("--out", type=Path, help="folder for the result file")
+    options = parser.parse_args(arguments)
+    options.set = options.set or ("cpu" if device_used() is None else "gpu")
+    return run(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
