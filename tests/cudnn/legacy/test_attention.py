@@ -10,8 +10,10 @@ import pytest
 
 from lamina.c import cudnn as c
 from lamina.c.errors import CudnnBadParam, CudnnNotSupported
-from lamina.cudnn.legacy.attention import AttentionLayout, MultiHeadAttention, SequenceData, WeightEntry
+from lamina.cudnn.legacy.attention import MultiHeadAttention
+from lamina.cudnn.legacy.attention_weights import AttentionLayout, WeightEntry
 from lamina.cudnn.legacy.base import ClosedError
+from lamina.cudnn.legacy.sequence import SequenceData
 
 SIZES = {
     "heads": 2, "q_size": 8, "k_size": 6, "v_size": 4, "q_projection": 5, "k_projection": 5, "v_projection": 3,

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina.cudnn.legacy.attention import MultiHeadAttention, SequenceData
+from lamina.cudnn.legacy.attention import MultiHeadAttention
 from lamina.cudnn.legacy.handles import Handle
+from lamina.cudnn.legacy.sequence import SequenceData
 from lamina.runtime import Buffer, from_host, to_host
 from tests.cudnn.legacy import attention_reference as reference
 

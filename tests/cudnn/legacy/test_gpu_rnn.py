@@ -13,7 +13,8 @@ import pytest
 from lamina.c.errors import CudnnError, CudnnNotSupported
 from lamina.cudnn.legacy.dropout import Dropout
 from lamina.cudnn.legacy.handles import Handle
-from lamina.cudnn.legacy.rnn import RNN, RNNData
+from lamina.cudnn.legacy.rnn import RNN
+from lamina.cudnn.legacy.rnn_data import RNNData
 from lamina.cudnn.legacy.rnn_search import search_rnn, table
 from lamina.runtime import Buffer, from_host, to_host
 from tests.cudnn.legacy import rnn_reference as reference

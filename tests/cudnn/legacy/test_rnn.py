@@ -12,7 +12,8 @@ import pytest
 from lamina.c import cudnn as c
 from lamina.c.errors import CudnnBadParam, CudnnNotSupported
 from lamina.cudnn.legacy.base import ClosedError
-from lamina.cudnn.legacy.rnn import RNN, RNNData
+from lamina.cudnn.legacy.rnn import RNN
+from lamina.cudnn.legacy.rnn_data import RNNData
 from lamina.cudnn.legacy.rnn_weights import Entry, WeightLayout, parts
 from tests.cudnn.legacy.rnn_reference import Rnn
 

@@ -34,9 +34,9 @@ from lamina.backends.cuda.table import kernels
 from lamina.backends.cuda.targets import target_of
 from lamina.c.errors import CudnnError
 from lamina.cudnn import Choice, Handle, handle_of, plan_store
+from lamina.cudnn.legacy import RNN, RNNData
 from lamina.cudnn.legacy.flags import short
 from lamina.cudnn.legacy.handles import handle_for
-from lamina.cudnn.legacy.rnn import RNN, RNNData
 from lamina.cudnn.legacy.rnn_search import search_rnn
 from lamina.cudnn.legacy.rnn_weights import GATES, WeightLayout
 from lamina.cudnn.legacy.tensor import TensorDescriptor

@@ -14,13 +14,8 @@ its typed error (`lamina.c.errors`).
 
 from lamina.cudnn.legacy.activation import Activation, ActivationSettings
 from lamina.cudnn.legacy.algorithms import NAMED, Algorithm, algorithm
-from lamina.cudnn.legacy.attention import (
-    AttentionLayout,
-    AttentionSettings,
-    MultiHeadAttention,
-    SequenceData,
-    SequenceSettings,
-)
+from lamina.cudnn.legacy.attention import AttentionSettings, MultiHeadAttention
+from lamina.cudnn.legacy.attention_weights import AttentionLayout
 from lamina.cudnn.legacy.base import ClosedError, Descriptor, Memory
 from lamina.cudnn.legacy.batchnorm import (
     MIN_EPSILON,
@@ -90,15 +85,14 @@ from lamina.cudnn.legacy.rnn import (
     RNNAlgorithm,
     RNNBias,
     RNNCell,
-    RNNData,
-    RNNDataSettings,
     RNNInput,
-    RNNLayout,
     RNNSettings,
 )
+from lamina.cudnn.legacy.rnn_data import RNNData, RNNDataSettings, RNNLayout
 from lamina.cudnn.legacy.rnn_search import RNNPerformance, search_rnn
 from lamina.cudnn.legacy.rnn_weights import WeightLayout
 from lamina.cudnn.legacy.search import Choices, Found, Search, fitting
+from lamina.cudnn.legacy.sequence import SequenceData, SequenceSettings
 from lamina.cudnn.legacy.softmax import Softmax, SoftmaxSettings
 from lamina.cudnn.legacy.spatial import SpatialTransformer, SpatialTransformerSettings
 from lamina.cudnn.legacy.tensor import TensorDescriptor, TensorSettings

@@ -17,214 +17,22 @@ graphs, and still runs it; `lamina.cudnn.Graph` is the faster way.
 from __future__ import annotations
 
 import ctypes
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
-
-import numpy as np
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
 
 from lamina.c import cudnn as c
+from lamina.cudnn.legacy.attention_weights import AttentionLayout, WeightEntry
 from lamina.cudnn.legacy.base import AnyHandle, Descriptor, Memory, call
 from lamina.cudnn.legacy.flags import PREFIXES, DataType, MathType, Name, flag, short
-from lamina.cudnn.legacy.handles import Handle, Scratch, kept, scratch, sized
-from lamina.cudnn.legacy.rnn_weights import host, numpy_type
+from lamina.cudnn.legacy.handles import Scratch, by_size, kept, scratch, sized
+from lamina.cudnn.legacy.rnn_weights import numpy_type
+from lamina.cudnn.legacy.sequence import SequenceData
 from lamina.cudnn.legacy.tensor import TensorDescriptor
-from lamina.runtime import Buffer, Device, from_host
 
-Axis: TypeAlias = c.cudnnSeqDataAxis_t
 WeightKind: TypeAlias = c.cudnnMultiHeadAttnWeightKind_t
-Array = np.ndarray[Any, np.dtype[Any]]
 
-PREFIXES.update({Axis: "CUDNN_SEQDATA_", WeightKind: "CUDNN_MH_ATTN_"})
-_AXES = {"time": 0, "batch": 1, "beam": 2}
+PREFIXES[WeightKind] = "CUDNN_MH_ATTN_"
 _BASE = 1 << 40  # a stand-in address of the weights, to read offsets from
-_FLOATS = (c.CUDNN_DATA_DOUBLE, c.CUDNN_DATA_FLOAT, c.CUDNN_DATA_HALF)
-
-
-# ------------------------------------------------------------------------------------------------ sequences
-
-
-class SequenceSettings(NamedTuple):
-    """What `SequenceData.get` returns."""
-
-    data_type: DataType
-    time: int
-    batch: int
-    beam: int
-    vector_size: int
-    order: tuple[str, ...]
-    lengths: tuple[int, ...]
-    fill: float
-
-
-class SequenceData(Descriptor):
-    """How batches (and beams) of sequences of vectors lie in memory, packed.
-
-    Args:
-        data_type: "float32", "float64" or "float16".
-        time: vectors of the longest sequence.
-        batch, beam: how many sequences: batch * beam.
-        vector_size: length of a vector.
-        lengths: of each sequence, 1 to time, the beams of a batch entry next to each other; left out: time.
-        order: of the axes in memory, outermost first: "time", "batch", "beam" in any order; the vectors lie
-            innermost.
-        fill: number behind a sequence's end; None: left as it is (the only choice that cuDNN follows).
-
-    Raises:
-        ValueError: lengths, order or type that do not fit. CudnnError: the library refuses.
-
-    C: cudnnSetSeqDataDescriptor, cudnnGetSeqDataDescriptor (deprecated).
-    """
-
-    kind = "SeqDataDescriptor"
-
-    def __init__(
-        self,
-        *,
-        data_type: Name = "float32",
-        time: int,
-        batch: int,
-        beam: int = 1,
-        vector_size: int,
-        lengths: Sequence[int] | None = None,
-        order: Sequence[str] = ("time", "batch", "beam"),
-        fill: float | None = None,
-    ) -> None:
-        kind = flag(DataType, data_type)
-        if kind not in _FLOATS:
-            raise ValueError(
-                f"SequenceData: data_type must be float32, float64 or float16, got {short(kind)!r}"
-            )
-        if sorted(order) != sorted(_AXES):
-            raise ValueError(f"SequenceData: order must hold 'time', 'batch' and 'beam', got {tuple(order)}")
-        sizes = (time,) * (batch * beam) if lengths is None else tuple(int(n) for n in lengths)
-        _check_lengths(sizes, time, batch, beam)
-        super().__init__()
-        self.time, self.batch, self.beam, self.vector_size = time, batch, beam, vector_size
-        self.order, self.lengths, self.data_type = tuple(order), sizes, kind
-        self._on_device: dict[Device, Buffer] = {}
-        axes = [_AXES[name] for name in order] + [int(c.CUDNN_SEQDATA_VECT_DIM)]
-        dims = (time, batch, beam, vector_size)
-        call(c.cudnnSetSeqDataDescriptor, self, kind, len(dims), dims, axes, len(sizes), sizes, fill)
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """Shape of the array, in the order of its axes."""
-        sizes = {"time": self.time, "batch": self.batch, "beam": self.beam}
-        first, second, third = (sizes[name] for name in self.order)
-        return first, second, third, self.vector_size
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the array."""
-        return math.prod(self.shape) * numpy_type(self.data_type).itemsize
-
-    def device_lengths(self, handle: AnyHandle) -> Buffer:
-        """The lengths as (batch * beam,) int32 on the handle's device; made once, alive with this object.
-
-        Raises:
-            TypeError: a bare handle.
-        """
-        if not isinstance(handle, Handle):
-            raise TypeError("attention: a bare handle lends no memory; pass q_lengths and kv_lengths")
-        found = self._on_device.get(handle.device)
-        if found is None:
-            found = self._on_device[handle.device] = from_host(
-                np.array(self.lengths, np.int32), handle.device
-            )
-        if handle.runtime_stream is not None:
-            found.used_on(handle.runtime_stream)
-        return found
-
-    def get(self) -> SequenceSettings:
-        """The settings, read back from cuDNN."""
-        got = call(c.cudnnGetSeqDataDescriptor, self, len(_AXES) + 1, self.batch * self.beam)
-        names = list(_AXES)
-        order = tuple(names[axis] for axis in got.axes[:3])
-        time, batch, beam, size = got.dimA
-        lengths = tuple(got.seqLengthArray)
-        return SequenceSettings(got.dataType, time, batch, beam, size, order, lengths, got.paddingFill)
-
-
-def _check_lengths(lengths: Sequence[int], time: int, batch: int, beam: int) -> None:
-    if len(lengths) != batch * beam:
-        raise ValueError(f"SequenceData: lengths has {len(lengths)} entries, batch * beam is {batch * beam}")
-    wrong = [(i, n) for i, n in enumerate(lengths) if not 1 <= n <= time]
-    if wrong:
-        raise ValueError(
-            f"SequenceData: lengths[{wrong[0][0]}] is {wrong[0][1]}, it must be from 1 to {time}"
-        )
-
-
-# -------------------------------------------------------------------------------------------------- weights
-
-
-class WeightEntry(NamedTuple):
-    """The matrices (or biases) of one kind, of all heads."""
-
-    name: str
-    """ "q_weights", "k_weights", "v_weights", "o_weights", "q_biases", ..."""
-    offset: int
-    """Where the first element lies, in elements."""
-    dims: tuple[int, ...]
-    """(heads, rows, columns); biases have one column."""
-    strides: tuple[int, ...]
-    """In elements."""
-
-
-@dataclass(frozen=True)
-class AttentionLayout:
-    """Where the weights of a `MultiHeadAttention` lie in their space."""
-
-    data_type: DataType
-    nbytes: int
-    entries: tuple[WeightEntry, ...]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """NumPy's type of the elements."""
-        return numpy_type(self.data_type)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The kinds that are there."""
-        return tuple(entry.name for entry in self.entries)
-
-    def unpack(self, space: Any) -> dict[str, Array]:
-        """Kind -> (heads, rows, columns) of a weight space on the host, sharing its memory.
-
-        Raises:
-            ValueError: not `nbytes` bytes.
-        """
-        flat = np.ascontiguousarray(space).reshape(-1)
-        if flat.nbytes != self.nbytes:
-            raise ValueError(f"unpack: the weights have {self.nbytes} bytes, got {flat.nbytes}")
-        elements = flat.view(np.uint8).view(self.dtype)
-        size = self.dtype.itemsize
-        return {
-            e.name: np.lib.stride_tricks.as_strided(
-                elements[e.offset :], e.dims, tuple(step * size for step in e.strides)
-            )
-            for e in self.entries
-        }
-
-    def pack(self, weights: Mapping[str, Any]) -> Array:
-        """A weight space on the host from arrays by kind.
-
-        Raises:
-            ValueError: a kind is missing or unknown, or a shape differs.
-        """
-        missing, unknown = set(self.names) - set(weights), set(weights) - set(self.names)
-        if missing or unknown:
-            raise ValueError(f"pack: missing {sorted(missing)}, unknown {sorted(unknown)}")
-        space = np.zeros(self.nbytes // self.dtype.itemsize, self.dtype)
-        for name, place in self.unpack(space).items():
-            value = host(weights[name])
-            if value.shape != place.shape:
-                raise ValueError(f"pack: {name} has shape {value.shape}, {place.shape} is needed")
-            place[...] = value.astype(self.dtype)
-        return space
 
 
 # ------------------------------------------------------------------------------------------------ attention
@@ -431,7 +239,7 @@ class MultiHeadAttention(Descriptor):
         nothing = Scratch(None, 0)
         keep = kept(handle, reserve, lambda: self.space_sizes(handle).reserve) if training else nothing
         arrays = (q_desc, queries, residuals, k_desc, keys, v_desc, values, o_desc, out)
-        spaces = _spaces(weights, work, keep)
+        spaces = by_size(sized("weights", weights), work, keep)
         call(c.cudnnMultiHeadAttnForward, handle, self, step, low, high, *lengths, *arrays, *spaces)
         return keep
 
@@ -467,7 +275,7 @@ class MultiHeadAttention(Descriptor):
         lengths = self._lengths(handle, q_desc, k_desc, q_lengths, kv_lengths)
         work = scratch(handle, workspace, lambda: self.space_sizes(handle).workspace)
         arrays = (o_desc, dout, q_desc, dqueries, queries, k_desc, dkeys, keys, v_desc, dvalues, values)
-        spaces = _spaces(weights, work, sized("reserve", reserve))
+        spaces = by_size(sized("weights", weights), work, sized("reserve", reserve))
         call(c.cudnnMultiHeadAttnBackwardData, handle, self, low, high, *lengths, *arrays, *spaces)
 
     def backward_weights(
@@ -495,7 +303,7 @@ class MultiHeadAttention(Descriptor):
         work = scratch(handle, workspace, lambda: self.space_sizes(handle).workspace)
         mode = c.CUDNN_WGRAD_MODE_ADD if accumulate else c.CUDNN_WGRAD_MODE_SET
         arrays = (q_desc, queries, k_desc, keys, v_desc, values, o_desc, dout)
-        first, second, *rest = _spaces(weights, work, sized("reserve", reserve))
+        first, second, *rest = by_size(sized("weights", weights), work, sized("reserve", reserve))
         function: Callable[..., None] = c.cudnnMultiHeadAttnBackwardWeights
         call(function, handle, self, mode, *arrays, first, second, dweights, *rest)
 
@@ -535,8 +343,3 @@ _MAPS = {
     "all_to_one": c.CUDNN_ATTN_QUERYMAP_ALL_TO_ONE,
     "one_to_one": c.CUDNN_ATTN_QUERYMAP_ONE_TO_ONE,
 }
-
-
-def _spaces(weights: Memory | tuple[Memory, int], work: Scratch, keep: Scratch) -> tuple[Any, ...]:
-    space = sized("weights", weights)
-    return space.nbytes, space.memory, work.nbytes, work.memory, keep.nbytes, keep.memory

@@ -249,6 +249,11 @@ def sized(name: str, memory: Memory | tuple[Memory, int]) -> Scratch:
     return Scratch(memory, int(nbytes))
 
 
+def by_size(*spaces: Scratch) -> tuple[Any, ...]:
+    """Spaces as the newer calls take them: the size of each before its address."""
+    return tuple(part for space in spaces for part in (space.nbytes, space.memory))
+
+
 def scratch(
     handle: AnyHandle, given: Memory | tuple[Memory, int], size: Callable[[], int], name: str = "workspace"
 ) -> Scratch:

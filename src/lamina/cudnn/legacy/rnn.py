@@ -19,15 +19,15 @@ prevents it.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 from lamina.c import cudnn as c
 from lamina.c.errors import CudnnNotSupported
 from lamina.cudnn.legacy.base import AnyHandle, Descriptor, Memory, call
 from lamina.cudnn.legacy.flags import PREFIXES, DataType, MathType, Name, flag, short
-from lamina.cudnn.legacy.handles import Scratch, kept, scratch, sized
+from lamina.cudnn.legacy.handles import Scratch, by_size, kept, scratch, sized
+from lamina.cudnn.legacy.rnn_data import RNNData
 from lamina.cudnn.legacy.rnn_weights import GATES, Entry, Part, WeightLayout, numpy_type, parts
 from lamina.cudnn.legacy.tensor import TensorDescriptor
 
@@ -35,7 +35,6 @@ RNNCell: TypeAlias = c.cudnnRNNMode_t
 RNNAlgorithm: TypeAlias = c.cudnnRNNAlgo_t
 RNNBias: TypeAlias = c.cudnnRNNBiasMode_t
 RNNInput: TypeAlias = c.cudnnRNNInputMode_t
-RNNLayout: TypeAlias = c.cudnnRNNDataLayout_t
 
 PREFIXES.update(
     {
@@ -43,7 +42,6 @@ PREFIXES.update(
         RNNAlgorithm: "CUDNN_RNN_ALGO_",
         RNNBias: "CUDNN_RNN_",
         RNNInput: "CUDNN_",
-        RNNLayout: "CUDNN_RNN_DATA_LAYOUT_",
     }
 )
 #: Further names of settings.
@@ -59,117 +57,12 @@ _ALIASES = {
     "double": "double_bias",
     "linear": "linear_input",
     "skip": "skip_input",
-    "sequence_major": "seq_major_unpacked",
-    "packed": "seq_major_packed",
-    "batch_major": "batch_major_unpacked",
 }
-#: The most time steps that cuDNN takes (seen in 9.19 and 9.28).
-LENGTH_LIMIT = 65_535
-_TOO_LONG = (
-    f"max_length is {{}}: cuDNN takes {LENGTH_LIMIT} time steps; feed the sequence in pieces and hand hy and cy "
-    "over as hx and cx"
-)
 _BASE = 1 << 40  # a stand-in address of the weight space, to read offsets from
 
 
 def _alias(value: Name) -> Name:
     return _ALIASES.get(value.lower(), value) if isinstance(value, str) else value
-
-
-# ----------------------------------------------------------------------------------------------------- the data
-
-
-class RNNDataSettings(NamedTuple):
-    """What `RNNData.get` returns."""
-
-    data_type: DataType
-    layout: RNNLayout
-    max_length: int
-    batch: int
-    vector_size: int
-    lengths: tuple[int, ...]
-    fill: float
-
-
-class RNNData(Descriptor):
-    """How a batch of sequences lies in memory.
-
-    Args:
-        data_type: of the elements.
-        max_length: time steps of the longest sequence.
-        batch: how many sequences.
-        vector_size: length of one vector.
-        lengths: of each sequence, 0 to max_length; left out, all have max_length. Sorted, longest first, for the
-            packed layout.
-        layout: "seq_major_unpacked" (max_length, batch, vector_size), "batch_major_unpacked" (batch, max_length,
-            vector_size), both padded, or "seq_major_packed" (sum of lengths, vector_size): all sequences' first
-            vectors, then the second ones of those that have them, ... (PyTorch's PackedSequence). Short:
-            "sequence_major", "batch_major", "packed".
-        fill: number that is written behind a sequence's end in a padded output (None: left as it is).
-
-    Raises:
-        ValueError: lengths that do not fit. CudnnError: the library refuses (more than 65,535 steps, say).
-
-    C: cudnnSetRNNDataDescriptor, cudnnGetRNNDataDescriptor.
-    """
-
-    kind = "RNNDataDescriptor"
-
-    def __init__(
-        self,
-        *,
-        data_type: Name = "float32",
-        max_length: int,
-        batch: int,
-        vector_size: int,
-        lengths: Sequence[int] | None = None,
-        layout: Name = "seq_major_unpacked",
-        fill: float | None = 0.0,
-    ) -> None:
-        kind, where = flag(DataType, data_type), flag(RNNLayout, _alias(layout))
-        sizes = (max_length,) * batch if lengths is None else tuple(int(n) for n in lengths)
-        packed = where == c.CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED
-        _check_lengths(sizes, max_length, batch, packed)
-        super().__init__()
-        self.batch, self.max_length, self.vector_size, self.lengths = batch, max_length, vector_size, sizes
-        self.layout, self.data_type = where, kind
-        try:
-            call(c.cudnnSetRNNDataDescriptor, self, kind, where, max_length, batch, vector_size, sizes, fill)
-        except CudnnNotSupported as error:
-            if max_length > LENGTH_LIMIT:
-                error.add_note(_TOO_LONG.format(max_length))
-            raise
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the array, by the layout."""
-        if self.layout == c.CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED:
-            return sum(self.lengths), self.vector_size
-        if self.layout == c.CUDNN_RNN_DATA_LAYOUT_BATCH_MAJOR_UNPACKED:
-            return self.batch, self.max_length, self.vector_size
-        return self.max_length, self.batch, self.vector_size
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the array."""
-        return math.prod(self.shape) * numpy_type(self.data_type).itemsize
-
-    def get(self) -> RNNDataSettings:
-        """The settings, read back from cuDNN."""
-        kind, layout, length, batch, size, lengths, fill = call(c.cudnnGetRNNDataDescriptor, self, self.batch)
-        return RNNDataSettings(kind, layout, length, batch, size, tuple(lengths), fill)
-
-
-def _check_lengths(lengths: Sequence[int], longest: int, batch: int, packed: bool) -> None:
-    if len(lengths) != batch:
-        raise ValueError(f"RNNData: lengths has {len(lengths)} entries, batch is {batch}")
-    wrong = [(i, n) for i, n in enumerate(lengths) if not 0 <= n <= longest]
-    if wrong:
-        raise ValueError(f"RNNData: lengths[{wrong[0][0]}] is {wrong[0][1]}, it must be from 0 to {longest}")
-    if packed and list(lengths) != sorted(lengths, reverse=True):
-        raise ValueError(
-            "RNNData: the packed layout needs lengths sorted, longest first; got " + str(lengths)
-        )
 
 
 # -------------------------------------------------------------------------------------------------- the network
@@ -450,8 +343,7 @@ class RNN(Descriptor):
         keep = kept(handle, reserve, lambda: sizes().reserve) if training else Scratch(None, 0)
         space, states = sized("weights", weights), self._states(x_desc.batch, h_desc, c_desc)
         arrays = (lengths, x_desc, x, y_desc, y, states[0], hx, hy, states[1], cx, cy)
-        spaces = (space.nbytes, space.memory, work.nbytes, work.memory, keep.nbytes, keep.memory)
-        self._run(c.cudnnRNNForward, handle, self, _mode(training), *arrays, *spaces)
+        self._run(c.cudnnRNNForward, handle, self, _mode(training), *arrays, *by_size(space, work, keep))
         return keep
 
     def backward_data(
@@ -498,8 +390,7 @@ class RNN(Descriptor):
         space, keep = sized("weights", weights), sized("reserve", reserve)
         states = self._states(x_desc.batch, h_desc, c_desc)
         arrays = (lengths, y_desc, y, dy, x_desc, dx, states[0], hx, dhy, dhx, states[1], cx, dcy, dcx)
-        spaces = (space.nbytes, space.memory, work.nbytes, work.memory, keep.nbytes, keep.memory)
-        self._run(c.cudnnRNNBackwardData_v8, handle, self, *arrays, *spaces)
+        self._run(c.cudnnRNNBackwardData_v8, handle, self, *arrays, *by_size(space, work, keep))
 
     def backward_weights(
         self,
@@ -538,9 +429,8 @@ class RNN(Descriptor):
             self._zero(handle, space)
         states = self._states(x_desc.batch, h_desc, None)
         arrays = (lengths, x_desc, x, states[0], hx, y_desc, y)
-        spaces = (space.nbytes, space.memory, work.nbytes, work.memory, keep.nbytes, keep.memory)
         mode = c.CUDNN_WGRAD_MODE_ADD
-        self._run(c.cudnnRNNBackwardWeights_v8, handle, self, mode, *arrays, *spaces)
+        self._run(c.cudnnRNNBackwardWeights_v8, handle, self, mode, *arrays, *by_size(space, work, keep))
 
     def _sizes(self, handle: AnyHandle, x_desc: RNNData, training: bool) -> Callable[[], TempSpaces]:
         return lambda: self.temp_space_sizes(handle, x_desc, training=training)

@@ -17,7 +17,8 @@ from lamina.c import cudnn as c
 from lamina.c.errors import CudnnError
 from lamina.cudnn.legacy.flags import MathType, Name, flag, short
 from lamina.cudnn.legacy.handles import Handle
-from lamina.cudnn.legacy.rnn import RNN, RNNAlgorithm, RNNData, TempSpaces
+from lamina.cudnn.legacy.rnn import RNN, RNNAlgorithm, TempSpaces
+from lamina.cudnn.legacy.rnn_data import RNNData
 from lamina.cudnn.legacy.rnn_weights import numpy_type
 from lamina.runtime import Buffer, Event, OutOfMemoryError, Stream, from_host, memset, to_host
 
