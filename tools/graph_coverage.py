@@ -98,12 +98,13 @@ def _pattern(case: Case, outcomes: Mapping[str, tuple[str, str | int]], run: Rec
 
 
 def reason(text: str) -> str:
-    """The reason that says most: of an engine for this GPU if there is one."""
+    """The reason that says most: of an engine for this GPU if there is one, one that names it before others."""
     if "needs cuDNN" in text:
         return text.split(" (")[0].removeprefix("CUDNN_BACKEND_")
     lines = [line.strip().removeprefix("- ") for line in text.splitlines()[1:]] or [text]
     telling = [line for line in lines if not _NOISE.search(line) and "names no engine" not in line] or lines
-    words = re.sub(r"^heuristic \w+: ", "", telling[0]).replace("|", "\\|")
+    line = min(telling, key=lambda line: "Hopper" not in line)
+    words = re.sub(r"^heuristic \w+: ", "", line).replace("|", "\\|")
     return f"`{re.sub(r'descriptor=0x[0-9a-f]+', '', words)}`"
 
 

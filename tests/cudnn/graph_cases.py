@@ -395,6 +395,18 @@ def concatenate_inplace(g: Graph) -> None:
     )
 
 
+@case("OPERATION_CONCAT", "before a convolution")
+def concatenate_conv(g: Graph) -> None:
+    x = g.concatenate([image(g), image(g)], image(g, 2 * C, virtual=True), 1)
+    g.conv(x, g.packed((K, 2 * C, 3, 3), "float16", channels_last=True), image(g, K), **WINDOW)
+
+
+@case("OPERATION_CONCAT", "behind a convolution")
+def conv_concatenate(g: Graph) -> None:
+    y = g.conv(image(g), filters(g), image(g, K, virtual=True), **WINDOW)
+    g.concatenate([y, image(g, K)], image(g, 2 * K), 1)
+
+
 @case("OPERATION_RESHAPE", "alone", refused=ALONE)
 def reshape(g: Graph) -> None:
     g.reshape(g.packed((4, 64, 32), "float16"), g.packed((4, 32, 64), "float16"))
@@ -427,6 +439,12 @@ def signal_set(g: Graph) -> None:
 @case("OPERATION_SIGNAL", "wait", refused=ALONE)
 def signal_wait(g: Graph) -> None:
     g.signal("wait", g.packed((1, 1, 1, 1), "int32"), 1, x=image(g), y=image(g))
+
+
+@case("OPERATION_SIGNAL", "behind a convolution", refused="Hopper doesn't support signal")
+def signal_conv(g: Graph) -> None:
+    y = g.conv(image(g), filters(g), image(g, K, "float32", virtual=True), **WINDOW)
+    g.signal("set", g.packed((1, 1, 1, 1), "int32"), 1, x=y, y=image(g, K))
 
 
 # ------------------------------------------------------------------------------------------------- attention
@@ -537,6 +555,20 @@ def band_contract(g: Graph) -> None:
     g.band_contract(x, y, lower=3, upper=4, axis=3, pad=0.0)
 
 
+@case("OPERATION_EXPAND_BAND_MATRIX", "before a product", refused="Unsupported node in the graph")
+def band_expand_product(g: Graph) -> None:
+    y = g.packed((8, 128, 128), "float16", virtual=True)
+    g.band_expand(g.packed((8, 128, 8), "float16"), y, lower=3, upper=4, axis=2, pad=0.0)
+    g.matmul(y, g.packed((8, 128, 64), "float16"), g.packed((8, 128, 64), "float16"))
+
+
+@case("OPERATION_CONTRACT_BAND_MATRIX", "behind a product", refused="Unsupported node in the graph")
+def product_band_contract(g: Graph) -> None:
+    x = g.packed((8, 128, 128), "float32", virtual=True)
+    g.matmul(g.packed((8, 128, 64), "float16"), g.packed((8, 64, 128), "float16"), x)
+    g.band_contract(x, g.packed((8, 128, 8), "float32"), lower=3, upper=4, axis=2, pad=0.0)
+
+
 @case("OPERATION_ROPE_FWD", "bfloat16", refused="needs cuDNN 9.24")
 def rope(g: Graph) -> None:
     x, y = qkv(g, 2)
@@ -557,6 +589,16 @@ def quantize(g: Graph) -> None:
     x, y = g.packed((1, 256, 128), "float32"), g.packed((1, 256, 128), "float8_e4m3fn")
     scale = g.packed((1, 256, 4), "float8_e8m0fnu", reordering="f8_128x4")
     g.quantize(x, y, scale, block=32)
+
+
+@case("OPERATION_BLOCK_SCALE_QUANTIZE", "behind an RMS norm", refused="ARCH_MISMATCH: .*isBlockScaleOut")
+def norm_quantize(g: Graph) -> None:
+    def rows(features: int, kind: str, n: int = 64, **more: Any) -> Tensor:
+        return g.packed((n, features, 1, 1), kind, channels_last=True, **more)
+
+    y, scale = rows(256, "float32", virtual=True), rows(256, "bfloat16", 1)
+    g.norm("rms", rows(256, "bfloat16"), y, scale=scale, epsilon=g.scalar(), phase="inference")
+    g.quantize(y, rows(256, "float8_e4m3fn"), rows(8, "float8_e8m0fnu"), block=32)
 
 
 @case("OPERATION_BLOCK_SCALE_DEQUANTIZE", "float8, blocks of 32, before a product")
