@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lamina.backends import Call, NoKernel, Plan
-from lamina.backends.cuda import backend, choice, conv, matmul
+from lamina.backends.cuda import backend, choice, conv, matmul, tuning
 from lamina.backends.cuda.choice import candidates, make_plan
 from lamina.backends.cuda.conv import Operands, conv_problem, deep_way, padded_way, plain_way
 from lamina.backends.cuda.epilogue import NONE
@@ -436,7 +436,7 @@ def test_the_fastest_plan_is_remembered(device: Device, store: PlanStore) -> Non
     again = PlanStore(device.name, "test", store.path.parent)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(choice, "plan_store", lambda _: again)
-        patch.setattr(choice.tuning, "contest", _no_contest)
+        patch.setattr(tuning, "contest", _no_contest)
         second = backend(device).plan(Conv(window()), [x, w], FASTEST)
     assert second.label == first.label
     check(device, Conv(window()), [normal(x.shape, bfloat16), normal(w.shape, bfloat16, 1)], FASTEST)
