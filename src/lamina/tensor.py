@@ -13,7 +13,7 @@ from lamina import backends
 from lamina.backends import Backend, Call, Plan
 from lamina.ops.core import Op, register_adopter
 from lamina.ops.operators import Operators
-from lamina.runtime import Buffer, Device, copy, device, dlpack, fetch, share
+from lamina.runtime import Buffer, Device, copy, device, dlpack, fetch, is_array, share
 from lamina.runtime.arrays import device_of
 from lamina.runtime.memory import lend
 from lamina.spec import (
@@ -41,7 +41,7 @@ class Tensor(Operators):
     updates the values of the tensors that are a network's parameters, and may change their layout in memory.
     """
 
-    __slots__ = ("__weakref__", "_buffer", "_spec")
+    __slots__ = ("__weakref__", "_buffer", "_spec", "version")
     bind_priority: ClassVar[int] = 1
 
     def __init__(self, buffer: Buffer, spec: Spec) -> None:
@@ -50,6 +50,7 @@ class Tensor(Operators):
             raise ShapeError(f"tensor: {fixed} takes {fixed.nbytes} bytes, the buffer has {buffer.nbytes}")
         self._buffer = buffer
         self._spec = fixed
+        self.version = 0  # how often `copy_` overwrote the values: whoever keeps what it made of them compares
 
     # ---- what it is
     @property
@@ -115,6 +116,7 @@ class Tensor(Operators):
         if not source._spec.same_memory(self._spec):
             source = relayout(source, self._spec)
         copy(self._buffer, source._buffer, self.nbytes)
+        self.version += 1
         return self
 
     def move_into(self, buffer: Buffer, spec: Spec) -> None:
@@ -234,7 +236,7 @@ def tensor(data: Any, dtype: DType | str | None = None, device: Device | str | N
 
     Python floats become float32; other dtypes are kept unless `dtype` asks for another. device: default "cpu".
     """
-    if not isinstance(data, Tensor) and not hasattr(data, "__dlpack__"):
+    if not isinstance(data, Tensor) and not is_array(data):
         data = np.asarray(data)
         if data.dtype == np.float64 and dtype is None:
             data = data.astype(np.float32)

@@ -8,7 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina.runtime import CompileError, Device, NoGpuError, compile_cubin, compile_kernel, devices, kernel
+from lamina.runtime import (
+    CompileError,
+    Device,
+    NoGpuError,
+    compile_cubin,
+    compile_kernel,
+    compile_module,
+    devices,
+    kernel,
+    launch_shape,
+)
 from lamina.runtime.kernel import Arguments
 
 pytest.importorskip("cuda.core")
@@ -217,3 +227,28 @@ def test_grids_are_one_to_three_positive_numbers(bad: Any) -> None:
         kernel._extents("grid", bad)
     assert kernel._extents("grid", 5) == (5, 1, 1)
     assert kernel._extents("grid", (np.int64(5), 2)) == (5, 2, 1)
+
+
+@pytest.mark.feature("F040")
+def test_launch_shapes() -> None:
+    assert launch_shape(1000) == ((4, 1, 1), (256, 1, 1))
+    assert launch_shape((100, 30), (32, 8)) == ((4, 4, 1), (32, 8, 1))
+    assert launch_shape((1, 2, 3), (4, 4, 4)) == ((1, 1, 1), (4, 4, 4))
+    for extents, block, reason in (
+        (0, 256, "extents must be one to three numbers >= 1"),
+        (10, 0, "block must be one to three numbers >= 1"),
+        (10, 2048, "block .* has 2048 threads, the limit is 1024"),
+        ((1, 1 << 20), (1, 8), "the limits are"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            launch_shape(extents, block)
+
+
+@pytest.mark.skipif(len(devices()) > 1, reason="says what happens without a GPU")
+@pytest.mark.feature("F040")
+def test_modules_need_a_gpu(tmp_path: Path) -> None:
+    file = tmp_path / "work.cu"
+    file.write_text('extern "C" __global__ void f() {}')
+    for source in (file, file.read_text()):
+        with pytest.raises(NoGpuError, match="needs a CUDA device"):
+            compile_module(source)

@@ -1,6 +1,7 @@
 """Copies and memset on the CPU; the GPU's are in test_gpu.py."""
 
 import array
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lamina.runtime import Device, Stream, copy, copy_2d, copy_3d, from_host, memset, move, to_host
+from lamina.runtime import (
+    Buffer,
+    Device,
+    Stream,
+    copy,
+    copy_2d,
+    copy_3d,
+    from_host,
+    memset,
+    memset_2d,
+    move,
+    to_host,
+)
 
 CPU = Device("cpu")
 
@@ -144,3 +157,48 @@ def test_blocks_that_do_not_fit_are_refused(shape: Any, strides: Any, match: str
         copy_3d(bytearray(100), bytes(16), shape=shape, destination_strides=(20, 4), source_strides=strides)
     with pytest.raises(ValueError, match="source_pitch must be at least width"):
         copy_2d(bytearray(16), bytes(16), width=4, height=2, destination_pitch=4, source_pitch=3)
+
+
+@pytest.mark.feature("F030")
+@pytest.mark.parametrize(("bits", "value"), [(8, 0xAB), (16, 0xABCD), (32, 0xABCDEF01)])
+def test_memset_of_words(bits: int, value: int) -> None:
+    buffer = Device("cpu").allocate(64)
+    memset(buffer, value, bits=bits)
+    assert set(buffer.array((512 // bits,), f"u{bits // 8}").tolist()) == {value}
+    array = np.zeros(8, np.uint32)
+    memset(array, value, bits=bits)
+    assert array.view(f"u{bits // 8}").tolist() == [value] * (256 // bits)
+
+
+@pytest.mark.feature("F030")
+@pytest.mark.parametrize("bits", [8, 16, 32])
+def test_memset_of_rows(bits: int) -> None:
+    buffer = Device("cpu").allocate(60)
+    memset(buffer, 0)
+    memset_2d(buffer, 7, width=2, height=3, pitch=20, bits=bits)
+    words = buffer.array((3, 160 // bits), f"u{bits // 8}")
+    assert np.array_equal(words[:, :2], np.full((3, 2), 7))
+    assert not words[:, 2:].any()
+    memset_2d(buffer, 9, width=0, height=3, pitch=20)
+    assert 9 not in words
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda b: memset(b, 1 << 16, bits=16), "between 0 and 65535"),
+        (lambda b: memset(b, 1, bits=64), "bits must be 8, 16 or 32, got 64"),
+        (lambda b: memset(b.view(0, 6), 1, bits=32), "6 bytes .* are no words of 32 bits"),
+        (lambda b: memset(b.view(2, 4), 1, bits=32), "are no words of 32 bits"),
+        (lambda b: memset_2d(b, 1, width=4, height=2, pitch=3), "pitch must hold 4 words of 8 bits"),
+        (lambda b: memset_2d(b, 1, width=1, height=2, pitch=6, bits=32), "pitch must hold"),
+        (
+            lambda b: memset_2d(b, 1, width=4, height=9, pitch=8),
+            "the rows end at byte 68, but the buffer has 64",
+        ),
+        (lambda b: memset_2d(b, 300, width=4, height=1, pitch=8), "between 0 and 255"),
+    ],
+)
+def test_memset_refuses(call: Callable[[Buffer], None], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        call(Device("cpu").allocate(64))

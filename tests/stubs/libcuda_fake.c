@@ -108,6 +108,24 @@ Status cuMemsetD8Async(void *to, unsigned char byte, size_t bytes, Stream *strea
     return queue(stream, (Node){ FILL, byte, to, 0, bytes });
 }
 
+#define FILL_ROWS(name, Word)                                                                              \
+    Status name(char *to, size_t pitch, Word value, size_t width, size_t height, Stream *stream)          \
+    {                                                                                                      \
+        (void)stream;                                                                                      \
+        for (size_t y = 0; y < height; y++)                                                                \
+            for (size_t x = 0; x < width; x++) ((Word *)(to + y * pitch))[x] = value;                      \
+        return OK;                                                                                         \
+    }
+FILL_ROWS(cuMemsetD2D8Async, unsigned char)
+FILL_ROWS(cuMemsetD2D16Async, unsigned short)
+FILL_ROWS(cuMemsetD2D32Async, unsigned)
+Status cuPointerGetAttribute(int *value, int attribute, void *pointer)
+{
+    (void)pointer;
+    *value = 0;
+    return attribute == 9 ? OK : INVALID_VALUE; /* the device's number */
+}
+
 typedef struct {
     size_t x, y, z, lod; unsigned type; const void *host; Pointer device; void *array, *reserved;
     size_t pitch, height;

@@ -8,7 +8,7 @@ import operator
 from typing import Any, SupportsIndex
 
 from lamina.runtime.memory import Buffer
-from lamina.runtime.stream import StreamLike
+from lamina.runtime.stream import StreamLike, as_stream
 from lamina.runtime.transfer import copy
 
 _STARTS = {io.SEEK_SET: "start", io.SEEK_CUR: "position", io.SEEK_END: "end"}
@@ -30,7 +30,7 @@ class DeviceFile(io.RawIOBase):
     def __init__(self, buffer: Buffer, stream: StreamLike | None = None) -> None:
         super().__init__()
         self._buffer = buffer
-        self._stream = stream
+        self._stream = None if stream is None else as_stream(stream, buffer.device)
         self._position = 0
 
     def __len__(self) -> int:

@@ -57,7 +57,7 @@ def show(
         threshold=0 if short else math.prod(shape),
         edgeitems=edge,
     )
-    layout = "" if strides == row_major(shape) else f", strides {strides}"
+    layout = "" if 0 in shape or strides == row_major(shape) else f", strides {strides}"
     return f"{text}\n{dtype}{list(shape)}{layout}, {buffer.device}"
 
 

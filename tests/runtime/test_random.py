@@ -1,0 +1,136 @@
+"""Random fills of raw memory on the CPU; the GPU must give the same (test_gpu_interop.py)."""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina.runtime import Device, Generator, compile_cubin
+from lamina.runtime.random import _FLOATS, _INTEGERS, _SOURCE
+
+FLOATS = list(_FLOATS)
+
+
+def filled(kind: str, dtype: str, count: int, *arguments: Any, seed: int = 1) -> Any:
+    buffer = Device("cpu").allocate(count * np.dtype(getattr(ml_dtypes, dtype, dtype)).itemsize)
+    getattr(Generator(seed), kind)(buffer, *arguments, dtype=dtype)
+    return buffer.array((count,), getattr(ml_dtypes, dtype, dtype)).astype(
+        np.float64 if dtype in _FLOATS else dtype
+    )
+
+
+@pytest.mark.feature("F041")
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_uniform(dtype: str) -> None:
+    values = filled("uniform", dtype, 100_000, -1.0, 3.0)
+    assert -1 <= values.min() < -0.99
+    assert 2.99 < values.max() <= 3
+    assert abs(values.mean() - 1) < 0.02
+    assert abs(values.var() - 16 / 12) < 0.03
+
+
+@pytest.mark.feature("F041")
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_normal(dtype: str) -> None:
+    values = filled("normal", dtype, 100_001, 1.0, 0.5)
+    assert abs(values.mean() - 1) < 0.01
+    assert abs(values.std() - 0.5) < 0.01
+    assert abs(((values - 1) ** 3).mean()) < 0.01
+    assert abs(((values - 1) ** 4).mean() / 0.5**4 - 3) < 0.15
+
+
+@pytest.mark.feature("F041")
+@pytest.mark.parametrize("dtype", list(_INTEGERS))
+def test_integers_of_the_whole_type(dtype: str) -> None:
+    limits = np.iinfo(dtype)
+    values = filled("integers", dtype, 50_000, limits.min, limits.max)
+    assert values.min() < limits.min + (limits.max - limits.min) / 100
+    assert values.max() > limits.max - (limits.max - limits.min) / 100
+    small = filled("integers", dtype, 60_000, 3, 9)
+    counts = np.bincount(small.astype(np.int64), minlength=9)
+    assert counts[:3].sum() == 0
+    assert len(counts) == 9
+    assert abs(counts[3:] - 10_000).max() < 400
+
+
+@pytest.mark.feature("F041")
+def test_integers_agree_with_wide_arithmetic() -> None:
+    low, high = -(2**62), 2**62 + 12345
+    values = filled("integers", "int64", 100, low, high, seed=9)
+    words = lm._philox.words(9, 0, 200).reshape(-1, 2).astype(object)
+    expected = [low + ((int(a) << 32 | int(b)) * (high - low) >> 64) for a, b in words]
+    assert values.tolist() == expected
+
+
+@pytest.mark.feature("F041")
+def test_the_state_is_saved_and_set_back() -> None:
+    generator = Generator(7)
+    first = np.zeros(10, np.float32)
+    generator.uniform(first)
+    assert generator.state == (7, 3)  # ten elements take three blocks of four words
+    saved = generator.state
+    second, third = np.zeros(5), np.zeros(5)
+    generator.normal(second)
+    assert generator.state == (7, 6)  # two elements a block
+    generator.state = saved
+    generator.normal(third)
+    assert np.array_equal(second, third)
+    other = np.zeros(10, np.float32)
+    Generator(7).uniform(other)
+    assert np.array_equal(first, other)
+    assert not np.array_equal(first, filled("uniform", "float32", 10, seed=8))
+    assert repr(Generator(-1)) == f"Generator(seed={2**64 - 1}, offset=0)"
+
+
+@pytest.mark.feature("F041")
+def test_tensors_are_filled_in_place() -> None:
+    x = lm.zeros((3, 4), "bfloat16")
+    Generator(3).normal(x)
+    assert len(set(x.numpy().astype(float).ravel())) > 8
+    pages = np.zeros((0, 3), np.float32)
+    generator = Generator()
+    generator.uniform(pages)
+    assert generator.state == (0, 0)
+
+
+@pytest.mark.feature("F041")
+@pytest.mark.parametrize(
+    ("call", "error", "reason"),
+    [
+        (lambda g: g.uniform(Device("cpu").allocate(4)), TypeError, "a Buffer has no dtype"),
+        (lambda g: g.uniform(np.zeros(2, np.int32)), TypeError, "dtype must be one of float64"),
+        (lambda g: g.integers(np.zeros(2, np.float32), 0, 2), TypeError, "dtype must be one of int8"),
+        (lambda g: g.uniform(np.zeros(2), dtype="float32"), TypeError, "but the array is of float64"),
+        (lambda g: g.uniform([0.0]), TypeError, "must be a Buffer or an array, got list"),
+        (lambda g: g.uniform(np.zeros(2), 2, 1), ValueError, "finite low <= high, got 2 and 1"),
+        (lambda g: g.normal(np.zeros(2), 0, -1), ValueError, "std >= 0"),
+        (lambda g: g.normal(np.zeros((4, 4)).T[:2]), ValueError, "C-contiguous"),
+        (lambda g: g.integers(np.zeros(2, np.int8), 0, 200), ValueError, "int8's -128 to 127"),
+        (lambda g: g.integers(np.zeros(2, np.int8), 3, 3), ValueError, "low < high"),
+        (lambda g: g.uniform(Device("cpu").allocate(6), dtype="float32"), ValueError, "6 bytes"),
+    ],
+)
+def test_bad_arguments(call: Any, error: type[Exception], reason: str) -> None:
+    generator = Generator()
+    with pytest.raises(error, match=reason):
+        call(generator)
+    assert generator.state == (0, 0)
+
+
+@pytest.mark.feature("F041")
+@pytest.mark.parametrize(
+    ("kind", "element"), [("UNIFORM", "__nv_fp8_e4m3"), ("NORMAL", "double"), ("INTEGERS", "short")]
+)
+def test_the_kernel_compiles(kind: str, element: str) -> None:
+    pytest.importorskip("cuda.core")
+    wide = kind == "INTEGERS" or element == "double"
+    defines = {
+        "ELEMENT": element,
+        "ARGUMENT": "u64" if kind == "INTEGERS" else "double",
+        "WIDE": "double" if element == "double" else "float",
+        "PER": 2 if wide else 4,
+        kind: True,
+    }
+    assert compile_cubin(_SOURCE, defines=defines, name="random").startswith(b"\x7fELF")
