@@ -516,6 +516,7 @@ def batch_normalization_forward(
     scale: bool = True,
     shift: bool = True,
     global_stats: bool = False,
+    relu: bool = False,
     prop: str = "training",
     attributes: _NONE = None,
 ) -> PrimitiveDesc:
@@ -523,6 +524,7 @@ def batch_normalization_forward(
 
     In training, mean and variance (arguments DNNL_ARG_MEAN, DNNL_ARG_VARIANCE, float32 [C]) are outputs;
     with `global_stats`, or in inference with it, they are inputs. The variance is the biased one.
+    relu: dst is clipped at 0; in training that gives a workspace.
     """
 
     def create(attr: int) -> int:
@@ -532,7 +534,7 @@ def batch_normalization_forward(
             src.handle,
             dst.handle,
             epsilon,
-            _normalization_flags(scale, shift, global_stats),
+            _normalization_flags(scale, shift, global_stats, relu),
             attr,
         )
 
@@ -571,10 +573,103 @@ def batch_normalization_backward(
     return _made(create, text, attributes)
 
 
-def _normalization_flags(scale: bool, shift: bool, global_stats: bool) -> int:
+def layer_normalization_forward(
+    src: MemoryDesc,
+    dst: MemoryDesc,
+    stats: MemoryDesc,
+    *,
+    epsilon: float,
+    scale: bool = True,
+    shift: bool = True,
+    prop: str = "training",
+    attributes: _NONE = None,
+) -> PrimitiveDesc:
+    """Normalize rows of the last axis of src: dnnl_layer_normalization_forward_primitive_desc_create.
+
+    stats: mean and variance, float32, of src's other axes: outputs in training.
+    """
+
+    def create(attr: int) -> int:
+        return dnnl.dnnl_layer_normalization_forward_primitive_desc_create(
+            default_engine().handle,
+            PROPAGATION[prop],
+            src.handle,
+            dst.handle,
+            stats.handle,
+            epsilon,
+            _normalization_flags(scale, shift),
+            attr,
+        )
+
+    return _made(create, _text("layer_normalization_forward", attributes, src=src, dst=dst), attributes)
+
+
+def layer_normalization_backward(
+    diff_src: MemoryDesc,
+    diff_dst: MemoryDesc,
+    src: MemoryDesc,
+    stats: MemoryDesc,
+    *,
+    epsilon: float,
+    hint: PrimitiveDesc,
+    scale: bool = True,
+    shift: bool = True,
+    attributes: _NONE = None,
+) -> PrimitiveDesc:
+    """The gradients of input, scale and shift: dnnl_layer_normalization_backward_primitive_desc_create."""
+
+    def create(attr: int) -> int:
+        return dnnl.dnnl_layer_normalization_backward_primitive_desc_create(
+            default_engine().handle,
+            Prop.dnnl_backward,
+            diff_src.handle,
+            diff_dst.handle,
+            src.handle,
+            stats.handle,
+            epsilon,
+            _normalization_flags(scale, shift),
+            hint.handle,
+            attr,
+        )
+
+    text = _text("layer_normalization_backward", attributes, diff_src=diff_src, diff_dst=diff_dst, src=src)
+    return _made(create, text, attributes)
+
+
+def lrn_forward(
+    src: MemoryDesc,
+    dst: MemoryDesc,
+    *,
+    size: int,
+    alpha: float,
+    beta: float,
+    k: float,
+    prop: str = "training",
+    attributes: _NONE = None,
+) -> PrimitiveDesc:
+    """src / (k + alpha / size * squares of `size` channels) ** beta: dnnl_lrn_forward_primitive_desc_create."""
+
+    def create(attr: int) -> int:
+        return dnnl.dnnl_lrn_forward_primitive_desc_create(
+            default_engine().handle,
+            PROPAGATION[prop],
+            Algorithm.dnnl_lrn_across_channels,
+            src.handle,
+            dst.handle,
+            size,
+            alpha,
+            beta,
+            k,
+            attr,
+        )
+
+    return _made(create, _text(f"lrn_forward size={size}", attributes, src=src, dst=dst), attributes)
+
+
+def _normalization_flags(scale: bool, shift: bool, global_stats: bool = False, relu: bool = False) -> int:
     flags = dnnl.dnnl_normalization_flags_t
     value = flags.dnnl_use_scale * scale | flags.dnnl_use_shift * shift
-    return int(value | flags.dnnl_use_global_stats * global_stats)
+    return int(value | flags.dnnl_use_global_stats * global_stats | flags.dnnl_fuse_norm_relu * relu)
 
 
 def _text(name: str, attributes: Attributes | None, **operands: MemoryDesc | None) -> str:
