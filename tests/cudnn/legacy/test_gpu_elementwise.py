@@ -152,7 +152,7 @@ def test_a_strided_tensor_is_packed(gpu: Gpu) -> None:
 
 
 @pytest.mark.feature("F044", "F026")
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@TYPES
 def test_transform_pads_and_folds(gpu: Gpu, dtype: str) -> None:
     x = gpu.tensor(gpu.normal((2, 4, 6, 6)), dtype)
     pad = legacy.TensorTransform(pad_before=(0, 0, 1, 0), pad_after=(0, 0, 0, 2))
@@ -207,7 +207,7 @@ def test_reduce(gpu: Gpu, op: str, dtype: str, axes: tuple[int, ...], alpha: flo
 
 @pytest.mark.feature("F065", "F067")
 @pytest.mark.parametrize("op", ["min", "max", "amax"])
-@pytest.mark.parametrize("dtype", SURE)
+@TYPES
 @pytest.mark.parametrize("axes", [(2, 3), (1,), (0, 2, 3)])
 def test_reduce_with_indices(gpu: Gpu, op: str, dtype: str, axes: tuple[int, ...]) -> None:
     shape = (2, 3, 4, 5)
