@@ -161,3 +161,35 @@ def test_a_missing_kernel_is_named() -> None:
 
     with pytest.raises(NoKernel, match=r"nowhere has no kernel for relu \(bf16\[2\]\)"):
         Kernels("nowhere").plan(Relu(), (Spec((2,), bfloat16),), lm.device("cpu"), lm.Policy())
+
+
+def _scaled(device: str = "cpu") -> tuple[lm.graph.Executable, lm.Tensor]:
+    """x times the square root of a weight that stays: the root is taken when the weight is loaded."""
+    run = compile(
+        trace(lambda w, x: ops.sqrt(w) * x, Spec((3,), float32), Spec((3,), float32)), device, resident=(0,)
+    )
+    weight = lm.tensor(np.array([1.0, 4.0, 9.0], np.float32), device=device)
+    run.load({0: weight})
+    return run, weight
+
+
+def test_what_depends_on_weights_alone_is_computed_when_they_are_loaded() -> None:
+    run, _ = _scaled()
+    assert [s.label for s in run.program.prologue] == ["sqrt"]
+    assert [s.label for s in run.program.steps] == ["mul"]
+    assert run(np.ones(3, np.float32))[0].tolist() == [1.0, 2.0, 3.0]
+
+
+def test_overwritten_weights_are_noticed() -> None:
+    run, weight = _scaled()
+    run(np.ones(3, np.float32))
+    weight.copy_([16.0, 25.0, 36.0])
+    assert run(np.ones(3, np.float32))[0].tolist() == [4.0, 5.0, 6.0]
+
+
+def test_large_results_of_small_constants_are_not_kept() -> None:
+    def f(x):  # type: ignore[no-untyped-def]
+        return ops.expand(lm.tensor(np.ones((1, 512), np.float32)), (512, 512)) * x
+
+    run = compile(trace(f, Spec((512, 512), float32)), "cpu", optimize=False)
+    assert run.program.prologue == []

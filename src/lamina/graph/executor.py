@@ -86,6 +86,7 @@ class Executable:
         self.resident = sorted({*resident, *donate})
         self._poison = poison
         self._state: dict[int, Tensor] = {}
+        self._versions: dict[int, int] = {}  # of the inputs that stay and are not updated, when last read
         self._memory: dict[Slot, Buffer] = {}
         self._staging: dict[int, _Staging] = {}
         self._runs: list[Run] = []
@@ -107,13 +108,17 @@ class Executable:
             wanted = self.graph.inputs[i].spec
             if x.spec.open != wanted:
                 raise ShapeError(f"load: input {i} is {wanted}, got {x.spec}")
+        stays = bool(self._runs)
         for i, x in tensors.items():
             slot = self.program.inputs[i]
             if x.device != self.device or not x.spec.same_memory(slot.spec) or _shares(x, self._state, i):
                 x.move_into(self.device.allocate(slot.spec.nbytes), slot.spec)
+            stays &= self._memory.get(slot) is x.buffer
             self._memory[slot] = x.buffer
         self._state = dict(tensors)
-        self._bind()
+        self._versions = {i: x.version for i, x in tensors.items() if i not in self.donate}
+        if not stays:
+            self._bind()
         self._run_prologue()
 
     # ---- running
@@ -171,7 +176,8 @@ class Executable:
             copy(self._memory[slot], pack(value.constant.numpy(), slot.spec.physical))
         for step in self.program.prologue:
             for slot in (*step.outputs, *([step.workspace] if step.workspace else [])):
-                self._memory[slot] = self.device.allocate(slot.spec.nbytes)
+                if slot.base is slot:
+                    self._memory[slot] = self.device.allocate(slot.spec.nbytes)
         if not self.resident:
             self._bind()
             self._run_prologue()
@@ -187,7 +193,7 @@ class Executable:
                 self._runs.append(self._bound(step))
             if self._poison:
                 self._runs += self._poisoning(index)
-        self._prologue = [self._bound(step) for step in self.program.prologue]
+        self._prologue = [self._bound(step) for step in self.program.prologue if not step.plan.view]
 
     def _bound(self, step: Step) -> Run:
         return step.plan.bind(
@@ -213,9 +219,10 @@ class Executable:
             run()
 
     def _check_state(self) -> None:
-        """State that was moved since `load` (by another executable, or by the user) is bound anew."""
+        """State that was moved since `load` (by another executable, or by the user) is bound anew; what was made
+        of inputs that stay is made again where they were overwritten."""
         moved = any(x.buffer is not self._memory[self.program.inputs[i]] for i, x in self._state.items())
-        if moved:
+        if moved or any(self._state[i].version != v for i, v in self._versions.items()):
             self.load(self._state)
 
     # ---- one call

@@ -7,7 +7,7 @@ one its input has; those of values that never change run once, in the prologue.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -61,7 +61,7 @@ class Step:
 class Program:
     """Everything that the executor needs: slots for inputs, outputs and constants; steps; placement.
 
-    prologue: steps that run once, whenever resident inputs are loaded.
+    prologue: steps that run once, whenever resident inputs are loaded: they depend on nothing that changes.
     donated: input index -> slot that holds the new value after the last step.
     """
 
@@ -130,11 +130,21 @@ class _Planner:
         sources = [self.home[v] for v in node.inputs]
         plan = self.backend.plan(node.op, [s.spec for s in sources], node.policy)
         inputs = tuple(self.in_layout(s, w) for s, w in zip(sources, plan.inputs, strict=True))
-        outputs = tuple(Slot(spec, "temporary") for spec in plan.outputs)
+        once = self.stays(inputs, plan.outputs)
+        outputs = tuple(Slot(spec, "resident" if once else "temporary") for spec in plan.outputs)
         if plan.view:
             outputs[0].shares = inputs[0]
         self.home.update(zip(node.outputs, outputs, strict=True))
-        self.program.steps.append(Step(plan, inputs, outputs, node, _workspace(plan)))
+        if once:
+            self.frozen.update(outputs)
+        steps = self.program.prologue if once else self.program.steps
+        steps.append(Step(plan, inputs, outputs, node, _workspace(plan)))
+
+    def stays(self, inputs: Sequence[Slot], outputs: Sequence[Spec]) -> bool:
+        """Whether a node's results are the same in every run, and no larger than what they are made of."""
+        if not inputs or any(s not in self.frozen for s in inputs):
+            return False
+        return sum(s.numel for s in outputs) <= sum(s.spec.numel for s in inputs)
 
     def in_layout(self, slot: Slot, wanted: Spec) -> Slot:
         """The slot itself when it lies as wanted, else a reordered copy of it."""

@@ -62,12 +62,13 @@ class Predictor:
 
     def __call__(self, images: Any) -> Tensor:
         """Outputs (N, …) for images (N, …) of any library, in the order of the images."""
-        given = images if isinstance(images, np.ndarray) else as_tensor(images).numpy()
-        count = len(given)
-        batch, executable = self._program(given)
+        given = images if isinstance(images, np.ndarray) else as_tensor(images)
+        count = given.shape[0]
+        batch, executable = self._program(as_tensor(given).spec)
         if count == batch:
             return executable(given)[0]
-        filled = np.concatenate([given, np.zeros((batch - count, *given.shape[1:]), given.dtype)])
+        held = given if isinstance(given, np.ndarray) else given.numpy()
+        filled = np.concatenate([held, np.zeros((batch - count, *held.shape[1:]), held.dtype)])
         answers = executable(filled)[0]
         return as_tensor(answers.numpy()[:count])
 
@@ -97,15 +98,15 @@ class Predictor:
         resident = range(len(self._held))
         return compile(graph, self.device, resident=resident, backend=self.backend)
 
-    def _program(self, images: np.ndarray[Any, Any]) -> tuple[int, Executable]:
-        """A program that takes at least len(images) samples, and its batch size."""
+    def _program(self, images: Spec) -> tuple[int, Executable]:
+        """A program that takes at least as many samples, and its batch size."""
         known = self._programs.setdefault((images.shape[1:], images.dtype), [])
         for batch, executable in known:
-            if len(images) <= batch:
+            if images.shape[0] <= batch:
                 return batch, executable
-        executable = self.program(as_tensor(images).spec)
+        executable = self.program(images)
         executable.load(dict(enumerate(self._held.values())))
-        known.append((len(images), executable))
+        known.append((images.shape[0], executable))
         return known[-1]
 
 
