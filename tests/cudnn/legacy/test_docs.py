@@ -28,6 +28,17 @@ def test_all_programs_run(gpu: Gpu) -> None:
     exec("\n".join(block for _, block in BLOCKS), memory)
 
 
+@pytest.mark.gpu
+@pytest.mark.feature("F077")
+def test_the_program_on_arrays_runs() -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    (program,) = re.findall(r"```python arrays\n(.*?)```", PAGE, re.S)
+    image, filters = torch.ones(2, 4, 8, 8).cuda(), torch.ones(4, 4, 3, 3).cuda()
+    out = torch.ones(2, 4, 8, 8).cuda()
+    exec(program, {"legacy": legacy, "image": image, "filters": filters, "out": out})
+    assert out[0, 0, 4, 4].item() == 37.0  # 1 + 4 channels of 3 x 3 ones
+
+
 def test_the_table_names_what_there_is() -> None:
     rows = re.findall(r"^\| (`.*?) \| (.*?) \|$", PAGE, re.M)
     assert len(rows) >= 10

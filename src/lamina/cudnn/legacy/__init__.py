@@ -77,6 +77,7 @@ from lamina.cudnn.legacy.graphnet import Aggregation, CSCGraph, GraphAttention
 from lamina.cudnn.legacy.handles import Handle, Handles, handle_for
 from lamina.cudnn.legacy.lrn import LRN, LRNSettings
 from lamina.cudnn.legacy.normalization import Normalization, NormalizationSettings, NormTensors
+from lamina.cudnn.legacy.on_arrays import on_arrays
 from lamina.cudnn.legacy.optensor import OpTensor, OpTensorSettings
 from lamina.cudnn.legacy.pooling import Pooling, PoolingSettings
 from lamina.cudnn.legacy.reduce import ReduceSettings, ReduceTensor
@@ -216,6 +217,7 @@ __all__ = [
     "flag",
     "handle_for",
     "members",
+    "on_arrays",
     "scale_tensor",
     "search_rnn",
     "set_tensor",
