@@ -47,6 +47,8 @@ def attention(
     stats: Tensor | None = None,
     dropout: Dropout | None = None,
     lengths: Lengths | None = None,
+    bias: Tensor | None = None,
+    causal: Tensor | None = None,
 ) -> Tensor:
     """o = softmax(scale * q @ k) @ v.
 
@@ -56,6 +58,8 @@ def attention(
         k: [batch, heads, features, columns]: the keys, transposed by their strides.
         scale: one float32 number.
         stats: written, float32 [batch, heads, rows, 1]: log of the sum of exponentials.
+        bias: added to the scores, [batch, heads, rows, columns] with axes of 1 standing for all.
+        causal: one float32 number, -inf or very low: what stands where the column is behind the row.
     """
     product: dict[str, Any] = {}
     if lengths is not None:
@@ -63,6 +67,7 @@ def attention(
     shape = (*q.dimensions[:3], k.dimensions[3])
     scores = graph.matmul(q, k, graph.packed(shape, "float32", virtual=True), **product)
     scores = graph.pointwise("mul", scores, scale)
+    scores = _biased(graph, scores, bias, causal)
     if lengths is not None:
         scores = _masked(graph, scores, lengths)
     weights = _softmax(graph, scores, stats, "float32" if dropout else q.data_type)
@@ -90,6 +95,8 @@ def attention_grad(
     row_sum: Tensor,
     dq_sum: Tensor,
     dropout: Dropout | None = None,
+    bias: Tensor | None = None,
+    causal: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dq, dk and dv of `attention`, by FlashAttention-2's equations.
 
@@ -100,7 +107,7 @@ def attention_grad(
         stats: what the forward pass wrote. scale: the same number.
         one: one float32 number on the host: 1, or the probability to keep with dropout.
         row_sum: float32 [batch, heads, rows, 1], scratch. dq_sum: float32 as dq, scratch, zeros at the start.
-        dropout: the same as forward.
+        dropout, bias, causal: the same as forward.
     """
     batch, heads, rows, _ = q.dimensions
     columns = k.dimensions[3]
@@ -117,7 +124,7 @@ def attention_grad(
     product = graph.pointwise("mul", do, o, graph.like(o, "float32"))
     total = graph.reduce("add", product, graph.packed((batch, heads, rows, 1), "float32", virtual=True))
     graph.pointwise("mul", total, one, row_sum)
-    weights = graph.pointwise("mul", scores(q, k), scale)
+    weights = _biased(graph, graph.pointwise("mul", scores(q, k), scale), bias, causal)
     weights = graph.pointwise("exp", graph.pointwise("sub", weights, stats))
     kept = weights
     if mask is not None and dropout is not None:
@@ -140,6 +147,19 @@ def attention_grad(
     graph.matmul(slope, graph.reshape(k, keys), dq_sum)
     graph.pointwise("identity", dq_sum, out=dq)
     return dq, dk, dv
+
+
+def _biased(graph: Operations, scores: Tensor, bias: Tensor | None, causal: Tensor | None) -> Tensor:
+    """The scores plus a bias, and `causal` above the diagonal."""
+    if bias is not None:
+        scores = graph.pointwise("add", scores, bias)
+    if causal is None:
+        return scores
+    row, column = (
+        graph.pointwise("gen_index", scores, out=graph.like(scores, "int32"), axis=axis) for axis in (2, 3)
+    )
+    seen = graph.pointwise("cmp_ge", row, column, graph.like(scores, "bool"))
+    return graph.pointwise("binary_select", scores, causal, graph.like(scores), t=seen)
 
 
 def _mask(graph: Operations, shape: tuple[int, ...], dropout: Dropout) -> Tensor:

@@ -20,9 +20,11 @@ from lamina.nn.activation import (
     Threshold,
 )
 from lamina.nn.alexnet import AlexNet, AlexNetImageNet
+from lamina.nn.attention import MultiheadAttention
 from lamina.nn.container import Identity, ModuleList, Sequential
 from lamina.nn.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from lamina.nn.dropout import Dropout
+from lamina.nn.embedding import Embedding
 from lamina.nn.googlenet import GoogLeNet
 from lamina.nn.lenet import LeNet
 from lamina.nn.linear import Linear
@@ -56,13 +58,24 @@ from lamina.nn.pool import (
 )
 from lamina.nn.random import Generator, manual_seed
 from lamina.nn.resnet import ResNet, resnet18, resnet34, resnet50, resnet101
+from lamina.nn.rnn import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from lamina.nn.shape import Flatten
 from lamina.nn.softmax import LogSoftmax, Softmax
+from lamina.nn.transformer import (
+    Transformer,
+    TransformerDecoder,
+    TransformerDecoderLayer,
+    TransformerEncoder,
+    TransformerEncoderLayer,
+)
 from lamina.nn.vgg import VGG, vgg11, vgg16
 
 __all__ = [
     "ELU",
     "GELU",
+    "GRU",
+    "LSTM",
+    "RNN",
     "VGG",
     "AdaptiveAvgPool1d",
     "AdaptiveAvgPool2d",
@@ -85,7 +98,9 @@ __all__ = [
     "ConvTranspose3d",
     "CrossEntropyLoss",
     "Dropout",
+    "Embedding",
     "Flatten",
+    "GRUCell",
     "Generator",
     "GoogLeNet",
     "GroupNorm",
@@ -97,6 +112,7 @@ __all__ = [
     "InstanceNorm2d",
     "InstanceNorm3d",
     "L1Loss",
+    "LSTMCell",
     "LayerNorm",
     "LeNet",
     "LeakyReLU",
@@ -110,11 +126,13 @@ __all__ = [
     "MobileNetV2",
     "Module",
     "ModuleList",
+    "MultiheadAttention",
     "NLLLoss",
     "OverFeat",
     "PReLU",
     "Parameter",
     "RMSNorm",
+    "RNNCell",
     "ReLU",
     "ReLU6",
     "ResNet",
@@ -126,6 +144,11 @@ __all__ = [
     "Softplus",
     "Tanh",
     "Threshold",
+    "Transformer",
+    "TransformerDecoder",
+    "TransformerDecoderLayer",
+    "TransformerEncoder",
+    "TransformerEncoderLayer",
     "WeightsError",
     "functional_call",
     "init",

@@ -43,13 +43,13 @@ class Module:
         self.__dict__.update(training=True, _parameters={}, _buffers={}, _modules={}, _transient=set())
         return self
 
-    def forward(self, *inputs: Any) -> Any:
+    def forward(self, *inputs: Any, **options: Any) -> Any:
         """The module's function, on tensors or traced values."""
         raise NotImplementedError(f"{type(self).__name__} defines no forward")
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
         """`forward`."""
-        return self.forward(*inputs)
+        return self.forward(*inputs, **options)
 
     # ---- attributes
     def __setattr__(self, name: str, value: Any) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from lamina.backends import Backend, Plan
 from lamina.backends.cuda import (
+    attention,
     conv,
     dropout,
     fused,
@@ -30,6 +31,7 @@ from lamina.spec import Policy, Spec
 
 #: Modules that fill the table.
 FAMILIES = (
+    attention,
     conv,
     dropout,
     fused,

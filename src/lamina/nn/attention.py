@@ -1,0 +1,144 @@
+"""Attention of several heads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lamina import ops
+from lamina.nn import init
+from lamina.nn.dropout import Dropout
+from lamina.nn.linear import Linear
+from lamina.nn.module import Module
+from lamina.nn.parameter import Parameter
+from lamina.spec import ShapeError, bool_
+from lamina.tensor import empty
+
+
+class MultiheadAttention(Module):
+    """Attention of num_heads heads (Vaswani et al. 2017): each on its own projections of query, key and value.
+
+    Parameters as in torch: in_proj_weight (3 E, E), or q_proj_weight (E, E), k_proj_weight (E, kdim) and
+    v_proj_weight (E, vdim) where those sizes differ, in_proj_bias (3 E,), out_proj. Sequences are (L, B, E), or
+    (B, L, E) with batch_first. dropout: of the attention weights, in training; the weights are then held whole.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+    ) -> None:
+        if embed_dim < 1 or num_heads < 1 or embed_dim % num_heads:
+            raise ValueError(
+                f"MultiheadAttention: num_heads={num_heads} must divide embed_dim={embed_dim}, both at least 1"
+            )
+        self.embed_dim, self.num_heads, self.batch_first = embed_dim, num_heads, bool(batch_first)
+        self.kdim, self.vdim = kdim or embed_dim, vdim or embed_dim
+        self.dropout = dropout
+        self._drop = Dropout(dropout)
+        if self.kdim == self.vdim == embed_dim:
+            self.in_proj_weight = init.xavier_uniform_(Parameter(empty((3 * embed_dim, embed_dim))))
+        else:
+            self.register_parameter("in_proj_weight", None)
+            for name, width in (("q", embed_dim), ("k", self.kdim), ("v", self.vdim)):
+                weight = init.xavier_uniform_(Parameter(empty((embed_dim, width))))
+                self.register_parameter(f"{name}_proj_weight", weight)
+        biased = init.zeros_(Parameter(empty(3 * embed_dim))) if bias else None
+        self.register_parameter("in_proj_bias", biased)
+        self.out_proj = Linear(embed_dim, embed_dim, bias)
+        if bias:
+            init.zeros_(self.out_proj.bias)
+
+    def forward(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        key_padding_mask: Any = None,
+        need_weights: bool = True,
+        attn_mask: Any = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Any, Any]:
+        """(output as query, weights) of query (L, B, E), key (S, B, kdim) and value (S, B, vdim).
+
+        key_padding_mask: (B, S), attn_mask: (L, S) or (B H, L, S); of bool, True where not to look, or floats that
+        are added to the scores. is_causal: place i looks at places up to i alone.
+        need_weights: also the weights, (B, L, S), or (B, H, L, S) unless averaged; else None, which is faster.
+        Raises ShapeError, DTypeError.
+        """
+        projected = self._project(query, key, value)
+        q, k, v = (self._split(x) for x in projected)
+        bias = self._bias(q, k, key_padding_mask, attn_mask)
+        drops = self.training and self.dropout > 0
+        if not need_weights and not drops:
+            return self._join(ops.attention(q, k, v, bias, causal=is_causal)), None
+        weights = ops.attention_weights(q, k, bias, causal=is_causal)
+        if drops:
+            weights = self._drop(weights)
+        o = self._join(ops.matmul(weights, v))
+        if not need_weights:
+            return o, None
+        return o, ops.mean(weights, 1) if average_attn_weights else weights
+
+    def _project(self, query: Any, key: Any, value: Any) -> list[Any]:
+        """The projections; one product for all three where query, key and value are one."""
+        bias, whole = self.in_proj_bias, self.in_proj_weight
+        if whole is not None and query is key is value:
+            return list(ops.chunk(ops.linear(query, whole, bias), 3, -1))
+        if whole is not None:
+            weights = ops.chunk(ops.operand(whole), 3, 0)
+        else:
+            weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        biases = (None,) * 3 if bias is None else ops.chunk(ops.operand(bias), 3, 0)
+        given = (query, key, value)
+        return [ops.linear(x, w, b) for x, w, b in zip(given, weights, biases, strict=True)]
+
+    def _split(self, x: Any) -> Any:
+        """(L, B, E) or (B, L, E) as (B, H, L, E / H)."""
+        if x.ndim != 3:
+            raise ShapeError(f"MultiheadAttention: query, key and value must have 3 axes, got {x.spec}")
+        apart = x.reshape((*x.shape[:2], self.num_heads, self.embed_dim // self.num_heads))
+        return ops.permute(apart, (0, 2, 1, 3) if self.batch_first else (1, 2, 0, 3))
+
+    def _join(self, o: Any) -> Any:
+        """(B, H, L, E / H) as (L, B, E) or (B, L, E), projected."""
+        together = ops.permute(o, (0, 2, 1, 3) if self.batch_first else (2, 0, 1, 3))
+        return self.out_proj(together.reshape((*together.shape[:2], self.embed_dim)))
+
+    def _bias(self, q: Any, k: Any, padding: Any, mask: Any) -> Any:
+        """What the masks add to the scores: (B or 1, H or 1, L or 1, S), or None."""
+        (batch, heads, rows, _), columns = q.shape, k.shape[2]
+        found = None
+        if padding is not None:
+            found = _additive(padding, (batch, columns), q, "key_padding_mask").reshape(
+                (batch, 1, 1, columns)
+            )
+        if mask is not None:
+            mask = ops.operand(mask)
+            whole = mask.ndim == 3
+            shape = (batch * heads, rows, columns) if whole else (rows, columns)
+            over = (batch, heads) if whole else (1, 1)
+            added = _additive(mask, shape, q, "attn_mask").reshape((*over, rows, columns))
+            found = added if found is None else found + added
+        return found
+
+    def __repr__(self) -> str:
+        return f"MultiheadAttention(\n  (out_proj): {self.out_proj!r}\n)"
+
+
+def _additive(mask: Any, shape: tuple[int, ...], like: Any, name: str) -> Any:
+    """A mask as numbers that are added: -inf where a mask of bool is True."""
+    mask = ops.operand(mask)
+    if mask.shape != shape:
+        raise ShapeError(f"MultiheadAttention: {name} must be of shape {shape}, got {mask.spec}")
+    if mask.dtype != bool_:
+        return mask
+    never, zero = (np.array(x, like.dtype.numpy) for x in (-np.inf, 0))
+    return ops.where(mask, never, zero)

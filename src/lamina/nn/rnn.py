@@ -1,0 +1,270 @@
+"""Recurrent layers: RNN, LSTM, GRU over sequences, and their cells for single steps."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from lamina import ops
+from lamina.nn import init
+from lamina.nn.dropout import Dropout
+from lamina.nn.module import Module
+from lamina.nn.parameter import Parameter
+from lamina.ops.rnn import Rnn
+from lamina.spec import ShapeError
+from lamina.tensor import empty, zeros
+
+
+class _Recurrent(Module):
+    """Sequences (T, B, I), or (B, T, I) with batch_first, or a single one (T, I).
+
+    Parameters as in torch: weight_ih_l0 (G H, I), weight_hh_l0 (G H, P), bias_ih_l0, bias_hh_l0 (G H,),
+    weight_hr_l0 (P, H) with a projection, the same with "_reverse" for the second direction, then l1, …; all
+    uniform within 1 / √H. Dropout is between the layers, in training.
+
+    `remember(batch)` keeps the last states in buffers and starts the next call from them; `reset()` sets them to
+    zero, `forget()` starts every call from zero again. In a compiled step they are state as everything else.
+    """
+
+    def __init__(
+        self,
+        mode: str,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int,
+        bias: bool,
+        batch_first: bool,
+        dropout: float,
+        bidirectional: bool,
+        proj_size: int = 0,
+    ) -> None:
+        if input_size < 1:
+            raise ShapeError(f"{type(self).__name__}: input_size must be at least 1, got {input_size}")
+        self.op = Rnn(mode, hidden_size, num_layers, bool(bidirectional), proj_size, bool(bias))
+        self.op.check()
+        self.mode, self.input_size, self.hidden_size, self.num_layers = (
+            mode,
+            input_size,
+            hidden_size,
+            num_layers,
+        )
+        self.bias, self.batch_first, self.bidirectional = bool(bias), bool(batch_first), bool(bidirectional)
+        self.dropout, self.proj_size = dropout, proj_size
+        self.drop = Dropout(dropout)
+        self.names = _names(self.op)
+        self.remembers = False
+        bound = 1 / math.sqrt(hidden_size)
+        for name, shape in zip(self.names, self.op.weight_shapes(input_size), strict=True):
+            self.register_parameter(name, init.uniform_(Parameter(empty(shape)), -bound, bound))
+
+    def forward(self, x: Any, hx: Any = None) -> tuple[Any, Any]:
+        """(y, last states) of x, from the states hx: h, or (h, c) for the LSTM, [L D, B, P] and [L D, B, H].
+
+        y (T, B, D P), or (B, T, D P) with batch_first. hx left out: zeros, or what is remembered.
+        Raises ShapeError, DTypeError.
+        """
+        x = ops.operand(x)
+        if x.ndim not in (2, 3):
+            raise ShapeError(f"{type(self).__name__}: x must be (T, B, I) or (T, I), got {x.spec}")
+        single = x.ndim == 2
+        states = self._first(hx, single)
+        x = ops.unsqueeze(x, 1) if single else ops.swapaxes(x, 0, 1) if self.batch_first else x
+        y, *last = self._layers(x, states)
+        if hx is None and self.remembers:
+            for name, value in zip(self._kept, last, strict=True):
+                setattr(self, name, value)
+        if single:
+            y, last = ops.squeeze(y, 1), [ops.squeeze(s, 1) for s in last]
+        elif self.batch_first:
+            y = ops.swapaxes(y, 0, 1)
+        return y, tuple(last) if self.op.states == 2 else last[0]
+
+    def _first(self, hx: Any, single: bool) -> list[Any] | None:
+        """The first states as a list; None for zeros."""
+        if hx is None:
+            return [getattr(self, name) for name in self._kept] if self.remembers else None
+        states = list(hx) if self.op.states == 2 else [hx]
+        return [ops.unsqueeze(s, 1) for s in states] if single else states
+
+    def _layers(self, x: Any, states: list[Any] | None) -> tuple[Any, ...]:
+        weights = [getattr(self, name) for name in self.names]
+        op = self.op
+        if not (self.training and self.dropout and op.layers > 1):
+            return _call(op, op.layers, x, states, weights)
+        per, each = op.directions, len(weights) // op.layers
+        last: list[tuple[Any, ...]] = []
+        for layer in range(op.layers):
+            own = None if states is None else [s[layer * per : (layer + 1) * per] for s in states]
+            x, *after = _call(
+                op, 1, self.drop(x) if layer else x, own, weights[layer * each : (layer + 1) * each]
+            )
+            last.append(tuple(after))
+        return (x, *(ops.concat(parts, 0) for parts in zip(*last, strict=True)))
+
+    # ---- what is remembered
+    @property
+    def _kept(self) -> tuple[str, ...]:
+        return ("hidden_state", "cell_state")[: self.op.states]
+
+    def remember(self, batch: int) -> None:
+        """Start from zeros, and from then on from where the last call with `batch` sequences ended."""
+        parameter = self._parameters[self.names[0]]
+        assert parameter is not None
+        for name, shape in zip(self._kept, self.op.state_shapes(batch), strict=True):
+            self._buffers.pop(name, None)
+            self.register_buffer(name, zeros(shape, parameter.dtype, parameter.device), persistent=False)
+        self.remembers = True
+
+    def reset(self) -> None:
+        """Set the remembered states to zero."""
+        for name in self._kept:
+            if name in self._buffers:
+                init.zeros_(self._buffers[name])
+
+    def forget(self) -> None:
+        """Remember no more: every call starts from zeros unless it is given states."""
+        for name in self._kept:
+            self._buffers.pop(name, None)
+        self.remembers = False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.extra_repr()})"
+
+    def extra_repr(self) -> str:
+        """The arguments, as torch prints them."""
+        parts = [str(self.input_size), str(self.hidden_size)]
+        shown = {"proj_size": 0, "num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0}
+        for name, default in {**shown, "bidirectional": False}.items():
+            if getattr(self, name) != default:
+                parts.append(f"{name}={getattr(self, name)}")
+        return ", ".join(parts)
+
+
+def _names(op: Rnn) -> list[str]:
+    """torch's names of the parameters, in the order of `Rnn.weight_shapes`."""
+    kinds = ["weight_ih", "weight_hh", *(["bias_ih", "bias_hh"] if op.bias else [])]
+    kinds += ["weight_hr"] if op.projection else []
+    sides = ("", "_reverse")[: op.directions]
+    return [f"{kind}_l{layer}{side}" for layer in range(op.layers) for side in sides for kind in kinds]
+
+
+def _call(op: Rnn, layers: int, x: Any, states: Any, weights: Any) -> tuple[Any, ...]:
+    return ops.rnn(
+        op.mode, x, states, weights, hidden=op.hidden, layers=layers, bidirectional=op.bidirectional,
+        projection=op.projection, bias=op.bias,
+    )  # fmt: skip
+
+
+class RNN(_Recurrent):
+    """h = tanh or relu of W_ih x + b_ih + W_hh h + b_hh, in layers."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: str = "tanh",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+    ) -> None:
+        if nonlinearity not in ("tanh", "relu"):
+            raise ValueError(f"RNN: nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
+        self.nonlinearity = nonlinearity
+        super().__init__(
+            nonlinearity, input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
+        )
+
+
+class LSTM(_Recurrent):
+    """Long short-term memory (Hochreiter & Schmidhuber 1997); with proj_size its output is projected (Sak 2014)."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+    ) -> None:
+        super().__init__(
+            "lstm", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size
+        )
+
+
+class GRU(_Recurrent):
+    """Gated recurrent units (Cho et al. 2014), the reset gate behind the product with the state."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+    ) -> None:
+        super().__init__(
+            "gru", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
+        )
+
+
+class _Cell(Module):
+    """One step: parameters weight_ih (G H, I), weight_hh (G H, H), bias_ih and bias_hh (G H,)."""
+
+    def __init__(self, mode: str, input_size: int, hidden_size: int, bias: bool) -> None:
+        if input_size < 1:
+            raise ShapeError(f"{type(self).__name__}: input_size must be at least 1, got {input_size}")
+        self.op = Rnn(mode, hidden_size, bias=bool(bias))
+        self.op.check()
+        self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bool(bias)
+        self.names = [name.removesuffix("_l0") for name in _names(self.op)]
+        bound = 1 / math.sqrt(hidden_size)
+        for name, shape in zip(self.names, self.op.weight_shapes(input_size), strict=True):
+            self.register_parameter(name, init.uniform_(Parameter(empty(shape)), -bound, bound))
+
+    def forward(self, x: Any, hx: Any = None) -> Any:
+        """The next state, h (B, H) or (h, c), of x (B, I) from the state hx (zeros unless given)."""
+        x = ops.operand(x)
+        if x.ndim != 2:
+            raise ShapeError(f"{type(self).__name__}: x must be (B, I), got {x.spec}")
+        states = None if hx is None else list(hx) if self.op.states == 2 else [hx]
+        first = None if states is None else [ops.unsqueeze(s, 0) for s in states]
+        weights = [getattr(self, name) for name in self.names]
+        _, *last = _call(self.op, 1, ops.unsqueeze(x, 0), first, weights)
+        after = tuple(ops.squeeze(s, 0) for s in last)
+        return after if self.op.states == 2 else after[0]
+
+    def extra_repr(self) -> str:
+        """The arguments, as torch prints them."""
+        return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else ", bias=False")
+
+
+class RNNCell(_Cell):
+    """One step of `RNN`."""
+
+    def __init__(
+        self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh"
+    ) -> None:
+        if nonlinearity not in ("tanh", "relu"):
+            raise ValueError(f"RNNCell: nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
+        super().__init__(nonlinearity, input_size, hidden_size, bias)
+
+
+class LSTMCell(_Cell):
+    """One step of `LSTM`: (h, c)."""
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
+        super().__init__("lstm", input_size, hidden_size, bias)
+
+
+class GRUCell(_Cell):
+    """One step of `GRU`."""
+
+    def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
+        super().__init__("gru", input_size, hidden_size, bias)
