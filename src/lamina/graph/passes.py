@@ -11,6 +11,7 @@ from typing import Any
 from lamina.backends import Backend, NoKernel
 from lamina.backends.reference import run_reference
 from lamina.graph.algebra import pool_gradient_last, sum_before_spreading
+from lamina.graph.fold import fold_batch_norm
 from lamina.graph.rewrite import rewrite
 from lamina.graph.trace import Graph, Node, Value, constant
 from lamina.ops import AdamUpdate, Cast, Expand, Fused, Group, Reshape, SgdUpdate, Transpose
@@ -24,11 +25,12 @@ GROUP_LIMIT = 1 << 22
 
 
 def optimize(graph: Graph, backend: Backend, refusals: list[str] | None = None) -> Graph:
-    """All passes in order: fold constants, drop no-ops, merge equal nodes, algebra, prune outputs, fuse, group.
+    """All passes in order: fold constants, drop no-ops, merge equal nodes, fold batch norms, algebra, prune outputs,
+    fuse, group.
 
     refusals: gets a line for each fusion that the backend has no plan for.
     """
-    graph = common_subexpressions(drop_identities(fold_constants(graph)))
+    graph = fold_batch_norm(common_subexpressions(drop_identities(fold_constants(graph))))
     for rule in (pool_gradient_last, sum_before_spreading):
         graph = rewrite(graph, rule)
     return group_small(fuse(prune_outputs(absorb_casts(graph)), backend, refusals), backend)

@@ -88,11 +88,11 @@ class Node:
 
     __slots__ = ("inputs", "op", "outputs", "policy", "serial")
 
-    def __init__(self, op: Op, inputs: Sequence[Value], policy: Policy, serial: int | None = None) -> None:
+    def __init__(self, op: Op, inputs: Sequence[Value], policy: Policy, serial: float | None = None) -> None:
         self.op = op
         self.inputs = tuple(inputs)
         self.policy = policy
-        self.serial = next(_serial) if serial is None else serial
+        self.serial: float = next(_serial) if serial is None else serial
         specs = op.infer(*(v.spec for v in self.inputs))
         self.outputs = tuple(Value(s, node=self, index=i) for i, s in enumerate(specs))
 

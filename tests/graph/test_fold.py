@@ -1,0 +1,87 @@
+"""Batch norm of inference disappears into the convolution or product before it."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import nn, ops
+from lamina.graph.fold import fold_batch_norm
+from lamina.graph.passes import drop_identities, fold_constants
+
+RNG = np.random.default_rng(2)
+
+
+def randomized(*layers: nn.Module) -> nn.Module:
+    """Layers with random parameters and statistics, in inference."""
+    net = nn.Sequential(*layers).eval()
+    for key, held in net.state_dict().items():
+        if held.dtype.is_float:
+            low = 0.5 if key.endswith("running_var") else -1.0
+            held.copy_(RNG.uniform(low, 1.5, held.shape).astype(np.float32))
+    return net
+
+
+def folded(net: Any, x: Any) -> lm.graph.Graph:
+    return fold_batch_norm(drop_identities(fold_constants(lm.trace(net, x))))
+
+
+def names(graph: lm.graph.Graph) -> list[str]:
+    return [n.op.name for n in graph.nodes]
+
+
+@pytest.mark.feature("B019")
+@pytest.mark.parametrize(
+    ("layers", "shape", "wanted"),
+    [
+        (
+            (nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU()),
+            (2, 3, 6, 5),
+            ["conv", "add", "relu"],
+        ),
+        ((nn.Conv2d(4, 6, 3, groups=2), nn.BatchNorm2d(6)), (2, 4, 6, 5), ["conv", "add"]),
+        (
+            (nn.Conv1d(2, 3, 2), nn.BatchNorm1d(3), nn.Conv1d(3, 2, 2), nn.BatchNorm1d(2)),
+            (2, 2, 7),
+            ["conv", "add"] * 2,
+        ),
+        ((nn.Linear(7, 5), nn.BatchNorm1d(5)), (3, 7), ["matmul", "add"]),
+        ((nn.ReLU(), nn.BatchNorm1d(5)), (3, 5), ["relu", "batch_norm_infer"]),
+    ],
+)
+def test_it_is_folded_and_nothing_changes(layers: Any, shape: tuple[int, ...], wanted: list[str]) -> None:
+    net, x = randomized(*layers), RNG.standard_normal(shape).astype(np.float32)
+    graph = folded(net, x)
+    assert names(graph) == wanted
+    expected = net(x).numpy()
+    np.testing.assert_allclose(graph(x)[0].numpy(), expected, rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(lm.compile(graph, "cpu")(x)[0].numpy(), expected, rtol=2e-5, atol=2e-5)
+
+
+def test_residual_and_relu_become_steps() -> None:
+    w, v = (RNG.standard_normal(s).astype(np.float32) for s in ((4, 3, 3, 3), (4,)))
+    pair = (v, np.abs(v) + 0.5)
+
+    def f(x: Any, z: Any) -> Any:
+        return ops.batch_norm(ops.conv2d(x, w), *pair, v, v, relu=True, residual=z)[0]
+
+    x, z = (RNG.standard_normal(s).astype(np.float32) for s in ((2, 3, 6, 6), (2, 4, 4, 4)))
+    graph = fold_batch_norm(lm.trace(f, x, z))
+    assert names(graph) == ["conv", "add", "add", "relu"]
+    np.testing.assert_allclose(graph(x, z)[0].numpy(), f(x, z).numpy(), rtol=2e-5, atol=2e-5)
+
+
+def test_what_others_read_is_left_alone() -> None:
+    """A convolution whose result is read twice, and weights that may change between two runs."""
+    w, v = (RNG.standard_normal(s).astype(np.float32) for s in ((4, 3, 3, 3), (4,)))
+    pair = (v, np.abs(v) + 0.5)
+    x = RNG.standard_normal((2, 3, 6, 6)).astype(np.float32)
+
+    def twice(x: Any) -> Any:
+        y = ops.conv2d(x, w)
+        return ops.batch_norm(y, *pair)[0] + y
+
+    assert "batch_norm_infer" in names(fold_batch_norm(lm.trace(twice, x)))
+    changing = lm.trace(lambda x, w: ops.batch_norm(ops.conv2d(x, w), *pair)[0], x, w)
+    assert names(fold_batch_norm(changing)) == ["conv", "batch_norm_infer"]
