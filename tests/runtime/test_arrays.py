@@ -1,5 +1,7 @@
 """Arrays and streams of other libraries, as far as no GPU is needed."""
 
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -170,3 +172,14 @@ def test_a_borrowed_buffer_spans_strided_memory() -> None:
     assert buffer.nbytes == (2 * 4 + 1 + 1) * 2
     with pytest.raises(ValueError, match="negative strides"):
         lm.runtime.arrays.borrow(share(np.arange(4)[::-1]))
+
+
+def test_capsules_may_outlive_everything() -> None:
+    """At the end of the interpreter modules go in no useful order; what is lent then must not crash it."""
+    script = (
+        "import builtins, numpy, lamina\n"
+        "x = lamina.zeros(3)\n"
+        "builtins.kept = [x.__dlpack__(), x.__dlpack__(max_version=(1, 0)), numpy.from_dlpack(x)]\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -85,6 +85,13 @@ typedef struct { int kind, value; void *to; const void *from; size_t bytes; } No
 typedef struct { int count; Node nodes[64]; } Graph;
 typedef struct { int priority; Graph *capture; } Stream;
 
+/* The default streams go by the numbers 0, 1 and 2. */
+static Stream *real(Stream *stream)
+{
+    static Stream defaults[3];
+    return (Pointer)stream < 3 ? &defaults[(Pointer)stream] : stream;
+}
+
 static void run(const Node *node)
 {
     if (node->kind == STORE) *(int *)node->to = node->value;
@@ -94,6 +101,7 @@ static void run(const Node *node)
 
 static Status queue(Stream *stream, Node node)
 {
+    stream = real(stream);
     if (stream->capture) stream->capture->nodes[stream->capture->count++] = node;
     else run(&node);
     return OK;
@@ -179,7 +187,7 @@ Status cuStreamCreateWithPriority(Stream **out, unsigned flags, int priority)
 Status cuStreamDestroy_v2(Stream *stream) { free(stream); return OK; }
 Status cuStreamSynchronize(Stream *stream) { (void)stream; return OK; }
 Status cuStreamQuery(Stream *stream) { (void)stream; return OK; }
-Status cuStreamGetPriority(Stream *stream, int *priority) { *priority = stream->priority; return OK; }
+Status cuStreamGetPriority(Stream *stream, int *priority) { *priority = real(stream)->priority; return OK; }
 Status cuStreamGetFlags(Stream *stream, unsigned *flags) { (void)stream; *flags = 1; return OK; }
 Status cuStreamGetCtx(Stream *stream, void **ctx) { (void)stream; *ctx = context; return OK; }
 Status cuStreamWaitEvent(Stream *stream, void *event, unsigned flags)
@@ -211,7 +219,7 @@ Status cuStreamBeginCapture_v2(Stream *stream, int mode)
     return OK;
 }
 Status cuStreamEndCapture(Stream *stream, Graph **out) { *out = stream->capture; stream->capture = 0; return OK; }
-Status cuStreamIsCapturing(Stream *stream, int *status) { *status = stream->capture != 0; return OK; }
+Status cuStreamIsCapturing(Stream *stream, int *status) { *status = real(stream)->capture != 0; return OK; }
 Status cuGraphGetNodes(Graph *graph, void **nodes, size_t *count)
 {
     (void)nodes;

@@ -107,18 +107,28 @@ class Shared:
     read_only: bool = False
 
 
-def _delete(address: int) -> None:
-    _exported.pop(address, None)
+def _delete(address: int, exported: dict[int, tuple[Any, ...]] = _exported) -> None:
+    exported.pop(address, None)
 
 
-def _destroy(capsule: int) -> None:
-    for name in (_PLAIN, _VERSIONED):
-        if _dying_is_valid(capsule, name):  # nobody consumed it
-            _exported.pop(_dying_get(capsule, name), None)
+def _destroy(
+    capsule: int,
+    exported: dict[int, tuple[Any, ...]] = _exported,
+    is_valid: Any = _dying_is_valid,
+    get: Any = _dying_get,
+    names: tuple[bytes, ...] = (_PLAIN, _VERSIONED),
+) -> None:
+    for name in names:
+        if is_valid(capsule, name):  # nobody consumed it
+            exported.pop(get(capsule, name), None)
 
 
 _delete_callback = _Deleter(_delete)
 _destroy_callback = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_destroy)
+# Capsules and other libraries' arrays may outlive this module when the interpreter ends: the callbacks and what
+# they call are never freed.
+for _immortal in (_delete_callback, _destroy_callback, _exported, _dying_is_valid, _dying_get):
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_immortal))
 
 
 def export(
