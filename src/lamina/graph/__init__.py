@@ -2,8 +2,9 @@
 
 from lamina.graph.autodiff import grad, gradients, value_and_grad
 from lamina.graph.executor import Executable, compile
+from lamina.graph.limits import limits
 from lamina.graph.page import html_page
-from lamina.graph.profile import Profile, limits, profile
+from lamina.graph.profile import Profile, profile
 from lamina.graph.save import load, save
 from lamina.graph.trace import Graph, Node, Value, constant, trace
 

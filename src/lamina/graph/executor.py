@@ -13,6 +13,8 @@ import numpy as np
 
 from lamina import backends
 from lamina.backends import Call, Run
+from lamina.graph.lanes import Footprint, lanes, waits
+from lamina.graph.limits import least_seconds, limits
 from lamina.graph.passes import optimize
 from lamina.graph.plan import Program, Slot, Step, plan_graph
 from lamina.graph.trace import Graph
@@ -31,6 +33,10 @@ from lamina.spec import ShapeError, pack
 from lamina.tensor import Tensor, as_tensor
 
 _where = device  # the argument of `compile` has the same name
+#: What a kernel takes at least on a GPU, whatever it does.
+LAUNCH_SECONDS = 3e-6
+#: Steps that would take longer by themselves stay in lane 0.
+BESIDE_SECONDS = 20e-6
 
 
 def compile(
@@ -195,13 +201,14 @@ class Executable:
                 self._runs += self._poisoning(index)
         self._prologue = [self._bound(step) for step in self.program.prologue if not step.plan.view]
 
-    def _bound(self, step: Step) -> Run:
+    def _bound(self, step: Step, stream: Stream | None = None) -> Run:
+        """The step at its addresses, on the default stream or another one."""
         return step.plan.bind(
             Call(
                 tuple(self._pointer(s) for s in step.inputs),
                 tuple(self._pointer(s) for s in step.outputs),
                 self._pointer(step.workspace) if step.workspace else 0,
-                self.device.default_stream.handle,
+                (stream or self.device.default_stream).handle,
             )
         )
 
@@ -250,12 +257,45 @@ class Executable:
         self._calls += 1
 
     def _capture(self) -> None:
-        stream = self.device.default_stream
-        with stream.capture() as captured:
-            for run in self._runs:
-                run()
+        """Record all steps as one CUDA graph: those off the longest chain in a lane of their own beside it."""
+        steps = [s for s in self.program.steps if not s.plan.view]
+        lane = [0] * len(steps) if self._poison else self._lanes(steps)
+        main = self.device.default_stream
+        with main.capture() as captured:
+            if any(lane):
+                self._run_lanes(steps, lane, main, self.device.stream())
+            else:
+                for run in self._runs:
+                    run()
         self._captured = captured
         captured.launch()
+
+    def _lanes(self, steps: Sequence[Step]) -> list[int]:
+        known = limits(self.device)
+        if known is None:
+            return [0] * len(steps)
+        return lanes(steps, [least_seconds(s, known) + LAUNCH_SECONDS for s in steps], BESIDE_SECONDS)
+
+    def _run_lanes(self, steps: Sequence[Step], lane: Sequence[int], main: Stream, beside: Stream) -> None:
+        """Run each step in its lane, behind what it waits for."""
+        waiting = waits([self._footprint(s) for s in steps], lane)
+        streams, passed = (main, beside), dict[int, Event]()
+        beside.wait(main)
+        for i, step in enumerate(steps):
+            before = waiting[i]
+            if before is not None:
+                streams[lane[i]].wait(passed[before])
+            self._bound(step, streams[lane[i]])()
+            if i in waiting:
+                passed[i] = streams[lane[i]].record()
+        main.wait(beside)
+
+    def _footprint(self, step: Step) -> Footprint:
+        def ranges(slots: Sequence[Slot]) -> tuple[tuple[int, int], ...]:
+            return tuple((p := self._pointer(s), p + s.base.spec.nbytes) for s in slots if s.spec.nbytes)
+
+        scratch = [step.workspace] if step.workspace else []
+        return Footprint(ranges(step.inputs), ranges([*step.outputs, *scratch]))
 
     def _read_outputs(self) -> tuple[Tensor, ...]:
         """Copies of the outputs that are not donated: the arena is written again by the next call."""

@@ -26,7 +26,8 @@ _STYLE = """
 body { font: 14px/1.4 system-ui, sans-serif; margin: 2em auto; max-width: 1240px; color: #222; background: #fff }
 svg { display: block; width: 100%; height: auto; background: #f6f6f6; margin: .5em 0 1.5em }
 table { border-collapse: collapse; width: 100% } th, td { text-align: left; padding: .2em .7em; vertical-align: top }
-td.n, th.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums } tr:nth-child(even) { background: #f6f6f6 }
+td.n, th.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums }
+tr:nth-child(even) { background: #f6f6f6 }
 code { font: 12px ui-monospace, monospace; overflow-wrap: anywhere } rect:hover { stroke: #000 }
 """
 

@@ -8,69 +8,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
-from functools import cache
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from lamina.backends import Run
 from lamina.graph.executor import Executable
+from lamina.graph.limits import Limits, least_seconds, limits, work
 from lamina.graph.plan import Step
 from lamina.runtime import Device, Event, human_bytes
-from lamina.spec import Policy
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a machine can do at most: matrix arithmetic in FLOP/s by element size in bytes, memory in byte/s."""
-
-    half: float
-    single: float
-    double: float
-    tf32: float
-    memory: float
-
-    def seconds(self, flops: float, nbytes: float, itemsize: int, *, tf32: bool) -> float:
-        """The shortest time for so much work, arithmetic and memory traffic side by side."""
-        rates = {1: self.half, 2: self.half, 4: self.tf32 if tf32 else self.single, 8: self.double}
-        return max(flops / rates.get(itemsize, self.single), nbytes / self.memory)
-
-
-#: bf16 products and copies as measured on the device, the other rates by its data sheet.
-_KNOWN = {"NVIDIA H200": Limits(790e12, 67e12, 67e12, 395e12, 4.3e12)}
-
-
-@cache
-def limits(device: Device) -> Limits | None:
-    """The limits of a device: measured for a CPU, from a table for a GPU (None where it is not listed)."""
-    return _measured() if device.kind == "cpu" else _KNOWN.get(device.name)
-
-
-def _measured() -> Limits:
-    """Rates of this CPU by NumPy: a matrix product in each precision, and a copy; each the best of three."""
-    single, double = (_product_rate(np.dtype(kind)) for kind in ("float32", "float64"))
-    origin = np.ones(1 << 23, np.float32)
-    target = np.empty_like(origin)
-    return Limits(
-        single, single, double, single, 2 * origin.nbytes / _best(lambda: np.copyto(target, origin))
-    )
-
-
-def _product_rate(kind: np.dtype[Any], size: int = 768) -> float:
-    a = np.ones((size, size), kind)
-    out = np.empty_like(a)
-    return 2.0 * size**3 / _best(lambda: np.matmul(a, a, out=out))
-
-
-def _best(run: Any) -> float:
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return min(times)
 
 
 @dataclass(frozen=True)
@@ -205,21 +151,17 @@ def profile(executable: Executable, rounds: int = 20) -> Profile:
 
 
 def _row(step: Step, milliseconds: float | None, known: Limits | None) -> Row:
-    inputs, outputs = [s.spec for s in step.inputs], [s.spec for s in step.outputs]
-    flops = step.node.op.flops(*(s.open for s in inputs)) if step.node else 0
-    nbytes = sum(s.nbytes for s in (*inputs, *outputs))
-    tf32 = (step.node.policy if step.node else Policy()).tf32
-    least = known.seconds(flops, nbytes, inputs[0].dtype.itemsize, tf32=tf32) if known and inputs else None
+    flops, nbytes = work(step)
     return Row(
         str(step.node.op) if step.node else "reorder",
         step.plan.label,
-        ", ".join(map(str, inputs)),
-        ", ".join(map(str, outputs)),
+        ", ".join(str(s.spec) for s in step.inputs),
+        ", ".join(str(s.spec) for s in step.outputs),
         flops,
         nbytes,
         step.plan.workspace,
         milliseconds,
-        None if least is None else least * 1e3,
+        None if known is None else least_seconds(step, known) * 1e3,
     )
 
 

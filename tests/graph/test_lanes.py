@@ -1,0 +1,91 @@
+"""Lanes: what may run beside the chain, what waits for what, and that no order they allow breaks memory."""
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import nn, ops, optim
+from lamina.graph import Executable, compile, trace
+from lamina.graph.lanes import Footprint, lanes, waits
+from lamina.spec import Spec, float32, int64
+from lamina.train import train_step
+
+
+def training_step() -> Executable:
+    net = nn.LeNet(1, 10)
+    step = train_step(net, ops.cross_entropy, optim.SGD(lr=0.1, momentum=0.9), device="cpu")
+    return step.program(Spec((8, 1, 28, 28), float32), Spec((8,), int64)).executable
+
+
+def runnable(run: Executable) -> list[lm.graph.plan.Step]:  # type: ignore[name-defined]
+    return [s for s in run.program.steps if not s.plan.view]
+
+
+def test_updates_and_gradients_of_parameters_may_run_beside_the_chain() -> None:
+    steps = runnable(training_step())
+    lane = lanes(steps, [1e-6] * len(steps), 1.0)
+    beside = {s.label for s, side in zip(steps, lane, strict=True) if side}
+    chain = {s.label for s, side in zip(steps, lane, strict=True) if not side}
+    assert {"sgd_update", "arg_max"} <= beside
+    assert {"conv_data_grad", "max_pool_grad", "cross_entropy_grad", "max_pool"} <= chain
+    assert not {"conv_data_grad", "max_pool_grad", "cross_entropy_grad"} & beside
+
+
+def test_long_steps_stay_on_the_chain() -> None:
+    steps = runnable(training_step())
+    assert lanes(steps, [1.0] * len(steps), 0.5) == [0] * len(steps)
+
+
+def test_a_program_with_one_result_has_one_lane() -> None:
+    run = compile(trace(lambda x: ops.softmax(ops.relu(x) + ops.exp(x), 1), Spec((4, 4), float32)), "cpu")
+    steps = runnable(run)
+    assert lanes(steps, [1.0] * len(steps), 9.0) == [0] * len(steps)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "clash"),
+    [
+        (Footprint(((0, 4),), ()), Footprint(((0, 4),), ()), False),
+        (Footprint(((0, 4),), ()), Footprint((), ((3, 8),)), True),
+        (Footprint((), ((0, 4),)), Footprint(((3, 8),), ()), True),
+        (Footprint((), ((0, 4),)), Footprint((), ((3, 8),)), True),
+        (Footprint((), ((0, 4),)), Footprint((), ((4, 8),)), False),
+    ],
+)
+def test_footprints_clash_where_one_writes(a: Footprint, b: Footprint, clash: bool) -> None:
+    assert a.clashes(b) == b.clashes(a) == clash
+
+
+def test_any_order_that_lanes_and_waits_allow_gives_the_same_memory() -> None:
+    """Random programs on 12 cells: run in a random order that keeps each lane's order and every wait."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        count = int(rng.integers(2, 30))
+        cells = [tuple(int(c) for c in rng.integers(0, 12, 3)) for _ in range(count)]
+        prints = [Footprint(((a, a + 1), (b, b + 1)), ((c, c + 1),)) for a, b, c in cells]
+        lane = [int(v) for v in rng.integers(0, 2, count)]
+        waiting = waits(prints, lane)
+        assert memory(cells, range(count)) == memory(cells, shuffled(rng, lane, waiting))
+
+
+def memory(cells, order):  # type: ignore[no-untyped-def]
+    held = [(i,) for i in range(12)]
+    for i in order:
+        a, b, c = cells[i]
+        held[c] = (i, hash(held[a]), hash(held[b]))
+    return held
+
+
+def shuffled(rng, lane, waiting):  # type: ignore[no-untyped-def]
+    queues = [[i for i, own in enumerate(lane) if own == side] for side in (0, 1)]
+    order: list[int] = []
+    while any(queues):
+        ready = [q for q in queues if q and (waiting[q[0]] is None or waiting[q[0]] in order)]
+        order.append(ready[int(rng.integers(0, len(ready)))].pop(0))
+    return order
+
+
+def test_waits_are_few() -> None:
+    """A lane that has waited for a step does not wait for it, or an earlier one, again."""
+    same = Footprint((), ((0, 1),))
+    assert waits([same] * 4, [0, 1, 1, 1]) == [None, 0, None, None]
