@@ -214,8 +214,32 @@ def half_refused(op: Conv, x: tuple[int, ...], w: tuple[int, ...]) -> str:
         return choice.choose(replace(problem, ways=ways), DEVICE, Policy()).label
 
 
+def faults() -> dict[str, str]:
+    """The filter gradient of unevenly padded images: heuristics name engines that compute it wrong."""
+    found = {}
+    for flip in (False, True):
+        graph = cudnn.Graph()
+        x, w, y = (graph.packed(s, "float32") for s in ((1, 2, 10, 8), (2, 2, 5, 5), (1, 2, 4, 2)))
+        graph.conv_filter_grad(x, y, w, stride=(2, 3), pre=(0, 1), post=(1, 0), flip=flip)
+        target = properties()
+        refusals: list[str] = []
+        plans = graph.plans(target, refusals=refusals)
+        taken = [one.config.key[0] for one in plans if one.config is not None]
+        every = [config.key[0] for config in graph.candidates(target, wrong=True)]
+        win = Window((2, 3), ((0, 1), (1, 0)), (1, 1), flip=flip)
+        found[f"flip={flip}"] = json.dumps(
+            {
+                "every": every,
+                "taken": taken,
+                "refusals": refusals,
+                "op": plan(ConvFilterGrad(win, (5, 5)), float32, (1, 2, 10, 8), (1, 2, 4, 2)),
+            }
+        )
+    return found
+
+
 PARTS: dict[str, Callable[[], dict[str, str]]] = {
-    f.__name__: f for f in (convolutions, products, limited, pools, round_trip, threads, choices)
+    f.__name__: f for f in (convolutions, products, limited, pools, round_trip, threads, choices, faults)
 }
 
 if __name__ == "__main__":

@@ -124,6 +124,18 @@ def test_one_choice_for_all_sizes(environment: dict[str, str]) -> None:
     assert found["large first"] == found["large"]
 
 
+@pytest.mark.parametrize("flip", [False, True])
+def test_engines_that_are_known_to_be_wrong_are_passed_over(flip: bool, environment: dict[str, str]) -> None:
+    """The heuristics name them first for this window; a plan of the op is another engine's."""
+    found = json.loads(part("faults", environment)[f"flip={flip}"])
+    assert found["every"][0] == 1
+    assert 20 in found["every"]
+    assert len(found["taken"]) > 3
+    assert not {1, 18, 20, 70} & set(found["taken"])
+    assert sum("gives wrong filter gradients" in reason for reason in found["refusals"]) >= 2
+    assert found["op"].startswith("cudnn conv_filter_grad plain eng0 ")
+
+
 @pytest.mark.feature("F089")
 def test_half_types_as_float32(environment: dict[str, str]) -> None:
     """By name, and where no engine takes the half type."""

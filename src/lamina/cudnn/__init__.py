@@ -42,6 +42,7 @@ from lamina.cudnn.engine import (
     note_filter,
 )
 from lamina.cudnn.explain import Explanation, Rewrite, Verdict
+from lamina.cudnn.faults import known_wrong
 from lamina.cudnn.graph import Graph, NoPlanError
 from lamina.cudnn.handle import Handle, handle_of
 from lamina.cudnn.matmul import Matmul, MatmulOperation, MoeGroupedMatmul, MoeGroupedMatmulBackward
@@ -129,6 +130,7 @@ __all__ = [
     "handle_of",
     "key_text",
     "knob_name",
+    "known_wrong",
     "note",
     "note_filter",
     "packed_strides",

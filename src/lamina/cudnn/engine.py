@@ -16,6 +16,7 @@ from lamina.c import cudnn as c
 from lamina.c.errors import CudnnError
 from lamina.cudnn.descriptor import Attribute, Descriptor, attribute, named
 from lamina.cudnn.device import DeviceProperties
+from lamina.cudnn.faults import known_wrong
 from lamina.cudnn.handle import Handle
 
 _KIND = c.cudnnBackendDescriptorType_t
@@ -80,14 +81,22 @@ class OperationGraph(Descriptor):
     def heuristic(self, mode: str | int, *, sm_count: int | None = None) -> list[EngineConfig]:
         """Engine configurations, best first, by "a", "b", "instant" or "fallback". Raises CudnnError.
 
+        They are as the library names them, with engines that are `known_wrong`; `configs` leaves those out.
         sm_count: how many multiprocessors of the GPU to plan for.
         """
         return Heuristics(self, mode, sm_count=sm_count).results()
 
     def configs(
-        self, modes: Sequence[str | int] = ("a", "fallback"), *, sm_count: int | None = None
+        self,
+        modes: Sequence[str | int] = ("a", "fallback"),
+        *,
+        sm_count: int | None = None,
+        wrong: bool = False,
     ) -> Candidates:
-        """The configurations of several modes, in order, each once; refusals are collected, not raised."""
+        """The configurations of several modes, in order, each once; refusals are collected, not raised.
+
+        wrong: also those of engines that are `known_wrong` for the graph.
+        """
         found: dict[Key, EngineConfig] = {}
         refusals: list[str] = []
         for mode in modes:
@@ -101,7 +110,10 @@ class OperationGraph(Descriptor):
                 refusals += [f"heuristic {mode}: {reason}" for reason in reasons]
             for config in configs:
                 found.setdefault(config.key, config)
-        return Candidates(list(found.values()), refusals)
+        operations = () if wrong else self.values["operations"]
+        faults = {key: known_wrong(operations, key[0]) for key in found}
+        refusals += [f"{key_text(key)}: {fault}" for key, fault in faults.items() if fault]
+        return Candidates([config for key, config in found.items() if not faults[key]], refusals)
 
 
 _ENGINE = re.compile(r'"engineId":\s*(\d+)')

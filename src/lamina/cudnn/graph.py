@@ -78,10 +78,14 @@ class Graph(Operations):
         modes: Sequence[str | int] = ("a", "fallback"),
         *,
         sm_count: int | None = None,
+        wrong: bool = False,
     ) -> Candidates:
-        """Engine configurations of several heuristics, best first, each once."""
+        """Engine configurations of several heuristics, best first, each once.
+
+        wrong: also those of engines whose results for this graph are known to be wrong (`known_wrong`).
+        """
         try:
-            return self.build(target).configs(modes, sm_count=sm_count)
+            return self.build(target).configs(modes, sm_count=sm_count, wrong=wrong)
         except CudnnError as error:
             return Candidates([], [f"graph: {error.code}: {error.message}"])
 
@@ -99,6 +103,8 @@ class Graph(Operations):
         kernel_cache: KernelCache | None = None,
     ) -> Iterator[ExecutionPlan]:
         """Plans that could be made, best first, one after the other as they are asked for.
+
+        Engines that give wrong results for the graph, as far as is known, are passed over (`known_wrong`).
 
         Args:
             target: the handle or the device properties.

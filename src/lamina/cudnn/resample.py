@@ -24,9 +24,10 @@ class Resample(Descriptor):
 
     Of interpolation cuDNN 9.19 runs one case: "bilinear" to twice the size, forward, float32, channels last, with
     window 2, stride 1/2, padding 1/2 before and 1 after. Element i of the result is the input at
-    i * stride - pre + (window - 1) / 2, which is i / 2, cut off at the last element: even ones are the input's
-    elements, odd ones the means of two neighbours. (PyTorch and ONNX look half a pixel before that.) "nearest", other
-    sizes, other layouts and the half types are refused.
+    i * stride - pre + (window - 1) / 2, which is i / 2, cut off at the last element, whatever `padding` says: along
+    an axis of 4 it is x0, (x0 + x1) / 2, x1, (x1 + x2) / 2, x2, (x2 + x3) / 2, x3, x3 (measured on an H200). PyTorch
+    and ONNX look a quarter of an element before that. "nearest", other sizes, other paddings around, other layouts
+    and the half types are refused.
 
     Args:
         mode: "maxpool", "avgpool_include_padding", "avgpool_exclude_padding", "bilinear", "nearest".

@@ -169,7 +169,7 @@ def conv_problem(direction: Direction, o: Operands, epilogue: Epilogue = NONE) -
     ways = _ways(direction, o, epilogue)
     plain = () if epilogue.steps else (direct(direction, o),)
     if plain:
-        ways += [wide_way(direction, o)] if o.x.dtype in (float16, bfloat16) and ways else []
+        ways += [wide_way(direction, o)] if o.x.dtype in (float16, bfloat16) else []
         ways.append(Way("direct", steps=plain))
     return Problem(
         family=f"{direction}({o.window}) {o.w} {o.x.dtype}{steps}",
@@ -192,8 +192,6 @@ def _sides(direction: Direction, o: Operands) -> tuple[Spec, tuple[Spec, Spec]]:
 
 def _ways(direction: Direction, o: Operands, epilogue: Epilogue) -> list[Way]:
     """The most promising first: that is what a policy without timing takes."""
-    if o.window.flip and any(lo != hi for lo, hi in o.window.padding):
-        return []  # a filter gradient of this kind came out wrong on cuDNN 9.19; why is not known: own kernels only
     plain = plain_way(direction, o, epilogue)
     if not _is_channels_last(o):
         return [plain]

@@ -1,0 +1,70 @@
+"""Engines that are known to compute wrong numbers are not taken from heuristics."""
+
+from typing import Any
+
+import pytest
+
+from lamina.c import cudnn as c
+from lamina.cudnn import Graph, known_wrong
+
+pytestmark = pytest.mark.skipif(not c.library.available(), reason="needs cuDNN")
+
+UNEVEN, EVEN = ((0, 1), (1, 0)), ((1, 1), (1, 1))
+
+
+def graph(
+    direction: str,
+    padding: tuple[tuple[int, ...], ...],
+    *,
+    stride: int = 1,
+    dilation: int = 1,
+    flip: bool = False,
+) -> Graph:
+    """One convolution; padding: before the two axes, behind them."""
+    made, reach = Graph(), 2 * dilation + 1
+    places = ((12 + before + behind - reach) // stride + 1 for before, behind in zip(*padding, strict=True))
+    shapes = ((2, 8, 12, 12), (8, 8, 3, 3), (2, 8, *places))
+    x, w, y = (made.packed(shape, "float32") for shape in shapes)
+    window: dict[str, Any] = {
+        "stride": (stride, stride),
+        "pre": padding[0],
+        "post": padding[1],
+        "dilation": (dilation, dilation),
+        "flip": flip,
+    }
+    if direction == "forward":
+        made.conv(x, w, y, **window)
+    elif direction == "data":
+        made.conv_data_grad(y, w, x, **window)
+    else:
+        made.conv_filter_grad(x, y, w, **window)
+    return made
+
+
+def wrong(made: Graph) -> set[int]:
+    return {engine for engine in range(100) if known_wrong(made.operations, engine)}
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_uneven_padding(flip: bool) -> None:
+    assert wrong(graph("forward", UNEVEN, flip=flip)) == set()
+    assert wrong(graph("data", UNEVEN, flip=flip)) == {50, 78}
+    assert wrong(graph("filter", UNEVEN, flip=flip)) == {1, 18, 20, 70}
+
+
+@pytest.mark.parametrize("direction", ["forward", "data", "filter"])
+def test_even_padding(direction: str) -> None:
+    assert wrong(graph(direction, EVEN)) == set()
+    assert wrong(graph(direction, EVEN, stride=2)) == set()
+    assert wrong(graph(direction, EVEN, dilation=2)) == set()
+    both = wrong(graph(direction, EVEN, stride=2, dilation=2))
+    assert both == ({70} if direction == "filter" else set())
+
+
+def test_reasons_and_other_patterns() -> None:
+    single = graph("filter", UNEVEN)
+    assert known_wrong(single.operations, 20) == (
+        "gives wrong filter gradients for padding (0, 1) before and (1, 0) behind (found in cuDNN 9.19.0)"
+    )
+    (operation,) = single.operations
+    assert known_wrong([operation, operation], 20) == ""  # engines of other patterns have other numbers
