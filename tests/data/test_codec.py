@@ -82,6 +82,26 @@ def test_resize_as_pillow_does(where: str, size: Any) -> None:
     assert batch.shape == (2, height, width, 3)
 
 
+@pytest.mark.gpu
+@pytest.mark.feature("F042")
+def test_a_picture_stays_on_the_gpu() -> None:
+    """File to network input to file: every step on the device, against Pillow's way of the same steps."""
+    array = picture(240, 320)
+    content = data.encode_image(on("cuda", array))
+    decoded = data.decode_image(content, device="cuda")
+    small = data.resize(decoded, 64)
+    batch = data.normalize(small.reshape(1, 64, 64, 3), 0.5, 0.25)
+    assert {x.device.kind for x in (decoded, small, batch)} == {"cuda"}
+    with Image.open(io.BytesIO(content)) as file:
+        expected = np.array(file.convert("RGB").resize((64, 64), Image.BILINEAR))
+    assert difference(small.numpy(), expected)[0] < 1.5
+    np.testing.assert_allclose(
+        batch.numpy()[0], (small.numpy().transpose(2, 0, 1) / 255 - 0.5) / 0.25, atol=1e-4
+    )
+    again = data.decode_image(data.encode_image(small, quality=95), device="cuda")
+    assert difference(again.numpy(), small.numpy())[0] < 3.0
+
+
 @pytest.mark.feature("F042")
 def test_resize_as_torch_does() -> None:
     torch = pytest.importorskip("torch")
