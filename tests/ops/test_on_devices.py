@@ -114,19 +114,19 @@ DROPOUT: list[Case] = [
     (lambda x, s, p=p: ops.dropout(x, s, p)[0], (X, np.array([2**35 + 1, 5]))) for p in (0.0, 0.3, 0.5, 1.0)
 ]
 MEAN, VAR, SCALE = _draw(4), _positive(4), _draw(4)
-NORM: list[Case] = [
-    (lambda x, m, v, w, b: ops.batch_norm(x, m, v, w, b, True)[0] ** 2, (X, MEAN, VAR, SCALE, _draw(4))),
+NORM: list[Case] = [  # times x: the sum of what is normalized alone hardly depends on x
+    (lambda x, m, v, w, b: ops.batch_norm(x, m, v, w, b, True)[0] * x, (X, MEAN, VAR, SCALE, _draw(4))),
     (lambda x, m, v: ops.batch_norm(x, m, v, training=True)[2], (X, MEAN, VAR)),
-    (lambda x, m, v, w, b: ops.batch_norm(x, m, v, w, b)[0] ** 2, (X, MEAN, VAR, SCALE, _draw(4))),
+    (lambda x, m, v, w, b: ops.batch_norm(x, m, v, w, b)[0] * x, (X, MEAN, VAR, SCALE, _draw(4))),
     (
-        lambda x, z, w: ops.batch_norm(x, None, None, w, training=True, relu=True, residual=z)[0] ** 2,
+        lambda x, z, w: ops.batch_norm(x, None, None, w, training=True, relu=True, residual=z)[0] * x,
         (X, _draw(*X.shape), SCALE),
     ),
-    (lambda x: ops.batch_norm(x, None, None, training=True, relu=True)[0] ** 2, (X,)),
-    (lambda x, w, b: ops.layer_norm(x, (9, 8), w, b) ** 2, (X, _draw(9, 8), _draw(9, 8))),
-    (lambda x, w: ops.rms_norm(x, 8, w) ** 2, (X, _draw(8))),
-    (lambda x, w, b: ops.group_norm(x, 2, w, b) ** 2, (X, SCALE, _draw(4))),
-    (lambda x: ops.instance_norm(x)[0] ** 3, (X,)),
+    (lambda x: ops.batch_norm(x, None, None, training=True, relu=True)[0] * x, (X,)),
+    (lambda x, w, b: ops.layer_norm(x, (9, 8), w, b) * x, (X, _draw(9, 8), _draw(9, 8))),
+    (lambda x, w: ops.rms_norm(x, 8, w) * x, (X, _draw(8))),
+    (lambda x, w, b: ops.group_norm(x, 2, w, b) * x, (X, SCALE, _draw(4))),
+    (lambda x: ops.instance_norm(x)[0] * x, (X,)),
     (lambda x: ops.local_response_norm(x, 3, 0.1), (X,)),
     (lambda x, m: ops.divisive_norm(x, 3, 0.1, means=m), (X, _draw(*X.shape))),
 ]
