@@ -240,6 +240,17 @@ def test_memset_of_words_and_rows(bits: int, value: int, gpu: Device) -> None:
     assert not words[:, 5:].any()
 
 
+@pytest.mark.feature("F039", "F043")
+def test_there_and_back_and_a_product(gpu: Device) -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(65, 33)).astype(np.float32), rng.normal(size=(33, 47)).astype(np.float32)
+    there = lm.tensor(a).to(gpu)
+    assert (there.device, there.to(gpu) is there) == (gpu, True)
+    assert np.array_equal(there.to("cpu").numpy(), a)
+    assert np.array_equal(to_host(move(from_host(a, gpu), Device("cpu"))).view(np.float32), a.ravel())
+    np.testing.assert_allclose((there @ lm.tensor(b).to(gpu)).numpy(), a @ b, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.feature("F041")
 @pytest.mark.parametrize("dtype", [*_FLOATS, *_INTEGERS])
 def test_random_fills_are_those_of_the_cpu(dtype: str, gpu: Device) -> None:
