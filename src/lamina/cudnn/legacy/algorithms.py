@@ -8,6 +8,12 @@ from lamina.cudnn.legacy.flags import BackwardDataAlgo, BackwardFilterAlgo, Forw
 
 Algorithm: TypeAlias = ForwardAlgo | BackwardDataAlgo | BackwardFilterAlgo
 
+#: direction -> what its C functions are called after
+STEMS: Final = {
+    "forward": "ConvolutionForward",
+    "backward_data": "ConvolutionBackwardData",
+    "backward_filter": "ConvolutionBackwardFilter",
+}
 #: The enum of each direction.
 DIRECTIONS: Final[dict[str, type[ForwardAlgo] | type[BackwardDataAlgo] | type[BackwardFilterAlgo]]] = {
     "forward": ForwardAlgo,

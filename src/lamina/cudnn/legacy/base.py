@@ -56,7 +56,31 @@ class Native:
             self._destroy(address)
 
 
-class Descriptor:
+class Owned:
+    """What owns something of C's until `close`."""
+
+    _native: Native | None
+
+    @property
+    def native(self) -> Native:
+        """The owner of what C made: who holds it keeps that alive. Raises ClosedError."""
+        native = self._native
+        if native is None:
+            raise ClosedError(f"this {type(self).__name__} was closed")
+        return native
+
+    @property
+    def address(self) -> int:
+        """What C made as an int, for `lamina.c.cudnn` (0 where C has none). Raises ClosedError."""
+        return self.native.address
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._native is None
+
+
+class Descriptor(Owned):
     """Base class. Settings are fixed at construction; two objects are equal if they read back alike.
 
     Raises CudnnError (typed by status, with the library's reason) for what the library refuses, and
@@ -66,7 +90,7 @@ class Descriptor:
     kind: ClassVar[str] = ""  # cudnnCreate..., cudnnDestroy...
 
     def __init__(self) -> None:
-        self._native: Native | None = Native.create(self.kind)
+        self._native = Native.create(self.kind)
 
     @classmethod
     def empty(cls) -> Self:
@@ -74,24 +98,6 @@ class Descriptor:
         made = cls.__new__(cls)
         Descriptor.__init__(made)
         return made
-
-    @property
-    def native(self) -> Native:
-        """The owner of the C descriptor: who holds it keeps the descriptor alive. Raises ClosedError."""
-        native = self._native
-        if native is None:
-            raise ClosedError(f"this {type(self).__name__} was closed")
-        return native
-
-    @property
-    def address(self) -> int:
-        """The C descriptor as an int, for `lamina.c.cudnn` (0 where C has none). Raises ClosedError."""
-        return self.native.address
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._native is None
 
     def close(self) -> None:
         """Let go of the C descriptor; it is destroyed when no call uses it any more. Idempotent."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 from lamina.c import cudnn as c
 from lamina.cudnn.legacy.activation import Activation
+from lamina.cudnn.legacy.algorithms import STEMS
 from lamina.cudnn.legacy.algorithms import algorithm as by_name
 from lamina.cudnn.legacy.base import AnyHandle, Descriptor, Memory, call, spatial_rank, spread
 from lamina.cudnn.legacy.filter import FilterDescriptor
@@ -24,6 +25,7 @@ from lamina.cudnn.legacy.tensor import TensorDescriptor, from_c, matching
 from lamina.cudnn.legacy.transform import TensorTransform
 
 _MAX = 6  # CUDNN_DIM_MAX - 2 spatial axes
+_Side: TypeAlias = tuple[TensorDescriptor | FilterDescriptor, Memory]
 
 
 class ConvolutionSettings(NamedTuple):
@@ -91,66 +93,32 @@ class Window(Descriptor):
         """A new object with some settings changed: `convolution.replace(math_type=found.math_type)`."""
         return type(self)(**{**self.get()._asdict(), **changes})
 
-    # ---- the three C directions; x is the side of the inputs, y that of the outputs of the convolution
-    def _forward_size(
-        self, handle: AnyHandle, x: TensorDescriptor, w: FilterDescriptor, y: TensorDescriptor, name: Name
+    # ---- the three C directions; each reads two operands on both sides of the window and writes a third
+    def scratch_size(
+        self, direction: str, handle: AnyHandle, first: Any, second: Any, result: Any, name: Name
     ) -> int:
-        function = c.cudnnGetConvolutionForwardWorkspaceSize
-        return call(function, handle, x, w, self, y, by_name("forward", name))
+        """Bytes that C's call of a direction ("forward", "backward_data", "backward_filter") needs.
 
-    def _data_size(
-        self, handle: AnyHandle, w: FilterDescriptor, dy: TensorDescriptor, dx: TensorDescriptor, name: Name
-    ) -> int:
-        function = c.cudnnGetConvolutionBackwardDataWorkspaceSize
-        return call(function, handle, w, dy, self, dx, by_name("backward_data", name))
+        first, second, result: descriptors of what it reads and writes, in C's order.
+        """
+        function: Callable[..., int] = getattr(c, f"cudnnGet{STEMS[direction]}WorkspaceSize")
+        return call(function, handle, first, second, self, result, by_name(direction, name))
 
-    def _filter_size(
-        self, handle: AnyHandle, x: TensorDescriptor, dy: TensorDescriptor, dw: FilterDescriptor, name: Name
-    ) -> int:
-        function = c.cudnnGetConvolutionBackwardFilterWorkspaceSize
-        return call(function, handle, x, dy, self, dw, by_name("backward_filter", name))
-
-    def _forward(
+    def _run(
         self,
+        direction: str,
         handle: AnyHandle,
-        x: tuple[TensorDescriptor, Memory],
-        w: tuple[FilterDescriptor, Memory],
-        y: tuple[TensorDescriptor, Memory],
+        operands: tuple[_Side, _Side, _Side],
         scale: tuple[float, float],
         name: Name,
         workspace: Memory | tuple[Memory, int],
     ) -> None:
-        algo = by_name("forward", name)
-        space = scratch(handle, workspace, lambda: self._forward_size(handle, x[0], w[0], y[0], algo))
-        call(c.cudnnConvolutionForward, handle, scale[0], *x, *w, self, algo, *space, scale[1], *y)
-
-    def _data(
-        self,
-        handle: AnyHandle,
-        w: tuple[FilterDescriptor, Memory],
-        dy: tuple[TensorDescriptor, Memory],
-        dx: tuple[TensorDescriptor, Memory],
-        scale: tuple[float, float],
-        name: Name,
-        workspace: Memory | tuple[Memory, int],
-    ) -> None:
-        algo = by_name("backward_data", name)
-        space = scratch(handle, workspace, lambda: self._data_size(handle, w[0], dy[0], dx[0], algo))
-        call(c.cudnnConvolutionBackwardData, handle, scale[0], *w, *dy, self, algo, *space, scale[1], *dx)
-
-    def _filter(
-        self,
-        handle: AnyHandle,
-        x: tuple[TensorDescriptor, Memory],
-        dy: tuple[TensorDescriptor, Memory],
-        dw: tuple[FilterDescriptor, Memory],
-        scale: tuple[float, float],
-        name: Name,
-        workspace: Memory | tuple[Memory, int],
-    ) -> None:
-        algo = by_name("backward_filter", name)
-        space = scratch(handle, workspace, lambda: self._filter_size(handle, x[0], dy[0], dw[0], algo))
-        call(c.cudnnConvolutionBackwardFilter, handle, scale[0], *x, *dy, self, algo, *space, scale[1], *dw)
+        """The call itself: operands are descriptors with memory."""
+        function: Callable[..., None] = getattr(c, f"cudnn{STEMS[direction]}")
+        (first, second, result), algo = operands, by_name(direction, name)
+        described = (first[0], second[0], result[0])
+        space = scratch(handle, workspace, lambda: self.scratch_size(direction, handle, *described, algo))
+        call(function, handle, scale[0], *first, *second, self, algo, *space, scale[1], *result)
 
     # ---- operations
     def forward_workspace(
@@ -164,8 +132,8 @@ class Window(Descriptor):
     ) -> int:
         """Bytes that `forward` needs with that algorithm."""
         if self._transposed:
-            return self._data_size(handle, w_desc, x_desc, y_desc, algorithm)
-        return self._forward_size(handle, x_desc, w_desc, y_desc, algorithm)
+            return self.scratch_size("backward_data", handle, w_desc, x_desc, y_desc, algorithm)
+        return self.scratch_size("forward", handle, x_desc, w_desc, y_desc, algorithm)
 
     def forward(
         self,
@@ -193,11 +161,12 @@ class Window(Descriptor):
 
         C: cudnnConvolutionForward; of a deconvolution cudnnConvolutionBackwardData.
         """
-        x_side, filters, y_side = (x_desc, x), (w_desc, w), (y_desc, y)
+        data, filters, result = (x_desc, x), (w_desc, w), (y_desc, y)
+        rest = ((alpha, beta), algorithm, workspace)
         if self._transposed:
-            self._data(handle, filters, x_side, y_side, (alpha, beta), algorithm, workspace)
+            self._run("backward_data", handle, (filters, data, result), *rest)
         else:
-            self._forward(handle, x_side, filters, y_side, (alpha, beta), algorithm, workspace)
+            self._run("forward", handle, (data, filters, result), *rest)
 
     def backward_data_workspace(
         self,
@@ -210,8 +179,8 @@ class Window(Descriptor):
     ) -> int:
         """Bytes that `backward_data` needs."""
         if self._transposed:
-            return self._forward_size(handle, dy_desc, w_desc, dx_desc, algorithm)
-        return self._data_size(handle, w_desc, dy_desc, dx_desc, algorithm)
+            return self.scratch_size("forward", handle, dy_desc, w_desc, dx_desc, algorithm)
+        return self.scratch_size("backward_data", handle, w_desc, dy_desc, dx_desc, algorithm)
 
     def backward_data(
         self,
@@ -232,11 +201,12 @@ class Window(Descriptor):
 
         C: cudnnConvolutionBackwardData; of a deconvolution cudnnConvolutionForward.
         """
-        filters, dy_side, dx_side = (w_desc, w), (dy_desc, dy), (dx_desc, dx)
+        filters, gradient, result = (w_desc, w), (dy_desc, dy), (dx_desc, dx)
+        rest = ((alpha, beta), algorithm, workspace)
         if self._transposed:
-            self._forward(handle, dy_side, filters, dx_side, (alpha, beta), algorithm, workspace)
+            self._run("forward", handle, (gradient, filters, result), *rest)
         else:
-            self._data(handle, filters, dy_side, dx_side, (alpha, beta), algorithm, workspace)
+            self._run("backward_data", handle, (filters, gradient, result), *rest)
 
     def backward_filter_workspace(
         self,
@@ -250,7 +220,7 @@ class Window(Descriptor):
         """Bytes that `backward_filter` needs."""
         if self._transposed:
             x_desc, dy_desc = dy_desc, x_desc
-        return self._filter_size(handle, x_desc, dy_desc, dw_desc, algorithm)
+        return self.scratch_size("backward_filter", handle, x_desc, dy_desc, dw_desc, algorithm)
 
     def backward_filter(
         self,
@@ -268,8 +238,9 @@ class Window(Descriptor):
         workspace: Memory | tuple[Memory, int] = None,
     ) -> None:
         """dw = alpha * (gradient by w) + beta * dw (cudnnConvolutionBackwardFilter). Arguments as `forward`."""
-        sides = ((dy_desc, dy), (x_desc, x)) if self._transposed else ((x_desc, x), (dy_desc, dy))
-        self._filter(handle, *sides, (dw_desc, dw), (alpha, beta), algorithm, workspace)
+        data, gradient = (x_desc, x), (dy_desc, dy)
+        sides = (gradient, data) if self._transposed else (data, gradient)
+        self._run("backward_filter", handle, (*sides, (dw_desc, dw)), (alpha, beta), algorithm, workspace)
 
     def backward_bias(
         self,
@@ -346,7 +317,9 @@ class Convolution(Window):
             handle, x_desc, x, w_desc, w, y_desc, y, alpha1, algorithm, workspace: as for `forward`.
         """
         algo = by_name("forward", algorithm)
-        space = scratch(handle, workspace, lambda: self._forward_size(handle, x_desc, w_desc, y_desc, algo))
+        space = scratch(
+            handle, workspace, lambda: self.scratch_size("forward", handle, x_desc, w_desc, y_desc, algo)
+        )
         added = (y_desc, y) if z_desc is None else (z_desc, z)  # C wants some z even where it is not read
         factor = float(z_desc is not None) if alpha2 is None else alpha2
         call(

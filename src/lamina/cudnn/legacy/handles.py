@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from lamina.c import cudnn as c
 from lamina.cudnn.handle import NO_STREAM
 from lamina.cudnn.handle import Handle as BaseHandle
-from lamina.cudnn.legacy.base import AnyHandle, ClosedError, Memory, Native
+from lamina.cudnn.legacy.base import AnyHandle, Memory, Native, Owned
 from lamina.cudnn.legacy.flags import ErrorQuery, Name, Status, flag
 from lamina.runtime import Buffer, Device, Stream, Worker, Workspaces, stream_address
 from lamina.runtime import device as find_device
@@ -39,7 +39,7 @@ def _destroy_returned() -> None:
                 c.cudnnDestroy(address)
 
 
-class Handle(BaseHandle):
+class Handle(Owned, BaseHandle):
     """A cudnnHandle_t on one device, its stream set from the start.
 
     One thread at a time may use it. With a worker, every call that takes it runs on the worker's thread, so
@@ -69,7 +69,7 @@ class Handle(BaseHandle):
         if where.kind != "cuda":
             raise ValueError(f"device={str(where)!r}: cuDNN needs a CUDA device")
         self.worker = worker
-        self._native: Native | None = None
+        self._native = None
         _destroy_returned()
         create = super().__init__
         if worker is None:
@@ -80,24 +80,6 @@ class Handle(BaseHandle):
         self._native = Native(self._address, partial(_give_back, where, worker))
         self._own: dict[int, Buffer] = {}  # workspaces for streams that the runtime did not make
         self.use(where.default_stream if stream is None else stream)
-
-    @property
-    def native(self) -> Native:
-        """The owner of the C handle: who holds it keeps the handle alive. Raises ClosedError."""
-        native = self._native
-        if native is None:
-            raise ClosedError(f"this {type(self).__name__} was closed")
-        return native
-
-    @property
-    def address(self) -> int:
-        """The cudnnHandle_t as an int. Raises ClosedError."""
-        return self.native.address
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._native is None
 
     def close(self) -> None:
         """Let go of the C handle, and destroy it unless a call is using it. Idempotent."""

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from lamina.c import cudnn as c
 from lamina.c.errors import CudnnNotSupported
-from lamina.cudnn.legacy.algorithms import NAMED, Algorithm
+from lamina.cudnn.legacy.algorithms import NAMED, STEMS, Algorithm
 from lamina.cudnn.legacy.algorithms import algorithm as by_name
 from lamina.cudnn.legacy.base import AnyHandle, Memory, call
 from lamina.cudnn.legacy.convolution import Convolution, Window
@@ -27,12 +27,6 @@ from lamina.cudnn.legacy.flags import Determinism, MathType, Name, Preference, S
 from lamina.cudnn.legacy.handles import Handle, Scratch, scratch, sized
 from lamina.cudnn.legacy.tensor import TensorDescriptor
 
-#: direction -> what its C functions are called after
-_STEMS = {
-    "forward": "ConvolutionForward",
-    "backward_data": "ConvolutionBackwardData",
-    "backward_filter": "ConvolutionBackwardFilter",
-}
 #: A deconvolution's directions are these of the convolution.
 _TRANSPOSED = {"forward": "backward_data", "backward_data": "forward", "backward_filter": "backward_filter"}
 
@@ -107,7 +101,7 @@ class Search:
 
     def _function(self, before: str, after: str) -> Any:
         """The C function of this direction, such as cudnn + Find + ConvolutionForward + Algorithm."""
-        return getattr(c, f"cudnn{before}{_STEMS[self.c_direction]}{after}")
+        return getattr(c, f"cudnn{before}{STEMS[self.c_direction]}{after}")
 
     def _operands(self, x: Any, w: Any, y: Any) -> tuple[Any, Any, Any]:
         """x, w, y in the C direction's order of operands, the result last."""
@@ -151,14 +145,8 @@ class Search:
 
     def workspace(self, handle: AnyHandle, name: Name) -> int:
         """Bytes of workspace that an algorithm needs. CudnnNotSupported if it does not take this case."""
-        x, w, y, window = self.x_desc, self.w_desc, self.y_desc, self.convolution
-        first, second, result = self._operands(x, w, y)
-        size: Any = {
-            "forward": window._forward_size,
-            "backward_data": window._data_size,
-            "backward_filter": window._filter_size,
-        }[self.c_direction]
-        return int(size(handle, first, second, result, name))
+        operands = self._operands(self.x_desc, self.w_desc, self.y_desc)
+        return self.convolution.scratch_size(self.c_direction, handle, *operands, name)
 
     # ---- heuristics
     def ranked(
