@@ -86,8 +86,8 @@ class Search:
     alignment: int = 16
 
     def __post_init__(self) -> None:
-        if self.direction not in _STEMS:
-            raise ValueError(f"direction={self.direction!r}: there are {', '.join(_STEMS)}")
+        if self.direction not in STEMS:
+            raise ValueError(f"direction={self.direction!r}: there are {', '.join(STEMS)}")
         if not isinstance(self.convolution, (Convolution, Deconvolution)):
             raise TypeError(
                 f"convolution: a Convolution or Deconvolution is wanted, got {self.convolution!r}"
