@@ -8,14 +8,17 @@ import pytest
 
 from lamina.backends import Call, NoKernel, Plan
 from lamina.backends.cuda import FAMILIES, backend
+from lamina.backends.cuda.attention import slopes_launch, weights_launch
 from lamina.backends.cuda.conv import Operands, conv_problem, deepened, deepens, direct, padded, pads
 from lamina.backends.cuda.epilogue import NONE
 from lamina.backends.cuda.indexing import collapse, memory_order, offset_of
 from lamina.backends.cuda.matmul import Product, as_convolution, matmul_problem, tiled
-from lamina.backends.cuda.program import KERNELS, Launch, Launches, Program
+from lamina.backends.cuda.program import KERNELS, Launch, Launches, Program, source
 from lamina.ops import (
     REGISTRY,
     Add,
+    Attention,
+    AttentionGrad,
     Cast,
     Conv,
     Matmul,
@@ -113,6 +116,11 @@ def chosen() -> dict[str, Program]:
                         found[f"{direction} {way.name} {step.program.name} {dtype}"] = step.program
         a = Spec((5, 7), dtype).fixed
         found[f"tiled {dtype}"] = tiled(Product(1, 5, 3, 7, False, True), a).program
+        scores = Spec((2, 3, 5, 7), dtype).fixed
+        launch = weights_launch(Attention(0.5, True, True), scores, [scores], (source(),) * 3)
+        found[f"weights {dtype}"] = launch.program
+        launch = slopes_launch(AttentionGrad(0.5), scores, 4, [], (source(),) * 7)
+        found[f"slopes {dtype}"] = launch.program
     shape = (2, 37, 9, 11)
     for dtype in (float64, float32, bfloat16, uint8):
         last = Spec(shape, dtype, channels_last(shape))

@@ -239,10 +239,7 @@ def forward_rows(op: Attention, inputs: Sequence[Spec], device: Device, policy: 
     made.product(Matmul(False, True), (q, source(0)), (k, source(1)), s)
     bias = source(3) if len(inputs) > 3 else s
     stats = target(1) if op.stats else s
-    text, grid = _rows(op, scores, v.shape[3], inputs[3:], STATS=int(op.stats), UNSCALED=0)
-    made.steps.append(
-        Launch(Program("attention_weights", "attention.cu", text), grid, (256,), (s, bias, stats))
-    )
+    made.steps.append(weights_launch(op, scores, inputs[3:], (s, bias, stats)))
     made.product(Matmul(), (scores, s), (v, source(2)), target(0))
     return Way("rows", steps=tuple(made.steps), scratch=made.size)
 
@@ -255,9 +252,8 @@ def backward_rows(op: AttentionGrad, inputs: Sequence[Spec], device: Device, pol
     plain = made.temporary(scores.nbytes) if bias else d
     made.product(Matmul(False, True), (q, source(0)), (k, source(1)), s)
     made.product(Matmul(False, True), (g, source(5)), (v, source(2)), d)
-    text, grid = _rows(op, scores, v.shape[3], bias, STATS=0, UNSCALED=int(bool(bias)))
     places = (s, source(6) if bias else s, source(4), source(3), source(5), d, plain)
-    made.steps.append(Launch(Program("attention_slopes", "attention.cu", text), grid, (256,), places))
+    made.steps.append(slopes_launch(op, scores, v.shape[3], bias, places))
     made.product(Matmul(), (scores, d), (k, source(1)), target(0))
     made.product(Matmul(True), (scores, d), (q, source(0)), target(1))
     made.product(Matmul(True), (scores, s), (g, source(5)), target(2))
@@ -268,6 +264,24 @@ def backward_rows(op: AttentionGrad, inputs: Sequence[Spec], device: Device, pol
         else:
             made.steps.append(Copy(target(3), plain, scores.nbytes))
     return Way("rows", steps=tuple(made.steps), scratch=made.size)
+
+
+def weights_launch(op: Attention, scores: Spec, bias: Sequence[Spec], places: tuple[Place, ...]) -> Launch:
+    """The products [B, H, S, T] become weights. places: of the products, the bias, and the statistics."""
+    text, grid = _rows(op, scores, 1, bias, STATS=int(op.stats), UNSCALED=0)
+    return Launch(Program("attention_weights", "attention.cu", text), grid, (256,), places)
+
+
+def slopes_launch(
+    op: AttentionGrad, scores: Spec, width: int, bias: Sequence[Spec], places: tuple[Place, ...]
+) -> Launch:
+    """The products q kᵀ become weights, the products do vᵀ gradients of the scores.
+
+    width: features of o. places: of q kᵀ, the bias, the statistics, o, do, do vᵀ, and with a bias of the
+    gradients without the scale.
+    """
+    text, grid = _rows(op, scores, width, bias, STATS=0, UNSCALED=int(bool(bias)))
+    return Launch(Program("attention_slopes", "attention.cu", text), grid, (256,), places)
 
 
 def _rows(

@@ -1,0 +1,112 @@
+"""Attention on the backends: the own kernels emulated, and every way on a GPU."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import ops
+from lamina.backends import Call
+from lamina.backends.cuda.attention import slopes_launch, weights_launch
+from lamina.backends.cuda.program import source, target
+from lamina.backends.reference import run_reference
+from lamina.ops import Attention, AttentionGrad
+from lamina.ops.core import Array, Sample
+from lamina.spec import DType, Spec, bfloat16, float16, float32, float64
+from tests.backends.emulator import Memory, run_launch
+from tests.ops.eager import mismatch
+
+SAMPLES = [s for s in Attention.samples() if isinstance(s.op, Attention) and s.op.stats]
+
+
+def memory(array: Array) -> Memory:
+    made = Memory(array.nbytes)
+    made.bytes[:] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
+    return made
+
+
+def read(held: Memory, like: Array) -> Array:
+    held.check("a buffer")
+    found: Array = held.bytes.copy().view(like.dtype).reshape(like.shape)
+    return found
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=str)
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+def test_rows_become_weights(sample: Sample, dtype: DType) -> None:
+    op = sample.op
+    assert isinstance(op, Attention)
+    q, k, v, *bias = (a.astype(np.float64) for a in sample.draw(np.random.default_rng(0), dtype))
+    s = (q @ k.swapaxes(2, 3)).astype(dtype.numpy)
+    o, stats = run_reference(op, [q, k, v, *bias], float64)
+    extra = [b.astype(dtype.numpy) for b in bias]
+    held = [memory(s), memory(extra[0] if extra else s), memory(stats.astype(np.float32))]
+    launch = weights_launch(
+        op,
+        Spec(s.shape, dtype).fixed,
+        [Spec(b.shape, dtype).fixed for b in extra],
+        (source(0), source(1), target()),
+    )
+    run_launch(launch, Call((held[0].pointer, held[1].pointer), (held[2].pointer,)))
+    weights = read(held[0], s).astype(np.float64)
+    assert not mismatch(weights @ v, o, dtype)
+    assert not mismatch(read(held[2], stats.astype(np.float32)), stats, dtype)
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=str)
+def test_rows_become_slopes(sample: Sample) -> None:
+    op = sample.op
+    assert isinstance(op, Attention)
+    q, k, v, *bias = sample.draw(np.random.default_rng(0), float32)
+    o, stats = run_reference(op, [q, k, v, *bias])
+    g = np.random.default_rng(1).standard_normal(o.shape).astype(np.float32)
+    back = AttentionGrad(op.scale, op.causal)
+    dq, dk, dv, *_ = run_reference(back, [q, k, v, o, stats, g, *bias], float64)
+    s, d = q @ k.swapaxes(2, 3), g @ v.swapaxes(2, 3)
+    arrays = [s, bias[0] if bias else s, stats, o, g, d, d]
+    held = [memory(a) for a in arrays]
+    specs = [Spec(b.shape, float32).fixed for b in bias]
+    places = tuple(source(i) for i in range(7))
+    launch = slopes_launch(back, Spec(s.shape, float32).fixed, v.shape[3], specs, places)
+    run_launch(launch, Call(tuple(m.pointer for m in held), ()))
+    weights, slopes = read(held[0], s), read(held[5], d)
+    for found, wanted in (
+        (slopes @ k, dq), (slopes.swapaxes(2, 3) @ q, dk), (weights.swapaxes(2, 3) @ g, dv)
+    ):  # fmt: skip
+        assert not mismatch(found, wanted, float32)
+    if bias:
+        np.testing.assert_allclose(read(held[6], d) * op.scale, slopes, rtol=1e-5, atol=1e-6)
+
+
+#: (B, H, S, T, D): sizes that cuDNN's engines are made for, and odd ones.
+SIZES = [(2, 4, 128, 128, 64), (1, 2, 64, 192, 32), (2, 3, 17, 9, 16), (1, 2, 33, 70, 10)]
+
+
+@pytest.mark.gpu
+@pytest.mark.feature("B022")
+@pytest.mark.parametrize("dtype", [float64, float32, float16, bfloat16], ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("algorithm", ["heuristic", "fastest"])
+def test_attention_and_its_gradient_on_cuda(sizes: Any, causal: bool, dtype: DType, algorithm: str) -> None:
+    b, h, s, t, d = sizes
+    rng = np.random.default_rng(0)
+    q, k, v = (
+        rng.standard_normal(shape).astype(dtype.numpy) for shape in ((b, h, s, d), (b, h, t, d), (b, h, t, d))
+    )
+    wide = [a.astype(np.float64) for a in (q, k, v)]
+    op = Attention(d**-0.5, causal, True)
+    o, stats = run_reference(op, wide, float64)
+    wanted = run_reference(AttentionGrad(d**-0.5, causal), [*wide, o, stats, np.cos(o)], float64)
+
+    def loss(*qkv: Any) -> Any:
+        return ops.sin(ops.attention(*qkv, causal=causal)).sum()
+
+    with lm.policy(algorithm=algorithm):
+        tensors = [lm.tensor(a, device="cuda:0") for a in (q, k, v)]
+        found = ops.attention(*tensors, causal=causal)
+        grads = lm.grad(loss, [0, 1, 2])(*tensors)
+    assert not mismatch(found.numpy(), o, dtype)
+    for g, ref in zip(grads, wanted, strict=True):
+        assert not mismatch(g.numpy(), ref, dtype)
