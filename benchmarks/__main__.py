@@ -9,22 +9,23 @@ import sys
 import lamina as lm
 
 
-def _modules() -> list[str]:
-    chosen = ["call_cost"]
+def _programs() -> list[list[str]]:
+    """Modules with their arguments."""
+    chosen = [["call_cost", "--json"], ["suite", "--set", "cpu", "--policy", "heuristic", "--rounds", "3"]]
     if importlib.util.find_spec("torch") is None:
-        print("PyTorch is not installed: the comparisons with it are left out", file=sys.stderr)
+        print("PyTorch is not installed: what needs it is left out", file=sys.stderr)
         return chosen
-    chosen.append("alexnet_cpu")
-    return [*chosen, "alexnet_gpu", "host_cost", "autotune"] if len(lm.devices()) > 1 else chosen
+    if len(lm.devices()) > 1:
+        chosen += [["suite", "--set", "gpu"], ["host_cost", "--json"], ["autotune", "--json"]]
+    return [*chosen, ["curves", "--json"]]
 
 
 def _main() -> int:
     failed = 0
-    for name in _modules():
+    for name, *arguments in _programs():
         print(f"== {name}", flush=True)
-        failed |= subprocess.run(
-            [sys.executable, "-m", f"benchmarks.{name}", "--json"], check=False
-        ).returncode
+        command = [sys.executable, "-m", f"benchmarks.{name}", *arguments]
+        failed |= subprocess.run(command, check=False).returncode
     return failed
 
 

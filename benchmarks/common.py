@@ -1,4 +1,4 @@
-"""What every benchmark shares: medians, the machine's description, result files."""
+"""What every benchmark shares: the machine's description, result files."""
 
 from __future__ import annotations
 
@@ -7,19 +7,11 @@ import importlib.metadata
 import json
 import os
 import platform
-import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
-
-
-def median_ms(run: Callable[[], float], repeats: int) -> tuple[float, float]:
-    """Median and spread (interquartile range) of `repeats` timings in milliseconds."""
-    times = sorted(run() for _ in range(repeats))
-    quarter = max(len(times) // 4, 1)
-    return statistics.median(times), times[-quarter] - times[quarter - 1]
 
 
 def versions(names: Iterable[str]) -> dict[str, str]:

@@ -54,10 +54,10 @@ class Lamina:
         """The loss of one step, not yet waited for."""
         return self.step(x, labels)
 
-    def predict(self, x: Any) -> np.ndarray[Any, Any]:
-        """Logits, in inference mode."""
-        predictor = lm.train.Predictor(self.net, device=self.device, precision=self.precision)
-        return predictor(x).numpy()
+    def predictor(self) -> Callable[[Any], np.ndarray[Any, Any]]:
+        """Logits in inference mode, by the weights of now."""
+        made = lm.train.Predictor(self.net, device=self.device, precision=self.precision)
+        return lambda x: made(x).numpy()
 
 
 class Torch:
@@ -86,10 +86,15 @@ class Torch:
         self.optimizer.step()
         return loss.detach()
 
-    def predict(self, x: Any) -> np.ndarray[Any, Any]:
-        """Logits, in inference mode."""
-        with torch.no_grad(), self._autocast():
-            return self.net.eval()(torch.from_numpy(x).to(self.device)).float().cpu().numpy()
+    def predictor(self) -> Callable[[Any], np.ndarray[Any, Any]]:
+        """Logits in inference mode, by the weights of now."""
+        self.net.eval()
+
+        def predict(x: Any) -> np.ndarray[Any, Any]:
+            with torch.no_grad(), self._autocast():
+                return self.net(torch.from_numpy(x).to(self.device)).float().cpu().numpy()
+
+        return predict
 
 
 def load(theirs: torch.nn.Module, ours: nn.Module) -> None:
@@ -113,17 +118,17 @@ def compare(name: str, precision: str, seed: int, options: argparse.Namespace) -
     losses: list[tuple[Any, Any]] = []
     for i, (x, labels) in enumerate(stream(seen, options.steps)):
         losses.append((ours.train(x, labels), theirs.train(x, labels, rate(i))))
-    hits: dict[str, int] = {"lamina": 0, "torch": 0}
-    count = 0
+    predictors = {"lamina": ours.predictor(), "torch": theirs.predictor()}
+    hits, count = dict.fromkeys(predictors, 0), 0
     for x, labels in data.digits(options.batch, size, "test").epoch(0):
         count += len(labels)
-        for key, who in (("lamina", ours), ("torch", theirs)):
-            hits[key] += int((who.predict(x).argmax(1) == labels).sum())
+        for who, predict in predictors.items():
+            hits[who] += int((predict(x).argmax(1) == labels).sum())
     return {
         "network": name,
         "precision": precision,
         "seed": seed,
-        "accuracy": {key: n / count for key, n in hits.items()},
+        "accuracy": {who: n / count for who, n in hits.items()},
         "losses": {
             "lamina": [round(float(a.item()), 5) for a, _ in losses],
             "torch": [round(float(b.item()), 5) for _, b in losses],

@@ -214,7 +214,8 @@ class Record:
     """The result file."""
 
     def __init__(self, options: argparse.Namespace, device: str) -> None:
-        self.name, self.folder = f"suite_{options.set}", options.out
+        self.name = f"suite_{options.set}" + "_start" * options.first_step
+        self.folder, self._seen = options.out, set[tuple[str, str]]()
         self.cases: dict[str, dict[str, Any]] = {}
         self.head: dict[str, Any] = {
             "what": "milliseconds per iteration, medians of windows; inputs on the device",
@@ -226,9 +227,14 @@ class Record:
             self.cases = {c["name"]: c for c in json.loads(options.merge.read_text())["cases"]}
 
     def add(self, w: Workload, peer: str, answer: dict[str, Any]) -> None:
-        """Take a result up; several rounds of one case become the median of their medians."""
+        """Take a result up; several rounds of one case become the median of their medians.
+
+        What an earlier run found is replaced.
+        """
         case = self.cases.setdefault(w.name, asdict(w) | {"results": {}})
-        rounds = case["results"].get(peer, {}).get("rounds_ms", [])
+        known = case["results"].get(peer, {}) if (w.name, peer) in self._seen else {}
+        self._seen.add((w.name, peer))
+        rounds = known.get("rounds_ms", [])
         if "median_ms" in answer:
             answer["rounds_ms"] = [*rounds, answer["median_ms"]]
             answer["median_ms"] = statistics.median(answer["rounds_ms"])

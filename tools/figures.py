@@ -3,7 +3,8 @@
     python -m tools.figures [--check]
 
 A text holds `<!-- figures: NAME -->` and `<!-- /figures -->`; between them goes the table of the newest
-file benchmarks/results/NAME-<date>.json. `--check` only says whether something would change.
+file benchmarks/results/NAME-<date>.json, or a line that says that there is none. `--check` only says whether
+something would change.
 """
 
 from __future__ import annotations
@@ -37,26 +38,110 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
 
 
-def alexnet_cpu(record: dict[str, Any]) -> str:
-    """Training step and inference on a CPU."""
-    rows = [[n, f"{t['train']:.0f} ms", f"{t['infer']:.0f} ms"] for n, t in record["median_ms"].items()]
-    ratio = record["ratio_to_better_torch"]
-    rows.append(["Lamina / better PyTorch", f"{ratio['train']:.2f}", f"{ratio['infer']:.2f}"])
-    made = table(
-        [f"batch {record['batch']}, {record['threads']} threads", "training step", "inference"], rows
-    )
-    return made + _source(record, record["processor"])
+#: Columns of peers: the best of the modes that begin so.
+_PEERS = {
+    "PyTorch eager": "torch eager",
+    "compile": "torch compile",
+    "reduce-overhead": "torch reduce-overhead",
+    "captured by hand": "torch captured",
+    "JAX": "jax",
+}
+_KINDS = {"train": "training step", "both": "forward + backward", "infer": "inference"}
 
 
-def alexnet_gpu(record: dict[str, Any]) -> str:
-    """Training step on a GPU."""
-    names = list(record["cases"][0]["median_ms"])
-    rows = [
-        [str(c["batch"]), *(f"{c['median_ms'][n]:.2f} ms" for n in names), f"{c['ratio_to_torch_eager']:.2f}"]
-        for c in record["cases"]
+def suite(record: dict[str, Any]) -> str:
+    """Every workload, every peer: milliseconds, against the best peer, and the fraction of the limit."""
+    columns = {
+        name: start
+        for name, start in _PEERS.items()
+        if any(peer.startswith(start) for c in record["cases"] for peer in c["results"])
+    }
+    rows = [_suite_row(case, list(columns.values())) for case in record["cases"]]
+    head = ["", "batch", "type", "Lamina ms", *columns, "faster than the best peer", "of the limit"]
+    made = table(head, rows)
+    mean = record["geometric_mean"]
+    if mean is not None:
+        made += f"\nGeometric mean over the best peers: {mean:.2f} times.\n"
+    machine = f"{record['device']}, cuDNN {record['cudnn']}" if record["cudnn"] else record["processor"]
+    threads = f"{machine}, {record['threads']} threads" if record["threads"] else machine
+    return made + _source(record, threads)
+
+
+def _suite_row(case: dict[str, Any], peers: list[str]) -> list[str]:
+    """One workload."""
+    batch = case["shape"][1 if case["network"] in ("lstm", "gru") else 0]
+    return [
+        f"{_title(case)}, {_KINDS[case['kind']]}",
+        str(batch),
+        case["dtype"],
+        *(_milliseconds(_best(case, start)) for start in ("lamina", *peers)),
+        f"{case['speedup']:.2f}×" if "speedup" in case else "-",
+        f"{case['fraction_of_limit']:.0%}" if "fraction_of_limit" in case else "-",
     ]
-    made = table(["batch", *names, "Lamina / better eager"], rows)
-    return made + _source(record, f"{record['device']}, cuDNN {record['cudnn']}")
+
+
+def _title(case: dict[str, Any]) -> str:
+    """The network and its sizes."""
+    shape, size = case["shape"], case["size"]
+    if case["network"] in ("lstm", "gru"):
+        return f"{case['network'].upper()} of {size[1]} layers, {size[0]} units, {shape[0]} steps"
+    if case["network"] == "encoder":
+        return f"transformer encoder of {size[1]} layers, {shape[1]}×{shape[2]}, {size[0]} heads"
+    if case["network"] == "conv":
+        return f"convolution {'×'.join(map(str, shape))}, {size[0]} filters of {size[1]}×{size[1]}"
+    names = {"alexnet": "AlexNet", "alexnet_owt": "AlexNet (one weird trick)", "overfeat": "OverFeat"}
+    names |= {"vgg11": "VGG-A", "googlenet": "GoogLeNet", "mobilenet_v2": "MobileNetV2"}
+    network: str = case["network"]
+    return names.get(network, network.replace("resnet", "ResNet-"))
+
+
+def _best(case: dict[str, Any], start: str) -> float | None:
+    """The best time of the peers whose names begin so."""
+    times = [r["median_ms"] for p, r in case["results"].items() if p.startswith(start) and "median_ms" in r]
+    return min(times, default=None)
+
+
+def _milliseconds(value: float | None) -> str:
+    """Three digits that count."""
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}" if value >= 1 else f"{value:.3f}"
+
+
+def suite_start(record: dict[str, Any]) -> str:
+    """First steps and memory of what the suite measured, where it was asked for."""
+    rows = []
+    for case in record["cases"]:
+        for peer, r in case["results"].items():
+            if "median_ms" in r:
+                cold = f"{r['cold_first_step_s']:.1f} s" if "cold_first_step_s" in r else "-"
+                peak = f"{r['peak_bytes'] / 2**20:.0f} MiB" if r.get("peak_bytes") else "-"
+                rows.append([case["name"], peer, cold, f"{r['first_step_s']:.1f} s", peak])
+    head = ["", "", "first step, empty caches", "first step, caches as found", "peak memory"]
+    return table(head, rows) + _source(record, record["device"] or record["processor"])
+
+
+def curves(record: dict[str, Any]) -> str:
+    """Accuracy of the same training in two libraries."""
+    rows = [
+        [
+            m["network"].replace("alexnet", "AlexNet").replace("resnet", "ResNet-"),
+            m["precision"],
+            str(m["seeds"]),
+            *(f"{m['accuracy'][who]:.2f} %" for who in ("lamina", "torch")),
+            f"{m['difference']:+.2f} points",
+        ]
+        for m in record["means"]
+    ]
+    head = [
+        f"{record['steps']} steps of {record['batch']}",
+        "precision",
+        "seeds",
+        "Lamina",
+        "PyTorch",
+        "difference",
+    ]
+    return table(head, rows) + _source(record, record["device"])
 
 
 def call_cost(record: dict[str, Any]) -> str:
@@ -75,9 +160,11 @@ def call_cost(record: dict[str, Any]) -> str:
 
 
 FIGURES: dict[str, Callable[[dict[str, Any]], str]] = {
-    "alexnet_cpu": alexnet_cpu,
-    "alexnet_gpu": alexnet_gpu,
     "call_cost": call_cost,
+    "curves": curves,
+    "suite_cpu": suite,
+    "suite_gpu": suite,
+    "suite_gpu_start": suite_start,
 }
 
 
@@ -88,7 +175,16 @@ def _source(record: dict[str, Any], machine: str) -> str:
 
 def filled(text: str) -> str:
     """The text with every block of figures made anew. Raises KeyError for a name without a table."""
-    return _BLOCK.sub(lambda m: m[1] + FIGURES[m[2]](newest(m[2])) + m[3], text)
+    return _BLOCK.sub(lambda m: m[1] + _made(m[2]) + m[3], text)
+
+
+def _made(name: str) -> str:
+    """The table of this name, or a line that says that nothing was measured."""
+    make = FIGURES[name]
+    try:
+        return make(newest(name))
+    except FileNotFoundError:
+        return "Not measured yet.\n"
 
 
 def main(arguments: list[str] | None = None) -> int:

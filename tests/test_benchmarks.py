@@ -1,0 +1,167 @@
+"""The harness of the comparison: descriptions, limits, results, workers that fail."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from benchmarks import limits, networks, peer_lamina, suite, workloads
+from lamina.graph.profile import Limits
+
+RATES = Limits(half=1e12, single=1e9, double=1e9, tf32=1e9, memory=1e10)
+
+
+def workload(name: str) -> workloads.Workload:
+    return next(w for group in workloads.SETS.values() for w in group if w.name == name)
+
+
+def test_names_are_unique() -> None:
+    for group in workloads.SETS.values():
+        assert len({w.name for w in group}) == len(group)
+
+
+@pytest.mark.parametrize("network", networks.NETWORKS)
+def test_descriptions_end_in_the_classes(network: str) -> None:
+    sides = {"alexnet": (1, 224, 224), "overfeat": (3, 231, 231)}
+    layers = networks.NETWORKS[network](7, 0.0)
+    assert networks._behind(layers, sides.get(network, (3, 224, 224))) == (7,)
+
+
+def test_the_work_of_a_convolution() -> None:
+    w = workload("tiny-conv")
+    work = limits.of_graph(peer_lamina.graph(w, peer_lamina.model(w)), RATES)
+    assert work.flops == 2 * 2 * 8 * 8 * 8 * 8 * 9
+    assert work.seconds == pytest.approx(work.flops / 1e9)
+
+
+def test_training_is_about_three_times_inference_and_updates_cost_memory() -> None:
+    w = workload("tiny-both")
+    net = peer_lamina.model(w).eval()
+    back = limits.of_graph(peer_lamina.graph(w, net), RATES)
+    infer = workloads.Workload("x", "infer", w.network, w.shape, w.size, w.dtype)
+    forward = limits.of_graph(peer_lamina.graph(infer, net), RATES)
+    assert 2.5 < back.flops / forward.flops < 3.0  # the first layer needs no gradient of its input
+    updated = limits.of_graph(peer_lamina.graph(w, net), RATES, parameters=10**6)
+    assert updated.seconds - back.seconds == pytest.approx(16e6 / 1e10)
+
+
+def test_the_work_of_a_sequence() -> None:
+    w = workloads.recurrent("lstm", "both", 50, 8, 512, 3)
+    assert limits.of_sequence(w, RATES).flops == 3 * 2 * 50 * 8 * 3 * 4 * 512 * 1024
+    encoder = limits.of_sequence(workloads.ENCODER, RATES).flops
+    assert encoder == 3 * 6 * (2 * 32 * 512 * 12 * 512**2 + 4 * 32 * 512 * 512 * 512)
+
+
+def test_lamina_against_itself(tmp_path: Path) -> None:
+    arguments = [
+        "--set",
+        "tiny",
+        "--peers",
+        "lamina",
+        "--seconds",
+        "0.01",
+        "--policy",
+        "heuristic",
+        "--out",
+        str(tmp_path),
+    ]
+    assert suite.main(arguments) == 0
+    record = json.loads(next(tmp_path.glob("suite_tiny-*.json")).read_text())
+    assert [c["name"] for c in record["cases"]] == [w.name for w in workloads.TINY]
+    for case in record["cases"]:
+        result = case["results"]["lamina"]
+        assert result["rounds_ms"] == [result["median_ms"]]
+        assert result["first_step_s"] > 0
+        assert case["fraction_of_limit"] == pytest.approx(result["limit_ms"] / result["median_ms"])
+    assert record["versions"]["lamina"] == lm.__version__
+
+
+def test_torch_in_its_modes(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    arguments = ["--set", "tiny", "--only", "tiny-conv", "tiny-lstm", "--seconds", "0.01", "--isolate"]
+    assert (
+        suite.main([*arguments, "--peers", "torch eager", "torch eager-amp-nchw", "--out", str(tmp_path)])
+        == 0
+    )
+    record = json.loads(next(tmp_path.glob("suite_tiny-*.json")).read_text())
+    for case in record["cases"]:
+        assert case["best_peer"] in case["results"]
+        assert all(r["median_ms"] > 0 for r in case["results"].values())
+
+
+def test_first_steps_from_empty_and_from_warm_caches(tmp_path: Path) -> None:
+    arguments = ["--set", "tiny", "--only", "tiny-conv", "--peers", "lamina", "--seconds", "0.01"]
+    assert suite.main([*arguments, "--first-step", "--policy", "heuristic", "--out", str(tmp_path)]) == 0
+    record = json.loads(next(tmp_path.glob("suite_tiny_start-*.json")).read_text())
+    result = record["cases"][0]["results"]["lamina"]
+    assert result["cold_first_step_s"] > 0
+    assert result["first_step_s"] > 0
+
+
+def test_a_library_that_is_absent_or_slow_is_reported(tmp_path: Path) -> None:
+    arguments = ["--set", "tiny", "--only", "tiny-conv", "--out", str(tmp_path), "--seconds", "0.01"]
+    assert suite.main([*arguments, "--peers", "nothing"]) == 0
+    assert suite.main([*arguments, "--peers", "lamina", "--policy", "unheard of"]) == 1
+    record = json.loads(next(tmp_path.glob("*.json")).read_text())
+    assert "ValueError" in record["cases"][0]["results"]["lamina"]["error"]
+    worker = suite.Worker("lamina", "cpu", sys.executable, {})
+    assert worker.ask({}, 0.0) == {"error": "no answer within 0 s"}
+    assert not worker.alive
+
+
+def options(**changes: Any) -> argparse.Namespace:
+    chosen = {"set": "tiny", "first_step": False, "out": None, "threads": 2, "policy": "x", "merge": None}
+    return argparse.Namespace(**chosen | changes)
+
+
+def test_a_record_goes_on_from_another(tmp_path: Path) -> None:
+    w = workload("tiny-conv")
+    first = suite.Record(options(out=tmp_path), "cpu")
+    first.add(w, "lamina", {"median_ms": 4.0, "limit_ms": 1.0})
+    first.add(w, "lamina", {"median_ms": 2.0, "limit_ms": 1.0})
+    first.add(w, "jax", {"error": "out of memory"})
+    path = first.write({})
+    second = suite.Record(options(out=tmp_path, merge=path), "cpu")
+    second.add(w, "jax", {"median_ms": 6.0})
+    second.add(w, "torch eager", {"median_ms": 9.0})
+    case = second.cases[w.name]
+    assert case["results"]["lamina"]["rounds_ms"] == [4.0, 2.0]
+    assert (case["best_peer"], case["speedup"]) == ("jax", 2.0)
+    assert case["fraction_of_limit"] == pytest.approx(1 / 3)
+    second.add(w, "lamina", {"median_ms": 1.0, "limit_ms": 1.0})
+    assert case["results"]["lamina"]["rounds_ms"] == [1.0]
+
+
+def test_nothing_is_measured_without_a_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert suite.main(["--set", "tiny", "--budget", "0", "--out", str(tmp_path)]) == 0
+    assert "left out: the budget is spent" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+def test_curves_start_from_the_same_weights_and_count_in_points() -> None:
+    torch = pytest.importorskip("torch")
+    from benchmarks import curves
+
+    net = lm.nn.resnet18(10, 1)
+    theirs = curves.Torch(net, networks.resnet18(10), (1, 64, 64), "cpu", "fp32")
+    x = np.random.default_rng(0).standard_normal((4, 1, 64, 64)).astype(np.float32)
+    labels = np.arange(4)
+    ours = curves.Lamina(net, lambda step: 0.02, "cpu", "fp32")
+    for tolerance in (1e-5, 1e-2):  # the second loss has been through an update
+        assert ours.train(x, labels).item() == pytest.approx(
+            theirs.train(x, labels, 0.02).item(), rel=tolerance
+        )
+    np.testing.assert_array_equal(ours.predictor()(x).shape, theirs.predictor()(x).shape)
+    with pytest.raises(ValueError, match="shapes of their weights"):
+        curves.load(torch.nn.Linear(2, 3), net)
+    runs = [
+        {"network": "alexnet", "precision": "bf16", "accuracy": {"lamina": a, "torch": b}}
+        for a, b in ((0.98, 0.97), (0.97, 0.97))
+    ]
+    (row,) = curves.means(runs)
+    assert row["difference"] == pytest.approx(0.5)
