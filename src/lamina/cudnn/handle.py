@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from lamina.c import cudnn as c
@@ -12,6 +16,22 @@ from lamina.runtime import CompileError, Device, NoGpuError, compile_cubin
 _local = threading.local()
 #: `Handle.stream` of a closed handle: what was bound to it asks for another one, and finds the handle closed.
 NO_STREAM = -1
+#: What destroys the handles that were let go of. cudnnDestroy waits for the device, so that no finalizer may call
+#: it; the next handle that is made does.
+returned: deque[Callable[[], object]] = deque()
+
+
+def destroy_returned() -> None:
+    """Destroy the handles that were let go of."""
+    with suppress(IndexError):  # empty, or emptied by another thread meanwhile
+        while True:
+            returned.popleft()()
+
+
+def destroy(device: Device, address: int) -> None:
+    """cudnnDestroy, on the handle's device."""
+    with device.current():
+        c.cudnnDestroy(address)
 
 
 def _open_compiler() -> None:
@@ -33,11 +53,14 @@ class Handle:
         NoGpuError: the device is not there. CudnnError: the library cannot use it.
     """
 
+    _address: int | None = None
+
     def __init__(self, device: Device) -> None:
+        destroy_returned()
         self.device = device
         with device.current():
             _open_compiler()
-            self._address: int | None = int(c.cudnnCreate())
+            self._address = int(c.cudnnCreate())
         self.stream = 0
         self.given: Any = 0
 
@@ -64,8 +87,13 @@ class Handle:
         address, self._address = self._address, None
         self.stream = NO_STREAM
         if address is not None:
-            with self.device.current():
-                c.cudnnDestroy(address)
+            destroy(self.device, address)
+
+    def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if (
+            self._address is not None and not _ending()
+        ):  # at the end of the process the system frees what is left
+            returned.append(partial(destroy, self.device, self._address))
 
     def __enter__(self) -> Handle:
         return self

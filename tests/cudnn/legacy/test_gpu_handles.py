@@ -18,6 +18,7 @@ import pytest
 from lamina.c import cudnn as c
 from lamina.cudnn import legacy
 from lamina.cudnn.handle import Handle as BaseHandle
+from lamina.cudnn.handle import destroy_returned, handle_of
 from lamina.cudnn.legacy import base
 from lamina.runtime import Device, Stream, Worker
 
@@ -57,11 +58,11 @@ class Counter:
 @pytest.fixture
 def handles(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter]:
     gc.collect()
-    legacy.handles._destroy_returned()
+    destroy_returned()
     counter = Counter(monkeypatch)
     yield counter
     gc.collect()
-    legacy.handles._destroy_returned()
+    destroy_returned()
     assert counter.live == set()
 
 
@@ -151,7 +152,7 @@ def test_a_handle_outlives_its_close_while_a_call_uses_it(handles: Counter) -> N
     assert entered.wait(10)
     handle.close()
     gc.collect()
-    legacy.handles._destroy_returned()
+    destroy_returned()
     assert len(handles.live) == 1
     proceed.set()
     thread.join()
@@ -244,4 +245,17 @@ def test_many_handles_come_and_go(handles: Counter) -> None:
     del handle
     gc.collect()
     legacy.Handle().close()
+    assert handles.live == set()
+
+
+@pytest.mark.feature("F013", "F014", "F029")
+def test_a_threads_handle_goes_with_the_thread(handles: Counter, device: Device) -> None:
+    seen: list[int] = []
+    for _ in range(3):
+        thread = threading.Thread(target=lambda: seen.append(handle_of(device).address))
+        thread.start()
+        thread.join()
+    gc.collect()
+    assert len(set(seen)) >= 1
+    destroy_returned()
     assert handles.live == set()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from lamina.c import cudnn as c
-from lamina.cudnn.handle import NO_STREAM
+from lamina.cudnn.handle import NO_STREAM, destroy, destroy_returned, returned
 from lamina.cudnn.handle import Handle as BaseHandle
 from lamina.cudnn.legacy.base import AnyHandle, Memory, Native, Owned
 from lamina.cudnn.legacy.flags import ErrorQuery, Name, Status, flag
@@ -18,25 +17,19 @@ from lamina.runtime import device as find_device
 
 R = TypeVar("R")
 
-#: Handles that were let go of. cudnnDestroy waits for the device, so that no finalizer may call it; the next
-#: `Handle` that is made or closed does.
-_returned: deque[tuple[Device, Worker | None, int]] = deque()
 _workspaces: dict[Device, Workspaces] = {}
 _lock = threading.Lock()
 
 
 def _give_back(device: Device, worker: Worker | None, address: int) -> None:
-    _returned.append((device, worker, address))
+    returned.append(partial(_destroy, device, worker, address))
 
 
-def _destroy_returned() -> None:
-    while _returned:
-        device, worker, address = _returned.popleft()
-        if worker is not None and not worker.closed:
-            worker.submit(c.cudnnDestroy, address)
-        else:
-            with device.current():
-                c.cudnnDestroy(address)
+def _destroy(device: Device, worker: Worker | None, address: int) -> None:
+    if worker is not None and not worker.closed:
+        worker.submit(destroy, device, address)
+    else:
+        destroy(device, address)
 
 
 class Handle(Owned, BaseHandle):
@@ -70,14 +63,14 @@ class Handle(Owned, BaseHandle):
             raise ValueError(f"device={str(where)!r}: cuDNN needs a CUDA device")
         self.worker = worker
         self._native = None
-        _destroy_returned()
         create = super().__init__
         if worker is None:
             create(where)
         else:
             worker.run(create, where)
         assert self._address is not None
-        self._native = Native(self._address, partial(_give_back, where, worker))
+        address, self._address = self._address, None  # from here on the native object owns it
+        self._native = Native(address, partial(_give_back, where, worker))
         self._own: dict[int, Buffer] = {}  # workspaces for streams that the runtime did not make
         self.use(where.default_stream if stream is None else stream)
 
@@ -85,10 +78,10 @@ class Handle(Owned, BaseHandle):
         """Let go of the C handle, and destroy it unless a call is using it. Idempotent."""
         if self._native is None:
             return
-        self._native = self._address = None
+        self._native = None
         self.stream = NO_STREAM
         self._own = {}
-        _destroy_returned()
+        destroy_returned()
         if self.worker is not None and not self.worker.closed:
             self.worker.run(int)  # the worker destroys it in its turn
 
