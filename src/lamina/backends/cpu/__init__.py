@@ -13,6 +13,7 @@ from functools import lru_cache
 from lamina import onednn
 from lamina.backends import Backend, NoKernel, Plan
 from lamina.backends.cpu import (
+    attention,
     conv,
     dropout,
     fused,
@@ -37,6 +38,7 @@ from lamina.spec import Policy, Spec
 
 __all__ = [
     "CpuBackend",
+    "attention",
     "backend",
     "conv",
     "dropout",
