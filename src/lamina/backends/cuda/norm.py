@@ -2,21 +2,28 @@
 
 Batch norm reads x twice (sums, apply), its gradient g and x twice; relu and a residual's sum run in the same passes.
 The sums are split among blocks and combined in a fixed order, relative to each channel's first element, so that they
-neither vary nor lose digits. Layer, RMS and group norm hold a row in registers and read it once.
+neither vary nor lose digits. Layer, RMS and group norm hold a row in registers and read it once. Under `fastest`
+cuDNN's batch norm competes where it has one: half types, channels last, without relu.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from lamina.backends import Plan
+from lamina.backends import Call, Plan
+from lamina.backends.cuda.choice import Problem, Way, choose
 from lamina.backends.cuda.indexing import Space, collapse, memory_order, offset_function
 from lamina.backends.cuda.pointwise import full
 from lamina.backends.cuda.program import (
     VECTOR,
+    WORKSPACE_ALIGNMENT,
+    Copy,
     Fill,
     Launch,
+    Launches,
     Place,
     Program,
     Step,
@@ -30,6 +37,7 @@ from lamina.backends.cuda.program import (
     target,
 )
 from lamina.backends.cuda.table import kernels
+from lamina.cudnn import Graph, Tensor
 from lamina.ops.norm import (
     BatchNorm,
     BatchNormGrad,
@@ -43,7 +51,7 @@ from lamina.ops.norm import (
     RmsNormGrad,
 )
 from lamina.runtime import Device
-from lamina.spec import Layout, Policy, Spec, channels_last, contiguous
+from lamina.spec import Layout, Policy, Spec, bfloat16, channels_last, contiguous, float16
 
 _FILE = "norm.cu"
 #: Blocks of 256 threads that fill a GPU, for sums; passes that write take up to four times as many.
@@ -218,7 +226,7 @@ def batch_norm(op: BatchNorm, specs: tuple[Spec, ...], device: Device, policy: P
         )
 
     aliases = {3: 3, 4: 4} | ({0: 5} if op.residual else {})
-    return kernel_plan(
+    own = kernel_plan(
         device,
         inputs,
         outputs,
@@ -228,6 +236,9 @@ def batch_norm(op: BatchNorm, specs: tuple[Spec, ...], device: Device, policy: P
         aliases=aliases,
         plain=lambda: steps(False),
     )
+    if op.relu or op.residual or not _cudnn_takes(x, policy):
+        return own
+    return _fastest(op, own, _cudnn_forward(op, x), device, policy)
 
 
 def _residual(op: BatchNorm | BatchNormInfer) -> Place:
@@ -289,7 +300,7 @@ def batch_norm_grad(op: BatchNormGrad, specs: tuple[Spec, ...], device: Device, 
             launch("batch_grad_apply", write, passes.grid, applied),
         )
 
-    return kernel_plan(
+    own = kernel_plan(
         device,
         inputs,
         outputs,
@@ -299,6 +310,102 @@ def batch_norm_grad(op: BatchNormGrad, specs: tuple[Spec, ...], device: Device, 
         aliases={0: 0},
         plain=lambda: steps(False),
     )
+    if op.relu or not op.moving or not _cudnn_takes(x, policy):
+        return own
+    # cuDNN does not say that dx may lie over g.
+    return _fastest(op, replace(own, aliases={}), Way("cudnn", lambda: _cudnn_backward(x)), device, policy)
+
+
+# --------------------------------------------------------------------------------------------------- cuDNN's own
+
+
+@dataclass(frozen=True)
+class _Fixed(Place):
+    """An address that every call has: `offset` itself."""
+
+    def address(self, call: Call) -> int:
+        """The address."""
+        return self.offset
+
+
+@lru_cache(maxsize=256)
+def _number(value: float) -> tuple[ctypes.Array[ctypes.c_float], _Fixed]:
+    """A float32 on the host for cuDNN to read, kept for good, and its place (a multiple of 16 bytes)."""
+    memory = (ctypes.c_float * 8)()
+    lead = -ctypes.addressof(memory) % VECTOR
+    memory[lead // 4] = value
+    return memory, _Fixed("host", 0, ctypes.addressof(memory) + lead)
+
+
+def _cudnn_takes(x: Spec, policy: Policy) -> bool:
+    """Whether cuDNN's norms are worth asking: they take half types, channels last, eight channels at a time."""
+    lies = x.ndim in (4, 5) and x.physical == channels_last(x.shape) and x.shape[1] % 8 == 0
+    return policy.algorithm == "fastest" and lies and x.dtype in (float16, bfloat16)
+
+
+def _fastest(op: BatchNorm | BatchNormGrad, own: Plan, way: Way, device: Device, policy: Policy) -> Plan:
+    """The faster of the own kernels and cuDNN's; addresses that are not aligned still get the own ones."""
+    assert isinstance(own.make, Launches)
+    kernel = Way("kernel", steps=own.make.steps, scratch=own.workspace)
+    key = f"{op} {own.inputs[0]}"
+    problem = Problem(key, op.name, own.inputs, own.outputs, (kernel, way), 0.0, aliases=own.aliases)
+    found = choose(problem, device, policy)
+    assert isinstance(found.make, Launches)
+    workspace = max(found.workspace, own.workspace)
+    return replace(found, make=Launches(device, found.make.steps, own.make.plain), workspace=workspace)
+
+
+def _tensors(
+    graph: Graph, x: Spec, count: int, names: Sequence[str]
+) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """`count` tensors like x, and one number per channel for each name."""
+    big = [graph.tensor(x.shape, x.physical.strides, x.dtype.name) for _ in range(count)]
+    ones = (1, x.shape[1], *(1,) * (x.ndim - 2))
+    return big, {name: graph.packed(ones, "float32", channels_last=True) for name in names}
+
+
+def _cudnn_forward(op: BatchNorm, x: Spec) -> Way:
+    """Batch norm as one operation. The new running statistics go through the workspace, since they may lie over the
+    old ones, which cuDNN does not allow for.
+    """
+    size = x.shape[1] * 4
+    second = round_up(size, WORKSPACE_ALIGNMENT)
+
+    def make() -> tuple[Graph, Mapping[int, Place]]:
+        graph = Graph()
+        (big, y), small = _tensors(graph, x, 2, _FORWARD[1:])
+        epsilon, momentum = graph.scalar(x.ndim), graph.scalar(x.ndim)
+        graph.norm("batch", big, y, epsilon=epsilon, momentum=momentum, **small)
+        places = [*(source(i) for i in range(1, 5)), target(1), target(2), scratch(), scratch(second)]
+        found = {t.uid: place for t, place in zip(small.values(), places, strict=True)}
+        found |= {big.uid: source(0), y.uid: target(0)}
+        return graph, found | {epsilon.uid: _number(op.epsilon)[1], momentum.uid: _number(op.momentum)[1]}
+
+    after = (Copy(target(3), scratch(), size), Copy(target(4), scratch(second), size))
+    return Way("cudnn", make, after=after, scratch=second + size)
+
+
+_FORWARD = (
+    "x",
+    "scale",
+    "bias",
+    "running_mean",
+    "running_var",
+    "mean",
+    "inv_variance",
+    "next_mean",
+    "next_var",
+)
+
+
+def _cudnn_backward(x: Spec) -> tuple[Graph, Mapping[int, Place]]:
+    """The gradients of batch norm as one operation."""
+    graph = Graph()
+    (dy, big, dx), small = _tensors(graph, x, 3, ("scale", "mean", "inv_variance", "dscale", "dbias"))
+    graph.norm_grad("batch", dy, big, dx, **small)
+    places = [source(2), source(3), source(4), target(1), target(2)]
+    found: dict[int, Place] = {t.uid: place for t, place in zip(small.values(), places, strict=True)}
+    return graph, found | {dy.uid: source(0), big.uid: source(1), dx.uid: target(0)}
 
 
 # ------------------------------------------------------------------------------------- layer, RMS and group norm

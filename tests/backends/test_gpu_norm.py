@@ -1,0 +1,136 @@
+"""Normalization on a GPU: ResNet's sizes against the reference, cuDNN's batch norm as another way, a training step."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import backends, nn, ops, optim
+from lamina.backends.cuda.choice import Problem, Way, choose
+from lamina.backends.cuda.norm import _cudnn_backward, _cudnn_forward
+from lamina.backends.reference import run_reference
+from lamina.ops import BatchNorm, BatchNormGrad, GroupNorm, LayerNorm, LayerNormGrad
+from lamina.ops.core import Array, Op
+from lamina.runtime import Device
+from lamina.spec import (
+    DType,
+    Policy,
+    Spec,
+    as_dtype,
+    bfloat16,
+    channels_last,
+    contiguous,
+    float16,
+    float32,
+    float64,
+)
+from lamina.train import train_step
+from tests.ops.eager import execute, mismatch
+
+pytestmark = pytest.mark.gpu
+DEVICE = Device("cuda:0")
+SHAPES = [(8, 64, 56, 56), (16, 256, 14, 14), (3, 2048, 7, 7), (2, 24, 33, 17), (64, 1000)]
+
+
+def draw(shape: tuple[int, ...], dtype: DType, big: int, kinds: str, count: int) -> list[Array]:
+    """`big` operands of a shape, then one number per channel: n normal, p positive."""
+    rng = np.random.default_rng(len(shape) + shape[1])
+    wide = dtype.compute.numpy
+    images = [rng.standard_normal(shape).astype(dtype.numpy) for _ in range(big)]
+    small = [rng.uniform(0.5, 2, count) if k == "p" else rng.standard_normal(count) for k in kinds]
+    return [*images, *(v.astype(wide) for v in small)]
+
+
+def check(op: Op, arrays: list[Array], last: bool, policy: Policy | None = None) -> backends.Plan:
+    arrange = channels_last if last else contiguous
+    specs = [Spec(a.shape, as_dtype(a.dtype), arrange(a.shape)) for a in arrays]
+    plan = backends.get(DEVICE).plan(op, specs, policy or Policy())
+    first = compare(op, plan, arrays)
+    again = execute(DEVICE, plan, arrays)
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(first, again, strict=True)), "not the same twice"
+    return plan
+
+
+def compare(op: Op, plan: backends.Plan, arrays: list[Array]) -> tuple[Array, ...]:
+    found = execute(DEVICE, plan, arrays)
+    for i, (y, ref, spec) in enumerate(
+        zip(found, run_reference(op, arrays, float64), plan.outputs, strict=True)
+    ):
+        problem = mismatch(y, ref, spec.dtype)
+        assert not problem, f"{op} output {i} of {arrays[0].shape}: {problem} ({plan.label})"
+    return found
+
+
+@pytest.mark.feature("F060", "F061")
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", [bfloat16, float16, float32, float64], ids=str)
+@pytest.mark.parametrize("last", [True, False])
+def test_batch_norm(shape: tuple[int, ...], dtype: DType, last: bool) -> None:
+    """Plain, with relu, with a residual and relu; the same bits twice."""
+    for relu, added in ((False, False), (True, False), (True, True)):
+        forward = draw(shape, dtype, 1, "nnnp", shape[1])
+        extra = draw(shape, dtype, 1, "", 0) if added else []
+        check(BatchNorm(1e-5, 0.1, relu, added), [*forward, *extra], last)
+        backward = draw(shape, dtype, 2, "nnp" + "n" * (relu and not added), shape[1])
+        check(BatchNormGrad(relu, added), [*backward, *extra], last)
+
+
+@pytest.mark.parametrize("columns", [40, 768, 4096, 40_000])
+@pytest.mark.parametrize("dtype", [bfloat16, float32], ids=str)
+def test_layer_norm(columns: int, dtype: DType) -> None:
+    check(LayerNorm(1, 1e-5), draw((37, columns), dtype, 1, "nn", columns), False)
+    rng = np.random.default_rng(1)
+    stats = [v.astype(np.float32) for v in (rng.standard_normal(37), rng.uniform(0.5, 2, 37))]
+    check(LayerNormGrad(1), [*draw((37, columns), dtype, 2, "n", columns), *stats], False)
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_group_norm(last: bool) -> None:
+    check(GroupNorm(32, 1e-5), draw((4, 512, 16, 16), bfloat16, 1, "nn", 512), last)
+
+
+@pytest.mark.feature("F060")
+@pytest.mark.parametrize("dtype", [bfloat16, float16], ids=str)
+def test_cudnn_competes(dtype: DType) -> None:
+    """Its plan computes what the own kernels do; under `fastest` one of the two is taken."""
+    shape, fastest = (8, 64, 28, 28), Policy(algorithm="fastest")
+    forward, backward = draw(shape, dtype, 1, "nnnp", 64), draw(shape, dtype, 2, "nnp", 64)
+    x = Spec(shape, dtype, channels_last(shape))
+    ways = {
+        BatchNorm(1e-5): (forward, _cudnn_forward(BatchNorm(1e-5), x)),
+        BatchNormGrad(): (backward, Way("cudnn", lambda: _cudnn_backward(x))),
+    }
+    for op, (arrays, way) in ways.items():
+        own = check(op, arrays, True)
+        problem = Problem(f"test {op} {x}", op.name, own.inputs, own.outputs, (way,), 0.0)
+        plan = choose(problem, DEVICE, Policy())
+        assert plan.label.startswith("cudnn")
+        compare(op, plan, arrays)
+        specs = [replace(s) for s in own.inputs]
+        compare(op, backends.get(DEVICE).plan(op, specs, fastest), arrays)
+
+
+@pytest.mark.feature("F060", "F095")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_training_step_as_on_the_cpu(precision: str) -> None:
+    """Losses and running statistics over five captured steps."""
+    rng = np.random.default_rng(3)
+    images, labels = rng.standard_normal((16, 3, 12, 12)).astype(np.float32), rng.integers(0, 5, 16)
+
+    def trained(device: str) -> tuple[list[float], list[Array]]:
+        nn.manual_seed(1)
+        net = nn.Sequential(
+            nn.Conv2d(3, 16, 3, bias=False), nn.BatchNorm2d(16), nn.ReLU(),
+            nn.Conv2d(16, 8, 3), nn.GroupNorm(2, 8), nn.Flatten(), nn.Linear(8 * 64, 5), nn.LayerNorm(5),
+        )  # fmt: skip
+        step = train_step(net, ops.cross_entropy, optim.SGD(lr=0.05), device=device, precision=precision)
+        losses = [step(images, labels).item() for _ in range(5)]
+        return losses, [v.numpy() for v in (net[1].running_mean, net[1].running_var)]
+
+    tolerance = 1e-3 if precision == "fp32" else 5e-2
+    (found, kept), (wanted, expected) = trained("cuda:0"), trained("cpu")
+    np.testing.assert_allclose(found, wanted, rtol=tolerance)
+    for a, b in zip(kept, expected, strict=True):
+        assert lm.spec.as_dtype(a.dtype) == float32
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
