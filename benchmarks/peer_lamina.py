@@ -18,7 +18,7 @@ from benchmarks.peer import Prepared
 from benchmarks.workloads import Workload
 from lamina import nn, ops, optim
 from lamina.graph import Executable, Graph, gradients
-from lamina.graph.profile import limits
+from lamina.graph.profile import Limits, limits
 
 DTYPES = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp32": np.float32}
 #: Networks that have no dropout take the classes alone.
@@ -123,11 +123,8 @@ def _training(w: Workload, device: str) -> tuple[Executable, Callable[[], Any]]:
     return step.executable, lambda: step(x, labels)
 
 
-def least(w: Workload, device: str) -> dict[str, Any]:
-    """FLOP and the least time of one iteration on this device, where its rates are known."""
-    rates = limits(lm.device(device))
-    if rates is None:
-        return {}
+def least(w: Workload, rates: Limits) -> dict[str, Any]:
+    """FLOP and the least time of one iteration."""
     if w.network in ("lstm", "gru", "encoder"):
         work = of_sequence(w, rates)
     else:
@@ -158,12 +155,15 @@ def prepare(w: Workload, mode: str, device: str, policy: str) -> Prepared:
     where.reset_peak()
     executable, run = (_training if w.kind == "train" else _resident)(w, device)
 
+    # A GPU's rates are from a table; a CPU's would be measured beside whatever else runs on it.
+    rates = limits(where) if where.kind == "cuda" else None
+
     def after() -> dict[str, Any]:
         return {
             "kernels": len(executable.program.steps),
             "captured": executable.is_captured,
             "planned_bytes": executable.peak_bytes,
-            **least(w, device),
+            **(least(w, rates) if rates else {}),
         }
 
     return Prepared(
