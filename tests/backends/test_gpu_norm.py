@@ -1,4 +1,4 @@
-"""Normalization on a GPU: ResNet's sizes against the reference, cuDNN's batch norm as another way, a training step."""
+"""Normalization on a GPU: ResNet's sizes against the reference, cuDNN's batch norm as another way; a step."""
 
 from dataclasses import replace
 
@@ -34,11 +34,18 @@ SHAPES = [(8, 64, 56, 56), (16, 256, 14, 14), (3, 2048, 7, 7), (2, 24, 33, 17), 
 
 
 def draw(shape: tuple[int, ...], dtype: DType, big: int, kinds: str, count: int) -> list[Array]:
-    """`big` operands of a shape, then one number per channel: n normal, p positive."""
+    """`big` operands of a shape, then one number per channel: n normal, p a positive power of 2.
+
+    Rounded to eighths: the sign that relu goes by is then exact in any precision.
+    """
     rng = np.random.default_rng(len(shape) + shape[1])
     wide = dtype.compute.numpy
-    images = [rng.standard_normal(shape).astype(dtype.numpy) for _ in range(big)]
-    small = [rng.uniform(0.5, 2, count) if k == "p" else rng.standard_normal(count) for k in kinds]
+
+    def normal(size: int | tuple[int, ...]) -> Array:
+        return np.asarray(np.round(rng.standard_normal(size) * 8) / 8)
+
+    images = [normal(shape).astype(dtype.numpy) for _ in range(big)]
+    small = [rng.choice([0.5, 1.0, 2.0], count) if k == "p" else normal(count) for k in kinds]
     return [*images, *(v.astype(wide) for v in small)]
 
 
