@@ -60,20 +60,24 @@ def attention_grad(op: AttentionGrad, specs: Sequence[Spec], device: Device, pol
     weights, slopes = (chain.temporary(prod(sizes.scores) * _WIDTH) for _ in range(2))
     totals = chain.temporary(q[0] * prod(sizes.rows) * _WIDTH)
     chain.call(_row_sums(totals, inputs[3].shape))
-    row, square = MemoryDesc(sizes.rows), MemoryDesc(sizes.scores)
-    again = (*sizes.steps(op), Binary("sub", row), Eltwise("exp"))
-    into = _product(q, k, steps=again, turned_b=True)
-    slope = (Binary("sub", row), Binary("mul", square), Eltwise("linear", op.scale))
-    back = _product(inputs[5].shape, v, steps=slope, turned_b=True)
+    lines = prod(sizes.rows)  # the scores as a matrix: 4 axes have no fast kernel
+    row, square = MemoryDesc((lines, 1)), MemoryDesc((lines, sizes.scores[3]))
+    into, back = (
+        _product(q, k, steps=sizes.steps(op), turned_b=True),
+        _product(inputs[5].shape, v, turned_b=True),
+    )
+    again = _less(square, row, (Eltwise("exp"),))
+    slope = _less(square, row, (Binary("mul", square), Eltwise("linear", op.scale)))
     dq, dk = _product(sizes.scores, k), _product(sizes.scores, q, turned_a=True)
     dv = _product(sizes.scores, inputs[5].shape, turned_a=True)
     for b in range(q[0]):
         here = [at_input(i).at(b * prod(s.shape[1:]) * _WIDTH) for i, s in enumerate(inputs)]
         there = [at_output(i).at(b * prod(s.shape[1:]) * _WIDTH) for i, s in enumerate(outputs)]
-        known = sizes.operands(op) | {operand_of(len(sizes.steps(op))): here[4]}
-        _run(chain, into, here[0], here[1], weights, known)
+        _run(chain, into, here[0], here[1], weights, sizes.operands(op))
+        _combine(chain, again, weights, here[4], {})
+        _run(chain, back, here[5], here[2], slopes)
         total = totals.at(b * prod(sizes.rows) * _WIDTH)
-        _run(chain, back, here[5], here[2], slopes, {operand_of(0): total, operand_of(1): weights})
+        _combine(chain, slope, slopes, total, {operand_of(0): weights})
         _run(chain, dq, slopes, here[1], there[0])
         _run(chain, dk, slopes, here[0], there[1])
         _run(chain, dv, weights, here[5], there[2])
@@ -120,6 +124,19 @@ def _product(
     if made is None:
         raise NoKernel(f"cpu: oneDNN has no kernel for attention's product of {left} and {right}")
     return made
+
+
+def _less(square: MemoryDesc, row: MemoryDesc, steps: Sequence[PostOp]) -> PrimitiveDesc:
+    """A matrix less one number per row, then steps; products have no such step."""
+    made = attempt(lambda: onednn.binary("sub", square, row, square, attributes=Attributes(tuple(steps))))
+    if made is None:
+        raise NoKernel(f"cpu: oneDNN does not subtract {row} from {square}")
+    return made
+
+
+def _combine(chain: Chain, made: PrimitiveDesc, to: Place, row: Place, extra: dict[int, Place]) -> None:
+    given = {ARG.SRC_0: to, ARG.SRC_1: row, ARG.DST: to, **extra}
+    chain.run(made, {key: (made.argument(key), place) for key, place in given.items()})
 
 
 def _matrices(shape: Shape, turned: bool) -> MemoryDesc:
