@@ -126,7 +126,7 @@ class _InstanceNorm(_RunningNorm):
         self,
         num_features: int,
         eps: float = 1e-5,
-        momentum: float = 0.1,
+        momentum: float | None = 0.1,
         affine: bool = False,
         track_running_stats: bool = False,
         *,
@@ -138,7 +138,8 @@ class _InstanceNorm(_RunningNorm):
         """x [N, C, *S] normalized; shape and dtype stay."""
         x, (mean, var) = self.check(x), self.running()
         own = self.training or mean is None
-        y, mean, var = ops.instance_norm(x, mean, var, self.weight, self.bias, own, self.share, self.eps)
+        share = self.momentum or 0.0  # None keeps the statistics as they are, as in torch
+        y, mean, var = ops.instance_norm(x, mean, var, self.weight, self.bias, own, share, self.eps)
         if own and mean is not None:
             self.running_mean, self.running_var = mean, var
         return y
