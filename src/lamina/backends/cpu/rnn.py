@@ -2,9 +2,9 @@
 
 The products of a layer with its input, forward and backward, are one large product each; only the products with the
 state run step by step, on weights that are packed once per call. The cells' derivatives are computed for all steps at
-once, so that a step backward is a few multiplications. Measured with 2 threads on an AVX-512 processor, LSTM of
-3 layers, 50 steps, batch 8, 512 units, float32, forward and backward: 66 ms; oneDNN's own LSTM primitives take 74 ms
-without the reorders of weights that they need, PyTorch 2.13 takes 96 ms.
+once, so that a step backward is a few multiplications. Measured with 2 threads on a busy AVX-512 machine, LSTM of
+3 layers, 50 steps, batch 8, 512 units, float32, best of 12: forward 37 ms, with gradients 95 ms; PyTorch 2.13 32 and
+84 ms. One step's product takes 70 µs with packed weights and 150 to 200 without, its cell 45 µs.
 """
 
 from __future__ import annotations
@@ -211,6 +211,7 @@ def _matrix(rows: int, columns: int, turned: bool) -> MemoryDesc:
 
 
 # ---------------------------------------------------------------------------------------------------------- forward
+
 
 def _forward(
     chain: Chain,
