@@ -50,7 +50,9 @@ class Tensor(Operators):
             raise ShapeError(f"tensor: {fixed} takes {fixed.nbytes} bytes, the buffer has {buffer.nbytes}")
         self._buffer = buffer
         self._spec = fixed
-        self.version = 0  # how often `copy_` overwrote the values: whoever keeps what it made of them compares
+        self.version = (
+            0  # how often `copy_` overwrote the values: whoever keeps what it made of them compares
+        )
 
     # ---- what it is
     @property
@@ -313,10 +315,11 @@ def as_constant(x: Any) -> Tensor:
     return as_tensor(np.array(x)) if isinstance(x, np.ndarray | np.generic | int | float) else as_tensor(x)
 
 
-def relayout(x: Tensor, target: Spec) -> Tensor:
-    """A copy of x in another layout (same shape and dtype)."""
+def relayout(x: Tensor, target: Spec, into: Buffer | None = None) -> Tensor:
+    """A copy of x in another layout (same shape and dtype), in new memory or that of `into`, on x's device."""
     backend = backends.get(x.device)
-    return _run(backend, _reorder(backend, x.spec, target.fixed), [x])[0]
+    plan = _reorder(backend, x.spec, target.fixed)
+    return _run(backend, plan, [x], None if into is None else (Tensor(into, target),))[0]
 
 
 register_adopter(as_tensor)
@@ -372,17 +375,24 @@ class _Bound(threading.local):
 _bound = _Bound()
 
 
-def _run(backend: Backend, plan: Plan, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    held = [x if x.spec.same_memory(s) else relayout(x, s) for x, s in zip(tensors, plan.inputs, strict=True)]
-    if plan.view:
+def _run(
+    backend: Backend, plan: Plan, tensors: Sequence[Tensor], outputs: tuple[Tensor, ...] | None = None
+) -> tuple[Tensor, ...]:
+    """What the plan makes of tensors on the backend's device, in new memory or in that of `outputs`."""
+    held = [
+        x if x._spec is s or x._spec.same_memory(s) else relayout(x, s)
+        for x, s in zip(tensors, plan.inputs, strict=True)
+    ]
+    if plan.view and outputs is None:
         return (Tensor(held[0].buffer, plan.outputs[0]),)
     where = backend.device
-    outputs = tuple(Tensor(where.allocate(s.nbytes), s) for s in plan.outputs)
-    workspace = where.allocate(plan.workspace)
+    if outputs is None:
+        outputs = tuple([Tensor(where.allocate(s.nbytes), s) for s in plan.outputs])
+    workspace = where.allocate(plan.workspace) if plan.workspace else None
     call = Call(
-        tuple(x.buffer.pointer for x in held),
-        tuple(x.buffer.pointer for x in outputs),
-        workspace.pointer,
+        tuple([x._buffer.pointer for x in held]),
+        tuple([x._buffer.pointer for x in outputs]),
+        workspace.pointer if workspace else 0,
         where.default_stream.handle,
     )
     _bound.run_of(plan, call)()

@@ -193,3 +193,20 @@ def test_large_results_of_small_constants_are_not_kept() -> None:
 
     run = compile(trace(f, Spec((512, 512), float32)), "cpu", optimize=False)
     assert run.program.prologue == []
+
+
+def test_inputs_in_any_layout_are_written_into_their_place() -> None:
+    """Channels last, row-major, from a host array, and again with other values in the same memory."""
+    graph = trace(lambda x, y: ops.add(x, y), Spec((2, 3, 4, 5), float32), Spec((2, 3, 4, 5), float32))
+    run = compile(graph, "cpu")
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        a, b = rng.normal(size=(2, 2, 3, 4, 5)).astype(np.float32)
+        last = lm.from_dlpack(np.ascontiguousarray(a.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2))
+        assert not last.spec.is_contiguous
+        for operands in ((last, lm.tensor(b)), (last, b), (lm.tensor(b), last)):
+            np.testing.assert_array_equal(run(*operands)[0].numpy(), a + b)
+    with pytest.raises(ShapeError, match="got f32"):
+        run(last, lm.tensor(b[:1]))
+    with pytest.raises(ShapeError, match="got f32"):
+        run(last, lm.tensor(np.ones((2, 3, 4), np.float32)))

@@ -185,7 +185,9 @@ def test_algorithm_is_the_policy_of_the_call() -> None:
     ops.conv_transpose2d(Spy(x), Spy(w.swapaxes(0, 1)[:, :1]), algorithm="fallback")
     ops.conv2d(Spy(x), Spy(w), Spy(bias))
     assert [p.algorithm for p in seen[:3]] == ["fastest", "fallback", "heuristic"]
-    with pytest.raises(ValueError, match="algorithm must be one of heuristic, fastest, fallback, .* got 'slow'"):
+    with pytest.raises(
+        ValueError, match="algorithm must be one of heuristic, fastest, fallback, .* got 'slow'"
+    ):
         ops.conv2d(Spy(x), Spy(w), algorithm="slow")
 
 
@@ -255,3 +257,14 @@ def test_gradient_cards_check_that_sizes_belong_together() -> None:
         ops.call(ops.ConvFilterGrad(window, (5, 5)), Eager(X), g)
     with pytest.raises(ShapeError, match="need equal batches"):
         ops.call(ops.ConvFilterGrad(window, (3, 3)), Eager(X[:1]), g)
+
+
+@pytest.mark.parametrize("name", ["stride", "padding", "dilation", "groups"])
+def test_a_known_window_does_not_let_other_types_in(name: str) -> None:
+    """1.0 equals 1 and hashes alike."""
+    x, w = np.ones((1, 1, 4, 4), np.float32), np.ones((1, 1, 2, 2), np.float32)
+    ops.conv2d(x, w, **{name: 1})
+    with pytest.raises(ShapeError, match=name):
+        ops.conv2d(x, w, **{name: 1.0})
+    with pytest.raises(ShapeError, match=name):
+        ops.conv2d(x, w, **{name: (1.0, 1.0)})

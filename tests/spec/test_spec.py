@@ -1,5 +1,8 @@
 """Dtypes, specs and policies: names, sizes, what is refused, and how they print."""
 
+import pickle
+import subprocess
+import sys
 import threading
 
 import ml_dtypes
@@ -151,8 +154,23 @@ def test_policy_belongs_to_its_thread() -> None:
 
 
 def test_policy_refuses() -> None:
-    with pytest.raises(ValueError, match="algorithm must be one of heuristic, fastest, fallback, .* got 'fft'"):
+    with pytest.raises(
+        ValueError, match="algorithm must be one of heuristic, fastest, fallback, .* got 'fft'"
+    ):
         Policy(algorithm="fft")
     with pytest.raises(ValueError, match="workspace_limit must be >= 0 bytes or None, got -1"):
         Policy(workspace_limit=-1)
     assert [Policy(algorithm=a).algorithm for a in ("guess", "time_once")] == ["heuristic", "fastest"]
+
+
+def test_a_spec_means_the_same_in_another_process() -> None:
+    """Hashes of strings differ between processes, so a hash that was looked up once must not travel."""
+    spec = Spec((2, 3), float32, channels_last((2, 3)))
+    assert hash(spec) == hash(Spec((2, 3), float32, channels_last((2, 3))))
+    code = (
+        "import pickle, sys\nfrom lamina.spec import Spec, channels_last, float32\n"
+        "found = pickle.loads(sys.stdin.buffer.read())\n"
+        "assert {Spec((2, 3), float32, channels_last((2, 3))): 1}[found] == 1"
+    )
+    done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(spec), capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()

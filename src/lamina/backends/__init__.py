@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from lamina.ops.core import Op
 from lamina.runtime import Device
@@ -31,8 +31,7 @@ class NoKernel(NotImplementedError):
     """The backend has no kernel for the op with these specs; the message names op, specs and the reason."""
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """Addresses for one plan: bytes at inputs[i] lie as plan.inputs[i] says. `stream` is a handle, 0 on hosts."""
 
     inputs: tuple[int, ...]

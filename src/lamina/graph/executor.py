@@ -30,7 +30,7 @@ from lamina.runtime import (
     pinned,
 )
 from lamina.spec import ShapeError, pack
-from lamina.tensor import Tensor, as_tensor
+from lamina.tensor import Tensor, as_tensor, relayout
 
 _where = device  # the argument of `compile` has the same name
 #: What a kernel takes at least on a GPU, whatever it does.
@@ -90,6 +90,8 @@ class Executable:
         self.program: Program = plan_graph(self.graph, self.backend, donate, resident)
         self.donate = dict(donate)
         self.resident = sorted({*resident, *donate})
+        self._free = [i for i in range(len(self.graph.inputs)) if i not in self.resident]
+        self._results = [s for o, s in enumerate(self.program.outputs) if o not in self.donate.values()]
         self._poison = poison
         self._state: dict[int, Tensor] = {}
         self._versions: dict[int, int] = {}  # of the inputs that stay and are not updated, when last read
@@ -97,6 +99,7 @@ class Executable:
         self._staging: dict[int, _Staging] = {}
         self._runs: list[Run] = []
         self._captured: CapturedGraph | None = None
+        self._replay: Run | None = None  # launches it
         self._calls = 0
         if self.backend.name != "null":
             self._place()
@@ -192,7 +195,7 @@ class Executable:
         """Fix the addresses of every step. A graph captured with other addresses is dropped."""
         if self._captured is not None:
             self._captured.close()
-        self._captured, self._calls = None, 0
+        self._captured, self._replay, self._calls = None, None, 0
         self._runs = []
         for index, step in enumerate(self.program.steps):
             if not step.plan.view:
@@ -234,21 +237,46 @@ class Executable:
 
     # ---- one call
     def _write_inputs(self, inputs: Sequence[Any]) -> None:
-        free = [i for i in range(len(self.graph.inputs)) if i not in self._state]
-        if len(inputs) != len(free):
-            raise TypeError(f"{self.graph.name} takes {len(free)} inputs, got {len(inputs)}")
-        for i, x in zip(free, inputs, strict=True):
-            slot, value = self.program.inputs[i], self.graph.inputs[i]
-            source = _row_major(value.name, slot, x)
-            if isinstance(source, np.ndarray) and self.device.kind == "cuda":
-                staging = self._staging.setdefault(i, _Staging(slot.spec.nbytes))
-                staging.write(self._memory[slot], source, self.device.default_stream)
+        if len(inputs) != len(self._free):
+            raise TypeError(f"{self.graph.name} takes {len(self._free)} inputs, got {len(inputs)}")
+        for i, x in zip(self._free, inputs, strict=True):
+            slot, name = self.program.inputs[i], self.graph.inputs[i].name
+            if isinstance(x, np.ndarray):
+                self._write_array(i, slot, _row_major(name, slot, x))
             else:
-                copy(self._memory[slot], source, slot.spec.nbytes, stream=self.device.default_stream)
+                self._write_tensor(name, slot, as_tensor(x))
+
+    def _write_array(self, i: int, slot: Slot, array: np.ndarray[Any, Any]) -> None:
+        stream = self.device.default_stream
+        if self.device.kind == "cuda":
+            if i not in self._staging:
+                self._staging[i] = _Staging(slot.spec.nbytes)
+            self._staging[i].write(self._memory[slot], array, stream)
+        else:
+            copy(self._memory[slot], array, slot.spec.nbytes, stream=stream)
+
+    def _write_tensor(self, name: str, slot: Slot, x: Tensor) -> None:
+        """Copy x into its place, where its elements lie row-major."""
+        spec = slot.spec
+        if x.shape != spec.shape or x.dtype != spec.dtype:
+            raise ShapeError(f"input {name} is {spec}, got {x.spec}")
+        if x.device != self.device:
+            copy(self._memory[slot], x.contiguous().buffer, spec.nbytes, stream=self.device.default_stream)
+        elif x.spec.same_memory(spec):
+            self._copy(self._memory[slot], x.buffer, spec.nbytes)
+        else:
+            relayout(x, spec, self._memory[slot])
+
+    def _copy(self, to: Buffer, source: Buffer, nbytes: int) -> None:
+        """Queue a copy within the device: `runtime.copy` without asking what its operands are."""
+        if nbytes:
+            platform = self.device.platform
+            platform.copy(to.pointer, source.pointer, nbytes, platform.default_stream)
+            source.used_on(platform.default_stream)
 
     def _launch(self) -> None:
-        if self._captured is not None:
-            self._captured.launch()
+        if self._replay is not None:
+            self._replay()
         elif self.device.kind == "cuda" and self._calls == 1:
             self._capture()
         else:
@@ -267,8 +295,8 @@ class Executable:
             else:
                 for run in self._runs:
                     run()
-        self._captured = captured
-        captured.launch()
+        self._captured, self._replay = captured, captured.bind()
+        self._replay()
 
     def _lanes(self, steps: Sequence[Step]) -> list[int]:
         known = limits(self.device)
@@ -299,14 +327,11 @@ class Executable:
 
     def _read_outputs(self) -> tuple[Tensor, ...]:
         """Copies of the outputs that are not donated: the arena is written again by the next call."""
-        stream = self.device.default_stream
         results = []
-        for o, slot in enumerate(self.program.outputs):
-            if o not in self.donate.values():
-                buffer = self.device.allocate(slot.spec.nbytes)
-                if slot.spec.nbytes:
-                    copy(buffer, self._memory[slot.base], slot.spec.nbytes, stream=stream)
-                results.append(Tensor(buffer, slot.spec))
+        for slot in self._results:
+            buffer = self.device.allocate(slot.spec.nbytes)
+            self._copy(buffer, self._memory[slot.base], slot.spec.nbytes)
+            results.append(Tensor(buffer, slot.spec))
         return tuple(results)
 
 
@@ -327,16 +352,11 @@ class _Staging:
         passed.record(stream)
 
 
-def _row_major(name: str, slot: Slot, x: Any) -> Any:
-    """x as something that `copy` takes: a row-major buffer or host array of the slot's shape and dtype."""
-    if isinstance(x, np.ndarray):
-        if x.shape != slot.spec.shape or x.dtype != slot.spec.dtype.numpy:
-            raise ShapeError(f"input {name} is {slot.spec}, got an array {x.dtype}{list(x.shape)}")
-        return np.ascontiguousarray(x)
-    given = as_tensor(x)
-    if given.spec.open != slot.spec.open:
-        raise ShapeError(f"input {name} is {slot.spec}, got {given.spec}")
-    return given.contiguous().buffer
+def _row_major(name: str, slot: Slot, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A host array of the slot's shape and dtype, row-major."""
+    if x.shape != slot.spec.shape or x.dtype != slot.spec.dtype.numpy:
+        raise ShapeError(f"input {name} is {slot.spec}, got an array {x.dtype}{list(x.shape)}")
+    return np.ascontiguousarray(x)
 
 
 def _shares(x: Tensor, state: Mapping[int, Tensor], index: int) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 
 import numpy as np
@@ -133,6 +134,22 @@ def window(
     touches the input), "same" (output as large as the input; stride 1 only), an int, one int or one
     (lo, hi) pair per axis. Raises ShapeError.
     """
+    simple = type(stride) is type(dilation) is type(groups) is int and type(padding) in (int, str)
+    make: Callable[..., Window] = (
+        _known if simple else _window
+    )  # 1 == 1.0 == True: other types are looked at anew
+    return make(what, kernel, stride, padding, dilation, groups, flip)
+
+
+def _window(
+    what: str,
+    kernel: Shape,
+    stride: int | Iterable[int],
+    padding: Padding,
+    dilation: int | Iterable[int],
+    groups: int,
+    flip: bool,
+) -> Window:
     rank = len(kernel)
     dilations = per_axis(what, "dilation", dilation, rank, 1)
     strides = per_axis(what, "stride", stride, rank, 1)
@@ -141,6 +158,9 @@ def window(
     if not isinstance(groups, int) or groups < 1:
         raise ShapeError(f"{what}: groups must be an int >= 1, got {groups!r}")
     return Window(strides, pairs, dilations, groups, flip)
+
+
+_known = lru_cache(maxsize=1024)(_window)
 
 
 def per_axis(what: str, name: str, value: int | Iterable[int], rank: int, least: int) -> Shape:

@@ -35,9 +35,11 @@ class Device:
         spec: "cpu", "cuda" (which is "cuda:0") or "cuda:N".
     """
 
-    __slots__ = ("index", "kind")
+    __slots__ = ("_hash", "_platform", "index", "kind")
     kind: str
     index: int
+    _hash: int
+    _platform: Platform  # once it is opened
 
     def __init__(self, spec: str | Device = "cpu") -> None:
         match = _SPEC.fullmatch(str(spec))
@@ -45,6 +47,7 @@ class Device:
             raise ValueError(f"device: expected 'cpu', 'cuda' or 'cuda:N', got {spec!r}")
         object.__setattr__(self, "kind", match[1])
         object.__setattr__(self, "index", int(match[2] or 0))
+        object.__setattr__(self, "_hash", hash((self.kind, self.index)))
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Device is a value: {name} cannot be changed")
@@ -56,7 +59,7 @@ class Device:
         return isinstance(other, Device) and (self.kind, self.index) == (other.kind, other.index)
 
     def __hash__(self) -> int:
-        return hash((self.kind, self.index))
+        return self._hash
 
     def __str__(self) -> str:
         return self.kind if self.kind == "cpu" else f"{self.kind}:{self.index}"
@@ -68,8 +71,11 @@ class Device:
     @property
     def platform(self) -> Platform:
         """The opened hardware behind this value. NoGpuError if there is none."""
-        found = _platforms.get(self)
-        return found if found is not None else _open(self)
+        try:
+            return self._platform
+        except AttributeError:
+            object.__setattr__(self, "_platform", _open(self))
+            return self._platform
 
     @property
     def name(self) -> str:
@@ -127,8 +133,8 @@ class Device:
             OutOfMemoryError: with the figures, after the cache was freed and the request tried again.
         """
         platform = self.platform
-        where = as_stream(stream, self)
-        if where.device != self:
+        where = platform.default_stream if stream is None else as_stream(stream, self)
+        if stream is not None and where.device != self:
             raise ValueError(f"allocate: {where!r} is not a stream of {self}")
         return allocate(platform.arena, self, nbytes, where, host=self.kind == "cpu")
 

@@ -278,8 +278,7 @@ class Arena:
             self._cached += block.nbytes
             if stream is not None and stream.closed:
                 stream = stream.device.default_stream
-            users = {user for user in users if user is not stream and not user.closed}
-            if users:
+            if users and (users := {user for user in users if user is not stream and not user.closed}):
                 self._resting.append(_Resting(block, stream, users))
             else:
                 self._shelve(block, stream)

@@ -30,6 +30,16 @@ class Spec:
         if self.layout is not None and len(self.layout.strides) != len(self.shape):
             raise ShapeError(f"layout {self.layout} does not fit shape {self.shape}")
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:  # plans are looked up by specs at every eager op
+        return hash((self.shape, self.dtype, self.layout))
+
+    def __reduce__(self) -> tuple[type[Spec], tuple[Shape, DType, Layout | None]]:
+        return Spec, (self.shape, self.dtype, self.layout)  # what is cached holds in one process only
+
     @property
     def ndim(self) -> int:
         """The number of axes."""
@@ -60,7 +70,7 @@ class Spec:
         """Whether the elements lie row-major without gaps."""
         return self.tag == ROW_MAJOR[: self.ndim] or self.numel == 0
 
-    @property
+    @cached_property
     def open(self) -> Spec:
         """The same shape and dtype with the layout left open."""
         return Spec(self.shape, self.dtype)
