@@ -59,10 +59,7 @@ def inputs(w: Workload) -> tuple[Any, Any]:
 
 
 def graph(w: Workload, net: nn.Module) -> Graph:
-    """Forward, or forward and backward, of (parameters …, buffers …, x[, target][, gradients …]).
-
-    Weights are in the type that is computed in; statistics and scales of norms stay as they are.
-    """
+    """Forward, or forward and backward, of (parameters …, buffers …, x[, target]): the result, then gradients."""
     held = {**dict(net.named_parameters()), **dict(net.named_buffers())}
     count = len(dict(net.named_parameters()))
     x, target = inputs(w)
@@ -85,24 +82,25 @@ def graph(w: Workload, net: nn.Module) -> Graph:
     specs.append(lm.tensor(x).spec.open)
     if w.kind == "infer":
         return lm.trace(forward, *specs)
-    specs.append(lm.tensor(target).spec.open)
-    # One more input per gradient: the memory that the gradient is written to.
-    written = [*specs[:count], *([] if w.is_image else [lm.tensor(x).spec.open])]
-    return lm.trace(forward, *specs, *written)
+    return lm.trace(forward, *specs, lm.tensor(target).spec.open)
 
 
 def _resident(w: Workload, device: str) -> tuple[Executable, Callable[[], Any]]:
-    """Everything lies in place, in the layout that the plans ask for, as it does for the peers."""
+    """All inputs but one lie in place, in the layout that the plans ask for, as they do for the peers.
+
+    Were all of them resident, nothing would change between runs and the first layers would be computed once only.
+    So one small operand of the first layer is handed over in each call: its weight where the input is an image, the
+    input of the others.
+    """
     net = _lowered(model(w).train(w.kind != "infer"), w)
     given = [lm.tensor(v, device=device) for v in inputs(w)]
-    made = graph(w, net)
     state = [*net.parameters(), *net.buffers(), *(given[:1] if w.kind == "infer" else given)]
-    first = len(state)
-    state += [lm.zeros(v.shape, v.dtype, device) for v in made.inputs[first:]]
-    donate = {first + i: 1 + i for i in range(len(state) - first)}
-    executable = lm.compile(made, device, donate=donate, resident=range(first))
-    executable.load(dict(enumerate(state)))
-    return executable, executable
+    free = 0 if w.is_image or w.network == "conv" else len(state) - (1 if w.kind == "infer" else 2)
+    kept = {i: x for i, x in enumerate(state) if i != free}
+    executable = lm.compile(graph(w, net), device, resident=kept)
+    executable.load(kept)
+    handed = state[free].to(device)
+    return executable, lambda: executable(handed)
 
 
 def _lowered(net: nn.Module, w: Workload) -> nn.Module:

@@ -64,6 +64,19 @@ def test_every_workload_has_a_limit(w: workloads.Workload) -> None:
     assert found["limit_ms"] > 0.999 * 1e3 * found["flops"] / 1e9
 
 
+@pytest.mark.parametrize("name", ["tiny-conv", "tiny-infer", "tiny-lstm", "tiny-both"])
+def test_every_run_computes_everything(name: str) -> None:
+    w = workload(name)
+    executable, run = peer_lamina._resident(w, "cpu")
+    heavy = [
+        s for s in executable.program.prologue if s.node and s.node.op.flops(*(i.spec for i in s.inputs))
+    ]
+    assert not heavy
+    first, second = (run()[0].numpy() for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    assert len(executable.program.steps) > 0
+
+
 def test_lamina_against_itself(tmp_path: Path) -> None:
     arguments = [
         "--set",
