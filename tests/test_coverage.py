@@ -133,3 +133,7 @@ def test_a_plan_has_the_operations_of_its_graph() -> None:
     assert operations.follow("cudnnBackendExecute", (1, plan, 2)) == {"OPERATION_MATMUL"}
     create(cudnn.CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, plan)
     assert operations.follow("cudnnBackendExecute", (1, plan, 2)) == set()
+
+
+def test_every_function_of_the_recorded_version_is_accounted_for() -> None:
+    assert coverage.missing(read(RECORDINGS["ci"]), read(RECORDINGS["gpu"])) == []
