@@ -213,13 +213,13 @@ class Tensor(Operators):
     @classmethod
     def bind_op(cls, op: Op, operands: Sequence[Any]) -> tuple[Tensor, ...]:
         """Plan op for these tensors and run it on their device's default stream."""
-        where = next(x.device for x in operands if isinstance(x, Tensor))
+        where = next(x for x in operands if isinstance(x, Tensor))._buffer.device
         tensors = [x if isinstance(x, Tensor) else as_tensor(x).to(where) for x in operands]
         for x in tensors:
-            if x.device != where:
+            if x._buffer.device is not where and x.device != where:
                 on = ", ".join(str(t.device) for t in tensors)
                 raise ValueError(f"{op.name}: the operands are on {on}; move them with .to() to one device")
-        specs = tuple(x.spec for x in tensors)
+        specs = tuple([x._spec for x in tensors])
         backend = backends.get(where)
         plan = _plan(backend, op, specs, current_policy())
         return _run(backend, plan, tensors)

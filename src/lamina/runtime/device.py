@@ -56,7 +56,7 @@ class Device:
         return Device, (str(self),)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Device) and (self.kind, self.index) == (other.kind, other.index)
+        return isinstance(other, Device) and self.index == other.index and self.kind == other.kind
 
     def __hash__(self) -> int:
         return self._hash
