@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
     add("--precision", default="fp32", choices=PRECISIONS, help="what to compute in (default: fp32)")
     add("--train", action="store_true", help="plan a training step; otherwise inference")
+    add("--memory-limit", metavar="SIZE", help="compute again what does not fit, such as '8 GiB'")
     add("--graph", action="store_true", help="print the graph, too")
     add("--backend", choices=("cpu", "cuda", "reference", "null"), help="another backend than the device's")
     add("--time", action="store_true", help="run it and time each kernel")
@@ -68,6 +69,10 @@ def _compiled(options: argparse.Namespace) -> Executable:
     net = network.make(network.channels, network.classes)
     images = Spec((options.batch, network.channels, network.size, network.size), float32)
     if not options.train:
+        if options.memory_limit:
+            raise ValueError(
+                "--memory-limit: inference keeps nothing that could be computed again; add --train"
+            )
         return Predictor(net, device=where, precision=options.precision, backend=options.backend).program(
             images
         )
@@ -78,5 +83,6 @@ def _compiled(options: argparse.Namespace) -> Executable:
         device=where,
         precision=options.precision,
         backend=options.backend,
+        memory_limit=options.memory_limit,
     )
     return step.program(images, Spec((options.batch,), int64)).executable

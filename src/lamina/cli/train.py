@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, help="of initial values, order, shifts and dropout (default: 0)")
     add("--size", type=_positive, help="scale images to this many pixels on a side (default: the network's)")
     add("--algorithm", choices=ALGORITHMS, help="how kernels are chosen; fastest times them first")
+    add("--memory-limit", metavar="SIZE", help="compute again what does not fit, such as '8 GiB'")
     add("--out", type=Path, metavar="FILE", help="write a checkpoint after each epoch")
     add("--weights", type=Path, metavar="FILE", help="write the trained weights alone, for other programs")
     add("--resume", type=Path, metavar="FILE", help="go on from a checkpoint, exactly where it was written")
@@ -74,6 +75,7 @@ def run(options: argparse.Namespace) -> None:
             _optimizer(options, len(train_data)),
             device=where,
             precision=options.precision,
+            memory_limit=options.memory_limit,
         )
         start = load_checkpoint(options.resume, step) if options.resume else Position()
         if start.epoch >= options.epochs:

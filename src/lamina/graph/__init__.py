@@ -5,12 +5,14 @@ from lamina.graph.executor import Executable, compile
 from lamina.graph.limits import limits
 from lamina.graph.page import html_page
 from lamina.graph.profile import Profile, profile
+from lamina.graph.recompute import MemoryLimitError
 from lamina.graph.save import load, save
 from lamina.graph.trace import Graph, Node, Value, constant, trace
 
 __all__ = [
     "Executable",
     "Graph",
+    "MemoryLimitError",
     "Node",
     "Profile",
     "Value",

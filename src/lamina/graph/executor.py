@@ -17,6 +17,7 @@ from lamina.graph.lanes import Footprint, lanes, waits
 from lamina.graph.limits import least_seconds, limits
 from lamina.graph.passes import optimize
 from lamina.graph.plan import Program, Slot, Step, plan_graph
+from lamina.graph.recompute import as_bytes, plan_within
 from lamina.graph.trace import Graph
 from lamina.runtime import (
     Buffer,
@@ -35,8 +36,6 @@ from lamina.tensor import Tensor, as_tensor, relayout
 _where = device  # the argument of `compile` has the same name
 #: What a kernel takes at least on a GPU, whatever it does.
 LAUNCH_SECONDS = 3e-6
-#: Steps that would take longer by themselves stay in lane 0.
-BESIDE_SECONDS = 20e-6
 
 
 def compile(
@@ -48,6 +47,7 @@ def compile(
     backend: str | None = None,
     optimize: bool = True,
     poison: bool = False,
+    memory_limit: int | str | None = None,
 ) -> Executable:
     """Choose kernels and layouts, place memory, and return the graph as something that runs.
 
@@ -57,12 +57,18 @@ def compile(
     backend: "cpu", "cuda", "reference" or "null"; default: the device's own.
     optimize: run the graph passes first.
     poison: fill memory with NaNs as soon as it is dead, to prove that nothing reads it (slow; for tests).
-    Raises NoKernel when the backend cannot compute a node, ShapeError when a donated pair does not match.
+    memory_limit: bytes, or such as "8 GiB", that the arena of temporaries and workspaces may take: where it would be
+        larger, intermediate values are computed again right before they are read instead of being kept.
+    Raises NoKernel when the backend cannot compute a node, ShapeError when a donated pair does not match,
+    MemoryLimitError when no plan is found that needs so little memory.
     """
     where = _where(device)
     donated = dict(donate or {})
     _check_donations(graph, donated, resident)
-    return Executable(graph, where, donated, resident, backend, improve=optimize, poison=poison)
+    limit = None if memory_limit is None else as_bytes(memory_limit)
+    return Executable(
+        graph, where, donated, resident, backend, improve=optimize, poison=poison, memory_limit=limit
+    )
 
 
 class Executable:
@@ -82,12 +88,18 @@ class Executable:
         *,
         improve: bool,
         poison: bool,
+        memory_limit: int | None = None,
     ) -> None:
         self.device = where
         self.backend = backends.get(where, backend)
         self.refusals: list[str] = []  # fusions that the backend has no plan for
-        self.graph = optimize(graph, self.backend, self.refusals) if improve else graph
-        self.program: Program = plan_graph(self.graph, self.backend, donate, resident)
+        stays = {graph.inputs[i] for i in resident if i not in donate}
+        self.graph = optimize(graph, self.backend, self.refusals, stays) if improve else graph
+        self.program: Program
+        if memory_limit is None:
+            self.program = plan_graph(self.graph, self.backend, donate, resident)
+        else:
+            self.graph, self.program = plan_within(self.graph, self.backend, donate, resident, memory_limit)
         self.donate = dict(donate)
         self.resident = sorted({*resident, *donate})
         self._free = [i for i in range(len(self.graph.inputs)) if i not in self.resident]
@@ -302,7 +314,7 @@ class Executable:
         known = limits(self.device)
         if known is None:
             return [0] * len(steps)
-        return lanes(steps, [least_seconds(s, known) + LAUNCH_SECONDS for s in steps], BESIDE_SECONDS)
+        return lanes(steps, [least_seconds(s, known) + LAUNCH_SECONDS for s in steps])
 
     def _run_lanes(self, steps: Sequence[Step], lane: Sequence[int], main: Stream, beside: Stream) -> None:
         """Run each step in its lane, behind what it waits for."""

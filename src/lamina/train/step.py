@@ -16,6 +16,7 @@ import numpy as np
 
 from lamina import ops
 from lamina.graph import Executable, Graph, Value, compile, gradients, trace
+from lamina.graph.recompute import as_bytes
 from lamina.nn import Module
 from lamina.nn.parameter import become, standing_in
 from lamina.optim import Optimizer
@@ -54,6 +55,7 @@ def train_step(
     precision: str | Precision = "fp32",
     clip_norm: float | None = None,
     backend: str | None = None,
+    memory_limit: int | str | None = None,
 ) -> Step:
     """A function that trains net by one batch: step(images, labels) -> loss.
 
@@ -65,9 +67,13 @@ def train_step(
         scaling;
         "fp64" converts the parameters.
     clip_norm: gradients are scaled down to this norm, taken over all of them together.
-    Raises NoGpuError, ValueError for an unknown precision or a network without parameters.
+    memory_limit: bytes, or such as "8 GiB", for everything but parameters and state: where activations take more,
+        some are computed again in the backward pass instead of being kept, with the same results.
+    Raises NoGpuError, ValueError for an unknown precision or a network without parameters, MemoryLimitError at the
+    first step when it cannot be planned in so little memory.
     """
-    return Step(net, loss_fn, optimizer, _where(device), as_precision(precision), clip_norm, backend)
+    where, kind = _where(device), as_precision(precision)
+    return Step(net, loss_fn, optimizer, where, kind, clip_norm, backend, memory_limit)
 
 
 class Step:
@@ -88,12 +94,14 @@ class Step:
         precision: Precision,
         clip_norm: float | None,
         backend: str | None,
+        memory_limit: int | str | None = None,
     ) -> None:
         if clip_norm is not None and clip_norm <= 0:
             raise ValueError(f"train_step: clip_norm must be positive, got {clip_norm}")
         self.net, self.loss_fn, self.optimizer = net, loss_fn, optimizer
         self.device, self.precision = where, precision
         self.clip_norm, self.backend = clip_norm, backend
+        self.memory_limit = None if memory_limit is None else as_bytes(memory_limit)
         self.number = 0
         self.correct: Tensor | None = None
         self.state = self._initial_state()
@@ -155,7 +163,7 @@ class Step:
                 labels,
                 names=names,
             )
-        return _Program.of(graph, list(held.values()), self.device, self.backend, counts)
+        return _Program.of(graph, list(held.values()), self.device, self.backend, counts, self.memory_limit)
 
     def _forward_and_back(self, values: dict[str, Value], counts: bool) -> list[Any]:
         """The new value of every state, in order, then the loss and perhaps the number of hits."""
@@ -230,7 +238,13 @@ class _Program:
 
     @classmethod
     def of(
-        cls, graph: Graph, held: Sequence[Tensor], where: Device, backend: str | None, counts: bool
+        cls,
+        graph: Graph,
+        held: Sequence[Tensor],
+        where: Device,
+        backend: str | None,
+        counts: bool,
+        memory_limit: int | None = None,
     ) -> _Program:
         """Compile: the first len(held) inputs are state, updated by the outputs of the same index.
 
@@ -241,7 +255,9 @@ class _Program:
         places = {id(o): n for n, o in enumerate(kept)}
         donate = {i: places[id(graph.outputs[i])] for i in range(len(held)) if i not in same}
         slim = Graph(graph.inputs, kept, "train_step")
-        executable = compile(slim, where, donate=donate, resident=same, backend=backend)
+        executable = compile(
+            slim, where, donate=donate, resident=same, backend=backend, memory_limit=memory_limit
+        )
         if executable.backend.name != "null":
             executable.load(dict(enumerate(held)))
         return cls(executable, counts)
