@@ -152,3 +152,12 @@ def test_large_updates_go_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None
 def test_nothing_is_grouped_where_no_kernel_takes_many() -> None:
     graph = _updates(3, 2)
     assert passes.group_small(graph, CPU).nodes == graph.nodes
+
+
+def test_roundings_of_weights_are_not_mixed_with_those_of_images() -> None:
+    cuda = _cuda()
+    graph = trace(lambda *xs: [ops.cast(x, "bfloat16") for x in xs], *[Spec((4,), float32)] * 4)
+    mixed = passes.group_small(graph, cuda)
+    assert [len(n.inputs) for n in mixed.nodes] == [4]
+    apart = passes.group_small(graph, cuda, set(graph.inputs[:3]))
+    assert sorted(len(n.inputs) for n in apart.nodes) == [1, 3]

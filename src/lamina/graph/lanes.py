@@ -38,14 +38,13 @@ def _overlap(some: Sequence[Range], others: Sequence[Range]) -> bool:
     return any(a < d and c < b for a, b in some for c, d in others)
 
 
-def lanes(steps: Sequence[Step], seconds: Sequence[float], longest: float) -> list[int]:
-    """The lane of each step: 1 for what may run beside lane 0 and takes no longer than `longest`, else 0.
+def lanes(steps: Sequence[Step], seconds: Sequence[float]) -> list[int]:
+    """The lane of each step: 0 on the chain that ends last, 1 for what may run beside it.
 
-    seconds: about how long each step takes. Long steps fill the device by themselves: beside another one they would
-    only take its memory and caches.
+    seconds: about how long each step takes.
     """
-    needed = _chain(steps, seconds)
-    return [0 if i in needed or t > longest else 1 for i, t in enumerate(seconds)]
+    chain = _chain(steps, seconds)
+    return [0 if i in chain else 1 for i in range(len(steps))]
 
 
 def _chain(steps: Sequence[Step], seconds: Sequence[float]) -> set[int]:

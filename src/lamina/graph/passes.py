@@ -5,7 +5,7 @@ Dead nodes need no pass: a graph holds only what its outputs depend on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from lamina.backends import Backend, NoKernel
@@ -24,16 +24,19 @@ FOLD_LIMIT = 1 << 16
 GROUP_LIMIT = 1 << 22
 
 
-def optimize(graph: Graph, backend: Backend, refusals: list[str] | None = None) -> Graph:
+def optimize(
+    graph: Graph, backend: Backend, refusals: list[str] | None = None, stays: Collection[Value] = ()
+) -> Graph:
     """All passes in order: fold constants, drop no-ops, merge equal nodes, fold batch norms, algebra, prune outputs,
     fuse, group.
 
     refusals: gets a line for each fusion that the backend has no plan for.
+    stays: inputs that are the same from run to run: what is made of them alone is not mixed with other work.
     """
     graph = fold_batch_norm(common_subexpressions(drop_identities(fold_constants(graph))))
     for rule in (pool_gradient_last, sum_before_spreading):
         graph = rewrite(graph, rule)
-    return group_small(fuse(prune_outputs(absorb_casts(graph)), backend, refusals), backend)
+    return group_small(fuse(prune_outputs(absorb_casts(graph)), backend, refusals), backend, stays)
 
 
 def fold_constants(graph: Graph) -> Graph:
@@ -228,20 +231,20 @@ def _merge(graph: Graph, chains: dict[Node, _Chain], taken: set[Node]) -> Graph:
     return Graph(graph.inputs, [new.get(v, v) for v in graph.outputs], graph.name)
 
 
-def group_small(graph: Graph, backend: Backend) -> Graph:
+def group_small(graph: Graph, backend: Backend, stays: Collection[Value] = ()) -> Graph:
     """Do all updates of small parameters in one launch, and all roundings of small inputs.
 
     Updates wait for the last gradient, roundings are done at the start; large tensors go by themselves, so that
     their gradients' memory serves again. The single nodes stay where the backend has no kernel for many.
     """
-    for key in _groups(graph):
-        nodes = _groups(graph)[key]  # found anew: grouping others has rebuilt what depends on them
+    for key in _groups(graph, stays):
+        nodes = _groups(graph, stays)[key]  # found anew: grouping others has rebuilt what depends on them
         if len(nodes) > 1:
             graph = _grouped(graph, nodes, backend)
     return graph
 
 
-def _groups(graph: Graph) -> dict[Any, list[Node]]:
+def _groups(graph: Graph, stays: Collection[Value]) -> dict[Any, list[Node]]:
     """Small updates, and roundings of small inputs, that one launch may do, by what they have in common."""
     found: dict[Any, list[Node]] = {}
     for node in graph.nodes:
@@ -249,7 +252,8 @@ def _groups(graph: Graph) -> dict[Any, list[Node]]:
         update = isinstance(node.op, SgdUpdate | AdamUpdate)
         rounding = isinstance(node.op, Cast) and node.inputs[0].is_input
         if small and (update or rounding):
-            found.setdefault((node.op, node.policy, tuple(v.dtype for v in node.inputs)), []).append(node)
+            key = (node.op, node.policy, tuple(v.dtype for v in node.inputs), node.inputs[0] in stays)
+            found.setdefault(key, []).append(node)
     return found
 
 
