@@ -7,6 +7,9 @@ direction. A bias that is missing is zero; a missing weight_ih is the identity (
 Gates, in order: LSTM i, f, g, o; GRU r, z, n, the reset gate applied after the recurrent product.
 x: (time, batch, inputs), padded; lengths: (batch,). Outputs beyond a sequence's end are zero. States are
 (layers * directions, batch, size), the directions of a layer next to each other.
+
+A clipped LSTM is cuDNN's: c_t = f * clip(c_{t-1}) + i * g and h_t = o * tanh(clip(c_t)), so that the initial cell is
+clipped as every other one; the last cell is handed out as it is, before clipping.
 """
 
 from __future__ import annotations
@@ -158,15 +161,17 @@ def _direction(
     done = _Pass(rnn, suffix, x, w, r, projection, [], identity)
     if rnn.clip is not None:
         done.kept, c = (c >= rnn.clip[0]) & (c <= rnn.clip[1]), np.clip(c, *rnn.clip)
+    last = c
     y = np.zeros((*x.shape[:2], rnn.size))
     for t in reversed(range(len(x))) if reverse else range(len(x)):
         active = (t < lengths).astype(np.float64)[:, None]
         step = _Step(t, active, h, c)
         new_h, new_c = _cell(rnn, step, x[t] @ w.T + bw, h @ r.T + br, c, projection)
         h, c = active * new_h + (1 - active) * h, active * new_c + (1 - active) * c
+        last = c if rnn.clip is None else active * step.inner + (1 - active) * last
         y[t] = active * new_h
         done.steps.append(step)
-    return y, h, c, done
+    return y, h, last, done
 
 
 def _cell(
@@ -234,10 +239,13 @@ def _backward_direction(done: _Pass, dy: Array, dh: Array, dc: Array, gradients:
     dw, dr = np.zeros_like(done.w), np.zeros_like(done.r)
     dbw, dbr = np.zeros(len(dw)), np.zeros(len(dr))
     dp = np.zeros_like(done.projection) if done.projection is not None else None
+    dlast = dc.copy()  # of the last cell, which is not clipped
+    dc[...] = 0  # of the clipped cell that the next step gets
     for step in reversed(done.steps):
         on = step.active
         total = on * (dh + dy[step.time])
-        da, db, dh_part, dc_new = _backward_cell(done, step, total, on * dc, dp)
+        da, db, dh_part, dc_new = _backward_cell(done, step, total, on * dc, on * dlast, dp)
+        dlast *= 1 - on
         dx[step.time] += da @ done.w
         dw += da.T @ done.x[step.time]
         dr += db.T @ step.h
@@ -245,6 +253,7 @@ def _backward_direction(done: _Pass, dy: Array, dh: Array, dc: Array, gradients:
         dbr += db.sum(axis=0)
         dh[...] = (1 - on) * dh + dh_part + db @ done.r
         dc[...] = (1 - on) * dc + dc_new
+    dc += dlast
     if done.kept is not None:
         dc *= done.kept
     names = {"weight_hh": dr, "bias_ih": dbw, "bias_hh": dbr}
@@ -255,9 +264,12 @@ def _backward_direction(done: _Pass, dy: Array, dh: Array, dc: Array, gradients:
 
 
 def _backward_cell(
-    done: _Pass, step: _Step, dh: Array, dc: Array, dp: Array | None
+    done: _Pass, step: _Step, dh: Array, dc: Array, dlast: Array, dp: Array | None
 ) -> tuple[Array, Array, Array, Array]:
-    """Gradients of the input's and the state's part of the gates, of h past the gates, and of c."""
+    """Gradients of the input's and the state's part of the gates, of h past the gates, and of c.
+
+    dc: of the cell after clipping. dlast: of the cell before it.
+    """
     nothing = np.zeros_like(dh)
     if done.rnn.cell in ("relu", "tanh"):
         (h,) = step.gates
@@ -280,6 +292,7 @@ def _backward_cell(
     if done.rnn.clip is not None:
         low, high = done.rnn.clip
         dcell = dcell * ((step.inner >= low) & (step.inner <= high))
+    dcell = dcell + dlast
     parts = [dcell * g * i * (1 - i), dcell * step.c * f * (1 - f), dcell * i * (1 - g**2)]
     da = np.concatenate([*parts, dh * squashed * o * (1 - o)], axis=1)
     return da, da, nothing, dcell * f

@@ -97,10 +97,11 @@ def test_the_clipped_cell_against_finite_differences() -> None:
     rng = np.random.default_rng(5)
     parameters = {name: numbers(rng, shape) for name, shape in rnn.shapes().items()}
     x, c0 = numbers(rng, (TIME, BATCH, 3)), numbers(rng, (4, BATCH, 4))
-    dy = numbers(rng, (TIME, BATCH, 4))
+    dy, dcn = numbers(rng, (TIME, BATCH, 4)), numbers(rng, c0.shape)
 
     def loss() -> float:
-        return float((reference.forward(rnn, parameters, x, None, c0, LENGTHS).y * dy).sum())
+        found = reference.forward(rnn, parameters, x, None, c0, LENGTHS)
+        return float((found.y * dy).sum() + (found.cn * dcn).sum())
 
     got = reference.forward(rnn, parameters, x, None, c0, LENGTHS)
     clipped = [step.inner != step.cell for done in got.tape for step in done.steps]
@@ -108,7 +109,8 @@ def test_the_clipped_cell_against_finite_differences() -> None:
     kept = np.mean([done.kept for done in got.tape])  # the initial cells are clipped too
     assert 0.2 < kept < 0.8
     assert got.cn is not None
-    back = reference.backward(got, dy)
+    assert np.mean((got.cn < -0.3) | (got.cn > 0.35)) > 0.05  # the last ones are not
+    back = reference.backward(got, dy, None, dcn)
     assert back.dc0 is not None
     checked = {"x": (x, back.dx), "c0": (c0, back.dc0)}
     checked |= {name: (parameters[name], back.parameters[name]) for name in parameters}

@@ -119,8 +119,10 @@ class RNN(Descriptor):
             "tensor_op_math_allow_conversion"; None: "tensor_op" for 16-bit types, else "default".
         dropout: a Dropout between the layers; it stays alive with this object.
         padded_io: allow padded layouts with sequences of different lengths.
-        clip: (low, high) that the LSTM's cell is kept within: cx before the first step, c after each one, before
-            h = o * tanh(c), in every layer. The bounds are rounded to float32. None: not clipped.
+        clip: (low, high), bounds of the LSTM's cell in every layer, rounded to float32:
+            c_t = f * clip(c_{t-1}) + i * g, with c_0 = cx, and h_t = o * tanh(clip(c_t)). cy is the last c_t before
+            it is clipped. Gradients are zero through what was clipped (dcx too), dcy goes to c_t itself. None: not
+            clipped.
 
     Raises:
         ValueError: settings that contradict each other. CudnnError: the library refuses.
