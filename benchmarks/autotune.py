@@ -31,7 +31,7 @@ from benchmarks.common import versions, write
 from lamina import backends, cudnn
 from lamina.backends import Call, Plan, Run
 from lamina.backends.cuda import choice, conv, tuning
-from lamina.backends.cuda.conv import Operands, conv_graph
+from lamina.backends.cuda.conv_graph import Operands, conv_graph
 from lamina.backends.cuda.program import source, target
 from lamina.cudnn import PlanStore, autotune, contest
 from lamina.ops import Conv, ConvDataGrad, ConvFilterGrad

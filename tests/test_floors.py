@@ -40,6 +40,7 @@ SANCTIONED = {
     ("backends/__init__.py", "get"),
     ("_lazy.py", "getattr_"),
     ("c/_cudnn.py", "_pathfinder"),
+    ("c/cublaslt.py", "_pathfinder"),
     ("runtime/_cuda.py", "open_cuda"),
     ("runtime/_cuda.py", "_import_core"),
     ("runtime/_cuda.py", "open_compiler"),

@@ -8,16 +8,12 @@ import pytest
 
 from lamina.backends import Call
 from lamina.backends.cuda import backend
-from lamina.backends.cuda.conv import (
-    Operands,
-    _places,
-    _transformed,
-    deepened,
-    direct,
-    padded,
-)
+from lamina.backends.cuda.conv_direct import direct
+from lamina.backends.cuda.conv_forms import deepened, padded, transformed
+from lamina.backends.cuda.conv_graph import Operands, places_of
 from lamina.backends.cuda.epilogue import NONE
-from lamina.backends.cuda.matmul import Product, as_convolution, tiled
+from lamina.backends.cuda.matmul import as_convolution, tiled
+from lamina.backends.cuda.product import Product
 from lamina.backends.cuda.program import Launches, round_up, scratch
 from lamina.backends.reference import run_reference
 from lamina.ops import (
@@ -216,12 +212,12 @@ def test_space_to_depth_and_padded_channels(case: str, direction: str) -> None:
     if direction != "conv_filter_grad" or case == "gaps":  # one block per element makes the others slow here
         forms.append(padded(o))
     for deep in forms:
-        way = _transformed("deep", deep, direction, NONE)
+        way = transformed("deep", deep, direction, NONE)
         result, space = Memory(out.nbytes), Memory(way.scratch)
         call = Call(pointers, (result.pointer,), space.pointer)
         run_steps(way.before, call)
         x_place, w_place = scratch(0), scratch(round_up(deep.deep.x.nbytes, 256))
-        own = _places(direction)
+        own = places_of(direction)
         arguments = {
             "conv": (x_place, w_place, own[2]),
             "conv_data_grad": (own[2], w_place, x_place),

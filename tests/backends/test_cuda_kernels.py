@@ -11,7 +11,9 @@ import pytest
 from lamina.backends import Call, NoKernel, Plan
 from lamina.backends.cuda import backend, choice, conv, matmul, tuning
 from lamina.backends.cuda.choice import candidates, make_plan
-from lamina.backends.cuda.conv import Operands, conv_problem, deep_way, padded_way, plain_way
+from lamina.backends.cuda.conv import conv_problem
+from lamina.backends.cuda.conv_forms import deep_way, padded_way
+from lamina.backends.cuda.conv_graph import Operands, plain_way
 from lamina.backends.cuda.epilogue import NONE
 from lamina.backends.reference import run_reference
 from lamina.cudnn import Choice, Handle, PlanStore, handle_of

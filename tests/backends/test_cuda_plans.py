@@ -9,10 +9,14 @@ import pytest
 from lamina.backends import Call, NoKernel, Plan
 from lamina.backends.cuda import FAMILIES, backend
 from lamina.backends.cuda.attention import slopes_launch, weights_launch
-from lamina.backends.cuda.conv import Operands, conv_problem, deepened, deepens, direct, padded, pads
+from lamina.backends.cuda.conv import conv_problem
+from lamina.backends.cuda.conv_direct import direct
+from lamina.backends.cuda.conv_forms import deepened, deepens, padded, pads
+from lamina.backends.cuda.conv_graph import Operands
 from lamina.backends.cuda.epilogue import NONE
 from lamina.backends.cuda.indexing import collapse, memory_order, offset_of
-from lamina.backends.cuda.matmul import Product, as_convolution, matmul_problem, tiled
+from lamina.backends.cuda.matmul import as_convolution, matmul_problem, tiled
+from lamina.backends.cuda.product import Product
 from lamina.backends.cuda.program import KERNELS, Launch, Launches, Program, source
 from lamina.ops import (
     REGISTRY,
@@ -121,6 +125,7 @@ def chosen() -> dict[str, Program]:
         found[f"weights {dtype}"] = launch.program
         launch = slopes_launch(AttentionGrad(0.5), scores, 4, [], (source(),) * 7)
         found[f"slopes {dtype}"] = launch.program
+    found |= own_convolutions()
     shape = (2, 37, 9, 11)
     for dtype in (float64, float32, bfloat16, uint8):
         last = Spec(shape, dtype, channels_last(shape))
@@ -128,11 +133,27 @@ def chosen() -> dict[str, Program]:
     return found
 
 
+def own_convolutions() -> dict[str, Program]:
+    """Kernels of convolutions with one filter per channel, and over few channels."""
+    depthwise = Window((1, 1), ((1, 1), (1, 1)), (1, 1), 16), ((2, 16, 9, 9), (16, 1, 3, 3), (2, 16, 9, 9))
+    stem = Window((2, 2), ((3, 3), (3, 3)), (1, 1)), ((2, 3, 18, 20), (64, 3, 7, 7), (2, 64, 9, 10))
+    found = {}
+    for win, shapes in (depthwise, stem):
+        for dtype in (float16, bfloat16):
+            o = Operands(win, *(Spec(s, dtype, channels_last(s)) for s in shapes))
+            for direction in ("conv", "conv_data_grad", "conv_filter_grad"):
+                for way in conv_problem(direction, o).ways:
+                    for step in way.steps if way.name in ("depthwise", "stem") else ():
+                        assert isinstance(step, Launch)
+                        found[f"{direction} {way.name} {step.program.name} {dtype}"] = step.program
+    return found
+
+
 @pytest.mark.feature("F040")
 def test_every_kind_of_kernel_compiles() -> None:
     """For an H200. Each function of each kernel file is among them."""
     found = chosen()
-    kernel = re.compile(r"__global__ void\s+(?:__launch_bounds__\(\d+\)\s+)?(\w+)\(")
+    kernel = re.compile(r"__global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(")
     written = {name for file in KERNELS.glob("*.cu") for name in kernel.findall(file.read_text())}
     assert len(written) >= 25
     assert written - {p.name for p in found.values()} == set()
@@ -171,7 +192,8 @@ def test_formulations_where_they_apply() -> None:
     assert deep.deep.x.shape == (1024, 16, 56, 56)
     assert deep.deep.w.shape == (96, 16, 3, 3)
     assert padded(first).deep.x.shape == (1024, 8, 224, 224)
-    assert [w.name for w in conv_problem("conv", first).ways] == ["deep", "padded", "plain", "wide", "direct"]
+    names = ["deep", "padded", "plain", "stem", "wide", "direct"]
+    assert [w.name for w in conv_problem("conv", first).ways] == names
     assert [w.name for w in conv_problem("conv_data_grad", first).ways] == [
         "padded",
         "plain",
@@ -179,7 +201,9 @@ def test_formulations_where_they_apply() -> None:
         "direct",
     ]
     second = operands((128, 96, 26, 26), (256, 96, 5, 5), 1)
-    assert [w.name for w in conv_problem("conv", second).ways] == ["plain", "wide", "direct"]
+    assert [w.name for w in conv_problem("conv", second).ways] == ["plain", "turned", "wide", "direct"]
+    tap = operands((128, 64, 28, 28), (256, 64, 1, 1), 1)
+    assert [w.name for w in conv_problem("conv", tap).ways] == ["plain", "product", "wide", "direct"]
     wide = operands(
         (8, 16, 32, 32), (32, 16, 3, 3), 2
     )  # 64 deep channels: worth timing, but not the first choice

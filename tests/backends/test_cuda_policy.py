@@ -7,7 +7,8 @@ import pytest
 
 from lamina.backends import Call
 from lamina.backends.cuda.choice import unwanted
-from lamina.backends.cuda.conv import Operands, wide_way
+from lamina.backends.cuda.conv_forms import wide_way
+from lamina.backends.cuda.conv_graph import Operands
 from lamina.cudnn import NumericalNote
 from lamina.ops import Window
 from lamina.spec import DType, Policy, Spec, bfloat16, channels_last, float16, float32

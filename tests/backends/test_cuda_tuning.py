@@ -8,7 +8,8 @@ import pytest
 
 from lamina.backends import Call
 from lamina.backends.cuda.choice import Candidate, Way, candidate, make_plan
-from lamina.backends.cuda.conv import Operands, conv_problem
+from lamina.backends.cuda.conv import conv_problem
+from lamina.backends.cuda.conv_graph import Operands
 from lamina.backends.cuda.epilogue import Epilogue
 from lamina.backends.cuda.program import Fill, Place, Program, Step, target
 from lamina.backends.cuda.split import split_way

@@ -209,7 +209,7 @@ def half_refused(op: Conv, x: tuple[int, ...], w: tuple[int, ...]) -> str:
     def refuse() -> Any:
         raise CudnnError(3000, "cudnnBackendFinalize", "no half type here", "")
 
-    ways = tuple(replace(way, graph=refuse) if way.name == "plain" else way for way in problem.ways)
+    ways = tuple(replace(way, graph=refuse) if way.name in ("plain", "turned") else way for way in problem.ways)
     with described(DEVICE, properties()):
         return choice.choose(replace(problem, ways=ways), DEVICE, Policy()).label
 

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <ucontext.h>
 
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -18,12 +19,13 @@
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __shared__ static
+#define __align__(bytes) __attribute__((aligned(bytes)))
 
 struct Dim3 { unsigned x, y, z; };
 static Dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace emulator {
-struct Fiber { ucontext_t context; std::vector<char> stack; bool done; long waits; };
+struct Fiber { ucontext_t context; std::vector<char> stack; bool done; long waits, barriers; };
 static std::vector<Fiber> fibers;
 static ucontext_t scheduler;
 static unsigned current;
@@ -36,8 +38,18 @@ static void hand_over()
 }
 }  // namespace emulator
 
-// Every thread of the block comes here as often as every other, so one round of the scheduler is a barrier.
-static inline void __syncthreads() { emulator::hand_over(); }
+// Every thread of the block comes here as often as every other, but warps may have taken part in more or fewer shuffles.
+static inline void __syncthreads()
+{
+    using namespace emulator;
+    const long mine = ++fibers[current].barriers;
+    fibers[current].waits++;
+    for (bool all = false; !all;) {
+        swapcontext(&fibers[current].context, &scheduler);
+        all = true;
+        for (const auto &fiber : fibers) all = all && (fiber.done || fiber.barriers >= mine);
+    }
+}
 
 template <class T> static inline T __shfl_xor_sync(unsigned, T v, int lanes)
 {
@@ -58,6 +70,37 @@ static inline float __fadd_rn(float a, float b) { volatile float c = a + b; retu
 static inline float __fmul_rn(float a, float b) { volatile float c = a * b; return c; }
 static inline void sincospi(double v, double *s, double *c) { *s = sin(M_PI * v); *c = cos(M_PI * v); }
 static inline void atomicAdd(double *p, double v) { *p += v; }
+
+// A warp's product on tensor cores (mma.cuh), from what its lanes hold.
+#define WARP_MMA
+struct bf16;
+static inline float half_to_float(unsigned short bits);
+namespace emulator {
+static unsigned lanes_a[1024][4], lanes_b[1024][2];
+
+template <class Widen> static void multiply(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], Widen widen)
+{
+    const unsigned self = current, warp = self & ~31u, g = self % 32 / 4, t = self % 4;
+    memcpy(lanes_a[self], a, sizeof a);
+    memcpy(lanes_b[self], b, sizeof b);
+    hand_over();
+    for (unsigned i = 0; i < 4; ++i) {
+        const unsigned row = g + i / 2 * 8, column = 2 * t + i % 2;
+        for (unsigned k = 0; k < 16; ++k) {
+            const unsigned left = lanes_a[warp + row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2];
+            const unsigned right = lanes_b[warp + column * 4 + k % 8 / 2][k / 8];
+            d[i] += widen((unsigned short)(left >> k % 2 * 16)) * widen((unsigned short)(right >> k % 2 * 16));
+        }
+    }
+    hand_over();
+}
+}  // namespace emulator
+template <class T> static inline void warp_mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], T)
+{
+    const auto brain = [](unsigned short v) { return __uint_as_float((unsigned)v << 16); };
+    if (std::is_same<T, bf16>::value) emulator::multiply(d, a, b, brain);
+    else emulator::multiply(d, a, b, half_to_float);
+}
 
 #define HALF_CONVERSIONS
 static inline float half_to_float(unsigned short bits) { _Float16 h; memcpy(&h, &bits, 2); return (float)h; }
@@ -87,7 +130,7 @@ static void run_block(unsigned threads)
     for (auto &fiber : fibers) {
         fiber.stack.resize(32 << 10);
         fiber.done = false;
-        fiber.waits = 0;
+        fiber.waits = fiber.barriers = 0;
         getcontext(&fiber.context);
         fiber.context.uc_stack.ss_sp = fiber.stack.data();
         fiber.context.uc_stack.ss_size = fiber.stack.size();

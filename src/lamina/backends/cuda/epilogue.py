@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from lamina.backends import NoKernel
 from lamina.backends.cuda.program import Place, source
@@ -43,6 +45,34 @@ _WITH: dict[type[Op], tuple[str, Callable[[Op], dict[str, float]]]] = {
 }
 
 
+#: Activations that own kernels and cuBLASLt compute too.
+_ACTIVATIONS: dict[type[Op], str] = {
+    pointwise.Relu: "relu",
+    pointwise.ClippedRelu: "relu",
+    pointwise.GeluTanh: "gelu",
+}
+
+
+@dataclass(frozen=True)
+class Vector:
+    """The epilogue that every library has: activation(value + bias + residual).
+
+    bias, residual: numbers of the inputs that hold them, a vector and a tensor of the result's size. activation: "",
+    "relu" or "gelu" (the tanh approximation). upper: what relu is clipped to.
+    """
+
+    bias: int | None = None
+    residual: int | None = None
+    activation: str = ""
+    upper: float = math.inf
+
+
+def _lies_along(small: Shape, shape: Shape, axis: int) -> bool:
+    """Whether a tensor that is broadcast to `shape` has all of its elements along one axis."""
+    own = len(small) + axis if axis < 0 else axis - len(shape) + len(small)
+    return 0 <= own < len(small) and small[own] == shape[axis] == prod(small)
+
+
 @dataclass(frozen=True)
 class Epilogue:
     """Steps, and the specs of their further operands (inputs from number `first` on)."""
@@ -56,6 +86,28 @@ class Epilogue:
         return tuple(
             Spec(s.shape, s.dtype, layout if s.shape == shape else contiguous(s.shape)) for s in self.extras
         )
+
+    def vector(self, shape: Shape, axis: int) -> Vector | None:
+        """The steps as a `Vector`, or None where they are something else.
+
+        shape: of the result. axis: the one along which a bias lies.
+        """
+        bias = residual = None
+        extras = iter(enumerate(self.extras, self.first))
+        for number, step in enumerate(self.steps):
+            if isinstance(step, pointwise.Add):
+                index, spec = next(extras)
+                if spec.shape == shape and residual is None:
+                    residual = index
+                elif _lies_along(spec.shape, shape, axis) and bias is None:
+                    bias = index
+                else:
+                    return None
+            elif type(step) in _ACTIVATIONS and number == len(self.steps) - 1:
+                return Vector(bias, residual, _ACTIVATIONS[type(step)], getattr(step, "hi", math.inf))
+            else:
+                return None
+        return Vector(bias, residual)
 
     def check(self) -> None:
         """Raise NoKernel when a step has no node, or an operand another type than the rest."""

@@ -3,21 +3,24 @@
 conv     a batch of one: x [M, K] times w [N, K]^T is a convolution with one place; a product with the second
          operand as it is, is a data gradient; with the first one transposed, a filter gradient
 matmul   cuDNN's matmul (half types, and float32 where TF32 is allowed)
+blas     cuBLASLt, where it is installed: a way for each of its best algorithms
 tiled    an own kernel: any dtype, any strides, any batch
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
 from lamina.backends import NoKernel, Plan
+from lamina.backends.cuda.blas import blas_ways
 from lamina.backends.cuda.choice import Problem, Way, choose, nothing_to_do
-from lamina.backends.cuda.conv import Operands, conv_graph
+from lamina.backends.cuda.conv_graph import Operands, conv_graph
 from lamina.backends.cuda.epilogue import NONE, Epilogue
 from lamina.backends.cuda.pointwise import full
+from lamina.backends.cuda.product import Product, matmul_graph
 from lamina.backends.cuda.program import (
     MOST_BLOCKS,
     Fill,
@@ -36,46 +39,9 @@ from lamina.cudnn import Graph
 from lamina.ops.matmul import Matmul
 from lamina.ops.window import Window
 from lamina.runtime import Device
-from lamina.spec import DType, Layout, Policy, Shape, Spec, bfloat16, contiguous, float16, float32
+from lamina.spec import DType, Layout, Policy, Spec, bfloat16, contiguous, float16, float32
 
 _POINT = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
-
-
-@dataclass(frozen=True)
-class Product:
-    """C [batch, M, N] = A [batch, M, K] B [batch, K, N]; a_turned, b_turned: the operand lies the other way round."""
-
-    batch: int
-    m: int
-    n: int
-    k: int
-    a_turned: bool
-    b_turned: bool
-
-    @property
-    def a_strides(self) -> tuple[int, int, int]:
-        """Elements from one batch, row and column of A to the next."""
-        return self.m * self.k, *((1, self.m) if self.a_turned else (self.k, 1))
-
-    @property
-    def b_strides(self) -> tuple[int, int, int]:
-        """The same for B."""
-        return self.k * self.n, *((1, self.k) if self.b_turned else (self.n, 1))
-
-    @property
-    def c_strides(self) -> tuple[int, int, int]:
-        """The same for C, which lies row-major unless both operands are turned."""
-        return self.m * self.n, *((1, self.m) if self.c_turned else (self.n, 1))
-
-    @property
-    def c_turned(self) -> bool:
-        """Both operands turned: C^T = B^T A^T of operands as they lie, so that C comes out column by column."""
-        return self.a_turned and self.b_turned
-
-    @property
-    def flops(self) -> float:
-        """Multiplications and additions."""
-        return 2.0 * self.batch * self.m * self.n * self.k
 
 
 @kernels(Matmul, source="cudnn")
@@ -135,7 +101,7 @@ def _cached(
         if epilogue.steps:
             raise NoKernel(f"{op.name}: steps on a product over no elements are left to their own kernels")
         return kernel_plan(device, (a, b), (c,), [Fill(target(), 0, c.nbytes)], label=op.name)
-    problem = matmul_problem(product, a, b, c, epilogue, policy)
+    problem = matmul_problem(product, a, b, c, epilogue, policy, device)
     if epilogue.steps and policy.algorithm == "fastest":
         head = _cached(op, specs, columns, NONE, device, policy)
         way = split_way(head, epilogue.steps, c, extras, epilogue.first)
@@ -153,14 +119,30 @@ def _turned_layout(spec: Spec) -> Layout:
 # --------------------------------------------------------------------------------------------------- problems
 
 
-def matmul_problem(p: Product, a: Spec, b: Spec, c: Spec, epilogue: Epilogue, policy: Policy) -> Problem:
-    """The ways to compute a product."""
+def matmul_problem(
+    p: Product,
+    a: Spec,
+    b: Spec,
+    c: Spec,
+    epilogue: Epilogue,
+    policy: Policy,
+    device: Device | None = None,
+) -> Problem:
+    """The ways to compute a product; cuBLASLt's only for a device that is there.
+
+    Without timing cuDNN is asked first for half types; cuBLASLt for float32 and float64.
+    """
     extras = epilogue.arranged(c.shape, c.physical)
+    blas = blas_ways(
+        p, a.dtype, (source(0), source(1), target()), device, policy, epilogue.vector(c.shape, -1)
+    )
     ways = []
     if p.batch == 1 and _fits_conv(p, epilogue):
         ways.append(conv_way(p, a, c, epilogue))
-    if a.dtype in (float16, bfloat16) or (a.dtype == float32 and policy.tf32):
+    half = a.dtype in (float16, bfloat16)
+    if half or (a.dtype == float32 and policy.tf32):
         ways.append(matmul_way(p, a, c, epilogue))
+    ways = [*ways, *blas] if half else [*blas, *ways]
     plain = () if epilogue.steps else (tiled(p, a),)
     if plain:
         ways.append(Way("tiled", steps=plain))
@@ -225,31 +207,8 @@ def _operands(images: int, channels: int, filters: int, dtype: DType) -> Operand
 
 def matmul_way(p: Product, a: Spec, c: Spec, epilogue: Epilogue) -> Way:
     """cuDNN's matmul graph."""
-
-    def graph() -> tuple[Graph, Mapping[int, Place]]:
-        made = Graph("float32")
-        name = a.dtype.name
-        left = made.tensor((p.batch, p.m, p.k), p.a_strides, name)
-        right = made.tensor((p.batch, p.k, p.n), p.b_strides, name)
-        virtual = bool(epilogue.steps)
-        kind = "float32" if virtual else name
-        result = made.tensor((p.batch, p.m, p.n), p.c_strides, kind, virtual=virtual)
-        made.matmul(left, right, result)
-        pointers = {left.uid: source(0), right.uid: source(1)}
-        if not virtual:
-            return made, {**pointers, result.uid: target()}
-        out = made.tensor((p.batch, p.m, p.n), p.c_strides, name)
-        pointers[out.uid] = target()
-        return made, {**pointers, **epilogue.attach(made, result, out, c.shape, c.physical, _matrices)}
-
-    return Way("matmul", graph)
-
-
-def _matrices(shape: Shape, strides: Shape) -> tuple[Shape, Shape]:
-    """[M, N] as [1, M, N]."""
-    if len(shape) != 2:
-        raise NoKernel("cuda fuses steps with products of two matrices only, not with batches of them")
-    return (1, *shape), (max(n * s for n, s in zip(shape, strides, strict=True)), *strides)
+    places = (source(0), source(1), target())
+    return Way("matmul", lambda: matmul_graph(p, a.dtype, places, epilogue, c))
 
 
 def tiled(p: Product, a: Spec) -> Launch:

@@ -1,0 +1,20 @@
+// Products on tensor cores by one warp: D [16, 8] += A [16, 16] B [16, 8] of a half type, sums in f32.
+//
+// Lane 4 g + t holds of A the pairs (row g, columns 2t 2t+1), (row g + 8, the same), (row g, columns 2t+8 2t+9),
+// (row g + 8, the same); of B the pairs (rows 2t 2t+1, column g) and (rows 2t+8 2t+9, column g); of D row g and
+// row g + 8 of columns 2t 2t+1. Whoever compiles for something else brings `warp_mma` along.
+#pragma once
+
+#ifndef WARP_MMA
+#define MMA(type)                                                                                                    \
+    asm("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "        \
+        "{%0,%1,%2,%3};"                                                                                              \
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                              \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
+__device__ __forceinline__ void warp_mma(f32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2], bf16) { MMA("bf16"); }
+__device__ __forceinline__ void warp_mma(f32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2], f16) { MMA("f16"); }
+#endif
+
+// The first (second) elements of two pairs as a pair.
+__device__ __forceinline__ u32 firsts(u32 a, u32 b) { return (a & 0xffffu) | (b << 16); }
+__device__ __forceinline__ u32 seconds(u32 a, u32 b) { return (a >> 16) | (b & 0xffff0000u); }
