@@ -99,7 +99,9 @@ def test_a_picture_stays_on_the_gpu() -> None:
         batch.numpy()[0], (small.numpy().transpose(2, 0, 1) / 255 - 0.5) / 0.25, atol=1e-4
     )
     again = data.decode_image(data.encode_image(small, quality=95), device="cuda")
-    assert difference(again.numpy(), small.numpy())[0] < 3.0
+    # Scaled down the colours are steep, and JPEG halves their resolution: Pillow, too, loses 3.27 levels of this one.
+    pillow = data.decode_image(data.encode_image(small.to("cpu"), quality=95))
+    assert difference(again.numpy(), small.numpy())[0] < difference(pillow.numpy(), small.numpy())[0] + 0.5
 
 
 @pytest.mark.feature("F042")

@@ -148,11 +148,15 @@ def test_memory_of_a_closed_stream_is_used_again(gpu: Device) -> None:
 @pytest.mark.feature("F034")
 def test_empty_cache_gives_memory_back(gpu: Device) -> None:
     gpu.empty_cache()
-    free = gpu.memory_info().free
+    held, free = gpu.statistics().held, gpu.memory_info().free
     gpu.allocate(256 * MIB).close()
-    assert gpu.memory_info().free <= free - 250 * MIB
+    assert gpu.statistics().held == held + 256 * MIB
+    taken = gpu.memory_info().free
     gpu.empty_cache()
-    assert gpu.memory_info().free >= free - 4 * MIB
+    assert gpu.statistics().held <= held
+    # The driver sees it too. Other processes may take or give some memory of the same GPU meanwhile: half tells.
+    assert taken <= free - 128 * MIB
+    assert gpu.memory_info().free >= taken + 128 * MIB
 
 
 @pytest.mark.feature("F034")
@@ -195,14 +199,20 @@ def test_cap(gpu: Device) -> None:
 
 
 def test_no_growth(gpu: Device) -> None:
+    """By the arena's own figures: the free memory of the whole GPU is other processes' too."""
     for nbytes in range(1, 60000, 7):
         gpu.allocate(nbytes)
-    free = gpu.memory_info().free
+    gc.collect()
+    before = gpu.statistics()
     for _ in range(5):
         for nbytes in range(1, 60000, 7):
             gpu.allocate(nbytes)
     gc.collect()
-    assert gpu.memory_info().free >= free - 4 * MIB
+    after = gpu.statistics()
+    assert after.held <= before.held
+    assert (after.live, after.in_use) <= (before.live, before.in_use)
+    asked = after.allocations - before.allocations
+    assert after.hits - before.hits == asked == 5 * len(range(1, 60000, 7))
 
 
 @pytest.mark.feature("F030")

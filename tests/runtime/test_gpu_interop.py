@@ -1,5 +1,6 @@
 """Arrays and streams of CuPy, PyTorch, JAX and Numba on a GPU; random fills, printing, modules, peers there."""
 
+import importlib
 import time
 import warnings
 from pathlib import Path
@@ -22,6 +23,7 @@ from lamina.runtime import (
     compile_kernel,
     compile_module,
     copy,
+    copy_2d,
     copy_3d,
     devices,
     fetch,
@@ -251,6 +253,24 @@ def test_there_and_back_and_a_product(gpu: Device) -> None:
     np.testing.assert_allclose((there @ lm.tensor(b).to(gpu)).numpy(), a @ b, rtol=1e-4, atol=1e-4)
 
 
+def normal_bound(values: Any, kind: np.dtype[Any], mean: float, std: float) -> Any:
+    """How far apart two machines' mean + std * r * cos(2 pi v) may be, with r = sqrt(-2 log u), in float64.
+
+    In units of 2^-53 the error of r cos is at most 20 r, however small the cosine is: the CPU rounds the angle 2 pi v
+    (< 2 pi) once and pi before that, 2 pi (1 + 0.35) = 8.5, the GPU does not (sincospi); each cosine adds 2; each
+    logarithm 2 of its size, which the root halves; each root and each product with r 1; the product with std 1; and
+    there are two machines. The sum with the mean is rounded once on each. r is that of the pair: cosine and sine.
+    Other types are computed in float64 and may be one step apart where a value lies next to the middle of two.
+    """
+    if kind == np.float64:
+        pairs = np.append((values - mean) / std, [0.0] * (len(values) % 2)).reshape(-1, 2)
+        radius = np.repeat(np.maximum(np.hypot(*pairs.T), 1.0), 2)[: len(values)]
+        radius[-1] = 9.0  # without its partner: the largest, sqrt(2 * 53 log 2) = 8.6
+        return 2.0**-53 * (20 * std * radius + 2 * np.abs(values))
+    step = float(ml_dtypes.finfo(kind).eps)
+    return step * (np.abs(values) + 4)
+
+
 @pytest.mark.feature("F041")
 @pytest.mark.parametrize("dtype", [*_FLOATS, *_INTEGERS])
 def test_random_fills_are_those_of_the_cpu(dtype: str, gpu: Device) -> None:
@@ -265,8 +285,8 @@ def test_random_fills_are_those_of_the_cpu(dtype: str, gpu: Device) -> None:
         assert generators[0].state == generators[1].state
         got, expected = to_host(device).view(kind), host.array((count,), kind)
         if call == "normal":
-            step = 2.0**-50 if dtype == "float64" else float(ml_dtypes.finfo(kind).eps)
-            np.testing.assert_allclose(got.astype(float), expected.astype(float), rtol=step, atol=4 * step)
+            apart = np.abs(got.astype(float) - expected.astype(float))
+            assert (apart <= normal_bound(expected.astype(float), kind, *arguments)).all(), apart.max()
         else:
             assert np.array_equal(got, expected)
 
@@ -283,12 +303,16 @@ def test_large_memory_is_printed_by_its_ends(gpu: Device) -> None:
 
 
 @pytest.mark.feature("F033")
-def test_printing_does_not_copy_the_whole() -> None:
-    huge = lm.empty((1 << 14, 1 << 14), device="cuda")
-    repr(huge)
-    begin = time.perf_counter()
-    repr(huge)
-    assert time.perf_counter() - begin < 0.05  # 1 GiB would take longer to copy
+def test_printing_does_not_copy_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = []
+
+    def counted(*arguments: Any, width: int, height: int, **pitches: int) -> None:
+        copied.append(width * height)
+        copy_2d(*arguments, width=width, height=height, **pitches)
+
+    monkeypatch.setattr(importlib.import_module("lamina.runtime.show"), "copy_2d", counted)
+    assert "..." in repr(lm.full((1 << 11, 1 << 11), 1.0, device="cuda"))  # 16 MiB
+    assert 0 < sum(copied) < 1024
 
 
 # --------------------------------------------------------------------------------------- modules and launches
