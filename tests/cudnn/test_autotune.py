@@ -171,9 +171,15 @@ def test_a_function_says_what_is_right(scene: Scene) -> None:
 
 @pytest.mark.feature("F088")
 def test_budget_and_fallback() -> None:
-    handle: Any = SimpleNamespace(device=SimpleNamespace(memory_info=lambda: SimpleNamespace(free=1 << 30)))
-    assert autotune.budget(handle, None) == 1 << 28
-    assert autotune.budget(handle, 7) == 7
+    """A quarter of what is free, but no more than 4 GiB: several processes may tune on one GPU."""
+
+    def handle(free: int) -> Any:
+        return SimpleNamespace(device=SimpleNamespace(memory_info=lambda: SimpleNamespace(free=free)))
+
+    assert autotune.budget(handle(1 << 30), None) == 1 << 28
+    assert autotune.budget(handle(140 << 30), None) == 4 << 30
+    assert autotune.budget(handle(140 << 30), 8 << 30) == 8 << 30
+    assert autotune.budget(handle(1 << 30), 7) == 7
 
 
 def test_few_plans_are_compiled() -> None:

@@ -3,7 +3,8 @@
 import ctypes
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -137,13 +138,31 @@ def test_none_is_right(device: Device) -> None:
 def test_the_first_stays_unless_another_is_clearly_faster(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1 % faster is not enough, twice as fast is."""
+    """By 2 %, and by a microsecond: of a run of a few microseconds 2 % is noise."""
     monkeypatch.setattr(Contest, "_time", lambda self, one, runs=0: one.entry.seconds * 1e3)
-    first = Double("first", double, seconds=0.004)
-    for seconds, label in ((0.00396, "first"), (0.002, "fast")):
-        found = contest(device).best([first, Double("fast", double, seconds=seconds)], refusals=[])
+    of_long = ((4e-3, 3.96e-3, "first"), (4e-3, 3.9e-3, "other"), (4e-3, 2e-3, "other"))
+    of_short = (
+        (6e-6, 5.5e-6, "first"),
+        (6e-6, 5.1e-6, "first"),
+        (6e-6, 4.9e-6, "other"),
+        (1e-6, 1e-9, "first"),
+    )
+    for before, after, label in of_long + of_short:
+        entries = [Double("first", double, seconds=before), Double("other", double, seconds=after)]
+        found = contest(device).best(entries, refusals=[])
         assert found is not None
         assert found[0].label == label
+        assert found[1] == pytest.approx(1e3 * (before if label == "first" else after))
+
+
+def test_noise_of_a_short_run_does_not_decide(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two candidates of 6 us, measured 0.5 us wrong either way: the first one stays, whatever the draws."""
+    rng = np.random.default_rng(0)
+    monkeypatch.setattr(Contest, "_time", lambda self, one, runs=0: 6e-3 + rng.uniform(-5e-4, 5e-4))
+    for _ in range(8):
+        found = contest(device).best([Double("first", double), Double("other", double)], refusals=[])
+        assert found is not None
+        assert found[0].label == "first"
 
 
 @pytest.mark.feature("B011")
@@ -154,11 +173,67 @@ def test_memory_is_operands_and_the_largest_workspace(device: Device) -> None:
     held = device.statistics().in_use
     device.reset_peak()
     made.best(entries, refusals=[])
-    assert made.workspace.nbytes == (1 << 20) + GUARD
     taken = device.statistics().peak - held
-    assert (
-        taken <= 1.25 * ((1 << 20) + GUARD) + 2 * VECTOR.nbytes
-    )  # blocks of the arena are up to a quarter larger
+    # blocks of the arena are up to a quarter larger
+    assert (1 << 20) + GUARD <= taken <= 1.25 * ((1 << 20) + GUARD) + 2 * VECTOR.nbytes
+
+
+@pytest.fixture
+def little(device: Device) -> Iterator[Device]:
+    """A device with 8 MiB left."""
+    device.empty_cache()
+    device.set_cap(device.statistics().held + (8 << 20))
+    yield device
+    device.set_cap(None)
+
+
+@pytest.mark.feature("B011", "B040")
+def test_where_memory_is_short_there_are_fewer_copies(little: Device) -> None:
+    """An operand of 1.5 MiB and its result: of four copies two fit."""
+    large = Memory(3 << 19, "float32")
+    made = Contest(little, [large], [large], 1e-5)
+    assert 1 <= len(made.copies) < 4
+
+    def copied(x: np.ndarray, y: int, workspace: int) -> None:
+        ctypes.memmove(y, x.ctypes.data, large.nbytes)
+
+    refusals: list[str] = []
+    found = made.best([Double("copy", copied, workspace=1 << 20)], refusals=refusals)
+    assert found is not None
+    assert refusals == []
+
+
+@pytest.mark.feature("B011", "B040")
+@pytest.mark.parametrize("plain", [None, Double("plain", double, workspace=1 << 26)], ids=["first", "plain"])
+def test_a_candidate_that_does_not_fit_is_out(little: Device, plain: Double | None) -> None:
+    refusals: list[str] = []
+    entries = [Double("large", double, workspace=1 << 26), Double("small", double, workspace=1 << 10)]
+    found = contest(little).best(entries, plain=plain, refusals=refusals)
+    assert found is not None
+    assert found[0].label == "small"
+    names = ["large", "plain"] if plain else ["large"]
+    assert [r.split(":")[0] for r in refusals] == names
+    assert all("out of memory" in r for r in refusals)
+
+
+@pytest.mark.feature("B011")
+def test_all_memory_goes_back(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when a candidate fails, and while the error is still held; what is cached beyond a limit too."""
+
+    def gone(x: np.ndarray, y: int, workspace: int) -> None:
+        raise ZeroDivisionError
+
+    device.empty_cache()
+    before = device.statistics()
+    for action, kind in ((double, None), (broken, None), (gone, ZeroDivisionError)):
+        made = contest(device)
+        assert device.statistics().in_use > before.in_use
+        entries = [Double("right", double, workspace=1 << 20), Double("other", action)]
+        with pytest.raises(kind) if kind else nullcontext() as caught:
+            made.best(entries, refusals=[])
+        assert device.statistics().in_use == before.in_use, caught
+        monkeypatch.setattr("lamina.cudnn.contest._KEPT", 0)
+    assert device.statistics().cached == 0
 
 
 def test_values_of_the_caller_are_copied(device: Device) -> None:

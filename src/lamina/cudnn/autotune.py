@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import product
 
 from lamina.c.errors import CudnnError
 from lamina.cudnn.contest import ITEM_SIZES, Contest, Memory, Run
 from lamina.cudnn.descriptor import DATA_TYPES, Descriptor
-from lamina.cudnn.engine import BehaviorNote, EngineConfig, NumericalNote, OperationGraph, Target, key_text
+from lamina.cudnn.engine import (
+    BehaviorNote,
+    EngineConfig,
+    Key,
+    NumericalNote,
+    OperationGraph,
+    Target,
+    key_text,
+)
+from lamina.cudnn.faults import known_wrong
 from lamina.cudnn.handle import Handle
 from lamina.cudnn.plan import ExecutionPlan, VariantPack, attempt
 from lamina.cudnn.store import Choice, PlanStore, plan_store
@@ -49,6 +60,8 @@ RESULTS: Mapping[str, tuple[str, ...]] = {
     "MoeGroupedMatmul": ("output",),
     "MoeGroupedMatmulBackward": ("dweight",),
 }
+#: Bytes of workspace unless the caller says more: other processes may tune on the same GPU.
+_MOST_WORKSPACE = 4 << 30
 _NAMES = {int(kind): name for name, kind in DATA_TYPES.items()}
 _TOLERANCES = {"float64": 1e-11, "float32": 5e-5, "float16": 4e-3, "bfloat16": 2e-2}
 _TF32_TOLERANCE, _FLOAT8_TOLERANCE = 4e-3, 0.1
@@ -110,8 +123,10 @@ def few_compiled(most: int = MOST_COMPILED) -> Accept:
 
 
 def budget(handle: Handle, workspace_limit: int | None) -> int:
-    """Bytes of workspace that candidates may take: the limit, by default a quarter of the free memory."""
-    return handle.device.memory_info().free // 4 if workspace_limit is None else workspace_limit
+    """Bytes of workspace for candidates: the limit, by default a quarter of the free memory, 4 GiB at most."""
+    if workspace_limit is not None:
+        return workspace_limit
+    return min(handle.device.memory_info().free // 4, _MOST_WORKSPACE)
 
 
 # ------------------------------------------------------------------------------------------------ making plans
@@ -143,6 +158,64 @@ def accepted(configs: Iterable[EngineConfig], accept: Accept, refusals: list[str
         else:
             kept.append(config)
     return kept
+
+
+# ------------------------------------------------------------------------------------- beyond the heuristics' lists
+
+#: Knobs of more values than this are left as they are.
+_MOST_VALUES = 32
+#: Values that knobs of engines get which no heuristic names; others their least one. Tiles of 128 and 256 rows and
+#: columns, clusters of 1, 2 and 4 blocks: what heuristics name for graphs of the same kind on Hopper.
+_TYPICAL = {"TILE_SIZE": (0, 3, 4, 7), "TILEK": (1, 0), "IDX_MODE": (0, 1), "TILE_CGA_M": (1, 2, 4)}
+
+
+def neighbours(graph: OperationGraph, key: Key) -> list[EngineConfig]:
+    """The configurations that differ from a known one in one knob's value, as far as the engine takes them.
+
+    For problems that are worth more time than a heuristic's list: engines have several hundred configurations, of
+    which heuristics name a few.
+    """
+    number, knobs = key[0], dict(key[1])
+    config = EngineConfig(graph, number, knobs)
+    found = []
+    for info in config.engine.knobs():
+        knob = int(info.get("knob"))
+        if knob not in knobs or len(info.choices) > _MOST_VALUES:
+            continue
+        others = (value for value in info.choices if value != knobs[knob])
+        found += [{**knobs, knob: value} for value in others]
+    return _made(graph, number, found)
+
+
+def unnamed(graph: OperationGraph, named: Collection[int], most: int = 12) -> list[EngineConfig]:
+    """Typical configurations of engines with clusters (Hopper's) that accept a graph, but that no heuristic named.
+
+    named: engine numbers that are known. At most `most` of each engine.
+    """
+    found: list[EngineConfig] = []
+    for engine in graph.engines():
+        infos = engine.knobs()
+        names = [info.name for info in infos]
+        if (
+            engine.index in named
+            or "TILE_CGA_M" not in names
+            or known_wrong(graph.values["operations"], engine.index)
+        ):
+            continue
+        values = [[v for v in _TYPICAL.get(i.name, (i.choices.start,)) if v in i.choices] for i in infos]
+        numbers = [int(info.get("knob")) for info in infos]
+        sets = [dict(zip(numbers, chosen, strict=True)) for chosen in product(*values)]
+        found += _made(graph, engine.index, sets)[:most]
+    return found
+
+
+def _made(graph: OperationGraph, engine: int, knobs: Iterable[Mapping[int, int]]) -> list[EngineConfig]:
+    """The configurations that the engine takes."""
+    found = []
+    for values in knobs:
+        with suppress(CudnnError):
+            found.append(EngineConfig(graph, engine, values))
+    return found
 
 
 # ------------------------------------------------------------------------------------------------ tuning a graph

@@ -37,10 +37,12 @@ GUARD = 4096
 _POISON = 0xFF  # NaN in every float type
 #: Candidates that are timed again, in turns, and how often; then the best one and the first one, more often.
 _FINALISTS, _ROUNDS, _DUEL = 4, 5, 15
-#: What part of the first candidate's time another one may take at most to be preferred.
-_MARGIN = 0.98
+#: By what part of the first candidate's time, and by how many milliseconds at least, another one must be faster.
+_PART, _LEAST = 0.02, 1e-3
 #: Operands are copied, so that runs take turns on them, until they fill a GPU's cache, but not more often than this.
 _CACHE, _MOST_COPIES = 128 << 20, 4
+#: Freed memory that may stay with the process afterwards; more goes back, for other processes tune on the same GPU.
+_KEPT = 1 << 30
 #: Milliseconds that one measurement takes about, and most runs in it.
 _SPAN, _MOST_RUNS = 0.5, 40
 #: Runs shorter than this (milliseconds) are queued behind a pause, or the host's time would be measured.
@@ -162,7 +164,8 @@ class _Passed(Generic[E]):
 class Contest:
     """Buffers for one problem, and what is done with each candidate.
 
-    Beside copies of the operands it takes as much workspace as the largest candidate asks for.
+    Beside copies of the operands (a GPU's cache full, or one copy of larger ones) it takes as much workspace as the
+    largest candidate asks for. Where memory is short there are fewer copies, and candidates that do not fit are out.
 
     Args:
         device: the GPU.
@@ -185,10 +188,14 @@ class Contest:
         self.found = device.allocate(4 * 8)
         self.workspace = device.allocate(0)
         self.expected: list[Buffer] = []
-        self.copies: list[tuple[list[Buffer], list[Buffer]]] = []
+        self._right = [device.allocate(m.nbytes) for m in outputs]  # place for what is expected
+        self.copies = [self._operands(inputs, values or {}, 0)]
         size = sum(m.nbytes for m in (*inputs, *outputs))
-        for number in range(max(1, min(_MOST_COPIES, -(-_CACHE // max(size, 1))))):
-            self.copies.append(self._operands(inputs, values or {}, number))
+        for number in range(1, min(_MOST_COPIES, -(-_CACHE // max(size, 1)))):
+            try:
+                self.copies.append(self._operands(inputs, values or {}, number))
+            except OutOfMemoryError:
+                break
         self.inputs, self.outputs = self.copies[0]
         self._start, self._end = Event(timing=True), Event(timing=True)
 
@@ -203,29 +210,60 @@ class Contest:
             else:
                 self._draw(buffer, memory, 1 + index + 1000 * number)
             held.append(buffer)
-        return held, [self.device.allocate(m.nbytes + 2 * GUARD) for m in self.results]
+        made = [self.device.allocate(m.nbytes + 2 * GUARD) for m in self.results]
+        for buffer, memory in zip(made, self.results, strict=True):
+            if memory.updated:
+                self._draw(buffer.view(GUARD, memory.nbytes), memory, 999)
+        return held, made
 
     # -- the contest ----------------------------------------------------------------------------------------
 
     def best(
         self, entries: Sequence[E], *, plain: Entry | None = None, slow: bool = False, refusals: list[str]
     ) -> tuple[E, float] | None:
-        """The fastest right candidate and its milliseconds.
+        """The fastest right candidate and its milliseconds; to be called once, for the memory goes back afterwards.
 
         Args:
-            entries: the candidates; the first one wins unless another takes less than 98 % of its time.
+            entries: the candidates; the first one wins unless another is faster by 2 % and by a microsecond.
             plain: what is right. Without it, what the first candidate gives.
             slow: `plain` takes so long that it is only asked when most candidates disagree with the first one.
             refusals: a list that the reasons why others are out are appended to.
         """
-        self.workspace = self.device.allocate(max((e.workspace for e in entries), default=0) + GUARD)
-        self.expected = self._reference(plain) if plain and not slow else []
-        passed, reasons = self._round(entries)
-        if plain and slow and len(reasons) > len(passed):
-            self.expected = self._reference(plain)
-            passed, reasons = self._round(entries)
-        refusals += reasons
-        return self._finals(passed, entries[0]) if passed else None
+        try:
+            fitting = self._give_room(entries, refusals)
+            self.expected = self._reference(plain, refusals) if plain and not slow else []
+            passed, reasons = self._round(fitting)
+            if plain and slow and len(reasons) > len(passed):
+                self.expected = self._reference(plain, refusals)
+                passed, reasons = self._round(fitting)
+            refusals += reasons
+            return self._finals(passed, entries[0]) if passed else None
+        finally:
+            self._close()
+
+    def _give_room(self, entries: Sequence[E], refusals: list[str]) -> list[E]:
+        """Allocate the largest workspace that there is memory for; those that it is enough for."""
+        sizes = sorted({e.workspace for e in entries}, reverse=True)
+        while sizes:
+            try:
+                self.workspace = self.device.allocate(sizes[0] + GUARD)
+                break
+            except OutOfMemoryError:
+                if len(self.copies) > 1:
+                    del self.copies[1:]
+                elif sizes.pop(0) == 0:
+                    raise
+        most = sizes[0] if sizes else 0
+        out = [e for e in entries if e.workspace > most]
+        refusals += [f"{e.label}: out of memory: its workspace takes {e.workspace} bytes" for e in out]
+        return [e for e in entries if e.workspace <= most]
+
+    def _close(self) -> None:
+        """Let go of all memory."""
+        self.copies, self.inputs, self.outputs, self.expected, self._right = [], [], [], [], []
+        self.found = self.workspace = self.device.allocate(0)
+        if self.device.statistics().cached > _KEPT:
+            self.device.empty_cache()
 
     def _round(self, entries: Sequence[E]) -> tuple[list[_Passed[E]], list[str]]:
         """Every candidate once: those that passed, and why the others are out."""
@@ -264,7 +302,7 @@ class Contest:
         holder = next((p for p in finalists if p.entry is first), winner)
         if winner is not holder:
             self._in_turns([holder, winner], _DUEL)
-            if winner.milliseconds > _MARGIN * holder.milliseconds:
+            if holder.milliseconds - winner.milliseconds < max(_PART * holder.milliseconds, _LEAST):
                 winner = holder
         return winner.entry, winner.milliseconds
 
@@ -288,10 +326,14 @@ class Contest:
             self.stream.handle,
         )
 
-    def _reference(self, plain: Entry) -> list[Buffer]:
-        """The outputs of what is right."""
+    def _reference(self, plain: Entry, refusals: list[str]) -> list[Buffer]:
+        """The outputs of what is right; none where its workspace does not fit."""
         if plain.workspace + GUARD > self.workspace.nbytes:
-            self.workspace = self.device.allocate(plain.workspace + GUARD)
+            try:
+                self.workspace = self.device.allocate(plain.workspace + GUARD)
+            except OutOfMemoryError as error:
+                refusals.append(f"{plain.label}: {error}")
+                return []
         run = self._bind(plain, self.copies[0])
         self._poison(plain.workspace)
         run()
@@ -299,13 +341,10 @@ class Contest:
 
     def _kept(self) -> list[Buffer]:
         """Copies of the outputs as they are now."""
-        kept = []
-        for buffer, memory in zip(self.outputs, self.results, strict=True):
-            held = self.device.allocate(memory.nbytes)
+        for held, buffer, memory in zip(self._right, self.outputs, self.results, strict=True):
             copy(held, buffer.view(GUARD, memory.nbytes), stream=self.stream)
-            kept.append(held)
         self.stream.synchronize()
-        return kept
+        return self._right
 
     def _time(self, one: _Passed[E], runs: int = 0) -> float:
         """Milliseconds per run of so many (0: as many as take half a millisecond), on the copies in turns."""

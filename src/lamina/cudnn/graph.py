@@ -178,14 +178,15 @@ class Graph(Operations):
         """The fastest plan that gives right results, found by trying, and remembered on disk.
 
         The next call for the same graph and options, in this process or another, takes it from the store and times
-        nothing. The heuristic's first plan is kept unless another takes less than 98 % of its time. The caller's
+        nothing. The heuristic's first plan is kept unless another is faster by 2 % and by a microsecond. The caller's
         memory is not written: candidates run on copies.
 
         Args:
             handle: for which GPU.
             pointers: uid -> address of what inputs hold (by default random numbers in [-1, 1)). Tensors that are
                 `by_value` need theirs.
-            workspace_limit: bytes; by default a quarter of the free memory. Nothing above it is allocated or tried.
+            workspace_limit: bytes; by default a quarter of the free memory, 4 GiB at most. Nothing above it is
+                allocated or tried.
             deterministic: only engines that repeat bit by bit.
             tf32: float32 may be rounded to TF32.
             tolerance: the largest ||result - expected|| / ||expected||; by default that of the element type.
