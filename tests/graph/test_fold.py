@@ -24,7 +24,7 @@ def randomized(*layers: nn.Module) -> nn.Module:
 
 
 def folded(net: Any, x: Any) -> lm.graph.Graph:
-    return fold_batch_norm(drop_identities(fold_constants(lm.trace(net, x))))
+    return fold_constants(fold_batch_norm(drop_identities(fold_constants(lm.trace(net, x)))))
 
 
 def names(graph: lm.graph.Graph) -> list[str]:
@@ -67,7 +67,7 @@ def test_residual_and_relu_become_steps() -> None:
         return ops.batch_norm(ops.conv2d(x, w), *pair, v, v, relu=True, residual=z)[0]
 
     x, z = (RNG.standard_normal(s).astype(np.float32) for s in ((2, 3, 6, 6), (2, 4, 4, 4)))
-    graph = fold_batch_norm(lm.trace(f, x, z))
+    graph = fold_constants(fold_batch_norm(lm.trace(f, x, z)))
     assert names(graph) == ["conv", "add", "add", "relu"]
     np.testing.assert_allclose(graph(x, z)[0].numpy(), f(x, z).numpy(), rtol=2e-5, atol=2e-5)
 
@@ -85,3 +85,20 @@ def test_what_others_read_is_left_alone() -> None:
     assert "batch_norm_infer" in names(fold_batch_norm(lm.trace(twice, x)))
     changing = lm.trace(lambda x, w: ops.batch_norm(ops.conv2d(x, w), *pair)[0], x, w)
     assert names(fold_batch_norm(changing)) == ["conv", "batch_norm_infer"]
+
+
+@pytest.mark.feature("B019")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_predictor_folds_and_follows_its_weights(precision: str) -> None:
+    """Weights are inputs that stay: what is folded is computed when they are loaded, and again when they change."""
+    net = randomized(nn.Conv2d(3, 16, 3, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 8, 3))
+    predictor = lm.train.Predictor(net, device="cpu", precision=precision)
+    x = RNG.standard_normal((2, 3, 8, 8)).astype(np.float32)
+    close = {"rtol": 1e-4, "atol": 1e-4} if precision == "fp32" else {"rtol": 5e-2, "atol": 5e-2}
+    np.testing.assert_allclose(predictor(x).numpy(), net(x).numpy(), **close)
+    ((_, executable),) = next(iter(predictor._programs.values()))
+    labels = [s.label for s in executable.program.steps]
+    assert "batch_norm_infer" not in labels
+    assert "rsqrt" not in labels
+    net[0].weight.copy_(net[0].weight.numpy() * 2)
+    np.testing.assert_allclose(predictor(x).numpy(), net(x).numpy(), **close)

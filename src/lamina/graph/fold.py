@@ -1,85 +1,124 @@
-"""Batch norm of inference folded into the convolution or product before it, whose weights are constants.
+"""Batch norm of inference folded into the convolution or product before it, whose weights stay the same.
 
 With s = scale / sqrt(var + epsilon), (W x + b - mean) s + bias is (s W) x + ((b - mean) s + bias): as many operations
-as the convolution alone, and the sum is fused with it like any bias (Jacob et al. 2018, section 3.2).
+as the convolution alone, and the sum is fused with it like any bias (Jacob et al. 2018, section 3.2). The new weights
+are computed in the graph, from values that stay from run to run: that is done once, when these are loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 
 from lamina.graph.rewrite import rewrite
 from lamina.graph.trace import Graph, Node, Value, constant
-from lamina.ops import Add, BatchNormInfer, Conv, Matmul, Relu
-from lamina.ops.core import Array, Op
+from lamina.ops import Add, BatchNormInfer, Cast, Conv, Matmul, Mul, Relu, Reshape, Rsqrt, Sub
+from lamina.ops.core import Op
+from lamina.spec import DType
 
 
-def fold_batch_norm(graph: Graph) -> Graph:
-    """Scale the weights before each batch norm of inference, where its parameters and the weights are constants.
+def fold_batch_norm(graph: Graph, stays: Collection[Value] = ()) -> Graph:
+    """Scale the weights before each batch norm of inference whose parameters, like the weights, stay the same.
 
-    Between the two there may be a bias. The convolution's result, and the bias's, must have no other reader.
+    stays: inputs that are the same from run to run, as constants are. Between the two there may be a bias. The
+    convolution's result, and the bias's, must have no other reader.
     """
-    uses = graph.uses()
+    uses, same = graph.uses(), _same(graph, stays)
 
     def rule(node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
-        if not isinstance(node.op, BatchNormInfer) or any(v.constant is None for v in inputs[1:5]):
+        if not isinstance(node.op, BatchNormInfer) or any(v not in same for v in node.inputs[1:5]):
             return None
         given, fresh = node.inputs[0], inputs[0]
-        bias: Array | None = None
+        bias: Value | None = None
         if len(uses[given]) == 1 and given.node is not None and fresh.node is not None:
-            bias = _bias(fresh.node)
-            if bias is not None:
-                place = next(i for i, v in enumerate(fresh.node.inputs) if v.constant is None)
-                given, fresh = given.node.inputs[place], fresh.node.inputs[place]
+            place = _bias(given.node, same)
+            if place is not None:
+                bias = fresh.node.inputs[place]
+                given, fresh = given.node.inputs[1 - place], fresh.node.inputs[1 - place]
         head = fresh.node
-        if len(uses[given]) != 1 or head is None or not isinstance(head.op, Conv | Matmul):
+        if len(uses[given]) != 1 or given.node is None or head is None:
             return None
-        if head.inputs[1].constant is None or fresh.ndim != node.inputs[0].ndim:
+        if not isinstance(head.op, Conv | Matmul) or given.node.inputs[1] not in same:
             return None
-        return _folded(node, node.op, inputs, head, 0.0 if bias is None else bias)
+        if fresh.ndim != node.inputs[0].ndim:
+            return None
+        return _folded(node, node.op, inputs, head, bias)
 
     return rewrite(graph, rule)
 
 
-def _bias(node: Node) -> Array | None:
-    """The numbers that a node adds to each channel, float64 [C] or [1]; None when it does something else."""
-    held = [v for v in node.inputs if v.constant is not None]
-    out = node.outputs[0]
-    if not isinstance(node.op, Add) or len(held) != 1 or held[0].constant is None:
+def _same(graph: Graph, stays: Collection[Value]) -> set[Value]:
+    """The values that are the same in every run: they depend on constants and on what stays."""
+    found = {*graph.constants, *stays}
+    for node in graph.nodes:
+        if node.inputs and all(v in found for v in node.inputs):
+            found.update(node.outputs)
+    return found
+
+
+def _bias(node: Node, same: set[Value]) -> int | None:
+    """Which input of a node is added to each channel and stays the same; None when it does something else."""
+    held = [i for i, v in enumerate(node.inputs) if v in same]
+    if not isinstance(node.op, Add) or len(held) != 1:
         return None
-    shape = (1,) * (out.ndim - held[0].ndim) + held[0].shape
-    if any(n != 1 for axis, n in enumerate(shape) if axis != 1):
-        return None
-    return held[0].constant.numpy().astype(np.float64).reshape(-1)
+    value, out = node.inputs[held[0]], node.outputs[0]
+    shape = (1,) * (out.ndim - value.ndim) + value.shape
+    return None if any(n != 1 for axis, n in enumerate(shape) if axis != 1) else held[0]
+
+
+class _Maker:
+    """Makes nodes that run right before another one: serials are only compared."""
+
+    def __init__(self, before: Node, count: int) -> None:
+        self.policy, self._serial, self._step = before.policy, before.serial - 1.0, 1.0 / (count + 1)
+
+    def __call__(self, op: Op, *inputs: Value) -> Value:
+        """The first output of op on inputs."""
+        self._serial += self._step
+        return Node(op, inputs, self.policy, self._serial).outputs[0]
+
+    def cast(self, x: Value, dtype: DType) -> Value:
+        """x in another type; from what it was rounded from where that is as wide."""
+        if x.node is not None and isinstance(x.node.op, Cast) and x.node.inputs[0].dtype == dtype:
+            return x.node.inputs[0]
+        return x if x.dtype == dtype else self(Cast(dtype), x)
+
+    def reshape(self, x: Value, shape: tuple[int, ...]) -> Value:
+        """x in another shape."""
+        return x if x.shape == shape else self(Reshape(shape), x)
+
+
+#: More nodes than one folding makes.
+_MOST_NODES = 24
 
 
 def _folded(
-    node: Node, op: BatchNormInfer, inputs: tuple[Value, ...], head: Node, bias: Array | float
+    node: Node, op: BatchNormInfer, inputs: tuple[Value, ...], head: Node, bias: Value | None
 ) -> Sequence[Value]:
     """The convolution or product with scaled weights, then what is added, and relu."""
-    scale, shift, mean, var = (_wide(v) for v in inputs[1:5])
-    factor = scale / np.sqrt(var + op.epsilon)
-    weights = _wide(head.inputs[1])
+    make = _Maker(node, _MOST_NODES)
+    x, (scale, shift, mean, var) = inputs[0], inputs[1:5]
+    wide, channels = scale.dtype, scale.spec.numel
+    factor = make(Mul(), scale, make(Rsqrt(), make(Add(), var, _number(op.epsilon, wide))))
+    weights = make.cast(head.inputs[1], wide)
     last = isinstance(head.op, Matmul) and not head.op.transpose_b
-    axis = weights.ndim - 1 if last else 0
     across = [1] * weights.ndim
-    across[axis] = -1
-    dtype = inputs[0].dtype.numpy
-    scaled = constant((weights * factor.reshape(across)).astype(dtype))
-    added = ((bias - mean) * factor + shift).astype(dtype).reshape((1, -1, *(1,) * (inputs[0].ndim - 2)))
-    value = Node(head.op, (head.inputs[0], scaled), head.policy, head.serial).outputs[0]
-    # The steps run between the node before and this one: serials are only compared.
-    steps: list[tuple[Op, tuple[Value, ...]]] = [(Add(), (constant(added),))]
-    steps += [(Add(), (inputs[5],))] if op.residual else []
-    steps += [(Relu(), ())] if op.relu else []
-    for i, (step, others) in enumerate(steps, 1):
-        value = Node(step, (value, *others), node.policy, node.serial - 1 + i / len(steps)).outputs[0]
-    return (value,)
+    across[weights.ndim - 1 if last else 0] = channels
+    scaled = make(Mul(), weights, make.reshape(factor, tuple(across)))
+    centre = make(Mul(), mean, _number(-1.0, wide))
+    if bias is not None:
+        centre = make(Sub(), make.reshape(make.cast(bias, wide), (bias.spec.numel,)), mean)
+    added = make(Add(), make(Mul(), centre, factor), shift)
+    added = make.reshape(added, (1, channels, *(1,) * (x.ndim - 2)))
+    value = make(head.op, head.inputs[0], make.cast(scaled, x.dtype))
+    value = make(Add(), value, make.cast(added, x.dtype))
+    if op.residual:
+        value = make(Add(), value, inputs[5])
+    return (make(Relu(), value) if op.relu else value,)
 
 
-def _wide(value: Value) -> Array:
-    """A constant's numbers in float64."""
-    assert value.constant is not None
-    return value.constant.numpy().astype(np.float64)
+def _number(value: float, dtype: DType) -> Value:
+    held: Any = np.array(value, dtype.numpy)
+    return constant(held)
