@@ -33,7 +33,8 @@ def optimize(
     refusals: gets a line for each fusion that the backend has no plan for.
     stays: inputs that are the same from run to run: what is made of them alone is not mixed with other work.
     """
-    graph = fold_batch_norm(common_subexpressions(drop_identities(fold_constants(graph))))
+    graph = common_subexpressions(drop_identities(fold_constants(graph)))
+    graph = fold_constants(fold_batch_norm(graph, stays))
     for rule in (pool_gradient_last, sum_before_spreading):
         graph = rewrite(graph, rule)
     return group_small(fuse(prune_outputs(absorb_casts(graph)), backend, refusals), backend, stays)
