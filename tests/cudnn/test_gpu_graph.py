@@ -246,11 +246,11 @@ def test_a_recorded_plan_runs_again_on_any_stream_and_thread(handle: Handle) -> 
 @pytest.mark.feature("B006")
 def test_a_bound_plan_follows_its_stream_and_its_handle(handle: Handle) -> None:
     work, device = plain(), handle.device
-    memory = Memory(work, device)
+    memory, side = Memory(work, device), device.stream()
     with Handle(device) as own:
         plan = work.graph.plan(own)
         run = plan.bind(own, memory.pack(plan), device.default_stream.handle)
-        own.use(device.stream().handle)
+        own.use(side.handle)
         run()
         assert own.stream == device.default_stream.handle
         memory.check()
