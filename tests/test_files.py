@@ -83,7 +83,7 @@ STRANGE = {
     "negative": _file({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}, b"1234"),
     "beyond the end": _file({"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}, b"1234"),
     "overlap": _file({n: {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]} for n in "ab"}, b"1234"),
-    "unknown type": _file({"a": {"dtype": "F8_E4M3", "shape": [1], "data_offsets": [0, 1]}}, b"1"),
+    "unknown type": _file({"a": {"dtype": "F8_E5M2", "shape": [1], "data_offsets": [0, 1]}}, b"1"),
     "pickle": b"\x80\x04cos\nsystem\n",
 }
 

@@ -56,6 +56,7 @@ CUDA = backend(Device("cuda:0"))  # a value: nothing is opened
 #: Their plans need cuDNN.
 LIBRARY = {
     "conv", "conv_data_grad", "conv_filter_grad", "matmul", "fused", "rnn", "rnn_grad", "attention", "attention_grad",
+    "quantized_conv", "quantized_matmul",
 }  # fmt: skip
 OWN = sorted(set(REGISTRY) - LIBRARY)
 

@@ -10,7 +10,19 @@ from lamina.backends.reference import run_reference
 from lamina.ops import Operators
 from lamina.ops.core import Array, Op
 from lamina.runtime import Device, from_host, to_host
-from lamina.spec import DType, Policy, Spec, as_dtype, bfloat16, float16, float32, float64, pack, unpack
+from lamina.spec import (
+    DType,
+    Policy,
+    Spec,
+    as_dtype,
+    bfloat16,
+    float8_e4m3fn,
+    float16,
+    float32,
+    float64,
+    pack,
+    unpack,
+)
 
 
 class Eager(Operators):
@@ -125,7 +137,7 @@ def _download(buffer: Any, spec: Spec) -> Array:
 
 
 #: Error allowed for each dtype, relative to an element's size and the mean size of all.
-TOLERANCE = {float64: 1e-11, float32: 2e-5, float16: 3e-3, bfloat16: 2e-2}
+TOLERANCE = {float64: 1e-11, float32: 2e-5, float16: 3e-3, bfloat16: 2e-2, float8_e4m3fn: 0.07}
 
 
 def mismatch(found: Array, wanted: Array, dtype: DType) -> str:

@@ -172,6 +172,7 @@ from lamina.ops.pool import (
     sum_pool2d,
     sum_pool3d,
 )
+from lamina.ops.quantize import Dequantize, Quantize, QuantizedConv, QuantizedMatmul, dequantize, quantize
 from lamina.ops.random import RandomNormal, RandomUniform, random_normal, random_uniform
 from lamina.ops.reduce import (
     ArgMax,
@@ -258,6 +259,7 @@ __all__ = [
     "Cos",
     "CrossEntropy",
     "CrossEntropyGrad",
+    "Dequantize",
     "Div",
     "Dropout",
     "DropoutGrad",
@@ -271,10 +273,10 @@ __all__ = [
     "Flip",
     "Floor",
     "Fused",
-    "Group",
     "Ge",
     "Gelu",
     "GeluTanh",
+    "Group",
     "GroupNorm",
     "GroupNormGrad",
     "Gt",
@@ -306,6 +308,9 @@ __all__ = [
     "Operators",
     "Pad",
     "Pow",
+    "Quantize",
+    "QuantizedConv",
+    "QuantizedMatmul",
     "RandomNormal",
     "RandomUniform",
     "Reciprocal",
@@ -371,6 +376,7 @@ __all__ = [
     "cos",
     "cross_entropy",
     "depth_to_space",
+    "dequantize",
     "div",
     "divisive_norm",
     "dropout",
@@ -436,6 +442,7 @@ __all__ = [
     "power",
     "prelu",
     "prod",
+    "quantize",
     "random_normal",
     "random_uniform",
     "reciprocal",

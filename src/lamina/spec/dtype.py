@@ -28,8 +28,8 @@ class DType:
 
     @property
     def compute(self) -> DType:
-        """The type that sums and statistics are kept in: float32 for the half types, itself otherwise."""
-        return float32 if self in (float16, bfloat16) else self
+        """The type that sums and statistics are kept in: float32 for the half and quarter types, else itself."""
+        return float32 if self in (float16, bfloat16, float8_e4m3fn) else self
 
     def __repr__(self) -> str:
         return f"lamina.{self.name}"
@@ -48,11 +48,14 @@ int16 = DType("int16", "i16", 2, "i", np.dtype(np.int16))
 int8 = DType("int8", "i8", 1, "i", np.dtype(np.int8))
 uint8 = DType("uint8", "u8", 1, "u", np.dtype(np.uint8))
 bool_ = DType("bool", "b8", 1, "b", np.dtype(np.bool_))
+#: 4 bits of exponent, 3 of mantissa, no infinities, up to 448. Only quantization makes it and computes with it.
+float8_e4m3fn = DType("float8_e4m3fn", "f8", 1, "f", np.dtype(ml_dtypes.float8_e4m3fn))
 
 DTYPES = (float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8, bool_)
 FLOATS = (float64, float32, float16, bfloat16)
-_ALIASES = {"double": float64, "float": float32, "half": float16, "fp64": float64, "fp32": float32}
-_BY_NAME = {d.name: d for d in DTYPES} | {d.short: d for d in DTYPES} | _ALIASES | {"fp16": float16}
+_ALIASES = {"double": float64, "float": float32, "half": float16}
+_ALIASES |= {"fp64": float64, "fp32": float32, "fp16": float16}
+_BY_NAME = {name: d for d in (*DTYPES, float8_e4m3fn) for name in (d.name, d.short)} | _ALIASES
 
 
 def as_dtype(value: DType | str | np.dtype[Any] | type) -> DType:

@@ -51,7 +51,7 @@ def forward(op: Conv, specs: Sequence[Spec], post: Post, extra: Sequence[Spec], 
     if found is not None:
         return found
     (y,) = op.infer(x.open, w.open)
-    filters = _Filter.of(w, op.window)
+    filters = Filter.of(w, op.window)
     made = _chosen(
         op,
         x,
@@ -89,7 +89,7 @@ def conv_data_grad(op: ConvDataGrad, specs: Sequence[Spec], device: Device, poli
         return found
     (x,) = op.infer(g.open, w.open)
     computes(x)
-    filters = _Filter.of(w, op.window)
+    filters = Filter.of(w, op.window)
     made = _chosen(
         op,
         g,
@@ -122,7 +122,7 @@ def conv_filter_grad(op: ConvFilterGrad, specs: Sequence[Spec], device: Device, 
     if found is not None:
         return found
     (w,) = op.infer(x.open, g.open)
-    filters = _Filter.of(w, op.window)
+    filters = Filter.of(w, op.window)
     made = _chosen(
         op,
         x,
@@ -165,7 +165,7 @@ def _candidates(like: Spec, create: Callable[[str], PrimitiveDesc]) -> Iterator[
             yield made
 
 
-def _hint(x: Spec, filters: _Filter, y: Spec, window: Window, tag: str) -> PrimitiveDesc:
+def _hint(x: Spec, filters: Filter, y: Spec, window: Window, tag: str) -> PrimitiveDesc:
     """A forward convolution of the same sizes: backward kernels are made in its light."""
     return onednn.convolution_forward(
         open_desc(x, tag), filters.any, None, open_desc(y, tag), sliding(window), prop="training"
@@ -173,7 +173,7 @@ def _hint(x: Spec, filters: _Filter, y: Spec, window: Window, tag: str) -> Primi
 
 
 @dataclass(frozen=True)
-class _Filter:
+class Filter:
     """A filter [K, C / g, *k] as oneDNN takes it: [g, K / g, C / g, *k] with groups, never mirrored."""
 
     spec: Spec
@@ -182,7 +182,7 @@ class _Filter:
     dims: tuple[int, ...]
 
     @classmethod
-    def of(cls, spec: Spec, window: Window) -> _Filter:
+    def of(cls, spec: Spec, window: Window) -> Filter:
         """The filter of a convolution with this window."""
         g, shape = window.groups, spec.shape
         dims = shape if g == 1 else (g, shape[0] // g, *shape[1:])
@@ -203,9 +203,13 @@ class _Filter:
         if self.flip or not wanted.is_strided:
             return None
         if self.groups == 1:
-            return spec_of(wanted, self.spec.dtype)
-        layout = ungrouped(wanted.strides, wanted.blocks, self.dims)
-        return None if layout is None else Spec(self.spec.shape, self.spec.dtype, layout)
+            found = spec_of(wanted, self.spec.dtype)
+        else:
+            layout = ungrouped(wanted.strides, wanted.blocks, self.dims)
+            if layout is None:
+                return None
+            found = Spec(self.spec.shape, self.spec.dtype, layout)
+        return found if found.nbytes == wanted.nbytes else None  # int8 filters may carry sums behind them
 
     def read(self, chain: Chain, wanted: MemoryDesc, source: Place) -> tuple[Spec, tuple[MemoryDesc, Place]]:
         """How the filter must lie, and the operand for a primitive that wants it in the layout `wanted`."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lamina.backends import NoKernel, Plan
-from lamina.backends.cpu import conv, matmul
+from lamina.backends.cpu import conv, matmul, quantize
 from lamina.backends.cpu.library import computes, kernels
 from lamina.backends.cpu.post import Post
 from lamina.ops.conv import Conv
 from lamina.ops.fused import Fused
 from lamina.ops.matmul import Matmul
+from lamina.ops.quantize import QuantizedConv, QuantizedMatmul
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 
@@ -19,6 +20,8 @@ from lamina.spec import Policy, Spec
 def fused(op: Fused, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
     """Convolution or matrix product with bias, activation, and sums or products with other tensors."""
     head, steps = op.ops[0], op.ops[1:]
+    if isinstance(head, QuantizedConv | QuantizedMatmul):
+        return quantize.eights(head, specs, steps, policy)
     if not isinstance(head, Conv | Matmul):
         raise NoKernel(f"cpu: no fusion onto {head}")
     computes(*specs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lamina.backends import NoKernel
@@ -102,9 +102,11 @@ class Post:
         """The bias for convolutions, None when there is none."""
         return MemoryDesc(self.bias, data_type(dtype)) if self.bias else None
 
-    def attributes(self, y: Spec, tag: str, extra: Sequence[Spec]) -> Attributes | None:
-        """The post-ops for an output y in a layout by tag."""
-        if not self.steps:
+    def attributes(
+        self, y: Spec, tag: str, extra: Sequence[Spec], scales: Mapping[int, int] | None = None
+    ) -> Attributes | None:
+        """The post-ops for an output y in a layout by tag; scales: argument -> mask of its axes with many."""
+        if not self.steps and not scales:
             return None
         ops: list[PostOp] = []
         for step in self.steps:
@@ -112,7 +114,7 @@ class Post:
                 ops.append(step)
             else:
                 ops.append(Binary(step[0], _operand_desc(extra[step[1]], y, tag)))
-        return Attributes(ops)
+        return Attributes(ops, scales=scales)
 
     def specs(self, y: Spec, extra: Sequence[Spec]) -> list[Spec]:
         """How the extra operands must lie, for an output y in its layout."""

@@ -11,10 +11,12 @@ from lamina.backends.cuda.epilogue import split
 from lamina.backends.cuda.matmul import matmul_plan
 from lamina.backends.cuda.pointwise import EXPRESSIONS, card_value, chain_plan, chain_values
 from lamina.backends.cuda.program import wide_type
+from lamina.backends.cuda.quantize import eights_plan
 from lamina.backends.cuda.table import kernels
 from lamina.ops.conv import Conv, ConvDataGrad
 from lamina.ops.fused import Fused
 from lamina.ops.matmul import Matmul
+from lamina.ops.quantize import QuantizedConv, QuantizedMatmul
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 
@@ -32,6 +34,8 @@ def fused(op: Fused, specs: tuple[Spec, ...], device: Device, policy: Policy) ->
         return data_grad_plan(head, specs, split(steps, specs, 2), device, policy)
     if isinstance(head, Matmul):
         return matmul_plan(head, specs, split(steps, specs, 2), device, policy)
+    if isinstance(head, QuantizedConv | QuantizedMatmul):
+        return eights_plan(head, specs, steps, device)
     raise NoKernel(f"cuda does not fuse steps with {head.name}")
 
 

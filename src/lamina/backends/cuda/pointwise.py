@@ -39,6 +39,7 @@ from lamina.ops import pointwise
 from lamina.ops.cast import Cast
 from lamina.ops.core import Op
 from lamina.ops.dropout import DropoutGrad, scale
+from lamina.ops.quantize import Dequantize, Quantize
 from lamina.runtime import Device
 from lamina.spec import (
     DType,
@@ -51,6 +52,7 @@ from lamina.spec import (
     channels_last,
     contiguous,
     float16,
+    int8,
 )
 
 _BLOCK = 256
@@ -126,6 +128,12 @@ def _pow(op: Any, a: Sequence[str], t: str) -> str:
     return f"pow{'f' if t == 'f32' else ''}({a[0]}, {a[1]})"
 
 
+def _quantize(op: Any, a: Sequence[str], t: str) -> str:
+    """x / scale, for int8 as a whole number that it holds; float8 rounds and saturates when it is written."""
+    ratio = f"({a[0]} / {a[1]})"
+    return f"smaller(larger(rintf({ratio}), -128.0f), 127.0f)" if op.dtype == int8 else ratio
+
+
 def _dropout_grad(op: Any, a: Sequence[str], t: str) -> str:
     return f"({a[1]} ? {a[0]} * {literal(scale(op.p), t)} : ({t})0)"
 
@@ -178,6 +186,8 @@ EXPRESSIONS: dict[type[Op], Expression] = {
     pointwise.TanhGrad: _text("({1} * (({t})1 - {0} * {0}))"),
     Cast: _text("{0}"),
     DropoutGrad: _dropout_grad,
+    Quantize: _quantize,
+    Dequantize: _text("((f32){0} * {1})"),
 }
 
 
@@ -390,7 +400,7 @@ def card_value(op: Op, names: Sequence[str], types: Sequence[str], name: str, ou
     if rule is None:
         raise NoKernel(f"cuda has no expression for {op.name}")
     arithmetic = types[-1] if isinstance(op, pointwise.Where) else types[0]
-    kind = "bool" if out == bool_ else arithmetic
+    kind = "bool" if out == bool_ else "f32" if isinstance(op, Dequantize) else arithmetic
     if isinstance(op, Cast):
         kind = wide_type(out)
         return Value(name, kind, f"narrow<{kind}>({_whole(names[0], types[0], out)})")

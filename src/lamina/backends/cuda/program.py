@@ -29,6 +29,7 @@ _C_TYPES = {
     "float32": "f32",
     "float16": "f16",
     "bfloat16": "bf16",
+    "float8_e4m3fn": "f8",
     "int64": "i64",
     "int32": "i32",
     "int16": "i16",

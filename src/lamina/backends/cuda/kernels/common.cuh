@@ -13,6 +13,7 @@ typedef float f32;
 typedef double f64;
 struct f16 { u16 bits; };
 struct bf16 { u16 bits; };
+struct f8 { u8 bits; };  // e4m3: 4 bits of exponent, 3 of mantissa, no infinities
 
 #define INFINITY_F __int_as_float(0x7f800000)
 
@@ -20,6 +21,7 @@ struct bf16 { u16 bits; };
 template <class T> struct Wide { typedef T type; };
 template <> struct Wide<f16> { typedef f32 type; };
 template <> struct Wide<bf16> { typedef f32 type; };
+template <> struct Wide<f8> { typedef f32 type; };
 
 // float16 by the hardware's own conversions; whoever compiles for something else brings these three functions along.
 #ifndef HALF_CONVERSIONS
@@ -46,6 +48,13 @@ __device__ __forceinline__ u16 double_to_half(f64 v)
 template <class T> __device__ __forceinline__ T widen(T v) { return v; }
 __device__ __forceinline__ f32 widen(f16 v) { return half_to_float(v.bits); }
 __device__ __forceinline__ f32 widen(bf16 v) { return __uint_as_float((u32)v.bits << 16); }
+__device__ __forceinline__ f32 widen(f8 v)
+{
+    const u32 sign = (u32)(v.bits & 0x80) << 24, rest = v.bits & 0x7f;
+    if (rest == 0x7f) return __uint_as_float(sign | 0x7fc00000);
+    if (rest < 8) return sign ? -(f32)rest / 512 : (f32)rest / 512;  // below the normal numbers: multiples of 2^-9
+    return __uint_as_float(sign | (rest + ((127 - 7) << 3)) << 20);
+}
 
 // Rounding to nearest even; conversions between numbers are C's.
 template <class T> struct Narrow {
@@ -83,6 +92,19 @@ template <> struct Narrow<bf16> {
     }
     static __device__ __forceinline__ bf16 from(bf16 v) { return v; }
     template <class S> static __device__ __forceinline__ bf16 from(S v) { return from((f32)v); }
+};
+// Beyond 448 it saturates.
+template <> struct Narrow<f8> {
+    static __device__ __forceinline__ f8 from(f32 v)
+    {
+        const u32 bits = __float_as_uint(v), sign = bits >> 24 & 0x80, size = bits & 0x7fffffff;
+        if (size > 0x7f800000) return {(u8)(sign | 0x7f)};
+        if (size >= 0x43e00000) return {(u8)(sign | 0x7e)};
+        if (size < 0x3c800000) return {(u8)(sign | (u32)rintf(__uint_as_float(size) * 512))};  // below 2^-6
+        return {(u8)(sign | (((size + 0x7ffff + ((size >> 20) & 1)) >> 20) - ((127 - 7) << 3)))};
+    }
+    static __device__ __forceinline__ f8 from(f8 v) { return v; }
+    template <class S> static __device__ __forceinline__ f8 from(S v) { return from((f32)v); }
 };
 template <class T, class S> __device__ __forceinline__ T narrow(S v) { return Narrow<T>::from(v); }
 

@@ -17,22 +17,42 @@ typedef Wide<T>::type A;
 #define FOR_EACH(total) for (Index t = (Index)blockIdx.x * 256 + threadIdx.x; t < (Index)(total); t += (Index)gridDim.x * 256)
 #define FOR_TAPS for (int kd = 0; kd < KD; ++kd) for (int kh = 0; kh < KH; ++kh) for (int kw = 0; kw < KW; ++kw)
 
+// One element of the result.
+template <class S>
+__device__ __forceinline__ S forward(const T *x, const T *filter, Index n, Index k, Index od, Index oh, Index ow)
+{
+    const Index first = k / FILTERS_PER_GROUP * PER_GROUP;
+    S sum = 0;
+    FOR_TAPS {
+        const Index d = od * SD - PD + kd * JD, h = oh * SH - PH + kh * JH, w = ow * SW - PW + kw * JW;
+        if (d < 0 || d >= D || h < 0 || h >= H || w < 0 || w >= W) continue;
+        for (Index c = 0; c < PER_GROUP; ++c)
+            sum += (S)widen(x[X_AT(n, first + c, d, h, w)]) * (S)widen(filter[W_AT(k, c, kd, kh, kw)]);
+    }
+    return sum;
+}
+
 extern "C" __global__ void __launch_bounds__(256) conv(const T *x, const T *filter, T *y)
 {
     FOR_EACH((Index)N * FILTERS * OD * OH * OW) {
         const Index k = t % FILTERS, ow = t / FILTERS % OW, oh = t / FILTERS / OW % OH;
         const Index od = t / FILTERS / OW / OH % OD, n = t / FILTERS / OW / OH / OD;
-        const Index first = k / FILTERS_PER_GROUP * PER_GROUP;
-        A sum = 0;
-        FOR_TAPS {
-            const Index d = od * SD - PD + kd * JD, h = oh * SH - PH + kh * JH, w = ow * SW - PW + kw * JW;
-            if (d < 0 || d >= D || h < 0 || h >= H || w < 0 || w >= W) continue;
-            for (Index c = 0; c < PER_GROUP; ++c)
-                sum += (A)widen(x[X_AT(n, first + c, d, h, w)]) * (A)widen(filter[W_AT(k, c, kd, kh, kw)]);
-        }
-        y[Y_AT(n, k, od, oh, ow)] = narrow<T>(sum);
+        y[Y_AT(n, k, od, oh, ow)] = narrow<T>(forward<A>(x, filter, n, k, od, oh, ow));
     }
 }
+
+#ifdef SUM
+// 8-bit operands: sums in SUM, times the scale of the channel.
+extern "C" __global__ void __launch_bounds__(256)
+quantized_conv(const T *x, const T *filter, const f32 *scale, f32 *y)
+{
+    FOR_EACH((Index)N * FILTERS * OD * OH * OW) {
+        const Index k = t % FILTERS, ow = t / FILTERS % OW, oh = t / FILTERS / OW % OH;
+        const Index od = t / FILTERS / OW / OH % OD, n = t / FILTERS / OW / OH / OD;
+        y[Y_AT(n, k, od, oh, ow)] = (f32)forward<SUM>(x, filter, n, k, od, oh, ow) * scale[k];
+    }
+}
+#endif
 
 extern "C" __global__ void __launch_bounds__(256) conv_data_grad(const T *g, const T *filter, T *dx)
 {
