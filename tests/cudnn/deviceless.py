@@ -11,15 +11,39 @@ from pathlib import Path
 from typing import Any
 
 from lamina import cudnn, ops
-from lamina.backends import NoKernel
+from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda import backend, choice, conv
+from lamina.backends.cuda.conv_graph import Operands
 from lamina.backends.cuda.targets import described
 from lamina.c.errors import CudnnError
 from lamina.cudnn import autotune
 from lamina.cudnn.plan import attempt
-from lamina.ops import Add, Conv, ConvDataGrad, ConvFilterGrad, Fused, Matmul, Relu, ReluGrad, Window
+from lamina.ops import (
+    Add,
+    Conv,
+    ConvDataGrad,
+    ConvFilterGrad,
+    Fused,
+    Matmul,
+    Quantize,
+    QuantizedConv,
+    QuantizedMatmul,
+    Relu,
+    ReluGrad,
+    Window,
+)
 from lamina.runtime import Device
-from lamina.spec import Policy, Spec, bfloat16, channels_last, float16, float32, float64
+from lamina.spec import (
+    Policy,
+    Spec,
+    bfloat16,
+    channels_last,
+    float8_e4m3fn,
+    float16,
+    float32,
+    float64,
+    int8,
+)
 
 PROPERTIES = Path(__file__).parents[1] / "data" / "h200_deviceprop_cudnn919.json"
 DEVICE = Device("cuda:7")  # never opened
@@ -89,6 +113,41 @@ def products() -> dict[str, str]:
     found["batched bf16"] = plan(Matmul(), bfloat16, (8, 64, 32), (8, 32, 48))
     found["batched f32"] = plan(Matmul(), float32, (8, 64, 32), (8, 32, 48))
     found["batched tf32"] = plan(Matmul(), float32, (8, 64, 32), (8, 32, 48), tf32=True)
+    return found
+
+
+def eights() -> dict[str, str]:
+    """int8 and float8: convolutions and products of AlexNet with more than one channel, alone and with steps."""
+    found = {}
+    for short, dtype in (("int8", int8), ("fp8", float8_e4m3fn)):
+        for name, (x, w, stride, pad) in list(ALEXNET.items())[1:]:
+            win = Window((stride, stride), ((pad, pad), (pad, pad)), (1, 1))
+            found |= _eights(f"{name} {short}", QuantizedConv(win), dtype, x, w, (1, w[0], 1, 1))
+        for name, (m, k, n) in list(LINEAR.items())[:2]:
+            found |= _eights(f"{name} {short}", QuantizedMatmul(), dtype, (m, k), (n, k), (n,))
+        found |= _eights(f"one row {short}", QuantizedMatmul(), dtype, (1, 64), (32, 64), (32,))
+        found |= _eights(f"ten classes {short}", QuantizedMatmul(), dtype, (16, 64), (10, 64), (10,))
+    return found
+
+
+def _eights(name: str, op: Any, dtype: Any, x: Any, w: Any, bias: Any) -> dict[str, str]:
+    """The plans of an op, with bias and relu, and with its result in 8 bits again."""
+    specs = [Spec(x, dtype), Spec(w, dtype), Spec((w[0],), float32)]
+    with described(DEVICE, properties()):
+        made: dict[str, Callable[[], Plan]] = {name: lambda: backend(DEVICE).plan(op, specs, Policy())}
+        fused = Fused((op, Add(), Relu()))
+        made[f"{name} bias relu"] = lambda: backend(DEVICE).plan(
+            fused, [*specs, Spec(bias, float32)], Policy()
+        )
+        chain = Fused((op, Add(), Relu(), Quantize(dtype)))
+        given = [*specs, Spec(bias, float32), Spec((), float32)]
+        made[f"{name} bias relu quantize"] = lambda: backend(DEVICE).plan(chain, given, Policy())
+        found = {}
+        for key, make in made.items():
+            try:
+                found[key] = make().label
+            except NoKernel as error:
+                found[key] = f"refused: {error}"
     return found
 
 
@@ -204,12 +263,14 @@ def choices() -> dict[str, str]:
 def half_refused(op: Conv, x: tuple[int, ...], w: tuple[int, ...]) -> str:
     """The plan where no engine takes the half type."""
     last = [Spec(s, float16, channels_last(s)) for s in (x, w, (x[0], w[0], *x[2:]))]
-    problem = conv.conv_problem("conv", conv.Operands(op.window, *last))
+    problem = conv.conv_problem("conv", Operands(op.window, *last))
 
     def refuse() -> Any:
         raise CudnnError(3000, "cudnnBackendFinalize", "no half type here", "")
 
-    ways = tuple(replace(way, graph=refuse) if way.name in ("plain", "turned") else way for way in problem.ways)
+    ways = tuple(
+        replace(way, graph=refuse) if way.name in ("plain", "turned") else way for way in problem.ways
+    )
     with described(DEVICE, properties()):
         return choice.choose(replace(problem, ways=ways), DEVICE, Policy()).label
 
@@ -238,8 +299,58 @@ def faults() -> dict[str, str]:
     return found
 
 
+def forms() -> dict[str, str]:
+    """What each formulation plans to: the first engine of every way, and engines beyond the heuristics' lists."""
+    found = {}
+    shapes = {
+        "7x7": ((64, 128, 112, 112), (128, 128, 7, 7), 1, 3, 1),
+        "1x1": ((32, 64, 56, 56), (256, 64, 1, 1), 1, 0, 1),
+        "1x1 by 2": ((32, 256, 56, 56), (512, 256, 1, 1), 2, 0, 1),
+        "depthwise": ((32, 96, 56, 56), (96, 1, 3, 3), 1, 1, 96),
+        "groups": ((32, 128, 56, 56), (128, 4, 3, 3), 1, 1, 32),
+    }
+    target = properties()
+    for name, (x, w, stride, pad, groups) in shapes.items():
+        win = Window((stride, stride), ((pad, pad), (pad, pad)), (1, 1), groups)
+        y = (x[0], w[0], *win.output(x[2:], w[2:]))
+        o = Operands(win, *(Spec(s, bfloat16, channels_last(s)) for s in (x, w, y)))
+        for direction in ("conv", "conv_data_grad", "conv_filter_grad"):
+            problem = conv.conv_problem(direction, o)
+            for way in problem.ways:
+                single = replace(problem, ways=(way,))
+                first = next(choice.candidates(single, target, Policy(), ("a",), []), None)
+                found[f"{name} {direction} {way.name}"] = first.label if first else "refused"
+    return found
+
+
+def variants() -> dict[str, str]:
+    """Configurations beyond the heuristics' lists."""
+    graph = cudnn.Graph()
+    x = graph.packed((64, 128, 112, 112), "bfloat16", channels_last=True)
+    w = graph.packed((128, 128, 7, 7), "bfloat16", channels_last=True)
+    y = graph.packed((64, 128, 112, 112), "bfloat16", channels_last=True)
+    graph.conv_data_grad(y, w, x, stride=(1, 1), pre=(3, 3))
+    target = properties()
+    built, named = graph.build(target), graph.candidates(target, ("a",))
+    first = next(iter(named)).key
+    near = [config.key for config in autotune.neighbours(built, first)]
+    beyond = autotune.unnamed(built, {config.key[0] for config in named})
+    plans = [attempt(config, target) for config in autotune.neighbours(built, first) + beyond]
+    return {
+        "near": str(len(near)),
+        "one knob": str(all(len(set(first[1]) - set(key[1])) == 1 for key in near)),
+        "beyond": str([config.key[0] for config in beyond]),
+        "named": str(sorted({config.key[0] for config in named})),
+        "plans": str(sum(not isinstance(plan, str) for plan in plans)),
+    }
+
+
 PARTS: dict[str, Callable[[], dict[str, str]]] = {
-    f.__name__: f for f in (convolutions, products, limited, pools, round_trip, threads, choices, faults)
+    f.__name__: f
+    for f in (
+        *(convolutions, products, eights, limited, pools, round_trip, threads, choices, faults),
+        *(forms, variants),
+    )
 }
 
 if __name__ == "__main__":

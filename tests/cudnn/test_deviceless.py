@@ -67,6 +67,15 @@ def test_products(environment: dict[str, str]) -> None:
     assert "cudnn matmul matmul" in found["batched tf32"]
 
 
+@pytest.mark.feature("B018")
+def test_8_bits(environment: dict[str, str]) -> None:
+    """Tensor cores take AlexNet's layers in int8 and float8, bias and relu in the same plan."""
+    found = part("eights", environment)
+    assert len(found) == 48
+    assert {name: label for name, label in found.items() if not label.startswith("cudnn quantized_")} == {}
+    assert found["conv3 int8 bias relu quantize"].startswith("cudnn quantized_conv+add+relu+div")
+
+
 @pytest.mark.feature("B008", "B011")
 def test_limits(environment: dict[str, str]) -> None:
     found = part("limited", environment)
@@ -142,3 +151,29 @@ def test_half_types_as_float32(environment: dict[str, str]) -> None:
     found = part("choices", environment)
     assert found["wide"].startswith("cudnn conv wide eng0 ")
     assert found["half refused"].startswith("cudnn conv wide eng")
+
+
+@pytest.mark.feature("B012")
+def test_formulations(environment: dict[str, str]) -> None:
+    """A forward convolution of 49 taps has Hopper's kernels (with clusters, knob 27) as a data gradient only."""
+    found = part("forms", environment)
+    graphs = {key: label for key, label in found.items() if not key.endswith(("wide", "direct"))}
+    assert [key for key, label in graphs.items() if label == "refused"] == []
+    assert "27:" not in found["7x7 conv plain"]
+    assert "27:" in found["7x7 conv turned"]
+    assert found["7x7 conv turned"].startswith("turned eng")
+    for direction in ("conv", "conv_data_grad", "conv_filter_grad"):
+        assert found[f"1x1 {direction} product"].startswith("product eng")
+        assert found[f"1x1 by 2 {direction} product"].startswith("product eng")
+        assert found[f"depthwise {direction} depthwise"] == "depthwise"
+        assert found[f"depthwise {direction} plain"].startswith("plain eng")
+        assert found[f"groups {direction} plain"].startswith("plain eng")
+
+
+@pytest.mark.feature("B012")
+def test_configurations_that_no_heuristic_names(environment: dict[str, str]) -> None:
+    found = part("variants", environment)
+    assert int(found["near"]) >= 10
+    assert found["one knob"] == "True"
+    assert int(found["plans"]) >= int(found["near"]) // 2
+    assert not set(json.loads(found["beyond"])) & set(json.loads(found["named"]))

@@ -15,7 +15,7 @@ With `Policy.once` the first choice for an op serves all sizes that the same fil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lamina.backends import Call, NoKernel, Plan, Run
@@ -51,6 +51,9 @@ from lamina.spec import DType, Policy, Spec
 ENOUGH = 4
 #: Problems with less arithmetic than this also try own kernels where there are engines.
 _QUICK = 1e8
+#: Problems with more arithmetic than this are worth engines and knob values that no heuristic names; so many of them,
+#: and so many rounds of going on from the best.
+_LARGE, _MOST_VARIANTS, _ROUNDS = 1e11, 40, 2
 #: Problems with more arithmetic than this are checked against the first candidate, others against own kernels.
 _SLOW = 2e10
 
@@ -312,8 +315,26 @@ def _fastest(
         found = rebuild(problem, remembered, handle, policy)
         if found is not None:
             return found
-    best = tuning.best(
-        _entries(problem, handle, policy, refusals),
+    best = _contest(problem, device, _entries(problem, handle, policy, refusals), policy, refusals)
+    if best is None:
+        return None
+    for _ in range(_ROUNDS if problem.flops >= _LARGE else 0):
+        more = _neighbours(problem, best[0], handle, policy, refusals)
+        better = _contest(problem, device, [best[0], *more], policy, refusals) if more else None
+        if better is None or better[0] is best[0]:
+            break
+        best = better
+    found, milliseconds = best
+    store.put(key, replace(found.choice, milliseconds=milliseconds))
+    return found
+
+
+def _contest(
+    problem: Problem, device: Device, entries: Sequence[Candidate], policy: Policy, refusals: list[str]
+) -> tuple[Candidate, float] | None:
+    """The fastest right candidate and its milliseconds."""
+    return tuning.best(
+        entries,
         device,
         problem.inputs,
         problem.outputs,
@@ -322,11 +343,21 @@ def _fastest(
         slow=problem.flops >= _SLOW,
         refusals=refusals,
     )
-    if best is None:
-        return None
-    found, milliseconds = best
-    store.put(key, replace(found.choice, milliseconds=milliseconds))
-    return found
+
+
+def _neighbours(
+    problem: Problem, best: Candidate, handle: Handle, policy: Policy, refusals: list[str]
+) -> list[Candidate]:
+    """The best candidate's engine with one knob's value changed."""
+    if best.way.graph is None or best.plan is None or best.plan.config is None:
+        return []
+    graph, pointers = best.way.graph()
+    near = tune.neighbours(graph.build(handle), best.plan.config.key)
+    configs = tune.accepted(near, _wanted(problem.dtype, policy, None), refusals)
+    left = _left(best.way, tune.budget(handle, policy.workspace_limit))
+    plans = tune.build_all(configs, handle, [left] * len(configs))
+    made = [candidate(best.way, plan, pointers) for plan in plans if not isinstance(plan, str)]
+    return made[:_MOST_VARIANTS]
 
 
 def _entries(problem: Problem, handle: Handle, policy: Policy, refusals: list[str]) -> list[Candidate]:
@@ -376,7 +407,8 @@ def _made(
         named = graph.candidates(handle, modes)
         reasons += named.refusals
         wanted = _wanted(problem.dtype, policy, tune.few_compiled())
-        drafts += [(way, pointers, config) for config in tune.accepted(named, wanted, reasons)]
+        configs = [*named, *_beyond(problem, graph, handle, named)]
+        drafts += [(way, pointers, config) for config in tune.accepted(configs, wanted, reasons)]
         refusals += [f"{way.name}: {reason}" for reason in reasons]
     drafts = [draft for draft in drafts if draft[0].scratch <= limit]
     limits = [_left(way, limit) for way, _, _ in drafts]
@@ -388,6 +420,18 @@ def _made(
         else:
             found.append(candidate(way, plan, pointers))
     return found
+
+
+def _beyond(
+    problem: Problem, graph: Graph, handle: Handle, named: Iterable[EngineConfig]
+) -> list[EngineConfig]:
+    """For a large problem also engines that accept its graph but that the heuristics leave out."""
+    if problem.flops < _LARGE:
+        return []
+    try:
+        return tune.unnamed(graph.build(handle), {config.key[0] for config in named})
+    except CudnnError:
+        return []  # the graph itself is refused, as the heuristics said
 
 
 def rebuild(problem: Problem, choice: Choice, target: Target, policy: Policy) -> Candidate | None:

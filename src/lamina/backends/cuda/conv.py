@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from math import prod
 
 from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda.choice import Problem, Way, choose, nothing_to_do
@@ -42,6 +43,10 @@ from lamina.ops.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.window import Window
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec, bfloat16, channels_last, contiguous, float16, float32
+
+#: Hopper's forward kernels take filters of so many taps at most; those of the data gradient take any number.
+_MANY_TAPS = 32
+
 
 # ----------------------------------------------------------------------------------------------------- cards
 
@@ -179,7 +184,8 @@ def _ways(
     if is_stem(direction, o, vector):
         ways.append(stem_way(direction, o, vector))
     if turns(o) and not pads(o):
-        ways.append(turned_way(direction, o, epilogue))
+        first = direction == "conv" and prod(o.w.shape[2:]) > _MANY_TAPS and not epilogue.steps
+        ways.insert(0 if first else len(ways), turned_way(direction, o, epilogue))
     if multiplies(o):
         ways += product_ways(direction, o, vector, device, policy)
     return ways
