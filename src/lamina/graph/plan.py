@@ -168,10 +168,15 @@ class _Planner:
         return copy
 
     def finish(self, index: int, value: Value) -> Slot:
-        """The slot to read an output from: row-major, or for donated state in the layout of its input."""
+        """The slot to read an output from: as it lies, or for donated state in the layout of its input.
+
+        Blocks of channels are for this program's own kernels: such an output is brought into row-major order.
+        """
         slot = self.home[value]
         donor = next((i for i, o in self.donate.items() if o == index), None)
-        wanted = value.spec.fixed
+        wanted = slot.spec.fixed
+        if wanted.tag is None or wanted.physical.is_blocked:
+            wanted = value.spec.fixed
         if donor is not None:
             old = self.program.inputs[donor]
             old.spec = old.spec if old.spec.layout is not None else slot.spec.fixed
