@@ -1,9 +1,9 @@
 """Timed choice against the heuristic's, on random convolutions: is the tuned plan used again, and is it never slower?
 
 For each shape: the heuristic's first plan and the tuned one are measured in turns, apart from the tuner's own figures
-(a CUDA graph of many runs on two copies of the operands, medians; a plan's ratio to itself is 1); then the choice is
-asked for again from a store that is opened anew, with timing forbidden; the workspace must stay below the cap. The
-store starts empty.
+(a CUDA graph of many runs on two copies of the operands, in turns that begin with either one as often, medians; a
+plan's ratio to itself is 1); then the choice is asked for again from a store that is opened anew, with timing
+forbidden; the workspace must stay below the cap. The store starts empty.
 
     python -m benchmarks.autotune [--count 50] [--level ops|graph] [--json] [--out FOLDER]
 
@@ -41,9 +41,12 @@ from lamina.runtime import Device, Event
 from lamina.spec import Policy, Spec, bfloat16, channels_last
 
 CAP = 256 << 20
-ROUNDS = 11
-#: Milliseconds that one measurement takes about.
-SPAN = 1.0
+#: Measurements of each plan: even, so that each plan is first in half of them.
+ROUNDS = 20
+#: Milliseconds that one measurement takes about, and most runs in it: many, for the launch of a graph is in it too.
+SPAN, MOST_RUNS = 1.0, 200
+#: Runs that a first estimate is made of: of one alone the host's time would be measured.
+SEVERAL = 10
 
 #: What binds a plan to inputs, outputs, workspace and a stream.
 Bind = Callable[[Sequence[int], Sequence[int], int, int], Run]
@@ -205,22 +208,27 @@ def measure(plans: Sequence[Made], case: Case, device: Device) -> list[float]:
                 plan.bind([b.pointer for b in inputs], [out.pointer], scratch.pointer, stream.handle)
                 for inputs, out in copies
             ]
-            once = min(_elapsed(stream, runs[0]) for _ in range(3))
-            runs[1]()
-            counts.append(2 * max(1, min(50, int(SPAN / 2 / max(once, 1e-3)))))
+            once = min(_elapsed(stream, partial(_several, runs, SEVERAL)) / SEVERAL for _ in range(3))
+            counts.append(2 * max(1, min(MOST_RUNS // 2, int(SPAN / 2 / max(once, 1e-3)))))
             with stream.capture() as graph:
                 for number in range(counts[-1]):
                     runs[number % 2]()
             graph.launch(stream)
             graphs.append(graph)
         times: list[list[float]] = [[] for _ in plans]
-        for _ in range(ROUNDS):
-            for graph, count, found in zip(graphs, counts, times, strict=True):
+        measured = list(zip(graphs, counts, times, strict=True))
+        for number in range(ROUNDS):
+            for graph, count, found in measured if number % 2 else reversed(measured):
                 found.append(_elapsed(stream, partial(graph.launch, stream)) / count)
         stream.synchronize()
         for graph in graphs:
             graph.close()
     return [statistics.median(t) for t in times]
+
+
+def _several(runs: Sequence[Run], count: int) -> None:
+    for number in range(count):
+        runs[number % len(runs)]()
 
 
 def _elapsed(stream: lm.runtime.Stream, run: Callable[[], Any]) -> float:
