@@ -262,7 +262,7 @@ class Executable:
         stream = self.device.default_stream
         if self.device.kind == "cuda":
             if i not in self._staging:
-                self._staging[i] = _Staging(slot.spec.nbytes)
+                self._staging[i] = _Staging(self.device, slot.spec.nbytes)
             self._staging[i].write(self._memory[slot], array, stream)
         else:
             copy(self._memory[slot], array, slot.spec.nbytes, stream=stream)
@@ -348,20 +348,30 @@ class Executable:
 
 
 class _Staging:
-    """Two pinned buffers in turn, so that a host array is copied while the device still works on the last one."""
+    """Where a host array waits for its turn: it travels to the device while the step before still runs.
 
-    def __init__(self, nbytes: int) -> None:
+    Two pinned buffers in turn, so that the next array can be written while the last one is under way; a buffer on
+    the device, filled on a stream of its own, from which the input's place is filled in no time.
+    """
+
+    def __init__(self, device: Device, nbytes: int) -> None:
         self._turns = [(pinned(nbytes), Event()) for _ in range(2)]
+        self._arrived = device.allocate(nbytes)
+        self._way = device.stream()
+        self._free = Event()  # the step has taken the last array over
 
     def write(self, target: Buffer, array: np.ndarray[Any, Any], stream: Stream) -> None:
         """Queue the copy of array to target; array may change when this returns."""
-        buffer, passed = self._turns[0]
+        buffer, sent = self._turns[0]
         self._turns.reverse()
-        if passed.recorded:
-            passed.synchronize()
+        if sent.recorded:
+            sent.synchronize()
         copy(buffer, array, array.nbytes)
-        copy(target, buffer, array.nbytes, stream=stream)
-        passed.record(stream)
+        self._way.wait(self._free)
+        copy(self._arrived, buffer, array.nbytes, stream=self._way)
+        stream.wait(self._way.record(sent))
+        copy(target, self._arrived, array.nbytes, stream=stream)
+        stream.record(self._free)
 
 
 def _row_major(name: str, slot: Slot, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
