@@ -134,6 +134,15 @@ def test_bias_and_relu_in_own_kernels(hi: float | None) -> None:
         check(way, Fused((Conv(o.window), Add(), activation)), arrays, specs, o.y)
 
 
+@emulated
+def test_addresses_between_vectors_are_refused() -> None:
+    """Kernels with steps have none to stand in for them; a fault would end the process's use of the GPU."""
+    o = DEPTHWISE["stride 1"]
+    way = depthwise_way("conv", o, Vector(activation="relu"))
+    with pytest.raises(ValueError, match="multiples of 16, got 0x10002"):
+        emulator.run_steps(way.steps, Call((0x10002, 0x20000), (0x30000,), 0))
+
+
 def test_sizes_of_stems_fit_the_chip() -> None:
     """AlexNet's and ResNet's first convolutions: no output row is computed twice, shared memory suffices."""
     alexnet = operands((1024, 1, 224, 224), (96, 1, 11, 11), square(11, 4))

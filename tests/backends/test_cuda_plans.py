@@ -18,6 +18,7 @@ from lamina.backends.cuda.indexing import collapse, memory_order, offset_of
 from lamina.backends.cuda.matmul import as_convolution, matmul_problem, tiled
 from lamina.backends.cuda.product import Product
 from lamina.backends.cuda.program import KERNELS, Launch, Launches, Program, source
+from lamina.backends.cuda.quantize import eights_problem
 from lamina.ops import (
     REGISTRY,
     Add,
@@ -27,6 +28,7 @@ from lamina.ops import (
     Conv,
     Matmul,
     MaxPool,
+    QuantizedConv,
     Relu,
     Reshape,
     SgdUpdate,
@@ -44,9 +46,11 @@ from lamina.spec import (
     bool_,
     channels_last,
     contiguous,
+    float8_e4m3fn,
     float16,
     float32,
     float64,
+    int8,
     int64,
     uint8,
 )
@@ -127,6 +131,13 @@ def chosen() -> dict[str, Program]:
         launch = slopes_launch(AttentionGrad(0.5), scores, 4, [], (source(),) * 7)
         found[f"slopes {dtype}"] = launch.program
     found |= own_convolutions()
+    shapes = (2, 3, 9, 9), (5, 3, 3, 3), (2, 5, 7, 7)
+    win = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
+    for kind in (int8, float8_e4m3fn):
+        x, w, y = (Spec(s, t, channels_last(s)) for s, t in zip(shapes, (kind, kind, float32), strict=True))
+        for step in eights_problem(QuantizedConv(win), x, w, y, NONE).plain:
+            assert isinstance(step, Launch)
+            found[f"{step.program.name} {kind}"] = step.program
     shape = (2, 37, 9, 11)
     for dtype in (float64, float32, bfloat16, uint8):
         last = Spec(shape, dtype, channels_last(shape))
@@ -144,8 +155,8 @@ def own_convolutions() -> dict[str, Program]:
             o = Operands(win, *(Spec(s, dtype, channels_last(s)) for s in shapes))
             for direction in ("conv", "conv_data_grad", "conv_filter_grad"):
                 for way in conv_problem(direction, o).ways:
-                    for step in way.steps if way.name in ("depthwise", "stem") else ():
-                        assert isinstance(step, Launch)
+                    steps = way.steps if way.name in ("depthwise", "stem") else ()
+                    for step in (s for s in steps if isinstance(s, Launch)):
                         found[f"{direction} {way.name} {step.program.name} {dtype}"] = step.program
     return found
 

@@ -87,8 +87,10 @@ def run_steps(steps: Sequence[Any], call: Call) -> None:
             ctypes.memset(step.place.address(call), step.byte, step.nbytes)
         elif isinstance(step, Copy):
             ctypes.memmove(step.to.address(call), step.origin.address(call), step.nbytes)
-        else:
+        elif isinstance(step, Launch):
             run_launch(step, call)
+        else:
+            step.bind(None, call)()
 
 
 def run_launch(step: Launch, call: Call) -> None:

@@ -15,7 +15,7 @@ from lamina.backends import Call, Run
 from lamina.backends.cuda.choice import Way
 from lamina.backends.cuda.epilogue import Vector
 from lamina.backends.cuda.product import Product
-from lamina.backends.cuda.program import VECTOR, Place, Step, source
+from lamina.backends.cuda.program import VECTOR, Aligned, Place, Step, source
 from lamina.backends.cuda.targets import target_of
 from lamina.c import cublaslt as c
 from lamina.cudnn import Handle
@@ -89,6 +89,12 @@ class _Descriptors:
         for layout in self.layouts:
             c.cublasLtMatrixLayoutDestroy(layout)
         c.cublasLtMatmulDescDestroy(self.description)
+
+
+@cache
+def _present() -> bool:
+    """Whether the library is there: looked for once."""
+    return c.library.available()
 
 
 @cache
@@ -176,7 +182,7 @@ def blas_ways(
     """
     if device is None or vector is None or dtype.name not in c.DATA_TYPES:
         return []
-    if not isinstance(target_of(device), Handle) or not c.library.available():
+    if not isinstance(target_of(device), Handle) or not _present():
         return []
     asked = matrices(p, dtype, vector, tf32=policy.tf32)
     if asked is None:
@@ -189,7 +195,7 @@ def blas_ways(
     found = _algorithms(asked, device, min(limit, _WORKSPACE), schemes)
     for number, (algorithm, workspace) in enumerate(found):
         step = Multiply(asked, places, algorithm, workspace, bias, residual, offset)
-        steps = (*before, step, *after)
+        steps = (Aligned(), *before, step, *after)
         ways.append(Way(f"blas{version}:{number}", steps=steps, scratch=offset + workspace))
     return ways
 

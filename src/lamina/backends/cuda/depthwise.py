@@ -9,6 +9,7 @@ from lamina.backends.cuda.conv_graph import Direction, Operands, places_of
 from lamina.backends.cuda.epilogue import Vector
 from lamina.backends.cuda.program import (
     VECTOR,
+    Aligned,
     Launch,
     Number,
     Program,
@@ -61,8 +62,8 @@ def depthwise_way(direction: Direction, o: Operands, vector: Vector | None) -> W
     x, w, y = places_of(direction)
     if direction == "conv":
         bias = w if vector is None or vector.bias is None else source(vector.bias)
-        steps = (Launch(Program("depthwise", "depthwise.cu", text), grid, block, (x, w, bias, y)),)
-        return Way("depthwise", steps=steps)
+        launch = Launch(Program("depthwise", "depthwise.cu", text), grid, block, (x, w, bias, y))
+        return Way("depthwise", steps=(Aligned(), launch))
     if direction == "conv_data_grad":
         program = Program("depthwise_data_grad", "depthwise.cu", text)
         return Way("depthwise", steps=(Launch(program, grid, block, (y, w, x)),))

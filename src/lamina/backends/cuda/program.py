@@ -232,6 +232,21 @@ class Copy:
         return run
 
 
+@dataclass(frozen=True)
+class Aligned:
+    """Nothing to run: it refuses addresses that 16-byte access cannot take, where no other kernels stand in."""
+
+    def bind(self, device: Device, call: Call) -> Run:
+        """Look at the addresses. Raises ValueError."""
+        crooked = [hex(a) for a in (*call.inputs, *call.outputs) if a % VECTOR]
+        if crooked:
+            raise ValueError(
+                f"the kernel takes addresses that are multiples of {VECTOR}, got {', '.join(crooked)}; "
+                "copy the tensor to memory of its own"
+            )
+        return nothing
+
+
 class Step(Protocol):
     """Something that can be bound to addresses and then runs: a launch, a fill, a copy, a library's plan."""
 
@@ -246,6 +261,7 @@ def nothing() -> None:
 
 def sequence(runs: Sequence[Run]) -> Run:
     """All of `runs`, one after the other."""
+    runs = [run for run in runs if run is not nothing]
     if not runs:
         return nothing
     if len(runs) == 1:

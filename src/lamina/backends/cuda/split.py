@@ -8,7 +8,7 @@ from lamina.backends import Plan
 from lamina.backends.cuda.choice import Way
 from lamina.backends.cuda.indexing import broadcast_strides, memory_order
 from lamina.backends.cuda.pointwise import Operand, Value, chain_values, elementwise
-from lamina.backends.cuda.program import Launches, source, target, wide_type
+from lamina.backends.cuda.program import Aligned, Launches, source, target, wide_type
 from lamina.ops.core import Op
 from lamina.spec import Spec
 
@@ -30,4 +30,4 @@ def split_way(head: Plan, steps: Sequence[Op], out: Spec, extras: Sequence[Spec]
     order = memory_order(out.shape, strides)
     written = Operand(out.dtype, strides, target())
     chain = elementwise(out.shape, order, operands, [written], body, [body[-1].name])
-    return Way("split", steps=(*head.make.steps, chain), scratch=head.workspace)
+    return Way("split", steps=(Aligned(), *head.make.steps, chain), scratch=head.workspace)

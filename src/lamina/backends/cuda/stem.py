@@ -10,6 +10,7 @@ from lamina.backends.cuda.depthwise import epilogue_constants
 from lamina.backends.cuda.epilogue import Vector
 from lamina.backends.cuda.program import (
     WORKSPACE_ALIGNMENT,
+    Aligned,
     Launch,
     Number,
     Program,
@@ -161,7 +162,7 @@ def stem_way(direction: Direction, o: Operands, vector: Vector | None) -> Way:
         bias = w if vector.bias is None else source(vector.bias)
         pack = Program("stem_filter", "stem.cu", text), (-(-stem.filter // 512),), (256,), (w, scratch())
         main = Program("stem", "stem.cu", text), (blocks,), (128,), (x, scratch(), bias, y)
-        return Way("stem", steps=(Launch(*pack), Launch(*main)), scratch=stem.filter)
+        return Way("stem", steps=(Aligned(), Launch(*pack), Launch(*main)), scratch=stem.filter)
     size = round_up(blocks * stem.fragments * 4, WORKSPACE_ALIGNMENT)
     first = Program("stem_filter_grad", "stem.cu", text), (blocks,), (stem.warps * 32,), (x, y, scratch())
     total = scratch(), w, Number(blocks, "i32")
