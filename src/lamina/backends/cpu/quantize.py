@@ -40,10 +40,12 @@ from lamina.ops.core import Op
 from lamina.ops.matmul import Matmul
 from lamina.ops.quantize import Dequantize, Quantize, QuantizedConv, QuantizedMatmul
 from lamina.runtime import Device
-from lamina.spec import Policy, Spec, float32, int8
+from lamina.spec import Policy, Spec, float8_e4m3fn, float32, int8
 
 #: The descriptor of one scale.
 _ONE = (1,)
+#: Every float8 number, by its bits.
+_WIDE = np.arange(256, dtype=np.uint8).view(float8_e4m3fn.numpy).astype(np.float32)
 
 
 @kernels(Quantize, Dequantize, source="onednn")
@@ -203,8 +205,8 @@ def _widen(given: Sequence[Spec], wide: Sequence[Spec], places: Sequence[Place])
         factors = scale.reshape(-1, *(1,) * (w.ndim - 1))
 
         def run() -> None:
-            to[...] = x
-            weights[...] = w
+            np.take(_WIDE, x.view(np.uint8), out=to, mode="clip")
+            np.take(_WIDE, w.view(np.uint8), out=weights, mode="clip")
             np.multiply(weights, factors, out=weights)
 
         return run
