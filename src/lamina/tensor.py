@@ -173,7 +173,7 @@ class Tensor(Operators):
     def __cuda_array_interface__(self) -> dict[str, Any]:
         if self.device.kind != "cuda":
             raise AttributeError(f"__cuda_array_interface__: the tensor is on {self.device}")
-        if self._spec.physical.is_blocked or self.dtype.name == "bfloat16":
+        if self._spec.physical.is_blocked or self.dtype.name in ("bfloat16", "float8_e4m3fn"):
             raise AttributeError(f"__cuda_array_interface__ cannot describe {self._spec}; use DLPack")
         size = self.dtype.itemsize
         return {

@@ -54,7 +54,7 @@ def run_deep(seed: int, limit: int | None) -> tuple[Executable, list[Any]]:
 
 
 @pytest.mark.feature("B020")
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_random_chains_give_the_same_bits_in_less_memory(seed: int) -> None:
     whole, expected = run_deep(seed, None)
     with pytest.raises(MemoryLimitError) as error:
@@ -130,6 +130,7 @@ def test_resnet_is_planned_in_a_third_of_its_memory() -> None:
     third = planned(net, images, whole.peak_bytes // 3)
     assert third.peak_bytes <= whole.peak_bytes // 3
     assert third.program.placement.bound <= third.peak_bytes
+    assert whole.recomputed == 0 < third.recomputed
     work = [sum(n.op.flops(*(v.spec for v in n.inputs)) for n in x.graph.nodes) for x in (whole, third)]
     assert work[0] < work[1] < 4 / 3 * work[0]  # less than the forward pass once more
 
@@ -173,7 +174,7 @@ def test_sizes_have_units() -> None:
 def test_the_program_takes_a_limit(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["plan", "resnet18", "--train", "--backend", "null", "--batch", "16", "--memory-limit"]
     assert main([*arguments, "240 MiB"]) == 0
-    assert "MiB planned" in capsys.readouterr().out
+    assert "nodes run again to save memory" in capsys.readouterr().out
     assert main([*arguments, "10 MiB"]) == 1
     assert "with recomputation" in capsys.readouterr().err
     assert main([*arguments[:2], "--memory-limit", "1 GiB"]) == 1

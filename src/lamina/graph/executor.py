@@ -96,10 +96,13 @@ class Executable:
         stays = {graph.inputs[i] for i in resident if i not in donate}
         self.graph = optimize(graph, self.backend, self.refusals, stays) if improve else graph
         self.program: Program
+        self.recomputed = 0  # nodes that run once more to save memory
+        kept = len(self.graph.nodes)
         if memory_limit is None:
             self.program = plan_graph(self.graph, self.backend, donate, resident)
         else:
             self.graph, self.program = plan_within(self.graph, self.backend, donate, resident, memory_limit)
+            self.recomputed = len(self.graph.nodes) - kept
         self.donate = dict(donate)
         self.resident = sorted({*resident, *donate})
         self._free = [i for i in range(len(self.graph.inputs)) if i not in self.resident]

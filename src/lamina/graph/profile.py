@@ -71,6 +71,7 @@ class Profile:
     unplanned: int
     bound: int
     refusals: tuple[str, ...] = ()
+    recomputed: int = 0
 
     @property
     def milliseconds(self) -> float | None:
@@ -95,6 +96,7 @@ class Profile:
             "milliseconds": self.milliseconds,
             "fraction_of_limit": self.fraction,
             "memory": {"planned": self.arena, "unplanned": self.unplanned, "bound": self.bound},
+            "recomputed": self.recomputed,
             "kernels": [r.record for r in self.rows],
             "lives": [asdict(life) for life in self.lives],
             "refused_fusions": list(self.refusals),
@@ -113,6 +115,7 @@ class Profile:
             + ("" if fraction is None else f", {fraction:.0%} of the limit")
             + f"; temporaries: {human_bytes(self.arena)} planned, {human_bytes(self.unplanned)} unplanned, "
             f"at least {human_bytes(self.bound)} in any plan"
+            + (f"; {self.recomputed} nodes run again to save memory" if self.recomputed else "")
         )
         return "\n".join([*lines, *(f"not fused: {reason}" for reason in self.refusals)])
 
@@ -147,6 +150,7 @@ def profile(executable: Executable, rounds: int = 20) -> Profile:
         unplanned=placed.unplanned,
         bound=placed.bound,
         refusals=tuple(executable.refusals),
+        recomputed=executable.recomputed,
     )
 
 
