@@ -4,7 +4,14 @@ Every function takes tensors, traced values, or arrays of any DLPack library, an
 tensors compute at once, traced values record. Axes are (N, C, *spatial) however the elements lie in memory.
 """
 
-from lamina.ops.attention import Attention, AttentionGrad, attention, attention_weights
+from lamina.ops.attention import (
+    Attention,
+    AttentionGrad,
+    JointAttention,
+    JointAttentionGrad,
+    attention,
+    attention_weights,
+)
 from lamina.ops.cast import Cast, cast
 from lamina.ops.conv import (
     Conv,
@@ -59,6 +66,7 @@ from lamina.ops.pointwise import (
     Add,
     Ceil,
     ClippedRelu,
+    ClippedReluGrad,
     Cos,
     Div,
     Elu,
@@ -252,6 +260,7 @@ __all__ = [
     "Cast",
     "Ceil",
     "ClippedRelu",
+    "ClippedReluGrad",
     "Concat",
     "Conv",
     "ConvDataGrad",
@@ -281,6 +290,8 @@ __all__ = [
     "GroupNormGrad",
     "Gt",
     "Identity",
+    "JointAttention",
+    "JointAttentionGrad",
     "LayerNorm",
     "LayerNormGrad",
     "Le",

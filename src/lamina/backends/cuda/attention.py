@@ -3,21 +3,25 @@
 sdpa    cuDNN's one operation, forward in half types
 steps   cuDNN's pattern of attention written out (`lamina.cudnn.composed`), forward and backward in half types
 rows    any dtype and size: matrix products, and an own kernel on the rows of scores, which lie in the workspace
+
+cuDNN reads q, k and v and writes their gradients by strides: heads within a projection of all three stay where they
+are. Own kernels take row-major operands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
-from lamina.backends import Call, Plan, Run
+from lamina.backends import Call, NoKernel, Plan, Run
 from lamina.backends.cuda.choice import Problem, Way, choose
 from lamina.backends.cuda.epilogue import NONE
-from lamina.backends.cuda.indexing import broadcast_strides
+from lamina.backends.cuda.indexing import broadcast_strides, memory_order
 from lamina.backends.cuda.matmul import matmul_plan
+from lamina.backends.cuda.pointwise import full
 from lamina.backends.cuda.program import (
     WORKSPACE_ALIGNMENT,
     Copy,
@@ -39,12 +43,15 @@ from lamina.backends.cuda.table import kernels
 from lamina.cudnn import Graph, Tensor
 from lamina.cudnn.composed import attention as forward_steps
 from lamina.cudnn.composed import attention_grad as backward_steps
-from lamina.ops.attention import Attention, AttentionGrad
-from lamina.ops.core import Array
+from lamina.ops.attention import Attention, AttentionGrad, JointAttention, JointAttentionGrad
+from lamina.ops.core import Array, Op
 from lamina.ops.matmul import Matmul
 from lamina.ops.reduce import Reduce
 from lamina.runtime import Device
-from lamina.spec import Policy, Spec, bfloat16, float16
+from lamina.spec import Layout, Policy, Spec, bfloat16, contiguous, dense, float16
+
+#: An operand: how it lies, and where.
+Term = tuple[Spec, Place]
 
 #: What stands at masked scores in cuDNN's graphs: low enough for a weight of zero, and no NaN comes of it.
 _NEVER = -1e30
@@ -86,110 +93,271 @@ class Number(Place):
 
 @kernels(Attention, source="cudnn")
 def attention(op: Attention, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """(o, stats) from q, k, v and perhaps a bias; all row-major."""
-    inputs = [s.open.fixed for s in specs]
-    outputs = [s.fixed for s in op.infer(*inputs)]
-    if outputs[0].numel == 0:
-        return kernel_plan(device, inputs, outputs, [], label=op.name)
-    rows = forward_rows(op, inputs, device, policy)
-    ways = [rows]
-    if inputs[0].dtype in (float16, bfloat16):
-        ways = [Way("steps", lambda: forward_graph(op, inputs)), rows]
-        if not op.causal and len(inputs) == 3:
-            ways = [Way("sdpa", lambda: one_operation(op, inputs)), *ways]
-    return choose(_problem(op, inputs, outputs, ways), device, policy)
+    """(o, stats) from q, k, v and perhaps a bias; all row-major, unless cuDNN reads them where they lie."""
+    strided = _strided(specs[:3])
+    if strided is None:
+        return _attention(op, [s.open.fixed for s in specs], device, policy)
+    inputs = [*strided, *(s.open.fixed for s in specs[3:])]
+    try:
+        return _attention(op, inputs, device, policy)
+    except NoKernel:
+        return _attention(op, [s.open.fixed for s in specs], device, policy)
+
+
+@kernels(JointAttention, source="cudnn")
+def joint_attention(op: JointAttention, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """(o, stats) from q, k and v in one tensor, which cuDNN reads where they lie."""
+    op.infer(*specs)
+    return _where_it_lies(specs[0], lambda joint: _joint_attention(op, joint, device, policy))
+
+
+@kernels(JointAttentionGrad, source="cudnn")
+def joint_attention_grad(
+    op: JointAttentionGrad, specs: tuple[Spec, ...], device: Device, policy: Policy
+) -> Plan:
+    """The gradients of q, k and v into one tensor that lies as they do."""
+    op.infer(*specs)
+    return _where_it_lies(specs[0], lambda joint: _joint_gradient(op, joint, device, policy))
 
 
 @kernels(AttentionGrad, source="cudnn")
 def attention_grad(op: AttentionGrad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """(dq, dk, dv, dbias) from q, k, v, o, stats, do and perhaps a bias; all row-major."""
-    inputs = [s.open.fixed for s in specs]
-    outputs = [s.fixed for s in op.infer(*inputs)]
-    if any(s.numel == 0 for s in inputs):
+    """(dq, dk, dv, dbias) from q, k, v, o, stats, do and perhaps a bias; row-major, unless cuDNN takes them as they
+    lie.
+    """
+    strided = _strided((*specs[:4], specs[5])) if len(specs) == 6 else None
+    if strided is None:
+        return _gradient(op, [s.open.fixed for s in specs], device, policy)
+    q, k, v, _, _ = strided
+    o = _like_q(specs[3], q)
+    try:
+        return _gradient(op, [q, k, v, o, specs[4].open.fixed, o], device, policy)
+    except NoKernel:
+        return _gradient(op, [s.open.fixed for s in specs], device, policy)
+
+
+def _attention(op: Attention, inputs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """The plan for operands that lie as their specs say."""
+    o, *stats = op.infer(*inputs)
+    outputs = [_like_q(o, inputs[0]), *(s.fixed for s in stats)]
+    terms = [(s, source(i)) for i, s in enumerate(inputs)]
+    targets = [(s, target(i)) for i, s in enumerate(outputs)]
+    return _chosen(
+        op, inputs, outputs, terms, lambda: _forward_ways(op, terms, targets, device, policy), device, policy
+    )
+
+
+def _gradient(op: AttentionGrad, inputs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """The plan for operands that lie as their specs say."""
+    found = op.infer(*inputs)
+    outputs = [full(s, x.physical) for s, x in zip(found, (*inputs[:3], *inputs[6:]), strict=True)]
+    terms = [(s, source(i)) for i, s in enumerate(inputs)]
+    targets = [(s, target(i)) for i, s in enumerate(outputs)]
+    return _chosen(
+        op, inputs, outputs, terms, lambda: _backward_ways(op, terms, targets, device, policy), device, policy
+    )
+
+
+def _joint_attention(op: JointAttention, joint: Spec, device: Device, policy: Policy) -> Plan:
+    """The plan for a joint tensor that lies as its spec says."""
+    terms = _parts(joint, source)
+    o, *stats = op.infer(joint)
+    outputs = [_like_q(o, terms[0][0]), *(s.fixed for s in stats)]
+    targets = [(s, target(i)) for i, s in enumerate(outputs)]
+    return _chosen(
+        op,
+        [joint],
+        outputs,
+        terms,
+        lambda: _forward_ways(op.apart, terms, targets, device, policy),
+        device,
+        policy,
+    )
+
+
+def _joint_gradient(op: JointAttentionGrad, joint: Spec, device: Device, policy: Policy) -> Plan:
+    """The plan for a joint tensor that lies as its spec says; o and do lie as the forward pass writes o."""
+    parts = _parts(joint, source)
+    (q, _), *_ = parts
+    apart = Attention(op.scale, op.causal, stats=True)
+    o, stats = apart.infer(*(s.open for s, _ in parts))
+    o, stats = _like_q(o, q), stats.fixed
+    terms = [*parts, (o, source(1)), (stats, source(2)), (o, source(3))]
+    targets = _parts(joint, target)
+    return _chosen(
+        op,
+        [joint, o, stats, o],
+        [joint],
+        terms,
+        lambda: _backward_ways(op.grad, terms, targets, device, policy),
+        device,
+        policy,
+    )
+
+
+def _chosen(
+    op: Op,
+    inputs: Sequence[Spec],
+    outputs: Sequence[Spec],
+    terms: Sequence[Term],
+    ways: Callable[[], Sequence[Way]],
+    device: Device,
+    policy: Policy,
+) -> Plan:
+    """The best way; zeros where there is nothing to see. terms: begin with q, k and v."""
+    (q, _), (k, _), (v, _) = terms[:3]
+    if any(s.numel == 0 for s in (q, k, v)):
         zeros = [Fill(target(i), 0, s.nbytes) for i, s in enumerate(outputs) if s.nbytes]
         return kernel_plan(device, inputs, outputs, zeros, label=op.name)
-    ways = [backward_rows(op, inputs, device, policy)]
-    if inputs[0].dtype in (float16, bfloat16) and len(inputs) == 6:
-        ways = [_backward_way(op, inputs), *ways]
-    return choose(_problem(op, inputs, outputs, ways), device, policy)
-
-
-def _problem(
-    op: Attention | AttentionGrad, inputs: Sequence[Spec], outputs: Sequence[Spec], ways: Sequence[Way]
-) -> Problem:
-    q, k, v = inputs[:3]
-    products = 2 if isinstance(op, Attention) else 5
-    return Problem(
+    products = 2 if isinstance(op, Attention | JointAttention) else 5
+    problem = Problem(
         key=f"{op} {', '.join(map(str, inputs))}",
         label=op.name,
         inputs=tuple(inputs),
         outputs=tuple(outputs),
-        ways=tuple(ways),
+        ways=tuple(ways()),
         flops=products * (q.shape[3] + v.shape[3]) * float(prod(q.shape[:3]) * k.shape[2]),
     )
+    return choose(problem, device, policy)
+
+
+def _forward_ways(
+    op: Attention, terms: Sequence[Term], targets: Sequence[Term], device: Device, policy: Policy
+) -> list[Way]:
+    """Preferred ones first; own kernels only on what is row-major."""
+    ways = []
+    if terms[0][0].dtype in (float16, bfloat16):
+        if not op.causal and len(terms) == 3:
+            ways.append(Way("sdpa", lambda: one_operation(op, terms, targets)))
+        ways.append(Way("steps", lambda: forward_graph(op, terms, targets)))
+    if _row_major(terms):
+        ways.append(forward_rows(op, terms, targets, device, policy))
+    return ways
+
+
+def _backward_ways(
+    op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term], device: Device, policy: Policy
+) -> list[Way]:
+    """Preferred ones first; own kernels only on what is row-major."""
+    ways = []
+    if terms[0][0].dtype in (float16, bfloat16) and len(terms) == 6:
+        ways.append(_backward_way(op, terms, targets))
+    if _row_major(terms):
+        ways.append(backward_rows(op, terms, targets, device, policy))
+    return ways
+
+
+# --------------------------------------------------------------------------------------------------------- layouts
+
+
+def _row_major(terms: Sequence[Term]) -> bool:
+    return all(s.physical == contiguous(s.shape) for s, _ in terms)
+
+
+def _strided(specs: Sequence[Spec]) -> list[Spec] | None:
+    """The operands as they lie, where cuDNN may read them so and not all are row-major; else None."""
+    half = specs[0].dtype in (float16, bfloat16)
+    if not half or any(s.numel == 0 or s.layout is None or s.physical.is_blocked for s in specs):
+        return None
+    found = [s if s.tag is not None and s.physical.strides[3] == 1 else s.open.fixed for s in specs]
+    return None if all(s.physical == contiguous(s.shape) for s in found) else found
+
+
+def _like_q(o: Spec, q: Spec) -> Spec:
+    """o [B, H, S, E], dense, its axes in the order in which q's lie."""
+    return full(o, dense(o.shape, memory_order(q.shape, q.physical.strides)))
+
+
+def _where_it_lies(joint: Spec, plan: Callable[[Spec], Plan]) -> Plan:
+    """The plan for a joint tensor as it lies if there is one, else for a row-major one: own kernels take that."""
+    given = joint.fixed
+    if joint.numel and joint.tag is not None and given.physical.strides[4] == 1:
+        try:
+            return plan(given)
+        except NoKernel:
+            pass
+    return plan(joint.open.fixed)
+
+
+def _parts(joint: Spec, make: Callable[[int, int], Place]) -> list[Term]:
+    """q, k and v of a joint tensor [3, B, H, S, D], and where each begins."""
+    step, *strides = joint.physical.strides
+    part = full(Spec(joint.shape[1:], joint.dtype), Layout(tuple(strides)))
+    return [(part, make(0, i * step * joint.dtype.itemsize)) for i in range(3)]
 
 
 # --------------------------------------------------------------------------------------------------- cuDNN's graphs
 
 
+def _tensor(graph: Graph, spec: Spec) -> Tensor:
+    """A [B, H, T, D] as it lies."""
+    return graph.tensor(spec.shape, spec.physical.strides, spec.dtype.name)
+
+
 def _turned(graph: Graph, spec: Spec) -> Tensor:
-    """A row-major [B, H, T, D] as [B, H, D, T]."""
-    b, h, t, d = spec.shape
-    return graph.tensor((b, h, d, t), (h * t * d, t * d, 1, d), spec.dtype.name)
+    """A [B, H, T, D] as [B, H, D, T]."""
+    (b, h, t, d), (p, q, r, s) = spec.shape, spec.physical.strides
+    return graph.tensor((b, h, d, t), (p, q, s, r), spec.dtype.name)
 
 
 def _stats(graph: Graph, q: Spec) -> Tensor:
     return graph.packed((*q.shape[:3], 1), "float32")
 
 
-def one_operation(op: Attention, inputs: Sequence[Spec]) -> tuple[Graph, Mapping[int, Place]]:
+def one_operation(
+    op: Attention, terms: Sequence[Term], targets: Sequence[Term]
+) -> tuple[Graph, Mapping[int, Place]]:
     """The graph of one node."""
     graph = Graph("float32")
-    q, k, v = (graph.packed(s.shape, s.dtype.name) for s in inputs)
-    o = graph.packed((*inputs[0].shape[:3], inputs[2].shape[3]), inputs[0].dtype.name)
-    scale, stats = graph.scalar(), _stats(graph, inputs[0]) if op.stats else None
+    q, k, v, o = (_tensor(graph, s) for s, _ in (*terms, targets[0]))
+    scale, stats = graph.scalar(), _stats(graph, terms[0][0]) if op.stats else None
     graph.attention(q, k, v, o, scale=scale, stats=stats)
-    places = {q.uid: source(0), k.uid: source(1), v.uid: source(2), o.uid: target(0)}
-    places[scale.uid] = Number.of(op.scale)
-    return graph, places | ({} if stats is None else {stats.uid: target(1)})
+    places = _placed((q, k, v, o), (*terms, targets[0])) | {scale.uid: Number.of(op.scale)}
+    return graph, places | ({} if stats is None else {stats.uid: targets[1][1]})
 
 
-def forward_graph(op: Attention, inputs: Sequence[Spec]) -> tuple[Graph, Mapping[int, Place]]:
+def _placed(tensors: Sequence[Tensor], terms: Sequence[Term]) -> dict[int, Place]:
+    return {t.uid: place for t, (_, place) in zip(tensors, terms, strict=True)}
+
+
+def forward_graph(
+    op: Attention, terms: Sequence[Term], targets: Sequence[Term]
+) -> tuple[Graph, Mapping[int, Place]]:
     """The pattern, with a bias and the causal mask."""
     graph = Graph("float32")
-    kind = inputs[0].dtype.name
-    q, v = (graph.packed(inputs[i].shape, kind) for i in (0, 2))
-    k = _turned(graph, inputs[1])
-    o = graph.packed((*inputs[0].shape[:3], inputs[2].shape[3]), kind)
+    q, v, o = (_tensor(graph, s) for s, _ in (terms[0], terms[2], targets[0]))
+    k = _turned(graph, terms[1][0])
     scale, causal = graph.scalar(), graph.scalar() if op.causal else None
-    bias = graph.packed(inputs[3].shape, kind) if len(inputs) > 3 else None
-    stats = _stats(graph, inputs[0]) if op.stats else None
+    bias = _tensor(graph, terms[3][0]) if len(terms) > 3 else None
+    stats = _stats(graph, terms[0][0]) if op.stats else None
     forward_steps(graph, q, k, v, o, scale=scale, stats=stats, bias=bias, causal=causal)
-    places = {q.uid: source(0), k.uid: source(1), v.uid: source(2), o.uid: target(0)}
-    places[scale.uid] = Number.of(op.scale)
-    more = ((bias, source(3)), (causal, Number.of(_NEVER)), (stats, target(1)))
-    return graph, places | {t.uid: place for t, place in more if t is not None}
+    places = _placed((q, k, v, o), (*terms[:3], targets[0])) | {scale.uid: Number.of(op.scale)}
+    if bias is not None:
+        places[bias.uid] = terms[3][1]
+    if stats is not None:
+        places[stats.uid] = targets[1][1]
+    return graph, places if causal is None else places | {causal.uid: Number.of(_NEVER)}
 
 
-def _backward_way(op: AttentionGrad, inputs: Sequence[Spec]) -> Way:
+def _backward_way(op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term]) -> Way:
     """The pattern backwards; it sums dq up in float32, from zeros."""
-    q = inputs[0]
+    q = terms[0][0]
     row_sum = prod(q.shape[:3]) * 4
     at = round_up(row_sum, WORKSPACE_ALIGNMENT)
     dq_sum = q.numel * 4
     clear = Fill(scratch(at), 0, dq_sum)
-    return Way("steps", lambda: backward_graph(op, inputs, at), before=(clear,), scratch=at + dq_sum)
+    return Way("steps", lambda: backward_graph(op, terms, targets, at), before=(clear,), scratch=at + dq_sum)
 
 
 def backward_graph(
-    op: AttentionGrad, inputs: Sequence[Spec], dq_sum_at: int
+    op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term], dq_sum_at: int
 ) -> tuple[Graph, Mapping[int, Place]]:
     """The pattern backwards; its sums lie at the start of the workspace."""
     graph = Graph("float32")
-    kind, (q_spec, k_spec, v_spec) = inputs[0].dtype.name, inputs[:3]
-    q, o, do = (graph.packed(inputs[i].shape, kind) for i in (0, 3, 5))
+    (q_spec, _), (k_spec, _), (v_spec, _) = terms[:3]
+    q, o, do = (_tensor(graph, terms[i][0]) for i in (0, 3, 5))
     k, v = _turned(graph, k_spec), _turned(graph, v_spec)
-    dq, dk, dv = (graph.packed(s.shape, kind) for s in (q_spec, k_spec, v_spec))
+    dq, dk, dv = (_tensor(graph, s) for s, _ in targets)
     stats, row_sum = _stats(graph, q_spec), _stats(graph, q_spec)
     dq_sum = graph.packed(q_spec.shape, "float32")
     scale, one, causal = graph.scalar(), graph.scalar(), graph.scalar() if op.causal else None
@@ -197,8 +365,7 @@ def backward_graph(
         graph, do, q, k, v, o, stats=stats, dq=dq, dk=dk, dv=dv, scale=scale, one=one, row_sum=row_sum,
         dq_sum=dq_sum, causal=causal,
     )  # fmt: skip
-    places: dict[int, Place] = {t.uid: source(i) for i, t in enumerate((q, k, v, o, stats, do))}
-    places |= {t.uid: target(i) for i, t in enumerate((dq, dk, dv))}
+    places = _placed((q, k, v, o, stats, do), terms) | _placed((dq, dk, dv), targets)
     places |= {row_sum.uid: scratch(), dq_sum.uid: scratch(dq_sum_at)}
     places |= {scale.uid: Number.of(op.scale), one.uid: Number.of(1.0)}
     return graph, places if causal is None else places | {causal.uid: Number.of(_NEVER)}
@@ -225,45 +392,54 @@ class _Steps:
         """Another plan."""
         self.steps.append(PlanStep(plan, tuple(inputs), (output,), self.temporary(plan.workspace)))
 
-    def product(self, op: Matmul, a: tuple[Spec, Place], b: tuple[Spec, Place], out: Place) -> None:
+    def product(self, op: Matmul, a: Term, b: Term, out: Place) -> None:
         """A matrix product."""
         plan = matmul_plan(op, (a[0], b[0]), NONE, self.device, self.policy)
         self.plan(plan, (a[1], b[1]), out)
 
 
-def forward_rows(op: Attention, inputs: Sequence[Spec], device: Device, policy: Policy) -> Way:
+def forward_rows(
+    op: Attention, terms: Sequence[Term], targets: Sequence[Term], device: Device, policy: Policy
+) -> Way:
     """q kᵀ, the rows, weights times v."""
-    q, k, v = inputs[:3]
-    made, scores = _Steps(device, policy), Spec((*q.shape[:3], k.shape[2]), q.dtype).fixed
+    q, k, v, *bias = terms
+    made, scores = _Steps(device, policy), _scores(q, k)
     s = made.temporary(scores.nbytes)
-    made.product(Matmul(False, True), (q, source(0)), (k, source(1)), s)
-    bias = source(3) if len(inputs) > 3 else s
-    stats = target(1) if op.stats else s
-    made.steps.append(weights_launch(op, scores, inputs[3:], (s, bias, stats)))
-    made.product(Matmul(), (scores, s), (v, source(2)), target(0))
+    made.product(Matmul(False, True), q, k, s)
+    places = (s, bias[0][1] if bias else s, targets[1][1] if op.stats else s)
+    made.steps.append(weights_launch(op, scores, [b for b, _ in bias], places))
+    made.product(Matmul(), (scores, s), v, targets[0][1])
     return Way("rows", steps=tuple(made.steps), scratch=made.size)
 
 
-def backward_rows(op: AttentionGrad, inputs: Sequence[Spec], device: Device, policy: Policy) -> Way:
+def backward_rows(
+    op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term], device: Device, policy: Policy
+) -> Way:
     """q kᵀ and do vᵀ, the rows, then a product for each gradient."""
-    q, k, v, _, _, g, *bias = inputs
-    made, scores = _Steps(device, policy), Spec((*q.shape[:3], k.shape[2]), q.dtype).fixed
+    q, k, v, (_, o), (_, stats), g, *bias = terms
+    made, scores = _Steps(device, policy), _scores(q, k)
     s, d = made.temporary(scores.nbytes), made.temporary(scores.nbytes)
     plain = made.temporary(scores.nbytes) if bias else d
-    made.product(Matmul(False, True), (q, source(0)), (k, source(1)), s)
-    made.product(Matmul(False, True), (g, source(5)), (v, source(2)), d)
-    places = (s, source(6) if bias else s, source(4), source(3), source(5), d, plain)
-    made.steps.append(slopes_launch(op, scores, v.shape[3], bias, places))
-    made.product(Matmul(), (scores, d), (k, source(1)), target(0))
-    made.product(Matmul(True), (scores, d), (q, source(0)), target(1))
-    made.product(Matmul(True), (scores, s), (g, source(5)), target(2))
-    for spec in bias:
+    made.product(Matmul(False, True), q, k, s)
+    made.product(Matmul(False, True), g, v, d)
+    places = (s, bias[0][1] if bias else s, stats, o, g[1], d, plain)
+    made.steps.append(slopes_launch(op, scores, v[0].shape[3], [b for b, _ in bias], places))
+    dq, dk, dv = (place for _, place in targets[:3])
+    made.product(Matmul(), (scores, d), k, dq)
+    made.product(Matmul(True), (scores, d), q, dk)
+    made.product(Matmul(True), (scores, s), g, dv)
+    for spec, _ in bias:
         axes = tuple(i for i, (n, m) in enumerate(zip(spec.shape, scores.shape, strict=True)) if n != m)
         if axes:
-            made.plan(kernels.plan(Reduce("sum", axes), [scores], device, policy), (plain,), target(3))
+            made.plan(kernels.plan(Reduce("sum", axes), [scores], device, policy), (plain,), targets[3][1])
         else:
-            made.steps.append(Copy(target(3), plain, scores.nbytes))
+            made.steps.append(Copy(targets[3][1], plain, scores.nbytes))
     return Way("rows", steps=tuple(made.steps), scratch=made.size)
+
+
+def _scores(q: Term, k: Term) -> Spec:
+    """[B, H, S, T]."""
+    return Spec((*q[0].shape[:3], k[0].shape[2]), q[0].dtype).fixed
 
 
 def weights_launch(op: Attention, scores: Spec, bias: Sequence[Spec], places: tuple[Place, ...]) -> Launch:
