@@ -10,7 +10,7 @@ from lamina.backends import Call
 from lamina.backends.cuda.blas import matrices
 from lamina.backends.cuda.choice import Way
 from lamina.backends.cuda.conv import conv_problem
-from lamina.backends.cuda.conv_forms import multiplies, product_ways, turned, turned_way, turns
+from lamina.backends.cuda.conv_forms import multiplies, product_ways, relaid_way, turned, turned_way, turns
 from lamina.backends.cuda.conv_graph import Operands, is_channels_last, sides
 from lamina.backends.cuda.depthwise import depthwise_way, is_depthwise
 from lamina.backends.cuda.epilogue import Epilogue, Vector
@@ -30,7 +30,19 @@ from lamina.ops import (
     Window,
 )
 from lamina.ops.core import Array, Op
-from lamina.spec import DType, Policy, Spec, bfloat16, channels_last, float16, float32, float64, pack, unpack
+from lamina.spec import (
+    DType,
+    Policy,
+    Spec,
+    bfloat16,
+    channels_last,
+    contiguous,
+    float16,
+    float32,
+    float64,
+    pack,
+    unpack,
+)
 from tests.backends import emulator
 from tests.ops.eager import mismatch
 
@@ -210,6 +222,36 @@ def test_a_turned_convolution_is_the_same(win: Window, direction: str) -> None:
         back = "conv_data_grad" if direction == "conv" else "conv"
         found = run_reference(card(back, other), [x if direction == "conv" else y, mirrored])[0]
     np.testing.assert_allclose(found, wanted[0], rtol=2e-4, atol=2e-4)
+
+
+@emulated
+@pytest.mark.feature("B012")
+@pytest.mark.parametrize("dtype", [float32, bfloat16])
+def test_the_other_layout(dtype: DType) -> None:
+    """Operands are copied from row-major to channels last, or back; the result comes the other way."""
+    shapes = ((2, 8, 6, 7), (16, 8, 3, 3), (2, 16, 6, 7))
+    arrange = contiguous if dtype == float32 else channels_last
+    other = channels_last if dtype == float32 else contiguous
+    o = Operands(square(3, 1, 1), *(Spec(s, dtype, arrange(s)) for s in shapes))
+    way = relaid_way("conv", o)
+    assert way.spare == (dtype == bfloat16)
+    arrays = [draw(s, i) for i, s in enumerate((o.x, o.w, o.y))]
+    held, scratch = [emulator.Memory(s.nbytes) for s in (o.x, o.w, o.y)], emulator.Memory(way.scratch)
+    for memory, array in zip(held[:2], arrays, strict=False):
+        memory.bytes[:] = pack(array, arrange(array.shape)).view(np.uint8).reshape(-1)
+    call = Call((held[0].pointer, held[1].pointer), (held[2].pointer,), scratch.pointer)
+    emulator.run_steps(way.before, call)
+    place = 0
+    for array in arrays:
+        inside = scratch.bytes[place : place + array.nbytes].view(dtype.numpy)
+        wanted = pack(array, other(array.shape)).reshape(-1)
+        if array is arrays[2]:
+            inside[:] = wanted
+        np.testing.assert_array_equal(inside, wanted)
+        place += -(-array.nbytes // 256) * 256
+    emulator.run_steps(way.after, call)
+    found = held[2].bytes.view(dtype.numpy)
+    np.testing.assert_array_equal(found, pack(arrays[2], arrange(shapes[2])).reshape(-1))
 
 
 def test_what_does_not_turn() -> None:

@@ -204,24 +204,37 @@ def test_formulations_where_they_apply() -> None:
     assert deep.deep.x.shape == (1024, 16, 56, 56)
     assert deep.deep.w.shape == (96, 16, 3, 3)
     assert padded(first).deep.x.shape == (1024, 8, 224, 224)
-    names = ["deep", "padded", "plain", "stem", "wide", "direct"]
+    names = ["deep", "padded", "plain", "stem", "relaid", "wide", "direct"]
     assert [w.name for w in conv_problem("conv", first).ways] == names
     assert [w.name for w in conv_problem("conv_data_grad", first).ways] == [
         "padded",
         "plain",
+        "relaid",
         "wide",
         "direct",
     ]
     second = operands((128, 96, 26, 26), (256, 96, 5, 5), 1)
-    assert [w.name for w in conv_problem("conv", second).ways] == ["plain", "turned", "wide", "direct"]
+    assert [w.name for w in conv_problem("conv", second).ways] == [
+        "plain",
+        "turned",
+        "relaid",
+        "wide",
+        "direct",
+    ]
     tap = operands((128, 64, 28, 28), (256, 64, 1, 1), 1)
-    assert [w.name for w in conv_problem("conv", tap).ways] == ["plain", "product", "wide", "direct"]
+    assert [w.name for w in conv_problem("conv", tap).ways] == [
+        "plain",
+        "product",
+        "relaid",
+        "wide",
+        "direct",
+    ]
     wide = operands(
         (8, 16, 32, 32), (32, 16, 3, 3), 2
     )  # 64 deep channels: worth timing, but not the first choice
-    assert [w.name for w in conv_problem("conv", wide).ways] == ["plain", "deep", "wide", "direct"]
+    assert [w.name for w in conv_problem("conv", wide).ways] == ["plain", "deep", "relaid", "wide", "direct"]
     exact = operands((8, 1, 32, 32), (32, 1, 5, 5), 2, float32)  # row-major: no deep channels
-    assert [w.name for w in conv_problem("conv", exact).ways] == ["plain", "direct"]
+    assert [w.name for w in conv_problem("conv", exact).ways] == ["plain", "relaid", "direct"]
 
 
 def test_products_as_convolutions() -> None:

@@ -269,7 +269,7 @@ def half_refused(op: Conv, x: tuple[int, ...], w: tuple[int, ...]) -> str:
         raise CudnnError(3000, "cudnnBackendFinalize", "no half type here", "")
 
     ways = tuple(
-        replace(way, graph=refuse) if way.name in ("plain", "turned") else way for way in problem.ways
+        replace(way, graph=refuse) if way.name in ("plain", "turned", "relaid") else way for way in problem.ways
     )
     with described(DEVICE, properties()):
         return choice.choose(replace(problem, ways=ways), DEVICE, Policy()).label

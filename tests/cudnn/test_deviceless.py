@@ -119,7 +119,7 @@ def test_plans_by_name(environment: dict[str, str]) -> None:
     assert found["fused by name"].startswith("kernel conv+add+relu split")
     assert "refused" in found["no such engine"]
     assert "not 'plain eng9999'" in found["no such engine"]
-    assert "the ways are plain, turned, wide, direct" in found["no such way"]
+    assert "the ways are plain, turned, relaid, wide, direct" in found["no such way"]
     assert found["product by name"].startswith("cudnn matmul")
     assert found["own gradient"].startswith("kernel conv_data_grad direct")
 
@@ -157,7 +157,7 @@ def test_half_types_as_float32(environment: dict[str, str]) -> None:
 def test_formulations(environment: dict[str, str]) -> None:
     """A forward convolution of 49 taps has Hopper's kernels (with clusters, knob 27) as a data gradient only."""
     found = part("forms", environment)
-    graphs = {key: label for key, label in found.items() if not key.endswith(("wide", "direct"))}
+    graphs = {key: label for key, label in found.items() if not key.endswith(("relaid", "wide", "direct"))}
     assert [key for key, label in graphs.items() if label == "refused"] == []
     assert "27:" not in found["7x7 conv plain"]
     assert "27:" in found["7x7 conv turned"]

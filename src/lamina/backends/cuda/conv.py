@@ -27,6 +27,7 @@ from lamina.backends.cuda.conv_forms import (
     padded_way,
     pads,
     product_ways,
+    relaid_way,
     turned_way,
     turns,
     wide_way,
@@ -150,6 +151,7 @@ def conv_problem(
     ways = _ways(direction, o, epilogue, device, policy or Policy())
     plain = () if epilogue.steps else (direct(direction, o),)
     if plain:
+        ways.append(relaid_way(direction, o))
         ways += [wide_way(direction, o)] if o.x.dtype in (float16, bfloat16) else []
         ways.append(Way("direct", steps=plain))
     return Problem(

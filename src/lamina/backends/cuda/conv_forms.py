@@ -10,7 +10,7 @@ product  filters of one tap: a product of matrices [N * places, C], of every str
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -36,10 +36,11 @@ from lamina.backends.cuda.program import (
     scratch,
     wide_type,
 )
+from lamina.backends.cuda.shape import strided_copy
 from lamina.cudnn import Graph
 from lamina.ops.window import Window
 from lamina.runtime import Device
-from lamina.spec import Policy, Shape, Spec, bfloat16, channels_last, float16, float32
+from lamina.spec import Policy, Shape, Spec, bfloat16, channels_last, contiguous, float16, float32
 
 #: Channels that tensor-core engines want a multiple of, for half types.
 CHANNELS = 8
@@ -172,24 +173,50 @@ def transformed(name: str, d: Deep, direction: Direction, epilogue: Epilogue) ->
 
 def wide_way(direction: Direction, o: Operands) -> Way:
     """Operands as float32 in scratch memory, the convolution, and its result rounded."""
-    result, _ = sides(direction, o)
     wide = [replace(spec, dtype=float32) for spec in (o.x, o.w, o.y)]
+    return _in_scratch("wide", direction, o, wide, _converted, spare=True)
+
+
+def relaid_way(direction: Direction, o: Operands) -> Way:
+    """The other layout: row-major operands channels last, or the other way round (for half types a spare way)."""
+    arrange = contiguous if o.x.physical == channels_last(o.x.shape) else channels_last
+    others = [full(Spec(s.shape, s.dtype), arrange(s.shape)) for s in (o.x, o.w, o.y)]
+    return _in_scratch("relaid", direction, o, others, _reordered, spare=o.x.dtype in (float16, bfloat16))
+
+
+def _in_scratch(
+    name: str,
+    direction: Direction,
+    o: Operands,
+    others: Sequence[Spec],
+    bring: Callable[[Spec, Spec, Place, Place], Launch],
+    *,
+    spare: bool,
+) -> Way:
+    """All three operands in scratch memory as other specs; `bring` makes the launch from one to the other."""
+    result, _ = sides(direction, o)
     places, size = [], 0
-    for spec in wide:
+    for spec in others:
         places.append(scratch(size))
         size += round_up(spec.nbytes, WORKSPACE_ALIGNMENT)
     before: list[Step] = []
     after: list[Step] = []
-    for spec, half, place, held in zip(wide, (o.x, o.w, o.y), places, places_of(direction), strict=True):
-        if half is result:
-            after.append(_converted(spec, half, place, held))
+    for other, own, place, held in zip(others, (o.x, o.w, o.y), places, places_of(direction), strict=True):
+        if own is result:
+            after.append(bring(other, own, place, held))
         else:
-            before.append(_converted(half, spec, held, place))
+            before.append(bring(own, other, held, place))
 
     def graph() -> tuple[Graph, Mapping[int, Place]]:
-        return conv_graph(direction, Operands(o.window, *wide), places)
+        return conv_graph(direction, Operands(o.window, *others), places)
 
-    return Way("wide", graph, tuple(before), tuple(after), scratch=size, spare=True)
+    return Way(name, graph, tuple(before), tuple(after), scratch=size, spare=spare)
+
+
+def _reordered(origin: Spec, to: Spec, source_place: Place, target_place: Place) -> Launch:
+    """The launch that copies elements to another layout."""
+    strides = origin.physical.strides, to.physical.strides
+    return strided_copy(to.shape, to, *strides, source_place, target_place)
 
 
 def _converted(origin: Spec, to: Spec, source_place: Place, target_place: Place) -> Launch:
@@ -249,11 +276,10 @@ def _mirror(w: Spec, place: Place, other: Spec, other_place: Place, *, back: boo
     end = sum((n - 1) * s for n, s in zip(w.shape[2:], strides[2:], strict=True))
     there = (strides[1], strides[0], *(-s for s in strides[2:]))
     from_end = replace(place, offset=place.offset + end * w.dtype.itemsize)
-    original = Operand(w.dtype, there, from_end)
-    mirrored = Operand(w.dtype, other.physical.strides, other_place)
-    read, written = (mirrored, original) if back else (original, mirrored)
-    order = memory_order(other.shape, other.physical.strides)
-    return elementwise(other.shape, order, [read], [written], [Value("y", wide_type(w.dtype), "a0")], ["y"])
+    mirrored = other.physical.strides
+    if back:
+        return strided_copy(other.shape, w, mirrored, there, other_place, from_end)
+    return strided_copy(other.shape, w, there, mirrored, from_end, other_place)
 
 
 def multiplies(o: Operands) -> bool:
@@ -300,10 +326,8 @@ def _every(
     dense = full(Spec(shape, o.x.dtype), channels_last(shape))
     strides = o.x.physical.strides
     apart = (*strides[:2], *(s * n for s, n in zip(strides[2:], o.window.stride, strict=True)))
-    loose, packed = Operand(o.x.dtype, apart, x), Operand(o.x.dtype, dense.physical.strides, scratch())
-    order = memory_order(shape, dense.physical.strides)
-    body, kind = [Value("y", wide_type(o.x.dtype), "a0")], ["y"]
+    packed = dense.physical.strides
     if direction == "conv_data_grad":
-        spread = elementwise(shape, order, [packed], [loose], body, kind)
+        spread = strided_copy(shape, o.x, packed, apart, scratch(), x)
         return scratch(), (), (Fill(x, 0, o.x.nbytes), spread), dense.nbytes
-    return scratch(), (elementwise(shape, order, [loose], [packed], body, kind),), (), dense.nbytes
+    return scratch(), (strided_copy(shape, o.x, apart, packed, x, scratch()),), (), dense.nbytes
