@@ -14,7 +14,7 @@ import numpy as np
 
 from lamina.graph.rewrite import rewrite
 from lamina.graph.trace import Graph, Node, Value, constant
-from lamina.ops import Add, BatchNormInfer, Cast, Conv, Matmul, Mul, Relu, Reshape, Rsqrt, Sub
+from lamina.ops import Add, BatchNormInfer, Cast, ClippedRelu, Conv, Matmul, Mul, Relu, Reshape, Rsqrt, Sub
 from lamina.ops.core import Op
 from lamina.spec import DType
 
@@ -116,7 +116,7 @@ def _folded(
     value = make(Add(), value, make.cast(added, x.dtype))
     if op.residual:
         value = make(Add(), value, inputs[5])
-    return (make(Relu(), value) if op.relu else value,)
+    return (make(Relu() if op.hi is None else ClippedRelu(op.hi), value) if op.relu else value,)
 
 
 def _number(value: float, dtype: DType) -> Value:

@@ -12,9 +12,10 @@ from lamina.backends import Backend, NoKernel
 from lamina.backends.reference import run_reference
 from lamina.graph.algebra import pool_gradient_last, sum_before_spreading
 from lamina.graph.fold import fold_batch_norm
+from lamina.graph.norms import activate_norms, mask_in_norms
 from lamina.graph.rewrite import rewrite
 from lamina.graph.trace import Graph, Node, Value, constant
-from lamina.ops import AdamUpdate, Cast, Expand, Fused, Group, Reshape, SgdUpdate, Transpose
+from lamina.ops import AdamUpdate, BatchNormGrad, Cast, Expand, Fused, Group, Reshape, SgdUpdate, Transpose
 from lamina.ops.core import Op
 from lamina.spec.policy import policy as use_policy
 
@@ -27,8 +28,8 @@ GROUP_LIMIT = 1 << 22
 def optimize(
     graph: Graph, backend: Backend, refusals: list[str] | None = None, stays: Collection[Value] = ()
 ) -> Graph:
-    """All passes in order: fold constants, drop no-ops, merge equal nodes, fold batch norms, algebra, prune outputs,
-    fuse, group.
+    """All passes in order: fold constants, drop no-ops, merge equal nodes, fold batch norms, algebra, relu into batch
+    norms, prune outputs, fuse, group.
 
     refusals: gets a line for each fusion that the backend has no plan for.
     stays: inputs that are the same from run to run: what is made of them alone is not mixed with other work.
@@ -37,6 +38,9 @@ def optimize(
     graph = fold_constants(fold_batch_norm(graph, stays))
     for rule in (pool_gradient_last, sum_before_spreading):
         graph = rewrite(graph, rule)
+    graph = activate_norms(graph)
+    if backend.supports(BatchNormGrad) == "kernel":  # libraries would compute the norm again for its signs
+        graph = mask_in_norms(graph)
     return group_small(fuse(prune_outputs(absorb_casts(graph)), backend, refusals), backend, stays)
 
 

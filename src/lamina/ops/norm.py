@@ -81,6 +81,11 @@ class _Norm(Op):
                     f"{self.name}: {name} is {spec.dtype} but x is {x.dtype}; cast one with ops.cast"
                 )
 
+    def bounded(self, relu: bool, hi: float | None) -> None:
+        """Raise unless the upper bound is one of relu's."""
+        if hi is not None and not (relu and hi > 0):
+            raise ValueError(f"{self.name}: hi={hi} must be positive, and needs relu=True (got relu={relu})")
+
     def small(self, x: Spec, shape: Shape, **others: Spec) -> None:
         """Raise unless all have this shape and the type that x is computed in."""
         for name, spec in others.items():
@@ -202,18 +207,20 @@ class BatchNorm(_Norm):
 
     Mean and variance are over N and S. y = (x - mean) * r * scale + bias with r = 1 / sqrt(variance + epsilon).
     The running statistics move by `momentum` towards mean and the unbiased variance (divided by n - 1), as in
-    torch. relu: y is clipped at 0. residual: a sixth operand like x is added before relu (cuDNN's BnAddRelu).
-    Needs two elements per channel or more.
+    torch. relu: y is clipped at 0, and at `hi` if that is given. residual: a sixth operand like x is added before
+    relu (cuDNN's BnAddRelu). Needs two elements per channel or more.
     """
 
     epsilon: float
     momentum: float = 0.1
     relu: bool = False
     residual: bool = False
+    hi: float | None = None
     inplace = {3: 3, 4: 4}
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
         self.expect(inputs, 5 + self.residual, ", ".join(_BATCH[: 5 + self.residual]))
+        self.bounded(self.relu, self.hi)
         x = inputs[0]
         frame = self.frame(x)
         self.small(x, frame.stats, **dict(zip(_BATCH[1:5], inputs[1:5], strict=True)))
@@ -236,7 +243,7 @@ class BatchNorm(_Norm):
         y, mean, r = outputs[:3]
         found: list[Any] = [None] * len(inputs)
         if grads[0] is not None:
-            card = BatchNormGrad(self.relu, self.relu and self.residual)
+            card = BatchNormGrad(self.relu, self.relu and self.residual, hi=self.hi)
             extra = (y,) if card.residual else (bias,) if self.relu else ()
             found[0], found[1], found[2], *rest = bind(card, grads[0], x, scale, mean, r, *extra)
             if self.residual:
@@ -257,7 +264,7 @@ class BatchNorm(_Norm):
         frame = channel_frame(x.shape)
         mean, var = np.mean(x, frame.axes), np.var(x, frame.axes)
         r = 1 / np.sqrt(var + self.epsilon)
-        y = _affine(frame, x, mean, r, scale, bias, inputs[5] if self.residual else None, self.relu)
+        y = _affine(frame, x, mean, r, scale, bias, inputs[5] if self.residual else None, self.relu, self.hi)
         moved = var * (frame.size / (frame.size - 1))
         running = ((running_mean, mean), (running_var, moved))
         return y, mean, r, *((1 - self.momentum) * old + self.momentum * new for old, new in running)
@@ -269,6 +276,7 @@ class BatchNorm(_Norm):
             big: tuple[Arg, ...] = (Arg(x),) if op.residual else ()
             yield from _samples(op, (Arg(x),), x[1:2], "nnnp", big)
         yield from _samples(cls(1e-3, 1.0, True, True), (Arg((5, 3, 4)),), (3,), "nnnp", (Arg((5, 3, 4)),))
+        yield from _samples(cls(1e-3, 0.1, True, hi=0.7), (Arg((3, 8, 5)),), (8,), "nnnp")
 
 
 _BATCH_SHAPES: tuple[Shape, ...] = (
@@ -294,6 +302,7 @@ def _affine(
     bias: Array | None,
     residual: Array | None = None,
     relu: bool = False,
+    hi: float | None = None,
 ) -> Array:
     apart = x.reshape(frame.split)
     if mean is not None:
@@ -304,24 +313,27 @@ def _affine(
     y = y.reshape(x.shape)
     if residual is not None:
         y = y + residual
-    return np.asarray(np.maximum(y, 0) if relu else y)
+    y = np.asarray(np.maximum(y, 0) if relu else y)
+    return y if hi is None else np.minimum(y, y.dtype.type(hi))
 
 
 @dataclass(frozen=True)
 class BatchNormInfer(_Norm):
     """(x [N, C, *S], scale, bias, mean, var, all [C]) -> (x - mean) / sqrt(var + epsilon) * scale + bias.
 
-    relu, residual: as in BatchNorm, the residual being operand 5.
+    relu, residual, hi: as in BatchNorm, the residual being operand 5.
     """
 
     epsilon: float
     relu: bool = False
     residual: bool = False
+    hi: float | None = None
     inplace = {0: 0}
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
         names = (*_BATCH[:3], "mean", "var", "residual")
         self.expect(inputs, 5 + self.residual, ", ".join(names[: 5 + self.residual]))
+        self.bounded(self.relu, self.hi)
         x = inputs[0]
         if x.ndim < 2:
             raise ShapeError(f"{self.name}: x must be [N, C, *spatial], got {x}")
@@ -333,7 +345,7 @@ class BatchNormInfer(_Norm):
     def vjp(self, grads: Values, inputs: Values, outputs: Values) -> Values:
         x, scale, bias, mean, var = inputs[:5]
         r = (var + self.epsilon).rsqrt()
-        card = BatchNormGrad(self.relu, self.relu and self.residual, moving=False)
+        card = BatchNormGrad(self.relu, self.relu and self.residual, moving=False, hi=self.hi)
         extra = (outputs[0],) if card.residual else (bias,) if self.relu else ()
         dx, dscale, dbias, *rest = bind(card, grads[0], x, scale, mean, r, *extra)
         found = [dx, dscale, dbias, -(dbias * scale * r), dscale * scale * r * r * -0.5]
@@ -343,12 +355,12 @@ class BatchNormInfer(_Norm):
         x, scale, bias, mean, var = inputs[:5]
         r = 1 / np.sqrt(var + self.epsilon)
         residual = inputs[5] if self.residual else None
-        return (_affine(channel_frame(x.shape), x, mean, r, scale, bias, residual, self.relu),)
+        return (_affine(channel_frame(x.shape), x, mean, r, scale, bias, residual, self.relu, self.hi),)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         for i, x in enumerate((*_BATCH_SHAPES, (1, 3), (0, 3, 2))):
-            op = cls(1e-5, i % 3 == 1, i % 4 >= 2)
+            op = cls(1e-5, i % 3 == 1, i % 4 >= 2, 0.8 if i == 4 else None)
             after: tuple[Arg, ...] = (Arg(x),) if op.residual else ()
             yield from _samples(op, (Arg(x),), x[1:2], "nnnp", after)
 
@@ -358,18 +370,21 @@ class BatchNormGrad(_Norm):
     """(g, x [N, C, *S], scale, mean, r, all [C]) -> (dx, dscale [C], dbias [C]): gradients of batch norm.
 
     moving: mean and r were taken from x, else they are constants (inference). relu: g is first set to 0 where the
-    output was not positive. That is told by operand 5: the bias [C], from which the sign is computed again, or with
-    `residual` the output y like x; the masked g is then the fourth output, the residual's gradient.
+    output was not positive, or not below `hi`. That is told by operand 5: the bias [C], from which the output is
+    computed again, or with `residual` the output y like x; the masked g is then the fourth output, the residual's
+    gradient.
     """
 
     relu: bool = False
     residual: bool = False
     moving: bool = True
+    hi: float | None = None
     inplace = {0: 0}
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
         names = ("g", "x", "scale", "mean", "r", "y" if self.residual else "bias")[: 5 + self.relu]
         self.expect(inputs, len(names), ", ".join(names))
+        self.bounded(self.relu, self.hi)
         if self.residual and not self.relu:
             raise ValueError(f"{self.name}: residual=True without relu: the residual's gradient is g itself")
         g, x = inputs[:2]
@@ -394,30 +409,31 @@ class BatchNormGrad(_Norm):
         return [by_g, *found[1:], *((None,) if self.relu else ())]
 
     def _positive(self, inputs: Values) -> Any:
-        """Where the output was positive; None without relu."""
+        """Where the output was positive and below `hi`; None without relu."""
         if not self.relu:
             return None
         if self.residual:
-            return inputs[5] > 0.0
-        _, x, scale, mean, r, bias = inputs
-        shape = channel_frame(x.shape).scale
-        slope, mean, bias = (v.reshape(shape) for v in (r * scale, mean, bias))
-        return (x.cast(r.dtype) - mean) * slope + bias > 0.0
+            y = inputs[5]
+        else:
+            _, x, scale, mean, r, bias = inputs
+            shape = channel_frame(x.shape).scale
+            slope, mean, bias = (v.reshape(shape) for v in (r * scale, mean, bias))
+            y = (x.cast(r.dtype) - mean) * slope + bias
+        return y > 0.0 if self.hi is None else (y > 0.0) & (y < self.hi)
 
     def reference(self, *inputs: Array) -> tuple[Array, ...]:
         g, x, scale, mean, r = inputs[:5]
         frame = channel_frame(x.shape)
-        if self.residual:
-            g = np.where(inputs[5] > 0, g, 0)
-        elif self.relu:
-            g = np.where(_affine(frame, x, mean, r, scale, inputs[5]) > 0, g, 0)
+        if self.relu:
+            y = inputs[5] if self.residual else _affine(frame, x, mean, r, scale, inputs[5])
+            g = np.where((y > 0) if self.hi is None else (y > 0) & (y < self.hi), g, 0)
         found = _gradient(frame, g, x, scale, mean, r, self.moving)
         return (*found, g) if self.residual else found
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         for i, x in enumerate(_BATCH_SHAPES):
-            op = cls(i % 3 > 0, i % 3 == 2, i != 3)
+            op = cls(i % 3 > 0, i % 3 == 2, i != 3, 0.9 if i in (2, 4) else None)
             after: tuple[Arg, ...] = (Arg(x, differentiable=False),) if op.residual else ()
             yield from _samples(
                 op, (Arg(x), Arg(x)), x[1:2], "nnp" + "n" * (op.relu and not op.residual), after

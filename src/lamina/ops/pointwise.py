@@ -318,7 +318,7 @@ class ClippedRelu(_Unary):
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         y = outputs[0]
-        return (((y > 0) & (y < self.hi)).where(grads[0], 0.0),)
+        return (call(ClippedReluGrad(float(y.dtype.numpy.type(self.hi))), y, grads[0]),)
 
     @classmethod
     def examples(cls) -> Iterator[_Unary]:
@@ -734,6 +734,24 @@ class ReluGrad(_OutputGrad):
 
     def reference(self, y: Array, g: Array) -> tuple[Array]:  # type: ignore[override]
         return (np.where(y > 0, g, g.dtype.type(0)),)
+
+
+@dataclass(frozen=True)
+class ClippedReluGrad(_OutputGrad):
+    """g where 0 < y < hi, else 0; hi is a number that y's dtype holds."""
+
+    hi: float = 6.0
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        return None, call(self, inputs[0], grads[0])
+
+    def reference(self, y: Array, g: Array) -> tuple[Array]:  # type: ignore[override]
+        return (np.where((y > 0) & (y < self.hi), g, g.dtype.type(0)),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for shape in _SHAPES:
+            yield Sample.of(cls(0.75), Arg(shape, distinct=True), shape)
 
 
 @dataclass(frozen=True)

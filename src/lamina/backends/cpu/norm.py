@@ -50,10 +50,22 @@ def _array(place: Place, call: Call, count: int) -> np.ndarray[tuple[int], np.dt
     return host_array(place.address(call), (count,), np.float32)
 
 
-def _add(chain: Chain, x: Spec, relu: bool) -> None:
-    """y += residual, perhaps clipped at 0, in place."""
+def _activation(hi: float | None) -> onednn.Eltwise:
+    """relu, perhaps clipped at `hi`."""
+    return onednn.Eltwise("relu") if hi is None else onednn.Eltwise("clip_v2", 0.0, hi)
+
+
+def _clip(chain: Chain, x: Spec, hi: float) -> None:
+    """y clipped at 0 and `hi`, in place."""
     y = desc(x)
-    attributes = onednn.Attributes((onednn.Eltwise("relu"),)) if relu else None
+    made = onednn.eltwise_forward("clip_v2", y, y, beta=hi, prop="inference")
+    chain.run(made, {ARG.SRC: (y, at_output()), ARG.DST: (y, at_output())})
+
+
+def _add(chain: Chain, x: Spec, op: BatchNorm | BatchNormInfer) -> None:
+    """y += residual, perhaps clipped, in place."""
+    y = desc(x)
+    attributes = onednn.Attributes((_activation(op.hi),)) if op.relu else None
     made = onednn.binary("add", y, y, y, attributes=attributes)
     operands = {ARG.SRC_0: (y, at_output()), ARG.SRC_1: (y, at_input(5)), ARG.DST: (y, at_output())}
     chain.run(made, operands)
@@ -61,9 +73,9 @@ def _add(chain: Chain, x: Spec, relu: bool) -> None:
 
 @kernels(BatchNorm, source="onednn")
 def batch_norm(op: BatchNorm, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """y and the statistics. relu runs in the same primitive unless a residual is added before it."""
+    """y and the statistics. relu runs in the same primitive unless it is clipped or a residual is added before it."""
     computes(specs[0])
-    outs, relu = op.infer(*(s.open for s in specs)), op.relu and not op.residual
+    outs, relu = op.infer(*(s.open for s in specs)), op.relu and not op.residual and op.hi is None
 
     def create(x: Spec) -> PrimitiveDesc:
         return onednn.batch_normalization_forward(desc(x), desc(x), epsilon=op.epsilon, relu=relu)
@@ -85,7 +97,9 @@ def batch_norm(op: BatchNorm, specs: Sequence[Spec], device: Device, policy: Pol
         operands[ARG.WORKSPACE] = (made.workspace, chain.temporary(made.workspace.nbytes))
     chain.run(made, operands)
     if op.residual:
-        _add(chain, x, op.relu)
+        _add(chain, x, op)
+    elif op.hi is not None:
+        _clip(chain, x, op.hi)
 
     def statistics(call: Call) -> Run:
         mean, r, next_mean, next_var = (_array(at_output(i), call, channels) for i in (1, 2, 3, 4))
@@ -108,7 +122,7 @@ def batch_norm_infer(op: BatchNormInfer, specs: Sequence[Spec], device: Device, 
     """y from running statistics."""
     computes(specs[0])
     op.infer(*(s.open for s in specs))
-    relu = op.relu and not op.residual
+    relu = op.relu and not op.residual and op.hi is None
 
     def create(x: Spec) -> PrimitiveDesc:
         return onednn.batch_normalization_forward(
@@ -119,7 +133,9 @@ def batch_norm_infer(op: BatchNormInfer, specs: Sequence[Spec], device: Device, 
     chain = Chain([x, *(s.open.fixed for s in specs[1:5]), *([x] if op.residual else [])], [x])
     chain.run(made, _given(x, at_input(0), at_output(), range(1, 5)))
     if op.residual:
-        _add(chain, x, op.relu)
+        _add(chain, x, op)
+    elif op.hi is not None:
+        _clip(chain, x, op.hi)
     return chain.plan(aliases={} if op.residual else {0: 0})
 
 
@@ -198,8 +214,9 @@ def _masked(op: BatchNormGrad, chain: Chain, x: Spec, variance: Place) -> Place:
             ARG.VARIANCE: (row, variance),
         }
         chain.run(made, operands)
-    hint = onednn.eltwise_forward("relu_use_dst_for_bwd", here, here)
-    back = onednn.eltwise_backward("relu_use_dst_for_bwd", here, here, here, hint=hint)
+    name, upper = f"{_activation(op.hi).function}_use_dst_for_bwd", op.hi or 0.0
+    hint = onednn.eltwise_forward(name, here, here, beta=upper)
+    back = onednn.eltwise_backward(name, here, here, here, beta=upper, hint=hint)
     chain.run(back, {ARG.DIFF_DST: (here, at_input(0)), ARG.DST: (here, y), ARG.DIFF_SRC: (here, masked)})
     return masked
 

@@ -18,14 +18,15 @@ from lamina.backends.cpu.library import (
     single,
 )
 from lamina.backends.cpu.post import BINARY, ELTWISE, KEEPS_ZERO, aligned, is_per_channel
-from lamina.onednn import ARG, MemoryDesc
+from lamina.onednn import ARG, MemoryDesc, PrimitiveDesc
 from lamina.ops.core import Op
-from lamina.ops.pointwise import ReluGrad, SigmoidGrad, TanhGrad
+from lamina.ops.pointwise import ClippedReluGrad, ReluGrad, SigmoidGrad, TanhGrad
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 
 _FROM_OUTPUT = {
     ReluGrad: "relu_use_dst_for_bwd",
+    ClippedReluGrad: "clip_v2_use_dst_for_bwd",
     SigmoidGrad: "logistic_use_dst_for_bwd",
     TanhGrad: "tanh_use_dst_for_bwd",
 }
@@ -60,11 +61,13 @@ def from_output(op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -
         raise NoKernel(f"cpu: {op} with broadcasting ({y} and {g})")
     y = g = _kept(g if g.layout is not None else y, keeps_zero=True)
     over, function = _run(y), _FROM_OUTPUT[type(op)]  # type: ignore[index]
-    made = attempt(
-        lambda: onednn.eltwise_backward(
-            function, over, over, over, hint=onednn.eltwise_forward(function, over, over)
-        )
-    )
+    upper = op.hi if isinstance(op, ClippedReluGrad) else 0.0
+
+    def create() -> PrimitiveDesc:
+        hint = onednn.eltwise_forward(function, over, over, beta=upper)
+        return onednn.eltwise_backward(function, over, over, over, beta=upper, hint=hint)
+
+    made = attempt(create)
     if made is None:
         raise NoKernel(f"cpu: oneDNN has no kernel for {op} on {y}")
     operands = {

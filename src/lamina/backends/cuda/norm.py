@@ -172,6 +172,12 @@ def flags(**values: bool) -> str:
 # ---------------------------------------------------------------------------------------------------- batch norm
 
 
+def activation(op: BatchNorm | BatchNormInfer | BatchNormGrad) -> str:
+    """What is added and clipped behind the norm."""
+    text = flags(RELU=op.relu, RESIDUAL=op.residual)
+    return text if op.hi is None else text + constants(HI=repr(float(op.hi)))
+
+
 def _channels(x: Spec, aligned: bool, most: int = _BLOCKS) -> Blocks:
     """Channels kept, everything else reduced."""
     strides = x.physical.strides
@@ -217,7 +223,7 @@ def batch_norm(op: BatchNorm, specs: tuple[Spec, ...], device: Device, policy: P
         )
         statistics = [source(0), scratch(), source(3), source(4), *(target(i) for i in (1, 2, 3, 4))]
         write = passes.text(x) + constants(APPLY=1)
-        write += flags(INFERENCE=False, RELU=op.relu, RESIDUAL=op.residual)
+        write += flags(INFERENCE=False) + activation(op)
         applied = [*(source(i) for i in (0, 1, 2)), target(1), target(2), _residual(op), target(0)]
         return (
             launch("batch_moments", text + constants(MOMENTS=1), sums.grid, (source(0), scratch())),
@@ -247,7 +253,7 @@ def _residual(op: BatchNorm | BatchNormInfer) -> Place:
 
 
 def _label(op: BatchNorm | BatchNormInfer | BatchNormGrad) -> str:
-    return op.name + "+add" * op.residual + "+relu" * op.relu
+    return op.name + "+add" * op.residual + ("+relu" if op.hi is None else "+clipped_relu") * op.relu
 
 
 @kernels(BatchNormInfer, source="kernel")
@@ -264,7 +270,7 @@ def batch_norm_infer(op: BatchNormInfer, specs: tuple[Spec, ...], device: Device
     def steps(aligned: bool) -> tuple[Step, ...]:
         passes = _channels(x, aligned, _BLOCKS * 4)
         text = passes.text(x) + constants(APPLY=1, EPSILON=repr(op.epsilon))
-        text += flags(INFERENCE=True, RELU=op.relu, RESIDUAL=op.residual)
+        text += flags(INFERENCE=True) + activation(op)
         places = [*(source(i) for i in range(5)), _residual(op), target()]
         return (launch("batch_apply", text, passes.grid, places),)
 
@@ -286,7 +292,7 @@ def batch_norm_grad(op: BatchNormGrad, specs: tuple[Spec, ...], device: Device, 
     last = source(5) if op.relu else source(2)  # y or the bias; else any address
     bias, y = (source(2), last) if op.residual else (last, source(0))
     masked, dz = (target(3), target(3)) if op.residual else (source(0), target(0))
-    switches = flags(RELU=op.relu, RESIDUAL=op.residual, MOVING=op.moving, CENTRED=True, SCALED=True)
+    switches = activation(op) + flags(MOVING=op.moving, CENTRED=True, SCALED=True)
 
     def steps(aligned: bool) -> tuple[Step, ...]:
         sums, passes = _channels(x, aligned), _channels(x, aligned, _BLOCKS * 4)

@@ -95,6 +95,10 @@ def _clipped(op: Any, a: Sequence[str], t: str) -> str:
     return f"smaller(larger({a[0]}, ({t})0), {literal(op.hi, t)})"
 
 
+def _clipped_grad(op: Any, a: Sequence[str], t: str) -> str:
+    return f"({a[0]} > ({t})0 && {a[0]} < {literal(op.hi, t)} ? {a[1]} : ({t})0)"
+
+
 def _leaky(op: Any, a: Sequence[str], t: str) -> str:
     return f"({a[0]} > ({t})0 ? {a[0]} : {a[0]} * {literal(op.slope, t)})"
 
@@ -182,6 +186,7 @@ EXPRESSIONS: dict[type[Op], Expression] = {
     pointwise.LogicalOr: _text("({0} || {1})"),
     pointwise.Where: _text("({0} ? {1} : {2})"),
     pointwise.ReluGrad: _text("({0} > ({t})0 ? {1} : ({t})0)"),
+    pointwise.ClippedReluGrad: _clipped_grad,
     pointwise.SigmoidGrad: _text("({1} * {0} * (({t})1 - {0}))"),
     pointwise.TanhGrad: _text("({1} * (({t})1 - {0} * {0}))"),
     Cast: _text("{0}"),

@@ -11,6 +11,33 @@ typedef Wide<T>::type A;
 __device__ __forceinline__ f32 root(f32 v) { return sqrtf(v); }
 __device__ __forceinline__ f64 root(f64 v) { return sqrt(v); }
 
+#ifdef RELU
+// relu, which with HI is clipped there too, and where its gradient passes. UPPER: what a result must be below.
+#ifdef HI
+#define UPPER ((A)HI)
+#else
+#define UPPER ((A)INFINITY_F)
+#endif
+__device__ __forceinline__ A activated(A v)
+{
+#if RELU
+    v = larger(v, (A)0);
+#ifdef HI
+    v = smaller(v, UPPER);
+#endif
+#endif
+    return v;
+}
+__device__ __forceinline__ bool passes(A v, A upper)
+{
+#ifdef HI
+    return v > (A)0 && v < upper;
+#else
+    return v > (A)0;
+#endif
+}
+#endif
+
 #if defined(LANES) || defined(BLOCK_ROWS)
 // ------------------------------------------------------------------------------------------ blocks of kept x reduced
 #ifdef BLOCK_ROWS
@@ -150,10 +177,7 @@ batch_apply(const T *x, const A *scale, const A *bias, const A *mean, const A *s
 #if RESIDUAL
             v += (A)widen(added.v[k]);
 #endif
-#if RELU
-            v = larger(v, (A)0);
-#endif
-            result.v[k] = narrow<T>(v);
+            result.v[k] = narrow<T>(activated(v));
         }
         store<V>(y + at, result);
     }
@@ -162,7 +186,7 @@ batch_apply(const T *x, const A *scale, const A *bias, const A *mean, const A *s
 
 // Under relu g counts where the output is positive: its sign is computed again from x; with RESIDUAL it is that of y.
 #if RELU && !RESIDUAL
-#define MASKED(g, v, k) ((v) * slope[OF(k)] + shift[OF(k)] > (A)0 ? (A)(g) : (A)0)
+#define MASKED(g, v, k) (passes((v) * slope[OF(k)] + shift[OF(k)], UPPER) ? (A)(g) : (A)0)
 #else
 #define MASKED(g, v, k) ((A)(g))
 #endif
@@ -194,7 +218,7 @@ batch_grad_sums(const T *g, const T *x, const A *scale, const A *mean, const A *
         REPEAT(k, V) {
             const A v = (A)widen(elements.v[k]) - middle[OF(k)];
 #if RESIDUAL
-            const bool positive = widen(outputs.v[k]) > (A)0;
+            const bool positive = passes(widen(outputs.v[k]), (A)widen(narrow<T>(UPPER)));
             masked.v[k] = positive ? gradients.v[k] : narrow<T>((A)0);
             const A d = positive ? (A)widen(gradients.v[k]) : (A)0;
 #else

@@ -1,0 +1,124 @@
+"""What stands around a batch norm taken into it: the sum at a residual join, relu, and relu's gradient.
+
+A norm's last pass writes each element once; the sum and relu behind it then cost only the residual's bytes. Backwards
+the norm's passes tell from x where relu let through, so that no mask and no output is read (cuDNN's BnAddRelu; Jung
+et al. 2019, "Restructuring batch normalization to accelerate CNN training").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from lamina.graph.rewrite import rewrite
+from lamina.graph.trace import Graph, Node, Use, Value
+from lamina.ops import (
+    Add,
+    BatchNorm,
+    BatchNormGrad,
+    BatchNormInfer,
+    ClippedRelu,
+    ClippedReluGrad,
+    Relu,
+    ReluGrad,
+)
+
+Uses = dict[Value, list[Use]]
+
+
+@dataclass(frozen=True)
+class _Tail:
+    """The nodes behind a norm that it takes in, its card then, and what is added before relu."""
+
+    nodes: tuple[Node, ...]
+    card: BatchNorm | BatchNormInfer
+    residual: tuple[Value, ...] = ()
+
+
+def activate_norms(graph: Graph) -> Graph:
+    """relu(batch_norm(x)) and relu(batch_norm(x) + z) as one node each, where nothing else reads what lies between.
+
+    relu may be clipped. z, like x in shape and dtype, must be there when the norm runs.
+    """
+    uses, place = graph.uses(), {node: i for i, node in enumerate(graph.nodes)}
+    tails = {node: tail for node in graph.nodes if (tail := _tail(node, uses, place)) is not None}
+    taken = {node for tail in tails.values() for node in tail.nodes}
+    new: dict[Value, Value] = {}
+    for node in graph.nodes:
+        if node in taken:
+            continue
+        inputs = tuple(new.get(v, v) for v in node.inputs)
+        tail = tails.get(node)
+        if tail is None:
+            made = node.with_inputs(inputs)
+        else:
+            made = node.with_inputs((*inputs, *(new.get(v, v) for v in tail.residual)), tail.card)
+            new[tail.nodes[-1].outputs[0]] = made.outputs[0]
+        new.update(zip(node.outputs, made.outputs, strict=True))
+    return Graph(graph.inputs, [new.get(v, v) for v in graph.outputs], graph.name)
+
+
+def _tail(norm: Node, uses: Uses, place: dict[Node, int]) -> _Tail | None:
+    """What the norm can take in; None where it is nothing."""
+    op, y = norm.op, norm.outputs[0]
+    if not isinstance(op, BatchNorm | BatchNormInfer) or op.relu:
+        return None
+    first = _reader(y, norm, uses)
+    if first is None:
+        return None
+    if isinstance(first.op, Relu | ClippedRelu):
+        return _Tail((first,), _activated(op, first.op))
+    others = [v for v in first.inputs if v is not y]
+    if not isinstance(first.op, Add) or len(others) != 1 or op.residual:
+        return None
+    (z,) = others
+    last = _reader(first.outputs[0], norm, uses)
+    if last is None or not isinstance(last.op, Relu | ClippedRelu) or z.spec.shape != y.shape:
+        return None
+    if z.dtype != y.dtype or (z.node is not None and place[z.node] > place[norm]):
+        return None
+    return _Tail((first, last), replace(_activated(op, last.op), residual=True), (z,))
+
+
+def _reader(value: Value, norm: Node, uses: Uses) -> Node | None:
+    """The only reader of a value, if it runs under the norm's policy."""
+    if len(uses[value]) != 1:
+        return None
+    node = uses[value][0].node
+    return node if node is not None and node.policy == norm.policy else None
+
+
+def _activated(op: BatchNorm | BatchNormInfer, relu: Relu | ClippedRelu) -> BatchNorm | BatchNormInfer:
+    """The norm with relu behind it."""
+    return replace(op, relu=True, hi=relu.hi if isinstance(relu, ClippedRelu) else None)
+
+
+def mask_in_norms(graph: Graph) -> Graph:
+    """batch_norm_grad(relu_grad(y, g), x, …) -> batch_norm_grad(relu=True)(g, x, …, bias), y being the norm's output.
+
+    For backends whose kernel computes y's sign from x on the way. Where a residual was added x does not tell, and
+    where others read the masked gradient it has to be written anyway: both stay.
+    """
+    uses = graph.uses()
+
+    def rule(node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
+        op, mask = node.op, inputs[0].node if inputs else None
+        if not isinstance(op, BatchNormGrad) or op.relu or len(uses[node.inputs[0]]) != 1:
+            return None
+        if mask is None or not isinstance(mask.op, ReluGrad | ClippedReluGrad):
+            return None
+        y, g = mask.inputs
+        norm = y.node
+        if norm is None or not isinstance(norm.op, BatchNorm) or y is not norm.outputs[0]:
+            return None
+        alike = (*norm.inputs[:2], *norm.outputs[1:3])  # x, scale, mean, r
+        if (
+            not norm.op.relu
+            or norm.op.residual
+            or any(a is not b for a, b in zip(inputs[1:], alike, strict=True))
+        ):
+            return None
+        card = replace(op, relu=True, hi=norm.op.hi)
+        return node.with_inputs((g, *inputs[1:], norm.inputs[2]), card).outputs
+
+    return rewrite(graph, rule)

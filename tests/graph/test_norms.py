@@ -1,0 +1,152 @@
+"""Sums, relu and its gradient go into batch norms: the same numbers, fewer nodes, and only where nothing else reads."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import backends, ops
+from lamina.graph import Graph, gradients, trace
+from lamina.graph.norms import activate_norms, mask_in_norms
+from lamina.graph.passes import optimize
+from lamina.ops import BatchNorm, BatchNormGrad, BatchNormInfer
+from lamina.ops.core import bind
+from lamina.runtime import Device
+
+rng = np.random.default_rng(0)
+Activation = Callable[[Any], Any]
+CLIPPED: Activation = lambda x: ops.clipped_relu(x, 0.8)  # noqa: E731
+
+
+def operands() -> list[Any]:
+    """x, a weight, scale, bias, running mean and variance, z."""
+    shapes: list[tuple[int, ...]] = [(3, 4, 6, 5), (4, 4, 1, 1), (4,), (4,), (4,), (4,), (3, 4, 6, 5)]
+    arrays = [rng.standard_normal(s) for s in shapes]
+    arrays[5] = np.abs(arrays[5]) + 0.5
+    return arrays
+
+
+def network(act: Activation, join: bool = False, training: bool = True) -> Callable[..., Any]:
+    """Convolution, batch norm, a residual's sum perhaps, activation, convolution; the gradients of all operands."""
+
+    def f(x: Any, w: Any, scale: Any, bias: Any, mean: Any, var: Any, z: Any) -> Any:
+        y, mean, var = ops.batch_norm(ops.conv2d(x, w), mean, var, scale, bias, training)
+        y = ops.conv2d(act(z + y if join else y), w)
+        return [
+            *gradients(ops.sum(y * y), [x, w, scale, bias, z] if join else [x, w, scale, bias]),
+            mean,
+            var,
+        ]
+
+    return f
+
+
+def names(graph: Graph) -> list[str]:
+    return [node.op.name for node in graph.nodes]
+
+
+def alike(graph: Graph, better: Graph, arrays: list[Any]) -> None:
+    for found, expected in zip(better(*arrays), graph(*arrays), strict=True):
+        np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("act", "hi"), [(ops.relu, None), (CLIPPED, 0.8)], ids=["relu", "clipped"])
+def test_relu_and_its_gradient_go_into_the_norm(act: Activation, hi: float | None) -> None:
+    arrays = operands()
+    graph = trace(network(act), *arrays)
+    better = mask_in_norms(activate_norms(graph))
+    cards = [node.op for node in better.nodes]
+    (forward,) = [op for op in cards if isinstance(op, BatchNorm)]
+    (backward,) = [op for op in cards if isinstance(op, BatchNormGrad)]
+    assert (forward.relu, forward.residual, forward.hi) == (True, False, hi)
+    assert (backward.relu, backward.residual, backward.hi) == (True, False, hi)
+    assert not any("relu" in name for name in names(better))
+    alike(graph, better, arrays)
+
+
+@pytest.mark.parametrize("act", [ops.relu, CLIPPED], ids=["relu", "clipped"])
+def test_a_residual_join_is_one_node(act: Activation) -> None:
+    """The mask of a join stays apart: both branches read it."""
+    arrays = operands()
+    graph = trace(network(act, join=True), *arrays)
+    better = mask_in_norms(activate_norms(graph))
+    (forward,) = [n.op for n in better.nodes if isinstance(n.op, BatchNorm)]
+    (backward,) = [n.op for n in better.nodes if isinstance(n.op, BatchNormGrad)]
+    assert forward.relu and forward.residual and not backward.relu
+    assert "relu" not in names(better) and "clipped_relu" not in names(better)
+    assert sum(name.endswith("relu_grad") for name in names(better)) == 1
+    alike(graph, better, arrays)
+
+
+def test_two_norms_meet_in_the_later_one() -> None:
+    def f(x: Any, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
+        first = ops.batch_norm(x, mean, var, scale, bias, True)[0]
+        second = ops.batch_norm(x * 2, mean, var, bias, scale, True)[0]
+        y = ops.relu(second + first)
+        return [y, *gradients(ops.sum(y * y), [x, scale, bias])]
+
+    x, _, *small, _ = operands()
+    graph = trace(f, x, *small)
+    better = mask_in_norms(activate_norms(graph))
+    assert [n.op.residual for n in better.nodes if isinstance(n.op, BatchNorm)] == [False, True]
+    assert "relu" not in names(better)
+    alike(graph, better, [x, *small])
+
+
+def test_inference_takes_sum_and_relu() -> None:
+    arrays = operands()
+    graph = trace(network(ops.relu, join=True, training=False), *arrays)
+    better = activate_norms(graph)
+    (forward,) = [n.op for n in better.nodes if isinstance(n.op, BatchNormInfer)]
+    assert forward.relu and forward.residual
+    alike(graph, better, arrays)
+
+
+def test_what_others_read_stays() -> None:
+    """A norm's result, its sum, or a masked gradient with a second reader, a sum that broadcasts, a later residual."""
+    x, _, *small, z = operands()
+
+    def read_twice(x: Any, z: Any, *small: Any) -> Any:
+        y = ops.batch_norm(x, small[2], small[3], small[0], small[1], True)[0]
+        return ops.relu(y), y
+
+    def broadcast(x: Any, z: Any, *small: Any) -> Any:
+        y = ops.batch_norm(x, small[2], small[3], small[0], small[1], True)[0]
+        return ops.relu(y + z[:1])
+
+    def later(x: Any, z: Any, *small: Any) -> Any:
+        y, mean, _ = ops.batch_norm(x, small[2], small[3], small[0], small[1], True)
+        return ops.relu(y + z * mean.reshape((1, 4, 1, 1)))
+
+    def masked(x: Any, z: Any, *small: Any) -> Any:
+        y = ops.relu(ops.batch_norm(x, small[2], small[3], small[0], small[1], True)[0])
+        g = ops.call(ops.ReluGrad(), y, z)
+        return bind(BatchNormGrad(), g, x, small[0], *y.node.inputs[0].node.outputs[1:3])[0], g
+
+    for f in (read_twice, broadcast, later):
+        graph = trace(f, x, z, *small)
+        assert names(activate_norms(graph)) == names(graph)
+    graph = mask_in_norms(activate_norms(trace(masked, x, z, *small)))
+    assert names(graph) == ["batch_norm", "relu_grad", "batch_norm_grad"]
+
+
+@pytest.mark.parametrize("source", ["kernel", "onednn"])
+def test_each_backend_gets_the_form_that_suits_it(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Own kernels take the mask along; oneDNN, which would compute the output again, gets it made."""
+    arrays = [a.astype(np.float32) for a in operands()]
+    graph, backend = trace(network(ops.relu), *arrays), backends.get(Device("cpu"))
+    monkeypatch.setattr(backend, "supports", lambda op: source)
+    better = optimize(graph, backend)
+    (backward,) = [n.op for n in better.nodes if isinstance(n.op, BatchNormGrad)]
+    assert backward.relu == (source == "kernel")
+    assert "relu" not in names(better)
+
+
+def test_compiled_steps_agree() -> None:
+    arrays = [a.astype(np.float32) for a in operands()]
+    graph = trace(network(CLIPPED, join=True), *arrays)
+    compiled, plain = lm.compile(graph, device="cpu"), lm.compile(graph, device="cpu", optimize=False)
+    for found, expected in zip(compiled(*arrays), plain(*arrays), strict=True):
+        np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=2e-3, atol=2e-4)
