@@ -14,6 +14,7 @@ from lamina.graph.algebra import pool_gradient_last, sum_before_spreading
 from lamina.graph.fold import fold_batch_norm
 from lamina.graph.norms import activate_norms, mask_in_norms
 from lamina.graph.rewrite import rewrite
+from lamina.graph.sequences import sequence_rules
 from lamina.graph.trace import Graph, Node, Value, constant
 from lamina.ops import AdamUpdate, BatchNormGrad, Cast, Expand, Fused, Group, Reshape, SgdUpdate, Transpose
 from lamina.ops.core import Op
@@ -41,6 +42,7 @@ def optimize(
     graph = activate_norms(graph)
     if backend.supports(BatchNormGrad) == "kernel":  # libraries would compute the norm again for its signs
         graph = mask_in_norms(graph)
+    graph = drop_identities(sequence_rules(graph, backend))
     return group_small(fuse(prune_outputs(absorb_casts(graph)), backend, refusals), backend, stays)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import inf, nextafter
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -83,7 +84,8 @@ class Value(Operators):
 class Node:
     """One application of an op: inputs, outputs, and the policy that was in force.
 
-    serial: nodes run in the order of their serials; a node that replaces another takes over its serial.
+    serial: nodes run in the order of their serials; a node that replaces another takes over its serial, or the next
+    possible one where it reads what stands there.
     """
 
     __slots__ = ("inputs", "op", "outputs", "policy", "serial")
@@ -92,7 +94,7 @@ class Node:
         self.op = op
         self.inputs = tuple(inputs)
         self.policy = policy
-        self.serial: float = next(_serial) if serial is None else serial
+        self.serial: float = next(_serial) if serial is None else _behind(self.inputs, serial)
         specs = op.infer(*(v.spec for v in self.inputs))
         self.outputs = tuple(Value(s, node=self, index=i) for i, s in enumerate(specs))
 
@@ -104,6 +106,12 @@ class Node:
 
     def __repr__(self) -> str:
         return f"Node({self.op}, {', '.join(str(v.spec) for v in self.inputs)})"
+
+
+def _behind(inputs: Iterable[Value], serial: float) -> float:
+    """The serial, or right behind the producers of `inputs` if that is later."""
+    last = max((v.node.serial for v in inputs if v.node), default=-inf)
+    return serial if last < serial else nextafter(last, inf)
 
 
 def constant(x: Any) -> Value:
@@ -228,12 +236,12 @@ def flatten(tree: Any) -> list[Any]:
 
 def reachable(outputs: Iterable[Value]) -> list[Node]:
     """The nodes that outputs depend on, producers before consumers, in the order they were recorded."""
-    found: set[Node] = set()
+    found: dict[Node, None] = {}
     stack = [v.node for v in outputs if v.node]
     while stack:
         node = stack.pop()
         if node not in found:
-            found.add(node)
+            found[node] = None
             stack += [v.node for v in node.inputs if v.node]
     return sorted(found, key=lambda n: n.serial)
 
