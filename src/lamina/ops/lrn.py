@@ -164,6 +164,13 @@ def divisive_norm(
     squares = around(x * x)
     if means is not None:
         mean = operand(means)
-        inside = around(operand(np.ones((1, 1, *x.shape[2:]), x.dtype.numpy)))
+        rows, columns = (_counts(n, before, size - 1 - before) for n in x.shape[2:])
+        inside = np.outer(rows, columns).astype(x.dtype.numpy)  # [H, W], an array: it goes where the mean is
         squares = squares - mean * around(x) * 2.0 + mean * mean * inside
     return x * (squares * (alpha / size**2) + k) ** -beta
+
+
+def _counts(n: int, before: int, behind: int) -> Array:
+    """How many of n positions lie in the window around each: [n]."""
+    i = np.arange(n)
+    return np.minimum(n, i + behind + 1) - np.maximum(0, i - before)
