@@ -25,6 +25,7 @@ CASES = [
     (Rnn("relu", 16, 1, True, bias=False), Sizes(5, 2, 4)),
     (Rnn("lstm", 8), Sizes(7, 4, 8)),
     (Rnn("lstm", 12, 3, True), Sizes(6, 2, 9)),
+    (Rnn("lstm", 6, 2, True, bias=False), Sizes(4, 3, 1)),
     (Rnn("lstm", 10, 2, False, 6), Sizes(5, 3, 7)),
     (Rnn("gru", 9, 2, True), Sizes(6, 2, 5)),
     (Rnn("gru", 16, 3, bias=False), Sizes(9, 1, 16)),
@@ -94,6 +95,23 @@ def test_gradients_through_the_reserve_on_cpu(op: Rnn, sizes: Sizes) -> None:
 @pytest.mark.parametrize("dtype", [float64, bfloat16], ids=str)
 def test_other_types_run_on_numpy(dtype: DType) -> None:
     check(*CASES[3], dtype, "cpu")
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_lstms_are_one_primitive_per_layer_on_cpu(bidirectional: bool) -> None:
+    """Forward it wants the matrices column by column and gives their gradients so; backward it reads their rows."""
+    op, sizes = Rnn("lstm", 8, 2, bidirectional), Sizes(5, 3, 8)
+    backend = backends.get(lm.device("cpu"), "cpu")
+    shapes = [tuple(sizes), *op.state_shapes(sizes.batch), *op.weight_shapes(sizes.inputs)]
+    plan = backend.plan(op, [Spec(s, float32) for s in shapes], Policy())
+    assert plan.label == "onednn lstm"
+    assert {s.tag for s in plan.inputs[3:] if s.ndim == 2} == {"ba"}
+    back = RnnGrad("lstm", 8, 2, bidirectional)
+    y, *ends = (op.output_shape(sizes), *op.state_shapes(sizes.batch))
+    given = [*shapes[:3], y, y, *ends, *shapes[3:]]
+    plan = backend.plan(back, [Spec(s, float32) for s in given], Policy())
+    assert {s.tag for s in plan.inputs[7:] if s.ndim == 2} == {"ab"}
+    assert {s.tag for s in plan.outputs[3:] if s.ndim == 2} == {"ba"}
 
 
 @pytest.mark.gpu

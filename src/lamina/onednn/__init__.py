@@ -26,6 +26,7 @@ from lamina.onednn.engine import Engine, Stream, available, default_engine, defa
 from lamina.onednn.memory import Memory, MemoryDesc
 from lamina.onednn.primitive import Primitive, PrimitiveDesc
 from lamina.onednn.primitives import (
+    Lstm,
     Window,
     batch_normalization_backward,
     batch_normalization_forward,
@@ -42,6 +43,8 @@ from lamina.onednn.primitives import (
     layer_normalization_backward,
     layer_normalization_forward,
     lrn_forward,
+    lstm_backward,
+    lstm_forward,
     matmul,
     pooling_backward,
     pooling_forward,
@@ -58,6 +61,7 @@ __all__ = [
     "Binary",
     "Eltwise",
     "Engine",
+    "Lstm",
     "Memory",
     "MemoryDesc",
     "PostOp",
@@ -84,6 +88,8 @@ __all__ = [
     "layer_normalization_backward",
     "layer_normalization_forward",
     "lrn_forward",
+    "lstm_backward",
+    "lstm_forward",
     "matmul",
     "pooling_backward",
     "pooling_forward",

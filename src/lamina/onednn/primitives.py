@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from lamina.c import dnnl
 from lamina.c.errors import DnnlError
@@ -664,6 +665,77 @@ def lrn_forward(
         )
 
     return _made(create, _text(f"lrn_forward size={size}", attributes, src=src, dst=dst), attributes)
+
+
+class Lstm(NamedTuple):
+    """The operands of an LSTM's layers, or their gradients: T steps, N sequences, I inputs, O units, L layers.
+
+    src_layer: [T, N, I]. src_iter, src_iter_c: [L, 1, N, O], h and c in front of the first step.
+    weights_layer: [L, 1, I, 4, O]. weights_iter: [L, 1, O, 4, O]. bias: [L, 1, 4, O]; gates in the order i, f, g, o.
+    dst_layer: [T, N, O]. dst_iter, dst_iter_c: [L, 1, N, O], h and c behind the last step.
+    """
+
+    src_layer: MemoryDesc
+    src_iter: MemoryDesc
+    src_iter_c: MemoryDesc
+    weights_layer: MemoryDesc
+    weights_iter: MemoryDesc
+    bias: MemoryDesc | None
+    dst_layer: MemoryDesc
+    dst_iter: MemoryDesc
+    dst_iter_c: MemoryDesc
+
+    def handles(self, prefix: str = "") -> dict[str, Any]:
+        """The C functions' arguments by name; no peephole, no projection."""
+        given = {name: None if d is None else d.handle for name, d in self._asdict().items()}
+        given |= {"weights_peephole": None, "weights_projection": None}
+        return {f"{prefix}{name}_desc": handle for name, handle in given.items()}
+
+
+def lstm_forward(
+    operands: Lstm, *, prop: str = "training", reverse: bool = False, attributes: _NONE = None
+) -> PrimitiveDesc:
+    """An LSTM over all steps: dnnl_lstm_forward_primitive_desc_create.
+
+    prop: "inference" or "training", which keeps a workspace for the backward pass. reverse: from the last step on.
+    """
+
+    def create(attr: int) -> int:
+        return dnnl.dnnl_lstm_forward_primitive_desc_create(
+            default_engine().handle,
+            PROPAGATION[prop],
+            _direction(reverse),
+            **operands.handles(),
+            flags=0,
+            attr=attr,
+        )
+
+    return _made(create, _text("lstm_forward", attributes, **operands._asdict()), attributes)
+
+
+def lstm_backward(
+    operands: Lstm, gradients: Lstm, *, hint: PrimitiveDesc, reverse: bool = False, attributes: _NONE = None
+) -> PrimitiveDesc:
+    """The gradients of an LSTM: dnnl_lstm_backward_primitive_desc_create. Those of the weights are overwritten."""
+
+    def create(attr: int) -> int:
+        return dnnl.dnnl_lstm_backward_primitive_desc_create(
+            default_engine().handle,
+            Prop.dnnl_backward,
+            _direction(reverse),
+            **operands.handles(),
+            **gradients.handles("diff_"),
+            flags=dnnl.dnnl_rnn_flags_t.dnnl_rnn_flags_diff_weights_overwrite,
+            hint_fwd_pd=hint.handle,
+            attr=attr,
+        )
+
+    return _made(create, _text("lstm_backward", attributes, **operands._asdict()), attributes)
+
+
+def _direction(reverse: bool) -> dnnl.dnnl_rnn_direction_t:
+    directions = dnnl.dnnl_rnn_direction_t
+    return directions.dnnl_unidirectional_right2left if reverse else directions.dnnl_unidirectional_left2right
 
 
 def _normalization_flags(scale: bool, shift: bool, global_stats: bool = False, relu: bool = False) -> int:

@@ -1,10 +1,10 @@
-"""Recurrent networks: oneDNN's matrix products, and cells in NumPy.
+"""Recurrent networks: LSTMs by oneDNN's primitive (`lamina.backends.cpu.lstm`); others, and those with a projection,
+by oneDNN's matrix products, and cells in NumPy.
 
 The products of a layer with its input, forward and backward, are one large product each; only the products with the
 state run step by step, on weights that are packed once per call. The cells' derivatives are computed for all steps at
-once, so that a step backward is a few multiplications. Measured with 2 threads on a busy AVX-512 machine, LSTM of
-3 layers, 50 steps, batch 8, 512 units, float32, best of 12: forward 37 ms, with gradients 95 ms; PyTorch 2.13 32 and
-84 ms. One step's product takes 70 µs with packed weights and 150 to 200 without, its cell 45 µs.
+once, so that a step backward is a few multiplications. With 512 units and batch 8 one step's product takes 70 µs with
+packed weights and 150 to 200 without.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from lamina import onednn
 from lamina.backends import Call, NoKernel, Plan, Run
 from lamina.backends.cpu.library import Bind, Chain, Place, at_input, at_output, kernels
+from lamina.backends.cpu.lstm import lstm_grad_plan, lstm_plan, takes
 from lamina.onednn import ARG, Memory, MemoryDesc, Primitive, PrimitiveDesc
 from lamina.ops.core import Array
 from lamina.ops.rnn import Rnn, RnnGrad, Sizes, Weights, grouped
@@ -39,6 +40,8 @@ def rnn(op: Rnn, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
     inputs = _plain(specs)
     sizes = Sizes(*inputs[0].shape)
     outputs = [s.fixed for s in op.infer(*inputs)]
+    if takes(op):
+        return lstm_plan(op, inputs, outputs)
     tape = Tape(op, sizes)
     chain = Chain(list(inputs), outputs)
     if op.reserve:
@@ -59,6 +62,11 @@ def rnn_grad(op: RnnGrad, specs: Sequence[Spec], device: Device, policy: Policy)
     head = 3 + 2 * op.states
     inputs = _plain(s for i, s in enumerate(specs) if not (op.reserve and i == head))
     sizes = Sizes(*inputs[0].shape)
+    if takes(op):
+        reserve = [Spec((1,), uint8).fixed] if op.reserve else []
+        return lstm_grad_plan(
+            op, inputs, [s.fixed for s in op.infer(*inputs[:head], *reserve, *inputs[head:])]
+        )
     tape = Tape(op, sizes)
     kept = [Spec((tape.nbytes,), uint8).fixed] if op.reserve else []
     known = [*inputs[:head], *kept, *inputs[head:]]
