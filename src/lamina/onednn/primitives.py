@@ -680,14 +680,14 @@ class Lstm(NamedTuple):
     src_iter_c: MemoryDesc
     weights_layer: MemoryDesc
     weights_iter: MemoryDesc
-    bias: MemoryDesc | None
+    bias: MemoryDesc
     dst_layer: MemoryDesc
     dst_iter: MemoryDesc
     dst_iter_c: MemoryDesc
 
     def handles(self, prefix: str = "") -> dict[str, Any]:
         """The C functions' arguments by name; no peephole, no projection."""
-        given = {name: None if d is None else d.handle for name, d in self._asdict().items()}
+        given = {name: desc.handle for name, desc in self._asdict().items()}
         given |= {"weights_peephole": None, "weights_projection": None}
         return {f"{prefix}{name}_desc": handle for name, handle in given.items()}
 

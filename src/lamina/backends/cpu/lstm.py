@@ -111,7 +111,7 @@ class _Net:
         for d, desc in enumerate(self.descs):
             state = batch * op.hidden * _WIDTH
             found += [(f"work{d}", desc.workspace.nbytes), (f"h{d}", state), (f"c{d}", state)]
-            found += [(f"bias{d}", 4 * op.hidden * _WIDTH)] if op.bias else []
+            found.append((f"bias{d}", 4 * op.hidden * _WIDTH))
             found += [(f"part{d}", steps * state)] if op.directions > 1 else []
         return found + [(f"y{layer}", steps * batch * self.width * _WIDTH) for layer in range(op.layers - 1)]
 
@@ -142,7 +142,7 @@ class _Net:
             src_iter_c=state,
             weights_layer=matrix(self.inputs(d)),
             weights_iter=matrix(hidden),
-            bias=MemoryDesc((1, 1, 4, hidden)) if self.op.bias else None,
+            bias=MemoryDesc((1, 1, 4, hidden)),
             dst_layer=MemoryDesc((steps, batch, hidden)),
             dst_iter=state,
             dst_iter_c=state,
@@ -170,8 +170,7 @@ class _Net:
             out = self[f"y{layer}"] if layer + 1 < op.layers else y
             for direction in range(op.directions):
                 d = layer * op.directions + direction
-                if op.bias:
-                    chain.call(self._biases(weights[d], self[f"bias{d}"]))
+                chain.call(self._biases(weights[d], self[f"bias{d}"]))
                 places = self._places(d, x, ends.first, weights[d], out)
                 places[ARG.WORKSPACE] = self[f"work{d}"]
                 chain.run(self.descs[d], _described(self.descs[d], places))
@@ -202,10 +201,13 @@ class _Net:
                 arriving = self._side(chain, dy, direction)
                 places = self._places(d + direction, x, first, weights[d + direction], y)
                 places[ARG.WORKSPACE] = self[f"work{d + direction}"]
-                places |= self._gradients(d + direction, arriving, to, slopes, dweights[d + direction])
+                dw = dweights[d + direction]
+                if not op.bias:  # the primitive has biases, zeros here, and writes their gradients
+                    dw = dw._replace(b_ih=chain.temporary(4 * op.hidden * _WIDTH))
+                places |= self._gradients(d + direction, arriving, to, slopes, dw)
                 self._back(chain, d + direction, places)
                 if op.bias:
-                    chain.call(self._same(dweights[d + direction]))
+                    chain.call(self._same(dw))
                 if direction:
                     chain.call(_added(to, below, shape))
             dy = below
@@ -224,7 +226,7 @@ class _Net:
         h, c = (place.at(d * self.sizes.batch * self.op.hidden * _WIDTH) for place in first)
         places = {ARG.SRC_LAYER: x, ARG.SRC_ITER: h, ARG.SRC_ITER_C: c}
         places |= {ARG.WEIGHTS_LAYER: w.ih, ARG.WEIGHTS_ITER: w.hh}
-        places |= {ARG.BIAS: self[f"bias{d}"]} if self.op.bias else {}
+        places |= {ARG.BIAS: self[f"bias{d}"]}
         places |= {ARG.DST_LAYER: self[f"part{d}"] if self.op.directions > 1 else y}
         return places | {ARG.DST_ITER: self[f"h{d}"], ARG.DST_ITER_C: self[f"c{d}"]}
 
@@ -233,7 +235,7 @@ class _Net:
         (dh, dc), (dhn, dcn) = ([p.at(offset) for p in places] for places in (slopes.first, slopes.last))
         places = {ARG.DIFF_SRC_LAYER: dx, ARG.DIFF_SRC_ITER: dh, ARG.DIFF_SRC_ITER_C: dc}
         places |= {ARG.DIFF_WEIGHTS_LAYER: dw.ih, ARG.DIFF_WEIGHTS_ITER: dw.hh}
-        places |= {ARG.DIFF_BIAS: dw.b_ih} if self.op.bias else {}
+        places |= {ARG.DIFF_BIAS: dw.b_ih}
         return places | {ARG.DIFF_DST_LAYER: dy, ARG.DIFF_DST_ITER: dhn, ARG.DIFF_DST_ITER_C: dcn}
 
     # ---------------------------------------------------------------------------------------------- small steps
@@ -242,7 +244,10 @@ class _Net:
         shape = (4 * self.op.hidden,)
 
         def bind(call: Call) -> Run:
-            a, b, out = (_array(place, shape, call) for place in (w.b_ih, w.b_hh, total))
+            out = _array(total, shape, call)
+            if not self.op.bias:
+                return lambda: out.fill(0)
+            a, b = (_array(place, shape, call) for place in (w.b_ih, w.b_hh))
             return lambda: _ignore(np.add(a, b, out=out))
 
         return bind

@@ -18,7 +18,7 @@ import numpy as np
 
 from lamina import onednn
 from lamina.backends import Call, NoKernel, Plan, Run
-from lamina.backends.cpu.library import Bind, Chain, Place, at_input, at_output, kernels
+from lamina.backends.cpu.library import Bind, Chain, Place, Refused, at_input, at_output, kernels
 from lamina.backends.cpu.lstm import lstm_grad_plan, lstm_plan, takes
 from lamina.onednn import ARG, Memory, MemoryDesc, Primitive, PrimitiveDesc
 from lamina.ops.core import Array
@@ -41,7 +41,10 @@ def rnn(op: Rnn, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
     sizes = Sizes(*inputs[0].shape)
     outputs = [s.fixed for s in op.infer(*inputs)]
     if takes(op):
-        return lstm_plan(op, inputs, outputs)
+        try:
+            return lstm_plan(op, inputs, outputs)
+        except Refused:
+            pass  # the steps below do it on any processor
     tape = Tape(op, sizes)
     chain = Chain(list(inputs), outputs)
     if op.reserve:
