@@ -25,6 +25,12 @@ def made(index: int) -> tuple[nn.Module, list[Any]]:
     return layer, [GOLDEN[f"{index}/x{n}"] for n in range(len(case.inputs))]
 
 
+def options_on(index: int, device: str) -> dict[str, Any]:
+    """What else the layer's forward takes: masks lie on the device of its inputs, as in torch."""
+    given = CASES[index].options
+    return {k: lm.tensor(v, device=device) if isinstance(v, np.ndarray) else v for k, v in given.items()}
+
+
 def close(found: Any, wanted: Any, what: str = "") -> None:
     np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-4, atol=1e-5, err_msg=what)
 
@@ -32,7 +38,7 @@ def close(found: Any, wanted: Any, what: str = "") -> None:
 def check_values(index: int, device: str) -> None:
     layer, inputs = made(index)
     layer.to(device)
-    found = flat(layer(*[lm.tensor(x, device=device) for x in inputs], **CASES[index].options))
+    found = flat(layer(*[lm.tensor(x, device=device) for x in inputs], **options_on(index, device)))
     for n, y in enumerate(found):
         close(y.numpy(), GOLDEN[f"{index}/y{n}"], f"output {n}")
     assert f"{index}/y{len(found)}" not in GOLDEN.files
@@ -42,11 +48,12 @@ def check_gradients(index: int, device: str) -> None:
     layer, inputs = made(index)
     layer.to(device)
     names = [name for name, _ in layer.named_parameters()]
+    options = options_on(index, device)
 
     def loss(*values: Any) -> Any:
         xs, weights = values[: len(inputs)], values[len(inputs) :]
         with nn.substitute(layer, dict(zip(names, weights, strict=True))):
-            outputs = flat(layer(*xs, **CASES[index].options))
+            outputs = flat(layer(*xs, **options))
         scales = [np.cos(np.arange(np.prod(y.shape)).reshape(y.shape)).astype(np.float32) for y in outputs]
         return sum((y * s).sum() for y, s in zip(outputs, scales, strict=True))
 
