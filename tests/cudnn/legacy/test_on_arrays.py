@@ -77,7 +77,7 @@ def test_results_go_to_the_callers_arrays(library: str) -> None:
     convolution, window = legacy.Convolution(pad=1, math_type="fma"), ((1, 1), (1, 1), (1, 1))
     legacy.on_arrays(convolution.forward, x=x, w=w, y=out, alpha=0.5, beta=3.0)
     legacy.on_arrays(legacy.Softmax(mode="channel").forward, x=out, y=again)
-    legacy.on_arrays(legacy.OpTensor("add").run, a=again, b=y, c=y)
+    legacy.on_arrays(legacy.OpTensor("add").run, a=y, b=again, c=y)  # in place over a
     wanted = ref.conv(host["x"].astype(np.float64), host["w"].astype(np.float64), *window) + 3 * host["y"]
     close(back(out).astype(np.float64), wanted, TOLERANCE["float32"])
     soft = ref.softmax("accurate", "channel", wanted)

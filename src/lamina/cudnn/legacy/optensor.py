@@ -58,7 +58,8 @@ class OpTensor(Descriptor):
             a_desc, a: first operand, of c's shape.
             b_desc, b: second operand, of c's shape or with ones, which are repeated; left out for "sqrt" and
                 "not", which do not read it.
-            c_desc, c: result; its type decides that of the factors.
+            c_desc, c: result; its type decides that of the factors. It may lie where a lies, not where b lies
+                (cuDNN answers BAD_PARAM).
             handle, alpha1, alpha2, beta: where, and the factors.
         """
         second = (a_desc, a) if b_desc is None else (b_desc, b)  # C wants one even where it is not read
