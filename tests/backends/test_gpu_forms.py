@@ -64,9 +64,7 @@ def every_way(device: Device, problem: Problem, op: Op, arrays: Sequence[Array])
     for way in problem.ways:
         single = Problem(problem.key, way.name, problem.inputs, problem.outputs, (way,), problem.flops)
         refusals: list[str] = []
-        found = next(
-            candidates(single, handle_of(device), Policy(tf32=True), ("a", "fallback"), refusals), None
-        )
+        found = next(candidates(single, handle_of(device), Policy(), ("a", "fallback"), refusals), None)
         if found is None:
             continue
         plan = make_plan(single, found, device)
