@@ -45,6 +45,7 @@ __device__ __forceinline__ void add(double v, double *found)
         __syncthreads();
         if (threadIdx.x < half) parts[threadIdx.x] += parts[threadIdx.x + half];
     }
+    __syncthreads();  // the compiler lets every thread read parts[0], whether it asks for it or not
     if (threadIdx.x == 0 && parts[0] != 0) atomicAdd(found, parts[0]);
     __syncthreads();
 }
