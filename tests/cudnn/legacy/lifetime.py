@@ -96,14 +96,21 @@ PLANNED = {
 }  # fmt: skip
 
 
-def planning_makers(target: cudnn.Handle) -> dict[str, Maker]:
-    """What is made for a device: operation graphs, engines, plans, and the device's properties."""
-    graph = cudnn.Graph(dynamic=True)
+def _convolution(*, dynamic: bool) -> cudnn.Graph:
+    """A convolution in float16, channels last."""
+    graph = cudnn.Graph(dynamic=dynamic)
     x = graph.tensor((8, 32, 16, 16), (8192, 1, 512, 32), "float16")
     w = graph.tensor((32, 32, 3, 3), (288, 1, 96, 32), "float16")
     y = graph.tensor((8, 32, 16, 16), (8192, 1, 512, 32), "float16")
     graph.conv(x, w, y, stride=(1, 1), pre=(1, 1))
-    config = next(iter(graph.plans(target, forbid=["runtime_compilation"]))).config
+    return graph
+
+
+def planning_makers(target: cudnn.Handle) -> dict[str, Maker]:
+    """What is made for a device: operation graphs, engines, plans, and the device's properties."""
+    graph, cached = _convolution(dynamic=False), _convolution(dynamic=True).build(target)
+    # Engines that take sizes at run time compile their kernels: that would be 100,000 compilations.
+    config = next(iter(graph.plans(target, ("a", "b", "fallback"), forbid=["runtime_compilation"]))).config
     assert config is not None
     built, (number, knobs) = graph.build(target), config.key
     return {
@@ -112,7 +119,7 @@ def planning_makers(target: cudnn.Handle) -> dict[str, Maker]:
         "EngineConfig": lambda: cudnn.EngineConfig(built, number, dict(knobs)),
         "Heuristics": lambda: cudnn.Heuristics(built),
         "ExecutionPlan": lambda: cudnn.ExecutionPlan(config, target),
-        "KernelCache": lambda: cudnn.KernelCache(built),
+        "KernelCache": lambda: cudnn.KernelCache(cached),
         "DeviceProperties": lambda: cudnn.DeviceProperties(handle=target),
     }
 
