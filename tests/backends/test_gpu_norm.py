@@ -7,8 +7,9 @@ import pytest
 
 import lamina as lm
 from lamina import backends, nn, ops, optim
+from lamina.backends.cuda import norm_resident
 from lamina.backends.cuda.choice import Problem, Way, choose
-from lamina.backends.cuda.norm import _cudnn_backward, _cudnn_forward
+from lamina.backends.cuda.norm import _cudnn_backward, _cudnn_forward, activation
 from lamina.backends.reference import run_reference
 from lamina.ops import BatchNorm, BatchNormGrad, GroupNorm, LayerNorm, LayerNormGrad
 from lamina.ops.core import Array, Op
@@ -116,6 +117,34 @@ def test_cudnn_competes(dtype: DType) -> None:
         compare(op, plan, arrays)
         specs = [replace(s) for s in own.inputs]
         compare(op, backends.get(DEVICE).plan(op, specs, fastest), arrays)
+
+
+@pytest.mark.parametrize(
+    "shape", [(8, 64, 56, 56), (64, 256, 28, 28), (3, 2048, 7, 7), (64, 144, 7, 7)], ids=str
+)
+@pytest.mark.parametrize("dtype", [bfloat16, float16, float32], ids=str)
+def test_one_launch(shape: tuple[int, ...], dtype: DType) -> None:
+    """Blocks that wait for each other: kept elements and others, relu, clipped relu, residuals, again and again."""
+    x = Spec(shape, dtype, channels_last(shape))
+    for relu, added, hi in ((False, False, None), (True, False, 0.75), (True, True, None)):
+        extra = draw(shape, dtype, 1, "", 0) if added else []
+        forward = [*draw(shape, dtype, 1, "nnnp", shape[1]), *extra]
+        backward = [*draw(shape, dtype, 2, "nnp" + "n" * (relu and not added), shape[1]), *extra]
+        norm, grad = BatchNorm(1e-5, 0.1, relu, added, hi), BatchNormGrad(relu, added, True, hi)
+        ways = (
+            (norm, forward, norm_resident.forward(norm, x, activation(norm), (), 0)),
+            (grad, backward, norm_resident.backward(grad, x, activation(grad), (), 0)),
+        )
+        for op, arrays, way in ways:
+            assert way is not None
+            own = check(op, arrays, True)
+            problem = Problem(f"one launch {op} {x}", op.name, own.inputs, own.outputs, (way,), 0.0)
+            plan = choose(problem, DEVICE, Policy())
+            assert "resident" in plan.label
+            first = compare(op, plan, arrays)
+            for _ in range(5):
+                again = execute(DEVICE, plan, arrays)
+                assert all(a.tobytes() == b.tobytes() for a, b in zip(first, again, strict=True))
 
 
 @pytest.mark.feature("F060", "F095")

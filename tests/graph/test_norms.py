@@ -1,4 +1,4 @@
-"""Sums, relu and its gradient go into batch norms: the same numbers, fewer nodes, and only where nothing else reads."""
+"""Sums, relu and its gradient go into batch norms: the same numbers, fewer nodes; what others read stays."""
 
 from collections.abc import Callable
 from typing import Any
@@ -74,8 +74,11 @@ def test_a_residual_join_is_one_node(act: Activation) -> None:
     better = mask_in_norms(activate_norms(graph))
     (forward,) = [n.op for n in better.nodes if isinstance(n.op, BatchNorm)]
     (backward,) = [n.op for n in better.nodes if isinstance(n.op, BatchNormGrad)]
-    assert forward.relu and forward.residual and not backward.relu
-    assert "relu" not in names(better) and "clipped_relu" not in names(better)
+    assert forward.relu
+    assert forward.residual
+    assert not backward.relu
+    assert "relu" not in names(better)
+    assert "clipped_relu" not in names(better)
     assert sum(name.endswith("relu_grad") for name in names(better)) == 1
     alike(graph, better, arrays)
 
@@ -100,12 +103,13 @@ def test_inference_takes_sum_and_relu() -> None:
     graph = trace(network(ops.relu, join=True, training=False), *arrays)
     better = activate_norms(graph)
     (forward,) = [n.op for n in better.nodes if isinstance(n.op, BatchNormInfer)]
-    assert forward.relu and forward.residual
+    assert forward.relu
+    assert forward.residual
     alike(graph, better, arrays)
 
 
 def test_what_others_read_stays() -> None:
-    """A norm's result, its sum, or a masked gradient with a second reader, a sum that broadcasts, a later residual."""
+    """A result or masked gradient with a second reader, a sum that broadcasts, a residual that comes later."""
     x, _, *small, z = operands()
 
     def read_twice(x: Any, z: Any, *small: Any) -> Any:

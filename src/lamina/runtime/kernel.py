@@ -400,6 +400,10 @@ class Kernel:
 
     def resident_blocks(self, block: int, *, shared: int = 0) -> int:
         """How many blocks of `block` threads one multiprocessor runs at once (0: the block does not fit)."""
+        try:
+            self._allow_shared(shared)
+        except DeviceError:
+            return 0
         with self.device.current():
             found = self._kernel.occupancy.max_active_blocks_per_multiprocessor(block, shared)
         return int(found)
@@ -435,10 +439,13 @@ class Kernel:
         *arguments: Argument,
         stream: StreamLike | None = None,
         shared: int = 0,
+        cooperative: bool = False,
     ) -> Callable[[], None]:
         """`launch` with everything bound: calling the result queues the launch with the least host work.
 
-        The result keeps its arguments (buffers too) alive. It reads them once, now.
+        The result keeps its arguments (buffers too) alive. It reads them once, now. cooperative: all blocks are on
+        the device at the same time, so that they may wait for each other (cuLaunchCooperativeKernel); the launch is
+        refused where there is no room for so many (`resident_blocks`).
         """
         where = as_stream(stream, self.device)
         if where.device != self.device:
@@ -449,8 +456,11 @@ class Kernel:
         driver = _cuda.open_cuda().driver
         function, queue = driver.CUfunction(self.handle), driver.CUstream(where.handle)
         extents = (*_extents("grid", grid), *_extents("block", block))
-        bound = (function, *extents, shared, queue, packed.address, 0)
-        return _launcher(driver.cuLaunchKernel, bound, self.device.platform, (self, packed, where))
+        bound = (function, *extents, shared, queue, packed.address)
+        kept = (self, packed, where)
+        if cooperative:
+            return _launcher(driver.cuLaunchCooperativeKernel, bound, self.device.platform, kept)
+        return _launcher(driver.cuLaunchKernel, (*bound, 0), self.device.platform, kept)
 
     def _adopted(self, place: int, value: Argument, stream: Stream) -> Argument:
         """`value`, but an array of another library as a buffer over its memory."""
@@ -487,7 +497,7 @@ def _launcher(
         if before:
             leave(before)
         if status:
-            _cuda.raise_status(int(status), "cuLaunchKernel")
+            _cuda.raise_status(int(status), launch.__name__)
 
     return run
 

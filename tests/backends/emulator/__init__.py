@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lamina.backends import Call, Plan
-from lamina.backends.cuda.program import KERNELS, Copy, Fill, Launch, Launches, Program
+from lamina.backends.cuda.program import KERNELS, Copy, Fill, Launch, Launches, Program, Together
 from lamina.ops.core import Array
 from lamina.runtime import cache_directory
 from lamina.spec import Spec, pack, unpack
@@ -23,7 +23,7 @@ GUARD = 256
 
 @cache
 def compiled(program: Program) -> Any:
-    """The program's `launch` function."""
+    """The program's functions `launch` and `launch_together`."""
     text = f'#include "emulator.h"\n{program.source}\nEMULATE({program.name})\n'
     headers = (KERNELS / "common.cuh").read_text() + (HERE / "emulator.h").read_text()
     folder = cache_directory() / "emulated"
@@ -32,10 +32,10 @@ def compiled(program: Program) -> Any:
     if not library.exists():
         made = library.with_suffix(".new")
         command = ["g++", "-std=c++17", "-O0", "-w", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(made)]
-        command += [f"-I{HERE}", f"-I{KERNELS}", "-ffp-contract=off"]
+        command += [f"-I{HERE}", f"-I{KERNELS}", "-ffp-contract=off", "-pthread", "-fno-gnu-unique"]
         subprocess.run(command, input=text, text=True, check=True)
         made.rename(library)
-    return ctypes.CDLL(str(library)).launch
+    return ctypes.CDLL(str(library))
 
 
 class Kernel:
@@ -50,7 +50,7 @@ class Kernel:
         sizes = (ctypes.c_uint * 3)(*(*extents, 1, 1)[:3])
         threads = block if isinstance(block, int) else block[0]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
-        launch = compiled(self.program)
+        launch = compiled(self.program).launch
 
         def run(_kept: object = values) -> None:
             launch(sizes, ctypes.c_uint(threads), pointers)
@@ -89,8 +89,22 @@ def run_steps(steps: Sequence[Any], call: Call) -> None:
             ctypes.memmove(step.to.address(call), step.origin.address(call), step.nbytes)
         elif isinstance(step, Launch):
             run_launch(step, call)
+        elif isinstance(step, Together):
+            run_together(step, call)
         else:
             step.bind(None, call)()
+
+
+def run_together(step: Together, call: Call) -> None:
+    """One launch of blocks that wait for each other, twice: the counters must be left as they were found."""
+    counters = (ctypes.c_uint32 * step.grid[0])()
+    table = ctypes.c_void_p(ctypes.addressof(counters))
+    values = [*(a.c(call) for a in step.first), table, *(a.c(call) for a in step.last)]
+    pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
+    grid = (ctypes.c_uint * 3)(*(*step.grid, 1, 1)[:3])
+    for _ in range(2):
+        compiled(step.program).launch_together(grid, ctypes.c_uint(step.block[0]), pointers)
+        assert all(c & 0x7FFFFFFF == 0 for c in counters)
 
 
 def run_launch(step: Launch, call: Call) -> None:
@@ -98,7 +112,7 @@ def run_launch(step: Launch, call: Call) -> None:
     values = [a.c(call) for a in step.arguments]
     pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
     grid = (ctypes.c_uint * 3)(*(*step.grid, 1, 1)[:3])
-    compiled(step.program)(grid, ctypes.c_uint(step.block[0]), pointers)
+    compiled(step.program).launch(grid, ctypes.c_uint(step.block[0]), pointers)
 
 
 def run_plan(plan: Plan, arrays: Sequence[Array], *, crooked: bool = False) -> tuple[Array, ...]:

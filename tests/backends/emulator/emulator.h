@@ -1,14 +1,17 @@
-// Enough of CUDA for a C++ compiler to run the kernels on a CPU, one block after the other.
+// Enough of CUDA for a C++ compiler to run the kernels on a CPU, one block after the other or all in host threads.
 //
 // The threads of a block are fibers: a barrier or a shuffle hands over to the next one. So barriers and shuffles mean
 // what they mean on a GPU, and one that not all threads reach is found (the block never ends: an abort).
+// To be compiled with -fno-gnu-unique: shared memory of inline functions belongs to one kernel, not to all of a process.
 #pragma once
 #include <math.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <ucontext.h>
 
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -18,18 +21,20 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __grid_constant__
-#define __shared__ static
+#define __shared__ static thread_local
+#define DYNAMIC_SHARED(type, name) static thread_local type name[(224 << 10) / sizeof(type)]
+#define WAIT_A_LITTLE() sched_yield()
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
 struct Dim3 { unsigned x, y, z; };
-static Dim3 threadIdx, blockIdx, blockDim, gridDim;
+static thread_local Dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace emulator {
 struct Fiber { ucontext_t context; std::vector<char> stack; bool done; long waits, barriers; };
-static std::vector<Fiber> fibers;
-static ucontext_t scheduler;
-static unsigned current;
-static unsigned long long exchanged[1024];
+static thread_local std::vector<Fiber> fibers;
+static thread_local ucontext_t scheduler;
+static thread_local unsigned current;
+static thread_local unsigned long long exchanged[1024];
 
 static void hand_over()
 {
@@ -70,13 +75,15 @@ static inline float __fadd_rn(float a, float b) { volatile float c = a + b; retu
 static inline float __fmul_rn(float a, float b) { volatile float c = a * b; return c; }
 static inline void sincospi(double v, double *s, double *c) { *s = sin(M_PI * v); *c = cos(M_PI * v); }
 static inline void atomicAdd(double *p, double v) { *p += v; }
+static inline unsigned atomicAdd(unsigned *p, unsigned v) { return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST); }
+static inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
 // A warp's product on tensor cores (mma.cuh), from what its lanes hold.
 #define WARP_MMA
 struct bf16;
 static inline float half_to_float(unsigned short bits);
 namespace emulator {
-static unsigned lanes_a[1024][4], lanes_b[1024][2];
+static thread_local unsigned lanes_a[1024][4], lanes_b[1024][2];
 
 template <class Widen> static void multiply(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], Widen widen)
 {
@@ -114,8 +121,8 @@ static void invoke(void (*kernel)(P...), void **arguments, std::index_sequence<I
     kernel(*(P *)arguments[I]...);
 }
 
-static void (*body)(void **);
-static void **arguments;
+static thread_local void (*body)(void **);
+static thread_local void **arguments;
 
 static void enter()
 {
@@ -167,6 +174,23 @@ static void run(void (*kernel)(void **), const unsigned *grid, unsigned threads,
             }
 }
 
+// All blocks at the same time, each in a thread of the host: they may wait for each other.
+static void run_together(void (*kernel)(void **), const unsigned *grid, unsigned threads, void **values)
+{
+    std::vector<std::thread> blocks;
+    for (unsigned y = 0; y < grid[1]; ++y)
+        for (unsigned x = 0; x < grid[0]; ++x)
+            blocks.emplace_back([=] {
+                body = kernel;
+                arguments = values;
+                gridDim = {grid[0], grid[1], 1};
+                blockDim = {threads, 1, 1};
+                blockIdx = {x, y, 0};
+                run_block(threads);
+            });
+    for (auto &block : blocks) block.join();
+}
+
 template <class... P> static void call(void (*kernel)(P...), void **values)
 {
     invoke(kernel, values, std::index_sequence_for<P...>());
@@ -174,7 +198,12 @@ template <class... P> static void call(void (*kernel)(P...), void **values)
 }  // namespace emulator
 
 #define EMULATE(kernel)                                                                                              \
+    static void emulated(void **v) { emulator::call(kernel, v); }                                                    \
     extern "C" void launch(const unsigned *grid, unsigned threads, void **values)                                    \
     {                                                                                                                \
-        emulator::run([](void **v) { emulator::call(kernel, v); }, grid, threads, values);                           \
+        emulator::run(emulated, grid, threads, values);                                                              \
+    }                                                                                                                \
+    extern "C" void launch_together(const unsigned *grid, unsigned threads, void **values)                           \
+    {                                                                                                                \
+        emulator::run_together(emulated, grid, threads, values);                                                     \
     }

@@ -60,7 +60,7 @@ def from_output(op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -
     if y.shape != g.shape:
         raise NoKernel(f"cpu: {op} with broadcasting ({y} and {g})")
     y = g = _kept(g if g.layout is not None else y, keeps_zero=True)
-    over, function = _run(y), _FROM_OUTPUT[type(op)]  # type: ignore[index]
+    over, function = _run(y), _FROM_OUTPUT[type(op)]
     upper = op.hi if isinstance(op, ClippedReluGrad) else 0.0
 
     def create() -> PrimitiveDesc:

@@ -3,7 +3,7 @@
 Batch norm reads x twice (sums, apply), its gradient g and x twice; relu and a residual's sum run in the same passes.
 The sums are split among blocks and combined in a fixed order, relative to each channel's first element, so that they
 neither vary nor lose digits. Layer, RMS and group norm hold a row in registers and read it once. Under `fastest`
-cuDNN's batch norm competes where it has one: half types, channels last, without relu.
+batch norm in one launch competes (`norm_resident`), and cuDNN's where it has one: half types, channels last, no relu.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from lamina.backends import Call, Plan
+from lamina.backends.cuda import norm_resident
 from lamina.backends.cuda.choice import Problem, Way, choose
 from lamina.backends.cuda.indexing import Space, collapse, memory_order, offset_function
 from lamina.backends.cuda.pointwise import full
@@ -242,9 +243,12 @@ def batch_norm(op: BatchNorm, specs: tuple[Spec, ...], device: Device, policy: P
         aliases=aliases,
         plain=lambda: steps(False),
     )
-    if op.relu or op.residual or not _cudnn_takes(x, policy):
+    if policy.algorithm != "fastest":
         return own
-    return _fastest(op, own, _cudnn_forward(op, x), device, policy)
+    ways = [norm_resident.forward(op, x, activation(op), steps(True), own.workspace)]
+    if not (op.relu or op.residual) and _cudnn_takes(x):
+        ways.append(_cudnn_forward(op, x))
+    return _fastest(op, own, ways, device, policy)
 
 
 def _residual(op: BatchNorm | BatchNormInfer) -> Place:
@@ -316,10 +320,13 @@ def batch_norm_grad(op: BatchNormGrad, specs: tuple[Spec, ...], device: Device, 
         aliases={0: 0},
         plain=lambda: steps(False),
     )
-    if op.relu or not op.moving or not _cudnn_takes(x, policy):
+    if policy.algorithm != "fastest":
         return own
-    # cuDNN does not say that dx may lie over g.
-    return _fastest(op, replace(own, aliases={}), Way("cudnn", lambda: _cudnn_backward(x)), device, policy)
+    ways = [norm_resident.backward(op, x, activation(op), steps(True), own.workspace)]
+    if not op.relu and op.moving and _cudnn_takes(x):
+        ways.append(Way("cudnn", lambda: _cudnn_backward(x)))
+        own = replace(own, aliases={})  # cuDNN does not say that dx may lie over g
+    return _fastest(op, own, ways, device, policy)
 
 
 # --------------------------------------------------------------------------------------------------- cuDNN's own
@@ -343,18 +350,22 @@ def _number(value: float) -> tuple[ctypes.Array[ctypes.c_float], _Fixed]:
     return memory, _Fixed("host", 0, ctypes.addressof(memory) + lead)
 
 
-def _cudnn_takes(x: Spec, policy: Policy) -> bool:
+def _cudnn_takes(x: Spec) -> bool:
     """Whether cuDNN's norms are worth asking: they take half types, channels last, eight channels at a time."""
     lies = x.ndim in (4, 5) and x.physical == channels_last(x.shape) and x.shape[1] % 8 == 0
-    return policy.algorithm == "fastest" and lies and x.dtype in (float16, bfloat16)
+    return lies and x.dtype in (float16, bfloat16)
 
 
-def _fastest(op: BatchNorm | BatchNormGrad, own: Plan, way: Way, device: Device, policy: Policy) -> Plan:
-    """The faster of the own kernels and cuDNN's; addresses that are not aligned still get the own ones."""
+def _fastest(
+    op: BatchNorm | BatchNormGrad, own: Plan, others: Sequence[Way | None], device: Device, policy: Policy
+) -> Plan:
+    """The fastest of the own kernels and the other ways; addresses that are not aligned still get the own ones."""
     assert isinstance(own.make, Launches)
-    kernel = Way("kernel", steps=own.make.steps, scratch=own.workspace)
+    ways = (Way("kernel", steps=own.make.steps, scratch=own.workspace), *(w for w in others if w))
+    if len(ways) == 1:
+        return own
     key = f"{op} {own.inputs[0]}"
-    problem = Problem(key, op.name, own.inputs, own.outputs, (kernel, way), 0.0, aliases=own.aliases)
+    problem = Problem(key, _label(op), own.inputs, own.outputs, ways, 0.0, aliases=own.aliases)
     found = choose(problem, device, policy)
     assert isinstance(found.make, Launches)
     workspace = max(found.workspace, own.workspace)

@@ -7,9 +7,11 @@ on a machine without a GPU. The kernels are loaded when the plan is bound to add
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from math import prod
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -196,6 +198,69 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class Together:
+    """One launch whose blocks wait for each other: all of them must be on the device at the same time.
+
+    The kernel takes `first`, the address of `grid[0]` counters (32 bits, zero but for the top bit, and left so), then
+    `last`. otherwise: what runs on a device that has no room for all blocks at once.
+    """
+
+    program: Program
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    first: tuple[Argument, ...]
+    last: tuple[Argument, ...]
+    shared: int = 0
+    otherwise: tuple[Step, ...] = ()
+
+    def bind(self, device: Device, call: Call) -> Run:
+        """Fix the addresses."""
+        kernel = self.program.load(device)
+        room = kernel.resident_blocks(prod(self.block), shared=self.shared) * _multiprocessors(device)
+        if prod(self.grid) > room:
+            return sequence([step.bind(device, call) for step in self.otherwise])
+        counters = ctypes.c_void_p(_counters(device).next(self.grid[0]))
+        values = [*(a.c(call) for a in self.first), counters, *(a.c(call) for a in self.last)]
+        queue = Queue(device, call.stream)
+        return kernel.prepare(
+            self.grid, self.block, *values, stream=queue, shared=self.shared, cooperative=True
+        )
+
+
+class Counters:
+    """Zeros on a device for `Together`. They are given out in turn, so that launches that may run beside each other,
+    those bound one after another, have different ones.
+    """
+
+    COUNT = 1 << 18
+
+    def __init__(self, device: Device) -> None:
+        self._memory = device.allocate(4 * self.COUNT)
+        device.platform.fill(self._memory.pointer, 0, 4 * self.COUNT, device.default_stream)
+        device.synchronize()
+        self._next, self._lock = 0, threading.Lock()
+
+    def next(self, count: int) -> int:
+        """The address of the next `count` of them, in cache lines of their own."""
+        size = round_up(count, 32)
+        with self._lock:
+            if self._next + size > self.COUNT:
+                self._next = 0
+            found, self._next = self._next, self._next + size
+        return self._memory.pointer + 4 * found
+
+
+@cache
+def _counters(device: Device) -> Counters:
+    return Counters(device)
+
+
+@cache
+def _multiprocessors(device: Device) -> int:
+    return int(device.properties["multiprocessor_count"])
+
+
+@dataclass(frozen=True)
 class Fill:
     """Set bytes to one value."""
 
@@ -296,13 +361,13 @@ class Launches:
     @property
     def programs(self) -> tuple[Program, ...]:
         """What has to be compiled."""
-        return tuple(step.program for step in self.steps if isinstance(step, Launch))
+        return tuple(step.program for step in self.steps if isinstance(step, Launch | Together))
 
     @property
     def plain_programs(self) -> tuple[Program, ...]:
         """What has to be compiled for addresses that are not aligned."""
         steps = self.plain() if self.plain else ()
-        return tuple(step.program for step in steps if isinstance(step, Launch))
+        return tuple(step.program for step in steps if isinstance(step, Launch | Together))
 
     def __call__(self, call: Call) -> Run:
         """Bind to addresses."""
