@@ -204,7 +204,7 @@ def test_formulations_where_they_apply() -> None:
     assert deep.deep.x.shape == (1024, 16, 56, 56)
     assert deep.deep.w.shape == (96, 16, 3, 3)
     assert padded(first).deep.x.shape == (1024, 8, 224, 224)
-    names = ["deep", "padded", "plain", "stem", "relaid", "wide", "direct"]
+    names = ["stem", "deep", "padded", "plain", "relaid", "wide", "direct"]
     assert [w.name for w in conv_problem("conv", first).ways] == names
     assert [w.name for w in conv_problem("conv_data_grad", first).ways] == [
         "padded",

@@ -307,9 +307,13 @@ def unwanted(config: EngineConfig, dtype: DType, policy: Policy) -> str:
 def _fastest(
     problem: Problem, device: Device, handle: Handle, policy: Policy, refusals: list[str]
 ) -> Candidate | None:
-    """The remembered choice, if it still builds; else the best of all candidates, which is remembered."""
+    """The remembered choice, if it still builds; else the best of all candidates, which is remembered.
+
+    The ways are a part of the key: where there is a new one, the contest is held again.
+    """
     limit = f"deterministic={policy.deterministic}, workspace_limit={policy.workspace_limit}"
-    store, key = plan_store(device), f"{problem.key} tf32={policy.tf32}, {limit}"
+    ways = ",".join(way.name for way in problem.ways)
+    store, key = plan_store(device), f"{problem.key} tf32={policy.tf32}, {limit}, ways={ways}"
     remembered = store.get(key)
     if remembered is not None:
         found = rebuild(problem, remembered, handle, policy)

@@ -183,8 +183,8 @@ def _ways(
     if pads(o) and not (direction == "conv_data_grad" and epilogue.steps):
         ways.append(padded_way(direction, o, epilogue))
     ways = [*ways, plain] if o.x.shape[1] < CHANNELS or pads(o) else [plain, *ways]
-    if is_stem(direction, o, vector):
-        ways.append(stem_way(direction, o, vector))
+    if is_stem(direction, o, vector):  # forward it beats all others; as a filter gradient not always
+        ways.insert(0 if direction == "conv" else len(ways), stem_way(direction, o, vector))
     if turns(o) and not pads(o):
         first = direction == "conv" and prod(o.w.shape[2:]) > _MANY_TAPS and not epilogue.steps
         ways.insert(0 if first else len(ways), turned_way(direction, o, epilogue))
