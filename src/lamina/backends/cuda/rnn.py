@@ -90,7 +90,6 @@ def _made(
 ) -> Network:
     mode, hidden, layers, bidirectional, projection, bias = known
     handle = handle_for(device)
-    x = RNNData(data_type=dtype.name, max_length=sizes.steps, batch=sizes.batch, vector_size=sizes.inputs)
     try:
         rnn = RNN(
             cell=mode,
@@ -103,45 +102,64 @@ def _made(
             data_type=dtype.name,
             math_type="fma" if dtype == float32 and not policy.tf32 else None,
         )
-        algorithm = _algorithm(rnn, x, f"rnn {known} {tuple(sizes)} {dtype}", training, device, policy)
-        rnn = rnn.replace(algorithm=algorithm)
+        way = _way(rnn, sizes, dtype, f"rnn {known} {tuple(sizes)} {dtype}", training, device, policy)
+        algorithm, _, packed = way.partition(" ")
+        rnn = rnn.replace(algorithm=algorithm, padded_io=not packed)
         if algorithm == "persist_dynamic":
             rnn.build_dynamic(handle, sizes.batch)
+        x = _sequences(sizes, dtype, sizes.inputs, bool(packed))
         spaces = rnn.temp_space_sizes(handle, x, training=training)
     except CudnnError as error:
         raise NoKernel(f"cuda: cuDNN refuses rnn {known} on {tuple(sizes)} {dtype}: {error}") from None
-    y = RNNData(data_type=dtype.name, max_length=sizes.steps, batch=sizes.batch, vector_size=rnn.output_size)
+    y = _sequences(sizes, dtype, rnn.output_size, bool(packed))
     h = TensorDescriptor(rnn.state_shape(sizes.batch), data_type=dtype.name, format=None)
     c = TensorDescriptor(rnn.cell_shape(sizes.batch), data_type=dtype.name, format=None)
     layout = rnn.weight_layout(handle)
-    return Network(
-        rnn, x, y, h, c if mode == "lstm" else None, layout, spaces.workspace, spaces.reserve, algorithm
+    return Network(rnn, x, y, h, c if mode == "lstm" else None, layout, spaces.workspace, spaces.reserve, way)
+
+
+def _sequences(sizes: Sizes, dtype: DType, width: int, packed: bool) -> RNNData:
+    """Sequences of one length: they lie alike in the packed and in the padded layout."""
+    return RNNData(
+        data_type=dtype.name,
+        max_length=sizes.steps,
+        batch=sizes.batch,
+        vector_size=width,
+        layout="packed" if packed else "sequence_major",
     )
 
 
-def _algorithm(rnn: RNN, x: RNNData, problem: str, training: bool, device: Device, policy: Policy) -> str:
-    """cuDNN's algorithm by name: "standard", or under "fastest" the one that runs fastest here, remembered."""
+def _way(
+    rnn: RNN, sizes: Sizes, dtype: DType, problem: str, training: bool, device: Device, policy: Policy
+) -> str:
+    """cuDNN's algorithm by name, with " packed" where sequences are handed over as packed ones.
+
+    "standard", or under "fastest" what runs fastest here, which is remembered.
+    """
     if policy.algorithm != "fastest":
         return "standard"
     store = plan_store(device)
     limit = f"tf32={policy.tf32} deterministic={policy.deterministic} limit={policy.workspace_limit}"
-    key = f"{problem} training={training} {limit}"
+    key = f"{problem} training={training} recorded {limit}"
     known = store.get(key)
     if known is not None:
         return known.way
-    found = search_rnn(
-        handle_for(device),
-        rnn,
-        x,
-        training=training,
-        deterministic=policy.deterministic,
-        workspace_limit=policy.workspace_limit,
-    )
-    if not found or found[0].reason:
+    times: dict[str, float] = {}
+    for packed in (False, True):
+        found = search_rnn(
+            handle_for(device),
+            rnn.replace(padded_io=not packed),
+            _sequences(sizes, dtype, sizes.inputs, packed),
+            training=training,
+            deterministic=policy.deterministic,
+            workspace_limit=policy.workspace_limit,
+        )
+        times |= {short(p.algorithm) + " packed" * packed: p.time for p in found if not p.reason}
+    if not times:
         return "standard"
-    name = short(found[0].algorithm)
-    store.put(key, Choice(name, milliseconds=found[0].time))
-    return name
+    way = min(times, key=lambda name: times[name])
+    store.put(key, Choice(way, milliseconds=times[way]))
+    return way
 
 
 # ---------------------------------------------------------------------------------------------------------- weights

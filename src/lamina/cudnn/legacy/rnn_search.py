@@ -1,5 +1,8 @@
 """Which algorithm of a recurrent network is fastest: cuDNN 9 has no search for these, so each is run and timed.
 
+Calls are timed as recorded CUDA graphs, where they can be recorded: the algorithms differ in how many kernels they
+launch, and a program that runs often is recorded, too.
+
 found = search_rnn(handle, rnn, x_desc, deterministic=True)
 rnn = rnn.replace(algorithm=found[0].algorithm)
 """
@@ -20,7 +23,16 @@ from lamina.cudnn.legacy.handles import Handle
 from lamina.cudnn.legacy.rnn import RNN, RNNAlgorithm, TempSpaces
 from lamina.cudnn.legacy.rnn_data import RNNData
 from lamina.cudnn.legacy.rnn_weights import numpy_type
-from lamina.runtime import Buffer, Event, OutOfMemoryError, Stream, from_host, memset, to_host
+from lamina.runtime import (
+    Buffer,
+    DeviceError,
+    Event,
+    OutOfMemoryError,
+    Stream,
+    from_host,
+    memset,
+    to_host,
+)
 
 ALGORITHMS = ("standard", "persist_static", "persist_dynamic", "persist_static_small_h")
 _TILE = 1 << 16  # elements of the random data that buffers are filled with, again and again
@@ -33,7 +45,7 @@ class RNNPerformance(NamedTuple):
     reason: str
     """ "" if it ran; else why not."""
     time: float
-    """Milliseconds of all that was asked for: forward, and with training both gradients (median)."""
+    """Milliseconds of all that was asked for: forward, and with training both gradients (medians)."""
     forward: float
     backward_data: float
     backward_weights: float
@@ -150,9 +162,11 @@ class _Trial:
         self.x, self.weights = self._random(x_desc.nbytes, 1.0), self._random(weights, 0.1)
         self.y = self._empty(self.y_desc.nbytes)
         self.workspace, self.reserve = self._empty(spaces.workspace), self._empty(spaces.reserve)
+        self.calls: list[Callable[[], object]] = [self._forward]
         if training:
             self.dy = self._zeroed(self.y_desc)
             self.dx, self.dweights = self._empty(x_desc.nbytes), self._empty(weights)
+            self.calls += [self._backward_data, self._backward_weights]
 
     def _empty(self, nbytes: int) -> Buffer:
         return self.handle.device.allocate(nbytes, stream=self.stream)
@@ -178,6 +192,7 @@ class _Trial:
     def measure(self, repeats: int) -> tuple[list[float], bool]:
         """Median milliseconds of forward and both gradients (0 where not run), and whether two runs agree."""
         first = self._outputs()
+        self.calls = [self._recorded(call) for call in self.calls]
         runs = [self._timed() for _ in range(repeats)]
         same = all(np.array_equal(a, b) for a, b in zip(first, self._results(), strict=True))
         return [statistics.median(times) for times in zip(*runs, strict=True)], same
@@ -192,18 +207,27 @@ class _Trial:
 
     def _timed(self) -> list[float]:
         memset(self.y, 0, self.stream)
-        if not self.training:
-            return [self._one(self._forward), 0.0, 0.0]
-        memset(self.dx, 0, self.stream)
-        memset(self.dweights, 0, self.stream)
-        return [self._one(call) for call in (self._forward, self._backward_data, self._backward_weights)]
+        if self.training:
+            memset(self.dx, 0, self.stream)
+            memset(self.dweights, 0, self.stream)
+        marks = [Event(timing=True) for _ in range(1 + len(self.calls))]
+        marks[0].record(self.stream)
+        for call, mark in zip(
+            self.calls, marks[1:], strict=True
+        ):  # all queued at once: no time of the host's counts
+            call()
+            mark.record(self.stream)
+        times = [start.elapsed(end) for start, end in zip(marks, marks[1:], strict=False)]
+        return times + [0.0] * (3 - len(times))
 
-    def _one(self, call: Callable[[], object]) -> float:
-        start, end = Event(timing=True), Event(timing=True)
-        start.record(self.stream)
-        call()
-        end.record(self.stream)
-        return start.elapsed(end)
+    def _recorded(self, call: Callable[[], object]) -> Callable[[], object]:
+        """The call as a CUDA graph, or as it is where it cannot be recorded."""
+        try:
+            with self.stream.capture() as graph:
+                call()
+            return graph.bind()
+        except (CudnnError, DeviceError):
+            return call
 
     def _forward(self) -> None:
         self.rnn.forward(
