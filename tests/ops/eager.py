@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
+import ml_dtypes
 import numpy as np
 
 from lamina import backends
@@ -159,3 +160,16 @@ def mismatch(found: Array, wanted: Array, dtype: DType) -> str:
         return ""
     at = np.unravel_index(np.argmax(np.where(bad, error / allowed, 0)), bad.shape)
     return f"{bad.sum()} of {bad.size} differ, most at {at}: {y[at]!r}, wanted {ref[at]!r}"
+
+
+def apart(found: Array, wanted: Array, dtype: DType, roundings: int) -> str:
+    """What is wrong with `found`, "" when the norm of its error is small enough: for results that are rounded to a
+    half type `roundings` times in a row on their way.
+
+    Independent roundings of eps / 2 add up by their squares, to eps / 2 * sqrt(roundings) of the norm; twice as much
+    is allowed. Single elements may be further off: sums that cancel keep the error of their terms.
+    """
+    norm, error = np.linalg.norm(wanted), np.linalg.norm(found.astype(np.float64) - wanted)
+    allowed = float(ml_dtypes.finfo(dtype.numpy).eps) * float(np.sqrt(roundings))
+    fine = found.shape == wanted.shape and error <= allowed * norm
+    return "" if fine else f"norm of the error {error / norm:.2e} of the result's, allowed {allowed:.2e}"
