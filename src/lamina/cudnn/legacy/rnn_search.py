@@ -12,6 +12,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -217,7 +218,7 @@ class _Trial:
         ):  # all queued at once: no time of the host's counts
             call()
             mark.record(self.stream)
-        times = [start.elapsed(end) for start, end in zip(marks, marks[1:], strict=False)]
+        times = [start.elapsed(end) for start, end in pairwise(marks)]
         return times + [0.0] * (3 - len(times))
 
     def _recorded(self, call: Callable[[], object]) -> Callable[[], object]:
