@@ -7,7 +7,7 @@ import lamina as lm
 from lamina import backends, ops
 from lamina.backends.cuda import backend as cuda_backend
 from lamina.graph import passes, trace
-from lamina.spec import Spec, bfloat16, float32
+from lamina.spec import Spec, bfloat16, float32, int64
 
 X = Spec((2, 16, 8, 8), float32)
 CPU = backends.get(lm.device("cpu"))
@@ -161,3 +161,17 @@ def test_roundings_of_weights_are_not_mixed_with_those_of_images() -> None:
     assert [len(n.inputs) for n in mixed.nodes] == [4]
     apart = passes.group_small(graph, cuda, set(graph.inputs[:3]))
     assert sorted(len(n.inputs) for n in apart.nodes) == [1, 3]
+
+
+def test_counts_are_made_by_one_launch() -> None:
+    """Sums of single numbers that are there from the start; not those that wait for others, or for more numbers."""
+
+    def f(*counts):  # type: ignore[no-untyped-def]
+        return [*(c + 1 for c in counts[:3]), counts[3] + counts[0] * counts[1], counts[4] + 1]
+
+    specs = [Spec((), int64)] * 4 + [Spec((2,), int64)]
+    grouped = passes.group_small(trace(f, *specs), _cuda())
+    assert sorted(names(grouped)) == ["add", "add", "group", "mul"]
+    arrays = [np.int64(3), np.int64(5), np.int64(7), np.int64(9), np.array([1, 2])]
+    for found, expected in zip(grouped(*arrays), (4, 6, 8, 24, [2, 3]), strict=True):
+        np.testing.assert_array_equal(found.numpy(), expected)

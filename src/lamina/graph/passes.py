@@ -239,9 +239,9 @@ def _merge(graph: Graph, chains: dict[Node, _Chain], taken: set[Node]) -> Graph:
 
 
 def group_small(graph: Graph, backend: Backend, stays: Collection[Value] = ()) -> Graph:
-    """Do all updates of small parameters in one launch, and all roundings of small inputs.
+    """Do all updates of small parameters in one launch, all roundings of small inputs, and all counts.
 
-    Updates wait for the last gradient, roundings are done at the start; large tensors go by themselves, so that
+    Updates wait for the last gradient, the others are done at the start; large tensors go by themselves, so that
     their gradients' memory serves again. The single nodes stay where the backend has no kernel for many.
     """
     for key in _groups(graph, stays):
@@ -252,16 +252,22 @@ def group_small(graph: Graph, backend: Backend, stays: Collection[Value] = ()) -
 
 
 def _groups(graph: Graph, stays: Collection[Value]) -> dict[Any, list[Node]]:
-    """Small updates, and roundings of small inputs, that one launch may do, by what they have in common."""
+    """What one launch may do, by what it has in common: small updates, roundings of small inputs, counts."""
     found: dict[Any, list[Node]] = {}
     for node in graph.nodes:
         small = node.outputs[0].spec.numel <= GROUP_LIMIT
         update = isinstance(node.op, SgdUpdate | AdamUpdate)
         rounding = isinstance(node.op, Cast) and node.inputs[0].is_input
-        if small and (update or rounding):
+        if small and (update or rounding or _counts(node)):
             key = (node.op, node.policy, tuple(v.dtype for v in node.inputs), node.inputs[0] in stays)
             found.setdefault(key, []).append(node)
     return found
+
+
+def _counts(node: Node) -> bool:
+    """Whether a node makes a number of numbers that are there from the start (how many batches a norm has seen)."""
+    given = all(v.is_input or v.constant is not None for v in node.inputs)
+    return given and node.op.elementwise and all(v.spec.numel == 1 for v in (*node.inputs, *node.outputs))
 
 
 def _grouped(graph: Graph, nodes: Sequence[Node], backend: Backend) -> Graph:
@@ -275,8 +281,8 @@ def _grouped(graph: Graph, nodes: Sequence[Node], backend: Backend) -> Graph:
             backend.plan(op, [v.spec for v in inputs], policy)
     except NoKernel:
         return graph
-    rounding = isinstance(op.op, Cast)
-    made = Node(op, inputs, last.policy, min(n.serial for n in nodes) if rounding else last.serial)
+    early = not isinstance(op.op, SgdUpdate | AdamUpdate)  # it depends on inputs only
+    made = Node(op, inputs, last.policy, min(n.serial for n in nodes) if early else last.serial)
     results = dict(zip((v for n in nodes for v in n.outputs), made.outputs, strict=True))
     return _substitute(graph, results)
 

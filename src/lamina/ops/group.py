@@ -8,6 +8,7 @@ from typing import Any
 
 from lamina.ops.cast import Cast
 from lamina.ops.core import Arg, Array, Op, Sample
+from lamina.ops.pointwise import Add, Mul
 from lamina.ops.update import AdamUpdate, SgdUpdate
 from lamina.spec import ShapeError, Spec, bfloat16, float32, int64
 
@@ -16,8 +17,8 @@ from lamina.spec import ShapeError, Spec, bfloat16, float32, int64
 class Group(Op):
     """`count` applications of `op`: inputs of the first, then of the second, …; outputs in the same order.
 
-    Networks have hundreds of small parameters; one launch for the update (or the rounding) of all of them costs
-    what one for the largest does.
+    Networks have hundreds of small parameters and counts; one launch for the update (or the rounding) of all of them
+    costs what one for the largest does.
     """
 
     op: Op
@@ -60,3 +61,6 @@ class Group(Op):
         yield Sample.of(cls(AdamUpdate(), 4), *adam, dtypes=(float32,))
         yield Sample.of(cls(Cast(bfloat16), 4), *shapes, dtypes=(float32,))
         yield Sample.of(cls(Cast(bfloat16), 1), (5,), dtypes=(float32,))
+        counts = [arg for _ in range(3) for arg in (Arg((), int64, 0, 9, integers=True),) * 2]
+        yield Sample.of(cls(Add(), 3), *counts, dtypes=(int64,))
+        yield Sample.of(cls(Mul(), 2), *((1,),) * 4, dtypes=(float32,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lamina.backends import NoKernel, Plan
+from lamina.backends.cuda.pointwise import EXPRESSIONS, card_value
 from lamina.backends.cuda.program import (
     VECTOR,
     Launch,
@@ -16,6 +17,7 @@ from lamina.backends.cuda.program import (
     kernel_plan,
     source,
     target,
+    wide_type,
 )
 from lamina.backends.cuda.table import kernels
 from lamina.backends.cuda.update import access_width, rule_text
@@ -36,13 +38,16 @@ _ACCESSES = 4
 def group(op: Group, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """The parts laid out as the card alone would have them; raises NoKernel where they do not suit one kernel."""
     single = op.op
-    if not isinstance(single, SgdUpdate | AdamUpdate | Cast):
-        raise NoKernel(f"cuda: no kernel for many of {single.name}")
+    numbers = type(single) in EXPRESSIONS and all(s.numel == 1 for s in specs)
+    if not numbers and not isinstance(single, SgdUpdate | AdamUpdate | Cast):
+        raise NoKernel(f"cuda: no kernel for many of {single.name}, but for tensors of one element")
     plans = [kernels.plan(single, part, device, policy) for part in op.parts(specs)]
     inputs, outputs = [p.inputs for p in plans], [p.outputs for p in plans]
     _check(single, inputs, outputs)
 
     def steps(aligned: bool) -> tuple[Launch, ...]:
+        if numbers and not isinstance(single, Cast):
+            return (_numbers(single, inputs, outputs),)
         return _launches(single, inputs, outputs, aligned)
 
     n_in, n_out = len(inputs[0]), len(outputs[0])
@@ -71,13 +76,37 @@ def _check(op: Op, inputs: Sequence[tuple[Spec, ...]], outputs: Sequence[tuple[S
         raise NoKernel(f"cuda: {len(inputs)} of {op.name} are more than a launch can be told of")
 
 
+def _numbers(op: Op, inputs: Sequence[tuple[Spec, ...]], outputs: Sequence[tuple[Spec, ...]]) -> Launch:
+    """An elementwise card on tensors of one element: a thread for each."""
+    taken, (out,) = [s.dtype for s in inputs[0]], outputs[0]
+    names, types = [f"a{i}" for i in range(len(taken))], [wide_type(t) for t in taken]
+    value = card_value(op, names, types, "v", out.dtype)
+    reads = "".join(
+        f"    const {wide} {name} = widen(*(const {c_type(dtype)} *)row[{2 + i}]);\n"
+        for i, (name, wide, dtype) in enumerate(zip(names, types, taken, strict=True))
+    )
+    table, _, parts = _table(inputs, outputs, 1)
+    text = f"""{parts}#include "group.cuh"
+extern "C" __global__ void __launch_bounds__(256) numbers_group(const __grid_constant__ Table table)
+{{
+    const int part = blockIdx.x * 256 + threadIdx.x;
+    if (part >= PARTS) return;
+    const u64 *row = table.v + part * WIDTH;
+{reads}    const {value.type} v = {value.expression};
+    *({c_type(out.dtype)} *)row[{2 + len(taken)}] = narrow<{c_type(out.dtype)}>(v);
+}}
+"""
+    return Launch(Program("numbers_group", text=text), (-(-len(inputs) // 256),), (256,), (table,))
+
+
 def _launches(
-    op: SgdUpdate | AdamUpdate | Cast,
+    op: Op,
     inputs: Sequence[tuple[Spec, ...]],
     outputs: Sequence[tuple[Spec, ...]],
     aligned: bool,
 ) -> tuple[Launch, ...]:
     """The launches on all parts that have elements."""
+    assert isinstance(op, SgdUpdate | AdamUpdate | Cast)
     if isinstance(op, Cast):
         return _casts(inputs, outputs, aligned)
     width = access_width(inputs[0], aligned=aligned)
