@@ -48,11 +48,12 @@ def test_convolutions(environment: dict[str, str]) -> None:
     found = part("convolutions", environment)
     refused = {k: v for k, v in found.items() if v.startswith("refused")}
     assert refused == {}
-    assert all("cudnn" in v for v in found.values())
-    # The first layer has one channel: space to depth comes first for half types, both ways.
-    assert " deep " in found["conv1 bf16 forward"]
+    # The first layer has one channel: forward the own kernels come first for half types, back space to depth.
+    own = {k for k, v in found.items() if "cudnn" not in v}
+    assert own == {k for k, v in found.items() if " stem " in v}
+    assert {"conv1 bf16 forward", "conv1 bf16 bias relu", "conv1 f16 forward"} <= own
+    assert all(k.startswith("conv1 ") for k in own)
     assert " deep " in found["conv1 bf16 filter"]
-    assert " deep " in found["conv1 bf16 bias relu"]
     assert " plain " in found["conv2 bf16 forward"]
     assert " plain " in found["conv1 f32 forward"]
 
