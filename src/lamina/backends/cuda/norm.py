@@ -37,6 +37,7 @@ from lamina.backends.cuda.program import (
     source,
     target,
 )
+from lamina.backends.cuda.rows import ShortRows
 from lamina.backends.cuda.table import kernels
 from lamina.cudnn import Graph, Tensor
 from lamina.ops.norm import (
@@ -520,9 +521,18 @@ def row_norm(op: Rows, specs: tuple[Spec, ...], device: Device, policy: Policy) 
     return kernel_plan(device, inputs, outputs, steps(True), label=op.name, plain=lambda: steps(False))
 
 
+def _short_rows(op: RowsGrad, lines: Lines) -> ShortRows | None:
+    """The tensor as rows for the kernel of one pass, where that takes it."""
+    if isinstance(op, GroupNormGrad):
+        return None
+    kept, inner = lines.rows()
+    short = ShortRows(lines.x, kept.count, inner.count, op.centred)
+    return short if short.fits else None
+
+
 @kernels(LayerNormGrad, RmsNormGrad, GroupNormGrad, source="kernel")
 def row_norm_grad(op: RowsGrad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """dx row by row; dscale and dbias by sums across the rows."""
+    """dx row by row; dscale and dbias by sums across the rows. Short rows are read once."""
     outs = op.infer(*specs)
     lines = _lines(op, specs[1], specs[0])
     x = lines.x
@@ -551,13 +561,17 @@ def row_norm_grad(op: RowsGrad, specs: tuple[Spec, ...], device: Device, policy:
         )
 
     most = max(lines.scales(aligned).split[1] for aligned in (True, False))
+    short = _short_rows(op, lines)
+    places = [source(0), source(1), source(2), source(3), spread]
     return kernel_plan(
         device,
         inputs,
         outputs,
-        steps(True),
+        short.gradients(places, target(0), scratch(), (target(1), dbias)) if short else steps(True),
         label=op.name,
-        workspace=2 * most * lines.scales(True).kept.count * x.dtype.compute.itemsize,
+        workspace=max(
+            2 * most * lines.scales(True).kept.count * x.dtype.compute.itemsize, short.nbytes if short else 0
+        ),
         aliases={0: 0},
         plain=lambda: steps(False),
     )
