@@ -397,14 +397,14 @@ def concatenate_inplace(g: Graph) -> None:
 
 @case("OPERATION_CONCAT", "before a convolution")
 def concatenate_conv(g: Graph) -> None:
-    x = g.concatenate([image(g), image(g)], image(g, 2 * C, virtual=True), 1)
+    x = g.concatenate([image(g), image(g)], image(g, 2 * C), 1)
     g.conv(x, g.packed((K, 2 * C, 3, 3), "float16", channels_last=True), image(g, K), **WINDOW)
 
 
 @case("OPERATION_CONCAT", "behind a convolution")
 def conv_concatenate(g: Graph) -> None:
     y = g.conv(image(g), filters(g), image(g, K, virtual=True), **WINDOW)
-    g.concatenate([y, image(g, K)], image(g, 2 * K), 1)
+    g.concatenate([y, image(g, K)], image(g, 2 * K), 1, inplace=1)
 
 
 @case("OPERATION_RESHAPE", "alone", refused=ALONE)

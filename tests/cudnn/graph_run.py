@@ -47,6 +47,13 @@ def in_process(module: str, folder: Path, *arguments: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def in_process_of_its_own(module: str, name: str) -> None:
+    """Run a module on one case with the GPU, for a minute: a hang or a lost context ends with the process."""
+    command = [sys.executable, "-m", module, name]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def properties() -> DeviceProperties:
     return DeviceProperties(json=PROPERTIES.read_text())
 

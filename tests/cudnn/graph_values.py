@@ -185,6 +185,41 @@ def gen_stats() -> Scenario:
     return s
 
 
+@scenario("concatenation, convolution")
+def concatenation_conv() -> Scenario:
+    """One kernel: it writes the concatenation to memory, waits for all of it, and reads it."""
+    s = Scenario(Graph())
+    (a, b), (x,) = images(s.graph, 2, (8, 32, 16, 16)), images(s.graph, 1, (8, 64, 16, 16))
+    (w,), (y,) = images(s.graph, 1, (64, 64, 3, 3)), images(s.graph, 1, (8, 64, 16, 16))
+    s.graph.conv(s.graph.concatenate([a, b], x, 1), w, y, stride=(1, 1), pre=(1, 1))
+    both = np.concatenate([s.random(a), s.random(b)], 1)
+    s.expect(x, both, 0)
+    s.expect(y, conv3x3(both, s.random(w, -0.1, 0.1)))
+    return s
+
+
+@scenario("convolution, concatenation")
+def conv_concatenation() -> Scenario:
+    """The convolution's result goes in front of what lies in the second half of y already."""
+    s = Scenario(Graph())
+    g = s.graph
+    (x,), (w,), (there,) = (images(g, 1, t) for t in ((8, 32, 16, 16), (64, 32, 3, 3), (8, 64, 16, 16)))
+    (y,) = images(g, 1, (8, 128, 16, 16))
+    first = g.conv(
+        x,
+        w,
+        g.packed((8, 64, 16, 16), "float16", channels_last=True, virtual=True),
+        stride=(1, 1),
+        pre=(1, 1),
+    )
+    g.concatenate([first, there], y, 1, inplace=1)
+    result = conv3x3(s.random(x), s.random(w, -0.1, 0.1))
+    second = s.random(there)
+    s.give(y, np.concatenate([np.full_like(second, np.nan), second], 1))
+    s.expect(y, np.concatenate([result, second], 1))
+    return s
+
+
 @scenario("batch norm's finalize")
 def bn_finalize() -> Scenario:
     s = Scenario(Graph())

@@ -1,5 +1,6 @@
 """Graphs run on a GPU against NumPy; plans by CUDA graph, kernel cache, JSON, engine and multiprocessor count."""
 
+import sys
 from collections.abc import Iterator
 from threading import Thread
 from typing import Any
@@ -10,17 +11,23 @@ import pytest
 from lamina import cudnn
 from lamina.cudnn import ExecutionPlan, Graph, Handle, Tensor, VariantPack, handle_of
 from lamina.runtime import Buffer, Device, DeviceError, from_host, memset, to_host
+from tests.cudnn.graph_run import in_process_of_its_own
 from tests.cudnn.graph_values import NUMPY, SCENARIOS, Array, Scenario, conv3x3, images
 
 pytestmark = pytest.mark.gpu
 
 
+def ready(device: Device) -> Handle:
+    """The device's handle, on its default stream."""
+    made = handle_of(device)
+    made.use(device.default_stream.handle)
+    return made
+
+
 @pytest.fixture
 def handle() -> Iterator[Handle]:
     device = Device("cuda:0")
-    made = handle_of(device)
-    made.use(device.default_stream.handle)
-    yield made
+    yield ready(device)
     device.synchronize()
 
 
@@ -51,15 +58,17 @@ class Memory:
             held: Any = flat if tensor.by_value else from_host(flat, device)
             self.held.append(held)
             self.pointers[tensor.uid] = flat.ctypes.data if tensor.by_value else held.pointer
-        for tensor in work.outputs:
+            if tensor in work.outputs:  # written in part
+                self.results[tensor] = held
+        for tensor in work.outputs.keys() - work.inputs.keys():
             size = extent(tensor) * np.dtype(NUMPY[tensor.data_type]).itemsize
             self.results[tensor] = device.allocate(size)
             self.pointers[tensor.uid] = self.results[tensor].pointer
         self.clear()
 
     def clear(self) -> None:
-        for buffer in self.results.values():
-            memset(buffer, 0xFF, self.device.default_stream)
+        for tensor in self.results.keys() - self.work.inputs.keys():
+            memset(self.results[tensor], 0xFF, self.device.default_stream)
 
     def pack(self, plan: ExecutionPlan) -> VariantPack:
         scratch = self.device.allocate(plan.workspace)
@@ -97,8 +106,13 @@ def plain(size: int = 16) -> Scenario:
 @pytest.mark.feature("B005", "F052")
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_values(name: str, handle: Handle) -> None:
-    work = SCENARIOS[name]()
-    run(work, work.graph.plan(handle), handle)
+    if (
+        "concatenation" in name
+    ):  # its kernel waits for itself, or takes the context with it, where memory is missing
+        in_process_of_its_own("tests.cudnn.test_gpu_graph", name)
+    else:
+        work = SCENARIOS[name]()
+        run(work, work.graph.plan(handle), handle)
 
 
 @pytest.mark.feature("B005")
@@ -268,3 +282,9 @@ def test_the_rewrite_that_explain_names_has_plans(handle: Handle) -> None:
     graph.gen_stats(y, total, squares)
     found = graph.explain(handle)
     assert found.supported or found.rewrite is not None, str(found)
+
+
+if __name__ == "__main__":  # one scenario by its name
+    named = SCENARIOS[sys.argv[1]]()
+    used = ready(Device("cuda:0"))
+    run(named, named.graph.plan(used), used)
