@@ -11,6 +11,7 @@ from lamina.backends import Call
 from lamina.backends.cuda.attention import slopes_launch, weights_launch
 from lamina.backends.cuda.program import source, target
 from lamina.backends.reference import run_reference
+from lamina.graph import gradients
 from lamina.ops import Attention, AttentionGrad
 from lamina.ops.core import Array, Sample
 from lamina.spec import DType, Spec, bfloat16, float16, float32, float64
@@ -113,4 +114,41 @@ def test_attention_and_its_gradient_on_cuda(sizes: Any, causal: bool, dtype: DTy
     half = dtype in (float16, bfloat16)
     for y, ref in zip((found, *grads), (o, *wanted), strict=True):
         problem = apart(y.numpy(), ref, dtype, ROUNDINGS) if half else mismatch(y.numpy(), ref, dtype)
+        assert not problem, problem
+
+
+@pytest.mark.gpu
+@pytest.mark.feature("B022")
+@pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("sizes", [(2, 4, 128, 64), (2, 3, 33, 16), (1, 2, 70, 10)], ids=str)
+@pytest.mark.parametrize("algorithm", ["heuristic", "fastest"])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_attention_on_a_projection_on_cuda(
+    sizes: Any, causal: bool, dtype: DType, algorithm: str, batch_first: bool
+) -> None:
+    """q, k and v are read where the projection has them, and their gradients are written so."""
+    b, h, s, d = sizes
+    lead, order = ((b, s), (0, 2, 1, 3)) if batch_first else ((s, b), (1, 2, 0, 3))
+    back = (0, 2, 1, 3) if batch_first else (2, 0, 1, 3)
+    rng = np.random.default_rng(0)
+    x, g = (rng.standard_normal((*lead, n * h * d)).astype(dtype.numpy) for n in (3, 1))
+
+    def f(x: Any, g: Any) -> Any:
+        q, k, v = (ops.permute(p.reshape((*lead, h, d)), order) for p in ops.chunk(x, 3, -1))
+        y = ops.permute(ops.attention(q, k, v, causal=causal), back).reshape((*lead, h * d))
+        return [y, *gradients(y, [x], [g])]
+
+    graph = lm.trace(f, x, g)
+    with lm.policy(algorithm=algorithm):
+        run = lm.compile(graph, "cuda:0")
+    assert {"joint_attention", "joint_attention_grad"} <= {step.label for step in run.program.steps}
+    wide = lm.trace(f, *(a.astype(np.float64) for a in (x, g)))
+    wanted = lm.compile(wide, "cpu", optimize=False)(*(lm.tensor(a.astype(np.float64)) for a in (x, g)))
+    for _ in range(3):  # one by one, recorded, replayed
+        found = run(*(lm.tensor(a, device="cuda:0") for a in (x, g)))
+    half = dtype in (float16, bfloat16)
+    for y, ref in zip(found, wanted, strict=True):
+        y, ref = y.numpy(), ref.numpy()
+        problem = apart(y, ref, dtype, ROUNDINGS) if half else mismatch(y, ref, dtype)
         assert not problem, problem

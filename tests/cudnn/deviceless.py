@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lamina import cudnn, ops
+from lamina import cudnn, graph, nn, ops
 from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda import backend, choice, conv
 from lamina.backends.cuda.conv_graph import Operands
@@ -18,6 +18,8 @@ from lamina.backends.cuda.targets import described
 from lamina.c.errors import CudnnError
 from lamina.cudnn import autotune
 from lamina.cudnn.plan import attempt
+from lamina.graph.passes import optimize
+from lamina.graph.plan import plan_graph
 from lamina.ops import (
     Add,
     Conv,
@@ -345,11 +347,30 @@ def variants() -> dict[str, str]:
     }
 
 
+def sequences() -> dict[str, str]:
+    """A layer of an encoder, forward and backward: what runs, in order."""
+    net = nn.TransformerEncoderLayer(512, 8, 2048, dropout=0.0, batch_first=True)
+    parameters = dict(net.named_parameters())
+
+    def layer(x: Any, g: Any, *values: Any) -> Any:
+        with nn.substitute(net, dict(zip(parameters, values, strict=True))):
+            y = net(x)
+        return [y, *graph.gradients(y, [x, *values], [g])]
+
+    kinds = {name: float32 if "norm" in name else bfloat16 for name in parameters}
+    specs = [Spec((32, 512, 512), bfloat16)] * 2 + [Spec(p.shape, kinds[n]) for n, p in parameters.items()]
+    with described(DEVICE, properties()):
+        better = optimize(graph.trace(layer, *specs), backend(DEVICE))
+        program = plan_graph(better, backend(DEVICE), {}, range(2, len(specs)))
+    steps = [s for s in program.steps if not s.plan.view]
+    return {f"{i} {s.label}": f"{s.plan.label} workspace={s.plan.workspace}" for i, s in enumerate(steps)}
+
+
 PARTS: dict[str, Callable[[], dict[str, str]]] = {
     f.__name__: f
     for f in (
         *(convolutions, products, eights, limited, pools, round_trip, threads, choices, faults),
-        *(forms, variants),
+        *(forms, variants, sequences),
     )
 }
 

@@ -178,3 +178,20 @@ def test_configurations_that_no_heuristic_names(environment: dict[str, str]) -> 
     assert found["one knob"] == "True"
     assert int(found["plans"]) >= int(found["near"]) // 2
     assert not set(json.loads(found["beyond"])) & set(json.loads(found["named"]))
+
+
+@pytest.mark.feature("B022", "B011")
+def test_a_layer_of_an_encoder(environment: dict[str, str]) -> None:
+    """Elementwise steps run within the products, attention on the joint projection; nothing is copied about."""
+    found = part("sequences", environment)
+    names = [key.split()[1] for key in found]
+    counted = {name: names.count(name) for name in set(names)}
+    assert counted == {
+        "fused": 7, "matmul": 5, "joint_attention": 1, "joint_attention_grad": 1, "layer_norm": 2,
+        "layer_norm_grad": 2, "reduce": 4,
+    }  # fmt: skip
+    labels = {key.split()[1]: label for key, label in found.items()}
+    assert labels["joint_attention"].startswith("cudnn joint_attention sdpa eng9")
+    assert labels["joint_attention_grad"].startswith("cudnn joint_attention_grad steps eng6")
+    sums = 32 * 8 * 512 * (64 + 1) * 4  # of dq in float32, and one number for each row
+    assert int(labels["joint_attention_grad"].rpartition("=")[2]) <= sums + 4096
