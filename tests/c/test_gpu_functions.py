@@ -254,35 +254,44 @@ def pointwise_convolution(made: Make) -> int:
     return convolution
 
 
-@pytest.mark.parametrize("gradient", [False, True], ids=["convolution", "filter gradient"])
-def test_a_fused_convolution_has_no_kernel_for_hopper(
-    gpu: Gpu, made: Make, nhwc: Nhwc, gradient: bool
-) -> None:
+IMAGE, TAPS, RESULT = (8, CHANNELS, 16, 16), (64, CHANNELS, 1, 1), (8, 64, 16, 16)
+
+
+def half(gpu: Gpu, dims: tuple[int, ...]) -> Array:
+    """Random values in float16; dims: sizes in memory order."""
+    return gpu.normal(dims).astype(np.float16)
+
+
+def packed_filter(made: Make) -> int:
+    descriptor = made("Filter")
+    cudnn.cudnnSetFilter4dDescriptor(descriptor, HALF, cudnn.CUDNN_TENSOR_NHWC, *TAPS)
+    return descriptor
+
+
+def test_a_fused_convolution_has_no_kernel_for_hopper(gpu: Gpu, made: Make, nhwc: Nhwc) -> None:
     """1x1 on half types with NHWC, which earlier GPUs take: refused when the plan is made."""
-    x, w, y = (8, CHANNELS, 16, 16), (64, CHANNELS, 1, 1), (8, 64, 16, 16)
-    filter = made("Filter")
-    cudnn.cudnnSetFilter4dDescriptor(filter, HALF, cudnn.CUDNN_TENSOR_NHWC, *w)
-    arrays = {
-        name: gpu.put(gpu.normal(dims).astype(np.float16)) for name, dims in (("x", x), ("w", w), ("y", y))
-    }
-    descriptors = {"XDESC": nhwc(HALF, *x), "BN_MODE": SPATIAL, "CONV_DESC": pointwise_convolution(made)}
-    memory = {"XDATA": arrays["x"]}
-    if gradient:
-        ops = cudnn.CUDNN_FUSED_SCALE_BIAS_ACTIVATION_WGRAD
-        descriptors |= {"DWDESC": filter, "DYDESC": nhwc(HALF, *y)}
-        memory |= {"DWDATA": arrays["w"], "DYDATA": arrays["y"]}
-    else:
-        ops = cudnn.CUDNN_FUSED_SCALE_BIAS_ACTIVATION_CONV_BNSTATS
-        descriptors |= {"WDESC": filter, "YDESC": nhwc(HALF, *y), "YSTATS_DESC": nhwc(FLOAT, 1, 64, 1, 1)}
-        memory |= {
-            "WDATA": arrays["w"],
-            "YDATA": arrays["y"],
-            "YSUM": gpu.zeros(256),
-            "YSQSUM": gpu.zeros(256),
-        }
+    descriptors = {"XDESC": nhwc(HALF, *IMAGE), "BN_MODE": SPATIAL, "CONV_DESC": pointwise_convolution(made)}
+    descriptors |= {"WDESC": packed_filter(made), "YDESC": nhwc(HALF, *RESULT)}
+    descriptors["YSTATS_DESC"] = nhwc(FLOAT, 1, 64, 1, 1)
+    sizes = {"XDATA": IMAGE, "WDATA": TAPS, "YDATA": RESULT}
+    memory = {name: gpu.put(half(gpu, dims)) for name, dims in sizes.items()}
+    memory |= {"YSUM": gpu.zeros(256), "YSQSUM": gpu.zeros(256)}
+    ops = cudnn.CUDNN_FUSED_SCALE_BIAS_ACTIVATION_CONV_BNSTATS
     with pytest.raises(CudnnNotSupported) as caught:
         fused(gpu, made, ops, descriptors, memory)
     assert (caught.value.function, caught.value.code) == (
         "cudnnMakeFusedOpsPlan",
         "CUDNN_STATUS_NOT_SUPPORTED",
     )
+
+
+def test_a_filter_gradient_of_a_fused_operation(gpu: Gpu, made: Make, nhwc: Nhwc) -> None:
+    """1x1 without scale, bias and activation: dw[k, c] = sum over the pixels of dy[k] * x[c]."""
+    descriptors = {"XDESC": nhwc(HALF, *IMAGE), "BN_MODE": SPATIAL, "CONV_DESC": pointwise_convolution(made)}
+    descriptors |= {"DWDESC": packed_filter(made), "DYDESC": nhwc(HALF, *RESULT)}
+    x, dy = (half(gpu, (n * h * w, c)) for n, c, h, w in (IMAGE, RESULT))  # NHWC: [pixels, channels]
+    dw = gpu.put(np.full((64, CHANNELS), np.nan, np.float16))
+    memory = {"XDATA": gpu.put(x), "DYDATA": gpu.put(dy), "DWDATA": dw}
+    fused(gpu, made, cudnn.CUDNN_FUSED_SCALE_BIAS_ACTIVATION_WGRAD, descriptors, memory)
+    wanted = dy.astype(np.float64).T @ x.astype(np.float64)
+    close(gpu.read(dw, (64, CHANNELS), "float16").astype(np.float64), wanted, 2e-3)

@@ -390,3 +390,9 @@ def test_memory_is_anything_that_points_to_some(monkeypatch: pytest.MonkeyPatch)
     buffer.close()
     with pytest.raises(ValueError, match="is closed"):
         legacy.Softmax().forward(1, x_desc=x, x=array, y_desc=x, y=buffer)
+
+
+def test_a_conversion_that_cudnn_answers_with_zeros_is_refused() -> None:
+    x, y = (legacy.TensorDescriptor((2, 3, 4, 4), data_type=kind) for kind in ("float64", "int8"))
+    with pytest.raises(ValueError, match="x is float64 and y int8, which cuDNN answers with zeros"):
+        legacy.transform_tensor(1, x_desc=x, x=2, y_desc=y, y=3)

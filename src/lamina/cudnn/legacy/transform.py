@@ -121,7 +121,14 @@ def transform_tensor(
     alpha: float = 1.0,
     beta: float = 0.0,
 ) -> None:
-    """y = alpha * x + beta * y for two memory orders of one shape (cudnnTransformTensor); not in place."""
+    """y = alpha * x + beta * y for two memory orders of one shape (cudnnTransformTensor); not in place.
+
+    Raises ValueError for float64 to int8, which cuDNN 9.19 takes and answers with zeros.
+    """
+    if (x_desc.data_type, y_desc.data_type) == (cudnn.CUDNN_DATA_DOUBLE, cudnn.CUDNN_DATA_INT8):
+        raise ValueError(
+            "transform_tensor: x is float64 and y int8, which cuDNN answers with zeros; go through float32"
+        )
     call(cudnn.cudnnTransformTensor, handle, alpha, x_desc, x, beta, y_desc, y)
 
 
