@@ -17,8 +17,9 @@ from lamina.backends.cuda.epilogue import NONE
 from lamina.backends.cuda.indexing import collapse, memory_order, offset_of
 from lamina.backends.cuda.matmul import as_convolution, matmul_problem, tiled
 from lamina.backends.cuda.product import Product
-from lamina.backends.cuda.program import KERNELS, Launch, Launches, Program, source
+from lamina.backends.cuda.program import KERNELS, Launch, Launches, Program, scratch, source, target
 from lamina.backends.cuda.quantize import eights_problem
+from lamina.backends.cuda.rows import ShortRows
 from lamina.ops import (
     REGISTRY,
     Add,
@@ -60,6 +61,7 @@ CUDA = backend(Device("cuda:0"))  # a value: nothing is opened
 #: Their plans need cuDNN.
 LIBRARY = {
     "conv", "conv_data_grad", "conv_filter_grad", "matmul", "fused", "rnn", "rnn_grad", "attention", "attention_grad",
+    "joint_attention", "joint_attention_grad",
     "quantized_conv", "quantized_matmul",
 }  # fmt: skip
 OWN = sorted(set(REGISTRY) - LIBRARY)
@@ -130,6 +132,9 @@ def chosen() -> dict[str, Program]:
         found[f"weights {dtype}"] = launch.program
         launch = slopes_launch(AttentionGrad(0.5), scores, 4, [], (source(),) * 7)
         found[f"slopes {dtype}"] = launch.program
+        short = ShortRows(Spec((9, 256), dtype).fixed, 9, 256, True)
+        for launch in short.gradients((source(),) * 5, target(), scratch(), (target(1), target(2))):
+            found[f"{launch.program.name} {dtype}"] = launch.program
     found |= own_convolutions()
     shapes = (2, 3, 9, 9), (5, 3, 3, 3), (2, 5, 7, 7)
     win = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
