@@ -324,6 +324,8 @@ _JOINT_CASES: list[tuple[float, bool, Shape]] = [
     (0.5, False, (1, 2, 3, 4)),
     (0.35355339, True, (2, 2, 5, 8)),
     (0.25, False, (2, 3, 17, 16)),
+    (0.7, False, (1, 1, 9, 2)),
+    (0.3, True, (1, 4, 3, 5)),
 ]
 
 
