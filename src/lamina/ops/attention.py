@@ -93,6 +93,10 @@ class Attention(_Attention):
         o = self.result((b, h, s, e), dtype)
         return (o, Spec((b, h, s, 1), dtype.compute)) if self.stats else (o,)
 
+    def flops(self, *inputs: Spec) -> int:
+        b, h, s, t, d, e = self.check(inputs, 3)
+        return 2 * b * h * s * t * (d + e)
+
     def prune(self, used: Sequence[bool]) -> Op:
         return replace(self, stats=False) if self.stats and not any(used[1:]) else self
 
@@ -148,6 +152,11 @@ class AttentionGrad(_Attention):
             )
         shapes = [(b, h, s, d), (b, h, t, d), (b, h, t, e), *(x.shape for x in inputs[6:])]
         return tuple(self.result(shape, inputs[0].dtype) for shape in shapes)
+
+    def flops(self, *inputs: Spec) -> int:
+        """The scores again, then one product for each of their gradient, dq, dk and dv."""
+        b, h, s, t, d, e = self.check(inputs, 6)
+        return 2 * b * h * s * t * (3 * d + 2 * e)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         """With u, p, x the gradients of dq, dk, dv: the product rule, step by step backwards."""
@@ -226,6 +235,9 @@ class JointAttention(_JointAttention):
     def infer(self, joint: Spec) -> tuple[Spec, ...]:  # type: ignore[override]
         return self.apart.infer(*self.parts(joint))
 
+    def flops(self, joint: Spec) -> int:  # type: ignore[override]
+        return self.apart.flops(*self.parts(joint))
+
     def prune(self, used: Sequence[bool]) -> Op:
         return replace(self, stats=False) if self.stats and not any(used[1:]) else self
 
@@ -257,6 +269,9 @@ class JointAttentionGrad(_JointAttention):
     def infer(self, joint: Spec, o: Spec, stats: Spec, do: Spec) -> tuple[Spec]:  # type: ignore[override]
         self.grad.infer(*self.parts(joint), o, stats, do)
         return (self.result(joint.shape, joint.dtype),)
+
+    def flops(self, joint: Spec, *others: Spec) -> int:  # type: ignore[override]
+        return self.grad.flops(*self.parts(joint), *others)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         joint, *others = inputs
