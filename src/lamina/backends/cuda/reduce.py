@@ -135,9 +135,13 @@ class Stage:
         return part, -(-count // part)
 
     def lanes(self, width: int) -> tuple[int, int]:
-        """Threads along the outputs and rows of them, 256 in all."""
+        """Threads along the outputs and rows of them, 256 in all.
+
+        Few outputs are spread over more blocks, 128 bytes for each: fewer splits are then left to combine.
+        """
+        most = 32 if self.kept.count >= 32 * width * _ENOUGH_BLOCKS else 8
         lanes = 1
-        while lanes < 32 and lanes * width < self.kept.count:
+        while lanes < most and lanes * width < self.kept.count:
             lanes *= 2
         return lanes, 256 // lanes
 
