@@ -23,6 +23,7 @@ from lamina.ops import (
     ConvDataGrad,
     ConvFilterGrad,
     Fused,
+    Group,
     Matmul,
     MaxPool,
     MaxPoolGrad,
@@ -44,6 +45,7 @@ from lamina.spec import (
     contiguous,
     float32,
     float64,
+    int64,
     pack,
     unpack,
 )
@@ -271,3 +273,11 @@ def _memory(array: Array, spec: Spec) -> Memory:
 
 def _array(memory: Memory, spec: Spec) -> Array:
     return unpack(memory.bytes.copy().view(spec.dtype.numpy), spec.physical, spec.shape)
+
+
+@pytest.mark.parametrize("op", [Add(), Mul()], ids=str)
+def test_single_numbers_in_one_launch(op: Op) -> None:
+    """More of them than a block has threads."""
+    values = np.arange(300, dtype=np.int64)
+    arrays = [v.reshape(()) for pair in zip(values, values[::-1], strict=True) for v in pair]
+    check(Group(op, 300), arrays, [Spec((), int64)] * 600)

@@ -6,24 +6,42 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from lamina.backends import Call
 from lamina.backends.cuda import backend
-from lamina.backends.cuda.program import Launches
+from lamina.backends.cuda.conv_graph import Operands
+from lamina.backends.cuda.conv_norm import statistics_way
+from lamina.backends.cuda.program import Launches, source, target
 from lamina.backends.reference import run_reference
 from lamina.ops import (
     REGISTRY,
     BatchNorm,
     BatchNormGrad,
     BatchNormInfer,
+    Conv,
+    ConvNorm,
     GroupNorm,
     GroupNormGrad,
     LayerNorm,
     LayerNormGrad,
     RmsNormGrad,
+    Window,
 )
 from lamina.ops.core import Array, Op, Sample
 from lamina.runtime import Device
-from lamina.spec import DType, Policy, Spec, as_dtype, bfloat16, channels_last, contiguous, float32, float64
-from tests.backends.emulator import run_plan
+from lamina.spec import (
+    DType,
+    Policy,
+    Spec,
+    as_dtype,
+    bfloat16,
+    channels_last,
+    contiguous,
+    float32,
+    float64,
+    pack,
+    unpack,
+)
+from tests.backends.emulator import Memory, run_plan, run_steps
 from tests.ops.eager import mismatch
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
@@ -94,6 +112,32 @@ def test_a_channel_is_split_among_blocks(last: bool) -> None:
     for y, ref in zip(found, wanted, strict=True):
         np.testing.assert_allclose(y, ref, rtol=2e-4, atol=2e-4)
     assert all(a.tobytes() == b.tobytes() for a, b in zip(found, run_plan(plan, [x, *small]), strict=True))
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_statistics_from_sums_of_a_convolution(residual: bool) -> None:
+    """What follows a convolution that has summed its own result."""
+    shape, op = (3, 16, 5, 4), BatchNorm(1e-3, 0.1, True, residual)
+    y = Spec(shape, bfloat16, channels_last(shape))
+    arrays = arrays_for(op, shape, bfloat16)
+    o = Operands(Window((1, 1), ((0, 0), (0, 0)), (1, 1)), y, Spec((16, 16, 1, 1), bfloat16).fixed, y)
+    places = [target(5), *(source(i) for i in range(2, 6 + residual))]
+    way = statistics_way(ConvNorm(Conv(o.window), op), o, places)
+    held = [Memory(a.nbytes) for a in arrays[1:]]
+    for memory, a, spec in zip(held, arrays[1:], [None] * 4 + [y], strict=False):
+        memory.bytes[:] = (a if spec is None else pack(a, y.physical)).view(np.uint8).reshape(-1)
+    outs = [Memory(y.nbytes), *(Memory(64) for _ in range(4)), Memory(y.nbytes)]
+    outs[5].bytes[:] = pack(arrays[0], y.physical).view(np.uint8).reshape(-1)
+    scratch = Memory(way.scratch)
+    wide = arrays[0].astype(np.float32)
+    sums = np.concatenate([wide.sum((0, 2, 3)), np.square(wide).sum((0, 2, 3))])
+    scratch.bytes[:] = sums.astype(np.float32).view(np.uint8)
+    call = Call((0, 0, *(m.pointer for m in held)), tuple(m.pointer for m in outs), scratch.pointer)
+    run_steps(way.after, call)
+    for i, ref in enumerate(run_reference(op, arrays, float64)):
+        raw = outs[i].bytes.copy()
+        found = unpack(raw.view(bfloat16.numpy), y.physical, shape) if i == 0 else raw.view(np.float32)
+        assert not mismatch(found, ref, bfloat16 if i == 0 else float32)
 
 
 @pytest.mark.parametrize("name", NORMS)

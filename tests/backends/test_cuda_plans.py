@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from lamina.backends import Call, NoKernel, Plan
-from lamina.backends.cuda import FAMILIES, backend
+from lamina.backends.cuda import FAMILIES, backend, norm_resident
 from lamina.backends.cuda.attention import slopes_launch, weights_launch
 from lamina.backends.cuda.conv import conv_problem
 from lamina.backends.cuda.conv_direct import direct
@@ -16,8 +16,9 @@ from lamina.backends.cuda.conv_graph import Operands
 from lamina.backends.cuda.epilogue import NONE
 from lamina.backends.cuda.indexing import collapse, memory_order, offset_of
 from lamina.backends.cuda.matmul import as_convolution, matmul_problem, tiled
+from lamina.backends.cuda.norm import activation
 from lamina.backends.cuda.product import Product
-from lamina.backends.cuda.program import KERNELS, Launch, Launches, Program, scratch, source, target
+from lamina.backends.cuda.program import KERNELS, Launch, Launches, Program, Together, scratch, source, target
 from lamina.backends.cuda.quantize import eights_problem
 from lamina.backends.cuda.rows import ShortRows
 from lamina.ops import (
@@ -25,6 +26,8 @@ from lamina.ops import (
     Add,
     Attention,
     AttentionGrad,
+    BatchNorm,
+    BatchNormGrad,
     Cast,
     Conv,
     Matmul,
@@ -61,7 +64,7 @@ CUDA = backend(Device("cuda:0"))  # a value: nothing is opened
 #: Their plans need cuDNN.
 LIBRARY = {
     "conv", "conv_data_grad", "conv_filter_grad", "matmul", "fused", "rnn", "rnn_grad", "attention", "attention_grad",
-    "joint_attention", "joint_attention_grad",
+    "joint_attention", "joint_attention_grad", "conv_norm",
     "quantized_conv", "quantized_matmul",
 }  # fmt: skip
 OWN = sorted(set(REGISTRY) - LIBRARY)
@@ -135,7 +138,7 @@ def chosen() -> dict[str, Program]:
         short = ShortRows(Spec((9, 256), dtype).fixed, 9, 256, True)
         for launch in short.gradients((source(),) * 5, target(), scratch(), (target(1), target(2))):
             found[f"{launch.program.name} {dtype}"] = launch.program
-    found |= own_convolutions()
+    found |= own_convolutions() | resident_norms()
     shapes = (2, 3, 9, 9), (5, 3, 3, 3), (2, 5, 7, 7)
     win = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
     for kind in (int8, float8_e4m3fn):
@@ -163,6 +166,23 @@ def own_convolutions() -> dict[str, Program]:
                     steps = way.steps if way.name in ("depthwise", "stem") else ()
                     for step in (s for s in steps if isinstance(s, Launch)):
                         found[f"{direction} {way.name} {step.program.name} {dtype}"] = step.program
+    return found
+
+
+def resident_norms() -> dict[str, Program]:
+    """Batch norm in one launch."""
+    found = {}
+    for dtype in (float32, float16, bfloat16):
+        x = Spec((4, 24, 9, 9), dtype, channels_last((4, 24, 9, 9)))
+        forward, backward = BatchNorm(1e-5), BatchNormGrad()
+        for way in (
+            norm_resident.forward(forward, x, activation(forward), (), 0),
+            norm_resident.backward(backward, x, activation(backward), (), 0),
+        ):
+            assert way is not None
+            for step in way.steps:
+                assert isinstance(step, Together)
+                found[f"{step.program.name} {dtype}"] = step.program
     return found
 
 

@@ -9,9 +9,12 @@ import lamina as lm
 from lamina import backends, nn, ops, optim
 from lamina.backends.cuda import norm_resident
 from lamina.backends.cuda.choice import Problem, Way, choose
+from lamina.backends.cuda.conv_graph import Operands
+from lamina.backends.cuda.conv_norm import statistics_way
 from lamina.backends.cuda.norm import _cudnn_backward, _cudnn_forward, activation
+from lamina.backends.cuda.program import source, target
 from lamina.backends.reference import run_reference
-from lamina.ops import BatchNorm, BatchNormGrad, GroupNorm, LayerNorm, LayerNormGrad
+from lamina.ops import BatchNorm, BatchNormGrad, Conv, ConvNorm, GroupNorm, LayerNorm, LayerNormGrad, Window
 from lamina.ops.core import Array, Op
 from lamina.runtime import Device
 from lamina.spec import (
@@ -145,6 +148,37 @@ def test_one_launch(shape: tuple[int, ...], dtype: DType) -> None:
             for _ in range(5):
                 again = execute(DEVICE, plan, arrays)
                 assert all(a.tobytes() == b.tobytes() for a, b in zip(first, again, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [bfloat16, float16], ids=str)
+@pytest.mark.parametrize(("kernel", "residual"), [(1, False), (3, True)])
+def test_statistics_behind_a_convolution(dtype: DType, kernel: int, residual: bool) -> None:
+    """cuDNN's convolution sums what it writes; what `fastest` takes gives the same."""
+    pad, shape = kernel // 2, (8, 64, 28, 28)
+    op = ConvNorm(
+        Conv(Window((1, 1), ((pad, pad), (pad, pad)), (1, 1))), BatchNorm(1e-3, 0.1, True, residual)
+    )
+    (x,), (w,) = draw(shape, dtype, 1, "", 0), draw((64, 64, kernel, kernel), dtype, 1, "", 0)
+    arrays = [
+        x,
+        w,
+        *draw((64, 64), dtype, 0, "nnnp", 64),
+        *(draw(shape, dtype, 1, "", 0) if residual else []),
+    ]
+    specs = [
+        Spec(a.shape, as_dtype(a.dtype), channels_last(a.shape) if a.ndim == 4 else None) for a in arrays
+    ]
+    fastest = backends.get(DEVICE).plan(op, specs, Policy(algorithm="fastest"))
+    y = fastest.outputs[5]
+    operands = Operands(op.conv.window, fastest.inputs[0], fastest.inputs[1], y)
+    way = statistics_way(op, operands, [target(5), *map(source, range(2, len(arrays)))])
+    problem = Problem(f"test {op} {y}", op.name, fastest.inputs, fastest.outputs, (way,), 0.0)
+    wanted = run_reference(op, arrays, float64)
+    for plan in (fastest, choose(problem, DEVICE, Policy())):
+        for found, ref in zip(execute(DEVICE, plan, arrays), wanted, strict=True):
+            scale = float(np.abs(ref).max())
+            np.testing.assert_allclose(found.astype(np.float64), ref, rtol=2e-2, atol=2e-2 * scale)
+    assert plan.label.startswith("cudnn")
 
 
 @pytest.mark.feature("F060", "F095")

@@ -14,6 +14,8 @@ from lamina import cudnn, graph, nn, ops
 from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda import backend, choice, conv
 from lamina.backends.cuda.conv_graph import Operands
+from lamina.backends.cuda.conv_norm import statistics_way
+from lamina.backends.cuda.program import source, target
 from lamina.backends.cuda.targets import described
 from lamina.c.errors import CudnnError
 from lamina.cudnn import autotune
@@ -271,7 +273,8 @@ def half_refused(op: Conv, x: tuple[int, ...], w: tuple[int, ...]) -> str:
         raise CudnnError(3000, "cudnnBackendFinalize", "no half type here", "")
 
     ways = tuple(
-        replace(way, graph=refuse) if way.name in ("plain", "turned", "relaid") else way for way in problem.ways
+        replace(way, graph=refuse) if way.name in ("plain", "turned", "relaid") else way
+        for way in problem.ways
     )
     with described(DEVICE, properties()):
         return choice.choose(replace(problem, ways=ways), DEVICE, Policy()).label
@@ -366,11 +369,59 @@ def sequences() -> dict[str, str]:
     return {f"{i} {s.label}": f"{s.plan.label} workspace={s.plan.workspace}" for i, s in enumerate(steps)}
 
 
+def statistics() -> dict[str, str]:
+    """The first engine for batch norm's statistics behind a convolution, and what is in front of and behind it."""
+    found = {}
+    window = Window((1, 1), ((1, 1), (1, 1)), (1, 1))
+    x, w = (128, 64, 56, 56), (64, 64, 3, 3)
+    op = ops.ConvNorm(Conv(window), ops.BatchNorm(1e-5))
+    for dtype in (bfloat16, float16):
+        o = Operands(window, *(Spec(s, dtype, channels_last(s)) for s in (x, w, x)))
+        way = statistics_way(op, o, [target(5), *map(source, range(2, 6))])
+        problem = choice.Problem("statistics", "conv_norm", (o.x, o.w), (o.y,), (way,), 0.0)
+        first = next(choice.candidates(problem, properties(), Policy(), ("a",), []), None)
+        found[f"behind {dtype}"] = first.label if first else "refused"
+        for name, build in (("in front", _prologue), ("weight gradients", _weight_gradients)):
+            graph = cudnn.Graph()
+            build(graph, dtype.name, x, w)
+            engines = [config.key[0] for config in graph.candidates(properties(), ("a",))]
+            found[f"{name} {dtype}"] = f"engines {engines}" if engines else "refused"
+    return found
+
+
+def _big(graph: cudnn.Graph, shape: tuple[int, ...], kind: str, **more: Any) -> cudnn.Tensor:
+    return graph.packed(shape, kind, channels_last=True, **more)
+
+
+def _prologue(graph: cudnn.Graph, kind: str, x: tuple[int, ...], w: tuple[int, ...]) -> None:
+    """scale, bias, relu > convolution > statistics."""
+    window = {"stride": (1, 1), "pre": (1, 1)}
+    scale, bias = (_big(graph, (1, x[1], 1, 1), kind) for _ in range(2))
+    value = graph.pointwise("add", graph.pointwise("mul", _big(graph, x, kind), scale), bias)
+    y = graph.conv(graph.pointwise("relu_fwd", value), _big(graph, w, kind), _big(graph, x, kind), **window)
+    graph.gen_stats(y, *(_big(graph, (1, w[0], 1, 1), "float32") for _ in range(2)))
+
+
+def _weight_gradients(graph: cudnn.Graph, kind: str, x: tuple[int, ...], w: tuple[int, ...]) -> None:
+    """Gradient of the data > gradient of relu > gradients of a norm's scale and bias."""
+    window = {"stride": (1, 1), "pre": (1, 1)}
+    names = ("mean", "inv_std", "scale", "dscale", "dbias", "eq_dy_scale", "eq_x_scale", "eq_bias")
+    small = {name: _big(graph, (1, x[1], 1, 1), "float32") for name in names}
+    bias, image, masked = _big(graph, (1, x[1], 1, 1), "float32"), _big(graph, x, kind), _big(graph, x, kind)
+    dx = graph.conv_data_grad(
+        _big(graph, x, kind), _big(graph, w, kind), _big(graph, x, kind, virtual=True), **window
+    )
+    normal = graph.pointwise("mul", graph.pointwise("sub", image, small["mean"]), small["inv_std"])
+    y = graph.pointwise("add", graph.pointwise("mul", normal, small["scale"]), bias)
+    graph.pointwise("relu_bwd", y, dx, masked)
+    graph.bn_weight_grad(masked, image, **small)
+
+
 PARTS: dict[str, Callable[[], dict[str, str]]] = {
     f.__name__: f
     for f in (
         *(convolutions, products, eights, limited, pools, round_trip, threads, choices, faults),
-        *(forms, variants, sequences),
+        *(forms, variants, statistics, sequences),
     )
 }
 

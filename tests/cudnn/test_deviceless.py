@@ -93,6 +93,23 @@ def test_pools(environment: dict[str, str]) -> None:
     assert all("ExecutionPlan" in v for k, v in found.items() if k != "reduce")
 
 
+def test_statistics(environment: dict[str, str]) -> None:
+    """A batch norm's sums ride behind convolutions of both half types; what cuDNN puts in front of one, and the
+    gradients of scale and bias behind its gradient, are for float16.
+    """
+    found = part("statistics", environment)
+    assert found.pop("behind bfloat16").startswith("statistics eng3")
+    assert found.pop("behind float16").startswith("statistics eng2")
+    assert found == {
+        "in front bfloat16": "refused",
+        "in front float16": found["in front float16"],
+        "weight gradients bfloat16": "refused",
+        "weight gradients float16": found["weight gradients float16"],
+    }
+    assert found["in front float16"].startswith("engines [2")
+    assert found["weight gradients float16"].startswith("engines [1")
+
+
 @pytest.mark.feature("B006", "F087")
 def test_round_trip(environment: dict[str, str]) -> None:
     found = part("round_trip", environment)

@@ -9,11 +9,12 @@ import pytest
 import lamina as lm
 from lamina import backends, ops
 from lamina.graph import Graph, gradients, trace
-from lamina.graph.norms import activate_norms, mask_in_norms
+from lamina.graph.norms import activate_norms, mask_in_norms, statistics_behind_convolutions
 from lamina.graph.passes import optimize
 from lamina.ops import BatchNorm, BatchNormGrad, BatchNormInfer
-from lamina.ops.core import bind
+from lamina.ops.core import Op, bind
 from lamina.runtime import Device
+from lamina.spec import Policy
 
 rng = np.random.default_rng(0)
 Activation = Callable[[Any], Any]
@@ -134,6 +135,42 @@ def test_what_others_read_stays() -> None:
         assert names(activate_norms(graph)) == names(graph)
     graph = mask_in_norms(activate_norms(trace(masked, x, z, *small)))
     assert names(graph) == ["batch_norm", "relu_grad", "batch_norm_grad"]
+
+
+class Measured:
+    """A backend that says which of both is faster, or has no kernel."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+
+    def plan(self, op: Op, specs: Any, policy: Policy) -> backends.Plan:
+        assert policy.algorithm == "fastest"
+        if not self.label:
+            raise backends.NoKernel("no engine")
+        return backends.Plan(tuple(specs), op.infer(*specs), lambda call: lambda: None, label=self.label)
+
+
+@pytest.mark.parametrize(
+    "label", ["cudnn conv+batch_norm statistics eng3", "kernel conv+batch_norm apart", ""]
+)
+@pytest.mark.parametrize("join", [False, True])
+def test_statistics_behind_the_convolution(label: str, join: bool) -> None:
+    """One node where a library's graph wins; the convolution's result is still there for the gradient."""
+    arrays = operands()
+    with lm.policy(algorithm="fastest"):
+        graph = mask_in_norms(activate_norms(trace(network(ops.relu, join), *arrays)))
+    refusals: list[str] = []
+    better = statistics_behind_convolutions(graph, Measured(label), refusals)  # type: ignore[arg-type]
+    merged = label.startswith("cudnn")
+    assert names(better).count("conv_norm") == merged
+    assert names(better).count("batch_norm") == names(better).count("conv") - 1 == 1 - merged
+    assert len(refusals) == 1 - merged
+    alike(graph, better, arrays)
+
+
+def test_without_measuring_nothing_is_merged() -> None:
+    graph = trace(network(ops.relu), *operands())
+    assert statistics_behind_convolutions(graph, Measured("cudnn"), []).nodes == graph.nodes  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("source", ["kernel", "onednn"])

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from lamina.backends import Backend, NoKernel
 from lamina.graph.rewrite import rewrite
 from lamina.graph.trace import Graph, Node, Use, Value
 from lamina.ops import (
@@ -19,9 +20,12 @@ from lamina.ops import (
     BatchNormInfer,
     ClippedRelu,
     ClippedReluGrad,
+    Conv,
+    ConvNorm,
     Relu,
     ReluGrad,
 )
+from lamina.spec.policy import policy as use_policy
 
 Uses = dict[Value, list[Use]]
 
@@ -91,6 +95,60 @@ def _reader(value: Value, norm: Node, uses: Uses) -> Node | None:
 def _activated(op: BatchNorm | BatchNormInfer, relu: Relu | ClippedRelu) -> BatchNorm | BatchNormInfer:
     """The norm with relu behind it."""
     return replace(op, relu=True, hi=relu.hi if isinstance(relu, ClippedRelu) else None)
+
+
+def statistics_behind_convolutions(graph: Graph, backend: Backend, refusals: list[str]) -> Graph:
+    """conv, then batch norm of its result, as one node where the backend's convolution takes the statistics along.
+
+    Only policy "fastest" measures that. The backend says by its plan's label whether a library's graph does both, or
+    its kernels apart are as fast.
+    """
+    uses, place = graph.uses(), {node: i for i, node in enumerate(graph.nodes)}
+    new: dict[Value, Value] = {}
+    pairs: dict[Node, Node] = {}
+    for node in graph.nodes:
+        conv = node.inputs[0].node if isinstance(node.op, BatchNorm) else None
+        if conv is None or not isinstance(conv.op, Conv) or conv.policy != node.policy:
+            continue
+        if node.policy.algorithm != "fastest":
+            continue
+        readers = [use.node for use in uses[conv.outputs[0]]]
+        if all(r is node or (r is not None and place[r] > place[node]) for r in readers):
+            reason = _no_statistics(conv, node, backend)
+            if reason:
+                refusals.append(reason)
+            else:
+                pairs[node] = conv
+    merged = set(pairs.values())
+    for node in graph.nodes:
+        if node in merged:
+            continue
+        if node in pairs:
+            conv = pairs[node]
+            inputs = tuple(new.get(v, v) for v in (*conv.inputs, *node.inputs[1:]))
+            made = node.with_inputs(inputs, _conv_norm(conv, node))
+            new.update(zip((*node.outputs, *conv.outputs), made.outputs, strict=True))
+        else:
+            inputs = tuple(new.get(v, v) for v in node.inputs)
+            new.update(zip(node.outputs, node.with_inputs(inputs).outputs, strict=True))
+    return Graph(graph.inputs, [new.get(v, v) for v in graph.outputs], graph.name)
+
+
+def _conv_norm(conv: Node, norm: Node) -> ConvNorm:
+    assert isinstance(conv.op, Conv)
+    assert isinstance(norm.op, BatchNorm)
+    return ConvNorm(conv.op, norm.op)
+
+
+def _no_statistics(conv: Node, norm: Node, backend: Backend) -> str:
+    """Why both stay apart; "" where a library takes the statistics along."""
+    card = _conv_norm(conv, norm)
+    try:
+        with use_policy(norm.policy) as policy:
+            plan = backend.plan(card, [v.spec for v in (*conv.inputs, *norm.inputs[1:])], policy)
+    except NoKernel as error:
+        return f"{card}: {' '.join(str(error).split())}"
+    return "" if plan.label.startswith("cudnn") else f"{card}: {plan.label} is as fast"
 
 
 def mask_in_norms(graph: Graph) -> Graph:

@@ -12,11 +12,22 @@ from lamina.backends import Backend, NoKernel
 from lamina.backends.reference import run_reference
 from lamina.graph.algebra import pool_gradient_last, sum_before_spreading
 from lamina.graph.fold import fold_batch_norm
-from lamina.graph.norms import activate_norms, mask_in_norms
+from lamina.graph.norms import activate_norms, mask_in_norms, statistics_behind_convolutions
 from lamina.graph.rewrite import rewrite
 from lamina.graph.sequences import sequence_rules
 from lamina.graph.trace import Graph, Node, Value, constant
-from lamina.ops import AdamUpdate, BatchNormGrad, Cast, Expand, Fused, Group, Reshape, SgdUpdate, Transpose
+from lamina.ops import (
+    AdamUpdate,
+    BatchNormGrad,
+    Cast,
+    ConvNorm,
+    Expand,
+    Fused,
+    Group,
+    Reshape,
+    SgdUpdate,
+    Transpose,
+)
 from lamina.ops.core import Op
 from lamina.spec.policy import policy as use_policy
 
@@ -30,7 +41,7 @@ def optimize(
     graph: Graph, backend: Backend, refusals: list[str] | None = None, stays: Collection[Value] = ()
 ) -> Graph:
     """All passes in order: fold constants, drop no-ops, merge equal nodes, fold batch norms, algebra, relu into batch
-    norms, prune outputs, fuse, group.
+    norms, their statistics behind convolutions, prune outputs, fuse, group.
 
     refusals: gets a line for each fusion that the backend has no plan for.
     stays: inputs that are the same from run to run: what is made of them alone is not mixed with other work.
@@ -42,6 +53,8 @@ def optimize(
     graph = activate_norms(graph)
     if backend.supports(BatchNormGrad) == "kernel":  # libraries would compute the norm again for its signs
         graph = mask_in_norms(graph)
+    if backend.supports(ConvNorm) == "cudnn":
+        graph = statistics_behind_convolutions(graph, backend, [] if refusals is None else refusals)
     graph = drop_identities(sequence_rules(graph, backend))
     return group_small(fuse(prune_outputs(absorb_casts(graph)), backend, refusals), backend, stays)
 

@@ -25,6 +25,7 @@ from lamina.ops.conv import (
     conv_transpose3d,
     unfold,
 )
+from lamina.ops.conv_norm import ConvNorm
 from lamina.ops.core import REGISTRY, Arg, Op, Operand, Sample, bind, call, operand, register_adopter, spec_of
 from lamina.ops.dropout import Dropout, DropoutGrad, dropout
 from lamina.ops.embedding import Embedding, EmbeddingGrad, embedding
@@ -265,6 +266,7 @@ __all__ = [
     "Conv",
     "ConvDataGrad",
     "ConvFilterGrad",
+    "ConvNorm",
     "Cos",
     "CrossEntropy",
     "CrossEntropyGrad",

@@ -8,6 +8,7 @@ from lamina.backends import Backend, Plan
 from lamina.backends.cuda import (
     attention,
     conv,
+    conv_norm,
     dropout,
     embedding,
     fused,
@@ -35,6 +36,7 @@ from lamina.spec import Policy, Spec
 FAMILIES = (
     attention,
     conv,
+    conv_norm,
     dropout,
     embedding,
     fused,

@@ -79,7 +79,7 @@ def conv_graph(
         tensors[name] = graph.tensor(sizes, steps, kind.name, virtual=virtual)
         if not virtual:
             pointers[tensors[name].uid] = place
-    window = _window(o.window)
+    window = window_arguments(o.window)
     x, w, y = tensors["x"], tensors["w"], tensors["y"]
     if direction == "conv":
         value = graph.conv(x, w, y, **window)
@@ -104,7 +104,8 @@ def _planes(shape: Shape, strides: Shape) -> tuple[Shape, Shape]:
     return (*shape[:2], 1, shape[2]), (*strides[:2], row, strides[2])
 
 
-def _window(win: Window) -> dict[str, Any]:
+def window_arguments(win: Window) -> dict[str, Any]:
+    """A window as the graph's convolutions take it."""
     pre, post = tuple(lo for lo, _ in win.padding), tuple(hi for _, hi in win.padding)
     stride, dilation = win.stride, win.dilation
     if win.rank == 1:

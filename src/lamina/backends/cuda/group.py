@@ -86,7 +86,8 @@ def _numbers(op: Op, inputs: Sequence[tuple[Spec, ...]], outputs: Sequence[tuple
         for i, (name, wide, dtype) in enumerate(zip(names, types, taken, strict=True))
     )
     table, _, parts = _table(inputs, outputs, 1)
-    text = f"""{parts}#include "group.cuh"
+    text = f"""#define V 1
+{parts}#include "group.cuh"
 extern "C" __global__ void __launch_bounds__(256) numbers_group(const __grid_constant__ Table table)
 {{
     const int part = blockIdx.x * 256 + threadIdx.x;

@@ -214,24 +214,10 @@ def batch_norm(op: BatchNorm, specs: tuple[Spec, ...], device: Device, policy: P
         return kernel_plan(device, inputs, outputs, [], label=op.name)
 
     def steps(aligned: bool) -> tuple[Step, ...]:
-        sums, passes = _channels(x, aligned), _channels(x, aligned, _BLOCKS * 4)
-        text = sums.text(x)
-        count = sums.reduced.count
-        numbers = constants(
-            STATISTICS=1,
-            EPSILON=repr(op.epsilon),
-            MOMENTUM=repr(op.momentum),
-            UNBIASED=repr(count / (count - 1)),
-        )
-        statistics = [source(0), scratch(), source(3), source(4), *(target(i) for i in (1, 2, 3, 4))]
-        write = passes.text(x) + constants(APPLY=1)
-        write += flags(INFERENCE=False) + activation(op)
-        applied = [*(source(i) for i in (0, 1, 2)), target(1), target(2), _residual(op), target(0)]
-        return (
-            launch("batch_moments", text + constants(MOMENTS=1), sums.grid, (source(0), scratch())),
-            launch("batch_statistics", text + numbers, _warps(x), statistics),
-            launch("batch_apply", write, passes.grid, applied),
-        )
+        sums, given = _channels(x, aligned), [source(i) for i in range(len(inputs))]
+        text = sums.text(x) + constants(MOMENTS=1)
+        moments = launch("batch_moments", text, sums.grid, (source(0), scratch()))
+        return (moments, *normalized(op, x, given, aligned))
 
     aliases = {3: 3, 4: 4} | ({0: 5} if op.residual else {})
     own = kernel_plan(
@@ -250,6 +236,31 @@ def batch_norm(op: BatchNorm, specs: tuple[Spec, ...], device: Device, policy: P
     if not (op.relu or op.residual) and _cudnn_takes(x):
         ways.append(_cudnn_forward(op, x))
     return _fastest(op, own, ways, device, policy)
+
+
+def normalized(
+    op: BatchNorm, x: Spec, given: Sequence[Place], aligned: bool = True, summed: bool = False
+) -> tuple[Step, ...]:
+    """The statistics from partial sums at the start of the workspace, then the pass that applies them.
+
+    given: places of the inputs. summed: the sums are whole, and of x itself: [2, C], of x and of its square.
+    """
+    sums, passes = _channels(x, aligned, 1 if summed else _BLOCKS), _channels(x, aligned, _BLOCKS * 4)
+    count = sums.reduced.count
+    numbers = constants(
+        STATISTICS=1,
+        SHIFTED=int(not summed),
+        EPSILON=repr(op.epsilon),
+        MOMENTUM=repr(op.momentum),
+        UNBIASED=repr(count / (count - 1)),
+    )
+    statistics = [given[0], scratch(), given[3], given[4], *(target(i) for i in (1, 2, 3, 4))]
+    write = passes.text(x) + constants(APPLY=1) + flags(INFERENCE=False) + activation(op)
+    applied = [*given[:3], target(1), target(2), given[5 if op.residual else 0], target(0)]
+    return (
+        launch("batch_statistics", sums.text(x) + numbers, _warps(x), statistics),
+        launch("batch_apply", write, passes.grid, applied),
+    )
 
 
 def _residual(op: BatchNorm | BatchNormInfer) -> Place:

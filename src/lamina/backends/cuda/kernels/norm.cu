@@ -130,7 +130,8 @@ extern "C" __global__ void __launch_bounds__(256) batch_moments(const T *x, A *p
 #endif
 
 #ifdef STATISTICS
-// One warp per channel: mean, r = 1 / sqrt(variance + EPSILON), and the running statistics moved by MOMENTUM.
+// One warp per channel: mean, r = 1 / sqrt(variance + EPSILON), and the running statistics moved by MOMENTUM. SHIFTED:
+// the sums are of x less each channel's first element.
 extern "C" __global__ void __launch_bounds__(256)
 batch_statistics(const T *x, const A *partial, const A *running_mean, const A *running_var, A *mean, A *r, A *next_mean,
                  A *next_var)
@@ -139,7 +140,8 @@ batch_statistics(const T *x, const A *partial, const A *running_mean, const A *r
     if (c >= (Index)OUTPUTS) return;
     const f64 first = total_of(partial, c) / COUNT, second = total_of(partial, (Index)OUTPUTS + c) / COUNT;
     if (threadIdx.x & 31) return;
-    const f64 var = larger(second - first * first, 0.0), middle = first + (f64)widen(x[kept(c) + reduced(0)]);
+    const f64 var = larger(second - first * first, 0.0);
+    const f64 middle = first + (SHIFTED ? (f64)widen(x[kept(c) + reduced(0)]) : 0);
     mean[c] = (A)middle;
     r[c] = (A)(1 / sqrt(var + EPSILON));
     next_mean[c] = (A)((1 - MOMENTUM) * (f64)running_mean[c] + MOMENTUM * middle);
