@@ -23,6 +23,7 @@ from lamina.backends.cuda.indexing import broadcast_strides, memory_order
 from lamina.backends.cuda.matmul import matmul_plan
 from lamina.backends.cuda.pointwise import full
 from lamina.backends.cuda.program import (
+    VECTOR,
     WORKSPACE_ALIGNMENT,
     Copy,
     Fill,
@@ -160,6 +161,8 @@ def _gradient(op: AttentionGrad, inputs: Sequence[Spec], device: Device, policy:
 
 def _joint_attention(op: JointAttention, joint: Spec, device: Device, policy: Policy) -> Plan:
     """The plan for a joint tensor that lies as its spec says."""
+    if joint.numel and not _aligned(joint):
+        return _apart(op, op.apart, joint, (), device, policy)
     terms = _parts(joint, source)
     o, *stats = op.infer(joint)
     outputs = [_like_q(o, terms[0][0]), *(s.fixed for s in stats)]
@@ -182,6 +185,8 @@ def _joint_gradient(op: JointAttentionGrad, joint: Spec, device: Device, policy:
     apart = Attention(op.scale, op.causal, stats=True)
     o, stats = apart.infer(*(s.open for s, _ in parts))
     o, stats = _like_q(o, q), stats.fixed
+    if joint.numel and not _aligned(joint):
+        return _apart(op, op.grad, joint, (o, stats, o), device, policy)
     terms = [*parts, (o, source(1)), (stats, source(2)), (o, source(3))]
     targets = _parts(joint, target)
     return _chosen(
@@ -193,6 +198,33 @@ def _joint_gradient(op: JointAttentionGrad, joint: Spec, device: Device, policy:
         device,
         policy,
     )
+
+
+def _apart(
+    op: JointAttention | JointAttentionGrad,
+    inner: Attention | AttentionGrad,
+    joint: Spec,
+    others: tuple[Spec, ...],
+    device: Device,
+    policy: Policy,
+) -> Plan:
+    """The plan of `inner` on copies of the parts of a row-major tensor, whose own places are not aligned."""
+    part = Spec(joint.shape[1:], joint.dtype).fixed
+    size = round_up(part.nbytes, WORKSPACE_ALIGNMENT)
+    plan = kernels.plan(inner, [part] * 3 + list(others), device, policy)
+    copies = [scratch(i * size) for i in range(6)]
+    own = [Copy(copies[i], source(0, i * part.nbytes), part.nbytes) for i in range(3)]
+    inputs = (*copies[:3], *(source(1 + i) for i in range(len(others))))
+    end = 6 * size
+    if isinstance(op, JointAttention):
+        outputs, found = [s.fixed for s in op.infer(joint)], tuple(target(i) for i in range(1 + op.stats))
+        back: list[Step] = []
+    else:
+        outputs, found = [joint], tuple(copies[3:])
+        back = [Copy(target(0, i * part.nbytes), copies[3 + i], part.nbytes) for i in range(3)]
+    steps: list[Step] = [*own, PlanStep(plan, inputs, found, scratch(end)), *back]
+    given = [joint, *others]
+    return kernel_plan(device, given, outputs, steps, label=op.name, workspace=end + plan.workspace)
 
 
 def _chosen(
@@ -271,12 +303,17 @@ def _like_q(o: Spec, q: Spec) -> Spec:
 def _where_it_lies(joint: Spec, plan: Callable[[Spec], Plan]) -> Plan:
     """The plan for a joint tensor as it lies if there is one, else for a row-major one: own kernels take that."""
     given = joint.fixed
-    if joint.numel and joint.tag is not None and given.physical.strides[4] == 1:
+    if joint.numel and joint.tag is not None and given.physical.strides[4] == 1 and _aligned(given):
         try:
             return plan(given)
         except NoKernel:
             pass
     return plan(joint.open.fixed)
+
+
+def _aligned(joint: Spec) -> bool:
+    """Whether k and v begin at addresses that cuDNN takes."""
+    return joint.physical.strides[0] * joint.dtype.itemsize % VECTOR == 0
 
 
 def _parts(joint: Spec, make: Callable[[int, int], Place]) -> list[Term]:
