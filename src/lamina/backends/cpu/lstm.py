@@ -2,7 +2,7 @@
 
 Forward it reads the weights column by column, [inputs, 4 H], and gives their gradients so; backward it reads them row
 by row, as they are. Measured with 2 threads on an AVX-512 machine, 3 layers, 50 steps, batch 8, 512 units, float32:
-forward 22 ms, with gradients 62 ms; PyTorch 2.13 takes 86 ms for both.
+forward and gradients take 66 ms; PyTorch 2.13 takes 85 ms.
 """
 
 from __future__ import annotations
