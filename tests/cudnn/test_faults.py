@@ -68,3 +68,26 @@ def test_reasons_and_other_patterns() -> None:
     )
     (operation,) = single.operations
     assert known_wrong([operation, operation], 20) == ""  # engines of other patterns have other numbers
+
+
+@pytest.mark.parametrize(
+    ("mode", "images", "wrong"), [("instance", 4, True), ("instance", 1, False), ("layer", 4, False)]
+)
+def test_instance_norms_sums_are_not_left_to_engine_0(mode: str, images: int, wrong: bool) -> None:
+    made = Graph()
+    x, dy, dx = (made.packed((images, 8, 6, 6), "float32", channels_last=True) for _ in range(3))
+    parameters = [made.packed((1, 8, 1, 1), "float32") for _ in range(3)]
+    kept = [made.packed((images, 8, 1, 1), "float32") for _ in range(2)]
+    made.norm_grad(
+        mode,
+        dy,
+        x,
+        dx,
+        scale=parameters[0],
+        dscale=parameters[1],
+        dbias=parameters[2],
+        mean=kept[0],
+        inv_variance=kept[1],
+    )
+    assert bool(known_wrong(made.operations, 0)) == wrong
+    assert known_wrong(made.operations, 2) == ""

@@ -925,14 +925,11 @@ def logical_not(x: Any) -> Any:
 
 def where(cond: Any, a: Any, b: Any) -> Any:
     """a where cond is true, else b; one of a and b may be a number."""
-    cond = operand(cond)
-    if not is_number(a):
-        a = operand(a)
-        return call(Where(), cond, a, scalar(b, a, "where"))
-    if is_number(b):
+    if is_number(a) and is_number(b):
         raise DTypeError(f"where: {a!r} and {b!r} are both numbers; give one of them as a tensor")
-    b = operand(b)
-    return call(Where(), cond, scalar(a, b, "where"), b)
+    if is_number(a):
+        return call(Where(), cond, scalar(a, operand(b), "where"), b)
+    return call(Where(), cond, a, scalar(b, operand(a), "where"))
 
 
 def clip(x: Any, low: Any = None, high: Any = None) -> Any:

@@ -27,7 +27,15 @@ NUMPY: dict[str, Any] = {
     "int32": np.int32,
 }
 #: Largest error, as a fraction of the largest value: sums in float32 or float64, results rounded once or twice.
-TOLERANCE = {"float64": 1e-10, "float32": 5e-5, "float16": 4e-3, "bfloat16": 3e-2, "int8": 0, "uint8": 0, "int32": 0}
+TOLERANCE = {
+    "float64": 1e-10,
+    "float32": 5e-5,
+    "float16": 4e-3,
+    "bfloat16": 3e-2,
+    "int8": 0,
+    "uint8": 0,
+    "int32": 0,
+}
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 #: Types that every operation takes; of the others cuDNN may refuse some, typed and with a reason.
 SURE = ("float64", "float32", "float16")

@@ -24,6 +24,7 @@ from itertools import pairwise
 from typing import Any
 
 from lamina import cudnn
+from lamina.c import cudnn as c
 from lamina.c._library import MissingSymbol
 from lamina.c.errors import CudnnError
 from lamina.cudnn import legacy
@@ -32,7 +33,7 @@ from lamina.runtime import Device
 from tests.cudnn.graph_cases import CASES
 from tests.cudnn.legacy.makers import MAKERS
 
-#: The most that one class may take.
+#: The most that one class may take that needs a GPU; ten times as much for the others.
 SECONDS = 12.0
 PIECES = 8
 Maker = Callable[[], Any]
@@ -124,6 +125,22 @@ def planning_makers(target: cudnn.Handle) -> dict[str, Maker]:
     }
 
 
+class BareHandle:
+    """What `cudnnCreate` gives, nothing around it: what the library itself leaves behind."""
+
+    def __init__(self) -> None:
+        self.address = c.cudnnCreate()
+
+    def close(self) -> None:
+        """Destroy it."""
+        if self.address:
+            c.cudnnDestroy(self.address)
+        self.address = 0
+
+    def __del__(self) -> None:
+        self.close()
+
+
 def device_makers(device: Device) -> dict[str, Maker]:
     """What needs a GPU."""
     handle = legacy.Handle(device)
@@ -131,6 +148,7 @@ def device_makers(device: Device) -> dict[str, Maker]:
     memory = (states, states.nbytes)
     return {
         **planning_makers(cudnn.handle_of(device)),
+        "bare handle": BareHandle,
         "Handle": lambda: cudnn.Handle(device),
         "legacy handle": lambda: legacy.Handle(device),
         "dropout": lambda: legacy.Dropout(handle, rate=0.25, seed=1, states=memory),
@@ -190,11 +208,12 @@ def measure(make: Maker, count: int, device: Device) -> tuple[int, int, int, flo
         device.empty_cache()
         return device.memory_info().free
 
-    turns(make, max(64, min(count // 10, 5000)), SECONDS / 10)
+    seconds = SECONDS if device.kind == "cuda" else 10 * SECONDS
+    turns(make, max(64, min(count // 10, 5000)), seconds / 10)
     left, before, made, took = [free()], resident(), 0, 0.0
     for piece in range(PIECES):
         start = time.perf_counter()
-        made += turns(make, (piece + 1) * count // PIECES - piece * count // PIECES, SECONDS / PIECES)
+        made += turns(make, (piece + 1) * count // PIECES - piece * count // PIECES, seconds / PIECES)
         took += time.perf_counter() - start
         left.append(free())
     lost = min(more - less for more, less in pairwise(left))

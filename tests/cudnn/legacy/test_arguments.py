@@ -392,7 +392,8 @@ def test_memory_is_anything_that_points_to_some(monkeypatch: pytest.MonkeyPatch)
         legacy.Softmax().forward(1, x_desc=x, x=array, y_desc=x, y=buffer)
 
 
-def test_a_conversion_that_cudnn_answers_with_zeros_is_refused() -> None:
-    x, y = (legacy.TensorDescriptor((2, 3, 4, 4), data_type=kind) for kind in ("float64", "int8"))
-    with pytest.raises(ValueError, match="x is float64 and y int8, which cuDNN answers with zeros"):
+@pytest.mark.parametrize("to", ["int8", "float32", "float16"])
+def test_a_conversion_that_cudnn_answers_with_zeros_is_refused(to: str) -> None:
+    x, y = (legacy.TensorDescriptor((2, 3, 4, 4), data_type=kind) for kind in ("float64", to))
+    with pytest.raises(ValueError, match="x is float64 and y is not .*: cuDNN answers with zeros"):
         legacy.transform_tensor(1, x_desc=x, x=2, y_desc=y, y=3)

@@ -107,7 +107,7 @@ def test_transform_between_types(gpu: Gpu, dtype: str, result: str) -> None:
     if ran(lambda: legacy.transform_tensor(gpu.handle, **x.named("x"), **y.named("y")), sure=False):
         np.testing.assert_array_equal(y.read(), x.values)
         back = gpu.output(SHAPE, dtype, "nchw")
-        if (dtype, result) == ("int8", "float64"):  # refused by Lamina: see test_arguments.py
+        if result == "float64":  # refused by Lamina on the way back: see test_arguments.py
             return
         if ran(lambda: legacy.transform_tensor(gpu.handle, **y.named("x"), **back.named("y")), sure=False):
             np.testing.assert_array_equal(back.read(), x.values)

@@ -37,6 +37,10 @@ def test_a_hundred_thousand_of_each_class_leave_nothing() -> None:
     assert {made for made, *_ in host.values()} == {COUNT}
     assert set(device) >= lifetime.PLANNED | {"Handle", "legacy handle", "dropout"}
     assert all(made >= 256 for made, *_ in device.values())
+    # cudnnCreate and cudnnDestroy themselves leave tens of kilobytes behind: handles are held to what these leave.
+    made, growth, *_ = device.pop("bare handle")
+    handles = [device.pop(name) for name in ("Handle", "legacy handle")]
+    assert all(row[1] <= 1.5 * growth / made * row[0] + LIMIT for row in handles)
     assert {name: row for name, row in (host | device).items() if row[1] >= LIMIT} == {}
     assert {name: row for name, row in device.items() if row[2] > 0} == {}
 

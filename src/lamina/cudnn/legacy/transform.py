@@ -123,11 +123,12 @@ def transform_tensor(
 ) -> None:
     """y = alpha * x + beta * y for two memory orders of one shape (cudnnTransformTensor); not in place.
 
-    Raises ValueError for float64 to int8, which cuDNN 9.19 takes and answers with zeros.
+    Raises ValueError for float64 to another type, which cuDNN 9.19 takes and answers with zeros.
     """
-    if (x_desc.data_type, y_desc.data_type) == (cudnn.CUDNN_DATA_DOUBLE, cudnn.CUDNN_DATA_INT8):
+    if x_desc.data_type == cudnn.CUDNN_DATA_DOUBLE != y_desc.data_type:
         raise ValueError(
-            "transform_tensor: x is float64 and y int8, which cuDNN answers with zeros; go through float32"
+            f"transform_tensor: x is float64 and y is not ({y_desc!r}): cuDNN answers with zeros; convert x to y's "
+            "type first"
         )
     call(cudnn.cudnnTransformTensor, handle, alpha, x_desc, x, beta, y_desc, y)
 
