@@ -10,6 +10,7 @@ from lamina import backends
 from lamina.backends.reference import run_reference
 from lamina.ops import REGISTRY, Cast, Fused
 from lamina.ops.attention import Attention, JointAttention
+from lamina.ops.conv_norm import ConvNorm
 from lamina.ops.core import Array, Op, Sample
 from lamina.ops.rnn import RnnGrad
 from lamina.runtime import Device
@@ -17,7 +18,8 @@ from lamina.spec import Policy, Spec, as_dtype, bfloat16, channels_last, float16
 from tests.ops.eager import Eager, apart, execute, gradients, mismatch, numeric, run_on
 
 CARDS = sorted(REGISTRY)
-ATTENTION = (Attention, JointAttention)
+#: Cards with products whose statistics come along in a wider type.
+WITH_STATISTICS = (Attention, JointAttention, ConvNorm)
 DIFFERENTIABLE = [name for name in CARDS if REGISTRY[name].differentiable]
 #: The number of directions in which a gradient is checked; small inputs are checked in every element.
 DIRECTIONS = 3
@@ -47,8 +49,8 @@ def _check_values(backend: backends.Backend, card: type[Op]) -> list[str]:
             ran += 1
             assert len(found) == len(wanted) == len(specs), f"{sample} {dtype}: number of outputs"
             for i, (y, ref, spec) in enumerate(zip(found, wanted, specs, strict=True)):
-                # the wide statistics of attention are sums over products that were rounded to a half type
-                kind = dtype if isinstance(sample.op, ATTENTION) else spec.dtype
+                # wide statistics are sums over products that were rounded to a half type
+                kind = dtype if isinstance(sample.op, WITH_STATISTICS) else spec.dtype
                 problem = mismatch(y, ref, kind)
                 if problem and isinstance(sample.op, RnnGrad) and dtype in (float16, bfloat16):
                     # rounded at every step of every layer

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from lamina._philox import words
 from lamina.ops.core import Arg, Array, Op, Sample, bind, call, operand
-from lamina.ops.random import STATE, check_state, next_state, words
+from lamina.ops.random import STATE, check_state, next_state
 from lamina.spec import DTypeError, Shape, ShapeError, Spec, bool_, int64
 
 

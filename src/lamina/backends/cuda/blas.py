@@ -7,6 +7,8 @@ operands change places, and a bias along N lies along the rows, as its epilogues
 from __future__ import annotations
 
 import ctypes
+import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -85,7 +87,9 @@ class _Descriptors:
         self.layouts = matrices.layouts()
         self.description = matrices.description(bias)
 
-    def __del__(self) -> None:
+    def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if _ending():
+            return  # the modules that the calls need may be gone
         for layout in self.layouts:
             c.cublasLtMatrixLayoutDestroy(layout)
         c.cublasLtMatmulDescDestroy(self.description)
