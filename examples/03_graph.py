@@ -22,6 +22,6 @@ graph = lm.trace(program, x, w, names=["x", "w"])
 print(graph)
 
 run = lm.compile(graph, device="cpu")
-print(run.report())
+print(lm.graph.profile(run, rounds=5).text())
 loss, gradient = run(x, w)
 print(f"loss {loss.item():.4f}, gradient {gradient.tolist()}")

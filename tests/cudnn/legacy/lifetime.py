@@ -159,7 +159,8 @@ def device_makers(device: Device) -> dict[str, Maker]:
 def missing() -> set[str]:
     """Classes of the graph API that no maker makes and the library has."""
     made = {*graph_makers(), *PLANNED}
-    return {kind.__name__ for kind in _kinds(Descriptor) if kind.__name__ not in made and _known(kind)}
+    own = (kind for kind in _kinds(Descriptor) if kind.__module__.startswith("lamina."))
+    return {kind.__name__ for kind in own if kind.__name__ not in made and _known(kind)}
 
 
 def _kinds(base: type[Any]) -> Iterator[type[Any]]:

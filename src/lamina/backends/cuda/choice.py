@@ -53,7 +53,7 @@ ENOUGH = 4
 _QUICK = 1e8
 #: Problems with more arithmetic than this are worth engines and knob values that no heuristic names; so many of them,
 #: and so many rounds of going on from the best.
-_LARGE, _MOST_VARIANTS, _ROUNDS = 1e11, 40, 2
+_LARGE, _MOST_VARIANTS, _ROUNDS = 1e12, 40, 2
 #: Problems with more arithmetic than this are checked against the first candidate, others against own kernels.
 _SLOW = 2e10
 
