@@ -11,7 +11,7 @@ from lamina.backends.cuda import norm_resident
 from lamina.backends.cuda.choice import Problem, Way, choose
 from lamina.backends.cuda.conv_graph import Operands
 from lamina.backends.cuda.conv_norm import statistics_way
-from lamina.backends.cuda.norm import _cudnn_backward, _cudnn_forward, activation
+from lamina.backends.cuda.norm import activation, cudnn_norm, cudnn_norm_grad
 from lamina.backends.cuda.program import source, target
 from lamina.backends.reference import run_reference
 from lamina.ops import BatchNorm, BatchNormGrad, Conv, ConvNorm, GroupNorm, LayerNorm, LayerNormGrad, Window
@@ -108,10 +108,18 @@ def test_cudnn_competes(dtype: DType) -> None:
     shape, fastest = (8, 64, 28, 28), Policy(algorithm="fastest")
     forward, backward = draw(shape, dtype, 1, "nnnp", 64), draw(shape, dtype, 2, "nnp", 64)
     x = Spec(shape, dtype, channels_last(shape))
-    ways = {
-        BatchNorm(1e-5): (forward, _cudnn_forward(BatchNorm(1e-5), x)),
-        BatchNormGrad(): (backward, Way("cudnn", lambda: _cudnn_backward(x))),
+    ways: dict[Op, tuple[list[Array], Way]] = {
+        BatchNormGrad(): (backward, Way("cudnn", lambda: cudnn_norm_grad(x)))
     }
+    for relu, added, hi in (
+        (False, False, None),
+        (True, False, None),
+        (True, False, 0.75),
+        (True, True, None),
+    ):
+        norm = BatchNorm(1e-5, 0.1, relu, added, hi)
+        extra = draw(shape, dtype, 1, "", 0) if added else []
+        ways[norm] = ([*forward, *extra], cudnn_norm(norm, x))
     for op, (arrays, way) in ways.items():
         own = check(op, arrays, True)
         problem = Problem(f"test {op} {x}", op.name, own.inputs, own.outputs, (way,), 0.0)

@@ -15,6 +15,7 @@ from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda import backend, choice, conv
 from lamina.backends.cuda.conv_graph import Operands
 from lamina.backends.cuda.conv_norm import statistics_way
+from lamina.backends.cuda.norm import cudnn_norm
 from lamina.backends.cuda.program import source, target
 from lamina.backends.cuda.targets import described
 from lamina.c.errors import CudnnError
@@ -386,6 +387,10 @@ def statistics() -> dict[str, str]:
             build(graph, dtype.name, x, w)
             engines = [config.key[0] for config in graph.candidates(properties(), ("a",))]
             found[f"{name} {dtype}"] = f"engines {engines}" if engines else "refused"
+        for norm in (ops.BatchNorm(1e-5, relu=True), ops.BatchNorm(1e-5, relu=True, residual=True, hi=6.0)):
+            problem = choice.Problem("norm", "norm", (o.y,), (o.y,), (cudnn_norm(norm, o.y),), 0.0)
+            first = next(choice.candidates(problem, properties(), Policy(), ("a",), []), None)
+            found[f"{norm.residual * 'add, '}relu {dtype}"] = first.label if first else "refused"
     return found
 
 

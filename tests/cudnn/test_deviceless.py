@@ -94,12 +94,14 @@ def test_pools(environment: dict[str, str]) -> None:
 
 
 def test_statistics(environment: dict[str, str]) -> None:
-    """A batch norm's sums ride behind convolutions of both half types; what cuDNN puts in front of one, and the
-    gradients of scale and bias behind its gradient, are for float16.
+    """A batch norm's sums ride behind convolutions of both half types, and it takes relu and a residual along; what
+    cuDNN puts in front of one, and the gradients of scale and bias behind its gradient, are for float16.
     """
     found = part("statistics", environment)
     assert found.pop("behind bfloat16").startswith("statistics eng3")
     assert found.pop("behind float16").startswith("statistics eng2")
+    for name in [name for name in found if "relu" in name]:
+        assert found.pop(name).startswith("cudnn eng0")
     assert found == {
         "in front bfloat16": "refused",
         "in front float16": found["in front float16"],

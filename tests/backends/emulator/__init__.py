@@ -2,6 +2,7 @@
 
 import ctypes
 import hashlib
+import os
 import subprocess
 from collections.abc import Sequence
 from functools import cache
@@ -30,7 +31,7 @@ def compiled(program: Program) -> Any:
     folder.mkdir(exist_ok=True)
     library = folder / (hashlib.sha256((headers + text).encode()).hexdigest() + ".so")
     if not library.exists():
-        made = library.with_suffix(".new")
+        made = library.with_suffix(f".{os.getpid()}")  # others may compile the same
         command = ["g++", "-std=c++17", "-O0", "-w", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(made)]
         command += [f"-I{HERE}", f"-I{KERNELS}", "-ffp-contract=off", "-pthread", "-fno-gnu-unique"]
         subprocess.run(command, input=text, text=True, check=True)
@@ -96,13 +97,13 @@ def run_steps(steps: Sequence[Any], call: Call) -> None:
 
 
 def run_together(step: Together, call: Call) -> None:
-    """One launch of blocks that wait for each other, twice: the counters must be left as they were found."""
+    """One launch of blocks that wait for each other; with counters twice: they must be left as they were found."""
     counters = (ctypes.c_uint32 * step.grid[0])()
-    table = ctypes.c_void_p(ctypes.addressof(counters))
-    values = [*(a.c(call) for a in step.first), table, *(a.c(call) for a in step.last)]
+    table = [ctypes.c_void_p(ctypes.addressof(counters))] if step.counted else []
+    values = [*(a.c(call) for a in step.first), *table, *(a.c(call) for a in step.last)]
     pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
     grid = (ctypes.c_uint * 3)(*(*step.grid, 1, 1)[:3])
-    for _ in range(2):
+    for _ in range(1 + step.counted):
         compiled(step.program).launch_together(grid, ctypes.c_uint(step.block[0]), pointers)
         assert all(c & 0x7FFFFFFF == 0 for c in counters)
 

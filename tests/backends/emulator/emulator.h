@@ -67,10 +67,23 @@ template <class T> static inline T __shfl_xor_sync(unsigned, T v, int lanes)
     return other;
 }
 
+static inline int __any_sync(unsigned, int v)
+{
+    const unsigned self = emulator::current;
+    emulator::exchanged[self] = v != 0;
+    emulator::hand_over();
+    int any = 0;
+    for (unsigned i = 0; i < 32; ++i) any |= (int)emulator::exchanged[(self & ~31u) | i];
+    emulator::hand_over();
+    return any;
+}
+
 static inline float __int_as_float(int v) { float f; memcpy(&f, &v, 4); return f; }
 static inline float __uint_as_float(unsigned v) { float f; memcpy(&f, &v, 4); return f; }
 static inline unsigned __float_as_uint(float v) { unsigned u; memcpy(&u, &v, 4); return u; }
 static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
+#define __expf expf
+static inline float __fdividef(float a, float b) { return a / b; }
 static inline float __fadd_rn(float a, float b) { volatile float c = a + b; return c; }
 static inline float __fmul_rn(float a, float b) { volatile float c = a * b; return c; }
 static inline void sincospi(double v, double *s, double *c) { *s = sin(M_PI * v); *c = cos(M_PI * v); }

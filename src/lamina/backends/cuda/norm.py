@@ -3,7 +3,8 @@
 Batch norm reads x twice (sums, apply), its gradient g and x twice; relu and a residual's sum run in the same passes.
 The sums are split among blocks and combined in a fixed order, relative to each channel's first element, so that they
 neither vary nor lose digits. Layer, RMS and group norm hold a row in registers and read it once. Under `fastest`
-batch norm in one launch competes (`norm_resident`), and cuDNN's where it has one: half types, channels last, no relu.
+batch norm in one launch competes (`norm_resident`), and cuDNN's where it has one: half types, channels last, relu
+forward only.
 """
 
 from __future__ import annotations
@@ -233,8 +234,9 @@ def batch_norm(op: BatchNorm, specs: tuple[Spec, ...], device: Device, policy: P
     if policy.algorithm != "fastest":
         return own
     ways = [norm_resident.forward(op, x, activation(op), steps(True), own.workspace)]
-    if not (op.relu or op.residual) and _cudnn_takes(x):
-        ways.append(_cudnn_forward(op, x))
+    if (op.relu or not op.residual) and _cudnn_takes(x):
+        ways.append(cudnn_norm(op, x))
+        own = replace(own, aliases={3: 3, 4: 4})  # cuDNN does not say that y may lie over the residual
     return _fastest(op, own, ways, device, policy)
 
 
@@ -336,7 +338,7 @@ def batch_norm_grad(op: BatchNormGrad, specs: tuple[Spec, ...], device: Device, 
         return own
     ways = [norm_resident.backward(op, x, activation(op), steps(True), own.workspace)]
     if not op.relu and op.moving and _cudnn_takes(x):
-        ways.append(Way("cudnn", lambda: _cudnn_backward(x)))
+        ways.append(Way("cudnn", lambda: cudnn_norm_grad(x)))
         own = replace(own, aliases={})  # cuDNN does not say that dx may lie over g
     return _fastest(op, own, ways, device, policy)
 
@@ -393,21 +395,27 @@ def _tensors(
     return big, {name: graph.packed(ones, "float32", channels_last=True) for name in names}
 
 
-def _cudnn_forward(op: BatchNorm, x: Spec) -> Way:
-    """Batch norm as one operation. The new running statistics go through the workspace, since they may lie over the
-    old ones, which cuDNN does not allow for.
+def cudnn_norm(op: BatchNorm, x: Spec) -> Way:
+    """Batch norm as one operation, with relu and a residual in front of it. The new running statistics go through
+    the workspace, since they may lie over the old ones, which cuDNN does not allow for.
     """
     size = x.shape[1] * 4
     second = round_up(size, WORKSPACE_ALIGNMENT)
 
     def make() -> tuple[Graph, Mapping[int, Place]]:
         graph = Graph()
-        (big, y), small = _tensors(graph, x, 2, _FORWARD[1:])
+        (big, y, *residual), small = _tensors(graph, x, 2 + op.residual, _FORWARD[1:])
         epsilon, momentum = graph.scalar(x.ndim), graph.scalar(x.ndim)
-        graph.norm("batch", big, y, epsilon=epsilon, momentum=momentum, **small)
+        normal = graph.like(y) if op.relu else y
+        graph.norm("batch", big, normal, epsilon=epsilon, momentum=momentum, **small)
+        if residual:
+            normal = graph.pointwise("add", normal, residual[0])
+        if op.relu:
+            graph.pointwise("relu_fwd", normal, out=y, relu_upper=op.hi)
         places = [*(source(i) for i in range(1, 5)), target(1), target(2), scratch(), scratch(second)]
         found = {t.uid: place for t, place in zip(small.values(), places, strict=True)}
         found |= {big.uid: source(0), y.uid: target(0)}
+        found |= {added.uid: _residual(op) for added in residual}
         return graph, found | {epsilon.uid: _number(op.epsilon)[1], momentum.uid: _number(op.momentum)[1]}
 
     after = (Copy(target(3), scratch(), size), Copy(target(4), scratch(second), size))
@@ -427,7 +435,7 @@ _FORWARD = (
 )
 
 
-def _cudnn_backward(x: Spec) -> tuple[Graph, Mapping[int, Place]]:
+def cudnn_norm_grad(x: Spec) -> tuple[Graph, Mapping[int, Place]]:
     """The gradients of batch norm as one operation."""
     graph = Graph()
     (dy, big, dx), small = _tensors(graph, x, 3, ("scale", "mean", "inv_variance", "dscale", "dbias"))
