@@ -202,7 +202,8 @@ class Together:
     """One launch whose blocks wait for each other: all of them must be on the device at the same time.
 
     The kernel takes `first`, the address of `grid[0]` counters (32 bits, zero but for the top bit, and left so), then
-    `last`. otherwise: what runs on a device that has no room for all blocks at once.
+    `last`. otherwise: what runs on a device that has no room for all blocks at once. counted: whether there are
+    counters.
     """
 
     program: Program
@@ -212,6 +213,7 @@ class Together:
     last: tuple[Argument, ...]
     shared: int = 0
     otherwise: tuple[Step, ...] = ()
+    counted: bool = True
 
     def bind(self, device: Device, call: Call) -> Run:
         """Fix the addresses."""
@@ -219,8 +221,8 @@ class Together:
         room = kernel.resident_blocks(prod(self.block), shared=self.shared) * _multiprocessors(device)
         if prod(self.grid) > room:
             return sequence([step.bind(device, call) for step in self.otherwise])
-        counters = ctypes.c_void_p(_counters(device).next(self.grid[0]))
-        values = [*(a.c(call) for a in self.first), counters, *(a.c(call) for a in self.last)]
+        counters = [ctypes.c_void_p(_counters(device).next(self.grid[0]))] if self.counted else []
+        values = [*(a.c(call) for a in self.first), *counters, *(a.c(call) for a in self.last)]
         queue = Queue(device, call.stream)
         return kernel.prepare(
             self.grid, self.block, *values, stream=queue, shared=self.shared, cooperative=True

@@ -1,4 +1,4 @@
-"""Recurrent networks by cuDNN, in its algorithm that is fastest for the sizes.
+"""Recurrent networks by cuDNN, in its algorithm that is fastest for the sizes, or by own kernels (`rnn_resident`).
 
 cuDNN wants all weights in one piece of memory in an order of its own: one kernel gathers them there in front of the
 forward pass, which leaves them in the reserve for the backward pass; one kernel brings their gradients back.
@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
 
+import numpy as np
+
 from lamina.backends import Call, NoKernel, Plan, Run
+from lamina.backends.cuda import rnn_resident
 from lamina.backends.cuda.program import (
     VECTOR,
     WORKSPACE_ALIGNMENT,
@@ -32,8 +35,10 @@ from lamina.backends.cuda.program import (
 )
 from lamina.backends.cuda.table import kernels
 from lamina.backends.cuda.targets import target_of
+from lamina.backends.cuda.tuning import Trial
 from lamina.c.errors import CudnnError
 from lamina.cudnn import Choice, Handle, handle_of, plan_store
+from lamina.cudnn.contest import Contest, Memory
 from lamina.cudnn.legacy import RNN, RNNData
 from lamina.cudnn.legacy.flags import short
 from lamina.cudnn.legacy.handles import handle_for
@@ -41,9 +46,13 @@ from lamina.cudnn.legacy.rnn_search import search_rnn
 from lamina.cudnn.legacy.rnn_weights import GATES, WeightLayout
 from lamina.cudnn.legacy.tensor import TensorDescriptor
 from lamina.ops.rnn import Rnn, RnnGrad, Sizes, attributes
-from lamina.runtime import Device
-from lamina.spec import DType, Policy, Spec, float32, uint8
+from lamina.runtime import Device, DeviceError, from_host
+from lamina.spec import DType, Policy, Spec, bfloat16, float16, float32, uint8
 
+#: The way of the own kernels.
+RESIDENT = "resident"
+#: The distance from 1 to the next number.
+_EPS = {float16: 2.0**-10, bfloat16: 2.0**-7}
 #: What a network is known by: the attributes that both directions share.
 _Attributes = tuple[str, int, int, bool, int, bool]
 
@@ -76,35 +85,15 @@ class Network:
         return round_up(self.weights.nbytes, WORKSPACE_ALIGNMENT)
 
 
-def _network(
-    op: Rnn | RnnGrad, sizes: Sizes, dtype: DType, training: bool, device: Device, policy: Policy
-) -> Network:
-    if not isinstance(target_of(device), Handle):
-        raise NoKernel(f"cuda: {op.name} is planned by cuDNN on the GPU itself, which is not here")
-    return _made(attributes(op), sizes, dtype, training, device, policy)
-
-
 @lru_cache(maxsize=256)
-def _made(
-    known: _Attributes, sizes: Sizes, dtype: DType, training: bool, device: Device, policy: Policy
+def _network(
+    known: _Attributes, sizes: Sizes, dtype: DType, way: str, training: bool, device: Device, tf32: bool
 ) -> Network:
-    mode, hidden, layers, bidirectional, projection, bias = known
+    """way: cuDNN's algorithm by name, with " packed" where sequences are handed over as packed ones."""
     handle = handle_for(device)
+    algorithm, _, packed = way.partition(" ")
     try:
-        rnn = RNN(
-            cell=mode,
-            input_size=sizes.inputs,
-            hidden_size=hidden,
-            layers=layers,
-            projection=projection or None,
-            bidirectional=bidirectional,
-            bias="double" if bias else "none",
-            data_type=dtype.name,
-            math_type="fma" if dtype == float32 and not policy.tf32 else None,
-        )
-        way = _way(rnn, sizes, dtype, f"rnn {known} {tuple(sizes)} {dtype}", training, device, policy)
-        algorithm, _, packed = way.partition(" ")
-        rnn = rnn.replace(algorithm=algorithm, padded_io=not packed)
+        rnn = _descriptor(known, sizes, dtype, tf32).replace(algorithm=algorithm, padded_io=not packed)
         if algorithm == "persist_dynamic":
             rnn.build_dynamic(handle, sizes.batch)
         x = _sequences(sizes, dtype, sizes.inputs, bool(packed))
@@ -115,7 +104,24 @@ def _made(
     h = TensorDescriptor(rnn.state_shape(sizes.batch), data_type=dtype.name, format=None)
     c = TensorDescriptor(rnn.cell_shape(sizes.batch), data_type=dtype.name, format=None)
     layout = rnn.weight_layout(handle)
-    return Network(rnn, x, y, h, c if mode == "lstm" else None, layout, spaces.workspace, spaces.reserve, way)
+    lstm = known[0] == "lstm"
+    return Network(rnn, x, y, h, c if lstm else None, layout, spaces.workspace, spaces.reserve, way)
+
+
+def _descriptor(known: _Attributes, sizes: Sizes, dtype: DType, tf32: bool) -> RNN:
+    """cuDNN's descriptor. Raises CudnnError."""
+    mode, hidden, layers, bidirectional, projection, bias = known
+    return RNN(
+        cell=mode,
+        input_size=sizes.inputs,
+        hidden_size=hidden,
+        layers=layers,
+        projection=projection or None,
+        bidirectional=bidirectional,
+        bias="double" if bias else "none",
+        data_type=dtype.name,
+        math_type="fma" if dtype == float32 and not tf32 else None,
+    )
 
 
 def _sequences(sizes: Sizes, dtype: DType, width: int, packed: bool) -> RNNData:
@@ -129,21 +135,56 @@ def _sequences(sizes: Sizes, dtype: DType, width: int, packed: bool) -> RNNData:
     )
 
 
-def _way(
-    rnn: RNN, sizes: Sizes, dtype: DType, problem: str, training: bool, device: Device, policy: Policy
-) -> str:
-    """cuDNN's algorithm by name, with " packed" where sequences are handed over as packed ones.
+# ------------------------------------------------------------------------------------------------------------- ways
 
-    "standard", or under "fastest" what runs fastest here, which is remembered.
+
+def _way(op: Rnn | RnnGrad, inputs: Sequence[Spec], training: bool, device: Device, policy: Policy) -> str:
+    """cuDNN's algorithm by name, with " packed" where sequences are handed over as packed ones; or `RESIDENT`.
+
+    "standard", or under "fastest" what runs fastest here, which is remembered; under "direct" the own kernels where
+    they can. Forward and backward ask alike, and get the same answer.
     """
+    if not isinstance(target_of(device), Handle):
+        raise NoKernel(f"cuda: {op.name} is planned by cuDNN on the GPU itself, which is not here")
+    found = _tiling(op, inputs)
+    own = found is not None and rnn_resident.has_room(found, device)
+    if policy.algorithm == "direct" and own:
+        return RESIDENT
     if policy.algorithm != "fastest":
         return "standard"
+    return _fastest(attributes(op), Sizes(*inputs[0].shape), inputs[0].dtype, own, training, device, policy)
+
+
+def _tiling(op: Rnn | RnnGrad, inputs: Sequence[Spec]) -> rnn_resident.Tiling | None:
+    return rnn_resident.tiling(op, Sizes(*inputs[0].shape), [s.dtype for s in inputs if s.dtype != uint8])
+
+
+def _fastest(
+    known: _Attributes, sizes: Sizes, dtype: DType, own: bool, training: bool, device: Device, policy: Policy
+) -> str:
+    """The way that runs fastest here; own: whether own kernels compete."""
     store = plan_store(device)
     limit = f"tf32={policy.tf32} deterministic={policy.deterministic} limit={policy.workspace_limit}"
-    key = f"{problem} training={training} recorded {limit}"
-    known = store.get(key)
-    if known is not None:
-        return known.way
+    key = f"rnn {known} {tuple(sizes)} {dtype} training={training} recorded {limit}{' own' * own}"
+    remembered = store.get(key)
+    if remembered is not None:
+        return remembered.way
+    way, milliseconds = _fastest_of_library(known, sizes, dtype, training, device, policy)
+    if own:
+        way, milliseconds = _duel(known, sizes, dtype, way, training, device, policy) or (way, milliseconds)
+    if milliseconds:
+        store.put(key, Choice(way, milliseconds=milliseconds))
+    return way
+
+
+def _fastest_of_library(
+    known: _Attributes, sizes: Sizes, dtype: DType, training: bool, device: Device, policy: Policy
+) -> tuple[str, float]:
+    """cuDNN's fastest algorithm and its milliseconds; 0 where none could be timed."""
+    try:
+        rnn = _descriptor(known, sizes, dtype, policy.tf32)
+    except CudnnError as error:
+        raise NoKernel(f"cuda: cuDNN refuses rnn {known} on {tuple(sizes)} {dtype}: {error}") from None
     times: dict[str, float] = {}
     for packed in (False, True):
         found = search_rnn(
@@ -156,10 +197,72 @@ def _way(
         )
         times |= {short(p.algorithm) + " packed" * packed: p.time for p in found if not p.reason}
     if not times:
-        return "standard"
+        return "standard", 0.0
     way = min(times, key=lambda name: times[name])
-    store.put(key, Choice(way, milliseconds=times[way]))
-    return way
+    return way, times[way]
+
+
+@dataclass(frozen=True)
+class _Entrant:
+    """A way in the contest: its plan, recorded as a CUDA graph."""
+
+    label: str
+    plan: Plan
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of scratch memory."""
+        return self.plan.workspace
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What runs."""
+        return (self,)
+
+    def bind(self, device: Device, call: Call) -> Run:
+        """Record it at these addresses; where it cannot be recorded it stays as it is."""
+        run = self.plan.bind(call)
+        run()  # what is loaded at the first call is not recorded
+        try:
+            with device.default_stream.capture() as graph:
+                run()
+            return graph.bind()
+        except (CudnnError, DeviceError):
+            return run
+
+
+def _duel(
+    known: _Attributes, sizes: Sizes, dtype: DType, way: str, training: bool, device: Device, policy: Policy
+) -> tuple[str, float] | None:
+    """cuDNN's `way` against the own kernels: which is faster, and its milliseconds; None where neither is right.
+
+    Training: all gradients, with a forward pass in front. Weights are as small as they are in use, so that errors do
+    not grow from step to step; results may differ by their roundings, one after the other.
+    """
+    op = RnnGrad(*known) if training else Rnn(*known)
+    states, weights = op.state_shapes(sizes.batch), op.weight_shapes(sizes.inputs)
+    y = op.output_shape(sizes)
+    shapes = [tuple(sizes), *states, *([y, y, *states] if training else []), *weights]
+    inputs = [Spec(shape, dtype).fixed for shape in shapes]
+    plans = [(name, _in_way(op, inputs, name, device, policy)) for name in (way, RESIDENT)]
+    limit = policy.workspace_limit
+    entries = [Trial(device, _Entrant(*one)) for one in plans if limit is None or one[1].workspace <= limit]
+    rng, first = np.random.default_rng(0), len(shapes) - len(weights)
+    drawn = [(rng.uniform(-1, 1, s) / op.hidden**0.5).astype(dtype.numpy) for s in weights]
+    held = [from_host(w.view(np.uint8), device) for w in drawn]
+    values = {first + i: buffer.pointer for i, buffer in enumerate(held)}
+    given, wanted = (
+        [Memory(s.nbytes, s.dtype.name) for s in specs] for specs in (inputs, plans[0][1].outputs)
+    )
+    contest = Contest(device, given, wanted, _EPS[dtype] * (sizes.steps * op.layers) ** 0.5, values)
+    found = contest.best(entries, refusals=[]) if entries else None
+    return None if found is None else (found[0].label, found[1])
+
+
+def _in_way(op: Rnn | RnnGrad, inputs: Sequence[Spec], way: str, device: Device, policy: Policy) -> Plan:
+    if isinstance(op, Rnn):
+        return forward(op, inputs, way, device, policy)
+    return gradient(op, inputs, way, device, policy)
 
 
 # ---------------------------------------------------------------------------------------------------------- weights
@@ -375,10 +478,18 @@ def rnn(op: Rnn, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Pla
     """(y, hn, cn, reserve) from x, the first states and the weights; all row-major."""
     inputs = [s.open.fixed for s in specs]
     outputs = [s.fixed for s in op.infer(*inputs)]
-    sizes, count = Sizes(*inputs[0].shape), 1 + op.states
-    if _is_empty(sizes):
+    if not inputs[0].shape[1]:
         return kernel_plan(device, inputs, outputs, _zeros(outputs), label=op.name)
-    net = _network(op, sizes, inputs[0].dtype, op.reserve, device, policy)
+    return forward(op, inputs, _way(op, inputs, op.reserve, device, policy), device, policy)
+
+
+def forward(op: Rnn, inputs: Sequence[Spec], way: str, device: Device, policy: Policy) -> Plan:
+    """The forward pass in one way."""
+    found = _tiling(op, inputs)
+    if way == RESIDENT and found is not None:
+        return rnn_resident.forward_plan(op, inputs, found, device, policy)
+    sizes, count, outputs = Sizes(*inputs[0].shape), 1 + op.states, [s.fixed for s in op.infer(*inputs)]
+    net = _network(attributes(op), sizes, inputs[0].dtype, way, op.reserve, device, policy.tf32)
     space = target(count) if op.reserve else scratch()
     at = 0 if op.reserve else net.reserve_at
     if op.reserve:
@@ -392,17 +503,26 @@ def rnn(op: Rnn, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Pla
 
 @kernels(RnnGrad, source="cudnn")
 def rnn_grad(op: RnnGrad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """(dx, dh0, dc0, *dweights, spent reserve); without a reserve the forward pass runs first.
+    """(dx, dh0, dc0, *dweights, spent reserve); without a reserve the forward pass runs first."""
+    inputs = [s.open.fixed for s in specs]
+    outputs = [s.fixed for s in op.infer(*inputs)]
+    if not inputs[0].shape[1]:
+        return kernel_plan(device, inputs, outputs, _zeros(outputs), label=op.name)
+    return gradient(op, inputs, _way(op, inputs, True, device, policy), device, policy)
+
+
+def gradient(op: RnnGrad, inputs: Sequence[Spec], way: str, device: Device, policy: Policy) -> Plan:
+    """All gradients in one way.
 
     cuDNN writes into the reserve: it is an output, too, which takes over the input's memory where nothing else
     reads that.
     """
-    inputs = [s.open.fixed for s in specs]
-    outputs = [s.fixed for s in op.infer(*inputs)]
+    found = _tiling(op, inputs)
+    if way == RESIDENT and found is not None:
+        return rnn_resident.gradient_plan(op, inputs, found, device, policy)
+    inputs, outputs = list(inputs), [s.fixed for s in op.infer(*inputs)]
     sizes, states, dtype = Sizes(*inputs[0].shape), op.states, inputs[0].dtype
-    if _is_empty(sizes):
-        return kernel_plan(device, inputs, outputs, _zeros(outputs), label=op.name)
-    net = _network(op, sizes, dtype, True, device, policy)
+    net = _network(attributes(op), sizes, dtype, way, True, device, policy.tf32)
     head = 3 + 2 * states + op.reserve
     weights = [source(i) for i in range(head, len(inputs))]
     runs = pieces(net.weights, op)
@@ -468,10 +588,6 @@ def _plan(
         made.aliases,
         label=f"cudnn {op.name} {net.algorithm}",
     )
-
-
-def _is_empty(sizes: Sizes) -> bool:
-    return sizes.batch == 0
 
 
 def _zeros(outputs: Sequence[Spec]) -> list[Step]:

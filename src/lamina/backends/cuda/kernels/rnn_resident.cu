@@ -1,0 +1,497 @@
+// All time steps of LSTM layers in one launch: every block keeps its part of the weights in shared memory (the recurrent
+// ones in registers where they are few), and passes on what it computes through memory that all blocks see.
+//
+// All blocks are on the GPU at the same time. A team of H / UNITS blocks does one layer for WIDE sequences: a block owns
+// UNITS hidden units with all four gates of them, and their cell states stay in its registers. The layers of a launch run
+// beside each other, each as far as the one below (backward: above) has come: STEPS + SPAN - 1 steps in a row in all.
+//
+// No counters and no fences: a word says itself whether it has been written. Sequences of a half type are filled with
+// ones before the launch, a NaN that no arithmetic gives (it would give 0x7fff). Partial sums in f32 go to places that are
+// used in turn; their lowest bit is the turn's, which flips from one use of a place to the next. A place is written again
+// only after what depends on its last reading has arrived.
+//
+// Products are [rows of weights, inner] x [inner, sequences], the inner axis shared among the warps of a block, whose sums
+// meet in shared memory. Along it, the lane t of four takes 8 elements in a row of every 32: 16 bytes of a matrix as it
+// lies, weights and sequences alike, so that nothing is rearranged.
+//
+// Constants: T (f16, bf16), STEPS, BATCH, H, SPAN (layers of the launch), UNITS, TILES (groups of 8 sequences of a block),
+// GROUPS (teams per layer), WARPS, BUFFERS (places for the warps' sums), HELD (weights in registers), BIAS, CROOKED
+// (addresses of operands may be any); forward TRAIN (keep what the gradient needs), TOP (the last layer's sequence is y).
+#include "mma.cuh"
+#define TEAM (H / UNITS)
+#define ROWS (4 * UNITS)
+#define MT (ROWS / 16)
+#define PART (H / WARPS)
+#define KB (PART / 32)
+#define WIDE (TILES * 8)
+#define PADDED (GROUPS * WIDE)
+#define FRAGMENTS (ROWS * H / 8)  // vectors of a block's part of a [4 H, H] matrix
+#define PAIRS (UNITS / 8 * TILES)  // groups of 8 units times 8 sequences
+#define CELLS ((PAIRS + WARPS - 1) / WARPS)
+#define NOTHING 0xffffffffu
+#define ALL 0xffffffffu
+#define REPEAT(k, n) _Pragma("unroll") for (int k = 0; k < (n); ++k)
+#define OWN(k) REPEAT(k, CELLS) if (warp + k * WARPS < PAIRS)
+#define UNIT(k) ((int)blockIdx.x * UNITS + (warp + k * WARPS) / TILES * 8 + g)
+#define SEQUENCE(k) (group * WIDE + (warp + k * WARPS) % TILES * 8 + 2 * t)  // and the next one
+#define INSIDE(b) (BATCH % WIDE == 0 || (b) < BATCH)
+#define PLACE                                                                                                        \
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;                          \
+    const int group = blockIdx.y % GROUPS, layer = SPAN > 1 ? blockIdx.y / GROUPS : 0;
+
+// What an emulation on a CPU brings along: shared memory of a size that the launch names, and a breath while waiting.
+#ifndef DYNAMIC_SHARED
+#define DYNAMIC_SHARED(type, name) extern __shared__ type name[]
+#define WAIT_A_LITTLE()
+#endif
+
+typedef Pack<u32, 4> Words;
+typedef Pack<u32, 2> Two;
+typedef Pack<f32, 4> Sums;
+struct Weights { const T *of[SPAN][4]; };  // W_ih, W_hh [4 H, .], b_ih, b_hh [4 H]
+
+// -------------------------------------------------------------------------------------- what other blocks write
+// Past the first-level caches, each word in one piece.
+
+__device__ __forceinline__ Words fresh(const T *p)
+{
+    Words w;
+#if defined(__CUDA_ARCH__)
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(w.v[0]), "=r"(w.v[1]), "=r"(w.v[2]), "=r"(w.v[3]) : "l"(p));
+#else
+    REPEAT(i, 4) w.v[i] = reinterpret_cast<const volatile u32 *>(p)[i];
+#endif
+    return w;
+}
+__device__ __forceinline__ Two fresh(const f32 *p)
+{
+    Two w;
+#if defined(__CUDA_ARCH__)
+    asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];" : "=r"(w.v[0]), "=r"(w.v[1]) : "l"(p));
+#else
+    REPEAT(i, 2) w.v[i] = reinterpret_cast<const volatile u32 *>(p)[i];
+#endif
+    return w;
+}
+__device__ __forceinline__ u32 fresh_word(const T *p)
+{
+    u32 w;
+#if defined(__CUDA_ARCH__)
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(w) : "l"(p));
+#else
+    w = *reinterpret_cast<const volatile u32 *>(p);
+#endif
+    return w;
+}
+__device__ __forceinline__ void put(T *p, u32 word)
+{
+#if defined(__CUDA_ARCH__)
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" : : "l"(p), "r"(word) : "memory");
+#else
+    *reinterpret_cast<volatile u32 *>(p) = word;
+#endif
+}
+__device__ __forceinline__ void put(f32 *p, f32 a, f32 b, u32 turn)
+{
+    const u32 first = (__float_as_uint(a) & ~1u) | turn, second = (__float_as_uint(b) & ~1u) | turn;
+#if defined(__CUDA_ARCH__)
+    asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" : : "l"(p), "r"(first), "r"(second) : "memory");
+#else
+    reinterpret_cast<volatile u32 *>(p)[0] = first;
+    reinterpret_cast<volatile u32 *>(p)[1] = second;
+#endif
+}
+__device__ __forceinline__ bool is_missing(const Words (&v)[TILES])
+{
+    u32 most = 0;
+    REPEAT(n, TILES) REPEAT(i, 4) most = v[n].v[i] > most ? v[n].v[i] : most;
+    return most == NOTHING;
+}
+
+// Whether any lane of the warp still misses something. PATIENCE: so often, then the launch fails.
+struct Waiting {
+#ifdef PATIENCE
+    u32 times = 0;
+#endif
+    __device__ __forceinline__ bool on(bool missing)
+    {
+        if (!__any_sync(ALL, missing)) return false;
+#ifdef PATIENCE
+        if (++times > PATIENCE) __trap();
+#endif
+        WAIT_A_LITTLE();
+        return true;
+    }
+};
+
+// -------------------------------------------------------------------------------------------------- products
+
+// A warp's part of the weights: what its lanes hold for rows 16 m to 16 m + 15 and 32 inner elements.
+struct Shared {
+    const Words *at;
+    __device__ __forceinline__ Words of(int kb, int m, int half) const { return at[((kb * MT + m) * 2 + half) * 32]; }
+};
+struct Held {
+    Words at[KB][MT][2];
+    __device__ __forceinline__ Held(const Shared &from)
+    {
+        REPEAT(kb, KB) REPEAT(m, MT) REPEAT(half, 2) at[kb][m][half] = from.of(kb, m, half);
+    }
+    __device__ __forceinline__ Words of(int kb, int m, int half) const { return at[kb][m][half]; }
+};
+#if HELD
+typedef Held Recurrent;
+#else
+typedef Shared Recurrent;
+#endif
+
+template <class W>
+__device__ __forceinline__ void multiply(f32 (&sum)[MT][TILES][4], const W &weights, int kb, const Words (&v)[TILES])
+{
+    REPEAT(m, MT) {
+        const Words upper = weights.of(kb, m, 0), lower = weights.of(kb, m, 1);
+        REPEAT(e, 2) {
+            const u32 a[4] = {upper.v[2 * e], lower.v[2 * e], upper.v[2 * e + 1], lower.v[2 * e + 1]};
+            REPEAT(n, TILES) {
+                const u32 b[2] = {v[n].v[2 * e], v[n].v[2 * e + 1]};
+                warp_mma(sum[m][n], a, b, T());
+            }
+        }
+    }
+}
+
+__device__ __forceinline__ void read(Words (&v)[TILES], const T *from, int stride, int rows)
+{
+    REPEAT(n, TILES) {
+        REPEAT(i, 4) v[n].v[i] = 0;
+        if (BATCH % WIDE == 0 || n * 8 < rows) v[n] = fresh(from + n * 8 * stride);
+    }
+}
+
+// sum += weights x v, v being the warp's part of `rows` rows of `stride` elements, as soon as they have been written.
+template <class W>
+__device__ __forceinline__ void product(f32 (&sum)[MT][TILES][4], const W &weights, Words (&v)[KB][TILES], const T *from,
+                                        int stride, int rows)
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    Waiting waiting;
+#if KB * TILES > 4  // ask for little until it is there
+    const T *probe = from + lane / 8 * (WIDE / 4) * stride + warp * PART + lane % 8 * (PART / 8);
+    const bool asks = BATCH % WIDE == 0 || lane / 8 * (WIDE / 4) < rows;
+    while (waiting.on(asks && fresh_word(probe) == NOTHING));
+#endif
+    from += g * stride + warp * PART + t * 8;
+    REPEAT(kb, KB) read(v[kb], from + kb * 32, stride, rows - g);
+    REPEAT(kb, KB) {
+        while (waiting.on(is_missing(v[kb]))) read(v[kb], from + kb * 32, stride, rows - g);
+        multiply(sum, weights, kb, v[kb]);
+    }
+}
+
+__device__ __forceinline__ void clear(f32 (&sum)[MT][TILES][4])
+{
+    REPEAT(m, MT) REPEAT(n, TILES) REPEAT(i, 4) sum[m][n][i] = 0.0f;
+}
+
+// The warps' sums to shared memory, for all to see.
+__device__ __forceinline__ void share(Sums *parts, const f32 (&sum)[MT][TILES][4])
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (BUFFERS == 1) __syncthreads();  // all have read the last ones
+    REPEAT(m, MT) REPEAT(n, TILES)
+        parts[((warp * MT + m) * TILES + n) * 32 + lane] = {sum[m][n][0], sum[m][n][1], sum[m][n][2], sum[m][n][3]};
+    __syncthreads();
+}
+__device__ __forceinline__ Sums total(const Sums *parts, int tile)
+{
+    const int lane = threadIdx.x % 32;
+    Sums all = parts[tile * 32 + lane];
+    REPEAT(w, WARPS - 1) {
+        const Sums one = parts[((w + 1) * MT * TILES + tile) * 32 + lane];
+        REPEAT(i, 4) all.v[i] += one.v[i];
+    }
+    return all;
+}
+#define BUFFER(k) (parts + (BUFFERS > 1 ? (k) % 2 * (WARPS * MT * TILES * 32) : 0))
+
+// Two neighbouring sequences of a unit, to row b and the next one at `to`: lanes of two units make words of them.
+__device__ __forceinline__ void publish(T *to, int stride, T first, T second, int b, bool visibly)
+{
+    const int odd = threadIdx.x / 4 % 2;
+    const u32 got = shuffle_xor((u32)(odd ? first.bits : second.bits), 4), kept = odd ? second.bits : first.bits;
+    u32 word = odd ? got | kept << 16 : kept | got << 16;
+    if (word == NOTHING) word = 0x7fff7fffu;
+    if (!INSIDE(b + odd)) return;
+    to += odd ? stride - 1 : 0;
+    if (visibly) put(to, word);
+#if CROOKED
+    else { to[0].bits = (u16)word; to[1].bits = (u16)(word >> 16); }
+#else
+    else *reinterpret_cast<u32 *>(to) = word;
+#endif
+}
+
+__device__ __forceinline__ f32 sigmoid(f32 x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
+__device__ __forceinline__ f32 hyperbolic(f32 x) { return 1.0f - __fdividef(2.0f, 1.0f + __expf(2.0f * x)); }
+
+// What a step leaves for the gradient, per lane and pair: i, f, g, o of two sequences; their cells.
+typedef Pack<T, 8> Gates;
+#define KEPT(s, k) \
+    (((((i64)layer * STEPS + (s)) * GROUPS + group) * TEAM + blockIdx.x) * PAIRS + warp + k * WARPS) * 32 + lane
+
+#ifdef FORWARD
+// Rows of a block: 16 m + 8 half + g is gate 2 (m % 2) + half of the g-th unit of its m / 2 th group of 8.
+__device__ __forceinline__ void take_rows(Words *to, const T *weights)
+{
+#pragma unroll 4
+    for (int f = threadIdx.x; f < FRAGMENTS; f += WARPS * 32) {
+        const int t = f % 4, g = f / 4 % 8, half = f / 32 % 2, m = f / 64 % MT, kb = f / 64 / MT;
+        const int row = (m % 2 * 2 + half) * H + (int)blockIdx.x * UNITS + m / 2 * 8 + g;
+        const T *from = weights + (i64)row * H + kb * 32 + t * 8;
+#if CROOKED
+        REPEAT(i, 4) to[f].v[i] = (u32)from[2 * i].bits | (u32)from[2 * i + 1].bits << 16;
+#else
+        to[f] = load<4>(reinterpret_cast<const u32 *>(from));
+#endif
+    }
+}
+
+// gx [STEPS, BATCH, 4 H]: the first layer's input times W_ih. seq [SPAN, STEPS + 1, BATCH, H]: all states, the first ones
+// in front; filled with ones.
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
+lstm_forward(const T *gx, const Weights weights, const T *hx, const T *cx, T *seq, Gates *gates, f32 *cells, T *y, T *hn,
+             T *cn)
+{
+    DYNAMIC_SHARED(Words, memory);
+    PLACE
+    Sums *parts = reinterpret_cast<Sums *>(memory + FRAGMENTS * (SPAN > 1 ? 2 : 1));
+    take_rows(memory, weights.of[layer][1]);
+    if (SPAN > 1 && layer > 0) take_rows(memory + FRAGMENTS, weights.of[layer][0]);
+    T *states = seq + (i64)layer * (STEPS + 1) * BATCH * H;
+    f32 c[CELLS][2], bias[CELLS][4];
+    OWN(k) {
+        const int b = SEQUENCE(k), unit = UNIT(k);
+        T h[2];
+        REPEAT(e, 2) {
+            const int at = (layer * BATCH + b + e) * H + unit;
+            h[e] = INSIDE(b + e) ? hx[at] : narrow<T>(0.0f);
+            c[k][e] = INSIDE(b + e) ? widen(cx[at]) : 0.0f;
+        }
+        publish(states + b * H + unit, H, h[0], h[1], b, true);
+        REPEAT(i, 4) {
+            bias[k][i] = 0.0f;
+            if (BIAS) bias[k][i] = widen(weights.of[layer][2][i * H + unit]) + widen(weights.of[layer][3][i * H + unit]);
+        }
+    }
+    __syncthreads();
+    const Recurrent own(Shared{memory + warp * (KB * MT * 64) + lane});
+    const Shared below{memory + FRAGMENTS + warp * (KB * MT * 64) + lane};
+    const int first = group * WIDE * H, rows = BATCH - group * WIDE;
+#pragma unroll 1
+    for (int s = 0; s < STEPS; ++s, states += BATCH * H) {
+        f32 x[CELLS][4][2], sum[MT][TILES][4];
+        Words v[KB][TILES];
+        OWN(k) REPEAT(i, 4) REPEAT(e, 2) {
+            const int b = SEQUENCE(k) + e;
+            x[k][i][e] = layer == 0 && INSIDE(b) ? widen(gx[(((i64)s * BATCH + b) * 4 + i) * H + UNIT(k)]) : 0.0f;
+        }
+        clear(sum);
+        if (SPAN > 1 && layer > 0) product(sum, below, v, states - (i64)STEPS * BATCH * H + first, H, rows);
+        product(sum, own, v, states + first, H, rows);
+        share(BUFFER(s), sum);
+        OWN(k) {
+            const int pair = warp + k * WARPS, b = SEQUENCE(k), unit = UNIT(k), tile = pair / TILES * 2 * TILES + pair % TILES;
+            const Sums upper = total(BUFFER(s), tile), lower = total(BUFFER(s), tile + TILES);
+            Gates kept;
+            T h[2];
+            REPEAT(e, 2) {
+                const f32 i = sigmoid(upper.v[e] + x[k][0][e] + bias[k][0]);
+                const f32 f = sigmoid(upper.v[2 + e] + x[k][1][e] + bias[k][1]);
+                const f32 z = hyperbolic(lower.v[e] + x[k][2][e] + bias[k][2]);
+                const f32 o = sigmoid(lower.v[2 + e] + x[k][3][e] + bias[k][3]);
+                c[k][e] = f * c[k][e] + i * z;
+                h[e] = narrow<T>(o * hyperbolic(c[k][e]));
+                kept.v[e * 4] = narrow<T>(i);
+                kept.v[e * 4 + 1] = narrow<T>(f);
+                kept.v[e * 4 + 2] = narrow<T>(z);
+                kept.v[e * 4 + 3] = narrow<T>(o);
+            }
+            publish(states + (BATCH + b) * H + unit, H, h[0], h[1], b, true);
+            if (TOP && layer == SPAN - 1) publish(y + ((i64)s * BATCH + b) * H + unit, H, h[0], h[1], b, false);
+            if (TRAIN) {
+                gates[KEPT(s, k)] = kept;
+                store<2>(cells + 2 * (KEPT(s, k)), Pack<f32, 2>{c[k][0], c[k][1]});
+            }
+            REPEAT(e, 2) if (s == STEPS - 1 && INSIDE(b + e)) {
+                const int at = (layer * BATCH + b + e) * H + unit;
+                hn[at] = h[e];
+                cn[at] = narrow<T>(c[k][e]);
+            }
+        }
+    }
+}
+#endif
+
+#ifdef BACKWARD
+// A block takes part in the sums of gradients of H / TEAM * 4 states: those of one gate, all units of it.
+#define GATE ((int)blockIdx.x % 4)
+#define COLUMN ((int)blockIdx.x / 4 * ROWS)
+
+// Columns COLUMN to COLUMN + ROWS - 1 of a gate's rows of a matrix [4 H, H], as rows.
+__device__ __forceinline__ void take_columns(Words *to, const T *weights)
+{
+#pragma unroll 2
+    for (int f = threadIdx.x; f < FRAGMENTS; f += WARPS * 32) {
+        const int column = f % ROWS, inner = f / ROWS;  // 8 elements each
+        const T *from = weights + ((i64)GATE * H + inner * 8) * H + COLUMN + column;
+        Words w;
+        REPEAT(i, 4) w.v[i] = (u32)from[2 * i * H].bits | (u32)from[(2 * i + 1) * H].bits << 16;
+        to[((inner / 4 * MT + column / 16) * 2 + column / 8 % 2) * 32 + column % 8 * 4 + inner % 4] = w;
+    }
+}
+
+// A gate's partial sums [H, PADDED], of the block's columns.
+__device__ __forceinline__ void hand_on(f32 *to, Sums *parts, const f32 (&sum)[MT][TILES][4], int group, u32 turn)
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    share(parts, sum);
+    REPEAT(k, (MT * TILES + WARPS - 1) / WARPS) {
+        const int tile = warp + k * WARPS;
+        if (tile >= MT * TILES) break;
+        const Sums all = total(parts, tile);
+        f32 *at = to + (COLUMN + tile / TILES * 16 + g) * PADDED + group * WIDE + tile % TILES * 8 + 2 * t;
+        put(at, all.v[0], all.v[1], turn);
+        put(at + 8 * PADDED, all.v[2], all.v[3], turn);
+    }
+}
+
+// sum[k] += the four gates' partial sums for the lane's cells, as soon as they have been written.
+__device__ __forceinline__ void collect(f32 (&sum)[CELLS][2], const f32 *from, int group, u32 turn)
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    Two got[CELLS][4];
+    Waiting waiting;
+    bool missing;
+    do {
+        missing = false;
+        OWN(k) REPEAT(i, 4) got[k][i] = fresh(from + ((i64)i * H + UNIT(k)) * PADDED + SEQUENCE(k));
+        OWN(k) REPEAT(i, 4) REPEAT(e, 2) missing = missing || (got[k][i].v[e] & 1u) != turn;
+    } while (waiting.on(missing));
+    OWN(k) REPEAT(i, 4) REPEAT(e, 2) sum[k][e] += __uint_as_float(got[k][i].v[e]);
+}
+
+// gates, cells: as the forward pass left them. dy [STEPS, BATCH, H]: of the launch's last layer. dgates [SPAN, STEPS, BATCH,
+// 4 H]: gradients of the gates' sums; filled with ones, as are the places for partial sums: own [SPAN, 2, 4, H, PADDED] in
+// turns, above [SPAN - 1, STEPS, 4, H, PADDED]. dbias [SPAN, GROUPS TILES, 4 H]: sums over 8 sequences.
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
+lstm_backward(const Weights weights, const Gates *gates, const f32 *cells, const T *cx, const T *dy, const T *dhn,
+              const T *dcn, T *dgates, f32 *own, f32 *above, T *dhx, T *dcx, f32 *dbias)
+{
+    DYNAMIC_SHARED(Words, memory);
+    PLACE
+    Sums *parts = reinterpret_cast<Sums *>(memory + FRAGMENTS * (SPAN > 1 ? 2 : 1));
+    take_columns(memory, weights.of[layer][1]);
+    if (SPAN > 1 && layer > 0) take_columns(memory + FRAGMENTS, weights.of[layer][0]);
+    __syncthreads();
+    const Recurrent recurrent(Shared{memory + warp * (KB * MT * 64) + lane});
+    const Shared input{memory + FRAGMENTS + warp * (KB * MT * 64) + lane};
+    const int first = group * WIDE * 4 * H + GATE * H, rows = BATCH - group * WIDE;
+    own += (i64)layer * 2 * 4 * H * PADDED;
+    f32 dh[CELLS][2], dc[CELLS][2], now[CELLS][2], bias[CELLS][4];
+    OWN(k) {
+        const int b = SEQUENCE(k), unit = UNIT(k);
+        const auto last = load<2>(cells + 2 * (KEPT(STEPS - 1, k)));
+        REPEAT(e, 2) {
+            const int at = (layer * BATCH + b + e) * H + unit;
+            dh[k][e] = INSIDE(b + e) ? widen(dhn[at]) : 0.0f;
+            dc[k][e] = INSIDE(b + e) ? widen(dcn[at]) : 0.0f;
+            now[k][e] = last.v[e];
+        }
+        REPEAT(i, 4) bias[k][i] = 0.0f;
+    }
+    int count = 0;  // products so far
+#pragma unroll 1
+    for (int s = 0; s < STEPS; ++s) {
+        const int step = STEPS - 1 - s;
+        T *there = dgates + ((i64)layer * STEPS + step) * BATCH * 4 * H;
+        Gates kept[CELLS];
+        f32 before[CELLS][2], arriving[CELLS][2];
+        OWN(k) {
+            const int b = SEQUENCE(k), unit = UNIT(k);
+            kept[k] = gates[KEPT(step, k)];
+            Pack<f32, 2> earlier{};
+            if (step > 0) earlier = load<2>(cells + 2 * (KEPT(step - 1, k)));
+            REPEAT(e, 2) {
+                const bool inside = INSIDE(b + e);
+                before[k][e] = step > 0 ? earlier.v[e] : inside ? widen(cx[(layer * BATCH + b + e) * H + unit]) : 0.0f;
+                arriving[k][e] = layer == SPAN - 1 && inside ? widen(dy[((i64)step * BATCH + b + e) * H + unit]) : 0.0f;
+            }
+        }
+        if (SPAN > 1 && layer < SPAN - 1)
+            collect(arriving, above + ((i64)layer * STEPS + step) * 4 * H * PADDED, group, 0);
+        if (s > 0) collect(dh, own + (s - 1) % 2 * (i64)(4 * H) * PADDED, group, (s - 1) / 2 % 2);
+        OWN(k) {
+            const int b = SEQUENCE(k), unit = UNIT(k);
+            T d[4][2];
+            REPEAT(e, 2) {
+                const f32 i = widen(kept[k].v[e * 4]), f = widen(kept[k].v[e * 4 + 1]);
+                const f32 z = widen(kept[k].v[e * 4 + 2]), o = widen(kept[k].v[e * 4 + 3]);
+                const f32 c = hyperbolic(now[k][e]), to_h = dh[k][e] + arriving[k][e];
+                const f32 to_c = dc[k][e] + to_h * o * (1.0f - c * c);
+                const f32 parts_of[4] = {to_c * z * i * (1.0f - i), to_c * before[k][e] * f * (1.0f - f),
+                                         to_c * i * (1.0f - z * z), to_h * c * o * (1.0f - o)};
+                REPEAT(n, 4) {
+                    bias[k][n] += parts_of[n];
+                    d[n][e] = narrow<T>(parts_of[n]);
+                }
+                dc[k][e] = to_c * f;
+                now[k][e] = before[k][e];
+                dh[k][e] = 0.0f;
+            }
+            REPEAT(n, 4) publish(there + b * 4 * H + n * H + unit, 4 * H, d[n][0], d[n][1], b, true);
+        }
+        f32 sum[MT][TILES][4];
+        Words v[KB][TILES];
+        clear(sum);
+        product(sum, recurrent, v, there + first, 4 * H, rows);
+        hand_on(own + (s % 2 * 4 + GATE) * (i64)H * PADDED, BUFFER(count), sum, group, s / 2 % 2);
+        ++count;
+        if (SPAN > 1 && layer > 0) {
+            clear(sum);
+            REPEAT(kb, KB) multiply(sum, input, kb, v[kb]);
+            f32 *down = above + (((i64)(layer - 1) * STEPS + step) * 4 + GATE) * (i64)H * PADDED;
+            hand_on(down, BUFFER(count), sum, group, 0);
+            ++count;
+        }
+    }
+    collect(dh, own + (STEPS - 1) % 2 * (i64)(4 * H) * PADDED, group, (STEPS - 1) / 2 % 2);
+    OWN(k) {
+        const int b = SEQUENCE(k), unit = UNIT(k);
+        REPEAT(e, 2) if (INSIDE(b + e)) {
+            const int at = (layer * BATCH + b + e) * H + unit;
+            dhx[at] = narrow<T>(dh[k][e]);
+            dcx[at] = narrow<T>(dc[k][e]);
+        }
+        const int slice = (layer * GROUPS + group) * TILES + (warp + k * WARPS) % TILES;
+        REPEAT(n, 4) {
+            f32 sum = bias[k][n] + shuffle_xor(bias[k][n], 1);
+            sum += shuffle_xor(sum, 2);
+            if (BIAS && t == 0) dbias[(i64)slice * 4 * H + n * H + unit] = sum;
+        }
+    }
+}
+#endif
+
+#ifdef BIASES
+// LAYERS: all of them; SLICES: partial sums of each. Both biases of a layer have the same gradient.
+struct Biases { T *of[LAYERS][2]; };
+extern "C" __global__ void __launch_bounds__(256) lstm_bias_grad(const f32 *partial, const Biases to)
+{
+    const int i = blockIdx.x * 256 + threadIdx.x, layer = i / (4 * H), at = i % (4 * H);
+    if (layer >= LAYERS) return;
+    f32 sum = 0.0f;
+    for (int k = 0; k < SLICES; ++k) sum += partial[(layer * SLICES + k) * (4 * H) + at];
+    to.of[layer][0][at] = to.of[layer][1][at] = narrow<T>(sum);
+}
+#endif

@@ -1,0 +1,521 @@
+"""LSTMs in launches whose blocks are all on the GPU at once and keep the weights (rnn_resident.cu); half types.
+
+Where all layers' weights fit on the GPU, one launch runs them beside each other ("wave"): the longest chain is
+steps + layers - 1 products. Else each layer is a launch of its own, between products of all its time steps at once.
+What need not wait for the step before it is such a product always: the first layer's input, all gradients of weights,
+the gradient of the input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from itertools import accumulate, product
+from math import prod
+
+from lamina.backends import Call, Plan, Run
+from lamina.backends.cuda.epilogue import NONE
+from lamina.backends.cuda.matmul import matmul_plan
+from lamina.backends.cuda.program import (
+    WORKSPACE_ALIGNMENT,
+    Fill,
+    Launch,
+    Place,
+    Program,
+    Step,
+    Table,
+    Together,
+    c_type,
+    constants,
+    kernel_plan,
+    round_up,
+    scratch,
+    source,
+    target,
+)
+from lamina.ops.matmul import Matmul
+from lamina.ops.rnn import Rnn, RnnGrad, Sizes
+from lamina.runtime import Device
+from lamina.spec import DType, Policy, Spec, bfloat16, float16, uint8
+
+_FILE = "rnn_resident.cu"
+#: Multiprocessors that blocks are made for, one each, and bytes of shared memory of one.
+_PROCESSORS, _SHARED = 132, 227 << 10
+#: Registers of a thread for sums, for what it reads, and for these and weights together.
+_SUMS, _READ, _HELD = 64, 64, 128
+#: Nanoseconds of a step besides its work; bytes per nanosecond that a multiprocessor gets from the second-level cache
+#: and from shared memory; multiplications per nanosecond. Only how they compare matters.
+_LATENCY, _CACHE, _BANKS, _MULTIPLY = 1300, 45, 200, 2200
+#: Times that a warp looks for what it waits for before the launch fails; None: for ever.
+PATIENCE: int | None = None
+_LONGEST = 2**31 - 2**26
+
+
+# ---------------------------------------------------------------------------------------------------------- sizes
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How blocks share `layers` layers of `hidden` units over `steps` steps of `batch` sequences.
+
+    wave: all layers in one launch. units: hidden units of a block, a multiple of 8. groups: teams of blocks that
+    each do their part of the batch.
+    """
+
+    steps: int
+    batch: int
+    hidden: int
+    layers: int
+    wave: bool
+    units: int
+    groups: int
+
+    @property
+    def span(self) -> int:
+        """Layers of a launch."""
+        return self.layers if self.wave else 1
+
+    @property
+    def warps(self) -> int:
+        """Of a block."""
+        return 8 if self.hidden % 256 == 0 else 4
+
+    @property
+    def tiles(self) -> int:
+        """Groups of 8 sequences of a block."""
+        return -(-self.batch // 8 // self.groups)
+
+    @property
+    def padded(self) -> int:
+        """Sequences that there are blocks for."""
+        return self.groups * self.tiles * 8
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Blocks of a team; teams."""
+        return self.hidden // self.units, self.groups * self.span
+
+    @property
+    def _weights(self) -> int:
+        return 8 * self.units * self.hidden * (2 if self.span > 1 else 1)
+
+    @property
+    def _parts(self) -> int:
+        return self.warps * 4 * self.units * self.tiles * 8 * 4
+
+    @property
+    def buffers(self) -> int:
+        """Places for the warps' sums: with two of them a barrier less."""
+        return 2 if self._weights + 2 * self._parts <= _SHARED else 1
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory of a block."""
+        return self._weights + self.buffers * self._parts
+
+    @property
+    def registers(self) -> tuple[int, int, int]:
+        """Of a thread: sums, what it reads, and the recurrent weights if they were there."""
+        rows, inner = self.units // 4, self.hidden // self.warps // 32
+        return 4 * rows * self.tiles, 4 * inner * self.tiles, 8 * inner * rows
+
+    @property
+    def held(self) -> bool:
+        """Whether the recurrent weights are kept in registers."""
+        return sum(self.registers) <= _HELD
+
+    @property
+    def fits(self) -> bool:
+        """Whether the GPU has room for it."""
+        sums, read, _ = self.registers
+        inner = self.hidden % (32 * self.warps) == 0 and self.hidden % (4 * self.units) == 0
+        room = prod(self.grid) <= _PROCESSORS and self.shared <= _SHARED
+        return inner and room and sums <= _SUMS and read <= _READ
+
+    @property
+    def nanoseconds(self) -> float:
+        """About what the forward pass takes."""
+        times, wide = min(self.span, 2), self.tiles * 8
+        read = times * self.hidden * wide * 2 / _CACHE
+        rows = times * 4 * self.units * self.hidden
+        compute = rows * wide / _MULTIPLY + rows * 2 / _BANKS
+        step = _LATENCY + max(read, compute) + 2 * self._parts / _BANKS
+        return step * (self.steps + self.span - 1) * self.layers / self.span
+
+    # -- bytes ------------------------------------------------------------------------------------------------
+
+    @property
+    def states(self) -> int:
+        """All states of a layer, the first one in front."""
+        return (self.steps + 1) * self.batch * self.hidden * 2
+
+    @property
+    def gates(self) -> int:
+        """The gates of a layer."""
+        return self.steps * self.padded * self.hidden * 8
+
+    @property
+    def cells(self) -> int:
+        """The cells of a layer, in float32."""
+        return self.steps * self.padded * self.hidden * 4
+
+    @property
+    def reserve(self) -> int:
+        """What the forward pass leaves for the gradient: states, gates, cells."""
+        return self.layers * (self.states + self.gates + self.cells)
+
+    def text(self, dtype: DType, **more: int) -> str:
+        """The constants of rnn_resident.cu."""
+        if PATIENCE is not None:
+            more["PATIENCE"] = PATIENCE
+        return f"typedef {c_type(dtype)} T;\n" + constants(
+            STEPS=self.steps,
+            BATCH=self.batch,
+            H=self.hidden,
+            SPAN=self.span,
+            UNITS=self.units,
+            TILES=self.tiles,
+            GROUPS=self.groups,
+            WARPS=self.warps,
+            BUFFERS=self.buffers,
+            HELD=int(self.held),
+            **more,
+        )
+
+
+@cache
+def has_room(found: Tiling, device: Device) -> bool:
+    """Whether the GPU that is there can run all blocks at once."""
+    known = device.properties
+    shared = int(known.get("max_shared_memory_per_block_optin", 0))
+    return prod(found.grid) <= int(known["multiprocessor_count"]) and found.shared <= shared
+
+
+def tiling(op: Rnn | RnnGrad, sizes: Sizes, dtypes: Sequence[DType]) -> Tiling | None:
+    """How blocks share a network, None for what is not for these kernels."""
+    if op.mode != "lstm" or op.bidirectional or op.projection or not sizes.batch or not sizes.inputs:
+        return None
+    if len(set(dtypes)) > 1 or dtypes[0] not in (float16, bfloat16) or op.hidden % 128:
+        return None
+    return _tiling(sizes.steps, sizes.batch, op.hidden, op.layers)
+
+
+@lru_cache(maxsize=256)
+def _tiling(steps: int, batch: int, hidden: int, layers: int) -> Tiling | None:
+    waves = (True, False) if layers > 1 else (False,)
+    found = [
+        Tiling(steps, batch, hidden, layers, wave, units, groups)
+        for wave, units, groups in product(waves, (8, 16, 32), range(1, -(-batch // 8) + 1))
+    ]
+    found = [t for t in found if t.fits and t.padded * t.hidden * t.steps * 4 < _LONGEST]
+    return min(found, key=lambda t: t.nanoseconds, default=None)
+
+
+# ---------------------------------------------------------------------------------------------------------- steps
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A plan as a step: of inputs at `places`, to `result`; its workspace begins at `offset`."""
+
+    plan: Plan
+    places: tuple[Place, ...]
+    result: Place
+    offset: int
+
+    def bind(self, device: Device, call: Call) -> Run:
+        """Fix the addresses."""
+        inputs = tuple(place.address(call) for place in self.places)
+        return self.plan.make(
+            Call(inputs, (self.result.address(call),), call.workspace + self.offset, call.stream)
+        )
+
+
+@dataclass(frozen=True)
+class _NoRoom:
+    """In place of a launch that the device has no room for."""
+
+    blocks: int
+
+    def bind(self, device: Device, call: Call) -> Run:
+        """Raise RuntimeError."""
+        raise RuntimeError(
+            f"lstm: {self.blocks} blocks do not fit on {device} at once; other work holds a part of it for good "
+            "(a green context, MPS): take another policy than 'fastest' and 'direct'"
+        )
+
+
+def _after(place: Place, nbytes: int) -> Place:
+    return Place(place.kind, place.index, place.offset + nbytes)
+
+
+@dataclass(frozen=True)
+class _Builder:
+    """What both directions need: sizes, the weights' places, where the reserve is, and where products may work."""
+
+    tiling: Tiling
+    op: Rnn | RnnGrad
+    sizes: Sizes
+    dtype: DType
+    weights: tuple[Place, ...]
+    reserve: Place
+    device: Device
+    policy: Policy
+
+    @property
+    def _rows(self) -> int:
+        return self.sizes.steps * self.sizes.batch
+
+    @property
+    def _gates(self) -> int:
+        return 4 * self.op.hidden
+
+    @property
+    def bytes_of_gates(self) -> int:
+        """Of the sums of all gates of a layer, or their gradients."""
+        return self._rows * self._gates * 2
+
+    @property
+    def bytes_of_output(self) -> int:
+        """Of all outputs of a layer."""
+        return self._rows * self.op.hidden * 2
+
+    def _width(self, layer: int) -> int:
+        return self.op.hidden if layer else self.sizes.inputs
+
+    def _weight(self, layer: int, which: int) -> Place:
+        """W_ih, W_hh, b_ih, b_hh of a layer; without biases any place."""
+        each = 4 if self.op.bias else 2
+        return self.weights[layer * each + which % each]
+
+    def _table(self, first: int) -> Table:
+        layers = range(first, first + self.tiling.span)
+        return Table(tuple(self._weight(layer, which) for layer in layers for which in range(4)))
+
+    def _states(self, layer: int, step: int) -> Place:
+        """A layer's states from a step on; 0: the first state."""
+        t = self.tiling
+        return _after(self.reserve, layer * t.states + step * t.batch * t.hidden * 2)
+
+    def _gates_of(self, layer: int) -> Place:
+        t = self.tiling
+        return _after(self.reserve, t.layers * t.states + layer * t.gates)
+
+    def _cells_of(self, layer: int) -> Place:
+        t = self.tiling
+        return _after(self.reserve, t.layers * (t.states + t.gates) + layer * t.cells)
+
+    def _state(self, place: Place, layer: int) -> Place:
+        """One layer of [L, B, H]."""
+        return _after(place, layer * self.sizes.batch * self.op.hidden * 2)
+
+    def _input(self, layer: int, x: Place) -> Place:
+        """What a layer reads, [T, B, .]."""
+        return self._states(layer - 1, 1) if layer else x
+
+    def _matmul(self, op: Matmul, shapes: tuple[tuple[int, int], tuple[int, int]]) -> Plan:
+        return matmul_plan(op, [Spec(s, self.dtype) for s in shapes], NONE, self.device, self.policy)
+
+    def project(self, layer: int) -> Plan:
+        """[T B, I] times W_ih, transposed."""
+        width = self._width(layer)
+        return self._matmul(Matmul(False, True), ((self._rows, width), (self._gates, width)))
+
+    def project_back(self, layer: int) -> Plan:
+        """Gates' gradients [T B, 4 H] times W_ih."""
+        return self._matmul(Matmul(), ((self._rows, self._gates), (self._gates, self._width(layer))))
+
+    def weight_grad(self, width: int) -> Plan:
+        """Gates' gradients, transposed, times what was multiplied, [T B, width]."""
+        return self._matmul(Matmul(True, False), ((self._rows, self._gates), (self._rows, width)))
+
+    def _launch(self, name: str, first: tuple[Place | Table, ...], crooked: bool, **more: int) -> Together:
+        t = self.tiling
+        text = t.text(self.dtype, BIAS=int(self.op.bias), CROOKED=int(crooked), **more)
+        refuse = (_NoRoom(prod(t.grid)),)
+        program = Program(name, _FILE, text)
+        return Together(program, t.grid, (t.warps * 32,), first, (), t.shared, refuse, counted=False)
+
+    # -- forward ----------------------------------------------------------------------------------------------
+
+    def forward(
+        self,
+        x: Place,
+        first: tuple[Place, ...],
+        y: Place,
+        last: tuple[Place, ...],
+        train: bool,
+        work: int,
+        crooked: bool,
+    ) -> tuple[list[Step], int]:
+        """(steps, end of their workspace) of the forward pass; its workspace begins at `work`."""
+        t = self.tiling
+        projected, offset = scratch(work), round_up(work + self.bytes_of_gates, WORKSPACE_ALIGNMENT)
+        steps: list[Step] = [Fill(self.reserve, 0xFF, t.layers * t.states)]
+        end = offset
+        for layer in range(0, t.layers, t.span):
+            plan = self.project(layer)
+            steps.append(Part(plan, (self._input(layer, x), self._weight(layer, 0)), projected, offset))
+            end = max(end, offset + plan.workspace)
+            states = [self._state(p, layer) for p in first], [self._state(p, layer) for p in last]
+            kept = self._states(layer, 0), self._gates_of(layer), self._cells_of(layer)
+            places: tuple[Place | Table, ...] = (
+                projected,
+                self._table(layer),
+                *states[0],
+                *kept,
+                y,
+                *states[1],
+            )
+            top = int(layer + t.span == t.layers)
+            steps.append(self._launch("lstm_forward", places, crooked, FORWARD=1, TRAIN=int(train), TOP=top))
+        return steps, end
+
+    # -- backward ---------------------------------------------------------------------------------------------
+
+    def backward(
+        self,
+        x: Place,
+        cells: Place,
+        dy: Place,
+        dlast: tuple[Place, ...],
+        dx: Place,
+        dfirst: tuple[Place, ...],
+        dweights: Sequence[Place],
+        work: int,
+        crooked: bool,
+    ) -> tuple[list[Step], int]:
+        """(steps, end of their workspace) of all gradients; their workspace begins at `work`."""
+        t, span = self.tiling, self.tiling.span
+        partial = 4 * t.hidden * t.padded * 4
+        between_teams = span * 2 * partial + (span - 1) * t.steps * partial
+        sizes = (
+            span * self.bytes_of_gates,
+            between_teams,
+            t.layers * self._slices * self._gates * 4,
+            0 if t.wave else self.bytes_of_output,
+        )
+        ends_of = [*accumulate((round_up(n, WORKSPACE_ALIGNMENT) for n in sizes), initial=work)]
+        dgates, own, dbias, between = map(scratch, ends_of[:-1])
+        work = ends_of[-1]
+        steps: list[Step] = []
+        end = work
+        for first in reversed(range(0, t.layers, span)):
+            arriving = dy if first + span == t.layers else between
+            given = (self._gates_of(first), self._cells_of(first), self._state(cells, first), arriving)
+            sums = (dgates, own, _after(own, span * 2 * partial))
+            ends = [[self._state(p, first) for p in places] for places in (dlast, dfirst)]
+            found = _after(dbias, first * self._slices * self._gates * 4)
+            arguments: tuple[Place | Table, ...] = (
+                self._table(first),
+                *given,
+                *ends[0],
+                *sums,
+                *ends[1],
+                found,
+            )
+            steps += [Fill(dgates, 0xFF, sizes[0]), Fill(own, 0xFF, between_teams)]
+            steps.append(self._launch("lstm_backward", arguments, crooked, BACKWARD=1))
+            parts = self._products(first, x, dgates, dx if first == 0 else between, dweights, work)
+            steps += parts
+            end = max(end, *(work + part.plan.workspace for part in parts))
+        if self.op.bias:
+            steps.append(self._bias_grad(dbias, dweights))
+        return steps, end
+
+    @property
+    def _slices(self) -> int:
+        """Partial sums of a bias's gradient."""
+        return self.tiling.groups * self.tiling.tiles
+
+    def _products(
+        self, first: int, x: Place, dgates: Place, dx: Place, dweights: Sequence[Place], offset: int
+    ) -> list[Part]:
+        """The gradients of a launch's matrices, and of its first layer's input, from those of its gates."""
+        each = 4 if self.op.bias else 2
+        parts = [Part(self.project_back(first), (dgates, self._weight(first, 0)), dx, offset)]
+        for layer in range(first, first + self.tiling.span):
+            gates = _after(dgates, (layer - first) * self.bytes_of_gates)
+            wanted = ((self._width(layer), self._input(layer, x)), (self.op.hidden, self._states(layer, 0)))
+            for which, (width, read) in enumerate(wanted):
+                plan = self.weight_grad(width)
+                parts.append(Part(plan, (gates, read), dweights[layer * each + which], offset))
+        return parts
+
+    def _bias_grad(self, dbias: Place, dweights: Sequence[Place]) -> Launch:
+        layers, count = self.tiling.layers, self.tiling.layers * self._gates
+        to = Table(tuple(dweights[layer * 4 + which] for layer in range(layers) for which in (2, 3)))
+        text = self.tiling.text(self.dtype, BIASES=1, LAYERS=layers, SLICES=self._slices, BIAS=1, CROOKED=0)
+        return Launch(Program("lstm_bias_grad", _FILE, text), (-(-count // 256),), (256,), (dbias, to))
+
+
+# ---------------------------------------------------------------------------------------------------------- plans
+
+
+def forward_plan(op: Rnn, inputs: Sequence[Spec], found: Tiling, device: Device, policy: Policy) -> Plan:
+    """(y, hn, cn, reserve) from x, h0, c0 and the weights; all row-major."""
+    outputs = [s.fixed for s in op.infer(*inputs)]
+    work = 0 if op.reserve else round_up(found.layers * found.states, WORKSPACE_ALIGNMENT)
+    if op.reserve:
+        outputs[-1] = Spec((found.reserve,), uint8).fixed
+    weights = tuple(source(i) for i in range(3, len(inputs)))
+    reserve = target(3) if op.reserve else scratch()
+    sizes = Sizes(*inputs[0].shape)
+    build = _Builder(found, op, sizes, inputs[0].dtype, weights, reserve, device, policy)
+
+    def steps(crooked: bool) -> tuple[list[Step], int]:
+        first, last = (source(1), source(2)), (target(1), target(2))
+        return build.forward(source(0), first, target(0), last, op.reserve, work, crooked)
+
+    made, end = steps(False)
+    return kernel_plan(
+        device,
+        inputs,
+        outputs,
+        made,
+        label=f"{op.name} resident",
+        workspace=end,
+        plain=lambda: tuple(steps(True)[0]),
+    )
+
+
+def gradient_plan(op: RnnGrad, inputs: Sequence[Spec], found: Tiling, device: Device, policy: Policy) -> Plan:
+    """(dx, dh0, dc0, *dweights, spent reserve); without a reserve the forward pass runs first.
+
+    Nothing is written into the reserve: what is left of it is empty.
+    """
+    outputs = [s.fixed for s in op.infer(*inputs)]
+    inputs, sizes, head = list(inputs), Sizes(*inputs[0].shape), 7 + op.reserve
+    weights = tuple(source(i) for i in range(head, len(inputs)))
+    reserve, y = source(7), source(3)
+    if op.reserve:
+        inputs[7] = Spec((found.reserve,), uint8).fixed
+    else:
+        reserve = scratch()
+        y = scratch(round_up(found.reserve, WORKSPACE_ALIGNMENT))
+    build = _Builder(found, op, sizes, inputs[0].dtype, weights, reserve, device, policy)
+
+    def steps(crooked: bool) -> tuple[list[Step], int]:
+        before: list[Step] = []
+        work = end = 0
+        if not op.reserve:
+            # The last states go where the gradients of the first ones are written later: nobody reads them.
+            work = round_up(y.offset + build.bytes_of_output, WORKSPACE_ALIGNMENT)
+            first, last = (source(1), source(2)), (target(1), target(2))
+            before, end = build.forward(source(0), first, y, last, True, work, crooked)
+        dweights = [target(3 + i) for i in range(len(weights))]
+        places = source(0), source(2), source(4), (source(5), source(6)), target(0), (target(1), target(2))
+        after, last_end = build.backward(*places, dweights, work, crooked)
+        return [*before, *after], max(end, last_end)
+
+    made, end = steps(False)
+    return kernel_plan(
+        device,
+        inputs,
+        outputs,
+        made,
+        label=f"{op.name} resident",
+        workspace=end,
+        plain=lambda: tuple(steps(True)[0]),
+    )
