@@ -1,4 +1,4 @@
-"""LSTMs whose weights stay on the GPU, run on a CPU with all blocks at the same time; planned for an H200."""
+"""LSTMs whose weights stay on the GPU: on a CPU with all blocks at the same time, compiled for an H200, run on it."""
 
 import ctypes
 import shutil
@@ -8,17 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+import lamina as lm
 from lamina.backends import Call, Plan
 from lamina.backends.cuda import rnn_resident
 from lamina.backends.cuda.program import Launches
-from lamina.backends.cuda.rnn_resident import Tiling, forward_plan, gradient_plan
+from lamina.backends.cuda.rnn_resident import Tiling, forward_plan, gradient_plan, tiling
 from lamina.backends.reference import run_reference
 from lamina.ops.core import Array
 from lamina.ops.matmul import Matmul
 from lamina.ops.rnn import Rnn, RnnGrad, Sizes
 from lamina.runtime import Device
-from lamina.spec import DType, Policy, Spec, as_dtype, bfloat16, float16, float64, uint8
+from lamina.spec import DType, Policy, Spec, as_dtype, bfloat16, float16, float32, float64, uint8
 from tests.backends import emulator
+from tests.backends.test_rnn import network
 from tests.ops.eager import apart
 
 compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
@@ -121,3 +123,124 @@ def check(op: Any, found: Sequence[Array], wanted: Sequence[Array], dtype: DType
     for i, (y, ref) in enumerate(zip(found, wanted, strict=True)):
         problem = apart(y, ref, dtype, roundings)
         assert not problem, f"{op} output {i}: {problem}"
+
+
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("sizes", "hidden", "layers", "wave"),
+    [
+        (Sizes(50, 8, 512), 512, 3, True),
+        (Sizes(100, 64, 1024), 1024, 2, False),
+        (Sizes(9, 3, 5), 128, 1, False),
+    ],
+    ids=str,
+)
+def test_machine_code(
+    sizes: Sizes, hidden: int, layers: int, wave: bool, dtype: DType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They compile for an H200, at any addresses too; what is large runs layer by layer."""
+    pytest.importorskip("cuda.core")
+    monkeypatch.setattr(rnn_resident, "matmul_plan", multiplied)
+    op, back = Rnn("lstm", hidden, layers, reserve=True), RnnGrad("lstm", hidden, layers, reserve=True)
+    found = tiling(op, sizes, [dtype])
+    assert found is not None
+    assert (found.wave, found.fits) == (wave, True)
+    shapes = [tuple(sizes), *op.state_shapes(sizes.batch), *op.weight_shapes(sizes.inputs)]
+    specs = [Spec(s, dtype).fixed for s in shapes]
+    plan = forward_plan(op, specs, found, CPU, Policy())
+    y, *last, reserve = plan.outputs
+    given = [*specs[:3], y, y, *last, reserve, *specs[3:]]
+    gradient = gradient_plan(back, given, found, CPU, Policy())
+    assert gradient.inputs[7].shape == reserve.shape == (found.reserve,)
+    for made in (plan.make, gradient.make):
+        assert isinstance(made, Launches)
+        assert all(len(program.cubin()) > 1000 for program in (*made.programs, *made.plain_programs))
+
+
+@pytest.mark.parametrize("batch", [1, 8, 20, 64, 72])
+@pytest.mark.parametrize(("hidden", "layers"), [(128, 1), (256, 4), (384, 2), (512, 3), (768, 1), (1024, 2)])
+def test_tilings(batch: int, hidden: int, layers: int) -> None:
+    """Blocks, shared memory and registers suffice, and every sequence has a block."""
+    found = tiling(Rnn("lstm", hidden, layers), Sizes(10, batch, 64), [float16])
+    if found is None:
+        assert batch == 72
+        assert hidden > 512
+        return
+    team, teams = found.grid
+    assert team * found.units == hidden
+    assert teams // found.span * found.tiles * 8 >= batch
+    assert team * teams <= 132
+    assert found.shared <= 227 << 10
+
+
+@pytest.mark.parametrize(
+    ("op", "sizes", "dtypes"),
+    [
+        (Rnn("gru", 128), Sizes(3, 8, 8), [float16]),
+        (Rnn("lstm", 128, bidirectional=True), Sizes(3, 8, 8), [float16]),
+        (Rnn("lstm", 128, projection=64), Sizes(3, 8, 8), [float16]),
+        (Rnn("lstm", 128), Sizes(3, 8, 8), [float32]),
+        (Rnn("lstm", 128), Sizes(3, 8, 8), [float16, bfloat16]),
+        (Rnn("lstm", 96), Sizes(3, 8, 8), [float16]),
+        (Rnn("lstm", 4096), Sizes(3, 8, 8), [float16]),
+        (Rnn("lstm", 1024), Sizes(3, 512, 8), [float16]),
+        (Rnn("lstm", 128), Sizes(3, 0, 8), [float16]),
+    ],
+    ids=str,
+)
+def test_what_is_not_for_them(op: Rnn, sizes: Sizes, dtypes: list[DType]) -> None:
+    assert tiling(op, sizes, dtypes) is None
+
+
+def test_a_part_of_a_device_refuses() -> None:
+    """Blocks that were promised a place and find none say so; they do not wait for each other for ever."""
+    found = Tiling(5, 8, 128, 1, False, 8, 1)
+    with pytest.raises(RuntimeError, match="16 blocks do not fit on cpu at once"):
+        rnn_resident.NoRoom(found.grid[0] * found.grid[1]).bind(CPU, Call((), ()))
+
+
+GPU_CASES = [
+    (Rnn("lstm", 128), Sizes(1, 8, 16)),
+    (Rnn("lstm", 256, 3), Sizes(33, 20, 40)),
+    (Rnn("lstm", 384, 2), Sizes(7, 3, 9)),
+    (Rnn("lstm", 512, 2, bias=False), Sizes(16, 8, 512)),
+    (Rnn("lstm", 1024, 2), Sizes(9, 64, 128)),
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
+@pytest.mark.parametrize(("op", "sizes"), GPU_CASES, ids=str)
+def test_gradients_on_cuda(op: Rnn, sizes: Sizes, dtype: DType) -> None:
+    """One by one, recorded, and replayed: always the same bits, and right ones."""
+    values = operands(op, sizes, dtype)
+    wide = [v.astype(np.float64) for v in values]
+    y, *last = run_reference(op, wide, float64)
+    grads = [np.full(s.shape, i + 1.0) for i, s in enumerate((y, *last))]
+    back = RnnGrad("lstm", op.hidden, op.layers, bias=op.bias)
+    wanted = run_reference(back, [*wide[:3], y, *grads, *wide[3:]], float64)
+    with lm.policy(algorithm="direct"):
+        run = lm.compile(lm.trace(lm.grad(network(op), list(range(len(values)))), *values), "cuda:0")
+    labels = [step.plan.label for step in run.program.steps if "rnn" in step.plan.label]
+    assert labels == ["kernel rnn resident", "kernel rnn_grad resident"]
+    given = [lm.tensor(v, device="cuda:0") for v in values]
+    runs = [[g.numpy() for g in run(*given)] for _ in range(6)]
+    check(back, runs[0], wanted, dtype, sizes.steps * op.layers)
+    for found in runs[1:]:
+        for a, b in zip(found, runs[0], strict=True):
+            np.testing.assert_array_equal(a.view(np.uint16), b.view(np.uint16))
+
+
+@pytest.mark.gpu
+def test_not_a_number_stays_and_ends_on_cuda() -> None:
+    """Numbers that are none, of any pattern, pass through the states; nobody waits for them for ever."""
+    op, sizes = Rnn("lstm", 128, 2), Sizes(6, 8, 16)
+    values = operands(op, sizes, float16)
+    values[0][2, 3] = np.nan
+    values[1].view(np.uint16)[0, 5] = 0xFFFF
+    with lm.policy(algorithm="direct"):
+        run = lm.compile(lm.trace(lm.grad(network(op), [0, 1]), *values), "cuda:0")
+        dx, dh = (g.numpy() for g in run(*[lm.tensor(v, device="cuda:0") for v in values]))
+    rows = [b for b in range(8) if np.isnan(dx[:, b]).any()]
+    assert rows == [3, 5]
+    assert [b for b in range(8) if np.isnan(dh[:, b]).any()] == [3, 5]

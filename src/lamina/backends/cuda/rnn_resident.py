@@ -233,7 +233,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class _NoRoom:
+class NoRoom:
     """In place of a launch that the device has no room for."""
 
     blocks: int
@@ -333,7 +333,7 @@ class _Builder:
     def _launch(self, name: str, first: tuple[Place | Table, ...], crooked: bool, **more: int) -> Together:
         t = self.tiling
         text = t.text(self.dtype, BIAS=int(self.op.bias), CROOKED=int(crooked), **more)
-        refuse = (_NoRoom(prod(t.grid)),)
+        refuse = (NoRoom(prod(t.grid)),)
         program = Program(name, _FILE, text)
         return Together(program, t.grid, (t.warps * 32,), first, (), t.shared, refuse, counted=False)
 
