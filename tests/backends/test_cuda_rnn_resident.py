@@ -74,27 +74,27 @@ def operands(op: Rnn, sizes: Sizes, dtype: DType) -> list[Array]:
     return [a.astype(dtype.numpy) for a in found]
 
 
-#: op, sizes, wave, units, groups, type
+#: op, sizes, (wave, units, groups, chains), type
 CASES = [
-    (Rnn("lstm", 128), Sizes(5, 3, 8), False, 8, 1, float16),
-    (Rnn("lstm", 128, 2), Sizes(4, 8, 24), True, 16, 1, bfloat16),
-    (Rnn("lstm", 128, 3, bias=False), Sizes(7, 13, 16), True, 32, 2, float16),
-    (Rnn("lstm", 256, 2), Sizes(3, 37, 16), False, 8, 1, float16),
-    (Rnn("lstm", 384), Sizes(4, 20, 7), False, 16, 2, float16),
-    (Rnn("lstm", 256, 2), Sizes(1, 5, 8), True, 32, 1, bfloat16),
+    (Rnn("lstm", 128), Sizes(5, 3, 8), (False, 8, 1, 1), float16),
+    (Rnn("lstm", 128, 2), Sizes(4, 8, 24), (True, 16, 1, 1), bfloat16),
+    (Rnn("lstm", 128, 3, bias=False), Sizes(7, 13, 16), (True, 32, 2, 2), float16),
+    (Rnn("lstm", 128, 2), Sizes(3, 37, 16), (False, 8, 1, 1), float16),
+    (Rnn("lstm", 384), Sizes(3, 20, 7), (False, 16, 4, 2), float16),
+    (Rnn("lstm", 256, 2), Sizes(1, 5, 8), (True, 32, 1, 1), bfloat16),
 ]
 
 
 @compiler
 @pytest.mark.parametrize("crooked", [False, True])
-@pytest.mark.parametrize(("op", "sizes", "wave", "units", "groups", "dtype"), CASES, ids=str)
+@pytest.mark.parametrize(("op", "sizes", "shared", "dtype"), CASES, ids=str)
 def test_values(
-    op: Rnn, sizes: Sizes, wave: bool, units: int, groups: int, dtype: DType, crooked: bool,
+    op: Rnn, sizes: Sizes, shared: tuple[bool, int, int, int], dtype: DType, crooked: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Forward, and the gradients from what it keeps, or from a forward pass of their own."""
     monkeypatch.setattr(rnn_resident, "matmul_plan", multiplied)
-    found = Tiling(sizes.steps, sizes.batch, op.hidden, op.layers, wave, units, groups)
+    found = Tiling(sizes.steps, sizes.batch, op.hidden, op.layers, *shared)
     assert found.fits
     arrays = operands(op, sizes, dtype)
     specs = [Spec(a.shape, dtype).fixed for a in arrays]
@@ -168,7 +168,7 @@ def test_tilings(batch: int, hidden: int, layers: int) -> None:
         return
     team, teams = found.grid
     assert team * found.units == hidden
-    assert teams // found.span * found.tiles * 8 >= batch
+    assert teams // found.span * found.chains * found.tiles * 8 >= batch
     assert team * teams <= 132
     assert found.shared <= 227 << 10
 

@@ -43,8 +43,9 @@ static void hand_over()
 }
 }  // namespace emulator
 
-// Every thread of the block comes here as often as every other, but warps may have taken part in more or fewer shuffles.
-static inline void __syncthreads()
+// A barrier of some threads of the block: each comes here as often as the others, but warps may have taken part in more
+// or fewer shuffles.
+static inline void meet(unsigned first, unsigned count)
 {
     using namespace emulator;
     const long mine = ++fibers[current].barriers;
@@ -52,9 +53,10 @@ static inline void __syncthreads()
     for (bool all = false; !all;) {
         swapcontext(&fibers[current].context, &scheduler);
         all = true;
-        for (const auto &fiber : fibers) all = all && (fiber.done || fiber.barriers >= mine);
+        for (unsigned i = first; i < first + count; ++i) all = all && (fibers[i].done || fibers[i].barriers >= mine);
     }
 }
+static inline void __syncthreads() { meet(0, (unsigned)emulator::fibers.size()); }
 
 template <class T> static inline T __shfl_xor_sync(unsigned, T v, int lanes)
 {

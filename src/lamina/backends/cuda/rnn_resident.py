@@ -59,8 +59,8 @@ _LONGEST = 2**31 - 2**26
 class Tiling:
     """How blocks share `layers` layers of `hidden` units over `steps` steps of `batch` sequences.
 
-    wave: all layers in one launch. units: hidden units of a block, a multiple of 8. groups: teams of blocks that
-    each do their part of the batch.
+    wave: all layers in one launch. units: hidden units of a block, a multiple of 8. groups: parts of the batch.
+    chains: parts that a block does, by warps of their own; blocks that do the same part are a team.
     """
 
     steps: int
@@ -70,6 +70,7 @@ class Tiling:
     wave: bool
     units: int
     groups: int
+    chains: int = 1
 
     @property
     def span(self) -> int:
@@ -78,12 +79,12 @@ class Tiling:
 
     @property
     def warps(self) -> int:
-        """Of a block."""
+        """Of a chain."""
         return 8 if self.hidden % 256 == 0 else 4
 
     @property
     def tiles(self) -> int:
-        """Groups of 8 sequences of a block."""
+        """Groups of 8 sequences of a part."""
         return -(-self.batch // 8 // self.groups)
 
     @property
@@ -94,7 +95,12 @@ class Tiling:
     @property
     def grid(self) -> tuple[int, int]:
         """Blocks of a team; teams."""
-        return self.hidden // self.units, self.groups * self.span
+        return self.hidden // self.units, self.groups // self.chains * self.span
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return self.chains * self.warps * 32
 
     @property
     def _weights(self) -> int:
@@ -102,7 +108,7 @@ class Tiling:
 
     @property
     def _parts(self) -> int:
-        return self.warps * 4 * self.units * self.tiles * 8 * 4
+        return self.chains * self.warps * 4 * self.units * self.tiles * 8 * 4
 
     @property
     def buffers(self) -> int:
@@ -123,7 +129,7 @@ class Tiling:
     @property
     def held(self) -> bool:
         """Whether the recurrent weights are kept in registers."""
-        return sum(self.registers) <= _HELD
+        return sum(self.registers) <= _HELD // self.chains
 
     @property
     def fits(self) -> bool:
@@ -131,16 +137,17 @@ class Tiling:
         sums, read, _ = self.registers
         inner = self.hidden % (32 * self.warps) == 0 and self.hidden % (4 * self.units) == 0
         room = prod(self.grid) <= _PROCESSORS and self.shared <= _SHARED
-        return inner and room and sums <= _SUMS and read <= _READ
+        registers = sums <= _SUMS // self.chains and read <= _READ // self.chains
+        return inner and room and registers and self.groups % self.chains == 0
 
     @property
     def nanoseconds(self) -> float:
         """About what the forward pass takes."""
         times, wide = min(self.span, 2), self.tiles * 8
+        rows, combine = times * 4 * self.units * self.hidden, 2 * self._parts / self.chains / _BANKS
         read = times * self.hidden * wide * 2 / _CACHE
-        rows = times * 4 * self.units * self.hidden
-        compute = rows * wide / _MULTIPLY + rows * 2 / _BANKS
-        step = _LATENCY + max(read, compute) + 2 * self._parts / _BANKS
+        work = max(read, rows * wide / _MULTIPLY + rows * 2 / _BANKS) + combine
+        step = max(_LATENCY + work, self.chains * work)
         return step * (self.steps + self.span - 1) * self.layers / self.span
 
     # -- bytes ------------------------------------------------------------------------------------------------
@@ -176,6 +183,7 @@ class Tiling:
             SPAN=self.span,
             UNITS=self.units,
             TILES=self.tiles,
+            CHAINS=self.chains,
             GROUPS=self.groups,
             WARPS=self.warps,
             BUFFERS=self.buffers,
@@ -205,8 +213,8 @@ def tiling(op: Rnn | RnnGrad, sizes: Sizes, dtypes: Sequence[DType]) -> Tiling |
 def _tiling(steps: int, batch: int, hidden: int, layers: int) -> Tiling | None:
     waves = (True, False) if layers > 1 else (False,)
     found = [
-        Tiling(steps, batch, hidden, layers, wave, units, groups)
-        for wave, units, groups in product(waves, (8, 16, 32), range(1, -(-batch // 8) + 1))
+        Tiling(steps, batch, hidden, layers, *chosen)
+        for chosen in product(waves, (8, 16, 32), range(1, -(-batch // 8) + 1), (1, 2))
     ]
     found = [t for t in found if t.fits and t.padded * t.hidden * t.steps * 4 < _LONGEST]
     return min(found, key=lambda t: t.nanoseconds, default=None)
@@ -335,7 +343,7 @@ class _Builder:
         text = t.text(self.dtype, BIAS=int(self.op.bias), CROOKED=int(crooked), **more)
         refuse = (NoRoom(prod(t.grid)),)
         program = Program(name, _FILE, text)
-        return Together(program, t.grid, (t.warps * 32,), first, (), t.shared, refuse, counted=False)
+        return Together(program, t.grid, (t.threads,), first, (), t.shared, refuse, counted=False)
 
     # -- forward ----------------------------------------------------------------------------------------------
 

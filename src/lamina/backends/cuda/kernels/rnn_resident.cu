@@ -4,6 +4,7 @@
 // All blocks are on the GPU at the same time. A team of H / UNITS blocks does one layer for WIDE sequences: a block owns
 // UNITS hidden units with all four gates of them, and their cell states stay in its registers. The layers of a launch run
 // beside each other, each as far as the one below (backward: above) has come: STEPS + SPAN - 1 steps in a row in all.
+// A block's warps may do CHAINS parts of the batch apart from each other: while one waits, the other one computes.
 //
 // No counters and no fences: a word says itself whether it has been written. Sequences of a half type are filled with
 // ones before the launch, a NaN that no arithmetic gives (it would give 0x7fff). Partial sums in f32 go to places that are
@@ -14,9 +15,10 @@
 // meet in shared memory. Along it, the lane t of four takes 8 elements in a row of every 32: 16 bytes of a matrix as it
 // lies, weights and sequences alike, so that nothing is rearranged.
 //
-// Constants: T (f16, bf16), STEPS, BATCH, H, SPAN (layers of the launch), UNITS, TILES (groups of 8 sequences of a block),
-// GROUPS (teams per layer), WARPS, BUFFERS (places for the warps' sums), HELD (weights in registers), BIAS, CROOKED
-// (addresses of operands may be any); forward TRAIN (keep what the gradient needs), TOP (the last layer's sequence is y).
+// Constants: T (f16, bf16), STEPS, BATCH, H, SPAN (layers of the launch), UNITS, TILES (groups of 8 sequences of a chain),
+// CHAINS, GROUPS (chains of all teams of a layer), WARPS (of a chain), BUFFERS (places for the warps' sums), HELD (weights
+// in registers), BIAS, CROOKED (addresses of operands may be any); forward TRAIN (keep what the gradient needs), TOP (the
+// last layer's sequence is y).
 #include "mma.cuh"
 #define TEAM (H / UNITS)
 #define ROWS (4 * UNITS)
@@ -35,15 +37,25 @@
 #define UNIT(k) ((int)blockIdx.x * UNITS + (warp + k * WARPS) / TILES * 8 + g)
 #define SEQUENCE(k) (group * WIDE + (warp + k * WARPS) % TILES * 8 + 2 * t)  // and the next one
 #define INSIDE(b) (BATCH % WIDE == 0 || (b) < BATCH)
+#define THREADS (CHAINS * WARPS * 32)
+#define CHAIN (CHAINS > 1 ? (int)threadIdx.x / (WARPS * 32) : 0)
+// The thread's warp in its chain and place in that; which sequences and layer it does.
+#define LANE const int warp = threadIdx.x / 32 % WARPS, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #define PLACE                                                                                                        \
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;                          \
-    const int group = blockIdx.y % GROUPS, layer = SPAN > 1 ? blockIdx.y / GROUPS : 0;
+    LANE const int group = blockIdx.y % (GROUPS / CHAINS) * CHAINS + CHAIN;                                          \
+    const int layer = SPAN > 1 ? blockIdx.y / (GROUPS / CHAINS) : 0;
 
 // What an emulation on a CPU brings along: shared memory of a size that the launch names, and a breath while waiting.
 #ifndef DYNAMIC_SHARED
 #define DYNAMIC_SHARED(type, name) extern __shared__ type name[]
 #define WAIT_A_LITTLE()
+// The threads of a chain meet.
+__device__ __forceinline__ void meet(int first, int count)
+{
+    asm volatile("bar.sync %0, %1;" : : "r"(first / count + 1), "r"(count) : "memory");
+}
 #endif
+#define MEET() meet(CHAIN * WARPS * 32, WARPS * 32)
 
 typedef Pack<u32, 4> Words;
 typedef Pack<u32, 2> Two;
@@ -174,7 +186,7 @@ template <class W>
 __device__ __forceinline__ void product(f32 (&sum)[MT][TILES][4], const W &weights, Words (&v)[KB][TILES], const T *from,
                                         int stride, int rows)
 {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    LANE
     Waiting waiting;
 #if KB * TILES > 4  // ask for little until it is there
     const T *probe = from + lane / 8 * (WIDE / 4) * stride + warp * PART + lane % 8 * (PART / 8);
@@ -197,11 +209,11 @@ __device__ __forceinline__ void clear(f32 (&sum)[MT][TILES][4])
 // The warps' sums to shared memory, for all to see.
 __device__ __forceinline__ void share(Sums *parts, const f32 (&sum)[MT][TILES][4])
 {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    if (BUFFERS == 1) __syncthreads();  // all have read the last ones
+    const int warp = threadIdx.x / 32 % WARPS, lane = threadIdx.x % 32;
+    if (BUFFERS == 1) MEET();  // all have read the last ones
     REPEAT(m, MT) REPEAT(n, TILES)
         parts[((warp * MT + m) * TILES + n) * 32 + lane] = {sum[m][n][0], sum[m][n][1], sum[m][n][2], sum[m][n][3]};
-    __syncthreads();
+    MEET();
 }
 __device__ __forceinline__ Sums total(const Sums *parts, int tile)
 {
@@ -213,7 +225,8 @@ __device__ __forceinline__ Sums total(const Sums *parts, int tile)
     }
     return all;
 }
-#define BUFFER(k) (parts + (BUFFERS > 1 ? (k) % 2 * (WARPS * MT * TILES * 32) : 0))
+#define SUMS (WARPS * MT * TILES * 32)
+#define BUFFER(k) (parts + (BUFFERS > 1 ? (k) % 2 * SUMS : 0))
 
 // Two neighbouring sequences of a unit, to row b and the next one at `to`: lanes of two units make words of them.
 __device__ __forceinline__ void publish(T *to, int stride, T first, T second, int b, bool visibly)
@@ -244,8 +257,8 @@ typedef Pack<T, 8> Gates;
 // Rows of a block: 16 m + 8 half + g is gate 2 (m % 2) + half of the g-th unit of its m / 2 th group of 8.
 __device__ __forceinline__ void take_rows(Words *to, const T *weights)
 {
-#pragma unroll 4
-    for (int f = threadIdx.x; f < FRAGMENTS; f += WARPS * 32) {
+#pragma unroll 8
+    for (int f = threadIdx.x; f < FRAGMENTS; f += THREADS) {
         const int t = f % 4, g = f / 4 % 8, half = f / 32 % 2, m = f / 64 % MT, kb = f / 64 / MT;
         const int row = (m % 2 * 2 + half) * H + (int)blockIdx.x * UNITS + m / 2 * 8 + g;
         const T *from = weights + (i64)row * H + kb * 32 + t * 8;
@@ -259,13 +272,13 @@ __device__ __forceinline__ void take_rows(Words *to, const T *weights)
 
 // gx [STEPS, BATCH, 4 H]: the first layer's input times W_ih. seq [SPAN, STEPS + 1, BATCH, H]: all states, the first ones
 // in front; filled with ones.
-extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
 lstm_forward(const T *gx, const Weights weights, const T *hx, const T *cx, T *seq, Gates *gates, f32 *cells, T *y, T *hn,
              T *cn)
 {
     DYNAMIC_SHARED(Words, memory);
     PLACE
-    Sums *parts = reinterpret_cast<Sums *>(memory + FRAGMENTS * (SPAN > 1 ? 2 : 1));
+    Sums *parts = reinterpret_cast<Sums *>(memory + FRAGMENTS * (SPAN > 1 ? 2 : 1)) + CHAIN * BUFFERS * SUMS;
     take_rows(memory, weights.of[layer][1]);
     if (SPAN > 1 && layer > 0) take_rows(memory + FRAGMENTS, weights.of[layer][0]);
     T *states = seq + (i64)layer * (STEPS + 1) * BATCH * H;
@@ -341,8 +354,8 @@ lstm_forward(const T *gx, const Weights weights, const T *hx, const T *cx, T *se
 // Columns COLUMN to COLUMN + ROWS - 1 of a gate's rows of a matrix [4 H, H], as rows.
 __device__ __forceinline__ void take_columns(Words *to, const T *weights)
 {
-#pragma unroll 2
-    for (int f = threadIdx.x; f < FRAGMENTS; f += WARPS * 32) {
+#pragma unroll 4
+    for (int f = threadIdx.x; f < FRAGMENTS; f += THREADS) {
         const int column = f % ROWS, inner = f / ROWS;  // 8 elements each
         const T *from = weights + ((i64)GATE * H + inner * 8) * H + COLUMN + column;
         Words w;
@@ -354,7 +367,7 @@ __device__ __forceinline__ void take_columns(Words *to, const T *weights)
 // A gate's partial sums [H, PADDED], of the block's columns.
 __device__ __forceinline__ void hand_on(f32 *to, Sums *parts, const f32 (&sum)[MT][TILES][4], int group, u32 turn)
 {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    LANE
     share(parts, sum);
     REPEAT(k, (MT * TILES + WARPS - 1) / WARPS) {
         const int tile = warp + k * WARPS;
@@ -369,7 +382,7 @@ __device__ __forceinline__ void hand_on(f32 *to, Sums *parts, const f32 (&sum)[M
 // sum[k] += the four gates' partial sums for the lane's cells, as soon as they have been written.
 __device__ __forceinline__ void collect(f32 (&sum)[CELLS][2], const f32 *from, int group, u32 turn)
 {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    LANE
     Two got[CELLS][4];
     Waiting waiting;
     bool missing;
@@ -384,13 +397,13 @@ __device__ __forceinline__ void collect(f32 (&sum)[CELLS][2], const f32 *from, i
 // gates, cells: as the forward pass left them. dy [STEPS, BATCH, H]: of the launch's last layer. dgates [SPAN, STEPS, BATCH,
 // 4 H]: gradients of the gates' sums; filled with ones, as are the places for partial sums: own [SPAN, 2, 4, H, PADDED] in
 // turns, above [SPAN - 1, STEPS, 4, H, PADDED]. dbias [SPAN, GROUPS TILES, 4 H]: sums over 8 sequences.
-extern "C" __global__ void __launch_bounds__(WARPS * 32, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
 lstm_backward(const Weights weights, const Gates *gates, const f32 *cells, const T *cx, const T *dy, const T *dhn,
               const T *dcn, T *dgates, f32 *own, f32 *above, T *dhx, T *dcx, f32 *dbias)
 {
     DYNAMIC_SHARED(Words, memory);
     PLACE
-    Sums *parts = reinterpret_cast<Sums *>(memory + FRAGMENTS * (SPAN > 1 ? 2 : 1));
+    Sums *parts = reinterpret_cast<Sums *>(memory + FRAGMENTS * (SPAN > 1 ? 2 : 1)) + CHAIN * BUFFERS * SUMS;
     take_columns(memory, weights.of[layer][1]);
     if (SPAN > 1 && layer > 0) take_columns(memory + FRAGMENTS, weights.of[layer][0]);
     __syncthreads();
