@@ -10,10 +10,11 @@ import pytest
 
 import lamina as lm
 from lamina.backends import Call, Plan
-from lamina.backends.cuda import rnn_resident
+from lamina.backends.cuda import rnn, rnn_resident
 from lamina.backends.cuda.program import Launches
 from lamina.backends.cuda.rnn_resident import Tiling, forward_plan, gradient_plan, tiling
 from lamina.backends.reference import run_reference
+from lamina.cudnn import Choice, Handle
 from lamina.ops.core import Array
 from lamina.ops.matmul import Matmul
 from lamina.ops.rnn import Rnn, RnnGrad, Sizes
@@ -197,6 +198,41 @@ def test_a_part_of_a_device_refuses() -> None:
     found = Tiling(5, 8, 128, 1, False, 8, 1)
     with pytest.raises(RuntimeError, match="16 blocks do not fit on cpu at once"):
         rnn_resident.NoRoom(found.grid[0] * found.grid[1]).bind(CPU, Call((), ()))
+
+
+@pytest.mark.parametrize("faster", [True, False])
+def test_both_directions_go_the_way_that_won(faster: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reserve is the way's own: forward and backward, with or without timing, must choose alike."""
+    store: dict[str, Choice] = {}
+
+    class Store:
+        get = staticmethod(store.get)
+        put = staticmethod(store.__setitem__)
+
+    contests: list[str] = []
+
+    def duel(known: Any, sizes: Sizes, dtype: DType, way: str, *rest: Any) -> tuple[str, float]:
+        contests.append(way)
+        return (rnn.RESIDENT, 1.0) if faster else (way, 2.0)
+
+    monkeypatch.setattr(rnn, "target_of", lambda device: object.__new__(Handle))
+    monkeypatch.setattr(rnn, "plan_store", lambda device: Store)
+    monkeypatch.setattr(rnn, "_fastest_of_library", lambda *rest: ("persist_static packed", 2.0))
+    monkeypatch.setattr(rnn, "_duel", duel)
+    monkeypatch.setattr(rnn_resident, "has_room", lambda found, device: True)
+    op, back = Rnn("lstm", 128, reserve=True), RnnGrad("lstm", 128, reserve=True)
+    x = [Spec((5, 8, 16), float16)]
+    fastest, direct = Policy(algorithm="fastest"), Policy(algorithm="direct")
+    ways = [rnn._way(one, x, True, CPU, fastest) for one in (op, back, op)]
+    assert ways == ["resident" if faster else "persist_static packed"] * 3
+    assert contests == ["persist_static packed"]
+    assert [rnn._way(op, x, True, CPU, policy) for policy in (direct, Policy())] == ["resident", "standard"]
+    wide = [Spec((5, 8, 16), float32)]
+    assert [rnn._way(op, wide, True, CPU, p) for p in (direct, fastest)] == [
+        "standard",
+        "persist_static packed",
+    ]
+    assert len(contests) == 1
 
 
 GPU_CASES = [
