@@ -20,6 +20,7 @@ from lamina.backends.cuda.norm import activation
 from lamina.backends.cuda.product import Product
 from lamina.backends.cuda.program import KERNELS, Launch, Launches, Program, Together, scratch, source, target
 from lamina.backends.cuda.quantize import eights_problem
+from lamina.backends.cuda.rnn_resident import Tiling
 from lamina.backends.cuda.rows import ShortRows
 from lamina.ops import (
     REGISTRY,
@@ -138,7 +139,7 @@ def chosen() -> dict[str, Program]:
         short = ShortRows(Spec((9, 256), dtype).fixed, 9, 256, True)
         for launch in short.gradients((source(),) * 5, target(), scratch(), (target(1), target(2))):
             found[f"{launch.program.name} {dtype}"] = launch.program
-    found |= own_convolutions() | resident_norms()
+    found |= own_convolutions() | resident_norms() | resident_lstms()
     shapes = (2, 3, 9, 9), (5, 3, 3, 3), (2, 5, 7, 7)
     win = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
     for kind in (int8, float8_e4m3fn):
@@ -184,6 +185,21 @@ def resident_norms() -> dict[str, Program]:
                 assert isinstance(step, Together)
                 found[f"{step.program.name} {dtype}"] = step.program
     return found
+
+
+def resident_lstms() -> dict[str, Program]:
+    """LSTMs that keep their weights."""
+    tiling = Tiling(4, 8, 128, 2, True, 8, 1)
+    kinds: dict[str, dict[str, int]] = {
+        "lstm_forward": {"FORWARD": 1, "TRAIN": 1, "TOP": 1},
+        "lstm_backward": {"BACKWARD": 1},
+        "lstm_bias_grad": {"BIASES": 1, "LAYERS": 2, "SLICES": 1},
+    }
+    return {
+        f"{name} {dtype}": Program(name, "rnn_resident.cu", tiling.text(dtype, BIAS=1, CROOKED=0, **kind))
+        for name, kind in kinds.items()
+        for dtype in (float16, bfloat16)
+    }
 
 
 @pytest.mark.feature("F040")
