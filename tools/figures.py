@@ -87,7 +87,7 @@ def _title(case: dict[str, Any]) -> str:
     """The network and its sizes."""
     shape, size = case["shape"], case["size"]
     if case["network"] in ("lstm", "gru"):
-        return f"{case['network'].upper()} of {size[1]} layers, {size[0]} units, {shape[0]} steps"
+        return f"{case['network'].upper()} of {size[1]} layer{'s' * (size[1] > 1)}, {size[0]} units, {shape[0]} steps"
     if case["network"] == "encoder":
         return f"transformer encoder of {size[1]} layers, {shape[1]}×{shape[2]}, {size[0]} heads"
     if case["network"] == "conv":

@@ -26,7 +26,7 @@ GUARD = 256
 def compiled(program: Program) -> Any:
     """The program's functions `launch` and `launch_together`."""
     text = f'#include "emulator.h"\n{program.source}\nEMULATE({program.name})\n'
-    headers = (KERNELS / "common.cuh").read_text() + (HERE / "emulator.h").read_text()
+    headers = "".join(p.read_text() for p in (*sorted(KERNELS.glob("*.cuh")), HERE / "emulator.h"))
     folder = cache_directory() / "emulated"
     folder.mkdir(exist_ok=True)
     library = folder / (hashlib.sha256((headers + text).encode()).hexdigest() + ".so")
