@@ -1,7 +1,9 @@
-"""LSTMs in launches whose blocks are all on the GPU at once and keep the weights (rnn_resident.cu); half types.
+"""LSTMs and GRUs in launches whose blocks keep the weights for all time steps; half types.
 
-Where all layers' weights fit on the GPU, one launch runs them beside each other ("wave"): the longest chain is
-steps + layers - 1 products. Else each layer is a launch of its own, between products of all its time steps at once.
+A layer of 128 units fits into the registers of one block, which then needs nothing of other blocks (rnn_alone.cu).
+Larger ones are shared among blocks that are all on the GPU at once (rnn_resident.cu). Where all layers' weights fit
+there, one launch runs them beside each other ("wave"): the longest chain is steps + layers - 1 products. Else each
+layer is a launch of its own, between products of all its time steps at once.
 What need not wait for the step before it is such a product always: the first layer's input, all gradients of weights,
 the gradient of the input.
 """
@@ -39,7 +41,8 @@ from lamina.ops.rnn import Rnn, RnnGrad, Sizes
 from lamina.runtime import Device
 from lamina.spec import DType, Policy, Spec, bfloat16, float16, uint8
 
-_FILE = "rnn_resident.cu"
+#: Layers in blocks that are all there at once; in blocks of their own.
+_TOGETHER, _ALONE = "rnn_resident.cu", "rnn_alone.cu"
 #: Multiprocessors that blocks are made for, one each, and bytes of shared memory of one.
 _PROCESSORS, _SHARED = 132, 227 << 10
 #: Registers of a thread for sums, for what it reads, and for these and weights together.
@@ -47,6 +50,8 @@ _SUMS, _READ, _HELD = 64, 64, 128
 #: Nanoseconds of a step besides its work; bytes per nanosecond that a multiprocessor gets from the second-level cache
 #: and from shared memory; multiplications per nanosecond. Only how they compare matters.
 _LATENCY, _CACHE, _BANKS, _MULTIPLY = 1300, 45, 200, 2200
+#: Nanoseconds of a launch with the product in front of it; of a step within a block; units of a layer for one block.
+_LAUNCH, _WITHIN, _SMALL = 6000, 450, 128
 #: Times that a warp looks for what it waits for before the launch fails; None: for ever.
 PATIENCE: int | None = None
 _LONGEST = 2**31 - 2**26
@@ -59,8 +64,8 @@ _LONGEST = 2**31 - 2**26
 class Tiling:
     """How blocks share `layers` layers of `hidden` units over `steps` steps of `batch` sequences.
 
-    wave: all layers in one launch. units: hidden units of a block, a multiple of 8. groups: parts of the batch.
-    chains: parts that a block does, by warps of their own; blocks that do the same part are a team.
+    wave: all layers in one launch. units: hidden units of a block, a multiple of 8; all of them: blocks do not wait
+    for each other. groups: parts of the batch. chains: parts that a block does, by warps of their own; blocks that do the same part are a team.
     """
 
     steps: int
@@ -71,6 +76,11 @@ class Tiling:
     units: int
     groups: int
     chains: int = 1
+
+    @property
+    def alone(self) -> bool:
+        """Whether a block does whole layers."""
+        return self.units == self.hidden
 
     @property
     def span(self) -> int:
@@ -134,6 +144,8 @@ class Tiling:
     @property
     def fits(self) -> bool:
         """Whether the GPU has room for it."""
+        if self.alone:
+            return self.hidden == _SMALL and self.tiles == self.chains == self.span == 1
         sums, read, _ = self.registers
         inner = self.hidden % (32 * self.warps) == 0 and self.hidden % (4 * self.units) == 0
         room = prod(self.grid) <= _PROCESSORS and self.shared <= _SHARED
@@ -143,12 +155,15 @@ class Tiling:
     @property
     def nanoseconds(self) -> float:
         """About what the forward pass takes."""
+        launches = self.layers / self.span
+        if self.alone:
+            return (_WITHIN * self.steps + _LAUNCH) * launches * -(-self.groups // _PROCESSORS)
         times, wide = min(self.span, 2), self.tiles * 8
         rows, combine = times * 4 * self.units * self.hidden, 2 * self._parts / self.chains / _BANKS
         read = times * self.hidden * wide * 2 / _CACHE
         work = max(read, rows * wide / _MULTIPLY + rows * 2 / _BANKS) + combine
         step = max(_LATENCY + work, self.chains * work)
-        return step * (self.steps + self.span - 1) * self.layers / self.span
+        return (step * (self.steps + self.span - 1) + _LAUNCH) * launches
 
     # -- bytes ------------------------------------------------------------------------------------------------
 
@@ -173,14 +188,14 @@ class Tiling:
         return self.layers * (self.states + self.gates + self.cells)
 
     def text(self, dtype: DType, **more: int) -> str:
-        """The constants of rnn_resident.cu."""
+        """The constants of the kernels."""
+        common = {"STEPS": self.steps, "BATCH": self.batch, "H": self.hidden, "SPAN": self.span, **more}
+        head = f"typedef {c_type(dtype)} T;\n" + constants(**common)
+        if self.alone:
+            return head
         if PATIENCE is not None:
-            more["PATIENCE"] = PATIENCE
-        return f"typedef {c_type(dtype)} T;\n" + constants(
-            STEPS=self.steps,
-            BATCH=self.batch,
-            H=self.hidden,
-            SPAN=self.span,
+            head += constants(PATIENCE=PATIENCE)
+        return head + constants(
             UNITS=self.units,
             TILES=self.tiles,
             CHAINS=self.chains,
@@ -188,13 +203,14 @@ class Tiling:
             WARPS=self.warps,
             BUFFERS=self.buffers,
             HELD=int(self.held),
-            **more,
         )
 
 
 @cache
 def has_room(found: Tiling, device: Device) -> bool:
-    """Whether the GPU that is there can run all blocks at once."""
+    """Whether the GPU that is there can run the blocks, all at once where they wait for each other."""
+    if found.alone:
+        return True
     known = device.properties
     shared = int(known.get("max_shared_memory_per_block_optin", 0))
     return prod(found.grid) <= int(known["multiprocessor_count"]) and found.shared <= shared
@@ -202,7 +218,13 @@ def has_room(found: Tiling, device: Device) -> bool:
 
 def tiling(op: Rnn | RnnGrad, sizes: Sizes, dtypes: Sequence[DType]) -> Tiling | None:
     """How blocks share a network, None for what is not for these kernels."""
-    if op.mode != "lstm" or op.bidirectional or op.projection or not sizes.batch or not sizes.inputs:
+    if (
+        op.mode not in ("lstm", "gru")
+        or op.bidirectional
+        or op.projection
+        or not sizes.batch
+        or not sizes.inputs
+    ):
         return None
     if len(set(dtypes)) > 1 or dtypes[0] not in (float16, bfloat16) or op.hidden % 128:
         return None
@@ -216,6 +238,7 @@ def _tiling(steps: int, batch: int, hidden: int, layers: int) -> Tiling | None:
         Tiling(steps, batch, hidden, layers, *chosen)
         for chosen in product(waves, (8, 16, 32), range(1, -(-batch // 8) + 1), (1, 2))
     ]
+    found.append(Tiling(steps, batch, hidden, layers, False, hidden, -(-batch // 8)))
     found = [t for t in found if t.fits and t.padded * t.hidden * t.steps * 4 < _LONGEST]
     return min(found, key=lambda t: t.nanoseconds, default=None)
 
@@ -249,7 +272,7 @@ class NoRoom:
     def bind(self, device: Device, call: Call) -> Run:
         """Raise RuntimeError."""
         raise RuntimeError(
-            f"lstm: {self.blocks} blocks do not fit on {device} at once; other work holds a part of it for good "
+            f"rnn: {self.blocks} blocks do not fit on {device} at once; other work holds a part of it for good "
             "(a green context, MPS): take another policy than 'fastest' and 'direct'"
         )
 
@@ -277,7 +300,7 @@ class _Builder:
 
     @property
     def _gates(self) -> int:
-        return 4 * self.op.hidden
+        return self.op.gates * self.op.hidden
 
     @property
     def bytes_of_gates(self) -> int:
@@ -331,19 +354,24 @@ class _Builder:
         return self._matmul(Matmul(False, True), ((self._rows, width), (self._gates, width)))
 
     def project_back(self, layer: int) -> Plan:
-        """Gates' gradients [T B, 4 H] times W_ih."""
+        """Gates' gradients [T B, G H] times W_ih."""
         return self._matmul(Matmul(), ((self._rows, self._gates), (self._gates, self._width(layer))))
 
     def weight_grad(self, width: int) -> Plan:
         """Gates' gradients, transposed, times what was multiplied, [T B, width]."""
         return self._matmul(Matmul(True, False), ((self._rows, self._gates), (self._rows, width)))
 
-    def _launch(self, name: str, first: tuple[Place | Table, ...], crooked: bool, **more: int) -> Together:
+    def _text(self, crooked: bool, **more: int) -> str:
+        known = {"GRU": int(self.op.mode == "gru"), "BIAS": int(self.op.bias), "CROOKED": int(crooked)}
+        return self.tiling.text(self.dtype, **known, **more)
+
+    def _launch(self, name: str, arguments: tuple[Place | Table, ...], text: str) -> Launch | Together:
         t = self.tiling
-        text = t.text(self.dtype, BIAS=int(self.op.bias), CROOKED=int(crooked), **more)
+        if t.alone:
+            return Launch(Program(f"{name}_alone", _ALONE, text), (t.groups,), (t.hidden * 2,), arguments)
         refuse = (NoRoom(prod(t.grid)),)
-        program = Program(name, _FILE, text)
-        return Together(program, t.grid, (t.threads,), first, (), t.shared, refuse, counted=False)
+        program = Program(name, _TOGETHER, text)
+        return Together(program, t.grid, (t.threads,), arguments, (), t.shared, refuse, counted=False)
 
     # -- forward ----------------------------------------------------------------------------------------------
 
@@ -360,7 +388,7 @@ class _Builder:
         """(steps, end of their workspace) of the forward pass; its workspace begins at `work`."""
         t = self.tiling
         projected, offset = scratch(work), round_up(work + self.bytes_of_gates, WORKSPACE_ALIGNMENT)
-        steps: list[Step] = [Fill(self.reserve, 0xFF, t.layers * t.states)]
+        steps: list[Step] = [] if t.alone else [Fill(self.reserve, 0xFF, t.layers * t.states)]
         end = offset
         for layer in range(0, t.layers, t.span):
             plan = self.project(layer)
@@ -376,8 +404,9 @@ class _Builder:
                 y,
                 *states[1],
             )
-            top = int(layer + t.span == t.layers)
-            steps.append(self._launch("lstm_forward", places, crooked, FORWARD=1, TRAIN=int(train), TOP=top))
+            top = layer + t.span == t.layers
+            text = self._text(crooked, FORWARD=1, TRAIN=int(train), TOP=int(top), SEQ=int(train or not top))
+            steps.append(self._launch("rnn_forward", places, text))
         return steps, end
 
     # -- backward ---------------------------------------------------------------------------------------------
@@ -396,36 +425,32 @@ class _Builder:
     ) -> tuple[list[Step], int]:
         """(steps, end of their workspace) of all gradients; their workspace begins at `work`."""
         t, span = self.tiling, self.tiling.span
-        partial = 4 * t.hidden * t.padded * 4
-        between_teams = span * 2 * partial + (span - 1) * t.steps * partial
+        partial, each = 4 * t.hidden * t.padded * 4, span * self.bytes_of_gates
+        turns, for_below = span * 2 * partial, (span - 1) * t.steps * partial
         sizes = (
-            span * self.bytes_of_gates,
-            between_teams,
-            t.layers * self._slices * self._gates * 4,
+            each if self.op.mode == "gru" else 0,
+            each,
+            0 if t.alone else turns + for_below,
+            t.layers * self._slices * 4 * t.hidden * 4,
             0 if t.wave else self.bytes_of_output,
         )
         ends_of = [*accumulate((round_up(n, WORKSPACE_ALIGNMENT) for n in sizes), initial=work)]
-        dgates, own, dbias, between = map(scratch, ends_of[:-1])
-        work = ends_of[-1]
+        da, ds, own, dbias, between = map(scratch, ends_of[:-1])  # of an LSTM da is ds
+        # What blocks wait for: the gradients of gates, of a GRU's n from the input only where a layer below reads it.
+        awaited = ds if span == 1 else da
+        clear = Fill(awaited, 0xFF, dbias.offset - awaited.offset)
+        end = work = ends_of[-1]
         steps: list[Step] = []
-        end = work
         for first in reversed(range(0, t.layers, span)):
             arriving = dy if first + span == t.layers else between
             given = (self._gates_of(first), self._cells_of(first), self._state(cells, first), arriving)
-            sums = (dgates, own, _after(own, span * 2 * partial))
+            sums = (da, ds) if t.alone else (da, ds, own, _after(own, turns))
             ends = [[self._state(p, first) for p in places] for places in (dlast, dfirst)]
-            found = _after(dbias, first * self._slices * self._gates * 4)
-            arguments: tuple[Place | Table, ...] = (
-                self._table(first),
-                *given,
-                *ends[0],
-                *sums,
-                *ends[1],
-                found,
-            )
-            steps += [Fill(dgates, 0xFF, sizes[0]), Fill(own, 0xFF, between_teams)]
-            steps.append(self._launch("lstm_backward", arguments, crooked, BACKWARD=1))
-            parts = self._products(first, x, dgates, dx if first == 0 else between, dweights, work)
+            found = _after(dbias, first * self._slices * 4 * t.hidden * 4)
+            arguments = (self._table(first), *given, *ends[0], *sums, *ends[1], found)
+            steps += [] if t.alone else [clear]
+            steps.append(self._launch("rnn_backward", arguments, self._text(crooked, BACKWARD=1)))
+            parts = self._products(first, x, (da, ds), dx if first == 0 else between, dweights, work)
             steps += parts
             end = max(end, *(work + part.plan.workspace for part in parts))
         if self.op.bias:
@@ -438,42 +463,51 @@ class _Builder:
         return self.tiling.groups * self.tiling.tiles
 
     def _products(
-        self, first: int, x: Place, dgates: Place, dx: Place, dweights: Sequence[Place], offset: int
+        self,
+        first: int,
+        x: Place,
+        dgates: tuple[Place, Place],
+        dx: Place,
+        dweights: Sequence[Place],
+        offset: int,
     ) -> list[Part]:
         """The gradients of a launch's matrices, and of its first layer's input, from those of its gates."""
         each = 4 if self.op.bias else 2
-        parts = [Part(self.project_back(first), (dgates, self._weight(first, 0)), dx, offset)]
+        parts = [Part(self.project_back(first), (dgates[0], self._weight(first, 0)), dx, offset)]
         for layer in range(first, first + self.tiling.span):
-            gates = _after(dgates, (layer - first) * self.bytes_of_gates)
             wanted = ((self._width(layer), self._input(layer, x)), (self.op.hidden, self._states(layer, 0)))
             for which, (width, read) in enumerate(wanted):
+                gates = _after(dgates[which], (layer - first) * self.bytes_of_gates)
                 plan = self.weight_grad(width)
                 parts.append(Part(plan, (gates, read), dweights[layer * each + which], offset))
         return parts
 
     def _bias_grad(self, dbias: Place, dweights: Sequence[Place]) -> Launch:
-        layers, count = self.tiling.layers, self.tiling.layers * self._gates
+        layers, count = self.tiling.layers, self.tiling.layers * 4 * self.op.hidden
         to = Table(tuple(dweights[layer * 4 + which] for layer in range(layers) for which in (2, 3)))
-        text = self.tiling.text(self.dtype, BIASES=1, LAYERS=layers, SLICES=self._slices, BIAS=1, CROOKED=0)
-        return Launch(Program("lstm_bias_grad", _FILE, text), (-(-count // 256),), (256,), (dbias, to))
+        file = _ALONE if self.tiling.alone else _TOGETHER
+        program = Program(
+            "rnn_bias_grad", file, self._text(False, BIASES=1, LAYERS=layers, SLICES=self._slices)
+        )
+        return Launch(program, (-(-count // 256),), (256,), (dbias, to))
 
 
 # ---------------------------------------------------------------------------------------------------------- plans
 
 
 def forward_plan(op: Rnn, inputs: Sequence[Spec], found: Tiling, device: Device, policy: Policy) -> Plan:
-    """(y, hn, cn, reserve) from x, h0, c0 and the weights; all row-major."""
+    """(y, hn, cn, reserve) from x, h0, c0 and the weights; all row-major; c's are the LSTM's."""
     outputs = [s.fixed for s in op.infer(*inputs)]
     work = 0 if op.reserve else round_up(found.layers * found.states, WORKSPACE_ALIGNMENT)
     if op.reserve:
         outputs[-1] = Spec((found.reserve,), uint8).fixed
-    weights = tuple(source(i) for i in range(3, len(inputs)))
-    reserve = target(3) if op.reserve else scratch()
+    weights = tuple(source(i) for i in range(1 + op.states, len(inputs)))
+    reserve = target(1 + op.states) if op.reserve else scratch()
     sizes = Sizes(*inputs[0].shape)
     build = _Builder(found, op, sizes, inputs[0].dtype, weights, reserve, device, policy)
 
     def steps(crooked: bool) -> tuple[list[Step], int]:
-        first, last = (source(1), source(2)), (target(1), target(2))
+        first, last = (source(1), source(op.states)), (target(1), target(op.states))
         return build.forward(source(0), first, target(0), last, op.reserve, work, crooked)
 
     made, end = steps(False)
@@ -494,11 +528,12 @@ def gradient_plan(op: RnnGrad, inputs: Sequence[Spec], found: Tiling, device: De
     Nothing is written into the reserve: what is left of it is empty.
     """
     outputs = [s.fixed for s in op.infer(*inputs)]
-    inputs, sizes, head = list(inputs), Sizes(*inputs[0].shape), 7 + op.reserve
-    weights = tuple(source(i) for i in range(head, len(inputs)))
-    reserve, y = source(7), source(3)
+    inputs, sizes, n = list(inputs), Sizes(*inputs[0].shape), op.states
+    head = 3 + 2 * n
+    weights = tuple(source(i) for i in range(head + op.reserve, len(inputs)))
+    reserve, y = source(head), source(1 + n)
     if op.reserve:
-        inputs[7] = Spec((found.reserve,), uint8).fixed
+        inputs[head] = Spec((found.reserve,), uint8).fixed
     else:
         reserve = scratch()
         y = scratch(round_up(found.reserve, WORKSPACE_ALIGNMENT))
@@ -510,10 +545,11 @@ def gradient_plan(op: RnnGrad, inputs: Sequence[Spec], found: Tiling, device: De
         if not op.reserve:
             # The last states go where the gradients of the first ones are written later: nobody reads them.
             work = round_up(y.offset + build.bytes_of_output, WORKSPACE_ALIGNMENT)
-            first, last = (source(1), source(2)), (target(1), target(2))
+            first, last = (source(1), source(n)), (target(1), target(n))
             before, end = build.forward(source(0), first, y, last, True, work, crooked)
-        dweights = [target(3 + i) for i in range(len(weights))]
-        places = source(0), source(2), source(4), (source(5), source(6)), target(0), (target(1), target(2))
+        dweights = [target(1 + n + i) for i in range(len(weights))]
+        dlast, dfirst = (source(3 + n), source(2 + 2 * n)), (target(1), target(n))
+        places = source(0), source(n), source(2 + n), dlast, target(0), dfirst
         after, last_end = build.backward(*places, dweights, work, crooked)
         return [*before, *after], max(end, last_end)
 

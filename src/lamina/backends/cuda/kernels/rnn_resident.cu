@@ -1,4 +1,4 @@
-// All time steps of LSTM layers in one launch: every block keeps its part of the weights in shared memory (the recurrent
+// All time steps of LSTM or GRU layers in one launch: every block keeps its part of the weights in shared memory (the recurrent
 // ones in registers where they are few), and passes on what it computes through memory that all blocks see.
 //
 // All blocks are on the GPU at the same time. A team of H / UNITS blocks does one layer for WIDE sequences: a block owns
@@ -15,11 +15,10 @@
 // meet in shared memory. Along it, the lane t of four takes 8 elements in a row of every 32: 16 bytes of a matrix as it
 // lies, weights and sequences alike, so that nothing is rearranged.
 //
-// Constants: T (f16, bf16), STEPS, BATCH, H, SPAN (layers of the launch), UNITS, TILES (groups of 8 sequences of a chain),
-// CHAINS, GROUPS (chains of all teams of a layer), WARPS (of a chain), BUFFERS (places for the warps' sums), HELD (weights
-// in registers), BIAS, CROOKED (addresses of operands may be any); forward TRAIN (keep what the gradient needs), TOP (the
-// last layer's sequence is y).
-#include "mma.cuh"
+// Constants: those of rnn.cuh; UNITS, TILES (groups of 8 sequences of a chain), CHAINS, GROUPS (chains of all teams of a
+// layer), WARPS (of a chain), BUFFERS (places for the warps' sums), HELD (weights in registers); forward TRAIN (keep what
+// the gradient needs), TOP (the last layer's sequence is y).
+#include "rnn.cuh"
 #define TEAM (H / UNITS)
 #define ROWS (4 * UNITS)
 #define MT (ROWS / 16)
@@ -32,7 +31,6 @@
 #define CELLS ((PAIRS + WARPS - 1) / WARPS)
 #define NOTHING 0xffffffffu
 #define ALL 0xffffffffu
-#define REPEAT(k, n) _Pragma("unroll") for (int k = 0; k < (n); ++k)
 #define OWN(k) REPEAT(k, CELLS) if (warp + k * WARPS < PAIRS)
 #define UNIT(k) ((int)blockIdx.x * UNITS + (warp + k * WARPS) / TILES * 8 + g)
 #define SEQUENCE(k) (group * WIDE + (warp + k * WARPS) % TILES * 8 + 2 * t)  // and the next one
@@ -56,11 +54,6 @@ __device__ __forceinline__ void meet(int first, int count)
 }
 #endif
 #define MEET() meet(CHAIN * WARPS * 32, WARPS * 32)
-
-typedef Pack<u32, 4> Words;
-typedef Pack<u32, 2> Two;
-typedef Pack<f32, 4> Sums;
-struct Weights { const T *of[SPAN][4]; };  // W_ih, W_hh [4 H, .], b_ih, b_hh [4 H]
 
 // -------------------------------------------------------------------------------------- what other blocks write
 // Past the first-level caches, each word in one piece.
@@ -139,39 +132,22 @@ struct Waiting {
 
 // -------------------------------------------------------------------------------------------------- products
 
-// A warp's part of the weights: what its lanes hold for rows 16 m to 16 m + 15 and 32 inner elements.
+// A warp's part of the weights in shared memory, or in registers.
 struct Shared {
     const Words *at;
     __device__ __forceinline__ Words of(int kb, int m, int half) const { return at[((kb * MT + m) * 2 + half) * 32]; }
 };
-struct Held {
-    Words at[KB][MT][2];
+struct Held : Fragments<KB, MT> {
     __device__ __forceinline__ Held(const Shared &from)
     {
         REPEAT(kb, KB) REPEAT(m, MT) REPEAT(half, 2) at[kb][m][half] = from.of(kb, m, half);
     }
-    __device__ __forceinline__ Words of(int kb, int m, int half) const { return at[kb][m][half]; }
 };
 #if HELD
 typedef Held Recurrent;
 #else
 typedef Shared Recurrent;
 #endif
-
-template <class W>
-__device__ __forceinline__ void multiply(f32 (&sum)[MT][TILES][4], const W &weights, int kb, const Words (&v)[TILES])
-{
-    REPEAT(m, MT) {
-        const Words upper = weights.of(kb, m, 0), lower = weights.of(kb, m, 1);
-        REPEAT(e, 2) {
-            const u32 a[4] = {upper.v[2 * e], lower.v[2 * e], upper.v[2 * e + 1], lower.v[2 * e + 1]};
-            REPEAT(n, TILES) {
-                const u32 b[2] = {v[n].v[2 * e], v[n].v[2 * e + 1]};
-                warp_mma(sum[m][n], a, b, T());
-            }
-        }
-    }
-}
 
 __device__ __forceinline__ void read(Words (&v)[TILES], const T *from, int stride, int rows)
 {
@@ -201,11 +177,6 @@ __device__ __forceinline__ void product(f32 (&sum)[MT][TILES][4], const W &weigh
     }
 }
 
-__device__ __forceinline__ void clear(f32 (&sum)[MT][TILES][4])
-{
-    REPEAT(m, MT) REPEAT(n, TILES) REPEAT(i, 4) sum[m][n][i] = 0.0f;
-}
-
 // The warps' sums to shared memory, for all to see.
 __device__ __forceinline__ void share(Sums *parts, const f32 (&sum)[MT][TILES][4])
 {
@@ -229,58 +200,52 @@ __device__ __forceinline__ Sums total(const Sums *parts, int tile)
 #define BUFFER(k) (parts + (BUFFERS > 1 ? (k) % 2 * SUMS : 0))
 
 // Two neighbouring sequences of a unit, to row b and the next one at `to`: lanes of two units make words of them.
-__device__ __forceinline__ void publish(T *to, int stride, T first, T second, int b, bool visibly)
+// also: where they go besides, unless null, for later launches.
+__device__ __forceinline__ void publish(T *to, T *also, int stride, T first, T second, int b)
 {
     const int odd = threadIdx.x / 4 % 2;
     const u32 got = shuffle_xor((u32)(odd ? first.bits : second.bits), 4), kept = odd ? second.bits : first.bits;
     u32 word = odd ? got | kept << 16 : kept | got << 16;
     if (word == NOTHING) word = 0x7fff7fffu;
     if (!INSIDE(b + odd)) return;
-    to += odd ? stride - 1 : 0;
-    if (visibly) put(to, word);
+    const int at = odd ? stride - 1 : 0;
+    put(to + at, word);
+    if (!also) return;
 #if CROOKED
-    else { to[0].bits = (u16)word; to[1].bits = (u16)(word >> 16); }
+    also[at].bits = (u16)word;
+    also[at + 1].bits = (u16)(word >> 16);
 #else
-    else *reinterpret_cast<u32 *>(to) = word;
+    *reinterpret_cast<u32 *>(also + at) = word;
 #endif
 }
 
-__device__ __forceinline__ f32 sigmoid(f32 x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
-__device__ __forceinline__ f32 hyperbolic(f32 x) { return 1.0f - __fdividef(2.0f, 1.0f + __expf(2.0f * x)); }
-
-// What a step leaves for the gradient, per lane and pair: i, f, g, o of two sequences; their cells.
-typedef Pack<T, 8> Gates;
 #define KEPT(s, k) \
     (((((i64)layer * STEPS + (s)) * GROUPS + group) * TEAM + blockIdx.x) * PAIRS + warp + k * WARPS) * 32 + lane
 
 #ifdef FORWARD
 // Rows of a block: 16 m + 8 half + g is gate 2 (m % 2) + half of the g-th unit of its m / 2 th group of 8.
-__device__ __forceinline__ void take_rows(Words *to, const T *weights)
+// Those of gate `without` are zero.
+__device__ __forceinline__ void take_rows(Words *to, const T *weights, int without)
 {
 #pragma unroll 8
     for (int f = threadIdx.x; f < FRAGMENTS; f += THREADS) {
         const int t = f % 4, g = f / 4 % 8, half = f / 32 % 2, m = f / 64 % MT, kb = f / 64 / MT;
-        const int row = (m % 2 * 2 + half) * H + (int)blockIdx.x * UNITS + m / 2 * 8 + g;
-        const T *from = weights + (i64)row * H + kb * 32 + t * 8;
-#if CROOKED
-        REPEAT(i, 4) to[f].v[i] = (u32)from[2 * i].bits | (u32)from[2 * i + 1].bits << 16;
-#else
-        to[f] = load<4>(reinterpret_cast<const u32 *>(from));
-#endif
+        const int gate = m % 2 * 2 + half, row = MATRIX(gate) * H + (int)blockIdx.x * UNITS + m / 2 * 8 + g;
+        to[f] = gate == without ? Words{} : eight(weights + (i64)row * H + kb * 32 + t * 8);
     }
 }
 
-// gx [STEPS, BATCH, 4 H]: the first layer's input times W_ih. seq [SPAN, STEPS + 1, BATCH, H]: all states, the first ones
+// gx [STEPS, BATCH, GATES H]: the first layer's input times W_ih. seq [SPAN, STEPS + 1, BATCH, H]: all states, the first ones
 // in front; filled with ones.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-lstm_forward(const T *gx, const Weights weights, const T *hx, const T *cx, T *seq, Gates *gates, f32 *cells, T *y, T *hn,
-             T *cn)
+rnn_forward(const T *gx, const Weights weights, const T *hx, const T *cx, T *seq, Gates *gates, f32 *cells, T *y, T *hn,
+            T *cn)
 {
     DYNAMIC_SHARED(Words, memory);
     PLACE
     Sums *parts = reinterpret_cast<Sums *>(memory + FRAGMENTS * (SPAN > 1 ? 2 : 1)) + CHAIN * BUFFERS * SUMS;
-    take_rows(memory, weights.of[layer][1]);
-    if (SPAN > 1 && layer > 0) take_rows(memory + FRAGMENTS, weights.of[layer][0]);
+    take_rows(memory, weights.of[layer][1], NO_STATE);
+    if (SPAN > 1 && layer > 0) take_rows(memory + FRAGMENTS, weights.of[layer][0], NO_INPUT);
     T *states = seq + (i64)layer * (STEPS + 1) * BATCH * H;
     f32 c[CELLS][2], bias[CELLS][4];
     OWN(k) {
@@ -291,11 +256,8 @@ lstm_forward(const T *gx, const Weights weights, const T *hx, const T *cx, T *se
             h[e] = INSIDE(b + e) ? hx[at] : narrow<T>(0.0f);
             c[k][e] = INSIDE(b + e) ? widen(cx[at]) : 0.0f;
         }
-        publish(states + b * H + unit, H, h[0], h[1], b, true);
-        REPEAT(i, 4) {
-            bias[k][i] = 0.0f;
-            if (BIAS) bias[k][i] = widen(weights.of[layer][2][i * H + unit]) + widen(weights.of[layer][3][i * H + unit]);
-        }
+        publish(states + b * H + unit, nullptr, H, h[0], h[1], b);
+        REPEAT(i, 4) bias[k][i] = bias_of(weights, layer, i, unit);
     }
     __syncthreads();
     const Recurrent own(Shared{memory + warp * (KB * MT * 64) + lane});
@@ -307,7 +269,8 @@ lstm_forward(const T *gx, const Weights weights, const T *hx, const T *cx, T *se
         Words v[KB][TILES];
         OWN(k) REPEAT(i, 4) REPEAT(e, 2) {
             const int b = SEQUENCE(k) + e;
-            x[k][i][e] = layer == 0 && INSIDE(b) ? widen(gx[(((i64)s * BATCH + b) * 4 + i) * H + UNIT(k)]) : 0.0f;
+            const bool adds = layer == 0 && i != NO_INPUT && INSIDE(b);
+            x[k][i][e] = adds ? widen(gx[(((i64)s * BATCH + b) * GATES + MATRIX(i)) * H + UNIT(k)]) : 0.0f;
         }
         clear(sum);
         if (SPAN > 1 && layer > 0) product(sum, below, v, states - (i64)STEPS * BATCH * H + first, H, rows);
@@ -319,19 +282,13 @@ lstm_forward(const T *gx, const Weights weights, const T *hx, const T *cx, T *se
             Gates kept;
             T h[2];
             REPEAT(e, 2) {
-                const f32 i = sigmoid(upper.v[e] + x[k][0][e] + bias[k][0]);
-                const f32 f = sigmoid(upper.v[2 + e] + x[k][1][e] + bias[k][1]);
-                const f32 z = hyperbolic(lower.v[e] + x[k][2][e] + bias[k][2]);
-                const f32 o = sigmoid(lower.v[2 + e] + x[k][3][e] + bias[k][3]);
-                c[k][e] = f * c[k][e] + i * z;
-                h[e] = narrow<T>(o * hyperbolic(c[k][e]));
-                kept.v[e * 4] = narrow<T>(i);
-                kept.v[e * 4 + 1] = narrow<T>(f);
-                kept.v[e * 4 + 2] = narrow<T>(z);
-                kept.v[e * 4 + 3] = narrow<T>(o);
+                f32 gate[4] = {upper.v[e], upper.v[2 + e], lower.v[e], lower.v[2 + e]};
+                REPEAT(i, 4) gate[i] += x[k][i][e] + bias[k][i];
+                h[e] = narrow<T>(step_of(gate, c[k][e]));
+                REPEAT(i, 4) kept.v[e * 4 + i] = narrow<T>(gate[i]);
             }
-            publish(states + (BATCH + b) * H + unit, H, h[0], h[1], b, true);
-            if (TOP && layer == SPAN - 1) publish(y + ((i64)s * BATCH + b) * H + unit, H, h[0], h[1], b, false);
+            T *above = TOP && layer == SPAN - 1 ? y + ((i64)s * BATCH + b) * H + unit : nullptr;
+            publish(states + (BATCH + b) * H + unit, above, H, h[0], h[1], b);
             if (TRAIN) {
                 gates[KEPT(s, k)] = kept;
                 store<2>(cells + 2 * (KEPT(s, k)), Pack<f32, 2>{c[k][0], c[k][1]});
@@ -339,7 +296,7 @@ lstm_forward(const T *gx, const Weights weights, const T *hx, const T *cx, T *se
             REPEAT(e, 2) if (s == STEPS - 1 && INSIDE(b + e)) {
                 const int at = (layer * BATCH + b + e) * H + unit;
                 hn[at] = h[e];
-                cn[at] = narrow<T>(c[k][e]);
+                if (!GRU) cn[at] = narrow<T>(c[k][e]);
             }
         }
     }
@@ -347,7 +304,8 @@ lstm_forward(const T *gx, const Weights weights, const T *hx, const T *cx, T *se
 #endif
 
 #ifdef BACKWARD
-// A block takes part in the sums of gradients of H / TEAM * 4 states: those of one gate, all units of it.
+// A block takes part in the sums of gradients of H / TEAM * 4 states: those of one gate, all units of it. Of a GRU's, n
+// from the input goes to the layer below alone, n from the state to the state before alone.
 #define GATE ((int)blockIdx.x % 4)
 #define COLUMN ((int)blockIdx.x / 4 * ROWS)
 
@@ -357,7 +315,7 @@ __device__ __forceinline__ void take_columns(Words *to, const T *weights)
 #pragma unroll 4
     for (int f = threadIdx.x; f < FRAGMENTS; f += THREADS) {
         const int column = f % ROWS, inner = f / ROWS;  // 8 elements each
-        const T *from = weights + ((i64)GATE * H + inner * 8) * H + COLUMN + column;
+        const T *from = weights + ((i64)MATRIX(GATE) * H + inner * 8) * H + COLUMN + column;
         Words w;
         REPEAT(i, 4) w.v[i] = (u32)from[2 * i * H].bits | (u32)from[(2 * i + 1) * H].bits << 16;
         to[((inner / 4 * MT + column / 16) * 2 + column / 8 % 2) * 32 + column % 8 * 4 + inner % 4] = w;
@@ -379,7 +337,8 @@ __device__ __forceinline__ void hand_on(f32 *to, Sums *parts, const f32 (&sum)[M
     }
 }
 
-// sum[k] += the four gates' partial sums for the lane's cells, as soon as they have been written.
+// sum[k] += the gates' partial sums for the lane's cells, as soon as they have been written; but for gate WITHOUT.
+template <int WITHOUT>
 __device__ __forceinline__ void collect(f32 (&sum)[CELLS][2], const f32 *from, int group, u32 turn)
 {
     LANE
@@ -388,18 +347,19 @@ __device__ __forceinline__ void collect(f32 (&sum)[CELLS][2], const f32 *from, i
     bool missing;
     do {
         missing = false;
-        OWN(k) REPEAT(i, 4) got[k][i] = fresh(from + ((i64)i * H + UNIT(k)) * PADDED + SEQUENCE(k));
-        OWN(k) REPEAT(i, 4) REPEAT(e, 2) missing = missing || (got[k][i].v[e] & 1u) != turn;
+        OWN(k) REPEAT(i, 4) if (i != WITHOUT) got[k][i] = fresh(from + ((i64)i * H + UNIT(k)) * PADDED + SEQUENCE(k));
+        OWN(k) REPEAT(i, 4) if (i != WITHOUT) REPEAT(e, 2) missing = missing || (got[k][i].v[e] & 1u) != turn;
     } while (waiting.on(missing));
-    OWN(k) REPEAT(i, 4) REPEAT(e, 2) sum[k][e] += __uint_as_float(got[k][i].v[e]);
+    OWN(k) REPEAT(i, 4) if (i != WITHOUT) REPEAT(e, 2) sum[k][e] += __uint_as_float(got[k][i].v[e]);
 }
 
-// gates, cells: as the forward pass left them. dy [STEPS, BATCH, H]: of the launch's last layer. dgates [SPAN, STEPS, BATCH,
-// 4 H]: gradients of the gates' sums; filled with ones, as are the places for partial sums: own [SPAN, 2, 4, H, PADDED] in
-// turns, above [SPAN - 1, STEPS, 4, H, PADDED]. dbias [SPAN, GROUPS TILES, 4 H]: sums over 8 sequences.
+// gates, cells: as the forward pass left them. dy [STEPS, BATCH, H]: of the launch's last layer. da, ds [SPAN, STEPS, BATCH,
+// GATES H]: gradients of the gates' sums, of what the input and of what the state gave; one and the same of an LSTM. What
+// blocks read of them is filled with ones, as are the places for partial sums: own [SPAN, 2, 4, H, PADDED] in turns, above
+// [SPAN - 1, STEPS, 4, H, PADDED]. dbias [SPAN, GROUPS TILES, 4 H]: sums over 8 sequences.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-lstm_backward(const Weights weights, const Gates *gates, const f32 *cells, const T *cx, const T *dy, const T *dhn,
-              const T *dcn, T *dgates, f32 *own, f32 *above, T *dhx, T *dcx, f32 *dbias)
+rnn_backward(const Weights weights, const Gates *gates, const f32 *cells, const T *cx, const T *dy, const T *dhn,
+             const T *dcn, T *da, T *ds, f32 *own, f32 *above, T *dhx, T *dcx, f32 *dbias)
 {
     DYNAMIC_SHARED(Words, memory);
     PLACE
@@ -409,7 +369,7 @@ lstm_backward(const Weights weights, const Gates *gates, const f32 *cells, const
     __syncthreads();
     const Recurrent recurrent(Shared{memory + warp * (KB * MT * 64) + lane});
     const Shared input{memory + FRAGMENTS + warp * (KB * MT * 64) + lane};
-    const int first = group * WIDE * 4 * H + GATE * H, rows = BATCH - group * WIDE;
+    const int first = group * WIDE * GATES * H + MATRIX(GATE) * H, rows = BATCH - group * WIDE;
     own += (i64)layer * 2 * 4 * H * PADDED;
     f32 dh[CELLS][2], dc[CELLS][2], now[CELLS][2], bias[CELLS][4];
     OWN(k) {
@@ -418,7 +378,7 @@ lstm_backward(const Weights weights, const Gates *gates, const f32 *cells, const
         REPEAT(e, 2) {
             const int at = (layer * BATCH + b + e) * H + unit;
             dh[k][e] = INSIDE(b + e) ? widen(dhn[at]) : 0.0f;
-            dc[k][e] = INSIDE(b + e) ? widen(dcn[at]) : 0.0f;
+            dc[k][e] = !GRU && INSIDE(b + e) ? widen(dcn[at]) : 0.0f;
             now[k][e] = last.v[e];
         }
         REPEAT(i, 4) bias[k][i] = 0.0f;
@@ -427,7 +387,7 @@ lstm_backward(const Weights weights, const Gates *gates, const f32 *cells, const
 #pragma unroll 1
     for (int s = 0; s < STEPS; ++s) {
         const int step = STEPS - 1 - s;
-        T *there = dgates + ((i64)layer * STEPS + step) * BATCH * 4 * H;
+        const i64 here = ((i64)layer * STEPS + step) * BATCH * GATES * H;
         Gates kept[CELLS];
         f32 before[CELLS][2], arriving[CELLS][2];
         OWN(k) {
@@ -442,49 +402,57 @@ lstm_backward(const Weights weights, const Gates *gates, const f32 *cells, const
             }
         }
         if (SPAN > 1 && layer < SPAN - 1)
-            collect(arriving, above + ((i64)layer * STEPS + step) * 4 * H * PADDED, group, 0);
-        if (s > 0) collect(dh, own + (s - 1) % 2 * (i64)(4 * H) * PADDED, group, (s - 1) / 2 % 2);
+            collect<NO_INPUT>(arriving, above + ((i64)layer * STEPS + step) * 4 * H * PADDED, group, 0);
+        if (s > 0) collect<NO_STATE>(dh, own + (s - 1) % 2 * (i64)(4 * H) * PADDED, group, (s - 1) / 2 % 2);
         OWN(k) {
             const int b = SEQUENCE(k), unit = UNIT(k);
             T d[4][2];
             REPEAT(e, 2) {
-                const f32 i = widen(kept[k].v[e * 4]), f = widen(kept[k].v[e * 4 + 1]);
-                const f32 z = widen(kept[k].v[e * 4 + 2]), o = widen(kept[k].v[e * 4 + 3]);
-                const f32 c = hyperbolic(now[k][e]), to_h = dh[k][e] + arriving[k][e];
-                const f32 to_c = dc[k][e] + to_h * o * (1.0f - c * c);
-                const f32 parts_of[4] = {to_c * z * i * (1.0f - i), to_c * before[k][e] * f * (1.0f - f),
-                                         to_c * i * (1.0f - z * z), to_h * c * o * (1.0f - o)};
+                f32 gate[4];
+                REPEAT(n, 4) gate[n] = widen(kept[k].v[e * 4 + n]);
+                step_back(gate, now[k][e], before[k][e], dh[k][e] + arriving[k][e], dc[k][e]);
                 REPEAT(n, 4) {
-                    bias[k][n] += parts_of[n];
-                    d[n][e] = narrow<T>(parts_of[n]);
+                    bias[k][n] += gate[n];
+                    d[n][e] = narrow<T>(gate[n]);
                 }
-                dc[k][e] = to_c * f;
                 now[k][e] = before[k][e];
                 dh[k][e] = 0.0f;
             }
-            REPEAT(n, 4) publish(there + b * 4 * H + n * H + unit, 4 * H, d[n][0], d[n][1], b, true);
+            REPEAT(n, 4) {
+                const i64 at = here + b * GATES * H + MATRIX(n) * H + unit;
+                T *read = n == NO_STATE ? da : ds, *also = GRU && n < 2 ? da + at : nullptr;
+                publish(read + at, also, GATES * H, d[n][0], d[n][1], b);
+            }
         }
         f32 sum[MT][TILES][4];
         Words v[KB][TILES];
-        clear(sum);
-        product(sum, recurrent, v, there + first, 4 * H, rows);
-        hand_on(own + (s % 2 * 4 + GATE) * (i64)H * PADDED, BUFFER(count), sum, group, s / 2 % 2);
-        ++count;
-        if (SPAN > 1 && layer > 0) {
+        const T *there = (GATE == NO_STATE ? da : ds) + here + first;
+        const bool to_own = GATE != NO_STATE, to_below = SPAN > 1 && layer > 0 && GATE != NO_INPUT;
+        if (to_own) {
             clear(sum);
-            REPEAT(kb, KB) multiply(sum, input, kb, v[kb]);
+            product(sum, recurrent, v, there, GATES * H, rows);
+            hand_on(own + (s % 2 * 4 + GATE) * (i64)H * PADDED, BUFFER(count), sum, group, s / 2 % 2);
+            ++count;
+        }
+        if (SPAN > 1 && to_below) {
+            clear(sum);
+            if (to_own) {
+                REPEAT(kb, KB) multiply(sum, input, kb, v[kb]);
+            } else {
+                product(sum, input, v, there, GATES * H, rows);
+            }
             f32 *down = above + (((i64)(layer - 1) * STEPS + step) * 4 + GATE) * (i64)H * PADDED;
             hand_on(down, BUFFER(count), sum, group, 0);
             ++count;
         }
     }
-    collect(dh, own + (STEPS - 1) % 2 * (i64)(4 * H) * PADDED, group, (STEPS - 1) / 2 % 2);
+    collect<NO_STATE>(dh, own + (STEPS - 1) % 2 * (i64)(4 * H) * PADDED, group, (STEPS - 1) / 2 % 2);
     OWN(k) {
         const int b = SEQUENCE(k), unit = UNIT(k);
         REPEAT(e, 2) if (INSIDE(b + e)) {
             const int at = (layer * BATCH + b + e) * H + unit;
-            dhx[at] = narrow<T>(dh[k][e]);
-            dcx[at] = narrow<T>(dc[k][e]);
+            dhx[at] = narrow<T>(dh[k][e] + (GRU ? dc[k][e] : 0.0f));
+            if (!GRU) dcx[at] = narrow<T>(dc[k][e]);
         }
         const int slice = (layer * GROUPS + group) * TILES + (warp + k * WARPS) % TILES;
         REPEAT(n, 4) {
@@ -493,18 +461,5 @@ lstm_backward(const Weights weights, const Gates *gates, const f32 *cells, const
             if (BIAS && t == 0) dbias[(i64)slice * 4 * H + n * H + unit] = sum;
         }
     }
-}
-#endif
-
-#ifdef BIASES
-// LAYERS: all of them; SLICES: partial sums of each. Both biases of a layer have the same gradient.
-struct Biases { T *of[LAYERS][2]; };
-extern "C" __global__ void __launch_bounds__(256) lstm_bias_grad(const f32 *partial, const Biases to)
-{
-    const int i = blockIdx.x * 256 + threadIdx.x, layer = i / (4 * H), at = i % (4 * H);
-    if (layer >= LAYERS) return;
-    f32 sum = 0.0f;
-    for (int k = 0; k < SLICES; ++k) sum += partial[(layer * SLICES + k) * (4 * H) + at];
-    to.of[layer][0][at] = to.of[layer][1][at] = narrow<T>(sum);
 }
 #endif
