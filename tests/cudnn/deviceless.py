@@ -3,8 +3,11 @@
 Prints one JSON object: pattern -> what came of it.
 """
 
+import itertools
 import json
+import os
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +40,7 @@ from lamina.ops import (
     ReluGrad,
     Window,
 )
-from lamina.runtime import Device
+from lamina.runtime import Device, DiskCache
 from lamina.spec import (
     Policy,
     Spec,
@@ -394,6 +397,39 @@ def statistics() -> dict[str, str]:
     return found
 
 
+def kept() -> dict[str, str]:
+    """A plan whose kernels are compiled at run time: kept on disk, loaded, and made anew where the file is bad."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["LAMINA_CACHE"] = folder
+        graph = cudnn.Graph()
+        x, w = (graph.packed(s, "bfloat16", channels_last=True) for s in ((8, 64, 56, 56), (64, 64, 3, 3)))
+        y = graph.conv(x, w, graph.like(x), stride=(1, 1), pre=(1, 1))
+        graph.pointwise("relu_fwd", y, out=graph.packed(x.dimensions, "bfloat16", channels_last=True))
+        compiled = ["runtime_compilation"]
+        first, other = itertools.islice(graph.plans(properties(), ("a", "b"), require=compiled), 2)
+        disk = DiskCache(Path(folder) / "compiled")
+        (key,) = (f.name for f in disk.folder.iterdir() if disk.get(f.name) == first.json.encode())
+        found = {"files": str(len(list(disk.folder.iterdir()))), "known": str(first.config)}
+        again = graph.plan(properties(), require=compiled)
+        found["again"] = str((again.json == first.json, again.workspace == first.workspace, again.config))
+        disk.put(key, other.json.encode())  # what lies there is what is loaded
+        found["loaded"] = str(graph.plan(properties(), require=compiled).json == other.json)
+        disk.put(key, b"{}")
+        made = graph.plan(properties(), require=compiled)
+        found["anew"] = str(str(made.config) == str(first.config))
+        found["healed"] = str(disk.get(key) == made.json.encode())
+        graph = cudnn.Graph(dynamic=True)
+        graph.conv(
+            *(_big(graph, s, "bfloat16") for s in (x.dimensions, w.dimensions, x.dimensions)), **_WINDOW
+        )
+        graph.plan(properties())
+        found["dynamic"] = str(len(list(disk.folder.iterdir())))
+    return found
+
+
+_WINDOW: dict[str, Any] = {"stride": (1, 1), "pre": (1, 1)}
+
+
 def _big(graph: cudnn.Graph, shape: tuple[int, ...], kind: str, **more: Any) -> cudnn.Tensor:
     return graph.packed(shape, kind, channels_last=True, **more)
 
@@ -426,7 +462,7 @@ PARTS: dict[str, Callable[[], dict[str, str]]] = {
     f.__name__: f
     for f in (
         *(convolutions, products, eights, limited, pools, round_trip, threads, choices, faults),
-        *(forms, variants, statistics, sequences),
+        *(forms, variants, statistics, sequences, kept),
     )
 }
 

@@ -15,6 +15,7 @@ import pytest
 from lamina.c import cudnn as c
 from lamina.cudnn import Graph, PlanStore, autotune
 from lamina.cudnn.contest import Check
+from lamina.cudnn.descriptor import text_of
 from lamina.cudnn.engine import BehaviorNote, Candidates, NumericalNote
 from lamina.cudnn.plan import ExecutionPlan
 from lamina.runtime import Device
@@ -202,7 +203,7 @@ def test_equal_graphs_have_equal_texts() -> None:
         side = size + 2 * pad - 2
         y = graph.packed((2, 8, side, side), kind, channels_last=last)
         graph.conv(x, w, y, stride=(1, 1), pre=(pad, pad))
-        return autotune.text_of(graph.operations[0])
+        return text_of(graph.operations[0])
 
     assert text() == text()
     assert (

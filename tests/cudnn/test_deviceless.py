@@ -122,6 +122,15 @@ def test_round_trip(environment: dict[str, str]) -> None:
     assert "TENSOR_CORE" in found["notes"]
 
 
+@pytest.mark.feature("B006")
+def test_compiled_plans_are_kept_on_disk(environment: dict[str, str]) -> None:
+    found = part("kept", environment)
+    assert int(found["files"]) >= 2
+    assert found["again"] == f"(True, True, {found['known']})"
+    assert found["loaded"] == found["anew"] == found["healed"] == "True"
+    assert found["dynamic"] == found["files"]
+
+
 @pytest.mark.feature("B007")
 def test_plans_made_in_several_threads(environment: dict[str, str]) -> None:
     found = part("threads", environment)

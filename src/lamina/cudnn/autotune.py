@@ -11,7 +11,7 @@ from itertools import product
 
 from lamina.c.errors import CudnnError
 from lamina.cudnn.contest import ITEM_SIZES, Contest, Memory, Run
-from lamina.cudnn.descriptor import DATA_TYPES, Descriptor
+from lamina.cudnn.descriptor import DATA_TYPES, Descriptor, text_of
 from lamina.cudnn.engine import (
     BehaviorNote,
     EngineConfig,
@@ -430,17 +430,3 @@ def _memory(tensor: Tensor, updated: bool) -> Memory:
         count *= size
     span = 1 + sum((n - 1) * s for n, s in zip(tensor.dimensions, tensor.strides, strict=True))
     return Memory(span * ITEM_SIZES[name], name, max(0, span - count), updated)
-
-
-def text_of(descriptor: Descriptor) -> str:
-    """A descriptor and all that it refers to, as text: equal for graphs that are equal."""
-    parts = [f"{name}={_text(value)}" for name, value in sorted(descriptor.values.items())]
-    return f"{type(descriptor).__name__}({', '.join(parts)})"
-
-
-def _text(value: object) -> str:
-    if isinstance(value, Descriptor):
-        return text_of(value)
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return f"[{', '.join(map(_text, value))}]"
-    return repr(value)

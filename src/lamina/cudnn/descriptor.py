@@ -307,3 +307,17 @@ def _show(value: Any) -> str:
         return f"[{', '.join(_show(v) for v in value)}]"
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def text_of(descriptor: Descriptor) -> str:
+    """A descriptor and all that it refers to, as text: equal for graphs that are equal."""
+    parts = [f"{name}={_text(value)}" for name, value in sorted(descriptor.values.items())]
+    return f"{type(descriptor).__name__}({', '.join(parts)})"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Descriptor):
+        return text_of(value)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"[{', '.join(map(_text, value))}]"
+    return repr(value)

@@ -243,8 +243,11 @@ class EngineConfig(Descriptor):
         "workspace": attribute("ENGINECFG_WORKSPACE_SIZE"),
         "shared_memory": attribute("ENGINECFG_SHARED_MEMORY_USED", "INT32"),
     }
+    #: What it computes, where that is known.
+    graph: OperationGraph | None = None
 
     def __init__(self, graph: OperationGraph, index: int, knobs: Mapping[int, int] | None = None) -> None:
+        self.graph = graph
         choices = tuple(KnobChoice(knob, value) for knob, value in (knobs or {}).items())
         super().__init__(engine=Engine(graph, index), knobs=choices or None)
 
@@ -352,4 +355,7 @@ class Heuristics(Descriptor):
 
     def results(self) -> list[EngineConfig]:
         """The configurations, best first."""
-        return self._get_descriptors("results", EngineConfig, self._count(self._attribute("results")))
+        found = self._get_descriptors("results", EngineConfig, self._count(self._attribute("results")))
+        for config in found:
+            config.graph = self.graph
+        return found

@@ -27,7 +27,7 @@ from lamina.cudnn.engine import (
 )
 from lamina.cudnn.explain import Explanation, explain
 from lamina.cudnn.handle import Handle
-from lamina.cudnn.plan import ExecutionPlan, KernelCache, attempt
+from lamina.cudnn.plan import ExecutionPlan, KernelCache, attempt, finalized
 from lamina.cudnn.store import PlanStore
 from lamina.cudnn.tensor import Tensor
 
@@ -222,13 +222,13 @@ class Graph(Operations):
 
     def rebuild(self, target: Target, key: Key) -> ExecutionPlan:
         """The plan of a known engine number and knob values. Raises CudnnError."""
-        return ExecutionPlan(EngineConfig(self.build(target), key[0], dict(key[1])), target)
+        return finalized(EngineConfig(self.build(target), key[0], dict(key[1])), target)
 
     def plan_engine(
         self, target: Target, engine: int, knobs: Mapping[int, int] | None = None
     ) -> ExecutionPlan:
         """The plan of one engine by its number, with knob values or the engine's own. Raises CudnnError."""
-        return ExecutionPlan(EngineConfig(self.build(target), engine, knobs), target)
+        return finalized(EngineConfig(self.build(target), engine, knobs), target)
 
     def __str__(self) -> str:
         shown = [

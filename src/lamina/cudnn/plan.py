@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar, TypeAlias
 
 from lamina.c import cudnn as c
 from lamina.c._arguments import Pointer, address, pointer
 from lamina.c.errors import CudnnError
-from lamina.cudnn.descriptor import Attribute, Descriptor, attribute, require
+from lamina.cudnn.descriptor import Attribute, Descriptor, attribute, require, text_of
 from lamina.cudnn.device import DeviceProperties
 from lamina.cudnn.engine import EngineConfig, OperationGraph, Target, key_text
 from lamina.cudnn.handle import Handle
-from lamina.runtime import CapturedGraph, Stream
+from lamina.runtime import CapturedGraph, DiskCache, Stream, cache_directory, digest
 
 _KIND = c.cudnnBackendDescriptorType_t
+_RUNTIME_COMPILATION = c.cudnnBackendBehaviorNote_t.CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION
+#: Bytes of plans that are kept on disk, 50 to 100 thousand each.
+_DISK_LIMIT = 256 << 20
 
 
 #: uid -> (dimensions, strides)
@@ -127,7 +131,8 @@ class ExecutionPlan(Descriptor):
         config: the engine configuration.
         target: the handle, or the device properties to plan for without a GPU.
         kernel_cache: where compiled kernels are found and kept, for dynamic graphs.
-        json: instead of `config`: text from `json` of an earlier plan, for the same cuDNN and kind of GPU.
+        json: text from `json` of an earlier plan, for the same cuDNN and kind of GPU. A plan is then loaded, its
+            kernels with it, and `config` is only what it says of itself.
 
     Raises:
         CudnnError: the engine refuses the graph; the message is the library's reason.
@@ -151,12 +156,12 @@ class ExecutionPlan(Descriptor):
         json: str | None = None,
         kernel_cache: KernelCache | None = None,
     ) -> None:
-        if (config is None) == (json is None):
-            raise ValueError("ExecutionPlan: give either config or json")
+        if config is None and json is None:
+            raise ValueError("ExecutionPlan: give config, or the json of an earlier plan")
         self.config = config
         super().__init__(
             json=json,
-            config=config,
+            config=config if json is None else None,
             handle=target.address if isinstance(target, Handle) else None,
             properties=target if isinstance(target, DeviceProperties) else None,
             kernel_cache=kernel_cache,
@@ -242,6 +247,42 @@ class ExecutionPlan(Descriptor):
         return f"ExecutionPlan({self.config}, workspace={self.workspace})"
 
 
+def finalized(config: EngineConfig, target: Target, kernel_cache: KernelCache | None = None) -> ExecutionPlan:
+    """The plan of a configuration. Raises CudnnError.
+
+    Engines whose kernels are compiled at run time take tenths of a second for it. Their plans are kept on disk with
+    their kernels, and are loaded from there the next time, in a millisecond.
+    """
+    if kernel_cache is not None or not _is_compiled(config):
+        return ExecutionPlan(config, target, kernel_cache=kernel_cache)
+    disk, key = DiskCache(cache_directory() / "compiled", _DISK_LIMIT), _identity(config, target)
+    kept = disk.get(key)
+    if kept is not None:
+        with suppress(CudnnError):  # it is made anew
+            return ExecutionPlan(config, target, json=kept.decode())
+    plan = ExecutionPlan(config, target)
+    with suppress(CudnnError):  # an engine that cannot be written down
+        disk.put(key, plan.json.encode())
+    return plan
+
+
+def _is_compiled(config: EngineConfig) -> bool:
+    """Whether its kernels are compiled at run time, for a graph that is known and whose sizes are."""
+    if config.graph is None or config.graph.values.get("dynamic") or config.graph.values.get("override"):
+        return False
+    return _RUNTIME_COMPILATION in config.engine.behavior_notes
+
+
+def _identity(config: EngineConfig, target: Target) -> str:
+    """A key for graph, engine, knobs, number of multiprocessors, device and version of cuDNN."""
+    assert config.graph is not None
+    device = target.device.name if isinstance(target, Handle) else target.json
+    engine = (*config.key, config.engine.get("sm_count"))
+    return digest(
+        repr(c.library.version), device, repr(engine), *map(text_of, config.graph.values["operations"])
+    )
+
+
 def attempt(
     config: EngineConfig,
     target: Target,
@@ -251,7 +292,7 @@ def attempt(
 ) -> ExecutionPlan | str:
     """The plan of a configuration, or in words why there is none within the limit (bytes)."""
     try:
-        plan = ExecutionPlan(config, target, kernel_cache=kernel_cache)
+        plan = finalized(config, target, kernel_cache)
     except CudnnError as error:
         return f"{key_text(config.key)}: {error.code}: {error.message}"
     if workspace_limit is not None and plan.workspace > workspace_limit:
