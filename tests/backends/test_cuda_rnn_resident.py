@@ -1,4 +1,4 @@
-"""LSTMs and GRUs whose weights stay on the GPU: on a CPU with all blocks at the same time, compiled for an H200, run on it."""
+"""LSTMs and GRUs whose weights stay on the GPU: on a CPU with all blocks at once, compiled for an H200, run on it."""
 
 import ctypes
 import shutil
@@ -11,8 +11,8 @@ import pytest
 import lamina as lm
 from lamina.backends import Call, Plan
 from lamina.backends.cuda import rnn, rnn_resident
-from lamina.backends.cuda.program import Launches
-from lamina.backends.cuda.rnn_resident import Tiling, forward_plan, gradient_plan, tiling
+from lamina.backends.cuda.program import Fill, Launch, Launches, Together
+from lamina.backends.cuda.rnn_resident import Part, Tiling, forward_plan, gradient_plan, tiling
 from lamina.backends.reference import run_reference
 from lamina.cudnn import Choice, Handle
 from lamina.ops.core import Array
@@ -103,6 +103,7 @@ def test_values(
 ) -> None:  # fmt: skip
     """Forward, and the gradients from what it keeps, or from a forward pass of their own."""
     monkeypatch.setattr(rnn_resident, "matmul_plan", multiplied)
+    monkeypatch.setattr(rnn_resident, "_MANY", 132 if crooked else 12)  # large tiles, too
     found = Tiling(sizes.steps, sizes.batch, op.hidden, op.layers, *shared)
     assert found.fits
     arrays = operands(op, sizes, dtype)
@@ -170,6 +171,34 @@ def test_machine_code(
     for made in (plan.make, gradient.make):
         assert isinstance(made, Launches)
         assert all(len(program.cubin()) > 1000 for program in (*made.programs, *made.plain_programs))
+
+
+@pytest.mark.parametrize(
+    ("op", "sizes", "forward", "backward"),
+    [
+        (Rnn("gru", 128), Sizes(20, 16, 128), [Part, Launch], [Launch, Launch]),
+        (Rnn("lstm", 512, 3), Sizes(50, 8, 512), [Fill, Part, Together], [Fill, Together, Part, Launch]),
+        (Rnn("lstm", 1024), Sizes(100, 64, 1024), [Fill, Part, Together], [Fill, Together, Part, Part, Part, Launch]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_launches(
+    op: Rnn, sizes: Sizes, forward: list[type], backward: list[type], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small products are one launch with the sums of the biases; large ones are left to libraries."""
+    monkeypatch.setattr(rnn_resident, "matmul_plan", multiplied)
+    found = tiling(op, sizes, [float16])
+    assert found is not None
+    shapes = [tuple(sizes), *op.state_shapes(sizes.batch), *op.weight_shapes(sizes.inputs)]
+    specs, head = [Spec(s, float16).fixed for s in shapes], 1 + op.states
+    plan = forward_plan(Rnn(op.mode, op.hidden, op.layers, reserve=True), specs, found, CPU, Policy())
+    back = RnnGrad(op.mode, op.hidden, op.layers, reserve=True)
+    y, *last, reserve = plan.outputs
+    given = [*specs[:head], y, y, *last, reserve, *specs[head:]]
+    gradient = gradient_plan(back, given, found, CPU, Policy())
+    for made, wanted in ((plan.make, forward), (gradient.make, backward)):
+        assert isinstance(made, Launches)
+        assert [type(step) for step in made.steps] == wanted
 
 
 @pytest.mark.parametrize("batch", [1, 8, 20, 64, 72])

@@ -123,6 +123,22 @@ template <class T> static inline void warp_mma(float (&d)[4], const unsigned (&a
     if (std::is_same<T, bf16>::value) emulator::multiply(d, a, b, brain);
     else emulator::multiply(d, a, b, half_to_float);
 }
+// Matrices of a half type from shared memory (mma.cuh).
+template <bool TRANSPOSED> static inline void matrices(unsigned (&d)[4], const void *row)
+{
+    using namespace emulator;
+    const unsigned self = current, warp = self & ~31u, g = self % 32 / 4, t = self % 4;
+    exchanged[self] = (unsigned long long)row;
+    hand_over();
+    for (unsigned j = 0; j < 4; ++j) {
+        d[j] = 0;
+        for (unsigned e = 0; e < 2; ++e) {
+            const unsigned line = TRANSPOSED ? 2 * t + e : g, column = TRANSPOSED ? g : 2 * t + e;
+            d[j] |= (unsigned)((const unsigned short *)exchanged[warp + 8 * j + line])[column] << 16 * e;
+        }
+    }
+    hand_over();
+}
 
 #define HALF_CONVERSIONS
 static inline float half_to_float(unsigned short bits) { _Float16 h; memcpy(&h, &bits, 2); return (float)h; }

@@ -43,8 +43,12 @@ from lamina.spec import DType, Policy, Spec, bfloat16, float16, uint8
 
 #: Layers in blocks that are all there at once; in blocks of their own.
 _TOGETHER, _ALONE = "rnn_resident.cu", "rnn_alone.cu"
+#: FLOP, and length of sums, of a product up to which it runs with others in one launch; libraries are faster above.
+_SMALL_FLOPS, _SMALL_SUMS = 10**9, 1024
 #: Multiprocessors that blocks are made for, one each, and bytes of shared memory of one.
 _PROCESSORS, _SHARED = 132, 227 << 10
+#: Tiles of 128 x 128 from which on products run in such ones.
+_MANY = _PROCESSORS
 #: Registers of a thread for sums, for what it reads, and for these and weights together.
 _SUMS, _READ, _HELD = 64, 64, 128
 #: Nanoseconds of a step besides its work; bytes per nanosecond that a multiprocessor gets from the second-level cache
@@ -65,7 +69,8 @@ class Tiling:
     """How blocks share `layers` layers of `hidden` units over `steps` steps of `batch` sequences.
 
     wave: all layers in one launch. units: hidden units of a block, a multiple of 8; all of them: blocks do not wait
-    for each other. groups: parts of the batch. chains: parts that a block does, by warps of their own; blocks that do the same part are a team.
+    for each other. groups: parts of the batch. chains: parts that a block does, by warps of their own; blocks that do
+    the same part are a team.
     """
 
     steps: int
@@ -264,6 +269,28 @@ class Part:
 
 
 @dataclass(frozen=True)
+class _Job:
+    """A product of the backward pass: C [m, n] = A B. turned: A lies as [k, m]."""
+
+    a: Place
+    b: Place
+    c: Place
+    m: int
+    n: int
+    k: int
+    turned: bool
+
+    def tiles(self, edge: int) -> int:
+        """Tiles of `edge` rows and columns."""
+        return -(-self.m // edge) * -(-self.n // edge)
+
+    @property
+    def small(self) -> bool:
+        """Whether it runs with others."""
+        return self.n % 8 == 0 and 2 * self.m * self.n * self.k <= _SMALL_FLOPS and self.k <= _SMALL_SUMS
+
+
+@dataclass(frozen=True)
 class NoRoom:
     """In place of a launch that the device has no room for."""
 
@@ -353,13 +380,10 @@ class _Builder:
         width = self._width(layer)
         return self._matmul(Matmul(False, True), ((self._rows, width), (self._gates, width)))
 
-    def project_back(self, layer: int) -> Plan:
-        """Gates' gradients [T B, G H] times W_ih."""
-        return self._matmul(Matmul(), ((self._rows, self._gates), (self._gates, self._width(layer))))
-
-    def weight_grad(self, width: int) -> Plan:
-        """Gates' gradients, transposed, times what was multiplied, [T B, width]."""
-        return self._matmul(Matmul(True, False), ((self._rows, self._gates), (self._rows, width)))
+    def _as_part(self, job: _Job, offset: int) -> Part:
+        shape = (job.k, job.m) if job.turned else (job.m, job.k)
+        plan = self._matmul(Matmul(job.turned, False), (shape, (job.k, job.n)))
+        return Part(plan, (job.a, job.b), job.c, offset)
 
     def _text(self, crooked: bool, **more: int) -> str:
         known = {"GRU": int(self.op.mode == "gru"), "BIAS": int(self.op.bias), "CROOKED": int(crooked)}
@@ -450,11 +474,14 @@ class _Builder:
             arguments = (self._table(first), *given, *ends[0], *sums, *ends[1], found)
             steps += [] if t.alone else [clear]
             steps.append(self._launch("rnn_backward", arguments, self._text(crooked, BACKWARD=1)))
-            parts = self._products(first, x, (da, ds), dx if first == 0 else between, dweights, work)
+            jobs = self._jobs(first, x, (da, ds), dx if first == 0 else between, dweights)
+            small = [job for job in jobs if job.small]
+            parts = [self._as_part(job, work) for job in jobs if not job.small]
+            end = max(end, *(work + part.plan.workspace for part in parts), 0)
             steps += parts
-            end = max(end, *(work + part.plan.workspace for part in parts))
-        if self.op.bias:
-            steps.append(self._bias_grad(dbias, dweights))
+            if small or self.op.bias:
+                layers = range(first, first + span)
+                steps.append(self._grads(small, found, dweights, layers, crooked))
         return steps, end
 
     @property
@@ -462,34 +489,45 @@ class _Builder:
         """Partial sums of a bias's gradient."""
         return self.tiling.groups * self.tiling.tiles
 
-    def _products(
-        self,
-        first: int,
-        x: Place,
-        dgates: tuple[Place, Place],
-        dx: Place,
-        dweights: Sequence[Place],
-        offset: int,
-    ) -> list[Part]:
+    def _jobs(
+        self, first: int, x: Place, dgates: tuple[Place, Place], dx: Place, dweights: Sequence[Place]
+    ) -> list[_Job]:
         """The gradients of a launch's matrices, and of its first layer's input, from those of its gates."""
-        each = 4 if self.op.bias else 2
-        parts = [Part(self.project_back(first), (dgates[0], self._weight(first, 0)), dx, offset)]
+        each, hidden, gates, rows = 4 if self.op.bias else 2, self.op.hidden, self._gates, self._rows
+        width = self._width(first)
+        jobs = [_Job(dgates[0], self._weight(first, 0), dx, rows, width, gates, False)]
         for layer in range(first, first + self.tiling.span):
-            wanted = ((self._width(layer), self._input(layer, x)), (self.op.hidden, self._states(layer, 0)))
+            wanted = ((self._width(layer), self._input(layer, x)), (hidden, self._states(layer, 0)))
             for which, (width, read) in enumerate(wanted):
-                gates = _after(dgates[which], (layer - first) * self.bytes_of_gates)
-                plan = self.weight_grad(width)
-                parts.append(Part(plan, (gates, read), dweights[layer * each + which], offset))
-        return parts
+                a = _after(dgates[which], (layer - first) * self.bytes_of_gates)
+                jobs.append(_Job(a, read, dweights[layer * each + which], gates, width, rows, True))
+        return jobs
 
-    def _bias_grad(self, dbias: Place, dweights: Sequence[Place]) -> Launch:
-        layers, count = self.tiling.layers, self.tiling.layers * 4 * self.op.hidden
-        to = Table(tuple(dweights[layer * 4 + which] for layer in range(layers) for which in (2, 3)))
-        file = _ALONE if self.tiling.alone else _TOGETHER
-        program = Program(
-            "rnn_bias_grad", file, self._text(False, BIASES=1, LAYERS=layers, SLICES=self._slices)
+    def _grads(
+        self, jobs: Sequence[_Job], dbias: Place, dweights: Sequence[Place], layers: range, crooked: bool
+    ) -> Launch:
+        """Small products and the gradients of biases in one launch."""
+        edge = 128 if sum(job.tiles(128) for job in jobs) >= _MANY else 64
+        firsts = [*accumulate((job.tiles(edge) for job in jobs), initial=0)]
+        sums = -(-len(layers) * 4 * self.op.hidden // (edge * 2)) if self.op.bias else 0
+        columns = {
+            "FIRST": firsts,
+            "M_OF": [job.m for job in jobs],
+            "N_OF": [job.n for job in jobs],
+            "K_OF": [job.k for job in jobs],
+            "A_TURNED": [int(job.turned) for job in jobs],
+        }
+        numbers = {"EDGE": edge, "JOBS": len(jobs), "PLACES": max(len(jobs), 1)}
+        text = self._text(crooked, LAYERS=len(layers), SLICES=self._slices, **numbers)
+        text += "".join(
+            f"__device__ const int {name}[] = {{{', '.join(map(str, values or [0]))}}};\n"
+            for name, values in columns.items()
         )
-        return Launch(program, (-(-count // 256),), (256,), (dbias, to))
+        products = Table(tuple(place for job in jobs for place in (job.a, job.b, job.c)) or (0, 0, 0))
+        to = [dweights[layer * 4 + which] for layer in layers for which in (2, 3)] if self.op.bias else []
+        biases = Table(tuple(to) or (0,) * (2 * len(layers)))
+        program = Program("rnn_grads", "rnn_grads.cu", text)
+        return Launch(program, (firsts[-1] + sums,), (edge * 2,), (products, dbias, biases))
 
 
 # ---------------------------------------------------------------------------------------------------------- plans

@@ -2,7 +2,7 @@
 //
 // Lane 4 g + t holds of A the pairs (row g, columns 2t 2t+1), (row g + 8, the same), (row g, columns 2t+8 2t+9),
 // (row g + 8, the same); of B the pairs (rows 2t 2t+1, column g) and (rows 2t+8 2t+9, column g); of D row g and
-// row g + 8 of columns 2t 2t+1. Whoever compiles for something else brings `warp_mma` along.
+// row g + 8 of columns 2t 2t+1. Whoever compiles for something else brings `warp_mma` and `matrices` along.
 #pragma once
 
 #ifndef WARP_MMA
@@ -13,6 +13,19 @@
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
 __device__ __forceinline__ void warp_mma(f32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2], bf16) { MMA("bf16"); }
 __device__ __forceinline__ void warp_mma(f32 (&d)[4], const u32 (&a)[4], const u32 (&b)[2], f16) { MMA("f16"); }
+
+// Four 8 x 8 matrices of a half type from shared memory: lane 8 j + i has the address of row i of matrix j. Lane 4 g + t
+// gets of each the pair (row g, columns 2t 2t+1); of transposed ones (rows 2t 2t+1, column g).
+template <bool TRANSPOSED> __device__ __forceinline__ void matrices(u32 (&d)[4], const void *row)
+{
+    const u32 at = (u32)__cvta_generic_to_shared(row);
+    if (TRANSPOSED)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(at) : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(at) : "memory");
+}
 #endif
 
 // The first (second) elements of two pairs as a pair.

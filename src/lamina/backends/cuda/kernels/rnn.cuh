@@ -26,8 +26,8 @@ typedef Pack<T, 8> Gates;
 __device__ __forceinline__ f32 sigmoid(f32 x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
 __device__ __forceinline__ f32 hyperbolic(f32 x) { return 1.0f - __fdividef(2.0f, 1.0f + __expf(2.0f * x)); }
 
-// A step: h. gate: sums of i, f, g, o (GRU: r, z, n from the input, n from the state), which become i, f, g, o (GRU: r, z,
-// n, and n's sum from the state).
+// A step: h. gate: sums of i, f, g, o (GRU: r, z, n from the input, n from the state), which become i, f, g, o (GRU: r,
+// z, n, and n's sum from the state).
 __device__ __forceinline__ f32 step_of(f32 (&gate)[4], f32 &c)
 {
     gate[0] = sigmoid(gate[0]);
@@ -69,19 +69,40 @@ __device__ __forceinline__ f32 bias_of(const Weights &weights, int layer, int ga
     return sum;
 }
 
-// ----------------------------------------------------------------------------------------------------- products
+// ------------------------------------------------------------------------------------- words of half types
 
+// Two neighbouring elements.
+__device__ __forceinline__ u32 joined(T first, T second) { return first.bits | (u32)second.bits << 16; }
+__device__ __forceinline__ f32 half_of(u32 word, int second) { return widen(T{(u16)(second ? word >> 16 : word)}); }
+// Of operands, and to them.
+__device__ __forceinline__ u32 two(const T *p)
+{
+#if CROOKED
+    return joined(p[0], p[1]);
+#else
+    return *reinterpret_cast<const u32 *>(p);
+#endif
+}
+__device__ __forceinline__ void put_two(T *p, u32 word)
+{
+#if CROOKED
+    p[0].bits = (u16)word;
+    p[1].bits = (u16)(word >> 16);
+#else
+    *reinterpret_cast<u32 *>(p) = word;
+#endif
+}
 // Eight elements of an operand.
 __device__ __forceinline__ Words eight(const T *p)
 {
 #if CROOKED
-    Words w;
-    REPEAT(i, 4) w.v[i] = (u32)p[2 * i].bits | (u32)p[2 * i + 1].bits << 16;
-    return w;
+    return {{two(p), two(p + 2), two(p + 4), two(p + 6)}};
 #else
     return load<4>(reinterpret_cast<const u32 *>(p));
 #endif
 }
+
+// ----------------------------------------------------------------------------------------------------- products
 
 // A warp's part of the weights: what its lanes hold for rows 16 m to 16 m + 15 and 32 inner elements.
 template <int K, int M> struct Fragments {
@@ -109,17 +130,3 @@ template <int M, int N> __device__ __forceinline__ void clear(f32 (&sum)[M][N][4
 {
     REPEAT(m, M) REPEAT(n, N) REPEAT(i, 4) sum[m][n][i] = 0.0f;
 }
-
-#ifdef BIASES
-// LAYERS: all of them; SLICES: partial sums [4 H] of each. Both biases of a layer have the same gradient, but for n.
-struct Biases { T *of[LAYERS][2]; };
-extern "C" __global__ void __launch_bounds__(256) rnn_bias_grad(const f32 *partial, const Biases to)
-{
-    const int i = blockIdx.x * 256 + threadIdx.x, layer = i / (4 * H), gate = i / H % 4, unit = i % H;
-    if (layer >= LAYERS) return;
-    f32 sum = 0.0f;
-    for (int k = 0; k < SLICES; ++k) sum += partial[(layer * SLICES + k) * (4 * H) + gate * H + unit];
-    if (gate != NO_INPUT) to.of[layer][0][MATRIX(gate) * H + unit] = narrow<T>(sum);
-    if (gate != NO_STATE) to.of[layer][1][MATRIX(gate) * H + unit] = narrow<T>(sum);
-}
-#endif

@@ -16,26 +16,6 @@
 #define KEPT(s) (((i64)(s) * gridDim.x + blockIdx.x) * THREADS + threadIdx.x)
 #define LANE const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 
-// Two neighbouring elements.
-__device__ __forceinline__ u32 joined(T first, T second) { return first.bits | (u32)second.bits << 16; }
-__device__ __forceinline__ f32 half_of(u32 word, int second) { return widen(T{(u16)(second ? word >> 16 : word)}); }
-__device__ __forceinline__ u32 two(const T *p)
-{
-#if CROOKED
-    return joined(p[0], p[1]);
-#else
-    return *reinterpret_cast<const u32 *>(p);
-#endif
-}
-__device__ __forceinline__ void put_two(T *p, u32 word)
-{
-#if CROOKED
-    p[0].bits = (u16)word;
-    p[1].bits = (u16)(word >> 16);
-#else
-    *reinterpret_cast<u32 *>(p) = word;
-#endif
-}
 __device__ __forceinline__ u32 *word_at(T *p) { return reinterpret_cast<u32 *>(p); }
 
 // What a lane multiplies by: 8 elements of sequence g.
@@ -201,8 +181,10 @@ rnn_backward_alone(const Weights weights, const Gates *gates, const Sums *cells,
             const Words v[1] = {shared_words(grads[s % 2] + ROW(GATES * H, g), kb)};
             multiply(sum[kb % 4], columns, kb, v);
         }
-        REPEAT(k, 2) REPEAT(e, 2)
-            dh[k][e] = sum[0][0][0][2 * k + e] + sum[1][0][0][2 * k + e] + sum[2][0][0][2 * k + e] + sum[3][0][0][2 * k + e];
+        REPEAT(k, 2) REPEAT(e, 2) {
+            dh[k][e] = 0.0f;
+            REPEAT(j, 4) dh[k][e] += sum[j][0][0][2 * k + e];
+        }
     }
     REPEAT(e, 2) if (INSIDE(e)) {
         const int at = (SEQUENCE + e) * H + UNIT;

@@ -1,5 +1,5 @@
-// All time steps of LSTM or GRU layers in one launch: every block keeps its part of the weights in shared memory (the recurrent
-// ones in registers where they are few), and passes on what it computes through memory that all blocks see.
+// All time steps of LSTM or GRU layers in one launch: every block keeps its part of the weights in shared memory (the
+// recurrent ones in registers where they are few), and passes on what it computes through memory that all blocks see.
 //
 // All blocks are on the GPU at the same time. A team of H / UNITS blocks does one layer for WIDE sequences: a block owns
 // UNITS hidden units with all four gates of them, and their cell states stay in its registers. The layers of a launch run
@@ -210,13 +210,7 @@ __device__ __forceinline__ void publish(T *to, T *also, int stride, T first, T s
     if (!INSIDE(b + odd)) return;
     const int at = odd ? stride - 1 : 0;
     put(to + at, word);
-    if (!also) return;
-#if CROOKED
-    also[at].bits = (u16)word;
-    also[at + 1].bits = (u16)(word >> 16);
-#else
-    *reinterpret_cast<u32 *>(also + at) = word;
-#endif
+    if (also) put_two(also + at, word);
 }
 
 #define KEPT(s, k) \
@@ -235,11 +229,11 @@ __device__ __forceinline__ void take_rows(Words *to, const T *weights, int witho
     }
 }
 
-// gx [STEPS, BATCH, GATES H]: the first layer's input times W_ih. seq [SPAN, STEPS + 1, BATCH, H]: all states, the first ones
-// in front; filled with ones.
+// gx [STEPS, BATCH, GATES H]: the first layer's input times W_ih. seq [SPAN, STEPS + 1, BATCH, H]: all states, the first
+// ones in front; filled with ones.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-rnn_forward(const T *gx, const Weights weights, const T *hx, const T *cx, T *seq, Gates *gates, f32 *cells, T *y, T *hn,
-            T *cn)
+rnn_forward(const T *gx, const __grid_constant__ Weights weights, const T *hx, const T *cx, T *seq, Gates *gates,
+            f32 *cells, T *y, T *hn, T *cn)
 {
     DYNAMIC_SHARED(Words, memory);
     PLACE
@@ -353,13 +347,13 @@ __device__ __forceinline__ void collect(f32 (&sum)[CELLS][2], const f32 *from, i
     OWN(k) REPEAT(i, 4) if (i != WITHOUT) REPEAT(e, 2) sum[k][e] += __uint_as_float(got[k][i].v[e]);
 }
 
-// gates, cells: as the forward pass left them. dy [STEPS, BATCH, H]: of the launch's last layer. da, ds [SPAN, STEPS, BATCH,
-// GATES H]: gradients of the gates' sums, of what the input and of what the state gave; one and the same of an LSTM. What
-// blocks read of them is filled with ones, as are the places for partial sums: own [SPAN, 2, 4, H, PADDED] in turns, above
-// [SPAN - 1, STEPS, 4, H, PADDED]. dbias [SPAN, GROUPS TILES, 4 H]: sums over 8 sequences.
+// gates, cells: as the forward pass left them. dy [STEPS, BATCH, H]: of the launch's last layer. da, ds [SPAN, STEPS,
+// BATCH, GATES H]: gradients of the gates' sums, of what the input and of what the state gave; one and the same of an
+// LSTM. What blocks read of them is filled with ones, as are the places for partial sums: own [SPAN, 2, 4, H, PADDED] in
+// turns, above [SPAN - 1, STEPS, 4, H, PADDED]. dbias [SPAN, GROUPS TILES, 4 H]: sums over 8 sequences.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-rnn_backward(const Weights weights, const Gates *gates, const f32 *cells, const T *cx, const T *dy, const T *dhn,
-             const T *dcn, T *da, T *ds, f32 *own, f32 *above, T *dhx, T *dcx, f32 *dbias)
+rnn_backward(const __grid_constant__ Weights weights, const Gates *gates, const f32 *cells, const T *cx, const T *dy,
+             const T *dhn, const T *dcn, T *da, T *ds, f32 *own, f32 *above, T *dhx, T *dcx, f32 *dbias)
 {
     DYNAMIC_SHARED(Words, memory);
     PLACE
