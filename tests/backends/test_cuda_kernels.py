@@ -2,7 +2,7 @@
 those whose names say otherwise; run them under compute-sanitizer with `-k "not large"`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from lamina.backends.cuda.conv_forms import deep_way, padded_way
 from lamina.backends.cuda.conv_graph import Operands, plain_way
 from lamina.backends.cuda.epilogue import NONE
 from lamina.backends.reference import run_reference
-from lamina.cudnn import Choice, Handle, PlanStore, handle_of
+from lamina.cudnn import Choice, ExecutionPlan, Handle, PlanStore, handle_of
 from lamina.ops import (
     Add,
     Conv,
@@ -31,6 +31,7 @@ from lamina.ops import (
     Mul,
     Reduce,
     Relu,
+    ReluGrad,
     SgdUpdate,
     Softmax,
     Transpose,
@@ -83,12 +84,13 @@ def normal(shape: tuple[int, ...], dtype: DType = float32, seed: int = 0) -> Arr
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype.numpy)
 
 
-def check(device: Device, op: Op, arrays: list[Array], policy: Policy | None = None) -> None:
+def check(device: Device, op: Op, arrays: list[Array], policy: Policy | None = None) -> Sequence[Array]:
     found = run_on(backend(device), op, arrays, policy=policy)
     wanted = run_reference(op, arrays, float64)
     for y, ref in zip(found, wanted, strict=True):
         problem = mismatch(y, ref, as_dtype(y.dtype))
         assert not problem, f"{op}: {problem}"
+    return found
 
 
 def window(stride: int = 1, pad: int = 1) -> Window:
@@ -410,6 +412,37 @@ def test_residual_epilogue(device: Device) -> None:
     x, w = normal((2, 32, 8, 8), bfloat16), normal((32, 32, 3, 3), bfloat16, 1)
     op = Fused((Conv(window()), Add(), Add(), Relu()))
     check(device, op, [x, w, normal((1, 32, 1, 1), bfloat16, 2), normal((2, 32, 8, 8), bfloat16, 3)])
+
+
+@pytest.mark.feature("B006")
+@pytest.mark.parametrize("algorithm", ["heuristic", "fastest"])
+def test_plans_from_disk_compute_the_same(
+    device: Device, store: PlanStore, tmp_path: Path, algorithm: str
+) -> None:
+    """Epilogues, whose kernels are compiled at run time: made, then loaded, bit by bit the same."""
+    x, w, b = (
+        normal((4, 32, 14, 14), bfloat16),
+        normal((64, 32, 3, 3), bfloat16, 1),
+        normal((1, 64, 1, 1), bfloat16, 2),
+    )
+    g, y = normal((4, 64, 14, 14), bfloat16, 3), normal((4, 32, 14, 14), bfloat16, 4)
+    a, m = normal((96, 64), bfloat16, 5), normal((128, 64), bfloat16, 6)
+    cases = [
+        (Fused((Conv(window()), Add(), Relu())), [x, w, b]),
+        (Fused((ConvDataGrad(window(), (14, 14)), ReluGrad())), [g, w, y]),
+        (Fused((Matmul(False, True), Add(), Relu())), [a, m, normal((1, 128), bfloat16, 7)]),
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAMINA_CACHE", str(tmp_path))
+        made = [check(device, op, arrays, Policy(algorithm=algorithm)) for op, arrays in cases]
+        kept = {file.name: file.read_bytes() for file in (tmp_path / "compiled").iterdir()}
+        assert kept
+        _forget()
+        patch.setattr(ExecutionPlan, "json", property(_no_contest))  # what is loaded is not written again
+        loaded = [check(device, op, arrays, Policy(algorithm=algorithm)) for op, arrays in cases]
+    for first, second in zip(made, loaded, strict=True):
+        assert [v.tobytes() for v in first] == [v.tobytes() for v in second]
+    assert {file.name: file.read_bytes() for file in (tmp_path / "compiled").iterdir()} == kept
 
 
 @pytest.mark.feature("B008", "B013")
