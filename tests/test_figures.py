@@ -46,7 +46,7 @@ def test_the_suite_shows_the_best_of_a_peers_modes_and_what_is_missing() -> None
         "|  | batch | type | Lamina ms | PyTorch eager | JAX | faster than the best peer |"
     )
     row = (
-        "| GRU of 1 layers, 128 units, 20 steps, forward + backward | 16 | fp16 | 1.5 | 3 | - | 2.00× | 25% |"
+        "| GRU of 1 layer, 128 units, 20 steps, forward + backward | 16 | fp16 | 1.5 | 3 | - | 2.00× | 25% |"
     )
     assert row in made
     assert "Geometric mean over the best peers: 2.00 times." in made
