@@ -2,12 +2,13 @@
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import product
 
 import pytest
 
 from lamina.backends import Call, NoKernel, Plan
-from lamina.backends.cuda import FAMILIES, backend, norm_resident
+from lamina.backends.cuda import FAMILIES, backend, norm_resident, rnn_resident
 from lamina.backends.cuda.attention import slopes_launch, weights_launch
 from lamina.backends.cuda.conv import conv_problem
 from lamina.backends.cuda.conv_direct import direct
@@ -20,7 +21,6 @@ from lamina.backends.cuda.norm import activation
 from lamina.backends.cuda.product import Product
 from lamina.backends.cuda.program import KERNELS, Launch, Launches, Program, Together, scratch, source, target
 from lamina.backends.cuda.quantize import eights_problem
-from lamina.backends.cuda.rnn_resident import Tiling
 from lamina.backends.cuda.rows import ShortRows
 from lamina.ops import (
     REGISTRY,
@@ -42,6 +42,7 @@ from lamina.ops import (
     Window,
 )
 from lamina.ops.core import Op
+from lamina.ops.rnn import Rnn, RnnGrad, Sizes
 from lamina.runtime import Device
 from lamina.spec import (
     Layout,
@@ -139,7 +140,7 @@ def chosen() -> dict[str, Program]:
         short = ShortRows(Spec((9, 256), dtype).fixed, 9, 256, True)
         for launch in short.gradients((source(),) * 5, target(), scratch(), (target(1), target(2))):
             found[f"{launch.program.name} {dtype}"] = launch.program
-    found |= own_convolutions() | resident_norms() | resident_lstms()
+    found |= own_convolutions() | resident_norms() | resident_networks()
     shapes = (2, 3, 9, 9), (5, 3, 3, 3), (2, 5, 7, 7)
     win = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
     for kind in (int8, float8_e4m3fn):
@@ -187,19 +188,29 @@ def resident_norms() -> dict[str, Program]:
     return found
 
 
-def resident_lstms() -> dict[str, Program]:
-    """LSTMs that keep their weights."""
-    tiling = Tiling(4, 8, 128, 2, True, 8, 1)
-    kinds: dict[str, dict[str, int]] = {
-        "lstm_forward": {"FORWARD": 1, "TRAIN": 1, "TOP": 1},
-        "lstm_backward": {"BACKWARD": 1},
-        "lstm_bias_grad": {"BIASES": 1, "LAYERS": 2, "SLICES": 1},
-    }
-    return {
-        f"{name} {dtype}": Program(name, "rnn_resident.cu", tiling.text(dtype, BIAS=1, CROOKED=0, **kind))
-        for name, kind in kinds.items()
-        for dtype in (float16, bfloat16)
-    }
+def resident_networks() -> dict[str, Program]:
+    """LSTMs and GRUs that keep their weights, in blocks of their own and in such that wait for each other."""
+
+    def elsewhere(op: Matmul, specs: Sequence[Spec], *_: object) -> Plan:
+        return Plan(tuple(specs), op.infer(*specs), lambda call: lambda: None)  # products are others' kernels
+
+    found: dict[str, Program] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rnn_resident, "matmul_plan", elsewhere)
+        for mode, hidden, dtype in product(("lstm", "gru"), (128, 256), (float16, bfloat16)):
+            op, sizes = Rnn(mode, hidden, reserve=True), Sizes(4, 8, 16)
+            shared = rnn_resident.tiling(op, sizes, [dtype])
+            assert shared is not None
+            shapes = [tuple(sizes), *op.state_shapes(8), *op.weight_shapes(16)]
+            specs = [Spec(s, dtype).fixed for s in shapes]
+            forward = rnn_resident.forward_plan(op, specs, shared, CUDA.device, Policy())
+            (y, *last, reserve), head = forward.outputs, 1 + op.states
+            given = [*specs[:head], y, y, *last, reserve, *specs[head:]]
+            back = RnnGrad(mode, hidden, reserve=True)
+            backward = rnn_resident.gradient_plan(back, given, shared, CUDA.device, Policy())
+            both = (*programs(forward), *programs(backward))
+            found |= {f"{mode} {program.name} {dtype} {i}": program for i, program in enumerate(both)}
+    return found
 
 
 @pytest.mark.feature("F040")

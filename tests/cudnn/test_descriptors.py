@@ -164,7 +164,7 @@ def test_errors_say_why() -> None:
         cudnn.Matmul(compute="floaty")
     with pytest.raises(AttributeError, match="Tensor has no attribute 'dims'; it has uid, data_type"):
         tensor().get("dims")
-    with pytest.raises(ValueError, match="either config or json"):
+    with pytest.raises(ValueError, match="give config, or the json"):
         cudnn.ExecutionPlan()
     with pytest.raises(CudnnError):
         cudnn.DeviceProperties(json='{"deviceVer": 900}')
