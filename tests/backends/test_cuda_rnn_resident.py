@@ -293,7 +293,14 @@ GPU_CASES = [
 ]
 
 
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that wait in vain end the launch after some seconds, in place of waiting for ever."""
+    monkeypatch.setattr(rnn_resident, "PATIENCE", 1 << 24)
+
+
 @pytest.mark.gpu
+@pytest.mark.usefixtures("patience")
 @pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
 @pytest.mark.parametrize(("op", "sizes"), GPU_CASES, ids=str)
 def test_gradients_on_cuda(op: Rnn, sizes: Sizes, dtype: DType) -> None:
@@ -317,6 +324,7 @@ def test_gradients_on_cuda(op: Rnn, sizes: Sizes, dtype: DType) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("patience")
 @pytest.mark.parametrize("mode", ["lstm", "gru"])
 @pytest.mark.parametrize("hidden", [128, 256])
 def test_not_a_number_stays_and_ends_on_cuda(mode: str, hidden: int) -> None:

@@ -300,18 +300,13 @@ class Executable:
         self._calls += 1
 
     def _capture(self) -> None:
-        """Record all steps as one CUDA graph: those off the longest chain in a lane of their own beside it.
-
-        The chain goes first (priority): the others fill the room that it leaves.
-        """
+        """Record all steps as one CUDA graph: those off the longest chain in a lane of their own beside it."""
         steps = [s for s in self.program.steps if not s.plan.view]
         lane = [0] * len(steps) if self._poison else self._lanes(steps)
-        home = self.device.default_stream
-        low, high = self.device.stream_priorities
-        main = self.device.stream(priority=high) if any(lane) else home
-        with main.capture(home=home) as captured:
+        main = self.device.default_stream
+        with main.capture() as captured:
             if any(lane):
-                self._run_lanes(steps, lane, main, self.device.stream(priority=low))
+                self._run_lanes(steps, lane, main, self.device.stream())
             else:
                 for run in self._runs:
                     run()

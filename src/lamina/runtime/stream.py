@@ -65,8 +65,7 @@ class Stream:
     def capture(self, mode: str = "relaxed", home: Stream | None = None) -> Iterator[CapturedGraph]:
         """Record the work queued inside the ``with`` block as a graph instead of running it (CUDA only).
 
-        The graph refers to memory by address: what it uses must outlive it (`CapturedGraph.keep`). Its kernels keep
-        the priorities of the streams that they were captured on.
+        The graph refers to memory by address: what it uses must outlive it (`CapturedGraph.keep`).
 
         Args:
             mode: what this thread may do meanwhile: "relaxed" (all), "thread_local" or "global".
@@ -283,9 +282,7 @@ class CapturedGraph:
     def _instantiate(self, graph: Any) -> None:
         self._graph = graph
         _, self.node_count = _cuda.call("cuGraphGetNodes", graph, 0)
-        flags = _cuda.open_cuda().driver.CUgraphInstantiate_flags
-        by_node = flags.CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY  # each kernel has that of its stream
-        self._executable = _cuda.call("cuGraphInstantiate", graph, int(by_node))
+        self._executable = _cuda.call("cuGraphInstantiate", graph, 0)
 
     def keep(self, *owners: object) -> None:
         """Keep `owners` (buffers, kernels) alive as long as the graph."""

@@ -10,7 +10,7 @@ the gradient of the input.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import accumulate, product
@@ -548,16 +548,7 @@ def forward_plan(op: Rnn, inputs: Sequence[Spec], found: Tiling, device: Device,
         first, last = (source(1), source(op.states)), (target(1), target(op.states))
         return build.forward(source(0), first, target(0), last, op.reserve, work, crooked)
 
-    made, end = steps(False)
-    return kernel_plan(
-        device,
-        inputs,
-        outputs,
-        made,
-        label=f"{op.name} resident",
-        workspace=end,
-        plain=lambda: tuple(steps(True)[0]),
-    )
+    return _planned(op, inputs, outputs, steps, device)
 
 
 def gradient_plan(op: RnnGrad, inputs: Sequence[Spec], found: Tiling, device: Device, policy: Policy) -> Plan:
@@ -591,13 +582,19 @@ def gradient_plan(op: RnnGrad, inputs: Sequence[Spec], found: Tiling, device: De
         after, last_end = build.backward(*places, dweights, work, crooked)
         return [*before, *after], max(end, last_end)
 
+    return _planned(op, inputs, outputs, steps, device)
+
+
+def _planned(
+    op: Rnn | RnnGrad,
+    inputs: Sequence[Spec],
+    outputs: Sequence[Spec],
+    steps: Callable[[bool], tuple[list[Step], int]],
+    device: Device,
+) -> Plan:
+    """The plan of the (steps, bytes of workspace) for aligned addresses, and for crooked ones."""
     made, end = steps(False)
+    label = f"{op.name} resident"
     return kernel_plan(
-        device,
-        inputs,
-        outputs,
-        made,
-        label=f"{op.name} resident",
-        workspace=end,
-        plain=lambda: tuple(steps(True)[0]),
+        device, inputs, outputs, made, label=label, workspace=end, plain=lambda: tuple(steps(True)[0])
     )
