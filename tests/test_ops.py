@@ -10,7 +10,7 @@ from lamina import backends
 from lamina.backends.reference import run_reference
 from lamina.ops import REGISTRY, Cast, Fused
 from lamina.ops.attention import Attention, JointAttention
-from lamina.ops.conv_norm import ConvNorm
+from lamina.ops.conv_norm import ConvNorm, DataGradNorm
 from lamina.ops.core import Array, Op, Sample
 from lamina.ops.rnn import RnnGrad
 from lamina.runtime import Device
@@ -19,7 +19,7 @@ from tests.ops.eager import Eager, apart, execute, gradients, mismatch, numeric,
 
 CARDS = sorted(REGISTRY)
 #: Cards with products whose statistics come along in a wider type.
-WITH_STATISTICS = (Attention, JointAttention, ConvNorm)
+WITH_STATISTICS = (Attention, JointAttention, ConvNorm, DataGradNorm)
 DIFFERENTIABLE = [name for name in CARDS if REGISTRY[name].differentiable]
 #: The number of directions in which a gradient is checked; small inputs are checked in every element.
 DIRECTIONS = 3

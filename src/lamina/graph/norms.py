@@ -21,10 +21,15 @@ from lamina.ops import (
     ClippedRelu,
     ClippedReluGrad,
     Conv,
+    ConvDataGrad,
     ConvNorm,
+    DataGradNorm,
+    Fused,
     Relu,
     ReluGrad,
 )
+from lamina.ops.core import Op
+from lamina.spec import Policy
 from lamina.spec.policy import policy as use_policy
 
 Uses = dict[Value, list[Use]]
@@ -114,7 +119,7 @@ def statistics_behind_convolutions(graph: Graph, backend: Backend, refusals: lis
             continue
         readers = [use.node for use in uses[conv.outputs[0]]]
         if all(r is node or (r is not None and place[r] > place[node]) for r in readers):
-            reason = _no_statistics(conv, node, backend)
+            reason = _apart(_conv_norm(conv, node), (*conv.inputs, *node.inputs[1:]), node.policy, backend)
             if reason:
                 refusals.append(reason)
             else:
@@ -140,15 +145,58 @@ def _conv_norm(conv: Node, norm: Node) -> ConvNorm:
     return ConvNorm(conv.op, norm.op)
 
 
-def _no_statistics(conv: Node, norm: Node, backend: Backend) -> str:
-    """Why both stay apart; "" where a library takes the statistics along."""
-    card = _conv_norm(conv, norm)
+def _apart(card: Op, inputs: Sequence[Value], policy: Policy, backend: Backend) -> str:
+    """Why the two ops of a card stay apart; "" where the backend is faster with both in one."""
     try:
-        with use_policy(norm.policy) as policy:
-            plan = backend.plan(card, [v.spec for v in (*conv.inputs, *norm.inputs[1:])], policy)
+        with use_policy(policy) as active:
+            plan = backend.plan(card, [v.spec for v in inputs], active)
     except NoKernel as error:
         return f"{card}: {' '.join(str(error).split())}"
-    return "" if plan.label.startswith("cudnn") else f"{card}: {plan.label} is as fast"
+    return f"{card}: {plan.label} is as fast" if plan.label.endswith(" apart") else ""
+
+
+def sums_behind_data_grads(graph: Graph, backend: Backend, refusals: list[str]) -> Graph:
+    """A convolution's data gradient (with a sum and relu's gradient), then the gradient of the batch norm before it,
+    as one node where the backend's kernel for the first takes the sums of the second along.
+
+    Only policy "fastest" measures that. The norm's other operands must be there when the convolution runs.
+    """
+    place = {node: i for i, node in enumerate(graph.nodes)}
+    found: dict[Node, tuple[Node, DataGradNorm]] = {}
+    for node in graph.nodes:
+        grad = node.inputs[0].node if node.inputs else None
+        card = None if grad is None or grad in found else _data_grad_norm(grad, node)
+        if grad is None or card is None:
+            continue
+        if any(v.node is not None and place[v.node] >= place[grad] for v in node.inputs[1:]):
+            continue
+        reason = _apart(card, (*grad.inputs, *node.inputs[1:]), node.policy, backend)
+        if reason:
+            refusals.append(reason)
+        else:
+            found[grad] = node, card
+    merged = {norm for norm, _ in found.values()}
+    new: dict[Value, Value] = {}
+    for node in graph.nodes:
+        if node in merged:
+            continue
+        inputs, outputs, op = node.inputs, node.outputs, node.op
+        if node in found:
+            norm, op = found[node]
+            inputs, outputs = (*inputs, *norm.inputs[1:]), (*norm.outputs, *outputs)
+        made = node.with_inputs(tuple(new.get(v, v) for v in inputs), op)
+        new.update(zip(outputs, made.outputs, strict=True))
+    return Graph(graph.inputs, [new.get(v, v) for v in graph.outputs], graph.name)
+
+
+def _data_grad_norm(grad: Node, norm: Node) -> DataGradNorm | None:
+    """Both as one card, if they are what it takes, under a policy that measures."""
+    if not isinstance(norm.op, BatchNormGrad) or norm.op.residual or grad.policy != norm.policy:
+        return None
+    head = grad.op.ops[0] if isinstance(grad.op, Fused) else grad.op
+    if not isinstance(head, ConvDataGrad) or norm.policy.algorithm != "fastest":
+        return None
+    return DataGradNorm(grad.op if isinstance(grad.op, Fused) else head, norm.op)
 
 
 def mask_in_norms(graph: Graph) -> Graph:

@@ -1,4 +1,6 @@
-"""A convolution with the batch norm of its result, as one node: the statistics may be taken while it is written."""
+"""A convolution with the batch norm of its result as one node, and a data gradient with the gradient of the batch
+norm before the convolution: the norm's sums may be taken while the convolution's result is written.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lamina.ops.conv import Conv
+from lamina.ops.conv import Conv, ConvDataGrad
 from lamina.ops.core import Arg, Array, Op, Sample
-from lamina.ops.norm import BatchNorm
+from lamina.ops.fused import Fused
+from lamina.ops.norm import BatchNorm, BatchNormGrad
+from lamina.ops.pointwise import Add, ReluGrad
 from lamina.ops.window import Window
-from lamina.spec import Spec, bfloat16, float16, float32
+from lamina.spec import ShapeError, Spec, bfloat16, float16, float32
 
 
 @dataclass(frozen=True)
@@ -54,3 +58,61 @@ class ConvNorm(Op):
             after = [Arg((2, 8, 4, 5))] if residual else []
             args = (Arg((2, 8, 4, 5)), Arg((8, 8, 3, 3)), *small, *after)
             yield Sample(op, args, (float32, float16, bfloat16))
+
+
+@dataclass(frozen=True)
+class DataGradNorm(Op):
+    """(what `grad` takes, then x, scale, mean, r[, bias]) -> (dx, dscale, dbias, g): g by `grad`, the others from it.
+
+    grad: a convolution's data gradient, perhaps with elementwise steps; g is the gradient of the norm's output. The
+    graph makes this card of both after it was differentiated.
+    """
+
+    grad: ConvDataGrad | Fused
+    norm: BatchNormGrad
+    differentiable = False
+    arity = None
+
+    @property
+    def conv(self) -> ConvDataGrad:
+        """The data gradient without its steps. Raises ShapeError when it is something else."""
+        head = self.grad.ops[0] if isinstance(self.grad, Fused) else self.grad
+        if not isinstance(head, ConvDataGrad):
+            raise ShapeError(f"{self.name}: needs a convolution's data gradient, got {self.grad}")
+        return head
+
+    @property
+    def rest(self) -> int:
+        """How many inputs the norm has beside g."""
+        return 4 + self.norm.relu
+
+    def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
+        if self.norm.residual or len(inputs) < self.rest + 2:
+            raise ShapeError(f"{self.name}: {len(inputs)} inputs are not what {self} takes")
+        return self._both(lambda op, xs: op.infer(*xs), inputs)
+
+    def reference(self, *inputs: Array) -> tuple[Array, ...]:
+        return self._both(lambda op, xs: op.reference(*xs), inputs)
+
+    def _both(
+        self, apply: Callable[[Op, Sequence[Any]], Sequence[Any]], inputs: Sequence[Any]
+    ) -> tuple[Any, ...]:
+        (g,) = apply(self.grad, inputs[: -self.rest])
+        return (*apply(self.norm, (g, *inputs[-self.rest :])), g)
+
+    def flops(self, *inputs: Spec) -> int:
+        return self.conv.flops(*inputs[:2])
+
+    def __str__(self) -> str:
+        return f"{self.name}({self.grad} > {self.norm})"
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        grad = ConvDataGrad(Window((1, 1), ((0, 0), (0, 0)), (1, 1)), (4, 5))
+        small = [Arg((64,), float32, low=0.5, high=2.0) for _ in range(3)]
+        dy, w, like = Arg((2, 32, 4, 5)), Arg((32, 64, 1, 1)), Arg((2, 64, 4, 5))
+        dtypes = (float32, float16, bfloat16)
+        yield Sample(cls(grad, BatchNormGrad()), (dy, w, like, *small), dtypes)
+        yield Sample(cls(grad, BatchNormGrad(relu=True)), (dy, w, like, *small, small[0]), dtypes)
+        joined = Fused((grad, Add(), ReluGrad()))
+        yield Sample(cls(joined, BatchNormGrad()), (dy, w, like, like, like, *small), dtypes)

@@ -69,6 +69,8 @@ template <class T> static inline T __shfl_xor_sync(unsigned, T v, int lanes)
     return other;
 }
 
+static inline void __syncwarp() { emulator::hand_over(); }
+
 static inline int __any_sync(unsigned, int v)
 {
     const unsigned self = emulator::current;
@@ -139,6 +141,15 @@ template <bool TRANSPOSED> static inline void matrices(unsigned (&d)[4], const v
     }
     hand_over();
 }
+
+// Copies that a thread waits for later (mma.cuh): here they are done at once.
+static inline void copy_later(void *to, const void *from, bool inside)
+{
+    if (inside) memcpy(to, from, 16);
+    else memset(to, 0, 16);
+}
+static inline void end_group() {}
+template <int N> static inline void wait_groups() {}
 
 #define HALF_CONVERSIONS
 static inline float half_to_float(unsigned short bits) { _Float16 h; memcpy(&h, &bits, 2); return (float)h; }

@@ -1,22 +1,27 @@
-"""A convolution that sums its result while it writes it, then batch norm's last pass; against both apart.
+"""Convolutions that sum their result for a batch norm while they write it; against both apart.
 
-cuDNN's pattern is a convolution with GEN_STATS behind it, which an H200 has engines for in half types, channels last.
-Only `fastest` knows whether that convolution's engines lose more than the pass over its result costs.
+Forward, the sums become the norm's statistics; backward, a convolution's data gradient is what the gradient of the
+norm before it sums. cuDNN has a pattern for the first, a convolution with GEN_STATS behind it, in half types and
+channels last; own kernels do both for 1x1 convolutions (`point_conv`). Only `fastest` knows whether these lose more
+than the pass over the result costs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lamina.backends import Call, Plan, Run
+from lamina.backends.cuda import point_conv
 from lamina.backends.cuda.choice import Problem, Way, choose
 from lamina.backends.cuda.conv_graph import Operands, window_arguments
-from lamina.backends.cuda.norm import normalized
-from lamina.backends.cuda.program import Place, scratch, source, target
+from lamina.backends.cuda.norm import grad_applied, normalized
+from lamina.backends.cuda.program import Aligned, Place, scratch, source, target
 from lamina.backends.cuda.table import kernels
 from lamina.cudnn import Graph
-from lamina.ops.conv_norm import ConvNorm
+from lamina.ops.conv_norm import ConvNorm, DataGradNorm
+from lamina.ops.fused import Fused
+from lamina.ops.pointwise import Add, ReluGrad
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec, bfloat16, channels_last, float16
 
@@ -51,8 +56,11 @@ def conv_norm(op: ConvNorm, specs: tuple[Spec, ...], device: Device, policy: Pol
         ),
         scratch=max(conv.workspace, norm.workspace),
     )
-    x, w = conv.inputs
-    together = [statistics_way(op, Operands(op.conv.window, x, w, y), given)] if _takes(conv, norm) else []
+    together = []
+    if _takes(conv, norm):
+        x, w = conv.inputs
+        o = Operands(op.conv.window, x, w, y)
+        together = [statistics_way(op, o, given), *_own_way(op, o, given)]
     key = f"{op} {' '.join(map(str, inputs))}"
     label = f"conv+{norm.label.split()[1]}"
     problem = Problem(
@@ -84,5 +92,66 @@ def statistics_way(op: ConvNorm, o: Operands, given: list[Place]) -> Way:
         places = (source(0), source(1), given[0], scratch(), scratch(channels * 4))
         return made, {t.uid: place for t, place in zip((*big, *sums), places, strict=True)}
 
-    after = normalized(op.norm, o.y, given, summed=True)
+    after = normalized(op.norm, o.y, given, parts=1)
     return Way("statistics", graph, after=after, scratch=2 * channels * 4)
+
+
+def _own_way(op: ConvNorm, o: Operands, given: list[Place]) -> list[Way]:
+    """The same by own kernels, for convolutions that they do."""
+    tiles = point_conv.tiling(o.window, o.x, o.w, o.y)
+    if tiles is None:
+        return []
+    conv = point_conv.forward(tiles, o.y.dtype, given[0])
+    after = normalized(op.norm, o.y, given, parts=tiles.parts)
+    return [Way("own", steps=(Aligned(), conv, *after), scratch=tiles.workspace)]
+
+
+# ------------------------------------------------------------------------------------------------------ backward
+
+
+@kernels(DataGradNorm, source="kernel")
+def data_grad_norm(op: DataGradNorm, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """The faster of sums behind the data gradient and both apart; the label says which."""
+    count = len(specs) - op.rest
+    grad = kernels.plan(op.grad, specs[:count], device, policy)
+    (g,) = grad.outputs
+    norm = kernels.plan(op.norm, (g, *specs[count:]), device, policy)
+    given = [source(i) for i in range(len(specs))]
+    steps = (
+        Part(grad, tuple(given[:count]), (target(3),)),
+        Part(norm, (target(3), *given[count:]), tuple(target(i) for i in range(3))),
+    )
+    apart = Way("apart", steps=steps, scratch=max(grad.workspace, norm.workspace))
+    inputs, outputs = (*grad.inputs, *norm.inputs[1:]), (*norm.outputs, g)
+    lie = all(s.physical == g.physical for s in (norm.inputs[0], norm.inputs[1], *grad.inputs[2:]))
+    own = (
+        _own_gradient_way(op, Operands(op.conv.window, g, inputs[1], inputs[0]), given, count) if lie else []
+    )
+    key = f"{op} {' '.join(map(str, inputs))}"
+    label = f"{op.grad.name}+{norm.label.split()[1]}"
+    problem = Problem(key, label, inputs, outputs, (apart, *own), float(op.flops(*inputs)))
+    return choose(problem, device, policy)
+
+
+def _own_gradient_way(op: DataGradNorm, o: Operands, given: Sequence[Place], count: int) -> list[Way]:
+    """Data gradient and sums by own kernels, then the norm's last pass; for convolutions that they do.
+
+    given: places of all inputs, `count` of them the data gradient's.
+    """
+    tiles, behind = point_conv.tiling(o.window, o.y, o.w, o.x), _behind(op, given, count)
+    if tiles is None or behind is None:
+        return []
+    conv = point_conv.data_grad(tiles, o.x.dtype, behind, target(3))
+    applied = [target(3), *behind.norm[:4], behind.norm[4] if op.norm.relu else behind.norm[1]]
+    after = grad_applied(op.norm, o.x, applied, parts=tiles.parts)
+    return [Way("own", steps=(Aligned(), conv, *after), scratch=tiles.workspace)]
+
+
+def _behind(op: DataGradNorm, given: Sequence[Place], count: int) -> point_conv.Behind | None:
+    """What lies behind the product, if own kernels do it: at most a sum of two, then relu's gradient."""
+    steps = op.grad.ops[1:] if isinstance(op.grad, Fused) else ()
+    if tuple(map(type, steps)) not in ((), (Add,), (ReluGrad,), (Add, ReluGrad)) or op.norm.residual:
+        return None
+    operands = iter(given[2:count])
+    places = {type(step): next(operands) for step in steps}
+    return point_conv.Behind(places.get(Add), places.get(ReluGrad), tuple(given[count:]), op.norm.hi)

@@ -240,18 +240,24 @@ def batch_norm(op: BatchNorm, specs: tuple[Spec, ...], device: Device, policy: P
     return _fastest(op, own, ways, device, policy)
 
 
+def _sums_text(x: Spec, aligned: bool, parts: int) -> str:
+    """Sizes for kernels that read partial sums [2, C, parts]; parts 0: those that this file's kernels leave."""
+    sums = _channels(x, aligned)
+    return head(x, 1, sums.kept, sums.reduced) + constants(SPLITS=parts) if parts else sums.text(x)
+
+
 def normalized(
-    op: BatchNorm, x: Spec, given: Sequence[Place], aligned: bool = True, summed: bool = False
+    op: BatchNorm, x: Spec, given: Sequence[Place], aligned: bool = True, parts: int = 0
 ) -> tuple[Step, ...]:
     """The statistics from partial sums at the start of the workspace, then the pass that applies them.
 
-    given: places of the inputs. summed: the sums are whole, and of x itself: [2, C], of x and of its square.
+    given: places of the inputs. parts: the sums were taken elsewhere, of x itself and of its square: [2, C, parts].
     """
-    sums, passes = _channels(x, aligned, 1 if summed else _BLOCKS), _channels(x, aligned, _BLOCKS * 4)
-    count = sums.reduced.count
+    passes = _channels(x, aligned, _BLOCKS * 4)
+    count = passes.reduced.count
     numbers = constants(
         STATISTICS=1,
-        SHIFTED=int(not summed),
+        SHIFTED=int(not parts),
         EPSILON=repr(op.epsilon),
         MOMENTUM=repr(op.momentum),
         UNBIASED=repr(count / (count - 1)),
@@ -260,7 +266,7 @@ def normalized(
     write = passes.text(x) + constants(APPLY=1) + flags(INFERENCE=False) + activation(op)
     applied = [*given[:3], target(1), target(2), given[5 if op.residual else 0], target(0)]
     return (
-        launch("batch_statistics", sums.text(x) + numbers, _warps(x), statistics),
+        launch("batch_statistics", _sums_text(x, aligned, parts) + numbers, _warps(x), statistics),
         launch("batch_apply", write, passes.grid, applied),
     )
 
@@ -297,6 +303,28 @@ def batch_norm_infer(op: BatchNormInfer, specs: tuple[Spec, ...], device: Device
     )
 
 
+def _grad_switches(op: BatchNormGrad) -> str:
+    return activation(op) + flags(MOVING=op.moving, CENTRED=True, SCALED=True)
+
+
+def grad_applied(
+    op: BatchNormGrad, x: Spec, given: Sequence[Place], aligned: bool = True, parts: int = 0
+) -> tuple[Step, ...]:
+    """dscale and dbias from partial sums at the start of the workspace, then the pass that writes dx.
+
+    given: places of g (masked where a residual was added), x, scale, mean, r, and the bias (without relu, any).
+    parts: the sums were taken elsewhere, of g and of g (x - mean): [2, C, parts].
+    """
+    passes, switches = _channels(x, aligned, _BLOCKS * 4), _grad_switches(op)
+    totals = [scratch(), given[4], target(1), target(2)]
+    text = _sums_text(x, aligned, parts) + switches + constants(GRAD_TOTALS=1)
+    write = passes.text(x) + switches + constants(GRAD_APPLY=1)
+    return (
+        launch("grad_totals", text, _warps(x), totals),
+        launch("batch_grad_apply", write, passes.grid, [*given, target(1), target(2), target(0)]),
+    )
+
+
 @kernels(BatchNormGrad, source="kernel")
 def batch_norm_grad(op: BatchNormGrad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """Sums of each channel, dscale and dbias from them, then dx."""
@@ -310,19 +338,13 @@ def batch_norm_grad(op: BatchNormGrad, specs: tuple[Spec, ...], device: Device, 
     last = source(5) if op.relu else source(2)  # y or the bias; else any address
     bias, y = (source(2), last) if op.residual else (last, source(0))
     masked, dz = (target(3), target(3)) if op.residual else (source(0), target(0))
-    switches = activation(op) + flags(MOVING=op.moving, CENTRED=True, SCALED=True)
+    given = [masked, *(source(i) for i in (1, 2, 3, 4)), bias]
 
     def steps(aligned: bool) -> tuple[Step, ...]:
-        sums, passes = _channels(x, aligned), _channels(x, aligned, _BLOCKS * 4)
-        text, write = sums.text(x) + switches, passes.text(x) + switches + constants(GRAD_APPLY=1)
+        sums = _channels(x, aligned)
+        text = sums.text(x) + _grad_switches(op) + constants(GRAD_SUMS=1)
         read = [source(0), source(1), source(2), source(3), source(4), bias, y, dz, scratch()]
-        totals = [scratch(), source(4), target(1), target(2)]
-        applied = [masked, *(source(i) for i in (1, 2, 3, 4)), bias, target(1), target(2), target(0)]
-        return (
-            launch("batch_grad_sums", text + constants(GRAD_SUMS=1), sums.grid, read),
-            launch("grad_totals", text + constants(GRAD_TOTALS=1), _warps(x), totals),
-            launch("batch_grad_apply", write, passes.grid, applied),
-        )
+        return (launch("batch_grad_sums", text, sums.grid, read), *grad_applied(op, x, given, aligned))
 
     own = kernel_plan(
         device,

@@ -2,7 +2,7 @@
 //
 // Lane 4 g + t holds of A the pairs (row g, columns 2t 2t+1), (row g + 8, the same), (row g, columns 2t+8 2t+9),
 // (row g + 8, the same); of B the pairs (rows 2t 2t+1, column g) and (rows 2t+8 2t+9, column g); of D row g and
-// row g + 8 of columns 2t 2t+1. Whoever compiles for something else brings `warp_mma` and `matrices` along.
+// row g + 8 of columns 2t 2t+1. Whoever compiles for something else brings what stands under WARP_MMA along.
 #pragma once
 
 #ifndef WARP_MMA
@@ -25,6 +25,19 @@ template <bool TRANSPOSED> __device__ __forceinline__ void matrices(u32 (&d)[4],
     else
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(at) : "memory");
+}
+
+// 16 bytes to shared memory while the thread goes on; zeros where not `inside`. `end_group` closes a group of copies,
+// `wait_groups<N>` waits for the thread's own until only the last N groups may be under way.
+__device__ __forceinline__ void copy_later(void *to, const void *from, bool inside)
+{
+    const u32 at = (u32)__cvta_generic_to_shared(to), bytes = inside ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(at), "l"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void end_group() { asm volatile("cp.async.commit_group;" : : : "memory"); }
+template <int N> __device__ __forceinline__ void wait_groups()
+{
+    asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
 }
 #endif
 

@@ -1,0 +1,129 @@
+"""1x1 convolutions whose blocks sum what they write, for the batch norm behind or the one whose gradient follows.
+
+A batch norm's sums otherwise read the whole result once more. cuDNN's engines that take them along exist for the
+forward direction only, and are slower than its others (an H200, cuDNN 9.19).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lamina.backends.cuda.program import Launch, Place, Program, c_type, constants, scratch, source
+from lamina.ops.window import Window
+from lamina.spec import DType, Spec, bfloat16, channels_last, float16
+
+_FILE = "point_conv.cu"
+_THREADS, _DEEP, _LINE = 256, 32, 72
+#: Blocks on a GPU at the same time: two per multiprocessor.
+_BLOCKS = 132 * 2
+#: The deepest product whose filter stays in shared memory.
+_HELD = 128
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A product [rows, depth] x [depth, columns], its result cut into tiles of `tall` x `wide`."""
+
+    rows: int
+    columns: int
+    depth: int
+
+    @property
+    def wide(self) -> int:
+        """Columns of a block."""
+        return 64 if self.columns % 128 else 128
+
+    @property
+    def tall(self) -> int:
+        """Rows of a tile: eight warps, each with 32 rows of 64 columns."""
+        return 256 * 64 // self.wide
+
+    @property
+    def parts(self) -> int:
+        """Blocks that share the rows: as many as take the same number of tiles, but for the last."""
+        tiles = -(-self.rows // self.tall)
+        turns = -(-tiles // max(1, _BLOCKS * self.wide // self.columns))
+        return -(-tiles // turns)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Blocks that read the same rows follow each other."""
+        return self.columns // self.wide, self.parts
+
+    @property
+    def held(self) -> bool:
+        """Whether the filter stays in shared memory."""
+        return self.depth <= _HELD
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory."""
+        slab = self.wide * _DEEP
+        stage, stages = self.tall * _DEEP + (0 if self.held else slab), 3 if self.wide == 64 else 4
+        filters = self.wide * self.depth if self.held else 0
+        return 2 * (filters + stages * stage) + 4 * 8 * 16 * _LINE
+
+    @property
+    def workspace(self) -> int:
+        """Bytes for the partial sums [2, columns, parts]."""
+        return 2 * self.columns * self.parts * 4
+
+    def text(self, dtype: DType) -> str:
+        """Types and sizes."""
+        return f"typedef {c_type(dtype)} T;\n" + constants(
+            ROWS=self.rows,
+            OUT=self.columns,
+            DEPTH=self.depth,
+            ACROSS=self.wide // 64,
+            PARTS=self.parts,
+            HELD=int(self.held),
+        )
+
+
+def tiling(window: Window, given: Spec, w: Spec, result: Spec) -> Tiling | None:
+    """How blocks share a convolution or its data gradient, given -> result; None where these kernels do not do it."""
+    dense = all(s.ndim == 4 and s.physical == channels_last(s.shape) for s in (given, result))
+    point = window == Window((1, 1), ((0, 0), (0, 0)), (1, 1)) and w.shape[2:] == (1, 1)
+    if not dense or not point or given.dtype not in (float16, bfloat16) or result.numel >= 2**31:
+        return None
+    depth, columns = given.shape[1], result.shape[1]
+    lies = w.physical.strides[:2] == (w.shape[1], 1) and {depth, columns} == set(w.shape[:2])
+    if not lies or depth % _DEEP or columns % 64 or columns // 64 > _BLOCKS or result.numel == 0:
+        return None
+    return Tiling(result.numel // columns, columns, depth)
+
+
+def forward(tiles: Tiling, dtype: DType, y: Place) -> Launch:
+    """y = conv(input 0, input 1), and the sums of y and of its square at the start of the workspace."""
+    given = [source(0), source(1), *(source(0),) * 7]
+    return _launch(tiles, dtype, constants(FORWARD=1, ADDED=0, MASKED=0, NORM_RELU=0), [*given, y])
+
+
+@dataclass(frozen=True)
+class Behind:
+    """What follows a data gradient: a sum and relu's gradient, and the norm whose gradient needs its sums.
+
+    added, y: places of what is added and of relu's output, or None. x, scale, mean, r: the norm's, and its bias where
+    it has relu, clipped at `hi`.
+    """
+
+    added: Place | None
+    y: Place | None
+    norm: tuple[Place, ...]
+    hi: float | None = None
+
+
+def data_grad(tiles: Tiling, dtype: DType, behind: Behind, dx: Place) -> Launch:
+    """dx from inputs 0 (the gradient) and 1 (the filter), and the norm's sums at the start of the workspace."""
+    switches = {"ADDED": behind.added, "MASKED": behind.y, "NORM_RELU": behind.norm[4:] or None}
+    text = constants(FORWARD=0, **{name: int(value is not None) for name, value in switches.items()})
+    text += "" if behind.hi is None else constants(HI=repr(float(behind.hi)))
+    nothing = source(0)
+    norm = [*behind.norm, *(nothing,) * (5 - len(behind.norm))]
+    given = [source(0), source(1), behind.added or nothing, behind.y or nothing, *norm]
+    return _launch(tiles, dtype, text, [*given, dx])
+
+
+def _launch(tiles: Tiling, dtype: DType, switches: str, places: list[Place]) -> Launch:
+    program = Program("point_conv", _FILE, tiles.text(dtype) + switches)
+    return Launch(program, tiles.grid, (_THREADS,), (*places, scratch()), tiles.shared)

@@ -1,0 +1,147 @@
+"""1x1 convolutions with the sums of a batch norm, on a CPU: the kernels emulated, and which cases they take."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lamina.backends import Call
+from lamina.backends.cuda import conv_norm, point_conv
+from lamina.backends.cuda.choice import Way
+from lamina.backends.cuda.conv_graph import Operands
+from lamina.backends.cuda.program import KERNELS, Launch, source, target
+from lamina.backends.reference import run_reference
+from lamina.ops import (
+    Add,
+    BatchNorm,
+    BatchNormGrad,
+    Conv,
+    ConvDataGrad,
+    ConvNorm,
+    DataGradNorm,
+    Fused,
+    ReluGrad,
+    Window,
+)
+from lamina.ops.core import Array
+from lamina.runtime import compile_cubin
+from lamina.spec import DType, Spec, bfloat16, channels_last, float16, float32, float64, pack, unpack
+from tests.backends.emulator import Memory, run_steps
+from tests.ops.eager import mismatch
+
+POINT = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
+#: (x's shape, filters): fewer rows than a tile, and more; one and two columns of 64; filters that stay, and not.
+SHAPES = [((2, 64, 5, 7), 128), ((1, 160, 17, 19), 64), ((3, 32, 9, 10), 192)]
+
+
+def last(shape: tuple[int, ...], dtype: DType) -> Spec:
+    return Spec(shape, dtype, channels_last(shape))
+
+
+def drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> Array:
+    return rng.uniform(-1, 1, shape).astype(dtype.numpy)
+
+
+def run(way: Way, inputs: list[Array], outputs: list[Spec]) -> list[Array]:
+    """The results of a way's steps; tensors of rank 4 lie channels last."""
+    laid = [channels_last(a.shape) if a.ndim == 4 and a.shape[2:] != (1, 1) else None for a in inputs]
+    held = [Memory(a.nbytes) for a in inputs]
+    for memory, a, layout in zip(held, inputs, laid, strict=True):
+        memory.bytes[:] = (a if layout is None else pack(a, layout)).reshape(-1).view(np.uint8)
+    made, workspace = [Memory(s.nbytes) for s in outputs], Memory(way.scratch)
+    call = Call(tuple(m.pointer for m in held), tuple(m.pointer for m in made), workspace.pointer)
+    run_steps(way.steps, call)
+    for i, memory in enumerate((*held, *made, workspace)):
+        memory.check(str(i))
+    raw = [m.bytes.copy().view(s.dtype.numpy) for m, s in zip(made, outputs, strict=True)]
+    return [r if s.ndim == 1 else unpack(r, s.physical, s.shape) for r, s in zip(raw, outputs, strict=True)]
+
+
+def small(rng: np.random.Generator, channels: int, count: int) -> list[Array]:
+    return [rng.uniform(0.5, 2, channels).astype(np.float32) for _ in range(count)]
+
+
+@pytest.mark.parametrize("dtype", [bfloat16, float16])
+@pytest.mark.parametrize(("shape", "filters"), SHAPES)
+@pytest.mark.parametrize("residual", [False, True])
+def test_forward(shape: tuple[int, ...], filters: int, residual: bool, dtype: DType) -> None:
+    rng = np.random.default_rng(1)
+    result = (shape[0], filters, *shape[2:])
+    op = ConvNorm(Conv(POINT), BatchNorm(1e-3, 0.1, residual, residual))
+    x, w, y = last(shape, dtype), Spec((filters, shape[1], 1, 1), dtype).fixed, last(result, dtype)
+    arrays = [drawn(rng, s.shape, dtype) for s in (x, w)] + small(rng, filters, 4)
+    arrays += [drawn(rng, result, dtype)] * residual
+    given = [target(5), *(source(i) for i in range(2, len(arrays)))]
+    (way,) = conv_norm._own_way(op, Operands(POINT, x, w, y), given)
+    statistics = [Spec((filters,), float32).fixed] * 4
+    found = run(way, arrays, [y, *statistics, y])
+    wanted = run_reference(op, arrays, float64)
+    for one, ref in zip(found, wanted, strict=True):
+        assert not mismatch(one, ref, dtype)
+
+
+STEPS: list[tuple[Any, ...]] = [(), (Add(),), (ReluGrad(),), (Add(), ReluGrad())]
+
+
+@pytest.mark.parametrize("dtype", [bfloat16, float16])
+@pytest.mark.parametrize(("shape", "filters"), SHAPES)
+@pytest.mark.parametrize("steps", STEPS)
+@pytest.mark.parametrize("relu", ["", "relu", "clipped"])
+def test_data_gradient(shape: tuple[int, ...], filters: int, steps: Any, relu: str, dtype: DType) -> None:
+    """With what stands behind it, the norm having a relu of its own or not. shape: of the result's gradient."""
+    rng = np.random.default_rng(2)
+    result = (shape[0], filters, *shape[2:])
+    head = ConvDataGrad(POINT, result[2:])
+    norm = BatchNormGrad(relu=bool(relu), hi=0.5 if relu == "clipped" else None)
+    op = DataGradNorm(Fused((head, *steps)) if steps else head, norm)
+    dy, w, dx = last(shape, dtype), Spec((shape[1], filters, 1, 1), dtype).fixed, last(result, dtype)
+    more = [drawn(rng, result, dtype) for _ in range(len(steps) + 1)]
+    arrays = [*(drawn(rng, s.shape, dtype) for s in (dy, w)), *more, *small(rng, filters, 3 + norm.relu)]
+    places = [source(i) for i in range(len(arrays))]
+    (way,) = conv_norm._own_gradient_way(op, Operands(POINT, dx, w, dy), places, 2 + len(steps))
+    found = run(way, arrays, [dx, *[Spec((filters,), float32).fixed] * 2, dx])
+    wanted = run_reference(op, arrays, float64)
+    for one, ref in zip(found, wanted, strict=True):
+        assert not mismatch(one, ref, dtype)
+
+
+def test_which_cases_are_taken() -> None:
+    x, w, y = (
+        last((2, 64, 8, 8), float16),
+        Spec((128, 64, 1, 1), float16).fixed,
+        last((2, 128, 8, 8), float16),
+    )
+    assert point_conv.tiling(POINT, x, w, y) == point_conv.Tiling(128, 128, 64)
+    assert point_conv.tiling(POINT, y, w, x) == point_conv.Tiling(128, 64, 128)
+    others = [
+        (replace(POINT, stride=(2, 2)), x, w, y),
+        (POINT, x, w, Spec(y.shape, float16).fixed),  # not channels last
+        (POINT, last(x.shape, float32), w, last(y.shape, float32)),
+        (POINT, last((2, 48, 8, 8), float16), Spec((128, 48, 1, 1), float16).fixed, y),
+        (POINT, x, Spec((96, 64, 1, 1), float16).fixed, last((2, 96, 8, 8), float16)),
+        (POINT, x, Spec((128, 32, 1, 1), float16).fixed, y),  # in groups
+    ]
+    assert [point_conv.tiling(*case) for case in others] == [None] * len(others)
+    op = DataGradNorm(Fused((ConvDataGrad(POINT, (8, 8)), ReluGrad(), Add())), BatchNormGrad())
+    assert conv_norm._behind(op, [source(i) for i in range(8)], 4) is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "depth"), [(401408, 256, 64), (401408, 64, 256), (6272, 2048, 512)]
+)
+def test_it_compiles_and_fits_twice(rows: int, columns: int, depth: int) -> None:
+    """For an H200, whose multiprocessors have 227 KiB of shared memory for blocks that may have 64 K registers."""
+    tiles = point_conv.Tiling(rows, columns, depth)
+    norm = tuple(source(i) for i in range(5))
+    behind = point_conv.Behind(source(), source(), norm)
+    for launch in (
+        point_conv.forward(tiles, bfloat16, target()),
+        point_conv.data_grad(tiles, bfloat16, behind, target()),
+    ):
+        assert isinstance(launch, Launch)
+        assert 2 * (tiles.shared + 4096) <= 227 << 10
+        assert compile_cubin(
+            launch.program.source, arch="sm_90", includes=[KERNELS], name=launch.program.name
+        )
+    assert tiles.parts * (tiles.grid[0]) <= 264
