@@ -10,11 +10,25 @@ from lamina import backends, nn, ops, optim
 from lamina.backends.cuda import norm_resident
 from lamina.backends.cuda.choice import Problem, Way, choose
 from lamina.backends.cuda.conv_graph import Operands
-from lamina.backends.cuda.conv_norm import statistics_way
+from lamina.backends.cuda.conv_norm import _own_gradient_way, _own_way, statistics_way
 from lamina.backends.cuda.norm import activation, cudnn_norm, cudnn_norm_grad
 from lamina.backends.cuda.program import source, target
 from lamina.backends.reference import run_reference
-from lamina.ops import BatchNorm, BatchNormGrad, Conv, ConvNorm, GroupNorm, LayerNorm, LayerNormGrad, Window
+from lamina.ops import (
+    Add,
+    BatchNorm,
+    BatchNormGrad,
+    Conv,
+    ConvDataGrad,
+    ConvNorm,
+    DataGradNorm,
+    Fused,
+    GroupNorm,
+    LayerNorm,
+    LayerNormGrad,
+    ReluGrad,
+    Window,
+)
 from lamina.ops.core import Array, Op
 from lamina.runtime import Device
 from lamina.spec import (
@@ -187,6 +201,54 @@ def test_statistics_behind_a_convolution(dtype: DType, kernel: int, residual: bo
             scale = float(np.abs(ref).max())
             np.testing.assert_allclose(found.astype(np.float64), ref, rtol=2e-2, atol=2e-2 * scale)
     assert plan.label.startswith("cudnn")
+
+
+def _alone(way: Way, op: Op, plan: backends.Plan, arrays: list[Array]) -> None:
+    """A way by itself gives what the reference gives, six times the same."""
+    problem = Problem(f"alone {op} {plan.inputs}", op.name, plan.inputs, plan.outputs, (way,), 0.0)
+    alone = choose(problem, DEVICE, Policy())
+    assert alone.label.endswith(" own")
+    first = execute(DEVICE, alone, arrays)
+    for found, ref in zip(first, run_reference(op, arrays, float64), strict=True):
+        scale = float(np.abs(ref).max())
+        np.testing.assert_allclose(found.astype(np.float64), ref, rtol=2e-2, atol=1e-2 * scale)
+    for _ in range(5):
+        again = execute(DEVICE, alone, arrays)
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(first, again, strict=True))
+
+
+POINTS = [((8, 64, 28, 28), 256), ((8, 256, 28, 28), 64), ((3, 512, 7, 9), 2048), ((16, 128, 14, 14), 192)]
+
+
+@pytest.mark.parametrize("dtype", [bfloat16, float16], ids=str)
+@pytest.mark.parametrize(("shape", "filters"), POINTS)
+def test_point_convolutions_with_sums(shape: tuple[int, ...], filters: int, dtype: DType) -> None:
+    """The own kernels that sum while they write, forward and as data gradients with all that may stand behind."""
+    point, result = Window((1, 1), ((0, 0), (0, 0)), (1, 1)), (shape[0], filters, *shape[2:])
+    x, w = draw(shape, dtype, 1, "", 0)[0], draw((filters, shape[1], 1, 1), dtype, 1, "", 0)[0]
+    like = draw(result, dtype, 3, "", 0)
+    small = draw(result[:2], dtype, 0, "nnnp", filters)
+
+    def specs(arrays: list[Array]) -> list[Spec]:
+        last = [a.ndim == 4 and a.shape[2:] != (1, 1) for a in arrays]
+        layouts = [channels_last(a.shape) if far else None for a, far in zip(arrays, last, strict=True)]
+        return [Spec(a.shape, as_dtype(a.dtype), lay) for a, lay in zip(arrays, layouts, strict=True)]
+
+    op = ConvNorm(Conv(point), BatchNorm(1e-3, 0.1, True, True))
+    arrays = [x, w, *small, like[0]]
+    plan = backends.get(DEVICE).plan(op, specs(arrays), Policy())
+    o = Operands(point, plan.inputs[0], plan.inputs[1], plan.outputs[5])
+    (way,) = _own_way(op, o, [target(5), *map(source, range(2, len(arrays)))])
+    _alone(way, op, plan, arrays)
+    head, turned = ConvDataGrad(point, shape[2:]), np.ascontiguousarray(w.transpose(1, 0, 2, 3))
+    for steps, relu in (((Add(), ReluGrad()), False), ((), True)):
+        back = DataGradNorm(Fused((head, *steps)) if steps else head, BatchNormGrad(relu=relu))
+        count = 2 + len(steps)
+        arrays = [x, turned, *like[: len(steps) + 1], *(small[3], small[0], small[3], small[1])[: 3 + relu]]
+        plan = backends.get(DEVICE).plan(back, specs(arrays), Policy())
+        o = Operands(point, plan.outputs[3], plan.inputs[1], plan.inputs[0])
+        (way,) = _own_gradient_way(back, o, [source(i) for i in range(len(arrays))], count)
+        _alone(way, back, plan, arrays)
 
 
 @pytest.mark.feature("F060", "F095")
