@@ -149,7 +149,7 @@ static inline void copy_later(void *to, const void *from, bool inside)
     else memset(to, 0, 16);
 }
 static inline void end_group() {}
-template <int N> static inline void wait_groups() {}
+template <int left> static inline void wait_groups() {}
 
 #define HALF_CONVERSIONS
 static inline float half_to_float(unsigned short bits) { _Float16 h; memcpy(&h, &bits, 2); return (float)h; }

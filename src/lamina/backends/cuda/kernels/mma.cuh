@@ -28,16 +28,16 @@ template <bool TRANSPOSED> __device__ __forceinline__ void matrices(u32 (&d)[4],
 }
 
 // 16 bytes to shared memory while the thread goes on; zeros where not `inside`. `end_group` closes a group of copies,
-// `wait_groups<N>` waits for the thread's own until only the last N groups may be under way.
+// `wait_groups<left>` waits for the thread's own until only the `left` last groups may be under way.
 __device__ __forceinline__ void copy_later(void *to, const void *from, bool inside)
 {
     const u32 at = (u32)__cvta_generic_to_shared(to), bytes = inside ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(at), "l"(from), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ void end_group() { asm volatile("cp.async.commit_group;" : : : "memory"); }
-template <int N> __device__ __forceinline__ void wait_groups()
+template <int left> __device__ __forceinline__ void wait_groups()
 {
-    asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
+    asm volatile("cp.async.wait_group %0;" : : "n"(left) : "memory");
 }
 #endif
 
