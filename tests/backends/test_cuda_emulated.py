@@ -47,6 +47,7 @@ from lamina.spec import (
     float64,
     int64,
     pack,
+    uint8,
     unpack,
 )
 from tests.backends.emulator import Memory, run_launch, run_plan, run_steps
@@ -161,6 +162,21 @@ def test_reductions_in_two_stages(shape: tuple[int, ...], last: bool) -> None:
     if len(plan.make.steps) == 2:
         assert plan.workspace > 0
     check(op, [x], laid([x], False))
+
+
+@pytest.mark.feature("F044", "F075")
+@pytest.mark.parametrize(("channels", "dtype"), [(2, float64), (3, bfloat16), (4, uint8)])
+def test_images_of_few_channels_to_channels_last(channels: int, dtype: DType) -> None:
+    """Whole accesses of each plane, over more than one block's run; others where planes do not begin at one."""
+    shapes = {True: (2, channels, 32, 136), False: (2, channels, 3, 7)}
+    for whole, shape in shapes.items():
+        x = np.random.default_rng(5).integers(0, 200, shape).astype(dtype.numpy)
+        plan = CUDA.reorder(Spec(shape, dtype).fixed, Spec(shape, dtype, channels_last(shape)))
+        assert isinstance(plan.make, Launches)
+        assert (plan.make.programs[0].name == "interleave") == whole
+        for crooked in {False, whole}:
+            (found,) = run_plan(plan, [x], crooked=crooked)
+            np.testing.assert_array_equal(found, x)
 
 
 @pytest.mark.feature("F044", "F075")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from lamina.backends import Call
+from lamina.backends.cuda import stem
 from lamina.backends.cuda.blas import matrices
 from lamina.backends.cuda.choice import Way
 from lamina.backends.cuda.conv import conv_problem
@@ -15,7 +16,7 @@ from lamina.backends.cuda.conv_graph import Operands, is_channels_last, sides
 from lamina.backends.cuda.depthwise import depthwise_way, is_depthwise
 from lamina.backends.cuda.epilogue import Epilogue, Vector
 from lamina.backends.cuda.product import Product
-from lamina.backends.cuda.stem import Stem, is_stem, stem_way
+from lamina.backends.cuda.stem import FilterGrad, Forward, is_stem, stem_way
 from lamina.backends.reference import run_reference
 from lamina.ops import (
     Add,
@@ -116,6 +117,7 @@ STEMS = {
     "three channels, 7 x 7 by 2": operands((1, 3, 18, 20), (64, 3, 7, 7), square(7, 2, 3), float16),
     "uneven": operands((3, 2, 9, 13), (32, 2, 3, 5), Window((1, 2), ((1, 0), (2, 1)), (1, 1))),
     "odd padding of odd channels": operands((1, 3, 12, 14), (96, 3, 5, 5), square(5, 2, 1)),
+    "four channels, strides beyond the filter": operands((2, 4, 13, 54), (128, 4, 2, 3), square(2, 3)),
 }
 
 
@@ -123,7 +125,10 @@ STEMS = {
 @pytest.mark.feature("B012")
 @pytest.mark.parametrize("direction", ["conv", "conv_filter_grad"])
 @pytest.mark.parametrize("case", STEMS)
-def test_stem(case: str, direction: str) -> None:
+@pytest.mark.parametrize("processors", [1, 132])
+def test_stem(case: str, direction: str, processors: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few multiprocessors each block walks over many rows, with many of them over one."""
+    monkeypatch.setattr(stem, "_PROCESSORS", processors)
     o = STEMS[case]
     assert is_stem(direction, o, Vector())
     result, given = sides(direction, o)
@@ -156,16 +161,18 @@ def test_addresses_between_vectors_are_refused() -> None:
 
 
 def test_sizes_of_stems_fit_the_chip() -> None:
-    """AlexNet's and ResNet's first convolutions: no output row is computed twice, shared memory suffices."""
+    """AlexNet's and ResNet's first convolutions: blocks beside each other have room, nearly all products count."""
     alexnet = operands((1024, 1, 224, 224), (96, 1, 11, 11), square(11, 4))
     resnet = operands((128, 3, 224, 224), (64, 3, 7, 7), square(7, 2, 3))
-    for o, filters in ((alexnet, 96), (resnet, 64)):
-        stem = Stem(o)
-        height = stem.height("conv")
-        assert o.y.shape[2] % height == 0
-        assert stem.filter + stem.rows(height) <= 48 << 10
-        assert stem.warps * stem.groups_per_warp == stem.groups
-        assert stem.fragments >= filters * prod(o.w.shape[1:])
+    for o in (alexnet, resnet):
+        forward, grad = Forward(o), FilterGrad(o)
+        height = forward.height
+        assert forward.resident(height) >= 3
+        assert grad.resident == 2
+        assert forward.resident(height) * (forward.shared(height) + 1024) <= 228 << 10
+        assert grad.resident * (grad.shared + 1024) <= 228 << 10
+        assert 0 <= grad.columns * grad.spans_per_warp - grad.spans <= 2
+        assert grad.fragments >= prod(o.w.shape)
 
 
 @pytest.mark.parametrize(

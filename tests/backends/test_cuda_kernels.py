@@ -102,7 +102,7 @@ def window(stride: int = 1, pad: int = 1) -> Window:
 
 @pytest.mark.feature("F044", "F075")
 @pytest.mark.parametrize("dtype", [float64, float32, bfloat16])
-@pytest.mark.parametrize("shape", [(2, 3, 5, 7), (3, 64, 33, 31), (1, 8, 1, 9), (5, 1, 4, 4)])
+@pytest.mark.parametrize("shape", [(2, 3, 5, 7), (2, 3, 48, 64), (3, 64, 33, 31), (1, 8, 1, 9), (5, 1, 4, 4)])
 def test_reorders_there_and_back(device: Device, dtype: DType, shape: tuple[int, ...]) -> None:
     x = normal(shape, dtype)
     first, last = Spec(shape, dtype).fixed, Spec(shape, dtype, channels_last(shape))

@@ -11,6 +11,7 @@ from lamina.backends.cuda.indexing import Space, Strides, collapse, memory_order
 from lamina.backends.cuda.pointwise import Operand, elementwise, full, literal
 from lamina.backends.cuda.program import (
     MOST_BLOCKS,
+    VECTOR,
     Launch,
     Place,
     Program,
@@ -29,6 +30,8 @@ from lamina.runtime import Device
 from lamina.spec import Layout, Policy, Shape, Spec, contiguous
 
 _TILE = 32
+#: Planes that are interleaved by threads of their own, and the accesses of a block to each of them.
+_MOST_PLANES, _RUN = 4, 256
 
 
 # ------------------------------------------------------------------------------------------------------ copies
@@ -38,10 +41,13 @@ def strided_copy(
     shape: Shape, spec: Spec, read: Strides, write: Strides, origin: Place, to: Place, *, vector: bool = True
 ) -> Launch:
     """One launch that copies elements of `shape` from strides `read` to strides `write`."""
-    sizes, columns = _transposed(shape, read, write)
-    if sizes is not None:
-        return _tiled(sizes, columns, spec, origin, to)
     order = memory_order(shape, write)
+    space = collapse(shape, [read, write], order)
+    if vector and _interleaves(space, VECTOR // spec.dtype.itemsize, (origin, to)):
+        return _interleaved(space, spec, origin, to)
+    axes = _transposed(space)
+    if axes is not None:
+        return _tiled(space, axes, spec, origin, to)
     return elementwise(
         shape,
         order,
@@ -54,18 +60,47 @@ def strided_copy(
     )
 
 
-def _transposed(shape: Shape, read: Strides, write: Strides) -> tuple[Space | None, tuple[int, int]]:
-    """The collapsed axes and (row, column) when source and target have different innermost axes, else None."""
-    space = collapse(shape, [read, write], memory_order(shape, write))
-    if 0 in shape or len(space.sizes) < 2:
-        return None, (0, 0)
+def _interleaves(space: Space, width: int, places: tuple[Place, Place]) -> bool:
+    """Whether a few planes that are read become the innermost axis, all of it in accesses of 16 bytes."""
+    if len(space.sizes) < 2 or 0 in space.sizes or width == 1 or any(p.offset % VECTOR for p in places):
+        return False
+    (*_, columns, planes), (read, write) = space.sizes, space.strides
+    if not 1 < planes <= _MOST_PLANES or read[-2] != 1 or write[-2:] != (planes, 1):
+        return False
+    return all(n % width == 0 for n in (columns, read[-1], *read[:-2], *write[:-2]))
+
+
+def _interleaved(space: Space, spec: Spec, origin: Place, to: Place) -> Launch:
+    *outer, columns, planes = range(len(space.sizes))
+    batch = space.part(outer) if outer else Space((1,), ((0,), (0,)))
+    width = VECTOR // spec.dtype.itemsize
+    text = constants(
+        T=bits_type(spec.dtype),
+        V=width,
+        PLANES=space.sizes[planes],
+        COLUMNS=space.sizes[columns],
+        SOURCE_PLANE=space.strides[0][planes],
+        BATCHES=batch.count,
+    )
+    text = f"typedef {space.index_type} Index;\n{text}"
+    text += offset_function("source_batch", batch, 0) + offset_function("target_batch", batch, 1)
+    runs = -(-space.sizes[columns] // (width * _RUN)) * batch.count
+    return Launch(
+        Program("interleave", "interleave.cu", text), (min(runs, MOST_BLOCKS * 4),), (_RUN,), (origin, to)
+    )
+
+
+def _transposed(space: Space) -> tuple[int, int] | None:
+    """(row, column) when source and target have different innermost axes, else None."""
+    if len(space.sizes) < 2 or 0 in space.sizes:
+        return None
     rows = [a for a, s in enumerate(space.strides[1]) if s == 1]
     columns = [a for a, s in enumerate(space.strides[0]) if s == 1]
     if len(rows) != 1 or len(columns) != 1 or rows == columns:
-        return None, (0, 0)
+        return None
     if min(space.sizes[rows[0]], space.sizes[columns[0]]) < 4 or any(s <= 0 for s in space.strides[0]):
-        return None, (0, 0)
-    return space, (rows[0], columns[0])
+        return None
+    return rows[0], columns[0]
 
 
 def _tiled(space: Space, axes: tuple[int, int], spec: Spec, origin: Place, to: Place) -> Launch:

@@ -1,58 +1,68 @@
 // The first convolution of a network on tensor cores: few channels, so that the taps of one filter row lie together in
 // the image, and a shared copy of some image rows is the matrix of all windows without copying any element twice.
 //
-// The inner axis of the product goes over (KH, RUN): RUN elements, taps times channels, from LEAD before a window's
-// first one, so that every pair of them lies in one 32-bit word. The image lies channels last, C * SW is even.
+// The inner axis of the forward product goes over (KH, RUN): RUN elements, taps times channels, from LEAD before a
+// window's first one, so that every pair of them lies in one 32-bit word. The image lies channels last, C * SW is even.
 //
-// Constants: Index, T, N, C, H, W, K, KH, KW, SH, SW, PH, PW (padding before), OH, OW, LEAD, RUN (even), STEPS
-// (ceil(KH * RUN / 16)), SHIFT (where an image row begins in a shared row), PITCH (elements of a shared row), TH (output
-// rows per tile), VX (elements per access of an image row), BIAS, RELU, UPPER; for the filter gradient also COLS (warps
-// per block) and NP (groups of 16 taps per warp).
+// Constants: Index, T, IMAGES, C, H, W, K, KH, KW, SH, SW, PH, PW (padding before), OH, OW, LEAD, RUN (even), STEPS
+// (ceil(KH * RUN / 16)), SHIFT (where an image row begins in a shared row), PITCH (elements of a shared row), VX (elements
+// per access of an image row), RESIDENT (blocks per multiprocessor), GROUPS (warps of a block that share the places
+// between them); forward TH (output rows per tile), BIAS, RELU, UPPER; for the filter gradient EIGHTS (eights of elements
+// that a filter row spans), COLS (warps that share these between them) and NP (eights per warp).
 #include "mma.cuh"
 #include "slices.cuh"
-#define ROWS ((TH - 1) * SH + KH)
-#define TILES ((OH + TH - 1) / TH)
+#define REPEAT(k, n) _Pragma("unroll") for (int k = 0; k < (n); ++k)
 #define NT (K / 8)
 #define PAIRS (KH * RUN / 2)
-#define RESIDENT (K > 96 ? 2 : 3)
-#define FOR_EACH(total) for (int i = (int)(blockIdx.x * blockDim.x + threadIdx.x); i < (total); i += (int)(gridDim.x * blockDim.x))
+#define FIRST (SHIFT - PW * C - LEAD)  // where the first window of a row begins in a shared row
+typedef Pack<T, 8> Eight;
 
-// Where pair p of a window lies from its first element on; pairs beyond the last one meet zeros of the filter.
-__device__ __forceinline__ int pair_at(int p) { return p < PAIRS ? p / (RUN / 2) * PITCH + p % (RUN / 2) * 2 : 0; }
-// Where the window of place p of a tile begins.
-__device__ __forceinline__ int window_at(int p)
-{
-    return p / OW * SH * PITCH + p % OW * SW * C + SHIFT - PW * C - LEAD;
-}
+// What an emulation on a CPU brings along: shared memory of a size that the launch names.
+#ifndef DYNAMIC_SHARED
+#define DYNAMIC_SHARED(type, name) extern __shared__ type name[]
+#endif
+
 // The filter's element for place j of row kh, or whether there is one.
 #define IS_TAP(kh, j) ((kh) < KH && (j) >= LEAD && (j) - LEAD < KW * C)
 #define W_AT(k, kh, j) ((k) * W_K + ((j) - LEAD) % C * W_C + (kh) * W_H + ((j) - LEAD) / C * W_W)
 
 __device__ __forceinline__ u32 word(const T *p) { return *reinterpret_cast<const u32 *>(p); }
 
-__device__ __forceinline__ void clear(T *rows, int count)
+__device__ __forceinline__ void clear(Eight *memory, int count)
 {
-    for (int i = threadIdx.x; i < count; i += blockDim.x) rows[i] = narrow<T>(0.0f);
+    Eight zeros;
+    REPEAT(v, 8) zeros.v[v] = narrow<T>(0.0f);
+    for (int i = threadIdx.x; i < count; i += blockDim.x) memory[i] = zeros;
 }
 
-// Image rows h0 to h0 + ROWS - 1 into shared memory, zeros for those that are padding.
-__device__ __forceinline__ void read_rows(const T *x, Index n, int h0, T *rows)
+// Part `i` of image row h into a shared row, where that may be later; zeros for a row that is padding.
+__device__ __forceinline__ void read_later(T *row, const T *x, Index n, int h, int i)
 {
-    for (int i = threadIdx.x; i < ROWS * (W * C / VX); i += blockDim.x) {
-        const int row = i / (W * C / VX), at = i % (W * C / VX) * VX, h = h0 + row;
-        Pack<T, VX> pack;
-#pragma unroll
-        for (int v = 0; v < VX; ++v) pack.v[v] = narrow<T>(0.0f);
-        if (h >= 0 && h < H) pack = load<VX>(x + (n * H + h) * (Index)(W * C) + at);
-        store<VX>(rows + row * PITCH + SHIFT + at, pack);
-    }
+    const bool inside = h >= 0 && h < H;
+    const T *from = x + (inside ? (n * H + h) * (Index)(W * C) + i * VX : 0);
+#if VX == 8
+    copy_later(row + SHIFT + i * VX, from, inside);
+#else
+    Pack<T, VX> pack = load<VX>(from);
+    REPEAT(v, VX) if (!inside) pack.v[v] = narrow<T>(0.0f);
+    store<VX>(row + SHIFT + i * VX, pack);
+#endif
 }
+
+#ifndef COLS
+#define ROWS ((TH - 1) * SH + KH)
+#define TILES ((OH + TH - 1) / TH)
+
+// Where pair p of a window lies from its first element on; pairs beyond the last one meet zeros of the filter.
+__device__ __forceinline__ int pair_at(int p) { return p < PAIRS ? p / (RUN / 2) * PITCH + p % (RUN / 2) * 2 : 0; }
+// Where the window of place p of a tile begins.
+__device__ __forceinline__ int window_at(int p) { return p / OW * SH * PITCH + p % OW * SW * C + FIRST; }
 
 // The filter in the order in which lanes take it. Column c of tile 4 q + r is filter 32 q + 8 (c / 2) + 2 r + c % 2, so
 // that a lane's results of four tiles are eight filters in a row.
 extern "C" __global__ void __launch_bounds__(256) stem_filter(const T *filter, T *packed)
 {
-    FOR_EACH(STEPS * NT * 128) {
+    for (int i = (int)(blockIdx.x * blockDim.x + threadIdx.x); i < STEPS * NT * 128; i += (int)(gridDim.x * blockDim.x)) {
         const int e = i % 2, upper = i / 2 % 2, lane = i / 4 % 32, tile = i / 128 % NT, step = i / 128 / NT;
         const int inner = step * 16 + lane % 4 * 2 + e + 8 * upper, kh = inner / RUN, j = inner % RUN, c = lane / 4;
         const int k = tile / 4 * 32 + c / 2 * 8 + tile % 4 * 2 + c % 2;
@@ -60,144 +70,163 @@ extern "C" __global__ void __launch_bounds__(256) stem_filter(const T *filter, T
     }
 }
 
-#ifndef COLS
-extern "C" __global__ void __launch_bounds__(128, RESIDENT) stem(const T *x, const T *packed, const T *bias, T *y)
+__device__ __forceinline__ void read_tile(T *rows, const T *x, int tile)
 {
-    __shared__ __align__(16) T rows[ROWS * PITCH];
-    __shared__ __align__(16) T filter[STEPS * NT * 128];
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    for (int i = threadIdx.x; i < STEPS * NT * 16; i += 128) store<8>(filter + i * 8, load<8>(packed + i * 8));
-    clear(rows, ROWS * PITCH);
-    int pair[STEPS][2];
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-        pair[step][0] = pair_at(step * 8 + t);
-        pair[step][1] = pair_at(step * 8 + t + 4);
+    const int h0 = tile % TILES * (TH * SH) - PH;
+    for (int i = threadIdx.x; i < ROWS * (W * C / VX); i += blockDim.x) {
+        const int row = i / (W * C / VX);
+        read_later(rows + row * PITCH, x, (Index)(tile / TILES), h0 + row, i % (W * C / VX));
     }
-    for (int tile = blockIdx.x; tile < N * TILES; tile += gridDim.x) {
-        const int oh0 = tile % TILES * TH;
-        const Index n = tile / TILES;
+}
+
+// A warp keeps 32 filters in registers and takes every GROUPS-th 16 places of a tile; while the warps of a block work on
+// one tile, the rows of the next one come.
+extern "C" __global__ void __launch_bounds__(K * GROUPS, RESIDENT) stem(const T *x, const T *packed, const T *bias, T *y)
+{
+    DYNAMIC_SHARED(Eight, memory);
+    T *const rows = memory[0].v;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const int q = warp % (K / 32), group = warp / (K / 32);
+    clear(memory, 2 * ROWS * PITCH / 8);
+    __syncthreads();
+    if (blockIdx.x < IMAGES * TILES) read_tile(rows, x, blockIdx.x);
+    end_group();
+    u32 b[STEPS][4][2];
+    int pair[STEPS][2];
+    REPEAT(step, STEPS) {
+        REPEAT(j, 4) {
+            const int at = ((step * NT + q * 4 + j) * 32 + lane) * 2;
+            const Pack<u32, 2> two = load<2>(reinterpret_cast<const u32 *>(packed) + at);
+            b[step][j][0] = two.v[0];
+            b[step][j][1] = two.v[1];
+        }
+        REPEAT(i, 2) pair[step][i] = pair_at(step * 8 + t + 4 * i);
+    }
+    for (int tile = blockIdx.x, turn = 0; tile < IMAGES * TILES; tile += gridDim.x, turn ^= 1) {
+        wait_groups<0>();
         __syncthreads();
-        read_rows(x, n, oh0 * SH - PH, rows);
-        __syncthreads();
-        for (int unit = warp; unit * 32 < TH * OW; unit += 4) {
-            int at[4];
-            f32 sum[2][NT][4];
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const int p = unit * 32 + g + 8 * i;
-                at[i] = window_at(p < TH * OW ? p : 0);
+        if (tile + gridDim.x < IMAGES * TILES) read_tile(rows + (turn ^ 1) * (ROWS * PITCH), x, tile + gridDim.x);
+        end_group();
+        const T *const own = rows + turn * (ROWS * PITCH);
+        const int oh0 = tile % TILES * TH, places = (TH < OH - oh0 ? TH : OH - oh0) * OW;
+        for (int first = group * 16 + g; first - g < places; first += GROUPS * 16) {
+            int at[2];
+            f32 sum[4][4];
+            REPEAT(i, 2) at[i] = window_at(first + 8 * i < places ? first + 8 * i : 0);
+            REPEAT(j, 4) REPEAT(i, 4) sum[j][i] = 0.0f;
+            REPEAT(step, STEPS) {
+                u32 a[4];
+                REPEAT(i, 4) a[i] = word(own + at[i % 2] + pair[step][i / 2]);
+                REPEAT(j, 4) warp_mma(sum[j], a, b[step][j], T());
             }
-#pragma unroll
-            for (int m = 0; m < 2; ++m)
-#pragma unroll
-                for (int j = 0; j < NT; ++j)
-#pragma unroll
-                    for (int i = 0; i < 4; ++i) sum[m][j][i] = 0.0f;
-#pragma unroll
-            for (int step = 0; step < STEPS; ++step) {
-                u32 a[2][4];
-#pragma unroll
-                for (int i = 0; i < 8; ++i) a[i / 4][i % 4] = word(rows + at[i / 4 * 2 + i % 2] + pair[step][i % 4 / 2]);
-#pragma unroll
-                for (int j = 0; j < NT; ++j) {
-                    const Pack<u32, 2> b = load<2>(reinterpret_cast<const u32 *>(filter) + ((step * NT + j) * 32 + lane) * 2);
-                    warp_mma(sum[0][j], a[0], b.v, T());
-                    warp_mma(sum[1][j], a[1], b.v, T());
+            REPEAT(i, 2) {
+                const int p = first + 8 * i;
+                if (p >= places) continue;
+                Eight pack;
+                REPEAT(v, 8) {
+                    f32 value = sum[v / 2][i * 2 + v % 2];
+                    if (BIAS) value += widen(bias[q * 32 + t * 8 + v]);
+                    pack.v[v] = narrow<T>(RELU ? smaller(larger(value, 0.0f), UPPER) : value);
                 }
-            }
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const int p = unit * 32 + g + 8 * i, oh = oh0 + p / OW;
-                if (p >= TH * OW || oh >= OH) continue;
-                T *out = y + ((n * OH + oh) * OW + p % OW) * (Index)K + t * 8;
-#pragma unroll
-                for (int q = 0; q < NT / 4; ++q) {
-                    Pack<T, 8> pack;
-#pragma unroll
-                    for (int v = 0; v < 8; ++v) {
-                        f32 value = sum[i / 2][q * 4 + v / 2][i % 2 * 2 + v % 2];
-                        if (BIAS) value += widen(bias[q * 32 + t * 8 + v]);
-                        pack.v[v] = narrow<T>(RELU ? smaller(larger(value, 0.0f), UPPER) : value);
-                    }
-                    store<8>(out + q * 32, pack);
-                }
+                store<8>(y + (((Index)(tile / TILES) * OH + oh0) * OW + p) * (Index)K + q * 32 + t * 8, pack);
             }
         }
     }
 }
 #else
 #define MT (K / 16)
-#define PLACES ((TH * OW + 15) / 16 * 16)
-#define STRIDE (K + 8)  // of a place in shared memory: no two lanes meet in a bank
-#define FRAGMENTS (COLS * MT * NP * 2 * 128)
+#define PLACES ((OW + 15) / 16 * 16)
+#define STRIDE (K + 8)  // of a place in shared memory: no two rows of a matrix meet in a bank
+#define SPANS (KH * EIGHTS)
+#define FRAGMENTS (COLS * MT * NP * 128)
+#define NEW (SH < KH ? SH : KH)  // image rows that an output row needs and the one before it did not
+#define FRESH(row) ((row) == begin || (row) % OH == 0)
 
-// A warp holds all K filters times 16 NP taps. Of tile m of filters, row g is filter 16 m + 2 g, row g + 8 the next one;
-// of the group u of taps, columns of the first tile are the first elements of pairs, those of the second the second ones.
-extern "C" __global__ void __launch_bounds__(COLS * 32) stem_filter_grad(const T *x, const T *gradient, f32 *partial)
+// What the output row needs and the one before it in the walk did not: image rows, and the row of the gradient. Row kh of
+// its windows is in turn (oh SH + kh) % KH.
+__device__ __forceinline__ void read_row(T *rows, T *places, const T *x, const T *gradient, int row, bool fresh)
 {
-    __shared__ __align__(16) T rows[ROWS * PITCH];
-    __shared__ __align__(16) T places[PLACES * STRIDE];
-    __shared__ int windows[PLACES];
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    clear(rows, ROWS * PITCH);
-    clear(places, PLACES * STRIDE);
-    for (int p = threadIdx.x; p < PLACES; p += COLS * 32) windows[p] = window_at(p < TH * OW ? p : 0);
-    int pair[NP];
-    f32 sum[MT][NP * 2][4];
-#pragma unroll
-    for (int u = 0; u < NP; ++u) pair[u] = pair_at((warp * NP + u) * 8 + g);
-#pragma unroll
-    for (int m = 0; m < MT; ++m)
-#pragma unroll
-        for (int j = 0; j < NP * 2; ++j)
-#pragma unroll
-            for (int i = 0; i < 4; ++i) sum[m][j][i] = 0.0f;
-    for (int tile = blockIdx.x; tile < N * TILES; tile += gridDim.x) {
-        const int oh0 = tile % TILES * TH;
-        const Index n = tile / TILES;
+    const int oh = row % OH, old = fresh ? 0 : KH - NEW;
+    for (int i = threadIdx.x; i < (KH - old) * (W * C / VX); i += blockDim.x) {
+        const int h = oh * SH + old + i / (W * C / VX);
+        read_later(rows + h % KH * PITCH, x, (Index)(row / OH), h - PH, i % (W * C / VX));
+    }
+    for (int i = threadIdx.x; i < OW * (K / 8); i += blockDim.x)
+        copy_later(places + i / (K / 8) * STRIDE + i % (K / 8) * 8, gradient + ((Index)row * OW * K + i * 8), true);
+}
+
+// The new image rows as matrices [EIGHTS][PLACES][8]: of each place the elements that a filter row takes of it.
+__device__ __forceinline__ void spread(Eight *spans, const T *rows, int row, bool fresh)
+{
+    const int oh = row % OH, old = fresh ? 0 : KH - NEW;
+    for (int i = threadIdx.x; i < (KH - old) * EIGHTS * OW; i += blockDim.x) {
+        const int place = i % OW, e = i / OW % EIGHTS, turn = (oh * SH + old + i / (OW * EIGHTS)) % KH;
+        Pack<u32, 4> four;
+        REPEAT(v, 4) four.v[v] = word(rows + turn * PITCH + FIRST + place * (SW * C) + e * 8 + v * 2);
+        store<4>(reinterpret_cast<u32 *>(spans + (turn * EIGHTS + e) * PLACES + place), four);
+    }
+}
+
+// Blocks walk over output rows that follow each other. Of the result [K, SPANS 8] a warp holds all filters times NP
+// eights; GROUPS warps have the same part, and take turns on 16 places of a row each.
+extern "C" __global__ void __launch_bounds__(COLS * GROUPS * 32, RESIDENT)
+    stem_filter_grad(const T *x, const T *gradient, f32 *partial)
+{
+    DYNAMIC_SHARED(Eight, memory);
+    Eight *const spans = memory;
+    T *const rows = (spans + SPANS * PLACES)->v, *const places = rows + KH * PITCH;
+    const int lane = threadIdx.x % 32, i8 = lane % 8, j8 = lane / 8, column = threadIdx.x / 32 % COLS;
+    const int group = threadIdx.x / 32 / COLS;
+    const int begin = (int)((i64)blockIdx.x * (IMAGES * OH) / gridDim.x), end = (int)((i64)(blockIdx.x + 1) * (IMAGES * OH) / gridDim.x);
+    f32 sum[MT][NP][4];
+    REPEAT(m, MT) REPEAT(j, NP) REPEAT(i, 4) sum[m][j][i] = 0.0f;
+    clear(memory, SPANS * PLACES + (KH * PITCH + 2 * PLACES * STRIDE) / 8);
+    __syncthreads();
+    if (begin < end) read_row(rows, places, x, gradient, begin, true);
+    end_group();
+    for (int row = begin; row < end; ++row) {
+        const int turn = (row - begin) % 2;
+        wait_groups<0>();
         __syncthreads();
-        read_rows(x, n, oh0 * SH - PH, rows);
-#pragma unroll 4
-        for (int i = threadIdx.x; i < TH * OW * (K / 8); i += COLS * 32) {
-            const int p = i / (K / 8), at = i % (K / 8) * 8;
-            Pack<T, 8> pack;
-#pragma unroll
-            for (int v = 0; v < 8; ++v) pack.v[v] = narrow<T>(0.0f);
-            if (oh0 + p / OW < OH) pack = load<8>(gradient + ((n * OH + oh0) * OW + p) * (Index)K + at);
-            store<8>(places + p * STRIDE + at, pack);
+        spread(spans, rows, row, FRESH(row));
+        __syncthreads();
+        if (row + 1 < end) read_row(rows, places + (turn ^ 1) * (PLACES * STRIDE), x, gradient, row + 1, FRESH(row + 1));
+        end_group();
+        const Eight *right[(NP + 1) / 2];
+        REPEAT(u, (NP + 1) / 2) {
+            const int wanted = column * NP + 2 * u + j8 / 2, span = row % OH * SH % KH * EIGHTS + (wanted < SPANS ? wanted : 0);
+            right[u] = spans + (span < SPANS ? span : span - SPANS) * PLACES + j8 % 2 * 8 + i8;
         }
-        __syncthreads();
-        for (int first = 2 * t; first < PLACES; first += 16) {
-            u32 b[NP * 2][2];
-#pragma unroll
-            for (int u = 0; u < NP; ++u) {
-                u32 v[4];
-#pragma unroll
-                for (int i = 0; i < 4; ++i) v[i] = word(rows + windows[first + i % 2 + i / 2 * 8] + pair[u]);
-                b[2 * u][0] = firsts(v[0], v[1]);
-                b[2 * u][1] = firsts(v[2], v[3]);
-                b[2 * u + 1][0] = seconds(v[0], v[1]);
-                b[2 * u + 1][1] = seconds(v[2], v[3]);
+        const T *const left = places + turn * (PLACES * STRIDE) + (j8 / 2 * 8 + i8) * STRIDE + j8 % 2 * 8;
+        for (int first = (group + row) % GROUPS * 16; first < PLACES; first += GROUPS * 16) {
+            u32 b[(NP + 1) / 2 * 2][2];
+            REPEAT(u, (NP + 1) / 2) {
+                u32 four[4];
+                matrices<true>(four, right[u] + first);
+                REPEAT(i, 4) b[2 * u + i / 2][i % 2] = four[i];
             }
-#pragma unroll
-            for (int m = 0; m < MT; ++m) {
-                u32 v[4];
-#pragma unroll
-                for (int i = 0; i < 4; ++i) v[i] = word(places + (first + i % 2 + i / 2 * 8) * STRIDE + m * 16 + g * 2);
-                const u32 a[4] = {firsts(v[0], v[1]), seconds(v[0], v[1]), firsts(v[2], v[3]), seconds(v[2], v[3])};
-#pragma unroll
-                for (int j = 0; j < NP * 2; ++j) warp_mma(sum[m][j], a, b[j], T());
+            REPEAT(m, MT) {
+                u32 a[4];
+                matrices<true>(a, left + first * STRIDE + m * 16);
+                REPEAT(j, NP) warp_mma(sum[m][j], a, b[j], T());
             }
         }
     }
-    f32 *own = partial + blockIdx.x * (Index)FRAGMENTS + warp * (MT * NP * 2 * 128) + lane;
-#pragma unroll
-    for (int m = 0; m < MT; ++m)
-#pragma unroll
-        for (int j = 0; j < NP * 2; ++j)
-#pragma unroll
-            for (int i = 0; i < 4; ++i) own[((m * NP * 2 + j) * 4 + i) * 32] = sum[m][j][i];
+    // The groups' sums one after another, so that their order is always the same.
+    f32 *const shared = reinterpret_cast<f32 *>(memory) + column * (MT * NP * 128) + lane;
+    for (int other = 1; other < GROUPS; ++other) {
+        __syncthreads();
+        if (group == other) {
+            REPEAT(m, MT) REPEAT(j, NP) REPEAT(i, 4) shared[((m * NP + j) * 4 + i) * 32] = sum[m][j][i];
+        }
+        __syncthreads();
+        if (group == 0) {
+            REPEAT(m, MT) REPEAT(j, NP) REPEAT(i, 4) sum[m][j][i] += shared[((m * NP + j) * 4 + i) * 32];
+        }
+    }
+    if (group) return;
+    f32 *const own = partial + blockIdx.x * (Index)FRAGMENTS + column * (MT * NP * 128) + lane;
+    REPEAT(m, MT) REPEAT(j, NP) REPEAT(i, 4) own[((m * NP + j) * 4 + i) * 32] = sum[m][j][i];
 }
 
 // Blocks of 256 over 32 elements each.
@@ -206,9 +235,9 @@ extern "C" __global__ void __launch_bounds__(256) stem_filter_sum(const f32 *par
     const int at = blockIdx.x * 32 + threadIdx.x % 32;
     const f32 sum = over_slices<Index>(partial, at, FRAGMENTS, slices);
     if (threadIdx.x >= 32) return;
-    const int g = at % 32 / 4, t = at % 4, i = at / 32 % 4, j = at / 128 % (NP * 2), m = at / 128 / (NP * 2) % MT;
-    const int warp = at / (128 * NP * 2 * MT), k = m * 16 + g * 2 + i / 2;
-    const int inner = ((warp * NP + j / 2) * 8 + t * 2 + i % 2) * 2 + j % 2, kh = inner / RUN, place = inner % RUN;
+    const int g = at % 32 / 4, t = at % 4, i = at / 32 % 4, j = at / 128 % NP, m = at / 128 / NP % MT;
+    const int span = at / (128 * NP * MT) * NP + j, k = m * 16 + g + i / 2 * 8;
+    const int kh = span / EIGHTS, place = span % EIGHTS * 8 + t * 2 + i % 2;
     if (IS_TAP(kh, place)) dw[W_AT(k, kh, place)] = narrow<T>(sum);
 }
 #endif
