@@ -152,6 +152,9 @@ def chosen() -> dict[str, Program]:
     for dtype in (float64, float32, bfloat16, uint8):
         last = Spec(shape, dtype, channels_last(shape))
         found[f"transpose {dtype}"] = programs(CUDA.reorder(last, Spec(shape, dtype)))[0]
+        image = Spec((2, 3, 16, 24), dtype)
+        last = Spec(image.shape, dtype, channels_last(image.shape))
+        found[f"interleave {dtype}"] = programs(CUDA.reorder(image, last))[0]
     return found
 
 
