@@ -35,18 +35,20 @@ __device__ __forceinline__ void clear(Eight *memory, int count)
     for (int i = threadIdx.x; i < count; i += blockDim.x) memory[i] = zeros;
 }
 
-// Part `i` of image row h into a shared row, where that may be later; zeros for a row that is padding.
-__device__ __forceinline__ void read_later(T *row, const T *x, Index n, int h, int i)
+// Image row h into a shared row, where that may be later, by one warp; zeros for a row that is padding.
+__device__ __forceinline__ void read_later(T *row, const T *x, Index n, int h)
 {
     const bool inside = h >= 0 && h < H;
-    const T *from = x + (inside ? (n * H + h) * (Index)(W * C) + i * VX : 0);
+    const T *from = x + (inside ? (n * H + h) * (Index)(W * C) : 0);
+    for (int at = threadIdx.x % 32 * VX; at < W * C; at += 32 * VX) {
 #if VX == 8
-    copy_later(row + SHIFT + i * VX, from, inside);
+        copy_later(row + SHIFT + at, from + at, inside);
 #else
-    Pack<T, VX> pack = load<VX>(from);
-    REPEAT(v, VX) if (!inside) pack.v[v] = narrow<T>(0.0f);
-    store<VX>(row + SHIFT + i * VX, pack);
+        Pack<T, VX> pack = load<VX>(from + at);
+        REPEAT(v, VX) if (!inside) pack.v[v] = narrow<T>(0.0f);
+        store<VX>(row + SHIFT + at, pack);
 #endif
+    }
 }
 
 #ifndef COLS
@@ -73,10 +75,8 @@ extern "C" __global__ void __launch_bounds__(256) stem_filter(const T *filter, T
 __device__ __forceinline__ void read_tile(T *rows, const T *x, int tile)
 {
     const int h0 = tile % TILES * (TH * SH) - PH;
-    for (int i = threadIdx.x; i < ROWS * (W * C / VX); i += blockDim.x) {
-        const int row = i / (W * C / VX);
-        read_later(rows + row * PITCH, x, (Index)(tile / TILES), h0 + row, i % (W * C / VX));
-    }
+    for (int row = threadIdx.x / 32; row < ROWS; row += K * GROUPS / 32)
+        read_later(rows + row * PITCH, x, (Index)(tile / TILES), h0 + row);
 }
 
 // A warp keeps 32 filters in registers and takes every GROUPS-th 16 places of a tile; while the warps of a block work on
@@ -138,6 +138,8 @@ extern "C" __global__ void __launch_bounds__(K * GROUPS, RESIDENT) stem(const T 
 #define PLACES ((OW + 15) / 16 * 16)
 #define STRIDE (K + 8)  // of a place in shared memory: no two rows of a matrix meet in a bank
 #define SPANS (KH * EIGHTS)
+#define WARPS (COLS * GROUPS)
+#define READERS (WARPS * 32 / (K / 8))  // places of a row of the gradient that a block reads at once
 #define FRAGMENTS (COLS * MT * NP * 128)
 #define NEW (SH < KH ? SH : KH)  // image rows that an output row needs and the one before it did not
 #define FRESH(row) ((row) == begin || (row) % OH == 0)
@@ -146,30 +148,34 @@ extern "C" __global__ void __launch_bounds__(K * GROUPS, RESIDENT) stem(const T 
 // its windows is in turn (oh SH + kh) % KH.
 __device__ __forceinline__ void read_row(T *rows, T *places, const T *x, const T *gradient, int row, bool fresh)
 {
-    const int oh = row % OH, old = fresh ? 0 : KH - NEW;
-    for (int i = threadIdx.x; i < (KH - old) * (W * C / VX); i += blockDim.x) {
-        const int h = oh * SH + old + i / (W * C / VX);
-        read_later(rows + h % KH * PITCH, x, (Index)(row / OH), h - PH, i % (W * C / VX));
-    }
-    for (int i = threadIdx.x; i < OW * (K / 8); i += blockDim.x)
-        copy_later(places + i / (K / 8) * STRIDE + i % (K / 8) * 8, gradient + ((Index)row * OW * K + i * 8), true);
+    const int first = row % OH * SH, part = threadIdx.x % (K / 8);
+    for (int kh = (fresh ? 0 : KH - NEW) + (int)threadIdx.x / 32; kh < KH; kh += WARPS)
+        read_later(rows + (first + kh) % KH * PITCH, x, (Index)(row / OH), first + kh - PH);
+    const T *from = gradient + (Index)row * (OW * K) + part * 8;
+#pragma unroll 5
+    for (int place = threadIdx.x / (K / 8); place < OW; place += READERS)
+        if (threadIdx.x < READERS * (K / 8)) copy_later(places + place * STRIDE + part * 8, from + place * K, true);
 }
 
 // The new image rows as matrices [EIGHTS][PLACES][8]: of each place the elements that a filter row takes of it.
 __device__ __forceinline__ void spread(Eight *spans, const T *rows, int row, bool fresh)
 {
-    const int oh = row % OH, old = fresh ? 0 : KH - NEW;
-    for (int i = threadIdx.x; i < (KH - old) * EIGHTS * OW; i += blockDim.x) {
-        const int place = i % OW, e = i / OW % EIGHTS, turn = (oh * SH + old + i / (OW * EIGHTS)) % KH;
-        Pack<u32, 4> four;
-        REPEAT(v, 4) four.v[v] = word(rows + turn * PITCH + FIRST + place * (SW * C) + e * 8 + v * 2);
-        store<4>(reinterpret_cast<u32 *>(spans + (turn * EIGHTS + e) * PLACES + place), four);
+    for (int i = (fresh ? 0 : (KH - NEW) * EIGHTS) + (int)threadIdx.x / 32; i < SPANS; i += WARPS) {
+        const int turn = (row % OH * SH + i / EIGHTS) % KH, e = i % EIGHTS;
+        const T *from = rows + turn * PITCH + FIRST + e * 8;
+        Eight *to = spans + (turn * EIGHTS + e) * PLACES;
+#pragma unroll 4
+        for (int place = threadIdx.x % 32; place < OW; place += 32) {
+            Pack<u32, 4> four;
+            REPEAT(v, 4) four.v[v] = word(from + place * (SW * C) + v * 2);
+            store<4>(reinterpret_cast<u32 *>(to + place), four);
+        }
     }
 }
 
 // Blocks walk over output rows that follow each other. Of the result [K, SPANS 8] a warp holds all filters times NP
 // eights; GROUPS warps have the same part, and take turns on 16 places of a row each.
-extern "C" __global__ void __launch_bounds__(COLS * GROUPS * 32, RESIDENT)
+extern "C" __global__ void __launch_bounds__(WARPS * 32, RESIDENT)
     stem_filter_grad(const T *x, const T *gradient, f32 *partial)
 {
     DYNAMIC_SHARED(Eight, memory);
