@@ -12,7 +12,13 @@ from lamina.backends import Backend, NoKernel
 from lamina.backends.reference import run_reference
 from lamina.graph.algebra import pool_gradient_last, sum_before_spreading
 from lamina.graph.fold import fold_batch_norm
-from lamina.graph.norms import activate_norms, mask_in_norms, statistics_behind_convolutions
+from lamina.graph.norm_pools import pools_in_norms
+from lamina.graph.norms import (
+    activate_norms,
+    mask_in_norms,
+    statistics_behind_convolutions,
+    sums_behind_data_grads,
+)
 from lamina.graph.rewrite import rewrite
 from lamina.graph.sequences import sequence_rules
 from lamina.graph.trace import Graph, Node, Value, constant
@@ -21,9 +27,11 @@ from lamina.ops import (
     BatchNormGrad,
     Cast,
     ConvNorm,
+    DataGradNorm,
     Expand,
     Fused,
     Group,
+    NormPool,
     Reshape,
     SgdUpdate,
     Transpose,
@@ -41,7 +49,8 @@ def optimize(
     graph: Graph, backend: Backend, refusals: list[str] | None = None, stays: Collection[Value] = ()
 ) -> Graph:
     """All passes in order: fold constants, drop no-ops, merge equal nodes, fold batch norms, algebra, relu into batch
-    norms, their statistics behind convolutions, prune outputs, fuse, group.
+    norms, pools into them, their statistics behind convolutions, prune outputs, fuse, sums behind data gradients,
+    group.
 
     refusals: gets a line for each fusion that the backend has no plan for.
     stays: inputs that are the same from run to run: what is made of them alone is not mixed with other work.
@@ -53,10 +62,16 @@ def optimize(
     graph = activate_norms(graph)
     if backend.supports(BatchNormGrad) == "kernel":  # libraries would compute the norm again for its signs
         graph = mask_in_norms(graph)
+    reasons = [] if refusals is None else refusals
+    if backend.supports(NormPool) == "kernel":
+        graph = pools_in_norms(graph, backend, reasons)
     if backend.supports(ConvNorm) == "cudnn":
-        graph = statistics_behind_convolutions(graph, backend, [] if refusals is None else refusals)
+        graph = statistics_behind_convolutions(graph, backend, reasons)
     graph = drop_identities(sequence_rules(graph, backend))
-    return group_small(fuse(prune_outputs(absorb_casts(graph)), backend, refusals), backend, stays)
+    graph = fuse(prune_outputs(absorb_casts(graph)), backend, reasons)
+    if backend.supports(DataGradNorm) == "kernel":
+        graph = sums_behind_data_grads(graph, backend, reasons)
+    return group_small(graph, backend, stays)
 
 
 def fold_constants(graph: Graph) -> Graph:

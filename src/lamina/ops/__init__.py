@@ -25,7 +25,7 @@ from lamina.ops.conv import (
     conv_transpose3d,
     unfold,
 )
-from lamina.ops.conv_norm import ConvNorm
+from lamina.ops.conv_norm import ConvNorm, DataGradNorm
 from lamina.ops.core import REGISTRY, Arg, Op, Operand, Sample, bind, call, operand, register_adopter, spec_of
 from lamina.ops.dropout import Dropout, DropoutGrad, dropout
 from lamina.ops.embedding import Embedding, EmbeddingGrad, embedding
@@ -61,6 +61,7 @@ from lamina.ops.norm import (
     layer_norm,
     rms_norm,
 )
+from lamina.ops.norm_pool import NormPool, PoolNormGrad
 from lamina.ops.operators import Operators
 from lamina.ops.pointwise import (
     Abs,
@@ -270,6 +271,7 @@ __all__ = [
     "Cos",
     "CrossEntropy",
     "CrossEntropyGrad",
+    "DataGradNorm",
     "Dequantize",
     "Div",
     "Dropout",
@@ -316,10 +318,12 @@ __all__ = [
     "Mul",
     "Ne",
     "Neg",
+    "NormPool",
     "Op",
     "Operand",
     "Operators",
     "Pad",
+    "PoolNormGrad",
     "Pow",
     "Quantize",
     "QuantizedConv",

@@ -126,7 +126,7 @@ def _plan(
         total = outputs[0].numel // width
         text = _text(op, wide, narrow, index, width)
         program = Program(name, "pool.cu", text)
-        blocks = _stride_blocks(op, wide) if isinstance(op, MaxPoolGrad) else None
+        blocks = stride_blocks(op, wide) if isinstance(op, MaxPoolGrad) else None
         if blocks is not None:
             total = wide.shape[0] * wide.shape[1] // width * blocks[0] * blocks[1]
             text += constants(BLOCKS=f"{total}LL", BLOCKS_H=blocks[0], BLOCKS_W=blocks[1])
@@ -136,7 +136,7 @@ def _plan(
     return kernel_plan(device, inputs, outputs, steps(True), label=op.name, plain=lambda: steps(False))
 
 
-def _stride_blocks(op: MaxPoolGrad, x: Spec) -> tuple[int, int] | None:
+def stride_blocks(op: MaxPool | MaxPoolGrad, x: Spec) -> tuple[int, int] | None:
     """How many blocks of one stride cover the image; None where the kernel for them does not apply."""
     win = op.window
     inside = x.physical.strides[1] == 1 and x.shape[1] > 1

@@ -371,12 +371,15 @@ class Launches:
         steps = self.plain() if self.plain else ()
         return tuple(step.program for step in steps if isinstance(step, Launch | Together))
 
+    def chosen(self, call: Call) -> tuple[Step, ...]:
+        """The steps for a call's addresses."""
+        if self.plain is not None and any(p % VECTOR for p in (*call.inputs, *call.outputs)):
+            return self.plain()
+        return self.steps
+
     def __call__(self, call: Call) -> Run:
         """Bind to addresses."""
-        steps = self.steps
-        if self.plain is not None and any(p % VECTOR for p in (*call.inputs, *call.outputs)):
-            steps = self.plain()
-        return sequence([step.bind(self.device, call) for step in steps])
+        return sequence([step.bind(self.device, call) for step in self.chosen(call)])
 
 
 def kernel_plan(

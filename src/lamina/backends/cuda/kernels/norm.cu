@@ -4,39 +4,10 @@
 //   each), PART and SPLITS (elements of a kept place per block, and such parts), and functions kept(o) and reduced(r):
 //   offsets in the big tensors, which all lie alike.
 // Statistics and sums are of type A: f32, or f64 for f64. Every sum is taken in a fixed order.
-typedef Wide<T>::type A;
-
-#define REPEAT(k, n) _Pragma("unroll") for (int k = 0; k < (n); ++k)
+#include "norm.cuh"
 
 __device__ __forceinline__ f32 root(f32 v) { return sqrtf(v); }
 __device__ __forceinline__ f64 root(f64 v) { return sqrt(v); }
-
-#ifdef RELU
-// relu, which with HI is clipped there too, and where its gradient passes. UPPER: what a result must be below.
-#ifdef HI
-#define UPPER ((A)HI)
-#else
-#define UPPER ((A)INFINITY_F)
-#endif
-__device__ __forceinline__ A activated(A v)
-{
-#if RELU
-    v = larger(v, (A)0);
-#ifdef HI
-    v = smaller(v, UPPER);
-#endif
-#endif
-    return v;
-}
-__device__ __forceinline__ bool passes(A v, A upper)
-{
-#ifdef HI
-    return v > (A)0 && v < upper;
-#else
-    return v > (A)0;
-#endif
-}
-#endif
 
 #if defined(LANES) || defined(BLOCK_ROWS)
 // ------------------------------------------------------------------------------------------ blocks of kept x reduced
@@ -75,18 +46,7 @@ __device__ __forceinline__ void write_sums(A *partial, A (&s)[WIDTH], A (&q)[WID
         partial[to + (i64)OUTPUTS * SPLITS] = b;
     }
 #else
-    __shared__ A part[2][ROWS][LANES * V];
-    const int lane = threadIdx.x % LANES, row = threadIdx.x / LANES;
-    REPEAT(k, V) { part[0][row][lane * V + k] = s[k]; part[1][row][lane * V + k] = q[k]; }
-    __syncthreads();
-    for (int c = threadIdx.x; c < 2 * LANES * V; c += 256) {
-        const int which = c / (LANES * V), column = c % (LANES * V);
-        const Index place = (Index)blockIdx.x * LANES * V + column;
-        if (place >= (Index)OUTPUTS) continue;
-        A total = part[which][0][column];
-        for (int k = 1; k < ROWS; ++k) total += part[which][k][column];
-        partial[((i64)which * OUTPUTS + place) * SPLITS + blockIdx.y] = total;
-    }
+    sums_of_rows(partial, s, q);
 #endif
 }
 

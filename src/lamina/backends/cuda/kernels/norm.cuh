@@ -1,0 +1,52 @@
+// What kernels around a batch norm have in common: the type of its statistics, relu behind it, sums over a block's rows.
+#pragma once
+typedef Wide<T>::type A;
+
+#define REPEAT(k, n) _Pragma("unroll") for (int k = 0; k < (n); ++k)
+
+#ifdef RELU
+// relu, which with HI is clipped there too, and where its gradient passes. UPPER: what a result must be below.
+#ifdef HI
+#define UPPER ((A)HI)
+#else
+#define UPPER ((A)INFINITY_F)
+#endif
+__device__ __forceinline__ A activated(A v)
+{
+#if RELU
+    v = larger(v, (A)0);
+#ifdef HI
+    v = smaller(v, UPPER);
+#endif
+#endif
+    return v;
+}
+__device__ __forceinline__ bool passes(A v, A upper)
+{
+#ifdef HI
+    return v > (A)0 && v < upper;
+#else
+    return v > (A)0;
+#endif
+}
+#endif
+
+#ifdef ROWS
+// Blocks of ROWS rows of LANES threads, each with V places (channels) side by side: two sums of each place over the
+// block's rows, to partial[sum][place][split].
+__device__ __forceinline__ void sums_of_rows(A *partial, const A (&s)[V], const A (&q)[V])
+{
+    __shared__ A part[2][ROWS][LANES * V];
+    const int lane = threadIdx.x % LANES, row = threadIdx.x / LANES;
+    REPEAT(k, V) { part[0][row][lane * V + k] = s[k]; part[1][row][lane * V + k] = q[k]; }
+    __syncthreads();
+    for (int c = threadIdx.x; c < 2 * LANES * V; c += 256) {
+        const int which = c / (LANES * V), column = c % (LANES * V);
+        const i64 place = (i64)blockIdx.x * LANES * V + column;
+        if (place >= OUTPUTS) continue;
+        A total = part[which][0][column];
+        for (int k = 1; k < ROWS; ++k) total += part[which][k][column];
+        partial[((i64)which * OUTPUTS + place) * SPLITS + blockIdx.y] = total;
+    }
+}
+#endif

@@ -1,0 +1,172 @@
+"""Max-pools go into the batch norms before them, and their gradients likewise; what others read stays."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import backends, ops
+from lamina.graph import Graph, gradients, trace
+from lamina.graph.norm_pools import pools_in_norms
+from lamina.graph.passes import optimize
+from lamina.ops import BatchNormGrad, NormPool, PoolNormGrad
+from lamina.ops.core import Op, bind
+from lamina.runtime import Device
+from lamina.spec import Policy
+
+rng = np.random.default_rng(0)
+
+
+class Fuses:
+    """A backend whose plans have a label, or that has no kernel; it notes under which policies it was asked."""
+
+    def __init__(self, label: str = "kernel norm_pool fused") -> None:
+        self.label, self.asked = label, list[Policy]()
+
+    def plan(self, op: Op, specs: Any, policy: Policy) -> backends.Plan:
+        self.asked.append(policy)
+        if not self.label:
+            raise backends.NoKernel("nothing\nfor it")
+        return backends.Plan(tuple(specs), op.infer(*specs), lambda call: lambda: None, label=self.label)
+
+
+def operands() -> list[Any]:
+    """x, a weight, scale, bias, running mean and variance."""
+    arrays = [rng.standard_normal(s) for s in ((2, 8, 9, 7), (8, 8, 1, 1), (8,), (8,), (8,), (8,))]
+    arrays[5] = np.abs(arrays[5]) + 0.5
+    return arrays
+
+
+def network(act: Callable[[Any], Any] = ops.relu) -> Callable[..., Any]:
+    """Convolution, batch norm, activation, max-pool, convolution; the gradients, the running statistics."""
+
+    def f(x: Any, w: Any, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
+        y, mean, var = ops.batch_norm(ops.conv2d(x, w), mean, var, scale, bias, True)
+        y = ops.conv2d(ops.max_pool2d(act(y), 3, 2, 1), w)
+        return [*gradients(ops.sum(y * y), [x, w, scale, bias]), mean, var]
+
+    return f
+
+
+def names(graph: Graph) -> list[str]:
+    return [node.op.name for node in graph.nodes]
+
+
+def optimized(graph: Graph, backend: Fuses) -> tuple[Graph, list[str]]:
+    """The graph as the passes leave it where `backend` has kernels for norms and pools, and what it refused."""
+    host, refusals = backends.get(Device("cpu")), list[str]()
+    plain, kernels = host.plan, (NormPool, PoolNormGrad, BatchNormGrad)
+
+    def plan(op: Op, specs: Any, policy: Policy) -> backends.Plan:
+        return (backend.plan if isinstance(op, NormPool | PoolNormGrad) else plain)(op, specs, policy)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(host, "supports", lambda op: "kernel" if op in kernels else "")
+        patch.setattr(host, "plan", plan)
+        better = optimize(graph, host, refusals)
+    return better, [line for line in refusals if "pool" in line]
+
+
+def alike(graph: Graph, better: Graph, arrays: list[Any]) -> None:
+    for found, expected in zip(better(*arrays), graph(*arrays), strict=True):
+        np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "act", [ops.relu, lambda x: ops.clipped_relu(x, 0.8), lambda x: x], ids=["relu", "clipped", "none"]
+)
+def test_a_training_step(act: Callable[[Any], Any]) -> None:
+    """One node forward, one backward; neither the norm's result nor the pool's gradient is left."""
+    arrays, backend = operands(), Fuses()
+    graph = trace(network(act), *arrays)
+    better, refusals = optimized(graph, backend)
+    found = names(better)
+    assert found.count("norm_pool") == found.count("pool_norm_grad") == 1
+    assert not {"batch_norm", "max_pool", "batch_norm_grad", "max_pool_grad"} & set(found)
+    assert refusals == []
+    assert len(backend.asked) == 2
+    alike(graph, better, arrays)
+
+
+def test_without_gradients_no_index_is_written() -> None:
+    def forward(x: Any, *small: Any) -> Any:
+        y, mean, var = ops.batch_norm(x, small[2], small[3], small[0], small[1], True)
+        pooled, _ = bind(ops.MaxPool((3, 3), ops.Window((2, 2), ((1, 1), (1, 1)), (1, 1)), True), ops.relu(y))
+        return pooled, mean, var
+
+    x, _, *small = operands()
+    graph = trace(forward, x, *small)
+    better, _ = optimized(graph, Fuses())
+    (node,) = better.nodes
+    assert isinstance(node.op, NormPool)
+    assert not node.op.pool.index
+    assert len(node.outputs) == 5
+    alike(graph, better, [x, *small])
+
+
+@pytest.mark.parametrize(
+    ("label", "reason"),
+    [
+        ("kernel norm_pool apart", "kernel norm_pool apart is as fast"),
+        ("", "nothing for it"),
+    ],
+)
+def test_both_stay_apart_where_that_is_as_fast(label: str, reason: str) -> None:
+    with lm.policy(algorithm="fastest"):
+        graph = trace(network(lambda x: x), *operands())
+    backend, refusals = Fuses(label), list[str]()
+    better = pools_in_norms(graph, backend, refusals)  # type: ignore[arg-type]
+    assert names(better) == names(graph)
+    assert [line.endswith(reason) for line in refusals] == [True, True]
+    assert {policy.algorithm for policy in backend.asked} == {"fastest"}
+
+
+def test_what_others_read_stays() -> None:
+    """The norm's result or the pool's gradient with a second reader, or given back; another policy."""
+    x, _, *small = operands()
+    pool = ops.MaxPool((3, 3), ops.Window((2, 2), ((1, 1), (1, 1)), (1, 1)), True)
+    spread = ops.MaxPoolGrad(pool.kernel, pool.window, x.shape[2:])
+
+    def norm(x: Any, small: Any) -> Any:
+        return bind(ops.BatchNorm(1e-5), x, *small)
+
+    def read_twice(x: Any, *small: Any) -> Any:
+        y = norm(x, small)[0]
+        return bind(pool, y)[0], ops.sum(y)
+
+    def given_back(x: Any, *small: Any) -> Any:
+        y = norm(x, small)[0]
+        return bind(pool, y)[0], y
+
+    def measured(x: Any, *small: Any) -> Any:
+        y = norm(x, small)[0]
+        with lm.policy(algorithm="fastest"):
+            return bind(pool, y)[0]
+
+    def gradient_read_twice(x: Any, *small: Any) -> Any:
+        pooled, index = bind(pool, x)
+        g = ops.call(spread, pooled, index)
+        return bind(ops.BatchNormGrad(), g, x, small[0], small[1], small[3])[0], ops.sum(g)
+
+    def of_statistics(x: Any, *small: Any) -> Any:
+        mean = norm(x, small)[1]
+        return bind(pool, ops.expand(mean.reshape((1, 8, 1, 1)), x.shape))[0]
+
+    for f in (read_twice, given_back, measured, gradient_read_twice, of_statistics):
+        graph, backend = trace(f, x, *small), Fuses()
+        better = pools_in_norms(graph, backend, [])  # type: ignore[arg-type]
+        assert names(better) == names(graph), f.__name__
+        assert backend.asked == []
+
+
+def test_compiled_for_a_host_nothing_changes() -> None:
+    """oneDNN has no kernel for both."""
+    arrays = [a.astype(np.float32) for a in operands()]
+    graph = trace(network(), *arrays)
+    better = optimize(graph, backends.get(Device("cpu")))
+    assert not {"norm_pool", "pool_norm_grad"} & set(names(better))
+    compiled = lm.compile(graph, device="cpu")
+    for found, expected in zip(compiled(*arrays), graph(*arrays), strict=True):
+        np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=2e-3, atol=2e-3)
