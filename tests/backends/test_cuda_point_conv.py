@@ -142,6 +142,6 @@ def test_it_compiles_and_fits_twice(rows: int, columns: int, depth: int) -> None
         assert isinstance(launch, Launch)
         assert 2 * (tiles.shared + 4096) <= 227 << 10
         assert compile_cubin(
-            launch.program.source, arch="sm_90", includes=[KERNELS], name=launch.program.name
+            launch.program.source, arch="sm_90a", includes=[KERNELS], name=launch.program.name
         )
     assert tiles.parts * (tiles.grid[0]) <= 264

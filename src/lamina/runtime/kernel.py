@@ -138,7 +138,7 @@ def compile_module(
     Args:
         source: CUDA C++17 text, or the Path of a file with it; the file's folder is searched for includes too.
         device: a CUDA device.
-        arch: another architecture than the device's own, e.g. "sm_90a" for Hopper's own instructions.
+        arch: another architecture than the device's own ("sm_90a" for an H200).
         defines: macros, as for `compile_cubin`.
         options: compiler options, as for `compile_cubin`.
         includes: include folders, as for `compile_cubin`.
@@ -182,7 +182,7 @@ def compile_kernel(
         source: CUDA C++17 with an ``extern "C" __global__`` function `name`, or the Path of a file with it.
         name: the function.
         device: a CUDA device.
-        arch: another architecture than the device's own, e.g. "sm_90a" for Hopper's own instructions.
+        arch: another architecture than the device's own ("sm_90a" for an H200).
         defines: macros, as for `compile_cubin`.
         options: compiler options, as for `compile_cubin`.
         includes: include folders, as for `compile_cubin`.
@@ -203,8 +203,9 @@ def compile_kernel(
 
 
 def _arch(device: Device) -> str:
+    """The device's architecture; from Hopper on with the instructions that no other has."""
     major, minor = _cuda.open_cuda().core.Device(device.index).compute_capability
-    return f"sm_{major}{minor}"
+    return f"sm_{major}{minor}" + "a" * (major >= 9)
 
 
 # -------------------------------------------------------------------------------------------------- arguments

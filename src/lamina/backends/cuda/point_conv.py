@@ -13,7 +13,7 @@ from lamina.ops.window import Window
 from lamina.spec import DType, Spec, bfloat16, channels_last, float16
 
 _FILE = "point_conv.cu"
-_THREADS, _DEEP, _LINE = 256, 32, 72
+_THREADS, _STAGES, _TALL, _DEEP = 256, 4, 128, 32
 #: Blocks on a GPU at the same time: two per multiprocessor.
 _BLOCKS = 132 * 2
 #: The deepest product whose filter stays in shared memory.
@@ -22,7 +22,7 @@ _HELD = 128
 
 @dataclass(frozen=True)
 class Tiling:
-    """A product [rows, depth] x [depth, columns], its result cut into tiles of `tall` x `wide`."""
+    """A product [rows, depth] x [depth, columns], its result cut into tiles of 128 x `wide`."""
 
     rows: int
     columns: int
@@ -34,14 +34,9 @@ class Tiling:
         return 64 if self.columns % 128 else 128
 
     @property
-    def tall(self) -> int:
-        """Rows of a tile: eight warps, each with 32 rows of 64 columns."""
-        return 256 * 64 // self.wide
-
-    @property
     def parts(self) -> int:
         """Blocks that share the rows: as many as take the same number of tiles, but for the last."""
-        tiles = -(-self.rows // self.tall)
+        tiles = -(-self.rows // _TALL)
         turns = -(-tiles // max(1, _BLOCKS * self.wide // self.columns))
         return -(-tiles // turns)
 
@@ -59,9 +54,9 @@ class Tiling:
     def shared(self) -> int:
         """Bytes of shared memory."""
         slab = self.wide * _DEEP
-        stage, stages = self.tall * _DEEP + (0 if self.held else slab), 3 if self.wide == 64 else 4
+        stage = _TALL * _DEEP + (0 if self.held else slab)
         filters = self.wide * self.depth if self.held else 0
-        return 2 * (filters + stages * stage) + 4 * 8 * 16 * _LINE
+        return 2 * (filters + _STAGES * stage) + 4 * 8 * 8 * (self.wide + 8)
 
     @property
     def workspace(self) -> int:
