@@ -26,7 +26,10 @@ typedef Pack<T, 8> Eight;
 #define IS_TAP(kh, j) ((kh) < KH && (j) >= LEAD && (j) - LEAD < KW * C)
 #define W_AT(k, kh, j) ((k) * W_K + ((j) - LEAD) % C * W_C + (kh) * W_H + ((j) - LEAD) / C * W_W)
 
-__device__ __forceinline__ u32 word(const T *p) { return *reinterpret_cast<const u32 *>(p); }
+__device__ __forceinline__ u32 word(const T *p, int bytes)
+{
+    return *reinterpret_cast<const u32 *>(reinterpret_cast<const char *>(p) + bytes);
+}
 
 __device__ __forceinline__ void clear(Eight *memory, int count)
 {
@@ -55,10 +58,17 @@ __device__ __forceinline__ void read_later(T *row, const T *x, Index n, int h)
 #define ROWS ((TH - 1) * SH + KH)
 #define TILES ((OH + TH - 1) / TH)
 
-// Where pair p of a window lies from its first element on; pairs beyond the last one meet zeros of the filter.
-__device__ __forceinline__ int pair_at(int p) { return p < PAIRS ? p / (RUN / 2) * PITCH + p % (RUN / 2) * 2 : 0; }
-// Where the window of place p of a tile begins.
-__device__ __forceinline__ int window_at(int p) { return p / OW * SH * PITCH + p % OW * SW * C + FIRST; }
+// Where pair p of a window lies from its first element on, in bytes; pairs beyond the last one meet zeros of the filter.
+__device__ __forceinline__ int pair_at(int p) { return p < PAIRS ? p / (RUN / 2) * (PITCH * 2) + p % (RUN / 2) * 4 : 0; }
+// Where the window of place p of a tile begins, likewise. The compiler is kept from adding its parts to each pair anew.
+__device__ __forceinline__ int window_at(int turn, int p)
+{
+    int at = ((turn * ROWS + p / OW * SH) * PITCH + p % OW * SW * C + FIRST) * 2;
+#if defined(__CUDA_ARCH__)
+    asm("" : "+r"(at));
+#endif
+    return at;
+}
 
 // The filter in the order in which lanes take it. Column c of tile 4 q + r is filter 32 q + 8 (c / 2) + 2 r + c % 2, so
 // that a lane's results of four tiles are eight filters in a row.
@@ -107,16 +117,15 @@ extern "C" __global__ void __launch_bounds__(K * GROUPS, RESIDENT) stem(const T 
         __syncthreads();
         if (tile + gridDim.x < IMAGES * TILES) read_tile(rows + (turn ^ 1) * (ROWS * PITCH), x, tile + gridDim.x);
         end_group();
-        const T *const own = rows + turn * (ROWS * PITCH);
         const int oh0 = tile % TILES * TH, places = (TH < OH - oh0 ? TH : OH - oh0) * OW;
         for (int first = group * 16 + g; first - g < places; first += GROUPS * 16) {
             int at[2];
             f32 sum[4][4];
-            REPEAT(i, 2) at[i] = window_at(first + 8 * i < places ? first + 8 * i : 0);
+            REPEAT(i, 2) at[i] = window_at(turn, first + 8 * i < places ? first + 8 * i : 0);
             REPEAT(j, 4) REPEAT(i, 4) sum[j][i] = 0.0f;
             REPEAT(step, STEPS) {
                 u32 a[4];
-                REPEAT(i, 4) a[i] = word(own + at[i % 2] + pair[step][i / 2]);
+                REPEAT(i, 4) a[i] = word(rows, at[i % 2] + pair[step][i / 2]);
                 REPEAT(j, 4) warp_mma(sum[j], a, b[step][j], T());
             }
             REPEAT(i, 2) {
@@ -167,7 +176,7 @@ __device__ __forceinline__ void spread(Eight *spans, const T *rows, int row, boo
 #pragma unroll 4
         for (int place = threadIdx.x % 32; place < OW; place += 32) {
             Pack<u32, 4> four;
-            REPEAT(v, 4) four.v[v] = word(from + place * (SW * C) + v * 2);
+            REPEAT(v, 4) four.v[v] = word(from, place * (SW * C * 2) + v * 4);
             store<4>(reinterpret_cast<u32 *>(to + place), four);
         }
     }
