@@ -147,13 +147,13 @@ class Forward(Stem):
         tiles as a block has, and the first tile, which no work hides.
         """
 
-        def time(height: int) -> float:
+        def time(height: int) -> int:
             turns = -(-self.tiles(height) // self.blocks(height))
             products = (
                 round_up(height * self.o.y.shape[3], 16 * self.groups) // (16 * self.groups) * self.steps
             )
             reads = self.rows(height)
-            return (turns * (products + 4 * reads) + 20 * reads) / self.resident(height)
+            return turns * (products + 4 * reads) + 20 * reads
 
         heights = range(1, min(self.o.y.shape[2], 32) + 1)
         return min((h for h in heights if self.shared(h) <= _MOST_SHARED), key=time, default=0)
