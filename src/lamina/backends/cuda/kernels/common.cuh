@@ -108,6 +108,26 @@ template <> struct Narrow<f8> {
 };
 template <class T, class S> __device__ __forceinline__ T narrow(S v) { return Narrow<T>::from(v); }
 
+// Two numbers as a pair of a half type, the first one in the low bits.
+__device__ __forceinline__ u32 narrow_two(f32 first, f32 second, bf16)
+{
+#if __CUDA_ARCH__ >= 800
+    u32 pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+    return pair;
+#else
+    return narrow<bf16>(first).bits | (u32)narrow<bf16>(second).bits << 16;
+#endif
+}
+__device__ __forceinline__ u32 narrow_two(f32 first, f32 second, f16)
+{
+    return float_to_half(first) | (u32)float_to_half(second) << 16;
+}
+__device__ __forceinline__ f32 widen_first(u32 pair, bf16) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ f32 widen_second(u32 pair, bf16) { return __uint_as_float(pair & 0xffff0000u); }
+__device__ __forceinline__ f32 widen_first(u32 pair, f16) { return half_to_float((u16)pair); }
+__device__ __forceinline__ f32 widen_second(u32 pair, f16) { return half_to_float((u16)(pair >> 16)); }
+
 // N elements that are moved at once; the address must be a multiple of their size together.
 template <class T, int N> struct alignas(sizeof(T) * N) Pack { T v[N]; };
 

@@ -5,8 +5,9 @@
 // the same way, or TURNED as slabs [32, 64] of 128 bytes a row (`wide_at`); `turn` says which half of the 32. Slabs begin
 // at multiples of 1024 bytes.
 //
-// On Hopper the products are under way until `products_done`: between, nothing may touch the sums, and `products_begin`
-// comes before the first. Elsewhere a warp computes its part at once.
+// On Hopper the products are under way until `products_done`: between, nothing may touch the sums. They are asked for in
+// groups, from `products_begin` to `products_end`; `wait_products<left>` waits until only the `left` last groups may be
+// under way. Elsewhere a warp computes its part at once.
 #pragma once
 #include "mma.cuh"
 
@@ -63,9 +64,13 @@ template <bool TURNED> __device__ __forceinline__ void issue(f32 (&d)[16][4], u6
 __device__ __forceinline__ void show_to_products() { asm volatile("fence.proxy.async.shared::cta;" : : : "memory"); }
 __device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" : : : "memory"); }
 __device__ __forceinline__ void products_end() { asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory"); }
+template <int left> __device__ __forceinline__ void wait_products()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(left) : "memory");
+}
 template <int NB> __device__ __forceinline__ void products_done(f32 (&sum)[NB][4])
 {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" : : : "memory");
+    wait_products<0>();
 #pragma unroll
     for (int j = 0; j < NB; ++j) asm volatile("" : "+f"(sum[j][0]), "+f"(sum[j][1]), "+f"(sum[j][2]), "+f"(sum[j][3]));
 }
@@ -82,6 +87,7 @@ __device__ __forceinline__ void group_mma(f32 (&sum)[NB][4], const T *a, const T
 __device__ __forceinline__ void show_to_products() {}
 __device__ __forceinline__ void products_begin() {}
 __device__ __forceinline__ void products_end() {}
+template <int left> __device__ __forceinline__ void wait_products() {}
 template <int NB> __device__ __forceinline__ void products_done(f32 (&)[NB][4]) {}
 
 template <bool TURNED, int NB, class T>

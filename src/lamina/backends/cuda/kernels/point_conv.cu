@@ -36,7 +36,9 @@ typedef f32 A;
 #define UPPER ((A)INFINITY_F)
 #endif
 
-typedef Pack<T, 8> Eight;
+typedef Pack<u32, 4> Eight;  // elements, in pairs
+__device__ __forceinline__ Eight eight(const T *p) { return load<4>(reinterpret_cast<const u32 *>(p)); }
+
 struct Operands { const T *a, *b, *added, *y, *x; const A *scale, *mean, *spread, *bias; };
 
 __device__ __forceinline__ void fetch_a(T *to, const T *a, int row, int k)
@@ -81,29 +83,37 @@ __device__ __forceinline__ void finish(const f32 (&sum)[WIDE / 8][4], int half, 
         REPEAT(p, AHEAD) {
             const int real = first + row + p * (32 / LANES);
             const i64 at = (i64)(real < ROWS ? real : ROWS - 1) * OUT + column + part;
-            if (ADDED) more[p] = load<8>(o.added + at);
-            if (MASKED) outputs[p] = load<8>(o.y + at);
-            if (!FORWARD) elements[p] = load<8>(o.x + at);
+            if (ADDED) more[p] = eight(o.added + at);
+            if (MASKED) outputs[p] = eight(o.y + at);
+            if (!FORWARD) elements[p] = eight(o.x + at);
         }
         REPEAT(p, AHEAD) if (first + row + p * (32 / LANES) < ROWS) {
             const A *line = lines + (row + p * (32 / LANES)) * LINE + part;
-            const auto low = load<4>(line), high = load<4>(line + 4);
+            const Pack<A, 4> some[2] = {load<4>(line), load<4>(line + 4)};
             Eight result;
-            REPEAT(k, 8) {
-                A v = k < 4 ? low.v[k % 4] : high.v[k % 4];
-                if (ADDED) v += widen(more[p].v[k]);
-                if (MASKED && !(widen(outputs[p].v[k]) > 0)) v = 0;
-                result.v[k] = narrow<T>(v);
-                v = widen(result.v[k]);
-                const A far = FORWARD ? v : widen(elements[p].v[k]) - columns.mean[part + k];
+            REPEAT(k, 4) {
+                A v[2] = {some[k / 2].v[k % 2 * 2], some[k / 2].v[k % 2 * 2 + 1]};
+                if (ADDED) { v[0] += widen_first(more[p].v[k], T()); v[1] += widen_second(more[p].v[k], T()); }
+                if (MASKED) {
+                    if (!(widen_first(outputs[p].v[k], T()) > 0)) v[0] = 0;
+                    if (!(widen_second(outputs[p].v[k], T()) > 0)) v[1] = 0;
+                }
+                result.v[k] = narrow_two(v[0], v[1], T());
+                v[0] = widen_first(result.v[k], T());
+                v[1] = widen_second(result.v[k], T());
+                const A x[2] = {widen_first(elements[p].v[k], T()), widen_second(elements[p].v[k], T())};
+                REPEAT(e, 2) {
+                    const int c = k * 2 + e;
+                    const A far = FORWARD ? v[e] : x[e] - columns.mean[part + c];
 #if NORM_RELU
-                const A level = far * columns.slope[part + k] + columns.bias[part + k];
-                if (!(level > 0 && level < UPPER)) v = 0;
+                    const A level = far * columns.slope[part + c] + columns.bias[part + c];
+                    if (!(level > 0 && level < UPPER)) v[e] = 0;
 #endif
-                s[k] += v;
-                q[k] += v * far;
+                    s[c] += v[e];
+                    q[c] += v[e] * far;
+                }
             }
-            store<8>(out + (i64)(first + row + p * (32 / LANES)) * OUT + column + part, result);
+            store<4>(reinterpret_cast<u32 *>(out + (i64)(first + row + p * (32 / LANES)) * OUT + column + part), result);
         }
     }
 }
@@ -139,17 +149,17 @@ point_conv(const T *a, const T *b, const T *added, const T *y, const T *x, const
         end_group();
     };
     if (HELD) REPEAT(k, TURNS) fetch_b(memory + k * SLAB_B, b, column, k * DEEP);
-    REPEAT(k, STAGES - 1) fetch(k);
+    REPEAT(k, STAGES - 2) fetch(k);
     f32 sum[WIDE / 8][4];
     A s[8], q[8];
     REPEAT(k, 8) s[k] = q[k] = 0;
     for (int step = 0; step < steps; ++step) {
         const int turn = step % TURNS;
-        wait_groups<STAGES - 2>();
+        wait_groups<STAGES - 3>();
         show_to_products();
-        products_done(sum);  // those of the stage that is read into next
+        wait_products<1>();  // until those of the stage that is read into next are done
         __syncthreads();
-        fetch(step + STAGES - 1);
+        fetch(step + STAGES - 2);
         const T *from = ring + step % STAGES * STAGE, *filter = HELD ? memory + turn * SLAB_B : from + SLAB_A;
         products_begin();
         REPEAT(k, DEEP / 16) group_mma<!FORWARD>(sum, from + warp / 4 * 64 * DEEP, filter, k, turn + k);
