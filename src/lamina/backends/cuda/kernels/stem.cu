@@ -1,5 +1,7 @@
 // The first convolution of a network on tensor cores: few channels, so that the taps of one filter row lie together in
-// the image, and a shared copy of some image rows is the matrix of all windows without copying any element twice.
+// the image, and a shared copy of some image rows is, forward, the matrix of all windows without copying any element
+// twice. The filter gradient's inner axis goes over places; each image row is spread once into [places, 8] matrices, which
+// the tensor cores' own loads take, for all windows that it is part of.
 //
 // The inner axis of the forward product goes over (KH, RUN): RUN elements, taps times channels, from LEAD before a
 // window's first one, so that every pair of them lies in one 32-bit word. The image lies channels last, C * SW is even.
