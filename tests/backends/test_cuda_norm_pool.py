@@ -8,6 +8,8 @@ import pytest
 
 from lamina.backends import Plan
 from lamina.backends.cuda import backend, norm_pool
+from lamina.backends.cuda import norm as norms
+from lamina.backends.cuda.choice import Problem, candidate, make_plan
 from lamina.backends.cuda.program import Launches
 from lamina.backends.reference import run_reference
 from lamina.ops import BatchNorm, BatchNormGrad, MaxPool, MaxPoolGrad, NormPool, PoolNormGrad, Window
@@ -195,6 +197,7 @@ REFUSED = {
     "few channels": (((3, 3), win((2, 2), (1, 1), (1, 1)), (2, 12, 6, 6)), True, False),
     "dilated": (((2, 2), Window((2, 2), ((0, 0), (0, 0)), (2, 1)), (2, 8, 6, 6)), True, False),
     "stride of 1": (((3, 3), win((1, 1), (1, 1), (1, 1)), (2, 8, 6, 6)), True, False),
+    "large window": (((5, 4), win((2, 2), (1, 1), (1, 1)), (2, 8, 8, 7)), True, False),
     "one axis": (((3,), win((2,), (1, 1)), (2, 8, 9)), True, False),
     "residual": (CASES["stem"], True, True),
 }
@@ -222,3 +225,28 @@ def test_what_stays_apart(case: str) -> None:
     (g,) = run_plan(plan(op.pool, arrays[:2], last), arrays[:2])
     rest = [g, *arrays[2:]]
     same(run_plan(made, arrays), run_plan(plan(norm, rest, last), rest))
+
+
+@pytest.mark.parametrize("winner", ["fused", "apart"])
+def test_fastest_takes_the_winner(winner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both compete, and the label says which one it is; norm and pool apart are what `fastest` takes for each."""
+
+    def choose(problem: Problem, device: Device, policy: Policy) -> Plan:
+        ways = {way.name: way for way in problem.ways}
+        assert policy.algorithm == "fastest"
+        return make_plan(problem, candidate(ways[winner if "apart" in ways else "kernel"], None, {}), device)
+
+    monkeypatch.setattr(norms, "choose", choose)
+    monkeypatch.setattr(norm_pool, "choose", choose)
+    kernel, window, x = CASES["odd"]
+    forward, back = BatchNorm(1e-3, 0.1, True), BatchNormGrad()
+    arrays = forward_operands(x, bfloat16)
+    both = NormPool(forward, MaxPool(kernel, window, True))
+    gradients = PoolNormGrad(MaxPoolGrad(kernel, window, x[2:]), back)
+    for op, given in ((both, arrays), (gradients, backward_operands(kernel, window, x, bfloat16, back))):
+        specs = [Spec(a.shape, as_dtype(a.dtype), channels_last(a.shape)) for a in given]
+        made = CUDA.plan(op, specs, Policy(algorithm="fastest"))
+        assert made.label == f"kernel {op.name} {winner}"
+        same(run_plan(made, given), run(op, given))
+        assert isinstance(made.make, Launches)
+        assert (made.make.plain is not None) == (winner == "fused")

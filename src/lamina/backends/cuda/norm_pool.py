@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from lamina.backends import Plan
 from lamina.backends.cuda.choice import Problem, Way, candidate, choose, make_plan
@@ -48,6 +49,8 @@ from lamina.spec import Policy, Spec, channels_last
 
 _FILE = "norm_pool.cu"
 _THREADS = 256
+#: Elements of a window at most: what they have in common is held in registers.
+_MOST_TAPS = 16
 #: Blocks that sums are split among: enough to fill any GPU several times over.
 _BLOCKS = 132 * 8
 #: Outputs of a thread along a row, and down the rows as many of these as leave the GPU this number of blocks.
@@ -123,12 +126,12 @@ def _key(op: NormPool | PoolNormGrad, given: Sequence[Spec]) -> str:
 
 
 def _takes(pool: MaxPool | MaxPoolGrad, x: Spec, y: Spec) -> bool:
-    """Whether the kernels are for it: images channels last, whole accesses, windows that step on (the pool's gradient
-    alone then adds in the same order).
+    """Whether the kernels are for it: images channels last, whole accesses, small windows that step on (the pool's
+    gradient alone then adds in the same order).
     """
     lies = all(s.ndim == 4 and s.physical == channels_last(s.shape) for s in (x, y))
     whole = x.numel > 0 and x.shape[1] % (VECTOR // x.dtype.itemsize) == 0
-    return lies and whole and stride_blocks(pool, x) is not None
+    return lies and whole and prod(pool.kernel) <= _MOST_TAPS and stride_blocks(pool, x) is not None
 
 
 def _choose(
@@ -160,7 +163,8 @@ def _head(pool: MaxPool | MaxPoolGrad, x: Spec, y: Spec, index: str, width: int)
     pairs = {"": x.shape[2:], "O": y.shape[2:], "K": pool.kernel, "S": win.stride}
     pairs["P"] = tuple(before for before, _ in win.padding)
     sizes = {prefix + axis: n for prefix, two in pairs.items() for axis, n in zip("HW", two, strict=True)}
-    return text + constants(V=width, OUTPUTS=x.shape[1], CHUNKS=x.shape[1] // width, **sizes)
+    words = int(x.dtype.itemsize == 2 and width > 1)
+    return text + constants(V=width, WORDS=words, OUTPUTS=x.shape[1], CHUNKS=x.shape[1] // width, **sizes)
 
 
 def _statistics(op: NormPool, x: Spec, aligned: bool) -> tuple[Step, ...]:

@@ -1,4 +1,4 @@
-// What kernels around a batch norm have in common: the type of its statistics, relu behind it, sums over a block's rows.
+// What kernels around a batch norm have in common: the type of statistics, relu behind it, sums over a block's rows.
 #pragma once
 typedef Wide<T>::type A;
 
