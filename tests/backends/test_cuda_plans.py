@@ -66,7 +66,7 @@ CUDA = backend(Device("cuda:0"))  # a value: nothing is opened
 #: Their plans need cuDNN.
 LIBRARY = {
     "conv", "conv_data_grad", "conv_filter_grad", "matmul", "fused", "rnn", "rnn_grad", "attention", "attention_grad",
-    "joint_attention", "joint_attention_grad", "conv_norm",
+    "joint_attention", "joint_attention_grad", "conv_norm", "data_grad_norm",
     "quantized_conv", "quantized_matmul",
 }  # fmt: skip
 OWN = sorted(set(REGISTRY) - LIBRARY)
