@@ -130,8 +130,8 @@ def test_which_cases_are_taken() -> None:
 @pytest.mark.parametrize(
     ("rows", "columns", "depth"), [(401408, 256, 64), (401408, 64, 256), (6272, 2048, 512)]
 )
-def test_it_compiles_and_fits_twice(rows: int, columns: int, depth: int) -> None:
-    """For an H200, whose multiprocessors have 227 KiB of shared memory for blocks that may have 64 K registers."""
+def test_it_compiles_and_fits(rows: int, columns: int, depth: int) -> None:
+    """For an H200, whose blocks have 227 KiB of shared memory."""
     tiles = point_conv.Tiling(rows, columns, depth)
     norm = tuple(source(i) for i in range(5))
     behind = point_conv.Behind(source(), source(), norm)
@@ -140,8 +140,9 @@ def test_it_compiles_and_fits_twice(rows: int, columns: int, depth: int) -> None
         point_conv.data_grad(tiles, bfloat16, behind, target()),
     ):
         assert isinstance(launch, Launch)
-        assert 2 * (tiles.shared + 4096) <= 227 << 10
+        assert tiles.shared + 4096 <= 227 << 10
         assert compile_cubin(
             launch.program.source, arch="sm_90a", includes=[KERNELS], name=launch.program.name
         )
     assert tiles.parts * (tiles.grid[0]) <= 264
+    assert tiles.held == (columns != 2048)

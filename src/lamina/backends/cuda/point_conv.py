@@ -13,11 +13,11 @@ from lamina.ops.window import Window
 from lamina.spec import DType, Spec, bfloat16, channels_last, float16
 
 _FILE = "point_conv.cu"
-_THREADS, _STAGES, _TALL, _DEEP = 256, 4, 128, 32
-#: Blocks on a GPU at the same time: two per multiprocessor.
-_BLOCKS = 132 * 2
-#: The deepest product whose filter stays in shared memory.
-_HELD = 128
+_TEAM, _STAGES, _TALL, _DEEP = 256, 4, 128, 32
+#: Blocks on a GPU at the same time: one per multiprocessor, of two teams.
+_BLOCKS = 132
+#: Elements of the filter that stay in shared memory.
+_HELD = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -34,21 +34,21 @@ class Tiling:
         return 64 if self.columns % 128 else 128
 
     @property
-    def parts(self) -> int:
-        """Blocks that share the rows: as many as take the same number of tiles, but for the last."""
-        tiles = -(-self.rows // _TALL)
-        turns = -(-tiles // max(1, _BLOCKS * self.wide // self.columns))
-        return -(-tiles // turns)
+    def grid(self) -> tuple[int, int]:
+        """Blocks that read the same rows follow each other; as many share them as have the same number of tiles."""
+        tiles, across = -(-self.rows // _TALL), self.columns // self.wide
+        turns = -(-tiles // (2 * max(1, _BLOCKS // across)))
+        return across, -(-tiles // (2 * turns))
 
     @property
-    def grid(self) -> tuple[int, int]:
-        """Blocks that read the same rows follow each other."""
-        return self.columns // self.wide, self.parts
+    def parts(self) -> int:
+        """Teams that share the rows."""
+        return 2 * self.grid[1]
 
     @property
     def held(self) -> bool:
         """Whether the filter stays in shared memory."""
-        return self.depth <= _HELD
+        return self.wide * self.depth <= _HELD
 
     @property
     def shared(self) -> int:
@@ -56,7 +56,7 @@ class Tiling:
         slab = self.wide * _DEEP
         stage = _TALL * _DEEP + (0 if self.held else slab)
         filters = self.wide * self.depth if self.held else 0
-        return 2 * (filters + _STAGES * stage) + 4 * 8 * 8 * (self.wide + 8)
+        return 2 * (filters + 2 * _STAGES * stage) + 2 * 8 * 8 * (self.wide + 8) * 4
 
     @property
     def workspace(self) -> int:
@@ -121,4 +121,4 @@ def data_grad(tiles: Tiling, dtype: DType, behind: Behind, dx: Place) -> Launch:
 
 def _launch(tiles: Tiling, dtype: DType, switches: str, places: list[Place]) -> Launch:
     program = Program("point_conv", _FILE, tiles.text(dtype) + switches)
-    return Launch(program, tiles.grid, (_THREADS,), (*places, scratch()), tiles.shared)
+    return Launch(program, tiles.grid, (2 * _TEAM,), (*places, scratch()), tiles.shared)

@@ -39,6 +39,12 @@ template <int left> __device__ __forceinline__ void wait_groups()
 {
     asm volatile("cp.async.wait_group %0;" : : "n"(left) : "memory");
 }
+
+// `count` threads of the block meet, those from `first` on, a multiple of `count`.
+__device__ __forceinline__ void meet(int first, int count)
+{
+    asm volatile("bar.sync %0, %1;" : : "r"(first / count + 1), "r"(count) : "memory");
+}
 #endif
 
 // The first (second) elements of two pairs as a pair.

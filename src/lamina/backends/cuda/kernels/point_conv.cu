@@ -5,14 +5,15 @@
 // [DEPTH, OUT]; C may be added to (ADDED) and masked by relu's output y (MASKED), and the sums are of C (masked by the
 // norm's own relu, NORM_RELU, whose sign comes from x; clipped at HI) and of C (x - mean).
 //
-// Blocks (columns / WIDE, PARTS) of 8 warps: each takes every PARTS-th tile of 128 rows of its WIDE columns, and reads
-// ahead into the next one while it finishes the last. A warp has 16 rows of a tile. HELD: the block's part of the
-// filter stays in shared memory; else it is read again for every tile (from the cache).
+// Blocks (columns / WIDE, PARTS / 2) of two teams, which go their own ways: each takes every PARTS-th tile of 128 rows
+// of the block's WIDE columns, and reads ahead into the next one while it finishes the last. A team has 8 warps, a warp
+// 16 rows of a tile. HELD: the block's part of the filter stays in shared memory, for both; else it is read again for
+// every tile (from the cache).
 // Constants: T (f16, bf16), ROWS, OUT, DEPTH, ACROSS (64 columns each, per block: 1, 2), PARTS, HELD, and those above.
 #include "group_mma.cuh"
 typedef f32 A;
 #define REPEAT(k, n) _Pragma("unroll") for (int k = 0; k < (n); ++k)
-#define THREADS 256
+#define TEAM 256
 #define WIDE (64 * ACROSS)
 #define TALL 128
 #define TILES ((ROWS + TALL - 1) / TALL)
@@ -43,17 +44,17 @@ struct Operands { const T *a, *b, *added, *y, *x; const A *scale, *mean, *spread
 
 __device__ __forceinline__ void fetch_a(T *to, const T *a, int row, int k)
 {
-    REPEAT(i, TALL * 4 / THREADS) {
-        const int v = threadIdx.x + i * THREADS, r = v / 4, at = row + r;
+    REPEAT(i, TALL * 4 / TEAM) {
+        const int v = threadIdx.x % TEAM + i * TEAM, r = v / 4, at = row + r;
         const bool inside = at < ROWS;
         copy_later(to + narrow_at(r, v % 4), a + (i64)(inside ? at : 0) * DEPTH + k + v % 4 * 8, inside);
     }
 }
 
-__device__ __forceinline__ void fetch_b(T *to, const T *b, int column, int k)
+// By threads from `v` on, every `step`-th.
+__device__ __forceinline__ void fetch_b(T *to, const T *b, int column, int k, int v, int step)
 {
-    REPEAT(i, WIDE * 4 / THREADS) {
-        const int v = threadIdx.x + i * THREADS;
+    for (; v < WIDE * 4; v += step) {
 #if FORWARD
         copy_later(to + narrow_at(v / 4, v % 4), b + (i64)(column + v / 4) * DEPTH + k + v % 4 * 8, true);
 #else
@@ -118,17 +119,19 @@ __device__ __forceinline__ void finish(const f32 (&sum)[WIDE / 8][4], int half, 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
+extern "C" __global__ void __launch_bounds__(2 * TEAM, 1)
 point_conv(const T *a, const T *b, const T *added, const T *y, const T *x, const A *scale, const A *mean, const A *spread,
            const A *bias, T *out, A *partial)
 {
     DYNAMIC_SHARED(T, memory);
     __shared__ Columns columns;
-    T *const ring = memory + (HELD ? TURNS * SLAB_B : 0);
-    A *const lines = reinterpret_cast<A *>(ring + STAGES * STAGE);
+    const int team = threadIdx.x / TEAM, lane = threadIdx.x % 32, warp = threadIdx.x % TEAM / 32;
+    const int column = (int)blockIdx.x * WIDE, part = (int)blockIdx.y * 2 + team;
+    T *const ring = memory + (HELD ? TURNS * SLAB_B : 0) + team * STAGES * STAGE;
+    A *const all = reinterpret_cast<A *>(memory + (HELD ? TURNS * SLAB_B : 0) + 2 * STAGES * STAGE);
+    A *const lines = all + threadIdx.x / 32 * 8 * LINE;
     const Operands o = {a, b, added, y, x, scale, mean, spread, bias};
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = (int)blockIdx.x * WIDE;
-    const int steps = ((TILES - 1 - (int)blockIdx.y) / PARTS + 1) * TURNS;
+    const int steps = part < TILES ? ((TILES - 1 - part) / PARTS + 1) * TURNS : 0;
 #if !FORWARD
     if (threadIdx.x < WIDE) {
         const int c = column + threadIdx.x;
@@ -143,13 +146,17 @@ point_conv(const T *a, const T *b, const T *added, const T *y, const T *x, const
         if (step < steps) {
             T *to = ring + step % STAGES * STAGE;
             const int k = step % TURNS * DEEP;
-            fetch_a(to, a, ((int)blockIdx.y + step / TURNS * PARTS) * TALL, k);
-            if (!HELD) fetch_b(to + SLAB_A, b, column, k);
+            fetch_a(to, a, (part + step / TURNS * PARTS) * TALL, k);
+            if (!HELD) fetch_b(to + SLAB_A, b, column, k, threadIdx.x % TEAM, TEAM);
         }
         end_group();
     };
-    if (HELD) REPEAT(k, TURNS) fetch_b(memory + k * SLAB_B, b, column, k * DEEP);
+    if (HELD) REPEAT(k, TURNS) fetch_b(memory + k * SLAB_B, b, column, k * DEEP, threadIdx.x, 2 * TEAM);
+    end_group();
     REPEAT(k, STAGES - 2) fetch(k);
+    wait_groups<STAGES - 2>();
+    show_to_products();
+    __syncthreads();
     f32 sum[WIDE / 8][4];
     A s[8], q[8];
     REPEAT(k, 8) s[k] = q[k] = 0;
@@ -158,7 +165,7 @@ point_conv(const T *a, const T *b, const T *added, const T *y, const T *x, const
         wait_groups<STAGES - 3>();
         show_to_products();
         wait_products<1>();  // until those of the stage that is read into next are done
-        __syncthreads();
+        meet(team * TEAM, TEAM);
         fetch(step + STAGES - 2);
         const T *from = ring + step % STAGES * STAGE, *filter = HELD ? memory + turn * SLAB_B : from + SLAB_A;
         products_begin();
@@ -166,28 +173,28 @@ point_conv(const T *a, const T *b, const T *added, const T *y, const T *x, const
         products_end();
         if (turn == TURNS - 1) {
             products_done(sum);
-            const int row = ((int)blockIdx.y + step / TURNS * PARTS) * TALL + warp * 16;
-            REPEAT(half, 2)
-                finish(sum, half, lines + warp * 8 * LINE, o, out, row + half * 8, column, columns, s, q);
+            const int row = (part + step / TURNS * PARTS) * TALL + warp * 16;
+            REPEAT(half, 2) finish(sum, half, lines, o, out, row + half * 8, column, columns, s, q);
         }
     }
-    // The block's sums of each column, to partial[which][column][part].
+    // The team's sums of each column, to partial[which][column][part].
     __syncthreads();
     REPEAT(k, 8) {
         _Pragma("unroll") for (int lanes = LANES; lanes < 32; lanes *= 2) {
             s[k] += shuffle_xor(s[k], lanes);
             q[k] += shuffle_xor(q[k], lanes);
         }
-        A *const to = lines + warp * 2 * WIDE + lane % LANES * 8 + k;
+        A *const to = lines + lane % LANES * 8 + k;
         if (lane < LANES) {
             to[0] = s[k];
-            to[WIDE] = q[k];
+            to[LINE] = q[k];
         }
     }
     __syncthreads();
-    for (int c = threadIdx.x; c < 2 * WIDE; c += THREADS) {
-        A total = lines[c];
-        for (int k = 1; k < THREADS / 32; ++k) total += lines[k * 2 * WIDE + c];
-        partial[((i64)(c / WIDE) * OUT + column + c % WIDE) * PARTS + blockIdx.y] = total;
+    for (int c = threadIdx.x % TEAM; c < 2 * WIDE; c += TEAM) {
+        const A *from = all + team * 8 * 8 * LINE + c / WIDE * LINE + c % WIDE;
+        A total = 0;
+        for (int k = 0; k < TEAM / 32; ++k) total += from[k * 8 * LINE];
+        partial[((i64)(c / WIDE) * OUT + column + c % WIDE) * PARTS + part] = total;
     }
 }

@@ -47,12 +47,8 @@
 #ifndef DYNAMIC_SHARED
 #define DYNAMIC_SHARED(type, name) extern __shared__ type name[]
 #define WAIT_A_LITTLE()
-// The threads of a chain meet.
-__device__ __forceinline__ void meet(int first, int count)
-{
-    asm volatile("bar.sync %0, %1;" : : "r"(first / count + 1), "r"(count) : "memory");
-}
 #endif
+// The threads of a chain meet.
 #define MEET() meet(CHAIN * WARPS * 32, WARPS * 32)
 
 // -------------------------------------------------------------------------------------- what other blocks write
