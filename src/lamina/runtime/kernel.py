@@ -205,7 +205,8 @@ def compile_kernel(
 def _arch(device: Device) -> str:
     """The device's architecture; from Hopper on with the instructions that no other has."""
     major, minor = _cuda.open_cuda().core.Device(device.index).compute_capability
-    return f"sm_{major}{minor}" + "a" * (major >= 9)
+    own = "a" if major >= 9 else ""
+    return f"sm_{major}{minor}{own}"
 
 
 # -------------------------------------------------------------------------------------------------- arguments

@@ -54,7 +54,7 @@ _MOST_TAPS = 16
 #: Blocks that sums are split among: enough to fill any GPU several times over.
 _BLOCKS = 132 * 8
 #: Outputs of a thread along a row, and down the rows as many of these as leave the GPU this number of blocks.
-_ACROSS, _DOWN, _ENOUGH = 2, (8, 4, 2, 1), 132 * 4
+_ACROSS, _DOWN, _ENOUGH = 2, (4, 2, 1), 132 * 4
 
 
 @kernels(NormPool, source="kernel")

@@ -13,10 +13,10 @@ from lamina.ops.window import Window
 from lamina.spec import DType, Spec, bfloat16, channels_last, float16
 
 _FILE = "point_conv.cu"
-_TEAM, _STAGES, _TALL, _DEEP = 256, 4, 128, 32
+_TEAM, _STAGES, _TALL, _DEEP = 256, 5, 128, 32
 #: Blocks on a GPU at the same time: one per multiprocessor, of two teams.
 _BLOCKS = 132
-#: Elements of the filter that stay in shared memory.
+#: Elements of the filter that fit into shared memory.
 _HELD = 1 << 15
 
 
@@ -31,7 +31,7 @@ class Tiling:
     @property
     def wide(self) -> int:
         """Columns of a block."""
-        return 64 if self.columns % 128 else 128
+        return 64 if self.columns % 128 or 128 * self.depth > _HELD else 128
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -46,17 +46,9 @@ class Tiling:
         return 2 * self.grid[1]
 
     @property
-    def held(self) -> bool:
-        """Whether the filter stays in shared memory."""
-        return self.wide * self.depth <= _HELD
-
-    @property
     def shared(self) -> int:
         """Bytes of shared memory."""
-        slab = self.wide * _DEEP
-        stage = _TALL * _DEEP + (0 if self.held else slab)
-        filters = self.wide * self.depth if self.held else 0
-        return 2 * (filters + 2 * _STAGES * stage) + 2 * 8 * 8 * (self.wide + 8) * 4
+        return 2 * (self.wide * self.depth + 2 * _STAGES * _TALL * _DEEP) + 2 * 8 * 8 * (self.wide + 8) * 4
 
     @property
     def workspace(self) -> int:
@@ -71,7 +63,6 @@ class Tiling:
             DEPTH=self.depth,
             ACROSS=self.wide // 64,
             PARTS=self.parts,
-            HELD=int(self.held),
         )
 
 
@@ -83,7 +74,7 @@ def tiling(window: Window, given: Spec, w: Spec, result: Spec) -> Tiling | None:
         return None
     depth, columns = given.shape[1], result.shape[1]
     lies = w.physical.strides[:2] == (w.shape[1], 1) and {depth, columns} == set(w.shape[:2])
-    if not lies or depth % _DEEP or columns % 64 or columns // 64 > _BLOCKS or result.numel == 0:
+    if not lies or depth % _DEEP or 64 * depth > _HELD or columns % 64 or result.numel == 0:
         return None
     return Tiling(result.numel // columns, columns, depth)
 

@@ -7,9 +7,8 @@
 //
 // Blocks (columns / WIDE, PARTS / 2) of two teams, which go their own ways: each takes every PARTS-th tile of 128 rows
 // of the block's WIDE columns, and reads ahead into the next one while it finishes the last. A team has 8 warps, a warp
-// 16 rows of a tile. HELD: the block's part of the filter stays in shared memory, for both; else it is read again for
-// every tile (from the cache).
-// Constants: T (f16, bf16), ROWS, OUT, DEPTH, ACROSS (64 columns each, per block: 1, 2), PARTS, HELD, and those above.
+// 16 rows of a tile. The block's part of the filter stays in shared memory, for both.
+// Constants: T (f16, bf16), ROWS, OUT, DEPTH, ACROSS (64 columns each, per block: 1, 2), PARTS, and those above.
 #include "group_mma.cuh"
 typedef f32 A;
 #define REPEAT(k, n) _Pragma("unroll") for (int k = 0; k < (n); ++k)
@@ -19,10 +18,9 @@ typedef f32 A;
 #define TILES ((ROWS + TALL - 1) / TALL)
 #define DEEP 32
 #define TURNS (DEPTH / DEEP)
-#define STAGES 4
-#define SLAB_A (TALL * DEEP)
-#define SLAB_B (WIDE * DEEP)
-#define STAGE (SLAB_A + (HELD ? 0 : SLAB_B))
+#define STAGES 5
+#define STAGE (TALL * DEEP)
+#define SLAB (WIDE * DEEP)
 #define AHEAD 2
 #define LANES (WIDE / 8)
 #define LINE (WIDE + 8)  // numbers from one row of a warp's results to the next; such that lanes write to different banks
@@ -51,10 +49,9 @@ __device__ __forceinline__ void fetch_a(T *to, const T *a, int row, int k)
     }
 }
 
-// By threads from `v` on, every `step`-th.
-__device__ __forceinline__ void fetch_b(T *to, const T *b, int column, int k, int v, int step)
+__device__ __forceinline__ void fetch_b(T *to, const T *b, int column, int k)
 {
-    for (; v < WIDE * 4; v += step) {
+    for (int v = threadIdx.x; v < WIDE * 4; v += 2 * TEAM) {
 #if FORWARD
         copy_later(to + narrow_at(v / 4, v % 4), b + (i64)(column + v / 4) * DEPTH + k + v % 4 * 8, true);
 #else
@@ -127,8 +124,8 @@ point_conv(const T *a, const T *b, const T *added, const T *y, const T *x, const
     __shared__ Columns columns;
     const int team = threadIdx.x / TEAM, lane = threadIdx.x % 32, warp = threadIdx.x % TEAM / 32;
     const int column = (int)blockIdx.x * WIDE, part = (int)blockIdx.y * 2 + team;
-    T *const ring = memory + (HELD ? TURNS * SLAB_B : 0) + team * STAGES * STAGE;
-    A *const all = reinterpret_cast<A *>(memory + (HELD ? TURNS * SLAB_B : 0) + 2 * STAGES * STAGE);
+    T *const ring = memory + TURNS * SLAB + team * STAGES * STAGE;
+    A *const all = reinterpret_cast<A *>(memory + TURNS * SLAB + 2 * STAGES * STAGE);
     A *const lines = all + threadIdx.x / 32 * 8 * LINE;
     const Operands o = {a, b, added, y, x, scale, mean, spread, bias};
     const int steps = part < TILES ? ((TILES - 1 - part) / PARTS + 1) * TURNS : 0;
@@ -143,33 +140,30 @@ point_conv(const T *a, const T *b, const T *added, const T *y, const T *x, const
     }
 #endif
     const auto fetch = [&](int step) {
-        if (step < steps) {
-            T *to = ring + step % STAGES * STAGE;
-            const int k = step % TURNS * DEEP;
-            fetch_a(to, a, (part + step / TURNS * PARTS) * TALL, k);
-            if (!HELD) fetch_b(to + SLAB_A, b, column, k, threadIdx.x % TEAM, TEAM);
-        }
+        if (step < steps)
+            fetch_a(ring + step % STAGES * STAGE, a, (part + step / TURNS * PARTS) * TALL, step % TURNS * DEEP);
         end_group();
     };
-    if (HELD) REPEAT(k, TURNS) fetch_b(memory + k * SLAB_B, b, column, k * DEEP, threadIdx.x, 2 * TEAM);
+    REPEAT(k, TURNS) fetch_b(memory + k * SLAB, b, column, k * DEEP);
     end_group();
-    REPEAT(k, STAGES - 2) fetch(k);
-    wait_groups<STAGES - 2>();
+    REPEAT(k, STAGES - 1) fetch(k);
+    wait_groups<STAGES - 1>();
     show_to_products();
     __syncthreads();
     f32 sum[WIDE / 8][4];
     A s[8], q[8];
     REPEAT(k, 8) s[k] = q[k] = 0;
     for (int step = 0; step < steps; ++step) {
-        const int turn = step % TURNS;
-        wait_groups<STAGES - 3>();
-        show_to_products();
-        wait_products<1>();  // until those of the stage that is read into next are done
+        const int turn = step % TURNS, i = lane % 8, j = lane / 8;
+        const T *from = ring + step % STAGES * STAGE;
+        wait_groups<STAGES - 2>();
         meet(team * TEAM, TEAM);
-        fetch(step + STAGES - 2);
-        const T *from = ring + step % STAGES * STAGE, *filter = HELD ? memory + turn * SLAB_B : from + SLAB_A;
+        fetch(step + STAGES - 1);
+        products_done(sum);
+        u32 left[DEEP / 16][4];
+        REPEAT(k, DEEP / 16) matrices<false>(left[k], from + narrow_at(warp * 16 + j % 2 * 8 + i, k * 2 + j / 2));
         products_begin();
-        REPEAT(k, DEEP / 16) group_mma<!FORWARD>(sum, from + warp / 4 * 64 * DEEP, filter, k, turn + k);
+        REPEAT(k, DEEP / 16) group_mma<!FORWARD>(sum, left[k], memory + turn * SLAB, k, turn + k);
         products_end();
         if (turn == TURNS - 1) {
             products_done(sum);
