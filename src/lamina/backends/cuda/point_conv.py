@@ -13,7 +13,7 @@ from lamina.ops.window import Window
 from lamina.spec import DType, Spec, bfloat16, channels_last, float16
 
 _FILE = "point_conv.cu"
-_TEAM, _STAGES, _TALL, _DEEP = 256, 5, 128, 32
+_TEAM, _TALL, _DEEP = 256, 128, 64
 #: Blocks on a GPU at the same time: one per multiprocessor, of two teams.
 _BLOCKS = 132
 #: Elements of the filter that fit into shared memory.
@@ -46,9 +46,16 @@ class Tiling:
         return 2 * self.grid[1]
 
     @property
+    def stages(self) -> int:
+        """Parts of the first operand that a team has in shared memory, as far as there is room."""
+        return 2 if self.wide * self.depth == _HELD and self.wide == 128 else 3
+
+    @property
     def shared(self) -> int:
         """Bytes of shared memory."""
-        return 2 * (self.wide * self.depth + 2 * _STAGES * _TALL * _DEEP) + 2 * 8 * 8 * (self.wide + 8) * 4
+        return (
+            2 * (self.wide * self.depth + 2 * self.stages * _TALL * _DEEP) + 2 * 8 * 8 * (self.wide + 8) * 4
+        )
 
     @property
     def workspace(self) -> int:
@@ -63,6 +70,7 @@ class Tiling:
             DEPTH=self.depth,
             ACROSS=self.wide // 64,
             PARTS=self.parts,
+            STAGES=self.stages,
         )
 
 

@@ -6,9 +6,10 @@
 // norm's own relu, NORM_RELU, whose sign comes from x; clipped at HI) and of C (x - mean).
 //
 // Blocks (columns / WIDE, PARTS / 2) of two teams, which go their own ways: each takes every PARTS-th tile of 128 rows
-// of the block's WIDE columns, and reads ahead into the next one while it finishes the last. A team has 8 warps, a warp
-// 16 rows of a tile. The block's part of the filter stays in shared memory, for both.
-// Constants: T (f16, bf16), ROWS, OUT, DEPTH, ACROSS (64 columns each, per block: 1, 2), PARTS, and those above.
+// of the block's WIDE columns, 64 of DEPTH at a time, and reads ahead into the next one while it finishes the last. A
+// team has 8 warps, a warp 16 rows of a tile. The block's part of the filter stays in shared memory, for both.
+// Constants: T (f16, bf16), ROWS, OUT, DEPTH, ACROSS (64 columns each, per block: 1, 2), PARTS, STAGES (parts of A in
+// shared memory at once), and those above.
 #include "group_mma.cuh"
 typedef f32 A;
 #define REPEAT(k, n) _Pragma("unroll") for (int k = 0; k < (n); ++k)
@@ -16,11 +17,10 @@ typedef f32 A;
 #define WIDE (64 * ACROSS)
 #define TALL 128
 #define TILES ((ROWS + TALL - 1) / TALL)
-#define DEEP 32
+#define DEEP 64
 #define TURNS (DEPTH / DEEP)
-#define STAGES 5
 #define STAGE (TALL * DEEP)
-#define SLAB (WIDE * DEEP)
+#define SLAB (WIDE * 32)
 #define AHEAD 2
 #define LANES (WIDE / 8)
 #define LINE (WIDE + 8)  // numbers from one row of a warp's results to the next; such that lanes write to different banks
@@ -40,15 +40,19 @@ __device__ __forceinline__ Eight eight(const T *p) { return load<4>(reinterpret_
 
 struct Operands { const T *a, *b, *added, *y, *x; const A *scale, *mean, *spread, *bias; };
 
-__device__ __forceinline__ void fetch_a(T *to, const T *a, int row, int k)
+// 64 of DEPTH, from k on, of a tile's rows.
+__device__ __forceinline__ void fetch_a(T *to, const T *a, int tile, int k)
 {
-    REPEAT(i, TALL * 4 / TEAM) {
-        const int v = threadIdx.x % TEAM + i * TEAM, r = v / 4, at = row + r;
-        const bool inside = at < ROWS;
-        copy_later(to + narrow_at(r, v % 4), a + (i64)(inside ? at : 0) * DEPTH + k + v % 4 * 8, inside);
+    const int r = threadIdx.x % TEAM / 8, eighth = threadIdx.x % 8, row = tile * TALL + r;
+    const T *from = a + (i64)row * DEPTH + k + eighth * 8;
+    to += wide_at(r, eighth);
+    REPEAT(i, TALL * 8 / TEAM) {
+        const bool inside = ROWS % TALL == 0 || row + i * (TEAM / 8) < ROWS;
+        copy_later(to + i * (TEAM / 8) * DEEP, inside ? from + (i64)i * (TEAM / 8) * DEPTH : a, inside);
     }
 }
 
+// 32 of DEPTH of the block's part of the filter.
 __device__ __forceinline__ void fetch_b(T *to, const T *b, int column, int k)
 {
     for (int v = threadIdx.x; v < WIDE * 4; v += 2 * TEAM) {
@@ -56,7 +60,7 @@ __device__ __forceinline__ void fetch_b(T *to, const T *b, int column, int k)
         copy_later(to + narrow_at(v / 4, v % 4), b + (i64)(column + v / 4) * DEPTH + k + v % 4 * 8, true);
 #else
         const int r = v / (WIDE / 8), eighth = v % (WIDE / 8);
-        copy_later(to + eighth / 8 * DEEP * 64 + wide_at(r, eighth % 8), b + (i64)(k + r) * OUT + column + eighth * 8, true);
+        copy_later(to + eighth / 8 * 32 * 64 + wide_at(r, eighth % 8), b + (i64)(k + r) * OUT + column + eighth * 8, true);
 #endif
     }
 }
@@ -124,11 +128,10 @@ point_conv(const T *a, const T *b, const T *added, const T *y, const T *x, const
     __shared__ Columns columns;
     const int team = threadIdx.x / TEAM, lane = threadIdx.x % 32, warp = threadIdx.x % TEAM / 32;
     const int column = (int)blockIdx.x * WIDE, part = (int)blockIdx.y * 2 + team;
-    T *const ring = memory + TURNS * SLAB + team * STAGES * STAGE;
-    A *const all = reinterpret_cast<A *>(memory + TURNS * SLAB + 2 * STAGES * STAGE);
+    T *const ring = memory + DEPTH * WIDE + team * STAGES * STAGE;
+    A *const all = reinterpret_cast<A *>(memory + DEPTH * WIDE + 2 * STAGES * STAGE);
     A *const lines = all + threadIdx.x / 32 * 8 * LINE;
     const Operands o = {a, b, added, y, x, scale, mean, spread, bias};
-    const int steps = part < TILES ? ((TILES - 1 - part) / PARTS + 1) * TURNS : 0;
 #if !FORWARD
     if (threadIdx.x < WIDE) {
         const int c = column + threadIdx.x;
@@ -139,37 +142,40 @@ point_conv(const T *a, const T *b, const T *added, const T *y, const T *x, const
 #endif
     }
 #endif
-    const auto fetch = [&](int step) {
-        if (step < steps)
-            fetch_a(ring + step % STAGES * STAGE, a, (part + step / TURNS * PARTS) * TALL, step % TURNS * DEEP);
+    // Part `turn` of a tile, or of one of those behind it.
+    const auto fetch = [&](int slot, int tile, int turn) {
+        tile += turn / TURNS * PARTS;
+        if (tile < TILES) fetch_a(ring + slot * STAGE, a, tile, turn % TURNS * DEEP);
         end_group();
     };
-    REPEAT(k, TURNS) fetch_b(memory + k * SLAB, b, column, k * DEEP);
+    REPEAT(k, DEPTH / 32) fetch_b(memory + k * SLAB, b, column, k * 32);
     end_group();
-    REPEAT(k, STAGES - 1) fetch(k);
+    REPEAT(k, STAGES - 1) fetch(k, part, k);
     wait_groups<STAGES - 1>();
     show_to_products();
     __syncthreads();
-    f32 sum[WIDE / 8][4];
     A s[8], q[8];
     REPEAT(k, 8) s[k] = q[k] = 0;
-    for (int step = 0; step < steps; ++step) {
-        const int turn = step % TURNS, i = lane % 8, j = lane / 8;
-        const T *from = ring + step % STAGES * STAGE;
-        wait_groups<STAGES - 2>();
-        meet(team * TEAM, TEAM);
-        fetch(step + STAGES - 1);
-        products_done(sum);
-        u32 left[DEEP / 16][4];
-        REPEAT(k, DEEP / 16) matrices<false>(left[k], from + narrow_at(warp * 16 + j % 2 * 8 + i, k * 2 + j / 2));
-        products_begin();
-        REPEAT(k, DEEP / 16) group_mma<!FORWARD>(sum, left[k], memory + turn * SLAB, k, turn + k);
-        products_end();
-        if (turn == TURNS - 1) {
+    int slot = 0;
+    _Pragma("unroll 1") for (int tile = part; tile < TILES; tile += PARTS) {
+        f32 sum[WIDE / 8][4];
+        REPEAT(turn, TURNS) {
+            wait_groups<STAGES - 2>();
+            meet(team * TEAM, TEAM);  // all have read what lay in the slot before this one
+            fetch(slot == 0 ? STAGES - 1 : slot - 1, tile, turn + STAGES - 1);
+            const T *from = ring + slot * STAGE;
+            const int row = warp * 16 + lane / 8 % 2 * 8 + lane % 8;
+            u32 left[DEEP / 16][4];
+            REPEAT(k, DEEP / 16) matrices<false>(left[k], from + wide_at(row, k * 2 + lane / 16));
+            products_begin();
+            REPEAT(k, DEEP / 16)
+                group_mma<!FORWARD>(sum, left[k], memory + (turn * 2 + k / 2) * SLAB, k % 2, turn + k);
+            products_end();
             products_done(sum);
-            const int row = (part + step / TURNS * PARTS) * TALL + warp * 16;
-            REPEAT(half, 2) finish(sum, half, lines, o, out, row + half * 8, column, columns, s, q);
+            slot = slot == STAGES - 1 ? 0 : slot + 1;
         }
+        const int row = tile * TALL + warp * 16;
+        REPEAT(half, 2) finish(sum, half, lines, o, out, row + half * 8, column, columns, s, q);
     }
     // The team's sums of each column, to partial[which][column][part].
     __syncthreads();
