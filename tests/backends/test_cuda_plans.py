@@ -18,6 +18,7 @@ from lamina.backends.cuda.epilogue import NONE
 from lamina.backends.cuda.indexing import collapse, memory_order, offset_of
 from lamina.backends.cuda.matmul import as_convolution, matmul_problem, tiled
 from lamina.backends.cuda.norm import activation
+from lamina.backends.cuda.point_conv import Behind, Tiling, data_grad, forward
 from lamina.backends.cuda.product import Product
 from lamina.backends.cuda.program import KERNELS, Launch, Launches, Program, Together, scratch, source, target
 from lamina.backends.cuda.quantize import eights_problem
@@ -140,7 +141,7 @@ def chosen() -> dict[str, Program]:
         short = ShortRows(Spec((9, 256), dtype).fixed, 9, 256, True)
         for launch in short.gradients((source(),) * 5, target(), scratch(), (target(1), target(2))):
             found[f"{launch.program.name} {dtype}"] = launch.program
-    found |= own_convolutions() | resident_norms() | resident_networks()
+    found |= own_convolutions() | resident_norms() | resident_networks() | point_convolutions()
     shapes = (2, 3, 9, 9), (5, 3, 3, 3), (2, 5, 7, 7)
     win = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
     for kind in (int8, float8_e4m3fn):
@@ -188,6 +189,22 @@ def resident_norms() -> dict[str, Program]:
             for step in way.steps:
                 assert isinstance(step, Together)
                 found[f"{step.program.name} {dtype}"] = step.program
+    return found
+
+
+def point_convolutions() -> dict[str, Program]:
+    """1x1 convolutions with a norm's sums, forward and backward, with all that may lie behind them."""
+    found: dict[str, Program] = {}
+    for dtype, tiles in product((float16, bfloat16), (Tiling(900, 128, 64), Tiling(900, 64, 256))):
+        norm = tuple(map(source, range(5)))
+        behind = (
+            Behind(None, None, norm[:4]),
+            Behind(source(), source(), norm, 6.0),
+            Behind(source(), source(), norm, bits=True),
+        )
+        made = [forward(tiles, dtype, target())]
+        made += [data_grad(tiles, dtype, b, target()) for b in behind]
+        found |= {f"point_conv {tiles} {dtype} {i}": step.program for i, step in enumerate(made)}
     return found
 
 

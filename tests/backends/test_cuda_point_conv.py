@@ -24,9 +24,21 @@ from lamina.ops import (
     ReluGrad,
     Window,
 )
+from lamina.ops.conv_norm import signs_of
 from lamina.ops.core import Array
 from lamina.runtime import compile_cubin
-from lamina.spec import DType, Spec, bfloat16, channels_last, float16, float32, float64, pack, unpack
+from lamina.spec import (
+    DType,
+    Spec,
+    as_dtype,
+    bfloat16,
+    channels_last,
+    float16,
+    float32,
+    float64,
+    pack,
+    unpack,
+)
 from tests.backends.emulator import Memory, run_steps
 
 POINT = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
@@ -38,13 +50,18 @@ def last(shape: tuple[int, ...], dtype: DType) -> Spec:
     return Spec(shape, dtype, channels_last(shape))
 
 
+def spec_of(a: Array) -> Spec:
+    return Spec(a.shape, as_dtype(a.dtype))
+
+
 def drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> Array:
     return rng.uniform(-1, 1, shape).astype(dtype.numpy)
 
 
 def run(way: Way, inputs: list[Array], outputs: list[Spec]) -> list[Array]:
     """The results of a way's steps; tensors of rank 4 lie channels last."""
-    laid = [channels_last(a.shape) if a.ndim == 4 and a.shape[2:] != (1, 1) else None for a in inputs]
+    images = [a.ndim == 4 and a.shape[2:] != (1, 1) and a.dtype.itemsize == 2 for a in inputs]
+    laid = [channels_last(a.shape) if far else None for a, far in zip(inputs, images, strict=True)]
     held = [Memory(a.nbytes) for a in inputs]
     for memory, a, layout in zip(held, inputs, laid, strict=True):
         memory.bytes[:] = (a if layout is None else pack(a, layout)).reshape(-1).view(np.uint8)
@@ -72,36 +89,49 @@ def compare(found: list[Array], wanted: tuple[Array, ...]) -> None:
 @pytest.mark.parametrize(("shape", "filters"), SHAPES)
 @pytest.mark.parametrize("residual", [False, True])
 def test_forward(shape: tuple[int, ...], filters: int, residual: bool, dtype: DType) -> None:
+    """With relu, also the bits that say where its result is positive."""
     rng = np.random.default_rng(1)
     result = (shape[0], filters, *shape[2:])
-    op = ConvNorm(Conv(POINT), BatchNorm(1e-3, 0.1, residual, residual))
+    op = ConvNorm(Conv(POINT), BatchNorm(1e-3, 0.1, residual, residual), bits=residual)
     x, w, y = last(shape, dtype), Spec((filters, shape[1], 1, 1), dtype).fixed, last(result, dtype)
     arrays = [drawn(rng, s.shape, dtype) for s in (x, w)] + small(rng, filters, 4)
     arrays += [drawn(rng, result, dtype)] * residual
     given = [target(5), *(source(i) for i in range(2, len(arrays)))]
     (way,) = conv_norm._own_way(op, Operands(POINT, x, w, y), given)
     statistics = [Spec((filters,), float32).fixed] * 4
-    found = run(way, arrays, [y, *statistics, y])
+    found = run(way, arrays, [y, *statistics, y, *(s.fixed for s in op.infer(*map(spec_of, arrays))[6:])])
     wanted = run_reference(op, arrays, float64)
-    compare(found, wanted)
+    compare(found[:6], wanted[:6])
+    if residual:  # bits of the result as it was rounded
+        assert found[6].reshape(wanted[6].shape).tobytes() == signs_of(found[0]).tobytes()
 
 
-STEPS: list[tuple[Any, ...]] = [(), (Add(),), (ReluGrad(),), (Add(), ReluGrad())]
+STEPS: list[tuple[Any, bool]] = [
+    ((), False),
+    ((Add(),), False),
+    ((ReluGrad(),), False),
+    ((Add(), ReluGrad()), False),
+    ((Add(), ReluGrad()), True),
+]
 
 
 @pytest.mark.parametrize("dtype", [bfloat16, float16])
 @pytest.mark.parametrize(("shape", "filters"), SHAPES)
-@pytest.mark.parametrize("steps", STEPS)
+@pytest.mark.parametrize(("steps", "bits"), STEPS)
 @pytest.mark.parametrize("relu", ["", "relu", "clipped"])
-def test_data_gradient(shape: tuple[int, ...], filters: int, steps: Any, relu: str, dtype: DType) -> None:
+def test_data_gradient(
+    shape: tuple[int, ...], filters: int, steps: Any, bits: bool, relu: str, dtype: DType
+) -> None:
     """With what stands behind it, the norm having a relu of its own or not. shape: of the result's gradient."""
     rng = np.random.default_rng(2)
     result = (shape[0], filters, *shape[2:])
     head = ConvDataGrad(POINT, result[2:])
     norm = BatchNormGrad(relu=bool(relu), hi=0.5 if relu == "clipped" else None)
-    op = DataGradNorm(Fused((head, *steps)) if steps else head, norm)
+    op = DataGradNorm(Fused((head, *steps)) if steps else head, norm, bits)
     dy, w, dx = last(shape, dtype), Spec((shape[1], filters, 1, 1), dtype).fixed, last(result, dtype)
     more = [drawn(rng, result, dtype) for _ in range(len(steps) + 1)]
+    if bits:
+        more[1] = signs_of(more[1])
     arrays = [*(drawn(rng, s.shape, dtype) for s in (dy, w)), *more, *small(rng, filters, 3 + norm.relu)]
     places = [source(i) for i in range(len(arrays))]
     (way,) = conv_norm._own_gradient_way(op, Operands(POINT, dx, w, dy), places, 2 + len(steps))

@@ -29,6 +29,7 @@ from lamina.ops import (
     ReluGrad,
     Window,
 )
+from lamina.ops.conv_norm import signs_of
 from lamina.ops.core import Array, Op
 from lamina.runtime import Device
 from lamina.spec import (
@@ -209,7 +210,10 @@ def _alone(way: Way, op: Op, plan: backends.Plan, arrays: list[Array]) -> None:
     alone = choose(problem, DEVICE, Policy())
     assert alone.label.endswith(" own")
     first = execute(DEVICE, alone, arrays)
-    for found, ref in zip(first, run_reference(op, arrays, float64), strict=True):
+    wanted = run_reference(op, arrays, float64)
+    if isinstance(op, ConvNorm) and op.bits:
+        assert first[6].tobytes() == signs_of(first[0]).tobytes()
+    for found, ref in zip(first[:6], wanted[:6], strict=True):
         scale = float(np.abs(ref).max())
         np.testing.assert_allclose(found.astype(np.float64), ref, rtol=2e-2, atol=1e-2 * scale)
     for _ in range(5):
@@ -230,21 +234,25 @@ def test_point_convolutions_with_sums(shape: tuple[int, ...], filters: int, dtyp
     small = draw(result[:2], dtype, 0, "nnnp", filters)
 
     def specs(arrays: list[Array]) -> list[Spec]:
-        last = [a.ndim == 4 and a.shape[2:] != (1, 1) for a in arrays]
+        last = [a.ndim == 4 and a.shape[2:] != (1, 1) and a.dtype != np.uint8 for a in arrays]
         layouts = [channels_last(a.shape) if far else None for a, far in zip(arrays, last, strict=True)]
         return [Spec(a.shape, as_dtype(a.dtype), lay) for a, lay in zip(arrays, layouts, strict=True)]
 
-    op = ConvNorm(Conv(point), BatchNorm(1e-3, 0.1, True, True))
-    arrays = [x, w, *small, like[0]]
-    plan = backends.get(DEVICE).plan(op, specs(arrays), Policy())
-    o = Operands(point, plan.inputs[0], plan.inputs[1], plan.outputs[5])
-    (way,) = _own_way(op, o, [target(5), *map(source, range(2, len(arrays)))])
-    _alone(way, op, plan, arrays)
+    for bits in (False, True):
+        op = ConvNorm(Conv(point), BatchNorm(1e-3, 0.1, True, True), bits)
+        arrays = [x, w, *small, like[0]]
+        plan = backends.get(DEVICE).plan(op, specs(arrays), Policy())
+        o = Operands(point, plan.inputs[0], plan.inputs[1], plan.outputs[5])
+        (way,) = _own_way(op, o, [target(5), *map(source, range(2, len(arrays)))])
+        _alone(way, op, plan, arrays)
     head, turned = ConvDataGrad(point, shape[2:]), np.ascontiguousarray(w.transpose(1, 0, 2, 3))
-    for steps, relu in (((Add(), ReluGrad()), False), ((), True)):
-        back = DataGradNorm(Fused((head, *steps)) if steps else head, BatchNormGrad(relu=relu))
+    join: tuple[Op, ...] = (Add(), ReluGrad())
+    for steps, relu, bits in ((join, False, False), (join, False, True), ((), True, False)):
+        back = DataGradNorm(Fused((head, *steps)) if steps else head, BatchNormGrad(relu=relu), bits)
         count = 2 + len(steps)
         arrays = [x, turned, *like[: len(steps) + 1], *(small[3], small[0], small[3], small[1])[: 3 + relu]]
+        if bits:
+            arrays[3] = signs_of(arrays[3])
         plan = backends.get(DEVICE).plan(back, specs(arrays), Policy())
         o = Operands(point, plan.outputs[3], plan.inputs[1], plan.inputs[0])
         (way,) = _own_gradient_way(back, o, [source(i) for i in range(len(arrays))], count)

@@ -9,9 +9,15 @@ import pytest
 import lamina as lm
 from lamina import backends, ops
 from lamina.graph import Graph, gradients, trace
-from lamina.graph.norms import activate_norms, mask_in_norms, statistics_behind_convolutions
-from lamina.graph.passes import optimize
-from lamina.ops import BatchNorm, BatchNormGrad, BatchNormInfer
+from lamina.graph.norms import (
+    activate_norms,
+    mask_in_norms,
+    signs_in_bits,
+    statistics_behind_convolutions,
+    sums_behind_data_grads,
+)
+from lamina.graph.passes import fuse, optimize
+from lamina.ops import BatchNorm, BatchNormGrad, BatchNormInfer, ConvDataGrad, ConvNorm, DataGradNorm, Fused
 from lamina.ops.core import Op, bind
 from lamina.runtime import Device
 from lamina.spec import Policy
@@ -166,6 +172,67 @@ def test_statistics_behind_the_convolution(label: str, join: bool) -> None:
     assert names(better).count("batch_norm") == names(better).count("conv") - 1 == 1 - merged
     assert len(refusals) == 1 - merged
     alike(graph, better, arrays)
+
+
+class Owns(Measured):
+    """A backend whose kernels take sums along, and know how relu's gradient is fused."""
+
+    def plan(self, op: Op, specs: Any, policy: Policy) -> backends.Plan:
+        if isinstance(op, Fused) and not isinstance(op.ops[0], ConvDataGrad):
+            raise backends.NoKernel("no such fusion")
+        return backends.Plan(tuple(specs), op.infer(*specs), lambda call: lambda: None, label=self.label)
+
+
+def joined(x: Any, w: Any, scale: Any, bias: Any, mean: Any, var: Any, z: Any) -> Any:
+    """A block whose input is relu of a join: x -> norm + z -> relu -> convolution, and the way around it."""
+    y, mean, var = ops.batch_norm(ops.conv2d(x, w), mean, var, scale, bias, True)
+    y = ops.relu(z + y)
+    out = ops.conv2d(y, w) + y
+    return [*gradients(ops.sum(out * out), [x, w, scale, bias, z]), mean, var]
+
+
+def point_operands() -> list[Any]:
+    rng = np.random.default_rng(5)
+    small = [rng.uniform(0.5, 1.5, 8) for _ in range(4)]
+    big = [rng.standard_normal((2, 8, 5, 4)) for _ in range(2)]
+    return [big[0], rng.standard_normal((8, 8, 1, 1)), *small, big[1]]
+
+
+@pytest.mark.parametrize("label", ["kernel conv_data_grad+batch_norm_grad own", "kernel both apart", ""])
+def test_sums_behind_the_data_gradient(label: str) -> None:
+    """One node with all that lies between, where the backend's kernel wins; the gradient itself stays an output."""
+    arrays = point_operands()
+    with lm.policy(algorithm="fastest"):
+        plain = mask_in_norms(activate_norms(trace(joined, *arrays)))
+        graph = fuse(plain, Owns("fused"))  # type: ignore[arg-type]
+    refusals: list[str] = []
+    better = sums_behind_data_grads(graph, Measured(label), refusals)  # type: ignore[arg-type]
+    merged = label.endswith("own")
+    assert names(better).count("data_grad_norm") == merged
+    assert names(better).count("batch_norm_grad") == 1 - merged
+    assert len(refusals) == 1 - merged
+    if merged:  # a CPU has no kernel for the fused gradient alone
+        alike(plain, better, arrays)
+
+
+@pytest.mark.parametrize("half", [True, False])
+def test_masks_in_bits(half: bool) -> None:
+    """Half types: the norm writes the bits and the data gradient reads them; the results stay the same."""
+    arrays = [a.astype(np.float16 if half and a.ndim == 4 else np.float32) for a in point_operands()]
+    backend: Any = Owns("kernel own")
+    with lm.policy(algorithm="fastest"):
+        graph = mask_in_norms(activate_norms(trace(joined, *arrays)))
+        graph = statistics_behind_convolutions(graph, backend, [])
+        graph = sums_behind_data_grads(fuse(graph, backend), backend, [])
+    better = signs_in_bits(graph, backend)
+    (forward,) = [node for node in better.nodes if isinstance(node.op, ConvNorm)]
+    (backward,) = [node for node in better.nodes if isinstance(node.op, DataGradNorm)]
+    assert (forward.op.bits, backward.op.bits) == (half, half)  # type: ignore[attr-defined]
+    assert [any(v is bits for v in backward.inputs) for bits in forward.outputs[6:]] == [True] * half
+    assert [node.op.name for node in graph.nodes] == names(better)
+    for found, expected in zip(better(*arrays), graph(*arrays), strict=True):
+        np.testing.assert_array_equal(found.numpy(), expected.numpy())
+    assert signs_in_bits(graph, Measured("")).nodes == graph.nodes  # type: ignore[arg-type]
 
 
 def test_without_measuring_nothing_is_merged() -> None:

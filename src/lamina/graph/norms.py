@@ -189,6 +189,51 @@ def sums_behind_data_grads(graph: Graph, backend: Backend, refusals: list[str]) 
     return Graph(graph.inputs, [new.get(v, v) for v in graph.outputs], graph.name)
 
 
+def signs_in_bits(graph: Graph, backend: Backend) -> Graph:
+    """Let data gradients that are masked by relu's output read a bit for each of its elements, not the element.
+
+    The norm that makes relu's output then writes the bits too; both must be nodes that take sums along.
+    """
+    masks = {y for node in graph.nodes if (y := _mask_of(node)) is not None and _writes_bits(y, backend)}
+    if not masks:
+        return graph
+    signs: dict[Value, Value] = {}
+    new: dict[Value, Value] = {}
+    for node in graph.nodes:
+        inputs, op, y = [new.get(v, v) for v in node.inputs], node.op, _mask_of(node)
+        if isinstance(op, ConvNorm) and node.outputs[0] in masks:
+            op = replace(op, bits=True)
+        elif isinstance(op, DataGradNorm) and y in masks:
+            op = replace(op, bits=True)
+            inputs[-op.rest - 1] = signs[y]
+        made = node.with_inputs(tuple(inputs), op)
+        if node.outputs[0] in masks:
+            signs[node.outputs[0]] = made.outputs[-1]
+        new.update(zip(node.outputs, made.outputs, strict=False))
+    return Graph(graph.inputs, [new.get(v, v) for v in graph.outputs], graph.name)
+
+
+def _writes_bits(y: Value, backend: Backend) -> bool:
+    """Whether the backend has a kernel that writes the bits with y."""
+    norm = y.node
+    assert norm is not None
+    assert isinstance(norm.op, ConvNorm)
+    return not _apart(replace(norm.op, bits=True), norm.inputs, norm.policy, backend)
+
+
+def _mask_of(node: Node) -> Value | None:
+    """The output of a convolution's norm with plain relu that masks a data gradient."""
+    op = node.op
+    if not isinstance(op, DataGradNorm) or op.bits or not isinstance(op.grad, Fused):
+        return None
+    y = node.inputs[-op.rest - 1]
+    norm = y.node.op if y.node is not None else None
+    if not isinstance(op.grad.ops[-1], ReluGrad) or not isinstance(norm, ConvNorm) or norm.bits:
+        return None
+    whole = norm.norm.relu and norm.norm.hi is None and y.shape[1] % 8 == 0 and y.dtype.itemsize == 2
+    return y if whole and y.node is not None and y is y.node.outputs[0] else None
+
+
 def _data_grad_norm(grad: Node, norm: Node) -> DataGradNorm | None:
     """Both as one card, if they are what it takes, under a policy that measures."""
     if not isinstance(norm.op, BatchNormGrad) or norm.op.residual or grad.policy != norm.policy:

@@ -16,6 +16,7 @@ from lamina.graph.norm_pools import pools_in_norms
 from lamina.graph.norms import (
     activate_norms,
     mask_in_norms,
+    signs_in_bits,
     statistics_behind_convolutions,
     sums_behind_data_grads,
 )
@@ -70,7 +71,7 @@ def optimize(
     graph = drop_identities(sequence_rules(graph, backend))
     graph = fuse(prune_outputs(absorb_casts(graph)), backend, reasons)
     if backend.supports(DataGradNorm) == "kernel":
-        graph = sums_behind_data_grads(graph, backend, reasons)
+        graph = signs_in_bits(sums_behind_data_grads(graph, backend, reasons), backend)
     return group_small(graph, backend, stays)
 
 

@@ -8,34 +8,53 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from lamina.ops.conv import Conv, ConvDataGrad
 from lamina.ops.core import Arg, Array, Op, Sample
 from lamina.ops.fused import Fused
 from lamina.ops.norm import BatchNorm, BatchNormGrad
 from lamina.ops.pointwise import Add, ReluGrad
 from lamina.ops.window import Window
-from lamina.spec import ShapeError, Spec, bfloat16, float16, float32
+from lamina.spec import ShapeError, Spec, bfloat16, float16, float32, uint8
+
+
+def signs_of(y: Array) -> Array:
+    """[N, C, *S] -> uint8 [N, *S, C / 8]: bit k of byte i says whether channel 8 i + k is positive."""
+    return np.packbits(np.moveaxis(y > 0, 1, -1), axis=-1, bitorder="little")
+
+
+def positive(signs: Array) -> Array:
+    """What `signs_of` says, as [N, C, *S] of 0 and 1."""
+    return np.moveaxis(np.unpackbits(signs, axis=-1, bitorder="little"), -1, 1)
 
 
 @dataclass(frozen=True)
 class ConvNorm(Op):
     """(x, filter, scale, bias, running_mean, running_var[, residual]) -> (the norm's five outputs, conv(x, filter)).
 
-    Training needs the convolution's own result once more, for the norm's gradient. The graph makes this card of
-    `Conv` and `BatchNorm` after it was differentiated.
+    Training needs the convolution's own result once more, for the norm's gradient. bits: a seventh output says where
+    the norm's first is positive (`signs_of`). The graph makes this card of `Conv` and `BatchNorm` after it was
+    differentiated.
     """
 
     conv: Conv
     norm: BatchNorm
+    bits: bool = False
     differentiable = False
     arity = None
     inplace = {3: 4, 4: 5}
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
-        return self._both(lambda op, xs: op.infer(*xs), inputs)
+        found = self._both(lambda op, xs: op.infer(*xs), inputs)
+        n, c, *sizes = found[0].shape
+        if self.bits and c % 8:
+            raise ShapeError(f"{self.name}: bits need channels by eights, got {found[0]}")
+        return (*found, *((Spec((n, *sizes, c // 8), uint8),) if self.bits else ()))
 
     def reference(self, *inputs: Array) -> tuple[Array, ...]:
-        return self._both(lambda op, xs: op.reference(*xs), inputs)
+        found = self._both(lambda op, xs: op.reference(*xs), inputs)
+        return (*found, *((signs_of(found[0]),) if self.bits else ()))
 
     def _both(
         self, apply: Callable[[Op, Sequence[Any]], Sequence[Any]], inputs: Sequence[Any]
@@ -47,7 +66,7 @@ class ConvNorm(Op):
         return self.conv.flops(*inputs[:2])
 
     def __str__(self) -> str:
-        return f"{self.name}({self.conv} > {self.norm})"
+        return f"{self.name}({self.conv} > {self.norm}{' > bits' * self.bits})"
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -64,12 +83,14 @@ class ConvNorm(Op):
 class DataGradNorm(Op):
     """(what `grad` takes, then x, scale, mean, r[, bias]) -> (dx, dscale, dbias, g): g by `grad`, the others from it.
 
-    grad: a convolution's data gradient, perhaps with elementwise steps; g is the gradient of the norm's output. The
-    graph makes this card of both after it was differentiated.
+    grad: a convolution's data gradient, perhaps with elementwise steps; g is the gradient of the norm's output. bits:
+    the last step is relu's gradient, and relu's output is given as bits that say where it is positive (`signs_of`).
+    The graph makes this card of both after it was differentiated.
     """
 
     grad: ConvDataGrad | Fused
     norm: BatchNormGrad
+    bits: bool = False
     differentiable = False
     arity = None
 
@@ -87,12 +108,23 @@ class DataGradNorm(Op):
         return 4 + self.norm.relu
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
-        if self.norm.residual or len(inputs) < self.rest + 2:
+        if self.norm.residual or len(inputs) < self.rest + 2 + self.bits:
             raise ShapeError(f"{self.name}: {len(inputs)} inputs are not what {self} takes")
-        return self._both(lambda op, xs: op.infer(*xs), inputs)
+        return self._both(lambda op, xs: op.infer(*xs), self.with_output(inputs))
+
+    def with_output(self, inputs: Sequence[Spec]) -> list[Spec]:
+        """The inputs' specs with relu's output where there are bits."""
+        found = list(inputs)
+        if self.bits:
+            n, *sizes, eighths = inputs[-self.rest - 1].shape
+            found[-self.rest - 1] = Spec((n, 8 * eighths, *sizes), inputs[0].dtype)
+        return found
 
     def reference(self, *inputs: Array) -> tuple[Array, ...]:
-        return self._both(lambda op, xs: op.reference(*xs), inputs)
+        found = list(inputs)
+        if self.bits:
+            found[-self.rest - 1] = positive(inputs[-self.rest - 1])
+        return self._both(lambda op, xs: op.reference(*xs), found)
 
     def _both(
         self, apply: Callable[[Op, Sequence[Any]], Sequence[Any]], inputs: Sequence[Any]
@@ -104,7 +136,7 @@ class DataGradNorm(Op):
         return self.conv.flops(*inputs[:2])
 
     def __str__(self) -> str:
-        return f"{self.name}({self.grad} > {self.norm})"
+        return f"{self.name}({self.grad}{' by bits' * self.bits} > {self.norm})"
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -116,3 +148,5 @@ class DataGradNorm(Op):
         yield Sample(cls(grad, BatchNormGrad(relu=True)), (dy, w, like, *small, small[0]), dtypes)
         joined = Fused((grad, Add(), ReluGrad()))
         yield Sample(cls(joined, BatchNormGrad()), (dy, w, like, like, like, *small), dtypes)
+        signs = Arg((2, 4, 5, 8), uint8, integers=True, high=256)
+        yield Sample(cls(joined, BatchNormGrad(), True), (dy, w, like, signs, like, *small), dtypes[1:])

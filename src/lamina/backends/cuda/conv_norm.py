@@ -42,11 +42,14 @@ class Part:
 
 @kernels(ConvNorm, source="cudnn")
 def conv_norm(op: ConvNorm, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """The faster of statistics behind the convolution and both apart; the label says which."""
+    """The faster of statistics behind the convolution and both apart; the label says which. Raises NoKernel for bits
+    where nothing takes statistics along.
+    """
     conv = kernels.plan(op.conv, specs[:2], device, policy)
     (y,) = conv.outputs
     norm = kernels.plan(op.norm, (y, *specs[2:]), device, policy)
-    inputs, outputs = (*conv.inputs, *norm.inputs[1:]), (*norm.outputs, y)
+    signs = [s.fixed for s in op.infer(*specs)[6:]]
+    inputs, outputs = (*conv.inputs, *norm.inputs[1:]), (*norm.outputs, y, *signs)
     given = [target(5), *(source(i) for i in range(2, len(inputs)))]
     apart = Way(
         "apart",
@@ -61,11 +64,10 @@ def conv_norm(op: ConvNorm, specs: tuple[Spec, ...], device: Device, policy: Pol
         x, w = conv.inputs
         o = Operands(op.conv.window, x, w, y)
         together = [statistics_way(op, o, given), *_own_way(op, o, given)]
+    ways = (*([] if op.bits else [apart]), *together)
     key = f"{op} {' '.join(map(str, inputs))}"
     label = f"conv+{norm.label.split()[1]}"
-    problem = Problem(
-        key, label, inputs, outputs, (apart, *together), float(op.flops(*inputs)), aliases={3: 4, 4: 5}
-    )
+    problem = Problem(key, label, inputs, outputs, ways, float(op.flops(*inputs)), aliases={3: 4, 4: 5})
     return choose(problem, device, policy)
 
 
@@ -92,8 +94,13 @@ def statistics_way(op: ConvNorm, o: Operands, given: list[Place]) -> Way:
         places = (source(0), source(1), given[0], scratch(), scratch(channels * 4))
         return made, {t.uid: place for t, place in zip((*big, *sums), places, strict=True)}
 
-    after = normalized(op.norm, o.y, given, parts=1)
+    after = normalized(op.norm, o.y, given, parts=1, signs=_signs(op))
     return Way("statistics", graph, after=after, scratch=2 * channels * 4)
+
+
+def _signs(op: ConvNorm) -> Place | None:
+    """Where the bits go."""
+    return target(6) if op.bits else None
 
 
 def _own_way(op: ConvNorm, o: Operands, given: list[Place]) -> list[Way]:
@@ -102,7 +109,7 @@ def _own_way(op: ConvNorm, o: Operands, given: list[Place]) -> list[Way]:
     if tiles is None:
         return []
     conv = point_conv.forward(tiles, o.y.dtype, given[0])
-    after = normalized(op.norm, o.y, given, parts=tiles.parts)
+    after = normalized(op.norm, o.y, given, parts=tiles.parts, signs=_signs(op))
     return [Way("own", steps=(Aligned(), conv, *after), scratch=tiles.workspace)]
 
 
@@ -111,8 +118,11 @@ def _own_way(op: ConvNorm, o: Operands, given: list[Place]) -> list[Way]:
 
 @kernels(DataGradNorm, source="kernel")
 def data_grad_norm(op: DataGradNorm, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """The faster of sums behind the data gradient and both apart; the label says which."""
-    count = len(specs) - op.rest
+    """The faster of sums behind the data gradient and both apart; the label says which. Raises NoKernel for bits
+    where nothing takes sums along.
+    """
+    count, signs = len(specs) - op.rest, [specs[-op.rest - 1].open.fixed] * op.bits
+    specs = tuple(op.with_output(specs))
     grad = kernels.plan(op.grad, specs[:count], device, policy)
     (g,) = grad.outputs
     norm = kernels.plan(op.norm, (g, *specs[count:]), device, policy)
@@ -122,14 +132,16 @@ def data_grad_norm(op: DataGradNorm, specs: tuple[Spec, ...], device: Device, po
         Part(norm, (target(3), *given[count:]), tuple(target(i) for i in range(3))),
     )
     apart = Way("apart", steps=steps, scratch=max(grad.workspace, norm.workspace))
-    inputs, outputs = (*grad.inputs, *norm.inputs[1:]), (*norm.outputs, g)
+    inputs = (*grad.inputs[: count - op.bits], *signs, *norm.inputs[1:])
+    outputs = (*norm.outputs, g)
     lie = all(s.physical == g.physical for s in (norm.inputs[0], norm.inputs[1], *grad.inputs[2:]))
     own = (
         _own_gradient_way(op, Operands(op.conv.window, g, inputs[1], inputs[0]), given, count) if lie else []
     )
     key = f"{op} {' '.join(map(str, inputs))}"
     label = f"{op.grad.name}+{norm.label.split()[1]}"
-    problem = Problem(key, label, inputs, outputs, (apart, *own), float(op.flops(*inputs)))
+    ways = (*([] if op.bits else [apart]), *own)
+    problem = Problem(key, label, inputs, outputs, ways, float(op.flops(*inputs)))
     return choose(problem, device, policy)
 
 
@@ -154,4 +166,5 @@ def _behind(op: DataGradNorm, given: Sequence[Place], count: int) -> point_conv.
         return None
     operands = iter(given[2:count])
     places = {type(step): next(operands) for step in steps}
-    return point_conv.Behind(places.get(Add), places.get(ReluGrad), tuple(given[count:]), op.norm.hi)
+    norm = tuple(given[count:])
+    return point_conv.Behind(places.get(Add), places.get(ReluGrad), norm, op.norm.hi, op.bits)

@@ -247,11 +247,17 @@ def _sums_text(x: Spec, aligned: bool, parts: int) -> str:
 
 
 def normalized(
-    op: BatchNorm, x: Spec, given: Sequence[Place], aligned: bool = True, parts: int = 0
+    op: BatchNorm,
+    x: Spec,
+    given: Sequence[Place],
+    aligned: bool = True,
+    parts: int = 0,
+    signs: Place | None = None,
 ) -> tuple[Step, ...]:
     """The statistics from partial sums at the start of the workspace, then the pass that applies them.
 
     given: places of the inputs. parts: the sums were taken elsewhere, of x itself and of its square: [2, C, parts].
+    signs: gets a bit for each element of the result; x is of a half type, channels last, eight at a time.
     """
     passes = _channels(x, aligned, _BLOCKS * 4)
     count = passes.reduced.count
@@ -263,8 +269,11 @@ def normalized(
         UNBIASED=repr(count / (count - 1)),
     )
     statistics = [given[0], scratch(), given[3], given[4], *(target(i) for i in (1, 2, 3, 4))]
-    write = passes.text(x) + constants(APPLY=1) + flags(INFERENCE=False) + activation(op)
-    applied = [*given[:3], target(1), target(2), given[5 if op.residual else 0], target(0)]
+    write = (
+        passes.text(x) + constants(APPLY=1) + flags(INFERENCE=False, SIGNS=signs is not None) + activation(op)
+    )
+    residual = given[5 if op.residual else 0]
+    applied = [*given[:3], target(1), target(2), residual, target(0), signs or target(0)]
     return (
         launch("batch_statistics", _sums_text(x, aligned, parts) + numbers, _warps(x), statistics),
         launch("batch_apply", write, passes.grid, applied),
@@ -294,8 +303,8 @@ def batch_norm_infer(op: BatchNormInfer, specs: tuple[Spec, ...], device: Device
     def steps(aligned: bool) -> tuple[Step, ...]:
         passes = _channels(x, aligned, _BLOCKS * 4)
         text = passes.text(x) + constants(APPLY=1, EPSILON=repr(op.epsilon))
-        text += flags(INFERENCE=True) + activation(op)
-        places = [*(source(i) for i in range(5)), _residual(op), target()]
+        text += flags(INFERENCE=True, SIGNS=False) + activation(op)
+        places = [*(source(i) for i in range(5)), _residual(op), target(), target()]
         return (launch("batch_apply", text, passes.grid, places),)
 
     return kernel_plan(

@@ -97,20 +97,22 @@ def forward(tiles: Tiling, dtype: DType, y: Place) -> Launch:
 class Behind:
     """What follows a data gradient: a sum and relu's gradient, and the norm whose gradient needs its sums.
 
-    added, y: places of what is added and of relu's output, or None. x, scale, mean, r: the norm's, and its bias where
-    it has relu, clipped at `hi`.
+    added, y: places of what is added and of relu's output, or None; bits: y is bits that say where that is positive.
+    norm: x, scale, mean, r, and its bias where it has relu, clipped at `hi`.
     """
 
     added: Place | None
     y: Place | None
     norm: tuple[Place, ...]
     hi: float | None = None
+    bits: bool = False
 
 
 def data_grad(tiles: Tiling, dtype: DType, behind: Behind, dx: Place) -> Launch:
     """dx from inputs 0 (the gradient) and 1 (the filter), and the norm's sums at the start of the workspace."""
-    switches = {"ADDED": behind.added, "MASKED": behind.y, "NORM_RELU": behind.norm[4:] or None}
-    text = constants(FORWARD=0, **{name: int(value is not None) for name, value in switches.items()})
+    masked = 0 if behind.y is None else 1 + behind.bits
+    added, relu = int(behind.added is not None), int(len(behind.norm) > 4)
+    text = constants(FORWARD=0, ADDED=added, MASKED=masked, NORM_RELU=relu)
     text += "" if behind.hi is None else constants(HI=repr(float(behind.hi)))
     nothing = source(0)
     norm = [*behind.norm, *(nothing,) * (5 - len(behind.norm))]

@@ -111,9 +111,10 @@ batch_statistics(const T *x, const A *partial, const A *running_mean, const A *r
 
 #ifdef APPLY
 // y = (x - mean) * r * scale + bias [+ z] [clipped at 0]; r from the variance in inference. The parts are taken from
-// the last to the first, since the sums that came before leave the last ones in the cache.
+// the last to the first, since the sums that came before leave the last ones in the cache. SIGNS: a bit for each
+// element says whether it is positive.
 extern "C" __global__ void __launch_bounds__(256)
-batch_apply(const T *x, const A *scale, const A *bias, const A *mean, const A *spread, const T *z, T *y)
+batch_apply(const T *x, const A *scale, const A *bias, const A *mean, const A *spread, const T *z, T *y, u8 *signs)
 {
     BLOCK(gridDim.y - 1 - blockIdx.y)
     if (!inside) return;
@@ -142,6 +143,12 @@ batch_apply(const T *x, const A *scale, const A *bias, const A *mean, const A *s
             result.v[k] = narrow<T>(activated(v));
         }
         store<V>(y + at, result);
+#if SIGNS
+        static_assert(V == 8, "a byte has the signs of one access");
+        u32 byte = 0;
+        REPEAT(k, V) byte |= (u32)(widen(result.v[k]) > 0) << k;
+        signs[at / V] = (u8)byte;
+#endif
     }
 }
 #endif

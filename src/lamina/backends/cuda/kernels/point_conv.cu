@@ -2,8 +2,9 @@
 // A [ROWS, DEPTH] B on tensor cores whose blocks sum the columns of what they write.
 //
 // FORWARD: B is the filter [OUT, DEPTH]; the sums are of C and of its square. Else, the data gradient: B is the filter
-// [DEPTH, OUT]; C may be added to (ADDED) and masked by relu's output y (MASKED), and the sums are of C (masked by the
-// norm's own relu, NORM_RELU, whose sign comes from x; clipped at HI) and of C (x - mean).
+// [DEPTH, OUT]; C may be added to (ADDED) and masked by relu's output y (MASKED; 2: by bits that say where y is
+// positive), and the sums are of C (masked by the norm's own relu, NORM_RELU, whose sign comes from x; clipped at HI)
+// and of C (x - mean).
 //
 // Blocks (columns / WIDE, PARTS / 2) of two teams, which go their own ways: each takes every PARTS-th tile of 128 rows
 // of the block's WIDE columns, 64 of DEPTH at a time, and reads ahead into the next one while it finishes the last. A
@@ -21,7 +22,7 @@ typedef f32 A;
 #define TURNS (DEPTH / DEEP)
 #define STAGE (TALL * DEEP)
 #define SLAB (WIDE * 32)
-#define AHEAD 2
+#define AHEAD (FORWARD && ACROSS == 2 ? 4 : 2)
 #define LANES (WIDE / 8)
 #define LINE (WIDE + 8)  // numbers from one row of a warp's results to the next; such that lanes write to different banks
 
@@ -82,11 +83,13 @@ __device__ __forceinline__ void finish(const f32 (&sum)[WIDE / 8][4], int half, 
     __syncwarp();
     _Pragma("unroll 1") for (int row = lane / LANES; row < 8; row += 32 / LANES * AHEAD) {
         Eight more[AHEAD], outputs[AHEAD], elements[AHEAD];
+        u32 signs[AHEAD];
         REPEAT(p, AHEAD) {
             const int real = first + row + p * (32 / LANES);
             const i64 at = (i64)(real < ROWS ? real : ROWS - 1) * OUT + column + part;
             if (ADDED) more[p] = eight(o.added + at);
-            if (MASKED) outputs[p] = eight(o.y + at);
+            if (MASKED == 1) outputs[p] = eight(o.y + at);
+            if (MASKED == 2) signs[p] = reinterpret_cast<const u8 *>(o.y)[at / 8];
             if (!FORWARD) elements[p] = eight(o.x + at);
         }
         REPEAT(p, AHEAD) if (first + row + p * (32 / LANES) < ROWS) {
@@ -97,8 +100,9 @@ __device__ __forceinline__ void finish(const f32 (&sum)[WIDE / 8][4], int half, 
                 A v[2] = {some[k / 2].v[k % 2 * 2], some[k / 2].v[k % 2 * 2 + 1]};
                 if (ADDED) { v[0] += widen_first(more[p].v[k], T()); v[1] += widen_second(more[p].v[k], T()); }
                 if (MASKED) {
-                    if (!(widen_first(outputs[p].v[k], T()) > 0)) v[0] = 0;
-                    if (!(widen_second(outputs[p].v[k], T()) > 0)) v[1] = 0;
+                    const bool bits = MASKED == 2;
+                    if (!(bits ? signs[p] >> k * 2 & 1 : widen_first(outputs[p].v[k], T()) > 0)) v[0] = 0;
+                    if (!(bits ? signs[p] >> (k * 2 + 1) & 1 : widen_second(outputs[p].v[k], T()) > 0)) v[1] = 0;
                 }
                 result.v[k] = narrow_two(v[0], v[1], T());
                 v[0] = widen_first(result.v[k], T());
