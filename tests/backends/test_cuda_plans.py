@@ -197,13 +197,9 @@ def point_convolutions() -> dict[str, Program]:
     found: dict[str, Program] = {}
     for dtype, tiles in product((float16, bfloat16), (Tiling(900, 128, 64), Tiling(900, 64, 256))):
         norm = tuple(map(source, range(5)))
-        behind = (
-            Behind(None, None, norm[:4]),
-            Behind(source(), source(), norm, 6.0),
-            Behind(source(), source(), norm, bits=True),
-        )
+        clipped, bits = Behind(source(), source(), norm, 6.0), Behind(source(), source(), norm, bits=True)
         made = [forward(tiles, dtype, target())]
-        made += [data_grad(tiles, dtype, b, target()) for b in behind]
+        made += [data_grad(tiles, dtype, b, target()) for b in (Behind(None, None, norm[:4]), clipped, bits)]
         found |= {f"point_conv {tiles} {dtype} {i}": step.program for i, step in enumerate(made)}
     return found
 

@@ -69,6 +69,9 @@ __device__ __forceinline__ void fetch_b(T *to, const T *b, int column, int k)
 // The numbers of the block's columns that the gradient's sums need: mean, and for a norm's relu slope and bias.
 struct Columns { A mean[WIDE], slope[WIDE], bias[WIDE]; };
 
+// Where a column's number lies in a line: fours swapped in every other 32, so that the lanes of a row read from all banks.
+__device__ __forceinline__ int line_at(int column) { return column ^ (column >> 3 & 4); }
+
 // Finishes and writes 8 rows of a warp's part (of its 16 the first or the second `half`), eight columns per lane, and
 // takes them into the sums s and q. AHEAD rows of the other operands are under way at once.
 __device__ __forceinline__ void finish(const f32 (&sum)[WIDE / 8][4], int half, A *lines, const Operands &o, T *out,
@@ -78,7 +81,7 @@ __device__ __forceinline__ void finish(const f32 (&sum)[WIDE / 8][4], int half, 
     __syncwarp();
     REPEAT(j, WIDE / 8) {
         const Pack<A, 2> two = {{sum[j][half * 2], sum[j][half * 2 + 1]}};
-        store<2>(lines + lane / 4 * LINE + j * 8 + lane % 4 * 2, two);
+        store<2>(lines + lane / 4 * LINE + line_at(j * 8 + lane % 4 * 2), two);
     }
     __syncwarp();
     _Pragma("unroll 1") for (int row = lane / LANES; row < 8; row += 32 / LANES * AHEAD) {
@@ -93,8 +96,8 @@ __device__ __forceinline__ void finish(const f32 (&sum)[WIDE / 8][4], int half, 
             if (!FORWARD) elements[p] = eight(o.x + at);
         }
         REPEAT(p, AHEAD) if (first + row + p * (32 / LANES) < ROWS) {
-            const A *line = lines + (row + p * (32 / LANES)) * LINE + part;
-            const Pack<A, 4> some[2] = {load<4>(line), load<4>(line + 4)};
+            const A *line = lines + (row + p * (32 / LANES)) * LINE;
+            const Pack<A, 4> some[2] = {load<4>(line + line_at(part)), load<4>(line + line_at(part + 4))};
             Eight result;
             REPEAT(k, 4) {
                 A v[2] = {some[k / 2].v[k % 2 * 2], some[k / 2].v[k % 2 * 2 + 1]};
