@@ -97,7 +97,7 @@ def test_forward(shape: tuple[int, ...], filters: int, residual: bool, dtype: DT
     arrays = [drawn(rng, s.shape, dtype) for s in (x, w)] + small(rng, filters, 4)
     arrays += [drawn(rng, result, dtype)] * residual
     given = [target(5), *(source(i) for i in range(2, len(arrays)))]
-    (way,) = conv_norm._own_way(op, Operands(POINT, x, w, y), given)
+    (way,) = conv_norm.own_way(op, Operands(POINT, x, w, y), given)
     statistics = [Spec((filters,), float32).fixed] * 4
     found = run(way, arrays, [y, *statistics, y, *(s.fixed for s in op.infer(*map(spec_of, arrays))[6:])])
     wanted = run_reference(op, arrays, float64)
@@ -134,7 +134,7 @@ def test_data_gradient(
         more[1] = signs_of(more[1])
     arrays = [*(drawn(rng, s.shape, dtype) for s in (dy, w)), *more, *small(rng, filters, 3 + norm.relu)]
     places = [source(i) for i in range(len(arrays))]
-    (way,) = conv_norm._own_gradient_way(op, Operands(POINT, dx, w, dy), places, 2 + len(steps))
+    (way,) = conv_norm.own_gradient_way(op, Operands(POINT, dx, w, dy), places, 2 + len(steps))
     found = run(way, arrays, [dx, *[Spec((filters,), float32).fixed] * 2, dx])
     wanted = run_reference(op, arrays, float64)
     compare(found, wanted)
@@ -158,7 +158,7 @@ def test_which_cases_are_taken() -> None:
     ]
     assert [point_conv.tiling(*case) for case in others] == [None] * len(others)
     op = DataGradNorm(Fused((ConvDataGrad(POINT, (8, 8)), ReluGrad(), Add())), BatchNormGrad())
-    assert conv_norm._behind(op, [source(i) for i in range(8)], 4) is None
+    assert conv_norm.steps_behind(op, [source(i) for i in range(8)], 4) is None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from lamina import backends, nn, ops, optim
 from lamina.backends.cuda import norm_resident
 from lamina.backends.cuda.choice import Problem, Way, choose
 from lamina.backends.cuda.conv_graph import Operands
-from lamina.backends.cuda.conv_norm import _own_gradient_way, _own_way, statistics_way
+from lamina.backends.cuda.conv_norm import own_gradient_way, own_way, statistics_way
 from lamina.backends.cuda.norm import activation, cudnn_norm, cudnn_norm_grad
 from lamina.backends.cuda.program import source, target
 from lamina.backends.reference import run_reference
@@ -243,7 +243,7 @@ def test_point_convolutions_with_sums(shape: tuple[int, ...], filters: int, dtyp
         arrays = [x, w, *small, like[0]]
         plan = backends.get(DEVICE).plan(op, specs(arrays), Policy())
         o = Operands(point, plan.inputs[0], plan.inputs[1], plan.outputs[5])
-        (way,) = _own_way(op, o, [target(5), *map(source, range(2, len(arrays)))])
+        (way,) = own_way(op, o, [target(5), *map(source, range(2, len(arrays)))])
         _alone(way, op, plan, arrays)
     head, turned = ConvDataGrad(point, shape[2:]), np.ascontiguousarray(w.transpose(1, 0, 2, 3))
     join: tuple[Op, ...] = (Add(), ReluGrad())
@@ -255,7 +255,7 @@ def test_point_convolutions_with_sums(shape: tuple[int, ...], filters: int, dtyp
             arrays[3] = signs_of(arrays[3])
         plan = backends.get(DEVICE).plan(back, specs(arrays), Policy())
         o = Operands(point, plan.outputs[3], plan.inputs[1], plan.inputs[0])
-        (way,) = _own_gradient_way(back, o, [source(i) for i in range(len(arrays))], count)
+        (way,) = own_gradient_way(back, o, [source(i) for i in range(len(arrays))], count)
         _alone(way, back, plan, arrays)
 
 

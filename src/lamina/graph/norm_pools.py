@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lamina.backends import Backend, NoKernel
+from lamina.backends import Backend
+from lamina.graph.norms import why_apart
 from lamina.graph.trace import Graph, Node, Value
 from lamina.ops import BatchNorm, BatchNormGrad, MaxPool, MaxPoolGrad, NormPool, PoolNormGrad
-from lamina.spec.policy import policy as use_policy
 
 
 def pools_in_norms(graph: Graph, backend: Backend, refusals: list[str]) -> Graph:
@@ -22,7 +22,7 @@ def pools_in_norms(graph: Graph, backend: Backend, refusals: list[str]) -> Graph
     cards = {norm: _pooled(norm, pool) for norm, pool in forward.items()}
     cards |= {norm: _gradient(pool, norm) for norm, pool in backward.items()}
     for norm, (card, inputs) in list(cards.items()):
-        reason = _refusal(card, inputs, norm, backend)
+        reason = why_apart(card, inputs, norm.policy, backend)
         if reason:
             refusals.append(reason)
             del cards[norm]
@@ -77,13 +77,3 @@ def _gradient(pool: Node, norm: Node) -> tuple[NormPool | PoolNormGrad, Sequence
     assert isinstance(norm.op, BatchNormGrad)
     assert isinstance(pool.op, MaxPoolGrad)
     return PoolNormGrad(pool.op, norm.op), (*pool.inputs, *norm.inputs[1:])
-
-
-def _refusal(card: NormPool | PoolNormGrad, inputs: Sequence[Value], norm: Node, backend: Backend) -> str:
-    """Why norm and pool stay apart; "" where the backend's kernel for both is the faster."""
-    try:
-        with use_policy(norm.policy) as policy:
-            plan = backend.plan(card, [v.spec for v in inputs], policy)
-    except NoKernel as error:
-        return f"{card}: {' '.join(str(error).split())}"
-    return f"{card}: {plan.label} is as fast" if plan.label.endswith(" apart") else ""

@@ -119,7 +119,7 @@ def statistics_behind_convolutions(graph: Graph, backend: Backend, refusals: lis
             continue
         readers = [use.node for use in uses[conv.outputs[0]]]
         if all(r is node or (r is not None and place[r] > place[node]) for r in readers):
-            reason = _apart(_conv_norm(conv, node), (*conv.inputs, *node.inputs[1:]), node.policy, backend)
+            reason = why_apart(_conv_norm(conv, node), (*conv.inputs, *node.inputs[1:]), node.policy, backend)
             if reason:
                 refusals.append(reason)
             else:
@@ -145,7 +145,7 @@ def _conv_norm(conv: Node, norm: Node) -> ConvNorm:
     return ConvNorm(conv.op, norm.op)
 
 
-def _apart(card: Op, inputs: Sequence[Value], policy: Policy, backend: Backend) -> str:
+def why_apart(card: Op, inputs: Sequence[Value], policy: Policy, backend: Backend) -> str:
     """Why the two ops of a card stay apart; "" where the backend is faster with both in one."""
     try:
         with use_policy(policy) as active:
@@ -170,7 +170,7 @@ def sums_behind_data_grads(graph: Graph, backend: Backend, refusals: list[str]) 
             continue
         if any(v.node is not None and place[v.node] >= place[grad] for v in node.inputs[1:]):
             continue
-        reason = _apart(card, (*grad.inputs, *node.inputs[1:]), node.policy, backend)
+        reason = why_apart(card, (*grad.inputs, *node.inputs[1:]), node.policy, backend)
         if reason:
             refusals.append(reason)
         else:
@@ -218,7 +218,7 @@ def _writes_bits(y: Value, backend: Backend) -> bool:
     norm = y.node
     assert norm is not None
     assert isinstance(norm.op, ConvNorm)
-    return not _apart(replace(norm.op, bits=True), norm.inputs, norm.policy, backend)
+    return not why_apart(replace(norm.op, bits=True), norm.inputs, norm.policy, backend)
 
 
 def _mask_of(node: Node) -> Value | None:

@@ -63,7 +63,7 @@ def conv_norm(op: ConvNorm, specs: tuple[Spec, ...], device: Device, policy: Pol
     if _takes(conv, norm):
         x, w = conv.inputs
         o = Operands(op.conv.window, x, w, y)
-        together = [statistics_way(op, o, given), *_own_way(op, o, given)]
+        together = [statistics_way(op, o, given), *own_way(op, o, given)]
     ways = (*([] if op.bits else [apart]), *together)
     key = f"{op} {' '.join(map(str, inputs))}"
     label = f"conv+{norm.label.split()[1]}"
@@ -103,7 +103,7 @@ def _signs(op: ConvNorm) -> Place | None:
     return target(6) if op.bits else None
 
 
-def _own_way(op: ConvNorm, o: Operands, given: list[Place]) -> list[Way]:
+def own_way(op: ConvNorm, o: Operands, given: list[Place]) -> list[Way]:
     """The same by own kernels, for convolutions that they do."""
     tiles = point_conv.tiling(o.window, o.x, o.w, o.y)
     if tiles is None:
@@ -135,9 +135,7 @@ def data_grad_norm(op: DataGradNorm, specs: tuple[Spec, ...], device: Device, po
     inputs = (*grad.inputs[: count - op.bits], *signs, *norm.inputs[1:])
     outputs = (*norm.outputs, g)
     lie = all(s.physical == g.physical for s in (norm.inputs[0], norm.inputs[1], *grad.inputs[2:]))
-    own = (
-        _own_gradient_way(op, Operands(op.conv.window, g, inputs[1], inputs[0]), given, count) if lie else []
-    )
+    own = own_gradient_way(op, Operands(op.conv.window, g, inputs[1], inputs[0]), given, count) if lie else []
     key = f"{op} {' '.join(map(str, inputs))}"
     label = f"{op.grad.name}+{norm.label.split()[1]}"
     ways = (*([] if op.bits else [apart]), *own)
@@ -145,12 +143,12 @@ def data_grad_norm(op: DataGradNorm, specs: tuple[Spec, ...], device: Device, po
     return choose(problem, device, policy)
 
 
-def _own_gradient_way(op: DataGradNorm, o: Operands, given: Sequence[Place], count: int) -> list[Way]:
+def own_gradient_way(op: DataGradNorm, o: Operands, given: Sequence[Place], count: int) -> list[Way]:
     """Data gradient and sums by own kernels, then the norm's last pass; for convolutions that they do.
 
     given: places of all inputs, `count` of them the data gradient's.
     """
-    tiles, behind = point_conv.tiling(o.window, o.y, o.w, o.x), _behind(op, given, count)
+    tiles, behind = point_conv.tiling(o.window, o.y, o.w, o.x), steps_behind(op, given, count)
     if tiles is None or behind is None:
         return []
     conv = point_conv.data_grad(tiles, o.x.dtype, behind, target(3))
@@ -159,7 +157,7 @@ def _own_gradient_way(op: DataGradNorm, o: Operands, given: Sequence[Place], cou
     return [Way("own", steps=(Aligned(), conv, *after), scratch=tiles.workspace)]
 
 
-def _behind(op: DataGradNorm, given: Sequence[Place], count: int) -> point_conv.Behind | None:
+def steps_behind(op: DataGradNorm, given: Sequence[Place], count: int) -> point_conv.Behind | None:
     """What lies behind the product, if own kernels do it: at most a sum of two, then relu's gradient."""
     steps = op.grad.ops[1:] if isinstance(op.grad, Fused) else ()
     if tuple(map(type, steps)) not in ((), (Add,), (ReluGrad,), (Add, ReluGrad)) or op.norm.residual:

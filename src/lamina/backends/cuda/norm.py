@@ -181,7 +181,7 @@ def activation(op: BatchNorm | BatchNormInfer | BatchNormGrad) -> str:
     return text if op.hi is None else text + constants(HI=repr(float(op.hi)))
 
 
-def _channels(x: Spec, aligned: bool, most: int = _BLOCKS) -> Blocks:
+def channel_blocks(x: Spec, aligned: bool, most: int = _BLOCKS) -> Blocks:
     """Channels kept, everything else reduced."""
     strides = x.physical.strides
     order = memory_order(x.shape, strides)
@@ -197,9 +197,9 @@ def _warps(x: Spec) -> tuple[int]:
     return (-(-x.shape[1] // 8),)
 
 
-def _sums_bytes(x: Spec) -> int:
+def sums_bytes(x: Spec) -> int:
     """Workspace for partial sums, whether addresses are aligned or not."""
-    most = max(_channels(x, aligned).split[1] for aligned in (True, False))
+    most = max(channel_blocks(x, aligned).split[1] for aligned in (True, False))
     return 2 * most * x.shape[1] * x.dtype.compute.itemsize
 
 
@@ -215,7 +215,7 @@ def batch_norm(op: BatchNorm, specs: tuple[Spec, ...], device: Device, policy: P
         return kernel_plan(device, inputs, outputs, [], label=op.name)
 
     def steps(aligned: bool) -> tuple[Step, ...]:
-        sums, given = _channels(x, aligned), [source(i) for i in range(len(inputs))]
+        sums, given = channel_blocks(x, aligned), [source(i) for i in range(len(inputs))]
         text = sums.text(x) + constants(MOMENTS=1)
         moments = launch("batch_moments", text, sums.grid, (source(0), scratch()))
         return (moments, *normalized(op, x, given, aligned))
@@ -227,7 +227,7 @@ def batch_norm(op: BatchNorm, specs: tuple[Spec, ...], device: Device, policy: P
         outputs,
         steps(True),
         label=_label(op),
-        workspace=_sums_bytes(x),
+        workspace=sums_bytes(x),
         aliases=aliases,
         plain=lambda: steps(False),
     )
@@ -242,7 +242,7 @@ def batch_norm(op: BatchNorm, specs: tuple[Spec, ...], device: Device, policy: P
 
 def _sums_text(x: Spec, aligned: bool, parts: int) -> str:
     """Sizes for kernels that read partial sums [2, C, parts]; parts 0: those that this file's kernels leave."""
-    sums = _channels(x, aligned)
+    sums = channel_blocks(x, aligned)
     return head(x, 1, sums.kept, sums.reduced) + constants(SPLITS=parts) if parts else sums.text(x)
 
 
@@ -259,7 +259,7 @@ def normalized(
     given: places of the inputs. parts: the sums were taken elsewhere, of x itself and of its square: [2, C, parts].
     signs: gets a bit for each element of the result; x is of a half type, channels last, eight at a time.
     """
-    passes = _channels(x, aligned, _BLOCKS * 4)
+    passes = channel_blocks(x, aligned, _BLOCKS * 4)
     count = passes.reduced.count
     numbers = constants(
         STATISTICS=1,
@@ -301,7 +301,7 @@ def batch_norm_infer(op: BatchNormInfer, specs: tuple[Spec, ...], device: Device
         return kernel_plan(device, inputs, [y], [], label=op.name)
 
     def steps(aligned: bool) -> tuple[Step, ...]:
-        passes = _channels(x, aligned, _BLOCKS * 4)
+        passes = channel_blocks(x, aligned, _BLOCKS * 4)
         text = passes.text(x) + constants(APPLY=1, EPSILON=repr(op.epsilon))
         text += flags(INFERENCE=True, SIGNS=False) + activation(op)
         places = [*(source(i) for i in range(5)), _residual(op), target(), target()]
@@ -324,7 +324,7 @@ def grad_applied(
     given: places of g (masked where a residual was added), x, scale, mean, r, and the bias (without relu, any).
     parts: the sums were taken elsewhere, of g and of g (x - mean): [2, C, parts].
     """
-    passes, switches = _channels(x, aligned, _BLOCKS * 4), _grad_switches(op)
+    passes, switches = channel_blocks(x, aligned, _BLOCKS * 4), _grad_switches(op)
     totals = [scratch(), given[4], target(1), target(2)]
     text = _sums_text(x, aligned, parts) + switches + constants(GRAD_TOTALS=1)
     write = passes.text(x) + switches + constants(GRAD_APPLY=1)
@@ -350,7 +350,7 @@ def batch_norm_grad(op: BatchNormGrad, specs: tuple[Spec, ...], device: Device, 
     given = [masked, *(source(i) for i in (1, 2, 3, 4)), bias]
 
     def steps(aligned: bool) -> tuple[Step, ...]:
-        sums = _channels(x, aligned)
+        sums = channel_blocks(x, aligned)
         text = sums.text(x) + _grad_switches(op) + constants(GRAD_SUMS=1)
         read = [source(0), source(1), source(2), source(3), source(4), bias, y, dz, scratch()]
         return (launch("batch_grad_sums", text, sums.grid, read), *grad_applied(op, x, given, aligned))
@@ -361,7 +361,7 @@ def batch_norm_grad(op: BatchNormGrad, specs: tuple[Spec, ...], device: Device, 
         outputs,
         steps(True),
         label=_label(op),
-        workspace=_sums_bytes(x),
+        workspace=sums_bytes(x),
         aliases={0: 0},
         plain=lambda: steps(False),
     )

@@ -16,13 +16,13 @@ from lamina.backends import Plan
 from lamina.backends.cuda.choice import Problem, Way, candidate, choose, make_plan
 from lamina.backends.cuda.conv_norm import Part
 from lamina.backends.cuda.norm import (
-    _channels,
-    _sums_bytes,
     activation,
+    channel_blocks,
     flags,
     launch,
     normalized,
     resident,
+    sums_bytes,
 )
 from lamina.backends.cuda.pointwise import full
 from lamina.backends.cuda.pool import stride_blocks
@@ -82,7 +82,7 @@ def norm_pool(op: NormPool, specs: tuple[Spec, ...], device: Device, policy: Pol
     def steps(aligned: bool) -> tuple[Step, ...]:
         return (*_statistics(op, y, aligned), forward(op, y, outputs[0], aligned))
 
-    return _choose(problem, steps, _sums_bytes(y), device, policy)
+    return _choose(problem, steps, sums_bytes(y), device, policy)
 
 
 @kernels(PoolNormGrad, source="kernel")
@@ -169,7 +169,7 @@ def _head(pool: MaxPool | MaxPoolGrad, x: Spec, y: Spec, index: str, width: int)
 
 def _statistics(op: NormPool, x: Spec, aligned: bool) -> tuple[Step, ...]:
     """What comes first: the norm's own kernels for the sums of each channel, and for mean and r from them."""
-    sums, given = _channels(x, aligned), [source(i) for i in range(5)]
+    sums, given = channel_blocks(x, aligned), [source(i) for i in range(5)]
     moments = launch("batch_moments", sums.text(x) + constants(MOMENTS=1), sums.grid, (source(0), scratch()))
     return moments, normalized(op.norm, x, given, aligned)[0]
 
