@@ -39,7 +39,7 @@ from lamina.spec import (
     pack,
     unpack,
 )
-from tests.backends.emulator import Memory, run_steps
+from tests.backends.emulator import Memory, contrary, run_steps
 
 POINT = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
 #: (x's shape, filters): fewer rows than a tile, and more; one and two columns of 64.
@@ -71,6 +71,9 @@ def run(way: Way, inputs: list[Array], outputs: list[Spec]) -> list[Array]:
     for i, memory in enumerate((*held, *made, workspace)):
         memory.check(str(i))
     raw = [m.bytes.copy().view(s.dtype.numpy) for m, s in zip(made, outputs, strict=True)]
+    with contrary():  # the same when warps come in another order and copies arrive late
+        run_steps(way.steps, call)
+    assert all(m.bytes.tobytes() == r.tobytes() for m, r in zip(made, raw, strict=True))
     return [r if s.ndim == 1 else unpack(r, s.physical, s.shape) for r, s in zip(raw, outputs, strict=True)]
 
 

@@ -4,7 +4,9 @@ import ctypes
 import hashlib
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,10 +25,27 @@ HERE = Path(__file__).parent
 GUARD = 256
 
 
-@cache
+_contrary = ContextVar("contrary", default=False)
+
+
+@contextmanager
+def contrary() -> Iterator[None]:
+    """Warps run to the next barrier one by one, the last one first; asynchronous copies arrive late."""
+    token = _contrary.set(True)
+    try:
+        yield
+    finally:
+        _contrary.reset(token)
+
+
 def compiled(program: Program) -> Any:
     """The program's functions `launch` and `launch_together`."""
-    text = f'#include "emulator.h"\n{program.source}\nEMULATE({program.name})\n'
+    return _compiled(program, "#define CONTRARY\n" * _contrary.get())
+
+
+@cache
+def _compiled(program: Program, mode: str) -> Any:
+    text = f'{mode}#include "emulator.h"\n{program.source}\nEMULATE({program.name})\n'
     headers = "".join(p.read_text() for p in (*sorted(KERNELS.glob("*.cuh")), HERE / "emulator.h"))
     folder = cache_directory() / "emulated"
     folder.mkdir(exist_ok=True)

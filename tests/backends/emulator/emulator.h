@@ -2,6 +2,8 @@
 //
 // The threads of a block are fibers: a barrier or a shuffle hands over to the next one. So barriers and shuffles mean
 // what they mean on a GPU, and one that not all threads reach is found (the block never ends: an abort).
+// CONTRARY: warps run as far as the next barrier one after the other, the last one first, and copies arrive as late as
+// they may. What comes out differently then lacks a barrier or waits for too little.
 // To be compiled with -fno-gnu-unique: shared memory of inline functions belongs to one kernel, not to all of a process.
 #pragma once
 #include <math.h>
@@ -30,7 +32,7 @@ struct Dim3 { unsigned x, y, z; };
 static thread_local Dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace emulator {
-struct Fiber { ucontext_t context; std::vector<char> stack; bool done; long waits, barriers; };
+struct Fiber { ucontext_t context; std::vector<char> stack; bool done, held; long waits, barriers; };
 static thread_local std::vector<Fiber> fibers;
 static thread_local ucontext_t scheduler;
 static thread_local unsigned current;
@@ -51,7 +53,9 @@ static inline void meet(unsigned first, unsigned count)
     const long mine = ++fibers[current].barriers;
     fibers[current].waits++;
     for (bool all = false; !all;) {
+        fibers[current].held = true;
         swapcontext(&fibers[current].context, &scheduler);
+        fibers[current].held = false;
         all = true;
         for (unsigned i = first; i < first + count; ++i) all = all && (fibers[i].done || fibers[i].barriers >= mine);
     }
@@ -142,14 +146,43 @@ template <bool TRANSPOSED> static inline void matrices(unsigned (&d)[4], const v
     hand_over();
 }
 
-// Copies that a thread waits for later (mma.cuh): here they are done at once.
+// Copies that a thread waits for later (mma.cuh): done at once, or (CONTRARY) as late as they may be.
+namespace emulator {
+struct Later { void *to; const void *from; bool inside; };
+static thread_local std::vector<std::vector<Later>> later[1024];  // per thread its groups, the last one open
+
+static void copy(const Later &c)
+{
+    if (c.inside) memcpy(c.to, c.from, 16);
+    else memset(c.to, 0, 16);
+}
+}  // namespace emulator
+#ifdef CONTRARY
 static inline void copy_later(void *to, const void *from, bool inside)
 {
-    if (inside) memcpy(to, from, 16);
-    else memset(to, 0, 16);
+    auto &groups = emulator::later[emulator::current];
+    if (groups.empty()) groups.emplace_back();
+    groups.back().push_back({to, from, inside});
 }
+static inline void end_group()
+{
+    auto &groups = emulator::later[emulator::current];
+    if (groups.empty()) groups.emplace_back();
+    groups.emplace_back();
+}
+template <int left> static inline void wait_groups()
+{
+    auto &groups = emulator::later[emulator::current];
+    while (groups.size() > left + 1) {
+        for (const auto &c : groups.front()) emulator::copy(c);
+        groups.erase(groups.begin());
+    }
+}
+#else
+static inline void copy_later(void *to, const void *from, bool inside) { emulator::copy({to, from, inside}); }
 static inline void end_group() {}
 template <int left> static inline void wait_groups() {}
+#endif
 
 #define HALF_CONVERSIONS
 static inline float half_to_float(unsigned short bits) { _Float16 h; memcpy(&h, &bits, 2); return (float)h; }
@@ -173,12 +206,27 @@ static void enter()
     swapcontext(&fibers[current].context, &scheduler);
 }
 
+// A turn of each of some threads; whether one of them could go on. any: set if one was not done.
+static bool run_some(unsigned first, unsigned end, bool &any)
+{
+    bool more = false;
+    for (current = first; current < end; ++current) {
+        if (fibers[current].done) continue;
+        threadIdx = {current, 0, 0};
+        swapcontext(&scheduler, &fibers[current].context);
+        any = true;
+        more = more || !(fibers[current].done || fibers[current].held);
+    }
+    return more;
+}
+
 static void run_block(unsigned threads)
 {
+    for (auto &groups : later) groups.clear();
     fibers.resize(threads);
     for (auto &fiber : fibers) {
         fiber.stack.resize(32 << 10);
-        fiber.done = false;
+        fiber.done = fiber.held = false;
         fiber.waits = fiber.barriers = 0;
         getcontext(&fiber.context);
         fiber.context.uc_stack.ss_sp = fiber.stack.data();
@@ -187,12 +235,12 @@ static void run_block(unsigned threads)
     }
     for (bool any = true; any;) {
         any = false;
-        for (current = 0; current < threads; ++current) {
-            if (fibers[current].done) continue;
-            threadIdx = {current, 0, 0};
-            swapcontext(&scheduler, &fibers[current].context);
-            any = true;
-        }
+#ifdef CONTRARY
+        for (unsigned warp = (threads + 31) / 32; warp-- > 0;)
+            while (run_some(warp * 32, warp * 32 + 32 < threads ? warp * 32 + 32 : threads, any)) {}
+#else
+        run_some(0, threads, any);
+#endif
         // Barriers hold a block's threads together; warps may differ in how many shuffles they take part in.
         for (unsigned t = 1; t < threads; ++t)
             if ((t & 31) && fibers[t].waits != fibers[t - 1].waits && !(fibers[t].done && fibers[t - 1].done)) {
