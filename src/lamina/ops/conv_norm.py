@@ -142,11 +142,13 @@ class DataGradNorm(Op):
     def samples(cls) -> Iterator[Sample]:
         grad = ConvDataGrad(Window((1, 1), ((0, 0), (0, 0)), (1, 1)), (4, 5))
         small = [Arg((64,), float32, low=0.5, high=2.0) for _ in range(3)]
-        dy, w, like = Arg((2, 32, 4, 5)), Arg((32, 64, 1, 1)), Arg((2, 64, 4, 5))
+        dy, w, like = Arg((2, 64, 4, 5)), Arg((64, 64, 1, 1), low=-0.2, high=0.2), Arg((2, 64, 4, 5))
         dtypes = (float32, float16, bfloat16)
         yield Sample(cls(grad, BatchNormGrad()), (dy, w, like, *small), dtypes)
         yield Sample(cls(grad, BatchNormGrad(relu=True)), (dy, w, like, *small, small[0]), dtypes)
         joined = Fused((grad, Add(), ReluGrad()))
         yield Sample(cls(joined, BatchNormGrad()), (dy, w, like, like, like, *small), dtypes)
+        signs = Arg((2, 4, 5, 8), uint8, integers=True, high=256)
+        yield Sample(cls(joined, BatchNormGrad(), True), (dy, w, like, signs, like, *small), dtypes[1:])
         signs = Arg((2, 4, 5, 8), uint8, integers=True, high=256)
         yield Sample(cls(joined, BatchNormGrad(), True), (dy, w, like, signs, like, *small), dtypes[1:])

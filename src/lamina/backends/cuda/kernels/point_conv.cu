@@ -24,7 +24,7 @@ typedef f32 A;
 #define SLAB (WIDE * 32)
 #define AHEAD (FORWARD && ACROSS == 2 ? 4 : 2)
 #define LANES (WIDE / 8)
-#define LINE (WIDE + 8)  // numbers from one row of a warp's results to the next; such that lanes write to different banks
+#define LINE (WIDE + 8)  // numbers from one row of a warp's results to the next: lanes write to different banks
 
 #ifndef DYNAMIC_SHARED
 #define DYNAMIC_SHARED(type, name) extern __shared__ __align__(1024) type name[]
@@ -61,7 +61,8 @@ __device__ __forceinline__ void fetch_b(T *to, const T *b, int column, int k)
         copy_later(to + narrow_at(v / 4, v % 4), b + (i64)(column + v / 4) * DEPTH + k + v % 4 * 8, true);
 #else
         const int r = v / (WIDE / 8), eighth = v % (WIDE / 8);
-        copy_later(to + eighth / 8 * 32 * 64 + wide_at(r, eighth % 8), b + (i64)(k + r) * OUT + column + eighth * 8, true);
+        T *const at = to + eighth / 8 * 32 * 64 + wide_at(r, eighth % 8);
+        copy_later(at, b + (i64)(k + r) * OUT + column + eighth * 8, true);
 #endif
     }
 }
