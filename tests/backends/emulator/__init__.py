@@ -40,23 +40,44 @@ def contrary() -> Iterator[None]:
 
 def compiled(program: Program) -> Any:
     """The program's functions `launch` and `launch_together`."""
-    return _compiled(program, "#define CONTRARY\n" * _contrary.get())
+    return _compiled(program, ("-DCONTRARY",) * _contrary.get())
 
 
 @cache
-def _compiled(program: Program, mode: str) -> Any:
-    text = f'{mode}#include "emulator.h"\n{program.source}\nEMULATE({program.name})\n'
+def _compiled(program: Program, mode: tuple[str, ...]) -> Any:
+    text = f'#include "emulator.h"\n{program.source}\nEMULATE({program.name})\n'
     headers = "".join(p.read_text() for p in (*sorted(KERNELS.glob("*.cuh")), HERE / "emulator.h"))
+    key = hashlib.sha256("".join((headers, text, *mode)).encode()).hexdigest()
+    library = _folder() / f"{key}.so"
+    if not library.exists():
+        include = [f"-I{_precompiled(mode)}", f"-I{HERE}", f"-I{KERNELS}"]
+        _make(library, [*mode, *include, "-shared", "-x", "c++", "-"], text)
+    return ctypes.CDLL(str(library))
+
+
+@cache
+def _precompiled(mode: tuple[str, ...]) -> Path:
+    """A folder with emulator.h as the compiler has read it, which takes longer than most kernels."""
+    header = (HERE / "emulator.h").read_text()
+    folder = _folder() / hashlib.sha256("".join((header, *mode)).encode()).hexdigest()
+    folder.mkdir(exist_ok=True)
+    if not (folder / "emulator.h.gch").exists():
+        _make(folder / "emulator.h.gch", [*mode, "-x", "c++-header", str(HERE / "emulator.h")])
+    return folder
+
+
+def _folder() -> Path:
     folder = cache_directory() / "emulated"
     folder.mkdir(exist_ok=True)
-    library = folder / (hashlib.sha256((headers + text).encode()).hexdigest() + ".so")
-    if not library.exists():
-        made = library.with_suffix(f".{os.getpid()}")  # others may compile the same
-        command = ["g++", "-std=c++17", "-O0", "-w", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(made)]
-        command += [f"-I{HERE}", f"-I{KERNELS}", "-ffp-contract=off", "-pthread", "-fno-gnu-unique"]
-        subprocess.run(command, input=text, text=True, check=True)
-        made.rename(library)
-    return ctypes.CDLL(str(library))
+    return folder
+
+
+def _make(file: Path, arguments: list[str], text: str = "") -> None:
+    """Let the compiler write a file, beside others that may do the same."""
+    made = file.with_suffix(f".{os.getpid()}")
+    command = ["g++", "-std=c++17", "-O0", "-w", "-fPIC", "-ffp-contract=off", "-pthread", "-fno-gnu-unique"]
+    subprocess.run([*command, *arguments, "-o", str(made)], input=text, text=True, check=True)
+    made.rename(file)
 
 
 class Kernel:
