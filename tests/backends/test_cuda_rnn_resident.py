@@ -11,8 +11,8 @@ import pytest
 import lamina as lm
 from lamina.backends import Call, Plan
 from lamina.backends.cuda import rnn, rnn_resident
-from lamina.backends.cuda.program import Fill, Launch, Launches, Together
-from lamina.backends.cuda.rnn_resident import Part, Tiling, forward_plan, gradient_plan, tiling
+from lamina.backends.cuda.program import Fill, Launch, Launches, Part, Together
+from lamina.backends.cuda.rnn_resident import Tiling, forward_plan, gradient_plan, tiling
 from lamina.backends.reference import run_reference
 from lamina.cudnn import Choice, Handle
 from lamina.ops.core import Array

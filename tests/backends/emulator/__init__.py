@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from lamina.backends import Call, Plan
-from lamina.backends.cuda.conv_norm import Part
-from lamina.backends.cuda.program import KERNELS, Copy, Fill, Launch, Launches, Program, Together
+from lamina.backends.cuda.program import KERNELS, Copy, Fill, Launch, Launches, Part, Program, Together
 from lamina.ops.core import Array
 from lamina.runtime import cache_directory
 from lamina.spec import Spec, pack, unpack
@@ -133,12 +132,9 @@ def run_steps(steps: Sequence[Any], call: Call) -> None:
             run_launch(step, call)
         elif isinstance(step, Together):
             run_together(step, call)
-        elif isinstance(step, Part):
-            made, (given, results) = step.plan.make, (step.inputs, step.outputs)
-            assert isinstance(made, Launches)
-            addresses = (tuple(p.address(call) for p in places) for places in (given, results))
-            inner = Call(*addresses, call.workspace)
-            run_steps(made.chosen(inner), inner)
+        elif isinstance(step, Part) and isinstance(step.plan.make, Launches):
+            inner = step.inner(call)
+            run_steps(step.plan.make.chosen(inner), inner)
         else:
             step.bind(None, call)()
 

@@ -9,14 +9,13 @@ than the pass over the result costs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from lamina.backends import Call, Plan, Run
+from lamina.backends import Plan
 from lamina.backends.cuda import point_conv
 from lamina.backends.cuda.choice import Problem, Way, choose
 from lamina.backends.cuda.conv_graph import Operands, window_arguments
 from lamina.backends.cuda.norm import grad_applied, normalized
-from lamina.backends.cuda.program import Aligned, Place, scratch, source, target
+from lamina.backends.cuda.program import Aligned, Part, Place, scratch, source, target
 from lamina.backends.cuda.table import kernels
 from lamina.cudnn import Graph
 from lamina.ops.conv_norm import ConvNorm, DataGradNorm
@@ -24,20 +23,6 @@ from lamina.ops.fused import Fused
 from lamina.ops.pointwise import Add, ReluGrad
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec, bfloat16, channels_last, float16
-
-
-@dataclass(frozen=True)
-class Part:
-    """Another plan as a step, on some of the call's operands and in its workspace."""
-
-    plan: Plan
-    inputs: tuple[Place, ...]
-    outputs: tuple[Place, ...]
-
-    def bind(self, device: Device, call: Call) -> Run:
-        """Fix the addresses."""
-        given, made = (tuple(p.address(call) for p in places) for places in (self.inputs, self.outputs))
-        return self.plan.bind(Call(given, made, call.workspace, call.stream))
 
 
 @kernels(ConvNorm, source="cudnn")

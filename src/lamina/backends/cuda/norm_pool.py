@@ -14,7 +14,6 @@ from math import prod
 
 from lamina.backends import Plan
 from lamina.backends.cuda.choice import Problem, Way, candidate, choose, make_plan
-from lamina.backends.cuda.conv_norm import Part
 from lamina.backends.cuda.norm import (
     activation,
     channel_blocks,
@@ -31,6 +30,7 @@ from lamina.backends.cuda.program import (
     WORKSPACE_ALIGNMENT,
     Launch,
     Launches,
+    Part,
     Place,
     Program,
     Step,

@@ -300,6 +300,25 @@ class Copy:
 
 
 @dataclass(frozen=True)
+class Part:
+    """Another plan as a step, on some of the call's operands; its workspace begins at `offset` of the call's."""
+
+    plan: Plan
+    inputs: tuple[Place, ...]
+    outputs: tuple[Place, ...]
+    offset: int = 0
+
+    def inner(self, call: Call) -> Call:
+        """The call of the plan within a call."""
+        given, made = (tuple(p.address(call) for p in places) for places in (self.inputs, self.outputs))
+        return Call(given, made, call.workspace + self.offset, call.stream)
+
+    def bind(self, device: Device, call: Call) -> Run:
+        """Fix the addresses."""
+        return self.plan.bind(self.inner(call))
+
+
+@dataclass(frozen=True)
 class Aligned:
     """Nothing to run: it refuses addresses that 16-byte access cannot take, where no other kernels stand in."""
 

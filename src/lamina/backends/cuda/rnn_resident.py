@@ -23,6 +23,7 @@ from lamina.backends.cuda.program import (
     WORKSPACE_ALIGNMENT,
     Fill,
     Launch,
+    Part,
     Place,
     Program,
     Step,
@@ -251,23 +252,6 @@ def _tiling(steps: int, batch: int, hidden: int, layers: int) -> Tiling | None:
 # ---------------------------------------------------------------------------------------------------------- steps
 
 
-@dataclass(frozen=True, eq=False)
-class Part:
-    """A plan as a step: of inputs at `places`, to `result`; its workspace begins at `offset`."""
-
-    plan: Plan
-    places: tuple[Place, ...]
-    result: Place
-    offset: int
-
-    def bind(self, device: Device, call: Call) -> Run:
-        """Fix the addresses."""
-        inputs = tuple(place.address(call) for place in self.places)
-        return self.plan.make(
-            Call(inputs, (self.result.address(call),), call.workspace + self.offset, call.stream)
-        )
-
-
 @dataclass(frozen=True)
 class _Job:
     """A product of the backward pass: C [m, n] = A B. turned: A lies as [k, m]."""
@@ -383,7 +367,7 @@ class _Builder:
     def _as_part(self, job: _Job, offset: int) -> Part:
         shape = (job.k, job.m) if job.turned else (job.m, job.k)
         plan = self._matmul(Matmul(job.turned, False), (shape, (job.k, job.n)))
-        return Part(plan, (job.a, job.b), job.c, offset)
+        return Part(plan, (job.a, job.b), (job.c,), offset)
 
     def _text(self, crooked: bool, **more: int) -> str:
         known = {"GRU": int(self.op.mode == "gru"), "BIAS": int(self.op.bias), "CROOKED": int(crooked)}
@@ -416,7 +400,7 @@ class _Builder:
         end = offset
         for layer in range(0, t.layers, t.span):
             plan = self.project(layer)
-            steps.append(Part(plan, (self._input(layer, x), self._weight(layer, 0)), projected, offset))
+            steps.append(Part(plan, (self._input(layer, x), self._weight(layer, 0)), (projected,), offset))
             end = max(end, offset + plan.workspace)
             states = [self._state(p, layer) for p in first], [self._state(p, layer) for p in last]
             kept = self._states(layer, 0), self._gates_of(layer), self._cells_of(layer)
