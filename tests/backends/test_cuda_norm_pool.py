@@ -1,7 +1,8 @@
 """Norm and pool in one kernel, run on a CPU: the bits of the separate kernels, windows, edges, what is refused."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import product
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from lamina.ops.core import Array, Op
 from lamina.runtime import Device
 from lamina.spec import (
     DType,
+    Layout,
     Policy,
     Shape,
     Spec,
@@ -225,6 +227,22 @@ def test_what_stays_apart(case: str) -> None:
     (g,) = run_plan(plan(op.pool, arrays[:2], last), arrays[:2])
     rest = [g, *arrays[2:]]
     same(run_plan(made, arrays), run_plan(plan(norm, rest, last), rest))
+
+
+@pytest.mark.parametrize("places", list(product([contiguous, channels_last, None], repeat=2)))
+def test_operands_that_lie_otherwise(places: tuple[Callable[[Shape], Layout] | None, ...]) -> None:
+    """The gradient and the index in one layout, x in another: the plan says how it wants them."""
+    kernel, window, x = CASES["odd"]
+    norm = BatchNormGrad()
+    arrays = backward_operands(kernel, window, x, float32, norm)
+    op = PoolNormGrad(MaxPoolGrad(kernel, window, x[2:]), norm)
+    arranges = [places[0], places[0], places[1], *[contiguous] * 3]
+    specs = [
+        Spec(a.shape, as_dtype(a.dtype), arrange and arrange(a.shape))
+        for a, arrange in zip(arrays, arranges, strict=True)
+    ]
+    (g,) = run(op.pool, arrays[:2])
+    same(run_plan(CUDA.plan(op, specs, Policy()), arrays), run(norm, [g, *arrays[2:]]))
 
 
 @pytest.mark.parametrize("winner", ["fused", "apart"])

@@ -1,14 +1,17 @@
 """1x1 convolutions with the sums of a batch norm, on a CPU: the kernels emulated, and which cases they take."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lamina.backends import Call
-from lamina.backends.cuda import conv_norm, point_conv
-from lamina.backends.cuda.choice import Way
+from lamina.backends import Call, Plan
+from lamina.backends.cuda import backend, conv_norm, point_conv
+from lamina.backends.cuda import conv as convolutions
+from lamina.backends.cuda.choice import Problem, Way, candidate, make_plan
 from lamina.backends.cuda.conv_graph import Operands
 from lamina.backends.cuda.program import KERNELS, Launch, source, target
 from lamina.backends.reference import run_reference
@@ -25,21 +28,26 @@ from lamina.ops import (
     Window,
 )
 from lamina.ops.conv_norm import signs_of
-from lamina.ops.core import Array
-from lamina.runtime import compile_cubin
+from lamina.ops.core import Array, Op
+from lamina.runtime import Device, compile_cubin
 from lamina.spec import (
     DType,
+    Layout,
+    Policy,
+    Shape,
     Spec,
     as_dtype,
     bfloat16,
     channels_last,
+    contiguous,
     float16,
     float32,
     float64,
     pack,
     unpack,
 )
-from tests.backends.emulator import Memory, contrary, run_steps
+from tests.backends.emulator import Memory, contrary, run_plan, run_steps
+from tests.ops.eager import mismatch
 
 POINT = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
 #: (x's shape, filters, dtype): fewer rows than a tile, and more; one and two columns of 64.
@@ -147,6 +155,34 @@ def test_data_gradient(
     found = run(way, arrays, [dx, *[Spec((filters,), float32).fixed] * 2, dx])
     wanted = run_reference(op, arrays, float64)
     compare(found, wanted)
+
+
+@pytest.mark.parametrize("lies", list(product([contiguous, channels_last, None], repeat=2)))
+@pytest.mark.parametrize("card", [ConvNorm, DataGradNorm])
+def test_apart_in_any_layout(
+    card: type[Op], lies: tuple[Callable[[Shape], Layout] | None, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The convolution's operands in one layout, the norm's in another: the plan says how it wants them."""
+
+    def choose(problem: Problem, device: Device, policy: Policy) -> Plan:
+        (way,) = (way for way in problem.ways if way.name in ("direct", "apart"))
+        return make_plan(problem, candidate(way, None, {}), device)
+
+    monkeypatch.setattr(convolutions, "choose", choose)
+    monkeypatch.setattr(conv_norm, "choose", choose)
+    convolutions._cached.cache_clear()
+    sample = [s for s in card.samples() if not isinstance(getattr(s.op, "grad", None), Fused)][-1]
+    arrays = sample.draw(np.random.default_rng(3), float32)
+    specs = [
+        Spec(a.shape, as_dtype(a.dtype), arrange and arrange(a.shape))
+        for a, arrange in zip(arrays, [lies[0]] * 2 + [lies[1]] * (len(arrays) - 2), strict=True)
+    ]
+    made = backend(Device("cuda:0")).plan(sample.op, specs, Policy())
+    found = run_plan(made, arrays)
+    convolutions._cached.cache_clear()
+    assert made.label.endswith("apart")
+    wanted = run_reference(sample.op, arrays, float64)
+    assert [mismatch(a, b, float32) for a, b in zip(found, wanted, strict=True)] == [""] * len(wanted)
 
 
 def test_which_cases_are_taken() -> None:

@@ -1,8 +1,10 @@
 """The cache on disk."""
 
+import contextlib
 import os
 import stat
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,25 @@ def test_the_oldest_go_when_the_limit_is_reached(tmp_path: Path) -> None:
         os.utime(tmp_path / str(number), (number, number))
         assert cache.get("0") is not None  # used now, so not the oldest
     assert {name for name in "012" if cache.get(name)} == {"0", "2"}
+
+
+def test_another_process_prunes_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is gone when its size is asked for does not keep the others from being counted."""
+    cache, scandir = DiskCache(tmp_path, limit=400), os.scandir
+    for number in range(2):
+        cache.put(str(number), bytes(100))
+        os.utime(tmp_path / str(number), (number, number))
+
+    @contextlib.contextmanager
+    def late(folder: Path) -> Iterator[Iterator[os.DirEntry[str]]]:
+        with scandir(folder) as entries:
+            found = list(entries)
+        (tmp_path / "0").unlink()
+        yield iter(found)
+
+    monkeypatch.setattr(os, "scandir", late)
+    cache.put("2", bytes(300))  # 480 bytes with "1", 620 with "0"
+    assert {name for name in "012" if cache.get(name)} == {"2"}
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:

@@ -83,7 +83,12 @@ class DiskCache:
     def _prune(self) -> None:
         if self.limit is None:
             return
-        files = [(entry.stat(), entry.path) for entry in os.scandir(self.folder) if entry.is_file()]
+        files = []
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):  # another process pruned it
+                    if entry.is_file():
+                        files.append((entry.stat(), entry.path))
         total = sum(status.st_size for status, _ in files)
         for status, path in sorted(files, key=lambda file: file[0].st_mtime):
             if total <= self.limit:
@@ -93,7 +98,7 @@ class DiskCache:
 
     def clear(self) -> None:
         """Remove every file of the cache."""
-        with contextlib.suppress(OSError):
-            for entry in os.scandir(self.folder):
+        with contextlib.suppress(OSError), os.scandir(self.folder) as entries:
+            for entry in entries:
                 if entry.is_file():
                     Path(entry.path).unlink(missing_ok=True)

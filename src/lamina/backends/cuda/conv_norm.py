@@ -15,6 +15,7 @@ from lamina.backends.cuda import point_conv
 from lamina.backends.cuda.choice import Problem, Way, choose
 from lamina.backends.cuda.conv_graph import Operands, window_arguments
 from lamina.backends.cuda.norm import grad_applied, normalized
+from lamina.backends.cuda.pointwise import full
 from lamina.backends.cuda.program import Aligned, Part, Place, scratch, source, target
 from lamina.backends.cuda.table import kernels
 from lamina.cudnn import Graph
@@ -104,13 +105,14 @@ def own_way(op: ConvNorm, o: Operands, given: list[Place]) -> list[Way]:
 @kernels(DataGradNorm, source="kernel")
 def data_grad_norm(op: DataGradNorm, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """The faster of sums behind the data gradient and both apart; the label says which. Raises NoKernel for bits
-    where nothing takes sums along.
+    where nothing takes sums along, and for steps on the data gradient that no engine takes.
     """
     count, signs = len(specs) - op.rest, [specs[-op.rest - 1].open.fixed] * op.bits
     specs = tuple(op.with_output(specs))
     grad = kernels.plan(op.grad, specs[:count], device, policy)
     (g,) = grad.outputs
-    norm = kernels.plan(op.norm, (g, *specs[count:]), device, policy)
+    laid = (full(s, g.physical) if s.ndim > 1 else s for s in specs[count:])
+    norm = kernels.plan(op.norm, (g, *laid), device, policy)
     given = [source(i) for i in range(len(specs))]
     steps = (
         Part(grad, tuple(given[:count]), (target(3),)),

@@ -45,7 +45,7 @@ from lamina.backends.cuda.table import kernels
 from lamina.ops.norm_pool import NormPool, PoolNormGrad
 from lamina.ops.pool import MaxPool, MaxPoolGrad
 from lamina.runtime import Device
-from lamina.spec import Policy, Spec, channels_last
+from lamina.spec import Policy, Spec, channels_last, contiguous
 
 _FILE = "norm_pool.cu"
 _THREADS = 256
@@ -89,13 +89,11 @@ def norm_pool(op: NormPool, specs: tuple[Spec, ...], device: Device, policy: Pol
 def pool_norm_grad(op: PoolNormGrad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """Two passes that gather the pool's gradient, or both apart; the label says which."""
     lies = resident(specs[2], *specs[6 + (not op.norm.residual) :])
-    x = full(specs[2], lies)
-    last = x.physical == channels_last(x.shape)
-    pair = [full(s, channels_last(s.shape)) if last else s.fixed for s in specs[:2]]
-    pool = kernels.plan(op.pool, pair, device, policy)
+    arrange = channels_last if lies == channels_last(specs[2].shape) else contiguous
+    pool = kernels.plan(op.pool, [full(s, arrange(s.shape)) for s in specs[:2]], device, policy)
     (g,) = pool.outputs
-    rest = (x, *(full(s, lies) if s.ndim > 1 else s.open.fixed for s in specs[3:]))
-    norm = kernels.plan(op.norm, (g, *rest), device, policy)
+    x, *rest = (full(s, g.physical) if s.ndim > 1 else s.open.fixed for s in specs[2:])
+    norm = kernels.plan(op.norm, (g, x, *rest), device, policy)
     given, outputs = (*pool.inputs, *norm.inputs[1:]), norm.outputs
     between = scratch(round_up(max(norm.workspace, pool.workspace), WORKSPACE_ALIGNMENT))
     apart = Way(
