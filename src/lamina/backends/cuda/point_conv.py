@@ -13,16 +13,18 @@ from lamina.ops.window import Window
 from lamina.spec import DType, Spec, bfloat16, channels_last, float16
 
 _FILE = "point_conv.cu"
-_TEAM, _TALL, _DEEP = 256, 128, 64
-#: Blocks on a GPU at the same time: one per multiprocessor, of two teams.
+_TEAMS, _TEAM, _TALL, _DEEP = 4, 128, 64, 64
+#: Blocks on a GPU at the same time: one per multiprocessor.
 _BLOCKS = 132
+#: Bytes of shared memory that a block can have, and those of a stage, for all teams.
+_SHARED, _STAGE = 227 << 10, 2 * _TEAMS * _TALL * _DEEP
 #: Elements of the filter that fit into shared memory.
 _HELD = 1 << 15
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """A product [rows, depth] x [depth, columns], its result cut into tiles of 128 x `wide`."""
+    """A product [rows, depth] x [depth, columns], its result cut into tiles of 64 x `wide`."""
 
     rows: int
     columns: int
@@ -35,27 +37,30 @@ class Tiling:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Blocks that read the same rows follow each other; as many share them as have the same number of tiles."""
+        """Blocks that read the same rows follow each other; as many share them as there are multiprocessors."""
         tiles, across = -(-self.rows // _TALL), self.columns // self.wide
-        turns = -(-tiles // (2 * max(1, _BLOCKS // across)))
-        return across, -(-tiles // (2 * turns))
+        return across, min(max(1, _BLOCKS // across), -(-tiles // _TEAMS))
 
     @property
     def parts(self) -> int:
         """Teams that share the rows."""
-        return 2 * self.grid[1]
+        return _TEAMS * self.grid[1]
 
     @property
     def stages(self) -> int:
-        """Parts of the first operand that a team has in shared memory, as far as there is room."""
-        return 2 if self.wide * self.depth == _HELD and self.wide == 128 else 3
+        """Parts of the first operand that a team has in shared memory: up to four, as far as there is room."""
+        numbers = 3 * self.wide * 4  # of the columns, beside what a launch asks for
+        return min(4, (_SHARED - numbers - self._kept) // _STAGE)
+
+    @property
+    def _kept(self) -> int:
+        """Bytes for the filter, and for 8 rows of results of each warp."""
+        return 2 * self.wide * self.depth + _TEAMS * 4 * 8 * self.wide * 4
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory."""
-        return (
-            2 * (self.wide * self.depth + 2 * self.stages * _TALL * _DEEP) + 2 * 8 * 8 * (self.wide + 8) * 4
-        )
+        """Bytes of shared memory that a launch asks for."""
+        return self._kept + self.stages * _STAGE
 
     @property
     def workspace(self) -> int:
@@ -122,4 +127,4 @@ def data_grad(tiles: Tiling, dtype: DType, behind: Behind, dx: Place) -> Launch:
 
 def _launch(tiles: Tiling, dtype: DType, switches: str, places: list[Place]) -> Launch:
     program = Program("point_conv", _FILE, tiles.text(dtype) + switches)
-    return Launch(program, tiles.grid, (2 * _TEAM,), (*places, scratch()), tiles.shared)
+    return Launch(program, tiles.grid, (_TEAMS * _TEAM,), (*places, scratch()), tiles.shared)

@@ -17,6 +17,14 @@ struct f8 { u8 bits; };  // e4m3: 4 bits of exponent, 3 of mantissa, no infiniti
 
 #define INFINITY_F __int_as_float(0x7f800000)
 
+// Brings the line of 128 bytes that `p` lies in from memory into the GPU's cache while the thread goes on.
+__device__ __forceinline__ void bring_near(const void *p)
+{
+#ifdef __CUDA_ARCH__
+    asm volatile("prefetch.global.L2 [%0];" : : "l"(p));
+#endif
+}
+
 // The type that arithmetic is done in.
 template <class T> struct Wide { typedef T type; };
 template <> struct Wide<f16> { typedef f32 type; };

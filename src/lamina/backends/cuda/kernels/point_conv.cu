@@ -6,17 +6,19 @@
 // positive), and the sums are of C (masked by the norm's own relu, NORM_RELU, whose sign comes from x; clipped at HI)
 // and of C (x - mean).
 //
-// Blocks (columns / WIDE, PARTS / 2) of two teams, which go their own ways: each takes every PARTS-th tile of 128 rows
-// of the block's WIDE columns, 64 of DEPTH at a time, and reads ahead into the next one while it finishes the last. A
-// team has 8 warps, a warp 16 rows of a tile. The block's part of the filter stays in shared memory, for both.
+// Blocks (columns / WIDE, PARTS / 4) of four teams, which go their own ways, so that some multiply while others write:
+// each takes every PARTS-th tile of 64 rows of the block's WIDE columns, 64 of DEPTH at a time, and reads ahead into the
+// next one while it finishes the last. A team has 4 warps, a warp 16 rows of a tile. The block's part of the filter stays
+// in shared memory, for all.
 // Constants: T (f16, bf16), ROWS, OUT, DEPTH, ACROSS (64 columns each, per block: 1, 2), PARTS, STAGES (parts of A in
 // shared memory at once), and those above.
 #include "group_mma.cuh"
 typedef f32 A;
 #define REPEAT(k, n) _Pragma("unroll") for (int k = 0; k < (n); ++k)
-#define TEAM 256
+#define TEAM 128
+#define THREADS (4 * TEAM)
 #define WIDE (64 * ACROSS)
-#define TALL 128
+#define TALL 64
 #define TILES ((ROWS + TALL - 1) / TALL)
 #define DEEP 64
 #define TURNS (DEPTH / DEEP)
@@ -24,7 +26,8 @@ typedef f32 A;
 #define SLAB (WIDE * 32)
 #define AHEAD (FORWARD && ACROSS == 2 ? 4 : 2)
 #define LANES (WIDE / 8)
-#define LINE (WIDE + 8)  // numbers from one row of a warp's results to the next: lanes write to different banks
+
+#define PLAIN (!ADDED && !MASKED)  // nothing follows the product: a warp's results are rounded before it exchanges them
 
 #ifndef DYNAMIC_SHARED
 #define DYNAMIC_SHARED(type, name) extern __shared__ __align__(1024) type name[]
@@ -56,7 +59,7 @@ __device__ __forceinline__ void fetch_a(T *to, const T *a, int tile, int k)
 // 32 of DEPTH of the block's part of the filter.
 __device__ __forceinline__ void fetch_b(T *to, const T *b, int column, int k)
 {
-    for (int v = threadIdx.x; v < WIDE * 4; v += 2 * TEAM) {
+    for (int v = threadIdx.x; v < WIDE * 4; v += THREADS) {
 #if FORWARD
         copy_later(to + narrow_at(v / 4, v % 4), b + (i64)(column + v / 4) * DEPTH + k + v % 4 * 8, true);
 #else
@@ -70,8 +73,26 @@ __device__ __forceinline__ void fetch_b(T *to, const T *b, int column, int k)
 // The numbers of the block's columns that the gradient's sums need: mean, and for a norm's relu slope and bias.
 struct Columns { A mean[WIDE], slope[WIDE], bias[WIDE]; };
 
-// Where a column's number lies in a line: fours swapped in every other 32, so that the lanes of a row read from all banks.
-__device__ __forceinline__ int line_at(int column) { return column ^ (column >> 3 & 4); }
+// Where a column's number lies among a warp's lines of 8 rows (PLAIN: its pair, in words). Eights are swapped by the row, so
+// that rows that are written at once are in different banks, and fours of numbers in every other 32 columns, so that the
+// lanes of a row read from all banks.
+__device__ __forceinline__ int line_at(int row, int column)
+{
+    if (PLAIN) return row * (WIDE / 2) + (column ^ row * 8) / 2;
+    return row * WIDE + (column ^ row * 8 ^ (column >> 3 & 4));
+}
+
+// Lets the operands that a tile's results meet come nearer while they are computed.
+__device__ __forceinline__ void bring_operands(const Operands &o, int tile, int column)
+{
+    const int parts = TEAM / TALL, line = WIDE / parts, row = tile * TALL + threadIdx.x % TEAM / parts;
+    if (row >= ROWS) return;
+    const i64 at = (i64)row * OUT + column + threadIdx.x % parts * line;
+    if (ADDED) bring_near(o.added + at);
+    if (MASKED == 1) bring_near(o.y + at);
+    if (MASKED == 2) bring_near(reinterpret_cast<const u8 *>(o.y) + at / 8);
+    if (!FORWARD) bring_near(o.x + at);
+}
 
 // Finishes and writes 8 rows of a warp's part (of its 16 the first or the second `half`), eight columns per lane, and
 // takes them into the sums s and q. AHEAD rows of the other operands are under way at once.
@@ -80,9 +101,12 @@ __device__ __forceinline__ void finish(const f32 (&sum)[WIDE / 8][4], int half, 
 {
     const int lane = threadIdx.x % 32, part = lane % LANES * 8;
     __syncwarp();
+    u32 *const pairs = reinterpret_cast<u32 *>(lines);
     REPEAT(j, WIDE / 8) {
         const Pack<A, 2> two = {{sum[j][half * 2], sum[j][half * 2 + 1]}};
-        store<2>(lines + lane / 4 * LINE + line_at(j * 8 + lane % 4 * 2), two);
+        const int to = line_at(lane / 4, j * 8 + lane % 4 * 2);
+        if (PLAIN) pairs[to] = narrow_two(two.v[0], two.v[1], T());
+        else store<2>(lines + to, two);
     }
     __syncwarp();
     _Pragma("unroll 1") for (int row = lane / LANES; row < 8; row += 32 / LANES * AHEAD) {
@@ -97,11 +121,18 @@ __device__ __forceinline__ void finish(const f32 (&sum)[WIDE / 8][4], int half, 
             if (!FORWARD) elements[p] = eight(o.x + at);
         }
         REPEAT(p, AHEAD) if (first + row + p * (32 / LANES) < ROWS) {
-            const A *line = lines + (row + p * (32 / LANES)) * LINE;
-            const Pack<A, 4> some[2] = {load<4>(line + line_at(part)), load<4>(line + line_at(part + 4))};
+            const int own = row + p * (32 / LANES);
             Eight result;
+#if PLAIN
+            result = load<4>(pairs + line_at(own, part));
+#else
+            const Pack<A, 4> some[2] = {load<4>(lines + line_at(own, part)), load<4>(lines + line_at(own, part + 4))};
+#endif
             REPEAT(k, 4) {
-                A v[2] = {some[k / 2].v[k % 2 * 2], some[k / 2].v[k % 2 * 2 + 1]};
+                A v[2];
+#if !PLAIN
+                v[0] = some[k / 2].v[k % 2 * 2];
+                v[1] = some[k / 2].v[k % 2 * 2 + 1];
                 if (ADDED) { v[0] += widen_first(more[p].v[k], T()); v[1] += widen_second(more[p].v[k], T()); }
                 if (MASKED) {
                     const bool bits = MASKED == 2;
@@ -109,6 +140,7 @@ __device__ __forceinline__ void finish(const f32 (&sum)[WIDE / 8][4], int half, 
                     if (!(bits ? signs[p] >> (k * 2 + 1) & 1 : widen_second(outputs[p].v[k], T()) > 0)) v[1] = 0;
                 }
                 result.v[k] = narrow_two(v[0], v[1], T());
+#endif
                 v[0] = widen_first(result.v[k], T());
                 v[1] = widen_second(result.v[k], T());
                 const A x[2] = {widen_first(elements[p].v[k], T()), widen_second(elements[p].v[k], T())};
@@ -128,17 +160,17 @@ __device__ __forceinline__ void finish(const f32 (&sum)[WIDE / 8][4], int half, 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(2 * TEAM, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
 point_conv(const T *a, const T *b, const T *added, const T *y, const T *x, const A *scale, const A *mean, const A *spread,
            const A *bias, T *out, A *partial)
 {
     DYNAMIC_SHARED(T, memory);
     __shared__ Columns columns;
     const int team = threadIdx.x / TEAM, lane = threadIdx.x % 32, warp = threadIdx.x % TEAM / 32;
-    const int column = (int)blockIdx.x * WIDE, part = (int)blockIdx.y * 2 + team;
+    const int column = (int)blockIdx.x * WIDE, part = (int)blockIdx.y * 4 + team;
     T *const ring = memory + DEPTH * WIDE + team * STAGES * STAGE;
-    A *const all = reinterpret_cast<A *>(memory + DEPTH * WIDE + 2 * STAGES * STAGE);
-    A *const lines = all + threadIdx.x / 32 * 8 * LINE;
+    A *const all = reinterpret_cast<A *>(memory + DEPTH * WIDE + 4 * STAGES * STAGE);
+    A *const lines = all + threadIdx.x / 32 * 8 * WIDE;
     const Operands o = {a, b, added, y, x, scale, mean, spread, bias};
 #if !FORWARD
     if (threadIdx.x < WIDE) {
@@ -167,6 +199,7 @@ point_conv(const T *a, const T *b, const T *added, const T *y, const T *x, const
     int slot = 0;
     _Pragma("unroll 1") for (int tile = part; tile < TILES; tile += PARTS) {
         f32 sum[WIDE / 8][4];
+        bring_operands(o, tile, column);
         REPEAT(turn, TURNS) {
             wait_groups<STAGES - 2>();
             meet(team * TEAM, TEAM);  // all have read what lay in the slot before this one
@@ -195,14 +228,14 @@ point_conv(const T *a, const T *b, const T *added, const T *y, const T *x, const
         A *const to = lines + lane % LANES * 8 + k;
         if (lane < LANES) {
             to[0] = s[k];
-            to[LINE] = q[k];
+            to[WIDE] = q[k];
         }
     }
     __syncthreads();
     for (int c = threadIdx.x % TEAM; c < 2 * WIDE; c += TEAM) {
-        const A *from = all + team * 8 * 8 * LINE + c / WIDE * LINE + c % WIDE;
+        const A *from = all + team * (TEAM / 32) * 8 * WIDE + c;
         A total = 0;
-        for (int k = 0; k < TEAM / 32; ++k) total += from[k * 8 * LINE];
+        for (int k = 0; k < TEAM / 32; ++k) total += from[k * 8 * WIDE];
         partial[((i64)(c / WIDE) * OUT + column + c % WIDE) * PARTS + part] = total;
     }
 }
