@@ -108,6 +108,25 @@ def test_values(shape: tuple[int, ...], blocks: int, kept: int, monkeypatch: pyt
             assert not problem, f"{op} output {i} of {shape} {dtype}: {problem}"
 
 
+@compiler
+@pytest.mark.parametrize(("shape", "blocks"), [((40, 24, 6, 5), 1), ((29, 136, 7, 6), 1)], ids=str)
+@pytest.mark.parametrize("residual", [False, True])
+def test_copies_that_arrive_late(
+    shape: tuple[int, ...], blocks: int, residual: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several batches are under way at once: the same bits when each arrives just before it is waited for."""
+    monkeypatch.setattr(norm_resident, "_BLOCKS", blocks)
+    for op in (BatchNorm(1e-5, 0.1, True, residual), BatchNormGrad(True, residual)):
+        arrays = operands(op, shape, bfloat16)
+        t = norm_resident.tiling(arranged(shape), 1 + isinstance(op, BatchNormGrad))
+        assert t is not None
+        assert t.held >= 8
+        found = run(op, arrays)
+        with emulator.contrary():
+            late = run(op, arrays)
+        assert [y.tobytes() for y in late] == [y.tobytes() for y in found], op
+
+
 @pytest.mark.parametrize("arrays", [1, 2])
 @pytest.mark.parametrize("channels", [16, 24, 64, 144, 160, 256, 576, 960, 1280, 2048, 8192])
 def test_tiling_fills_the_device(channels: int, arrays: int) -> None:

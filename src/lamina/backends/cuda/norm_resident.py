@@ -26,6 +26,8 @@ _THREADS, _BLOCKS = 512, 132
 _KEPT = 192 << 10
 #: Vectors side by side that a block reads at most, and at least if there are as many.
 _MOST_LANES, _LEAST_LANES = 64, 8
+#: The part of the GPU that may be idle so that fewer blocks share channels.
+_IDLE = 0.04
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,9 @@ class Tiling:
 
     @property
     def groups(self) -> int:
-        """Blocks along the channels: as many as leave the fewest threads and multiprocessors idle."""
+        """Blocks along the channels: the most that leave few threads and multiprocessors idle. Each block adds up the
+        sums of all that share its channels: these are then fewer, and of fewer channels.
+        """
         vectors = self.channels // self.width
         few, most = -(-vectors // _MOST_LANES), max(1, vectors // _LEAST_LANES)
 
@@ -52,7 +56,9 @@ class Tiling:
             threads = _THREADS // lanes * lanes / _THREADS
             return vectors / (lanes * groups) * threads * (self.blocks // groups * groups / self.blocks)
 
-        return max(range(few, max(few, min(most, self.blocks)) + 1), key=lambda g: (round(busy(g), 2), -g))
+        possible = range(few, max(few, min(most, self.blocks)) + 1)
+        enough = max(map(busy, possible)) - _IDLE
+        return max(groups for groups in possible if busy(groups) >= enough)
 
     @property
     def lanes(self) -> int:

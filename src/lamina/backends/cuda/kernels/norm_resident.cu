@@ -1,11 +1,13 @@
 // Batch norm of channels last in one launch: all blocks are on the GPU at the same time and wait for each other between
-// the sums and the pass that applies them. Each keeps the first of its elements in shared memory, and takes the others
-// from the last to the first the second time, since the last ones are still in the cache.
+// the sums and the pass that applies them. Each keeps the first of its elements in shared memory, where they come by
+// themselves, all at once, and takes the others from the last to the first the second time, since the last ones are still
+// in the cache.
 //
 // A tensor is COUNT rows of CHANNELS elements of type T; one text is compiled per kernel, with these constants:
-//   V (elements per access), LANES (threads along the channels), GROUPS (blocks along the channels), PART and SPLITS
-//   (rows of a block, and such parts), HELD (turns of a block whose elements are kept, a multiple of UNROLL).
+//   V (elements per access), LANES (threads along the channels), PART and SPLITS (rows of a block, and such parts), HELD
+//   (turns of a block whose elements are kept, up to three times UNROLL).
 // Statistics and sums are f32. Every sum is taken in a fixed order.
+#include "mma.cuh"
 typedef f32 A;
 typedef Pack<T, V> Elements;
 #define THREADS 512
@@ -78,8 +80,18 @@ __device__ __forceinline__ void meet(u32 *counter)
 #define IN_TURN(u) first + (turn + (u)) * ROWS < end
 #define AT(u) ((first + (turn + (u)) * ROWS) * CHANNELS + o)
 #define KEPT(u) (turn + (u)) * THREADS + threadIdx.x
-#define FORTH _Pragma("unroll 1") for (int turn = 0; turn < TURNS; turn += UNROLL)
+#define BATCH(turn) _Pragma("unroll") for (int turn = 0; turn < HELD; turn += UNROLL)
+#define FORTH _Pragma("unroll 1") for (int turn = HELD; turn < TURNS; turn += UNROLL)
 #define BACK _Pragma("unroll 1") for (int turn = (TURNS - 1) / UNROLL * UNROLL; turn >= 0; turn -= UNROLL)
+
+// Waits until the batch of `turn` is there; it is one of three at most.
+__device__ __forceinline__ void arrive(int turn, int unroll)
+{
+    const int left = (HELD - turn) / unroll - 1;
+    if (left == 0) wait_groups<0>();
+    else if (left == 1) wait_groups<1>();
+    else wait_groups<2>();
+}
 
 // The block's sum of `s` in each of its columns, to partial[split][which][channel].
 __device__ __forceinline__ void write_sum(A *partial, int which, const A (&s)[V])
@@ -142,19 +154,27 @@ batch_norm_resident(const T *x, const A *scale, const A *bias, const A *running_
     __shared__ Totals totals;
     __shared__ A numbers[3][COLUMNS];
     PLACE
+    BATCH(turn) {
+        REPEAT(u, UNROLL) if (IN_TURN(u)) copy_later(held + KEPT(u), x + AT(u), true);
+        end_group();
+    }
     A middle[V], slope[V], shift[V];
     REPEAT(k, V) { middle[k] = inside ? (A)widen(x[o + k]) : 0; slope[k] = shift[k] = 0; }
+    const auto add = [&](const Elements &some) {
+        REPEAT(k, V) {
+            const A v = (A)widen(some.v[k]) - middle[k];
+            slope[k] += v;
+            shift[k] += v * v;
+        }
+    };
+    BATCH(turn) {
+        arrive(turn, UNROLL);
+        REPEAT(u, UNROLL) if (IN_TURN(u)) add(held[KEPT(u)]);
+    }
     FORTH {
         Elements some[UNROLL];
-        REPEAT(u, UNROLL) if (IN_TURN(u)) some[u] = turn < HELD ? load_last(x + AT(u)) : load<V>(x + AT(u));
-        REPEAT(u, UNROLL) if (IN_TURN(u)) {
-            if (turn < HELD) held[KEPT(u)] = some[u];
-            REPEAT(k, V) {
-                const A v = (A)widen(some[u].v[k]) - middle[k];
-                slope[k] += v;
-                shift[k] += v * v;
-            }
-        }
+        REPEAT(u, UNROLL) if (IN_TURN(u)) some[u] = load<V>(x + AT(u));
+        REPEAT(u, UNROLL) if (IN_TURN(u)) add(some[u]);
     }
     write_sum(partial, 0, slope);
     write_sum(partial, 1, shift);
@@ -220,6 +240,13 @@ batch_norm_grad_resident(const T *g, const T *x, const A *scale, const A *mean, 
     __shared__ A numbers[2][COLUMNS];
     PLACE
     Elements *held_x = held + HELD * THREADS;
+    BATCH(turn) {
+        REPEAT(u, UNROLL) if (IN_TURN(u)) {
+            copy_later(held + KEPT(u), g + AT(u), true);
+            copy_later(held_x + KEPT(u), x + AT(u), true);
+        }
+        end_group();
+    }
     A middle[V], slope[V], s[V], q[V];
     fetch(middle, mean + o, inside);
     fetch(slope, spread + o, inside);
@@ -231,28 +258,40 @@ batch_norm_grad_resident(const T *g, const T *x, const A *scale, const A *mean, 
 #else
 #define MASKED(g, v, k) ((A)(g))
 #endif
+#if RESIDUAL
+    // The gradient where y lay between its bounds, which others read too.
+    const auto mask = [&](Elements &gradient, int at) {
+        const auto outputs = load_last(y + at);
+        REPEAT(k, V)
+            if (!PASSES((A)widen(outputs.v[k]), (A)widen(narrow<T>((A)UPPER)))) gradient.v[k] = narrow<T>((A)0);
+        store<V>(dz + at, gradient);
+    };
+#else
+    const auto mask = [](Elements &, int) {};
+#endif
+    const auto add = [&](const Elements &gradient, const Elements &element) {
+        REPEAT(k, V) {
+            const A v = (A)widen(element.v[k]) - middle[k], d = MASKED(widen(gradient.v[k]), v, k);
+            s[k] += d;
+            q[k] += d * v;
+        }
+    };
+    BATCH(turn) {
+        arrive(turn, UNROLL);
+        REPEAT(u, UNROLL) if (IN_TURN(u)) {
+            mask(held[KEPT(u)], AT(u));
+            add(held[KEPT(u)], held_x[KEPT(u)]);
+        }
+    }
     FORTH {
         Elements gradients[UNROLL], elements[UNROLL];
         REPEAT(u, UNROLL) if (IN_TURN(u)) {
-            gradients[u] = turn < HELD || RESIDUAL ? load_last(g + AT(u)) : load<V>(g + AT(u));
-            elements[u] = turn < HELD ? load_last(x + AT(u)) : load<V>(x + AT(u));
+            gradients[u] = RESIDUAL ? load_last(g + AT(u)) : load<V>(g + AT(u));
+            elements[u] = load<V>(x + AT(u));
         }
         REPEAT(u, UNROLL) if (IN_TURN(u)) {
-#if RESIDUAL
-            const auto outputs = load_last(y + AT(u));
-            REPEAT(k, V)
-                if (!PASSES((A)widen(outputs.v[k]), (A)widen(narrow<T>((A)UPPER)))) gradients[u].v[k] = narrow<T>((A)0);
-            store<V>(dz + AT(u), gradients[u]);
-#endif
-            if (turn < HELD) {
-                held[KEPT(u)] = gradients[u];
-                held_x[KEPT(u)] = elements[u];
-            }
-            REPEAT(k, V) {
-                const A v = (A)widen(elements[u].v[k]) - middle[k], d = MASKED(widen(gradients[u].v[k]), v, k);
-                s[k] += d;
-                q[k] += d * v;
-            }
+            mask(gradients[u], AT(u));
+            add(gradients[u], elements[u]);
         }
     }
     write_sum(partial, 0, s);
