@@ -35,6 +35,12 @@ __device__ __forceinline__ f64 root(f64 v) { return sqrt(v); }
     const Index base = inside ? kept(o) : 0;
 #define EACH _Pragma("unroll 4") for (Index r = begin + FIRST; r < end; r += STEP)
 
+// Passes that write take AHEAD elements of a thread at a time: all are read before the first result is written, since the
+// compiler must take it that a result lies where the next element is read.
+#define AHEAD 4
+#define BATCHES _Pragma("unroll 1") for (Index r = begin + FIRST; r < end; r += AHEAD * STEP)
+#define IN_BATCH(p) if (r + (p) * STEP < end)
+
 // Two sums of each kept place of the block, over its threads, to partial[sum][place][split].
 __device__ __forceinline__ void write_sums(A *partial, A (&s)[WIDTH], A (&q)[WIDTH])
 {
@@ -62,7 +68,8 @@ __device__ __forceinline__ void fetch(A (&to)[WIDTH], const A *from, Index o, bo
 __device__ __forceinline__ f64 total_of(const A *partial, Index place)
 {
     f64 sum = 0;
-    for (int k = threadIdx.x & 31; k < SPLITS; k += 32) sum += (f64)partial[(i64)place * SPLITS + k];
+    _Pragma("unroll 8") for (int k = threadIdx.x & 31; k < SPLITS; k += 32)
+        sum += (f64)partial[(i64)place * SPLITS + k];
     return over_warp(sum, Sum());
 }
 #endif
@@ -128,27 +135,29 @@ batch_apply(const T *x, const A *scale, const A *bias, const A *mean, const A *s
 #endif
         slope[k] *= scale[o + k];
     }
-    EACH {
-        const Index at = base + reduced(r);
-        const auto elements = load<V>(x + at);
-#if RESIDUAL
-        const auto added = load<V>(z + at);
-#endif
-        Pack<T, V> result;
-        REPEAT(k, V) {
-            A v = ((A)widen(elements.v[k]) - middle[OF(k)]) * slope[OF(k)] + shift[OF(k)];
-#if RESIDUAL
-            v += (A)widen(added.v[k]);
-#endif
-            result.v[k] = narrow<T>(activated(v));
+    BATCHES {
+        Index at[AHEAD];
+        Pack<T, V> elements[AHEAD], added[AHEAD];
+        REPEAT(p, AHEAD) IN_BATCH(p) {
+            at[p] = base + reduced(r + p * STEP);
+            elements[p] = load<V>(x + at[p]);
+            if (RESIDUAL) added[p] = load<V>(z + at[p]);
         }
-        store<V>(y + at, result);
+        REPEAT(p, AHEAD) IN_BATCH(p) {
+            Pack<T, V> result;
+            REPEAT(k, V) {
+                A v = ((A)widen(elements[p].v[k]) - middle[OF(k)]) * slope[OF(k)] + shift[OF(k)];
+                if (RESIDUAL) v += (A)widen(added[p].v[k]);
+                result.v[k] = narrow<T>(activated(v));
+            }
+            store<V>(y + at[p], result);
 #if SIGNS
-        static_assert(V == 8, "a byte has the signs of one access");
-        u32 byte = 0;
-        REPEAT(k, V) byte |= (u32)(widen(result.v[k]) > 0) << k;
-        signs[at / V] = (u8)byte;
+            static_assert(V == 8, "a byte has the signs of one access");
+            u32 byte = 0;
+            REPEAT(k, V) byte |= (u32)(widen(result.v[k]) > 0) << k;
+            signs[at[p] / V] = (u8)byte;
 #endif
+        }
     }
 }
 #endif
@@ -238,26 +247,25 @@ batch_grad_apply(const T *g, const T *x, const A *scale, const A *mean, const A 
         tilt[k] *= slope[k] * (A)(1.0 / COUNT);
         slope[k] *= scale[o + k];
     }
-    EACH {
-        const Index at = base + reduced(r);
-        const auto gradients = load<V>(g + at);
-#if MOVING || (RELU && !RESIDUAL)
-        const auto elements = load<V>(x + at);
-#endif
-        Pack<T, V> result;
-        REPEAT(k, V) {
-#if MOVING || (RELU && !RESIDUAL)
-            const A v = (A)widen(elements.v[k]) - middle[OF(k)];
-#else
-            const A v = 0;
-#endif
-            A d = MASKED(widen(gradients.v[k]), v, k);
-#if MOVING
-            d -= level[OF(k)] + v * tilt[OF(k)];
-#endif
-            result.v[k] = narrow<T>(d * slope[OF(k)]);
+    const bool needs_x = MOVING || (RELU && !RESIDUAL);
+    BATCHES {
+        Index at[AHEAD];
+        Pack<T, V> gradients[AHEAD], elements[AHEAD];
+        REPEAT(p, AHEAD) IN_BATCH(p) {
+            at[p] = base + reduced(r + p * STEP);
+            gradients[p] = load<V>(g + at[p]);
+            if (needs_x) elements[p] = load<V>(x + at[p]);
         }
-        store<V>(dx + at, result);
+        REPEAT(p, AHEAD) IN_BATCH(p) {
+            Pack<T, V> result;
+            REPEAT(k, V) {
+                const A v = needs_x ? (A)widen(elements[p].v[k]) - middle[OF(k)] : (A)0;
+                A d = MASKED(widen(gradients[p].v[k]), v, k);
+                if (MOVING) d -= level[OF(k)] + v * tilt[OF(k)];
+                result.v[k] = narrow<T>(d * slope[OF(k)]);
+            }
+            store<V>(dx + at[p], result);
+        }
     }
 }
 #endif
