@@ -2,7 +2,6 @@
 
 import ctypes
 import shutil
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,12 +12,12 @@ import numpy as np
 import pytest
 
 from lamina.c import cudnn as c
-from lamina.cudnn import Graph, PlanStore, autotune
+from lamina.cudnn import Graph, PlanStore, autotune, contest
 from lamina.cudnn.contest import Check
 from lamina.cudnn.descriptor import text_of
 from lamina.cudnn.engine import BehaviorNote, Candidates, NumericalNote
 from lamina.cudnn.plan import ExecutionPlan
-from lamina.runtime import Device
+from lamina.runtime import Device, stream
 from tests.backends import emulator
 
 pytestmark = pytest.mark.skipif(
@@ -27,6 +26,21 @@ pytestmark = pytest.mark.skipif(
 )
 
 COMPILED = BehaviorNote.CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION
+
+
+class Clock:
+    """A clock that only plans advance: how busy the machine is does not matter."""
+
+    nanoseconds = 0
+
+    def perf_counter_ns(self) -> int:
+        return self.nanoseconds
+
+    def perf_counter(self) -> float:
+        return self.nanoseconds / 1e9
+
+
+CLOCK = Clock()
 
 
 @dataclass
@@ -63,7 +77,7 @@ class Plan(ExecutionPlan):
         def run() -> None:
             x, y = (np.frombuffer((ctypes.c_char * 64).from_address(pointers[u]), np.float32) for u in (1, 2))
             y[:] = x + 1 + self.config.error
-            time.sleep(self.config.milliseconds / 1e3)
+            CLOCK.nanoseconds += round(self.config.milliseconds * 1e6)
 
         return run
 
@@ -93,6 +107,8 @@ class Scene:
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     monkeypatch.setattr(Check, "load", lambda check, device: emulator.Kernel(check))
+    monkeypatch.setattr(stream, "time", CLOCK)
+    monkeypatch.setattr(contest, "time", CLOCK)
     monkeypatch.setattr(autotune, "VariantPack", lambda pointers, workspace: (pointers, workspace))
     scene: Scene
 
