@@ -50,12 +50,13 @@ from tests.backends.emulator import Memory, contrary, run_plan, run_steps
 from tests.ops.eager import mismatch
 
 POINT = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
-#: (x's shape, filters, dtype): fewer rows than a tile, and more; one and two columns of 64.
+#: (x's shape, filters, dtype): fewer rows than a tile, and more; one and two columns of 64; two teams, and four.
 CASES = [
     ((2, 64, 5, 7), 128, bfloat16),
     ((1, 192, 17, 19), 64, bfloat16),
     ((2, 256, 9, 8), 256, bfloat16),
     ((1, 64, 9, 15), 128, float16),
+    ((1, 64, 15, 21), 512, bfloat16),
 ]
 
 
@@ -225,4 +226,4 @@ def test_it_compiles_and_fits(rows: int, columns: int, depth: int) -> None:
             launch.program.source, arch="sm_90a", includes=[KERNELS], name=launch.program.name
         )
     assert tiles.grid[0] * tiles.grid[1] <= 132
-    assert tiles.parts == 4 * tiles.grid[1]
+    assert tiles.parts == tiles.teams * tiles.grid[1]

@@ -13,18 +13,18 @@ from lamina.ops.window import Window
 from lamina.spec import DType, Spec, bfloat16, channels_last, float16
 
 _FILE = "point_conv.cu"
-_TEAMS, _TEAM, _TALL, _DEEP = 4, 128, 64, 64
+_THREADS, _DEEP = 512, 64
 #: Blocks on a GPU at the same time: one per multiprocessor.
 _BLOCKS = 132
 #: Bytes of shared memory that a block can have, and those of a stage, for all teams.
-_SHARED, _STAGE = 227 << 10, 2 * _TEAMS * _TALL * _DEEP
+_SHARED, _STAGE = 227 << 10, 2 * (_THREADS // 2) * _DEEP
 #: Elements of the filter that fit into shared memory.
 _HELD = 1 << 15
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """A product [rows, depth] x [depth, columns], its result cut into tiles of 64 x `wide`."""
+    """A product [rows, depth] x [depth, columns], its result cut into tiles of `tall` x `wide`."""
 
     rows: int
     columns: int
@@ -36,15 +36,25 @@ class Tiling:
         return 64 if self.columns % 128 or 128 * self.depth > _HELD else 128
 
     @property
+    def teams(self) -> int:
+        """Teams of a block: more, with smaller tiles, where products take longer than what they read and write."""
+        return 4 if self.columns >= 512 else 2
+
+    @property
+    def tall(self) -> int:
+        """Rows of a tile."""
+        return _THREADS // 2 // self.teams
+
+    @property
     def grid(self) -> tuple[int, int]:
         """Blocks that read the same rows follow each other; as many share them as there are multiprocessors."""
-        tiles, across = -(-self.rows // _TALL), self.columns // self.wide
-        return across, min(max(1, _BLOCKS // across), -(-tiles // _TEAMS))
+        tiles, across = -(-self.rows // self.tall), self.columns // self.wide
+        return across, min(max(1, _BLOCKS // across), -(-tiles // self.teams))
 
     @property
     def parts(self) -> int:
         """Teams that share the rows."""
-        return _TEAMS * self.grid[1]
+        return self.teams * self.grid[1]
 
     @property
     def stages(self) -> int:
@@ -55,7 +65,7 @@ class Tiling:
     @property
     def _kept(self) -> int:
         """Bytes for the filter, and for 8 rows of results of each warp."""
-        return 2 * self.wide * self.depth + _TEAMS * 4 * 8 * self.wide * 4
+        return 2 * self.wide * self.depth + _THREADS // 32 * 8 * self.wide * 4
 
     @property
     def shared(self) -> int:
@@ -74,6 +84,7 @@ class Tiling:
             OUT=self.columns,
             DEPTH=self.depth,
             ACROSS=self.wide // 64,
+            TEAMS=self.teams,
             PARTS=self.parts,
             STAGES=self.stages,
         )
@@ -127,4 +138,4 @@ def data_grad(tiles: Tiling, dtype: DType, behind: Behind, dx: Place) -> Launch:
 
 def _launch(tiles: Tiling, dtype: DType, switches: str, places: list[Place]) -> Launch:
     program = Program("point_conv", _FILE, tiles.text(dtype) + switches)
-    return Launch(program, tiles.grid, (_TEAMS * _TEAM,), (*places, scratch()), tiles.shared)
+    return Launch(program, tiles.grid, (_THREADS,), (*places, scratch()), tiles.shared)

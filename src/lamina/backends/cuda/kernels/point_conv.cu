@@ -6,19 +6,19 @@
 // positive), and the sums are of C (masked by the norm's own relu, NORM_RELU, whose sign comes from x; clipped at HI)
 // and of C (x - mean).
 //
-// Blocks (columns / WIDE, PARTS / 4) of four teams, which go their own ways, so that some multiply while others write:
-// each takes every PARTS-th tile of 64 rows of the block's WIDE columns, 64 of DEPTH at a time, and reads ahead into the
-// next one while it finishes the last. A team has 4 warps, a warp 16 rows of a tile. The block's part of the filter stays
-// in shared memory, for all.
-// Constants: T (f16, bf16), ROWS, OUT, DEPTH, ACROSS (64 columns each, per block: 1, 2), PARTS, STAGES (parts of A in
-// shared memory at once), and those above.
+// Blocks (columns / WIDE, PARTS / TEAMS) of 512 threads in teams that go their own ways, so that some multiply while others
+// write: each takes every PARTS-th tile of TALL rows of the block's WIDE columns, 64 of DEPTH at a time, and reads ahead
+// into the next one while it finishes the last. A warp has 16 rows of a tile. The block's part of the filter stays in
+// shared memory, for all.
+// Constants: T (f16, bf16), ROWS, OUT, DEPTH, ACROSS (64 columns each, per block: 1, 2), TEAMS (2, 4), PARTS, STAGES (parts
+// of A in shared memory at once), and those above.
 #include "group_mma.cuh"
 typedef f32 A;
 #define REPEAT(k, n) _Pragma("unroll") for (int k = 0; k < (n); ++k)
-#define TEAM 128
-#define THREADS (4 * TEAM)
+#define THREADS 512
+#define TEAM (THREADS / TEAMS)
 #define WIDE (64 * ACROSS)
-#define TALL 64
+#define TALL (TEAM / 2)
 #define TILES ((ROWS + TALL - 1) / TALL)
 #define DEEP 64
 #define TURNS (DEPTH / DEEP)
@@ -167,9 +167,9 @@ point_conv(const T *a, const T *b, const T *added, const T *y, const T *x, const
     DYNAMIC_SHARED(T, memory);
     __shared__ Columns columns;
     const int team = threadIdx.x / TEAM, lane = threadIdx.x % 32, warp = threadIdx.x % TEAM / 32;
-    const int column = (int)blockIdx.x * WIDE, part = (int)blockIdx.y * 4 + team;
+    const int column = (int)blockIdx.x * WIDE, part = (int)blockIdx.y * TEAMS + team;
     T *const ring = memory + DEPTH * WIDE + team * STAGES * STAGE;
-    A *const all = reinterpret_cast<A *>(memory + DEPTH * WIDE + 4 * STAGES * STAGE);
+    A *const all = reinterpret_cast<A *>(memory + DEPTH * WIDE + TEAMS * STAGES * STAGE);
     A *const lines = all + threadIdx.x / 32 * 8 * WIDE;
     const Operands o = {a, b, added, y, x, scale, mean, spread, bias};
 #if !FORWARD
