@@ -15,7 +15,7 @@ from lamina.ops.core import Array, Op, Sample
 from lamina.ops.norm_pool import PoolNormGrad
 from lamina.ops.rnn import RnnGrad
 from lamina.runtime import Device
-from lamina.spec import Policy, Spec, as_dtype, bfloat16, channels_last, float16, float32, float64
+from lamina.spec import DType, Policy, Spec, as_dtype, bfloat16, channels_last, float16, float32, float64
 from tests.ops.eager import Eager, apart, execute, gradients, mismatch, numeric, run_on
 
 CARDS = sorted(REGISTRY)
@@ -33,6 +33,11 @@ def _rng(sample: Sample) -> np.random.Generator:
 def _may_refuse(op: Op) -> bool:
     """Whether a backend may have no plan for it: a graph then keeps the parts apart."""
     return isinstance(op, Fused) or (isinstance(op, DataGradNorm) and isinstance(op.grad, Fused))
+
+
+def _precision(op: Op, dtype: DType, output: Spec) -> DType:
+    """What an output is as precise as: wide statistics are sums over what was rounded to a half type."""
+    return dtype if isinstance(op, WITH_STATISTICS) else output.dtype
 
 
 def _check_values(backend: backends.Backend, card: type[Op]) -> list[str]:
@@ -55,9 +60,7 @@ def _check_values(backend: backends.Backend, card: type[Op]) -> list[str]:
             ran += 1
             assert len(found) == len(wanted) == len(specs), f"{sample} {dtype}: number of outputs"
             for i, (y, ref, spec) in enumerate(zip(found, wanted, specs, strict=True)):
-                # wide statistics are sums over what was rounded to a half type
-                kind = dtype if isinstance(sample.op, WITH_STATISTICS) else spec.dtype
-                problem = mismatch(y, ref, kind)
+                problem = mismatch(y, ref, _precision(sample.op, dtype, spec))
                 if problem and isinstance(sample.op, RnnGrad) and dtype in (float16, bfloat16):
                     # rounded at every step of every layer
                     problem = apart(y, ref, spec.dtype, arrays[0].shape[0] * sample.op.layers)
@@ -104,7 +107,7 @@ def _check_layouts(backend: backends.Backend, card: type[Op]) -> None:
                 assert _may_refuse(sample.op), f"{backend.name}: {sample} {specs}"
                 continue
             for y, ref, spec in zip(found, wanted, sample.op.infer(*plain), strict=True):
-                problem = mismatch(y, ref, spec.dtype)
+                problem = mismatch(y, ref, _precision(sample.op, dtype, spec))
                 assert not problem, f"{sample} from {specs}: {problem}"
 
 
