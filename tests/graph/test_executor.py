@@ -221,3 +221,37 @@ def test_outputs_lie_as_their_kernels_left_them() -> None:
     assert y.shape == (4, 2, 3)
     np.testing.assert_array_equal(y.numpy(), x.transpose(2, 0, 1))
     np.testing.assert_array_equal(np.from_dlpack(y), x.transpose(2, 0, 1))
+
+
+def test_large_results_are_lent_and_stay_while_they_are_used() -> None:
+    """No copy while results are dropped; one that is kept, or an array made of it, is never written again."""
+    x = np.arange(1 << 19, dtype=np.float32).reshape(512, 1024)
+    run = compile(trace(lambda v: (v * 2.0, ops.sum(v)), x), "cpu")
+    first = run(x)[0].buffer.pointer
+    assert run(x)[0].buffer.pointer == first  # nobody had it any more
+    part = run(x)[0].numpy()[3:5]  # a view of its memory
+    assert part.ctypes.data == first + 3 * 4096
+    kept = run(x + 1)[0]
+    np.testing.assert_array_equal(part, 2 * x[3:5])
+    assert kept.buffer.pointer != first
+    again = run(kept)[0]  # the result as the next input
+    np.testing.assert_array_equal(kept.numpy(), 2 * x + 2)
+    np.testing.assert_array_equal(again.numpy(), 4 * x + 4)
+
+
+def test_results_that_share_memory_are_copied() -> None:
+    """A reshaped result, the same result twice, state that is given out, and small ones."""
+    x = np.ones((512, 1024), np.float32)
+
+    def f(v):  # type: ignore[no-untyped-def]
+        y = v * 3.0
+        return y, ops.reshape(y, (1024, 512)), v + 1.0, ops.sum(v)
+
+    run = compile(trace(f, x), "cpu")
+    (a, b, c, d), later = run(x), run(2 * x)
+    assert len({t.buffer.pointer for t in (a, b, c, d, *later)}) == 8
+    for found, wanted in zip((a, b, c, d), (3, 3, 2, x.size), strict=True):
+        assert (found.numpy() == wanted).all()
+    twice = compile(trace(lambda v: [w := v * 2.0, w], x), "cpu")(x)
+    twice[0].numpy()[0] = 7
+    assert (twice[1].numpy() == 2).all()

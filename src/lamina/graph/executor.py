@@ -6,6 +6,8 @@ graph, and every later call launches that graph.
 
 from __future__ import annotations
 
+import weakref
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -36,6 +38,8 @@ from lamina.tensor import Tensor, as_tensor, relayout
 _where = device  # the argument of `compile` has the same name
 #: What a kernel takes at least on a GPU, whatever it does.
 LAUNCH_SECONDS = 3e-6
+#: Bytes from which on a CPU an output is lent rather than copied.
+_LENT = 1 << 20
 
 
 def compile(
@@ -75,7 +79,8 @@ class Executable:
     """A graph with its kernels chosen and its memory placed.
 
     Call `load` with the resident inputs first, if there are any; then call it with the other inputs. Outputs are
-    new tensors, without the donated ones. Not for use by several threads at once.
+    new tensors, without the donated ones; on a CPU the large ones lie where they were computed, and the next call
+    takes that memory again only when nothing of the last result is alive. Not for use by several threads at once.
     """
 
     def __init__(
@@ -111,6 +116,7 @@ class Executable:
         self._state: dict[int, Tensor] = {}
         self._versions: dict[int, int] = {}  # of the inputs that stay and are not updated, when last read
         self._memory: dict[Slot, Buffer] = {}
+        self._lent: dict[Slot, weakref.ref[_Loan] | None] = {}  # outputs that are lent, and the last loan
         self._staging: dict[int, _Staging] = {}
         self._runs: list[Run] = []
         self._captured: CapturedGraph | None = None
@@ -149,6 +155,7 @@ class Executable:
     def __call__(self, *inputs: Any) -> tuple[Tensor, ...]:
         """Run on the inputs that are not resident, in order. Returns the outputs that are not donated."""
         self._check_ready()
+        self._take_back()
         self._write_inputs(inputs)
         self._launch()
         return self._read_outputs()
@@ -191,6 +198,8 @@ class Executable:
         self._arena = self.device.allocate(self.program.placement.nbytes)
         for slot, offset in zip(self.program.temporaries, self.program.placement.offsets, strict=True):
             self._memory[slot] = self._arena.view(offset, slot.spec.nbytes)
+        for slot in self._lendable():
+            self._memory[slot], self._lent[slot] = self.device.allocate(slot.spec.nbytes), None
         for slot in self.program.inputs:
             if slot.kind == "input":
                 self._memory[slot] = self.device.allocate(slot.spec.nbytes)
@@ -341,13 +350,50 @@ class Executable:
         return Footprint(ranges(step.inputs), ranges([*step.outputs, *scratch]))
 
     def _read_outputs(self) -> tuple[Tensor, ...]:
-        """Copies of the outputs that are not donated: the arena is written again by the next call."""
-        results = []
-        for slot in self._results:
-            buffer = self.device.allocate(slot.spec.nbytes)
-            self._copy(buffer, self._memory[slot.base], slot.spec.nbytes)
-            results.append(Tensor(buffer, slot.spec))
-        return tuple(results)
+        """The outputs that are not donated: lent, or copied, since the arena is written again by the next call."""
+        return tuple(
+            Tensor(self._lend(s) if s in self._lent else self._copied(s), s.spec) for s in self._results
+        )
+
+    def _copied(self, slot: Slot) -> Buffer:
+        buffer = self.device.allocate(slot.spec.nbytes)
+        self._copy(buffer, self._memory[slot.base], slot.spec.nbytes)
+        return buffer
+
+    # ---- loans
+    def _lendable(self) -> list[Slot]:
+        """Large outputs on a CPU, where copies take time, whose memory is no other value's."""
+        if self.device.kind != "cpu":
+            return []
+        used = [s for step in self.program.steps for s in step.outputs]
+        owners = Counter(s.base for s in {*used, *self._results})
+        own = set(self.program.temporaries) & {s for s, count in owners.items() if count == 1}
+        return [
+            s for s in self._results if s in own and s.spec.nbytes >= _LENT and self._results.count(s) == 1
+        ]
+
+    def _lend(self, slot: Slot) -> Buffer:
+        """The output where it was written, which stays so while anything of the result is alive."""
+        held = self._memory[slot]
+        loan = _Loan(held)
+        self._lent[slot] = weakref.ref(loan)
+        return Buffer.borrow(held.pointer, held.nbytes, self.device, loan)
+
+    def _take_back(self) -> None:
+        """What is still in use stays with its user: that output gets other memory, and is copied from then on."""
+        kept = [slot for slot, loan in self._lent.items() if loan is not None and loan() is not None]
+        for slot in kept:
+            del self._lent[slot]
+            self._memory[slot] = self.device.allocate(slot.spec.nbytes)
+        if kept:
+            self._bind()
+
+
+class _Loan:
+    """Owns the memory of an output that is lent; whatever is made of the result keeps it alive."""
+
+    def __init__(self, held: Buffer) -> None:
+        self.held = held
 
 
 class _Staging:
