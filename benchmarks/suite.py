@@ -218,7 +218,8 @@ class Record:
         self.folder, self._seen = options.out, set[tuple[str, str]]()
         self.cases: dict[str, dict[str, Any]] = {}
         self.head: dict[str, Any] = {
-            "what": "milliseconds per iteration, medians of windows; inputs on the device",
+            "what": "milliseconds per iteration, medians of windows; inputs on the device"
+            + "; a new process for every case" * options.isolate,
             "processor": processor(),
             "threads": options.threads if device == "cpu" else None,
             "policy": options.policy,

@@ -134,7 +134,15 @@ def test_a_library_that_is_absent_or_slow_is_reported(tmp_path: Path) -> None:
 
 
 def options(**changes: Any) -> argparse.Namespace:
-    chosen = {"set": "tiny", "first_step": False, "out": None, "threads": 2, "policy": "x", "merge": None}
+    chosen = {
+        "set": "tiny",
+        "first_step": False,
+        "isolate": False,
+        "out": None,
+        "threads": 2,
+        "policy": "x",
+        "merge": None,
+    }
     return argparse.Namespace(**chosen | changes)
 
 
