@@ -8,22 +8,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina.backends import Call, Plan
+from lamina.backends import Call, NoKernel, Plan
 from lamina.backends.cuda import backend, conv_norm, point_conv
 from lamina.backends.cuda import conv as convolutions
 from lamina.backends.cuda.choice import Problem, Way, candidate, make_plan
 from lamina.backends.cuda.conv_graph import Operands
-from lamina.backends.cuda.program import KERNELS, Launch, source, target
+from lamina.backends.cuda.program import KERNELS, Launch, check_join, source, target
 from lamina.backends.reference import run_reference
 from lamina.ops import (
     Add,
     BatchNorm,
     BatchNormGrad,
+    BatchNormInfer,
     Conv,
     ConvDataGrad,
     ConvNorm,
     DataGradNorm,
     Fused,
+    Relu,
     ReluGrad,
     Window,
 )
@@ -184,6 +186,20 @@ def test_apart_in_any_layout(
     assert made.label.endswith("apart")
     wanted = run_reference(sample.op, arrays, float64)
     assert [mismatch(a, b, float32) for a, b in zip(found, wanted, strict=True)] == [""] * len(wanted)
+
+
+def test_plans_that_do_not_fit_together_are_refused() -> None:
+    """What one leaves in one layout the next must not read in another."""
+    x = Spec((2, 8, 3, 5), float32)
+    left, read = Relu(), BatchNormInfer(1e-5)
+    one = backend(Device("cuda:0")).plan(left, [x.fixed], Policy())
+    more = [Spec((8,), float32)] * 4
+    two = [
+        backend(Device("cuda:0")).plan(read, [s, *more], Policy()) for s in (x.fixed, last(x.shape, float32))
+    ]
+    check_join(one, two[0])
+    with pytest.raises(NoKernel, match=r"leaves f32\[2,8,3,5\] and .* reads f32\[2,8,3,5\]:acdb"):
+        check_join(one, two[1])
 
 
 def test_which_cases_are_taken() -> None:

@@ -1,5 +1,7 @@
 """Compiled graphs give what the same ops give one by one; state stays in place; dead memory is never read."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ import lamina as lm
 from lamina import ops
 from lamina.backends import NoKernel
 from lamina.graph import compile, gradients, trace
+from lamina.runtime import Device
 from lamina.spec import ShapeError, Spec, bfloat16, float32
 from tests.graph.random_graphs import random_graph
 
@@ -237,6 +240,26 @@ def test_large_results_are_lent_and_stay_while_they_are_used() -> None:
     again = run(kept)[0]  # the result as the next input
     np.testing.assert_array_equal(kept.numpy(), 2 * x + 2)
     np.testing.assert_array_equal(again.numpy(), 4 * x + 4)
+
+
+def test_a_kept_result_stays_when_there_is_no_memory_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.ones((512, 1024), np.float32)
+    run = compile(trace(lambda v: (v * 2.0, v * 3.0), x), "cpu")
+    kept = run(x)
+    allocate, calls = Device.allocate, iter([True, False])
+
+    def once(*arguments: Any) -> Any:
+        if not next(calls):
+            raise MemoryError
+        return allocate(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Device, "allocate", once)
+        with pytest.raises(MemoryError):
+            run(2 * x)
+    again = run(5 * x)
+    for found, wanted in zip((*kept, *again), (2, 3, 10, 15), strict=True):
+        assert (found.numpy() == wanted).all()
 
 
 def test_results_that_share_memory_are_copied() -> None:

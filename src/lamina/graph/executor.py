@@ -381,11 +381,13 @@ class Executable:
 
     def _take_back(self) -> None:
         """What is still in use stays with its user: that output gets other memory, and is copied from then on."""
-        kept = [slot for slot, loan in self._lent.items() if loan is not None and loan() is not None]
-        for slot in kept:
-            del self._lent[slot]
-            self._memory[slot] = self.device.allocate(slot.spec.nbytes)
-        if kept:
+        used = [slot for slot, loan in self._lent.items() if loan is not None and loan() is not None]
+        fresh = {
+            slot: self.device.allocate(slot.spec.nbytes) for slot in used
+        }  # all, or where one fails none
+        if fresh:
+            self._memory |= fresh
+            self._lent = {slot: loan for slot, loan in self._lent.items() if slot not in fresh}
             self._bind()
 
 

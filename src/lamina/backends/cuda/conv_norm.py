@@ -16,7 +16,7 @@ from lamina.backends.cuda.choice import Problem, Way, choose
 from lamina.backends.cuda.conv_graph import Operands, window_arguments
 from lamina.backends.cuda.norm import grad_applied, normalized
 from lamina.backends.cuda.pointwise import full
-from lamina.backends.cuda.program import Aligned, Part, Place, scratch, source, target
+from lamina.backends.cuda.program import Aligned, Part, Place, check_join, scratch, source, target
 from lamina.backends.cuda.table import kernels
 from lamina.cudnn import Graph
 from lamina.ops.conv_norm import ConvNorm, DataGradNorm
@@ -34,6 +34,7 @@ def conv_norm(op: ConvNorm, specs: tuple[Spec, ...], device: Device, policy: Pol
     conv = kernels.plan(op.conv, specs[:2], device, policy)
     (y,) = conv.outputs
     norm = kernels.plan(op.norm, (y, *specs[2:]), device, policy)
+    check_join(conv, norm)
     signs = [s.fixed for s in op.infer(*specs)[6:]]
     inputs, outputs = (*conv.inputs, *norm.inputs[1:]), (*norm.outputs, y, *signs)
     given = [target(5), *(source(i) for i in range(2, len(inputs)))]
@@ -113,6 +114,7 @@ def data_grad_norm(op: DataGradNorm, specs: tuple[Spec, ...], device: Device, po
     (g,) = grad.outputs
     laid = (full(s, g.physical) if s.ndim > 1 else s for s in specs[count:])
     norm = kernels.plan(op.norm, (g, *laid), device, policy)
+    check_join(grad, norm)
     given = [source(i) for i in range(len(specs))]
     steps = (
         Part(grad, tuple(given[:count]), (target(3),)),

@@ -35,6 +35,7 @@ from lamina.backends.cuda.program import (
     Program,
     Step,
     c_type,
+    check_join,
     constants,
     round_up,
     scratch,
@@ -65,6 +66,7 @@ def norm_pool(op: NormPool, specs: tuple[Spec, ...], device: Device, policy: Pol
     norm = kernels.plan(op.norm, given, device, policy)
     y = norm.outputs[0]
     pool = kernels.plan(op.pool, (y,), device, policy)
+    check_join(norm, pool)
     outputs = (pool.outputs[0], *norm.outputs[1:], *pool.outputs[1:])
     between = scratch(round_up(max(norm.workspace, pool.workspace), WORKSPACE_ALIGNMENT))
     apart = Way(
@@ -94,6 +96,7 @@ def pool_norm_grad(op: PoolNormGrad, specs: tuple[Spec, ...], device: Device, po
     (g,) = pool.outputs
     x, *rest = (full(s, g.physical) if s.ndim > 1 else s.open.fixed for s in specs[2:])
     norm = kernels.plan(op.norm, (g, x, *rest), device, policy)
+    check_join(pool, norm)
     given, outputs = (*pool.inputs, *norm.inputs[1:]), norm.outputs
     between = scratch(round_up(max(norm.workspace, pool.workspace), WORKSPACE_ALIGNMENT))
     apart = Way(

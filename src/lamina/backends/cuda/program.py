@@ -15,7 +15,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, Protocol
 
-from lamina.backends import Call, Plan, Run
+from lamina.backends import Call, NoKernel, Plan, Run
 from lamina.runtime import Device, Kernel, Stream, compile_cubin, compile_kernel
 from lamina.spec import DType, Spec
 
@@ -316,6 +316,15 @@ class Part:
     def bind(self, device: Device, call: Call) -> Run:
         """Fix the addresses."""
         return self.plan.bind(self.inner(call))
+
+
+def check_join(first: Plan, second: Plan) -> None:
+    """Check that `second`, as a `Part` behind `first`, reads that one's first output as it lies. Raises NoKernel."""
+    y, x = first.outputs[0], second.inputs[0]
+    if not y.same_memory(x):
+        raise NoKernel(
+            f"{first.label} leaves {y} and {second.label} reads {x}: a graph puts a reorder between"
+        )
 
 
 @dataclass(frozen=True)
