@@ -2,9 +2,11 @@
 
     compute-sanitizer --tool memcheck python -m tests.backends.own_kernels [KIND …]
     compute-sanitizer --tool racecheck python -m tests.backends.own_kernels [KIND …]
+    python -m tests.backends.own_kernels --emulated [KIND …]
 
 No library's kernel runs, so all that a tool finds is ours. Shapes leave tiles, warps and blocks partly filled.
-Prints a line for each case, and ends with status 1 if a result is not finite.
+Prints a line for each case, and ends with status 1 if a result is not finite. Emulated on a CPU, operands lie between
+pages that nobody may touch, once behind the first and once before the last; all kinds take ten minutes.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -53,6 +56,7 @@ from lamina.spec import (
     float32,
     uint8,
 )
+from tests.backends.emulator import Fenced, run_steps
 
 DEVICE = Device("cuda:0")
 CUDA = backend(DEVICE)
@@ -244,18 +248,40 @@ def run(case: Case) -> list[int]:
         for step in case.steps:
             step.bind(DEVICE, call)()
         DEVICE.synchronize()
-        results = [to_host(b).view(s.dtype.numpy) for b, s in zip(outputs, case.outputs, strict=True)]
+        bad = not_finite([to_host(b) for b in outputs], case.outputs)
         for buffer in (*inputs, *outputs, workspace):
             _cuda.call("cuMemFree", buffer.pointer)
-    return [i for i, y in enumerate(results) if not np.isfinite(y.astype(np.float32)).all()]
+    return bad
+
+
+def run_emulated(case: Case) -> list[int]:
+    """The same on a CPU; an access outside of the operands ends the process."""
+    bad: list[int] = []
+    for behind in (True, False):
+        rng, place = np.random.default_rng(0), partial(Fenced, behind=behind)
+        inputs, outputs = ([place(s.nbytes) for s in specs] for specs in (case.inputs, case.outputs))
+        workspace = place(case.workspace)
+        for memory, spec in zip(inputs, case.inputs, strict=True):
+            memory.bytes[:] = drawn(spec, rng).view(np.uint8)
+        pointers = (tuple(m.pointer for m in memories) for memories in (inputs, outputs))
+        run_steps(case.steps, Call(*pointers, workspace.pointer))
+        bad += not_finite([m.bytes for m in outputs], case.outputs)
+    return bad
+
+
+def not_finite(results: Sequence[np.ndarray[Any, Any]], specs: Sequence[Spec]) -> list[int]:
+    """Which of the results, given as bytes, are not finite."""
+    values = [y.view(s.dtype.numpy).astype(np.float32) for y, s in zip(results, specs, strict=True)]
+    return [i for i, y in enumerate(values) if not np.isfinite(y).all()]
 
 
 def main(arguments: list[str]) -> int:
     """Run the cases of some kinds, or all."""
     bad = 0
-    for kind in arguments or KINDS:
+    kinds = [kind for kind in arguments if kind != "--emulated"]
+    for kind in kinds or KINDS:
         for case in KINDS[kind]():
-            wrong = run(case)
+            wrong = run_emulated(case) if "--emulated" in arguments else run(case)
             bad += bool(wrong)
             print(f"{case.name}: {f'outputs {wrong} are not finite' if wrong else 'done'}", flush=True)
     return int(bad > 0)

@@ -2,6 +2,7 @@
 
 import ctypes
 import hashlib
+import mmap
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ import numpy as np
 from lamina.backends import Call, Plan
 from lamina.backends.cuda.program import KERNELS, Copy, Fill, Launch, Launches, Part, Program, Together
 from lamina.ops.core import Array
-from lamina.runtime import cache_directory
+from lamina.runtime import cache_directory, host_array
 from lamina.spec import Spec, pack, unpack
 
 HERE = Path(__file__).parent
@@ -119,6 +120,26 @@ class Memory:
         """Raise when something was written outside."""
         outside = np.concatenate([self.raw[: self.offset], self.raw[self.offset + self.nbytes :]])
         assert (outside == 0xA5).all(), f"{name}: a kernel wrote outside of it"
+
+
+class Fenced:
+    """Host memory between two pages that nobody may touch; it begins behind the first, or ends before the last.
+
+    An access outside, of reading too, ends the process by SIGSEGV. Addresses are multiples of 16.
+    """
+
+    def __init__(self, nbytes: int, *, behind: bool) -> None:
+        inside = -(-max(nbytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._map = mmap.mmap(-1, inside + 2 * mmap.PAGESIZE)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self._map)) + mmap.PAGESIZE
+        for fence in (start - mmap.PAGESIZE, start + inside):
+            if _C.mprotect(ctypes.c_void_p(fence), ctypes.c_size_t(mmap.PAGESIZE), 0):
+                raise OSError(ctypes.get_errno(), "mprotect")
+        self.pointer = start if behind else (start + inside - nbytes) // 16 * 16
+        self.bytes = host_array(self.pointer, (nbytes,), np.uint8, owner=self)
+
+
+_C = ctypes.CDLL(None, use_errno=True)
 
 
 def run_steps(steps: Sequence[Any], call: Call) -> None:
