@@ -22,9 +22,11 @@ import numpy as np
 from lamina.backends import Call, Plan
 from lamina.backends.cuda import backend, conv_norm, norm_resident
 from lamina.backends.cuda.conv import conv_problem
-from lamina.backends.cuda.conv_graph import Operands
+from lamina.backends.cuda.conv_direct import direct
+from lamina.backends.cuda.conv_graph import Operands, sides
+from lamina.backends.cuda.conv_halves import halved_way
 from lamina.backends.cuda.norm import activation
-from lamina.backends.cuda.program import Launches, Step, source, target
+from lamina.backends.cuda.program import Launches, Step, kernel_plan, source, target
 from lamina.ops import (
     Add,
     BatchNorm,
@@ -201,6 +203,26 @@ def stems() -> Iterator[Case]:
                     )
 
 
+def halves() -> Iterator[Case]:
+    """What is around the parts of a convolution in halves; the parts by own direct kernels."""
+
+    def part(o: Operands) -> Plan:
+        return kernel_plan(DEVICE, [o.x, o.w], [o.y], [direct("conv", o)], label="direct")
+
+    shapes: list[tuple[Shape, Shape, tuple[int, int]]] = [
+        ((2, 8, 30, 21), (16, 8, 7, 7), (3, 3)),
+        ((1, 40, 33, 17), (24, 40, 5, 3), (2, 1)),
+        ((3, 16, 18, 40), (8, 16, 6, 2), (1, 3)),
+    ]
+    for x, w, pad in shapes:
+        window = Window((1, 1), (pad, (1, 1)), (1, 1))
+        o = Operands(window, last(x), last(w), last((x[0], w[0], *window.output(x[2:], w[2:]))))
+        for direction in ("conv", "conv_data_grad"):
+            result, given = sides(direction, o)
+            way = halved_way(direction, o, part)
+            yield Case(f"{direction} in halves {o.x}", way.steps, given, [result], way.scratch)
+
+
 def reorders() -> Iterator[Case]:
     """From row-major to channels last and back."""
     for dtype, shape in ((bfloat16, (2, 3, 48, 64)), (float32, (3, 64, 33, 31)), (bfloat16, (2, 3, 5, 7))):
@@ -215,6 +237,7 @@ KINDS: dict[str, Callable[[], Iterator[Case]]] = {
     "norms": norms,
     "pools": pools,
     "stems": stems,
+    "halves": halves,
     "reorders": reorders,
 }
 

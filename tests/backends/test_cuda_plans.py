@@ -14,6 +14,7 @@ from lamina.backends.cuda.conv import conv_problem
 from lamina.backends.cuda.conv_direct import direct
 from lamina.backends.cuda.conv_forms import deepened, deepens, padded, pads
 from lamina.backends.cuda.conv_graph import Operands
+from lamina.backends.cuda.conv_halves import halved_way
 from lamina.backends.cuda.epilogue import NONE
 from lamina.backends.cuda.indexing import collapse, memory_order, offset_of
 from lamina.backends.cuda.matmul import as_convolution, matmul_problem, tiled
@@ -141,7 +142,13 @@ def chosen() -> dict[str, Program]:
         short = ShortRows(Spec((9, 256), dtype).fixed, 9, 256, True)
         for launch in short.gradients((source(),) * 5, target(), scratch(), (target(1), target(2))):
             found[f"{launch.program.name} {dtype}"] = launch.program
-    found |= own_convolutions() | resident_norms() | resident_networks() | point_convolutions()
+    found |= (
+        own_convolutions()
+        | halved_convolutions()
+        | resident_norms()
+        | resident_networks()
+        | point_convolutions()
+    )
     shapes = (2, 3, 9, 9), (5, 3, 3, 3), (2, 5, 7, 7)
     win = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
     for kind in (int8, float8_e4m3fn):
@@ -173,6 +180,14 @@ def own_convolutions() -> dict[str, Program]:
                     for step in (s for s in steps if isinstance(s, Launch)):
                         found[f"{direction} {way.name} {step.program.name} {dtype}"] = step.program
     return found
+
+
+def halved_convolutions() -> dict[str, Program]:
+    """What is around convolutions of half as many taps."""
+    shapes = ((2, 8, 18, 20), (16, 8, 7, 7), (2, 16, 18, 20))
+    o = Operands(Window((1, 1), ((3, 3), (3, 3)), (1, 1)), *(Spec(s, bfloat16) for s in shapes))
+    way = halved_way("conv", o, lambda part: Plan((part.x, part.w), (part.y,), lambda call: lambda: None))
+    return {step.program.name: step.program for step in way.steps if isinstance(step, Launch)}
 
 
 def resident_norms() -> dict[str, Program]:

@@ -1,15 +1,17 @@
 """Every way of convolutions and products on a GPU against the reference: cuDNN's forms, cuBLASLt, own kernels."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from lamina.backends import Call
+from lamina.backends import Call, Plan
 from lamina.backends.cuda import blas, choice
 from lamina.backends.cuda.choice import Problem, candidates, make_plan
-from lamina.backends.cuda.conv import conv_problem
+from lamina.backends.cuda.conv import conv_problem, forward_plan
 from lamina.backends.cuda.conv_graph import Operands, sides
+from lamina.backends.cuda.conv_halves import halved_way
 from lamina.backends.cuda.epilogue import NONE, Epilogue, Vector
 from lamina.backends.cuda.matmul import matmul_problem
 from lamina.backends.cuda.product import Product
@@ -45,7 +47,7 @@ from lamina.spec import (
     pack,
     unpack,
 )
-from tests.ops.eager import mismatch
+from tests.ops.eager import apart, mismatch
 
 pytestmark = pytest.mark.gpu
 DIRECTIONS = ("conv", "conv_data_grad", "conv_filter_grad")
@@ -57,8 +59,13 @@ def device() -> Device:
     return Device("cuda:0")
 
 
-def every_way(device: Device, problem: Problem, op: Op, arrays: Sequence[Array]) -> set[str]:
-    """Run the first candidate of each way (all of cuBLASLt's), compare; the names of the ways that ran."""
+def every_way(
+    device: Device, problem: Problem, op: Op, arrays: Sequence[Array], roundings: int = 1
+) -> set[str]:
+    """Run the first candidate of each way (all of cuBLASLt's), compare; the names of the ways that ran.
+
+    roundings: to the operands' type on the way to a result; of several, only the norm of the error is looked at.
+    """
     wanted = run_reference(op, list(arrays), float64)[0]
     ran = set()
     for way in problem.ways:
@@ -85,8 +92,9 @@ def every_way(device: Device, problem: Problem, op: Op, arrays: Sequence[Array])
             stream.synchronize()
             graph.close()
         y = unpack(to_host(out).view(result.dtype.numpy), result.physical, result.shape)
-        problem_found = mismatch(y, wanted, result.dtype)
-        assert not problem_found, f"{found.label}: {problem_found}"
+        once = mismatch(y, wanted, result.dtype)
+        wrong = once if roundings == 1 else apart(y, wanted, result.dtype, roundings)
+        assert not wrong, f"{found.label}: {wrong}"
         ran.add(way.name.partition(":")[0].rstrip("0123456789."))
     return ran
 
@@ -123,6 +131,25 @@ def square(stride: int = 1, pad: int = 0, groups: int = 1) -> Window:
 def test_turned(device: Device, direction: str, dtype: DType) -> None:
     ran = convolution(device, direction, (4, 32, 14, 15), (64, 32, 3, 3), square(1, 1), dtype)
     assert {"plain", "turned", "relaid"} <= ran
+
+
+@pytest.mark.feature("B012")
+@pytest.mark.parametrize("rows", [18, 21])
+@pytest.mark.parametrize("direction", ["conv", "conv_data_grad"])
+def test_halved(device: Device, direction: str, rows: int) -> None:
+    """Three convolutions of half as many taps; the result carries about five roundings instead of one."""
+    win, x, w = square(1, 3), (3, 64, rows, 20), (128, 64, 7, 7)
+    y = (x[0], w[0], *win.output(x[2:], w[2:]))
+    o = Operands(win, *(Spec(s, bfloat16, channels_last(s)) for s in (x, w, y)))
+
+    def plan(part: Operands) -> Plan:
+        return forward_plan(Conv(part.window), (part.x.open, part.w.open), NONE, device, Policy())
+
+    problem = replace(conv_problem(direction, o), ways=(halved_way(direction, o, plan),))
+    head = Conv(win) if direction == "conv" else ConvDataGrad(win, x[2:])
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(s.shape).astype(bfloat16.numpy) for s in problem.inputs]
+    assert every_way(device, problem, head, arrays, roundings=5) == {"halved"}
 
 
 @pytest.mark.feature("B012")

@@ -19,7 +19,7 @@ from lamina.backends.cuda import backend, choice, conv
 from lamina.backends.cuda.conv_graph import Operands
 from lamina.backends.cuda.conv_norm import statistics_way
 from lamina.backends.cuda.norm import cudnn_norm
-from lamina.backends.cuda.program import source, target
+from lamina.backends.cuda.program import Launches, Part, source, target
 from lamina.backends.cuda.targets import described
 from lamina.c.errors import CudnnError
 from lamina.cudnn import autotune
@@ -332,6 +332,24 @@ def forms() -> dict[str, str]:
     return found
 
 
+def halves() -> dict[str, str]:
+    """A convolution of many taps as three of half as many: the plan of each, by name."""
+    win, (x, w) = Window((1, 1), ((3, 3), (3, 3)), (1, 1)), ((64, 128, 112, 112), (128, 128, 7, 7))
+    found = {}
+    for op in (Conv(win), ConvDataGrad(win, x[2:])):
+        with described(DEVICE, properties()):
+            made = backend(DEVICE).plan(
+                op, [Spec(x, bfloat16), Spec(w, bfloat16)], Policy(algorithm="halved")
+            )
+        assert isinstance(made.make, Launches)
+        parts = [step.plan for step in made.make.steps if isinstance(step, Part)]
+        found[op.name] = made.label
+        found |= {f"{op.name} {i} {part.inputs[1].shape}": part.label for i, part in enumerate(parts)}
+        held = sum(part.outputs[0].nbytes for part in parts)
+        found[f"{op.name} room"] = str(held < made.workspace < held + (300 << 20))
+    return found
+
+
 def variants() -> dict[str, str]:
     """Configurations beyond the heuristics' lists."""
     graph = cudnn.Graph()
@@ -462,7 +480,7 @@ PARTS: dict[str, Callable[[], dict[str, str]]] = {
     f.__name__: f
     for f in (
         *(convolutions, products, eights, limited, pools, round_trip, threads, choices, faults),
-        *(forms, variants, statistics, sequences, kept),
+        *(forms, halves, variants, statistics, sequences, kept),
     )
 }
 

@@ -199,6 +199,19 @@ def test_formulations(environment: dict[str, str]) -> None:
         assert found[f"groups {direction} plain"].startswith("plain eng")
 
 
+@pytest.mark.feature("B012", "B011")
+def test_a_convolution_in_halves(environment: dict[str, str]) -> None:
+    """Each part is a plan of its own; room is for what lies between them."""
+    found = part("halves", environment)
+    for name in ("conv", "conv_data_grad"):
+        assert found.pop(name) == f"kernel {name} halved"
+        assert found.pop(f"{name} room") == "True"
+    assert [key.partition(" ")[2] for key in found] == [
+        "0 (128, 128, 4, 7)", "1 (128, 128, 3, 7)", "2 (128, 128, 4, 7)",
+    ] * 2  # fmt: skip
+    assert all(label.startswith("cudnn conv plain eng") for label in found.values()), found
+
+
 @pytest.mark.feature("B012")
 def test_configurations_that_no_heuristic_names(environment: dict[str, str]) -> None:
     found = part("variants", environment)

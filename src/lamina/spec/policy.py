@@ -23,7 +23,7 @@ _NAMES = {
     "time_on_shape_change": "fastest",
 }
 #: A plan by name: an own kernel, or a way and an engine with or without its knobs, as plans are labelled.
-_NAMED = re.compile(r"direct|[a-z0-9]+ eng\d+(\{[\d:,]*\})?")
+_NAMED = re.compile(r"direct|halved|[a-z0-9]+ eng\d+(\{[\d:,]*\})?")
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,9 @@ class Policy:
     deterministic: only algorithms that give bit-equal results from run to run.
     algorithm: "heuristic" (the library's first choice), "fastest" (candidates are checked and timed;
         "benchmark" is another name for it), or "fallback" (the most widely supported engine). A GPU's convolution
-        can also be given its plan by name, as reports show it: "plain eng58{25:0}", "plain eng58", or "direct" for
-        the own kernel; other devices and ops take it as "heuristic".
+        can also be given its plan by name, as reports show it: "plain eng58{25:0}", "plain eng58", "direct" for the
+        own kernel, or "halved" (many taps in bfloat16: three convolutions of half as many, with twice the rounding
+        error; "fastest" may take it too); other devices and ops take it as "heuristic".
     workspace_limit: bytes that a plan may take beside its operands; None is no limit.
     once: the choice for the first sizes that a convolution with a filter meets serves other batch and image sizes
         too, as long as it can; else each size has its own. The algorithms "time_once" and "guess_once" say both.

@@ -8,7 +8,7 @@ own kernel, then perhaps kernels that bring the result back. Policies:
     fastest     every way x engine is run on random data, checked (its result, and that nothing was written outside
                 the output or beyond the workspace), timed, and the best is remembered in the plan store; it is the
                 heuristic's own unless another one is clearly faster
-    by name     "plain eng58{25:0}", "plain eng58", "direct": that way and engine and no other
+    by name     "plain eng58{25:0}", "plain eng58", "direct", "halved": that way and engine and no other
 
 With `Policy.once` the first choice for an op serves all sizes that the same filter meets, where it can.
 """

@@ -3,6 +3,7 @@
     plain      the operation as it is
     depthwise  one filter per channel: own kernels
     stem       few channels: own tensor-core kernels that read the image as it lies
+    halved     many taps: three convolutions of half as many on half as many rows (conv_halves)
     direct     own kernels from the definition
 
 Half types and TF32 lie channels last; float32 and float64, whose engines prefer it, row-major. Own direct kernels do
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 
 from lamina.backends import NoKernel, Plan
@@ -33,6 +34,7 @@ from lamina.backends.cuda.conv_forms import (
     wide_way,
 )
 from lamina.backends.cuda.conv_graph import Direction, Operands, is_channels_last, plain_way, sides
+from lamina.backends.cuda.conv_halves import halved_way, halves
 from lamina.backends.cuda.depthwise import depthwise_way, is_depthwise
 from lamina.backends.cuda.epilogue import NONE, Epilogue
 from lamina.backends.cuda.pointwise import full
@@ -190,4 +192,12 @@ def _ways(
         ways.insert(0 if first else len(ways), turned_way(direction, o, epilogue))
     if multiplies(o):
         ways += product_ways(direction, o, vector, device, policy)
+    if device and policy.algorithm in ("fastest", "halved") and not epilogue.steps and halves(direction, o):
+        ways.append(halved_way(direction, o, partial(_part, device, policy)))
     return ways
+
+
+def _part(device: Device, policy: Policy, o: Operands) -> Plan:
+    """The plan of a convolution that is a part of another one: timed where that one is."""
+    part = replace(policy, algorithm="heuristic") if policy.named else policy
+    return _cached("conv", o.window, (o.x.open, o.w.open, o.y.open), NONE, device, part)

@@ -261,16 +261,16 @@ def turned_way(direction: Direction, o: Operands, epilogue: Epilogue) -> Way:
     other, filter_ = turned(o), scratch()
     x, w, y = places_of(direction)
     backwards = direction == "conv_filter_grad"
-    mirror = _mirror(o.w, w, other.w, filter_, back=backwards)
+    step = mirror(o.w, w, other.w, filter_, back=backwards)
 
     def graph() -> tuple[Graph, Mapping[int, Place]]:
         return conv_graph(_TURNED[direction], other, (y, filter_, x), epilogue)
 
-    before, after = ((), (mirror,)) if backwards else ((mirror,), ())
+    before, after = ((), (step,)) if backwards else ((step,), ())
     return Way("turned", graph, before, after, scratch=other.w.nbytes)
 
 
-def _mirror(w: Spec, place: Place, other: Spec, other_place: Place, *, back: bool) -> Launch:
+def mirror(w: Spec, place: Place, other: Spec, other_place: Place, *, back: bool = False) -> Launch:
     """turned[c, k, t] = w[k, c, T - 1 - t], or the way back."""
     strides = w.physical.strides
     end = sum((n - 1) * s for n, s in zip(w.shape[2:], strides[2:], strict=True))
