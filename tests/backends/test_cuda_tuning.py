@@ -1,23 +1,25 @@
 """The contest between candidates: on a GPU, and with kernels run on the CPU where there is none."""
 
 import shutil
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 from lamina.backends import Call
+from lamina.backends.cuda import choice
 from lamina.backends.cuda.choice import Candidate, Way, candidate, make_plan
 from lamina.backends.cuda.conv import conv_problem
 from lamina.backends.cuda.conv_graph import Operands
 from lamina.backends.cuda.epilogue import Epilogue
-from lamina.backends.cuda.program import Fill, Place, Program, Step, target
+from lamina.backends.cuda.program import Fill, Launch, Place, Program, Step, target
 from lamina.backends.cuda.split import split_way
 from lamina.backends.cuda.tuning import best, contest
 from lamina.backends.reference import run_reference
 from lamina.cudnn.contest import Check
 from lamina.ops import Add, Conv, Fused, Relu, Window
-from lamina.runtime import Device, from_host, to_host
+from lamina.runtime import CompileError, Device, from_host, to_host
 from lamina.spec import Spec, bfloat16, channels_last, float32, float64, pack, unpack
 from tests.backends import emulator
 from tests.ops.eager import mismatch
@@ -149,3 +151,35 @@ def test_an_epilogue_in_a_kernel_of_its_own(device: Device) -> None:
     found = unpack(to_host(out).view(bfloat16.numpy), y.physical, y.shape)
     (wanted,) = run_reference(Fused((Conv(window()), *steps)), arrays, float64)
     assert not mismatch(found, wanted, bfloat16)
+
+
+@pytest.mark.feature("B009", "F106")
+def test_kernels_are_loaded_in_threads_before_the_contest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is timed for sure, and what checks it, at the same time; not spare ways or the plain one."""
+    win = Window((1, 1), ((1, 1), (1, 1)), (1, 1))
+    x, w, y = (Spec(s, bfloat16, channels_last(s)) for s in ((2, 8, 6, 6), (16, 8, 3, 3), (2, 16, 6, 6)))
+    problem = conv_problem("conv", Operands(win, x, w, y))
+    kinds = {
+        way.name: {s.program for s in (*way.before, *way.steps) if hasattr(s, "program")}
+        for way in problem.ways
+    }
+    timed = kinds["turned"]
+    assert timed
+    loaded: list[Program] = []
+    together = threading.Barrier(1 + len(timed), timeout=30)
+
+    def load(program: Program, device: Device) -> None:
+        together.wait()
+        loaded.append(program)
+        raise CompileError(program.name, "sm_90", "no", "")  # the contest says so where it matters
+
+    monkeypatch.setattr(Program, "load", load)
+    with choice._loading(problem, Device("cpu")):
+        pass
+    assert set(loaded) == timed | {step.program for step in problem.plain if isinstance(step, Launch)}
+    assert not set(loaded) & (kinds["relaid"] | kinds["wide"])
+    loaded.clear()
+    together = threading.Barrier(len(timed), timeout=30)
+    with choice._loading(replace(problem, flops=1e12), Device("cpu")):
+        pass
+    assert set(loaded) == timed

@@ -65,6 +65,17 @@ def test_the_oldest_go_when_the_limit_is_reached(tmp_path: Path) -> None:
     assert {name for name in "012" if cache.get(name)} == {"0", "2"}
 
 
+def test_a_folder_is_not_added_up_at_each_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only at the first one, and when a part of the limit has been written since."""
+    looked, scandir = [], os.scandir
+    monkeypatch.setattr(os, "scandir", lambda folder: looked.append(folder) or scandir(folder))
+    cache = DiskCache(tmp_path, limit=16000)
+    for number in range(22):
+        DiskCache(tmp_path, limit=16000).put(str(number), bytes(60))  # 100 bytes each on disk
+    assert len(looked) == 1 + 2
+    assert all(cache.get(str(number)) for number in range(22))
+
+
 def test_another_process_prunes_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that is gone when its size is asked for does not keep the others from being counted."""
     cache, scandir = DiskCache(tmp_path, limit=400), os.scandir

@@ -2,6 +2,8 @@
 
 import ctypes
 import struct
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,22 @@ def test_compiles_without_a_gpu() -> None:
     cubin = compile_cubin(SCALE, arch="sm_90", defines={"FACTOR": "2.0f"})
     assert cubin[:4] == b"\x7fELF"
     assert b"scale" in cubin
+
+
+@pytest.mark.feature("F040")
+def test_several_are_compiled_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Different ones meet at the barrier; a second request for one of them waits for the first."""
+    both, seen = threading.Barrier(2, timeout=30), []
+
+    def compiled(source: str, *_: Any) -> bytes:
+        both.wait()
+        seen.append(source)
+        return source.encode()
+
+    monkeypatch.setattr(kernel, "_compile", compiled)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(compile_cubin, ["one", "two", "one", "two"])) == [b"one", b"two"] * 2
+    assert sorted(seen) == ["one", "two"]
 
 
 @pytest.mark.feature("F040")

@@ -114,12 +114,17 @@ def few_compiled(most: int = MOST_COMPILED) -> Accept:
 
     def test(config: EngineConfig) -> str:
         nonlocal count
-        if BehaviorNote.CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION not in config.engine.behavior_notes:
+        if not _compiles(config):
             return ""
         count += 1
         return f"compiled at run time, as {most} before it" if count > most else ""
 
     return test
+
+
+def _compiles(config: EngineConfig) -> bool:
+    """Whether an engine's kernels are compiled at run time."""
+    return BehaviorNote.CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION in config.engine.behavior_notes
 
 
 def budget(handle: Handle, workspace_limit: int | None) -> int:
@@ -135,17 +140,25 @@ def budget(handle: Handle, workspace_limit: int | None) -> int:
 def build_all(
     configs: Sequence[EngineConfig], target: Target, workspace_limits: Sequence[int | None]
 ) -> list[ExecutionPlan | str]:
-    """The plan of each configuration, or why there is none; made in several threads, for compilers take a second."""
+    """The plan of each configuration, or why there is none; made in several threads, for compilers take a second.
 
-    def make(config: EngineConfig, limit: int | None) -> ExecutionPlan | str:
+    Those that are compiled begin first, so that none of them is waited for alone.
+    """
+
+    def make(number: int) -> ExecutionPlan | str:
         if isinstance(target, Handle):
             target.device.make_current()
-        return attempt(config, target, workspace_limit=limit)
+        return attempt(configs[number], target, workspace_limit=workspace_limits[number])
 
-    if len(configs) < 2:
-        return [make(*pair) for pair in zip(configs, workspace_limits, strict=True)]
-    with ThreadPoolExecutor(min(len(configs), os.cpu_count() or 1, 16)) as pool:
-        return list(pool.map(make, configs, workspace_limits))
+    order = sorted(range(len(configs)), key=lambda i: not _compiles(configs[i]))
+    with ThreadPoolExecutor(threads(len(configs))) as pool:
+        made = dict(zip(order, pool.map(make, order), strict=True))
+    return [made[number] for number in range(len(configs))]
+
+
+def threads(tasks: int) -> int:
+    """How many threads so many tasks are worth."""
+    return max(1, min(tasks, os.cpu_count() or 1, 16))
 
 
 def accepted(configs: Iterable[EngineConfig], accept: Accept, refusals: list[str]) -> list[EngineConfig]:

@@ -10,6 +10,10 @@ from pathlib import Path
 
 _MAGIC = b"lamina1\n"
 _DIGEST = hashlib.sha256().digest_size
+#: A folder's sizes are added up again when this part of its limit has been written.
+_SLACK = 16
+#: Folder -> bytes that this process wrote there since it added them up.
+_written: dict[Path, int] = {}
 
 
 def cache_directory() -> Path:
@@ -41,7 +45,7 @@ class DiskCache:
 
     Args:
         folder: where; made on the first write.
-        limit: bytes to keep; the files used longest ago go first (None: no limit).
+        limit: bytes to keep, or a sixteenth more; the files used longest ago go first (None: no limit).
     """
 
     def __init__(self, folder: Path, limit: int | None = None) -> None:
@@ -68,7 +72,8 @@ class DiskCache:
         with contextlib.suppress(OSError):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._write(self.folder / key, _MAGIC + hashlib.sha256(blob).digest() + blob)
-            self._prune()
+            if self.limit is not None:
+                self._limit(self.limit, len(_MAGIC) + _DIGEST + len(blob))
 
     def _write(self, path: Path, content: bytes) -> None:
         handle, temporary = tempfile.mkstemp(prefix=".new-", dir=self.folder)
@@ -80,9 +85,15 @@ class DiskCache:
             Path(temporary).unlink(missing_ok=True)
             raise
 
-    def _prune(self) -> None:
-        if self.limit is None:
-            return
+    def _limit(self, limit: int, written: int) -> None:
+        """Prune at the first write to a folder, and then each time that a part of its limit has been written."""
+        total = _written.get(self.folder, limit) + written
+        if total >= limit / _SLACK:
+            self._prune(limit)
+            total = 0
+        _written[self.folder] = total
+
+    def _prune(self, limit: int) -> None:
         files = []
         with os.scandir(self.folder) as entries:
             for entry in entries:
@@ -91,7 +102,7 @@ class DiskCache:
                         files.append((entry.stat(), entry.path))
         total = sum(status.st_size for status, _ in files)
         for status, path in sorted(files, key=lambda file: file[0].st_mtime):
-            if total <= self.limit:
+            if total <= limit:
                 return
             Path(path).unlink(missing_ok=True)
             total -= status.st_size

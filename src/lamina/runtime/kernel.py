@@ -34,6 +34,7 @@ _cubins: dict[str, bytes] = {}
 _modules: dict[tuple[str, Device], Module] = {}
 _GRID_LIMITS = (2**31 - 1, 65535, 65535)
 _lock = threading.RLock()
+_turns: dict[str, threading.Lock] = {}  # per kernel: several are compiled at a time, each one once
 
 
 # -------------------------------------------------------------------------------------------------- compiling
@@ -48,8 +49,9 @@ def compile_cubin(
 ) -> bytes:
     """Machine code of CUDA C++ `source` for one architecture. Needs no GPU and no driver.
 
-    Compiled once: kept in memory and in ``cache_directory() / "kernels"``, under a key made of the source,
-    the headers of `includes`, the defines and options, the architecture and the compiler's version.
+    Several threads may compile at a time. Compiled once: kept in memory and in ``cache_directory() / "kernels"``,
+    under a key made of the source, the headers of `includes`, the defines and options, the architecture and the
+    compiler's version.
 
     Args:
         source: CUDA C++17.
@@ -69,7 +71,7 @@ def compile_cubin(
     key = digest(
         source, arch, repr(version), repr(macros), repr(sorted((options or {}).items())), *_texts(folders)
     )
-    with _lock:
+    with _turns.setdefault(key, threading.Lock()):
         if key not in _cubins:
             _cubins[key] = _from_disk(
                 key, lambda: _compile(source, arch, macros, options or {}, folders, name)

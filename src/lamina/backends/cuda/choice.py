@@ -16,6 +16,8 @@ With `Policy.once` the first choice for an op serves all sizes that the same fil
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from lamina.backends import Call, NoKernel, Plan, Run
@@ -23,9 +25,12 @@ from lamina.backends.cuda import tuning
 from lamina.backends.cuda.program import (
     VECTOR,
     WORKSPACE_ALIGNMENT,
+    Launch,
     Launches,
     Place,
+    Program,
     Step,
+    Together,
     kernel_plan,
     round_up,
 )
@@ -319,7 +324,9 @@ def _fastest(
         found = rebuild(problem, remembered, handle, policy)
         if found is not None:
             return found
-    best = _contest(problem, device, _entries(problem, handle, policy, refusals), policy, refusals)
+    with _loading(problem, device):
+        entries = _entries(problem, handle, policy, refusals)
+    best = _contest(problem, device, entries, policy, refusals)
     if best is None:
         return None
     for _ in range(_ROUNDS if problem.flops >= _LARGE else 0):
@@ -331,6 +338,29 @@ def _fastest(
     found, milliseconds = best
     store.put(key, replace(found.choice, milliseconds=milliseconds))
     return found
+
+
+@contextmanager
+def _loading(problem: Problem, device: Device) -> Iterator[None]:
+    """Meanwhile threads compile and load the own kernels that the contest will run; what fails fails there."""
+
+    def load(program: Program) -> None:
+        device.make_current()
+        program.load(device)
+
+    programs = _programs(problem)
+    with ThreadPoolExecutor(tune.threads(len(programs))) as pool:
+        for program in programs:
+            pool.submit(load, program)
+        yield
+
+
+def _programs(problem: Problem) -> set[Program]:
+    """Those of ways that are timed in any case, and of what checks them."""
+    timed = [way for way in problem.ways if not way.spare and way.steps != problem.plain]
+    steps = [step for way in timed for step in (*way.before, *way.steps, *way.after)]
+    steps += problem.plain if problem.flops < _SLOW else ()
+    return {step.program for step in steps if isinstance(step, Launch | Together)}
 
 
 def _contest(
