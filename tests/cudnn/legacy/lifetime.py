@@ -7,7 +7,8 @@ classes that need no GPU (of PARTS equal parts the one numbered PART), with cuda
 times or as often as SECONDS allow.
 
 The device's free memory is that of all processes on it. So the objects are made in PIECES, and what the device lost
-is the least that it lost in one of them: a leak loses in each, others' allocations do not grow in all of them.
+is the least that it lost in one of them: a leak loses in each, others' allocations do not grow in all of them (where
+they did, there are more pieces, up to MOST).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from tests.cudnn.legacy.makers import MAKERS
 
 #: The most that one class may take that needs a GPU; ten times as much for the others.
 SECONDS = 12.0
-PIECES = 8
+PIECES, MOST = 8, 24
 Maker = Callable[[], Any]
 
 LEGACY: dict[str, Maker] = {
@@ -211,13 +212,15 @@ def measure(make: Maker, count: int, device: Device) -> tuple[int, int, int, flo
 
     seconds = SECONDS if device.kind == "cuda" else 10 * SECONDS
     turns(make, max(64, min(count // 10, 5000)), seconds / 10)
-    left, before, made, took = [free()], resident(), 0, 0.0
-    for piece in range(PIECES):
+    left, before, made, took, lost = [free()], resident(), 0, 0.0, 0
+    for piece in range(MOST):
         start = time.perf_counter()
         made += turns(make, (piece + 1) * count // PIECES - piece * count // PIECES, seconds / PIECES)
         took += time.perf_counter() - start
         left.append(free())
-    lost = min(more - less for more, less in pairwise(left))
+        lost = min(more - less for more, less in pairwise(left))
+        if piece + 1 >= PIECES and lost <= 0:
+            break
     return made, resident() - before, lost, took
 
 
