@@ -45,7 +45,7 @@ class DiskCache:
 
     Args:
         folder: where; made on the first write.
-        limit: bytes to keep, or a sixteenth more; the files used longest ago go first (None: no limit).
+        limit: bytes to keep, or a sixteenth more per process; the files used longest ago go first (None: no limit).
     """
 
     def __init__(self, folder: Path, limit: int | None = None) -> None:
@@ -73,7 +73,7 @@ class DiskCache:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._write(self.folder / key, _MAGIC + hashlib.sha256(blob).digest() + blob)
             if self.limit is not None:
-                self._limit(self.limit, len(_MAGIC) + _DIGEST + len(blob))
+                self._count(self.limit, len(_MAGIC) + _DIGEST + len(blob))
 
     def _write(self, path: Path, content: bytes) -> None:
         handle, temporary = tempfile.mkstemp(prefix=".new-", dir=self.folder)
@@ -85,7 +85,7 @@ class DiskCache:
             Path(temporary).unlink(missing_ok=True)
             raise
 
-    def _limit(self, limit: int, written: int) -> None:
+    def _count(self, limit: int, written: int) -> None:
         """Prune at the first write to a folder, and then each time that a part of its limit has been written."""
         total = _written.get(self.folder, limit) + written
         if total >= limit / _SLACK:
