@@ -19,7 +19,7 @@ import numpy as np
 from lamina.backends import Call, NoKernel, Plan, Run
 from lamina.backends.cuda.choice import Problem, Way, choose
 from lamina.backends.cuda.epilogue import NONE
-from lamina.backends.cuda.indexing import broadcast_strides, memory_order
+from lamina.backends.cuda.indexing import broadcast_strides, index_type, memory_order
 from lamina.backends.cuda.matmul import matmul_plan
 from lamina.backends.cuda.pointwise import full
 from lamina.backends.cuda.program import (
@@ -503,7 +503,7 @@ def _rows(
     """The constants of the kernels on rows, and their grid."""
     rows, columns = prod(scores.shape[:3]), scores.shape[3]
     lanes = 32 if columns <= 2048 else 256
-    index = "i32" if rows * max(columns, width) < 2**31 - 2**26 else "i64"
+    index = index_type(rows * max(columns, width))
     text = f"typedef {index} Index;\ntypedef {c_type(scores.dtype)} T;\n"
     text += constants(
         LANES=lanes, ROWS=rows, HEIGHT=scores.shape[2], COUNT=columns, WIDTH=width, SCALE=repr(op.scale),

@@ -146,7 +146,8 @@ def conv_problem(
     device: Device | None = None,
     policy: Policy | None = None,
 ) -> Problem:
-    """The ways to compute one direction, the most promising first; cuBLASLt's only for a device that is there."""
+    """The ways to compute one direction, the most promising first; cuBLASLt's, and halves, whose parts are plans
+    of their own, only for a device."""
     result, operands = sides(direction, o)
     extras = epilogue.arranged(result.shape, result.physical)
     steps = "".join(f" > {step}" for step in epilogue.steps)

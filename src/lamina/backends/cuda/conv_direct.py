@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from lamina.backends.cuda.conv_graph import Direction, Operands, places_of, sides
+from lamina.backends.cuda.indexing import index_type
 from lamina.backends.cuda.program import Launch, Program, blocks_for, c_type, constants
 
 _AXES = ("D", "H", "W")
@@ -37,7 +38,7 @@ def direct(direction: Direction, o: Operands) -> Launch:
         own = (*strides[:2], *((0,) * (3 - rank)), *strides[2:])
         numbers |= {f"{prefix}_{axis}": s for axis, s in zip((*names, *_AXES), own, strict=True)}
     reach = max(spec.nbytes // spec.dtype.itemsize for spec in (o.x, o.w, o.y))
-    kind = "i32" if reach < 2**31 - 2**26 else "i64"
+    kind = index_type(reach)
     text = f"typedef {kind} Index;\ntypedef {c_type(o.x.dtype)} T;\n{constants(**numbers)}"
     count = prod(sides(direction, o)[0].shape)
     threads = count * 256 if direction == "conv_filter_grad" else count

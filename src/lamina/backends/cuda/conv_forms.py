@@ -18,7 +18,7 @@ from lamina.backends.cuda.blas import blas_ways
 from lamina.backends.cuda.choice import Way
 from lamina.backends.cuda.conv_graph import Direction, Operands, conv_graph, places_of, sides
 from lamina.backends.cuda.epilogue import Epilogue, Vector
-from lamina.backends.cuda.indexing import memory_order
+from lamina.backends.cuda.indexing import index_type, memory_order
 from lamina.backends.cuda.pointwise import Operand, Value, elementwise, full
 from lamina.backends.cuda.product import Product, matmul_graph
 from lamina.backends.cuda.program import (
@@ -105,7 +105,7 @@ class Deep:
         for prefix, spec, names in (("X", x, "NCHW"), ("W", w, "KCHW")):
             numbers |= {f"{prefix}_{n}": s for n, s in zip(names, spec.physical.strides, strict=True)}
         reach = max(prod(deep.shape), x.nbytes // x.dtype.itemsize)
-        kind = "i32" if reach < 2**31 - 2**26 else "i64"
+        kind = index_type(reach)
         return f"typedef {kind} Index;\ntypedef {c_type(x.dtype)} T;\n{constants(**numbers)}"
 
     def launch(self, name: str, count: int, origin: Place, to: Place) -> Launch:

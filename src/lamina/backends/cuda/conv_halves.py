@@ -27,6 +27,7 @@ from lamina.backends import Plan
 from lamina.backends.cuda.choice import Way
 from lamina.backends.cuda.conv_forms import mirror, turned, turns
 from lamina.backends.cuda.conv_graph import Direction, Operands, places_of
+from lamina.backends.cuda.indexing import index_type
 from lamina.backends.cuda.pointwise import full
 from lamina.backends.cuda.program import (
     VECTOR,
@@ -93,7 +94,7 @@ class Halves:
 
     @cached_property
     def parts(self) -> tuple[Operands, Operands, Operands]:
-        """P, Q and S: even taps on odd rows, odd taps on even rows, both on sums of rows."""
+        """P, Q and S: even taps on odd rows, odd taps on even rows, sums of taps on sums of rows."""
         even, odd = self.taps
         pairs = self.rows + even - 1
         return (
@@ -144,7 +145,7 @@ class Halves:
             S_ROWS=s.y.shape[2],
             WALK=_WALK,
         )
-        index = "i32" if biggest < 2**31 - 2**26 else "i64"
+        index = index_type(biggest)
         return f"typedef {index} Index;\ntypedef {c_type(x.dtype)} T;\n{numbers}"
 
     def launch(self, name: str, elements: int, *places: Place) -> Launch:

@@ -7,6 +7,7 @@ from math import prod
 from lamina.backends.cuda.choice import Way
 from lamina.backends.cuda.conv_graph import Direction, Operands, places_of
 from lamina.backends.cuda.epilogue import Vector
+from lamina.backends.cuda.indexing import index_type
 from lamina.backends.cuda.program import (
     VECTOR,
     Aligned,
@@ -97,7 +98,7 @@ def _text(o: Operands, vector: Vector, per_block: int, lanes: int, groups: int) 
         "COLUMNS": len(columns),
         **epilogue_constants(vector),
     }
-    kind = "i32" if max(o.x.numel, o.y.numel) < 2**31 - 2**26 else "i64"
+    kind = index_type(max(o.x.numel, o.y.numel))
     return f"typedef {kind} Index;\ntypedef {c_type(o.x.dtype)} T;\n{constants(**numbers)}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lamina.backends import Plan
+from lamina.backends.cuda.indexing import index_type
 from lamina.backends.cuda.program import (
     MOST_BLOCKS,
     Fill,
@@ -52,6 +53,6 @@ def embedding_grad(op: EmbeddingGrad, specs: tuple[Spec, ...], device: Device, p
 
 def _text(table: Spec, index: Spec) -> str:
     rows, width = table.shape
-    kind = "i32" if max(index.numel, rows) * width < 2**31 - 2**26 else "i64"
+    kind = index_type(max(index.numel, rows) * width)
     text = f"typedef {kind} Index;\ntypedef {c_type(table.dtype)} T;\ntypedef {c_type(index.dtype)} I;\n"
     return text + constants(COUNT=index.numel, ROWS=rows, WIDTH=width)

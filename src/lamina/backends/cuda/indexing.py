@@ -15,6 +15,11 @@ from lamina.spec import Shape, Spec
 Strides = tuple[int, ...]
 
 
+def index_type(reach: int) -> str:
+    """The C type for indexes up to `reach`: 32 bits where a loop's step beyond the last one fits too."""
+    return "i32" if reach < 2**31 - 2**26 else "i64"
+
+
 @dataclass(frozen=True)
 class Space:
     """Axes from outermost to innermost, and for each operand its stride along each (in elements)."""
@@ -37,8 +42,8 @@ class Space:
 
     @property
     def index_type(self) -> str:
-        """The C type for indexes: 32 bits where everything fits."""
-        return "i32" if self.reach < 2**31 - 2**26 else "i64"
+        """The C type for its indexes and offsets."""
+        return index_type(self.reach)
 
     def part(self, axes: Sequence[int]) -> Space:
         """Only some axes, in the given order."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lamina.backends import Plan
-from lamina.backends.cuda.indexing import Space, collapse, memory_order, offset_function
+from lamina.backends.cuda.indexing import Space, collapse, index_type, memory_order, offset_function
 from lamina.backends.cuda.pointwise import full
 from lamina.backends.cuda.program import (
     Launch,
@@ -59,7 +59,7 @@ def _steps(
     classes = Space((x.shape[1],), ((strides[1],),))
     lanes = lanes_for(Space(space.sizes, space.strides[:1]), classes)
     reach = space.reach + x.shape[1] * abs(strides[1])
-    text = f"typedef {'i32' if reach < 2**31 - 2**26 else 'i64'} Index;\n"
+    text = f"typedef {index_type(reach)} Index;\n"
     text += f"typedef {c_type(x.dtype)} T;\ntypedef {c_type(labels.dtype)} L;\n"
     ignore = op.ignore_index
     text += constants(

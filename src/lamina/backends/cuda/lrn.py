@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lamina.backends import Plan
+from lamina.backends.cuda.indexing import index_type
 from lamina.backends.cuda.norm import resident
 from lamina.backends.cuda.pointwise import full
 from lamina.backends.cuda.program import (
@@ -59,7 +60,7 @@ def local_response_norm_grad(
 
 def _launch(name: str, op: LocalResponseNorm | LocalResponseNormGrad, x: Spec, *places: Place) -> Launch:
     before, behind = op.reach
-    index = "i32" if x.numel < 2**31 - 2**26 else "i64"
+    index = index_type(x.numel)
     text = f"typedef {index} Index;\ntypedef {c_type(x.dtype)} T;\n"
     text += constants(
         TOTAL=f"{x.numel}LL",

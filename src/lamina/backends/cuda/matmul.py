@@ -19,6 +19,7 @@ from lamina.backends.cuda.blas import blas_ways
 from lamina.backends.cuda.choice import Problem, Way, choose, nothing_to_do
 from lamina.backends.cuda.conv_graph import Operands, conv_graph
 from lamina.backends.cuda.epilogue import NONE, Epilogue
+from lamina.backends.cuda.indexing import index_type
 from lamina.backends.cuda.pointwise import full
 from lamina.backends.cuda.product import Product, matmul_graph
 from lamina.backends.cuda.program import (
@@ -218,7 +219,7 @@ def tiled(p: Product, a: Spec) -> Launch:
     for prefix, axes, strides in rows:
         names |= {f"{prefix}_{axis}": s for axis, s in zip(axes, strides, strict=True)}
     reach = p.batch * max(p.m * p.k, p.k * p.n, p.m * p.n)
-    kind = "i32" if reach < 2**31 - 2**26 else "i64"
+    kind = index_type(reach)
     text = f"typedef {kind} Index;\ntypedef {c_type(a.dtype)} T;\n{constants(**names)}"
     tiles = -(-p.m // 64) * -(-p.n // 64) * p.batch
     return Launch(

@@ -17,7 +17,7 @@ from functools import lru_cache
 from lamina.backends import Call, Plan
 from lamina.backends.cuda import norm_resident
 from lamina.backends.cuda.choice import Problem, Way, choose
-from lamina.backends.cuda.indexing import Space, collapse, memory_order, offset_function
+from lamina.backends.cuda.indexing import Space, collapse, index_type, memory_order, offset_function
 from lamina.backends.cuda.pointwise import full
 from lamina.backends.cuda.program import (
     VECTOR,
@@ -148,7 +148,7 @@ def vector_width(along: Space, across: Space, itemsize: int) -> int:
 
 def head(spec: Spec, width: int, kept: Space, reduced: Space) -> str:
     """What every kernel of norm.cu needs."""
-    index = "i32" if kept.reach + reduced.reach + spec.numel < 2**31 - 2**26 else "i64"
+    index = index_type(kept.reach + reduced.reach + spec.numel)
     text = f"typedef {index} Index;\ntypedef {c_type(spec.dtype)} T;\n"
     text += constants(V=width, OUTPUTS=kept.count, COUNT=reduced.count)
     return text + offset_function("kept", kept) + offset_function("reduced", reduced)

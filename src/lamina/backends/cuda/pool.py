@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from math import prod
 
 from lamina.backends import Plan
-from lamina.backends.cuda.indexing import memory_order
+from lamina.backends.cuda.indexing import index_type, memory_order
 from lamina.backends.cuda.pointwise import full
 from lamina.backends.cuda.program import (
     VECTOR,
@@ -189,6 +189,6 @@ def _text(op: Pool, wide: Spec, narrow: Spec, index: DType, width: int) -> str:
         strides = spec.physical.strides
         own = (*strides[:2], *((0,) * (3 - rank)), *strides[2:])
         numbers |= {f"{prefix}_{axis}": s for axis, s in zip(("N", "C", *_NAMES), own, strict=True)}
-    kind = "i32" if reach < 2**31 - 2**26 else "i64"
+    kind = index_type(reach)
     head = f"typedef {kind} Index;\ntypedef {c_type(wide.dtype)} T;\ntypedef {c_type(index)} I;\n"
     return head + constants(**numbers)

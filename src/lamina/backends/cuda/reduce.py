@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from lamina.backends import Plan
-from lamina.backends.cuda.indexing import Space, collapse, memory_order, offset_function
+from lamina.backends.cuda.indexing import Space, collapse, index_type, memory_order, offset_function
 from lamina.backends.cuda.pointwise import full, literal
 from lamina.backends.cuda.program import (
     VECTOR,
@@ -176,7 +176,7 @@ class Stage:
 
     def _index(self) -> str:
         reach = self.kept.reach + self.reduced.reach + self.kept.count * self.reduced.count
-        return "i32" if reach < 2**31 - 2**26 else "i64"
+        return index_type(reach)
 
     def next(self, splits: int, write: str, itemsize: int) -> Stage:
         """The stage that combines the partial results of this one."""
@@ -298,7 +298,7 @@ def arg_reduce(op: ArgMax, specs: tuple[Spec, ...], device: Device, policy: Poli
     if out.numel == 0:
         return kernel_plan(device, [x], [result], [], label=op.name)
     lanes = 32 if x.physical.strides[axis] == 1 and x.shape[axis] > 8 else 1
-    index = "i32" if kept.reach + inner.reach < 2**31 - 2**26 else "i64"
+    index = index_type(kept.reach + inner.reach)
     text = f"typedef {index} Index;\ntypedef {c_type(x.dtype)} T;\ntypedef Wide<T>::type A;\n"
     text += constants(
         OUTPUTS=kept.count, COUNT=inner.count, ARG=lanes, ARG_ORDER="<" if isinstance(op, ArgMin) else ">"

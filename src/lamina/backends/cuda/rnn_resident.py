@@ -18,6 +18,7 @@ from math import prod
 
 from lamina.backends import Call, Plan, Run
 from lamina.backends.cuda.epilogue import NONE
+from lamina.backends.cuda.indexing import index_type
 from lamina.backends.cuda.matmul import matmul_plan
 from lamina.backends.cuda.program import (
     WORKSPACE_ALIGNMENT,
@@ -59,7 +60,6 @@ _LATENCY, _CACHE, _BANKS, _MULTIPLY = 1300, 45, 200, 2200
 _LAUNCH, _WITHIN, _SMALL = 6000, 450, 128
 #: Times that a warp looks for what it waits for before the launch fails; None: for ever.
 PATIENCE: int | None = None
-_LONGEST = 2**31 - 2**26
 
 
 # ---------------------------------------------------------------------------------------------------------- sizes
@@ -245,7 +245,7 @@ def _tiling(steps: int, batch: int, hidden: int, layers: int) -> Tiling | None:
         for chosen in product(waves, (8, 16, 32), range(1, -(-batch // 8) + 1), (1, 2))
     ]
     found.append(Tiling(steps, batch, hidden, layers, False, hidden, -(-batch // 8)))
-    found = [t for t in found if t.fits and t.padded * t.hidden * t.steps * 4 < _LONGEST]
+    found = [t for t in found if t.fits and index_type(t.padded * t.hidden * t.steps * 4) == "i32"]
     return min(found, key=lambda t: t.nanoseconds, default=None)
 
 

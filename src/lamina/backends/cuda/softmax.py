@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lamina.backends import Plan
-from lamina.backends.cuda.indexing import Space, offset_function
+from lamina.backends.cuda.indexing import Space, index_type, offset_function
 from lamina.backends.cuda.pointwise import full
 from lamina.backends.cuda.program import (
     Launch,
@@ -61,7 +61,7 @@ def _plan(
         return kernel_plan(device, inputs, [out], [], label=op.name, aliases=aliases)
     kept, reduced, _ = spaces(inputs[0], op.axis)
     lanes = lanes_for(kept, reduced)
-    index = "i32" if kept.reach + reduced.reach < 2**31 - 2**26 else "i64"
+    index = index_type(kept.reach + reduced.reach)
     logarithm = isinstance(op, (LogSoftmax, LogSoftmaxGrad))
     text = f"typedef {index} Index;\ntypedef {c_type(out.dtype)} T;\n"
     text += constants(LANES=lanes, OUTPUTS=kept.count, COUNT=reduced.count, KIND=int(logarithm))

@@ -8,6 +8,7 @@ from lamina.backends.cuda.choice import Way
 from lamina.backends.cuda.conv_graph import Direction, Operands, places_of
 from lamina.backends.cuda.depthwise import epilogue_constants
 from lamina.backends.cuda.epilogue import Vector
+from lamina.backends.cuda.indexing import index_type
 from lamina.backends.cuda.program import (
     WORKSPACE_ALIGNMENT,
     Aligned,
@@ -90,7 +91,7 @@ class Stem:
             **epilogue_constants(vector),
             **more,
         }
-        kind = "i32" if max(o.x.numel, o.y.numel) < 2**31 - 2**26 else "i64"
+        kind = index_type(max(o.x.numel, o.y.numel))
         return f"typedef {kind} Index;\ntypedef {c_type(o.x.dtype)} T;\n{constants(**numbers)}"
 
 

@@ -17,6 +17,10 @@ struct f8 { u8 bits; };  // e4m3: 4 bits of exponent, 3 of mantissa, no infiniti
 
 #define INFINITY_F __int_as_float(0x7f800000)
 
+// Blocks of 256 threads share the numbers below `total`, of the file's type Index.
+#define FOR_EACH(i, total)                                                                                           \
+    for (Index i = (Index)blockIdx.x * 256 + threadIdx.x; i < (Index)(total); i += (Index)gridDim.x * 256)
+
 // Brings the line of 128 bytes that `p` lies in from memory into the GPU's cache while the thread goes on.
 __device__ __forceinline__ void bring_near(const void *p)
 {

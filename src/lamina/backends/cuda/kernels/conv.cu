@@ -14,7 +14,6 @@ typedef Wide<T>::type A;
 #define W_AT(k, c, d, h, w)                                                                                          \
     ((k) * (Index)W_K + (c) * (Index)W_C + TAPS_OF(d, KD) * (Index)W_D + TAPS_OF(h, KH) * (Index)W_H +               \
      TAPS_OF(w, KW) * (Index)W_W)
-#define FOR_EACH(total) for (Index t = (Index)blockIdx.x * 256 + threadIdx.x; t < (Index)(total); t += (Index)gridDim.x * 256)
 #define FOR_TAPS for (int kd = 0; kd < KD; ++kd) for (int kh = 0; kh < KH; ++kh) for (int kw = 0; kw < KW; ++kw)
 
 // One element of the result.
@@ -34,7 +33,7 @@ __device__ __forceinline__ S forward(const T *x, const T *filter, Index n, Index
 
 extern "C" __global__ void __launch_bounds__(256) conv(const T *x, const T *filter, T *y)
 {
-    FOR_EACH((Index)N * FILTERS * OD * OH * OW) {
+    FOR_EACH(t, (Index)N * FILTERS * OD * OH * OW) {
         const Index k = t % FILTERS, ow = t / FILTERS % OW, oh = t / FILTERS / OW % OH;
         const Index od = t / FILTERS / OW / OH % OD, n = t / FILTERS / OW / OH / OD;
         y[Y_AT(n, k, od, oh, ow)] = narrow<T>(forward<A>(x, filter, n, k, od, oh, ow));
@@ -46,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(256) conv(const T *x, const T *filt
 extern "C" __global__ void __launch_bounds__(256)
 quantized_conv(const T *x, const T *filter, const f32 *scale, f32 *y)
 {
-    FOR_EACH((Index)N * FILTERS * OD * OH * OW) {
+    FOR_EACH(t, (Index)N * FILTERS * OD * OH * OW) {
         const Index k = t % FILTERS, ow = t / FILTERS % OW, oh = t / FILTERS / OW % OH;
         const Index od = t / FILTERS / OW / OH % OD, n = t / FILTERS / OW / OH / OD;
         y[Y_AT(n, k, od, oh, ow)] = (f32)forward<SUM>(x, filter, n, k, od, oh, ow) * scale[k];
@@ -56,7 +55,7 @@ quantized_conv(const T *x, const T *filter, const f32 *scale, f32 *y)
 
 extern "C" __global__ void __launch_bounds__(256) conv_data_grad(const T *g, const T *filter, T *dx)
 {
-    FOR_EACH((Index)N * CHANNELS * D * H * W) {
+    FOR_EACH(t, (Index)N * CHANNELS * D * H * W) {
         const Index c = t % CHANNELS, w = t / CHANNELS % W, h = t / CHANNELS / W % H;
         const Index d = t / CHANNELS / W / H % D, n = t / CHANNELS / W / H / D;
         const Index first = c / PER_GROUP * FILTERS_PER_GROUP;

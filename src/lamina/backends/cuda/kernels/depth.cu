@@ -6,11 +6,10 @@
 // Constants: Index, T, V (deep channels per thread), N, C, H, W (input), PH, PW (padding before), BH, BW, U, V_ (deep
 // sizes), DEEP (deep channels, more than C * BH * BW where they are padded), K, KH, KW (filter), DH, DW (deep taps),
 // X_N X_C X_H X_W (strides of the input), W_K W_C W_H W_W (strides of the filter). Deep tensors are channels last.
-#define FOR_EACH(total) for (Index t = (Index)blockIdx.x * 256 + threadIdx.x; t < (Index)(total); t += (Index)gridDim.x * 256)
 
 extern "C" __global__ void __launch_bounds__(256) space_to_depth(const T *x, T *deep)
 {
-    FOR_EACH((Index)N * U * V_ * (DEEP / V)) {
+    FOR_EACH(t, (Index)N * U * V_ * (DEEP / V)) {
         const Index chunk = t % (DEEP / V) * V, v = t / (DEEP / V) % V_, u = t / (DEEP / V) / V_ % U;
         const Index n = t / (DEEP / V) / V_ / U;
         Pack<T, V> pack;
@@ -28,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(256) space_to_depth(const T *x, T *
 // The input (or its gradient) from deep channels: the inverse, for elements that are not padding.
 extern "C" __global__ void __launch_bounds__(256) depth_to_space(const T *deep, T *x)
 {
-    FOR_EACH((Index)N * C * H * W) {
+    FOR_EACH(t, (Index)N * C * H * W) {
         const Index c = t % C, w = t / C % W, h = t / C / W % H, n = t / C / W / H;
         const Index i = h + PH, j = w + PW, u = i / BH, v = j / BW;
         const Index channel = (c * BH + i % BH) * BW + j % BW;
@@ -40,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(256) depth_to_space(const T *deep, 
 
 extern "C" __global__ void __launch_bounds__(256) filter_to_depth(const T *filter, T *deep)
 {
-    FOR_EACH((Index)K * DH * DW * DEEP) {
+    FOR_EACH(t, (Index)K * DH * DW * DEEP) {
         const Index channel = t % DEEP, q = t / DEEP % DW, p = t / DEEP / DW % DH, k = t / DEEP / DW / DH;
         const Index b = channel % BW, a = channel / BW % BH, c = channel / (BW * BH);
         const Index kh = p * BH + a, kw = q * BW + b;
@@ -51,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(256) filter_to_depth(const T *filte
 
 extern "C" __global__ void __launch_bounds__(256) depth_to_filter(const T *deep, T *filter)
 {
-    FOR_EACH((Index)K * C * KH * KW) {
+    FOR_EACH(t, (Index)K * C * KH * KW) {
         const Index c = t % C, kw = t / C % KW, kh = t / C / KW % KH, k = t / C / KW / KH;
         const Index channel = (c * BH + kh % BH) * BW + kw % BW;
         filter[k * (Index)W_K + c * (Index)W_C + kh * (Index)W_H + kw * (Index)W_W] =

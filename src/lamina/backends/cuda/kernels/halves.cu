@@ -5,7 +5,6 @@
 // image), X_ROWS, X_ROW (rows of an image, elements of one), TAPS, TAP (taps along rows, elements of one), PAIRS (rows
 // of sums), Y_ROWS, Y_ROW (the result's), P_ROWS, Q_ROWS, S_ROWS (the three parts'; their rows are as long), WALK
 // (pairs of rows that a thread joins).
-#define FOR_EACH(total) for (Index t = (Index)blockIdx.x * 256 + threadIdx.x; t < (Index)(total); t += (Index)gridDim.x * 256)
 typedef Pack<T, V> Some;
 
 __device__ __forceinline__ Some zeros()
@@ -33,7 +32,7 @@ __device__ __forceinline__ Some row_of(const T *image, Index row, Index place)
 // pairs[n][m] = z[2 m] + z[2 m + 1], z the image with LOW rows of zeros before it.
 extern "C" __global__ void __launch_bounds__(256) pair_rows(const T *x, T *pairs)
 {
-    FOR_EACH((Index)N * PAIRS * (X_ROW / V)) {
+    FOR_EACH(t, (Index)N * PAIRS * (X_ROW / V)) {
         const Index place = t % (X_ROW / V) * V, m = t / (X_ROW / V) % PAIRS, n = t / (X_ROW / V) / PAIRS;
         const T *image = x + n * X_ROWS * X_ROW;
         store<V>(pairs + t * V, sum(row_of(image, 2 * m - LOW, place), row_of(image, 2 * m - LOW + 1, place)));
@@ -44,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(256) pair_rows(const T *x, T *pairs
 extern "C" __global__ void __launch_bounds__(256) halve_taps(const T *w, T *even, T *odd, T *both)
 {
     const Index pairs = (TAPS + 1) / 2;
-    FOR_EACH((Index)K * pairs * (TAP / V)) {
+    FOR_EACH(t, (Index)K * pairs * (TAP / V)) {
         const Index place = t % (TAP / V) * V, j = t / (TAP / V) % pairs, k = t / (TAP / V) / pairs;
         const T *tap = w + (k * TAPS + 2 * j) * TAP + place;
         const Some a = load<V>(tap);
@@ -62,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(256) halve_taps(const T *w, T *even
 extern "C" __global__ void __launch_bounds__(256) join_rows(const T *p, const T *q, const T *s, T *y)
 {
     const Index rows = (Y_ROWS + 1) / 2, walks = (rows + WALK - 1) / WALK;
-    FOR_EACH((Index)N * walks * (Y_ROW / V)) {
+    FOR_EACH(t, (Index)N * walks * (Y_ROW / V)) {
         const Index place = t % (Y_ROW / V) * V, first = t / (Y_ROW / V) % walks * WALK, n = t / (Y_ROW / V) / walks;
         Some ps[WALK], ss[WALK], qs[WALK + 1];
 #pragma unroll

@@ -7,8 +7,6 @@ typedef Wide<T>::type A;
 __device__ __forceinline__ f32 power(f32 v, f32 e) { return powf(v, e); }
 __device__ __forceinline__ f64 power(f64 v, f64 e) { return pow(v, e); }
 
-#define FOR_EACH for (Index i = (Index)blockIdx.x * 256 + threadIdx.x; i < (Index)TOTAL; i += (Index)gridDim.x * 256)
-
 // VALUE of each element j of the window around i that holds `before` channels before it and `behind` behind it.
 #define WINDOW(sum, before, behind, VALUE)                                                                           \
     {                                                                                                                \
@@ -29,18 +27,18 @@ __device__ __forceinline__ A response(const T *x, Index i)
 
 extern "C" __global__ void __launch_bounds__(256) local_response(const T *x, T *y)
 {
-    FOR_EACH y[i] = narrow<T>((A)widen(x[i]) * power(response(x, i), -(A)BETA));
+    FOR_EACH(i, TOTAL) y[i] = narrow<T>((A)widen(x[i]) * power(response(x, i), -(A)BETA));
 }
 
 // u = g x base^(-beta - 1), which the gradients of the neighbours need.
 extern "C" __global__ void __launch_bounds__(256) local_response_terms(const T *g, const T *x, A *u)
 {
-    FOR_EACH u[i] = (A)widen(g[i]) * (A)widen(x[i]) * power(response(x, i), -(A)BETA - (A)1);
+    FOR_EACH(i, TOTAL) u[i] = (A)widen(g[i]) * (A)widen(x[i]) * power(response(x, i), -(A)BETA - (A)1);
 }
 
 extern "C" __global__ void __launch_bounds__(256) local_response_grad(const T *g, const T *x, const A *u, T *dx)
 {
-    FOR_EACH {
+    FOR_EACH(i, TOTAL) {
         A spread = 0;
         WINDOW(spread, BEHIND, BEFORE, u[j])
         dx[i] = narrow<T>((A)widen(g[i]) * power(response(x, i), -(A)BETA) - (A)FACTOR * (A)widen(x[i]) * spread);

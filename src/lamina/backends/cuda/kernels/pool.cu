@@ -27,9 +27,6 @@ typedef Wide<T>::type A;
     const Index n = rest / CHUNKS;
 #endif
 
-#define FOR_EACH(TOTAL)                                                                                              \
-    for (Index t = (Index)blockIdx.x * 256 + threadIdx.x; t < (Index)TOTAL; t += (Index)gridDim.x * 256)
-
 #define WINDOWS                                                                                                      \
     _Pragma("unroll") for (int kd = 0; kd < KD; ++kd)                                                                \
     _Pragma("unroll") for (int kh = 0; kh < KH; ++kh)                                                                \
@@ -44,7 +41,7 @@ typedef Wide<T>::type A;
 
 extern "C" __global__ void __launch_bounds__(256) max_pool(const T *x, T *y, I *index)
 {
-    FOR_EACH(Y_TOTAL) {
+    FOR_EACH(t, Y_TOTAL) {
         SPLIT(OD, OH, OW)
         const Index d0 = d * SD - PD, h0 = h * SH - PH, w0 = w * SW - PW;
         const T *base = x + n * (Index)X_N + c * (Index)X_C;
@@ -102,7 +99,7 @@ extern "C" __global__ void __launch_bounds__(256) max_pool(const T *x, T *y, I *
 
 extern "C" __global__ void __launch_bounds__(256) max_pool_grad(const T *g, const I *index, T *dx)
 {
-    FOR_EACH(X_TOTAL) {
+    FOR_EACH(t, X_TOTAL) {
         SPLIT(D, H, W)
         A sum[V];
 #pragma unroll
@@ -128,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(256) max_pool_grad(const T *g, cons
 #ifdef BLOCKS
 extern "C" __global__ void __launch_bounds__(256) max_pool_grad_blocks(const T *g, const I *index, T *dx)
 {
-    FOR_EACH(BLOCKS) {
+    FOR_EACH(t, BLOCKS) {
         Index rest = t;
         const Index c = rest % CHUNKS * V; rest /= CHUNKS;
         const Index bw = rest % BLOCKS_W; rest /= BLOCKS_W;
@@ -179,7 +176,7 @@ extern "C" __global__ void __launch_bounds__(256) max_pool_grad_blocks(const T *
 // t at the place of each maximum; 0 where that is padding.
 extern "C" __global__ void __launch_bounds__(256) max_pool_gather(const T *t_, const I *index, T *y)
 {
-    FOR_EACH(Y_TOTAL) {
+    FOR_EACH(t, Y_TOTAL) {
         SPLIT(OD, OH, OW)
         const Index o = n * (Index)Y_N + c * (Index)Y_C + d * (Index)Y_D + h * (Index)Y_H + w * (Index)Y_W;
         const auto places = load<V>(index + o);
@@ -215,7 +212,7 @@ extern "C" __global__ void __launch_bounds__(256) max_pool_gather(const T *t_, c
 
 extern "C" __global__ void __launch_bounds__(256) avg_pool(const T *x, T *y)
 {
-    FOR_EACH(Y_TOTAL) {
+    FOR_EACH(t, Y_TOTAL) {
         SPLIT(OD, OH, OW)
         const Index d0 = d * SD - PD, h0 = h * SH - PH, w0 = w * SW - PW;
         const T *base = x + n * (Index)X_N + c * (Index)X_C;
@@ -240,7 +237,7 @@ extern "C" __global__ void __launch_bounds__(256) avg_pool(const T *x, T *y)
 
 extern "C" __global__ void __launch_bounds__(256) avg_pool_grad(const T *g, T *dx)
 {
-    FOR_EACH(X_TOTAL) {
+    FOR_EACH(t, X_TOTAL) {
         SPLIT(D, H, W)
         A sum[V];
 #pragma unroll
