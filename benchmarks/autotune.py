@@ -30,13 +30,15 @@ import lamina as lm
 from benchmarks.common import versions, write
 from lamina import backends, cudnn
 from lamina.backends import Call, Plan, Run
-from lamina.backends.cuda import choice, conv, tuning
-from lamina.backends.cuda.conv_graph import Operands, conv_graph
-from lamina.backends.cuda.program import source, target
-from lamina.cudnn import PlanStore, autotune, contest
+from lamina.backends.cuda.conv import conv
+from lamina.backends.cuda.cudnn_graphs.conv import Operands, conv_graph
+from lamina.backends.cuda.launch.program import source, target
+from lamina.backends.cuda.select import autotune, formulations
+from lamina.cudnn import PlanStore, contest
+from lamina.cudnn import autotune as cudnn_autotune
 from lamina.ops import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.core import Op
-from lamina.ops.window import Window, window
+from lamina.ops.primitives.window import Window, window
 from lamina.runtime import Device, Event
 from lamina.spec import Policy, Spec, bfloat16, channels_last
 
@@ -143,7 +145,7 @@ def of_op(case: Case, device: Device, store: PlanStore, algorithm: str) -> Made:
     """The backend's plan."""
     conv._cached.cache_clear()
     op, specs = case.op
-    with mock.patch.object(choice, "plan_store", return_value=store):
+    with mock.patch.object(formulations, "plan_store", return_value=store):
         plan: Plan = backends.get(device).plan(op, specs, Policy(algorithm=algorithm, workspace_limit=CAP))
 
     def bind(inputs: Sequence[int], outputs: Sequence[int], workspace: int, stream: int) -> Run:
@@ -159,7 +161,7 @@ def of_graph(case: Case, device: Device, store: PlanStore, algorithm: str) -> Ma
         plan = graph.autotune(handle, workspace_limit=CAP, store=store)
     else:
         plan = graph.plan(
-            handle, workspace_limit=CAP, accept=partial(autotune.unwanted, data_type="bfloat16")
+            handle, workspace_limit=CAP, accept=partial(cudnn_autotune.unwanted, data_type="bfloat16")
         )
     uids, result = case.uids
 
@@ -183,8 +185,8 @@ def again(make: Callable[..., Made], case: Case, device: Device, store: PlanStor
     opened = PlanStore("benchmark", "1", store.path.parent)
     try:
         with (
-            mock.patch.object(tuning, "contest", no_contest),
-            mock.patch.object(autotune, "Contest", no_contest),
+            mock.patch.object(autotune, "contest", no_contest),
+            mock.patch.object(cudnn_autotune, "Contest", no_contest),
         ):
             return make(case, device, opened, "fastest").label
     except AssertionError:

@@ -20,7 +20,7 @@ from statistics import median
 import lamina.ops as ops
 from lamina.backends import Call, NoKernel, Plan
 from lamina.backends.cuda import backend
-from lamina.backends.cuda.tuning import contest
+from lamina.backends.cuda.select.autotune import contest
 from lamina.cudnn.contest import Contest
 from lamina.ops.core import Op
 from lamina.runtime import Device, DeviceError, Event

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.cuda_ops import BYTES, FLOPS, last
-from lamina.backends.cuda import choice
-from lamina.backends.cuda.choice import Candidate, Problem
-from lamina.backends.cuda.conv import conv_problem
-from lamina.backends.cuda.conv_graph import Operands
-from lamina.backends.cuda.epilogue import NONE, Epilogue
-from lamina.backends.cuda.matmul import matmul_problem
-from lamina.backends.cuda.product import Product
+from lamina.backends.cuda.conv.conv import conv_problem
+from lamina.backends.cuda.cudnn_graphs.conv import Operands
+from lamina.backends.cuda.cudnn_graphs.epilogue import NONE, Epilogue
+from lamina.backends.cuda.cudnn_graphs.matmul import Product
+from lamina.backends.cuda.matmul.matmul import matmul_problem
+from lamina.backends.cuda.select import formulations
+from lamina.backends.cuda.select.formulations import Candidate, Problem
 from lamina.cudnn import handle_of
 from lamina.ops import Add, ClippedRelu, GeluTanh, Op, Relu, Window
 from lamina.runtime import Device
@@ -155,18 +155,20 @@ CASES: dict[str, Callable[[Maker], Cases]] = {
 def times(problem: Problem, make: Maker, refusals: list[str]) -> dict[str, tuple[float, str]]:
     """Way -> (milliseconds, label) of its best candidate; cuBLASLt's algorithms count as one way."""
     handle = handle_of(make.device)
-    entries = choice._entries(problem, handle, make.policy, refusals)
+    entries = formulations._entries(problem, handle, make.policy, refusals)
     grouped: dict[str, list[Candidate]] = {}
     for entry in entries:
         grouped.setdefault(entry.way.name.partition(":")[0], []).append(entry)
     found = {}
     for name, group in grouped.items():
-        best = choice._contest(problem, make.device, group, make.policy, refusals)
+        best = formulations._contest(problem, make.device, group, make.policy, refusals)
         if best is None:
             continue
         if problem.flops >= 1e12:
-            more = choice._neighbours(problem, best[0], handle, make.policy, refusals)
-            best = choice._contest(problem, make.device, [best[0], *more], make.policy, refusals) or best
+            more = formulations._neighbours(problem, best[0], handle, make.policy, refusals)
+            best = (
+                formulations._contest(problem, make.device, [best[0], *more], make.policy, refusals) or best
+            )
         found[name] = (best[1], best[0].label)
     return found
 

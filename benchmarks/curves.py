@@ -56,7 +56,7 @@ class Lamina:
 
     def predictor(self) -> Callable[[Any], np.ndarray[Any, Any]]:
         """Logits in inference mode, by the weights of now."""
-        made = lm.train.Predictor(self.net, device=self.device, precision=self.precision)
+        made = lm.infer.Predictor(self.net, device=self.device, precision=self.precision)
         return lambda x: made(x).numpy()
 
 

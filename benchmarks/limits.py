@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from benchmarks.workloads import Workload
 from lamina.graph import Graph
-from lamina.graph.profile import Limits
+from lamina.graph.run.profile import Limits
 
 #: Bytes per parameter that an update reads and writes: float32 weight and momentum.
 UPDATE = 16

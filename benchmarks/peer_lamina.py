@@ -18,7 +18,7 @@ from benchmarks.peer import Prepared
 from benchmarks.workloads import Workload
 from lamina import nn, ops, optim
 from lamina.graph import Executable, Graph, gradients
-from lamina.graph.profile import Limits, limits
+from lamina.graph.run.profile import Limits, limits
 
 DTYPES = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp32": np.float32}
 #: Networks that have no dropout take the classes alone.

@@ -28,7 +28,7 @@ from lamina.ops import (
     Window,
 )
 from lamina.ops.core import Array, Op
-from lamina.ops.pool import index_dtype
+from lamina.ops.primitives.pool import index_dtype
 from lamina.runtime import Device
 from lamina.spec import DType, Shape, Spec, as_dtype, channels_last, contiguous, float32
 from tests.ops import slow

@@ -11,7 +11,7 @@ import pytest
 
 import lamina as lm
 from benchmarks import limits, networks, peer_lamina, suite, workloads
-from lamina.graph.profile import Limits
+from lamina.graph.run.profile import Limits
 
 RATES = Limits(half=1e12, single=1e9, double=1e9, tf32=1e9, memory=1e10)
 

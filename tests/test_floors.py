@@ -15,17 +15,19 @@ FLOOR = {
     "runtime": 1, "spec": 1,
     "cudnn": 2, "onednn": 2, "ops": 2,
     "backends": 3,
-    "tensor": 4, "files": 4, "graph": 4,
+    "tensors": 4, "files": 4, "graph": 4,
     "nn": 5, "optim": 5, "data": 5, "distributed": 5,
-    "train": 6, "convert": 6, "cli": 6, "__main__": 7,
+    "infer": 6, "train": 6, "convert": 6, "cli": 6, "__main__": 7,
     "": 7,  # lamina itself: the public list
 }  # fmt: skip
 #: On one floor: files hold tensors, graphs run on tensors and are kept in files, the command line runs programs.
 SIDEWAYS = {
-    ("files", "tensor"),
-    ("graph", "tensor"),
+    ("files", "tensors"),
+    ("graph", "tensors"),
     ("graph", "files"),
+    ("train", "infer"),
     ("cli", "train"),
+    ("cli", "infer"),
     ("cli", "convert"),
 }
 #: Upward: the program prints the version that stands in the public list.
@@ -38,6 +40,7 @@ PRIVATE = {"cuda", "cpu"}
 #: known to have what they need, NVIDIA's optional modules.
 SANCTIONED = {
     ("backends/__init__.py", "get"),
+    ("backends/cuda/registry.py", "register_families"),
     ("_lazy.py", "getattr_"),
     ("c/_cudnn.py", "_pathfinder"),
     ("c/cublaslt.py", "_pathfinder"),
@@ -132,15 +135,15 @@ def test_imports_go_downward(path: str) -> None:
 @pytest.mark.parametrize(
     ("path", "source", "reason"),
     [
-        ("ops/conv.py", "from lamina.graph import trace", "must not import from floor 4"),
-        ("ops/conv.py", "from lamina import graph", "must not import from floor 4"),
-        ("ops/conv.py", "import lamina.runtime", "different pillars"),
+        ("ops/primitives/conv.py", "from lamina.graph import trace", "must not import from floor 4"),
+        ("ops/primitives/conv.py", "from lamina import graph", "must not import from floor 4"),
+        ("ops/primitives/conv.py", "import lamina.runtime", "different pillars"),
         ("cudnn/conv.py", "from lamina.spec import Spec", "different pillars"),
         ("cudnn/conv.py", "from lamina.onednn import engine", "same floor"),
         ("nn/conv.py", "from lamina.optim import SGD", "same floor"),
-        ("tensor.py", "from lamina.graph import trace", "same floor"),
-        ("graph/executor.py", "from lamina.backends.cuda import conv", "use backends.get"),
-        ("graph/executor.py", "from lamina.backends import cpu", "use backends.get"),
+        ("tensors.py", "from lamina.graph import trace", "same floor"),
+        ("graph/run/executable.py", "from lamina.backends.cuda import conv", "use backends.get"),
+        ("graph/run/executable.py", "from lamina.backends import cpu", "use backends.get"),
         ("backends/cpu/conv.py", "from lamina.backends.cuda import conv", "use backends.get"),
         ("nn/conv.py", "def f():\n    from lamina import ops", "inside a function"),
         ("nn/conv.py", "def f():\n    import math", "inside a function"),
@@ -161,8 +164,8 @@ def test_a_planted_violation_is_caught(path: str, source: str, reason: str) -> N
             "backends/cpu/conv.py",
             "from lamina.onednn import engine\nfrom lamina.ops import Conv\nimport numpy",
         ),
-        ("graph/trace.py", "from lamina.tensor import Tensor\nfrom lamina import ops"),
-        ("graph/passes.py", "from lamina.backends.reference import run_reference"),
+        ("graph/ir/graph.py", "from lamina.tensors import Tensor\nfrom lamina import ops"),
+        ("graph/passes/manager.py", "from lamina.backends.reference import run_reference"),
         ("cli/train.py", "from lamina.train import fit\nfrom lamina import nn"),
         ("__init__.py", "from lamina.train import train_step"),
     ],

@@ -9,11 +9,11 @@ import pytest
 from lamina import backends
 from lamina.backends.reference import run_reference
 from lamina.ops import REGISTRY, Cast, Fused
-from lamina.ops.attention import Attention, JointAttention
-from lamina.ops.conv_norm import ConvNorm, DataGradNorm
 from lamina.ops.core import Array, Op, Sample
-from lamina.ops.norm_pool import PoolNormGrad
-from lamina.ops.rnn import RnnGrad
+from lamina.ops.primitives.attention import Attention, JointAttention
+from lamina.ops.primitives.conv_norm import ConvNorm, DataGradNorm
+from lamina.ops.primitives.norm_pool import PoolNormGrad
+from lamina.ops.primitives.rnn import RnnGrad
 from lamina.runtime import Device
 from lamina.spec import DType, Policy, Spec, as_dtype, bfloat16, channels_last, float16, float32, float64
 from tests.ops.eager import Eager, apart, execute, gradients, mismatch, numeric, run_on

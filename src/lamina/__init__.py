@@ -2,12 +2,12 @@
 
 This is the public list. Whoever wants one layer alone imports it: `lamina.c.cudnn` (the C API, name for name),
 `lamina.cudnn` (its descriptors as objects), `lamina.runtime` (devices, streams, memory, kernels), `lamina.ops`,
-`lamina.graph`, `lamina.nn`, `lamina.optim`, `lamina.data`, `lamina.train`.
+`lamina.graph`, `lamina.nn`, `lamina.optim`, `lamina.data`, `lamina.train`, `lamina.infer`.
 """
 
 from typing import TYPE_CHECKING
 
-from lamina import data, graph, nn, ops, optim, runtime, spec, train
+from lamina import data, graph, infer, nn, ops, optim, runtime, spec, train
 from lamina._lazy import lazy
 from lamina.files import load_safetensors, save_safetensors
 from lamina.graph import compile, grad, gradients, trace, value_and_grad
@@ -31,7 +31,7 @@ from lamina.spec import (
     policy,
     uint8,
 )
-from lamina.tensor import Tensor, empty, from_dlpack, full, ones, tensor, zeros
+from lamina.tensors import Tensor, empty, from_dlpack, full, ones, tensor, zeros
 from lamina.train import evaluate, train_step
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ __all__ = [
     "grad",
     "gradients",
     "graph",
+    "infer",
     "int8",
     "int16",
     "int32",

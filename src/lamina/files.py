@@ -19,7 +19,7 @@ import numpy as np
 import safetensors
 
 from lamina.spec import DType, as_dtype
-from lamina.tensor import Tensor, as_tensor
+from lamina.tensors import Tensor, as_tensor
 
 Array = np.ndarray[Any, Any]
 

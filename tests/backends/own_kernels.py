@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 
 from lamina.backends import Call, Plan
-from lamina.backends.cuda import backend, conv_norm, norm_resident
-from lamina.backends.cuda.conv import conv_problem
-from lamina.backends.cuda.conv_direct import direct
-from lamina.backends.cuda.conv_graph import Operands, sides
-from lamina.backends.cuda.conv_halves import halved_way
-from lamina.backends.cuda.norm import activation
-from lamina.backends.cuda.program import Launches, Step, kernel_plan, source, target
+from lamina.backends.cuda import backend
+from lamina.backends.cuda.conv.conv import conv_problem
+from lamina.backends.cuda.conv.direct import direct
+from lamina.backends.cuda.conv.fast_fir import halved_way
+from lamina.backends.cuda.cudnn_graphs.conv import Operands, sides
+from lamina.backends.cuda.launch.program import Launches, Step, kernel_plan, source, target
+from lamina.backends.cuda.norm import batch_persistent, conv_batch_norm
+from lamina.backends.cuda.norm.norm import activation
 from lamina.ops import (
     Add,
     BatchNorm,
@@ -122,7 +123,7 @@ def points() -> Iterator[Case]:
             norm = ConvNorm(Conv(POINT), BatchNorm(1e-3, 0.1, residual, residual), bits=residual)
             inputs = [x, w, *numbers(channels, 4), *[y] * residual]
             places = [target(5), *(source(i) for i in range(2, len(inputs)))]
-            (way,) = conv_norm.own_way(norm, Operands(POINT, x, w, y), places)
+            (way,) = conv_batch_norm.own_way(norm, Operands(POINT, x, w, y), places)
             outputs = [y, *numbers(channels, 4), y, *[signs] * residual]
             yield Case(f"{norm} {x}", way.steps, inputs, outputs, way.scratch)
         head, join = ConvDataGrad(POINT, given[2:]), (Add(), ReluGrad())
@@ -131,7 +132,7 @@ def points() -> Iterator[Case]:
             between = [y, signs if bits else y] if steps else []
             inputs = [x, turned, *between, y, *numbers(channels, 3 + relu)]
             sources = [source(i) for i in range(len(inputs))]
-            (way,) = conv_norm.own_gradient_way(
+            (way,) = conv_batch_norm.own_gradient_way(
                 grad, Operands(POINT, y, turned, x), sources, 2 + len(between)
             )
             yield Case(f"{grad} {x}", way.steps, inputs, [y, *numbers(channels, 2), y], way.scratch)
@@ -150,8 +151,8 @@ def residents() -> Iterator[Case]:
         channels = x.shape[1]
         for relu, residual in ((False, False), (True, False), (True, True)):
             norm, grad = BatchNorm(1e-5, 0.1, relu, residual), BatchNormGrad(relu, residual)
-            forward = norm_resident.forward(norm, x, activation(norm), (), 0)
-            backward = norm_resident.backward(grad, x, activation(grad), (), 0)
+            forward = batch_persistent.forward(norm, x, activation(norm), (), 0)
+            backward = batch_persistent.backward(grad, x, activation(grad), (), 0)
             assert forward is not None
             assert backward is not None
             more = [x] * residual

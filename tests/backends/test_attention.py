@@ -8,8 +8,8 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.backends import Call
-from lamina.backends.cuda.attention import slopes_launch, weights_launch
-from lamina.backends.cuda.program import source, target
+from lamina.backends.cuda.attention.attention import slopes_launch, weights_launch
+from lamina.backends.cuda.launch.program import source, target
 from lamina.backends.reference import run_reference
 from lamina.graph import gradients
 from lamina.ops import Attention, AttentionGrad

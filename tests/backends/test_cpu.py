@@ -51,7 +51,7 @@ from lamina.ops import (
     Window,
 )
 from lamina.ops.core import Array, Op
-from lamina.ops.random import words
+from lamina.ops.primitives.random import words
 from lamina.runtime import Device
 from lamina.spec import DType, Policy, Spec, as_dtype, bfloat16, float16, float32, float64, pack, unpack
 from tests.ops.eager import execute, mismatch

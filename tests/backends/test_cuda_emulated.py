@@ -8,13 +8,13 @@ import pytest
 
 from lamina.backends import Call
 from lamina.backends.cuda import backend
-from lamina.backends.cuda.conv_direct import direct
-from lamina.backends.cuda.conv_forms import deepened, padded, transformed
-from lamina.backends.cuda.conv_graph import Operands, places_of
-from lamina.backends.cuda.epilogue import NONE
-from lamina.backends.cuda.matmul import as_convolution, tiled
-from lamina.backends.cuda.product import Product
-from lamina.backends.cuda.program import Launches, round_up, scratch
+from lamina.backends.cuda.conv.direct import direct
+from lamina.backends.cuda.conv.transforms import deepened, padded, transformed
+from lamina.backends.cuda.cudnn_graphs.conv import Operands, places_of
+from lamina.backends.cuda.cudnn_graphs.epilogue import NONE
+from lamina.backends.cuda.cudnn_graphs.matmul import Product
+from lamina.backends.cuda.launch.program import Launches, round_up, scratch
+from lamina.backends.cuda.matmul.matmul import as_convolution, tiled
 from lamina.backends.reference import run_reference
 from lamina.ops import (
     REGISTRY,

@@ -7,16 +7,23 @@ import numpy as np
 import pytest
 
 from lamina.backends import Call
-from lamina.backends.cuda import stem
-from lamina.backends.cuda.blas import matrices
-from lamina.backends.cuda.choice import Way
-from lamina.backends.cuda.conv import conv_problem
-from lamina.backends.cuda.conv_forms import multiplies, product_ways, relaid_way, turned, turned_way, turns
-from lamina.backends.cuda.conv_graph import Operands, is_channels_last, sides
-from lamina.backends.cuda.depthwise import depthwise_way, is_depthwise
-from lamina.backends.cuda.epilogue import Epilogue, Vector
-from lamina.backends.cuda.product import Product
-from lamina.backends.cuda.stem import FilterGrad, Forward, is_stem, stem_way
+from lamina.backends.cuda.conv import small_channels
+from lamina.backends.cuda.conv.conv import conv_problem
+from lamina.backends.cuda.conv.depthwise import depthwise_way, is_depthwise
+from lamina.backends.cuda.conv.small_channels import FilterGrad, Forward, is_stem, stem_way
+from lamina.backends.cuda.conv.transforms import (
+    multiplies,
+    product_ways,
+    relaid_way,
+    turned,
+    turned_way,
+    turns,
+)
+from lamina.backends.cuda.cudnn_graphs.conv import Operands, is_channels_last, sides
+from lamina.backends.cuda.cudnn_graphs.epilogue import Epilogue, Vector
+from lamina.backends.cuda.cudnn_graphs.matmul import Product
+from lamina.backends.cuda.matmul.cublaslt import matrices
+from lamina.backends.cuda.select.formulations import Way
 from lamina.backends.reference import run_reference
 from lamina.ops import (
     Add,
@@ -130,7 +137,7 @@ def test_stem(case: str, direction: str, processors: int, monkeypatch: pytest.Mo
     """With few multiprocessors each block walks over many rows, with many of them over one. The order in which warps
     take turns and copies arrive makes no difference.
     """
-    monkeypatch.setattr(stem, "_PROCESSORS", processors)
+    monkeypatch.setattr(small_channels, "_PROCESSORS", processors)
     o = STEMS[case]
     assert is_stem(direction, o, Vector())
     result, given = sides(direction, o)

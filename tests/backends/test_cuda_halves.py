@@ -4,10 +4,10 @@ import shutil
 
 import pytest
 
-from lamina.backends.cuda.choice import candidate, make_plan
-from lamina.backends.cuda.conv import conv_problem
-from lamina.backends.cuda.conv_graph import sides
-from lamina.backends.cuda.conv_halves import Halves, halved_way, halves
+from lamina.backends.cuda.conv.conv import conv_problem
+from lamina.backends.cuda.conv.fast_fir import Halves, halved_way, halves
+from lamina.backends.cuda.cudnn_graphs.conv import sides
+from lamina.backends.cuda.select.formulations import candidate, make_plan
 from lamina.backends.reference import run_reference
 from lamina.ops import Conv, ConvDataGrad, Window
 from lamina.spec import DType, Shape, bfloat16, float16, float64

@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 
 from lamina.backends import Call, NoKernel, Plan
-from lamina.backends.cuda import backend, choice, conv, matmul, tuning
-from lamina.backends.cuda.choice import candidates, make_plan
-from lamina.backends.cuda.conv import conv_problem
-from lamina.backends.cuda.conv_forms import deep_way, padded_way
-from lamina.backends.cuda.conv_graph import Operands, plain_way
-from lamina.backends.cuda.epilogue import NONE
+from lamina.backends.cuda import backend
+from lamina.backends.cuda.conv import conv
+from lamina.backends.cuda.conv.conv import conv_problem
+from lamina.backends.cuda.conv.transforms import deep_way, padded_way
+from lamina.backends.cuda.cudnn_graphs.conv import Operands, plain_way
+from lamina.backends.cuda.cudnn_graphs.epilogue import NONE
+from lamina.backends.cuda.matmul import matmul
+from lamina.backends.cuda.select import autotune, formulations
+from lamina.backends.cuda.select.formulations import candidates, make_plan
 from lamina.backends.reference import run_reference
 from lamina.cudnn import Choice, ExecutionPlan, Handle, PlanStore, handle_of
 from lamina.ops import (
@@ -69,7 +72,7 @@ def device() -> Device:
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: Device) -> Iterator[PlanStore]:
     """A plan store of this test's own, and nothing planned yet."""
     own = PlanStore(device.name, "test", tmp_path)
-    monkeypatch.setattr(choice, "plan_store", lambda _: own)
+    monkeypatch.setattr(formulations, "plan_store", lambda _: own)
     _forget()
     yield own
     _forget()
@@ -470,8 +473,8 @@ def test_the_fastest_plan_is_remembered(device: Device, store: PlanStore) -> Non
     _forget()
     again = PlanStore(device.name, "test", store.path.parent)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choice, "plan_store", lambda _: again)
-        patch.setattr(tuning, "contest", _no_contest)
+        patch.setattr(formulations, "plan_store", lambda _: again)
+        patch.setattr(autotune, "contest", _no_contest)
         second = backend(device).plan(Conv(window()), [x, w], FASTEST)
     assert second.label == first.label
     check(device, Conv(window()), [normal(x.shape, bfloat16), normal(w.shape, bfloat16, 1)], FASTEST)
@@ -544,7 +547,7 @@ def test_large_space_to_depth_against_plain(device: Device) -> None:
             padded_way(direction, o, NONE),
             plain_way(direction, o, NONE),
         ):
-            one = choice.Problem(problem.key, direction, problem.inputs, problem.outputs, (way,), 0)
+            one = formulations.Problem(problem.key, direction, problem.inputs, problem.outputs, (way,), 0)
             found = next(candidates(one, handle_of(device), Policy(), ("a", "fallback"), []))
             results.append(_run(device, make_plan(one, found, device), arrays)[0].astype(np.float64))
         for other in results[1:]:

@@ -8,9 +8,9 @@ import pytest
 
 from lamina.backends import Call
 from lamina.backends.cuda import backend
-from lamina.backends.cuda.conv_graph import Operands
-from lamina.backends.cuda.conv_norm import statistics_way
-from lamina.backends.cuda.program import Launches, source, target
+from lamina.backends.cuda.cudnn_graphs.conv import Operands
+from lamina.backends.cuda.launch.program import Launches, source, target
+from lamina.backends.cuda.norm.conv_batch_norm import statistics_way
 from lamina.backends.reference import run_reference
 from lamina.ops import (
     REGISTRY,

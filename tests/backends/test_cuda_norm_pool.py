@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from lamina.backends import Plan
-from lamina.backends.cuda import backend, norm_pool
-from lamina.backends.cuda import norm as norms
-from lamina.backends.cuda.choice import Problem, candidate, make_plan
-from lamina.backends.cuda.program import Launches
+from lamina.backends.cuda import backend
+from lamina.backends.cuda.launch.program import Launches
+from lamina.backends.cuda.norm import batch_norm_max_pool
+from lamina.backends.cuda.norm import norm as norms
+from lamina.backends.cuda.select.formulations import Problem, candidate, make_plan
 from lamina.backends.reference import run_reference
 from lamina.ops import BatchNorm, BatchNormGrad, MaxPool, MaxPoolGrad, NormPool, PoolNormGrad, Window
 from lamina.ops.core import Array, Op
@@ -117,9 +118,9 @@ def test_what_is_not_a_number_wins(dtype: DType, relu: bool) -> None:
 
 @pytest.mark.parametrize(("across", "down"), [(1, 8), (2, 1), (3, 2)])
 def test_tiles_of_any_size(across: int, down: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(norm_pool, "_ACROSS", across)
-    monkeypatch.setattr(norm_pool, "_DOWN", (down,))
-    monkeypatch.setattr(norm_pool, "_ENOUGH", 0)
+    monkeypatch.setattr(batch_norm_max_pool, "_ACROSS", across)
+    monkeypatch.setattr(batch_norm_max_pool, "_DOWN", (down,))
+    monkeypatch.setattr(batch_norm_max_pool, "_ENOUGH", 0)
     for case in ("odd", "wide"):
         kernel, window, x = CASES[case]
         norm, pool, arrays = (
@@ -255,7 +256,7 @@ def test_fastest_takes_the_winner(winner: str, monkeypatch: pytest.MonkeyPatch) 
         return make_plan(problem, candidate(ways[winner if "apart" in ways else "kernel"], None, {}), device)
 
     monkeypatch.setattr(norms, "choose", choose)
-    monkeypatch.setattr(norm_pool, "choose", choose)
+    monkeypatch.setattr(batch_norm_max_pool, "choose", choose)
     kernel, window, x = CASES["odd"]
     forward, back = BatchNorm(1e-3, 0.1, True), BatchNormGrad()
     arrays = forward_operands(x, bfloat16)

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from lamina.backends import Call
-from lamina.backends.cuda import norm_resident, program
-from lamina.backends.cuda.choice import Way
-from lamina.backends.cuda.norm import activation
-from lamina.backends.cuda.program import Together
+from lamina.backends.cuda.launch import program
+from lamina.backends.cuda.launch.program import Together
+from lamina.backends.cuda.norm import batch_persistent
+from lamina.backends.cuda.norm.norm import activation
+from lamina.backends.cuda.select.formulations import Way
 from lamina.backends.reference import run_reference
 from lamina.ops import BatchNorm, BatchNormGrad
 from lamina.ops.core import Array
@@ -81,9 +82,9 @@ def run(op: BatchNorm | BatchNormGrad, arrays: list[Array]) -> list[Array]:
 
 def made(op: BatchNorm | BatchNormGrad, x: Spec) -> Way:
     found = (
-        norm_resident.forward(op, x, activation(op), (), 0)
+        batch_persistent.forward(op, x, activation(op), (), 0)
         if isinstance(op, BatchNorm)
-        else norm_resident.backward(op, x, activation(op), (), 0)
+        else batch_persistent.backward(op, x, activation(op), (), 0)
     )
     assert found is not None
     return found
@@ -94,8 +95,8 @@ def made(op: BatchNorm | BatchNormGrad, x: Spec) -> Way:
 @pytest.mark.parametrize("kept", [192 << 10, 0], ids=["kept", "read again"])
 def test_values(shape: tuple[int, ...], blocks: int, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain, relu, clipped relu, with a residual; elements kept in shared memory, or read twice."""
-    monkeypatch.setattr(norm_resident, "_BLOCKS", blocks)
-    monkeypatch.setattr(norm_resident, "_KEPT", kept)
+    monkeypatch.setattr(batch_persistent, "_BLOCKS", blocks)
+    monkeypatch.setattr(batch_persistent, "_KEPT", kept)
     turn = shape[1] // 8
     dtype = (bfloat16, float32, float16)[turn % 3]
     relu, residual, hi = ((False, False, None), (True, False, 0.75), (True, True, None), (True, True, 0.5))[
@@ -115,10 +116,10 @@ def test_copies_that_arrive_late(
     shape: tuple[int, ...], blocks: int, residual: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several batches are under way at once: the same bits when each arrives just before it is waited for."""
-    monkeypatch.setattr(norm_resident, "_BLOCKS", blocks)
+    monkeypatch.setattr(batch_persistent, "_BLOCKS", blocks)
     for op in (BatchNorm(1e-5, 0.1, True, residual), BatchNormGrad(True, residual)):
         arrays = operands(op, shape, bfloat16)
-        t = norm_resident.tiling(arranged(shape), 1 + isinstance(op, BatchNormGrad))
+        t = batch_persistent.tiling(arranged(shape), 1 + isinstance(op, BatchNormGrad))
         assert t is not None
         assert t.held >= 8
         found = run(op, arrays)
@@ -132,22 +133,22 @@ def test_copies_that_arrive_late(
 def test_tiling_fills_the_device(channels: int, arrays: int) -> None:
     """All rows and channels have a block; few threads and multiprocessors idle; it fits into shared memory."""
     x = arranged((128, channels, 28, 28))
-    t = norm_resident.tiling(x, arrays)
+    t = batch_persistent.tiling(x, arrays)
     assert t is not None
     assert t.groups * t.lanes * t.width >= channels
     assert (t.splits - 1) * t.part < t.rows <= t.splits * t.part
     assert 0.9 * 132 < t.groups * t.splits <= 132
     assert t.held % t.unroll == 0
-    assert t.shared <= norm_resident._KEPT
+    assert t.shared <= batch_persistent._KEPT
     assert 512 // t.lanes * t.lanes > 0.9 * 512
 
 
 def test_what_is_not_for_it() -> None:
-    assert norm_resident.tiling(Spec((4, 12, 5, 5), bfloat16, channels_last((4, 12, 5, 5))), 1) is None
-    assert norm_resident.tiling(Spec((4, 16, 5, 5), float64, channels_last((4, 16, 5, 5))), 1) is None
-    assert norm_resident.tiling(Spec((4, 16, 5, 5), bfloat16).fixed, 1) is None
+    assert batch_persistent.tiling(Spec((4, 12, 5, 5), bfloat16, channels_last((4, 12, 5, 5))), 1) is None
+    assert batch_persistent.tiling(Spec((4, 16, 5, 5), float64, channels_last((4, 16, 5, 5))), 1) is None
+    assert batch_persistent.tiling(Spec((4, 16, 5, 5), bfloat16).fixed, 1) is None
     x = arranged((4, 16, 5, 5))
-    assert norm_resident.backward(BatchNormGrad(moving=False), x, "", (), 0) is None
+    assert batch_persistent.backward(BatchNormGrad(moving=False), x, "", (), 0) is None
 
 
 @pytest.mark.parametrize("residual", [False, True])
@@ -183,7 +184,7 @@ def test_a_small_device_runs_the_passes_apart(
     monkeypatch.setattr(program, "_multiprocessors", lambda device: 132)
     monkeypatch.setattr(program, "_counters", program.Counters)
     op, device = BatchNorm(1e-5), Device("cpu")
-    way = norm_resident.forward(op, arranged((128, 64, 9, 9)), activation(op), (Passes(),), 1 << 20)
+    way = batch_persistent.forward(op, arranged((128, 64, 9, 9)), activation(op), (Passes(),), 1 << 20)
     assert way is not None
     assert way.scratch == 1 << 20
     way.steps[0].bind(device, Call((0,) * 5, (0,) * 5, 0))()

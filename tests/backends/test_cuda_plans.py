@@ -8,22 +8,33 @@ from itertools import product
 import pytest
 
 from lamina.backends import Call, NoKernel, Plan
-from lamina.backends.cuda import FAMILIES, backend, norm_resident, rnn_resident
-from lamina.backends.cuda.attention import slopes_launch, weights_launch
-from lamina.backends.cuda.conv import conv_problem
-from lamina.backends.cuda.conv_direct import direct
-from lamina.backends.cuda.conv_forms import deepened, deepens, padded, pads
-from lamina.backends.cuda.conv_graph import Operands
-from lamina.backends.cuda.conv_halves import halved_way
-from lamina.backends.cuda.epilogue import NONE
-from lamina.backends.cuda.indexing import collapse, memory_order, offset_of
-from lamina.backends.cuda.matmul import as_convolution, matmul_problem, tiled
-from lamina.backends.cuda.norm import activation
-from lamina.backends.cuda.point_conv import Behind, Tiling, data_grad, forward
-from lamina.backends.cuda.product import Product
-from lamina.backends.cuda.program import KERNELS, Launch, Launches, Program, Together, scratch, source, target
-from lamina.backends.cuda.quantize import eights_problem
-from lamina.backends.cuda.rows import ShortRows
+from lamina.backends.cuda import FAMILIES, backend
+from lamina.backends.cuda.attention.attention import slopes_launch, weights_launch
+from lamina.backends.cuda.conv.conv import conv_problem
+from lamina.backends.cuda.conv.direct import direct
+from lamina.backends.cuda.conv.fast_fir import halved_way
+from lamina.backends.cuda.conv.transforms import deepened, deepens, padded, pads
+from lamina.backends.cuda.cudnn_graphs.conv import Operands
+from lamina.backends.cuda.cudnn_graphs.epilogue import NONE
+from lamina.backends.cuda.cudnn_graphs.matmul import Product
+from lamina.backends.cuda.launch.indexing import collapse, memory_order, offset_of
+from lamina.backends.cuda.launch.program import (
+    KERNELS,
+    Launch,
+    Launches,
+    Program,
+    Together,
+    scratch,
+    source,
+    target,
+)
+from lamina.backends.cuda.matmul.matmul import as_convolution, matmul_problem, tiled
+from lamina.backends.cuda.norm import batch_persistent
+from lamina.backends.cuda.norm.conv1x1_stats import Behind, Tiling, data_grad, forward
+from lamina.backends.cuda.norm.layer_norm_backward import ShortRows
+from lamina.backends.cuda.norm.norm import activation
+from lamina.backends.cuda.quantize.quantize import eights_problem
+from lamina.backends.cuda.rnn import persistent
 from lamina.ops import (
     REGISTRY,
     Add,
@@ -44,7 +55,7 @@ from lamina.ops import (
     Window,
 )
 from lamina.ops.core import Op
-from lamina.ops.rnn import Rnn, RnnGrad, Sizes
+from lamina.ops.primitives.rnn import Rnn, RnnGrad, Sizes
 from lamina.runtime import Device
 from lamina.spec import (
     Layout,
@@ -197,8 +208,8 @@ def resident_norms() -> dict[str, Program]:
         x = Spec((4, 24, 9, 9), dtype, channels_last((4, 24, 9, 9)))
         forward, backward = BatchNorm(1e-5), BatchNormGrad()
         for way in (
-            norm_resident.forward(forward, x, activation(forward), (), 0),
-            norm_resident.backward(backward, x, activation(backward), (), 0),
+            batch_persistent.forward(forward, x, activation(forward), (), 0),
+            batch_persistent.backward(backward, x, activation(backward), (), 0),
         ):
             assert way is not None
             for step in way.steps:
@@ -227,18 +238,18 @@ def resident_networks() -> dict[str, Program]:
 
     found: dict[str, Program] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rnn_resident, "matmul_plan", elsewhere)
+        patch.setattr(persistent, "matmul_plan", elsewhere)
         for mode, hidden, dtype in product(("lstm", "gru"), (128, 256), (float16, bfloat16)):
             op, sizes = Rnn(mode, hidden, reserve=True), Sizes(4, 8, 16)
-            shared = rnn_resident.tiling(op, sizes, [dtype])
+            shared = persistent.tiling(op, sizes, [dtype])
             assert shared is not None
             shapes = [tuple(sizes), *op.state_shapes(8), *op.weight_shapes(16)]
             specs = [Spec(s, dtype).fixed for s in shapes]
-            forward = rnn_resident.forward_plan(op, specs, shared, CUDA.device, Policy())
+            forward = persistent.forward_plan(op, specs, shared, CUDA.device, Policy())
             (y, *last, reserve), head = forward.outputs, 1 + op.states
             given = [*specs[:head], y, y, *last, reserve, *specs[head:]]
             back = RnnGrad(mode, hidden, reserve=True)
-            backward = rnn_resident.gradient_plan(back, given, shared, CUDA.device, Policy())
+            backward = persistent.gradient_plan(back, given, shared, CUDA.device, Policy())
             both = (*programs(forward), *programs(backward))
             found |= {f"{mode} {program.name} {dtype} {i}": program for i, program in enumerate(both)}
     return found
@@ -249,7 +260,7 @@ def test_every_kind_of_kernel_compiles() -> None:
     """For an H200. Each function of each kernel file is among them."""
     found = chosen()
     kernel = re.compile(r"__global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(")
-    written = {name for file in KERNELS.glob("*.cu") for name in kernel.findall(file.read_text())}
+    written = {name for file in KERNELS.rglob("*.cu") for name in kernel.findall(file.read_text())}
     assert len(written) >= 25
     assert written - {p.name for p in found.values()} == set()
     for program in list(found.values())[:: max(1, len(found) // 240)]:

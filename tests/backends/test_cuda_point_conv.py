@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from lamina.backends import Call, NoKernel, Plan
-from lamina.backends.cuda import backend, conv_norm, point_conv
-from lamina.backends.cuda import conv as convolutions
-from lamina.backends.cuda.choice import Problem, Way, candidate, make_plan
-from lamina.backends.cuda.conv_graph import Operands
-from lamina.backends.cuda.program import KERNELS, Launch, check_join, source, target
+from lamina.backends.cuda import backend
+from lamina.backends.cuda.conv import conv as convolutions
+from lamina.backends.cuda.cudnn_graphs.conv import Operands
+from lamina.backends.cuda.launch.program import INCLUDE, Launch, check_join, source, target
+from lamina.backends.cuda.norm import conv1x1_stats, conv_batch_norm
+from lamina.backends.cuda.select.formulations import Problem, Way, candidate, make_plan
 from lamina.backends.reference import run_reference
 from lamina.ops import (
     Add,
@@ -29,8 +30,8 @@ from lamina.ops import (
     ReluGrad,
     Window,
 )
-from lamina.ops.conv_norm import signs_of
 from lamina.ops.core import Array, Op
+from lamina.ops.primitives.conv_norm import signs_of
 from lamina.runtime import Device, compile_cubin
 from lamina.spec import (
     DType,
@@ -117,7 +118,7 @@ def test_forward(shape: tuple[int, ...], filters: int, residual: bool, dtype: DT
     arrays = [drawn(rng, s.shape, dtype) for s in (x, w)] + small(rng, filters, 4)
     arrays += [drawn(rng, result, dtype)] * residual
     given = [target(5), *(source(i) for i in range(2, len(arrays)))]
-    (way,) = conv_norm.own_way(op, Operands(POINT, x, w, y), given)
+    (way,) = conv_batch_norm.own_way(op, Operands(POINT, x, w, y), given)
     statistics = [Spec((filters,), float32).fixed] * 4
     found = run(way, arrays, [y, *statistics, y, *(s.fixed for s in op.infer(*map(spec_of, arrays))[6:])])
     wanted = run_reference(op, arrays, float64)
@@ -154,7 +155,7 @@ def test_data_gradient(
         more[1] = signs_of(more[1])
     arrays = [*(drawn(rng, s.shape, dtype) for s in (dy, w)), *more, *small(rng, filters, 3 + norm.relu)]
     places = [source(i) for i in range(len(arrays))]
-    (way,) = conv_norm.own_gradient_way(op, Operands(POINT, dx, w, dy), places, 2 + len(steps))
+    (way,) = conv_batch_norm.own_gradient_way(op, Operands(POINT, dx, w, dy), places, 2 + len(steps))
     found = run(way, arrays, [dx, *[Spec((filters,), float32).fixed] * 2, dx])
     wanted = run_reference(op, arrays, float64)
     compare(found, wanted)
@@ -172,7 +173,7 @@ def test_apart_in_any_layout(
         return make_plan(problem, candidate(way, None, {}), device)
 
     monkeypatch.setattr(convolutions, "choose", choose)
-    monkeypatch.setattr(conv_norm, "choose", choose)
+    monkeypatch.setattr(conv_batch_norm, "choose", choose)
     convolutions._cached.cache_clear()
     sample = [s for s in card.samples() if not isinstance(getattr(s.op, "grad", None), Fused)][-1]
     arrays = sample.draw(np.random.default_rng(3), float32)
@@ -208,8 +209,8 @@ def test_which_cases_are_taken() -> None:
         Spec((128, 64, 1, 1), float16).fixed,
         last((2, 128, 8, 8), float16),
     )
-    assert point_conv.tiling(POINT, x, w, y) == point_conv.Tiling(128, 128, 64)
-    assert point_conv.tiling(POINT, y, w, x) == point_conv.Tiling(128, 64, 128)
+    assert conv1x1_stats.tiling(POINT, x, w, y) == conv1x1_stats.Tiling(128, 128, 64)
+    assert conv1x1_stats.tiling(POINT, y, w, x) == conv1x1_stats.Tiling(128, 64, 128)
     others = [
         (replace(POINT, stride=(2, 2)), x, w, y),
         (POINT, x, w, Spec(y.shape, float16).fixed),  # not channels last
@@ -218,9 +219,9 @@ def test_which_cases_are_taken() -> None:
         (POINT, x, Spec((96, 64, 1, 1), float16).fixed, last((2, 96, 8, 8), float16)),
         (POINT, x, Spec((128, 32, 1, 1), float16).fixed, y),  # in groups
     ]
-    assert [point_conv.tiling(*case) for case in others] == [None] * len(others)
+    assert [conv1x1_stats.tiling(*case) for case in others] == [None] * len(others)
     op = DataGradNorm(Fused((ConvDataGrad(POINT, (8, 8)), ReluGrad(), Add())), BatchNormGrad())
-    assert conv_norm.steps_behind(op, [source(i) for i in range(8)], 4) is None
+    assert conv_batch_norm.steps_behind(op, [source(i) for i in range(8)], 4) is None
 
 
 @pytest.mark.parametrize(
@@ -228,18 +229,18 @@ def test_which_cases_are_taken() -> None:
 )
 def test_it_compiles_and_fits(rows: int, columns: int, depth: int) -> None:
     """For an H200, whose blocks have 227 KiB of shared memory."""
-    tiles = point_conv.Tiling(rows, columns, depth)
+    tiles = conv1x1_stats.Tiling(rows, columns, depth)
     norm = tuple(source(i) for i in range(5))
-    behind = point_conv.Behind(source(), source(), norm)
+    behind = conv1x1_stats.Behind(source(), source(), norm)
     for launch in (
-        point_conv.forward(tiles, bfloat16, target()),
-        point_conv.data_grad(tiles, bfloat16, behind, target()),
+        conv1x1_stats.forward(tiles, bfloat16, target()),
+        conv1x1_stats.data_grad(tiles, bfloat16, behind, target()),
     ):
         assert isinstance(launch, Launch)
         assert tiles.shared + 3 * 4 * tiles.wide <= 227 << 10
         assert tiles.stages >= 3
         assert compile_cubin(
-            launch.program.source, arch="sm_90a", includes=[KERNELS], name=launch.program.name
+            launch.program.source, arch="sm_90a", includes=[INCLUDE], name=launch.program.name
         )
     assert tiles.grid[0] * tiles.grid[1] <= 132
     assert tiles.parts == tiles.teams * tiles.grid[1]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from lamina.backends import Call
-from lamina.backends.cuda.choice import unwanted
-from lamina.backends.cuda.conv_forms import wide_way
-from lamina.backends.cuda.conv_graph import Operands
+from lamina.backends.cuda.conv.transforms import wide_way
+from lamina.backends.cuda.cudnn_graphs.conv import Operands
+from lamina.backends.cuda.select.formulations import unwanted
 from lamina.cudnn import NumericalNote
 from lamina.ops import Window
 from lamina.spec import DType, Policy, Spec, bfloat16, channels_last, float16, float32

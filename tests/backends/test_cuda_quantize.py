@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from lamina.backends.cuda import backend
-from lamina.backends.cuda.epilogue import NONE
-from lamina.backends.cuda.pointwise import full
-from lamina.backends.cuda.program import kernel_plan
-from lamina.backends.cuda.quantize import eights_problem
+from lamina.backends.cuda.cudnn_graphs.epilogue import NONE
+from lamina.backends.cuda.elementwise.pointwise import full
+from lamina.backends.cuda.launch.program import kernel_plan
+from lamina.backends.cuda.quantize.quantize import eights_problem
 from lamina.backends.reference import run_reference
 from lamina.ops import Add, Dequantize, Fused, Quantize, QuantizedConv, QuantizedMatmul, Relu, Window
 from lamina.runtime import Device

@@ -10,14 +10,14 @@ import pytest
 
 import lamina as lm
 from lamina.backends import Call, Plan
-from lamina.backends.cuda import rnn, rnn_resident
-from lamina.backends.cuda.program import Fill, Launch, Launches, Part, Together
-from lamina.backends.cuda.rnn_resident import Tiling, forward_plan, gradient_plan, tiling
+from lamina.backends.cuda.launch.program import Fill, Launch, Launches, Part, Together
+from lamina.backends.cuda.rnn import persistent, rnn
+from lamina.backends.cuda.rnn.persistent import Tiling, forward_plan, gradient_plan, tiling
 from lamina.backends.reference import run_reference
 from lamina.cudnn import Choice, Handle
 from lamina.ops.core import Array
-from lamina.ops.matmul import Matmul
-from lamina.ops.rnn import Rnn, RnnGrad, Sizes
+from lamina.ops.primitives.matmul import Matmul
+from lamina.ops.primitives.rnn import Rnn, RnnGrad, Sizes
 from lamina.runtime import Device
 from lamina.spec import DType, Policy, Spec, as_dtype, bfloat16, float16, float32, float64, uint8
 from tests.backends import emulator
@@ -102,8 +102,8 @@ def test_values(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Forward, and the gradients from what it keeps, or from a forward pass of their own."""
-    monkeypatch.setattr(rnn_resident, "matmul_plan", multiplied)
-    monkeypatch.setattr(rnn_resident, "_MANY", 132 if crooked else 12)  # large tiles, too
+    monkeypatch.setattr(persistent, "matmul_plan", multiplied)
+    monkeypatch.setattr(persistent, "_MANY", 132 if crooked else 12)  # large tiles, too
     found = Tiling(sizes.steps, sizes.batch, op.hidden, op.layers, *shared)
     assert found.fits
     arrays = operands(op, sizes, dtype)
@@ -154,7 +154,7 @@ def test_machine_code(
 ) -> None:  # fmt: skip
     """They compile for an H200, at any addresses too; what is large runs layer by layer."""
     pytest.importorskip("cuda.core")
-    monkeypatch.setattr(rnn_resident, "matmul_plan", multiplied)
+    monkeypatch.setattr(persistent, "matmul_plan", multiplied)
     op, back = Rnn(mode, hidden, layers, reserve=True), RnnGrad(mode, hidden, layers, reserve=True)
     found = tiling(op, sizes, [dtype])
     assert found is not None
@@ -186,7 +186,7 @@ def test_launches(
     op: Rnn, sizes: Sizes, forward: list[type], backward: list[type], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Small products are one launch with the sums of the biases; large ones are left to libraries."""
-    monkeypatch.setattr(rnn_resident, "matmul_plan", multiplied)
+    monkeypatch.setattr(persistent, "matmul_plan", multiplied)
     found = tiling(op, sizes, [float16])
     assert found is not None
     shapes = [tuple(sizes), *op.state_shapes(sizes.batch), *op.weight_shapes(sizes.inputs)]
@@ -240,7 +240,7 @@ def test_a_part_of_a_device_refuses() -> None:
     """Blocks that were promised a place and find none say so; they do not wait for each other for ever."""
     found = Tiling(5, 8, 128, 1, False, 8, 1)
     with pytest.raises(RuntimeError, match="16 blocks do not fit on cpu at once"):
-        rnn_resident.NoRoom(found.grid[0] * found.grid[1]).bind(CPU, Call((), ()))
+        persistent.NoRoom(found.grid[0] * found.grid[1]).bind(CPU, Call((), ()))
 
 
 @pytest.mark.parametrize("faster", [True, False])
@@ -262,7 +262,7 @@ def test_both_directions_go_the_way_that_won(faster: bool, monkeypatch: pytest.M
     monkeypatch.setattr(rnn, "plan_store", lambda device: Store)
     monkeypatch.setattr(rnn, "_fastest_of_library", lambda *rest: ("persist_static packed", 2.0))
     monkeypatch.setattr(rnn, "_duel", duel)
-    monkeypatch.setattr(rnn_resident, "has_room", lambda found, device: True)
+    monkeypatch.setattr(persistent, "has_room", lambda found, device: True)
     op, back = Rnn("lstm", 128, reserve=True), RnnGrad("lstm", 128, reserve=True)
     x = [Spec((5, 8, 16), float16)]
     fastest, direct = Policy(algorithm="fastest"), Policy(algorithm="direct")
@@ -296,7 +296,7 @@ GPU_CASES = [
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks that wait in vain end the launch after some seconds, in place of waiting for ever."""
-    monkeypatch.setattr(rnn_resident, "PATIENCE", 1 << 24)
+    monkeypatch.setattr(persistent, "PATIENCE", 1 << 24)
 
 
 @pytest.mark.gpu

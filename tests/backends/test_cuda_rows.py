@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from lamina.backends.cuda import backend
-from lamina.backends.cuda.program import Launch, Launches
-from lamina.backends.cuda.rows import ShortRows
+from lamina.backends.cuda.launch.program import Launch, Launches
+from lamina.backends.cuda.norm.layer_norm_backward import ShortRows
 from lamina.backends.reference import run_reference
 from lamina.ops import LayerNormGrad, RmsNormGrad
 from lamina.runtime import Device

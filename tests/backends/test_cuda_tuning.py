@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from lamina.backends import Call
-from lamina.backends.cuda import choice
-from lamina.backends.cuda.choice import Candidate, Way, candidate, make_plan
-from lamina.backends.cuda.conv import conv_problem
-from lamina.backends.cuda.conv_graph import Operands
-from lamina.backends.cuda.epilogue import Epilogue
-from lamina.backends.cuda.program import Fill, Launch, Place, Program, Step, target
-from lamina.backends.cuda.split import split_way
-from lamina.backends.cuda.tuning import best, contest
+from lamina.backends.cuda.conv.conv import conv_problem
+from lamina.backends.cuda.cudnn_graphs.conv import Operands
+from lamina.backends.cuda.cudnn_graphs.epilogue import Epilogue
+from lamina.backends.cuda.elementwise.unfused_epilogue import split_way
+from lamina.backends.cuda.launch.program import Fill, Launch, Place, Program, Step, target
+from lamina.backends.cuda.select import formulations
+from lamina.backends.cuda.select.autotune import best, contest
+from lamina.backends.cuda.select.formulations import Candidate, Way, candidate, make_plan
 from lamina.backends.reference import run_reference
 from lamina.cudnn.contest import Check
 from lamina.ops import Add, Conv, Fused, Relu, Window
@@ -174,12 +174,12 @@ def test_kernels_are_loaded_in_threads_before_the_contest(monkeypatch: pytest.Mo
         raise CompileError(program.name, "sm_90", "no", "")  # the contest says so where it matters
 
     monkeypatch.setattr(Program, "load", load)
-    with choice._loading(problem, Device("cpu")):
+    with formulations._loading(problem, Device("cpu")):
         pass
     assert set(loaded) == timed | {step.program for step in problem.plain if isinstance(step, Launch)}
     assert not set(loaded) & (kinds["relaid"] | kinds["wide"])
     loaded.clear()
     together = threading.Barrier(len(timed), timeout=30)
-    with choice._loading(replace(problem, flops=1e12), Device("cpu")):
+    with formulations._loading(replace(problem, flops=1e12), Device("cpu")):
         pass
     assert set(loaded) == timed

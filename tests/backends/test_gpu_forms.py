@@ -7,17 +7,18 @@ import numpy as np
 import pytest
 
 from lamina.backends import Call, Plan
-from lamina.backends.cuda import blas, choice
-from lamina.backends.cuda.choice import Problem, candidates, make_plan
-from lamina.backends.cuda.conv import conv_problem, forward_plan
-from lamina.backends.cuda.conv_graph import Operands, sides
-from lamina.backends.cuda.conv_halves import halved_way
-from lamina.backends.cuda.epilogue import NONE, Epilogue, Vector
-from lamina.backends.cuda.matmul import matmul_problem
-from lamina.backends.cuda.product import Product
-from lamina.backends.cuda.program import source, target
+from lamina.backends.cuda.conv.conv import conv_problem, forward_plan
+from lamina.backends.cuda.conv.fast_fir import halved_way
+from lamina.backends.cuda.cudnn_graphs.conv import Operands, sides
+from lamina.backends.cuda.cudnn_graphs.epilogue import NONE, Epilogue, Vector
+from lamina.backends.cuda.cudnn_graphs.matmul import Product
+from lamina.backends.cuda.launch.program import source, target
+from lamina.backends.cuda.matmul import cublaslt
+from lamina.backends.cuda.matmul.matmul import matmul_problem
+from lamina.backends.cuda.select import formulations
+from lamina.backends.cuda.select.formulations import Problem, candidates, make_plan
 from lamina.backends.reference import run_reference
-from lamina.c import cublaslt
+from lamina.c import cublaslt as c
 from lamina.cudnn import handle_of
 from lamina.ops import (
     Add,
@@ -158,7 +159,7 @@ def test_halved(device: Device, direction: str, rows: int) -> None:
 def test_products(device: Device, direction: str, stride: int) -> None:
     ran = convolution(device, direction, (4, 64, 14, 14), (32, 64, 1, 1), square(stride), bfloat16)
     assert {"plain", "product"} <= ran
-    assert ("blas" in ran) == cublaslt.library.available()
+    assert ("blas" in ran) == c.library.available()
 
 
 @pytest.mark.feature("B012")
@@ -203,11 +204,11 @@ def test_bias_and_activation(device: Device) -> None:
     )
     assert "stem" in found
     found = convolution(device, "conv", (2, 64, 14, 14), (32, 64, 1, 1), square(), bfloat16, (Add(), Relu()))
-    assert ("blas" in found) == cublaslt.library.available()
+    assert ("blas" in found) == c.library.available()
 
 
 @pytest.mark.feature("B012")
-@pytest.mark.skipif(not cublaslt.library.available(), reason="needs cuBLASLt")
+@pytest.mark.skipif(not c.library.available(), reason="needs cuBLASLt")
 @pytest.mark.parametrize("dtype", [bfloat16, float16, float32, float64])
 @pytest.mark.parametrize("turned", ["", "a", "b", "ab"])
 @pytest.mark.parametrize("batch", [1, 5])
@@ -229,7 +230,7 @@ def specs(p: Product, dtype: DType) -> list[Spec]:
 
 
 @pytest.mark.feature("B012")
-@pytest.mark.skipif(not cublaslt.library.available(), reason="needs cuBLASLt")
+@pytest.mark.skipif(not c.library.available(), reason="needs cuBLASLt")
 @pytest.mark.parametrize("steps", [(Add(),), (Add(), Relu()), (Add(), GeluTanh()), (Add(), Add(), Relu())])
 def test_epilogues_of_cublaslt(device: Device, steps: tuple[Op, ...]) -> None:
     p = Product(1, 48, 80, 64, False, True)
@@ -241,12 +242,12 @@ def test_epilogues_of_cublaslt(device: Device, steps: tuple[Op, ...]) -> None:
     assert "blas" in every_way(device, problem, Fused((Matmul(), *steps)), arrays)
 
 
-@pytest.mark.skipif(not cublaslt.library.available(), reason="needs cuBLASLt")
+@pytest.mark.skipif(not c.library.available(), reason="needs cuBLASLt")
 def test_cublaslt_keeps_the_workspace_limit(device: Device) -> None:
     p = Product(1, 128, 128, 65536, True, False)
     places = (source(0), source(1), target())
     for limit in (0, 1 << 20):
-        ways = blas.blas_ways(p, bfloat16, places, device, Policy(workspace_limit=limit), Vector())
+        ways = cublaslt.blas_ways(p, bfloat16, places, device, Policy(workspace_limit=limit), Vector())
         assert ways
         assert all(way.scratch <= limit for way in ways)
 
@@ -259,10 +260,10 @@ def test_large_problems_try_what_no_heuristic_names(device: Device) -> None:
     problem = conv_problem("conv", o, NONE, device, Policy(algorithm="fastest"))
     handle = handle_of(device)
     first = next(candidates(problem, handle, Policy(), ("a",), []))
-    near = choice._neighbours(problem, first, handle, Policy(), [])
+    near = formulations._neighbours(problem, first, handle, Policy(), [])
     assert near
     assert {one.choice.engine for one in near} == {first.choice.engine}
     assert first.choice not in [one.choice for one in near]
-    again = choice.rebuild(problem, near[0].choice, handle, Policy())
+    again = formulations.rebuild(problem, near[0].choice, handle, Policy())
     assert again is not None
     assert again.choice == near[0].choice

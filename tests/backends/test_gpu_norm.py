@@ -7,12 +7,12 @@ import pytest
 
 import lamina as lm
 from lamina import backends, nn, ops, optim
-from lamina.backends.cuda import norm_resident
-from lamina.backends.cuda.choice import Problem, Way, choose
-from lamina.backends.cuda.conv_graph import Operands
-from lamina.backends.cuda.conv_norm import own_gradient_way, own_way, statistics_way
-from lamina.backends.cuda.norm import activation, cudnn_norm, cudnn_norm_grad
-from lamina.backends.cuda.program import source, target
+from lamina.backends.cuda.cudnn_graphs.conv import Operands
+from lamina.backends.cuda.launch.program import source, target
+from lamina.backends.cuda.norm import batch_persistent
+from lamina.backends.cuda.norm.conv_batch_norm import own_gradient_way, own_way, statistics_way
+from lamina.backends.cuda.norm.norm import activation, cudnn_norm, cudnn_norm_grad
+from lamina.backends.cuda.select.formulations import Problem, Way, choose
 from lamina.backends.reference import run_reference
 from lamina.ops import (
     Add,
@@ -29,8 +29,8 @@ from lamina.ops import (
     ReluGrad,
     Window,
 )
-from lamina.ops.conv_norm import signs_of
 from lamina.ops.core import Array, Op
+from lamina.ops.primitives.conv_norm import signs_of
 from lamina.runtime import Device
 from lamina.spec import (
     DType,
@@ -158,8 +158,8 @@ def test_one_launch(shape: tuple[int, ...], dtype: DType) -> None:
         backward = [*draw(shape, dtype, 2, "nnp" + "n" * (relu and not added), shape[1]), *extra]
         norm, grad = BatchNorm(1e-5, 0.1, relu, added, hi), BatchNormGrad(relu, added, True, hi)
         ways = (
-            (norm, forward, norm_resident.forward(norm, x, activation(norm), (), 0)),
-            (grad, backward, norm_resident.backward(grad, x, activation(grad), (), 0)),
+            (norm, forward, batch_persistent.forward(norm, x, activation(norm), (), 0)),
+            (grad, backward, batch_persistent.backward(grad, x, activation(grad), (), 0)),
         )
         for op, arrays, way in ways:
             assert way is not None

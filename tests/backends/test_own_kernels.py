@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from lamina.backends.cuda.program import Launch, Together
+from lamina.backends.cuda.launch.program import Launch, Together
 from tests.backends.own_kernels import KINDS, run, run_emulated
 
 

@@ -8,13 +8,13 @@ import pytest
 
 import lamina as lm
 from lamina import backends, ops
-from lamina.backends.cuda.program import scratch, source
-from lamina.backends.cuda.rnn import pieces, transfer
+from lamina.backends.cuda.launch.program import scratch, source
+from lamina.backends.cuda.rnn.rnn import pieces, transfer
 from lamina.backends.reference import run_reference
 from lamina.c import cudnn as c
 from lamina.cudnn.legacy.rnn_weights import Entry, WeightLayout, parts
-from lamina.graph.passes import prune_outputs
-from lamina.ops.rnn import GATES, Rnn, RnnGrad, Sizes
+from lamina.graph.passes.manager import prune_outputs
+from lamina.ops.primitives.rnn import GATES, Rnn, RnnGrad, Sizes
 from lamina.runtime import Device, NoGpuError
 from lamina.spec import DType, Policy, ShapeError, Spec, bfloat16, float16, float32, float64
 from tests.ops.eager import apart, mismatch

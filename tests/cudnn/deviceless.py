@@ -15,17 +15,19 @@ from typing import Any
 
 from lamina import cudnn, graph, nn, ops
 from lamina.backends import NoKernel, Plan
-from lamina.backends.cuda import backend, choice, conv
-from lamina.backends.cuda.conv_graph import Operands
-from lamina.backends.cuda.conv_norm import statistics_way
-from lamina.backends.cuda.norm import cudnn_norm
-from lamina.backends.cuda.program import Launches, Part, source, target
-from lamina.backends.cuda.targets import described
+from lamina.backends.cuda import backend
+from lamina.backends.cuda.conv import conv
+from lamina.backends.cuda.cudnn_graphs.conv import Operands
+from lamina.backends.cuda.launch.program import Launches, Part, source, target
+from lamina.backends.cuda.norm.conv_batch_norm import statistics_way
+from lamina.backends.cuda.norm.norm import cudnn_norm
+from lamina.backends.cuda.select import formulations
+from lamina.backends.cuda.select.target import described
 from lamina.c.errors import CudnnError
 from lamina.cudnn import autotune
 from lamina.cudnn.plan import attempt
-from lamina.graph.passes import optimize
-from lamina.graph.plan import plan_graph
+from lamina.graph.passes.manager import optimize
+from lamina.graph.planning.layout import plan_graph
 from lamina.ops import (
     Add,
     Conv,
@@ -260,7 +262,7 @@ def choices() -> dict[str, str]:
     found["large"] = plan(Conv(win), bfloat16, large, w)
     found["small once"] = plan(Conv(win), bfloat16, small, w, algorithm="guess_once")
     found["large once"] = plan(Conv(win), bfloat16, large, w, algorithm="guess_once")
-    choice._first_choices.clear()
+    formulations._first_choices.clear()
     conv._cached.cache_clear()
     found["large first"] = plan(Conv(win), bfloat16, large, w, algorithm="guess_once")
     found["half refused"] = half_refused(Conv(win), (8, 64, 28, 28), w)
@@ -281,7 +283,7 @@ def half_refused(op: Conv, x: tuple[int, ...], w: tuple[int, ...]) -> str:
         for way in problem.ways
     )
     with described(DEVICE, properties()):
-        return choice.choose(replace(problem, ways=ways), DEVICE, Policy()).label
+        return formulations.choose(replace(problem, ways=ways), DEVICE, Policy()).label
 
 
 def faults() -> dict[str, str]:
@@ -327,7 +329,7 @@ def forms() -> dict[str, str]:
             problem = conv.conv_problem(direction, o)
             for way in problem.ways:
                 single = replace(problem, ways=(way,))
-                first = next(choice.candidates(single, target, Policy(), ("a",), []), None)
+                first = next(formulations.candidates(single, target, Policy(), ("a",), []), None)
                 found[f"{name} {direction} {way.name}"] = first.label if first else "refused"
     return found
 
@@ -400,8 +402,8 @@ def statistics() -> dict[str, str]:
     for dtype in (bfloat16, float16):
         o = Operands(window, *(Spec(s, dtype, channels_last(s)) for s in (x, w, x)))
         way = statistics_way(op, o, [target(5), *map(source, range(2, 6))])
-        problem = choice.Problem("statistics", "conv_norm", (o.x, o.w), (o.y,), (way,), 0.0)
-        first = next(choice.candidates(problem, properties(), Policy(), ("a",), []), None)
+        problem = formulations.Problem("statistics", "conv_norm", (o.x, o.w), (o.y,), (way,), 0.0)
+        first = next(formulations.candidates(problem, properties(), Policy(), ("a",), []), None)
         found[f"behind {dtype}"] = first.label if first else "refused"
         for name, build in (("in front", _prologue), ("weight gradients", _weight_gradients)):
             graph = cudnn.Graph()
@@ -409,8 +411,8 @@ def statistics() -> dict[str, str]:
             engines = [config.key[0] for config in graph.candidates(properties(), ("a",))]
             found[f"{name} {dtype}"] = f"engines {engines}" if engines else "refused"
         for norm in (ops.BatchNorm(1e-5, relu=True), ops.BatchNorm(1e-5, relu=True, residual=True, hi=6.0)):
-            problem = choice.Problem("norm", "norm", (o.y,), (o.y,), (cudnn_norm(norm, o.y),), 0.0)
-            first = next(choice.candidates(problem, properties(), Policy(), ("a",), []), None)
+            problem = formulations.Problem("norm", "norm", (o.y,), (o.y,), (cudnn_norm(norm, o.y),), 0.0)
+            first = next(formulations.candidates(problem, properties(), Policy(), ("a",), []), None)
             found[f"{norm.residual * 'add, '}relu {dtype}"] = first.label if first else "refused"
     return found
 

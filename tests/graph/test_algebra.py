@@ -6,8 +6,8 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.graph import gradients, trace
-from lamina.graph.algebra import pool_gradient_last, sum_before_spreading
-from lamina.graph.rewrite import rewrite
+from lamina.graph.passes.algebraic import pool_gradient_last, sum_before_spreading
+from lamina.graph.passes.rewrite import rewrite
 
 rng = np.random.default_rng(0)
 

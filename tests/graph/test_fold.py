@@ -7,8 +7,8 @@ import pytest
 
 import lamina as lm
 from lamina import nn, ops
-from lamina.graph.fold import fold_batch_norm
-from lamina.graph.passes import drop_identities, fold_constants
+from lamina.graph.passes.fold_batch_norm import fold_batch_norm
+from lamina.graph.passes.manager import drop_identities, fold_constants
 
 RNG = np.random.default_rng(2)
 
@@ -92,7 +92,7 @@ def test_what_others_read_is_left_alone() -> None:
 def test_a_predictor_folds_and_follows_its_weights(precision: str) -> None:
     """Weights are inputs that stay: what is folded is computed when they are loaded, and again when they change."""
     net = randomized(nn.Conv2d(3, 16, 3, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 8, 3))
-    predictor = lm.train.Predictor(net, device="cpu", precision=precision)
+    predictor = lm.infer.Predictor(net, device="cpu", precision=precision)
     x = RNG.standard_normal((2, 3, 8, 8)).astype(np.float32)
     close = {"rtol": 1e-4, "atol": 1e-4} if precision == "fp32" else {"rtol": 5e-2, "atol": 5e-2}
     np.testing.assert_allclose(predictor(x).numpy(), net(x).numpy(), **close)

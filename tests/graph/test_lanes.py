@@ -6,7 +6,7 @@ import pytest
 import lamina as lm
 from lamina import nn, ops, optim
 from lamina.graph import Executable, compile, trace
-from lamina.graph.lanes import Footprint, lanes, waits
+from lamina.graph.planning.streams import Footprint, lanes, waits
 from lamina.spec import Spec, float32, int64
 from lamina.train import train_step
 
@@ -17,7 +17,7 @@ def training_step() -> Executable:
     return step.program(Spec((8, 1, 28, 28), float32), Spec((8,), int64)).executable
 
 
-def runnable(run: Executable) -> list[lm.graph.plan.Step]:  # type: ignore[name-defined]
+def runnable(run: Executable) -> list[lm.graph.planning.layout.Step]:  # type: ignore[name-defined]
     return [s for s in run.program.steps if not s.plan.view]
 
 

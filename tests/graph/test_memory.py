@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lamina.graph.memory import ALIGNMENT, Lifetime, aligned, place
+from lamina.graph.planning.memory import ALIGNMENT, Lifetime, aligned, place
 
 blocks = st.lists(
     st.builds(

@@ -10,7 +10,7 @@ from lamina import backends
 from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda import backend as cuda_backend
 from lamina.graph import Graph, compile
-from lamina.graph.passes import optimize
+from lamina.graph.passes.manager import optimize
 from lamina.ops import ConvNorm, DataGradNorm, Fused, NormPool, PoolNormGrad
 from lamina.ops.core import Array, Op
 from lamina.runtime import Device

@@ -9,8 +9,8 @@ import pytest
 import lamina as lm
 from lamina import backends, ops
 from lamina.graph import Graph, gradients, trace
-from lamina.graph.norm_pools import pools_in_norms
-from lamina.graph.passes import optimize
+from lamina.graph.passes.fuse_max_pool import pools_in_norms
+from lamina.graph.passes.manager import optimize
 from lamina.ops import BatchNormGrad, NormPool, PoolNormGrad
 from lamina.ops.core import Op, bind
 from lamina.runtime import Device

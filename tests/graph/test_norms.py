@@ -9,14 +9,14 @@ import pytest
 import lamina as lm
 from lamina import backends, ops
 from lamina.graph import Graph, gradients, trace
-from lamina.graph.norms import (
+from lamina.graph.passes.fuse_batch_norm import (
     activate_norms,
     mask_in_norms,
     signs_in_bits,
     statistics_behind_convolutions,
     sums_behind_data_grads,
 )
-from lamina.graph.passes import fuse, optimize
+from lamina.graph.passes.manager import fuse, optimize
 from lamina.ops import BatchNorm, BatchNormGrad, BatchNormInfer, ConvDataGrad, ConvNorm, DataGradNorm, Fused
 from lamina.ops.core import Op, bind
 from lamina.runtime import Device

@@ -6,7 +6,8 @@ import pytest
 import lamina as lm
 from lamina import backends, ops
 from lamina.backends.cuda import backend as cuda_backend
-from lamina.graph import passes, trace
+from lamina.graph import trace
+from lamina.graph.passes import manager
 from lamina.spec import Spec, bfloat16, float32, int64
 
 X = Spec((2, 16, 8, 8), float32)
@@ -18,7 +19,7 @@ def names(graph: lm.graph.Graph) -> list[str]:
 
 
 def test_constants_are_folded() -> None:
-    graph = passes.fold_constants(
+    graph = manager.fold_constants(
         trace(lambda x: x * (ops.sqrt(lm.tensor([4.0])) + 1.0), Spec((3,), float32))
     )
     assert names(graph) == ["mul"]
@@ -26,7 +27,7 @@ def test_constants_are_folded() -> None:
 
 
 def test_equal_nodes_and_equal_constants_are_merged() -> None:
-    graph = passes.common_subexpressions(trace(lambda x: ops.exp(x * 2.0) + ops.exp(x * 2.0), X))
+    graph = manager.common_subexpressions(trace(lambda x: ops.exp(x * 2.0) + ops.exp(x * 2.0), X))
     assert names(graph) == ["mul", "exp", "add"]
 
 
@@ -36,14 +37,14 @@ def test_nodes_under_another_policy_are_not_merged() -> None:
             b = ops.matmul(a, a)
         return b + ops.matmul(a, a)
 
-    assert names(passes.common_subexpressions(trace(f, Spec((4, 4), float32)))).count("matmul") == 2
+    assert names(manager.common_subexpressions(trace(f, Spec((4, 4), float32)))).count("matmul") == 2
 
 
 def test_no_ops_are_dropped() -> None:
     def f(x):  # type: ignore[no-untyped-def]
         return ops.neg(ops.reshape(ops.cast(ops.transpose(x, (0, 1, 2, 3)), "float32"), x.shape))
 
-    assert names(passes.drop_identities(trace(f, X))) == ["neg"]
+    assert names(manager.drop_identities(trace(f, X))) == ["neg"]
 
 
 def test_updates_read_half_gradients_themselves() -> None:
@@ -52,7 +53,7 @@ def test_updates_read_half_gradients_themselves() -> None:
 
     p, g = Spec((3,), float32), Spec((3,), bfloat16)
     graph = trace(f, p, g, p, Spec((), float32))
-    slim = passes.absorb_casts(graph)
+    slim = manager.absorb_casts(graph)
     assert names(slim) == ["sgd_update"]
     arrays = [np.ones(v.shape, v.dtype.numpy) for v in graph.inputs]
     for found, expected in zip(slim(*arrays), graph(*arrays), strict=True):
@@ -60,7 +61,7 @@ def test_updates_read_half_gradients_themselves() -> None:
 
 
 def test_unused_pool_indices_are_pruned() -> None:
-    graph = passes.prune_outputs(trace(lambda x: ops.max_pool2d(x, 2), X))
+    graph = manager.prune_outputs(trace(lambda x: ops.max_pool2d(x, 2), X))
     assert len(graph.nodes[0].outputs) == 1
 
 
@@ -70,7 +71,7 @@ def test_conv_bias_relu_become_one_node_on_the_cpu() -> None:
     x = rng.standard_normal(X.shape).astype(np.float32)
     w, b = rng.standard_normal((32, 16, 3, 3)).astype(np.float32), rng.standard_normal(32).astype(np.float32)
     graph = trace(lambda x, w, b: ops.relu(ops.conv2d(x, w, b, padding=1)), x, w, b)
-    fused = passes.optimize(graph, CPU)
+    fused = manager.optimize(graph, CPU)
     assert [n for n in names(fused) if n != "reshape"] == ["fused"]
     np.testing.assert_allclose(fused(x, w, b)[0].numpy(), graph(x, w, b)[0].numpy(), rtol=1e-4, atol=1e-4)
 
@@ -80,7 +81,7 @@ def test_a_value_with_two_readers_is_not_fused_away() -> None:
         y = ops.conv2d(x, w)
         return ops.relu(y), ops.neg(y)
 
-    graph = passes.fuse(trace(f, X, Spec((8, 16, 3, 3), float32)), CPU)
+    graph = manager.fuse(trace(f, X, Spec((8, 16, 3, 3), float32)), CPU)
     assert "fused" not in names(graph)
 
 
@@ -92,7 +93,7 @@ def test_an_operand_made_after_the_head_is_not_pulled_before_it() -> None:
     graph = trace(f, X, Spec((16, 16, 3, 3), float32))
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(v.shape).astype(np.float32) for v in graph.inputs)
-    fused = passes.optimize(graph, CPU)
+    fused = manager.optimize(graph, CPU)
     np.testing.assert_allclose(fused(x, w)[0].numpy(), graph(x, w)[0].numpy(), rtol=1e-4, atol=1e-4)
 
 
@@ -105,7 +106,7 @@ def test_updates_run_as_soon_as_the_old_value_is_dead() -> None:
         return p + 1.0, b
 
     graph = trace(f, Spec((4,), float32), Spec((4,), float32))
-    order = [n.op.name for n in passes.schedule(graph, {0: 0})]
+    order = [n.op.name for n in manager.schedule(graph, {0: 0})]
     assert order.index("add") == order.index("mul") + 1
 
 
@@ -134,7 +135,7 @@ def _updates(count: int, size: int) -> lm.graph.Graph:
 def test_small_updates_and_roundings_are_grouped_where_a_kernel_takes_many() -> None:
     cuda = _cuda()
     graph = _updates(5, 3)
-    grouped = passes.group_small(graph, cuda)
+    grouped = manager.group_small(graph, cuda)
     assert names(grouped).count("group") == 2
     assert names(grouped).count("sgd_update") == names(grouped).count("cast") == 0
     rng = np.random.default_rng(0)
@@ -144,22 +145,22 @@ def test_small_updates_and_roundings_are_grouped_where_a_kernel_takes_many() -> 
 
 
 def test_large_updates_go_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passes, "GROUP_LIMIT", 5)
-    grouped = passes.group_small(_updates(5, 2), _cuda())
+    monkeypatch.setattr(manager, "GROUP_LIMIT", 5)
+    grouped = manager.group_small(_updates(5, 2), _cuda())
     assert names(grouped).count("sgd_update") == 3  # of 2, 4, 6, 8 and 10 elements
 
 
 def test_nothing_is_grouped_where_no_kernel_takes_many() -> None:
     graph = _updates(3, 2)
-    assert passes.group_small(graph, CPU).nodes == graph.nodes
+    assert manager.group_small(graph, CPU).nodes == graph.nodes
 
 
 def test_roundings_of_weights_are_not_mixed_with_those_of_images() -> None:
     cuda = _cuda()
     graph = trace(lambda *xs: [ops.cast(x, "bfloat16") for x in xs], *[Spec((4,), float32)] * 4)
-    mixed = passes.group_small(graph, cuda)
+    mixed = manager.group_small(graph, cuda)
     assert [len(n.inputs) for n in mixed.nodes] == [4]
-    apart = passes.group_small(graph, cuda, set(graph.inputs[:3]))
+    apart = manager.group_small(graph, cuda, set(graph.inputs[:3]))
     assert sorted(len(n.inputs) for n in apart.nodes) == [1, 3]
 
 
@@ -170,7 +171,7 @@ def test_counts_are_made_by_one_launch() -> None:
         return [*(c + 1 for c in counts[:3]), counts[3] + counts[0] * counts[1], counts[4] + 1]
 
     specs = [Spec((), int64)] * 4 + [Spec((2,), int64)]
-    grouped = passes.group_small(trace(f, *specs), _cuda())
+    grouped = manager.group_small(trace(f, *specs), _cuda())
     assert sorted(names(grouped)) == ["add", "add", "group", "mul"]
     arrays = [np.int64(3), np.int64(5), np.int64(7), np.int64(9), np.array([1, 2])]
     for found, expected in zip(grouped(*arrays), (4, 6, 8, 24, [2, 3]), strict=True):

@@ -9,7 +9,7 @@ import lamina as lm
 from lamina import nn, ops, optim
 from lamina.cli import main
 from lamina.graph import Executable, MemoryLimitError, compile, gradients, trace
-from lamina.graph.recompute import as_bytes
+from lamina.graph.planning.rematerialize import as_bytes
 from lamina.spec import Spec, float32, int64, policy
 
 

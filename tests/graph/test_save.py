@@ -10,7 +10,7 @@ import lamina as lm
 from lamina import ops
 from lamina.files import read_safetensors, save_safetensors
 from lamina.graph import Graph, load, save, trace
-from lamina.graph.save import GraphFileError, decode_op, encode_op
+from lamina.graph.ir.serialize import GraphFileError, decode_op, encode_op
 from lamina.ops.core import REGISTRY
 
 

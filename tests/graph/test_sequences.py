@@ -11,9 +11,15 @@ import lamina as lm
 from lamina import nn, ops
 from lamina.backends import Backend, Plan, get
 from lamina.graph import Graph, gradients, trace
-from lamina.graph.passes import drop_identities
-from lamina.graph.rewrite import rewrite
-from lamina.graph.sequences import attend_jointly, join_gradients, join_parts, reshape_behind, sequence_rules
+from lamina.graph.passes.attention import (
+    attend_jointly,
+    join_gradients,
+    join_parts,
+    reshape_behind,
+    sequence_rules,
+)
+from lamina.graph.passes.manager import drop_identities
+from lamina.graph.passes.rewrite import rewrite
 from lamina.ops.core import Array, Op
 from lamina.spec import Policy, Spec
 

@@ -164,7 +164,7 @@ def test_large_batches_are_cut_into_chunks(monkeypatch: pytest.MonkeyPatch) -> N
     """The references unfold a few images at a time; how many does not change the result."""
     x, w, _ = _draw(2)
     before = [run(ops.conv2d, x, w), *grad(ops.conv2d, x, w)]
-    monkeypatch.setattr("lamina.ops.conv._CHUNK", 1)
+    monkeypatch.setattr("lamina.ops.primitives.conv._CHUNK", 1)
     for a, b in zip(before, [run(ops.conv2d, x, w), *grad(ops.conv2d, x, w)], strict=True):
         np.testing.assert_allclose(a, b, atol=1e-12)
 

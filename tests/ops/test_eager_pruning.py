@@ -7,7 +7,7 @@ import pytest
 
 from lamina import ops
 from lamina.ops import MaxPool
-from lamina.tensor import Tensor, tensor
+from lamina.tensors import Tensor, tensor
 
 
 def test_max_pool_computes_no_index(monkeypatch: pytest.MonkeyPatch) -> None:

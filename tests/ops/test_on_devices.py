@@ -8,7 +8,7 @@ import pytest
 
 from lamina import ops
 from lamina.graph import grad
-from lamina.tensor import Tensor, tensor
+from lamina.tensors import Tensor, tensor
 from tests.ops.eager import mismatch
 from tests.ops.functions import grad as reference_grad
 from tests.ops.functions import run

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lamina import ops
-from lamina.ops.pointwise import erf_numpy
+from lamina.ops.primitives.pointwise import erf_numpy
 from lamina.spec import ShapeError
 from tests.ops.eager import Eager
 from tests.ops.functions import grad, run

@@ -5,9 +5,9 @@ import pytest
 
 from lamina import ops
 from lamina.graph import compile, trace
-from lamina.ops.quantize import rounded
+from lamina.ops.primitives.quantize import rounded
 from lamina.spec import DTypeError, ShapeError, Spec, as_dtype, float8_e4m3fn, float32, int8
-from lamina.tensor import tensor
+from lamina.tensors import tensor
 
 RNG = np.random.default_rng(11)
 

@@ -7,8 +7,8 @@ import pytest
 
 from lamina import ops
 from lamina._philox import philox4x32
-from lamina.ops import random
-from lamina.ops.dropout import threshold
+from lamina.ops.primitives import random
+from lamina.ops.primitives.dropout import threshold
 from lamina.spec import ShapeError
 from tests.ops.eager import Eager
 from tests.ops.functions import grad, run

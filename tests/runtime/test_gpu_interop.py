@@ -310,7 +310,7 @@ def test_printing_does_not_copy_the_whole(monkeypatch: pytest.MonkeyPatch) -> No
         copied.append(width * height)
         copy_2d(*arguments, width=width, height=height, **pitches)
 
-    monkeypatch.setattr(importlib.import_module("lamina.runtime.show"), "copy_2d", counted)
+    monkeypatch.setattr(importlib.import_module("lamina.runtime.printing"), "copy_2d", counted)
     assert "..." in repr(lm.full((1 << 11, 1 << 11), 1.0, device="cuda"))  # 16 MiB
     assert 0 < sum(copied) < 1024
 

@@ -7,7 +7,7 @@ import pytest
 
 import lamina as lm
 from lamina.runtime import Buffer, Device, fetch, from_host, show
-from lamina.runtime.show import _download
+from lamina.runtime.printing import _download
 
 CPU = Device("cpu")
 

@@ -10,7 +10,7 @@ import pytest
 import lamina as lm
 from lamina.runtime import dlpack
 from lamina.spec import DTYPES
-from lamina.tensor import relayout
+from lamina.tensors import relayout
 
 pytestmark = pytest.mark.feature("F011")
 NUMPY = [d for d in DTYPES if d.name != "bfloat16"]

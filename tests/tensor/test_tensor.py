@@ -9,7 +9,7 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.spec import FLOATS, DTypeError, ShapeError, Spec, float32
-from lamina.tensor import Tensor, relayout
+from lamina.tensors import Tensor, relayout
 
 
 def test_python_numbers_become_float32_and_arrays_keep_their_dtype() -> None:
@@ -108,7 +108,7 @@ def test_arithmetic_in_every_float_type(dtype: str) -> None:
 
 
 def test_an_op_on_the_same_memory_is_bound_once_per_thread() -> None:
-    module = sys.modules["lamina.tensor"]
+    module = sys.modules["lamina.tensors"]
     x = lm.tensor(np.arange(-3, 3), "float32")
     expected = np.maximum(np.arange(-3, 3), 0)
 

@@ -7,7 +7,8 @@ import pytest
 
 import lamina as lm
 from lamina import data, nn, ops, optim
-from lamina.train import Predictor, Scores
+from lamina.infer import Predictor
+from lamina.train import Scores
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.standard_normal((10, 1, 8, 8)).astype(np.float32)

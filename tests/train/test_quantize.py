@@ -7,7 +7,8 @@ import pytest
 
 import lamina as lm
 from lamina import data, nn, ops, optim
-from lamina.train import Predictor, evaluate, quantize
+from lamina.infer import Predictor, quantize
+from lamina.train import evaluate
 
 Batch = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 

@@ -85,7 +85,7 @@ def test_loss_falls_in_every_precision(backend: str, precision: str) -> None:
 @pytest.mark.feature("B017")
 def test_precisions_agree_about_the_first_loss() -> None:
     losses = {
-        p: make(small_net(), optim.SGD(0.1), precision=p)(IMAGES, LABELS).item() for p in lm.train.PRECISIONS
+        p: make(small_net(), optim.SGD(0.1), precision=p)(IMAGES, LABELS).item() for p in lm.spec.PRECISIONS
     }
     assert losses["fp32"] == pytest.approx(losses["fp64"], rel=1e-6)
     for name, tolerance in {"tf32": 1e-2, "bf16": 2e-2, "fp16": 2e-3}.items():

@@ -1,5 +1,5 @@
 """Floor 6: the program `lamina`. Commands: train, info, plan."""
 
-from lamina.cli.main import main
+from lamina.cli.commands import main
 
 __all__ = ["main"]

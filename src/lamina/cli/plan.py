@@ -19,11 +19,12 @@ from lamina import ops
 from lamina.cli.networks import NETWORKS
 from lamina.cli.train import _positive
 from lamina.graph import Executable, html_page, profile
+from lamina.infer import Predictor
 from lamina.optim import SGD
 from lamina.runtime import device
-from lamina.spec import Spec, float32, int64, policy
-from lamina.spec.policy import ALGORITHMS
-from lamina.train import PRECISIONS, Predictor, train_step
+from lamina.spec import PRECISIONS, Spec, float32, int64, policy
+from lamina.spec.policies import ALGORITHMS
+from lamina.train import train_step
 
 #: Timings of each kernel, of which the median counts.
 _ROUNDS = 10

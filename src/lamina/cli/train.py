@@ -24,9 +24,9 @@ from lamina.files import save_safetensors, write_atomically
 from lamina.nn import Module, manual_seed
 from lamina.optim import SGD, Adam, Optimizer, schedule
 from lamina.runtime import device
-from lamina.spec import policy
-from lamina.spec.policy import ALGORITHMS
-from lamina.train import PRECISIONS, Position, Step, load_checkpoint, train_step
+from lamina.spec import PRECISIONS, policy
+from lamina.spec.policies import ALGORITHMS
+from lamina.train import Position, Step, load_checkpoint, train_step
 from lamina.train.loop import History, fit
 
 #: The share of all steps over which the learning rate climbs; then it falls along half a cosine.

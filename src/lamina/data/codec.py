@@ -17,7 +17,7 @@ from lamina.ops import floor
 from lamina.runtime import Device
 from lamina.runtime import device as find_device
 from lamina.spec import DType, DTypeError, ShapeError, as_dtype
-from lamina.tensor import Tensor, as_tensor
+from lamina.tensors import Tensor, as_tensor
 
 FORMATS = ("jpeg", "png", "bmp")
 _CHANNELS = {"rgb": 3, "grey": 1}

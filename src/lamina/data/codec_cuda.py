@@ -8,7 +8,7 @@ from typing import Any
 
 from lamina.data.idx import DataError
 from lamina.runtime import Device
-from lamina.tensor import Tensor, from_dlpack
+from lamina.tensors import Tensor, from_dlpack
 
 try:
     from nvidia import nvimgcodec

@@ -8,7 +8,7 @@ import numpy as np
 
 from lamina.data.idx import DataError
 from lamina.runtime import Device
-from lamina.tensor import Tensor, as_tensor
+from lamina.tensors import Tensor, as_tensor
 
 try:
     from PIL import Image, ImageOps

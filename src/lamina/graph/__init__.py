@@ -1,13 +1,13 @@
 """Floor 4: record a program as a graph, differentiate it, improve it, plan it, place it, run it."""
 
-from lamina.graph.autodiff import grad, gradients, value_and_grad
-from lamina.graph.executor import Executable, compile
-from lamina.graph.limits import limits
-from lamina.graph.page import html_page
-from lamina.graph.profile import Profile, profile
-from lamina.graph.recompute import MemoryLimitError
-from lamina.graph.save import load, save
-from lamina.graph.trace import Graph, Node, Value, constant, trace
+from lamina.graph.ir.autodiff import grad, gradients, value_and_grad
+from lamina.graph.ir.graph import Graph, Node, Value, constant, trace
+from lamina.graph.ir.serialize import load, save
+from lamina.graph.planning.cost import limits
+from lamina.graph.planning.rematerialize import MemoryLimitError
+from lamina.graph.run.executable import Executable, compile
+from lamina.graph.run.html import html_page
+from lamina.graph.run.profile import Profile, profile
 
 __all__ = [
     "Executable",

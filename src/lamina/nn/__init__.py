@@ -19,17 +19,20 @@ from lamina.nn.activation import (
     Tanh,
     Threshold,
 )
-from lamina.nn.alexnet import AlexNet, AlexNetImageNet
 from lamina.nn.attention import MultiheadAttention
 from lamina.nn.container import Identity, ModuleList, Sequential
 from lamina.nn.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from lamina.nn.dropout import Dropout
 from lamina.nn.embedding import Embedding
-from lamina.nn.googlenet import GoogLeNet
-from lamina.nn.lenet import LeNet
 from lamina.nn.linear import Linear
 from lamina.nn.loss import BCEWithLogitsLoss, CrossEntropyLoss, L1Loss, MSELoss, NLLLoss, SmoothL1Loss
-from lamina.nn.mobilenet import MobileNetV2, mobilenet_v2
+from lamina.nn.models.alexnet import AlexNet, AlexNetImageNet
+from lamina.nn.models.googlenet import GoogLeNet
+from lamina.nn.models.lenet import LeNet
+from lamina.nn.models.mobilenet import MobileNetV2, mobilenet_v2
+from lamina.nn.models.overfeat import OverFeat
+from lamina.nn.models.resnet import ResNet, resnet18, resnet34, resnet50, resnet101
+from lamina.nn.models.vgg import VGG, vgg11, vgg16
 from lamina.nn.module import Module, functional_call, substitute
 from lamina.nn.norm import (
     BatchNorm1d,
@@ -43,7 +46,6 @@ from lamina.nn.norm import (
     LocalResponseNorm,
     RMSNorm,
 )
-from lamina.nn.overfeat import OverFeat
 from lamina.nn.parameter import Parameter
 from lamina.nn.pool import (
     AdaptiveAvgPool1d,
@@ -57,7 +59,6 @@ from lamina.nn.pool import (
     MaxPool3d,
 )
 from lamina.nn.random import Generator, manual_seed
-from lamina.nn.resnet import ResNet, resnet18, resnet34, resnet50, resnet101
 from lamina.nn.rnn import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from lamina.nn.shape import Flatten
 from lamina.nn.softmax import LogSoftmax, Softmax
@@ -68,7 +69,6 @@ from lamina.nn.transformer import (
     TransformerEncoder,
     TransformerEncoderLayer,
 )
-from lamina.nn.vgg import VGG, vgg11, vgg16
 
 __all__ = [
     "ELU",

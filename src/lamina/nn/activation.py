@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from lamina import ops
 from lamina.nn.module import Module
 from lamina.nn.parameter import Parameter
-from lamina.tensor import full
+from lamina.tensors import full
 
 
 class _Plain(Module):

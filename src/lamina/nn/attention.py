@@ -13,7 +13,7 @@ from lamina.nn.linear import Linear
 from lamina.nn.module import Module
 from lamina.nn.parameter import Parameter
 from lamina.spec import ShapeError, bool_
-from lamina.tensor import empty
+from lamina.tensors import empty
 
 
 class MultiheadAttention(Module):

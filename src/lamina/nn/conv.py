@@ -10,9 +10,9 @@ from lamina import ops
 from lamina.nn import init
 from lamina.nn.module import Module
 from lamina.nn.parameter import Parameter
-from lamina.ops.window import Padding, per_axis
+from lamina.ops.primitives.window import Padding, per_axis
 from lamina.spec import Policy, Shape, ShapeError, current_policy, policy
-from lamina.tensor import empty
+from lamina.tensors import empty
 
 Sizes = int | Iterable[int]
 

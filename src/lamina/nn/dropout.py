@@ -8,7 +8,7 @@ from lamina import ops
 from lamina.nn.module import Module
 from lamina.nn.parameter import read, write
 from lamina.nn.random import Generator, default_generator
-from lamina.tensor import Tensor
+from lamina.tensors import Tensor
 
 
 class Dropout(Module):

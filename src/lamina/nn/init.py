@@ -16,7 +16,7 @@ import numpy as np
 
 from lamina.nn.random import streams
 from lamina.spec import Shape, ShapeError
-from lamina.tensor import Tensor
+from lamina.tensors import Tensor
 
 T = TypeVar("T", bound=Tensor)
 

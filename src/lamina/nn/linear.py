@@ -9,7 +9,7 @@ from lamina.nn import init
 from lamina.nn.module import Module
 from lamina.nn.parameter import Parameter
 from lamina.spec import ShapeError
-from lamina.tensor import empty
+from lamina.tensors import empty
 
 
 class Linear(Module):

@@ -7,7 +7,7 @@ once on tensors and records on traced values; its parameters live on the CPU unt
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar, NamedTuple, Self
 
 from lamina.nn.parameter import Parameter, become, read, standing_in, write
@@ -15,7 +15,7 @@ from lamina.nn.random import Generator
 from lamina.ops.core import Operand
 from lamina.runtime import Device, device
 from lamina.spec import DType, ShapeError, as_dtype
-from lamina.tensor import Tensor, as_tensor
+from lamina.tensors import Tensor, as_tensor
 
 
 class Mismatch(NamedTuple):
@@ -286,3 +286,15 @@ def _place(
     if isinstance(where, str) and dtype is None and not where.startswith(("cpu", "cuda", "auto")):
         return None, as_dtype(where)
     return None if where is None else device(where), None if dtype is None else as_dtype(dtype)
+
+
+@contextmanager
+def training(net: Module, mode: bool = True) -> Iterator[None]:
+    """Within the block the whole network is in training mode (or in inference mode)."""
+    before = [(m, m.training) for m in net.modules()]
+    net.train(mode)
+    try:
+        yield
+    finally:
+        for module, was in before:
+            module.training = was

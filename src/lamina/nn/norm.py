@@ -9,7 +9,7 @@ from lamina import ops
 from lamina.nn.module import Module
 from lamina.nn.parameter import Parameter, read
 from lamina.spec import Shape, ShapeError, as_shape, float32, int64
-from lamina.tensor import ones, zeros
+from lamina.tensors import ones, zeros
 
 
 class _Norm(Module):

@@ -9,7 +9,7 @@ from typing import Any
 
 from lamina.runtime import Device
 from lamina.spec import DType
-from lamina.tensor import Tensor, as_tensor
+from lamina.tensors import Tensor, as_tensor
 
 
 class Parameter(Tensor):

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from lamina import ops
 from lamina.nn.module import Module
-from lamina.ops.window import Padding, per_axis
+from lamina.ops.primitives.window import Padding, per_axis
 
 Sizes = int | Iterable[int]
 

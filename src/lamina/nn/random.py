@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from lamina.tensor import Tensor, tensor
+from lamina.tensors import Tensor, tensor
 
 
 class Generator:

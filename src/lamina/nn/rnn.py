@@ -10,9 +10,9 @@ from lamina.nn import init
 from lamina.nn.dropout import Dropout
 from lamina.nn.module import Module
 from lamina.nn.parameter import Parameter
-from lamina.ops.rnn import Rnn
+from lamina.ops.primitives.rnn import Rnn
 from lamina.spec import ShapeError
-from lamina.tensor import empty, zeros
+from lamina.tensors import empty, zeros
 
 
 class _Recurrent(Module):

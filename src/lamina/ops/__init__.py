@@ -4,7 +4,9 @@ Every function takes tensors, traced values, or arrays of any DLPack library, an
 tensors compute at once, traced values record. Axes are (N, C, *spatial) however the elements lie in memory.
 """
 
-from lamina.ops.attention import (
+from lamina.ops.core import REGISTRY, Arg, Op, Operand, Sample, bind, call, operand, register_adopter, spec_of
+from lamina.ops.operators import Operators
+from lamina.ops.primitives.attention import (
     Attention,
     AttentionGrad,
     JointAttention,
@@ -12,8 +14,8 @@ from lamina.ops.attention import (
     attention,
     attention_weights,
 )
-from lamina.ops.cast import Cast, cast
-from lamina.ops.conv import (
+from lamina.ops.primitives.cast import Cast, cast
+from lamina.ops.primitives.conv import (
     Conv,
     ConvDataGrad,
     ConvFilterGrad,
@@ -25,13 +27,12 @@ from lamina.ops.conv import (
     conv_transpose3d,
     unfold,
 )
-from lamina.ops.conv_norm import ConvNorm, DataGradNorm
-from lamina.ops.core import REGISTRY, Arg, Op, Operand, Sample, bind, call, operand, register_adopter, spec_of
-from lamina.ops.dropout import Dropout, DropoutGrad, dropout
-from lamina.ops.embedding import Embedding, EmbeddingGrad, embedding
-from lamina.ops.fused import Fused
-from lamina.ops.group import Group
-from lamina.ops.loss import (
+from lamina.ops.primitives.conv_norm import ConvNorm, DataGradNorm
+from lamina.ops.primitives.dropout import Dropout, DropoutGrad, dropout
+from lamina.ops.primitives.embedding import Embedding, EmbeddingGrad, embedding
+from lamina.ops.primitives.foreach import Group
+from lamina.ops.primitives.fused import Fused
+from lamina.ops.primitives.loss import (
     CrossEntropy,
     CrossEntropyGrad,
     binary_cross_entropy_with_logits,
@@ -43,9 +44,14 @@ from lamina.ops.loss import (
     one_hot,
     smooth_l1_loss,
 )
-from lamina.ops.lrn import LocalResponseNorm, LocalResponseNormGrad, divisive_norm, local_response_norm
-from lamina.ops.matmul import Matmul, linear, matmul
-from lamina.ops.norm import (
+from lamina.ops.primitives.lrn import (
+    LocalResponseNorm,
+    LocalResponseNormGrad,
+    divisive_norm,
+    local_response_norm,
+)
+from lamina.ops.primitives.matmul import Matmul, linear, matmul
+from lamina.ops.primitives.norm import (
     BatchNorm,
     BatchNormGrad,
     BatchNormInfer,
@@ -61,9 +67,8 @@ from lamina.ops.norm import (
     layer_norm,
     rms_norm,
 )
-from lamina.ops.norm_pool import NormPool, PoolNormGrad
-from lamina.ops.operators import Operators
-from lamina.ops.pointwise import (
+from lamina.ops.primitives.norm_pool import NormPool, PoolNormGrad
+from lamina.ops.primitives.pointwise import (
     Abs,
     Add,
     Ceil,
@@ -161,7 +166,7 @@ from lamina.ops.pointwise import (
     threshold,
     where,
 )
-from lamina.ops.pool import (
+from lamina.ops.primitives.pool import (
     AvgPool,
     AvgPoolGrad,
     MaxPool,
@@ -182,9 +187,16 @@ from lamina.ops.pool import (
     sum_pool2d,
     sum_pool3d,
 )
-from lamina.ops.quantize import Dequantize, Quantize, QuantizedConv, QuantizedMatmul, dequantize, quantize
-from lamina.ops.random import RandomNormal, RandomUniform, random_normal, random_uniform
-from lamina.ops.reduce import (
+from lamina.ops.primitives.quantize import (
+    Dequantize,
+    Quantize,
+    QuantizedConv,
+    QuantizedMatmul,
+    dequantize,
+    quantize,
+)
+from lamina.ops.primitives.random import RandomNormal, RandomUniform, random_normal, random_uniform
+from lamina.ops.primitives.reduce import (
     ArgMax,
     ArgMin,
     Reduce,
@@ -204,8 +216,8 @@ from lamina.ops.reduce import (
     sum_to,
     var,
 )
-from lamina.ops.rnn import Rnn, RnnGrad, rnn
-from lamina.ops.shape import (
+from lamina.ops.primitives.rnn import Rnn, RnnGrad, rnn
+from lamina.ops.primitives.shape import (
     Concat,
     Expand,
     Flip,
@@ -238,9 +250,16 @@ from lamina.ops.shape import (
     transpose,
     unsqueeze,
 )
-from lamina.ops.softmax import LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxGrad, log_softmax, softmax
-from lamina.ops.update import AdamUpdate, SgdUpdate, adam_update, sgd_update
-from lamina.ops.window import Window, window
+from lamina.ops.primitives.softmax import (
+    LogSoftmax,
+    LogSoftmaxGrad,
+    Softmax,
+    SoftmaxGrad,
+    log_softmax,
+    softmax,
+)
+from lamina.ops.primitives.update import AdamUpdate, SgdUpdate, adam_update, sgd_update
+from lamina.ops.primitives.window import Window, window
 
 pow = power
 

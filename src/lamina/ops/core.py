@@ -192,7 +192,7 @@ class Sample:
         return f"{self.op} {'x'.join(str(list(a.shape)).replace(' ', '') for a in self.args)}"
 
 
-#: Turns an array of any library (NumPy, PyTorch, CuPy, JAX) into an operand; set by `lamina.tensor`.
+#: Turns an array of any library (NumPy, PyTorch, CuPy, JAX) into an operand; set by `lamina.tensors`.
 _adopt: list[Callable[[Any], Operand]] = []
 
 

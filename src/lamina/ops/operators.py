@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from lamina.ops import pointwise as _pointwise
-from lamina.ops import shape as _shape
-from lamina.ops.cast import cast as _cast
 from lamina.ops.core import Operand
-from lamina.ops.matmul import matmul as _matmul
-from lamina.ops.reduce import argmax as _argmax
-from lamina.ops.reduce import argmin as _argmin
-from lamina.ops.reduce import max as _max
-from lamina.ops.reduce import mean as _mean
-from lamina.ops.reduce import min as _min
-from lamina.ops.reduce import prod as _prod
-from lamina.ops.reduce import sum as _sum
-from lamina.ops.reduce import sum_to as _sum_to
-from lamina.ops.reduce import var as _var
-from lamina.ops.softmax import log_softmax as _log_softmax
-from lamina.ops.softmax import softmax as _softmax
+from lamina.ops.primitives import pointwise as _pointwise
+from lamina.ops.primitives import shape as _shape
+from lamina.ops.primitives.cast import cast as _cast
+from lamina.ops.primitives.matmul import matmul as _matmul
+from lamina.ops.primitives.reduce import argmax as _argmax
+from lamina.ops.primitives.reduce import argmin as _argmin
+from lamina.ops.primitives.reduce import max as _max
+from lamina.ops.primitives.reduce import mean as _mean
+from lamina.ops.primitives.reduce import min as _min
+from lamina.ops.primitives.reduce import prod as _prod
+from lamina.ops.primitives.reduce import sum as _sum
+from lamina.ops.primitives.reduce import sum_to as _sum_to
+from lamina.ops.primitives.reduce import var as _var
+from lamina.ops.primitives.softmax import log_softmax as _log_softmax
+from lamina.ops.primitives.softmax import softmax as _softmax
 from lamina.spec import DType
 
 Axes = int | Sequence[int] | None

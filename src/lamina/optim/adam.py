@@ -9,7 +9,7 @@ import numpy as np
 from lamina import ops
 from lamina.optim.optimizer import Optimizer
 from lamina.optim.schedule import Schedule
-from lamina.tensor import Tensor, tensor, zeros
+from lamina.tensors import Tensor, tensor, zeros
 
 
 class Adam(Optimizer):

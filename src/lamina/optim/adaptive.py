@@ -7,7 +7,7 @@ from typing import Any
 from lamina import ops
 from lamina.optim.optimizer import Optimizer
 from lamina.optim.schedule import Schedule
-from lamina.tensor import Tensor, full, zeros
+from lamina.tensors import Tensor, full, zeros
 
 
 class Adagrad(Optimizer):

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 from lamina.optim.schedule import Schedule
-from lamina.tensor import Tensor
+from lamina.tensors import Tensor
 
 
 class Optimizer(ABC):

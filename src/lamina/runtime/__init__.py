@@ -6,7 +6,7 @@ without a GPU everything here works on the CPU.
 
 from lamina.runtime.arrays import as_buffer, is_array, share
 from lamina.runtime.cache import DiskCache, cache_directory, digest
-from lamina.runtime.device import Device, device, devices, managed, pinned
+from lamina.runtime.compute_device import Device, device, devices, managed, pinned
 from lamina.runtime.errors import CompileError, DeviceError, NoGpuError, OutOfMemoryError, human_bytes
 from lamina.runtime.file import DeviceFile
 from lamina.runtime.kernel import (
@@ -18,11 +18,11 @@ from lamina.runtime.kernel import (
     compile_module,
     launch_shape,
 )
-from lamina.runtime.libraries import Library, libraries
 from lamina.runtime.memory import Arena, Buffer, Statistics, host_array, parse_bytes
 from lamina.runtime.platforms import MemoryInfo
+from lamina.runtime.printing import fetch, show
 from lamina.runtime.random import Generator
-from lamina.runtime.show import fetch, show
+from lamina.runtime.shared_libraries import Library, libraries
 from lamina.runtime.stream import CapturedGraph, CudaStream, Event, Stream, as_stream, stream_address
 from lamina.runtime.transfer import copy, copy_2d, copy_3d, from_host, memset, memset_2d, move, to_host
 from lamina.runtime.worker import Worker

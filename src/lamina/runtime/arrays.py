@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from lamina.runtime import _cuda, dlpack
-from lamina.runtime.device import Device
+from lamina.runtime.compute_device import Device
 from lamina.runtime.dlpack import Shared
 from lamina.runtime.memory import Buffer
 from lamina.runtime.stream import StreamLike, as_stream

@@ -17,8 +17,8 @@ import numpy as np
 from lamina.runtime import _cuda
 from lamina.runtime.arrays import device_of, is_array, share
 from lamina.runtime.cache import DiskCache, cache_directory, digest
-from lamina.runtime.device import Device
-from lamina.runtime.device import device as find_device
+from lamina.runtime.compute_device import Device
+from lamina.runtime.compute_device import device as find_device
 from lamina.runtime.errors import CompileError, DeviceError, NoGpuError
 from lamina.runtime.memory import Buffer
 from lamina.runtime.platforms import Platform

@@ -36,7 +36,7 @@ from lamina.runtime.errors import OutOfMemoryError, human_bytes
 from lamina.runtime.stream import as_stream
 
 if TYPE_CHECKING:
-    from lamina.runtime.device import Device
+    from lamina.runtime.compute_device import Device
     from lamina.runtime.stream import Event, Stream
 
 _LARGE = 16 << 20  # from here on sizes are multiples of _GRAIN

@@ -16,7 +16,7 @@ from lamina.runtime.memory import Arena, HostResource, cap_from_environment, hos
 from lamina.runtime.stream import CudaStream, Stream
 
 if TYPE_CHECKING:
-    from lamina.runtime.device import Device
+    from lamina.runtime.compute_device import Device
 
 _PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE: pinned for every context
 _ATTACH_GLOBAL = 1  # CU_MEM_ATTACH_GLOBAL: every stream may use it

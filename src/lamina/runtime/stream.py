@@ -18,7 +18,7 @@ from lamina.runtime import _cuda
 from lamina.runtime.errors import DeviceError
 
 if TYPE_CHECKING:
-    from lamina.runtime.device import Device
+    from lamina.runtime.compute_device import Device
 
 StreamLike = Any
 """A Stream, a cudaStream_t as an int, or a stream of CuPy, PyTorch, Numba, cuda-core (`__cuda_stream__`)."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lamina.runtime import _cuda, arrays
-from lamina.runtime.device import Device
+from lamina.runtime.compute_device import Device
 from lamina.runtime.memory import Buffer, checked_bytes, host_array
 from lamina.runtime.platforms import platform_context
 from lamina.runtime.stream import Stream, StreamLike, as_stream

@@ -8,8 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import ParamSpec, TypeVar
 
-from lamina.runtime.device import Device
-from lamina.runtime.device import device as find_device
+from lamina.runtime.compute_device import Device
+from lamina.runtime.compute_device import device as find_device
 
 P = ParamSpec("P")
 R = TypeVar("R")

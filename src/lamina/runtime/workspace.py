@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from lamina.runtime.device import Device
+from lamina.runtime.compute_device import Device
 from lamina.runtime.memory import Buffer, checked_bytes, size_class
 from lamina.runtime.stream import Stream, StreamLike, as_stream
 

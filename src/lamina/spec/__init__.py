@@ -20,7 +20,8 @@ from lamina.spec.dtype import (
 )
 from lamina.spec.errors import DTypeError, ShapeError
 from lamina.spec.layout import Layout, channels_last, contiguous, dense, from_tag, pack, unpack
-from lamina.spec.policy import Policy, current_policy, policy
+from lamina.spec.policies import Policy, current_policy, policy
+from lamina.spec.precision import PRECISIONS, Precision, as_precision
 from lamina.spec.shape import (
     Shape,
     as_shape,
@@ -34,14 +35,17 @@ from lamina.spec.tensor import Spec
 __all__ = [
     "DTYPES",
     "FLOATS",
+    "PRECISIONS",
     "DType",
     "DTypeError",
     "Layout",
     "Policy",
+    "Precision",
     "Shape",
     "ShapeError",
     "Spec",
     "as_dtype",
+    "as_precision",
     "as_shape",
     "bfloat16",
     "bool_",

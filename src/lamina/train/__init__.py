@@ -4,30 +4,23 @@ from typing import TYPE_CHECKING
 
 from lamina._lazy import lazy
 from lamina.train.checkpoint import CheckpointError, Position, load_checkpoint, save_checkpoint
-from lamina.train.evaluate import Predictor, Scores, evaluate
-from lamina.train.precision import PRECISIONS, Precision
-from lamina.train.quantize import QuantizedPredictor, quantize
+from lamina.train.evaluation import Scores, evaluate
 from lamina.train.step import State, Step, train_step
 
 if TYPE_CHECKING:
     from lamina.train.loop import Epoch, History, fit
 
 __all__ = [
-    "PRECISIONS",
     "CheckpointError",
     "Epoch",
     "History",
     "Position",
-    "Precision",
-    "Predictor",
-    "QuantizedPredictor",
     "Scores",
     "State",
     "Step",
     "evaluate",
     "fit",
     "load_checkpoint",
-    "quantize",
     "save_checkpoint",
     "train_step",
 ]

@@ -13,9 +13,10 @@ from typing import Any
 from rich.console import Console
 
 from lamina.data import Epochs
-from lamina.tensor import Tensor
+from lamina.infer import Predictor
+from lamina.tensors import Tensor
 from lamina.train.checkpoint import Position, save_checkpoint
-from lamina.train.evaluate import Predictor, Scores, evaluate
+from lamina.train.evaluation import Scores, evaluate
 from lamina.train.progress import Reporter
 from lamina.train.step import Step
 

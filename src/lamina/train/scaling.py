@@ -14,7 +14,7 @@ import numpy as np
 
 from lamina import ops
 from lamina.spec import float32
-from lamina.tensor import Tensor, tensor
+from lamina.tensors import Tensor, tensor
 
 START = 65536.0
 INTERVAL = 2000

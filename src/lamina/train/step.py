@@ -7,8 +7,7 @@ inputs, all of them on the same state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,14 +15,15 @@ import numpy as np
 
 from lamina import ops
 from lamina.graph import Executable, Graph, Value, compile, gradients, trace
-from lamina.graph.recompute import as_bytes
+from lamina.graph.planning.rematerialize import as_bytes
 from lamina.nn import Module
+from lamina.nn.module import training
 from lamina.nn.parameter import become, standing_in
 from lamina.optim import Optimizer
 from lamina.runtime import Device, device
 from lamina.spec import Spec, current_policy, float32, policy
-from lamina.tensor import Tensor, as_tensor
-from lamina.train.precision import Precision, as_precision
+from lamina.spec.precision import Precision, as_precision
+from lamina.tensors import Tensor, as_tensor
 from lamina.train.scaling import all_finite, initial_scale, next_scale, total
 
 _where = device  # the argument of `train_step` has the same name
@@ -265,18 +265,6 @@ class _Program:
     def run(self, *inputs: Any) -> tuple[Tensor, ...]:
         """One step on (rate, images, labels): the loss and perhaps the number of hits."""
         return self.executable(*inputs)
-
-
-@contextmanager
-def training(net: Module, mode: bool = True) -> Iterator[None]:
-    """Within the block the whole network is in training mode (or in inference mode)."""
-    before = [(m, m.training) for m in net.modules()]
-    net.train(mode)
-    try:
-        yield
-    finally:
-        for module, was in before:
-            module.training = was
 
 
 def _clipped(arriving: Sequence[Value], limit: float) -> list[Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from lamina.backends import Call, Plan
-from lamina.backends.cuda.program import KERNELS, Copy, Fill, Launch, Launches, Part, Program, Together
+from lamina.backends.cuda.launch.program import INCLUDE, Copy, Fill, Launch, Launches, Part, Program, Together
 from lamina.ops.core import Array
 from lamina.runtime import cache_directory, host_array
 from lamina.spec import Spec, pack, unpack
@@ -46,11 +46,11 @@ def compiled(program: Program) -> Any:
 @cache
 def _compiled(program: Program, mode: tuple[str, ...]) -> Any:
     text = f'#include "emulator.h"\n{program.source}\nEMULATE({program.name})\n'
-    headers = "".join(p.read_text() for p in (*sorted(KERNELS.glob("*.cuh")), HERE / "emulator.h"))
+    headers = "".join(p.read_text() for p in (*sorted(INCLUDE.glob("*.cuh")), HERE / "emulator.h"))
     key = hashlib.sha256("".join((headers, text, *mode)).encode()).hexdigest()
     library = _folder() / f"{key}.so"
     if not library.exists():
-        include = [f"-I{_precompiled(mode)}", f"-I{HERE}", f"-I{KERNELS}"]
+        include = [f"-I{_precompiled(mode)}", f"-I{HERE}", f"-I{INCLUDE}"]
         _make(library, [*mode, *include, "-shared", "-x", "c++", "-"], text)
     return ctypes.CDLL(str(library))
 

@@ -33,7 +33,7 @@ from lamina.backends.cpu import (
 from lamina.backends.cpu.library import kernels
 from lamina.backends.reference import numpy_plan, reorder_plan
 from lamina.ops.core import Op
-from lamina.ops.fused import Fused
+from lamina.ops.primitives.fused import Fused
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 

@@ -16,7 +16,7 @@ from lamina.backends import Call, NoKernel, Plan, Run
 from lamina.backends.cpu.library import Bind, Chain, Held, Place, at_input, at_output, attempt, kernels
 from lamina.onednn import ARG, Attributes, Binary, Eltwise, MemoryDesc, PostOp, PrimitiveDesc
 from lamina.onednn import post_op_argument as operand_of
-from lamina.ops.attention import Attention, AttentionGrad
+from lamina.ops.primitives.attention import Attention, AttentionGrad
 from lamina.runtime import Device, host_array
 from lamina.spec import Policy, Shape, Spec, float32
 

@@ -30,9 +30,9 @@ from lamina.backends.cpu.post import Post
 from lamina.backends.cpu.timing import fastest
 from lamina.backends.cpu.window import activation_tags, sliding, ungrouped
 from lamina.onednn import ARG, MemoryDesc, PrimitiveDesc
-from lamina.ops.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.core import Op
-from lamina.ops.window import Window
+from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
+from lamina.ops.primitives.window import Window
 from lamina.runtime import Device, host_array
 from lamina.spec import Policy, Spec
 

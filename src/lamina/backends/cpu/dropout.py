@@ -11,8 +11,8 @@ from lamina.backends import Call, NoKernel, Plan, Run
 from lamina.backends.cpu.library import attempt, computes, data_type, kernels
 from lamina.backends.cpu.random import Words
 from lamina.onednn import ARG, Memory, MemoryDesc, Primitive, PrimitiveDesc, scale_argument
-from lamina.ops.dropout import Dropout, DropoutGrad, scale, threshold
-from lamina.ops.random import next_state
+from lamina.ops.primitives.dropout import Dropout, DropoutGrad, scale, threshold
+from lamina.ops.primitives.random import next_state
 from lamina.runtime import Device, host_array
 from lamina.spec import Policy, Spec
 

@@ -8,10 +8,10 @@ from lamina.backends import NoKernel, Plan
 from lamina.backends.cpu import conv, matmul, quantize
 from lamina.backends.cpu.library import computes, kernels
 from lamina.backends.cpu.post import Post
-from lamina.ops.conv import Conv
-from lamina.ops.fused import Fused
-from lamina.ops.matmul import Matmul
-from lamina.ops.quantize import QuantizedConv, QuantizedMatmul
+from lamina.ops.primitives.conv import Conv
+from lamina.ops.primitives.fused import Fused
+from lamina.ops.primitives.matmul import Matmul
+from lamina.ops.primitives.quantize import QuantizedConv, QuantizedMatmul
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 

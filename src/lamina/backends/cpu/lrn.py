@@ -9,7 +9,7 @@ from lamina.backends import NoKernel, Plan
 from lamina.backends.cpu.library import at_input, at_output, computes, desc, kernels, single
 from lamina.backends.cpu.norm import first_layout
 from lamina.onednn import ARG, PrimitiveDesc
-from lamina.ops.lrn import LocalResponseNorm
+from lamina.ops.primitives.lrn import LocalResponseNorm
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 

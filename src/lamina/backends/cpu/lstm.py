@@ -18,7 +18,7 @@ from lamina.backends import Call, Plan, Run
 from lamina.backends.cpu.library import Bind, Chain, Place, at_input, at_output
 from lamina.onednn import ARG, Lstm, MemoryDesc, PrimitiveDesc
 from lamina.ops.core import Array
-from lamina.ops.rnn import Rnn, RnnGrad, Sizes, Weights, grouped
+from lamina.ops.primitives.rnn import Rnn, RnnGrad, Sizes, Weights, grouped
 from lamina.runtime import host_array
 from lamina.spec import Layout, Shape, Spec, float32, uint8
 

@@ -24,7 +24,7 @@ from lamina.backends.cpu.library import (
 )
 from lamina.backends.cpu.post import Post
 from lamina.onednn import ARG, MemoryDesc, PrimitiveDesc
-from lamina.ops.matmul import Matmul
+from lamina.ops.primitives.matmul import Matmul
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec, float32
 

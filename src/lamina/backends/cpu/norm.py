@@ -25,7 +25,7 @@ from lamina.backends.cpu.library import (
 from lamina.backends.cpu.window import channels_last_tag
 from lamina.onednn import ARG, MemoryDesc, PrimitiveDesc
 from lamina.ops.core import Op
-from lamina.ops.norm import BatchNorm, BatchNormGrad, BatchNormInfer, LayerNorm, LayerNormGrad
+from lamina.ops.primitives.norm import BatchNorm, BatchNormGrad, BatchNormInfer, LayerNorm, LayerNormGrad
 from lamina.runtime import Device, host_array
 from lamina.spec import Policy, Spec
 

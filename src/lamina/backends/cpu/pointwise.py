@@ -20,7 +20,7 @@ from lamina.backends.cpu.library import (
 from lamina.backends.cpu.post import BINARY, ELTWISE, KEEPS_ZERO, aligned, is_per_channel
 from lamina.onednn import ARG, MemoryDesc, PrimitiveDesc
 from lamina.ops.core import Op
-from lamina.ops.pointwise import ClippedReluGrad, ReluGrad, SigmoidGrad, TanhGrad
+from lamina.ops.primitives.pointwise import ClippedReluGrad, ReluGrad, SigmoidGrad, TanhGrad
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 

@@ -19,7 +19,7 @@ from lamina.backends.cpu.library import (
 )
 from lamina.backends.cpu.window import channels_last_tag, sliding
 from lamina.onednn import ARG, MemoryDesc, PrimitiveDesc
-from lamina.ops.pool import AvgPool, AvgPoolGrad, MaxPool, MaxPoolGrad
+from lamina.ops.primitives.pool import AvgPool, AvgPoolGrad, MaxPool, MaxPoolGrad
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec, uint8
 from lamina.spec.layout import dense

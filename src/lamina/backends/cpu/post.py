@@ -18,7 +18,7 @@ from lamina.onednn import (
     post_op_argument,
 )
 from lamina.ops.core import Op
-from lamina.ops.pointwise import (
+from lamina.ops.primitives.pointwise import (
     Abs,
     Add,
     ClippedRelu,

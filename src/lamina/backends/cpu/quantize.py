@@ -35,10 +35,10 @@ from lamina.backends.cpu.reorder import reorder
 from lamina.backends.cpu.window import sliding
 from lamina.backends.reference import array_at
 from lamina.onednn import ARG, Attributes, MemoryDesc, PrimitiveDesc, scale_argument
-from lamina.ops.conv import Conv
 from lamina.ops.core import Op
-from lamina.ops.matmul import Matmul
-from lamina.ops.quantize import Dequantize, Quantize, QuantizedConv, QuantizedMatmul
+from lamina.ops.primitives.conv import Conv
+from lamina.ops.primitives.matmul import Matmul
+from lamina.ops.primitives.quantize import Dequantize, Quantize, QuantizedConv, QuantizedMatmul
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec, float8_e4m3fn, float32, int8
 

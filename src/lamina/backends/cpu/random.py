@@ -1,4 +1,4 @@
-"""Philox4x32-10 for many counters at once, in buffers that are made once (see lamina.ops.random)."""
+"""Philox4x32-10 for many counters at once, in buffers that are made once (see lamina.ops.primitives.random)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STEP = 4096
 
 
 class Words:
-    """Draws `count` 32-bit words, the same as `lamina.ops.random.words`, without allocating."""
+    """Draws `count` 32-bit words, the same as `lamina.ops.primitives.random.words`, without allocating."""
 
     def __init__(self, count: int) -> None:
         self.count = count

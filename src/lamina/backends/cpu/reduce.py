@@ -15,7 +15,7 @@ from lamina import onednn
 from lamina.backends import Call, NoKernel, Plan, Run
 from lamina.backends.cpu.library import attempt, computes, data_type, kernels
 from lamina.onednn import ARG, Memory, MemoryDesc, Primitive
-from lamina.ops.reduce import Reduce
+from lamina.ops.primitives.reduce import Reduce
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 

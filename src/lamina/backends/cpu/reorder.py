@@ -18,7 +18,7 @@ from lamina.backends.cpu.library import (
     single,
 )
 from lamina.onednn import ARG, MemoryDesc
-from lamina.ops.cast import Cast
+from lamina.ops.primitives.cast import Cast
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 

@@ -22,7 +22,7 @@ from lamina.backends.cpu.library import Bind, Chain, Place, Refused, at_input, a
 from lamina.backends.cpu.lstm import lstm_grad_plan, lstm_plan, takes
 from lamina.onednn import ARG, Memory, MemoryDesc, Primitive, PrimitiveDesc
 from lamina.ops.core import Array
-from lamina.ops.rnn import Rnn, RnnGrad, Sizes, Weights, grouped
+from lamina.ops.primitives.rnn import Rnn, RnnGrad, Sizes, Weights, grouped
 from lamina.runtime import Device, host_array
 from lamina.spec import Policy, Shape, Spec, float32, uint8
 

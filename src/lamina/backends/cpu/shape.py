@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from lamina.backends import Call, Plan, Run
 from lamina.backends.cpu.library import kernels
-from lamina.ops.pointwise import Identity
-from lamina.ops.shape import Reshape, Transpose
+from lamina.ops.primitives.pointwise import Identity
+from lamina.ops.primitives.shape import Reshape, Transpose
 from lamina.runtime import Device
 from lamina.spec import Layout, Policy, Spec
 

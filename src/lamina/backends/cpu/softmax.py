@@ -8,7 +8,7 @@ from lamina import onednn
 from lamina.backends import NoKernel, Plan
 from lamina.backends.cpu.library import at_input, at_output, attempt, computes, desc, kernels, single
 from lamina.onednn import ARG
-from lamina.ops.softmax import LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxGrad
+from lamina.ops.primitives.softmax import LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxGrad
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 

@@ -16,7 +16,7 @@ from lamina.backends import Call, NoKernel, Plan, Run
 from lamina.backends.cpu.library import attempt, computes, flat, kernels
 from lamina.onednn import ARG, Memory, MemoryDesc, Primitive, PrimitiveDesc, scale_argument
 from lamina.ops.core import Array
-from lamina.ops.update import AdamUpdate, SgdUpdate
+from lamina.ops.primitives.update import AdamUpdate, SgdUpdate
 from lamina.runtime import Device, host_array
 from lamina.runtime.memory import host_copy
 from lamina.spec import Policy, Spec, float32

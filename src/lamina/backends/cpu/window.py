@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from lamina import onednn
 from lamina.c import dnnl
-from lamina.ops.window import Window
+from lamina.ops.primitives.window import Window
 from lamina.spec import Layout, Spec, bfloat16
 
 Isa = dnnl.dnnl_cpu_isa_t

@@ -32,9 +32,9 @@ from lamina.backends.cpu.library import Chain, Held, Place, at_input, at_output,
 from lamina.backends.cpu.post import Post
 from lamina.backends.cpu.window import prefers_channels_last
 from lamina.onednn import ARG, Attributes, Binary, Eltwise, MemoryDesc, PostOp, post_op_argument
-from lamina.ops.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.core import Array
-from lamina.ops.window import Window
+from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
+from lamina.ops.primitives.window import Window
 from lamina.spec import Policy, Spec, float32
 
 #: Inputs along one axis of a tile, and their square.

@@ -6,17 +6,17 @@ Any other head, and an epilogue that no engine takes, is refused: the graph then
 from __future__ import annotations
 
 from lamina.backends import NoKernel, Plan
-from lamina.backends.cuda.conv import data_grad_plan, forward_plan
-from lamina.backends.cuda.epilogue import split
-from lamina.backends.cuda.matmul import matmul_plan
-from lamina.backends.cuda.pointwise import EXPRESSIONS, card_value, chain_plan, chain_values
-from lamina.backends.cuda.program import wide_type
-from lamina.backends.cuda.quantize import eights_plan
-from lamina.backends.cuda.table import kernels
-from lamina.ops.conv import Conv, ConvDataGrad
-from lamina.ops.fused import Fused
-from lamina.ops.matmul import Matmul
-from lamina.ops.quantize import QuantizedConv, QuantizedMatmul
+from lamina.backends.cuda.conv.conv import data_grad_plan, forward_plan
+from lamina.backends.cuda.cudnn_graphs.epilogue import split
+from lamina.backends.cuda.elementwise.pointwise import EXPRESSIONS, card_value, chain_plan, chain_values
+from lamina.backends.cuda.launch.program import wide_type
+from lamina.backends.cuda.matmul.matmul import matmul_plan
+from lamina.backends.cuda.quantize.quantize import eights_plan
+from lamina.backends.cuda.registry import kernels
+from lamina.ops.primitives.conv import Conv, ConvDataGrad
+from lamina.ops.primitives.fused import Fused
+from lamina.ops.primitives.matmul import Matmul
+from lamina.ops.primitives.quantize import QuantizedConv, QuantizedMatmul
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 

@@ -11,12 +11,12 @@ from math import prod
 
 from lamina.backends import Backend, Call, Plan, Run
 from lamina.backends.reference import in_place
-from lamina.ops.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.core import Op
-from lamina.ops.fused import Fused
-from lamina.ops.matmul import Matmul
-from lamina.ops.reduce import Reduce
-from lamina.ops.shape import Reshape
+from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
+from lamina.ops.primitives.fused import Fused
+from lamina.ops.primitives.matmul import Matmul
+from lamina.ops.primitives.reduce import Reduce
+from lamina.ops.primitives.shape import Reshape
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 

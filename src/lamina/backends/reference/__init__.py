@@ -13,7 +13,7 @@ import numpy as np
 
 from lamina.backends import Backend, Call, NoKernel, Plan, Run
 from lamina.ops.core import Array, Op
-from lamina.ops.shape import Reshape
+from lamina.ops.primitives.shape import Reshape
 from lamina.runtime import Device, host_array
 from lamina.spec import DType, Policy, Spec, as_dtype, contiguous, pack, unpack
 

@@ -14,6 +14,7 @@ its typed error (`lamina.c.errors`).
 
 from lamina.cudnn.legacy.activation import Activation, ActivationSettings
 from lamina.cudnn.legacy.algorithms import NAMED, Algorithm, algorithm
+from lamina.cudnn.legacy.arrays import on_arrays
 from lamina.cudnn.legacy.attention import AttentionSettings, MultiHeadAttention
 from lamina.cudnn.legacy.attention_weights import AttentionLayout
 from lamina.cudnn.legacy.base import ClosedError, Descriptor, Memory
@@ -77,7 +78,6 @@ from lamina.cudnn.legacy.graphnet import Aggregation, CSCGraph, GraphAttention
 from lamina.cudnn.legacy.handles import Handle, Handles, handle_for
 from lamina.cudnn.legacy.lrn import LRN, LRNSettings
 from lamina.cudnn.legacy.normalization import Normalization, NormalizationSettings, NormTensors
-from lamina.cudnn.legacy.on_arrays import on_arrays
 from lamina.cudnn.legacy.optensor import OpTensor, OpTensorSettings
 from lamina.cudnn.legacy.pooling import Pooling, PoolingSettings
 from lamina.cudnn.legacy.reduce import ReduceSettings, ReduceTensor

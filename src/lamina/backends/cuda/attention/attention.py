@@ -1,0 +1,515 @@
+"""Scaled dot-product attention.
+
+sdpa    cuDNN's one operation, forward in half types
+steps   cuDNN's pattern of attention written out (`lamina.cudnn.composed`), forward and backward in half types
+rows    any dtype and size: matrix products, and an own kernel on the rows of scores, which lie in the workspace
+
+cuDNN reads q, k and v and writes their gradients by strides: heads within a projection of all three stay where they
+are. Own kernels take row-major operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from lamina.backends import Call, NoKernel, Plan, Run
+from lamina.backends.cuda.cudnn_graphs.epilogue import NONE
+from lamina.backends.cuda.elementwise.pointwise import full
+from lamina.backends.cuda.launch.indexing import broadcast_strides, index_type, memory_order
+from lamina.backends.cuda.launch.program import (
+    VECTOR,
+    WORKSPACE_ALIGNMENT,
+    Copy,
+    Fill,
+    Launch,
+    Place,
+    Program,
+    Step,
+    blocks_for,
+    c_type,
+    constants,
+    kernel_plan,
+    round_up,
+    scratch,
+    source,
+    target,
+)
+from lamina.backends.cuda.matmul.matmul import matmul_plan
+from lamina.backends.cuda.registry import kernels
+from lamina.backends.cuda.select.formulations import Problem, Way, choose
+from lamina.cudnn import Graph, Tensor
+from lamina.cudnn.composed import attention as forward_steps
+from lamina.cudnn.composed import attention_grad as backward_steps
+from lamina.ops.core import Array, Op
+from lamina.ops.primitives.attention import Attention, AttentionGrad, JointAttention, JointAttentionGrad
+from lamina.ops.primitives.matmul import Matmul
+from lamina.ops.primitives.reduce import Reduce
+from lamina.runtime import Device
+from lamina.spec import Layout, Policy, Spec, bfloat16, contiguous, dense, float16
+
+#: An operand: how it lies, and where.
+Term = tuple[Spec, Place]
+
+#: What stands at masked scores in cuDNN's graphs: low enough for a weight of zero, and no NaN comes of it.
+_NEVER = -1e30
+
+
+@dataclass(frozen=True)
+class PlanStep:
+    """Another plan as a step: where its operands lie, and its workspace within the call's."""
+
+    plan: Plan
+    inputs: tuple[Place, ...]
+    outputs: tuple[Place, ...]
+    workspace: Place
+
+    def bind(self, device: Device, call: Call) -> Run:
+        """Fix the addresses."""
+        inputs, outputs = (tuple(p.address(call) for p in places) for places in (self.inputs, self.outputs))
+        return self.plan.bind(Call(inputs, outputs, self.workspace.address(call), call.stream))
+
+
+@dataclass(frozen=True, eq=False)
+class Number(Place):
+    """One number on the host, as cuDNN takes numbers by value."""
+
+    values: Array = None  # type: ignore[assignment]
+
+    @classmethod
+    def of(cls, value: float) -> Number:
+        """A float32 number."""
+        return cls("number", values=np.full(4, value, np.float32))
+
+    def address(self, call: Call) -> int:
+        """Where it is, in every call."""
+        return int(self.values.ctypes.data)
+
+
+# ------------------------------------------------------------------------------------------------------------ plans
+
+
+@kernels(Attention, source="cudnn")
+def attention(op: Attention, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """(o, stats) from q, k, v and perhaps a bias; all row-major, unless cuDNN reads them where they lie."""
+    strided = _strided(specs[:3])
+    if strided is None:
+        return _attention(op, [s.open.fixed for s in specs], device, policy)
+    inputs = [*strided, *(s.open.fixed for s in specs[3:])]
+    try:
+        return _attention(op, inputs, device, policy)
+    except NoKernel:
+        return _attention(op, [s.open.fixed for s in specs], device, policy)
+
+
+@kernels(JointAttention, source="cudnn")
+def joint_attention(op: JointAttention, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """(o, stats) from q, k and v in one tensor, which cuDNN reads where they lie."""
+    op.infer(*specs)
+    return _where_it_lies(specs[0], lambda joint: _joint_attention(op, joint, device, policy))
+
+
+@kernels(JointAttentionGrad, source="cudnn")
+def joint_attention_grad(
+    op: JointAttentionGrad, specs: tuple[Spec, ...], device: Device, policy: Policy
+) -> Plan:
+    """The gradients of q, k and v into one tensor that lies as they do."""
+    op.infer(*specs)
+    return _where_it_lies(specs[0], lambda joint: _joint_gradient(op, joint, device, policy))
+
+
+@kernels(AttentionGrad, source="cudnn")
+def attention_grad(op: AttentionGrad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """(dq, dk, dv, dbias) from q, k, v, o, stats, do and perhaps a bias; row-major, unless cuDNN takes them as they
+    lie.
+    """
+    strided = _strided((*specs[:4], specs[5])) if len(specs) == 6 else None
+    if strided is None:
+        return _gradient(op, [s.open.fixed for s in specs], device, policy)
+    q, k, v, _, _ = strided
+    o = _like_q(specs[3], q)
+    try:
+        return _gradient(op, [q, k, v, o, specs[4].open.fixed, o], device, policy)
+    except NoKernel:
+        return _gradient(op, [s.open.fixed for s in specs], device, policy)
+
+
+def _attention(op: Attention, inputs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """The plan for operands that lie as their specs say."""
+    o, *stats = op.infer(*inputs)
+    outputs = [_like_q(o, inputs[0]), *(s.fixed for s in stats)]
+    terms = [(s, source(i)) for i, s in enumerate(inputs)]
+    targets = [(s, target(i)) for i, s in enumerate(outputs)]
+    return _chosen(
+        op, inputs, outputs, terms, lambda: _forward_ways(op, terms, targets, device, policy), device, policy
+    )
+
+
+def _gradient(op: AttentionGrad, inputs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """The plan for operands that lie as their specs say."""
+    found = op.infer(*inputs)
+    outputs = [full(s, x.physical) for s, x in zip(found, (*inputs[:3], *inputs[6:]), strict=True)]
+    terms = [(s, source(i)) for i, s in enumerate(inputs)]
+    targets = [(s, target(i)) for i, s in enumerate(outputs)]
+    return _chosen(
+        op, inputs, outputs, terms, lambda: _backward_ways(op, terms, targets, device, policy), device, policy
+    )
+
+
+def _joint_attention(op: JointAttention, joint: Spec, device: Device, policy: Policy) -> Plan:
+    """The plan for a joint tensor that lies as its spec says."""
+    if joint.numel and not _aligned(joint):
+        return _apart(op, op.apart, joint, (), device, policy)
+    terms = _parts(joint, source)
+    o, *stats = op.infer(joint)
+    outputs = [_like_q(o, terms[0][0]), *(s.fixed for s in stats)]
+    targets = [(s, target(i)) for i, s in enumerate(outputs)]
+    return _chosen(
+        op,
+        [joint],
+        outputs,
+        terms,
+        lambda: _forward_ways(op.apart, terms, targets, device, policy),
+        device,
+        policy,
+    )
+
+
+def _joint_gradient(op: JointAttentionGrad, joint: Spec, device: Device, policy: Policy) -> Plan:
+    """The plan for a joint tensor that lies as its spec says; o and do lie as the forward pass writes o."""
+    parts = _parts(joint, source)
+    (q, _), *_ = parts
+    apart = Attention(op.scale, op.causal, stats=True)
+    o, stats = apart.infer(*(s.open for s, _ in parts))
+    o, stats = _like_q(o, q), stats.fixed
+    if joint.numel and not _aligned(joint):
+        return _apart(op, op.grad, joint, (o, stats, o), device, policy)
+    terms = [*parts, (o, source(1)), (stats, source(2)), (o, source(3))]
+    targets = _parts(joint, target)
+    return _chosen(
+        op,
+        [joint, o, stats, o],
+        [joint],
+        terms,
+        lambda: _backward_ways(op.grad, terms, targets, device, policy),
+        device,
+        policy,
+    )
+
+
+def _apart(
+    op: JointAttention | JointAttentionGrad,
+    inner: Attention | AttentionGrad,
+    joint: Spec,
+    others: tuple[Spec, ...],
+    device: Device,
+    policy: Policy,
+) -> Plan:
+    """The plan of `inner` on copies of the parts of a row-major tensor, whose own places are not aligned."""
+    part = Spec(joint.shape[1:], joint.dtype).fixed
+    size = round_up(part.nbytes, WORKSPACE_ALIGNMENT)
+    plan = kernels.plan(inner, [part] * 3 + list(others), device, policy)
+    copies = [scratch(i * size) for i in range(6)]
+    own = [Copy(copies[i], source(0, i * part.nbytes), part.nbytes) for i in range(3)]
+    inputs = (*copies[:3], *(source(1 + i) for i in range(len(others))))
+    end = 6 * size
+    if isinstance(op, JointAttention):
+        outputs, found = [s.fixed for s in op.infer(joint)], tuple(target(i) for i in range(1 + op.stats))
+        back: list[Step] = []
+    else:
+        outputs, found = [joint], tuple(copies[3:])
+        back = [Copy(target(0, i * part.nbytes), copies[3 + i], part.nbytes) for i in range(3)]
+    steps: list[Step] = [*own, PlanStep(plan, inputs, found, scratch(end)), *back]
+    given = [joint, *others]
+    return kernel_plan(device, given, outputs, steps, label=op.name, workspace=end + plan.workspace)
+
+
+def _chosen(
+    op: Op,
+    inputs: Sequence[Spec],
+    outputs: Sequence[Spec],
+    terms: Sequence[Term],
+    ways: Callable[[], Sequence[Way]],
+    device: Device,
+    policy: Policy,
+) -> Plan:
+    """The best way; zeros where there is nothing to see. terms: begin with q, k and v."""
+    (q, _), (k, _), (v, _) = terms[:3]
+    if any(s.numel == 0 for s in (q, k, v)):
+        zeros = [Fill(target(i), 0, s.nbytes) for i, s in enumerate(outputs) if s.nbytes]
+        return kernel_plan(device, inputs, outputs, zeros, label=op.name)
+    products = 2 if isinstance(op, Attention | JointAttention) else 5
+    problem = Problem(
+        key=f"{op} {', '.join(map(str, inputs))}",
+        label=op.name,
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        ways=tuple(ways()),
+        flops=products * (q.shape[3] + v.shape[3]) * float(prod(q.shape[:3]) * k.shape[2]),
+    )
+    return choose(problem, device, policy)
+
+
+def _forward_ways(
+    op: Attention, terms: Sequence[Term], targets: Sequence[Term], device: Device, policy: Policy
+) -> list[Way]:
+    """Preferred ones first; own kernels only on what is row-major."""
+    ways = []
+    if terms[0][0].dtype in (float16, bfloat16):
+        if not op.causal and len(terms) == 3:
+            ways.append(Way("sdpa", lambda: one_operation(op, terms, targets)))
+        ways.append(Way("steps", lambda: forward_graph(op, terms, targets)))
+    if _row_major(terms):
+        ways.append(forward_rows(op, terms, targets, device, policy))
+    return ways
+
+
+def _backward_ways(
+    op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term], device: Device, policy: Policy
+) -> list[Way]:
+    """Preferred ones first; own kernels only on what is row-major."""
+    ways = []
+    if terms[0][0].dtype in (float16, bfloat16) and len(terms) == 6:
+        ways.append(_backward_way(op, terms, targets))
+    if _row_major(terms):
+        ways.append(backward_rows(op, terms, targets, device, policy))
+    return ways
+
+
+# --------------------------------------------------------------------------------------------------------- layouts
+
+
+def _row_major(terms: Sequence[Term]) -> bool:
+    return all(s.physical == contiguous(s.shape) for s, _ in terms)
+
+
+def _strided(specs: Sequence[Spec]) -> list[Spec] | None:
+    """The operands as they lie, where cuDNN may read them so and not all are row-major; else None."""
+    half = specs[0].dtype in (float16, bfloat16)
+    if not half or any(s.numel == 0 or s.layout is None or s.physical.is_blocked for s in specs):
+        return None
+    found = [s if s.tag is not None and s.physical.strides[3] == 1 else s.open.fixed for s in specs]
+    return None if all(s.physical == contiguous(s.shape) for s in found) else found
+
+
+def _like_q(o: Spec, q: Spec) -> Spec:
+    """o [B, H, S, E], dense, its axes in the order in which q's lie."""
+    return full(o, dense(o.shape, memory_order(q.shape, q.physical.strides)))
+
+
+def _where_it_lies(joint: Spec, plan: Callable[[Spec], Plan]) -> Plan:
+    """The plan for a joint tensor as it lies if there is one, else for a row-major one: own kernels take that."""
+    given = joint.fixed
+    if joint.numel and joint.tag is not None and given.physical.strides[4] == 1 and _aligned(given):
+        try:
+            return plan(given)
+        except NoKernel:
+            pass
+    return plan(joint.open.fixed)
+
+
+def _aligned(joint: Spec) -> bool:
+    """Whether k and v begin at addresses that cuDNN takes."""
+    return joint.physical.strides[0] * joint.dtype.itemsize % VECTOR == 0
+
+
+def _parts(joint: Spec, make: Callable[[int, int], Place]) -> list[Term]:
+    """q, k and v of a joint tensor [3, B, H, S, D], and where each begins."""
+    step, *strides = joint.physical.strides
+    part = full(Spec(joint.shape[1:], joint.dtype), Layout(tuple(strides)))
+    return [(part, make(0, i * step * joint.dtype.itemsize)) for i in range(3)]
+
+
+# --------------------------------------------------------------------------------------------------- cuDNN's graphs
+
+
+def _tensor(graph: Graph, spec: Spec) -> Tensor:
+    """A [B, H, T, D] as it lies."""
+    return graph.tensor(spec.shape, spec.physical.strides, spec.dtype.name)
+
+
+def _turned(graph: Graph, spec: Spec) -> Tensor:
+    """A [B, H, T, D] as [B, H, D, T]."""
+    (b, h, t, d), (p, q, r, s) = spec.shape, spec.physical.strides
+    return graph.tensor((b, h, d, t), (p, q, s, r), spec.dtype.name)
+
+
+def _stats(graph: Graph, q: Spec) -> Tensor:
+    return graph.packed((*q.shape[:3], 1), "float32")
+
+
+def one_operation(
+    op: Attention, terms: Sequence[Term], targets: Sequence[Term]
+) -> tuple[Graph, Mapping[int, Place]]:
+    """The graph of one node."""
+    graph = Graph("float32")
+    q, k, v, o = (_tensor(graph, s) for s, _ in (*terms, targets[0]))
+    scale, stats = graph.scalar(), _stats(graph, terms[0][0]) if op.stats else None
+    graph.attention(q, k, v, o, scale=scale, stats=stats)
+    places = _placed((q, k, v, o), (*terms, targets[0])) | {scale.uid: Number.of(op.scale)}
+    return graph, places | ({} if stats is None else {stats.uid: targets[1][1]})
+
+
+def _placed(tensors: Sequence[Tensor], terms: Sequence[Term]) -> dict[int, Place]:
+    return {t.uid: place for t, (_, place) in zip(tensors, terms, strict=True)}
+
+
+def forward_graph(
+    op: Attention, terms: Sequence[Term], targets: Sequence[Term]
+) -> tuple[Graph, Mapping[int, Place]]:
+    """The pattern, with a bias and the causal mask."""
+    graph = Graph("float32")
+    q, v, o = (_tensor(graph, s) for s, _ in (terms[0], terms[2], targets[0]))
+    k = _turned(graph, terms[1][0])
+    scale, causal = graph.scalar(), graph.scalar() if op.causal else None
+    bias = _tensor(graph, terms[3][0]) if len(terms) > 3 else None
+    stats = _stats(graph, terms[0][0]) if op.stats else None
+    forward_steps(graph, q, k, v, o, scale=scale, stats=stats, bias=bias, causal=causal)
+    places = _placed((q, k, v, o), (*terms[:3], targets[0])) | {scale.uid: Number.of(op.scale)}
+    if bias is not None:
+        places[bias.uid] = terms[3][1]
+    if stats is not None:
+        places[stats.uid] = targets[1][1]
+    return graph, places if causal is None else places | {causal.uid: Number.of(_NEVER)}
+
+
+def _backward_way(op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term]) -> Way:
+    """The pattern backwards; it sums dq up in float32, from zeros."""
+    q = terms[0][0]
+    row_sum = prod(q.shape[:3]) * 4
+    at = round_up(row_sum, WORKSPACE_ALIGNMENT)
+    dq_sum = q.numel * 4
+    clear = Fill(scratch(at), 0, dq_sum)
+    return Way("steps", lambda: backward_graph(op, terms, targets, at), before=(clear,), scratch=at + dq_sum)
+
+
+def backward_graph(
+    op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term], dq_sum_at: int
+) -> tuple[Graph, Mapping[int, Place]]:
+    """The pattern backwards; its sums lie at the start of the workspace."""
+    graph = Graph("float32")
+    (q_spec, _), (k_spec, _), (v_spec, _) = terms[:3]
+    q, o, do = (_tensor(graph, terms[i][0]) for i in (0, 3, 5))
+    k, v = _turned(graph, k_spec), _turned(graph, v_spec)
+    dq, dk, dv = (_tensor(graph, s) for s, _ in targets)
+    stats, row_sum = _stats(graph, q_spec), _stats(graph, q_spec)
+    dq_sum = graph.packed(q_spec.shape, "float32")
+    scale, one, causal = graph.scalar(), graph.scalar(), graph.scalar() if op.causal else None
+    backward_steps(
+        graph, do, q, k, v, o, stats=stats, dq=dq, dk=dk, dv=dv, scale=scale, one=one, row_sum=row_sum,
+        dq_sum=dq_sum, causal=causal,
+    )  # fmt: skip
+    places = _placed((q, k, v, o, stats, do), terms) | _placed((dq, dk, dv), targets)
+    places |= {row_sum.uid: scratch(), dq_sum.uid: scratch(dq_sum_at)}
+    places |= {scale.uid: Number.of(op.scale), one.uid: Number.of(1.0)}
+    return graph, places if causal is None else places | {causal.uid: Number.of(_NEVER)}
+
+
+# ----------------------------------------------------------------------------------------------- products and rows
+
+
+class _Steps:
+    """Steps in the making, with pieces of the workspace."""
+
+    def __init__(self, device: Device, policy: Policy) -> None:
+        self.device, self.policy = device, replace(policy, algorithm="heuristic")
+        self.steps: list[Step] = []
+        self.size = 0
+
+    def temporary(self, nbytes: int) -> Place:
+        """A piece of its own."""
+        place = scratch(self.size)
+        self.size += round_up(nbytes, WORKSPACE_ALIGNMENT)
+        return place
+
+    def plan(self, plan: Plan, inputs: Sequence[Place], output: Place) -> None:
+        """Another plan."""
+        self.steps.append(PlanStep(plan, tuple(inputs), (output,), self.temporary(plan.workspace)))
+
+    def product(self, op: Matmul, a: Term, b: Term, out: Place) -> None:
+        """A matrix product."""
+        plan = matmul_plan(op, (a[0], b[0]), NONE, self.device, self.policy)
+        self.plan(plan, (a[1], b[1]), out)
+
+
+def forward_rows(
+    op: Attention, terms: Sequence[Term], targets: Sequence[Term], device: Device, policy: Policy
+) -> Way:
+    """q kᵀ, the rows, weights times v."""
+    q, k, v, *bias = terms
+    made, scores = _Steps(device, policy), _scores(q, k)
+    s = made.temporary(scores.nbytes)
+    made.product(Matmul(False, True), q, k, s)
+    places = (s, bias[0][1] if bias else s, targets[1][1] if op.stats else s)
+    made.steps.append(weights_launch(op, scores, [b for b, _ in bias], places))
+    made.product(Matmul(), (scores, s), v, targets[0][1])
+    return Way("rows", steps=tuple(made.steps), scratch=made.size)
+
+
+def backward_rows(
+    op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term], device: Device, policy: Policy
+) -> Way:
+    """q kᵀ and do vᵀ, the rows, then a product for each gradient."""
+    q, k, v, (_, o), (_, stats), g, *bias = terms
+    made, scores = _Steps(device, policy), _scores(q, k)
+    s, d = made.temporary(scores.nbytes), made.temporary(scores.nbytes)
+    plain = made.temporary(scores.nbytes) if bias else d
+    made.product(Matmul(False, True), q, k, s)
+    made.product(Matmul(False, True), g, v, d)
+    places = (s, bias[0][1] if bias else s, stats, o, g[1], d, plain)
+    made.steps.append(slopes_launch(op, scores, v[0].shape[3], [b for b, _ in bias], places))
+    dq, dk, dv = (place for _, place in targets[:3])
+    made.product(Matmul(), (scores, d), k, dq)
+    made.product(Matmul(True), (scores, d), q, dk)
+    made.product(Matmul(True), (scores, s), g, dv)
+    for spec, _ in bias:
+        axes = tuple(i for i, (n, m) in enumerate(zip(spec.shape, scores.shape, strict=True)) if n != m)
+        if axes:
+            made.plan(kernels.plan(Reduce("sum", axes), [scores], device, policy), (plain,), targets[3][1])
+        else:
+            made.steps.append(Copy(targets[3][1], plain, scores.nbytes))
+    return Way("rows", steps=tuple(made.steps), scratch=made.size)
+
+
+def _scores(q: Term, k: Term) -> Spec:
+    """[B, H, S, T]."""
+    return Spec((*q[0].shape[:3], k[0].shape[2]), q[0].dtype).fixed
+
+
+def weights_launch(op: Attention, scores: Spec, bias: Sequence[Spec], places: tuple[Place, ...]) -> Launch:
+    """The products [B, H, S, T] become weights. places: of the products, the bias, and the statistics."""
+    text, grid = _rows(op, scores, 1, bias, STATS=int(op.stats), UNSCALED=0)
+    return Launch(Program("attention_weights", "attention/attention.cu", text), grid, (256,), places)
+
+
+def slopes_launch(
+    op: AttentionGrad, scores: Spec, width: int, bias: Sequence[Spec], places: tuple[Place, ...]
+) -> Launch:
+    """The products q kᵀ become weights, the products do vᵀ gradients of the scores.
+
+    width: features of o. places: of q kᵀ, the bias, the statistics, o, do, do vᵀ, and with a bias of the
+    gradients without the scale.
+    """
+    text, grid = _rows(op, scores, width, bias, STATS=0, UNSCALED=int(bool(bias)))
+    return Launch(Program("attention_slopes", "attention/attention.cu", text), grid, (256,), places)
+
+
+def _rows(
+    op: Attention | AttentionGrad, scores: Spec, width: int, bias: Sequence[Spec], **flags: int
+) -> tuple[str, tuple[int]]:
+    """The constants of the kernels on rows, and their grid."""
+    rows, columns = prod(scores.shape[:3]), scores.shape[3]
+    lanes = 32 if columns <= 2048 else 256
+    index = index_type(rows * max(columns, width))
+    text = f"typedef {index} Index;\ntypedef {c_type(scores.dtype)} T;\n"
+    text += constants(
+        LANES=lanes, ROWS=rows, HEIGHT=scores.shape[2], COUNT=columns, WIDTH=width, SCALE=repr(op.scale),
+        CAUSAL=int(op.causal), BIAS=len(bias), HEADS=scores.shape[1], **flags,
+    )  # fmt: skip
+    for spec in bias:
+        steps = broadcast_strides(spec, scores.shape)
+        text += constants(**{f"BIAS_{axis}": step for axis, step in zip("BHST", steps, strict=True)})
+    return text, (blocks_for(rows * lanes, 256),)

@@ -1,0 +1,35 @@
+"""The CUDA backend: cuDNN's graph plans for convolutions and products, own kernels for everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lamina.backends import Backend, Plan
+from lamina.backends.cuda.elementwise.shape import reorder
+from lamina.backends.cuda.registry import kernels
+from lamina.ops.core import Op
+from lamina.runtime import Device
+from lamina.spec import Policy, Spec
+
+
+class CudaBackend(Backend):
+    """Plans ops for one NVIDIA GPU."""
+
+    name = "cuda"
+
+    def plan(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
+        """The plan for op on inputs of these specs. Raises NoKernel."""
+        return kernels.plan(op, specs, self.device, policy)
+
+    def reorder(self, source: Spec, target: Spec) -> Plan:
+        """The plan that copies a tensor from one layout to another."""
+        return reorder(source, target, self.device)
+
+    def supports(self, op: type[Op]) -> str:
+        """Where the op's kernel comes from, "" when there is none."""
+        return kernels.source(op)
+
+
+def backend(device: Device) -> Backend:
+    """The backend of a CUDA device."""
+    return CudaBackend(device)

@@ -1,0 +1,204 @@
+"""Convolution and its gradients: cuDNN graph plans in several formulations (conv_forms), and own kernels.
+
+    plain      the operation as it is
+    depthwise  one filter per channel: own kernels
+    stem       few channels: own tensor-core kernels that read the image as it lies
+    halved     many taps: three convolutions of half as many on half as many rows (conv_halves)
+    direct     own kernels from the definition
+
+Half types and TF32 lie channels last; float32 and float64, whose engines prefer it, row-major. Own direct kernels do
+what no engine takes, and check engines where the arithmetic is little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from math import prod
+
+from lamina.backends import NoKernel, Plan
+from lamina.backends.cuda.conv.depthwise import depthwise_way, is_depthwise
+from lamina.backends.cuda.conv.direct import direct
+from lamina.backends.cuda.conv.fast_fir import halved_way, halves
+from lamina.backends.cuda.conv.small_channels import is_stem, stem_way
+from lamina.backends.cuda.conv.transforms import (
+    CHANNELS,
+    deep_way,
+    deepens,
+    multiplies,
+    padded_way,
+    pads,
+    product_ways,
+    relaid_way,
+    turned_way,
+    turns,
+    wide_way,
+)
+from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, is_channels_last, plain_way, sides
+from lamina.backends.cuda.cudnn_graphs.epilogue import NONE, Epilogue
+from lamina.backends.cuda.elementwise.pointwise import full
+from lamina.backends.cuda.elementwise.unfused_epilogue import split_way
+from lamina.backends.cuda.launch.program import Fill, kernel_plan, target
+from lamina.backends.cuda.registry import kernels
+from lamina.backends.cuda.select.formulations import Problem, Way, choose, nothing_to_do
+from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
+from lamina.ops.primitives.window import Window
+from lamina.runtime import Device
+from lamina.spec import Policy, Spec, bfloat16, channels_last, contiguous, float16, float32
+
+#: Hopper's forward kernels take filters of so many taps at most; those of the data gradient take any number.
+_MANY_TAPS = 32
+
+
+# ----------------------------------------------------------------------------------------------------- cards
+
+
+@kernels(Conv, source="cudnn")
+def conv(op: Conv, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """y from x and the filter."""
+    return forward_plan(op, specs, NONE, device, policy)
+
+
+def forward_plan(op: Conv, specs: Sequence[Spec], epilogue: Epilogue, device: Device, policy: Policy) -> Plan:
+    """y from x and the filter, and steps on it."""
+    (y,) = op.infer(*specs[:2])
+    return _plan("conv", op.window, (specs[0], specs[1], y), epilogue, device, policy)
+
+
+@kernels(ConvDataGrad, source="cudnn")
+def conv_data_grad(op: ConvDataGrad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """The gradient of x from that of y and the filter."""
+    return data_grad_plan(op, specs, NONE, device, policy)
+
+
+def data_grad_plan(
+    op: ConvDataGrad, specs: Sequence[Spec], epilogue: Epilogue, device: Device, policy: Policy
+) -> Plan:
+    """The gradient of x, and steps on it."""
+    (x,) = op.infer(*specs[:2])
+    return _plan("conv_data_grad", op.window, (x, specs[1], specs[0]), epilogue, device, policy)
+
+
+@kernels(ConvFilterGrad, source="cudnn")
+def conv_filter_grad(op: ConvFilterGrad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """The gradient of the filter from x and the gradient of y."""
+    (w,) = op.infer(*specs)
+    return _plan("conv_filter_grad", op.window, (specs[0], w, specs[1]), NONE, device, policy)
+
+
+def _plan(
+    direction: Direction,
+    window: Window,
+    specs: tuple[Spec, Spec, Spec],
+    epilogue: Epilogue,
+    device: Device,
+    policy: Policy,
+) -> Plan:
+    opened = tuple(s.open for s in specs)
+    return _cached(direction, window, opened, _opened(epilogue), device, policy.of(direction))
+
+
+def _opened(epilogue: Epilogue) -> Epilogue:
+    return replace(epilogue, extras=tuple(e.open for e in epilogue.extras))
+
+
+@lru_cache(maxsize=1024)
+def _cached(
+    direction: Direction,
+    window: Window,
+    specs: tuple[Spec, Spec, Spec],
+    epilogue: Epilogue,
+    device: Device,
+    policy: Policy,
+) -> Plan:
+    """Plans are made once: the layouts that they want do not depend on where operands lie now."""
+    arrange = channels_last if _prefers_channels_last(specs[0], policy) else contiguous
+    x, w, y = (full(s, arrange(s.shape)) for s in specs)
+    problem = conv_problem(direction, Operands(window, x, w, y), epilogue, device, policy)
+    if problem.outputs[0].numel == 0:
+        return nothing_to_do(problem.inputs, problem.outputs, device, direction)
+    if 0 in (x.numel, w.numel, y.numel):
+        if epilogue.steps:
+            raise NoKernel(f"{direction}: steps on a result of no elements are left to their own kernels")
+        fill = Fill(target(), 0, problem.outputs[0].nbytes)
+        return kernel_plan(device, problem.inputs, problem.outputs, [fill], label=direction)
+    if epilogue.steps and (policy.algorithm == "fastest" or policy.named):
+        head = _cached(direction, window, specs, NONE, device, policy)
+        out, extras = problem.outputs[0], problem.inputs[2:]
+        way = split_way(head, epilogue.steps, out, extras, epilogue.first)
+        problem = replace(problem, ways=(way,) if policy.named else (*problem.ways, way))
+        policy = replace(policy, algorithm="heuristic") if policy.named else policy
+    return choose(problem, device, policy)
+
+
+def _prefers_channels_last(spec: Spec, policy: Policy) -> bool:
+    return spec.dtype in (float16, bfloat16) or (spec.dtype == float32 and policy.tf32)
+
+
+# --------------------------------------------------------------------------------------------------- problems
+
+
+def conv_problem(
+    direction: Direction,
+    o: Operands,
+    epilogue: Epilogue = NONE,
+    device: Device | None = None,
+    policy: Policy | None = None,
+) -> Problem:
+    """The ways to compute one direction, the most promising first; cuBLASLt's, and halves, whose parts are plans
+    of their own, only for a device."""
+    result, operands = sides(direction, o)
+    extras = epilogue.arranged(result.shape, result.physical)
+    steps = "".join(f" > {step}" for step in epilogue.steps)
+    ways = _ways(direction, o, epilogue, device, policy or Policy())
+    plain = () if epilogue.steps else (direct(direction, o),)
+    if plain:
+        ways.append(relaid_way(direction, o))
+        ways += [wide_way(direction, o)] if o.x.dtype in (float16, bfloat16) else []
+        ways.append(Way("direct", steps=plain))
+    return Problem(
+        family=f"{direction}({o.window}) {o.w} {o.x.dtype}{steps}",
+        key=f"{direction}({o.window}) x={o.x} w={o.w} y={o.y}{steps} {', '.join(map(str, extras))}".strip(),
+        label=direction + ("+" + "+".join(s.name for s in epilogue.steps) if epilogue.steps else ""),
+        inputs=(*operands, *extras),
+        outputs=(result,),
+        ways=tuple(ways),
+        flops=o.flops,
+        plain=plain,
+    )
+
+
+def _ways(
+    direction: Direction, o: Operands, epilogue: Epilogue, device: Device | None, policy: Policy
+) -> list[Way]:
+    """The most promising first: that is what a policy without timing takes."""
+    plain = plain_way(direction, o, epilogue)
+    if not is_channels_last(o):
+        return [plain]
+    result, _ = sides(direction, o)
+    vector = epilogue.vector(result.shape, 1)
+    if is_depthwise(direction, o, vector):
+        return [depthwise_way(direction, o, vector), plain]
+    ways = []
+    if direction != "conv_data_grad" and deepens(o):
+        ways.append(deep_way(direction, o, epilogue))
+    if pads(o) and not (direction == "conv_data_grad" and epilogue.steps):
+        ways.append(padded_way(direction, o, epilogue))
+    ways = [*ways, plain] if o.x.shape[1] < CHANNELS or pads(o) else [plain, *ways]
+    if is_stem(direction, o, vector):  # forward it beats all others; as a filter gradient not always
+        ways.insert(0 if direction == "conv" else len(ways), stem_way(direction, o, vector))
+    if turns(o) and not pads(o):
+        first = direction == "conv" and prod(o.w.shape[2:]) > _MANY_TAPS and not epilogue.steps
+        ways.insert(0 if first else len(ways), turned_way(direction, o, epilogue))
+    if multiplies(o):
+        ways += product_ways(direction, o, vector, device, policy)
+    if device and policy.algorithm in ("fastest", "halved") and not epilogue.steps and halves(direction, o):
+        ways.append(halved_way(direction, o, partial(_part, device, policy)))
+    return ways
+
+
+def _part(device: Device, policy: Policy, o: Operands) -> Plan:
+    """The plan of a convolution that is a part of another one: timed where that one is."""
+    part = replace(policy, algorithm="heuristic") if policy.named else policy
+    return _cached("conv", o.window, (o.x.open, o.w.open, o.y.open), NONE, device, part)

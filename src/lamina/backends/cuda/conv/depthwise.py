@@ -1,0 +1,110 @@
+"""Convolution with one filter per channel: own kernels at the memory's speed, for half types channels last."""
+
+from __future__ import annotations
+
+from math import prod
+
+from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, places_of
+from lamina.backends.cuda.cudnn_graphs.epilogue import Vector
+from lamina.backends.cuda.launch.indexing import index_type
+from lamina.backends.cuda.launch.program import (
+    VECTOR,
+    Aligned,
+    Launch,
+    Number,
+    Program,
+    c_type,
+    constants,
+    scratch,
+    source,
+)
+from lamina.backends.cuda.select.formulations import Way
+from lamina.spec import bfloat16, float16
+
+#: Places along W per thread and step; strides must divide it.
+_STRIP = 4
+#: Taps whose filters (or sums of their gradient) fit into a thread's registers.
+_MOST_TAPS = 9
+_THREADS = 128
+#: All blocks run at the same time: three per multiprocessor.
+_BLOCKS = 132 * 3
+
+
+def is_depthwise(direction: Direction, o: Operands, vector: Vector | None) -> bool:
+    """Whether the kernels take it: 2-D, few taps, channels in multiples of an access; steps behind forward only."""
+    win, channels = o.window, o.x.shape[1]
+    if vector is None or vector.residual is not None or vector.activation not in ("", "relu"):
+        return False
+    if direction != "conv" and vector != Vector():
+        return False
+    shape = win.rank == 2 and win.groups == channels == o.w.shape[0] and channels > 1
+    plain = max(win.dilation) == 1 and not win.flip and all(_STRIP % s == 0 for s in win.stride)
+    half = o.x.dtype in (float16, bfloat16)
+    return shape and plain and half and channels % _width(o) == 0 and prod(o.w.shape[2:]) <= _MOST_TAPS
+
+
+def _width(o: Operands) -> int:
+    """Channels per thread."""
+    return VECTOR // o.x.dtype.itemsize
+
+
+def depthwise_way(direction: Direction, o: Operands, vector: Vector | None) -> Way:
+    """The own kernel of one direction; the filter gradient sums the blocks' parts in a second one."""
+    strip = o.x.shape[3] if direction == "conv_data_grad" else o.y.shape[3]
+    rows = o.x.shape[0] * (o.x if direction == "conv_data_grad" else o.y).shape[2]
+    chunks = o.x.shape[1] // _width(o)
+    per_block = max(n for n in range(1, 33) if chunks % n == 0)
+    lanes = _THREADS // per_block
+    groups = chunks // per_block
+    work = -(-rows * -(-strip // _STRIP) // lanes)
+    slices = max(1, min(work, _BLOCKS // groups))
+    text = _text(o, vector or Vector(), per_block, lanes, groups)
+    block, grid = (per_block * lanes,), (slices * groups,)
+    x, w, y = places_of(direction)
+    if direction == "conv":
+        bias = w if vector is None or vector.bias is None else source(vector.bias)
+        launch = Launch(Program("depthwise", "conv/depthwise.cu", text), grid, block, (x, w, bias, y))
+        return Way("depthwise", steps=(Aligned(), launch))
+    if direction == "conv_data_grad":
+        program = Program("depthwise_data_grad", "conv/depthwise.cu", text)
+        return Way("depthwise", steps=(Launch(program, grid, block, (y, w, x)),))
+    first = Launch(
+        Program("depthwise_filter_grad", "conv/depthwise.cu", text), grid, block, (x, y, scratch())
+    )
+    second = Launch(
+        Program("depthwise_filter_sum", "conv/depthwise.cu", text),
+        (-(-o.w.numel // 32),),
+        (256,),
+        (scratch(), w, Number(slices, "i32")),
+    )
+    return Way("depthwise", steps=(first, second), scratch=slices * o.w.numel * 4)
+
+
+def _text(o: Operands, vector: Vector, per_block: int, lanes: int, groups: int) -> str:
+    """The constants of depthwise.cu."""
+    win, (kh, kw) = o.window, o.w.shape[2:]
+    pad, stride = [lo for lo, _ in win.padding], win.stride
+    columns = range(-(-(pad[1] - kw + 1) // stride[1]), (_STRIP - 1 + pad[1]) // stride[1] + 1)
+    strides = o.w.physical.strides
+    numbers: dict[str, int | str | float] = {
+        "V": _width(o),
+        "TW": _STRIP,
+        "CT": per_block,
+        "LANES": lanes,
+        "GROUPS": groups,
+        **dict(zip(("N", "C", "H", "W"), o.x.shape, strict=True)),
+        **{"OH": o.y.shape[2], "OW": o.y.shape[3], "KH": kh, "KW": kw},
+        **{"SH": stride[0], "SW": stride[1], "PH": pad[0], "PW": pad[1]},
+        **{"W_K": strides[0], "W_H": strides[2], "W_W": strides[3]},
+        "FIRST": f"({columns.start})",
+        "COLUMNS": len(columns),
+        **epilogue_constants(vector),
+    }
+    kind = index_type(max(o.x.numel, o.y.numel))
+    return f"typedef {kind} Index;\ntypedef {c_type(o.x.dtype)} T;\n{constants(**numbers)}"
+
+
+def epilogue_constants(vector: Vector) -> dict[str, int | str]:
+    """BIAS, RELU and UPPER of own kernels."""
+    upper = "INFINITY_F" if vector.upper == float("inf") else f"{float(vector.upper)!r}f"
+    return {"BIAS": int(vector.bias is not None), "RELU": int(vector.activation == "relu"), "UPPER": upper}

@@ -1,0 +1,279 @@
+"""Convolutions over few channels by own tensor-core kernels that read the image as it lies (stem.cu)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lamina.backends.cuda.conv.depthwise import epilogue_constants
+from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, places_of
+from lamina.backends.cuda.cudnn_graphs.epilogue import Vector
+from lamina.backends.cuda.launch.indexing import index_type
+from lamina.backends.cuda.launch.program import (
+    WORKSPACE_ALIGNMENT,
+    Aligned,
+    Launch,
+    Number,
+    Program,
+    c_type,
+    constants,
+    round_up,
+    scratch,
+    source,
+)
+from lamina.backends.cuda.select.formulations import Way
+from lamina.spec import bfloat16, channels_last, float16
+
+_MOST_CHANNELS = 4
+#: Filters come in groups of 32, as many as a warp of the forward kernel has.
+_FILTERS = range(32, 129, 32)
+#: Products of 16 elements whose filters fit into a warp's registers.
+_MOST_STEPS = 16
+#: Bytes of shared memory of a multiprocessor, what each block takes of it besides its own, and what a block may have.
+_SHARED, _RESERVED, _MOST_SHARED = 228 << 10, 1 << 10, 227 << 10
+#: Registers of a multiprocessor, and what a thread needs besides sums and filters.
+_REGISTERS, _OTHER = 1 << 16, 56
+#: Registers for sums in the filter gradient, and about how many warps its blocks have.
+_SUMS, _WARPS = 160, 6
+_PROCESSORS, _MOST_RESIDENT = 132, 6
+
+
+@dataclass(frozen=True)
+class Stem:
+    """The sizes that the kernels are compiled for."""
+
+    o: Operands
+
+    @property
+    def lead(self) -> int:
+        """Elements before a window that are read with it, so that it begins at an even one."""
+        return self.o.window.padding[1][0] * self.o.x.shape[1] % 2
+
+    @property
+    def run(self) -> int:
+        """Elements per filter row, an even number."""
+        return round_up(self.lead + self.o.w.shape[3] * self.o.x.shape[1], 2)
+
+    @property
+    def eights(self) -> int:
+        """Eights of elements that a filter row spans."""
+        return -(-self.run // 8)
+
+    @property
+    def steps(self) -> int:
+        """Products of 16 elements."""
+        return -(-self.o.w.shape[2] * self.run // 16)
+
+    @property
+    def shift(self) -> int:
+        """Where an image row begins in a shared one."""
+        return round_up(self.o.window.padding[1][0] * self.o.x.shape[1] + self.lead, 8)
+
+    @property
+    def pitch(self) -> int:
+        """Elements of a shared row."""
+        channels, (_, _, _, width), win = self.o.x.shape[1], self.o.x.shape, self.o.window
+        last = (self.o.y.shape[3] - 1) * win.stride[1] * channels + self.eights * 8
+        reach = self.shift - win.padding[1][0] * channels - self.lead + last
+        return round_up(max(self.shift + width * channels, reach), 8)
+
+    def text(self, vector: Vector, **more: int) -> str:
+        """The constants of stem.cu."""
+        o, win = self.o, self.o.window
+        row = o.x.shape[3] * o.x.shape[1]
+        numbers: dict[str, int | str | float] = {
+            **dict(zip(("IMAGES", "C", "H", "W"), o.x.shape, strict=True)),
+            **{"K": o.w.shape[0], "KH": o.w.shape[2], "KW": o.w.shape[3]},
+            **{"OH": o.y.shape[2], "OW": o.y.shape[3], "SH": win.stride[0], "SW": win.stride[1]},
+            **{"PH": win.padding[0][0], "PW": win.padding[1][0], "LEAD": self.lead, "RUN": self.run},
+            **{"STEPS": self.steps, "SHIFT": self.shift, "PITCH": self.pitch},
+            "VX": next(v for v in (8, 4, 2, 1) if row % v == 0),
+            **{f"W_{n}": s for n, s in zip("KCHW", o.w.physical.strides, strict=True)},
+            **epilogue_constants(vector),
+            **more,
+        }
+        kind = index_type(max(o.x.numel, o.y.numel))
+        return f"typedef {kind} Index;\ntypedef {c_type(o.x.dtype)} T;\n{constants(**numbers)}"
+
+
+def _resident(warps: int, registers: int, shared: int) -> int:
+    """Blocks that a multiprocessor holds at a time."""
+    room = min(_REGISTERS // (warps * 32 * round_up(registers + _OTHER, 8)), _SHARED // (shared + _RESERVED))
+    return max(1, min(room, _MOST_RESIDENT))
+
+
+@dataclass(frozen=True)
+class Forward(Stem):
+    """How the work is shared out: a warp has 32 filters and some of a tile's places."""
+
+    @property
+    def groups(self) -> int:
+        """Warps that share a tile's places between them."""
+        return max(1, 128 // self.o.w.shape[0])
+
+    @property
+    def warps(self) -> int:
+        """Of a block."""
+        return self.groups * self.o.w.shape[0] // 32
+
+    @property
+    def filter(self) -> int:
+        """Bytes of the filter in the order in which lanes take it."""
+        return self.steps * self.o.w.shape[0] // 8 * 256
+
+    def rows(self, height: int) -> int:
+        """Image rows of a tile of so many output rows."""
+        return (height - 1) * self.o.window.stride[0] + self.o.w.shape[2]
+
+    def shared(self, height: int) -> int:
+        """Bytes of the image rows of two tiles, the one at work and the next one."""
+        return 2 * self.rows(height) * self.pitch * 2
+
+    def resident(self, height: int) -> int:
+        """Blocks per multiprocessor. A step takes eight registers of filters and two of places."""
+        return _resident(self.warps, self.steps * 10, self.shared(height))
+
+    def blocks(self, height: int) -> int:
+        """All run at the same time."""
+        return min(self.tiles(height), _PROCESSORS * self.resident(height))
+
+    def tiles(self, height: int) -> int:
+        """Of all images."""
+        return self.o.x.shape[0] * -(-self.o.y.shape[2] // height)
+
+    @property
+    def height(self) -> int:
+        """Output rows per tile that take the least time; 0 where not even one has room.
+
+        In units of a product of 16 elements by a warp: what a block's warp multiplies and what it reads, for as many
+        tiles as a block has, and the first tile, which no work hides.
+        """
+
+        def time(height: int) -> int:
+            turns = -(-self.tiles(height) // self.blocks(height))
+            products = (
+                round_up(height * self.o.y.shape[3], 16 * self.groups) // (16 * self.groups) * self.steps
+            )
+            reads = self.rows(height)
+            return turns * (products + 4 * reads) + 20 * reads
+
+        heights = range(1, min(self.o.y.shape[2], 32) + 1)
+        return min((h for h in heights if self.shared(h) <= _MOST_SHARED), key=time, default=0)
+
+    def way(self, vector: Vector) -> Way:
+        """The filter in the lanes' order, then the product."""
+        height = self.height
+        shared, blocks = self.shared(height), self.blocks(height)
+        text = self.text(vector, GROUPS=self.groups, RESIDENT=self.resident(height), TH=height)
+        x, w, y = places_of("conv")
+        bias = w if vector.bias is None else source(vector.bias)
+        pack = Launch(
+            Program("stem_filter", "conv/small_channels.cu", text),
+            (-(-self.filter // 512),),
+            (256,),
+            (w, scratch()),
+        )
+        arguments = (x, scratch(), bias, y)
+        main = Launch(
+            Program("stem", "conv/small_channels.cu", text), (blocks,), (self.warps * 32,), arguments, shared
+        )
+        return Way("stem", steps=(Aligned(), pack, main), scratch=self.filter)
+
+
+@dataclass(frozen=True)
+class FilterGrad(Stem):
+    """How the work is shared out: of the result a warp has all filters times some eights of elements."""
+
+    @property
+    def spans(self) -> int:
+        """Eights of elements of a window."""
+        return self.o.w.shape[2] * self.eights
+
+    @property
+    def spans_per_warp(self) -> int:
+        """As many as there are registers for, shared out evenly."""
+        most = max(1, _SUMS // (self.o.w.shape[0] // 16 * 4))
+        return -(-self.spans // -(-self.spans // most))
+
+    @property
+    def columns(self) -> int:
+        """Warps that share a window's eights between them."""
+        return -(-self.spans // self.spans_per_warp)
+
+    @property
+    def places(self) -> int:
+        """Of an output row, in whole products."""
+        return round_up(self.o.y.shape[3], 16)
+
+    @property
+    def groups(self) -> int:
+        """Warps that share a row's places between them, each as many as the others where that can be."""
+        turns = self.places // 16
+        most = min(turns, max(1, _WARPS // self.columns))
+        return -(-turns // -(-turns // most))
+
+    @property
+    def warps(self) -> int:
+        """Of a block."""
+        return self.columns * self.groups
+
+    @property
+    def fragments(self) -> int:
+        """Sums that a block leaves."""
+        return self.columns * self.spans_per_warp * (self.o.w.shape[0] // 16) * 128
+
+    @property
+    def shared(self) -> int:
+        """Bytes of the windows of a row, of the image rows, of two rows of the gradient; in the end, of the sums."""
+        filters, _, height, _ = self.o.w.shape
+        work = self.spans * self.places * 16 + height * self.pitch * 2 + 2 * self.places * (filters + 8) * 2
+        return max(work, self.fragments * 4 if self.groups > 1 else 0)
+
+    @property
+    def resident(self) -> int:
+        """Blocks per multiprocessor."""
+        return _resident(self.warps, self.spans_per_warp * self.o.w.shape[0] // 4, self.shared)
+
+    @property
+    def blocks(self) -> int:
+        """All run at the same time."""
+        return min(self.o.x.shape[0] * self.o.y.shape[2], _PROCESSORS * self.resident)
+
+    def way(self) -> Way:
+        """The sums of blocks, then their sum."""
+        sizes = {"EIGHTS": self.eights, "COLS": self.columns, "NP": self.spans_per_warp}
+        text = self.text(Vector(), GROUPS=self.groups, RESIDENT=self.resident, **sizes)
+        x, w, y = places_of("conv_filter_grad")
+        first = Launch(
+            Program("stem_filter_grad", "conv/small_channels.cu", text),
+            (self.blocks,),
+            (self.warps * 32,),
+            (x, y, scratch()),
+            self.shared,
+        )
+        total = scratch(), w, Number(self.blocks, "i32")
+        second = Launch(
+            Program("stem_filter_sum", "conv/small_channels.cu", text), (self.fragments // 32,), (256,), total
+        )
+        size = round_up(self.blocks * self.fragments * 4, WORKSPACE_ALIGNMENT)
+        return Way("stem", steps=(first, second), scratch=size)
+
+
+def is_stem(direction: Direction, o: Operands, vector: Vector | None) -> bool:
+    """Whether the kernels take it: 2-D windows over few channels of a half type, without data gradient."""
+    win, channels = o.window, o.x.shape[1]
+    if direction == "conv_data_grad" or vector is None or vector.residual is not None:
+        return False
+    if vector.activation not in ("", "relu") or (direction != "conv" and vector != Vector()):
+        return False
+    if win.rank != 2 or win.groups > 1 or win.flip or max(win.dilation) > 1:
+        return False
+    half = o.x.dtype in (float16, bfloat16) and o.x.physical == channels_last(o.x.shape)
+    sizes = channels <= _MOST_CHANNELS and o.w.shape[0] in _FILTERS and channels * win.stride[1] % 2 == 0
+    if not half or not sizes or Stem(o).steps > _MOST_STEPS:
+        return False
+    return Forward(o).height > 0 if direction == "conv" else FilterGrad(o).shared <= _MOST_SHARED
+
+
+def stem_way(direction: Direction, o: Operands, vector: Vector | None) -> Way:
+    """The own kernels of one direction."""
+    return Forward(o).way(vector or Vector()) if direction == "conv" else FilterGrad(o).way()

@@ -1,0 +1,1 @@
+"""What cuDNN graphs are made of; families import it, never the reverse."""

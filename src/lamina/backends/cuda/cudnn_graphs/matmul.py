@@ -1,0 +1,78 @@
+"""A product of matrices as a value, and the cuDNN graph of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lamina.backends import NoKernel
+from lamina.backends.cuda.cudnn_graphs.epilogue import NONE, Epilogue
+from lamina.backends.cuda.launch.program import Place
+from lamina.cudnn import Graph
+from lamina.spec import DType, Shape, Spec
+
+
+@dataclass(frozen=True)
+class Product:
+    """C [batch, M, N] = A [batch, M, K] B [batch, K, N]; a_turned, b_turned: the operand lies the other way round."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    a_turned: bool
+    b_turned: bool
+
+    @property
+    def a_strides(self) -> tuple[int, int, int]:
+        """Elements from one batch, row and column of A to the next."""
+        return self.m * self.k, *((1, self.m) if self.a_turned else (self.k, 1))
+
+    @property
+    def b_strides(self) -> tuple[int, int, int]:
+        """The same for B."""
+        return self.k * self.n, *((1, self.k) if self.b_turned else (self.n, 1))
+
+    @property
+    def c_strides(self) -> tuple[int, int, int]:
+        """The same for C, which lies row-major unless both operands are turned."""
+        return self.m * self.n, *((1, self.m) if self.c_turned else (self.n, 1))
+
+    @property
+    def c_turned(self) -> bool:
+        """Both operands turned: C^T = B^T A^T of operands as they lie, so that C comes out column by column."""
+        return self.a_turned and self.b_turned
+
+    @property
+    def flops(self) -> float:
+        """Multiplications and additions."""
+        return 2.0 * self.batch * self.m * self.n * self.k
+
+
+def matmul_graph(
+    p: Product, dtype: DType, places: Sequence[Place], epilogue: Epilogue = NONE, result: Spec | None = None
+) -> tuple[Graph, Mapping[int, Place]]:
+    """cuDNN's matmul, and which address each uid has.
+
+    places: where A, B and C lie. result: C as the steps see it; it is not asked for without steps.
+    """
+    made = Graph("float32")
+    name = dtype.name
+    left = made.tensor((p.batch, p.m, p.k), p.a_strides, name)
+    right = made.tensor((p.batch, p.k, p.n), p.b_strides, name)
+    kind = "float32" if epilogue.steps else name
+    value = made.tensor((p.batch, p.m, p.n), p.c_strides, kind, virtual=bool(epilogue.steps))
+    made.matmul(left, right, value)
+    pointers = {left.uid: places[0], right.uid: places[1]}
+    if result is None or not epilogue.steps:
+        return made, {**pointers, value.uid: places[2]}
+    out = made.tensor((p.batch, p.m, p.n), p.c_strides, name)
+    pointers[out.uid] = places[2]
+    return made, {**pointers, **epilogue.attach(made, value, out, result.shape, result.physical, _matrices)}
+
+
+def _matrices(shape: Shape, strides: Shape) -> tuple[Shape, Shape]:
+    """[M, N] as [1, M, N]."""
+    if len(shape) != 2:
+        raise NoKernel("cuda fuses steps with products of two matrices only, not with batches of them")
+    return (1, *shape), (max(n * s for n, s in zip(shape, strides, strict=True)), *strides)

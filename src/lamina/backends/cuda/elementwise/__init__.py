@@ -1,0 +1,1 @@
+"""Elementwise chains, casts, shapes, reductions, softmax, losses and random numbers."""

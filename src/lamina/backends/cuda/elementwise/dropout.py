@@ -1,0 +1,57 @@
+"""Dropout: the mask is drawn by logical position, so that it is the same whatever the layout."""
+
+from __future__ import annotations
+
+from lamina.backends import Plan
+from lamina.backends.cuda.elementwise.pointwise import full
+from lamina.backends.cuda.elementwise.reduce import dense
+from lamina.backends.cuda.launch.indexing import collapse, offset_function
+from lamina.backends.cuda.launch.program import (
+    Copy,
+    Launch,
+    Program,
+    Step,
+    blocks_for,
+    c_type,
+    constants,
+    kernel_plan,
+    source,
+    target,
+)
+from lamina.backends.cuda.registry import kernels
+from lamina.ops.primitives.dropout import Dropout, scale, threshold
+from lamina.runtime import Device
+from lamina.spec import Policy, Spec
+
+
+@kernels(Dropout, source="kernel")
+def dropout(op: Dropout, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """(y, mask, next state)."""
+    y, mask, state = op.infer(*specs)
+    x = dense(specs[0])
+    outputs = [full(y, x.physical), full(mask, x.physical), state.fixed]
+    inputs = [x, specs[1].fixed]
+    if x.numel == 0:
+        moved = Copy(target(2), source(1), specs[1].nbytes)  # nothing was drawn: the state stays
+        return kernel_plan(device, inputs, outputs, [moved], label=op.name)
+    # The space is row-major over the logical axes: element i of the generator lies at at(i).
+    space = collapse(x.shape, [x.physical.strides], tuple(range(x.ndim)))
+    together = space.strides[0][-1] == 1 and space.sizes[-1] % 4 == 0
+    together = together and all(s % 4 == 0 for s in space.strides[0][:-1])
+
+    def steps(aligned: bool) -> tuple[Step, ...]:
+        text = f"typedef {space.index_type} Index;\ntypedef {c_type(x.dtype)} T;\n#define DROPOUT\n"
+        text += constants(
+            ELEMENTS=f"{x.numel}LL",
+            THRESHOLD=f"{threshold(op.p)}ULL",
+            SCALE=repr(float(scale(op.p))),
+            V=4 if together and aligned and x.dtype.itemsize * 4 <= 16 else 1,
+        )
+        text += offset_function("at", space)
+        program = Program("dropout", "elementwise/random.cu", text)
+        places = (source(0), source(1), target(0), target(1), target(2))
+        return (Launch(program, (blocks_for(-(-x.numel // 4), 256) * 4,), (256,), places),)
+
+    return kernel_plan(
+        device, inputs, outputs, steps(True), label=op.name, plain=lambda: steps(False), aliases={0: 0}
+    )

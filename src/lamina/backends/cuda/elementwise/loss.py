@@ -1,0 +1,78 @@
+"""Cross-entropy on logits and its gradient, in one pass over the classes each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lamina.backends import Plan
+from lamina.backends.cuda.elementwise.pointwise import full
+from lamina.backends.cuda.elementwise.reduce import dense
+from lamina.backends.cuda.elementwise.shape import plain_layout, row_major
+from lamina.backends.cuda.elementwise.softmax import lanes_for
+from lamina.backends.cuda.launch.indexing import Space, collapse, index_type, memory_order, offset_function
+from lamina.backends.cuda.launch.program import (
+    Launch,
+    Place,
+    Program,
+    blocks_for,
+    c_type,
+    constants,
+    kernel_plan,
+    source,
+    target,
+)
+from lamina.backends.cuda.registry import kernels
+from lamina.ops.primitives.loss import CrossEntropy, CrossEntropyGrad
+from lamina.runtime import Device
+from lamina.spec import Policy, Spec
+
+
+@kernels(CrossEntropy, source="kernel")
+def cross_entropy(op: CrossEntropy, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """Losses from logits and labels."""
+    out = op.infer(*specs)[0].fixed
+    x, labels = dense(specs[0]), row_major(specs[1])
+    steps = _steps(op, "cross_entropy", x, labels, out, [source(0), source(1), target()])
+    return kernel_plan(device, [x, labels], [out], steps, label=op.name)
+
+
+@kernels(CrossEntropyGrad, source="kernel")
+def cross_entropy_grad(op: CrossEntropyGrad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """The logits' gradient from logits, labels and the losses' gradient."""
+    x, labels, g = dense(specs[0]), row_major(specs[1]), plain_layout(specs[2])
+    out = full(op.infer(*specs)[0], x.physical)
+    places = [source(0), source(1), source(2), target()]
+    steps = _steps(op, "cross_entropy_grad", x, labels, g, places)
+    return kernel_plan(device, [x, labels, g], [out], steps, label=op.name, aliases={0: 0})
+
+
+def _steps(
+    op: CrossEntropy | CrossEntropyGrad, name: str, x: Spec, labels: Spec, loss: Spec, places: Sequence[Place]
+) -> list[Launch]:
+    """The launch; `loss` is the spec of the losses or of their gradient."""
+    if labels.numel == 0:
+        return []
+    strides = x.physical.strides
+    own = (strides[0], *strides[2:])
+    rows = [own, labels.physical.strides, loss.physical.strides]
+    space = collapse(labels.shape, rows, memory_order(labels.shape, own))
+    classes = Space((x.shape[1],), ((strides[1],),))
+    lanes = lanes_for(Space(space.sizes, space.strides[:1]), classes)
+    reach = space.reach + x.shape[1] * abs(strides[1])
+    text = f"typedef {index_type(reach)} Index;\n"
+    text += f"typedef {c_type(x.dtype)} T;\ntypedef {c_type(labels.dtype)} L;\n"
+    ignore = op.ignore_index
+    text += constants(
+        LANES=lanes,
+        OUTPUTS=space.count,
+        CLASSES=x.shape[1],
+        STEP=strides[1],
+        SMOOTHING=repr(float(op.label_smoothing)),
+        HAS_SMOOTHING=int(op.label_smoothing != 0),
+        HAS_IGNORE=int(ignore is not None),
+        IGNORE=f"{ignore or 0}LL",
+    )
+    for operand, function in enumerate(("place", "label_at", "loss_at")):
+        text += offset_function(function, space, operand)
+    program = Program(name, "elementwise/loss.cu", text)
+    return [Launch(program, (blocks_for(space.count * lanes, 256),), (256,), tuple(places))]

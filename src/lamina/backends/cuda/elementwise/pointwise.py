@@ -1,0 +1,485 @@
+"""Elementwise cards, one or a chain of them, as one generated kernel.
+
+Any dtypes, any broadcasting, any strides. Operands that lie alike are moved 16 bytes at a time; an operand that
+is repeated along the innermost axis is read once per 16 bytes. Arithmetic on half types is done in float32 and
+rounded once at the end, so a chain rounds less often than its parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isnan
+from typing import Any
+
+from lamina.backends import NoKernel, Plan
+from lamina.backends.cuda.launch.indexing import (
+    Space,
+    Strides,
+    broadcast_strides,
+    collapse,
+    memory_order,
+    offset_code,
+)
+from lamina.backends.cuda.launch.program import (
+    MOST_BLOCKS,
+    VECTOR,
+    Launch,
+    Number,
+    Place,
+    Program,
+    c_type,
+    kernel_plan,
+    source,
+    target,
+    wide_type,
+)
+from lamina.backends.cuda.registry import kernels
+from lamina.ops.core import Op
+from lamina.ops.primitives import pointwise
+from lamina.ops.primitives.cast import Cast
+from lamina.ops.primitives.dropout import DropoutGrad, scale
+from lamina.ops.primitives.quantize import Dequantize, Quantize
+from lamina.runtime import Device
+from lamina.spec import (
+    DType,
+    Layout,
+    Policy,
+    Shape,
+    Spec,
+    bfloat16,
+    bool_,
+    channels_last,
+    contiguous,
+    float16,
+    int8,
+)
+
+_BLOCK = 256
+
+# ------------------------------------------------------------------------------------------------ expressions
+
+#: (op, names of the arguments, C type of the arithmetic) -> C expression.
+Expression = Callable[[Any, Sequence[str], str], str]
+
+
+def literal(value: float, type: str) -> str:
+    """A number as C source."""
+    if type in ("f32", "f64"):
+        if isnan(value):
+            return f"({type})__int_as_float(0x7fffffff)"
+        if value in (float("inf"), float("-inf")):
+            return f"({type})({'-' if value < 0 else ''}INFINITY_F)"
+        return f"{float(value)!r}{'f' if type == 'f32' else ''}"
+    if type == "bool":
+        return "true" if value else "false"
+    return f"({type}){int(value)}LL"
+
+
+def _function(name: str) -> Expression:
+    """A function of CUDA's mathematics; the float version has an f at its end."""
+    return lambda op, a, t: f"{name}{'f' if t == 'f32' else ''}({', '.join(a)})"
+
+
+def _text(template: str) -> Expression:
+    """{0}, {1}, … are the arguments, {t} the type."""
+    return lambda op, a, t: template.format(*a, t=t)
+
+
+def _sigmoid(x: str, t: str) -> str:
+    exp = "expf" if t == "f32" else "exp"
+    return f"(({t})1 / (({t})1 + {exp}(-{x})))"
+
+
+def _clipped(op: Any, a: Sequence[str], t: str) -> str:
+    return f"smaller(larger({a[0]}, ({t})0), {literal(op.hi, t)})"
+
+
+def _clipped_grad(op: Any, a: Sequence[str], t: str) -> str:
+    return f"({a[0]} > ({t})0 && {a[0]} < {literal(op.hi, t)} ? {a[1]} : ({t})0)"
+
+
+def _leaky(op: Any, a: Sequence[str], t: str) -> str:
+    return f"({a[0]} > ({t})0 ? {a[0]} : {a[0]} * {literal(op.slope, t)})"
+
+
+def _elu(op: Any, a: Sequence[str], t: str) -> str:
+    expm1 = "expm1f" if t == "f32" else "expm1"
+    return f"({a[0]} > ({t})0 ? {a[0]} : {literal(op.alpha, t)} * {expm1}({a[0]}))"
+
+
+def _softplus(op: Any, a: Sequence[str], t: str) -> str:
+    f = "f" if t == "f32" else ""
+    return f"(larger({a[0]}, ({t})0) + log1p{f}(exp{f}(-fabs{f}({a[0]}))))"
+
+
+def _gelu(op: Any, a: Sequence[str], t: str) -> str:
+    f = "f" if t == "f32" else ""
+    return f"(({t})0.5 * {a[0]} * (({t})1 + erf{f}({a[0]} * ({t})0.70710678118654752440)))"
+
+
+def _gelu_tanh(op: Any, a: Sequence[str], t: str) -> str:
+    x, tanh = a[0], "tanhf" if t == "f32" else "tanh"
+    inner = f"({t})0.79788456080286535588 * ({x} + ({t})0.044715 * {x} * {x} * {x})"
+    return f"(({t})0.5 * {x} * (({t})1 + {tanh}({inner})))"
+
+
+def _abs(op: Any, a: Sequence[str], t: str) -> str:
+    return f"magnitude({a[0]})"
+
+
+def _pow(op: Any, a: Sequence[str], t: str) -> str:
+    return f"pow{'f' if t == 'f32' else ''}({a[0]}, {a[1]})"
+
+
+def _quantize(op: Any, a: Sequence[str], t: str) -> str:
+    """x / scale, for int8 as a whole number that it holds; float8 rounds and saturates when it is written."""
+    ratio = f"({a[0]} / {a[1]})"
+    return f"smaller(larger(rintf({ratio}), -128.0f), 127.0f)" if op.dtype == int8 else ratio
+
+
+def _dropout_grad(op: Any, a: Sequence[str], t: str) -> str:
+    return f"({a[1]} ? {a[0]} * {literal(scale(op.p), t)} : ({t})0)"
+
+
+EXPRESSIONS: dict[type[Op], Expression] = {
+    pointwise.Identity: _text("{0}"),
+    pointwise.Neg: _text("({t})(-{0})"),
+    pointwise.Abs: _abs,
+    pointwise.Sign: _text("({t})({0} != {0} ? {0} : ({t})(({0} > ({t})0) - ({0} < ({t})0)))"),
+    pointwise.Floor: _function("floor"),
+    pointwise.Ceil: _function("ceil"),
+    pointwise.Exp: _function("exp"),
+    pointwise.Log: _function("log"),
+    pointwise.Sqrt: _function("sqrt"),
+    pointwise.Rsqrt: lambda op, a, t: f"(({t})1 / sqrt{'f' if t == 'f32' else ''}({a[0]}))",
+    pointwise.Reciprocal: _text("(({t})1 / {0})"),
+    pointwise.Sin: _function("sin"),
+    pointwise.Cos: _function("cos"),
+    pointwise.Tan: _function("tan"),
+    pointwise.Erf: _function("erf"),
+    pointwise.Sigmoid: lambda op, a, t: _sigmoid(a[0], t),
+    pointwise.Tanh: _function("tanh"),
+    pointwise.Relu: _text("larger({0}, ({t})0)"),
+    pointwise.ClippedRelu: _clipped,
+    pointwise.LeakyRelu: _leaky,
+    pointwise.Elu: _elu,
+    pointwise.Softplus: _softplus,
+    pointwise.Gelu: _gelu,
+    pointwise.GeluTanh: _gelu_tanh,
+    pointwise.Silu: lambda op, a, t: f"({a[0]} * {_sigmoid(a[0], t)})",
+    pointwise.LogicalNot: _text("!{0}"),
+    pointwise.Add: _text("({t})({0} + {1})"),
+    pointwise.Sub: _text("({t})({0} - {1})"),
+    pointwise.Mul: _text("({t})({0} * {1})"),
+    pointwise.Div: _text("({0} / {1})"),
+    pointwise.Pow: _pow,
+    pointwise.Minimum: _text("smaller({0}, {1})"),
+    pointwise.Maximum: _text("larger({0}, {1})"),
+    pointwise.Eq: _text("({0} == {1})"),
+    pointwise.Ne: _text("({0} != {1})"),
+    pointwise.Lt: _text("({0} < {1})"),
+    pointwise.Le: _text("({0} <= {1})"),
+    pointwise.Gt: _text("({0} > {1})"),
+    pointwise.Ge: _text("({0} >= {1})"),
+    pointwise.LogicalAnd: _text("({0} && {1})"),
+    pointwise.LogicalOr: _text("({0} || {1})"),
+    pointwise.Where: _text("({0} ? {1} : {2})"),
+    pointwise.ReluGrad: _text("({0} > ({t})0 ? {1} : ({t})0)"),
+    pointwise.ClippedReluGrad: _clipped_grad,
+    pointwise.SigmoidGrad: _text("({1} * {0} * (({t})1 - {0}))"),
+    pointwise.TanhGrad: _text("({1} * (({t})1 - {0} * {0}))"),
+    Cast: _text("{0}"),
+    DropoutGrad: _dropout_grad,
+    Quantize: _quantize,
+    Dequantize: _text("((f32){0} * {1})"),
+}
+
+
+# ---------------------------------------------------------------------------------------------- the generator
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One array that a generated kernel reads or writes."""
+
+    dtype: DType
+    strides: Strides  # along the logical axes of the loop
+    place: Place
+
+
+@dataclass(frozen=True)
+class Value:
+    """One statement of the body: name = expression, in a C type."""
+
+    name: str
+    type: str
+    expression: str
+
+
+def elementwise(
+    shape: Shape,
+    order: Sequence[int],
+    inputs: Sequence[Operand],
+    outputs: Sequence[Operand],
+    body: Sequence[Value],
+    results: Sequence[str],
+    *,
+    vector: bool = True,
+    raw: str = "",
+) -> Launch:
+    """The launch that computes `results` (names in `body`) for every element of `shape`.
+
+    Input i is called a0, a1, … in the body, in the type its arithmetic is done in.
+
+    Args:
+        shape: sizes of the loop.
+        order: axes from outermost to innermost.
+        inputs, outputs: what is read and written.
+        body: the statements.
+        results: for each output the name of its value.
+        vector: whether 16-byte access is allowed (addresses are aligned).
+        raw: read and write elements as this unsigned type, without arithmetic.
+    """
+    operands = (*inputs, *outputs)
+    space = collapse(shape, [o.strides for o in operands], order)
+    width = _width(space, operands) if vector else 1
+    code = _Code(space, inputs, outputs, width, raw)
+    program = Program("elementwise", text=code.text(body, results))
+    chunks = -(-space.count // width)
+    grid = max(1, min(-(-chunks // _BLOCK), MOST_BLOCKS * 4))
+    places = tuple(o.place for o in operands)
+    return Launch(program, (grid,), (_BLOCK,), (*places, Number(space.count, "i64")))
+
+
+def _width(space: Space, operands: Sequence[Operand]) -> int:
+    """Elements per access: as many as 16 bytes hold, halved until every operand allows it."""
+    width = VECTOR // max(o.dtype.itemsize for o in operands)
+    flat = len(space.sizes) == 1
+    while width > 1 and not _allows(space, operands, width, flat):
+        width //= 2
+    return width
+
+
+def _allows(space: Space, operands: Sequence[Operand], width: int, flat: bool) -> bool:
+    if not flat and space.sizes[-1] % width:
+        return False
+    for operand, row in zip(operands, space.strides, strict=True):
+        if row[-1] not in (0, 1) or (row[-1] == 1 and any(s % width for s in row[:-1])):
+            return False
+        if row[-1] == 1 and operand.place.offset % (operand.dtype.itemsize * width):
+            return False
+    return True
+
+
+class _Code:
+    """The source of one elementwise kernel."""
+
+    def __init__(
+        self, space: Space, inputs: Sequence[Operand], outputs: Sequence[Operand], width: int, raw: str
+    ) -> None:
+        self.space, self.inputs, self.outputs, self.width, self.raw = space, inputs, outputs, width, raw
+        self.steps = [row[-1] for row in space.strides]  # innermost strides
+
+    def text(self, body: Sequence[Value], results: Sequence[str]) -> str:
+        """The whole kernel."""
+        ins, outs = range(len(self.inputs)), range(len(self.outputs))
+        parameters = [f"const {self._type(self.inputs[i])} *in{i}" for i in ins]
+        parameters += [f"{self._type(self.outputs[i])} *out{i}" for i in outs]
+        names = [f"i{i}_" for i in ins] + [f"o{i}_" for i in outs]
+        compute = self._compute(body, results)
+        return f"""typedef {self.space.index_type} Index;
+extern "C" __global__ void __launch_bounds__({_BLOCK}) elementwise({", ".join(parameters)}, i64 total)
+{{
+    const Index count = (Index)total, stride = (Index)(gridDim.x * blockDim.x) * {self.width};
+    const Index start = (Index)(blockIdx.x * blockDim.x + threadIdx.x) * {self.width};
+    for (Index index = start; index < count; index += stride) {{
+        {offset_code(self.space, names)}
+        {self._tail(compute)}
+        {self._vector(compute)}
+    }}
+}}
+"""
+
+    def _type(self, operand: Operand) -> str:
+        return self.raw or c_type(operand.dtype)
+
+    def _compute(self, body: Sequence[Value], results: Sequence[str]) -> str:
+        lines = []
+        for i, operand in enumerate(self.inputs):
+            wide = self.raw or wide_type(operand.dtype)
+            element = f"e{i}_" if self.raw else f"widen(e{i}_)"
+            lines.append(f"const {wide} a{i} = {element};")
+        lines += [f"const {v.type} {v.name} = {v.expression};" for v in body]
+        for i, (operand, name) in enumerate(zip(self.outputs, results, strict=True)):
+            kind = self._type(operand)
+            lines.append(f"r{i}_ = {name if self.raw else f'narrow<{kind}>({name})'};")
+        return " ".join(lines)
+
+    def _elements(self, offset: str, compute: str) -> str:
+        """One element at `offset` of this access, straight from and to memory."""
+        reads = " ".join(
+            f"const {self._type(o)} e{i}_ = in{i}[i{i}_ + {offset} * {self.steps[i]}];"
+            for i, o in enumerate(self.inputs)
+        )
+        shift = len(self.inputs)
+        results = " ".join(f"{self._type(o)} r{i}_;" for i, o in enumerate(self.outputs))
+        writes = " ".join(
+            f"out{i}[o{i}_ + {offset} * {self.steps[shift + i]}] = r{i}_;" for i in range(len(self.outputs))
+        )
+        return f"{reads} {results} {compute} {writes}"
+
+    def _tail(self, compute: str) -> str:
+        """The last, incomplete access of a flat loop."""
+        if self.width == 1:
+            return self._elements("0", compute)
+        if len(self.space.sizes) > 1:
+            return ""
+        return (
+            f"if (index + {self.width} > count) {{ for (int k_ = 0; index + k_ < count; ++k_) "
+            f"{{ {self._elements('k_', compute)} }} continue; }}"
+        )
+
+    def _vector(self, compute: str) -> str:
+        if self.width == 1:
+            return ""
+        lines = []
+        for i, _ in enumerate(self.inputs):
+            if self.steps[i]:
+                lines.append(f"const auto p{i}_ = load<{self.width}>(in{i} + i{i}_);")
+            else:
+                lines.append(f"const auto e{i}_ = in{i}[i{i}_];")
+        for i, o in enumerate(self.outputs):
+            lines.append(f"Pack<{self._type(o)}, {self.width}> q{i}_;")
+        reads = " ".join(f"const auto e{i}_ = p{i}_.v[k_];" for i in range(len(self.inputs)) if self.steps[i])
+        results = " ".join(f"{self._type(o)} r{i}_;" for i, o in enumerate(self.outputs))
+        keeps = " ".join(f"q{i}_.v[k_] = r{i}_;" for i in range(len(self.outputs)))
+        lines.append(
+            f'_Pragma("unroll") for (int k_ = 0; k_ < {self.width}; ++k_) '
+            f"{{ {reads} {results} {compute} {keeps} }}"
+        )
+        lines += [f"store<{self.width}>(out{i} + o{i}_, q{i}_);" for i in range(len(self.outputs))]
+        return "\n        ".join(lines)
+
+
+# ------------------------------------------------------------------------------------------------------ cards
+
+
+def result_layout(shape: Shape, specs: Sequence[Spec]) -> Layout:
+    """The layout that the result of an elementwise op gets: that of the first dense operand of its shape."""
+    for spec in specs:
+        if spec.shape == shape and spec.layout is not None and _dense(spec):
+            return spec.layout
+    return contiguous(shape)
+
+
+def _dense(spec: Spec) -> bool:
+    return spec.tag is not None and not spec.physical.is_blocked
+
+
+def align_operands(specs: Sequence[Spec], shape: Shape, layout: Layout) -> tuple[Spec, ...]:
+    """Operand specs as the kernel reads them: full-size dense ones are asked for in the result's layout.
+
+    A tensor that lies in another dense order is worth a tiled reorder by whoever runs the plan; a strided read
+    would touch a memory line per element. Broadcast operands are read where they lie.
+    """
+    wanted = []
+    for spec in specs:
+        if spec.physical.is_blocked:
+            wanted.append(Spec(spec.shape, spec.dtype, contiguous(spec.shape)))
+        elif spec.shape == shape and (spec.layout is None or _dense(spec)):
+            wanted.append(Spec(shape, spec.dtype, layout))
+        else:
+            wanted.append(spec.fixed)
+    return tuple(wanted)
+
+
+def full(spec: Spec, layout: Layout) -> Spec:
+    """`spec` in a layout."""
+    return Spec(spec.shape, spec.dtype, layout)
+
+
+def card_value(op: Op, names: Sequence[str], types: Sequence[str], name: str, out: DType) -> Value:
+    """The statement for one card on named arguments of C types."""
+    rule = EXPRESSIONS.get(type(op))
+    if rule is None:
+        raise NoKernel(f"cuda has no expression for {op.name}")
+    arithmetic = types[-1] if isinstance(op, pointwise.Where) else types[0]
+    kind = "bool" if out == bool_ else "f32" if isinstance(op, Dequantize) else arithmetic
+    if isinstance(op, Cast):
+        kind = wide_type(out)
+        return Value(name, kind, f"narrow<{kind}>({_whole(names[0], types[0], out)})")
+    return Value(name, kind, rule(op, names, arithmetic))
+
+
+def chain_values(
+    steps: Sequence[Op], running: Spec, value: Value, extras: Sequence[Spec], first: int
+) -> list[Value]:
+    """The statements of elementwise cards one after the other on a running value.
+
+    value, running: the value that the first step takes, and its spec. extras: the steps' further operands in order,
+    called a`first`, a`first + 1`, … in the body.
+    """
+    made: list[Value] = []
+    taken = 0
+    for number, step in enumerate(steps):
+        count = (step.arity or 1) - 1
+        own = list(extras[taken : taken + count])
+        names = [f"a{first + taken + i}" for i in range(count)]
+        types = [wide_type(s.dtype) for s in own]
+        names.insert(step.chained, value.name)
+        types.insert(step.chained, value.type)
+        own.insert(step.chained, running)
+        running = step.infer(*own)[0]
+        value = card_value(step, names, types, f"s{number}", running.dtype)
+        made.append(value)
+        taken += count
+    return made
+
+
+def _whole(name: str, type: str, out: DType) -> str:
+    """Float to integer goes towards zero through 64 bits; everything else is C's conversion."""
+    return f"(i64){name}" if type in ("f32", "f64") and out.kind in "iu" else name
+
+
+@kernels(*EXPRESSIONS, source="kernel")
+def elementwise_card(op: Op, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """One elementwise card."""
+    (out,) = op.infer(*specs)
+    if isinstance(op, Cast) and specs[0].layout is None and out.dtype in (float16, bfloat16):
+        # Weights whose layout is still open: convolutions in half types read them channels last, and so will the
+        # gradient come and the update be done.
+        specs = (full(specs[0], channels_last(out.shape)),)
+    types = [wide_type(s.dtype) for s in specs]
+    value = card_value(op, [f"a{i}" for i in range(len(specs))], types, "y", out.dtype)
+    # Every element is read before it is written: a choice between new and old state may be made in the old one.
+    aliases = {0: 2} if isinstance(op, pointwise.Where) else dict(op.inplace)
+    return chain_plan(specs, out, [value], "y", device, op.name, aliases)
+
+
+def chain_plan(
+    specs: Sequence[Spec],
+    out: Spec,
+    body: Sequence[Value],
+    result: str,
+    device: Device,
+    label: str,
+    aliases: dict[int, int],
+) -> Plan:
+    """The plan of a body over broadcast inputs with one output."""
+    layout = result_layout(out.shape, specs)
+    inputs = align_operands(specs, out.shape, layout)
+    output = full(out, layout)
+    aliases = {o: i for o, i in aliases.items() if inputs[i].same_memory(output)}
+    if out.numel == 0:
+        return kernel_plan(device, inputs, [output], [], label=label, aliases=aliases)
+    operands = [Operand(s.dtype, broadcast_strides(s, out.shape), source(i)) for i, s in enumerate(inputs)]
+    written = Operand(out.dtype, output.physical.strides, target())
+    order = memory_order(out.shape, output.physical.strides)
+
+    def steps(vector: bool) -> tuple[Launch, ...]:
+        return (elementwise(out.shape, order, operands, [written], body, [result], vector=vector),)
+
+    return kernel_plan(
+        device, inputs, [output], steps(True), label=label, aliases=aliases, plain=lambda: steps(False)
+    )

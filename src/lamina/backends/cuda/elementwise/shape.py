@@ -1,0 +1,295 @@
+"""Ops that move elements: views where memory allows, else copies at the memory's speed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from lamina.backends import Call, Plan, Run
+from lamina.backends.cuda.elementwise.pointwise import Operand, elementwise, full, literal
+from lamina.backends.cuda.launch.indexing import Space, Strides, collapse, memory_order, offset_function
+from lamina.backends.cuda.launch.program import (
+    MOST_BLOCKS,
+    VECTOR,
+    Launch,
+    Place,
+    Program,
+    Step,
+    bits_type,
+    c_type,
+    constants,
+    kernel_plan,
+    nothing,
+    source,
+    target,
+)
+from lamina.backends.cuda.registry import kernels
+from lamina.ops.primitives import shape as cards
+from lamina.runtime import Device
+from lamina.spec import Layout, Policy, Shape, Spec, contiguous
+
+_TILE = 32
+#: Planes that are interleaved by threads of their own, and the accesses of a block to each of them.
+_MOST_PLANES, _RUN = 4, 256
+
+
+# ------------------------------------------------------------------------------------------------------ copies
+
+
+def strided_copy(
+    shape: Shape, spec: Spec, read: Strides, write: Strides, origin: Place, to: Place, *, vector: bool = True
+) -> Launch:
+    """One launch that copies elements of `shape` from strides `read` to strides `write`."""
+    order = memory_order(shape, write)
+    space = collapse(shape, [read, write], order)
+    if vector and _interleaves(space, VECTOR // spec.dtype.itemsize, (origin, to)):
+        return _interleaved(space, spec, origin, to)
+    axes = _transposed(space)
+    if axes is not None:
+        return _tiled(space, axes, spec, origin, to)
+    return elementwise(
+        shape,
+        order,
+        [Operand(spec.dtype, read, origin)],
+        [Operand(spec.dtype, write, to)],
+        [],
+        ["a0"],
+        vector=vector,
+        raw=bits_type(spec.dtype),
+    )
+
+
+def _interleaves(space: Space, width: int, places: tuple[Place, Place]) -> bool:
+    """Whether a few planes that are read become the innermost axis, all of it in accesses of 16 bytes."""
+    if len(space.sizes) < 2 or 0 in space.sizes or width == 1 or any(p.offset % VECTOR for p in places):
+        return False
+    (*_, columns, planes), (read, write) = space.sizes, space.strides
+    if not 1 < planes <= _MOST_PLANES or read[-2] != 1 or write[-2:] != (planes, 1):
+        return False
+    return all(n % width == 0 for n in (columns, read[-1], *read[:-2], *write[:-2]))
+
+
+def _interleaved(space: Space, spec: Spec, origin: Place, to: Place) -> Launch:
+    *outer, columns, planes = range(len(space.sizes))
+    batch = space.part(outer) if outer else Space((1,), ((0,), (0,)))
+    width = VECTOR // spec.dtype.itemsize
+    text = constants(
+        T=bits_type(spec.dtype),
+        V=width,
+        PLANES=space.sizes[planes],
+        COLUMNS=space.sizes[columns],
+        SOURCE_PLANE=space.strides[0][planes],
+        BATCHES=batch.count,
+    )
+    text = f"typedef {space.index_type} Index;\n{text}"
+    text += offset_function("source_batch", batch, 0) + offset_function("target_batch", batch, 1)
+    runs = -(-space.sizes[columns] // (width * _RUN)) * batch.count
+    return Launch(
+        Program("interleave", "elementwise/interleave.cu", text),
+        (min(runs, MOST_BLOCKS * 4),),
+        (_RUN,),
+        (origin, to),
+    )
+
+
+def _transposed(space: Space) -> tuple[int, int] | None:
+    """(row, column) when source and target have different innermost axes, else None."""
+    if len(space.sizes) < 2 or 0 in space.sizes:
+        return None
+    rows = [a for a, s in enumerate(space.strides[1]) if s == 1]
+    columns = [a for a, s in enumerate(space.strides[0]) if s == 1]
+    if len(rows) != 1 or len(columns) != 1 or rows == columns:
+        return None
+    if min(space.sizes[rows[0]], space.sizes[columns[0]]) < 4 or any(s <= 0 for s in space.strides[0]):
+        return None
+    return rows[0], columns[0]
+
+
+def _tiled(space: Space, axes: tuple[int, int], spec: Spec, origin: Place, to: Place) -> Launch:
+    row, column = axes
+    batch = space.part([a for a in range(len(space.sizes)) if a not in axes])
+    if not batch.sizes:
+        batch = Space((1,), ((0,), (0,)))
+    text = constants(
+        T=bits_type(spec.dtype),
+        ROWS=space.sizes[row],
+        COLUMNS=space.sizes[column],
+        SOURCE_ROW=space.strides[0][row],
+        TARGET_COLUMN=space.strides[1][column],
+        BATCHES=batch.count,
+    )
+    text = f"typedef {space.index_type} Index;\n{text}"
+    text += offset_function("source_batch", batch, 0) + offset_function("target_batch", batch, 1)
+    tiles = -(-space.sizes[row] // _TILE) * -(-space.sizes[column] // _TILE) * batch.count
+    return Launch(
+        Program("transpose", "elementwise/transpose.cu", text),
+        (min(tiles, MOST_BLOCKS * 4),),
+        (256,),
+        (origin, to),
+    )
+
+
+def copy_plan(given: Spec, out: Spec, read: Strides, offset: int, device: Device, label: str) -> Plan:
+    """The plan that reads `given` with strides `read` from element `offset` on, and writes `out`."""
+    if out.numel == 0:
+        return kernel_plan(device, [given], [out], [], label=label)
+    origin, write = source(0, offset * given.dtype.itemsize), out.physical.strides
+
+    def steps(vector: bool) -> tuple[Step, ...]:
+        return (strided_copy(out.shape, out, read, write, origin, target(), vector=vector),)
+
+    return kernel_plan(device, [given], [out], steps(True), label=label, plain=lambda: steps(False))
+
+
+def reorder(given: Spec, wanted: Spec, device: Device) -> Plan:
+    """From one layout to another."""
+    return copy_plan(given.fixed, wanted.fixed, given.physical.strides, 0, device, "reorder")
+
+
+def plain_layout(spec: Spec) -> Spec:
+    """The spec in its own layout, or row-major where that is open or blocked."""
+    return full(spec, contiguous(spec.shape)) if spec.physical.is_blocked else spec.fixed
+
+
+def row_major(spec: Spec) -> Spec:
+    """The spec in row-major order."""
+    return full(spec, contiguous(spec.shape))
+
+
+def _view(given: Spec, out: Spec, label: str) -> Plan:
+    return Plan((given,), (out,), _unused, view=True, label=f"view {label}")
+
+
+def _unused(call: Call) -> Run:
+    """A view has nothing to run."""
+    return nothing
+
+
+# ------------------------------------------------------------------------------------------------------- cards
+
+
+@kernels(cards.Reshape, source="view")
+def reshape(op: cards.Reshape, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """Row-major elements under another shape: no work, but for a reorder of an input that is not row-major."""
+    (out,) = op.infer(*specs)
+    return _view(row_major(specs[0]), out.fixed, op.name)
+
+
+@kernels(cards.Transpose, source="view")
+def transpose(op: cards.Transpose, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """The same memory with its strides in another order; who needs another layout reorders then."""
+    given = plain_layout(specs[0])
+    (out,) = op.infer(*specs)
+    strides = tuple(given.physical.strides[a] for a in op.order)
+    return _view(given, full(out, Layout(strides)), op.name)
+
+
+@kernels(cards.Concat, source="kernel")
+def concat(op: cards.Concat, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """One copy per input into its part of the output."""
+    (out,) = op.infer(*specs)
+    axis = op.axis % out.ndim
+    layout = _common_layout(specs, out)
+    result = full(out, layout)
+    given = [plain_layout(s) for s in specs]
+
+    def steps(vector: bool) -> tuple[Step, ...]:
+        made, start = [], 0
+        for i, spec in enumerate(given):
+            to = target(0, start * layout.strides[axis] * out.dtype.itemsize)
+            start += spec.shape[axis]
+            if spec.numel:
+                read = spec.physical.strides
+                made.append(
+                    strided_copy(spec.shape, spec, read, layout.strides, source(i), to, vector=vector)
+                )
+        return tuple(made)
+
+    return kernel_plan(device, given, [result], steps(True), label=op.name, plain=lambda: steps(False))
+
+
+def _common_layout(specs: Sequence[Spec], out: Spec) -> Layout:
+    """The axis order of the first input, for the joined shape."""
+    first = specs[0]
+    order = memory_order(first.shape, first.physical.strides) if first.tag else tuple(range(out.ndim))
+    return _dense(out.shape, order)
+
+
+def _dense(shape: Shape, order: Sequence[int]) -> Layout:
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(order):
+        strides[axis] = step
+        step *= max(shape[axis], 1)
+    return Layout(tuple(strides))
+
+
+@kernels(cards.Slice, source="kernel")
+def slice_(op: cards.Slice, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """A copy of part of the input."""
+    given = plain_layout(specs[0])
+    (out,) = op.infer(*specs)
+    strides = given.physical.strides
+    offset = sum(a * s for a, s in zip(op.start, strides, strict=True)) if out.numel else 0
+    read = tuple(step * s for step, s in zip(op.step, strides, strict=True))
+    return copy_plan(given, _alike(given, out), read, offset, device, op.name)
+
+
+@kernels(cards.Flip, source="kernel")
+def flip(op: cards.Flip, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """A copy that reads some axes backwards."""
+    given = plain_layout(specs[0])
+    (out,) = op.infer(*specs)
+    strides, axes = given.physical.strides, {a % max(given.ndim, 1) for a in op.axes}
+    offset = sum((given.shape[a] - 1) * strides[a] for a in axes) if out.numel else 0
+    read = tuple(-s if a in axes else s for a, s in enumerate(strides))
+    return copy_plan(given, _alike(given, out), read, offset, device, op.name)
+
+
+@kernels(cards.Expand, source="kernel")
+def expand(op: cards.Expand, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """A copy that reads repeated axes with stride 0."""
+    given = plain_layout(specs[0])
+    (out,) = op.infer(*specs)
+    lead = out.ndim - given.ndim
+    own = zip(given.shape, given.physical.strides, strict=True)
+    read = (0,) * lead + tuple(0 if n == 1 else s for n, s in own)
+    return copy_plan(given, out.fixed, read, 0, device, op.name)
+
+
+@kernels(cards.Pad, source="kernel")
+def pad(op: cards.Pad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """The constant everywhere, then the input into its place."""
+    given = plain_layout(specs[0])
+    (out,) = op.infer(*specs)
+    result = _alike(given, out)
+    if out.numel == 0:
+        return kernel_plan(device, [given], [result], [], label=op.name)
+    write = result.physical.strides
+    start = sum(lo * s for (lo, _), s in zip(op.pairs, write, strict=True))
+
+    def steps(vector: bool) -> tuple[Step, ...]:
+        made: list[Step] = [_constant(result, op.value, vector)]
+        if given.numel:
+            to = target(0, start * out.dtype.itemsize)
+            made.append(
+                strided_copy(given.shape, given, given.physical.strides, write, source(), to, vector=vector)
+            )
+        return tuple(made)
+
+    return kernel_plan(device, [given], [result], steps(True), label=op.name, plain=lambda: steps(False))
+
+
+def _constant(spec: Spec, value: float, vector: bool) -> Launch:
+    """One launch that writes `value` everywhere."""
+    count = prod(spec.shape)
+    out = Operand(spec.dtype, (1,), target())
+    name = "f64" if spec.dtype.is_float else c_type(spec.dtype)
+    return elementwise((count,), (0,), [], [out], [], [literal(value, name)], vector=vector)
+
+
+def _alike(given: Spec, out: Spec) -> Spec:
+    """`out` with the axis order that the input has in memory."""
+    if given.tag is None or given.numel == 0:
+        return out.fixed
+    return replace(out, layout=_dense(out.shape, memory_order(given.shape, given.physical.strides)))

@@ -1,0 +1,1 @@
+"""Own kernels as values: programs, arguments, indexing."""

@@ -1,0 +1,445 @@
+"""Own kernels as values: what is compiled, how it is launched, and the plan that comes of it.
+
+Planning touches no device: a plan of own kernels can be made, and its programs compiled for any architecture,
+on a machine without a GPU. The kernels are loaded when the plan is bound to addresses.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from math import prod
+from pathlib import Path
+from typing import Any, Protocol
+
+from lamina.backends import Call, NoKernel, Plan, Run
+from lamina.runtime import Device, Kernel, Stream, compile_cubin, compile_kernel
+from lamina.spec import DType, Spec
+
+#: The folder of the families; a kernel file is named from here: "conv/direct.cu".
+KERNELS = Path(__file__).parents[1]
+#: Headers that kernel files share.
+INCLUDE = KERNELS / "include"
+#: Bytes that a thread moves at once, and that addresses must be a multiple of for it.
+VECTOR = 16
+#: Blocks beyond which kernels loop instead: enough to fill any GPU several times over.
+MOST_BLOCKS = 132 * 16
+WORKSPACE_ALIGNMENT = 256
+
+_C_TYPES = {
+    "float64": "f64",
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float8_e4m3fn": "f8",
+    "int64": "i64",
+    "int32": "i32",
+    "int16": "i16",
+    "int8": "i8",
+    "uint8": "u8",
+    "bool": "bool",
+}
+_BITS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
+
+
+def c_type(dtype: DType) -> str:
+    """The element type's name in the kernels."""
+    return _C_TYPES[dtype.name]
+
+
+def bits_type(dtype: DType) -> str:
+    """An unsigned type of the same size, for kernels that only move elements."""
+    return _BITS[dtype.itemsize]
+
+
+def wide_type(dtype: DType) -> str:
+    """The type that arithmetic on it is done in."""
+    return c_type(dtype.compute)
+
+
+@cache
+def _file(name: str) -> str:
+    return (KERNELS / name).read_text()
+
+
+@dataclass(frozen=True)
+class Program:
+    """CUDA C++ with one kernel `name`: `text` (constants and functions), then the kernel file `file`."""
+
+    name: str
+    file: str = ""
+    text: str = ""
+
+    @property
+    def source(self) -> str:
+        """What the compiler gets."""
+        body = _file(self.file) if self.file else ""
+        return f'#include "common.cuh"\n{self.text}\n{body}'
+
+    def cubin(self, arch: str = "sm_90") -> bytes:
+        """Machine code for an architecture; needs no GPU."""
+        return compile_cubin(self.source, arch=arch, includes=[INCLUDE], name=self.name)
+
+    def load(self, device: Device) -> Kernel:
+        """The kernel, loaded on a device."""
+        return _loaded(self, device)
+
+
+@lru_cache(maxsize=8192)
+def _loaded(program: Program, device: Device) -> Kernel:
+    """Looked up by the program itself: eager ops bind at every call, and must not read the includes again."""
+    return compile_kernel(program.source, program.name, device=device, includes=[INCLUDE])
+
+
+def constants(**values: int | str | float) -> str:
+    """`#define` lines."""
+    return "".join(f"#define {name} {value}\n" for name, value in values.items())
+
+
+# --------------------------------------------------------------------------------------------------- arguments
+
+
+@dataclass(frozen=True)
+class Place:
+    """An address that is known when the plan is bound: of an input, an output or the workspace, plus bytes."""
+
+    kind: str  # "input", "output" or "workspace"
+    index: int = 0
+    offset: int = 0
+
+    def address(self, call: Call) -> int:
+        """The address in a call."""
+        if self.kind == "workspace":
+            return call.workspace + self.offset
+        return (call.inputs if self.kind == "input" else call.outputs)[self.index] + self.offset
+
+    def c(self, call: Call) -> Any:
+        """As ctypes passes it."""
+        return ctypes.c_void_p(self.address(call))
+
+
+def source(index: int = 0, offset: int = 0) -> Place:
+    """The address of an input."""
+    return Place("input", index, offset)
+
+
+def target(index: int = 0, offset: int = 0) -> Place:
+    """The address of an output."""
+    return Place("output", index, offset)
+
+
+def scratch(offset: int = 0) -> Place:
+    """An address in the workspace."""
+    return Place("workspace", 0, offset)
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number of a C type: "i32", "u32", "i64", "u64", "f32", "f64"."""
+
+    value: float
+    type: str
+
+    def c(self, call: Call) -> Any:
+        """As ctypes passes it."""
+        return _NUMBERS[self.type](self.value)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Addresses and whole numbers, 64 bits each, in one parameter that is passed by value."""
+
+    entries: tuple[Place | int, ...]
+
+    def c(self, call: Call) -> Any:
+        """As ctypes passes it."""
+        values = [e.address(call) if isinstance(e, Place) else e for e in self.entries]
+        return (ctypes.c_uint64 * len(values))(*values)
+
+
+_NUMBERS: dict[str, Any] = {
+    "i32": ctypes.c_int32,
+    "u32": ctypes.c_uint32,
+    "i64": ctypes.c_int64,
+    "u64": ctypes.c_uint64,
+    "f32": ctypes.c_float,
+    "f64": ctypes.c_double,
+}
+Argument = Place | Number | Table
+
+
+# ------------------------------------------------------------------------------------------------------- steps
+
+
+class Queue(Stream):
+    """A stream of which only the handle is known."""
+
+    def __init__(self, device: Device, handle: int) -> None:
+        super().__init__(device)
+        self.handle = handle
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of one program."""
+
+    program: Program
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    arguments: tuple[Argument, ...]
+    shared: int = 0
+
+    def bind(self, device: Device, call: Call) -> Run:
+        """Fix the addresses."""
+        values = [a.c(call) for a in self.arguments]
+        queue = Queue(device, call.stream)
+        kernel = self.program.load(device)
+        return kernel.prepare(self.grid, self.block, *values, stream=queue, shared=self.shared)
+
+
+@dataclass(frozen=True)
+class Together:
+    """One launch whose blocks wait for each other: all of them must be on the device at the same time.
+
+    The kernel takes `first`, the address of `grid[0]` counters (32 bits, zero but for the top bit, and left so), then
+    `last`. otherwise: what runs on a device that has no room for all blocks at once. counted: whether there are
+    counters.
+    """
+
+    program: Program
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    first: tuple[Argument, ...]
+    last: tuple[Argument, ...]
+    shared: int = 0
+    otherwise: tuple[Step, ...] = ()
+    counted: bool = True
+
+    def bind(self, device: Device, call: Call) -> Run:
+        """Fix the addresses."""
+        kernel = self.program.load(device)
+        room = kernel.resident_blocks(prod(self.block), shared=self.shared) * _multiprocessors(device)
+        if prod(self.grid) > room:
+            return sequence([step.bind(device, call) for step in self.otherwise])
+        counters = [ctypes.c_void_p(_counters(device).next(self.grid[0]))] if self.counted else []
+        values = [*(a.c(call) for a in self.first), *counters, *(a.c(call) for a in self.last)]
+        queue = Queue(device, call.stream)
+        return kernel.prepare(
+            self.grid, self.block, *values, stream=queue, shared=self.shared, cooperative=True
+        )
+
+
+class Counters:
+    """Zeros on a device for `Together`. They are given out in turn, so that launches that may run beside each other,
+    those bound one after another, have different ones.
+    """
+
+    COUNT = 1 << 18
+
+    def __init__(self, device: Device) -> None:
+        self._memory = device.allocate(4 * self.COUNT)
+        device.platform.fill(self._memory.pointer, 0, 4 * self.COUNT, device.default_stream)
+        device.synchronize()
+        self._next, self._lock = 0, threading.Lock()
+
+    def next(self, count: int) -> int:
+        """The address of the next `count` of them, in cache lines of their own."""
+        size = round_up(count, 32)
+        with self._lock:
+            if self._next + size > self.COUNT:
+                self._next = 0
+            found, self._next = self._next, self._next + size
+        return self._memory.pointer + 4 * found
+
+
+@cache
+def _counters(device: Device) -> Counters:
+    return Counters(device)
+
+
+@cache
+def _multiprocessors(device: Device) -> int:
+    return int(device.properties["multiprocessor_count"])
+
+
+@dataclass(frozen=True)
+class Fill:
+    """Set bytes to one value."""
+
+    place: Place
+    byte: int
+    nbytes: int
+
+    def bind(self, device: Device, call: Call) -> Run:
+        """Fix the address."""
+        address, queue, fill = self.place.address(call), Queue(device, call.stream), device.platform.fill
+
+        def run() -> None:
+            fill(address, self.byte, self.nbytes, queue)
+
+        return run
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Copy bytes within the device."""
+
+    to: Place
+    origin: Place
+    nbytes: int
+
+    def bind(self, device: Device, call: Call) -> Run:
+        """Fix the addresses."""
+        to, origin = self.to.address(call), self.origin.address(call)
+        queue, copy = Queue(device, call.stream), device.platform.copy
+
+        def run() -> None:
+            copy(to, origin, self.nbytes, queue)
+
+        return run
+
+
+@dataclass(frozen=True)
+class Part:
+    """Another plan as a step, on some of the call's operands; its workspace begins at `offset` of the call's."""
+
+    plan: Plan
+    inputs: tuple[Place, ...]
+    outputs: tuple[Place, ...]
+    offset: int = 0
+
+    def inner(self, call: Call) -> Call:
+        """The call of the plan within a call."""
+        given, made = (tuple(p.address(call) for p in places) for places in (self.inputs, self.outputs))
+        return Call(given, made, call.workspace + self.offset, call.stream)
+
+    def bind(self, device: Device, call: Call) -> Run:
+        """Fix the addresses."""
+        return self.plan.bind(self.inner(call))
+
+
+def check_join(first: Plan, second: Plan) -> None:
+    """Check that `second`, as a `Part` behind `first`, reads that one's first output as it lies. Raises NoKernel."""
+    y, x = first.outputs[0], second.inputs[0]
+    if not y.same_memory(x):
+        raise NoKernel(
+            f"{first.label} leaves {y} and {second.label} reads {x}: a graph puts a reorder between"
+        )
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """Nothing to run: it refuses addresses that 16-byte access cannot take, where no other kernels stand in."""
+
+    def bind(self, device: Device, call: Call) -> Run:
+        """Look at the addresses. Raises ValueError."""
+        crooked = [hex(a) for a in (*call.inputs, *call.outputs) if a % VECTOR]
+        if crooked:
+            raise ValueError(
+                f"the kernel takes addresses that are multiples of {VECTOR}, got {', '.join(crooked)}; "
+                "copy the tensor to memory of its own"
+            )
+        return nothing
+
+
+class Step(Protocol):
+    """Something that can be bound to addresses and then runs: a launch, a fill, a copy, a library's plan."""
+
+    def bind(self, device: Device, call: Call) -> Run:
+        """Fix the addresses."""
+        ...
+
+
+def nothing() -> None:
+    """What there is to do for a tensor without elements."""
+
+
+def sequence(runs: Sequence[Run]) -> Run:
+    """All of `runs`, one after the other."""
+    runs = [run for run in runs if run is not nothing]
+    if not runs:
+        return nothing
+    if len(runs) == 1:
+        return runs[0]
+    if len(runs) == 2:
+        first, second = runs
+
+        def both() -> None:
+            first()
+            second()
+
+        return both
+
+    def run() -> None:
+        for one in runs:
+            one()
+
+    return run
+
+
+@dataclass(frozen=True)
+class Launches:
+    """The steps of a plan; called with a `Call` it binds them.
+
+    plain: steps that work at any address; taken when an address is not a multiple of `VECTOR`.
+    """
+
+    device: Device
+    steps: tuple[Step, ...]
+    plain: Callable[[], tuple[Step, ...]] | None = None
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """What has to be compiled."""
+        return tuple(step.program for step in self.steps if isinstance(step, Launch | Together))
+
+    @property
+    def plain_programs(self) -> tuple[Program, ...]:
+        """What has to be compiled for addresses that are not aligned."""
+        steps = self.plain() if self.plain else ()
+        return tuple(step.program for step in steps if isinstance(step, Launch | Together))
+
+    def chosen(self, call: Call) -> tuple[Step, ...]:
+        """The steps for a call's addresses."""
+        if self.plain is not None and any(p % VECTOR for p in (*call.inputs, *call.outputs)):
+            return self.plain()
+        return self.steps
+
+    def __call__(self, call: Call) -> Run:
+        """Bind to addresses."""
+        return sequence([step.bind(self.device, call) for step in self.chosen(call)])
+
+
+def kernel_plan(
+    device: Device,
+    inputs: Sequence[Spec],
+    outputs: Sequence[Spec],
+    steps: Sequence[Step],
+    *,
+    label: str,
+    workspace: int = 0,
+    aliases: Mapping[int, int] | None = None,
+    plain: Callable[[], tuple[Step, ...]] | None = None,
+) -> Plan:
+    """The plan that runs `steps`."""
+    return Plan(
+        inputs=tuple(spec.fixed for spec in inputs),
+        outputs=tuple(spec.fixed for spec in outputs),
+        make=Launches(device, tuple(steps), plain),
+        workspace=workspace,
+        aliases=dict(aliases or {}),
+        label=f"kernel {label}",
+    )
+
+
+def blocks_for(threads: int, block: int) -> int:
+    """Blocks for so many threads, at least one, at most `MOST_BLOCKS` (the kernels loop over the rest)."""
+    return max(1, min(-(-threads // block), MOST_BLOCKS))
+
+
+def round_up(value: int, multiple: int) -> int:
+    """The next multiple of `multiple` that is not below `value`."""
+    return -(-value // multiple) * multiple

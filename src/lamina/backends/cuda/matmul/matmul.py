@@ -1,0 +1,230 @@
+"""Matrix products: cuDNN's matmul graph, and products as 1 x 1 convolutions, of which there are many more engines.
+
+conv     a batch of one: x [M, K] times w [N, K]^T is a convolution with one place; a product with the second
+         operand as it is, is a data gradient; with the first one transposed, a filter gradient
+matmul   cuDNN's matmul (half types, and float32 where TF32 is allowed)
+blas     cuBLASLt, where it is installed: a way for each of its best algorithms
+tiled    an own kernel: any dtype, any strides, any batch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from math import prod
+
+from lamina.backends import NoKernel, Plan
+from lamina.backends.cuda.cudnn_graphs.conv import Operands, conv_graph
+from lamina.backends.cuda.cudnn_graphs.epilogue import NONE, Epilogue
+from lamina.backends.cuda.cudnn_graphs.matmul import Product, matmul_graph
+from lamina.backends.cuda.elementwise.pointwise import full
+from lamina.backends.cuda.elementwise.unfused_epilogue import split_way
+from lamina.backends.cuda.launch.indexing import index_type
+from lamina.backends.cuda.launch.program import (
+    MOST_BLOCKS,
+    Fill,
+    Launch,
+    Place,
+    Program,
+    c_type,
+    constants,
+    kernel_plan,
+    source,
+    target,
+)
+from lamina.backends.cuda.matmul.cublaslt import blas_ways
+from lamina.backends.cuda.registry import kernels
+from lamina.backends.cuda.select.formulations import Problem, Way, choose, nothing_to_do
+from lamina.cudnn import Graph
+from lamina.ops.primitives.matmul import Matmul
+from lamina.ops.primitives.window import Window
+from lamina.runtime import Device
+from lamina.spec import DType, Layout, Policy, Spec, bfloat16, contiguous, float16, float32
+
+_POINT = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
+
+
+@kernels(Matmul, source="cudnn")
+def matmul(op: Matmul, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """(..., M, K) x (..., K, N), either operand perhaps transposed."""
+    return matmul_plan(op, specs, NONE, device, policy)
+
+
+def matmul_plan(
+    op: Matmul, specs: Sequence[Spec], epilogue: Epilogue, device: Device, policy: Policy
+) -> Plan:
+    """The product, and steps on it."""
+    op.infer(*specs[:2])
+    columns = tuple(_is_turned(s) for s in specs[:2])
+    extras = tuple(e.open for e in epilogue.extras)
+    return _cached(
+        op, (specs[0].open, specs[1].open), columns, replace(epilogue, extras=extras), device, policy
+    )
+
+
+def _is_turned(spec: Spec) -> bool:
+    """Whether a matrix lies column by column (a transposed view)."""
+    if spec.layout is None or spec.numel == 0 or 1 in spec.shape[-2:]:
+        return False
+    rank = spec.ndim
+    return spec.tag == "abcdefghij"[: rank - 2] + "abcdefghij"[rank - 1] + "abcdefghij"[rank - 2]
+
+
+@lru_cache(maxsize=1024)
+def _cached(
+    op: Matmul,
+    specs: tuple[Spec, Spec],
+    columns: tuple[bool, bool],
+    epilogue: Epilogue,
+    device: Device,
+    policy: Policy,
+) -> Plan:
+    (out,) = op.infer(*specs)
+    a, b = (
+        full(s, _turned_layout(s) if turned else contiguous(s.shape))
+        for s, turned in zip(specs, columns, strict=True)
+    )
+    k = specs[0].shape[-2 if op.transpose_a else -1]
+    product = Product(
+        prod(out.shape[:-2]),
+        out.shape[-2],
+        out.shape[-1],
+        k,
+        op.transpose_a != columns[0],
+        op.transpose_b != columns[1],
+    )
+    c = full(out, _turned_layout(out) if product.c_turned else contiguous(out.shape))
+    extras = epilogue.arranged(c.shape, c.physical)
+    if out.numel == 0:
+        return nothing_to_do((a, b, *extras), (c,), device, op.name)
+    if k == 0:
+        if epilogue.steps:
+            raise NoKernel(f"{op.name}: steps on a product over no elements are left to their own kernels")
+        return kernel_plan(device, (a, b), (c,), [Fill(target(), 0, c.nbytes)], label=op.name)
+    problem = matmul_problem(product, a, b, c, epilogue, policy, device)
+    if epilogue.steps and policy.algorithm == "fastest":
+        head = _cached(op, specs, columns, NONE, device, policy)
+        way = split_way(head, epilogue.steps, c, extras, epilogue.first)
+        problem = replace(problem, ways=(*problem.ways, way))
+    return choose(problem, device, policy)
+
+
+def _turned_layout(spec: Spec) -> Layout:
+    """Column by column within each matrix."""
+    strides = list(contiguous(spec.shape).strides)
+    strides[-1], strides[-2] = spec.shape[-2], 1
+    return Layout(tuple(strides))
+
+
+# --------------------------------------------------------------------------------------------------- problems
+
+
+def matmul_problem(
+    p: Product,
+    a: Spec,
+    b: Spec,
+    c: Spec,
+    epilogue: Epilogue,
+    policy: Policy,
+    device: Device | None = None,
+) -> Problem:
+    """The ways to compute a product; cuBLASLt's only for a device that is there.
+
+    Without timing cuDNN is asked first for half types; cuBLASLt for float32 and float64.
+    """
+    extras = epilogue.arranged(c.shape, c.physical)
+    blas = blas_ways(
+        p, a.dtype, (source(0), source(1), target()), device, policy, epilogue.vector(c.shape, -1)
+    )
+    ways = []
+    if p.batch == 1 and _fits_conv(p, epilogue):
+        ways.append(conv_way(p, a, c, epilogue))
+    half = a.dtype in (float16, bfloat16)
+    if half or (a.dtype == float32 and policy.tf32):
+        ways.append(matmul_way(p, a, c, epilogue))
+    ways = [*ways, *blas] if half else [*blas, *ways]
+    plain = () if epilogue.steps else (tiled(p, a),)
+    if plain:
+        ways.append(Way("tiled", steps=plain))
+    steps = "".join(f" > {step}" for step in epilogue.steps)
+    return Problem(
+        key=f"matmul a={a} b={b} {p}{steps} {', '.join(map(str, extras))}".strip(),
+        label="matmul" + ("+" + "+".join(s.name for s in epilogue.steps) if epilogue.steps else ""),
+        inputs=(a, b, *extras),
+        outputs=(c,),
+        ways=tuple(ways),
+        flops=p.flops,
+        plain=plain,
+    )
+
+
+def _fits_conv(p: Product, epilogue: Epilogue) -> bool:
+    """Steps follow a forward convolution only, and its result must lie row-major."""
+    return not epilogue.steps or (p.b_turned and not p.a_turned)
+
+
+def conv_way(p: Product, a: Spec, c: Spec, epilogue: Epilogue) -> Way:
+    """The product as a convolution with one place, in the direction that fits how the operands lie."""
+    direction, o, places = as_convolution(p, a.dtype)
+
+    def graph() -> tuple[Graph, Mapping[int, Place]]:
+        if not epilogue.steps:
+            return conv_graph(direction, o, places)
+        return conv_graph(direction, o, places, _in_channels(epilogue, c))
+
+    return Way("conv", graph)
+
+
+def _in_channels(epilogue: Epilogue, c: Spec) -> Epilogue:
+    """The further operands [M, N] or [N] as [M, N, 1, 1]: columns are channels."""
+    extras = []
+    for spec in epilogue.arranged(c.shape, c.physical):
+        sizes = (1,) * (2 - spec.ndim) + spec.shape
+        extras.append(Spec((*sizes, 1, 1), spec.dtype))
+    return replace(epilogue, extras=tuple(extras))
+
+
+def as_convolution(p: Product, dtype: DType) -> tuple[str, Operands, tuple[Place, Place, Place]]:
+    """(direction, operands, where x, filter and y lie) of a product without a batch."""
+    a, b, c = source(0), source(1), target()
+    if p.c_turned:  # C^T [N, M] = B [N, K] A [K, M]: what lies in memory as B and A, in this order
+        return "conv_data_grad", _operands(p.n, p.m, p.k, dtype), (c, a, b)
+    if p.a_turned:  # dw [M, N] = sum over k of dy [k, M] x [k, N]
+        return "conv_filter_grad", _operands(p.k, p.n, p.m, dtype), (b, c, a)
+    if p.b_turned:  # y [M, N] = x [M, K] w [N, K]^T
+        return "conv", _operands(p.m, p.k, p.n, dtype), (a, b, c)
+    return "conv_data_grad", _operands(p.m, p.n, p.k, dtype), (c, b, a)  # dx [M, N] = dy [M, K] w [K, N]
+
+
+def _operands(images: int, channels: int, filters: int, dtype: DType) -> Operands:
+    """x [images, channels, 1, 1], filter [filters, channels, 1, 1], y [images, filters, 1, 1], channels inside."""
+    shapes = ((images, channels), (filters, channels), (images, filters))
+    x, w, y = (
+        Spec((rows, columns, 1, 1), dtype, Layout((columns, 1, columns, columns))) for rows, columns in shapes
+    )
+    return Operands(_POINT, x, w, y)
+
+
+def matmul_way(p: Product, a: Spec, c: Spec, epilogue: Epilogue) -> Way:
+    """cuDNN's matmul graph."""
+    places = (source(0), source(1), target())
+    return Way("matmul", lambda: matmul_graph(p, a.dtype, places, epilogue, c))
+
+
+def tiled(p: Product, a: Spec) -> Launch:
+    """The own kernel."""
+    names: dict[str, int | str | float] = {"M": p.m, "N": p.n, "K": p.k, "BATCH": p.batch}
+    rows = (("A", "BMK", p.a_strides), ("B", "BKN", p.b_strides), ("C", "BMN", p.c_strides))
+    for prefix, axes, strides in rows:
+        names |= {f"{prefix}_{axis}": s for axis, s in zip(axes, strides, strict=True)}
+    reach = p.batch * max(p.m * p.k, p.k * p.n, p.m * p.n)
+    kind = index_type(reach)
+    text = f"typedef {kind} Index;\ntypedef {c_type(a.dtype)} T;\n{constants(**names)}"
+    tiles = -(-p.m // 64) * -(-p.n // 64) * p.batch
+    return Launch(
+        Program("matmul", "matmul/matmul.cu", text),
+        (min(tiles, MOST_BLOCKS),),
+        (256,),
+        (source(0), source(1), target()),
+    )

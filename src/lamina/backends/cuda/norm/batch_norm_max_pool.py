@@ -1,0 +1,281 @@
+"""Batch norm's last pass and the max-pool of its result in one kernel, and the gradients of both in two; against both
+apart.
+
+Forward the statistics come from `norm`'s kernels, then each element of x is read once, normalized in registers and
+compared there; what is written is what the pool gives. Backward the pool's gradient is gathered anew in either pass.
+Only `fastest` knows whether other ways for the norm alone gain more than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from lamina.backends import Plan
+from lamina.backends.cuda.elementwise.pointwise import full
+from lamina.backends.cuda.launch.program import (
+    VECTOR,
+    WORKSPACE_ALIGNMENT,
+    Launch,
+    Launches,
+    Part,
+    Place,
+    Program,
+    Step,
+    c_type,
+    check_join,
+    constants,
+    round_up,
+    scratch,
+    source,
+    target,
+)
+from lamina.backends.cuda.norm.norm import (
+    activation,
+    channel_blocks,
+    flags,
+    launch,
+    normalized,
+    resident,
+    sums_bytes,
+)
+from lamina.backends.cuda.pool.pool import stride_blocks
+from lamina.backends.cuda.registry import kernels
+from lamina.backends.cuda.select.formulations import Problem, Way, candidate, choose, make_plan
+from lamina.ops.primitives.norm_pool import NormPool, PoolNormGrad
+from lamina.ops.primitives.pool import MaxPool, MaxPoolGrad
+from lamina.runtime import Device
+from lamina.spec import Policy, Spec, channels_last, contiguous
+
+_FILE = "norm/batch_norm_max_pool.cu"
+_THREADS = 256
+#: Elements of a window at most: what they have in common is held in registers.
+_MOST_TAPS = 16
+#: Blocks that sums are split among: enough to fill any GPU several times over.
+_BLOCKS = 132 * 8
+#: Outputs of a thread along a row, and down the rows as many of these as leave the GPU this number of blocks.
+_ACROSS, _DOWN, _ENOUGH = 2, (4, 2, 1), 132 * 4
+
+
+@kernels(NormPool, source="kernel")
+def norm_pool(op: NormPool, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """One kernel for norm and pool, or both apart; the label says which."""
+    lies = resident(specs[0], *specs[5:])
+    given = (*(full(s, lies) if s.ndim > 1 else s.open.fixed for s in specs),)
+    norm = kernels.plan(op.norm, given, device, policy)
+    y = norm.outputs[0]
+    pool = kernels.plan(op.pool, (y,), device, policy)
+    check_join(norm, pool)
+    outputs = (pool.outputs[0], *norm.outputs[1:], *pool.outputs[1:])
+    between = scratch(round_up(max(norm.workspace, pool.workspace), WORKSPACE_ALIGNMENT))
+    apart = Way(
+        "apart",
+        steps=(
+            Part(norm, _sources(given), (between, *(target(i) for i in range(1, 5)))),
+            Part(pool, (between,), (target(0), *(target(5 + i) for i in range(len(outputs) - 5)))),
+        ),
+        scratch=between.offset + y.nbytes,
+    )
+    problem = Problem(_key(op, given), op.name, given, outputs, (apart,), 0.0, aliases={3: 3, 4: 4})
+    if op.norm.residual or not _takes(op.pool, y, outputs[0]):
+        return _first(problem, device)
+
+    def steps(aligned: bool) -> tuple[Step, ...]:
+        return (*_statistics(op, y, aligned), forward(op, y, outputs[0], aligned))
+
+    return _choose(problem, steps, sums_bytes(y), device, policy)
+
+
+@kernels(PoolNormGrad, source="kernel")
+def pool_norm_grad(op: PoolNormGrad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """Two passes that gather the pool's gradient, or both apart; the label says which."""
+    lies = resident(specs[2], *specs[6 + (not op.norm.residual) :])
+    arrange = channels_last if lies == channels_last(specs[2].shape) else contiguous
+    pool = kernels.plan(op.pool, [full(s, arrange(s.shape)) for s in specs[:2]], device, policy)
+    (g,) = pool.outputs
+    x, *rest = (full(s, g.physical) if s.ndim > 1 else s.open.fixed for s in specs[2:])
+    norm = kernels.plan(op.norm, (g, x, *rest), device, policy)
+    check_join(pool, norm)
+    given, outputs = (*pool.inputs, *norm.inputs[1:]), norm.outputs
+    between = scratch(round_up(max(norm.workspace, pool.workspace), WORKSPACE_ALIGNMENT))
+    apart = Way(
+        "apart",
+        steps=(
+            Part(pool, _sources(pool.inputs), (between,)),
+            Part(norm, (between, *_sources(given)[2:]), tuple(target(i) for i in range(len(outputs)))),
+        ),
+        scratch=between.offset + g.nbytes,
+    )
+    problem = Problem(_key(op, given), op.name, given, outputs, (apart,), 0.0)
+    if op.norm.residual or not _takes(op.pool, x, given[0]) or norm.inputs[:2] != (x, x):
+        return _first(problem, device)
+
+    def steps(aligned: bool) -> tuple[Step, ...]:
+        return backward(op, given, aligned)
+
+    size = max(Groups.of(op, x, aligned).workspace for aligned in (True, False))
+    return _choose(problem, steps, size, device, policy)
+
+
+def _sources(specs: Sequence[Spec]) -> tuple[Place, ...]:
+    return tuple(source(i) for i in range(len(specs)))
+
+
+def _key(op: NormPool | PoolNormGrad, given: Sequence[Spec]) -> str:
+    return f"{op} {' '.join(map(str, given))}"
+
+
+def _takes(pool: MaxPool | MaxPoolGrad, x: Spec, y: Spec) -> bool:
+    """Whether the kernels are for it: images channels last, whole accesses, small windows that step on (the pool's
+    gradient alone then adds in the same order).
+    """
+    lies = all(s.ndim == 4 and s.physical == channels_last(s.shape) for s in (x, y))
+    whole = x.numel > 0 and x.shape[1] % (VECTOR // x.dtype.itemsize) == 0
+    return lies and whole and prod(pool.kernel) <= _MOST_TAPS and stride_blocks(pool, x) is not None
+
+
+def _choose(
+    problem: Problem, steps: Callable[[bool], tuple[Step, ...]], size: int, device: Device, policy: Policy
+) -> Plan:
+    """The one-kernel way or both apart; it serves addresses that are not aligned too."""
+    fused = Way("fused", steps=steps(True), scratch=size)
+    problem = replace(problem, ways=(fused, *problem.ways))
+    found = choose(problem, device, policy) if policy.algorithm == "fastest" else _first(problem, device)
+    assert isinstance(found.make, Launches)
+    if found.make.steps != fused.steps:
+        return found
+    return replace(found, make=Launches(device, fused.steps, lambda: steps(False)))
+
+
+def _first(problem: Problem, device: Device) -> Plan:
+    """The plan that runs the first way."""
+    return make_plan(problem, candidate(problem.ways[0], None, {}), device)
+
+
+# ------------------------------------------------------------------------------------------------------ kernels
+
+
+def _head(pool: MaxPool | MaxPoolGrad, x: Spec, y: Spec, index: str, width: int) -> str:
+    """Types and sizes."""
+    kind = "i32" if 2 * x.numel + (1 << 22) < 2**31 else "i64"
+    text = f"typedef {kind} Index;\ntypedef {c_type(x.dtype)} T;\ntypedef {index} I;\n"
+    win = pool.window
+    pairs = {"": x.shape[2:], "O": y.shape[2:], "K": pool.kernel, "S": win.stride}
+    pairs["P"] = tuple(before for before, _ in win.padding)
+    sizes = {prefix + axis: n for prefix, two in pairs.items() for axis, n in zip("HW", two, strict=True)}
+    words = int(x.dtype.itemsize == 2 and width > 1)
+    return text + constants(V=width, WORDS=words, OUTPUTS=x.shape[1], CHUNKS=x.shape[1] // width, **sizes)
+
+
+def _statistics(op: NormPool, x: Spec, aligned: bool) -> tuple[Step, ...]:
+    """What comes first: the norm's own kernels for the sums of each channel, and for mean and r from them."""
+    sums, given = channel_blocks(x, aligned), [source(i) for i in range(5)]
+    moments = launch("batch_moments", sums.text(x) + constants(MOMENTS=1), sums.grid, (source(0), scratch()))
+    return moments, normalized(op.norm, x, given, aligned)[0]
+
+
+def forward(op: NormPool, x: Spec, y: Spec, aligned: bool) -> Launch:
+    """The pass behind the statistics: y from x."""
+    width, (n, c, rows, columns) = VECTOR // x.dtype.itemsize if aligned else 1, y.shape
+    wide = n * (c // width) * -(-columns // _ACROSS)
+    down = next((d for d in _DOWN if wide * -(-rows // d) >= _ENOUGH * _THREADS), 1)
+    tiles = wide * -(-rows // down)
+    numbers = constants(
+        FORWARD=1,
+        ACROSS=_ACROSS,
+        DOWN=down,
+        TILES_W=-(-columns // _ACROSS),
+        TILES_H=-(-rows // down),
+        TILES=f"{tiles}LL",
+        KEYED=int(op.norm.relu and x.dtype.itemsize == 2),
+        HAS_INDEX=int(op.pool.index),
+    )
+    kind = c_type(op.pool.infer(x)[1].dtype) if op.pool.index else "u8"
+    text = _head(op.pool, x, y, kind, width) + activation(op.norm) + numbers
+    places = (
+        *(source(i) for i in range(3)),
+        target(1),
+        target(2),
+        target(0),
+        target(5 if op.pool.index else 0),
+    )
+    return Launch(Program("norm_max_pool", _FILE, text), (-(-tiles // _THREADS),), (_THREADS,), places)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Blocks over channels and parts of the groups of one stride that the positions of x are cut into."""
+
+    channels: int
+    width: int
+    rows: int
+    columns: int
+    images: int
+    itemsize: int  # of sums
+
+    @classmethod
+    def of(cls, op: PoolNormGrad, x: Spec, aligned: bool) -> Groups:
+        """Those of x, whose gradient the op makes."""
+        blocks = stride_blocks(op.pool, x)
+        assert blocks is not None
+        width = VECTOR // x.dtype.itemsize if aligned else 1
+        return cls(x.shape[1], width, *blocks, x.shape[0], x.dtype.compute.itemsize)
+
+    @property
+    def lanes(self) -> int:
+        """Threads along the channels."""
+        lanes = 1
+        while lanes < 32 and lanes * self.width < self.channels:
+            lanes *= 2
+        return lanes
+
+    @property
+    def count(self) -> int:
+        """Groups in all."""
+        return self.images * self.rows * self.columns
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Blocks along the channels, and along the groups: as many as have work for each of their threads."""
+        across = -(-self.channels // (self.lanes * self.width))
+        most = -(-self.count // (_THREADS // self.lanes * 2))
+        part = -(-self.count // max(1, min(_BLOCKS // across, most)))
+        return across, -(-self.count // part)
+
+    @property
+    def workspace(self) -> int:
+        """Bytes for the sums of all blocks."""
+        return 2 * self.grid[1] * self.channels * self.itemsize
+
+    @property
+    def text(self) -> str:
+        """How blocks share the groups."""
+        return constants(
+            BACKWARD=1,
+            LANES=self.lanes,
+            ROWS=_THREADS // self.lanes,
+            GROUPS_H=self.rows,
+            GROUPS_W=self.columns,
+            COUNT=f"{self.count}LL",
+            PART=-(-self.count // self.grid[1]),
+            SPLITS=self.grid[1],
+        )
+
+
+def backward(op: PoolNormGrad, given: Sequence[Spec], aligned: bool) -> tuple[Step, ...]:
+    """The sums of each channel, dscale and dbias from them, then dx."""
+    g, index, x = given[:3]
+    groups = Groups.of(op, x, aligned)
+    text = _head(op.pool, x, g, c_type(index.dtype), groups.width) + groups.text + activation(op.norm)
+    read = [source(i) for i in (0, 1, 2, 3, 4, 5, 6 if op.norm.relu else 3)]
+    totals = f"typedef i32 Index;\ntypedef {c_type(x.dtype)} T;\n" + flags(CENTRED=True, SCALED=True)
+    totals += constants(V=1, GRAD_TOTALS=1, OUTPUTS=x.shape[1], SPLITS=groups.grid[1])
+    last = text + flags(MOVING=op.norm.moving) + constants(ELEMENTS=x.numel // x.shape[1])
+    sums = Program("pool_norm_grad_sums", _FILE, text + constants(SUMS=1))
+    apply, block = Program("pool_norm_grad_apply", _FILE, last), (_THREADS,)
+    return (
+        Launch(sums, groups.grid, block, (*read, scratch())),
+        launch("grad_totals", totals, (-(-x.shape[1] // 8),), (scratch(), source(5), target(1), target(2))),
+        Launch(apply, groups.grid, block, (*read, target(1), target(2), target(0))),
+    )

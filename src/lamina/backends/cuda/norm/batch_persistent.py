@@ -1,0 +1,161 @@
+"""Batch norm in one launch whose blocks are all on the GPU at once: channels last, elements kept in shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lamina.backends.cuda.launch.program import (
+    VECTOR,
+    Program,
+    Step,
+    Together,
+    c_type,
+    constants,
+    scratch,
+    source,
+    target,
+)
+from lamina.backends.cuda.select.formulations import Way
+from lamina.ops.primitives.norm import BatchNorm, BatchNormGrad
+from lamina.spec import Spec, bfloat16, channels_last, float16, float32
+
+_FILE = "norm/batch_persistent.cu"
+#: Threads of a block, and the multiprocessors that blocks are made for, one each.
+_THREADS, _BLOCKS = 512, 132
+#: Bytes of shared memory for elements that are kept: what a block may have (227 KiB) less what the kernels declare.
+_KEPT = 192 << 10
+#: Vectors side by side that a block reads at most, and at least if there are as many.
+_MOST_LANES, _LEAST_LANES = 64, 8
+#: The part of the GPU that may be idle so that fewer blocks share channels.
+_IDLE = 0.04
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """At most `blocks` blocks over [rows, channels]; `width` elements per access, `arrays` tensors are kept, `unroll`
+    accesses of each are under way at once.
+    """
+
+    rows: int
+    channels: int
+    width: int
+    arrays: int
+    unroll: int
+    blocks: int
+
+    @property
+    def groups(self) -> int:
+        """Blocks along the channels: the most that leave few threads and multiprocessors idle. Each block adds up the
+        sums of all that share its channels: these are then fewer, and of fewer channels.
+        """
+        vectors = self.channels // self.width
+        few, most = -(-vectors // _MOST_LANES), max(1, vectors // _LEAST_LANES)
+
+        def busy(groups: int) -> float:
+            lanes = -(-vectors // groups)
+            threads = _THREADS // lanes * lanes / _THREADS
+            return vectors / (lanes * groups) * threads * (self.blocks // groups * groups / self.blocks)
+
+        possible = range(few, max(few, min(most, self.blocks)) + 1)
+        enough = max(map(busy, possible)) - _IDLE
+        return max(groups for groups in possible if busy(groups) >= enough)
+
+    @property
+    def lanes(self) -> int:
+        """Threads along the channels."""
+        return -(-self.channels // self.width // self.groups)
+
+    @property
+    def part(self) -> int:
+        """Rows of a block: some for every thread, however small the tensor is."""
+        splits = max(1, min(self.blocks // self.groups, self.rows * self.lanes // (_THREADS * 2)))
+        return -(-self.rows // splits)
+
+    @property
+    def splits(self) -> int:
+        """Blocks along the rows."""
+        return -(-self.rows // self.part)
+
+    @property
+    def held(self) -> int:
+        """Turns whose elements are kept."""
+        turns = -(-self.part // (_THREADS // self.lanes))
+        most = _KEPT // (_THREADS * VECTOR * self.arrays) // self.unroll
+        return min(most, -(-turns // self.unroll)) * self.unroll
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory for what is kept."""
+        return self.held * _THREADS * VECTOR * self.arrays
+
+    @property
+    def workspace(self) -> int:
+        """Bytes for the sums of all blocks."""
+        return 2 * self.splits * self.channels * 4
+
+    def text(self, x: Spec, stream: bool) -> str:
+        """Types and sizes."""
+        return f"typedef {c_type(x.dtype)} T;\n" + constants(
+            V=self.width,
+            COUNT=self.rows,
+            CHANNELS=self.channels,
+            LANES=self.lanes,
+            PART=self.part,
+            SPLITS=self.splits,
+            HELD=self.held,
+            STREAM=int(stream),
+        )
+
+
+def tiling(x: Spec, arrays: int) -> Tiling | None:
+    """How blocks share x, None for tensors that are not for these kernels."""
+    channels, lies = x.shape[1], x.ndim == 2 or x.physical == channels_last(x.shape)
+    if x.dtype not in (float16, bfloat16, float32) or not lies or x.numel + (1 << 22) > 2**31:
+        return None
+    width = VECTOR // x.dtype.itemsize
+    if channels % width or -(-channels // width // _MOST_LANES) > _BLOCKS:
+        return None
+    return Tiling(x.numel // channels, channels, width, arrays, 8 // arrays, _BLOCKS)
+
+
+def _streams(x: Spec) -> bool:
+    """Whether the result is too large to be found in the cache by who reads it next."""
+    return x.nbytes > 24 << 20
+
+
+def forward(op: BatchNorm, x: Spec, activation: str, otherwise: tuple[Step, ...], spare: int) -> Way | None:
+    """The way in one launch; `otherwise` runs (with `spare` bytes of workspace) where the device is too small."""
+    found = tiling(x, 1)
+    if found is None:
+        return None
+    text = found.text(x, _streams(x)) + activation
+    text += constants(
+        FORWARD=1,
+        EPSILON=repr(op.epsilon),
+        MOMENTUM=repr(op.momentum),
+        UNBIASED=repr(found.rows / (found.rows - 1)),
+    )
+    places = [*(source(i) for i in range(5)), source(5 if op.residual else 0), scratch()]
+    results = [target(1), target(2), target(3), target(4), target(0)]
+    grid = (found.groups, found.splits)
+    program = Program("batch_norm_resident", _FILE, text)
+    step = Together(program, grid, (_THREADS,), tuple(places), tuple(results), found.shared, otherwise)
+    return Way("resident", steps=(step,), scratch=max(found.workspace, spare))
+
+
+def backward(
+    op: BatchNormGrad, x: Spec, activation: str, otherwise: tuple[Step, ...], spare: int
+) -> Way | None:
+    """The way in one launch; `otherwise` runs (with `spare` bytes of workspace) where the device is too small."""
+    found = tiling(x, 2) if op.moving else None
+    if found is None:
+        return None
+    text = found.text(x, _streams(x)) + activation + constants(BACKWARD=1)
+    last = source(5) if op.relu else source(2)  # y or the bias; else any address
+    bias, y, dz = (source(2), last, target(3)) if op.residual else (last, source(0), target(0))
+    places = [*(source(i) for i in range(5)), bias, y, dz, scratch()]
+    results = [target(1), target(2), target(0)]
+    grid = (found.groups, found.splits)
+    program = Program("batch_norm_grad_resident", _FILE, text)
+    step = Together(program, grid, (_THREADS,), tuple(places), tuple(results), found.shared, otherwise)
+    return Way("resident", steps=(step,), scratch=max(found.workspace, spare))

@@ -1,0 +1,141 @@
+"""1x1 convolutions whose blocks sum what they write, for the batch norm behind or the one whose gradient follows.
+
+A batch norm's sums otherwise read the whole result once more. cuDNN's engines that take them along exist for the
+forward direction only, and are slower than its others (an H200, cuDNN 9.19).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lamina.backends.cuda.launch.program import Launch, Place, Program, c_type, constants, scratch, source
+from lamina.ops.primitives.window import Window
+from lamina.spec import DType, Spec, bfloat16, channels_last, float16
+
+_FILE = "norm/conv1x1_stats.cu"
+_THREADS, _DEEP = 512, 64
+#: Blocks on a GPU at the same time: one per multiprocessor.
+_BLOCKS = 132
+#: Bytes of shared memory that a block can have, and those of a stage, for all teams.
+_SHARED, _STAGE = 227 << 10, 2 * (_THREADS // 2) * _DEEP
+#: Elements of the filter that fit into shared memory.
+_HELD = 1 << 15
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A product [rows, depth] x [depth, columns], its result cut into tiles of `tall` x `wide`."""
+
+    rows: int
+    columns: int
+    depth: int
+
+    @property
+    def wide(self) -> int:
+        """Columns of a block."""
+        return 64 if self.columns % 128 or 128 * self.depth > _HELD else 128
+
+    @property
+    def teams(self) -> int:
+        """Teams of a block: more, with smaller tiles, where products take longer than what they read and write."""
+        return 4 if self.columns >= 512 else 2
+
+    @property
+    def tall(self) -> int:
+        """Rows of a tile."""
+        return _THREADS // 2 // self.teams
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Blocks that read the same rows follow each other; as many share them as there are multiprocessors."""
+        tiles, across = -(-self.rows // self.tall), self.columns // self.wide
+        return across, min(max(1, _BLOCKS // across), -(-tiles // self.teams))
+
+    @property
+    def parts(self) -> int:
+        """Teams that share the rows."""
+        return self.teams * self.grid[1]
+
+    @property
+    def stages(self) -> int:
+        """Parts of the first operand that a team has in shared memory: up to four, as far as there is room."""
+        numbers = 3 * self.wide * 4  # of the columns, beside what a launch asks for
+        return min(4, (_SHARED - numbers - self._kept) // _STAGE)
+
+    @property
+    def _kept(self) -> int:
+        """Bytes for the filter, and for 8 rows of results of each warp."""
+        return 2 * self.wide * self.depth + _THREADS // 32 * 8 * self.wide * 4
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory that a launch asks for."""
+        return self._kept + self.stages * _STAGE
+
+    @property
+    def workspace(self) -> int:
+        """Bytes for the partial sums [2, columns, parts]."""
+        return 2 * self.columns * self.parts * 4
+
+    def text(self, dtype: DType) -> str:
+        """Types and sizes."""
+        return f"typedef {c_type(dtype)} T;\n" + constants(
+            ROWS=self.rows,
+            OUT=self.columns,
+            DEPTH=self.depth,
+            ACROSS=self.wide // 64,
+            TEAMS=self.teams,
+            PARTS=self.parts,
+            STAGES=self.stages,
+        )
+
+
+def tiling(window: Window, given: Spec, w: Spec, result: Spec) -> Tiling | None:
+    """How blocks share a convolution or its data gradient, given -> result; None where these kernels do not do it."""
+    dense = all(s.ndim == 4 and s.physical == channels_last(s.shape) for s in (given, result))
+    point = window == Window((1, 1), ((0, 0), (0, 0)), (1, 1)) and w.shape[2:] == (1, 1)
+    if not dense or not point or given.dtype not in (float16, bfloat16) or result.numel >= 2**31:
+        return None
+    depth, columns = given.shape[1], result.shape[1]
+    lies = w.physical.strides[:2] == (w.shape[1], 1) and {depth, columns} == set(w.shape[:2])
+    if not lies or depth % _DEEP or 64 * depth > _HELD or columns % 64 or result.numel == 0:
+        return None
+    return Tiling(result.numel // columns, columns, depth)
+
+
+def forward(tiles: Tiling, dtype: DType, y: Place) -> Launch:
+    """y = conv(input 0, input 1), and the sums of y and of its square at the start of the workspace."""
+    given = [source(0), source(1), *(source(0),) * 7]
+    return _launch(tiles, dtype, constants(FORWARD=1, ADDED=0, MASKED=0, NORM_RELU=0), [*given, y])
+
+
+@dataclass(frozen=True)
+class Behind:
+    """What follows a data gradient: a sum and relu's gradient, and the norm whose gradient needs its sums.
+
+    added, y: places of what is added and of relu's output, or None; bits: y is bits that say where that is positive.
+    norm: x, scale, mean, r, and its bias where it has relu, clipped at `hi`.
+    """
+
+    added: Place | None
+    y: Place | None
+    norm: tuple[Place, ...]
+    hi: float | None = None
+    bits: bool = False
+
+
+def data_grad(tiles: Tiling, dtype: DType, behind: Behind, dx: Place) -> Launch:
+    """dx from inputs 0 (the gradient) and 1 (the filter), and the norm's sums at the start of the workspace."""
+    masked = 0 if behind.y is None else 1 + behind.bits
+    added, relu = int(behind.added is not None), int(len(behind.norm) > 4)
+    text = constants(FORWARD=0, ADDED=added, MASKED=masked, NORM_RELU=relu)
+    text += "" if behind.hi is None else constants(HI=repr(float(behind.hi)))
+    nothing = source(0)
+    norm = [*behind.norm, *(nothing,) * (5 - len(behind.norm))]
+    given = [source(0), source(1), behind.added or nothing, behind.y or nothing, *norm]
+    return _launch(tiles, dtype, text, [*given, dx])
+
+
+def _launch(tiles: Tiling, dtype: DType, switches: str, places: list[Place]) -> Launch:
+    program = Program("point_conv", _FILE, tiles.text(dtype) + switches)
+    return Launch(program, tiles.grid, (_THREADS,), (*places, scratch()), tiles.shared)

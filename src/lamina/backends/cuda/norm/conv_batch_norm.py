@@ -1,0 +1,157 @@
+"""Convolutions that sum their result for a batch norm while they write it; against both apart.
+
+Forward, the sums become the norm's statistics; backward, a convolution's data gradient is what the gradient of the
+norm before it sums. cuDNN has a pattern for the first, a convolution with GEN_STATS behind it, in half types and
+channels last; own kernels do both for 1x1 convolutions (`point_conv`). Only `fastest` knows whether these lose more
+than the pass over the result costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from lamina.backends import Plan
+from lamina.backends.cuda.cudnn_graphs.conv import Operands, window_arguments
+from lamina.backends.cuda.elementwise.pointwise import full
+from lamina.backends.cuda.launch.program import Aligned, Part, Place, check_join, scratch, source, target
+from lamina.backends.cuda.norm import conv1x1_stats
+from lamina.backends.cuda.norm.norm import grad_applied, normalized
+from lamina.backends.cuda.registry import kernels
+from lamina.backends.cuda.select.formulations import Problem, Way, choose
+from lamina.cudnn import Graph
+from lamina.ops.primitives.conv_norm import ConvNorm, DataGradNorm
+from lamina.ops.primitives.fused import Fused
+from lamina.ops.primitives.pointwise import Add, ReluGrad
+from lamina.runtime import Device
+from lamina.spec import Policy, Spec, bfloat16, channels_last, float16
+
+
+@kernels(ConvNorm, source="cudnn")
+def conv_norm(op: ConvNorm, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """The faster of statistics behind the convolution and both apart; the label says which. Raises NoKernel for bits
+    where nothing takes statistics along.
+    """
+    conv = kernels.plan(op.conv, specs[:2], device, policy)
+    (y,) = conv.outputs
+    norm = kernels.plan(op.norm, (y, *specs[2:]), device, policy)
+    check_join(conv, norm)
+    signs = [s.fixed for s in op.infer(*specs)[6:]]
+    inputs, outputs = (*conv.inputs, *norm.inputs[1:]), (*norm.outputs, y, *signs)
+    given = [target(5), *(source(i) for i in range(2, len(inputs)))]
+    apart = Way(
+        "apart",
+        steps=(
+            Part(conv, (source(0), source(1)), (target(5),)),
+            Part(norm, tuple(given), tuple(target(i) for i in range(5))),
+        ),
+        scratch=max(conv.workspace, norm.workspace),
+    )
+    together = []
+    if _takes(conv, norm):
+        x, w = conv.inputs
+        o = Operands(op.conv.window, x, w, y)
+        together = [statistics_way(op, o, given), *own_way(op, o, given)]
+    ways = (*([] if op.bits else [apart]), *together)
+    key = f"{op} {' '.join(map(str, inputs))}"
+    label = f"conv+{norm.label.split()[1]}"
+    problem = Problem(key, label, inputs, outputs, ways, float(op.flops(*inputs)), aliases={3: 4, 4: 5})
+    return choose(problem, device, policy)
+
+
+def _takes(conv: Plan, norm: Plan) -> bool:
+    """Whether cuDNN's pattern is worth asking for: half types, channels last, eight channels at a time."""
+    (x, _), (y,) = conv.inputs, conv.outputs
+    lies = all(s.ndim == 4 and s.physical == channels_last(s.shape) for s in (x, y)) and norm.inputs[0] == y
+    return lies and y.dtype in (float16, bfloat16) and x.shape[1] % 8 == y.shape[1] % 8 == 0
+
+
+def statistics_way(op: ConvNorm, o: Operands, given: list[Place]) -> Way:
+    """Convolution and sums by cuDNN, then the statistics and the pass that applies them.
+
+    given: places of the convolution's result, scale, bias, running mean and variance, and perhaps the residual.
+    """
+    channels = o.y.shape[1]
+
+    def graph() -> tuple[Graph, Mapping[int, Place]]:
+        made = Graph()
+        big = [made.tensor(s.shape, s.physical.strides, s.dtype.name) for s in (o.x, o.w, o.y)]
+        made.conv(*big, **window_arguments(o.window))
+        sums = [made.packed((1, channels, 1, 1), "float32", channels_last=True) for _ in range(2)]
+        made.gen_stats(big[2], *sums)
+        places = (source(0), source(1), given[0], scratch(), scratch(channels * 4))
+        return made, {t.uid: place for t, place in zip((*big, *sums), places, strict=True)}
+
+    after = normalized(op.norm, o.y, given, parts=1, signs=_signs(op))
+    return Way("statistics", graph, after=after, scratch=2 * channels * 4)
+
+
+def _signs(op: ConvNorm) -> Place | None:
+    """Where the bits go."""
+    return target(6) if op.bits else None
+
+
+def own_way(op: ConvNorm, o: Operands, given: list[Place]) -> list[Way]:
+    """The same by own kernels, for convolutions that they do."""
+    tiles = conv1x1_stats.tiling(o.window, o.x, o.w, o.y)
+    if tiles is None:
+        return []
+    conv = conv1x1_stats.forward(tiles, o.y.dtype, given[0])
+    after = normalized(op.norm, o.y, given, parts=tiles.parts, signs=_signs(op))
+    return [Way("own", steps=(Aligned(), conv, *after), scratch=tiles.workspace)]
+
+
+# ------------------------------------------------------------------------------------------------------ backward
+
+
+@kernels(DataGradNorm, source="kernel")
+def data_grad_norm(op: DataGradNorm, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """The faster of sums behind the data gradient and both apart; the label says which. Raises NoKernel for bits
+    where nothing takes sums along, and for steps on the data gradient that no engine takes.
+    """
+    count, signs = len(specs) - op.rest, [specs[-op.rest - 1].open.fixed] * op.bits
+    specs = tuple(op.with_output(specs))
+    grad = kernels.plan(op.grad, specs[:count], device, policy)
+    (g,) = grad.outputs
+    laid = (full(s, g.physical) if s.ndim > 1 else s for s in specs[count:])
+    norm = kernels.plan(op.norm, (g, *laid), device, policy)
+    check_join(grad, norm)
+    given = [source(i) for i in range(len(specs))]
+    steps = (
+        Part(grad, tuple(given[:count]), (target(3),)),
+        Part(norm, (target(3), *given[count:]), tuple(target(i) for i in range(3))),
+    )
+    apart = Way("apart", steps=steps, scratch=max(grad.workspace, norm.workspace))
+    inputs = (*grad.inputs[: count - op.bits], *signs, *norm.inputs[1:])
+    outputs = (*norm.outputs, g)
+    lie = all(s.physical == g.physical for s in (norm.inputs[0], norm.inputs[1], *grad.inputs[2:]))
+    own = own_gradient_way(op, Operands(op.conv.window, g, inputs[1], inputs[0]), given, count) if lie else []
+    key = f"{op} {' '.join(map(str, inputs))}"
+    label = f"{op.grad.name}+{norm.label.split()[1]}"
+    ways = (*([] if op.bits else [apart]), *own)
+    problem = Problem(key, label, inputs, outputs, ways, float(op.flops(*inputs)))
+    return choose(problem, device, policy)
+
+
+def own_gradient_way(op: DataGradNorm, o: Operands, given: Sequence[Place], count: int) -> list[Way]:
+    """Data gradient and sums by own kernels, then the norm's last pass; for convolutions that they do.
+
+    given: places of all inputs, `count` of them the data gradient's.
+    """
+    tiles, behind = conv1x1_stats.tiling(o.window, o.y, o.w, o.x), steps_behind(op, given, count)
+    if tiles is None or behind is None:
+        return []
+    conv = conv1x1_stats.data_grad(tiles, o.x.dtype, behind, target(3))
+    applied = [target(3), *behind.norm[:4], behind.norm[4] if op.norm.relu else behind.norm[1]]
+    after = grad_applied(op.norm, o.x, applied, parts=tiles.parts)
+    return [Way("own", steps=(Aligned(), conv, *after), scratch=tiles.workspace)]
+
+
+def steps_behind(op: DataGradNorm, given: Sequence[Place], count: int) -> conv1x1_stats.Behind | None:
+    """What lies behind the product, if own kernels do it: at most a sum of two, then relu's gradient."""
+    steps = op.grad.ops[1:] if isinstance(op.grad, Fused) else ()
+    if tuple(map(type, steps)) not in ((), (Add,), (ReluGrad,), (Add, ReluGrad)) or op.norm.residual:
+        return None
+    operands = iter(given[2:count])
+    places = {type(step): next(operands) for step in steps}
+    norm = tuple(given[count:])
+    return conv1x1_stats.Behind(places.get(Add), places.get(ReluGrad), norm, op.norm.hi, op.bits)

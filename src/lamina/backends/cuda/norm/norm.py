@@ -1,0 +1,627 @@
+"""Normalization at the memory's speed: sums per channel or row, then one pass that applies them.
+
+Batch norm reads x twice (sums, apply), its gradient g and x twice; relu and a residual's sum run in the same passes.
+The sums are split among blocks and combined in a fixed order, relative to each channel's first element, so that they
+neither vary nor lose digits. Layer, RMS and group norm hold a row in registers and read it once. Under `fastest`
+batch norm in one launch competes (`norm_resident`), and cuDNN's where it has one: half types, channels last, relu
+forward only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from lamina.backends import Call, Plan
+from lamina.backends.cuda.elementwise.pointwise import full
+from lamina.backends.cuda.launch.indexing import Space, collapse, index_type, memory_order, offset_function
+from lamina.backends.cuda.launch.program import (
+    VECTOR,
+    WORKSPACE_ALIGNMENT,
+    Copy,
+    Fill,
+    Launch,
+    Launches,
+    Place,
+    Program,
+    Step,
+    blocks_for,
+    c_type,
+    constants,
+    kernel_plan,
+    round_up,
+    scratch,
+    source,
+    target,
+)
+from lamina.backends.cuda.norm import batch_persistent
+from lamina.backends.cuda.norm.layer_norm_backward import ShortRows
+from lamina.backends.cuda.registry import kernels
+from lamina.backends.cuda.select.formulations import Problem, Way, choose
+from lamina.cudnn import Graph, Tensor
+from lamina.ops.primitives.norm import (
+    BatchNorm,
+    BatchNormGrad,
+    BatchNormInfer,
+    Frame,
+    GroupNorm,
+    GroupNormGrad,
+    LayerNorm,
+    LayerNormGrad,
+    RmsNorm,
+    RmsNormGrad,
+)
+from lamina.runtime import Device
+from lamina.spec import Layout, Policy, Spec, bfloat16, channels_last, contiguous, float16
+
+_FILE = "norm/norm.cu"
+#: Blocks of 256 threads that fill a GPU, for sums; passes that write take up to four times as many.
+_BLOCKS = 132 * 8
+#: Accesses per thread up to which a row is held in registers.
+_HELD = 4
+#: Elements that must lie together for a group to be read where it lies.
+_TOGETHER = 16
+
+
+# ------------------------------------------------------------------------------------------------------ geometry
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks over kept places (channels, scales) and parts of the elements at each.
+
+    kept, reduced: where they lie in the big tensors (operand 0), and which row's statistics they have (operand 1).
+    """
+
+    kept: Space
+    reduced: Space
+    itemsize: int
+    aligned: bool
+    most: int = _BLOCKS
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether the elements of a place lie together, rather than the places."""
+        inner = [s for s in self.reduced.strides[0] if s]
+        outer = [s for s in self.kept.strides[0] if s]
+        return bool(inner) and min(inner) < min(outer or [1 << 62])
+
+    @property
+    def width(self) -> int:
+        """Elements per access."""
+        along, across = (self.reduced, self.kept) if self.by_rows else (self.kept, self.reduced)
+        fixed = (
+            0 if self.by_rows else None
+        )  # the V elements of an access along a row have one row's statistics
+        if fixed is not None and along.strides[1][-1] != fixed:
+            return 1
+        return vector_width(along, across, self.itemsize) if self.aligned else 1
+
+    @property
+    def lanes(self) -> int:
+        """Threads along the kept places."""
+        lanes = 1
+        while lanes < 32 and lanes * self.width < self.kept.count:
+            lanes *= 2
+        return lanes
+
+    @property
+    def across(self) -> int:
+        """Blocks along the kept places."""
+        return self.kept.count if self.by_rows else -(-self.kept.count // (self.lanes * self.width))
+
+    @property
+    def split(self) -> tuple[int, int]:
+        """(elements per part, parts)."""
+        step = 256 * self.width if self.by_rows else 256 // self.lanes
+        parts = max(1, min(self.most // max(1, self.across), -(-self.reduced.count // (step * 4))))
+        part = round_up(-(-self.reduced.count // parts), self.width)
+        return part, -(-self.reduced.count // part)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """The grid."""
+        return self.across, self.split[1]
+
+    def text(self, spec: Spec) -> str:
+        """Types, sizes and offsets."""
+        part, splits = self.split
+        text = head(spec, self.width, self.kept, self.reduced)
+        text += constants(PART=part, SPLITS=splits)
+        return text + (
+            constants(BLOCK_ROWS=1) if self.by_rows else constants(LANES=self.lanes, ROWS=256 // self.lanes)
+        )
+
+
+def vector_width(along: Space, across: Space, itemsize: int) -> int:
+    """Elements that lie together along `along`, and are aligned for every place of `across`, at most 16 bytes."""
+    width = VECTOR // itemsize
+    rest = (*along.strides[0][:-1], *across.strides[0])
+    while width > 1 and (
+        along.strides[0][-1] != 1 or along.sizes[-1] % width or any(s % width for s in rest)
+    ):
+        width //= 2
+    return width
+
+
+def head(spec: Spec, width: int, kept: Space, reduced: Space) -> str:
+    """What every kernel of norm.cu needs."""
+    index = index_type(kept.reach + reduced.reach + spec.numel)
+    text = f"typedef {index} Index;\ntypedef {c_type(spec.dtype)} T;\n"
+    text += constants(V=width, OUTPUTS=kept.count, COUNT=reduced.count)
+    return text + offset_function("kept", kept) + offset_function("reduced", reduced)
+
+
+def resident(*specs: Spec) -> Layout:
+    """The layout that the big tensors share: of the first that names a dense one, else channels last."""
+    for spec in specs:
+        if spec.layout is not None and spec.tag is not None and not spec.physical.is_blocked:
+            return spec.physical
+    return channels_last(specs[0].shape)
+
+
+def launch(name: str, text: str, grid: Sequence[int], places: Sequence[Place]) -> Launch:
+    """A launch of 256 threads per block; the kernel's part of the file is switched on by its own name."""
+    return Launch(Program(name, _FILE, text), tuple(grid), (256,), tuple(places))
+
+
+def flags(**values: bool) -> str:
+    """`#define`s of 0 or 1."""
+    return constants(**{name: int(value) for name, value in values.items()})
+
+
+# ---------------------------------------------------------------------------------------------------- batch norm
+
+
+def activation(op: BatchNorm | BatchNormInfer | BatchNormGrad) -> str:
+    """What is added and clipped behind the norm."""
+    text = flags(RELU=op.relu, RESIDUAL=op.residual)
+    return text if op.hi is None else text + constants(HI=repr(float(op.hi)))
+
+
+def channel_blocks(x: Spec, aligned: bool, most: int = _BLOCKS) -> Blocks:
+    """Channels kept, everything else reduced."""
+    strides = x.physical.strides
+    order = memory_order(x.shape, strides)
+    rows = [strides, tuple(0 for _ in strides)]
+    kept = collapse(x.shape, rows, [1])
+    return Blocks(
+        kept, collapse(x.shape, rows, [a for a in order if a != 1]), x.dtype.itemsize, aligned, most
+    )
+
+
+def _warps(x: Spec) -> tuple[int]:
+    """Blocks of eight warps, one for each channel."""
+    return (-(-x.shape[1] // 8),)
+
+
+def sums_bytes(x: Spec) -> int:
+    """Workspace for partial sums, whether addresses are aligned or not."""
+    most = max(channel_blocks(x, aligned).split[1] for aligned in (True, False))
+    return 2 * most * x.shape[1] * x.dtype.compute.itemsize
+
+
+@kernels(BatchNorm, source="kernel")
+def batch_norm(op: BatchNorm, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """Moments of each channel, statistics, then the normalized result."""
+    outs = op.infer(*specs)
+    big, small = [specs[0], *specs[5:]], [s.open.fixed for s in specs[1:5]]
+    x, *added = (full(s, resident(*big)) for s in big)
+    y = full(outs[0], x.physical)
+    inputs, outputs = [x, *small, *added], [y, *(s.fixed for s in outs[1:])]
+    if x.numel == 0:
+        return kernel_plan(device, inputs, outputs, [], label=op.name)
+
+    def steps(aligned: bool) -> tuple[Step, ...]:
+        sums, given = channel_blocks(x, aligned), [source(i) for i in range(len(inputs))]
+        text = sums.text(x) + constants(MOMENTS=1)
+        moments = launch("batch_moments", text, sums.grid, (source(0), scratch()))
+        return (moments, *normalized(op, x, given, aligned))
+
+    aliases = {3: 3, 4: 4} | ({0: 5} if op.residual else {})
+    own = kernel_plan(
+        device,
+        inputs,
+        outputs,
+        steps(True),
+        label=_label(op),
+        workspace=sums_bytes(x),
+        aliases=aliases,
+        plain=lambda: steps(False),
+    )
+    if policy.algorithm != "fastest":
+        return own
+    ways = [batch_persistent.forward(op, x, activation(op), steps(True), own.workspace)]
+    if (op.relu or not op.residual) and _cudnn_takes(x):
+        ways.append(cudnn_norm(op, x))
+        own = replace(own, aliases={3: 3, 4: 4})  # cuDNN does not say that y may lie over the residual
+    return _fastest(op, own, ways, device, policy)
+
+
+def _sums_text(x: Spec, aligned: bool, parts: int) -> str:
+    """Sizes for kernels that read partial sums [2, C, parts]; parts 0: those that this file's kernels leave."""
+    sums = channel_blocks(x, aligned)
+    return head(x, 1, sums.kept, sums.reduced) + constants(SPLITS=parts) if parts else sums.text(x)
+
+
+def normalized(
+    op: BatchNorm,
+    x: Spec,
+    given: Sequence[Place],
+    aligned: bool = True,
+    parts: int = 0,
+    signs: Place | None = None,
+) -> tuple[Step, ...]:
+    """The statistics from partial sums at the start of the workspace, then the pass that applies them.
+
+    given: places of the inputs. parts: the sums were taken elsewhere, of x itself and of its square: [2, C, parts].
+    signs: gets a bit for each element of the result; x is of a half type, channels last, eight at a time.
+    """
+    passes = channel_blocks(x, aligned, _BLOCKS * 4)
+    count = passes.reduced.count
+    numbers = constants(
+        STATISTICS=1,
+        SHIFTED=int(not parts),
+        EPSILON=repr(op.epsilon),
+        MOMENTUM=repr(op.momentum),
+        UNBIASED=repr(count / (count - 1)),
+    )
+    statistics = [given[0], scratch(), given[3], given[4], *(target(i) for i in (1, 2, 3, 4))]
+    write = (
+        passes.text(x) + constants(APPLY=1) + flags(INFERENCE=False, SIGNS=signs is not None) + activation(op)
+    )
+    residual = given[5 if op.residual else 0]
+    applied = [*given[:3], target(1), target(2), residual, target(0), signs or target(0)]
+    return (
+        launch("batch_statistics", _sums_text(x, aligned, parts) + numbers, _warps(x), statistics),
+        launch("batch_apply", write, passes.grid, applied),
+    )
+
+
+def _residual(op: BatchNorm | BatchNormInfer) -> Place:
+    """The residual, or where there is none any address."""
+    return source(5) if op.residual else source(0)
+
+
+def _label(op: BatchNorm | BatchNormInfer | BatchNormGrad) -> str:
+    return op.name + "+add" * op.residual + ("+relu" if op.hi is None else "+clipped_relu") * op.relu
+
+
+@kernels(BatchNormInfer, source="kernel")
+def batch_norm_infer(op: BatchNormInfer, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """One pass."""
+    (out,) = op.infer(*specs)
+    big, small = [specs[0], *specs[5:]], [s.open.fixed for s in specs[1:5]]
+    x, *added = (full(s, resident(*big)) for s in big)
+    y = full(out, x.physical)
+    inputs = [x, *small, *added]
+    if x.numel == 0:
+        return kernel_plan(device, inputs, [y], [], label=op.name)
+
+    def steps(aligned: bool) -> tuple[Step, ...]:
+        passes = channel_blocks(x, aligned, _BLOCKS * 4)
+        text = passes.text(x) + constants(APPLY=1, EPSILON=repr(op.epsilon))
+        text += flags(INFERENCE=True, SIGNS=False) + activation(op)
+        places = [*(source(i) for i in range(5)), _residual(op), target(), target()]
+        return (launch("batch_apply", text, passes.grid, places),)
+
+    return kernel_plan(
+        device, inputs, [y], steps(True), label=_label(op), aliases={0: 0}, plain=lambda: steps(False)
+    )
+
+
+def _grad_switches(op: BatchNormGrad) -> str:
+    return activation(op) + flags(MOVING=op.moving, CENTRED=True, SCALED=True)
+
+
+def grad_applied(
+    op: BatchNormGrad, x: Spec, given: Sequence[Place], aligned: bool = True, parts: int = 0
+) -> tuple[Step, ...]:
+    """dscale and dbias from partial sums at the start of the workspace, then the pass that writes dx.
+
+    given: places of g (masked where a residual was added), x, scale, mean, r, and the bias (without relu, any).
+    parts: the sums were taken elsewhere, of g and of g (x - mean): [2, C, parts].
+    """
+    passes, switches = channel_blocks(x, aligned, _BLOCKS * 4), _grad_switches(op)
+    totals = [scratch(), given[4], target(1), target(2)]
+    text = _sums_text(x, aligned, parts) + switches + constants(GRAD_TOTALS=1)
+    write = passes.text(x) + switches + constants(GRAD_APPLY=1)
+    return (
+        launch("grad_totals", text, _warps(x), totals),
+        launch("batch_grad_apply", write, passes.grid, [*given, target(1), target(2), target(0)]),
+    )
+
+
+@kernels(BatchNormGrad, source="kernel")
+def batch_norm_grad(op: BatchNormGrad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """Sums of each channel, dscale and dbias from them, then dx."""
+    outs = op.infer(*specs)
+    layout = resident(specs[1], specs[0])
+    inputs = [full(s, layout) if s.shape == specs[1].shape and s.ndim > 1 else s.open.fixed for s in specs]
+    outputs = [full(s, layout) if i in (0, 3) else s.fixed for i, s in enumerate(outs)]
+    x = inputs[1]
+    if x.numel == 0:
+        return kernel_plan(device, inputs, outputs, [], label=op.name)
+    last = source(5) if op.relu else source(2)  # y or the bias; else any address
+    bias, y = (source(2), last) if op.residual else (last, source(0))
+    masked, dz = (target(3), target(3)) if op.residual else (source(0), target(0))
+    given = [masked, *(source(i) for i in (1, 2, 3, 4)), bias]
+
+    def steps(aligned: bool) -> tuple[Step, ...]:
+        sums = channel_blocks(x, aligned)
+        text = sums.text(x) + _grad_switches(op) + constants(GRAD_SUMS=1)
+        read = [source(0), source(1), source(2), source(3), source(4), bias, y, dz, scratch()]
+        return (launch("batch_grad_sums", text, sums.grid, read), *grad_applied(op, x, given, aligned))
+
+    own = kernel_plan(
+        device,
+        inputs,
+        outputs,
+        steps(True),
+        label=_label(op),
+        workspace=sums_bytes(x),
+        aliases={0: 0},
+        plain=lambda: steps(False),
+    )
+    if policy.algorithm != "fastest":
+        return own
+    ways = [batch_persistent.backward(op, x, activation(op), steps(True), own.workspace)]
+    if not op.relu and op.moving and _cudnn_takes(x):
+        ways.append(Way("cudnn", lambda: cudnn_norm_grad(x)))
+        own = replace(own, aliases={})  # cuDNN does not say that dx may lie over g
+    return _fastest(op, own, ways, device, policy)
+
+
+# --------------------------------------------------------------------------------------------------- cuDNN's own
+
+
+@dataclass(frozen=True)
+class _Fixed(Place):
+    """An address that every call has: `offset` itself."""
+
+    def address(self, call: Call) -> int:
+        """The address."""
+        return self.offset
+
+
+@lru_cache(maxsize=256)
+def _number(value: float) -> tuple[ctypes.Array[ctypes.c_float], _Fixed]:
+    """A float32 on the host for cuDNN to read, kept for good, and its place (a multiple of 16 bytes)."""
+    memory = (ctypes.c_float * 8)()
+    lead = -ctypes.addressof(memory) % VECTOR
+    memory[lead // 4] = value
+    return memory, _Fixed("host", 0, ctypes.addressof(memory) + lead)
+
+
+def _cudnn_takes(x: Spec) -> bool:
+    """Whether cuDNN's norms are worth asking: they take half types, channels last, eight channels at a time."""
+    lies = x.ndim in (4, 5) and x.physical == channels_last(x.shape) and x.shape[1] % 8 == 0
+    return lies and x.dtype in (float16, bfloat16)
+
+
+def _fastest(
+    op: BatchNorm | BatchNormGrad, own: Plan, others: Sequence[Way | None], device: Device, policy: Policy
+) -> Plan:
+    """The fastest of the own kernels and the other ways; addresses that are not aligned still get the own ones."""
+    assert isinstance(own.make, Launches)
+    ways = (Way("kernel", steps=own.make.steps, scratch=own.workspace), *(w for w in others if w))
+    if len(ways) == 1:
+        return own
+    key = f"{op} {own.inputs[0]}"
+    problem = Problem(key, _label(op), own.inputs, own.outputs, ways, 0.0, aliases=own.aliases)
+    found = choose(problem, device, policy)
+    assert isinstance(found.make, Launches)
+    workspace = max(found.workspace, own.workspace)
+    return replace(found, make=Launches(device, found.make.steps, own.make.plain), workspace=workspace)
+
+
+def _tensors(
+    graph: Graph, x: Spec, count: int, names: Sequence[str]
+) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """`count` tensors like x, and one number per channel for each name."""
+    big = [graph.tensor(x.shape, x.physical.strides, x.dtype.name) for _ in range(count)]
+    ones = (1, x.shape[1], *(1,) * (x.ndim - 2))
+    return big, {name: graph.packed(ones, "float32", channels_last=True) for name in names}
+
+
+def cudnn_norm(op: BatchNorm, x: Spec) -> Way:
+    """Batch norm as one operation, with relu and a residual in front of it. The new running statistics go through
+    the workspace, since they may lie over the old ones, which cuDNN does not allow for.
+    """
+    size = x.shape[1] * 4
+    second = round_up(size, WORKSPACE_ALIGNMENT)
+
+    def make() -> tuple[Graph, Mapping[int, Place]]:
+        graph = Graph()
+        (big, y, *residual), small = _tensors(graph, x, 2 + op.residual, _FORWARD[1:])
+        epsilon, momentum = graph.scalar(x.ndim), graph.scalar(x.ndim)
+        normal = graph.like(y) if op.relu else y
+        graph.norm("batch", big, normal, epsilon=epsilon, momentum=momentum, **small)
+        if residual:
+            normal = graph.pointwise("add", normal, residual[0])
+        if op.relu:
+            graph.pointwise("relu_fwd", normal, out=y, relu_upper=op.hi)
+        places = [*(source(i) for i in range(1, 5)), target(1), target(2), scratch(), scratch(second)]
+        found = {t.uid: place for t, place in zip(small.values(), places, strict=True)}
+        found |= {big.uid: source(0), y.uid: target(0)}
+        found |= {added.uid: _residual(op) for added in residual}
+        return graph, found | {epsilon.uid: _number(op.epsilon)[1], momentum.uid: _number(op.momentum)[1]}
+
+    after = (Copy(target(3), scratch(), size), Copy(target(4), scratch(second), size))
+    return Way("cudnn", make, after=after, scratch=second + size)
+
+
+_FORWARD = (
+    "x",
+    "scale",
+    "bias",
+    "running_mean",
+    "running_var",
+    "mean",
+    "inv_variance",
+    "next_mean",
+    "next_var",
+)
+
+
+def cudnn_norm_grad(x: Spec) -> tuple[Graph, Mapping[int, Place]]:
+    """The gradients of batch norm as one operation."""
+    graph = Graph()
+    (dy, big, dx), small = _tensors(graph, x, 3, ("scale", "mean", "inv_variance", "dscale", "dbias"))
+    graph.norm_grad("batch", dy, big, dx, **small)
+    places = [source(2), source(3), source(4), target(1), target(2)]
+    found: dict[int, Place] = {t.uid: place for t, place in zip(small.values(), places, strict=True)}
+    return graph, found | {dy.uid: source(0), big.uid: source(1), dx.uid: target(0)}
+
+
+# ------------------------------------------------------------------------------------- layer, RMS and group norm
+
+Rows = LayerNorm | RmsNorm | GroupNorm
+RowsGrad = LayerNormGrad | RmsNormGrad | GroupNormGrad
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A tensor's axes, cut as a frame cuts them, with three strides each: in memory, of its statistics, its scale."""
+
+    x: Spec
+    frame: Frame
+
+    @property
+    def strides(self) -> list[tuple[int, ...]]:
+        """Per operand (the tensor, the statistics, the scale) the strides along `frame.split`."""
+        given = list(self.x.physical.strides)
+        if len(self.frame.split) > len(given):  # channels cut into groups
+            given[1:2] = [given[1] * self.frame.split[2], given[1]]
+        kept, scale = contiguous(self.frame.kept).strides, contiguous(self.frame.scale).strides
+        stats = [0 if n == 1 else s for n, s in zip(self.frame.kept, kept, strict=True)]
+        scales = [0 if n == 1 else s for n, s in zip(self.frame.scale, scale, strict=True)]
+        return [tuple(given), tuple(stats), tuple(scales)]
+
+    def space(self, axes: Sequence[int]) -> Space:
+        """Some axes of `frame.split` in memory order."""
+        rows = self.strides
+        order = memory_order(self.frame.split, rows[0])
+        return collapse(self.frame.split, rows, [a for a in order if a in axes])
+
+    def rows(self) -> tuple[Space, Space]:
+        """Rows in the order of their statistics, and the elements of each."""
+        rows, axes = self.strides, self.frame.axes
+        kept = [a for a in range(len(self.frame.split)) if a not in axes]
+        return collapse(self.frame.split, rows, kept), self.space(axes)
+
+    def scales(self, aligned: bool) -> Blocks:
+        """Scales in their own order, and what shares each."""
+        others = self.frame.others
+        own = [a for a in range(len(self.frame.split)) if a not in others]
+        kept = collapse(self.frame.split, self.strides, own)
+        return Blocks(kept, self.space(others), self.x.dtype.itemsize, aligned)
+
+
+def _lines(op: Rows | RowsGrad, x: Spec, *others: Spec) -> Lines:
+    """x where it lies if its rows can be read well there, else row-major."""
+    grouped = isinstance(op, (GroupNorm, GroupNormGrad))
+    layout = resident(x, *others) if grouped else contiguous(x.shape)
+    lines = Lines(full(x, layout), op.frame(x))
+    if not grouped or x.numel == 0:
+        return lines
+    inner = lines.rows()[1]
+    together = inner.strides[0][-1] == 1 and (inner.sizes[-1] >= _TOGETHER or len(inner.sizes) == 1)
+    return lines if together else Lines(full(x, contiguous(x.shape)), lines.frame)
+
+
+def _row_launch(
+    name: str, lines: Lines, aligned: bool, numbers: str, places: Sequence[Place], held_tensors: int
+) -> Launch:
+    """A warp or a block for each row."""
+    kept, inner = lines.rows()
+    # An access has one scale, or as many that lie together.
+    step = inner.strides[2][-1]
+    width = vector_width(inner, kept, lines.x.dtype.itemsize) if aligned and step in (0, 1) else 1
+    if step == 1 and any(s % width for row in (inner.strides[2][:-1], kept.strides[2]) for s in row):
+        width = 1
+    group = 32 if inner.count <= 32 * width * _HELD else 256
+    turns = -(-inner.count // (group * width))
+    text = head(lines.x, width, kept, inner) + offset_function("scale_kept", kept, 2)
+    text += offset_function("scale_reduced", inner, 2) + numbers
+    text += constants(GROUP=group, TURNS=turns, SCALE_STEP=step)
+    text += flags(HELD=turns * held_tensors <= _HELD * 2, **{name.upper(): True})
+    return launch(name, text, (blocks_for(kept.count * group, 256),), places)
+
+
+@kernels(LayerNorm, RmsNorm, GroupNorm, source="kernel")
+def row_norm(op: Rows, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """One kernel."""
+    outs = op.infer(*specs)
+    lines = _lines(op, specs[0])
+    x = lines.x
+    inputs = [x, *(s.open.fixed for s in specs[1:])]
+    outputs = [full(outs[0], x.physical), *(s.fixed for s in outs[1:])]
+    if x.numel == 0:
+        return kernel_plan(device, inputs, outputs, [], label=op.name)
+    numbers = flags(CENTRED=op.centred) + constants(EPSILON=repr(op.epsilon))
+    bias = source(2) if op.centred else source(1)
+    places = [source(0), source(1), bias, target(0), target(1), target(1 + op.centred)]
+
+    def steps(aligned: bool) -> tuple[Step, ...]:
+        return (_row_launch("row_norm", lines, aligned, numbers, places, 1),)
+
+    return kernel_plan(device, inputs, outputs, steps(True), label=op.name, plain=lambda: steps(False))
+
+
+def _short_rows(op: RowsGrad, lines: Lines) -> ShortRows | None:
+    """The tensor as rows for the kernel of one pass, where that takes it."""
+    if isinstance(op, GroupNormGrad):
+        return None
+    kept, inner = lines.rows()
+    short = ShortRows(lines.x, kept.count, inner.count, op.centred)
+    return short if short.fits else None
+
+
+@kernels(LayerNormGrad, RmsNormGrad, GroupNormGrad, source="kernel")
+def row_norm_grad(op: RowsGrad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """dx row by row; dscale and dbias by sums across the rows. Short rows are read once."""
+    outs = op.infer(*specs)
+    lines = _lines(op, specs[1], specs[0])
+    x = lines.x
+    inputs = [full(specs[0], x.physical), x, *(s.open.fixed for s in specs[2:])]
+    outputs = [full(outs[0], x.physical), *(s.fixed for s in outs[1:])]
+    switches = flags(CENTRED=op.centred, SCALED=False)
+    if x.numel == 0:
+        zeros = [Fill(target(i), 0, s.nbytes) for i, s in enumerate(outputs[1:], 1) if s.nbytes]
+        return kernel_plan(device, inputs, outputs, zeros, label=op.name)
+    spread, dbias = (source(4), target(2)) if op.centred else (source(3), target(1))
+
+    def steps(aligned: bool) -> tuple[Step, ...]:
+        sums = lines.scales(aligned)
+        text = sums.text(x) + switches
+        text += offset_function("stat_kept", sums.kept, 1) + offset_function("stat_reduced", sums.reduced, 1)
+        text += constants(STAT_STEP=0 if sums.by_rows else sums.kept.strides[1][-1])
+        read = [source(0), source(1), source(3), spread]
+        warps = (-(-sums.kept.count // 8),)
+        totals = [scratch(), spread, target(1), dbias]
+        return (
+            launch("row_scale_sums", text + constants(SCALE_SUMS=1), sums.grid, [*read, scratch()]),
+            launch("grad_totals", text + constants(GRAD_TOTALS=1), warps, totals),
+            _row_launch(
+                "row_norm_grad", lines, aligned, switches, [*read[:2], source(2), *read[2:], target(0)], 2
+            ),
+        )
+
+    most = max(lines.scales(aligned).split[1] for aligned in (True, False))
+    short = _short_rows(op, lines)
+    places = [source(0), source(1), source(2), source(3), spread]
+    return kernel_plan(
+        device,
+        inputs,
+        outputs,
+        short.gradients(places, target(0), scratch(), (target(1), dbias)) if short else steps(True),
+        label=op.name,
+        workspace=max(
+            2 * most * lines.scales(True).kept.count * x.dtype.compute.itemsize, short.nbytes if short else 0
+        ),
+        aliases={0: 0},
+        plain=lambda: steps(False),
+    )

@@ -1,0 +1,19 @@
+"""The table of the backend's planning functions, and the scan of the families that fill it."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from pathlib import Path
+
+from lamina.backends import Kernels
+
+kernels = Kernels("cuda")
+
+
+def register_families() -> None:
+    """Import every module of the backend: planning functions enter the table as they are defined."""
+    here = Path(__file__).parent
+    package = __name__.rpartition(".")[0]
+    for module in pkgutil.walk_packages([str(here)], f"{package}."):
+        importlib.import_module(module.name)

@@ -1,0 +1,595 @@
+"""Recurrent networks by cuDNN, in its algorithm that is fastest for the sizes, or by own kernels (`rnn_resident`).
+
+cuDNN wants all weights in one piece of memory in an order of its own: one kernel gathers them there in front of the
+forward pass, which leaves them in the reserve for the backward pass; one kernel brings their gradients back.
+Everything runs on the call's stream and may be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import gcd
+
+import numpy as np
+
+from lamina.backends import Call, NoKernel, Plan, Run
+from lamina.backends.cuda.launch.program import (
+    VECTOR,
+    WORKSPACE_ALIGNMENT,
+    Copy,
+    Fill,
+    Launch,
+    Place,
+    Program,
+    Step,
+    blocks_for,
+    kernel_plan,
+    round_up,
+    scratch,
+    sequence,
+    source,
+    target,
+)
+from lamina.backends.cuda.registry import kernels
+from lamina.backends.cuda.rnn import persistent
+from lamina.backends.cuda.select.autotune import Trial
+from lamina.backends.cuda.select.target import target_of
+from lamina.c.errors import CudnnError
+from lamina.cudnn import Choice, Handle, handle_of, plan_store
+from lamina.cudnn.contest import Contest, Memory
+from lamina.cudnn.legacy import RNN, RNNData
+from lamina.cudnn.legacy.flags import short
+from lamina.cudnn.legacy.handles import handle_for
+from lamina.cudnn.legacy.rnn_search import search_rnn
+from lamina.cudnn.legacy.rnn_weights import GATES, WeightLayout
+from lamina.cudnn.legacy.tensor import TensorDescriptor
+from lamina.ops.primitives.rnn import Rnn, RnnGrad, Sizes, attributes
+from lamina.runtime import Device, DeviceError, from_host
+from lamina.spec import DType, Policy, Spec, bfloat16, float16, float32, uint8
+
+#: The way of the own kernels.
+RESIDENT = "resident"
+#: The distance from 1 to the next number.
+_EPS = {float16: 2.0**-10, bfloat16: 2.0**-7}
+#: What a network is known by: the attributes that both directions share.
+_Attributes = tuple[str, int, int, bool, int, bool]
+
+
+# --------------------------------------------------------------------------------------------------------- networks
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A network for one batch: cuDNN's descriptors, where its weights lie, and how much memory it takes."""
+
+    rnn: RNN
+    x: RNNData
+    y: RNNData
+    h: TensorDescriptor
+    c: TensorDescriptor | None
+    weights: WeightLayout
+    workspace: int
+    reserve: int
+    algorithm: str
+
+    @property
+    def kept(self) -> int:
+        """Bytes that the forward pass leaves: the weights as cuDNN has them, then its reserve."""
+        return self.reserve_at + self.reserve
+
+    @property
+    def reserve_at(self) -> int:
+        """Where cuDNN's reserve begins behind the weights."""
+        return round_up(self.weights.nbytes, WORKSPACE_ALIGNMENT)
+
+
+@lru_cache(maxsize=256)
+def _network(
+    known: _Attributes, sizes: Sizes, dtype: DType, way: str, training: bool, device: Device, tf32: bool
+) -> Network:
+    """way: cuDNN's algorithm by name, with " packed" where sequences are handed over as packed ones."""
+    handle = handle_for(device)
+    algorithm, _, packed = way.partition(" ")
+    try:
+        rnn = _descriptor(known, sizes, dtype, tf32).replace(algorithm=algorithm, padded_io=not packed)
+        if algorithm == "persist_dynamic":
+            rnn.build_dynamic(handle, sizes.batch)
+        x = _sequences(sizes, dtype, sizes.inputs, bool(packed))
+        spaces = rnn.temp_space_sizes(handle, x, training=training)
+    except CudnnError as error:
+        raise NoKernel(f"cuda: cuDNN refuses rnn {known} on {tuple(sizes)} {dtype}: {error}") from None
+    y = _sequences(sizes, dtype, rnn.output_size, bool(packed))
+    h = TensorDescriptor(rnn.state_shape(sizes.batch), data_type=dtype.name, format=None)
+    c = TensorDescriptor(rnn.cell_shape(sizes.batch), data_type=dtype.name, format=None)
+    layout = rnn.weight_layout(handle)
+    lstm = known[0] == "lstm"
+    return Network(rnn, x, y, h, c if lstm else None, layout, spaces.workspace, spaces.reserve, way)
+
+
+def _descriptor(known: _Attributes, sizes: Sizes, dtype: DType, tf32: bool) -> RNN:
+    """cuDNN's descriptor. Raises CudnnError."""
+    mode, hidden, layers, bidirectional, projection, bias = known
+    return RNN(
+        cell=mode,
+        input_size=sizes.inputs,
+        hidden_size=hidden,
+        layers=layers,
+        projection=projection or None,
+        bidirectional=bidirectional,
+        bias="double" if bias else "none",
+        data_type=dtype.name,
+        math_type="fma" if dtype == float32 and not tf32 else None,
+    )
+
+
+def _sequences(sizes: Sizes, dtype: DType, width: int, packed: bool) -> RNNData:
+    """Sequences of one length: they lie alike in the packed and in the padded layout."""
+    return RNNData(
+        data_type=dtype.name,
+        max_length=sizes.steps,
+        batch=sizes.batch,
+        vector_size=width,
+        layout="packed" if packed else "sequence_major",
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- ways
+
+
+def _way(op: Rnn | RnnGrad, inputs: Sequence[Spec], training: bool, device: Device, policy: Policy) -> str:
+    """cuDNN's algorithm by name, with " packed" where sequences are handed over as packed ones; or `RESIDENT`.
+
+    "standard", or under "fastest" what runs fastest here, which is remembered; under "direct" the own kernels where
+    they can. Forward and backward ask alike, and get the same answer.
+    """
+    if not isinstance(target_of(device), Handle):
+        raise NoKernel(f"cuda: {op.name} is planned by cuDNN on the GPU itself, which is not here")
+    found = _tiling(op, inputs)
+    own = found is not None and persistent.has_room(found, device)
+    if policy.algorithm == "direct" and own:
+        return RESIDENT
+    if policy.algorithm != "fastest":
+        return "standard"
+    return _fastest(attributes(op), Sizes(*inputs[0].shape), inputs[0].dtype, own, training, device, policy)
+
+
+def _tiling(op: Rnn | RnnGrad, inputs: Sequence[Spec]) -> persistent.Tiling | None:
+    return persistent.tiling(op, Sizes(*inputs[0].shape), [s.dtype for s in inputs if s.dtype != uint8])
+
+
+def _fastest(
+    known: _Attributes, sizes: Sizes, dtype: DType, own: bool, training: bool, device: Device, policy: Policy
+) -> str:
+    """The way that runs fastest here; own: whether own kernels compete."""
+    store = plan_store(device)
+    limit = f"tf32={policy.tf32} deterministic={policy.deterministic} limit={policy.workspace_limit}"
+    key = f"rnn {known} {tuple(sizes)} {dtype} training={training} recorded {limit}{' own' * own}"
+    remembered = store.get(key)
+    if remembered is not None:
+        return remembered.way
+    way, milliseconds = _fastest_of_library(known, sizes, dtype, training, device, policy)
+    if own:
+        way, milliseconds = _duel(known, sizes, dtype, way, training, device, policy) or (way, milliseconds)
+    if milliseconds:
+        store.put(key, Choice(way, milliseconds=milliseconds))
+    return way
+
+
+def _fastest_of_library(
+    known: _Attributes, sizes: Sizes, dtype: DType, training: bool, device: Device, policy: Policy
+) -> tuple[str, float]:
+    """cuDNN's fastest algorithm and its milliseconds; 0 where none could be timed."""
+    try:
+        rnn = _descriptor(known, sizes, dtype, policy.tf32)
+    except CudnnError as error:
+        raise NoKernel(f"cuda: cuDNN refuses rnn {known} on {tuple(sizes)} {dtype}: {error}") from None
+    times: dict[str, float] = {}
+    for packed in (False, True):
+        found = search_rnn(
+            handle_for(device),
+            rnn.replace(padded_io=not packed),
+            _sequences(sizes, dtype, sizes.inputs, packed),
+            training=training,
+            deterministic=policy.deterministic,
+            workspace_limit=policy.workspace_limit,
+        )
+        times |= {short(p.algorithm) + " packed" * packed: p.time for p in found if not p.reason}
+    if not times:
+        return "standard", 0.0
+    way = min(times, key=lambda name: times[name])
+    return way, times[way]
+
+
+@dataclass(frozen=True)
+class _Entrant:
+    """A way in the contest: its plan, recorded as a CUDA graph."""
+
+    label: str
+    plan: Plan
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of scratch memory."""
+        return self.plan.workspace
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What runs."""
+        return (self,)
+
+    def bind(self, device: Device, call: Call) -> Run:
+        """Record it at these addresses; where it cannot be recorded it stays as it is."""
+        run = self.plan.bind(call)
+        run()  # what is loaded at the first call is not recorded
+        try:
+            with device.default_stream.capture() as graph:
+                run()
+            return graph.bind()
+        except (CudnnError, DeviceError):
+            return run
+
+
+def _duel(
+    known: _Attributes, sizes: Sizes, dtype: DType, way: str, training: bool, device: Device, policy: Policy
+) -> tuple[str, float] | None:
+    """cuDNN's `way` against the own kernels: which is faster, and its milliseconds; None where neither is right.
+
+    Training: all gradients, with a forward pass in front. Weights are as small as they are in use, so that errors do
+    not grow from step to step; results may differ by their roundings, one after the other.
+    """
+    op = RnnGrad(*known) if training else Rnn(*known)
+    states, weights = op.state_shapes(sizes.batch), op.weight_shapes(sizes.inputs)
+    y = op.output_shape(sizes)
+    shapes = [tuple(sizes), *states, *([y, y, *states] if training else []), *weights]
+    inputs = [Spec(shape, dtype).fixed for shape in shapes]
+    plans = [(name, _in_way(op, inputs, name, device, policy)) for name in (way, RESIDENT)]
+    limit = policy.workspace_limit
+    entries = [Trial(device, _Entrant(*one)) for one in plans if limit is None or one[1].workspace <= limit]
+    rng, first = np.random.default_rng(0), len(shapes) - len(weights)
+    drawn = [(rng.uniform(-1, 1, s) / op.hidden**0.5).astype(dtype.numpy) for s in weights]
+    held = [from_host(w.view(np.uint8), device) for w in drawn]
+    values = {first + i: buffer.pointer for i, buffer in enumerate(held)}
+    given, wanted = (
+        [Memory(s.nbytes, s.dtype.name) for s in specs] for specs in (inputs, plans[0][1].outputs)
+    )
+    contest = Contest(device, given, wanted, _EPS[dtype] * (sizes.steps * op.layers) ** 0.5, values)
+    found = contest.best(entries, refusals=[]) if entries else None
+    return None if found is None else (found[0].label, found[1])
+
+
+def _in_way(op: Rnn | RnnGrad, inputs: Sequence[Spec], way: str, device: Device, policy: Policy) -> Plan:
+    if isinstance(op, Rnn):
+        return forward(op, inputs, way, device, policy)
+    return gradient(op, inputs, way, device, policy)
+
+
+# ---------------------------------------------------------------------------------------------------------- weights
+
+
+def pieces(layout: WeightLayout, op: Rnn | RnnGrad) -> list[tuple[int, int, int, int]]:
+    """(weight, first element in it, first element in cuDNN's space, elements) of each run of equal order."""
+    gates, directions = GATES[layout.cell], op.directions
+    count = 2 + 2 * op.bias + bool(op.projection)
+    within = {("weight", "ih"): 0, ("weight", "hh"): 1, ("bias", "ih"): 2, ("bias", "hh"): 3}
+    found = []
+    for entry in layout.entries:
+        part = entry.part
+        first = (part.layer * directions + part.reverse) * count
+        index = count - 1 if part.kind == "hr" else within[entry.what, part.kind]
+        begin = gates.index(part.gate) * entry.size if part.kind != "hr" else 0
+        found.append((first + index, begin, entry.offset, entry.size))
+    return _joined(sorted(found))
+
+
+def _joined(found: Sequence[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
+    """Runs that go on in both places as one."""
+    joined: list[tuple[int, int, int, int]] = []
+    for weight, begin, offset, size in found:
+        if joined:
+            w, b, o, n = joined[-1]
+            if (w, b + n, o + n) == (weight, begin, offset):
+                joined[-1] = (w, b, o, n + size)
+                continue
+        joined.append((weight, begin, offset, size))
+    return joined
+
+
+def transfer(
+    runs: Sequence[tuple[int, int, int, int]],
+    weights: Sequence[Place],
+    space: Place,
+    dtype: DType,
+    gather: bool,
+) -> tuple[Launch, Launch]:
+    """One kernel that copies the weights into cuDNN's space (gather), or their gradients out of it.
+
+    Returns the launch for addresses that are multiples of `VECTOR`, and the one for any.
+    """
+    words = max(VECTOR // dtype.itemsize, 1)
+    for _, begin, offset, size in runs:
+        words = gcd(words, begin, offset, size)
+    return _transfer(runs, weights, space, dtype, gather, words), _transfer(
+        runs, weights, space, dtype, gather, 1
+    )
+
+
+def _transfer(
+    runs: Sequence[tuple[int, int, int, int]],
+    weights: Sequence[Place],
+    space: Place,
+    dtype: DType,
+    gather: bool,
+    words: int,
+) -> Launch:
+    width = words * dtype.itemsize
+    kind = "uint4" if width == VECTOR else {1: "u8", 2: "u16", 4: "u32", 8: "u64"}[width]
+    columns = list(zip(*((w, b // words, o // words, n // words) for w, b, o, n in runs), strict=True))
+    tables = "".join(
+        f"__device__ const i64 {name}[] = {{{', '.join(map(str, values))}}};\n"
+        for name, values in zip(("WHICH", "BEGIN", "OFFSET", "COUNT"), columns, strict=True)
+    )
+    const = "const " if gather else ""
+    listed = ", ".join(f"{const}W *w{i}" for i in range(len(weights)))
+    move = "there[i] = here[i]" if gather else "here[i] = there[i]"
+    text = f"""typedef {kind} W;
+{tables}
+extern "C" __global__ void __launch_bounds__(256) rnn_weights({listed}, {"" if gather else "const "}W *space)
+{{
+    {const}W *weights[] = {{{", ".join(f"w{i}" for i in range(len(weights)))}}};
+    const int k = blockIdx.y;
+    {const}W *here = weights[WHICH[k]] + BEGIN[k];
+    {"" if gather else "const "}W *there = space + OFFSET[k];
+    for (i64 i = blockIdx.x * 256LL + threadIdx.x; i < COUNT[k]; i += gridDim.x * 256LL) {move};
+}}
+"""
+    grid = (min(blocks_for(max(columns[3]), 256 * 4), 264), len(runs))
+    return Launch(Program("rnn_weights", text=text), grid, (256,), (*weights, space))
+
+
+# ------------------------------------------------------------------------------------------------------------ calls
+
+
+@dataclass(frozen=True, eq=False)
+class _Forward:
+    """cudnnRNNForward. space: the weights, and for training the reserve behind them."""
+
+    network: Network
+    x: Place
+    first: tuple[Place, ...]
+    y: Place
+    last: tuple[Place, ...]
+    space: Place
+    training: bool
+    workspace: Place
+
+    def bind(self, device: Device, call: Call) -> Run:
+        """Fix the addresses."""
+        n, handle = self.network, handle_of(device)
+        space = self.space.address(call)
+        (h, *c), (hn, *cn) = ([p.address(call) for p in places] for places in (self.first, self.last))
+        x, y, workspace = (p.address(call) for p in (self.x, self.y, self.workspace))
+
+        def run() -> None:
+            handle.use(call.stream)
+            n.rnn.forward(
+                handle,
+                x_desc=n.x,
+                x=x,
+                y_desc=n.y,
+                y=y,
+                weights=(space, n.weights.nbytes),
+                hx=h,
+                hy=hn,
+                cx=c[0] if c else None,
+                cy=cn[0] if cn else None,
+                training=self.training,
+                h_desc=n.h,
+                c_desc=n.c,
+                workspace=(workspace, n.workspace),
+                reserve=(space + n.reserve_at, n.reserve) if self.training else None,
+            )
+
+        return run
+
+
+@dataclass(frozen=True, eq=False)
+class _Backward:
+    """cudnnRNNBackwardData_v8, then cudnnRNNBackwardWeights_v8, which adds to `dspace`."""
+
+    network: Network
+    x: Place
+    first: tuple[Place, ...]
+    y: Place
+    dy: Place
+    dlast: tuple[Place, ...]
+    space: Place
+    dx: Place
+    dfirst: tuple[Place, ...]
+    dspace: Place
+    workspace: Place
+
+    def bind(self, device: Device, call: Call) -> Run:
+        """Fix the addresses."""
+        n, handle = self.network, handle_of(device)
+        places = (self.x, self.y, self.dy, self.dx, self.space, self.dspace, self.workspace)
+        x, y, dy, dx, space, dspace, workspace = (p.address(call) for p in places)
+        (h, *c), (dhn, *dcn), (dh, *dc) = (
+            [p.address(call) for p in group] for group in (self.first, self.dlast, self.dfirst)
+        )
+        reserve, work = (space + n.reserve_at, n.reserve), (workspace, n.workspace)
+
+        def run() -> None:
+            handle.use(call.stream)
+            n.rnn.backward_data(
+                handle,
+                y_desc=n.y,
+                y=y,
+                dy=dy,
+                x_desc=n.x,
+                dx=dx,
+                weights=(space, n.weights.nbytes),
+                reserve=reserve,
+                hx=h,
+                dhy=dhn,
+                dhx=dh,
+                cx=c[0] if c else None,
+                dcy=dcn[0] if dcn else None,
+                dcx=dc[0] if dc else None,
+                h_desc=n.h,
+                c_desc=n.c,
+                workspace=work,
+            )
+            n.rnn.backward_weights(
+                handle,
+                x_desc=n.x,
+                x=x,
+                y_desc=n.y,
+                y=y,
+                dweights=(dspace, n.weights.nbytes),
+                reserve=reserve,
+                hx=h,
+                h_desc=n.h,
+                workspace=work,
+            )
+
+        return run
+
+
+@dataclass(frozen=True)
+class _Unless:
+    """Copy, unless both places are one."""
+
+    copy: Copy
+
+    def bind(self, device: Device, call: Call) -> Run:
+        """Fix the addresses."""
+        if self.copy.to.address(call) == self.copy.origin.address(call):
+            return sequence([])
+        return self.copy.bind(device, call)
+
+
+# ------------------------------------------------------------------------------------------------------------ plans
+
+
+@kernels(Rnn, source="cudnn")
+def rnn(op: Rnn, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """(y, hn, cn, reserve) from x, the first states and the weights; all row-major."""
+    inputs = [s.open.fixed for s in specs]
+    outputs = [s.fixed for s in op.infer(*inputs)]
+    if not inputs[0].shape[1]:
+        return kernel_plan(device, inputs, outputs, _zeros(outputs), label=op.name)
+    return forward(op, inputs, _way(op, inputs, op.reserve, device, policy), device, policy)
+
+
+def forward(op: Rnn, inputs: Sequence[Spec], way: str, device: Device, policy: Policy) -> Plan:
+    """The forward pass in one way."""
+    found = _tiling(op, inputs)
+    if way == RESIDENT and found is not None:
+        return persistent.forward_plan(op, inputs, found, device, policy)
+    sizes, count, outputs = Sizes(*inputs[0].shape), 1 + op.states, [s.fixed for s in op.infer(*inputs)]
+    net = _network(attributes(op), sizes, inputs[0].dtype, way, op.reserve, device, policy.tf32)
+    space = target(count) if op.reserve else scratch()
+    at = 0 if op.reserve else net.reserve_at
+    if op.reserve:
+        outputs[-1] = Spec((net.kept,), uint8).fixed
+    weights = [source(i) for i in range(count, len(inputs))]
+    gather, plain = transfer(pieces(net.weights, op), weights, space, inputs[0].dtype, True)
+    first, last = (tuple(make(1 + i) for i in range(op.states)) for make in (source, target))
+    run = _Forward(net, source(0), first, target(0), last, space, op.reserve, scratch(at))
+    return _plan(op, device, inputs, outputs, net, (gather, run), (plain, run), at + net.workspace)
+
+
+@kernels(RnnGrad, source="cudnn")
+def rnn_grad(op: RnnGrad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """(dx, dh0, dc0, *dweights, spent reserve); without a reserve the forward pass runs first."""
+    inputs = [s.open.fixed for s in specs]
+    outputs = [s.fixed for s in op.infer(*inputs)]
+    if not inputs[0].shape[1]:
+        return kernel_plan(device, inputs, outputs, _zeros(outputs), label=op.name)
+    return gradient(op, inputs, _way(op, inputs, True, device, policy), device, policy)
+
+
+def gradient(op: RnnGrad, inputs: Sequence[Spec], way: str, device: Device, policy: Policy) -> Plan:
+    """All gradients in one way.
+
+    cuDNN writes into the reserve: it is an output, too, which takes over the input's memory where nothing else
+    reads that.
+    """
+    found = _tiling(op, inputs)
+    if way == RESIDENT and found is not None:
+        return persistent.gradient_plan(op, inputs, found, device, policy)
+    inputs, outputs = list(inputs), [s.fixed for s in op.infer(*inputs)]
+    sizes, states, dtype = Sizes(*inputs[0].shape), op.states, inputs[0].dtype
+    net = _network(attributes(op), sizes, dtype, way, True, device, policy.tf32)
+    head = 3 + 2 * states + op.reserve
+    weights = [source(i) for i in range(head, len(inputs))]
+    runs = pieces(net.weights, op)
+    first = tuple(source(1 + i) for i in range(states))
+    dspace, work = scratch(), scratch(net.reserve_at)
+    end = net.reserve_at + round_up(net.workspace, WORKSPACE_ALIGNMENT)
+    before: tuple[Step, ...]
+    plain: tuple[Step, ...]
+    y = source(1 + states)
+    if op.reserve:
+        space = target(len(outputs) - 1)
+        inputs[head - 1] = outputs[-1] = Spec((net.kept,), uint8).fixed
+        before = plain = (_Unless(Copy(space, source(head - 1), net.kept)),)
+    else:
+        space = scratch(end)
+        y = scratch(end + round_up(net.kept, WORKSPACE_ALIGNMENT))
+        end = y.offset + round_up(inputs[1 + states].nbytes, WORKSPACE_ALIGNMENT)
+        gather, any_gather = transfer(runs, weights, space, dtype, True)
+        # The last states go where the gradients of the first ones are written later: nobody reads them.
+        again = _Forward(
+            net, source(0), first, y, tuple(target(1 + i) for i in range(states)), space, True, work
+        )
+        before, plain = (gather, again), (any_gather, again)
+    dlast = tuple(source(3 + states + i) for i in range(states))
+    dfirst = tuple(target(1 + i) for i in range(states))
+    dy = source(2 + states)
+    back = _Backward(net, source(0), first, y, dy, dlast, space, target(0), dfirst, dspace, work)
+    dweights = [target(1 + states + i) for i in range(len(weights))]
+    spread, any_spread = transfer(runs, dweights, dspace, dtype, False)
+    clear = Fill(dspace, 0, net.weights.nbytes)
+    return _plan(
+        op,
+        device,
+        inputs,
+        outputs,
+        net,
+        (*before, clear, back, spread),
+        (*plain, clear, back, any_spread),
+        end,
+        {len(outputs) - 1: head - 1} if op.reserve else {},
+    )
+
+
+def _plan(
+    op: Rnn | RnnGrad,
+    device: Device,
+    inputs: Sequence[Spec],
+    outputs: Sequence[Spec],
+    net: Network,
+    steps: tuple[Step, ...],
+    plain: tuple[Step, ...],
+    workspace: int,
+    aliases: dict[int, int] | None = None,
+) -> Plan:
+    made = kernel_plan(
+        device, inputs, outputs, steps, label="", workspace=workspace, aliases=aliases, plain=lambda: plain
+    )
+    return Plan(
+        made.inputs,
+        made.outputs,
+        made.make,
+        workspace,
+        made.aliases,
+        label=f"cudnn {op.name} {net.algorithm}",
+    )
+
+
+def _zeros(outputs: Sequence[Spec]) -> list[Step]:
+    """Nothing was seen: gradients of the weights are zero."""
+    return [Fill(target(i), 0, s.nbytes) for i, s in enumerate(outputs) if s.nbytes]

@@ -1,0 +1,1 @@
+"""Which formulation of an op runs: candidates, measurements, the device they are for."""

@@ -1,0 +1,100 @@
+"""The contest of `lamina.cudnn` on what the backend has: specs for operands, steps for candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from lamina.backends import Call, Run
+from lamina.backends.cuda.launch.program import Step, sequence
+from lamina.cudnn.contest import Contest, Memory
+from lamina.runtime import Device
+from lamina.spec import Spec
+
+
+class Entry(Protocol):
+    """A candidate: what runs, its scratch memory in bytes, its name."""
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """What runs."""
+        ...
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of scratch memory."""
+        ...
+
+    @property
+    def label(self) -> str:
+        """Its name."""
+        ...
+
+
+E = TypeVar("E", bound=Entry)
+
+
+@dataclass(frozen=True)
+class Trial(Generic[E]):
+    """A candidate as the contest runs it."""
+
+    device: Device
+    entry: E
+
+    @property
+    def label(self) -> str:
+        """Its name."""
+        return self.entry.label
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of scratch memory."""
+        return self.entry.workspace
+
+    def bind(self, inputs: Sequence[int], outputs: Sequence[int], workspace: int, stream: int) -> Run:
+        """Fix the addresses."""
+        call = Call(tuple(inputs), tuple(outputs), workspace, stream)
+        return sequence([step.bind(self.device, call) for step in self.entry.steps])
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Own kernels that say what is right."""
+
+    steps: tuple[Step, ...]
+    workspace: int = 0
+    label: str = "plain"
+
+
+def contest(device: Device, inputs: Sequence[Spec], outputs: Sequence[Spec], tolerance: float) -> Contest:
+    """The contest for operands of such specs, on random data."""
+    return Contest(device, [_memory(s) for s in inputs], [_memory(s) for s in outputs], tolerance)
+
+
+def _memory(spec: Spec) -> Memory:
+    return Memory(spec.nbytes, spec.dtype.name)
+
+
+def best(
+    entries: Sequence[E],
+    device: Device,
+    inputs: Sequence[Spec],
+    outputs: Sequence[Spec],
+    tolerance: float,
+    *,
+    plain: tuple[Step, ...] = (),
+    slow: bool = False,
+    refusals: list[str],
+) -> tuple[E, float] | None:
+    """The fastest right candidate and its milliseconds; the first one unless another is clearly faster.
+
+    plain: own kernels that say what is right; slow: they are only asked when most candidates disagree with the first.
+    """
+    if not entries:
+        return None
+    right = Trial(device, Plain(plain)) if plain else None
+    trials = [Trial(device, entry) for entry in entries]
+    run = contest(device, inputs, outputs, tolerance)
+    found = run.best(trials, plain=right, slow=slow, refusals=refusals)
+    return None if found is None else (found[0].entry, found[1])

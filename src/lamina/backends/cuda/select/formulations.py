@@ -1,0 +1,493 @@
+"""Several ways to compute one op compete: formulations x engines x knobs.
+
+A `Way` is a formulation: perhaps own kernels that bring the operands into another form, then one cuDNN graph or an
+own kernel, then perhaps kernels that bring the result back. Policies:
+
+    heuristic   the first way and engine that can be made within the workspace limit
+    fallback    the same, from cuDNN's list of functional engines
+    fastest     every way x engine is run on random data, checked (its result, and that nothing was written outside
+                the output or beyond the workspace), timed, and the best is remembered in the plan store; it is the
+                heuristic's own unless another one is clearly faster
+    by name     "plain eng58{25:0}", "plain eng58", "direct", "halved": that way and engine and no other
+
+With `Policy.once` the first choice for an op serves all sizes that the same filter meets, where it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from lamina.backends import Call, NoKernel, Plan, Run
+from lamina.backends.cuda.launch.program import (
+    VECTOR,
+    WORKSPACE_ALIGNMENT,
+    Launch,
+    Launches,
+    Place,
+    Program,
+    Step,
+    Together,
+    kernel_plan,
+    round_up,
+)
+from lamina.backends.cuda.select import autotune
+from lamina.backends.cuda.select.target import target_of
+from lamina.c.errors import CudnnError
+from lamina.cudnn import (
+    Choice,
+    EngineConfig,
+    ExecutionPlan,
+    Graph,
+    Handle,
+    Target,
+    VariantPack,
+    handle_of,
+    key_text,
+    plan_store,
+)
+from lamina.cudnn import autotune as tune
+from lamina.runtime import Device
+from lamina.spec import DType, Policy, Spec
+
+#: Engines that only work, and are slow, are tried when there are fewer good ones than this.
+ENOUGH = 4
+#: Problems with less arithmetic than this also try own kernels where there are engines.
+_QUICK = 1e8
+#: Problems with more arithmetic than this are worth engines and knob values that no heuristic names; so many of them,
+#: and so many rounds of going on from the best.
+_LARGE, _MOST_VARIANTS, _ROUNDS = 1e12, 40, 2
+#: Problems with more arithmetic than this are checked against the first candidate, others against own kernels.
+_SLOW = 2e10
+
+_first_choices: dict[tuple[Device, str, Policy], Choice] = {}
+
+
+# ------------------------------------------------------------------------------------------------------- ways
+
+
+@dataclass(frozen=True)
+class Execute:
+    """One run of a cuDNN plan: uid -> address, and where in the workspace its own scratch memory begins."""
+
+    plan: ExecutionPlan
+    pointers: Mapping[int, Place]
+    offset: int = 0
+
+    def bind(self, device: Device, call: Call) -> Run:
+        """Fix the addresses."""
+        handle = handle_of(device)
+        addresses = {uid: place.address(call) for uid, place in self.pointers.items()}
+        crooked = [hex(a) for a in addresses.values() if a % VECTOR]
+        if crooked:
+            raise ValueError(
+                f"cuDNN's plan takes addresses that are multiples of {VECTOR}, got {', '.join(crooked)}; "
+                "copy the tensor to memory of its own"
+            )
+        workspace = call.workspace + self.offset if self.plan.workspace else 0
+        return self.plan.bind(handle, VariantPack(addresses, workspace), call.stream)
+
+
+#: Makes a cuDNN graph and says which address each uid has.
+MakeGraph = Callable[[], tuple[Graph, Mapping[int, Place]]]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One formulation.
+
+    graph: makes the cuDNN graph and says which address each uid has; None where own kernels do it all.
+    before, after: kernels around the graph. steps: instead of a graph, the kernels.
+    scratch: bytes at the start of the workspace that the kernels and the graph share.
+    spare: timed only where the other ways have few candidates.
+    """
+
+    name: str
+    graph: MakeGraph | None = None
+    before: tuple[Step, ...] = ()
+    after: tuple[Step, ...] = ()
+    steps: tuple[Step, ...] = ()
+    scratch: int = 0
+    spare: bool = False
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One op on operands of given specs, and the ways to compute it, preferred ones first.
+
+    flops: how much arithmetic it is. plain: own kernels that work at any address (and check the others where the
+    arithmetic is little). family: what the key is without the sizes that `Policy.once` looks past; "" where each size
+    is a problem of its own.
+    """
+
+    key: str
+    label: str
+    inputs: tuple[Spec, ...]
+    outputs: tuple[Spec, ...]
+    ways: tuple[Way, ...]
+    flops: float
+    plain: tuple[Step, ...] = ()
+    aliases: Mapping[int, int] = field(default_factory=dict)
+    family: str = ""
+
+    @property
+    def dtype(self) -> DType:
+        """The operands' element type."""
+        return self.inputs[0].dtype
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way with an engine: something that can run."""
+
+    way: Way
+    plan: ExecutionPlan | None
+    steps: tuple[Step, ...]
+    workspace: int
+
+    @property
+    def label(self) -> str:
+        """As people read it."""
+        return self.way.name if self.plan is None else f"{self.way.name} {engine_name(self.plan)}"
+
+    @property
+    def choice(self) -> Choice:
+        """What the store keeps."""
+        if self.plan is None or self.plan.config is None:
+            return Choice(self.way.name)
+        return Choice(self.way.name, *self.plan.config.key)
+
+
+def engine_name(plan: ExecutionPlan) -> str:
+    """An execution plan's engine and knobs in short."""
+    return key_text(plan.config.key) if plan.config else "plan"
+
+
+def candidate(way: Way, plan: ExecutionPlan | None, pointers: Mapping[int, Place]) -> Candidate:
+    """A way with one plan, cuDNN's workspace behind the way's own scratch."""
+    if plan is None:
+        return Candidate(way, None, way.steps, way.scratch)
+    offset = round_up(way.scratch, WORKSPACE_ALIGNMENT)
+    execute = Execute(plan, pointers, offset)
+    steps = (*way.before, execute, *way.after)
+    return Candidate(way, plan, steps, offset + plan.workspace if plan.workspace else way.scratch)
+
+
+# --------------------------------------------------------------------------------------------------- choosing
+
+
+def choose(problem: Problem, device: Device, policy: Policy) -> Plan:
+    """The plan for a problem under a policy. Raises NoKernel with everything that was tried."""
+    refusals: list[str] = []
+    target = target_of(device)
+    found = _first_choice(problem, device, target, policy)
+    if found is None:
+        found = _choose(problem, device, target, policy, refusals)
+    if found is None:
+        listing = "".join(f"\n  - {reason}" for reason in refusals)
+        raise NoKernel(f"cuda has no plan for {problem.key}:{listing}")
+    if policy.once:
+        _first_choices.setdefault((device, problem.family, policy), found.choice)
+    return make_plan(problem, found, device)
+
+
+def _choose(
+    problem: Problem, device: Device, target: Target, policy: Policy, refusals: list[str]
+) -> Candidate | None:
+    """The candidate for a problem under a policy."""
+    if policy.named and problem.family:
+        return _named(problem, target, policy, refusals)
+    if policy.algorithm == "fastest" and isinstance(target, Handle):
+        return _fastest(problem, device, target, policy, refusals)
+    modes = ("fallback",) if policy.algorithm == "fallback" else ("a", "fallback")
+    return next(candidates(problem, target, policy, modes, refusals), None)
+
+
+def _first_choice(problem: Problem, device: Device, target: Target, policy: Policy) -> Candidate | None:
+    """What was chosen for the first sizes of the same family, if it does these ones too."""
+    if not policy.once or not problem.family:
+        return None
+    choice = _first_choices.get((device, problem.family, policy))
+    return None if choice is None else rebuild(problem, choice, target, policy)
+
+
+def _named(problem: Problem, target: Target, policy: Policy, refusals: list[str]) -> Candidate | None:
+    """The candidate that the policy names: a way, an engine, and perhaps its knobs."""
+    way, _, engine = policy.algorithm.partition(" ")
+    single = replace(problem, ways=tuple(w for w in problem.ways if w.name == way))
+    if not single.ways:
+        refusals.append(f"{policy.algorithm!r}: the ways are {', '.join(w.name for w in problem.ways)}")
+
+    def other(config: EngineConfig) -> str:
+        name = key_text(config.key)
+        return "" if name == engine or name.startswith(engine + "{") else f"not {policy.algorithm!r}"
+
+    return next(candidates(single, target, policy, ("a", "b", "fallback"), refusals, other), None)
+
+
+def make_plan(problem: Problem, chosen: Candidate, device: Device) -> Plan:
+    """The plan that runs a candidate."""
+    plain = problem.plain
+    return Plan(
+        inputs=problem.inputs,
+        outputs=problem.outputs,
+        make=Launches(device, chosen.steps, (lambda: plain) if plain else None),
+        workspace=chosen.workspace,
+        aliases=dict(problem.aliases),
+        label=f"{'kernel' if chosen.plan is None else 'cudnn'} {problem.label} {chosen.label}",
+    )
+
+
+def candidates(
+    problem: Problem,
+    target: Target,
+    policy: Policy,
+    modes: Sequence[str],
+    refusals: list[str],
+    accept: tune.Accept | None = None,
+) -> Iterator[Candidate]:
+    """What could run, way by way and best first within each, made as it is asked for.
+
+    accept: says why an engine is unwanted, beside what the policy says.
+    """
+    limit = policy.workspace_limit
+    for way in problem.ways:
+        reasons: list[str] = []
+        if limit is not None and way.scratch > limit:
+            reasons.append(f"needs {way.scratch} bytes of workspace, the limit is {limit}")
+        elif way.graph is None:
+            yield candidate(way, None, {})
+        else:
+            wanted = _wanted(problem.dtype, policy, accept)
+            yield from _of_graph(way, way.graph, target, limit, modes, wanted, reasons)
+        refusals += [f"{way.name}: {reason}" for reason in reasons]
+
+
+def _wanted(dtype: DType, policy: Policy, accept: tune.Accept | None) -> tune.Accept:
+    """What the policy and `accept` say together."""
+    return lambda config: unwanted(config, dtype, policy) or (accept(config) if accept else "")
+
+
+def _of_graph(
+    way: Way,
+    make: MakeGraph,
+    target: Target,
+    limit: int | None,
+    modes: Sequence[str],
+    wanted: tune.Accept,
+    reasons: list[str],
+) -> Iterator[Candidate]:
+    """The candidates of a way that is a cuDNN graph."""
+    try:
+        graph, pointers = make()
+    except CudnnError as error:
+        reasons.append(f"graph: {error.code}: {error.message}")
+        return
+    left = None if limit is None else _left(way, limit)
+    for plan in graph.plans(target, modes, workspace_limit=left, accept=wanted, refusals=reasons):
+        yield candidate(way, plan, pointers)
+
+
+def _left(way: Way, limit: int) -> int:
+    """What a way's own scratch memory leaves of a limit for cuDNN's."""
+    return max(0, limit - round_up(way.scratch, WORKSPACE_ALIGNMENT))
+
+
+def unwanted(config: EngineConfig, dtype: DType, policy: Policy) -> str:
+    """Why the policy forbids an engine, "" when it does not."""
+    return tune.unwanted(
+        config,
+        dtype.name,
+        deterministic=policy.deterministic,
+        tf32=policy.tf32,
+        half_sums=policy.algorithm == "fallback",
+    )
+
+
+# --------------------------------------------------------------------------------------------------- fastest
+
+
+def _fastest(
+    problem: Problem, device: Device, handle: Handle, policy: Policy, refusals: list[str]
+) -> Candidate | None:
+    """The remembered choice, if it still builds; else the best of all candidates, which is remembered.
+
+    The ways are a part of the key: where there is a new one, the contest is held again.
+    """
+    limit = f"deterministic={policy.deterministic}, workspace_limit={policy.workspace_limit}"
+    ways = ",".join(way.name for way in problem.ways)
+    store, key = plan_store(device), f"{problem.key} tf32={policy.tf32}, {limit}, ways={ways}"
+    remembered = store.get(key)
+    if remembered is not None:
+        found = rebuild(problem, remembered, handle, policy)
+        if found is not None:
+            return found
+    with _loading(problem, device):
+        entries = _entries(problem, handle, policy, refusals)
+    best = _contest(problem, device, entries, policy, refusals)
+    if best is None:
+        return None
+    for _ in range(_ROUNDS if problem.flops >= _LARGE else 0):
+        more = _neighbours(problem, best[0], handle, policy, refusals)
+        better = _contest(problem, device, [best[0], *more], policy, refusals) if more else None
+        if better is None or better[0] is best[0]:
+            break
+        best = better
+    found, milliseconds = best
+    store.put(key, replace(found.choice, milliseconds=milliseconds))
+    return found
+
+
+@contextmanager
+def _loading(problem: Problem, device: Device) -> Iterator[None]:
+    """Meanwhile threads compile and load the own kernels that the contest will run; what fails fails there."""
+
+    def load(program: Program) -> None:
+        device.make_current()
+        program.load(device)
+
+    programs = _programs(problem)
+    with ThreadPoolExecutor(tune.threads(len(programs))) as pool:
+        for program in programs:
+            pool.submit(load, program)
+        yield
+
+
+def _programs(problem: Problem) -> set[Program]:
+    """Those of ways that are timed in any case, and of what checks them."""
+    timed = [way for way in problem.ways if not way.spare and way.steps != problem.plain]
+    steps = [step for way in timed for step in (*way.before, *way.steps, *way.after)]
+    steps += problem.plain if problem.flops < _SLOW else ()
+    return {step.program for step in steps if isinstance(step, Launch | Together)}
+
+
+def _contest(
+    problem: Problem, device: Device, entries: Sequence[Candidate], policy: Policy, refusals: list[str]
+) -> tuple[Candidate, float] | None:
+    """The fastest right candidate and its milliseconds."""
+    return autotune.best(
+        entries,
+        device,
+        problem.inputs,
+        problem.outputs,
+        tune.tolerance_of(problem.dtype.name, tf32=policy.tf32),
+        plain=problem.plain,
+        slow=problem.flops >= _SLOW,
+        refusals=refusals,
+    )
+
+
+def _neighbours(
+    problem: Problem, best: Candidate, handle: Handle, policy: Policy, refusals: list[str]
+) -> list[Candidate]:
+    """The best candidate's engine with one knob's value changed."""
+    if best.way.graph is None or best.plan is None or best.plan.config is None:
+        return []
+    graph, pointers = best.way.graph()
+    near = tune.neighbours(graph.build(handle), best.plan.config.key)
+    configs = tune.accepted(near, _wanted(problem.dtype, policy, None), refusals)
+    left = _left(best.way, tune.budget(handle, policy.workspace_limit))
+    plans = tune.build_all(configs, handle, [left] * len(configs))
+    made = [candidate(best.way, plan, pointers) for plan in plans if not isinstance(plan, str)]
+    return made[:_MOST_VARIANTS]
+
+
+def _entries(problem: Problem, handle: Handle, policy: Policy, refusals: list[str]) -> list[Candidate]:
+    """All candidates for timing, the heuristic's first one first.
+
+    Good engines of every way; functional ones, spare ways and own kernels where there are few of those.
+    """
+    limit = tune.budget(handle, policy.workspace_limit)
+    drawn = [w for w in problem.ways if w.graph is not None and not w.spare]
+    made = _made(problem, drawn, handle, policy, limit, ("a", "b"), refusals)
+    poor = [w for w in drawn if sum(one.way is w for one in made) < ENOUGH]
+    if len(made) < ENOUGH:
+        poor += [w for w in problem.ways if w.spare]
+    known = {one.choice for one in made}
+    more = _made(problem, poor, handle, policy, limit, ("a", "fallback"), refusals) if poor else []
+    made += [one for one in more if one.choice not in known]
+    found: list[Candidate] = []
+    for way in problem.ways:
+        if way.graph is not None:
+            found += [one for one in made if one.way is way]
+        elif way.scratch > limit:
+            refusals.append(f"{way.name}: needs {way.scratch} bytes of workspace, the limit is {limit}")
+        elif way.steps != problem.plain or len(found) < ENOUGH or problem.flops <= _QUICK:
+            found.append(candidate(way, None, {}))  # own kernels only cost time against good engines
+    return found
+
+
+def _made(
+    problem: Problem,
+    ways: Sequence[Way],
+    handle: Handle,
+    policy: Policy,
+    limit: int,
+    modes: Sequence[str],
+    refusals: list[str],
+) -> list[Candidate]:
+    """The candidates of ways that are graphs, all plans made at the same time."""
+    drafts: list[tuple[Way, Mapping[int, Place], EngineConfig]] = []
+    for way in ways:
+        assert way.graph is not None
+        reasons: list[str] = []
+        try:
+            graph, pointers = way.graph()
+        except CudnnError as error:
+            refusals.append(f"{way.name}: graph: {error.code}: {error.message}")
+            continue
+        named = graph.candidates(handle, modes)
+        reasons += named.refusals
+        wanted = _wanted(problem.dtype, policy, tune.few_compiled())
+        configs = [*named, *_beyond(problem, graph, handle, named)]
+        drafts += [(way, pointers, config) for config in tune.accepted(configs, wanted, reasons)]
+        refusals += [f"{way.name}: {reason}" for reason in reasons]
+    drafts = [draft for draft in drafts if draft[0].scratch <= limit]
+    limits = [_left(way, limit) for way, _, _ in drafts]
+    plans = tune.build_all([config for _, _, config in drafts], handle, limits)
+    found = []
+    for (way, pointers, _), plan in zip(drafts, plans, strict=True):
+        if isinstance(plan, str):
+            refusals.append(f"{way.name}: {plan}")
+        else:
+            found.append(candidate(way, plan, pointers))
+    return found
+
+
+def _beyond(
+    problem: Problem, graph: Graph, handle: Handle, named: Iterable[EngineConfig]
+) -> list[EngineConfig]:
+    """For a large problem also engines that accept its graph but that the heuristics leave out."""
+    if problem.flops < _LARGE:
+        return []
+    try:
+        return tune.unnamed(graph.build(handle), {config.key[0] for config in named})
+    except CudnnError:
+        return []  # the graph itself is refused, as the heuristics said
+
+
+def rebuild(problem: Problem, choice: Choice, target: Target, policy: Policy) -> Candidate | None:
+    """The candidate that a choice names, or None when it does not exist any more or breaks the policy."""
+    way = next((w for w in problem.ways if w.name == choice.way), None)
+    if way is None:
+        return None
+    if way.graph is None:
+        return candidate(way, None, {})
+    try:
+        graph, pointers = way.graph()
+        plan = graph.rebuild(target, choice.key)
+    except CudnnError:
+        return None
+    found = candidate(way, plan, pointers)
+    over = policy.workspace_limit is not None and found.workspace > policy.workspace_limit
+    forbidden = plan.config is None or unwanted(plan.config, problem.dtype, policy)
+    return None if over or forbidden else found
+
+
+def nothing_to_do(
+    problem_inputs: Sequence[Spec], outputs: Sequence[Spec], device: Device, label: str
+) -> Plan:
+    """The plan for a result without elements."""
+    return kernel_plan(device, problem_inputs, outputs, [], label=label)

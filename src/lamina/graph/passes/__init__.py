@@ -1,0 +1,1 @@
+"""Rewrites of a graph into an equal, better one."""

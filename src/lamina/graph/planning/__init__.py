@@ -1,0 +1,1 @@
+"""From nodes to plans: layouts, memory, rematerialization, streams, cost."""

@@ -1,0 +1,246 @@
+"""From nodes to steps: choose a kernel for each node, settle every layout, and say where each value lies.
+
+A slot is a place that holds one value in one layout. Several slots may share one block of memory: views,
+outputs computed in place, donated state. Reorders are put in wherever a kernel wants another layout than the
+one its input has; those of values that never change run once, in the prologue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from lamina.backends import Backend, Plan
+from lamina.graph.ir.graph import Graph, Node, Value
+from lamina.graph.passes.manager import schedule
+from lamina.graph.planning.memory import Lifetime, Placement, place
+from lamina.spec import Spec, uint8
+
+Kind = Literal["input", "resident", "constant", "temporary"]
+
+
+@dataclass(eq=False)
+class Slot:
+    """A value in a layout. `base` is the slot whose memory it shares (itself unless shared).
+
+    spec.layout is None while the layout of a resident input is still open.
+    first, last: the steps between which the slot's memory is in use (meaningful on bases).
+    """
+
+    spec: Spec
+    kind: Kind
+    name: str = ""
+    shares: Slot | None = None
+    first: int = -1
+    last: int = -1
+
+    @property
+    def base(self) -> Slot:
+        """The slot that owns the memory."""
+        return self if self.shares is None else self.shares.base
+
+
+@dataclass(eq=False)
+class Step:
+    """One plan with the slots it reads and writes. `node` is None for reorders."""
+
+    plan: Plan
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
+    node: Node | None = None
+    workspace: Slot | None = None
+
+    @property
+    def label(self) -> str:
+        """The op's name, or "reorder"."""
+        return self.node.op.name if self.node else "reorder"
+
+
+@dataclass
+class Program:
+    """Everything that the executor needs: slots for inputs, outputs and constants; steps; placement.
+
+    prologue: steps that run once, whenever resident inputs are loaded: they depend on nothing that changes.
+    donated: input index -> slot that holds the new value after the last step.
+    """
+
+    inputs: list[Slot]
+    outputs: list[Slot]
+    constants: dict[Value, Slot]
+    prologue: list[Step] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    temporaries: list[Slot] = field(default_factory=list)
+    placement: Placement = field(default_factory=lambda: Placement((), 0, 0, 0))
+
+
+def plan_graph(
+    graph: Graph, backend: Backend, donate: Mapping[int, int], resident: Collection[int]
+) -> Program:
+    """Plan every node of the graph on a backend and place the temporaries in one arena."""
+    return _Planner(graph, backend, donate, resident).run()
+
+
+class _Planner:
+    """The state of planning one graph: which slots hold each value so far."""
+
+    def __init__(
+        self, graph: Graph, backend: Backend, donate: Mapping[int, int], resident: Collection[int]
+    ) -> None:
+        self.graph, self.backend, self.donate = graph, backend, dict(donate)
+        self.resident = set(resident) | set(donate)
+        self.home: dict[Value, Slot] = {}  # the slot that a value was made in
+        self.copies: dict[tuple[Slot, Spec], Slot] = {}  # reordered forms of a slot
+        self.program = Program([], [], {})
+        self.frozen: set[Slot] = set()  # values that stay the same from run to run
+        self.donors: set[Slot] = set()  # inputs whose memory is written
+
+    def run(self) -> Program:
+        program = self.program
+        self.make_sources()
+        for node in schedule(self.graph, self.donate):
+            self.add_node(node)
+        for i, value in enumerate(self.graph.outputs):
+            program.outputs.append(self.finish(i, value))
+        for slot in [*program.inputs, *program.constants.values()]:
+            slot.spec = slot.spec.fixed
+        self.share_memory()
+        self.place()
+        return program
+
+    def make_sources(self) -> None:
+        """Slots of inputs and constants. Residents and constants have open layouts: the first reader decides."""
+        for i, value in enumerate(self.graph.inputs):
+            stays = i in self.resident
+            slot = Slot(
+                value.spec if stays else value.spec.fixed, "resident" if stays else "input", value.name
+            )
+            self.program.inputs.append(slot)
+            self.home[value] = slot
+            if i in self.donate:
+                self.donors.add(slot)
+            elif stays:
+                self.frozen.add(slot)
+        for value in self.graph.constants:
+            slot = Slot(value.spec, "constant")
+            self.program.constants[value] = self.home[value] = slot
+            self.frozen.add(slot)
+
+    def add_node(self, node: Node) -> None:
+        sources = [self.home[v] for v in node.inputs]
+        plan = self.backend.plan(node.op, [s.spec for s in sources], node.policy)
+        inputs = tuple(self.in_layout(s, w) for s, w in zip(sources, plan.inputs, strict=True))
+        once = self.stays(inputs, plan.outputs)
+        outputs = tuple(Slot(spec, "resident" if once else "temporary") for spec in plan.outputs)
+        if plan.view:
+            outputs[0].shares = inputs[0]
+        self.home.update(zip(node.outputs, outputs, strict=True))
+        if once:
+            self.frozen.update(outputs)
+        steps = self.program.prologue if once else self.program.steps
+        steps.append(Step(plan, inputs, outputs, node, _workspace(plan)))
+
+    def stays(self, inputs: Sequence[Slot], outputs: Sequence[Spec]) -> bool:
+        """Whether a node's results are the same in every run, and no larger than what they are made of."""
+        if not inputs or any(s not in self.frozen for s in inputs):
+            return False
+        return sum(s.numel for s in outputs) <= sum(s.spec.numel for s in inputs)
+
+    def in_layout(self, slot: Slot, wanted: Spec) -> Slot:
+        """The slot itself when it lies as wanted, else a reordered copy of it."""
+        if slot.spec.layout is None:
+            slot.spec = wanted.fixed
+        if slot.spec.same_memory(wanted):
+            return slot
+        copy = self.copies.get((slot, wanted))
+        if copy is None:
+            copy = self.copies[slot, wanted] = self.reorder(slot, wanted)
+        return copy
+
+    def reorder(self, slot: Slot, wanted: Spec) -> Slot:
+        plan = self.backend.reorder(slot.spec, wanted.fixed)
+        once = slot in self.frozen
+        copy = Slot(wanted.fixed, "resident" if once else "temporary", slot.name)
+        steps = self.program.prologue if once else self.program.steps
+        steps.append(Step(plan, (slot,), (copy,), None, _workspace(plan)))
+        if once:
+            self.frozen.add(copy)
+        return copy
+
+    def finish(self, index: int, value: Value) -> Slot:
+        """The slot to read an output from: as it lies, or for donated state in the layout of its input.
+
+        Blocks of channels are for this program's own kernels: such an output is brought into row-major order.
+        """
+        slot = self.home[value]
+        donor = next((i for i, o in self.donate.items() if o == index), None)
+        wanted = slot.spec.fixed
+        if wanted.tag is None or wanted.physical.is_blocked:
+            wanted = value.spec.fixed
+        if donor is not None:
+            old = self.program.inputs[donor]
+            old.spec = old.spec if old.spec.layout is not None else slot.spec.fixed
+            wanted = old.spec
+        found = self.in_layout(slot, wanted)
+        # State is overwritten while the program runs: what still shows the old value needs a place of its own,
+        # and so does a value that becomes two states.
+        if found.base in self.donors or (donor is not None and found in self.program.outputs):
+            found = self.reorder(found, wanted)
+        return found
+
+    def share_memory(self) -> None:
+        """Compute in place where plans and lifetimes allow it, and give donated state its input's memory."""
+        self.set_lifetimes()
+        targets = {self.program.outputs[o]: self.program.inputs[i] for i, o in self.donate.items()}
+        for step_index, step in enumerate(self.program.steps):
+            for o, i in step.plan.aliases.items():
+                self.alias(step_index, step.inputs[i], step.outputs[o], targets)
+        self.copy_donated(targets)
+        self.set_lifetimes()
+
+    def alias(self, index: int, source: Slot, output: Slot, targets: dict[Slot, Slot]) -> None:
+        """Let an output take over its input's memory if that input is dead afterwards."""
+        base = source.base
+        wanted = targets.get(output)
+        if output.shares is not None or base.last > index or not source.spec.same_memory(output.spec):
+            return
+        if (wanted is None and base.kind == "temporary") or (wanted is not None and wanted is base):
+            output.shares = source
+            base.last = max(base.last, output.last)
+
+    def copy_donated(self, targets: dict[Slot, Slot]) -> None:
+        """State that was not computed in place is copied to its home when every reader is done."""
+        for new, old in targets.items():
+            if new.base is not old:
+                plan = self.backend.reorder(new.spec, old.spec)
+                self.program.steps.append(Step(plan, (new,), (old,), None, _workspace(plan)))
+
+    def set_lifetimes(self) -> None:
+        """First write and last read of every base, in step numbers; outputs live to the end."""
+        steps, end = self.program.steps, len(self.program.steps)
+        for step in steps:
+            for slot in (*step.inputs, *step.outputs):
+                slot.first = slot.last = -1
+        for index, step in enumerate(steps):
+            for slot in (*step.inputs, *step.outputs):
+                for held in (slot, slot.base):
+                    held.first = index if held.first < 0 else held.first
+                    held.last = max(held.last, index)
+            if step.workspace is not None:
+                step.workspace.first = step.workspace.last = index
+        for slot in self.program.outputs:
+            slot.last = slot.base.last = end
+
+    def place(self) -> None:
+        """Offsets for the temporaries and workspaces."""
+        slots: dict[Slot, None] = {}
+        for step in self.program.steps:
+            for slot in (*step.outputs, *([step.workspace] if step.workspace else [])):
+                if slot.base.kind == "temporary":
+                    slots.setdefault(slot.base)
+        self.program.temporaries = list(slots)
+        self.program.placement = place([Lifetime(s.spec.nbytes, s.first, s.last) for s in slots])
+
+
+def _workspace(plan: Plan) -> Slot | None:
+    return Slot(Spec((plan.workspace,), uint8).fixed, "temporary", "workspace") if plan.workspace else None

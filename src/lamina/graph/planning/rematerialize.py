@@ -1,0 +1,293 @@
+"""Recomputation chosen by a memory limit: what the backward pass reads is computed again instead of being kept.
+
+At the step where most memory is alive, values that are only kept for later are dropped, and made again by copies of
+their nodes right before the first later reader (Chen et al. 2016, "Training deep nets with sublinear memory cost";
+here the segments come from a greedy choice of the most bytes per second of work). The graph is planned anew until
+its arena fits. Copies have the op, the inputs' values and the policy of their node, and random state is a value that
+they read, so that their results are bit-equal to what was dropped wherever kernels are deterministic.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from lamina.backends import Backend, Plan
+from lamina.graph.ir.graph import Graph, Node, Value
+from lamina.graph.passes.manager import schedule
+from lamina.graph.planning.cost import Limits, least_seconds, limits
+from lamina.graph.planning.layout import Program, Slot, Step, plan_graph
+from lamina.graph.planning.memory import aligned
+from lamina.ops import AdamUpdate, Group, SgdUpdate
+from lamina.ops.core import Op
+from lamina.spec import Policy, Spec
+
+#: What one round takes off the peak: values are chosen again when their neighbours are gone. The rounds are the same
+#: for every limit, so that the least that one search has reached can be asked for.
+_SHARE = 0.05
+#: Rounds without a smaller arena after which the search ends.
+_PATIENCE = 24
+#: Nodes per node of the graph up to which copies are made.
+_GROWTH = 8
+#: Relative costs where the machine's rates are not in a table: choices must not vary with a measurement.
+_USUAL = Limits(half=2e12, single=1e12, double=5e11, tf32=1e12, memory=5e10)
+#: What a step costs beside its work.
+_STEP_SECONDS = 3e-6
+
+_UNITS = {
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "kib": 1 << 10,
+    "mib": 1 << 20,
+    "gib": 1 << 30,
+    "": 1,
+}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
+
+
+class MemoryLimitError(ValueError):
+    """No plan was found that needs so little memory. least: bytes of the smallest arena that was reached."""
+
+    def __init__(self, message: str, least: int) -> None:
+        super().__init__(message)
+        self.least = least
+
+
+def as_bytes(size: int | str) -> int:
+    """Bytes from a number, or from text with a unit: "8 GiB", "512MiB", "2 GB", "1000". Raises ValueError."""
+    if isinstance(size, str):
+        found = _SIZE.fullmatch(size)
+        if found is None or found[2].lower() not in _UNITS:
+            raise ValueError(
+                f"memory_limit: {size!r} is no size; write bytes, or such as '8 GiB' or '500 MB'"
+            )
+        size = int(float(found[1]) * _UNITS[found[2].lower()])
+    if size <= 0:
+        raise ValueError(f"memory_limit must be a positive number of bytes, got {size}")
+    return size
+
+
+def plan_within(
+    graph: Graph, backend: Backend, donate: Mapping[int, int], resident: Collection[int], limit: int
+) -> tuple[Graph, Program]:
+    """The graph, with nodes computed again where that is needed, and its program with an arena of `limit` bytes.
+
+    A graph that fits is planned as it is. Raises MemoryLimitError when no choice that was tried fits.
+    """
+    planner = _Remembering(backend)
+    known = (limits(backend.device) if backend.device.kind == "cuda" else None) or _USUAL
+    program = plan_graph(graph, planner, donate, resident)
+    first = least = program.placement.nbytes
+    most, waited = _GROWTH * len(graph.nodes), 0
+    while program.placement.nbytes > limit:
+        shrunk = _Round(graph, program, donate, known).shrunk()
+        if shrunk is None or len(shrunk.nodes) > most or waited > _PATIENCE:
+            raise MemoryLimitError(
+                f"memory_limit: {graph.name} cannot be planned in {_mib(limit)}: it takes {_mib(first)} when all "
+                f"is kept, and at least {_mib(least)} with recomputation; raise the limit to that, take a smaller "
+                f"batch or a half type, or set policy(workspace_limit=...)",
+                least,
+            )
+        graph = shrunk
+        program = plan_graph(graph, planner, donate, resident)
+        waited = 0 if program.placement.nbytes < least else waited + 1
+        least = min(least, program.placement.nbytes)
+    return graph, program
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes} bytes ({nbytes / 2**20:.1f} MiB)"
+
+
+class _Round:
+    """One step of the search: the moment when most bytes are alive, and what can be dropped over it.
+
+    at: the index of that step. carried: the values that are only kept during it, because a later step reads them,
+    and that a node before it can make again.
+    """
+
+    def __init__(self, graph: Graph, program: Program, donate: Mapping[int, int], known: Limits) -> None:
+        self.graph, self.program = graph, program
+        self.order = schedule(graph, donate)
+        self.step_of = {s.node: i for i, s in enumerate(program.steps) if s.node is not None}
+        self.seconds = {
+            n: least_seconds(program.steps[i], known) + _STEP_SECONDS for n, i in self.step_of.items()
+        }
+        self.live = _live_bytes(program)
+        self.at = max(range(len(self.live)), key=self.live.__getitem__)
+        self.peak = self.live[self.at]
+        self.goal = round((1 - _SHARE) * self.peak)
+        self.carried = {v for v in self._late_reads() if self._position(v) < self.at}
+
+    def shrunk(self) -> Graph | None:
+        """The graph with the best values made again after the peak; None when nothing can be dropped there."""
+        dropped = self._choose(self._blocks())
+        return self._rebuilt(dropped) if dropped else None
+
+    def _late_reads(self) -> set[Value]:
+        """Temporary values that steps after the peak read."""
+        late = [n for n, i in self.step_of.items() if i > self.at]
+        return {v for n in late for v in n.inputs if v.node in self.step_of}
+
+    def _position(self, value: Value) -> int:
+        """The step that makes a value; -1 for what is always there."""
+        return self.step_of.get(value.node, -1) if value.node is not None else -1
+
+    def _blocks(self) -> dict[Slot, set[Value]]:
+        """Blocks that merely wait during the peak, with the values that later steps read from them."""
+        held = _values_of(self.program)
+        fixed = set(self.graph.outputs)
+        step = self.program.steps[self.at]
+        busy = {s.base for s in (*step.inputs, *step.outputs)}
+        found: dict[Slot, set[Value]] = {}
+        for slot in self.program.temporaries:
+            values = held.get(slot, set())
+            late = values & self.carried
+            waits = slot.first < self.at < slot.last and slot not in busy and slot.spec.nbytes > 0
+            if waits and late and not values & fixed and all(_repeatable(v) for v in late):
+                found[slot] = late
+        return found
+
+    def _choose(self, blocks: dict[Slot, set[Value]]) -> set[Value]:
+        """The values of blocks with the most bytes per second of work, until enough is freed.
+
+        Making them again takes memory, too: where it would be more than the goal, others are taken first, and where
+        it would be as much as the peak, they stay.
+        """
+        dropped: set[Value] = set()
+        need = self.peak - self.goal
+        while need > 0:
+            worth = {slot: self._worth(slot, values, dropped) for slot, values in blocks.items()}
+            best = max(worth, key=worth.__getitem__, default=None)
+            if best is None or worth[best] == (False, 0.0):
+                break
+            dropped |= blocks.pop(best)
+            need -= aligned(best.spec.nbytes)
+        return dropped
+
+    def _worth(self, slot: Slot, values: set[Value], dropped: set[Value]) -> tuple[bool, float]:
+        """Whether a block can be made anew below the goal, and its bytes per second of work; (False, 0) if never."""
+        nodes = self._path(values, dropped)
+        if nodes is None:
+            return False, 0.0
+        needed = self._memory(slot, values, nodes)
+        if needed >= self.peak:
+            return False, 0.0
+        return needed <= self.goal, aligned(slot.spec.nbytes) / sum(self.seconds[n] for n in nodes)
+
+    def _path(self, values: set[Value], dropped: set[Value]) -> set[Node] | None:
+        """The nodes that make values again from what is kept; None where one on the way cannot be run twice."""
+        found: set[Node] = set()
+        front = list(values)
+        while front:
+            value = front.pop()
+            if value.node is None or value.node in found:
+                continue
+            if not _repeatable(value):
+                return None
+            found.add(value.node)
+            front += [u for u in value.node.inputs if not self._is_kept(u, dropped | values)]
+        return found
+
+    def _memory(self, slot: Slot, values: set[Value], nodes: set[Node]) -> int:
+        """About the bytes that are alive while nodes run again, before the first later reader of values."""
+        start = min(
+            self.step_of[n] for n in self.step_of if self.step_of[n] > self.at and values & set(n.inputs)
+        )
+        begun = sum(aligned(s.spec.nbytes) for s in self.program.temporaries if s.first == start)
+        most = 0
+        for node in nodes:
+            step = self.program.steps[self.step_of[node]]
+            held = [*node.outputs, *(u for u in node.inputs if u.node in nodes)]
+            scratch = step.workspace.spec.nbytes if step.workspace else 0
+            most = max(most, sum(aligned(v.spec.nbytes) for v in held) + scratch)
+        return self.live[start] - begun - aligned(slot.spec.nbytes) + most
+
+    def _is_kept(self, value: Value, dropped: set[Value]) -> bool:
+        """Whether a value can be read after the peak as it is."""
+        return self._position(value) < 0 or (value in self.carried and value not in dropped)
+
+    def _rebuilt(self, dropped: set[Value]) -> Graph:
+        """The graph in the order of its steps, where readers after the peak read new copies of dropped values."""
+        serial = itertools.count()
+        new: dict[Value, Value] = {}
+        again: dict[Value, Value] = {}
+
+        def copy(value: Value) -> Value:
+            node = value.node
+            if value not in again and node is not None:
+                inputs = [new.get(u, u) if self._is_kept(u, dropped) else copy(u) for u in node.inputs]
+                made = Node(node.op, inputs, node.policy, next(serial))
+                again.update(zip(node.outputs, made.outputs, strict=True))
+            return again[value]
+
+        for node in self.order:
+            late = self.step_of.get(node, -1) > self.at
+            inputs = [copy(v) if late and v in dropped else new.get(v, v) for v in node.inputs]
+            made = Node(node.op, inputs, node.policy, next(serial))
+            new.update(zip(node.outputs, made.outputs, strict=True))
+        return Graph(self.graph.inputs, [new.get(v, v) for v in self.graph.outputs], self.graph.name)
+
+
+def _repeatable(value: Value) -> bool:
+    """Whether a value's node may run twice: updates, and launches of many of them, may not."""
+    op = value.node.op if value.node is not None else None
+    return op is not None and not isinstance(op, Group | SgdUpdate | AdamUpdate)
+
+
+def _live_bytes(program: Program) -> list[int]:
+    """Bytes of the arena's blocks that are alive in each step."""
+    changes = [0] * (len(program.steps) + 2)
+    for slot in program.temporaries:
+        changes[slot.first] += aligned(slot.spec.nbytes)
+        changes[slot.last + 1] -= aligned(slot.spec.nbytes)
+    return list(itertools.accumulate(changes))[: len(program.steps)]
+
+
+def _values_of(program: Program) -> dict[Slot, set[Value]]:
+    """The values that each block holds at some time, in their own layout or in another."""
+    value_of: dict[Slot, Value] = {}
+    found: dict[Slot, set[Value]] = {}
+    for slot, value in _written(program.steps, value_of):
+        value_of[slot] = value
+        found.setdefault(slot.base, set()).add(value)
+    return found
+
+
+def _written(steps: Sequence[Step], value_of: Mapping[Slot, Value]) -> Iterator[tuple[Slot, Value]]:
+    """What each step writes, and which value that is: a reorder writes the one that it reads."""
+    for step in steps:
+        if step.node is not None:
+            yield from zip(step.outputs, step.node.outputs, strict=True)
+        elif step.inputs[0] in value_of:
+            yield step.outputs[0], value_of[step.inputs[0]]
+
+
+class _Remembering(Backend):
+    """A backend that plans each (op, specs, policy) once: graphs are planned many times in a search."""
+
+    def __init__(self, inner: Backend) -> None:
+        super().__init__(inner.device)
+        self.name, self._inner = inner.name, inner
+        self._plans: dict[tuple[Op, tuple[Spec, ...], Policy], Plan] = {}
+        self._reorders: dict[tuple[Spec, Spec], Plan] = {}
+
+    def plan(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
+        """The inner backend's plan."""
+        key = (op, tuple(specs), policy)
+        if key not in self._plans:
+            self._plans[key] = self._inner.plan(op, specs, policy)
+        return self._plans[key]
+
+    def reorder(self, source: Spec, target: Spec) -> Plan:
+        """The inner backend's copy."""
+        if (source, target) not in self._reorders:
+            self._reorders[source, target] = self._inner.reorder(source, target)
+        return self._reorders[source, target]
+
+    def supports(self, op: type[Op]) -> str:
+        """What the inner backend says."""
+        return self._inner.supports(op)

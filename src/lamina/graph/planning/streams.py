@@ -1,0 +1,94 @@
+"""Which steps of a program may run beside the others, and what they have to wait for.
+
+The chain that the longest result hangs on (forward, then the gradients of the data) stays in lane 0. What nothing on
+that chain reads (gradients of parameters, updates, counts) may run in lane 1, at the same time. Memory is planned for
+one order of steps, so a step waits for every earlier step of the other lane that touches the same bytes, be it the
+value that it needs or one that merely lay there before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lamina.graph.planning.layout import Step
+from lamina.ops import AdamUpdate, Group, SgdUpdate
+
+#: First byte and the one behind the last.
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """The memory that a step reads and writes."""
+
+    reads: tuple[Range, ...]
+    writes: tuple[Range, ...]
+
+    def clashes(self, other: Footprint) -> bool:
+        """Whether the order of both matters: one writes what the other reads or writes."""
+        return (
+            _overlap(self.writes, other.reads)
+            or _overlap(self.writes, other.writes)
+            or _overlap(self.reads, other.writes)
+        )
+
+
+def _overlap(some: Sequence[Range], others: Sequence[Range]) -> bool:
+    return any(a < d and c < b for a, b in some for c, d in others)
+
+
+def lanes(steps: Sequence[Step], seconds: Sequence[float]) -> list[int]:
+    """The lane of each step: 0 on the chain that ends last, 1 for what may run beside it.
+
+    seconds: about how long each step takes.
+    """
+    chain = _chain(steps, seconds)
+    return [0 if i in chain else 1 for i in range(len(steps))]
+
+
+def _chain(steps: Sequence[Step], seconds: Sequence[float]) -> set[int]:
+    """The step that ends last when everything starts as early as it can, and all that it depends on."""
+    sources = _dependencies(steps)
+    ends: list[float] = []
+    for i, time in enumerate(seconds):
+        ends.append(time + max((ends[j] for j in sources[i]), default=0.0))
+    counted = [i for i, step in enumerate(steps) if not _updates(step)]
+    if not counted:
+        return set(range(len(steps)))
+    found, front = set[int](), [max(counted, key=lambda i: ends[i])]
+    while front:
+        i = front.pop()
+        if i not in found:
+            found.add(i)
+            front += sources[i]
+    return found
+
+
+def _updates(step: Step) -> bool:
+    """Whether a step updates state, which nothing waits for."""
+    op = step.node.op if step.node else None
+    return isinstance(op.op if isinstance(op, Group) else op, SgdUpdate | AdamUpdate)
+
+
+def _dependencies(steps: Sequence[Step]) -> list[list[int]]:
+    """For each step, the steps that wrote what it reads (memory that is shared by a view or in place is one)."""
+    writer: dict[object, int] = {}
+    found = []
+    for i, step in enumerate(steps):
+        found.append(sorted({writer[s.base] for s in step.inputs if s.base in writer}))
+        writer.update((s.base, i) for s in step.outputs)
+    return found
+
+
+def waits(footprints: Sequence[Footprint], lane: Sequence[int]) -> list[int | None]:
+    """For each step the last earlier step of the other lane that it clashes with: the lane has done all before it."""
+    found: list[int | None] = []
+    seen = {0: -1, 1: -1}  # the last step of the other lane that each lane has waited for
+    for i, own in enumerate(footprints):
+        other = (j for j in range(i - 1, seen[lane[i]], -1) if lane[j] != lane[i])
+        last = next((j for j in other if own.clashes(footprints[j])), None)
+        if last is not None:
+            seen[lane[i]] = last
+        found.append(last)
+    return found

@@ -1,0 +1,1 @@
+"""Compiled graphs: execution, measurement, reports."""

@@ -1,0 +1,216 @@
+"""How long each kernel of a compiled graph takes, and what fraction of the machine's limit that is.
+
+On a GPU the whole program is captured once more with an event between any two kernels, so that every kernel is
+timed where it runs: with the caches as its predecessors leave them, and without the host's calls between.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from lamina.backends import Run
+from lamina.graph.planning.cost import Limits, least_seconds, limits, work
+from lamina.graph.planning.layout import Step
+from lamina.graph.run.executable import Executable
+from lamina.runtime import Device, Event, human_bytes
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kernel: what it computes, with what, its work, and its time where it was measured.
+
+    flops: of matrix products. nbytes: inputs and outputs once each. limit_ms: the least time for this work.
+    """
+
+    op: str
+    kernel: str
+    inputs: str
+    outputs: str
+    flops: int
+    nbytes: int
+    workspace: int
+    milliseconds: float | None = None
+    limit_ms: float | None = None
+
+    @property
+    def fraction(self) -> float | None:
+        """Of the limit: 1 is as fast as the machine can be."""
+        if self.milliseconds is None or self.limit_ms is None:
+            return None
+        return self.limit_ms / self.milliseconds if self.milliseconds > 0 else None
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self) | {"fraction": self.fraction}
+
+
+@dataclass(frozen=True)
+class Life:
+    """Memory of the arena that is in use from step `first` to step `last`."""
+
+    offset: int
+    nbytes: int
+    first: int
+    last: int
+    label: str
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A compiled graph kernel by kernel, and its memory over time."""
+
+    device: str
+    rows: tuple[Row, ...]
+    lives: tuple[Life, ...]
+    arena: int
+    unplanned: int
+    bound: int
+    refusals: tuple[str, ...] = ()
+    recomputed: int = 0
+
+    @property
+    def milliseconds(self) -> float | None:
+        """All kernels together; None where they were not timed."""
+        times = [r.milliseconds for r in self.rows]
+        return None if None in times else sum(t for t in times if t is not None)
+
+    @property
+    def fraction(self) -> float | None:
+        """Of the limit, over all kernels."""
+        total = self.milliseconds
+        least = [r.limit_ms for r in self.rows]
+        if not total or None in least:
+            return None
+        return sum(t for t in least if t is not None) / total
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "device": self.device,
+            "milliseconds": self.milliseconds,
+            "fraction_of_limit": self.fraction,
+            "memory": {"planned": self.arena, "unplanned": self.unplanned, "bound": self.bound},
+            "recomputed": self.recomputed,
+            "kernels": [r.record for r in self.rows],
+            "lives": [asdict(life) for life in self.lives],
+            "refused_fusions": list(self.refusals),
+        }
+
+    def text(self) -> str:
+        """A table for people."""
+        head = ("op", "kernel", "ms", "of limit", "GFLOP", "bytes", "outputs")
+        table = [head, *(_cells(r) for r in self.rows)]
+        widths = [min(max(len(r[c]) for r in table), 64) for c in range(len(head))]
+        lines = ["  ".join(f[:64].ljust(w) for f, w in zip(r, widths, strict=True)).rstrip() for r in table]
+        total, fraction = self.milliseconds, self.fraction
+        timed = "not timed" if total is None else f"{total:.3f} ms"
+        lines.append(
+            f"{len(self.rows)} kernels on {self.device}: {timed}"
+            + ("" if fraction is None else f", {fraction:.0%} of the limit")
+            + f"; temporaries: {human_bytes(self.arena)} planned, {human_bytes(self.unplanned)} unplanned, "
+            f"at least {human_bytes(self.bound)} in any plan"
+            + (f"; {self.recomputed} nodes run again to save memory" if self.recomputed else "")
+        )
+        return "\n".join([*lines, *(f"not fused: {reason}" for reason in self.refusals)])
+
+
+def _cells(r: Row) -> tuple[str, ...]:
+    return (
+        r.op,
+        r.kernel,
+        "" if r.milliseconds is None else f"{r.milliseconds:.4f}",
+        "" if r.fraction is None else f"{r.fraction:.0%}",
+        f"{r.flops / 1e9:.2f}" if r.flops else "",
+        human_bytes(r.nbytes),
+        r.outputs,
+    )
+
+
+def profile(executable: Executable, rounds: int = 20) -> Profile:
+    """The kernels of an executable with their work and, if rounds > 0, the median of so many timings of each.
+
+    The resident state must be loaded for timing, and it is used: what is donated is updated `rounds` times.
+    Raises RuntimeError for the null backend or before `load`.
+    """
+    steps = [s for s in executable.program.steps if not s.plan.view]
+    times = kernel_times(executable, rounds) if rounds else [None] * len(steps)
+    known = limits(executable.device)
+    placed = executable.program.placement
+    return Profile(
+        device=f"{executable.device} ({executable.backend.name})",
+        rows=tuple(_row(s, t, known) for s, t in zip(steps, times, strict=True)),
+        lives=_lives(executable),
+        arena=placed.nbytes,
+        unplanned=placed.unplanned,
+        bound=placed.bound,
+        refusals=tuple(executable.refusals),
+        recomputed=executable.recomputed,
+    )
+
+
+def _row(step: Step, milliseconds: float | None, known: Limits | None) -> Row:
+    flops, nbytes = work(step)
+    return Row(
+        str(step.node.op) if step.node else "reorder",
+        step.plan.label,
+        ", ".join(str(s.spec) for s in step.inputs),
+        ", ".join(str(s.spec) for s in step.outputs),
+        flops,
+        nbytes,
+        step.plan.workspace,
+        milliseconds,
+        None if known is None else least_seconds(step, known) * 1e3,
+    )
+
+
+def _lives(executable: Executable) -> tuple[Life, ...]:
+    program = executable.program
+    return tuple(
+        Life(offset, slot.spec.nbytes, slot.first, slot.last, slot.name or str(slot.spec))
+        for slot, offset in zip(program.temporaries, program.placement.offsets, strict=True)
+        if slot.spec.nbytes
+    )
+
+
+def kernel_times(executable: Executable, rounds: int) -> list[float]:
+    """Milliseconds of each kernel in order, the median of so many rounds over all of them."""
+    runs = [run for _, run in executable.bound_steps()]
+    if executable.device.kind == "cuda":
+        return _event_times(runs, executable.device, rounds)
+    return _clock_times(runs, rounds)
+
+
+def _event_times(runs: list[Run], device: Device, rounds: int) -> list[float]:
+    stream = device.default_stream
+    for run in runs:
+        run()  # libraries and modules load lazily, and must not do so while capturing
+    marks = [Event(timing=True) for _ in range(len(runs) + 1)]
+    with stream.capture() as graph:
+        stream.stamp(marks[0])
+        for run, mark in zip(runs, marks[1:], strict=True):
+            run()
+            stream.stamp(mark)
+    samples = []
+    for _ in range(rounds):
+        graph.launch()
+        stream.synchronize()
+        samples.append([a.elapsed(b) for a, b in pairwise(marks)])
+    graph.close()
+    return [median(column) for column in zip(*samples, strict=True)]
+
+
+def _clock_times(runs: list[Run], rounds: int) -> list[float]:
+    samples = []
+    for _ in range(rounds):
+        marks = [time.perf_counter()]
+        for run in runs:
+            run()
+            marks.append(time.perf_counter())
+        samples.append([(b - a) * 1e3 for a, b in pairwise(marks)])
+    return [median(column) for column in zip(*samples, strict=True)]

@@ -1,0 +1,388 @@
+"""Scaled dot-product attention, forward and backward, without keeping the matrix of weights.
+
+The forward pass leaves one number per row, the logarithm of the sum of exponentials, from which the backward pass
+computes the weights again (Dao et al. 2022, FlashAttention).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from lamina.ops.core import Arg, Array, Op, Sample, bind, call, listing, operand
+from lamina.ops.primitives.cast import cast
+from lamina.ops.primitives.matmul import matmul
+from lamina.ops.primitives.pointwise import exp, where
+from lamina.ops.primitives.reduce import sum_to
+from lamina.ops.primitives.shape import stack
+from lamina.ops.primitives.softmax import softmax
+from lamina.spec import FLOATS, Shape, ShapeError, Spec, bool_, float32, float64
+
+
+@dataclass(frozen=True)
+class _Attention(Op):
+    """What both directions share: weights = softmax(scale q kᵀ + bias), in each row i over the columns j.
+
+    scale: a factor of the scores. causal: row i sees the columns j <= i alone.
+    """
+
+    scale: float
+    causal: bool = False
+    arity = None
+
+    def check(self, inputs: Sequence[Spec], count: int) -> Shape:
+        """Check q, k, v and the bias at `count`; gives (B, H, S, T, D, E)."""
+        if len(inputs) not in (count, count + 1):
+            raise ShapeError(f"{self.name}: takes {count} operands and perhaps a bias, got {listing(inputs)}")
+        q, k, v = inputs[:3]
+        fits = all(s.ndim == 4 for s in (q, k, v)) and q.shape[:2] == k.shape[:2] == v.shape[:2]
+        if not fits or q.shape[3] != k.shape[3] or k.shape[2] != v.shape[2]:
+            raise ShapeError(
+                f"{self.name}: needs q [B, H, S, D], k [B, H, T, D] and v [B, H, T, E], got {listing((q, k, v))}"
+            )
+        if 0 in (q.shape[3], k.shape[2]):
+            raise ShapeError(f"{self.name}: there is nothing to attend to in {listing((q, k))}")
+        batch, heads, rows, width = q.shape
+        sizes = (batch, heads, rows, k.shape[2], width, v.shape[3])
+        for bias in inputs[count:]:
+            full = sizes[:4]
+            if bias.ndim != 4 or any(n not in (1, m) for n, m in zip(bias.shape, full, strict=True)):
+                raise ShapeError(f"{self.name}: bias must be {full} or have axes of 1, got {bias}")
+        return sizes
+
+    def scores(self, q: Array, k: Array, bias: Sequence[Array]) -> Array:
+        """scale q kᵀ + bias, -inf where a row does not see a column."""
+        found: Array = self.scale * (q @ k.swapaxes(2, 3))
+        for b in bias:
+            found = found + b
+        return np.where(self.mask(q.shape[2], k.shape[2]), found, -np.inf) if self.causal else found
+
+    @staticmethod
+    def mask(rows: int, columns: int) -> Array:
+        """bool [S, T]: which columns each row sees under `causal`."""
+        return np.tri(rows, columns, dtype=np.bool_)
+
+    def weights(self, q: Any, k: Any, stats: Any, bias: Sequence[Any]) -> Any:
+        """exp(scores - stats) with ops: what the gradient of the gradient is written with."""
+        found = matmul(q, k.swapaxes(2, 3)) * self.scale
+        for b in bias:
+            found = found + b
+        found = exp(found - cast(stats, q.dtype))
+        return where(self.mask(q.shape[2], k.shape[2]), found, 0.0) if self.causal else found
+
+
+@dataclass(frozen=True)
+class Attention(_Attention):
+    """(q [B, H, S, D], k [B, H, T, D], v [B, H, T, E], bias?) -> (o [B, H, S, E], stats [B, H, S, 1]).
+
+    o = softmax(scale q kᵀ + bias) v; stats, with stats=True: log of the sum over a row's exp(scores), in float32
+    (float64 for float64). bias: axes of 1 stand for all. A row that sees nothing (all its scores -inf) gives zeros
+    and the stats +inf.
+    """
+
+    stats: bool = False
+
+    def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
+        self.check_float(*inputs)
+        b, h, s, _, _, e = self.check(inputs, 3)
+        dtype = inputs[0].dtype
+        o = self.result((b, h, s, e), dtype)
+        return (o, Spec((b, h, s, 1), dtype.compute)) if self.stats else (o,)
+
+    def flops(self, *inputs: Spec) -> int:
+        b, h, s, t, d, e = self.check(inputs, 3)
+        return 2 * b * h * s * t * (d + e)
+
+    def prune(self, used: Sequence[bool]) -> Op:
+        return replace(self, stats=False) if self.stats and not any(used[1:]) else self
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        q, k, v, *bias = inputs
+        o, stats = outputs if self.stats else bind(replace(self, stats=True), *inputs)
+        g, g_stats = (*grads, None)[:2]
+        found = _none(4) if g is None else bind(AttentionGrad(*self.base), q, k, v, o, stats, g, *bias)
+        if g_stats is None:
+            return found[: len(inputs)]
+        slope = self.weights(q, k, stats, bias) * cast(g_stats, q.dtype)
+        more = _through_scores(self, slope, q, k, bias)
+        return [_sum(a, b) for a, b in zip(found, (*more[:2], None, *more[2:]), strict=False)][: len(inputs)]
+
+    @property
+    def base(self) -> tuple[float, bool]:
+        """The attributes that both directions share."""
+        return self.scale, self.causal
+
+    def reference(self, *inputs: Array) -> tuple[Array, ...]:
+        q, k, v, *bias = inputs
+        scores = self.scores(q, k, bias)
+        top = scores.max(3, keepdims=True, initial=-np.inf)
+        top = np.where(np.isfinite(top), top, 0)
+        total = np.exp(scores - top).sum(3, keepdims=True)
+        stats = np.where(total == 0, np.inf, top + np.log(total))
+        o = np.exp(scores - stats) @ v
+        return (o, stats) if self.stats else (o,)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for scale, causal, shapes, bias in _CASES:
+            for stats in (False, True) if not bias else (True,):
+                yield Sample.of(cls(scale, causal, stats), *_operands(shapes), *bias)
+
+
+@dataclass(frozen=True)
+class AttentionGrad(_Attention):
+    """(q, k, v, o, stats, do [B, H, S, E], bias?) -> (dq, dk, dv, dbias?): the gradients of `Attention`.
+
+    With w = exp(scores - stats) and r = sum of do o over the features: dv = wᵀ do, dscores = w (do vᵀ - r),
+    dq = scale dscores k, dk = scale dscoresᵀ q, dbias = dscores.
+    """
+
+    def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
+        b, h, s, t, d, e = self.check(inputs, 6)
+        self.check_float(*inputs[:4], *inputs[5:])
+        wanted = (b, h, s, e)
+        stats = Spec((b, h, s, 1), inputs[0].dtype.compute)
+        if inputs[3].shape != wanted or inputs[5].shape != wanted or inputs[4].open != stats:
+            raise ShapeError(
+                f"{self.name}: needs o and do of shape {wanted} and stats {stats}, got {listing(inputs[3:6])}"
+            )
+        shapes = [(b, h, s, d), (b, h, t, d), (b, h, t, e), *(x.shape for x in inputs[6:])]
+        return tuple(self.result(shape, inputs[0].dtype) for shape in shapes)
+
+    def flops(self, *inputs: Spec) -> int:
+        """The scores again, then one product for each of their gradient, dq, dk and dv."""
+        b, h, s, t, d, e = self.check(inputs, 6)
+        return 2 * b * h * s * t * (3 * d + 2 * e)
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        """With u, p, x the gradients of dq, dk, dv: the product rule, step by step backwards."""
+        q, k, v, o, stats, g, *bias = inputs
+        u, p, x, *b = (_like(s) if c is None else c for c, s in zip(grads, (q, k, v, *bias), strict=True))
+        w = self.weights(q, k, stats, bias)
+        slope = matmul(g, v.swapaxes(2, 3)) - (g * o).sum(3, keepdims=True)
+        ds = w * slope
+        d_ds = (matmul(u, k.swapaxes(2, 3)) + matmul(q, p.swapaxes(2, 3))) * self.scale
+        for extra in b:
+            d_ds = d_ds + extra
+        d_slope = d_ds * w
+        d_row = -d_slope.sum(3, keepdims=True)
+        d_scores = (d_ds * slope + matmul(g, x.swapaxes(2, 3))) * w
+        dq, dk, *dbias = _through_scores(self, d_scores, q, k, bias)
+        return (
+            dq + matmul(ds, p) * self.scale,
+            dk + matmul(ds.swapaxes(2, 3), u) * self.scale,
+            matmul(d_slope.swapaxes(2, 3), g),
+            d_row * g,
+            cast(-d_scores.sum(3, keepdims=True), stats.dtype),
+            matmul(w, x) + matmul(d_slope, v) + d_row * o,
+            *dbias,
+        )
+
+    def reference(self, *inputs: Array) -> tuple[Array, ...]:
+        q, k, v, o, stats, g, *bias = inputs
+        w = np.exp(self.scores(q, k, bias) - stats)
+        ds = w * (g @ v.swapaxes(2, 3) - (g * o).sum(3, keepdims=True))
+        dq, dk = self.scale * (ds @ k), self.scale * (ds.swapaxes(2, 3) @ q)
+        dbias = [_to_shape(ds, b.shape) for b in bias]
+        return (dq, dk, w.swapaxes(2, 3) @ g, *dbias)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        """Statistics drawn apart are as good as right ones: the op is what its formulas say."""
+        for scale, causal, shapes, bias in _CASES:
+            q, k, v = _operands(shapes)
+            o, wide = (*q[:3], v[3]), (float64, float32)
+            for dtypes, kind in ((wide, None), (tuple(d for d in FLOATS if d not in wide), float32)):
+                stats = Arg((*q[:3], 1), kind, low=1.5, high=3.0)
+                yield Sample.of(cls(scale, causal), q, k, v, o, stats, o, *bias, dtypes=dtypes)
+
+
+@dataclass(frozen=True)
+class _JointAttention(Op):
+    """Attention whose q, k and v are parts of one tensor [3, B, H, S, D], as one projection makes them."""
+
+    scale: float
+    causal: bool = False
+
+    @property
+    def grad(self) -> AttentionGrad:
+        """The gradient on q, k and v apart."""
+        return AttentionGrad(self.scale, self.causal)
+
+    def parts(self, joint: Spec) -> tuple[Spec, Spec, Spec]:
+        """q, k and v. Raises ShapeError."""
+        if joint.ndim != 5 or joint.shape[0] != 3:
+            raise ShapeError(f"{self.name}: needs q, k and v as [3, B, H, S, D], got {joint}")
+        part = self.result(joint.shape[1:], joint.dtype)
+        return part, part, part
+
+
+@dataclass(frozen=True)
+class JointAttention(_JointAttention):
+    """(q, k, v as [3, B, H, S, D]) -> (o [B, H, S, D], stats [B, H, S, 1]): `Attention` of the three parts."""
+
+    stats: bool = False
+
+    @property
+    def apart(self) -> Attention:
+        """The same on q, k and v apart."""
+        return Attention(self.scale, self.causal, self.stats)
+
+    def infer(self, joint: Spec) -> tuple[Spec, ...]:  # type: ignore[override]
+        return self.apart.infer(*self.parts(joint))
+
+    def flops(self, joint: Spec) -> int:  # type: ignore[override]
+        return self.apart.flops(*self.parts(joint))
+
+    def prune(self, used: Sequence[bool]) -> Op:
+        return replace(self, stats=False) if self.stats and not any(used[1:]) else self
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        (joint,) = inputs
+        if self.stats and grads[1] is None:
+            grad = JointAttentionGrad(self.scale, self.causal)
+            return (call(grad, joint, outputs[0], outputs[1], grads[0]),)
+        parts = list(_apart(joint))
+        found = zip(self.apart.vjp(grads, parts, outputs), parts, strict=True)
+        return (stack([_like(x) if g is None else g for g, x in found]),)
+
+    def reference(self, joint: Array) -> tuple[Array, ...]:  # type: ignore[override]
+        return self.apart.reference(*joint)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for scale, causal, shape in _JOINT_CASES:
+            for stats in (False, True):
+                yield Sample.of(cls(scale, causal, stats), (3, *shape))
+
+
+@dataclass(frozen=True)
+class JointAttentionGrad(_JointAttention):
+    """(q, k, v as [3, B, H, S, D], o, stats, do) -> their gradients as one tensor: `AttentionGrad` of the parts."""
+
+    arity = 4
+
+    def infer(self, joint: Spec, o: Spec, stats: Spec, do: Spec) -> tuple[Spec]:  # type: ignore[override]
+        self.grad.infer(*self.parts(joint), o, stats, do)
+        return (self.result(joint.shape, joint.dtype),)
+
+    def flops(self, joint: Spec, *others: Spec) -> int:  # type: ignore[override]
+        return self.grad.flops(*self.parts(joint), *others)
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        joint, *others = inputs
+        found = self.grad.vjp(list(_apart(grads[0])), [*_apart(joint), *others], list(_apart(outputs[0])))
+        return (stack(found[:3]), *found[3:])
+
+    def reference(self, joint: Array, *others: Array) -> tuple[Array]:  # type: ignore[override]
+        return (np.stack(self.grad.reference(*joint, *others)),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        wide = (float64, float32)
+        for scale, causal, shape in _JOINT_CASES:
+            for dtypes, kind in ((wide, None), (tuple(d for d in FLOATS if d not in wide), float32)):
+                stats = Arg((*shape[:3], 1), kind, low=1.5, high=3.0)
+                yield Sample.of(cls(scale, causal), (3, *shape), shape, stats, shape, dtypes=dtypes)
+
+
+def _apart(joint: Any) -> Iterator[Any]:
+    """q, k and v of one tensor."""
+    return (joint[i] for i in range(3))
+
+
+def _through_scores(op: _Attention, ds: Any, q: Any, k: Any, bias: Sequence[Any]) -> list[Any]:
+    """The gradients of q, k and the bias from that of the scores."""
+    dq, dk = matmul(ds, k) * op.scale, matmul(ds.swapaxes(2, 3), q) * op.scale
+    return [dq, dk, *(sum_to(ds, b.shape) for b in bias)]
+
+
+def _to_shape(x: Array, shape: Shape) -> Array:
+    axes = tuple(i for i, n in enumerate(shape) if n == 1)
+    found: Array = x.sum(axes, keepdims=True)
+    return found
+
+
+def _none(count: int) -> list[Any]:
+    return [None] * count
+
+
+def _sum(a: Any, b: Any) -> Any:
+    return b if a is None else a if b is None else a + b
+
+
+def _like(x: Any) -> Any:
+    return operand(np.zeros(x.shape, x.dtype.numpy))
+
+
+def _operands(sizes: Shape) -> list[Shape]:
+    b, h, s, t, d, e = sizes
+    return [(b, h, s, d), (b, h, t, d), (b, h, t, e)]
+
+
+#: scale, causal, (B, H, S, T, D, E), shapes of the bias.
+_CASES: list[tuple[float, bool, Shape, tuple[Shape, ...]]] = [
+    (0.5, False, (1, 2, 3, 3, 4, 4), ()),
+    (0.35355339, True, (2, 2, 5, 5, 8, 8), ()),
+    (1.0, False, (2, 1, 4, 7, 3, 5), ((2, 1, 4, 7),)),
+    (0.3, True, (1, 3, 2, 6, 5, 2), ((1, 3, 1, 6),)),
+    (0.7, False, (1, 1, 1, 9, 2, 33), ()),
+    (0.125, True, (2, 2, 17, 9, 16, 16), ()),
+]
+
+#: scale, causal, (B, H, S, D).
+_JOINT_CASES: list[tuple[float, bool, Shape]] = [
+    (0.5, False, (1, 2, 3, 4)),
+    (0.35355339, True, (2, 2, 5, 8)),
+    (0.25, False, (2, 3, 17, 16)),
+    (0.7, False, (1, 1, 9, 2)),
+    (0.3, True, (1, 4, 3, 5)),
+]
+
+
+def attention(
+    q: Any, k: Any, v: Any, bias: Any = None, *, causal: bool = False, scale: float | None = None
+) -> Any:
+    """softmax(scale q kᵀ + bias) v over q [B, H, S, D], k [B, H, T, D] and v [B, H, T, E]: [B, H, S, E].
+
+    bias: added to the scores, [B, H, S, T] with axes of 1 standing for all; of bool: True where a row sees a column.
+    causal: row i sees the columns j <= i alone. scale: 1 / sqrt(D) unless given.
+    A row that sees nothing gives zeros.
+
+    Raises ShapeError, DTypeError. Source: torch's scaled_dot_product_attention; cuDNN's attention operations.
+    """
+    q, k, v = operand(q), operand(k), operand(v)
+    op = Attention(_scale(q, scale), bool(causal), stats=True)
+    return call(op, q, k, v, *(() if bias is None else (_as_bias(bias, q),)))
+
+
+def attention_weights(
+    q: Any, k: Any, bias: Any = None, *, causal: bool = False, scale: float | None = None
+) -> Any:
+    """softmax(scale q kᵀ + bias): the weights [B, H, S, T] of `attention`, by the same arguments.
+
+    For dropout of the weights and to look at them; `attention` itself never holds them whole.
+    """
+    q, k = operand(q), operand(k)
+    scores = matmul(q, k.swapaxes(2, 3)) * _scale(q, scale)
+    if bias is not None:
+        scores = scores + _as_bias(bias, q)
+    if causal:
+        scores = where(_Attention.mask(q.shape[2], k.shape[2]), scores, -np.inf)
+    return softmax(scores, 3)
+
+
+def _scale(q: Any, scale: float | None) -> float:
+    return float(scale) if scale is not None else 1 / sqrt(max(q.shape[-1], 1))
+
+
+def _as_bias(bias: Any, q: Any) -> Any:
+    bias = operand(bias)
+    if bias.dtype != bool_:
+        return bias
+    zero, never = (np.array(x, q.dtype.numpy) for x in (0, -np.inf))
+    return where(bias, zero, never)

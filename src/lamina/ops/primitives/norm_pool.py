@@ -1,0 +1,121 @@
+"""A batch norm with the max-pool of its result, and both gradients, as one node each: nothing between is stored.
+
+A pool reads each normalized element once, and its gradient is mostly zeros; both need as many bytes as x itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from lamina.ops.core import Arg, Array, Op, Sample
+from lamina.ops.primitives.norm import BatchNorm, BatchNormGrad
+from lamina.ops.primitives.pool import MaxPool, MaxPoolGrad, index_dtype
+from lamina.ops.primitives.window import Window
+from lamina.spec import DType, Shape, Spec, bfloat16, float16, float32
+
+
+@dataclass(frozen=True)
+class NormPool(Op):
+    """(x, scale, bias, running_mean, running_var[, residual]) -> (pooled, mean, r, next mean, next var[, index]).
+
+    pooled is max_pool(batch_norm(x)), the normalized tensor being rounded to x's dtype before elements are compared;
+    index is there where the pool gives it. The graph makes this card of `BatchNorm` and `MaxPool` after it was
+    differentiated. Raises what they raise.
+    """
+
+    norm: BatchNorm
+    pool: MaxPool
+    differentiable = False
+    arity = None
+    inplace = {3: 3, 4: 4}
+
+    def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
+        return self._both(lambda op, xs: op.infer(*xs), inputs)
+
+    def reference(self, *inputs: Array) -> tuple[Array, ...]:
+        return self._both(lambda op, xs: op.reference(*xs), inputs)
+
+    def _both(
+        self, apply: Callable[[Op, Sequence[Any]], Sequence[Any]], inputs: Sequence[Any]
+    ) -> tuple[Any, ...]:
+        y, *statistics = apply(self.norm, inputs)
+        pooled, *index = apply(self.pool, (y,))
+        return (pooled, *statistics, *index)
+
+    def prune(self, used: Sequence[bool]) -> Op:
+        unread = self.pool.index and not any(used[5:])
+        return replace(self, pool=replace(self.pool, index=False)) if unread else self
+
+    def __str__(self) -> str:
+        return f"{self.name}({self.norm} > {self.pool})"
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for i, (kernel, win, x) in enumerate(_CASES):
+            relu, residual = i % 3 > 0, i == 2
+            index = i % 2 == 0  # where one lies in a half type depends on how the elements are rounded
+            op = cls(BatchNorm(1e-3, 0.1, relu, residual), MaxPool(kernel, win, index))
+            small = [Arg(x[1:2], float32, low=0.5, high=2.0) for _ in range(4)]
+            after = [Arg(x)] if residual else []
+            yield Sample(op, (Arg(x, distinct=True), *small, *after), _DTYPES[i % 2])
+        kernel, win, x = _CASES[0]
+        clipped = cls(BatchNorm(1e-3, 0.1, True, hi=0.7), MaxPool(kernel, win))
+        yield Sample(clipped, (Arg(x), *[Arg(x[1:2], float32, low=0.5, high=2.0)] * 4), _DTYPES[1])
+
+
+@dataclass(frozen=True)
+class PoolNormGrad(Op):
+    """(g [N, C, *O], index, x, scale, mean, r[, bias or y]) -> what batch_norm_grad(max_pool_grad(g, index), x, …)
+    gives: (dx, dscale, dbias[, masked gradient]).
+
+    The pool's gradient is rounded to x's dtype before the norm's is computed of it. The graph makes this card of
+    `MaxPoolGrad` and `BatchNormGrad`. Raises what they raise.
+    """
+
+    pool: MaxPoolGrad
+    norm: BatchNormGrad
+    differentiable = False
+    arity = None
+
+    def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
+        return self._both(lambda op, xs: op.infer(*xs), inputs)
+
+    def reference(self, *inputs: Array) -> tuple[Array, ...]:
+        return self._both(lambda op, xs: op.reference(*xs), inputs)
+
+    def _both(
+        self, apply: Callable[[Op, Sequence[Any]], Sequence[Any]], inputs: Sequence[Any]
+    ) -> tuple[Any, ...]:
+        (g,) = apply(self.pool, inputs[:2])
+        return tuple(apply(self.norm, (g, *inputs[2:])))
+
+    def __str__(self) -> str:
+        return f"{self.name}({self.pool} > {self.norm})"
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for i, (kernel, win, x) in enumerate(_CASES):
+            norm = BatchNormGrad(i % 3 > 0, i == 2, i != 3, 0.9 if i == 1 else None)
+            y = (*x[:2], *win.output(x[2:], kernel))
+            taps = Arg(y, index_dtype(kernel), low=0, high=prod(kernel), integers=True)
+            small = [Arg(x[1:2], float32), Arg(x[1:2], float32), Arg(x[1:2], float32, low=0.5, high=2.0)]
+            after = [Arg(x)] if norm.residual else [Arg(x[1:2], float32)] if norm.relu else []
+            yield Sample(
+                cls(MaxPoolGrad(kernel, win, x[2:]), norm),
+                (Arg(y), taps, Arg(x), *small, *after),
+                _DTYPES[i % 2],
+            )
+
+
+_DTYPES: tuple[tuple[DType, ...], ...] = ((float32,), (float32, float16, bfloat16))
+_CASES: tuple[tuple[Shape, Window, Shape], ...] = (
+    ((3, 3), Window((2, 2), ((1, 1), (1, 1)), (1, 1)), (2, 8, 9, 6)),
+    ((3, 3), Window((2, 2), ((0, 1), (1, 0)), (1, 1)), (2, 16, 6, 7)),
+    ((2, 2), Window((2, 2), ((0, 0), (0, 0)), (1, 1)), (2, 4, 4, 5)),
+    ((3, 2), Window((1, 3), ((1, 1), (0, 1)), (1, 1)), (1, 8, 5, 8)),
+    ((2, 1), Window((3, 1), ((0, 0), (0, 0)), (1, 1)), (2, 5, 8, 3)),
+    ((3,), Window((2,), ((1, 2),), (1,)), (3, 3, 9)),
+)

@@ -1,0 +1,202 @@
+"""Inference on 8-bit numbers: rounding to them, and convolutions and products of them.
+
+    Quantize         x, scale []                        ->  q = round(x / scale), int8 or float8_e4m3fn
+    Dequantize       q, scale []                        ->  q * scale, float32
+    QuantizedConv    x [N, C, *S], w [K, C/g, *k], scale [K]  ->  y [N, K, *O] float32
+    QuantizedMatmul  a [M, K], b [N, K], scale [N]      ->  y [M, N] float32
+
+Scales are symmetric: zero is zero (Jacob et al. 2018; Wu et al. 2020, "Integer quantization for deep learning
+inference"; for float8 Micikevicius et al. 2022). Products of int8 are summed in int32, those of float8 in float32;
+then the sum is multiplied by scale, which is the input's scale times that of the output channel's weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from lamina.ops.core import Arg, Array, Op, Sample, call, operand
+from lamina.ops.primitives.conv import Conv
+from lamina.ops.primitives.matmul import Matmul
+from lamina.ops.primitives.window import Window
+from lamina.spec import (
+    DType,
+    DTypeError,
+    ShapeError,
+    Spec,
+    as_dtype,
+    bfloat16,
+    float8_e4m3fn,
+    float16,
+    float32,
+    int8,
+)
+
+#: The largest number of each 8-bit type, to which the largest of a tensor is scaled.
+LARGEST = {int8: 127.0, float8_e4m3fn: 448.0}
+EIGHTS = tuple(LARGEST)
+
+
+@dataclass(frozen=True)
+class Quantize(Op):
+    """(x, scale float32 []) -> the nearest number to x / scale in an 8-bit type: ties to even, saturated."""
+
+    dtype: DType
+    dtypes = (float32, float16, bfloat16)
+    differentiable = False
+    elementwise = True
+    arity = 2
+
+    def infer(self, x: Spec, scale: Spec) -> tuple[Spec]:  # type: ignore[override]
+        self.check_float(x)
+        _check_scale(self, scale, ())
+        if self.dtype not in EIGHTS:
+            raise DTypeError(f"{self.name}: to int8 or float8_e4m3fn, not to {self.dtype}")
+        return (self.result(x.shape, self.dtype),)
+
+    def reference(self, x: Array, scale: Array) -> tuple[Array]:  # type: ignore[override]
+        q = x / scale
+        if self.dtype == int8:
+            return (np.clip(np.rint(q), -128, 127).astype(np.int8),)
+        return (np.clip(q, -448, 448).astype(float8_e4m3fn.numpy),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        scale = Arg((), float32, value=(2,))
+        for dtype in EIGHTS:
+            for shape in ((2, 3, 5, 4), (33,), (), (0, 3), (4, 16)):
+                yield Sample.of(cls(dtype), Arg(shape, low=-300.0, high=300.0), scale)
+        yield Sample.of(cls(float8_e4m3fn), Arg((64, 3), low=-2000.0, high=2000.0), scale)
+        yield Sample.of(
+            cls(float8_e4m3fn), Arg((64, 3), low=-0.1, high=0.1), scale
+        )  # below the normal numbers
+
+
+@dataclass(frozen=True)
+class Dequantize(Op):
+    """(q int8 or float8_e4m3fn, scale float32 []) -> q * scale in float32."""
+
+    dtypes = EIGHTS
+    differentiable = False
+    elementwise = True
+    arity = 2
+
+    def infer(self, q: Spec, scale: Spec) -> tuple[Spec]:  # type: ignore[override]
+        self.check_float(q)
+        _check_scale(self, scale, ())
+        return (self.result(q.shape, float32),)
+
+    def reference(self, q: Array, scale: Array) -> tuple[Array]:  # type: ignore[override]
+        return (q.astype(scale.dtype) * scale,)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for shape in ((2, 3, 5, 4), (33,), (), (0, 3), (4, 16)):
+            yield Sample.of(cls(), _eights(*shape), Arg((), float32, low=0.1, high=2.0))
+
+
+@dataclass(frozen=True)
+class QuantizedConv(Op):
+    """y[n, k] = scale[k] * Conv(window)(x, w)[n, k] for 8-bit x and w of one type."""
+
+    window: Window
+    dtypes = EIGHTS
+    differentiable = False
+    arity = 3
+    #: The axis of the result along which scale varies.
+    axis: ClassVar[int] = 1
+
+    def infer(self, x: Spec, w: Spec, scale: Spec) -> tuple[Spec]:  # type: ignore[override]
+        self.check_float(x, w)
+        (y,) = Conv(self.window).infer(Spec(x.shape, float32), Spec(w.shape, float32))
+        _check_scale(self, scale, (w.shape[0],))
+        return (y,)
+
+    def flops(self, x: Spec, w: Spec, scale: Spec) -> int:  # type: ignore[override]
+        return Conv(self.window).flops(Spec(x.shape, float32), Spec(w.shape, float32))
+
+    def reference(self, x: Array, w: Array, scale: Array) -> tuple[Array]:  # type: ignore[override]
+        (y,) = Conv(self.window).reference(x.astype(np.float64), w.astype(np.float64))
+        return ((y * scale.reshape(-1, *(1,) * (y.ndim - 2))).astype(scale.dtype),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        cases = (
+            (Window((1, 1), ((1, 1), (1, 1)), (1, 1)), (2, 16, 6, 5), (32, 16, 3, 3)),
+            (Window((2, 1), ((1, 0), (0, 1)), (1, 1)), (2, 3, 7, 6), (5, 3, 3, 2)),
+            (Window((1, 1), ((2, 2), (2, 2)), (2, 2), groups=2), (1, 8, 7, 7), (6, 4, 3, 3)),
+            (Window((1,), ((1, 1),), (1,)), (2, 4, 9), (8, 4, 3)),
+            (Window((2, 2), ((0, 0), (0, 0)), (1, 1), flip=True), (3, 16, 5, 5), (16, 16, 3, 3)),
+        )
+        for win, x, w in cases:
+            yield Sample.of(cls(win), _eights(*x), _eights(*w), Arg((w[0],), float32, low=0.01, high=0.1))
+
+
+@dataclass(frozen=True)
+class QuantizedMatmul(Op):
+    """y[m, n] = scale[n] * sum over k of a[m, k] b[n, k] for 8-bit a and b of one type."""
+
+    dtypes = EIGHTS
+    differentiable = False
+    arity = 3
+    axis: ClassVar[int] = 1
+
+    def infer(self, a: Spec, b: Spec, scale: Spec) -> tuple[Spec]:  # type: ignore[override]
+        self.check_float(a, b)
+        if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1]:
+            raise ShapeError(f"{self.name}: needs [M, K] and [N, K], got {a} and {b}")
+        _check_scale(self, scale, (b.shape[0],))
+        return (self.result((a.shape[0], b.shape[0]), float32),)
+
+    def flops(self, a: Spec, b: Spec, scale: Spec) -> int:  # type: ignore[override]
+        return 2 * a.shape[0] * b.numel
+
+    def reference(self, a: Array, b: Array, scale: Array) -> tuple[Array]:  # type: ignore[override]
+        (y,) = Matmul(False, True).reference(a.astype(np.float64), b.astype(np.float64))
+        return ((y * scale).astype(scale.dtype),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for m, n, k in ((3, 4, 5), (16, 32, 64), (1, 10, 33), (33, 16, 16), (2, 1, 1)):
+            yield Sample.of(cls(), _eights(m, k), _eights(n, k), Arg((n,), float32, low=0.01, high=0.1))
+
+
+def _eights(*shape: int) -> Arg:
+    """Whole numbers that either type holds (float8 rounds some of them)."""
+    return Arg(shape, low=-127, high=128, integers=True)
+
+
+def _check_scale(op: Op, scale: Spec, shape: tuple[int, ...]) -> None:
+    if scale.dtype != float32 or scale.shape != shape:
+        raise ShapeError(f"{op.name}: scale must be float32{list(shape)}, got {scale}")
+
+
+def quantize(x: Any, scale: Any, dtype: DType | str = int8) -> Any:
+    """round(x / scale) in int8 or float8_e4m3fn, saturated; scale: float32, one number. Raises DTypeError."""
+    return call(Quantize(as_dtype(dtype)), operand(x), operand(_single(scale)))
+
+
+def dequantize(q: Any, scale: Any) -> Any:
+    """q * scale in float32, for 8-bit q; scale: float32, one number."""
+    return call(Dequantize(), operand(q), operand(_single(scale)))
+
+
+def _single(scale: Any) -> Any:
+    return np.float32(scale) if isinstance(scale, int | float) else scale
+
+
+def rounded(values: Array, dtype: DType, axis: int | None = None) -> tuple[Array, Array]:
+    """An array in an 8-bit type and the scale, or one scale per index of `axis`: its largest number is the type's.
+
+    Returns (q, scale float32: [] or [values.shape[axis]]) with values near q * scale.
+    """
+    across: Sequence[int] = (
+        [a for a in range(values.ndim) if a != axis] if axis is not None else range(values.ndim)
+    )
+    most = np.abs(values).max(tuple(across), keepdims=True).astype(np.float32)
+    scale = np.where(most > 0, most / np.float32(LARGEST[dtype]), np.float32(1))
+    (q,) = Quantize(dtype).reference(values.astype(np.float32), scale)
+    return q, scale.reshape(()) if axis is None else scale.reshape(-1)
