@@ -36,8 +36,8 @@ from lamina.backends.cuda.launch.program import source, target
 from lamina.backends.cuda.select import autotune, formulations
 from lamina.cudnn import PlanStore, contest
 from lamina.cudnn import autotune as cudnn_autotune
-from lamina.ops import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.core import Op
+from lamina.ops.primitives import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.primitives.window import Window, window
 from lamina.runtime import Device, Event
 from lamina.spec import Policy, Spec, bfloat16, channels_last

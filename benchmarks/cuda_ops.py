@@ -17,11 +17,11 @@ from math import prod
 from pathlib import Path
 from statistics import median
 
-import lamina.ops as ops
 from lamina.backends import Call, NoKernel, Plan
 from lamina.backends.cuda import backend
 from lamina.backends.cuda.select.autotune import contest
 from lamina.cudnn.contest import Contest
+from lamina.ops import primitives
 from lamina.ops.core import Op
 from lamina.runtime import Device, DeviceError, Event
 from lamina.runtime import device as find
@@ -83,32 +83,32 @@ def cases(n: int, dtype: DType) -> Iterator[Case]:
 
 def convolutions(n: int, dtype: DType) -> Iterator[Case]:
     for name, (image, w, stride, pad) in CONVS.items():
-        win = ops.Window((stride, stride), ((pad, pad), (pad, pad)), (1, 1))
+        win = primitives.Window((stride, stride), ((pad, pad), (pad, pad)), (1, 1))
         x = (n, *image)
         y = (n, w[0], *win.output(x[2:], w[2:]))
         flops = 2.0 * prod(y) * prod(w[1:])
         xs, ws, ys = last(x, dtype), last(w, dtype), last(y, dtype)
         bias = Spec((1, w[0], 1, 1), dtype)
-        yield Case(f"{name} forward", ops.Conv(win), (xs, ws), flops)
-        fused = ops.Fused((ops.Conv(win), ops.Add(), ops.Relu()))
+        yield Case(f"{name} forward", primitives.Conv(win), (xs, ws), flops)
+        fused = primitives.Fused((primitives.Conv(win), primitives.Add(), primitives.Relu()))
         yield Case(f"{name} forward+bias+relu", fused, (xs, ws, bias), flops)
-        yield Case(f"{name} filter gradient", ops.ConvFilterGrad(win, w[2:]), (xs, ys), flops)
+        yield Case(f"{name} filter gradient", primitives.ConvFilterGrad(win, w[2:]), (xs, ys), flops)
         if name != "conv1":
-            yield Case(f"{name} data gradient", ops.ConvDataGrad(win, x[2:]), (ys, ws), flops)
-        yield Case(f"{name} bias gradient", ops.Reduce("sum", (0, 2, 3)), (ys,))
-        yield Case(f"{name} relu gradient", ops.ReluGrad(), (ys, ys))
+            yield Case(f"{name} data gradient", primitives.ConvDataGrad(win, x[2:]), (ys, ws), flops)
+        yield Case(f"{name} bias gradient", primitives.Reduce("sum", (0, 2, 3)), (ys,))
+        yield Case(f"{name} relu gradient", primitives.ReluGrad(), (ys, ys))
 
 
 def pools(n: int, dtype: DType) -> Iterator[Case]:
-    win = ops.Window((2, 2), ((0, 0), (0, 0)), (1, 1))
+    win = primitives.Window((2, 2), ((0, 0), (0, 0)), (1, 1))
     for name, image in POOLS.items():
         x = last((n, *image), dtype)
         y = last((n, image[0], *win.output(image[1:], (3, 3))), dtype)
-        yield Case(f"{name} forward", ops.MaxPool((3, 3), win, True), (x,))
-        gradient = ops.MaxPoolGrad((3, 3), win, image[1:])
+        yield Case(f"{name} forward", primitives.MaxPool((3, 3), win, True), (x,))
+        gradient = primitives.MaxPoolGrad((3, 3), win, image[1:])
         yield Case(f"{name} gradient", gradient, (y, Spec(y.shape, uint8, y.layout)))
     features = last((n, 256, 5, 5), dtype)
-    yield Case("features to rows", ops.Reshape((n, 6400)), (features,))
+    yield Case("features to rows", primitives.Reshape((n, 6400)), (features,))
 
 
 def linears(n: int, dtype: DType) -> Iterator[Case]:
@@ -116,25 +116,27 @@ def linears(n: int, dtype: DType) -> Iterator[Case]:
         flops = 2.0 * n * inputs * outputs
         x, w, y = (Spec(s, dtype).fixed for s in ((n, inputs), (outputs, inputs), (n, outputs)))
         bias = Spec((outputs,), dtype)
-        yield Case(f"{name} forward", ops.Matmul(False, True), (x, w), flops)
-        fused = ops.Fused((ops.Matmul(False, True), ops.Add(), ops.Relu()))
+        yield Case(f"{name} forward", primitives.Matmul(False, True), (x, w), flops)
+        fused = primitives.Fused((primitives.Matmul(False, True), primitives.Add(), primitives.Relu()))
         yield Case(f"{name} forward+bias+relu", fused, (x, w, bias), flops)
-        yield Case(f"{name} data gradient", ops.Matmul(), (y, w), flops)
-        yield Case(f"{name} weight gradient", ops.Matmul(True), (y, x), flops)
-        yield Case(f"{name} bias gradient", ops.Reduce("sum", (0,)), (y,))
+        yield Case(f"{name} data gradient", primitives.Matmul(), (y, w), flops)
+        yield Case(f"{name} weight gradient", primitives.Matmul(True), (y, x), flops)
+        yield Case(f"{name} bias gradient", primitives.Reduce("sum", (0,)), (y,))
         master = Spec(w.shape, float32).fixed
-        update = ops.SgdUpdate(momentum=0.9)
+        update = primitives.SgdUpdate(momentum=0.9)
         yield Case(f"{name} update", update, (master, w, master, Spec((), float32)))
-        yield Case(f"{name} weight to {dtype.short}", ops.Cast(dtype), (master,))
+        yield Case(f"{name} weight to {dtype.short}", primitives.Cast(dtype), (master,))
 
 
 def rest(n: int, dtype: DType) -> Iterator[Case]:
     hidden, logits = Spec((n, 4096), dtype).fixed, Spec((n, 10), dtype).fixed
     state, labels = Spec((2,), int64).fixed, Spec((n,), int64).fixed
-    yield Case("dropout", ops.Dropout(0.5), (hidden, state))
-    yield Case("dropout gradient", ops.DropoutGrad(0.5), (hidden, Spec(hidden.shape, bool_).fixed))
-    yield Case("loss", ops.CrossEntropy(), (logits, labels))
-    yield Case("loss gradient", ops.CrossEntropyGrad(), (logits, labels, Spec((n,), dtype.compute).fixed))
+    yield Case("dropout", primitives.Dropout(0.5), (hidden, state))
+    yield Case("dropout gradient", primitives.DropoutGrad(0.5), (hidden, Spec(hidden.shape, bool_).fixed))
+    yield Case("loss", primitives.CrossEntropy(), (logits, labels))
+    yield Case(
+        "loss gradient", primitives.CrossEntropyGrad(), (logits, labels, Spec((n,), dtype.compute).fixed)
+    )
 
 
 def measure(case: Case, batch: int, where: Device, policy: Policy) -> Result:

@@ -25,7 +25,8 @@ from lamina.backends.cuda.matmul.matmul import matmul_problem
 from lamina.backends.cuda.select import formulations
 from lamina.backends.cuda.select.formulations import Candidate, Problem
 from lamina.cudnn import handle_of
-from lamina.ops import Add, ClippedRelu, GeluTanh, Op, Relu, Window
+from lamina.ops.core import Op
+from lamina.ops.primitives import Add, ClippedRelu, GeluTanh, Relu, Window
 from lamina.runtime import Device
 from lamina.runtime import device as find
 from lamina.spec import DType, Layout, Policy, Shape, Spec, as_dtype

@@ -16,7 +16,8 @@ import ml_dtypes
 import numpy as np
 
 from lamina import backends
-from lamina.ops import (
+from lamina.ops.core import Array, Op
+from lamina.ops.primitives import (
     AvgPool,
     AvgPoolGrad,
     Conv,
@@ -27,7 +28,6 @@ from lamina.ops import (
     MaxPoolGrad,
     Window,
 )
-from lamina.ops.core import Array, Op
 from lamina.ops.primitives.pool import index_dtype
 from lamina.runtime import Device
 from lamina.spec import DType, Shape, Spec, as_dtype, channels_last, contiguous, float32

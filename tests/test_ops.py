@@ -8,8 +8,8 @@ import pytest
 
 from lamina import backends
 from lamina.backends.reference import run_reference
-from lamina.ops import REGISTRY, Cast, Fused
-from lamina.ops.core import Array, Op, Sample
+from lamina.ops.core import REGISTRY, Array, Op, Sample
+from lamina.ops.primitives import Cast, Fused
 from lamina.ops.primitives.attention import Attention, JointAttention
 from lamina.ops.primitives.conv_norm import ConvNorm, DataGradNorm
 from lamina.ops.primitives.norm_pool import PoolNormGrad

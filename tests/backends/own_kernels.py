@@ -29,7 +29,8 @@ from lamina.backends.cuda.cudnn_graphs.conv import Operands, sides
 from lamina.backends.cuda.launch.program import Launches, Step, kernel_plan, source, target
 from lamina.backends.cuda.norm import batch_persistent, conv_batch_norm
 from lamina.backends.cuda.norm.norm import activation
-from lamina.ops import (
+from lamina.ops.core import Op
+from lamina.ops.primitives import (
     Add,
     BatchNorm,
     BatchNormGrad,
@@ -45,7 +46,6 @@ from lamina.ops import (
     ReluGrad,
     Window,
 )
-from lamina.ops.core import Op
 from lamina.runtime import Device, _cuda, copy, from_host, to_host
 from lamina.runtime.memory import Buffer
 from lamina.spec import (

@@ -12,8 +12,8 @@ from lamina.backends.cuda.attention.attention import slopes_launch, weights_laun
 from lamina.backends.cuda.launch.program import source, target
 from lamina.backends.reference import run_reference
 from lamina.graph import gradients
-from lamina.ops import Attention, AttentionGrad
 from lamina.ops.core import Array, Sample
+from lamina.ops.primitives import Attention, AttentionGrad
 from lamina.spec import DType, Spec, bfloat16, float16, float32, float64
 from tests.backends.emulator import Memory, run_launch
 from tests.ops.eager import apart, mismatch

@@ -17,7 +17,8 @@ from lamina.backends import Call, NoKernel, Plan
 from lamina.backends.cpu import CpuBackend, has_onednn
 from lamina.backends.cpu.random import Words
 from lamina.backends.reference import run_reference
-from lamina.ops import (
+from lamina.ops.core import Array, Op
+from lamina.ops.primitives import (
     Abs,
     AdamUpdate,
     Add,
@@ -50,7 +51,6 @@ from lamina.ops import (
     Where,
     Window,
 )
-from lamina.ops.core import Array, Op
 from lamina.ops.primitives.random import words
 from lamina.runtime import Device
 from lamina.spec import DType, Policy, Spec, as_dtype, bfloat16, float16, float32, float64, pack, unpack

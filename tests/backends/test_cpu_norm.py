@@ -5,8 +5,15 @@ import pytest
 
 from lamina import backends
 from lamina.backends.reference import run_reference
-from lamina.ops import BatchNorm, BatchNormGrad, BatchNormInfer, LayerNorm, LayerNormGrad, LocalResponseNorm
 from lamina.ops.core import Op
+from lamina.ops.primitives import (
+    BatchNorm,
+    BatchNormGrad,
+    BatchNormInfer,
+    LayerNorm,
+    LayerNormGrad,
+    LocalResponseNorm,
+)
 from lamina.runtime import Device
 from lamina.spec import DType, Policy, Spec, as_dtype, bfloat16, float32, float64
 from tests.ops.eager import execute, mismatch

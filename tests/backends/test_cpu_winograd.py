@@ -7,8 +7,8 @@ from lamina import backends, onednn
 from lamina.backends.cpu.window import prefers_channels_last
 from lamina.backends.cpu.winograd import Axis, Problem, filter_matrix, output_matrix
 from lamina.backends.reference import run_reference
-from lamina.ops import Add, Conv, ConvDataGrad, ConvFilterGrad, Fused, Relu, Window
 from lamina.ops.core import Array, Op
+from lamina.ops.primitives import Add, Conv, ConvDataGrad, ConvFilterGrad, Fused, Relu, Window
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec, bfloat16, float32, float64
 from tests.ops.eager import execute

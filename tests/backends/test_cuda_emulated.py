@@ -16,8 +16,8 @@ from lamina.backends.cuda.cudnn_graphs.matmul import Product
 from lamina.backends.cuda.launch.program import Launches, round_up, scratch
 from lamina.backends.cuda.matmul.matmul import as_convolution, tiled
 from lamina.backends.reference import run_reference
-from lamina.ops import (
-    REGISTRY,
+from lamina.ops.core import REGISTRY, Array, Op, Sample
+from lamina.ops.primitives import (
     Add,
     Conv,
     ConvDataGrad,
@@ -32,7 +32,6 @@ from lamina.ops import (
     Relu,
     Window,
 )
-from lamina.ops.core import Array, Op, Sample
 from lamina.runtime import Device
 from lamina.spec import (
     DType,

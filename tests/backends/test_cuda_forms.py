@@ -25,7 +25,8 @@ from lamina.backends.cuda.cudnn_graphs.matmul import Product
 from lamina.backends.cuda.matmul.cublaslt import matrices
 from lamina.backends.cuda.select.formulations import Way
 from lamina.backends.reference import run_reference
-from lamina.ops import (
+from lamina.ops.core import Array, Op
+from lamina.ops.primitives import (
     Add,
     ClippedRelu,
     Conv,
@@ -37,7 +38,6 @@ from lamina.ops import (
     Tanh,
     Window,
 )
-from lamina.ops.core import Array, Op
 from lamina.spec import (
     DType,
     Policy,

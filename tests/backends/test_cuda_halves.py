@@ -9,7 +9,7 @@ from lamina.backends.cuda.conv.fast_fir import Halves, halved_way, halves
 from lamina.backends.cuda.cudnn_graphs.conv import sides
 from lamina.backends.cuda.select.formulations import candidate, make_plan
 from lamina.backends.reference import run_reference
-from lamina.ops import Conv, ConvDataGrad, Window
+from lamina.ops.primitives import Conv, ConvDataGrad, Window
 from lamina.spec import DType, Shape, bfloat16, float16, float64
 from tests.backends import emulator
 from tests.backends.own_kernels import DEVICE, by_definition

@@ -20,7 +20,8 @@ from lamina.backends.cuda.select import autotune, formulations
 from lamina.backends.cuda.select.formulations import candidates, make_plan
 from lamina.backends.reference import run_reference
 from lamina.cudnn import Choice, ExecutionPlan, Handle, PlanStore, handle_of
-from lamina.ops import (
+from lamina.ops.core import Array, Op
+from lamina.ops.primitives import (
     Add,
     Conv,
     ConvDataGrad,
@@ -40,7 +41,6 @@ from lamina.ops import (
     Transpose,
     Window,
 )
-from lamina.ops.core import Array, Op
 from lamina.runtime import Device, from_host, to_host
 from lamina.spec import (
     DType,

@@ -12,8 +12,8 @@ from lamina.backends.cuda.cudnn_graphs.conv import Operands
 from lamina.backends.cuda.launch.program import Launches, source, target
 from lamina.backends.cuda.norm.conv_batch_norm import statistics_way
 from lamina.backends.reference import run_reference
-from lamina.ops import (
-    REGISTRY,
+from lamina.ops.core import REGISTRY, Array, Op, Sample
+from lamina.ops.primitives import (
     BatchNorm,
     BatchNormGrad,
     BatchNormInfer,
@@ -26,7 +26,6 @@ from lamina.ops import (
     RmsNormGrad,
     Window,
 )
-from lamina.ops.core import Array, Op, Sample
 from lamina.runtime import Device
 from lamina.spec import (
     DType,

@@ -14,8 +14,16 @@ from lamina.backends.cuda.norm import batch_norm_max_pool
 from lamina.backends.cuda.norm import norm as norms
 from lamina.backends.cuda.select.formulations import Problem, candidate, make_plan
 from lamina.backends.reference import run_reference
-from lamina.ops import BatchNorm, BatchNormGrad, MaxPool, MaxPoolGrad, NormPool, PoolNormGrad, Window
 from lamina.ops.core import Array, Op
+from lamina.ops.primitives import (
+    BatchNorm,
+    BatchNormGrad,
+    MaxPool,
+    MaxPoolGrad,
+    NormPool,
+    PoolNormGrad,
+    Window,
+)
 from lamina.runtime import Device
 from lamina.spec import (
     DType,

@@ -15,8 +15,8 @@ from lamina.backends.cuda.norm import batch_persistent
 from lamina.backends.cuda.norm.norm import activation
 from lamina.backends.cuda.select.formulations import Way
 from lamina.backends.reference import run_reference
-from lamina.ops import BatchNorm, BatchNormGrad
 from lamina.ops.core import Array
+from lamina.ops.primitives import BatchNorm, BatchNormGrad
 from lamina.runtime import Device
 from lamina.spec import (
     DType,

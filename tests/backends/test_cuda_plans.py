@@ -35,8 +35,8 @@ from lamina.backends.cuda.norm.layer_norm_backward import ShortRows
 from lamina.backends.cuda.norm.norm import activation
 from lamina.backends.cuda.quantize.quantize import eights_problem
 from lamina.backends.cuda.rnn import persistent
-from lamina.ops import (
-    REGISTRY,
+from lamina.ops.core import REGISTRY, Op
+from lamina.ops.primitives import (
     Add,
     Attention,
     AttentionGrad,
@@ -54,7 +54,6 @@ from lamina.ops import (
     Where,
     Window,
 )
-from lamina.ops.core import Op
 from lamina.ops.primitives.rnn import Rnn, RnnGrad, Sizes
 from lamina.runtime import Device
 from lamina.spec import (

@@ -16,7 +16,8 @@ from lamina.backends.cuda.launch.program import INCLUDE, Launch, check_join, sou
 from lamina.backends.cuda.norm import conv1x1_stats, conv_batch_norm
 from lamina.backends.cuda.select.formulations import Problem, Way, candidate, make_plan
 from lamina.backends.reference import run_reference
-from lamina.ops import (
+from lamina.ops.core import Array, Op
+from lamina.ops.primitives import (
     Add,
     BatchNorm,
     BatchNormGrad,
@@ -30,7 +31,6 @@ from lamina.ops import (
     ReluGrad,
     Window,
 )
-from lamina.ops.core import Array, Op
 from lamina.ops.primitives.conv_norm import signs_of
 from lamina.runtime import Device, compile_cubin
 from lamina.spec import (

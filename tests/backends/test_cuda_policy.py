@@ -10,7 +10,7 @@ from lamina.backends.cuda.conv.transforms import wide_way
 from lamina.backends.cuda.cudnn_graphs.conv import Operands
 from lamina.backends.cuda.select.formulations import unwanted
 from lamina.cudnn import NumericalNote
-from lamina.ops import Window
+from lamina.ops.primitives import Window
 from lamina.spec import DType, Policy, Spec, bfloat16, channels_last, float16, float32
 from tests.backends import emulator
 

@@ -11,7 +11,16 @@ from lamina.backends.cuda.elementwise.pointwise import full
 from lamina.backends.cuda.launch.program import kernel_plan
 from lamina.backends.cuda.quantize.quantize import eights_problem
 from lamina.backends.reference import run_reference
-from lamina.ops import Add, Dequantize, Fused, Quantize, QuantizedConv, QuantizedMatmul, Relu, Window
+from lamina.ops.primitives import (
+    Add,
+    Dequantize,
+    Fused,
+    Quantize,
+    QuantizedConv,
+    QuantizedMatmul,
+    Relu,
+    Window,
+)
 from lamina.runtime import Device
 from lamina.spec import DType, Policy, Spec, as_dtype, channels_last, float8_e4m3fn, float32, float64, int8
 from tests.backends.emulator import run_plan

@@ -9,7 +9,7 @@ from lamina.backends.cuda import backend
 from lamina.backends.cuda.launch.program import Launch, Launches
 from lamina.backends.cuda.norm.layer_norm_backward import ShortRows
 from lamina.backends.reference import run_reference
-from lamina.ops import LayerNormGrad, RmsNormGrad
+from lamina.ops.primitives import LayerNormGrad, RmsNormGrad
 from lamina.runtime import Device
 from lamina.spec import DType, Policy, Spec, as_dtype, bfloat16, float16, float32, float64
 from tests.backends.emulator import run_plan

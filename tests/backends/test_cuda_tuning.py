@@ -18,7 +18,7 @@ from lamina.backends.cuda.select.autotune import best, contest
 from lamina.backends.cuda.select.formulations import Candidate, Way, candidate, make_plan
 from lamina.backends.reference import run_reference
 from lamina.cudnn.contest import Check
-from lamina.ops import Add, Conv, Fused, Relu, Window
+from lamina.ops.primitives import Add, Conv, Fused, Relu, Window
 from lamina.runtime import CompileError, Device, from_host, to_host
 from lamina.spec import Spec, bfloat16, channels_last, float32, float64, pack, unpack
 from tests.backends import emulator

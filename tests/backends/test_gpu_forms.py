@@ -20,7 +20,8 @@ from lamina.backends.cuda.select.formulations import Problem, candidates, make_p
 from lamina.backends.reference import run_reference
 from lamina.c import cublaslt as c
 from lamina.cudnn import handle_of
-from lamina.ops import (
+from lamina.ops.core import Array, Op
+from lamina.ops.primitives import (
     Add,
     ClippedRelu,
     Conv,
@@ -29,11 +30,9 @@ from lamina.ops import (
     Fused,
     GeluTanh,
     Matmul,
-    Op,
     Relu,
     Window,
 )
-from lamina.ops.core import Array
 from lamina.runtime import Device, from_host, to_host
 from lamina.spec import (
     DType,

@@ -14,7 +14,8 @@ from lamina.backends.cuda.norm.conv_batch_norm import own_gradient_way, own_way,
 from lamina.backends.cuda.norm.norm import activation, cudnn_norm, cudnn_norm_grad
 from lamina.backends.cuda.select.formulations import Problem, Way, choose
 from lamina.backends.reference import run_reference
-from lamina.ops import (
+from lamina.ops.core import Array, Op
+from lamina.ops.primitives import (
     Add,
     BatchNorm,
     BatchNormGrad,
@@ -29,7 +30,6 @@ from lamina.ops import (
     ReluGrad,
     Window,
 )
-from lamina.ops.core import Array, Op
 from lamina.ops.primitives.conv_norm import signs_of
 from lamina.runtime import Device
 from lamina.spec import (

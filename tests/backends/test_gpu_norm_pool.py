@@ -9,8 +9,16 @@ import lamina as lm
 from lamina import backends, ops
 from lamina.backends.reference import run_reference
 from lamina.graph import gradients, trace
-from lamina.ops import BatchNorm, BatchNormGrad, MaxPool, MaxPoolGrad, NormPool, PoolNormGrad, Window
 from lamina.ops.core import Array, Op
+from lamina.ops.primitives import (
+    BatchNorm,
+    BatchNormGrad,
+    MaxPool,
+    MaxPoolGrad,
+    NormPool,
+    PoolNormGrad,
+    Window,
+)
 from lamina.runtime import Device
 from lamina.spec import (
     DType,

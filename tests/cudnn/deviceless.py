@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lamina import cudnn, graph, nn, ops
+from lamina import cudnn, graph, nn
 from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda import backend
 from lamina.backends.cuda.conv import conv
@@ -28,7 +28,9 @@ from lamina.cudnn import autotune
 from lamina.cudnn.plan import attempt
 from lamina.graph.passes.manager import optimize
 from lamina.graph.planning.layout import plan_graph
-from lamina.ops import (
+from lamina.ops import primitives
+from lamina.ops.core import Op
+from lamina.ops.primitives import (
     Add,
     Conv,
     ConvDataGrad,
@@ -70,7 +72,7 @@ LINEAR = {"fc1": (128, 6400, 4096), "fc2": (128, 4096, 4096), "fc3": (128, 4096,
 DTYPES = {"bf16": bfloat16, "f16": float16, "f32": float32, "f64": float64}
 
 
-def plan(op: ops.Op, dtype: Any, *shapes: tuple[int, ...], **policy: Any) -> str:
+def plan(op: Op, dtype: Any, *shapes: tuple[int, ...], **policy: Any) -> str:
     """The label of the plan, or the refusal."""
     try:
         with described(DEVICE, properties()):
@@ -398,7 +400,7 @@ def statistics() -> dict[str, str]:
     found = {}
     window = Window((1, 1), ((1, 1), (1, 1)), (1, 1))
     x, w = (128, 64, 56, 56), (64, 64, 3, 3)
-    op = ops.ConvNorm(Conv(window), ops.BatchNorm(1e-5))
+    op = primitives.ConvNorm(Conv(window), primitives.BatchNorm(1e-5))
     for dtype in (bfloat16, float16):
         o = Operands(window, *(Spec(s, dtype, channels_last(s)) for s in (x, w, x)))
         way = statistics_way(op, o, [target(5), *map(source, range(2, 6))])
@@ -410,7 +412,10 @@ def statistics() -> dict[str, str]:
             build(graph, dtype.name, x, w)
             engines = [config.key[0] for config in graph.candidates(properties(), ("a",))]
             found[f"{name} {dtype}"] = f"engines {engines}" if engines else "refused"
-        for norm in (ops.BatchNorm(1e-5, relu=True), ops.BatchNorm(1e-5, relu=True, residual=True, hi=6.0)):
+        for norm in (
+            primitives.BatchNorm(1e-5, relu=True),
+            primitives.BatchNorm(1e-5, relu=True, residual=True, hi=6.0),
+        ):
             problem = formulations.Problem("norm", "norm", (o.y,), (o.y,), (cudnn_norm(norm, o.y),), 0.0)
             first = next(formulations.candidates(problem, properties(), Policy(), ("a",), []), None)
             found[f"{norm.residual * 'add, '}relu {dtype}"] = first.label if first else "refused"

@@ -9,8 +9,8 @@ import pytest
 
 from lamina.c.errors import CudnnError
 from lamina.cudnn import ExecutionPlan, Graph, Handle, VariantPack, handle_of, key_text
-from lamina.ops import Window
 from lamina.ops.core import Array
+from lamina.ops.primitives import Window
 from lamina.runtime import Device, from_host, memset, to_host
 from tests.ops import slow
 

@@ -160,7 +160,7 @@ def test_donating_to_another_shape_is_refused() -> None:
 
 def test_a_missing_kernel_is_named() -> None:
     from lamina.backends import Kernels
-    from lamina.ops import Relu
+    from lamina.ops.primitives import Relu
 
     with pytest.raises(NoKernel, match=r"nowhere has no kernel for relu \(bf16\[2\]\)"):
         Kernels("nowhere").plan(Relu(), (Spec((2,), bfloat16),), lm.device("cpu"), lm.Policy())

@@ -11,8 +11,8 @@ from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda import backend as cuda_backend
 from lamina.graph import Graph, compile
 from lamina.graph.passes.manager import optimize
-from lamina.ops import ConvNorm, DataGradNorm, Fused, NormPool, PoolNormGrad
 from lamina.ops.core import Array, Op
+from lamina.ops.primitives import ConvNorm, DataGradNorm, Fused, NormPool, PoolNormGrad
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 from tests.graph.random_networks import Network

@@ -11,8 +11,9 @@ from lamina import backends, ops
 from lamina.graph import Graph, gradients, trace
 from lamina.graph.passes.fuse_max_pool import pools_in_norms
 from lamina.graph.passes.manager import optimize
-from lamina.ops import BatchNormGrad, NormPool, PoolNormGrad
-from lamina.ops.core import Op, bind
+from lamina.ops import primitives
+from lamina.ops.core import Op, bind, call
+from lamina.ops.primitives import BatchNormGrad, NormPool, PoolNormGrad
 from lamina.runtime import Device
 from lamina.spec import Policy
 
@@ -93,7 +94,9 @@ def test_a_training_step(act: Callable[[Any], Any]) -> None:
 def test_without_gradients_no_index_is_written() -> None:
     def forward(x: Any, *small: Any) -> Any:
         y, mean, var = ops.batch_norm(x, small[2], small[3], small[0], small[1], True)
-        pooled, _ = bind(ops.MaxPool((3, 3), ops.Window((2, 2), ((1, 1), (1, 1)), (1, 1)), True), ops.relu(y))
+        pooled, _ = bind(
+            primitives.MaxPool((3, 3), primitives.Window((2, 2), ((1, 1), (1, 1)), (1, 1)), True), ops.relu(y)
+        )
         return pooled, mean, var
 
     x, _, *small = operands()
@@ -126,11 +129,11 @@ def test_both_stay_apart_where_that_is_as_fast(label: str, reason: str) -> None:
 def test_what_others_read_stays() -> None:
     """The norm's result or the pool's gradient with a second reader, or given back; another policy."""
     x, _, *small = operands()
-    pool = ops.MaxPool((3, 3), ops.Window((2, 2), ((1, 1), (1, 1)), (1, 1)), True)
-    spread = ops.MaxPoolGrad(pool.kernel, pool.window, x.shape[2:])
+    pool = primitives.MaxPool((3, 3), primitives.Window((2, 2), ((1, 1), (1, 1)), (1, 1)), True)
+    spread = primitives.MaxPoolGrad(pool.kernel, pool.window, x.shape[2:])
 
     def norm(x: Any, small: Any) -> Any:
-        return bind(ops.BatchNorm(1e-5), x, *small)
+        return bind(primitives.BatchNorm(1e-5), x, *small)
 
     def read_twice(x: Any, *small: Any) -> Any:
         y = norm(x, small)[0]
@@ -147,8 +150,8 @@ def test_what_others_read_stays() -> None:
 
     def gradient_read_twice(x: Any, *small: Any) -> Any:
         pooled, index = bind(pool, x)
-        g = ops.call(spread, pooled, index)
-        return bind(ops.BatchNormGrad(), g, x, small[0], small[1], small[3])[0], ops.sum(g)
+        g = call(spread, pooled, index)
+        return bind(primitives.BatchNormGrad(), g, x, small[0], small[1], small[3])[0], ops.sum(g)
 
     def of_statistics(x: Any, *small: Any) -> Any:
         mean = norm(x, small)[1]

@@ -17,8 +17,17 @@ from lamina.graph.passes.fuse_batch_norm import (
     sums_behind_data_grads,
 )
 from lamina.graph.passes.manager import fuse, optimize
-from lamina.ops import BatchNorm, BatchNormGrad, BatchNormInfer, ConvDataGrad, ConvNorm, DataGradNorm, Fused
-from lamina.ops.core import Op, bind
+from lamina.ops import primitives
+from lamina.ops.core import Op, bind, call
+from lamina.ops.primitives import (
+    BatchNorm,
+    BatchNormGrad,
+    BatchNormInfer,
+    ConvDataGrad,
+    ConvNorm,
+    DataGradNorm,
+    Fused,
+)
 from lamina.runtime import Device
 from lamina.spec import Policy
 
@@ -133,7 +142,7 @@ def test_what_others_read_stays() -> None:
 
     def masked(x: Any, z: Any, *small: Any) -> Any:
         y = ops.relu(ops.batch_norm(x, small[2], small[3], small[0], small[1], True)[0])
-        g = ops.call(ops.ReluGrad(), y, z)
+        g = call(primitives.ReluGrad(), y, z)
         return bind(BatchNormGrad(), g, x, small[0], *y.node.inputs[0].node.outputs[1:3])[0], g
 
     for f in (read_twice, broadcast, later):

@@ -9,6 +9,8 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.graph import Executable, compile, html_page, limits, profile, trace
+from lamina.ops import primitives
+from lamina.ops.core import Op
 from lamina.spec import Spec, bfloat16, float32
 
 
@@ -33,25 +35,25 @@ def test_flops_and_bytes_are_counted() -> None:
     ("op", "shapes", "flops"),
     [
         (
-            ops.Conv(ops.Window((2, 2), ((1, 1), (1, 1)), (1, 1))),
+            primitives.Conv(primitives.Window((2, 2), ((1, 1), (1, 1)), (1, 1))),
             ((2, 6, 8, 8), (4, 6, 3, 3)),
             2 * 2 * 4 * 16 * 54,
         ),
         (
-            ops.ConvDataGrad(ops.Window((2, 2), ((1, 1), (1, 1)), (1, 1)), (8, 8)),
+            primitives.ConvDataGrad(primitives.Window((2, 2), ((1, 1), (1, 1)), (1, 1)), (8, 8)),
             ((2, 4, 4, 4), (4, 6, 3, 3)),
             2 * 2 * 4 * 16 * 54,
         ),
         (
-            ops.ConvFilterGrad(ops.Window((2, 2), ((1, 1), (1, 1)), (1, 1)), (3, 3)),
+            primitives.ConvFilterGrad(primitives.Window((2, 2), ((1, 1), (1, 1)), (1, 1)), (3, 3)),
             ((2, 6, 8, 8), (2, 4, 4, 4)),
             2 * 2 * 4 * 16 * 54,
         ),
-        (ops.Matmul(True, False), ((5, 7, 3), (5, 7, 2)), 2 * 5 * 7 * 3 * 2),
-        (ops.Relu(), ((3, 3),), 0),
+        (primitives.Matmul(True, False), ((5, 7, 3), (5, 7, 2)), 2 * 5 * 7 * 3 * 2),
+        (primitives.Relu(), ((3, 3),), 0),
     ],
 )
-def test_flops_of_cards(op: ops.Op, shapes: tuple[tuple[int, ...], ...], flops: int) -> None:
+def test_flops_of_cards(op: Op, shapes: tuple[tuple[int, ...], ...], flops: int) -> None:
     assert op.flops(*(Spec(s, bfloat16) for s in shapes)) == flops
 
 

@@ -8,7 +8,7 @@ import pytest
 import lamina as lm
 from lamina import nn
 from lamina.graph import Graph, gradients, trace
-from lamina.ops import Conv, ConvDataGrad, ConvFilterGrad
+from lamina.ops.primitives import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.spec import Policy, Spec, current_policy, float32, policy
 
 

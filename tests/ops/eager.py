@@ -8,8 +8,8 @@ import numpy as np
 
 from lamina import backends
 from lamina.backends.reference import run_reference
-from lamina.ops import Operators
 from lamina.ops.core import Array, Op
+from lamina.ops.operators import Operators
 from lamina.runtime import Device, from_host, to_host
 from lamina.spec import (
     DType,

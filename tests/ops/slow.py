@@ -8,8 +8,8 @@ from itertools import product
 
 import numpy as np
 
-from lamina.ops import Window
 from lamina.ops.core import Array
+from lamina.ops.primitives import Window
 from lamina.spec import Shape
 
 

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from lamina import ops
-from lamina.ops import Window
+from lamina.ops import primitives
+from lamina.ops.core import call
+from lamina.ops.primitives import Window
 from lamina.spec import Policy, ShapeError, current_policy
 from tests.ops import slow
 from tests.ops.eager import Eager
@@ -248,15 +250,15 @@ def test_gradient_cards_check_that_sizes_belong_together() -> None:
     with pytest.raises(
         ShapeError, match=r"spatial shape \(9, 9\) gives outputs of \(4, 4\), but the gradient"
     ):
-        ops.call(ops.ConvDataGrad(window, (9, 9)), g, Eager(W))
+        call(primitives.ConvDataGrad(window, (9, 9)), g, Eager(W))
     with pytest.raises(ShapeError, match="gradient .* has 6 channels, filter .* makes 5"):
-        ops.call(ops.ConvDataGrad(window, (8, 8)), g, Eager(W[:5]))
+        call(primitives.ConvDataGrad(window, (8, 8)), g, Eager(W[:5]))
     with pytest.raises(ShapeError, match=r"shape must be 2 spatial sizes, got \(8,\)"):
-        ops.call(ops.ConvDataGrad(window, (8,)), g, Eager(W))
+        call(primitives.ConvDataGrad(window, (8,)), g, Eager(W))
     with pytest.raises(ShapeError, match=r"with a filter of \(5, 5\) gives outputs of \(2, 2\)"):
-        ops.call(ops.ConvFilterGrad(window, (5, 5)), Eager(X), g)
+        call(primitives.ConvFilterGrad(window, (5, 5)), Eager(X), g)
     with pytest.raises(ShapeError, match="need equal batches"):
-        ops.call(ops.ConvFilterGrad(window, (3, 3)), Eager(X[:1]), g)
+        call(primitives.ConvFilterGrad(window, (3, 3)), Eager(X[:1]), g)
 
 
 @pytest.mark.parametrize("name", ["stride", "padding", "dilation", "groups"])

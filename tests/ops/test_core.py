@@ -5,26 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina.ops import (
-    REGISTRY,
-    Add,
-    Arg,
-    Concat,
-    Conv,
-    Expand,
-    Matmul,
-    MaxPool,
-    Op,
-    Operand,
-    Pad,
-    Relu,
-    Reshape,
-    Sample,
-    Window,
-    bind,
-    call,
-    core,
-)  # fmt: skip
+from lamina.ops import core
+from lamina.ops.core import REGISTRY, Arg, Op, Operand, Sample, bind, call
+from lamina.ops.primitives import Add, Concat, Conv, Expand, Matmul, MaxPool, Pad, Relu, Reshape, Window
 from lamina.spec import (
     DTypeError,
     ShapeError,

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from lamina import ops
+from lamina.ops import primitives
+from lamina.ops.core import call
 from lamina.spec import ShapeError
 from tests.ops.functions import grad, run
 
@@ -159,6 +161,6 @@ def test_errors() -> None:
     with pytest.raises(TypeError, match="nll_loss: labels must be integers"):
         run(ops.nll_loss, LOGITS, LOGITS)
     with pytest.raises(TypeError, match=r"cross_entropy_grad: gradient f32\[4\] must be float64"):
-        run(lambda *a: ops.call(ops.CrossEntropyGrad(), *a), LOGITS, LABELS, np.ones(4, np.float32))
+        run(lambda *a: call(primitives.CrossEntropyGrad(), *a), LOGITS, LABELS, np.ones(4, np.float32))
     with pytest.raises(ShapeError, match="must have the shape of the labels"):
-        run(lambda *a: ops.call(ops.CrossEntropyGrad(), *a), LOGITS, LABELS, np.ones(3))
+        run(lambda *a: call(primitives.CrossEntropyGrad(), *a), LOGITS, LABELS, np.ones(3))

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from lamina import ops
+from lamina.ops import primitives
+from lamina.ops.core import call
 from lamina.spec import Shape, ShapeError
 from tests.ops.functions import grad, run
 
@@ -55,13 +57,13 @@ def test_errors() -> None:
     with pytest.raises(ShapeError, match=r"inner sizes 3 and 4 differ: f64\[2,2,3\] times"):
         run(ops.matmul, np.zeros((2, 2, 3)), b)
     with pytest.raises(ShapeError, match=r"inner sizes 2 and 5 differ: f64\[2,3\]\^T times f64\[4,5\]\^T"):
-        run(lambda x, y: ops.call(ops.Matmul(True, True), x, y), a, b)
+        run(lambda x, y: call(primitives.Matmul(True, True), x, y), a, b)
     with pytest.raises(ShapeError, match=r"matmul: shapes \(2,\) and \(3,\) do not broadcast"):
         run(ops.matmul, np.zeros((2, 3, 4)), np.zeros((3, 4, 5)))
     with pytest.raises(ShapeError, match="matmul: needs vectors or matrices, .* use mul for numbers"):
         run(ops.matmul, a, np.array(2.0))
     with pytest.raises(ShapeError, match="needs matrices with equal batch sizes"):
-        run(lambda x, y: ops.call(ops.Matmul(), x, y), np.zeros((2, 3, 4)), np.zeros((4, 5)))
+        run(lambda x, y: call(primitives.Matmul(), x, y), np.zeros((2, 3, 4)), np.zeros((4, 5)))
     with pytest.raises(ShapeError, match=r"linear: input \[..., I\] and weight \[O, I\] do not fit"):
         run(ops.linear, a, b)
     with pytest.raises(ShapeError, match=r"linear: bias must be of shape \(4,\), got f64\[3\]"):

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from lamina import ops
+from lamina.ops import primitives
+from lamina.ops.core import bind, call
 from lamina.spec import DTypeError, ShapeError
 from tests.cudnn.legacy.reference import divisive, divisive_gradient
 from tests.ops.functions import grad, run
@@ -110,10 +112,10 @@ def test_errors() -> None:
         run(ops.batch_norm, X, MEAN, VAR, training=True, mode="per_activation")
     small = [v.astype(np.float32) for v in (SCALE, BIAS, MEAN, VAR)]
     with pytest.raises(DTypeError, match="scale must be float64 for x of float64, got float32; cast"):
-        run(lambda *a: ops.call(ops.BatchNormInfer(1e-5), *a), X, *small)
+        run(lambda *a: call(primitives.BatchNormInfer(1e-5), *a), X, *small)
     with pytest.raises(TypeError, match="batch_norm: takes 6 operands .*residual"):
-        run(lambda *a: ops.call(ops.BatchNorm(1e-5, residual=True), *a), X, SCALE, BIAS, MEAN, VAR)
+        run(lambda *a: call(primitives.BatchNorm(1e-5, residual=True), *a), X, SCALE, BIAS, MEAN, VAR)
     with pytest.raises(ValueError, match="residual=True without relu"):
-        run(lambda *a: ops.bind(ops.BatchNormGrad(residual=True), *a), X, X, SCALE, MEAN, VAR)
+        run(lambda *a: bind(primitives.BatchNormGrad(residual=True), *a), X, X, SCALE, MEAN, VAR)
     with pytest.raises(ShapeError, match=r"rms_norm: normalized_shape \(5,\) must be the last sizes"):
         run(ops.rms_norm, X, 5)

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from lamina import ops
+from lamina.ops import primitives
+from lamina.ops.core import bind
 from lamina.ops.primitives.pointwise import erf_numpy
 from lamina.spec import ShapeError
 from tests.ops.eager import Eager
@@ -210,7 +212,7 @@ def test_comparisons_and_where() -> None:
         (lambda x: ops.where(x > 0, 1.0, 2.0), TypeError, "where: 1.0 and 2.0 are both numbers"),
         (lambda x: ops.gelu(x, approximate="erf"), ValueError, 'approximate must be "none" or "tanh", got'),
         (lambda x: ops.clipped_relu(x, 0), ValueError, "hi must be > 0, got 0"),
-        (lambda x: ops.bind(ops.Add(), x), TypeError, "add: takes 2 operands, got 1"),
+        (lambda x: bind(primitives.Add(), x), TypeError, "add: takes 2 operands, got 1"),
     ],
 )
 def test_errors(call: Any, error: type[Exception], message: str) -> None:

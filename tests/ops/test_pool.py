@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from lamina import ops
-from lamina.ops import MaxPool, MaxPoolGrad, Window
+from lamina.ops import primitives
+from lamina.ops.core import bind, call
+from lamina.ops.primitives import MaxPool, MaxPoolGrad, Window
 from lamina.spec import ShapeError
 from tests.ops import slow
 from tests.ops.eager import Eager
@@ -98,11 +100,11 @@ def test_index_counts_padded_places() -> None:
     """In a 2 x 2 window whose upper row is padding, the first real element is number 2."""
     op = MaxPool((2, 2), Window((2, 2), ((1, 0), (0, 0)), (1, 1)), True)
     x = Eager(np.array([[[[1.0, 5.0]]]]))
-    y, index = ops.bind(op, x)
+    y, index = bind(op, x)
     assert (y.value.item(), index.value.item(), index.value.dtype) == (5.0, 3, np.uint8)
-    y, index = ops.bind(op, Eager(np.full((1, 1, 1, 2), -np.inf)))
+    y, index = bind(op, Eager(np.full((1, 1, 1, 2), -np.inf)))
     assert (y.value.item(), index.value.item()) == (-np.inf, 2)
-    y, index = ops.bind(op, Eager(np.array([[[[np.nan, 5.0]]]])))
+    y, index = bind(op, Eager(np.array([[[[np.nan, 5.0]]]])))
     assert np.isnan(y.value.item())
     assert index.value.item() == 2
 
@@ -112,13 +114,13 @@ def test_unused_index_is_pruned() -> None:
     assert op.prune((True, False)) == MaxPool((2,), op.window, False)
     assert op.prune((True, True)) is op
     wide = MaxPool((20, 20), Window((1, 1), ((0, 0), (0, 0)), (1, 1)), True)
-    assert ops.bind(wide, Eager(np.zeros((1, 1, 20, 20))))[1].dtype.name == "int32"
+    assert bind(wide, Eager(np.zeros((1, 1, 20, 20))))[1].dtype.name == "int32"
 
 
 def test_gradient_without_a_saved_index() -> None:
     x = _draw(2)
     op = MaxPool((3, 3), _window(2), False)
-    found = grad(lambda v: ops.call(op, v), x)[0]
+    found = grad(lambda v: call(op, v), x)[0]
     np.testing.assert_array_equal(found, grad(ops.max_pool2d, x, 3, 2, 1)[0])
 
 
@@ -151,9 +153,12 @@ def test_global_and_adaptive() -> None:
         (lambda x: ops.max_pool2d(x, 8), "max_pool: a kernel of 8 with dilation 1 reaches over 8"),
         (lambda x: ops.avg_pool2d(x, 0), r"avg_pool2d: kernel_size must be ints in \[1, 2147483647\]"),
         (lambda x: ops.adaptive_avg_pool2d(x, (1, 2, 3)), "output_size must be one int or 2 ints"),
-        (lambda x: ops.call(ops.AvgPool((2,), Window((1,), ((0, 0),), (1,))), x), "need a tensor of rank 3"),
         (
-            lambda x: ops.call(ops.AvgPool((2, 2), Window((1, 1), ((0, 0), (0, 0)), (1, 1), 2)), x),
+            lambda x: call(primitives.AvgPool((2,), Window((1,), ((0, 0),), (1,))), x),
+            "need a tensor of rank 3",
+        ),
+        (
+            lambda x: call(primitives.AvgPool((2, 2), Window((1, 1), ((0, 0), (0, 0)), (1, 1), 2)), x),
             "groups and flip have no meaning",
         ),
     ],
@@ -168,12 +173,12 @@ def test_other_errors() -> None:
     with pytest.raises(ValueError, match="divisor_override must not be 0"):
         ops.avg_pool2d(x, 2, divisor_override=0)
     with pytest.raises(ValueError, match="mode must be one of include, exclude, sum, got 'median'"):
-        ops.call(ops.AvgPool((2, 2), Window((1, 1), ((0, 0), (0, 0)), (1, 1)), "median"), x)
+        call(primitives.AvgPool((2, 2), Window((1, 1), ((0, 0), (0, 0)), (1, 1)), "median"), x)
     g, index = Eager(np.zeros((2, 3, 3, 3))), Eager(np.zeros((2, 3, 3, 3), np.uint8))
     window = Window((2, 2), ((0, 0), (0, 0)), (1, 1))
     with pytest.raises(TypeError, match=r"index must be uint8, got i32\[2,3,3,3\]"):
-        ops.call(MaxPoolGrad((2, 2), window, (7, 6)), g, Eager(index.value.astype(np.int32)))
+        call(MaxPoolGrad((2, 2), window, (7, 6)), g, Eager(index.value.astype(np.int32)))
     with pytest.raises(ShapeError, match=r"gives outputs of \(4, 3\), but the gradient is f64\[2,3,3,3\]"):
-        ops.call(MaxPoolGrad((2, 2), window, (8, 6)), g, index)
+        call(MaxPoolGrad((2, 2), window, (8, 6)), g, index)
     with pytest.raises(ShapeError, match=r"must have shape \(2, 3, 3, 3\)"):
-        ops.call(MaxPoolGrad((2, 2), window, (7, 6)), g, Eager(index.value[:1]))
+        call(MaxPoolGrad((2, 2), window, (7, 6)), g, Eager(index.value[:1]))

@@ -5,6 +5,8 @@ import pytest
 
 from lamina import ops
 from lamina.graph import compile, trace
+from lamina.ops import primitives
+from lamina.ops.core import bind
 from lamina.ops.primitives.quantize import rounded
 from lamina.spec import DTypeError, ShapeError, Spec, as_dtype, float8_e4m3fn, float32, int8
 from lamina.tensors import tensor
@@ -55,17 +57,17 @@ def test_int8_sums_are_exact_and_steps_are_fused(channels: tuple[int, int]) -> N
     w = RNG.integers(-127, 128, (k, c, 3, 3)).astype(np.int8)
     scale = RNG.uniform(0.5, 1.0, k).astype(np.float32) / 64
     bias = RNG.standard_normal((k, 1, 1)).astype(np.float32)
-    win = ops.Window((1, 1), ((1, 1), (1, 1)), (1, 1))
+    win = primitives.Window((1, 1), ((1, 1), (1, 1)), (1, 1))
 
     def layer(x, w, scale, bias, step):  # type: ignore[no-untyped-def]
-        (y,) = ops.bind(ops.QuantizedConv(win), x, w, scale)
+        (y,) = bind(primitives.QuantizedConv(win), x, w, scale)
         return ops.quantize(ops.relu(y + bias), step)
 
     step = np.float32(2)
     run = compile(trace(layer, x, w, scale, bias, step), "cpu")
     assert [s.label for s in run.program.steps if s.node] == ["fused"]
     found = run(x, w, scale, bias, step)[0].numpy()
-    (y,) = ops.Conv(win).reference(x.astype(np.float64), w.astype(np.float64))
+    (y,) = primitives.Conv(win).reference(x.astype(np.float64), w.astype(np.float64))
     wanted = np.maximum(y * scale.reshape(-1, 1, 1).astype(np.float64) + bias, 0) / 2
     off = np.abs(found - np.clip(np.rint(wanted), -128, 127))
     assert off.max() <= 1  # a float32 rounding may tip a tie
@@ -74,13 +76,13 @@ def test_int8_sums_are_exact_and_steps_are_fused(channels: tuple[int, int]) -> N
 
 def test_refusals() -> None:
     x, w = Spec((2, 4, 5, 5), int8), Spec((8, 4, 3, 3), int8)
-    op = ops.QuantizedConv(ops.Window((1, 1), ((0, 0), (0, 0)), (1, 1)))
+    op = primitives.QuantizedConv(primitives.Window((1, 1), ((0, 0), (0, 0)), (1, 1)))
     with pytest.raises(ShapeError, match=r"quantized_conv: scale must be float32\[8\]"):
         op.infer(x, w, Spec((4,), float32))
     with pytest.raises(DTypeError, match="quantized_conv: dtype float32"):
         op.infer(Spec(x.shape, float32), w, Spec((8,), float32))
     with pytest.raises(ShapeError, match=r"quantized_matmul: needs \[M, K\]"):
-        ops.QuantizedMatmul().infer(Spec((2, 3), int8), Spec((3, 2), int8), Spec((3,), float32))
+        primitives.QuantizedMatmul().infer(Spec((2, 3), int8), Spec((3, 2), int8), Spec((3,), float32))
     with pytest.raises(DTypeError, match="quantize: to int8 or float8_e4m3fn, not to int32"):
         ops.quantize(tensor([1.0]), 1.0, "int32")
     with pytest.raises(ShapeError, match="quantize: scale"):

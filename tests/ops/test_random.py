@@ -7,6 +7,8 @@ import pytest
 
 from lamina import ops
 from lamina._philox import philox4x32
+from lamina.ops import primitives
+from lamina.ops.core import bind, call
 from lamina.ops.primitives import random
 from lamina.ops.primitives.dropout import threshold
 from lamina.spec import ShapeError
@@ -121,14 +123,14 @@ def test_errors() -> None:
     with pytest.raises(ValueError, match=r"dropout: p must be in \[0, 1\], got 1.5"):
         run(ops.dropout, x, np.array([0, 0]), 1.5)
     with pytest.raises(ValueError, match=r"dropout: p must be in \[0, 1\], got -1"):
-        ops.bind(ops.Dropout(-1.0), Eager(x), Eager(np.array([0, 0])))
+        bind(primitives.Dropout(-1.0), Eager(x), Eager(np.array([0, 0])))
     with pytest.raises(ShapeError, match=r"state must be int64\[2\] \(seed, counter\), got i64\[3\]"):
         run(ops.dropout, x, np.array([0, 0, 0]))
     with pytest.raises(TypeError, match=r"state must be int64\[2\] \(seed, counter\), got f64\[2\]"):
         run(ops.dropout, x, np.zeros(2))
     with pytest.raises(TypeError, match=r"dropout_grad: mask must be bool, got f64\[3\]"):
-        ops.call(ops.DropoutGrad(0.5), Eager(x), Eager(x))
+        call(primitives.DropoutGrad(0.5), Eager(x), Eager(x))
     with pytest.raises(ShapeError, match="must have the shape of the gradient"):
-        ops.call(ops.DropoutGrad(0.5), Eager(x), Eager(np.ones(2, bool)))
+        call(primitives.DropoutGrad(0.5), Eager(x), Eager(np.ones(2, bool)))
     with pytest.raises(TypeError, match="random_uniform: dtype must be a float, got int32"):
         run(ops.random_uniform, np.array([0, 0]), (3,), dtype="int32")

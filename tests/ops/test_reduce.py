@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from lamina import ops
+from lamina.ops import primitives
+from lamina.ops.core import call
 from lamina.spec import ShapeError
 from tests.ops.eager import Eager
 from tests.ops.functions import grad, run
@@ -126,7 +128,7 @@ def test_errors() -> None:
     with pytest.raises(ShapeError, match="kind must be one of sum, mean, .*, got 'median'"):
         run(lambda x: ops.reduce("median", x), X)
     with pytest.raises(ShapeError, match=r"axes must be sorted and counted from the front, got \(2, 0\)"):
-        run(lambda x: ops.call(ops.Reduce("sum", (2, 0)), x), X)
+        run(lambda x: call(primitives.Reduce("sum", (2, 0)), x), X)
     with pytest.raises(TypeError, match="reduce: mean of int64 is not defined; cast with ops.cast"):
         run(ops.mean, np.arange(3))
     with pytest.raises(TypeError, match="reduce: max of bool is not defined"):

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from lamina import ops
+from lamina.ops import primitives
+from lamina.ops.core import bind, call
 from lamina.spec import ShapeError
 from tests.ops.eager import Eager
 from tests.ops.functions import grad, run
@@ -173,14 +175,14 @@ def test_split() -> None:
         (lambda x: ops.batch_to_space(x, 3), ShapeError, r"block \(3, 3\) does not divide the batch"),
         (lambda x: ops.space_to_batch(x, 5), ShapeError, "does not divide the spatial sizes"),
         (lambda x: ops.resize_nearest(x, (2, 2, 2)), ShapeError, "one int >= 1 or one per spatial axis"),
-        (lambda x: ops.call(ops.Flip((4,)), x), ShapeError, "flip: axis 4 is outside a tensor of rank 4"),
-        (lambda x: ops.call(ops.Pad(((0, 0),) * 3), x), ShapeError, "pairs must be 4 pairs of ints >= 0"),
+        (lambda x: call(primitives.Flip((4,)), x), ShapeError, "flip: axis 4 is outside a tensor of rank 4"),
+        (lambda x: call(primitives.Pad(((0, 0),) * 3), x), ShapeError, "pairs must be 4 pairs of ints >= 0"),
         (
-            lambda x: ops.call(ops.Slice((0,), (1,), (1,)), x),
+            lambda x: call(primitives.Slice((0,), (1,), (1,)), x),
             ShapeError,
             "start, stop and step must have 4 ints",
         ),
-        (lambda x: ops.bind(ops.Concat(0)), TypeError, "concat: takes at least one operand, got none"),
+        (lambda x: bind(primitives.Concat(0)), TypeError, "concat: takes at least one operand, got none"),
     ],
 )
 def test_errors(call: Any, error: type[Exception], message: str) -> None:

@@ -120,7 +120,7 @@ def test_twenty_steps_follow_the_formula(
     np.testing.assert_allclose(found, formula(**arguments), rtol=1e-5, atol=1e-6)
 
 
-#: Not dampening: torch starts the velocity otherwise, see ops.SgdUpdate.
+#: Not dampening: torch starts the velocity otherwise, see primitives.SgdUpdate.
 LIKE_TORCH = [(c[0], c[1], c[4]) for c in CASES if c[4]]
 
 

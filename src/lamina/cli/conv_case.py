@@ -14,7 +14,7 @@ import numpy as np
 from lamina.backends.reference import run_reference
 from lamina.c.errors import CudnnError
 from lamina.cudnn import ExecutionPlan, Graph, Target, VariantPack, key_text, legacy, note
-from lamina.ops import Conv, ConvDataGrad, ConvFilterGrad, Window
+from lamina.ops.primitives import Conv, ConvDataGrad, ConvFilterGrad, Window
 from lamina.runtime import Buffer, Device, DeviceError, Event, OutOfMemoryError, from_host, memset, to_host
 from lamina.spec import as_dtype, float64
 

@@ -21,7 +21,8 @@ from lamina.infer.predictor import Predictor
 from lamina.nn import Module
 from lamina.nn.module import training
 from lamina.nn.parameter import standing_in
-from lamina.ops import Conv, Matmul, Op, Quantize, QuantizedConv, QuantizedMatmul
+from lamina.ops.core import Op
+from lamina.ops.primitives import Conv, Matmul, Quantize, QuantizedConv, QuantizedMatmul
 from lamina.ops.primitives.quantize import LARGEST, rounded
 from lamina.runtime import Device
 from lamina.spec import DType, Spec, float8_e4m3fn, float32, int8

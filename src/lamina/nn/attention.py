@@ -12,6 +12,7 @@ from lamina.nn.dropout import Dropout
 from lamina.nn.linear import Linear
 from lamina.nn.module import Module
 from lamina.nn.parameter import Parameter
+from lamina.ops.core import operand
 from lamina.spec import ShapeError, bool_
 from lamina.tensors import empty
 
@@ -93,10 +94,10 @@ class MultiheadAttention(Module):
         if whole is not None and query is key is value:
             return list(ops.chunk(ops.linear(query, whole, bias), 3, -1))
         if whole is not None:
-            weights = ops.chunk(ops.operand(whole), 3, 0)
+            weights = ops.chunk(operand(whole), 3, 0)
         else:
             weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
-        biases = (None,) * 3 if bias is None else ops.chunk(ops.operand(bias), 3, 0)
+        biases = (None,) * 3 if bias is None else ops.chunk(operand(bias), 3, 0)
         given = (query, key, value)
         return [ops.linear(x, w, b) for x, w, b in zip(given, weights, biases, strict=True)]
 
@@ -121,7 +122,7 @@ class MultiheadAttention(Module):
                 (batch, 1, 1, columns)
             )
         if mask is not None:
-            mask = ops.operand(mask)
+            mask = operand(mask)
             whole = mask.ndim == 3
             shape = (batch * heads, rows, columns) if whole else (rows, columns)
             over = (batch, heads) if whole else (1, 1)
@@ -135,7 +136,7 @@ class MultiheadAttention(Module):
 
 def _additive(mask: Any, shape: tuple[int, ...], like: Any, name: str) -> Any:
     """A mask as numbers that are added: -inf where a mask of bool is True."""
-    mask = ops.operand(mask)
+    mask = operand(mask)
     if mask.shape != shape:
         raise ShapeError(f"MultiheadAttention: {name} must be of shape {shape}, got {mask.spec}")
     if mask.dtype != bool_:

@@ -8,6 +8,7 @@ from lamina import ops
 from lamina.nn.module import Module
 from lamina.nn.parameter import read, write
 from lamina.nn.random import Generator, default_generator
+from lamina.ops.core import operand
 from lamina.tensors import Tensor
 
 
@@ -28,7 +29,7 @@ class Dropout(Module):
         """x of any shape in a float dtype; itself in inference."""
         if not self.training or self.p == 0.0:
             return x
-        x, state = ops.operand(x), read(self.generator.state)
+        x, state = operand(x), read(self.generator.state)
         if isinstance(x, Tensor) and isinstance(state, Tensor):
             state = state.to(x.device)
         y, _, after = ops.dropout(x, state, self.p)

@@ -8,6 +8,7 @@ from lamina import ops
 from lamina.nn import init
 from lamina.nn.module import Module
 from lamina.nn.parameter import Parameter
+from lamina.ops.core import operand
 from lamina.spec import ShapeError
 from lamina.tensors import empty
 
@@ -36,7 +37,7 @@ class Embedding(Module):
 
     def forward(self, index: Any) -> Any:
         """index of any shape, int32 or int64 -> (*index.shape, embedding_dim); NaN for rows that do not exist."""
-        index = ops.operand(index)
+        index = operand(index)
         if self.padding_idx is None:
             return ops.embedding(index, self.weight)
         # The row of an index that does not exist gets no gradient; what stands in it is replaced.

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from lamina import ops
 from lamina.nn.module import Module
 from lamina.nn.parameter import Parameter, read
+from lamina.ops.core import operand
 from lamina.spec import Shape, ShapeError, as_shape, float32, int64
 from lamina.tensors import ones, zeros
 
@@ -58,7 +59,7 @@ class _RunningNorm(_Norm):
 
     def check(self, x: Any) -> Any:
         """The input as an operand. Raises ShapeError."""
-        x = ops.operand(x)
+        x = operand(x)
         if x.ndim not in self.ranks or x.shape[1] != self.num_features:
             ranks = " or ".join(map(str, self.ranks))
             raise ShapeError(

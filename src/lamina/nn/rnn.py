@@ -10,6 +10,7 @@ from lamina.nn import init
 from lamina.nn.dropout import Dropout
 from lamina.nn.module import Module
 from lamina.nn.parameter import Parameter
+from lamina.ops.core import operand
 from lamina.ops.primitives.rnn import Rnn
 from lamina.spec import ShapeError
 from lamina.tensors import empty, zeros
@@ -63,7 +64,7 @@ class _Recurrent(Module):
         y (T, B, D P), or (B, T, D P) with batch_first. hx left out: zeros, or what is remembered.
         Raises ShapeError, DTypeError.
         """
-        x = ops.operand(x)
+        x = operand(x)
         if x.ndim not in (2, 3):
             raise ShapeError(f"{type(self).__name__}: x must be (T, B, I) or (T, I), got {x.spec}")
         single = x.ndim == 2
@@ -230,7 +231,7 @@ class _Cell(Module):
 
     def forward(self, x: Any, hx: Any = None) -> Any:
         """The next state, h (B, H) or (h, c), of x (B, I) from the state hx (zeros unless given)."""
-        x = ops.operand(x)
+        x = operand(x)
         if x.ndim != 2:
             raise ShapeError(f"{type(self).__name__}: x must be (B, I), got {x.spec}")
         states = None if hx is None else list(hx) if self.op.states == 2 else [hx]

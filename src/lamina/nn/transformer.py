@@ -13,6 +13,7 @@ from lamina.nn.dropout import Dropout
 from lamina.nn.linear import Linear
 from lamina.nn.module import Module
 from lamina.nn.norm import LayerNorm
+from lamina.ops.core import operand
 
 _ACTIVATIONS: dict[str, Callable[..., Any]] = {"relu": ops.relu, "gelu": ops.gelu}
 
@@ -86,7 +87,7 @@ class TransformerEncoderLayer(_Layer):
         def attend(x: Any) -> Any:
             return self.self_attn(x, x, x, src_key_padding_mask, False, src_mask, True, is_causal)[0]
 
-        return self._part(2, self._part(1, ops.operand(src), attend), self._feed_forward)
+        return self._part(2, self._part(1, operand(src), attend), self._feed_forward)
 
 
 class TransformerDecoderLayer(_Layer):
@@ -114,7 +115,7 @@ class TransformerDecoderLayer(_Layer):
             masks = (memory_key_padding_mask, False, memory_mask, True, memory_is_causal)
             return self.multihead_attn(x, memory, memory, *masks)[0]
 
-        return self._part(3, self._part(2, self._part(1, ops.operand(tgt), attend), look), self._feed_forward)
+        return self._part(3, self._part(2, self._part(1, operand(tgt), attend), look), self._feed_forward)
 
 
 class _Stack(Module):

@@ -1,24 +1,17 @@
-"""Floor 2, maths: the operations. Functions as in torch.nn.functional, and the cards they are made of.
+"""Floor 2, maths: the operations, as functions named and called as in torch and torch.nn.functional.
 
 Every function takes tensors, traced values, or arrays of any DLPack library, and gives what it was given:
-tensors compute at once, traced values record. Axes are (N, C, *spatial) however the elements lie in memory.
+tensors compute at once, traced values record. Axes are (N, C, *spatial) whatever the memory layout.
+
+The op classes behind the functions are `lamina.ops.primitives`; what an own op is written with is `lamina.ops.core`.
 """
 
-from lamina.ops.core import REGISTRY, Arg, Op, Operand, Sample, bind, call, operand, register_adopter, spec_of
-from lamina.ops.operators import Operators
-from lamina.ops.primitives.attention import (
-    Attention,
-    AttentionGrad,
-    JointAttention,
-    JointAttentionGrad,
-    attention,
-    attention_weights,
-)
-from lamina.ops.primitives.cast import Cast, cast
+from typing import Any
+
+from lamina.ops import core, primitives
+from lamina.ops.primitives.attention import attention, attention_weights
+from lamina.ops.primitives.cast import cast
 from lamina.ops.primitives.conv import (
-    Conv,
-    ConvDataGrad,
-    ConvFilterGrad,
     conv1d,
     conv2d,
     conv3d,
@@ -27,14 +20,9 @@ from lamina.ops.primitives.conv import (
     conv_transpose3d,
     unfold,
 )
-from lamina.ops.primitives.conv_norm import ConvNorm, DataGradNorm
-from lamina.ops.primitives.dropout import Dropout, DropoutGrad, dropout
-from lamina.ops.primitives.embedding import Embedding, EmbeddingGrad, embedding
-from lamina.ops.primitives.foreach import Group
-from lamina.ops.primitives.fused import Fused
+from lamina.ops.primitives.dropout import dropout
+from lamina.ops.primitives.embedding import embedding
 from lamina.ops.primitives.loss import (
-    CrossEntropy,
-    CrossEntropyGrad,
     binary_cross_entropy_with_logits,
     cross_entropy,
     huber_loss,
@@ -44,77 +32,10 @@ from lamina.ops.primitives.loss import (
     one_hot,
     smooth_l1_loss,
 )
-from lamina.ops.primitives.lrn import (
-    LocalResponseNorm,
-    LocalResponseNormGrad,
-    divisive_norm,
-    local_response_norm,
-)
-from lamina.ops.primitives.matmul import Matmul, linear, matmul
-from lamina.ops.primitives.norm import (
-    BatchNorm,
-    BatchNormGrad,
-    BatchNormInfer,
-    GroupNorm,
-    GroupNormGrad,
-    LayerNorm,
-    LayerNormGrad,
-    RmsNorm,
-    RmsNormGrad,
-    batch_norm,
-    group_norm,
-    instance_norm,
-    layer_norm,
-    rms_norm,
-)
-from lamina.ops.primitives.norm_pool import NormPool, PoolNormGrad
+from lamina.ops.primitives.lrn import divisive_norm, local_response_norm
+from lamina.ops.primitives.matmul import linear, matmul
+from lamina.ops.primitives.norm import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
 from lamina.ops.primitives.pointwise import (
-    Abs,
-    Add,
-    Ceil,
-    ClippedRelu,
-    ClippedReluGrad,
-    Cos,
-    Div,
-    Elu,
-    Eq,
-    Erf,
-    Exp,
-    Floor,
-    Ge,
-    Gelu,
-    GeluTanh,
-    Gt,
-    Identity,
-    Le,
-    LeakyRelu,
-    Log,
-    LogicalAnd,
-    LogicalNot,
-    LogicalOr,
-    Lt,
-    Maximum,
-    Minimum,
-    Mul,
-    Ne,
-    Neg,
-    Pow,
-    Reciprocal,
-    Relu,
-    ReluGrad,
-    Rsqrt,
-    Sigmoid,
-    SigmoidGrad,
-    Sign,
-    Silu,
-    Sin,
-    Softplus,
-    Sqrt,
-    Sub,
-    Tan,
-    Tanh,
-    TanhGrad,
-    Where,
     abs,
     add,
     ceil,
@@ -167,11 +88,6 @@ from lamina.ops.primitives.pointwise import (
     where,
 )
 from lamina.ops.primitives.pool import (
-    AvgPool,
-    AvgPoolGrad,
-    MaxPool,
-    MaxPoolGather,
-    MaxPoolGrad,
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
     adaptive_avg_pool3d,
@@ -187,19 +103,9 @@ from lamina.ops.primitives.pool import (
     sum_pool2d,
     sum_pool3d,
 )
-from lamina.ops.primitives.quantize import (
-    Dequantize,
-    Quantize,
-    QuantizedConv,
-    QuantizedMatmul,
-    dequantize,
-    quantize,
-)
-from lamina.ops.primitives.random import RandomNormal, RandomUniform, random_normal, random_uniform
+from lamina.ops.primitives.quantize import dequantize, quantize
+from lamina.ops.primitives.random import random_normal, random_uniform
 from lamina.ops.primitives.reduce import (
-    ArgMax,
-    ArgMin,
-    Reduce,
     abs_max,
     argmax,
     argmin,
@@ -216,15 +122,8 @@ from lamina.ops.primitives.reduce import (
     sum_to,
     var,
 )
-from lamina.ops.primitives.rnn import Rnn, RnnGrad, rnn
+from lamina.ops.primitives.rnn import rnn
 from lamina.ops.primitives.shape import (
-    Concat,
-    Expand,
-    Flip,
-    Pad,
-    Reshape,
-    Slice,
-    Transpose,
     batch_to_space,
     chunk,
     concat,
@@ -250,134 +149,12 @@ from lamina.ops.primitives.shape import (
     transpose,
     unsqueeze,
 )
-from lamina.ops.primitives.softmax import (
-    LogSoftmax,
-    LogSoftmaxGrad,
-    Softmax,
-    SoftmaxGrad,
-    log_softmax,
-    softmax,
-)
-from lamina.ops.primitives.update import AdamUpdate, SgdUpdate, adam_update, sgd_update
-from lamina.ops.primitives.window import Window, window
+from lamina.ops.primitives.softmax import log_softmax, softmax
+from lamina.ops.primitives.update import adam_update, sgd_update
 
 pow = power
 
 __all__ = [
-    "REGISTRY",
-    "Abs",
-    "AdamUpdate",
-    "Add",
-    "Arg",
-    "ArgMax",
-    "ArgMin",
-    "Attention",
-    "AttentionGrad",
-    "AvgPool",
-    "AvgPoolGrad",
-    "BatchNorm",
-    "BatchNormGrad",
-    "BatchNormInfer",
-    "Cast",
-    "Ceil",
-    "ClippedRelu",
-    "ClippedReluGrad",
-    "Concat",
-    "Conv",
-    "ConvDataGrad",
-    "ConvFilterGrad",
-    "ConvNorm",
-    "Cos",
-    "CrossEntropy",
-    "CrossEntropyGrad",
-    "DataGradNorm",
-    "Dequantize",
-    "Div",
-    "Dropout",
-    "DropoutGrad",
-    "Elu",
-    "Embedding",
-    "EmbeddingGrad",
-    "Eq",
-    "Erf",
-    "Exp",
-    "Expand",
-    "Flip",
-    "Floor",
-    "Fused",
-    "Ge",
-    "Gelu",
-    "GeluTanh",
-    "Group",
-    "GroupNorm",
-    "GroupNormGrad",
-    "Gt",
-    "Identity",
-    "JointAttention",
-    "JointAttentionGrad",
-    "LayerNorm",
-    "LayerNormGrad",
-    "Le",
-    "LeakyRelu",
-    "LocalResponseNorm",
-    "LocalResponseNormGrad",
-    "Log",
-    "LogSoftmax",
-    "LogSoftmaxGrad",
-    "LogicalAnd",
-    "LogicalNot",
-    "LogicalOr",
-    "Lt",
-    "Matmul",
-    "MaxPool",
-    "MaxPoolGather",
-    "MaxPoolGrad",
-    "Maximum",
-    "Minimum",
-    "Mul",
-    "Ne",
-    "Neg",
-    "NormPool",
-    "Op",
-    "Operand",
-    "Operators",
-    "Pad",
-    "PoolNormGrad",
-    "Pow",
-    "Quantize",
-    "QuantizedConv",
-    "QuantizedMatmul",
-    "RandomNormal",
-    "RandomUniform",
-    "Reciprocal",
-    "Reduce",
-    "Relu",
-    "ReluGrad",
-    "Reshape",
-    "RmsNorm",
-    "RmsNormGrad",
-    "Rnn",
-    "RnnGrad",
-    "Rsqrt",
-    "Sample",
-    "SgdUpdate",
-    "Sigmoid",
-    "SigmoidGrad",
-    "Sign",
-    "Silu",
-    "Sin",
-    "Slice",
-    "Softmax",
-    "SoftmaxGrad",
-    "Softplus",
-    "Sqrt",
-    "Sub",
-    "Tan",
-    "Tanh",
-    "TanhGrad",
-    "Transpose",
-    "Where",
-    "Window",
     "abs",
     "abs_max",
     "adam_update",
@@ -395,8 +172,6 @@ __all__ = [
     "batch_norm",
     "batch_to_space",
     "binary_cross_entropy_with_logits",
-    "bind",
-    "call",
     "cast",
     "ceil",
     "chunk",
@@ -469,7 +244,6 @@ __all__ = [
     "norm1",
     "norm2",
     "one_hot",
-    "operand",
     "pad",
     "permute",
     "pixel_shuffle",
@@ -483,7 +257,6 @@ __all__ = [
     "random_uniform",
     "reciprocal",
     "reduce",
-    "register_adopter",
     "relu",
     "relu6",
     "reshape",
@@ -501,7 +274,6 @@ __all__ = [
     "softplus",
     "space_to_batch",
     "space_to_depth",
-    "spec_of",
     "split",
     "sqrt",
     "square",
@@ -525,5 +297,12 @@ __all__ = [
     "unsqueeze",
     "var",
     "where",
-    "window",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Where a name that is not a function of this package is found. Raises AttributeError."""
+    for place in (primitives, core):
+        if hasattr(place, name) and not name.startswith("_"):
+            raise AttributeError(f"lamina.ops has no {name!r}, only functions; it is {place.__name__}.{name}")
+    raise AttributeError(f"module 'lamina.ops' has no attribute {name!r}")

@@ -12,6 +12,7 @@ import numpy as np
 
 from lamina import ops
 from lamina.graph.ir.graph import Graph, Node, Value, constant, flatten, reachable
+from lamina.ops.core import operand
 from lamina.spec import Spec
 from lamina.spec.policies import policy as use_policy
 
@@ -53,7 +54,7 @@ def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> 
         return (result, *gradients(result, [args[i] for i in positions]))
 
     def run(*args: Any) -> tuple[Any, Any]:
-        inputs = [Value(ops.operand(a).spec, name=f"x{i}") for i, a in enumerate(args)]
+        inputs = [Value(operand(a).spec, name=f"x{i}") for i, a in enumerate(args)]
         results = [v if isinstance(v, Value) else constant(v) for v in traced(*inputs)]
         outer = _other_inputs(results, inputs)
         value, *found = Graph([*inputs, *outer], results, "grad")(*args, *outer)

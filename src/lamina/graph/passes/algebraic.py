@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lamina.graph.ir.graph import Node, Value
-from lamina.ops import MaxPoolGrad, Reduce, ReluGrad
+from lamina.ops.primitives import MaxPoolGrad, Reduce, ReluGrad
 
 
 def pool_gradient_last(node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from lamina.backends import Backend
 from lamina.graph.ir.graph import Graph, Node, Value
 from lamina.graph.passes.rewrite import rewrite
-from lamina.ops import (
+from lamina.ops.core import Op
+from lamina.ops.primitives import (
     Add,
     Attention,
     AttentionGrad,
@@ -22,7 +23,6 @@ from lamina.ops import (
     Slice,
     Transpose,
 )
-from lamina.ops.core import Op
 
 #: How many elementwise steps behind a product are looked through.
 _REACH = 4

@@ -14,8 +14,20 @@ import numpy as np
 
 from lamina.graph.ir.graph import Graph, Node, Value, constant
 from lamina.graph.passes.rewrite import rewrite
-from lamina.ops import Add, BatchNormInfer, Cast, ClippedRelu, Conv, Matmul, Mul, Relu, Reshape, Rsqrt, Sub
 from lamina.ops.core import Op
+from lamina.ops.primitives import (
+    Add,
+    BatchNormInfer,
+    Cast,
+    ClippedRelu,
+    Conv,
+    Matmul,
+    Mul,
+    Relu,
+    Reshape,
+    Rsqrt,
+    Sub,
+)
 from lamina.spec import DType
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from lamina.backends import Backend, NoKernel
 from lamina.graph.ir.graph import Graph, Node, Use, Value
 from lamina.graph.passes.rewrite import rewrite
-from lamina.ops import (
+from lamina.ops.core import Op
+from lamina.ops.primitives import (
     Add,
     BatchNorm,
     BatchNormGrad,
@@ -28,7 +29,6 @@ from lamina.ops import (
     Relu,
     ReluGrad,
 )
-from lamina.ops.core import Op
 from lamina.spec import Policy
 from lamina.spec.policies import policy as use_policy
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from lamina.backends import Backend
 from lamina.graph.ir.graph import Graph, Node, Value
 from lamina.graph.passes.fuse_batch_norm import why_apart
-from lamina.ops import BatchNorm, BatchNormGrad, MaxPool, MaxPoolGrad, NormPool, PoolNormGrad
+from lamina.ops.primitives import BatchNorm, BatchNormGrad, MaxPool, MaxPoolGrad, NormPool, PoolNormGrad
 
 
 def pools_in_norms(graph: Graph, backend: Backend, refusals: list[str]) -> Graph:

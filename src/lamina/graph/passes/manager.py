@@ -23,7 +23,8 @@ from lamina.graph.passes.fuse_batch_norm import (
 )
 from lamina.graph.passes.fuse_max_pool import pools_in_norms
 from lamina.graph.passes.rewrite import rewrite
-from lamina.ops import (
+from lamina.ops.core import Op
+from lamina.ops.primitives import (
     AdamUpdate,
     BatchNormGrad,
     Cast,
@@ -37,7 +38,6 @@ from lamina.ops import (
     SgdUpdate,
     Transpose,
 )
-from lamina.ops.core import Op
 from lamina.spec.policies import policy as use_policy
 
 #: Constants larger than this are not made at compile time: they would only move work into memory.

@@ -19,8 +19,8 @@ from lamina.graph.passes.manager import schedule
 from lamina.graph.planning.cost import Limits, least_seconds, limits
 from lamina.graph.planning.layout import Program, Slot, Step, plan_graph
 from lamina.graph.planning.memory import aligned
-from lamina.ops import AdamUpdate, Group, SgdUpdate
 from lamina.ops.core import Op
+from lamina.ops.primitives import AdamUpdate, Group, SgdUpdate
 from lamina.spec import Policy, Spec
 
 #: What one round takes off the peak: values are chosen again when their neighbours are gone. The rounds are the same

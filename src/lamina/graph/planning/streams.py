@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lamina.graph.planning.layout import Step
-from lamina.ops import AdamUpdate, Group, SgdUpdate
+from lamina.ops.primitives import AdamUpdate, Group, SgdUpdate
 
 #: First byte and the one behind the last.
 Range = tuple[int, int]

@@ -1,0 +1,30 @@
+"""`lamina.ops` is functions; classes and the machinery of ops are found where the error says."""
+
+import inspect
+
+import pytest
+
+from lamina import ops
+from lamina.ops import core, primitives
+
+
+def test_only_functions_are_exported() -> None:
+    assert [name for name in ops.__all__ if not inspect.isfunction(getattr(ops, name))] == []
+    assert sorted(set(ops.__all__)) == sorted(ops.__all__)
+    assert [name for name in ops.__all__ if not getattr(ops, name).__doc__] == []
+
+
+def test_primitives_exports_the_op_classes() -> None:
+    public = {name for name in primitives.__all__ if issubclass(getattr(primitives, name), core.Op)}
+    assert {
+        card.__name__ for card in core.REGISTRY.values() if card.__module__.startswith("lamina.ops.")
+    } == public
+
+
+@pytest.mark.parametrize(
+    ("name", "place"), [("Conv", "lamina.ops.primitives.Conv"), ("register_adopter", "lamina.ops.core")]
+)
+def test_what_left_is_named_by_the_error(name: str, place: str) -> None:
+    with pytest.raises(AttributeError, match=place):
+        getattr(ops, name)
+    assert not hasattr(ops, "nothing_of_this_name")
