@@ -2,7 +2,7 @@
 
 Both start from the same weights and see the same batches of scikit-learn's digits, in float32 or with bf16 and
 float32 master weights, SGD with momentum, weight decay and a cosine schedule; dropout is off, so that only arithmetic
-differs. The networks are AlexNet and ResNet-18. Accuracy is on the held-out digits, after the last step.
+differs. The networks are AlexNet and ResNet-18. Accuracy is on the validation digits, after the last step.
 
     python -m benchmarks.curves [--device cuda] [--steps 200] [--seeds 0 1 2] [--json] [--out FOLDER]
 """
@@ -120,7 +120,7 @@ def compare(name: str, precision: str, seed: int, options: argparse.Namespace) -
         losses.append((ours.train(x, labels), theirs.train(x, labels, rate(i))))
     predictors = {"lamina": ours.predictor(), "torch": theirs.predictor()}
     hits, count = dict.fromkeys(predictors, 0), 0
-    for x, labels in data.digits(options.batch, size, "test").epoch(0):
+    for x, labels in data.digits(options.batch, size, "validation").epoch(0):
         count += len(labels)
         for who, predict in predictors.items():
             hits[who] += int((predict(x).argmax(1) == labels).sum())
@@ -173,7 +173,7 @@ def main(arguments: list[str] | None = None) -> int:
             flush=True,
         )
         if options.json:
-            record = {"what": "accuracy in percent on held-out digits", "steps": options.steps}
+            record = {"what": "accuracy in percent on validation digits", "steps": options.steps}
             record |= {"batch": options.batch, "device": lm.device(options.device).name}
             record |= {"versions": versions(["lamina", "torch", "numpy", "nvidia-cudnn-cu13"])}
             write("curves", record | {"means": means(runs), "runs": runs}, options.out)

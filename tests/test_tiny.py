@@ -54,10 +54,10 @@ def test_train() -> None:
 def test_train_on_real_data_and_evaluate() -> None:
     lm.manual_seed(0)
     net = nn.LeNet()
-    data = lm.data.digits(batch=32, size=28)
+    data = lm.data.digits(batch_size=32, size=28)
     step = lm.train_step(net, ops.cross_entropy, optim.SGD(lr=0.02, momentum=0.9), device="cpu")
     lm.fit(step, data, epochs=1, progress=False)
-    assert lm.evaluate(net, lm.data.digits(128, 28, "test"), device="cpu").accuracy > 0.7
+    assert lm.evaluate(net, lm.data.digits(128, 28, "validation"), device="cpu").accuracy > 0.7
 
 
 def test_keep_and_load_weights(tmp_path: Path) -> None:

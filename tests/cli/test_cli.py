@@ -24,7 +24,7 @@ def test_train_prints_a_bar_less_report_and_the_accuracy(capsys: pytest.CaptureF
     assert train("--epochs", "2", "--shift", "0") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("lenet: 0.1 million parameters, fp32 on the CPU")
-    assert lines[1] == "digits: 1438 samples to learn from, 359 held out; 2 epochs of 44 steps of 32"
+    assert lines[1] == "digits: 1079 samples to learn from, 359 held out; 2 epochs of 33 steps of 32"
     assert [line[:8] for line in lines[2:4]] == ["epoch 1:", "epoch 2:"]
     assert lines[4].startswith("accuracy on held-out samples: ")
     assert float(lines[4].split()[4]) > 80.0
@@ -78,7 +78,7 @@ def test_mnist_from_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str])
             head = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
             (tmp_path / f"{prefix}-{kind}-ubyte.gz").write_bytes(gzip.compress(head + array.tobytes()))
     assert train("--data", str(tmp_path), "--epochs", "1") == 0
-    assert "64 samples to learn from, 20 held out; 1 epochs of 2 steps" in capsys.readouterr().out
+    assert "53 samples to learn from, 11 held out; 1 epochs of 1 steps" in capsys.readouterr().out
 
 
 def test_plan(capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,7 +120,7 @@ def test_every_network_can_be_planned(network: str, capsys: pytest.CaptureFixtur
         (["--data", "{tmp}"], "there is no file train-images-idx3-ubyte"),
         (["--device", "tpu"], "lamina train: device: expected 'cpu', 'cuda' or 'cuda:N', got 'tpu'"),
         (["--device", "cuda:99"], "device 'cuda:99' cannot be used"),
-        (["--batch", "2000"], "1438 samples make no batch of 2000"),
+        (["--batch", "2000"], "1079 samples make no batch of 2000"),
         (["--out", "{tmp}/no/such/run"], "the folder {tmp}/no/such does not exist"),
         (["--resume", "{tmp}/absent"], "No such file"),
         (["--size", "4"], "a kernel of 5"),

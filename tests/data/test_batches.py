@@ -20,27 +20,27 @@ def labels(batches: Any) -> list[list[int]]:
 
 
 def test_in_order() -> None:
-    batches = data.arrays(X, Y, batch=4, shuffle=False)
+    batches = data.arrays(X, Y, batch_size=4, shuffle=False)
     assert len(batches) == 3
     assert labels(batches) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert next(iter(batches))[0].dtype == np.float32
-    assert len(data.arrays(X, Y, batch=4, drop_last=True)) == 2
+    assert len(data.arrays(X, Y, batch_size=4, drop_last=True)) == 2
     assert repr(batches) == "Batches(10 samples, 3 batches of 4, in order)"
 
 
 def test_each_loop_is_another_epoch_and_every_sample_comes_once() -> None:
-    batches = data.arrays(X, Y, batch=3, seed=1)
+    batches = data.arrays(X, Y, batch_size=3, seed=1)
     first, second = labels(batches), labels(batches)
     assert first != second
     assert sorted(itertools.chain(*first)) == sorted(itertools.chain(*second)) == list(range(10))
-    for (x, y), z in zip(data.arrays(X, Y, batch=3, seed=1), first, strict=True):
+    for (x, y), z in zip(data.arrays(X, Y, batch_size=3, seed=1), first, strict=True):
         assert y.tolist() == z  # the same seed gives the same order
         np.testing.assert_array_equal(x[:, 0], y)
-    assert labels(data.arrays(X, Y, batch=3, seed=2)) != first
+    assert labels(data.arrays(X, Y, batch_size=3, seed=2)) != first
 
 
 def test_any_epoch_can_be_read_from_any_position() -> None:
-    batches = data.arrays(X, Y, batch=3, seed=1)
+    batches = data.arrays(X, Y, batch_size=3, seed=1)
     loops = [labels(batches) for _ in range(3)]
     assert labels(batches.epoch(2)) == loops[2]
     assert labels(batches.epoch(1, start=2)) == loops[1][2:]
@@ -58,15 +58,15 @@ def test_augmentation_depends_on_seed_epoch_and_position() -> None:
 
 
 def test_samples_without_labels() -> None:
-    assert [len(parts) for parts in data.arrays(X, batch=5)] == [1, 1]
+    assert [len(parts) for parts in data.arrays(X, batch_size=5)] == [1, 1]
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: data.arrays(X, Y[:9]), "x has 10 samples, y has 9"),
-        (lambda: data.arrays(X, Y, batch=0), "batch must be at least 1, got 0"),
-        (lambda: data.arrays(X, Y, batch=11, drop_last=True), "10 samples make no batch of 11"),
+        (lambda: data.arrays(X, Y, batch_size=0), "batch_size must be at least 1, got 0"),
+        (lambda: data.arrays(X, Y, batch_size=11, drop_last=True), "10 samples make no batch of 11"),
         (lambda: data.arrays(X[:0], Y[:0]), "0 samples make no batch"),
         (lambda: data.prefetch([], 0), "depth must be at least 1, got 0"),
     ],
@@ -84,7 +84,10 @@ def threads() -> int:
 
 
 def test_prefetch_gives_the_same_batches() -> None:
-    plain, ahead = data.arrays(X, Y, batch=3, seed=1), data.prefetch(data.arrays(X, Y, batch=3, seed=1), 2)
+    plain, ahead = (
+        data.arrays(X, Y, batch_size=3, seed=1),
+        data.prefetch(data.arrays(X, Y, batch_size=3, seed=1), 2),
+    )
     assert len(ahead) == 4
     assert labels(ahead) == labels(plain)
     assert labels(ahead) == labels(plain)
@@ -125,7 +128,7 @@ def test_prefetch_raises_where_the_batch_would_have_been() -> None:
 
 
 def test_a_loop_that_is_left_early_ends_the_thread() -> None:
-    for _ in data.prefetch(data.arrays(X, Y, batch=1), 2).epoch(0):
+    for _ in data.prefetch(data.arrays(X, Y, batch_size=1), 2).epoch(0):
         break
     deadline = time.monotonic() + 5
     while threads() and time.monotonic() < deadline:

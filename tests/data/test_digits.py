@@ -1,36 +1,61 @@
 """The handwritten digits: a fixed, stratified cut; scaling and shifting of images."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from lamina import data
 from lamina.data.image import bilinear, resample
 
-pytest.importorskip("sklearn")
+load_digits = pytest.importorskip("sklearn.datasets").load_digits
+cut = pytest.importorskip("lamina.data.scikit").cut
+VALIDATION = [5, 9, 12, 14, 16, 17, 19, 23]
+TEST = [0, 1, 6, 10, 11, 15, 20, 25]
 
 
-def test_the_cut_is_fixed_and_stratified() -> None:
-    train, test = data.digits(1438, 8), data.digits(359, 8, "test")
-    (x, y), (held_x, held_y) = next(iter(train)), next(iter(test))
-    assert (train.count, test.count) == (1438, 359)
-    assert (x.shape, held_x.shape) == ((1438, 1, 8, 8), (359, 1, 8, 8))
+COUNTS = {"train": 1079, "validation": 359, "test": 359}
+
+
+def whole(split: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    x, y = next(iter(data.digits(COUNTS[split], 8, split)))
+    return x, y
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_the_cut_is_fixed_and_stratified(split: str) -> None:
+    (x, y), (held_x, held_y) = whole("train"), whole(split)
+    assert (x.shape, held_x.shape) == ((1079, 1, 8, 8), (359, 1, 8, 8))
     assert (x.dtype, y.dtype) == (np.float32, np.int64)
-    assert np.abs(np.bincount(held_y) / np.bincount(np.concatenate([y, held_y])) - 0.2).max() < 0.005
-    seen = {image.tobytes() for image in x}
-    assert sum(image.tobytes() in seen for image in held_x) <= 2  # the set itself has hardly any doubles
-    assert held_y[:12].tolist() == next(iter(data.digits(12, 8, "test", seed=9)))[1].tolist()
+    every = np.concatenate([y, held_y, whole("test" if split == "validation" else "validation")[1]])
+    assert np.abs(np.bincount(held_y) / np.bincount(every) - 0.2).max() < 0.005
+    assert held_y[:12].tolist() == next(iter(data.digits(12, 8, split, seed=9)))[1].tolist()
+
+
+def test_no_scan_is_in_two_splits() -> None:
+    """The set itself has hardly any doubles."""
+    images = [{image.tobytes() for image in whole(split)[0]} for split in COUNTS]
+    assert sum(map(len, images)) - len(set().union(*images)) <= 2
+
+
+def test_the_splits_are_those_of_every_version() -> None:
+    """By index: what was chosen on validation stays chosen on the same scans."""
+    labels = load_digits().target
+    assert np.flatnonzero(cut(labels) == 1)[:8].tolist() == VALIDATION
+    assert np.flatnonzero(cut(labels) == 2)[:8].tolist() == TEST
 
 
 def test_normalised_by_the_training_scans() -> None:
-    x, _ = next(iter(data.digits(1438, 8)))
+    x, _ = whole("train")
     assert abs(x.mean()) < 1e-5
     assert x.std() == pytest.approx(1.0, abs=1e-4)
 
 
-def test_defaults_of_the_two_splits() -> None:
+def test_defaults_of_the_splits() -> None:
     train, test = data.digits(100, 8), data.digits(100, 8, "test")
-    assert (train.shuffle, train.drop_last, len(train)) == (True, True, 14)
+    assert (train.shuffle, train.drop_last, len(train)) == (True, True, 10)
     assert (test.shuffle, test.drop_last, len(test)) == (False, False, 4)
+    assert data.digits(100, 8, split="validation").shuffle is False
     assert data.digits(100, 8, shuffle=False, drop_last=False).shuffle is False
 
 
@@ -39,7 +64,7 @@ def test_scaled_to_any_size() -> None:
     assert x.shape == (4, 1, 224, 224)
     with pytest.raises(ValueError, match="size must be at least 1, got 0"):
         data.digits(4, 0)
-    with pytest.raises(ValueError, match="split must be 'train' or 'test', got 'dev'"):
+    with pytest.raises(ValueError, match="split must be one of train, validation, test, got 'dev'"):
         data.digits(4, 8, "dev")
 
 

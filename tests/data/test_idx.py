@@ -113,9 +113,15 @@ def folder(tmp_path: Path) -> Path:
 
 def test_mnist(folder: Path) -> None:
     train, test = data.mnist(folder, 8), data.mnist(folder, 8, split="test", size=12)
-    assert (len(train), train.drop_last, train.shuffle, train.classes) == (2, True, True, 10)
+    assert (len(train), train.count, train.drop_last, train.shuffle, train.num_classes) == (
+        2,
+        17,
+        True,
+        True,
+        10,
+    )
     assert (len(test), test.drop_last, test.shuffle) == (2, False, False)
-    images = np.concatenate([x for x, _ in data.mnist(folder, 8, drop_last=False)])
+    images = np.concatenate([x for x, _ in data.mnist(folder, 8, validation=0, drop_last=False)])
     assert images.shape == (20, 1, 6, 6)
     assert images.dtype == np.float32
     assert abs(images.mean()) < 1e-5
@@ -126,8 +132,23 @@ def test_mnist(folder: Path) -> None:
     assert y.tolist() == list(range(8))
 
 
+def test_mnist_cuts_validation_off_the_end_of_the_training_files(folder: Path) -> None:
+    """Three splits without a common image, all normalised by what is trained on."""
+    whole, _ = next(iter(data.mnist(folder, 20, validation=0, shuffle=False)))
+    train, labels = next(iter(data.mnist(folder, 15, validation=0.25, shuffle=False)))
+    held, held_labels = next(iter(data.mnist(folder, 15, split="validation", validation=0.25)))
+    assert (len(train), len(held)) == (15, 5)
+    assert [*labels, *held_labels] == [i % 10 for i in range(20)]
+    scale, offset = np.polyfit(whole[:15].ravel(), train.ravel(), 1)
+    np.testing.assert_allclose(whole[15:] * scale + offset, held, atol=1e-4)
+    assert abs(train.mean()) < 1e-5
+    for share in (-0.1, 1.0):
+        with pytest.raises(ValueError, match="validation must be at least 0 and less than 1"):
+            data.mnist(folder, validation=share)
+
+
 def test_mnist_names_what_is_wrong(folder: Path) -> None:
-    with pytest.raises(ValueError, match="split must be one of train, test, got 'valid'"):
+    with pytest.raises(ValueError, match="split must be one of train, validation, test, got 'valid'"):
         data.mnist(folder, split="valid")
     with pytest.raises(data.DataError, match="there is no file train-images-idx3-ubyte"):
         data.mnist(folder / "nowhere")

@@ -9,13 +9,13 @@ from lamina.optim import SGD, schedule
 
 def test_constant_step_exponential() -> None:
     assert schedule.constant(0.1)(1000) == 0.1
-    stairs = schedule.step(1.0, every=10, gamma=0.5)
+    stairs = schedule.step(1.0, step_size=10, gamma=0.5)
     assert [stairs(i) for i in (0, 9, 10, 25)] == [1.0, 1.0, 0.5, 0.25]
     assert schedule.exponential(2.0, 0.9)(3) == pytest.approx(2.0 * 0.9**3)
 
 
 def test_cosine() -> None:
-    rate = schedule.cosine(1.0, 100, floor=0.2)
+    rate = schedule.cosine(1.0, 100, min_lr=0.2)
     assert rate(0) == 1.0
     assert rate(25) == pytest.approx(0.2 + 0.8 * 0.5 * (1 + math.cos(math.pi / 4)))
     assert rate(50) == pytest.approx(0.6)

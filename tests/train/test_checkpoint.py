@@ -30,7 +30,7 @@ def make(
 
 
 def batches() -> data.Batches:
-    return data.arrays(IMAGES, LABELS, batch=8, seed=2)
+    return data.arrays(IMAGES, LABELS, batch_size=8, seed=2)
 
 
 def state(step: Step) -> dict[str, np.ndarray[Any, Any]]:

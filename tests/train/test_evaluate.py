@@ -65,7 +65,7 @@ def test_evaluate_counts() -> None:
     answers = net.eval()(IMAGES).numpy().argmax(1)
     labels = answers.copy()
     labels[:4] = (labels[:4] + 1) % 3  # four are wrong
-    batches: Any = data.arrays(IMAGES, labels, batch=4, shuffle=False)
+    batches: Any = data.arrays(IMAGES, labels, batch_size=4, shuffle=False)
     found = lm.evaluate(net, batches, device="cpu", backend="reference")
     assert found == Scores(6, 10)
     assert found.accuracy == 0.6

@@ -24,10 +24,10 @@ def make(rate: float = 0.5) -> Step:
 
 
 def batches(count: int = 40, **kwargs: Any) -> data.Batches:
-    return data.arrays(IMAGES[:count], LABELS[:count], batch=8, seed=1, **kwargs)
+    return data.arrays(IMAGES[:count], LABELS[:count], batch_size=8, seed=1, **kwargs)
 
 
-HELD_OUT = data.arrays(IMAGES[40:], LABELS[40:], batch=8, shuffle=False)
+HELD_OUT = data.arrays(IMAGES[40:], LABELS[40:], batch_size=8, shuffle=False)
 
 
 def console(terminal: bool = False) -> tuple[Console, io.StringIO]:
@@ -98,7 +98,7 @@ def test_any_iterable_with_a_length_and_prefetched_data() -> None:
 
 def test_losses_without_hits() -> None:
     step = lm.train_step(nn.Linear(4, 4), nn.MSELoss(), optim.SGD(0.1), device="cpu", backend="reference")
-    history = fit(step, data.arrays(IMAGES, IMAGES, batch=16), 2, progress=False)
+    history = fit(step, data.arrays(IMAGES, IMAGES, batch_size=16), 2, progress=False)
     assert history.epochs[0].accuracy is None
     assert "accuracy" not in str(history.epochs[0])
 

@@ -15,7 +15,7 @@ Batch = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 
 @pytest.fixture(scope="module")
 def trained() -> tuple[nn.Module, list[Batch], list[Batch]]:
-    """LeNet after three epochs of digits, batches to calibrate with, and held-out ones."""
+    """LeNet after three epochs of digits, batches to calibrate with, and those of the validation split."""
     nn.manual_seed(0)
     net, train = nn.LeNet(), data.digits(32, 28, "train", seed=0, shift=0.5)
     step = lm.train_step(net, ops.cross_entropy, optim.SGD(0.02, 0.9), device="cpu")
@@ -23,7 +23,7 @@ def trained() -> tuple[nn.Module, list[Batch], list[Batch]]:
         for images, labels in train.epoch(epoch):
             step(images, labels)
     seen = [batch for batch, _ in zip(train.epoch(9), range(4), strict=False)]
-    return net, seen, list(data.digits(64, 28, "test").epoch(0))
+    return net, seen, list(data.digits(64, 28, "validation").epoch(0))
 
 
 @pytest.mark.feature("B018")
@@ -31,19 +31,19 @@ def trained() -> tuple[nn.Module, list[Batch], list[Batch]]:
 @pytest.mark.parametrize("options", [{}, {"percentile": 99.99}, {"per_channel": False}], ids=str)
 @pytest.mark.parametrize("precision", ["int8", "fp8"])
 def test_within_a_point_of_float32(trained: Any, precision: str, options: Any, backend: str | None) -> None:
-    net, seen, held_out = trained
-    plain = evaluate(net, held_out, device="cpu")
+    net, seen, validation = trained
+    plain = evaluate(net, validation, device="cpu")
     assert plain.accuracy > 0.88
     found = quantize(net, seen, precision=precision, device="cpu", backend=backend, **options)
-    assert abs(evaluate(found, held_out).accuracy - plain.accuracy) <= 0.01
+    assert abs(evaluate(found, validation).accuracy - plain.accuracy) <= 0.01
     assert len(found.ranges) == 5  # two convolutions, three linear layers
     assert min(found.ranges) > 0
 
 
 @pytest.mark.feature("B018")
 def test_layers_run_in_8_bits(trained: Any) -> None:
-    net, seen, held_out = trained
-    images = held_out[0][0]
+    net, seen, validation = trained
+    images = validation[0][0]
     program = quantize(net, seen, device="cpu").program(lm.tensor(images).spec)
     heads = [str(n.op) for n in program.graph.nodes if "quantized" in str(n.op)]
     assert len(heads) == 5

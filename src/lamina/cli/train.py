@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> None:
         _check_writable(file)
     manual_seed(options.seed)
     train_data = _batches(options, "train")
-    held_out = _batches(options, "test")
+    held_out = _batches(options, "validation")
     net = _network(options, train_data)
     with policy(algorithm=options.algorithm) if options.algorithm else nullcontext():
         step = train_step(
@@ -104,7 +104,7 @@ def _batches(options: argparse.Namespace, split: str) -> Batches:
 
 def _network(options: argparse.Namespace, train_data: Batches) -> Module:
     channels = next(train_data.epoch(0))[0].shape[1]
-    return NETWORKS[options.network].make(channels, train_data.classes or 10)
+    return NETWORKS[options.network].make(channels, train_data.num_classes or 10)
 
 
 def _optimizer(options: argparse.Namespace, steps_per_epoch: int) -> Optimizer:

@@ -14,6 +14,8 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
+from lamina._renamed import renamed
+
 Array = np.ndarray[Any, Any]
 Batch = tuple[Array, ...]
 #: Gives the samples with these indices; the generator is for random augmentation.
@@ -38,35 +40,37 @@ class Batches:
     load: gives (images, labels, …) for an array of indices; a generator for random augmentation comes with
         it.
     count: the number of samples.
-    batch: samples per batch. With drop_last the last, shorter batch of an epoch is left out.
+    batch_size: samples per batch. With drop_last the last, shorter batch of an epoch is left out.
     seed: order and augmentation depend on it, on the epoch and on the position alone.
-    Raises ValueError for a batch < 1, or when drop_last leaves nothing.
+    num_classes: how many labels there are, where the data set knows it.
+    Raises ValueError for a batch_size < 1, or when drop_last leaves nothing.
     """
 
+    @renamed(batch="batch_size", classes="num_classes")
     def __init__(
         self,
         load: Loader,
         count: int,
-        batch: int,
+        batch_size: int,
         *,
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool = False,
-        classes: int | None = None,
+        num_classes: int | None = None,
     ) -> None:
-        if batch < 1:
-            raise ValueError(f"batch must be at least 1, got {batch}")
-        if count < (batch if drop_last else 1):
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        if count < (batch_size if drop_last else 1):
             raise ValueError(
-                f"{count} samples make no batch of {batch}; take a smaller batch or drop_last=False"
+                f"{count} samples make no batch of {batch_size}; take a smaller batch_size or drop_last=False"
             )
-        self.load, self.count, self.batch = load, count, batch
+        self.load, self.count, self.batch_size = load, count, batch_size
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
-        self.classes = classes
+        self.num_classes = num_classes
         self.next_epoch = 0
 
     def __len__(self) -> int:
-        return self.count // self.batch if self.drop_last else -(-self.count // self.batch)
+        return self.count // self.batch_size if self.drop_last else -(-self.count // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
         number, self.next_epoch = self.next_epoch, self.next_epoch + 1
@@ -76,7 +80,7 @@ class Batches:
         """The batches of epoch `number` from position `start` on."""
         order = self.order(number)
         for position in range(start, len(self)):
-            indices = order[position * self.batch : (position + 1) * self.batch]
+            indices = order[position * self.batch_size : (position + 1) * self.batch_size]
             yield self.load(indices, np.random.default_rng([self.seed, number, position]))
 
     def order(self, number: int) -> Array:
@@ -87,14 +91,15 @@ class Batches:
 
     def __repr__(self) -> str:
         order = f"shuffled by seed {self.seed}" if self.shuffle else "in order"
-        return f"Batches({self.count} samples, {len(self)} batches of {self.batch}, {order})"
+        return f"Batches({self.count} samples, {len(self)} batches of {self.batch_size}, {order})"
 
 
+@renamed(batch="batch_size")
 def arrays(
     x: Any,
     y: Any | None = None,
     *,
-    batch: int = 32,
+    batch_size: int = 32,
     shuffle: bool = True,
     seed: int = 0,
     drop_last: bool = False,
@@ -110,7 +115,7 @@ def arrays(
     def load(indices: Array, rng: np.random.Generator) -> Batch:
         return tuple(a[indices] for a in parts)
 
-    return Batches(load, len(parts[0]), batch, shuffle=shuffle, seed=seed, drop_last=drop_last)
+    return Batches(load, len(parts[0]), batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last)
 
 
 class Prefetch:

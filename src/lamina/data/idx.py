@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from lamina._renamed import renamed
 from lamina.data.batches import Batch, Batches
 from lamina.data.image import resample
 
@@ -25,6 +26,7 @@ TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">
 LIMIT = 2 << 30
 RANKS = 8
 _CHUNK = 1 << 20
+SPLITS = ("train", "validation", "test")
 PREFIX = {"train": "train", "test": "t10k"}
 
 
@@ -79,12 +81,14 @@ def _read_exactly(file: Path, stream: BinaryIO, expected: int) -> bytes:
     return b"".join(parts)
 
 
+@renamed(batch="batch_size")
 def mnist(
     folder: str | Path,
-    batch: int = 128,
+    batch_size: int = 128,
     *,
     size: int | None = None,
     split: str = "train",
+    validation: float = 1 / 6,
     shuffle: bool | None = None,
     seed: int = 0,
     drop_last: bool | None = None,
@@ -93,20 +97,27 @@ def mnist(
     """MNIST, Fashion-MNIST or any data in the same four files, from a folder.
 
     Files: train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-… , each plain or ".gz". Downloads nothing.
-    Gives images float32 (batch, 1, size, size), normalised by the training images' mean and deviation, and
-    labels int64 (batch,).
+    Gives images float32 (batch_size, 1, size, size), normalised by the training images' mean and deviation, and
+    labels int64 (batch_size,).
 
     size: scaled to size × size, bilinear; None keeps the images as they are.
-    shuffle, drop_last: by default True for "train", False for "test".
+    split: "train", "validation" or "test".
+    validation: the last share of the training files, which "train" leaves out: 10,000 of MNIST's 60,000. With 0
+        "train" is the whole of them.
+    shuffle, drop_last: by default True for "train", else False.
     shift: random shift in pixels of the file, for training.
     Raises DataError for a missing or unsound file, ValueError for an unknown split.
     """
-    if split not in PREFIX:
-        raise ValueError(f"mnist: split must be one of {', '.join(PREFIX)}, got {split!r}")
-    images, labels = _load_split(Path(folder), split)
-    reference = images if split == "train" else _load_split(Path(folder), "train")[0]
-    mean, deviation = float(reference.mean()), float(reference.std()) or 1.0
-    wanted = size or images.shape[1]
+    if split not in SPLITS:
+        raise ValueError(f"mnist: split must be one of {', '.join(SPLITS)}, got {split!r}")
+    if not 0 <= validation < 1:
+        raise ValueError(f"mnist: validation must be at least 0 and less than 1, got {validation}")
+    whole, targets = _load_split(Path(folder), "train")
+    kept = len(whole) - round(len(whole) * validation)
+    mean, deviation = float(whole[:kept].mean()), float(whole[:kept].std()) or 1.0
+    part = slice(kept) if split == "train" else slice(kept, None)
+    images, labels = _load_split(Path(folder), "test") if split == "test" else (whole[part], targets[part])
+    wanted = size or whole.shape[1]
     training = split == "train"
 
     def load(indices: Array, rng: np.random.Generator) -> Batch:
@@ -116,11 +127,11 @@ def mnist(
     return Batches(
         load,
         len(images),
-        batch,
+        batch_size,
         shuffle=training if shuffle is None else shuffle,
         seed=seed,
         drop_last=training if drop_last is None else drop_last,
-        classes=int(labels.max()) + 1,
+        num_classes=int(targets.max()) + 1,
     )
 
 

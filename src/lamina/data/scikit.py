@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from lamina._renamed import renamed
 from lamina.data.batches import Batch, Batches
 from lamina.data.image import resample
 
@@ -21,12 +22,14 @@ except ImportError as error:
 Array = np.ndarray[Any, Any]
 
 CLASSES = 10
-#: Of each class, one scan in five is held out; which ones never changes.
-HELD_OUT = 0.2
+SPLITS = ("train", "validation", "test")
+#: Of each class this share is for validation, and as much for the test; which scans never changes.
+SHARE = 0.2
 
 
+@renamed(batch="batch_size")
 def digits(
-    batch: int = 128,
+    batch_size: int = 128,
     size: int = 224,
     split: str = "train",
     *,
@@ -37,17 +40,18 @@ def digits(
 ) -> Batches:
     """Handwritten digits scaled to size × size: batches of images and labels.
 
-    Gives images float32 (batch, 1, size, size), bilinear, normalised by the training pixels' mean and
-    deviation, and labels int64 (batch,). split "train" has 1,438 scans, "test" has 359: a fixed, stratified
-    cut.
+    Gives images float32 (batch_size, 1, size, size), bilinear, normalised by the training pixels' mean and
+    deviation, and labels int64 (batch_size,).
 
-    shuffle, drop_last: by default True for "train", False for "test".
+    split: "train" has 1,079 scans, "validation" 359, "test" 359: a fixed cut with equal shares of each class.
+        Choose learning rates, epochs and networks on "validation"; look at "test" once, at the end.
+    shuffle, drop_last: by default True for "train", else False.
     seed: of the order and of the random shifts.
     shift: in training, each scan is moved by up to this many of its 8 pixels along each axis.
     Raises ValueError for an unknown split or a size < 1.
     """
-    if split not in ("train", "test"):
-        raise ValueError(f"digits: split must be 'train' or 'test', got {split!r}")
+    if split not in SPLITS:
+        raise ValueError(f"digits: split must be one of {', '.join(SPLITS)}, got {split!r}")
     if size < 1:
         raise ValueError(f"digits: size must be at least 1, got {size}")
     images, labels = scans(split)
@@ -61,20 +65,19 @@ def digits(
     return Batches(
         load,
         len(images),
-        batch,
+        batch_size,
         shuffle=training if shuffle is None else shuffle,
         seed=seed,
         drop_last=training if drop_last is None else drop_last,
-        classes=CLASSES,
+        num_classes=CLASSES,
     )
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=3)
 def scans(split: str) -> tuple[Array, Array]:
     """The scans (N, 8, 8) float32 with ink from 0 to 16, and labels (N,) int64, of one split."""
     raw = load_digits()
-    held = held_out(raw.target)
-    chosen = held if split == "test" else ~held
+    chosen = cut(raw.target) == SPLITS.index(split)
     return raw.images[chosen].astype(np.float32), raw.target[chosen].astype(np.int64)
 
 
@@ -85,11 +88,13 @@ def statistics() -> tuple[np.float32, np.float32]:
     return np.float32(images.mean()), np.float32(images.std())
 
 
-def held_out(labels: Array) -> Array:
-    """Which samples are held out: the same share of each class, chosen by a fixed generator."""
+def cut(labels: Array) -> Array:
+    """The split of each sample, as its index in SPLITS: of each class the same shares, by a fixed generator."""
     rng = np.random.default_rng(0)
-    held = np.zeros(len(labels), bool)
+    found = np.zeros(len(labels), np.int64)
     for digit in range(CLASSES):
         members = rng.permutation(np.flatnonzero(labels == digit))
-        held[members[: round(len(members) * HELD_OUT)]] = True
-    return held
+        count = round(len(members) * SHARE)
+        found[members[:count]] = SPLITS.index("validation")
+        found[members[count : 2 * count]] = SPLITS.index("test")
+    return found

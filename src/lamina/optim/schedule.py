@@ -8,29 +8,35 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from lamina._renamed import renamed
+
 Schedule = Callable[[int], float]
 
 
-def constant(rate: float) -> Schedule:
+@renamed(rate="lr")
+def constant(lr: float) -> Schedule:
     """The same rate for ever."""
-    return lambda step: rate
+    return lambda step: lr
 
 
-def step(rate: float, every: int, gamma: float = 0.1) -> Schedule:
-    """rate · gamma^⌊step / every⌋: a staircase (torch's StepLR)."""
-    _positive("step", "every", every)
-    return lambda step: rate * gamma ** (step // every)
+@renamed(rate="lr", every="step_size")
+def step(lr: float, step_size: int, gamma: float = 0.1) -> Schedule:
+    """lr · gamma^⌊step / step_size⌋: a staircase (torch's StepLR)."""
+    _positive("step", "step_size", step_size)
+    return lambda step: lr * gamma ** (step // step_size)
 
 
-def exponential(rate: float, gamma: float) -> Schedule:
-    """rate · gamma^step."""
-    return lambda step: rate * gamma**step
+@renamed(rate="lr")
+def exponential(lr: float, gamma: float) -> Schedule:
+    """lr · gamma^step (torch's ExponentialLR)."""
+    return lambda step: lr * gamma**step
 
 
-def cosine(rate: float, steps: int, floor: float = 0.0) -> Schedule:
-    """Half a cosine from `rate` at step 0 to `floor` at step `steps` and after (Loshchilov & Hutter 2017)."""
-    _positive("cosine", "steps", steps)
-    return lambda step: floor + (rate - floor) * 0.5 * (1 + math.cos(math.pi * min(step / steps, 1.0)))
+@renamed(rate="lr", steps="total_steps", floor="min_lr")
+def cosine(lr: float, total_steps: int, min_lr: float = 0.0) -> Schedule:
+    """Half a cosine from `lr` at step 0 to `min_lr` at step `total_steps` and after (Loshchilov & Hutter 2017)."""
+    _positive("cosine", "total_steps", total_steps)
+    return lambda step: min_lr + (lr - min_lr) * 0.5 * (1 + math.cos(math.pi * min(step / total_steps, 1.0)))
 
 
 def warm_up(schedule: Schedule, steps: int) -> Schedule:
@@ -38,22 +44,28 @@ def warm_up(schedule: Schedule, steps: int) -> Schedule:
     return lambda step: schedule(0) * (step + 1) / (steps + 1) if step < steps else schedule(step - steps)
 
 
+@renamed(peak="max_lr", steps="total_steps", warm="pct_start", start="div_factor", end="final_div_factor")
 def one_cycle(
-    peak: float, steps: int, warm: float = 0.3, start: float = 1 / 25, end: float = 1e-4 / 25
+    max_lr: float,
+    total_steps: int,
+    pct_start: float = 0.3,
+    div_factor: float = 25.0,
+    final_div_factor: float = 1e4,
 ) -> Schedule:
     """Up and down again along half cosines (Smith & Topin 2018; torch's OneCycleLR).
 
-    peak: the highest rate, reached after the fraction `warm` of the steps.
-    start, end: the first and the last rate, as fractions of the peak.
+    max_lr: the highest rate, reached after the fraction `pct_start` of the steps.
+    div_factor, final_div_factor: the first rate is max_lr / div_factor, the last one the first / final_div_factor.
     """
-    _positive("one_cycle", "steps", steps)
-    top = warm * steps - 1  # the step with the highest rate
-    last = max(steps - 1, 1)
+    _positive("one_cycle", "total_steps", total_steps)
+    first = max_lr / div_factor
+    top = pct_start * total_steps - 1  # the step with the highest rate
+    last = max(total_steps - 1, 1)
 
     def rate(step: int) -> float:
         if step < top:
-            return _blend(peak * start, peak, step / top)
-        return _blend(peak, peak * end, min((step - top) / max(last - top, 1), 1.0))
+            return _blend(first, max_lr, step / top)
+        return _blend(max_lr, first / final_div_factor, min((step - top) / max(last - top, 1), 1.0))
 
     return rate
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from lamina import ops
+from lamina._renamed import renamed
 from lamina.nn import init
 from lamina.nn.activation import ReLU
 from lamina.nn.container import Sequential
@@ -18,10 +19,10 @@ from lamina.nn.pool import AdaptiveAvgPool2d, MaxPool2d
 
 
 class AlexNet(Module):
-    """The full-width network: images (N, in_channels, 224, 224) -> logits (N, classes).
+    """The full-width network: images (N, in_channels, 224, 224) -> logits (N, num_classes).
 
-    96 filters 11×11/4, pool 3/2, 256 5×5, pool, 384, 384, 256 3×3, pool, then 6400 -> 4096 -> 4096 -> classes
-    with dropout. Parameters are called conv.0 … conv.10 and fc.0, fc.3, fc.6. Any image size works whose
+    96 filters 11×11/4, pool 3/2, 256 5×5, pool, 384, 384, 256 3×3, pool, then 6400 -> 4096 -> 4096 ->
+    num_classes with dropout. Parameters are called conv.0 … conv.10 and fc.0, fc.3, fc.6. Any image size works whose
     features are 5×5: 195 to 226 pixels on a side.
 
     Weights start normal with deviation 1/√fan_in, biases from 0: training from nothing then starts at once,
@@ -31,7 +32,8 @@ class AlexNet(Module):
     losses on two devices to be compared.
     """
 
-    def __init__(self, in_channels: int = 1, classes: int = 10, dropout: float = 0.5) -> None:
+    @renamed(classes="num_classes")
+    def __init__(self, in_channels: int = 1, num_classes: int = 10, dropout: float = 0.5) -> None:
         with init.scheme(init.lecun_):
             self.conv = Sequential(
                 Conv2d(in_channels, 96, 11, 4),
@@ -55,23 +57,24 @@ class AlexNet(Module):
                 Linear(4096, 4096),
                 ReLU(),
                 Dropout(dropout),
-                Linear(4096, classes),
+                Linear(4096, num_classes),
             )
         self.fc[6].weight.copy_(self.fc[6].weight.numpy() * np.float32(0.1))
 
     def forward(self, x: Any) -> Any:
-        """Images (N, in_channels, H, W) -> logits (N, classes)."""
+        """Images (N, in_channels, H, W) -> logits (N, num_classes)."""
         return self.fc(ops.flatten(self.conv(x), 1))
 
 
 class AlexNetImageNet(Module):
-    """torchvision's AlexNet (Krizhevsky 2014): images (N, 3, 224, 224) -> logits (N, classes).
+    """torchvision's AlexNet (Krizhevsky 2014): images (N, 3, 224, 224) -> logits (N, num_classes).
 
     Parameters are called as there (features.0.weight … classifier.6.bias), so its weights load by name. Any
     image of 63 pixels or more works: the features are averaged to 6×6.
     """
 
-    def __init__(self, classes: int = 1000, dropout: float = 0.5) -> None:
+    @renamed(classes="num_classes")
+    def __init__(self, num_classes: int = 1000, dropout: float = 0.5) -> None:
         self.features = Sequential(
             Conv2d(3, 64, 11, 4, 2),
             ReLU(),
@@ -95,9 +98,9 @@ class AlexNetImageNet(Module):
             Dropout(dropout),
             Linear(4096, 4096),
             ReLU(),
-            Linear(4096, classes),
+            Linear(4096, num_classes),
         )
 
     def forward(self, x: Any) -> Any:
-        """Images (N, 3, H, W) -> logits (N, classes)."""
+        """Images (N, 3, H, W) -> logits (N, num_classes)."""
         return self.classifier(ops.flatten(self.avgpool(self.features(x)), 1))

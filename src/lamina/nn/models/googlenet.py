@@ -39,18 +39,30 @@ class _ConvRelu(Module):
 
 
 class Inception(Module):
-    """Four branches on the same input, joined along the channels: 1×1, 3×3, 5×5 and a 3×3 pooling."""
+    """Four branches on the same input, joined along the channels: 1×1, 3×3, 5×5 and a 3×3 pooling.
 
-    def __init__(self, channels: int, filters: tuple[int, ...]) -> None:
-        one, before3, three, before5, five, pooled = filters
-        self.branch1 = _ConvRelu(channels, one, 1)
-        self.branch2 = Sequential(_ConvRelu(channels, before3, 1), _ConvRelu(before3, three, 3))
-        self.branch3 = Sequential(_ConvRelu(channels, before5, 1), _ConvRelu(before5, five, 5))
-        self.branch4 = Sequential(MaxPool2d(3, 1, 1), _ConvRelu(channels, pooled, 1))
-        self.filters = one + three + five + pooled
+    The arguments are torchvision's: ch3x3red and ch5x5red are the filters of the 1×1 convolutions before the larger
+    ones, pool_proj those behind the pooling.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        ch1x1: int,
+        ch3x3red: int,
+        ch3x3: int,
+        ch5x5red: int,
+        ch5x5: int,
+        pool_proj: int,
+    ) -> None:
+        self.branch1 = _ConvRelu(in_channels, ch1x1, 1)
+        self.branch2 = Sequential(_ConvRelu(in_channels, ch3x3red, 1), _ConvRelu(ch3x3red, ch3x3, 3))
+        self.branch3 = Sequential(_ConvRelu(in_channels, ch5x5red, 1), _ConvRelu(ch5x5red, ch5x5, 5))
+        self.branch4 = Sequential(MaxPool2d(3, 1, 1), _ConvRelu(in_channels, pool_proj, 1))
+        self.out_channels = ch1x1 + ch3x3 + ch5x5 + pool_proj
 
     def forward(self, x: Any) -> Any:
-        """x (N, channels, H, W) -> (N, filters, H, W)."""
+        """x (N, in_channels, H, W) -> (N, out_channels, H, W)."""
         return ops.concat([self.branch1(x), self.branch2(x), self.branch3(x), self.branch4(x)], 1)
 
 
@@ -81,9 +93,9 @@ class GoogLeNet(Module):
     def _add(self, channels: int, *names: str) -> int:
         """Add inception blocks; returns the channels of the last one's output."""
         for name in names:
-            block = Inception(channels, _BLOCKS[name])
+            block = Inception(channels, *_BLOCKS[name])
             self.add_module(f"inception{name}", block)
-            channels = block.filters
+            channels = block.out_channels
         return channels
 
     def forward(self, x: Any) -> Any:

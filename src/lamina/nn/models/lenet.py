@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lamina import ops
+from lamina._renamed import renamed
 from lamina.nn import init
 from lamina.nn.activation import ReLU
 from lamina.nn.container import Sequential
@@ -15,9 +16,13 @@ from lamina.nn.pool import MaxPool2d
 
 
 class LeNet(Module):
-    """A small network: images (N, in_channels, 28, 28) -> logits (N, classes); 61,706 parameters for (1, 10)."""
+    """A small network: images (N, in_channels, 28, 28) -> logits (N, num_classes).
 
-    def __init__(self, in_channels: int = 1, classes: int = 10) -> None:
+    61,706 parameters for one channel and 10 classes.
+    """
+
+    @renamed(classes="num_classes")
+    def __init__(self, in_channels: int = 1, num_classes: int = 10) -> None:
         with init.scheme(init.he_):
             self.conv = Sequential(
                 Conv2d(in_channels, 6, 5, 1, 2),
@@ -32,9 +37,9 @@ class LeNet(Module):
                 ReLU(),
                 Linear(120, 84),
                 ReLU(),
-                Linear(84, classes),
+                Linear(84, num_classes),
             )
 
     def forward(self, x: Any) -> Any:
-        """Images (N, in_channels, 28, 28) -> logits (N, classes)."""
+        """Images (N, in_channels, 28, 28) -> logits (N, num_classes)."""
         return self.fc(ops.flatten(self.conv(x), 1))

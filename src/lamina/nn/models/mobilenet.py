@@ -33,19 +33,19 @@ def _conv_norm(channels: int, filters: int, kernel: int = 3, stride: int = 1, gr
 
 
 class InvertedResidual(Module):
-    """1×1 to `expand` times the channels, 3×3 per channel, 1×1 to the filters; plus x where shapes agree."""
+    """1×1 to `expand_ratio` times the channels, 3×3 per channel, 1×1 to `oup`; plus x where shapes agree."""
 
-    def __init__(self, channels: int, filters: int, stride: int, expand: int) -> None:
-        hidden = channels * expand
-        layers: list[Module] = [_conv_norm(channels, hidden, 1)] if expand != 1 else []
+    def __init__(self, inp: int, oup: int, stride: int, expand_ratio: int) -> None:
+        hidden = inp * expand_ratio
+        layers: list[Module] = [_conv_norm(inp, hidden, 1)] if expand_ratio != 1 else []
         layers.append(_conv_norm(hidden, hidden, 3, stride, hidden))
-        layers += [Conv2d(hidden, filters, 1, bias=False), BatchNorm2d(filters)]
+        layers += [Conv2d(hidden, oup, 1, bias=False), BatchNorm2d(oup)]
         self.conv = Sequential(*layers)
-        self.joins = stride == 1 and channels == filters
+        self.use_res_connect = stride == 1 and inp == oup
 
     def forward(self, x: Any) -> Any:
-        """x (N, channels, H, W) -> (N, filters, H / stride, W / stride)."""
-        return x + self.conv(x) if self.joins else self.conv(x)
+        """x (N, inp, H, W) -> (N, oup, H / stride, W / stride)."""
+        return x + self.conv(x) if self.use_res_connect else self.conv(x)
 
 
 class MobileNetV2(Module):
