@@ -1,13 +1,13 @@
 """Write docs/coverage.md: where each function of cuDNN was executed, by which tests, and what became of the others.
 
-    python -m pytest -p tests.recorder --record-calls calls.txt tests/c tests/cudnn
+    python -m pytest -p tests.helpers.recorder --record-calls calls.txt tests/c tests/cudnn
     python -m tools.coverage --record ci calls.txt --device "no GPU"
-    python -m pytest -m gpu -p tests.recorder --record-calls calls.txt
+    python -m pytest -m gpu -p tests.helpers.recorder --record-calls calls.txt
     python -m tools.coverage --record gpu calls.txt --device "NVIDIA H200"
     python -m tools.coverage                           writes the page from both recordings
 
-A recording is a small file under tests/data; it is made on the machine that ran the tests. The exit status is 1 when
-a function of the recorded version was executed nowhere and gave no status on the GPU.
+A recording is a small file under tests/cudnn/recordings; it is made on the machine that ran the tests. The exit
+status is 1 when a function of the recorded version was executed nowhere and gave no status on the GPU.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from lamina.c._library import Version, version_text
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "coverage.md"
-RECORDINGS = {kind: ROOT / "tests" / "data" / f"cudnn_calls_{kind}.json" for kind in ("ci", "gpu")}
+RECORDINGS = {
+    kind: ROOT / "tests" / "cudnn" / "recordings" / f"cudnn_calls_{kind}.json" for kind in ("ci", "gpu")
+}
 SUCCESS = ("CUDNN_STATUS_SUCCESS", "returned")
 EXECUTED = "executed"
 #: The test that runs each pattern of docs/graph-coverage.md, with the pattern's title in brackets.
@@ -37,8 +39,8 @@ FIRST: Version = (9, 0, 0)
 
 HEAD = """# Every function of cuDNN, called
 
-Written by `python -m tools.coverage` from what test runs recorded (`tests/recorder.py`); a test holds it to the
-recordings. *Executed* means that the function returned `CUDNN_STATUS_SUCCESS`, or its result where it returns no
+Written by `python -m tools.coverage` from what test runs recorded (`tests/helpers/recorder.py`); a test holds it to
+the recordings. *Executed* means that the function returned `CUDNN_STATUS_SUCCESS`, or its result where it returns no
 status, at least once. For the operations of the graph API see [graph-coverage.md](graph-coverage.md), for the
 features and their tests [ledger.md](ledger.md).
 
@@ -60,7 +62,7 @@ class Recording:
     """What a test run called.
 
     `calls`: function -> status -> test files; `operations`: operation of the graph API -> test files that executed
-    it; `patterns`: titles of tests/cudnn/graph_cases.py that were executed.
+    it; `patterns`: titles of tests/helpers/cudnn/graph_cases.py that were executed.
     """
 
     device: str
@@ -87,7 +89,7 @@ class Recording:
 
 
 def record(lines: Iterable[str], *, device: str, version: Version, date: str) -> Recording:
-    """The recording of what tests/recorder.py wrote."""
+    """The recording of what tests/helpers/recorder.py wrote."""
     calls: dict[str, dict[str, set[str]]] = {}
     operations: dict[str, set[str]] = {}
     patterns: set[str] = set()

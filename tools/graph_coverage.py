@@ -15,8 +15,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.cudnn.graph_cases import CASES, KINDS, Case
-from tests.cudnn.graph_run import in_process
+from tests.helpers.cudnn.graph_cases import CASES, KINDS, Case
+from tests.helpers.cudnn.graph_run import in_process
 from tools.coverage import RECORDINGS, Recording, cell, read
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "graph-coverage.md"
@@ -46,7 +46,7 @@ test ran the plan, {run}.
 
 
 def page(outcomes: Mapping[str, tuple[str, str | int]], run: Recording) -> str:
-    """The page's text for what `tests.cudnn.graph_run` found and what tests executed on a GPU."""
+    """The page's text for what `tests.helpers.cudnn.graph_run` found and what tests executed on a GPU."""
     states = {kind: state(kind, outcomes, run) for kind in KINDS}
     lists = {how: [short(kind) for kind in KINDS if states[kind] == how] for how in STATES}
     planned = [case for case in CASES if outcomes[case.title][0] != "refused"]
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        text = page(in_process("tests.cudnn.graph_run", Path(folder)), read(RECORDINGS["gpu"]))
+        text = page(in_process("tests.helpers.cudnn.graph_run", Path(folder)), read(RECORDINGS["gpu"]))
     if options.check:
         return 0 if PAGE.read_text(encoding="utf-8") == text else 1
     PAGE.write_text(text, encoding="utf-8")

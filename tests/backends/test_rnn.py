@@ -17,7 +17,7 @@ from lamina.graph.passes.manager import prune_outputs
 from lamina.ops.primitives.rnn import GATES, Rnn, RnnGrad, Sizes
 from lamina.runtime import Device, NoGpuError
 from lamina.spec import DType, Policy, ShapeError, Spec, bfloat16, float16, float32, float64
-from tests.ops.eager import apart, mismatch
+from tests.helpers.eager import apart, mismatch
 
 CASES = [
     (Rnn("tanh", 7, 2), Sizes(6, 3, 5)),

@@ -7,12 +7,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.helpers import ROOT
+
 NEWER = ROOT / "build" / "cudnn-9.28" / "nvidia" / "cudnn" / "lib" / "libcudnn.so.9"
 
 Run = Callable[..., Any]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "c-layer.md"
+from tests.helpers import ROOT
+
+PAGE = ROOT / "docs" / "c-layer.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
 
 

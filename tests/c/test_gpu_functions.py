@@ -14,9 +14,9 @@ import pytest
 from lamina.c import cudnn
 from lamina.c.errors import CudnnNotSupported
 from lamina.runtime import Buffer
-from tests.cudnn.legacy import reference as ref
 from tests.cudnn.legacy import test_gpu_rnn as rnn
-from tests.cudnn.legacy.gpu import Array, Gpu, close
+from tests.helpers.legacy import reference as ref
+from tests.helpers.legacy.gpu import Array, Gpu, close
 
 pytestmark = [pytest.mark.gpu, pytest.mark.feature("F001")]
 FLOAT, HALF = cudnn.CUDNN_DATA_FLOAT, cudnn.CUDNN_DATA_HALF

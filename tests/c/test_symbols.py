@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lamina.c import cudnn, dnnl
+from tests.helpers import ROOT
 
 pytestmark = pytest.mark.feature("B001", "F001")
 
@@ -28,7 +28,7 @@ for name in cudnn.SIGNATURES:
             wrong.append(f"{name}: since {since}: {error}")
 print(json.dumps([cudnn.library.version, len(cudnn.SIGNATURES), missing, wrong]))
 """
-SWEEP = (Path(__file__).parent / "sweep.py").read_text()
+SWEEP = (ROOT / "tests" / "helpers" / "c_sweep.py").read_text()
 
 
 @pytest.fixture(params=["installed", "9.28"])

@@ -18,7 +18,7 @@ from lamina.cudnn.descriptor import text_of
 from lamina.cudnn.engine import BehaviorNote, Candidates, NumericalNote
 from lamina.cudnn.plan import ExecutionPlan
 from lamina.runtime import Device, stream
-from tests.backends import emulator
+from tests.helpers import emulator
 
 pytestmark = pytest.mark.skipif(
     shutil.which("g++") is None or not c.library.available(),

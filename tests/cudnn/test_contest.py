@@ -13,7 +13,7 @@ import pytest
 from lamina.cudnn.contest import GUARD, ITEM_SIZES, Check, Contest, Memory
 from lamina.runtime import Device, copy, to_host
 from lamina.spec import as_dtype
-from tests.backends import emulator
+from tests.helpers import emulator
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 

@@ -17,10 +17,11 @@ from lamina.c import cudnn as c
 from lamina.c.errors import CudnnError
 from lamina.cudnn.engine import engine_refusals
 from tests.c.conftest import cudnn_928  # noqa: F401
-from tests.cudnn.graph_run import environment
+from tests.helpers import ROOT
+from tests.helpers.cudnn.graph_run import environment
 
 pytestmark = pytest.mark.skipif(not c.library.available(), reason="libcudnn is not installed")
-SOURCE = Path(__file__).parents[2] / "src"
+SOURCE = ROOT / "src"
 
 
 def tensor(uid: int = 1, virtual: bool = False, shape: tuple[int, ...] = (8, 16, 10, 12)) -> cudnn.Tensor:

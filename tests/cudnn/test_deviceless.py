@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 
 from lamina.c import cudnn as c
-from tests.stubs import build_libcuda_stub
+from tests.helpers import ROOT
+from tests.helpers.stubs import COMPILING, build_libcuda_stub
 
 pathfinder = pytest.importorskip("cuda.pathfinder")
-ROOT = Path(__file__).parents[2]
-HERE = Path(__file__).parent
 
 pytestmark = pytest.mark.skipif(
     not c.library.available() or c.library.version[:2] != (9, 19),
-    reason="the device properties in tests/data were read with cuDNN 9.19",
+    reason="the device properties were read with cuDNN 9.19",
 )
 
 
@@ -25,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A process that finds a libcuda without devices, and NVRTC."""
     folder = tmp_path_factory.mktemp("libcuda")
-    build_libcuda_stub(folder, HERE / "libcuda_stub.c")
+    build_libcuda_stub(folder, COMPILING)
     nvrtc = Path(pathfinder.load_nvidia_dynamic_lib("nvrtc").abs_path).parent
     paths = [str(folder), str(nvrtc), os.environ.get("LD_LIBRARY_PATH", "")]
     return {
@@ -36,7 +35,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def part(name: str, environment: dict[str, str]) -> dict[str, str]:
-    command = [sys.executable, "-m", "tests.cudnn.deviceless", name]
+    command = [sys.executable, "-m", "tests.helpers.cudnn.deviceless", name]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])[name]

@@ -12,9 +12,9 @@ import pytest
 from lamina import cudnn
 from lamina.cudnn import Choice, Graph, Handle, NoPlanError, NumericalNote, PlanStore, autotune, contest
 from lamina.runtime import Buffer, Device, copy, from_host, memset, to_host
+from tests.helpers import ROOT
 
 pytestmark = pytest.mark.gpu
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture

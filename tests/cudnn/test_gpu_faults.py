@@ -12,7 +12,7 @@ from lamina.cudnn import ExecutionPlan, Graph, Handle, VariantPack, handle_of, k
 from lamina.ops.core import Array
 from lamina.ops.primitives import Window
 from lamina.runtime import Device, from_host, memset, to_host
-from tests.ops import slow
+from tests.helpers import definitions
 
 pytestmark = pytest.mark.gpu
 
@@ -64,12 +64,12 @@ def problem(direction: str, window: Window) -> tuple[Graph, tuple[Array, ...], A
     }
     if direction == "forward":
         graph.conv(tx, tw, ty, **options)
-        return graph, (x, w), slow.conv(window, x, w)
+        return graph, (x, w), definitions.conv(window, x, w)
     if direction == "data":
         graph.conv_data_grad(ty, tw, tx, **options)
-        return graph, (y, w), slow.conv_data_grad(window, y, w, X[2:])
+        return graph, (y, w), definitions.conv_data_grad(window, y, w, X[2:])
     graph.conv_filter_grad(tx, ty, tw, **options)
-    return graph, (x, y), slow.conv_filter_grad(window, x, y, FILTER[2:])
+    return graph, (x, y), definitions.conv_filter_grad(window, x, y, FILTER[2:])
 
 
 def errors(handle: Handle, direction: str, window: Window, *, wrong: bool = False) -> dict[str, float]:

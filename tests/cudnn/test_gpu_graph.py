@@ -11,8 +11,8 @@ import pytest
 from lamina import cudnn
 from lamina.cudnn import ExecutionPlan, Graph, Handle, Tensor, VariantPack, handle_of
 from lamina.runtime import Buffer, Device, DeviceError, from_host, memset, to_host
-from tests.cudnn.graph_run import in_process_of_its_own
-from tests.cudnn.graph_values import NUMPY, SCENARIOS, Array, Scenario, conv3x3, images
+from tests.helpers.cudnn.graph_run import in_process_of_its_own
+from tests.helpers.cudnn.graph_values import NUMPY, SCENARIOS, Array, Scenario, conv3x3, images
 
 pytestmark = pytest.mark.gpu
 

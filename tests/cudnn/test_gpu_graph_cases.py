@@ -10,9 +10,9 @@ import pytest
 
 from lamina.cudnn import Graph, Tensor, VariantPack, handle_of
 from lamina.runtime import Buffer, Device, from_host, to_host
-from tests.cudnn.graph_cases import CASES, Case
-from tests.cudnn.graph_run import in_process_of_its_own
-from tests.cudnn.graph_values import NUMPY
+from tests.helpers.cudnn.graph_cases import CASES, Case
+from tests.helpers.cudnn.graph_run import in_process_of_its_own
+from tests.helpers.cudnn.graph_values import NUMPY
 
 pytestmark = pytest.mark.gpu
 PLANNED = [case for case in CASES if not case.refused]

@@ -14,25 +14,27 @@ from lamina import cudnn
 from lamina.c import cudnn as c
 from lamina.c.errors import CudnnError
 from lamina.cudnn import Graph
-from tests.cudnn.graph_cases import CASES, KINDS, Case, image
-from tests.cudnn.graph_run import in_process
+from tests.helpers.cudnn.graph_cases import CASES, KINDS, Case, image
+from tests.helpers.cudnn.graph_run import in_process
 from tools import coverage, graph_coverage
 
 pytestmark = pytest.mark.skipif(
     not c.library.available() or c.library.version[:2] != (9, 19),
-    reason="the device properties in tests/data were read with cuDNN 9.19",
+    reason="the device properties were read with cuDNN 9.19",
 )
 
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = in_process("tests.cudnn.graph_run", tmp_path_factory.mktemp("libcuda"))
+    found: dict[str, list[Any]] = in_process(
+        "tests.helpers.cudnn.graph_run", tmp_path_factory.mktemp("libcuda")
+    )
     return found
 
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    found: dict[str, Any] = in_process("tests.cudnn.graph_parts", tmp_path_factory.mktemp("libcuda"))
+    found: dict[str, Any] = in_process("tests.helpers.cudnn.graph_parts", tmp_path_factory.mktemp("libcuda"))
     return found
 
 

@@ -1,6 +1,5 @@
 """Every layer against PyTorch's: values, state_dict keys, and how it prints."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,9 +7,10 @@ import pytest
 
 import lamina as lm
 from lamina import nn
-from tests.nn.cases import CASES, LOSSES
+from tests.helpers.nn import GOLDEN_FILES
+from tests.helpers.nn.cases import CASES, LOSSES
 
-GOLDEN = np.load(Path(__file__).with_name("golden.npz"))
+GOLDEN = np.load(GOLDEN_FILES / "golden.npz")
 
 
 def layer_and_arrays(index: int) -> tuple[nn.Module, np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -1,6 +1,5 @@
 """Normalization layers against PyTorch's over two training steps: values, gradients, states, keys, text."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,10 @@ import lamina as lm
 from lamina import nn, ops, optim
 from lamina.graph import value_and_grad
 from lamina.train import train_step
-from tests.nn.make_golden_norm import NORMS
+from tests.helpers.nn import GOLDEN_FILES
+from tests.helpers.nn.make_golden_norm import NORMS
 
-GOLDEN = np.load(Path(__file__).with_name("golden_norm.npz"))
+GOLDEN = np.load(GOLDEN_FILES / "golden_norm.npz")
 IDS = [f"{name}{args}{options}".replace(" ", "") for name, args, options, _ in NORMS]
 CLOSE = {"rtol": 3e-5, "atol": 5e-6}
 

@@ -1,6 +1,5 @@
 """Recurrent, attention, transformer and embedding layers against PyTorch's: values, gradients, state_dict keys."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,10 +7,11 @@ import pytest
 
 import lamina as lm
 from lamina import nn, ops
-from tests.nn.make_sequences import flat
-from tests.nn.sequence_cases import CASES
+from tests.helpers.nn import GOLDEN_FILES
+from tests.helpers.nn.make_sequences import flat
+from tests.helpers.nn.sequence_cases import CASES
 
-GOLDEN = np.load(Path(__file__).with_name("sequences.npz"))
+GOLDEN = np.load(GOLDEN_FILES / "sequences.npz")
 IDS = [c.id for c in CASES]
 RECURRENT = ("RNN", "LSTM", "GRU")
 

@@ -21,7 +21,7 @@ from lamina.spec import (
     int64,
     uint8,
 )
-from tests.ops.eager import Eager
+from tests.helpers.eager import Eager
 
 
 def test_registry_names() -> None:

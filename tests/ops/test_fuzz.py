@@ -5,8 +5,7 @@ import pytest
 from lamina import backends
 from lamina.runtime import Device
 from lamina.spec import bfloat16, float64
-from tests import fuzz
-from tests.ops import eager
+from tests.helpers import eager, fuzz
 
 
 @pytest.mark.feature("F117", "F118")
@@ -50,7 +49,7 @@ def test_a_wrong_result_is_reported(
     monkeypatch.setattr(fuzz, "run_on", wrong)
     assert fuzz.main(["--backend", "reference", "--seed", "3", "--only", "7"]) == 1
     printed = capsys.readouterr().out
-    again = "python -m tests.fuzz --backend reference --dtype float32 --seed 3 --only 7   # matmul("
+    again = "python -m tests.helpers.fuzz --backend reference --dtype float32 --seed 3 --only 7   # matmul("
     assert printed.startswith(again)
     assert "1 of" in printed
     assert printed.endswith("1 cases on reference in float32, 1 mismatches\n")

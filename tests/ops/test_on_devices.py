@@ -9,9 +9,9 @@ import pytest
 from lamina import ops
 from lamina.graph import grad
 from lamina.tensors import Tensor, tensor
-from tests.ops.eager import mismatch
-from tests.ops.functions import grad as reference_grad
-from tests.ops.functions import run
+from tests.helpers.eager import mismatch
+from tests.helpers.functions import grad as reference_grad
+from tests.helpers.functions import run
 
 RNG = np.random.default_rng(7)
 Case = tuple[Callable[..., Any], tuple[Any, ...]]

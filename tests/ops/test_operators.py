@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lamina import ops
-from tests.ops.eager import Eager
+from tests.helpers.eager import Eager
 
 A, B = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[2.0, 0.5], [1.0, 4.0]])
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.stubs import FAKE, build_libcuda_stub
+from tests.helpers import ROOT
+from tests.helpers.stubs import FAKE, build_libcuda_stub
 
 pytest.importorskip("cuda.core")
-ROOT = Path(__file__).parents[2]
 
 
 #: What of test_gpu_interop.py needs neither another library nor a kernel.

@@ -1,6 +1,6 @@
 """The runtime on a CUDA device, but for kernels (test_gpu_kernels.py).
 
-These tests also run on the software driver of tests/stubs (see test_fake_driver.py), so that the way through
+These tests also run on the software driver of tests/helpers/stubs (see test_fake_driver.py), so that the way through
 NVIDIA's bindings is walked on every machine.
 """
 

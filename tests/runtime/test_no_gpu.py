@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from lamina.runtime import Library, devices, libraries
-from tests.stubs import build_libcuda_stub
+from tests.helpers import ROOT
+from tests.helpers.stubs import build_libcuda_stub
 
-SOURCE = Path(__file__).parents[2] / "src"
+SOURCE = ROOT / "src"
 without_gpu = pytest.mark.skipif(len(devices()) > 1, reason="this machine has a GPU")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cudnn.legacy.gpu import Gpu
+from tests.helpers.legacy.gpu import Gpu
 
 
 @pytest.fixture(scope="module")

@@ -1,15 +1,15 @@
 """The programs on the page about the imperative API run as they stand, and its table names what there is."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 from lamina.c import cudnn as c
 from lamina.cudnn import legacy
-from tests.cudnn.legacy.gpu import Gpu
+from tests.helpers import ROOT
+from tests.helpers.legacy.gpu import Gpu
 
-PAGE = (Path(__file__).parents[3] / "docs" / "imperative.md").read_text()
+PAGE = (ROOT / "docs" / "imperative.md").read_text()
 BLOCKS = re.findall(r"```python( gpu)?\n(.*?)```", PAGE, re.S)
 pytestmark = pytest.mark.skipif(not c.library.available(), reason="libcudnn is not installed")
 

@@ -12,7 +12,7 @@ from lamina.cudnn.legacy.attention import MultiHeadAttention
 from lamina.cudnn.legacy.handles import Handle
 from lamina.cudnn.legacy.sequence import SequenceData
 from lamina.runtime import Buffer, from_host, to_host
-from tests.cudnn.legacy import attention_reference as reference
+from tests.helpers.legacy import attention_reference as reference
 
 pytestmark = pytest.mark.gpu
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from lamina.cudnn import legacy
-from tests.cudnn.legacy import reference as ref
-from tests.cudnn.legacy.gpu import FLOATS, SURE, Gpu, Operand, close, ran
+from tests.helpers.legacy import reference as ref
+from tests.helpers.legacy.gpu import FLOATS, SURE, Gpu, Operand, close, ran
 
 pytestmark = pytest.mark.gpu
 SHAPE = (4, 8, 32, 32)

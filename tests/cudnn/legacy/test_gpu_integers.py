@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from lamina.cudnn import legacy
-from tests.cudnn.legacy import reference as ref
-from tests.cudnn.legacy.gpu import Gpu, Operand, ran
+from tests.helpers.legacy import reference as ref
+from tests.helpers.legacy.gpu import Gpu, Operand, ran
 
 pytestmark = pytest.mark.gpu
 SHAPE = (2, 32, 6, 8)

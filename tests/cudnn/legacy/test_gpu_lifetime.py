@@ -7,18 +7,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from lamina import cudnn
 from lamina.cudnn import legacy
 from lamina.runtime import Device
-from tests.cudnn.legacy import lifetime
 from tests.cudnn.legacy.test_lifetime import finished, started
+from tests.helpers import ROOT
+from tests.helpers.legacy import lifetime
 
 pytestmark = pytest.mark.gpu
-ROOT = Path(__file__).parents[3]
 COUNT, PARTS = 100_000, 6
 LIMIT = 1 << 20
 
@@ -95,7 +94,7 @@ ENDING = """
 import threading
 from lamina.cudnn import legacy
 from lamina.runtime import Device, Worker
-from tests.cudnn.legacy.lifetime import LEGACY, graph_makers
+from tests.helpers.legacy.lifetime import LEGACY, graph_makers
 from tests.cudnn.legacy.test_gpu_lifetime import imperative, planned
 
 device = Device("cuda:0")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from lamina.cudnn import legacy
-from tests.cudnn.legacy import reference as ref
-from tests.cudnn.legacy.gpu import BLENDS, FLOATS, SURE, TOLERANCE, Gpu, Operand, close, ran
+from tests.helpers.legacy import reference as ref
+from tests.helpers.legacy.gpu import BLENDS, FLOATS, SURE, TOLERANCE, Gpu, Operand, close, ran
 
 pytestmark = pytest.mark.gpu
 SHAPE = (8, 8, 5, 6)

@@ -17,8 +17,8 @@ from lamina.cudnn.legacy.rnn import RNN
 from lamina.cudnn.legacy.rnn_data import RNNData
 from lamina.cudnn.legacy.rnn_search import search_rnn, table
 from lamina.runtime import Buffer, from_host, to_host
-from tests.cudnn.legacy import rnn_reference as reference
-from tests.cudnn.legacy.rnn_reference import Rnn
+from tests.helpers.legacy import rnn_reference as reference
+from tests.helpers.legacy.rnn_reference import Rnn
 
 pytestmark = pytest.mark.gpu
 

@@ -10,8 +10,8 @@ import pytest
 from lamina.c.errors import CudnnNotSupported
 from lamina.cudnn import legacy
 from lamina.cudnn.legacy import Choices, Search, fitting
-from tests.cudnn.legacy import reference as ref
-from tests.cudnn.legacy.gpu import Gpu, Operand
+from tests.helpers.legacy import reference as ref
+from tests.helpers.legacy.gpu import Gpu, Operand
 
 pytestmark = pytest.mark.gpu
 X, W, Y = (4, 16, 20, 18), (32, 16, 3, 3), (4, 32, 20, 18)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from lamina.cudnn import legacy
-from tests.cudnn.legacy import reference as ref
-from tests.cudnn.legacy.gpu import BLENDS, FLOATS, SURE, Gpu, ran
+from tests.helpers.legacy import reference as ref
+from tests.helpers.legacy.gpu import BLENDS, FLOATS, SURE, Gpu, ran
 
 pytestmark = pytest.mark.gpu
 TYPES = pytest.mark.parametrize("dtype", FLOATS)

@@ -11,9 +11,8 @@ from lamina.c import cudnn as c
 from lamina.c.errors import CudnnError
 from lamina.cudnn import legacy
 from lamina.runtime import NoGpuError, devices
-from tests.stubs import FAKE, build_libcuda_stub
-
-ROOT = Path(__file__).parents[3]
+from tests.helpers import ROOT
+from tests.helpers.stubs import FAKE, build_libcuda_stub
 
 
 @pytest.mark.feature("F013", "F014", "F015", "F016", "F029", "F035")

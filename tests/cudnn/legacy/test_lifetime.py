@@ -4,14 +4,13 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from lamina.c import cudnn as c
-from tests.cudnn.legacy import lifetime
+from tests.helpers import ROOT
+from tests.helpers.legacy import lifetime
 
-ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.skipif(not c.library.available(), reason="libcudnn is not installed")
 COUNT = 5000
 
@@ -19,7 +18,7 @@ COUNT = 5000
 def started(*arguments: str) -> subprocess.Popen[str]:
     """`lifetime` with these arguments, in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
-    command = [sys.executable, "-X", "faulthandler", "-m", "tests.cudnn.legacy.lifetime", *arguments]
+    command = [sys.executable, "-X", "faulthandler", "-m", "tests.helpers.legacy.lifetime", *arguments]
     return subprocess.Popen(
         command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

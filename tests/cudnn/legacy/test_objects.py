@@ -7,7 +7,6 @@ import struct
 import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +15,10 @@ from lamina.c import cudnn as c
 from lamina.c.errors import CudnnBadParam, CudnnError, CudnnNotSupported
 from lamina.cudnn import legacy
 from lamina.cudnn.legacy import base, flags
-from tests.cudnn.legacy.makers import MAKERS
+from tests.helpers import ROOT
+from tests.helpers.legacy.makers import MAKERS
 
 pytestmark = pytest.mark.skipif(not c.library.available(), reason="libcudnn is not installed")
-ROOT = Path(__file__).parents[3]
 
 
 # --------------------------------------------------------------------------------------------------- settings
@@ -397,7 +396,7 @@ def test_a_descriptor_outlives_its_close_while_a_call_uses_it() -> None:
 _ENDS = """
 import gc, random, sys
 from lamina.cudnn import legacy
-from tests.cudnn.legacy.makers import MAKERS
+from tests.helpers.legacy.makers import MAKERS
 left = [make() for make in MAKERS.values() for _ in range(20)]
 random.Random(0).shuffle(left)
 for one in left[::3]:

@@ -9,8 +9,8 @@ import pytest
 
 from lamina.c import cudnn as c
 from lamina.cudnn import legacy
-from tests.cudnn.legacy import reference as ref
-from tests.cudnn.legacy.gpu import TOLERANCE, close
+from tests.helpers.legacy import reference as ref
+from tests.helpers.legacy.gpu import TOLERANCE, close
 
 pytestmark = pytest.mark.skipif(not c.library.available(), reason="libcudnn is not installed")
 X, W, Y = (2, 8, 9, 7), (16, 8, 3, 3), (2, 16, 9, 7)

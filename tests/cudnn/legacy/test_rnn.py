@@ -15,7 +15,7 @@ from lamina.cudnn.legacy.base import ClosedError
 from lamina.cudnn.legacy.rnn import RNN
 from lamina.cudnn.legacy.rnn_data import RNNData
 from lamina.cudnn.legacy.rnn_weights import Entry, WeightLayout, parts
-from tests.cudnn.legacy.rnn_reference import Rnn
+from tests.helpers.legacy.rnn_reference import Rnn
 
 CELLS = ("relu", "tanh", "lstm", "gru")
 SIZES = {"input_size": 6, "hidden_size": 8, "layers": 2}

@@ -1,0 +1,74 @@
+"""Normalization by oneDNN: every layout, padded blocks too, relu and residuals, against the reference."""
+
+import numpy as np
+import pytest
+
+from lamina import backends
+from lamina.backends.reference import run_reference
+from lamina.ops.core import Op
+from lamina.ops.primitives import (
+    BatchNorm,
+    BatchNormGrad,
+    BatchNormInfer,
+    LayerNorm,
+    LayerNormGrad,
+    LocalResponseNorm,
+)
+from lamina.runtime import Device
+from lamina.spec import DType, Policy, Spec, as_dtype, bfloat16, float32, float64
+from tests.helpers.eager import execute, mismatch
+
+CPU = backends.get(Device("cpu"), "cpu")
+OPS: list[Op] = [
+    BatchNorm(1e-5, 0.2), BatchNorm(1e-5, relu=True), BatchNorm(1e-5, relu=True, residual=True),
+    BatchNorm(1e-5, residual=True), BatchNormInfer(1e-3, relu=True), BatchNormInfer(1e-3, True, True),
+    BatchNormGrad(), BatchNormGrad(relu=True), BatchNormGrad(True, True), BatchNormGrad(True, moving=False),
+    LocalResponseNorm(5, 0.1),
+]  # fmt: skip
+
+
+def operands(op: Op, shape: tuple[int, ...], dtype: DType) -> list[np.ndarray]:
+    rng = np.random.default_rng(4)
+
+    def big() -> np.ndarray:
+        return rng.standard_normal(shape).astype(dtype.numpy)
+
+    def small(low: float = -1) -> np.ndarray:
+        return rng.uniform(low, 2, shape[1]).astype(np.float32)
+
+    if isinstance(op, LocalResponseNorm):
+        return [big()]
+    if isinstance(op, BatchNormGrad):
+        extra = [big()] if op.residual else [small()] if op.relu else []
+        return [big(), big(), small(), small(), small(0.5), *extra]
+    return [big(), small(), small(), small(), small(0.5), *([big()] if op.residual else [])]  # type: ignore[attr-defined]
+
+
+@pytest.mark.skipif(CPU.supports(BatchNorm) != "onednn", reason="oneDNN is not here")
+@pytest.mark.parametrize("dtype", [float32, bfloat16])
+@pytest.mark.parametrize("tag", ["abcd", "acdb", "aBcd16b"])
+@pytest.mark.parametrize("op", OPS, ids=str)
+def test_every_layout(op: Op, tag: str, dtype: DType) -> None:
+    """20 channels leave a block partly padding."""
+    shape = (3, 20, 5, 4)
+    arrays = operands(op, shape, dtype)
+    specs = [Spec(a.shape, as_dtype(a.dtype)) for a in arrays]
+    specs = [s.with_tag(tag) if s.ndim == 4 else s.fixed for s in specs]
+    plan = CPU.plan(op, specs, Policy())
+    if dtype == float32:
+        assert plan.label.startswith("onednn")
+        assert plan.inputs[0].tag == tag or isinstance(op, LocalResponseNorm)
+    wanted = run_reference(op, arrays, float64)
+    for i, (y, ref, spec) in enumerate(
+        zip(execute(CPU.device, plan, arrays), wanted, plan.outputs, strict=True)
+    ):
+        problem = mismatch(y, ref, spec.dtype)
+        assert not problem, f"output {i}: {problem} ({plan.label})"
+
+
+@pytest.mark.skipif(CPU.supports(BatchNorm) != "onednn", reason="oneDNN is not here")
+def test_layer_norm_by_onednn() -> None:
+    x, c = Spec((4, 3, 40), float32), Spec((3, 40), float32)
+    stats = Spec((4,), float32)
+    assert CPU.plan(LayerNorm(2, 1e-5), [x, c, c], Policy()).label.startswith("onednn")
+    assert CPU.plan(LayerNormGrad(2), [x, x, c, stats, stats], Policy()).label.startswith("onednn")

@@ -1,0 +1,131 @@
+"""Winograd's convolution on the cpu backend: its matrices, its values, and when it is chosen."""
+
+import numpy as np
+import pytest
+
+from lamina import backends, onednn
+from lamina.backends.cpu.window import prefers_channels_last
+from lamina.backends.cpu.winograd import Axis, Problem, filter_matrix, output_matrix
+from lamina.backends.reference import run_reference
+from lamina.ops.core import Array, Op
+from lamina.ops.primitives import Add, Conv, ConvDataGrad, ConvFilterGrad, Fused, Relu, Window
+from lamina.runtime import Device
+from lamina.spec import Policy, Spec, bfloat16, float32, float64
+from tests.helpers.eager import execute
+
+pytestmark = pytest.mark.skipif(
+    not onednn.available() or not prefers_channels_last(), reason="needs oneDNN and AVX-512"
+)
+
+CPU = Device("cpu")
+BACKEND = backends.get(CPU, "cpu")
+DIRECT = Policy(algorithm="fallback")
+Pads = tuple[tuple[int, int], tuple[int, int]]
+
+
+def window(pads: Pads) -> Window:
+    return Window((1, 1), pads, (1, 1))
+
+
+def normal(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("r", [3, 5])
+@pytest.mark.parametrize(("size", "lo", "hi"), [(12, 1, 1), (13, 0, 2), (7, 2, 0), (26, 2, 2), (9, 0, 0)])
+def test_the_three_transforms_make_a_correlation(r: int, size: int, lo: int, hi: int) -> None:
+    """results · (inputs x * G w) is the sliding product, for every size and padding, in float64."""
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal(size), rng.standard_normal(r)
+    axis = Axis(size, size + lo + hi - r + 1, 7 - r, lo)
+    tiles = (axis.inputs() @ x).reshape(-1, 6) * (filter_matrix(r) @ w)
+    y = axis.results() @ tiles.reshape(-1)
+    assert np.allclose(y, np.correlate(np.pad(x, (lo, hi)), w, "valid"), atol=1e-12)
+
+
+def test_matrices_of_the_paper() -> None:
+    """F(4, 3) as printed by Lavin and Gray."""
+    g = [
+        [1 / 4, 0, 0],
+        [-1 / 6] * 3,
+        [-1 / 6, 1 / 6, -1 / 6],
+        [1 / 24, 1 / 12, 1 / 6],
+        [1 / 24, -1 / 12, 1 / 6],
+        [0, 0, 1],
+    ]
+    a = [[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -1, 8, -8, 1]]
+    assert np.allclose(filter_matrix(3), g)
+    assert np.allclose(output_matrix(4), a)
+
+
+@pytest.mark.feature("F045", "F046", "F052")
+@pytest.mark.parametrize(
+    ("x", "k", "r", "pads"),
+    [
+        ((4, 64, 27, 30), 96, 5, ((0, 3), (2, 1))),  # ragged tiles, uneven padding
+        ((5, 96, 29, 31), 72, 3, ((0, 1), (2, 0))),
+        ((8, 256, 12, 12), 256, 3, ((1, 1), (1, 1))),
+        ((18, 64, 28, 32), 64, 3, ((1, 1), (1, 1))),  # more than one chunk of images
+    ],
+)
+def test_values(x: tuple[int, ...], k: int, r: int, pads: Pads) -> None:
+    """Close to float64 in all directions, with fused steps; the direct algorithm stays at hand."""
+    op = Conv(window(pads))
+    images, w, b = normal(*x), normal(k, x[1], r, r, seed=1) * np.float32(0.05), normal(1, k, 1, 1, seed=2)
+    y = run_reference(op, [images, w])[0]
+    g = normal(*y.shape, seed=3)
+    cases: list[tuple[Op, list[Array]]] = [
+        (op, [images, w]),
+        (Fused((op, Add(), Add(), Relu())), [images, w, b, g]),
+        (ConvDataGrad(window(pads), x[2:]), [g, w]),
+        (ConvFilterGrad(window(pads), (r, r)), [images, g]),
+    ]
+    for case, arrays in cases:
+        exact = run_reference(case, arrays, float64)[0]
+        specs = [Spec(a.shape, float32) for a in arrays]
+        plan = BACKEND.plan(case, specs, Policy())
+        assert plan.label == "onednn winograd by matmul"
+        found = execute(CPU, plan, arrays)[0]
+        assert np.sqrt(((found - exact) ** 2).mean() / (exact**2).mean()) < 8e-6
+        assert np.abs(found - exact).max() < 5e-5 * np.abs(exact).max()
+        again = execute(CPU, plan, arrays)[0]
+        assert np.array_equal(found, again)
+        for policy in (DIRECT, Policy(workspace_limit=plan.workspace - 1)):
+            assert "winograd" not in BACKEND.plan(case, specs, policy).label
+
+
+def test_chunks_divide_the_batch() -> None:
+    x, w = Spec((20, 64, 32, 30), float32), Spec((64, 64, 3, 3), float32)
+    (y,) = Conv(window(((1, 1), (1, 1)))).infer(x, w)
+    problem = Problem.of(window(((1, 1), (1, 1))), x, w, y)
+    assert problem is not None
+    assert 1 < problem.images < 20
+    assert 20 % problem.images == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "x", "w"),
+    [
+        ("small", (2, 16, 12, 12), (16, 16, 3, 3)),
+        ("stride", (8, 256, 24, 24), (256, 256, 3, 3)),
+        ("dilation", (8, 256, 12, 12), (256, 256, 3, 3)),
+        ("groups", (8, 256, 12, 12), (256, 128, 3, 3)),
+        ("flip", (8, 256, 12, 12), (256, 256, 3, 3)),
+        ("even", (8, 256, 12, 12), (256, 256, 4, 4)),
+        ("half", (8, 256, 12, 12), (256, 256, 3, 3)),
+    ],
+)
+def test_other_convolutions_stay_direct(change: str, x: tuple[int, ...], w: tuple[int, ...]) -> None:
+    pads = ((1, 1), (1, 1))
+    step, gap = (2 if change == "stride" else 1,) * 2, (2 if change == "dilation" else 1,) * 2
+    win = Window(step, pads, gap, 2 if change == "groups" else 1, change == "flip")
+    kind = bfloat16 if change == "half" else float32
+    plan = BACKEND.plan(Conv(win), [Spec(x, kind), Spec(w, kind)], Policy())
+    assert "winograd" not in plan.label
+
+
+def test_data_gradient_with_more_padding_than_the_filter_reaches_stays_direct() -> None:
+    win = window(((3, 0), (0, 0)))
+    g, w = Spec((8, 256, 13, 12), float32), Spec((256, 256, 3, 3), float32)
+    plan = BACKEND.plan(ConvDataGrad(win, (12, 14)), [g, w], Policy())
+    assert "winograd" not in plan.label

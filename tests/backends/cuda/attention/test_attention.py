@@ -1,0 +1,154 @@
+"""Attention on the backends: the own kernels emulated, and every way on a GPU."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import ops
+from lamina.backends import Call
+from lamina.backends.cuda.attention.attention import slopes_launch, weights_launch
+from lamina.backends.cuda.launch.program import source, target
+from lamina.backends.reference import run_reference
+from lamina.graph import gradients
+from lamina.ops.core import Array, Sample
+from lamina.ops.primitives import Attention, AttentionGrad
+from lamina.spec import DType, Spec, bfloat16, float16, float32, float64
+from tests.helpers.eager import apart, mismatch
+from tests.helpers.emulator import Memory, run_launch
+
+SAMPLES = [s for s in Attention.samples() if isinstance(s.op, Attention) and s.op.stats]
+
+
+def memory(array: Array) -> Memory:
+    made = Memory(array.nbytes)
+    made.bytes[:] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
+    return made
+
+
+def read(held: Memory, like: Array) -> Array:
+    held.check("a buffer")
+    found: Array = held.bytes.copy().view(like.dtype).reshape(like.shape)
+    return found
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=str)
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+def test_rows_become_weights(sample: Sample, dtype: DType) -> None:
+    op = sample.op
+    assert isinstance(op, Attention)
+    q, k, v, *bias = (a.astype(np.float64) for a in sample.draw(np.random.default_rng(0), dtype))
+    s = (q @ k.swapaxes(2, 3)).astype(dtype.numpy)
+    o, stats = run_reference(op, [q, k, v, *bias], float64)
+    extra = [b.astype(dtype.numpy) for b in bias]
+    held = [memory(s), memory(extra[0] if extra else s), memory(stats.astype(np.float32))]
+    launch = weights_launch(
+        op,
+        Spec(s.shape, dtype).fixed,
+        [Spec(b.shape, dtype).fixed for b in extra],
+        (source(0), source(1), target()),
+    )
+    run_launch(launch, Call((held[0].pointer, held[1].pointer), (held[2].pointer,)))
+    weights = read(held[0], s).astype(np.float64)
+    assert not mismatch(weights @ v, o, dtype)
+    assert not mismatch(read(held[2], stats.astype(np.float32)), stats, dtype)
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=str)
+def test_rows_become_slopes(sample: Sample) -> None:
+    op = sample.op
+    assert isinstance(op, Attention)
+    q, k, v, *bias = sample.draw(np.random.default_rng(0), float32)
+    o, stats = run_reference(op, [q, k, v, *bias])
+    g = np.random.default_rng(1).standard_normal(o.shape).astype(np.float32)
+    back = AttentionGrad(op.scale, op.causal)
+    dq, dk, dv, *_ = run_reference(back, [q, k, v, o, stats, g, *bias], float64)
+    s, d = q @ k.swapaxes(2, 3), g @ v.swapaxes(2, 3)
+    arrays = [s, bias[0] if bias else s, stats, o, g, d, d]
+    held = [memory(a) for a in arrays]
+    specs = [Spec(b.shape, float32).fixed for b in bias]
+    places = tuple(source(i) for i in range(7))
+    launch = slopes_launch(back, Spec(s.shape, float32).fixed, v.shape[3], specs, places)
+    run_launch(launch, Call(tuple(m.pointer for m in held), ()))
+    weights, slopes = read(held[0], s), read(held[5], d)
+    for found, wanted in (
+        (slopes @ k, dq), (slopes.swapaxes(2, 3) @ q, dk), (weights.swapaxes(2, 3) @ g, dv)
+    ):  # fmt: skip
+        assert not mismatch(found, wanted, float32)
+    if bias:
+        np.testing.assert_allclose(read(held[6], d) * op.scale, slopes, rtol=1e-5, atol=1e-6)
+
+
+#: (B, H, S, T, D): sizes that cuDNN's engines are made for, and odd ones.
+SIZES = [(2, 4, 128, 128, 64), (1, 2, 64, 192, 32), (2, 3, 17, 9, 16), (1, 2, 33, 70, 10)]
+#: In a half type scores, weights, their gradients and the result are rounded. With that put into the reference the
+#: error is 0.1 to 0.6 of what `apart` allows, over 10 seeds of each size.
+ROUNDINGS = 4
+
+
+@pytest.mark.gpu
+@pytest.mark.feature("B022")
+@pytest.mark.parametrize("dtype", [float64, float32, float16, bfloat16], ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("algorithm", ["heuristic", "fastest"])
+def test_attention_and_its_gradient_on_cuda(sizes: Any, causal: bool, dtype: DType, algorithm: str) -> None:
+    b, h, s, t, d = sizes
+    rng = np.random.default_rng(0)
+    q, k, v = (
+        rng.standard_normal(shape).astype(dtype.numpy) for shape in ((b, h, s, d), (b, h, t, d), (b, h, t, d))
+    )
+    wide = [a.astype(np.float64) for a in (q, k, v)]
+    op = Attention(d**-0.5, causal, True)
+    o, stats = run_reference(op, wide, float64)
+    wanted = run_reference(AttentionGrad(d**-0.5, causal), [*wide, o, stats, np.cos(o)], float64)
+
+    def loss(*qkv: Any) -> Any:
+        return ops.sin(ops.attention(*qkv, causal=causal)).sum()
+
+    with lm.policy(algorithm=algorithm):
+        tensors = [lm.tensor(a, device="cuda:0") for a in (q, k, v)]
+        found = ops.attention(*tensors, causal=causal)
+        grads = lm.grad(loss, [0, 1, 2])(*tensors)
+    half = dtype in (float16, bfloat16)
+    for y, ref in zip((found, *grads), (o, *wanted), strict=True):
+        problem = apart(y.numpy(), ref, dtype, ROUNDINGS) if half else mismatch(y.numpy(), ref, dtype)
+        assert not problem, problem
+
+
+@pytest.mark.gpu
+@pytest.mark.feature("B022")
+@pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("sizes", [(2, 4, 128, 64), (2, 3, 33, 16), (1, 2, 70, 10)], ids=str)
+@pytest.mark.parametrize("algorithm", ["heuristic", "fastest"])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_attention_on_a_projection_on_cuda(
+    sizes: Any, causal: bool, dtype: DType, algorithm: str, batch_first: bool
+) -> None:
+    """q, k and v are read where the projection has them, and their gradients are written so."""
+    b, h, s, d = sizes
+    lead, order = ((b, s), (0, 2, 1, 3)) if batch_first else ((s, b), (1, 2, 0, 3))
+    back = (0, 2, 1, 3) if batch_first else (2, 0, 1, 3)
+    rng = np.random.default_rng(0)
+    x, g = (rng.standard_normal((*lead, n * h * d)).astype(dtype.numpy) for n in (3, 1))
+
+    def f(x: Any, g: Any) -> Any:
+        q, k, v = (ops.permute(p.reshape((*lead, h, d)), order) for p in ops.chunk(x, 3, -1))
+        y = ops.permute(ops.attention(q, k, v, causal=causal), back).reshape((*lead, h * d))
+        return [y, *gradients(y, [x], [g])]
+
+    graph = lm.trace(f, x, g)
+    with lm.policy(algorithm=algorithm):
+        run = lm.compile(graph, "cuda:0")
+    assert {"joint_attention", "joint_attention_grad"} <= {step.label for step in run.program.steps}
+    wide = lm.trace(f, *(a.astype(np.float64) for a in (x, g)))
+    wanted = lm.compile(wide, "cpu", optimize=False)(*(lm.tensor(a.astype(np.float64)) for a in (x, g)))
+    for _ in range(3):  # one by one, recorded, replayed
+        found = run(*(lm.tensor(a, device="cuda:0") for a in (x, g)))
+    half = dtype in (float16, bfloat16)
+    for y, ref in zip(found, wanted, strict=True):
+        y, ref = y.numpy(), ref.numpy()
+        problem = apart(y, ref, dtype, ROUNDINGS) if half else mismatch(y, ref, dtype)
+        assert not problem, problem

@@ -1,0 +1,201 @@
+"""Batch norm in one launch, run on a CPU with all blocks at the same time: kept elements and others, idle threads."""
+
+import ctypes
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lamina.backends import Call
+from lamina.backends.cuda.launch import program
+from lamina.backends.cuda.launch.program import Together
+from lamina.backends.cuda.norm import batch_persistent
+from lamina.backends.cuda.norm.norm import activation
+from lamina.backends.cuda.select.formulations import Way
+from lamina.backends.reference import run_reference
+from lamina.ops.core import Array
+from lamina.ops.primitives import BatchNorm, BatchNormGrad
+from lamina.runtime import Device
+from lamina.spec import (
+    DType,
+    Spec,
+    as_dtype,
+    bfloat16,
+    channels_last,
+    float16,
+    float32,
+    float64,
+    pack,
+    unpack,
+)
+from tests.helpers import emulator
+from tests.helpers.eager import mismatch
+
+compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+#: Shapes, and blocks of the device that is played.
+SHAPES = [((2, 8, 5, 3), 4), ((40, 24, 6, 5), 3), ((9, 72, 11, 3), 6), ((700, 16), 2), ((3, 144, 7, 6), 132)]
+
+
+def arranged(shape: tuple[int, ...]) -> Spec:
+    return Spec(shape, bfloat16, channels_last(shape) if len(shape) > 2 else None)
+
+
+def operands(op: BatchNorm | BatchNormGrad, shape: tuple[int, ...], dtype: DType) -> list[Array]:
+    rng = np.random.default_rng(shape[1])
+    wide, channels = dtype.compute.numpy, shape[1]
+
+    def image() -> Array:
+        return (np.round(rng.standard_normal(shape) * 8) / 8).astype(dtype.numpy)
+
+    small = [(np.round(rng.standard_normal(channels) * 8) / 8).astype(wide) for _ in range(3)]
+    positive = rng.choice([0.5, 1.0, 2.0], channels).astype(wide)
+    if isinstance(op, BatchNorm):
+        return [image(), *small, positive, *([image()] if op.residual else [])]
+    extra = [image()] if op.residual else [small[2]] if op.relu else []
+    return [image(), image(), *small[:2], positive, *extra]
+
+
+def run(op: BatchNorm | BatchNormGrad, arrays: list[Array]) -> list[Array]:
+    """The outputs of the resident way."""
+    specs = [
+        Spec(a.shape, as_dtype(a.dtype), channels_last(a.shape) if a.ndim > 2 else None).fixed for a in arrays
+    ]
+    outs = [
+        Spec(s.shape, s.dtype, channels_last(s.shape) if s.ndim > 2 else None).fixed for s in op.infer(*specs)
+    ]
+    way = made(op, specs[isinstance(op, BatchNormGrad)])
+    held = [emulator.Memory(s.nbytes) for s in specs]
+    for memory, array, spec in zip(held, arrays, specs, strict=True):
+        memory.bytes[:] = pack(array, spec.physical).view(np.uint8).reshape(-1)
+    results, scratch = [emulator.Memory(s.nbytes) for s in outs], emulator.Memory(way.scratch)
+    call = Call(tuple(m.pointer for m in held), tuple(m.pointer for m in results), scratch.pointer)
+    emulator.run_steps(way.steps, call)
+    for memory in (*results, scratch):
+        memory.check(str(op))
+    return [
+        unpack(m.bytes.copy().view(s.dtype.numpy), s.physical, s.shape)
+        for m, s in zip(results, outs, strict=True)
+    ]
+
+
+def made(op: BatchNorm | BatchNormGrad, x: Spec) -> Way:
+    found = (
+        batch_persistent.forward(op, x, activation(op), (), 0)
+        if isinstance(op, BatchNorm)
+        else batch_persistent.backward(op, x, activation(op), (), 0)
+    )
+    assert found is not None
+    return found
+
+
+@compiler
+@pytest.mark.parametrize(("shape", "blocks"), SHAPES, ids=str)
+@pytest.mark.parametrize("kept", [192 << 10, 0], ids=["kept", "read again"])
+def test_values(shape: tuple[int, ...], blocks: int, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain, relu, clipped relu, with a residual; elements kept in shared memory, or read twice."""
+    monkeypatch.setattr(batch_persistent, "_BLOCKS", blocks)
+    monkeypatch.setattr(batch_persistent, "_KEPT", kept)
+    turn = shape[1] // 8
+    dtype = (bfloat16, float32, float16)[turn % 3]
+    relu, residual, hi = ((False, False, None), (True, False, 0.75), (True, True, None), (True, True, 0.5))[
+        (turn + (kept > 0)) % 4
+    ]
+    for op in (BatchNorm(1e-5, 0.1, relu, residual, hi), BatchNormGrad(relu, relu and residual, True, hi)):
+        arrays = operands(op, shape, dtype)
+        for i, (y, ref) in enumerate(zip(run(op, arrays), run_reference(op, arrays, float64), strict=True)):
+            problem = mismatch(y, ref, as_dtype(y.dtype))
+            assert not problem, f"{op} output {i} of {shape} {dtype}: {problem}"
+
+
+@compiler
+@pytest.mark.parametrize(("shape", "blocks"), [((40, 24, 6, 5), 1), ((29, 136, 7, 6), 1)], ids=str)
+@pytest.mark.parametrize("residual", [False, True])
+def test_copies_that_arrive_late(
+    shape: tuple[int, ...], blocks: int, residual: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several batches are under way at once: the same bits when each arrives just before it is waited for."""
+    monkeypatch.setattr(batch_persistent, "_BLOCKS", blocks)
+    for op in (BatchNorm(1e-5, 0.1, True, residual), BatchNormGrad(True, residual)):
+        arrays = operands(op, shape, bfloat16)
+        t = batch_persistent.tiling(arranged(shape), 1 + isinstance(op, BatchNormGrad))
+        assert t is not None
+        assert t.held >= 8
+        found = run(op, arrays)
+        with emulator.contrary():
+            late = run(op, arrays)
+        assert [y.tobytes() for y in late] == [y.tobytes() for y in found], op
+
+
+@pytest.mark.parametrize("arrays", [1, 2])
+@pytest.mark.parametrize("channels", [16, 24, 64, 144, 160, 256, 576, 960, 1280, 2048, 8192])
+def test_tiling_fills_the_device(channels: int, arrays: int) -> None:
+    """All rows and channels have a block; few threads and multiprocessors idle; it fits into shared memory."""
+    x = arranged((128, channels, 28, 28))
+    t = batch_persistent.tiling(x, arrays)
+    assert t is not None
+    assert t.groups * t.lanes * t.width >= channels
+    assert (t.splits - 1) * t.part < t.rows <= t.splits * t.part
+    assert 0.9 * 132 < t.groups * t.splits <= 132
+    assert t.held % t.unroll == 0
+    assert t.shared <= batch_persistent._KEPT
+    assert 512 // t.lanes * t.lanes > 0.9 * 512
+
+
+def test_what_is_not_for_it() -> None:
+    assert batch_persistent.tiling(Spec((4, 12, 5, 5), bfloat16, channels_last((4, 12, 5, 5))), 1) is None
+    assert batch_persistent.tiling(Spec((4, 16, 5, 5), float64, channels_last((4, 16, 5, 5))), 1) is None
+    assert batch_persistent.tiling(Spec((4, 16, 5, 5), bfloat16).fixed, 1) is None
+    x = arranged((4, 16, 5, 5))
+    assert batch_persistent.backward(BatchNormGrad(moving=False), x, "", (), 0) is None
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_machine_code(residual: bool) -> None:
+    """They compile for an H200 without spilling more than shared memory has room for."""
+    x = arranged((128, 256, 14, 14))
+    for op in (BatchNorm(1e-5, 0.1, True, residual, 6.0), BatchNormGrad(True, residual, True, 6.0)):
+        (step,) = made(op, x).steps
+        assert isinstance(step, Together)
+        assert len(step.program.cubin()) > 1000
+
+
+@pytest.mark.parametrize(("blocks", "runs"), [(0, ["apart"]), (1, ["together"])])
+def test_a_small_device_runs_the_passes_apart(
+    blocks: int, runs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where not all blocks fit at once, the kernels of several passes run in the same workspace."""
+    found: list[str] = []
+
+    class Passes:
+        def bind(self, device: Device, call: Call) -> Callable[[], None]:
+            return lambda: found.append("apart")
+
+    class Kernel:
+        def resident_blocks(self, block: int, *, shared: int = 0) -> int:
+            return blocks
+
+        def prepare(self, grid: Any, block: Any, *values: Any, cooperative: bool, **more: Any) -> Any:
+            assert cooperative
+            return lambda: found.append("together")
+
+    monkeypatch.setattr(program.Program, "load", lambda one, device: Kernel())
+    monkeypatch.setattr(program, "_multiprocessors", lambda device: 132)
+    monkeypatch.setattr(program, "_counters", program.Counters)
+    op, device = BatchNorm(1e-5), Device("cpu")
+    way = batch_persistent.forward(op, arranged((128, 64, 9, 9)), activation(op), (Passes(),), 1 << 20)
+    assert way is not None
+    assert way.scratch == 1 << 20
+    way.steps[0].bind(device, Call((0,) * 5, (0,) * 5, 0))()
+    assert found == runs
+
+
+def test_counters_are_zeros_given_out_in_turn() -> None:
+    counters = program.Counters(Device("cpu"))
+    first, second = counters.next(3), counters.next(40)
+    assert (ctypes.c_uint32 * 256).from_address(first)[:] == [0] * 256
+    assert second - first == 128
+    assert counters.next(1) - second == 256
+    counters.next(counters.COUNT - 150)
+    assert counters.next(64) == first

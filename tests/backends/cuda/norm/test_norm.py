@@ -1,0 +1,180 @@
+"""The kernels of normalization, run on a CPU: layouts, sizes around an access and a block, relu, residuals."""
+
+import shutil
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from lamina.backends import Call
+from lamina.backends.cuda import backend
+from lamina.backends.cuda.cudnn_graphs.conv import Operands
+from lamina.backends.cuda.launch.program import Launches, source, target
+from lamina.backends.cuda.norm.conv_batch_norm import statistics_way
+from lamina.backends.reference import run_reference
+from lamina.ops.core import REGISTRY, Array, Op, Sample
+from lamina.ops.primitives import (
+    BatchNorm,
+    BatchNormGrad,
+    BatchNormInfer,
+    Conv,
+    ConvNorm,
+    GroupNorm,
+    GroupNormGrad,
+    LayerNorm,
+    LayerNormGrad,
+    RmsNormGrad,
+    Window,
+)
+from lamina.runtime import Device
+from lamina.spec import (
+    DType,
+    Policy,
+    Spec,
+    as_dtype,
+    bfloat16,
+    channels_last,
+    contiguous,
+    float32,
+    float64,
+    pack,
+    unpack,
+)
+from tests.helpers.eager import mismatch
+from tests.helpers.emulator import Memory, run_plan, run_steps
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+CUDA = backend(Device("cuda:0"))
+NORMS = [n for n in sorted(REGISTRY) if n.startswith(("batch_norm", "layer_norm", "rms_norm", "group_norm"))]
+
+
+def check(op: Op, arrays: list[Array], last: bool, crooked: bool = False) -> None:
+    specs = [
+        Spec(a.shape, as_dtype(a.dtype), channels_last(a.shape) if last else contiguous(a.shape))
+        for a in arrays
+    ]
+    plan = CUDA.plan(op, specs, Policy())
+    found = run_plan(plan, arrays, crooked=crooked)
+    for i, (y, ref, spec) in enumerate(
+        zip(found, run_reference(op, arrays, float64), plan.outputs, strict=True)
+    ):
+        problem = mismatch(y, ref, spec.dtype)
+        assert not problem, f"{op} output {i} of {specs}: {problem} ({plan.label})"
+
+
+def arrays_for(op: Op, x: tuple[int, ...], dtype: DType) -> list[Array]:
+    """Operands of batch norm and its gradient."""
+    rng = np.random.default_rng(len(x) * x[1])
+    big, wide = dtype.numpy, dtype.compute.numpy
+    count = {BatchNorm: 1, BatchNormInfer: 1, BatchNormGrad: 2}[type(op)]
+    images = [rng.standard_normal(x).astype(big) for _ in range(count)]
+    small = [rng.standard_normal(x[1]).astype(wide) for _ in range(3 if count == 1 else 2)]
+    small.append(rng.uniform(0.5, 2, x[1]).astype(wide))
+    if count == 1:
+        return [*images, *small, *([rng.standard_normal(x).astype(big)] if op.residual else [])]  # type: ignore[attr-defined]
+    if op.residual:  # type: ignore[attr-defined]
+        return [*images, *small, rng.standard_normal(x).astype(big)]
+    return [*images, *small, *([rng.standard_normal(x[1]).astype(wide)] if op.relu else [])]  # type: ignore[attr-defined]
+
+
+def batch_cases() -> Iterator[tuple[Op, tuple[int, ...], DType, bool]]:
+    shapes = ((3, 8, 5, 3), (2, 72, 4, 4), (5, 7, 3), (70, 24))
+    for i, x in enumerate(shapes):
+        for last in (False, True):
+            dtype = (bfloat16, float32, float64)[(i + last) % 3]
+            relu, residual = (i + last) % 2 == 1, i % 3 > 0
+            hi = 0.75 if relu and i > 0 else None
+            yield BatchNorm(1e-5, 0.1, relu, residual, hi), x, dtype, last
+            yield BatchNormGrad(relu, relu and residual, i != 3, hi), x, dtype, last
+            yield BatchNormInfer(1e-3, relu, residual, hi), x, dtype, last
+
+
+@pytest.mark.parametrize("case", list(batch_cases()), ids=str)
+def test_batch_norm(case: tuple[Op, tuple[int, ...], DType, bool]) -> None:
+    op, x, dtype, last = case
+    check(op, arrays_for(op, x, dtype), last, crooked=len(x) == 3)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_channel_is_split_among_blocks(last: bool) -> None:
+    """Few channels of many elements: partial sums by many blocks; a large mean takes no digits away."""
+    x = (np.random.default_rng(0).standard_normal((4, 2, 60, 60)) + 1000).astype(np.float32)
+    small = [np.full(2, v, np.float32) for v in (2, 1, 0, 1)]
+    op = BatchNorm(1e-5)
+    specs = [Spec(x.shape, float32, channels_last(x.shape) if last else None), *[Spec((2,), float32)] * 4]
+    plan = CUDA.plan(op, specs, Policy())
+    assert isinstance(plan.make, Launches)
+    moments = plan.make.steps[0]
+    assert moments.grid[1] > 1  # type: ignore[attr-defined]
+    found = run_plan(plan, [x, *small])
+    wanted = run_reference(op, [x, *small], float64)
+    for y, ref in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(y, ref, rtol=2e-4, atol=2e-4)
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(found, run_plan(plan, [x, *small]), strict=True))
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_statistics_from_sums_of_a_convolution(residual: bool) -> None:
+    """What follows a convolution that has summed its own result."""
+    shape, op = (3, 16, 5, 4), BatchNorm(1e-3, 0.1, True, residual)
+    y = Spec(shape, bfloat16, channels_last(shape))
+    arrays = arrays_for(op, shape, bfloat16)
+    o = Operands(Window((1, 1), ((0, 0), (0, 0)), (1, 1)), y, Spec((16, 16, 1, 1), bfloat16).fixed, y)
+    places = [target(5), *(source(i) for i in range(2, 6 + residual))]
+    way = statistics_way(ConvNorm(Conv(o.window), op), o, places)
+    held = [Memory(a.nbytes) for a in arrays[1:]]
+    for memory, a, spec in zip(held, arrays[1:], [None] * 4 + [y], strict=False):
+        memory.bytes[:] = (a if spec is None else pack(a, y.physical)).view(np.uint8).reshape(-1)
+    outs = [Memory(y.nbytes), *(Memory(64) for _ in range(4)), Memory(y.nbytes)]
+    outs[5].bytes[:] = pack(arrays[0], y.physical).view(np.uint8).reshape(-1)
+    scratch = Memory(way.scratch)
+    wide = arrays[0].astype(np.float32)
+    sums = np.concatenate([wide.sum((0, 2, 3)), np.square(wide).sum((0, 2, 3))])
+    scratch.bytes[:] = sums.astype(np.float32).view(np.uint8)
+    call = Call((0, 0, *(m.pointer for m in held)), tuple(m.pointer for m in outs), scratch.pointer)
+    run_steps(way.after, call)
+    for i, ref in enumerate(run_reference(op, arrays, float64)):
+        raw = outs[i].bytes.copy()
+        found = unpack(raw.view(bfloat16.numpy), y.physical, shape) if i == 0 else raw.view(np.float32)
+        assert not mismatch(found, ref, bfloat16 if i == 0 else float32)
+
+
+@pytest.mark.parametrize("name", NORMS)
+@pytest.mark.parametrize("last", [False, True])
+def test_every_sample_in_every_layout(name: str, last: bool) -> None:
+    rng = np.random.default_rng(3)
+    samples: list[Sample] = list(REGISTRY[name].samples())
+    for turn, sample in enumerate(samples[last::4]):
+        dtypes = sample.dtypes or REGISTRY[name].dtypes
+        arrays = sample.draw(rng, dtypes[-1 - (turn // 2) % 2])
+        if all(a.size < 4000 for a in arrays):
+            check(sample.op, arrays, last, crooked=turn % 3 == 2)
+
+
+@pytest.mark.parametrize(
+    ("columns", "dtype"), [(24, bfloat16), (1000, float32), (2056, bfloat16), (8200, float32)]
+)
+def test_rows_in_registers_and_beyond(columns: int, dtype: DType) -> None:
+    """Rows of a warp, of a block, and rows too long for registers."""
+    rng = np.random.default_rng(columns)
+    x, g = (rng.standard_normal((3, columns)).astype(dtype.numpy) for _ in range(2))
+    scale, bias = (rng.standard_normal(columns).astype(np.float32) for _ in range(2))
+    mean, r = rng.standard_normal(3).astype(np.float32), rng.uniform(0.5, 2, 3).astype(np.float32)
+    check(LayerNorm(1, 1e-5), [x, scale, bias], False)
+    check(LayerNormGrad(1), [g, x, scale, mean, r], False)
+    check(RmsNormGrad(1), [g, x, scale, r], False)
+
+
+@pytest.mark.parametrize("groups", [1, 4, 32])
+@pytest.mark.parametrize("last", [False, True])
+def test_groups_where_they_lie(groups: int, last: bool) -> None:
+    """Groups of channels that lie together are read channels last; others row-major."""
+    rng = np.random.default_rng(groups)
+    x, g = (rng.standard_normal((2, 64, 5, 4)).astype(bfloat16.numpy) for _ in range(2))
+    scale, bias = (rng.standard_normal(64).astype(np.float32) for _ in range(2))
+    mean, r = (rng.uniform(0.5, 2, (2, groups)).astype(np.float32) for _ in range(2))
+    check(GroupNorm(groups, 1e-5), [x, scale, bias], last)
+    check(GroupNormGrad(groups), [g, x, scale, mean, r], last)
+    spec = Spec(x.shape, bfloat16, channels_last(x.shape))
+    plan = CUDA.plan(GroupNorm(groups, 1e-5), [spec, *[Spec((64,), float32)] * 2], Policy())
+    assert plan.inputs[0].tag == ("acdb" if groups < 32 else "abcd")

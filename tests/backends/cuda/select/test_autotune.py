@@ -1,0 +1,185 @@
+"""The contest between candidates: on a GPU, and with kernels run on the CPU where there is none."""
+
+import shutil
+import threading
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from lamina.backends import Call
+from lamina.backends.cuda.conv.conv import conv_problem
+from lamina.backends.cuda.cudnn_graphs.conv import Operands
+from lamina.backends.cuda.cudnn_graphs.epilogue import Epilogue
+from lamina.backends.cuda.elementwise.unfused_epilogue import split_way
+from lamina.backends.cuda.launch.program import Fill, Launch, Place, Program, Step, target
+from lamina.backends.cuda.select import formulations
+from lamina.backends.cuda.select.autotune import best, contest
+from lamina.backends.cuda.select.formulations import Candidate, Way, candidate, make_plan
+from lamina.backends.reference import run_reference
+from lamina.cudnn.contest import Check
+from lamina.ops.primitives import Add, Conv, Fused, Relu, Window
+from lamina.runtime import CompileError, Device, from_host, to_host
+from lamina.spec import Spec, bfloat16, channels_last, float32, float64, pack, unpack
+from tests.helpers import emulator
+from tests.helpers.eager import mismatch
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+
+
+@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Device:
+    if request.param == "cuda":
+        return Device("cuda:0")
+    for kind in (Program, Check):
+        monkeypatch.setattr(kind, "load", lambda program, device: emulator.Kernel(program))
+    return Device("cpu")
+
+
+def window(stride: int = 1, pad: int = 1) -> Window:
+    return Window((stride, stride), ((pad, pad), (pad, pad)), (1, 1))
+
+
+@dataclass(frozen=True)
+class Double:
+    """A candidate made of own steps."""
+
+    label: str
+    steps: tuple[Step, ...]
+    workspace: int = 0
+
+
+@pytest.mark.feature("B009")
+def test_wrong_candidates_are_out(device: Device) -> None:
+    """Wrong numbers, a missing part, writes before or behind the output or behind the workspace: all found out."""
+    x, w = Spec((2, 8, 9, 9), float32).fixed, Spec((4, 8, 3, 3), float32).fixed
+    y = Spec((2, 4, 9, 9), float32).fixed
+    problem = conv_problem("conv", Operands(window(), x, w, y))
+    right = problem.plain
+    entries = [
+        Double("right", right),
+        Double("wrong numbers", (Fill(target(), 0, y.nbytes),)),
+        Double("half of it", (*right, Fill(target(), 0xFF, y.nbytes // 2))),
+        Double("nothing", ()),
+        Double("writes before", (*right, Fill(target(0, -64), 1, 64))),
+        Double("writes behind", (*right, Fill(target(0, y.nbytes), 1, 64))),
+        Double("leaves its workspace", (*right, Fill(Place("workspace", 0, 512), 1, 64)), workspace=512),
+    ]
+    refusals: list[str] = []
+    found = best(entries, device, [x, w], [y], 5e-5, plain=right, refusals=refusals)
+    assert found is not None
+    assert found[0].label == "right"
+    assert found[1] > 0
+    reasons = dict(r.split(": ", 1) for r in refusals)
+    assert set(reasons) == {e.label for e in entries} - {"right"}
+    assert "relative error" in reasons["wrong numbers"]
+    assert "not finite or were not written" in reasons["half of it"]
+    assert "not finite or were not written" in reasons["nothing"]
+    assert reasons["writes before"] == "wrong: writes before the output"
+    assert reasons["writes behind"] == "wrong: writes behind the output"
+    assert reasons["leaves its workspace"] == "wrong: writes behind its workspace"
+
+
+@pytest.mark.feature("B009")
+def test_a_wrong_first_candidate_does_not_become_the_reference(device: Device) -> None:
+    """A large problem is checked against the first candidate; when most disagree, own kernels decide."""
+    x, w, y = (Spec(s, float32).fixed for s in ((2, 8, 9, 9), (4, 8, 3, 3), (2, 4, 9, 9)))
+    problem = conv_problem("conv", Operands(window(), x, w, y))
+    entries = [
+        Double("wrong first", (Fill(target(), 0, y.nbytes),)),
+        Double("right", problem.plain),
+        Double("also right", problem.plain),
+    ]
+    refusals: list[str] = []
+    found = best(entries, device, [x, w], [y], 5e-5, plain=problem.plain, slow=True, refusals=refusals)
+    assert found is not None
+    assert found[0].label in ("right", "also right")
+    assert [r.split(":")[0] for r in refusals] == ["wrong first"]
+
+
+@pytest.mark.feature("B009")
+def test_random_operands_fill_their_buffers(device: Device) -> None:
+    spec = Spec((1000, 33), float32).fixed
+    operands = contest(device, [spec], [], 1.0)
+    values = to_host(operands.inputs[0]).view(np.float32)
+    assert values.size == spec.numel
+    assert -1 <= values.min() < -0.99
+    assert 0.99 < values.max() < 1
+    assert abs(values.mean()) < 0.02
+
+
+@pytest.mark.feature("B011")
+def test_a_candidate_that_cannot_run_is_out(device: Device) -> None:
+    @dataclass(frozen=True)
+    class Broken:
+        def bind(self, device: Device, call: Call) -> object:
+            raise MemoryError("no room for this one")
+
+    x, w, y = (Spec(s, float32).fixed for s in ((2, 8, 9, 9), (4, 8, 3, 3), (2, 4, 9, 9)))
+    problem = conv_problem("conv", Operands(window(), x, w, y))
+    entries = [Double("broken", (Broken(),)), Double("right", problem.plain)]  # type: ignore[arg-type]
+    refusals: list[str] = []
+    found = best(entries, device, [x, w], [y], 5e-5, plain=problem.plain, refusals=refusals)
+    assert found is not None
+    assert found[0].label == "right"
+    assert refusals == ["broken: no room for this one"]
+    assert best(entries[:1], device, [x, w], [y], 5e-5, refusals=[]) is None
+
+
+@pytest.mark.feature("B013")
+def test_an_epilogue_in_a_kernel_of_its_own(device: Device) -> None:
+    """What a fused plan has to beat: the head's plan, then its steps in place."""
+    shapes = ((2, 8, 6, 5), (12, 8, 3, 3), (1, 12, 1, 1), (2, 12, 6, 5))
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(s).astype(bfloat16.numpy) for s in shapes]
+    x, w, bias, y = (Spec(s, bfloat16, channels_last(s)) for s in shapes)
+    steps = (Add(), Add(), Relu())
+    problem = conv_problem("conv", Operands(window(), x, w, y))
+    head = make_plan(problem, candidate(Way("direct", steps=problem.plain), None, {}), device)
+    way = split_way(head, steps, y, [bias, y], 2)
+    fused = conv_problem("conv", Operands(window(), x, w, y), Epilogue(steps, (bias, y), 2))
+    plan = make_plan(fused, Candidate(way, None, way.steps, way.scratch), device)
+    assert [s.open for s in plan.inputs] == [s.open for s in (x, w, bias, y)]
+    held = [
+        from_host(pack(a, s.physical).view(np.uint8), device)
+        for a, s in zip(arrays, plan.inputs, strict=True)
+    ]
+    out = device.allocate(y.nbytes)
+    stream = device.default_stream
+    plan.bind(Call(tuple(b.pointer for b in held), (out.pointer,), 0, stream.handle))()
+    stream.synchronize()
+    found = unpack(to_host(out).view(bfloat16.numpy), y.physical, y.shape)
+    (wanted,) = run_reference(Fused((Conv(window()), *steps)), arrays, float64)
+    assert not mismatch(found, wanted, bfloat16)
+
+
+@pytest.mark.feature("B009", "F106")
+def test_kernels_are_loaded_in_threads_before_the_contest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is timed for sure, and what checks it, at the same time; not spare ways or the plain one."""
+    win = Window((1, 1), ((1, 1), (1, 1)), (1, 1))
+    x, w, y = (Spec(s, bfloat16, channels_last(s)) for s in ((2, 8, 6, 6), (16, 8, 3, 3), (2, 16, 6, 6)))
+    problem = conv_problem("conv", Operands(win, x, w, y))
+    kinds = {
+        way.name: {s.program for s in (*way.before, *way.steps) if hasattr(s, "program")}
+        for way in problem.ways
+    }
+    timed = kinds["turned"]
+    assert timed
+    loaded: list[Program] = []
+    together = threading.Barrier(1 + len(timed), timeout=30)
+
+    def load(program: Program, device: Device) -> None:
+        together.wait()
+        loaded.append(program)
+        raise CompileError(program.name, "sm_90", "no", "")  # the contest says so where it matters
+
+    monkeypatch.setattr(Program, "load", load)
+    with formulations._loading(problem, Device("cpu")):
+        pass
+    assert set(loaded) == timed | {step.program for step in problem.plain if isinstance(step, Launch)}
+    assert not set(loaded) & (kinds["relaid"] | kinds["wide"])
+    loaded.clear()
+    together = threading.Barrier(len(timed), timeout=30)
+    with formulations._loading(replace(problem, flops=1e12), Device("cpu")):
+        pass
+    assert set(loaded) == timed

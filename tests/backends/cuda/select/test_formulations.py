@@ -1,0 +1,378 @@
+"""The formulations of convolutions and products: own kernels on a CPU, the arithmetic of the forms in NumPy."""
+
+import shutil
+from math import prod
+
+import numpy as np
+import pytest
+
+from lamina.backends import Call
+from lamina.backends.cuda.conv import small_channels
+from lamina.backends.cuda.conv.conv import conv_problem
+from lamina.backends.cuda.conv.depthwise import depthwise_way, is_depthwise
+from lamina.backends.cuda.conv.small_channels import FilterGrad, Forward, is_stem, stem_way
+from lamina.backends.cuda.conv.transforms import (
+    multiplies,
+    product_ways,
+    relaid_way,
+    turned,
+    turned_way,
+    turns,
+)
+from lamina.backends.cuda.cudnn_graphs.conv import Operands, is_channels_last, sides
+from lamina.backends.cuda.cudnn_graphs.epilogue import Epilogue, Vector
+from lamina.backends.cuda.cudnn_graphs.matmul import Product
+from lamina.backends.cuda.matmul.cublaslt import matrices
+from lamina.backends.cuda.select.formulations import Way
+from lamina.backends.reference import run_reference
+from lamina.ops.core import Array, Op
+from lamina.ops.primitives import (
+    Add,
+    ClippedRelu,
+    Conv,
+    ConvDataGrad,
+    ConvFilterGrad,
+    Fused,
+    GeluTanh,
+    Relu,
+    Tanh,
+    Window,
+)
+from lamina.spec import (
+    DType,
+    Policy,
+    Spec,
+    bfloat16,
+    channels_last,
+    contiguous,
+    float16,
+    float32,
+    float64,
+    pack,
+    unpack,
+)
+from tests.helpers import emulator
+from tests.helpers.eager import mismatch
+
+emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+DIRECTIONS = ("conv", "conv_data_grad", "conv_filter_grad")
+
+
+def operands(x: tuple[int, ...], w: tuple[int, ...], win: Window, dtype: DType = bfloat16) -> Operands:
+    y = (x[0], w[0], *win.output(x[2:], w[2:]))
+    return Operands(win, *(Spec(s, dtype, channels_last(s)) for s in (x, w, y)))
+
+
+def square(kernel: int, stride: int = 1, pad: int = 0, groups: int = 1, dilation: int = 1) -> Window:
+    return Window((stride, stride), ((pad, pad), (pad, pad)), (dilation, dilation), groups)
+
+
+def card(direction: str, o: Operands) -> Op:
+    if direction == "conv":
+        return Conv(o.window)
+    if direction == "conv_data_grad":
+        return ConvDataGrad(o.window, o.x.shape[2:])
+    return ConvFilterGrad(o.window, o.w.shape[2:])
+
+
+def draw(spec: Spec, seed: int) -> Array:
+    return np.random.default_rng(seed).standard_normal(spec.shape).astype(spec.dtype.numpy)
+
+
+def run(way: Way, arrays: list[Array], specs: list[Spec], result: Spec) -> Array:
+    """A way of own kernels on the emulator."""
+    held = [emulator.Memory(s.nbytes) for s in specs]
+    for memory, array, spec in zip(held, arrays, specs, strict=True):
+        memory.bytes[:] = pack(array, spec.physical).view(np.uint8).reshape(-1)
+    out, scratch = emulator.Memory(result.nbytes), emulator.Memory(way.scratch)
+    emulator.run_steps(way.steps, Call(tuple(m.pointer for m in held), (out.pointer,), scratch.pointer))
+    for memory in (*held, out, scratch):
+        memory.check(way.name)
+    return unpack(out.bytes.view(result.dtype.numpy), result.physical, result.shape)
+
+
+def check(way: Way, op: Op, arrays: list[Array], specs: list[Spec], result: Spec) -> None:
+    found = run(way, arrays, specs, result)
+    problem = mismatch(found, run_reference(op, arrays, float64)[0], result.dtype)
+    assert not problem, f"{way.name} for {op}: {problem}"
+
+
+# --------------------------------------------------------------------------------------------- own kernels
+
+DEPTHWISE = {
+    "stride 1": operands((2, 16, 7, 9), (16, 1, 3, 3), square(3, 1, 1, 16)),
+    "stride 2": operands((2, 24, 9, 10), (24, 1, 3, 3), square(3, 2, 1, 24), float16),
+    "uneven": operands((1, 8, 6, 5), (8, 1, 3, 2), Window((2, 1), ((0, 1), (1, 0)), (1, 1), 8)),
+    "many channels": operands((1, 264, 3, 4), (264, 1, 3, 3), square(3, 1, 1, 264)),
+}
+
+
+@emulated
+@pytest.mark.feature("B012")
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("case", DEPTHWISE)
+def test_depthwise(case: str, direction: str) -> None:
+    o = DEPTHWISE[case]
+    assert is_depthwise(direction, o, Vector())
+    result, given = sides(direction, o)
+    arrays = [draw(s, i) for i, s in enumerate(given)]
+    check(depthwise_way(direction, o, Vector()), card(direction, o), arrays, list(given), result)
+
+
+STEMS = {
+    "one channel, 11 x 11 by 4": operands((2, 1, 31, 39), (32, 1, 11, 11), square(11, 4)),
+    "three channels, 7 x 7 by 2": operands((1, 3, 18, 20), (64, 3, 7, 7), square(7, 2, 3), float16),
+    "uneven": operands((3, 2, 9, 13), (32, 2, 3, 5), Window((1, 2), ((1, 0), (2, 1)), (1, 1))),
+    "odd padding of odd channels": operands((1, 3, 12, 14), (96, 3, 5, 5), square(5, 2, 1)),
+    "four channels, strides beyond the filter": operands((2, 4, 13, 54), (128, 4, 2, 3), square(2, 3)),
+}
+
+
+@emulated
+@pytest.mark.feature("B012")
+@pytest.mark.parametrize("direction", ["conv", "conv_filter_grad"])
+@pytest.mark.parametrize("case", STEMS)
+@pytest.mark.parametrize("processors", [1, 132])
+def test_stem(case: str, direction: str, processors: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few multiprocessors each block walks over many rows, with many of them over one. The order in which warps
+    take turns and copies arrive makes no difference.
+    """
+    monkeypatch.setattr(small_channels, "_PROCESSORS", processors)
+    o = STEMS[case]
+    assert is_stem(direction, o, Vector())
+    result, given = sides(direction, o)
+    arrays = [draw(s, i) for i, s in enumerate(given)]
+    way = stem_way(direction, o, Vector())
+    check(way, card(direction, o), arrays, list(given), result)
+    with emulator.contrary():
+        again = run(way, arrays, list(given), result)
+    assert again.tobytes() == run(way, arrays, list(given), result).tobytes()
+
+
+@emulated
+@pytest.mark.feature("B012")
+@pytest.mark.parametrize("hi", [None, 0.7])
+def test_bias_and_relu_in_own_kernels(hi: float | None) -> None:
+    activation = Relu() if hi is None else ClippedRelu(hi)
+    for o in (DEPTHWISE["stride 2"], STEMS["three channels, 7 x 7 by 2"]):
+        bias = Spec((1, o.w.shape[0], 1, 1), o.x.dtype).fixed
+        vector = Epilogue((Add(), activation), (bias,), 2).vector(o.y.shape, 1)
+        assert vector == Vector(2, None, "relu", float("inf") if hi is None else hi)
+        way = depthwise_way("conv", o, vector) if o.window.groups > 1 else stem_way("conv", o, vector)
+        specs = [o.x, o.w, bias]
+        arrays = [draw(s, i) for i, s in enumerate(specs)]
+        check(way, Fused((Conv(o.window), Add(), activation)), arrays, specs, o.y)
+
+
+@emulated
+def test_addresses_between_vectors_are_refused() -> None:
+    """Kernels with steps have none to stand in for them; a fault would end the process's use of the GPU."""
+    o = DEPTHWISE["stride 1"]
+    way = depthwise_way("conv", o, Vector(activation="relu"))
+    with pytest.raises(ValueError, match="multiples of 16, got 0x10002"):
+        emulator.run_steps(way.steps, Call((0x10002, 0x20000), (0x30000,), 0))
+
+
+def test_sizes_of_stems_fit_the_chip() -> None:
+    """AlexNet's and ResNet's first convolutions: blocks beside each other have room, nearly all products count."""
+    alexnet = operands((1024, 1, 224, 224), (96, 1, 11, 11), square(11, 4))
+    resnet = operands((128, 3, 224, 224), (64, 3, 7, 7), square(7, 2, 3))
+    for o in (alexnet, resnet):
+        forward, grad = Forward(o), FilterGrad(o)
+        height = forward.height
+        assert forward.resident(height) >= 3
+        assert grad.resident == 2
+        assert forward.resident(height) * (forward.shared(height) + 1024) <= 228 << 10
+        assert grad.resident * (grad.shared + 1024) <= 228 << 10
+        assert 0 <= grad.columns * grad.spans_per_warp - grad.spans <= 2
+        assert grad.fragments >= prod(o.w.shape)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "win", "reason"),
+    [
+        ((1, 8, 9, 9), (32, 8, 3, 3), square(3, 2), "many channels"),
+        ((1, 3, 9, 9), (40, 3, 3, 3), square(3, 2), "filters in no groups of 32"),
+        ((1, 3, 9, 9), (32, 3, 3, 3), square(3, 1), "windows at odd elements"),
+        ((1, 3, 9, 9), (32, 3, 3, 3), square(3, 2, dilation=2), "dilated"),
+    ],
+)
+def test_what_is_no_stem(x: tuple[int, ...], w: tuple[int, ...], win: Window, reason: str) -> None:
+    o = operands(x, w, win)
+    assert not is_stem("conv", o, Vector()), reason
+    assert "stem" not in [way.name for way in conv_problem("conv", o).ways]
+
+
+# -------------------------------------------------------------------------------------------------- rewrites
+
+
+@pytest.mark.feature("B012")
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(
+    "win",
+    [
+        square(3, 1, 1),
+        Window((1, 1), ((0, 2), (1, 0)), (1, 1)),
+        square(3, 1, 2, dilation=2),
+        Window((1, 1), ((1, 1), (2, 0)), (1, 1), 1, True),
+    ],
+)
+@emulated
+def test_a_turned_convolution_is_the_same(win: Window, direction: str) -> None:
+    """The other direction over the mirrored filter, as the small kernel makes it."""
+    o = operands((2, 5, 8, 7), (3, 5, 3, 3), win, float32)
+    assert turns(o)
+    other, way = turned(o), turned_way(direction, o, Epilogue((), (), 2))
+    x, w, y = (draw(s, i) for i, s in enumerate((o.x, o.w, o.y)))
+    wanted = run_reference(
+        card(direction, o), {"conv": [x, w], "conv_data_grad": [y, w]}.get(direction, [x, y]), float64
+    )
+    launch = Way("mirror", steps=(*way.before, *way.after), scratch=way.scratch)
+    if direction == "conv_filter_grad":
+        reversed_ = run_reference(card(direction, other), [y, x])[0]
+        scratch, out = emulator.Memory(way.scratch), emulator.Memory(o.w.nbytes)
+        scratch.bytes[:] = pack(reversed_, other.w.physical).view(np.uint8).reshape(-1)
+        emulator.run_steps(launch.steps, Call((0, 0), (out.pointer,), scratch.pointer))
+        found = unpack(out.bytes.view(np.float32), o.w.physical, o.w.shape)
+    else:
+        held, scratch = emulator.Memory(o.w.nbytes), emulator.Memory(way.scratch)
+        held.bytes[:] = pack(w, o.w.physical).view(np.uint8).reshape(-1)
+        emulator.run_steps(launch.steps, Call((0, held.pointer), (0,), scratch.pointer))
+        mirrored = unpack(scratch.bytes.view(np.float32), other.w.physical, other.w.shape)
+        back = "conv_data_grad" if direction == "conv" else "conv"
+        found = run_reference(card(back, other), [x if direction == "conv" else y, mirrored])[0]
+    np.testing.assert_allclose(found, wanted[0], rtol=2e-4, atol=2e-4)
+
+
+@emulated
+@pytest.mark.feature("B012")
+@pytest.mark.parametrize("dtype", [float32, bfloat16])
+def test_the_other_layout(dtype: DType) -> None:
+    """Operands are copied from row-major to channels last, or back; the result comes the other way."""
+    shapes = ((2, 8, 6, 7), (16, 8, 3, 3), (2, 16, 6, 7))
+    arrange = contiguous if dtype == float32 else channels_last
+    other = channels_last if dtype == float32 else contiguous
+    o = Operands(square(3, 1, 1), *(Spec(s, dtype, arrange(s)) for s in shapes))
+    way = relaid_way("conv", o)
+    assert way.spare == (dtype == bfloat16)
+    arrays = [draw(s, i) for i, s in enumerate((o.x, o.w, o.y))]
+    held, scratch = [emulator.Memory(s.nbytes) for s in (o.x, o.w, o.y)], emulator.Memory(way.scratch)
+    for memory, array in zip(held[:2], arrays, strict=False):
+        memory.bytes[:] = pack(array, arrange(array.shape)).view(np.uint8).reshape(-1)
+    call = Call((held[0].pointer, held[1].pointer), (held[2].pointer,), scratch.pointer)
+    emulator.run_steps(way.before, call)
+    place = 0
+    for array in arrays:
+        inside = scratch.bytes[place : place + array.nbytes].view(dtype.numpy)
+        wanted = pack(array, other(array.shape)).reshape(-1)
+        if array is arrays[2]:
+            inside[:] = wanted
+        np.testing.assert_array_equal(inside, wanted)
+        place += -(-array.nbytes // 256) * 256
+    emulator.run_steps(way.after, call)
+    found = held[2].bytes.view(dtype.numpy)
+    np.testing.assert_array_equal(found, pack(arrays[2], arrange(shapes[2])).reshape(-1))
+
+
+def test_what_does_not_turn() -> None:
+    """Strides, groups, padding beyond the filter's reach, and filters of one tap, which are products."""
+    for win, taps in ((square(3, 2, 1), 3), (square(3, 1, 3), 3), (square(1), 1)):
+        assert not turns(operands((1, 8, 9, 9), (8, 8, taps, taps), win))
+    assert not turns(operands((1, 8, 9, 9), (8, 2, 3, 3), square(3, 1, 1, 4)))
+
+
+@emulated
+@pytest.mark.feature("B012")
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_filters_of_one_tap_are_products(direction: str, stride: int) -> None:
+    """The kernels around the product, which NumPy computes here as the graph is told to."""
+    o = operands((2, 8, 5, 6), (16, 8, 1, 1), square(1, stride), float32)
+    assert multiplies(o)
+    assert is_channels_last(o)
+    (way,) = product_ways(direction, o, Vector(), None, Policy())
+    arrays = [draw(s, i) for i, s in enumerate((o.x, o.w, o.y))]
+    held = [emulator.Memory(s.nbytes) for s in (o.x, o.w, o.y)]
+    result, _ = sides(direction, o)
+    for memory, array, spec in zip(held, arrays, (o.x, o.w, o.y), strict=True):
+        if spec is not result:
+            memory.bytes[:] = pack(array, spec.physical).view(np.uint8).reshape(-1)
+    x, w, y = held
+    scratch = emulator.Memory(way.scratch)
+    inputs = {"conv": (x, w), "conv_data_grad": (y, w), "conv_filter_grad": (x, y)}[direction]
+    out = {"conv": y, "conv_data_grad": x, "conv_filter_grad": w}[direction]
+    call = Call(tuple(m.pointer for m in inputs), (out.pointer,), scratch.pointer)
+    emulator.run_steps(way.before, call)
+    dense = (x if stride == 1 else scratch).bytes.view(np.float32).reshape(-1, 8)
+    filters, gradient = w.bytes.view(np.float32).reshape(16, 8), y.bytes.view(np.float32).reshape(-1, 16)
+    if direction == "conv":
+        gradient[:] = dense @ filters.T
+    elif direction == "conv_data_grad":
+        dense[:] = gradient @ filters
+    else:
+        filters[:] = gradient.T @ dense
+    emulator.run_steps(way.after, call)
+    found = unpack(out.bytes.view(np.float32), result.physical, result.shape)
+    given = {"conv": arrays[:2], "conv_data_grad": [arrays[2], arrays[1]]}.get(
+        direction, [arrays[0], arrays[2]]
+    )
+    np.testing.assert_allclose(
+        found, run_reference(card(direction, o), given, float64)[0], rtol=1e-5, atol=1e-5
+    )
+
+
+def test_ways_of_a_strided_product_with_steps() -> None:
+    """Behind a strided data gradient steps belong on the places between too: there is no such way."""
+    o = operands((2, 8, 5, 6), (16, 8, 1, 1), square(1, 2))
+    assert product_ways("conv_data_grad", o, Vector(activation="relu"), None, Policy()) == []
+
+
+# -------------------------------------------------------------------------------------------------- cuBLASLt
+
+
+@pytest.mark.feature("B012")
+@pytest.mark.parametrize("a_turned", [False, True])
+@pytest.mark.parametrize("b_turned", [False, True])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_what_cublaslt_is_asked(batch: int, a_turned: bool, b_turned: bool) -> None:
+    """Column-major views of the operands, as they lie, multiply to C as it lies."""
+    p = Product(batch, 4, 5, 6, a_turned, b_turned)
+    asked = matrices(p, float32, Vector(), tf32=False)
+    assert asked is not None
+    rng = np.random.default_rng(0)
+    first, second = rng.standard_normal(batch * 24), rng.standard_normal(batch * 30)
+    a = np.lib.stride_tricks.as_strided(first, (batch, 4, 6), [8 * s for s in p.a_strides])
+    b = np.lib.stride_tricks.as_strided(second, (batch, 6, 5), [8 * s for s in p.b_strides])
+    flat = (second, first) if asked.swapped else (first, second)
+    views = []
+    for data, (rows, columns), turned_ in zip(
+        flat, asked.shapes, (asked.a_turned, asked.b_turned), strict=False
+    ):
+        lies = data.reshape(batch, columns, rows).swapaxes(1, 2)  # column by column
+        views.append(lies.swapaxes(1, 2) if turned_ else lies)
+    rows, columns = asked.shapes[3]
+    flat_result = (views[0] @ views[1]).swapaxes(1, 2).reshape(-1)
+    assert (rows, columns) == ((4, 5) if p.c_turned else (5, 4))
+    found = np.lib.stride_tricks.as_strided(flat_result, (batch, 4, 5), [8 * s for s in p.c_strides])
+    np.testing.assert_allclose(found, a @ b, rtol=1e-12)
+
+
+def test_epilogues_of_cublaslt() -> None:
+    p = Product(1, 4, 5, 6, False, True)
+    full, bias, row = Spec((4, 5), bfloat16), Spec((5,), bfloat16), Spec((4, 1), bfloat16)
+
+    def epilogue(steps: tuple[Op, ...], *extras: Spec) -> str | None:
+        vector = Epilogue(steps, extras, 2).vector((4, 5), -1)
+        asked = vector and matrices(p, bfloat16, vector, tf32=False)
+        return asked.epilogue + (" + C" if asked.residual else "") if asked else None
+
+    assert epilogue((Add(), Relu()), bias) == "relu_bias"
+    assert epilogue((Add(), GeluTanh()), bias) == "gelu_bias"
+    assert epilogue((Add(), Add(), Relu()), bias, full) == "relu_bias + C"
+    assert epilogue((Add(),), full) == " + C"
+    assert epilogue((Add(), Tanh()), bias) is None
+    assert epilogue((Add(),), row) is None
+    assert epilogue((Relu(), Add()), bias) is None
+    assert epilogue((ClippedRelu(6.0),)) is None
+    both = Product(1, 4, 5, 6, True, True)
+    assert matrices(both, bfloat16, Vector(bias=2), tf32=False) is None

@@ -1,0 +1,64 @@
+"""What a policy says about plans on a GPU: which engines, which choice for other sizes, which plan by name."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from lamina.backends import Call
+from lamina.backends.cuda.conv.transforms import wide_way
+from lamina.backends.cuda.cudnn_graphs.conv import Operands
+from lamina.backends.cuda.select.formulations import unwanted
+from lamina.cudnn import NumericalNote
+from lamina.ops.primitives import Window
+from lamina.spec import DType, Policy, Spec, bfloat16, channels_last, float16, float32
+from tests.helpers import emulator
+
+
+class _Engine:
+    def __init__(self, *notes: str) -> None:
+        self.numerical_notes = frozenset(NumericalNote[f"CUDNN_NUMERICAL_NOTE_{n}"] for n in notes)
+
+
+class _Config:
+    def __init__(self, *notes: str) -> None:
+        self.engine = _Engine(*notes)
+
+
+@pytest.mark.feature("B011", "B017", "F091", "F093")
+def test_policies_forbid_engines() -> None:
+    tensor_core, random = _Config("TENSOR_CORE"), _Config("NONDETERMINISTIC")
+    assert "TF32" in unwanted(tensor_core, float32, Policy())  # type: ignore[arg-type]
+    assert unwanted(tensor_core, float32, Policy(tf32=True)) == ""  # type: ignore[arg-type]
+    assert unwanted(tensor_core, bfloat16, Policy()) == ""  # type: ignore[arg-type]
+    assert "TF32" in unwanted(_Config("DOWN_CONVERT_INPUTS"), float32, Policy())  # type: ignore[arg-type]
+    assert unwanted(random, bfloat16, Policy()) == ""  # type: ignore[arg-type]
+    assert unwanted(random, bfloat16, Policy(deterministic=True)) == "not deterministic"  # type: ignore[arg-type]
+    assert "half" in unwanted(_Config("REDUCED_PRECISION_REDUCTION"), bfloat16, Policy())  # type: ignore[arg-type]
+
+
+@pytest.mark.feature("F089")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("dtype", [float16, bfloat16])
+def test_half_operands_become_float32_and_back(dtype: DType) -> None:
+    """Both operands lie in scratch memory as float32, one after the other; the result is rounded once."""
+    shapes = ((2, 3, 5, 5), (4, 3, 3, 3), (2, 4, 5, 5))
+    x, w, y = (Spec(s, dtype, channels_last(s)) for s in shapes)
+    way = wide_way("conv", Operands(Window((1, 1), ((1, 1), (1, 1)), (1, 1)), x, w, y))
+    rng = np.random.default_rng(0)
+    held = [emulator.Memory(s.nbytes) for s in (x, w, y)]
+    scratch = emulator.Memory(way.scratch)
+    for memory, spec in zip(held[:2], (x, w), strict=True):
+        memory.bytes[:] = rng.standard_normal(spec.numel).astype(dtype.numpy).view(np.uint8)
+    call = Call((held[0].pointer, held[1].pointer), (held[2].pointer,), scratch.pointer)
+    emulator.run_steps(way.before, call)
+    places = [0, 768, 768 + 512]  # 600 and 432 bytes in multiples of 256
+    for memory, spec, place in zip(held[:2], (x, w), places, strict=False):
+        wide = scratch.bytes[place : place + 4 * spec.numel].view(np.float32)
+        np.testing.assert_array_equal(wide, memory.bytes.view(dtype.numpy).astype(np.float32))
+    result = rng.standard_normal(y.numel).astype(np.float32)
+    scratch.bytes[places[2] : places[2] + 4 * y.numel] = result.view(np.uint8)
+    emulator.run_steps(way.after, call)
+    np.testing.assert_array_equal(held[2].bytes.view(dtype.numpy), result.astype(dtype.numpy))
+    for memory in (*held, scratch):
+        memory.check("wide")

@@ -1,0 +1,85 @@
+"""Every `lamina.…` name that the documents put in backticks is there."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers import ROOT
+
+PAGES = sorted([*ROOT.glob("docs/**/*.md"), ROOT / "README.md", ROOT / "DESIGN.md", ROOT / "CONTRIBUTING.md"])
+#: A name in backticks, alone or with what follows it (a call, an assignment).
+NAME = re.compile(r"(?<!`)`(lamina(?:\.\w+)+)[^`\n]*`(?!`)")
+PROGRAM = re.compile(r"```python\n(.*?)```", re.S)
+FENCED = re.compile(r"```.*?```", re.S)
+
+
+def names(text: str) -> set[str]:
+    return set(NAME.findall(FENCED.sub("", text)))
+
+
+def resolve(name: str) -> Any:
+    """What a dotted name means: modules are imported as far as they go, the rest are attributes.
+
+    Fields of a class that have no value there (named tuples, dataclasses) count as attributes.
+    """
+    parts = name.split(".")
+    found: Any = importlib.import_module(parts[0])
+    for index, part in enumerate(parts[1:], 1):
+        if hasattr(found, part):
+            found = getattr(found, part)
+        elif part in getattr(found, "__annotations__", {}):
+            found = found.__annotations__[part]
+        else:
+            found = importlib.import_module(".".join(parts[: index + 1]))
+    return found
+
+
+@pytest.mark.feature("B043")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_names_resolve(page: Path) -> None:
+    missing = {}
+    for name in sorted(names(page.read_text(encoding="utf-8"))):
+        try:
+            resolve(name)
+        except (ImportError, AttributeError) as error:
+            missing[name] = str(error)
+    assert missing == {}
+
+
+@pytest.mark.feature("B043")
+def test_each_of_the_five_systems_has_its_page() -> None:
+    pages = {
+        "gocudnn": 100,
+        "cudnn-python-wrappers": 25,
+        "cuda-practice": 40,
+        "cudnn-torch": 50,
+        "theano-dnn": 50,
+    }
+    for page, least in pages.items():
+        text = (ROOT / "docs" / "coming-from" / f"{page}.md").read_text(encoding="utf-8")
+        assert len(names(text)) >= least, page
+
+
+@pytest.mark.feature("B043")
+@pytest.mark.parametrize("page", ["cudnn-python-wrappers", "cuda-practice", "cudnn-torch", "theano-dnn"])
+def test_programs_of_the_pages_run(page: str) -> None:
+    text = (ROOT / "docs" / "coming-from" / f"{page}.md").read_text(encoding="utf-8")
+    (program,) = PROGRAM.findall(text)
+    exec(compile(program, page, "exec"), {"__name__": page})
+
+
+def test_what_is_not_there_is_noticed() -> None:
+    assert names("`lamina.ops.relu(x)` and ``lamina.x`` and `lamina.nn.Module`") == {
+        "lamina.ops.relu",
+        "lamina.nn.Module",
+    }
+    assert names("```\n`lamina.nowhere`\n```") == set()
+    assert resolve("lamina.cudnn.legacy.Found.memory") is not None
+    for name in ("lamina.ops.nothing", "lamina.nowhere", "lamina.Tensor.nothing"):
+        with pytest.raises((ImportError, AttributeError)):
+            resolve(name)

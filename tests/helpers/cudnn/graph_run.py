@@ -1,0 +1,72 @@
+"""Plans every case of graph_cases.py for an H200 in a process without a GPU; prints one JSON object.
+
+case -> ["engine", workspace in bytes] where it is planned, ["refused", the library's words] where not.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from cuda import pathfinder
+
+from lamina import cudnn
+from lamina.c.errors import CudnnError
+from lamina.cudnn import DeviceProperties
+from tests.helpers import H200_PROPERTIES, ROOT
+from tests.helpers.cudnn.graph_cases import CASES, Case
+from tests.helpers.stubs import COMPILING, build_libcuda_stub
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """The variables of a process that finds a libcuda without devices (built in `folder`) and NVRTC."""
+    build_libcuda_stub(folder, COMPILING)
+    nvrtc = Path(pathfinder.load_nvidia_dynamic_lib("nvrtc").abs_path).parent
+    paths = [str(folder), str(nvrtc), os.environ.get("LD_LIBRARY_PATH", "")]
+    return {
+        **os.environ,
+        "LD_LIBRARY_PATH": ":".join(p for p in paths if p),
+        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+    }
+
+
+def in_process(module: str, folder: Path, *arguments: str) -> Any:
+    """What a module prints, as JSON, run without a GPU."""
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment(folder), capture_output=True, text=True, timeout=400
+    )
+    if done.returncode:
+        raise RuntimeError(done.stdout + done.stderr)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def in_process_of_its_own(module: str, name: str) -> None:
+    """Run a module on one case with the GPU, for a minute: a hang or a lost context ends with the process."""
+    command = [sys.executable, "-m", module, name]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def properties() -> DeviceProperties:
+    return DeviceProperties(json=H200_PROPERTIES.read_text())
+
+
+def outcome(case: Case, target: DeviceProperties) -> tuple[str, str | int]:
+    try:
+        plan = case.graph().plan(target)
+    except (cudnn.NoPlanError, CudnnError, NotImplementedError) as error:
+        return "refused", str(error)
+    assert plan.config is not None
+    return f"eng{plan.config.key[0]}", plan.workspace
+
+
+def run(only: str = "") -> dict[str, tuple[str, str | int]]:
+    target = properties()
+    return {case.title: outcome(case, target) for case in CASES if only in case.title}
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(*sys.argv[1:])))

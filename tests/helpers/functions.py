@@ -1,0 +1,35 @@
+"""Run a function of `lamina.ops` on NumPy arrays by the reference."""
+
+from typing import Any
+
+import numpy as np
+
+from lamina.ops.core import Array
+from tests.helpers.eager import Eager, gradients
+
+
+def run(function: Any, *args: Any, **options: Any) -> Any:
+    """The function's result as arrays; float arrays stay in the dtype they are given in."""
+    return _plain(function(*map(_wrap, args), **options))
+
+
+def grad(function: Any, *args: Any, **options: Any) -> list[Array]:
+    """The gradient of the sum of the function's result in each array argument."""
+    wrapped = [_wrap(a) for a in args]
+    y = function(*wrapped, **options)
+    y = y[0] if isinstance(y, tuple) else y
+    wrt = [a for a in wrapped if isinstance(a, Eager)]
+    found = gradients([y], [Eager(np.ones(y.shape, y.dtype.numpy))], wrt)
+    return [np.zeros(x.shape) if g is None else g.value for x, g in zip(wrt, found, strict=True)]
+
+
+def _wrap(x: Any) -> Any:
+    if isinstance(x, list):
+        return [_wrap(v) for v in x]
+    return Eager(x) if isinstance(x, np.ndarray) else x
+
+
+def _plain(y: Any) -> Any:
+    if isinstance(y, tuple):
+        return tuple(_plain(v) for v in y)
+    return y.value if isinstance(y, Eager) else y

@@ -1,0 +1,5 @@
+"""Layers and networks with what PyTorch computes for them; `make_*.py` write the files."""
+
+from pathlib import Path
+
+GOLDEN_FILES = Path(__file__).parent

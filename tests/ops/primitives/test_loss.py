@@ -1,0 +1,166 @@
+"""Losses against their formulas, one element at a time."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lamina import ops
+from lamina.ops import primitives
+from lamina.ops.core import call
+from lamina.spec import ShapeError
+from tests.helpers.functions import grad, run
+
+RNG = np.random.default_rng(0)
+LOGITS = RNG.standard_normal((4, 5))
+LABELS = np.array([1, 4, 0, 4])
+
+
+def _loss(x: Any, label: int, smoothing: float = 0.0) -> float:
+    total = math.log(sum(math.exp(v) for v in x))
+    uniform = sum(total - v for v in x) / len(x)
+    return (1 - smoothing) * (total - x[label]) + smoothing * uniform
+
+
+@pytest.mark.feature("F076")
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_cross_entropy(smoothing: float) -> None:
+    each = [_loss(x, t, smoothing) for x, t in zip(LOGITS, LABELS, strict=True)]
+    for reduction, wanted in (("none", each), ("sum", sum(each)), ("mean", sum(each) / 4)):
+        found = run(ops.cross_entropy, LOGITS, LABELS, reduction, smoothing)
+        np.testing.assert_allclose(found, wanted, rtol=1e-13)
+
+
+@pytest.mark.feature("F076")
+def test_spatial_and_volumetric() -> None:
+    """[N, C, H, W] and [N, C, D, H, W]: one loss per place."""
+    for space in ((3,), (2, 3), (2, 2, 3)):
+        x = RNG.standard_normal((2, 5, *space))
+        labels = RNG.integers(0, 5, (2, *space))
+        losses = run(ops.cross_entropy, x, labels, "none")
+        assert losses.shape == (2, *space)
+        for place in np.ndindex(2, *space):
+            wanted = _loss(x[(place[0], slice(None), *place[1:])], labels[place])
+            np.testing.assert_allclose(losses[place], wanted, rtol=1e-12)
+
+
+@pytest.mark.feature("F076")
+def test_ignored_labels_count_nowhere() -> None:
+    labels = np.array([1, -1, 0, -1])
+    each = [_loss(LOGITS[0], 1), 0, _loss(LOGITS[2], 0), 0]
+    np.testing.assert_allclose(run(ops.cross_entropy, LOGITS, labels, "none", 0.0, -1), each)
+    np.testing.assert_allclose(run(ops.cross_entropy, LOGITS, labels, "mean", 0.0, -1), sum(each) / 2)
+    dx = grad(ops.cross_entropy, LOGITS, labels, "mean", 0.0, -1)[0]
+    assert (dx[[1, 3]] == 0).all()
+    p = run(ops.softmax, LOGITS[[0, 2]], 1)
+    p[[0, 1], [1, 0]] -= 1
+    np.testing.assert_allclose(dx[[0, 2]], p / 2, atol=1e-15)
+
+
+def test_labels_outside_the_classes_give_nan() -> None:
+    labels = np.array([0, 5, -1, 1])
+    losses = run(ops.cross_entropy, LOGITS, labels, "none")
+    assert np.isnan(losses).tolist() == [False, True, True, False]
+    dx = grad(ops.cross_entropy, LOGITS, labels, "sum")[0]
+    assert np.isnan(dx).all(1).tolist() == [False, True, True, False]
+
+
+@pytest.mark.feature("F076")
+def test_half_logits_have_float32_losses() -> None:
+    half = LOGITS.astype(np.float16)
+    losses = run(ops.cross_entropy, half, LABELS, "none")
+    assert losses.dtype == np.float32
+    np.testing.assert_allclose(losses, run(ops.cross_entropy, half.astype(float), LABELS, "none"), rtol=1e-6)
+    assert grad(ops.cross_entropy, half, LABELS)[0].dtype == np.float16
+
+
+def test_large_logits_do_not_overflow() -> None:
+    x = np.array([[1e4, 0.0], [-1e4, 0.0]])
+    np.testing.assert_allclose(run(ops.cross_entropy, x, np.array([1, 0]), "none"), [1e4, 1e4])
+
+
+@pytest.mark.feature("F076")
+def test_probabilities_as_targets() -> None:
+    p = RNG.random((4, 5))
+    p /= p.sum(1, keepdims=True)
+    log_q = np.log(run(ops.softmax, LOGITS, 1))
+    np.testing.assert_allclose(run(ops.cross_entropy, LOGITS, p), -(p * log_q).sum(1).mean())
+    smooth = 0.9 * p + 0.1 / 5
+    np.testing.assert_allclose(run(ops.cross_entropy, LOGITS, p, "sum", 0.1), -(smooth * log_q).sum())
+
+
+@pytest.mark.feature("F076")
+def test_negative_log_likelihood() -> None:
+    log_q = run(ops.log_softmax, LOGITS, 1)
+    np.testing.assert_allclose(run(ops.nll_loss, log_q, LABELS), -log_q[range(4), LABELS].mean())
+    ignored = run(ops.nll_loss, log_q, LABELS, "mean", 4)
+    np.testing.assert_allclose(ignored, -log_q[[0, 2], [1, 0]].mean())
+
+
+@pytest.mark.feature("F076")
+def test_distances() -> None:
+    a, b = RNG.standard_normal((3, 4)), RNG.standard_normal((3, 4))
+    d = np.abs(a - b)
+    formulas = {
+        ops.mse_loss: d**2,
+        ops.l1_loss: d,
+        ops.smooth_l1_loss: np.where(d < 1, d**2 / 2, d - 0.5),
+        ops.huber_loss: np.where(d < 1, d**2 / 2, d - 0.5),
+    }
+    for function, each in formulas.items():
+        np.testing.assert_allclose(run(function, a, b), each.mean())
+        np.testing.assert_allclose(run(function, a, b, "sum"), each.sum())
+        np.testing.assert_allclose(run(function, a, b, "none"), each)
+    np.testing.assert_allclose(
+        run(ops.smooth_l1_loss, a, b, "none", 0.3), np.where(d < 0.3, d**2 / 0.6, d - 0.15)
+    )
+    np.testing.assert_allclose(
+        run(ops.huber_loss, a, b, "none", 0.3), np.where(d < 0.3, d**2 / 2, 0.3 * (d - 0.15))
+    )
+    np.testing.assert_allclose(grad(ops.mse_loss, a, b)[0], 2 * (a - b) / 12)
+    np.testing.assert_allclose(grad(ops.l1_loss, a, b, "sum")[0], np.sign(a - b))
+
+
+@pytest.mark.feature("F076")
+def test_binary_cross_entropy() -> None:
+    x, t = np.array([-800.0, -1.0, 2.0, 800.0]), np.array([1.0, 0.0, 0.25, 1.0])
+    found = run(ops.binary_cross_entropy_with_logits, x, t, "none")
+    np.testing.assert_allclose(found, [800, math.log1p(math.exp(-1)), 2 + math.log1p(math.exp(-2)) - 0.5, 0])
+
+
+def test_one_hot() -> None:
+    labels = np.array([[0, 2], [1, 5]])
+    wanted = np.zeros((2, 2, 3))
+    wanted[0, 0, 0] = wanted[0, 1, 2] = wanted[1, 0, 1] = 1
+    np.testing.assert_array_equal(run(ops.one_hot, labels, 3), wanted)
+    np.testing.assert_array_equal(run(ops.one_hot, labels, 3, axis=1), wanted.transpose(0, 2, 1))
+    assert run(ops.one_hot, labels.astype(np.uint8), 3, "float16").dtype == np.float16
+
+
+@pytest.mark.feature("F118")
+def test_errors() -> None:
+    with pytest.raises(ShapeError, match=r"cross_entropy: logits .* do not fit, got f64\[4,5\] and i64\[3\]"):
+        run(ops.cross_entropy, LOGITS, LABELS[:3])
+    with pytest.raises(TypeError, match=r"labels must be integers, got b8\[4\]"):
+        run(ops.cross_entropy, LOGITS, LABELS > 1)
+    with pytest.raises(ValueError, match="reduction must be one of mean, sum, none, got 'max'"):
+        run(ops.cross_entropy, LOGITS, LABELS, "max")
+    with pytest.raises(ValueError, match=r"label_smoothing must be in \[0, 1\], got 1.5"):
+        run(ops.cross_entropy, LOGITS, LABELS, "mean", 1.5)
+    with pytest.raises(ShapeError, match=r"cross_entropy: logits f64\[4,0\] have no classes"):
+        run(ops.cross_entropy, LOGITS[:, :0], LABELS)
+    with pytest.raises(ShapeError, match="probabilities .* must have one shape"):
+        run(ops.cross_entropy, LOGITS, LOGITS[:3])
+    with pytest.raises(
+        ShapeError, match=r"mse_loss: input f64\[4,5\] and target f64\[5\] must have one shape"
+    ):
+        run(ops.mse_loss, LOGITS, LOGITS[0])
+    with pytest.raises(ValueError, match="beta must be > 0, got 0; use l1_loss"):
+        run(ops.smooth_l1_loss, LOGITS, LOGITS, beta=0)
+    with pytest.raises(TypeError, match="nll_loss: labels must be integers"):
+        run(ops.nll_loss, LOGITS, LOGITS)
+    with pytest.raises(TypeError, match=r"cross_entropy_grad: gradient f32\[4\] must be float64"):
+        run(lambda *a: call(primitives.CrossEntropyGrad(), *a), LOGITS, LABELS, np.ones(4, np.float32))
+    with pytest.raises(ShapeError, match="must have the shape of the labels"):
+        run(lambda *a: call(primitives.CrossEntropyGrad(), *a), LOGITS, LABELS, np.ones(3))

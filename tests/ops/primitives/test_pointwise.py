@@ -1,0 +1,229 @@
+"""Activations and arithmetic against the textbook formula, broadcasting, numbers, and errors."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lamina import ops
+from lamina.ops import primitives
+from lamina.ops.core import bind
+from lamina.ops.primitives.pointwise import erf_numpy
+from lamina.spec import ShapeError
+from tests.helpers.eager import Eager
+from tests.helpers.functions import grad, run
+
+X = np.array([-30.0, -3.0, -1.0, -0.2, 0.0, 0.3, 1.0, 2.5, 7.0, 40.0])
+
+
+def _each(f: Any) -> Any:
+    return np.array([f(float(v)) for v in X])
+
+
+def _phi(v: float) -> float:
+    return 0.5 * math.erfc(-v / math.sqrt(2))
+
+
+def _sigmoid(v: float) -> float:
+    return 1 / (1 + math.exp(-v)) if v > -700 else 0.0
+
+
+@pytest.mark.feature("F056")
+@pytest.mark.parametrize(
+    ("function", "formula"),
+    [
+        (ops.sigmoid, _sigmoid),
+        (ops.relu, lambda v: max(v, 0.0)),
+        (ops.tanh, math.tanh),
+        (lambda x: ops.clipped_relu(x, 2.0), lambda v: min(max(v, 0.0), 2.0)),
+        (ops.relu6, lambda v: min(max(v, 0.0), 6.0)),
+        (lambda x: ops.elu(x, 0.7), lambda v: v if v > 0 else 0.7 * math.expm1(v)),
+        (ops.identity, lambda v: v),
+    ],
+)
+def test_activations(function: Any, formula: Any) -> None:
+    np.testing.assert_allclose(run(function, X), _each(formula), rtol=1e-14, atol=1e-15)
+
+
+@pytest.mark.feature("F057")
+@pytest.mark.parametrize(
+    ("function", "formula"),
+    [
+        (lambda x: ops.leaky_relu(x, 0.2), lambda v: v if v > 0 else 0.2 * v),
+        (lambda x: ops.threshold(x, 0.5, -9.0), lambda v: v if v > 0.5 else -9.0),
+        (ops.silu, lambda v: v * _sigmoid(v)),
+        (lambda x: ops.swish(x, 1.5), lambda v: v * _sigmoid(1.5 * v)),
+        (ops.softplus, lambda v: math.log1p(math.exp(-abs(v))) + max(v, 0.0)),
+        (lambda x: ops.softplus(x, 2.0), lambda v: (math.log1p(math.exp(-abs(2 * v))) + max(2 * v, 0.0)) / 2),
+        (ops.gelu, lambda v: v * _phi(v)),
+        (
+            lambda x: ops.gelu(x, approximate="tanh"),
+            lambda v: 0.5 * v * (1 + math.tanh(math.sqrt(2 / math.pi) * (v + 0.044715 * v**3))),
+        ),
+        (ops.hardsigmoid, lambda v: min(max(v + 3, 0.0), 6.0) / 6),
+        (ops.hardswish, lambda v: v * min(max(v + 3, 0.0), 6.0) / 6),
+        (ops.hardtanh, lambda v: min(max(v, -1.0), 1.0)),
+    ],
+)
+def test_more_activations(function: Any, formula: Any) -> None:
+    np.testing.assert_allclose(run(function, X), _each(formula), rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.feature("F057")
+def test_prelu_has_a_slope_per_channel() -> None:
+    x = np.array([[[-2.0, 3.0], [-4.0, 5.0]]])
+    slopes = np.array([0.5, 0.25])
+    assert run(ops.prelu, x, slopes).tolist() == [[[-1.0, 3.0], [-1.0, 5.0]]]
+    assert run(ops.prelu, x, np.array([0.1])).tolist() == [[[-0.2, 3.0], [-0.4, 5.0]]]
+    dx, dslope = grad(ops.prelu, x, slopes)
+    assert dx.tolist() == [[[0.5, 1.0], [0.25, 1.0]]]
+    assert dslope.tolist() == [-2.0, -4.0]
+
+
+@pytest.mark.feature("F064")
+def test_op_tensor_arithmetic() -> None:
+    a, b = np.array([1.0, -2.0, 4.0]), np.array([3.0, 0.5, 4.0])
+    assert run(ops.add, a, b).tolist() == [4, -1.5, 8]
+    assert run(ops.mul, a, b).tolist() == [3, -1, 16]
+    assert run(ops.minimum, a, b).tolist() == [1, -2, 4]
+    assert run(ops.maximum, a, b).tolist() == [3, 0.5, 4]
+    assert run(ops.sqrt, b * b).tolist() == [3, 0.5, 4]
+    assert run(lambda x: 1 - x, a).tolist() == [0, 3, -3]  # cuDNN's NOT
+    assert run(ops.logical_not, a > 0).tolist() == [False, True, False]
+
+
+@pytest.mark.feature("F044", "F066")
+def test_scalars_take_the_dtype_of_the_tensor() -> None:
+    for dtype in ("float64", "float32", "float16", "bfloat16"):
+        x = Eager(np.array([1, 2], ops.cast(Eager(np.zeros(1)), dtype).dtype.numpy))
+        for y in (x + 1, 2 * x, x / 3, 1 - x, x**2, x**3.0, 2**x, ops.maximum(x, 0.5), x + np.float64(2)):
+            assert y.dtype == x.dtype
+    whole = Eager(np.array([3, 4], np.int32))
+    assert (whole * 2 + 1).value.tolist() == [7, 9]
+    assert (whole == 4).value.tolist() == [False, True]
+
+
+@pytest.mark.feature("F066")
+def test_elementwise_functions() -> None:
+    x = np.array([0.5, 1.0, 2.0])
+    for ours, theirs in [
+        (ops.exp, np.exp), (ops.log, np.log), (ops.sqrt, np.sqrt), (ops.sin, np.sin), (ops.cos, np.cos),
+        (ops.tan, np.tan), (ops.neg, np.negative), (ops.floor, np.floor), (ops.ceil, np.ceil),
+        (ops.square, np.square), (ops.reciprocal, np.reciprocal),
+    ]:  # fmt: skip
+        np.testing.assert_allclose(run(ours, x), theirs(x), rtol=1e-15)
+    np.testing.assert_allclose(run(ops.rsqrt, x), x**-0.5, rtol=1e-15)
+    assert run(ops.abs, -x).tolist() == x.tolist()
+    assert run(ops.sign, np.array([-2.0, 0.0, 3.0])).tolist() == [-1, 0, 1]
+    np.testing.assert_allclose(run(ops.power, x, np.array([3.0, -1.0, 0.5])), [0.125, 1, 2**0.5])
+    assert run(ops.clip, x, 0.7, 1.5).tolist() == [0.7, 1.0, 1.5]
+
+
+@pytest.mark.parametrize("exponent", [0, 1, 2, 3, 0.5, -0.5, -1, -2.5])
+def test_powers(exponent: float) -> None:
+    x = np.array([0.3, 1.0, 4.0])
+    np.testing.assert_allclose(run(ops.pow, x, exponent), x**exponent, rtol=1e-14)
+    np.testing.assert_allclose(grad(ops.pow, x, exponent)[0], exponent * x ** (exponent - 1), rtol=1e-12)
+
+
+def test_powers_at_zero() -> None:
+    """x^0 is constant and x^3 flat at 0; negative bases have whole powers."""
+    zero = np.array([0.0, -2.0])
+    assert grad(lambda x: ops.pow(x, 0.0), zero)[0].tolist() == [0, 0]
+    assert grad(lambda x: ops.pow(x, 3.0), zero)[0].tolist() == [0, 12]
+    assert run(ops.pow, zero, 3.0).tolist() == [0, -8]
+
+
+def test_erf_is_exact_to_the_last_digits() -> None:
+    x = np.linspace(-7, 7, 20001)
+    wanted = np.array([math.erf(v) for v in x])
+    np.testing.assert_allclose(erf_numpy(x), wanted, rtol=4e-16, atol=1e-18)
+    special = erf_numpy(np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-300]))
+    np.testing.assert_array_equal(special[2:5], [1, -1, np.nan])
+    assert not np.signbit(special[0])
+    assert np.signbit(special[1])
+
+
+def test_special_values() -> None:
+    odd = np.array([np.nan, np.inf, -np.inf])
+    np.testing.assert_array_equal(run(ops.relu, odd), [np.nan, np.inf, 0])
+    np.testing.assert_array_equal(run(ops.sigmoid, odd), [np.nan, 1, 0])
+    np.testing.assert_array_equal(run(ops.maximum, odd, 0.0), [np.nan, np.inf, 0])
+    np.testing.assert_array_equal(run(ops.softplus, odd), [np.nan, np.inf, 0])
+    assert run(ops.eq, odd, odd).tolist() == [False, True, True]
+    assert run(ops.ne, odd, odd).tolist() == [True, False, False]
+
+
+def test_equal_operands_share_the_gradient() -> None:
+    a, b = np.array([1.0, 2.0, 3.0]), np.array([3.0, 2.0, 1.0])
+    for function, wanted in ((ops.maximum, [0, 0.5, 1]), (ops.minimum, [1, 0.5, 0])):
+        da, db = grad(function, a, b)
+        assert da.tolist() == wanted
+        assert db.tolist() == wanted[::-1]
+
+
+def test_broadcast_gradients_are_summed() -> None:
+    a, b = np.ones((2, 1, 3)), np.full((4, 1), 2.0)
+    da, db = grad(ops.mul, a, b)
+    assert (da == 8).all()
+    assert (db == 6).all()
+    assert (da.shape, db.shape) == (a.shape, b.shape)
+
+
+def test_comparisons_and_where() -> None:
+    a, b = np.array([1, 2, 3]), np.array([3, 2, 1])
+    found = [run(f, a, b).tolist() for f in (ops.lt, ops.le, ops.gt, ops.ge, ops.eq, ops.ne)]
+    assert found == [(a < b).tolist(), (a <= b).tolist(), (a > b).tolist(), (a >= b).tolist(), *(
+        (a == b).tolist(), (a != b).tolist()
+    )]  # fmt: skip
+    assert run(ops.where, a > 1, 7, b).tolist() == [3, 7, 7]
+    assert run(ops.where, a > 1, a, -1).tolist() == [-1, 2, 3]
+    assert run(ops.logical_and, a > 1, b > 1).tolist() == [False, True, False]
+    assert run(ops.logical_or, a > 2, b > 2).tolist() == [True, False, True]
+
+
+@pytest.mark.feature("F118")
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda x: x + Eager(np.ones(3)), ShapeError, r"add: shapes \(2, 2\) and \(3,\) do not broadcast"),
+        (
+            lambda x: x + Eager(np.ones(2, np.float32)),
+            TypeError,
+            "add: input 1 is float32 but input 0 is float64",
+        ),
+        (lambda x: ops.cast(x, "int32") + 0.5, TypeError, "add: 0.5 is no int32; cast the tensor"),
+        (lambda x: ops.cast(x, "uint8") + 300, TypeError, "add: 300 is outside uint8"),
+        (lambda x: ops.cast(x, "uint8") - -1, TypeError, "sub: -1 is outside uint8"),
+        (lambda x: (x > 0) + 1, TypeError, "add: 1 is no bool"),
+        (lambda x: (x > 0) + (x > 0), TypeError, "add: dtype bool is not among float64"),
+        (
+            lambda x: ops.exp(ops.cast(x, "int64")),
+            TypeError,
+            "exp: dtype int64 is not among .*; cast with ops.cast",
+        ),
+        (lambda x: x & x, TypeError, "logical_and: dtype float64 is not among bool"),
+        (
+            lambda x: ops.where(x, x, x),
+            TypeError,
+            "where: needs a boolean condition and two tensors of one dtype",
+        ),
+        (lambda x: ops.where(x > 0, 1.0, 2.0), TypeError, "where: 1.0 and 2.0 are both numbers"),
+        (lambda x: ops.gelu(x, approximate="erf"), ValueError, 'approximate must be "none" or "tanh", got'),
+        (lambda x: ops.clipped_relu(x, 0), ValueError, "hi must be > 0, got 0"),
+        (lambda x: bind(primitives.Add(), x), TypeError, "add: takes 2 operands, got 1"),
+    ],
+)
+def test_errors(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call(Eager(np.ones((2, 2))))
+
+
+@pytest.mark.filterwarnings("error")
+def test_references_do_not_warn() -> None:
+    """Overflow and division by zero are values, not warnings."""
+    x = np.array([0.0, -1.0, 1e300])
+    assert run(ops.log, x)[0] == -np.inf
+    assert run(ops.exp, x)[2] == np.inf
+    assert run(ops.div, x, 0.0)[2] == np.inf

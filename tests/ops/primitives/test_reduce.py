@@ -1,0 +1,135 @@
+"""Reductions against NumPy, their gradients at the awkward places, and index reductions."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lamina import ops
+from lamina.ops import primitives
+from lamina.ops.core import call
+from lamina.spec import ShapeError
+from tests.helpers.eager import Eager
+from tests.helpers.functions import grad, run
+
+X = np.random.default_rng(0).standard_normal((3, 4, 5))
+
+
+@pytest.mark.feature("F065")
+@pytest.mark.parametrize("axis", [None, 1, -1, (0, 2), ()])
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_kinds(axis: Any, keepdims: bool) -> None:
+    x = X.copy()
+    x[1, 2] = 0
+    given = {"axis": axis, "keepdims": keepdims}
+    close = np.testing.assert_allclose
+    close(run(ops.sum, x, **given), np.sum(x, **given), atol=1e-12)
+    close(run(ops.mean, x, **given), np.mean(x, **given), atol=1e-12)
+    close(run(ops.prod, x, **given), np.prod(x, **given), atol=1e-12)
+    close(run(ops.max, x, **given), np.max(x, **given))
+    close(run(ops.min, x, **given), np.min(x, **given))
+    close(run(ops.norm1, x, **given), np.sum(np.abs(x), **given))
+    close(run(ops.norm2, x, **given), np.sqrt(np.sum(x * x, **given)))
+    close(run(ops.abs_max, x, **given), np.max(np.abs(x), **given))
+    close(run(ops.mul_no_zeros, x, **given), np.prod(np.where(x == 0, 1, x), **given))
+
+
+@pytest.mark.feature("F065", "F066")
+def test_half_types_are_summed_in_float32() -> None:
+    """4096 times 1 in bfloat16: a sum in bfloat16 would stop at 256."""
+    x = np.ones(4096, ops.cast(Eager(np.zeros(1)), "bfloat16").dtype.numpy)
+    assert float(run(ops.sum, x)) == 4096
+    assert float(run(ops.mean, x)) == 1
+    assert run(ops.sum, x).dtype == x.dtype
+
+
+def test_integers_are_summed_in_int64() -> None:
+    x = np.full(5, 2_000_000_000, np.int32)
+    assert run(ops.sum, x).tolist() == 10_000_000_000
+    assert run(ops.sum, np.array([True, True, False])).tolist() == 2
+    assert run(ops.max, x).dtype == np.int32
+
+
+@pytest.mark.feature("F065")
+def test_gradient_of_products_with_zeros() -> None:
+    """d prod / dx_i is the product of the others: with one zero only there, with two nowhere."""
+    x = np.array([[2.0, 3.0, 4.0], [2.0, 0.0, 4.0], [0.0, 0.0, 4.0]])
+    found = grad(lambda v: ops.prod(v, 1), x)[0]
+    assert found.tolist() == [[12, 8, 6], [0, 8, 0], [0, 0, 0]]
+    found = grad(lambda v: ops.mul_no_zeros(v, 1), x)[0]
+    assert found.tolist() == [[12, 8, 6], [4, 0, 2], [0, 0, 1]]
+
+
+@pytest.mark.feature("F065")
+def test_gradient_of_extrema_is_shared() -> None:
+    x = np.array([[1.0, 3.0, 3.0], [-4.0, 4.0, 0.0]])
+    assert grad(lambda v: ops.max(v, 1), x)[0].tolist() == [[0, 0.5, 0.5], [0, 1, 0]]
+    assert grad(lambda v: ops.min(v, 1), x)[0].tolist() == [[1, 0, 0], [1, 0, 0]]
+    assert grad(lambda v: ops.abs_max(v, 1), x)[0].tolist() == [[0, 0.5, 0.5], [-0.5, 0.5, 0]]
+
+
+def test_gradient_of_the_norm_of_nothing_is_zero() -> None:
+    x = np.array([[0.0, 0.0], [3.0, 4.0]])
+    assert grad(lambda v: ops.norm2(v, 1), x)[0].tolist() == [[0, 0], [0.6, 0.8]]
+
+
+@pytest.mark.feature("F067")
+def test_argmax_and_argmin() -> None:
+    for axis in (None, 0, 1, -1):
+        assert run(ops.argmax, X, axis).tolist() == np.argmax(X, axis).tolist()
+        assert run(ops.argmin, X, axis).tolist() == np.argmin(X, axis).tolist()
+        kept = run(ops.argmax, X, axis, keepdims=True)
+        assert kept.tolist() == np.argmax(X, axis, keepdims=True).tolist()
+        assert kept.dtype == np.int64
+    ties = np.array([[1, 3, 3], [2, 2, 2]])
+    assert run(ops.argmax, ties, 1).tolist() == [1, 0]
+    assert run(ops.argmin, ties, 1).tolist() == [0, 0]
+
+
+@pytest.mark.feature("F067")
+def test_max_and_argmax() -> None:
+    values, places = run(ops.max_and_argmax, X, 1)
+    np.testing.assert_array_equal(values, X.max(1))
+    np.testing.assert_array_equal(places, X.argmax(1))
+    assert run(ops.max_and_argmax, X, 1, keepdims=True)[0].shape == (3, 1, 5)
+
+
+def test_variance() -> None:
+    for axis, correction in ((None, 1), (1, 0), ((0, 2), 1)):
+        np.testing.assert_allclose(run(ops.var, X, axis, correction), np.var(X, axis, ddof=correction))
+    assert np.isnan(run(ops.var, X[:1, :1, :1]))
+
+
+def test_sum_to() -> None:
+    assert run(ops.sum_to, X, (4, 1)).tolist() == X.sum((0, 2))[:, None].tolist()
+    assert run(ops.sum_to, X, ()).shape == ()
+    assert run(ops.sum_to, np.ones((2, 1)), (1, 1)).tolist() == [[2]]
+    with pytest.raises(ShapeError, match=r"sum_to: \(2, 5\) does not broadcast to the shape of f64\[3,4,5\]"):
+        run(ops.sum_to, X, (2, 5))
+
+
+def test_empty() -> None:
+    nothing = np.zeros((0, 3))
+    assert run(ops.sum, nothing, 0).tolist() == [0, 0, 0]
+    assert run(ops.prod, nothing, 0).tolist() == [1, 1, 1]
+    assert np.isnan(run(ops.mean, nothing, 0)).all()
+    with pytest.raises(ShapeError, match=r"reduce: max of no elements along axes \(0,\) of f64\[0,3\]"):
+        run(ops.max, nothing, 0)
+    with pytest.raises(ShapeError, match=r"arg_max: axis 0 of f64\[0,3\] has no elements"):
+        run(ops.argmax, nothing, 0)
+
+
+@pytest.mark.feature("F118")
+def test_errors() -> None:
+    with pytest.raises(ShapeError, match="sum: axis 3 is outside a tensor of rank 3"):
+        run(ops.sum, X, 3)
+    with pytest.raises(ShapeError, match=r"sum: axes \(0, -3\) name an axis twice"):
+        run(ops.sum, X, (0, -3))
+    with pytest.raises(ShapeError, match="kind must be one of sum, mean, .*, got 'median'"):
+        run(lambda x: ops.reduce("median", x), X)
+    with pytest.raises(ShapeError, match=r"axes must be sorted and counted from the front, got \(2, 0\)"):
+        run(lambda x: call(primitives.Reduce("sum", (2, 0)), x), X)
+    with pytest.raises(TypeError, match="reduce: mean of int64 is not defined; cast with ops.cast"):
+        run(ops.mean, np.arange(3))
+    with pytest.raises(TypeError, match="reduce: max of bool is not defined"):
+        run(ops.max, np.array([True]))

@@ -1,0 +1,326 @@
+"""The one test of all ops: every card with its samples on every backend in every dtype, and its gradients."""
+
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lamina import backends
+from lamina.backends.reference import run_reference
+from lamina.ops.core import REGISTRY, Array, Op, Sample
+from lamina.ops.primitives import Cast, Fused
+from lamina.ops.primitives.attention import Attention, JointAttention
+from lamina.ops.primitives.conv_norm import ConvNorm, DataGradNorm
+from lamina.ops.primitives.norm_pool import PoolNormGrad
+from lamina.ops.primitives.rnn import RnnGrad
+from lamina.runtime import Device
+from lamina.spec import DType, Policy, Spec, as_dtype, bfloat16, channels_last, float16, float32, float64
+from tests.helpers.eager import Eager, apart, execute, gradients, mismatch, numeric, run_on
+
+CARDS = sorted(REGISTRY)
+#: Cards with sums in a wider type over what they rounded to a half type on the way.
+WITH_STATISTICS = (Attention, JointAttention, ConvNorm, DataGradNorm, PoolNormGrad)
+DIFFERENTIABLE = [name for name in CARDS if REGISTRY[name].differentiable]
+#: The number of directions in which a gradient is checked; small inputs are checked in every element.
+DIRECTIONS = 3
+
+
+def _rng(sample: Sample) -> np.random.Generator:
+    return np.random.default_rng(sum(map(ord, str(sample))))
+
+
+def _may_refuse(op: Op) -> bool:
+    """Whether a backend may have no plan for it: a graph then keeps the parts apart."""
+    return isinstance(op, Fused) or (isinstance(op, DataGradNorm) and isinstance(op.grad, Fused))
+
+
+def _precision(op: Op, dtype: DType, output: Spec) -> DType:
+    """What an output is as precise as: wide statistics are sums over what was rounded to a half type."""
+    return dtype if isinstance(op, WITH_STATISTICS) else output.dtype
+
+
+def _check_values(backend: backends.Backend, card: type[Op]) -> list[str]:
+    """One line for each sample and dtype whose outputs are wrong.
+
+    A backend may refuse what is fused (its parts then run one by one), but not all samples of a card.
+    """
+    wrong, ran = [], 0
+    for sample in card.samples():
+        for dtype in sample.dtypes or card.dtypes:
+            arrays = sample.draw(_rng(sample), dtype)
+            specs = sample.op.infer(*(Spec(a.shape, as_dtype(a.dtype)) for a in arrays))
+            wanted = run_reference(sample.op, arrays, float64)
+            try:
+                found = run_on(backend, sample.op, arrays)
+            except backends.NoKernel:
+                if not _may_refuse(sample.op):
+                    raise
+                continue
+            ran += 1
+            assert len(found) == len(wanted) == len(specs), f"{sample} {dtype}: number of outputs"
+            for i, (y, ref, spec) in enumerate(zip(found, wanted, specs, strict=True)):
+                problem = mismatch(y, ref, _precision(sample.op, dtype, spec))
+                if problem and isinstance(sample.op, RnnGrad) and dtype in (float16, bfloat16):
+                    # rounded at every step of every layer
+                    problem = apart(y, ref, spec.dtype, arrays[0].shape[0] * sample.op.layers)
+                if (y.shape, as_dtype(y.dtype)) != (spec.shape, spec.dtype):
+                    problem = f"{y.dtype}{list(y.shape)} where infer says {spec}"
+                if problem:
+                    wrong.append(f"{sample} {dtype} output {i}: {problem}")
+    assert ran or not backend.supports(card), f"{backend.name} refuses every sample of {card.name}"
+    return wrong
+
+
+@pytest.mark.feature("F105", "F117", "F118")
+@pytest.mark.parametrize("name", CARDS)
+def test_values_on_reference(name: str) -> None:
+    """Half types stay within their tolerance of float64; outputs have the shapes and dtypes of infer."""
+    assert _check_values(backends.get(Device("cpu"), "reference"), REGISTRY[name]) == []
+
+
+@pytest.mark.feature("F105", "F117", "F118")
+@pytest.mark.parametrize("name", CARDS)
+def test_values_on_cpu(name: str) -> None:
+    assert _check_values(backends.get(Device("cpu"), "cpu"), REGISTRY[name]) == []
+
+
+@pytest.mark.gpu
+@pytest.mark.feature("F105", "F117", "F118")
+@pytest.mark.parametrize("name", CARDS)
+def test_values_on_cuda(name: str) -> None:
+    assert _check_values(backends.get(Device("cuda:0"), "cuda"), REGISTRY[name]) == []
+
+
+def _check_layouts(backend: backends.Backend, card: type[Op]) -> None:
+    """Layouts left open, and tensors that lie channels-last: the same values."""
+    for sample in card.samples():
+        dtypes = sample.dtypes or card.dtypes
+        dtype = float32 if float32 in dtypes else dtypes[0]
+        arrays = sample.draw(_rng(sample), dtype)
+        wanted = run_reference(sample.op, arrays, float64)
+        plain = [Spec(a.shape, as_dtype(a.dtype)) for a in arrays]
+        for specs in (plain, [Spec(s.shape, s.dtype, channels_last(s.shape)) for s in plain]):
+            try:
+                found = run_on(backend, sample.op, arrays, specs)
+            except backends.NoKernel:
+                assert _may_refuse(sample.op), f"{backend.name}: {sample} {specs}"
+                continue
+            for y, ref, spec in zip(found, wanted, sample.op.infer(*plain), strict=True):
+                problem = mismatch(y, ref, _precision(sample.op, dtype, spec))
+                assert not problem, f"{sample} from {specs}: {problem}"
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_layouts_on_reference(name: str) -> None:
+    _check_layouts(backends.get(Device("cpu"), "reference"), REGISTRY[name])
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_layouts_on_cpu(name: str) -> None:
+    _check_layouts(backends.get(Device("cpu"), "cpu"), REGISTRY[name])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", CARDS)
+def test_layouts_on_cuda(name: str) -> None:
+    _check_layouts(backends.get(Device("cuda:0"), "cuda"), REGISTRY[name])
+
+
+def _check_in_place(backend: backends.Backend, card: type[Op]) -> None:
+    """Outputs that a plan lets lie over an input are the same there."""
+    for sample in card.samples():
+        for dtype in sample.dtypes or card.dtypes:
+            arrays = sample.draw(_rng(sample), dtype)
+            specs = [Spec(a.shape, as_dtype(a.dtype)).fixed for a in arrays]
+            try:
+                plan = backend.plan(sample.op, specs, Policy())
+            except backends.NoKernel:
+                assert _may_refuse(sample.op), f"{backend.name}: {sample} {dtype}"
+                continue
+            if not plan.aliases or plan.view:
+                continue
+            for o, i in plan.aliases.items():
+                assert plan.outputs[o].same_memory(plan.inputs[i]), (
+                    f"{sample} {dtype}: output {o} over input {i}"
+                )
+            apart = execute(backend.device, plan, arrays)
+            over = execute(backend.device, plan, arrays, in_place=True)
+            for a, b in zip(apart, over, strict=True):
+                np.testing.assert_array_equal(a, b, err_msg=f"{sample} {dtype}")
+
+
+IN_PLACE = [name for name in CARDS if REGISTRY[name].inplace]
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_in_place_on_reference(name: str) -> None:
+    _check_in_place(backends.get(Device("cpu"), "reference"), REGISTRY[name])
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_in_place_on_cpu(name: str) -> None:
+    _check_in_place(backends.get(Device("cpu"), "cpu"), REGISTRY[name])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", CARDS)
+def test_in_place_on_cuda(name: str) -> None:
+    _check_in_place(backends.get(Device("cuda:0"), "cuda"), REGISTRY[name])
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_null_plans_what_infer_says(name: str) -> None:
+    backend = backends.get(Device("cpu"), "null")
+    for sample in REGISTRY[name].samples():
+        dtype = (sample.dtypes or REGISTRY[name].dtypes)[0]
+        specs = [Spec(a.shape, a.dtype or dtype) for a in sample.args]
+        plan = backend.plan(sample.op, specs, Policy())
+        assert [s.open for s in plan.outputs] == [s.open for s in sample.op.infer(*specs)]
+        plan.bind(backends.Call((0,) * len(specs), (0,) * len(plan.outputs)))()
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_cards_are_values(name: str) -> None:
+    """Equal fields make equal, hashable ops that print alike; the registry finds them by name."""
+    first, second = list(REGISTRY[name].samples()), list(REGISTRY[name].samples())
+    assert first == second
+    assert len({s.op for s in first}) == len(dict.fromkeys(map(str, (s.op for s in first))))
+    assert all(str(s.op).startswith(name + "(") and type(s.op) is REGISTRY[name] for s in first)
+    assert all(s.op.arity in (None, len(s.args)) for s in first)
+    assert REGISTRY[name].__doc__
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_differentiable_cards_have_samples(name: str) -> None:
+    samples = list(_gradient_samples(name))
+    assert len(samples) >= 5, f"{name} has {len(samples)} samples whose gradient can be checked"
+
+
+def _gradient_samples(name: str) -> list[Sample]:
+    """Samples in float64 with at least one input that the op is differentiable in."""
+    card = REGISTRY[name]
+    return [
+        s
+        for s in card.samples()
+        if float64 in (s.dtypes or card.dtypes) and any(_varies(s, i) for i in range(len(s.args)))
+    ]
+
+
+def _varies(sample: Sample, i: int) -> bool:
+    arg = sample.args[i]
+    return arg.differentiable and (arg.dtype or float64) == float64 and not arg.integers and arg.value is None
+
+
+def _eps(op: Op) -> float:
+    """The step of the finite differences: larger where the op itself rounds."""
+    return 1e-2 if isinstance(op, Cast) and op.dtype != float64 else 1e-6
+
+
+def _directions(x: Array, rng: np.random.Generator) -> list[Array]:
+    if 0 < x.size <= 24:
+        return [np.eye(1, x.size, i).reshape(x.shape) for i in range(x.size)]
+    return [rng.standard_normal(x.shape) for _ in range(DIRECTIONS)]
+
+
+def _close(analytic: float, finite: float, coarse: bool) -> bool:
+    absolute, relative = (1e-3, 1e-3) if coarse else (1e-5, 1e-3)
+    return abs(analytic - finite) <= absolute + relative * abs(finite)
+
+
+@pytest.mark.feature("F105", "F118")
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_gradient(name: str) -> None:
+    """The vjp equals central differences of the reference, in float64."""
+    for sample in _gradient_samples(name):
+        rng = _rng(sample)
+        arrays = sample.draw(rng, float64)
+        outputs = run_reference(sample.op, arrays)
+        weights = [rng.standard_normal(y.shape) if y.dtype.kind == "f" else None for y in outputs]
+        found = _vjp(sample.op, arrays, weights)
+        for i in range(len(arrays)):
+            if _varies(sample, i):
+                _check_direction(sample, arrays, i, weights, found[i], rng)
+
+
+def _vjp(op: Op, arrays: list[Array], weights: list[Array | None]) -> list[Array]:
+    inputs = [Eager(a) for a in arrays]
+    outputs = Eager.bind_op(op, inputs)
+    grads = [
+        None if w is None else Eager(w.astype(y.dtype.numpy)) for w, y in zip(weights, outputs, strict=True)
+    ]
+    kept = [(y, g) for y, g in zip(outputs, grads, strict=True) if g is not None]
+    found = gradients([y for y, _ in kept], [g for _, g in kept], inputs)
+    return [np.zeros(x.shape) if g is None else g.value for x, g in zip(inputs, found, strict=True)]
+
+
+def _check_direction(
+    sample: Sample,
+    arrays: list[Array],
+    i: int,
+    weights: list[Array | None],
+    found: Array,
+    rng: np.random.Generator,
+) -> None:
+    def loss(x: Array) -> float:
+        outputs = run_reference(sample.op, [*arrays[:i], x, *arrays[i + 1 :]])
+        return sum(float(np.sum(w * y)) for w, y in zip(weights, outputs, strict=True) if w is not None)
+
+    for direction in _directions(arrays[i], rng):
+        analytic = float(np.sum(found * direction))
+        finite = numeric(loss, arrays[i], direction, _eps(sample.op))
+        assert _close(analytic, finite, isinstance(sample.op, Cast)), (
+            f"{sample}: the gradient in input {i} is {analytic}, finite differences say {finite}"
+        )
+
+
+#: Not smooth twice where it matters, or nothing to differentiate twice: a gradient that is zero everywhere.
+FLAT = {"sign", "floor", "ceil"}
+#: Whose gradient is a card without a gradient of its own.
+ONCE = {"rnn"}
+
+
+@pytest.mark.feature("F105", "F118")
+@pytest.mark.parametrize("name", [n for n in DIFFERENTIABLE if n not in FLAT | ONCE])
+def test_second_derivative(name: str) -> None:
+    """The gradient of the gradient, by the same rules, equals central differences of the gradient."""
+    for sample in islice(_gradient_samples(name), 4):
+        rng = _rng(sample)
+        arrays = sample.draw(rng, float64)
+        inputs = [Eager(a) for a in arrays]
+        outputs = Eager.bind_op(sample.op, inputs)
+        floats = [y for y in outputs if y.dtype.is_float]
+        cotangents = [Eager(rng.standard_normal(y.shape).astype(y.dtype.numpy)) for y in floats]
+        varied = [i for i in range(len(inputs)) if _varies(sample, i)]
+        first = gradients(floats, cotangents, [inputs[i] for i in varied])
+        weights = [None if g is None else Eager(rng.standard_normal(g.shape)) for g in first]
+        kept = [(g, w) for g, w in zip(first, weights, strict=True) if g is not None]
+        wrt = [inputs[i] for i in varied]
+        second = gradients([g for g, _ in kept], [w for _, w in kept], wrt)
+        _check_second(sample, arrays, varied, cotangents, weights, second, rng)
+
+
+def _check_second(
+    sample: Sample,
+    arrays: list[Array],
+    varied: list[int],
+    cotangents: list[Eager],
+    weights: list[Any],
+    second: list[Any],
+    rng: np.random.Generator,
+) -> None:
+    def loss(i: int, x: Array) -> float:
+        inputs = [Eager(a) for a in (*arrays[:i], x, *arrays[i + 1 :])]
+        outputs = [y for y in Eager.bind_op(sample.op, inputs) if y.dtype.is_float]
+        first = gradients(outputs, cotangents, [inputs[j] for j in varied])
+        return sum(
+            float(np.sum(w.value * g.value)) for w, g in zip(weights, first, strict=True) if g is not None
+        )
+
+    for i, h in zip(varied, second, strict=True):
+        direction = rng.standard_normal(arrays[i].shape)
+        analytic = 0.0 if h is None else float(np.sum(h.value * direction))
+        finite = numeric(lambda x, i=i: loss(i, x), arrays[i], direction, max(1e-5, _eps(sample.op)))
+        assert _close(analytic, finite, True), (
+            f"{sample}: the second derivative in input {i} is {analytic}, finite differences say {finite}"
+        )
