@@ -15,13 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from lamina.spec import DTYPES, FLOATS, DType, DTypeError, Shape, ShapeError, Spec
 
 Array = np.ndarray[Any, Any]
+#: What running an op does beside giving its outputs; see `Op.effect`.
+Effect = Literal["pure", "update"]
 
 INTEGERS = tuple(d for d in DTYPES if d.kind in "iu")
 NUMBERS = (*FLOATS, *INTEGERS)
@@ -83,6 +85,13 @@ class Op:
     arity: ClassVar[int | None] = 1
     #: As a step of `Fused`: the input that takes the running value.
     chained: ClassVar[int] = 0
+    #: "update": the op brings state (a parameter, its moments) to the next step. It runs once, nothing of that step
+    #: waits for it, and it may run beside the backward pass. "pure": it may also run twice, to save memory.
+    effect: ClassVar[Effect] = "pure"
+    #: Whether a backend may apply it to many tensors in one launch (`Foreach`).
+    foreach: ClassVar[bool] = False
+    #: Inputs that may come in a half type: the op widens them itself, so that no cast has to stand before it.
+    widens: ClassVar[tuple[int, ...]] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -22,8 +22,8 @@ from lamina.ops.primitives import (
     Conv,
     ConvDataGrad,
     ConvFilterGrad,
+    Foreach,
     Fused,
-    Group,
     Matmul,
     MaxPool,
     MaxPoolGrad,
@@ -295,4 +295,4 @@ def test_single_numbers_in_one_launch(op: Op) -> None:
     """More of them than a block has threads."""
     values = np.arange(300, dtype=np.int64)
     arrays = [v.reshape(()) for pair in zip(values, values[::-1], strict=True) for v in pair]
-    check(Group(op, 300), arrays, [Spec((), int64)] * 600)
+    check(Foreach(op, 300), arrays, [Spec((), int64)] * 600)

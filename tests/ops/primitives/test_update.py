@@ -1,12 +1,16 @@
-"""Optimizer steps against their rules, written with Python's floats over several steps."""
+"""Optimizer steps against their rules, written with Python's floats over several steps; who may know their names."""
 
+import ast
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
+import lamina
 from lamina import ops
+from lamina.ops.core import REGISTRY
 from lamina.spec import ShapeError
 from tests.helpers.functions import run
 
@@ -98,3 +102,41 @@ def test_errors() -> None:
         run(ops.sgd_update, p, np.zeros(3, int), p, RATE)
     with pytest.raises(TypeError, match=r"step must be i64\[\], got f32\[\]"):
         run(ops.adam_update, p, p, p, p, RATE, RATE)
+
+
+PACKAGE = Path(lamina.__file__).parent
+#: The ops that bring state to the next step, by the name of their class.
+UPDATES = {op.__name__ for op in REGISTRY.values() if op.effect == "update"} | {"_Update"}
+
+
+def _asked_by_class(tree: ast.AST) -> list[str]:
+    """The update classes that isinstance, issubclass, `type(x) is` or a match statement ask for."""
+    asked: list[ast.AST] = []
+    for node in ast.walk(tree):
+        called = getattr(getattr(node, "func", None), "id", "")
+        if isinstance(node, ast.Call) and called in ("isinstance", "issubclass"):
+            asked += node.args[1:]
+        elif isinstance(node, ast.Compare):
+            asked += node.comparators
+        elif isinstance(node, ast.MatchClass):
+            asked.append(node.cls)
+    names = [getattr(n, "id", getattr(n, "attr", "")) for found in asked for n in ast.walk(found)]
+    return [name for name in names if name in UPDATES]
+
+
+def test_nobody_asks_for_an_update_by_its_class() -> None:
+    """Passes and planners go by what an op says of itself; a backend may know the ops that it has kernels for."""
+    found = {
+        str(path.relative_to(PACKAGE)): _asked_by_class(ast.parse(path.read_text(encoding="utf-8")))
+        for path in PACKAGE.rglob("*.py")
+    }
+    found.pop("ops/primitives/update.py")
+    assert [path for path, names in found.items() if names and not path.startswith("backends/")] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["isinstance(op, SgdUpdate | Cast)", "type(op) is ops.AdamUpdate", "type(op) in (SgdUpdate,)"],
+)
+def test_asking_for_a_class_is_noticed(text: str) -> None:
+    assert len(_asked_by_class(ast.parse(text))) == 1

@@ -5,7 +5,7 @@ Dead nodes need no pass: a graph holds only what its outputs depend on.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from lamina.backends import Backend, NoKernel
@@ -14,6 +14,7 @@ from lamina.graph.ir.graph import Graph, Node, Value, constant
 from lamina.graph.passes.algebraic import pool_gradient_last, sum_before_spreading
 from lamina.graph.passes.attention import sequence_rules
 from lamina.graph.passes.fold_batch_norm import fold_batch_norm
+from lamina.graph.passes.foreach import absorb_casts, group_small
 from lamina.graph.passes.fuse_batch_norm import (
     activate_norms,
     mask_in_norms,
@@ -25,25 +26,20 @@ from lamina.graph.passes.fuse_max_pool import pools_in_norms
 from lamina.graph.passes.rewrite import rewrite
 from lamina.ops.core import Op
 from lamina.ops.primitives import (
-    AdamUpdate,
     BatchNormGrad,
     Cast,
     ConvNorm,
     DataGradNorm,
     Expand,
     Fused,
-    Group,
     NormPool,
     Reshape,
-    SgdUpdate,
     Transpose,
 )
 from lamina.spec.policies import policy as use_policy
 
 #: Constants larger than this are not made at compile time: they would only move work into memory.
 FOLD_LIMIT = 1 << 16
-#: Tensors of up to so many elements are updated (and rounded) together with others.
-GROUP_LIMIT = 1 << 22
 
 
 def optimize(
@@ -124,20 +120,6 @@ def common_subexpressions(graph: Graph) -> Graph:
     return rewrite(graph, rule)
 
 
-def absorb_casts(graph: Graph) -> Graph:
-    """Let updates read a gradient in the half type it was computed in: they widen it themselves."""
-
-    def rule(node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
-        if not isinstance(node.op, SgdUpdate | AdamUpdate):
-            return None
-        source = inputs[1].node
-        if source is None or not isinstance(source.op, Cast) or source.inputs[0].dtype.itemsize != 2:
-            return None
-        return node.with_inputs((inputs[0], source.inputs[0], *inputs[2:])).outputs
-
-    return rewrite(graph, rule)
-
-
 def prune_outputs(graph: Graph) -> Graph:
     """Let ops leave out outputs that nobody reads (the indices of a max-pool in inference)."""
     uses = graph.uses()
@@ -151,28 +133,6 @@ def prune_outputs(graph: Graph) -> Graph:
         return [*outputs, *node.outputs[len(outputs) :]]
 
     return rewrite(graph, rule)
-
-
-def schedule(graph: Graph, donate: Mapping[int, int]) -> list[Node]:
-    """The nodes in the order to run: each update of donated state as soon as nothing reads the old value.
-
-    Gradients then die early, and their memory serves again in the same backward pass.
-    """
-    order = list(graph.nodes)
-    state = {graph.inputs[i]: graph.outputs[o] for i, o in donate.items()}
-    updates = {new.node for new in state.values() if new.node is not None}
-    readers: dict[Value, list[Node]] = {old: [] for old in state}
-    for node in order:
-        for value in {v for v in node.inputs if v in readers}:
-            readers[value].append(node)
-    for update in [n for n in order if n in updates]:
-        replaced = [old for old, new in state.items() if new.node is update]
-        before = {v.node for v in update.inputs} | {r for old in replaced for r in readers[old]}
-        here = order.index(update)
-        last = max((i for i, n in enumerate(order) if n in before and n is not update), default=-1)
-        if last < here:
-            order.insert(last + 1, order.pop(here))
-    return order
 
 
 def fuse(graph: Graph, backend: Backend, refusals: list[str] | None = None) -> Graph:
@@ -262,65 +222,6 @@ def _merge(graph: Graph, chains: dict[Node, _Chain], taken: set[Node]) -> Graph:
             inputs = tuple(new.get(v, v) for v in chain.inputs)
             new[node.outputs[0]] = node.with_inputs(inputs, chain.op).outputs[0]
         elif node not in taken:
-            inputs = tuple(new.get(v, v) for v in node.inputs)
-            new.update(zip(node.outputs, node.with_inputs(inputs).outputs, strict=True))
-    return Graph(graph.inputs, [new.get(v, v) for v in graph.outputs], graph.name)
-
-
-def group_small(graph: Graph, backend: Backend, stays: Collection[Value] = ()) -> Graph:
-    """Do all updates of small parameters in one launch, all roundings of small inputs, and all counts.
-
-    Updates wait for the last gradient, the others are done at the start; large tensors go by themselves, so that
-    their gradients' memory serves again. The single nodes stay where the backend has no kernel for many.
-    """
-    for key in _groups(graph, stays):
-        nodes = _groups(graph, stays)[key]  # found anew: grouping others has rebuilt what depends on them
-        if len(nodes) > 1:
-            graph = _grouped(graph, nodes, backend)
-    return graph
-
-
-def _groups(graph: Graph, stays: Collection[Value]) -> dict[Any, list[Node]]:
-    """What one launch may do, by what it has in common: small updates, roundings of small inputs, counts."""
-    found: dict[Any, list[Node]] = {}
-    for node in graph.nodes:
-        small = node.outputs[0].spec.numel <= GROUP_LIMIT
-        update = isinstance(node.op, SgdUpdate | AdamUpdate)
-        rounding = isinstance(node.op, Cast) and node.inputs[0].is_input
-        if small and (update or rounding or _counts(node)):
-            key = (node.op, node.policy, tuple(v.dtype for v in node.inputs), node.inputs[0] in stays)
-            found.setdefault(key, []).append(node)
-    return found
-
-
-def _counts(node: Node) -> bool:
-    """Whether a node makes a number of numbers that are there from the start (how many batches a norm has seen)."""
-    given = all(v.is_input or v.constant is not None for v in node.inputs)
-    return given and node.op.elementwise and all(v.spec.numel == 1 for v in (*node.inputs, *node.outputs))
-
-
-def _grouped(graph: Graph, nodes: Sequence[Node], backend: Backend) -> Graph:
-    """The graph with `nodes` as one node, or as it is where the backend cannot."""
-    last, op = nodes[-1], Group(nodes[0].op, len(nodes))
-    inputs = tuple(v for n in nodes for v in n.inputs)
-    if backend.supports(Group) != "kernel":
-        return graph
-    try:
-        with use_policy(last.policy) as policy:
-            backend.plan(op, [v.spec for v in inputs], policy)
-    except NoKernel:
-        return graph
-    early = not isinstance(op.op, SgdUpdate | AdamUpdate)  # it depends on inputs only
-    made = Node(op, inputs, last.policy, min(n.serial for n in nodes) if early else last.serial)
-    results = dict(zip((v for n in nodes for v in n.outputs), made.outputs, strict=True))
-    return _substitute(graph, results)
-
-
-def _substitute(graph: Graph, results: Mapping[Value, Value]) -> Graph:
-    """The graph with some values replaced by others that do not depend on them."""
-    new = dict(results)
-    for node in graph.nodes:
-        if node.outputs[0] not in results:
             inputs = tuple(new.get(v, v) for v in node.inputs)
             new.update(zip(node.outputs, node.with_inputs(inputs).outputs, strict=True))
     return Graph(graph.inputs, [new.get(v, v) for v in graph.outputs], graph.name)

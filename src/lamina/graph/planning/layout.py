@@ -13,8 +13,8 @@ from typing import Literal
 
 from lamina.backends import Backend, Plan
 from lamina.graph.ir.graph import Graph, Node, Value
-from lamina.graph.passes.manager import schedule
 from lamina.graph.planning.memory import Lifetime, Placement, place
+from lamina.graph.planning.schedule import schedule
 from lamina.spec import Spec, uint8
 
 Kind = Literal["input", "resident", "constant", "temporary"]

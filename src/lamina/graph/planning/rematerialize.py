@@ -15,12 +15,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from lamina.backends import Backend, Plan
 from lamina.graph.ir.graph import Graph, Node, Value
-from lamina.graph.passes.manager import schedule
 from lamina.graph.planning.cost import Limits, least_seconds, limits
 from lamina.graph.planning.layout import Program, Slot, Step, plan_graph
 from lamina.graph.planning.memory import aligned
+from lamina.graph.planning.schedule import schedule
 from lamina.ops.core import Op
-from lamina.ops.primitives import AdamUpdate, Group, SgdUpdate
+from lamina.ops.primitives import Foreach
 from lamina.spec import Policy, Spec
 
 #: What one round takes off the peak: values are chosen again when their neighbours are gone. The rounds are the same
@@ -233,9 +233,9 @@ class _Round:
 
 
 def _repeatable(value: Value) -> bool:
-    """Whether a value's node may run twice: updates, and launches of many of them, may not."""
+    """Whether a value's node may run twice: not updates, and not launches that make many other values, too."""
     op = value.node.op if value.node is not None else None
-    return op is not None and not isinstance(op, Group | SgdUpdate | AdamUpdate)
+    return op is not None and op.effect == "pure" and not isinstance(op, Foreach)
 
 
 def _live_bytes(program: Program) -> list[int]:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lamina.graph.planning.layout import Step
-from lamina.ops.primitives import AdamUpdate, Group, SgdUpdate
 
 #: First byte and the one behind the last.
 Range = tuple[int, int]
@@ -67,8 +66,7 @@ def _chain(steps: Sequence[Step], seconds: Sequence[float]) -> set[int]:
 
 def _updates(step: Step) -> bool:
     """Whether a step updates state, which nothing waits for."""
-    op = step.node.op if step.node else None
-    return isinstance(op.op if isinstance(op, Group) else op, SgdUpdate | AdamUpdate)
+    return step.node is not None and step.node.op.effect == "update"
 
 
 def _dependencies(steps: Sequence[Step]) -> list[list[int]]:

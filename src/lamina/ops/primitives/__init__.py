@@ -6,7 +6,7 @@ from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.primitives.conv_norm import ConvNorm, DataGradNorm
 from lamina.ops.primitives.dropout import Dropout, DropoutGrad
 from lamina.ops.primitives.embedding import Embedding, EmbeddingGrad
-from lamina.ops.primitives.foreach import Group
+from lamina.ops.primitives.foreach import Foreach
 from lamina.ops.primitives.fused import Fused
 from lamina.ops.primitives.loss import CrossEntropy, CrossEntropyGrad
 from lamina.ops.primitives.lrn import LocalResponseNorm, LocalResponseNormGrad
@@ -120,11 +120,11 @@ __all__ = [
     "Expand",
     "Flip",
     "Floor",
+    "Foreach",
     "Fused",
     "Ge",
     "Gelu",
     "GeluTanh",
-    "Group",
     "GroupNorm",
     "GroupNormGrad",
     "Gt",

@@ -34,6 +34,7 @@ class Cast(Op):
     dtype: DType
     dtypes = DTYPES
     elementwise = True
+    foreach = True
 
     def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
         self.check_float(x)

@@ -1,20 +1,19 @@
-"""Group: one card applied to many sets of operands, as one node that a backend may run in one launch."""
+"""Foreach: one op applied to many sets of operands, as one node that a backend may run in one launch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from lamina.ops.core import Arg, Array, Op, Sample
+from lamina.ops.core import REGISTRY, Arg, Array, Effect, Op, Sample
 from lamina.ops.primitives.cast import Cast
 from lamina.ops.primitives.pointwise import Add, Mul
-from lamina.ops.primitives.update import AdamUpdate, SgdUpdate
 from lamina.spec import ShapeError, Spec, bfloat16, float32, int64
 
 
 @dataclass(frozen=True)
-class Group(Op):
+class Foreach(Op):
     """`count` applications of `op`: inputs of the first, then of the second, …; outputs in the same order.
 
     Networks have hundreds of small parameters and counts; one launch for the update (or the rounding) of all of them
@@ -25,6 +24,11 @@ class Group(Op):
     count: int
     differentiable = False
     arity = None
+
+    @property
+    def effect(self) -> Effect:  # type: ignore[override]
+        """That of the op which is applied."""
+        return self.op.effect
 
     def parts(self, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Inputs (or outputs) by application. Raises ShapeError when they cannot be shared out evenly."""
@@ -49,18 +53,19 @@ class Group(Op):
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        rate = Arg((), float32, low=0.01, high=0.1)
-        step = Arg((), int64, low=3, high=4, integers=True)
-        shapes = ((3, 5), (17,), (1030,), (2, 3, 4))
-        sgd = [arg for s in shapes for arg in (s, s, s, rate)]
-        yield Sample.of(cls(SgdUpdate(0.9, weight_decay=0.1), 4), *sgd, dtypes=(float32,))
-        mixed = [arg for s in shapes for arg in (s, Arg(s, bfloat16), s, rate)]
-        yield Sample.of(cls(SgdUpdate(0.9), 4), *mixed, dtypes=(float32,))
-        positive = [Arg(s, low=0.1, high=1.0) for s in shapes]
-        adam = [arg for s, v in zip(shapes, positive, strict=True) for arg in (s, s, s, v, step, rate)]
-        yield Sample.of(cls(AdamUpdate(), 4), *adam, dtypes=(float32,))
-        yield Sample.of(cls(Cast(bfloat16), 4), *shapes, dtypes=(float32,))
+        for kind in [op for op in REGISTRY.values() if op.foreach]:
+            for sample in kind.samples():
+                if sample.args[0].shape:
+                    dtypes = sample.dtypes or kind.dtypes
+                    yield Sample(cls(sample.op, 4), _in_shapes(sample.args), dtypes)
         yield Sample.of(cls(Cast(bfloat16), 1), (5,), dtypes=(float32,))
         counts = [arg for _ in range(3) for arg in (Arg((), int64, 0, 9, integers=True),) * 2]
         yield Sample.of(cls(Add(), 3), *counts, dtypes=(int64,))
         yield Sample.of(cls(Mul(), 2), *((1,),) * 4, dtypes=(float32,))
+
+
+def _in_shapes(args: Sequence[Arg]) -> tuple[Arg, ...]:
+    """The arguments four times: those of the first one's shape in four shapes, scalars as they are."""
+    shapes = ((3, 5), (17,), (1030,), (2, 3, 4))
+    first = args[0].shape
+    return tuple(replace(a, shape=s) if a.shape == first else a for s in shapes for a in args)

@@ -31,6 +31,9 @@ _SHAPES: tuple[Shape, ...] = ((3, 5), (17,), (), (0, 4), (2, 3, 5, 5))
 class _Update(Op):
     differentiable = False
     dtypes = (float64, float32)
+    effect = "update"
+    foreach = True
+    widens = (1,)
 
     def check(self, p: Spec, g: Spec, moments: Sequence[Spec], rate: Spec) -> None:
         """Raise unless shapes are equal, moments have p's dtype, g is a float and the rate float32 []."""

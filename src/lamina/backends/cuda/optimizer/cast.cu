@@ -1,5 +1,5 @@
 // One dtype to another over many dense tensors. Constants: S (from), T (to), V (elements per access), PARTS, WIDTH.
-#include "group.cuh"
+#include "foreach.cuh"
 
 extern "C" __global__ void __launch_bounds__(256) cast_group(const __grid_constant__ Table table)
 {

@@ -23,7 +23,7 @@ from lamina.backends.cuda.optimizer.update import access_width, rule_text
 from lamina.backends.cuda.registry import kernels
 from lamina.ops.core import Op
 from lamina.ops.primitives.cast import Cast
-from lamina.ops.primitives.foreach import Group
+from lamina.ops.primitives.foreach import Foreach
 from lamina.ops.primitives.update import AdamUpdate, SgdUpdate
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
@@ -34,8 +34,8 @@ _MOST_BYTES = 32_000
 _ACCESSES = 4
 
 
-@kernels(Group, source="kernel")
-def group(op: Group, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+@kernels(Foreach, source="kernel")
+def foreach(op: Foreach, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """The parts laid out as the card alone would have them; raises NoKernel where they do not suit one kernel."""
     single = op.op
     numbers = type(single) in EXPRESSIONS and all(s.numel == 1 for s in specs)
@@ -57,7 +57,7 @@ def group(op: Group, specs: tuple[Spec, ...], device: Device, policy: Policy) ->
         [s for part in inputs for s in part],
         [s for part in outputs for s in part],
         steps(True),
-        label=f"group of {op.count} {single.name}",
+        label=f"foreach {op.count} x {single.name}",
         aliases=aliases,
         plain=lambda: steps(False),
     )
@@ -87,7 +87,7 @@ def _numbers(op: Op, inputs: Sequence[tuple[Spec, ...]], outputs: Sequence[tuple
     )
     table, _, parts = _table(inputs, outputs, 1)
     text = f"""#define V 1
-{parts}#include "group.cuh"
+{parts}#include "foreach.cuh"
 extern "C" __global__ void __launch_bounds__(256) numbers_group(const __grid_constant__ Table table)
 {{
     const int part = blockIdx.x * 256 + threadIdx.x;
@@ -134,7 +134,7 @@ def _casts(
 def _table(
     inputs: Sequence[tuple[Spec, ...]], outputs: Sequence[tuple[Spec, ...]], width: int
 ) -> tuple[Table, int, str]:
-    """The table of all parts, how many blocks work on it, and the constants of group.cuh."""
+    """The table of all parts, how many blocks work on it, and the constants of foreach.cuh."""
     entries: list[Place | int] = []
     first, n_in, n_out = 0, len(inputs[0]), len(outputs[0])
     for i, part in enumerate(inputs):

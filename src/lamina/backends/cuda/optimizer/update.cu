@@ -2,7 +2,7 @@
 // moments), G (gradient), V (elements per access), and the rule's numbers; for many tensors PARTS and WIDTH.
 // Expressions follow the cards' definitions.
 #ifdef PARTS
-#include "group.cuh"
+#include "foreach.cuh"
 #endif
 #define BEGIN (((i64)blockIdx.x * 256 + threadIdx.x) * V)
 #define STRIDE ((i64)gridDim.x * 256 * V)

@@ -1,0 +1,132 @@
+"""What a network does to many small tensors alike, in one launch: updates, roundings of parameters, counts.
+
+Which ops these are is said by the ops: `Op.effect`, `Op.foreach` and `Op.widens`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from lamina.backends import Backend, NoKernel
+from lamina.graph.ir.graph import Graph, Node, Value
+from lamina.graph.passes.rewrite import rewrite
+from lamina.ops.primitives import Cast, Foreach
+from lamina.spec.policies import policy as use_policy
+
+#: Tensors of up to so many elements are updated (and rounded) together with others.
+SMALL = 1 << 22
+
+
+def absorb_casts(graph: Graph) -> Graph:
+    """Let updates read a gradient in the half type it was computed in: they widen it themselves."""
+
+    def rule(node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
+        narrow = tuple(_before_widening(v) if i in node.op.widens else v for i, v in enumerate(inputs))
+        return node.with_inputs(narrow).outputs
+
+    return rewrite(graph, rule)
+
+
+def _before_widening(value: Value) -> Value:
+    """What a cast from a half type to a wider float has made the value of; other values as they are."""
+    if value.node is None or not isinstance(value.node.op, Cast):
+        return value
+    narrow = value.node.inputs[0]
+    is_half = narrow.dtype.is_float and narrow.dtype.itemsize == 2
+    return narrow if is_half and value.dtype.is_float and value.dtype.itemsize > 2 else value
+
+
+def group_small(graph: Graph, backend: Backend, stays: Collection[Value] = ()) -> Graph:
+    """Do all updates of small parameters in one launch, all roundings of small inputs, and all counts.
+
+    Updates wait for the last gradient, the others are done at the start; large tensors go by themselves, so that
+    their gradients' memory serves again. The single nodes stay where the backend has no kernel for many.
+    stays: inputs that are the same from run to run: what is made of them is not mixed with other work.
+    """
+    if backend.supports(Foreach) != "kernel":
+        return graph
+    depth = _depths(graph)
+    launches = [
+        nodes
+        for alike in _alike(graph, depth, stays)
+        for nodes in _launches(alike, backend)
+        if len(nodes) > 1
+    ]
+    return _merged(graph, depth, launches) if launches else graph
+
+
+def _depths(graph: Graph) -> dict[Node, int]:
+    """How many updates there are on the longest way to each node, itself included.
+
+    Updates of one depth do not depend on each other, so that they may become one node.
+    """
+    depth: dict[Node, int] = {}
+    for node in graph.nodes:
+        before = max((depth[v.node] for v in node.inputs if v.node is not None), default=0)
+        depth[node] = before + (node.op.effect == "update")
+    return depth
+
+
+def _alike(graph: Graph, depth: Mapping[Node, int], stays: Collection[Value]) -> list[list[Node]]:
+    """Nodes that one launch may do, by what they have in common: small updates, roundings of small inputs, counts."""
+    found: dict[Any, list[Node]] = {}
+    for node in graph.nodes:
+        small = node.outputs[0].spec.numel <= SMALL
+        if small and (_counts(node) or (node.op.foreach and _may_wait_or_begin(node))):
+            dtypes = tuple(v.dtype for v in node.inputs)
+            key = (depth[node], node.op, node.policy, dtypes, node.inputs[0] in stays)
+            found.setdefault(key, []).append(node)
+    return list(found.values())
+
+
+def _may_wait_or_begin(node: Node) -> bool:
+    """Whether a node may be done with others at the end of a step, as an update, or at its start."""
+    return node.op.effect == "update" or all(v.is_input for v in node.inputs)
+
+
+def _counts(node: Node) -> bool:
+    """Whether a node makes a number of numbers that are there from the start (how many batches a norm has seen)."""
+    given = all(v.is_input or v.constant is not None for v in node.inputs)
+    return given and node.op.elementwise and all(v.spec.numel == 1 for v in (*node.inputs, *node.outputs))
+
+
+def _launches(nodes: list[Node], backend: Backend) -> list[list[Node]]:
+    """The nodes in as few launches as the backend has plans for: halves, where it cannot take all."""
+    if len(nodes) < 2 or _has_plan(nodes, backend):
+        return [nodes]
+    middle = len(nodes) // 2
+    return [*_launches(nodes[:middle], backend), *_launches(nodes[middle:], backend)]
+
+
+def _has_plan(nodes: Sequence[Node], backend: Backend) -> bool:
+    specs = [v.spec for n in nodes for v in n.inputs]
+    try:
+        with use_policy(nodes[0].policy) as policy:
+            backend.plan(Foreach(nodes[0].op, len(nodes)), specs, policy)
+    except NoKernel:
+        return False
+    return True
+
+
+def _merged(graph: Graph, depth: Mapping[Node, int], launches: Sequence[Sequence[Node]]) -> Graph:
+    """The graph with the nodes of each launch as one node.
+
+    Nodes are rebuilt by depth: what updates of one depth read comes before all of them, and what reads them after.
+    """
+    together = {node: nodes for nodes in launches for node in nodes}
+    new: dict[Value, Value] = {}
+    for node in sorted(graph.nodes, key=lambda n: (depth[n], n.serial)):
+        nodes = together.get(node, (node,))
+        if node is nodes[0]:
+            inputs = tuple(new.get(v, v) for n in nodes for v in n.inputs)
+            made = _foreach(nodes, inputs) if len(nodes) > 1 else node.with_inputs(inputs)
+            new.update(zip((v for n in nodes for v in n.outputs), made.outputs, strict=True))
+    return Graph(graph.inputs, [new.get(v, v) for v in graph.outputs], graph.name)
+
+
+def _foreach(nodes: Sequence[Node], inputs: Sequence[Value]) -> Node:
+    """One node for all: updates where the last one stood, what depends on inputs alone where the first one did."""
+    first, last = nodes[0], nodes[-1]
+    where = last.serial if first.op.effect == "update" else first.serial
+    return Node(Foreach(first.op, len(nodes)), inputs, first.policy, where)

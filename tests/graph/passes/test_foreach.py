@@ -1,0 +1,179 @@
+"""What is done to many small tensors alike becomes one node, and no result changes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import backends, ops
+from lamina.backends.cuda import backend as cuda_backend
+from lamina.graph import trace
+from lamina.graph.passes import foreach
+from lamina.ops.core import Array, Op, bind
+from lamina.ops.primitives import Foreach
+from lamina.ops.primitives.update import _Update
+from lamina.spec import Spec, bfloat16, float32, int64
+
+CPU = backends.get(lm.device("cpu"))
+
+
+def names(graph: lm.graph.Graph) -> list[str]:
+    return [n.op.name for n in graph.nodes]
+
+
+def test_updates_read_half_gradients_themselves() -> None:
+    def f(p, g, m, rate):  # type: ignore[no-untyped-def]
+        return ops.sgd_update(p, ops.cast(g, "float32"), m, rate, momentum=0.9)
+
+    p, g = Spec((3,), float32), Spec((3,), bfloat16)
+    graph = trace(f, p, g, p, Spec((), float32))
+    slim = foreach.absorb_casts(graph)
+    assert names(slim) == ["sgd_update"]
+    arrays = [np.ones(v.shape, v.dtype.numpy) for v in graph.inputs]
+    for found, expected in zip(slim(*arrays), graph(*arrays), strict=True):
+        np.testing.assert_array_equal(found.numpy(), expected.numpy())
+
+
+def _cuda() -> backends.Backend:
+    """A value: nothing is opened."""
+    pytest.importorskip("cuda.core")
+    return cuda_backend(lm.runtime.Device("cuda:0"))
+
+
+def _updates(count: int, size: int) -> lm.graph.Graph:
+    def f(rate, *values):  # type: ignore[no-untyped-def]
+        results = []
+        for i in range(count):
+            p, g, m = values[3 * i : 3 * i + 3]
+            half = ops.cast(p, "bfloat16")
+            results += [
+                *ops.sgd_update(p, half * half, m, rate, momentum=0.9),
+                half + ops.cast(g, "bfloat16"),
+            ]
+        return results
+
+    specs = [Spec((size, i + 1), float32) for i in range(count) for _ in range(3)]
+    return trace(f, Spec((), float32), *specs)
+
+
+def test_small_updates_and_roundings_are_grouped_where_a_kernel_takes_many() -> None:
+    cuda = _cuda()
+    graph = _updates(5, 3)
+    grouped = foreach.group_small(graph, cuda)
+    assert names(grouped).count("foreach") == 2
+    assert names(grouped).count("sgd_update") == names(grouped).count("cast") == 0
+    rng = np.random.default_rng(0)
+    arrays = [np.float32(0.1), *(rng.standard_normal(v.shape).astype(np.float32) for v in graph.inputs[1:])]
+    for found, expected in zip(grouped(*arrays), graph(*arrays), strict=True):
+        np.testing.assert_array_equal(found.numpy(), expected.numpy())
+
+
+def test_large_updates_go_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreach, "SMALL", 5)
+    grouped = foreach.group_small(_updates(5, 2), _cuda())
+    assert names(grouped).count("sgd_update") == 3  # of 2, 4, 6, 8 and 10 elements
+
+
+def test_nothing_is_grouped_where_no_kernel_takes_many() -> None:
+    graph = _updates(3, 2)
+    assert foreach.group_small(graph, CPU).nodes == graph.nodes
+
+
+def test_roundings_of_weights_are_not_mixed_with_those_of_images() -> None:
+    cuda = _cuda()
+    graph = trace(lambda *xs: [ops.cast(x, "bfloat16") for x in xs], *[Spec((4,), float32)] * 4)
+    mixed = foreach.group_small(graph, cuda)
+    assert [len(n.inputs) for n in mixed.nodes] == [4]
+    apart = foreach.group_small(graph, cuda, set(graph.inputs[:3]))
+    assert sorted(len(n.inputs) for n in apart.nodes) == [1, 3]
+
+
+def test_counts_are_made_by_one_launch() -> None:
+    """Sums of single numbers that are there from the start; not those that wait for others, or for more numbers."""
+
+    def f(*counts):  # type: ignore[no-untyped-def]
+        return [*(c + 1 for c in counts[:3]), counts[3] + counts[0] * counts[1], counts[4] + 1]
+
+    specs = [Spec((), int64)] * 4 + [Spec((2,), int64)]
+    grouped = foreach.group_small(trace(f, *specs), _cuda())
+    assert sorted(names(grouped)) == ["add", "add", "foreach", "mul"]
+    arrays = [np.int64(3), np.int64(5), np.int64(7), np.int64(9), np.array([1, 2])]
+    for found, expected in zip(grouped(*arrays), (4, 6, 8, 24, [2, 3]), strict=True):
+        np.testing.assert_array_equal(found.numpy(), expected)
+
+
+@dataclass(frozen=True)
+class _ScaleUpdate(_Update):
+    """(p, g, rate f32[]) -> p': an optimizer that no pass has heard of."""
+
+    arity = 3
+    inplace: ClassVar[dict[int, int]] = {0: 0}
+
+    def infer(self, p: Spec, g: Spec, rate: Spec) -> tuple[Spec]:  # type: ignore[override]
+        self.check(p, g, (), rate)
+        return (p.open,)
+
+    def reference(self, p: Array, g: Array, rate: Array) -> tuple[Array]:  # type: ignore[override]
+        return (p * (1 - rate * g.astype(p.dtype)),)
+
+
+def _planned_by_many(most: int) -> backends.Backend:
+    """A backend that takes up to `most` tensors of any op in one launch."""
+
+    class Many(type(CPU)):  # type: ignore[misc]
+        def supports(self, op: type[Op]) -> str:
+            return "kernel" if op is Foreach else str(super().supports(op))
+
+        def plan(self, op: Op, specs: Sequence[Spec], policy: lm.spec.Policy) -> backends.Plan:
+            if isinstance(op, Foreach) and op.count > most:
+                raise backends.NoKernel("too many")
+            return super().plan(op, specs, policy)  # type: ignore[no-any-return]
+
+    return Many(CPU.device)
+
+
+def test_an_update_that_no_pass_knows_is_treated_as_one() -> None:
+    """It reads gradients in half types, is done for many parameters at once, and counts as an update."""
+
+    def f(rate, *values):  # type: ignore[no-untyped-def]
+        return [
+            bind(_ScaleUpdate(), p, ops.cast(g, "float32"), rate)[0]
+            for p, g in zip(values[::2], values[1::2], strict=True)
+        ]
+
+    specs = [Spec((), float32), *[Spec((3,), float32), Spec((3,), bfloat16)] * 5]
+    graph = foreach.group_small(foreach.absorb_casts(trace(f, *specs)), _planned_by_many(2))
+    assert [(n.op.name, len(n.inputs)) for n in graph.nodes] == [
+        ("foreach", 6), ("scale_update", 3), ("foreach", 6)
+    ]  # fmt: skip
+    assert {n.op.effect for n in graph.nodes} == {"update"}
+
+
+def test_a_cast_that_rounds_stays_before_an_update() -> None:
+    def f(p, g, m, rate):  # type: ignore[no-untyped-def]
+        return ops.sgd_update(p, ops.cast(g, "float16"), m, rate)
+
+    p, g = Spec((3,), float32), Spec((3,), bfloat16)
+    assert names(foreach.absorb_casts(trace(f, p, g, p, Spec((), float32)))) == ["cast", "sgd_update"]
+
+
+def test_updates_that_follow_each_other_are_not_one_launch() -> None:
+    """Two steps in one graph: the first updates together, then the second ones, with the same results."""
+
+    def f(rate, *values):  # type: ignore[no-untyped-def]
+        results = []
+        for p, g, m in zip(values[::3], values[1::3], values[2::3], strict=True):
+            p, m = ops.sgd_update(p, g, m, rate, momentum=0.9)
+            results += ops.sgd_update(p * 2.0, g, m, rate, momentum=0.9)
+        return results
+
+    graph = trace(f, Spec((), float32), *[Spec((4,), float32)] * 9)
+    grouped = foreach.group_small(graph, _planned_by_many(99))
+    assert names(grouped) == ["foreach", "mul", "mul", "mul", "foreach"]
+    rng = np.random.default_rng(0)
+    arrays = [np.float32(0.1), *(rng.standard_normal(4).astype(np.float32) for _ in range(9))]
+    for found, expected in zip(grouped(*arrays), graph(*arrays), strict=True):
+        np.testing.assert_array_equal(found.numpy(), expected.numpy())
