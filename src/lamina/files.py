@@ -1,7 +1,7 @@
 """Floor 4: tensors in safetensors files: names, shapes, dtypes and bytes, and nothing that could run.
 
-Every dtype goes both ways, bfloat16 too. A file is written under another name first and then put in place, so
-a crash leaves the old file. The writer adds a SHA-256 per tensor and one of the header; the reader checks them
+Every dtype goes both ways, bfloat16 too. A file is put in place at once (`runtime.write_atomically`), so a crash
+leaves the old one. The writer adds a SHA-256 per tensor and one of the header; the reader checks them
 where they are.
 """
 
@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import safetensors
 
+from lamina.runtime import write_atomically
 from lamina.spec import DType, as_dtype
 from lamina.tensors import Tensor, as_tensor
 
@@ -49,13 +48,14 @@ class WeightsError(ValueError):
 def save_safetensors(state: Any, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
     """Write tensors and arrays by name, or the state_dict of a module, to a file. Raises OSError.
 
+    path: written as `runtime.write_atomically` does: through links, into pipes directly, otherwise at once.
     metadata: more texts to keep in the file's header.
     """
     named: Mapping[str, Any] = state.state_dict() if hasattr(state, "state_dict") else state
     arrays = {name: _host(value) for name, value in named.items()}
     digests = {_DIGEST + name: hashlib.sha256(_bytes(array)).hexdigest() for name, array in arrays.items()}
     header = _header(arrays, {**(metadata or {}), **digests})
-    write_atomically(Path(path), [header, *map(_bytes, arrays.values())])
+    write_atomically(path, [header, *map(_bytes, arrays.values())])
 
 
 def load_safetensors(path: str | Path) -> dict[str, Tensor]:
@@ -82,41 +82,6 @@ def read_safetensors(path: str | Path, *, sealed: bool = False) -> tuple[dict[st
             raise WeightsError(f"{path}: the content of tensor {name!r} was changed after it was written")
     texts = {k: v for k, v in metadata.items() if not k.startswith(_DIGEST)}
     return {name: _tensor(path, name, facts) for name, facts in entries}, texts
-
-
-def write_atomically(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    """Put the joined parts in place of a file at once: a crash leaves the old content or the new."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.writelines(parts)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(temporary, _mode(path))
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
-
-
-def _mode(path: Path) -> int:
-    """The permissions of the file that is replaced, or what a new file gets."""
-    if path.exists():
-        return path.stat().st_mode & 0o777
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the renaming itself survive a power cut, where folders can be opened."""
-    if hasattr(os, "O_DIRECTORY"):
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _host(value: Any) -> Array:

@@ -1,11 +1,14 @@
 """The plan store: what is remembered, and what becomes of files that others wrote, tore or edited."""
 
+import json
 import multiprocessing
+import stat
 from pathlib import Path
 
 import pytest
 
 from lamina.cudnn import Choice, PlanStore
+from lamina.runtime import digest
 
 
 def store(folder: Path) -> PlanStore:
@@ -30,12 +33,23 @@ def test_choices_survive(tmp_path: Path) -> None:
 @pytest.mark.feature("B010")
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[1, 2]\n", b"null\n", b'{"k": 1}\n', b'{"check": "0", "choice": "{}"}\n', b"\x00\xff\n"],
+    [
+        b"",
+        b"{",
+        b"[1, 2]\n",
+        b"null\n",
+        b'{"k": 1}\n',
+        b'{"check": "0", "choice": "{}"}\n',
+        b"\x00\xff\n",
+        b"[" * 200_000 + b"\n",
+    ],
+    ids=lambda content: content[:20].decode(errors="replace"),
 )
 def test_what_is_torn_is_ignored(tmp_path: Path, content: bytes) -> None:
     """And what is written behind it counts."""
     place = store(tmp_path).path
     place.write_bytes(content)
+    place.chmod(0o600)
     damaged = store(tmp_path)
     assert damaged.get("k") is None
     damaged.put("new", Choice("plain", 1))
@@ -106,3 +120,33 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     blocked = PlanStore("NVIDIA H200", "9.19.0", tmp_path / "file" / "plans")
     blocked.put("k", Choice("plain", 1))
     assert blocked.get("k") == Choice("plain", 1)
+
+
+@pytest.mark.feature("B010", "B042")
+@pytest.mark.parametrize("which", ["file", "folder"])
+def test_choices_that_others_may_have_written_are_not_taken(tmp_path: Path, which: str) -> None:
+    folder = tmp_path / "plans"
+    first = store(folder)
+    first.put("k", Choice("plain", 1))
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(first.path.stat().st_mode) == 0o600
+    content = first.path.read_bytes()
+    changed = first.path if which == "file" else folder
+    changed.chmod(0o777)
+    second = store(folder)
+    with pytest.warns(RuntimeWarning, match="it can be written by others"):
+        assert second.get("k") is None
+    second.put("k", Choice("plain", 2))
+    assert second.get("k") == Choice("plain", 2)  # in memory alone
+    assert first.path.read_bytes() == content
+
+
+@pytest.mark.feature("B010")
+@pytest.mark.parametrize(
+    "text", ["[" * 200_000, '{"key": "k", "way": "w", "engine": Infinity, "knobs": [], "milliseconds": 1}']
+)
+def test_a_sealed_line_that_is_no_choice_is_passed_over(tmp_path: Path, text: str) -> None:
+    place = store(tmp_path).path
+    place.touch(0o600)
+    place.write_text(json.dumps({"check": digest(text)[:16], "choice": text}) + "\n")
+    assert store(tmp_path).get("k") is None

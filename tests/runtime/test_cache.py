@@ -2,14 +2,16 @@
 
 import contextlib
 import os
+import pwd
 import stat
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from lamina.runtime import DiskCache, cache_directory, digest
+from lamina.runtime import DiskCache, cache, cache_directory, digest, distrust
 
 
 def test_the_folder_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,6 +27,51 @@ def test_the_folder_without_a_wish(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert cache_directory() == tmp_path / ".cache" / "lamina"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert cache_directory() == tmp_path / "xdg" / "lamina"
+
+
+def test_the_folder_where_there_is_no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In containers whose user has no entry, or whose home cannot be written."""
+    for name in ("LAMINA_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    expected = tmp_path / f"lamina-{os.getuid()}"
+    with monkeypatch.context() as patch:
+        patch.setattr(pwd, "getpwuid", lambda user: {}[user])
+        assert cache_directory() == expected
+        patch.setenv("LAMINA_CACHE", "~/x")
+        assert cache_directory().name == "x"
+    assert stat.S_IMODE(expected.stat().st_mode) == 0o700
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HOME", str(tmp_path / "file"))
+    assert cache_directory() == expected
+
+
+def test_what_others_may_write_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither read nor written; a warning says it once."""
+    folder = tmp_path / "kernels"
+    disk = DiskCache(folder)
+    disk.put("k", b"mine")
+    assert disk.get("k") == b"mine"
+    assert stat.S_IMODE((folder / "k").stat().st_mode) == 0o600
+    (folder / "k").chmod(0o620)
+    with pytest.warns(
+        RuntimeWarning, match="does without .*k: it can be written by others .mode 620; chmod go-w"
+    ):
+        assert disk.get("k") is None
+    (folder / "k").chmod(0o600)
+    folder.chmod(0o777)
+    with pytest.warns(RuntimeWarning, match="kernels: it can be written by others"):
+        assert disk.get("k") is None
+    disk.put("other", b"")  # no second warning
+    assert os.listdir(folder) == ["k"]
+    folder.chmod(0o700)
+    assert disk.get("k") == b"mine"
+    assert distrust(folder) == distrust(folder / "absent") == ""
+    monkeypatch.setattr(os, "getuid", lambda: 4321)
+    monkeypatch.setattr(cache, "_warned", set())
+    with pytest.warns(RuntimeWarning, match="does without"):
+        assert disk.get("k") is None
+    assert "belongs to user" in distrust(folder)
 
 
 def test_keeps_blobs(tmp_path: Path) -> None:

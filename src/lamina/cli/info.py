@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lamina import __version__
-from lamina.runtime import cache_directory, devices, human_bytes, libraries
+from lamina.runtime import cache_directory, devices, distrust, human_bytes, libraries
 
 VARIABLES = {
     "LAMINA_CACHE": "folder for compiled kernels and chosen plans",
@@ -89,10 +89,15 @@ def _packages() -> Table:
 
 
 def _caches() -> Table:
-    table = _table("Caches", "folder", "files", "size")
-    folder = cache_directory()
-    files = [f for f in folder.rglob("*") if f.is_file()] if folder.is_dir() else []
-    table.add_row(str(folder), str(len(files)), human_bytes(sum(f.stat().st_size for f in files)))
+    """Each folder of the cache: what it holds, and whether it is used."""
+    table = _table("Caches", "folder", "files", "size", "used")
+    root = cache_directory()
+    folders = [root, *sorted(f for f in root.rglob("*") if f.is_dir())] if root.is_dir() else [root]
+    for folder in folders:
+        files = [f for f in folder.glob("*") if f.is_file()]
+        why = distrust(folder) or next(filter(None, map(distrust, files)), "")
+        size = human_bytes(sum(f.stat().st_size for f in files))
+        table.add_row(str(folder), str(len(files)), size, f"no: it {why}" if why else "yes")
     return table
 
 

@@ -21,7 +21,7 @@ from lamina.cli.train import _positive
 from lamina.graph import Executable, html_page, profile
 from lamina.infer import Predictor
 from lamina.optim import SGD
-from lamina.runtime import device
+from lamina.runtime import device, write_atomically
 from lamina.spec import PRECISIONS, Spec, float32, int64, policy
 from lamina.spec.policies import ALGORITHMS
 from lamina.train import train_step
@@ -57,11 +57,11 @@ def run(options: argparse.Namespace) -> None:
         console.print(str(executable.graph))
     console.print(found.text())
     if options.json:
-        options.json.write_text(json.dumps(found.record, indent=1))
+        write_atomically(options.json, [json.dumps(found.record, indent=1).encode()])
     if options.html:
         what = "training step" if options.train else "inference"
         title = f"{options.network}, batch {options.batch}, {options.precision}, {what}"
-        options.html.write_text(html_page(found, title))
+        write_atomically(options.html, [html_page(found, title).encode()])
 
 
 def _compiled(options: argparse.Namespace) -> Executable:

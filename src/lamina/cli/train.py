@@ -20,10 +20,10 @@ from rich.console import Console
 from lamina import data, ops
 from lamina.cli.networks import NETWORKS, batches
 from lamina.data import Batches
-from lamina.files import save_safetensors, write_atomically
+from lamina.files import save_safetensors
 from lamina.nn import Module, manual_seed
 from lamina.optim import SGD, Adam, Optimizer, schedule
-from lamina.runtime import device
+from lamina.runtime import device, write_atomically
 from lamina.spec import PRECISIONS, policy
 from lamina.spec.policies import ALGORITHMS
 from lamina.train import Position, Step, load_checkpoint, train_step

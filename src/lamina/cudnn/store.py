@@ -1,8 +1,9 @@
 """The plan store: which engine was fastest for which graph, kept on disk between runs.
 
 One file per kind of device and version of cuDNN, a line for each choice. A choice is appended by one write, so that
-processes that tune at the same time lose nothing of each other's. Each line carries a checksum: one that is torn, cut
-or edited is passed over. A choice that no longer builds is made anew by whoever asked for it.
+processes that tune at the same time lose nothing of each other's. Each line carries a checksum: one that is truncated
+or edited is skipped. A choice that no longer builds is made anew by whoever asked for it. A file or folder that
+others may write is not used (`runtime.distrust`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from lamina.c import cudnn as c
 from lamina.cudnn.engine import Key
-from lamina.runtime import Device, cache_directory, digest
+from lamina.runtime import Device, cache_directory, digest, make_private, open_private
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class PlanStore:
     def _update(self) -> None:
         """Take in what the file has beyond what was read, up to the last whole line."""
         try:
-            with self.path.open("rb") as file:
+            with open_private(self.path) as file:
                 if os.fstat(file.fileno()).st_size < self._read:
                     self._read = 0  # another process cleared it
                 file.seek(self._read)
@@ -111,8 +112,10 @@ def _line(key: str, choice: Choice) -> str:
 
 
 def _append(path: Path, line: str) -> None:
-    """One write at the end of the file. It begins with a new line, for the last one may be torn."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """One write at the end of the file. It begins with a new line, for the last one may be truncated."""
+    make_private(path.parent)
+    with contextlib.suppress(FileNotFoundError):
+        open_private(path).close()  # nothing is added to a file that others may write
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(file, f"\n{line}\n".encode())
@@ -130,5 +133,5 @@ def _entry(line: bytes) -> dict[str, Choice]:
         knobs = tuple((int(knob), int(value)) for knob, value in entry["knobs"])
         choice = Choice(str(entry["way"]), int(entry["engine"]), knobs, float(entry["milliseconds"]))
         return {str(entry["key"]): choice}
-    except (TypeError, KeyError, ValueError, AttributeError):
+    except (TypeError, KeyError, ValueError, AttributeError, OverflowError, RecursionError):
         return {}

@@ -5,7 +5,8 @@ without a GPU everything here works on the CPU.
 """
 
 from lamina.runtime.arrays import as_buffer, is_array, share
-from lamina.runtime.cache import DiskCache, cache_directory, digest
+from lamina.runtime.atomic_file import check_writable, write_atomically
+from lamina.runtime.cache import DiskCache, cache_directory, digest, distrust, make_private, open_private
 from lamina.runtime.compute_device import Device, device, devices, managed, pinned
 from lamina.runtime.errors import CompileError, DeviceError, NoGpuError, OutOfMemoryError, human_bytes
 from lamina.runtime.file import DeviceFile
@@ -54,6 +55,7 @@ __all__ = [
     "as_buffer",
     "as_stream",
     "cache_directory",
+    "check_writable",
     "compile_cubin",
     "compile_kernel",
     "compile_module",
@@ -63,6 +65,7 @@ __all__ = [
     "device",
     "devices",
     "digest",
+    "distrust",
     "fetch",
     "from_host",
     "host_array",
@@ -70,14 +73,17 @@ __all__ = [
     "is_array",
     "launch_shape",
     "libraries",
+    "make_private",
     "managed",
     "memset",
     "memset_2d",
     "move",
+    "open_private",
     "parse_bytes",
     "pinned",
     "share",
     "show",
     "stream_address",
     "to_host",
+    "write_atomically",
 ]

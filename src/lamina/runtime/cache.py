@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
+import stat
 import tempfile
+import warnings
 from pathlib import Path
+from typing import BinaryIO
 
 _MAGIC = b"lamina1\n"
 _DIGEST = hashlib.sha256().digest_size
@@ -14,18 +18,80 @@ _DIGEST = hashlib.sha256().digest_size
 _SLACK = 16
 #: Folder -> bytes that this process wrote there since it added them up.
 _written: dict[Path, int] = {}
+#: What was said to be untrusted; each path once.
+_warned: set[Path] = set()
 
 
 def cache_directory() -> Path:
     """The folder for compiled kernels and plans: $LAMINA_CACHE, else ~/.cache/lamina (XDG_CACHE_HOME heeded).
 
-    Made on first use, readable by its owner only.
+    Where there is no home, or none that can be written, it is lamina-<user id> in the folder for temporary files.
+    Made on first use, for its owner alone; a folder that is there already must be so too (see `distrust`).
     """
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    folder = Path(os.environ.get("LAMINA_CACHE") or Path(base) / "lamina").expanduser()
-    with contextlib.suppress(OSError):  # a home that cannot be written: `DiskCache` does without
+    wanted = os.environ.get("LAMINA_CACHE")
+    if wanted:
+        folder = Path(wanted)
+        with contextlib.suppress(RuntimeError):  # a "~" without a home: taken as it stands
+            folder = folder.expanduser()
+        with contextlib.suppress(OSError):  # `DiskCache` does without
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(base).expanduser() / "lamina"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, RuntimeError):
+        folder = Path(tempfile.gettempdir()) / f"lamina-{os.getuid()}"
+        with contextlib.suppress(OSError):
+            folder.mkdir(mode=0o700, exist_ok=True)
     return folder
+
+
+def distrust(path: Path) -> str:
+    """Why others may have written a folder or a file of the cache; "" where only this user may, or nothing is there.
+
+    What the cache holds is run: kernels and plans that others could have put there are neither read nor replaced.
+    """
+    try:
+        return _distrust(path.stat())
+    except OSError:
+        return ""
+
+
+def _distrust(status: os.stat_result) -> str:
+    if status.st_uid != os.getuid():
+        return f"belongs to user {status.st_uid}, not to {os.getuid()}"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"can be written by others (mode {stat.S_IMODE(status.st_mode):o}; chmod go-w ends that)"
+    return ""
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder that only this user may read and write, or check the one there is. Raises OSError."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _refuse(folder, distrust(folder))
+
+
+def open_private(path: Path) -> BinaryIO:
+    """Open a file that only this user may have written, for reading. Raises OSError."""
+    _refuse(path.parent, distrust(path.parent))
+    file = path.open("rb")
+    try:
+        _refuse(path, _distrust(os.fstat(file.fileno())))
+    except PermissionError:
+        file.close()
+        raise
+    return file
+
+
+def _refuse(path: Path, why: str) -> None:
+    """Raise PermissionError where there is a reason, and say it once per path."""
+    if not why:
+        return
+    if path not in _warned:
+        _warned.add(path)
+        warnings.warn(f"the cache does without {path}: it {why}", RuntimeWarning, stacklevel=2)
+    raise PermissionError(errno.EPERM, why, str(path))
 
 
 def digest(*parts: str | bytes) -> str:
@@ -40,7 +106,8 @@ def digest(*parts: str | bytes) -> str:
 class DiskCache:
     """Blobs under names in one folder. Safe for many processes at once.
 
-    Each file carries a checksum: one that is torn, cut or edited reads as absent. Writing is atomic (a
+    Each file carries a checksum: one that is truncated or edited reads as absent, as does one that others may have
+    written (`distrust`). Writing is atomic (a
     temporary file, then a rename). A disk that cannot be written makes the cache useless, not the program.
 
     Args:
@@ -56,7 +123,8 @@ class DiskCache:
         """The blob under `key`, or None if there is none or it is damaged."""
         path = self.folder / key
         try:
-            content = path.read_bytes()
+            with open_private(path) as file:
+                content = file.read()
         except OSError:
             return None
         head = len(_MAGIC) + _DIGEST
@@ -70,7 +138,7 @@ class DiskCache:
     def put(self, key: str, blob: bytes) -> None:
         """Keep `blob` under `key`, replacing what was there."""
         with contextlib.suppress(OSError):
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self.folder)
             self._write(self.folder / key, _MAGIC + hashlib.sha256(blob).digest() + blob)
             if self.limit is not None:
                 self._count(self.limit, len(_MAGIC) + _DIGEST + len(blob))

@@ -68,7 +68,7 @@ def _facts(path: str | Path, texts: dict[str, str]) -> dict[str, Any]:
         facts = json.loads(texts["lamina"])
         numbers = {key: int(facts[key]) for key in ("step", "epoch", "batch")}
         found = {**numbers, "precision": str(facts["precision"])}
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise WeightsError(f"{path}: the header's numbers are not sound ({error!r})") from error
     if min(numbers.values()) < 0:
         raise WeightsError(f"{path}: the header's numbers are negative: {numbers}")

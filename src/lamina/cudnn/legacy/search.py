@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +25,7 @@ from lamina.cudnn.legacy.filter import FilterDescriptor
 from lamina.cudnn.legacy.flags import Determinism, MathType, Name, Preference, Status, flag, short
 from lamina.cudnn.legacy.handles import Handle, Scratch, scratch, sized
 from lamina.cudnn.legacy.tensor import TensorDescriptor
+from lamina.runtime import write_atomically
 
 #: A deconvolution's directions are these of the convolution.
 _TRANSPOSED = {"forward": "backward_data", "backward_data": "forward", "backward_filter": "backward_filter"}
@@ -298,16 +298,9 @@ class Choices:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all choices to a file."""
-        target = Path(path)
         entries = {key: _written(found) for key, found in sorted(self._found.items())}
         text = json.dumps({"format": self.FORMAT, "choices": entries}, indent=1)
-        part = target.with_name(f".{target.name}.{os.getpid()}.part")
-        try:
-            part.write_text(text + "\n", encoding="utf-8")
-            os.replace(part, target)
-        finally:
-            with suppress(OSError):
-                part.unlink()
+        write_atomically(Path(path), [f"{text}\n".encode()])
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Choices:
@@ -324,7 +317,7 @@ class Choices:
             for key, entry in content["choices"].items():
                 made._found[str(key)] = _read(str(key), entry)
             return made
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"{os.fspath(path)} holds no choices: {error}") from error
 
 
