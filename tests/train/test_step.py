@@ -237,6 +237,19 @@ def test_the_mode_of_the_modules_is_left_alone() -> None:
     assert not any(m.training for m in net.modules())
 
 
+def test_module_modes_belong_to_steps() -> None:
+    """A batch norm in eval() keeps its statistics; switched on, the step learns of it."""
+    net = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))
+    net[0].eval()
+    step = lm.train_step(net, ops.cross_entropy, optim.SGD(lr=0.0), device="cpu")
+    x, y = 5 + np.random.default_rng(0).standard_normal((8, 3)).astype(np.float32), np.zeros(8, np.int64)
+    step(x, y)
+    assert net[0].running_mean.tolist() == [0, 0, 0]
+    net[0].train()
+    step(x, y)
+    assert min(net[0].running_mean.tolist()) > 0.2
+
+
 def test_null_backend_plans_without_running() -> None:
     step = make(nn.AlexNet(), optim.SGD(0.1, 0.9), backend="null")
     program = step.program(lm.Spec((1024, 1, 224, 224), lm.float32), lm.Spec((1024,), lm.int64))

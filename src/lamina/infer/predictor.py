@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
 
 from lamina.graph import Executable, compile, trace
 from lamina.nn import Module
-from lamina.nn.module import training
+from lamina.nn.module import evaluating
 from lamina.nn.parameter import become, standing_in
 from lamina.runtime import Device, device
 from lamina.spec import Spec, policy
@@ -38,6 +39,7 @@ class Predictor:
         self.precision = as_precision(precision)
         self._held: dict[str, Tensor] = {**dict(net.named_parameters()), **dict(net.named_buffers())}
         self._programs: dict[tuple[Any, ...], list[tuple[int, Executable]]] = {}
+        self._compiling = threading.RLock()
         if self.precision.master.name == "float64":
             for x in self._held.values():
                 become(x, None, self.precision.master if x.dtype.is_float else None)
@@ -75,7 +77,7 @@ class Predictor:
                 return self.net(values[-1].cast(compute)).cast(master)
 
         specs = [x.spec.open for x in self._held.values()]
-        with training(self.net, False), policy(tf32=self.precision.tf32):
+        with evaluating(self.net), policy(tf32=self.precision.tf32):
             graph = trace(forward, *specs, images.open, names=names)
         resident = range(len(self._held))
         return compile(graph, self.device, resident=resident, backend=self.backend)
@@ -83,10 +85,11 @@ class Predictor:
     def _program(self, images: Spec) -> tuple[int, Executable]:
         """A program that takes at least as many samples, and its batch size."""
         known = self._programs.setdefault((images.shape[1:], images.dtype), [])
-        for batch, executable in known:
-            if images.shape[0] <= batch:
-                return batch, executable
-        executable = self.program(images)
-        executable.load(dict(enumerate(self._held.values())))
-        known.append((images.shape[0], executable))
-        return known[-1]
+        with self._compiling:
+            for batch, executable in known:
+                if images.shape[0] <= batch:
+                    return batch, executable
+            executable = self.program(images)
+            executable.load(dict(enumerate(self._held.values())))
+            known.append((images.shape[0], executable))
+            return known[-1]

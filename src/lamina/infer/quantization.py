@@ -19,7 +19,7 @@ from lamina.graph.passes.manager import common_subexpressions, drop_identities, 
 from lamina.graph.passes.rewrite import rewrite
 from lamina.infer.predictor import Predictor
 from lamina.nn import Module
-from lamina.nn.module import training
+from lamina.nn.module import evaluating
 from lamina.nn.parameter import standing_in
 from lamina.ops.core import Op
 from lamina.ops.primitives import Conv, Matmul, Quantize, QuantizedConv, QuantizedMatmul
@@ -102,7 +102,7 @@ class QuantizedPredictor(Predictor):
             with standing_in(dict(self._weights)):
                 return self.net(x.cast(float32))
 
-        with training(self.net, False):
+        with evaluating(self.net):
             graph = trace(forward, images.open, names=["images"])
         return fold_batch_norm(common_subexpressions(drop_identities(fold_constants(graph))))
 

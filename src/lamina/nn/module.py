@@ -6,8 +6,10 @@ once on tensors and records on traced values; its parameters live on the CPU unt
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from typing import Any, ClassVar, NamedTuple, Self
 
 from lamina.nn.parameter import Parameter, become, read, standing_in, write
@@ -31,7 +33,7 @@ class Module:
     #: Whether its parameters keep the master type in mixed precision: few numbers that statistics are combined with.
     computes_in_master: ClassVar[bool] = False
 
-    training: bool
+    _training: bool
     _parameters: dict[str, Parameter | None]
     _buffers: dict[str, Tensor]
     _modules: dict[str, Module]
@@ -40,7 +42,7 @@ class Module:
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """The empty tables, so that subclasses need not call super().__init__()."""
         self = super().__new__(cls)
-        self.__dict__.update(training=True, _parameters={}, _buffers={}, _modules={}, _transient=set())
+        self.__dict__.update(_training=True, _parameters={}, _buffers={}, _modules={}, _transient=set())
         return self
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
@@ -50,6 +52,18 @@ class Module:
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """`forward`."""
         return self.forward(*inputs, **options)
+
+    @property
+    def training(self) -> bool:
+        """Whether it is in training mode (dropout drops, batch norm takes the batch's statistics)."""
+        evaluated = _evaluated.get()
+        return self._training and (evaluated is None or id(self) not in evaluated)
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        global _mode_version
+        self.__dict__["_training"] = mode
+        _mode_version = next(_mode_versions)
 
     # ---- attributes
     def __setattr__(self, name: str, value: Any) -> None:
@@ -288,13 +302,23 @@ def _place(
     return None if where is None else device(where), None if dtype is None else as_dtype(dtype)
 
 
+#: The ids of the modules that are in inference mode here, whatever they are elsewhere.
+_evaluated: ContextVar[frozenset[int] | None] = ContextVar("lamina_evaluated", default=None)
+_mode_versions = itertools.count(1)
+_mode_version = 0
+
+
 @contextmanager
-def training(net: Module, mode: bool = True) -> Iterator[None]:
-    """Within the block the whole network is in training mode (or in inference mode)."""
-    before = [(m, m.training) for m in net.modules()]
-    net.train(mode)
+def evaluating(net: Module) -> Iterator[None]:
+    """Within the block the whole network is in inference mode. Other threads see each module in its own mode."""
+    inside = {id(m) for m in net.modules()} | (_evaluated.get() or set())
+    token = _evaluated.set(frozenset(inside))
     try:
         yield
     finally:
-        for module, was in before:
-            module.training = was
+        _evaluated.reset(token)
+
+
+def mode_version() -> int:
+    """A number that changes whenever the mode of any module is set: who keeps what depends on modes compares."""
+    return _mode_version

@@ -20,7 +20,7 @@ from lamina.runtime.kernel import (
     launch_shape,
 )
 from lamina.runtime.memory import Arena, Buffer, Statistics, host_array, parse_bytes
-from lamina.runtime.platforms import MemoryInfo
+from lamina.runtime.platforms import MemoryInfo, usable_cores
 from lamina.runtime.printing import fetch, show
 from lamina.runtime.random import Generator
 from lamina.runtime.shared_libraries import Library, libraries
@@ -85,5 +85,6 @@ __all__ = [
     "show",
     "stream_address",
     "to_host",
+    "usable_cores",
     "write_atomically",
 ]

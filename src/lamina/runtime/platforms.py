@@ -146,7 +146,7 @@ class HostPlatform:
         return {
             "name": self.name(),
             "arch": system.machine(),
-            "cores": _usable_cores(),
+            "cores": usable_cores(),
             "instruction_sets": tuple(
                 flag for flag in flags if flag.startswith(("sse", "avx", "amx", "fma"))
             ),
@@ -177,7 +177,8 @@ def _lines(path: str) -> list[str]:
         return []
 
 
-def _usable_cores() -> int:
+def usable_cores() -> int:
+    """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

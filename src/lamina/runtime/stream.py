@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary
 
 from lamina.runtime import _cuda
@@ -33,6 +33,8 @@ class Stream:
     ``handle`` is the ``cudaStream_t`` as an int (0 on the CPU).
     """
 
+    #: Whether work is queued and done later, in order; else it is done when the call returns.
+    queues: ClassVar[bool] = False
     handle: int = 0
     priority: int = 0
 
@@ -167,6 +169,8 @@ class Event:
 
 class CudaStream(Stream):
     """A CUDA stream that does not synchronise with the legacy default stream."""
+
+    queues = True
 
     def __init__(self, device: Device, native: Any, *, owned: bool = True) -> None:
         super().__init__(device)

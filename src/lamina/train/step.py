@@ -7,6 +7,7 @@ inputs, all of them on the same state.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,7 @@ from lamina import ops
 from lamina.graph import Executable, Graph, Value, compile, gradients, trace
 from lamina.graph.planning.rematerialize import as_bytes
 from lamina.nn import Module
-from lamina.nn.module import training
+from lamina.nn.module import mode_version
 from lamina.nn.parameter import become, standing_in
 from lamina.optim import Optimizer
 from lamina.runtime import Device, device
@@ -77,7 +78,9 @@ def train_step(
 
 
 class Step:
-    """A compiled training step; made by `train_step`.
+    """A compiled training step; made by `train_step`. Threads may share it: their steps run one after another, whole.
+
+    Each module trains in its own mode: what is in `eval()` (a batch norm that is to keep its statistics) stays so.
 
     number: steps done so far; the optimizer's schedule goes by it.
     correct: of the last batch, how many labels the largest output hit, as a scalar tensor (None when the
@@ -104,6 +107,8 @@ class Step:
         self.memory_limit = None if memory_limit is None else as_bytes(memory_limit)
         self.number = 0
         self.correct: Tensor | None = None
+        self._turn = threading.RLock()  # one step at a time, each whole
+        self._modes: tuple[int, tuple[bool, ...]] = (-1, ())
         self.state = self._initial_state()
         self._programs: dict[Hashable, _Program] = {}
 
@@ -112,19 +117,27 @@ class Step:
 
         images: what net takes, (N, …), float; labels: what loss_fn takes, (N, …). Arrays of any library.
         """
-        program = self.program(_spec(images), _spec(labels))
-        rate = np.asarray(self.optimizer.rate(self.number), np.float32)
-        results = program.run(rate, images, labels)
-        self.number += 1
-        self.correct = results[1] if program.counts else None
-        return results[0]
+        with self._turn:
+            program = self.program(_spec(images), _spec(labels))
+            rate = np.asarray(self.optimizer.rate(self.number), np.float32)
+            results = program.run(rate, images, labels)
+            self.number += 1
+            self.correct = results[1] if program.counts else None
+            return results[0]
 
     def program(self, images: Spec, labels: Spec) -> _Program:
         """The program for inputs of these shapes and dtypes, compiled on first use."""
-        key = (images.open, labels.open, current_policy())
-        if key not in self._programs:
-            self._programs[key] = self._compile(images.open, labels.open)
-        return self._programs[key]
+        key = (images.open, labels.open, current_policy(), self._modules_modes())
+        with self._turn:
+            if key not in self._programs:
+                self._programs[key] = self._compile(images.open, labels.open)
+            return self._programs[key]
+
+    def _modules_modes(self) -> tuple[bool, ...]:
+        """Which modules are in training mode: asked anew only when some module's mode was set."""
+        if self._modes[0] != mode_version():
+            self._modes = mode_version(), tuple(m.training for m in self.net.modules())
+        return self._modes[1]
 
     @property
     def executable(self) -> Executable:
@@ -154,7 +167,7 @@ class Step:
         held = self.state.named()
         counts = labels.dtype.kind in "iu" and labels.ndim == 1
         names = [*held, "rate", "images", "labels"]
-        with training(self.net), policy(tf32=self.precision.tf32):
+        with policy(tf32=self.precision.tf32):
             graph = trace(
                 lambda *values: self._forward_and_back(dict(zip(names, values, strict=True)), counts),
                 *(x.spec.open for x in held.values()),

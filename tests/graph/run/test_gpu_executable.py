@@ -1,13 +1,17 @@
 """Compiled graphs on a GPU: arrays that travel beside the step before, lanes beside the chain, times of kernels."""
 
+import threading
+
 import numpy as np
 import pytest
 
 import lamina as lm
 from lamina import nn, ops, optim
 from lamina.graph import compile, profile, trace
+from lamina.infer import Predictor
 from lamina.spec import Spec, float32
 from lamina.train import train_step
+from tests.helpers import many_threads
 
 pytestmark = pytest.mark.gpu
 
@@ -41,7 +45,7 @@ def test_lanes_change_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
             return [step(x, y).item() for _ in range(10)]
 
     two = losses()
-    monkeypatch.setattr("lamina.graph.run.executable.lanes", lambda steps, seconds: [0] * len(steps))
+    monkeypatch.setattr("lamina.graph.run.context.lanes", lambda steps, seconds: [0] * len(steps))
     assert losses() == two
 
 
@@ -62,3 +66,34 @@ def test_outputs_of_convolutions_stay_channels_last() -> None:
     assert y.spec.tag == "acdb"
     wanted = ops.conv2d(lm.tensor(x.astype(np.float64)), lm.tensor(w.astype(np.float64)), padding=1).numpy()
     np.testing.assert_allclose(y.numpy().astype(np.float64), wanted, rtol=2e-2, atol=5e-2)
+
+
+@pytest.mark.parametrize("case", ["predictor", "function", "eager", "training"])
+def test_threads_get_what_one_thread_gets(case: str) -> None:
+    """Recording a CUDA graph takes none of what other threads queue meanwhile."""
+    if case in ("predictor", "eager"):
+        found = getattr(many_threads, case)(many_threads.small_network(), "cuda:0", threads=8, calls=100)
+    else:
+        found = getattr(many_threads, case)("cuda:0", threads=8, calls=20)
+    assert (found.wrong, found.other_bits) == (0, 0)
+
+
+def test_eager_ops_beside_a_graph_that_is_recorded() -> None:
+    """Threads compile, rehearse and record programs of new shapes while others compute op by op."""
+    net = many_threads.small_network()
+    predictor, stop = Predictor(net, device="cuda:0"), threading.Event()
+    ones = lm.ones((256, 256), device="cuda:0")
+
+    def work(k: int) -> int:
+        if k == 0:
+            for n in range(1, 9):
+                for _ in range(3):
+                    predictor(np.zeros((n, 3, 8 + n, 8), np.float32)).numpy()
+            stop.set()
+            return 0
+        wrong = 0
+        while not stop.is_set():
+            wrong += (ops.relu(ones * 2.0) + 1.0).numpy().min() != 3.0
+        return wrong
+
+    assert sum(many_threads.in_threads(work, 4)) == 0

@@ -16,7 +16,7 @@ from lamina.backends import Run
 from lamina.graph.planning.cost import Limits, least_seconds, limits, work
 from lamina.graph.planning.layout import Step
 from lamina.graph.run.executable import Executable
-from lamina.runtime import Device, Event, human_bytes
+from lamina.runtime import Event, human_bytes
 
 
 @dataclass(frozen=True)
@@ -181,21 +181,24 @@ def _lives(executable: Executable) -> tuple[Life, ...]:
 def kernel_times(executable: Executable, rounds: int) -> list[float]:
     """Milliseconds of each kernel in order, the median of so many rounds over all of them."""
     runs = [run for _, run in executable.bound_steps()]
-    if executable.device.kind == "cuda":
-        return _event_times(runs, executable.device, rounds)
+    if executable.device.default_stream.queues:
+        for run in runs:
+            run()  # libraries and modules load lazily, and must not do so while capturing
+        return _event_times(executable, rounds)
     return _clock_times(runs, rounds)
 
 
-def _event_times(runs: list[Run], device: Device, rounds: int) -> list[float]:
-    stream = device.default_stream
-    for run in runs:
-        run()  # libraries and modules load lazily, and must not do so while capturing
-    marks = [Event(timing=True) for _ in range(len(runs) + 1)]
-    with stream.capture() as graph:
-        stream.stamp(marks[0])
-        for run, mark in zip(runs, marks[1:], strict=True):
-            run()
-            stream.stamp(mark)
+def _event_times(executable: Executable, rounds: int) -> list[float]:
+    """By a graph with an event between any two kernels, recorded on a stream of its own."""
+    stream = executable.device.default_stream
+    with executable.device.stream() as side:
+        runs = [run for _, run in executable.bound_steps(side)]
+        marks = [Event(timing=True) for _ in range(len(runs) + 1)]
+        with side.capture(home=stream) as graph:
+            side.stamp(marks[0])
+            for run, mark in zip(runs, marks[1:], strict=True):
+                run()
+                side.stamp(mark)
     samples = []
     for _ in range(rounds):
         graph.launch()

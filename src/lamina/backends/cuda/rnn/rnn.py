@@ -224,8 +224,11 @@ class _Entrant:
         run = self.plan.bind(call)
         run()  # what is loaded at the first call is not recorded
         try:
-            with device.default_stream.capture() as graph:
-                run()
+            # A stream of its own: what other threads queue meanwhile is not recorded.
+            with device.stream() as side:
+                again = self.plan.bind(call._replace(stream=side.handle))
+                with side.capture(home=device.default_stream) as graph:
+                    again()
             return graph.bind()
         except (CudnnError, DeviceError):
             return run

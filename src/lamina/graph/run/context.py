@@ -1,0 +1,258 @@
+"""One call's part of an executable: the memory that a call writes, and the kernels bound to it."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lamina.backends import Call, Run
+from lamina.graph.planning.cost import least_seconds, limits
+from lamina.graph.planning.layout import Program, Slot, Step
+from lamina.graph.planning.streams import Footprint, lanes, waits
+from lamina.graph.run.staging import Staged
+from lamina.runtime import Buffer, CapturedGraph, Device, Event, Stream, copy, memset
+from lamina.tensors import Tensor, relayout
+
+#: What a kernel takes at least on a GPU, whatever it does.
+LAUNCH_SECONDS = 3e-6
+#: Bytes from which on a CPU an output is lent rather than copied.
+_LENT = 1 << 20
+#: An input of a call: a tensor, a row-major array where the device is the host, or one on its way to the device.
+Given = Tensor | np.ndarray[Any, Any] | Staged
+
+
+class ExecutionContext:
+    """The arena, the places of inputs and outputs, and the kernels bound to them, for one call at a time.
+
+    Several contexts of one executable share the weights, the constants, and what was made of them.
+
+    program: what runs. results: the slots of the outputs that calls return.
+    shared: the memory of everything that is not written by calls, and of state, by slot; the executable's.
+    poison: fill memory with NaNs as soon as it is dead.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        results: Sequence[Slot],
+        shared: Mapping[Slot, Buffer],
+        device: Device,
+        poison: bool,
+    ) -> None:
+        self.program, self.device = program, device
+        self._platform, self._stream = device.platform, device.default_stream
+        self._results, self._shared, self._poison = results, shared, poison
+        self._own: dict[Slot, Buffer] = {}
+        self._lent: dict[Slot, weakref.ref[Loan] | None] = {}  # outputs that are lent, and the last loan
+        self._runs: list[Run] = []  # on a device that computes at once: every step at its addresses
+        self._captured: CapturedGraph | None = None
+        self._replay: Run | None = None  # launches it
+        self._rehearsed = (
+            False  # whether every kernel ran once: libraries load lazily, and not while capturing
+        )
+        self._allocate()
+
+    def _allocate(self) -> None:
+        arena = self.device.allocate(self.program.placement.nbytes)
+        for slot, offset in zip(self.program.temporaries, self.program.placement.offsets, strict=True):
+            self._own[slot] = arena.view(offset, slot.spec.nbytes)
+        for slot in self._lendable():
+            self._own[slot], self._lent[slot] = self.device.allocate(slot.spec.nbytes), None
+        for slot in self.program.inputs:
+            if slot.kind == "input":
+                self._own[slot] = self.device.allocate(slot.spec.nbytes)
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether calls launch one CUDA graph."""
+        return self._captured is not None
+
+    # ---- addresses
+    def bound(self, step: Step, stream: Stream | None = None) -> Run:
+        """The step at its addresses, on the default stream or another one. It belongs to the thread that binds it."""
+        return step.plan.bind(
+            Call(
+                tuple([self._pointer(s) for s in step.inputs]),
+                tuple([self._pointer(s) for s in step.outputs]),
+                self._pointer(step.workspace) if step.workspace else 0,
+                (stream or self._stream).handle,
+            )
+        )
+
+    def unbind(self) -> None:
+        """Shared memory lies elsewhere: what holds its addresses is dropped, and made anew by the next call."""
+        if self._captured is not None:
+            self._captured.close()
+        self._captured, self._replay, self._rehearsed = None, None, False
+        self._runs = []
+
+    def _memory(self, slot: Slot) -> Buffer:
+        own = self._own.get(slot.base)
+        return self._shared[slot.base] if own is None else own
+
+    def _pointer(self, slot: Slot) -> int:
+        return self._memory(slot).pointer
+
+    def _bound_runs(self, stream: Stream) -> list[Run]:
+        """What a call runs, in order."""
+        runs = []
+        for index, step in enumerate(self.program.steps):
+            if not step.plan.view:
+                runs.append(self.bound(step, stream))
+            if self._poison:
+                runs += self._poisoning(index, stream)
+        return runs
+
+    def _poisoning(self, index: int, stream: Stream) -> list[Run]:
+        """Fill what dies with step `index` with 0xff: NaN in every float type."""
+        dead = [s for s in self.program.temporaries if s.last == index]
+        return [lambda b=self._own[s]: memset(b, 255, stream) for s in dead]  # type: ignore[misc]
+
+    # ---- one call
+    def __call__(self, inputs: Sequence[tuple[Slot, Given]]) -> tuple[Tensor, ...]:
+        """Run on these inputs: the slot of each, and a tensor or array of its shape and dtype."""
+        self._take_back()
+        for slot, x in inputs:
+            self._write(slot, self._own[slot], x)
+        self._launch()
+        return tuple(
+            [Tensor(self._lend(s) if s in self._lent else self._copied(s), s.spec) for s in self._results]
+        )
+
+    def _write(self, slot: Slot, place: Buffer, x: Given) -> None:
+        """Copy x into its place, where its elements lie row-major."""
+        spec, stream = slot.spec, self._stream
+        if isinstance(x, Staged):
+            x.send(place, stream)
+        elif isinstance(x, np.ndarray):
+            copy(place, x, spec.nbytes, stream=stream)
+        elif x.device != self.device:
+            copy(place, x.contiguous().buffer, spec.nbytes, stream=stream)
+        elif x.spec.same_memory(spec):
+            self._copy(place, x.buffer, spec.nbytes)
+        else:
+            relayout(x, spec, place)
+
+    def _copy(self, to: Buffer, source: Buffer, nbytes: int) -> None:
+        """Queue a copy within the device: `runtime.copy` without asking what its operands are."""
+        if nbytes:
+            self._platform.copy(to.pointer, source.pointer, nbytes, self._stream)
+            source.used_on(self._stream)
+
+    def _copied(self, slot: Slot) -> Buffer:
+        """The output in memory of its own, since the next call writes the arena again."""
+        buffer = self.device.allocate(slot.spec.nbytes)
+        self._copy(buffer, self._memory(slot), slot.spec.nbytes)
+        return buffer
+
+    # ---- kernels
+    def _launch(self) -> None:
+        if self._replay is not None:
+            self._replay()
+        elif not self._stream.queues:
+            self._runs = self._runs or self._bound_runs(self._stream)
+            for run in self._runs:
+                run()
+        elif self._rehearsed:
+            self._capture()
+        else:
+            for run in self._bound_runs(self._stream):
+                run()
+            self._rehearsed = True
+
+    def _capture(self) -> None:
+        """Record all steps as one CUDA graph: those off the longest chain on a second stream beside it.
+
+        Recorded on streams of its own: what other threads queue meanwhile is not part of it.
+        """
+        steps = [s for s in self.program.steps if not s.plan.view]
+        lane = [0] * len(steps) if self._poison else self._lanes(steps)
+        with self.device.stream() as main, self.device.stream() as beside:
+            streams = (main, beside)
+            if any(lane):
+                runs = [self.bound(s, streams[k]) for s, k in zip(steps, lane, strict=True)]
+            else:
+                runs = self._bound_runs(main)
+            with main.capture(home=self._stream) as captured:
+                if any(lane):
+                    self._run_lanes(steps, runs, lane, streams)
+                else:
+                    for run in runs:
+                        run()
+        self._captured, self._replay = captured, captured.bind()
+        self._replay()
+
+    def _lanes(self, steps: Sequence[Step]) -> list[int]:
+        known = limits(self.device)
+        if known is None:
+            return [0] * len(steps)
+        return lanes(steps, [least_seconds(s, known) + LAUNCH_SECONDS for s in steps])
+
+    def _run_lanes(
+        self,
+        steps: Sequence[Step],
+        runs: Sequence[Run],
+        lane: Sequence[int],
+        streams: tuple[Stream, Stream],
+    ) -> None:
+        """Run each step on its stream, behind what it waits for."""
+        waiting = waits([self._footprint(s) for s in steps], lane)
+        awaited, passed = set(waiting), dict[int, Event]()
+        main, beside = streams
+        beside.wait(main)
+        for i, run in enumerate(runs):
+            before = waiting[i]
+            if before is not None:
+                streams[lane[i]].wait(passed[before])
+            run()
+            if i in awaited:
+                passed[i] = streams[lane[i]].record()
+        main.wait(beside)
+
+    def _footprint(self, step: Step) -> Footprint:
+        def ranges(slots: Sequence[Slot]) -> tuple[tuple[int, int], ...]:
+            return tuple((p := self._pointer(s), p + s.base.spec.nbytes) for s in slots if s.spec.nbytes)
+
+        scratch = [step.workspace] if step.workspace else []
+        return Footprint(ranges(step.inputs), ranges([*step.outputs, *scratch]))
+
+    # ---- loans
+    def _lendable(self) -> list[Slot]:
+        """Large outputs on a CPU, where copies take time, whose memory is no other value's."""
+        if self._stream.queues:
+            return []
+        used = [s for step in self.program.steps for s in step.outputs]
+        owners = Counter(s.base for s in {*used, *self._results})
+        own = set(self.program.temporaries) & {s for s, count in owners.items() if count == 1}
+        return [
+            s for s in self._results if s in own and s.spec.nbytes >= _LENT and self._results.count(s) == 1
+        ]
+
+    def _lend(self, slot: Slot) -> Buffer:
+        """The output where it was written, which stays so while anything of the result is alive."""
+        held = self._own[slot]
+        loan = Loan(held)
+        self._lent[slot] = weakref.ref(loan)
+        return Buffer.borrow(held.pointer, held.nbytes, self.device, loan)
+
+    def _take_back(self) -> None:
+        """What is still in use stays with its user: that output gets other memory, and is copied from then on."""
+        used = [slot for slot, loan in self._lent.items() if loan is not None and loan() is not None]
+        fresh = {
+            slot: self.device.allocate(slot.spec.nbytes) for slot in used
+        }  # all, or where one fails none
+        if fresh:
+            self._own |= fresh
+            self._lent = {slot: loan for slot, loan in self._lent.items() if slot not in fresh}
+            self.unbind()
+
+
+class Loan:
+    """Owns the memory of an output that is lent; whatever is made of the result keeps it alive."""
+
+    def __init__(self, held: Buffer) -> None:
+        self.held = held

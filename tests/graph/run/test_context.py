@@ -1,0 +1,126 @@
+"""Contexts of one executable: each call at a time has its own memory, on the same weights."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import nn, ops
+from lamina.graph import compile, trace
+from lamina.infer import Predictor
+from lamina.nn.module import Module
+from lamina.runtime import Device
+from tests.helpers import many_threads
+from tests.helpers.many_threads import Count, compare, in_threads
+
+CLEAN = {"wrong": 0, "other_bits": 0}
+
+
+@pytest.fixture(autouse=True)
+def several_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine with four cores, whatever this one has."""
+    monkeypatch.setattr("lamina.graph.run.executable.usable_cores", lambda: 4)
+
+
+def clean(count: Count) -> dict[str, int]:
+    return {"wrong": count.wrong, "other_bits": count.other_bits}
+
+
+def test_sixteen_threads_get_what_one_gets() -> None:
+    found = many_threads.predictor(many_threads.small_network(), "cpu", threads=16, calls=60)
+    assert found.answers == 960
+    assert clean(found) == CLEAN
+
+
+def test_resnet18_in_threads() -> None:
+    found = many_threads.predictor(many_threads.NETWORKS["resnet18"](), "cpu", threads=4, calls=3)
+    assert clean(found) == CLEAN
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_a_compiled_function_in_threads(backend: str) -> None:
+    xs = many_threads.images(4, 24)
+    run = compile(
+        trace(lambda x: ops.softmax(ops.mean(ops.exp(x) * x, (2, 3)), 1), xs[0]), "cpu", backend=backend
+    )
+    assert clean(compare(lambda x: run(x)[0], xs, threads=8, calls=50)) == CLEAN
+    assert 1 <= run.contexts <= 4
+
+
+def test_lent_results_stay_while_other_threads_call() -> None:
+    xs = [np.full((512, 1024), k, np.float32) for k in range(4)]
+    run = compile(trace(lambda x: x * 2.0, xs[0]), "cpu")
+
+    def work(k: int) -> None:
+        kept = [(k, run(xs[k])[0]) for _ in range(5)]
+        for value, y in kept:
+            assert (y.numpy() == 2 * value).all()
+
+    in_threads(work, 4)
+
+
+def test_eager_ops_and_recurrent_networks_in_threads() -> None:
+    """Kernels of NumPy and oneDNN that keep temporaries of their own."""
+    nn.manual_seed(0)
+    gru, lstm = nn.GRU(4, 6, num_layers=2, bidirectional=True).eval(), nn.LSTM(4, 6).eval()
+    xs = [np.random.default_rng(k).standard_normal((5, 3, 4)).astype(np.float32) for k in range(4)]
+    for net in (gru, lstm):
+        assert clean(compare(lambda x, net=net: net(lm.tensor(x))[0], xs, threads=8, calls=10)) == CLEAN  # type: ignore[misc]
+
+
+def test_steps_of_several_threads_are_whole() -> None:
+    found = many_threads.training("cpu", threads=8, calls=3)
+    assert found.answers == 24
+    assert clean(found) == CLEAN
+
+
+def test_state_that_is_updated_has_one_context() -> None:
+    p = lm.tensor([0.0])
+    run = compile(trace(lambda p: (p + 1.0,), p), "cpu", donate={0: 0})
+    run.load({0: p})
+    in_threads(lambda k: [run() for _ in range(50)], 8)
+    assert p.item() == 400.0
+    assert run.contexts == 1
+
+
+def test_weights_overwritten_by_one_thread_reach_the_others_whole() -> None:
+    """What is made of the weights is made again only between calls: an answer is of one version of them."""
+    weight = lm.tensor(np.ones(64, np.float32))
+    run = compile(trace(lambda w, x: ops.sqrt(ops.square(w)) * x, weight, weight), "cpu", resident=[0])
+    run.load({0: weight})
+    ones, other = np.ones(64, np.float32), lm.tensor(np.full(64, 2, np.float32))
+
+    def work(k: int) -> list[set[float]]:
+        if k == 0:
+            for i in range(40):
+                run.load({0: other if i % 2 else weight})
+            return []
+        return [set(run(ones)[0].tolist()) for _ in range(100)]
+
+    answers = [values for found in in_threads(work, 6) for values in found]
+    assert len(answers) == 500
+    assert all(values in ({1.0}, {2.0}) for values in answers)
+
+
+def test_threads_trace_and_compile_at_once() -> None:
+    """Each with a new batch size: the network is traced in inference mode, whatever other threads do with it."""
+    net = many_threads.small_network().train()
+    predictor = Predictor(net, device="cpu")
+    xs = [np.random.default_rng(k).standard_normal((k + 1, 3, 8, 8)).astype(np.float32) for k in range(8)]
+    frozen: Module = many_threads.small_network()
+    wanted = [frozen(lm.tensor(x)).numpy() for x in xs]
+    found: list[Any] = in_threads(lambda k: predictor(xs[k]).numpy(), 8)
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    assert all(m.training for m in net.modules())
+
+
+def test_a_call_that_fails_gives_its_context_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = compile(trace(lambda x: x * 2.0, np.ones(4, np.float32)), "cpu")
+    with monkeypatch.context() as patch:
+        patch.setattr(Device, "allocate", lambda *_, **__: 1 / 0)
+        for _ in range(10):
+            with pytest.raises(ZeroDivisionError):
+                run(np.ones(4, np.float32))
+    assert run(np.ones(4, np.float32))[0].tolist() == [2.0] * 4
