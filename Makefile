@@ -19,6 +19,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m codegen check
+	$(BIN)/python -m tools.stubs check
 
 typecheck: $(VENV)/.dev
 	$(BIN)/mypy

@@ -130,7 +130,7 @@ def least(w: Workload, rates: Limits) -> dict[str, Any]:
         same = replace(w, kind="both" if w.kind == "train" else w.kind, dropout=0.0)
         net = _lowered(model(same).train(w.kind != "infer"), w)
         made = graph(same, net)
-        work = of_graph(made, rates, sum(p.numel for p in net.parameters()) if w.kind == "train" else 0)
+        work = of_graph(made, rates, sum(p.numel() for p in net.parameters()) if w.kind == "train" else 0)
     return {"flops": work.flops, "limit_ms": 1e3 * work.seconds}
 
 

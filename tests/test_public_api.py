@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import lamina
+from tools import stubs
 
 PACKAGES = [
     "",
@@ -114,3 +115,8 @@ def test_unknown_names_are_attribute_errors() -> None:
 def test_lazy_names_are_kept() -> None:
     assert lamina.fit is lamina.train.fit
     assert "fit" in vars(lamina)
+
+
+@pytest.mark.parametrize("path", stubs.STUBS, ids=lambda path: path.name)
+def test_the_stubs_are_what_the_signatures_say(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == stubs.STUBS[path](), "run python -m tools.stubs write"

@@ -38,7 +38,7 @@ def test_makers() -> None:
     assert lm.zeros((2, 2)).tolist() == [[0, 0], [0, 0]]
     assert lm.ones(2, "int32").tolist() == [1, 1]
     assert lm.full((), 2.5).item() == 2.5
-    assert lm.empty((3, 0)).numel == 0
+    assert lm.empty((3, 0)).numel() == 0
 
 
 def test_copy_keeps_identity_and_converts() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self, TypeAlias
 
 import numpy as np
 
@@ -34,7 +34,21 @@ CPU = Device("cpu")
 EDGE, SHORTEN = 3, 8
 
 
-class Tensor(Operators):
+class SupportsDLPack(Protocol):
+    """An array of any library that shares its memory by DLPack."""
+
+    def __dlpack__(self, *, stream: Any = ...) -> Any: ...
+
+
+#: What becomes a tensor where one is wanted: arrays of any library, numbers, nested lists of numbers.
+TensorLike: TypeAlias = (
+    "Tensor | np.ndarray[Any, Any] | np.generic | SupportsDLPack | float | Sequence[float]"
+    " | Sequence[Sequence[float]] | Sequence[Sequence[Sequence[float]]]"
+    " | Sequence[Sequence[Sequence[Sequence[float]]]]"
+)
+
+
+class Tensor(Operators["Tensor"]):
     """Values of one dtype on one device, in some layout.
 
     Made by `tensor`, `zeros`, `from_dlpack`, … or as the result of an op. Its identity is stable: training
@@ -71,11 +85,6 @@ class Tensor(Operators):
         return self._buffer.device
 
     @property
-    def numel(self) -> int:
-        """The number of elements."""
-        return self._spec.numel
-
-    @property
     def nbytes(self) -> int:
         """Bytes in memory, the layout's padding included."""
         return self._spec.nbytes
@@ -90,7 +99,7 @@ class Tensor(Operators):
 
     def item(self) -> Any:
         """The value of a tensor with one element, as a Python number. Raises ShapeError for others."""
-        if self.numel != 1:
+        if self._spec.numel != 1:
             raise ShapeError(f"item: the tensor has shape {self.shape}; only one element can be an item")
         return self.numpy().item()
 
@@ -411,7 +420,7 @@ def _flat(x: Tensor) -> np.ndarray[Any, Any]:
 
 def _values_text(x: Tensor) -> str:
     """Values, long axes shortened, and on the CPU their range; of a large one on a GPU only the ends are copied."""
-    far = x.device.kind != "cpu" and x.numel > SHORTEN**2
+    far = x.device.kind != "cpu" and x.spec.numel > SHORTEN**2
     values = _ends(x.contiguous() if x.spec.physical.is_blocked else x) if far else x.numpy()
     text = np.array2string(
         values.astype(np.float64) if x.dtype.is_float else values,
@@ -421,7 +430,7 @@ def _values_text(x: Tensor) -> str:
         edgeitems=EDGE,
         prefix="Tensor(",
     )
-    if x.numel > SHORTEN**2 and x.dtype.is_float and not far:
+    if x.spec.numel > SHORTEN**2 and x.dtype.is_float and not far:
         wide = values.astype(np.float64)
         finite = wide[np.isfinite(wide)]
         bad = wide.size - finite.size

@@ -26,7 +26,7 @@ from lamina.spec import (
 )
 
 
-class Eager(Operators):
+class Eager(Operators["Eager"]):
     """A NumPy array whose ops run the cards' references at once; it knows the op that made it."""
 
     __slots__ = ("made_by", "value")

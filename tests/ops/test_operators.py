@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lamina import ops
+from lamina.ops.operators import METHODS, OWN_METHODS, Operators
 from tests.helpers.eager import Eager
 
 A, B = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[2.0, 0.5], [1.0, 4.0]])
@@ -22,9 +23,9 @@ A, B = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[2.0, 0.5], [1.0, 4.0]])
         lambda a, b: a[:, ::-1], lambda a, b: a.T, lambda a, b: a.sum(0), lambda a, b: a.mean(1, keepdims=True),
         lambda a, b: a.prod(), lambda a, b: a.max(0), lambda a, b: a.min(1), lambda a, b: a.argmax(1),
         lambda a, b: a.argmin(0), lambda a, b: a.reshape(4), lambda a, b: a.reshape(1, 4),
-        lambda a, b: a.reshape((4, 1)), lambda a, b: a.transpose(1, 0), lambda a, b: a.transpose(),
-        lambda a, b: a.transpose((1, 0)), lambda a, b: a.swapaxes(0, 1), lambda a, b: a.flatten(),
-        lambda a, b: a.squeeze(), lambda a, b: a.clip(2, 3),
+        lambda a, b: a.reshape((4, 1)), lambda a, b: a.transpose(1, 0), lambda a, b: a.mT,
+        lambda a, b: a.swapaxes(0, 1), lambda a, b: a.flatten(), lambda a, b: a.squeeze(), lambda a, b: a.clip(2, 3),
+        lambda a, b: np.maximum(a, 3), lambda a, b: np.exp(a), lambda a, b: np.subtract(2, a),
     ],
 )  # fmt: skip
 def test_like_numpy(expression: Any) -> None:
@@ -42,8 +43,11 @@ def test_methods_without_a_counterpart_in_numpy() -> None:
         (x.softmax(), np.exp(A) / np.exp(A).sum(-1, keepdims=True)), (x.cast("float32"), A),
         (x.log_softmax(0), A - np.log(np.exp(A).sum(0))), (x.unsqueeze(1), A[:, None]),
         (x.expand(3, 2, 2), np.stack([A] * 3)), (x.pad(((1, 0), (0, 0))), np.pad(A, ((1, 0), (0, 0)))),
-        (x.flip(0), A[::-1]), (x.permute(1, 0), A.T), (x.concat([x], 1), np.concatenate([A, A], 1)),
-        (x.split(1)[1], A[1:]), (x.sum_to((2,)), A.sum(0)), ((x > 2).where(x, 0.0), np.where(A > 2, A, 0)),
+        (x.flip(0), A[::-1]), (x.permute(1, 0), A.T), (x.split(1)[1], A[1:]),
+        (x.sum_to((2,)), A.sum(0)), (x.where(x > 2, 0.0), np.where(A > 2, A, 0)), (x.view(4), A.ravel()),
+        (x.expand(3, -1, 2), np.stack([A] * 3)), (x.view_as(x.reshape(4)), A.ravel()), (x.float(), A), (x.double(), A),
+        (x.half(), A), (x.bfloat16().float(), A), (x.long(), A), (x.int(), A), (x.bool(), A != 0),
+        (x.sum(0).expand_as(x), np.stack([A.sum(0)] * 2)), (x.type_as(x > 2), A != 0),
         (x.abs(), A), ((x > 2).logical_not(), A <= 2), (x.erf() + x.gelu() * 0, ops.erf(x).value),
     ]:  # fmt: skip
         np.testing.assert_allclose(found.value, wanted, rtol=1e-6)
@@ -82,3 +86,36 @@ def test_scalars_from_either_side() -> None:
         [False, True],
     )
     assert (3 - x).dtype == x.dtype
+
+
+def test_what_it_is() -> None:
+    x = Eager(np.zeros((2, 3), np.int16))
+    assert (x.dim(), x.numel(), x.element_size(), x.is_floating_point()) == (2, 6, 2, False)
+    assert [y.dtype.name for y in (x.half(), x.float(), x.double(), x.int(), x.long(), x.bool())] == [
+        "float16", "float32", "float64", "int32", "int64", "bool",
+    ]  # fmt: skip
+
+
+def test_numpy_functions_without_an_op_say_so() -> None:
+    x = Eager(A)
+    for call, name in [
+        (lambda: np.heaviside(x, 0), "numpy.heaviside"),
+        (lambda: np.add.reduce(x), "numpy.add.reduce"),
+        (lambda: np.add(A, x, out=A), "numpy.add"),
+    ]:
+        with pytest.raises(TypeError, match=f"{name} knows no Eager; use lamina.ops"):
+            call()
+
+
+def test_a_method_is_the_function() -> None:
+    for name in METHODS + OWN_METHODS:
+        assert getattr(Operators, name) is getattr(ops, name)
+
+
+@pytest.mark.torch
+def test_every_function_that_torch_has_as_a_method_is_one() -> None:
+    torch = pytest.importorskip("torch")
+    unlike = {"unfold"}  # torch's method is a sliding window, its function im2col
+    shared = {n for n in ops.__all__ if callable(getattr(torch.Tensor, n, None))} - unlike
+    assert sorted(shared - set(vars(Operators))) == []
+    assert [n for n in METHODS if not hasattr(torch.Tensor, n)] == []

@@ -120,7 +120,7 @@ def _optimizer(options: argparse.Namespace, steps_per_epoch: int) -> Optimizer:
 
 def _headline(options: argparse.Namespace, step: Step, train_data: Batches, held_out: Batches) -> str:
     """What is about to happen, in two lines."""
-    count = sum(p.numel for p in step.net.parameters())
+    count = sum(p.numel() for p in step.net.parameters())
     where = step.device
     name = f"{where.name} ({where})" if where.kind == "cuda" else f"the CPU ({where.name})"
     return (

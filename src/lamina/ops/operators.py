@@ -1,116 +1,125 @@
-"""Operators: Python's operators and the common methods, for tensors and traced values alike."""
+"""Operators: Python's operators and torch.Tensor's methods, for tensors and traced values alike.
+
+A method *is* the function of `lamina.ops` of the same name, the operand being its first argument: `METHODS`
+is the one list. Written out are only the methods that torch calls otherwise than the function (`reshape(2, 3)`),
+and Python's own. What a type checker knows of them is generated from here (`python -m tools.stubs write`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from math import prod
+from types import EllipsisType
+from typing import Any, Generic, TypeAlias, TypeVar
 
+import numpy as np
+
+from lamina import ops
 from lamina.ops.core import Operand
-from lamina.ops.primitives import pointwise as _pointwise
-from lamina.ops.primitives import shape as _shape
-from lamina.ops.primitives.cast import cast as _cast
-from lamina.ops.primitives.matmul import matmul as _matmul
-from lamina.ops.primitives.reduce import argmax as _argmax
-from lamina.ops.primitives.reduce import argmin as _argmin
-from lamina.ops.primitives.reduce import max as _max
-from lamina.ops.primitives.reduce import mean as _mean
-from lamina.ops.primitives.reduce import min as _min
-from lamina.ops.primitives.reduce import prod as _prod
-from lamina.ops.primitives.reduce import sum as _sum
-from lamina.ops.primitives.reduce import sum_to as _sum_to
-from lamina.ops.primitives.reduce import var as _var
-from lamina.ops.primitives.softmax import log_softmax as _log_softmax
-from lamina.ops.primitives.softmax import softmax as _softmax
-from lamina.spec import DType
 
-Axes = int | Sequence[int] | None
+#: What may stand between the brackets of an index.
+Index: TypeAlias = "int | slice | EllipsisType | Operand | np.ndarray[Any, Any] | Sequence[int] | None"
+#: What an operand's methods give: Tensor for tensors, Value for traced values.
+Own = TypeVar("Own")
+
+#: Functions of `lamina.ops` that are methods too: those that torch.Tensor has.
+METHODS = (
+    "abs", "add", "argmax", "argmin", "ceil", "chunk", "clip", "cos", "dequantize", "div", "eq", "erf",
+    "exp", "flatten", "floor", "ge", "gt", "le", "log", "log_softmax", "logical_and", "logical_not",
+    "logical_or", "lt", "matmul", "max", "maximum", "mean", "min", "minimum", "mul", "ne", "neg", "pow",
+    "prelu", "prod", "reciprocal", "relu", "rsqrt", "sigmoid", "sign", "sin", "softmax", "split", "sqrt",
+    "square", "squeeze", "sub", "sum", "swapaxes", "tan", "tanh", "unsqueeze", "var",
+)  # fmt: skip
+#: Lamina's own: what gradients and layers are often written with.
+OWN_METHODS = ("cast", "gelu", "pad", "silu", "softplus", "sum_to")
 
 
-class Operators(Operand):
+class Operators(Operand, Generic[Own]):
     """An operand with operators. `==` and `!=` compare elementwise; operands are hashed by identity."""
 
     __slots__ = ()
+    __hash__ = object.__hash__
 
     def __add__(self, other: Any) -> Any:
-        return _pointwise.add(self, other)
+        return ops.add(self, other)
 
     def __radd__(self, other: Any) -> Any:
-        return _pointwise.add(other, self)
+        return ops.add(other, self)
 
     def __sub__(self, other: Any) -> Any:
-        return _pointwise.sub(self, other)
+        return ops.sub(self, other)
 
     def __rsub__(self, other: Any) -> Any:
-        return _pointwise.sub(other, self)
+        return ops.sub(other, self)
 
     def __mul__(self, other: Any) -> Any:
-        return _pointwise.mul(self, other)
+        return ops.mul(self, other)
 
     def __rmul__(self, other: Any) -> Any:
-        return _pointwise.mul(other, self)
+        return ops.mul(other, self)
 
     def __truediv__(self, other: Any) -> Any:
-        return _pointwise.div(self, other)
+        return ops.div(self, other)
 
     def __rtruediv__(self, other: Any) -> Any:
-        return _pointwise.div(other, self)
+        return ops.div(other, self)
 
     def __pow__(self, other: Any) -> Any:
-        return _pointwise.power(self, other)
+        return ops.pow(self, other)
 
     def __rpow__(self, other: Any) -> Any:
-        return _pointwise.power(other, self)
+        return ops.pow(other, self)
 
     def __matmul__(self, other: Any) -> Any:
-        return _matmul(self, other)
+        return ops.matmul(self, other)
 
     def __rmatmul__(self, other: Any) -> Any:
-        return _matmul(other, self)
+        return ops.matmul(other, self)
 
     def __neg__(self) -> Any:
-        return _pointwise.neg(self)
+        return ops.neg(self)
 
     def __pos__(self) -> Any:
         return self
 
     def __abs__(self) -> Any:
-        return _pointwise.abs(self)
+        return ops.abs(self)
 
-    def __eq__(self, other: object) -> Any:
-        return _pointwise.eq(self, other)
+    def __eq__(self, other: Any) -> Any:
+        return ops.eq(self, other)
 
-    def __ne__(self, other: object) -> Any:
-        return _pointwise.ne(self, other)
+    def __ne__(self, other: Any) -> Any:
+        return ops.ne(self, other)
 
     def __lt__(self, other: Any) -> Any:
-        return _pointwise.lt(self, other)
+        return ops.lt(self, other)
 
     def __le__(self, other: Any) -> Any:
-        return _pointwise.le(self, other)
+        return ops.le(self, other)
 
     def __gt__(self, other: Any) -> Any:
-        return _pointwise.gt(self, other)
+        return ops.gt(self, other)
 
     def __ge__(self, other: Any) -> Any:
-        return _pointwise.ge(self, other)
+        return ops.ge(self, other)
 
     def __and__(self, other: Any) -> Any:
-        return _pointwise.logical_and(self, other)
+        return ops.logical_and(self, other)
 
     def __rand__(self, other: Any) -> Any:
-        return _pointwise.logical_and(other, self)
+        return ops.logical_and(other, self)
 
     def __or__(self, other: Any) -> Any:
-        return _pointwise.logical_or(self, other)
+        return ops.logical_or(self, other)
 
     def __ror__(self, other: Any) -> Any:
-        return _pointwise.logical_or(other, self)
+        return ops.logical_or(other, self)
 
     def __invert__(self) -> Any:
-        return _pointwise.logical_not(self)
+        return ops.logical_not(self)
 
-    def __getitem__(self, key: Any) -> Any:
-        return _shape.getitem(self, key)
+    def __getitem__(self, key: Index | tuple[Index, ...]) -> Any:
+        return ops.getitem(self, key)
 
     def __len__(self) -> int:
         if self.ndim == 0:
@@ -120,194 +129,131 @@ class Operators(Operand):
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))
 
-    __hash__ = object.__hash__
-    #: NumPy leaves its operators to ours: array + tensor is a tensor.
-    __array_ufunc__ = None
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        """NumPy's functions on an operand are the ops of the same meaning: array + x, np.maximum(x, 0)."""
+        name = UFUNCS.get(ufunc.__name__, ufunc.__name__)
+        if method != "__call__" or options or name not in ops.__all__:
+            what = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+            raise TypeError(
+                f"numpy.{what} knows no {type(self).__name__}; use lamina.ops, or x.numpy() of a tensor"
+            )
+        return getattr(ops, name)(*inputs)
+
+    # ---- what it is
+    def dim(self) -> int:
+        """The number of axes."""
+        return self.ndim
+
+    def numel(self) -> int:
+        """The number of elements."""
+        return prod(self.shape)
+
+    def element_size(self) -> int:
+        """Bytes of one element."""
+        return self.dtype.itemsize
+
+    def is_floating_point(self) -> bool:
+        """Whether the elements are floating point numbers."""
+        return self.dtype.is_float
 
     @property
     def T(self) -> Any:
         """The axes in reverse order."""
-        return _shape.transpose(self)
+        return ops.permute(self, tuple(reversed(range(self.ndim))))
 
-    def reshape(self, *shape: Any) -> Any:
+    @property
+    def mT(self) -> Any:
+        """The last two axes exchanged: matrices transposed. Raises ShapeError for less than two axes."""
+        return self.transpose(-2, -1)
+
+    # ---- shapes, given one by one or as one sequence
+    def reshape(self, *shape: int | Sequence[int]) -> Any:
         """The elements under another shape; one size may be -1."""
-        return _shape.reshape(self, _sizes(shape))
+        return ops.reshape(self, sizes(shape))
 
-    def transpose(self, *order: Any) -> Any:
-        """The axes in another order, reversed by default."""
-        return _shape.transpose(self, _sizes(order) if order and order[0] is not None else None)
+    def view(self, *shape: int | Sequence[int]) -> Any:
+        """As `reshape`: the memory is shared where the layout allows it, copied elsewhere."""
+        return ops.reshape(self, sizes(shape))
 
-    def permute(self, *dims: Any) -> Any:
+    def permute(self, *dims: int | Sequence[int]) -> Any:
         """The axes in another order."""
-        return _shape.permute(self, _sizes(dims))
+        return ops.permute(self, sizes(dims))
 
-    def swapaxes(self, axis1: int, axis2: int) -> Any:
+    def transpose(self, dim0: int, dim1: int) -> Any:
         """Two axes exchanged."""
-        return _shape.swapaxes(self, axis1, axis2)
+        return ops.swapaxes(self, dim0, dim1)
 
-    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Any:
-        """Axes start_dim … end_dim as one."""
-        return _shape.flatten(self, start_dim, end_dim)
+    def expand(self, *shape: int | Sequence[int]) -> Any:
+        """Repeated along axes of size 1 and new axes in front; -1 keeps a size."""
+        given = sizes(shape)
+        own = (1,) * (len(given) - self.ndim) + self.shape
+        return ops.expand(self, tuple(o if s == -1 else s for s, o in zip(given, own, strict=True)))
 
-    def squeeze(self, axis: int | Sequence[int] | None = None) -> Any:
-        """Without axes of size 1."""
-        return _shape.squeeze(self, axis)
+    def expand_as(self, other: Operand) -> Any:
+        """Repeated up to the shape of another tensor."""
+        return ops.expand(self, other.shape)
 
-    def unsqueeze(self, axis: int) -> Any:
-        """With a new axis of size 1."""
-        return _shape.unsqueeze(self, axis)
+    def view_as(self, other: Operand) -> Any:
+        """The elements under the shape of another tensor."""
+        return ops.reshape(self, other.shape)
 
-    def expand(self, *shape: Any) -> Any:
-        """Repeated up to a shape by NumPy's broadcasting rule."""
-        return _shape.expand(self, _sizes(shape))
-
-    def pad(self, pairs: Sequence[tuple[int, int]], value: float = 0.0) -> Any:
-        """With `value` around it: a (before, after) pair per axis."""
-        return _shape.pad(self, pairs, value)
-
-    def flip(self, axes: int | Sequence[int]) -> Any:
+    def flip(self, *dims: int | Sequence[int]) -> Any:
         """Reversed along axes."""
-        return _shape.flip(self, axes)
+        return ops.flip(self, sizes(dims))
 
-    def split(self, sizes: int | Sequence[int], axis: int = 0) -> tuple[Any, ...]:
-        """Cut into parts along an axis."""
-        return _shape.split(self, sizes, axis)
+    # ---- choices
+    def where(self, condition: Any, other: Any) -> Any:
+        """This where condition (boolean) is true, else other."""
+        return ops.where(condition, self, other)
 
-    def concat(self, others: Sequence[Any], axis: int = 0) -> Any:
-        """Followed by other tensors along an axis."""
-        return _shape.concat([self, *others], axis)
+    # ---- dtypes
+    def type_as(self, other: Operand) -> Any:
+        """In the dtype of another tensor."""
+        return ops.cast(self, other.dtype)
 
-    def cast(self, dtype: DType | str | type) -> Any:
-        """In another dtype."""
-        return _cast(self, dtype)
+    def double(self) -> Any:
+        """In float64."""
+        return ops.cast(self, "float64")
 
-    def sum(self, axis: Axes = None, keepdims: bool = False) -> Any:
-        """The sum along axes."""
-        return _sum(self, axis, keepdims)
+    def float(self) -> Any:
+        """In float32."""
+        return ops.cast(self, "float32")
 
-    def mean(self, axis: Axes = None, keepdims: bool = False) -> Any:
-        """The mean along axes."""
-        return _mean(self, axis, keepdims)
+    def half(self) -> Any:
+        """In float16."""
+        return ops.cast(self, "float16")
 
-    def prod(self, axis: Axes = None, keepdims: bool = False) -> Any:
-        """The product along axes."""
-        return _prod(self, axis, keepdims)
+    def bfloat16(self) -> Any:
+        """In bfloat16."""
+        return ops.cast(self, "bfloat16")
 
-    def max(self, axis: Axes = None, keepdims: bool = False) -> Any:
-        """The largest element along axes."""
-        return _max(self, axis, keepdims)
+    def long(self) -> Any:
+        """In int64."""
+        return ops.cast(self, "int64")
 
-    def min(self, axis: Axes = None, keepdims: bool = False) -> Any:
-        """The smallest element along axes."""
-        return _min(self, axis, keepdims)
+    def int(self) -> Any:
+        """In int32."""
+        return ops.cast(self, "int32")
 
-    def var(self, axis: Axes = None, correction: float = 1, keepdims: bool = False) -> Any:
-        """The variance along axes."""
-        return _var(self, axis, correction, keepdims)
-
-    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Any:
-        """The index of the first largest element."""
-        return _argmax(self, axis, keepdims)
-
-    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Any:
-        """The index of the first smallest element."""
-        return _argmin(self, axis, keepdims)
-
-    def sum_to(self, shape: Sequence[int]) -> Any:
-        """Summed down to a shape that broadcasts to this one."""
-        return _sum_to(self, shape)
-
-    def where(self, a: Any, b: Any) -> Any:
-        """a where this (boolean) is true, else b."""
-        return _pointwise.where(self, a, b)
-
-    def clip(self, low: Any = None, high: Any = None) -> Any:
-        """Not below low and not above high."""
-        return _pointwise.clip(self, low, high)
-
-    def logical_not(self) -> Any:
-        """Not, of booleans."""
-        return _pointwise.logical_not(self)
-
-    def abs(self) -> Any:
-        """The magnitude."""
-        return _pointwise.abs(self)
-
-    def sign(self) -> Any:
-        """-1, 0 or 1."""
-        return _pointwise.sign(self)
-
-    def exp(self) -> Any:
-        """e to the power of this."""
-        return _pointwise.exp(self)
-
-    def log(self) -> Any:
-        """The natural logarithm."""
-        return _pointwise.log(self)
-
-    def sqrt(self) -> Any:
-        """The square root."""
-        return _pointwise.sqrt(self)
-
-    def rsqrt(self) -> Any:
-        """1 by the square root."""
-        return _pointwise.rsqrt(self)
-
-    def reciprocal(self) -> Any:
-        """1 by this."""
-        return _pointwise.reciprocal(self)
-
-    def sin(self) -> Any:
-        """The sine."""
-        return _pointwise.sin(self)
-
-    def cos(self) -> Any:
-        """The cosine."""
-        return _pointwise.cos(self)
-
-    def tan(self) -> Any:
-        """The tangent."""
-        return _pointwise.tan(self)
-
-    def erf(self) -> Any:
-        """The error function."""
-        return _pointwise.erf(self)
-
-    def relu(self) -> Any:
-        """max(x, 0)."""
-        return _pointwise.relu(self)
-
-    def sigmoid(self) -> Any:
-        """1 / (1 + exp(-x))."""
-        return _pointwise.sigmoid(self)
-
-    def tanh(self) -> Any:
-        """The hyperbolic tangent."""
-        return _pointwise.tanh(self)
-
-    def softplus(self) -> Any:
-        """log(1 + exp(x))."""
-        return _pointwise.softplus(self)
-
-    def gelu(self) -> Any:
-        """x * Phi(x)."""
-        return _pointwise.gelu(self)
-
-    def silu(self) -> Any:
-        """x * sigmoid(x)."""
-        return _pointwise.silu(self)
-
-    def softmax(self, dim: int | Sequence[int] = -1) -> Any:
-        """exp(x) by its sum over axes."""
-        return _softmax(self, dim)
-
-    def log_softmax(self, dim: int | Sequence[int] = -1) -> Any:
-        """The logarithm of softmax."""
-        return _log_softmax(self, dim)
+    def bool(self) -> Any:
+        """In bool: whether an element is not 0."""
+        return ops.ne(self, 0)
 
 
-def _sizes(args: tuple[Any, ...]) -> Sequence[int]:
+#: NumPy's functions whose op has another name.
+UFUNCS = {
+    "subtract": "sub", "multiply": "mul", "divide": "div", "power": "pow", "negative": "neg", "absolute": "abs",
+    "equal": "eq", "not_equal": "ne", "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge",
+    "bitwise_and": "logical_and", "bitwise_or": "logical_or", "invert": "logical_not",
+}  # fmt: skip
+
+
+def sizes(given: tuple[Any, ...]) -> tuple[int, ...]:
     """Sizes given one by one or as one sequence."""
-    if len(args) == 1 and not hasattr(args[0], "__index__"):
-        return tuple(args[0])
-    return args
+    if len(given) == 1 and not hasattr(given[0], "__index__"):
+        return tuple(given[0])
+    return given
+
+
+for _name in METHODS + OWN_METHODS:
+    setattr(Operators, _name, getattr(ops, _name))

@@ -87,5 +87,5 @@ def test_small_images_are_refused_by_name() -> None:
 
 def test_lenet() -> None:
     net = nn.LeNet()
-    assert sum(p.numel for p in net.parameters()) == 61706
+    assert sum(p.numel() for p in net.parameters()) == 61706
     assert net(np.zeros((2, 1, 28, 28), np.float32)).shape == (2, 10)

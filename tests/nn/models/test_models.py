@@ -29,7 +29,7 @@ COUNTS = {
 def test_numbers_of_parameters(name: str) -> None:
     with nn.init.scheme(lambda layer: None):  # large layers need no values to be counted
         net = getattr(nn, name)()
-    assert sum(p.numel for p in net.parameters()) == COUNTS[name]
+    assert sum(p.numel() for p in net.parameters()) == COUNTS[name]
 
 
 def test_vgg16_has_configuration_d() -> None:

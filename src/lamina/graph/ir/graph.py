@@ -23,7 +23,7 @@ from lamina.tensors import Tensor, as_constant
 _serial = itertools.count()
 
 
-class Value(Operators):
+class Value(Operators["Value"]):
     """A traced value: an input of a graph, a constant, or one output of a node.
 
     spec: shape and dtype (the layout is chosen when the graph is compiled).

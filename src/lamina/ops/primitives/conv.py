@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from lamina.ops.core import Array, Op, Sample, call, operand
+from lamina.ops.primitives.shape import concat
 from lamina.ops.primitives.window import Padding, Window, per_axis, window
 from lamina.spec import Shape, ShapeError, Spec, as_shape, policy
 
@@ -465,5 +466,5 @@ def unfold(
     spatial = win.output(x.shape[2:], kernel, "unfold")
     padded = x.pad(((0, 0), (0, 0), *win.padding))
     columns = [padded[tap].reshape((*x.shape[:2], 1, prod(spatial))) for tap in win.taps(kernel, spatial)]
-    joined = columns[0].concat(columns[1:], 2) if len(columns) > 1 else columns[0]
+    joined = concat(columns, 2)
     return joined.reshape((x.shape[0], x.shape[1] * prod(kernel), prod(spatial)))

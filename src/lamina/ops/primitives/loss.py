@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from lamina.ops.core import INTEGERS, Arg, Array, Op, Sample, call, operand
+from lamina.ops.primitives.pointwise import where
 from lamina.ops.primitives.softmax import log_softmax
 from lamina.spec import DType, DTypeError, Shape, ShapeError, Spec, as_dtype, float32, int64
 
@@ -235,7 +236,7 @@ def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float
     if not beta > 0:
         raise ValueError(f"smooth_l1_loss: beta must be > 0, got {beta}; use l1_loss for 0")
     size = _apart("smooth_l1_loss", input, target, reduction).abs()
-    return _reduce((size < beta).where(size * size * (0.5 / beta), size - 0.5 * beta), reduction)
+    return _reduce(where(size < beta, size * size * (0.5 / beta), size - 0.5 * beta), reduction)
 
 
 def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from lamina.ops.core import Arg, Array, Op, Sample, bind, call, listing, operand
+from lamina.ops.primitives.pointwise import where
 from lamina.spec import DTypeError, Shape, ShapeError, Spec, as_shape, bfloat16, float16, float32, float64
 
 Values = Sequence[Any]
@@ -401,11 +402,11 @@ class BatchNormGrad(_Norm):
     def vjp(self, grads: Values, inputs: Values, outputs: Values) -> Values:
         g, x, scale, mean, r = inputs[:5]
         keep = self._positive(inputs)
-        masked = g if keep is None else keep.where(g, 0.0)
+        masked = g if keep is None else where(keep, g, 0.0)
         found = _second(channel_frame(x.shape), grads[:3], (masked, x, scale, mean, r), self.moving)
         by_g = _plus(found.g, grads[3] if self.residual else None)
         if keep is not None and by_g is not None:
-            by_g = keep.where(by_g, 0.0)
+            by_g = where(keep, by_g, 0.0)
         return [by_g, *found[1:], *((None,) if self.relu else ())]
 
     def _positive(self, inputs: Values) -> Any:

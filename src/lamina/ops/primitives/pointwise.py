@@ -337,7 +337,7 @@ class LeakyRelu(_Unary):
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         g = grads[0]
-        return ((inputs[0] > 0).where(g, g * self.slope),)
+        return (where(inputs[0] > 0, g, g * self.slope),)
 
     @classmethod
     def examples(cls) -> Iterator[_Unary]:
@@ -356,7 +356,7 @@ class Elu(_Unary):
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         x, g = inputs[0], grads[0]
-        return ((x > 0).where(g, g * (self.alpha * minimum(x, 0.0).exp())),)
+        return (where(x > 0, g, g * (self.alpha * minimum(x, 0.0).exp())),)
 
     @classmethod
     def examples(cls) -> Iterator[_Unary]:
@@ -536,9 +536,9 @@ class Pow(_Binary):
         return np.power(a, b)
 
     def partials(self, g: Any, a: Any, b: Any, y: Any) -> tuple[Any, Any]:
-        less = (b == 0).where(1.0, b - 1)  # b = 0: the power is constant, 0 * a, also at a = 0
-        safe = (a > 0).where(a, 1.0)
-        return g * b * power(a, less), (a > 0).where(g * y * safe.log(), 0.0)
+        less = where(b == 0, 1.0, b - 1)  # b = 0: the power is constant, 0 * a, also at a = 0
+        safe = where(a > 0, a, 1.0)
+        return g * b * power(a, less), where(a > 0, g * y * safe.log(), 0.0)
 
 
 @dataclass(frozen=True)
@@ -569,8 +569,8 @@ class Maximum(_Binary):
 
 def _shared(g: Any, equal: Any, first: Any) -> tuple[Any, Any]:
     """g to the operand that won, half of it to each where they are equal."""
-    half = equal.where(g * 0.5, 0.0)
-    return first.where(g, half), (first | equal).where(half, g)
+    half = where(equal, g * 0.5, 0.0)
+    return where(first, g, half), where(first | equal, half, g)
 
 
 class _Comparison(_Binary):
@@ -691,7 +691,7 @@ class Where(Op):
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         (g,), (cond, a, b) = grads, inputs
-        return None, cond.where(g, 0.0).sum_to(a.shape), cond.where(0.0, g).sum_to(b.shape)
+        return None, where(cond, g, 0.0).sum_to(a.shape), where(cond, 0.0, g).sum_to(b.shape)
 
     def reference(self, cond: Array, a: Array, b: Array) -> tuple[Array]:  # type: ignore[override]
         return (np.where(cond, a, b),)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from lamina.ops.core import NUMBERS, Arg, Array, Op, Sample, call, operand
+from lamina.ops.primitives.pointwise import where
 from lamina.spec import (
     DTYPES,
     FLOATS,
@@ -117,7 +118,7 @@ def _gradient(kind: str, g: Any, x: Any, y: Any, axes: tuple[int, ...]) -> Any:
         return g * x.sign()
     if kind == "norm2":  # 0 where the norm is 0
         zero = y == 0
-        return g * x / zero.where(1.0, y) * zero.logical_not().cast(x.dtype)
+        return g * x / where(zero, 1.0, y) * zero.logical_not().cast(x.dtype)
     if kind in ("max", "min"):
         hit = (x == y).cast(x.dtype)
         return hit * (g / hit.sum(axes, keepdims=True))
@@ -125,15 +126,15 @@ def _gradient(kind: str, g: Any, x: Any, y: Any, axes: tuple[int, ...]) -> Any:
         hit = (x.abs() == y).cast(x.dtype)
         return hit * x.sign() * (g / hit.sum(axes, keepdims=True))
     zero = x == 0
-    safe = zero.where(1.0, x)
+    safe = where(zero, 1.0, x)
     others = (
         g * call(Reduce("mul_no_zeros", axes, True), x) / safe
     )  # the product of the others that are not 0
     if kind == "mul_no_zeros":
-        return zero.where(0.0, others)
+        return where(zero, 0.0, others)
     # The product of the others is 0 when one of them is: with two zeros everywhere, with one but at it.
     other_zeros = zero.cast(x.dtype).sum(axes, keepdims=True) - zero.cast(x.dtype)
-    return (other_zeros == 0).where(others, 0.0)
+    return where(other_zeros == 0, others, 0.0)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,274 @@
+"""What type checkers and editors know of `lamina.ops`: stubs, generated from the signatures.
+
+    python -m tools.stubs write     writes src/lamina/ops/__init__.pyi and operators.pyi
+    python -m tools.stubs check     fails when one of them is not what the signatures say
+
+An op takes tensors, arrays and traced values, and gives what it was given; it stands on a floor that knows neither
+`Tensor` nor `Value`. In the sources of the ops `Any` therefore stands for an operand, and for nothing else. Here each
+such function becomes two overloads: tensors and arrays give a Tensor; where a traced Value is among them, a Value.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import copy
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+OPS = SOURCE / "lamina/ops/__init__.py"
+OPERATORS = SOURCE / "lamina/ops/operators.py"
+HEADER = '''"""Generated from the signatures by `python -m tools.stubs write`; do not edit."""
+
+# An overload for traced values also takes what the one before takes; which one holds is decided in this order.
+# mypy: disable-error-code="overload-overlap, override, misc"
+# pyright: reportOverlappingOverload=false, reportIncompatibleMethodOverride=false
+
+'''
+#: What stands for Any: an operand that is given, and what is made of it.
+TENSORS = ("TensorLike", "Tensor")
+TRACED = ("Value | TensorLike", "Value")
+METHODS = ("TensorLike", "Own")
+IMPORTS = {
+    "Tensor": "lamina.tensors",
+    "TensorLike": "lamina.tensors",
+    "Value": "lamina.graph.ir.graph",
+    "overload": "typing",
+}
+
+Function = ast.FunctionDef
+
+
+class Module:
+    """A parsed source file: its functions by name, and where the names that it uses come from."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        folder = SOURCE / name.replace(".", "/")
+        path = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+        self.tree = ast.parse(path.read_text(encoding="utf-8"))
+        self.functions: dict[str, list[Function]] = {}
+        self.origin: dict[str, str] = {}
+        for node in self.tree.body:
+            if isinstance(node, ast.ImportFrom) and node.module:
+                self.origin |= {(a.asname or a.name): node.module for a in node.names}
+            elif isinstance(node, Function):
+                self.functions.setdefault(node.name, []).append(node)
+            elif isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                self.origin |= {t.id: name for t in targets if isinstance(t, ast.Name)}
+            elif isinstance(node, ast.ClassDef):
+                self.origin[node.name] = name
+
+    def signatures(self, name: str) -> list[Function]:
+        """The overloads of a function, or its one signature."""
+        found = self.functions[name]
+        return [f for f in found if any(ast.unparse(d) == "overload" for d in f.decorator_list)] or found
+
+
+class Stub:
+    """A stub that is being written."""
+
+    def __init__(self) -> None:
+        self.imports: dict[tuple[str, str], None] = {}
+        self.modules: dict[str, Module] = {}
+
+    def module(self, name: str) -> Module:
+        """The source of a module, parsed once."""
+        return self.modules.setdefault(name, Module(name))
+
+    def find(self, module: str, name: str) -> tuple[Module, str]:
+        """The module that defines a function, and its name there."""
+        here = self.module(module)
+        if name in here.functions:
+            return here, name
+        for node in here.tree.body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+                return self.find(module, ast.unparse(node.value))
+        return self.find(here.origin[name], name)
+
+    def typed(self, f: Function, name: str, home: Module, given: str, made: str) -> Function:
+        """A signature with the operands' types, under a name."""
+        out = copy.deepcopy(f)
+        out.name, out.body = name, [ast.Expr(ast.Constant(...))]
+        out.decorator_list = [d for d in f.decorator_list if ast.unparse(d) == "property"]
+        arguments = [*out.args.posonlyargs, *out.args.args, *out.args.kwonlyargs]
+        for a in (*arguments, out.args.vararg, out.args.kwarg):
+            if a is not None and a.annotation is not None:
+                a.annotation = self.annotation(a.annotation, home, given)
+        assert out.returns is not None, f"{home.name}.{name} has no result type"
+        out.returns = self.annotation(out.returns, home, made)
+        for a, default in _with_defaults(out.args):
+            if ast.unparse(default) == "None" and "None" not in ast.unparse(a.annotation or default):
+                a.annotation = ast.parse(f"{ast.unparse(a.annotation or default)} | None", mode="eval").body
+        out.args.defaults = [_default(d) for d in out.args.defaults]
+        out.args.kw_defaults = [None if d is None else _default(d) for d in out.args.kw_defaults]
+        return out
+
+    def annotation(self, node: ast.expr, home: Module, operand: str) -> ast.expr:
+        """A type with Any replaced by the operand's; what it names is imported."""
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node = ast.parse(node.value, mode="eval").body
+        found = _Replace(operand).visit(copy.deepcopy(node))
+        for name in {n.id for n in ast.walk(found) if isinstance(n, ast.Name)}:
+            place = IMPORTS.get(name) or home.origin.get(name)
+            if place is not None:
+                self.imports[(place, name)] = None
+        assert isinstance(found, ast.expr)
+        return found
+
+    def function(self, f: Function, name: str, home: Module, plain: tuple[str, str]) -> list[Function]:
+        """The stubs of one signature: two where an operand is given and one is made."""
+        if not (_operands(f) and _makes(f)):
+            return [self.typed(f, name, home, TRACED[0], plain[1])]
+        both = [self.typed(f, name, home, *kind) for kind in (plain, TRACED)]
+        return [self._overload(x) for x in both]
+
+    def _overload(self, f: Function) -> Function:
+        self.imports[("typing", "overload")] = None
+        f.decorator_list.insert(0, ast.Name("overload"))
+        return f
+
+    def text(self, module: str, *lines: str) -> str:
+        """The whole stub of a module."""
+        places = sorted(x for x in self.imports if x[0] != module)
+        return _formatted(
+            "\n".join([HEADER, *(f"from {place} import {name}" for place, name in places), *lines])
+        )
+
+
+class _Replace(ast.NodeTransformer):
+    """Any becomes the type of an operand."""
+
+    def __init__(self, operand: str) -> None:
+        self.operand = operand
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.parse(self.operand, mode="eval").body if node.id == "Any" else node
+
+
+class _Builtins(ast.NodeTransformer):
+    """Within a class that has methods `float`, `int` and `bool`, the types are named in full."""
+
+    def __init__(self, hidden: Iterable[str]) -> None:
+        self.hidden = frozenset(hidden)
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Attribute(ast.Name("builtins"), node.id) if node.id in self.hidden else node
+
+
+def _with_defaults(a: ast.arguments) -> Iterator[tuple[ast.arg, ast.expr]]:
+    """The parameters that have a default, with it."""
+    positional = [*a.posonlyargs, *a.args]
+    yield from zip(positional[len(positional) - len(a.defaults) :], a.defaults, strict=True)
+    yield from ((arg, d) for arg, d in zip(a.kwonlyargs, a.kw_defaults, strict=True) if d is not None)
+
+
+def _default(node: ast.expr) -> ast.expr:
+    """A default value as it is when it is plain, else `...`."""
+    inner = node.operand if isinstance(node, ast.UnaryOp) else node
+    return node if isinstance(inner, ast.Constant) else ast.Constant(...)
+
+
+def _names(annotations: Iterable[ast.expr | None]) -> set[str]:
+    return {n.id for a in annotations if a for n in ast.walk(a) if isinstance(n, ast.Name)}
+
+
+def _operands(f: Function) -> bool:
+    """Whether the function is given an operand."""
+    a = f.args
+    every = [*a.posonlyargs, *a.args, *a.kwonlyargs, a.vararg, a.kwarg]
+    return "Any" in _names(x.annotation for x in every if x is not None)
+
+
+def _makes(f: Function) -> bool:
+    return "Any" in _names([f.returns])
+
+
+def _formatted(text: str) -> str:
+    """Sorted, folded, without what is not used."""
+    beside = Path(sys.executable).with_name("ruff")
+    ruff = str(beside) if beside.exists() else "ruff"
+    for command in (["check", "--quiet", "--fix-only", "--select", "I,F401,F811"], ["format"]):
+        line = [ruff, *command, "--stdin-filename", str(OPS.with_name("stub.pyi")), "-"]
+        text = subprocess.run(line, input=text, capture_output=True, text=True, check=True).stdout
+    return text
+
+
+def _listed(tree: ast.Module, name: str) -> tuple[str, ...]:
+    """The strings that a module's constant lists."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            found: Sequence[str] = ast.literal_eval(node.value)
+            return tuple(found)
+    raise KeyError(name)
+
+
+def ops_stub() -> str:
+    """`lamina/ops/__init__.pyi`."""
+    stub, package = Stub(), Module("lamina.ops")
+    names = _listed(package.tree, "__all__")
+    lines = [f"__all__ = {list(names)!r}"]
+    for name in names:
+        home, original = stub.find("lamina.ops", name)
+        for f in home.signatures(original):
+            lines += [ast.unparse(x) for x in stub.function(f, name, home, TENSORS)]
+    return stub.text("lamina.ops", "from lamina.ops import core as core, primitives as primitives", *lines)
+
+
+def operators_stub() -> str:
+    """`lamina/ops/operators.pyi`: the class with the methods of its table."""
+    stub, home = Stub(), Module("lamina.ops.operators")
+    source = next(n for n in home.tree.body if isinstance(n, ast.ClassDef))
+    body: list[Function] = []
+    for node in source.body:
+        if isinstance(node, Function):
+            body += stub.function(node, node.name, home, METHODS)
+    for name in (*_listed(home.tree, "METHODS"), *_listed(home.tree, "OWN_METHODS")):
+        place, original = stub.find("lamina.ops", name)
+        for f in place.signatures(original):
+            body += stub.function(_method(f), name, place, METHODS)
+    hidden = {f.name for f in body} & set(dir(builtins))
+    cls = ast.ClassDef(source.name, source.bases, [], [*body], [])
+    for f in body:
+        _Builtins(hidden).visit(f)
+    heads = [ast.unparse(n) for n in home.tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
+    heads += [*_aliases(home), ast.unparse(ast.fix_missing_locations(cls))]
+    return stub.text("lamina.ops.operators", "import builtins", *heads)
+
+
+def _method(f: Function) -> Function:
+    """A function as a method: the first parameter is the operand itself."""
+    out = copy.deepcopy(f)
+    first = out.args.args[0]
+    first.arg, first.annotation = "self", None
+    return out
+
+
+def _aliases(home: Module) -> Iterator[str]:
+    """The type variables and aliases that a module defines."""
+    for node in home.tree.body:
+        text = ast.unparse(node)
+        if "TypeVar(" in text or (isinstance(node, ast.AnnAssign) and "TypeAlias" in text):
+            yield text
+
+
+STUBS = {OPS.with_suffix(".pyi"): ops_stub, OPERATORS.with_suffix(".pyi"): operators_stub}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write the stubs, or tell which of them is out of date."""
+    stale = [p for p, make in STUBS.items() if not p.exists() or p.read_text(encoding="utf-8") != make()]
+    for path in stale:
+        if argv == ["write"]:
+            path.write_text(STUBS[path](), encoding="utf-8")
+        else:
+            print(f"{path.relative_to(SOURCE.parent)} is out of date: run python -m tools.stubs write")
+    return int(bool(stale) and argv != ["write"])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
