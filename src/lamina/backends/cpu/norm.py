@@ -12,6 +12,7 @@ import numpy as np
 
 from lamina import onednn
 from lamina.backends import Call, NoKernel, Plan, Run
+from lamina.backends.cpu.guarded import by_numpy
 from lamina.backends.cpu.library import (
     Chain,
     Place,
@@ -22,6 +23,8 @@ from lamina.backends.cpu.library import (
     desc,
     kernels,
 )
+from lamina.backends.cpu.pointwise import elementwise
+from lamina.backends.cpu.post import relu
 from lamina.backends.cpu.window import channels_last_tag
 from lamina.onednn import ARG, MemoryDesc, PrimitiveDesc
 from lamina.ops.core import Op
@@ -50,22 +53,20 @@ def _array(place: Place, call: Call, count: int) -> np.ndarray[tuple[int], np.dt
     return host_array(place.address(call), (count,), np.float32)
 
 
-def _activation(hi: float | None) -> onednn.Eltwise:
-    """relu, perhaps clipped at `hi`."""
-    return onednn.Eltwise("relu") if hi is None else onednn.Eltwise("clip_v2", 0.0, hi)
-
-
-def _clip(chain: Chain, x: Spec, hi: float) -> None:
-    """y clipped at 0 and `hi`, in place."""
+def _activate(chain: Chain, x: Spec, op: BatchNorm | BatchNormInfer) -> None:
+    """y + residual, or relu(y), or both, in place. The norm's own relu would give 0 for NaN."""
     y = desc(x)
-    made = onednn.eltwise_forward("clip_v2", y, y, beta=hi, prop="inference")
-    chain.run(made, {ARG.SRC: (y, at_output()), ARG.DST: (y, at_output())})
+    if op.residual:
+        _add(chain, x, op)
+    elif op.relu:
+        made = elementwise(relu(op.hi), y)
+        chain.run(made, {ARG.SRC: (y, at_output()), ARG.DST: (y, at_output())})
 
 
 def _add(chain: Chain, x: Spec, op: BatchNorm | BatchNormInfer) -> None:
-    """y += residual, perhaps clipped, in place."""
+    """y += residual, perhaps with relu, in place."""
     y = desc(x)
-    attributes = onednn.Attributes((_activation(op.hi),)) if op.relu else None
+    attributes = onednn.Attributes(relu(op.hi)) if op.relu else None
     made = onednn.binary("add", y, y, y, attributes=attributes)
     operands = {ARG.SRC_0: (y, at_output()), ARG.SRC_1: (y, at_input(5)), ARG.DST: (y, at_output())}
     chain.run(made, operands)
@@ -73,12 +74,14 @@ def _add(chain: Chain, x: Spec, op: BatchNorm | BatchNormInfer) -> None:
 
 @kernels(BatchNorm, source="onednn")
 def batch_norm(op: BatchNorm, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """y and the statistics. relu runs in the same primitive unless it is clipped or a residual is added before it."""
+    """y and the statistics. relu runs in the same primitive unless it is clipped or a residual is added before it;
+    that loses NaN, and a channel that holds one is seen by its statistics.
+    """
     computes(specs[0])
-    outs, relu = op.infer(*(s.open for s in specs)), op.relu and not op.residual and op.hi is None
+    outs, fused = op.infer(*(s.open for s in specs)), op.relu and not op.residual and op.hi is None
 
     def create(x: Spec) -> PrimitiveDesc:
-        return onednn.batch_normalization_forward(desc(x), desc(x), epsilon=op.epsilon, relu=relu)
+        return onednn.batch_normalization_forward(desc(x), desc(x), epsilon=op.epsilon, relu=fused)
 
     x, made = first_layout(op, [specs[0], *specs[5:]], create)
     channels, count = x.shape[1], x.numel // x.shape[1]
@@ -93,20 +96,24 @@ def batch_norm(op: BatchNorm, specs: Sequence[Spec], device: Device, policy: Pol
         ARG.MEAN: (row, at_output(1)),
         ARG.VARIANCE: (row, variance),
     }
-    if relu:
+    if fused:
         operands[ARG.WORKSPACE] = (made.workspace, chain.temporary(made.workspace.nbytes))
     chain.run(made, operands)
-    if op.residual:
-        _add(chain, x, op)
-    elif op.hi is not None:
-        _clip(chain, x, op.hi)
+    if not fused:
+        _activate(chain, x, op)
+    inputs, results = tuple(chain.inputs), tuple(chain.outputs)
 
     def statistics(call: Call) -> Run:
+        again = by_numpy(op, inputs, results, call)
+        scale, bias = (_array(at_input(i), call, channels) for i in (1, 2))
         mean, r, next_mean, next_var = (_array(at_output(i), call, channels) for i in (1, 2, 3, 4))
         old_mean, old_var = (_array(at_input(i), call, channels) for i in (3, 4))
         var, share = _array(variance, call, channels), op.momentum
 
         def run() -> None:
+            if fused and not np.isfinite(mean + var + scale + bias).all():
+                again()
+                return
             r[:] = 1 / np.sqrt(var + op.epsilon)
             next_mean[:] = (1 - share) * old_mean + share * mean
             next_var[:] = (1 - share) * old_var + share * count / (count - 1) * var
@@ -122,20 +129,16 @@ def batch_norm_infer(op: BatchNormInfer, specs: Sequence[Spec], device: Device, 
     """y from running statistics."""
     computes(specs[0])
     op.infer(*(s.open for s in specs))
-    relu = op.relu and not op.residual and op.hi is None
 
     def create(x: Spec) -> PrimitiveDesc:
         return onednn.batch_normalization_forward(
-            desc(x), desc(x), epsilon=op.epsilon, global_stats=True, relu=relu, prop="inference"
+            desc(x), desc(x), epsilon=op.epsilon, global_stats=True, prop="inference"
         )
 
     x, made = first_layout(op, [specs[0], *specs[5:]], create)
     chain = Chain([x, *(s.open.fixed for s in specs[1:5]), *([x] if op.residual else [])], [x])
     chain.run(made, _given(x, at_input(0), at_output(), range(1, 5)))
-    if op.residual:
-        _add(chain, x, op)
-    elif op.hi is not None:
-        _clip(chain, x, op.hi)
+    _activate(chain, x, op)
     return chain.plan(aliases={} if op.residual else {0: 0})
 
 
@@ -214,7 +217,7 @@ def _masked(op: BatchNormGrad, chain: Chain, x: Spec, variance: Place) -> Place:
             ARG.VARIANCE: (row, variance),
         }
         chain.run(made, operands)
-    name, upper = f"{_activation(op.hi).function}_use_dst_for_bwd", op.hi or 0.0
+    name, upper = "relu_use_dst_for_bwd" if op.hi is None else "clip_v2_use_dst_for_bwd", op.hi or 0.0
     hint = onednn.eltwise_forward(name, here, here, beta=upper)
     back = onednn.eltwise_backward(name, here, here, here, beta=upper, hint=hint)
     chain.run(back, {ARG.DIFF_DST: (here, at_input(0)), ARG.DST: (here, y), ARG.DIFF_SRC: (here, masked)})

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from lamina import onednn
 from lamina.backends import NoKernel, Plan
+from lamina.backends.cpu.guarded import guarded, no_nan
 from lamina.backends.cpu.library import (
     at_input,
     at_output,
@@ -17,10 +18,10 @@ from lamina.backends.cpu.library import (
     kernels,
     single,
 )
-from lamina.backends.cpu.post import BINARY, ELTWISE, KEEPS_ZERO, aligned, is_per_channel
-from lamina.onednn import ARG, MemoryDesc, PrimitiveDesc
+from lamina.backends.cpu.post import BINARY, ELTWISE, aligned, is_per_channel, keeps_zero
+from lamina.onednn import ARG, Attributes, Eltwise, MemoryDesc, PrimitiveDesc
 from lamina.ops.core import Op
-from lamina.ops.primitives.pointwise import ClippedReluGrad, ReluGrad, SigmoidGrad, TanhGrad
+from lamina.ops.primitives.pointwise import ClippedReluGrad, Exp, ReluGrad, SigmoidGrad, TanhGrad
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 
@@ -37,19 +38,28 @@ def unary(op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan
     """y = f(x)."""
     (x,) = specs
     computes(x)
-    function = ELTWISE[type(op)](op)
-    x = _kept(x, function.function in KEEPS_ZERO)
+    steps = ELTWISE[type(op)](op)
+    x = _kept(x, keeps_zero(steps))
     over = _run(x)
-    made = attempt(
-        lambda: onednn.eltwise_forward(
-            function.function, over, over, alpha=function.alpha, beta=function.beta, prop="inference"
-        )
-    )
+    made = attempt(lambda: elementwise(steps, over))
     if made is None:
         raise NoKernel(f"cpu: oneDNN has no kernel for {op} on {x}")
     return single(
         made, [x], [x], {ARG.SRC: (over, at_input(0)), ARG.DST: (over, at_output())}, aliases={0: 0}
     )
+
+
+@kernels(Exp, source="onednn")
+def exp(op: Exp, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """y = e to the power of x."""
+    computes(specs[0])
+    x = _kept(specs[0], False)
+    over = _run(x)
+    made = attempt(lambda: elementwise((Eltwise("exp"),), over))
+    if made is None:
+        raise NoKernel(f"cpu: oneDNN has no kernel for {op} on {x}")
+    operands = {ARG.SRC: (over, at_input(0)), ARG.DST: (over, at_output())}
+    return guarded(single(made, [x], [x], operands, aliases={0: 0}), op, no_nan)
 
 
 @kernels(*_FROM_OUTPUT, source="onednn")
@@ -59,7 +69,7 @@ def from_output(op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -
     computes(y, g)
     if y.shape != g.shape:
         raise NoKernel(f"cpu: {op} with broadcasting ({y} and {g})")
-    y = g = _kept(g if g.layout is not None else y, keeps_zero=True)
+    y = g = _kept(g if g.layout is not None else y, zero_kept=True)
     over, function = _run(y), _FROM_OUTPUT[type(op)]
     upper = op.hi if isinstance(op, ClippedReluGrad) else 0.0
 
@@ -91,7 +101,7 @@ def binary(op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -> Pla
         return _equal(op, function, a, b)
     if not (b.numel == 1 or (b.ndim <= y.ndim and is_per_channel(b, y))):
         raise NoKernel(f"cpu: {op} broadcasts {b} to {y}")
-    a = _kept(a, keeps_zero=function in ("mul", "div"))
+    a = _kept(a, zero_kept=function in ("mul", "div"))
     b = b.open.fixed
     one = MemoryDesc(aligned(b.shape, max(a.ndim, 1)) or (1,), desc(b).data_type)
     return _binary(op, function, (a, b), a, (desc(a), one, desc(a)))
@@ -99,7 +109,7 @@ def binary(op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -> Pla
 
 def _equal(op: Op, function: str, a: Spec, b: Spec) -> Plan:
     """Operands of one shape, in a's layout (b's, where a's is open)."""
-    lying = _kept(a if a.layout is not None else b, keeps_zero=function != "div")
+    lying = _kept(a if a.layout is not None else b, zero_kept=function != "div")
     over = _run(lying)
     return _binary(op, function, (lying, lying), lying, (over, over, over))
 
@@ -118,11 +128,26 @@ def _binary(
     return single(made, inputs, [y], operands, aliases={0: 0})
 
 
-def _kept(spec: Spec, keeps_zero: bool) -> Spec:
+def elementwise(steps: Sequence[Eltwise], over: MemoryDesc) -> PrimitiveDesc:
+    """The steps as one primitive from `over` to `over`."""
+    first, *rest = steps
+    attributes = Attributes(rest) if rest else None
+    return onednn.eltwise_forward(
+        first.function,
+        over,
+        over,
+        alpha=first.alpha,
+        beta=first.beta,
+        prop="inference",
+        attributes=attributes,
+    )
+
+
+def _kept(spec: Spec, zero_kept: bool) -> Spec:
     """The spec in the layout that it has, row-major where that is open, has gaps, or has padding that the
     function would fill.
     """
-    if spec.layout is None or spec.tag is None or (is_padded(spec) and not keeps_zero):
+    if spec.layout is None or spec.tag is None or (is_padded(spec) and not zero_kept):
         return spec.open.fixed
     return spec
 

@@ -7,6 +7,7 @@ from math import prod
 
 from lamina import onednn
 from lamina.backends import NoKernel, Plan
+from lamina.backends.cpu.guarded import above_minus_infinity, guarded
 from lamina.backends.cpu.library import (
     at_input,
     at_output,
@@ -47,7 +48,7 @@ def max_pool(op: MaxPool, specs: Sequence[Spec], device: Device, policy: Policy)
     if rest:
         outputs.append(_index(made, y))
         operands[ARG.WORKSPACE] = (made.workspace, at_output(1))
-    return single(made, [x], outputs, operands)
+    return guarded(single(made, [x], outputs, operands), op, above_minus_infinity)
 
 
 @kernels(MaxPoolGrad, source="onednn")

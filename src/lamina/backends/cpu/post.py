@@ -24,7 +24,6 @@ from lamina.ops.primitives.pointwise import (
     ClippedRelu,
     Div,
     Elu,
-    Exp,
     Gelu,
     GeluTanh,
     LeakyRelu,
@@ -41,28 +40,52 @@ from lamina.ops.primitives.pointwise import (
 )
 from lamina.spec import DType, Spec
 
-#: Elementwise cards and what they are in oneDNN. Its relu and clip give 0 for NaN.
-ELTWISE: dict[type[Op], Callable[..., Eltwise]] = {
-    Abs: lambda op: Eltwise("abs"),
-    Neg: lambda op: Eltwise("linear", -1.0),
-    Exp: lambda op: Eltwise("exp"),
-    Log: lambda op: Eltwise("log"),
-    Sqrt: lambda op: Eltwise("sqrt"),
-    Sigmoid: lambda op: Eltwise("logistic"),
-    Tanh: lambda op: Eltwise("tanh"),
-    Relu: lambda op: Eltwise("relu"),
-    ClippedRelu: lambda op: Eltwise("clip_v2", 0.0, op.hi),
-    LeakyRelu: lambda op: Eltwise("relu", op.slope),
-    Elu: lambda op: Eltwise("elu", op.alpha),
-    Softplus: lambda op: Eltwise("soft_relu", 1.0),
-    Gelu: lambda op: Eltwise("gelu_erf"),
-    GeluTanh: lambda op: Eltwise("gelu_tanh"),
-    Silu: lambda op: Eltwise("swish", 1.0),
+
+def relu(hi: float | None = None) -> tuple[Eltwise, ...]:
+    """max(x, 0), or the smaller of that and `hi`, NaN kept: oneDNN's own relu and clip give 0 for NaN.
+
+    elu with alpha = 0 is relu but for the sign of zeros, which adding 0 mends; min(x, hi) is hi - max(hi - x, 0).
+    """
+    positive = Eltwise("elu", 0.0)
+    if hi is None:
+        return positive, Eltwise("linear", 1.0, 0.0)
+    return positive, Eltwise("linear", -1.0, hi), positive, Eltwise("linear", -1.0, hi)
+
+
+#: Elementwise ops as steps of oneDNN that keep NaN. Its exp does not: `pointwise.exp` is guarded.
+ELTWISE: dict[type[Op], Callable[..., tuple[Eltwise, ...]]] = {
+    Abs: lambda op: (Eltwise("abs"),),
+    Neg: lambda op: (Eltwise("linear", -1.0),),
+    Log: lambda op: (Eltwise("log"),),
+    Sqrt: lambda op: (Eltwise("sqrt"),),
+    Sigmoid: lambda op: (Eltwise("logistic"),),
+    Tanh: lambda op: (Eltwise("tanh"),),
+    Relu: lambda op: relu(),
+    ClippedRelu: lambda op: relu(op.hi),
+    LeakyRelu: lambda op: (Eltwise("relu", op.slope),) if op.slope else relu(),
+    Elu: lambda op: (Eltwise("elu", op.alpha),),
+    Softplus: lambda op: (Eltwise("soft_relu", 1.0),),
+    Gelu: lambda op: (Eltwise("gelu_erf"),),
+    GeluTanh: lambda op: (Eltwise("gelu_tanh"),),
+    Silu: lambda op: (Eltwise("swish", 1.0),),
 }
-#: Functions with f(0) = 0, which may run over the padding of a blocked layout.
-KEEPS_ZERO = frozenset(
-    {"abs", "linear", "sqrt", "tanh", "relu", "clip_v2", "elu", "gelu_erf", "gelu_tanh", "swish"}
-)
+#: Functions with f(0) = 0.
+_ZERO_AT_ZERO = frozenset({"abs", "sqrt", "tanh", "relu", "elu", "gelu_erf", "gelu_tanh", "swish"})
+
+
+def keeps_zero(steps: Sequence[Eltwise]) -> bool:
+    """Whether the steps together are 0 at 0, so that they may run over the padding of a blocked layout."""
+    value = 0.0
+    for step in steps:
+        if step.function == "linear":
+            value = step.alpha * value + step.beta
+        elif step.function == "elu" and value > 0:
+            continue
+        elif value or step.function not in _ZERO_AT_ZERO:
+            return False
+    return value == 0
+
+
 BINARY: dict[type[Op], str] = {Add: "add", Sub: "sub", Mul: "mul", Div: "div"}
 
 
@@ -85,7 +108,7 @@ class Post:
         taken = 0
         for i, op in enumerate(ops):
             if type(op) in ELTWISE:
-                steps.append(ELTWISE[type(op)](op))
+                steps += ELTWISE[type(op)](op)
             elif type(op) in BINARY:
                 other, taken = extra[taken], taken + 1
                 if i == 0 and isinstance(op, Add) and is_per_channel(other, y) and other.numel == y.shape[1]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from lamina import onednn
 from lamina.backends import NoKernel, Plan
+from lamina.backends.cpu.guarded import below_infinity, guarded
 from lamina.backends.cpu.library import at_input, at_output, attempt, computes, desc, kernels, single
 from lamina.onednn import ARG
 from lamina.ops.primitives.softmax import LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxGrad
@@ -25,7 +26,7 @@ def softmax(op: Softmax | LogSoftmax, specs: Sequence[Spec], device: Device, pol
     if made is None:
         raise NoKernel(f"cpu: oneDNN has no kernel for {op} on {x}")
     operands = {ARG.SRC: (desc(x), at_input(0)), ARG.DST: (desc(x), at_output())}
-    return single(made, [x], [x], operands, aliases={0: 0})
+    return guarded(single(made, [x], [x], operands, aliases={0: 0}), op, below_infinity)
 
 
 @kernels(SoftmaxGrad, LogSoftmaxGrad, source="onednn")
