@@ -23,7 +23,7 @@ from lamina.backends.cpu.library import (
     desc,
     kernels,
 )
-from lamina.backends.cpu.pointwise import elementwise
+from lamina.backends.cpu.pointwise import activate
 from lamina.backends.cpu.post import relu
 from lamina.backends.cpu.window import channels_last_tag
 from lamina.onednn import ARG, MemoryDesc, PrimitiveDesc
@@ -59,8 +59,7 @@ def _activate(chain: Chain, x: Spec, op: BatchNorm | BatchNormInfer) -> None:
     if op.residual:
         _add(chain, x, op)
     elif op.relu:
-        made = elementwise(relu(op.hi), y)
-        chain.run(made, {ARG.SRC: (y, at_output()), ARG.DST: (y, at_output())})
+        activate(chain, op.hi, y, at_output(), at_output())
 
 
 def _add(chain: Chain, x: Spec, op: BatchNorm | BatchNormInfer) -> None:

@@ -8,6 +8,9 @@ from lamina import onednn
 from lamina.backends import NoKernel, Plan
 from lamina.backends.cpu.guarded import guarded, no_nan
 from lamina.backends.cpu.library import (
+    Chain,
+    Place,
+    Refused,
     at_input,
     at_output,
     attempt,
@@ -19,9 +22,17 @@ from lamina.backends.cpu.library import (
     single,
 )
 from lamina.backends.cpu.post import BINARY, ELTWISE, aligned, is_per_channel, keeps_zero
-from lamina.onednn import ARG, Attributes, Eltwise, MemoryDesc, PrimitiveDesc
+from lamina.onednn import ARG, Attributes, Binary, Eltwise, MemoryDesc, PrimitiveDesc, post_op_argument
 from lamina.ops.core import Op
-from lamina.ops.primitives.pointwise import ClippedReluGrad, Exp, ReluGrad, SigmoidGrad, TanhGrad
+from lamina.ops.primitives.pointwise import (
+    ClippedRelu,
+    ClippedReluGrad,
+    Exp,
+    Relu,
+    ReluGrad,
+    SigmoidGrad,
+    TanhGrad,
+)
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 
@@ -33,33 +44,47 @@ _FROM_OUTPUT = {
 }
 
 
-@kernels(*ELTWISE, source="onednn")
+@kernels(*(op for op in ELTWISE if op not in (Relu, ClippedRelu)), source="onednn")
 def unary(op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
     """y = f(x)."""
     (x,) = specs
     computes(x)
-    steps = ELTWISE[type(op)](op)
-    x = _kept(x, keeps_zero(steps))
+    (step,) = ELTWISE[type(op)](op)
+    return _by_step(op, step, _kept(x, keeps_zero((step,))))
+
+
+def _by_step(op: Op, step: Eltwise, x: Spec) -> Plan:
+    """The plan of one function."""
     over = _run(x)
-    made = attempt(lambda: elementwise(steps, over))
+    made = attempt(
+        lambda: onednn.eltwise_forward(
+            step.function, over, over, alpha=step.alpha, beta=step.beta, prop="inference"
+        )
+    )
     if made is None:
         raise NoKernel(f"cpu: oneDNN has no kernel for {op} on {x}")
-    return single(
-        made, [x], [x], {ARG.SRC: (over, at_input(0)), ARG.DST: (over, at_output())}, aliases={0: 0}
-    )
+    operands = {ARG.SRC: (over, at_input(0)), ARG.DST: (over, at_output())}
+    return single(made, [x], [x], operands, aliases={0: 0})
+
+
+@kernels(Relu, ClippedRelu, source="onednn")
+def relu(op: Relu | ClippedRelu, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """y = max(x, 0), perhaps clipped."""
+    computes(specs[0])
+    x = _kept(specs[0], zero_kept=True)
+    chain = Chain([x], [x])
+    try:
+        activate(chain, op.hi if isinstance(op, ClippedRelu) else None, _run(x), at_input(0), at_output())
+    except Refused:
+        raise NoKernel(f"cpu: oneDNN has no kernel for {op} on {x}") from None
+    return chain.plan(aliases={0: 0})
 
 
 @kernels(Exp, source="onednn")
 def exp(op: Exp, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
     """y = e to the power of x."""
     computes(specs[0])
-    x = _kept(specs[0], False)
-    over = _run(x)
-    made = attempt(lambda: elementwise((Eltwise("exp"),), over))
-    if made is None:
-        raise NoKernel(f"cpu: oneDNN has no kernel for {op} on {x}")
-    operands = {ARG.SRC: (over, at_input(0)), ARG.DST: (over, at_output())}
-    return guarded(single(made, [x], [x], operands, aliases={0: 0}), op, no_nan)
+    return guarded(_by_step(op, Eltwise("exp"), _kept(specs[0], zero_kept=False)), op, no_nan)
 
 
 @kernels(*_FROM_OUTPUT, source="onednn")
@@ -128,19 +153,29 @@ def _binary(
     return single(made, inputs, [y], operands, aliases={0: 0})
 
 
-def elementwise(steps: Sequence[Eltwise], over: MemoryDesc) -> PrimitiveDesc:
-    """The steps as one primitive from `over` to `over`."""
-    first, *rest = steps
-    attributes = Attributes(rest) if rest else None
-    return onednn.eltwise_forward(
-        first.function,
+def activate(chain: Chain, hi: float | None, over: MemoryDesc, src: Place, dst: Place) -> None:
+    """Append dst = max(src, 0), or the smaller of that and `hi`, NaN kept; src may be dst.
+
+    oneDNN's relu gives 0 for NaN, and its max gives the second operand where one is NaN: so max(relu(x), x), then
+    min(hi, y).
+    """
+    _append(chain, Eltwise("relu"), "max", over, src, dst)
+    if hi is not None:
+        _append(chain, Eltwise("clip_v2", hi, hi), "min", over, dst, dst)
+
+
+def _append(chain: Chain, step: Eltwise, function: str, over: MemoryDesc, src: Place, dst: Place) -> None:
+    """Append dst = function(step(src), src)."""
+    made = onednn.eltwise_forward(
+        step.function,
         over,
         over,
-        alpha=first.alpha,
-        beta=first.beta,
+        alpha=step.alpha,
+        beta=step.beta,
         prop="inference",
-        attributes=attributes,
+        attributes=Attributes([Binary(function, over)]),
     )
+    chain.run(made, {ARG.SRC: (over, src), ARG.DST: (over, dst), post_op_argument(0): (over, src)})
 
 
 def _kept(spec: Spec, zero_kept: bool) -> Spec:

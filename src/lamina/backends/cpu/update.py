@@ -13,7 +13,7 @@ import numpy as np
 
 from lamina import onednn
 from lamina.backends import Call, NoKernel, Plan, Run
-from lamina.backends.cpu.library import attempt, computes, flat, kernels
+from lamina.backends.cpu.library import attempt, computes, flat, kernels, quiet
 from lamina.onednn import ARG, Memory, MemoryDesc, Primitive, PrimitiveDesc, scale_argument
 from lamina.ops.core import Array
 from lamina.ops.primitives.update import AdamUpdate, SgdUpdate
@@ -85,7 +85,7 @@ def _plain_sgd(op: SgdUpdate, spec: Spec, dp: MemoryDesc, dg: MemoryDesc) -> Cal
             keep()
             step()
 
-        return run
+        return quiet(run)
 
     return make
 
@@ -120,7 +120,7 @@ def _momentum_sgd(
             c[1] = -r[0] * op.momentum if op.nesterov else -r[0]
             last()
 
-        return run
+        return quiet(run)
 
     return make
 
@@ -201,7 +201,7 @@ class _Adam:
             divide()
             after[0] = count
 
-        return run
+        return quiet(run)
 
 
 def _moved(source: int, target: int, nbytes: int) -> Run:

@@ -73,7 +73,9 @@ class SgdUpdate(_Update):
         return p.open, m.open
 
     def reference(self, p: Array, g: Array, m: Array, rate: Array) -> tuple[Array, Array]:  # type: ignore[override]
-        d = g.astype(p.dtype) + self.weight_decay * p
+        d = g.astype(p.dtype)
+        if self.weight_decay:
+            d = d + self.weight_decay * p
         if self.momentum:
             m = self.momentum * m + (1 - self.dampening) * d
             d = d + self.momentum * m if self.nesterov else m
@@ -127,7 +129,7 @@ class AdamUpdate(_Update):
         d = g.astype(p.dtype)
         if self.decoupled:
             p = p * (1 - lr * self.weight_decay)
-        else:
+        elif self.weight_decay:
             d = d + self.weight_decay * p
         m = self.beta1 * m + (1 - self.beta1) * d
         v = self.beta2 * v + (1 - self.beta2) * d * d
