@@ -504,7 +504,7 @@ _WITHOUT = """
 import logging, numpy as np
 logging.basicConfig(format="%(levelname)s %(name)s %(message)s")
 from lamina import backends
-from lamina.ops import Conv, Fused, Relu, Window
+from lamina.ops.primitives import Conv, Fused, Relu, Window
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec, float32
 cpu = backends.get(Device("cpu"))

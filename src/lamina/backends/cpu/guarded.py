@@ -38,6 +38,15 @@ def below_infinity(x: Array) -> bool:
     return bool(x.max() < np.inf)
 
 
+def finite(x: Array) -> bool:
+    """Neither NaN nor an infinity is among the elements (nor numbers whose squares overflow)."""
+    if x.dtype.itemsize == 2:
+        highest, lowest, infinity = _ends(x)
+        return highest < infinity and lowest < infinity
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(np.dot(x, x)))
+
+
 def no_nan(x: Array) -> bool:
     """NaN is not among the elements."""
     if x.dtype.itemsize == 2:
@@ -56,16 +65,18 @@ def _ends(x: Array) -> tuple[int, int, int]:
 
 
 def guarded(plan: Plan, op: Op, allowed: Allowed) -> Plan:
-    """The plan of `op`, whose first input is looked at in each run: NumPy computes what is not `allowed`."""
-    spec = plan.inputs[0]
-    count = physical_elements(spec.physical, spec.shape)
+    """The plan of `op`, whose inputs are looked at in each run: NumPy computes what is not `allowed`."""
+    counts = [physical_elements(spec.physical, spec.shape) for spec in plan.inputs]
 
     def make(call: Call) -> Run:
         fast, slow = plan.bind(call), by_numpy(op, plan.inputs, plan.outputs, call)
-        elements = host_array(call.inputs[0], (count,), spec.dtype.numpy)
+        read = [
+            host_array(address, (count,), spec.dtype.numpy)
+            for address, count, spec in zip(call.inputs, counts, plan.inputs, strict=True)
+        ]
 
         def run() -> None:
-            (fast if allowed(elements) else slow)()
+            (fast if all(allowed(x) for x in read) else slow)()
 
         return run
 

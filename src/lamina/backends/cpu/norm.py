@@ -12,7 +12,7 @@ import numpy as np
 
 from lamina import onednn
 from lamina.backends import Call, NoKernel, Plan, Run
-from lamina.backends.cpu.guarded import by_numpy
+from lamina.backends.cpu.guarded import by_numpy, finite, guarded
 from lamina.backends.cpu.library import (
     Chain,
     Place,
@@ -23,7 +23,6 @@ from lamina.backends.cpu.library import (
     desc,
     kernels,
 )
-from lamina.backends.cpu.pointwise import activate
 from lamina.backends.cpu.post import relu
 from lamina.backends.cpu.window import channels_last_tag
 from lamina.onednn import ARG, MemoryDesc, PrimitiveDesc
@@ -54,12 +53,13 @@ def _array(place: Place, call: Call, count: int) -> np.ndarray[tuple[int], np.dt
 
 
 def _activate(chain: Chain, x: Spec, op: BatchNorm | BatchNormInfer) -> None:
-    """y + residual, or relu(y), or both, in place. The norm's own relu would give 0 for NaN."""
-    y = desc(x)
+    """y + residual, perhaps with relu, or y clipped, in place; a relu alone runs in the norm's own primitive."""
     if op.residual:
         _add(chain, x, op)
-    elif op.relu:
-        activate(chain, op.hi, y, at_output(), at_output())
+    elif op.hi is not None:
+        y = desc(x)
+        made = onednn.eltwise_forward("clip_v2", y, y, beta=op.hi, prop="inference")
+        chain.run(made, {ARG.SRC: (y, at_output()), ARG.DST: (y, at_output())})
 
 
 def _add(chain: Chain, x: Spec, op: BatchNorm | BatchNormInfer) -> None:
@@ -73,8 +73,9 @@ def _add(chain: Chain, x: Spec, op: BatchNorm | BatchNormInfer) -> None:
 
 @kernels(BatchNorm, source="onednn")
 def batch_norm(op: BatchNorm, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """y and the statistics. relu runs in the same primitive unless it is clipped or a residual is added before it;
-    that loses NaN, and a channel that holds one is seen by its statistics.
+    """y and the statistics.
+
+    relu without a residual gives 0 for NaN: a channel that holds one is seen by its statistics, and NumPy computes all.
     """
     computes(specs[0])
     outs, fused = op.infer(*(s.open for s in specs)), op.relu and not op.residual and op.hi is None
@@ -98,9 +99,8 @@ def batch_norm(op: BatchNorm, specs: Sequence[Spec], device: Device, policy: Pol
     if fused:
         operands[ARG.WORKSPACE] = (made.workspace, chain.temporary(made.workspace.nbytes))
     chain.run(made, operands)
-    if not fused:
-        _activate(chain, x, op)
-    inputs, results = tuple(chain.inputs), tuple(chain.outputs)
+    _activate(chain, x, op)
+    inputs, results, loses = tuple(chain.inputs), tuple(chain.outputs), op.relu and not op.residual
 
     def statistics(call: Call) -> Run:
         again = by_numpy(op, inputs, results, call)
@@ -110,7 +110,7 @@ def batch_norm(op: BatchNorm, specs: Sequence[Spec], device: Device, policy: Pol
         var, share = _array(variance, call, channels), op.momentum
 
         def run() -> None:
-            if fused and not np.isfinite(mean + var + scale + bias).all():
+            if loses and not np.isfinite(mean + var + scale + bias).all():
                 again()
                 return
             r[:] = 1 / np.sqrt(var + op.epsilon)
@@ -128,17 +128,19 @@ def batch_norm_infer(op: BatchNormInfer, specs: Sequence[Spec], device: Device, 
     """y from running statistics."""
     computes(specs[0])
     op.infer(*(s.open for s in specs))
+    fused = op.relu and not op.residual and op.hi is None
 
     def create(x: Spec) -> PrimitiveDesc:
         return onednn.batch_normalization_forward(
-            desc(x), desc(x), epsilon=op.epsilon, global_stats=True, prop="inference"
+            desc(x), desc(x), epsilon=op.epsilon, global_stats=True, relu=fused, prop="inference"
         )
 
     x, made = first_layout(op, [specs[0], *specs[5:]], create)
     chain = Chain([x, *(s.open.fixed for s in specs[1:5]), *([x] if op.residual else [])], [x])
     chain.run(made, _given(x, at_input(0), at_output(), range(1, 5)))
     _activate(chain, x, op)
-    return chain.plan(aliases={} if op.residual else {0: 0})
+    plan = chain.plan(aliases={} if op.residual else {0: 0})
+    return guarded(plan, op, finite) if op.relu and not op.residual else plan
 
 
 def _given(x: Spec, src: Place, dst: Place, small: Sequence[int]) -> dict[int, tuple[MemoryDesc, Place]]:

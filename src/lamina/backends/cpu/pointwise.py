@@ -8,9 +8,6 @@ from lamina import onednn
 from lamina.backends import NoKernel, Plan
 from lamina.backends.cpu.guarded import guarded, no_nan
 from lamina.backends.cpu.library import (
-    Chain,
-    Place,
-    Refused,
     at_input,
     at_output,
     attempt,
@@ -22,7 +19,7 @@ from lamina.backends.cpu.library import (
     single,
 )
 from lamina.backends.cpu.post import BINARY, ELTWISE, aligned, is_per_channel, keeps_zero
-from lamina.onednn import ARG, Attributes, Binary, Eltwise, MemoryDesc, PrimitiveDesc, post_op_argument
+from lamina.onednn import ARG, Eltwise, MemoryDesc, PrimitiveDesc
 from lamina.ops.core import Op
 from lamina.ops.primitives.pointwise import (
     ClippedRelu,
@@ -71,13 +68,8 @@ def _by_step(op: Op, step: Eltwise, x: Spec) -> Plan:
 def relu(op: Relu | ClippedRelu, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
     """y = max(x, 0), perhaps clipped."""
     computes(specs[0])
-    x = _kept(specs[0], zero_kept=True)
-    chain = Chain([x], [x])
-    try:
-        activate(chain, op.hi if isinstance(op, ClippedRelu) else None, _run(x), at_input(0), at_output())
-    except Refused:
-        raise NoKernel(f"cpu: oneDNN has no kernel for {op} on {x}") from None
-    return chain.plan(aliases={0: 0})
+    step = Eltwise("clip_v2", 0.0, op.hi) if isinstance(op, ClippedRelu) else Eltwise("relu")
+    return guarded(_by_step(op, step, _kept(specs[0], zero_kept=True)), op, no_nan)
 
 
 @kernels(Exp, source="onednn")
@@ -151,31 +143,6 @@ def _binary(
         ARG.DST: (descs[2], at_output()),
     }
     return single(made, inputs, [y], operands, aliases={0: 0})
-
-
-def activate(chain: Chain, hi: float | None, over: MemoryDesc, src: Place, dst: Place) -> None:
-    """Append dst = max(src, 0), or the smaller of that and `hi`, NaN kept; src may be dst.
-
-    oneDNN's relu gives 0 for NaN, and its max gives the second operand where one is NaN: so max(relu(x), x), then
-    min(hi, y).
-    """
-    _append(chain, Eltwise("relu"), "max", over, src, dst)
-    if hi is not None:
-        _append(chain, Eltwise("clip_v2", hi, hi), "min", over, dst, dst)
-
-
-def _append(chain: Chain, step: Eltwise, function: str, over: MemoryDesc, src: Place, dst: Place) -> None:
-    """Append dst = function(step(src), src)."""
-    made = onednn.eltwise_forward(
-        step.function,
-        over,
-        over,
-        alpha=step.alpha,
-        beta=step.beta,
-        prop="inference",
-        attributes=Attributes([Binary(function, over)]),
-    )
-    chain.run(made, {ARG.SRC: (over, src), ARG.DST: (over, dst), post_op_argument(0): (over, src)})
 
 
 def _kept(spec: Spec, zero_kept: bool) -> Spec:
