@@ -75,7 +75,7 @@ def _add(chain: Chain, x: Spec, op: BatchNorm | BatchNormInfer) -> None:
 def batch_norm(op: BatchNorm, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
     """y and the statistics.
 
-    relu without a residual gives 0 for NaN: a channel that holds one is seen by its statistics, and NumPy computes all.
+    relu without a residual gives 0 for NaN: a channel that holds one shows in its statistics, and NumPy computes all.
     """
     computes(specs[0])
     outs, fused = op.infer(*(s.open for s in specs)), op.relu and not op.residual and op.hi is None
