@@ -1,15 +1,20 @@
 """Tensors: values, devices, layouts, errors."""
 
+import copy
+import pickle
+import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
 
 import lamina as lm
 from lamina import ops
-from lamina.spec import FLOATS, DTypeError, ShapeError, Spec, float32
-from lamina.tensors import Tensor, relayout
+from lamina.spec import FLOATS, DTypeError, Layout, ShapeError, Spec, float32
+from lamina.tensors import Tensor, as_tensor, relayout
 
 
 def test_python_numbers_become_float32_and_arrays_keep_their_dtype() -> None:
@@ -131,3 +136,141 @@ def test_an_op_on_the_same_memory_is_bound_once_per_thread() -> None:
         assert pool.submit(loop).result()[0] == 0
     x.copy_(-np.arange(-3, 3))
     assert (ops.relu(x).numpy() == np.maximum(-np.arange(-3, 3), 0)).all()
+
+
+# ---- copies, pickles
+
+
+KINDS = ["float32", "float16", "bfloat16", "float64", "int64", "int8", "uint8", "bool", "float8_e4m3fn"]
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_copies_and_pickles_hold_the_values(dtype: str) -> None:
+    values = np.arange(6).reshape(2, 3).astype(lm.tensor([0], dtype).dtype.numpy)
+    for source in (lm.tensor(values), as_tensor(values), lm.tensor(values[0, 0]), lm.tensor(values[:0])):
+        expected = source.numpy().copy()
+        for made in (copy.deepcopy(source), pickle.loads(pickle.dumps(source))):
+            assert (made.spec.open, made.device) == (source.spec.open, source.device)
+            np.testing.assert_array_equal(made.numpy(), expected)
+            assert not source.numel or made.buffer.pointer != source.buffer.pointer
+
+
+def test_a_deep_copy_outlives_its_source() -> None:
+    a = lm.full((1000,), 3.0)
+    b = copy.deepcopy(a)
+    a.copy_(np.zeros(1000))
+    del a
+    junk = [np.full(1000, 7, np.float32) for _ in range(50)]
+    assert set(b.tolist()) == {3.0}
+    assert len(junk) == 50
+
+
+def test_a_shallow_copy_shares_memory() -> None:
+    a = lm.zeros(2)
+    b = copy.copy(a)
+    b.copy_([1, 2])
+    assert (type(b), a.tolist()) == (Tensor, [1, 2])
+
+
+def test_deep_copies_of_any_layout() -> None:
+    x = lm.tensor(np.arange(2 * 20 * 9, dtype=np.float32).reshape(2, 20, 3, 3))
+    strided = lm.from_dlpack(np.arange(24, dtype=np.float32).reshape(4, 6)[::2, ::3])
+    for source in (relayout(x, x.spec.with_tag("aBcd16b")), relayout(x, x.spec.with_tag("acdb")), strided):
+        np.testing.assert_array_equal(copy.deepcopy(source).numpy(), source.numpy())
+        np.testing.assert_array_equal(pickle.loads(pickle.dumps(source)).numpy(), source.numpy())
+
+
+def test_a_pickle_is_read_in_another_process() -> None:
+    data = pickle.dumps([lm.ones(200_000), lm.tensor([1, 2])])
+    code = (
+        "import pickle, sys; a, b = pickle.load(sys.stdin.buffer); "
+        "assert set(a.tolist()) == {1.0}; assert b.tolist() == [1, 2]"
+    )
+    assert subprocess.run([sys.executable, "-c", code], input=data, check=False).returncode == 0
+
+
+def test_a_tensor_of_a_device_that_is_absent_is_loaded_to_the_cpu() -> None:
+    make, arguments = lm.ones(2).__reduce__()
+    found = make(*arguments[:2], "cuda:97", arguments[3])
+    assert (str(found.device), found.tolist()) == ("cpu", [1, 1])
+
+
+# ---- read-only memory
+
+
+def _shared_read_only() -> list[Any]:
+    from_file = tempfile.NamedTemporaryFile()  # noqa: SIM115 - lives as long as the map
+    from_file.write(bytes(16))
+    from_file.flush()
+    locked = np.zeros(4, np.float32)
+    locked.flags.writeable = False
+    return [
+        np.frombuffer(bytes(16), np.float32),
+        np.memmap(from_file, np.float32, "r"),
+        np.broadcast_to(np.zeros(1, np.float32), (4,)),
+        locked,
+        lm.from_dlpack(locked),
+    ]
+
+
+@pytest.mark.parametrize("index", range(5))
+def test_read_only_travels_with_the_tensor(index: int) -> None:
+    source = _shared_read_only()[index]
+    for x in (ops.identity(source), lm.from_dlpack(source), ops.reshape(source, (2, 2))):
+        assert x.numpy().sum() == 0
+        if x.buffer.pointer != as_tensor(source).buffer.pointer:
+            continue  # a copy, which may be written
+        assert x.read_only
+        assert not x.numpy().flags.writeable
+        assert not np.from_dlpack(x).flags.writeable
+        with pytest.raises(ValueError, match="cannot be written: (its memory is read-only|several elements)"):
+            x.copy_(np.ones(x.shape))
+        with pytest.raises(BufferError, match="read-only memory"):
+            x.__dlpack__()
+        assert np.asarray(source).sum() == 0
+        assert not lm.tensor(x).read_only
+
+
+def test_bytes_stay_as_they_are() -> None:
+    data = bytes(16)
+    x = ops.identity(np.frombuffer(data, np.float32))
+    with pytest.raises(ValueError, match="read-only"):
+        lm.runtime.copy(x.buffer, np.ones(4, np.float32))
+    with pytest.raises(ValueError, match="read-only"):
+        lm.runtime.memset(x.buffer, 255)
+    assert data == bytes(16)
+
+
+def test_overlapping_targets_are_refused() -> None:
+    window = np.lib.stride_tricks.as_strided(np.zeros(5, np.float32), (3, 3), (4, 4), writeable=True)
+    torch_like = as_tensor(window)
+    with pytest.raises(ValueError, match="several elements share memory"):
+        torch_like.copy_(np.ones((3, 3)))
+    assert not torch_like.numpy().flags.writeable
+    for shape, strides in (
+        ((2, 3), (3, 1)),
+        ((2, 3), (1, 2)),
+        ((1, 5), (0, 1)),
+        ((2, 2, 2), (9, 3, 1)),
+        ((0, 3), (0, 0)),
+    ):
+        assert not Spec(shape, float32, Layout(strides)).overlaps
+
+
+def test_what_lies_between_the_elements_is_not_written() -> None:
+    array = np.zeros((4, 4), np.float32)
+    lm.from_dlpack(array[::2, ::2]).copy_(np.ones((2, 2)))
+    expected = np.zeros((4, 4), np.float32)
+    expected[::2, ::2] = 1
+    np.testing.assert_array_equal(array, expected)
+
+
+def test_updated_state_leaves_read_only_memory_alone() -> None:
+    data = np.ones(4, np.float32).tobytes()
+    p = as_tensor(np.frombuffer(data, np.float32))
+    run = lm.compile(lm.trace(lambda p: (p + 1.0,), p), "cpu", donate={0: 0})
+    run.load({0: p})
+    run()
+    assert p.tolist() == [2.0] * 4
+    assert data == np.ones(4, np.float32).tobytes()
+    assert not p.read_only

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from copy import deepcopy
 from functools import lru_cache
-from typing import Any, ClassVar, Protocol, Self, TypeAlias
+from typing import Any, ClassVar, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from lamina import backends
 from lamina.backends import Backend, Call, Plan
 from lamina.ops.core import Op, register_adopter
 from lamina.ops.operators import Operators
-from lamina.runtime import Buffer, Device, copy, device, dlpack, fetch, is_array, share
+from lamina.runtime import Buffer, Device, copy, device, devices, dlpack, fetch, is_array, share
 from lamina.runtime.arrays import device_of
 from lamina.runtime.memory import lend
 from lamina.spec import (
@@ -89,13 +90,23 @@ class Tensor(Operators["Tensor"]):
         """Bytes in memory, the layout's padding included."""
         return self._spec.nbytes
 
+    @property
+    def read_only(self) -> bool:
+        """Whether the values may not be overwritten: the memory is someone else's and read-only (bytes, files opened
+        for reading), or several elements lie at one place (broadcast views)."""
+        return self._buffer.read_only or self._spec.overlaps
+
     # ---- values
     def numpy(self) -> np.ndarray[Any, Any]:
         """The values as a NumPy array of the same shape (bfloat16 by ml_dtypes).
 
-        On the CPU it shares memory unless the layout is blocked; from a GPU it is a copy, after waiting for it.
+        On the CPU it shares memory unless the layout is blocked (and is writable where the tensor is); from a GPU it
+        is a copy, after waiting for it.
         """
-        return unpack(_flat(self), self._spec.physical, self.shape)
+        found = unpack(_flat(self), self._spec.physical, self.shape)
+        if self._spec.overlaps:
+            found.flags.writeable = False
+        return found
 
     def item(self) -> Any:
         """The value of a tensor with one element, as a Python number. Raises ShapeError for others."""
@@ -118,15 +129,23 @@ class Tensor(Operators["Tensor"]):
         return Tensor(buffer, found._spec)
 
     def copy_(self, values: Any) -> Self:
-        """Overwrite the values with those of a tensor or array of the same shape; dtypes are converted."""
+        """Overwrite the values with those of a tensor or array of the same shape; dtypes are converted.
+
+        Raises ShapeError for another shape, ValueError for a tensor that is `read_only`.
+        """
         source = values if isinstance(values, Tensor) else as_tensor(np.asarray(values))
+        if self.read_only:
+            why = "several elements share memory" if self._spec.overlaps else "its memory is read-only"
+            raise ValueError(f"copy_: {self._spec} cannot be written: {why}; write a copy, lm.tensor(x)")
         if source.shape != self.shape:
             raise ShapeError(f"copy_: cannot write shape {source.shape} into a tensor of shape {self.shape}")
         if source.dtype != self.dtype:
             source = source.to(dtype=self.dtype)
-        if not source._spec.same_memory(self._spec):
-            source = relayout(source, self._spec)
-        copy(self._buffer, source._buffer, self.nbytes)
+        if self._spec.tag is None:  # what lies between the elements is not this tensor's
+            relayout(source.to(self.device), self._spec, self._buffer)
+        else:
+            same = source if source._spec.same_memory(self._spec) else relayout(source, self._spec)
+            copy(self._buffer, same._buffer, self.nbytes)
         self.version += 1
         return self
 
@@ -137,6 +156,23 @@ class Tensor(Operators["Tensor"]):
         values = self if self._spec.same_memory(spec) else relayout(self, spec.fixed)
         copy(buffer, values._buffer, spec.fixed.nbytes)
         self._buffer, self._spec = buffer, spec.fixed
+
+    def __copy__(self) -> Self:
+        """Another tensor on the same memory."""
+        return _remade(type(self), self._buffer, self._spec, getattr(self, "__dict__", {}))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A tensor with the same values in memory of its own, on the same device."""
+        own = self if self._spec.tag is not None else relayout(self, self._spec.open.fixed)
+        buffer = self.device.allocate(own.nbytes)
+        copy(buffer, own._buffer, own.nbytes)
+        return _remade(type(self), buffer, own._spec, deepcopy(getattr(self, "__dict__", {}), memo))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle: the values, row-major, and the device's name. Loaded where there is no such device, the tensor
+        lies on the CPU."""
+        values = np.ascontiguousarray(self.numpy()).reshape(self.shape)
+        return _unpickled, (type(self), values, str(self.device), getattr(self, "__dict__", {}))
 
     def contiguous(self) -> Tensor:
         """The tensor row-major; itself when it is so already."""
@@ -176,6 +212,7 @@ class Tensor(Operators["Tensor"]):
             held._buffer,
             max_version=max_version,
             copied=held is not self,
+            read_only=held._buffer.read_only,
         )
 
     @property
@@ -191,7 +228,7 @@ class Tensor(Operators["Tensor"]):
             if self._spec.is_contiguous
             else tuple(s * size for s in self._spec.physical.strides),
             "typestr": self.dtype.numpy.str,
-            "data": (self._buffer.pointer, False),
+            "data": (self._buffer.pointer, self._buffer.read_only),
             "version": 3,
             "stream": self.device.default_stream.handle,
         }
@@ -256,6 +293,33 @@ def tensor(data: Any, dtype: DType | str | None = None, device: Device | str | N
     held = target.allocate(source.contiguous().nbytes)
     copy(held, source.contiguous().buffer, held.nbytes)
     return Tensor(held, source.spec.open)
+
+
+T = TypeVar("T", bound=Tensor)
+
+
+def _remade(kind: type[T], buffer: Buffer, spec: Spec, attributes: dict[str, Any]) -> T:
+    """A tensor of this class, whatever its class wants to be made from."""
+    made = kind.__new__(kind)
+    Tensor.__init__(made, buffer, spec)
+    for name, value in attributes.items():
+        setattr(made, name, value)
+    return made
+
+
+def _unpickled(kind: type[T], values: np.ndarray[Any, Any], where: str, attributes: dict[str, Any]) -> T:
+    """A pickled tensor: on its device, or on the CPU where that is not there."""
+    wanted = Device(where)
+    target = wanted if wanted in devices() else CPU
+    held = target.allocate(values.nbytes)
+    copy(held, values, values.nbytes)
+    return _remade(kind, held, Spec(values.shape, as_dtype(values.dtype)), attributes)
+
+
+def writable(x: Any) -> Tensor:
+    """x as a tensor that may be written: over its own memory, or a copy of it where that is read-only."""
+    found = as_tensor(x)
+    return tensor(found) if found.read_only else found
 
 
 def empty(
@@ -346,7 +410,8 @@ def _from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
         Layout(tuple(s // array.itemsize for s in array.strides)) if array.size else row_major(array.shape)
     )
     spec = Spec(array.shape, dtype, layout)
-    return Tensor(Buffer.borrow(array.ctypes.data, spec.nbytes, CPU, array), spec)
+    buffer = Buffer.borrow(array.ctypes.data, spec.nbytes, CPU, array, read_only=not array.flags.writeable)
+    return Tensor(buffer, spec)
 
 
 def _from_shared(shared: dlpack.Shared) -> Tensor:
@@ -354,7 +419,10 @@ def _from_shared(shared: dlpack.Shared) -> Tensor:
         raise TypeError(f"from_dlpack: negative strides {shared.strides}; make the array contiguous first")
     layout = None if shared.strides is None else Layout(shared.strides)
     spec = Spec(shared.shape, as_dtype(shared.dtype), layout).fixed
-    return Tensor(Buffer.borrow(shared.pointer, spec.nbytes, device_of(shared), shared.owner), spec)
+    buffer = Buffer.borrow(
+        shared.pointer, spec.nbytes, device_of(shared), shared.owner, read_only=shared.read_only
+    )
+    return Tensor(buffer, spec)
 
 
 # ---- running

@@ -1,5 +1,8 @@
 """Module: what it owns, how state goes in and out, modes, moving, functional calls."""
 
+import copy
+import pickle
+import threading
 from typing import Any
 
 import numpy as np
@@ -7,6 +10,7 @@ import pytest
 
 import lamina as lm
 from lamina import nn, ops
+from lamina.nn.module import evaluating
 
 
 class Block(nn.Module):
@@ -271,3 +275,73 @@ def test_branches_several_inputs_and_outputs_composition_and_files(tmp_path: Any
     loaded = lm.graph.load(tmp_path / "outer")
     assert str(loaded) == str(outer)
     np.testing.assert_array_equal(loaded(a, b)[0].numpy(), outer(a, b)[0].numpy())
+
+
+# ---- copies and pickles
+
+
+def _networks() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
+    nn.manual_seed(0)
+    tied = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    tied[2].weight = tied[0].weight
+    return {
+        "lenet": (nn.LeNet(1, 10), (2, 1, 28, 28)),
+        "norms": (nn.Sequential(nn.BatchNorm2d(3), nn.GELU(), nn.Dropout(0.5), nn.Flatten()), (2, 3, 4, 4)),
+        "gru": (nn.GRU(4, 3, num_layers=2, bidirectional=True), (5, 2, 4)),
+        "encoder": (nn.TransformerEncoderLayer(8, 2, 16), (5, 2, 8)),
+        "tied": (tied, (3, 4)),
+    }
+
+
+def _first(outputs: Any) -> np.ndarray[Any, Any]:
+    return np.asarray(outputs[0] if isinstance(outputs, tuple) else outputs)
+
+
+@pytest.mark.parametrize(
+    "how", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))], ids=["copy", "pickle"]
+)
+@pytest.mark.parametrize("name", sorted(_networks()))
+def test_copies_own_their_parameters(name: str, how: Any) -> None:
+    net, shape = _networks()[name]
+    net.eval()
+    other = how(net)
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    expected = _first(net(x)).copy()
+    assert [n for n, _ in other.named_parameters()] == [n for n, _ in net.named_parameters()]
+    for a, b in zip(other.state_dict().values(), net.state_dict().values(), strict=True):
+        assert a is not b
+        assert type(a) is type(b)
+        assert a.buffer.pointer != b.buffer.pointer
+    assert not other.training
+    np.testing.assert_array_equal(_first(other(x)), expected)
+    for p in net.parameters():
+        p.copy_(np.zeros(p.shape))
+    np.testing.assert_array_equal(_first(other(x)), expected)
+
+
+def test_a_copy_draws_from_the_generator_that_manual_seed_seeds() -> None:
+    net = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5))
+    for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+        assert other.generators() == net.generators()
+
+
+def test_parameters_over_read_only_memory_are_copies() -> None:
+    data = bytes(8)
+    p = nn.Parameter(np.frombuffer(data, np.float32))
+    p.copy_([1, 2])
+    net = nn.Module()
+    net.register_buffer("b", np.frombuffer(data, np.float32))
+    net.b = [3, 4]
+    assert (p.tolist(), net.b.tolist(), data) == ([1, 2], [3, 4], bytes(8))
+
+
+def test_modes_in_a_block_are_this_contexts_own() -> None:
+    net = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(3))
+    seen: list[bool] = []
+    with evaluating(net):
+        assert not any(m.training for m in net.modules())
+        other = threading.Thread(target=lambda: seen.extend(m.training for m in net.modules()))
+        other.start()
+        other.join()
+    assert seen == [True] * 3
+    assert all(m.training for m in net.modules())

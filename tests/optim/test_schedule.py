@@ -1,6 +1,8 @@
 """Schedules: their values at the steps that matter."""
 
+import copy
 import math
+import pickle
 
 import pytest
 
@@ -50,3 +52,21 @@ def test_an_optimizer_takes_a_number_or_a_schedule() -> None:
 def test_bad_lengths_are_named(make: object) -> None:
     with pytest.raises(ValueError, match="must be at least 1, got 0"):
         make()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [
+        schedule.constant(0.1),
+        schedule.step(1.0, 3),
+        schedule.exponential(1.0, 0.9),
+        schedule.cosine(1.0, 9),
+        schedule.warm_up(schedule.cosine(1.0, 9), 3),
+        schedule.one_cycle(1.0, 9),
+    ],
+)
+def test_schedules_and_optimizers_are_pickled_and_copied(rate: schedule.Schedule) -> None:
+    optimizer = SGD(lr=rate, momentum=0.9)
+    for other in (pickle.loads(pickle.dumps(optimizer)), copy.deepcopy(optimizer)):
+        assert [other.rate(i) for i in range(12)] == [rate(i) for i in range(12)]
+        assert other.momentum == 0.9

@@ -1,5 +1,7 @@
 """The compiled training step: it does what a loop of eager calls does, in every precision, on shared state."""
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 
 import lamina as lm
 from lamina import nn, ops, optim
+from lamina.infer import Predictor
 from lamina.train import Step
 from lamina.train.scaling import START
 
@@ -248,6 +251,21 @@ def test_module_modes_belong_to_steps() -> None:
     net[0].train()
     step(x, y)
     assert min(net[0].running_mean.tolist()) > 0.2
+
+
+def test_a_state_is_pickled_and_copied_and_a_step_says_why_not() -> None:
+    step = make(small_net(0.1), optim.SGD(0.1, 0.9), backend="cpu")
+    step(IMAGES, LABELS)
+    expected = {name: x.numpy().copy() for name, x in step.state.named().items()}
+    for state in (copy.deepcopy(step.state), pickle.loads(pickle.dumps(step.state))):
+        assert state.random["0"] is not step.state.random["0"]
+        for name, x in state.named().items():
+            np.testing.assert_array_equal(x.numpy(), expected[name], strict=True)
+    for compiled in (step, step.executable, Predictor(step.net, device="cpu")):
+        with pytest.raises(TypeError, match="cannot be pickled or copied; pickle"):
+            pickle.dumps(compiled)
+        with pytest.raises(TypeError, match="cannot be pickled or copied; pickle"):
+            copy.deepcopy(compiled)
 
 
 def test_null_backend_plans_without_running() -> None:

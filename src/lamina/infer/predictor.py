@@ -56,6 +56,11 @@ class Predictor:
         answers = executable(filled)[0]
         return as_tensor(answers.numpy()[:count])
 
+    def __reduce__(self) -> str:
+        raise TypeError(
+            f"a {type(self).__name__} holds compiled programs and cannot be pickled or copied; pickle its network"
+        )
+
     def refresh(self) -> None:
         """Take over weights that were changed in place since the last call."""
         for programs in self._programs.values():

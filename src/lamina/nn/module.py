@@ -17,7 +17,7 @@ from lamina.nn.random import Generator
 from lamina.ops.core import Operand
 from lamina.runtime import Device, device
 from lamina.spec import DType, ShapeError, as_dtype
-from lamina.tensors import Tensor, as_tensor
+from lamina.tensors import Tensor, as_tensor, writable
 
 
 class Mismatch(NamedTuple):
@@ -105,7 +105,7 @@ class Module:
     def register_buffer(self, name: str, value: Any, persistent: bool = True) -> None:
         """Own a tensor that is state but is not trained; not in the state_dict unless persistent."""
         self._claim(name)
-        self._buffers[name] = as_tensor(value)
+        self._buffers[name] = writable(value)
         if not persistent:
             self._transient.add(name)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from lamina.runtime import Device
 from lamina.spec import DType
-from lamina.tensors import Tensor, as_tensor
+from lamina.tensors import Tensor, writable
 
 
 class Parameter(Tensor):
@@ -22,7 +22,7 @@ class Parameter(Tensor):
     __slots__ = ()
 
     def __init__(self, values: Any) -> None:
-        source = as_tensor(values)
+        source = writable(values)
         super().__init__(source.buffer, source.spec)
 
 

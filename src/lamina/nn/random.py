@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,10 @@ class Generator:
     def __init__(self, seed: int = 0) -> None:
         self.state: Tensor = tensor(np.zeros(2, np.int64))
         self.manual_seed(seed)
+
+    def __reduce__(self) -> Any:
+        """For pickle and copies: the generator that `manual_seed` seeds is one for the whole process."""
+        return "default_generator" if self is default_generator else super().__reduce_ex__(4)
 
     def manual_seed(self, seed: int) -> Generator:
         """Start again from a seed: any integer that fits into 63 bits. Raises ValueError for others."""

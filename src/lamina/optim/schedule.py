@@ -1,12 +1,13 @@
 """Learning-rate schedules: plain functions from the step's number (0, 1, 2, …) to a rate.
 
-The rate is an input of the compiled step, so a schedule never makes it compile again.
+The rate is an input of the compiled step, so a schedule never makes it compile again. Schedules can be pickled.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 from lamina._renamed import renamed
 
@@ -16,32 +17,32 @@ Schedule = Callable[[int], float]
 @renamed(rate="lr")
 def constant(lr: float) -> Schedule:
     """The same rate for ever."""
-    return lambda step: lr
+    return partial(_constant, lr)
 
 
 @renamed(rate="lr", every="step_size")
 def step(lr: float, step_size: int, gamma: float = 0.1) -> Schedule:
     """lr · gamma^⌊step / step_size⌋: a staircase (torch's StepLR)."""
     _positive("step", "step_size", step_size)
-    return lambda step: lr * gamma ** (step // step_size)
+    return partial(_step, lr, step_size, gamma)
 
 
 @renamed(rate="lr")
 def exponential(lr: float, gamma: float) -> Schedule:
     """lr · gamma^step (torch's ExponentialLR)."""
-    return lambda step: lr * gamma**step
+    return partial(_step, lr, 1, gamma)
 
 
 @renamed(rate="lr", steps="total_steps", floor="min_lr")
 def cosine(lr: float, total_steps: int, min_lr: float = 0.0) -> Schedule:
     """Half a cosine from `lr` at step 0 to `min_lr` at step `total_steps` and after (Loshchilov & Hutter 2017)."""
     _positive("cosine", "total_steps", total_steps)
-    return lambda step: min_lr + (lr - min_lr) * 0.5 * (1 + math.cos(math.pi * min(step / total_steps, 1.0)))
+    return partial(_cosine, lr, total_steps, min_lr)
 
 
 def warm_up(schedule: Schedule, steps: int) -> Schedule:
     """The schedule, preceded by `steps` steps that climb in a line to its first rate (Goyal et al. 2017)."""
-    return lambda step: schedule(0) * (step + 1) / (steps + 1) if step < steps else schedule(step - steps)
+    return partial(_warm_up, schedule, steps)
 
 
 @renamed(peak="max_lr", steps="total_steps", warm="pct_start", start="div_factor", end="final_div_factor")
@@ -60,14 +61,32 @@ def one_cycle(
     _positive("one_cycle", "total_steps", total_steps)
     first = max_lr / div_factor
     top = pct_start * total_steps - 1  # the step with the highest rate
-    last = max(total_steps - 1, 1)
+    return partial(_one_cycle, first, max_lr, first / final_div_factor, top, max(total_steps - 1, 1))
 
-    def rate(step: int) -> float:
-        if step < top:
-            return _blend(first, max_lr, step / top)
-        return _blend(max_lr, first / final_div_factor, min((step - top) / max(last - top, 1), 1.0))
 
-    return rate
+# ---- the functions themselves, of the step as their last argument
+
+
+def _constant(lr: float, step: int) -> float:
+    return lr
+
+
+def _step(lr: float, step_size: int, gamma: float, step: int) -> float:
+    return float(lr * gamma ** (step // step_size))
+
+
+def _cosine(lr: float, total_steps: int, min_lr: float, step: int) -> float:
+    return min_lr + (lr - min_lr) * 0.5 * (1 + math.cos(math.pi * min(step / total_steps, 1.0)))
+
+
+def _warm_up(schedule: Schedule, steps: int, step: int) -> float:
+    return schedule(0) * (step + 1) / (steps + 1) if step < steps else schedule(step - steps)
+
+
+def _one_cycle(first: float, peak: float, end: float, top: float, last: int, step: int) -> float:
+    if step < top:
+        return _blend(first, peak, step / top)
+    return _blend(peak, end, min((step - top) / max(last - top, 1), 1.0))
 
 
 def _blend(a: float, b: float, part: float) -> float:

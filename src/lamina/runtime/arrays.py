@@ -168,4 +168,4 @@ def borrow(shared: Shared) -> Buffer:
         raise ValueError(f"negative strides {steps} are not understood; make the array contiguous first")
     reach = sum((extent - 1) * step for extent, step in zip(shared.shape, steps, strict=True)) + 1
     nbytes = 0 if 0 in shared.shape else reach * size
-    return Buffer.borrow(shared.pointer, nbytes, device_of(shared), shared.owner)
+    return Buffer.borrow(shared.pointer, nbytes, device_of(shared), shared.owner, read_only=shared.read_only)

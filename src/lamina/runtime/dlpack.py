@@ -141,6 +141,7 @@ def export(
     *,
     max_version: tuple[int, int] | None = None,
     copied: bool = False,
+    read_only: bool = False,
 ) -> Any:
     """A DLPack capsule over memory; `owner` lives until the consumer is done.
 
@@ -153,9 +154,11 @@ def export(
         owner: what holds the memory.
         max_version: what the consumer understands: from (1, 0) on the capsule is a "dltensor_versioned".
         copied: whether the memory is a copy made for this consumer.
+        read_only: whether the consumer may not write.
 
     Raises:
-        BufferError: a dtype that DLPack has no code for.
+        BufferError: a dtype that DLPack has no code for; read-only memory for a consumer that asks for a capsule of
+            before DLPack 1.0, which cannot say so.
     """
     if dtype not in TYPES:
         raise BufferError(f"DLPack has no type for {dtype}")
@@ -164,10 +167,11 @@ def export(
     tensor = _DLTensor(pointer, *device, len(shape), code, bits, 1, sizes, steps, 0)
     deleter = ctypes.cast(_delete_callback, ctypes.c_void_p)
     versioned = max_version is not None and max_version[0] >= _VERSION[0]
+    if read_only and not versioned:
+        raise BufferError("read-only memory can be shared through DLPack 1.0 or later only; share a copy")
+    flags = (_COPIED if copied else 0) | (_READ_ONLY if read_only else 0)
     managed = (
-        _Versioned(*_VERSION, None, deleter, _COPIED if copied else 0, tensor)
-        if versioned
-        else _Managed(tensor, None, deleter)
+        _Versioned(*_VERSION, None, deleter, flags, tensor) if versioned else _Managed(tensor, None, deleter)
     )
     address = ctypes.addressof(managed)
     _exported[address] = (managed, sizes, steps, owner)

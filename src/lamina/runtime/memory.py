@@ -430,13 +430,22 @@ class Buffer:
     """A piece of memory of one device: ``pointer`` (address as an int), ``nbytes``, ``device``.
 
     It owns its memory from birth: the memory goes back to its arena when the buffer and all its views are
-    closed or garbage-collected. ``host`` says whether the CPU may touch the address.
+    closed or garbage-collected. ``host`` says whether the CPU may touch the address, ``read_only`` whether
+    nobody may write (borrowed bytes, read-only files, views that others share).
     """
 
-    __slots__ = ("__weakref__", "_owner", "_pointer", "device", "host", "nbytes", "pinned")
+    __slots__ = ("__weakref__", "_owner", "_pointer", "device", "host", "nbytes", "pinned", "read_only")
 
     def __init__(
-        self, pointer: int, nbytes: int, device: Device, owner: object, *, host: bool, pinned: bool = False
+        self,
+        pointer: int,
+        nbytes: int,
+        device: Device,
+        owner: object,
+        *,
+        host: bool,
+        pinned: bool = False,
+        read_only: bool = False,
     ) -> None:
         self._pointer: int | None = pointer
         self._owner = owner
@@ -444,12 +453,16 @@ class Buffer:
         self.device = device
         self.host = host
         self.pinned = pinned
+        self.read_only = read_only
 
     @classmethod
-    def borrow(cls, pointer: int, nbytes: int, device: Device, owner: object = None) -> Buffer:
+    def borrow(
+        cls, pointer: int, nbytes: int, device: Device, owner: object = None, *, read_only: bool = False
+    ) -> Buffer:
         """A buffer over memory that something else allocated; `owner` is kept alive with it."""
         size = checked_bytes("borrow", "nbytes", nbytes)
-        return cls(operator.index(pointer), size, device, owner, host=device.kind == "cpu")
+        host = device.kind == "cpu"
+        return cls(operator.index(pointer), size, device, owner, host=host, read_only=read_only)
 
     @property
     def pointer(self) -> int:
@@ -476,7 +489,13 @@ class Buffer:
                 f"view: bytes {start} to {start + size} do not lie in a buffer of {self.nbytes} bytes"
             )
         return Buffer(
-            self.pointer + start, size, self.device, self._owner, host=self.host, pinned=self.pinned
+            self.pointer + start,
+            size,
+            self.device,
+            self._owner,
+            host=self.host,
+            pinned=self.pinned,
+            read_only=self.read_only,
         )
 
     def used_on(self, *streams: Stream) -> None:
@@ -488,7 +507,7 @@ class Buffer:
             self._owner.users.update(streams)
 
     def array(self, shape: Sequence[int], dtype: Any, offset: int = 0) -> np.ndarray[Any, np.dtype[Any]]:
-        """A NumPy array over this host-accessible memory; it shares ownership.
+        """A NumPy array over this host-accessible memory; it shares ownership, and is writable if the memory is.
 
         Args:
             shape: its shape; C order.
@@ -501,7 +520,10 @@ class Buffer:
             )
         nbytes = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
         part = self.view(offset, nbytes)
-        return host_array(part.pointer, shape, dtype, owner=part._owner)
+        found = host_array(part.pointer, shape, dtype, owner=part._owner)
+        if self.read_only:
+            found.flags.writeable = False
+        return found
 
     # ---- other libraries: a flat array of bytes
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -522,7 +544,14 @@ class Buffer:
         where = self.__dlpack_device__()
         owner = (self, self._owner)
         return dlpack.export(
-            self.pointer, (self.nbytes,), (1,), "uint8", where, owner, max_version=max_version
+            self.pointer,
+            (self.nbytes,),
+            (1,),
+            "uint8",
+            where,
+            owner,
+            max_version=max_version,
+            read_only=self.read_only,
         )
 
     @property
@@ -533,7 +562,7 @@ class Buffer:
             "shape": (self.nbytes,),
             "strides": None,
             "typestr": "|u1",
-            "data": (self.pointer, False),
+            "data": (self.pointer, self.read_only),
             "version": 3,
             "stream": self.device.default_stream.handle,
         }
@@ -552,8 +581,8 @@ class Buffer:
 
     def __repr__(self) -> str:
         where = "closed" if self._pointer is None else f"{self._pointer:#x}"
-        pinned = ", pinned" if self.pinned else ""
-        return f"Buffer({self.device}, {self.nbytes} bytes at {where}{pinned})"
+        kind = (", pinned" if self.pinned else "") + (", read-only" if self.read_only else "")
+        return f"Buffer({self.device}, {self.nbytes} bytes at {where}{kind})"
 
 
 def lend(buffer: Buffer, stream: Any) -> None:

@@ -287,6 +287,8 @@ def _side(name: str, operand: Operand, stream: StreamLike | None, *, writable: b
     if not isinstance(operand, Buffer | np.ndarray) and arrays.is_array(operand):
         operand = _adopted(name, operand, stream, writable)
     if isinstance(operand, Buffer):
+        if writable and operand.read_only:
+            raise ValueError(f"copy: {name} is read-only: {operand!r}")
         return _Side(operand.pointer, operand.nbytes, operand.device, operand)
     array = operand if isinstance(operand, np.ndarray) else _as_bytes(name, operand)
     if not array.flags.c_contiguous:

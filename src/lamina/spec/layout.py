@@ -112,6 +112,22 @@ def _orders(layout: Layout, shape: Shape) -> list[tuple[int, ...]]:
     return [tuple(range(rank)), last, by_stride]
 
 
+def overlaps(layout: Layout, shape: Shape) -> bool:
+    """Whether several elements may lie at one place: broadcast (stride 0), sliding windows.
+
+    Strides that interleave without meeting count too: telling these apart is hard (Diophantine equations).
+    """
+    if 0 in shape:
+        return False
+    outer = outer_shape(shape, layout.blocks)
+    reach = element_count(size for _, size in layout.blocks) - 1  # of the axes with smaller strides
+    for stride, extent in sorted(zip(layout.strides, outer, strict=True)):
+        if extent > 1 and stride <= reach:
+            return True
+        reach += (extent - 1) * stride
+    return False
+
+
 def physical_elements(layout: Layout, shape: Shape) -> int:
     """Elements from the first to the last that the layout touches, padding included; 0 for an empty shape."""
     if 0 in shape:

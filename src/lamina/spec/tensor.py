@@ -75,6 +75,11 @@ class Spec:
         """The same shape and dtype with the layout left open."""
         return Spec(self.shape, self.dtype)
 
+    @cached_property
+    def overlaps(self) -> bool:
+        """Whether several elements may lie at one place, as in broadcast and sliding views."""
+        return self.tag is None and layouts.overlaps(self.physical, self.shape)
+
     @property
     def fixed(self) -> Spec:
         """The same spec with the layout named, row-major where it was open."""

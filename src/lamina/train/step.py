@@ -125,6 +125,12 @@ class Step:
             self.correct = results[1] if program.counts else None
             return results[0]
 
+    def __reduce__(self) -> str:
+        raise TypeError(
+            "a training step holds compiled programs and cannot be pickled or copied; pickle step.net, "
+            "step.optimizer and step.state, or use save_checkpoint"
+        )
+
     def program(self, images: Spec, labels: Spec) -> _Program:
         """The program for inputs of these shapes and dtypes, compiled on first use."""
         key = (images.open, labels.open, current_policy(), self._modules_modes())

@@ -130,6 +130,12 @@ class Executable:
         if not self.resident:
             self._run_prologue()
 
+    def __reduce__(self) -> str:
+        raise TypeError(
+            "a compiled graph holds addresses and cannot be pickled or copied; pickle the network, or save the graph "
+            "(lamina.graph.save), and compile again"
+        )
+
     # ---- state
     def load(self, tensors: Mapping[int, Tensor]) -> None:
         """Make tensors the resident state: input index -> tensor. Their values move, in place, into the memory
@@ -155,7 +161,8 @@ class Executable:
         moved = False
         for i, x in tensors.items():
             slot = self.program.inputs[i]
-            if x.device != self.device or not x.spec.same_memory(slot.spec) or _shares(x, self._state, i):
+            lies_well = x.device == self.device and x.spec.same_memory(slot.spec)
+            if not lies_well or (i in self.donate and x.read_only) or _shares(x, self._state, i):
                 x.move_into(self.device.allocate(slot.spec.nbytes), slot.spec)
             moved |= self._shared.get(slot) is not x.buffer
             self._shared[slot] = x.buffer
