@@ -6,6 +6,7 @@ NVIDIA's bindings is walked on every machine.
 
 import gc
 import io
+import os
 import threading
 from typing import Any
 
@@ -492,3 +493,26 @@ def test_any_thread_may_use_the_device(gpu: Device) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_says_that_it_must_be_spawned(gpu: Device) -> None:
+    buffer = from_host(bytes(64), gpu)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        text = b""
+        for use in (lambda: to_host(buffer), gpu.synchronize, lambda: Device("cuda:0").stream()):
+            try:
+                use()
+            except DeviceError as error:
+                text += str(error).encode() + b"\n"
+        os.write(write, text)
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as answers:
+        lines = answers.read().splitlines()
+    os.waitpid(child, 0)
+    assert len(lines) == 3
+    assert all("multiprocessing.get_context('spawn')" in line for line in lines)
+    assert to_host(buffer).tobytes() == bytes(64)

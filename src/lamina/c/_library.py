@@ -189,6 +189,11 @@ class Library:
             return self._opened
 
     @property
+    def is_open(self) -> bool:
+        """Whether the library has been opened."""
+        return self._opened is not None
+
+    @property
     def path(self) -> str:
         """The file that is open."""
         return self._open()[1]

@@ -11,7 +11,7 @@ from lamina.graph import Executable, compile, trace
 from lamina.nn import Module
 from lamina.nn.module import evaluating
 from lamina.nn.parameter import become, standing_in
-from lamina.runtime import Device, device
+from lamina.runtime import Device, device, renew_after_fork
 from lamina.spec import Spec, policy
 from lamina.spec.precision import Precision, as_precision
 from lamina.tensors import Tensor, as_tensor
@@ -40,6 +40,7 @@ class Predictor:
         self._held: dict[str, Tensor] = {**dict(net.named_parameters()), **dict(net.named_buffers())}
         self._programs: dict[tuple[Any, ...], list[tuple[int, Executable]]] = {}
         self._compiling = threading.RLock()
+        renew_after_fork(self)
         if self.precision.master.name == "float64":
             for x in self._held.values():
                 become(x, None, self.precision.master if x.dtype.is_float else None)
@@ -55,6 +56,10 @@ class Predictor:
         filled = np.concatenate([held, np.zeros((batch - count, *held.shape[1:]), held.dtype)])
         answers = executable(filled)[0]
         return as_tensor(answers.numpy()[:count])
+
+    def renew(self) -> None:
+        """In a forked child: another thread may have been compiling."""
+        self._compiling = threading.RLock()
 
     def __reduce__(self) -> str:
         raise TypeError(

@@ -11,6 +11,7 @@ from lamina.onednn.owned import Owned
 #: How long a waiting OpenMP thread turns before it sleeps: about half a millisecond. Without a limit, threads that
 #: wait take the cores from those that work when the machine is shared. LibGOMP reads it when it opens.
 _SPIN = ("GOMP_SPINCOUNT", "10000")
+_PAUSE_HARD = 2  # omp_pause_hard: threads are ended, not only let sleep
 
 
 def available() -> bool:
@@ -18,6 +19,21 @@ def available() -> bool:
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault(*_SPIN)
     return dnnl.library.available()
+
+
+def _end_waiting_threads() -> None:
+    """Before a fork: end the OpenMP threads that wait for this thread's next kernel, which starts new ones.
+
+    A child has no such threads but would wait for them for ever (libgomp does not look after forks; other OpenMP
+    libraries do, and need no help).
+    """
+    if dnnl.library.is_open:
+        pause = getattr(dnnl.library.open(), "omp_pause_resource_all", None)
+        if pause is not None:
+            pause(_PAUSE_HARD)
+
+
+os.register_at_fork(before=_end_waiting_threads)
 
 
 class Engine(Owned):

@@ -10,6 +10,7 @@ from lamina.runtime.cache import DiskCache, cache_directory, digest, distrust, m
 from lamina.runtime.compute_device import Device, device, devices, managed, pinned
 from lamina.runtime.errors import CompileError, DeviceError, NoGpuError, OutOfMemoryError, human_bytes
 from lamina.runtime.file import DeviceFile
+from lamina.runtime.fork import renew_after_fork
 from lamina.runtime.kernel import (
     Kernel,
     LaunchShape,
@@ -81,6 +82,7 @@ __all__ = [
     "open_private",
     "parse_bytes",
     "pinned",
+    "renew_after_fork",
     "share",
     "show",
     "stream_address",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,6 +23,11 @@ DRIVER = "libcuda.so.1"
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 NOT_READY = 600  # CUDA_ERROR_NOT_READY
 PEER_ACCESS_ALREADY_ENABLED = 704
+#: What a child gets to read that was forked after CUDA was opened.
+_FORKED = (
+    "CUDA cannot be used in a process that was forked after its parent had opened it: start the process with spawn, "
+    "multiprocessing.get_context('spawn')"
+)
 _TOOLKIT_HEADERS = "/usr/local/cuda/include"
 # After these the context is lost: every later call on it fails as well.
 _FATAL = frozenset({700, 702, 709, 710, 714, 715, 716, 717, 718, 719})
@@ -116,6 +122,8 @@ def open_cuda() -> Cuda:
         NoGpuError: no driver, no visible device, or the CUDA packages are not installed.
     """
     state = probe()
+    if _lost:
+        refuse_forked()
     if state.count == 0:
         raise NoGpuError(f"no usable GPU: {state.reason}", (DRIVER, "cuInit", "cuDeviceGetCount"))
     try:
@@ -127,6 +135,25 @@ def open_cuda() -> Cuda:
             (DRIVER, "cuda.core", "cuda.bindings"),
         ) from error
     return Cuda(core, driver, ctypes.CDLL(DRIVER))
+
+
+#: Filled in a child that was forked after `probe` had initialised the driver: the driver refuses to work in it.
+_lost: list[int] = []
+
+
+def _after_fork() -> None:
+    if probe.cache_info().currsize and probe().count:
+        _lost.append(os.getpid())
+        for opened in (open_cuda, graph_launch):
+            opened.cache_clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def refuse_forked(*_arguments: object) -> Any:
+    """Raise the DeviceError of a child that was forked after CUDA had been opened."""
+    raise DeviceError(_FORKED)
 
 
 def _import_core() -> Any:

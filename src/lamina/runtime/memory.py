@@ -33,6 +33,7 @@ import numpy as np
 
 from lamina.runtime import dlpack
 from lamina.runtime.errors import OutOfMemoryError, human_bytes
+from lamina.runtime.fork import renew_after_fork
 from lamina.runtime.stream import as_stream
 
 if TYPE_CHECKING:
@@ -213,6 +214,11 @@ class Arena:
         self._cap = cap
         self._in_use = self._peak = self._cached = self._held = 0
         self._allocations = self._hits = self._live = 0
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """In a forked child: another thread may have held the lock."""
+        self._lock = threading.RLock()
 
     # ---- requests
     def allocate(self, nbytes: int, stream: Stream | None = None) -> _Lease:

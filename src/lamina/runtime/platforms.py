@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from lamina.runtime import _cuda
 from lamina.runtime.errors import DeviceError, NoGpuError
+from lamina.runtime.fork import renew_after_fork
 from lamina.runtime.memory import Arena, HostResource, cap_from_environment, host_copy, host_fill
 from lamina.runtime.stream import CudaStream, Stream
 
@@ -260,6 +261,11 @@ class CudaPlatform:
         self.pinned = Arena(f"pinned host memory of {name}", PinnedResource(self))
         self.managed = Arena(f"managed memory of {name}", ManagedResource(self), cap_from_environment(name))
         self.default_stream: Stream = self._make_stream(0, owned=False)
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """In a forked child, where the driver does not work: every call that would reach it says so."""
+        self._get_current = self._set_current = self._copy = _cuda.refuse_forked  # type: ignore[assignment]
 
     def make_current(self) -> None:
         """Let driver calls of this thread go to this device."""

@@ -21,7 +21,7 @@ from lamina.nn import Module
 from lamina.nn.module import mode_version
 from lamina.nn.parameter import become, standing_in
 from lamina.optim import Optimizer
-from lamina.runtime import Device, device
+from lamina.runtime import Device, device, renew_after_fork
 from lamina.spec import Spec, current_policy, float32, policy
 from lamina.spec.precision import Precision, as_precision
 from lamina.tensors import Tensor, as_tensor
@@ -108,6 +108,7 @@ class Step:
         self.number = 0
         self.correct: Tensor | None = None
         self._turn = threading.RLock()  # one step at a time, each whole
+        renew_after_fork(self)
         self._modes: tuple[int, tuple[bool, ...]] = (-1, ())
         self.state = self._initial_state()
         self._programs: dict[Hashable, _Program] = {}
@@ -124,6 +125,10 @@ class Step:
             self.number += 1
             self.correct = results[1] if program.counts else None
             return results[0]
+
+    def renew(self) -> None:
+        """In a forked child: another thread may have been in a step."""
+        self._turn = threading.RLock()
 
     def __reduce__(self) -> str:
         raise TypeError(

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
+from lamina.runtime import OutOfMemoryError, renew_after_fork
+
 T = TypeVar("T")
 
 
@@ -25,6 +27,12 @@ class Pool(Generic[T]):
         self._closed = False  # `all` is collecting: nothing new is made
         self._changed = threading.Condition()
         self._collecting = threading.Lock()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """In a forked child, where no other thread is: every item is free."""
+        self._free, self._growing, self._waiting, self._closed = list(self.items), 0, 0, False
+        self._changed, self._collecting = threading.Condition(), threading.Lock()
 
     def take(self) -> T:
         """An item that nobody else uses until it is given back.
@@ -90,7 +98,7 @@ class Pool(Generic[T]):
         made: list[T] = []
         try:
             made.append(self._make())
-        except MemoryError:
+        except (MemoryError, OutOfMemoryError):
             if not self.items:
                 raise
             self.bound = len(self.items)
