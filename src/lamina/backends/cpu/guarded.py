@@ -61,7 +61,8 @@ def _ends(x: Array) -> tuple[int, int, int]:
     NumPy compares such bits 20 times as fast as the numbers.
     """
     infinity = int(np.array(np.inf, x.dtype).view(np.int16))
-    return int(x.view(np.int16).max()), int(x.view(np.uint16).max()) & 0x7FFF, infinity
+    highest, negative = int(x.view(np.int16).max()), int(x.view(np.uint16).max())
+    return highest, negative - 0x8000, infinity
 
 
 def guarded(plan: Plan, op: Op, allowed: Allowed) -> Plan:
