@@ -124,7 +124,9 @@ class Stub:
         """The stubs of one signature: two where an operand is given and one is made."""
         if not (_operands(f) and _makes(f)):
             return [self.typed(f, name, home, TRACED[0], plain[1])]
-        both = [self.typed(f, name, home, *kind) for kind in (plain, TRACED)]
+        # A lone operand is told apart exactly, so that a union of both kinds gives a union.
+        traced = ("Value", "Value") if _operands(f) == ["Any"] else TRACED
+        both = [self.typed(f, name, home, *kind) for kind in (plain, traced)]
         return [self._overload(x) for x in both]
 
     def _overload(self, f: Function) -> Function:
@@ -177,11 +179,12 @@ def _names(annotations: Iterable[ast.expr | None]) -> set[str]:
     return {n.id for a in annotations if a for n in ast.walk(a) if isinstance(n, ast.Name)}
 
 
-def _operands(f: Function) -> bool:
-    """Whether the function is given an operand."""
+def _operands(f: Function) -> list[str]:
+    """The types of the parameters that take operands."""
     a = f.args
     every = [*a.posonlyargs, *a.args, *a.kwonlyargs, a.vararg, a.kwarg]
-    return "Any" in _names(x.annotation for x in every if x is not None)
+    types = [x.annotation for x in every if x is not None and x.annotation is not None]
+    return [ast.unparse(t) for t in types if "Any" in _names([t])]
 
 
 def _makes(f: Function) -> bool:

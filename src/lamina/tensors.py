@@ -41,14 +41,6 @@ class SupportsDLPack(Protocol):
     def __dlpack__(self, *, stream: Any = ...) -> Any: ...
 
 
-#: What becomes a tensor where one is wanted: arrays of any library, numbers, nested lists of numbers.
-TensorLike: TypeAlias = (
-    "Tensor | np.ndarray[Any, Any] | np.generic | SupportsDLPack | float | Sequence[float]"
-    " | Sequence[Sequence[float]] | Sequence[Sequence[Sequence[float]]]"
-    " | Sequence[Sequence[Sequence[Sequence[float]]]]"
-)
-
-
 class Tensor(Operators["Tensor"]):
     """Values of one dtype on one device, in some layout.
 
@@ -274,6 +266,20 @@ class Tensor(Operators["Tensor"]):
     def call_op(cls, op: Op, operands: Sequence[Any]) -> Tensor:
         """As `bind_op` for the first output; the others are left out where the op can do without them."""
         return cls.bind_op(op.prune((True,)), operands)[0]
+
+
+#: What becomes a tensor where one is wanted: arrays of any library, numbers, nested lists of numbers.
+TensorLike: TypeAlias = (
+    Tensor
+    | np.ndarray[Any, Any]
+    | np.generic
+    | SupportsDLPack
+    | float
+    | Sequence[float]
+    | Sequence[Sequence[float]]
+    | Sequence[Sequence[Sequence[float]]]
+    | Sequence[Sequence[Sequence[Sequence[float]]]]
+)
 
 
 # ---- making tensors

@@ -22,7 +22,7 @@ def stubs(source: str, plain: tuple[str, str] = TENSORS) -> list[str]:
             "def f(x: Any, n: int = 1) -> Any:",
             [
                 "@overload\ndef f(x: TensorLike, n: int=1) -> Tensor:\n    ...",
-                "@overload\ndef f(x: Value | TensorLike, n: int=1) -> Value:\n    ...",
+                "@overload\ndef f(x: Value, n: int=1) -> Value:\n    ...",
             ],
         ),
         ("def f(x: Any) -> int:", ["def f(x: Value | TensorLike) -> int:\n    ..."]),

@@ -20,7 +20,7 @@ from lamina.nn.activation import (
     Threshold,
 )
 from lamina.nn.attention import MultiheadAttention
-from lamina.nn.container import Identity, ModuleList, Sequential
+from lamina.nn.container import Identity, ModuleDict, ModuleList, Sequential
 from lamina.nn.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from lamina.nn.dropout import Dropout
 from lamina.nn.embedding import Embedding
@@ -125,6 +125,7 @@ __all__ = [
     "MaxPool3d",
     "MobileNetV2",
     "Module",
+    "ModuleDict",
     "ModuleList",
     "MultiheadAttention",
     "NLLLoss",

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from lamina import ops
-from lamina.nn.module import Module
+from lamina.nn.module import Module, T
 from lamina.nn.parameter import Parameter
 from lamina.tensors import full
 
@@ -23,9 +23,10 @@ class _Plain(Module):
     def __init__(self, inplace: bool = False) -> None:
         pass
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """The activation of every element; shape and dtype stay."""
-        return type(self).function(x)
+        y: T = type(self).function(x)
+        return y
 
 
 class ReLU(_Plain):
@@ -76,7 +77,7 @@ class ClippedReLU(Module):
     def __init__(self, ceiling: float) -> None:
         self.ceiling = ceiling
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """The activation of every element; shape and dtype stay."""
         return ops.clipped_relu(x, self.ceiling)
 
@@ -91,7 +92,7 @@ class LeakyReLU(Module):
     def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
         self.negative_slope = negative_slope
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """The activation of every element; shape and dtype stay."""
         return ops.leaky_relu(x, self.negative_slope)
 
@@ -106,7 +107,7 @@ class ELU(Module):
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         self.alpha = alpha
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """The activation of every element; shape and dtype stay."""
         return ops.elu(x, self.alpha)
 
@@ -121,7 +122,7 @@ class GELU(Module):
     def __init__(self, approximate: str = "none") -> None:
         self.approximate = approximate
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """The activation of every element; shape and dtype stay."""
         return ops.gelu(x, self.approximate)
 
@@ -136,7 +137,7 @@ class Softplus(Module):
     def __init__(self, beta: float = 1.0) -> None:
         self.beta = beta
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """The activation of every element; shape and dtype stay."""
         return ops.softplus(x, self.beta)
 
@@ -151,7 +152,7 @@ class Threshold(Module):
     def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
         self.threshold, self.value = threshold, value
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """The activation of every element; shape and dtype stay."""
         return ops.threshold(x, self.threshold, self.value)
 
@@ -166,7 +167,7 @@ class Hardtanh(Module):
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
         self.min_val, self.max_val = min_val, max_val
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """The activation of every element; shape and dtype stay."""
         return ops.hardtanh(x, self.min_val, self.max_val)
 
@@ -182,7 +183,7 @@ class PReLU(Module):
         self.num_parameters = num_parameters
         self.weight = Parameter(full(num_parameters, init))
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """The activation of every element; channels are axis 1."""
         return ops.prelu(x, self.weight)
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from lamina import ops
+from lamina.graph.ir.graph import Value
 from lamina.nn import init
 from lamina.nn.dropout import Dropout
 from lamina.nn.linear import Linear
-from lamina.nn.module import Module
+from lamina.nn.module import Module, T
 from lamina.nn.parameter import Parameter
 from lamina.ops.core import operand
 from lamina.spec import ShapeError, bool_
-from lamina.tensors import empty
+from lamina.tensors import Tensor, empty
+
+#: Where not to look: booleans, or numbers that are added to the scores.
+Mask: TypeAlias = Tensor | Value | None
 
 
 class MultiheadAttention(Module):
@@ -53,20 +57,20 @@ class MultiheadAttention(Module):
         biased = init.zeros_(Parameter(empty(3 * embed_dim))) if bias else None
         self.register_parameter("in_proj_bias", biased)
         self.out_proj = Linear(embed_dim, embed_dim, bias)
-        if bias:
+        if self.out_proj.bias is not None:
             init.zeros_(self.out_proj.bias)
 
     def forward(
         self,
-        query: Any,
-        key: Any,
-        value: Any,
-        key_padding_mask: Any = None,
+        query: T,
+        key: T,
+        value: T,
+        key_padding_mask: Mask = None,
         need_weights: bool = True,
-        attn_mask: Any = None,
+        attn_mask: Mask = None,
         average_attn_weights: bool = True,
         is_causal: bool = False,
-    ) -> tuple[Any, Any]:
+    ) -> tuple[T, T | None]:
         """(output as query, weights) of query (L, B, E), key (S, B, kdim) and value (S, B, vdim).
 
         key_padding_mask: (B, S), attn_mask: (L, S) or (B H, L, S); of bool, True where not to look, or floats that

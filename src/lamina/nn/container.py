@@ -2,60 +2,175 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, overload
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from typing import Generic, Self, TypeVar, overload
 
-from lamina.nn.module import Module
+from lamina.nn.module import Module, T
+
+M = TypeVar("M", bound=Module)
 
 
-class _Numbered(Module):
-    """Modules under the names "0", "1", …, in order."""
+class _Numbered(Module, Generic[M]):
+    """Modules in order, under the names "0", "1", … unless a mapping gave others; a list of modules."""
+
+    _modules: dict[str, M]  # type: ignore[assignment]
 
     def __len__(self) -> int:
         return len(self._modules)
 
-    def __iter__(self) -> Iterator[Module]:
+    def __iter__(self) -> Iterator[M]:
         return iter(self._modules.values())
 
     @overload
-    def __getitem__(self, index: int) -> Any: ...
+    def __getitem__(self, index: int) -> M: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Module]: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        return list(self._modules.values())[index]
+    def __getitem__(self, index: slice) -> Self: ...
+    def __getitem__(self, index: int | slice) -> M | Self:
+        if isinstance(index, slice):
+            part = type(self)()
+            for name in list(self._modules)[index]:
+                part.add_module(name, self._modules[name])
+            return part
+        return self._modules[self._name(index)]
 
-    def append(self, module: Module) -> None:
+    def __setitem__(self, index: int, module: M) -> None:
+        self._modules[self._name(index)] = _checked(self, module)
+
+    def __delitem__(self, index: int | slice) -> None:
+        names = list(self._modules)[index] if isinstance(index, slice) else [self._name(index)]
+        for name in names:
+            del self._modules[name]
+        self._number(self._modules.values())
+
+    def __add__(self, other: Iterable[M]) -> Self:
+        """A new one with the modules of both."""
+        return type(self)().extend(self).extend(other)
+
+    def __iadd__(self, other: Iterable[M]) -> Self:
+        return self.extend(other)
+
+    def append(self, module: M) -> Self:
         """Add a module at the end."""
-        self.add_module(str(len(self)), module)
+        self.add_module(str(len(self)), _checked(self, module))
+        return self
+
+    def extend(self, modules: Iterable[M]) -> Self:
+        """Add modules at the end."""
+        for module in list(modules):
+            self.append(module)
+        return self
+
+    def insert(self, index: int, module: M) -> Self:
+        """Add a module in front of the one at `index`; those behind it are numbered anew."""
+        held = list(self)
+        held.insert(index, _checked(self, module))
+        self._number(held)
+        return self
+
+    def pop(self, index: int = -1) -> M:
+        """Take a module out; those behind it are numbered anew. Raises IndexError where there is none."""
+        module = self[index]
+        del self[index]
+        return module
+
+    def _name(self, index: int) -> str:
+        """The name of the module at an index. Raises IndexError."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"{type(self).__name__}: index {index} is out of range of {len(self)} modules")
+        return list(self._modules)[index]
+
+    def _number(self, modules: Iterable[M]) -> None:
+        self.__dict__["_modules"] = {str(i): m for i, m in enumerate(list(modules))}
 
 
-class Sequential(_Numbered):
+class Sequential(_Numbered[Module]):
     """Modules one after another. Takes modules, or one mapping of names to modules."""
 
     def __init__(self, *modules: Module | Mapping[str, Module]) -> None:
         for index, entry in enumerate(modules):
             named = entry.items() if isinstance(entry, Mapping) else [(str(index), entry)]
             for name, module in named:
-                self.add_module(name, module)
+                self.add_module(name, _checked(self, module))
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """Each module on the result of the one before."""
         for module in self:
             x = module(x)
         return x
 
 
-class ModuleList(_Numbered):
+class ModuleList(_Numbered[M]):
     """A list of modules whose parameters belong to the owner. It has no forward of its own."""
 
-    def __init__(self, modules: Iterable[Module] = ()) -> None:
-        for module in modules:
-            self.append(module)
+    def __init__(self, modules: Iterable[M] = ()) -> None:
+        self.extend(modules)
+
+
+class ModuleDict(Module, Generic[M]):
+    """A dict of modules whose parameters belong to the owner. It has no forward of its own."""
+
+    _modules: dict[str, M]  # type: ignore[assignment]
+
+    def __init__(self, modules: Mapping[str, M] | Iterable[tuple[str, M]] = ()) -> None:
+        self.update(modules)
+
+    def __getitem__(self, key: str) -> M:
+        return self._modules[key]
+
+    def __setitem__(self, key: str, module: M) -> None:
+        self.add_module(key, _checked(self, module))
+
+    def __delitem__(self, key: str) -> None:
+        del self._modules[key]
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._modules
+
+    def keys(self) -> KeysView[str]:
+        """The names."""
+        return self._modules.keys()
+
+    def values(self) -> ValuesView[M]:
+        """The modules."""
+        return self._modules.values()
+
+    def items(self) -> ItemsView[str, M]:
+        """Names and modules."""
+        return self._modules.items()
+
+    def update(self, modules: Mapping[str, M] | Iterable[tuple[str, M]]) -> None:
+        """Add modules, or replace those of the same name."""
+        for key, module in modules.items() if isinstance(modules, Mapping) else modules:
+            self[key] = module
+
+    def pop(self, key: str) -> M:
+        """Take a module out. Raises KeyError where there is none."""
+        return self._modules.pop(key)
+
+    def clear(self) -> None:
+        """Take all modules out."""
+        self._modules.clear()
 
 
 class Identity(Module):
-    """Returns what it is given."""
+    """Returns what it is given; takes any arguments, to stand in for any layer."""
 
-    def forward(self, x: Any) -> Any:
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        pass
+
+    def forward(self, x: T) -> T:
         """x itself."""
         return x
+
+
+def _checked(owner: Module, module: M) -> M:
+    """The module. Raises TypeError for what is none."""
+    if not isinstance(module, Module):
+        raise TypeError(f"{type(owner).__name__} holds modules, got {type(module).__name__}: {module!r:.60}")
+    return module

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from lamina import ops
 from lamina.nn import init
-from lamina.nn.module import Module
+from lamina.nn.module import Module, T
 from lamina.nn.parameter import Parameter
 from lamina.ops.primitives.window import Padding, per_axis
 from lamina.spec import Policy, Shape, ShapeError, current_policy, policy
@@ -23,6 +23,8 @@ class _Conv(Module):
     rank: ClassVar[int]
     transposed: ClassVar[bool] = False
     function: ClassVar[Callable[..., Any]]
+    weight: Parameter
+    bias: Parameter | None
 
     def __init__(
         self,
@@ -88,11 +90,11 @@ class _Conv(Module):
             return (self.in_channels, self.out_channels // self.groups, *self.kernel_size)
         return (self.out_channels, self.in_channels // self.groups, *self.kernel_size)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """x (N, in_channels, *S) -> (N, out_channels, *O). Raises ShapeError, DTypeError."""
         algorithm, mode = self._mode()
         with mode:
-            return type(self).function(
+            y: T = type(self).function(
                 x,
                 self.weight,
                 self.bias,
@@ -103,6 +105,7 @@ class _Conv(Module):
                 flip=self.flip,
                 algorithm=algorithm,
             )
+            return y
 
     def extra_repr(self) -> str:
         """The arguments, those at their defaults left out, as torch prints them."""
@@ -187,11 +190,11 @@ class _ConvTranspose(_Conv):
         )
         self.output_padding = per_axis(type(self).__name__, "output_padding", output_padding, self.rank, 0)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """x (N, in_channels, *S) -> (N, out_channels, *O). Raises ShapeError, DTypeError."""
         algorithm, mode = self._mode()
         with mode:
-            return type(self).function(
+            y: T = type(self).function(
                 x,
                 self.weight,
                 self.bias,
@@ -203,6 +206,7 @@ class _ConvTranspose(_Conv):
                 flip=self.flip,
                 algorithm=algorithm,
             )
+            return y
 
     def extra_repr(self) -> str:
         """The arguments, those at their defaults left out."""

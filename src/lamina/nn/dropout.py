@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from lamina import ops
-from lamina.nn.module import Module
+from lamina.nn.module import Module, T
 from lamina.nn.parameter import read, write
 from lamina.nn.random import Generator, default_generator
 from lamina.ops.core import operand
@@ -25,14 +23,16 @@ class Dropout(Module):
         self.p = p
         self.generator = generator or default_generator
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """x of any shape in a float dtype; itself in inference."""
         if not self.training or self.p == 0.0:
             return x
-        x, state = operand(x), read(self.generator.state)
-        if isinstance(x, Tensor) and isinstance(state, Tensor):
-            state = state.to(x.device)
-        y, _, after = ops.dropout(x, state, self.p)
+        y: T
+        given: T = operand(x)
+        state = read(self.generator.state)
+        if isinstance(given, Tensor) and isinstance(state, Tensor):
+            state = state.to(given.device)
+        y, _, after = ops.dropout(given, state, self.p)
         write(self.generator.state, after)
         return y
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from lamina import ops
 from lamina.nn import init
-from lamina.nn.module import Module
+from lamina.nn.module import Module, T
 from lamina.nn.parameter import Parameter
 from lamina.ops.core import operand
 from lamina.spec import ShapeError
@@ -35,7 +33,7 @@ class Embedding(Module):
             values[self.padding_idx] = 0
             self.weight.copy_(values)
 
-    def forward(self, index: Any) -> Any:
+    def forward(self, index: T) -> T:
         """index of any shape, int32 or int64 -> (*index.shape, embedding_dim); NaN for rows that do not exist."""
         index = operand(index)
         if self.padding_idx is None:

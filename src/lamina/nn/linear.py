@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from lamina import ops
 from lamina.nn import init
-from lamina.nn.module import Module
+from lamina.nn.module import Module, T
 from lamina.nn.parameter import Parameter
 from lamina.spec import ShapeError
 from lamina.tensors import empty
@@ -14,6 +12,9 @@ from lamina.tensors import empty
 
 class Linear(Module):
     """y = x · weightᵀ + bias with weight (out_features, in_features) and bias (out_features,)."""
+
+    weight: Parameter
+    bias: Parameter | None
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
         if in_features < 1 or out_features < 1:
@@ -23,7 +24,7 @@ class Linear(Module):
         self.register_parameter("bias", Parameter(empty(out_features)) if bias else None)
         init.initialize(self)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """x (…, in_features) -> (…, out_features), all of one float dtype. Raises ShapeError, DTypeError."""
         return ops.linear(x, self.weight, self.bias)
 

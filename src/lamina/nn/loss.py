@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from lamina import ops
-from lamina.nn.module import Module
+from lamina.nn.module import Module, T
 
 
 class _Loss(Module):
@@ -30,7 +28,7 @@ class CrossEntropyLoss(_Loss):
         super().__init__(reduction)
         self.label_smoothing, self.ignore_index = label_smoothing, ignore_index
 
-    def forward(self, input: Any, target: Any) -> Any:
+    def forward(self, input: T, target: T) -> T:
         """The loss: a scalar unless reduction is "none"."""
         return ops.cross_entropy(input, target, self.reduction, self.label_smoothing, self.ignore_index)
 
@@ -38,7 +36,7 @@ class CrossEntropyLoss(_Loss):
 class NLLLoss(_Loss):
     """-input[n, target[n]] for log-probabilities (N, C, …) and integer labels (N, …)."""
 
-    def forward(self, input: Any, target: Any) -> Any:
+    def forward(self, input: T, target: T) -> T:
         """The loss: a scalar unless reduction is "none"."""
         return ops.nll_loss(input, target, self.reduction)
 
@@ -46,7 +44,7 @@ class NLLLoss(_Loss):
 class MSELoss(_Loss):
     """(input - target)²."""
 
-    def forward(self, input: Any, target: Any) -> Any:
+    def forward(self, input: T, target: T) -> T:
         """The loss: a scalar unless reduction is "none"."""
         return ops.mse_loss(input, target, self.reduction)
 
@@ -54,7 +52,7 @@ class MSELoss(_Loss):
 class L1Loss(_Loss):
     """|input - target|."""
 
-    def forward(self, input: Any, target: Any) -> Any:
+    def forward(self, input: T, target: T) -> T:
         """The loss: a scalar unless reduction is "none"."""
         return ops.l1_loss(input, target, self.reduction)
 
@@ -66,7 +64,7 @@ class SmoothL1Loss(_Loss):
         super().__init__(reduction)
         self.beta = beta
 
-    def forward(self, input: Any, target: Any) -> Any:
+    def forward(self, input: T, target: T) -> T:
         """The loss: a scalar unless reduction is "none"."""
         return ops.smooth_l1_loss(input, target, self.reduction, self.beta)
 
@@ -74,6 +72,6 @@ class SmoothL1Loss(_Loss):
 class BCEWithLogitsLoss(_Loss):
     """Binary cross-entropy of sigmoid(input) and target in [0, 1], without overflow."""
 
-    def forward(self, input: Any, target: Any) -> Any:
+    def forward(self, input: T, target: T) -> T:
         """The loss: a scalar unless reduction is "none"."""
         return ops.binary_cross_entropy_with_logits(input, target, self.reduction)

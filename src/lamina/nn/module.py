@@ -7,11 +7,13 @@ once on tensors and records on traced values; its parameters live on the CPU unt
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, ParamSpec, Protocol, Self, TypeVar, overload
 
+from lamina.graph.ir.graph import Value
 from lamina.nn.parameter import Parameter, become, read, standing_in, write
 from lamina.nn.random import Generator
 from lamina.ops.core import Operand
@@ -19,12 +21,37 @@ from lamina.runtime import Device, device
 from lamina.spec import DType, ShapeError, as_dtype
 from lamina.tensors import Tensor, as_tensor, writable
 
+#: What layers are given and give: tensors compute at once, traced values record.
+T = TypeVar("T", Tensor, Value)
+#: Where a module keeps what it owns.
+_TABLES = ("_parameters", "_buffers", "_modules", "_transient")
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+
 
 class Mismatch(NamedTuple):
     """The keys that `load_state_dict(strict=False)` could not match."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
+
+
+class HasForward(Protocol[P, R]):
+    """What has a `forward` of some signature."""
+
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The function."""
+
+
+class Forward:
+    """For type checkers: calling a module takes what its own `forward` takes and gives what that gives."""
+
+    @overload
+    def __get__(self, module: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, module: HasForward[P, R], owner: type) -> Callable[P, R]: ...
+    def __get__(self, module: Any, owner: type) -> Any:
+        return self if module is None else module.forward
 
 
 class Module:
@@ -49,9 +76,13 @@ class Module:
         """The module's function, on tensors or traced values."""
         raise NotImplementedError(f"{type(self).__name__} defines no forward")
 
-    def __call__(self, *inputs: Any, **options: Any) -> Any:
-        """`forward`."""
-        return self.forward(*inputs, **options)
+    if TYPE_CHECKING:
+        __call__ = Forward()
+    else:
+
+        def __call__(self, *inputs: Any, **options: Any) -> Any:
+            """`forward`."""
+            return self.forward(*inputs, **options)
 
     @property
     def training(self) -> bool:
@@ -77,6 +108,13 @@ class Module:
         elif isinstance(value, Module):
             self.add_module(name, value)
         else:
+            if held := _modules_in(value):
+                warnings.warn(
+                    f"{type(self).__name__}.{name} is a plain {type(value).__name__} that holds {held}: their "
+                    "parameters are not trained, moved or saved with it; use nn.ModuleList, nn.ModuleDict or "
+                    "nn.Sequential",
+                    stacklevel=2,
+                )
             object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
@@ -169,6 +207,18 @@ class Module:
     def buffers(self) -> Iterator[Tensor]:
         """All buffers."""
         return (b for _, b in self.named_buffers())
+
+    def unregistered(self) -> list[str]:
+        """The attributes, here and below, that hold modules in plain lists, tuples or dicts, by dotted name.
+
+        What such modules own is no parameter of this one; nn.ModuleList and nn.ModuleDict are.
+        """
+        return [
+            _join(path, name)
+            for path, module in self.named_modules()
+            for name, value in module.__dict__.items()
+            if name not in _TABLES and _modules_in(value)
+        ]
 
     def masters(self) -> set[int]:
         """The ids of parameters and buffers that keep the master type in mixed precision."""
@@ -268,6 +318,12 @@ def functional_call(module: Module, values: Mapping[str, Any], inputs: Sequence[
     arguments = inputs if isinstance(inputs, tuple | list) else (inputs,)
     with substitute(module, values):
         return module(*arguments)
+
+
+def _modules_in(value: Any) -> str:
+    """The classes of the modules that a plain list, tuple or dict holds; "" where there are none."""
+    entries = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return ", ".join(dict.fromkeys(type(m).__name__ for m in entries if isinstance(m, Module)))
 
 
 def _join(path: str, name: str) -> str:

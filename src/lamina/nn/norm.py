@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from lamina import ops
-from lamina.nn.module import Module
+from lamina.nn.module import Module, T
 from lamina.nn.parameter import Parameter, read
 from lamina.ops.core import operand
 from lamina.spec import Shape, ShapeError, as_shape, float32, int64
@@ -17,6 +17,8 @@ class _Norm(Module):
     """Scale and bias: they stay in the master type when a network computes in a half type, as the statistics do."""
 
     computes_in_master: ClassVar[bool] = True
+    weight: Parameter | None
+    bias: Parameter | None
 
     def _affine(self, shape: Shape, weight: bool, bias: bool) -> None:
         """Ones and zeros, or None where there are none."""
@@ -57,16 +59,16 @@ class _RunningNorm(_Norm):
             self.register_buffer("running_var", ones((num_features,)))
             self.register_buffer("num_batches_tracked", zeros((), int64))
 
-    def check(self, x: Any) -> Any:
+    def check(self, x: T) -> T:
         """The input as an operand. Raises ShapeError."""
-        x = operand(x)
-        if x.ndim not in self.ranks or x.shape[1] != self.num_features:
+        given: T = operand(x)
+        if given.ndim not in self.ranks or given.shape[1] != self.num_features:
             ranks = " or ".join(map(str, self.ranks))
             raise ShapeError(
                 f"{type(self).__name__}: needs an input of rank {ranks} with {self.num_features} channels, "
-                f"got {x.spec}"
+                f"got {given.spec}"
             )
-        return x
+        return given
 
     def running(self) -> tuple[Any, Any]:
         """Running mean and variance, None without them."""
@@ -94,8 +96,9 @@ class _RunningNorm(_Norm):
 
 
 class _BatchNorm(_RunningNorm):
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """x [N, C, *S] normalized; shape and dtype stay."""
+        y: T
         x, (mean, var) = self.check(x), self.running()
         training = self.training or mean is None
         y, mean, var = ops.batch_norm(x, mean, var, self.weight, self.bias, training, self.share, self.eps)
@@ -135,8 +138,9 @@ class _InstanceNorm(_RunningNorm):
     ) -> None:
         super().__init__(num_features, eps, momentum, affine, track_running_stats, bias=bias)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """x [N, C, *S] normalized; shape and dtype stay."""
+        y: T
         x, (mean, var) = self.check(x), self.running()
         own = self.training or mean is None
         share = self.momentum or 0.0  # None keeps the statistics as they are, as in torch
@@ -180,7 +184,7 @@ class GroupNorm(_Norm):
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
         self._affine((num_channels,), affine, affine and bias)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """x [N, C, *S] normalized; shape and dtype stay."""
         return ops.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
 
@@ -204,7 +208,7 @@ class LayerNorm(_Norm):
         self.eps, self.elementwise_affine = eps, elementwise_affine
         self._affine(self.normalized_shape, elementwise_affine, elementwise_affine and bias)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """x [..., *normalized_shape] normalized; shape and dtype stay."""
         return ops.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
@@ -232,7 +236,7 @@ class RMSNorm(_Norm):
             "weight", Parameter(ones(self.normalized_shape)) if elementwise_affine else None
         )
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """x [..., *normalized_shape] normalized; shape and dtype stay."""
         return ops.rms_norm(x, self.normalized_shape, self.weight, self.eps)
 
@@ -249,7 +253,7 @@ class LocalResponseNorm(Module):
             raise ValueError(f"LocalResponseNorm: size must be at least 1, got {size}")
         self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """x [N, C, *S] normalized; shape and dtype stay."""
         return ops.local_response_norm(x, self.size, self.alpha, self.beta, self.k)
 

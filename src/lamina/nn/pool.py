@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 from lamina import ops
-from lamina.nn.module import Module
+from lamina.nn.module import Module, T
 from lamina.ops.primitives.window import Padding, per_axis
 
 Sizes = int | Iterable[int]
@@ -51,11 +51,12 @@ class _MaxPool(_Pool):
         per_axis(type(self).__name__, "dilation", dilation, self.rank, 1)
         self.dilation = dilation
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """x (N, C, *S) -> (N, C, *O). Raises ShapeError when the window does not fit."""
-        return type(self).function(
+        y: T = type(self).function(
             x, self.kernel_size, self.stride, self.padding, self.dilation, ceil_mode=self.ceil_mode
         )
+        return y
 
     def extra_repr(self) -> str:
         """The arguments, as torch prints them."""
@@ -94,9 +95,9 @@ class _AvgPool(_Pool):
         super().__init__(kernel_size, stride, padding, ceil_mode)
         self.count_include_pad = count_include_pad
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """x (N, C, *S) -> (N, C, *O). Raises ShapeError when the window does not fit."""
-        return type(self).function(
+        y: T = type(self).function(
             x,
             self.kernel_size,
             self.stride,
@@ -104,6 +105,7 @@ class _AvgPool(_Pool):
             ceil_mode=self.ceil_mode,
             count_include_pad=self.count_include_pad,
         )
+        return y
 
 
 class AvgPool1d(_AvgPool):
@@ -133,9 +135,10 @@ class _AdaptiveAvgPool(Module):
     def __init__(self, output_size: int | Sequence[int | None]) -> None:
         self.output_size = output_size
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """x (N, C, *S) -> (N, C, *output_size). Raises ShapeError for another rank."""
-        return type(self).function(x, self.output_size)
+        y: T = type(self).function(x, self.output_size)
+        return y
 
     def extra_repr(self) -> str:
         """The argument, as torch prints it."""

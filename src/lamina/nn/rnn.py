@@ -8,7 +8,7 @@ from typing import Any
 from lamina import ops
 from lamina.nn import init
 from lamina.nn.dropout import Dropout
-from lamina.nn.module import Module
+from lamina.nn.module import Module, T
 from lamina.nn.parameter import Parameter
 from lamina.ops.core import operand
 from lamina.ops.primitives.rnn import Rnn
@@ -58,12 +58,8 @@ class _Recurrent(Module):
         for name, shape in zip(self.names, self.op.weight_shapes(input_size), strict=True):
             self.register_parameter(name, init.uniform_(Parameter(empty(shape)), -bound, bound))
 
-    def forward(self, x: Any, hx: Any = None) -> tuple[Any, Any]:
-        """(y, last states) of x, from the states hx: h, or (h, c) for the LSTM, [L D, B, P] and [L D, B, H].
-
-        y (T, B, D P), or (B, T, D P) with batch_first. hx left out: zeros, or what is remembered.
-        Raises ShapeError, DTypeError.
-        """
+    def _run(self, x: Any, hx: Any) -> tuple[Any, Any]:
+        """(y, last states) of x, from the states hx: h, or (h, c) for the LSTM, [L D, B, P] and [L D, B, H]."""
         x = operand(x)
         if x.ndim not in (2, 3):
             raise ShapeError(f"{type(self).__name__}: x must be (T, B, I) or (T, I), got {x.spec}")
@@ -177,6 +173,14 @@ class RNN(_Recurrent):
             nonlinearity, input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
         )
 
+    def forward(self, x: T, hx: T | None = None) -> tuple[T, T]:
+        """(y, last h) of x (T, B, I), from the state hx (L D, B, H): zeros, or what is remembered, unless given.
+
+        y (T, B, D H); with batch_first x is (B, T, I) and y (B, T, D H); x may also be one sequence (T, I).
+        Raises ShapeError, DTypeError.
+        """
+        return self._run(x, hx)
+
 
 class LSTM(_Recurrent):
     """Long short-term memory (Hochreiter & Schmidhuber 1997); with proj_size its output is projected (Sak 2014)."""
@@ -196,6 +200,14 @@ class LSTM(_Recurrent):
             "lstm", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size
         )
 
+    def forward(self, x: T, hx: tuple[T, T] | None = None) -> tuple[T, tuple[T, T]]:
+        """(y, last (h, c)) of x (T, B, I), from the states hx: zeros, or what is remembered, unless given.
+
+        h (L D, B, P), c (L D, B, H), y (T, B, D P); P is proj_size, or H without a projection. With batch_first x is
+        (B, T, I) and y (B, T, D P); x may also be one sequence (T, I). Raises ShapeError, DTypeError.
+        """
+        return self._run(x, hx)
+
 
 class GRU(_Recurrent):
     """Gated recurrent units (Cho et al. 2014), the reset gate behind the product with the state."""
@@ -214,6 +226,10 @@ class GRU(_Recurrent):
             "gru", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
         )
 
+    def forward(self, x: T, hx: T | None = None) -> tuple[T, T]:
+        """(y, last h) of x, as `RNN.forward`."""
+        return self._run(x, hx)
+
 
 class _Cell(Module):
     """One step: parameters weight_ih (G H, I), weight_hh (G H, H), bias_ih and bias_hh (G H,)."""
@@ -229,8 +245,8 @@ class _Cell(Module):
         for name, shape in zip(self.names, self.op.weight_shapes(input_size), strict=True):
             self.register_parameter(name, init.uniform_(Parameter(empty(shape)), -bound, bound))
 
-    def forward(self, x: Any, hx: Any = None) -> Any:
-        """The next state, h (B, H) or (h, c), of x (B, I) from the state hx (zeros unless given)."""
+    def _run(self, x: Any, hx: Any) -> Any:
+        """The next state, h (B, H) or (h, c), of x (B, I) from the state hx."""
         x = operand(x)
         if x.ndim != 2:
             raise ShapeError(f"{type(self).__name__}: x must be (B, I), got {x.spec}")
@@ -256,6 +272,11 @@ class RNNCell(_Cell):
             raise ValueError(f"RNNCell: nonlinearity must be 'tanh' or 'relu', got {nonlinearity!r}")
         super().__init__(nonlinearity, input_size, hidden_size, bias)
 
+    def forward(self, x: T, hx: T | None = None) -> T:
+        """The next h (B, H) of x (B, I) and the last h (zeros unless given). Raises ShapeError, DTypeError."""
+        h: T = self._run(x, hx)
+        return h
+
 
 class LSTMCell(_Cell):
     """One step of `LSTM`: (h, c)."""
@@ -263,9 +284,19 @@ class LSTMCell(_Cell):
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
         super().__init__("lstm", input_size, hidden_size, bias)
 
+    def forward(self, x: T, hx: tuple[T, T] | None = None) -> tuple[T, T]:
+        """The next (h, c) of x (B, I) and the last (h, c) (zeros unless given). Raises ShapeError, DTypeError."""
+        h, c = self._run(x, hx)
+        return h, c
+
 
 class GRUCell(_Cell):
     """One step of `GRU`."""
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True) -> None:
         super().__init__("gru", input_size, hidden_size, bias)
+
+    def forward(self, x: T, hx: T | None = None) -> T:
+        """The next h, as `RNNCell.forward`."""
+        h: T = self._run(x, hx)
+        return h

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from lamina import ops
-from lamina.nn.module import Module
+from lamina.nn.module import Module, T
 
 
 class Flatten(Module):
@@ -14,7 +12,7 @@ class Flatten(Module):
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         self.start_dim, self.end_dim = start_dim, end_dim
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """x with the axes joined."""
         return ops.flatten(x, self.start_dim, self.end_dim)
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from lamina import ops
-from lamina.nn.module import Module
+from lamina.nn.module import Module, T
 
 
 class Softmax(Module):
@@ -14,7 +12,7 @@ class Softmax(Module):
     def __init__(self, dim: int = -1) -> None:
         self.dim = dim
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """Shares that add up to 1 along the axis; shape and dtype stay."""
         return ops.softmax(x, self.dim)
 
@@ -26,6 +24,6 @@ class Softmax(Module):
 class LogSoftmax(Softmax):
     """The logarithm of softmax along an axis, computed without overflow."""
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """Logarithms of the shares; shape and dtype stay."""
         return ops.log_softmax(x, self.dim)

@@ -7,11 +7,11 @@ from typing import Any, Self
 
 from lamina import ops
 from lamina.nn import init
-from lamina.nn.attention import MultiheadAttention
+from lamina.nn.attention import Mask, MultiheadAttention
 from lamina.nn.container import ModuleList
 from lamina.nn.dropout import Dropout
 from lamina.nn.linear import Linear
-from lamina.nn.module import Module
+from lamina.nn.module import Module, T
 from lamina.nn.norm import LayerNorm
 from lamina.ops.core import operand
 
@@ -65,29 +65,30 @@ class _Layer(Module):
         made.load_state_dict(self.state_dict())
         return made.train(self.training)
 
-    def _part(self, number: int, x: Any, function: Callable[[Any], Any]) -> Any:
+    def _part(self, number: int, x: T, function: Callable[[T], T]) -> T:
         """x + function(x) with dropout, and the normalization in front or behind."""
         norm, dropout = (getattr(self, f"{name}{number}") for name in ("norm", "dropout"))
-        if self.norm_first:
-            return x + dropout(function(norm(x)))
-        return norm(x + dropout(function(x)))
+        y: T = x + dropout(function(norm(x))) if self.norm_first else norm(x + dropout(function(x)))
+        return y
 
-    def _feed_forward(self, x: Any) -> Any:
-        return self.linear2(self.dropout(self.activation(self.linear1(x))))
+    def _feed_forward(self, x: T) -> T:
+        hidden: T = self.activation(self.linear1(x))
+        return self.linear2(self.dropout(hidden))
 
 
 class TransformerEncoderLayer(_Layer):
     """Attention of a sequence to itself, then two linear layers."""
 
     def forward(
-        self, src: Any, src_mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool = False
-    ) -> Any:
+        self, src: T, src_mask: Mask = None, src_key_padding_mask: Mask = None, is_causal: bool = False
+    ) -> T:
         """src (L, B, E), masks as in `MultiheadAttention`; the same shape again."""
 
-        def attend(x: Any) -> Any:
+        def attend(x: T) -> T:
             return self.self_attn(x, x, x, src_key_padding_mask, False, src_mask, True, is_causal)[0]
 
-        return self._part(2, self._part(1, operand(src), attend), self._feed_forward)
+        x: T = operand(src)
+        return self._part(2, self._part(1, x, attend), self._feed_forward)
 
 
 class TransformerDecoderLayer(_Layer):
@@ -97,25 +98,26 @@ class TransformerDecoderLayer(_Layer):
 
     def forward(
         self,
-        tgt: Any,
-        memory: Any,
-        tgt_mask: Any = None,
-        memory_mask: Any = None,
-        tgt_key_padding_mask: Any = None,
-        memory_key_padding_mask: Any = None,
+        tgt: T,
+        memory: T,
+        tgt_mask: Mask = None,
+        memory_mask: Mask = None,
+        tgt_key_padding_mask: Mask = None,
+        memory_key_padding_mask: Mask = None,
         tgt_is_causal: bool = False,
         memory_is_causal: bool = False,
-    ) -> Any:
+    ) -> T:
         """tgt (L, B, E), memory (S, B, E), masks as in `MultiheadAttention`; the shape of tgt again."""
 
-        def attend(x: Any) -> Any:
+        def attend(x: T) -> T:
             return self.self_attn(x, x, x, tgt_key_padding_mask, False, tgt_mask, True, tgt_is_causal)[0]
 
-        def look(x: Any) -> Any:
+        def look(x: T) -> T:
             masks = (memory_key_padding_mask, False, memory_mask, True, memory_is_causal)
             return self.multihead_attn(x, memory, memory, *masks)[0]
 
-        return self._part(3, self._part(2, self._part(1, operand(tgt), attend), look), self._feed_forward)
+        x: T = operand(tgt)
+        return self._part(3, self._part(2, self._part(1, x, attend), look), self._feed_forward)
 
 
 class _Stack(Module):
@@ -138,8 +140,8 @@ class TransformerEncoder(_Stack):
         super().__init__(encoder_layer, num_layers, norm)
 
     def forward(
-        self, src: Any, mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool = False
-    ) -> Any:
+        self, src: T, mask: Mask = None, src_key_padding_mask: Mask = None, is_causal: bool = False
+    ) -> T:
         """src (L, B, E) -> the same shape; masks as in `MultiheadAttention`, for every layer."""
         for layer in self.layers:
             src = layer(src, mask, src_key_padding_mask, is_causal)
@@ -154,7 +156,7 @@ class TransformerDecoder(_Stack):
     ) -> None:
         super().__init__(decoder_layer, num_layers, norm)
 
-    def forward(self, tgt: Any, memory: Any, *masks: Any, **options: Any) -> Any:
+    def forward(self, tgt: T, memory: T, *masks: Any, **options: Any) -> T:
         """tgt (L, B, E), memory (S, B, E) -> as tgt; masks as in `TransformerDecoderLayer`, for every layer."""
         for layer in self.layers:
             tgt = layer(tgt, memory, *masks, **options)
@@ -199,18 +201,18 @@ class Transformer(Module):
 
     def forward(
         self,
-        src: Any,
-        tgt: Any,
-        src_mask: Any = None,
-        tgt_mask: Any = None,
-        memory_mask: Any = None,
-        src_key_padding_mask: Any = None,
-        tgt_key_padding_mask: Any = None,
-        memory_key_padding_mask: Any = None,
+        src: T,
+        tgt: T,
+        src_mask: Mask = None,
+        tgt_mask: Mask = None,
+        memory_mask: Mask = None,
+        src_key_padding_mask: Mask = None,
+        tgt_key_padding_mask: Mask = None,
+        memory_key_padding_mask: Mask = None,
         src_is_causal: bool = False,
         tgt_is_causal: bool = False,
         memory_is_causal: bool = False,
-    ) -> Any:
+    ) -> T:
         """src (S, B, E), tgt (L, B, E) -> as tgt; masks as in `MultiheadAttention`."""
         memory = self.encoder(src, src_mask, src_key_padding_mask, src_is_causal)
         return self.decoder(

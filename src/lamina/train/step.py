@@ -161,7 +161,9 @@ class Step:
     def _initial_state(self) -> State:
         parameters: dict[str, Tensor] = dict(self.net.named_parameters())
         if not parameters:
-            raise ValueError(f"train_step: {type(self.net).__name__} has no parameters")
+            hidden = ", ".join(self.net.unregistered())
+            hint = f"; {hidden} holds modules in a plain list: use nn.ModuleList" if hidden else ""
+            raise ValueError(f"train_step: {type(self.net).__name__} has no parameters{hint}")
         for held in (*parameters.values(), *self.net.buffers()):
             become(held, self.device, self.precision.master if held.dtype.is_float else None)
         own = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from lamina import ops
@@ -14,7 +12,7 @@ from lamina.nn.container import Sequential
 from lamina.nn.conv import Conv2d
 from lamina.nn.dropout import Dropout
 from lamina.nn.linear import Linear
-from lamina.nn.module import Module
+from lamina.nn.module import Module, T
 from lamina.nn.pool import AdaptiveAvgPool2d, MaxPool2d
 
 
@@ -61,7 +59,7 @@ class AlexNet(Module):
             )
         self.fc[6].weight.copy_(self.fc[6].weight.numpy() * np.float32(0.1))
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """Images (N, in_channels, H, W) -> logits (N, num_classes)."""
         return self.fc(ops.flatten(self.conv(x), 1))
 
@@ -101,6 +99,6 @@ class AlexNetImageNet(Module):
             Linear(4096, num_classes),
         )
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """Images (N, 3, H, W) -> logits (N, num_classes)."""
         return self.classifier(ops.flatten(self.avgpool(self.features(x)), 1))

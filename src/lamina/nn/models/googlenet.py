@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from lamina import ops
 from lamina.nn import init
 from lamina.nn.container import Sequential
 from lamina.nn.conv import Conv2d
 from lamina.nn.dropout import Dropout
 from lamina.nn.linear import Linear
-from lamina.nn.module import Module
+from lamina.nn.module import Module, T
 from lamina.nn.pool import AdaptiveAvgPool2d, MaxPool2d
 
 #: Filters of each inception block: 1×1; 1×1 before 3×3, 3×3; 1×1 before 5×5, 5×5; 1×1 behind the pooling.
@@ -33,7 +31,7 @@ class _ConvRelu(Module):
     def __init__(self, channels: int, filters: int, kernel: int, stride: int = 1) -> None:
         self.conv = Conv2d(channels, filters, kernel, stride, kernel // 2)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """x (N, channels, H, W) -> (N, filters, H / stride, W / stride)."""
         return ops.relu(self.conv(x))
 
@@ -61,7 +59,7 @@ class Inception(Module):
         self.branch4 = Sequential(MaxPool2d(3, 1, 1), _ConvRelu(in_channels, pool_proj, 1))
         self.out_channels = ch1x1 + ch3x3 + ch5x5 + pool_proj
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """x (N, in_channels, H, W) -> (N, out_channels, H, W)."""
         return ops.concat([self.branch1(x), self.branch2(x), self.branch3(x), self.branch4(x)], 1)
 
@@ -98,7 +96,7 @@ class GoogLeNet(Module):
             channels = block.out_channels
         return channels
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """Images (N, 3, H, W) -> logits (N, num_classes)."""
         for module in self.children():
             x = ops.flatten(x, 1) if module is self.dropout else x

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from lamina import ops
 from lamina._renamed import renamed
 from lamina.nn import init
@@ -11,7 +9,7 @@ from lamina.nn.activation import ReLU
 from lamina.nn.container import Sequential
 from lamina.nn.conv import Conv2d
 from lamina.nn.linear import Linear
-from lamina.nn.module import Module
+from lamina.nn.module import Module, T
 from lamina.nn.pool import MaxPool2d
 
 
@@ -40,6 +38,6 @@ class LeNet(Module):
                 Linear(84, num_classes),
             )
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """Images (N, in_channels, 28, 28) -> logits (N, num_classes)."""
         return self.fc(ops.flatten(self.conv(x), 1))

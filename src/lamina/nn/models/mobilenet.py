@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from lamina import ops
 from lamina.nn import init
 from lamina.nn.activation import ReLU6
@@ -11,7 +9,7 @@ from lamina.nn.container import Sequential
 from lamina.nn.conv import Conv2d
 from lamina.nn.dropout import Dropout
 from lamina.nn.linear import Linear
-from lamina.nn.module import Module
+from lamina.nn.module import Module, T
 from lamina.nn.norm import BatchNorm2d
 
 #: Stages: factor of the expansion, filters, blocks, stride of the first block.
@@ -43,7 +41,7 @@ class InvertedResidual(Module):
         self.conv = Sequential(*layers)
         self.use_res_connect = stride == 1 and inp == oup
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """x (N, inp, H, W) -> (N, oup, H / stride, W / stride)."""
         return x + self.conv(x) if self.use_res_connect else self.conv(x)
 
@@ -67,7 +65,7 @@ class MobileNetV2(Module):
         with init.scheme(init.small_):
             self.classifier = Sequential(Dropout(dropout), Linear(1280, num_classes))
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """Images (N, 3, H, W) -> logits (N, num_classes)."""
         return self.classifier(ops.flatten(ops.adaptive_avg_pool2d(self.features(x), 1), 1))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from lamina import ops
 from lamina.nn import init
 from lamina.nn.activation import ReLU
@@ -11,7 +9,7 @@ from lamina.nn.container import Sequential
 from lamina.nn.conv import Conv2d
 from lamina.nn.dropout import Dropout
 from lamina.nn.linear import Linear
-from lamina.nn.module import Module
+from lamina.nn.module import Module, T
 from lamina.nn.pool import MaxPool2d
 
 
@@ -50,6 +48,6 @@ class OverFeat(Module):
                 Linear(4096, num_classes),
             )
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """Images (N, 3, 231, 231) -> logits (N, num_classes). Raises ShapeError for other sizes."""
         return self.classifier(ops.flatten(self.features(x), 1))

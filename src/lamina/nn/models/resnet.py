@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from lamina import ops
 from lamina.nn import init
 from lamina.nn.container import Sequential
 from lamina.nn.conv import Conv2d
 from lamina.nn.linear import Linear
-from lamina.nn.module import Module
+from lamina.nn.module import Module, T
 from lamina.nn.norm import BatchNorm2d
 from lamina.nn.pool import AdaptiveAvgPool2d, MaxPool2d
 
@@ -27,7 +27,7 @@ class BasicBlock(Module):
         self.bn2 = BatchNorm2d(planes)
         self.downsample = downsample
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """x (N, inplanes, H, W) -> (N, planes, H / stride, W / stride)."""
         skipped = x if self.downsample is None else self.downsample(x)
         y = ops.relu(self.bn1(self.conv1(x)))
@@ -48,7 +48,7 @@ class Bottleneck(Module):
         self.bn3 = BatchNorm2d(4 * planes)
         self.downsample = downsample
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """x (N, inplanes, H, W) -> (N, 4 · planes, H / stride, W / stride)."""
         skipped = x if self.downsample is None else self.downsample(x)
         y = ops.relu(self.bn1(self.conv1(x)))
@@ -81,7 +81,7 @@ class ResNet(Module):
         self.avgpool = AdaptiveAvgPool2d((1, 1))
         self.fc = Linear(512 * block.expansion, num_classes)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """Images (N, in_channels, H, W) -> logits (N, num_classes)."""
         x = self.maxpool(ops.relu(self.bn1(self.conv1(x))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))

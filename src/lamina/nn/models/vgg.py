@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from lamina import ops
 from lamina.nn import init
@@ -12,7 +11,7 @@ from lamina.nn.container import Sequential
 from lamina.nn.conv import Conv2d
 from lamina.nn.dropout import Dropout
 from lamina.nn.linear import Linear
-from lamina.nn.module import Module
+from lamina.nn.module import Module, T
 from lamina.nn.pool import AdaptiveAvgPool2d, MaxPool2d
 
 #: Filters of the 3×3 convolutions by configuration; 0 is a 2×2 pooling.
@@ -45,7 +44,7 @@ class VGG(Module):
                 Linear(4096, num_classes),
             )
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """Images (N, 3, H, W) -> logits (N, num_classes)."""
         return self.classifier(ops.flatten(self.avgpool(self.features(x)), 1))
 

@@ -1,0 +1,1 @@
+"""Programs as users write them, which the type checkers read; `test_typing.py` runs the checkers."""
