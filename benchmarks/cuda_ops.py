@@ -27,9 +27,6 @@ from lamina.runtime import Device, DeviceError, Event
 from lamina.runtime import device as find
 from lamina.spec import DType, Policy, Shape, Spec, as_dtype, bool_, channels_last, float32, int64, uint8
 
-FLOPS = 790e12  # bf16 matrix products, measured on an H200
-BYTES = 4.3e12  # device-to-device copy, bytes read and written, measured on an H200
-
 #: Convolutions of the 10-class, 1-channel AlexNet: input, filter, stride, padding.
 CONVS = {
     "conv1": ((1, 224, 224), (96, 1, 11, 11), 4, 0),
@@ -148,7 +145,7 @@ def measure(case: Case, batch: int, where: Device, policy: Policy) -> Result:
     scratch = where.allocate(plan.workspace)
     milliseconds = time(plan, operands, scratch.pointer, where)
     nbytes = sum(s.nbytes for s in (*plan.inputs, *plan.outputs))
-    limit = max(case.flops / FLOPS, nbytes / BYTES) * 1e3
+    limit = where.machine.seconds(case.flops, nbytes, "bfloat16") * 1e3
     return Result(
         batch,
         case.name,
@@ -200,7 +197,7 @@ def main() -> None:
     options = parser.parse_args()
     where, dtype = find("cuda:0"), as_dtype(options.dtype)
     results = []
-    print(f"{where.name}, {dtype}, {options.policy}; limits: {FLOPS / 1e12:.0f} TFLOP/s, {BYTES / 1e12} TB/s")
+    print(f"{where.name}, {dtype}, {options.policy}; {where.machine}")
     for batch in options.batch:
         print(
             f"\nbatch {batch}\n{'op':34} {'ms':>9} {'limit':>9} {'of it':>6} {'TFLOP/s':>8} {'TB/s':>6}  plan"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.cuda_ops import BYTES, FLOPS, last
+from benchmarks.cuda_ops import last
 from lamina.backends.cuda.conv.conv import conv_problem
 from lamina.backends.cuda.cudnn_graphs.conv import Operands
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE, Epilogue
@@ -63,7 +63,7 @@ class Maker:
             fused = steps and direction == "forward"
             epilogue = Epilogue(steps, (Spec((1, w[0], 1, 1), self.dtype),), 2) if fused else NONE
             title = f"{name} {direction}{'+' + steps[-1].name if fused else ''}"
-            yield title, conv_problem(_LETTERS[direction], o, epilogue, self.device, self.policy)
+            yield title, conv_problem(_LETTERS[direction], o, self.device, epilogue, self.policy)
 
     def matmul(
         self, name: str, m: int, n: int, k: int, batch: int = 1, turned: str = "", steps: tuple[Op, ...] = ()
@@ -197,7 +197,7 @@ def main() -> None:
             refusals: list[str] = []
             found = times(problem, make, refusals)
             nbytes = sum(s.nbytes for s in (*problem.inputs, *problem.outputs))
-            limit = max(problem.flops / FLOPS, nbytes / BYTES) * 1e3
+            limit = make.device.machine.seconds(problem.flops, nbytes, "bfloat16") * 1e3
             print(f"{name}  limit {limit:.4f} ms  ({time.perf_counter() - began:.0f} s)", flush=True)
             for way, (milliseconds, label) in sorted(found.items(), key=lambda item: item[1]):
                 print(f"    {milliseconds:9.4f} ms {limit / milliseconds:6.1%}  {way:14} {label}", flush=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from benchmarks.workloads import Workload
 from lamina.graph import Graph
-from lamina.graph.run.profile import Limits
+from lamina.runtime import Machine
 
 #: Bytes per parameter that an update reads and writes: float32 weight and momentum.
 UPDATE = 16
@@ -25,7 +25,7 @@ class Work:
     seconds: float
 
 
-def of_graph(graph: Graph, rates: Limits, parameters: int = 0) -> Work:
+def of_graph(graph: Graph, machine: Machine, parameters: int = 0) -> Work:
     """The work of a traced graph. parameters: how many an optimizer updates afterwards."""
     flops, seconds = 0.0, 0.0
     for node in graph.nodes:
@@ -34,20 +34,20 @@ def of_graph(graph: Graph, rates: Limits, parameters: int = 0) -> Work:
         if count:
             moved = sum(s.nbytes for s in (*inputs, *(v.spec for v in node.outputs)))
             flops += count
-            seconds += rates.seconds(count, moved, inputs[0].dtype.itemsize, tf32=False)
-    return Work(flops, seconds + parameters * UPDATE / rates.memory)
+            seconds += machine.seconds(count, moved, inputs[0].dtype.name)
+    return Work(flops, seconds + parameters * UPDATE / machine.bandwidth)
 
 
-def of_sequence(w: Workload, rates: Limits) -> Work:
+def of_sequence(w: Workload, machine: Machine) -> Work:
     """The work of a recurrent network or an encoder, by formula: all products of all layers at once."""
     forward, weights = _recurrent(w) if w.network in ("lstm", "gru") else _encoder(w)
     passes = 3 if w.kind == "both" else 1
-    itemsize = 4 if w.dtype == "fp32" else 2
+    dtype, itemsize = ("float32", 4) if w.dtype == "fp32" else ("bfloat16", 2)
     elements = 1
     for n in w.shape:
         elements *= n
     moved = passes * itemsize * (weights + 2 * elements)
-    return Work(passes * forward, rates.seconds(passes * forward, moved, itemsize, tf32=False))
+    return Work(passes * forward, machine.seconds(passes * forward, moved, dtype))
 
 
 def _recurrent(w: Workload) -> tuple[float, float]:

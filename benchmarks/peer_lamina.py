@@ -18,7 +18,7 @@ from benchmarks.peer import Prepared
 from benchmarks.workloads import Workload
 from lamina import nn, ops, optim
 from lamina.graph import Executable, Graph, gradients
-from lamina.graph.run.profile import Limits, limits
+from lamina.runtime import Machine
 
 DTYPES = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp32": np.float32}
 #: Networks that have no dropout take the classes alone.
@@ -121,16 +121,16 @@ def _training(w: Workload, device: str) -> tuple[Executable, Callable[[], Any]]:
     return step.executable, lambda: step(x, labels)
 
 
-def least(w: Workload, rates: Limits) -> dict[str, Any]:
+def least(w: Workload, machine: Machine) -> dict[str, Any]:
     """FLOP and the least time of one iteration."""
     if w.network in ("lstm", "gru", "encoder"):
-        work = of_sequence(w, rates)
+        work = of_sequence(w, machine)
     else:
         # Dropout multiplies nothing; its generator's state is no input of this graph.
         same = replace(w, kind="both" if w.kind == "train" else w.kind, dropout=0.0)
         net = _lowered(model(same).train(w.kind != "infer"), w)
         made = graph(same, net)
-        work = of_graph(made, rates, sum(p.numel() for p in net.parameters()) if w.kind == "train" else 0)
+        work = of_graph(made, machine, sum(p.numel() for p in net.parameters()) if w.kind == "train" else 0)
     return {"flops": work.flops, "limit_ms": 1e3 * work.seconds}
 
 
@@ -153,15 +153,15 @@ def prepare(w: Workload, mode: str, device: str, policy: str) -> Prepared:
     where.reset_peak()
     executable, run = (_training if w.kind == "train" else _resident)(w, device)
 
-    # A GPU's rates are from a table; a CPU's would be measured beside whatever else runs on it.
-    rates = limits(where) if where.kind == "cuda" else None
+    # A GPU's rates are from a file; a CPU's would be measured beside whatever else runs on it.
+    machine = where.machine if where.kind == "cuda" else None
 
     def after() -> dict[str, Any]:
         return {
             "kernels": len(executable.program.steps),
             "captured": executable.is_captured,
             "planned_bytes": executable.peak_bytes,
-            **(least(w, rates) if rates else {}),
+            **(least(w, machine) if machine else {}),
         }
 
     return Prepared(

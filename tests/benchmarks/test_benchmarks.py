@@ -11,9 +11,9 @@ import pytest
 
 import lamina as lm
 from benchmarks import limits, networks, peer_lamina, suite, workloads
-from lamina.graph.run.profile import Limits
+from lamina.runtime import Machine
 
-RATES = Limits(half=1e12, single=1e9, double=1e9, tf32=1e9, memory=1e10)
+RATES = Machine("one", "", 1, flops={"bfloat16": 1e12, "float32": 1e9}, bandwidth=1e10)
 
 
 def workload(name: str) -> workloads.Workload:

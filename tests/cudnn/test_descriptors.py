@@ -16,6 +16,7 @@ from lamina import cudnn
 from lamina.c import cudnn as c
 from lamina.c.errors import CudnnError
 from lamina.cudnn.engine import engine_refusals
+from lamina.runtime import Machine
 from tests.c.conftest import cudnn_928  # noqa: F401
 from tests.helpers import ROOT
 from tests.helpers.cudnn.graph_run import environment
@@ -297,7 +298,7 @@ def test_other_sizes_name_the_version_that_takes_them() -> None:
     a, b, y = (tensor(uid, shape=(8, 16, 8, 8)) for uid in (1, 2, 3))
     add = cudnn.PointwiseOperation(cudnn.Pointwise("add"), x=a, b=b, y=y)
     with pytest.raises(NotImplementedError, match=r"OVERRIDE_SHAPE_ENABLED needs cuDNN 9\.21, this is 9\."):
-        cudnn.OperationGraph([add], cudnn.h200_properties(), override=True)
+        cudnn.OperationGraph([add], cudnn.device_properties(Machine.named()), override=True)
     for name in ("revision", "count"):
         with pytest.raises(NotImplementedError, match=r"needs cuDNN 9\.27, this is 9\."):
             getattr(cudnn.KernelCache.empty(), name)

@@ -46,7 +46,7 @@ from lamina.ops.primitives import (
     ReluGrad,
     Window,
 )
-from lamina.runtime import Device, _cuda, copy, from_host, to_host
+from lamina.runtime import _cuda, copy, device, from_host, to_host
 from lamina.runtime.memory import Buffer
 from lamina.spec import (
     DType,
@@ -61,8 +61,10 @@ from lamina.spec import (
     uint8,
 )
 from tests.helpers.emulator import Fenced, run_steps
+from tests.helpers.planned import H200
 
-DEVICE = Device("cuda:0")
+#: The GPU that is there, or one to plan for.
+DEVICE = device() if device().kind == "cuda" else H200
 CUDA = backend(DEVICE)
 POINT = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
 
@@ -123,7 +125,7 @@ def points() -> Iterator[Case]:
             norm = ConvNorm(Conv(POINT), BatchNorm(1e-3, 0.1, residual, residual), bits=residual)
             inputs = [x, w, *numbers(channels, 4), *[y] * residual]
             places = [target(5), *(source(i) for i in range(2, len(inputs)))]
-            (way,) = conv_batch_norm.own_way(norm, Operands(POINT, x, w, y), places)
+            (way,) = conv_batch_norm.own_way(norm, Operands(POINT, x, w, y), places, DEVICE.machine)
             outputs = [y, *numbers(channels, 4), y, *[signs] * residual]
             yield Case(f"{norm} {x}", way.steps, inputs, outputs, way.scratch)
         head, join = ConvDataGrad(POINT, given[2:]), (Add(), ReluGrad())
@@ -133,7 +135,7 @@ def points() -> Iterator[Case]:
             inputs = [x, turned, *between, y, *numbers(channels, 3 + relu)]
             sources = [source(i) for i in range(len(inputs))]
             (way,) = conv_batch_norm.own_gradient_way(
-                grad, Operands(POINT, y, turned, x), sources, 2 + len(between)
+                grad, Operands(POINT, y, turned, x), sources, 2 + len(between), DEVICE.machine
             )
             yield Case(f"{grad} {x}", way.steps, inputs, [y, *numbers(channels, 2), y], way.scratch)
 
@@ -151,8 +153,8 @@ def residents() -> Iterator[Case]:
         channels = x.shape[1]
         for relu, residual in ((False, False), (True, False), (True, True)):
             norm, grad = BatchNorm(1e-5, 0.1, relu, residual), BatchNormGrad(relu, residual)
-            forward = batch_persistent.forward(norm, x, activation(norm), (), 0)
-            backward = batch_persistent.backward(grad, x, activation(grad), (), 0)
+            forward = batch_persistent.forward(norm, x, activation(norm), (), 0, DEVICE.machine)
+            backward = batch_persistent.backward(grad, x, activation(grad), (), 0, DEVICE.machine)
             assert forward is not None
             assert backward is not None
             more = [x] * residual
@@ -202,7 +204,7 @@ def stems() -> Iterator[Case]:
         window = Window((stride, stride), ((pad, pad), (pad, pad)), (1, 1))
         y = (x[0], w[0], *window.output(x[2:], w[2:]))
         for direction in ("conv", "conv_filter_grad"):
-            problem = conv_problem(direction, Operands(window, last(x), last(w), last(y)))
+            problem = conv_problem(direction, Operands(window, last(x), last(w), last(y)), DEVICE)
             for way in problem.ways:
                 if way.name.startswith("stem"):
                     yield Case(

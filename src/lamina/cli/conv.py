@@ -1,6 +1,6 @@
 """Measure one convolution: every direction, every algorithm of cuDNN and every graph engine.
 
-Without a GPU it lists what would run on an H200 and why the rest would not.
+Without a GPU it lists what would run on a kind of GPU, and why the rest would not.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from lamina.cli.conv_case import BANDWIDTH, DIRECTIONS, TFLOPS, Bench, Case, Row, deviceless, remarks
+from lamina.cli.conv_case import DIRECTIONS, DTYPES, Bench, Case, Row, deviceless, remarks
 from lamina.cli.train import _positive
-from lamina.cudnn import DeviceProperties, h200_properties
-from lamina.runtime import device, devices, human_bytes, parse_bytes
+from lamina.cudnn import DeviceProperties, device_properties
+from lamina.runtime import Machine, device, devices, human_bytes, parse_bytes
+from lamina.runtime.machine import USUAL
 
 ENGINES = ("best", "each", "all", "none")
 
@@ -40,18 +41,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--pad", type=_natural, nargs="+", default=[0], help="zeros around the input, one number or two")
     add("--stride", type=_positive, nargs="+", default=[1], help="one number or two (default: 1)")
     add("--dilation", type=_positive, nargs="+", default=[1], help="one number or two (default: 1)")
-    add("--dtype", choices=tuple(TFLOPS), default="bfloat16", help="element type (default: bfloat16)")
+    add("--dtype", choices=DTYPES, default="bfloat16", help="element type (default: bfloat16)")
     add("--layout", choices=("nhwc", "nchw"), default="nhwc", help="order of memory (default: nhwc)")
     add("--direction", choices=("all", *DIRECTIONS), default="all", help="what to compute (default: all)")
     add(
         "--engines", choices=ENGINES, default="each", help="graph engines to list (default: the best of each)"
     )
-    add("--device", default="auto", help="cuda, cuda:N, or none to plan for an H200 (default: auto)")
-    add("--properties", type=Path, help="plan for the GPU of this device-property file (JSON), without one")
+    add("--device", default="auto", help="cuda, cuda:N, or none to plan for --machine (default: auto)")
+    known = ", ".join(Machine.names())
+    add("--machine", help=f"plan for this kind of GPU, without one: {known}, or a file (default: {USUAL})")
+    add("--properties", type=Path, help="plan for the GPU of these device properties of cuDNN's (JSON file)")
     add("--repeats", type=_positive, default=20, help="timed runs, of which the median counts (default: 20)")
     add("--workspace", type=parse_bytes, default=1 << 32, help="most workspace (default: 4GiB)")
-    add("--tflops", type=float, help="limit of the arithmetic (default: 790 for half types)")
-    add("--bandwidth", type=float, default=BANDWIDTH, help=f"limit of memory, TB/s (default: {BANDWIDTH})")
+    add("--tflops", type=float, help="limit of the arithmetic (default: the GPU's)")
+    add("--bandwidth", type=float, help="limit of memory, TB/s (default: the GPU's)")
     add("--json", action="store_true", help="print JSON instead of a table")
 
 
@@ -59,9 +62,9 @@ def run(options: argparse.Namespace) -> None:
     """Measure, or plan, and print."""
     case = case_of(options)
     directions = DIRECTIONS if options.direction == "all" else (options.direction,)
-    where = None if options.properties else _gpu(options.device)
+    where = None if options.properties or options.machine else _gpu(options.device)
     if where is None:
-        target = _properties(options.properties)
+        target = _properties(options.properties, options.machine or USUAL)
         rows = deviceless(case, directions, target, options.engines)
         title = "planned without a GPU"
     else:
@@ -132,8 +135,10 @@ def _gpu(name: str) -> str | None:
     return found[0] if found else None
 
 
-def _properties(path: Path | None) -> DeviceProperties:
-    return h200_properties() if path is None else DeviceProperties(json=path.read_text(encoding="utf-8"))
+def _properties(path: Path | None, machine: str) -> DeviceProperties:
+    if path is None:
+        return device_properties(Machine.named(machine))
+    return DeviceProperties(json=path.read_text(encoding="utf-8"))
 
 
 def _table(direction: str, rows: Iterable[Row]) -> Table:

@@ -19,10 +19,7 @@ from lamina.runtime import Buffer, Device, DeviceError, Event, OutOfMemoryError,
 from lamina.spec import as_dtype, float64
 
 DIRECTIONS = ("forward", "data", "filter")
-#: Best TFLOP/s of a matrix product by dtype: measured on an H200 for the half types, half of it for TF32, the
-#: data sheet's for float64.
-TFLOPS = {"bfloat16": 790.0, "float16": 790.0, "float32": 395.0, "float64": 67.0}
-BANDWIDTH = 4.3  # TB/s of a copy on an H200, measured
+DTYPES = ("bfloat16", "float16", "float32", "float64")
 
 _IMPERATIVE = {"forward": "forward", "data": "backward_data", "filter": "backward_filter"}
 _NONDETERMINISTIC = note("nondeterministic")
@@ -214,7 +211,7 @@ class Bench:
         case: the convolution. device: the GPU.
         repeats: runs that are timed each by itself; the median counts.
         limit: most bytes of workspace.
-        tflops, bandwidth: what the fraction of the limit is counted by (TFLOP/s, TB/s).
+        tflops, bandwidth: what the fraction of the limit is counted by (TFLOP/s, TB/s; default: the device's own).
     """
 
     def __init__(
@@ -225,10 +222,11 @@ class Bench:
         repeats: int = 20,
         limit: int = 1 << 32,
         tflops: float | None = None,
-        bandwidth: float = BANDWIDTH,
+        bandwidth: float | None = None,
     ) -> None:
         self.case, self.device, self.repeats, self.limit = case, device, repeats, limit
-        self.tflops, self.bandwidth = tflops or TFLOPS[case.dtype], bandwidth
+        self.tflops = tflops or device.machine.rate(case.dtype, tf32=True) / 1e12
+        self.bandwidth = bandwidth or device.machine.bandwidth / 1e12
         self.stream = device.default_stream
         self.handle = legacy.Handle(device, stream=self.stream)
         self.dtype = as_dtype(case.dtype)

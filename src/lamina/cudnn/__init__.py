@@ -23,7 +23,7 @@ from lamina.cudnn.convolution import (
     ConvolutionForward,
 )
 from lamina.cudnn.descriptor import DATA_TYPES, Attribute, Descriptor, data_type
-from lamina.cudnn.device import DeviceProperties, h200_properties
+from lamina.cudnn.device import DeviceProperties, device_properties
 from lamina.cudnn.engine import (
     BehaviorNote,
     Candidates,
@@ -126,7 +126,7 @@ __all__ = [
     "VariantPack",
     "Verdict",
     "data_type",
-    "h200_properties",
+    "device_properties",
     "handle_of",
     "key_text",
     "knob_name",

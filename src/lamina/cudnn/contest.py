@@ -39,16 +39,17 @@ _POISON = 0xFF  # NaN in every float type
 _FINALISTS, _ROUNDS, _DUEL = 4, 5, 15
 #: By what part of the first candidate's time, and by how many milliseconds at least, another one must be faster.
 _PART, _LEAST = 0.02, 1e-3
-#: Operands are copied, so that runs take turns on them, until they fill a GPU's cache, but not more often than this.
-_CACHE, _MOST_COPIES = 128 << 20, 4
+#: Operands are copied, so that runs take turns on them, until they fill so many bytes and twice a GPU's cache, but
+#: not more often than this.
+_FILL, _MOST_COPIES = 128 << 20, 4
 #: Freed memory that may stay with the process afterwards; more goes back, for other processes tune on the same GPU.
 _KEPT = 1 << 30
 #: Milliseconds that one measurement takes about, and most runs in it.
 _SPAN, _MOST_RUNS = 0.5, 40
 #: Runs shorter than this (milliseconds) are queued behind a pause, or the host's time would be measured.
 _SHORT = 0.2
-_CYCLES_PER_SECOND = 2e9
-_BLOCKS = 132 * 16
+#: Blocks per multiprocessor beyond which kernels that check loop.
+_WAVES = 16
 
 Run = Callable[[], None]
 
@@ -94,7 +95,7 @@ class Check:
         """What the compiler gets."""
         return _KINDS[self.data_type] + _FILE.read_text()
 
-    def cubin(self, arch: str = "sm_90") -> bytes:
+    def cubin(self, arch: str) -> bytes:
         """Machine code for an architecture; needs no GPU."""
         return compile_cubin(self.source, arch=arch, name=self.name)
 
@@ -191,7 +192,8 @@ class Contest:
         self._right = [device.allocate(m.nbytes) for m in outputs]  # place for what is expected
         self.copies = [self._operands(inputs, values or {}, 0)]
         size = sum(m.nbytes for m in (*inputs, *outputs))
-        for number in range(1, min(_MOST_COPIES, -(-_CACHE // max(size, 1)))):
+        fill = max(_FILL, 2 * device.machine.l2_bytes)
+        for number in range(1, min(_MOST_COPIES, -(-fill // max(size, 1)))):
             try:
                 self.copies.append(self._operands(inputs, values or {}, number))
             except OutOfMemoryError:
@@ -350,7 +352,7 @@ class Contest:
         """Milliseconds per run of so many (0: as many as take half a millisecond), on the copies in turns."""
         count = runs or max(1, min(_MOST_RUNS, int(_SPAN / max(one.milliseconds, 1e-3))))
         if self.device.kind == "cuda" and 0 < one.milliseconds < _SHORT:
-            cycles = int(1.5 * count * one.queueing * _CYCLES_PER_SECOND)
+            cycles = int(1.5 * count * one.queueing * self.device.machine.clock)
             kernel = Check("occupy").load(self.device)
             kernel.launch(1, 1, ctypes.c_longlong(cycles), stream=self.stream)
         self.stream.record(self._start)
@@ -407,7 +409,7 @@ class Contest:
         memset(self.found, 0, self.stream)
         kernel = Check("compare", memory.data_type).load(self.device)
         arguments = (ctypes.c_void_p(a), ctypes.c_void_p(b), ctypes.c_void_p(self.found.pointer))
-        blocks = _blocks(memory.count)
+        blocks = self._blocks(memory.count)
         kernel.launch(blocks, 256, *arguments, ctypes.c_longlong(memory.count), stream=self.stream)
         return self._answer()
 
@@ -430,9 +432,9 @@ class Contest:
             kernel = Check("fill_random", memory.data_type).load(self.device)
             arguments = (ctypes.c_void_p(buffer.pointer), ctypes.c_longlong(memory.count))
             kernel.launch(
-                _blocks(memory.count), 256, *arguments, ctypes.c_ulonglong(seed), stream=self.stream
+                self._blocks(memory.count), 256, *arguments, ctypes.c_ulonglong(seed), stream=self.stream
             )
 
-
-def _blocks(count: int) -> int:
-    return max(1, min(-(-count // 256), _BLOCKS))
+    def _blocks(self, count: int) -> int:
+        """Blocks of 256 threads for so many elements; they loop over the rest."""
+        return max(1, min(-(-count // 256), _WAVES * self.device.machine.multiprocessors))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import ClassVar
 
 from lamina.c import cudnn as c
 from lamina.cudnn.descriptor import Attribute, Descriptor, attribute
 from lamina.cudnn.handle import Handle
+from lamina.runtime import Machine
 
 _KIND = c.cudnnBackendDescriptorType_t
 
@@ -42,18 +43,50 @@ class DeviceProperties(Descriptor):
         return str(self.get("json"))
 
 
-def h200_properties() -> DeviceProperties:
-    """The properties of an H200, to plan for one where there is none.
+def device_properties(machine: Machine) -> DeviceProperties:
+    """Properties of a machine, to plan for one where there is none.
 
-    Raises ValueError for another cuDNN than 9.19, which they belong to.
+    They are written as cuDNN 9.19 writes those that it reads off a device. Raises ValueError for another cuDNN, whose
+    texts may differ.
     """
-    if c.library.version[:2] != _FILE_VERSION:
-        found = ".".join(map(str, c.library.version))
+    if c.library.version[:2] != _VERSION:
+        found, known = (".".join(map(str, v)) for v in (c.library.version, _VERSION))
         raise ValueError(
-            f"the device properties of an H200 that Lamina holds are for cuDNN 9.19, this is {found}; "
+            f"device properties without a device can be made for cuDNN {known}, this is {found}; "
             "read some off a GPU with DeviceProperties(handle=...).json"
         )
-    return DeviceProperties(json=Path(__file__).with_name("h200_cudnn919.json").read_text(encoding="utf-8"))
+    return DeviceProperties(json=properties_text(machine))
 
 
-_FILE_VERSION = (9, 19)
+def properties_text(machine: Machine) -> str:
+    """A machine as cuDNN 9.19 describes devices."""
+    fields: dict[str, object] = {
+        "maxGridSize": [2**31 - 1, 65535, 65535],
+        "maxBlockSize": [1024, 1024, 64],
+        "regsPerBlock": machine.registers,
+        "multiProcessorCount": machine.multiprocessors,
+        "warpSize": 32,
+        "maxSharedMemoryPerBlock": 48 << 10,
+        "maxSharedMemoryPerBlockOptin": machine.shared_memory,
+        "reservedSharedMemoryPerBlock": machine.reserved_shared_memory,
+        "maxRegistersPerSM": machine.registers,
+        "maxCtasPerSM": machine.blocks,
+        "maxThreadsPerBlock": 1024,
+        "maxThreadsPerSM": machine.threads,
+        "pciDeviceId": 0,
+        "isTccDriver": 0,
+        "supportCoopLaunch": 1,
+        "totalGlobalMem": machine.memory_bytes,
+        "smClockRateKHz": machine.clock // 1000,
+        "memClockRateKHz": machine.memory_clock // 1000,
+        "l2CacheSize": machine.l2_bytes,
+        "cudaDeviceId": 0,
+        "deviceVer": machine.capability * 10,
+        "driverVer": 13000,
+        "deviceName": machine.name,
+    }
+    return json.dumps(fields, separators=(",", ":"))
+
+
+#: The cuDNN whose texts `properties_text` writes.
+_VERSION = (9, 19)

@@ -45,7 +45,7 @@ class PlanStore:
     """The choices for one kind of device and one version of cuDNN; for any number of threads and processes.
 
     Args:
-        device: the device's model, e.g. "NVIDIA H200".
+        device: the device's model (`Device.name`).
         version: the library's version, e.g. "9.19.0".
         folder: default: cache_directory() / "plans".
     """

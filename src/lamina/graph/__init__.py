@@ -3,7 +3,6 @@
 from lamina.graph.ir.autodiff import grad, gradients, value_and_grad
 from lamina.graph.ir.graph import Graph, Node, Value, constant, trace
 from lamina.graph.ir.serialize import load, save
-from lamina.graph.planning.cost import limits
 from lamina.graph.planning.rematerialize import MemoryLimitError
 from lamina.graph.run.executable import Executable, compile
 from lamina.graph.run.html import html_page
@@ -21,7 +20,6 @@ __all__ = [
     "grad",
     "gradients",
     "html_page",
-    "limits",
     "load",
     "profile",
     "save",

@@ -20,6 +20,7 @@ from lamina.runtime.kernel import (
     compile_module,
     launch_shape,
 )
+from lamina.runtime.machine import Machine
 from lamina.runtime.memory import Arena, Buffer, Statistics, host_array, parse_bytes
 from lamina.runtime.platforms import MemoryInfo, usable_cores
 from lamina.runtime.printing import fetch, show
@@ -45,6 +46,7 @@ __all__ = [
     "Kernel",
     "LaunchShape",
     "Library",
+    "Machine",
     "MemoryInfo",
     "Module",
     "NoGpuError",

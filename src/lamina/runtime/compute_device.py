@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, SupportsIndex
 
 from lamina.runtime import _cuda
 from lamina.runtime.errors import DeviceError, NoGpuError
+from lamina.runtime.machine import Machine
 from lamina.runtime.memory import Buffer, Statistics, allocate
 from lamina.runtime.platforms import (
     CudaPlatform,
@@ -33,30 +35,44 @@ class Device:
 
     Args:
         spec: "cpu", "cuda" (which is "cuda:0") or "cuda:N".
+        machine: stand for a GPU of this kind that is not there: plans for it can be made and compiled, not run.
+
+    Raises:
+        ValueError: no device is spelled like that, or a CPU is to stand for another machine.
     """
 
-    __slots__ = ("_hash", "_platform", "index", "kind")
+    __slots__ = ("_hash", "_platform", "index", "kind", "planned")
     kind: str
     index: int
+    #: The machine that the device only stands for; None for what is there.
+    planned: Machine | None
     _hash: int
     _platform: Platform  # once it is opened
 
-    def __init__(self, spec: str | Device = "cpu") -> None:
+    def __init__(self, spec: str | Device = "cpu", *, machine: Machine | None = None) -> None:
         match = _SPEC.fullmatch(str(spec))
         if match is None or (match[1] == "cpu" and match[2] not in (None, "0")):
             raise ValueError(f"device: expected 'cpu', 'cuda' or 'cuda:N', got {spec!r}")
+        if match[1] == "cpu" and machine is not None:
+            raise ValueError(f"device: a CPU is planned for as it is, got machine={machine.name!r}")
+        planned = spec.planned if isinstance(spec, Device) and machine is None else machine
         object.__setattr__(self, "kind", match[1])
         object.__setattr__(self, "index", int(match[2] or 0))
-        object.__setattr__(self, "_hash", hash((self.kind, self.index)))
+        object.__setattr__(self, "planned", planned)
+        object.__setattr__(self, "_hash", hash((self.kind, self.index, planned)))
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Device is a value: {name} cannot be changed")
 
-    def __reduce__(self) -> tuple[type[Device], tuple[str]]:
-        return Device, (str(self),)
+    def __reduce__(self) -> tuple[Callable[..., Device], tuple[str, Machine | None]]:
+        return _restored, (str(self), self.planned)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Device) and self.index == other.index and self.kind == other.kind
+        return (
+            isinstance(other, Device)
+            and (self.index, self.kind) == (other.index, other.kind)
+            and self.planned == other.planned
+        )
 
     def __hash__(self) -> int:
         return self._hash
@@ -65,7 +81,8 @@ class Device:
         return self.kind if self.kind == "cpu" else f"{self.kind}:{self.index}"
 
     def __repr__(self) -> str:
-        return f"Device({str(self)!r})"
+        planned = "" if self.planned is None else f", machine={self.planned.name!r}"
+        return f"Device({str(self)!r}{planned})"
 
     # ---- the hardware
     @property
@@ -74,13 +91,22 @@ class Device:
         try:
             return self._platform
         except AttributeError:
+            if self.planned is not None:
+                raise NoGpuError(
+                    f"{self!r} stands for a GPU that is not there: plans for it can be made and compiled, not run"
+                ) from None
             object.__setattr__(self, "_platform", _open(self))
             return self._platform
 
     @property
+    def machine(self) -> Machine:
+        """Sizes and rates of the hardware: what plans are made for."""
+        return self.platform.machine() if self.planned is None else self.planned
+
+    @property
     def name(self) -> str:
-        """The model, e.g. "NVIDIA H200"."""
-        return self.platform.name()
+        """The model, as its vendor calls it."""
+        return self.platform.name() if self.planned is None else self.planned.name
 
     @property
     def properties(self) -> dict[str, Any]:
@@ -180,6 +206,10 @@ class Device:
             _cuda.call("cuCtxDisablePeerAccess", other)
 
 
+def _restored(spec: str, machine: Machine | None) -> Device:
+    return Device(spec, machine=machine)
+
+
 def _open(device: Device) -> Platform:
     with _lock:
         if device not in _platforms:
@@ -193,7 +223,7 @@ def devices() -> list[Device]:
 
 
 def device(spec: str | Device | None = "auto") -> Device:
-    """The device meant by `spec`, checked to be there.
+    """The device meant by `spec`, checked to be there (unless it only stands for a machine).
 
     Args:
         spec: "auto" or None (cuda:0 if it can be used, else the CPU), "cpu", "cuda", "cuda:N", or a device.
@@ -205,7 +235,7 @@ def device(spec: str | Device | None = "auto") -> Device:
     if spec is None or spec == "auto":
         return devices()[min(1, _cuda.probe().count)]
     wanted = Device(spec)
-    if wanted.kind == "cuda" and wanted.index >= _cuda.probe().count:
+    if wanted.planned is None and wanted.kind == "cuda" and wanted.index >= _cuda.probe().count:
         state = _cuda.probe()
         reason = state.reason or f"this machine shows {state.count} CUDA device(s)"
         raise NoGpuError(

@@ -140,7 +140,7 @@ def compile_module(
     Args:
         source: CUDA C++17 text, or the Path of a file with it; the file's folder is searched for includes too.
         device: a CUDA device.
-        arch: another architecture than the device's own ("sm_90a" for an H200).
+        arch: another architecture than the device's own (`Machine.target`).
         defines: macros, as for `compile_cubin`.
         options: compiler options, as for `compile_cubin`.
         includes: include folders, as for `compile_cubin`.
@@ -159,7 +159,7 @@ def compile_module(
         folders.append(source.parent)
     else:
         text = source
-    target = arch or _arch(place)
+    target = arch or place.machine.target
     cubin = compile_cubin(text, arch=target, defines=defines, options=options, includes=folders, name=name)
     key = (digest(cubin), place)
     with _lock:
@@ -184,7 +184,7 @@ def compile_kernel(
         source: CUDA C++17 with an ``extern "C" __global__`` function `name`, or the Path of a file with it.
         name: the function.
         device: a CUDA device.
-        arch: another architecture than the device's own ("sm_90a" for an H200).
+        arch: another architecture than the device's own (`Machine.target`).
         defines: macros, as for `compile_cubin`.
         options: compiler options, as for `compile_cubin`.
         includes: include folders, as for `compile_cubin`.
@@ -202,13 +202,6 @@ def compile_kernel(
         name=name,
     )
     return module.kernel(name)
-
-
-def _arch(device: Device) -> str:
-    """The device's architecture; from Hopper on with the instructions that no other has."""
-    major, minor = _cuda.open_cuda().core.Device(device.index).compute_capability
-    own = "a" if major >= 9 else ""
-    return f"sm_{major}{minor}{own}"
 
 
 # -------------------------------------------------------------------------------------------------- arguments

@@ -7,12 +7,14 @@ import os
 import platform as system
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from lamina.runtime import _cuda
 from lamina.runtime.errors import DeviceError, NoGpuError
 from lamina.runtime.fork import renew_after_fork
+from lamina.runtime.machine import Machine, measured
 from lamina.runtime.memory import Arena, HostResource, cap_from_environment, host_copy, host_fill
 from lamina.runtime.stream import CudaStream, Stream
 
@@ -68,6 +70,10 @@ class Platform(Protocol):
 
     def properties(self) -> dict[str, Any]:
         """Everything the device tells about itself."""
+        ...
+
+    def machine(self) -> Machine:
+        """Sizes and rates that plans are made from."""
         ...
 
     def copy(self, destination: int, source: int, nbytes: int, stream: Stream) -> None:
@@ -153,6 +159,14 @@ class HostPlatform:
             ),
             "total_memory": self.memory_info().total,
         }
+
+    @cached_property
+    def _machine(self) -> Machine:
+        return measured(self.name(), system.machine(), usable_cores(), self.memory_info().total)
+
+    def machine(self) -> Machine:
+        """The processor, with rates measured when they are first asked for (a tenth of a second)."""
+        return self._machine
 
     def copy(self, destination: int, source: int, nbytes: int, stream: Stream) -> None:
         """Copy within host memory."""
@@ -296,7 +310,7 @@ class CudaPlatform:
             _cuda.raise_status(status, "cuCtxSetCurrent")
 
     def name(self) -> str:
-        """The model, e.g. "NVIDIA H200"."""
+        """The model, as the driver calls it."""
         return str(self.core.name)
 
     def stream(self, priority: int) -> Stream:
@@ -334,6 +348,14 @@ class CudaPlatform:
             if not key.startswith("_"):
                 found.update(_attribute(attributes, key))
         return found
+
+    @cached_property
+    def _machine(self) -> Machine:
+        return Machine.from_properties(self.properties())
+
+    def machine(self) -> Machine:
+        """Sizes and clocks as the driver tells them, rates by the model or estimated."""
+        return self._machine
 
     def copy(self, destination: int, source: int, nbytes: int, stream: Stream) -> None:
         """Queue a copy; the driver sees from the addresses where they lie, peers included."""

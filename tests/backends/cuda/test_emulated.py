@@ -32,7 +32,6 @@ from lamina.ops.primitives import (
     Relu,
     Window,
 )
-from lamina.runtime import Device
 from lamina.spec import (
     DType,
     Layout,
@@ -52,9 +51,10 @@ from lamina.spec import (
 from tests.backends.cuda.test_registry import OWN
 from tests.helpers.eager import mismatch
 from tests.helpers.emulator import Memory, run_launch, run_plan, run_steps
+from tests.helpers.planned import H200
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
-CUDA = backend(Device("cuda:0"))
+CUDA = backend(H200)
 #: Elementwise cards are all made by one generator: one sample each is run, of others three.
 ELEMENTWISE = {n for n in OWN if REGISTRY[n].elementwise}
 

@@ -333,7 +333,7 @@ def test_every_formulation_gives_the_same(device: Device, case: str, direction: 
         "conv_filter_grad": (ConvFilterGrad(win, w_shape[2:]), [x, g]),
     }[direction]
     o = Operands(win, *(Spec(s, dtype, channels_last(s)) for s in (x_shape, w_shape, y.shape)))
-    problem = conv_problem(direction, o)
+    problem = conv_problem(direction, o, device)
     assert {"padded", "plain", "direct"} <= {way.name for way in problem.ways}
     (ref,) = run_reference(op, arrays, float64)
     seen = set()
@@ -540,7 +540,7 @@ def test_large_space_to_depth_against_plain(device: Device) -> None:
     x, w, g = (normal(s, bfloat16) for s in ((128, 1, 224, 224), (96, 1, 11, 11), (128, 96, 54, 54)))
     o = Operands(win, *(Spec(a.shape, bfloat16, channels_last(a.shape)) for a in (x, w, g)))
     for direction, arrays in (("conv", [x, w]), ("conv_filter_grad", [x, g])):
-        problem = conv_problem(direction, o)
+        problem = conv_problem(direction, o, device)
         results = []
         for way in (
             deep_way(direction, o, NONE),

@@ -54,7 +54,6 @@ from lamina.ops.primitives import (
     Window,
 )
 from lamina.ops.primitives.rnn import Rnn, RnnGrad, Sizes
-from lamina.runtime import Device
 from lamina.spec import (
     Layout,
     Policy,
@@ -71,9 +70,10 @@ from lamina.spec import (
     int64,
     uint8,
 )
+from tests.helpers.planned import H200
 
 pytest.importorskip("cuda.core")
-CUDA = backend(Device("cuda:0"))  # a value: nothing is opened
+CUDA = backend(H200)
 #: Their plans need cuDNN.
 LIBRARY = {
     "conv", "conv_data_grad", "conv_filter_grad", "matmul", "fused", "rnn", "rnn_grad", "attention", "attention_grad",
@@ -137,7 +137,7 @@ def chosen() -> dict[str, Program]:
         o = Operands(win, *(Spec(s, dtype, channels_last(s)) for s in specs))
         for direction in ("conv", "conv_data_grad", "conv_filter_grad"):
             found[f"{direction} {dtype}"] = direct(direction, o).program
-            for way in conv_problem(direction, o).ways:
+            for way in conv_problem(direction, o, H200).ways:
                 for step in (*way.before, *way.after):
                     if isinstance(step, Launch):
                         found[f"{direction} {way.name} {step.program.name} {dtype}"] = step.program
@@ -148,7 +148,7 @@ def chosen() -> dict[str, Program]:
         found[f"weights {dtype}"] = launch.program
         launch = slopes_launch(AttentionGrad(0.5), scores, 4, [], (source(),) * 7)
         found[f"slopes {dtype}"] = launch.program
-        short = ShortRows(Spec((9, 256), dtype).fixed, 9, 256, True)
+        short = ShortRows(Spec((9, 256), dtype).fixed, 9, 256, True, H200.machine)
         for launch in short.gradients((source(),) * 5, target(), scratch(), (target(1), target(2))):
             found[f"{launch.program.name} {dtype}"] = launch.program
     found |= (
@@ -184,7 +184,7 @@ def own_convolutions() -> dict[str, Program]:
         for dtype in (float16, bfloat16):
             o = Operands(win, *(Spec(s, dtype, channels_last(s)) for s in shapes))
             for direction in ("conv", "conv_data_grad", "conv_filter_grad"):
-                for way in conv_problem(direction, o).ways:
+                for way in conv_problem(direction, o, H200).ways:
                     steps = way.steps if way.name in ("depthwise", "stem") else ()
                     for step in (s for s in steps if isinstance(s, Launch)):
                         found[f"{direction} {way.name} {step.program.name} {dtype}"] = step.program
@@ -206,8 +206,8 @@ def resident_norms() -> dict[str, Program]:
         x = Spec((4, 24, 9, 9), dtype, channels_last((4, 24, 9, 9)))
         forward, backward = BatchNorm(1e-5), BatchNormGrad()
         for way in (
-            batch_persistent.forward(forward, x, activation(forward), (), 0),
-            batch_persistent.backward(backward, x, activation(backward), (), 0),
+            batch_persistent.forward(forward, x, activation(forward), (), 0, H200.machine),
+            batch_persistent.backward(backward, x, activation(backward), (), 0, H200.machine),
         ):
             assert way is not None
             for step in way.steps:
@@ -219,12 +219,14 @@ def resident_norms() -> dict[str, Program]:
 def point_convolutions() -> dict[str, Program]:
     """1x1 convolutions with a norm's sums, forward and backward, with all that may lie behind them."""
     found: dict[str, Program] = {}
-    for dtype, tiles in product((float16, bfloat16), (Tiling(900, 128, 64), Tiling(900, 64, 256))):
+    sizes = [Tiling(900, *size, H200.machine) for size in ((128, 64), (64, 256))]
+    for dtype, tiles in product((float16, bfloat16), sizes):
         norm = tuple(map(source, range(5)))
         clipped, bits = Behind(source(), source(), norm, 6.0), Behind(source(), source(), norm, bits=True)
         made = [forward(tiles, dtype, target())]
         made += [data_grad(tiles, dtype, b, target()) for b in (Behind(None, None, norm[:4]), clipped, bits)]
-        found |= {f"point_conv {tiles} {dtype} {i}": step.program for i, step in enumerate(made)}
+        key = f"point_conv {tiles.columns} {tiles.depth} {dtype}"
+        found |= {f"{key} {i}": step.program for i, step in enumerate(made)}
     return found
 
 
@@ -239,7 +241,7 @@ def resident_networks() -> dict[str, Program]:
         patch.setattr(persistent, "matmul_plan", elsewhere)
         for mode, hidden, dtype in product(("lstm", "gru"), (128, 256), (float16, bfloat16)):
             op, sizes = Rnn(mode, hidden, reserve=True), Sizes(4, 8, 16)
-            shared = persistent.tiling(op, sizes, [dtype])
+            shared = persistent.tiling(op, sizes, [dtype], H200.machine)
             assert shared is not None
             shapes = [tuple(sizes), *op.state_shapes(8), *op.weight_shapes(16)]
             specs = [Spec(s, dtype).fixed for s in shapes]
@@ -289,8 +291,8 @@ def test_formulations_where_they_apply() -> None:
     assert deep.deep.w.shape == (96, 16, 3, 3)
     assert padded(first).deep.x.shape == (1024, 8, 224, 224)
     names = ["stem", "deep", "padded", "plain", "relaid", "wide", "direct"]
-    assert [w.name for w in conv_problem("conv", first).ways] == names
-    assert [w.name for w in conv_problem("conv_data_grad", first).ways] == [
+    assert [w.name for w in conv_problem("conv", first, H200).ways] == names
+    assert [w.name for w in conv_problem("conv_data_grad", first, H200).ways] == [
         "padded",
         "plain",
         "relaid",
@@ -298,7 +300,7 @@ def test_formulations_where_they_apply() -> None:
         "direct",
     ]
     second = operands((128, 96, 26, 26), (256, 96, 5, 5), 1)
-    assert [w.name for w in conv_problem("conv", second).ways] == [
+    assert [w.name for w in conv_problem("conv", second, H200).ways] == [
         "plain",
         "turned",
         "relaid",
@@ -306,7 +308,7 @@ def test_formulations_where_they_apply() -> None:
         "direct",
     ]
     tap = operands((128, 64, 28, 28), (256, 64, 1, 1), 1)
-    assert [w.name for w in conv_problem("conv", tap).ways] == [
+    assert [w.name for w in conv_problem("conv", tap, H200).ways] == [
         "plain",
         "product",
         "relaid",
@@ -316,9 +318,15 @@ def test_formulations_where_they_apply() -> None:
     wide = operands(
         (8, 16, 32, 32), (32, 16, 3, 3), 2
     )  # 64 deep channels: worth timing, but not the first choice
-    assert [w.name for w in conv_problem("conv", wide).ways] == ["plain", "deep", "relaid", "wide", "direct"]
+    assert [w.name for w in conv_problem("conv", wide, H200).ways] == [
+        "plain",
+        "deep",
+        "relaid",
+        "wide",
+        "direct",
+    ]
     exact = operands((8, 1, 32, 32), (32, 1, 5, 5), 2, float32)  # row-major: no deep channels
-    assert [w.name for w in conv_problem("conv", exact).ways] == ["plain", "relaid", "direct"]
+    assert [w.name for w in conv_problem("conv", exact, H200).ways] == ["plain", "relaid", "direct"]
 
 
 def test_products_as_convolutions() -> None:

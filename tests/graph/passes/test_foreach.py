@@ -16,6 +16,7 @@ from lamina.ops.core import Array, Op, bind
 from lamina.ops.primitives import Foreach
 from lamina.ops.primitives.update import _Update
 from lamina.spec import Spec, bfloat16, float32, int64
+from tests.helpers.planned import H200
 
 CPU = backends.get(lm.device("cpu"))
 
@@ -40,7 +41,7 @@ def test_updates_read_half_gradients_themselves() -> None:
 def _cuda() -> backends.Backend:
     """A value: nothing is opened."""
     pytest.importorskip("cuda.core")
-    return cuda_backend(lm.runtime.Device("cuda:0"))
+    return cuda_backend(H200)
 
 
 def _updates(count: int, size: int) -> lm.graph.Graph:

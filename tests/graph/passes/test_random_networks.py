@@ -15,9 +15,10 @@ from lamina.ops.core import Array, Op
 from lamina.ops.primitives import ConvNorm, DataGradNorm, Fused, NormPool, PoolNormGrad
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
+from tests.helpers.planned import H200
 from tests.helpers.random_networks import Network
 
-CUDA = cuda_backend(Device("cuda:0"))
+CUDA = cuda_backend(H200)
 MERGED = (Fused, ConvNorm, DataGradNorm, NormPool, PoolNormGrad)
 
 

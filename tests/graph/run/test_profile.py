@@ -8,7 +8,7 @@ import pytest
 
 import lamina as lm
 from lamina import ops
-from lamina.graph import Executable, compile, html_page, limits, profile, trace
+from lamina.graph import Executable, compile, html_page, profile, trace
 from lamina.ops import primitives
 from lamina.ops.core import Op
 from lamina.spec import Spec, bfloat16, float32
@@ -97,11 +97,10 @@ def test_refused_fusions_are_told() -> None:
 
 
 def test_limits_of_a_cpu_are_measured() -> None:
-    found = limits(lm.device("cpu"))
-    assert found is not None
-    assert 1e9 < found.single < 1e14
-    assert 1e8 < found.memory < 1e13
-    assert found.seconds(0, found.memory, 4, tf32=False) == pytest.approx(1.0)
+    found = lm.device("cpu").machine
+    assert 1e9 < found.rate("float32") < 1e14
+    assert 1e8 < found.bandwidth < 1e13
+    assert found.seconds(0, found.bandwidth, "float32") == pytest.approx(1.0)
 
 
 class _Page(HTMLParser):

@@ -22,7 +22,6 @@ from lamina.backends.cuda.launch.program import Launches, Part, source, target
 from lamina.backends.cuda.norm.conv_batch_norm import statistics_way
 from lamina.backends.cuda.norm.norm import cudnn_norm
 from lamina.backends.cuda.select import formulations
-from lamina.backends.cuda.select.target import described
 from lamina.c.errors import CudnnError
 from lamina.cudnn import autotune
 from lamina.cudnn.plan import attempt
@@ -44,7 +43,7 @@ from lamina.ops.primitives import (
     ReluGrad,
     Window,
 )
-from lamina.runtime import Device, DiskCache
+from lamina.runtime import DiskCache
 from lamina.spec import (
     Policy,
     Spec,
@@ -56,9 +55,9 @@ from lamina.spec import (
     float64,
     int8,
 )
-from tests.helpers import H200_PROPERTIES
+from tests.helpers.planned import H200
 
-DEVICE = Device("cuda:7")  # never opened
+DEVICE = H200
 
 #: AlexNet's convolutions at batch 128: input, filter, stride, padding.
 ALEXNET = {
@@ -75,15 +74,14 @@ DTYPES = {"bf16": bfloat16, "f16": float16, "f32": float32, "f64": float64}
 def plan(op: Op, dtype: Any, *shapes: tuple[int, ...], **policy: Any) -> str:
     """The label of the plan, or the refusal."""
     try:
-        with described(DEVICE, properties()):
-            made = backend(DEVICE).plan(op, [Spec(s, dtype) for s in shapes], Policy(**policy))
+        made = backend(DEVICE).plan(op, [Spec(s, dtype) for s in shapes], Policy(**policy))
     except NoKernel as error:
         return f"refused: {error}"
     return f"{made.label} workspace={made.workspace}"
 
 
 def properties() -> cudnn.DeviceProperties:
-    return cudnn.DeviceProperties(json=H200_PROPERTIES.read_text())
+    return cudnn.device_properties(DEVICE.machine)
 
 
 def convolutions() -> dict[str, str]:
@@ -145,21 +143,18 @@ def eights() -> dict[str, str]:
 def _eights(name: str, op: Any, dtype: Any, x: Any, w: Any, bias: Any) -> dict[str, str]:
     """The plans of an op, with bias and relu, and with its result in 8 bits again."""
     specs = [Spec(x, dtype), Spec(w, dtype), Spec((w[0],), float32)]
-    with described(DEVICE, properties()):
-        made: dict[str, Callable[[], Plan]] = {name: lambda: backend(DEVICE).plan(op, specs, Policy())}
-        fused = Fused((op, Add(), Relu()))
-        made[f"{name} bias relu"] = lambda: backend(DEVICE).plan(
-            fused, [*specs, Spec(bias, float32)], Policy()
-        )
-        chain = Fused((op, Add(), Relu(), Quantize(dtype)))
-        given = [*specs, Spec(bias, float32), Spec((), float32)]
-        made[f"{name} bias relu quantize"] = lambda: backend(DEVICE).plan(chain, given, Policy())
-        found = {}
-        for key, make in made.items():
-            try:
-                found[key] = make().label
-            except NoKernel as error:
-                found[key] = f"refused: {error}"
+    made: dict[str, Callable[[], Plan]] = {name: lambda: backend(DEVICE).plan(op, specs, Policy())}
+    fused = Fused((op, Add(), Relu()))
+    made[f"{name} bias relu"] = lambda: backend(DEVICE).plan(fused, [*specs, Spec(bias, float32)], Policy())
+    chain = Fused((op, Add(), Relu(), Quantize(dtype)))
+    given = [*specs, Spec(bias, float32), Spec((), float32)]
+    made[f"{name} bias relu quantize"] = lambda: backend(DEVICE).plan(chain, given, Policy())
+    found = {}
+    for key, make in made.items():
+        try:
+            found[key] = make().label
+        except NoKernel as error:
+            found[key] = f"refused: {error}"
     return found
 
 
@@ -275,7 +270,7 @@ def choices() -> dict[str, str]:
 def half_refused(op: Conv, x: tuple[int, ...], w: tuple[int, ...]) -> str:
     """The plan where no engine takes the half type."""
     last = [Spec(s, float16, channels_last(s)) for s in (x, w, (x[0], w[0], *x[2:]))]
-    problem = conv.conv_problem("conv", Operands(op.window, *last))
+    problem = conv.conv_problem("conv", Operands(op.window, *last), DEVICE)
 
     def refuse() -> Any:
         raise CudnnError(3000, "cudnnBackendFinalize", "no half type here", "")
@@ -284,8 +279,7 @@ def half_refused(op: Conv, x: tuple[int, ...], w: tuple[int, ...]) -> str:
         replace(way, graph=refuse) if way.name in ("plain", "turned", "relaid") else way
         for way in problem.ways
     )
-    with described(DEVICE, properties()):
-        return formulations.choose(replace(problem, ways=ways), DEVICE, Policy()).label
+    return formulations.choose(replace(problem, ways=ways), DEVICE, Policy()).label
 
 
 def faults() -> dict[str, str]:
@@ -328,7 +322,7 @@ def forms() -> dict[str, str]:
         y = (x[0], w[0], *win.output(x[2:], w[2:]))
         o = Operands(win, *(Spec(s, bfloat16, channels_last(s)) for s in (x, w, y)))
         for direction in ("conv", "conv_data_grad", "conv_filter_grad"):
-            problem = conv.conv_problem(direction, o)
+            problem = conv.conv_problem(direction, o, DEVICE)
             for way in problem.ways:
                 single = replace(problem, ways=(way,))
                 first = next(formulations.candidates(single, target, Policy(), ("a",), []), None)
@@ -341,10 +335,7 @@ def halves() -> dict[str, str]:
     win, (x, w) = Window((1, 1), ((3, 3), (3, 3)), (1, 1)), ((64, 128, 112, 112), (128, 128, 7, 7))
     found = {}
     for op in (Conv(win), ConvDataGrad(win, x[2:])):
-        with described(DEVICE, properties()):
-            made = backend(DEVICE).plan(
-                op, [Spec(x, bfloat16), Spec(w, bfloat16)], Policy(algorithm="halved")
-            )
+        made = backend(DEVICE).plan(op, [Spec(x, bfloat16), Spec(w, bfloat16)], Policy(algorithm="halved"))
         assert isinstance(made.make, Launches)
         parts = [step.plan for step in made.make.steps if isinstance(step, Part)]
         found[op.name] = made.label
@@ -388,9 +379,8 @@ def sequences() -> dict[str, str]:
 
     kinds = {name: float32 if "norm" in name else bfloat16 for name in parameters}
     specs = [Spec((32, 512, 512), bfloat16)] * 2 + [Spec(p.shape, kinds[n]) for n, p in parameters.items()]
-    with described(DEVICE, properties()):
-        better = optimize(graph.trace(layer, *specs), backend(DEVICE))
-        program = plan_graph(better, backend(DEVICE), {}, range(2, len(specs)))
+    better = optimize(graph.trace(layer, *specs), backend(DEVICE))
+    program = plan_graph(better, backend(DEVICE), {}, range(2, len(specs)))
     steps = [s for s in program.steps if not s.plan.view]
     return {f"{i} {s.label}": f"{s.plan.label} workspace={s.plan.workspace}" for i, s in enumerate(steps)}
 
@@ -403,7 +393,7 @@ def statistics() -> dict[str, str]:
     op = primitives.ConvNorm(Conv(window), primitives.BatchNorm(1e-5))
     for dtype in (bfloat16, float16):
         o = Operands(window, *(Spec(s, dtype, channels_last(s)) for s in (x, w, x)))
-        way = statistics_way(op, o, [target(5), *map(source, range(2, 6))])
+        way = statistics_way(op, o, [target(5), *map(source, range(2, 6))], DEVICE.machine)
         problem = formulations.Problem("statistics", "conv_norm", (o.x, o.w), (o.y,), (way,), 0.0)
         first = next(formulations.candidates(problem, properties(), Policy(), ("a",), []), None)
         found[f"behind {dtype}"] = first.label if first else "refused"

@@ -15,12 +15,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from lamina.backends import Backend, Plan
 from lamina.graph.ir.graph import Graph, Node, Value
-from lamina.graph.planning.cost import Limits, least_seconds, limits
+from lamina.graph.planning.cost import least_seconds
 from lamina.graph.planning.layout import Program, Slot, Step, plan_graph
 from lamina.graph.planning.memory import aligned
 from lamina.graph.planning.schedule import schedule
 from lamina.ops.core import Op
 from lamina.ops.primitives import Foreach
+from lamina.runtime import Machine
 from lamina.spec import Policy, Spec
 
 #: What one round takes off the peak: values are chosen again when their neighbours are gone. The rounds are the same
@@ -30,10 +31,14 @@ _SHARE = 0.05
 _PATIENCE = 24
 #: Nodes per node of the graph up to which copies are made.
 _GROWTH = 8
-#: Relative costs where the machine's rates are not in a table: choices must not vary with a measurement.
-_USUAL = Limits(half=2e12, single=1e12, double=5e11, tf32=1e12, memory=5e10)
-#: What a step costs beside its work.
-_STEP_SECONDS = 3e-6
+#: Relative costs on a CPU: choices must not vary with a measurement.
+_USUAL = Machine(
+    "usual",
+    "",
+    1,
+    flops={"bfloat16": 2e12, "float16": 2e12, "int8": 2e12, "float32": 1e12, "float64": 5e11},
+    bandwidth=5e10,
+)
 
 _UNITS = {
     "b": 1,
@@ -78,12 +83,12 @@ def plan_within(
     A graph that fits is planned as it is. Raises MemoryLimitError when no choice that was tried fits.
     """
     planner = _Remembering(backend)
-    known = (limits(backend.device) if backend.device.kind == "cuda" else None) or _USUAL
+    machine = backend.device.machine if backend.device.kind == "cuda" else _USUAL
     program = plan_graph(graph, planner, donate, resident)
     first = least = program.placement.nbytes
     most, waited = _GROWTH * len(graph.nodes), 0
     while program.placement.nbytes > limit:
-        shrunk = _Round(graph, program, donate, known).shrunk()
+        shrunk = _Round(graph, program, donate, machine).shrunk()
         if shrunk is None or len(shrunk.nodes) > most or waited > _PATIENCE:
             raise MemoryLimitError(
                 f"memory_limit: {graph.name} cannot be planned in {_mib(limit)}: it takes {_mib(first)} when all "
@@ -109,12 +114,13 @@ class _Round:
     and that a node before it can make again.
     """
 
-    def __init__(self, graph: Graph, program: Program, donate: Mapping[int, int], known: Limits) -> None:
+    def __init__(self, graph: Graph, program: Program, donate: Mapping[int, int], machine: Machine) -> None:
         self.graph, self.program = graph, program
         self.order = schedule(graph, donate)
         self.step_of = {s.node: i for i, s in enumerate(program.steps) if s.node is not None}
         self.seconds = {
-            n: least_seconds(program.steps[i], known) + _STEP_SECONDS for n, i in self.step_of.items()
+            n: least_seconds(program.steps[i], machine) + machine.launch_seconds
+            for n, i in self.step_of.items()
         }
         self.live = _live_bytes(program)
         self.at = max(range(len(self.live)), key=self.live.__getitem__)

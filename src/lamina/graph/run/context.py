@@ -10,15 +10,13 @@ from typing import Any
 import numpy as np
 
 from lamina.backends import Call, Run
-from lamina.graph.planning.cost import least_seconds, limits
+from lamina.graph.planning.cost import least_seconds
 from lamina.graph.planning.layout import Program, Slot, Step
 from lamina.graph.planning.streams import Footprint, lanes, waits
 from lamina.graph.run.staging import Staged
 from lamina.runtime import Buffer, CapturedGraph, Device, Event, Stream, copy, memset
 from lamina.tensors import Tensor, relayout
 
-#: What a kernel takes at least on a GPU, whatever it does.
-LAUNCH_SECONDS = 3e-6
 #: Bytes from which on a CPU an output is lent rather than copied.
 _LENT = 1 << 20
 #: An input of a call: a tensor, a row-major array where the device is the host, or one on its way to the device.
@@ -187,10 +185,8 @@ class ExecutionContext:
         self._replay()
 
     def _lanes(self, steps: Sequence[Step]) -> list[int]:
-        known = limits(self.device)
-        if known is None:
-            return [0] * len(steps)
-        return lanes(steps, [least_seconds(s, known) + LAUNCH_SECONDS for s in steps])
+        machine = self.device.machine
+        return lanes(steps, [least_seconds(s, machine) + machine.launch_seconds for s in steps])
 
     def _run_lanes(
         self,

@@ -107,7 +107,8 @@ class Executable:
         self._shared: dict[Slot, Buffer] = {}  # state, constants, and what is made of them
         self._staging: dict[int, Staging] = {}
         self._contexts: Pool[ExecutionContext]
-        if self.backend.name != "null":
+        self._runs = self.backend.name != "null" and where.planned is None
+        if self._runs:
             self._queues = where.default_stream.queues
             self._contexts = Pool(self._context, 1 if donate or self._queues else usable_cores())
             self._place_constants()

@@ -13,10 +13,10 @@ from statistics import median
 from typing import Any
 
 from lamina.backends import Run
-from lamina.graph.planning.cost import Limits, least_seconds, limits, work
+from lamina.graph.planning.cost import least_seconds, work
 from lamina.graph.planning.layout import Step
 from lamina.graph.run.executable import Executable
-from lamina.runtime import Event, human_bytes
+from lamina.runtime import Event, Machine, human_bytes
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class Row:
     nbytes: int
     workspace: int
     milliseconds: float | None = None
-    limit_ms: float | None = None
+    limit_ms: float = 0.0
 
     @property
     def fraction(self) -> float | None:
         """Of the limit: 1 is as fast as the machine can be."""
-        if self.milliseconds is None or self.limit_ms is None:
+        if self.milliseconds is None:
             return None
         return self.limit_ms / self.milliseconds if self.milliseconds > 0 else None
 
@@ -83,10 +83,7 @@ class Profile:
     def fraction(self) -> float | None:
         """Of the limit, over all kernels."""
         total = self.milliseconds
-        least = [r.limit_ms for r in self.rows]
-        if not total or None in least:
-            return None
-        return sum(t for t in least if t is not None) / total
+        return sum(r.limit_ms for r in self.rows) / total if total else None
 
     @property
     def record(self) -> dict[str, Any]:
@@ -140,11 +137,11 @@ def profile(executable: Executable, rounds: int = 20) -> Profile:
     """
     steps = [s for s in executable.program.steps if not s.plan.view]
     times = kernel_times(executable, rounds) if rounds else [None] * len(steps)
-    known = limits(executable.device)
+    machine = executable.device.machine
     placed = executable.program.placement
     return Profile(
         device=f"{executable.device} ({executable.backend.name})",
-        rows=tuple(_row(s, t, known) for s, t in zip(steps, times, strict=True)),
+        rows=tuple(_row(s, t, machine) for s, t in zip(steps, times, strict=True)),
         lives=_lives(executable),
         arena=placed.nbytes,
         unplanned=placed.unplanned,
@@ -154,7 +151,7 @@ def profile(executable: Executable, rounds: int = 20) -> Profile:
     )
 
 
-def _row(step: Step, milliseconds: float | None, known: Limits | None) -> Row:
+def _row(step: Step, milliseconds: float | None, machine: Machine) -> Row:
     flops, nbytes = work(step)
     return Row(
         str(step.node.op) if step.node else "reorder",
@@ -165,7 +162,7 @@ def _row(step: Step, milliseconds: float | None, known: Limits | None) -> Row:
         nbytes,
         step.plan.workspace,
         milliseconds,
-        None if known is None else least_seconds(step, known) * 1e3,
+        least_seconds(step, machine) * 1e3,
     )
 
 

@@ -15,6 +15,7 @@ from tests.backends.cuda.select.test_formulations import draw, operands
 from tests.helpers import emulator
 from tests.helpers.eager import apart
 from tests.helpers.own_kernels import DEVICE, by_definition
+from tests.helpers.planned import H200
 
 #: The convolution of `seeds/001`.
 LARGE: tuple[Shape, Shape, Window] = (
@@ -63,7 +64,7 @@ def test_three_halves_are_the_whole(case: str, direction: str) -> None:
     result, given = sides(direction, o)
     arrays = [draw(spec, i) for i, spec in enumerate(given)]
     op = Conv(win) if direction == "conv" else ConvDataGrad(win, x[2:])
-    problem = conv_problem(direction, o)
+    problem = conv_problem(direction, o, H200)
     plan = make_plan(problem, candidate(halved_way(direction, o, by_definition), None, {}), DEVICE)
     (found,) = emulator.run_plan(plan, arrays)
     assert not (wrong := apart(found, run_reference(op, arrays, float64)[0], result.dtype, 5)), wrong
@@ -100,4 +101,4 @@ def test_parts_save_arithmetic() -> None:
 def test_when_it_pays(x: Shape, w: Shape, win: Window, dtype: DType, directions: str) -> None:
     o = operands(x, w, win, dtype)
     every = ("conv", "conv_data_grad", "conv_filter_grad")
-    assert [d for d in every if halves(d, o)] == directions.split()
+    assert [d for d in every if halves(d, o, H200.machine)] == directions.split()

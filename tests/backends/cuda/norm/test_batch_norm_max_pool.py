@@ -40,9 +40,10 @@ from lamina.spec import (
     float64,
 )
 from tests.helpers.emulator import contrary, run_plan
+from tests.helpers.planned import H200
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
-CUDA = backend(Device("cuda:0"))
+CUDA = backend(H200)
 
 
 def win(stride: Shape, *padding: Shape) -> Window:

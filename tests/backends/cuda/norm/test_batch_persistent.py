@@ -3,6 +3,7 @@
 import ctypes
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from lamina.backends.cuda.select.formulations import Way
 from lamina.backends.reference import run_reference
 from lamina.ops.core import Array
 from lamina.ops.primitives import BatchNorm, BatchNormGrad
-from lamina.runtime import Device
+from lamina.runtime import Device, Machine
 from lamina.spec import (
     DType,
     Spec,
@@ -32,6 +33,7 @@ from lamina.spec import (
 )
 from tests.helpers import emulator
 from tests.helpers.eager import mismatch
+from tests.helpers.planned import H200, KINDS
 
 compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 #: Shapes, and blocks of the device that is played.
@@ -57,7 +59,7 @@ def operands(op: BatchNorm | BatchNormGrad, shape: tuple[int, ...], dtype: DType
     return [image(), image(), *small[:2], positive, *extra]
 
 
-def run(op: BatchNorm | BatchNormGrad, arrays: list[Array]) -> list[Array]:
+def run(op: BatchNorm | BatchNormGrad, arrays: list[Array], machine: Machine = H200.machine) -> list[Array]:
     """The outputs of the resident way."""
     specs = [
         Spec(a.shape, as_dtype(a.dtype), channels_last(a.shape) if a.ndim > 2 else None).fixed for a in arrays
@@ -65,7 +67,7 @@ def run(op: BatchNorm | BatchNormGrad, arrays: list[Array]) -> list[Array]:
     outs = [
         Spec(s.shape, s.dtype, channels_last(s.shape) if s.ndim > 2 else None).fixed for s in op.infer(*specs)
     ]
-    way = made(op, specs[isinstance(op, BatchNormGrad)])
+    way = made(op, specs[isinstance(op, BatchNormGrad)], machine)
     held = [emulator.Memory(s.nbytes) for s in specs]
     for memory, array, spec in zip(held, arrays, specs, strict=True):
         memory.bytes[:] = pack(array, spec.physical).view(np.uint8).reshape(-1)
@@ -80,23 +82,27 @@ def run(op: BatchNorm | BatchNormGrad, arrays: list[Array]) -> list[Array]:
     ]
 
 
-def made(op: BatchNorm | BatchNormGrad, x: Spec) -> Way:
+def made(op: BatchNorm | BatchNormGrad, x: Spec, machine: Machine = H200.machine) -> Way:
     found = (
-        batch_persistent.forward(op, x, activation(op), (), 0)
+        batch_persistent.forward(op, x, activation(op), (), 0, machine)
         if isinstance(op, BatchNorm)
-        else batch_persistent.backward(op, x, activation(op), (), 0)
+        else batch_persistent.backward(op, x, activation(op), (), 0, machine)
     )
     assert found is not None
     return found
 
 
+def with_blocks(blocks: int, kept: int = 192 << 10) -> Machine:
+    """A machine of so many multiprocessors, with so much shared memory beside what the kernels declare."""
+    return replace(H200.machine, multiprocessors=blocks, shared_memory=kept + batch_persistent._DECLARED)
+
+
 @compiler
 @pytest.mark.parametrize(("shape", "blocks"), SHAPES, ids=str)
 @pytest.mark.parametrize("kept", [192 << 10, 0], ids=["kept", "read again"])
-def test_values(shape: tuple[int, ...], blocks: int, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values(shape: tuple[int, ...], blocks: int, kept: int) -> None:
     """Plain, relu, clipped relu, with a residual; elements kept in shared memory, or read twice."""
-    monkeypatch.setattr(batch_persistent, "_BLOCKS", blocks)
-    monkeypatch.setattr(batch_persistent, "_KEPT", kept)
+    machine = with_blocks(blocks, kept)
     turn = shape[1] // 8
     dtype = (bfloat16, float32, float16)[turn % 3]
     relu, residual, hi = ((False, False, None), (True, False, 0.75), (True, True, None), (True, True, 0.5))[
@@ -104,7 +110,9 @@ def test_values(shape: tuple[int, ...], blocks: int, kept: int, monkeypatch: pyt
     ]
     for op in (BatchNorm(1e-5, 0.1, relu, residual, hi), BatchNormGrad(relu, relu and residual, True, hi)):
         arrays = operands(op, shape, dtype)
-        for i, (y, ref) in enumerate(zip(run(op, arrays), run_reference(op, arrays, float64), strict=True)):
+        for i, (y, ref) in enumerate(
+            zip(run(op, arrays, machine), run_reference(op, arrays, float64), strict=True)
+        ):
             problem = mismatch(y, ref, as_dtype(y.dtype))
             assert not problem, f"{op} output {i} of {shape} {dtype}: {problem}"
 
@@ -112,43 +120,46 @@ def test_values(shape: tuple[int, ...], blocks: int, kept: int, monkeypatch: pyt
 @compiler
 @pytest.mark.parametrize(("shape", "blocks"), [((40, 24, 6, 5), 1), ((29, 136, 7, 6), 1)], ids=str)
 @pytest.mark.parametrize("residual", [False, True])
-def test_copies_that_arrive_late(
-    shape: tuple[int, ...], blocks: int, residual: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copies_that_arrive_late(shape: tuple[int, ...], blocks: int, residual: bool) -> None:
     """Several batches are under way at once: the same bits when each arrives just before it is waited for."""
-    monkeypatch.setattr(batch_persistent, "_BLOCKS", blocks)
+    machine = with_blocks(blocks)
     for op in (BatchNorm(1e-5, 0.1, True, residual), BatchNormGrad(True, residual)):
         arrays = operands(op, shape, bfloat16)
-        t = batch_persistent.tiling(arranged(shape), 1 + isinstance(op, BatchNormGrad))
+        t = batch_persistent.tiling(arranged(shape), 1 + isinstance(op, BatchNormGrad), machine)
         assert t is not None
         assert t.held >= 8
-        found = run(op, arrays)
+        found = run(op, arrays, machine)
         with emulator.contrary():
-            late = run(op, arrays)
+            late = run(op, arrays, machine)
         assert [y.tobytes() for y in late] == [y.tobytes() for y in found], op
 
 
+@pytest.mark.parametrize("device", KINDS.values(), ids=list(KINDS))
 @pytest.mark.parametrize("arrays", [1, 2])
 @pytest.mark.parametrize("channels", [16, 24, 64, 144, 160, 256, 576, 960, 1280, 2048, 8192])
-def test_tiling_fills_the_device(channels: int, arrays: int) -> None:
+def test_tiling_fills_the_device(channels: int, arrays: int, device: Device) -> None:
     """All rows and channels have a block; few threads and multiprocessors idle; it fits into shared memory."""
     x = arranged((128, channels, 28, 28))
-    t = batch_persistent.tiling(x, arrays)
+    t, machine = batch_persistent.tiling(x, arrays, device.machine), device.machine
     assert t is not None
     assert t.groups * t.lanes * t.width >= channels
     assert (t.splits - 1) * t.part < t.rows <= t.splits * t.part
-    assert 0.9 * 132 < t.groups * t.splits <= 132
+    assert 0.9 * machine.multiprocessors < t.groups * t.splits <= machine.multiprocessors
     assert t.held % t.unroll == 0
-    assert t.shared <= batch_persistent._KEPT
+    assert 0 < t.shared <= machine.shared_memory - batch_persistent._DECLARED
     assert 512 // t.lanes * t.lanes > 0.9 * 512
 
 
 def test_what_is_not_for_it() -> None:
-    assert batch_persistent.tiling(Spec((4, 12, 5, 5), bfloat16, channels_last((4, 12, 5, 5))), 1) is None
-    assert batch_persistent.tiling(Spec((4, 16, 5, 5), float64, channels_last((4, 16, 5, 5))), 1) is None
-    assert batch_persistent.tiling(Spec((4, 16, 5, 5), bfloat16).fixed, 1) is None
+    twelve, sixteen = (4, 12, 5, 5), (4, 16, 5, 5)
+    for x in (
+        Spec(twelve, bfloat16, channels_last(twelve)),
+        Spec(sixteen, float64, channels_last(sixteen)),
+        Spec(sixteen, bfloat16).fixed,
+    ):
+        assert batch_persistent.tiling(x, 1, H200.machine) is None
     x = arranged((4, 16, 5, 5))
-    assert batch_persistent.backward(BatchNormGrad(moving=False), x, "", (), 0) is None
+    assert batch_persistent.backward(BatchNormGrad(moving=False), x, "", (), 0, H200.machine) is None
 
 
 @pytest.mark.parametrize("residual", [False, True])
@@ -158,7 +169,7 @@ def test_machine_code(residual: bool) -> None:
     for op in (BatchNorm(1e-5, 0.1, True, residual, 6.0), BatchNormGrad(True, residual, True, 6.0)):
         (step,) = made(op, x).steps
         assert isinstance(step, Together)
-        assert len(step.program.cubin()) > 1000
+        assert len(step.program.cubin(H200.machine.target)) > 1000
 
 
 @pytest.mark.parametrize(("blocks", "runs"), [(0, ["apart"]), (1, ["together"])])
@@ -181,10 +192,10 @@ def test_a_small_device_runs_the_passes_apart(
             return lambda: found.append("together")
 
     monkeypatch.setattr(program.Program, "load", lambda one, device: Kernel())
-    monkeypatch.setattr(program, "_multiprocessors", lambda device: 132)
     monkeypatch.setattr(program, "_counters", program.Counters)
     op, device = BatchNorm(1e-5), Device("cpu")
-    way = batch_persistent.forward(op, arranged((128, 64, 9, 9)), activation(op), (Passes(),), 1 << 20)
+    x, machine = arranged((128, 64, 9, 9)), with_blocks(1)
+    way = batch_persistent.forward(op, x, activation(op), (Passes(),), 1 << 20, machine)
     assert way is not None
     assert way.scratch == 1 << 20
     way.steps[0].bind(device, Call((0,) * 5, (0,) * 5, 0))()

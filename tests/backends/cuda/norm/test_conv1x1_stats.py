@@ -51,6 +51,7 @@ from lamina.spec import (
 )
 from tests.helpers.eager import mismatch
 from tests.helpers.emulator import Memory, contrary, run_plan, run_steps
+from tests.helpers.planned import H200
 
 POINT = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
 #: (x's shape, filters, dtype): fewer rows than a tile, and more; one and two columns of 64; two teams, and four.
@@ -118,7 +119,7 @@ def test_forward(shape: tuple[int, ...], filters: int, residual: bool, dtype: DT
     arrays = [drawn(rng, s.shape, dtype) for s in (x, w)] + small(rng, filters, 4)
     arrays += [drawn(rng, result, dtype)] * residual
     given = [target(5), *(source(i) for i in range(2, len(arrays)))]
-    (way,) = conv_batch_norm.own_way(op, Operands(POINT, x, w, y), given)
+    (way,) = conv_batch_norm.own_way(op, Operands(POINT, x, w, y), given, H200.machine)
     statistics = [Spec((filters,), float32).fixed] * 4
     found = run(way, arrays, [y, *statistics, y, *(s.fixed for s in op.infer(*map(spec_of, arrays))[6:])])
     wanted = run_reference(op, arrays, float64)
@@ -155,7 +156,8 @@ def test_data_gradient(
         more[1] = signs_of(more[1])
     arrays = [*(drawn(rng, s.shape, dtype) for s in (dy, w)), *more, *small(rng, filters, 3 + norm.relu)]
     places = [source(i) for i in range(len(arrays))]
-    (way,) = conv_batch_norm.own_gradient_way(op, Operands(POINT, dx, w, dy), places, 2 + len(steps))
+    o = Operands(POINT, dx, w, dy)
+    (way,) = conv_batch_norm.own_gradient_way(op, o, places, 2 + len(steps), H200.machine)
     found = run(way, arrays, [dx, *[Spec((filters,), float32).fixed] * 2, dx])
     wanted = run_reference(op, arrays, float64)
     compare(found, wanted)
@@ -181,7 +183,7 @@ def test_apart_in_any_layout(
         Spec(a.shape, as_dtype(a.dtype), arrange and arrange(a.shape))
         for a, arrange in zip(arrays, [lies[0]] * 2 + [lies[1]] * (len(arrays) - 2), strict=True)
     ]
-    made = backend(Device("cuda:0")).plan(sample.op, specs, Policy())
+    made = backend(H200).plan(sample.op, specs, Policy())
     found = run_plan(made, arrays)
     convolutions._cached.cache_clear()
     assert made.label.endswith("apart")
@@ -193,11 +195,9 @@ def test_plans_that_do_not_fit_together_are_refused() -> None:
     """What one leaves in one layout the next must not read in another."""
     x = Spec((2, 8, 3, 5), float32)
     left, read = Relu(), BatchNormInfer(1e-5)
-    one = backend(Device("cuda:0")).plan(left, [x.fixed], Policy())
+    one = backend(H200).plan(left, [x.fixed], Policy())
     more = [Spec((8,), float32)] * 4
-    two = [
-        backend(Device("cuda:0")).plan(read, [s, *more], Policy()) for s in (x.fixed, last(x.shape, float32))
-    ]
+    two = [backend(H200).plan(read, [s, *more], Policy()) for s in (x.fixed, last(x.shape, float32))]
     check_join(one, two[0])
     with pytest.raises(NoKernel, match=r"leaves f32\[2,8,3,5\] and .* reads f32\[2,8,3,5\]:acdb"):
         check_join(one, two[1])
@@ -209,8 +209,9 @@ def test_which_cases_are_taken() -> None:
         Spec((128, 64, 1, 1), float16).fixed,
         last((2, 128, 8, 8), float16),
     )
-    assert conv1x1_stats.tiling(POINT, x, w, y) == conv1x1_stats.Tiling(128, 128, 64)
-    assert conv1x1_stats.tiling(POINT, y, w, x) == conv1x1_stats.Tiling(128, 64, 128)
+    machine = H200.machine
+    assert conv1x1_stats.tiling(POINT, x, w, y, machine) == conv1x1_stats.Tiling(128, 128, 64, machine)
+    assert conv1x1_stats.tiling(POINT, y, w, x, machine) == conv1x1_stats.Tiling(128, 64, 128, machine)
     others = [
         (replace(POINT, stride=(2, 2)), x, w, y),
         (POINT, x, w, Spec(y.shape, float16).fixed),  # not channels last
@@ -219,7 +220,7 @@ def test_which_cases_are_taken() -> None:
         (POINT, x, Spec((96, 64, 1, 1), float16).fixed, last((2, 96, 8, 8), float16)),
         (POINT, x, Spec((128, 32, 1, 1), float16).fixed, y),  # in groups
     ]
-    assert [conv1x1_stats.tiling(*case) for case in others] == [None] * len(others)
+    assert [conv1x1_stats.tiling(*case, machine) for case in others] == [None] * len(others)
     op = DataGradNorm(Fused((ConvDataGrad(POINT, (8, 8)), ReluGrad(), Add())), BatchNormGrad())
     assert conv_batch_norm.steps_behind(op, [source(i) for i in range(8)], 4) is None
 
@@ -229,7 +230,7 @@ def test_which_cases_are_taken() -> None:
 )
 def test_it_compiles_and_fits(rows: int, columns: int, depth: int) -> None:
     """For an H200, whose blocks have 227 KiB of shared memory."""
-    tiles = conv1x1_stats.Tiling(rows, columns, depth)
+    tiles = conv1x1_stats.Tiling(rows, columns, depth, H200.machine)
     norm = tuple(source(i) for i in range(5))
     behind = conv1x1_stats.Behind(source(), source(), norm)
     for launch in (
@@ -237,10 +238,10 @@ def test_it_compiles_and_fits(rows: int, columns: int, depth: int) -> None:
         conv1x1_stats.data_grad(tiles, bfloat16, behind, target()),
     ):
         assert isinstance(launch, Launch)
-        assert tiles.shared + 3 * 4 * tiles.wide <= 227 << 10
+        assert tiles.shared + 3 * 4 * tiles.wide <= H200.machine.shared_memory
         assert tiles.stages >= 3
         assert compile_cubin(
             launch.program.source, arch="sm_90a", includes=[INCLUDE], name=launch.program.name
         )
-    assert tiles.grid[0] * tiles.grid[1] <= 132
+    assert tiles.grid[0] * tiles.grid[1] <= H200.machine.multiprocessors
     assert tiles.parts == tiles.teams * tiles.grid[1]

@@ -158,8 +158,8 @@ def test_one_launch(shape: tuple[int, ...], dtype: DType) -> None:
         backward = [*draw(shape, dtype, 2, "nnp" + "n" * (relu and not added), shape[1]), *extra]
         norm, grad = BatchNorm(1e-5, 0.1, relu, added, hi), BatchNormGrad(relu, added, True, hi)
         ways = (
-            (norm, forward, batch_persistent.forward(norm, x, activation(norm), (), 0)),
-            (grad, backward, batch_persistent.backward(grad, x, activation(grad), (), 0)),
+            (norm, forward, batch_persistent.forward(norm, x, activation(norm), (), 0, DEVICE.machine)),
+            (grad, backward, batch_persistent.backward(grad, x, activation(grad), (), 0, DEVICE.machine)),
         )
         for op, arrays, way in ways:
             assert way is not None
@@ -194,7 +194,7 @@ def test_statistics_behind_a_convolution(dtype: DType, kernel: int, residual: bo
     fastest = backends.get(DEVICE).plan(op, specs, Policy(algorithm="fastest"))
     y = fastest.outputs[5]
     operands = Operands(op.conv.window, fastest.inputs[0], fastest.inputs[1], y)
-    way = statistics_way(op, operands, [target(5), *map(source, range(2, len(arrays)))])
+    way = statistics_way(op, operands, [target(5), *map(source, range(2, len(arrays)))], DEVICE.machine)
     problem = Problem(f"test {op} {y}", op.name, fastest.inputs, fastest.outputs, (way,), 0.0)
     wanted = run_reference(op, arrays, float64)
     for plan in (fastest, choose(problem, DEVICE, Policy())):
@@ -243,7 +243,7 @@ def test_point_convolutions_with_sums(shape: tuple[int, ...], filters: int, dtyp
         arrays = [x, w, *small, like[0]]
         plan = backends.get(DEVICE).plan(op, specs(arrays), Policy())
         o = Operands(point, plan.inputs[0], plan.inputs[1], plan.outputs[5])
-        (way,) = own_way(op, o, [target(5), *map(source, range(2, len(arrays)))])
+        (way,) = own_way(op, o, [target(5), *map(source, range(2, len(arrays)))], DEVICE.machine)
         _alone(way, op, plan, arrays)
     head, turned = ConvDataGrad(point, shape[2:]), np.ascontiguousarray(w.transpose(1, 0, 2, 3))
     join: tuple[Op, ...] = (Add(), ReluGrad())
@@ -255,7 +255,7 @@ def test_point_convolutions_with_sums(shape: tuple[int, ...], filters: int, dtyp
             arrays[3] = signs_of(arrays[3])
         plan = backends.get(DEVICE).plan(back, specs(arrays), Policy())
         o = Operands(point, plan.outputs[3], plan.inputs[1], plan.inputs[0])
-        (way,) = own_gradient_way(back, o, [source(i) for i in range(len(arrays))], count)
+        (way,) = own_gradient_way(back, o, [source(i) for i in range(len(arrays))], count, DEVICE.machine)
         _alone(way, back, plan, arrays)
 
 

@@ -10,13 +10,13 @@ from lamina.backends.cuda.launch.program import Launch, Launches
 from lamina.backends.cuda.norm.layer_norm_backward import ShortRows
 from lamina.backends.reference import run_reference
 from lamina.ops.primitives import LayerNormGrad, RmsNormGrad
-from lamina.runtime import Device
 from lamina.spec import DType, Policy, Spec, as_dtype, bfloat16, float16, float32, float64
 from tests.helpers.eager import mismatch
 from tests.helpers.emulator import run_plan
+from tests.helpers.planned import H200
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
-CUDA = backend(Device("cuda:0"))
+CUDA = backend(H200)
 #: Shape, axes of a row, dtype: fewer rows than warps, more than blocks hold at once, several accesses of a lane.
 CASES = [
     ((5, 256), 1, bfloat16),
@@ -55,4 +55,4 @@ def test_gradients_of_short_rows(shape: tuple[int, ...], rank: int, dtype: DType
     ("count", "dtype"), [(24, float32), (1152, float32), (1056, bfloat16), (576, float64)]
 )
 def test_other_rows_take_several_passes(count: int, dtype: DType) -> None:
-    assert not ShortRows(Spec((4, count), dtype).fixed, 4, count, True).fits
+    assert not ShortRows(Spec((4, count), dtype).fixed, 4, count, True, H200.machine).fits

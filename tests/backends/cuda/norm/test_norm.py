@@ -26,7 +26,6 @@ from lamina.ops.primitives import (
     RmsNormGrad,
     Window,
 )
-from lamina.runtime import Device
 from lamina.spec import (
     DType,
     Policy,
@@ -42,9 +41,10 @@ from lamina.spec import (
 )
 from tests.helpers.eager import mismatch
 from tests.helpers.emulator import Memory, run_plan, run_steps
+from tests.helpers.planned import H200
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
-CUDA = backend(Device("cuda:0"))
+CUDA = backend(H200)
 NORMS = [n for n in sorted(REGISTRY) if n.startswith(("batch_norm", "layer_norm", "rms_norm", "group_norm"))]
 
 
@@ -121,7 +121,7 @@ def test_statistics_from_sums_of_a_convolution(residual: bool) -> None:
     arrays = arrays_for(op, shape, bfloat16)
     o = Operands(Window((1, 1), ((0, 0), (0, 0)), (1, 1)), y, Spec((16, 16, 1, 1), bfloat16).fixed, y)
     places = [target(5), *(source(i) for i in range(2, 6 + residual))]
-    way = statistics_way(ConvNorm(Conv(o.window), op), o, places)
+    way = statistics_way(ConvNorm(Conv(o.window), op), o, places, H200.machine)
     held = [Memory(a.nbytes) for a in arrays[1:]]
     for memory, a, spec in zip(held, arrays[1:], [None] * 4 + [y], strict=False):
         memory.bytes[:] = (a if spec is None else pack(a, y.physical)).view(np.uint8).reshape(-1)

@@ -21,13 +21,13 @@ from lamina.ops.primitives import (
     Relu,
     Window,
 )
-from lamina.runtime import Device
 from lamina.spec import DType, Policy, Spec, as_dtype, channels_last, float8_e4m3fn, float32, float64, int8
 from tests.helpers.eager import mismatch, run_on
 from tests.helpers.emulator import run_plan
+from tests.helpers.planned import H200
 
 EMULATED = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
-DEVICE = Device("cuda:0")  # a value: nothing is opened
+DEVICE = H200
 
 
 @EMULATED

@@ -1,13 +1,13 @@
 """The formulations of convolutions and products: own kernels on a CPU, the arithmetic of the forms in NumPy."""
 
 import shutil
+from dataclasses import replace
 from math import prod
 
 import numpy as np
 import pytest
 
 from lamina.backends import Call
-from lamina.backends.cuda.conv import small_channels
 from lamina.backends.cuda.conv.conv import conv_problem
 from lamina.backends.cuda.conv.depthwise import depthwise_way, is_depthwise
 from lamina.backends.cuda.conv.small_channels import FilterGrad, Forward, is_stem, stem_way
@@ -53,6 +53,7 @@ from lamina.spec import (
 )
 from tests.helpers import emulator
 from tests.helpers.eager import mismatch
+from tests.helpers.planned import H200
 
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 DIRECTIONS = ("conv", "conv_data_grad", "conv_filter_grad")
@@ -116,7 +117,9 @@ def test_depthwise(case: str, direction: str) -> None:
     assert is_depthwise(direction, o, Vector())
     result, given = sides(direction, o)
     arrays = [draw(s, i) for i, s in enumerate(given)]
-    check(depthwise_way(direction, o, Vector()), card(direction, o), arrays, list(given), result)
+    check(
+        depthwise_way(direction, o, Vector(), H200.machine), card(direction, o), arrays, list(given), result
+    )
 
 
 STEMS = {
@@ -133,16 +136,15 @@ STEMS = {
 @pytest.mark.parametrize("direction", ["conv", "conv_filter_grad"])
 @pytest.mark.parametrize("case", STEMS)
 @pytest.mark.parametrize("processors", [1, 132])
-def test_stem(case: str, direction: str, processors: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stem(case: str, direction: str, processors: int) -> None:
     """With few multiprocessors each block walks over many rows, with many of them over one. The order in which warps
     take turns and copies arrive makes no difference.
     """
-    monkeypatch.setattr(small_channels, "_PROCESSORS", processors)
-    o = STEMS[case]
-    assert is_stem(direction, o, Vector())
+    o, machine = STEMS[case], replace(H200.machine, multiprocessors=processors)
+    assert is_stem(direction, o, Vector(), machine)
     result, given = sides(direction, o)
     arrays = [draw(s, i) for i, s in enumerate(given)]
-    way = stem_way(direction, o, Vector())
+    way = stem_way(direction, o, Vector(), machine)
     check(way, card(direction, o), arrays, list(given), result)
     with emulator.contrary():
         again = run(way, arrays, list(given), result)
@@ -158,7 +160,8 @@ def test_bias_and_relu_in_own_kernels(hi: float | None) -> None:
         bias = Spec((1, o.w.shape[0], 1, 1), o.x.dtype).fixed
         vector = Epilogue((Add(), activation), (bias,), 2).vector(o.y.shape, 1)
         assert vector == Vector(2, None, "relu", float("inf") if hi is None else hi)
-        way = depthwise_way("conv", o, vector) if o.window.groups > 1 else stem_way("conv", o, vector)
+        make = depthwise_way if o.window.groups > 1 else stem_way
+        way = make("conv", o, vector, H200.machine)
         specs = [o.x, o.w, bias]
         arrays = [draw(s, i) for i, s in enumerate(specs)]
         check(way, Fused((Conv(o.window), Add(), activation)), arrays, specs, o.y)
@@ -168,7 +171,7 @@ def test_bias_and_relu_in_own_kernels(hi: float | None) -> None:
 def test_addresses_between_vectors_are_refused() -> None:
     """Kernels with steps have none to stand in for them; a fault would end the process's use of the GPU."""
     o = DEPTHWISE["stride 1"]
-    way = depthwise_way("conv", o, Vector(activation="relu"))
+    way = depthwise_way("conv", o, Vector(activation="relu"), H200.machine)
     with pytest.raises(ValueError, match="multiples of 16, got 0x10002"):
         emulator.run_steps(way.steps, Call((0x10002, 0x20000), (0x30000,), 0))
 
@@ -199,8 +202,8 @@ def test_sizes_of_stems_fit_the_chip() -> None:
 )
 def test_what_is_no_stem(x: tuple[int, ...], w: tuple[int, ...], win: Window, reason: str) -> None:
     o = operands(x, w, win)
-    assert not is_stem("conv", o, Vector()), reason
-    assert "stem" not in [way.name for way in conv_problem("conv", o).ways]
+    assert not is_stem("conv", o, Vector(), H200.machine), reason
+    assert "stem" not in [way.name for way in conv_problem("conv", o, H200).ways]
 
 
 # -------------------------------------------------------------------------------------------------- rewrites

@@ -117,7 +117,7 @@ def convolution(
     shape = {"conv": (), "conv_data_grad": (x[2:],), "conv_filter_grad": (w[2:],)}[direction]
     head = CARDS[direction](win, *shape)
     epilogue = Epilogue(steps, (Spec((1, w[0], 1, 1), dtype),), 2) if steps else NONE
-    problem = conv_problem(direction, o, epilogue, device, Policy())
+    problem = conv_problem(direction, o, device, epilogue, Policy())
     return every_way(device, problem, Fused((head, *steps)) if steps else head, arrays)
 
 
@@ -145,7 +145,7 @@ def test_halved(device: Device, direction: str, rows: int) -> None:
     def plan(part: Operands) -> Plan:
         return forward_plan(Conv(part.window), (part.x.open, part.w.open), NONE, device, Policy())
 
-    problem = replace(conv_problem(direction, o), ways=(halved_way(direction, o, plan),))
+    problem = replace(conv_problem(direction, o, device), ways=(halved_way(direction, o, plan),))
     head = Conv(win) if direction == "conv" else ConvDataGrad(win, x[2:])
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(s.shape).astype(bfloat16.numpy) for s in problem.inputs]
@@ -256,7 +256,7 @@ def test_large_problems_try_what_no_heuristic_names(device: Device) -> None:
     """Neighbours of the best configuration compete, and the winner can be rebuilt from what is remembered."""
     x, w = (32, 128, 56, 56), (256, 128, 3, 3)
     o = Operands(square(1, 1), *(Spec(s, bfloat16, channels_last(s)) for s in (x, w, (32, 256, 56, 56))))
-    problem = conv_problem("conv", o, NONE, device, Policy(algorithm="fastest"))
+    problem = conv_problem("conv", o, device, NONE, Policy(algorithm="fastest"))
     handle = handle_of(device)
     first = next(candidates(problem, handle, Policy(), ("a",), []))
     near = formulations._neighbours(problem, first, handle, Policy(), [])

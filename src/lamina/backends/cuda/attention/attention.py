@@ -29,10 +29,10 @@ from lamina.backends.cuda.launch.program import (
     Place,
     Program,
     Step,
-    blocks_for,
     c_type,
     constants,
     kernel_plan,
+    looping,
     round_up,
     scratch,
     source,
@@ -481,8 +481,8 @@ def _scores(q: Term, k: Term) -> Spec:
 
 def weights_launch(op: Attention, scores: Spec, bias: Sequence[Spec], places: tuple[Place, ...]) -> Launch:
     """The products [B, H, S, T] become weights. places: of the products, the bias, and the statistics."""
-    text, grid = _rows(op, scores, 1, bias, STATS=int(op.stats), UNSCALED=0)
-    return Launch(Program("attention_weights", "attention/attention.cu", text), grid, (256,), places)
+    text, threads = _rows(op, scores, 1, bias, STATS=int(op.stats), UNSCALED=0)
+    return looping(Program("attention_weights", "attention/attention.cu", text), threads, places)
 
 
 def slopes_launch(
@@ -493,14 +493,14 @@ def slopes_launch(
     width: features of o. places: of q kᵀ, the bias, the statistics, o, do, do vᵀ, and with a bias of the
     gradients without the scale.
     """
-    text, grid = _rows(op, scores, width, bias, STATS=0, UNSCALED=int(bool(bias)))
-    return Launch(Program("attention_slopes", "attention/attention.cu", text), grid, (256,), places)
+    text, threads = _rows(op, scores, width, bias, STATS=0, UNSCALED=int(bool(bias)))
+    return looping(Program("attention_slopes", "attention/attention.cu", text), threads, places)
 
 
 def _rows(
     op: Attention | AttentionGrad, scores: Spec, width: int, bias: Sequence[Spec], **flags: int
-) -> tuple[str, tuple[int]]:
-    """The constants of the kernels on rows, and their grid."""
+) -> tuple[str, int]:
+    """The constants of the kernels on rows, and their threads."""
     rows, columns = prod(scores.shape[:3]), scores.shape[3]
     lanes = 32 if columns <= 2048 else 256
     index = index_type(rows * max(columns, width))
@@ -512,4 +512,4 @@ def _rows(
     for spec in bias:
         steps = broadcast_strides(spec, scores.shape)
         text += constants(**{f"BIAS_{axis}": step for axis, step in zip("BHST", steps, strict=True)})
-    return text, (blocks_for(rows * lanes, 256),)
+    return text, rows * lanes

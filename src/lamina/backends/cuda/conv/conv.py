@@ -115,7 +115,7 @@ def _cached(
     """Plans are made once: the layouts that they want do not depend on where operands lie now."""
     arrange = channels_last if _prefers_channels_last(specs[0], policy) else contiguous
     x, w, y = (full(s, arrange(s.shape)) for s in specs)
-    problem = conv_problem(direction, Operands(window, x, w, y), epilogue, device, policy)
+    problem = conv_problem(direction, Operands(window, x, w, y), device, epilogue, policy)
     if problem.outputs[0].numel == 0:
         return nothing_to_do(problem.inputs, problem.outputs, device, direction)
     if 0 in (x.numel, w.numel, y.numel):
@@ -142,12 +142,11 @@ def _prefers_channels_last(spec: Spec, policy: Policy) -> bool:
 def conv_problem(
     direction: Direction,
     o: Operands,
+    device: Device,
     epilogue: Epilogue = NONE,
-    device: Device | None = None,
     policy: Policy | None = None,
 ) -> Problem:
-    """The ways to compute one direction, the most promising first; cuBLASLt's, and halves, whose parts are plans
-    of their own, only for a device."""
+    """The ways to compute one direction, the most promising first; cuBLASLt's only for a device that is there."""
     result, operands = sides(direction, o)
     extras = epilogue.arranged(result.shape, result.physical)
     steps = "".join(f" > {step}" for step in epilogue.steps)
@@ -169,9 +168,7 @@ def conv_problem(
     )
 
 
-def _ways(
-    direction: Direction, o: Operands, epilogue: Epilogue, device: Device | None, policy: Policy
-) -> list[Way]:
+def _ways(direction: Direction, o: Operands, epilogue: Epilogue, device: Device, policy: Policy) -> list[Way]:
     """The most promising first: that is what a policy without timing takes."""
     plain = plain_way(direction, o, epilogue)
     if not is_channels_last(o):
@@ -179,21 +176,24 @@ def _ways(
     result, _ = sides(direction, o)
     vector = epilogue.vector(result.shape, 1)
     if is_depthwise(direction, o, vector):
-        return [depthwise_way(direction, o, vector), plain]
+        return [depthwise_way(direction, o, vector, device.machine), plain]
     ways = []
     if direction != "conv_data_grad" and deepens(o):
         ways.append(deep_way(direction, o, epilogue))
     if pads(o) and not (direction == "conv_data_grad" and epilogue.steps):
         ways.append(padded_way(direction, o, epilogue))
     ways = [*ways, plain] if o.x.shape[1] < CHANNELS or pads(o) else [plain, *ways]
-    if is_stem(direction, o, vector):  # forward it beats all others; as a filter gradient not always
-        ways.insert(0 if direction == "conv" else len(ways), stem_way(direction, o, vector))
+    if is_stem(
+        direction, o, vector, device.machine
+    ):  # forward it beats all others; as a filter gradient not always
+        ways.insert(0 if direction == "conv" else len(ways), stem_way(direction, o, vector, device.machine))
     if turns(o) and not pads(o):
         first = direction == "conv" and prod(o.w.shape[2:]) > _MANY_TAPS and not epilogue.steps
         ways.insert(0 if first else len(ways), turned_way(direction, o, epilogue))
     if multiplies(o):
         ways += product_ways(direction, o, vector, device, policy)
-    if device and policy.algorithm in ("fastest", "halved") and not epilogue.steps and halves(direction, o):
+    parts = policy.algorithm in ("fastest", "halved") and not epilogue.steps
+    if parts and halves(direction, o, device.machine):
         ways.append(halved_way(direction, o, partial(_part, device, policy)))
     return ways
 

@@ -19,6 +19,7 @@ from lamina.backends.cuda.launch.program import (
     source,
 )
 from lamina.backends.cuda.select.formulations import Way
+from lamina.runtime import Machine
 from lamina.spec import bfloat16, float16
 
 #: Places along W per thread and step; strides must divide it.
@@ -26,8 +27,8 @@ _STRIP = 4
 #: Taps whose filters (or sums of their gradient) fit into a thread's registers.
 _MOST_TAPS = 9
 _THREADS = 128
-#: All blocks run at the same time: three per multiprocessor.
-_BLOCKS = 132 * 3
+#: Blocks that a multiprocessor runs at a time; there are no more.
+_RESIDENT = 3
 
 
 def is_depthwise(direction: Direction, o: Operands, vector: Vector | None) -> bool:
@@ -48,7 +49,7 @@ def _width(o: Operands) -> int:
     return VECTOR // o.x.dtype.itemsize
 
 
-def depthwise_way(direction: Direction, o: Operands, vector: Vector | None) -> Way:
+def depthwise_way(direction: Direction, o: Operands, vector: Vector | None, machine: Machine) -> Way:
     """The own kernel of one direction; the filter gradient sums the blocks' parts in a second one."""
     strip = o.x.shape[3] if direction == "conv_data_grad" else o.y.shape[3]
     rows = o.x.shape[0] * (o.x if direction == "conv_data_grad" else o.y).shape[2]
@@ -57,7 +58,7 @@ def depthwise_way(direction: Direction, o: Operands, vector: Vector | None) -> W
     lanes = _THREADS // per_block
     groups = chunks // per_block
     work = -(-rows * -(-strip // _STRIP) // lanes)
-    slices = max(1, min(work, _BLOCKS // groups))
+    slices = max(1, min(work, _RESIDENT * machine.multiprocessors // groups))
     text = _text(o, vector or Vector(), per_block, lanes, groups)
     block, grid = (per_block * lanes,), (slices * groups,)
     x, w, y = places_of(direction)

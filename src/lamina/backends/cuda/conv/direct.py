@@ -7,7 +7,7 @@ from math import prod
 
 from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, places_of, sides
 from lamina.backends.cuda.launch.indexing import index_type
-from lamina.backends.cuda.launch.program import Launch, Program, blocks_for, c_type, constants
+from lamina.backends.cuda.launch.program import Launch, Program, c_type, constants, looping
 
 _AXES = ("D", "H", "W")
 
@@ -44,5 +44,4 @@ def direct(direction: Direction, o: Operands) -> Launch:
     threads = count * 256 if direction == "conv_filter_grad" else count
     x, w, y = places_of(direction)
     arguments = {"conv": (x, w, y), "conv_data_grad": (y, w, x), "conv_filter_grad": (x, y, w)}[direction]
-    grid = (blocks_for(threads, 256) * 4,)
-    return Launch(Program(direction, "conv/direct.cu", text), grid, (256,), arguments)
+    return looping(Program(direction, "conv/direct.cu", text), threads, arguments, each=4)

@@ -36,21 +36,20 @@ from lamina.backends.cuda.launch.program import (
     Place,
     Program,
     Step,
-    blocks_for,
     c_type,
     constants,
+    looping,
     round_up,
     scratch,
 )
 from lamina.backends.cuda.select.formulations import Way
+from lamina.runtime import Machine
 from lamina.spec import Shape, Spec, bfloat16, channels_last
 
 #: Fewer taps save too little.
 _FEWEST_TAPS = 5
 #: Less arithmetic than this is done before six kernels are launched.
 _LEAST_FLOPS = 1e11
-#: FLOP that matrix units do while a byte of memory is moved (Hopper, half types).
-_BALANCE = 184.0
 #: Pairs of rows that a thread joins.
 _WALK = 4
 
@@ -58,7 +57,7 @@ _WALK = 4
 Planner = Callable[[Operands], Plan]
 
 
-def halves(direction: Direction, o: Operands) -> bool:
+def halves(direction: Direction, o: Operands, machine: Machine) -> bool:
     """Whether the form exists for a direction, and saves more arithmetic than its passes over memory cost."""
     if o.x.dtype != bfloat16 or o.window.groups > 1 or o.window.flip or direction == "conv_filter_grad":
         return False
@@ -72,7 +71,8 @@ def halves(direction: Direction, o: Operands) -> bool:
         return False
     saved = o.flops * (taps // 2) / (2 * taps)
     moved = 1.5 * forward.x.nbytes + 2.5 * forward.y.nbytes
-    return o.flops >= _LEAST_FLOPS and saved > _BALANCE * moved
+    balance = round(machine.rate("bfloat16") / machine.bandwidth)  # FLOP in the time of a byte
+    return o.flops >= _LEAST_FLOPS and saved > balance * moved
 
 
 @dataclass(frozen=True)
@@ -151,9 +151,7 @@ class Halves:
     def launch(self, name: str, elements: int, *places: Place) -> Launch:
         """One of halves.cu's kernels, whose threads take `V` of so many elements."""
         count = elements * self.whole.x.dtype.itemsize // VECTOR
-        return Launch(
-            Program(name, "conv/fast_fir.cu", self.text), (4 * blocks_for(count, 256),), (256,), places
-        )
+        return looping(Program(name, "conv/fast_fir.cu", self.text), count, places, each=4)
 
     def steps(self, x: Place, w: Place, y: Place, plan: Planner, offset: int) -> tuple[list[Step], int]:
         """What computes y from x and w, and the bytes of scratch memory, from `offset` on."""

@@ -21,6 +21,7 @@ from lamina.backends.cuda.launch.program import (
     source,
 )
 from lamina.backends.cuda.select.formulations import Way
+from lamina.runtime import Machine
 from lamina.spec import bfloat16, channels_last, float16
 
 _MOST_CHANNELS = 4
@@ -28,13 +29,12 @@ _MOST_CHANNELS = 4
 _FILTERS = range(32, 129, 32)
 #: Products of 16 elements whose filters fit into a warp's registers.
 _MOST_STEPS = 16
-#: Bytes of shared memory of a multiprocessor, what each block takes of it besides its own, and what a block may have.
-_SHARED, _RESERVED, _MOST_SHARED = 228 << 10, 1 << 10, 227 << 10
-#: Registers of a multiprocessor, and what a thread needs besides sums and filters.
-_REGISTERS, _OTHER = 1 << 16, 56
+#: Registers that a thread needs besides sums and filters.
+_OTHER = 56
 #: Registers for sums in the filter gradient, and about how many warps its blocks have.
 _SUMS, _WARPS = 160, 6
-_PROCESSORS, _MOST_RESIDENT = 132, 6
+#: Blocks that a multiprocessor runs at a time, at most.
+_MOST_RESIDENT = 6
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class Stem:
     """The sizes that the kernels are compiled for."""
 
     o: Operands
+    machine: Machine
 
     @property
     def lead(self) -> int:
@@ -95,10 +96,11 @@ class Stem:
         return f"typedef {kind} Index;\ntypedef {c_type(o.x.dtype)} T;\n{constants(**numbers)}"
 
 
-def _resident(warps: int, registers: int, shared: int) -> int:
+def _resident(machine: Machine, warps: int, registers: int, shared: int) -> int:
     """Blocks that a multiprocessor holds at a time."""
-    room = min(_REGISTERS // (warps * 32 * round_up(registers + _OTHER, 8)), _SHARED // (shared + _RESERVED))
-    return max(1, min(room, _MOST_RESIDENT))
+    by_registers = machine.registers // (warps * 32 * round_up(registers + _OTHER, 8))
+    by_memory = machine.multiprocessor_shared_memory // (shared + machine.reserved_shared_memory)
+    return max(1, min(by_registers, by_memory, _MOST_RESIDENT))
 
 
 @dataclass(frozen=True)
@@ -130,11 +132,11 @@ class Forward(Stem):
 
     def resident(self, height: int) -> int:
         """Blocks per multiprocessor. A step takes eight registers of filters and two of places."""
-        return _resident(self.warps, self.steps * 10, self.shared(height))
+        return _resident(self.machine, self.warps, self.steps * 10, self.shared(height))
 
     def blocks(self, height: int) -> int:
         """All run at the same time."""
-        return min(self.tiles(height), _PROCESSORS * self.resident(height))
+        return min(self.tiles(height), self.machine.multiprocessors * self.resident(height))
 
     def tiles(self, height: int) -> int:
         """Of all images."""
@@ -157,7 +159,7 @@ class Forward(Stem):
             return turns * (products + 4 * reads) + 20 * reads
 
         heights = range(1, min(self.o.y.shape[2], 32) + 1)
-        return min((h for h in heights if self.shared(h) <= _MOST_SHARED), key=time, default=0)
+        return min((h for h in heights if self.shared(h) <= self.machine.shared_memory), key=time, default=0)
 
     def way(self, vector: Vector) -> Way:
         """The filter in the lanes' order, then the product."""
@@ -231,12 +233,12 @@ class FilterGrad(Stem):
     @property
     def resident(self) -> int:
         """Blocks per multiprocessor."""
-        return _resident(self.warps, self.spans_per_warp * self.o.w.shape[0] // 4, self.shared)
+        return _resident(self.machine, self.warps, self.spans_per_warp * self.o.w.shape[0] // 4, self.shared)
 
     @property
     def blocks(self) -> int:
         """All run at the same time."""
-        return min(self.o.x.shape[0] * self.o.y.shape[2], _PROCESSORS * self.resident)
+        return min(self.o.x.shape[0] * self.o.y.shape[2], self.machine.multiprocessors * self.resident)
 
     def way(self) -> Way:
         """The sums of blocks, then their sum."""
@@ -258,7 +260,7 @@ class FilterGrad(Stem):
         return Way("stem", steps=(first, second), scratch=size)
 
 
-def is_stem(direction: Direction, o: Operands, vector: Vector | None) -> bool:
+def is_stem(direction: Direction, o: Operands, vector: Vector | None, machine: Machine) -> bool:
     """Whether the kernels take it: 2-D windows over few channels of a half type, without data gradient."""
     win, channels = o.window, o.x.shape[1]
     if direction == "conv_data_grad" or vector is None or vector.residual is not None:
@@ -269,11 +271,15 @@ def is_stem(direction: Direction, o: Operands, vector: Vector | None) -> bool:
         return False
     half = o.x.dtype in (float16, bfloat16) and o.x.physical == channels_last(o.x.shape)
     sizes = channels <= _MOST_CHANNELS and o.w.shape[0] in _FILTERS and channels * win.stride[1] % 2 == 0
-    if not half or not sizes or Stem(o).steps > _MOST_STEPS:
+    if not half or not sizes or Stem(o, machine).steps > _MOST_STEPS:
         return False
-    return Forward(o).height > 0 if direction == "conv" else FilterGrad(o).shared <= _MOST_SHARED
+    if direction == "conv":
+        return Forward(o, machine).height > 0
+    return FilterGrad(o, machine).shared <= machine.shared_memory
 
 
-def stem_way(direction: Direction, o: Operands, vector: Vector | None) -> Way:
+def stem_way(direction: Direction, o: Operands, vector: Vector | None, machine: Machine) -> Way:
     """The own kernels of one direction."""
-    return Forward(o).way(vector or Vector()) if direction == "conv" else FilterGrad(o).way()
+    if direction == "conv":
+        return Forward(o, machine).way(vector or Vector())
+    return FilterGrad(o, machine).way()

@@ -28,9 +28,9 @@ from lamina.backends.cuda.launch.program import (
     Place,
     Program,
     Step,
-    blocks_for,
     c_type,
     constants,
+    looping,
     round_up,
     scratch,
     wide_type,
@@ -110,8 +110,7 @@ class Deep:
 
     def launch(self, name: str, count: int, origin: Place, to: Place) -> Launch:
         """One of depth.cu's kernels over `count` elements."""
-        grid = (blocks_for(count, 256) * 4,)
-        return Launch(Program(name, "conv/space_to_depth.cu", self.text), grid, (256,), (origin, to))
+        return looping(Program(name, "conv/space_to_depth.cu", self.text), count, (origin, to), each=4)
 
 
 def deepened(o: Operands) -> Deep:
@@ -290,7 +289,7 @@ def multiplies(o: Operands) -> bool:
 
 
 def product_ways(
-    direction: Direction, o: Operands, vector: Vector | None, device: Device | None, policy: Policy
+    direction: Direction, o: Operands, vector: Vector | None, device: Device, policy: Policy
 ) -> list[Way]:
     """A filter of one tap as a product: cuDNN's matmul, and cuBLASLt's algorithms."""
     rows, (filters, channels) = o.y.numel // o.y.shape[1], o.w.shape[:2]

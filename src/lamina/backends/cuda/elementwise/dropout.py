@@ -8,13 +8,12 @@ from lamina.backends.cuda.elementwise.reduce import dense
 from lamina.backends.cuda.launch.indexing import collapse, offset_function
 from lamina.backends.cuda.launch.program import (
     Copy,
-    Launch,
     Program,
     Step,
-    blocks_for,
     c_type,
     constants,
     kernel_plan,
+    looping,
     source,
     target,
 )
@@ -50,7 +49,7 @@ def dropout(op: Dropout, specs: tuple[Spec, ...], device: Device, policy: Policy
         text += offset_function("at", space)
         program = Program("dropout", "elementwise/random.cu", text)
         places = (source(0), source(1), target(0), target(1), target(2))
-        return (Launch(program, (blocks_for(-(-x.numel // 4), 256) * 4,), (256,), places),)
+        return (looping(program, -(-x.numel // 4), places, each=4),)
 
     return kernel_plan(
         device, inputs, outputs, steps(True), label=op.name, plain=lambda: steps(False), aliases={0: 0}

@@ -5,14 +5,14 @@ from __future__ import annotations
 from lamina.backends import Plan
 from lamina.backends.cuda.launch.indexing import index_type
 from lamina.backends.cuda.launch.program import (
-    MOST_BLOCKS,
+    LOOPING,
     Fill,
     Launch,
     Program,
-    blocks_for,
     c_type,
     constants,
     kernel_plan,
+    looping,
     source,
     target,
 )
@@ -29,12 +29,8 @@ def embedding(op: Embedding, specs: tuple[Spec, ...], device: Device, policy: Po
     y = op.infer(table, index)[0].fixed
     if y.numel == 0:
         return kernel_plan(device, [table, index], [y], [], label=op.name)
-    launch = Launch(
-        Program("embedding", "elementwise/embedding.cu", _text(table, index)),
-        (blocks_for(y.numel, 256),),
-        (256,),
-        (source(0), source(1), target()),
-    )
+    program = Program("embedding", "elementwise/embedding.cu", _text(table, index))
+    launch = looping(program, y.numel, (source(0), source(1), target()))
     return kernel_plan(device, [table, index], [y], [launch], label=op.name)
 
 
@@ -46,8 +42,8 @@ def embedding_grad(op: EmbeddingGrad, specs: tuple[Spec, ...], device: Device, p
     steps: list[Fill | Launch] = [Fill(target(), 0, table.nbytes)] if table.nbytes else []
     if g.numel and table.nbytes:
         program = Program("embedding_grad", "elementwise/embedding.cu", _text(table, index))
-        grid = (min(index.numel, MOST_BLOCKS),)
-        steps.append(Launch(program, grid, (128,), (source(0), source(1), target())))
+        places = (source(0), source(1), target())
+        steps.append(Launch(program, (index.numel,), (128,), places, waves=LOOPING))
     return kernel_plan(device, [g, index], [table], steps, label=op.name)
 
 

@@ -14,10 +14,10 @@ from lamina.backends.cuda.launch.program import (
     Launch,
     Place,
     Program,
-    blocks_for,
     c_type,
     constants,
     kernel_plan,
+    looping,
     source,
     target,
 )
@@ -75,4 +75,4 @@ def _steps(
     for operand, function in enumerate(("place", "label_at", "loss_at")):
         text += offset_function(function, space, operand)
     program = Program(name, "elementwise/loss.cu", text)
-    return [Launch(program, (blocks_for(space.count * lanes, 256),), (256,), tuple(places))]
+    return [looping(program, space.count * lanes, places)]

@@ -22,7 +22,7 @@ from lamina.backends.cuda.launch.indexing import (
     offset_code,
 )
 from lamina.backends.cuda.launch.program import (
-    MOST_BLOCKS,
+    LOOPING,
     VECTOR,
     Launch,
     Number,
@@ -247,9 +247,10 @@ def elementwise(
     code = _Code(space, inputs, outputs, width, raw)
     program = Program("elementwise", text=code.text(body, results))
     chunks = -(-space.count // width)
-    grid = max(1, min(-(-chunks // _BLOCK), MOST_BLOCKS * 4))
+    grid = (max(1, -(-chunks // _BLOCK)),)
     places = tuple(o.place for o in operands)
-    return Launch(program, (grid,), (_BLOCK,), (*places, Number(space.count, "i64")))
+    count = Number(space.count, "i64")
+    return Launch(program, grid, (_BLOCK,), (*places, count), waves=LOOPING * 4)
 
 
 def _width(space: Space, operands: Sequence[Operand]) -> int:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from lamina.backends import Plan
 from lamina.backends.cuda.launch.program import (
     Copy,
-    Launch,
     Program,
-    blocks_for,
     c_type,
     constants,
     kernel_plan,
+    looping,
     source,
     target,
 )
@@ -30,8 +29,8 @@ def random(op: RandomUniform | RandomNormal, specs: tuple[Spec, ...], device: De
     text = f"typedef {'i32' if values.numel < 2**30 else 'i64'} Index;\ntypedef {c_type(values.dtype)} T;\n"
     text += "#define RANDOM\n" + constants(ELEMENTS=f"{values.numel}LL", **_parameters(op))
     program = Program(op.name, "elementwise/random.cu", text)
-    grid = (blocks_for(-(-values.numel // 4), 256) * 4,)
-    launch = Launch(program, grid, (256,), (source(0), target(0), target(1)))
+    places = (source(0), target(0), target(1))
+    launch = looping(program, -(-values.numel // 4), places, each=4)
     return kernel_plan(device, inputs, outputs, [launch], label=op.name)
 
 

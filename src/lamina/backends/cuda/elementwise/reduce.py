@@ -22,10 +22,10 @@ from lamina.backends.cuda.launch.program import (
     Place,
     Program,
     Step,
-    blocks_for,
     c_type,
     constants,
     kernel_plan,
+    looping,
     round_up,
     scratch,
     source,
@@ -36,8 +36,8 @@ from lamina.ops.primitives.reduce import ArgMax, ArgMin, Reduce
 from lamina.runtime import Device
 from lamina.spec import DType, Layout, Policy, Spec
 
-#: Blocks that keep a GPU busy; with fewer outputs the elements of each are split among blocks.
-_ENOUGH_BLOCKS = 132 * 8
+#: Blocks that keep a multiprocessor busy; with fewer outputs the elements of each are split among blocks.
+_ENOUGH = 8
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,7 @@ class Stage:
     write: str
     kind: Kind
     neutral: str
+    enough: int  # blocks that keep the GPU busy
 
     @property
     def by_rows(self) -> bool:
@@ -124,11 +125,11 @@ class Stage:
         """(elements per split, splits)."""
         count = self.reduced.count
         if self.by_rows:
-            wanted = _ENOUGH_BLOCKS // max(1, self.kept.count)
+            wanted = self.enough // max(1, self.kept.count)
             least = 256 * width * 4
         else:
             lanes, rows = self.lanes(width)
-            wanted = _ENOUGH_BLOCKS // -(-self.kept.count // (lanes * width))
+            wanted = self.enough // -(-self.kept.count // (lanes * width))
             least = rows * 8
         wanted = max(1, min(wanted, count // least))
         part = round_up(-(-count // wanted), width)
@@ -139,7 +140,7 @@ class Stage:
 
         Few outputs are spread over more blocks, 128 bytes for each: fewer splits are then left to combine.
         """
-        most = 32 if self.kept.count >= 32 * width * _ENOUGH_BLOCKS else 8
+        most = 32 if self.kept.count >= 32 * width * self.enough else 8
         lanes = 1
         while lanes < most and lanes * width < self.kept.count:
             lanes *= 2
@@ -167,14 +168,10 @@ class Stage:
         if self.by_rows:
             group = 32 if self.reduced.count <= 1024 * width and splits == 1 else 256
             program = Program("reduce_rows", "elementwise/reduce.cu", text + constants(GROUP=group))
-            grid: tuple[int, ...] = (blocks_for(self.kept.count * splits * group, 256),)
-        else:
-            lanes, rows = self.lanes(width)
-            program = Program(
-                "reduce_columns", "elementwise/reduce.cu", text + constants(LANES=lanes, ROWS=rows)
-            )
-            grid = (-(-self.kept.count // (lanes * width)), splits)
-        return Launch(program, grid, (256,), (origin, to))
+            return looping(program, self.kept.count * splits * group, (origin, to))
+        lanes, rows = self.lanes(width)
+        program = Program("reduce_columns", "elementwise/reduce.cu", text + constants(LANES=lanes, ROWS=rows))
+        return Launch(program, (-(-self.kept.count // (lanes * width)), splits), (256,), (origin, to))
 
     def _index(self) -> str:
         reach = self.kept.reach + self.reduced.reach + self.kept.count * self.reduced.count
@@ -277,6 +274,7 @@ def reduce(op: Reduce, specs: tuple[Spec, ...], device: Device, policy: Policy) 
         c_type(out.dtype),
         kind,
         _neutral(kind, x.dtype if accumulator != "i64" else out.dtype, accumulator),
+        _ENOUGH * device.machine.multiprocessors,
     )
     return kernel_plan(
         device,
@@ -307,5 +305,5 @@ def arg_reduce(op: ArgMax, specs: tuple[Spec, ...], device: Device, policy: Poli
     )
     text += offset_function("kept", kept) + offset_function("reduced", inner)
     program = Program("arg_reduce", "elementwise/reduce.cu", text)
-    launch = Launch(program, (blocks_for(kept.count * lanes, 256),), (256,), (source(), target()))
+    launch = looping(program, kept.count * lanes, (source(), target()))
     return kernel_plan(device, [x], [result], [launch], label=op.name)

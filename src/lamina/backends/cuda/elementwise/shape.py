@@ -10,7 +10,7 @@ from lamina.backends import Call, Plan, Run
 from lamina.backends.cuda.elementwise.pointwise import Operand, elementwise, full, literal
 from lamina.backends.cuda.launch.indexing import Space, Strides, collapse, memory_order, offset_function
 from lamina.backends.cuda.launch.program import (
-    MOST_BLOCKS,
+    LOOPING,
     VECTOR,
     Launch,
     Place,
@@ -87,9 +87,10 @@ def _interleaved(space: Space, spec: Spec, origin: Place, to: Place) -> Launch:
     runs = -(-space.sizes[columns] // (width * _RUN)) * batch.count
     return Launch(
         Program("interleave", "elementwise/interleave.cu", text),
-        (min(runs, MOST_BLOCKS * 4),),
+        (runs,),
         (_RUN,),
         (origin, to),
+        waves=LOOPING * 4,
     )
 
 
@@ -124,9 +125,10 @@ def _tiled(space: Space, axes: tuple[int, int], spec: Spec, origin: Place, to: P
     tiles = -(-space.sizes[row] // _TILE) * -(-space.sizes[column] // _TILE) * batch.count
     return Launch(
         Program("transpose", "elementwise/transpose.cu", text),
-        (min(tiles, MOST_BLOCKS * 4),),
+        (tiles,),
         (256,),
         (origin, to),
+        waves=LOOPING * 4,
     )
 
 

@@ -9,13 +9,12 @@ from lamina.backends.cuda.elementwise.pointwise import full
 from lamina.backends.cuda.elementwise.reduce import dense, spaces
 from lamina.backends.cuda.launch.indexing import Space, index_type, offset_function
 from lamina.backends.cuda.launch.program import (
-    Launch,
     Place,
     Program,
-    blocks_for,
     c_type,
     constants,
     kernel_plan,
+    looping,
     source,
     target,
 )
@@ -67,6 +66,5 @@ def _plan(
     text += constants(LANES=lanes, OUTPUTS=kept.count, COUNT=reduced.count, KIND=int(logarithm))
     text += offset_function("kept", kept) + offset_function("reduced", reduced)
     places: tuple[Place, ...] = (*(source(i) for i in range(len(inputs))), target())
-    grid = (blocks_for(kept.count * lanes, 256),)
-    launch = Launch(Program(name, "elementwise/softmax.cu", text), grid, (256,), places)
+    launch = looping(Program(name, "elementwise/softmax.cu", text), kept.count * lanes, places)
     return kernel_plan(device, inputs, [out], [launch], label=op.name, aliases=aliases)

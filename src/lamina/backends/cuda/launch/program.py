@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lamina.backends import Call, NoKernel, Plan, Run
-from lamina.runtime import Device, Kernel, Stream, compile_cubin, compile_kernel
+from lamina.runtime import Device, Kernel, Machine, Stream, compile_cubin, compile_kernel
 from lamina.spec import DType, Spec
 
 #: The folder of the families; a kernel file is named from here: "conv/direct.cu".
@@ -25,8 +25,8 @@ KERNELS = Path(__file__).parents[1]
 INCLUDE = KERNELS / "include"
 #: Bytes that a thread moves at once, and that addresses must be a multiple of for it.
 VECTOR = 16
-#: Blocks beyond which kernels loop instead: enough to fill any GPU several times over.
-MOST_BLOCKS = 132 * 16
+#: Blocks per multiprocessor beyond which kernels that can loop do so: enough to fill it several times over.
+LOOPING = 16
 WORKSPACE_ALIGNMENT = 256
 
 _C_TYPES = {
@@ -79,8 +79,8 @@ class Program:
         body = _file(self.file) if self.file else ""
         return f'#include "common.cuh"\n{self.text}\n{body}'
 
-    def cubin(self, arch: str = "sm_90") -> bytes:
-        """Machine code for an architecture; needs no GPU."""
+    def cubin(self, arch: str) -> bytes:
+        """Machine code for an architecture ("sm_90", `Machine.target`); needs no GPU."""
         return compile_cubin(self.source, arch=arch, includes=[INCLUDE], name=self.name)
 
     def load(self, device: Device) -> Kernel:
@@ -184,20 +184,31 @@ class Queue(Stream):
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch of one program."""
+    """One launch of one program.
+
+    waves: for a kernel whose blocks loop over what is left, the most blocks per multiprocessor along the first axis;
+    0 for one that needs the whole grid.
+    """
 
     program: Program
     grid: tuple[int, ...]
     block: tuple[int, ...]
     arguments: tuple[Argument, ...]
     shared: int = 0
+    waves: int = 0
+
+    def grid_on(self, machine: Machine) -> tuple[int, ...]:
+        """The grid that a machine gets."""
+        most = self.waves * machine.multiprocessors or self.grid[0]
+        return (min(self.grid[0], most), *self.grid[1:])
 
     def bind(self, device: Device, call: Call) -> Run:
         """Fix the addresses."""
         values = [a.c(call) for a in self.arguments]
         queue = Queue(device, call.stream)
+        grid = self.grid_on(device.machine) if self.waves else self.grid
         kernel = self.program.load(device)
-        return kernel.prepare(self.grid, self.block, *values, stream=queue, shared=self.shared)
+        return kernel.prepare(grid, self.block, *values, stream=queue, shared=self.shared)
 
 
 @dataclass(frozen=True)
@@ -221,7 +232,7 @@ class Together:
     def bind(self, device: Device, call: Call) -> Run:
         """Fix the addresses."""
         kernel = self.program.load(device)
-        room = kernel.resident_blocks(prod(self.block), shared=self.shared) * _multiprocessors(device)
+        room = kernel.resident_blocks(prod(self.block), shared=self.shared) * device.machine.multiprocessors
         if prod(self.grid) > room:
             return sequence([step.bind(device, call) for step in self.otherwise])
         counters = [ctypes.c_void_p(_counters(device).next(self.grid[0]))] if self.counted else []
@@ -258,11 +269,6 @@ class Counters:
 @cache
 def _counters(device: Device) -> Counters:
     return Counters(device)
-
-
-@cache
-def _multiprocessors(device: Device) -> int:
-    return int(device.properties["multiprocessor_count"])
 
 
 @dataclass(frozen=True)
@@ -435,9 +441,15 @@ def kernel_plan(
     )
 
 
-def blocks_for(threads: int, block: int) -> int:
-    """Blocks for so many threads, at least one, at most `MOST_BLOCKS` (the kernels loop over the rest)."""
-    return max(1, min(-(-threads // block), MOST_BLOCKS))
+def looping(
+    program: Program, threads: int, arguments: Sequence[Argument], *, block: int = 256, each: int = 1
+) -> Launch:
+    """A launch of so many threads, at least a block of them, by a kernel that loops where there are fewer.
+
+    each: blocks in place of each one that the threads need, so that the last blocks end at about the same time.
+    """
+    blocks = max(1, -(-threads // block))
+    return Launch(program, (blocks * each,), (block,), tuple(arguments), waves=LOOPING * each)
 
 
 def round_up(value: int, multiple: int) -> int:

@@ -22,7 +22,7 @@ from lamina.backends.cuda.elementwise.pointwise import full
 from lamina.backends.cuda.elementwise.unfused_epilogue import split_way
 from lamina.backends.cuda.launch.indexing import index_type
 from lamina.backends.cuda.launch.program import (
-    MOST_BLOCKS,
+    LOOPING,
     Fill,
     Launch,
     Place,
@@ -224,7 +224,8 @@ def tiled(p: Product, a: Spec) -> Launch:
     tiles = -(-p.m // 64) * -(-p.n // 64) * p.batch
     return Launch(
         Program("matmul", "matmul/matmul.cu", text),
-        (min(tiles, MOST_BLOCKS),),
+        (tiles,),
         (256,),
         (source(0), source(1), target()),
+        waves=LOOPING,
     )

@@ -45,17 +45,17 @@ from lamina.backends.cuda.registry import kernels
 from lamina.backends.cuda.select.formulations import Problem, Way, candidate, choose, make_plan
 from lamina.ops.primitives.norm_pool import NormPool, PoolNormGrad
 from lamina.ops.primitives.pool import MaxPool, MaxPoolGrad
-from lamina.runtime import Device
+from lamina.runtime import Device, Machine
 from lamina.spec import Policy, Spec, channels_last, contiguous
 
 _FILE = "norm/batch_norm_max_pool.cu"
 _THREADS = 256
 #: Elements of a window at most: what they have in common is held in registers.
 _MOST_TAPS = 16
-#: Blocks that sums are split among: enough to fill any GPU several times over.
-_BLOCKS = 132 * 8
-#: Outputs of a thread along a row, and down the rows as many of these as leave the GPU this number of blocks.
-_ACROSS, _DOWN, _ENOUGH = 2, (4, 2, 1), 132 * 4
+#: Blocks per multiprocessor that sums are split among.
+_SUMMING = 8
+#: Outputs of a thread along a row, and down the rows as many of these as leave each multiprocessor so many blocks.
+_ACROSS, _DOWN, _ENOUGH = 2, (4, 2, 1), 4
 
 
 @kernels(NormPool, source="kernel")
@@ -82,9 +82,10 @@ def norm_pool(op: NormPool, specs: tuple[Spec, ...], device: Device, policy: Pol
         return _first(problem, device)
 
     def steps(aligned: bool) -> tuple[Step, ...]:
-        return (*_statistics(op, y, aligned), forward(op, y, outputs[0], aligned))
+        machine = device.machine
+        return (*_statistics(op, y, aligned, machine), forward(op, y, outputs[0], aligned, machine))
 
-    return _choose(problem, steps, sums_bytes(y), device, policy)
+    return _choose(problem, steps, sums_bytes(y, device.machine), device, policy)
 
 
 @kernels(PoolNormGrad, source="kernel")
@@ -112,9 +113,9 @@ def pool_norm_grad(op: PoolNormGrad, specs: tuple[Spec, ...], device: Device, po
         return _first(problem, device)
 
     def steps(aligned: bool) -> tuple[Step, ...]:
-        return backward(op, given, aligned)
+        return backward(op, given, aligned, device.machine)
 
-    size = max(Groups.of(op, x, aligned).workspace for aligned in (True, False))
+    size = max(Groups.of(op, x, aligned, device.machine).workspace for aligned in (True, False))
     return _choose(problem, steps, size, device, policy)
 
 
@@ -168,18 +169,19 @@ def _head(pool: MaxPool | MaxPoolGrad, x: Spec, y: Spec, index: str, width: int)
     return text + constants(V=width, WORDS=words, OUTPUTS=x.shape[1], CHUNKS=x.shape[1] // width, **sizes)
 
 
-def _statistics(op: NormPool, x: Spec, aligned: bool) -> tuple[Step, ...]:
+def _statistics(op: NormPool, x: Spec, aligned: bool, machine: Machine) -> tuple[Step, ...]:
     """What comes first: the norm's own kernels for the sums of each channel, and for mean and r from them."""
-    sums, given = channel_blocks(x, aligned), [source(i) for i in range(5)]
+    sums, given = channel_blocks(x, aligned, machine), [source(i) for i in range(5)]
     moments = launch("batch_moments", sums.text(x) + constants(MOMENTS=1), sums.grid, (source(0), scratch()))
-    return moments, normalized(op.norm, x, given, aligned)[0]
+    return moments, normalized(op.norm, x, given, machine, aligned)[0]
 
 
-def forward(op: NormPool, x: Spec, y: Spec, aligned: bool) -> Launch:
+def forward(op: NormPool, x: Spec, y: Spec, aligned: bool, machine: Machine) -> Launch:
     """The pass behind the statistics: y from x."""
     width, (n, c, rows, columns) = VECTOR // x.dtype.itemsize if aligned else 1, y.shape
     wide = n * (c // width) * -(-columns // _ACROSS)
-    down = next((d for d in _DOWN if wide * -(-rows // d) >= _ENOUGH * _THREADS), 1)
+    enough = _ENOUGH * machine.multiprocessors * _THREADS
+    down = next((d for d in _DOWN if wide * -(-rows // d) >= enough), 1)
     tiles = wide * -(-rows // down)
     numbers = constants(
         FORWARD=1,
@@ -213,14 +215,16 @@ class Groups:
     columns: int
     images: int
     itemsize: int  # of sums
+    blocks: int
 
     @classmethod
-    def of(cls, op: PoolNormGrad, x: Spec, aligned: bool) -> Groups:
+    def of(cls, op: PoolNormGrad, x: Spec, aligned: bool, machine: Machine) -> Groups:
         """Those of x, whose gradient the op makes."""
         blocks = stride_blocks(op.pool, x)
         assert blocks is not None
         width = VECTOR // x.dtype.itemsize if aligned else 1
-        return cls(x.shape[1], width, *blocks, x.shape[0], x.dtype.compute.itemsize)
+        most = _SUMMING * machine.multiprocessors
+        return cls(x.shape[1], width, *blocks, x.shape[0], x.dtype.compute.itemsize, most)
 
     @property
     def lanes(self) -> int:
@@ -240,7 +244,7 @@ class Groups:
         """Blocks along the channels, and along the groups: as many as have work for each of their threads."""
         across = -(-self.channels // (self.lanes * self.width))
         most = -(-self.count // (_THREADS // self.lanes * 2))
-        part = -(-self.count // max(1, min(_BLOCKS // across, most)))
+        part = -(-self.count // max(1, min(self.blocks // across, most)))
         return across, -(-self.count // part)
 
     @property
@@ -263,10 +267,10 @@ class Groups:
         )
 
 
-def backward(op: PoolNormGrad, given: Sequence[Spec], aligned: bool) -> tuple[Step, ...]:
+def backward(op: PoolNormGrad, given: Sequence[Spec], aligned: bool, machine: Machine) -> tuple[Step, ...]:
     """The sums of each channel, dscale and dbias from them, then dx."""
     g, index, x = given[:3]
-    groups = Groups.of(op, x, aligned)
+    groups = Groups.of(op, x, aligned, machine)
     text = _head(op.pool, x, g, c_type(index.dtype), groups.width) + groups.text + activation(op.norm)
     read = [source(i) for i in (0, 1, 2, 3, 4, 5, 6 if op.norm.relu else 3)]
     totals = f"typedef i32 Index;\ntypedef {c_type(x.dtype)} T;\n" + flags(CENTRED=True, SCALED=True)

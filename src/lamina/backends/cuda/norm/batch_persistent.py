@@ -17,13 +17,14 @@ from lamina.backends.cuda.launch.program import (
 )
 from lamina.backends.cuda.select.formulations import Way
 from lamina.ops.primitives.norm import BatchNorm, BatchNormGrad
+from lamina.runtime import Machine
 from lamina.spec import Spec, bfloat16, channels_last, float16, float32
 
 _FILE = "norm/batch_persistent.cu"
-#: Threads of a block, and the multiprocessors that blocks are made for, one each.
-_THREADS, _BLOCKS = 512, 132
-#: Bytes of shared memory for elements that are kept: what a block may have (227 KiB) less what the kernels declare.
-_KEPT = 192 << 10
+#: Threads of a block; there is a block for each multiprocessor.
+_THREADS = 512
+#: Bytes of shared memory that the kernels declare: the rest of what a block may have is for elements that are kept.
+_DECLARED = 35 << 10
 #: Vectors side by side that a block reads at most, and at least if there are as many.
 _MOST_LANES, _LEAST_LANES = 64, 8
 #: The part of the GPU that may be idle so that fewer blocks share channels.
@@ -32,8 +33,8 @@ _IDLE = 0.04
 
 @dataclass(frozen=True)
 class Tiling:
-    """At most `blocks` blocks over [rows, channels]; `width` elements per access, `arrays` tensors are kept, `unroll`
-    accesses of each are under way at once.
+    """At most `blocks` blocks over [rows, channels]; `width` elements per access, `arrays` tensors are kept in `room`
+    bytes of shared memory, `unroll` accesses of each are under way at once.
     """
 
     rows: int
@@ -42,6 +43,7 @@ class Tiling:
     arrays: int
     unroll: int
     blocks: int
+    room: int
 
     @property
     def groups(self) -> int:
@@ -80,7 +82,7 @@ class Tiling:
     def held(self) -> int:
         """Turns whose elements are kept."""
         turns = -(-self.part // (_THREADS // self.lanes))
-        most = _KEPT // (_THREADS * VECTOR * self.arrays) // self.unroll
+        most = self.room // (_THREADS * VECTOR * self.arrays) // self.unroll
         return min(most, -(-turns // self.unroll)) * self.unroll
 
     @property
@@ -107,28 +109,31 @@ class Tiling:
         )
 
 
-def tiling(x: Spec, arrays: int) -> Tiling | None:
+def tiling(x: Spec, arrays: int, machine: Machine) -> Tiling | None:
     """How blocks share x, None for tensors that are not for these kernels."""
+    blocks, room = machine.multiprocessors, machine.shared_memory - _DECLARED
     channels, lies = x.shape[1], x.ndim == 2 or x.physical == channels_last(x.shape)
     if x.dtype not in (float16, bfloat16, float32) or not lies or x.numel + (1 << 22) > 2**31:
         return None
     width = VECTOR // x.dtype.itemsize
-    if channels % width or -(-channels // width // _MOST_LANES) > _BLOCKS:
+    if channels % width or -(-channels // width // _MOST_LANES) > blocks:
         return None
-    return Tiling(x.numel // channels, channels, width, arrays, 8 // arrays, _BLOCKS)
+    return Tiling(x.numel // channels, channels, width, arrays, 8 // arrays, blocks, room)
 
 
-def _streams(x: Spec) -> bool:
+def _streams(x: Spec, machine: Machine) -> bool:
     """Whether the result is too large to be found in the cache by who reads it next."""
-    return x.nbytes > 24 << 20
+    return x.nbytes > machine.l2_bytes * 2 // 5
 
 
-def forward(op: BatchNorm, x: Spec, activation: str, otherwise: tuple[Step, ...], spare: int) -> Way | None:
+def forward(
+    op: BatchNorm, x: Spec, activation: str, otherwise: tuple[Step, ...], spare: int, machine: Machine
+) -> Way | None:
     """The way in one launch; `otherwise` runs (with `spare` bytes of workspace) where the device is too small."""
-    found = tiling(x, 1)
+    found = tiling(x, 1, machine)
     if found is None:
         return None
-    text = found.text(x, _streams(x)) + activation
+    text = found.text(x, _streams(x, machine)) + activation
     text += constants(
         FORWARD=1,
         EPSILON=repr(op.epsilon),
@@ -144,13 +149,13 @@ def forward(op: BatchNorm, x: Spec, activation: str, otherwise: tuple[Step, ...]
 
 
 def backward(
-    op: BatchNormGrad, x: Spec, activation: str, otherwise: tuple[Step, ...], spare: int
+    op: BatchNormGrad, x: Spec, activation: str, otherwise: tuple[Step, ...], spare: int, machine: Machine
 ) -> Way | None:
     """The way in one launch; `otherwise` runs (with `spare` bytes of workspace) where the device is too small."""
-    found = tiling(x, 2) if op.moving else None
+    found = tiling(x, 2, machine) if op.moving else None
     if found is None:
         return None
-    text = found.text(x, _streams(x)) + activation + constants(BACKWARD=1)
+    text = found.text(x, _streams(x, machine)) + activation + constants(BACKWARD=1)
     last = source(5) if op.relu else source(2)  # y or the bias; else any address
     bias, y, dz = (source(2), last, target(3)) if op.residual else (last, source(0), target(0))
     places = [*(source(i) for i in range(5)), bias, y, dz, scratch()]

@@ -1,7 +1,7 @@
 """1x1 convolutions whose blocks sum what they write, for the batch norm behind or the one whose gradient follows.
 
 A batch norm's sums otherwise read the whole result once more. cuDNN's engines that take them along exist for the
-forward direction only, and are slower than its others (an H200, cuDNN 9.19).
+forward direction only, and are slower than its others (cuDNN 9.19).
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from dataclasses import dataclass
 
 from lamina.backends.cuda.launch.program import Launch, Place, Program, c_type, constants, scratch, source
 from lamina.ops.primitives.window import Window
+from lamina.runtime import Machine
 from lamina.spec import DType, Spec, bfloat16, channels_last, float16
 
 _FILE = "norm/conv1x1_stats.cu"
 _THREADS, _DEEP = 512, 64
-#: Blocks on a GPU at the same time: one per multiprocessor.
-_BLOCKS = 132
-#: Bytes of shared memory that a block can have, and those of a stage, for all teams.
-_SHARED, _STAGE = 227 << 10, 2 * (_THREADS // 2) * _DEEP
+#: Bytes of shared memory of a stage, for all teams.
+_STAGE = 2 * (_THREADS // 2) * _DEEP
 #: Elements of the filter that fit into shared memory.
 _HELD = 1 << 15
 
@@ -29,11 +28,18 @@ class Tiling:
     rows: int
     columns: int
     depth: int
+    machine: Machine
 
     @property
     def wide(self) -> int:
-        """Columns of a block."""
-        return 64 if self.columns % 128 or 128 * self.depth > _HELD else 128
+        """Columns of a block: 128 where their filter fits into shared memory, with a stage beside it."""
+        fits = 128 * self.depth <= _HELD and self._room(128) >= _STAGE
+        return 64 if self.columns % 128 or not fits else 128
+
+    @property
+    def fits(self) -> bool:
+        """Whether a block of the machine can have the filter and a stage in its shared memory."""
+        return self._room(self.wide) >= _STAGE
 
     @property
     def teams(self) -> int:
@@ -47,9 +53,9 @@ class Tiling:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Blocks that read the same rows follow each other; as many share them as there are multiprocessors."""
+        """Blocks that read the same rows follow each other; there is one for each multiprocessor."""
         tiles, across = -(-self.rows // self.tall), self.columns // self.wide
-        return across, min(max(1, _BLOCKS // across), -(-tiles // self.teams))
+        return across, min(max(1, self.machine.multiprocessors // across), -(-tiles // self.teams))
 
     @property
     def parts(self) -> int:
@@ -59,18 +65,21 @@ class Tiling:
     @property
     def stages(self) -> int:
         """Parts of the first operand that a team has in shared memory: up to four, as far as there is room."""
-        numbers = 3 * self.wide * 4  # of the columns, beside what a launch asks for
-        return min(4, (_SHARED - numbers - self._kept) // _STAGE)
+        return min(4, self._room(self.wide) // _STAGE)
 
-    @property
-    def _kept(self) -> int:
+    def _kept(self, wide: int) -> int:
         """Bytes for the filter, and for 8 rows of results of each warp."""
-        return 2 * self.wide * self.depth + _THREADS // 32 * 8 * self.wide * 4
+        return 2 * wide * self.depth + _THREADS // 32 * 8 * wide * 4
+
+    def _room(self, wide: int) -> int:
+        """Bytes of shared memory that are left for stages."""
+        numbers = 3 * wide * 4  # of the columns, beside what a launch asks for
+        return self.machine.shared_memory - numbers - self._kept(wide)
 
     @property
     def shared(self) -> int:
         """Bytes of shared memory that a launch asks for."""
-        return self._kept + self.stages * _STAGE
+        return self._kept(self.wide) + self.stages * _STAGE
 
     @property
     def workspace(self) -> int:
@@ -90,7 +99,7 @@ class Tiling:
         )
 
 
-def tiling(window: Window, given: Spec, w: Spec, result: Spec) -> Tiling | None:
+def tiling(window: Window, given: Spec, w: Spec, result: Spec, machine: Machine) -> Tiling | None:
     """How blocks share a convolution or its data gradient, given -> result; None where these kernels do not do it."""
     dense = all(s.ndim == 4 and s.physical == channels_last(s.shape) for s in (given, result))
     point = window == Window((1, 1), ((0, 0), (0, 0)), (1, 1)) and w.shape[2:] == (1, 1)
@@ -100,7 +109,8 @@ def tiling(window: Window, given: Spec, w: Spec, result: Spec) -> Tiling | None:
     lies = w.physical.strides[:2] == (w.shape[1], 1) and {depth, columns} == set(w.shape[:2])
     if not lies or depth % _DEEP or 64 * depth > _HELD or columns % 64 or result.numel == 0:
         return None
-    return Tiling(result.numel // columns, columns, depth)
+    found = Tiling(result.numel // columns, columns, depth, machine)
+    return found if found.fits else None
 
 
 def forward(tiles: Tiling, dtype: DType, y: Place) -> Launch:

@@ -22,7 +22,7 @@ from lamina.cudnn import Graph
 from lamina.ops.primitives.conv_norm import ConvNorm, DataGradNorm
 from lamina.ops.primitives.fused import Fused
 from lamina.ops.primitives.pointwise import Add, ReluGrad
-from lamina.runtime import Device
+from lamina.runtime import Device, Machine
 from lamina.spec import Policy, Spec, bfloat16, channels_last, float16
 
 
@@ -50,7 +50,7 @@ def conv_norm(op: ConvNorm, specs: tuple[Spec, ...], device: Device, policy: Pol
     if _takes(conv, norm):
         x, w = conv.inputs
         o = Operands(op.conv.window, x, w, y)
-        together = [statistics_way(op, o, given), *own_way(op, o, given)]
+        together = [statistics_way(op, o, given, device.machine), *own_way(op, o, given, device.machine)]
     ways = (*([] if op.bits else [apart]), *together)
     key = f"{op} {' '.join(map(str, inputs))}"
     label = f"conv+{norm.label.split()[1]}"
@@ -65,7 +65,7 @@ def _takes(conv: Plan, norm: Plan) -> bool:
     return lies and y.dtype in (float16, bfloat16) and x.shape[1] % 8 == y.shape[1] % 8 == 0
 
 
-def statistics_way(op: ConvNorm, o: Operands, given: list[Place]) -> Way:
+def statistics_way(op: ConvNorm, o: Operands, given: list[Place], machine: Machine) -> Way:
     """Convolution and sums by cuDNN, then the statistics and the pass that applies them.
 
     given: places of the convolution's result, scale, bias, running mean and variance, and perhaps the residual.
@@ -81,7 +81,7 @@ def statistics_way(op: ConvNorm, o: Operands, given: list[Place]) -> Way:
         places = (source(0), source(1), given[0], scratch(), scratch(channels * 4))
         return made, {t.uid: place for t, place in zip((*big, *sums), places, strict=True)}
 
-    after = normalized(op.norm, o.y, given, parts=1, signs=_signs(op))
+    after = normalized(op.norm, o.y, given, machine, parts=1, signs=_signs(op))
     return Way("statistics", graph, after=after, scratch=2 * channels * 4)
 
 
@@ -90,13 +90,13 @@ def _signs(op: ConvNorm) -> Place | None:
     return target(6) if op.bits else None
 
 
-def own_way(op: ConvNorm, o: Operands, given: list[Place]) -> list[Way]:
+def own_way(op: ConvNorm, o: Operands, given: list[Place], machine: Machine) -> list[Way]:
     """The same by own kernels, for convolutions that they do."""
-    tiles = conv1x1_stats.tiling(o.window, o.x, o.w, o.y)
+    tiles = conv1x1_stats.tiling(o.window, o.x, o.w, o.y, machine)
     if tiles is None:
         return []
     conv = conv1x1_stats.forward(tiles, o.y.dtype, given[0])
-    after = normalized(op.norm, o.y, given, parts=tiles.parts, signs=_signs(op))
+    after = normalized(op.norm, o.y, given, machine, parts=tiles.parts, signs=_signs(op))
     return [Way("own", steps=(Aligned(), conv, *after), scratch=tiles.workspace)]
 
 
@@ -124,7 +124,8 @@ def data_grad_norm(op: DataGradNorm, specs: tuple[Spec, ...], device: Device, po
     inputs = (*grad.inputs[: count - op.bits], *signs, *norm.inputs[1:])
     outputs = (*norm.outputs, g)
     lie = all(s.physical == g.physical for s in (norm.inputs[0], norm.inputs[1], *grad.inputs[2:]))
-    own = own_gradient_way(op, Operands(op.conv.window, g, inputs[1], inputs[0]), given, count) if lie else []
+    o = Operands(op.conv.window, g, inputs[1], inputs[0])
+    own = own_gradient_way(op, o, given, count, device.machine) if lie else []
     key = f"{op} {' '.join(map(str, inputs))}"
     label = f"{op.grad.name}+{norm.label.split()[1]}"
     ways = (*([] if op.bits else [apart]), *own)
@@ -132,17 +133,20 @@ def data_grad_norm(op: DataGradNorm, specs: tuple[Spec, ...], device: Device, po
     return choose(problem, device, policy)
 
 
-def own_gradient_way(op: DataGradNorm, o: Operands, given: Sequence[Place], count: int) -> list[Way]:
+def own_gradient_way(
+    op: DataGradNorm, o: Operands, given: Sequence[Place], count: int, machine: Machine
+) -> list[Way]:
     """Data gradient and sums by own kernels, then the norm's last pass; for convolutions that they do.
 
     given: places of all inputs, `count` of them the data gradient's.
     """
-    tiles, behind = conv1x1_stats.tiling(o.window, o.y, o.w, o.x), steps_behind(op, given, count)
+    tiles = conv1x1_stats.tiling(o.window, o.y, o.w, o.x, machine)
+    behind = steps_behind(op, given, count)
     if tiles is None or behind is None:
         return []
     conv = conv1x1_stats.data_grad(tiles, o.x.dtype, behind, target(3))
     applied = [target(3), *behind.norm[:4], behind.norm[4] if op.norm.relu else behind.norm[1]]
-    after = grad_applied(op.norm, o.x, applied, parts=tiles.parts)
+    after = grad_applied(op.norm, o.x, applied, machine, parts=tiles.parts)
     return [Way("own", steps=(Aligned(), conv, *after), scratch=tiles.workspace)]
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lamina.backends.cuda.launch.program import VECTOR, Launch, Place, Program, blocks_for, c_type, constants
+from lamina.backends.cuda.launch.program import VECTOR, Launch, Place, Program, c_type, constants
+from lamina.runtime import Machine
 from lamina.spec import Spec
 
 _FILE = "norm/layer_norm_backward.cu"
 #: Elements of a row that a lane holds in registers: at most, and up to which two blocks fit a multiprocessor.
 _MOST, _FEW = 32, 16
-#: Multiprocessors: each block goes through many rows.
-_PROCESSORS = 132
 _WARPS = 8
 
 
@@ -24,6 +23,7 @@ class ShortRows:
     rows: int
     count: int
     centred: bool
+    machine: Machine
 
     @property
     def fits(self) -> bool:
@@ -43,8 +43,8 @@ class ShortRows:
 
     @property
     def blocks(self) -> int:
-        """Blocks, each with sums of its own."""
-        return min(_PROCESSORS * self.resident, blocks_for(self.rows, _WARPS))
+        """Blocks, each with sums of its own: as many as run at once, for each goes through many rows."""
+        return min(self.machine.multiprocessors * self.resident, max(1, -(-self.rows // _WARPS)))
 
     @property
     def nbytes(self) -> int:

@@ -9,10 +9,10 @@ from lamina.backends.cuda.launch.program import (
     Launch,
     Place,
     Program,
-    blocks_for,
     c_type,
     constants,
     kernel_plan,
+    looping,
     scratch,
     source,
     target,
@@ -73,4 +73,4 @@ def _launch(name: str, op: LocalResponseNorm | LocalResponseNormGrad, x: Spec, *
         K=repr(op.k),
         FACTOR=repr(2 * op.alpha * op.beta / op.size),
     )
-    return Launch(Program(name, "norm/lrn.cu", text), (blocks_for(x.numel, 256) * 4,), (256,), places)
+    return looping(Program(name, "norm/lrn.cu", text), x.numel, places, each=4)

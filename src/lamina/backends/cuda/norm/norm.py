@@ -27,10 +27,10 @@ from lamina.backends.cuda.launch.program import (
     Place,
     Program,
     Step,
-    blocks_for,
     c_type,
     constants,
     kernel_plan,
+    looping,
     round_up,
     scratch,
     source,
@@ -53,12 +53,12 @@ from lamina.ops.primitives.norm import (
     RmsNorm,
     RmsNormGrad,
 )
-from lamina.runtime import Device
+from lamina.runtime import Device, Machine
 from lamina.spec import Layout, Policy, Spec, bfloat16, channels_last, contiguous, float16
 
 _FILE = "norm/norm.cu"
-#: Blocks of 256 threads that fill a GPU, for sums; passes that write take up to four times as many.
-_BLOCKS = 132 * 8
+#: Blocks of 256 threads that fill a multiprocessor, for sums; passes that write take up to four times as many.
+_SUMMING, _WRITING = 8, 32
 #: Accesses per thread up to which a row is held in registers.
 _HELD = 4
 #: Elements that must lie together for a group to be read where it lies.
@@ -79,7 +79,7 @@ class Blocks:
     reduced: Space
     itemsize: int
     aligned: bool
-    most: int = _BLOCKS
+    most: int
 
     @property
     def by_rows(self) -> bool:
@@ -181,15 +181,14 @@ def activation(op: BatchNorm | BatchNormInfer | BatchNormGrad) -> str:
     return text if op.hi is None else text + constants(HI=repr(float(op.hi)))
 
 
-def channel_blocks(x: Spec, aligned: bool, most: int = _BLOCKS) -> Blocks:
-    """Channels kept, everything else reduced."""
+def channel_blocks(x: Spec, aligned: bool, machine: Machine, waves: int = _SUMMING) -> Blocks:
+    """Channels kept, everything else reduced; at most `waves` blocks per multiprocessor."""
     strides = x.physical.strides
     order = memory_order(x.shape, strides)
     rows = [strides, tuple(0 for _ in strides)]
     kept = collapse(x.shape, rows, [1])
-    return Blocks(
-        kept, collapse(x.shape, rows, [a for a in order if a != 1]), x.dtype.itemsize, aligned, most
-    )
+    rest = collapse(x.shape, rows, [a for a in order if a != 1])
+    return Blocks(kept, rest, x.dtype.itemsize, aligned, waves * machine.multiprocessors)
 
 
 def _warps(x: Spec) -> tuple[int]:
@@ -197,15 +196,16 @@ def _warps(x: Spec) -> tuple[int]:
     return (-(-x.shape[1] // 8),)
 
 
-def sums_bytes(x: Spec) -> int:
+def sums_bytes(x: Spec, machine: Machine) -> int:
     """Workspace for partial sums, whether addresses are aligned or not."""
-    most = max(channel_blocks(x, aligned).split[1] for aligned in (True, False))
+    most = max(channel_blocks(x, aligned, machine).split[1] for aligned in (True, False))
     return 2 * most * x.shape[1] * x.dtype.compute.itemsize
 
 
 @kernels(BatchNorm, source="kernel")
 def batch_norm(op: BatchNorm, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """Moments of each channel, statistics, then the normalized result."""
+    machine = device.machine
     outs = op.infer(*specs)
     big, small = [specs[0], *specs[5:]], [s.open.fixed for s in specs[1:5]]
     x, *added = (full(s, resident(*big)) for s in big)
@@ -215,10 +215,10 @@ def batch_norm(op: BatchNorm, specs: tuple[Spec, ...], device: Device, policy: P
         return kernel_plan(device, inputs, outputs, [], label=op.name)
 
     def steps(aligned: bool) -> tuple[Step, ...]:
-        sums, given = channel_blocks(x, aligned), [source(i) for i in range(len(inputs))]
+        sums, given = channel_blocks(x, aligned, machine), [source(i) for i in range(len(inputs))]
         text = sums.text(x) + constants(MOMENTS=1)
         moments = launch("batch_moments", text, sums.grid, (source(0), scratch()))
-        return (moments, *normalized(op, x, given, aligned))
+        return (moments, *normalized(op, x, given, machine, aligned))
 
     aliases = {3: 3, 4: 4} | ({0: 5} if op.residual else {})
     own = kernel_plan(
@@ -227,22 +227,22 @@ def batch_norm(op: BatchNorm, specs: tuple[Spec, ...], device: Device, policy: P
         outputs,
         steps(True),
         label=_label(op),
-        workspace=sums_bytes(x),
+        workspace=sums_bytes(x, machine),
         aliases=aliases,
         plain=lambda: steps(False),
     )
     if policy.algorithm != "fastest":
         return own
-    ways = [batch_persistent.forward(op, x, activation(op), steps(True), own.workspace)]
+    ways = [batch_persistent.forward(op, x, activation(op), steps(True), own.workspace, machine)]
     if (op.relu or not op.residual) and _cudnn_takes(x):
         ways.append(cudnn_norm(op, x))
         own = replace(own, aliases={3: 3, 4: 4})  # cuDNN does not say that y may lie over the residual
     return _fastest(op, own, ways, device, policy)
 
 
-def _sums_text(x: Spec, aligned: bool, parts: int) -> str:
+def _sums_text(x: Spec, aligned: bool, parts: int, machine: Machine) -> str:
     """Sizes for kernels that read partial sums [2, C, parts]; parts 0: those that this file's kernels leave."""
-    sums = channel_blocks(x, aligned)
+    sums = channel_blocks(x, aligned, machine)
     return head(x, 1, sums.kept, sums.reduced) + constants(SPLITS=parts) if parts else sums.text(x)
 
 
@@ -250,6 +250,7 @@ def normalized(
     op: BatchNorm,
     x: Spec,
     given: Sequence[Place],
+    machine: Machine,
     aligned: bool = True,
     parts: int = 0,
     signs: Place | None = None,
@@ -259,7 +260,7 @@ def normalized(
     given: places of the inputs. parts: the sums were taken elsewhere, of x itself and of its square: [2, C, parts].
     signs: gets a bit for each element of the result; x is of a half type, channels last, eight at a time.
     """
-    passes = channel_blocks(x, aligned, _BLOCKS * 4)
+    passes = channel_blocks(x, aligned, machine, _WRITING)
     count = passes.reduced.count
     numbers = constants(
         STATISTICS=1,
@@ -275,7 +276,7 @@ def normalized(
     residual = given[5 if op.residual else 0]
     applied = [*given[:3], target(1), target(2), residual, target(0), signs or target(0)]
     return (
-        launch("batch_statistics", _sums_text(x, aligned, parts) + numbers, _warps(x), statistics),
+        launch("batch_statistics", _sums_text(x, aligned, parts, machine) + numbers, _warps(x), statistics),
         launch("batch_apply", write, passes.grid, applied),
     )
 
@@ -292,6 +293,7 @@ def _label(op: BatchNorm | BatchNormInfer | BatchNormGrad) -> str:
 @kernels(BatchNormInfer, source="kernel")
 def batch_norm_infer(op: BatchNormInfer, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """One pass."""
+    machine = device.machine
     (out,) = op.infer(*specs)
     big, small = [specs[0], *specs[5:]], [s.open.fixed for s in specs[1:5]]
     x, *added = (full(s, resident(*big)) for s in big)
@@ -301,7 +303,7 @@ def batch_norm_infer(op: BatchNormInfer, specs: tuple[Spec, ...], device: Device
         return kernel_plan(device, inputs, [y], [], label=op.name)
 
     def steps(aligned: bool) -> tuple[Step, ...]:
-        passes = channel_blocks(x, aligned, _BLOCKS * 4)
+        passes = channel_blocks(x, aligned, machine, _WRITING)
         text = passes.text(x) + constants(APPLY=1, EPSILON=repr(op.epsilon))
         text += flags(INFERENCE=True, SIGNS=False) + activation(op)
         places = [*(source(i) for i in range(5)), _residual(op), target(), target()]
@@ -317,16 +319,21 @@ def _grad_switches(op: BatchNormGrad) -> str:
 
 
 def grad_applied(
-    op: BatchNormGrad, x: Spec, given: Sequence[Place], aligned: bool = True, parts: int = 0
+    op: BatchNormGrad,
+    x: Spec,
+    given: Sequence[Place],
+    machine: Machine,
+    aligned: bool = True,
+    parts: int = 0,
 ) -> tuple[Step, ...]:
     """dscale and dbias from partial sums at the start of the workspace, then the pass that writes dx.
 
     given: places of g (masked where a residual was added), x, scale, mean, r, and the bias (without relu, any).
     parts: the sums were taken elsewhere, of g and of g (x - mean): [2, C, parts].
     """
-    passes, switches = channel_blocks(x, aligned, _BLOCKS * 4), _grad_switches(op)
+    passes, switches = channel_blocks(x, aligned, machine, _WRITING), _grad_switches(op)
     totals = [scratch(), given[4], target(1), target(2)]
-    text = _sums_text(x, aligned, parts) + switches + constants(GRAD_TOTALS=1)
+    text = _sums_text(x, aligned, parts, machine) + switches + constants(GRAD_TOTALS=1)
     write = passes.text(x) + switches + constants(GRAD_APPLY=1)
     return (
         launch("grad_totals", text, _warps(x), totals),
@@ -337,6 +344,7 @@ def grad_applied(
 @kernels(BatchNormGrad, source="kernel")
 def batch_norm_grad(op: BatchNormGrad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """Sums of each channel, dscale and dbias from them, then dx."""
+    machine = device.machine
     outs = op.infer(*specs)
     layout = resident(specs[1], specs[0])
     inputs = [full(s, layout) if s.shape == specs[1].shape and s.ndim > 1 else s.open.fixed for s in specs]
@@ -350,10 +358,11 @@ def batch_norm_grad(op: BatchNormGrad, specs: tuple[Spec, ...], device: Device, 
     given = [masked, *(source(i) for i in (1, 2, 3, 4)), bias]
 
     def steps(aligned: bool) -> tuple[Step, ...]:
-        sums = channel_blocks(x, aligned)
+        sums = channel_blocks(x, aligned, machine)
         text = sums.text(x) + _grad_switches(op) + constants(GRAD_SUMS=1)
         read = [source(0), source(1), source(2), source(3), source(4), bias, y, dz, scratch()]
-        return (launch("batch_grad_sums", text, sums.grid, read), *grad_applied(op, x, given, aligned))
+        applied = grad_applied(op, x, given, machine, aligned)
+        return (launch("batch_grad_sums", text, sums.grid, read), *applied)
 
     own = kernel_plan(
         device,
@@ -361,13 +370,13 @@ def batch_norm_grad(op: BatchNormGrad, specs: tuple[Spec, ...], device: Device, 
         outputs,
         steps(True),
         label=_label(op),
-        workspace=sums_bytes(x),
+        workspace=sums_bytes(x, machine),
         aliases={0: 0},
         plain=lambda: steps(False),
     )
     if policy.algorithm != "fastest":
         return own
-    ways = [batch_persistent.backward(op, x, activation(op), steps(True), own.workspace)]
+    ways = [batch_persistent.backward(op, x, activation(op), steps(True), own.workspace, machine)]
     if not op.relu and op.moving and _cudnn_takes(x):
         ways.append(Way("cudnn", lambda: cudnn_norm_grad(x)))
         own = replace(own, aliases={})  # cuDNN does not say that dx may lie over g
@@ -512,12 +521,13 @@ class Lines:
         kept = [a for a in range(len(self.frame.split)) if a not in axes]
         return collapse(self.frame.split, rows, kept), self.space(axes)
 
-    def scales(self, aligned: bool) -> Blocks:
+    def scales(self, aligned: bool, machine: Machine) -> Blocks:
         """Scales in their own order, and what shares each."""
         others = self.frame.others
         own = [a for a in range(len(self.frame.split)) if a not in others]
         kept = collapse(self.frame.split, self.strides, own)
-        return Blocks(kept, self.space(others), self.x.dtype.itemsize, aligned)
+        most = _SUMMING * machine.multiprocessors
+        return Blocks(kept, self.space(others), self.x.dtype.itemsize, aligned, most)
 
 
 def _lines(op: Rows | RowsGrad, x: Spec, *others: Spec) -> Lines:
@@ -548,7 +558,7 @@ def _row_launch(
     text += offset_function("scale_reduced", inner, 2) + numbers
     text += constants(GROUP=group, TURNS=turns, SCALE_STEP=step)
     text += flags(HELD=turns * held_tensors <= _HELD * 2, **{name.upper(): True})
-    return launch(name, text, (blocks_for(kept.count * group, 256),), places)
+    return looping(Program(name, _FILE, text), kept.count * group, places)
 
 
 @kernels(LayerNorm, RmsNorm, GroupNorm, source="kernel")
@@ -571,12 +581,12 @@ def row_norm(op: Rows, specs: tuple[Spec, ...], device: Device, policy: Policy) 
     return kernel_plan(device, inputs, outputs, steps(True), label=op.name, plain=lambda: steps(False))
 
 
-def _short_rows(op: RowsGrad, lines: Lines) -> ShortRows | None:
+def _short_rows(op: RowsGrad, lines: Lines, machine: Machine) -> ShortRows | None:
     """The tensor as rows for the kernel of one pass, where that takes it."""
     if isinstance(op, GroupNormGrad):
         return None
     kept, inner = lines.rows()
-    short = ShortRows(lines.x, kept.count, inner.count, op.centred)
+    short = ShortRows(lines.x, kept.count, inner.count, op.centred, machine)
     return short if short.fits else None
 
 
@@ -595,7 +605,7 @@ def row_norm_grad(op: RowsGrad, specs: tuple[Spec, ...], device: Device, policy:
     spread, dbias = (source(4), target(2)) if op.centred else (source(3), target(1))
 
     def steps(aligned: bool) -> tuple[Step, ...]:
-        sums = lines.scales(aligned)
+        sums = lines.scales(aligned, device.machine)
         text = sums.text(x) + switches
         text += offset_function("stat_kept", sums.kept, 1) + offset_function("stat_reduced", sums.reduced, 1)
         text += constants(STAT_STEP=0 if sums.by_rows else sums.kept.strides[1][-1])
@@ -610,8 +620,8 @@ def row_norm_grad(op: RowsGrad, specs: tuple[Spec, ...], device: Device, policy:
             ),
         )
 
-    most = max(lines.scales(aligned).split[1] for aligned in (True, False))
-    short = _short_rows(op, lines)
+    most = max(lines.scales(aligned, device.machine).split[1] for aligned in (True, False))
+    short = _short_rows(op, lines, device.machine)
     places = [source(0), source(1), source(2), source(3), spread]
     return kernel_plan(
         device,
@@ -620,7 +630,8 @@ def row_norm_grad(op: RowsGrad, specs: tuple[Spec, ...], device: Device, policy:
         short.gradients(places, target(0), scratch(), (target(1), dbias)) if short else steps(True),
         label=op.name,
         workspace=max(
-            2 * most * lines.scales(True).kept.count * x.dtype.compute.itemsize, short.nbytes if short else 0
+            2 * most * lines.scales(True, device.machine).kept.count * x.dtype.compute.itemsize,
+            short.nbytes if short else 0,
         ),
         aliases={0: 0},
         plain=lambda: steps(False),

@@ -13,10 +13,10 @@ from lamina.backends.cuda.launch.program import (
     Number,
     Program,
     Step,
-    blocks_for,
     c_type,
     constants,
     kernel_plan,
+    looping,
     source,
     target,
 )
@@ -118,5 +118,4 @@ def _steps(
     width = access_width(inputs, aligned=aligned)
     program = Program(name, "optimizer/update.cu", rule_text(op, inputs, width))
     places = (*(source(i) for i in range(read)), *(target(i) for i in range(written)))
-    grid = (blocks_for(-(-count // width), 256) * 4,)
-    return (Launch(program, grid, (256,), (*places, Number(count, "i64"))),)
+    return (looping(program, -(-count // width), (*places, Number(count, "i64")), each=4),)

@@ -17,10 +17,10 @@ from lamina.backends.cuda.launch.program import (
     Launch,
     Place,
     Program,
-    blocks_for,
     c_type,
     constants,
     kernel_plan,
+    looping,
     source,
     target,
 )
@@ -131,7 +131,7 @@ def _plan(
             total = wide.shape[0] * wide.shape[1] // width * blocks[0] * blocks[1]
             text += constants(BLOCKS=f"{total}LL", BLOCKS_H=blocks[0], BLOCKS_W=blocks[1])
             program = Program("max_pool_grad_blocks", "pool/pool.cu", text)
-        return (Launch(program, (blocks_for(total, 256) * 4,), (256,), tuple(places)),)
+        return (looping(program, total, places, each=4),)
 
     return kernel_plan(device, inputs, outputs, steps(True), label=op.name, plain=lambda: steps(False))
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import accumulate, product
 from math import prod
 
@@ -40,17 +40,13 @@ from lamina.backends.cuda.launch.program import (
 from lamina.backends.cuda.matmul.matmul import matmul_plan
 from lamina.ops.primitives.matmul import Matmul
 from lamina.ops.primitives.rnn import Rnn, RnnGrad, Sizes
-from lamina.runtime import Device
+from lamina.runtime import Device, Machine
 from lamina.spec import DType, Policy, Spec, bfloat16, float16, uint8
 
 #: Layers in blocks that are all there at once; in blocks of their own.
 _TOGETHER, _ALONE = "rnn/persistent.cu", "rnn/persistent_single.cu"
 #: FLOP, and length of sums, of a product up to which it runs with others in one launch; libraries are faster above.
 _SMALL_FLOPS, _SMALL_SUMS = 10**9, 1024
-#: Multiprocessors that blocks are made for, one each, and bytes of shared memory of one.
-_PROCESSORS, _SHARED = 132, 227 << 10
-#: Tiles of 128 x 128 from which on products run in such ones.
-_MANY = _PROCESSORS
 #: Registers of a thread for sums, for what it reads, and for these and weights together.
 _SUMS, _READ, _HELD = 64, 64, 128
 #: Nanoseconds of a step besides its work; bytes per nanosecond that a multiprocessor gets from the second-level cache
@@ -67,13 +63,14 @@ PATIENCE: int | None = None
 
 @dataclass(frozen=True)
 class Tiling:
-    """How blocks share `layers` layers of `hidden` units over `steps` steps of `batch` sequences.
+    """How blocks of a machine share `layers` layers of `hidden` units over `steps` steps of `batch` sequences.
 
     wave: all layers in one launch. units: hidden units of a block, a multiple of 8; all of them: blocks do not wait
     for each other. groups: parts of the batch. chains: parts that a block does, by warps of their own; blocks that do
     the same part are a team.
     """
 
+    machine: Machine
     steps: int
     batch: int
     hidden: int
@@ -129,7 +126,7 @@ class Tiling:
     @property
     def buffers(self) -> int:
         """Places for the warps' sums: with two of them a barrier less."""
-        return 2 if self._weights + 2 * self._parts <= _SHARED else 1
+        return 2 if self._weights + 2 * self._parts <= self.machine.shared_memory else 1
 
     @property
     def shared(self) -> int:
@@ -154,16 +151,22 @@ class Tiling:
             return self.hidden == _SMALL and self.tiles == self.chains == self.span == 1
         sums, read, _ = self.registers
         inner = self.hidden % (32 * self.warps) == 0 and self.hidden % (4 * self.units) == 0
-        room = prod(self.grid) <= _PROCESSORS and self.shared <= _SHARED
+        machine = self.machine
+        room = prod(self.grid) <= machine.multiprocessors and self.shared <= machine.shared_memory
         registers = sums <= _SUMS // self.chains and read <= _READ // self.chains
         return inner and room and registers and self.groups % self.chains == 0
+
+    @property
+    def _rounds(self) -> int:
+        """Groups that a multiprocessor does one after the other."""
+        return -(-self.groups // self.machine.multiprocessors)
 
     @property
     def nanoseconds(self) -> float:
         """About what the forward pass takes."""
         launches = self.layers / self.span
         if self.alone:
-            return (_WITHIN * self.steps + _LAUNCH) * launches * -(-self.groups // _PROCESSORS)
+            return (_WITHIN * self.steps + _LAUNCH) * launches * self._rounds
         times, wide = min(self.span, 2), self.tiles * 8
         rows, combine = times * 4 * self.units * self.hidden, 2 * self._parts / self.chains / _BANKS
         read = times * self.hidden * wide * 2 / _CACHE
@@ -212,17 +215,7 @@ class Tiling:
         )
 
 
-@cache
-def has_room(found: Tiling, device: Device) -> bool:
-    """Whether the GPU that is there can run the blocks, all at once where they wait for each other."""
-    if found.alone:
-        return True
-    known = device.properties
-    shared = int(known.get("max_shared_memory_per_block_optin", 0))
-    return prod(found.grid) <= int(known["multiprocessor_count"]) and found.shared <= shared
-
-
-def tiling(op: Rnn | RnnGrad, sizes: Sizes, dtypes: Sequence[DType]) -> Tiling | None:
+def tiling(op: Rnn | RnnGrad, sizes: Sizes, dtypes: Sequence[DType], machine: Machine) -> Tiling | None:
     """How blocks share a network, None for what is not for these kernels."""
     if (
         op.mode not in ("lstm", "gru")
@@ -234,17 +227,17 @@ def tiling(op: Rnn | RnnGrad, sizes: Sizes, dtypes: Sequence[DType]) -> Tiling |
         return None
     if len(set(dtypes)) > 1 or dtypes[0] not in (float16, bfloat16) or op.hidden % 128:
         return None
-    return _tiling(sizes.steps, sizes.batch, op.hidden, op.layers)
+    return _tiling(machine, sizes.steps, sizes.batch, op.hidden, op.layers)
 
 
 @lru_cache(maxsize=256)
-def _tiling(steps: int, batch: int, hidden: int, layers: int) -> Tiling | None:
+def _tiling(machine: Machine, steps: int, batch: int, hidden: int, layers: int) -> Tiling | None:
     waves = (True, False) if layers > 1 else (False,)
     found = [
-        Tiling(steps, batch, hidden, layers, *chosen)
+        Tiling(machine, steps, batch, hidden, layers, *chosen)
         for chosen in product(waves, (8, 16, 32), range(1, -(-batch // 8) + 1), (1, 2))
     ]
-    found.append(Tiling(steps, batch, hidden, layers, False, hidden, -(-batch // 8)))
+    found.append(Tiling(machine, steps, batch, hidden, layers, False, hidden, -(-batch // 8)))
     found = [t for t in found if t.fits and index_type(t.padded * t.hidden * t.steps * 4) == "i32"]
     return min(found, key=lambda t: t.nanoseconds, default=None)
 
@@ -491,7 +484,8 @@ class _Builder:
         self, jobs: Sequence[_Job], dbias: Place, dweights: Sequence[Place], layers: range, crooked: bool
     ) -> Launch:
         """Small products and the gradients of biases in one launch."""
-        edge = 128 if sum(job.tiles(128) for job in jobs) >= _MANY else 64
+        many = sum(job.tiles(128) for job in jobs) >= self.tiling.machine.multiprocessors
+        edge = 128 if many else 64
         firsts = [*accumulate((job.tiles(edge) for job in jobs), initial=0)]
         sums = -(-len(layers) * 4 * self.op.hidden // (edge * 2)) if self.op.bias else 0
         columns = {

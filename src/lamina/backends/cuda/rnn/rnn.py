@@ -24,7 +24,6 @@ from lamina.backends.cuda.launch.program import (
     Place,
     Program,
     Step,
-    blocks_for,
     kernel_plan,
     round_up,
     scratch,
@@ -144,19 +143,22 @@ def _way(op: Rnn | RnnGrad, inputs: Sequence[Spec], training: bool, device: Devi
     "standard", or under "fastest" what runs fastest here, which is remembered; under "direct" the own kernels where
     they can. Forward and backward ask alike, and get the same answer.
     """
-    if not isinstance(target_of(device), Handle):
-        raise NoKernel(f"cuda: {op.name} is planned by cuDNN on the GPU itself, which is not here")
-    found = _tiling(op, inputs)
-    own = found is not None and persistent.has_room(found, device)
-    if policy.algorithm == "direct" and own:
+    own = _tiling(op, inputs, device) is not None
+    if own and (policy.algorithm == "direct" or not isinstance(target_of(device), Handle)):
         return RESIDENT
+    if not isinstance(target_of(device), Handle):
+        raise NoKernel(
+            f"cuda: {op.name} is planned by cuDNN on the GPU itself, which is not here, and own kernels do not take "
+            f"{inputs[0]} with {op.layers} layers of {op.hidden} units on {device.name}"
+        )
     if policy.algorithm != "fastest":
         return "standard"
     return _fastest(attributes(op), Sizes(*inputs[0].shape), inputs[0].dtype, own, training, device, policy)
 
 
-def _tiling(op: Rnn | RnnGrad, inputs: Sequence[Spec]) -> persistent.Tiling | None:
-    return persistent.tiling(op, Sizes(*inputs[0].shape), [s.dtype for s in inputs if s.dtype != uint8])
+def _tiling(op: Rnn | RnnGrad, inputs: Sequence[Spec], device: Device) -> persistent.Tiling | None:
+    dtypes = [s.dtype for s in inputs if s.dtype != uint8]
+    return persistent.tiling(op, Sizes(*inputs[0].shape), dtypes, device.machine)
 
 
 def _fastest(
@@ -347,8 +349,8 @@ extern "C" __global__ void __launch_bounds__(256) rnn_weights({listed}, {"" if g
     for (i64 i = blockIdx.x * 256LL + threadIdx.x; i < COUNT[k]; i += gridDim.x * 256LL) {move};
 }}
 """
-    grid = (min(blocks_for(max(columns[3]), 256 * 4), 264), len(runs))
-    return Launch(Program("rnn_weights", text=text), grid, (256,), (*weights, space))
+    grid = (max(1, -(-max(columns[3]) // (256 * 4))), len(runs))
+    return Launch(Program("rnn_weights", text=text), grid, (256,), (*weights, space), waves=2)
 
 
 # ------------------------------------------------------------------------------------------------------------ calls
@@ -488,7 +490,7 @@ def rnn(op: Rnn, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Pla
 
 def forward(op: Rnn, inputs: Sequence[Spec], way: str, device: Device, policy: Policy) -> Plan:
     """The forward pass in one way."""
-    found = _tiling(op, inputs)
+    found = _tiling(op, inputs, device)
     if way == RESIDENT and found is not None:
         return persistent.forward_plan(op, inputs, found, device, policy)
     sizes, count, outputs = Sizes(*inputs[0].shape), 1 + op.states, [s.fixed for s in op.infer(*inputs)]
@@ -520,7 +522,7 @@ def gradient(op: RnnGrad, inputs: Sequence[Spec], way: str, device: Device, poli
     cuDNN writes into the reserve: it is an output, too, which takes over the input's memory where nothing else
     reads that.
     """
-    found = _tiling(op, inputs)
+    found = _tiling(op, inputs, device)
     if way == RESIDENT and found is not None:
         return persistent.gradient_plan(op, inputs, found, device, policy)
     inputs, outputs = list(inputs), [s.fixed for s in op.infer(*inputs)]

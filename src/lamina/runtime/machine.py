@@ -1,0 +1,219 @@
+"""A machine as a value: the numbers that tilings, block counts, costs and limits are made from.
+
+It is read off a device (`Device.machine`), or off a property file in ``machines/`` where the device is not there. How
+fast it is, a GPU does not tell: that comes from the file of its model, or is estimated from clocks, units and the
+memory's bus where there is none.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FILES = Path(__file__).with_name("machines")
+#: The file that is planned for where no machine is named and no GPU is there.
+USUAL = "h200"
+#: FLOP per clock of a multiprocessor in dense matrix products, by the first architecture that has them: half types,
+#: float32 rounded to TF32, float32, float64 (the CUDA programming guide's and the architectures' white papers).
+#: Workstation models of the 8.6, 8.9 and 12.0 line do twice as much in half types with float32 sums.
+_UNITS = {
+    70: (1024, 128, 128, 64),
+    75: (1024, 128, 128, 4),
+    80: (2048, 1024, 128, 128),
+    86: (512, 256, 256, 4),
+    90: (4096, 2048, 256, 256),
+    100: (8192, 4096, 256, 128),
+    103: (8192, 4096, 256, 4),
+    120: (512, 256, 256, 4),
+}
+#: Parts of these rates, and of the memory's, that the best libraries reach: what was measured where both are known.
+_REACHED, _COPIED = 0.75, 0.875
+#: Seconds from the end of one kernel of a CUDA graph to the work of the next.
+_LAUNCH_SECONDS = 3e-6
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A kind of machine to plan for.
+
+    name: the model. arch: "sm_90"; of a host "x86_64". multiprocessors: of a host its cores.
+    shared_memory: bytes that one block may have; multiprocessor_shared_memory: that a multiprocessor has;
+    reserved_shared_memory: that each block takes besides its own.
+    registers, threads, blocks: how many 32-bit registers a multiprocessor has, and how much it runs at once.
+    l2_bytes, memory_bytes: of the second-level cache and of the memory.
+    clock, memory_clock: the highest, in Hz; bus_bits: of the memory, which moves twice per clock.
+    flops: FLOP/s of a large dense matrix product by type: "bfloat16", "float16", "tf32", "float32", "float64",
+        "int8", "float8_e4m3fn". bandwidth: byte/s of a large copy, what is read and what is written.
+    launch_seconds: from one kernel of a recorded sequence to the next.
+    origin: where the numbers come from.
+    """
+
+    name: str
+    arch: str
+    multiprocessors: int
+    shared_memory: int = 0
+    multiprocessor_shared_memory: int = 0
+    reserved_shared_memory: int = 0
+    registers: int = 0
+    threads: int = 0
+    blocks: int = 0
+    l2_bytes: int = 0
+    memory_bytes: int = 0
+    clock: int = 0
+    memory_clock: int = 0
+    bus_bits: int = 0
+    flops: Mapping[str, float] = field(default_factory=dict, hash=False)
+    bandwidth: float = 0.0
+    launch_seconds: float = _LAUNCH_SECONDS
+    origin: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.flops:
+            object.__setattr__(self, "flops", _estimated(self))
+        if not self.bandwidth:
+            copied = 2 * self.memory_clock * self.bus_bits / 8 * _COPIED
+            object.__setattr__(self, "bandwidth", copied)
+
+    @property
+    def capability(self) -> int:
+        """The compute capability in one number, 90 for "sm_90"; 0 of a host."""
+        return int(self.arch[3:]) if self.arch.startswith("sm_") else 0
+
+    @property
+    def target(self) -> str:
+        """What kernels are compiled for: from 9.0 on with what no other architecture has ("sm_90a")."""
+        return f"{self.arch}a" if self.capability >= 90 else self.arch
+
+    def rate(self, dtype: str, *, tf32: bool = False) -> float:
+        """FLOP/s of matrix products of a type; other types count as float32. tf32: float32 may be rounded to it."""
+        return self.flops.get("tf32" if tf32 and dtype == "float32" else dtype, self.flops["float32"])
+
+    def seconds(self, flops: float, nbytes: float, dtype: str, *, tf32: bool = False) -> float:
+        """The shortest time for so much work, arithmetic and memory traffic side by side."""
+        return max(flops / self.rate(dtype, tf32=tf32), nbytes / self.bandwidth)
+
+    # ---- where machines come from
+    @classmethod
+    def from_file(cls, path: str | Path) -> Machine:
+        """The machine of a property file: JSON with this class's fields.
+
+        Raises:
+            ValueError: a field that is unknown, or one that is missing.
+            OSError: the file cannot be read.
+        """
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        known = {f.name for f in fields(cls)}
+        missing = {"name", "arch", "multiprocessors"} - set(found)
+        if missing or set(found) - known:
+            wrong = ", ".join(sorted(missing or set(found) - known))
+            reason = "lacks" if missing else "has no meaning for"
+            raise ValueError(f"machine: {path} {reason} {wrong}; the fields are {', '.join(sorted(known))}")
+        return cls(**found)
+
+    @classmethod
+    def named(cls, name: str = USUAL) -> Machine:
+        """A machine that Lamina has a file of, by its short name (`names`), or the one of a file by its path.
+
+        Raises ValueError for another name.
+        """
+        if name in cls.names():
+            return _of_file(FILES / f"{name}.json")
+        if name.endswith(".json"):
+            return cls.from_file(name)
+        raise ValueError(
+            f"machine: {name!r} is none of {', '.join(cls.names())}, nor a property file (….json)"
+        )
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """The short names that `named` knows."""
+        return tuple(sorted(file.stem for file in FILES.glob("*.json")))
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, Any]) -> Machine:
+        """The machine of a CUDA device's properties (by their names in cuda.core, frequencies in kHz).
+
+        Rates are those of the model's file, where there is one.
+        """
+        like = next((m for m in map(cls.named, cls.names()) if m.name == properties["name"]), None)
+        found: dict[str, Any] = {ours: int(properties.get(name, 0)) for ours, name in _PROPERTIES.items()}
+        found |= {clock: found[clock] * 1000 for clock in ("clock", "memory_clock")}
+        if like is not None and like.multiprocessors == found["multiprocessors"]:
+            found |= {name: getattr(like, name) for name in ("flops", "bandwidth", "launch_seconds")}
+            found["origin"] = f"read off the device; rates: {like.origin}"
+        else:
+            found["origin"] = "read off the device; rates estimated from clocks and units"
+        return cls(properties["name"], properties["arch"], **found)
+
+
+_PROPERTIES = {
+    "multiprocessors": "multiprocessor_count",
+    "shared_memory": "max_shared_memory_per_block_optin",
+    "multiprocessor_shared_memory": "max_shared_memory_per_multiprocessor",
+    "reserved_shared_memory": "reserved_shared_memory_per_block",
+    "registers": "max_registers_per_multiprocessor",
+    "threads": "max_threads_per_multiprocessor",
+    "blocks": "max_blocks_per_multiprocessor",
+    "l2_bytes": "l2_cache_size",
+    "memory_bytes": "total_memory",
+    "clock": "clock_rate",
+    "memory_clock": "memory_clock_rate",
+    "bus_bits": "global_memory_bus_width",
+}
+
+
+@cache
+def _of_file(path: Path) -> Machine:
+    return Machine.from_file(path)
+
+
+def _estimated(machine: Machine) -> dict[str, float]:
+    """Rates by units and clock: of the architecture, or the newest one before it."""
+    older = [first for first in _UNITS if first <= machine.capability]
+    units = _UNITS[max(older, default=min(_UNITS))]
+    clocks = machine.multiprocessors * machine.clock * _REACHED
+    half, tf32, single, double = (n * clocks for n in units)
+    eight = 2 * half
+    return {
+        **{"bfloat16": half, "float16": half, "tf32": tf32, "float32": single, "float64": double},
+        **{"int8": eight, "float8_e4m3fn": eight},
+    }
+
+
+# ------------------------------------------------------------------------------------------------------ measuring
+
+
+def measured(name: str, arch: str, cores: int, memory_bytes: int) -> Machine:
+    """The machine that this process runs on, its rates by NumPy: a matrix product in each precision, and a copy; each
+    the best of three.
+    """
+    single, double = (_product_rate(np.dtype(kind)) for kind in ("float32", "float64"))
+    origin = np.ones(1 << 23, np.float32)
+    target = np.empty_like(origin)
+    bandwidth = 2 * origin.nbytes / _best(lambda: np.copyto(target, origin))
+    rates = {"float32": single, "float64": double}
+    return Machine(
+        name, arch, cores, memory_bytes=memory_bytes, flops=rates, bandwidth=bandwidth, origin="measured"
+    )
+
+
+def _product_rate(kind: np.dtype[Any], size: int = 768) -> float:
+    a = np.ones((size, size), kind)
+    out = np.empty_like(a)
+    return 2.0 * size**3 / _best(lambda: np.matmul(a, a, out=out))
+
+
+def _best(run: Callable[[], Any]) -> float:
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times)

@@ -1,0 +1,170 @@
+"""Machines as values: their files, what is read off a device, what is estimated; nothing of one machine elsewhere."""
+
+import ast
+import json
+import pickle
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import lamina as lm
+from lamina.runtime import Device, Machine, NoGpuError
+from lamina.runtime.machine import FILES
+from tests.helpers import ROOT
+from tests.helpers.planned import H200, KINDS
+
+PACKAGE = ROOT / "src" / "lamina"
+
+
+@pytest.mark.parametrize("name", Machine.names())
+def test_files_are_whole_and_plausible(name: str) -> None:
+    """The rates are near what clocks and units say; where they come from is told."""
+    found = Machine.named(name)
+    assert found.origin
+    assert found.shared_memory + found.reserved_shared_memory == found.multiprocessor_shared_memory
+    assert found.registers == 65536
+    estimated = replace(found, flops={}, bandwidth=0.0)
+    for dtype, rate in found.flops.items():
+        assert 0.35 < estimated.rate(dtype) / rate < 2, dtype
+    assert 0.7 < estimated.bandwidth / found.bandwidth < 1.1
+
+
+def test_architectures() -> None:
+    targets = {"a100": "sm_80", "h100": "sm_90a", "h200": "sm_90a", "b200": "sm_100a", "rtx5090": "sm_120a"}
+    for name, target in targets.items():
+        assert Machine.named(name).target == target
+    assert Machine.named("b200").capability == 100
+
+
+def test_machines_are_values() -> None:
+    one, two = Machine.named("h200"), Machine.from_file(FILES / "h200.json")
+    assert one == two
+    assert hash(one) == hash(two)
+    assert one != Machine.named("h100")
+    assert replace(one, multiprocessors=60) != one
+    assert Machine.named() == one
+
+
+def test_names_and_files_that_are_wrong(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"'h300' is none of a100, b200, .* nor a property file"):
+        Machine.named("h300")
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps({"name": "mine", "arch": "sm_90"}))
+    with pytest.raises(ValueError, match=r"mine\.json lacks multiprocessors; the fields are arch"):
+        Machine.named(str(file))
+    file.write_text(json.dumps({"name": "mine", "arch": "sm_90", "multiprocessors": 4, "cores": 3}))
+    with pytest.raises(ValueError, match="has no meaning for cores"):
+        Machine.from_file(file)
+    file.write_text(json.dumps({"name": "mine", "arch": "sm_90", "multiprocessors": 4, "clock": 10**9}))
+    assert Machine.named(str(file)).rate("bfloat16") == 4 * 1e9 * 4096 * 0.75
+
+
+def attributes(machine: Machine, name: str) -> dict[str, object]:
+    """A machine as cuda.core tells a device's properties."""
+    return {
+        "name": name,
+        "arch": machine.arch,
+        "multiprocessor_count": machine.multiprocessors,
+        "max_shared_memory_per_block_optin": machine.shared_memory,
+        "max_shared_memory_per_multiprocessor": machine.multiprocessor_shared_memory,
+        "reserved_shared_memory_per_block": machine.reserved_shared_memory,
+        "max_registers_per_multiprocessor": machine.registers,
+        "max_threads_per_multiprocessor": machine.threads,
+        "max_blocks_per_multiprocessor": machine.blocks,
+        "l2_cache_size": machine.l2_bytes,
+        "total_memory": machine.memory_bytes,
+        "clock_rate": machine.clock // 1000,
+        "memory_clock_rate": machine.memory_clock // 1000,
+        "global_memory_bus_width": machine.bus_bits,
+    }
+
+
+@pytest.mark.parametrize("name", Machine.names())
+def test_a_device_that_is_known_is_its_file(name: str) -> None:
+    known = Machine.named(name)
+    found = Machine.from_properties(attributes(known, known.name))
+    assert found == known
+    assert known.origin in found.origin
+
+
+def test_an_unknown_device_is_estimated() -> None:
+    """A model without a file, a part of one that has a file, and an architecture that is not known yet."""
+    known = Machine.named("h200")
+    other = Machine.from_properties(attributes(known, "another model"))
+    assert "estimated" in other.origin
+    assert 0.7 < other.rate("bfloat16") / known.rate("bfloat16") < 1.3
+    part = Machine.from_properties(attributes(replace(known, multiprocessors=16), known.name))
+    assert part.rate("float32") == pytest.approx(other.rate("float32") * 16 / 132)
+    later = Machine.from_properties(attributes(replace(known, arch="sm_999"), "a later one"))
+    assert later.rate("bfloat16") > 0
+
+
+def test_seconds() -> None:
+    """The longer of arithmetic and memory traffic; TF32 only where it is allowed; other types count as float32."""
+    found = Machine.named("h200")
+    assert found.seconds(790e12, 1.0, "bfloat16") == pytest.approx(1.0)
+    assert found.seconds(1.0, 4.3e12, "bfloat16") == pytest.approx(1.0)
+    assert found.rate("float32", tf32=True) / found.rate("float32") == pytest.approx(395 / 67)
+    assert found.rate("int16") == found.rate("float32")
+
+
+def test_a_device_may_stand_for_a_machine() -> None:
+    """A value like others, unlike the GPU itself; what needs the GPU says that it is not there."""
+    a100 = KINDS["a100"]
+    assert a100 == Device(a100) == Device("cuda", machine=Machine.named("a100")) != H200
+    assert a100 != Device("cuda")
+    assert len({a100, H200, Device("cuda")}) == 3
+    assert pickle.loads(pickle.dumps(a100)) == a100
+    assert repr(a100) == "Device('cuda:0', machine='NVIDIA A100-SXM4-80GB')"
+    assert (str(a100), a100.name, a100.machine.multiprocessors) == ("cuda:0", "NVIDIA A100-SXM4-80GB", 108)
+    assert lm.device(a100) is not None
+    with pytest.raises(NoGpuError, match="stands for a GPU that is not there: plans for it can be made"):
+        a100.allocate(1)
+    with pytest.raises(ValueError, match="a CPU is planned for as it is, got machine='NVIDIA A100"):
+        Device("cpu", machine=a100.machine)
+
+
+def test_the_host_is_a_machine() -> None:
+    found = Device("cpu").machine
+    assert found.multiprocessors >= 1
+    assert (found.capability, found.origin) == (0, "measured")
+    assert found is Device("cpu").machine
+
+
+# ------------------------------------------------------------------------------ one place for a machine's numbers
+
+#: Numbers of one GPU: multiprocessors (and usual multiples), shared memory of a block and of a multiprocessor.
+NUMBERS = {132, 132 * 2, 132 * 3, 132 * 4, 132 * 8, 132 * 16, 227 << 10, 228 << 10, 227, 228}
+MODELS = re.compile(r"\b(A100|H100|H200|B200|GB200|L40S?|RTX ?\d{4}|RTX PRO|V100)\b")
+
+
+def numbers(tree: ast.AST) -> Iterator[tuple[int, int]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and type(node.value) is int and node.value in NUMBERS:
+            yield node.lineno, node.value
+
+
+def violations(source: str) -> list[str]:
+    found = [f"line {line}: {value}" for line, value in numbers(ast.parse(source))]
+    for number, line in enumerate(source.split("\n"), 1):
+        found += [f"line {number}: {name}" for name in MODELS.findall(line)]
+    return found
+
+
+def test_no_machine_outside_of_the_files() -> None:
+    """Tilings, costs and limits ask the machine; no GPU is named in code, comments or documents of code."""
+    found = {}
+    for file in sorted(PACKAGE.rglob("*.py")):
+        if file.parent.name != "c":  # the bindings are generated, and hold other numbers of that size
+            found[str(file.relative_to(PACKAGE))] = violations(file.read_text(encoding="utf-8"))
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_a_planted_number_is_caught() -> None:
+    assert violations("_BLOCKS = 132 * 8") == ["line 1: 132"]
+    assert violations("ROOM = 232448") == ["line 1: 232448"]
+    assert violations('def f():\n    """For an H200."""') == ["line 2: H200"]
+    assert violations("parameters = 132_863_336") == []
