@@ -1,8 +1,8 @@
 """Engines of the library that are known to compute something else than they are asked for.
 
-Found by running every engine of a graph on whole numbers, whose results are exact, against plain sums (cuDNN 9.19.0
-on compute capability 9.0; `tests/cudnn/test_gpu_faults.py` does it again). Convolutions in one operation whose padding before an
-axis is not that behind it:
+Found by running every engine of a graph on whole numbers, whose results are exact, against plain sums (cuDNN 9.19.0,
+compute capability 9.0; `tests/cudnn/test_gpu_faults.py` does it again). Convolutions in one operation whose padding
+before an axis is not that behind it:
 
     filter gradient   engines 1 and 20 (all types and layouts), 18 and 70 (float32)
     data gradient     engines 50 and 78 (float32)
