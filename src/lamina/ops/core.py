@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -65,6 +65,17 @@ class Operand:
     def ndim(self) -> int:
         """The number of axes."""
         return len(self.spec.shape)
+
+
+class BatchAxis(NamedTuple):
+    """Where the samples of a batch lie: sample j is what has the indices j * size to (j + 1) * size along an axis."""
+
+    axis: int
+    size: int = 1
+
+
+#: One for each input or output; None where a tensor is the same for all samples.
+BatchAxes = Sequence[BatchAxis | None]
 
 
 @dataclass(frozen=True)
@@ -119,6 +130,14 @@ class Op:
         """An op that leaves out trailing outputs that nobody uses, or itself when it has no such form."""
         return self
 
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        """Where the samples of a batch lie in each output, when they lie along `axes` of the inputs (not all None).
+
+        An axis is given where each sample of the output depends on the same sample of the inputs alone. None for all
+        where the op mixes samples, or where nobody has said that it does not.
+        """
+        return _elementwise_axes(inputs, axes) if self.elementwise else None
+
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         """Example calls for tests, documentation and benchmarks: five or more for a differentiable op."""
@@ -146,6 +165,31 @@ class Op:
     def __str__(self) -> str:
         parts = (f"{f.name}={_short(getattr(self, f.name))}" for f in fields(self))
         return f"{self.name}({', '.join(parts)})"
+
+
+def _elementwise_axes(inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+    """By the rules of broadcasting: all samples along one axis of the result."""
+    rank = max(x.ndim for x in inputs)
+    found = {BatchAxis(b.axis + rank - x.ndim, b.size) for x, b in zip(inputs, axes, strict=True) if b}
+    if len(found) != 1:
+        return None
+    (result,) = found
+    for x, b in zip(inputs, axes, strict=True):
+        own = result.axis - (rank - x.ndim)
+        if b is None and own >= 0 and x.shape[own] != 1:
+            return None
+    return (result,)
+
+
+def first_axis(axes: BatchAxes, outputs: int = 1, allowed: Sequence[int] = (0,)) -> BatchAxes | None:
+    """The rule of ops that treat each index of some axes of input 0 alike: there the samples stay where they are.
+
+    allowed: these axes. The other inputs must be the same for all samples.
+    """
+    b = axes[0]
+    if b is None or b.axis not in allowed or any(axes[1:]):
+        return None
+    return (b,) * outputs
 
 
 #: Every card by name: for saved graphs, tests and coverage tables.

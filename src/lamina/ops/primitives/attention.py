@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from lamina.ops.core import Arg, Array, Op, Sample, bind, call, listing, operand
+from lamina.ops.core import Arg, Array, BatchAxes, BatchAxis, Op, Sample, bind, call, listing, operand
 from lamina.ops.primitives.cast import cast
 from lamina.ops.primitives.matmul import matmul
 from lamina.ops.primitives.pointwise import exp, where
@@ -92,6 +92,16 @@ class Attention(_Attention):
         dtype = inputs[0].dtype
         o = self.result((b, h, s, e), dtype)
         return (o, Spec((b, h, s, 1), dtype.compute)) if self.stats else (o,)
+
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        b, bias = axes[0], axes[3:]
+        if b is None or b.axis > 1 or axes[1] != b or axes[2] != b:
+            return None
+        if any(
+            other != b and (other or x.shape[b.axis] != 1) for other, x in zip(bias, inputs[3:], strict=True)
+        ):
+            return None
+        return (b,) * (1 + self.stats)
 
     def flops(self, *inputs: Spec) -> int:
         b, h, s, t, d, e = self.check(inputs, 3)
@@ -234,6 +244,10 @@ class JointAttention(_JointAttention):
 
     def infer(self, joint: Spec) -> tuple[Spec, ...]:  # type: ignore[override]
         return self.apart.infer(*self.parts(joint))
+
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        b = axes[0]
+        return (BatchAxis(b.axis - 1, b.size),) * (1 + self.stats) if b and b.axis in (1, 2) else None
 
     def flops(self, joint: Spec) -> int:  # type: ignore[override]
         return self.apart.flops(*self.parts(joint))

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from lamina.ops.core import Array, Op, Sample, call, operand
+from lamina.ops.core import Array, BatchAxes, Op, Sample, call, first_axis, operand
 from lamina.ops.primitives.shape import concat
 from lamina.ops.primitives.window import Padding, Window, per_axis, window
 from lamina.spec import Shape, ShapeError, Spec, as_shape, policy
@@ -54,6 +54,9 @@ class Conv(Op):
         _check_channels(self, self.window, x, w)
         spatial = self.window.output(x.shape[2:], w.shape[2:], self.name)
         return (self.result((x.shape[0], w.shape[0], *spatial), x.dtype),)
+
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        return first_axis(axes)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         (g,), (x, w) = grads, inputs
@@ -105,6 +108,9 @@ class ConvDataGrad(Op):
                 f"but the gradient {g} has {g.shape[2:]}"
             )
         return (self.result((g.shape[0], w.shape[1] * self.window.groups, *self.shape), g.dtype),)
+
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        return first_axis(axes)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         (t,), (g, w) = grads, inputs

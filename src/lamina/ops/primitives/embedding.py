@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lamina.ops.core import Arg, Array, Op, Sample, call, operand
+from lamina.ops.core import Arg, Array, BatchAxes, Op, Sample, call, operand
 from lamina.spec import DTypeError, Shape, ShapeError, Spec, int32, int64
 
 
@@ -27,6 +27,9 @@ class Embedding(Op):
         if table.ndim != 2:
             raise ShapeError(f"{self.name}: the table must be [rows, features], got {table}")
         return (self.result((*index.shape, table.shape[1]), table.dtype),)
+
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        return (axes[1],) if axes[0] is None else None
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return call(EmbeddingGrad(inputs[0].shape[0]), grads[0], inputs[1]), None

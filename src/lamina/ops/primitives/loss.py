@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lamina.ops.core import INTEGERS, Arg, Array, Op, Sample, call, operand
+from lamina.ops.core import INTEGERS, Arg, Array, BatchAxes, Op, Sample, call, operand
 from lamina.ops.primitives.pointwise import where
 from lamina.ops.primitives.softmax import log_softmax
 from lamina.spec import DType, DTypeError, Shape, ShapeError, Spec, as_dtype, float32, int64
@@ -66,6 +66,10 @@ class CrossEntropy(_CrossEntropy):
     def infer(self, x: Spec, labels: Spec) -> tuple[Spec]:  # type: ignore[override]
         self.check(x, labels)
         return (self.result(labels.shape, x.dtype.compute),)
+
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        x, labels = axes
+        return (x,) if x and x.axis == 0 and labels == x else None
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         x, labels = inputs

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from lamina.ops.core import Array, Op, Sample, call, operand
+from lamina.ops.core import Array, BatchAxes, Op, Sample, call, first_axis, operand
 from lamina.ops.primitives.pool import sum_pool2d
 from lamina.spec import Shape, ShapeError, Spec
 
@@ -68,6 +68,9 @@ class LocalResponseNorm(_LocalResponse):
     alpha: float = 1e-4
     beta: float = 0.75
     k: float = 1.0
+
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        return first_axis(axes)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         card = LocalResponseNormGrad(self.size, self.alpha, self.beta, self.k)

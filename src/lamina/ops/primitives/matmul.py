@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lamina.ops.core import Array, Op, Sample, call, operand
+from lamina.ops.core import Array, BatchAxes, BatchAxis, Op, Sample, call, operand
 from lamina.spec import Shape, ShapeError, Spec, broadcast_shapes
 
 
@@ -39,6 +39,17 @@ class Matmul(Op):
 
     def flops(self, a: Spec, b: Spec) -> int:  # type: ignore[override]
         return 2 * self.infer(a, b)[0].numel * a.shape[-2 if self.transpose_a else -1]
+
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        a, b = axes
+        rank = inputs[0].ndim
+        if a and b:
+            return (a,) if a == b and a.axis < rank - 2 else None
+        if a and a.axis == (rank - 1 if self.transpose_a else rank - 2):
+            return (BatchAxis(rank - 2, a.size),)
+        if b and b.axis == (rank - 2 if self.transpose_b else rank - 1):
+            return (BatchAxis(rank - 1, b.size),)
+        return None
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         """y = a b: da = g b^T and db = a^T g, with the transposes put where the operands have theirs."""

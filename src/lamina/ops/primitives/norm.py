@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from lamina.ops.core import Arg, Array, Op, Sample, bind, call, listing, operand
+from lamina.ops.core import Arg, Array, BatchAxes, Op, Sample, bind, call, first_axis, listing, operand
 from lamina.ops.primitives.pointwise import where
 from lamina.spec import DTypeError, Shape, ShapeError, Spec, as_shape, bfloat16, float16, float32, float64
 
@@ -343,6 +343,12 @@ class BatchNormInfer(_Norm):
             self.alike(x, residual=inputs[5])
         return (x.open,)
 
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        x, *rest = axes
+        if self.residual and rest.pop() != x:
+            return None
+        return first_axis((x, *rest))
+
     def vjp(self, grads: Values, inputs: Values, outputs: Values) -> Values:
         x, scale, bias, mean, var = inputs[:5]
         r = (var + self.epsilon).rsqrt()
@@ -459,6 +465,10 @@ class _Rows(_Norm):
         """The shape of scale and bias."""
         raise NotImplementedError
 
+    def free_axes(self, rank: int) -> Sequence[int]:
+        """Axes of x, of so many, along which nothing is shared, and which the statistics have too."""
+        raise NotImplementedError
+
     def grad(self) -> Op:
         """The gradient's card."""
         raise NotImplementedError
@@ -470,6 +480,9 @@ class _Rows(_Norm):
         frame = self.frame(x)
         self.small(x, self.scales(x.shape), **dict(zip(names[1:], inputs[1:], strict=True)))
         return (x.open, *(Spec(frame.stats, x.dtype.compute),) * (1 + self.centred))
+
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        return first_axis(axes, 2 + self.centred, self.free_axes(inputs[0].ndim))
 
     def vjp(self, grads: Values, inputs: Values, outputs: Values) -> Values:
         x, found = inputs[0], [None] * len(inputs)
@@ -573,6 +586,9 @@ class LayerNorm(_Rows):
     def scales(self, x: Shape) -> Shape:
         return x[len(x) - self.rank :]
 
+    def free_axes(self, rank: int) -> Sequence[int]:
+        return range(rank - self.rank)
+
     def grad(self) -> Op:
         return LayerNormGrad(self.rank)
 
@@ -613,6 +629,9 @@ class RmsNorm(_Rows):
 
     def scales(self, x: Shape) -> Shape:
         return x[len(x) - self.rank :]
+
+    def free_axes(self, rank: int) -> Sequence[int]:
+        return range(rank - self.rank)
 
     def grad(self) -> Op:
         return RmsNormGrad(self.rank)
@@ -657,6 +676,9 @@ class GroupNorm(_Rows):
 
     def scales(self, x: Shape) -> Shape:
         return x[1:2]
+
+    def free_axes(self, rank: int) -> Sequence[int]:
+        return (0,)
 
     def grad(self) -> Op:
         return GroupNormGrad(self.groups)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from lamina.ops.core import Arg, Array, Op, Sample, bind, call, operand
+from lamina.ops.core import Arg, Array, BatchAxes, Op, Sample, bind, call, first_axis, operand
 from lamina.ops.primitives.matmul import Matmul
 from lamina.ops.primitives.window import Padding, Window, per_axis, window
 from lamina.spec import DType, DTypeError, Shape, ShapeError, Spec, int32, uint8
@@ -80,6 +80,9 @@ class MaxPool(_Pool):
 
     def prune(self, used: Sequence[bool]) -> Op:
         return replace(self, index=False) if self.index and not any(used[1:]) else self
+
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        return first_axis(axes, 1 + self.index, (0, 1))
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         x = inputs[0]
@@ -191,6 +194,9 @@ class AvgPool(_Pool):
     def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
         _check_mode(self, self.mode)
         return (self.outputs(x),)
+
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        return first_axis(axes, 1, (0, 1))
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return (call(AvgPoolGrad(self.kernel, self.window, self.mode, inputs[0].shape[2:]), grads[0]),)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lamina.ops.core import Arg, Array, Op, Sample, call, operand
+from lamina.ops.core import Arg, Array, BatchAxes, Op, Sample, call, first_axis, operand
 from lamina.ops.primitives.conv import Conv
 from lamina.ops.primitives.matmul import Matmul
 from lamina.ops.primitives.window import Window
@@ -115,6 +115,9 @@ class QuantizedConv(Op):
         _check_scale(self, scale, (w.shape[0],))
         return (y,)
 
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        return first_axis(axes)
+
     def flops(self, x: Spec, w: Spec, scale: Spec) -> int:  # type: ignore[override]
         return Conv(self.window).flops(Spec(x.shape, float32), Spec(w.shape, float32))
 
@@ -150,6 +153,9 @@ class QuantizedMatmul(Op):
             raise ShapeError(f"{self.name}: needs [M, K] and [N, K], got {a} and {b}")
         _check_scale(self, scale, (b.shape[0],))
         return (self.result((a.shape[0], b.shape[0]), float32),)
+
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        return first_axis(axes)
 
     def flops(self, a: Spec, b: Spec, scale: Spec) -> int:  # type: ignore[override]
         return 2 * a.shape[0] * b.numel

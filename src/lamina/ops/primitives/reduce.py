@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lamina.ops.core import NUMBERS, Arg, Array, Op, Sample, call, operand
+from lamina.ops.core import NUMBERS, Arg, Array, BatchAxes, BatchAxis, Op, Sample, call, operand
 from lamina.ops.primitives.pointwise import where
 from lamina.spec import (
     DTYPES,
@@ -77,6 +77,13 @@ class Reduce(Op):
         if self.kind in _FLOAT_ONLY or (dtype.kind == "b" and self.kind in ("max", "min")):
             raise DTypeError(f"{self.name}: {self.kind} of {dtype} is not defined; cast with ops.cast")
         return int64 if self.kind in ("sum", "prod") else dtype
+
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        b = axes[0]
+        if b is None or b.axis in self.axes:
+            return None
+        gone = 0 if self.keepdims else builtins.sum(a < b.axis for a in self.axes)
+        return (BatchAxis(b.axis - gone, b.size),)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         x = inputs[0]
@@ -151,6 +158,10 @@ class ArgMax(Op):
         if x.shape[axis] == 0:
             raise ShapeError(f"{self.name}: axis {axis} of {x} has no elements")
         return (self.result(_reduced(x.shape, (axis,), False), int64),)
+
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        b, axis = axes[0], self.axis % inputs[0].ndim
+        return None if b is None or b.axis == axis else (BatchAxis(b.axis - (axis < b.axis), b.size),)
 
     def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
         return (np.argmax(x, self.axis),)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lamina.ops.core import Arg, Array, Op, Sample, bind, listing, operand
+from lamina.ops.core import Arg, Array, BatchAxes, Op, Sample, bind, listing, operand
 from lamina.spec import DType, Shape, ShapeError, Spec, uint8
 
 #: Gates of each cell.
@@ -141,6 +141,13 @@ class Rnn(_Recurrent):
         outputs = [self.output_shape(sizes), *self.state_shapes(sizes.batch)]
         kept = (Spec((0,), uint8),) if self.reserve else ()
         return (*(self.result(shape, dtype) for shape in outputs), *kept)
+
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        b, states = axes[0], axes[1 : 1 + self.states]
+        weights = axes[1 + self.states :]
+        if b is None or b.axis != 1 or any(s != b for s in states) or any(weights):
+            return None
+        return (*(b,) * (1 + self.states), *(None,) * self.reserve)  # only `RnnGrad` reads the reserve
 
     def prune(self, used: Sequence[bool]) -> Op:
         return replace(self, reserve=False) if self.reserve and not any(used[1 + self.states :]) else self

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lamina.ops.core import Array, Op, Sample, call, listing, operand
+from lamina.ops.core import Array, BatchAxes, BatchAxis, Op, Sample, call, listing, operand
 from lamina.spec import DTYPES, Shape, ShapeError, Spec, as_shape, broadcast_shapes, normalize_axis
 
 
@@ -28,6 +28,10 @@ class Reshape(Op):
             raise ShapeError(f"{self.name}: {x} has {x.numel} elements, shape {self.shape} holds {out.numel}")
         return (out,)
 
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        b = axes[0]
+        return None if b is None else _reshaped_axis(inputs[0].shape, self.shape, b)
+
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return (grads[0].reshape(inputs[0].shape),)
 
@@ -41,6 +45,17 @@ class Reshape(Op):
         ]  # fmt: skip
         for x, shape in cases:
             yield Sample.of(cls(shape), x)
+
+
+def _reshaped_axis(before: Shape, after: Shape, b: BatchAxis) -> BatchAxes | None:
+    """Where the samples lie then: along the axis with as many elements before it, if whole samples fit there."""
+    if prod(before) == 0:
+        return None
+    outside, count = prod(before[: b.axis]), before[b.axis] // b.size
+    for axis, extent in enumerate(after):
+        if prod(after[:axis]) == outside and extent % count == 0:
+            return (BatchAxis(axis, extent // count),)
+    return None
 
 
 @dataclass(frozen=True)
@@ -57,6 +72,10 @@ class Transpose(Op):
                 f"{self.name}: order {self.order} does not name each of the {x.ndim} axes of {x} once"
             )
         return (self.result(tuple(x.shape[a] for a in self.order), x.dtype),)
+
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        b = axes[0]
+        return None if b is None else (BatchAxis(self.order.index(b.axis), b.size),)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         back = tuple(self.order.index(a) for a in range(len(self.order)))
@@ -95,6 +114,10 @@ class Concat(Op):
         joined = sum(x.shape[axis] for x in inputs)
         return (self.result((*first.shape[:axis], joined, *first.shape[axis + 1 :]), first.dtype),)
 
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        b, axis = axes[0], self.axis % inputs[0].ndim
+        return (b,) if b and b.axis != axis and all(other == b for other in axes) else None
+
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         sizes = [x.shape[self.axis] for x in inputs]
         return split(grads[0], sizes, self.axis)
@@ -130,6 +153,16 @@ class Slice(Op):
                     f"{self.name}: {a}:{b}:{s} is outside axis {axis} of {x} (0 <= start <= stop <= {n})"
                 )
         return (self.result(tuple(len(range(*t)) for t in self._ranges()), x.dtype),)
+
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        b = axes[0]
+        if b is None or (self.start[b.axis], self.stop[b.axis], self.step[b.axis]) != (
+            0,
+            inputs[0].shape[b.axis],
+            1,
+        ):
+            return None
+        return (b,)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         """Spread the gradient by the step, then pad it with zeros up to the input's shape."""
@@ -180,6 +213,10 @@ class Pad(Op):
             self.result(tuple(n + lo + hi for n, (lo, hi) in zip(x.shape, self.pairs, strict=True)), x.dtype),
         )
 
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        b = axes[0]
+        return (b,) if b and self.pairs[b.axis] == (0, 0) else None
+
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         start = tuple(lo for lo, _ in self.pairs)
         stop = tuple(lo + n for lo, n in zip(start, inputs[0].shape, strict=True))
@@ -210,6 +247,12 @@ class Expand(Op):
             raise ShapeError(f"{self.name}: {x} does not expand to {self.shape}")
         return (self.result(self.shape, x.dtype),)
 
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        b = axes[0]
+        if b is None or self.shape[b.axis - inputs[0].ndim] != inputs[0].shape[b.axis]:
+            return None
+        return (BatchAxis(b.axis + len(self.shape) - inputs[0].ndim, b.size),)
+
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return (grads[0].sum_to(inputs[0].shape),)
 
@@ -238,6 +281,10 @@ class Flip(Op):
         for axis in self.axes:
             normalize_axis(axis, x.ndim, self.name)
         return (x.open,)
+
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        b = axes[0]
+        return (b,) if b and b.axis not in self.axes else None
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return (call(self, grads[0]),)

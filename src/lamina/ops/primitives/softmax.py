@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lamina.ops.core import Array, Op, Sample, call, operand
+from lamina.ops.core import Array, BatchAxes, Op, Sample, call, operand
 from lamina.spec import Shape, ShapeError, Spec, normalize_axes
 
 _CASES: tuple[tuple[Shape, tuple[int, ...]], ...] = (
@@ -37,6 +37,10 @@ class _Softmax(Op):
                 f"{self.name}: shapes {' and '.join(str(x.shape) for x in inputs)} must be equal"
             )
         return (first.open,)
+
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        b = axes[0]
+        return (b,) if b and b.axis not in self.axis and all(other == b for other in axes) else None
 
 
 @dataclass(frozen=True)
