@@ -2,7 +2,12 @@
 
 import gzip
 import json
+import os
+import re
+import signal
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +15,13 @@ import numpy as np
 import pytest
 
 import lamina as lm
+from lamina.c import cudnn
+from lamina.c._library import LibraryNotFound
 from lamina.cli import main
 from lamina.cli.networks import NETWORKS
+from lamina.cli.status import ExitStatus
 
-TINY = ["train", "lenet", "--device", "cpu", "--batch", "32"]
+TINY = ["train", "lenet", "--device", "cpu", "--batch-size", "32"]
 
 
 def train(*more: str) -> int:
@@ -24,28 +32,40 @@ def test_train_prints_a_bar_less_report_and_the_accuracy(capsys: pytest.CaptureF
     assert train("--epochs", "2", "--shift", "0") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("lenet: 0.1 million parameters, fp32 on the CPU")
-    assert lines[1] == "digits: 1079 samples to learn from, 359 held out; 2 epochs of 33 steps of 32"
+    assert lines[1] == "digits: 1079 train, 359 validation, 359 test samples; 2 epochs of 33 steps of 32"
     assert [line[:8] for line in lines[2:4]] == ["epoch 1:", "epoch 2:"]
-    assert lines[4].startswith("accuracy on held-out samples: ")
-    assert float(lines[4].split()[4]) > 80.0
+    assert lines[4].startswith("test accuracy: ")
+    assert float(lines[4].split()[2]) > 80.0
 
 
 @pytest.mark.parametrize(
     "more", [["--optimizer", "adam"], ["--precision", "bf16"], ["--algorithm", "fastest"]]
 )
 def test_train_with_other_arguments(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert train("--limit-steps", "3", *more) == 0
-    assert "accuracy on held-out samples" in capsys.readouterr().out
+    assert train("--max-steps", "3", *more) == 0
+    assert "test accuracy: " in capsys.readouterr().out
 
 
 def test_train_alexnet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     losses = tmp_path / "losses.json"
-    arguments = ["train", "alexnet", "--device", "cpu", "--batch", "4", "--limit-steps", "2", "--seed", "3"]
+    arguments = [
+        "train",
+        "alexnet",
+        "--device",
+        "cpu",
+        "--batch-size",
+        "4",
+        "--max-steps",
+        "2",
+        "--seed",
+        "3",
+    ]
     assert main([*arguments, "--losses", str(losses)]) == 0
     found = json.loads(losses.read_text())
     assert len(found["losses"]) == 2
     assert all(0.5 < loss < 6 for loss in found["losses"])
-    assert 0 <= found["held_out"] <= 1
+    assert 0 <= found["validation"] <= 1
+    assert 0 <= found["test"] <= 1
     assert "alexnet: 46.8 million parameters" in capsys.readouterr().out
 
 
@@ -53,7 +73,7 @@ def test_train_alexnet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_resume_goes_on_exactly(tmp_path: Path) -> None:
     run, begun, whole = (str(tmp_path / name) for name in ("run", "begun.json", "whole.json"))
     assert train("--epochs", "2", "--losses", whole) == 0
-    assert train("--epochs", "2", "--limit-steps", "50", "--out", run, "--losses", begun) == 0
+    assert train("--epochs", "2", "--max-steps", "50", "--out", run, "--losses", begun) == 0
     rest = str(tmp_path / "rest.json")
     assert train("--epochs", "2", "--resume", run, "--out", run, "--losses", rest, "--seed", "0") == 0
     read = [json.loads(Path(f).read_text())["losses"] for f in (begun, rest, whole)]
@@ -63,7 +83,7 @@ def test_resume_goes_on_exactly(tmp_path: Path) -> None:
 
 def test_weights_are_for_other_programs(tmp_path: Path) -> None:
     file = tmp_path / "lenet.safetensors"
-    assert train("--limit-steps", "1", "--weights", str(file)) == 0
+    assert train("--max-steps", "1", "--weights", str(file)) == 0
     net = lm.nn.LeNet()
     assert net.load_state_dict(lm.load_safetensors(file)) == ([], [])
 
@@ -78,15 +98,15 @@ def test_mnist_from_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str])
             head = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
             (tmp_path / f"{prefix}-{kind}-ubyte.gz").write_bytes(gzip.compress(head + array.tobytes()))
     assert train("--data", str(tmp_path), "--epochs", "1") == 0
-    assert "53 samples to learn from, 11 held out; 1 epochs of 1 steps" in capsys.readouterr().out
+    assert "53 train, 11 validation, 20 test samples; 1 epochs of 1 steps" in capsys.readouterr().out
 
 
 def test_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "lenet", "--batch", "4", "--device", "cpu", "--train", "--graph"]) == 0
+    assert main(["plan", "lenet", "--batch-size", "4", "--device", "cpu", "--train", "--graph"]) == 0
     text = capsys.readouterr().out
     for part in ("sgd_update", "max_pool_grad", "kernels on cpu (cpu)", "planned", "unplanned", "return %"):
         assert part in text
-    assert main(["plan", "alexnet", "--batch", "4096", "--backend", "null", "--device", "cpu"]) == 0
+    assert main(["plan", "alexnet", "--batch-size", "4096", "--backend", "null", "--device", "cpu"]) == 0
     assert "(null)" in capsys.readouterr().out
 
 
@@ -119,8 +139,10 @@ def test_every_network_can_be_planned(network: str, capsys: pytest.CaptureFixtur
         (["--data", "nothing"], "lamina train: --data: 'nothing' is neither 'digits' nor a folder"),
         (["--data", "{tmp}"], "there is no file train-images-idx3-ubyte"),
         (["--device", "tpu"], "lamina train: device: expected 'cpu', 'cuda' or 'cuda:N', got 'tpu'"),
-        (["--device", "cuda:99"], "device 'cuda:99' cannot be used"),
-        (["--batch", "2000"], "1079 samples make no batch of 2000"),
+        (["--batch-size", "2000"], "1079 samples make no batch of 2000"),
+        (["--out", "{tmp}"], "is a folder, not a file"),
+        (["--weights", "{tmp}"], "is a folder, not a file"),
+        (["--losses", "{tmp}/no/such/run"], "the folder {tmp}/no/such does not exist"),
         (["--out", "{tmp}/no/such/run"], "the folder {tmp}/no/such does not exist"),
         (["--resume", "{tmp}/absent"], "No such file"),
         (["--size", "4"], "a kernel of 5"),
@@ -138,13 +160,13 @@ def test_errors_are_one_line(
 
 def test_an_unsound_checkpoint_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "run"
-    assert train("--limit-steps", "1", "--out", str(file)) == 0
+    assert train("--max-steps", "1", "--out", str(file)) == 0
     file.write_bytes(file.read_bytes()[:-1])
-    assert train("--limit-steps", "1", "--resume", str(file)) == 1
+    assert train("--max-steps", "1", "--resume", str(file)) == 1
     assert "not a sound safetensors file" in capsys.readouterr().err
     assert train("--epochs", "1", "--out", str(file)) == 0
     assert train("--epochs", "1", "--resume", str(file)) == 1
-    assert "has 1 epochs; ask for more with --epochs" in capsys.readouterr().err
+    assert "has 1 epochs of 1; for more take a larger --epochs" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -173,21 +195,114 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"lamina {lm.__version__}" in capsys.readouterr().out
 
 
-def test_interrupts_and_faults(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupted(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
+def _raiser(error: BaseException) -> Any:
+    def raise_it(*_: Any, **__: Any) -> None:
+        raise error
 
-    monkeypatch.setattr("lamina.cli.train.fit", interrupted)
-    assert train() == 130
-    assert "interrupted" in capsys.readouterr().err
+    return raise_it
+
+
+def test_faults_of_the_program_and_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="--data"):
         train("--data", "nothing", "--traceback")
+    monkeypatch.setattr("lamina.cli.train.fit", _raiser(AssertionError("a fault")))
+    with pytest.raises(AssertionError, match="a fault"):
+        train()
+
+
+def test_a_diverged_run_has_its_own_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "run"
+    assert train("--lr", "1e4", "--epochs", "1", "--out", str(file)) == ExitStatus.DIVERGED
+    error = capsys.readouterr().err
+    assert error.startswith("lamina train: fit: training diverged at step ")
+    assert not file.exists()
+    assert train("--lr", "1e4", "--epochs", "1", "--no-check-finite") == ExitStatus.DONE
+
+
+@pytest.mark.feature("B029")
+def test_resuming_otherwise_is_an_error_or_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(tmp_path / "run")
+    assert train("--max-steps", "2", "--out", file) == 0
+    capsys.readouterr()
+    for changes, allowed, text, name in (
+        (["--batch-size", "16"], ["lr"], "data.batch_size was 32, is 16", "data"),
+        (["--seed", "1"], [], "data.seed was 0, is 1", "data"),
+        (["--epochs", "7"], ["lr"], "epochs was 6, is 7", "epochs"),
+        (["--lr", "0.5"], ["data"], "lr at step 0 was ", "lr"),
+        (["--weight-decay", "0"], ["data"], "optimizer.weight_decay was 0.0005, is 0.0", "optimizer"),
+        (["--shift", "0"], ["lr"], "data.content was ", "data"),
+    ):
+        again = [*changes, "--resume", file, "--max-steps", "1", "--override", *allowed]
+        again = again if allowed else again[:-1]
+        assert train(*again) == ExitStatus.FAILED
+        assert text in capsys.readouterr().err
+        assert train(*changes, "--resume", file, "--max-steps", "1", "--override", *allowed, name) == 0
+
+
+@pytest.mark.feature("B029")
+def test_ctrl_c_writes_the_checkpoint(tmp_path: Path) -> None:
+    file = tmp_path / "run"
+    command = [sys.executable, "-m", "lamina", *TINY, "--epochs", "500", "--out", str(file)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(lm.__file__).parent.parent)}
+    running = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+    assert running.stdout is not None
+    while not running.stdout.readline().startswith("epoch 1:"):
+        assert running.poll() is None
+    running.send_signal(signal.SIGINT)
+    _, error = running.communicate(timeout=60)
+    assert running.returncode == ExitStatus.INTERRUPTED
+    assert re.search(
+        r"interrupted(?! at)( after \d+ epochs and \d+ batches; .*run goes on from there)?", error
+    )
+    assert "Traceback" not in error
+    assert train("--epochs", "500", "--resume", str(file), "--max-steps", "1") == 0
+
+
+def test_conv_without_cudnn_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing() -> Any:
+        raise LibraryNotFound("cuDNN was not found; tried:\n  - wheel: not installed")
+
+    monkeypatch.setattr(cudnn.library, "open", missing)
+    monkeypatch.setattr(cudnn.library, "_open", missing)
+    assert main(["conv", "--device", "none", "--engines", "best"]) == ExitStatus.UNAVAILABLE
+    error = capsys.readouterr().err
+    assert error.startswith(
+        "lamina conv: cuDNN was not found; tried: - wheel: not installed; NVIDIA's libraries come"
+    )
+    assert error.count("\n") == 1
+
+
+@pytest.mark.feature("B037")
+def test_plan_times_a_network_for_inference(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "lenet", "--time", "--device", "cpu"]) == 0
+    assert re.search(r"kernels on cpu \(cpu\): \d+\.\d+ ms", capsys.readouterr().out)
+    assert main(["plan", "lenet", "--time", "--device", "cpu", "--backend", "null"]) == ExitStatus.FAILED
+    assert "the null backend has no kernels" in capsys.readouterr().err
+
+
+def test_info_says_which_caches_are_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LAMINA_CACHE", str(tmp_path))
+    (tmp_path / "kernels").mkdir(0o700)
+    (tmp_path / "kernels" / "k").touch(0o600)
+    assert main(["info"]) == 0
+    assert capsys.readouterr().out.count(" yes") == 2
+    (tmp_path / "kernels").chmod(0o770)
+    assert main(["info"]) == 0
+    assert "no: it can be written by others (mode 770; chmod go-w ends that)" in capsys.readouterr().out
 
 
 @pytest.mark.feature("B038")
 def test_plan_times_kernels_and_writes_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page, figures = tmp_path / "plan.html", tmp_path / "plan.json"
-    command = ["plan", "lenet", "--batch", "4", "--device", "cpu", "--train", "--time"]
+    command = ["plan", "lenet", "--batch-size", "4", "--device", "cpu", "--train", "--time"]
     assert main([*command, "--html", str(page), "--json", str(figures)]) == 0
     assert "of the limit" in capsys.readouterr().out
     found = json.loads(figures.read_text())

@@ -53,7 +53,7 @@ def test_resumed_training_equals_uninterrupted_training_to_the_bit(
     whole = make(1, optimizer(), backend, precision=precision)
     expected = fit(whole, batches(), 3, progress=False)
     first = make(1, optimizer(), backend, precision=precision)
-    begun = fit(first, batches(), 3, checkpoint=file, limit_steps=stop, progress=False)
+    begun = fit(first, batches(), 3, checkpoint=file, max_steps=stop, progress=False)
     second = make(
         7, optimizer(), backend, precision=precision
     )  # another seed: everything comes from the file
@@ -71,7 +71,11 @@ def test_what_a_checkpoint_holds(tmp_path: Path) -> None:
     step(IMAGES[:8], LABELS[:8])
     save_checkpoint(tmp_path / "c", step, Position(3, 4))
     tensors, texts = read_safetensors(tmp_path / "c")
-    assert json.loads(texts["lamina"]) == {"step": 1, "precision": "fp16", "epoch": 3, "batch": 4}
+    facts = json.loads(texts["lamina"])
+    setup = facts.pop("setup")
+    assert facts == {"step": 1, "precision": "fp16", "epoch": 3, "batch": 4}
+    assert (setup["optimizer"], setup["optimizer.momentum"], setup["loss"]) == ("SGD", 0.9, "cross_entropy")
+    assert setup["lr"][:2] == [optim.schedule.cosine(0.05, 12)(n) for n in range(2)]
     assert {name.split("/")[0] for name in tensors} == {"parameters", "optimizer", "random", "scale"}
     assert "optimizer/0.weight.momentum" in tensors
     assert tensors["parameters/4.weight"].shape == (3, 64)

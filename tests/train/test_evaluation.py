@@ -70,5 +70,69 @@ def test_evaluate_counts() -> None:
     assert found == Scores(6, 10)
     assert found.accuracy == 0.6
     assert str(found) == "60.00 % (6 of 10)"
-    with pytest.raises(ValueError, match="the data has no samples"):
+    with pytest.raises(ValueError, match="the data has no batches"):
         lm.evaluate(net, [], device="cpu", backend="reference")
+
+
+class Fixed(nn.Module):
+    """Gives its input, so that a test says what the outputs are."""
+
+    def __init__(self) -> None:
+        self.weight = nn.Parameter(np.ones(1, np.float32))
+
+    def forward(self, x: Any) -> Any:
+        return x * self.weight
+
+
+def scores(outputs: Any, targets: Any, *args: Any, **kwargs: Any) -> Scores:
+    batch = (np.asarray(outputs, np.float32), np.asarray(targets))
+    return lm.evaluate(Fixed(), [batch], *args, device="cpu", backend="reference", **kwargs)
+
+
+def test_one_label_a_pixel() -> None:
+    """Outputs (N, C, H, W), labels (N, H, W): every pixel counts, but for those to be ignored."""
+    outputs = RNG.standard_normal((2, 3, 4, 5)).astype(np.float32)
+    labels = outputs.argmax(1)
+    labels[0, 0, :3] = (labels[0, 0, :3] + 1) % 3
+    assert scores(outputs, labels) == Scores(37, 40)
+    labels[1, 1, :2] = -100
+    assert scores(outputs, labels) == Scores(35, 38)
+    assert scores(outputs, labels, ignore_index=0) == Scores(
+        int(((labels != 0) & (outputs.argmax(1) == labels)).sum()), int((labels != 0).sum())
+    )
+    with pytest.raises(ValueError, match="the data has no labels that count"):
+        scores(outputs, np.full_like(labels, -100))
+
+
+def test_nan_is_never_right() -> None:
+    """argmax takes a NaN for the largest."""
+    outputs = [[np.nan, 1, 2], [3, 1, 2], [1, np.nan, 2], [1, 2, 3]]
+    assert scores(outputs, [0, 0, 1, 2]) == Scores(2, 4)
+    assert str(scores(np.full((4, 3), np.nan), np.zeros(4, np.int64))) == "0.00 % (0 of 4)"
+
+
+def test_regression_has_a_loss_and_no_accuracy() -> None:
+    found = scores([[1.0], [3.0]], np.array([[1.0], [1.0]], np.float32), nn.MSELoss())
+    assert found == Scores(None, None, 2.0)
+    assert found.accuracy is None
+    assert str(found) == "loss 2.0000"
+    message = r"outputs f32\[2,1\] and targets f32\[2,1\] have no accuracy, which needs .*; give a loss_fn"
+    with pytest.raises(ValueError, match=message):
+        scores([[1.0], [3.0]], np.array([[1.0], [1.0]], np.float32))
+
+
+def test_loss_is_the_mean_over_samples_not_over_batches() -> None:
+    logits = RNG.standard_normal((10, 3)).astype(np.float32)
+    labels = np.arange(10) % 3
+    batches: Any = [(logits[:8], labels[:8]), (logits[8:], labels[8:])]
+    found = lm.evaluate(Fixed(), batches, ops.cross_entropy, device="cpu", backend="reference")
+    assert found.loss == pytest.approx(ops.cross_entropy(logits, labels).item(), rel=1e-6)
+    assert found.labels == 10
+    assert str(found).endswith(f", loss {found.loss:.4f}")
+
+
+def test_batches_are_pairs() -> None:
+    x = np.zeros((2, 3), np.float32)
+    for batch, kind in (((x,), "tuple of 1"), ((x, x, x), "tuple of 3"), (x, "ndarray")):
+        with pytest.raises(ValueError, match=rf"batch 0 is a {kind}; a batch is a pair \(inputs, targets\)"):
+            lm.evaluate(Fixed(), [batch], device="cpu", backend="reference")

@@ -72,7 +72,7 @@ def test_resume_on_a_gpu(tmp_path: Path) -> None:
     batches = data.digits(64, 8)
     with lm.policy(deterministic=True):
         whole = fit(make(1), batches, 2, progress=False).losses
-        begun = fit(make(1), batches, 2, limit_steps=15, checkpoint=tmp_path / "c", progress=False).losses
+        begun = fit(make(1), batches, 2, max_steps=15, checkpoint=tmp_path / "c", progress=False).losses
         second = make(5)
         position = load_checkpoint(tmp_path / "c", second)
         assert position == Position(0, 15)
@@ -105,4 +105,4 @@ def test_alexnet_reaches_97_percent_by_its_default_command(
 ) -> None:
     losses = tmp_path / "losses.json"
     assert main(["train", "alexnet", "--data", "digits", "--device", "cuda", "--losses", str(losses)]) == 0
-    assert json.loads(losses.read_text())["held_out"] >= 0.97, capsys.readouterr().out
+    assert json.loads(losses.read_text())["test"] >= 0.97, capsys.readouterr().out

@@ -1,6 +1,8 @@
 """fit: figures, evaluation, early end, the progress bar, plain lines elsewhere."""
 
 import io
+import signal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ from rich.console import Console
 
 import lamina as lm
 from lamina import data, nn, ops, optim
-from lamina.train import Epoch, Position, Scores, Step, fit
+from lamina.train import Epoch, Position, Scores, Step, fit, load_checkpoint
 
 RNG = np.random.default_rng(0)
 LABELS = RNG.integers(0, 3, 48)
@@ -27,7 +29,7 @@ def batches(count: int = 40, **kwargs: Any) -> data.Batches:
     return data.arrays(IMAGES[:count], LABELS[:count], batch_size=8, seed=1, **kwargs)
 
 
-HELD_OUT = data.arrays(IMAGES[40:], LABELS[40:], batch_size=8, shuffle=False)
+VALIDATION = data.arrays(IMAGES[40:], LABELS[40:], batch_size=8, shuffle=False)
 
 
 def console(terminal: bool = False) -> tuple[Console, io.StringIO]:
@@ -37,7 +39,7 @@ def console(terminal: bool = False) -> tuple[Console, io.StringIO]:
 
 def test_figures_and_lines() -> None:
     where, text = console()
-    history = fit(make(), batches(), 3, held_out=HELD_OUT, console=where)
+    history = fit(make(), batches(), 3, validation=VALIDATION, console=where)
     assert len(history.losses) == 15
     assert [e.number for e in history.epochs] == [0, 1, 2]
     last = history.epochs[-1]
@@ -45,22 +47,23 @@ def test_figures_and_lines() -> None:
     assert last.loss < history.epochs[0].loss
     assert last.accuracy is not None
     assert last.accuracy > 0.8
-    assert last.held_out is not None
-    assert last.held_out.samples == 8
-    assert last.images_per_second > 0
+    assert last.validation is not None
+    assert last.validation.labels == 8
+    assert last.validation.loss is not None
+    assert last.samples_per_second > 0
     assert history.position == Position(3, 0)
     lines = text.getvalue().splitlines()
     assert lines == [str(e) for e in history.epochs]  # no bar without a terminal
     assert lines[0].startswith("epoch 1: loss ")
-    assert "held out" in lines[0]
-    assert "images/s" in lines[0]
+    assert "validation" in lines[0]
+    assert "samples/s" in lines[0]
 
 
 def test_a_bar_on_a_terminal() -> None:
     where, text = console(terminal=True)
     fit(make(), batches(), 2, console=where)
     shown = text.getvalue()
-    for part in ("epoch 2/2", "10/10", "loss ", "accuracy ", "images/s", "left", "100%"):
+    for part in ("epoch 2/2", "10/10", "loss ", "accuracy ", "samples/s", "left", "100%"):
         assert part in shown
     quiet, text = console(terminal=True)
     fit(make(), batches(), 1, console=quiet, progress=False)
@@ -80,7 +83,7 @@ def test_callbacks_end_the_run() -> None:
 
 @pytest.mark.parametrize("limit", [1, 5, 7])
 def test_limit_of_steps(limit: int) -> None:
-    history = fit(make(), batches(), 3, limit_steps=limit, progress=False)
+    history = fit(make(), batches(), 3, max_steps=limit, progress=False)
     assert len(history.losses) == limit
     assert history.position == Position(limit // 5, limit % 5)
 
@@ -111,5 +114,132 @@ def test_bad_numbers_are_named() -> None:
 def test_the_text_of_an_epoch() -> None:
     epoch = Epoch(1, 0.12345, 0.9876, 321.4, 4.56, Scores(349, 359))
     assert str(epoch) == (
-        "epoch 2: loss 0.1235, accuracy 98.76 %, held out 97.21 % (349 of 359), 321 images/s, 4.6 s"
+        "epoch 2: loss 0.1235, accuracy 98.76 %, validation 97.21 % (349 of 359), 321 samples/s, 4.6 s"
     )
+
+
+def test_a_generator_is_one_epoch() -> None:
+    """Without a length; and what is empty is an error, wherever it comes from."""
+    plain = list(batches(shuffle=False))
+    expected = fit(make(), plain, 1, progress=False)
+    found = fit(make(), (b for b in plain), 1, progress=False)
+    assert found.losses == expected.losses
+    assert found.position == Position(1, 0)
+    cut = fit(make(), (b for b in plain), 1, max_steps=2, progress=False)
+    assert cut.position == Position(0, 2)
+    assert fit(make(), (b for b in plain), 1, max_steps=5, progress=False).position == Position(1, 0)
+    with pytest.raises(
+        TypeError, match="a generator can be read once, which is one epoch of 2; give data that can"
+    ):
+        fit(make(), (b for b in plain), 2, progress=False)
+    with pytest.raises(ValueError, match="the data has no batches; it gave some before: is it an iterator"):
+        fit(make(), data.prefetch(b for b in plain), 2, progress=False)
+
+
+@pytest.mark.parametrize("nothing", [[], (), iter(()), data.prefetch([])])
+def test_data_without_batches_is_an_error(nothing: Any) -> None:
+    with pytest.raises(ValueError, match="fit: the data has no batches"):
+        fit(make(), nothing, 1, progress=False)
+
+
+def test_a_start_behind_the_end_is_an_error() -> None:
+    with pytest.raises(ValueError, match="epoch 1 has no batch 5 to go on from, only 5"):
+        fit(make(), batches(), 1, start=Position(0, 5), progress=False)
+
+
+def test_a_batch_that_is_no_pair_is_named() -> None:
+    with pytest.raises(ValueError, match="fit: batch 0 of epoch 1 is a tuple of 1; a batch is a pair"):
+        fit(make(), data.arrays(IMAGES, batch_size=8), 1, progress=False)
+
+
+def test_the_old_keywords_are_named() -> None:
+    for old, new in (("held_out", "validation"), ("limit_steps", "max_steps")):
+        with pytest.raises(
+            TypeError, match=f"fit.. got an unexpected keyword argument '{old}'; it is '{new}'"
+        ):
+            fit(make(), batches(), 1, **{old: None})
+
+
+# ---- divergence
+
+
+def test_a_diverged_run_stops_and_leaves_the_checkpoint(tmp_path: Path) -> None:
+    file = tmp_path / "c"
+    step = make(0.5)
+    fit(step, batches(), 1, checkpoint=file, progress=False)
+    before = file.read_bytes()
+    spoiled = [(np.full_like(x, 1e30), y) for x, y in batches()]
+    with pytest.raises(
+        lm.train.DivergedError, match=r"at step [56] with learning rate 0\.5: the loss is nan"
+    ) as error:
+        fit(step, spoiled, 2, checkpoint=file, progress=False)
+    assert "c was not written again" in str(error.value)
+    assert not np.isfinite(error.value.loss)
+    assert file.read_bytes() == before
+
+
+def test_parameters_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
+    """The loss of a step is that before its update: after the last one only the parameters tell."""
+    file = tmp_path / "c"
+    with pytest.raises(lm.train.DivergedError, match="at step 0 .*: parameter weight is not finite"):
+        fit(make(1e38), [(IMAGES[:8] * 100, LABELS[:8])], 1, checkpoint=file, progress=False)
+    assert not file.exists()
+
+
+def test_going_on_in_spite_of_it(tmp_path: Path) -> None:
+    spoiled = [(np.full_like(x, 1e30), y) for x, y in batches()]
+    history = fit(make(), spoiled, 1, checkpoint=tmp_path / "c", check_finite=False, progress=False)
+    assert len(history.losses) == 5
+    assert np.isnan(history.losses[-1])
+    assert (tmp_path / "c").exists()
+
+
+# ---- Ctrl-C
+
+
+class Interrupting:
+    """Data during whose reading Ctrl-C is pressed."""
+
+    def __init__(self, at: int, times: int = 1) -> None:
+        self.plain, self.at, self.times = list(batches(shuffle=False)), at, times
+
+    def __len__(self) -> int:
+        return len(self.plain)
+
+    def __iter__(self) -> Any:
+        for number, batch in enumerate(self.plain):
+            for _ in range(self.times if number == self.at else 0):
+                signal.raise_signal(signal.SIGINT)
+            yield batch
+
+
+@pytest.mark.parametrize("at", [0, 2, 4])
+def test_ctrl_c_finishes_the_step_and_saves_within_the_epoch(tmp_path: Path, at: int) -> None:
+    file = tmp_path / "c"
+    expected = fit(make(), batches(shuffle=False), 2, progress=False)
+    step = make()
+    with pytest.raises(
+        KeyboardInterrupt, match="interrupted after . epochs and . batches; .*c goes on from there"
+    ):
+        fit(step, Interrupting(at), 2, checkpoint=file, progress=False)
+    again = make()
+    position = load_checkpoint(file, again)
+    assert position == (Position(0, at + 1) if at < 4 else Position(1, 0))
+    rest = fit(again, batches(shuffle=False), 2, start=position, override=["data"], progress=False)
+    assert rest.losses == expected.losses[at + 1 :]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        fit(make(), Interrupting(1, times=2), 1, checkpoint=tmp_path / "c", progress=False)
+    assert not (tmp_path / "c").exists()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_checkpoint_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
+    step = make()
+    for place in (tmp_path, tmp_path / "absent" / "c"):
+        with pytest.raises(OSError, match="folder"):
+            fit(step, batches(), 1, checkpoint=place, progress=False)
+    assert step.number == 0

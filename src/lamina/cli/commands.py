@@ -1,7 +1,4 @@
-"""The program: one parser, one function per command, one place where errors become messages.
-
-Exit status: 0 done, 1 failed (one line says why), 2 wrong usage, 130 interrupted.
-"""
+"""The program: one parser, one function per command, one place where errors become messages and exit statuses."""
 
 from __future__ import annotations
 
@@ -11,24 +8,8 @@ import sys
 from collections.abc import Sequence
 
 from lamina import __version__
-from lamina.backends import NoKernel
 from lamina.cli import conv, info, plan, train
-from lamina.runtime import CompileError, DeviceError, NoGpuError, OutOfMemoryError
-
-#: What a user can put right: shown as one line. Anything else is a fault of the program and keeps its traceback.
-_EXPECTED = (
-    ValueError,
-    TypeError,
-    KeyError,
-    OSError,
-    ImportError,
-    MemoryError,
-    OutOfMemoryError,
-    NoGpuError,
-    DeviceError,
-    CompileError,
-    NoKernel,
-)
+from lamina.cli.status import ExitStatus, in_one_line, status_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,24 +17,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         options.run(options)
-    except KeyboardInterrupt:
-        print("\nlamina: interrupted", file=sys.stderr)
-        return 130
     except BrokenPipeError:  # the reader of our output has gone: nobody to tell
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except _EXPECTED as error:
-        if options.traceback:
+        return ExitStatus.FAILED
+    except (Exception, KeyboardInterrupt) as error:
+        status = status_of(error)
+        if status is None or options.traceback:
             raise
-        text = error.args[0] if isinstance(error, KeyError) and error.args else error
-        print(f"lamina {options.command}: {text}", file=sys.stderr)
-        return 1
-    return 0
+        print(f"lamina {options.command}: {in_one_line(error)}", file=sys.stderr)
+        return status
+    return ExitStatus.DONE
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="lamina", description="cuDNN for Python, from the C call to the trained network."
+        prog="lamina",
+        description="cuDNN for Python, from the C call to the trained network.",
+        epilog="Exit status: "
+        + ", ".join(f"{s.value} {s.name.lower().replace('_', ' ')}" for s in ExitStatus),
     )
     parser.add_argument("--version", action="version", version=f"lamina {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")

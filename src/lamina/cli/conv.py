@@ -15,8 +15,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from lamina.cli.arguments import above_zero, natural, positive
 from lamina.cli.conv_case import DIRECTIONS, DTYPES, Bench, Case, Row, deviceless, remarks
-from lamina.cli.train import _positive
 from lamina.cudnn import DeviceProperties, device_properties
 from lamina.runtime import Machine, device, devices, human_bytes, parse_bytes
 from lamina.runtime.machine import USUAL
@@ -37,10 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("s", 3, "width of the filter"),
         ("groups", 1, "groups of channels"),
     ):
-        add(f"--{name}", type=_positive, default=default, help=f"{text} (default: {default})")
-    add("--pad", type=_natural, nargs="+", default=[0], help="zeros around the input, one number or two")
-    add("--stride", type=_positive, nargs="+", default=[1], help="one number or two (default: 1)")
-    add("--dilation", type=_positive, nargs="+", default=[1], help="one number or two (default: 1)")
+        add(f"--{name}", type=positive, default=default, help=f"{text} (default: {default})")
+    add("--pad", type=natural, nargs="+", default=[0], help="zeros around the input, one number or two")
+    add("--stride", type=positive, nargs="+", default=[1], help="one number or two (default: 1)")
+    add("--dilation", type=positive, nargs="+", default=[1], help="one number or two (default: 1)")
     add("--dtype", choices=DTYPES, default="bfloat16", help="element type (default: bfloat16)")
     add("--layout", choices=("nhwc", "nchw"), default="nhwc", help="order of memory (default: nhwc)")
     add("--direction", choices=("all", *DIRECTIONS), default="all", help="what to compute (default: all)")
@@ -51,10 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     known = ", ".join(Machine.names())
     add("--machine", help=f"plan for this kind of GPU, without one: {known}, or a file (default: {USUAL})")
     add("--properties", type=Path, help="plan for the GPU of these device properties of cuDNN's (JSON file)")
-    add("--repeats", type=_positive, default=20, help="timed runs, of which the median counts (default: 20)")
+    add("--repeats", type=positive, default=20, help="timed runs, of which the median counts (default: 20)")
     add("--workspace", type=parse_bytes, default=1 << 32, help="most workspace (default: 4GiB)")
-    add("--tflops", type=float, help="limit of the arithmetic (default: the GPU's)")
-    add("--bandwidth", type=float, help="limit of memory, TB/s (default: the GPU's)")
+    add("--tflops", type=above_zero, help="limit of the arithmetic (default: the GPU's)")
+    add("--bandwidth", type=above_zero, help="limit of memory, TB/s (default: the GPU's)")
     add("--json", action="store_true", help="print JSON instead of a table")
 
 
@@ -116,13 +116,6 @@ def _pair(name: str, values: list[int]) -> tuple[int, int]:
     if len(values) > 2:
         raise ValueError(f"conv: --{name} takes one number or two, got {len(values)}")
     return (values[0], values[-1])
-
-
-def _natural(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{value} is negative")
-    return value
 
 
 def _gpu(name: str) -> str | None:

@@ -77,13 +77,13 @@ NETWORKS = {
 }
 
 
-def batches(name: str, split: str, batch: int, size: int, seed: int, shift: float) -> Batches:
+def batches(name: str, split: str, batch_size: int, size: int, seed: int, shift: float) -> Batches:
     """The batches of a data set: "digits", or a folder with files as MNIST's.
 
     Raises ValueError when there is neither a data set nor a folder of this name, DataError for unsound files.
     """
     if name == "digits":
-        return data.digits(batch, size, split, seed=seed, shift=shift)
+        return data.digits(batch_size, size, split, seed=seed, shift=shift)
     if Path(name).is_dir():
-        return data.mnist(name, batch, size=size, split=split, seed=seed, shift=shift)
+        return data.mnist(name, batch_size, size=size, split=split, seed=seed, shift=shift)
     raise ValueError(f"--data: {name!r} is neither 'digits' nor a folder with the files of MNIST")

@@ -1,9 +1,9 @@
 """Show how a network will run: its graph, the chosen kernels, and the memory plan.
 
-lamina plan alexnet --batch 128 --device cuda
-lamina plan alexnet --batch 16 --train --graph
-lamina plan alexnet --batch 4096 --backend null        places memory, needs no kernels
-lamina plan alexnet --train --time --html plan.html    times each kernel; a page with the timeline
+lamina plan alexnet --batch-size 128 --device cuda
+lamina plan alexnet --batch-size 16 --train --graph
+lamina plan alexnet --batch-size 4096 --backend null   places memory, needs no kernels
+lamina plan alexnet --train --time --html plan.html         times each kernel; a page with the timeline
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pathlib import Path
 from rich.console import Console
 
 from lamina import ops
+from lamina.cli.arguments import positive
 from lamina.cli.networks import NETWORKS
-from lamina.cli.train import _positive
 from lamina.graph import Executable, html_page, profile
 from lamina.infer import Predictor
 from lamina.optim import SGD
-from lamina.runtime import device, write_atomically
+from lamina.runtime import check_writable, device, write_atomically
 from lamina.spec import PRECISIONS, Spec, float32, int64, policy
 from lamina.spec.policies import ALGORITHMS
 from lamina.train import train_step
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument
     add("network", choices=NETWORKS, help="what to plan")
-    add("--batch", type=_positive, default=16, help="samples (default: 16)")
+    add("--batch-size", type=positive, default=16, help="samples (default: 16)")
     add("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
     add("--precision", default="fp32", choices=PRECISIONS, help="what to compute in (default: fp32)")
     add("--train", action="store_true", help="plan a training step; otherwise inference")
@@ -50,6 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Compile and print."""
     console = Console(highlight=False, soft_wrap=True, markup=False)
+    if options.time and options.backend == "null":
+        raise ValueError("--time: the null backend has no kernels; leave out --backend null or --time")
+    for file in (options.json, options.html):
+        if file is not None:
+            check_writable(file)
     with policy(algorithm=options.algorithm) if options.algorithm else nullcontext():
         executable = _compiled(options)
         found = profile(executable, rounds=_ROUNDS if options.time else 0)
@@ -60,7 +65,7 @@ def run(options: argparse.Namespace) -> None:
         write_atomically(options.json, [json.dumps(found.record, indent=1).encode()])
     if options.html:
         what = "training step" if options.train else "inference"
-        title = f"{options.network}, batch {options.batch}, {options.precision}, {what}"
+        title = f"{options.network}, batch {options.batch_size}, {options.precision}, {what}"
         write_atomically(options.html, [html_page(found, title).encode()])
 
 
@@ -68,15 +73,17 @@ def _compiled(options: argparse.Namespace) -> Executable:
     network = NETWORKS[options.network]
     where = device(options.device)
     net = network.make(network.channels, network.classes)
-    images = Spec((options.batch, network.channels, network.size, network.size), float32)
+    images = Spec((options.batch_size, network.channels, network.size, network.size), float32)
     if not options.train:
         if options.memory_limit:
             raise ValueError(
                 "--memory-limit: inference keeps nothing that could be computed again; add --train"
             )
-        return Predictor(net, device=where, precision=options.precision, backend=options.backend).program(
-            images
-        )
+        predictor = Predictor(net, device=where, precision=options.precision, backend=options.backend)
+        executable = predictor.program(images)
+        if options.time:
+            executable.load(dict(enumerate([*net.parameters(), *net.buffers()])))
+        return executable
     step = train_step(
         net,
         ops.cross_entropy,
@@ -86,4 +93,4 @@ def _compiled(options: argparse.Namespace) -> Executable:
         backend=options.backend,
         memory_limit=options.memory_limit,
     )
-    return step.program(images, Spec((options.batch,), int64)).executable
+    return step.program(images, Spec((options.batch_size,), int64)).executable

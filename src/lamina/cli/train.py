@@ -1,10 +1,10 @@
-"""Train a network on real data and print its accuracy on held-out samples.
+"""Train a network on real data; print its accuracy on validation data per epoch and on test data at the end.
 
     lamina train alexnet --data digits
-    lamina train alexnet --data digits --device cuda:0 --precision bf16 --batch 128 --out run.safetensors
+    lamina train alexnet --data digits --device cuda:0 --precision bf16 --batch-size 128 --out run.safetensors
     lamina train alexnet --data path/to/mnist --resume run.safetensors --out run.safetensors
 
-On a terminal it draws a progress bar with loss, accuracy, images per second and the time left.
+On a terminal it draws a progress bar with loss, accuracy, samples per second and the time left.
 """
 
 from __future__ import annotations
@@ -12,21 +12,23 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
 from rich.console import Console
 
 from lamina import data, ops
+from lamina.cli.arguments import positive
 from lamina.cli.networks import NETWORKS, batches
 from lamina.data import Batches
 from lamina.files import save_safetensors
 from lamina.nn import Module, manual_seed
 from lamina.optim import SGD, Adam, Optimizer, schedule
-from lamina.runtime import device, write_atomically
+from lamina.runtime import check_writable, device, write_atomically
 from lamina.spec import PRECISIONS, policy
 from lamina.spec.policies import ALGORITHMS
-from lamina.train import Position, Step, load_checkpoint, train_step
+from lamina.train import Position, Scores, Step, evaluate, load_checkpoint, train_step
 from lamina.train.loop import History, fit
 
 #: The share of all steps over which the learning rate climbs; then it falls along half a cosine.
@@ -40,21 +42,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--data", default="digits", help="'digits' (scikit-learn's) or a folder with MNIST's four files")
     add("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
     add("--precision", default="fp32", choices=PRECISIONS, help="what to compute in (default: fp32)")
-    add("--epochs", type=_positive, default=6, help="passes over the data (default: 6)")
-    add("--batch", type=_positive, default=16, help="samples per step (default: 16)")
+    add("--epochs", type=positive, default=6, help="passes over the data (default: 6)")
+    add("--batch-size", type=positive, default=16, help="samples per step (default: 16)")
     add("--optimizer", default="sgd", choices=("sgd", "adam"), help="sgd has momentum 0.9 (default: sgd)")
     add("--lr", type=_rate, help="highest learning rate (default: what suits the network)")
     add("--weight-decay", type=_rate, default=5e-4, help="(default: 0.0005)")
     add("--shift", type=_rate, default=0.7, help="random shift of training images, in pixels of the source")
     add("--seed", type=int, default=0, help="of initial values, order, shifts and dropout (default: 0)")
-    add("--size", type=_positive, help="scale images to this many pixels on a side (default: the network's)")
+    add("--size", type=positive, help="scale images to this many pixels on a side (default: the network's)")
     add("--algorithm", choices=ALGORITHMS, help="how kernels are chosen; fastest times them first")
     add("--memory-limit", metavar="SIZE", help="compute again what does not fit, such as '8 GiB'")
-    add("--out", type=Path, metavar="FILE", help="write a checkpoint after each epoch")
+    add("--out", type=Path, metavar="FILE", help="write a checkpoint after each epoch and after Ctrl-C")
     add("--weights", type=Path, metavar="FILE", help="write the trained weights alone, for other programs")
     add("--resume", type=Path, metavar="FILE", help="go on from a checkpoint, exactly where it was written")
-    add("--limit-steps", type=_positive, metavar="N", help="stop after N steps")
+    add(
+        "--override", nargs="+", default=(), metavar="NAME", help="with --resume: what may differ, such as lr"
+    )
+    add("--max-steps", type=positive, metavar="N", help="stop after N steps")
     add("--losses", type=Path, metavar="FILE", help="write the loss of every step as JSON")
+    add("--no-check-finite", action="store_true", help="go on when the loss is infinite or not a number")
     add("--no-bar", action="store_true", help="one line per epoch, no progress bar")
 
 
@@ -63,43 +69,42 @@ def run(options: argparse.Namespace) -> None:
     console = Console(highlight=False)
     where = device(options.device)
     for file in (options.out, options.weights, options.losses):
-        _check_writable(file)
+        if file is not None:
+            check_writable(file)  # now, not after hours of training
     manual_seed(options.seed)
-    train_data = _batches(options, "train")
-    held_out = _batches(options, "validation")
-    net = _network(options, train_data)
+    splits = {name: _batches(options, name) for name in ("train", "validation", "test")}
+    net = _network(options, splits["train"])
     with policy(algorithm=options.algorithm) if options.algorithm else nullcontext():
         step = train_step(
             net,
             ops.cross_entropy,
-            _optimizer(options, len(train_data)),
+            _optimizer(options, len(splits["train"])),
             device=where,
             precision=options.precision,
             memory_limit=options.memory_limit,
         )
-        start = load_checkpoint(options.resume, step) if options.resume else Position()
-        if start.epoch >= options.epochs:
-            raise ValueError(
-                f"--resume: {options.resume} has {start.epoch} epochs; ask for more with --epochs"
-            )
-        console.print(_headline(options, step, train_data, held_out), soft_wrap=True)
+        start = _start(options, step)
+        console.print(_headline(options, step, splits), soft_wrap=True)
         history = fit(
             step,
-            data.prefetch(train_data),
+            data.prefetch(splits["train"]),
             options.epochs,
-            held_out=data.prefetch(held_out),
+            validation=data.prefetch(splits["validation"]),
             start=start,
             checkpoint=options.out,
-            limit_steps=options.limit_steps,
+            max_steps=options.max_steps,
+            check_finite=not options.no_check_finite,
+            override=options.override,
             console=console,
             progress=False if options.no_bar else None,
         )
-    _finish(options, net, history, console)
+        test = evaluate(net, splits["test"], device=where, precision=options.precision)
+    _finish(options, net, history, test, console)
 
 
 def _batches(options: argparse.Namespace, split: str) -> Batches:
     size = options.size or NETWORKS[options.network].size
-    return batches(options.data, split, options.batch, size, options.seed, options.shift)
+    return batches(options.data, split, options.batch_size, size, options.seed, options.shift)
 
 
 def _network(options: argparse.Namespace, train_data: Batches) -> Module:
@@ -118,48 +123,51 @@ def _optimizer(options: argparse.Namespace, steps_per_epoch: int) -> Optimizer:
     return SGD(rate, momentum=0.9, weight_decay=options.weight_decay)
 
 
-def _headline(options: argparse.Namespace, step: Step, train_data: Batches, held_out: Batches) -> str:
+def _start(options: argparse.Namespace, step: Step) -> Position:
+    """Where training begins. Raises ValueError when the checkpoint has all epochs already."""
+    if not options.resume:
+        return Position()
+    start = load_checkpoint(options.resume, step, override=options.override)
+    if start.epoch >= options.epochs:
+        raise ValueError(
+            f"--resume: {options.resume} has {start.epoch} epochs of {options.epochs}; for more take a larger "
+            "--epochs and --override epochs lr"
+        )
+    return start
+
+
+def _headline(options: argparse.Namespace, step: Step, splits: Mapping[str, Batches]) -> str:
     """What is about to happen, in two lines."""
     count = sum(p.numel() for p in step.net.parameters())
     where = step.device
     name = f"{where.name} ({where})" if where.kind == "cuda" else f"the CPU ({where.name})"
+    sizes = ", ".join(f"{split.count} {name}" for name, split in splits.items())
     return (
         f"{options.network}: {count / 1e6:.1f} million parameters, {options.precision} on {name}\n"
-        f"{options.data}: {train_data.count} samples to learn from, {held_out.count} held out; "
-        f"{options.epochs} epochs of {len(train_data)} steps of {options.batch}"
+        f"{options.data}: {sizes} samples; "
+        f"{options.epochs} epochs of {len(splits['train'])} steps of {options.batch_size}"
     )
 
 
-def _finish(options: argparse.Namespace, net: Module, history: History, console: Console) -> None:
-    """Write what was asked for, and print the accuracy."""
-    last = history.epochs[-1]
-    scores = last.held_out
+def _finish(
+    options: argparse.Namespace, net: Module, history: History, test: Scores, console: Console
+) -> None:
+    """Write what was asked for, and print the accuracy on the test split."""
+    validation = history.epochs[-1].validation
     if options.weights:
         save_safetensors(net, options.weights)
     if options.losses:
-        facts = {"losses": history.losses, "held_out": scores.accuracy if scores else None}
+        accuracies = {"validation": validation.accuracy if validation else None, "test": test.accuracy}
+        facts = {"losses": history.losses, **accuracies}
         write_atomically(options.losses, [json.dumps(facts).encode()])
     for file in (options.out, options.weights, options.losses):
         if file:
             console.print(f"wrote {file}", soft_wrap=True)
-    console.print(f"accuracy on held-out samples: {scores}", soft_wrap=True)
-
-
-def _check_writable(file: Path | None) -> None:
-    """Fail now, not after hours of training."""
-    if file is not None and not file.absolute().parent.is_dir():
-        raise ValueError(f"{file}: the folder {file.absolute().parent} does not exist")
+    console.print(f"test accuracy: {test}", soft_wrap=True)
 
 
 def _rate(text: str) -> float:
     number = float(text)
     if not 0 <= number < math.inf:
         raise argparse.ArgumentTypeError(f"must be at least 0, got {text}")
-    return number
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
     return number

@@ -6,6 +6,7 @@ Nothing is remembered between epochs but the epoch's number, so training can go 
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import queue
 import threading
@@ -83,6 +84,16 @@ class Batches:
             indices = order[position * self.batch_size : (position + 1) * self.batch_size]
             yield self.load(indices, np.random.default_rng([self.seed, number, position]))
 
+    def describe(self) -> dict[str, Any]:
+        """What a resumed run must find again: sizes, order, and a digest of the first samples as they are loaded."""
+        first = self.load(np.arange(min(self.count, self.batch_size)), np.random.default_rng(self.seed))
+        content = hashlib.sha256()
+        for part in map(np.ascontiguousarray, first):
+            content.update(f"{part.dtype}{part.shape}".encode() + part.tobytes())
+        facts = {"samples": self.count, "batch_size": self.batch_size, "drop_last": self.drop_last}
+        order = {"shuffle": self.shuffle, "seed": self.seed}
+        return {**facts, **order, "content": content.hexdigest()[:16]}
+
     def order(self, number: int) -> Array:
         """The indices of all samples in the order of epoch `number`."""
         if not self.shuffle:
@@ -141,6 +152,11 @@ class Prefetch:
         if isinstance(source, Epochs):
             return ahead(lambda: source.epoch(number, start), self.depth)
         return ahead(lambda: itertools.islice(iter(source), start, None), self.depth)
+
+    def describe(self) -> dict[str, Any]:
+        """What the source says of itself; nothing where it does not."""
+        describe = getattr(self.source, "describe", dict)
+        return dict(describe())
 
 
 def prefetch(source: Iterable[Any], depth: int = 2) -> Prefetch:

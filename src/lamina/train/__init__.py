@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from lamina._lazy import lazy
 from lamina.train.checkpoint import CheckpointError, Position, load_checkpoint, save_checkpoint
+from lamina.train.errors import DivergedError, ResumeError
 from lamina.train.evaluation import Scores, evaluate
 from lamina.train.step import State, Step, train_step
 
@@ -12,9 +13,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CheckpointError",
+    "DivergedError",
     "Epoch",
     "History",
     "Position",
+    "ResumeError",
     "Scores",
     "State",
     "Step",

@@ -1,18 +1,21 @@
 """Checkpoints: all that training changes, in one safetensors file; training resumes from it to the bit.
 
 The file holds parameters, buffers, optimizer state, random state and loss scale under their names, and in its
-header the step's number and the position in the data. It is put in place at once (a crash leaves the previous
-one), and every tensor's SHA-256 is checked when it is read.
+header the step's number, the position in the data, and how the run is set up (`lamina.train.setup`), which is
+compared when it goes on. It is put in place at once (a crash leaves the previous one), and every tensor's SHA-256
+is checked when it is read.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lamina.files import WeightsError, read_safetensors, save_safetensors
+from lamina.train.setup import Setup, check_same, step_setup
 from lamina.train.step import Step
 
 FORMAT = "lamina checkpoint 1"
@@ -24,28 +27,42 @@ class CheckpointError(ValueError):
 
 @dataclass(frozen=True)
 class Position:
-    """Where in the data training stands: so many whole epochs, and so many batches of the next one."""
+    """Where in the data training stands: so many whole epochs, and so many batches of the next one.
+
+    setup: how the run was set up, where the position comes from a checkpoint; `fit` compares it with its own.
+    """
 
     epoch: int = 0
     batch: int = 0
+    setup: Setup = field(default_factory=dict, compare=False, repr=False)
 
 
-def save_checkpoint(path: str | Path, step: Step, position: Position = Position()) -> None:
-    """Write the state of a training step and the position in the data to a file. Raises OSError."""
-    facts = {"step": step.number, "precision": str(step.precision), **asdict(position)}
+def save_checkpoint(
+    path: str | Path, step: Step, position: Position = Position(), setup: Setup | None = None
+) -> None:
+    """Write the state of a training step and the position in the data to a file. Raises OSError.
+
+    setup: what else resuming must find as it was (`data_setup`), beside what belongs to the step.
+    """
+    where = {"epoch": position.epoch, "batch": position.batch}
+    facts = {"step": step.number, "precision": str(step.precision), **where}
+    facts["setup"] = {**(setup or {}), **step_setup(step)}
     save_safetensors(step.state.named(), path, {"format": FORMAT, "lamina": json.dumps(facts)})
 
 
-def load_checkpoint(path: str | Path, step: Step) -> Position:
+def load_checkpoint(path: str | Path, step: Step, *, override: Collection[str] = ()) -> Position:
     """Take over the state of a checkpoint, and return the position in the data that belongs to it.
 
+    override: what may differ from the run that wrote it, such as "lr" or "optimizer.momentum"; "optimizer" stands
+        for all of its settings, "all" for everything.
     Nothing is changed unless everything fits. Raises WeightsError for a file that is not sound, CheckpointError
-    for one of another network, optimizer or precision, OSError when it cannot be read.
+    for one of another network, optimizer or precision, ResumeError for other settings, OSError when it cannot be
+    read.
     """
     tensors, texts = read_safetensors(path, sealed=True)
     facts = _facts(path, texts)
-    if facts["precision"] != str(step.precision):
-        raise CheckpointError(f"{path}: precision was {facts['precision']}, the step's is {step.precision}")
+    if facts.precision != str(step.precision):
+        raise CheckpointError(f"{path}: precision was {facts.precision}, the step's is {step.precision}")
     own = step.state.named()
     wrong = [f"{n} is missing" for n in own if n not in tensors]
     wrong += [f"{n} is not known" for n in tensors if n not in own]
@@ -54,21 +71,37 @@ def load_checkpoint(path: str | Path, step: Step) -> Position:
             wrong.append(f"{name} is {tensors[name].spec.open}, wanted {own[name].spec.open}")
     if wrong:
         raise CheckpointError(f"{path}: does not fit: {'; '.join(sorted(wrong)[:8])}")
+    check_same(facts.setup, step_setup(step), override, str(path))
     for name, held in own.items():
         held.copy_(tensors[name].to(held.device))
-    step.number = facts["step"]
-    return Position(facts["epoch"], facts["batch"])
+    step.number = facts.step
+    return Position(facts.epoch, facts.batch, facts.setup)
 
 
-def _facts(path: str | Path, texts: dict[str, str]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Facts:
+    """What the header says, checked."""
+
+    step: int
+    epoch: int
+    batch: int
+    precision: str
+    setup: Setup
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.setup, dict):
+            raise TypeError(f"the setup is a {type(self.setup).__name__}")
+
+
+def _facts(path: str | Path, texts: Mapping[str, str]) -> _Facts:
     """The checked numbers in the header."""
     if texts.get("format") != FORMAT:
         raise WeightsError(f"{path}: not a checkpoint (its format is {texts.get('format')!r})")
     try:
-        facts = json.loads(texts["lamina"])
+        facts: dict[str, Any] = json.loads(texts["lamina"])
         numbers = {key: int(facts[key]) for key in ("step", "epoch", "batch")}
-        found = {**numbers, "precision": str(facts["precision"])}
-    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        found = _Facts(**numbers, precision=str(facts["precision"]), setup=facts.get("setup", {}))
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise WeightsError(f"{path}: the header's numbers are not sound ({error!r})") from error
     if min(numbers.values()) < 0:
         raise WeightsError(f"{path}: the header's numbers are negative: {numbers}")

@@ -18,13 +18,14 @@ from rich.progress import (
 
 
 class Reporter:
-    """Shows loss, accuracy, images per second and the time left. Use as a context manager.
+    """Shows loss, accuracy, samples per second and the time left. Use as a context manager.
 
-    total: steps of the whole run; done: steps that an earlier run has made. bar: None draws one on terminals only.
+    total: steps of the whole run, None where nobody knows. done: steps that an earlier run has made.
+    bar: None draws one on terminals only.
     """
 
     def __init__(
-        self, total: int, done: int = 0, console: Console | None = None, bar: bool | None = None
+        self, total: int | None, done: int = 0, console: Console | None = None, bar: bool | None = None
     ) -> None:
         self.console = console or Console(highlight=False)
         shown = self.console.is_terminal if bar is None else bar
@@ -56,9 +57,9 @@ class Reporter:
         self._progress.update(self._task, description=f"epoch {number + 1}/{count}")
 
     def advance(self, loss: float, accuracy: float | None, rate: float) -> None:
-        """One more step is done; figures of the epoch so far. rate: images per second."""
+        """One more step is done; figures of the epoch so far. rate: samples per second."""
         hits = "" if accuracy is None else f"accuracy {100 * accuracy:5.1f} %  "
-        self._progress.update(self._task, advance=1, figures=f"loss {loss:.4f}  {hits}{rate:.0f} images/s")
+        self._progress.update(self._task, advance=1, figures=f"loss {loss:.4f}  {hits}{rate:.0f} samples/s")
 
     def line(self, text: str) -> None:
         """A line that stays: above the bar, or plainly."""

@@ -172,7 +172,7 @@ def test_sizes_have_units() -> None:
 
 @pytest.mark.feature("B020")
 def test_the_program_takes_a_limit(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["plan", "resnet18", "--train", "--backend", "null", "--batch", "16", "--memory-limit"]
+    arguments = ["plan", "resnet18", "--train", "--backend", "null", "--batch-size", "16", "--memory-limit"]
     assert main([*arguments, "240 MiB"]) == 0
     assert "nodes run again to save memory" in capsys.readouterr().out
     assert main([*arguments, "10 MiB"]) == 1

@@ -1,0 +1,30 @@
+"""Types of arguments that several commands take."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
+def above_zero(text: str) -> float:
+    """A finite number greater than 0."""
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be greater than 0, got {text}")
+    return number
+
+
+def natural(text: str) -> int:
+    """A whole number of at least 0."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"must be at least 0, got {number}")
+    return number

@@ -1,0 +1,90 @@
+"""How a training run is set up, as plain values: what a checkpoint records, and what must agree when it goes on.
+
+A setup maps names to numbers, texts, flags or lists of them. Names with a point belong together, such as
+"optimizer.momentum".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from lamina.optim import Optimizer
+from lamina.train.errors import ResumeError
+from lamina.train.step import Step
+
+Setup = Mapping[str, Any]
+#: The learning rate is recorded at these steps: that tells schedules apart.
+_PROBES = (0, *(2**n for n in range(17)))
+
+
+@runtime_checkable
+class Described(Protocol):
+    """Data that says what it is: data.Batches, and data.Prefetch of them."""
+
+    def describe(self) -> Mapping[str, Any]:
+        """Sizes, order and content, as plain values."""
+        ...
+
+
+def step_setup(step: Step) -> dict[str, Any]:
+    """Of a training step: the optimizer with its settings, the learning rate over time, loss and clipping."""
+    return {
+        **_optimizer_setup(step.optimizer, "optimizer"),
+        "lr": [step.optimizer.rate(number) for number in _PROBES],
+        "loss": getattr(step.loss_fn, "__qualname__", type(step.loss_fn).__name__),
+        "clip_norm": step.clip_norm,
+    }
+
+
+def _optimizer_setup(optimizer: Optimizer, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = {name: type(optimizer).__name__}
+    for field, value in vars(optimizer).items():
+        if isinstance(value, Optimizer):
+            found |= _optimizer_setup(value, f"{name}.{field}")
+        elif (
+            field != "lr"
+            and not field.startswith("_")
+            and isinstance(value, bool | int | float | str | tuple)
+        ):
+            found[f"{name}.{field}"] = value
+    return found
+
+
+def data_setup(data: Iterable[Any], epochs: int) -> dict[str, Any]:
+    """Of data: the number of epochs, and what the data says of itself (nothing, where it does not `describe` it)."""
+    described = data.describe() if isinstance(data, Described) else {}
+    return {"epochs": epochs, **{f"data.{name}": value for name, value in described.items()}}
+
+
+def check_same(old: Setup, new: Setup, override: Collection[str], where: str) -> None:
+    """Raise ResumeError when what both setups name differs, but for what is overridden."""
+    wrong = {name: _difference(old[name], new[name]) for name in new if name in old}
+    told = [
+        f"{name} {text}" for name, text in sorted(wrong.items()) if text and not _overridden(name, override)
+    ]
+    if told:
+        raise ResumeError(
+            f"{where}: the run began otherwise: {'; '.join(told)}. Go on as it began, or name what shall differ: "
+            f"override={sorted({text.split()[0] for text in told})} (lamina train: --override)"
+        )
+
+
+def _overridden(name: str, override: Collection[str]) -> bool:
+    return any(known in ("all", name) or name.startswith(f"{known}.") for known in override)
+
+
+def _difference(old: Any, new: Any) -> str:
+    """Both values where they differ; of lists over the steps, those of the first step that differs."""
+    old, new = _plain(old), _plain(new)
+    if old == new:
+        return ""
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new) == len(_PROBES):
+        step, was, now = next((s, a, b) for s, a, b in zip(_PROBES, old, new, strict=True) if a != b)
+        return f"at step {step} was {was!r}, is {now!r}"
+    return f"was {old!r}, is {new!r}"
+
+
+def _plain(value: Any) -> Any:
+    """As JSON gives it back: tuples are lists."""
+    return [_plain(v) for v in value] if isinstance(value, tuple | list) else value
