@@ -1,7 +1,35 @@
 """What holds for every test."""
 
 import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 # JAX takes three quarters of the free memory of a GPU at its first use unless told not to; the tests beside it (those
 # of other worker processes too) would run out of memory.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+
+# Warnings are errors in these tests, and in nothing else: said in pytest's own configuration, it would hold for the
+# start of every plugin that happens to be installed, and end the session where one of them warns.
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[Any]:
+    """What a test file warns of when it is imported is an error."""
+    with warnings.catch_warnings():
+        if _is_ours(collector):
+            warnings.simplefilter("error")
+        return (yield)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What a test warns of is an error, but for what its own marks say."""
+    for item in items:
+        if _is_ours(item):
+            item.add_marker(pytest.mark.filterwarnings("error"), append=False)
+
+
+def _is_ours(node: pytest.Item | pytest.Collector) -> bool:
+    return Path(__file__).parent in node.path.parents

@@ -7,16 +7,12 @@ import numpy as np
 import pytest
 
 from lamina.backends.reference import run_reference
-from lamina.c import cudnn as c
 from lamina.cli import main
 from lamina.cli.conv_case import Case, Row, remarks
 from lamina.spec import float64
+from tests.helpers.cudnn.installed import needs_cudnn_919
 
 SMALL = ["conv", "--n", "8", "--c", "32", "--k", "64", "--h", "16", "--w", "12", "--pad", "1"]
-with_library = pytest.mark.skipif(
-    not c.library.available() or c.library.version[:2] != (9, 19),
-    reason="the device properties were read with cuDNN 9.19",
-)
 
 
 def rows(capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
@@ -73,7 +69,7 @@ def test_what_runs_nothing_is_said() -> None:
 # ------------------------------------------------------------------------------------------------ without a GPU
 
 
-@with_library
+@needs_cudnn_919
 @pytest.mark.feature("F119", "F090", "B007")
 def test_support_list(capsys: pytest.CaptureFixture[str]) -> None:
     found = rows(capsys)
@@ -91,7 +87,7 @@ def test_support_list(capsys: pytest.CaptureFixture[str]) -> None:
         assert "count" not in named
 
 
-@with_library
+@needs_cudnn_919
 @pytest.mark.feature("F119")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("layout", ["nhwc", "nchw"])
@@ -103,7 +99,7 @@ def test_every_type_and_layout(dtype: str, layout: str, capsys: pytest.CaptureFi
     assert {row["direction"] for row in found["rows"]} == {"filter"}
 
 
-@with_library
+@needs_cudnn_919
 def test_all_engines_are_more_than_the_best_of_each(capsys: pytest.CaptureFixture[str]) -> None:
     count = {}
     for engines in ("none", "best", "each", "all"):
@@ -113,7 +109,7 @@ def test_all_engines_are_more_than_the_best_of_each(capsys: pytest.CaptureFixtur
     assert count["best"] == 1 < count["each"] < count["all"]
 
 
-@with_library
+@needs_cudnn_919
 @pytest.mark.feature("F119", "B008")
 def test_table_and_refusals(capsys: pytest.CaptureFixture[str]) -> None:
     odd = ["conv", "--c", "35", "--k", "30", "--groups", "5", "--device", "none", "--direction", "forward"]

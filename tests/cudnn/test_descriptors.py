@@ -19,9 +19,9 @@ from lamina.cudnn.engine import engine_refusals
 from lamina.runtime import Machine
 from tests.c.conftest import cudnn_928  # noqa: F401
 from tests.helpers import ROOT
-from tests.helpers.cudnn.graph_run import environment
+from tests.helpers.cudnn.installed import CUDNN, needs_cudnn, planning_environment
 
-pytestmark = pytest.mark.skipif(not c.library.available(), reason="libcudnn is not installed")
+pytestmark = needs_cudnn
 SOURCE = ROOT / "src"
 
 
@@ -291,7 +291,7 @@ def test_variant_packs() -> None:
 SIZES = {1: ((1, 256, 64), (16384, 64, 1)), 3: ((1, 256, 96), (24576, 96, 1))}
 
 
-@pytest.mark.skipif(c.library.version >= (9, 21), reason="this cuDNN takes other sizes when a plan runs")
+@pytest.mark.skipif(CUDNN >= (9, 21), reason="this cuDNN takes other sizes when a plan runs")
 def test_other_sizes_name_the_version_that_takes_them() -> None:
     with pytest.raises(NotImplementedError, match=r"needs cuDNN 9\.21, this is 9\."):
         cudnn.VariantPack({1: 4096, 2: 8192, 3: 12288}, sizes=SIZES)
@@ -324,7 +324,7 @@ print(json.dumps([pack.get("override_uids"), pack.get("dimensions"), texts]))
 """
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env=environment(tmp_path) | {"LAMINA_CUDNN": cudnn_928},
+        env=planning_environment(tmp_path) | {"LAMINA_CUDNN": cudnn_928},
         capture_output=True,
         text=True,
         check=False,

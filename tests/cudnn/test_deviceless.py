@@ -1,37 +1,21 @@
 """Every pattern that the CUDA backend hands to cuDNN plans for an H200, on a machine without a GPU."""
 
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from lamina.c import cudnn as c
 from tests.helpers import ROOT
-from tests.helpers.stubs import COMPILING, build_libcuda_stub
+from tests.helpers.cudnn.installed import needs_cudnn_919, planning_environment
 
-pathfinder = pytest.importorskip("cuda.pathfinder")
-
-pytestmark = pytest.mark.skipif(
-    not c.library.available() or c.library.version[:2] != (9, 19),
-    reason="the device properties were read with cuDNN 9.19",
-)
+pytestmark = needs_cudnn_919
 
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A process that finds a libcuda without devices, and NVRTC."""
-    folder = tmp_path_factory.mktemp("libcuda")
-    build_libcuda_stub(folder, COMPILING)
-    nvrtc = Path(pathfinder.load_nvidia_dynamic_lib("nvrtc").abs_path).parent
-    paths = [str(folder), str(nvrtc), os.environ.get("LD_LIBRARY_PATH", "")]
-    return {
-        **os.environ,
-        "LD_LIBRARY_PATH": ":".join(p for p in paths if p),
-        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
-    }
+    return planning_environment(tmp_path_factory.mktemp("libcuda"))
 
 
 def part(name: str, environment: dict[str, str]) -> dict[str, str]:

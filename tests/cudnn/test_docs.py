@@ -10,27 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from lamina.c import cudnn as c
-from tests.cudnn.test_deviceless import environment  # noqa: F401
 from tests.helpers import H200_PROPERTIES, ROOT
+from tests.helpers.cudnn.installed import needs_cudnn_919, planning_environment
 
 PAGE = ROOT / "docs" / "graph-api.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
 
 
 @pytest.mark.feature("B006", "B007")
-@pytest.mark.skipif(
-    not c.library.available() or c.library.version[:2] != (9, 19),
-    reason="the device properties were read with cuDNN 9.19",
-)
-def test_programs_plan_without_a_gpu(environment: dict[str, str], tmp_path: Path) -> None:  # noqa: F811
+@needs_cudnn_919
+def test_programs_plan_without_a_gpu(tmp_path: Path) -> None:
     shutil.copy(H200_PROPERTIES, tmp_path / "h200.json")
     programs = [block for block in BLOCKS if not block.startswith("# on a GPU")]
     assert len(programs) == len(BLOCKS) - 2 == 8
     done = subprocess.run(
         [sys.executable, "-c", "\n".join(programs)],
         cwd=tmp_path,
-        env=environment,
+        env=planning_environment(tmp_path),
         capture_output=True,
         text=True,
         timeout=300,

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from lamina.c import cudnn as c
 from lamina.cudnn import Graph, known_wrong
+from tests.helpers.cudnn.installed import needs_cudnn
 
-pytestmark = pytest.mark.skipif(not c.library.available(), reason="needs cuDNN")
+pytestmark = needs_cudnn
 
 UNEVEN, EVEN = ((0, 1), (1, 0)), ((1, 1), (1, 1))
 

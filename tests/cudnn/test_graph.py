@@ -16,12 +16,10 @@ from lamina.c.errors import CudnnError
 from lamina.cudnn import Graph
 from tests.helpers.cudnn.graph_cases import CASES, KINDS, Case, image
 from tests.helpers.cudnn.graph_run import in_process
+from tests.helpers.cudnn.installed import needs_cudnn_919
 from tools import coverage, graph_coverage
 
-pytestmark = pytest.mark.skipif(
-    not c.library.available() or c.library.version[:2] != (9, 19),
-    reason="the device properties were read with cuDNN 9.19",
-)
+pytestmark = needs_cudnn_919
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,9 @@ import pytest
 from lamina.c import cudnn as c
 from lamina.cudnn import legacy
 from lamina.runtime import Device
+from tests.helpers.cudnn.installed import needs_cudnn
 
-pytestmark = pytest.mark.skipif(not c.library.available(), reason="libcudnn is not installed")
+pytestmark = needs_cudnn
 
 #: C parameter -> keyword, where the rule (xDesc -> x_desc, dyData -> dy) does not give it.
 PARAMETERS = {

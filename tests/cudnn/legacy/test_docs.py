@@ -4,14 +4,14 @@ import re
 
 import pytest
 
-from lamina.c import cudnn as c
 from lamina.cudnn import legacy
 from tests.helpers import ROOT
+from tests.helpers.cudnn.installed import needs_cudnn
 from tests.helpers.legacy.gpu import Gpu
 
 PAGE = (ROOT / "docs" / "imperative.md").read_text()
 BLOCKS = re.findall(r"```python( gpu)?\n(.*?)```", PAGE, re.S)
-pytestmark = pytest.mark.skipif(not c.library.available(), reason="libcudnn is not installed")
+pytestmark = needs_cudnn
 
 
 @pytest.mark.feature("F017", "F018")

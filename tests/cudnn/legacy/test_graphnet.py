@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from lamina.c import cudnn as c
 from lamina.c._library import MissingSymbol
 from lamina.cudnn.legacy import graphnet
 from tests.c.conftest import cudnn_928, fresh  # noqa: F401
+from tests.helpers.cudnn.installed import CUDNN
 
 
 @pytest.mark.feature("B001")
-@pytest.mark.skipif(c.library.version >= (9, 26, 1), reason="the installed cuDNN has these calls")
+@pytest.mark.skipif(not () < CUDNN < (9, 26, 1), reason="needs a cuDNN that lacks these calls")
 def test_an_older_library_is_named() -> None:
     with pytest.raises(MissingSymbol, match=r"cudnnGnnAggSimpleForward needs cuDNN 9\.26, this is 9"):
         graphnet.CSCGraph(0, 0, sources=1, destinations=1, edges=1)

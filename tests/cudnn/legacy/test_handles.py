@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from lamina.c import cudnn as c
 from lamina.c.errors import CudnnError
 from lamina.cudnn import legacy
 from lamina.runtime import NoGpuError, devices
 from tests.helpers import ROOT
+from tests.helpers.cudnn.installed import needs_cudnn
 from tests.helpers.stubs import FAKE, build_libcuda_stub
 
 
 @pytest.mark.feature("F013", "F014", "F015", "F016", "F029", "F035")
-@pytest.mark.skipif(not c.library.available(), reason="libcudnn is not installed")
+@needs_cudnn
 def test_handles_on_a_driver_in_software(tmp_path: Path) -> None:
     pytest.importorskip("cuda.core")
     build_libcuda_stub(tmp_path, FAKE)

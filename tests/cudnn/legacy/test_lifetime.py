@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from lamina.c import cudnn as c
 from tests.helpers import ROOT
+from tests.helpers.cudnn.installed import needs_cudnn
 from tests.helpers.legacy import lifetime
 
-pytestmark = pytest.mark.skipif(not c.library.available(), reason="libcudnn is not installed")
+pytestmark = needs_cudnn
 COUNT = 5000
 
 

@@ -16,9 +16,10 @@ from lamina.c.errors import CudnnBadParam, CudnnError, CudnnNotSupported
 from lamina.cudnn import legacy
 from lamina.cudnn.legacy import base, flags
 from tests.helpers import ROOT
+from tests.helpers.cudnn.installed import needs_cudnn
 from tests.helpers.legacy.makers import MAKERS
 
-pytestmark = pytest.mark.skipif(not c.library.available(), reason="libcudnn is not installed")
+pytestmark = needs_cudnn
 
 
 # --------------------------------------------------------------------------------------------------- settings

@@ -9,10 +9,11 @@ import pytest
 
 from lamina.c import cudnn as c
 from lamina.cudnn import legacy
+from tests.helpers.cudnn.installed import needs_cudnn
 from tests.helpers.legacy import reference as ref
 from tests.helpers.legacy.gpu import TOLERANCE, close
 
-pytestmark = pytest.mark.skipif(not c.library.available(), reason="libcudnn is not installed")
+pytestmark = needs_cudnn
 X, W, Y = (2, 8, 9, 7), (16, 8, 3, 3), (2, 16, 9, 7)
 
 

@@ -10,9 +10,11 @@ from lamina.c import cudnn as c
 from lamina.c.errors import CudnnBadParam, CudnnNotSupported
 from lamina.cudnn import legacy
 from lamina.cudnn.legacy import Choices, Found, Search, fitting
+from tests.helpers.cudnn.installed import CUDNN, needs_cudnn
 
-pytestmark = pytest.mark.skipif(not c.library.available(), reason="libcudnn is not installed")
-X, W = legacy.TensorDescriptor((2, 4, 9, 9)), legacy.FilterDescriptor((6, 4, 3, 3))
+pytestmark = needs_cudnn
+if CUDNN:
+    X, W = legacy.TensorDescriptor((2, 4, 9, 9)), legacy.FilterDescriptor((6, 4, 3, 3))
 PERF = {
     "forward": c.cudnnConvolutionFwdAlgoPerf_t,
     "backward_data": c.cudnnConvolutionBwdDataAlgoPerf_t,

@@ -8,8 +8,9 @@ import pytest
 from lamina.c import cudnn as c
 from lamina.c.errors import CudnnBadParam, CudnnError
 from lamina.cudnn import legacy
+from tests.helpers.cudnn.installed import needs_cudnn
 
-pytestmark = pytest.mark.skipif(not c.library.available(), reason="libcudnn is not installed")
+pytestmark = needs_cudnn
 
 
 def window(rng: random.Random, rank: int) -> dict[str, Any]:

@@ -4,39 +4,24 @@ case -> ["engine", workspace in bytes] where it is planned, ["refused", the libr
 """
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-
-from cuda import pathfinder
 
 from lamina import cudnn
 from lamina.c.errors import CudnnError
 from lamina.cudnn import DeviceProperties
 from tests.helpers import H200_PROPERTIES, ROOT
 from tests.helpers.cudnn.graph_cases import CASES, Case
-from tests.helpers.stubs import COMPILING, build_libcuda_stub
-
-
-def environment(folder: Path) -> dict[str, str]:
-    """The variables of a process that finds a libcuda without devices (built in `folder`) and NVRTC."""
-    build_libcuda_stub(folder, COMPILING)
-    nvrtc = Path(pathfinder.load_nvidia_dynamic_lib("nvrtc").abs_path).parent
-    paths = [str(folder), str(nvrtc), os.environ.get("LD_LIBRARY_PATH", "")]
-    return {
-        **os.environ,
-        "LD_LIBRARY_PATH": ":".join(p for p in paths if p),
-        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
-    }
+from tests.helpers.cudnn.installed import planning_environment
 
 
 def in_process(module: str, folder: Path, *arguments: str) -> Any:
     """What a module prints, as JSON, run without a GPU."""
     command = [sys.executable, "-m", module, *arguments]
     done = subprocess.run(
-        command, cwd=ROOT, env=environment(folder), capture_output=True, text=True, timeout=400
+        command, cwd=ROOT, env=planning_environment(folder), capture_output=True, text=True, timeout=400
     )
     if done.returncode:
         raise RuntimeError(done.stdout + done.stderr)

@@ -50,6 +50,7 @@ def _compiled(program: Program, mode: tuple[str, ...]) -> Any:
     key = hashlib.sha256("".join((headers, text, *mode)).encode()).hexdigest()
     library = _folder() / f"{key}.so"
     if not library.exists():
+        library.with_suffix(".cpp").write_text(text)  # EXPERIMENT
         include = [f"-I{_precompiled(mode)}", f"-I{HERE}", f"-I{INCLUDE}"]
         _make(library, [*mode, *include, "-shared", "-x", "c++", "-"], text)
     return ctypes.CDLL(str(library))
@@ -75,7 +76,16 @@ def _folder() -> Path:
 def _make(file: Path, arguments: list[str], text: str = "") -> None:
     """Let the compiler write a file, beside others that may do the same."""
     made = file.with_suffix(f".{os.getpid()}")
-    command = ["g++", "-std=c++17", "-O0", "-w", "-fPIC", "-ffp-contract=off", "-pthread", "-fno-gnu-unique"]
+    command = [
+        "g++",
+        "-std=c++17",
+        os.environ.get("EMU_O", "-O0"),
+        "-w",
+        "-fPIC",
+        "-ffp-contract=off",
+        "-pthread",
+        "-fno-gnu-unique",
+    ]
     subprocess.run([*command, *arguments, "-o", str(made)], input=text, text=True, check=True)
     made.rename(file)
 

@@ -8,11 +8,13 @@
 #pragma once
 #include <math.h>
 #include <sched.h>
+#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <ucontext.h>
 
+#include <memory>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -32,16 +34,48 @@ struct Dim3 { unsigned x, y, z; };
 static thread_local Dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace emulator {
-struct Fiber { ucontext_t context; std::vector<char> stack; bool done, held; long waits, barriers; };
+// Frames are larger with a sanitizer's checks, and without optimization.
+#if defined(__SANITIZE_ADDRESS__) || !defined(__OPTIMIZE__)
+static const size_t STACK = 256 << 10;
+#else
+static const size_t STACK = 64 << 10;
+#endif
+
+// A place to go on from, and what AddressSanitizer wants to know of its stack.
+struct Place { jmp_buf at; void *bottom; size_t size; void *kept; };
+struct Fiber { Place place; std::unique_ptr<char[]> stack; bool done, held; long waits, barriers; };
 static thread_local std::vector<Fiber> fibers;
-static thread_local ucontext_t scheduler;
+static thread_local Place scheduler;
 static thread_local unsigned current;
 static thread_local unsigned long long exchanged[1024];
+
+#ifdef __SANITIZE_ADDRESS__
+extern "C" void __sanitizer_start_switch_fiber(void **kept, const void *bottom, size_t size);
+extern "C" void __sanitizer_finish_switch_fiber(void *kept, const void **bottom, size_t *size);
+static void leave(Place &from, const Place &to) { __sanitizer_start_switch_fiber(&from.kept, to.bottom, to.size); }
+static void arrive(Place &here, Place *from)
+{
+    __sanitizer_finish_switch_fiber(here.kept, from ? (const void **)&from->bottom : nullptr, from ? &from->size : nullptr);
+}
+#else
+static void leave(Place &, const Place &) {}
+static void arrive(Place &, Place *) {}
+#endif
+
+// Go on at `to` until somebody comes back to `from`. Unlike swapcontext these make no system call.
+__attribute__((noinline)) static void change(Place &from, Place &to)
+{
+    leave(from, to);
+    if (_setjmp(from.at) == 0) _longjmp(to.at, 1);
+    arrive(from, nullptr);
+}
+
+static void to_scheduler() { change(fibers[current].place, scheduler); }
 
 static void hand_over()
 {
     fibers[current].waits++;
-    swapcontext(&fibers[current].context, &scheduler);
+    to_scheduler();
 }
 }  // namespace emulator
 
@@ -54,7 +88,7 @@ static inline void meet(unsigned first, unsigned count)
     fibers[current].waits++;
     for (bool all = false; !all;) {
         fibers[current].held = true;
-        swapcontext(&fibers[current].context, &scheduler);
+        to_scheduler();
         fibers[current].held = false;
         all = true;
         for (unsigned i = first; i < first + count; ++i) all = all && (fibers[i].done || fibers[i].barriers >= mine);
@@ -199,11 +233,35 @@ static void invoke(void (*kernel)(P...), void **arguments, std::index_sequence<I
 static thread_local void (*body)(void **);
 static thread_local void **arguments;
 
+// What a fiber does: one thread of each block.
 static void enter()
 {
-    body(arguments);
-    fibers[current].done = true;
-    swapcontext(&fibers[current].context, &scheduler);
+    arrive(fibers[current].place, &scheduler);
+    for (;;) {
+        body(arguments);
+        fibers[current].done = true;
+        to_scheduler();
+    }
+}
+
+static void start(Fiber &fiber)
+{
+    ucontext_t first;
+    fiber.stack.reset(new char[STACK]);
+    fiber.place = {{}, fiber.stack.get(), STACK, nullptr};
+    getcontext(&first);
+    first.uc_stack.ss_sp = fiber.stack.get();
+    first.uc_stack.ss_size = STACK;
+    makecontext(&first, (void (*)())enter, 0);
+    leave(scheduler, fiber.place);
+    if (_setjmp(scheduler.at) == 0) setcontext(&first);
+    arrive(scheduler, nullptr);
+}
+
+static void resume(Fiber &fiber)
+{
+    if (fiber.stack) change(scheduler, fiber.place);
+    else start(fiber);
 }
 
 // A turn of each of some threads; whether one of them could go on. any: set if one was not done.
@@ -213,7 +271,7 @@ static bool run_some(unsigned first, unsigned end, bool &any)
     for (current = first; current < end; ++current) {
         if (fibers[current].done) continue;
         threadIdx = {current, 0, 0};
-        swapcontext(&scheduler, &fibers[current].context);
+        resume(fibers[current]);
         any = true;
         more = more || !(fibers[current].done || fibers[current].held);
     }
@@ -225,13 +283,8 @@ static void run_block(unsigned threads)
     for (auto &groups : later) groups.clear();
     fibers.resize(threads);
     for (auto &fiber : fibers) {
-        fiber.stack.resize(32 << 10);
         fiber.done = fiber.held = false;
         fiber.waits = fiber.barriers = 0;
-        getcontext(&fiber.context);
-        fiber.context.uc_stack.ss_sp = fiber.stack.data();
-        fiber.context.uc_stack.ss_size = fiber.stack.size();
-        makecontext(&fiber.context, (void (*)())enter, 0);
     }
     for (bool any = true; any;) {
         any = false;
@@ -262,6 +315,7 @@ static void run(void (*kernel)(void **), const unsigned *grid, unsigned threads,
                 blockIdx = {x, y, z};
                 run_block(threads);
             }
+    fibers.clear();
 }
 
 // All blocks at the same time, each in a thread of the host: they may wait for each other.
