@@ -1,7 +1,10 @@
 """Image files: Pillow on the CPU, nvImageCodec on a GPU."""
 
 import io
+import struct
 import sys
+import tracemalloc
+import zlib
 from typing import Any
 
 import numpy as np
@@ -145,12 +148,48 @@ def test_what_is_no_image(where: str) -> None:
             data.decode_image(content, device=where)
 
 
+@HERE
+@pytest.mark.feature("F042", "B042")
+def test_a_picture_of_too_many_pixels_is_refused_by_its_header(where: str) -> None:
+    """172 KB that would take two gigabytes: refused before anything of that size is allocated."""
+    on(where, [0.0])
+    file = io.BytesIO()
+    Image.new("1", (13_300, 13_300)).save(file, "PNG")
+    tracemalloc.start()
+    with pytest.raises(
+        DataError, match="13300 × 13300 are 176890000 pixels, max_pixels is 67108864; allow more only"
+    ):
+        data.decode_image(file.getvalue(), device=where)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 5e6
+    small = data.encode_image(picture(75, 100), "png")
+    with pytest.raises(DataError, match="75 × 100 are 7500 pixels, max_pixels is 7499"):
+        data.decode_image(small, device=where, max_pixels=7499)
+    assert data.decode_image(small, device=where, max_pixels=7500).shape == (75, 100, 3)
+
+
+def test_more_pixels_than_pillow_takes() -> None:
+    """A header alone: what it claims is all that is read."""
+    file = io.BytesIO()
+    Image.new("1", (8, 8)).save(file, "PNG")
+    claims = struct.pack(">II", 20_000, 20_000)
+    head = bytearray(file.getvalue())
+    head[16:24] = claims
+    head[29:33] = struct.pack(">I", zlib.crc32(head[12:29]))
+    with pytest.raises(DataError, match="no image: Image size .* exceeds limit"):
+        data.decode_image(bytes(head), max_pixels=1 << 40)
+    with pytest.raises(DataError):
+        data.decode_image(bytes(head))
+
+
 @pytest.mark.feature("F042")
 @pytest.mark.parametrize(
     ("call", "error", "reason"),
     [
         (lambda: data.decode_image(7), TypeError, "data must be bytes, got int"),
         (lambda: data.decode_image(b"", mode="cmyk"), ValueError, "'rgb' or 'grey', got 'cmyk'"),
+        (lambda: data.decode_image(b"", max_pixels=0), ValueError, "max_pixels must be at least 1, got 0"),
         (lambda: data.encode_image(picture(), "gif"), ValueError, "jpeg, png, bmp; got 'gif'"),
         (lambda: data.encode_image(picture(), quality=0), ValueError, "1 to 100, got 0"),
         (lambda: data.encode_image(np.zeros((2, 2, 3), np.float32)), lm.DTypeError, "must be uint8"),

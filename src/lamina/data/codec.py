@@ -21,13 +21,15 @@ from lamina.tensors import Tensor, as_tensor
 
 FORMATS = ("jpeg", "png", "bmp")
 _CHANNELS = {"rgb": 3, "grey": 1}
+#: The largest picture that is decoded unless a caller allows more: 8192 × 8192, of which Pillow needs 0.4 GB.
+MAX_PIXELS = 1 << 26
 
 
 class Codec(Protocol):
     """Decodes and encodes on one kind of device."""
 
-    def decode(self, data: bytes, grey: bool, where: Device) -> Tensor:
-        """The picture (H, W, C) in the bytes of a file."""
+    def decode(self, data: bytes, grey: bool, where: Device, max_pixels: int) -> Tensor:
+        """The picture (H, W, C) in the bytes of a file. Raises DataError before it decodes a larger one."""
         ...
 
     def encode(self, image: Tensor, format: str, quality: int) -> bytes:
@@ -43,7 +45,9 @@ def _codec_of(where: Device) -> Codec:
     return found
 
 
-def decode_image(data: Any, *, mode: str = "rgb", device: Device | str | None = "cpu") -> Tensor:
+def decode_image(
+    data: Any, *, mode: str = "rgb", device: Device | str | None = "cpu", max_pixels: int = MAX_PIXELS
+) -> Tensor:
     """The picture in the bytes of an image file, as a uint8 tensor (H, W, C) on `device`.
 
     On a GPU JPEG is decoded there by nvImageCodec, on the CPU by Pillow. Decoders may differ by a few levels
@@ -53,19 +57,23 @@ def decode_image(data: Any, *, mode: str = "rgb", device: Device | str | None = 
         data: the file's content (bytes, or anything with the buffer protocol).
         mode: "rgb" (C = 3) or "grey" (C = 1); other pictures are converted.
         device: where the tensor lies.
+        max_pixels: larger pictures are refused by what their header says: a file of some kilobytes can hold a
+            picture of gigabytes. (Pillow itself refuses more than 178,956,970.)
 
     Raises:
         ImportError: the decoder is not installed; the message says what to install.
-        DataError: no image, or a damaged one. NoGpuError: the device is not there.
+        DataError: no image, a damaged one, or one of more pixels. NoGpuError: the device is not there.
     """
     if mode not in _CHANNELS:
         raise ValueError(f"decode_image: mode must be 'rgb' or 'grey', got {mode!r}")
+    if max_pixels < 1:
+        raise ValueError(f"decode_image: max_pixels must be at least 1, got {max_pixels}")
     try:
         content = bytes(memoryview(data))
     except TypeError:
         raise TypeError(f"decode_image: data must be bytes, got {type(data).__name__}") from None
     where = find_device(device)
-    return _codec_of(where).decode(content, mode == "grey", where)
+    return _codec_of(where).decode(content, mode == "grey", where, max_pixels)
 
 
 def encode_image(image: Any, format: str = "jpeg", *, quality: int = 90) -> bytes:

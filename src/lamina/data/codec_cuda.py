@@ -6,7 +6,7 @@ import threading
 from functools import lru_cache
 from typing import Any
 
-from lamina.data.idx import DataError
+from lamina.data.idx import DataError, check_pixels
 from lamina.runtime import Device
 from lamina.tensors import Tensor, from_dlpack
 
@@ -33,13 +33,15 @@ def _encoder(index: int) -> Any:
 class NvImageCodec:
     """Decodes and encodes with nvImageCodec, on the default stream of the device."""
 
-    def decode(self, data: bytes, grey: bool, where: Device) -> Tensor:
+    def decode(self, data: bytes, grey: bool, where: Device, max_pixels: int) -> Tensor:
         """The picture (H, W, C): the decoder's own memory; turned as its camera says."""
         spec = nvimgcodec.ColorSpec.GRAY if grey else nvimgcodec.ColorSpec.SRGB
         parameters = nvimgcodec.DecodeParams(color_spec=spec)
         stream = where.default_stream.handle
         with _lock, where.current():
             try:
+                header = nvimgcodec.CodeStream(data)
+                check_pixels(header.height, header.width, max_pixels)
                 image = _decoder(where.index).decode(data, params=parameters, cuda_stream=stream)
             except RuntimeError as error:
                 raise DataError(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import threading
+import warnings
 
 import numpy as np
 
-from lamina.data.idx import DataError
+from lamina.data.idx import DataError, check_pixels
 from lamina.runtime import Device
 from lamina.tensors import Tensor, as_tensor
 
@@ -15,16 +17,27 @@ try:
 except ImportError as error:
     raise ImportError("images on the CPU need Pillow: pip install 'lamina[image]'") from error
 
+#: Filters of warnings belong to the process: one thread at a time changes them, while it reads a header.
+_filters = threading.Lock()
+
 
 class PillowCodec:
     """Decodes and encodes with Pillow."""
 
-    def decode(self, data: bytes, grey: bool, where: Device) -> Tensor:
+    def decode(self, data: bytes, grey: bool, where: Device, max_pixels: int) -> Tensor:
         """The picture (H, W, C); turned as its camera says."""
         try:
-            with Image.open(io.BytesIO(data)) as file:
+            with _filters, warnings.catch_warnings():
+                warnings.simplefilter(
+                    "ignore", Image.DecompressionBombWarning
+                )  # `max_pixels` is the limit here
+                file = Image.open(io.BytesIO(data))
+            with file:
+                check_pixels(file.height, file.width, max_pixels)
                 picture = ImageOps.exif_transpose(file).convert("L" if grey else "RGB")
-        except (OSError, ValueError, SyntaxError) as error:
+        except DataError:
+            raise
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             raise DataError(f"decode_image: these {len(data)} bytes are no image: {error}") from error
         levels = np.array(picture)
         return as_tensor(levels[:, :, None] if grey else levels)

@@ -34,6 +34,15 @@ class DataError(ValueError):
     """A data file that is missing, cut short or not what it claims to be; the message names the file."""
 
 
+def check_pixels(height: int, width: int, limit: int) -> None:
+    """Raise DataError for a picture of more pixels than the limit."""
+    if height * width > limit:
+        raise DataError(
+            f"decode_image: {height} × {width} are {height * width} pixels, max_pixels is {limit}; "
+            "allow more only for files that you trust"
+        )
+
+
 def read_idx(path: str | Path, limit: int = LIMIT) -> Array:
     """The array in an IDX file (".gz" is decompressed on the way). Reads at most `limit` bytes.
 
