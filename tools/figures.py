@@ -17,18 +17,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import RESULTS, files_of
+
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
 DOCUMENTS = ("README.md", "docs/*.md")
 _BLOCK = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- /figures -->)", re.DOTALL)
 
 
 def newest(name: str) -> dict[str, Any]:
     """The newest result of a benchmark. Raises FileNotFoundError when there is none."""
-    found = [p for p in RESULTS.glob(f"{name}-*.json") if re.fullmatch(rf"{name}-[\d-]+", p.stem)]
-    found.sort(
-        key=lambda p: [int(n) for n in p.stem.removeprefix(name + "-").split("-")]
-    )  # the run behind the date
+    found = files_of(name, RESULTS)
     if not found:
         raise FileNotFoundError(f"no result of {name} in {RESULTS.relative_to(ROOT)}")
     record: dict[str, Any] = json.loads(found[-1].read_text())

@@ -1,7 +1,12 @@
 """Figures in the documentation are those of the newest measurements."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+from benchmarks import common
+from benchmarks.common import RESULTS, files_of, write
 from tools import figures
 
 
@@ -18,6 +23,32 @@ def test_a_block_is_replaced_and_the_rest_is_kept() -> None:
     assert figures.filled("no figures here") == "no figures here"
     with pytest.raises(KeyError, match="unheard_of"):
         figures.filled("<!-- figures: unheard_of -->\n<!-- /figures -->")
+
+
+def test_only_the_newest_result_of_each_kind_is_kept() -> None:
+    kinds = [re.fullmatch(r"(\w+?)(-\d+){3,4}", path.stem) for path in RESULTS.iterdir()]
+    names = [kind[1] for kind in kinds if kind]
+    assert len(names) == len(kinds) == len(set(names)) > 0
+
+
+def test_a_new_result_takes_the_place_of_older_ones_of_its_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(common, "RESULTS", tmp_path)
+    for name in ("a-2020-01-01", "a-2020-01-01-2", "a_b-2020-01-01", "a-b"):
+        (tmp_path / f"{name}.json").write_text("{}")
+    assert [p.stem for p in files_of("a", tmp_path)] == ["a-2020-01-01", "a-2020-01-01-2"]
+    made = write("a", {"x": 1})
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
+        ["a-b.json", "a_b-2020-01-01.json", made.name]
+    )
+    monkeypatch.setattr(figures, "RESULTS", tmp_path)
+    assert figures.newest("a")["x"] == 1
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "a-2020-01-01.json").write_text("{}")
+    write("a", {}, other)  # somebody's own folder
+    assert (other / "a-2020-01-01.json").exists()
 
 
 def test_a_missing_result_is_named() -> None:
