@@ -11,6 +11,7 @@ from lamina import data, graph, infer, nn, ops, optim, runtime, spec, train
 from lamina._lazy import lazy
 from lamina.files import load_safetensors, save_safetensors
 from lamina.graph import compile, grad, gradients, trace, value_and_grad
+from lamina.jit import jit
 from lamina.nn import manual_seed
 from lamina.runtime import Device, device, devices
 from lamina.spec import (
@@ -70,6 +71,7 @@ __all__ = [
     "int16",
     "int32",
     "int64",
+    "jit",
     "load_safetensors",
     "manual_seed",
     "nn",

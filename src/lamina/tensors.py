@@ -12,7 +12,7 @@ import numpy as np
 
 from lamina import backends
 from lamina.backends import Backend, Call, Plan
-from lamina.ops.core import Op, register_adopter
+from lamina.ops.core import Op, recorder, register_adopter
 from lamina.ops.operators import Operators
 from lamina.runtime import Buffer, Device, copy, device, devices, dlpack, fetch, is_array, share
 from lamina.runtime.arrays import device_of
@@ -95,6 +95,14 @@ class Tensor(Operators["Tensor"]):
         On the CPU it shares memory unless the layout is blocked (and is writable where the tensor is); from a GPU it
         is a copy, after waiting for it.
         """
+        if recorder() is not None:
+            raise TypeError(
+                f"the values of a tensor {self._spec} are asked for (numpy, item, float, to another device, …) while "
+                "the function is traced: pass them as an argument, or compute them outside of the function"
+            )
+        return self._values()
+
+    def _values(self) -> np.ndarray[Any, Any]:
         found = unpack(_flat(self), self._spec.physical, self.shape)
         if self._spec.overlaps:
             found.flags.writeable = False
@@ -116,6 +124,8 @@ class Tensor(Operators["Tensor"]):
         target = found.device if where is None else device(where)
         if target == found.device:
             return found
+        if recorder() is not None:
+            found.numpy()  # says why not
         buffer = target.allocate(found.nbytes)
         copy(buffer, found._buffer, found.nbytes)
         return Tensor(buffer, found._spec)
@@ -125,10 +135,13 @@ class Tensor(Operators["Tensor"]):
 
         Raises ShapeError for another shape, ValueError for a tensor that is `read_only`.
         """
-        source = values if isinstance(values, Tensor) else as_tensor(np.asarray(values))
         if self.read_only:
             why = "several elements share memory" if self._spec.overlaps else "its memory is read-only"
             raise ValueError(f"copy_: {self._spec} cannot be written: {why}; write a copy, lm.tensor(x)")
+        if (by := recorder()) is not None:
+            by.write(self, values)
+            return self
+        source = values if isinstance(values, Tensor) else as_tensor(np.asarray(values))
         if source.shape != self.shape:
             raise ShapeError(f"copy_: cannot write shape {source.shape} into a tensor of shape {self.shape}")
         if source.dtype != self.dtype:
@@ -168,7 +181,11 @@ class Tensor(Operators["Tensor"]):
 
     def contiguous(self) -> Tensor:
         """The tensor row-major; itself when it is so already."""
-        return self if self._spec.is_contiguous else relayout(self, self._spec.open.fixed)
+        return (
+            self
+            if self._spec.is_contiguous or recorder() is not None
+            else relayout(self, self._spec.open.fixed)
+        )
 
     # ---- other libraries
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -343,7 +360,9 @@ def full(
     device: Device | str | None = None,
 ) -> Tensor:
     """A tensor with the same value everywhere."""
-    return as_tensor(np.full(as_shape(shape), value, as_dtype(dtype).numpy)).to(_device(device))
+    made = empty(shape, dtype)
+    made.numpy()[...] = value
+    return made.to(_device(device))
 
 
 def zeros(
@@ -495,7 +514,7 @@ def _flat(x: Tensor) -> np.ndarray[Any, Any]:
 def _values_text(x: Tensor) -> str:
     """Values, long axes shortened, and on the CPU their range; of a large one on a GPU only the ends are copied."""
     far = x.device.kind != "cpu" and x.spec.numel > SHORTEN**2
-    values = _ends(x.contiguous() if x.spec.physical.is_blocked else x) if far else x.numpy()
+    values = _ends(x.contiguous() if x.spec.physical.is_blocked else x) if far else x._values()
     text = np.array2string(
         values.astype(np.float64) if x.dtype.is_float else values,
         precision=4,

@@ -11,7 +11,7 @@ from lamina.graph import Executable, compile, trace
 from lamina.nn import Module
 from lamina.nn.module import evaluating
 from lamina.nn.parameter import become, standing_in
-from lamina.runtime import Device, device, renew_after_fork
+from lamina.runtime import Device, device, human_bytes, renew_after_fork
 from lamina.spec import Spec, policy
 from lamina.spec.precision import Precision, as_precision
 from lamina.tensors import Tensor, as_tensor
@@ -60,6 +60,13 @@ class Predictor:
     def renew(self) -> None:
         """In a forked child: another thread may have been compiling."""
         self._compiling = threading.RLock()
+
+    def __repr__(self) -> str:
+        nbytes = sum(x.nbytes for x in self._held.values())
+        kind = type(self.net).__name__
+        head = f"Predictor({kind}, {self.precision} on {self.device}; weights {human_bytes(nbytes)})"
+        programs = [e for known in self._programs.values() for _, e in known]
+        return "\n".join([head, *(f"  {e!r}" for e in programs)])
 
     def __reduce__(self) -> str:
         raise TypeError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, ParamSpec, Protocol
 from lamina.graph.ir.graph import Value
 from lamina.nn.parameter import Parameter, become, read, standing_in, write
 from lamina.nn.random import Generator
-from lamina.ops.core import Operand
+from lamina.ops.core import Operand, recorder
 from lamina.runtime import Device, device
 from lamina.spec import DType, ShapeError, as_dtype
 from lamina.tensors import Tensor, as_tensor, writable
@@ -88,7 +89,11 @@ class Module:
     def training(self) -> bool:
         """Whether it is in training mode (dropout drops, batch norm takes the batch's statistics)."""
         evaluated = _evaluated.get()
-        return self._training and (evaluated is None or id(self) not in evaluated)
+        mode = self._training and (evaluated is None or id(self) not in evaluated)
+        if (by := recorder()) is not None:
+            held = weakref.ref(self)
+            by.guard(lambda: (own := held()) is not None and own.training == mode)
+        return mode
 
     @training.setter
     def training(self, mode: bool) -> None:

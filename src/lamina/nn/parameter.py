@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from lamina.ops.core import recorder
 from lamina.runtime import Device
 from lamina.spec import DType
 from lamina.tensors import Tensor, writable
@@ -60,7 +61,7 @@ def write(held: Tensor, value: Any) -> None:
     mapping = _standing.get()
     if mapping is not None and id(held) in mapping:
         mapping[id(held)] = value
-    elif not isinstance(value, Tensor):
+    elif not isinstance(value, Tensor) and recorder() is None:
         raise TypeError(
             f"a module's state cannot be updated by {value!r}: its tensor takes no part in this trace; "
             "trace the module with nn.functional_call, or switch it to eval()"

@@ -14,8 +14,10 @@ A card has
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -263,6 +265,43 @@ def operand(x: Any) -> Any:
     return _adopt[0](x)
 
 
+class Recorder(Protocol):
+    """What records every op within `recording`, also ops on tensors alone, and what is written to tensors."""
+
+    def bind_op(self, op: Op, operands: Sequence[Any]) -> tuple[Operand, ...]:
+        """Record op; all its outputs."""
+
+    def call_op(self, op: Op, operands: Sequence[Any]) -> Operand:
+        """Record op; its first output."""
+
+    def read(self, x: Any) -> Operand:
+        """What stands for an operand now."""
+
+    def write(self, target: Operand, values: Any) -> None:
+        """Record that a tensor's values are overwritten."""
+
+    def guard(self, holds: Callable[[], bool]) -> None:
+        """What is recorded is right only as long as this gives True."""
+
+
+_recorder: ContextVar[Recorder | None] = ContextVar("lamina_recorder", default=None)
+
+
+def recorder() -> Recorder | None:
+    """What records the ops of this thread, within `recording`."""
+    return _recorder.get()
+
+
+@contextmanager
+def recording(by: Recorder) -> Iterator[None]:
+    """Within the block every op of this thread is recorded, whatever its operands."""
+    token = _recorder.set(by)
+    try:
+        yield
+    finally:
+        _recorder.reset(token)
+
+
 def bind(op: Op, *operands: Any) -> tuple[Any, ...]:
     """Apply op and return all its outputs. The operands decide what that means."""
     kind, given = _decide(op, operands)
@@ -275,12 +314,14 @@ def call(op: Op, *operands: Any) -> Any:
     return kind.call_op(op, given)
 
 
-def _decide(op: Op, operands: tuple[Any, ...]) -> tuple[type[Operand], tuple[Any, ...]]:
+def _decide(op: Op, operands: tuple[Any, ...]) -> tuple[type[Operand] | Recorder, tuple[Any, ...]]:
     """The class of operands that decides, and the operands, adopted where none is one."""
     if op.arity not in (None, len(operands)):
         raise TypeError(f"{op.name}: takes {op.arity} operands, got {len(operands)}")
     if not operands:
         raise TypeError(f"{op.name}: takes at least one operand, got none")
+    if (by := _recorder.get()) is not None:
+        return by, operands
     kinds = [type(x) for x in operands if isinstance(x, Operand)]
     if not kinds:
         operands = tuple(operand(x) for x in operands)

@@ -478,6 +478,11 @@ class Buffer:
         return self._pointer
 
     @property
+    def borrowed(self) -> bool:
+        """Whether something else allocated the memory, so that it may be written without this library's knowledge."""
+        return not isinstance(self._owner, _Lease)
+
+    @property
     def closed(self) -> bool:
         """Whether `close` was called."""
         return self._pointer is None

@@ -21,7 +21,7 @@ from lamina.nn import Module
 from lamina.nn.module import mode_version
 from lamina.nn.parameter import become, standing_in
 from lamina.optim import Optimizer
-from lamina.runtime import Device, device, renew_after_fork
+from lamina.runtime import Device, device, human_bytes, renew_after_fork
 from lamina.spec import Spec, current_policy, float32, policy
 from lamina.spec.precision import Precision, as_precision
 from lamina.tensors import Tensor, as_tensor
@@ -129,6 +129,14 @@ class Step:
     def renew(self) -> None:
         """In a forked child: another thread may have been in a step."""
         self._turn = threading.RLock()
+
+    def __repr__(self) -> str:
+        nbytes = sum(x.nbytes for x in self.state.named().values())
+        head = (
+            f"Step({type(self.net).__name__}, {self.optimizer}, {self.precision} on {self.device}; "
+            f"{self.number} done, state {human_bytes(nbytes)})"
+        )
+        return "\n".join([head, *(f"  {p.executable!r}" for p in self._programs.values())])
 
     def __reduce__(self) -> str:
         raise TypeError(

@@ -12,7 +12,7 @@ import numpy as np
 
 from lamina import ops
 from lamina.graph.ir.graph import Graph, Node, Value, constant, flatten, reachable
-from lamina.ops.core import operand
+from lamina.ops.core import Operand, operand, recorder
 from lamina.spec import Spec
 from lamina.spec.policies import policy as use_policy
 
@@ -27,7 +27,8 @@ def gradients(
     Raises ValueError for a non-scalar output without a gradient, TypeError for a non-differentiable op on
     the way or an integer input.
     """
-    outs = [outputs] if isinstance(outputs, Value) else list(outputs)
+    outs = [_value(v) for v in ([outputs] if isinstance(outputs, Operand) else outputs)]
+    wrt = [_value(v) for v in wrt]
     arriving: dict[Value, Any] = {}
     for out, g in zip(outs, grads or [_one(v) for v in outs], strict=True):
         _accumulate(arriving, out, g)
@@ -118,6 +119,18 @@ def _check_floats(wrt: Sequence[Value]) -> None:
             raise TypeError(
                 f"gradients: {value!r} is {value.dtype}; only floating point values have gradients"
             )
+
+
+def _value(x: Any) -> Value:
+    """A traced value; within `lamina.jit` also what stands for a tensor. Raises TypeError for others."""
+    by = recorder()
+    found = x if by is None else by.read(x)
+    if not isinstance(found, Value):
+        raise TypeError(
+            f"gradients: {type(x).__name__} {getattr(x, 'spec', '')} is not traced; differentiate a function with "
+            "lamina.grad or lamina.value_and_grad, or call gradients within lamina.trace or lamina.jit"
+        )
+    return found
 
 
 def _one(value: Value) -> Value:

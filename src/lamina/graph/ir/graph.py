@@ -14,9 +14,10 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from lamina.ops.core import Op, bind, operand
+from lamina.ops.core import Op, Operand, bind, operand
 from lamina.ops.operators import Operators
-from lamina.spec import Policy, Spec, current_policy
+from lamina.ops.primitives.cast import Cast
+from lamina.spec import Policy, ShapeError, Spec, current_policy
 from lamina.spec.policies import policy as use_policy
 from lamina.tensors import Tensor, as_constant
 
@@ -76,6 +77,18 @@ class Value(Operators["Value"]):
             f"a traced value {self.spec} has no numbers yet; use lamina.ops inside a trace, not NumPy"
         )
 
+    def item(self) -> Any:
+        """Raises TypeError: there is no number before the graph runs."""
+        raise TypeError(
+            f"a traced value {self.spec} has no numbers yet: a Python number (item, float, int, an index, a format) "
+            "cannot be made of it; go on with ops, or return it and convert the result"
+        )
+
+    tolist = numpy = __float__ = __int__ = __index__ = item
+
+    def __format__(self, text: str) -> str:
+        return repr(self) if not text else str(self.item())
+
     def __repr__(self) -> str:
         origin = self.name or (self.node.op.name if self.node else "constant")
         return f"Value({origin}: {self.spec})"
@@ -118,6 +131,53 @@ def constant(x: Any) -> Value:
     """A constant of the graph from a tensor, an array or a number."""
     held = as_constant(x)
     return Value(held.spec, constant=held)
+
+
+class Capture:
+    """Records a function whole: tensors that it closes over become inputs, what it writes to them outputs.
+
+    tensors: those that were read or written, in order of first use, by id; inputs: what stands for each.
+    written: id -> its value after the function. guards: what the record depends on beside its arguments.
+    """
+
+    def __init__(self) -> None:
+        self.tensors: dict[int, Tensor] = {}
+        self.inputs: dict[int, Value] = {}
+        self.written: dict[int, Value] = {}
+        self.guards: list[Callable[[], bool]] = []
+
+    def read(self, x: Any) -> Value:
+        """What stands for an operand now."""
+        if isinstance(x, Value):
+            return x
+        if not isinstance(x, Tensor):
+            return constant(x)
+        if id(x) in self.written:
+            return self.written[id(x)]
+        if id(x) not in self.inputs:
+            self.tensors[id(x)] = x
+            self.inputs[id(x)] = Value(x.spec, name=f"held{len(self.inputs)}")
+        return self.inputs[id(x)]
+
+    def write(self, target: Operand, values: Any) -> None:
+        """Let a tensor hold other values from now on, converted to its dtype. Raises ShapeError."""
+        before, after = self.read(target), self.read(values)
+        if after.shape != before.shape:
+            raise ShapeError(f"copy_: cannot write shape {after.shape} into a tensor of shape {before.shape}")
+        made = after if after.dtype == before.dtype else bind(Cast(before.dtype), after)[0]
+        self.written[id(target)] = made
+
+    def guard(self, holds: Callable[[], bool]) -> None:
+        """What is recorded is right only as long as this gives True."""
+        self.guards.append(holds)
+
+    def bind_op(self, op: Op, operands: Sequence[Any]) -> tuple[Value, ...]:
+        """Record op as a node."""
+        return Value.bind_op(op, [self.read(x) for x in operands])
+
+    def call_op(self, op: Op, operands: Sequence[Any]) -> Value:
+        """Record op as a node; its first output."""
+        return self.bind_op(op, operands)[0]
 
 
 class Use(NamedTuple):

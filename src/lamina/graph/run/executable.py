@@ -20,7 +20,7 @@ from lamina.graph.planning.rematerialize import as_bytes, plan_within
 from lamina.graph.run.context import ExecutionContext, Given
 from lamina.graph.run.pool import Pool
 from lamina.graph.run.staging import Staging
-from lamina.runtime import Buffer, Device, Stream, copy, device, usable_cores
+from lamina.runtime import Buffer, Device, Stream, copy, device, human_bytes, usable_cores
 from lamina.spec import ShapeError, pack
 from lamina.tensors import Tensor, as_tensor
 
@@ -48,9 +48,16 @@ def compile(
     poison: fill memory with NaNs as soon as it is dead, to prove that nothing reads it (slow; for tests).
     memory_limit: bytes, or such as "8 GiB", that the arena of temporaries and workspaces may take: where it would be
         larger, intermediate values are computed again right before they are read instead of being kept.
-    Raises NoKernel when the backend cannot compute a node, ShapeError when a donated pair does not match,
+    Raises TypeError for what is no graph, NoKernel when the backend cannot compute a node, ShapeError when a donated
+    pair does not match,
     MemoryLimitError when no plan is found that needs so little memory.
     """
+    if not isinstance(graph, Graph):
+        what = getattr(graph, "__name__", type(graph).__name__)
+        raise TypeError(
+            f"compile: takes a Graph, got {what}; lamina.jit compiles a function or a network, "
+            "lamina.trace makes its graph"
+        )
     where = _where(device)
     donated = dict(donate or {})
     _check_donations(graph, donated, resident)
@@ -104,6 +111,7 @@ class Executable:
         self._state: dict[int, Tensor] = {}
         self._places: list[tuple[Tensor, Buffer]] = []  # where the state lies, as kernels are bound to it
         self._versions: list[tuple[Tensor, int]] = []  # of what stays and is not updated, when last read
+        self._updated: list[Tensor] = []  # the state that each call updates
         self._shared: dict[Slot, Buffer] = {}  # state, constants, and what is made of them
         self._staging: dict[int, Staging] = {}
         self._contexts: Pool[ExecutionContext]
@@ -136,6 +144,27 @@ class Executable:
             "a compiled graph holds addresses and cannot be pickled or copied; pickle the network, or save the graph "
             "(lamina.graph.save), and compile again"
         )
+
+    def __repr__(self) -> str:
+        given = ", ".join(str(self.graph.inputs[i].spec) for i in self._free)
+        made = ", ".join(
+            str(v.spec) for o, v in enumerate(self.graph.outputs) if o not in self.donate.values()
+        )
+        parts = [f"{self.kernels} kernels", f"arena {human_bytes(self.peak_bytes)}"]
+        if self.resident:
+            nbytes = sum(self.graph.inputs[i].spec.nbytes for i in self.resident)
+            parts.append(f"{len(self.resident)} resident tensors {human_bytes(nbytes)}")
+        on = (
+            f"{self.device}"
+            if self.backend.name == self.device.kind
+            else f"{self.device}, {self.backend.name}"
+        )
+        return f"Executable({self.graph.name} on {on}: ({given}) -> ({made}); {', '.join(parts)})"
+
+    @property
+    def kernels(self) -> int:
+        """How many kernels, or calls of a library, one run is; what only looks at memory differently is none."""
+        return sum(not step.plan.view for step in self.program.steps)
 
     # ---- state
     def load(self, tensors: Mapping[int, Tensor]) -> None:
@@ -170,6 +199,7 @@ class Executable:
         self._state = dict(tensors)
         self._places = [(x, x.buffer) for x in tensors.values()]
         self._versions = [(x, x.version) for i, x in tensors.items() if i not in self.donate]
+        self._updated = [x for i, x in tensors.items() if i in self.donate]
         return moved
 
     def _run_prologue(self) -> None:
@@ -179,7 +209,7 @@ class Executable:
             if not step.plan.view:
                 first.bound(step)()
 
-    def _is_settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether the state lies, and holds, what it did at `load`: another executable, or the user, may have moved
         or overwritten it."""
         for x, buffer in self._places:
@@ -199,13 +229,15 @@ class Executable:
         try:
             return context(given)
         finally:
+            for x in self._updated:
+                x.version += 1
             self._contexts.give(context)
 
     def _take(self) -> ExecutionContext:
         """A context on the state as it is now."""
         while True:
             context = self._contexts.take()
-            if self._is_settled():
+            if self.is_settled():
                 return context
             self._contexts.give(context)
             self.load(self._state)

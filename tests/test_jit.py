@@ -1,0 +1,321 @@
+"""lm.jit: functions of tensors, compiled per set of shapes; what they close over is read by reference."""
+
+import gc
+import re
+import threading
+import weakref
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import nn, ops
+
+RNG = np.random.default_rng(0)
+
+
+def array(*shape: int) -> np.ndarray[Any, Any]:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+def test_results_have_the_functions_own_structure() -> None:
+    @lm.jit
+    def f(a: Any, *, parts: dict[str, Any], scale: float) -> Any:
+        return {"sum": a + parts["b"][0] * scale, "pair": Pair(a, None), "name": "f", "list": [a.mean(), 3]}
+
+    a, b = array(2, 3), array(2, 3)
+    found = f(lm.tensor(a), parts={"b": (b,)}, scale=2.0)
+    np.testing.assert_allclose(found["sum"].numpy(), a + 2 * b, rtol=1e-6)
+    assert isinstance(found["pair"], Pair)
+    assert found["pair"].second is None
+    assert (found["name"], found["list"][1]) == ("f", 3)
+    np.testing.assert_allclose(found["list"][0].item(), a.mean(), rtol=1e-5)
+
+
+def test_each_set_of_shapes_is_traced_once() -> None:
+    traced = []
+
+    @lm.jit
+    def f(a: Any, n: object = 1) -> Any:
+        traced.append((a.shape, n))
+        return a * 2
+
+    for x in (array(2), array(2), lm.tensor(array(2)), array(3), array(2).astype(np.float64)):
+        np.testing.assert_array_equal(f(x).numpy(), np.asarray(x) * 2)
+    assert [s for s, _ in traced] == [(2,), (2,), (3,), (2,)]  # a tensor says its device, an array does not
+    for n in (1, 2, 1, 1.0, True, "1"):
+        f(array(2), n)
+    assert [n for _, n in traced[4:]] == [1, 2, 1.0, True, "1"]
+
+
+def test_the_policy_is_part_of_the_key() -> None:
+    count = []
+    f = lm.jit(lambda a: count.append(1) or a + 1)
+    x = array(2)
+    f(x)
+    with lm.policy(deterministic=True):
+        f(x)
+    f(x)
+    assert len(count) == 2
+
+
+def test_what_is_returned_is_new_memory() -> None:
+    held = lm.tensor(array(3))
+    f = lm.jit(lambda a: (a, held, a))
+    x = lm.tensor(array(3))
+    found = f(x)
+    before = [y.tolist() for y in found]
+    for y in found:
+        y.copy_(np.zeros(3))
+    assert [x.tolist(), held.tolist(), x.tolist()] == before
+
+
+def test_what_it_closes_over_is_read_by_reference() -> None:
+    weight = lm.tensor(array(3))
+    f = lm.jit(lambda a: a + ops.exp(weight))  # exp of the weight alone, too
+    x = np.zeros(3, np.float32)
+    for _ in range(3):
+        np.testing.assert_allclose(f(x).numpy(), np.exp(weight.numpy()), rtol=1e-6)
+        weight.copy_(array(3))
+
+
+def test_memory_of_another_library_is_read_by_each_call() -> None:
+    foreign = array(3)
+    held = lm.from_dlpack(foreign)
+    f = lm.jit(lambda: held * 2)
+    for _ in range(3):
+        np.testing.assert_array_equal(f().numpy(), foreign * 2)
+        foreign += 1
+
+
+def test_training_is_seen() -> None:
+    net = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    f = lm.jit(net)
+    step = lm.train_step(net, ops.mse_loss, lm.optim.SGD(lr=0.1), device="cpu")
+    x, y = array(8, 3), array(8, 2)
+    net.eval()
+    seen = []
+    for _ in range(3):
+        net.train()
+        step(x, y)
+        net.eval()
+        seen.append(f(x).numpy().copy())
+        np.testing.assert_allclose(seen[-1], net(lm.tensor(x)).numpy(), rtol=1e-5, atol=1e-6)
+    assert not np.allclose(seen[0], seen[1])
+
+
+def network() -> nn.Module:
+    lm.manual_seed(3)
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
+
+
+def test_states_and_random_numbers_go_on_as_without() -> None:
+    x = lm.tensor(array(8, 3))
+    eager, compiled = network(), network()
+    f = lm.jit(compiled)
+    lm.manual_seed(5)
+    wanted = [eager(x).numpy() for _ in range(3)]
+    after = nn.random.default_generator.counter
+    lm.manual_seed(5)
+    for y in wanted:
+        np.testing.assert_allclose(f(x).numpy(), y, rtol=1e-5, atol=1e-6)
+    assert nn.random.default_generator.counter == after
+    for (name, a), b in zip(eager.state_dict().items(), compiled.state_dict().values(), strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_modes_are_traced_apart_and_kept() -> None:
+    x = lm.tensor(array(8, 3))
+    net, count = network(), []
+
+    def forward(x: Any) -> Any:
+        count.append(1)
+        return net(x)
+
+    f = lm.jit(forward)
+    for mode in (True, False, True, False):
+        net.train(mode)
+        f(x)
+    assert len(count) == 2
+    np.testing.assert_allclose(f(x).numpy(), net(x).numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_parameters_that_change_their_type_are_traced_anew() -> None:
+    net = nn.Linear(3, 2)
+    f = lm.jit(net)
+    assert f(array(1, 3)).dtype == lm.float32
+    net.to("float64")
+    assert f(array(1, 3).astype(np.float64)).dtype == lm.float64
+    assert repr(f).startswith("jit(Linear): 2 of at most 64 programs")
+
+
+def test_copy_is_an_update() -> None:
+    total = lm.zeros(2)
+
+    @lm.jit
+    def add(x: Any) -> Any:
+        total.copy_(total + x)
+        return total * 1
+
+    for n in (1.0, 2.0):
+        assert add(np.full(2, n, np.float32)).tolist() == total.tolist()
+    assert total.tolist() == [3, 3]
+    with pytest.raises(lm.ShapeError, match=r"copy_: cannot write shape \(3,\)"):
+        lm.jit(lambda x: total.copy_(x))(array(3))
+
+
+def test_inside_other_transformations() -> None:
+    weight = nn.Parameter(lm.tensor(array(3)))
+    f = lm.jit(lambda x: ops.sum(x * x * weight))
+    x = array(3)
+    np.testing.assert_allclose(lm.grad(f)(x).numpy(), 2 * x * weight.numpy(), rtol=1e-6)
+    both = lm.jit(lm.value_and_grad(f))
+    for _ in range(2):
+        value, slope = both(x)
+        np.testing.assert_allclose(value.item(), (x * x * weight.numpy()).sum(), rtol=1e-5)
+        np.testing.assert_allclose(slope.numpy(), 2 * x * weight.numpy(), rtol=1e-6)
+        weight.copy_(array(3))
+    assert len(lm.jit(lambda a: f(a) + 1)(x).shape) == 0
+
+
+def test_gradients_of_parameters() -> None:
+    net = nn.Linear(3, 2)
+
+    @lm.jit
+    def loss_and_grads(x: Any, y: Any) -> Any:
+        loss = ops.mse_loss(net(x), y)
+        return loss, lm.gradients(loss, [net.weight, net.bias])
+
+    x, y = array(4, 3), array(4, 2)
+    loss, (dw, db) = loss_and_grads(x, y)
+    away = x @ net.weight.numpy().T + net.bias.numpy() - y
+    np.testing.assert_allclose(loss.item(), (away**2).mean(), rtol=1e-5)
+    np.testing.assert_allclose(dw.numpy(), away.T @ x * 2 / away.size, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(db.numpy(), away.sum(0) * 2 / away.size, rtol=1e-4, atol=1e-6)
+
+
+def test_the_cache_has_a_bound() -> None:
+    f = lm.jit(lambda a: a + 1, max_programs=2)
+    held = []
+    for n in (1, 2, 3, 1):
+        f(array(n))
+        held.append(weakref.ref(f.program(array(n))))
+    gc.collect()
+    assert [h() is not None for h in held] == [False, False, True, True]
+    f.clear()
+    gc.collect()
+    assert [h() for h in held] == [None] * 4
+
+
+def test_options_and_the_decorator() -> None:
+    @lm.jit(backend="reference", max_programs=3)
+    def double(a: Any) -> Any:
+        """Twice."""
+        return a * 2
+
+    assert double(array(2)).shape == (2,)
+    assert double.program(array(2)).backend.name == "reference"
+    assert (double.__name__, double.__doc__) == ("double", "Twice.")
+    assert "1 of at most 3 programs" in repr(double)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda: lm.jit(3), TypeError, "jit: fn must be a function, got int"),
+        (lambda: lm.jit(abs, max_programs=0), ValueError, "max_programs must be at least 1, got 0"),
+        (lambda: lm.jit(lambda a: a)({"x": {1, 2}}), TypeError, r"jit: args[0]['x'] is a set"),
+        (lambda: lm.jit(lambda a: a)(a=bytearray(2)), TypeError, "jit: kwargs['a'] is a bytearray"),
+        (lambda: lm.jit(lambda a: 1 if a > 0 else 2)(lm.ones(1)), TypeError, "has no truth value"),
+        (lambda: lm.jit(lambda a: float(a.sum()))(lm.ones(1)), TypeError, "a Python number (item, float"),
+        (lambda: lm.jit(lambda a: f"{a.sum():.2f}")(lm.ones(1)), TypeError, "a Python number (item, float"),
+        (lambda: lm.jit(lambda a: np.sort(a))(lm.ones(1)), TypeError, "use lamina.ops inside a trace"),
+        (lambda: lm.jit(lambda a: a * lm.ones(1).item())(lm.ones(1)), TypeError, "while the function is traced"),
+        (lambda: lm.gradients(lm.ones(()), [lm.ones(1)]), TypeError, "gradients: Tensor f32[] is not traced"),
+        (lambda: lm.compile(abs), TypeError, "compile: takes a Graph, got abs; lamina.jit compiles a function"),
+        (lambda: lm.jit(lambda a: a * 2)({1}), TypeError, "is a set"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_traced_is_named(call: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=re.escape(text)):
+        call()
+
+
+def test_an_error_leaves_nothing_behind() -> None:
+    f = lm.jit(lambda a: float(a.sum()))
+    with pytest.raises(TypeError):
+        f(array(2))
+    assert (lm.ones(2) + 1).tolist() == [2, 2]  # ops compute again
+    assert "0 of at most" in repr(f)
+
+
+def test_threads_share_a_function() -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+    f = lm.jit(net)
+    inputs = [array(n % 3 + 1, 8) for n in range(24)]
+    wanted = [net(lm.tensor(x)).numpy() for x in inputs]
+    found: dict[int, Any] = {}
+
+    def work(k: int) -> None:
+        for i in range(k, len(inputs), 4):
+            found[i] = f(inputs[i]).numpy().copy()
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    for i, y in enumerate(wanted):
+        np.testing.assert_allclose(found[i], y, rtol=1e-5, atol=1e-6)
+
+
+def test_it_cannot_be_pickled() -> None:
+    with pytest.raises(TypeError, match="pickle its function"):
+        lm.jit(abs).__reduce__()
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_states_stay_and_devices_are_checked() -> None:
+    x = array(8, 3)
+    net = network().to("cuda")
+    f = lm.jit(net)
+    lm.manual_seed(5)
+    eager = network().to("cuda")
+    lm.manual_seed(5)
+    wanted = [eager(lm.tensor(x, device="cuda")).numpy() for _ in range(3)]
+    lm.manual_seed(5)
+    for y in wanted:
+        np.testing.assert_allclose(f(x).numpy(), y, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="reads tensors on cpu, cuda:0"):
+        f(lm.tensor(x))
+
+
+def test_reprs_say_shapes_device_kernels_and_memory() -> None:
+    net = nn.Linear(3, 2)
+    f = lm.jit(net)
+    f(array(4, 3))
+    lines = repr(f).splitlines()
+    assert lines[0] == "jit(Linear): 1 of at most 64 programs"
+    assert re.fullmatch(
+        r"  Executable\(Linear on cpu: \(f32\[4,3\]\) -> \(f32\[4,2\]\); \d kernels, arena .*B, "
+        r"2 resident tensors 32 B\)",
+        lines[1],
+    )
+    step = lm.train_step(net, ops.mse_loss, lm.optim.SGD(lr=0.1), device="cpu")
+    step(array(4, 3), array(4, 2))
+    lines = repr(step).splitlines()
+    assert lines[0].startswith(
+        "Step(Linear, SGD(lr=0.1, momentum=0.0, weight_decay=0.0), fp32 on cpu; 1 done, state "
+    )
+    assert "f32[4,3], f32[4,2]) -> (f32[]" in lines[1]
+    predict = lm.infer.Predictor(net, device="cpu")
+    predict(array(4, 3))
+    lines = repr(predict).splitlines()
+    assert lines[0] == "Predictor(Linear, fp32 on cpu; weights 32 B)"
+    assert "(f32[4,3]) -> (f32[4,2])" in lines[1]
