@@ -1,6 +1,8 @@
 """Optimizers: twenty steps against the formulas of the papers, and against PyTorch where it is installed."""
 
+import copy
 import math
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -179,3 +181,23 @@ def test_bad_arguments_are_named(make: Any, message: str) -> None:
 def test_repr() -> None:
     assert repr(optim.SGD(0.1, 0.9)) == "SGD(lr=0.1, momentum=0.9, weight_decay=0.0)"
     assert repr(optim.AdamW(1e-3)) == "AdamW(lr=0.001, betas=(0.9, 0.999), weight_decay=0.01)"
+
+
+@pytest.mark.parametrize("kind", [optim.SGD, optim.Adam, optim.AdamW, optim.Adagrad, optim.Adadelta])
+def test_parameters_that_are_given_as_elsewhere(kind: Any) -> None:
+    """torch's optimizers take them first; here they belong to the step."""
+    net = lm.nn.Linear(2, 3)
+    message = rf"{kind.__name__}: an optimizer takes no parameters here, .*: train_step.net, loss_fn, {kind.__name__}"
+    for given in (net.parameters(), list(net.parameters()), [{"params": net.parameters()}]):
+        with pytest.raises(TypeError, match=message):
+            kind(given, lr=0.1)
+    with pytest.raises(TypeError, match=message):
+        kind(params=net.parameters(), lr=0.1)
+    assert copy.deepcopy(kind(lr=0.5)).lr == pickle.loads(pickle.dumps(kind(0.5))).lr == 0.5
+
+
+def test_rates_that_are_none() -> None:
+    for bad in ("0.1", None, [0.1]):
+        with pytest.raises(TypeError, match="SGD: "):
+            optim.SGD(lr=bad)  # type: ignore[arg-type]
+    assert optim.SGD(lr=np.float32(0.5)).rate(0) == 0.5

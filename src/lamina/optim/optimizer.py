@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from numbers import Real
+from typing import Any, ClassVar, Self
 
 from lamina.optim.schedule import Schedule
 from lamina.tensors import Tensor
@@ -19,7 +21,18 @@ class Optimizer(ABC):
     #: Names of the state tensors of each parameter.
     parts: ClassVar[tuple[str, ...]]
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Other libraries' optimizers take the parameters first: say where they go here."""
+        if "params" in kwargs or isinstance(next(iter(args), None), Iterator | list | tuple | dict):
+            raise TypeError(
+                f"{cls.__name__}: an optimizer takes no parameters here, they belong to the step: "
+                f"train_step(net, loss_fn, {cls.__name__}(lr=...))"
+            )
+        return super().__new__(cls)
+
     def __init__(self, lr: float | Schedule) -> None:
+        if not callable(lr) and not isinstance(lr, Real):
+            raise TypeError(f"{type(self).__name__}: lr must be a number or a schedule, got {lr!r}")
         if not callable(lr) and not lr >= 0:
             raise ValueError(f"{type(self).__name__}: lr must be at least 0, got {lr}")
         self.lr = lr
