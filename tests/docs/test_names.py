@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+import lamina
+from lamina.cli.status import ExitStatus
 from tests.helpers import ROOT
 
-PAGES = sorted([*ROOT.glob("docs/**/*.md"), ROOT / "README.md", ROOT / "DESIGN.md", ROOT / "CONTRIBUTING.md"])
+PAGES = sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")])
 #: A name in backticks, alone or with what follows it (a call, an assignment).
 NAME = re.compile(r"(?<!`)`(lamina(?:\.\w+)+)[^`\n]*`(?!`)")
 PROGRAM = re.compile(r"```python\n(.*?)```", re.S)
@@ -71,6 +73,21 @@ def test_programs_of_the_pages_run(page: str) -> None:
     text = (ROOT / "docs" / "coming-from" / f"{page}.md").read_text(encoding="utf-8")
     (program,) = PROGRAM.findall(text)
     exec(compile(program, page, "exec"), {"__name__": page})
+
+
+def test_the_program_of_the_page_on_training_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parts are one program; an exit status is in the table and in the code."""
+    text = (ROOT / "docs" / "train.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    exec(compile("\n".join(PROGRAM.findall(text)), "train.md", "exec"), {"__name__": "train"})
+    table = {int(number) for number in re.findall(r"^\| (\d+) \|", text, re.M)}
+    assert table == set(ExitStatus)
+
+
+def test_the_citation_is_of_this_version() -> None:
+    text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {lamina.__version__}\n" in text
+    assert "\nlicense: Apache-2.0\n" in text
 
 
 def test_what_is_not_there_is_noticed() -> None:
