@@ -26,7 +26,7 @@ from lamina.c.errors import CudnnError
 from lamina.cudnn import autotune
 from lamina.cudnn.plan import attempt
 from lamina.graph.passes.manager import optimize
-from lamina.graph.planning.layout import plan_graph
+from lamina.graph.planning.layout import Plans, plan_graph
 from lamina.ops import primitives
 from lamina.ops.core import Op
 from lamina.ops.primitives import (
@@ -380,7 +380,7 @@ def sequences() -> dict[str, str]:
     kinds = {name: float32 if "norm" in name else bfloat16 for name in parameters}
     specs = [Spec((32, 512, 512), bfloat16)] * 2 + [Spec(p.shape, kinds[n]) for n, p in parameters.items()]
     better = optimize(graph.trace(layer, *specs), backend(DEVICE))
-    program = plan_graph(better, backend(DEVICE), {}, range(2, len(specs)))
+    program = plan_graph(better, Plans(backend(DEVICE)), {}, range(2, len(specs)))
     steps = [s for s in program.steps if not s.plan.view]
     return {f"{i} {s.label}": f"{s.plan.label} workspace={s.plan.workspace}" for i, s in enumerate(steps)}
 

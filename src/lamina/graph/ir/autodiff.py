@@ -34,10 +34,11 @@ def gradients(
         _accumulate(arriving, out, g)
     _check_floats(wrt)
     nodes = reachable(outs)
-    needed = _depends_on(nodes, wrt)
+    targets = set(wrt)
+    needed = _depends_on(nodes, targets)
     for node in reversed(nodes):
         if node in needed:
-            _backward(node, arriving, needed, set(wrt))
+            _backward(node, arriving, needed, targets)
     return [_as_value(arriving.get(v), v.spec) for v in wrt]
 
 
@@ -72,8 +73,8 @@ def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[.
 
 def _other_inputs(results: Sequence[Value], inputs: Sequence[Value]) -> list[Value]:
     """Inputs of surrounding traces that results depend on: what fn closed over."""
-    read = [*results, *(v for n in reachable(results) for v in n.inputs)]
-    return list(dict.fromkeys(v for v in read if v.is_input and v not in set(inputs)))
+    read, own = [*results, *(v for n in reachable(results) for v in n.inputs)], set(inputs)
+    return list(dict.fromkeys(v for v in read if v.is_input and v not in own))
 
 
 def _backward(node: Node, arriving: dict[Value, Any], needed: set[Node], wrt: set[Value]) -> None:
@@ -93,9 +94,8 @@ def _backward(node: Node, arriving: dict[Value, Any], needed: set[Node], wrt: se
             _accumulate(arriving, value, g)
 
 
-def _depends_on(nodes: Sequence[Node], wrt: Sequence[Value]) -> set[Node]:
-    """The nodes through which some output depends on wrt."""
-    targets = set(wrt)
+def _depends_on(nodes: Sequence[Node], targets: set[Value]) -> set[Node]:
+    """The nodes through which some output depends on one of the targets."""
     needed: set[Node] = set()
     for node in nodes:
         if any(v in targets or v.node in needed for v in node.inputs):

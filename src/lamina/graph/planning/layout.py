@@ -15,7 +15,8 @@ from lamina.backends import Backend, Plan
 from lamina.graph.ir.graph import Graph, Node, Value
 from lamina.graph.planning.memory import Lifetime, Placement, place
 from lamina.graph.planning.schedule import schedule
-from lamina.spec import Spec, uint8
+from lamina.ops.core import Op
+from lamina.spec import Policy, Spec, uint8
 
 Kind = Literal["input", "resident", "constant", "temporary"]
 
@@ -38,7 +39,10 @@ class Slot:
     @property
     def base(self) -> Slot:
         """The slot that owns the memory."""
-        return self if self.shares is None else self.shares.base
+        slot = self
+        while slot.shares is not None:
+            slot = slot.shares
+        return slot
 
 
 @dataclass(eq=False)
@@ -74,26 +78,50 @@ class Program:
     placement: Placement = field(default_factory=lambda: Placement((), 0, 0, 0))
 
 
-def plan_graph(
-    graph: Graph, backend: Backend, donate: Mapping[int, int], resident: Collection[int]
-) -> Program:
-    """Plan every node of the graph on a backend and place the temporaries in one arena."""
-    return _Planner(graph, backend, donate, resident).run()
+class Plans:
+    """A backend's plans, each made once: layers repeat, and a search plans a graph many times."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._plans: dict[tuple[Op, tuple[Spec, ...], Policy], Plan] = {}
+        self._reorders: dict[tuple[Spec, Spec], Plan] = {}
+
+    def plan(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
+        """The plan for op on inputs of these specs. Raises NoKernel."""
+        key = (op, tuple(specs), policy)
+        found = self._plans.get(key)
+        if found is None:
+            found = self._plans[key] = self._backend.plan(op, specs, policy)
+        return found
+
+    def reorder(self, source: Spec, target: Spec) -> Plan:
+        """The plan that copies a tensor from one layout to another."""
+        found = self._reorders.get((source, target))
+        if found is None:
+            found = self._reorders[source, target] = self._backend.reorder(source, target)
+        return found
+
+
+def plan_graph(graph: Graph, plans: Plans, donate: Mapping[int, int], resident: Collection[int]) -> Program:
+    """Plan every node of the graph and place the temporaries in one arena."""
+    return _Planner(graph, plans, donate, resident).run()
 
 
 class _Planner:
     """The state of planning one graph: which slots hold each value so far."""
 
     def __init__(
-        self, graph: Graph, backend: Backend, donate: Mapping[int, int], resident: Collection[int]
+        self, graph: Graph, plans: Plans, donate: Mapping[int, int], resident: Collection[int]
     ) -> None:
-        self.graph, self.backend, self.donate = graph, backend, dict(donate)
+        self.graph, self.plans, self.donate = graph, plans, dict(donate)
+        self.donor = {o: i for i, o in donate.items()}  # output index -> the input that it replaces
         self.resident = set(resident) | set(donate)
         self.home: dict[Value, Slot] = {}  # the slot that a value was made in
         self.copies: dict[tuple[Slot, Spec], Slot] = {}  # reordered forms of a slot
         self.program = Program([], [], {})
         self.frozen: set[Slot] = set()  # values that stay the same from run to run
         self.donors: set[Slot] = set()  # inputs whose memory is written
+        self.finished: set[Slot] = set()  # where outputs are read
 
     def run(self) -> Program:
         program = self.program
@@ -128,12 +156,12 @@ class _Planner:
 
     def add_node(self, node: Node) -> None:
         sources = [self.home[v] for v in node.inputs]
-        plan = self.backend.plan(node.op, [s.spec for s in sources], node.policy)
+        plan = self.plans.plan(node.op, [s.spec for s in sources], node.policy)
         inputs = tuple(self.in_layout(s, w) for s, w in zip(sources, plan.inputs, strict=True))
         once = self.stays(inputs, plan.outputs)
         outputs = tuple(Slot(spec, "resident" if once else "temporary") for spec in plan.outputs)
         if plan.view:
-            outputs[0].shares = inputs[0]
+            outputs[0].shares = inputs[0].base
         self.home.update(zip(node.outputs, outputs, strict=True))
         if once:
             self.frozen.update(outputs)
@@ -158,7 +186,7 @@ class _Planner:
         return copy
 
     def reorder(self, slot: Slot, wanted: Spec) -> Slot:
-        plan = self.backend.reorder(slot.spec, wanted.fixed)
+        plan = self.plans.reorder(slot.spec, wanted.fixed)
         once = slot in self.frozen
         copy = Slot(wanted.fixed, "resident" if once else "temporary", slot.name)
         steps = self.program.prologue if once else self.program.steps
@@ -173,7 +201,7 @@ class _Planner:
         Blocks of channels are for this program's own kernels: such an output is brought into row-major order.
         """
         slot = self.home[value]
-        donor = next((i for i, o in self.donate.items() if o == index), None)
+        donor = self.donor.get(index)
         wanted = slot.spec.fixed
         if wanted.tag is None or wanted.physical.is_blocked:
             wanted = value.spec.fixed
@@ -184,8 +212,9 @@ class _Planner:
         found = self.in_layout(slot, wanted)
         # State is overwritten while the program runs: what still shows the old value needs a place of its own,
         # and so does a value that becomes two states.
-        if found.base in self.donors or (donor is not None and found in self.program.outputs):
+        if found.base in self.donors or (donor is not None and found in self.finished):
             found = self.reorder(found, wanted)
+        self.finished.add(found)
         return found
 
     def share_memory(self) -> None:
@@ -205,14 +234,14 @@ class _Planner:
         if output.shares is not None or base.last > index or not source.spec.same_memory(output.spec):
             return
         if (wanted is None and base.kind == "temporary") or (wanted is not None and wanted is base):
-            output.shares = source
+            output.shares = base
             base.last = max(base.last, output.last)
 
     def copy_donated(self, targets: dict[Slot, Slot]) -> None:
         """State that was not computed in place is copied to its home when every reader is done."""
         for new, old in targets.items():
             if new.base is not old:
-                plan = self.backend.reorder(new.spec, old.spec)
+                plan = self.plans.reorder(new.spec, old.spec)
                 self.program.steps.append(Step(plan, (new,), (old,), None, _workspace(plan)))
 
     def set_lifetimes(self) -> None:

@@ -7,8 +7,12 @@ NP-hard, and this greedy order is near the lower bound on networks.
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 #: Every block starts at a multiple of this: enough for vector loads and for cuDNN's alignment.
 ALIGNMENT = 256
@@ -44,13 +48,11 @@ def place(blocks: Sequence[Lifetime]) -> Placement:
     """Offsets such that blocks that live at the same time never overlap."""
     order = sorted(range(len(blocks)), key=lambda i: (-blocks[i].nbytes, blocks[i].first))
     offsets = [0] * len(blocks)
-    placed: list[int] = []
+    placed = _Placed(len(blocks))
     for i in order:
         if blocks[i].nbytes:
-            offsets[i] = _lowest_gap(blocks, offsets, placed, i)
-            placed.append(i)
-    total = max((offsets[i] + aligned(blocks[i].nbytes) for i in placed), default=0)
-    return Placement(tuple(offsets), total, sum(aligned(b.nbytes) for b in blocks), _lower_bound(blocks))
+            offsets[i] = placed.add(blocks[i])
+    return Placement(tuple(offsets), placed.top, sum(aligned(b.nbytes) for b in blocks), _lower_bound(blocks))
 
 
 def aligned(nbytes: int) -> int:
@@ -58,17 +60,45 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def _lowest_gap(blocks: Sequence[Lifetime], offsets: list[int], placed: list[int], i: int) -> int:
-    taken = sorted((offsets[j], aligned(blocks[j].nbytes)) for j in placed if blocks[j].overlaps(blocks[i]))
-    need, offset = aligned(blocks[i].nbytes), 0
-    for start, size in taken:
-        if start - offset >= need:
-            break
-        offset = max(offset, start + size)
-    return offset
+class _Placed:
+    """The blocks that have their place, in the order of their offsets, as arrays: a row for each question about them.
+
+    top: the end of the highest one.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.count, self.top = 0, 0
+        self.start, self.end, self.first, self.last = self.rows = np.zeros((4, most), np.int64)
+
+    def add(self, block: Lifetime) -> int:
+        """Place a block as low as possible; its offset."""
+        size = aligned(block.nbytes)
+        offset = self.lowest_gap(block, size)
+        at = int(np.searchsorted(self.start[: self.count], offset))
+        self.rows[:, at + 1 : self.count + 1] = self.rows[:, at : self.count].copy()
+        self.rows[:, at] = offset, offset + size, block.first, block.last
+        self.count, self.top = self.count + 1, max(self.top, offset + size)
+        return offset
+
+    def lowest_gap(self, block: Lifetime, size: int) -> int:
+        """The least offset with so many bytes that are free while the block lives."""
+        n = self.count
+        beside = np.flatnonzero((self.first[:n] <= block.last) & (self.last[:n] >= block.first))
+        if not beside.size:
+            return 0
+        reached = np.maximum.accumulate(self.end[beside])
+        room = self.start[beside]
+        room[1:] -= reached[:-1]
+        fits = int((room >= size).argmax())
+        if room[fits] < size:
+            return int(reached[-1])
+        return int(reached[fits - 1]) if fits else 0
 
 
 def _lower_bound(blocks: Sequence[Lifetime]) -> int:
     """The most bytes that are alive in one step."""
-    steps = sorted({b.first for b in blocks})
-    return max((sum(aligned(b.nbytes) for b in blocks if b.first <= s <= b.last) for s in steps), default=0)
+    changes = Counter[int]()
+    for b in blocks:
+        changes[b.first] += aligned(b.nbytes)
+        changes[b.last + 1] -= aligned(b.nbytes)
+    return max(itertools.accumulate(changes[step] for step in sorted(changes)), default=0)

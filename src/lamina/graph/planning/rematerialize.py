@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 
-from lamina.backends import Backend, Plan
+from lamina.backends import Backend
 from lamina.graph.ir.graph import Graph, Node, Value
 from lamina.graph.planning.cost import least_seconds
-from lamina.graph.planning.layout import Program, Slot, Step, plan_graph
+from lamina.graph.planning.layout import Plans, Program, Slot, Step, plan_graph
 from lamina.graph.planning.memory import aligned
 from lamina.graph.planning.schedule import schedule
-from lamina.ops.core import Op
 from lamina.ops.primitives import Foreach
 from lamina.runtime import Machine
-from lamina.spec import Policy, Spec
 
 #: What one round takes off the peak: values are chosen again when their neighbours are gone. The rounds are the same
 #: for every limit, so that the least that one search has reached can be asked for.
@@ -39,6 +39,8 @@ _USUAL = Machine(
     flops={"bfloat16": 2e12, "float16": 2e12, "int8": 2e12, "float32": 1e12, "float64": 5e11},
     bandwidth=5e10,
 )
+#: The place in the queue of a block that cannot be made again with less memory than it takes.
+_NEVER = (True, -0.0)
 
 _UNITS = {
     "b": 1,
@@ -82,9 +84,9 @@ def plan_within(
 
     A graph that fits is planned as it is. Raises MemoryLimitError when no choice that was tried fits.
     """
-    planner = _Remembering(backend)
+    plans = Plans(backend)
     machine = backend.device.machine if backend.device.kind == "cuda" else _USUAL
-    program = plan_graph(graph, planner, donate, resident)
+    program = plan_graph(graph, plans, donate, resident)
     first = least = program.placement.nbytes
     most, waited = _GROWTH * len(graph.nodes), 0
     while program.placement.nbytes > limit:
@@ -97,7 +99,7 @@ def plan_within(
                 least,
             )
         graph = shrunk
-        program = plan_graph(graph, planner, donate, resident)
+        program = plan_graph(graph, plans, donate, resident)
         waited = 0 if program.placement.nbytes < least else waited + 1
         least = min(least, program.placement.nbytes)
     return graph, program
@@ -126,17 +128,26 @@ class _Round:
         self.at = max(range(len(self.live)), key=self.live.__getitem__)
         self.peak = self.live[self.at]
         self.goal = round((1 - _SHARE) * self.peak)
-        self.carried = {v for v in self._late_reads() if self._position(v) < self.at}
+        self.next_read = self._next_reads()
+        self.carried = {v for v in self.next_read if self._position(v) < self.at}
+        self.begun = Counter[int]()  # bytes of the blocks that are first written in each step
+        for slot in program.temporaries:
+            self.begun[slot.first] += aligned(slot.spec.nbytes)
 
     def shrunk(self) -> Graph | None:
         """The graph with the best values made again after the peak; None when nothing can be dropped there."""
         dropped = self._choose(self._blocks())
         return self._rebuilt(dropped) if dropped else None
 
-    def _late_reads(self) -> set[Value]:
-        """Temporary values that steps after the peak read."""
-        late = [n for n, i in self.step_of.items() if i > self.at]
-        return {v for n in late for v in n.inputs if v.node in self.step_of}
+    def _next_reads(self) -> dict[Value, int]:
+        """Temporary values that steps after the peak read, with the first of these steps."""
+        found: dict[Value, int] = {}
+        for node, i in self.step_of.items():
+            if i > self.at:
+                for v in node.inputs:
+                    if v.node in self.step_of:
+                        found.setdefault(v, i)
+        return found
 
     def _position(self, value: Value) -> int:
         """The step that makes a value; -1 for what is always there."""
@@ -165,14 +176,28 @@ class _Round:
         """
         dropped: set[Value] = set()
         need = self.peak - self.goal
-        while need > 0:
-            worth = {slot: self._worth(slot, values, dropped) for slot, values in blocks.items()}
-            best = max(worth, key=worth.__getitem__, default=None)
-            if best is None or worth[best] == (False, 0.0):
-                break
-            dropped |= blocks.pop(best)
-            need -= aligned(best.spec.nbytes)
+        # The more is dropped, the longer are the ways to make others again: what a block was worth is a bound of
+        # what it is worth now, so that only the first of the queue has to be looked at anew.
+        queue = [self._candidate(i, slot, blocks[slot], dropped) for i, slot in enumerate(blocks)]
+        heapify(queue)
+        while need > 0 and queue:
+            _, i, slot = heappop(queue)
+            now = self._candidate(i, slot, blocks[slot], dropped)
+            if now[0] == _NEVER:
+                continue
+            if queue and now[:2] > queue[0][:2]:
+                heappush(queue, now)
+                continue
+            dropped |= blocks[slot]
+            need -= aligned(slot.spec.nbytes)
         return dropped
+
+    def _candidate(
+        self, index: int, slot: Slot, values: set[Value], dropped: set[Value]
+    ) -> tuple[tuple[bool, float], int, Slot]:
+        """An entry of the queue of blocks: the one that is worth most comes first, of equal ones the earlier one."""
+        fits, rate = self._worth(slot, values, dropped)
+        return (not fits, -rate), index, slot
 
     def _worth(self, slot: Slot, values: set[Value], dropped: set[Value]) -> tuple[bool, float]:
         """Whether a block can be made anew below the goal, and its bytes per second of work; (False, 0) if never."""
@@ -200,17 +225,14 @@ class _Round:
 
     def _memory(self, slot: Slot, values: set[Value], nodes: set[Node]) -> int:
         """About the bytes that are alive while nodes run again, before the first later reader of values."""
-        start = min(
-            self.step_of[n] for n in self.step_of if self.step_of[n] > self.at and values & set(n.inputs)
-        )
-        begun = sum(aligned(s.spec.nbytes) for s in self.program.temporaries if s.first == start)
+        start = min(self.next_read[v] for v in values)
         most = 0
         for node in nodes:
             step = self.program.steps[self.step_of[node]]
             held = [*node.outputs, *(u for u in node.inputs if u.node in nodes)]
             scratch = step.workspace.spec.nbytes if step.workspace else 0
             most = max(most, sum(aligned(v.spec.nbytes) for v in held) + scratch)
-        return self.live[start] - begun - aligned(slot.spec.nbytes) + most
+        return self.live[start] - self.begun[start] - aligned(slot.spec.nbytes) + most
 
     def _is_kept(self, value: Value, dropped: set[Value]) -> bool:
         """Whether a value can be read after the peak as it is."""
@@ -223,9 +245,19 @@ class _Round:
         again: dict[Value, Value] = {}
 
         def copy(value: Value) -> Value:
-            node = value.node
-            if value not in again and node is not None:
-                inputs = [new.get(u, u) if self._is_kept(u, dropped) else copy(u) for u in node.inputs]
+            """The value made once more, after what it needs; a way of any length takes no recursion."""
+            front = [value]
+            while front:
+                node = front[-1].node
+                if node is None or front[-1] in again:
+                    front.pop()
+                    continue
+                gone = {u for u in node.inputs if not self._is_kept(u, dropped)}
+                missing = [u for u in node.inputs if u in gone and u not in again]
+                if missing:
+                    front += reversed(missing)
+                    continue
+                inputs = [again[u] if u in gone else new.get(u, u) for u in node.inputs]
                 made = Node(node.op, inputs, node.policy, next(serial))
                 again.update(zip(node.outputs, made.outputs, strict=True))
             return again[value]
@@ -270,30 +302,3 @@ def _written(steps: Sequence[Step], value_of: Mapping[Slot, Value]) -> Iterator[
             yield from zip(step.outputs, step.node.outputs, strict=True)
         elif step.inputs[0] in value_of:
             yield step.outputs[0], value_of[step.inputs[0]]
-
-
-class _Remembering(Backend):
-    """A backend that plans each (op, specs, policy) once: graphs are planned many times in a search."""
-
-    def __init__(self, inner: Backend) -> None:
-        super().__init__(inner.device)
-        self.name, self._inner = inner.name, inner
-        self._plans: dict[tuple[Op, tuple[Spec, ...], Policy], Plan] = {}
-        self._reorders: dict[tuple[Spec, Spec], Plan] = {}
-
-    def plan(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
-        """The inner backend's plan."""
-        key = (op, tuple(specs), policy)
-        if key not in self._plans:
-            self._plans[key] = self._inner.plan(op, specs, policy)
-        return self._plans[key]
-
-    def reorder(self, source: Spec, target: Spec) -> Plan:
-        """The inner backend's copy."""
-        if (source, target) not in self._reorders:
-            self._reorders[source, target] = self._inner.reorder(source, target)
-        return self._reorders[source, target]
-
-    def supports(self, op: type[Op]) -> str:
-        """What the inner backend says."""
-        return self._inner.supports(op)

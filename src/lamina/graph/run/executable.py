@@ -15,7 +15,7 @@ from lamina import backends
 from lamina.backends import Run
 from lamina.graph.ir.graph import Graph
 from lamina.graph.passes.manager import optimize
-from lamina.graph.planning.layout import Program, Slot, Step, plan_graph
+from lamina.graph.planning.layout import Plans, Program, Slot, Step, plan_graph
 from lamina.graph.planning.rematerialize import as_bytes, plan_within
 from lamina.graph.run.context import ExecutionContext, Given
 from lamina.graph.run.pool import Pool
@@ -100,13 +100,13 @@ class Executable:
         self.recomputed = 0  # nodes that run once more to save memory
         kept = len(self.graph.nodes)
         if memory_limit is None:
-            self.program = plan_graph(self.graph, self.backend, donate, resident)
+            self.program = plan_graph(self.graph, Plans(self.backend), donate, resident)
         else:
             self.graph, self.program = plan_within(self.graph, self.backend, donate, resident, memory_limit)
             self.recomputed = len(self.graph.nodes) - kept
         self.donate = dict(donate)
         self.resident = sorted({*resident, *donate})
-        self._free = [i for i in range(len(self.graph.inputs)) if i not in self.resident]
+        self._free = sorted({*range(len(self.graph.inputs))} - {*self.resident})
         self._poison = poison
         self._state: dict[int, Tensor] = {}
         self._places: list[tuple[Tensor, Buffer]] = []  # where the state lies, as kernels are bound to it
@@ -122,7 +122,8 @@ class Executable:
             self._place_constants()
 
     def _context(self) -> ExecutionContext:
-        results = [s for o, s in enumerate(self.program.outputs) if o not in self.donate.values()]
+        donated = set(self.donate.values())
+        results = [s for o, s in enumerate(self.program.outputs) if o not in donated]
         return ExecutionContext(self.program, results, self._shared, self.device, self._poison)
 
     def _place_constants(self) -> None:

@@ -1,0 +1,99 @@
+"""Programs of any length are planned without recursion and in linear time; a plan is made once."""
+
+import cProfile
+import pstats
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lamina as lm
+from lamina import backends, ops
+from lamina.graph import compile, gradients, trace
+from lamina.graph.ir import serialize
+from lamina.graph.planning.layout import Plans, Slot
+from lamina.graph.run.html import html_page
+from lamina.graph.run.profile import profile
+from lamina.spec import Policy, Spec, float32
+
+X = Spec((4, 8), float32)
+
+
+def training(layers: int) -> lm.graph.Graph:
+    """A chain with a residual in each layer, its gradients and the updates of a parameter per layer."""
+
+    def f(x, *weights):  # type: ignore[no-untyped-def]
+        y = x
+        for w in weights:
+            y = ops.tanh(y * w) + y
+        loss = ops.sum(y)
+        return [loss, *(w - g for w, g in zip(weights, gradients(loss, weights), strict=True))]
+
+    return trace(f, X, *[X] * layers)
+
+
+def planned(layers: int, **options: Any) -> lm.graph.Executable:
+    graph = training(layers)
+    donate = {i + 1: i + 1 for i in range(layers)}
+    return compile(graph, "cpu", backend="null", optimize=False, donate=donate, **options)
+
+
+def calls(work: Callable[[], Any]) -> int:
+    """How many function calls some work takes: a measure of time that does not vary."""
+    recorder = cProfile.Profile()
+    recorder.runcall(work)
+    return int(pstats.Stats(recorder).total_calls)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda n, folder: training(n),
+        lambda n, folder: planned(n),
+        lambda n, folder: planned(n, memory_limit=planned(n).peak_bytes * 3 // 4),
+        lambda n, folder: serialize.load(_saved(training(n), folder)),
+        lambda n, folder: str(training(n)),
+        lambda n, folder: html_page(profile(planned(n), rounds=0), "a chain"),
+    ],
+    ids=["trace", "plan", "recompute", "save", "print", "html"],
+)
+def test_the_time_is_linear_in_the_layers(work: Callable[[int, Path], Any], tmp_path: Path) -> None:
+    work(4, tmp_path)  # what is made once
+    few, many = (calls(lambda: work(n, tmp_path)) for n in (20, 80))  # noqa: B023
+    assert many < 4 * 1.2 * few
+
+
+def _saved(graph: lm.graph.Graph, folder: Path) -> Path:
+    serialize.save(graph, folder / "graph.lamina")
+    return folder / "graph.lamina"
+
+
+@pytest.mark.parametrize("backend", ["null", "cpu"])
+def test_a_chain_of_any_length_is_planned(backend: str) -> None:
+    """Longer than Python's recursion goes; every step works in the memory of the one before."""
+
+    def f(x):  # type: ignore[no-untyped-def]
+        for _ in range(1000):
+            x = ops.relu(x) + 1.0
+        return x
+
+    found = compile(trace(f, X), "cpu", backend=backend, optimize=False)
+    assert len(found.program.steps) == 2000
+    assert found.peak_bytes == 256
+
+
+def test_base_goes_through_any_number_of_views() -> None:
+    slot = first = Slot(X.fixed, "temporary")
+    for _ in range(5000):
+        slot = Slot(X.fixed, "temporary", shares=slot)
+    assert slot.base is first
+
+
+def test_a_plan_is_made_once() -> None:
+    backend, policy = backends.get(lm.device("cpu"), "null"), Policy()
+    plans = Plans(backend)
+    relu = ops.primitives.Relu()
+    assert plans.plan(relu, [X], policy) is plans.plan(relu, [X], policy)
+    assert plans.plan(relu, [X], policy) is not plans.plan(relu, [Spec((3,), float32)], policy)
+    assert plans.reorder(X.fixed, X.fixed) is plans.reorder(X.fixed, X.fixed)
