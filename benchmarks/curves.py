@@ -14,6 +14,7 @@ import itertools
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,9 @@ class Lamina:
     def __init__(self, net: nn.Module, rate: Callable[[int], float], device: str, precision: str) -> None:
         self.net, self.device, self.precision = net, device, precision
         sgd = optim.SGD(rate, momentum=MOMENTUM, weight_decay=DECAY)
-        self.step = lm.train_step(net, ops.cross_entropy, sgd, device=device, precision=precision)
+        self.step = lm.train_step(
+            net, partial(ops.cross_entropy, ignore_index=None), sgd, device=device, precision=precision
+        )
 
     def train(self, x: Any, labels: Any) -> Any:
         """The loss of one step, not yet waited for."""

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -74,7 +75,7 @@ def graph(w: Workload, net: nn.Module) -> Graph:
         given = values[len(held) + 1]
         wrt = [*values[:count], *([] if w.is_image else [x])]
         if w.is_image:
-            loss = ops.cross_entropy(ops.cast(y, "float32"), given)
+            loss = ops.cross_entropy(ops.cast(y, "float32"), given, ignore_index=None)
             return [loss, *gradients(loss, wrt)]
         return [y, *gradients(y, wrt, [given])]
 
@@ -115,7 +116,9 @@ def _lowered(net: nn.Module, w: Workload) -> nn.Module:
 def _training(w: Workload, device: str) -> tuple[Executable, Callable[[], Any]]:
     """`train_step`: float32 master weights, images in the type that is computed in, on the device."""
     sgd = optim.SGD(lr=0.01, momentum=0.9, weight_decay=5e-4)
-    step = lm.train_step(model(w), ops.cross_entropy, sgd, device=device, precision=w.dtype)
+    step = lm.train_step(
+        model(w), partial(ops.cross_entropy, ignore_index=None), sgd, device=device, precision=w.dtype
+    )
     x, labels = (lm.tensor(v, device=device) for v in inputs(w))
     step.program(x.spec, labels.spec)
     return step.executable, lambda: step(x, labels)

@@ -40,11 +40,11 @@ def _step(rng: np.random.Generator, values: list[Any]) -> Any:
     if kind == 3:
         return ops.tanh(ops.matmul(a, b) * 0.25)
     if kind == 4:
-        return ops.transpose(a, (1, 0))
+        return ops.transpose(a, 1, 0)
     if kind == 5:
         return ops.reshape(ops.reshape(a, (SIDE * SIDE,)), (SIDE, SIDE))
     if kind == 6:
-        return ops.concat([a[:2], b[2:]], 0)
+        return ops.cat([a[:2], b[2:]], 0)
     if kind == 7:
-        return a - ops.mean(b, axis=1, keepdims=True)
+        return a - ops.mean(b, dim=1, keepdim=True)
     return ops.relu(a - b)

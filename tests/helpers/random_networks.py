@@ -72,7 +72,9 @@ class Network:
         training = self.rng.random() < 0.85 and shape[0] * shape[2] * shape[3] > 1
 
         def layer(values: list[Any], p: list[Any]) -> list[Any]:
-            y, *moved = ops.batch_norm(values[i], p[mean], p[var], p[scale], p[bias], training)
+            y, *moved = ops.batch_norm_with_statistics(
+                values[i], p[mean], p[var], p[scale], p[bias], training
+            )
             return [y, *(moved if training else [])]
 
         self._add(layer, shape)
@@ -103,7 +105,7 @@ class Network:
         """The channels of two values."""
         i, (n, c, h, w) = self._source()
         j = self._other(lambda s: (s[0], *s[2:]) == (n, h, w))
-        self._add(lambda v, _: [ops.concat([v[i], v[j]], 1)], (n, c + self.shapes[j][1], h, w))
+        self._add(lambda v, _: [ops.cat([v[i], v[j]], 1)], (n, c + self.shapes[j][1], h, w))
 
     def _source(self) -> tuple[int, Shape]:
         back = int(self.rng.integers(1, 4)) if self.rng.random() < 0.3 else 0

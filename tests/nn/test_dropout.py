@@ -45,7 +45,7 @@ def test_own_generator() -> None:
 def test_a_trace_draws_the_mask_of_an_eager_call() -> None:
     generator = nn.Generator(11)
     layer, x = nn.Dropout(0.5, generator=generator), np.ones((8, 8), np.float32)
-    expected, mask, after = ops.dropout(x, generator.state, 0.5)
+    expected, mask, after = ops.dropout(x, 0.5, state=generator.state)
     np.testing.assert_array_equal(layer(x).numpy(), expected.numpy())
     np.testing.assert_array_equal(generator.state.numpy(), after.numpy())
     np.testing.assert_array_equal(mask.numpy(), expected.numpy() != 0)

@@ -261,7 +261,7 @@ def test_branches_several_inputs_and_outputs_composition_and_files(tmp_path: Any
 
         def forward(self, a: Any, b: Any) -> Any:
             left, right = self.left(a), self.right(b)
-            return left + right, ops.concat([left, right], 1)
+            return left + right, ops.cat([left, right], 1)
 
     nn.manual_seed(1)
     join, head = Join(), nn.Linear(4, 1)

@@ -117,15 +117,17 @@ def test_modes_relu_and_residual() -> None:
     rng = np.random.default_rng(8)
     x, z = (rng.standard_normal((4, 3, 2, 5)).astype(np.float32) for _ in range(2))
     w, b = (rng.standard_normal((3, 2, 5)).astype(np.float32) for _ in range(2))
-    y, mean, var = ops.batch_norm(
+    y, mean, var = ops.batch_norm_with_statistics(
         x, np.zeros((3, 2, 5), np.float32), np.ones((3, 2, 5), np.float32), w, b, True, mode="per_activation"
     )
     apart = (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5)
     np.testing.assert_allclose(y.numpy(), apart * w + b, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(mean.numpy(), 0.1 * x.mean(0), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(var.numpy(), 0.9 + 0.1 * x.var(0, ddof=1), rtol=1e-5)
-    plain = ops.batch_norm(x, None, None, training=True)[0].numpy()
-    fused = ops.batch_norm(x, None, None, training=True, relu=True, residual=z, mode="spatial_persistent")[0]
+    plain = ops.batch_norm_with_statistics(x, None, None, training=True)[0].numpy()
+    fused = ops.batch_norm_with_statistics(
+        x, None, None, training=True, relu=True, residual=z, mode="spatial_persistent"
+    )[0]
     np.testing.assert_allclose(fused.numpy(), np.maximum(plain + z, 0), rtol=1e-5, atol=1e-6)
 
 
@@ -136,13 +138,16 @@ def test_modes_relu_and_residual() -> None:
             lambda x: nn.BatchNorm2d(4)(x),
             r"BatchNorm2d: needs an input of rank 4 with 4 channels, got f32\[2,3,5\]",
         ),
-        (lambda x: ops.batch_norm(x, None, None), "inference needs running_mean and running_var"),
         (
-            lambda x: ops.batch_norm(x, None, None, training=True, mode="channel"),
-            "mode must be one of spatial",
+            lambda x: ops.batch_norm_with_statistics(x, None, None),
+            "inference needs running_mean and running_var",
         ),
         (
-            lambda x: ops.batch_norm(x[:1, :, :1], None, None, training=True),
+            lambda x: ops.batch_norm_with_statistics(x, None, None, training=True, mode="channel"),
+            "mode must be one of 'spatial'",
+        ),
+        (
+            lambda x: ops.batch_norm_with_statistics(x[:1, :, :1], None, None, training=True),
             "more than one value per channel",
         ),
         (lambda x: nn.GroupNorm(2, 3), "num_groups=2 must divide num_channels=3"),

@@ -88,30 +88,44 @@ def test_base_says_what_is_missing() -> None:
 @pytest.mark.parametrize(
     ("number", "dtype", "message"),
     [
-        (0.5, int64, "add: 0.5 is no int64"),
-        (1, bool_, "add: 1 is no bool"),
         (256, uint8, "add: 256 is outside uint8"),
         (2**31, int32, "add: 2147483648 is outside int32"),
-        (np.complex64(1j), float64, "add: 1j is no float64"),
+        (np.complex64(1j), float64, "add: .*1j.* is no number that a tensor of float64 can be combined with"),
     ],
 )
 def test_numbers_that_a_dtype_cannot_hold(number: Any, dtype: Any, message: str) -> None:
     with pytest.raises(DTypeError, match=message):
-        core.scalar(number, Eager(np.zeros(1, dtype.numpy)), "add")
+        core.together("add", Eager(np.zeros(1, dtype.numpy)), number)
 
 
-def test_numbers_take_the_dtype() -> None:
-    for number, dtype in (
-        (1, float16),
-        (True, int32),
-        (0.1, bfloat16),
-        (np.float64(0.1), float32),
-        (True, bool_),
-    ):
-        found = core.scalar(number, Eager(np.zeros(1, dtype.numpy)), "add")
-        assert (found.shape, found.dtype) == ((), dtype.numpy)
-    x = np.ones(2)
-    assert core.scalar(x, Eager(x), "add") is x
+@pytest.mark.parametrize(
+    ("number", "dtype", "common"),
+    [
+        (1, float16, float16),
+        (True, int32, int32),
+        (0.1, bfloat16, bfloat16),
+        (np.float64(0.1), float32, float32),
+        (True, bool_, bool_),
+        (1, bool_, int64),
+        (0.5, int64, float32),
+        (0.5, bool_, float32),
+    ],
+)
+def test_numbers_take_the_dtype_unless_their_kind_is_higher(number: Any, dtype: Any, common: Any) -> None:
+    x = Eager(np.zeros(1, dtype.numpy))
+    for found in (core.together("add", x, number), core.together("add", number, x)[::-1]):
+        assert (found[0].dtype, found[1].shape, found[1].dtype) == (common, (), common.numpy)
+
+
+def test_tensors_without_axes_count_like_numbers() -> None:
+    def common(a: Any, b: Any) -> str:
+        return str(core.result_type(Eager(np.zeros(*a)), Eager(np.zeros(*b))))
+
+    assert common((2, np.float32), ((), np.float64)) == "float32"
+    assert common(((), np.float64), (2, np.float16)) == "float16"
+    assert common((2, np.int8), ((), np.float64)) == "float64"
+    assert common(((), np.int64), ((), np.int8)) == "int64"
+    assert common((2, np.uint8), (2, np.int8)) == "int16"
 
 
 def test_samples_are_drawn_as_they_say() -> None:

@@ -66,15 +66,19 @@ POINTWISE: list[Case] = [
     (ops.prelu, (X, _draw(4))),
     *((f, (X, _draw(4, 1, 1))) for f in (ops.add, ops.sub, ops.mul, ops.minimum, ops.maximum)),
     (ops.div, (X, _positive(1, 4, 1, 8))),
-    (ops.power, (_positive(5, 1), _draw(1, 6))),
+    (ops.pow, (_positive(5, 1), _draw(1, 6))),
     (lambda x: 2 * x**2 - 1 / (x * x + 1) + 0.5, (X,)),
     (lambda x, y: ops.where(x > y, x, 0.0), (X, _draw(8))),
 ]  # fmt: skip
+REDUCTIONS = {
+    "sum": ops.sum, "mean": ops.mean, "max": ops.amax, "min": ops.amin, "norm1": ops.norm1, "norm2": ops.norm2,
+    "amax": ops.abs_max, "prod": ops.prod, "mul_no_zeros": ops.mul_no_zeros,
+}  # fmt: skip
 REDUCE: list[Case] = [
-    *((lambda x, k=kind: ops.reduce(k, x, (1, 3)), (X,)) for kind in (
+    *((lambda x, k=kind: REDUCTIONS[k](x, (1, 3)), (X,)) for kind in (
         "sum", "mean", "max", "min", "norm1", "norm2", "amax",
     )),
-    *((lambda x, k=kind: ops.reduce(k, x, -1, True), (_positive(3, 5),)) for kind in ("prod", "mul_no_zeros")),
+    *((lambda x, k=kind: REDUCTIONS[k](x, -1, True), (_positive(3, 5),)) for kind in ("prod", "mul_no_zeros")),
     (ops.matmul, (_draw(3, 5, 4), _draw(3, 4, 6))),
     (ops.matmul, (_draw(5, 4), _draw(4))),
     (ops.linear, (_draw(7, 5), _draw(3, 5), _draw(3))),
@@ -87,8 +91,8 @@ SOFTMAX: list[Case] = [
     (lambda x: ops.log_softmax(x, (1, 2, 3)), (X,)),
 ]
 SHAPE: list[Case] = [
-    (lambda x, y: ops.concat([x, y], 1), (X, _draw(2, 3, 9, 8))),
-    (lambda x: ops.transpose(x, (0, 2, 3, 1)), (X,)),
+    (lambda x, y: ops.cat([x, y], 1), (X, _draw(2, 3, 9, 8))),
+    (lambda x: ops.permute(x, (0, 2, 3, 1)), (X,)),
     (lambda x: ops.resize_nearest(x, 2), (X,)),
     (lambda x: ops.space_to_batch(x, (3, 2)), (X,)),
     (lambda x: ops.batch_to_space(x, (1, 2)), (X,)),
@@ -96,14 +100,17 @@ SHAPE: list[Case] = [
     (ops.swap_pairs, (X,)),
     (lambda x: ops.space_to_depth(x, (3, 2)), (X,)),
     (lambda x: x[1, ::-1, 2:8:3, ...], (X,)),
-    (lambda x: ops.pad(x, ((0, 0), (1, 0), (0, 2), (-1, 3)), 1.5), (X,)),
+    (lambda x: ops.pad(x, (-1, 3, 0, 2, 1, 0), value=1.5), (X,)),
     (lambda x: ops.expand(x, (3, 2, 4)), (_draw(2, 1),)),
 ]
 LABELS = RNG.integers(0, 5, (2, 3, 4))
 LOSS: list[Case] = [
     (ops.cross_entropy, (_draw(6, 10), RNG.integers(0, 10, 6))),
     (ops.cross_entropy, (_draw(2, 5, 3, 4), LABELS)),
-    (lambda x, t: ops.cross_entropy(x, t, "sum", 0.1, 2), (_draw(2, 5, 3, 4), LABELS)),
+    (
+        lambda x, t: ops.cross_entropy(x, t, reduction="sum", label_smoothing=0.1, ignore_index=2),
+        (_draw(2, 5, 3, 4), LABELS),
+    ),
     (lambda x, t: ops.nll_loss(ops.log_softmax(x, 1), t), (_draw(2, 5, 3, 4), LABELS)),
     *(
         (f, (_draw(4, 5), _draw(4, 5)))
@@ -111,22 +118,31 @@ LOSS: list[Case] = [
     ),
 ]
 DROPOUT: list[Case] = [
-    (lambda x, s, p=p: ops.dropout(x, s, p)[0], (X, np.array([2**35 + 1, 5]))) for p in (0.0, 0.3, 0.5, 1.0)
+    (lambda x, s, p=p: ops.dropout(x, p, state=s)[0], (X, np.array([2**35 + 1, 5])))
+    for p in (0.0, 0.3, 0.5, 1.0)
 ]
 MEAN, VAR, SCALE = _draw(4), _positive(4), _draw(4)
 NORM: list[Case] = [  # times x: the sum of what is normalized alone hardly depends on x
-    (lambda x, m, v, w, b: ops.batch_norm(x, m, v, w, b, True)[0] * x, (X, MEAN, VAR, SCALE, _draw(4))),
-    (lambda x, m, v: ops.batch_norm(x, m, v, training=True)[2], (X, MEAN, VAR)),
-    (lambda x, m, v, w, b: ops.batch_norm(x, m, v, w, b)[0] * x, (X, MEAN, VAR, SCALE, _draw(4))),
     (
-        lambda x, z, w: ops.batch_norm(x, None, None, w, training=True, relu=True, residual=z)[0] * x,
+        lambda x, m, v, w, b: ops.batch_norm_with_statistics(x, m, v, w, b, True)[0] * x,
+        (X, MEAN, VAR, SCALE, _draw(4)),
+    ),
+    (lambda x, m, v: ops.batch_norm_with_statistics(x, m, v, training=True)[2], (X, MEAN, VAR)),
+    (
+        lambda x, m, v, w, b: ops.batch_norm_with_statistics(x, m, v, w, b)[0] * x,
+        (X, MEAN, VAR, SCALE, _draw(4)),
+    ),
+    (
+        lambda x, z, w: (
+            ops.batch_norm_with_statistics(x, None, None, w, training=True, relu=True, residual=z)[0] * x
+        ),
         (X, _draw(*X.shape), SCALE),
     ),
-    (lambda x: ops.batch_norm(x, None, None, training=True, relu=True)[0] * x, (X,)),
+    (lambda x: ops.batch_norm_with_statistics(x, None, None, training=True, relu=True)[0] * x, (X,)),
     (lambda x, w, b: ops.layer_norm(x, (9, 8), w, b) * x, (X, _draw(9, 8), _draw(9, 8))),
     (lambda x, w: ops.rms_norm(x, 8, w) * x, (X, _draw(8))),
     (lambda x, w, b: ops.group_norm(x, 2, w, b) * x, (X, SCALE, _draw(4))),
-    (lambda x: ops.instance_norm(x)[0] * x, (X,)),
+    (lambda x: ops.instance_norm_with_statistics(x)[0] * x, (X,)),
     (lambda x: ops.local_response_norm(x, 3, 0.1), (X,)),
     (lambda x, m: ops.divisive_norm(x, 3, 0.1, means=m), (X, _draw(*X.shape))),
 ]
@@ -253,7 +269,7 @@ def test_dropout_on_cuda() -> None:
 def _check_indices(device: str) -> None:
     x = RNG.integers(-3, 4, (4, 5, 6)).astype(np.float32)
     for axis in (0, 1, 2):
-        values, places = ops.max_and_argmax(tensor(x, device=device), axis)
+        values, places = ops.max(tensor(x, device=device), axis)
         np.testing.assert_array_equal(values.numpy(), x.max(axis))
         np.testing.assert_array_equal(places.numpy(), x.argmax(axis))
         np.testing.assert_array_equal(ops.argmin(tensor(x, device=device), axis).numpy(), x.argmin(axis))

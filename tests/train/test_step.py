@@ -220,7 +220,7 @@ def test_other_losses_and_labels() -> None:
         (lambda: make(small_net(), optim.SGD(0.1), clip_norm=0.0), ValueError, "clip_norm must be positive"),
         (lambda: make(small_net(), optim.SGD(0.1), device="tpu"), ValueError, "device: expected 'cpu'"),
         (lambda: make(small_net(), optim.SGD(0.1))(IMAGES, LABELS[:4]), lm.ShapeError, "cross_entropy"),
-        (lambda: make(small_net(), optim.SGD(0.1))(IMAGES[:, 0], LABELS), lm.ShapeError, "conv2d"),
+        (lambda: make(small_net(), optim.SGD(0.1))(IMAGES[:, 0, 0], LABELS), lm.ShapeError, "conv2d"),
     ],
 )
 def test_bad_arguments_are_named(make_step: Any, error: type[Exception], message: str) -> None:

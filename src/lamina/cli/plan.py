@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -86,7 +87,7 @@ def _compiled(options: argparse.Namespace) -> Executable:
         return executable
     step = train_step(
         net,
-        ops.cross_entropy,
+        partial(ops.cross_entropy, ignore_index=None),  # the labels are classes
         SGD(momentum=0.9),
         device=where,
         precision=options.precision,

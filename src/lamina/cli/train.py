@@ -14,6 +14,7 @@ import json
 import math
 from collections.abc import Mapping
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -77,7 +78,7 @@ def run(options: argparse.Namespace) -> None:
     with policy(algorithm=options.algorithm) if options.algorithm else nullcontext():
         step = train_step(
             net,
-            ops.cross_entropy,
+            partial(ops.cross_entropy, ignore_index=None),  # the labels are classes
             _optimizer(options, len(splits["train"])),
             device=where,
             precision=options.precision,

@@ -137,7 +137,7 @@ def resize(images: Any, size: int | tuple[int, int], *, antialias: bool = True) 
     scaled: Tensor = across @ tall  # (…, h, w, C)
     if pictures.dtype.is_float:
         return scaled.to(dtype=pictures.dtype)
-    level: Tensor = floor(scaled + 0.5).clip(0.0, 255.0)
+    level: Tensor = floor(scaled + 0.5).clamp(0.0, 255.0)
     return level.to(dtype="uint8")
 
 

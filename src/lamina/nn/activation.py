@@ -7,7 +7,7 @@ input is decided when a graph's memory is planned.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from lamina import ops
 from lamina.nn.module import Module, T
@@ -119,7 +119,7 @@ class ELU(Module):
 class GELU(Module):
     """x · Φ(x); approximate="tanh" takes the tanh formula (Hendrycks & Gimpel 2016)."""
 
-    def __init__(self, approximate: str = "none") -> None:
+    def __init__(self, approximate: Literal["none", "tanh"] = "none") -> None:
         self.approximate = approximate
 
     def forward(self, x: T) -> T:

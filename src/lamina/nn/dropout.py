@@ -32,7 +32,7 @@ class Dropout(Module):
         state = read(self.generator.state)
         if isinstance(given, Tensor) and isinstance(state, Tensor):
             state = state.to(given.device)
-        y, _, after = ops.dropout(given, state, self.p)
+        y, _, after = ops.dropout(given, self.p, state=state)
         write(self.generator.state, after)
         return y
 

@@ -6,7 +6,6 @@ from lamina import ops
 from lamina.nn import init
 from lamina.nn.module import Module, T
 from lamina.nn.parameter import Parameter
-from lamina.ops.core import operand
 from lamina.spec import ShapeError
 from lamina.tensors import empty
 
@@ -34,14 +33,8 @@ class Embedding(Module):
             self.weight.copy_(values)
 
     def forward(self, index: T) -> T:
-        """index of any shape, int32 or int64 -> (*index.shape, embedding_dim); NaN for rows that do not exist."""
-        index = operand(index)
-        if self.padding_idx is None:
-            return ops.embedding(index, self.weight)
-        # The row of an index that does not exist gets no gradient; what stands in it is replaced.
-        padding = ops.eq(index, self.padding_idx)
-        found = ops.embedding(ops.where(padding, -1, index), self.weight)
-        return ops.where(padding.reshape((*index.shape, 1)), 0.0, found)
+        """index of any shape, int32 or int64 -> (*index.shape, embedding_dim). Raises as `ops.embedding`."""
+        return ops.embedding(index, self.weight, self.padding_idx)
 
     def extra_repr(self) -> str:
         """The arguments, as torch prints them."""

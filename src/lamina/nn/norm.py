@@ -101,7 +101,9 @@ class _BatchNorm(_RunningNorm):
         y: T
         x, (mean, var) = self.check(x), self.running()
         training = self.training or mean is None
-        y, mean, var = ops.batch_norm(x, mean, var, self.weight, self.bias, training, self.share, self.eps)
+        y, mean, var = ops.batch_norm_with_statistics(
+            x, mean, var, self.weight, self.bias, training, self.share, self.eps
+        )
         if self.training and mean is not None:
             self.keep(mean, var)
         return y
@@ -144,7 +146,9 @@ class _InstanceNorm(_RunningNorm):
         x, (mean, var) = self.check(x), self.running()
         own = self.training or mean is None
         share = self.momentum or 0.0  # None keeps the statistics as they are, as in torch
-        y, mean, var = ops.instance_norm(x, mean, var, self.weight, self.bias, own, share, self.eps)
+        y, mean, var = ops.instance_norm_with_statistics(
+            x, mean, var, self.weight, self.bias, own, share, self.eps
+        )
         if own and mean is not None:
             self.running_mean, self.running_var = mean, var
         return y

@@ -65,7 +65,7 @@ class _Recurrent(Module):
             raise ShapeError(f"{type(self).__name__}: x must be (T, B, I) or (T, I), got {x.spec}")
         single = x.ndim == 2
         states = self._first(hx, single)
-        x = ops.unsqueeze(x, 1) if single else ops.swapaxes(x, 0, 1) if self.batch_first else x
+        x = ops.unsqueeze(x, 1) if single else ops.transpose(x, 0, 1) if self.batch_first else x
         y, *last = self._layers(x, states)
         if hx is None and self.remembers:
             for name, value in zip(self._kept, last, strict=True):
@@ -73,7 +73,7 @@ class _Recurrent(Module):
         if single:
             y, last = ops.squeeze(y, 1), [ops.squeeze(s, 1) for s in last]
         elif self.batch_first:
-            y = ops.swapaxes(y, 0, 1)
+            y = ops.transpose(y, 0, 1)
         return y, tuple(last) if self.op.states == 2 else last[0]
 
     def _first(self, hx: Any, single: bool) -> list[Any] | None:
@@ -96,7 +96,7 @@ class _Recurrent(Module):
                 op, 1, self.drop(x) if layer else x, own, weights[layer * each : (layer + 1) * each]
             )
             last.append(tuple(after))
-        return (x, *(ops.concat(parts, 0) for parts in zip(*last, strict=True)))
+        return (x, *(ops.cat(parts, 0) for parts in zip(*last, strict=True)))
 
     # ---- what is remembered
     @property

@@ -9,7 +9,7 @@ The op classes behind the functions are `lamina.ops.primitives`; what an own op 
 from typing import Any
 
 from lamina.ops import core, primitives
-from lamina.ops.primitives.attention import attention, attention_weights
+from lamina.ops.primitives.attention import attention, attention_weights, scaled_dot_product_attention
 from lamina.ops.primitives.cast import cast
 from lamina.ops.primitives.conv import (
     conv1d,
@@ -33,13 +33,21 @@ from lamina.ops.primitives.loss import (
     smooth_l1_loss,
 )
 from lamina.ops.primitives.lrn import divisive_norm, local_response_norm
-from lamina.ops.primitives.matmul import linear, matmul
-from lamina.ops.primitives.norm import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
+from lamina.ops.primitives.matmul import addmm, baddbmm, bmm, dot, linear, matmul, mm, mv, outer
+from lamina.ops.primitives.norm import (
+    batch_norm,
+    batch_norm_with_statistics,
+    group_norm,
+    instance_norm,
+    instance_norm_with_statistics,
+    layer_norm,
+    rms_norm,
+)
 from lamina.ops.primitives.pointwise import (
     abs,
     add,
     ceil,
-    clip,
+    clamp,
     clipped_relu,
     cos,
     div,
@@ -67,7 +75,7 @@ from lamina.ops.primitives.pointwise import (
     mul,
     ne,
     neg,
-    power,
+    pow,
     prelu,
     reciprocal,
     relu,
@@ -85,6 +93,7 @@ from lamina.ops.primitives.pointwise import (
     tan,
     tanh,
     threshold,
+    trunc,
     where,
 )
 from lamina.ops.primitives.pool import (
@@ -107,26 +116,29 @@ from lamina.ops.primitives.quantize import dequantize, quantize
 from lamina.ops.primitives.random import random_normal, random_uniform
 from lamina.ops.primitives.reduce import (
     abs_max,
+    amax,
+    amin,
     argmax,
     argmin,
     max,
-    max_and_argmax,
     mean,
     min,
     mul_no_zeros,
     norm1,
     norm2,
     prod,
-    reduce,
+    std,
+    std_mean,
     sum,
     sum_to,
     var,
+    var_mean,
 )
 from lamina.ops.primitives.rnn import rnn
 from lamina.ops.primitives.shape import (
     batch_to_space,
+    cat,
     chunk,
-    concat,
     depth_to_space,
     expand,
     flatten,
@@ -145,14 +157,11 @@ from lamina.ops.primitives.shape import (
     stack,
     swap_halves,
     swap_pairs,
-    swapaxes,
     transpose,
     unsqueeze,
 )
-from lamina.ops.primitives.softmax import log_softmax, softmax
+from lamina.ops.primitives.softmax import log_softmax, logsumexp, softmax, softmin
 from lamina.ops.primitives.update import adam_update, sgd_update
-
-pow = power
 
 __all__ = [
     "abs",
@@ -162,6 +171,9 @@ __all__ = [
     "adaptive_avg_pool2d",
     "adaptive_avg_pool3d",
     "add",
+    "addmm",
+    "amax",
+    "amin",
     "argmax",
     "argmin",
     "attention",
@@ -169,15 +181,18 @@ __all__ = [
     "avg_pool1d",
     "avg_pool2d",
     "avg_pool3d",
+    "baddbmm",
     "batch_norm",
+    "batch_norm_with_statistics",
     "batch_to_space",
     "binary_cross_entropy_with_logits",
+    "bmm",
     "cast",
+    "cat",
     "ceil",
     "chunk",
-    "clip",
+    "clamp",
     "clipped_relu",
-    "concat",
     "conv1d",
     "conv2d",
     "conv3d",
@@ -190,6 +205,7 @@ __all__ = [
     "dequantize",
     "div",
     "divisive_norm",
+    "dot",
     "dropout",
     "elu",
     "embedding",
@@ -213,6 +229,7 @@ __all__ = [
     "huber_loss",
     "identity",
     "instance_norm",
+    "instance_norm_with_statistics",
     "l1_loss",
     "layer_norm",
     "le",
@@ -224,10 +241,10 @@ __all__ = [
     "logical_and",
     "logical_not",
     "logical_or",
+    "logsumexp",
     "lt",
     "matmul",
     "max",
-    "max_and_argmax",
     "max_pool1d",
     "max_pool2d",
     "max_pool3d",
@@ -235,28 +252,29 @@ __all__ = [
     "mean",
     "min",
     "minimum",
+    "mm",
     "mse_loss",
     "mul",
     "mul_no_zeros",
+    "mv",
     "ne",
     "neg",
     "nll_loss",
     "norm1",
     "norm2",
     "one_hot",
+    "outer",
     "pad",
     "permute",
     "pixel_shuffle",
     "pixel_unshuffle",
     "pow",
-    "power",
     "prelu",
     "prod",
     "quantize",
     "random_normal",
     "random_uniform",
     "reciprocal",
-    "reduce",
     "relu",
     "relu6",
     "reshape",
@@ -264,6 +282,7 @@ __all__ = [
     "rms_norm",
     "rnn",
     "rsqrt",
+    "scaled_dot_product_attention",
     "sgd_update",
     "sigmoid",
     "sign",
@@ -271,6 +290,7 @@ __all__ = [
     "sin",
     "smooth_l1_loss",
     "softmax",
+    "softmin",
     "softplus",
     "space_to_batch",
     "space_to_depth",
@@ -279,6 +299,8 @@ __all__ = [
     "square",
     "squeeze",
     "stack",
+    "std",
+    "std_mean",
     "sub",
     "sum",
     "sum_pool1d",
@@ -287,21 +309,49 @@ __all__ = [
     "sum_to",
     "swap_halves",
     "swap_pairs",
-    "swapaxes",
     "swish",
     "tan",
     "tanh",
     "threshold",
     "transpose",
+    "trunc",
     "unfold",
     "unsqueeze",
     "var",
+    "var_mean",
     "where",
 ]
 
+#: Names of other libraries, or of this one before, and what they are called in torch and here.
+_RENAMED = {
+    "concat": "cat",
+    "concatenate": "cat",
+    "clip": "clamp",
+    "power": "pow",
+    "swapaxes": "transpose(input, dim0, dim1)",
+    "moveaxis": "permute(input, dims)",
+    "max_and_argmax": "max(input, dim), which gives values and indices",
+    "reduce": "sum, mean, prod, amax, amin, norm1, norm2, abs_max or mul_no_zeros",
+    "absolute": "abs",
+    "multiply": "mul",
+    "subtract": "sub",
+    "divide": "div",
+    "negative": "neg",
+    "equal": "eq",
+    "not_equal": "ne",
+    "greater": "gt",
+    "greater_equal": "ge",
+    "less": "lt",
+    "less_equal": "le",
+    "expand_dims": "unsqueeze",
+    "broadcast_to": "expand",
+}
+
 
 def __getattr__(name: str) -> Any:
-    """Where a name that is not a function of this package is found. Raises AttributeError."""
+    """Where a name that is no function of this package is found. Raises AttributeError."""
+    if name in _RENAMED:
+        raise AttributeError(f"lamina.ops has no {name!r}; it is {_RENAMED[name]}")
     for place in (primitives, core):
         if hasattr(place, name) and not name.startswith("_"):
             raise AttributeError(f"lamina.ops has no {name!r}, only functions; it is {place.__name__}.{name}")

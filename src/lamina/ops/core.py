@@ -21,7 +21,20 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from lamina.spec import DTYPES, FLOATS, DType, DTypeError, Shape, ShapeError, Spec
+from lamina.ops.arguments import shown
+from lamina.spec import (
+    DTYPES,
+    FLOATS,
+    DType,
+    DTypeError,
+    Shape,
+    ShapeError,
+    Spec,
+    as_dtype,
+    float32,
+    int64,
+    promote,
+)
 
 Array = np.ndarray[Any, Any]
 #: What running an op does beside giving its outputs; see `Op.effect`.
@@ -256,13 +269,24 @@ def register_adopter(adopt: Callable[[Any], Operand]) -> None:
     _adopt[:] = [adopt]
 
 
-def operand(x: Any) -> Any:
-    """x itself when it is an operand, else x adopted (any DLPack array, array-like or number)."""
+def operand(x: Any, what: str = "", name: str = "input") -> Any:
+    """x itself when it is an operand, else x adopted (any DLPack array, array-like or number).
+
+    what, name: the op and its parameter, for the error. Raises TypeError or DTypeError for what is no array.
+    """
     if isinstance(x, Operand):
         return x
     if not _adopt:
         raise TypeError(f"{type(x).__name__} is not a tensor; import lamina to have arrays adopted")
-    return _adopt[0](x)
+    try:
+        return _adopt[0](x)
+    except (TypeError, ValueError, OverflowError) as error:
+        if not what:
+            raise
+        kind = DTypeError if isinstance(error, DTypeError) else TypeError
+        raise kind(
+            f"{what}: {name} must be a tensor, an array or a number, got {shown(x)}: {error}"
+        ) from None
 
 
 class Recorder(Protocol):
@@ -324,7 +348,7 @@ def _decide(op: Op, operands: tuple[Any, ...]) -> tuple[type[Operand] | Recorder
         return by, operands
     kinds = [type(x) for x in operands if isinstance(x, Operand)]
     if not kinds:
-        operands = tuple(operand(x) for x in operands)
+        operands = tuple(operand(x, op.name, f"operand {i}") for i, x in enumerate(operands))
         kinds = [type(x) for x in operands]
     return max(kinds, key=lambda k: k.bind_priority), operands
 
@@ -345,23 +369,75 @@ def is_number(x: Any) -> bool:
     return isinstance(x, (bool, int, float, np.generic))
 
 
-def scalar(x: Any, like: Any, what: str) -> Any:
-    """A Python number as a 0-d array of `like`'s dtype (no promotion); anything else as it is.
+def together(what: str, a: Any, b: Any) -> tuple[Any, Any]:
+    """Two operands in the dtype that torch computes them in; one of them may be a Python number.
 
-    Raises DTypeError for a number that the dtype cannot hold: 0.5 among integers, 2 among booleans.
+    A number is of the tensor's dtype unless its kind is higher (2 beside booleans is int64, 0.5 beside integers
+    float32). A tensor without axes counts like a number beside one with axes. Raises DTypeError for an integer that
+    the dtype does not hold, TypeError for what is neither a tensor nor a number.
     """
-    if not is_number(x):
+    if is_number(a) and is_number(b):
+        a = operand(a, what)
+    if is_number(b):
+        return _beside(what, a, b)
+    if is_number(a):
+        b, a = _beside(what, b, a)
+        return a, b
+    a, b = _arraylike(a, what, "input"), _arraylike(b, what, "other")
+    kind = result_type(a, b)
+    return _in_dtype(a, kind), _in_dtype(b, kind)
+
+
+def result_type(a: Any, b: Any) -> DType:
+    """The common dtype of two tensors by torch's rule: one without axes only counts if its kind is higher."""
+    first, second = _dtype(a), _dtype(b)
+    if first == second:
+        return first
+    if (a.ndim == 0) != (b.ndim == 0):
+        strong, weak = (first, second) if a.ndim else (second, first)
+        if weak.category <= strong.category:
+            return strong
+    return promote(first, second)
+
+
+def floating(x: Any, what: str) -> Any:
+    """x as an operand of a float dtype: integers and booleans become float32, as in torch."""
+    x = operand(x, what)
+    return x if x.dtype.is_float else x.cast(float32)
+
+
+def _arraylike(x: Any, what: str, name: str) -> Any:
+    """x, adopted unless it is a NumPy array (which a traced value beside it takes as a constant)."""
+    return x if isinstance(x, (Operand, np.ndarray)) else operand(x, what, name)
+
+
+def _dtype(x: Any) -> DType:
+    return as_dtype(x.dtype) if isinstance(x, np.ndarray) else x.dtype
+
+
+def _in_dtype(x: Any, dtype: DType) -> Any:
+    if _dtype(x) == dtype:
         return x
-    dtype: DType = like.dtype
-    number = x.item() if isinstance(x, np.generic) else x
-    rank = {bool: 0, int: 1, float: 2}.get(type(number), 3)
-    if rank > (2 if dtype.is_float else 0 if dtype.kind == "b" else 1):
-        raise DTypeError(f"{what}: {number!r} is no {dtype}; cast the tensor with ops.cast")
+    return x.astype(dtype.numpy) if isinstance(x, np.ndarray) else x.cast(dtype)
+
+
+def _beside(what: str, x: Any, number: Any) -> tuple[Any, Any]:
+    """A tensor and a number in one dtype."""
+    x = _arraylike(x, what, "input")
+    value = number.item() if isinstance(number, np.generic) else number
+    dtype = _dtype(x)
+    rank = {bool: 0, int: 1, float: 2}.get(type(value), 3)
+    if rank == 3:
+        raise DTypeError(
+            f"{what}: {shown(number)} is no number that a tensor of {dtype} can be combined with"
+        )
+    if rank > dtype.category:
+        dtype = float32 if rank == 2 else int64
     if dtype.kind in "iu":
         limits = np.iinfo(dtype.numpy)
-        if not limits.min <= number <= limits.max:
-            raise DTypeError(f"{what}: {number} is outside {dtype}; cast the tensor with ops.cast")
-    return np.array(number, dtype.numpy)
+        if not limits.min <= value <= limits.max:
+            raise DTypeError(f"{what}: {shown(number)} is outside {dtype}; cast the tensor with ops.cast")
+    return _in_dtype(x, dtype), np.array(value, dtype.numpy)
 
 
 def _snake(name: str) -> str:

@@ -24,14 +24,14 @@ Own = TypeVar("Own")
 
 #: Functions of `lamina.ops` that are methods too: those that torch.Tensor has.
 METHODS = (
-    "abs", "add", "argmax", "argmin", "ceil", "chunk", "clip", "cos", "dequantize", "div", "eq", "erf",
-    "exp", "flatten", "floor", "ge", "gt", "le", "log", "log_softmax", "logical_and", "logical_not",
+    "abs", "add", "amax", "amin", "argmax", "argmin", "ceil", "chunk", "clamp", "cos", "dequantize", "div", "eq",
+    "erf", "exp", "flatten", "floor", "ge", "gt", "le", "log", "log_softmax", "logical_and", "logical_not",
     "logical_or", "lt", "matmul", "max", "maximum", "mean", "min", "minimum", "mul", "ne", "neg", "pow",
     "prelu", "prod", "reciprocal", "relu", "rsqrt", "sigmoid", "sign", "sin", "softmax", "split", "sqrt",
-    "square", "squeeze", "sub", "sum", "swapaxes", "tan", "tanh", "unsqueeze", "var",
+    "square", "squeeze", "std", "sub", "sum", "tan", "tanh", "transpose", "trunc", "unsqueeze", "var",
 )  # fmt: skip
 #: Lamina's own: what gradients and layers are often written with.
-OWN_METHODS = ("cast", "gelu", "pad", "silu", "softplus", "sum_to")
+OWN_METHODS = ("cast", "gelu", "silu", "softplus", "sum_to")
 
 
 class Operators(Operand, Generic[Own]):
@@ -179,10 +179,6 @@ class Operators(Operand, Generic[Own]):
         """The axes in another order."""
         return ops.permute(self, sizes(dims))
 
-    def transpose(self, dim0: int, dim1: int) -> Any:
-        """Two axes exchanged."""
-        return ops.swapaxes(self, dim0, dim1)
-
     def expand(self, *shape: int | Sequence[int]) -> Any:
         """Repeated along axes of size 1 and new axes in front; -1 keeps a size."""
         given = sizes(shape)
@@ -244,7 +240,7 @@ class Operators(Operand, Generic[Own]):
 UFUNCS = {
     "subtract": "sub", "multiply": "mul", "divide": "div", "power": "pow", "negative": "neg", "absolute": "abs",
     "equal": "eq", "not_equal": "ne", "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge",
-    "bitwise_and": "logical_and", "bitwise_or": "logical_or", "invert": "logical_not",
+    "clip": "clamp", "bitwise_and": "logical_and", "bitwise_or": "logical_or", "invert": "logical_not",
 }  # fmt: skip
 
 

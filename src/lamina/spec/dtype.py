@@ -27,6 +27,11 @@ class DType:
         return self.kind == "f"
 
     @property
+    def category(self) -> int:
+        """0 for bool, 1 for integers, 2 for floats: of two the higher decides a common type."""
+        return {"b": 0, "i": 1, "u": 1, "f": 2}[self.kind]
+
+    @property
     def compute(self) -> DType:
         """The type that sums and statistics are kept in: float32 for the half and quarter types, else itself."""
         return float32 if self in (float16, bfloat16, float8_e4m3fn) else self
@@ -62,20 +67,32 @@ def as_dtype(value: DType | str | np.dtype[Any] | type) -> DType:
     """The DType for a DType, a name ("float32", "bf16"), or a NumPy dtype. Raises DTypeError."""
     if isinstance(value, DType):
         return value
-    name = value if isinstance(value, str) else np.dtype(value).name
+    name = value if isinstance(value, str) else _numpy_name(value)
     if name not in _BY_NAME:
         raise DTypeError(f"unknown dtype {value!r}; known: {', '.join(d.name for d in DTYPES)}")
     return _BY_NAME[name]
 
 
-def promote(a: DType, b: DType, what: str = "promote") -> DType:
-    """The array-API result type of two dtypes. Raises DTypeError where there is none (float with int)."""
+def _numpy_name(value: Any) -> str:
+    """NumPy's name of a dtype or type, "" for what is none (NumPy takes None for float64)."""
+    if not isinstance(value, (type, np.dtype)):
+        return ""
+    try:
+        return np.dtype(value).name
+    except TypeError:
+        return ""
+
+
+def promote(a: DType, b: DType) -> DType:
+    """The dtype that tensors of two dtypes are computed in together, as torch.result_type of tensors with axes.
+
+    bool < integers < floats: the higher kind decides; within one kind the wider, int16 for uint8 with int8 and
+    float32 for float16 with bfloat16.
+    """
     if a == b:
         return a
-    if a.is_float and b.is_float:
-        if {a, b} == {float16, bfloat16}:
-            return float32
-        return max(a, b, key=lambda d: d.itemsize)
-    if a.kind in "iu" and b.kind in "iu":
-        return as_dtype(np.promote_types(a.numpy, b.numpy))
-    raise DTypeError(f"{what}: {a} and {b} have no common type; cast one of them with ops.cast")
+    if a.category != b.category:
+        return max(a, b, key=lambda d: d.category)
+    if a.is_float:
+        return float32 if {a, b} == {float16, bfloat16} else max(a, b, key=lambda d: d.itemsize)
+    return as_dtype(np.promote_types(a.numpy, b.numpy))

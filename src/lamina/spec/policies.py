@@ -41,6 +41,8 @@ class Policy:
     once: the choice for the first sizes that a convolution with a filter meets serves other batch and image sizes
         too, as long as it can; else each size has its own. The algorithms "time_once" and "guess_once" say both.
     data_grad, filter_grad: the algorithm of a convolution's gradients where it is not `algorithm`.
+    check_indices: on a GPU, labels and indices out of range stop the program as a device-side assertion does, after
+        their value and position were printed (on a CPU they always raise IndexError).
     """
 
     tf32: bool = False
@@ -50,6 +52,7 @@ class Policy:
     once: bool = False
     data_grad: str | None = None
     filter_grad: str | None = None
+    check_indices: bool = False
 
     def __post_init__(self) -> None:
         if self.algorithm.endswith("_once"):

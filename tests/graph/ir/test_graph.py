@@ -58,7 +58,7 @@ def test_branches_several_inputs_and_outputs_and_composition() -> None:
 
 
 def test_text_names_inputs_constants_attributes_and_outputs() -> None:
-    text = str(trace(lambda x: ops.sum(x * 2.0, axis=1), X, names=["image"]))
+    text = str(trace(lambda x: ops.sum(x * 2.0, dim=1), X, names=["image"]))
     assert "%image: f32[2,3]" in text
     assert "constant 2.0" in text
     assert "reduce" in text
@@ -100,7 +100,7 @@ def test_a_graph_checks_its_operands() -> None:
 def test_policies_are_recorded_with_nodes() -> None:
     def f(x):  # type: ignore[no-untyped-def]
         with lm.policy(tf32=True):
-            y = ops.matmul(x, ops.transpose(x))
+            y = ops.matmul(x, ops.transpose(x, 0, 1))
         return ops.matmul(y, y)
 
     policies = [n.policy.tf32 for n in trace(f, X).nodes if n.op.name == "matmul"]

@@ -64,7 +64,7 @@ def test_a_gradient_masked_by_another_tensor_stays() -> None:
 def test_a_sum_over_some_places_stays(axes: tuple[int, ...]) -> None:
     def f(x):  # type: ignore[no-untyped-def]
         (g,) = gradients(ops.sum(ops.square(ops.max_pool2d(x, 2))), [x])
-        return ops.sum(g, axis=axes)
+        return ops.sum(g, dim=axes)
 
     graph = trace(f, rng.standard_normal((1, 2, 4, 4)))
     assert rewrite(graph, sum_before_spreading).nodes == graph.nodes

@@ -116,15 +116,15 @@ def test_padded_parts_are_joined() -> None:
 
 
 def overlapping(x: Any) -> Any:
-    return [ops.pad(x, ((0, 2),)) + ops.pad(x, ((1, 1),))]
+    return [ops.pad(x, (0, 2)) + ops.pad(x, (1, 1))]
 
 
 def with_a_gap(x: Any) -> Any:
-    return [ops.pad(x, ((0, 5),)) + ops.pad(x, ((5, 0),))]
+    return [ops.pad(x, (0, 5)) + ops.pad(x, (5, 0))]
 
 
 def with_a_value(x: Any) -> Any:
-    return [ops.pad(x, ((0, 4),), value=1.0) + ops.pad(x, ((4, 0),))]
+    return [ops.pad(x, (0, 4), value=1.0) + ops.pad(x, (4, 0))]
 
 
 @pytest.mark.parametrize("f", [overlapping, with_a_gap, with_a_value])

@@ -64,7 +64,7 @@ def test_residual_and_relu_become_steps() -> None:
     pair = (v, np.abs(v) + 0.5)
 
     def f(x: Any, z: Any) -> Any:
-        return ops.batch_norm(ops.conv2d(x, w), *pair, v, v, relu=True, residual=z)[0]
+        return ops.batch_norm_with_statistics(ops.conv2d(x, w), *pair, v, v, relu=True, residual=z)[0]
 
     x, z = (RNG.standard_normal(s).astype(np.float32) for s in ((2, 3, 6, 6), (2, 4, 4, 4)))
     graph = fold_constants(fold_batch_norm(lm.trace(f, x, z)))
@@ -80,10 +80,10 @@ def test_what_others_read_is_left_alone() -> None:
 
     def twice(x: Any) -> Any:
         y = ops.conv2d(x, w)
-        return ops.batch_norm(y, *pair)[0] + y
+        return ops.batch_norm_with_statistics(y, *pair)[0] + y
 
     assert "batch_norm_infer" in names(fold_batch_norm(lm.trace(twice, x)))
-    changing = lm.trace(lambda x, w: ops.batch_norm(ops.conv2d(x, w), *pair)[0], x, w)
+    changing = lm.trace(lambda x, w: ops.batch_norm_with_statistics(ops.conv2d(x, w), *pair)[0], x, w)
     assert names(fold_batch_norm(changing)) == ["conv", "batch_norm_infer"]
 
 

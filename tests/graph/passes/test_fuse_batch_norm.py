@@ -48,7 +48,7 @@ def network(act: Activation, join: bool = False, training: bool = True) -> Calla
     """Convolution, batch norm, a residual's sum perhaps, activation, convolution; the gradients of all operands."""
 
     def f(x: Any, w: Any, scale: Any, bias: Any, mean: Any, var: Any, z: Any) -> Any:
-        y, mean, var = ops.batch_norm(ops.conv2d(x, w), mean, var, scale, bias, training)
+        y, mean, var = ops.batch_norm_with_statistics(ops.conv2d(x, w), mean, var, scale, bias, training)
         y = ops.conv2d(act(z + y if join else y), w)
         return [
             *gradients(ops.sum(y * y), [x, w, scale, bias, z] if join else [x, w, scale, bias]),
@@ -101,8 +101,8 @@ def test_a_residual_join_is_one_node(act: Activation) -> None:
 
 def test_two_norms_meet_in_the_later_one() -> None:
     def f(x: Any, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
-        first = ops.batch_norm(x, mean, var, scale, bias, True)[0]
-        second = ops.batch_norm(x * 2, mean, var, bias, scale, True)[0]
+        first = ops.batch_norm_with_statistics(x, mean, var, scale, bias, True)[0]
+        second = ops.batch_norm_with_statistics(x * 2, mean, var, bias, scale, True)[0]
         y = ops.relu(second + first)
         return [y, *gradients(ops.sum(y * y), [x, scale, bias])]
 
@@ -129,19 +129,19 @@ def test_what_others_read_stays() -> None:
     x, _, *small, z = operands()
 
     def read_twice(x: Any, z: Any, *small: Any) -> Any:
-        y = ops.batch_norm(x, small[2], small[3], small[0], small[1], True)[0]
+        y = ops.batch_norm_with_statistics(x, small[2], small[3], small[0], small[1], True)[0]
         return ops.relu(y), y
 
     def broadcast(x: Any, z: Any, *small: Any) -> Any:
-        y = ops.batch_norm(x, small[2], small[3], small[0], small[1], True)[0]
+        y = ops.batch_norm_with_statistics(x, small[2], small[3], small[0], small[1], True)[0]
         return ops.relu(y + z[:1])
 
     def later(x: Any, z: Any, *small: Any) -> Any:
-        y, mean, _ = ops.batch_norm(x, small[2], small[3], small[0], small[1], True)
+        y, mean, _ = ops.batch_norm_with_statistics(x, small[2], small[3], small[0], small[1], True)
         return ops.relu(y + z * mean.reshape((1, 4, 1, 1)))
 
     def masked(x: Any, z: Any, *small: Any) -> Any:
-        y = ops.relu(ops.batch_norm(x, small[2], small[3], small[0], small[1], True)[0])
+        y = ops.relu(ops.batch_norm_with_statistics(x, small[2], small[3], small[0], small[1], True)[0])
         g = call(primitives.ReluGrad(), y, z)
         return bind(BatchNormGrad(), g, x, small[0], *y.node.inputs[0].node.outputs[1:3])[0], g
 
@@ -194,7 +194,7 @@ class Owns(Measured):
 
 def joined(x: Any, w: Any, scale: Any, bias: Any, mean: Any, var: Any, z: Any) -> Any:
     """A block whose input is relu of a join: x -> norm + z -> relu -> convolution, and the way around it."""
-    y, mean, var = ops.batch_norm(ops.conv2d(x, w), mean, var, scale, bias, True)
+    y, mean, var = ops.batch_norm_with_statistics(ops.conv2d(x, w), mean, var, scale, bias, True)
     y = ops.relu(z + y)
     out = ops.conv2d(y, w) + y
     return [*gradients(ops.sum(out * out), [x, w, scale, bias, z]), mean, var]

@@ -44,7 +44,7 @@ def network(act: Callable[[Any], Any] = ops.relu) -> Callable[..., Any]:
     """Convolution, batch norm, activation, max-pool, convolution; the gradients, the running statistics."""
 
     def f(x: Any, w: Any, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
-        y, mean, var = ops.batch_norm(ops.conv2d(x, w), mean, var, scale, bias, True)
+        y, mean, var = ops.batch_norm_with_statistics(ops.conv2d(x, w), mean, var, scale, bias, True)
         y = ops.conv2d(ops.max_pool2d(act(y), 3, 2, 1), w)
         return [*gradients(ops.sum(y * y), [x, w, scale, bias]), mean, var]
 
@@ -93,7 +93,7 @@ def test_a_training_step(act: Callable[[Any], Any]) -> None:
 
 def test_without_gradients_no_index_is_written() -> None:
     def forward(x: Any, *small: Any) -> Any:
-        y, mean, var = ops.batch_norm(x, small[2], small[3], small[0], small[1], True)
+        y, mean, var = ops.batch_norm_with_statistics(x, small[2], small[3], small[0], small[1], True)
         pooled, _ = bind(
             primitives.MaxPool((3, 3), primitives.Window((2, 2), ((1, 1), (1, 1)), (1, 1)), True), ops.relu(y)
         )

@@ -28,7 +28,7 @@ def deep(seed: int, depth: int = 12) -> tuple[Any, list[Any]]:
             if kind == 0:
                 y = ops.reshape(ops.tanh(ops.reshape(y, (-1,))), (32, 16))
             elif kind == 1:
-                y, _, state = ops.dropout(y, state, 0.3)
+                y, _, state = ops.dropout(y, 0.3, state=state)
             elif kind == 2:
                 y = ops.relu(y) + values[i]
             else:

@@ -111,7 +111,7 @@ def test_state_that_was_replaced_is_found_again() -> None:
 def test_planned_memory_is_smaller_than_separate_allocations() -> None:
     def chain(x):  # type: ignore[no-untyped-def]
         for _ in range(10):
-            x = ops.softmax(ops.transpose(x, (1, 0)), 0)
+            x = ops.softmax(ops.transpose(x, 1, 0), 0)
         return x
 
     run = compile(trace(chain, Spec((64, 64), float32)), "cpu", optimize=False)
@@ -218,7 +218,7 @@ def test_inputs_in_any_layout_are_written_into_their_place() -> None:
 def test_outputs_lie_as_their_kernels_left_them() -> None:
     """A permuted result is not copied into row-major order; its numbers are read all the same."""
     x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
-    run = compile(trace(lambda a: ops.transpose(a, (2, 0, 1)), Spec(x.shape, float32)), "cpu")
+    run = compile(trace(lambda a: ops.permute(a, (2, 0, 1)), Spec(x.shape, float32)), "cpu")
     assert [s.label for s in run.program.steps if not s.plan.view] == []
     (y,) = run(x)
     assert y.shape == (4, 2, 3)

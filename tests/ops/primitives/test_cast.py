@@ -35,5 +35,7 @@ def test_gradient_is_cast_back() -> None:
 
 
 def test_unknown_dtype() -> None:
-    with pytest.raises(DTypeError, match="unknown dtype 'float8'; known: float64"):
+    with pytest.raises(
+        DTypeError, match="cast: dtype must be a dtype, such as lamina.float32 or 'float32', got 'float8'"
+    ):
         run(ops.cast, np.ones(3), "float8")

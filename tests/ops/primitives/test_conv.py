@@ -202,13 +202,12 @@ X, W = np.zeros((2, 4, 8, 8)), np.zeros((6, 4, 3, 3))
 @pytest.mark.parametrize(
     ("args", "options", "message"),
     [
-        ((X[0], W), {}, r"conv2d: input \[N, C, \*spatial\] .* rank 4, got f64\[4,8,8\]"),
+        ((X[0, 0], W), {}, r"conv2d: input \[N, C, \*spatial\] .* rank 4 .* got f64\[8,8\]"),
         ((X[:, :3], W), {}, r"conv: input f64\[2,3,8,8\] has 3 channels, but filter .* groups=1 takes 4"),
         ((X, W), {"groups": 2}, r"has 4 channels, but filter f64\[6,4,3,3\] with groups=2 takes 8"),
         ((X, W[:5, :2]), {"groups": 2}, r"groups=2 does not divide the 5 filters"),
         ((X, W), {"stride": 0}, r"conv2d: stride must be ints in \[1, 2147483647\], got \(0, 0\)"),
         ((X, W), {"stride": (1, 2, 3)}, r"conv2d: stride must be one int or 2 ints, got \(1, 2, 3\)"),
-        ((X, W), {"stride": 1.5}, "conv2d: stride must be one int or 2 ints, got 1.5"),
         ((X, W), {"padding": -1}, r"conv2d: padding must be ints in \[0, 2147483647\], got \(-1, -1\)"),
         ((X, W), {"padding": "reflect"}, "padding must be one of valid, half, full, same, ints or pairs"),
         (
@@ -268,7 +267,6 @@ def test_a_known_window_does_not_let_other_types_in(name: str) -> None:
     """1.0 equals 1 and hashes alike."""
     x, w = np.ones((1, 1, 4, 4), np.float32), np.ones((1, 1, 2, 2), np.float32)
     ops.conv2d(x, w, **{name: 1})
-    with pytest.raises(ShapeError, match=name):
-        ops.conv2d(x, w, **{name: 1.0})
-    with pytest.raises(ShapeError, match=name):
-        ops.conv2d(x, w, **{name: (1.0, 1.0)})
+    for value in (1.0, (1.0, 1.0), True, b"1"):
+        with pytest.raises(TypeError, match=f"conv2d: {name} must be an? "):
+            ops.conv2d(x, w, **{name: value})

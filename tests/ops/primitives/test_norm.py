@@ -25,7 +25,7 @@ def across(v: np.ndarray[Any, Any]) -> Any:
 @pytest.mark.feature("F060")
 def test_batch_norm_in_training() -> None:
     """Biased variance normalizes, the unbiased one is kept."""
-    y, mean, var = run(ops.batch_norm, X, MEAN, VAR, SCALE, BIAS, True, 0.2, 1e-3)
+    y, mean, var = run(ops.batch_norm_with_statistics, X, MEAN, VAR, SCALE, BIAS, True, 0.2, 1e-3)
     axes = (0, 2, 3)
     wanted = (X - X.mean(axes, keepdims=True)) / np.sqrt(X.var(axes, keepdims=True) + 1e-3)
     np.testing.assert_allclose(y, wanted * across(SCALE) + across(BIAS), rtol=1e-12)
@@ -36,13 +36,13 @@ def test_batch_norm_in_training() -> None:
 @pytest.mark.feature("F060")
 def test_per_activation_is_one_channel_per_element() -> None:
     small = [v.reshape(3, 5, 6) for v in RNG.uniform(0.5, 2, (4, 90))]
-    y, mean, var = run(ops.batch_norm, X, *small, True, mode="per_activation")
+    y, mean, var = run(ops.batch_norm_with_statistics, X, *small, True, mode="per_activation")
     normal = (X - X.mean(0)) / np.sqrt(X.var(0) + 1e-5)
     np.testing.assert_allclose(y, normal * small[2] + small[3], rtol=1e-12)
     np.testing.assert_allclose(mean, 0.9 * small[0] + 0.1 * X.mean(0), rtol=1e-12)
     np.testing.assert_allclose(var, 0.9 * small[1] + 0.1 * X.var(0, ddof=1), rtol=1e-12)
-    persistent = run(ops.batch_norm, X, MEAN, VAR, training=True, mode="spatial_persistent")
-    spatial = run(ops.batch_norm, X, MEAN, VAR, training=True)
+    persistent = run(ops.batch_norm_with_statistics, X, MEAN, VAR, training=True, mode="spatial_persistent")
+    spatial = run(ops.batch_norm_with_statistics, X, MEAN, VAR, training=True)
     assert all(np.array_equal(a, b) for a, b in zip(persistent, spatial, strict=True))
 
 
@@ -50,7 +50,9 @@ def test_per_activation_is_one_channel_per_element() -> None:
 def test_the_gradient_of_inference() -> None:
     """dx = g s r; the running statistics have gradients, too."""
     r = 1 / np.sqrt(VAR + 1e-5)
-    dx, dmean, dvar, dscale, dbias = grad(lambda *a: ops.batch_norm(*a)[0], X, MEAN, VAR, SCALE, BIAS)
+    dx, dmean, dvar, dscale, dbias = grad(
+        lambda *a: ops.batch_norm_with_statistics(*a)[0], X, MEAN, VAR, SCALE, BIAS
+    )
     axes = (0, 2, 3)
     np.testing.assert_allclose(dx, np.broadcast_to(across(SCALE * r), X.shape), rtol=1e-12)
     np.testing.assert_allclose(dbias, np.full(3, X.size / 3), rtol=1e-12)
@@ -69,10 +71,10 @@ def test_fused_activation_and_sum_are_their_parts(training: bool, added: bool) -
 
     def fused(x: Any, *a: Any) -> Any:
         residual = a[4] if added else None
-        return ops.batch_norm(x, *a[:4], training, relu=True, residual=residual)[0] * Z
+        return ops.batch_norm_with_statistics(x, *a[:4], training, relu=True, residual=residual)[0] * Z
 
     def apart(x: Any, *a: Any) -> Any:
-        y = ops.batch_norm(x, *a[:4], training)[0]
+        y = ops.batch_norm_with_statistics(x, *a[:4], training)[0]
         return ops.relu(y + a[4] if added else y) * Z
 
     np.testing.assert_allclose(run(fused, *arrays), run(apart, *arrays), rtol=1e-12)
@@ -105,11 +107,11 @@ def test_local_response_norm() -> None:
 @pytest.mark.feature("F118")
 def test_errors() -> None:
     with pytest.raises(ShapeError, match=r"batch_norm: scale f64\[4\] must have shape \(3,\) for x"):
-        run(ops.batch_norm, X, MEAN, VAR, np.ones(4), BIAS, True)
+        run(ops.batch_norm_with_statistics, X, MEAN, VAR, np.ones(4), BIAS, True)
     with pytest.raises(ShapeError, match="more than one value per channel in training"):
-        run(ops.batch_norm, X[:1, :, :1, :1], MEAN, VAR, training=True)
+        run(ops.batch_norm_with_statistics, X[:1, :, :1, :1], MEAN, VAR, training=True)
     with pytest.raises(ShapeError, match=r"running_mean .* must have shape \(3, 5, 6\) per activation"):
-        run(ops.batch_norm, X, MEAN, VAR, training=True, mode="per_activation")
+        run(ops.batch_norm_with_statistics, X, MEAN, VAR, training=True, mode="per_activation")
     small = [v.astype(np.float32) for v in (SCALE, BIAS, MEAN, VAR)]
     with pytest.raises(DTypeError, match="scale must be float64 for x of float64, got float32; cast"):
         run(lambda *a: call(primitives.BatchNormInfer(1e-5), *a), X, *small)

@@ -53,12 +53,16 @@ def test_words_by_their_definition(seed: int, counter: int) -> None:
     assert random.words(seed, counter, 11).tolist() == [_word(seed, counter, i) for i in range(11)]
 
 
+def _dropout(x: Any, state: Any, p: float = 0.5) -> Any:
+    return ops.dropout(x, p, state=state)
+
+
 @pytest.mark.feature("F063")
 @pytest.mark.parametrize(("seed", "counter"), STATES)
 @pytest.mark.parametrize("p", [0.0, 0.25, 0.5, 1.0])
 def test_dropout_by_its_definition(seed: int, counter: int, p: float) -> None:
     x = np.arange(1.0, 23).reshape(2, 11)
-    y, mask, state = run(ops.dropout, x, np.array([seed, counter]), p)
+    y, mask, state = run(_dropout, x, np.array([seed, counter]), p)
     kept = np.array([_word(seed, counter, i) >= int(p * 2**32) for i in range(22)]).reshape(2, 11)
     assert mask.tolist() == kept.tolist()
     np.testing.assert_allclose(y, np.where(kept, x / (1 - p) if p < 1 else 0, 0))
@@ -70,19 +74,19 @@ def test_dropout_by_its_definition(seed: int, counter: int, p: float) -> None:
 def test_dropout_drops_what_it_should() -> None:
     x, state = np.ones((200, 300)), np.array([42, 0])
     for p in (0.1, 0.5, 0.8):
-        y, mask, after = run(ops.dropout, x, state, p)
+        y, mask, after = run(_dropout, x, state, p)
         assert abs(mask.mean() - (1 - p)) < 0.006
         assert abs(y.mean() - 1) < 0.02
-        assert (run(ops.dropout, x, state, p)[1] == mask).all()  # the same state gives the same mask
-        assert (run(ops.dropout, x, after, p)[1] != mask).mean() > p * (1 - p)  # the next one another
+        assert (run(_dropout, x, state, p)[1] == mask).all()  # the same state gives the same mask
+        assert (run(_dropout, x, after, p)[1] != mask).mean() > p * (1 - p)  # the next one another
     assert after.tolist() == [42, 15000]
 
 
 @pytest.mark.feature("F063")
 def test_dropout_gradient_uses_the_mask() -> None:
     x, state = np.ones((5, 7)), np.array([3, 4])
-    y, mask, _ = run(ops.dropout, x, state, 0.3)
-    np.testing.assert_allclose(grad(ops.dropout, x, state, 0.3)[0], mask / 0.7)
+    y, mask, _ = run(_dropout, x, state, 0.3)
+    np.testing.assert_allclose(grad(_dropout, x, state, 0.3)[0], mask / 0.7)
     np.testing.assert_allclose(y, mask / 0.7)
 
 
@@ -121,13 +125,13 @@ def test_random_ops_move_the_state_on() -> None:
 def test_errors() -> None:
     x = np.ones(3)
     with pytest.raises(ValueError, match=r"dropout: p must be in \[0, 1\], got 1.5"):
-        run(ops.dropout, x, np.array([0, 0]), 1.5)
+        run(_dropout, x, np.array([0, 0]), 1.5)
     with pytest.raises(ValueError, match=r"dropout: p must be in \[0, 1\], got -1"):
         bind(primitives.Dropout(-1.0), Eager(x), Eager(np.array([0, 0])))
     with pytest.raises(ShapeError, match=r"state must be int64\[2\] \(seed, counter\), got i64\[3\]"):
-        run(ops.dropout, x, np.array([0, 0, 0]))
+        run(_dropout, x, np.array([0, 0, 0]))
     with pytest.raises(TypeError, match=r"state must be int64\[2\] \(seed, counter\), got f64\[2\]"):
-        run(ops.dropout, x, np.zeros(2))
+        run(_dropout, x, np.zeros(2))
     with pytest.raises(TypeError, match=r"dropout_grad: mask must be bool, got f64\[3\]"):
         call(primitives.DropoutGrad(0.5), Eager(x), Eager(x))
     with pytest.raises(ShapeError, match="must have the shape of the gradient"):

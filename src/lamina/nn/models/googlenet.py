@@ -61,7 +61,7 @@ class Inception(Module):
 
     def forward(self, x: T) -> T:
         """x (N, in_channels, H, W) -> (N, out_channels, H, W)."""
-        return ops.concat([self.branch1(x), self.branch2(x), self.branch3(x), self.branch4(x)], 1)
+        return ops.cat([self.branch1(x), self.branch2(x), self.branch3(x), self.branch4(x)], 1)
 
 
 class GoogLeNet(Module):

@@ -2,6 +2,7 @@
 
 from lamina.ops.primitives.attention import Attention, AttentionGrad, JointAttention, JointAttentionGrad
 from lamina.ops.primitives.cast import Cast
+from lamina.ops.primitives.check_index import CheckIndex
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.primitives.conv_norm import ConvNorm, DataGradNorm
 from lamina.ops.primitives.dropout import Dropout, DropoutGrad
@@ -96,6 +97,7 @@ __all__ = [
     "BatchNormInfer",
     "Cast",
     "Ceil",
+    "CheckIndex",
     "ClippedRelu",
     "ClippedReluGrad",
     "Concat",

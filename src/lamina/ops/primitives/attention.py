@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from lamina.ops.arguments import checked
 from lamina.ops.core import Arg, Array, BatchAxes, BatchAxis, Op, Sample, bind, call, listing, operand
 from lamina.ops.primitives.cast import cast
 from lamina.ops.primitives.matmul import matmul
@@ -20,7 +21,7 @@ from lamina.ops.primitives.pointwise import exp, where
 from lamina.ops.primitives.reduce import sum_to
 from lamina.ops.primitives.shape import stack
 from lamina.ops.primitives.softmax import softmax
-from lamina.spec import FLOATS, Shape, ShapeError, Spec, bool_, float32, float64
+from lamina.spec import FLOATS, Shape, ShapeError, Spec, bool_, broadcast_shapes, float32, float64
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class _Attention(Op):
 
     def weights(self, q: Any, k: Any, stats: Any, bias: Sequence[Any]) -> Any:
         """exp(scores - stats) with ops: what the gradient of the gradient is written with."""
-        found = matmul(q, k.swapaxes(2, 3)) * self.scale
+        found = matmul(q, k.transpose(2, 3)) * self.scale
         for b in bias:
             found = found + b
         found = exp(found - cast(stats, q.dtype))
@@ -173,21 +174,21 @@ class AttentionGrad(_Attention):
         q, k, v, o, stats, g, *bias = inputs
         u, p, x, *b = (_like(s) if c is None else c for c, s in zip(grads, (q, k, v, *bias), strict=True))
         w = self.weights(q, k, stats, bias)
-        slope = matmul(g, v.swapaxes(2, 3)) - (g * o).sum(3, keepdims=True)
+        slope = matmul(g, v.transpose(2, 3)) - (g * o).sum(3, keepdim=True)
         ds = w * slope
-        d_ds = (matmul(u, k.swapaxes(2, 3)) + matmul(q, p.swapaxes(2, 3))) * self.scale
+        d_ds = (matmul(u, k.transpose(2, 3)) + matmul(q, p.transpose(2, 3))) * self.scale
         for extra in b:
             d_ds = d_ds + extra
         d_slope = d_ds * w
-        d_row = -d_slope.sum(3, keepdims=True)
-        d_scores = (d_ds * slope + matmul(g, x.swapaxes(2, 3))) * w
+        d_row = -d_slope.sum(3, keepdim=True)
+        d_scores = (d_ds * slope + matmul(g, x.transpose(2, 3))) * w
         dq, dk, *dbias = _through_scores(self, d_scores, q, k, bias)
         return (
             dq + matmul(ds, p) * self.scale,
-            dk + matmul(ds.swapaxes(2, 3), u) * self.scale,
-            matmul(d_slope.swapaxes(2, 3), g),
+            dk + matmul(ds.transpose(2, 3), u) * self.scale,
+            matmul(d_slope.transpose(2, 3), g),
             d_row * g,
-            cast(-d_scores.sum(3, keepdims=True), stats.dtype),
+            cast(-d_scores.sum(3, keepdim=True), stats.dtype),
             matmul(w, x) + matmul(d_slope, v) + d_row * o,
             *dbias,
         )
@@ -311,7 +312,7 @@ def _apart(joint: Any) -> Iterator[Any]:
 
 def _through_scores(op: _Attention, ds: Any, q: Any, k: Any, bias: Sequence[Any]) -> list[Any]:
     """The gradients of q, k and the bias from that of the scores."""
-    dq, dk = matmul(ds, k) * op.scale, matmul(ds.swapaxes(2, 3), q) * op.scale
+    dq, dk = matmul(ds, k) * op.scale, matmul(ds.transpose(2, 3), q) * op.scale
     return [dq, dk, *(sum_to(ds, b.shape) for b in bias)]
 
 
@@ -358,6 +359,68 @@ _JOINT_CASES: list[tuple[float, bool, Shape]] = [
 ]
 
 
+@checked
+def scaled_dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """softmax(scale q kᵀ + mask) v as torch.nn.functional.scaled_dot_product_attention: [..., S, E].
+
+    query [..., S, D], key [..., T, D], value [..., T, E]; the leading axes broadcast. attn_mask: bool (True where a
+    row sees a column) or added to the scores; it broadcasts to [..., S, T]. enable_gqa: key and value have fewer
+    heads (axis -3), each of which serves several of query's. dropout_p: 0 alone, as random numbers need a state here
+    (use `attention_weights` and `dropout`). A row that sees nothing gives zeros.
+    """
+    what = "scaled_dot_product_attention"
+    q, k, v = operand(query, what, "query"), operand(key, what, "key"), operand(value, what, "value")
+    if dropout_p != 0:
+        raise ValueError(
+            f"{what}: dropout_p must be 0, got {dropout_p}; drop out what attention_weights gives"
+        )
+    if min(q.ndim, k.ndim, v.ndim) < 2:
+        raise ShapeError(
+            f"{what}: query, key and value must be [..., rows, features], got {_shapes(q, k, v)}"
+        )
+    if enable_gqa:
+        k, v = (_shared_heads(what, x, q) for x in (k, v))
+    lead = broadcast_shapes(q.shape[:-2], broadcast_shapes(k.shape[:-2], v.shape[:-2], what), what)
+    heads = lead[-1:] or (1,)
+    q, k, v = (x.expand((*lead, *x.shape[-2:])).reshape((-1, *heads, *x.shape[-2:])) for x in (q, k, v))
+    bias = None if attn_mask is None else _mask(operand(attn_mask, what, "attn_mask"), lead, heads)
+    y = attention(q, k, v, bias, causal=is_causal, scale=scale)
+    return y.reshape((*lead, *y.shape[-2:]))
+
+
+def _shared_heads(what: str, x: Any, q: Any) -> Any:
+    """The heads of key or value, each as often as it serves one of query's."""
+    if x.ndim < 3 or q.ndim < 3 or not x.shape[-3] or q.shape[-3] % x.shape[-3]:
+        raise ShapeError(f"{what}: the heads (axis -3) of {x.spec} must divide those of query {q.spec}")
+    times = q.shape[-3] // x.shape[-3]
+    apart = x.unsqueeze(-3).expand((*x.shape[:-2], times, *x.shape[-2:]))
+    return apart.reshape((*x.shape[:-3], q.shape[-3], *x.shape[-2:]))
+
+
+def _mask(mask: Any, lead: Shape, heads: Shape) -> Any:
+    """A mask that broadcasts to [*lead, S, T] as [B, H, S, T], with the axes of 1 that it has where it can."""
+    if mask.ndim > len(lead) + 2:
+        raise ShapeError(f"scaled_dot_product_attention: attn_mask {mask.spec} has more axes than the scores")
+    mask = mask.reshape((1,) * (max(len(lead), 2) + 2 - mask.ndim) + mask.shape)
+    if mask.ndim == 4:
+        return mask
+    return mask.expand((*lead, *mask.shape[-2:])).reshape((-1, *heads, *mask.shape[-2:]))
+
+
+def _shapes(*xs: Any) -> str:
+    return listing([x.spec for x in xs])
+
+
+@checked
 def attention(
     q: Any, k: Any, v: Any, bias: Any = None, *, causal: bool = False, scale: float | None = None
 ) -> Any:
@@ -369,11 +432,12 @@ def attention(
 
     Raises ShapeError, DTypeError. Source: torch's scaled_dot_product_attention; cuDNN's attention operations.
     """
-    q, k, v = operand(q), operand(k), operand(v)
+    q, k, v = operand(q, "attention", "q"), operand(k, "attention", "k"), operand(v, "attention", "v")
     op = Attention(_scale(q, scale), bool(causal), stats=True)
     return call(op, q, k, v, *(() if bias is None else (_as_bias(bias, q),)))
 
 
+@checked
 def attention_weights(
     q: Any, k: Any, bias: Any = None, *, causal: bool = False, scale: float | None = None
 ) -> Any:
@@ -381,8 +445,8 @@ def attention_weights(
 
     For dropout of the weights and to look at them; `attention` itself never holds them whole.
     """
-    q, k = operand(q), operand(k)
-    scores = matmul(q, k.swapaxes(2, 3)) * _scale(q, scale)
+    q, k = operand(q, "attention_weights", "q"), operand(k, "attention_weights", "k")
+    scores = matmul(q, k.transpose(2, 3)) * _scale(q, scale)
     if bias is not None:
         scores = scores + _as_bias(bias, q)
     if causal:
@@ -395,8 +459,8 @@ def _scale(q: Any, scale: float | None) -> float:
 
 
 def _as_bias(bias: Any, q: Any) -> Any:
-    bias = operand(bias)
+    bias = operand(bias, "attention", "bias")
     if bias.dtype != bool_:
-        return bias
+        return bias.cast(q.dtype)
     zero, never = (np.array(x, q.dtype.numpy) for x in (0, -np.inf))
     return where(bias, zero, never)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lamina.ops.arguments import DTypeLike, checked
 from lamina.ops.core import Arg, Array, Op, Sample, call, operand
 from lamina.spec import (
     DTYPES,
@@ -72,7 +73,8 @@ class Cast(Op):
         yield Sample.of(cls(uint8), Arg((7,), bool_, low=0, high=2, integers=True), dtypes=(bool_,))
 
 
-def cast(x: Any, dtype: DType | str | type) -> Any:
-    """x in another dtype; x itself when it has it. Raises DTypeError for an unknown name."""
-    x, to = operand(x), as_dtype(dtype)
+@checked
+def cast(input: Any, dtype: DTypeLike) -> Any:
+    """input in another dtype; itself when it has it. Raises DTypeError for an unknown name."""
+    x, to = operand(input, "cast"), as_dtype(dtype)
     return x if x.dtype == to else call(Cast(to), x)

@@ -10,7 +10,7 @@ Counterparts: cudnnConvolutionForward, …BackwardData, …BackwardFilter.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from math import prod
@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from lamina.ops.arguments import Sizes, checked
 from lamina.ops.core import Array, BatchAxes, Op, Sample, call, first_axis, operand
-from lamina.ops.primitives.shape import concat
+from lamina.ops.primitives.shape import cat, pad_axes
 from lamina.ops.primitives.window import Padding, Window, per_axis, window
 from lamina.spec import Shape, ShapeError, Spec, as_shape, policy
 
@@ -268,20 +269,20 @@ def _conv(
     x: Any,
     w: Any,
     bias: Any,
-    stride: int | Iterable[int],
+    stride: Sizes,
     padding: Padding,
-    dilation: int | Iterable[int],
+    dilation: Sizes,
     groups: int,
     flip: bool,
     algorithm: str | None,
 ) -> Any:
     what = f"conv{rank}d"
-    x, w = operand(x), operand(w)
-    _check_rank(what, rank, x, w)
+    x, w, single = _operands(what, rank, x, w)
     win = window(what, w.shape[2:], stride, padding, dilation, groups, flip=flip)
     with policy(algorithm=algorithm) if algorithm else nullcontext():
         y = call(Conv(win), x, w)
-    return y if bias is None else _add_bias(what, y, bias)
+    y = y if bias is None else _add_bias(what, y, bias)
+    return y.squeeze(0) if single else y
 
 
 def _conv_transpose(
@@ -289,22 +290,23 @@ def _conv_transpose(
     x: Any,
     w: Any,
     bias: Any,
-    stride: int | Iterable[int],
+    stride: Sizes,
     padding: Padding,
-    output_padding: int | Iterable[int],
+    output_padding: Sizes,
     groups: int,
-    dilation: int | Iterable[int],
+    dilation: Sizes,
     flip: bool,
     algorithm: str | None,
 ) -> Any:
     what = f"conv_transpose{rank}d"
-    x, w = operand(x), operand(w)
-    _check_rank(what, rank, x, w)
+    x, w, single = _operands(what, rank, x, w)
     kernel = w.shape[2:]
     win = window(what, kernel, stride, padding, dilation, groups, flip=flip)
     extra = per_axis(what, "output_padding", output_padding, rank, 0)
-    if any(e >= s for e, s in zip(extra, win.stride, strict=True)):
-        raise ShapeError(f"{what}: output_padding {extra} must be smaller than stride {win.stride}")
+    if any(e >= max(s, d) for e, s, d in zip(extra, win.stride, win.dilation, strict=True)):
+        raise ShapeError(
+            f"{what}: output_padding {extra} must be smaller than stride {win.stride} or dilation {win.dilation}"
+        )
     sizes = tuple(
         (n - 1) * s - sum(pair) + span + e
         for n, s, pair, span, e in zip(
@@ -317,31 +319,37 @@ def _conv_transpose(
         )
     with policy(algorithm=algorithm) if algorithm else nullcontext():
         y = call(ConvDataGrad(win, sizes), x, w)
-    return y if bias is None else _add_bias(what, y, bias)
+    y = y if bias is None else _add_bias(what, y, bias)
+    return y.squeeze(0) if single else y
 
 
-def _check_rank(what: str, rank: int, x: Any, w: Any) -> None:
-    if x.ndim != rank + 2 or w.ndim != rank + 2:
+def _operands(what: str, rank: int, input: Any, weight: Any) -> tuple[Any, Any, bool]:
+    """Input with a batch axis, weight, and whether the input had none. Raises ShapeError."""
+    x, w = operand(input, what), operand(weight, what, "weight")
+    if x.ndim not in (rank + 1, rank + 2) or w.ndim != rank + 2:
         raise ShapeError(
-            f"{what}: input [N, C, *spatial] and filter [K, C/groups, *kernel] must be of rank {rank + 2}, "
-            f"got {x.spec} and {w.spec}"
+            f"{what}: input [N, C, *spatial] and filter [K, C/groups, *kernel] must be of rank {rank + 2} "
+            f"(the input {rank + 1} without N), got {x.spec} and {w.spec}"
         )
+    single = x.ndim == rank + 1
+    return (x.unsqueeze(0) if single else x), w, single
 
 
 def _add_bias(what: str, y: Any, bias: Any) -> Any:
-    bias = operand(bias)
+    bias = operand(bias, what, "bias")
     if bias.shape != (y.shape[1],):
         raise ShapeError(f"{what}: bias must be of shape ({y.shape[1]},), got {bias.spec}")
     return y + bias.reshape((1, y.shape[1], *(1,) * (y.ndim - 2)))
 
 
+@checked
 def conv1d(
     input: Any,
     weight: Any,
     bias: Any = None,
-    stride: int | Iterable[int] = 1,
+    stride: Sizes = 1,
     padding: Padding = 0,
-    dilation: int | Iterable[int] = 1,
+    dilation: Sizes = 1,
     groups: int = 1,
     *,
     flip: bool = False,
@@ -351,13 +359,14 @@ def conv1d(
     return _conv(1, input, weight, bias, stride, padding, dilation, groups, flip, algorithm)
 
 
+@checked
 def conv2d(
     input: Any,
     weight: Any,
     bias: Any = None,
-    stride: int | Iterable[int] = 1,
+    stride: Sizes = 1,
     padding: Padding = 0,
-    dilation: int | Iterable[int] = 1,
+    dilation: Sizes = 1,
     groups: int = 1,
     *,
     flip: bool = False,
@@ -374,13 +383,14 @@ def conv2d(
     return _conv(2, input, weight, bias, stride, padding, dilation, groups, flip, algorithm)
 
 
+@checked
 def conv3d(
     input: Any,
     weight: Any,
     bias: Any = None,
-    stride: int | Iterable[int] = 1,
+    stride: Sizes = 1,
     padding: Padding = 0,
-    dilation: int | Iterable[int] = 1,
+    dilation: Sizes = 1,
     groups: int = 1,
     *,
     flip: bool = False,
@@ -390,15 +400,16 @@ def conv3d(
     return _conv(3, input, weight, bias, stride, padding, dilation, groups, flip, algorithm)
 
 
+@checked
 def conv_transpose1d(
     input: Any,
     weight: Any,
     bias: Any = None,
-    stride: int | Iterable[int] = 1,
+    stride: Sizes = 1,
     padding: Padding = 0,
-    output_padding: int | Iterable[int] = 0,
+    output_padding: Sizes = 0,
     groups: int = 1,
-    dilation: int | Iterable[int] = 1,
+    dilation: Sizes = 1,
     *,
     flip: bool = False,
     algorithm: str | None = None,
@@ -409,15 +420,16 @@ def conv_transpose1d(
     )
 
 
+@checked
 def conv_transpose2d(
     input: Any,
     weight: Any,
     bias: Any = None,
-    stride: int | Iterable[int] = 1,
+    stride: Sizes = 1,
     padding: Padding = 0,
-    output_padding: int | Iterable[int] = 0,
+    output_padding: Sizes = 0,
     groups: int = 1,
-    dilation: int | Iterable[int] = 1,
+    dilation: Sizes = 1,
     *,
     flip: bool = False,
     algorithm: str | None = None,
@@ -426,7 +438,8 @@ def conv_transpose2d(
 
     input [N, C, H, W], weight [C, K/groups, h, w], bias [K] or None. It is the data gradient of the
     convolution with the same window: the output has (H - 1) * stride - lo - hi + reach + output_padding rows.
-    output_padding (< stride) says which of the possible input sizes of that convolution is meant.
+    output_padding (smaller than stride or dilation) says which of the possible input sizes of that convolution is
+    meant.
     Raises ShapeError or DTypeError that names the argument.
     """
     return _conv_transpose(
@@ -434,15 +447,16 @@ def conv_transpose2d(
     )
 
 
+@checked
 def conv_transpose3d(
     input: Any,
     weight: Any,
     bias: Any = None,
-    stride: int | Iterable[int] = 1,
+    stride: Sizes = 1,
     padding: Padding = 0,
-    output_padding: int | Iterable[int] = 0,
+    output_padding: Sizes = 0,
     groups: int = 1,
-    dilation: int | Iterable[int] = 1,
+    dilation: Sizes = 1,
     *,
     flip: bool = False,
     algorithm: str | None = None,
@@ -453,24 +467,29 @@ def conv_transpose3d(
     )
 
 
+@checked
 def unfold(
     input: Any,
-    kernel_size: int | Iterable[int],
-    dilation: int | Iterable[int] = 1,
+    kernel_size: Sizes,
+    dilation: Sizes = 1,
     padding: Padding = 0,
-    stride: int | Iterable[int] = 1,
+    stride: Sizes = 1,
 ) -> Any:
-    """im2col: input [N, C, *S] to columns [N, C * prod(kernel), positions], as torch.nn.functional.unfold.
+    """im2col: input [N, C, H, W] to columns [N, C * prod(kernel), positions], as torch.nn.functional.unfold.
+
+    Also for one image [C, H, W], and beyond torch for volumes [N, C, D, H, W].
 
     Written as strided slices, one per kernel element; `conv2d` does not use it.
     """
-    x = operand(input)
-    if not 3 <= x.ndim <= 5:
-        raise ShapeError(f"unfold: input must be [N, C, *spatial] with 1 to 3 spatial axes, got {x.spec}")
+    x = operand(input, "unfold")
+    if x.ndim == 3:
+        return unfold(x.unsqueeze(0), kernel_size, dilation, padding, stride).squeeze(0)
+    if x.ndim not in (4, 5):
+        raise ShapeError(f"unfold: input must be [N, C, H, W], [C, H, W] or [N, C, D, H, W], got {x.spec}")
     kernel = per_axis("unfold", "kernel_size", kernel_size, x.ndim - 2, 1)
     win = window("unfold", kernel, stride, padding, dilation)
     spatial = win.output(x.shape[2:], kernel, "unfold")
-    padded = x.pad(((0, 0), (0, 0), *win.padding))
+    padded = pad_axes(x, ((0, 0), (0, 0), *win.padding))
     columns = [padded[tap].reshape((*x.shape[:2], 1, prod(spatial))) for tap in win.taps(kernel, spatial)]
-    joined = concat(columns, 2)
+    joined = cat(columns, 2) if len(columns) > 1 else columns[0]
     return joined.reshape((x.shape[0], x.shape[1] * prod(kernel), prod(spatial)))

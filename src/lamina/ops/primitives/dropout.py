@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from lamina._philox import words
+from lamina.ops.arguments import checked, within
 from lamina.ops.core import Arg, Array, Op, Sample, bind, call, operand
 from lamina.ops.primitives.random import STATE, check_state, next_state
 from lamina.spec import DTypeError, Shape, ShapeError, Spec, bool_, int64
@@ -97,13 +98,16 @@ class DropoutGrad(Op):
             yield Sample.of(cls(p), shape, mask)
 
 
-def dropout(x: Any, state: Any, p: float = 0.5) -> tuple[Any, Any, Any]:
-    """(y, mask, next state): x with each element dropped with probability p, the others grown by 1 / (1 - p).
+@checked
+def dropout(input: Any, p: float = 0.5, training: bool = True, *, state: Any) -> tuple[Any, Any, Any]:
+    """(y, mask, next state): each element dropped with probability p, the others grown by 1 / (1 - p).
 
-    state: int64[2], (seed, counter); hand the next state to the next call. The mask is the same on every
-    backend (see Dropout). Raises ValueError for p outside [0, 1].
+    state: int64[2], (seed, counter), which torch keeps out of sight; hand the next state to the next call. The mask
+    is the same on every backend (see Dropout). Without training y is input. Raises ValueError for p outside [0, 1].
     """
-    if not 0 <= p <= 1:
-        raise ValueError(f"dropout: p must be in [0, 1], got {p}")
-    y, mask, moved = bind(Dropout(float(p)), operand(x), operand(state))
+    within("dropout", "p", p, 0, 1)
+    x, state = operand(input, "dropout"), operand(state, "dropout", "state")
+    if not training:
+        return x, operand(np.ones(x.shape, np.bool_)), state
+    y, mask, moved = bind(Dropout(float(p)), x, state)
     return y, mask, moved

@@ -8,17 +8,22 @@ from typing import Any
 
 import numpy as np
 
+from lamina.ops.arguments import checked
 from lamina.ops.core import Arg, Array, BatchAxes, Op, Sample, call, operand
-from lamina.spec import DTypeError, Shape, ShapeError, Spec, int32, int64
+from lamina.ops.primitives.check_index import check_index, watched
+from lamina.ops.primitives.pointwise import where
+from lamina.spec import DTypeError, Shape, ShapeError, Spec, int32, int64, normalize_axis
 
 
 @dataclass(frozen=True)
 class Embedding(Op):
     """(table [V, D], index int32 or int64 [...]) -> [..., D]: the rows that the indices name.
 
-    An index outside 0 .. V - 1 gives a row of NaN.
+    An index outside 0 … V - 1 is an IndexError on a CPU and gives a row of NaN on a GPU.
+    padding_idx: the row that gets no gradient.
     """
 
+    padding_idx: int | None = None
     arity = 2
 
     def infer(self, table: Spec, index: Spec) -> tuple[Spec]:  # type: ignore[override]
@@ -32,13 +37,14 @@ class Embedding(Op):
         return (axes[1],) if axes[0] is None else None
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
-        return call(EmbeddingGrad(inputs[0].shape[0]), grads[0], inputs[1]), None
+        index = inputs[1]
+        if self.padding_idx is not None:  # an index that names no row adds nothing
+            index = where(index == self.padding_idx, -1, index)
+        return call(EmbeddingGrad(inputs[0].shape[0]), grads[0], index), None
 
     def reference(self, table: Array, index: Array) -> tuple[Array]:  # type: ignore[override]
-        inside = _inside(index, len(table))
-        if not len(table):
-            return (np.full((*index.shape, table.shape[1]), np.nan, table.dtype),)
-        return (np.where(inside[..., None], table[np.where(inside, index, 0)], np.nan),)
+        check_index("embedding", index, len(table))
+        return (table[index],)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -64,8 +70,11 @@ class EmbeddingGrad(Op):
         return (self.result((self.rows, g.shape[-1]), g.dtype),)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
-        """The sum is linear in g."""
-        return call(Embedding(), grads[0], inputs[1]), None
+        """The sum is linear in g; what an index outside the table names did not take part."""
+        index = inputs[1]
+        inside = (index >= 0) & (index < self.rows)
+        rows = call(Embedding(), grads[0], where(inside, index, 0))
+        return where(inside.unsqueeze(-1), rows, 0.0), None
 
     def reference(self, g: Array, index: Array) -> tuple[Array]:  # type: ignore[override]
         found, inside = np.zeros((self.rows, g.shape[-1]), g.dtype), _inside(index, self.rows)
@@ -97,10 +106,17 @@ def _check_index(op: Op, index: Spec) -> None:
         raise DTypeError(f"{op.name}: index must be int32 or int64, got {index}; cast it with ops.cast")
 
 
-def embedding(index: Any, weight: Any) -> Any:
-    """The rows of weight [V, D] that index [...] (int32 or int64) names: [..., D], as torch's embedding.
+@checked
+def embedding(input: Any, weight: Any, padding_idx: int | None = None) -> Any:
+    """The rows of weight [V, D] that input [...] (int32 or int64) names: [..., D], as torch's embedding.
 
-    An index outside 0 .. V - 1 gives a row of NaN. The gradient adds the rows of equal indices in their order, so
-    that it is the same from run to run. Raises ShapeError, DTypeError.
+    padding_idx: the row (from the end where negative) that gets no gradient. The gradient adds the rows of equal
+    indices in their order, so that it is the same from run to run. An index outside 0 … V - 1 is an IndexError on a
+    CPU and gives a row of NaN on a GPU (see `CheckIndex`). Raises ShapeError, DTypeError.
     """
-    return call(Embedding(), operand(weight), operand(index))
+    index, table = operand(input, "embedding"), operand(weight, "embedding", "weight")
+    if table.ndim != 2:
+        raise ShapeError(f"embedding: weight must be [rows, features], got {table.spec}")
+    if padding_idx is not None:
+        padding_idx = normalize_axis(padding_idx, table.shape[0], "embedding: padding_idx")
+    return call(Embedding(padding_idx), table, watched("embedding", index, table.shape[0]))

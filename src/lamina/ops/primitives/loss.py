@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
+from typing import Any, Literal
 
 import numpy as np
 
-from lamina.ops.core import INTEGERS, Arg, Array, BatchAxes, Op, Sample, call, operand
-from lamina.ops.primitives.pointwise import where
+from lamina.ops.arguments import DTypeLike, checked, within
+from lamina.ops.core import INTEGERS, Arg, Array, BatchAxes, Op, Sample, call, floating, operand
+from lamina.ops.primitives.check_index import CheckIndex, check_index, watched
+from lamina.ops.primitives.pointwise import mul, where
 from lamina.ops.primitives.softmax import log_softmax
-from lamina.spec import DType, DTypeError, Shape, ShapeError, Spec, as_dtype, float32, int64
-
-REDUCTIONS = ("mean", "sum", "none")
+from lamina.spec import (
+    DType,
+    DTypeError,
+    Shape,
+    ShapeError,
+    Spec,
+    as_dtype,
+    float32,
+    int64,
+    normalize_axis,
+)
 
 
 class _CrossEntropy(Op):
@@ -36,14 +47,14 @@ class _CrossEntropy(Op):
             raise ValueError(f"{self.name}: label_smoothing must be in [0, 1], got {self.label_smoothing}")
 
     def targets(self, x: Array, labels: Array) -> Array:
-        """The wanted probabilities, as x's shape: 0 for ignored places, NaN for labels that name no class."""
+        """The wanted probabilities, as x's shape: 0 for ignored places. Raises IndexError for other labels."""
+        check_index(self.name, labels, x.shape[1], self.ignore_index)
         classes = np.arange(x.shape[1]).reshape((1, -1) + (1,) * (x.ndim - 2))
         label = np.expand_dims(labels.astype(np.int64), 1)
         wanted = np.where(classes == label, 1 - self.label_smoothing, 0.0) + self.label_smoothing / x.shape[1]
-        wanted = np.where((label < 0) | (label >= x.shape[1]), np.nan, wanted)
         if self.ignore_index is not None:
             wanted = np.where(label == self.ignore_index, 0.0, wanted)
-        return wanted.astype(x.dtype)
+        return np.asarray(wanted, x.dtype)
 
     def ignored(self, labels: Array) -> Array:
         """Where the label is ignore_index."""
@@ -56,7 +67,7 @@ class CrossEntropy(_CrossEntropy):
 
     loss = (1 - label_smoothing) * (lse - x[label]) + label_smoothing * (lse - mean over classes of x), with
     lse = log(sum over classes of exp(x)). Losses are float32 (float64 for float64 logits). Where the label is
-    ignore_index the loss is 0; a label outside 0 … C - 1 gives NaN.
+    ignore_index the loss is 0. Another label outside 0 … C - 1 is an IndexError on a CPU, NaN on a GPU.
     """
 
     label_smoothing: float = 0.0
@@ -90,7 +101,7 @@ class CrossEntropy(_CrossEntropy):
 class CrossEntropyGrad(_CrossEntropy):
     """(logits, labels, g [N, *spatial]) -> g * (softmax(logits) - wanted probabilities), like the logits.
 
-    g has the losses' dtype. The gradient is 0 where the label is ignore_index, NaN where it names no class.
+    g has the losses' dtype. The gradient is 0 where the label is ignore_index. Other labels: as for CrossEntropy.
     """
 
     label_smoothing: float = 0.0
@@ -114,9 +125,9 @@ class CrossEntropyGrad(_CrossEntropy):
         t, p = t.cast(wide), log_softmax(x.cast(wide), 1).exp()
         valid = self._valid(labels, wide)
         weighted = t * p
-        total = weighted.sum((1,), keepdims=True)
+        total = weighted.sum((1,), keepdim=True)
         dx = valid * g.unsqueeze(1) * (weighted - p * total)
-        wanted = one_hot(labels, x.shape[1], wide, axis=1) * (1 - self.label_smoothing)
+        wanted = spread(labels, x.shape[1], wide, 1) * (1 - self.label_smoothing)
         wanted = wanted + self.label_smoothing / x.shape[1]
         dg = (valid * t * (p - wanted)).sum((1,))
         return dx.cast(x.dtype), None, dg
@@ -162,112 +173,218 @@ def _log_softmax(x: Array) -> Array:
     return np.asarray(apart - np.log(np.sum(np.exp(apart), 1, keepdims=True)))
 
 
-def one_hot(labels: Any, classes: int, dtype: DType | str = float32, axis: int = -1) -> Any:
-    """1 at each label and 0 elsewhere, along a new axis of `classes` entries; all 0 for other labels."""
-    labels = operand(labels)
-    place = axis % (labels.ndim + 1)
-    spread = labels.unsqueeze(place)
-    names = np.arange(classes, dtype=labels.dtype.numpy).reshape((-1,) + (1,) * (labels.ndim - place))
-    return (spread == names).cast(as_dtype(dtype))
+Reduction = Literal["mean", "sum", "none"]
 
 
+@checked
+def one_hot(tensor: Any, num_classes: int, *, dtype: DTypeLike = int64, dim: int = -1) -> Any:
+    """1 at each label and 0 elsewhere, along a new axis (the last) of num_classes entries, as torch's one_hot.
+
+    num_classes >= 1 is part of the result's shape, so it cannot be left to the values (torch's -1). dtype, dim:
+    beyond torch. A label outside 0 … num_classes - 1 is an IndexError on a CPU, all 0 on a GPU (see `CheckIndex`).
+    """
+    labels = operand(tensor, "one_hot", "tensor")
+    within("one_hot", "num_classes", num_classes, 1)
+    if labels.dtype not in INTEGERS:
+        raise DTypeError(f"one_hot: labels must be integers, got {labels.spec}; cast with ops.cast")
+    labels = call(CheckIndex("one_hot", int(num_classes)), labels)
+    return spread(labels, int(num_classes), as_dtype(dtype), normalize_axis(dim, labels.ndim + 1, "one_hot"))
+
+
+def spread(labels: Any, classes: int, dtype: DType, place: int) -> Any:
+    """one_hot along a new axis at `place`; all 0 for labels that name no class."""
+    wide = labels.cast(int64) if classes > np.iinfo(labels.dtype.numpy).max else labels
+    names = np.arange(classes, dtype=wide.dtype.numpy).reshape((-1,) + (1,) * (labels.ndim - place))
+    return (wide.unsqueeze(place) == names).cast(dtype)
+
+
+@checked
 def cross_entropy(
     input: Any,
     target: Any,
-    reduction: str = "mean",
+    weight: Any = None,
+    *,
+    ignore_index: int | None = -100,
+    reduction: Reduction = "mean",
     label_smoothing: float = 0.0,
-    ignore_index: int | None = None,
 ) -> Any:
     """Softmax and negative log-likelihood in one, as torch.nn.functional.cross_entropy.
 
-    input: logits [N, C, *spatial]. target: integer labels [N, *spatial], or float probabilities like input.
-    reduction: "mean" (over the labels that are not ignored), "sum" or "none". The result is float32 (float64
-    for float64 logits). Unlike torch, nothing is ignored unless ignore_index is given.
+    input: logits [N, C, *spatial], or [C] for one. target: integer labels [N, *spatial] (or []), or float
+    probabilities like input. weight: [C], how much each class counts. ignore_index: the label of places that do not
+    count; None: there is none, which saves counting. reduction: "mean" (by the weights of the labels that count),
+    "sum" or "none". The result is float32 (float64 for float64 logits).
+    A label outside 0 … C - 1 is an IndexError on a CPU and NaN on a GPU (see `CheckIndex`).
     """
-    _check_reduction("cross_entropy", reduction)
-    x, labels = operand(input), operand(target)
+    within("cross_entropy", "label_smoothing", label_smoothing, 0, 1)
+    x, labels = operand(input, "cross_entropy"), operand(target, "cross_entropy", "target")
     if labels.dtype.is_float:
-        return _soft_cross_entropy(x, labels, reduction, label_smoothing)
-    losses = call(CrossEntropy(float(label_smoothing), ignore_index), x, labels)
-    return _reduce_labelled(losses, labels, reduction, ignore_index)
+        return _soft_cross_entropy(x, labels, weight, reduction, label_smoothing)
+    single = x.ndim == 1 and labels.ndim == 0
+    x, labels = (x.unsqueeze(0), labels.unsqueeze(0)) if single else (x, labels)
+    ignored = _possible(labels.dtype, ignore_index)
+    if x.ndim > 1 and labels.dtype in INTEGERS:
+        labels = watched("cross_entropy", labels, x.shape[1], ignored)
+    shares = _class_weights("cross_entropy", x, weight)
+    if shares is not None:
+        losses = _weighted_cross_entropy(x, labels, shares, ignored, label_smoothing)
+    else:
+        losses = call(CrossEntropy(float(label_smoothing), ignored), x, labels)
+    return _reduce_labelled(losses, labels, reduction, ignored, shares, single)
 
 
-def _soft_cross_entropy(x: Any, target: Any, reduction: str, label_smoothing: float) -> Any:
-    if x.shape != target.shape:
+def _possible(dtype: DType, ignore_index: int | None) -> int | None:
+    """ignore_index, None where no label of the dtype can have this value."""
+    if ignore_index is None or dtype not in INTEGERS:
+        return ignore_index
+    limits = np.iinfo(dtype.numpy)
+    return int(ignore_index) if limits.min <= ignore_index <= limits.max else None
+
+
+def _class_weights(what: str, x: Any, weight: Any) -> Any:
+    """The weights [C] in the type of the losses, None where there are none. Raises ShapeError."""
+    if weight is None:
+        return None
+    shares = floating(operand(weight, what, "weight"), what)
+    if x.ndim < 2 or shares.shape != (x.shape[1],):
         raise ShapeError(
-            f"cross_entropy: logits {x.spec} and probabilities {target.spec} must have one shape"
+            f"{what}: weight must be [C], one for each class of input {x.spec}, got {shares.spec}"
         )
+    return shares.cast(x.dtype.compute)
+
+
+def _weighted_cross_entropy(x: Any, labels: Any, shares: Any, ignored: int | None, smoothing: float) -> Any:
+    """Losses [N, *S]: by the weight of the label, and with smoothing of every class by its own."""
+    losses = call(CrossEntropy(0.0, ignored), x, labels) * _at_labels(labels, shares)
+    if not smoothing:
+        return losses
+    by_class = shares.reshape((1, -1, *(1,) * (x.ndim - 2)))
+    every = -(log_softmax(x.cast(x.dtype.compute), 1) * by_class).sum(1) * (smoothing / x.shape[1])
+    if ignored is not None:
+        every = where(labels != ignored, every, 0.0)
+    return losses * (1 - smoothing) + every
+
+
+def _at_labels(labels: Any, shares: Any) -> Any:
+    """shares[label] for each label, 0 for labels that name no class."""
+    chosen = spread(labels, shares.shape[0], shares.dtype, 1)
+    return (chosen * shares.reshape((1, -1, *(1,) * (labels.ndim - 1)))).sum(1)
+
+
+def _soft_cross_entropy(x: Any, target: Any, weight: Any, reduction: str, label_smoothing: float) -> Any:
+    if x.shape != target.shape or x.ndim == 0:
+        raise ShapeError(
+            f"cross_entropy: logits {x.spec} and probabilities {target.spec} must have one shape, [N, C, *spatial]"
+        )
+    single = x.ndim == 1
+    x, target = (x.unsqueeze(0), target.unsqueeze(0)) if single else (x, target)
     wide = x.dtype.compute
     wanted = target.cast(wide)
     if label_smoothing:
         wanted = wanted * (1 - label_smoothing) + label_smoothing / x.shape[1]
+    shares = _class_weights("cross_entropy", x, weight)
+    if shares is not None:
+        wanted = wanted * shares.reshape((1, -1, *(1,) * (x.ndim - 2)))
     losses = -(wanted * log_softmax(x.cast(wide), 1)).sum(1)
-    return _reduce(losses, reduction)
+    return _reduce(losses.squeeze(0) if single else losses, reduction)
 
 
-def nll_loss(input: Any, target: Any, reduction: str = "mean", ignore_index: int | None = None) -> Any:
-    """-input[n, target[n]] for log-probabilities [N, C, *spatial], as torch.nn.functional.nll_loss.
+@checked
+def nll_loss(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    *,
+    ignore_index: int | None = -100,
+    reduction: Reduction = "mean",
+) -> Any:
+    """-weight[target[n]] * input[n, target[n]] for log-probabilities, as torch.nn.functional.nll_loss.
 
-    The result has the input's dtype; a label that names no class counts as 0.
+    input: [N, C, *spatial], or [C] for one. target: integer labels [N, *spatial], or []. weight, ignore_index and
+    reduction: as in `cross_entropy`. The result has the input's dtype.
+    A label outside 0 … C - 1 is an IndexError on a CPU and counts as 0 on a GPU (see `CheckIndex`).
     """
-    _check_reduction("nll_loss", reduction)
-    x, labels = operand(input), operand(target)
+    x, labels = operand(input, "nll_loss"), operand(target, "nll_loss", "target")
     if labels.dtype not in INTEGERS:
         raise DTypeError(f"nll_loss: labels must be integers, got {labels.spec}")
+    single = x.ndim == 1 and labels.ndim == 0
+    x, labels = (x.unsqueeze(0), labels.unsqueeze(0)) if single else (x, labels)
     if x.ndim < 2 or labels.shape != (x.shape[0], *x.shape[2:]):
         raise ShapeError(
             f"nll_loss: input [N, C, *spatial] and labels [N, *spatial], got {x.spec} and {labels.spec}"
         )
-    losses = -(one_hot(labels, x.shape[1], x.dtype, axis=1) * x).sum(1)
-    if ignore_index is not None:
-        losses = losses * (labels != ignore_index).cast(x.dtype)
-    return _reduce_labelled(losses, labels, reduction, ignore_index)
+    ignored = _possible(labels.dtype, ignore_index)
+    labels = call(CheckIndex("nll_loss", x.shape[1], ignored), labels)
+    shares = _class_weights("nll_loss", x, weight)
+    chosen = spread(labels, x.shape[1], x.dtype, 1)
+    if shares is not None:
+        chosen = chosen * shares.cast(x.dtype).reshape((1, -1, *(1,) * (x.ndim - 2)))
+    # A product with 0 would turn the infinite entries of other classes into NaN.
+    losses = -where(chosen != 0, chosen * x, 0.0).sum(1)
+    if ignored is not None:
+        losses = where(labels != ignored, losses, 0.0)
+    return _reduce_labelled(losses, labels, reduction, ignored, shares, single)
 
 
-def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
-    """(input - target)^2, averaged, summed or as it is."""
-    apart = _apart("mse_loss", input, target, reduction)
-    return _reduce(apart * apart, reduction)
+@checked
+def mse_loss(input: Any, target: Any, *, reduction: Reduction = "mean", weight: Any = None) -> Any:
+    """(input - target)^2, averaged, summed or as it is. weight: how much each element counts."""
+    apart = _apart("mse_loss", input, target)
+    return _reduce_weighted("mse_loss", apart * apart, weight, reduction)
 
 
-def l1_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
-    """|input - target|, averaged, summed or as it is."""
-    return _reduce(_apart("l1_loss", input, target, reduction).abs(), reduction)
+@checked
+def l1_loss(input: Any, target: Any, *, reduction: Reduction = "mean", weight: Any = None) -> Any:
+    """|input - target|, averaged, summed or as it is. weight: how much each element counts."""
+    return _reduce_weighted("l1_loss", _apart("l1_loss", input, target).abs(), weight, reduction)
 
 
-def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
-    """d^2 / (2 beta) where d = |input - target| < beta, else d - beta / 2."""
-    if not beta > 0:
-        raise ValueError(f"smooth_l1_loss: beta must be > 0, got {beta}; use l1_loss for 0")
-    size = _apart("smooth_l1_loss", input, target, reduction).abs()
+@checked
+def smooth_l1_loss(input: Any, target: Any, *, reduction: Reduction = "mean", beta: float = 1.0) -> Any:
+    """d^2 / (2 beta) where d = |input - target| < beta, else d - beta / 2; `l1_loss` for beta = 0."""
+    within("smooth_l1_loss", "beta", beta, 0)
+    size = _apart("smooth_l1_loss", input, target).abs()
+    if beta == 0:
+        return _reduce(size, reduction)
     return _reduce(where(size < beta, size * size * (0.5 / beta), size - 0.5 * beta), reduction)
 
 
-def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
-    """d^2 / 2 where d = |input - target| < delta, else delta * (d - delta / 2)."""
-    return smooth_l1_loss(input, target, reduction, delta) * delta
+@checked
+def huber_loss(
+    input: Any, target: Any, reduction: Reduction = "mean", delta: float = 1.0, weight: Any = None
+) -> Any:
+    """d^2 / 2 where d = |input - target| < delta, else delta * (d - delta / 2). weight: how much each counts."""
+    within("huber_loss", "delta", delta, 0, open=True)
+    losses = smooth_l1_loss(input, target, reduction="none", beta=delta) * delta
+    return _reduce_weighted("huber_loss", losses, weight, reduction)
 
 
-def binary_cross_entropy_with_logits(input: Any, target: Any, reduction: str = "mean") -> Any:
-    """-(t log(sigmoid(x)) + (1 - t) log(1 - sigmoid(x))), without overflow."""
-    _check_reduction("binary_cross_entropy_with_logits", reduction)
-    x, t = operand(input), operand(target)
-    if x.shape != t.shape:
-        raise ShapeError(f"binary_cross_entropy_with_logits: {x.spec} and {t.spec} must have one shape")
-    return _reduce(x.softplus() - x * t, reduction)
+@checked
+def binary_cross_entropy_with_logits(
+    input: Any, target: Any, weight: Any = None, *, reduction: Reduction = "mean", pos_weight: Any = None
+) -> Any:
+    """-(t log(sigmoid(x)) + (1 - t) log(1 - sigmoid(x))), without overflow.
 
-
-def _apart(what: str, input: Any, target: Any, reduction: str) -> Any:
-    _check_reduction(what, reduction)
-    x, t = operand(input), operand(target)
+    weight: how much each element counts; pos_weight: how much t does. Both broadcast to input.
+    """
+    what = "binary_cross_entropy_with_logits"
+    x, t = operand(input, what), operand(target, what, "target")
     if x.shape != t.shape:
         raise ShapeError(f"{what}: input {x.spec} and target {t.spec} must have one shape")
+    if pos_weight is None:
+        losses = x.softplus() - x * t
+    else:  # (1 - t) x + (1 + (p - 1) t) log(1 + exp(-x))
+        losses = x * (1 - t) + (t * (operand(pos_weight, what, "pos_weight") - 1) + 1) * (-x).softplus()
+    return _reduce(losses if weight is None else losses * operand(weight, what, "weight"), reduction)
+
+
+def _apart(what: str, input: Any, target: Any) -> Any:
+    x, t = operand(input, what), operand(target, what, "target")
+    if x.shape != t.shape:
+        raise ShapeError(
+            f"{what}: input {x.spec} and target {t.spec} must have one shape; expand one to broadcast"
+        )
     return x - t
-
-
-def _check_reduction(what: str, reduction: str) -> None:
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"{what}: reduction must be one of {', '.join(REDUCTIONS)}, got {reduction!r}")
 
 
 def _reduce(losses: Any, reduction: str) -> Any:
@@ -276,9 +393,26 @@ def _reduce(losses: Any, reduction: str) -> Any:
     return losses.mean() if reduction == "mean" else losses.sum()
 
 
-def _reduce_labelled(losses: Any, labels: Any, reduction: str, ignore_index: int | None) -> Any:
-    """The mean counts the labels that are not ignored."""
-    if reduction != "mean" or ignore_index is None:
+def _reduce_weighted(what: str, losses: Any, weight: Any, reduction: str) -> Any:
+    """The mean counts each element by its weight. Raises ShapeError."""
+    if weight is None:
         return _reduce(losses, reduction)
-    counted = (labels != ignore_index).cast(losses.dtype).sum()
-    return losses.sum() / counted
+    shares = operand(weight, what, "weight")
+    if shares.shape != losses.shape:
+        raise ShapeError(f"{what}: weight {shares.spec} must have the shape of input, {losses.spec}")
+    weighted = losses * shares
+    return weighted.sum() / shares.sum() if reduction == "mean" else _reduce(weighted, reduction)
+
+
+def _reduce_labelled(
+    losses: Any, labels: Any, reduction: str, ignored: int | None, shares: Any, single: bool
+) -> Any:
+    """The mean counts the labels that are not ignored, each by the weight of its class."""
+    if reduction == "none" and single:
+        return losses.squeeze(0)
+    if reduction != "mean" or (ignored is None and shares is None):
+        return _reduce(losses, reduction)
+    parts = [] if ignored is None else [(labels != ignored).cast(losses.dtype)]
+    if shares is not None:
+        parts.append(_at_labels(labels, shares.cast(losses.dtype)))
+    return losses.sum() / reduce(mul, parts).sum()

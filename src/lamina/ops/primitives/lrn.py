@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from lamina.ops.arguments import checked
 from lamina.ops.core import Array, BatchAxes, Op, Sample, call, first_axis, operand
 from lamina.ops.primitives.pool import sum_pool2d
+from lamina.ops.primitives.shape import pad_axes
 from lamina.spec import Shape, ShapeError, Spec
 
 
@@ -50,7 +52,7 @@ def _traced_window(v: Any, before: int, behind: int) -> Any:
     """The same in ops."""
     pads = [(0, 0)] * v.ndim
     pads[1] = (before, behind)
-    padded, n = v.pad(pads), v.shape[1]
+    padded, n = pad_axes(v, pads), v.shape[1]
     total = padded[:, :n]
     for i in range(1, before + behind + 1):
         total = total + padded[:, i : i + n]
@@ -132,6 +134,7 @@ _CASES: tuple[tuple[Shape, tuple[int, float, float, float]], ...] = (
 )
 
 
+@checked
 def local_response_norm(
     input: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Any:
@@ -140,9 +143,10 @@ def local_response_norm(
     y = x / (k + alpha / size * sum of x² over `size` channels) ** beta. Raises ShapeError, ValueError for size < 1.
     """
     card = LocalResponseNorm(int(size), float(alpha), float(beta), float(k))
-    return call(card, operand(input))
+    return call(card, operand(input, "local_response_norm"))
 
 
+@checked
 def divisive_norm(
     input: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 2.0, means: Any = None
 ) -> Any:
@@ -153,7 +157,7 @@ def divisive_norm(
     Differentiable in both. Counterpart: cudnnDivisiveNormalizationForward.
     Raises ShapeError, ValueError for size < 1.
     """
-    x = operand(input)
+    x = operand(input, "divisive_norm")
     if size < 1:
         raise ValueError(f"divisive_norm: size must be at least 1, got {size}")
     if x.ndim != 4:
@@ -162,11 +166,11 @@ def divisive_norm(
     pads = ((before, size - 1 - before),) * 2
 
     def around(v: Any) -> Any:
-        return sum_pool2d(v.pad(((0, 0), (0, 0), *pads)), size, 1)
+        return sum_pool2d(pad_axes(v, ((0, 0), (0, 0), *pads)), size, 1)
 
     squares = around(x * x)
     if means is not None:
-        mean = operand(means)
+        mean = operand(means, "divisive_norm", "means")
         rows, columns = (_counts(n, before, size - 1 - before) for n in x.shape[2:])
         inside = np.outer(rows, columns).astype(x.dtype.numpy)  # [H, W], an array: it goes where the mean is
         squares = squares - mean * around(x) * 2.0 + mean * mean * inside

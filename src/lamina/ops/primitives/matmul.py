@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from lamina.ops.arguments import Number, checked
 from lamina.ops.core import Array, BatchAxes, BatchAxis, Op, Sample, call, operand
 from lamina.spec import Shape, ShapeError, Spec, broadcast_shapes
 
@@ -83,9 +84,9 @@ def _mark(transposed: bool) -> str:
     return "^T" if transposed else ""
 
 
-def matmul(a: Any, b: Any) -> Any:
-    """The matrix product, as numpy.matmul: batch sizes broadcast, a vector counts as one row or column."""
-    a, b = operand(a), operand(b)
+def matmul(input: Any, other: Any) -> Any:
+    """The matrix product, as torch.matmul: batch sizes broadcast, a vector counts as one row or column."""
+    a, b = operand(input, "matmul"), operand(other, "matmul", "other")
     if a.ndim == 0 or b.ndim == 0:
         raise ShapeError(f"matmul: needs vectors or matrices, got {a.spec} and {b.spec}; use mul for numbers")
     rows, columns = a.ndim > 1, b.ndim > 1
@@ -94,6 +95,68 @@ def matmul(a: Any, b: Any) -> Any:
     y = _product(left, right)
     shape = (*y.shape[:-2], *(y.shape[-2:-1] if rows else ()), *(y.shape[-1:] if columns else ()))
     return y.reshape(shape)
+
+
+def mm(input: Any, mat2: Any) -> Any:
+    """The product of two matrices [M, K] and [K, N]."""
+    return matmul(*_ranked("mm", ("input", input, 2), ("mat2", mat2, 2)))
+
+
+def mv(input: Any, vec: Any) -> Any:
+    """The product of a matrix [M, K] and a vector [K]."""
+    return matmul(*_ranked("mv", ("input", input, 2), ("vec", vec, 1)))
+
+
+def bmm(input: Any, mat2: Any) -> Any:
+    """The products of the matrices of two batches [B, M, K] and [B, K, N]."""
+    a, b = _ranked("bmm", ("input", input, 3), ("mat2", mat2, 3))
+    if a.shape[0] != b.shape[0]:
+        raise ShapeError(f"bmm: batches must be of one size, got {a.spec} and {b.spec}")
+    return matmul(a, b)
+
+
+def dot(input: Any, tensor: Any) -> Any:
+    """The scalar product of two vectors of one size."""
+    return matmul(*_ranked("dot", ("input", input, 1), ("tensor", tensor, 1)))
+
+
+@checked
+def outer(input: Any, vec2: Any) -> Any:
+    """input[i] * vec2[j]: [M] and [N] to [M, N]."""
+    a, b = _ranked("outer", ("input", input, 1), ("vec2", vec2, 1))
+    return a.reshape((a.shape[0], 1)) * b
+
+
+@checked
+def addmm(input: Any, mat1: Any, mat2: Any, *, beta: Number = 1, alpha: Number = 1) -> Any:
+    """beta * input + alpha * (mat1 mat2); input broadcasts to the product, and is not read where beta is 0."""
+    a, b = _ranked("addmm", ("mat1", mat1, 2), ("mat2", mat2, 2))
+    return _added("addmm", input, matmul(a, b), beta, alpha)
+
+
+@checked
+def baddbmm(input: Any, batch1: Any, batch2: Any, *, beta: Number = 1, alpha: Number = 1) -> Any:
+    """beta * input + alpha * (batch1 batch2), of batches of matrices; input broadcasts to the product."""
+    return _added("baddbmm", input, bmm(batch1, batch2), beta, alpha)
+
+
+def _added(what: str, input: Any, product: Any, beta: Number, alpha: Number) -> Any:
+    x = operand(input, what)
+    if broadcast_shapes(x.shape, product.shape, what) != product.shape:
+        raise ShapeError(f"{what}: input {x.spec} does not broadcast to the product {product.spec}")
+    product = product if alpha == 1 else product * alpha
+    if beta == 0:
+        return product
+    return (x if beta == 1 else x * beta) + product
+
+
+def _ranked(what: str, *given: tuple[str, Any, int]) -> list[Any]:
+    """Operands of the ranks that an op takes. Raises ShapeError."""
+    found = [operand(x, what, name) for name, x, _ in given]
+    for (name, _, rank), x in zip(given, found, strict=True):
+        if x.ndim != rank:
+            raise ShapeError(f"{what}: {name} must be of rank {rank}, got {x.spec}")
+    return found
 
 
 def _product(a: Any, b: Any) -> Any:
@@ -109,15 +172,19 @@ def _product(a: Any, b: Any) -> Any:
 
 
 def linear(input: Any, weight: Any, bias: Any = None) -> Any:
-    """input [..., I] times weight [O, I] transposed, plus bias [O], as torch.nn.functional.linear."""
-    x, w = operand(input), operand(weight)
-    if x.ndim < 1 or w.ndim != 2 or x.shape[-1] != w.shape[1]:
+    """input [..., I] times weight [O, I] transposed, plus bias [O], as torch.nn.functional.linear.
+
+    A weight of [I] is one row whose axis disappears: the result is [...].
+    """
+    x, w = operand(input, "linear"), operand(weight, "linear", "weight")
+    if x.ndim < 1 or w.ndim not in (1, 2) or x.shape[-1] != w.shape[-1]:
         raise ShapeError(f"linear: input [..., I] and weight [O, I] do not fit, got {x.spec} and {w.spec}")
+    outputs = w.shape[:-1]
     rows = prod(x.shape[:-1])
-    y = call(Matmul(False, True), x.reshape((rows, x.shape[-1])), w)
+    y = call(Matmul(False, True), x.reshape((rows, x.shape[-1])), w.reshape((prod(outputs), w.shape[-1])))
     if bias is not None:
-        bias = operand(bias)
-        if bias.shape != (w.shape[0],):
-            raise ShapeError(f"linear: bias must be of shape ({w.shape[0]},), got {bias.spec}")
+        bias = operand(bias, "linear", "bias")
+        if bias.shape not in (outputs, (prod(outputs),), ()):
+            raise ShapeError(f"linear: bias must be of shape {outputs}, got {bias.spec}")
         y = y + bias
-    return y.reshape((*x.shape[:-1], w.shape[0]))
+    return y.reshape((*x.shape[:-1], *outputs))

@@ -16,12 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from lamina.ops.arguments import checked, within
 from lamina.ops.core import Arg, Array, BatchAxes, Op, Sample, bind, call, first_axis, listing, operand
 from lamina.ops.primitives.pointwise import where
+from lamina.ops.primitives.reduce import Reduce
 from lamina.spec import DTypeError, Shape, ShapeError, Spec, as_shape, bfloat16, float16, float32, float64
 
 Values = Sequence[Any]
@@ -148,14 +150,14 @@ def _second(frame: Frame, arriving: Values, operands: Values, moving: bool = Tru
         q, inner = weighted, a * r
         parts[1] = inner
         if moving:
-            slope = (weighted * normal).sum(frame.axes, keepdims=True) * by
-            back = (inner * normal).sum(frame.axes, keepdims=True) * by
+            slope = (weighted * normal).sum(frame.axes, keepdim=True) * by
+            back = (inner * normal).sum(frame.axes, keepdim=True) * by
             q, parts[1] = q - normal * slope, inner - back * normal
             if mean is not None:
-                q = q - weighted.mean(frame.axes, keepdims=True)
-                parts[1] = parts[1] - inner.mean(frame.axes, keepdims=True)
+                q = q - weighted.mean(frame.axes, keepdim=True)
+                parts[1] = parts[1] - inner.mean(frame.axes, keepdim=True)
             parts[2] = -(inner * slope) - back * weighted
-        from_r = (a * q).sum(frame.axes, keepdims=True)
+        from_r = (a * q).sum(frame.axes, keepdim=True)
     if to_scale is not None:
         b = to_scale.reshape(frame.scale)
         parts[0], parts[2] = b * normal, _plus(parts[2], b * g)
@@ -163,10 +165,10 @@ def _second(frame: Frame, arriving: Values, operands: Values, moving: bool = Tru
         parts[0] = _plus(parts[0], to_bias.reshape(frame.scale).expand(frame.split))
     by_g = _plus(parts[0], None if parts[1] is None else parts[1] * weight)
     by_x = None if parts[2] is None else parts[2] * r
-    by_scale = None if parts[1] is None else (parts[1] * g).sum(frame.others).reshape(small)
-    total = None if by_x is None else by_x.sum(frame.axes, keepdims=True)
+    by_scale = None if parts[1] is None else call(Reduce("sum", frame.others), parts[1] * g).reshape(small)
+    total = None if by_x is None else by_x.sum(frame.axes, keepdim=True)
     if parts[2] is not None:
-        from_r = _plus(from_r, (parts[2] * apart).sum(frame.axes, keepdims=True))
+        from_r = _plus(from_r, (parts[2] * apart).sum(frame.axes, keepdim=True))
     return _Second(
         None if by_g is None else by_g.reshape(shape).cast(kind),
         None if by_x is None else by_x.reshape(shape).cast(kind),
@@ -728,9 +730,7 @@ def _kept_type(fresh: Any, given: Any) -> Any:
     return fresh.cast(operand(given).dtype)
 
 
-BATCH_MODES = ("spatial", "per_activation", "spatial_persistent")
-
-
+@checked
 def batch_norm(
     input: Any,
     running_mean: Any,
@@ -741,25 +741,66 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
     *,
-    mode: str = "spatial",
+    mode: Literal["spatial", "per_activation", "spatial_persistent"] = "spatial",
+    relu: bool = False,
+    residual: Any = None,
+) -> Any:
+    """input [N, C, *S] normalized channel by channel, as torch.nn.functional.batch_norm.
+
+    In training each channel is normalized by its own mean and variance, and running statistics that are tensors are
+    overwritten with the next ones, as in torch; traced values cannot be, see `batch_norm_with_statistics`, which
+    gives the next ones back. Else the running statistics normalize. Other arguments and errors: as there.
+    """
+    y, *after = batch_norm_with_statistics(
+        input, running_mean, running_var, weight, bias, training, momentum, eps,
+        mode=mode, relu=relu, residual=residual,
+    )  # fmt: skip
+    if training:
+        _overwrite("batch_norm", (running_mean, running_var), after)
+    return y
+
+
+def _overwrite(what: str, old: Sequence[Any], new: Sequence[Any]) -> None:
+    """Write the next running statistics into the tensors that held the last ones. Raises TypeError for others."""
+    for x, value in zip(old, new, strict=True):
+        if x is not None and not hasattr(x, "copy_"):
+            raise TypeError(
+                f"{what}: running statistics of type {type(x).__name__} cannot be overwritten; "
+                f"{what}_with_statistics gives the next ones back"
+            )
+        if x is not None:
+            x.copy_(value)
+
+
+@checked
+def batch_norm_with_statistics(
+    input: Any,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    *,
+    mode: Literal["spatial", "per_activation", "spatial_persistent"] = "spatial",
     relu: bool = False,
     residual: Any = None,
 ) -> tuple[Any, Any, Any]:
-    """(y, next running mean, next running variance) of input [N, C, *S]; arguments as torch.nn.functional.batch_norm.
+    """(y, next running mean, next running variance) of `batch_norm`, which leaves its arguments as they are.
 
-    In training each channel is normalized by its own mean and variance, and the running statistics move by `momentum`
-    towards them (the variance as the unbiased one); else the running statistics normalize and stay as they are. They
-    may be None in training, and stay None. weight, bias: ones and zeros by default. Statistics, weight and bias are
-    [C] and are computed with in float32 for half types.
+    In training each channel of input [N, C, *S] is normalized by its own mean and variance, and the running
+    statistics move by `momentum` towards them (the variance as the unbiased one); else the running statistics
+    normalize and stay as they are. They may be None in training, and stay None. weight, bias: ones and zeros by
+    default. Statistics, weight and bias are [C] and are computed with in float32 for half types.
 
     mode: "spatial"; "per_activation" normalizes each element [C, *S] over N alone, its operands have that shape;
     "spatial_persistent" is cuDNN's name for a faster spatial kernel, which is chosen by the policy here.
     relu: clip y at 0. residual: like input, is added before that; both are part of the same kernels.
     Raises ShapeError, DTypeError, ValueError for inference without running statistics or an unknown mode.
     """
-    x = operand(input)
-    if mode not in BATCH_MODES:
-        raise ValueError(f"batch_norm: mode must be one of {', '.join(BATCH_MODES)}, got {mode!r}")
+    x = operand(input, "batch_norm")
+    _check_eps("batch_norm", eps, momentum)
     if (running_mean is None) != (running_var is None) or (running_mean is None and not training):
         raise ValueError("batch_norm: inference needs running_mean and running_var, training both or neither")
     if x.ndim < 2:
@@ -795,13 +836,14 @@ def _per_activation(
             )
     mean, var, weight, bias = (None if v is None else operand(v).reshape(flat[1:]) for v in small)
     added = None if residual is None else operand(residual).reshape(flat)
-    y, mean, var = batch_norm(
+    y, mean, var = batch_norm_with_statistics(
         x.reshape(flat), mean, var, weight, bias, training, momentum, eps, relu=relu, residual=added
     )
     mean, var = (None if v is None else v.reshape(x.shape[1:]) for v in (mean, var))
     return y.reshape(x.shape), mean, var
 
 
+@checked
 def layer_norm(
     input: Any, normalized_shape: int | Sequence[int], weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Any:
@@ -810,11 +852,13 @@ def layer_norm(
     weight, bias: of shape normalized_shape, ones and zeros by default. Raises ShapeError, DTypeError.
     """
     x, small = _rows("layer_norm", input, normalized_shape)
+    _check_eps("layer_norm", eps)
     return call(
         LayerNorm(len(small), float(eps)), x, _filled(x, weight, small, 1), _filled(x, bias, small, 0)
     )
 
 
+@checked
 def rms_norm(
     input: Any, normalized_shape: int | Sequence[int], weight: Any = None, eps: float | None = None
 ) -> Any:
@@ -824,28 +868,38 @@ def rms_norm(
     to 1. Raises ShapeError, DTypeError.
     """
     x, small = _rows("rms_norm", input, normalized_shape)
+    _check_eps("rms_norm", 0.0 if eps is None else eps)
     epsilon = float(np.finfo(x.dtype.compute.numpy).eps) if eps is None else float(eps)
     return call(RmsNorm(len(small), epsilon), x, _filled(x, weight, small, 1))
 
 
 def _rows(what: str, input: Any, normalized_shape: int | Sequence[int]) -> tuple[Any, Shape]:
-    x, small = operand(input), as_shape(normalized_shape, f"{what}: normalized_shape")
+    x, small = operand(input, what), as_shape(normalized_shape, f"{what}: normalized_shape")
     if not small or x.shape[x.ndim - len(small) :] != small or len(small) > x.ndim:
         raise ShapeError(f"{what}: normalized_shape {small} must be the last sizes of input {x.spec}")
     return x, small
 
 
+@checked
 def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
     """input [N, C, *S] with each of num_groups groups of channels normalized; torch.nn.functional.group_norm.
 
     weight, bias: [C], ones and zeros by default. Raises ShapeError, DTypeError.
     """
-    x = operand(input)
+    x = operand(input, "group_norm")
+    _check_eps("group_norm", eps)
     small = x.shape[1:2]
-    card = GroupNorm(num_groups, float(eps))
+    card = GroupNorm(int(num_groups), float(eps))
     return call(card, x, _filled(x, weight, small, 1), _filled(x, bias, small, 0))
 
 
+def _check_eps(what: str, eps: float, momentum: float = 0.0) -> None:
+    """Raise ValueError for what makes no norm: a negative or infinite eps, a momentum outside [0, 1]."""
+    within(what, "eps", eps, 0)
+    within(what, "momentum", momentum, 0, 1)
+
+
+@checked
 def instance_norm(
     input: Any,
     running_mean: Any = None,
@@ -855,15 +909,40 @@ def instance_norm(
     use_input_stats: bool = True,
     momentum: float = 0.1,
     eps: float = 1e-5,
-) -> tuple[Any, Any, Any]:
-    """(y, next running mean, next running variance): each channel of each image of input [N, C, *S] normalized.
+) -> Any:
+    """Each channel of each image of input [N, C, *S] normalized, as torch.nn.functional.instance_norm.
 
-    As torch.nn.functional.instance_norm: running statistics, when given, move towards the averages over N; with
-    use_input_stats=False they normalize instead. weight, bias: [C]. Raises as batch_norm does.
+    Running statistics that are tensors are overwritten with the next ones, as in torch; traced values cannot be, see
+    `instance_norm_with_statistics`, which gives the next ones back.
     """
-    x = operand(input)
+    y, *after = instance_norm_with_statistics(
+        input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps
+    )
+    if use_input_stats:
+        _overwrite("instance_norm", (running_mean, running_var), after)
+    return y
+
+
+@checked
+def instance_norm_with_statistics(
+    input: Any,
+    running_mean: Any = None,
+    running_var: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> tuple[Any, Any, Any]:
+    """(y, next running mean, next running variance) of `instance_norm`, which leaves its arguments as they are.
+
+    Running statistics, when given, move towards the averages over N; with use_input_stats=False they normalize
+    instead. weight, bias: [C]. Raises as batch_norm does.
+    """
+    x = operand(input, "instance_norm")
+    _check_eps("instance_norm", eps, momentum)
     if not use_input_stats:
-        return batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
+        return batch_norm_with_statistics(x, running_mean, running_var, weight, bias, False, momentum, eps)
     if x.ndim < 3 or prod(x.shape[2:]) < 2:
         raise ShapeError(
             f"instance_norm: needs more than one spatial element, [N, C, *spatial], got {x.spec}"

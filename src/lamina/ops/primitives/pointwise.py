@@ -1,6 +1,6 @@
 """Elementwise arithmetic, comparisons and activations, with NumPy's broadcasting.
 
-All operands of an op have one dtype: nothing is promoted silently, Python numbers take the tensor's dtype.
+All operands of an op class have one dtype; the functions promote mixed ones as torch does.
 Half types are computed in float32 and rounded once.
 """
 
@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from lamina.ops.arguments import Number, checked, within
 from lamina.ops.core import (
     NUMBERS,
     Arg,
@@ -21,12 +22,14 @@ from lamina.ops.core import (
     Operand,
     Sample,
     call,
+    floating,
     is_number,
     listing,
     operand,
-    scalar,
+    together,
 )
-from lamina.spec import DTYPES, DTypeError, Shape, Spec, bool_, broadcast_shapes
+from lamina.ops.primitives.cast import cast
+from lamina.spec import DTYPES, DTypeError, Shape, ShapeError, Spec, bool_, broadcast_shapes, float32
 
 _SHAPES: tuple[Shape, ...] = ((3, 5), (1, 7, 1), (2, 3, 4, 5), (), (0, 3), (17,))
 _PAIRS: tuple[tuple[Shape, Shape], ...] = (
@@ -538,7 +541,7 @@ class Pow(_Binary):
     def partials(self, g: Any, a: Any, b: Any, y: Any) -> tuple[Any, Any]:
         less = where(b == 0, 1.0, b - 1)  # b = 0: the power is constant, 0 * a, also at a = 0
         safe = where(a > 0, a, 1.0)
-        return g * b * power(a, less), where(a > 0, g * y * safe.log(), 0.0)
+        return g * b * pow(a, less), where(a > 0, g * y * safe.log(), 0.0)
 
 
 @dataclass(frozen=True)
@@ -821,42 +824,100 @@ def erf_numpy(x: Array) -> Array:
     return np.asarray(np.copysign(value, x))
 
 
-# Functions. Numbers among the arguments take the dtype of the tensor.
+# Functions, named and called as in torch and torch.nn.functional.
 
 
-def _binary(op: Op, a: Any, b: Any) -> Any:
-    if is_number(a) or (isinstance(b, Operand) and not isinstance(a, Operand)):
-        b = operand(b)
-        return call(op, scalar(a, b, op.name), b)
-    a = operand(a)
-    return call(op, a, scalar(b, a, op.name))
+def _binary(op: Op, input: Any, other: Any) -> Any:
+    return call(op, *together(op.name, input, other))
 
 
-def add(a: Any, b: Any) -> Any:
-    """a + b."""
-    return _binary(Add(), a, b)
+@checked
+def add(input: Any, other: Any, *, alpha: Number = 1) -> Any:
+    """input + alpha * other."""
+    return _binary(Add(), input, _scaled("add", input, other, alpha))
 
 
-def sub(a: Any, b: Any) -> Any:
-    """a - b."""
-    return _binary(Sub(), a, b)
+@checked
+def sub(input: Any, other: Any, *, alpha: Number = 1) -> Any:
+    """input - alpha * other."""
+    return _binary(Sub(), input, _scaled("sub", input, other, alpha))
 
 
-def mul(a: Any, b: Any) -> Any:
-    """a * b."""
-    return _binary(Mul(), a, b)
+def _scaled(what: str, input: Any, other: Any, alpha: Number) -> Any:
+    """alpha * other. Raises DTypeError for a fraction of whole numbers, which no integer result could hold."""
+    if isinstance(alpha, int) and alpha == 1:
+        return other
+    whole = not any(_is_floating(x) for x in (input, other))
+    if whole and isinstance(alpha, float):
+        raise DTypeError(f"{what}: alpha must be an int for integer tensors, got {alpha}")
+    return mul(other, alpha)
 
 
-def div(a: Any, b: Any) -> Any:
-    """a / b, of floats."""
-    return _binary(Div(), a, b)
+def _is_floating(x: Any) -> bool:
+    return isinstance(x, float) if is_number(x) else bool(operand(x).dtype.is_float)
 
 
-def power(a: Any, b: Any) -> Any:
-    """a to the power of b, of floats."""
-    if isinstance(b, (int, float)) and isinstance(a, Operand) and b in _POWERS:
-        return _POWERS[b](a)
-    return _binary(Pow(), a, b)
+def mul(input: Any, other: Any) -> Any:
+    """input * other."""
+    return _binary(Mul(), input, other)
+
+
+@checked
+def div(input: Any, other: Any, *, rounding_mode: Literal["trunc", "floor"] | None = None) -> Any:
+    """input / other, of floats: integers become float32.
+
+    rounding_mode: "trunc" drops the fraction of the quotient, "floor" takes the whole number below it.
+    """
+    a, b = together("div", input, other)
+    quotient = call(Div(), _wide(a, b), _wide(b, a))
+    if rounding_mode is None:
+        return quotient
+    whole = floor(quotient) if rounding_mode == "floor" else trunc(quotient)
+    kind = a.dtype if isinstance(a, Operand) else b.dtype
+    return whole if kind.is_float else cast(whole, kind)
+
+
+def _wide(x: Any, beside: Any) -> Any:
+    """x in float32 where it is of integers; numbers of `together` stay arrays."""
+    if isinstance(x, np.ndarray):
+        return x.astype(np.float32) if x.dtype.kind in "iub" else x
+    return floating(x, "div")
+
+
+@checked
+def pow(input: Any, exponent: Any) -> Any:
+    """input to the power of exponent; NaN for a negative float and an exponent that is not whole.
+
+    Integers to the power of a Python int >= 0 stay integers; otherwise integers become float32.
+    """
+    if is_number(exponent) and not is_number(input):
+        return _power_of(operand(input, "pow"), exponent)
+    a, b = together("pow", input, exponent)
+    return call(Pow(), _wide(a, b), _wide(b, a))
+
+
+def _power_of(x: Any, exponent: Any) -> Any:
+    """A tensor to the power of a number."""
+    number = exponent.item() if isinstance(exponent, np.generic) else exponent
+    if not x.dtype.is_float and isinstance(number, int):
+        if number < 0:
+            raise ValueError(f"pow: integers to the power of {number} are not whole; cast with ops.cast")
+        return _whole_power(x, number)
+    x = floating(x, "pow")
+    if number in _POWERS:
+        return _POWERS[number](x)
+    return call(Pow(), *together("pow", x, exponent))
+
+
+def _whole_power(x: Any, exponent: int) -> Any:
+    """By squaring, from the highest bit of the exponent on."""
+    if exponent == 0:
+        return add(mul(x, 0), 1)
+    found = x
+    for bit in bin(exponent)[3:]:
+        found = mul(found, found)
+        found = mul(found, x) if bit == "1" else found
+    return found
 
 
 _POWERS: dict[float, Any] = {
@@ -868,155 +929,180 @@ _POWERS: dict[float, Any] = {
 }
 
 
-def minimum(a: Any, b: Any) -> Any:
-    """The smaller of a and b; NaN where one of them is."""
-    return _binary(Minimum(), a, b)
+def minimum(input: Any, other: Any) -> Any:
+    """The smaller of input and other; NaN where one of them is."""
+    return _binary(Minimum(), input, other)
 
 
-def maximum(a: Any, b: Any) -> Any:
-    """The larger of a and b; NaN where one of them is."""
-    return _binary(Maximum(), a, b)
+def maximum(input: Any, other: Any) -> Any:
+    """The larger of input and other; NaN where one of them is."""
+    return _binary(Maximum(), input, other)
 
 
-def eq(a: Any, b: Any) -> Any:
-    """a == b, as booleans."""
-    return _binary(Eq(), a, b)
+def eq(input: Any, other: Any) -> Any:
+    """input == other, as booleans."""
+    return _binary(Eq(), input, other)
 
 
-def ne(a: Any, b: Any) -> Any:
-    """a != b, as booleans."""
-    return _binary(Ne(), a, b)
+def ne(input: Any, other: Any) -> Any:
+    """input != other, as booleans."""
+    return _binary(Ne(), input, other)
 
 
-def lt(a: Any, b: Any) -> Any:
-    """a < b, as booleans."""
-    return _binary(Lt(), a, b)
+def lt(input: Any, other: Any) -> Any:
+    """input < other, as booleans."""
+    return _binary(Lt(), input, other)
 
 
-def le(a: Any, b: Any) -> Any:
-    """a <= b, as booleans."""
-    return _binary(Le(), a, b)
+def le(input: Any, other: Any) -> Any:
+    """input <= other, as booleans."""
+    return _binary(Le(), input, other)
 
 
-def gt(a: Any, b: Any) -> Any:
-    """a > b, as booleans."""
-    return _binary(Gt(), a, b)
+def gt(input: Any, other: Any) -> Any:
+    """input > other, as booleans."""
+    return _binary(Gt(), input, other)
 
 
-def ge(a: Any, b: Any) -> Any:
-    """a >= b, as booleans."""
-    return _binary(Ge(), a, b)
+def ge(input: Any, other: Any) -> Any:
+    """input >= other, as booleans."""
+    return _binary(Ge(), input, other)
 
 
-def logical_and(a: Any, b: Any) -> Any:
-    """a and b, of booleans."""
-    return _binary(LogicalAnd(), a, b)
+def logical_and(input: Any, other: Any) -> Any:
+    """input and other, as booleans: what is not 0 counts as true."""
+    return call(LogicalAnd(), _truth(input, "logical_and"), _truth(other, "logical_and"))
 
 
-def logical_or(a: Any, b: Any) -> Any:
-    """a or b, of booleans."""
-    return _binary(LogicalOr(), a, b)
+def logical_or(input: Any, other: Any) -> Any:
+    """input or other, as booleans: what is not 0 counts as true."""
+    return call(LogicalOr(), _truth(input, "logical_or"), _truth(other, "logical_or"))
 
 
-def logical_not(x: Any) -> Any:
-    """not x, of booleans."""
-    return call(LogicalNot(), x)
+def logical_not(input: Any) -> Any:
+    """not input, as booleans: what is not 0 counts as true."""
+    return call(LogicalNot(), _truth(input, "logical_not"))
 
 
-def where(cond: Any, a: Any, b: Any) -> Any:
-    """a where cond is true, else b; one of a and b may be a number."""
-    if is_number(a) and is_number(b):
-        raise DTypeError(f"where: {a!r} and {b!r} are both numbers; give one of them as a tensor")
-    if is_number(a):
-        return call(Where(), cond, scalar(a, operand(b), "where"), b)
-    return call(Where(), cond, a, scalar(b, operand(a), "where"))
+def _truth(x: Any, what: str) -> Any:
+    x = operand(x, what)
+    return x if x.dtype == bool_ else ne(x, 0)
 
 
-def clip(x: Any, low: Any = None, high: Any = None) -> Any:
-    """x, not below low and not above high."""
-    x = operand(x)
-    x = x if low is None else maximum(x, low)
-    return x if high is None else minimum(x, high)
+def where(condition: Any, input: Any, other: Any) -> Any:
+    """input where condition (of bool) is true, else other; they take their common dtype, numbers the tensor's."""
+    if is_number(input) and is_number(other):
+        kind = float32 if isinstance(input, float) or isinstance(other, float) else None
+        input = operand(np.asarray(input, None if kind is None else kind.numpy), "where")
+    return call(Where(), condition, *together("where", input, other))
 
 
-def neg(x: Any) -> Any:
-    """-x."""
-    return call(Neg(), x)
+def clamp(input: Any, min: Any = None, max: Any = None) -> Any:
+    """input, not below min and not above max, which are numbers, tensors or None; max where they cross.
+
+    Raises ValueError where both are None.
+    """
+    if min is None and max is None:
+        raise ValueError("clamp: min and max are both None; give at least one of them")
+    x = operand(input, "clamp")
+    x = x if min is None else maximum(x, min)
+    return x if max is None else minimum(x, max)
 
 
-def abs(x: Any) -> Any:
-    """|x|."""
-    return call(Abs(), x)
+def neg(input: Any) -> Any:
+    """-input."""
+    return call(Neg(), input)
 
 
-def sign(x: Any) -> Any:
+def abs(input: Any) -> Any:
+    """|input|."""
+    return call(Abs(), input)
+
+
+def sign(input: Any) -> Any:
     """-1, 0 or 1."""
-    return call(Sign(), x)
+    return call(Sign(), input)
 
 
-def floor(x: Any) -> Any:
-    """The largest whole number that is not above x."""
-    return call(Floor(), x)
+def floor(input: Any) -> Any:
+    """The largest whole number that is not above input; integers as they are."""
+    return _rounded(Floor(), input)
 
 
-def ceil(x: Any) -> Any:
-    """The smallest whole number that is not below x."""
-    return call(Ceil(), x)
+def ceil(input: Any) -> Any:
+    """The smallest whole number that is not below input; integers as they are."""
+    return _rounded(Ceil(), input)
 
 
-def exp(x: Any) -> Any:
-    """e to the power of x."""
-    return call(Exp(), x)
+def trunc(input: Any) -> Any:
+    """The whole number towards zero; integers as they are."""
+    x = operand(input, "trunc")
+    return x if not x.dtype.is_float else where(x < 0, ceil(x), floor(x))
 
 
-def log(x: Any) -> Any:
+def _rounded(op: Op, input: Any) -> Any:
+    x = operand(input, op.name)
+    return call(op, x) if x.dtype.is_float or x.dtype == bool_ else x
+
+
+def _float(op: Op, input: Any) -> Any:
+    return call(op, floating(input, op.name))
+
+
+def exp(input: Any) -> Any:
+    """e to the power of input."""
+    return _float(Exp(), input)
+
+
+def log(input: Any) -> Any:
     """The natural logarithm."""
-    return call(Log(), x)
+    return _float(Log(), input)
 
 
-def sqrt(x: Any) -> Any:
+def sqrt(input: Any) -> Any:
     """The square root."""
-    return call(Sqrt(), x)
+    return _float(Sqrt(), input)
 
 
-def rsqrt(x: Any) -> Any:
-    """1 / sqrt(x)."""
-    return call(Rsqrt(), x)
+def rsqrt(input: Any) -> Any:
+    """1 / sqrt(input)."""
+    return _float(Rsqrt(), input)
 
 
-def reciprocal(x: Any) -> Any:
-    """1 / x."""
-    return call(Reciprocal(), x)
+def reciprocal(input: Any) -> Any:
+    """1 / input."""
+    return _float(Reciprocal(), input)
 
 
-def square(x: Any) -> Any:
-    """x * x."""
+def square(input: Any) -> Any:
+    """input * input."""
+    x = operand(input, "square")
     return mul(x, x)
 
 
-def sin(x: Any) -> Any:
+def sin(input: Any) -> Any:
     """The sine of an angle in radians."""
-    return call(Sin(), x)
+    return _float(Sin(), input)
 
 
-def cos(x: Any) -> Any:
+def cos(input: Any) -> Any:
     """The cosine of an angle in radians."""
-    return call(Cos(), x)
+    return _float(Cos(), input)
 
 
-def tan(x: Any) -> Any:
+def tan(input: Any) -> Any:
     """The tangent of an angle in radians."""
-    return call(Tan(), x)
+    return _float(Tan(), input)
 
 
-def erf(x: Any) -> Any:
+def erf(input: Any) -> Any:
     """The error function."""
-    return call(Erf(), x)
+    return _float(Erf(), input)
 
 
-def identity(x: Any) -> Any:
-    """x itself."""
-    return call(Identity(), x)
+def identity(input: Any) -> Any:
+    """input itself."""
+    return call(Identity(), input)
 
 
 def relu(input: Any) -> Any:
@@ -1029,18 +1115,20 @@ def relu6(input: Any) -> Any:
     return clipped_relu(input, 6.0)
 
 
+@checked
 def clipped_relu(input: Any, hi: float) -> Any:
     """min(max(x, 0), hi). Raises ValueError unless hi > 0."""
-    if not hi > 0:
-        raise ValueError(f"clipped_relu: hi must be > 0, got {hi}")
+    within("clipped_relu", "hi", hi, 0, open=True)
     return call(ClippedRelu(float(hi)), input)
 
 
+@checked
 def leaky_relu(input: Any, negative_slope: float = 0.01) -> Any:
     """x where x > 0, else negative_slope * x."""
     return call(LeakyRelu(float(negative_slope)), input)
 
 
+@checked
 def elu(input: Any, alpha: float = 1.0) -> Any:
     """x where x > 0, else alpha * (exp(x) - 1)."""
     return call(Elu(float(alpha)), input)
@@ -1048,23 +1136,32 @@ def elu(input: Any, alpha: float = 1.0) -> Any:
 
 def sigmoid(input: Any) -> Any:
     """1 / (1 + exp(-x))."""
-    return call(Sigmoid(), input)
+    return _float(Sigmoid(), input)
 
 
 def tanh(input: Any) -> Any:
     """The hyperbolic tangent."""
-    return call(Tanh(), input)
+    return _float(Tanh(), input)
 
 
-def softplus(input: Any, beta: float = 1.0) -> Any:
-    """log(1 + exp(beta * x)) / beta."""
-    return call(Softplus(), input) if beta == 1 else call(Softplus(), mul(input, beta)) * (1 / beta)
+@checked
+def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Any:
+    """log(1 + exp(beta * x)) / beta, without overflow; x itself where beta * x > threshold.
+
+    At the default threshold the two differ by less than 3e-9, and the formula alone is used.
+    """
+    if beta == 0:
+        raise ValueError("softplus: beta must not be 0")
+    x = operand(input, "softplus")
+    scaled = x if beta == 1 else mul(x, beta)
+    y = call(Softplus(), scaled)
+    y = y if beta == 1 else y * (1 / beta)
+    return y if threshold == 20 else where(scaled > threshold, x, y)
 
 
-def gelu(input: Any, approximate: str = "none") -> Any:
+@checked
+def gelu(input: Any, approximate: Literal["none", "tanh"] = "none") -> Any:
     """x * Phi(x), exact (by erf) or, with approximate="tanh", in its tanh form."""
-    if approximate not in ("none", "tanh"):
-        raise ValueError(f'gelu: approximate must be "none" or "tanh", got {approximate!r}')
     return call(Gelu() if approximate == "none" else GeluTanh(), input)
 
 
@@ -1073,37 +1170,47 @@ def silu(input: Any) -> Any:
     return call(Silu(), input)
 
 
+@checked
 def swish(input: Any, beta: float = 1.0) -> Any:
     """x * sigmoid(beta * x)."""
-    input = operand(input)
-    return silu(input) if beta == 1 else input * sigmoid(input * beta)
+    x = operand(input, "swish")
+    return silu(x) if beta == 1 else x * sigmoid(x * beta)
 
 
-def threshold(input: Any, threshold: float, value: float) -> Any:
+@checked
+def threshold(input: Any, threshold: Number, value: Number) -> Any:
     """x where x > threshold, else value."""
-    input = operand(input)
-    return where(gt(input, threshold), input, value)
+    x = operand(input, "threshold")
+    return where(gt(x, threshold), x, value)
 
 
 def prelu(input: Any, weight: Any) -> Any:
     """x where x > 0, else weight * x; weight has one element or one per channel (axis 1)."""
-    input, weight = operand(input), operand(weight)
-    if weight.spec.numel != 1 and weight.ndim == 1:
-        weight = weight.reshape((weight.shape[0], *(1,) * (input.ndim - 2)))
-    return where(input > 0, input, input * weight)
+    x, weight = operand(input, "prelu"), operand(weight, "prelu", "weight")
+    channels = x.shape[1] if x.ndim > 1 else 1
+    if weight.ndim > 1 or weight.spec.numel not in (1, channels):
+        raise ShapeError(
+            f"prelu: weight must have 1 element or {channels}, one per channel of {x.spec}, got {weight.spec}"
+        )
+    if weight.spec.numel != 1 or x.ndim == 0:
+        weight = weight.reshape((weight.spec.numel, *(1,) * (x.ndim - 2)) if x.ndim > 1 else ())
+    return where(x > 0, x, x * weight)
 
 
-def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
+@checked
+def hardtanh(input: Any, min_val: Number = -1.0, max_val: Number = 1.0) -> Any:
     """x, not below min_val and not above max_val."""
-    return clip(input, min_val, max_val)
+    if min_val > max_val:
+        raise ValueError(f"hardtanh: min_val must be <= max_val, got {min_val} and {max_val}")
+    return clamp(input, min_val, max_val)
 
 
 def hardsigmoid(input: Any) -> Any:
     """min(max(x + 3, 0), 6) / 6."""
-    return relu6(operand(input) + 3.0) * (1 / 6)
+    return relu6(operand(input, "hardsigmoid") + 3.0) * (1 / 6)
 
 
 def hardswish(input: Any) -> Any:
     """x * min(max(x + 3, 0), 6) / 6."""
-    input = operand(input)
-    return input * hardsigmoid(input)
+    x = operand(input, "hardswish")
+    return x * hardsigmoid(x)

@@ -7,17 +7,18 @@ Counterparts: cudnnPoolingForward and …Backward, resample nodes of the graph A
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from lamina.ops.arguments import Sizes, checked
 from lamina.ops.core import Arg, Array, BatchAxes, Op, Sample, bind, call, first_axis, operand
 from lamina.ops.primitives.matmul import Matmul
 from lamina.ops.primitives.window import Padding, Window, per_axis, window
-from lamina.spec import DType, DTypeError, Shape, ShapeError, Spec, int32, uint8
+from lamina.spec import DType, DTypeError, Shape, ShapeError, Spec, float32, int32, int64, uint8
 
 MODES = ("include", "exclude", "sum")
 
@@ -298,24 +299,33 @@ def counts(kernel: Shape, win: Window, spatial: Shape, positions: Shape) -> Arra
     return np.maximum(found, 1)
 
 
-# Functions, named as in torch.nn.functional.
+# Functions, named and called as in torch.nn.functional. All take one image [C, *spatial] without its batch, too.
+
+
+def _unbatched(what: str, input: Any, rank: int) -> tuple[Any, bool]:
+    """The input with a batch axis, and whether it had none. Raises ShapeError."""
+    x = operand(input, what)
+    if x.ndim not in (rank + 1, rank + 2):
+        raise ShapeError(
+            f"{what}: input must be of rank {rank + 2}, [N, C, *spatial], or {rank + 1} without N, got {x.spec}"
+        )
+    return (x.unsqueeze(0), True) if x.ndim == rank + 1 else (x, False)
 
 
 def _window(
     what: str,
     rank: int,
     x: Any,
-    kernel_size: int | Iterable[int],
-    stride: int | Iterable[int] | None,
+    kernel_size: Sizes,
+    stride: Sizes | None,
     padding: Padding,
-    dilation: int | Iterable[int],
+    dilation: Sizes,
     ceil_mode: bool,
 ) -> tuple[Shape, Window, Window]:
     """Kernel, window with ceil_mode's extra padding, window without it."""
-    if x.ndim != rank + 2:
-        raise ShapeError(f"{what}: input must be of rank {rank + 2} ([N, C, *spatial]), got {x.spec}")
     kernel = per_axis(what, "kernel_size", kernel_size, rank, 1)
-    win = window(what, kernel, kernel if stride is None else stride, padding, dilation)
+    step = kernel if stride is None or (not isinstance(stride, int) and not len(stride)) else stride
+    win = window(what, kernel, step, padding, dilation)
     return kernel, _ceil(win, x.shape[2:], kernel) if ceil_mode else win, win
 
 
@@ -331,29 +341,63 @@ def _ceil(win: Window, spatial: Shape, kernel: Shape) -> Window:
 
 
 def _max_pool(
-    rank: int, x: Any, kernel: Any, stride: Any, padding: Padding, dilation: Any, ceil_mode: bool
+    rank: int,
+    input: Any,
+    kernel: Sizes,
+    stride: Sizes | None,
+    padding: Padding,
+    dilation: Sizes,
+    ceil_mode: bool,
+    return_indices: bool,
 ) -> Any:
-    x = operand(x)
-    size, win, _ = _window(f"max_pool{rank}d", rank, x, kernel, stride, padding, dilation, ceil_mode)
-    return call(MaxPool(size, win, True), x)
+    what = f"max_pool{rank}d"
+    x, single = _unbatched(what, input, rank)
+    size, win, _ = _window(what, rank, x, kernel, stride, padding, dilation, ceil_mode)
+    if not return_indices:
+        y = call(MaxPool(size, win, True), x)
+        return y.squeeze(0) if single else y
+    y, offset = bind(MaxPool(size, win, True), x)
+    found = y, _positions(offset, size, win, x.shape[2:])
+    return tuple(v.squeeze(0) for v in found) if single else found
+
+
+def _positions(offset: Any, kernel: Shape, win: Window, spatial: Shape) -> Any:
+    """Where in its image each maximum lies, row-major over the spatial axes (int64), from its place in the window."""
+    rest, found = offset.cast(float32), None  # exact: a kernel has far less than 2^24 elements
+    for axis in reversed(range(len(kernel))):
+        above = (rest * (1.0 / kernel[axis]) + 0.5 / kernel[axis]).floor()
+        tap = (rest - above * float(kernel[axis])).cast(int64)
+        start = np.arange(offset.shape[2 + axis]) * win.stride[axis] - win.padding[axis][0]
+        start = start.reshape((-1,) + (1,) * (len(kernel) - 1 - axis))
+        place = (tap * win.dilation[axis] + start) * prod(spatial[axis + 1 :])
+        found, rest = place if found is None else found + place, above
+    return found
 
 
 def _avg_pool(
     rank: int,
-    x: Any,
-    kernel: Any,
-    stride: Any,
+    input: Any,
+    kernel: Sizes,
+    stride: Sizes | None,
     padding: Padding,
     ceil_mode: bool,
     count_include_pad: bool,
     divisor_override: int | None,
 ) -> Any:
-    x = operand(x)
     what = f"avg_pool{rank}d"
+    x, single = _unbatched(what, input, rank)
+    if divisor_override == 0:
+        raise ValueError(f"{what}: divisor_override must not be 0")
     size, win, plain = _window(what, rank, x, kernel, stride, padding, 1, ceil_mode)
+    y = _averaged(x, size, win, plain, count_include_pad, divisor_override)
+    return y.squeeze(0) if single else y
+
+
+def _averaged(
+    x: Any, size: Shape, win: Window, plain: Window, count_include_pad: bool, divisor_override: int | None
+) -> Any:
+    """The averages; `plain` is the caller's window, `win` the one with ceil_mode's padding."""
     if divisor_override is not None:
-        if divisor_override == 0:
-            raise ValueError(f"{what}: divisor_override must not be 0")
         return call(AvgPool(size, win, "sum"), x) * (1.0 / divisor_override)
     if not count_include_pad:
         return call(AvgPool(size, win, "exclude"), x)
@@ -366,15 +410,17 @@ def _avg_pool(
     return call(AvgPool(size, win, "sum"), x) * weight.astype(x.dtype.numpy)
 
 
-def _sum_pool(rank: int, x: Any, kernel: Any, stride: Any, padding: Padding, ceil_mode: bool) -> Any:
-    x = operand(x)
-    size, win, _ = _window(f"sum_pool{rank}d", rank, x, kernel, stride, padding, 1, ceil_mode)
-    return call(AvgPool(size, win, "sum"), x)
+def _sum_pool(
+    rank: int, input: Any, kernel: Sizes, stride: Sizes | None, padding: Padding, ceil_mode: bool
+) -> Any:
+    what = f"sum_pool{rank}d"
+    x, single = _unbatched(what, input, rank)
+    size, win, _ = _window(what, rank, x, kernel, stride, padding, 1, ceil_mode)
+    y = call(AvgPool(size, win, "sum"), x)
+    return y.squeeze(0) if single else y
 
 
-Sizes = int | Iterable[int]
-
-
+@checked
 def max_pool1d(
     input: Any,
     kernel_size: Sizes,
@@ -382,11 +428,13 @@ def max_pool1d(
     padding: Padding = 0,
     dilation: Sizes = 1,
     ceil_mode: bool = False,
+    return_indices: bool = False,
 ) -> Any:
     """`max_pool2d` with one spatial axis."""
-    return _max_pool(1, input, kernel_size, stride, padding, dilation, ceil_mode)
+    return _max_pool(1, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
+@checked
 def max_pool2d(
     input: Any,
     kernel_size: Sizes,
@@ -394,16 +442,19 @@ def max_pool2d(
     padding: Padding = 0,
     dilation: Sizes = 1,
     ceil_mode: bool = False,
+    return_indices: bool = False,
 ) -> Any:
     """The largest element of each window of input [N, C, H, W], as torch.nn.functional.max_pool2d.
 
     stride: the kernel's size by default. padding: as for conv2d, smaller than the kernel's reach; it is never
     the largest. ceil_mode: a last incomplete window counts as well, if it starts inside the input.
+    return_indices: also where each lies in its image, row-major over the spatial axes, in int64.
     The gradient goes to the first maximum of each window. Raises ShapeError or DTypeError.
     """
-    return _max_pool(2, input, kernel_size, stride, padding, dilation, ceil_mode)
+    return _max_pool(2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
+@checked
 def max_pool3d(
     input: Any,
     kernel_size: Sizes,
@@ -411,11 +462,13 @@ def max_pool3d(
     padding: Padding = 0,
     dilation: Sizes = 1,
     ceil_mode: bool = False,
+    return_indices: bool = False,
 ) -> Any:
     """`max_pool2d` with three spatial axes."""
-    return _max_pool(3, input, kernel_size, stride, padding, dilation, ceil_mode)
+    return _max_pool(3, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
+@checked
 def avg_pool1d(
     input: Any,
     kernel_size: Sizes,
@@ -428,6 +481,7 @@ def avg_pool1d(
     return _avg_pool(1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
 
 
+@checked
 def avg_pool2d(
     input: Any,
     kernel_size: Sizes,
@@ -445,6 +499,7 @@ def avg_pool2d(
     return _avg_pool(2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
+@checked
 def avg_pool3d(
     input: Any,
     kernel_size: Sizes,
@@ -458,6 +513,7 @@ def avg_pool3d(
     return _avg_pool(3, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
+@checked
 def sum_pool1d(
     input: Any, kernel_size: Sizes, stride: Sizes | None = None, padding: Padding = 0, ceil_mode: bool = False
 ) -> Any:
@@ -465,6 +521,7 @@ def sum_pool1d(
     return _sum_pool(1, input, kernel_size, stride, padding, ceil_mode)
 
 
+@checked
 def sum_pool2d(
     input: Any, kernel_size: Sizes, stride: Sizes | None = None, padding: Padding = 0, ceil_mode: bool = False
 ) -> Any:
@@ -472,6 +529,7 @@ def sum_pool2d(
     return _sum_pool(2, input, kernel_size, stride, padding, ceil_mode)
 
 
+@checked
 def sum_pool3d(
     input: Any, kernel_size: Sizes, stride: Sizes | None = None, padding: Padding = 0, ceil_mode: bool = False
 ) -> Any:
@@ -481,25 +539,32 @@ def sum_pool3d(
 
 def global_avg_pool(input: Any) -> Any:
     """The mean over all spatial axes, kept as size 1: [N, C, 1, ...]."""
-    x = operand(input)
-    return x.mean(tuple(range(2, x.ndim)), keepdims=True)
+    x = operand(input, "global_avg_pool")
+    return x.mean(tuple(range(2, x.ndim)), keepdim=True) if x.ndim > 2 else x
 
 
 def global_max_pool(input: Any) -> Any:
     """The largest element over all spatial axes, kept as size 1: [N, C, 1, ...]."""
-    x = operand(input)
-    return x.max(tuple(range(2, x.ndim)), keepdims=True)
+    x = operand(input, "global_max_pool")
+    return x.amax(tuple(range(2, x.ndim)), keepdim=True) if x.ndim > 2 else x
 
 
-def _adaptive_avg_pool(rank: int, x: Any, output_size: Any) -> Any:
+def _adaptive_avg_pool(rank: int, input: Any, output_size: Any) -> Any:
     """Position i averages the elements floor(i * n / o) … ceil((i + 1) * n / o) - 1 of its axis."""
-    x = operand(x)
     what = f"adaptive_avg_pool{rank}d"
-    if x.ndim != rank + 2:
-        raise ShapeError(f"{what}: input must be of rank {rank + 2} ([N, C, *spatial]), got {x.spec}")
-    given = (output_size,) * rank if isinstance(output_size, int) else tuple(output_size)
+    x, single = _unbatched(what, input, rank)
+    given: Any = (
+        (output_size,) * rank
+        if output_size is None or isinstance(output_size, (int, np.integer))
+        else tuple(output_size)
+    )
     filled = [n if o is None else o for o, n in zip(given, x.shape[2:], strict=False)]
     sizes = per_axis(what, "output_size", filled if len(given) == rank else given, rank, 1)
+    y = _adapted(what, x, sizes)
+    return y.squeeze(0) if single else y
+
+
+def _adapted(what: str, x: Any, sizes: Shape) -> Any:
     if all(o == 1 for o in sizes):
         return global_avg_pool(x)
     if all(n % o == 0 for n, o in zip(x.shape[2:], sizes, strict=True)):
@@ -518,18 +583,20 @@ def _adaptive_axis(x: Any, axis: int, size: int) -> Any:
     for i in range(size):
         first, last = i * n // size, -(-(i + 1) * n // size)
         weight[first:last, i] = 1 / (last - first)
-    last = x.swapaxes(axis, -1)
+    last = x.transpose(axis, -1)
     rows = last.reshape((prod(last.shape[:-1]), n))
     y = call(Matmul(), rows, weight.astype(x.dtype.numpy))
-    return y.reshape((*last.shape[:-1], size)).swapaxes(axis, -1)
+    return y.reshape((*last.shape[:-1], size)).transpose(axis, -1)
 
 
-def adaptive_avg_pool1d(input: Any, output_size: int | Sequence[int | None]) -> Any:
+@checked
+def adaptive_avg_pool1d(input: Any, output_size: int | Sequence[int | None] | None) -> Any:
     """`adaptive_avg_pool2d` with one spatial axis."""
     return _adaptive_avg_pool(1, input, output_size)
 
 
-def adaptive_avg_pool2d(input: Any, output_size: int | Sequence[int | None]) -> Any:
+@checked
+def adaptive_avg_pool2d(input: Any, output_size: int | Sequence[int | None] | None) -> Any:
     """Means over windows that cut the spatial axes into `output_size` parts; None keeps a size.
 
     As torch.nn.functional.adaptive_avg_pool2d: windows overlap where the sizes do not divide.
@@ -537,6 +604,7 @@ def adaptive_avg_pool2d(input: Any, output_size: int | Sequence[int | None]) -> 
     return _adaptive_avg_pool(2, input, output_size)
 
 
-def adaptive_avg_pool3d(input: Any, output_size: int | Sequence[int | None]) -> Any:
+@checked
+def adaptive_avg_pool3d(input: Any, output_size: int | Sequence[int | None] | None) -> Any:
     """`adaptive_avg_pool2d` with three spatial axes."""
     return _adaptive_avg_pool(3, input, output_size)

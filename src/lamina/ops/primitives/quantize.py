@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from lamina.ops.arguments import DTypeLike, checked
 from lamina.ops.core import Arg, Array, BatchAxes, Op, Sample, call, first_axis, operand
 from lamina.ops.primitives.conv import Conv
 from lamina.ops.primitives.matmul import Matmul
@@ -180,14 +181,17 @@ def _check_scale(op: Op, scale: Spec, shape: tuple[int, ...]) -> None:
         raise ShapeError(f"{op.name}: scale must be float32{list(shape)}, got {scale}")
 
 
-def quantize(x: Any, scale: Any, dtype: DType | str = int8) -> Any:
+@checked
+def quantize(input: Any, scale: Any, dtype: DTypeLike = int8) -> Any:
     """round(x / scale) in int8 or float8_e4m3fn, saturated; scale: float32, one number. Raises DTypeError."""
-    return call(Quantize(as_dtype(dtype)), operand(x), operand(_single(scale)))
+    x, by = operand(input, "quantize"), operand(_single(scale), "quantize", "scale")
+    return call(Quantize(as_dtype(dtype)), x, by)
 
 
-def dequantize(q: Any, scale: Any) -> Any:
-    """q * scale in float32, for 8-bit q; scale: float32, one number."""
-    return call(Dequantize(), operand(q), operand(_single(scale)))
+def dequantize(input: Any, scale: Any) -> Any:
+    """input * scale in float32, for 8-bit input; scale: float32, one number."""
+    x, by = operand(input, "dequantize"), operand(_single(scale), "dequantize", "scale")
+    return call(Dequantize(), x, by)
 
 
 def _single(scale: Any) -> Any:

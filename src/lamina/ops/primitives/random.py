@@ -7,13 +7,15 @@ Draw i of an op comes from block counter + i // 4, word i % 4.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
 from lamina._philox import words
+from lamina.ops.arguments import DTypeLike, checked, within
 from lamina.ops.core import Arg, Array, Op, Sample, bind, listing
 from lamina.spec import (
     FLOATS,
@@ -141,19 +143,32 @@ def _wide(dtype: DType) -> Any:
     return float64.numpy if dtype == float64 else float32.numpy
 
 
+@checked
 def random_uniform(
-    state: Any, shape: Sequence[int], low: float = 0.0, high: float = 1.0, dtype: DType | str = float32
+    state: Any,
+    shape: int | Sequence[SupportsIndex],
+    low: float = 0.0,
+    high: float = 1.0,
+    dtype: DTypeLike = float32,
 ) -> tuple[Any, Any]:
     """(values uniform in [low, high), next state) from a state int64[2] (seed, counter)."""
-    op = RandomUniform(as_shape(shape), as_dtype(dtype), float(low), float(high))
+    if not (low <= high and math.isfinite(high - low)):
+        raise ValueError(f"random_uniform: low must be <= high, both finite, got {low} and {high}")
+    op = RandomUniform(as_shape(shape, "random_uniform: shape"), as_dtype(dtype), float(low), float(high))
     values, moved = bind(op, state)
     return values, moved
 
 
+@checked
 def random_normal(
-    state: Any, shape: Sequence[int], mean: float = 0.0, std: float = 1.0, dtype: DType | str = float32
+    state: Any,
+    shape: int | Sequence[SupportsIndex],
+    mean: float = 0.0,
+    std: float = 1.0,
+    dtype: DTypeLike = float32,
 ) -> tuple[Any, Any]:
     """(normally distributed values, next state) from a state int64[2] (seed, counter)."""
-    op = RandomNormal(as_shape(shape), as_dtype(dtype), float(mean), float(std))
+    within("random_normal", "std", std, 0)
+    op = RandomNormal(as_shape(shape, "random_normal: shape"), as_dtype(dtype), float(mean), float(std))
     values, moved = bind(op, state)
     return values, moved

@@ -6,12 +6,14 @@ import builtins
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod as product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from lamina.ops.core import NUMBERS, Arg, Array, BatchAxes, BatchAxis, Op, Sample, call, operand
-from lamina.ops.primitives.pointwise import where
+from lamina.ops.arguments import Dims, DTypeLike, checked, shown
+from lamina.ops.core import NUMBERS, Arg, Array, BatchAxes, BatchAxis, Op, Operand, Sample, call, operand
+from lamina.ops.primitives.cast import cast
+from lamina.ops.primitives.pointwise import maximum, minimum, where
 from lamina.spec import (
     DTYPES,
     FLOATS,
@@ -26,8 +28,6 @@ from lamina.spec import (
     normalize_axes,
     normalize_axis,
 )
-
-Axes = int | Sequence[int] | None
 
 #: Kinds and what they are in NumPy: (array, axes, keepdims) -> array.
 _KINDS: dict[str, Callable[[Array, tuple[int, ...], bool], Any]] = {
@@ -128,10 +128,10 @@ def _gradient(kind: str, g: Any, x: Any, y: Any, axes: tuple[int, ...]) -> Any:
         return g * x / where(zero, 1.0, y) * zero.logical_not().cast(x.dtype)
     if kind in ("max", "min"):
         hit = (x == y).cast(x.dtype)
-        return hit * (g / hit.sum(axes, keepdims=True))
+        return hit * (g / _total(hit, axes))
     if kind == "amax":
         hit = (x.abs() == y).cast(x.dtype)
-        return hit * x.sign() * (g / hit.sum(axes, keepdims=True))
+        return hit * x.sign() * (g / _total(hit, axes))
     zero = x == 0
     safe = where(zero, 1.0, x)
     others = (
@@ -140,8 +140,13 @@ def _gradient(kind: str, g: Any, x: Any, y: Any, axes: tuple[int, ...]) -> Any:
     if kind == "mul_no_zeros":
         return where(zero, 0.0, others)
     # The product of the others is 0 when one of them is: with two zeros everywhere, with one but at it.
-    other_zeros = zero.cast(x.dtype).sum(axes, keepdims=True) - zero.cast(x.dtype)
+    other_zeros = _total(zero.cast(x.dtype), axes) - zero.cast(x.dtype)
     return where(other_zeros == 0, others, 0.0)
+
+
+def _total(x: Any, axes: tuple[int, ...]) -> Any:
+    """The sum along axes, kept as size 1; of no axes x itself (where `sum` takes all)."""
+    return call(Reduce("sum", axes, True), x)
 
 
 @dataclass(frozen=True)
@@ -188,95 +193,226 @@ def _reduced(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
     return tuple(n for a, n in enumerate(shape) if a not in axes)
 
 
-def reduce(kind: str, x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
-    """The reduction of one of KINDS along axis (an int, several, or None for all)."""
-    x = operand(x)
-    return call(Reduce(kind, normalize_axes(axis, x.ndim, kind), keepdims), x)
+class MaxDim(NamedTuple):
+    """The largest elements along an axis, and the int64 index of the first of each."""
+
+    values: Any
+    indices: Any
 
 
-def sum(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
-    """The sum along axes; of integers in int64."""
-    return reduce("sum", x, axis, keepdims)
+class MinDim(NamedTuple):
+    """The smallest elements along an axis, and the int64 index of the first of each."""
+
+    values: Any
+    indices: Any
 
 
-def mean(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
-    """The mean along axes; NaN where there are no elements."""
-    return reduce("mean", x, axis, keepdims)
+def reduce(kind: str, input: Any, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    """The reduction of one of KINDS along dim (an int, several; None or none of them: all), of input in `dtype`."""
+    x = operand(input, kind)
+    if dtype is not None:
+        x = cast(x, dtype)
+    return call(Reduce(kind, dims(dim, x.ndim, kind), bool(keepdim)), x)
 
 
-def prod(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
-    """The product along axes; of integers in int64."""
-    return reduce("prod", x, axis, keepdims)
+def dims(dim: Dims, rank: int, what: str) -> tuple[int, ...]:
+    """Axes counted from the front, sorted; None and () mean all. A tensor of rank 0 takes 0 and -1, as torch's do."""
+    given = () if dim is None else (dim,) if isinstance(dim, (int, np.integer)) else tuple(dim)
+    found = normalize_axes([int(d) for d in given], builtins.max(rank, 1), what)
+    return tuple(range(rank)) if not found or rank == 0 else found
 
 
-def max(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
-    """The largest element along axes."""
-    return reduce("max", x, axis, keepdims)
+@checked
+def sum(input: Any, dim: Dims = None, keepdim: bool = False, *, dtype: DTypeLike | None = None) -> Any:
+    """The sum along dim; of integers and booleans in int64. dtype: input is cast to it first."""
+    return reduce("sum", input, dim, keepdim, dtype)
 
 
-def min(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
-    """The smallest element along axes."""
-    return reduce("min", x, axis, keepdims)
+@checked
+def mean(input: Any, dim: Dims = None, keepdim: bool = False, *, dtype: DTypeLike | None = None) -> Any:
+    """The mean along dim; NaN where there are no elements. dtype: input is cast to it first."""
+    return reduce("mean", input, dim, keepdim, dtype)
 
 
-def norm1(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
-    """The sum of magnitudes along axes."""
-    return reduce("norm1", x, axis, keepdims)
+@checked
+def prod(input: Any, dim: Dims = None, keepdim: bool = False, *, dtype: DTypeLike | None = None) -> Any:
+    """The product along dim; of integers and booleans in int64. dtype: input is cast to it first."""
+    return reduce("prod", input, dim, keepdim, dtype)
 
 
-def norm2(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
-    """The Euclidean norm along axes; its gradient is 0 where the norm is 0."""
-    return reduce("norm2", x, axis, keepdims)
+@checked
+def amax(input: Any, dim: Dims = None, keepdim: bool = False) -> Any:
+    """The largest element along dim; equal ones share the gradient."""
+    return reduce("max", input, dim, keepdim)
 
 
-def abs_max(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
-    """The largest magnitude along axes (cuDNN's amax)."""
-    return reduce("amax", x, axis, keepdims)
+@checked
+def amin(input: Any, dim: Dims = None, keepdim: bool = False) -> Any:
+    """The smallest element along dim; equal ones share the gradient."""
+    return reduce("min", input, dim, keepdim)
 
 
-def mul_no_zeros(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
-    """The product of the elements along axes that are not zero."""
-    return reduce("mul_no_zeros", x, axis, keepdims)
+@checked
+def max(input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
+    """The largest element; along a dim (values, indices); with a tensor in its place `maximum`; torch.max.
+
+    The values' gradient is shared by equal elements; `amax` takes several axes.
+    """
+    return _extreme("max", input, other if other is not None else dim, keepdim)
 
 
-def var(x: Any, axis: Axes = None, correction: float = 1, keepdims: bool = False) -> Any:
-    """The variance along axes: squared distances from the mean, summed, by (elements - correction)."""
-    x = operand(x)
-    axes = normalize_axes(axis, x.ndim, "var")
-    count = product(x.shape[a] for a in axes)
-    apart = x - mean(x, axes, keepdims=True)
-    freedom = count - correction
-    return sum(apart * apart, axes, keepdims) * (1.0 / freedom if freedom > 0 else float("nan"))
+@checked
+def min(input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
+    """The smallest element; along a dim (values, indices); with a tensor in its place `minimum`; torch.min.
+
+    The values' gradient is shared by equal elements; `amin` takes several axes.
+    """
+    return _extreme("min", input, other if other is not None else dim, keepdim)
 
 
-def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Any:
-    """The int64 index of the first largest element along an axis, or in the flattened tensor."""
-    return _arg(ArgMax, "argmax", x, axis, keepdims)
+def _extreme(kind: str, input: Any, dim: Any, keepdim: bool) -> Any:
+    """max and min, whose second argument is nothing, an axis, or a tensor to compare with."""
+    if dim is None:
+        return reduce(kind, input)
+    if isinstance(dim, (int, np.integer)) and not isinstance(dim, bool):
+        axis = int(dim)
+        values = reduce(kind, input, axis, keepdim)
+        if kind == "max":
+            return MaxDim(values, argmax(input, axis, keepdim))
+        return MinDim(values, argmin(input, axis, keepdim))
+    if not isinstance(dim, (Operand, np.ndarray)) and not hasattr(dim, "__dlpack__"):
+        raise TypeError(f"{kind}: dim must be an int, or a tensor to compare with, got {shown(dim)}")
+    return (maximum if kind == "max" else minimum)(input, dim)
 
 
-def argmin(x: Any, axis: int | None = None, keepdims: bool = False) -> Any:
-    """The int64 index of the first smallest element along an axis, or in the flattened tensor."""
-    return _arg(ArgMin, "argmin", x, axis, keepdims)
+@checked
+def norm1(input: Any, dim: Dims = None, keepdim: bool = False) -> Any:
+    """The sum of magnitudes along dim."""
+    return reduce("norm1", input, dim, keepdim)
 
 
-def _arg(card: type[ArgMax], what: str, x: Any, axis: int | None, keepdims: bool) -> Any:
-    x = operand(x)
-    if axis is None:
+@checked
+def norm2(input: Any, dim: Dims = None, keepdim: bool = False) -> Any:
+    """The Euclidean norm along dim; its gradient is 0 where the norm is 0."""
+    return reduce("norm2", input, dim, keepdim)
+
+
+@checked
+def abs_max(input: Any, dim: Dims = None, keepdim: bool = False) -> Any:
+    """The largest magnitude along dim (cuDNN's amax)."""
+    return reduce("amax", input, dim, keepdim)
+
+
+@checked
+def mul_no_zeros(input: Any, dim: Dims = None, keepdim: bool = False) -> Any:
+    """The product of the elements along dim that are not zero."""
+    return reduce("mul_no_zeros", input, dim, keepdim)
+
+
+@checked
+def var(
+    input: Any,
+    dim: Dims | bool = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> Any:
+    """The variance along dim: squared distances from the mean, summed, by (elements - correction).
+
+    correction: 1 by default; unbiased=False is correction=0. A bool in dim's place is `unbiased`, as in torch.
+    """
+    return _moments("var", input, dim, unbiased, keepdim, correction)[0]
+
+
+@checked
+def std(
+    input: Any,
+    dim: Dims | bool = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> Any:
+    """The standard deviation along dim, the root of `var`."""
+    return _moments("std", input, dim, unbiased, keepdim, correction)[0].sqrt()
+
+
+@checked
+def var_mean(
+    input: Any,
+    dim: Dims | bool = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> tuple[Any, Any]:
+    """Variance and mean along dim; arguments as `var`."""
+    return _moments("var_mean", input, dim, unbiased, keepdim, correction)
+
+
+@checked
+def std_mean(
+    input: Any,
+    dim: Dims | bool = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> tuple[Any, Any]:
+    """Standard deviation and mean along dim; arguments as `var`."""
+    found, middle = _moments("std_mean", input, dim, unbiased, keepdim, correction)
+    return found.sqrt(), middle
+
+
+def _moments(
+    what: str, input: Any, dim: Any, unbiased: bool | None, keepdim: bool, correction: float | None
+) -> tuple[Any, Any]:
+    """Variance and mean."""
+    x = operand(input, what)
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    if unbiased is not None and correction is not None:
+        raise TypeError(f"{what}: give unbiased or correction, not both")
+    if correction is None:
+        correction = 0.0 if unbiased is False else 1.0
+    axes = dims(dim, x.ndim, what)
+    middle = mean(x, axes, True) if axes else x
+    apart = x - middle
+    freedom = product(x.shape[a] for a in axes) - correction
+    factor = 1.0 / freedom if freedom > 0 else float("inf")  # of a sum of 0, NaN
+    found = call(Reduce("sum", axes, bool(keepdim)), apart * apart) * factor
+    return found, middle if keepdim else middle.reshape(found.shape)
+
+
+@checked
+def argmax(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The int64 index of the first largest element along dim, or in the flattened tensor."""
+    return _arg(ArgMax, "argmax", input, dim, keepdim)
+
+
+@checked
+def argmin(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The int64 index of the first smallest element along dim, or in the flattened tensor."""
+    return _arg(ArgMin, "argmin", input, dim, keepdim)
+
+
+def _arg(card: type[ArgMax], what: str, input: Any, dim: int | None, keepdim: bool) -> Any:
+    x = operand(input, what)
+    if dim is None or x.ndim == 0:
+        if dim is not None:
+            dims(dim, 0, what)
         found = call(card(0), x.reshape((x.spec.numel,)))
-        return found.reshape((1,) * x.ndim) if keepdims else found
-    place = normalize_axis(axis, x.ndim, what)
+        return found.reshape((1,) * x.ndim) if keepdim else found
+    place = normalize_axis(dim, x.ndim, what)
     found = call(card(place), x)
-    return found.reshape(_reduced(x.shape, (place,), True)) if keepdims else found
+    return found.reshape(_reduced(x.shape, (place,), True)) if keepdim else found
 
 
-def max_and_argmax(x: Any, axis: int, keepdims: bool = False) -> tuple[Any, Any]:
-    """The largest element along an axis and the index of the first one."""
-    return max(x, axis, keepdims), argmax(x, axis, keepdims)
-
-
-def sum_to(x: Any, shape: Sequence[int]) -> Any:
-    """x summed down to a shape that broadcasts to x's: the gradient of broadcasting."""
-    x = operand(x)
+@checked
+def sum_to(input: Any, shape: Sequence[int]) -> Any:
+    """input summed down to a shape that broadcasts to input's: the gradient of broadcasting."""
+    x = operand(input, "sum_to")
     target = tuple(shape)
     if target == x.shape:
         return x

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
-from typing import Any
+from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 
-from lamina.ops.core import Array, BatchAxes, BatchAxis, Op, Sample, call, listing, operand
-from lamina.spec import DTYPES, Shape, ShapeError, Spec, as_shape, broadcast_shapes, normalize_axis
+from lamina.ops.arguments import Dims, Number, checked, shown
+from lamina.ops.core import Array, BatchAxes, BatchAxis, Op, Operand, Sample, call, listing, operand
+from lamina.ops.primitives.cast import cast
+from lamina.spec import (
+    DTYPES,
+    Shape,
+    ShapeError,
+    Spec,
+    as_shape,
+    broadcast_shapes,
+    normalize_axes,
+    normalize_axis,
+    promote,
+)
 
 
 @dataclass(frozen=True)
@@ -314,121 +327,149 @@ def _spread(x: Any, step: Shape) -> Any:
     return filled.reshape(tuple(n * s for n, s in zip(x.shape, step, strict=True)))
 
 
-def reshape(x: Any, shape: int | Sequence[int]) -> Any:
-    """x under another shape; one size may be -1. Raises ShapeError when the element counts differ."""
-    x = operand(x)
+@checked
+def reshape(input: Any, shape: int | Sequence[SupportsIndex]) -> Any:
+    """input under another shape; one size may be -1. Raises ShapeError when the element counts differ."""
+    x = operand(input, "reshape")
     sizes = [shape] if isinstance(shape, int) else list(shape)
     if sizes.count(-1) > 1:
         raise ShapeError(f"reshape: only one size may be -1, got {tuple(sizes)}")
     if -1 in sizes:
-        known = prod(s for s in sizes if s != -1)
+        known = prod(int(s) for s in sizes if s != -1)
         if known == 0 or x.spec.numel % known:
             raise ShapeError(
                 f"reshape: {x.spec} has {x.spec.numel} elements, {tuple(sizes)} takes multiples of {known}"
             )
         sizes[sizes.index(-1)] = x.spec.numel // known
-    target = as_shape(sizes, "reshape")
+    target = as_shape(sizes, "reshape: shape")
     return x if target == x.shape else call(Reshape(target), x)
 
 
-def flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
+@checked
+def flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
     """Axes start_dim … end_dim (inclusive) as one, as torch.flatten."""
-    x = operand(x)
+    x = operand(input, "flatten")
+    rank = max(x.ndim, 1)
+    first, last = normalize_axis(start_dim, rank, "flatten"), normalize_axis(end_dim, rank, "flatten")
     if x.ndim == 0:
         return reshape(x, (1,))
-    first, last = normalize_axis(start_dim, x.ndim, "flatten"), normalize_axis(end_dim, x.ndim, "flatten")
     if first > last:
         raise ShapeError(f"flatten: start_dim {start_dim} lies behind end_dim {end_dim} in {x.spec}")
     joined = prod(x.shape[first : last + 1])
     return reshape(x, (*x.shape[:first], joined, *x.shape[last + 1 :]))
 
 
-def squeeze(x: Any, axis: int | Sequence[int] | None = None) -> Any:
-    """x without the given axes of size 1, or without all of them."""
-    x = operand(x)
-    if axis is None:
-        axes = {a for a, n in enumerate(x.shape) if n == 1}
-    else:
-        given = (axis,) if isinstance(axis, int) else axis
-        axes = {normalize_axis(a, x.ndim, "squeeze") for a in given}
-    if any(x.shape[a] != 1 for a in axes):
-        raise ShapeError(f"squeeze: axes {sorted(axes)} of {x.spec} are not all of size 1")
-    return reshape(x, tuple(n for a, n in enumerate(x.shape) if a not in axes))
+@checked
+def squeeze(input: Any, dim: Dims = None) -> Any:
+    """input without its axes of size 1, or without those among dim; axes of other sizes stay, as in torch."""
+    x = operand(input, "squeeze")
+    axes = set(range(x.ndim)) if dim is None else set(_axes(dim, x, "squeeze"))
+    return reshape(x, tuple(n for a, n in enumerate(x.shape) if a not in axes or n != 1))
 
 
-def unsqueeze(x: Any, axis: int) -> Any:
-    """x with a new axis of size 1 at `axis` of the result."""
-    x = operand(x)
-    place = normalize_axis(axis, x.ndim + 1, "unsqueeze")
+@checked
+def unsqueeze(input: Any, dim: int) -> Any:
+    """input with a new axis of size 1 at `dim` of the result."""
+    x = operand(input, "unsqueeze")
+    place = normalize_axis(dim, x.ndim + 1, "unsqueeze")
     return reshape(x, (*x.shape[:place], 1, *x.shape[place:]))
 
 
-def transpose(x: Any, order: Sequence[int] | None = None) -> Any:
-    """Axis i of the result is axis order[i] of x; without an order the axes are reversed."""
-    x = operand(x)
-    axes = tuple(reversed(range(x.ndim))) if order is None else tuple(order)
-    axes = tuple(normalize_axis(a, x.ndim, "transpose") for a in axes)
+@checked
+def transpose(input: Any, dim0: int, dim1: int) -> Any:
+    """input with two axes exchanged; `permute` puts all of them in order."""
+    x = operand(input, "transpose")
+    order, rank = list(range(x.ndim)), max(x.ndim, 1)
+    a, b = normalize_axis(dim0, rank, "transpose"), normalize_axis(dim1, rank, "transpose")
+    if x.ndim:
+        order[a], order[b] = order[b], order[a]
+    return permute(x, order)
+
+
+@checked
+def permute(input: Any, dims: Sequence[int]) -> Any:
+    """The axes in another order: axis i of the result is axis dims[i] of input. Raises ShapeError."""
+    x = operand(input, "permute")
+    if sorted(d % x.ndim if x.ndim else d for d in dims) != list(range(x.ndim)) or _outside(dims, x.ndim):
+        raise ShapeError(f"permute: dims {tuple(dims)} must name each of the {x.ndim} axes of {x.spec} once")
+    axes = tuple(int(d) % x.ndim for d in dims)
     return x if axes == tuple(range(x.ndim)) else call(Transpose(axes), x)
 
 
-def permute(x: Any, dims: Sequence[int]) -> Any:
-    """`transpose` under torch's name."""
-    return transpose(x, dims)
+def _outside(dims: Sequence[int], rank: int) -> bool:
+    return any(not -rank <= d < rank for d in dims)
 
 
-def swapaxes(x: Any, axis1: int, axis2: int) -> Any:
-    """x with two axes exchanged."""
-    x = operand(x)
-    order = list(range(x.ndim))
-    a, b = normalize_axis(axis1, x.ndim, "swapaxes"), normalize_axis(axis2, x.ndim, "swapaxes")
-    order[a], order[b] = order[b], order[a]
-    return transpose(x, order)
+def _axes(dim: int | Sequence[int], x: Any, what: str) -> tuple[int, ...]:
+    """Axes from the front, sorted; a tensor of rank 0 takes 0 and -1, as torch's do."""
+    given = (dim,) if isinstance(dim, (int, np.integer)) else dim
+    return normalize_axes([int(d) for d in given], max(x.ndim, 1), what)
 
 
-def concat(tensors: Sequence[Any], axis: int = 0) -> Any:
-    """Tensors of one dtype joined along an axis. Raises ShapeError when the other sizes differ."""
-    xs = [operand(x) for x in tensors]
-    if not xs:
-        raise ShapeError("concat: nothing to join; give one tensor or more")
-    return call(Concat(normalize_axis(axis, xs[0].ndim, "concat")), *xs)
+def cat(tensors: Sequence[Any], dim: int = 0) -> Any:
+    """Tensors joined along an axis, in their common dtype. Raises ShapeError when the other sizes differ."""
+    xs = _tensors("cat", tensors)
+    if len({x.dtype for x in xs}) > 1:
+        kind = reduce(promote, (x.dtype for x in xs))
+        xs = [cast(x, kind) for x in xs]
+    return call(Concat(normalize_axis(_one_dim("cat", dim), xs[0].ndim, "cat")), *xs)
 
 
-def stack(tensors: Sequence[Any], axis: int = 0) -> Any:
+def stack(tensors: Sequence[Any], dim: int = 0) -> Any:
     """Tensors of one shape joined along a new axis."""
-    xs = [operand(x) for x in tensors]
-    if not xs or any(x.shape != xs[0].shape for x in xs):
+    xs = _tensors("stack", tensors)
+    if any(x.shape != xs[0].shape for x in xs):
         raise ShapeError(f"stack: needs tensors of one shape, got {listing([x.spec for x in xs])}")
-    place = normalize_axis(axis, xs[0].ndim + 1, "stack")
-    return concat([unsqueeze(x, place) for x in xs], place)
+    place = normalize_axis(_one_dim("stack", dim), xs[0].ndim + 1, "stack")
+    return cat([unsqueeze(x, place) for x in xs], place)
 
 
-def split(x: Any, sizes: int | Sequence[int], axis: int = 0) -> tuple[Any, ...]:
-    """x cut along an axis into parts of the given sizes (or of one size, the last part perhaps smaller)."""
-    x = operand(x)
-    place = normalize_axis(axis, x.ndim, "split")
+def _tensors(what: str, tensors: Any) -> list[Any]:
+    if isinstance(tensors, (str, bytes, Operand)) or not isinstance(tensors, Iterable):
+        raise TypeError(f"{what}: tensors must be a sequence of tensors, got {shown(tensors)}")
+    xs = [operand(x, what, f"tensors[{i}]") for i, x in enumerate(tensors)]
+    if not xs:
+        raise ShapeError(f"{what}: tensors is empty; give one tensor or more")
+    return xs
+
+
+def _one_dim(what: str, dim: Any) -> int:
+    if not isinstance(dim, (int, np.integer)) or isinstance(dim, bool):
+        raise TypeError(f"{what}: dim must be an int, got {shown(dim)}")
+    return int(dim)
+
+
+@checked
+def split(tensor: Any, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Any, ...]:
+    """tensor cut along an axis into parts of the given sizes (or of one size, the last part perhaps smaller)."""
+    x, sizes = operand(tensor, "split", "tensor"), split_size_or_sections
+    place = normalize_axis(dim, x.ndim, "split")
     total = x.shape[place]
-    if isinstance(sizes, int):
-        if sizes < 1:
+    if isinstance(sizes, (int, np.integer)):
+        if sizes < 1 and not sizes == total == 0:
             raise ShapeError(f"split: the size of a part must be >= 1, got {sizes}")
-        sizes = [min(sizes, total - start) for start in range(0, total, sizes)]
+        sizes = [min(sizes, total - start) for start in range(0, total, max(sizes, 1))] or [0]
     if sum(sizes) != total or any(s < 0 for s in sizes):
-        raise ShapeError(f"split: sizes {tuple(sizes)} do not sum to the {total} of axis {axis} of {x.spec}")
+        raise ShapeError(f"split: sizes {tuple(sizes)} do not sum to the {total} of axis {dim} of {x.spec}")
     if len(sizes) == 1:
         return (x,)
     parts, start = [], 0
     for size in sizes:
-        parts.append(slice_axis(x, place, start, start + size))
-        start += size
+        parts.append(slice_axis(x, place, start, start + int(size)))
+        start += int(size)
     return tuple(parts)
 
 
-def chunk(x: Any, chunks: int, axis: int = 0) -> tuple[Any, ...]:
-    """x cut along an axis into (at most) so many parts of equal size, the last perhaps smaller."""
-    x = operand(x)
+@checked
+def chunk(input: Any, chunks: int, dim: int = 0) -> tuple[Any, ...]:
+    """input cut along an axis into (at most) so many parts of equal size, the last perhaps smaller."""
+    x = operand(input, "chunk")
     if chunks < 1:
-        raise ShapeError(f"chunk: the number of parts must be >= 1, got {chunks}")
-    total = x.shape[normalize_axis(axis, x.ndim, "chunk")]
-    return split(x, max(1, -(-total // chunks)), axis)
+        raise ShapeError(f"chunk: chunks must be >= 1, got {chunks}")
+    total = x.shape[normalize_axis(dim, x.ndim, "chunk")]
+    if total == 0:
+        return split(x, [0] * chunks, dim)
+    return split(x, -(-total // chunks), dim)
 
 
 def slice_axis(x: Any, axis: int, start: int, stop: int, step: int = 1) -> Any:
@@ -494,45 +535,102 @@ def _index(k: Any, n: int, axis: int, x: Any) -> int:
     return i % n
 
 
-def pad(x: Any, pairs: Sequence[tuple[int, int]], value: float = 0.0) -> Any:
-    """x with `value` around it: one (before, after) pair per axis, first axis first (as numpy.pad).
+@checked
+def pad(
+    input: Any,
+    pad: Sequence[int],
+    mode: Literal["constant", "reflect", "replicate", "circular"] = "constant",
+    value: Number | None = None,
+) -> Any:
+    """input with elements around it, as torch.nn.functional.pad.
 
-    A negative number cuts elements off. Raises ShapeError when it cuts more than there is.
+    pad: (before, after) of the last axis, then of the one before it, and so on; a negative number cuts off.
+    mode: "constant" fills with `value` (0 by default); "reflect" mirrors without the edge, "replicate" repeats the
+    edge, "circular" goes on at the other end. Raises ShapeError when more is cut or mirrored than there is.
     """
-    x = operand(x)
-    given = tuple((int(lo), int(hi)) for lo, hi in pairs)
-    if len(given) != x.ndim:
-        raise ShapeError(f"pad: needs {x.ndim} (before, after) pairs for {x.spec}, got {given}")
-    if any(side < 0 for pair in given for side in pair):
-        start = tuple(max(0, -lo) for lo, _ in given)
-        stop = tuple(n - max(0, -hi) for n, (_, hi) in zip(x.shape, given, strict=True))
-        x = call(Slice(start, stop, (1,) * x.ndim), x)
-        given = tuple((max(0, lo), max(0, hi)) for lo, hi in given)
+    x = operand(input, "pad")
+    if len(pad) % 2 or len(pad) > 2 * x.ndim:
+        raise ShapeError(
+            f"pad: pad must be (before, after) of the last axis, then of those before it: an even number of at most "
+            f"{2 * x.ndim} ints for {x.spec}, got {tuple(pad)}"
+        )
+    pairs = [(int(pad[i]), int(pad[i + 1])) for i in range(0, len(pad), 2)][::-1]
+    pairs = [(0, 0)] * (x.ndim - len(pairs)) + pairs
+    if mode == "constant":
+        return pad_axes(x, pairs, 0 if value is None else value)
+    if value:
+        raise ValueError(f"pad: value belongs to mode 'constant', got {value} with mode {mode!r}")
+    for axis, (lo, hi) in enumerate(pairs):
+        x = _extended(x, axis, lo, hi, mode)
+    return x
+
+
+def pad_axes(x: Any, pairs: Sequence[tuple[int, int]], value: Number = 0.0) -> Any:
+    """x with `value` around it: one (before, after) pair per axis, first axis first; negative numbers cut off."""
+    cut = [(max(0, -lo), n - max(0, -hi)) for n, (lo, hi) in zip(x.shape, pairs, strict=True)]
+    if any(start > stop for start, stop in cut):
+        raise ShapeError(
+            f"pad: {tuple(pairs)} (before, after) per axis cuts off more than there is of {x.spec}"
+        )
+    if any(side < 0 for pair in pairs for side in pair):
+        x = call(Slice(tuple(a for a, _ in cut), tuple(b for _, b in cut), (1,) * x.ndim), x)
+    given = tuple((max(0, lo), max(0, hi)) for lo, hi in pairs)
     return call(Pad(given, float(value)), x) if any(map(any, given)) else x
 
 
-def expand(x: Any, shape: Sequence[int]) -> Any:
-    """x repeated up to `shape` by NumPy's broadcasting rule; -1 keeps a size."""
-    x = operand(x)
-    lead = len(shape) - x.ndim
-    sizes = (x.shape[i - lead] if s == -1 and i >= lead else s for i, s in enumerate(shape))
-    target = as_shape(sizes, "expand")
+def _extended(x: Any, axis: int, lo: int, hi: int, mode: str) -> Any:
+    """x with what its own elements continue to, along one axis."""
+    if lo == hi == 0:
+        return x
+    n = x.shape[axis]
+    most = {"reflect": n - 1, "circular": n}.get(mode, max(lo, hi) if n else 0)
+    if not (0 <= lo <= most and 0 <= hi <= most):
+        raise ShapeError(
+            f"pad: mode {mode!r} takes 0 to {most} for axis {axis} of {x.spec}, got ({lo}, {hi})"
+        )
+    if mode == "circular":
+        before, after = slice_axis(x, axis, n - lo, n), slice_axis(x, axis, 0, hi)
+    elif mode == "reflect":
+        before, after = slice_axis(x, axis, 1, lo + 1), slice_axis(x, axis, n - 1 - hi, n - 1)
+        before, after = flip(before, axis), flip(after, axis)
+    else:
+        before, after = _repeated(x, axis, 0, lo), _repeated(x, axis, n - 1, hi)
+    return cat([part for part, size in ((before, lo), (x, n), (after, hi)) if size], axis)
+
+
+def _repeated(x: Any, axis: int, index: int, count: int) -> Any:
+    """The elements at one index of an axis, `count` times."""
+    shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+    return expand(slice_axis(x, axis, index, index + 1), shape)
+
+
+@checked
+def expand(input: Any, size: Sequence[SupportsIndex]) -> Any:
+    """input repeated up to `size` by NumPy's broadcasting rule; -1 keeps a size. torch.Tensor.expand."""
+    x = operand(input, "expand")
+    lead = len(size) - x.ndim
+    if lead < 0:
+        raise ShapeError(f"expand: size {tuple(size)} has fewer axes than {x.spec}")
+    sizes = (x.shape[i - lead] if s == -1 and i >= lead else s for i, s in enumerate(size))
+    target = as_shape(sizes, "expand: size")
     return x if target == x.shape else call(Expand(target), x)
 
 
-def flip(x: Any, axes: int | Sequence[int]) -> Any:
-    """x reversed along some axes."""
-    x = operand(x)
-    given = (axes,) if isinstance(axes, int) else axes
-    return call(Flip(tuple(sorted(normalize_axis(a, x.ndim, "flip") for a in given))), x)
+@checked
+def flip(input: Any, dims: int | Sequence[int]) -> Any:
+    """input reversed along some axes."""
+    x = operand(input, "flip")
+    axes = _axes(dims, x, "flip")
+    return x if x.ndim == 0 or not axes else call(Flip(axes), x)
 
 
-def space_to_depth(x: Any, block: int | Sequence[int]) -> Any:
+@checked
+def space_to_depth(input: Any, block: int | Sequence[int]) -> Any:
     """Blocks of space become channels: [N, C, H, W] -> [N, C * b * b, H / b, W / b], for any number of axes.
 
     Channel c * b * b + i * b + j holds the elements at (i, j) of the blocks, as torch's pixel_unshuffle.
     """
-    x = operand(x)
+    x = operand(input, "space_to_depth")
     blocks = _blocks("space_to_depth", x, block)
     space = x.shape[2:]
     if any(n % b for n, b in zip(space, blocks, strict=True)):
@@ -541,12 +639,13 @@ def space_to_depth(x: Any, block: int | Sequence[int]) -> Any:
     rank = len(blocks)
     apart = reshape(x, (*x.shape[:2], *(part for pair in zip(outer, blocks, strict=True) for part in pair)))
     order = (0, 1, *range(3, 3 + 2 * rank, 2), *range(2, 2 + 2 * rank, 2))
-    return reshape(transpose(apart, order), (x.shape[0], x.shape[1] * prod(blocks), *outer))
+    return reshape(permute(apart, order), (x.shape[0], x.shape[1] * prod(blocks), *outer))
 
 
-def depth_to_space(x: Any, block: int | Sequence[int]) -> Any:
+@checked
+def depth_to_space(input: Any, block: int | Sequence[int]) -> Any:
     """The inverse of `space_to_depth`: [N, C * b * b, H, W] -> [N, C, H * b, W * b] (pixel_shuffle)."""
-    x = operand(x)
+    x = operand(input, "depth_to_space")
     blocks = _blocks("depth_to_space", x, block)
     if x.shape[1] % prod(blocks):
         raise ShapeError(f"depth_to_space: block {blocks} does not divide the channels of {x.spec}")
@@ -554,25 +653,38 @@ def depth_to_space(x: Any, block: int | Sequence[int]) -> Any:
     apart = reshape(x, (x.shape[0], channels, *blocks, *space))
     order = (0, 1, *(part for a in range(rank) for part in (2 + rank + a, 2 + a)))
     sizes = tuple(n * b for n, b in zip(space, blocks, strict=True))
-    return reshape(transpose(apart, order), (x.shape[0], channels, *sizes))
+    return reshape(permute(apart, order), (x.shape[0], channels, *sizes))
 
 
-def pixel_unshuffle(x: Any, downscale_factor: int) -> Any:
-    """`space_to_depth` under torch's name."""
-    return space_to_depth(x, downscale_factor)
+@checked
+def pixel_unshuffle(input: Any, downscale_factor: int) -> Any:
+    """`space_to_depth` of [..., C, H, W], as torch.nn.functional.pixel_unshuffle."""
+    return _over_images("pixel_unshuffle", space_to_depth, input, downscale_factor)
 
 
-def pixel_shuffle(x: Any, upscale_factor: int) -> Any:
-    """`depth_to_space` under torch's name."""
-    return depth_to_space(x, upscale_factor)
+@checked
+def pixel_shuffle(input: Any, upscale_factor: int) -> Any:
+    """`depth_to_space` of [..., C, H, W], as torch.nn.functional.pixel_shuffle."""
+    return _over_images("pixel_shuffle", depth_to_space, input, upscale_factor)
 
 
-def space_to_batch(x: Any, block: int | Sequence[int]) -> Any:
+def _over_images(what: str, function: Callable[..., Any], input: Any, factor: int) -> Any:
+    """A function of [N, C, H, W] for any number of leading axes."""
+    x = operand(input, what)
+    if x.ndim < 3 or factor < 1:
+        raise ShapeError(f"{what}: needs [..., C, H, W] and a factor >= 1, got {x.spec} and {factor}")
+    lead = x.shape[:-3]
+    y = function(x.reshape((prod(lead), *x.shape[-3:])), factor)
+    return y.reshape((*lead, *y.shape[1:]))
+
+
+@checked
+def space_to_batch(input: Any, block: int | Sequence[int]) -> Any:
     """Cut space into tiles that become images: [N, C, H, W] -> [N * b * b, C, H / b, W / b].
 
     Tile (i, j) of image n (rows i * H / b …) is image (n * b + i) * b + j of the result.
     """
-    x = operand(x)
+    x = operand(input, "space_to_batch")
     tiles = _blocks("space_to_batch", x, block)
     if any(n % b for n, b in zip(x.shape[2:], tiles, strict=True)):
         raise ShapeError(f"space_to_batch: block {tiles} does not divide the spatial sizes of {x.spec}")
@@ -580,12 +692,13 @@ def space_to_batch(x: Any, block: int | Sequence[int]) -> Any:
     rank = len(tiles)
     apart = reshape(x, (*x.shape[:2], *(part for pair in zip(tiles, inner, strict=True) for part in pair)))
     order = (0, *range(2, 2 + 2 * rank, 2), 1, *range(3, 3 + 2 * rank, 2))
-    return reshape(transpose(apart, order), (x.shape[0] * prod(tiles), x.shape[1], *inner))
+    return reshape(permute(apart, order), (x.shape[0] * prod(tiles), x.shape[1], *inner))
 
 
-def batch_to_space(x: Any, block: int | Sequence[int]) -> Any:
+@checked
+def batch_to_space(input: Any, block: int | Sequence[int]) -> Any:
     """The inverse of `space_to_batch`: [N * b * b, C, H, W] -> [N, C, H * b, W * b]."""
-    x = operand(x)
+    x = operand(input, "batch_to_space")
     tiles = _blocks("batch_to_space", x, block)
     if x.shape[0] % prod(tiles):
         raise ShapeError(f"batch_to_space: block {tiles} does not divide the batch of {x.spec}")
@@ -593,37 +706,40 @@ def batch_to_space(x: Any, block: int | Sequence[int]) -> Any:
     apart = reshape(x, (x.shape[0] // prod(tiles), *tiles, x.shape[1], *space))
     order = (0, 1 + rank, *(part for a in range(rank) for part in (1 + a, 2 + rank + a)))
     sizes = tuple(n * b for n, b in zip(space, tiles, strict=True))
-    return reshape(transpose(apart, order), (x.shape[0] // prod(tiles), x.shape[1], *sizes))
+    return reshape(permute(apart, order), (x.shape[0] // prod(tiles), x.shape[1], *sizes))
 
 
-def swap_halves(x: Any, axis: int = 0) -> Any:
+@checked
+def swap_halves(input: Any, dim: int = 0) -> Any:
     """The upper and the lower half of an axis exchanged: two batches change places."""
-    x = operand(x)
-    size = x.shape[normalize_axis(axis, x.ndim, "swap_halves")]
+    x = operand(input, "swap_halves")
+    size = x.shape[normalize_axis(dim, x.ndim, "swap_halves")]
     if size % 2:
-        raise ShapeError(f"swap_halves: axis {axis} of {x.spec} has no two equal halves")
-    upper, lower = split(x, [size // 2, size // 2], axis)
-    return concat([lower, upper], axis)
+        raise ShapeError(f"swap_halves: axis {dim} of {x.spec} has no two equal halves")
+    upper, lower = split(x, [size // 2, size // 2], dim)
+    return cat([lower, upper], dim)
 
 
-def swap_pairs(x: Any, axis: int = 0) -> Any:
+@checked
+def swap_pairs(input: Any, dim: int = 0) -> Any:
     """Every even element of an axis exchanged with the odd one behind it."""
-    x = operand(x)
-    place = normalize_axis(axis, x.ndim, "swap_pairs")
+    x = operand(input, "swap_pairs")
+    place = normalize_axis(dim, x.ndim, "swap_pairs")
     size = x.shape[place]
     if size % 2:
-        raise ShapeError(f"swap_pairs: axis {axis} of {x.spec} has an odd size")
+        raise ShapeError(f"swap_pairs: axis {dim} of {x.spec} has an odd size")
     paired = reshape(x, (*x.shape[:place], size // 2, 2, *x.shape[place + 1 :]))
     return reshape(flip(paired, place + 1), x.shape)
 
 
-def resize_nearest(x: Any, scale: int | Sequence[int]) -> Any:
+@checked
+def resize_nearest(input: Any, scale: int | Sequence[int]) -> Any:
     """Each spatial element repeated `scale` times along each axis: nearest-neighbour enlargement.
 
     x [N, C, *spatial]; its gradient sums the copies. As torch's interpolate(mode="nearest") with an integer
     scale_factor.
     """
-    x = operand(x)
+    x = operand(input, "resize_nearest")
     factors = _blocks("resize_nearest", x, scale)
     apart = reshape(x, (*x.shape[:2], *(part for n in x.shape[2:] for part in (n, 1))))
     sizes = tuple(part for pair in zip(x.shape[2:], factors, strict=True) for part in pair)

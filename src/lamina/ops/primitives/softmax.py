@@ -8,7 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from lamina.ops.core import Array, BatchAxes, Op, Sample, call, operand
+from lamina.ops.arguments import Dims, DTypeLike, checked
+from lamina.ops.core import Array, BatchAxes, Op, Sample, call, floating, operand
+from lamina.ops.primitives.cast import cast
+from lamina.ops.primitives.pointwise import where
+from lamina.ops.primitives.reduce import amax, dims, reduce
 from lamina.spec import Shape, ShapeError, Spec, normalize_axes
 
 _CASES: tuple[tuple[Shape, tuple[int, ...]], ...] = (
@@ -93,8 +97,8 @@ class SoftmaxGrad(_Softmax):
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         (t,), (y, g) = grads, inputs
-        inner = (y * g).sum(self.axis, keepdims=True)
-        weight = (t * y).sum(self.axis, keepdims=True)
+        inner = (y * g).sum(self.axis, keepdim=True)
+        weight = (t * y).sum(self.axis, keepdim=True)
         return t * (g - inner) - weight * g, y * (t - weight)
 
     def reference(self, y: Array, g: Array) -> tuple[Array]:  # type: ignore[override]
@@ -118,8 +122,8 @@ class LogSoftmaxGrad(_Softmax):
         (t,), (y, g) = grads, inputs
         p = y.exp()
         weighted = t * p
-        total = weighted.sum(self.axis, keepdims=True)
-        return -(weighted * g.sum(self.axis, keepdims=True)), t - total
+        total = weighted.sum(self.axis, keepdim=True)
+        return -(weighted * g.sum(self.axis, keepdim=True)), t - total
 
     def reference(self, y: Array, g: Array) -> tuple[Array]:  # type: ignore[override]
         return (g - np.exp(y) * np.sum(g, self.axis, keepdims=True),)
@@ -130,13 +134,44 @@ class LogSoftmaxGrad(_Softmax):
             yield Sample.of(cls(axis), shape, shape)
 
 
-def softmax(input: Any, dim: int | Sequence[int] = -1) -> Any:
-    """exp(x) / sum of exp(x) over `dim`, which may name several axes."""
-    x = operand(input)
-    return call(Softmax(normalize_axes(dim, x.ndim, "softmax")), x)
+@checked
+def softmax(input: Any, dim: int | Sequence[int] = -1, *, dtype: DTypeLike | None = None) -> Any:
+    """exp(x) / sum of exp(x) over `dim`, which may name several axes. dtype: input is cast to it first."""
+    x = _given("softmax", input, dtype)
+    return _over(Softmax, x, dims(dim, x.ndim, "softmax"))
 
 
-def log_softmax(input: Any, dim: int | Sequence[int] = -1) -> Any:
-    """The logarithm of softmax over `dim`, which may name several axes."""
-    x = operand(input)
-    return call(LogSoftmax(normalize_axes(dim, x.ndim, "log_softmax")), x)
+@checked
+def log_softmax(input: Any, dim: int | Sequence[int] = -1, *, dtype: DTypeLike | None = None) -> Any:
+    """The logarithm of softmax over `dim`, which may name several axes. dtype: input is cast to it first."""
+    x = _given("log_softmax", input, dtype)
+    return _over(LogSoftmax, x, dims(dim, x.ndim, "log_softmax"))
+
+
+@checked
+def softmin(input: Any, dim: int | Sequence[int] = -1, *, dtype: DTypeLike | None = None) -> Any:
+    """softmax of -input."""
+    return softmax(-_given("softmin", input, dtype), dim)
+
+
+@checked
+def logsumexp(input: Any, dim: Dims = None, keepdim: bool = False) -> Any:
+    """log(sum of exp(x)) along dim, without overflow: -inf of nothing but -inf, and inf where there is one."""
+    x = floating(input, "logsumexp")
+    axes = dims(dim, x.ndim, "logsumexp")
+    if not x.spec.numel:
+        return reduce("sum", x.exp(), axes, keepdim).log()
+    top = amax(x, axes, True)
+    top = where((top == top) & (top.abs() < float("inf")), top, 0.0)
+    found = (x - top).exp().sum(axes, True).log() + top
+    return found if keepdim else found.reshape([n for a, n in enumerate(x.shape) if a not in axes])
+
+
+def _over(card: type[Softmax] | type[LogSoftmax], x: Any, axes: tuple[int, ...]) -> Any:
+    """The op over axes; a tensor of rank 0 counts as one of a single element."""
+    return call(card(axes), x) if x.ndim else call(card((0,)), x.reshape((1,))).reshape(())
+
+
+def _given(what: str, input: Any, dtype: DTypeLike | None) -> Any:
+    x = operand(input, what)
+    return x if dtype is None else cast(x, dtype)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -165,10 +166,14 @@ _known = lru_cache(maxsize=1024)(_window)
 
 def per_axis(what: str, name: str, value: int | Iterable[int], rank: int, least: int) -> Shape:
     """One int for all axes or one per axis, as a tuple. Raises ShapeError."""
-    given = tuple(value) if isinstance(value, Iterable) else (value,)
+    given: tuple[Any, ...] = (
+        tuple(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else (value,)
+    )
     if len(given) == 1:
         given *= rank
-    if len(given) != rank or not all(isinstance(v, (int, np.integer)) for v in given):
+    if len(given) != rank or not all(
+        isinstance(v, (int, np.integer)) and not isinstance(v, bool) for v in given
+    ):
         raise ShapeError(f"{what}: {name} must be one int or {rank} ints, got {value!r}")
     _check(f"{what}: {name}", given, least)
     return tuple(map(int, given))

@@ -119,7 +119,9 @@ def test_a_compiled_stem() -> None:
     """Convolution, norm, relu, pool and the gradients of all: merged, and as the graph computes it unmerged."""
 
     def step(x: Any, w: Any, scale: Any, bias: Any, mean: Any, var: Any) -> list[Any]:
-        y, mean, var = ops.batch_norm(ops.conv2d(x, w, padding=1), mean, var, scale, bias, True)
+        y, mean, var = ops.batch_norm_with_statistics(
+            ops.conv2d(x, w, padding=1), mean, var, scale, bias, True
+        )
         y = ops.max_pool2d(ops.relu(y), 3, 2, 1)
         return [*gradients(ops.sum(y * y), [w, scale, bias]), mean, var]
 

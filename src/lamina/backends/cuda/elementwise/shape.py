@@ -159,7 +159,8 @@ def row_major(spec: Spec) -> Spec:
     return full(spec, contiguous(spec.shape))
 
 
-def _view(given: Spec, out: Spec, label: str) -> Plan:
+def view(given: Spec, out: Spec, label: str) -> Plan:
+    """The same memory under another spec: nothing runs."""
     return Plan((given,), (out,), _unused, view=True, label=f"view {label}")
 
 
@@ -175,7 +176,7 @@ def _unused(call: Call) -> Run:
 def reshape(op: cards.Reshape, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """Row-major elements under another shape: no work, but for a reorder of an input that is not row-major."""
     (out,) = op.infer(*specs)
-    return _view(row_major(specs[0]), out.fixed, op.name)
+    return view(row_major(specs[0]), out.fixed, op.name)
 
 
 @kernels(cards.Transpose, source="view")
@@ -184,7 +185,7 @@ def transpose(op: cards.Transpose, specs: tuple[Spec, ...], device: Device, poli
     given = plain_layout(specs[0])
     (out,) = op.infer(*specs)
     strides = tuple(given.physical.strides[a] for a in op.order)
-    return _view(given, full(out, Layout(strides)), op.name)
+    return view(given, full(out, Layout(strides)), op.name)
 
 
 @kernels(cards.Concat, source="kernel")
