@@ -66,7 +66,7 @@ class Module:
     def signatures(self, name: str) -> list[Function]:
         """The overloads of a function, or its one signature."""
         found = self.functions[name]
-        return [f for f in found if any(ast.unparse(d) == "overload" for d in f.decorator_list)] or found
+        return [f for f in found if _is_overload(f)] or found
 
 
 class Stub:
@@ -123,7 +123,8 @@ class Stub:
     def function(self, f: Function, name: str, home: Module, plain: tuple[str, str]) -> list[Function]:
         """The stubs of one signature: two where an operand is given and one is made."""
         if not (_operands(f) and _makes(f)):
-            return [self.typed(f, name, home, TRACED[0], plain[1])]
+            one = self.typed(f, name, home, TRACED[0], plain[1])
+            return [self._overload(one) if _is_overload(f) else one]
         # A lone operand is told apart exactly, so that a union of both kinds gives a union.
         traced = ("Value", "Value") if _operands(f) == ["Any"] else TRACED
         both = [self.typed(f, name, home, *kind) for kind in (plain, traced)]
@@ -185,6 +186,10 @@ def _operands(f: Function) -> list[str]:
     every = [*a.posonlyargs, *a.args, *a.kwonlyargs, a.vararg, a.kwarg]
     types = [x.annotation for x in every if x is not None and x.annotation is not None]
     return [ast.unparse(t) for t in types if "Any" in _names([t])]
+
+
+def _is_overload(f: Function) -> bool:
+    return any(ast.unparse(d) == "overload" for d in f.decorator_list)
 
 
 def _makes(f: Function) -> bool:

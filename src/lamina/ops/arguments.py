@@ -48,7 +48,7 @@ def checked(function: F) -> F:
     positional = [
         (name, rules.get(name)) for name, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD
     ]
-    what = function.__name__
+    what = function.__name__.lstrip("_")
 
     @wraps(function)
     def door(*args: Any, **options: Any) -> Any:

@@ -6,11 +6,11 @@ import builtins
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod as product
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
 
-from lamina.ops.arguments import Dims, DTypeLike, checked, shown
+from lamina.ops.arguments import Dims, DTypeLike, checked
 from lamina.ops.core import NUMBERS, Arg, Array, BatchAxes, BatchAxis, Op, Operand, Sample, call, operand
 from lamina.ops.primitives.cast import cast
 from lamina.ops.primitives.pointwise import maximum, minimum, where
@@ -28,6 +28,8 @@ from lamina.spec import (
     normalize_axes,
     normalize_axis,
 )
+
+T = TypeVar("T")
 
 #: Kinds and what they are in NumPy: (array, axes, keepdims) -> array.
 _KINDS: dict[str, Callable[[Array, tuple[int, ...], bool], Any]] = {
@@ -193,18 +195,18 @@ def _reduced(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
     return tuple(n for a, n in enumerate(shape) if a not in axes)
 
 
-class MaxDim(NamedTuple):
+class MaxDim(NamedTuple, Generic[T]):
     """The largest elements along an axis, and the int64 index of the first of each."""
 
-    values: Any
-    indices: Any
+    values: T
+    indices: T
 
 
-class MinDim(NamedTuple):
+class MinDim(NamedTuple, Generic[T]):
     """The smallest elements along an axis, and the int64 index of the first of each."""
 
-    values: Any
-    indices: Any
+    values: T
+    indices: T
 
 
 def reduce(kind: str, input: Any, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> Any:
@@ -252,37 +254,66 @@ def amin(input: Any, dim: Dims = None, keepdim: bool = False) -> Any:
     return reduce("min", input, dim, keepdim)
 
 
-@checked
-def max(input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
-    """The largest element; along a dim (values, indices); with a tensor in its place `maximum`; torch.max.
+@overload
+def max(input: Any) -> Any: ...
+
+
+@overload
+def max(input: Any, dim: int, keepdim: bool = False) -> MaxDim[Any]: ...
+
+
+@overload
+def max(input: Any, other: Any) -> Any: ...
+
+
+def max(input: Any, *args: Any, **options: Any) -> Any:
+    """The largest element; along a dim a named tuple (values, indices); with a tensor `maximum`; as torch.max.
 
     The values' gradient is shared by equal elements; `amax` takes several axes.
     """
-    return _extreme("max", input, other if other is not None else dim, keepdim)
+    return _extreme("max", input, args, options)
 
 
-@checked
-def min(input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
-    """The smallest element; along a dim (values, indices); with a tensor in its place `minimum`; torch.min.
+@overload
+def min(input: Any) -> Any: ...
+
+
+@overload
+def min(input: Any, dim: int, keepdim: bool = False) -> MinDim[Any]: ...
+
+
+@overload
+def min(input: Any, other: Any) -> Any: ...
+
+
+def min(input: Any, *args: Any, **options: Any) -> Any:
+    """The smallest element; along a dim a named tuple (values, indices); with a tensor `minimum`; as torch.min.
 
     The values' gradient is shared by equal elements; `amin` takes several axes.
     """
-    return _extreme("min", input, other if other is not None else dim, keepdim)
+    return _extreme("min", input, args, options)
 
 
-def _extreme(kind: str, input: Any, dim: Any, keepdim: bool) -> Any:
+def _extreme(kind: str, input: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """max and min, whose second argument is nothing, an axis, or a tensor to compare with."""
-    if dim is None:
+    if not args and not options:
         return reduce(kind, input)
-    if isinstance(dim, (int, np.integer)) and not isinstance(dim, bool):
-        axis = int(dim)
-        values = reduce(kind, input, axis, keepdim)
-        if kind == "max":
-            return MaxDim(values, argmax(input, axis, keepdim))
-        return MinDim(values, argmin(input, axis, keepdim))
-    if not isinstance(dim, (Operand, np.ndarray)) and not hasattr(dim, "__dlpack__"):
-        raise TypeError(f"{kind}: dim must be an int, or a tensor to compare with, got {shown(dim)}")
-    return (maximum if kind == "max" else minimum)(input, dim)
+    beside = args[0] if args else options.get("other")
+    if isinstance(beside, (Operand, np.ndarray)) or hasattr(beside, "__dlpack__"):
+        return _compared(kind, input, *args[:1], **options)
+    return _along(kind, input, *args, **options)
+
+
+@checked
+def _along(kind: str, input: Any, dim: int, keepdim: bool = False) -> Any:
+    values = reduce(kind, input, dim, keepdim)
+    if kind == "max":
+        return MaxDim(values, argmax(input, dim, keepdim))
+    return MinDim(values, argmin(input, dim, keepdim))
+
+
+def _compared(kind: str, input: Any, other: Any) -> Any:
+    return (maximum if kind == "max" else minimum)(input, other)
 
 
 @checked
