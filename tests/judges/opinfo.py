@@ -61,7 +61,9 @@ def entries() -> dict[str, tuple[Any, Callable[..., Any]]]:
 
 def _function(name: str, short: str) -> Callable[..., Any] | None:
     """A function of lamina.ops, else a method of Tensor, of a torch.*, torch.nn.functional.* or Tensor name."""
-    if name.count(".") > (2 if name.startswith("nn.functional.") else 0) or name.startswith(("_", "special.")):
+    if name.count(".") > (2 if name.startswith("nn.functional.") else 0) or name.startswith(
+        ("_", "special.")
+    ):
         return None
     if short in ops.__all__:
         return getattr(ops, short)
@@ -176,7 +178,11 @@ def refusals(outcomes: dict[str, Outcome]) -> dict[str, dict[str, int]]:
 def totals(outcomes: dict[str, Outcome]) -> tuple[int, int, int]:
     """Samples that agree, are refused, are wrong."""
     every = outcomes.values()
-    return sum(o.agree for o in every), sum(o.refused.total() for o in every), sum(len(o.wrong) for o in every)
+    return (
+        sum(o.agree for o in every),
+        sum(o.refused.total() for o in every),
+        sum(len(o.wrong) for o in every),
+    )
 
 
 def main(argv: list[str]) -> int:

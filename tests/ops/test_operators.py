@@ -24,7 +24,7 @@ A, B = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[2.0, 0.5], [1.0, 4.0]])
         lambda a, b: a.prod(), lambda a, b: a.max(), lambda a, b: a.min(), lambda a, b: a.argmax(1),
         lambda a, b: a.argmin(0), lambda a, b: a.reshape(4), lambda a, b: a.reshape(1, 4),
         lambda a, b: a.reshape((4, 1)), lambda a, b: a.transpose(1, 0), lambda a, b: a.mT,
-        lambda a, b: a.flatten(), lambda a, b: a.squeeze(), lambda a, b: np.clip(a, 2, 3),
+        lambda a, b: a.flatten(), lambda a, b: a.squeeze(), lambda a, b: np.minimum(a, 3),
         lambda a, b: np.maximum(a, 3), lambda a, b: np.exp(a), lambda a, b: np.subtract(2, a),
     ],
 )  # fmt: skip

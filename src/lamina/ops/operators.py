@@ -24,11 +24,12 @@ Own = TypeVar("Own")
 
 #: Functions of `lamina.ops` that are methods too: those that torch.Tensor has.
 METHODS = (
-    "abs", "add", "amax", "amin", "argmax", "argmin", "ceil", "chunk", "clamp", "cos", "dequantize", "div", "eq",
-    "erf", "exp", "flatten", "floor", "ge", "gt", "le", "log", "log_softmax", "logical_and", "logical_not",
-    "logical_or", "lt", "matmul", "max", "maximum", "mean", "min", "minimum", "mul", "ne", "neg", "pow",
-    "prelu", "prod", "reciprocal", "relu", "rsqrt", "sigmoid", "sign", "sin", "softmax", "split", "sqrt",
-    "square", "squeeze", "std", "sub", "sum", "tan", "tanh", "transpose", "trunc", "unsqueeze", "var",
+    "abs", "add", "addmm", "amax", "amin", "argmax", "argmin", "baddbmm", "bmm", "ceil", "chunk", "clamp",
+    "cos", "dequantize", "div", "dot", "eq", "erf", "exp", "flatten", "floor", "ge", "gt", "le", "log",
+    "log_softmax", "logical_and", "logical_not", "logical_or", "logsumexp", "lt", "matmul", "max", "maximum",
+    "mean", "min", "minimum", "mm", "mul", "mv", "ne", "neg", "outer", "pow", "prelu", "prod", "reciprocal",
+    "relu", "rsqrt", "sigmoid", "sign", "sin", "softmax", "split", "sqrt", "square", "squeeze", "std", "sub",
+    "sum", "tan", "tanh", "transpose", "trunc", "unsqueeze", "var",
 )  # fmt: skip
 #: Lamina's own: what gradients and layers are often written with.
 OWN_METHODS = ("cast", "gelu", "silu", "softplus", "sum_to")
@@ -240,7 +241,7 @@ class Operators(Operand, Generic[Own]):
 UFUNCS = {
     "subtract": "sub", "multiply": "mul", "divide": "div", "power": "pow", "negative": "neg", "absolute": "abs",
     "equal": "eq", "not_equal": "ne", "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge",
-    "clip": "clamp", "bitwise_and": "logical_and", "bitwise_or": "logical_or", "invert": "logical_not",
+    "bitwise_and": "logical_and", "bitwise_or": "logical_or", "invert": "logical_not",
 }  # fmt: skip
 
 

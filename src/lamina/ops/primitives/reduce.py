@@ -301,15 +301,20 @@ def _extreme(kind: str, input: Any, args: tuple[Any, ...], options: dict[str, An
     beside = args[0] if args else options.get("other")
     if isinstance(beside, (Operand, np.ndarray)) or hasattr(beside, "__dlpack__"):
         return _compared(kind, input, *args[:1], **options)
-    return _along(kind, input, *args, **options)
+    return _EXTREMA[kind](input, *args, **options)
 
 
 @checked
-def _along(kind: str, input: Any, dim: int, keepdim: bool = False) -> Any:
-    values = reduce(kind, input, dim, keepdim)
-    if kind == "max":
-        return MaxDim(values, argmax(input, dim, keepdim))
-    return MinDim(values, argmin(input, dim, keepdim))
+def _max(input: Any, dim: int, keepdim: bool = False) -> MaxDim[Any]:
+    return MaxDim(reduce("max", input, dim, keepdim), argmax(input, dim, keepdim))
+
+
+@checked
+def _min(input: Any, dim: int, keepdim: bool = False) -> MinDim[Any]:
+    return MinDim(reduce("min", input, dim, keepdim), argmin(input, dim, keepdim))
+
+
+_EXTREMA = {"max": _max, "min": _min}
 
 
 def _compared(kind: str, input: Any, other: Any) -> Any:

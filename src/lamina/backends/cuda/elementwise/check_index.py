@@ -6,12 +6,11 @@ from lamina.backends import Plan
 from lamina.backends.cuda.elementwise.shape import view
 from lamina.backends.cuda.launch.indexing import index_type
 from lamina.backends.cuda.launch.program import (
-    Launch,
     Program,
-    blocks_for,
     c_type,
     constants,
     kernel_plan,
+    looping,
     source,
     target,
 )
@@ -31,5 +30,5 @@ def check_index(op: CheckIndex, specs: tuple[Spec, ...], device: Device, policy:
     text = f"typedef {index_type(index.numel)} Index;\ntypedef {c_type(index.dtype)} T;\n"
     text += constants(COUNT=index.numel, SIZE=op.size, WHAT=f'"{op.what}"')
     program = Program("check_index", "elementwise/check_index.cu", f"{text}#define IGNORED(v) {ignored}\n")
-    launch = Launch(program, (blocks_for(index.numel, 256),), (256,), (source(), target()))
+    launch = looping(program, index.numel, (source(), target()))
     return kernel_plan(device, [index], [index], [launch], label=op.name)

@@ -1,0 +1,89 @@
+"""Arguments are refused at the door: by kind, by word, by range."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from lamina.ops.arguments import DTypeLike, checked, shown, within
+from lamina.spec import DTypeError, float32
+
+
+@checked
+def example(
+    input: Any,
+    dim: int | Sequence[int] | None = None,
+    *,
+    rate: float = 1.0,
+    flag: bool = False,
+    mode: Literal["a", "b"] = "a",
+    dtype: DTypeLike = float32,
+) -> Any:
+    """What is called."""
+    return dim, rate, flag, mode, dtype
+
+
+def test_what_the_annotations_allow() -> None:
+    assert example(object(), np.int64(2), rate=3, flag=np.True_, mode="b", dtype="int8")[:2] == (2, 3)
+    assert example("anything", [0, 1])[0] == [0, 1]
+    assert example.__doc__ == "What is called."
+    assert example.__name__ == "example"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"dim": True}, TypeError, "example: dim must be an int or a sequence of ints or None, got True"),
+        ({"dim": "1"}, TypeError, "got '1'"),
+        ({"dim": b"1"}, TypeError, "got b'1'"),
+        ({"dim": 1.0}, TypeError, "got 1.0"),
+        ({"dim": (0, None)}, TypeError, r"got \(0, None\)"),
+        ({"dim": {0: 1}}, TypeError, "dim must be"),
+        ({"rate": True}, TypeError, "rate must be a number, got True"),
+        ({"rate": "x"}, TypeError, "rate must be a number"),
+        ({"flag": 1}, TypeError, "flag must be True or False, got 1"),
+        ({"mode": "c"}, ValueError, "mode must be one of 'a', 'b', got 'c'"),
+        ({"mode": 3}, TypeError, "mode must be one of 'a', 'b', got 3"),
+        ({"dtype": None}, DTypeError, "dtype must be a dtype, such as lamina.float32 or 'float32', got None"),
+        ({"dtype": "float7"}, DTypeError, "got 'float7'"),
+    ],
+)
+def test_what_they_do_not(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        example(0, **arguments)
+
+
+def test_by_place_too() -> None:
+    with pytest.raises(TypeError, match="example: dim must be an int"):
+        example(0, "0")
+
+
+def test_a_function_of_operands_alone_is_itself() -> None:
+    def plain(input: Any, other: Any) -> Any:
+        """No argument to check."""
+
+    assert checked(plain) is plain
+
+
+def test_ranges() -> None:
+    within("dropout", "p", 1.0, 0, 1)
+    for value, low, high, text in (
+        (2, 0, 1, r"p must be in \[0, 1\], got 2"),
+        (float("nan"), 0, 1, "got nan"),
+        (-1, 0, np.inf, "p must be >= 0, got -1"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            within("dropout", "p", value, low, high)
+    with pytest.raises(ValueError, match="p must be > 0, got 0"):
+        within("relu", "p", 0, 0, open=True)
+
+
+def test_values_are_shown_on_one_short_line() -> None:
+    class Odd:
+        def __repr__(self) -> str:
+            raise RuntimeError("no")
+
+    assert shown(Odd()) == "a Odd"
+    assert len(shown(np.zeros((100, 100)))) <= 80
+    assert "\n" not in shown(np.eye(3))
