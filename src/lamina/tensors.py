@@ -11,8 +11,9 @@ from typing import Any, ClassVar, Protocol, Self, TypeAlias, TypeVar
 import numpy as np
 
 from lamina import backends
+from lamina._tree import LEAF, Structure, flatten
 from lamina.backends import Backend, Call, Plan
-from lamina.ops.core import Op, recorder, register_adopter
+from lamina.ops.core import Op, is_number, recorder, register_adopter
 from lamina.ops.operators import Operators
 from lamina.runtime import Buffer, Device, copy, device, devices, dlpack, fetch, is_array, share
 from lamina.runtime.arrays import device_of
@@ -403,6 +404,53 @@ def as_tensor(x: Any) -> Tensor:
     raise TypeError(
         f"{type(x).__name__} is not an array: give a tensor, an array that speaks DLPack, or numbers"
     )
+
+
+def flatten_arrays(tree: Any, what: str) -> tuple[list[Any], Structure]:
+    """The arrays in nested tuples, lists and dicts (NumPy's as they are, others as tensors), and the structure.
+
+    A list of (lists of) numbers is an array. Tuples, and lists of arrays, hold several. Raises TypeError for what may
+    be meant either way (a tuple of numbers, a list of numbers and arrays), or is no array; `what` names the caller.
+    """
+    if isinstance(tree, Tensor | np.ndarray):
+        return [_plain_array(tree)], LEAF
+    found, structure = flatten(tree, lambda x: _is_numbers(x, what))
+    if not found:
+        raise TypeError(f"{what}: there is no array in {tree!r}")
+    try:
+        return [_plain_array(x) for x in found], structure
+    except TypeError as error:
+        raise TypeError(f"{what}: {error}") from None
+
+
+def array_spec(x: Any) -> Spec:
+    """Shape and dtype of a tensor, or of an array that is not yet one."""
+    return Spec(x.shape, as_dtype(x.dtype)) if isinstance(x, np.ndarray) else as_tensor(x).spec.open
+
+
+def _plain_array(x: Any) -> Any:
+    """A NumPy array in the machine's byte order as it is, anything else as a tensor."""
+    return x if type(x) is np.ndarray and x.dtype.byteorder != ">" else as_tensor(x)
+
+
+def _is_numbers(x: Any, what: str) -> bool:
+    """Whether a container is an array in numbers. Raises TypeError where that is not clear."""
+    if isinstance(x, dict) or hasattr(x, "_fields"):
+        return False
+    bare = [is_number(e) for e in x]
+    if isinstance(x, list):
+        if x and all(
+            b or (isinstance(e, list) and _is_numbers(e, what)) for b, e in zip(bare, x, strict=True)
+        ):
+            return True
+        unclear = any(bare)
+    else:
+        unclear = bool(x) and all(bare)
+    if unclear:
+        raise TypeError(
+            f"{what}: {x!r} may be one array or several; give np.asarray(…) for one, a tuple of arrays for several"
+        )
+    return False
 
 
 def as_constant(x: Any) -> Tensor:

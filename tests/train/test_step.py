@@ -253,6 +253,51 @@ def test_module_modes_belong_to_steps() -> None:
     assert min(net[0].running_mean.tolist()) > 0.2
 
 
+class Two(nn.Module):
+    """Two inputs of one shape, and a tuple and a dict as outputs."""
+
+    def __init__(self) -> None:
+        self.a = nn.Linear(2, 1)
+
+    def forward(self, x: Any, z: Any) -> Any:
+        return self.a(x + 2.0 * z), {"x": x}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", [tuple, list, dict])
+def test_several_inputs_outputs_and_targets(backend: str, kind: Any) -> None:
+    nn.manual_seed(0)
+    x, z, t = (RNG.standard_normal(s).astype(np.float32) for s in ((3, 2), (3, 2), (3, 1)))
+
+    def loss(outputs: Any, targets: Any) -> Any:
+        y, extra = outputs
+        return ops.mean(ops.square(y - targets["y"])) + ops.mean(extra["x"] * targets["more"][0])
+
+    net = Two()
+    weight, bias = (p.numpy().copy() for p in net.parameters())
+    step = lm.train_step(net, loss, optim.SGD(0.1), device="cpu", backend=backend)
+    found = step({"x": x, "z": z} if kind is dict else kind((x, z)), {"y": t, "more": [x]}).item()
+    expected = np.square((x + 2 * z) @ weight.T + bias - t).mean() + np.square(x).mean()
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert step.correct is None
+    names = [v.name for v in step.executable.graph.inputs]
+    assert ("inputs.x" if kind is dict else "inputs.0") in names
+    assert "targets.more.0" in names
+
+
+def test_integers_reach_the_network_as_they_are() -> None:
+    net = nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(12, 3))
+    step = make(net, optim.SGD(0.1), backend="cpu", precision="bf16")
+    assert np.isfinite(step(RNG.integers(0, 10, (5, 3)), RNG.integers(0, 3, 5)).item())
+
+
+def test_what_may_be_one_array_or_several_is_refused() -> None:
+    step = make(nn.Linear(2, 3), optim.SGD(0.1))
+    assert np.isfinite(step([[1.0, 2.0], [3.0, 4.0]], [0, 1]).item())  # nested lists of numbers are arrays
+    with pytest.raises(TypeError, match=r"train_step: targets: \(0, 1\) may be one array or several"):
+        step(np.ones((2, 2), np.float32), (0, 1))
+
+
 def test_a_state_is_pickled_and_copied_and_a_step_says_why_not() -> None:
     step = make(small_net(0.1), optim.SGD(0.1, 0.9), backend="cpu")
     step(IMAGES, LABELS)

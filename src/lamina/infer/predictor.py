@@ -3,28 +3,42 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from lamina.graph import Executable, compile, trace
+from lamina import _tree, ops
+from lamina._tree import Structure
+from lamina.graph import Executable, Graph, compile, trace
+from lamina.graph.ir.batch_axis import Batch, batch_of, output_axes
 from lamina.nn import Module
 from lamina.nn.module import evaluating
 from lamina.nn.parameter import become, standing_in
+from lamina.ops.core import BatchAxis, operand
 from lamina.runtime import Device, device, human_bytes, renew_after_fork
-from lamina.spec import Spec, policy
+from lamina.spec import Policy, Spec, current_policy, policy
 from lamina.spec.precision import Precision, as_precision
-from lamina.tensors import Tensor, as_tensor
+from lamina.tensors import Tensor, array_spec, flatten_arrays
 
 _where = device
 
 
 class Predictor:
-    """A network compiled for inference: predictor(images) -> outputs in float32 (float64 for fp64).
+    """A network compiled for inference: predictor(inputs) -> outputs, floats in float32 (float64 for fp64).
 
-    The weights are the network's own tensors, resident on the device; `refresh` after they were changed. A
-    batch that is smaller than one seen before is filled up to it, so that the last batch needs no program of
-    its own.
+    Inputs are an array, or nested tuples, lists and dicts of arrays of any dtype: predictor((a, b)) is net(a, b),
+    predictor({"x": a}) is net(x=a). Floating point inputs are cast to the precision's compute type; integers and
+    booleans reach the network as they are (a network of uint8 images casts them itself). Outputs have the network's
+    structure.
+
+    The weights are the network's own tensors, resident on the device; `refresh` after they were changed. Every module
+    is in inference mode here, and in its own mode elsewhere. Each kind of inputs (shapes, dtypes, structure, policy)
+    has a program; a smaller batch than one seen before is filled up to it, where the ops prove that no sample
+    depends on another.
+
+    Threads may share it: their calls run at the same time, and give what they give alone.
     """
 
     def __init__(
@@ -38,24 +52,23 @@ class Predictor:
         self.net, self.device, self.backend = net, _where(device), backend
         self.precision = as_precision(precision)
         self._held: dict[str, Tensor] = {**dict(net.named_parameters()), **dict(net.named_buffers())}
-        self._programs: dict[tuple[Any, ...], list[tuple[int, Executable]]] = {}
+        self._programs: list[_Program] = []
+        self._uses: dict[_Kind, _Use] = {}
         self._compiling = threading.RLock()
         renew_after_fork(self)
         if self.precision.master.name == "float64":
             for x in self._held.values():
                 become(x, None, self.precision.master if x.dtype.is_float else None)
 
-    def __call__(self, images: Any) -> Tensor:
-        """Outputs (N, …) for images (N, …) of any library, in the order of the images."""
-        given = images if isinstance(images, np.ndarray) else as_tensor(images)
-        count = given.shape[0]
-        batch, executable = self._program(as_tensor(given).spec)
-        if count == batch:
-            return executable(given)[0]
-        held = given if isinstance(given, np.ndarray) else given.numpy()
-        filled = np.concatenate([held, np.zeros((batch - count, *held.shape[1:]), held.dtype)])
-        answers = executable(filled)[0]
-        return as_tensor(answers.numpy()[:count])
+    def __call__(self, inputs: Any) -> Any:
+        """The network's outputs for arrays of any library, in the order of the samples.
+
+        Raises TypeError for what is no array, and what the network's ops raise for shapes and dtypes.
+        """
+        given, structure = flatten_arrays(inputs, type(self).__name__)
+        kind = _Kind(structure, tuple([array_spec(x) for x in given]), current_policy())
+        use = self._uses.get(kind) or self._use(kind)
+        return use(given)
 
     def renew(self) -> None:
         """In a forked child: another thread may have been compiling."""
@@ -65,8 +78,7 @@ class Predictor:
         nbytes = sum(x.nbytes for x in self._held.values())
         kind = type(self.net).__name__
         head = f"Predictor({kind}, {self.precision} on {self.device}; weights {human_bytes(nbytes)})"
-        programs = [e for known in self._programs.values() for _, e in known]
-        return "\n".join([head, *(f"  {e!r}" for e in programs)])
+        return "\n".join([head, *(f"  {p.executable!r}" for p in self._programs)])
 
     def __reduce__(self) -> str:
         raise TypeError(
@@ -75,15 +87,21 @@ class Predictor:
 
     def refresh(self) -> None:
         """Take over weights that were changed in place since the last call."""
-        for programs in self._programs.values():
-            for _, executable in programs:
-                executable.load(dict(enumerate(self._held.values())))
+        for program in self._programs:
+            self._load(program.executable)
 
-    def program(self, images: Spec) -> Executable:
-        """The compiled graph for one batch of this shape and dtype."""
-        names = [*self._held, "images"]
+    def program(self, inputs: Any) -> Executable:
+        """The compiled graph for inputs of these shapes and dtypes: a Spec, or a tree of them as the inputs are."""
+        specs, structure = _tree.flatten(inputs)
+        return self.compiled(self.traced(structure, [s.open for s in specs])[0])
+
+    # ---- what differs between kinds of predictors
+    def traced(self, structure: Structure, specs: Sequence[Spec]) -> tuple[Graph, Structure]:
+        """The network in inference mode as a graph of its weights and inputs, and the structure of its outputs."""
+        names = [*self._held, *_tree.names(structure, "inputs")]
         compute, master = self.precision.compute, self.precision.master
         wide = self.net.masters()
+        made: list[Structure] = []
 
         def cast(x: Tensor, v: Any) -> Any:
             return v.cast(compute) if v.dtype.is_float and id(x) not in wide else v
@@ -91,22 +109,123 @@ class Predictor:
         def forward(*values: Any) -> Any:
             pairs = zip(self._held.values(), values, strict=False)
             with standing_in({id(x): cast(x, v) for x, v in pairs}):
-                return self.net(values[-1].cast(compute)).cast(master)
+                return flat_outputs(self.net, structure, values[len(self._held) :], compute, master, made)
 
-        specs = [x.spec.open for x in self._held.values()]
+        held = [x.spec.open for x in self._held.values()]
         with evaluating(self.net), policy(tf32=self.precision.tf32):
-            graph = trace(forward, *specs, images.open, names=names)
+            graph = trace(forward, *held, *specs, names=names)
+        return graph, made[0]
+
+    def compiled(self, graph: Graph) -> Executable:
+        """The executable of a traced graph."""
         resident = range(len(self._held))
         return compile(graph, self.device, resident=resident, backend=self.backend)
 
-    def _program(self, images: Spec) -> tuple[int, Executable]:
-        """A program that takes at least as many samples, and its batch size."""
-        known = self._programs.setdefault((images.shape[1:], images.dtype), [])
-        with self._compiling:
-            for batch, executable in known:
-                if images.shape[0] <= batch:
-                    return batch, executable
-            executable = self.program(images)
+    # ---- programs
+    def _load(self, executable: Executable) -> None:
+        if self._held:
             executable.load(dict(enumerate(self._held.values())))
-            known.append((images.shape[0], executable))
-            return known[-1]
+
+    def _use(self, kind: _Kind) -> _Use:
+        """The program that serves inputs of a kind: one for more samples if that is proven to do, else its own."""
+        with self._compiling:
+            if kind not in self._uses:
+                graph, outputs = self.traced(kind.structure, kind.specs)
+                self._uses[kind] = self._filled(kind, graph) or self._exact(kind, graph, outputs)
+            return self._uses[kind]
+
+    def _filled(self, kind: _Kind, graph: Graph) -> _Use | None:
+        """The smallest program of a larger batch that computes this graph."""
+        found: list[tuple[int, int, _Use]] = []
+        for program in self._programs:
+            large = program.kind
+            if large.structure != kind.structure or large.policy != kind.policy:
+                continue
+            batch = batch_of([v.spec for v in graph.inputs], [v.spec for v in program.graph.inputs])
+            axes = None if batch is None else output_axes(graph, program.graph, batch)
+            if batch is not None and axes is not None:
+                inputs = batch._replace(axes=batch.axes[len(self._held) :])
+                found.append((batch.large, len(found), _Use(program, inputs, axes)))
+        return min(found)[2] if found else None
+
+    def _exact(self, kind: _Kind, graph: Graph, outputs: Structure) -> _Use:
+        executable = self.compiled(graph)
+        self._load(executable)
+        self._programs.append(_Program(kind, graph, executable, outputs))
+        return _Use(self._programs[-1])
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What a program is made for."""
+
+    structure: Structure
+    specs: tuple[Spec, ...]
+    policy: Policy
+
+
+@dataclass(frozen=True, eq=False)
+class _Program:
+    """A compiled graph, as it was traced, and the structure of its outputs."""
+
+    kind: _Kind
+    graph: Graph
+    executable: Executable
+    outputs: Structure
+
+
+@dataclass(frozen=True, eq=False)
+class _Use:
+    """A program, and how a smaller batch is filled up and cut out of the outputs (None: it is as large)."""
+
+    program: _Program
+    batch: Batch | None = None
+    axes: tuple[BatchAxis | None, ...] = ()
+
+    def __call__(self, inputs: Sequence[Any]) -> Any:
+        if self.batch is None:
+            found: Sequence[Tensor] = self.program.executable(*inputs)
+        else:
+            more = self.batch.large - self.batch.small
+            filled = [_repeated(x, axis, more) for x, axis in zip(inputs, self.batch.axes, strict=True)]
+            results = self.program.executable(*filled)
+            found = [_first(y, b, self.batch.small) for y, b in zip(results, self.axes, strict=True)]
+        return _tree.unflatten(self.program.outputs, found)
+
+
+def flat_outputs(
+    net: Module, structure: Structure, inputs: Sequence[Any], compute: Any, master: Any, made: list[Structure]
+) -> list[Any]:
+    """What net makes of traced inputs, its floats computed in `compute` and given in `master`.
+
+    made: takes the structure of the outputs.
+    """
+    tree = _tree.unflatten(structure, [_as(x, compute) for x in inputs])
+    positional, named = _tree.arguments(tree)
+    outputs, shape = _tree.flatten(net(*positional, **named))
+    made.append(shape)
+    return [_as(operand(y), master) for y in outputs]
+
+
+def _as(x: Any, dtype: Any) -> Any:
+    return x.cast(dtype) if x.dtype.is_float else x
+
+
+def _repeated(x: Any, axis: int | None, more: int) -> Any:
+    """x with its last sample so many times more: as valid as the others, whatever the numbers mean."""
+    if axis is None:
+        return x
+    host = x if isinstance(x, np.ndarray) else x.numpy() if x.device.kind == "cpu" else None
+    if host is not None:
+        return np.concatenate([host, np.repeat(host.take([-1], axis), more, axis)], axis)
+    last = x[(slice(None),) * axis + (slice(x.shape[axis] - 1, x.shape[axis]),)]
+    shape = (*x.shape[:axis], more, *x.shape[axis + 1 :])
+    return ops.concat([x, ops.expand(last, shape)], axis)
+
+
+def _first(y: Tensor, b: BatchAxis | None, count: int) -> Tensor:
+    """The first samples of an output."""
+    if b is None:
+        return y
+    cut: Tensor = y[(slice(None),) * b.axis + (slice(0, count * b.size),)]
+    return cut

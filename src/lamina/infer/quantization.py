@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from lamina import _tree
+from lamina._tree import Structure
 from lamina.graph import Executable, Graph, Node, Value, compile, constant, trace
 from lamina.graph.passes.fold_batch_norm import fold_batch_norm
 from lamina.graph.passes.manager import common_subexpressions, drop_identities, fold_constants
 from lamina.graph.passes.rewrite import rewrite
-from lamina.infer.predictor import Predictor
+from lamina.infer.predictor import Predictor, flat_outputs
 from lamina.nn import Module
 from lamina.nn.module import evaluating
 from lamina.nn.parameter import standing_in
@@ -26,7 +28,7 @@ from lamina.ops.primitives import Conv, Matmul, Quantize, QuantizedConv, Quantiz
 from lamina.ops.primitives.quantize import LARGEST, rounded
 from lamina.runtime import Device
 from lamina.spec import DType, Spec, float8_e4m3fn, float32, int8
-from lamina.tensors import as_tensor
+from lamina.tensors import array_spec, flatten_arrays
 
 KINDS = {"int8": int8, "fp8": float8_e4m3fn}
 
@@ -43,7 +45,8 @@ def quantize(
 ) -> QuantizedPredictor:
     """net compiled for inference with 8-bit convolutions and linear layers: predictor(images) -> float32 outputs.
 
-    batches: images (N, …) float32, or (images, labels), to calibrate with; a hundred typical images are enough.
+    batches: inputs (images (N, …) float32, or a dict of arrays), or (inputs, labels), to calibrate with; a hundred
+        typical images are enough.
     precision: "int8", or "fp8" (e4m3; multiplied in float32 on a CPU, which has no such arithmetic).
     per_channel: a scale for each output channel of the weights instead of one for all of them.
     percentile: up to which of the magnitudes numbers are represented, such as 99.99, the mean over the batches;
@@ -77,38 +80,41 @@ class QuantizedPredictor(Predictor):
         self._weights = {id(x): constant(x.numpy().copy()) for x in self._held.values()}
         self._held = {}  # nothing stays behind in float32 but what the graph holds
 
-    def program(self, images: Spec) -> Executable:
-        """The compiled graph for one batch of this shape and dtype."""
-        return compile(self._quantized(self._graph(images)), self.device, backend=self.backend)
+    def compiled(self, graph: Graph) -> Executable:
+        """The executable of a traced graph, its layers in 8 bits."""
+        return compile(self._quantized(graph), self.device, backend=self.backend)
 
     def calibrate(self, batches: Iterable[Any], percentile: float | None) -> None:
         """Set the ranges from these batches. Raises ValueError when there are none, or nothing to quantize."""
-        programs: dict[Spec, Executable] = {}
+        programs: dict[Any, Executable] = {}
         seen: list[list[float]] = []
         for batch in batches:
-            images = as_tensor(batch[0] if isinstance(batch, tuple | list) else batch)
-            if images.spec.open not in programs:
-                programs[images.spec.open] = self._observer(images.spec.open)
-            values = programs[images.spec.open](images)
+            inputs = batch[0] if isinstance(batch, tuple | list) else batch
+            given, structure = flatten_arrays(inputs, "quantize")
+            specs = tuple([array_spec(x) for x in given])
+            if (structure, specs) not in programs:
+                programs[structure, specs] = self._observer(structure, specs)
+            values = programs[structure, specs](*given)
             seen.append([_range(x.numpy(), percentile) for x in values])
         if not seen:
             raise ValueError("quantize: no batches to calibrate with")
         self.ranges = list(np.max(seen, 0) if percentile is None else np.mean(seen, 0))
 
-    def _graph(self, images: Spec) -> Graph:
+    def traced(self, structure: Structure, specs: Sequence[Spec]) -> tuple[Graph, Structure]:
         """Inference in float32 with the weights as constants, and batch norms folded into them."""
+        made: list[Structure] = []
 
-        def forward(x: Any) -> Any:
+        def forward(*values: Any) -> Any:
             with standing_in(dict(self._weights)):
-                return self.net(x.cast(float32))
+                return flat_outputs(self.net, structure, values, float32, float32, made)
 
         with evaluating(self.net):
-            graph = trace(forward, images.open, names=["images"])
-        return fold_batch_norm(common_subexpressions(drop_identities(fold_constants(graph))))
+            graph = trace(forward, *specs, names=_tree.names(structure, "inputs"))
+        return fold_batch_norm(common_subexpressions(drop_identities(fold_constants(graph)))), made[0]
 
-    def _observer(self, images: Spec) -> Executable:
+    def _observer(self, structure: Structure, specs: Sequence[Spec]) -> Executable:
         """What the layers read."""
-        graph = self._graph(images)
+        graph, _ = self.traced(structure, specs)
         read = [n.inputs[0] for n in graph.nodes if self._is_layer(n)]
         if not read:
             raise ValueError(f"quantize: {type(self.net).__name__} has no layer that can be quantized")

@@ -1,8 +1,8 @@
 """A training step as one compiled graph: forward, loss, gradients, clipping, optimizer.
 
 Parameters, optimizer state, buffers, random state and loss scale are inputs that the graph updates in place;
-the learning rate, the images and the labels are ordinary inputs. One program is compiled per shape of the
-inputs, all of them on the same state.
+the learning rate, the network's inputs and the targets are ordinary inputs. One program is compiled per structure,
+shapes and dtypes of these, all of them on the same state.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from lamina import ops
+from lamina import _tree, ops
+from lamina._tree import Structure
 from lamina.graph import Executable, Graph, Value, compile, gradients, trace
 from lamina.graph.planning.rematerialize import as_bytes
 from lamina.nn import Module
@@ -22,9 +23,9 @@ from lamina.nn.module import mode_version
 from lamina.nn.parameter import become, standing_in
 from lamina.optim import Optimizer
 from lamina.runtime import Device, device, human_bytes, renew_after_fork
-from lamina.spec import Spec, current_policy, float32, policy
+from lamina.spec import DType, Spec, current_policy, float32, policy
 from lamina.spec.precision import Precision, as_precision
-from lamina.tensors import Tensor, as_tensor
+from lamina.tensors import Tensor, array_spec, flatten_arrays
 from lamina.train.scaling import all_finite, initial_scale, next_scale, total
 
 _where = device  # the argument of `train_step` has the same name
@@ -58,10 +59,11 @@ def train_step(
     backend: str | None = None,
     memory_limit: int | str | None = None,
 ) -> Step:
-    """A function that trains net by one batch: step(images, labels) -> loss.
+    """A function that trains net by one batch: step(inputs, targets) -> loss.
 
     net: its parameters become the step's state: they move to the device and are updated in place.
-    loss_fn: (outputs of net in float32, labels) -> scalar, such as ops.cross_entropy.
+    loss_fn: (outputs of net, floats in float32, targets) -> scalar, such as ops.cross_entropy. It gets the outputs in
+        the structure in which net returns them, and the targets in that in which they are given.
     optimizer: such as optim.SGD(lr=0.01, momentum=0.9).
     device: "auto" takes a GPU when there is one. backend: another backend of that device ("reference").
     precision: "fp32"; "tf32"; "bf16" and "fp16", with float32 master weights and, for fp16, dynamic loss
@@ -113,15 +115,22 @@ class Step:
         self.state = self._initial_state()
         self._programs: dict[Hashable, _Program] = {}
 
-    def __call__(self, images: Any, labels: Any) -> Tensor:
+    def __call__(self, inputs: Any, targets: Any) -> Tensor:
         """Train by one batch and return its loss: a scalar tensor; reading its value waits for the device.
 
-        images: what net takes, (N, …), float; labels: what loss_fn takes, (N, …). Arrays of any library.
+        inputs: what net takes: an array of any library and dtype, or nested tuples, lists and dicts of them. A tuple
+            or list holds net's positional arguments, a dict its named ones. Floats are cast to the compute type,
+            integers and booleans reach the network as they are.
+        targets: what loss_fn takes, likewise an array or nested arrays, as they are.
+        Raises TypeError for what is no array, or may be one or several (a tuple of numbers).
         """
+        given, takes = flatten_arrays(inputs, "train_step: inputs")
+        wanted, goals = flatten_arrays(targets, "train_step: targets")
+        kind = _Kind(takes, goals, tuple([array_spec(x) for x in (*given, *wanted)]))
         with self._turn:
-            program = self.program(_spec(images), _spec(labels))
+            program = self._program(kind)
             rate = np.asarray(self.optimizer.rate(self.number), np.float32)
-            results = program.run(rate, images, labels)
+            results = program.run(rate, *given, *wanted)
             self.number += 1
             self.correct = results[1] if program.counts else None
             return results[0]
@@ -144,12 +153,19 @@ class Step:
             "step.optimizer and step.state, or use save_checkpoint"
         )
 
-    def program(self, images: Spec, labels: Spec) -> _Program:
-        """The program for inputs of these shapes and dtypes, compiled on first use."""
-        key = (images.open, labels.open, current_policy(), self._modules_modes())
+    def program(self, inputs: Any, targets: Any) -> _Program:
+        """The program for inputs and targets of these shapes and dtypes, compiled on first use.
+
+        inputs, targets: a Spec, or a tree of them as the arrays will be.
+        """
+        (given, takes), (wanted, goals) = _tree.flatten(inputs), _tree.flatten(targets)
+        return self._program(_Kind(takes, goals, tuple(s.open for s in (*given, *wanted))))
+
+    def _program(self, kind: _Kind) -> _Program:
+        key = (kind, current_policy(), self._modules_modes())
         with self._turn:
             if key not in self._programs:
-                self._programs[key] = self._compile(images.open, labels.open)
+                self._programs[key] = self._compile(kind)
             return self._programs[key]
 
     def _modules_modes(self) -> tuple[bool, ...]:
@@ -184,22 +200,21 @@ class Step:
         return State(parameters, dict(self.net.named_buffers()), own, random, scale)
 
     # ---- the program
-    def _compile(self, images: Spec, labels: Spec) -> _Program:
+    def _compile(self, kind: _Kind) -> _Program:
         held = self.state.named()
-        counts = labels.dtype.kind in "iu" and labels.ndim == 1
-        names = [*held, "rate", "images", "labels"]
+        names = [*held, "rate", *kind.names]
         with policy(tf32=self.precision.tf32):
             graph = trace(
-                lambda *values: self._forward_and_back(dict(zip(names, values, strict=True)), counts),
+                lambda *values: self._forward_and_back(dict(zip(names, values, strict=True)), kind),
                 *(x.spec.open for x in held.values()),
                 Spec((), float32),
-                images,
-                labels,
+                *kind.specs,
                 names=names,
             )
+        counts = len(graph.outputs) == len(held) + 2  # the loss and the hits
         return _Program.of(graph, list(held.values()), self.device, self.backend, counts, self.memory_limit)
 
-    def _forward_and_back(self, values: dict[str, Value], counts: bool) -> list[Any]:
+    def _forward_and_back(self, values: dict[str, Value], kind: _Kind) -> list[Any]:
         """The new value of every state, in order, then the loss and perhaps the number of hits."""
         parameters = {n: values[f"parameters/{n}"] for n in self.state.parameters}
         wide = self.net.masters()
@@ -207,7 +222,7 @@ class Step:
             n: v if id(self.state.parameters[n]) in wide else _cast(v, self.precision.compute)
             for n, v in parameters.items()
         }
-        loss, outputs, after = self._forward(half, values)
+        loss, outputs, targets, after = self._forward(half, values, kind)
         scale = values.get("scale/scale")
         # Scaled float16 gradients are widened before they are divided, others when the optimizer reads them.
         wrt = half if scale is None else parameters
@@ -215,28 +230,28 @@ class Step:
         new = self._update(parameters, arriving, values, scale)
         new |= after
         results = [new.get(name, values[name]) for name in self.state.named()]
-        hits = (
-            [ops.sum(ops.eq(ops.argmax(outputs, 1), ops.cast(values["labels"], "int64")))] if counts else []
-        )
-        return [*results, loss, *hits]
+        return [*results, loss, *_hits(outputs, targets)]
 
     def _forward(
-        self, parameters: dict[str, Value], values: dict[str, Value]
-    ) -> tuple[Value, Value, dict[str, Any]]:
-        """The loss, the outputs in the master type, and the new values of buffers and random states."""
+        self, parameters: dict[str, Value], values: dict[str, Value], kind: _Kind
+    ) -> tuple[Value, Any, Any, dict[str, Any]]:
+        """The loss, the outputs in the master type, the targets, and the new values of buffers and random states."""
         compute, master = self.precision.compute, self.precision.master
         standing: dict[int, Any] = {id(self.state.parameters[n]): v for n, v in parameters.items()}
         states = [(f"buffers/{n}", x) for n, x in self.state.buffers.items()]
         states += [(f"random/{n}", x) for n, x in self.state.random.items()]
         standing |= {id(x): values[name] for name, x in states}
         with standing_in(standing) as mapping:
-            outputs = _cast(self.net(_cast(values["images"], compute)), master)
-        loss = self.loss_fn(outputs, values["labels"])
+            inputs, targets = kind.trees([values[name] for name in kind.names], compute)
+            positional, named = _tree.arguments(inputs)
+            found, structure = _tree.flatten(self.net(*positional, **named))
+        outputs = _tree.unflatten(structure, [_cast(y, master) for y in found])
+        loss = self.loss_fn(outputs, targets)
         if loss.shape != ():
             raise ValueError(
                 f"train_step: loss_fn must give a scalar, it gave shape {loss.shape}; use a mean"
             )
-        return loss, outputs, {name: mapping[id(x)] for name, x in states}
+        return loss, outputs, targets, {name: mapping[id(x)] for name, x in states}
 
     def _update(
         self,
@@ -261,6 +276,35 @@ class Step:
             new = {name: ops.where(finite, v, values[name]) for name, v in new.items()}
             new["scale/scale"] = next_scale(scale, finite)
         return new
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What a program is made for: the structures of inputs and targets, and the specs of both's arrays in order."""
+
+    inputs: Structure
+    targets: Structure
+    specs: tuple[Spec, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the arrays."""
+        return [*_tree.names(self.inputs, "inputs"), *_tree.names(self.targets, "targets")]
+
+    def trees(self, values: Sequence[Value], compute: DType) -> tuple[Any, Any]:
+        """Inputs, their floats in the compute type, and targets."""
+        count = len(_tree.names(self.inputs, ""))
+        given = [_cast(v, compute) for v in values[:count]]
+        return _tree.unflatten(self.inputs, given), _tree.unflatten(self.targets, values[count:])
+
+
+def _hits(outputs: Any, targets: Any) -> list[Value]:
+    """How often the largest output is the label, where there is one output [N, C] and one target, N integers."""
+    if not (isinstance(outputs, Value) and isinstance(targets, Value)):
+        return []
+    if outputs.ndim != 2 or targets.dtype.kind not in "iu" or targets.shape != outputs.shape[:1]:
+        return []
+    return [ops.sum(ops.eq(ops.argmax(outputs, 1), ops.cast(targets, "int64")))]
 
 
 @dataclass
@@ -297,7 +341,7 @@ class _Program:
         return cls(executable, counts)
 
     def run(self, *inputs: Any) -> tuple[Tensor, ...]:
-        """One step on (rate, images, labels): the loss and perhaps the number of hits."""
+        """One step on the rate, inputs and targets: the loss and perhaps the number of hits."""
         return self.executable(*inputs)
 
 
@@ -310,7 +354,3 @@ def _clipped(arriving: Sequence[Value], limit: float) -> list[Any]:
 
 def _cast(x: Any, dtype: Any) -> Any:
     return x if x.dtype == dtype or not x.dtype.is_float else ops.cast(x, dtype)
-
-
-def _spec(x: Any) -> Spec:
-    return as_tensor(x).spec

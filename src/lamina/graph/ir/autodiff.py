@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from lamina import ops
-from lamina.graph.ir.graph import Graph, Node, Value, constant, flatten, reachable
+from lamina._tree import leaves
+from lamina.graph.ir.graph import Graph, Node, Value, constant, reachable
 from lamina.ops.core import Operand, operand, recorder
 from lamina.spec import Spec
 from lamina.spec.policies import policy as use_policy
@@ -114,7 +115,7 @@ def _check_gradient(node: Node, value: Value, g: Any) -> None:
 
 
 def _check_floats(wrt: Sequence[Value]) -> None:
-    for value in flatten(list(wrt)):
+    for value in leaves(list(wrt)):
         if not value.dtype.is_float:
             raise TypeError(
                 f"gradients: {value!r} is {value.dtype}; only floating point values have gradients"

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from lamina._tree import leaves
 from lamina.ops.core import Op, Operand, bind, operand
 from lamina.ops.operators import Operators
 from lamina.ops.primitives.cast import Cast
@@ -281,17 +282,8 @@ def trace(fn: Callable[..., Any], *examples: Any, names: Sequence[str] | None = 
     labels = names or [f"x{i}" for i in range(len(specs))]
     inputs = [Value(s, name=n) for s, n in zip(specs, labels, strict=True)]
     result = fn(*inputs)
-    outputs = [x if isinstance(x, Value) else constant(x) for x in flatten(result)]
+    outputs = [x if isinstance(x, Value) else constant(x) for x in leaves(result)]
     return Graph(inputs, outputs, getattr(fn, "__name__", "graph").strip("<>"))
-
-
-def flatten(tree: Any) -> list[Any]:
-    """The leaves of nested tuples, lists and dicts, in order."""
-    if isinstance(tree, dict):
-        tree = list(tree.values())
-    if isinstance(tree, (tuple, list)):
-        return [leaf for branch in tree for leaf in flatten(branch)]
-    return [] if tree is None else [tree]
 
 
 def reachable(outputs: Iterable[Value]) -> list[Node]:

@@ -1,0 +1,115 @@
+"""Trees: nested tuples, lists and dicts of leaves, taken apart and put together again.
+
+What a network takes and gives may be any of these. None is part of a tree's structure, everything else is a leaf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A tree without its leaves; structures can be compared and be keys.
+
+    kind: tuple, list, dict or a named tuple's class; NoneType for None; None where a leaf stands.
+    keys: of a dict, in order. branches: what lies within, in order.
+    """
+
+    kind: type | None = None
+    keys: tuple[Any, ...] = ()
+    branches: tuple[Structure, ...] = ()
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether it is a single leaf."""
+        return self.kind is None
+
+    def __str__(self) -> str:
+        inside = [str(b) for b in self.branches]
+        if self.kind is dict:
+            return "{" + ", ".join(f"{k!r}: {b}" for k, b in zip(self.keys, inside, strict=True)) + "}"
+        if self.kind is list:
+            return f"[{', '.join(inside)}]"
+        if self.kind is None or self.kind is type(None):
+            return "None" if self.kind else "*"
+        return f"({', '.join(inside)}{',' if len(inside) == 1 else ''})"
+
+
+LEAF = Structure()
+
+
+def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], Structure]:
+    """The leaves of a tree in order, and its structure.
+
+    is_leaf: asked of each container; where it is true the container is not looked into.
+    """
+    found: list[Any] = []
+    return found, _flatten(tree, found, is_leaf)
+
+
+def _flatten(tree: Any, found: list[Any], is_leaf: Callable[[Any], bool] | None) -> Structure:
+    if tree is None:
+        return Structure(type(None))
+    if not isinstance(tree, tuple | list | dict) or (is_leaf is not None and is_leaf(tree)):
+        found.append(tree)
+        return LEAF
+    keys = tuple(tree) if isinstance(tree, dict) else ()
+    inside = tree.values() if isinstance(tree, dict) else tree
+    kind = (
+        type(tree)
+        if hasattr(tree, "_fields")
+        else next(k for k in (tuple, list, dict) if isinstance(tree, k))
+    )
+    return Structure(kind, keys, tuple([_flatten(b, found, is_leaf) for b in inside]))
+
+
+def unflatten(structure: Structure, leaves: Sequence[Any]) -> Any:
+    """The tree of this structure with these leaves. Raises ValueError when they are too few or too many."""
+    rest = iter(leaves)
+    try:
+        tree = _unflatten(structure, rest)
+    except StopIteration:
+        raise ValueError(f"{len(leaves)} leaves are too few for {structure}") from None
+    if sum(1 for _ in rest):
+        raise ValueError(f"{len(leaves)} leaves are too many for {structure}")
+    return tree
+
+
+def _unflatten(structure: Structure, rest: Iterator[Any]) -> Any:
+    kind = structure.kind
+    if kind is None:
+        return next(rest)
+    inside = []
+    for branch in structure.branches:  # no comprehension: StopIteration is to come through
+        inside.append(_unflatten(branch, rest))
+    if kind is type(None):
+        return None
+    if kind is dict:
+        return dict(zip(structure.keys, inside, strict=True))
+    return kind(*inside) if hasattr(kind, "_fields") else kind(inside)
+
+
+def leaves(tree: Any) -> list[Any]:
+    """The leaves alone."""
+    return flatten(tree)[0]
+
+
+def names(structure: Structure, root: str) -> list[str]:
+    """A name for each leaf: root for a single one, else root.0, root.mask, root.1.0, …"""
+    if structure.is_leaf:
+        return [root]
+    keys = structure.keys or range(len(structure.branches))
+    return [
+        name for key, b in zip(keys, structure.branches, strict=True) for name in names(b, f"{root}.{key}")
+    ]
+
+
+def arguments(tree: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What a function is called with: a tuple or list holds positional arguments, a dict named ones, anything else is
+    the one argument."""
+    if isinstance(tree, dict):
+        return (), tree
+    return (tuple(tree), {}) if isinstance(tree, tuple | list) else ((tree,), {})

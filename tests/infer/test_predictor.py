@@ -1,0 +1,221 @@
+"""A predictor gives what the network gives in inference mode: for any structure, dtype and batch size."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import nn, ops
+from lamina.infer import Predictor, quantize
+from lamina.infer.predictor import _repeated
+from lamina.spec import DTypeError
+
+RNG = np.random.default_rng(0)
+
+
+def floats(*shape: int) -> np.ndarray[Any, Any]:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+# ---- batches
+
+
+class Outputs(nn.Module):
+    """The first of what a recurrent network returns."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        self.inner = inner
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(x)[0]
+
+
+MIXING = {
+    "time": (lambda: Outputs(nn.LSTM(4, 6, bidirectional=True)), (10, 2, 4), (5, 2, 4)),
+    "statistics": (lambda: nn.Sequential(nn.BatchNorm1d(3, track_running_stats=False)), (8, 3), (3, 3)),
+    "mean": (lambda: Lambda(lambda x: x - ops.mean(x, 0)), (8, 3), (3, 3)),
+    "count": (lambda: Lambda(lambda x: x * float(x.shape[0])), (8, 3), (3, 3)),
+    "branch": (lambda: Lambda(lambda x: ops.relu(x) if x.shape[0] > 4 else ops.tanh(x)), (8, 3), (3, 3)),
+    "first": (lambda: Lambda(lambda x: x - x[-1:]), (8, 3), (3, 3)),
+}
+FREE = {
+    "convolution": (
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)
+        ),
+        (8, 1, 8, 8),
+        (3, 1, 8, 8),
+    ),
+    "batch second": (lambda: Outputs(nn.LSTM(4, 6, bidirectional=True)), (5, 8, 4), (5, 2, 4)),
+    "encoder": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (6, 5, 8), (1, 5, 8)),
+}
+
+
+class Lambda(nn.Module):
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def forward(self, x: Any) -> Any:
+        return self.function(x)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("name", [*MIXING, *FREE])
+def test_a_smaller_batch_is_filled_up_only_where_no_sample_sees_another(name: str, backend: str) -> None:
+    make, large, small = {**MIXING, **FREE}[name]
+    nn.manual_seed(0)
+    net = make()
+    predictor = Predictor(net, device="cpu", backend=backend)
+    predictor(floats(*large))
+    x = floats(*small)
+    found = predictor(x)
+    expected = net.eval()(lm.tensor(x)).numpy()
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-5)
+    assert len(predictor._programs) == (2 if name in MIXING else 1)
+
+
+def test_tensors_are_filled_up_too_and_the_smallest_program_is_taken() -> None:
+    net = nn.Linear(3, 2)
+    predictor = Predictor(net, device="cpu")
+    for n in (4, 9, 6):
+        predictor(floats(n, 3))
+    assert [p.kind.specs[0].shape[0] for p in predictor._programs] == [4, 9]  # 6 is filled up to 9
+    x = lm.tensor(floats(3, 3))
+    np.testing.assert_allclose(predictor(x).numpy(), net(x).numpy(), rtol=1e-5, atol=1e-6)
+    used = [u for kind, u in predictor._uses.items() if kind.specs[0].shape[0] == 3]
+    assert used[0].program.kind.specs[0].shape[0] == 4
+
+
+def test_no_samples_at_all() -> None:
+    predictor = Predictor(nn.ReLU(), device="cpu")
+    predictor(floats(3, 2))
+    assert predictor(floats(0, 2)).shape == (0, 2)
+
+
+def test_a_batch_is_filled_up_with_its_last_sample() -> None:
+    """Zeros might be no valid input: an index that is counted from 1, the length of a text."""
+    x = np.array([[1, 2, 3], [4, 5, 6]])
+    for given in (x, lm.tensor(x)):
+        np.testing.assert_array_equal(_repeated(given, 0, 2), [*x, x[1], x[1]])
+        np.testing.assert_array_equal(_repeated(given, 1, 1), np.column_stack([x, x[:, 2]]))
+        assert _repeated(given, None, 2) is given
+
+
+def test_policies_have_their_own_programs() -> None:
+    predictor = Predictor(nn.Linear(3, 2), device="cpu")
+    predictor(floats(4, 3))
+    with lm.policy(algorithm="fallback"):
+        predictor(floats(4, 3))
+    assert len(predictor._programs) == 2
+
+
+# ---- structures
+
+
+class Two(nn.Module):
+    def __init__(self) -> None:
+        self.a = nn.Linear(2, 3)
+
+    def forward(self, x: Any, z: Any, scale: Any = None) -> Any:
+        y = self.a(x + z)
+        return {"y": y if scale is None else y * scale, "both": (x, [z, None])}
+
+
+def test_trees_go_in_and_come_out() -> None:
+    net, x, z = Two(), floats(5, 2), floats(5, 2)
+    predictor = Predictor(net, device="cpu")
+    expected = net(x, z)["y"].numpy()
+    for inputs in ((x, z), [x, z], {"x": x, "z": z}, (lm.tensor(x), z)):
+        found = predictor(inputs)
+        np.testing.assert_allclose(found["y"].numpy(), expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(found["both"][0].numpy(), x)
+        np.testing.assert_array_equal(found["both"][1][0].numpy(), z)
+        assert found["both"][1][1] is None
+    scaled = predictor({"x": x, "z": z, "scale": np.float32(2)})
+    np.testing.assert_allclose(scaled["y"].numpy(), 2 * expected, rtol=1e-5, atol=1e-6)
+    part = predictor((x[:2], z[:2]))  # filled up, every output cut
+    np.testing.assert_allclose(part["y"].numpy(), expected[:2], rtol=1e-5, atol=1e-6)
+    assert part["both"][0].shape == (2, 2)
+
+
+def test_lists_of_numbers_are_an_array() -> None:
+    predictor = Predictor(nn.ReLU(), device="cpu")
+    assert predictor([[1.0, -1.0], [2.0, -2.0]]).tolist() == [[1, 0], [2, 0]]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ((1.0, 2.0), r"Predictor: \(1.0, 2.0\) may be one array or several; give np.asarray"),
+        ([np.zeros(2), 1.0], "may be one array or several"),
+        ((), "there is no array in"),
+        (None, "there is no array in None"),
+        ("text", "Predictor: str is not an array"),
+        ((np.zeros(2), object()), "Predictor: object is not an array"),
+    ],
+)
+def test_what_is_unclear_is_refused(inputs: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        Predictor(nn.ReLU(), device="cpu")(inputs)
+
+
+# ---- dtypes
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp64"])
+def test_integers_stay_integers(dtype: str, precision: str) -> None:
+    net = nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(12, 3))
+    x = RNG.integers(0, 10, (5, 3)).astype(dtype)
+    predictor = Predictor(net, device="cpu", precision=precision)
+    np.testing.assert_allclose(predictor(x).numpy(), net(x).numpy(), rtol=3e-2, atol=3e-2)
+
+
+def test_uint8_images_are_the_networks_to_cast() -> None:
+    """The same rule in inference and training."""
+    picture = RNG.integers(0, 256, (2, 1, 4, 4)).astype(np.uint8)
+    plain = nn.Conv2d(1, 3, 3)
+    with pytest.raises(DTypeError, match=r"uint8 is not among .* cast with ops\.cast"):
+        Predictor(plain, device="cpu")(picture)
+    step = lm.train_step(plain, lambda y, t: ops.mean(y), lm.optim.SGD(lr=0.1), device="cpu")
+    with pytest.raises(DTypeError, match=r"uint8 is not among .* cast with ops\.cast"):
+        step(picture, np.zeros(2, np.int64))
+    net = Casting(plain)
+    expected = plain(picture.astype(np.float32) / 255).numpy()
+    np.testing.assert_allclose(Predictor(net, device="cpu")(picture).numpy(), expected, rtol=1e-4, atol=1e-5)
+    step = lm.train_step(net, lambda y, t: ops.mean(y), lm.optim.SGD(lr=0.0), device="cpu")
+    assert step(picture, np.zeros(2, np.int64)).item() == pytest.approx(expected.mean(), rel=1e-4)
+
+
+class Casting(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        self.inner = inner
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(x.cast("float32") / 255.0)
+
+
+def test_integer_outputs_and_float64_inputs() -> None:
+    predictor = Predictor(Lambda(lambda x: (ops.argmax(x, 1), x > 0, x)), device="cpu")
+    x = RNG.standard_normal((3, 4))
+    index, positive, same = predictor(x)
+    assert [t.dtype.name for t in (index, positive, same)] == ["int64", "bool", "float32"]
+    np.testing.assert_array_equal(index.numpy(), x.argmax(1))
+
+
+def test_quantized_networks_take_trees_too() -> None:
+    class Joined(nn.Module):
+        def __init__(self) -> None:
+            self.a = nn.Linear(4, 3)
+
+        def forward(self, x: Any, z: Any) -> Any:
+            return {"y": self.a(x + z)}
+
+    net, x, z = Joined(), floats(16, 4), floats(16, 4)
+    made = quantize(net, [((x, z), np.zeros(16, np.int64))], device="cpu")
+    wanted = net(x, z)["y"].numpy()
+    np.testing.assert_allclose(made((x, z))["y"].numpy(), wanted, atol=0.1)
+    np.testing.assert_allclose(made((x[:3], z[:3]))["y"].numpy(), wanted[:3], atol=0.1)
+    assert len(made._programs) == 1

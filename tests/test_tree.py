@@ -1,0 +1,63 @@
+"""Trees come apart and go together again."""
+
+from typing import Any, NamedTuple
+
+import pytest
+
+from lamina import _tree
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+TREES: list[tuple[Any, list[Any], str]] = [
+    (1, [1], "*"),
+    ((1, 2), [1, 2], "(*, *)"),
+    ((1,), [1], "(*,)"),
+    ([1, (2, None)], [1, 2], "[*, (*, None)]"),
+    ({"b": 1, "a": [2, 3]}, [1, 2, 3], "{'b': *, 'a': [*, *]}"),
+    (Pair(1, {"x": Pair(2, 3)}), [1, 2, 3], "(*, {'x': (*, *)})"),
+    ((), [], "()"),
+    (None, [], "None"),
+]
+
+
+@pytest.mark.parametrize(("tree", "leaves", "text"), TREES)
+def test_there_and_back(tree: Any, leaves: list[Any], text: str) -> None:
+    found, structure = _tree.flatten(tree)
+    assert (found, str(structure)) == (leaves, text)
+    again = _tree.unflatten(structure, found)
+    assert again == tree
+    assert type(again) is type(tree)
+    assert _tree.leaves(tree) == leaves
+    assert structure.is_leaf == (tree == 1)
+
+
+def test_structures_are_keys() -> None:
+    one, same, other = (_tree.flatten(t)[1] for t in ((1, [2]), (5, [6]), (1, (2,))))
+    assert {one: "found"}[same] == "found"
+    assert one != other
+
+
+def test_leaves_must_be_as_many() -> None:
+    structure = _tree.flatten((1, [2, 3]))[1]
+    with pytest.raises(ValueError, match=r"2 leaves are too few for \(\*, \[\*, \*\]\)"):
+        _tree.unflatten(structure, [1, 2])
+    with pytest.raises(ValueError, match="4 leaves are too many"):
+        _tree.unflatten(structure, [1, 2, 3, 4])
+
+
+def test_what_is_a_leaf_may_be_said() -> None:
+    assert _tree.flatten([[1, 2], (3,)], lambda x: isinstance(x, tuple))[0] == [1, 2, (3,)]
+
+
+def test_names_and_arguments() -> None:
+    structure = _tree.flatten((1, {"mask": 2, "more": [3]}))[1]
+    assert _tree.names(structure, "x") == ["x.0", "x.1.mask", "x.1.more.0"]
+    assert _tree.names(_tree.LEAF, "x") == ["x"]
+    assert _tree.arguments((1, 2)) == ((1, 2), {})
+    assert _tree.arguments([1]) == ((1,), {})
+    assert _tree.arguments({"a": 1}) == ((), {"a": 1})
+    assert _tree.arguments(7) == ((7,), {})
