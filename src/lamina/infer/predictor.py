@@ -220,7 +220,7 @@ def _repeated(x: Any, axis: int | None, more: int) -> Any:
         return np.concatenate([host, np.repeat(host.take([-1], axis), more, axis)], axis)
     last = x[(slice(None),) * axis + (slice(x.shape[axis] - 1, x.shape[axis]),)]
     shape = (*x.shape[:axis], more, *x.shape[axis + 1 :])
-    return ops.concat([x, ops.expand(last, shape)], axis)
+    return ops.cat([x, ops.expand(last, shape)], axis)
 
 
 def _first(y: Tensor, b: BatchAxis | None, count: int) -> Tensor:
