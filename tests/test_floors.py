@@ -17,7 +17,7 @@ FLOOR = {
     "backends": 3,
     "tensors": 4, "files": 4, "graph": 4,
     "nn": 5, "optim": 5, "data": 5, "distributed": 5,
-    "infer": 6, "train": 6, "jit": 6, "convert": 6, "cli": 6, "__main__": 7,
+    "infer": 6, "train": 6, "jitting": 6, "convert": 6, "cli": 6, "__main__": 7,
     "": 7,  # lamina itself: the public list
 }  # fmt: skip
 #: On one floor: files hold tensors, graphs run on tensors and are kept in files, the command line runs programs.

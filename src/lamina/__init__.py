@@ -8,10 +8,10 @@ This is the public list. Whoever wants one layer alone imports it: `lamina.c.cud
 from typing import TYPE_CHECKING
 
 from lamina import data, graph, infer, nn, ops, optim, runtime, spec, train
-from lamina._lazy import lazy
+from lamina._lazy import lazy, listing
 from lamina.files import load_safetensors, save_safetensors
 from lamina.graph import compile, grad, gradients, trace, value_and_grad
-from lamina.jit import jit
+from lamina.jitting import jit
 from lamina.nn import manual_seed
 from lamina.runtime import Device, device, devices
 from lamina.spec import (
@@ -90,5 +90,6 @@ __all__ = [
     "value_and_grad",
     "zeros",
 ]
+__dir__ = listing(__all__)
 
 __getattr__ = lazy(__name__, {"fit": "lamina.train"})

@@ -4,7 +4,11 @@
 
     __getattr__ = lazy(__name__, {"digits": "lamina.data.scikit"})
 
-and `lamina.data.digits` is there at first use. This is the one place beside `backends.get` that imports by
+and `lamina.data.digits` is there at first use; `dir` and completion show it, and nothing but public names, by
+
+    __dir__ = listing(__all__)
+
+This is the one place beside `backends.get` that imports by
 name.
 """
 
@@ -12,7 +16,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 
@@ -27,3 +31,8 @@ def lazy(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
         return value
 
     return getattr_
+
+
+def listing(names: Iterable[str]) -> Callable[[], list[str]]:
+    """A module-level `__dir__`: the public names."""
+    return lambda: sorted(names)

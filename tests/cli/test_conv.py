@@ -8,7 +8,7 @@ import pytest
 
 from lamina.backends.reference import run_reference
 from lamina.cli import main
-from lamina.cli.conv_case import Case, Row, remarks
+from lamina.cli.conv_case import Case, CaseRow, remarks
 from lamina.spec import float64
 from tests.helpers.cudnn.installed import needs_cudnn_919
 
@@ -53,11 +53,11 @@ def test_what_does_not_fit_is_refused() -> None:
 def test_what_runs_nothing_is_said() -> None:
     one = case(dtype="float64")
     rows = [
-        Row("forward", "imperative", "algo_0", milliseconds=1.0),
-        Row("forward", "imperative", "algo_1", refused="not_supported"),
-        Row("data", "imperative", "algo_0", refused="not_supported"),
-        Row("data", "imperative", "algo_1", refused="not_supported"),
-        Row("data", "graph", "eng0", refused="NOT_SUPPORTED_LAYOUT: no"),
+        CaseRow("forward", "imperative", "algo_0", milliseconds=1.0),
+        CaseRow("forward", "imperative", "algo_1", refused="not_supported"),
+        CaseRow("data", "imperative", "algo_0", refused="not_supported"),
+        CaseRow("data", "imperative", "algo_1", refused="not_supported"),
+        CaseRow("data", "graph", "eng0", refused="NOT_SUPPORTED_LAYOUT: no"),
     ]
     assert remarks(one, rows) == [
         "data: the imperative API does not run float64 nhwc: not_supported; --layout nchw may",
@@ -76,7 +76,7 @@ def test_support_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["where"] == "planned without a GPU"
     assert found["case"]["y"] == [8, 64, 16, 12]
     for direction in ("forward", "data", "filter"):
-        of = [Row(**row) for row in found["rows"] if row["direction"] == direction]
+        of = [CaseRow(**row) for row in found["rows"] if row["direction"] == direction]
         engines = [row for row in of if row.api == "graph" and not row.refused]
         assert len({row.name.split("{")[0] for row in engines}) == len(engines) > 3
         assert any("tensor_core" in row.notes for row in engines)
@@ -133,7 +133,7 @@ def test_wrong_arguments(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 #: (direction, API) of which nothing runs in float64, channels last: every imperative gradient is refused, while the
-#: graph API has engines for all three directions. Row-major both APIs run all three (cuDNN 9.19).
+#: graph API has engines for all three directions. CaseRow-major both APIs run all three (cuDNN 9.19).
 WITHOUT_FLOAT64 = {("data", "imperative"), ("filter", "imperative")}
 
 

@@ -26,7 +26,7 @@ from lamina.backends.cuda.conv.conv import conv_problem
 from lamina.backends.cuda.conv.direct import direct
 from lamina.backends.cuda.conv.fast_fir import halved_way
 from lamina.backends.cuda.cudnn_graphs.conv import Operands, sides
-from lamina.backends.cuda.launch.program import Launches, Step, kernel_plan, source, target
+from lamina.backends.cuda.launch.program import Bindable, Launches, kernel_plan, source, target
 from lamina.backends.cuda.norm import batch_persistent, conv_batch_norm
 from lamina.backends.cuda.norm.norm import activation
 from lamina.ops.core import Op
@@ -74,7 +74,7 @@ class Case:
     """Steps on operands."""
 
     name: str
-    steps: Sequence[Step]
+    steps: Sequence[Bindable]
     inputs: Sequence[Spec]
     outputs: Sequence[Spec]
     workspace: int

@@ -16,8 +16,8 @@ from lamina.runtime import (
     Device,
     DeviceError,
     DeviceFile,
+    DeviceGenerator,
     Event,
-    Generator,
     Workspaces,
     as_stream,
     compile_kernel,
@@ -122,10 +122,10 @@ def test_copies_fills_and_prints_take_their_arrays(name: str, gpu: Device) -> No
     copy(array, EXPECTED)
     assert np.array_equal(theirs.numpy(array), EXPECTED)
     assert show(array) == show(EXPECTED).replace("cpu", "cuda:0")
-    Generator(3).uniform(array, stream=stream)
+    DeviceGenerator(3).uniform(array, stream=stream)
     as_stream(stream, gpu).synchronize()
     host = np.empty(COUNT, np.float32)
-    Generator(3).uniform(host)
+    DeviceGenerator(3).uniform(host)
     assert np.array_equal(theirs.numpy(array), host)
     assert DeviceFile(buffer, stream).read(8) == bytes(8)[:4] + np.float32(1).tobytes()
     assert Workspaces(gpu).get(100, stream).nbytes >= 100
@@ -279,7 +279,7 @@ def test_random_fills_are_those_of_the_cpu(dtype: str, gpu: Device) -> None:
     for call in ("integers",) if dtype in _INTEGERS else ("uniform", "normal"):
         arguments = (3, 100) if call == "integers" else (-1.0, 2.0)
         device, host = gpu.allocate(count * kind.itemsize), Device("cpu").allocate(count * kind.itemsize)
-        generators = [Generator(11, 2**32 - 5), Generator(11, 2**32 - 5)]
+        generators = [DeviceGenerator(11, 2**32 - 5), DeviceGenerator(11, 2**32 - 5)]
         for generator, buffer in zip(generators, (device, host), strict=True):
             getattr(generator, call)(buffer, *arguments, dtype=dtype)
         assert generators[0].state == generators[1].state

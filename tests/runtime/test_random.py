@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from lamina.runtime import Device, Generator, compile_cubin
+from lamina.runtime import Device, DeviceGenerator, compile_cubin
 from lamina.runtime.random import _FLOATS, _INTEGERS, _SOURCE
 
 FLOATS = list(_FLOATS)
@@ -15,7 +15,7 @@ FLOATS = list(_FLOATS)
 
 def filled(kind: str, dtype: str, count: int, *arguments: Any, seed: int = 1) -> Any:
     buffer = Device("cpu").allocate(count * np.dtype(getattr(ml_dtypes, dtype, dtype)).itemsize)
-    getattr(Generator(seed), kind)(buffer, *arguments, dtype=dtype)
+    getattr(DeviceGenerator(seed), kind)(buffer, *arguments, dtype=dtype)
     return buffer.array((count,), getattr(ml_dtypes, dtype, dtype)).astype(
         np.float64 if dtype in _FLOATS else dtype
     )
@@ -66,7 +66,7 @@ def test_integers_agree_with_wide_arithmetic() -> None:
 
 @pytest.mark.feature("F041")
 def test_the_state_is_saved_and_set_back() -> None:
-    generator = Generator(7)
+    generator = DeviceGenerator(7)
     first = np.zeros(10, np.float32)
     generator.uniform(first)
     assert generator.state == (7, 3)  # ten elements take three blocks of four words
@@ -78,19 +78,19 @@ def test_the_state_is_saved_and_set_back() -> None:
     generator.normal(third)
     assert np.array_equal(second, third)
     other = np.zeros(10, np.float32)
-    Generator(7).uniform(other)
+    DeviceGenerator(7).uniform(other)
     assert np.array_equal(first, other)
     assert not np.array_equal(first, filled("uniform", "float32", 10, seed=8))
-    assert repr(Generator(-1)) == f"Generator(seed={2**64 - 1}, offset=0)"
+    assert repr(DeviceGenerator(-1)) == f"DeviceGenerator(seed={2**64 - 1}, offset=0)"
 
 
 @pytest.mark.feature("F041")
 def test_tensors_are_filled_in_place() -> None:
     x = lm.zeros((3, 4), "bfloat16")
-    Generator(3).normal(x)
+    DeviceGenerator(3).normal(x)
     assert len(set(x.numpy().astype(float).ravel())) > 8
     pages = np.zeros((0, 3), np.float32)
-    generator = Generator()
+    generator = DeviceGenerator()
     generator.uniform(pages)
     assert generator.state == (0, 0)
 
@@ -113,7 +113,7 @@ def test_tensors_are_filled_in_place() -> None:
     ],
 )
 def test_bad_arguments(call: Any, error: type[Exception], reason: str) -> None:
-    generator = Generator()
+    generator = DeviceGenerator()
     with pytest.raises(error, match=reason):
         call(generator)
     assert generator.state == (0, 0)

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lamina.cli.arguments import above_zero, natural, positive
-from lamina.cli.conv_case import DIRECTIONS, DTYPES, Bench, Case, Row, deviceless, remarks
+from lamina.cli.conv_case import DIRECTIONS, DTYPES, Bench, Case, CaseRow, deviceless, remarks
 from lamina.cudnn import DeviceProperties, device_properties
 from lamina.runtime import Machine, device, devices, human_bytes, parse_bytes
 from lamina.runtime.machine import USUAL
@@ -134,7 +134,7 @@ def _properties(path: Path | None, machine: str) -> DeviceProperties:
     return DeviceProperties(json=path.read_text(encoding="utf-8"))
 
 
-def _table(direction: str, rows: Iterable[Row]) -> Table:
+def _table(direction: str, rows: Iterable[CaseRow]) -> Table:
     table = Table(title=direction, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     for column, side in (
         ("API", "left"),
@@ -153,12 +153,12 @@ def _table(direction: str, rows: Iterable[Row]) -> Table:
     return table
 
 
-def _order(row: Row) -> tuple[bool, float, str]:
+def _order(row: CaseRow) -> tuple[bool, float, str]:
     """Fastest first, what was refused last."""
     return bool(row.refused), row.milliseconds or 0.0, row.api
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: CaseRow) -> tuple[str, ...]:
     if row.refused:
         return row.api, row.name, "", "", "", "", "", "", row.refused
     return (

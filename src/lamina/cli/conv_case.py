@@ -117,7 +117,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Row:
+class CaseRow:
     """One way to compute one direction. milliseconds and error are None where nothing was run."""
 
     direction: str
@@ -142,7 +142,7 @@ class Row:
 
 def graph_plans(
     case: Case, direction: str, target: Target, engines: str
-) -> Iterator[tuple[Row, ExecutionPlan | None]]:
+) -> Iterator[tuple[CaseRow, ExecutionPlan | None]]:
     """Plans of one direction, and rows for what is refused.
 
     engines: "best" is the first plan of the heuristic, "each" the first of every engine, "all" every
@@ -164,30 +164,30 @@ def graph_plans(
     for refusal in dict.fromkeys(refusals):
         if not refusal.endswith(": again"):
             name, _, reason = refusal.partition(": ")
-            yield Row(direction, "graph", name, refused=reason), None
+            yield CaseRow(direction, "graph", name, refused=reason), None
 
 
-def _row(direction: str, plan: ExecutionPlan) -> Row:
+def _row(direction: str, plan: ExecutionPlan) -> CaseRow:
     assert plan.config is not None
     engine = plan.config.engine
     notes = sorted(n.name.removeprefix("CUDNN_NUMERICAL_NOTE_").lower() for n in engine.numerical_notes)
     notes += sorted(n.name.removeprefix("CUDNN_BEHAVIOR_NOTE_").lower() for n in engine.behavior_notes)
     deterministic = _NONDETERMINISTIC not in engine.numerical_notes
-    return Row(direction, "graph", key_text(plan.config.key), plan.workspace, deterministic, tuple(notes))
+    return CaseRow(direction, "graph", key_text(plan.config.key), plan.workspace, deterministic, tuple(notes))
 
 
-def deviceless(case: Case, directions: Sequence[str], target: Target, engines: str) -> list[Row]:
+def deviceless(case: Case, directions: Sequence[str], target: Target, engines: str) -> list[CaseRow]:
     """What would run on a GPU that is not there: plans and refusals, and the names of the algorithms."""
     rows = []
     for direction in directions:
         rows += [row for row, _ in graph_plans(case, direction, target, engines)]
         names = [legacy.short(one) for one in type(legacy.algorithm(_IMPERATIVE[direction]))]
         unknown = "not asked: that needs a GPU"
-        rows += [Row(direction, "imperative", name, refused=unknown) for name in names if name != "count"]
+        rows += [CaseRow(direction, "imperative", name, refused=unknown) for name in names if name != "count"]
     return rows
 
 
-def remarks(case: Case, rows: Sequence[Row]) -> list[str]:
+def remarks(case: Case, rows: Sequence[CaseRow]) -> list[str]:
     """For each direction and API of which nothing runs: that, and what the library says to its algorithms."""
     lines = []
     for direction, api in dict.fromkeys((row.direction, row.api) for row in rows):
@@ -231,7 +231,7 @@ class Bench:
         self.handle = legacy.Handle(device, stream=self.stream)
         self.dtype = as_dtype(case.dtype)
 
-    def rows(self, direction: str, engines: str) -> Iterator[Row]:
+    def rows(self, direction: str, engines: str) -> Iterator[CaseRow]:
         """Every algorithm and every engine of one direction, measured."""
         arrays = [self._random(shape, seed) for seed, shape in enumerate(self.case.shapes(direction)[:2])]
         operands = [from_host(self._laid(a), self.device) for a in arrays]
@@ -243,7 +243,7 @@ class Bench:
 
     def _runs(
         self, direction: str, engines: str, operands: list[Buffer], result: Buffer
-    ) -> Iterator[tuple[Row, Callable[[], None] | None]]:
+    ) -> Iterator[tuple[CaseRow, Callable[[], None] | None]]:
         """What can be run: imperative algorithms first, then graph engines."""
         yield from self._imperative(direction, operands, result)
         pointers = {1: operands[0].pointer, 2: operands[1].pointer, 3: result.pointer}
@@ -257,19 +257,19 @@ class Bench:
 
     def _imperative(
         self, direction: str, operands: list[Buffer], result: Buffer
-    ) -> Iterator[tuple[Row, Callable[[], None] | None]]:
+    ) -> Iterator[tuple[CaseRow, Callable[[], None] | None]]:
         search = imperative(self.case, _IMPERATIVE[direction])
         try:
             ranked = search.ranked(self.handle)
         except CudnnError as failure:
-            yield Row(direction, "imperative", "any", refused=str(failure).splitlines()[0]), None
+            yield CaseRow(direction, "imperative", "any", refused=str(failure).splitlines()[0]), None
             return
         if not ranked:
-            yield Row(direction, "imperative", "any", refused="cuDNN names no algorithm"), None
+            yield CaseRow(direction, "imperative", "any", refused="cuDNN names no algorithm"), None
         for found in ranked:
             name = f"{legacy.short(found.algorithm)} {legacy.short(found.math_type)}"
             deterministic = legacy.short(found.determinism) == "deterministic"
-            row = Row(direction, "imperative", name, found.memory, deterministic)
+            row = CaseRow(direction, "imperative", name, found.memory, deterministic)
             if not found.works or found.memory > self.limit:
                 reason = "" if found.works else legacy.short(found.status)
                 yield self._too_large(replace(row, refused=reason)), None
@@ -279,14 +279,14 @@ class Bench:
                 call_of(search, found, self.handle, (*operands, result), self.device.allocate(found.memory)),
             )
 
-    def _too_large(self, row: Row) -> Row:
+    def _too_large(self, row: CaseRow) -> CaseRow:
         if row.refused:
             return row
         return replace(row, refused=f"needs {row.workspace} bytes of workspace, the limit is {self.limit}")
 
     def _measured(
-        self, row: Row, run: Callable[[], None], result: Buffer, expected: list[np.ndarray[Any, Any]]
-    ) -> Row:
+        self, row: CaseRow, run: Callable[[], None], result: Buffer, expected: list[np.ndarray[Any, Any]]
+    ) -> CaseRow:
         """The row with time and error; a failure becomes its reason."""
         try:
             memset(result, 0xFF, self.stream)  # NaN in every float type

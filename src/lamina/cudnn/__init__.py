@@ -4,6 +4,7 @@
 a `Handle` (a GPU that is there) or for `DeviceProperties` (one that a file describes).
 """
 
+from lamina._lazy import listing
 from lamina.cudnn.attention import (
     AttentionBackward,
     AttentionForward,
@@ -136,3 +137,4 @@ __all__ = [
     "packed_strides",
     "plan_store",
 ]
+__dir__ = listing(__all__)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from lamina._lazy import lazy
+from lamina._lazy import lazy, listing
 from lamina.data.batches import Batches, Epochs, Prefetch, arrays, prefetch
 from lamina.data.codec import decode_image, encode_image, normalize, resize
 from lamina.data.idx import DataError, mnist, read_idx
@@ -27,5 +27,6 @@ __all__ = [
     "resample",
     "resize",
 ]
+__dir__ = listing(__all__)
 
 __getattr__ = lazy(__name__, {"digits": "lamina.data.scikit"})

@@ -1,5 +1,6 @@
 """Floor 4: record a program as a graph, differentiate it, improve it, plan it, place it, run it."""
 
+from lamina._lazy import listing
 from lamina.graph.ir.autodiff import grad, gradients, value_and_grad
 from lamina.graph.ir.graph import Graph, Node, Value, constant, trace
 from lamina.graph.ir.serialize import load, save
@@ -26,3 +27,4 @@ __all__ = [
     "trace",
     "value_and_grad",
 ]
+__dir__ = listing(__all__)

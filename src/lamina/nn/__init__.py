@@ -1,5 +1,6 @@
 """Floor 5: layers and networks. Names, arguments and state_dict keys are those of torch.nn."""
 
+from lamina._lazy import listing
 from lamina.files import WeightsError, load_safetensors, save_safetensors
 from lamina.nn import init, random
 from lamina.nn.activation import (
@@ -166,3 +167,4 @@ __all__ = [
     "vgg11",
     "vgg16",
 ]
+__dir__ = listing(__all__)

@@ -14,9 +14,34 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from lamina._lazy import listing
 from lamina.nn.random import streams
 from lamina.spec import Shape, ShapeError
 from lamina.tensors import Tensor
+
+__all__ = [
+    "Layer",
+    "constant_",
+    "fans",
+    "gain",
+    "he_",
+    "he_out_",
+    "initialize",
+    "kaiming_normal_",
+    "kaiming_uniform_",
+    "lecun_",
+    "normal_",
+    "ones_",
+    "scheme",
+    "small_",
+    "torch_",
+    "uniform_",
+    "xavier_normal_",
+    "xavier_uniform_",
+    "zeros_",
+]
+__dir__ = listing(__all__)
+
 
 T = TypeVar("T", bound=Tensor)
 

@@ -44,7 +44,7 @@ class HasForward(Protocol[P, R]):
         """The function."""
 
 
-class Forward:
+class CallsForward:
     """For type checkers: calling a module takes what its own `forward` takes and gives what that gives."""
 
     @overload
@@ -78,7 +78,7 @@ class Module:
         raise NotImplementedError(f"{type(self).__name__} defines no forward")
 
     if TYPE_CHECKING:
-        __call__ = Forward()
+        __call__ = CallsForward()
     else:
 
         def __call__(self, *inputs: Any, **options: Any) -> Any:

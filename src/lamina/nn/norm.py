@@ -13,7 +13,7 @@ from lamina.spec import Shape, ShapeError, as_shape, float32, int64
 from lamina.tensors import ones, zeros
 
 
-class _Norm(Module):
+class _NormLayer(Module):
     """Scale and bias: they stay in the master type when a network computes in a half type, as the statistics do."""
 
     computes_in_master: ClassVar[bool] = True
@@ -26,7 +26,7 @@ class _Norm(Module):
         self.register_parameter("bias", Parameter(zeros(shape)) if bias else None)
 
 
-class _RunningNorm(_Norm):
+class _RunningNorm(_NormLayer):
     """Norms of channels that may keep running statistics.
 
     Args:
@@ -95,7 +95,7 @@ class _RunningNorm(_Norm):
         return f"{text}, bias={self.bias is not None}, track_running_stats={self.track_running_stats}"
 
 
-class _BatchNorm(_RunningNorm):
+class _BatchNormLayer(_RunningNorm):
     def forward(self, x: T) -> T:
         """x [N, C, *S] normalized; shape and dtype stay."""
         y: T
@@ -109,19 +109,19 @@ class _BatchNorm(_RunningNorm):
         return y
 
 
-class BatchNorm1d(_BatchNorm):
+class BatchNorm1d(_BatchNormLayer):
     """Batch norm of [N, C] or [N, C, L] (Ioffe and Szegedy 2015)."""
 
     ranks = (2, 3)
 
 
-class BatchNorm2d(_BatchNorm):
+class BatchNorm2d(_BatchNormLayer):
     """Batch norm of [N, C, H, W] (Ioffe and Szegedy 2015)."""
 
     ranks = (4,)
 
 
-class BatchNorm3d(_BatchNorm):
+class BatchNorm3d(_BatchNormLayer):
     """Batch norm of [N, C, D, H, W] (Ioffe and Szegedy 2015)."""
 
     ranks = (5,)
@@ -172,7 +172,7 @@ class InstanceNorm3d(_InstanceNorm):
     ranks = (5,)
 
 
-class GroupNorm(_Norm):
+class GroupNorm(_NormLayer):
     """Groups of channels of each image normalized (Wu and He 2018).
 
     Raises ValueError unless num_groups divides num_channels.
@@ -198,7 +198,7 @@ class GroupNorm(_Norm):
         return f"{text}, bias={self.bias is not None}"
 
 
-class LayerNorm(_Norm):
+class LayerNorm(_NormLayer):
     """Rows of the last axes, of sizes normalized_shape, normalized (Ba et al. 2016)."""
 
     def __init__(
@@ -222,7 +222,7 @@ class LayerNorm(_Norm):
         return f"{text}, bias={self.bias is not None}"
 
 
-class RMSNorm(_Norm):
+class RMSNorm(_NormLayer):
     """Rows of the last axes by the root of their mean square (Zhang and Sennrich 2019).
 
     eps: by default the smallest number that the compute type can add to 1.

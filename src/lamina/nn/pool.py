@@ -12,7 +12,7 @@ from lamina.ops.primitives.window import Padding, per_axis
 Sizes = int | Iterable[int]
 
 
-class _Pool(Module):
+class _PoolLayer(Module):
     """A window that slides over the spatial axes."""
 
     rank: ClassVar[int]
@@ -33,7 +33,7 @@ class _Pool(Module):
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 
-class _MaxPool(_Pool):
+class _MaxPool(_PoolLayer):
     """The largest element of each window."""
 
     def __init__(
@@ -81,7 +81,7 @@ class MaxPool3d(_MaxPool):
     rank, function = 3, staticmethod(ops.max_pool3d)
 
 
-class _AvgPool(_Pool):
+class _AvgPool(_PoolLayer):
     """The mean of each window; count_include_pad says whether padding counts."""
 
     def __init__(

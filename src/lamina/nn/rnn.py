@@ -16,7 +16,7 @@ from lamina.spec import ShapeError
 from lamina.tensors import empty, zeros
 
 
-class _Recurrent(Module):
+class _RecurrentLayer(Module):
     """Sequences (T, B, I), or (B, T, I) with batch_first, or a single one (T, I).
 
     Parameters as in torch: weight_ih_l0 (G H, I), weight_hh_l0 (G H, P), bias_ih_l0, bias_hh_l0 (G H,),
@@ -152,7 +152,7 @@ def _call(op: Rnn, layers: int, x: Any, states: Any, weights: Any) -> tuple[Any,
     )  # fmt: skip
 
 
-class RNN(_Recurrent):
+class RNN(_RecurrentLayer):
     """h = tanh or relu of W_ih x + b_ih + W_hh h + b_hh, in layers."""
 
     def __init__(
@@ -182,7 +182,7 @@ class RNN(_Recurrent):
         return self._run(x, hx)
 
 
-class LSTM(_Recurrent):
+class LSTM(_RecurrentLayer):
     """Long short-term memory (Hochreiter & Schmidhuber 1997); with proj_size its output is projected (Sak 2014)."""
 
     def __init__(
@@ -209,7 +209,7 @@ class LSTM(_Recurrent):
         return self._run(x, hx)
 
 
-class GRU(_Recurrent):
+class GRU(_RecurrentLayer):
     """Gated recurrent units (Cho et al. 2014), the reset gate behind the product with the state."""
 
     def __init__(

@@ -12,6 +12,7 @@ Every object owns its handle from birth; `close()` is idempotent and objects may
 Descriptors, attributes and primitives may be shared by threads once made; a memory is for one call at a time.
 """
 
+from lamina._lazy import listing
 from lamina.onednn import arguments as ARG  # noqa: N812
 from lamina.onednn.attributes import (
     Attributes,
@@ -101,3 +102,4 @@ __all__ = [
     "softmax_forward",
     "weighted_sum",
 ]
+__dir__ = listing(__all__)

@@ -8,6 +8,7 @@ The op classes behind the functions are `lamina.ops.primitives`; what an own op 
 
 from typing import Any
 
+from lamina._lazy import listing
 from lamina.ops import core, primitives
 from lamina.ops.primitives.attention import attention, attention_weights, scaled_dot_product_attention
 from lamina.ops.primitives.cast import cast
@@ -321,6 +322,7 @@ __all__ = [
     "var_mean",
     "where",
 ]
+__dir__ = listing(__all__)
 
 #: Names of other libraries, or of this one before, and what they are called in torch and here.
 _RENAMED = {

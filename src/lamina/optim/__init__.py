@@ -1,5 +1,6 @@
 """Floor 5: optimizers over the update cards of ops, and learning-rate schedules."""
 
+from lamina._lazy import listing
 from lamina.optim import schedule
 from lamina.optim.adam import Adam, AdamW
 from lamina.optim.adaptive import Adadelta, Adagrad, Regularized
@@ -18,3 +19,4 @@ __all__ = [
     "Schedule",
     "schedule",
 ]
+__dir__ = listing(__all__)

@@ -9,7 +9,12 @@ import math
 from collections.abc import Callable
 from functools import partial
 
+from lamina._lazy import listing
 from lamina._renamed import renamed
+
+__all__ = ["constant", "cosine", "exponential", "one_cycle", "step", "warm_up"]
+__dir__ = listing(__all__)
+
 
 Schedule = Callable[[int], float]
 

@@ -4,6 +4,7 @@ Built on NVIDIA's cuda-core, which is opened on first need and only where there 
 without a GPU everything here works on the CPU.
 """
 
+from lamina._lazy import listing
 from lamina.runtime.arrays import as_buffer, is_array, share
 from lamina.runtime.atomic_file import check_writable, write_atomically
 from lamina.runtime.cache import DiskCache, cache_directory, digest, distrust, make_private, open_private
@@ -13,8 +14,8 @@ from lamina.runtime.file import DeviceFile
 from lamina.runtime.fork import renew_after_fork
 from lamina.runtime.kernel import (
     Kernel,
+    KernelModule,
     LaunchShape,
-    Module,
     compile_cubin,
     compile_kernel,
     compile_module,
@@ -24,7 +25,7 @@ from lamina.runtime.machine import Machine
 from lamina.runtime.memory import Arena, Buffer, Statistics, host_array, parse_bytes
 from lamina.runtime.platforms import MemoryInfo, usable_cores
 from lamina.runtime.printing import fetch, show
-from lamina.runtime.random import Generator
+from lamina.runtime.random import DeviceGenerator
 from lamina.runtime.shared_libraries import Library, libraries
 from lamina.runtime.stream import CapturedGraph, CudaStream, Event, Stream, as_stream, stream_address
 from lamina.runtime.transfer import copy, copy_2d, copy_3d, from_host, memset, memset_2d, move, to_host
@@ -40,15 +41,15 @@ __all__ = [
     "Device",
     "DeviceError",
     "DeviceFile",
+    "DeviceGenerator",
     "DiskCache",
     "Event",
-    "Generator",
     "Kernel",
+    "KernelModule",
     "LaunchShape",
     "Library",
     "Machine",
     "MemoryInfo",
-    "Module",
     "NoGpuError",
     "OutOfMemoryError",
     "Statistics",
@@ -92,3 +93,4 @@ __all__ = [
     "usable_cores",
     "write_atomically",
 ]
+__dir__ = listing(__all__)

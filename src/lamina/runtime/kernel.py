@@ -31,7 +31,7 @@ _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _HEADERS = ("*.h", "*.cuh", "*.hpp", "*.inl")
 
 _cubins: dict[str, bytes] = {}
-_modules: dict[tuple[str, Device], Module] = {}
+_modules: dict[tuple[str, Device], KernelModule] = {}
 _GRID_LIMITS = (2**31 - 1, 65535, 65535)
 _lock = threading.RLock()
 _turns: dict[str, threading.Lock] = {}  # per kernel: several are compiled at a time, each one once
@@ -134,7 +134,7 @@ def compile_module(
     options: Mapping[str, object] | None = None,
     includes: Iterable[str | Path] = (),
     name: str = "module",
-) -> Module:
+) -> KernelModule:
     """CUDA C++ `source` compiled for `device` and loaded there, once: its kernels and its global variables.
 
     Args:
@@ -164,7 +164,7 @@ def compile_module(
     key = (digest(cubin), place)
     with _lock:
         if key not in _modules:
-            _modules[key] = Module(cubin, place)
+            _modules[key] = KernelModule(cubin, place)
         return _modules[key]
 
 
@@ -289,7 +289,7 @@ def _integer(kind: Any, value: int) -> Any:
 
 
 # -------------------------------------------------------------------------------------------------- launching
-class Module:
+class KernelModule:
     """Compiled code, loaded on one device: kernels by name, global variables as memory.
 
     Made by `compile_module`, or from a cubin of `compile_cubin`. Its memory and kernels live as long as they
@@ -365,7 +365,7 @@ def launch_shape(extents: int | Sequence[int], block: int | Sequence[int] = 256)
 
 
 class Kernel:
-    """A compiled kernel, loaded on one device; made by `compile_kernel` or `Module.kernel`."""
+    """A compiled kernel, loaded on one device; made by `compile_kernel` or `KernelModule.kernel`."""
 
     def __init__(self, code: Any, name: str, device: Device) -> None:
         self.name = name

@@ -107,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(256) fill(T *out, u64 count, u64 se
 """
 
 
-class Generator:
+class DeviceGenerator:
     """Fills memory with random numbers; (seed, offset) is its whole state.
 
     Each call takes the next blocks of four 32-bit words, so that one seed gives one sequence whatever device
@@ -233,7 +233,7 @@ class Generator:
             memory.used_on(where)
 
     def __repr__(self) -> str:
-        return f"Generator(seed={self._seed}, offset={self._offset})"
+        return f"DeviceGenerator(seed={self._seed}, offset={self._offset})"
 
 
 def _target(call: str, out: Any, dtype: str | None, stream: StreamLike | None) -> tuple[Buffer, str]:

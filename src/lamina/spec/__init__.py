@@ -1,5 +1,6 @@
 """Floor 1, maths: dtypes, shapes, layouts, specs and policies. Knows nothing of devices."""
 
+from lamina._lazy import listing
 from lamina.spec.dtype import (
     DTYPES,
     FLOATS,
@@ -72,3 +73,4 @@ __all__ = [
     "uint8",
     "unpack",
 ]
+__dir__ = listing(__all__)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from lamina._lazy import lazy
+from lamina._lazy import lazy, listing
 from lamina.train.checkpoint import CheckpointError, Position, load_checkpoint, save_checkpoint
 from lamina.train.errors import DivergedError, ResumeError
 from lamina.train.evaluation import Scores, evaluate
@@ -27,6 +27,7 @@ __all__ = [
     "save_checkpoint",
     "train_step",
 ]
+__dir__ = listing(__all__)
 
 #: The loop draws its progress bar with rich, which costs more to import than everything else here.
 __getattr__ = lazy(__name__, dict.fromkeys(("Epoch", "History", "fit"), "lamina.train.loop"))

@@ -5,7 +5,7 @@ import pytest
 
 from lamina import backends, onednn
 from lamina.backends.cpu.window import prefers_channels_last
-from lamina.backends.cpu.winograd import Axis, Problem, filter_matrix, output_matrix
+from lamina.backends.cpu.winograd import Axis, WinogradConv, filter_matrix, output_matrix
 from lamina.backends.reference import run_reference
 from lamina.ops.core import Array, Op
 from lamina.ops.primitives import Add, Conv, ConvDataGrad, ConvFilterGrad, Fused, Relu, Window
@@ -97,7 +97,7 @@ def test_values(x: tuple[int, ...], k: int, r: int, pads: Pads) -> None:
 def test_chunks_divide_the_batch() -> None:
     x, w = Spec((20, 64, 32, 30), float32), Spec((64, 64, 3, 3), float32)
     (y,) = Conv(window(((1, 1), (1, 1)))).infer(x, w)
-    problem = Problem.of(window(((1, 1), (1, 1))), x, w, y)
+    problem = WinogradConv.of(window(((1, 1), (1, 1))), x, w, y)
     assert problem is not None
     assert 1 < problem.images < 20
     assert 20 % problem.images == 0

@@ -29,7 +29,7 @@ from lamina.backends.cuda.launch.program import (
 )
 from lamina.backends.cuda.matmul.matmul import as_convolution, matmul_problem, tiled
 from lamina.backends.cuda.norm import batch_persistent
-from lamina.backends.cuda.norm.conv1x1_stats import Behind, Tiling, data_grad, forward
+from lamina.backends.cuda.norm.conv1x1_stats import Behind, ProductTiling, data_grad, forward
 from lamina.backends.cuda.norm.layer_norm_backward import ShortRows
 from lamina.backends.cuda.norm.norm import activation
 from lamina.backends.cuda.quantize.quantize import eights_problem
@@ -219,7 +219,7 @@ def resident_norms() -> dict[str, Program]:
 def point_convolutions() -> dict[str, Program]:
     """1x1 convolutions with a norm's sums, forward and backward, with all that may lie behind them."""
     found: dict[str, Program] = {}
-    sizes = [Tiling(900, *size, H200.machine) for size in ((128, 64), (64, 256))]
+    sizes = [ProductTiling(900, *size, H200.machine) for size in ((128, 64), (64, 256))]
     for dtype, tiles in product((float16, bfloat16), sizes):
         norm = tuple(map(source, range(5)))
         clipped, bits = Behind(source(), source(), norm, 6.0), Behind(source(), source(), norm, bits=True)

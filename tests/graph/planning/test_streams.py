@@ -17,7 +17,7 @@ def training_step() -> Executable:
     return step.program(Spec((8, 1, 28, 28), float32), Spec((8,), int64)).executable
 
 
-def runnable(run: Executable) -> list[lm.graph.planning.layout.Step]:  # type: ignore[name-defined]
+def runnable(run: Executable) -> list[lm.graph.planning.layout.PlannedStep]:  # type: ignore[name-defined]
     return [s for s in run.program.steps if not s.plan.view]
 
 

@@ -18,7 +18,7 @@ from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda import backend
 from lamina.backends.cuda.conv import conv
 from lamina.backends.cuda.cudnn_graphs.conv import Operands
-from lamina.backends.cuda.launch.program import Launches, Part, source, target
+from lamina.backends.cuda.launch.program import Launches, SubPlan, source, target
 from lamina.backends.cuda.norm.conv_batch_norm import statistics_way
 from lamina.backends.cuda.norm.norm import cudnn_norm
 from lamina.backends.cuda.select import formulations
@@ -337,7 +337,7 @@ def halves() -> dict[str, str]:
     for op in (Conv(win), ConvDataGrad(win, x[2:])):
         made = backend(DEVICE).plan(op, [Spec(x, bfloat16), Spec(w, bfloat16)], Policy(algorithm="halved"))
         assert isinstance(made.make, Launches)
-        parts = [step.plan for step in made.make.steps if isinstance(step, Part)]
+        parts = [step.plan for step in made.make.steps if isinstance(step, SubPlan)]
         found[op.name] = made.label
         found |= {f"{op.name} {i} {part.inputs[1].shape}": part.label for i, part in enumerate(parts)}
         held = sum(part.outputs[0].nbytes for part in parts)

@@ -15,7 +15,16 @@ from typing import Any
 import numpy as np
 
 from lamina.backends import Call, Plan
-from lamina.backends.cuda.launch.program import INCLUDE, Copy, Fill, Launch, Launches, Part, Program, Together
+from lamina.backends.cuda.launch.program import (
+    INCLUDE,
+    Copy,
+    Fill,
+    Launch,
+    Launches,
+    Program,
+    SubPlan,
+    Together,
+)
 from lamina.ops.core import Array
 from lamina.runtime import cache_directory, host_array
 from lamina.spec import Spec, pack, unpack
@@ -163,7 +172,7 @@ def run_steps(steps: Sequence[Any], call: Call) -> None:
             run_launch(step, call)
         elif isinstance(step, Together):
             run_together(step, call)
-        elif isinstance(step, Part) and isinstance(step.plan.make, Launches):
+        elif isinstance(step, SubPlan) and isinstance(step.plan.make, Launches):
             inner = step.inner(call)
             run_steps(step.plan.make.chosen(inner), inner)
         else:

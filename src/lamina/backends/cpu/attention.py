@@ -13,7 +13,7 @@ import numpy as np
 
 from lamina import onednn
 from lamina.backends import Call, NoKernel, Plan, Run
-from lamina.backends.cpu.library import Bind, Chain, Held, Place, at_input, at_output, attempt, kernels
+from lamina.backends.cpu.library import Bind, Chain, Held, Location, at_input, at_output, attempt, kernels
 from lamina.onednn import ARG, Attributes, Binary, Eltwise, MemoryDesc, PostOp, PrimitiveDesc
 from lamina.onednn import post_op_argument as operand_of
 from lamina.ops.primitives.attention import Attention, AttentionGrad
@@ -96,7 +96,7 @@ class _Sizes:
         scaled = Eltwise("linear", op.scale)
         return (scaled, Binary("add", MemoryDesc(self.mask))) if op.causal else (scaled,)
 
-    def operands(self, op: Attention | AttentionGrad) -> dict[int, Place | Held]:
+    def operands(self, op: Attention | AttentionGrad) -> dict[int, Location | Held]:
         """The mask: 0 where a row sees a column, else -inf."""
         if not op.causal:
             return {}
@@ -134,7 +134,9 @@ def _less(square: MemoryDesc, row: MemoryDesc, steps: Sequence[PostOp]) -> Primi
     return made
 
 
-def _combine(chain: Chain, made: PrimitiveDesc, to: Place, row: Place, extra: dict[int, Place]) -> None:
+def _combine(
+    chain: Chain, made: PrimitiveDesc, to: Location, row: Location, extra: dict[int, Location]
+) -> None:
     given = {ARG.SRC_0: to, ARG.SRC_1: row, ARG.DST: to, **extra}
     chain.run(made, {key: (made.argument(key), place) for key, place in given.items()})
 
@@ -150,20 +152,20 @@ def _matrices(shape: Shape, turned: bool) -> MemoryDesc:
 def _run(
     chain: Chain,
     made: PrimitiveDesc,
-    a: Place,
-    b: Place,
-    out: Place,
-    extra: dict[int, Place | Held] | dict[int, Place] | None = None,
+    a: Location,
+    b: Location,
+    out: Location,
+    extra: dict[int, Location | Held] | dict[int, Location] | None = None,
 ) -> None:
-    given: dict[int, Place | Held] = {ARG.SRC: a, ARG.WEIGHTS: b, ARG.DST: out, **(extra or {})}
+    given: dict[int, Location | Held] = {ARG.SRC: a, ARG.WEIGHTS: b, ARG.DST: out, **(extra or {})}
     chain.run(made, {key: (made.argument(key), place) for key, place in given.items()})
 
 
-def _apply(chain: Chain, made: PrimitiveDesc, source: Place, to: Place) -> None:
+def _apply(chain: Chain, made: PrimitiveDesc, source: Location, to: Location) -> None:
     chain.run(made, {ARG.SRC: (made.src, source), ARG.DST: (made.dst, to)})
 
 
-def _less_log(stats: Place, largest: Place, count: int) -> Bind:
+def _less_log(stats: Location, largest: Location, count: int) -> Bind:
     """The largest score less the logarithm of the largest weight."""
 
     def bind(call: Call) -> Run:
@@ -177,7 +179,7 @@ def _less_log(stats: Place, largest: Place, count: int) -> Bind:
     return bind
 
 
-def _row_sums(to: Place, shape: Shape) -> Bind:
+def _row_sums(to: Location, shape: Shape) -> Bind:
     """The sum of o do over the features of each row."""
 
     def bind(call: Call) -> Run:

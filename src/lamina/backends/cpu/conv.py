@@ -16,7 +16,7 @@ from lamina.backends import Call, NoKernel, Plan, Run
 from lamina.backends.cpu import winograd
 from lamina.backends.cpu.library import (
     Chain,
-    Place,
+    Location,
     at_input,
     at_output,
     attempt,
@@ -211,7 +211,9 @@ class Filter:
             found = Spec(self.spec.shape, self.spec.dtype, layout)
         return found if found.nbytes == wanted.nbytes else None  # int8 filters may carry sums behind them
 
-    def read(self, chain: Chain, wanted: MemoryDesc, source: Place) -> tuple[Spec, tuple[MemoryDesc, Place]]:
+    def read(
+        self, chain: Chain, wanted: MemoryDesc, source: Location
+    ) -> tuple[Spec, tuple[MemoryDesc, Location]]:
         """How the filter must lie, and the operand for a primitive that wants it in the layout `wanted`."""
         spec = self.named(wanted)
         if spec is not None:
@@ -228,7 +230,7 @@ class Filter:
         )
         return self.spec.fixed, (wanted, inside)
 
-    def write(self, chain: Chain, given: MemoryDesc, target: Place) -> tuple[Place, Callable[[], None]]:
+    def write(self, chain: Chain, given: MemoryDesc, target: Location) -> tuple[Location, Callable[[], None]]:
         """Where a primitive writes the filter in the layout `given`, and what appends the steps after it."""
         spec = self.named(given)
         chain.outputs[target.where] = spec or self.spec.fixed
@@ -247,7 +249,7 @@ class Filter:
 
         return inside, finish
 
-    def _mirror(self, source: Place, target: Place) -> Callable[[Call], Run]:
+    def _mirror(self, source: Location, target: Location) -> Callable[[Call], Run]:
         """Copy the row-major filter with its spatial axes reversed."""
         turned = (slice(None), slice(None), *(slice(None, None, -1) for _ in self.spec.shape[2:]))
 

@@ -99,14 +99,14 @@ def attempt(create: Callable[..., PrimitiveDesc], *args: Any) -> PrimitiveDesc |
 
 
 # ------------------------------------------------------------------------------------------------------ plans
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where an operand lies: an input, an output, or bytes at an offset of the workspace."""
 
     kind: str
     where: int
     offset: int = 0
 
-    def at(self, nbytes: int) -> Place:
+    def at(self, nbytes: int) -> Location:
         """The place so many bytes further on."""
         return self._replace(offset=self.offset + nbytes)
 
@@ -128,21 +128,21 @@ class Held:
         return int(self.values.ctypes.data)
 
 
-def at_input(index: int) -> Place:
+def at_input(index: int) -> Location:
     """The input at `index`."""
-    return Place("input", index)
+    return Location("input", index)
 
 
-def at_output(index: int = 0) -> Place:
+def at_output(index: int = 0) -> Location:
     """The output at `index`."""
-    return Place("output", index)
+    return Location("output", index)
 
 
-Operands = Mapping[int, tuple[MemoryDesc, Place | Held]]
+Operands = Mapping[int, tuple[MemoryDesc, Location | Held]]
 
 
 @dataclass
-class Stage:
+class PrimitiveStage:
     """One primitive with its operands; made ready at the first bind, since code is generated then."""
 
     desc: PrimitiveDesc
@@ -170,18 +170,18 @@ class Chain:
 
     inputs: list[Spec]
     outputs: list[Spec]
-    stages: list[Stage | Bind] = field(default_factory=list)
+    stages: list[PrimitiveStage | Bind] = field(default_factory=list)
     workspace: int = 0
 
-    def temporary(self, nbytes: int) -> Place:
+    def temporary(self, nbytes: int) -> Location:
         """Workspace of its own."""
-        place = Place("workspace", self.workspace)
+        place = Location("workspace", self.workspace)
         self.workspace += -(-nbytes // ALIGNMENT) * ALIGNMENT
         return place
 
     def run(self, made: PrimitiveDesc, operands: Operands) -> None:
         """Append a primitive."""
-        self.stages.append(Stage(made, operands))
+        self.stages.append(PrimitiveStage(made, operands))
 
     def call(self, bind: Bind) -> None:
         """Append a Python function, made when addresses are known."""
@@ -189,13 +189,13 @@ class Chain:
 
     def plan(self, label: str = "", aliases: Mapping[int, int] | None = None) -> Plan:
         """The finished plan. The primitives share one piece of scratch memory."""
-        described = [s.desc for s in self.stages if isinstance(s, Stage)]
+        described = [s.desc for s in self.stages if isinstance(s, PrimitiveStage)]
         scratch = max((d.scratchpad.nbytes for d in described), default=0)
         stages, offset = tuple(self.stages), self.workspace
 
         def make(call: Call) -> Run:
             place = call.workspace + offset
-            runs = [s.bind(call, place) if isinstance(s, Stage) else s(call) for s in stages]
+            runs = [s.bind(call, place) if isinstance(s, PrimitiveStage) else s(call) for s in stages]
             return sequence(runs) if len(described) == len(stages) else quiet(sequence(runs))
 
         text = label or "onednn " + ", ".join(dict.fromkeys(d.implementation for d in described))

@@ -15,7 +15,7 @@ import numpy as np
 
 from lamina import onednn
 from lamina.backends import Call, Plan, Run
-from lamina.backends.cpu.library import Bind, Chain, Place, at_input, at_output
+from lamina.backends.cpu.library import Bind, Chain, Location, at_input, at_output
 from lamina.onednn import ARG, Lstm, MemoryDesc, PrimitiveDesc
 from lamina.ops.core import Array
 from lamina.ops.primitives.rnn import Rnn, RnnGrad, Sizes, Weights, grouped
@@ -78,8 +78,8 @@ def _columns(spec: Spec) -> Spec:
 class _Ends:
     """Where h and c lie in front of the first step, and behind the last one: [L D, B, H] each."""
 
-    first: tuple[Place, Place]
-    last: tuple[Place, Place]
+    first: tuple[Location, Location]
+    last: tuple[Location, Location]
 
 
 class _Net:
@@ -92,7 +92,7 @@ class _Net:
     """
 
     def __init__(self, op: Rnn | RnnGrad, sizes: Sizes, *, training: bool) -> None:
-        self.op, self.sizes, self.base = op, sizes, Place("workspace", 0)
+        self.op, self.sizes, self.base = op, sizes, Location("workspace", 0)
         self.width = op.directions * op.hidden
         prop = "training" if training else "inference"
         self.descs: list[PrimitiveDesc] = []
@@ -115,7 +115,7 @@ class _Net:
             found += [(f"part{d}", steps * state)] if op.directions > 1 else []
         return found + [(f"y{layer}", steps * batch * self.width * _WIDTH) for layer in range(op.layers - 1)]
 
-    def __getitem__(self, name: str) -> Place:
+    def __getitem__(self, name: str) -> Location:
         return self.base.at(self.offsets[name])
 
     def inputs(self, d: int) -> int:
@@ -163,7 +163,9 @@ class _Net:
 
     # ---------------------------------------------------------------------------------------------- the passes
 
-    def forward(self, chain: Chain, x: Place, ends: _Ends, weights: Sequence[Weights], y: Place) -> None:
+    def forward(
+        self, chain: Chain, x: Location, ends: _Ends, weights: Sequence[Weights], y: Location
+    ) -> None:
         """All layers."""
         op = self.op
         for layer in range(op.layers):
@@ -180,11 +182,11 @@ class _Net:
     def backward(
         self,
         chain: Chain,
-        ends: tuple[Place, Place],
-        first: tuple[Place, Place],
+        ends: tuple[Location, Location],
+        first: tuple[Location, Location],
         weights: Sequence[Weights],
-        dy: Place,
-        dx: Place,
+        dy: Location,
+        dx: Location,
         slopes: _Ends,
         dweights: Sequence[Weights],
     ) -> None:
@@ -212,7 +214,7 @@ class _Net:
                     chain.call(_added(to, below, shape))
             dy = below
 
-    def _back(self, chain: Chain, d: int, places: Mapping[int, Place]) -> None:
+    def _back(self, chain: Chain, d: int, places: Mapping[int, Location]) -> None:
         reverse = bool(d % self.op.directions)
         gradients = self.operands(d, rows=False)
         made = onednn.lstm_backward(
@@ -222,7 +224,9 @@ class _Net:
 
     # ---------------------------------------------------------------------------------------------- where things lie
 
-    def _places(self, d: int, x: Place, first: tuple[Place, Place], w: Weights, y: Place) -> dict[int, Place]:
+    def _places(
+        self, d: int, x: Location, first: tuple[Location, Location], w: Weights, y: Location
+    ) -> dict[int, Location]:
         h, c = (place.at(d * self.sizes.batch * self.op.hidden * _WIDTH) for place in first)
         places = {ARG.SRC_LAYER: x, ARG.SRC_ITER: h, ARG.SRC_ITER_C: c}
         places |= {ARG.WEIGHTS_LAYER: w.ih, ARG.WEIGHTS_ITER: w.hh}
@@ -230,7 +234,9 @@ class _Net:
         places |= {ARG.DST_LAYER: self[f"part{d}"] if self.op.directions > 1 else y}
         return places | {ARG.DST_ITER: self[f"h{d}"], ARG.DST_ITER_C: self[f"c{d}"]}
 
-    def _gradients(self, d: int, dy: Place, dx: Place, slopes: _Ends, dw: Weights) -> dict[int, Place]:
+    def _gradients(
+        self, d: int, dy: Location, dx: Location, slopes: _Ends, dw: Weights
+    ) -> dict[int, Location]:
         offset = d * self.sizes.batch * self.op.hidden * _WIDTH
         (dh, dc), (dhn, dcn) = ([p.at(offset) for p in places] for places in (slopes.first, slopes.last))
         places = {ARG.DIFF_SRC_LAYER: dx, ARG.DIFF_SRC_ITER: dh, ARG.DIFF_SRC_ITER_C: dc}
@@ -240,7 +246,7 @@ class _Net:
 
     # ---------------------------------------------------------------------------------------------- small steps
 
-    def _biases(self, w: Weights, total: Place) -> Bind:
+    def _biases(self, w: Weights, total: Location) -> Bind:
         shape = (4 * self.op.hidden,)
 
         def bind(call: Call) -> Run:
@@ -262,7 +268,7 @@ class _Net:
 
         return bind
 
-    def _finish(self, d: int, y: Place, last: tuple[Place, Place]) -> Bind:
+    def _finish(self, d: int, y: Location, last: tuple[Location, Location]) -> Bind:
         """Copy a direction's last states, and its outputs to their half of y."""
         op, (steps, batch, _) = self.op, self.sizes
         side = slice(d % op.directions * op.hidden, (d % op.directions + 1) * op.hidden)
@@ -285,7 +291,7 @@ class _Net:
 
         return bind
 
-    def _side(self, chain: Chain, dy: Place, direction: int) -> Place:
+    def _side(self, chain: Chain, dy: Location, direction: int) -> Location:
         """A direction's half of the outputs' gradients, on its own."""
         op, (steps, batch, _) = self.op, self.sizes
         if op.directions == 1:
@@ -303,17 +309,17 @@ class _Net:
         return place
 
 
-def _described(made: PrimitiveDesc, places: Mapping[int, Place]) -> dict[int, tuple[MemoryDesc, Place]]:
+def _described(made: PrimitiveDesc, places: Mapping[int, Location]) -> dict[int, tuple[MemoryDesc, Location]]:
     """The operands that a primitive takes."""
     found = {argument: (made.argument(argument), place) for argument, place in places.items()}
     return {argument: pair for argument, pair in found.items() if pair[0].ndim}
 
 
-def _array(place: Place, shape: Shape, call: Call) -> Array:
+def _array(place: Location, shape: Shape, call: Call) -> Array:
     return host_array(place.address(call), shape, np.float32)
 
 
-def _added(part: Place, total: Place, shape: Shape) -> Bind:
+def _added(part: Location, total: Location, shape: Shape) -> Bind:
     """Add one direction's gradient of the input to the other's."""
 
     def bind(call: Call) -> Run:

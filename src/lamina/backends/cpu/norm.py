@@ -15,7 +15,7 @@ from lamina.backends import Call, NoKernel, Plan, Run
 from lamina.backends.cpu.guarded import by_numpy, finite, guarded
 from lamina.backends.cpu.library import (
     Chain,
-    Place,
+    Location,
     at_input,
     at_output,
     attempt,
@@ -48,7 +48,7 @@ def _vector(count: int) -> MemoryDesc:
     return MemoryDesc((count,), "f32")
 
 
-def _array(place: Place, call: Call, count: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+def _array(place: Location, call: Call, count: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
     return host_array(place.address(call), (count,), np.float32)
 
 
@@ -143,7 +143,9 @@ def batch_norm_infer(op: BatchNormInfer, specs: Sequence[Spec], device: Device, 
     return guarded(plan, op, finite) if op.relu and not op.residual else plan
 
 
-def _given(x: Spec, src: Place, dst: Place, small: Sequence[int]) -> dict[int, tuple[MemoryDesc, Place]]:
+def _given(
+    x: Spec, src: Location, dst: Location, small: Sequence[int]
+) -> dict[int, tuple[MemoryDesc, Location]]:
     """Operands of a forward pass with given statistics; `small`: inputs of scale, shift, mean and variance."""
     row = _vector(x.shape[1])
     names = (ARG.SCALE, ARG.SHIFT, ARG.MEAN, ARG.VARIANCE)
@@ -200,7 +202,7 @@ def batch_norm_grad(op: BatchNormGrad, specs: Sequence[Spec], device: Device, po
     return chain.plan()
 
 
-def _masked(op: BatchNormGrad, chain: Chain, x: Spec, variance: Place) -> Place:
+def _masked(op: BatchNormGrad, chain: Chain, x: Spec, variance: Location) -> Location:
     """g where the output was positive: the output is given, or computed again."""
     here, row = desc(x), _vector(x.shape[1])
     y, masked = at_input(5), at_output(3)
@@ -209,7 +211,7 @@ def _masked(op: BatchNormGrad, chain: Chain, x: Spec, variance: Place) -> Place:
         made = onednn.batch_normalization_forward(
             here, here, epsilon=0.0, global_stats=True, prop="inference"
         )
-        operands: Mapping[int, tuple[MemoryDesc, Place]] = {
+        operands: Mapping[int, tuple[MemoryDesc, Location]] = {
             ARG.SRC: (here, at_input(1)),
             ARG.DST: (here, y),
             ARG.SCALE: (row, at_input(2)),

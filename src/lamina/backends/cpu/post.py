@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lamina.backends import NoKernel
-from lamina.backends.cpu.library import Place, at_input, data_type
+from lamina.backends.cpu.library import Location, at_input, data_type
 from lamina.onednn import (
     ARG,
     Attributes,
@@ -143,9 +143,9 @@ class Post:
         """How the extra operands must lie, for an output y in its layout."""
         return [y if spec.shape == y.shape else spec.open.fixed for spec in extra]
 
-    def operands(self, made: PrimitiveDesc, first: int) -> dict[int, tuple[MemoryDesc, Place]]:
+    def operands(self, made: PrimitiveDesc, first: int) -> dict[int, tuple[MemoryDesc, Location]]:
         """The execution arguments of bias and post-ops; the extra operands are inputs from `first` on."""
-        found: dict[int, tuple[MemoryDesc, Place]] = {}
+        found: dict[int, tuple[MemoryDesc, Location]] = {}
         if self.bias:
             found[ARG.BIAS] = (made.argument(ARG.BIAS), at_input(first))
         for i, step in enumerate(self.steps):

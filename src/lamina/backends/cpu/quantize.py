@@ -17,7 +17,7 @@ from lamina.backends.cpu.conv import Filter, conv
 from lamina.backends.cpu.library import (
     FLOATS,
     Chain,
-    Place,
+    Location,
     Refused,
     at_input,
     at_output,
@@ -158,9 +158,9 @@ def _all(arranged: Sequence[Spec], extra: Sequence[Spec]) -> list[Spec]:
 
 def _operands(
     made: PrimitiveDesc, post: Post, scale: Spec, extras: int, out: Spec
-) -> dict[int, tuple[MemoryDesc, Place]]:
+) -> dict[int, tuple[MemoryDesc, Location]]:
     """The execution arguments but for the weights."""
-    found: dict[int, tuple[MemoryDesc, Place]] = {
+    found: dict[int, tuple[MemoryDesc, Location]] = {
         ARG.SRC: (made.src, at_input(0)),
         ARG.DST: (made.dst, at_output()),
         scale_argument(ARG.WEIGHTS): (MemoryDesc(scale.shape), at_input(2)),
@@ -196,7 +196,7 @@ def _widened(
     return chain.plan(f"float32 for float8: {inner.label}")
 
 
-def _widen(given: Sequence[Spec], wide: Sequence[Spec], places: Sequence[Place]) -> Callable[[Call], Run]:
+def _widen(given: Sequence[Spec], wide: Sequence[Spec], places: Sequence[Location]) -> Callable[[Call], Run]:
     """Copy x and w as float32, row-major, w times its scales."""
 
     def bind(call: Call) -> Run:
@@ -214,7 +214,7 @@ def _widen(given: Sequence[Spec], wide: Sequence[Spec], places: Sequence[Place])
     return bind
 
 
-def _as_wanted(chain: Chain, source: Spec, wanted: Spec, place: Place) -> Place:
+def _as_wanted(chain: Chain, source: Spec, wanted: Spec, place: Location) -> Location:
     """Where a kernel finds what lies row-major at `place`, in the layout that it wants."""
     if source.same_memory(wanted):
         return place

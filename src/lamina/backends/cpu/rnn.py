@@ -18,7 +18,7 @@ import numpy as np
 
 from lamina import onednn
 from lamina.backends import Call, NoKernel, Plan, Run
-from lamina.backends.cpu.library import Bind, Chain, Place, Refused, at_input, at_output, kernels
+from lamina.backends.cpu.library import Bind, Chain, Location, Refused, at_input, at_output, kernels
 from lamina.backends.cpu.lstm import lstm_grad_plan, lstm_plan, takes
 from lamina.onednn import ARG, Memory, MemoryDesc, Primitive, PrimitiveDesc
 from lamina.ops.core import Array
@@ -118,7 +118,7 @@ class Tape:
 
     def __init__(self, op: Rnn | RnnGrad, sizes: Sizes) -> None:
         self.op, self.sizes = op, sizes
-        self.base = Place("workspace", 0)
+        self.base = Location("workspace", 0)
         self.shapes: dict[str, Shape] = {}
         steps, batch, _ = sizes
         for d in range(op.layers * op.directions):
@@ -144,7 +144,7 @@ class Tape:
         """Length of a layer's input vectors."""
         return self.op.size * self.op.directions if layer else self.sizes.inputs
 
-    def __getitem__(self, name: str) -> Place:
+    def __getitem__(self, name: str) -> Location:
         return self.base.at(self.offsets[name])
 
     def array(self, name: str, call: Call) -> Array:
@@ -152,7 +152,7 @@ class Tape:
         return _array(self[name], self.shapes[name], call)
 
 
-def _array(place: Place, shape: Shape, call: Call) -> Array:
+def _array(place: Location, shape: Shape, call: Call) -> Array:
     return host_array(place.address(call), shape, np.float32)
 
 
@@ -160,7 +160,7 @@ def _array(place: Place, shape: Shape, call: Call) -> Array:
 
 
 @dataclass
-class Product:
+class GateProduct:
     """c [M, N] = a [M, K] b [K, N], a or b lying transposed; adds: to what c holds, biased: plus a vector [N].
 
     packed: b lies as oneDNN likes it best, see `pack`.
@@ -173,7 +173,7 @@ class Product:
     adds: bool = False
     biased: bool = False
     packed: bool = False
-    scratch: Place = field(init=False)
+    scratch: Location = field(init=False)
 
     def __post_init__(self) -> None:
         self.scratch = self.chain.temporary(self.desc.scratchpad.nbytes)
@@ -205,7 +205,7 @@ class Product:
         }
         return self.primitive.bind(memories)
 
-    def pack(self, weights: Place) -> Place:
+    def pack(self, weights: Location) -> Location:
         """Have b brought into the layout that the kernel likes, now and in every run: where it lies then."""
         if not self.packed:
             return weights
@@ -227,11 +227,11 @@ def _matrix(rows: int, columns: int, turned: bool) -> MemoryDesc:
 def _forward(
     chain: Chain,
     tape: Tape,
-    x: Place,
-    first: Sequence[Place],
+    x: Location,
+    first: Sequence[Location],
     weights: Sequence[Weights],
-    y: Place,
-    last: Sequence[Place],
+    y: Location,
+    last: Sequence[Location],
 ) -> None:
     op = tape.op
     for layer in range(op.layers):
@@ -247,7 +247,7 @@ def _forward(
         x = out
 
 
-def _turn(x: Place, to: Place, shape: Shape) -> Bind:
+def _turn(x: Location, to: Location, shape: Shape) -> Bind:
     """Copy a sequence from its end to its beginning."""
 
     def bind(call: Call) -> Run:
@@ -257,7 +257,7 @@ def _turn(x: Place, to: Place, shape: Shape) -> Bind:
     return bind
 
 
-def _finish(tape: Tape, d: int, y: Place, last: Sequence[Place]) -> Bind:
+def _finish(tape: Tape, d: int, y: Location, last: Sequence[Location]) -> Bind:
     """Copy a direction's outputs to their half of y, and its last states."""
     op, sizes = tape.op, tape.sizes
     direction = d % op.directions
@@ -280,21 +280,21 @@ def _finish(tape: Tape, d: int, y: Place, last: Sequence[Place]) -> Bind:
     return bind
 
 
-def _layer(chain: Chain, tape: Tape, d: int, x: Place, first: Sequence[Place], w: Weights) -> None:
+def _layer(chain: Chain, tape: Tape, d: int, x: Location, first: Sequence[Location], w: Weights) -> None:
     """One direction of one layer over all steps."""
     op, (steps, batch, _) = tape.op, tape.sizes
     rows = op.gates * op.hidden
-    into = Product(
+    into = GateProduct(
         chain, (steps * batch, tape.width(d // op.directions), rows), b_turned=True, biased=op.bias
     )
-    state = Product(
+    state = GateProduct(
         chain,
         (batch, op.size, rows),
         b_turned=True,
         adds=op.mode != "gru",
         packed=steps >= _PACK,
     )
-    project = Product(chain, (batch, op.hidden, op.size), b_turned=True) if op.projection else None
+    project = GateProduct(chain, (batch, op.hidden, op.size), b_turned=True) if op.projection else None
     packed = state.pack(w.hh)
     sums = chain.temporary(rows * _WIDTH)
     product = chain.temporary(batch * rows * _WIDTH)  # the GRU's product with the state, which gates apart
@@ -332,7 +332,7 @@ def _address(array: Array) -> int:
     return int(array.ctypes.data)
 
 
-def _begin(tape: Tape, d: int, first: Sequence[Place], w: Weights, sums: Place, call: Call) -> Run:
+def _begin(tape: Tape, d: int, first: Sequence[Location], w: Weights, sums: Location, call: Call) -> Run:
     """Copy the first states, and add up the biases that go into the gates together."""
     op, batch = tape.op, tape.sizes.batch
     rows = op.gates * op.hidden
@@ -429,10 +429,10 @@ def _backward(
     chain: Chain,
     tape: Tape,
     weights: Sequence[Weights],
-    dy: Place,
-    dlast: Sequence[Place],
-    dx: Place,
-    dfirst: Sequence[Place],
+    dy: Location,
+    dlast: Sequence[Location],
+    dx: Location,
+    dfirst: Sequence[Location],
     dweights: Sequence[Weights],
 ) -> None:
     op, (steps, batch, _) = tape.op, tape.sizes
@@ -452,7 +452,7 @@ def _backward(
         dy = below
 
 
-def _add_turned(part: Place, total: Place, shape: Shape) -> Bind:
+def _add_turned(part: Location, total: Location, shape: Shape) -> Bind:
     """Add the gradient of a reversed input to that of the input."""
 
     def bind(call: Call) -> Run:
@@ -465,7 +465,7 @@ def _add_turned(part: Place, total: Place, shape: Shape) -> Bind:
 class _Back:
     """The gradients of one direction of one layer."""
 
-    def __init__(self, chain: Chain, tape: Tape, d: int, w: Weights, dw: Weights, slopes: Place) -> None:
+    def __init__(self, chain: Chain, tape: Tape, d: int, w: Weights, dw: Weights, slopes: Location) -> None:
         self.chain, self.tape, self.d, self.w, self.dw = chain, tape, d, w, dw
         op, (steps, batch, _) = tape.op, tape.sizes
         self.rows = op.gates * op.hidden
@@ -477,12 +477,12 @@ class _Back:
         self.slopes = slopes
         self.carried = chain.temporary(batch * op.size * _WIDTH)
 
-    def steps(self, dy: Place, dlast: Sequence[Place], dfirst: Sequence[Place]) -> None:
+    def steps(self, dy: Location, dlast: Sequence[Location], dfirst: Sequence[Location]) -> None:
         """From the last step to the first: the gradients of the gates and of the first states."""
         chain, tape, d, w = self.chain, self.tape, self.d, self.w
         op, (steps, batch, _) = tape.op, tape.sizes
-        state = Product(chain, (batch, self.rows, op.size), packed=steps >= _PACK)
-        unproject = Product(chain, (batch, op.size, op.hidden)) if op.projection else None
+        state = GateProduct(chain, (batch, self.rows, op.size), packed=steps >= _PACK)
+        unproject = GateProduct(chain, (batch, op.size, op.hidden)) if op.projection else None
         packed = state.pack(w.hh)
         spread = chain.temporary(batch * op.hidden * _WIDTH)
         side = slice(d % op.directions * op.size, (d % op.directions + 1) * op.size)
@@ -530,19 +530,19 @@ class _Back:
 
         chain.call(bind)
 
-    def products(self, x: Place, dx: Place) -> None:
+    def products(self, x: Location, dx: Location) -> None:
         """The gradients of the input and the weights, one product each."""
         chain, tape, w, dw = self.chain, self.tape, self.w, self.dw
         op, (steps, batch, _) = tape.op, tape.sizes
         rows, width, count = self.rows, tape.width(self.d // op.directions), steps * batch
         hidden = tape[f"hidden{self.d}"]
         calls = [
-            (Product(chain, (count, rows, width)), self.das, w.ih, dx),
-            (Product(chain, (rows, count, width), a_turned=True), self.das, x, dw.ih),
-            (Product(chain, (rows, count, op.size), a_turned=True), self.dss, hidden, dw.hh),
+            (GateProduct(chain, (count, rows, width)), self.das, w.ih, dx),
+            (GateProduct(chain, (rows, count, width), a_turned=True), self.das, x, dw.ih),
+            (GateProduct(chain, (rows, count, op.size), a_turned=True), self.dss, hidden, dw.hh),
         ]
         if op.projection:
-            down = Product(chain, (op.size, count, op.hidden), a_turned=True)
+            down = GateProduct(chain, (op.size, count, op.hidden), a_turned=True)
             calls.append((down, self.dhs, tape[f"out{self.d}"], dw.hr))
         for product, a, b, c in calls:
             chain.call(_bound(product, a, b, c))
@@ -551,11 +551,11 @@ class _Back:
                 chain.call(_summed(place, (count, rows), total))
 
 
-def _bound(product: Product, a: Place, b: Place, c: Place) -> Bind:
+def _bound(product: GateProduct, a: Location, b: Location, c: Location) -> Bind:
     return lambda call: product.at(call, a.address(call), b.address(call), c.address(call))
 
 
-def _summed(place: Place, shape: tuple[int, int], total: Place) -> Bind:
+def _summed(place: Location, shape: tuple[int, int], total: Location) -> Bind:
     """The sum over the rows."""
 
     def bind(call: Call) -> Run:

@@ -28,7 +28,7 @@ import numpy as np
 
 from lamina import onednn
 from lamina.backends import NoKernel, Plan
-from lamina.backends.cpu.library import Chain, Held, Place, at_input, at_output, attempt
+from lamina.backends.cpu.library import Chain, Held, Location, at_input, at_output, attempt
 from lamina.backends.cpu.post import Post
 from lamina.backends.cpu.window import prefers_channels_last
 from lamina.onednn import ARG, Attributes, Binary, Eltwise, MemoryDesc, PostOp, post_op_argument
@@ -107,7 +107,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Problem:
+class WinogradConv:
     """Images [n, h, w, c] to [n, h', w', k] with r x r filters at stride 1."""
 
     n: int
@@ -118,7 +118,7 @@ class Problem:
     wide: Axis
 
     @classmethod
-    def of(cls, window: Window, x: Spec, w: Spec, y: Spec) -> Problem | None:
+    def of(cls, window: Window, x: Spec, w: Spec, y: Spec) -> WinogradConv | None:
         """The convolution of x [N, C, H, W] with w [K, C, r, r], None where this algorithm cannot or should not."""
         ones = (1,) * window.rank
         if window.rank != 2 or (window.stride, window.dilation) != (ones, ones):
@@ -147,12 +147,12 @@ class Problem:
         return many and work >= LEAST_WORK and saved >= 2
 
     @property
-    def turned(self) -> Problem | None:
+    def turned(self) -> WinogradConv | None:
         """The same for the gradient of the images: from y back to x, with the filter turned."""
         axes = [Axis(a.outputs, a.size, a.m, self.r - 1 - a.lo) for a in (self.high, self.wide)]
         if min(a.lo for a in axes) < 0:
             return None
-        found = Problem(self.n, self.k, self.c, self.r, *axes)
+        found = WinogradConv(self.n, self.k, self.c, self.r, *axes)
         return found if found.pays else None
 
     @property
@@ -173,7 +173,7 @@ class Problem:
 class Matrix:
     """An operand of a product: where it lies, its sizes and its strides in elements."""
 
-    place: Place | Held
+    place: Location | Held
     dims: tuple[int, ...]
     strides: tuple[int, ...]
 
@@ -183,7 +183,7 @@ class Matrix:
         return MemoryDesc(self.dims, strides=self.strides)
 
 
-def plain(place: Place | Held, *dims: int) -> Matrix:
+def plain(place: Location | Held, *dims: int) -> Matrix:
     """A row-major operand."""
     return Matrix(place, dims, tuple(prod(dims[i + 1 :]) for i in range(len(dims))))
 
@@ -201,7 +201,7 @@ def _product(
     c: Matrix,
     *,
     attributes: Attributes | None = None,
-    extra: dict[int, tuple[MemoryDesc, Place]] | None = None,
+    extra: dict[int, tuple[MemoryDesc, Location]] | None = None,
     bias: MemoryDesc | None = None,
 ) -> None:
     """Append c = a · b. Raises NoKernel."""
@@ -213,7 +213,14 @@ def _product(
 
 
 def _spread(
-    chain: Chain, high: Array, wide: Array, source: Place, n: int, c: int, middle: Place, target: Place
+    chain: Chain,
+    high: Array,
+    wide: Array,
+    source: Location,
+    n: int,
+    c: int,
+    middle: Location,
+    target: Location,
 ) -> None:
     """target[n, v, (u, i), j, c] = high · (wide · source[n, h, w, c]): to the tiles along both axes."""
     (up, h), (across, w) = high.shape, wide.shape
@@ -223,13 +230,13 @@ def _spread(
     _product(chain, constant(high, 4), columns, plain(target, n, v, up, inner))
 
 
-def _places(place: Place, rows: int, channels: int) -> Matrix:
+def _places(place: Location, rows: int, channels: int) -> Matrix:
     """The tiles [rows, 36, channels] as one matrix per place."""
     return Matrix(place, (PLACES, rows, channels), (channels, PLACES * channels, 1))
 
 
 def _convolve(
-    chain: Chain, p: Problem, filters: Array, post: Post, extra: Sequence[Spec], y: Spec, first: int
+    chain: Chain, p: WinogradConv, filters: Array, post: Post, extra: Sequence[Spec], y: Spec, first: int
 ) -> None:
     """Append y = x * w, x at input 0 channels-last, w at input 1 as [r, r, c, k]."""
     high, wide, n = p.high, p.wide, p.images
@@ -250,9 +257,9 @@ def _convolve(
 
 def _gather(
     chain: Chain,
-    p: Problem,
-    m: Place,
-    z: Place,
+    p: WinogradConv,
+    m: Location,
+    z: Location,
     start: int,
     post: Post,
     extra: Sequence[Spec],
@@ -267,7 +274,7 @@ def _gather(
     _product(chain, constant(high.results(), 4), tiles, lines)
     shape = (n * high.outputs, wide.outputs, p.k)
     offset = 4 * start * high.outputs * wide.outputs * p.k
-    operands: dict[int, tuple[MemoryDesc, Place]] = {}
+    operands: dict[int, tuple[MemoryDesc, Location]] = {}
     ops: list[PostOp] = []
     for i, step in enumerate(post.steps):
         if isinstance(step, Eltwise):
@@ -299,7 +306,7 @@ def forward(
     """Convolution with fused steps, None where the direct algorithm is to be taken."""
     x, w = specs
     (y,) = op.infer(x.open, w.open)
-    problem = Problem.of(op.window, x, w, y)
+    problem = WinogradConv.of(op.window, x, w, y)
     if problem is None:
         return None
     y = y.with_tag("acdb")
@@ -315,7 +322,7 @@ def data_grad(op: ConvDataGrad, specs: Sequence[Spec], policy: Policy) -> Plan |
     """dx from g, w: the convolution of g with the filter turned."""
     g, w = specs
     (x,) = op.infer(g.open, w.open)
-    problem = Problem.of(op.window, x, w, g)
+    problem = WinogradConv.of(op.window, x, w, g)
     turned = problem.turned if problem else None
     if turned is None:
         return None
@@ -332,7 +339,7 @@ def filter_grad(op: ConvFilterGrad, specs: Sequence[Spec], policy: Policy) -> Pl
     """dw from x, g: products summed over all tiles, dU = Vᵀ S, then dw = (G ⊗ G)ᵀ dU."""
     x, g = specs
     (w,) = op.infer(x.open, g.open)
-    p = Problem.of(op.window, x, w, g)
+    p = WinogradConv.of(op.window, x, w, g)
     if p is None:
         return None
     dw = w.with_tag("cdba")
@@ -351,7 +358,7 @@ def _within(policy: Policy, plan: Plan) -> Plan | None:
     return plan if allowed else None
 
 
-def _accumulate(chain: Chain, p: Problem) -> None:
+def _accumulate(chain: Chain, p: WinogradConv) -> None:
     high, wide, n = p.high, p.wide, p.images
     rows = n * p.tiles
     across = wide.tiles * ALPHA

@@ -12,6 +12,7 @@ and nothing is waited for: work is queued on the handle's stream. What the insta
 its typed error (`lamina.c.errors`).
 """
 
+from lamina._lazy import listing
 from lamina.cudnn.legacy.activation import Activation, ActivationSettings
 from lamina.cudnn.legacy.algorithms import NAMED, Algorithm, algorithm
 from lamina.cudnn.legacy.arrays import on_arrays
@@ -225,3 +226,4 @@ __all__ = [
     "stream_address",
     "transform_tensor",
 ]
+__dir__ = listing(__all__)

@@ -53,10 +53,10 @@ def output_axes(small: Graph, large: Graph, batch: Batch) -> tuple[BatchAxis | N
     """
     if len(small.nodes) != len(large.nodes) or len(small.outputs) != len(large.outputs):
         return None
-    return _Comparison(small, large, batch).outputs()
+    return _AxisTracker(small, large, batch).outputs()
 
 
-class _Comparison:
+class _AxisTracker:
     """Two graphs walked through side by side: for each value of the small one its twin, and where its samples lie."""
 
     def __init__(self, small: Graph, large: Graph, batch: Batch) -> None:

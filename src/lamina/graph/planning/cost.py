@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from lamina.graph.planning.layout import Step
+from lamina.graph.planning.layout import PlannedStep
 from lamina.runtime import Machine
 from lamina.spec import Policy
 
 
-def work(step: Step) -> tuple[int, int]:
+def work(step: PlannedStep) -> tuple[int, int]:
     """FLOP of matrix products, and bytes: inputs and outputs once each."""
     flops = step.node.op.flops(*(s.spec.open for s in step.inputs)) if step.node else 0
     return flops, sum(s.spec.nbytes for s in (*step.inputs, *step.outputs))
 
 
-def least_seconds(step: Step, machine: Machine) -> float:
+def least_seconds(step: PlannedStep, machine: Machine) -> float:
     """The shortest time for a step's work."""
     flops, nbytes = work(step)
     dtype = step.inputs[0].spec.dtype.name if step.inputs else "float32"

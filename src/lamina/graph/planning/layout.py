@@ -46,7 +46,7 @@ class Slot:
 
 
 @dataclass(eq=False)
-class Step:
+class PlannedStep:
     """One plan with the slots it reads and writes. `node` is None for reorders."""
 
     plan: Plan
@@ -62,7 +62,7 @@ class Step:
 
 
 @dataclass
-class Program:
+class PlannedGraph:
     """Everything that the executor needs: slots for inputs, outputs and constants; steps; placement.
 
     prologue: steps that run once, whenever resident inputs are loaded: they depend on nothing that changes.
@@ -72,8 +72,8 @@ class Program:
     inputs: list[Slot]
     outputs: list[Slot]
     constants: dict[Value, Slot]
-    prologue: list[Step] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    prologue: list[PlannedStep] = field(default_factory=list)
+    steps: list[PlannedStep] = field(default_factory=list)
     temporaries: list[Slot] = field(default_factory=list)
     placement: Placement = field(default_factory=lambda: Placement((), 0, 0, 0))
 
@@ -102,7 +102,9 @@ class Plans:
         return found
 
 
-def plan_graph(graph: Graph, plans: Plans, donate: Mapping[int, int], resident: Collection[int]) -> Program:
+def plan_graph(
+    graph: Graph, plans: Plans, donate: Mapping[int, int], resident: Collection[int]
+) -> PlannedGraph:
     """Plan every node of the graph and place the temporaries in one arena."""
     return _Planner(graph, plans, donate, resident).run()
 
@@ -118,12 +120,12 @@ class _Planner:
         self.resident = set(resident) | set(donate)
         self.home: dict[Value, Slot] = {}  # the slot that a value was made in
         self.copies: dict[tuple[Slot, Spec], Slot] = {}  # reordered forms of a slot
-        self.program = Program([], [], {})
+        self.program = PlannedGraph([], [], {})
         self.frozen: set[Slot] = set()  # values that stay the same from run to run
         self.donors: set[Slot] = set()  # inputs whose memory is written
         self.finished: set[Slot] = set()  # where outputs are read
 
-    def run(self) -> Program:
+    def run(self) -> PlannedGraph:
         program = self.program
         self.make_sources()
         for node in schedule(self.graph, self.donate):
@@ -166,7 +168,7 @@ class _Planner:
         if once:
             self.frozen.update(outputs)
         steps = self.program.prologue if once else self.program.steps
-        steps.append(Step(plan, inputs, outputs, node, _workspace(plan)))
+        steps.append(PlannedStep(plan, inputs, outputs, node, _workspace(plan)))
 
     def stays(self, inputs: Sequence[Slot], outputs: Sequence[Spec]) -> bool:
         """Whether a node's results are the same in every run, and no larger than what they are made of."""
@@ -190,7 +192,7 @@ class _Planner:
         once = slot in self.frozen
         copy = Slot(wanted.fixed, "resident" if once else "temporary", slot.name)
         steps = self.program.prologue if once else self.program.steps
-        steps.append(Step(plan, (slot,), (copy,), None, _workspace(plan)))
+        steps.append(PlannedStep(plan, (slot,), (copy,), None, _workspace(plan)))
         if once:
             self.frozen.add(copy)
         return copy
@@ -242,7 +244,7 @@ class _Planner:
         for new, old in targets.items():
             if new.base is not old:
                 plan = self.plans.reorder(new.spec, old.spec)
-                self.program.steps.append(Step(plan, (new,), (old,), None, _workspace(plan)))
+                self.program.steps.append(PlannedStep(plan, (new,), (old,), None, _workspace(plan)))
 
     def set_lifetimes(self) -> None:
         """First write and last read of every base, in step numbers; outputs live to the end."""

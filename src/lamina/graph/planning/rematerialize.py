@@ -18,7 +18,7 @@ from heapq import heapify, heappop, heappush
 from lamina.backends import Backend
 from lamina.graph.ir.graph import Graph, Node, Value
 from lamina.graph.planning.cost import least_seconds
-from lamina.graph.planning.layout import Plans, Program, Slot, Step, plan_graph
+from lamina.graph.planning.layout import PlannedGraph, PlannedStep, Plans, Slot, plan_graph
 from lamina.graph.planning.memory import aligned
 from lamina.graph.planning.schedule import schedule
 from lamina.ops.primitives import Foreach
@@ -79,7 +79,7 @@ def as_bytes(size: int | str) -> int:
 
 def plan_within(
     graph: Graph, backend: Backend, donate: Mapping[int, int], resident: Collection[int], limit: int
-) -> tuple[Graph, Program]:
+) -> tuple[Graph, PlannedGraph]:
     """The graph, with nodes computed again where that is needed, and its program with an arena of `limit` bytes.
 
     A graph that fits is planned as it is. Raises MemoryLimitError when no choice that was tried fits.
@@ -116,7 +116,9 @@ class _Round:
     and that a node before it can make again.
     """
 
-    def __init__(self, graph: Graph, program: Program, donate: Mapping[int, int], machine: Machine) -> None:
+    def __init__(
+        self, graph: Graph, program: PlannedGraph, donate: Mapping[int, int], machine: Machine
+    ) -> None:
         self.graph, self.program = graph, program
         self.order = schedule(graph, donate)
         self.step_of = {s.node: i for i, s in enumerate(program.steps) if s.node is not None}
@@ -276,7 +278,7 @@ def _repeatable(value: Value) -> bool:
     return op is not None and op.effect == "pure" and not isinstance(op, Foreach)
 
 
-def _live_bytes(program: Program) -> list[int]:
+def _live_bytes(program: PlannedGraph) -> list[int]:
     """Bytes of the arena's blocks that are alive in each step."""
     changes = [0] * (len(program.steps) + 2)
     for slot in program.temporaries:
@@ -285,7 +287,7 @@ def _live_bytes(program: Program) -> list[int]:
     return list(itertools.accumulate(changes))[: len(program.steps)]
 
 
-def _values_of(program: Program) -> dict[Slot, set[Value]]:
+def _values_of(program: PlannedGraph) -> dict[Slot, set[Value]]:
     """The values that each block holds at some time, in their own layout or in another."""
     value_of: dict[Slot, Value] = {}
     found: dict[Slot, set[Value]] = {}
@@ -295,7 +297,7 @@ def _values_of(program: Program) -> dict[Slot, set[Value]]:
     return found
 
 
-def _written(steps: Sequence[Step], value_of: Mapping[Slot, Value]) -> Iterator[tuple[Slot, Value]]:
+def _written(steps: Sequence[PlannedStep], value_of: Mapping[Slot, Value]) -> Iterator[tuple[Slot, Value]]:
     """What each step writes, and which value that is: a reorder writes the one that it reads."""
     for step in steps:
         if step.node is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lamina.graph.planning.layout import Step
+from lamina.graph.planning.layout import PlannedStep
 
 #: First byte and the one behind the last.
 Range = tuple[int, int]
@@ -37,7 +37,7 @@ def _overlap(some: Sequence[Range], others: Sequence[Range]) -> bool:
     return any(a < d and c < b for a, b in some for c, d in others)
 
 
-def lanes(steps: Sequence[Step], seconds: Sequence[float]) -> list[int]:
+def lanes(steps: Sequence[PlannedStep], seconds: Sequence[float]) -> list[int]:
     """The lane of each step: 0 on the chain that ends last, 1 for what may run beside it.
 
     seconds: about how long each step takes.
@@ -46,7 +46,7 @@ def lanes(steps: Sequence[Step], seconds: Sequence[float]) -> list[int]:
     return [0 if i in chain else 1 for i in range(len(steps))]
 
 
-def _chain(steps: Sequence[Step], seconds: Sequence[float]) -> set[int]:
+def _chain(steps: Sequence[PlannedStep], seconds: Sequence[float]) -> set[int]:
     """The step that ends last when everything starts as early as it can, and all that it depends on."""
     sources = _dependencies(steps)
     ends: list[float] = []
@@ -64,12 +64,12 @@ def _chain(steps: Sequence[Step], seconds: Sequence[float]) -> set[int]:
     return found
 
 
-def _updates(step: Step) -> bool:
+def _updates(step: PlannedStep) -> bool:
     """Whether a step updates state, which nothing waits for."""
     return step.node is not None and step.node.op.effect == "update"
 
 
-def _dependencies(steps: Sequence[Step]) -> list[list[int]]:
+def _dependencies(steps: Sequence[PlannedStep]) -> list[list[int]]:
     """For each step, the steps that wrote what it reads (memory that is shared by a view or in place is one)."""
     writer: dict[object, int] = {}
     found = []

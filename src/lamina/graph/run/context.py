@@ -11,7 +11,7 @@ import numpy as np
 
 from lamina.backends import Call, Run
 from lamina.graph.planning.cost import least_seconds
-from lamina.graph.planning.layout import Program, Slot, Step
+from lamina.graph.planning.layout import PlannedGraph, PlannedStep, Slot
 from lamina.graph.planning.streams import Footprint, lanes, waits
 from lamina.graph.run.staging import Staged
 from lamina.runtime import Buffer, CapturedGraph, Device, Event, Stream, copy, memset
@@ -35,7 +35,7 @@ class ExecutionContext:
 
     def __init__(
         self,
-        program: Program,
+        program: PlannedGraph,
         results: Sequence[Slot],
         shared: Mapping[Slot, Buffer],
         device: Device,
@@ -70,7 +70,7 @@ class ExecutionContext:
         return self._captured is not None
 
     # ---- addresses
-    def bound(self, step: Step, stream: Stream | None = None) -> Run:
+    def bound(self, step: PlannedStep, stream: Stream | None = None) -> Run:
         """The step at its addresses, on the default stream or another one. It belongs to the thread that binds it."""
         return step.plan.bind(
             Call(
@@ -184,13 +184,13 @@ class ExecutionContext:
         self._captured, self._replay = captured, captured.bind()
         self._replay()
 
-    def _lanes(self, steps: Sequence[Step]) -> list[int]:
+    def _lanes(self, steps: Sequence[PlannedStep]) -> list[int]:
         machine = self.device.machine
         return lanes(steps, [least_seconds(s, machine) + machine.launch_seconds for s in steps])
 
     def _run_lanes(
         self,
-        steps: Sequence[Step],
+        steps: Sequence[PlannedStep],
         runs: Sequence[Run],
         lane: Sequence[int],
         streams: tuple[Stream, Stream],
@@ -209,7 +209,7 @@ class ExecutionContext:
                 passed[i] = streams[lane[i]].record()
         main.wait(beside)
 
-    def _footprint(self, step: Step) -> Footprint:
+    def _footprint(self, step: PlannedStep) -> Footprint:
         def ranges(slots: Sequence[Slot]) -> tuple[tuple[int, int], ...]:
             return tuple((p := self._pointer(s), p + s.base.spec.nbytes) for s in slots if s.spec.nbytes)
 

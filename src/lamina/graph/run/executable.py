@@ -15,7 +15,7 @@ from lamina import backends
 from lamina.backends import Run
 from lamina.graph.ir.graph import Graph
 from lamina.graph.passes.manager import optimize
-from lamina.graph.planning.layout import Plans, Program, Slot, Step, plan_graph
+from lamina.graph.planning.layout import PlannedGraph, PlannedStep, Plans, Slot, plan_graph
 from lamina.graph.planning.rematerialize import as_bytes, plan_within
 from lamina.graph.run.context import ExecutionContext, Given
 from lamina.graph.run.pool import Pool
@@ -96,7 +96,7 @@ class Executable:
         self.refusals: list[str] = []  # fusions that the backend has no plan for
         stays = {graph.inputs[i] for i in resident if i not in donate}
         self.graph = optimize(graph, self.backend, self.refusals, stays) if improve else graph
-        self.program: Program
+        self.program: PlannedGraph
         self.recomputed = 0  # nodes that run once more to save memory
         kept = len(self.graph.nodes)
         if memory_limit is None:
@@ -243,7 +243,7 @@ class Executable:
             self._contexts.give(context)
             self.load(self._state)
 
-    def bound_steps(self, stream: Stream | None = None) -> list[tuple[Step, Run]]:
+    def bound_steps(self, stream: Stream | None = None) -> list[tuple[PlannedStep, Run]]:
         """Every step that runs something, in order, bound to its addresses: for measurements.
 
         stream: where they run, by default on the device's default stream.

@@ -14,7 +14,7 @@ from typing import Any
 
 from lamina.backends import Run
 from lamina.graph.planning.cost import least_seconds, work
-from lamina.graph.planning.layout import Step
+from lamina.graph.planning.layout import PlannedStep
 from lamina.graph.run.executable import Executable
 from lamina.runtime import Event, Machine, human_bytes
 
@@ -151,7 +151,7 @@ def profile(executable: Executable, rounds: int = 20) -> Profile:
     )
 
 
-def _row(step: Step, milliseconds: float | None, machine: Machine) -> Row:
+def _row(step: PlannedStep, milliseconds: float | None, machine: Machine) -> Row:
     flops, nbytes = work(step)
     return Row(
         str(step.node.op) if step.node else "reorder",

@@ -11,7 +11,7 @@ import pytest
 
 import lamina as lm
 from lamina.backends import Call, Plan
-from lamina.backends.cuda.launch.program import Fill, Launch, Launches, Part, Together
+from lamina.backends.cuda.launch.program import Fill, Launch, Launches, SubPlan, Together
 from lamina.backends.cuda.rnn import persistent, rnn
 from lamina.backends.cuda.rnn.persistent import Tiling, forward_plan, gradient_plan, tiling
 from lamina.backends.reference import run_reference
@@ -180,9 +180,14 @@ def test_machine_code(
 @pytest.mark.parametrize(
     ("op", "sizes", "forward", "backward"),
     [
-        (Rnn("gru", 128), Sizes(20, 16, 128), [Part, Launch], [Launch, Launch]),
-        (Rnn("lstm", 512, 3), Sizes(50, 8, 512), [Fill, Part, Together], [Fill, Together, Part, Launch]),
-        (Rnn("lstm", 1024), Sizes(100, 64, 1024), [Fill, Part, Together], [Fill, Together, Part, Part, Part, Launch]),
+        (Rnn("gru", 128), Sizes(20, 16, 128), [SubPlan, Launch], [Launch, Launch]),
+        (Rnn("lstm", 512, 3), Sizes(50, 8, 512), [Fill, SubPlan, Together], [Fill, Together, SubPlan, Launch]),
+        (
+            Rnn("lstm", 1024),
+            Sizes(100, 64, 1024),
+            [Fill, SubPlan, Together],
+            [Fill, Together, SubPlan, SubPlan, SubPlan, Launch],
+        ),
     ],
     ids=str,
 )  # fmt: skip

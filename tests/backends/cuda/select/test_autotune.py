@@ -12,7 +12,7 @@ from lamina.backends.cuda.conv.conv import conv_problem
 from lamina.backends.cuda.cudnn_graphs.conv import Operands
 from lamina.backends.cuda.cudnn_graphs.epilogue import Epilogue
 from lamina.backends.cuda.elementwise.unfused_epilogue import split_way
-from lamina.backends.cuda.launch.program import Fill, Launch, Place, Program, Step, target
+from lamina.backends.cuda.launch.program import Bindable, Fill, Launch, Place, Program, target
 from lamina.backends.cuda.select import formulations
 from lamina.backends.cuda.select.autotune import best, contest
 from lamina.backends.cuda.select.formulations import Candidate, Way, candidate, make_plan
@@ -46,7 +46,7 @@ class Double:
     """A candidate made of own steps."""
 
     label: str
-    steps: tuple[Step, ...]
+    steps: tuple[Bindable, ...]
     workspace: int = 0
 
 

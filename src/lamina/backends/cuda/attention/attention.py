@@ -23,12 +23,12 @@ from lamina.backends.cuda.launch.indexing import broadcast_strides, index_type, 
 from lamina.backends.cuda.launch.program import (
     VECTOR,
     WORKSPACE_ALIGNMENT,
+    Bindable,
     Copy,
     Fill,
     Launch,
     Place,
     Program,
-    Step,
     c_type,
     constants,
     kernel_plan,
@@ -74,13 +74,13 @@ class PlanStep:
 
 
 @dataclass(frozen=True, eq=False)
-class Number(Place):
+class HostNumber(Place):
     """One number on the host, as cuDNN takes numbers by value."""
 
     values: Array = None  # type: ignore[assignment]
 
     @classmethod
-    def of(cls, value: float) -> Number:
+    def of(cls, value: float) -> HostNumber:
         """A float32 number."""
         return cls("number", values=np.full(4, value, np.float32))
 
@@ -218,11 +218,11 @@ def _apart(
     end = 6 * size
     if isinstance(op, JointAttention):
         outputs, found = [s.fixed for s in op.infer(joint)], tuple(target(i) for i in range(1 + op.stats))
-        back: list[Step] = []
+        back: list[Bindable] = []
     else:
         outputs, found = [joint], tuple(copies[3:])
         back = [Copy(target(0, i * part.nbytes), copies[3 + i], part.nbytes) for i in range(3)]
-    steps: list[Step] = [*own, PlanStep(plan, inputs, found, scratch(end)), *back]
+    steps: list[Bindable] = [*own, PlanStep(plan, inputs, found, scratch(end)), *back]
     given = [joint, *others]
     return kernel_plan(device, given, outputs, steps, label=op.name, workspace=end + plan.workspace)
 
@@ -349,7 +349,7 @@ def one_operation(
     q, k, v, o = (_tensor(graph, s) for s, _ in (*terms, targets[0]))
     scale, stats = graph.scalar(), _stats(graph, terms[0][0]) if op.stats else None
     graph.attention(q, k, v, o, scale=scale, stats=stats)
-    places = _placed((q, k, v, o), (*terms, targets[0])) | {scale.uid: Number.of(op.scale)}
+    places = _placed((q, k, v, o), (*terms, targets[0])) | {scale.uid: HostNumber.of(op.scale)}
     return graph, places | ({} if stats is None else {stats.uid: targets[1][1]})
 
 
@@ -368,12 +368,12 @@ def forward_graph(
     bias = _tensor(graph, terms[3][0]) if len(terms) > 3 else None
     stats = _stats(graph, terms[0][0]) if op.stats else None
     forward_steps(graph, q, k, v, o, scale=scale, stats=stats, bias=bias, causal=causal)
-    places = _placed((q, k, v, o), (*terms[:3], targets[0])) | {scale.uid: Number.of(op.scale)}
+    places = _placed((q, k, v, o), (*terms[:3], targets[0])) | {scale.uid: HostNumber.of(op.scale)}
     if bias is not None:
         places[bias.uid] = terms[3][1]
     if stats is not None:
         places[stats.uid] = targets[1][1]
-    return graph, places if causal is None else places | {causal.uid: Number.of(_NEVER)}
+    return graph, places if causal is None else places | {causal.uid: HostNumber.of(_NEVER)}
 
 
 def _backward_way(op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term]) -> Way:
@@ -404,8 +404,8 @@ def backward_graph(
     )  # fmt: skip
     places = _placed((q, k, v, o, stats, do), terms) | _placed((dq, dk, dv), targets)
     places |= {row_sum.uid: scratch(), dq_sum.uid: scratch(dq_sum_at)}
-    places |= {scale.uid: Number.of(op.scale), one.uid: Number.of(1.0)}
-    return graph, places if causal is None else places | {causal.uid: Number.of(_NEVER)}
+    places |= {scale.uid: HostNumber.of(op.scale), one.uid: HostNumber.of(1.0)}
+    return graph, places if causal is None else places | {causal.uid: HostNumber.of(_NEVER)}
 
 
 # ----------------------------------------------------------------------------------------------- products and rows
@@ -416,7 +416,7 @@ class _Steps:
 
     def __init__(self, device: Device, policy: Policy) -> None:
         self.device, self.policy = device, replace(policy, algorithm="heuristic")
-        self.steps: list[Step] = []
+        self.steps: list[Bindable] = []
         self.size = 0
 
     def temporary(self, nbytes: int) -> Place:

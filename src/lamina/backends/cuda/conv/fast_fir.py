@@ -31,11 +31,11 @@ from lamina.backends.cuda.launch.indexing import index_type
 from lamina.backends.cuda.launch.program import (
     VECTOR,
     WORKSPACE_ALIGNMENT,
+    Bindable,
     Launch,
-    Part,
     Place,
     Program,
-    Step,
+    SubPlan,
     c_type,
     constants,
     looping,
@@ -153,7 +153,7 @@ class Halves:
         count = elements * self.whole.x.dtype.itemsize // VECTOR
         return looping(Program(name, "conv/fast_fir.cu", self.text), count, places, each=4)
 
-    def steps(self, x: Place, w: Place, y: Place, plan: Planner, offset: int) -> tuple[list[Step], int]:
+    def steps(self, x: Place, w: Place, y: Place, plan: Planner, offset: int) -> tuple[list[Bindable], int]:
         """What computes y from x and w, and the bytes of scratch memory, from `offset` on."""
         p, q, s = self.parts
         places = []
@@ -163,12 +163,12 @@ class Halves:
         *filters, pairs, p_y, q_y, s_y = places
         plans = [plan(part) for part in self.parts]
         walks = -(-self.rows // _WALK)
-        steps: list[Step] = [
+        steps: list[Bindable] = [
             self.launch("halve_taps", s.w.numel, w, *filters),
             self.launch("pair_rows", s.x.numel, x, pairs),
         ]
         for made, given, filter_, place in zip(plans, (x, x, pairs), filters, (p_y, q_y, s_y), strict=True):
-            steps.append(Part(made, (given, filter_), (place,), offset))
+            steps.append(SubPlan(made, (given, filter_), (place,), offset))
         joined = s.y.shape[0] * walks * _row(s.y)
         steps.append(self.launch("join_rows", joined, p_y, q_y, s_y, y))
         return steps, offset + max(made.workspace for made in plans)

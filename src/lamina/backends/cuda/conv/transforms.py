@@ -17,17 +17,17 @@ from math import prod
 from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, conv_graph, places_of, sides
 from lamina.backends.cuda.cudnn_graphs.epilogue import Epilogue, Vector
 from lamina.backends.cuda.cudnn_graphs.matmul import Product, matmul_graph
-from lamina.backends.cuda.elementwise.pointwise import Operand, Value, elementwise, full
+from lamina.backends.cuda.elementwise.pointwise import KernelOperand, Statement, elementwise, full
 from lamina.backends.cuda.elementwise.shape import strided_copy
 from lamina.backends.cuda.launch.indexing import index_type, memory_order
 from lamina.backends.cuda.launch.program import (
     VECTOR,
     WORKSPACE_ALIGNMENT,
+    Bindable,
     Fill,
     Launch,
     Place,
     Program,
-    Step,
     c_type,
     constants,
     looping,
@@ -152,8 +152,8 @@ def transformed(name: str, d: Deep, direction: Direction, epilogue: Epilogue) ->
     deep_x, deep_w = scratch(0), scratch(round_up(d.deep.x.nbytes, WORKSPACE_ALIGNMENT))
     size = round_up(d.deep.x.nbytes, WORKSPACE_ALIGNMENT) + d.deep.w.nbytes
     x, w, y = places_of(direction)
-    before: list[Step] = []
-    after: list[Step] = []
+    before: list[Bindable] = []
+    after: list[Bindable] = []
     if direction == "conv_data_grad":
         after.append(d.launch("depth_to_space", prod(d.original.x.shape), deep_x, x))
     else:
@@ -198,8 +198,8 @@ def _in_scratch(
     for spec in others:
         places.append(scratch(size))
         size += round_up(spec.nbytes, WORKSPACE_ALIGNMENT)
-    before: list[Step] = []
-    after: list[Step] = []
+    before: list[Bindable] = []
+    after: list[Bindable] = []
     for other, own, place, held in zip(others, (o.x, o.w, o.y), places, places_of(direction), strict=True):
         if own is result:
             after.append(bring(other, own, place, held))
@@ -221,9 +221,9 @@ def _reordered(origin: Spec, to: Spec, source_place: Place, target_place: Place)
 def _converted(origin: Spec, to: Spec, source_place: Place, target_place: Place) -> Launch:
     """The launch that converts elements to another type; both lie alike."""
     strides = to.physical.strides
-    read = Operand(origin.dtype, strides, source_place)
-    written = Operand(to.dtype, strides, target_place)
-    body = [Value("y", wide_type(to.dtype), "a0")]
+    read = KernelOperand(origin.dtype, strides, source_place)
+    written = KernelOperand(to.dtype, strides, target_place)
+    body = [Statement("y", wide_type(to.dtype), "a0")]
     return elementwise(to.shape, memory_order(to.shape, strides), [read], [written], body, ["y"])
 
 
@@ -314,7 +314,7 @@ def product_ways(
 
 def _every(
     direction: Direction, o: Operands, x: Place
-) -> tuple[Place, tuple[Step, ...], tuple[Step, ...], int]:
+) -> tuple[Place, tuple[Bindable, ...], tuple[Bindable, ...], int]:
     """(where the rows of x lie that the product meets, kernels before it, kernels behind it, bytes of scratch).
 
     With a stride the places are copied to scratch memory first; for the data gradient, from there between zeros.

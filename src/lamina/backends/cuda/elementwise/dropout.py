@@ -7,9 +7,9 @@ from lamina.backends.cuda.elementwise.pointwise import full
 from lamina.backends.cuda.elementwise.reduce import dense
 from lamina.backends.cuda.launch.indexing import collapse, offset_function
 from lamina.backends.cuda.launch.program import (
+    Bindable,
     Copy,
     Program,
-    Step,
     c_type,
     constants,
     kernel_plan,
@@ -38,7 +38,7 @@ def dropout(op: Dropout, specs: tuple[Spec, ...], device: Device, policy: Policy
     together = space.strides[0][-1] == 1 and space.sizes[-1] % 4 == 0
     together = together and all(s % 4 == 0 for s in space.strides[0][:-1])
 
-    def steps(aligned: bool) -> tuple[Step, ...]:
+    def steps(aligned: bool) -> tuple[Bindable, ...]:
         text = f"typedef {space.index_type} Index;\ntypedef {c_type(x.dtype)} T;\n#define DROPOUT\n"
         text += constants(
             ELEMENTS=f"{x.numel}LL",

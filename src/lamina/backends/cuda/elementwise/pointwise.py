@@ -200,7 +200,7 @@ EXPRESSIONS: dict[type[Op], Expression] = {
 
 
 @dataclass(frozen=True)
-class Operand:
+class KernelOperand:
     """One array that a generated kernel reads or writes."""
 
     dtype: DType
@@ -209,7 +209,7 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Value:
+class Statement:
     """One statement of the body: name = expression, in a C type."""
 
     name: str
@@ -220,9 +220,9 @@ class Value:
 def elementwise(
     shape: Shape,
     order: Sequence[int],
-    inputs: Sequence[Operand],
-    outputs: Sequence[Operand],
-    body: Sequence[Value],
+    inputs: Sequence[KernelOperand],
+    outputs: Sequence[KernelOperand],
+    body: Sequence[Statement],
     results: Sequence[str],
     *,
     vector: bool = True,
@@ -253,7 +253,7 @@ def elementwise(
     return Launch(program, grid, (_BLOCK,), (*places, count), waves=LOOPING * 4)
 
 
-def _width(space: Space, operands: Sequence[Operand]) -> int:
+def _width(space: Space, operands: Sequence[KernelOperand]) -> int:
     """Elements per access: as many as 16 bytes hold, halved until every operand allows it."""
     width = VECTOR // max(o.dtype.itemsize for o in operands)
     flat = len(space.sizes) == 1
@@ -262,7 +262,7 @@ def _width(space: Space, operands: Sequence[Operand]) -> int:
     return width
 
 
-def _allows(space: Space, operands: Sequence[Operand], width: int, flat: bool) -> bool:
+def _allows(space: Space, operands: Sequence[KernelOperand], width: int, flat: bool) -> bool:
     if not flat and space.sizes[-1] % width:
         return False
     for operand, row in zip(operands, space.strides, strict=True):
@@ -277,12 +277,17 @@ class _Code:
     """The source of one elementwise kernel."""
 
     def __init__(
-        self, space: Space, inputs: Sequence[Operand], outputs: Sequence[Operand], width: int, raw: str
+        self,
+        space: Space,
+        inputs: Sequence[KernelOperand],
+        outputs: Sequence[KernelOperand],
+        width: int,
+        raw: str,
     ) -> None:
         self.space, self.inputs, self.outputs, self.width, self.raw = space, inputs, outputs, width, raw
         self.steps = [row[-1] for row in space.strides]  # innermost strides
 
-    def text(self, body: Sequence[Value], results: Sequence[str]) -> str:
+    def text(self, body: Sequence[Statement], results: Sequence[str]) -> str:
         """The whole kernel."""
         ins, outs = range(len(self.inputs)), range(len(self.outputs))
         parameters = [f"const {self._type(self.inputs[i])} *in{i}" for i in ins]
@@ -302,10 +307,10 @@ extern "C" __global__ void __launch_bounds__({_BLOCK}) elementwise({", ".join(pa
 }}
 """
 
-    def _type(self, operand: Operand) -> str:
+    def _type(self, operand: KernelOperand) -> str:
         return self.raw or c_type(operand.dtype)
 
-    def _compute(self, body: Sequence[Value], results: Sequence[str]) -> str:
+    def _compute(self, body: Sequence[Statement], results: Sequence[str]) -> str:
         lines = []
         for i, operand in enumerate(self.inputs):
             wide = self.raw or wide_type(operand.dtype)
@@ -400,7 +405,7 @@ def full(spec: Spec, layout: Layout) -> Spec:
     return Spec(spec.shape, spec.dtype, layout)
 
 
-def card_value(op: Op, names: Sequence[str], types: Sequence[str], name: str, out: DType) -> Value:
+def card_value(op: Op, names: Sequence[str], types: Sequence[str], name: str, out: DType) -> Statement:
     """The statement for one card on named arguments of C types."""
     rule = EXPRESSIONS.get(type(op))
     if rule is None:
@@ -409,19 +414,19 @@ def card_value(op: Op, names: Sequence[str], types: Sequence[str], name: str, ou
     kind = "bool" if out == bool_ else "f32" if isinstance(op, Dequantize) else arithmetic
     if isinstance(op, Cast):
         kind = wide_type(out)
-        return Value(name, kind, f"narrow<{kind}>({_whole(names[0], types[0], out)})")
-    return Value(name, kind, rule(op, names, arithmetic))
+        return Statement(name, kind, f"narrow<{kind}>({_whole(names[0], types[0], out)})")
+    return Statement(name, kind, rule(op, names, arithmetic))
 
 
 def chain_values(
-    steps: Sequence[Op], running: Spec, value: Value, extras: Sequence[Spec], first: int
-) -> list[Value]:
+    steps: Sequence[Op], running: Spec, value: Statement, extras: Sequence[Spec], first: int
+) -> list[Statement]:
     """The statements of elementwise cards one after the other on a running value.
 
     value, running: the value that the first step takes, and its spec. extras: the steps' further operands in order,
     called a`first`, a`first + 1`, … in the body.
     """
-    made: list[Value] = []
+    made: list[Statement] = []
     taken = 0
     for number, step in enumerate(steps):
         count = (step.arity or 1) - 1
@@ -461,7 +466,7 @@ def elementwise_card(op: Op, specs: tuple[Spec, ...], device: Device, policy: Po
 def chain_plan(
     specs: Sequence[Spec],
     out: Spec,
-    body: Sequence[Value],
+    body: Sequence[Statement],
     result: str,
     device: Device,
     label: str,
@@ -474,8 +479,10 @@ def chain_plan(
     aliases = {o: i for o, i in aliases.items() if inputs[i].same_memory(output)}
     if out.numel == 0:
         return kernel_plan(device, inputs, [output], [], label=label, aliases=aliases)
-    operands = [Operand(s.dtype, broadcast_strides(s, out.shape), source(i)) for i, s in enumerate(inputs)]
-    written = Operand(out.dtype, output.physical.strides, target())
+    operands = [
+        KernelOperand(s.dtype, broadcast_strides(s, out.shape), source(i)) for i, s in enumerate(inputs)
+    ]
+    written = KernelOperand(out.dtype, output.physical.strides, target())
     order = memory_order(out.shape, output.physical.strides)
 
     def steps(vector: bool) -> tuple[Launch, ...]:

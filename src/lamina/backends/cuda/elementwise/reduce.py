@@ -18,10 +18,10 @@ from lamina.backends.cuda.elementwise.shape import _constant, _dense, plain_layo
 from lamina.backends.cuda.launch.indexing import Space, collapse, index_type, memory_order, offset_function
 from lamina.backends.cuda.launch.program import (
     VECTOR,
+    Bindable,
     Launch,
     Place,
     Program,
-    Step,
     c_type,
     constants,
     kernel_plan,
@@ -192,7 +192,7 @@ class Stage:
 _SIZES = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1}
 
 
-def stages(stage: Stage, origin: Place, to: Place, work: int, aligned: bool) -> list[Step]:
+def stages(stage: Stage, origin: Place, to: Place, work: int, aligned: bool) -> list[Bindable]:
     """The launches of a reduction: one, or two through the workspace at byte `work`."""
     _, splits = stage.splits(stage.width(aligned))
     if splits == 1:

@@ -7,15 +7,15 @@ from dataclasses import replace
 from math import prod
 
 from lamina.backends import Call, Plan, Run
-from lamina.backends.cuda.elementwise.pointwise import Operand, elementwise, full, literal
+from lamina.backends.cuda.elementwise.pointwise import KernelOperand, elementwise, full, literal
 from lamina.backends.cuda.launch.indexing import Space, Strides, collapse, memory_order, offset_function
 from lamina.backends.cuda.launch.program import (
     LOOPING,
     VECTOR,
+    Bindable,
     Launch,
     Place,
     Program,
-    Step,
     bits_type,
     c_type,
     constants,
@@ -51,8 +51,8 @@ def strided_copy(
     return elementwise(
         shape,
         order,
-        [Operand(spec.dtype, read, origin)],
-        [Operand(spec.dtype, write, to)],
+        [KernelOperand(spec.dtype, read, origin)],
+        [KernelOperand(spec.dtype, write, to)],
         [],
         ["a0"],
         vector=vector,
@@ -138,7 +138,7 @@ def copy_plan(given: Spec, out: Spec, read: Strides, offset: int, device: Device
         return kernel_plan(device, [given], [out], [], label=label)
     origin, write = source(0, offset * given.dtype.itemsize), out.physical.strides
 
-    def steps(vector: bool) -> tuple[Step, ...]:
+    def steps(vector: bool) -> tuple[Bindable, ...]:
         return (strided_copy(out.shape, out, read, write, origin, target(), vector=vector),)
 
     return kernel_plan(device, [given], [out], steps(True), label=label, plain=lambda: steps(False))
@@ -197,7 +197,7 @@ def concat(op: cards.Concat, specs: tuple[Spec, ...], device: Device, policy: Po
     result = full(out, layout)
     given = [plain_layout(s) for s in specs]
 
-    def steps(vector: bool) -> tuple[Step, ...]:
+    def steps(vector: bool) -> tuple[Bindable, ...]:
         made, start = [], 0
         for i, spec in enumerate(given):
             to = target(0, start * layout.strides[axis] * out.dtype.itemsize)
@@ -271,8 +271,8 @@ def pad(op: cards.Pad, specs: tuple[Spec, ...], device: Device, policy: Policy) 
     write = result.physical.strides
     start = sum(lo * s for (lo, _), s in zip(op.pairs, write, strict=True))
 
-    def steps(vector: bool) -> tuple[Step, ...]:
-        made: list[Step] = [_constant(result, op.value, vector)]
+    def steps(vector: bool) -> tuple[Bindable, ...]:
+        made: list[Bindable] = [_constant(result, op.value, vector)]
         if given.numel:
             to = target(0, start * out.dtype.itemsize)
             made.append(
@@ -286,7 +286,7 @@ def pad(op: cards.Pad, specs: tuple[Spec, ...], device: Device, policy: Policy) 
 def _constant(spec: Spec, value: float, vector: bool) -> Launch:
     """One launch that writes `value` everywhere."""
     count = prod(spec.shape)
-    out = Operand(spec.dtype, (1,), target())
+    out = KernelOperand(spec.dtype, (1,), target())
     name = "f64" if spec.dtype.is_float else c_type(spec.dtype)
     return elementwise((count,), (0,), [], [out], [], [literal(value, name)], vector=vector)
 

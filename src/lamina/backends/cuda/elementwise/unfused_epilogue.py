@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lamina.backends import Plan
-from lamina.backends.cuda.elementwise.pointwise import Operand, Value, chain_values, elementwise
+from lamina.backends.cuda.elementwise.pointwise import KernelOperand, Statement, chain_values, elementwise
 from lamina.backends.cuda.launch.indexing import broadcast_strides, memory_order
 from lamina.backends.cuda.launch.program import Aligned, Launches, source, target, wide_type
 from lamina.backends.cuda.select.formulations import Way
@@ -21,13 +21,14 @@ def split_way(head: Plan, steps: Sequence[Op], out: Spec, extras: Sequence[Spec]
     """
     assert isinstance(head.make, Launches)
     strides = out.physical.strides
-    value = Value("a0", wide_type(out.dtype), "")
+    value = Statement("a0", wide_type(out.dtype), "")
     body = chain_values(steps, out, value, extras, 1)
-    operands = [Operand(out.dtype, strides, target())]
+    operands = [KernelOperand(out.dtype, strides, target())]
     operands += [
-        Operand(s.dtype, broadcast_strides(s, out.shape), source(i)) for i, s in enumerate(extras, first)
+        KernelOperand(s.dtype, broadcast_strides(s, out.shape), source(i))
+        for i, s in enumerate(extras, first)
     ]
     order = memory_order(out.shape, strides)
-    written = Operand(out.dtype, strides, target())
+    written = KernelOperand(out.dtype, strides, target())
     chain = elementwise(out.shape, order, operands, [written], body, [body[-1].name])
     return Way("split", steps=(Aligned(), *head.make.steps, chain), scratch=head.workspace)

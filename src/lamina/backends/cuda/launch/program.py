@@ -226,7 +226,7 @@ class Together:
     first: tuple[Argument, ...]
     last: tuple[Argument, ...]
     shared: int = 0
-    otherwise: tuple[Step, ...] = ()
+    otherwise: tuple[Bindable, ...] = ()
     counted: bool = True
 
     def bind(self, device: Device, call: Call) -> Run:
@@ -309,7 +309,7 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Part:
+class SubPlan:
     """Another plan as a step, on some of the call's operands; its workspace begins at `offset` of the call's."""
 
     plan: Plan
@@ -328,7 +328,7 @@ class Part:
 
 
 def check_join(first: Plan, second: Plan) -> None:
-    """Check that `second`, as a `Part` behind `first`, reads that one's first output as it lies. Raises NoKernel."""
+    """Check that `second`, as a `SubPlan` behind `first`, reads its first output as it lies. Raises NoKernel."""
     y, x = first.outputs[0], second.inputs[0]
     if not y.same_memory(x):
         raise NoKernel(
@@ -351,7 +351,7 @@ class Aligned:
         return nothing
 
 
-class Step(Protocol):
+class Bindable(Protocol):
     """Something that can be bound to addresses and then runs: a launch, a fill, a copy, a library's plan."""
 
     def bind(self, device: Device, call: Call) -> Run:
@@ -394,8 +394,8 @@ class Launches:
     """
 
     device: Device
-    steps: tuple[Step, ...]
-    plain: Callable[[], tuple[Step, ...]] | None = None
+    steps: tuple[Bindable, ...]
+    plain: Callable[[], tuple[Bindable, ...]] | None = None
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -408,7 +408,7 @@ class Launches:
         steps = self.plain() if self.plain else ()
         return tuple(step.program for step in steps if isinstance(step, Launch | Together))
 
-    def chosen(self, call: Call) -> tuple[Step, ...]:
+    def chosen(self, call: Call) -> tuple[Bindable, ...]:
         """The steps for a call's addresses."""
         if self.plain is not None and any(p % VECTOR for p in (*call.inputs, *call.outputs)):
             return self.plain()
@@ -423,12 +423,12 @@ def kernel_plan(
     device: Device,
     inputs: Sequence[Spec],
     outputs: Sequence[Spec],
-    steps: Sequence[Step],
+    steps: Sequence[Bindable],
     *,
     label: str,
     workspace: int = 0,
     aliases: Mapping[int, int] | None = None,
-    plain: Callable[[], tuple[Step, ...]] | None = None,
+    plain: Callable[[], tuple[Bindable, ...]] | None = None,
 ) -> Plan:
     """The plan that runs `steps`."""
     return Plan(

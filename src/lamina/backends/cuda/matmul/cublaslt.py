@@ -16,7 +16,7 @@ from functools import cache
 from lamina.backends import Call, Run
 from lamina.backends.cuda.cudnn_graphs.epilogue import Vector
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
-from lamina.backends.cuda.launch.program import VECTOR, Aligned, Place, Step, source
+from lamina.backends.cuda.launch.program import VECTOR, Aligned, Bindable, Place, source
 from lamina.backends.cuda.select.formulations import Way
 from lamina.backends.cuda.select.target import target_of
 from lamina.c import cublaslt as c
@@ -173,8 +173,8 @@ def blas_ways(
     policy: Policy,
     vector: Vector | None,
     *,
-    before: tuple[Step, ...] = (),
-    after: tuple[Step, ...] = (),
+    before: tuple[Bindable, ...] = (),
+    after: tuple[Bindable, ...] = (),
     offset: int = 0,
 ) -> list[Way]:
     """The library's best algorithms for a product, none where there is no library, GPU or such epilogue.

@@ -17,12 +17,12 @@ from lamina.backends.cuda.elementwise.pointwise import full
 from lamina.backends.cuda.launch.program import (
     VECTOR,
     WORKSPACE_ALIGNMENT,
+    Bindable,
     Launch,
     Launches,
-    Part,
     Place,
     Program,
-    Step,
+    SubPlan,
     c_type,
     check_join,
     constants,
@@ -72,8 +72,8 @@ def norm_pool(op: NormPool, specs: tuple[Spec, ...], device: Device, policy: Pol
     apart = Way(
         "apart",
         steps=(
-            Part(norm, _sources(given), (between, *(target(i) for i in range(1, 5)))),
-            Part(pool, (between,), (target(0), *(target(5 + i) for i in range(len(outputs) - 5)))),
+            SubPlan(norm, _sources(given), (between, *(target(i) for i in range(1, 5)))),
+            SubPlan(pool, (between,), (target(0), *(target(5 + i) for i in range(len(outputs) - 5)))),
         ),
         scratch=between.offset + y.nbytes,
     )
@@ -81,7 +81,7 @@ def norm_pool(op: NormPool, specs: tuple[Spec, ...], device: Device, policy: Pol
     if op.norm.residual or not _takes(op.pool, y, outputs[0]):
         return _first(problem, device)
 
-    def steps(aligned: bool) -> tuple[Step, ...]:
+    def steps(aligned: bool) -> tuple[Bindable, ...]:
         machine = device.machine
         return (*_statistics(op, y, aligned, machine), forward(op, y, outputs[0], aligned, machine))
 
@@ -103,8 +103,8 @@ def pool_norm_grad(op: PoolNormGrad, specs: tuple[Spec, ...], device: Device, po
     apart = Way(
         "apart",
         steps=(
-            Part(pool, _sources(pool.inputs), (between,)),
-            Part(norm, (between, *_sources(given)[2:]), tuple(target(i) for i in range(len(outputs)))),
+            SubPlan(pool, _sources(pool.inputs), (between,)),
+            SubPlan(norm, (between, *_sources(given)[2:]), tuple(target(i) for i in range(len(outputs)))),
         ),
         scratch=between.offset + g.nbytes,
     )
@@ -112,7 +112,7 @@ def pool_norm_grad(op: PoolNormGrad, specs: tuple[Spec, ...], device: Device, po
     if op.norm.residual or not _takes(op.pool, x, given[0]) or norm.inputs[:2] != (x, x):
         return _first(problem, device)
 
-    def steps(aligned: bool) -> tuple[Step, ...]:
+    def steps(aligned: bool) -> tuple[Bindable, ...]:
         return backward(op, given, aligned, device.machine)
 
     size = max(Groups.of(op, x, aligned, device.machine).workspace for aligned in (True, False))
@@ -137,7 +137,7 @@ def _takes(pool: MaxPool | MaxPoolGrad, x: Spec, y: Spec) -> bool:
 
 
 def _choose(
-    problem: Problem, steps: Callable[[bool], tuple[Step, ...]], size: int, device: Device, policy: Policy
+    problem: Problem, steps: Callable[[bool], tuple[Bindable, ...]], size: int, device: Device, policy: Policy
 ) -> Plan:
     """The one-kernel way or both apart; it serves addresses that are not aligned too."""
     fused = Way("fused", steps=steps(True), scratch=size)
@@ -169,7 +169,7 @@ def _head(pool: MaxPool | MaxPoolGrad, x: Spec, y: Spec, index: str, width: int)
     return text + constants(V=width, WORDS=words, OUTPUTS=x.shape[1], CHUNKS=x.shape[1] // width, **sizes)
 
 
-def _statistics(op: NormPool, x: Spec, aligned: bool, machine: Machine) -> tuple[Step, ...]:
+def _statistics(op: NormPool, x: Spec, aligned: bool, machine: Machine) -> tuple[Bindable, ...]:
     """What comes first: the norm's own kernels for the sums of each channel, and for mean and r from them."""
     sums, given = channel_blocks(x, aligned, machine), [source(i) for i in range(5)]
     moments = launch("batch_moments", sums.text(x) + constants(MOMENTS=1), sums.grid, (source(0), scratch()))
@@ -267,7 +267,9 @@ class Groups:
         )
 
 
-def backward(op: PoolNormGrad, given: Sequence[Spec], aligned: bool, machine: Machine) -> tuple[Step, ...]:
+def backward(
+    op: PoolNormGrad, given: Sequence[Spec], aligned: bool, machine: Machine
+) -> tuple[Bindable, ...]:
     """The sums of each channel, dscale and dbias from them, then dx."""
     g, index, x = given[:3]
     groups = Groups.of(op, x, aligned, machine)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from lamina.backends.cuda.launch.program import (
     VECTOR,
+    Bindable,
     Program,
-    Step,
     Together,
     c_type,
     constants,
@@ -32,7 +32,7 @@ _IDLE = 0.04
 
 
 @dataclass(frozen=True)
-class Tiling:
+class BatchNormTiling:
     """At most `blocks` blocks over [rows, channels]; `width` elements per access, `arrays` tensors are kept in `room`
     bytes of shared memory, `unroll` accesses of each are under way at once.
     """
@@ -109,7 +109,7 @@ class Tiling:
         )
 
 
-def tiling(x: Spec, arrays: int, machine: Machine) -> Tiling | None:
+def tiling(x: Spec, arrays: int, machine: Machine) -> BatchNormTiling | None:
     """How blocks share x, None for tensors that are not for these kernels."""
     blocks, room = machine.multiprocessors, machine.shared_memory - _DECLARED
     channels, lies = x.shape[1], x.ndim == 2 or x.physical == channels_last(x.shape)
@@ -118,7 +118,7 @@ def tiling(x: Spec, arrays: int, machine: Machine) -> Tiling | None:
     width = VECTOR // x.dtype.itemsize
     if channels % width or -(-channels // width // _MOST_LANES) > blocks:
         return None
-    return Tiling(x.numel // channels, channels, width, arrays, 8 // arrays, blocks, room)
+    return BatchNormTiling(x.numel // channels, channels, width, arrays, 8 // arrays, blocks, room)
 
 
 def _streams(x: Spec, machine: Machine) -> bool:
@@ -127,7 +127,7 @@ def _streams(x: Spec, machine: Machine) -> bool:
 
 
 def forward(
-    op: BatchNorm, x: Spec, activation: str, otherwise: tuple[Step, ...], spare: int, machine: Machine
+    op: BatchNorm, x: Spec, activation: str, otherwise: tuple[Bindable, ...], spare: int, machine: Machine
 ) -> Way | None:
     """The way in one launch; `otherwise` runs (with `spare` bytes of workspace) where the device is too small."""
     found = tiling(x, 1, machine)
@@ -149,7 +149,7 @@ def forward(
 
 
 def backward(
-    op: BatchNormGrad, x: Spec, activation: str, otherwise: tuple[Step, ...], spare: int, machine: Machine
+    op: BatchNormGrad, x: Spec, activation: str, otherwise: tuple[Bindable, ...], spare: int, machine: Machine
 ) -> Way | None:
     """The way in one launch; `otherwise` runs (with `spare` bytes of workspace) where the device is too small."""
     found = tiling(x, 2, machine) if op.moving else None

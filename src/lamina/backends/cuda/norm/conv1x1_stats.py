@@ -22,7 +22,7 @@ _HELD = 1 << 15
 
 
 @dataclass(frozen=True)
-class Tiling:
+class ProductTiling:
     """A product [rows, depth] x [depth, columns], its result cut into tiles of `tall` x `wide`."""
 
     rows: int
@@ -99,7 +99,7 @@ class Tiling:
         )
 
 
-def tiling(window: Window, given: Spec, w: Spec, result: Spec, machine: Machine) -> Tiling | None:
+def tiling(window: Window, given: Spec, w: Spec, result: Spec, machine: Machine) -> ProductTiling | None:
     """How blocks share a convolution or its data gradient, given -> result; None where these kernels do not do it."""
     dense = all(s.ndim == 4 and s.physical == channels_last(s.shape) for s in (given, result))
     point = window == Window((1, 1), ((0, 0), (0, 0)), (1, 1)) and w.shape[2:] == (1, 1)
@@ -109,11 +109,11 @@ def tiling(window: Window, given: Spec, w: Spec, result: Spec, machine: Machine)
     lies = w.physical.strides[:2] == (w.shape[1], 1) and {depth, columns} == set(w.shape[:2])
     if not lies or depth % _DEEP or 64 * depth > _HELD or columns % 64 or result.numel == 0:
         return None
-    found = Tiling(result.numel // columns, columns, depth, machine)
+    found = ProductTiling(result.numel // columns, columns, depth, machine)
     return found if found.fits else None
 
 
-def forward(tiles: Tiling, dtype: DType, y: Place) -> Launch:
+def forward(tiles: ProductTiling, dtype: DType, y: Place) -> Launch:
     """y = conv(input 0, input 1), and the sums of y and of its square at the start of the workspace."""
     given = [source(0), source(1), *(source(0),) * 7]
     return _launch(tiles, dtype, constants(FORWARD=1, ADDED=0, MASKED=0, NORM_RELU=0), [*given, y])
@@ -134,7 +134,7 @@ class Behind:
     bits: bool = False
 
 
-def data_grad(tiles: Tiling, dtype: DType, behind: Behind, dx: Place) -> Launch:
+def data_grad(tiles: ProductTiling, dtype: DType, behind: Behind, dx: Place) -> Launch:
     """dx from inputs 0 (the gradient) and 1 (the filter), and the norm's sums at the start of the workspace."""
     masked = 0 if behind.y is None else 1 + behind.bits
     added, relu = int(behind.added is not None), int(len(behind.norm) > 4)
@@ -146,6 +146,6 @@ def data_grad(tiles: Tiling, dtype: DType, behind: Behind, dx: Place) -> Launch:
     return _launch(tiles, dtype, text, [*given, dx])
 
 
-def _launch(tiles: Tiling, dtype: DType, switches: str, places: list[Place]) -> Launch:
+def _launch(tiles: ProductTiling, dtype: DType, switches: str, places: list[Place]) -> Launch:
     program = Program("point_conv", _FILE, tiles.text(dtype) + switches)
     return Launch(program, tiles.grid, (_THREADS,), (*places, scratch()), tiles.shared)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from lamina.backends import Plan
 from lamina.backends.cuda.cudnn_graphs.conv import Operands, window_arguments
 from lamina.backends.cuda.elementwise.pointwise import full
-from lamina.backends.cuda.launch.program import Aligned, Part, Place, check_join, scratch, source, target
+from lamina.backends.cuda.launch.program import Aligned, Place, SubPlan, check_join, scratch, source, target
 from lamina.backends.cuda.norm import conv1x1_stats
 from lamina.backends.cuda.norm.norm import grad_applied, normalized
 from lamina.backends.cuda.registry import kernels
@@ -41,8 +41,8 @@ def conv_norm(op: ConvNorm, specs: tuple[Spec, ...], device: Device, policy: Pol
     apart = Way(
         "apart",
         steps=(
-            Part(conv, (source(0), source(1)), (target(5),)),
-            Part(norm, tuple(given), tuple(target(i) for i in range(5))),
+            SubPlan(conv, (source(0), source(1)), (target(5),)),
+            SubPlan(norm, tuple(given), tuple(target(i) for i in range(5))),
         ),
         scratch=max(conv.workspace, norm.workspace),
     )
@@ -117,8 +117,8 @@ def data_grad_norm(op: DataGradNorm, specs: tuple[Spec, ...], device: Device, po
     check_join(grad, norm)
     given = [source(i) for i in range(len(specs))]
     steps = (
-        Part(grad, tuple(given[:count]), (target(3),)),
-        Part(norm, (target(3), *given[count:]), tuple(target(i) for i in range(3))),
+        SubPlan(grad, tuple(given[:count]), (target(3),)),
+        SubPlan(norm, (target(3), *given[count:]), tuple(target(i) for i in range(3))),
     )
     apart = Way("apart", steps=steps, scratch=max(grad.workspace, norm.workspace))
     inputs = (*grad.inputs[: count - op.bits], *signs, *norm.inputs[1:])

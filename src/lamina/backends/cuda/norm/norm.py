@@ -20,13 +20,13 @@ from lamina.backends.cuda.launch.indexing import Space, collapse, index_type, me
 from lamina.backends.cuda.launch.program import (
     VECTOR,
     WORKSPACE_ALIGNMENT,
+    Bindable,
     Copy,
     Fill,
     Launch,
     Launches,
     Place,
     Program,
-    Step,
     c_type,
     constants,
     kernel_plan,
@@ -214,7 +214,7 @@ def batch_norm(op: BatchNorm, specs: tuple[Spec, ...], device: Device, policy: P
     if x.numel == 0:
         return kernel_plan(device, inputs, outputs, [], label=op.name)
 
-    def steps(aligned: bool) -> tuple[Step, ...]:
+    def steps(aligned: bool) -> tuple[Bindable, ...]:
         sums, given = channel_blocks(x, aligned, machine), [source(i) for i in range(len(inputs))]
         text = sums.text(x) + constants(MOMENTS=1)
         moments = launch("batch_moments", text, sums.grid, (source(0), scratch()))
@@ -254,7 +254,7 @@ def normalized(
     aligned: bool = True,
     parts: int = 0,
     signs: Place | None = None,
-) -> tuple[Step, ...]:
+) -> tuple[Bindable, ...]:
     """The statistics from partial sums at the start of the workspace, then the pass that applies them.
 
     given: places of the inputs. parts: the sums were taken elsewhere, of x itself and of its square: [2, C, parts].
@@ -302,7 +302,7 @@ def batch_norm_infer(op: BatchNormInfer, specs: tuple[Spec, ...], device: Device
     if x.numel == 0:
         return kernel_plan(device, inputs, [y], [], label=op.name)
 
-    def steps(aligned: bool) -> tuple[Step, ...]:
+    def steps(aligned: bool) -> tuple[Bindable, ...]:
         passes = channel_blocks(x, aligned, machine, _WRITING)
         text = passes.text(x) + constants(APPLY=1, EPSILON=repr(op.epsilon))
         text += flags(INFERENCE=True, SIGNS=False) + activation(op)
@@ -325,7 +325,7 @@ def grad_applied(
     machine: Machine,
     aligned: bool = True,
     parts: int = 0,
-) -> tuple[Step, ...]:
+) -> tuple[Bindable, ...]:
     """dscale and dbias from partial sums at the start of the workspace, then the pass that writes dx.
 
     given: places of g (masked where a residual was added), x, scale, mean, r, and the bias (without relu, any).
@@ -357,7 +357,7 @@ def batch_norm_grad(op: BatchNormGrad, specs: tuple[Spec, ...], device: Device, 
     masked, dz = (target(3), target(3)) if op.residual else (source(0), target(0))
     given = [masked, *(source(i) for i in (1, 2, 3, 4)), bias]
 
-    def steps(aligned: bool) -> tuple[Step, ...]:
+    def steps(aligned: bool) -> tuple[Bindable, ...]:
         sums = channel_blocks(x, aligned, machine)
         text = sums.text(x) + _grad_switches(op) + constants(GRAD_SUMS=1)
         read = [source(0), source(1), source(2), source(3), source(4), bias, y, dz, scratch()]
@@ -575,7 +575,7 @@ def row_norm(op: Rows, specs: tuple[Spec, ...], device: Device, policy: Policy) 
     bias = source(2) if op.centred else source(1)
     places = [source(0), source(1), bias, target(0), target(1), target(1 + op.centred)]
 
-    def steps(aligned: bool) -> tuple[Step, ...]:
+    def steps(aligned: bool) -> tuple[Bindable, ...]:
         return (_row_launch("row_norm", lines, aligned, numbers, places, 1),)
 
     return kernel_plan(device, inputs, outputs, steps(True), label=op.name, plain=lambda: steps(False))
@@ -604,7 +604,7 @@ def row_norm_grad(op: RowsGrad, specs: tuple[Spec, ...], device: Device, policy:
         return kernel_plan(device, inputs, outputs, zeros, label=op.name)
     spread, dbias = (source(4), target(2)) if op.centred else (source(3), target(1))
 
-    def steps(aligned: bool) -> tuple[Step, ...]:
+    def steps(aligned: bool) -> tuple[Bindable, ...]:
         sums = lines.scales(aligned, device.machine)
         text = sums.text(x) + switches
         text += offset_function("stat_kept", sums.kept, 1) + offset_function("stat_reduced", sums.reduced, 1)

@@ -9,10 +9,10 @@ from lamina.backends.cuda.elementwise.pointwise import full
 from lamina.backends.cuda.elementwise.reduce import dense
 from lamina.backends.cuda.launch.program import (
     VECTOR,
+    Bindable,
     Launch,
     Number,
     Program,
-    Step,
     c_type,
     constants,
     kernel_plan,
@@ -33,7 +33,7 @@ def sgd_update(op: SgdUpdate, specs: tuple[Spec, ...], device: Device, policy: P
     inputs = [*(full(s, p.physical) for s in specs[:3]), specs[3].fixed]
     outputs = [full(o, p.physical) for o in op.infer(*specs)]
 
-    def steps(aligned: bool) -> tuple[Step, ...]:
+    def steps(aligned: bool) -> tuple[Bindable, ...]:
         return _steps("sgd_update", op, inputs, 2, 4, aligned)
 
     return kernel_plan(
@@ -54,7 +54,7 @@ def adam_update(op: AdamUpdate, specs: tuple[Spec, ...], device: Device, policy:
     inputs = [*(full(s, p.physical) for s in specs[:4]), specs[4].fixed, specs[5].fixed]
     outputs = [*(full(o, p.physical) for o in op.infer(*specs)[:3]), specs[4].fixed]
 
-    def steps(aligned: bool) -> tuple[Step, ...]:
+    def steps(aligned: bool) -> tuple[Bindable, ...]:
         update = _steps("adam_update", op, inputs, 3, 6, aligned)
         text = rule_text(op, inputs, 1)
         count = Launch(
@@ -110,7 +110,7 @@ def _steps(
     written: int,
     read: int,
     aligned: bool,
-) -> tuple[Step, ...]:
+) -> tuple[Bindable, ...]:
     """One launch over all elements; nothing for an empty tensor."""
     count = inputs[0].numel
     if count == 0:

@@ -21,12 +21,12 @@ from lamina.backends.cuda.cudnn_graphs.epilogue import NONE
 from lamina.backends.cuda.launch.indexing import index_type
 from lamina.backends.cuda.launch.program import (
     WORKSPACE_ALIGNMENT,
+    Bindable,
     Fill,
     Launch,
-    Part,
     Place,
     Program,
-    Step,
+    SubPlan,
     Table,
     Together,
     c_type,
@@ -357,10 +357,10 @@ class _Builder:
         width = self._width(layer)
         return self._matmul(Matmul(False, True), ((self._rows, width), (self._gates, width)))
 
-    def _as_part(self, job: _Job, offset: int) -> Part:
+    def _as_part(self, job: _Job, offset: int) -> SubPlan:
         shape = (job.k, job.m) if job.turned else (job.m, job.k)
         plan = self._matmul(Matmul(job.turned, False), (shape, (job.k, job.n)))
-        return Part(plan, (job.a, job.b), (job.c,), offset)
+        return SubPlan(plan, (job.a, job.b), (job.c,), offset)
 
     def _text(self, crooked: bool, **more: int) -> str:
         known = {"GRU": int(self.op.mode == "gru"), "BIAS": int(self.op.bias), "CROOKED": int(crooked)}
@@ -385,15 +385,15 @@ class _Builder:
         train: bool,
         work: int,
         crooked: bool,
-    ) -> tuple[list[Step], int]:
+    ) -> tuple[list[Bindable], int]:
         """(steps, end of their workspace) of the forward pass; its workspace begins at `work`."""
         t = self.tiling
         projected, offset = scratch(work), round_up(work + self.bytes_of_gates, WORKSPACE_ALIGNMENT)
-        steps: list[Step] = [] if t.alone else [Fill(self.reserve, 0xFF, t.layers * t.states)]
+        steps: list[Bindable] = [] if t.alone else [Fill(self.reserve, 0xFF, t.layers * t.states)]
         end = offset
         for layer in range(0, t.layers, t.span):
             plan = self.project(layer)
-            steps.append(Part(plan, (self._input(layer, x), self._weight(layer, 0)), (projected,), offset))
+            steps.append(SubPlan(plan, (self._input(layer, x), self._weight(layer, 0)), (projected,), offset))
             end = max(end, offset + plan.workspace)
             states = [self._state(p, layer) for p in first], [self._state(p, layer) for p in last]
             kept = self._states(layer, 0), self._gates_of(layer), self._cells_of(layer)
@@ -423,7 +423,7 @@ class _Builder:
         dweights: Sequence[Place],
         work: int,
         crooked: bool,
-    ) -> tuple[list[Step], int]:
+    ) -> tuple[list[Bindable], int]:
         """(steps, end of their workspace) of all gradients; their workspace begins at `work`."""
         t, span = self.tiling, self.tiling.span
         partial, each = 4 * t.hidden * t.padded * 4, span * self.bytes_of_gates
@@ -441,7 +441,7 @@ class _Builder:
         awaited = ds if span == 1 else da
         clear = Fill(awaited, 0xFF, dbias.offset - awaited.offset)
         end = work = ends_of[-1]
-        steps: list[Step] = []
+        steps: list[Bindable] = []
         for first in reversed(range(0, t.layers, span)):
             arriving = dy if first + span == t.layers else between
             given = (self._gates_of(first), self._cells_of(first), self._state(cells, first), arriving)
@@ -522,7 +522,7 @@ def forward_plan(op: Rnn, inputs: Sequence[Spec], found: Tiling, device: Device,
     sizes = Sizes(*inputs[0].shape)
     build = _Builder(found, op, sizes, inputs[0].dtype, weights, reserve, device, policy)
 
-    def steps(crooked: bool) -> tuple[list[Step], int]:
+    def steps(crooked: bool) -> tuple[list[Bindable], int]:
         first, last = (source(1), source(op.states)), (target(1), target(op.states))
         return build.forward(source(0), first, target(0), last, op.reserve, work, crooked)
 
@@ -546,8 +546,8 @@ def gradient_plan(op: RnnGrad, inputs: Sequence[Spec], found: Tiling, device: De
         y = scratch(round_up(found.reserve, WORKSPACE_ALIGNMENT))
     build = _Builder(found, op, sizes, inputs[0].dtype, weights, reserve, device, policy)
 
-    def steps(crooked: bool) -> tuple[list[Step], int]:
-        before: list[Step] = []
+    def steps(crooked: bool) -> tuple[list[Bindable], int]:
+        before: list[Bindable] = []
         work = end = 0
         if not op.reserve:
             # The last states go where the gradients of the first ones are written later: nobody reads them.
@@ -567,7 +567,7 @@ def _planned(
     op: Rnn | RnnGrad,
     inputs: Sequence[Spec],
     outputs: Sequence[Spec],
-    steps: Callable[[bool], tuple[list[Step], int]],
+    steps: Callable[[bool], tuple[list[Bindable], int]],
     device: Device,
 ) -> Plan:
     """The plan of the (steps, bytes of workspace) for aligned addresses, and for crooked ones."""

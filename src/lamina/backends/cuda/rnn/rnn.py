@@ -18,12 +18,12 @@ from lamina.backends import Call, NoKernel, Plan, Run
 from lamina.backends.cuda.launch.program import (
     VECTOR,
     WORKSPACE_ALIGNMENT,
+    Bindable,
     Copy,
     Fill,
     Launch,
     Place,
     Program,
-    Step,
     kernel_plan,
     round_up,
     scratch,
@@ -60,7 +60,7 @@ _Attributes = tuple[str, int, int, bool, int, bool]
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class RnnDescription:
     """A network for one batch: cuDNN's descriptors, where its weights lie, and how much memory it takes."""
 
     rnn: RNN
@@ -87,7 +87,7 @@ class Network:
 @lru_cache(maxsize=256)
 def _network(
     known: _Attributes, sizes: Sizes, dtype: DType, way: str, training: bool, device: Device, tf32: bool
-) -> Network:
+) -> RnnDescription:
     """way: cuDNN's algorithm by name, with " packed" where sequences are handed over as packed ones."""
     handle = handle_for(device)
     algorithm, _, packed = way.partition(" ")
@@ -104,7 +104,7 @@ def _network(
     c = TensorDescriptor(rnn.cell_shape(sizes.batch), data_type=dtype.name, format=None)
     layout = rnn.weight_layout(handle)
     lstm = known[0] == "lstm"
-    return Network(rnn, x, y, h, c if lstm else None, layout, spaces.workspace, spaces.reserve, way)
+    return RnnDescription(rnn, x, y, h, c if lstm else None, layout, spaces.workspace, spaces.reserve, way)
 
 
 def _descriptor(known: _Attributes, sizes: Sizes, dtype: DType, tf32: bool) -> RNN:
@@ -217,7 +217,7 @@ class _Entrant:
         return self.plan.workspace
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[Bindable, ...]:
         """What runs."""
         return (self,)
 
@@ -360,7 +360,7 @@ extern "C" __global__ void __launch_bounds__(256) rnn_weights({listed}, {"" if g
 class _Forward:
     """cudnnRNNForward. space: the weights, and for training the reserve behind them."""
 
-    network: Network
+    network: RnnDescription
     x: Place
     first: tuple[Place, ...]
     y: Place
@@ -403,7 +403,7 @@ class _Forward:
 class _Backward:
     """cudnnRNNBackwardData_v8, then cudnnRNNBackwardWeights_v8, which adds to `dspace`."""
 
-    network: Network
+    network: RnnDescription
     x: Place
     first: tuple[Place, ...]
     y: Place
@@ -534,8 +534,8 @@ def gradient(op: RnnGrad, inputs: Sequence[Spec], way: str, device: Device, poli
     first = tuple(source(1 + i) for i in range(states))
     dspace, work = scratch(), scratch(net.reserve_at)
     end = net.reserve_at + round_up(net.workspace, WORKSPACE_ALIGNMENT)
-    before: tuple[Step, ...]
-    plain: tuple[Step, ...]
+    before: tuple[Bindable, ...]
+    plain: tuple[Bindable, ...]
     y = source(1 + states)
     if op.reserve:
         space = target(len(outputs) - 1)
@@ -576,9 +576,9 @@ def _plan(
     device: Device,
     inputs: Sequence[Spec],
     outputs: Sequence[Spec],
-    net: Network,
-    steps: tuple[Step, ...],
-    plain: tuple[Step, ...],
+    net: RnnDescription,
+    steps: tuple[Bindable, ...],
+    plain: tuple[Bindable, ...],
     workspace: int,
     aliases: dict[int, int] | None = None,
 ) -> Plan:
@@ -595,6 +595,6 @@ def _plan(
     )
 
 
-def _zeros(outputs: Sequence[Spec]) -> list[Step]:
+def _zeros(outputs: Sequence[Spec]) -> list[Bindable]:
     """Nothing was seen: gradients of the weights are zero."""
     return [Fill(target(i), 0, s.nbytes) for i, s in enumerate(outputs) if s.nbytes]

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from lamina.backends import Call, Run
-from lamina.backends.cuda.launch.program import Step, sequence
+from lamina.backends.cuda.launch.program import Bindable, sequence
 from lamina.cudnn.contest import Contest, Memory
 from lamina.runtime import Device
 from lamina.spec import Spec
 
 
-class Entry(Protocol):
+class Contestant(Protocol):
     """A candidate: what runs, its scratch memory in bytes, its name."""
 
     @property
-    def steps(self) -> Sequence[Step]:
+    def steps(self) -> Sequence[Bindable]:
         """What runs."""
         ...
 
@@ -32,7 +32,7 @@ class Entry(Protocol):
         ...
 
 
-E = TypeVar("E", bound=Entry)
+E = TypeVar("E", bound=Contestant)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Trial(Generic[E]):
 class Plain:
     """Own kernels that say what is right."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[Bindable, ...]
     workspace: int = 0
     label: str = "plain"
 
@@ -83,7 +83,7 @@ def best(
     outputs: Sequence[Spec],
     tolerance: float,
     *,
-    plain: tuple[Step, ...] = (),
+    plain: tuple[Bindable, ...] = (),
     slow: bool = False,
     refusals: list[str],
 ) -> tuple[E, float] | None:

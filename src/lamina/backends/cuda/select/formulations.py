@@ -24,11 +24,11 @@ from lamina.backends import Call, NoKernel, Plan, Run
 from lamina.backends.cuda.launch.program import (
     VECTOR,
     WORKSPACE_ALIGNMENT,
+    Bindable,
     Launch,
     Launches,
     Place,
     Program,
-    Step,
     Together,
     kernel_plan,
     round_up,
@@ -106,9 +106,9 @@ class Way:
 
     name: str
     graph: MakeGraph | None = None
-    before: tuple[Step, ...] = ()
-    after: tuple[Step, ...] = ()
-    steps: tuple[Step, ...] = ()
+    before: tuple[Bindable, ...] = ()
+    after: tuple[Bindable, ...] = ()
+    steps: tuple[Bindable, ...] = ()
     scratch: int = 0
     spare: bool = False
 
@@ -128,7 +128,7 @@ class Problem:
     outputs: tuple[Spec, ...]
     ways: tuple[Way, ...]
     flops: float
-    plain: tuple[Step, ...] = ()
+    plain: tuple[Bindable, ...] = ()
     aliases: Mapping[int, int] = field(default_factory=dict)
     family: str = ""
 
@@ -144,7 +144,7 @@ class Candidate:
 
     way: Way
     plan: ExecutionPlan | None
-    steps: tuple[Step, ...]
+    steps: tuple[Bindable, ...]
     workspace: int
 
     @property

@@ -102,7 +102,7 @@ class Jitted(Generic[P, R]):
         self.fn = fn
         self.device = None if device is None else _where(device)
         self.backend, self.memory_limit, self.max_programs = backend, memory_limit, max_programs
-        self._programs: OrderedDict[Hashable, list[Program]] = OrderedDict()
+        self._programs: OrderedDict[Hashable, list[Traced]] = OrderedDict()
         self._lock = threading.RLock()
         renew_after_fork(self)
         functools.update_wrapper(self, fn)
@@ -140,7 +140,7 @@ class Jitted(Generic[P, R]):
         lines = [f"jit({_name(self.fn)}): {len(held)} of at most {self.max_programs} programs"]
         return "\n".join([*lines, *(f"  {p.executable!r}" for p in held)])
 
-    def _program(self, arguments: Any, found: Sequence[Leaf], arrays: Sequence[Leaf]) -> Program:
+    def _program(self, arguments: Any, found: Sequence[Leaf], arrays: Sequence[Leaf]) -> Traced:
         """The program for these arguments, traced and compiled when there is none."""
         key = self._key(arguments, found)
         with self._lock:
@@ -166,7 +166,7 @@ class Jitted(Generic[P, R]):
     def _key(self, arguments: Any, found: Sequence[Leaf]) -> Hashable:
         return structure(arguments), tuple(_key_of(leaf) for leaf in found), current_policy()
 
-    def _compile(self, arguments: Any, arrays: Sequence[Leaf]) -> Program:
+    def _compile(self, arguments: Any, arrays: Sequence[Leaf]) -> Traced:
         """Trace fn on values in place of the arrays, and compile what it did."""
         inputs = [Value(_spec(x.value), name=_label(x.path)) for x in arrays]
         values = iter(inputs)
@@ -179,7 +179,7 @@ class Jitted(Generic[P, R]):
             given = [capture.read(x.value) for x in outputs]
         held = [x for x in capture.tensors.values() if x is not None]
         where = self.device or self._device([x.value for x in arrays], held, capture)
-        return Program.of(self, result, inputs, given, capture, where)
+        return Traced.of(self, result, inputs, given, capture, where)
 
     def _device(self, arrays: Sequence[Any], held: Sequence[Tensor], capture: Capture) -> Device:
         """Where the arguments are, or what fn closes over. Raises ValueError where these differ."""
@@ -195,7 +195,7 @@ class Jitted(Generic[P, R]):
 
 
 @dataclass(frozen=True)
-class Program:
+class Traced:
     """One compiled trace.
 
     result: what fn gave: the structure of the results, and those that are no tensors. held: tensors that each call
@@ -217,7 +217,7 @@ class Program:
         outputs: Sequence[Value],
         capture: Capture,
         where: Device,
-    ) -> Program:
+    ) -> Traced:
         """Compile: what fn writes to is updated in place, the rest stays, borrowed memory is read by each call."""
         tensors = list(capture.tensors.values())
         stays = [x for x in tensors if id(x) in capture.written or not x.buffer.borrowed]

@@ -1,0 +1,105 @@
+"""One word, one thing: no class name twice, no module hidden by a function; `dir` shows the public names alone."""
+
+import ast
+import importlib
+import pkgutil
+import sys
+import types
+from collections import defaultdict
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+import lamina
+
+PACKAGE = Path(lamina.__file__).parent
+PUBLIC = (
+    "",
+    "cudnn",
+    "cudnn.legacy",
+    "data",
+    "graph",
+    "infer",
+    "nn",
+    "nn.init",
+    "onednn",
+    "ops",
+    "optim",
+    "optim.schedule",
+    "runtime",
+    "spec",
+    "train",
+)
+#: Words of the bindings of cuDNN and oneDNN that another room uses, too. The list may only shrink.
+BINDINGS = {
+    "BatchNorm",
+    "Dropout",
+    "Engine",
+    "Graph",
+    "Matmul",
+    "Memory",
+    "Owned",
+    "RNN",
+    "Reshape",
+    "Slice",
+    "Softmax",
+    "Stream",
+    "Tensor",
+    "Transpose",
+    "Window",
+}
+
+
+def classes() -> dict[str, list[str]]:
+    """Every class of the package but for the C layer: name -> the files that define it."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for file in sorted(PACKAGE.rglob("*.py")):
+        path = file.relative_to(PACKAGE)
+        if path.parts[0] != "c":
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ClassDef):
+                    found[node.name].append(path.as_posix())
+    return found
+
+
+def are_twins(a: str, b: str) -> bool:
+    """An op and its layer, or the same object of cuDNN's two wings."""
+    if {a.split("/")[0], b.split("/")[0]} == {"ops", "nn"}:
+        return True
+    both = a.startswith("cudnn/") and b.startswith("cudnn/")
+    return both and a.startswith("cudnn/legacy/") != b.startswith("cudnn/legacy/")
+
+
+def test_no_class_name_stands_for_two_things() -> None:
+    twice = {
+        n for n, files in classes().items() if not all(are_twins(a, b) for a, b in combinations(files, 2))
+    }
+    assert sorted(twice - BINDINGS) == []
+    assert sorted(BINDINGS - twice) == [], "these are single by now: take them off the list"
+
+
+def test_no_module_is_hidden() -> None:
+    for found in pkgutil.walk_packages(lamina.__path__, "lamina."):
+        if "__main__" not in found.name and ".c." not in found.name:
+            try:
+                importlib.import_module(found.name)
+            except ImportError:
+                continue  # needs an optional library
+    loaded = [name for name in sys.modules if name.startswith("lamina.") and ".c." not in name]
+    pairs = [(name, name.rpartition(".")) for name in loaded]
+    hidden = [
+        name
+        for name, (parent, _, own) in pairs
+        if not isinstance(getattr(sys.modules[parent], own, None), types.ModuleType)
+    ]
+    assert hidden == []
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_dir_shows_the_public_names_and_nothing_else(package: str) -> None:
+    module = importlib.import_module(f"lamina.{package}" if package else "lamina")
+    assert dir(module) == sorted(module.__all__)
+    for name in module.__all__:
+        assert getattr(module, name, None) is not None, name
