@@ -20,6 +20,7 @@ from lamina.c._library import LibraryNotFound
 from lamina.cli import main
 from lamina.cli.networks import NETWORKS
 from lamina.cli.status import ExitStatus
+from lamina.train import DivergedError
 
 TINY = ["train", "lenet", "--device", "cpu", "--batch-size", "32"]
 
@@ -185,6 +186,79 @@ def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -
         main(arguments)
     assert ended.value.code == 2
     assert "usage: lamina" in capsys.readouterr().err
+
+
+HOSTILE = {
+    "train": [
+        "--data",
+        "--precision",
+        "--epochs",
+        "--batch-size",
+        "--lr",
+        "--shift",
+        "--seed",
+        "--memory-limit",
+        "--out",
+    ],
+    "plan": ["--batch-size", "--device", "--memory-limit", "--backend", "--json", "--algorithm"],
+    "conv": [
+        "--n",
+        "--groups",
+        "--pad",
+        "--stride",
+        "--dtype",
+        "--machine",
+        "--properties",
+        "--workspace",
+        "--tflops",
+    ],
+}
+VALUES = [
+    "0",
+    "-1",
+    "nan",
+    "9" * 30,
+    "",
+    "'",
+    "{tmp}",
+    "{tmp}/junk",
+    "{tmp}/deep.json",
+    "{tmp}/no/x",
+    "cuda:7",
+    "8 GiB",
+]
+
+
+@pytest.mark.feature("B039")
+@pytest.mark.parametrize(("command", "option"), [(c, o) for c, options in HOSTILE.items() for o in options])
+def test_no_argument_ends_in_a_traceback(
+    command: str,
+    option: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Every value of every option ends with a status, and with one line where that is neither 0 nor wrong usage."""
+    (tmp_path / "junk").write_bytes(b"\0junk" * 50)
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    monkeypatch.setattr("lamina.cli.train.fit", _raiser(DivergedError("a run would begin here")))
+    begin = {
+        "train": TINY,
+        "plan": ["plan", "lenet", "--backend", "null"],
+        "conv": ["conv", "--device", "none", "--engines", "none"],
+    }[command]
+    for value in VALUES:
+        status = _status([*begin, option, value.format(tmp=tmp_path)])
+        lines = capsys.readouterr().err.count("\n")
+        assert status == ExitStatus.USAGE or lines == (status != ExitStatus.DONE)
+
+
+def _status(arguments: list[str]) -> ExitStatus:
+    """The exit status, argparse's too."""
+    try:
+        return ExitStatus(main(arguments))
+    except SystemExit as ended:
+        return ExitStatus(int(ended.code or 0))
 
 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,6 +58,10 @@ def test_names_and_files_that_are_wrong(tmp_path: Path) -> None:
     file.write_text(json.dumps({"name": "mine", "arch": "sm_90", "multiprocessors": 4, "cores": 3}))
     with pytest.raises(ValueError, match="has no meaning for cores"):
         Machine.from_file(file)
+    for text in ("", "{", "[1, 2]", "3", "[" * 100_000):
+        file.write_text(text)
+        with pytest.raises(ValueError, match=r"mine\.json is not a JSON object of a machine's fields"):
+            Machine.from_file(file)
     file.write_text(json.dumps({"name": "mine", "arch": "sm_90", "multiprocessors": 4, "clock": 10**9}))
     assert Machine.named(str(file)).rate("bfloat16") == 4 * 1e9 * 4096 * 0.75
 

@@ -1,6 +1,7 @@
 """What a checkpoint says of its run is compared when the run goes on: each difference is named with both values."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,11 @@ def test_every_optimizer_says_its_settings() -> None:
     found = step_setup(make(optim.Regularized(optim.SGD(0.1, 0.7), l1=0.5)))
     assert (found["optimizer.l1"], found["optimizer.optimizer"]) == (0.5, "SGD")
     assert found["optimizer.optimizer.momentum"] == 0.7
+
+
+def test_a_loss_has_the_name_of_what_it_calls() -> None:
+    assert step_setup(make(loss=partial(partial(ops.cross_entropy))))["loss"] == "cross_entropy"
+    assert step_setup(make(loss=nn.CrossEntropyLoss()))["loss"] == "CrossEntropyLoss"
 
 
 def test_tuples_are_the_lists_that_json_gives() -> None:

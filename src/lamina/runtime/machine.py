@@ -105,10 +105,15 @@ class Machine:
         """The machine of a property file: JSON with this class's fields.
 
         Raises:
-            ValueError: a field that is unknown, or one that is missing.
+            ValueError: no JSON object, a field that is unknown, or one that is missing.
             OSError: the file cannot be read.
         """
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        try:
+            found = dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ValueError(
+                f"machine: {path} is not a JSON object of a machine's fields: {error}"
+            ) from error
         known = {f.name for f in fields(cls)}
         missing = {"name", "arch", "multiprocessors"} - set(found)
         if missing or set(found) - known:

@@ -7,6 +7,7 @@ A setup maps names to numbers, texts, flags or lists of them. Names with a point
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from lamina.optim import Optimizer
@@ -32,9 +33,16 @@ def step_setup(step: Step) -> dict[str, Any]:
     return {
         **_optimizer_setup(step.optimizer, "optimizer"),
         "lr": [step.optimizer.rate(number) for number in _PROBES],
-        "loss": getattr(step.loss_fn, "__qualname__", type(step.loss_fn).__name__),
+        "loss": _name_of(step.loss_fn),
         "clip_norm": step.clip_norm,
     }
+
+
+def _name_of(function: Any) -> str:
+    """The name of a function, of what a `functools.partial` calls, or of an object's class."""
+    while isinstance(function, partial):
+        function = function.func
+    return str(getattr(function, "__qualname__", type(function).__name__))
 
 
 def _optimizer_setup(optimizer: Optimizer, name: str) -> dict[str, Any]:
