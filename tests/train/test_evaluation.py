@@ -136,3 +136,34 @@ def test_batches_are_pairs() -> None:
     for batch, kind in (((x,), "tuple of 1"), ((x, x, x), "tuple of 3"), (x, "ndarray")):
         with pytest.raises(ValueError, match=rf"batch 0 is a {kind}; a batch is a pair \(inputs, targets\)"):
             lm.evaluate(Fixed(), [batch], device="cpu", backend="reference")
+
+
+class Two(nn.Module):
+    """Two inputs, two outputs: their sum and their difference, times a weight."""
+
+    def __init__(self) -> None:
+        self.weight = nn.Parameter(np.ones(1, np.float32))
+
+    def forward(self, a: Any, b: Any) -> Any:
+        return (a + b) * self.weight, {"difference": a - b}
+
+
+def test_several_inputs_outputs_and_targets() -> None:
+    a, b = (RNG.standard_normal((5, 3)).astype(np.float32) for _ in range(2))
+
+    def loss(outputs: Any, targets: Any) -> Any:
+        total, rest = outputs
+        return ops.mse_loss(total, targets[0]) + ops.mse_loss(rest["difference"], targets[1])
+
+    found = lm.evaluate(Two(), [((a, b), (a, b))], loss, device="cpu", backend="reference")
+    assert found.accuracy is None
+    assert found.loss == pytest.approx(float((b**2).mean() + ((a - 2 * b) ** 2).mean()), rel=1e-5)
+    with pytest.raises(
+        ValueError, match=r"outputs f32\[5,3\], f32\[5,3\] and targets i64\[5\] have no accuracy"
+    ):
+        lm.evaluate(Two(), [((a, b), np.zeros(5, np.int64))], device="cpu", backend="reference")
+
+
+def test_labels_in_a_list_of_numbers() -> None:
+    logits = np.eye(3, dtype=np.float32)
+    assert lm.evaluate(Fixed(), [(logits, [0, 1, 1])], device="cpu", backend="reference") == Scores(2, 3)

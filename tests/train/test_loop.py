@@ -243,3 +243,39 @@ def test_a_checkpoint_that_cannot_be_written_is_refused_at_the_start(tmp_path: P
         with pytest.raises(OSError, match="folder"):
             fit(step, batches(), 1, checkpoint=place, progress=False)
     assert step.number == 0
+
+
+def test_accuracy_of_one_label_a_pixel() -> None:
+    """Trained by a step and evaluated: both count pixels."""
+    images = RNG.standard_normal((8, 2, 4, 4)).astype(np.float32)
+    labels = images.argmax(1)
+    step = lm.train_step(
+        nn.Conv2d(2, 2, 1), ops.cross_entropy, optim.SGD(0.5), device="cpu", backend="reference"
+    )
+    batches = data.arrays(images, labels, batch_size=4, seed=1)
+    last = fit(step, batches, 30, validation=batches, progress=False).epochs[-1]
+    assert last.accuracy is not None
+    assert 0.9 < last.accuracy <= 1
+    assert last.validation is not None
+    assert last.validation.labels == 8 * 16
+
+
+def test_a_network_of_two_inputs_and_two_outputs() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            self.first, self.second = nn.Linear(4, 2), nn.Linear(4, 2)
+
+        def forward(self, x: Any, y: Any) -> Any:
+            return self.first(x), self.second(y)
+
+    def loss(outputs: Any, targets: Any) -> Any:
+        return ops.mse_loss(outputs[0], targets[0]) + ops.mse_loss(outputs[1], targets[1])
+
+    x, y = IMAGES[:8], IMAGES[8:16]
+    batches = [((x, y), (x[:, :2], y[:, 2:]))] * 3
+    step = lm.train_step(Two(), loss, optim.SGD(0.1), device="cpu", backend="reference")
+    found = fit(step, batches, 2, validation=batches, progress=False)
+    assert found.losses[-1] < found.losses[0]
+    assert found.epochs[-1].accuracy is None
+    assert found.epochs[-1].validation is not None
+    assert found.epochs[-1].validation.loss is not None

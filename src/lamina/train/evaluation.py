@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from lamina._tree import leaves, unflatten
 from lamina.infer import Predictor
 from lamina.nn import Module
 from lamina.runtime import Device
 from lamina.spec.precision import Precision
-from lamina.tensors import as_tensor
-
-Array = np.ndarray[Any, Any]
+from lamina.tensors import Tensor, as_tensor, flatten_arrays
+from lamina.train.labels import are_labels
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ def evaluate(
     sample, or one a pixel. The answer is the class with the largest output; a NaN among them is never right.
 
     net: a module, or a Predictor that is used again and again.
+    data: inputs and targets may each be an array, or nested tuples, lists and dicts of arrays, as in `train_step`.
     loss_fn: (outputs, targets) -> scalar, a mean over the samples; for targets that are no labels it must be given.
     ignore_index: labels of this value count neither as right nor as wrong.
     Raises ValueError when data has no batches, or there is neither an accuracy nor a loss.
@@ -71,14 +72,14 @@ def evaluate(
     sums = _Sums()
     for number, batch in enumerate(data):
         inputs, targets = pair_of(batch, f"evaluate: batch {number}")
-        found, wanted = predictor(inputs).numpy(), as_tensor(targets).to("cpu")
+        outputs, wanted = _on_cpu(predictor(inputs), "outputs"), _on_cpu(targets, "targets")
         if loss_fn is not None:
-            sums.add_loss(float(loss_fn(as_tensor(found), wanted).item()), len(found))
-        hits = hits_of(found, wanted.numpy(), ignore_index)
+            sums.add_loss(float(loss_fn(outputs, wanted).item()), samples_of(inputs))
+        hits = hits_of(outputs, wanted, ignore_index)
         if hits is None and loss_fn is None:
             raise ValueError(
-                f"evaluate: outputs {as_tensor(found).spec} and targets {wanted.spec} have no accuracy, which "
-                "needs outputs (N, C, …) and integer labels (N, …); give a loss_fn"
+                f"evaluate: outputs {_specs(outputs)} and targets {_specs(wanted)} have no accuracy, which needs "
+                "one output (N, C, …) and integer labels (N, …); give a loss_fn"
             )
         sums.add_hits(hits)
     return sums.scores()
@@ -93,18 +94,33 @@ def pair_of(batch: Any, where: str) -> tuple[Any, Any]:
     raise ValueError(f"{where} is {found}; a batch is a pair (inputs, targets), of which each may be a tuple")
 
 
-def are_labels(outputs: tuple[int, ...], targets: tuple[int, ...], kind: str) -> bool:
-    """Whether targets of this shape and kind of dtype (NumPy's letter) are class labels for outputs of that shape."""
-    return kind in "iu" and len(outputs) > 1 and outputs[:1] + outputs[2:] == targets
+def samples_of(inputs: Any) -> int:
+    """The length of the first axis, of the first of several arrays."""
+    first = flatten_arrays(inputs, "inputs")[0][0]
+    return int(first.shape[0]) if first.ndim else 1
 
 
-def hits_of(outputs: Array, labels: Array, ignore_index: int) -> tuple[int, int] | None:
+def hits_of(outputs: Any, targets: Any, ignore_index: int) -> tuple[int, int] | None:
     """How many labels are hit, of how many; None where the targets are no labels."""
-    if not are_labels(outputs.shape, labels.shape, labels.dtype.kind):
+    if not (isinstance(outputs, Tensor) and isinstance(targets, Tensor)):
         return None
+    if not are_labels(outputs.shape, targets.shape, targets.dtype.kind):
+        return None
+    found, labels = outputs.numpy(), targets.numpy()
     counted = labels != ignore_index
-    hits = (outputs.argmax(1) == labels) & counted & ~np.isnan(outputs).any(1)
+    hits = (found.argmax(1) == labels) & counted & ~np.isnan(found).any(1)
     return int(hits.sum()), int(counted.sum())
+
+
+def _on_cpu(tree: Any, what: str) -> Any:
+    """The same nested tuples, lists and dicts of tensors on the CPU."""
+    found, structure = flatten_arrays(tree, f"evaluate: {what}")
+    return unflatten(structure, [as_tensor(x).to("cpu") for x in found])
+
+
+def _specs(tree: Any) -> str:
+    """Dtypes and shapes, for messages."""
+    return ", ".join(str(x.spec) for x in leaves(tree))
 
 
 class _Sums:

@@ -21,7 +21,7 @@ from lamina.runtime import check_writable
 from lamina.tensors import Tensor
 from lamina.train.checkpoint import Position, save_checkpoint
 from lamina.train.errors import DivergedError
-from lamina.train.evaluation import Scores, evaluate, pair_of
+from lamina.train.evaluation import Scores, evaluate, pair_of, samples_of
 from lamina.train.interrupt import Interrupt
 from lamina.train.progress import Reporter
 from lamina.train.setup import Setup, check_same, data_setup
@@ -194,7 +194,7 @@ class _Run:
             inputs, targets = pair_of(batch, f"fit: batch {first + figures.steps} of epoch {number + 1}")
             loss = self.step(inputs, targets)
             figures.steps += 1
-            pending.append(_Result(loss, self.step.correct, _samples(inputs), math.prod(np.shape(targets))))
+            pending.append(_Result(loss, self.step.correct, samples_of(inputs), _labels(targets)))
             if len(pending) > LATE:
                 self._note(figures, pending.popleft(), reporter)
             if self.interrupt.asked:
@@ -331,8 +331,8 @@ def _length(data: Iterable[Any]) -> int | None:
         return None
 
 
-def _samples(inputs: Any) -> int:
-    """The length of the first axis, of the first of several inputs."""
-    while isinstance(inputs, tuple | dict):
-        inputs = next(iter(inputs.values() if isinstance(inputs, dict) else inputs))
-    return len(inputs)
+def _labels(targets: Any) -> int:
+    """How many elements the targets have, where they are one array: labels are one."""
+    if isinstance(targets, tuple | dict):
+        return 0
+    return math.prod(targets.shape if hasattr(targets, "shape") else np.shape(targets))

@@ -26,6 +26,7 @@ from lamina.runtime import Device, device, human_bytes, renew_after_fork
 from lamina.spec import DType, Spec, current_policy, float32, policy
 from lamina.spec.precision import Precision, as_precision
 from lamina.tensors import Tensor, array_spec, flatten_arrays
+from lamina.train.labels import are_labels
 from lamina.train.scaling import all_finite, initial_scale, next_scale, total
 
 _where = device  # the argument of `train_step` has the same name
@@ -299,10 +300,10 @@ class _Kind:
 
 
 def _hits(outputs: Any, targets: Any) -> list[Value]:
-    """How often the largest output is the label, where there is one output [N, C] and one target, N integers."""
+    """How often the largest output is the label, where there is one output (N, C, …) and labels (N, …)."""
     if not (isinstance(outputs, Value) and isinstance(targets, Value)):
         return []
-    if outputs.ndim != 2 or targets.dtype.kind not in "iu" or targets.shape != outputs.shape[:1]:
+    if not are_labels(outputs.shape, targets.shape, targets.dtype.kind):
         return []
     return [ops.sum(ops.eq(ops.argmax(outputs, 1), ops.cast(targets, "int64")))]
 

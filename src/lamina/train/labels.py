@@ -1,0 +1,11 @@
+"""When targets are class labels: one rule for the accuracy of training and of evaluation."""
+
+from __future__ import annotations
+
+
+def are_labels(outputs: tuple[int, ...], targets: tuple[int, ...], kind: str) -> bool:
+    """Whether targets are labels for outputs: integers of shape (N, …) for (N, C, …), one a sample or one a pixel.
+
+    outputs, targets: their shapes. kind: NumPy's letter for the targets' kind of dtype.
+    """
+    return kind in "iu" and len(outputs) > 1 and outputs[:1] + outputs[2:] == targets
