@@ -26,7 +26,8 @@
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __shared__ static thread_local
-#define DYNAMIC_SHARED(type, name) static thread_local type name[(224 << 10) / sizeof(type)]
+// As a GPU places it: at the start of a block's shared memory.
+#define DYNAMIC_SHARED(type, name) alignas(1024) static thread_local type name[(224 << 10) / sizeof(type)]
 #define WAIT_A_LITTLE() sched_yield()
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
