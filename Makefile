@@ -1,4 +1,5 @@
 # Two commands on a fresh machine: `make demo` and `make test`. Each makes the environment that it needs.
+# `make test` has everything important in it, in at most five minutes on two cores; docs/testing.md tells of the others.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -7,13 +8,28 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 GPU    := $(shell ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1' && echo yes)
 EXTRAS := $(if $(GPU),cu13,)
 
-.PHONY: demo test lint typecheck bench ledger clean
+.PHONY: demo test test-all test-torch sanitize lint typecheck bench ledger clean
+
+# Two processes, each with one thread for its arithmetic, take as long on two cores as the longest half.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(shell nproc)
+# What each run passed and skipped, for tools.ledger and tools.skips.
+REPORT  = --junitxml=build/results/$@.xml
 
 demo: $(VENV)/.demo
 	$(BIN)/lamina train alexnet --data digits
 
 test: $(VENV)/.test build/cudnn-9.28
-	$(BIN)/python -m pytest
+	$(PYTEST) $(REPORT)
+
+test-all: $(VENV)/.test build/cudnn-9.28
+	$(PYTEST) $(REPORT) -m 'slow and not gpu and not torch' --durations=20
+
+test-torch: $(VENV)/.torch build/cudnn-9.28
+	$(PYTEST) $(REPORT) -m 'torch and not gpu'
+
+# The kernels on the CPU under GCC's checks for undefined behaviour and for accesses outside of memory.
+sanitize: $(VENV)/.test
+	LAMINA_TEST_SANITIZER=undefined $(PYTEST) $(REPORT) -m 'not gpu and not torch' tests/backends/cuda tests/cudnn/test_contest.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -42,6 +58,11 @@ $(VENV)/.demo: pyproject.toml | $(BIN)/python
 
 $(VENV)/.test: pyproject.toml | $(BIN)/python
 	$(PIP) install -e '.[test]'
+	touch $@
+
+# PyTorch's wheel without CUDA where the index has it under that name; elsewhere the plain one may be just that.
+$(VENV)/.torch: $(VENV)/.test
+	$(PIP) install 'torch==2.13.0+cpu' || $(PIP) install 'torch==2.13.0'
 	touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python

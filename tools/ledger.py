@@ -4,8 +4,8 @@
     pytest --junitxml=cpu.xml && python -m tools.ledger --results cpu.xml
     pytest -m gpu --junitxml=gpu.xml                        several result files may be given
 
-Prints every row, writes docs/ledger.md, and fails (exit status 1) on a marker that names no row or on
-a row with a failed test. Tests are found by reading the source of tests/, nothing is imported.
+Prints every row, those without a test as open, writes docs/ledger.md, and fails (exit status 1) on a marker that
+names no row or on a row with a failed test. Tests are found by reading the source of tests/, nothing is imported.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def coverage(rows: Mapping[str, Row], tests: Sequence[Test]) -> str:
         "",
         "Written by `python -m tools.ledger`; the rows are explained in [features.md](features.md).",
         "",
-        f"{len(proven)} of {len(rows)} rows have a test.",
+        f"{len(proven)} of {len(rows)} rows have a test. Open: {', '.join(_open(rows, tests)) or 'none'}.",
         "",
         "| id | level | feature | CPU tests | GPU tests |",
         "|---|---|---|---|---|",
@@ -164,8 +164,16 @@ def coverage(rows: Mapping[str, Row], tests: Sequence[Test]) -> str:
         cells = [
             "<br>".join(_short(t) for t in tests if row.id in t.rows and t.gpu == g) for g in (False, True)
         ]
+        if not any(cells):
+            cells[0] = "open"
         lines.append(f"| {row.id} | {row.level} | {row.feature} | {cells[0]} | {cells[1]} |")
     return "\n".join(lines) + "\n"
+
+
+def _open(rows: Iterable[str], tests: Iterable[Test]) -> list[str]:
+    """Rows that no test proves yet."""
+    proven = {r for t in tests for r in t.rows}
+    return [row for row in rows if row not in proven]
 
 
 def _short(test: Test) -> str:
@@ -178,6 +186,7 @@ def report(rows: Mapping[str, Row], tests: Sequence[Test], results: Mapping[str,
     for row in rows.values():
         own = [t for t in tests if row.id in t.rows]
         cpu, gpu = (state(row.id, tests, results, gpu=g) for g in (False, True))
+        cpu = cpu if own else "open"
         lines.append(f"{row.id}  CPU {cpu or '-':8}  GPU {gpu or '-':8}  {row.level}: {row.feature}")
         lines += [f"        {t.id}" for t in own]
     proven = {r for t in tests for r in t.rows}

@@ -100,6 +100,7 @@ def test_lamina_against_itself(tmp_path: Path) -> None:
     assert record["versions"]["lamina"] == lm.__version__
 
 
+@pytest.mark.torch
 def test_torch_in_its_modes(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     arguments = ["--set", "tiny", "--only", "tiny-conv", "tiny-lstm", "--seconds", "0.01", "--isolate"]
@@ -170,6 +171,7 @@ def test_nothing_is_measured_without_a_budget(tmp_path: Path, capsys: pytest.Cap
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.torch
 def test_curves_start_from_the_same_weights_and_count_in_points() -> None:
     torch = pytest.importorskip("torch")
     from benchmarks import curves

@@ -71,6 +71,7 @@ def test_array_protocols() -> None:
     assert a.pointer(Allocation()) == 8192
 
 
+@pytest.mark.torch
 def test_torch_tensors(request: pytest.FixtureRequest) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed here; the protocol is tested above")
     tensor = torch.arange(4, dtype=torch.bfloat16, requires_grad=True)

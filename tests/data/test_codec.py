@@ -107,6 +107,7 @@ def test_a_picture_stays_on_the_gpu() -> None:
     assert difference(again.numpy(), small.numpy())[0] < difference(pillow.numpy(), small.numpy())[0] + 0.5
 
 
+@pytest.mark.torch
 @pytest.mark.feature("F042")
 def test_resize_as_torch_does() -> None:
     torch = pytest.importorskip("torch")

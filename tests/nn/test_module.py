@@ -144,7 +144,7 @@ def test_state_dict_holds_the_tensors_themselves(block: Block) -> None:
     assert block.state_dict()["first.weight"] is block.first.weight
 
 
-@pytest.mark.parametrize("kind", ["numpy", "tensor", "torch"])
+@pytest.mark.parametrize("kind", ["numpy", "tensor", pytest.param("torch", marks=pytest.mark.torch)])
 def test_load_takes_arrays_of_any_library(block: Block, kind: str) -> None:
     values = {k: np.random.default_rng(1).random(v.shape, np.float32) for k, v in block.state_dict().items()}
     if kind == "torch":

@@ -126,6 +126,7 @@ def test_twenty_steps_follow_the_formula(
 LIKE_TORCH = [(c[0], c[1], c[4]) for c in CASES if c[4]]
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize(("make", "kwargs", "name"), LIKE_TORCH, ids=[f"{c[2]}-{c[1]}" for c in LIKE_TORCH])
 def test_twenty_steps_equal_torchs(make: Any, kwargs: Any, name: str) -> None:
     torch = pytest.importorskip("torch")

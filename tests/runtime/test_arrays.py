@@ -82,6 +82,7 @@ def test_interfaces_that_are_not_understood(facts: dict[str, Any], reason: str) 
         share(OnDevice(**facts))
 
 
+@pytest.mark.torch
 @pytest.mark.feature("F011", "F031")
 def test_copies_take_arrays_of_other_libraries() -> None:
     torch = pytest.importorskip("torch")

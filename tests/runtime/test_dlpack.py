@@ -85,6 +85,7 @@ def test_what_is_no_dlpack_is_refused() -> None:
         lm.zeros(1).__cuda_array_interface__  # noqa: B018
 
 
+@pytest.mark.torch
 def test_torch_both_ways() -> None:
     torch = pytest.importorskip("torch")
     for kind in (torch.float32, torch.bfloat16, torch.int64, torch.bool):

@@ -215,6 +215,7 @@ VARIANTS = [
 ]
 
 
+@pytest.mark.torch
 @pytest.mark.feature("F071")
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize(("cell", "projection"), VARIANTS)

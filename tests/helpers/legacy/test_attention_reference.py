@@ -10,6 +10,7 @@ import pytest
 from tests.helpers.legacy import attention_reference as reference
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytestmark = pytest.mark.torch
 
 BATCH, Q, KV, HEADS = 3, 4, 5, 2
 

@@ -11,6 +11,7 @@ from tests.helpers.legacy import rnn_reference as reference
 from tests.helpers.legacy.rnn_reference import Rnn
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytestmark = pytest.mark.torch
 
 TIME, BATCH = 5, 4
 LENGTHS = [5, 4, 2, 1]

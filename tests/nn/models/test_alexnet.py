@@ -63,6 +63,7 @@ def test_keys_shapes_and_outputs(
     assert graph.outputs[0].shape == (images[0], expected[list(expected)[-1]][0])
 
 
+@pytest.mark.torch
 @pytest.mark.feature("F110")
 def test_alexnet_computes_what_torch_does() -> None:
     torch = pytest.importorskip("torch")
