@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -156,8 +157,13 @@ def refuse_forked(*_arguments: object) -> Any:
     raise DeviceError(_FORKED)
 
 
+#: A thread that asks while another one imports would be given the unfinished module.
+_importing = threading.RLock()
+
+
 def _import_core() -> Any:
-    core = importlib.import_module("cuda.core")
+    with _importing:
+        core = importlib.import_module("cuda.core")
     # Before 1.0 the same names lived one package deeper.
     return core if hasattr(core, "Device") else importlib.import_module("cuda.core.experimental")
 

@@ -48,9 +48,9 @@ from lamina.spec import (
     uint8,
     unpack,
 )
-from tests.backends.cuda.test_registry import OWN
 from tests.helpers.eager import mismatch
 from tests.helpers.emulator import Memory, run_launch, run_plan, run_steps
+from tests.helpers.own_programs import OWN
 from tests.helpers.planned import H200
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")

@@ -1,17 +1,14 @@
 """The CUDA backend without a GPU: every card has a plan, every kernel compiles for the GPUs it is meant for."""
 
 import re
-from collections.abc import Iterator, Sequence
-from itertools import product
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from lamina.backends import Call, NoKernel, Plan
+from lamina.backends import Call, NoKernel
 from lamina.backends.cuda import backend
-from lamina.backends.cuda.attention.attention import slopes_launch, weights_launch
 from lamina.backends.cuda.conv.conv import conv_problem
-from lamina.backends.cuda.conv.direct import direct
-from lamina.backends.cuda.conv.fast_fir import halved_way
 from lamina.backends.cuda.conv.transforms import deepened, deepens, padded, pads
 from lamina.backends.cuda.cudnn_graphs.conv import Operands
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE
@@ -19,33 +16,16 @@ from lamina.backends.cuda.cudnn_graphs.matmul import Product
 from lamina.backends.cuda.launch.indexing import collapse, memory_order, offset_of
 from lamina.backends.cuda.launch.program import (
     KERNELS,
-    Launch,
     Launches,
     Program,
-    Together,
-    scratch,
-    source,
-    target,
 )
-from lamina.backends.cuda.matmul.matmul import as_convolution, matmul_problem, tiled
-from lamina.backends.cuda.norm import batch_persistent
-from lamina.backends.cuda.norm.conv1x1_stats import Behind, ProductTiling, data_grad, forward
-from lamina.backends.cuda.norm.layer_norm_backward import ShortRows
-from lamina.backends.cuda.norm.norm import activation
-from lamina.backends.cuda.quantize.quantize import eights_problem
-from lamina.backends.cuda.rnn import persistent
+from lamina.backends.cuda.matmul.matmul import as_convolution, matmul_problem
 from lamina.ops.core import REGISTRY, Op
 from lamina.ops.primitives import (
     Add,
-    Attention,
-    AttentionGrad,
-    BatchNorm,
-    BatchNormGrad,
     Cast,
     Conv,
     Matmul,
-    MaxPool,
-    QuantizedConv,
     Relu,
     Reshape,
     SgdUpdate,
@@ -53,7 +33,6 @@ from lamina.ops.primitives import (
     Where,
     Window,
 )
-from lamina.ops.primitives.rnn import Rnn, RnnGrad, Sizes
 from lamina.spec import (
     Layout,
     Policy,
@@ -62,42 +41,14 @@ from lamina.spec import (
     bool_,
     channels_last,
     contiguous,
-    float8_e4m3fn,
-    float16,
     float32,
-    float64,
-    int8,
     int64,
-    uint8,
 )
-from tests.helpers.planned import H200
+from tests.helpers.own_programs import OWN, cases, collected
+from tests.helpers.planned import H200, KINDS
 
 pytest.importorskip("cuda.core")
 CUDA = backend(H200)
-#: Their plans need cuDNN.
-LIBRARY = {
-    "conv", "conv_data_grad", "conv_filter_grad", "matmul", "fused", "rnn", "rnn_grad", "attention", "attention_grad",
-    "joint_attention", "joint_attention_grad", "conv_norm", "data_grad_norm",
-    "quantized_conv", "quantized_matmul",
-}  # fmt: skip
-OWN = sorted(set(REGISTRY) - LIBRARY)
-
-
-def cases(name: str) -> Iterator[tuple[Op, list[Spec]]]:
-    """Every sample in every dtype, row-major and channels last, and with layouts left open."""
-    card = REGISTRY[name]
-    for sample in card.samples():
-        for dtype in sample.dtypes or card.dtypes:
-            shapes = [Spec(a.shape, a.dtype or dtype) for a in sample.args]
-            yield sample.op, shapes
-            yield sample.op, [s.fixed for s in shapes]
-            yield sample.op, [Spec(s.shape, s.dtype, channels_last(s.shape)) for s in shapes]
-
-
-def programs(plan: Plan) -> tuple[Program, ...]:
-    if not isinstance(plan.make, Launches):
-        return ()
-    return (*plan.make.programs, *plan.make.plain_programs)
 
 
 @pytest.mark.feature("B017")
@@ -120,160 +71,38 @@ def test_plans_say_what_infer_says(name: str) -> None:
             )
 
 
-def chosen() -> dict[str, Program]:
-    """A program of each kind: by kernel, and by what its text defines (types and switches, not sizes)."""
-    found: dict[str, Program] = {}
-    for name in OWN:
-        for op, specs in cases(name):
-            for program in programs(CUDA.plan(op, specs, Policy())):
-                kinds = [s.dtype.short for s in specs] + [
-                    line for line in program.text.split("\n") if "typedef" in line
-                ]
-                key = f"{name if program.name == 'elementwise' else program.name} {' '.join(kinds)}"
-                found.setdefault(key, program)
-    win = Window((2, 2), ((1, 1), (1, 1)), (1, 1))
-    for dtype in (float64, float32, float16, bfloat16):
-        specs = ((2, 3, 9, 9), (4, 3, 3, 3), (2, 4, 5, 5))
-        o = Operands(win, *(Spec(s, dtype, channels_last(s)) for s in specs))
-        for direction in ("conv", "conv_data_grad", "conv_filter_grad"):
-            found[f"{direction} {dtype}"] = direct(direction, o).program
-            for way in conv_problem(direction, o, H200).ways:
-                for step in (*way.before, *way.after):
-                    if isinstance(step, Launch):
-                        found[f"{direction} {way.name} {step.program.name} {dtype}"] = step.program
-        a = Spec((5, 7), dtype).fixed
-        found[f"tiled {dtype}"] = tiled(Product(1, 5, 3, 7, False, True), a).program
-        scores = Spec((2, 3, 5, 7), dtype).fixed
-        launch = weights_launch(Attention(0.5, True, True), scores, [scores], (source(),) * 3)
-        found[f"weights {dtype}"] = launch.program
-        launch = slopes_launch(AttentionGrad(0.5), scores, 4, [], (source(),) * 7)
-        found[f"slopes {dtype}"] = launch.program
-        short = ShortRows(Spec((9, 256), dtype).fixed, 9, 256, True, H200.machine)
-        for launch in short.gradients((source(),) * 5, target(), scratch(), (target(1), target(2))):
-            found[f"{launch.program.name} {dtype}"] = launch.program
-    found |= (
-        own_convolutions()
-        | halved_convolutions()
-        | resident_norms()
-        | resident_networks()
-        | point_convolutions()
-    )
-    shapes = (2, 3, 9, 9), (5, 3, 3, 3), (2, 5, 7, 7)
-    win = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
-    for kind in (int8, float8_e4m3fn):
-        x, w, y = (Spec(s, t, channels_last(s)) for s, t in zip(shapes, (kind, kind, float32), strict=True))
-        for step in eights_problem(QuantizedConv(win), x, w, y, NONE).plain:
-            assert isinstance(step, Launch)
-            found[f"{step.program.name} {kind}"] = step.program
-    shape = (2, 37, 9, 11)
-    for dtype in (float64, float32, bfloat16, uint8):
-        last = Spec(shape, dtype, channels_last(shape))
-        found[f"transpose {dtype}"] = programs(CUDA.reorder(last, Spec(shape, dtype)))[0]
-        image = Spec((2, 3, 16, 24), dtype)
-        last = Spec(image.shape, dtype, channels_last(image.shape))
-        found[f"interleave {dtype}"] = programs(CUDA.reorder(image, last))[0]
-    return found
+def kernel_functions() -> set[str]:
+    """All that are written in kernel files."""
+    kernel = re.compile(r"__global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(")
+    return {name for file in KERNELS.rglob("*.cu") for name in kernel.findall(file.read_text())}
 
 
-def own_convolutions() -> dict[str, Program]:
-    """Kernels of convolutions with one filter per channel, and over few channels."""
-    depthwise = Window((1, 1), ((1, 1), (1, 1)), (1, 1), 16), ((2, 16, 9, 9), (16, 1, 3, 3), (2, 16, 9, 9))
-    stem = Window((2, 2), ((3, 3), (3, 3)), (1, 1)), ((2, 3, 18, 20), (64, 3, 7, 7), (2, 64, 9, 10))
-    found = {}
-    for win, shapes in (depthwise, stem):
-        for dtype in (float16, bfloat16):
-            o = Operands(win, *(Spec(s, dtype, channels_last(s)) for s in shapes))
-            for direction in ("conv", "conv_data_grad", "conv_filter_grad"):
-                for way in conv_problem(direction, o, H200).ways:
-                    steps = way.steps if way.name in ("depthwise", "stem") else ()
-                    for step in (s for s in steps if isinstance(s, Launch)):
-                        found[f"{direction} {way.name} {step.program.name} {dtype}"] = step.program
-    return found
-
-
-def halved_convolutions() -> dict[str, Program]:
-    """What is around convolutions of half as many taps."""
-    shapes = ((2, 8, 18, 20), (16, 8, 7, 7), (2, 16, 18, 20))
-    o = Operands(Window((1, 1), ((3, 3), (3, 3)), (1, 1)), *(Spec(s, bfloat16) for s in shapes))
-    way = halved_way("conv", o, lambda part: Plan((part.x, part.w), (part.y,), lambda call: lambda: None))
-    return {step.program.name: step.program for step in way.steps if isinstance(step, Launch)}
-
-
-def resident_norms() -> dict[str, Program]:
-    """Batch norm in one launch."""
-    found = {}
-    for dtype in (float32, float16, bfloat16):
-        x = Spec((4, 24, 9, 9), dtype, channels_last((4, 24, 9, 9)))
-        forward, backward = BatchNorm(1e-5), BatchNormGrad()
-        for way in (
-            batch_persistent.forward(forward, x, activation(forward), (), 0, H200.machine),
-            batch_persistent.backward(backward, x, activation(backward), (), 0, H200.machine),
-        ):
-            assert way is not None
-            for step in way.steps:
-                assert isinstance(step, Together)
-                found[f"{step.program.name} {dtype}"] = step.program
-    return found
-
-
-def point_convolutions() -> dict[str, Program]:
-    """1x1 convolutions with a norm's sums, forward and backward, with all that may lie behind them."""
-    found: dict[str, Program] = {}
-    sizes = [ProductTiling(900, *size, H200.machine) for size in ((128, 64), (64, 256))]
-    for dtype, tiles in product((float16, bfloat16), sizes):
-        norm = tuple(map(source, range(5)))
-        clipped, bits = Behind(source(), source(), norm, 6.0), Behind(source(), source(), norm, bits=True)
-        made = [forward(tiles, dtype, target())]
-        made += [data_grad(tiles, dtype, b, target()) for b in (Behind(None, None, norm[:4]), clipped, bits)]
-        key = f"point_conv {tiles.columns} {tiles.depth} {dtype}"
-        found |= {f"{key} {i}": step.program for i, step in enumerate(made)}
-    return found
-
-
-def resident_networks() -> dict[str, Program]:
-    """LSTMs and GRUs that keep their weights, in blocks of their own and in such that wait for each other."""
-
-    def elsewhere(op: Matmul, specs: Sequence[Spec], *_: object) -> Plan:
-        return Plan(tuple(specs), op.infer(*specs), lambda call: lambda: None)  # products are others' kernels
-
-    found: dict[str, Program] = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(persistent, "matmul_plan", elsewhere)
-        for mode, hidden, dtype in product(("lstm", "gru"), (128, 256), (float16, bfloat16)):
-            op, sizes = Rnn(mode, hidden, reserve=True), Sizes(4, 8, 16)
-            shared = persistent.tiling(op, sizes, [dtype], H200.machine)
-            assert shared is not None
-            shapes = [tuple(sizes), *op.state_shapes(8), *op.weight_shapes(16)]
-            specs = [Spec(s, dtype).fixed for s in shapes]
-            forward = persistent.forward_plan(op, specs, shared, CUDA.device, Policy())
-            (y, *last, reserve), head = forward.outputs, 1 + op.states
-            given = [*specs[:head], y, y, *last, reserve, *specs[head:]]
-            back = RnnGrad(mode, hidden, reserve=True)
-            backward = persistent.gradient_plan(back, given, shared, CUDA.device, Policy())
-            both = (*programs(forward), *programs(backward))
-            found |= {f"{mode} {program.name} {dtype} {i}": program for i, program in enumerate(both)}
-    return found
+def compiled(programs: Iterable[Program], target: str) -> Iterator[bytes]:
+    """Machine code of each, made in two threads."""
+    with ThreadPoolExecutor(2) as pool:
+        yield from pool.map(lambda program: program.cubin(target), programs)
 
 
 @pytest.mark.feature("F040")
 def test_every_kind_of_kernel_compiles() -> None:
     """For an H200. Each function of each kernel file is among them."""
-    found = chosen()
-    kernel = re.compile(r"__global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(")
-    written = {name for file in KERNELS.rglob("*.cu") for name in kernel.findall(file.read_text())}
+    found = collected(H200)
+    written = kernel_functions()
     assert len(written) >= 25
     assert written - {p.name for p in found.values()} == set()
-    for program in list(found.values())[:: max(1, len(found) // 240)]:
-        assert program.cubin("sm_90")[:4] == b"\x7fELF", program.source
+    for made in compiled(list(found.values())[:: max(1, len(found) // 240)], H200.machine.target):
+        assert made[:4] == b"\x7fELF"
 
 
 @pytest.mark.feature("F040")
-@pytest.mark.parametrize("arch", ["sm_80", "sm_120"])
-def test_kernels_compile_for_other_gpus(arch: str) -> None:
-    x = Spec((2, 16, 9, 9), bfloat16, channels_last((2, 16, 9, 9)))
-    pool = MaxPool((3, 3), Window((2, 2), ((0, 0), (0, 0)), (1, 1)), True)
-    for program in programs(CUDA.plan(pool, [x], Policy())):
-        assert program.cubin(arch)[:4] == b"\x7fELF"
+@pytest.mark.parametrize("name", [n for n in KINDS if n != "h200"])
+def test_kernels_compile_for_other_gpus(name: str) -> None:
+    """Planned for each machine that there is a file of: every kernel function, once for each architecture."""
+    device = KINDS[name]
+    found = {p.name: p for p in collected(device, few=True).values()}
+    assert kernel_functions() - set(found) == set()
+    for made in compiled(found.values(), device.machine.target):
+        assert made[:4] == b"\x7fELF"
 
 
 def test_formulations_where_they_apply() -> None:

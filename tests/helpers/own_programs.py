@@ -1,0 +1,224 @@
+"""Own kernels as programs: one of each kind that the plans of all samples launch, for any machine."""
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+import pytest
+
+from lamina.backends import Plan
+from lamina.backends.cuda import backend
+from lamina.backends.cuda.attention.attention import slopes_launch, weights_launch
+from lamina.backends.cuda.conv.conv import conv_problem
+from lamina.backends.cuda.conv.direct import direct
+from lamina.backends.cuda.conv.fast_fir import halved_way
+from lamina.backends.cuda.cudnn_graphs.conv import Operands
+from lamina.backends.cuda.cudnn_graphs.epilogue import NONE
+from lamina.backends.cuda.cudnn_graphs.matmul import Product
+from lamina.backends.cuda.launch.program import (
+    Launch,
+    Launches,
+    Program,
+    Together,
+    scratch,
+    source,
+    target,
+)
+from lamina.backends.cuda.matmul.matmul import tiled
+from lamina.backends.cuda.norm import batch_persistent
+from lamina.backends.cuda.norm.conv1x1_stats import Behind, ProductTiling, data_grad, forward
+from lamina.backends.cuda.norm.layer_norm_backward import ShortRows
+from lamina.backends.cuda.norm.norm import activation
+from lamina.backends.cuda.quantize.quantize import eights_problem
+from lamina.backends.cuda.rnn import persistent
+from lamina.ops.core import REGISTRY, Op
+from lamina.ops.primitives import (
+    Attention,
+    AttentionGrad,
+    BatchNorm,
+    BatchNormGrad,
+    Matmul,
+    QuantizedConv,
+    Window,
+)
+from lamina.ops.primitives.rnn import Rnn, RnnGrad, Sizes
+from lamina.runtime import Device
+from lamina.spec import (
+    Policy,
+    Spec,
+    bfloat16,
+    channels_last,
+    float8_e4m3fn,
+    float16,
+    float32,
+    float64,
+    int8,
+    uint8,
+)
+
+#: Their plans need cuDNN.
+LIBRARY = {
+    "conv", "conv_data_grad", "conv_filter_grad", "matmul", "fused", "rnn", "rnn_grad", "attention", "attention_grad",
+    "joint_attention", "joint_attention_grad", "conv_norm", "data_grad_norm",
+    "quantized_conv", "quantized_matmul",
+}  # fmt: skip
+OWN = sorted(set(REGISTRY) - LIBRARY)
+
+
+def cases(name: str, *, few: bool = False) -> Iterator[tuple[Op, list[Spec]]]:
+    """Every sample in every dtype, row-major and channels last, and with layouts left open.
+
+    few: bfloat16 alone, or the first dtype of what does not take it.
+    """
+    card = REGISTRY[name]
+    for sample in card.samples():
+        dtypes = sample.dtypes or card.dtypes
+        for dtype in (bfloat16 if bfloat16 in dtypes else dtypes[0],) if few else dtypes:
+            shapes = [Spec(a.shape, a.dtype or dtype) for a in sample.args]
+            yield sample.op, shapes
+            yield sample.op, [s.fixed for s in shapes]
+            yield sample.op, [Spec(s.shape, s.dtype, channels_last(s.shape)) for s in shapes]
+
+
+def programs(plan: Plan) -> tuple[Program, ...]:
+    if not isinstance(plan.make, Launches):
+        return ()
+    return (*plan.make.programs, *plan.make.plain_programs)
+
+
+def collected(device: Device, *, few: bool = False) -> dict[str, Program]:
+    """A program of each kind for a machine: by kernel, and by what its text defines (types and switches, not sizes).
+
+    few: see `cases`.
+    """
+    found: dict[str, Program] = {}
+    cuda = backend(device)
+    for name in OWN:
+        for op, specs in cases(name, few=few):
+            for program in programs(cuda.plan(op, specs, Policy())):
+                kinds = [s.dtype.short for s in specs] + [
+                    line for line in program.text.split("\n") if "typedef" in line
+                ]
+                key = f"{name if program.name == 'elementwise' else program.name} {' '.join(kinds)}"
+                found.setdefault(key, program)
+    win = Window((2, 2), ((1, 1), (1, 1)), (1, 1))
+    for dtype in (float64, float32, float16, bfloat16):
+        specs = ((2, 3, 9, 9), (4, 3, 3, 3), (2, 4, 5, 5))
+        o = Operands(win, *(Spec(s, dtype, channels_last(s)) for s in specs))
+        for direction in ("conv", "conv_data_grad", "conv_filter_grad"):
+            found[f"{direction} {dtype}"] = direct(direction, o).program
+            for way in conv_problem(direction, o, device).ways:
+                for step in (*way.before, *way.after):
+                    if isinstance(step, Launch):
+                        found[f"{direction} {way.name} {step.program.name} {dtype}"] = step.program
+        a = Spec((5, 7), dtype).fixed
+        found[f"tiled {dtype}"] = tiled(Product(1, 5, 3, 7, False, True), a).program
+        scores = Spec((2, 3, 5, 7), dtype).fixed
+        launch = weights_launch(Attention(0.5, True, True), scores, [scores], (source(),) * 3)
+        found[f"weights {dtype}"] = launch.program
+        launch = slopes_launch(AttentionGrad(0.5), scores, 4, [], (source(),) * 7)
+        found[f"slopes {dtype}"] = launch.program
+        short = ShortRows(Spec((9, 256), dtype).fixed, 9, 256, True, device.machine)
+        for launch in short.gradients((source(),) * 5, target(), scratch(), (target(1), target(2))):
+            found[f"{launch.program.name} {dtype}"] = launch.program
+    found |= (
+        own_convolutions(device)
+        | halved_convolutions()
+        | resident_norms(device)
+        | resident_networks(device)
+        | point_convolutions(device)
+    )
+    shapes = (2, 3, 9, 9), (5, 3, 3, 3), (2, 5, 7, 7)
+    win = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
+    for kind in (int8, float8_e4m3fn):
+        x, w, y = (Spec(s, t, channels_last(s)) for s, t in zip(shapes, (kind, kind, float32), strict=True))
+        for step in eights_problem(QuantizedConv(win), x, w, y, NONE).plain:
+            assert isinstance(step, Launch)
+            found[f"{step.program.name} {kind}"] = step.program
+    shape = (2, 37, 9, 11)
+    for dtype in (float64, float32, bfloat16, uint8):
+        last = Spec(shape, dtype, channels_last(shape))
+        found[f"transpose {dtype}"] = programs(cuda.reorder(last, Spec(shape, dtype)))[0]
+        image = Spec((2, 3, 16, 24), dtype)
+        last = Spec(image.shape, dtype, channels_last(image.shape))
+        found[f"interleave {dtype}"] = programs(cuda.reorder(image, last))[0]
+    return found
+
+
+def own_convolutions(device: Device) -> dict[str, Program]:
+    """Kernels of convolutions with one filter per channel, and over few channels."""
+    depthwise = Window((1, 1), ((1, 1), (1, 1)), (1, 1), 16), ((2, 16, 9, 9), (16, 1, 3, 3), (2, 16, 9, 9))
+    stem = Window((2, 2), ((3, 3), (3, 3)), (1, 1)), ((2, 3, 18, 20), (64, 3, 7, 7), (2, 64, 9, 10))
+    found = {}
+    for win, shapes in (depthwise, stem):
+        for dtype in (float16, bfloat16):
+            o = Operands(win, *(Spec(s, dtype, channels_last(s)) for s in shapes))
+            for direction in ("conv", "conv_data_grad", "conv_filter_grad"):
+                for way in conv_problem(direction, o, device).ways:
+                    steps = way.steps if way.name in ("depthwise", "stem") else ()
+                    for step in (s for s in steps if isinstance(s, Launch)):
+                        found[f"{direction} {way.name} {step.program.name} {dtype}"] = step.program
+    return found
+
+
+def halved_convolutions() -> dict[str, Program]:
+    """What is around convolutions of half as many taps."""
+    shapes = ((2, 8, 18, 20), (16, 8, 7, 7), (2, 16, 18, 20))
+    o = Operands(Window((1, 1), ((3, 3), (3, 3)), (1, 1)), *(Spec(s, bfloat16) for s in shapes))
+    way = halved_way("conv", o, lambda part: Plan((part.x, part.w), (part.y,), lambda call: lambda: None))
+    return {step.program.name: step.program for step in way.steps if isinstance(step, Launch)}
+
+
+def resident_norms(device: Device) -> dict[str, Program]:
+    """Batch norm in one launch."""
+    found = {}
+    for dtype in (float32, float16, bfloat16):
+        x = Spec((4, 24, 9, 9), dtype, channels_last((4, 24, 9, 9)))
+        forward, backward = BatchNorm(1e-5), BatchNormGrad()
+        for way in (
+            batch_persistent.forward(forward, x, activation(forward), (), 0, device.machine),
+            batch_persistent.backward(backward, x, activation(backward), (), 0, device.machine),
+        ):
+            assert way is not None
+            for step in way.steps:
+                assert isinstance(step, Together)
+                found[f"{step.program.name} {dtype}"] = step.program
+    return found
+
+
+def point_convolutions(device: Device) -> dict[str, Program]:
+    """1x1 convolutions with a norm's sums, forward and backward, with all that may lie behind them."""
+    found: dict[str, Program] = {}
+    sizes = [ProductTiling(900, *size, device.machine) for size in ((128, 64), (64, 256))]
+    for dtype, tiles in product((float16, bfloat16), sizes):
+        norm = tuple(map(source, range(5)))
+        clipped, bits = Behind(source(), source(), norm, 6.0), Behind(source(), source(), norm, bits=True)
+        made = [forward(tiles, dtype, target())]
+        made += [data_grad(tiles, dtype, b, target()) for b in (Behind(None, None, norm[:4]), clipped, bits)]
+        key = f"point_conv {tiles.columns} {tiles.depth} {dtype}"
+        found |= {f"{key} {i}": step.program for i, step in enumerate(made)}
+    return found
+
+
+def resident_networks(device: Device) -> dict[str, Program]:
+    """LSTMs and GRUs that keep their weights, in blocks of their own and in such that wait for each other."""
+
+    def elsewhere(op: Matmul, specs: Sequence[Spec], *_: object) -> Plan:
+        return Plan(tuple(specs), op.infer(*specs), lambda call: lambda: None)  # products are others' kernels
+
+    found: dict[str, Program] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(persistent, "matmul_plan", elsewhere)
+        for mode, hidden, dtype in product(("lstm", "gru"), (128, 256), (float16, bfloat16)):
+            op, sizes = Rnn(mode, hidden, reserve=True), Sizes(4, 8, 16)
+            shared = persistent.tiling(op, sizes, [dtype], device.machine)
+            assert shared is not None
+            shapes = [tuple(sizes), *op.state_shapes(8), *op.weight_shapes(16)]
+            specs = [Spec(s, dtype).fixed for s in shapes]
+            forward = persistent.forward_plan(op, specs, shared, device, Policy())
+            (y, *last, reserve), head = forward.outputs, 1 + op.states
+            given = [*specs[:head], y, y, *last, reserve, *specs[head:]]
+            back = RnnGrad(mode, hidden, reserve=True)
+            backward = persistent.gradient_plan(back, given, shared, device, Policy())
+            both = (*programs(forward), *programs(backward))
+            found |= {f"{mode} {program.name} {dtype} {i}": program for i, program in enumerate(both)}
+    return found
