@@ -272,8 +272,8 @@ def run(case: Case) -> list[int]:
         workspace = allocated(case.workspace)
         for buffer, spec in zip(inputs, case.inputs, strict=True):
             copy(buffer, from_host(drawn(spec, rng).view(np.uint8), DEVICE))
-        pointers = (tuple(b.pointer for b in buffers) for buffers in (inputs, outputs))
-        call = Call(*pointers, workspace.pointer, stream.handle)
+        given, made = (tuple(b.pointer for b in buffers) for buffers in (inputs, outputs))
+        call = Call(given, made, workspace.pointer, stream.handle)
         for step in case.steps:
             step.bind(DEVICE, call)()
         DEVICE.synchronize()
@@ -292,8 +292,8 @@ def run_emulated(case: Case) -> list[int]:
         workspace = place(case.workspace)
         for memory, spec in zip(inputs, case.inputs, strict=True):
             memory.bytes[:] = drawn(spec, rng).view(np.uint8)
-        pointers = (tuple(m.pointer for m in memories) for memories in (inputs, outputs))
-        run_steps(case.steps, Call(*pointers, workspace.pointer))
+        given, made = (tuple(m.pointer for m in memories) for memories in (inputs, outputs))
+        run_steps(case.steps, Call(given, made, workspace.pointer))
         bad += not_finite([m.bytes for m in outputs], case.outputs)
     return bad
 

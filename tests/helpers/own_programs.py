@@ -102,8 +102,8 @@ def collected(device: Device, *, few: bool = False) -> dict[str, Program]:
                 found.setdefault(key, program)
     win = Window((2, 2), ((1, 1), (1, 1)), (1, 1))
     for dtype in (float64, float32, float16, bfloat16):
-        specs = ((2, 3, 9, 9), (4, 3, 3, 3), (2, 4, 5, 5))
-        o = Operands(win, *(Spec(s, dtype, channels_last(s)) for s in specs))
+        sizes = ((2, 3, 9, 9), (4, 3, 3, 3), (2, 4, 5, 5))
+        o = Operands(win, *(Spec(s, dtype, channels_last(s)) for s in sizes))
         for direction in ("conv", "conv_data_grad", "conv_filter_grad"):
             found[f"{direction} {dtype}"] = direct(direction, o).program
             for way in conv_problem(direction, o, device).ways:
