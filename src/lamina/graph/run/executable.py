@@ -20,6 +20,7 @@ from lamina.graph.planning.rematerialize import as_bytes, plan_within
 from lamina.graph.run.context import ExecutionContext, Given
 from lamina.graph.run.pool import Pool
 from lamina.graph.run.staging import Staging
+from lamina.graph.run.turn import Turns, turns_of
 from lamina.runtime import Buffer, Device, Stream, copy, device, human_bytes, usable_cores
 from lamina.spec import ShapeError, pack
 from lamina.tensors import Tensor, as_tensor
@@ -75,8 +76,9 @@ class Executable:
     takes that memory again only when nothing of the result is alive.
 
     Threads may share it; what they get is what one thread would. Where calls update state, or a device's queue puts
-    them in order anyway (a GPU), one call at a time is written or queued, whole. Elsewhere each call at the same time
-    has an `ExecutionContext` of its own, as many as there are cores, on the same weights.
+    them in order anyway (a GPU), one call at a time is written or queued, whole; what updates state also waits for
+    other executables that update the same tensors. Elsewhere each call at the same time has an `ExecutionContext` of
+    its own, as many as there are cores, on the same weights.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class Executable:
         self._free = sorted({*range(len(self.graph.inputs))} - {*self.resident})
         self._poison = poison
         self._state: dict[int, Tensor] = {}
+        self._turns = Turns()  # of the state
         self._places: list[tuple[Tensor, Buffer]] = []  # where the state lies, as kernels are bound to it
         self._versions: list[tuple[Tensor, int]] = []  # of what stays and is not updated, when last read
         self._updated: list[Tensor] = []  # the state that each call updates
@@ -181,7 +184,8 @@ class Executable:
             wanted = self.graph.inputs[i].spec
             if x.spec.open != wanted:
                 raise ShapeError(f"load: input {i} is {wanted}, got {x.spec}")
-        with self._contexts.all() as contexts:
+        self._turns = turns_of(tensors.values(), [x for i, x in tensors.items() if i in self.donate])
+        with self._turns, self._contexts.all() as contexts:
             if self._settle(tensors):
                 for context in contexts:
                     context.unbind()
@@ -226,6 +230,12 @@ class Executable:
         """Run on the inputs that are not resident, in order. Returns the outputs that are not donated."""
         self._check_ready()
         given = self._given(inputs)
+        if not self.donate:
+            return self._run(given)
+        with self._turns:
+            return self._run(given)
+
+    def _run(self, given: Sequence[tuple[Slot, Given]]) -> tuple[Tensor, ...]:
         context = self._take()
         try:
             return context(given)
