@@ -261,6 +261,21 @@ def _status(arguments: list[str]) -> ExitStatus:
         return ExitStatus(int(ended.code or 0))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["train", "lenet", "--batch", "3"], "lamina train: error: --batch is --batch-size now"),
+        (["plan", "lenet", "--batch=3"], "lamina plan: error: --batch is --batch-size now"),
+        (["train", "lenet", "--limit-steps", "3"], "lamina train: error: --limit-steps is --max-steps now"),
+    ],
+)
+def test_an_old_option_says_the_new_one(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _status(arguments) == ExitStatus.USAGE
+    assert text in capsys.readouterr().err
+
+
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["--version"], ["--help"], ["train", "--help"]):
         with pytest.raises(SystemExit) as ended:

@@ -194,6 +194,28 @@ def test_going_on_in_spite_of_it(tmp_path: Path) -> None:
     assert (tmp_path / "c").exists()
 
 
+@pytest.mark.parametrize(("bad", "ends"), [(20, False), (21, True)])
+def test_float16_skips_steps_that_overflow(bad: int, ends: bool) -> None:
+    """They change no parameter while the loss scale is searched; too many in a row are a divergence."""
+    nn.manual_seed(1)
+    step = lm.train_step(
+        nn.Linear(4, 3),
+        ops.cross_entropy,
+        optim.SGD(0.1),
+        device="cpu",
+        backend="reference",
+        precision="fp16",
+    )
+    spoiled = [(np.full((8, 4), np.nan, np.float32), LABELS[:8])] * bad
+    given = [(IMAGES[:8], LABELS[:8]), *spoiled, (IMAGES[8:16], LABELS[8:16])]
+    if ends:
+        with pytest.raises(lm.train.DivergedError, match="at step 21 .*: the loss is nan"):
+            fit(step, given, 1, progress=False)
+    else:
+        assert np.isfinite(fit(step, given, 1, progress=False).losses[-1])
+    assert all(np.isfinite(p.numpy()).all() for p in step.net.parameters())
+
+
 # ---- Ctrl-C
 
 

@@ -4,6 +4,25 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
+from typing import Any
+
+
+class Gone(argparse.Action):
+    """An option that is called otherwise now: using it is an error that says the new name (`const`)."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, const: str) -> None:
+        super().__init__(option_strings, dest, nargs="?", const=const, help=argparse.SUPPRESS)
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: Any = None,
+    ) -> None:
+        """Ends the program."""
+        parser.error(f"{option_string} is {self.const} now")
 
 
 def positive(text: str) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 
 from lamina import ops
-from lamina.cli.arguments import positive
+from lamina.cli.arguments import Gone, positive
 from lamina.cli.networks import NETWORKS
 from lamina.graph import Executable, html_page, profile
 from lamina.infer import Predictor
@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument
     add("network", choices=NETWORKS, help="what to plan")
+    add("--batch", action=Gone, const="--batch-size")
     add("--batch-size", type=positive, default=16, help="samples (default: 16)")
     add("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
     add("--precision", default="fp32", choices=PRECISIONS, help="what to compute in (default: fp32)")

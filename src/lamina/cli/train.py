@@ -20,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 
 from lamina import data, ops
-from lamina.cli.arguments import positive
+from lamina.cli.arguments import Gone, positive
 from lamina.cli.networks import NETWORKS, batches
 from lamina.data import Batches
 from lamina.files import save_safetensors
@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
     add("--precision", default="fp32", choices=PRECISIONS, help="what to compute in (default: fp32)")
     add("--epochs", type=positive, default=6, help="passes over the data (default: 6)")
+    add("--batch", action=Gone, const="--batch-size")
     add("--batch-size", type=positive, default=16, help="samples per step (default: 16)")
     add("--optimizer", default="sgd", choices=("sgd", "adam"), help="sgd has momentum 0.9 (default: sgd)")
     add("--lr", type=_rate, help="highest learning rate (default: what suits the network)")
@@ -59,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--override", nargs="+", default=(), metavar="NAME", help="with --resume: what may differ, such as lr"
     )
+    add("--limit-steps", action=Gone, const="--max-steps")
     add("--max-steps", type=positive, metavar="N", help="stop after N steps")
     add("--losses", type=Path, metavar="FILE", help="write the loss of every step as JSON")
     add("--no-check-finite", action="store_true", help="go on when the loss is infinite or not a number")

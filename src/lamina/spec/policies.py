@@ -14,15 +14,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 ALGORITHMS = ("heuristic", "fastest", "fallback")
-_NAMES = {
-    "guess": "heuristic",
-    "guess_once": "heuristic",
-    "guess_on_shape_change": "heuristic",
-    "benchmark": "fastest",
-    "time_once": "fastest",
-    "time_on_shape_change": "fastest",
+#: Names that users of other systems know, and the algorithm and `once` that they mean: PyTorch's and cudnn.torch's
+#: "benchmark", Theano's others.
+ALIASES = {
+    "benchmark": ("fastest", False),
+    "guess": ("heuristic", False),
+    "guess_once": ("heuristic", True),
+    "guess_on_shape_change": ("heuristic", False),
+    "time_once": ("fastest", True),
+    "time_on_shape_change": ("fastest", False),
 }
-#: A plan by name: an own kernel, or a way and an engine with or without its knobs, as plans are labelled.
+#: A plan by name: an own kernel, or a formulation and an engine with or without its knobs, as plans are labelled.
 _NAMED = re.compile(r"direct|halved|[a-z0-9]+ eng\d+(\{[\d:,]*\})?")
 
 
@@ -32,14 +34,14 @@ class Policy:
 
     tf32: float32 convolutions and products may round their inputs to TF32 (10-bit mantissa).
     deterministic: only algorithms that give bit-equal results from run to run.
-    algorithm: "heuristic" (the library's first choice), "fastest" (candidates are checked and timed;
-        "benchmark" is another name for it), or "fallback" (the most widely supported engine). A GPU's convolution
+    algorithm: "heuristic" (the library's first choice), "fastest" (candidates are checked and timed), or "fallback"
+        (the most widely supported engine); other systems' names for these are in `ALIASES`. A GPU's convolution
         can also be given its plan by name, as reports show it: "plain eng58{25:0}", "plain eng58", "direct" for the
         own kernel, or "halved" (many taps in bfloat16: three convolutions of half as many, with twice the rounding
         error; "fastest" may take it too); other devices and ops take it as "heuristic".
     workspace_limit: bytes that a plan may take beside its operands; None is no limit.
     once: the choice for the first sizes that a convolution with a filter meets serves other batch and image sizes
-        too, as long as it can; else each size has its own. The algorithms "time_once" and "guess_once" say both.
+        too, as long as it can; else each size has its own.
     data_grad, filter_grad: the algorithm of a convolution's gradients where it is not `algorithm`.
     check_indices: on a GPU, labels and indices out of range stop the program as a device-side assertion does, after
         their value and position were printed (on a CPU they always raise IndexError).
@@ -55,9 +57,9 @@ class Policy:
     check_indices: bool = False
 
     def __post_init__(self) -> None:
-        if self.algorithm.endswith("_once"):
-            object.__setattr__(self, "once", True)
-        object.__setattr__(self, "algorithm", _algorithm("algorithm", self.algorithm))
+        algorithm, once = _algorithm("algorithm", self.algorithm)
+        object.__setattr__(self, "algorithm", algorithm)
+        object.__setattr__(self, "once", self.once or once)
         for name in ("data_grad", "filter_grad"):
             value = getattr(self, name)
             if value is not None:
@@ -79,13 +81,13 @@ class Policy:
         return plain if own is None else replace(plain, algorithm=own, once=False)
 
 
-def _algorithm(field: str, name: str) -> str:
-    """An algorithm by its own name. Raises ValueError."""
-    found = _NAMES.get(name, name)
+def _algorithm(field: str, name: str) -> tuple[str, bool]:
+    """An algorithm by its own name, and whether the given name says `once`. Raises ValueError."""
+    found, once = ALIASES.get(name, (name, False))
     if found not in ALGORITHMS and not _NAMED.fullmatch(found):
-        known = ", ".join((*ALGORITHMS, *_NAMES))
+        known = ", ".join((*ALGORITHMS, *ALIASES))
         raise ValueError(f"{field} must be one of {known} or a plan such as 'plain eng58', got {name!r}")
-    return found
+    return found, once
 
 
 _DEFAULT = Policy()
