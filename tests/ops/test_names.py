@@ -15,10 +15,13 @@ def test_only_functions_are_exported() -> None:
 
 
 def test_primitives_exports_the_op_classes() -> None:
-    public = {name for name in primitives.__all__ if issubclass(getattr(primitives, name), core.Op)}
-    assert {
-        card.__name__ for card in core.REGISTRY.values() if card.__module__.startswith("lamina.ops.")
-    } == public
+    families = [card for card in core.REGISTRY.values() if card.__module__.startswith("lamina.ops.")]
+    assert [card for card in families if getattr(primitives, card.__name__, None) is not card] == []
+    assert {name for name in primitives.__all__ if issubclass(getattr(primitives, name), core.Op)} <= {
+        card.__name__ for card in families
+    }
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        _ = primitives.Nothing  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,11 @@
-"""The op classes. One file per family holds the classes and the functions that `lamina.ops` exports."""
+"""The op classes. One file per family holds the classes and the functions that `lamina.ops` exports.
 
+Classes that are not listed here are found by the registry of ops, once their family is imported.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from lamina.ops.core import REGISTRY
 from lamina.ops.primitives.attention import Attention, AttentionGrad, JointAttention, JointAttentionGrad
 from lamina.ops.primitives.cast import Cast
 from lamina.ops.primitives.check_index import CheckIndex
@@ -193,3 +199,12 @@ __all__ = [
     "Where",
     "Window",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """An op class of a family by its name. Raises AttributeError."""
+        for card in REGISTRY.values():
+            if card.__name__ == name and card.__module__.startswith(f"{__name__}."):
+                return card
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

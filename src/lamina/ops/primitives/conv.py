@@ -317,10 +317,22 @@ def _conv_transpose(
         raise ShapeError(
             f"{what}: padding {win.padding} leaves nothing of the output of {x.spec} by {w.spec}"
         )
+    wide = any(e >= s for e, s in zip(extra, win.stride, strict=True))
     with policy(algorithm=algorithm) if algorithm else nullcontext():
-        y = call(ConvDataGrad(win, sizes), x, w)
+        y = _uncut(x, w, win, sizes) if wide else call(ConvDataGrad(win, sizes), x, w)
     y = y if bias is None else _add_bias(what, y, bias)
     return y.squeeze(0) if single else y
+
+
+def _uncut(x: Any, w: Any, win: Window, sizes: Shape) -> Any:
+    """A transposed convolution of sizes past what any element reaches: without padding, then cut and filled."""
+    rank = win.rank
+    bare = replace(win, padding=((0, 0),) * rank)
+    spans = zip(x.shape[2:], win.stride, win.span(w.shape[2:]), strict=True)
+    whole = tuple((n - 1) * s + span for n, s, span in spans)
+    ends = zip(win.padding, whole, sizes, strict=True)
+    pairs = [(-lo, size - (n - lo)) for (lo, _), n, size in ends]
+    return pad_axes(call(ConvDataGrad(bare, whole), x, w), [(0, 0), (0, 0), *pairs])
 
 
 def _operands(what: str, rank: int, input: Any, weight: Any) -> tuple[Any, Any, bool]:

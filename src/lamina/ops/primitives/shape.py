@@ -561,8 +561,8 @@ def pad(
     if value:
         raise ValueError(f"pad: value belongs to mode 'constant', got {value} with mode {mode!r}")
     for axis, (lo, hi) in enumerate(pairs):
-        x = _extended(x, axis, lo, hi, mode)
-    return x
+        x = _extended(x, axis, max(lo, 0), max(hi, 0), mode)
+    return pad_axes(x, [(min(lo, 0), min(hi, 0)) for lo, hi in pairs])
 
 
 def pad_axes(x: Any, pairs: Sequence[tuple[int, int]], value: Number = 0.0) -> Any:
