@@ -21,6 +21,7 @@ from lamina.ops.primitives.conv import (
     conv_transpose3d,
     unfold,
 )
+from lamina.ops.primitives.cumsum import cumsum
 from lamina.ops.primitives.dropout import dropout
 from lamina.ops.primitives.embedding import embedding
 from lamina.ops.primitives.loss import (
@@ -202,6 +203,7 @@ __all__ = [
     "conv_transpose3d",
     "cos",
     "cross_entropy",
+    "cumsum",
     "depth_to_space",
     "dequantize",
     "div",

@@ -54,6 +54,7 @@ __all__ = [
     "conv_transpose3d",
     "cos",
     "cross_entropy",
+    "cumsum",
     "depth_to_space",
     "dequantize",
     "div",
@@ -665,6 +666,10 @@ def cross_entropy(
     reduction: Reduction = "mean",
     label_smoothing: float = 0.0,
 ) -> Value: ...
+@overload
+def cumsum(input: TensorLike, dim: int, *, dtype: DTypeLike | None = None) -> Tensor: ...
+@overload
+def cumsum(input: Value, dim: int, *, dtype: DTypeLike | None = None) -> Value: ...
 @overload
 def depth_to_space(input: TensorLike, block: int | Sequence[int]) -> Tensor: ...
 @overload

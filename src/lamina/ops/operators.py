@@ -25,7 +25,7 @@ Own = TypeVar("Own")
 #: Functions of `lamina.ops` that are methods too: those that torch.Tensor has.
 METHODS = (
     "abs", "add", "addmm", "amax", "amin", "argmax", "argmin", "baddbmm", "bmm", "ceil", "chunk", "clamp",
-    "cos", "dequantize", "div", "dot", "eq", "erf", "exp", "flatten", "floor", "ge", "gt", "le", "log",
+    "cos", "cumsum", "dequantize", "div", "dot", "eq", "erf", "exp", "flatten", "floor", "ge", "gt", "le", "log",
     "log_softmax", "logical_and", "logical_not", "logical_or", "logsumexp", "lt", "matmul", "max", "maximum",
     "mean", "min", "minimum", "mm", "mul", "mv", "ne", "neg", "outer", "pow", "prelu", "prod", "reciprocal",
     "relu", "rsqrt", "sigmoid", "sign", "sin", "softmax", "split", "sqrt", "square", "squeeze", "std", "sub",
