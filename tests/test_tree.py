@@ -55,7 +55,7 @@ def test_what_is_a_leaf_may_be_said() -> None:
 
 def test_names_and_arguments() -> None:
     structure = _tree.flatten((1, {"mask": 2, "more": [3]}))[1]
-    assert _tree.names(structure, "x") == ["x.0", "x.1.mask", "x.1.more.0"]
+    assert _tree.names(structure, "x") == ["x[0]", "x[1]['mask']", "x[1]['more'][0]"]
     assert _tree.names(_tree.LEAF, "x") == ["x"]
     assert _tree.arguments((1, 2)) == ((1, 2), {})
     assert _tree.arguments([1]) == ((1,), {})

@@ -98,12 +98,12 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def names(structure: Structure, root: str) -> list[str]:
-    """A name for each leaf: root for a single one, else root.0, root.mask, root.1.0, …"""
+    """Where each leaf is, as Python writes it: root for a single one, else root[0], root['mask'], root[1][0], …"""
     if structure.is_leaf:
         return [root]
     keys = structure.keys or range(len(structure.branches))
     return [
-        name for key, b in zip(keys, structure.branches, strict=True) for name in names(b, f"{root}.{key}")
+        name for key, b in zip(keys, structure.branches, strict=True) for name in names(b, f"{root}[{key!r}]")
     ]
 
 

@@ -11,9 +11,10 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
 
+from lamina import _tree
+from lamina._tree import Structure
 from lamina.graph import Executable, Graph, Value, compile
 from lamina.graph.ir.graph import Capture
-from lamina.graph.ir.tree import Leaf, leaves, rebuild, structure
 from lamina.ops.core import Operand, bind, recorder, recording
 from lamina.ops.primitives.pointwise import Identity
 from lamina.runtime import Device, device, is_array, renew_after_fork
@@ -109,17 +110,15 @@ class Jitted(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """What fn gives for these arguments, as tensors in fn's own structure."""
-        found = leaves((args, kwargs))
-        if recorder() is not None or any(isinstance(x, Value) for _, x in found):
+        given = _Arguments.of(args, kwargs)
+        if recorder() is not None or any(isinstance(x, Value) for x in given.leaves):
             return self.fn(*args, **kwargs)
-        arrays = [leaf for leaf in found if is_array(leaf.value)]
-        program = self._program((args, kwargs), found, arrays)
-        return program.run([x if isinstance(x, np.ndarray) else as_tensor(x) for _, x in arrays])  # type: ignore[no-any-return]
+        arrays = [x if isinstance(x, np.ndarray) else as_tensor(x) for x in given.arrays]
+        return self._program(given).run(arrays)  # type: ignore[no-any-return]
 
     def program(self, *args: P.args, **kwargs: P.kwargs) -> Executable:
         """The executable for arguments of these shapes, compiled if there is none yet, not run."""
-        found = leaves((args, kwargs))
-        return self._program((args, kwargs), found, [x for x in found if is_array(x.value)]).executable
+        return self._program(_Arguments.of(args, kwargs)).executable
 
     def clear(self) -> None:
         """Drop all programs."""
@@ -140,15 +139,15 @@ class Jitted(Generic[P, R]):
         lines = [f"jit({_name(self.fn)}): {len(held)} of at most {self.max_programs} programs"]
         return "\n".join([*lines, *(f"  {p.executable!r}" for p in held)])
 
-    def _program(self, arguments: Any, found: Sequence[Leaf], arrays: Sequence[Leaf]) -> Traced:
+    def _program(self, given: _Arguments) -> Traced:
         """The program for these arguments, traced and compiled when there is none."""
-        key = self._key(arguments, found)
+        key = given.structure, given.keys(), current_policy()
         with self._lock:
             for known in self._programs.get(key, ()):
                 if known.holds():
                     self._programs.move_to_end(key)
                     return known
-            made = self._compile(arguments, arrays)
+            made = self._compile(given)
             programs = [p for p in self._programs.get(key, ()) if p.may_hold_again()]
             self._programs[key] = [*programs, made]
             self._programs.move_to_end(key)
@@ -163,22 +162,19 @@ class Jitted(Generic[P, R]):
             if not self._programs[oldest]:
                 del self._programs[oldest]
 
-    def _key(self, arguments: Any, found: Sequence[Leaf]) -> Hashable:
-        return structure(arguments), tuple(_key_of(leaf) for leaf in found), current_policy()
-
-    def _compile(self, arguments: Any, arrays: Sequence[Leaf]) -> Traced:
+    def _compile(self, arguments: _Arguments) -> Traced:
         """Trace fn on values in place of the arrays, and compile what it did."""
-        inputs = [Value(_spec(x.value), name=_label(x.path)) for x in arrays]
+        pairs = zip(arguments.names, arguments.leaves, strict=True)
+        inputs = [Value(_spec(x), name=name) for name, x in pairs if is_array(x)]
         values = iter(inputs)
-        standing = [next(values) if is_array(x.value) else x.value for x in leaves(arguments)]
-        args, kwargs = rebuild(arguments, standing)
+        standing = [next(values) if is_array(x) else x for x in arguments.leaves]
+        args, kwargs = _tree.unflatten(arguments.structure, standing)
         capture = Capture()
         with recording(capture):
             result = self.fn(*args, **kwargs)
-            outputs = [x for x in leaves(result) if is_array(x.value) or isinstance(x.value, Operand)]
-            given = [capture.read(x.value) for x in outputs]
+            given = [capture.read(x) for x in _tree.leaves(result) if is_array(x) or isinstance(x, Operand)]
         held = [x for x in capture.tensors.values() if x is not None]
-        where = self.device or self._device([x.value for x in arrays], held, capture)
+        where = self.device or self._device(arguments.arrays, held, capture)
         return Traced.of(self, result, inputs, given, capture, where)
 
     def _device(self, arrays: Sequence[Any], held: Sequence[Tensor], capture: Capture) -> Device:
@@ -244,9 +240,8 @@ class Traced:
     def run(self, inputs: Sequence[Any]) -> Any:
         """The results for the arrays among the arguments."""
         made = iter(self.executable(*inputs, *self.held))
-        return rebuild(
-            self.result, [next(made) if x.value is _PLACE else x.value for x in leaves(self.result)]
-        )
+        found, structure = _tree.flatten(self.result)
+        return _tree.unflatten(structure, [next(made) if x is _PLACE else x for x in found])
 
     def holds(self) -> bool:
         """Whether a trace made now would be the same."""
@@ -264,8 +259,9 @@ _PLACE = object()
 
 def _without_values(result: Any) -> Any:
     """The results with a mark in place of each tensor."""
-    found = [x.value for x in leaves(result)]
-    return rebuild(result, [_PLACE if is_array(x) or isinstance(x, Operand) else x for x in found])
+    found, structure = _tree.flatten(result)
+    marked = [_PLACE if is_array(x) or isinstance(x, Operand) else x for x in found]
+    return _tree.unflatten(structure, marked)
 
 
 def _own(value: Value, inputs: Sequence[Value]) -> Value:
@@ -274,28 +270,48 @@ def _own(value: Value, inputs: Sequence[Value]) -> Value:
     return made
 
 
-def _key_of(leaf: Leaf) -> Hashable:
-    """What a program depends on of one leaf of the arguments."""
-    x = leaf.value
-    if is_array(x):
-        return _spec(x), x.device if isinstance(x, Tensor) else None
-    try:
-        hash(x)
-    except TypeError:
-        raise TypeError(
-            f"jit: {_label(leaf.path)} is a {type(x).__name__}: an argument is a tensor or array, a tuple, list or "
-            "dict of such, or a hashable value that stays fixed"
-        ) from None
-    return type(x), x
+@dataclass(frozen=True)
+class _Arguments:
+    """What a function is called with, taken apart."""
+
+    leaves: list[Any]
+    structure: Structure
+
+    @classmethod
+    def of(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Arguments:
+        """Positional and named arguments."""
+        return cls(*_tree.flatten((args, kwargs)))
+
+    @property
+    def arrays(self) -> list[Any]:
+        """Those of the leaves that count as tensors."""
+        return [x for x in self.leaves if is_array(x)]
+
+    @property
+    def names(self) -> list[str]:
+        """A readable name of each leaf: args[0], kwargs['mask']."""
+        positional, named = self.structure.branches
+        return [*_tree.names(positional, "args"), *_tree.names(named, "kwargs")]
+
+    def keys(self) -> tuple[Hashable, ...]:
+        """What a program depends on, for each leaf."""
+        return tuple([self._key(i, x) for i, x in enumerate(self.leaves)])
+
+    def _key(self, index: int, x: Any) -> Hashable:
+        if is_array(x):
+            return _spec(x), x.device if isinstance(x, Tensor) else None
+        try:
+            hash(x)
+        except TypeError:
+            raise TypeError(
+                f"jit: {self.names[index]} is a {type(x).__name__}: an argument is a tensor or array, a tuple, list "
+                "or dict of such, or a hashable value that stays fixed"
+            ) from None
+        return type(x), x
 
 
 def _spec(x: Any) -> Spec:
     return (x if isinstance(x, Tensor) else as_tensor(x)).spec.open
-
-
-def _label(path: str) -> str:
-    """A readable name of an argument: args[0], kwargs['mask']."""
-    return path.replace("[0]", "args", 1) if path.startswith("[0]") else path.replace("[1]", "kwargs", 1)
 
 
 def _name(fn: Callable[..., Any]) -> str:

@@ -281,8 +281,8 @@ def test_several_inputs_outputs_and_targets(backend: str, kind: Any) -> None:
     assert found == pytest.approx(expected, rel=1e-5)
     assert step.correct is None
     names = [v.name for v in step.executable.graph.inputs]
-    assert ("inputs.x" if kind is dict else "inputs.0") in names
-    assert "targets.more.0" in names
+    assert ("inputs['x']" if kind is dict else "inputs[0]") in names
+    assert "targets['more'][0]" in names
 
 
 def test_integers_reach_the_network_as_they_are() -> None:
