@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from lamina.graph.passes.verify import check_passes
+
 # JAX takes three quarters of the free memory of a GPU at its first use unless told not to; the tests beside it (those
 # of other worker processes too) would run out of memory.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -33,3 +35,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _is_ours(node: pytest.Item | pytest.Collector) -> bool:
     return Path(__file__).parent in node.path.parents
+
+
+@pytest.fixture(autouse=True)
+def _passes_are_checked() -> Iterator[None]:
+    """After each pass of the compiler specs are inferred again and outputs compared with those before."""
+    with check_passes():
+        yield

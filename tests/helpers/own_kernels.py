@@ -28,6 +28,8 @@ from lamina.backends.cuda.conv.fast_fir import halved_way
 from lamina.backends.cuda.cudnn_graphs.conv import Operands, sides
 from lamina.backends.cuda.launch.program import Bindable, Launches, kernel_plan, source, target
 from lamina.backends.cuda.norm import batch_persistent, conv_batch_norm
+from lamina.backends.cuda.norm.batch_norm_max_pool_fusion import NormPool, PoolNormGrad
+from lamina.backends.cuda.norm.conv_batch_norm_fusion import ConvNorm, DataGradNorm
 from lamina.backends.cuda.norm.norm import activation
 from lamina.ops.core import Op
 from lamina.ops.primitives import (
@@ -36,13 +38,9 @@ from lamina.ops.primitives import (
     BatchNormGrad,
     Conv,
     ConvDataGrad,
-    ConvNorm,
-    DataGradNorm,
     Fused,
     MaxPool,
     MaxPoolGrad,
-    NormPool,
-    PoolNormGrad,
     ReluGrad,
     Window,
 )

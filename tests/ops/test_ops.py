@@ -7,18 +7,21 @@ import numpy as np
 import pytest
 
 from lamina import backends
+from lamina.backends.cuda.attention.joint_attention_fusion import JointAttention
+from lamina.backends.cuda.norm.batch_norm_max_pool_fusion import PoolNormGrad
+from lamina.backends.cuda.norm.conv_batch_norm_fusion import ConvNorm, DataGradNorm
 from lamina.backends.reference import run_reference
 from lamina.ops.core import REGISTRY, Array, Op, Sample
 from lamina.ops.primitives import Cast, Fused
-from lamina.ops.primitives.attention import Attention, JointAttention
-from lamina.ops.primitives.conv_norm import ConvNorm, DataGradNorm
-from lamina.ops.primitives.norm_pool import PoolNormGrad
+from lamina.ops.primitives.attention import Attention
 from lamina.ops.primitives.rnn import RnnGrad
 from lamina.runtime import Device
 from lamina.spec import DType, Policy, Spec, as_dtype, bfloat16, channels_last, float16, float32, float64
 from tests.helpers.eager import Eager, apart, execute, gradients, mismatch, numeric, run_on
 
 CARDS = sorted(REGISTRY)
+#: Ops that exist for a backend's fusions are that backend's alone, and have their meaning on the reference backend.
+PUBLIC = [name for name in CARDS if REGISTRY[name].__module__.startswith("lamina.ops.")]
 #: Cards with sums in a wider type over what they rounded to a half type on the way.
 WITH_STATISTICS = (Attention, JointAttention, ConvNorm, DataGradNorm, PoolNormGrad)
 DIFFERENTIABLE = [name for name in CARDS if REGISTRY[name].differentiable]
@@ -80,7 +83,7 @@ def test_values_on_reference(name: str) -> None:
 
 
 @pytest.mark.feature("F105", "F117", "F118")
-@pytest.mark.parametrize("name", CARDS)
+@pytest.mark.parametrize("name", PUBLIC)
 def test_values_on_cpu(name: str) -> None:
     assert _check_values(backends.get(Device("cpu"), "cpu"), REGISTRY[name]) == []
 
@@ -116,7 +119,7 @@ def test_layouts_on_reference(name: str) -> None:
     _check_layouts(backends.get(Device("cpu"), "reference"), REGISTRY[name])
 
 
-@pytest.mark.parametrize("name", CARDS)
+@pytest.mark.parametrize("name", PUBLIC)
 def test_layouts_on_cpu(name: str) -> None:
     _check_layouts(backends.get(Device("cpu"), "cpu"), REGISTRY[name])
 
@@ -158,7 +161,7 @@ def test_in_place_on_reference(name: str) -> None:
     _check_in_place(backends.get(Device("cpu"), "reference"), REGISTRY[name])
 
 
-@pytest.mark.parametrize("name", CARDS)
+@pytest.mark.parametrize("name", PUBLIC)
 def test_in_place_on_cpu(name: str) -> None:
     _check_in_place(backends.get(Device("cpu"), "cpu"), REGISTRY[name])
 

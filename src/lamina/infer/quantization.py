@@ -16,9 +16,9 @@ import numpy as np
 from lamina import _tree
 from lamina._tree import Structure
 from lamina.graph import Executable, Graph, Node, Value, compile, constant, trace
+from lamina.graph.passes.canonicalize import common_subexpressions, drop_identities, fold_constants
 from lamina.graph.passes.fold_batch_norm import fold_batch_norm
-from lamina.graph.passes.manager import common_subexpressions, drop_identities, fold_constants
-from lamina.graph.passes.rewrite import rewrite
+from lamina.graph.passes.pattern import replace
 from lamina.infer.predictor import Predictor, flat_outputs
 from lamina.nn import Module
 from lamina.nn.module import evaluating
@@ -129,22 +129,25 @@ class QuantizedPredictor(Predictor):
 
     def _quantized(self, graph: Graph) -> Graph:
         """The graph with its layers in 8 bits."""
-        ranges = dict(zip((n for n in graph.nodes if self._is_layer(n)), self.ranges, strict=True))
+        layers = [n for n in graph.nodes if self._is_layer(n)]
+        return replace(
+            graph,
+            {
+                node.outputs[0]: self._layer(node, largest)
+                for node, largest in zip(layers, self.ranges, strict=True)
+            },
+        )
 
-        def rule(node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
-            return self._layer(node, inputs[0], ranges[node]) if node in ranges else None
-
-        return rewrite(graph, rule)
-
-    def _layer(self, node: Node, x: Value, largest: float) -> Sequence[Value]:
+    def _layer(self, node: Node, largest: float) -> Value:
         """One layer: round what it reads, multiply, scale."""
+        x = node.inputs[0]
         scale = np.float32(largest / LARGEST[self.dtype] if largest > 0 else 1)
         weights, factors = self._weights_of(node)
         before = x.node.serial if x.node is not None else node.serial - 1
         serial = (before + node.serial) / 2  # serials are only compared
         q = Node(Quantize(self.dtype), (x, constant(scale)), node.policy, serial).outputs[0]
         op: Op = QuantizedConv(node.op.window) if isinstance(node.op, Conv) else QuantizedMatmul()
-        return Node(op, (q, weights, constant(scale * factors)), node.policy, node.serial).outputs
+        return Node(op, (q, weights, constant(scale * factors)), node.policy, node.serial).outputs[0]
 
     def _weights_of(self, node: Node) -> tuple[Value, np.ndarray[Any, Any]]:
         """A layer's weights in 8 bits, [K, C/g, *k] or [N, K], and their scale for each output channel, float32."""

@@ -118,6 +118,8 @@ class Op:
     foreach: ClassVar[bool] = False
     #: Inputs that may come in a half type: the op widens them itself, so that no cast has to stand before it.
     widens: ClassVar[tuple[int, ...]] = ()
+    #: Whether its two inputs may change places.
+    commutative: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

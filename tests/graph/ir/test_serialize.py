@@ -39,7 +39,9 @@ def test_a_saved_graph_comes_back_equal(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again(*arrays)[0].numpy(), graph(*arrays)[0].numpy())
 
 
-@pytest.mark.parametrize("name", sorted(REGISTRY))
+@pytest.mark.parametrize(
+    "name", sorted(n for n, card in REGISTRY.items() if card.__module__.startswith("lamina.ops."))
+)
 def test_every_card_survives_json(name: str) -> None:
     for sample in REGISTRY[name].samples():
         text = json.loads(json.dumps(encode_op(sample.op)))

@@ -6,8 +6,8 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.graph import gradients, trace
-from lamina.graph.passes.algebraic import pool_gradient_last, sum_before_spreading
-from lamina.graph.passes.rewrite import rewrite
+from lamina.graph.passes.algebraic import MASK_BEFORE_SPREADING, SUM_BEFORE_SPREADING
+from lamina.graph.passes.pattern import rewrite
 from lamina.ops import primitives
 from lamina.ops.core import call
 
@@ -32,7 +32,7 @@ def sizes(graph: lm.graph.Graph, name: str) -> list[tuple[int, ...]]:
 def test_the_gradient_of_relu_is_taken_behind_the_pool() -> None:
     arrays = operands()
     graph = trace(network, *arrays)
-    better = rewrite(graph, pool_gradient_last)
+    better = rewrite(graph, [MASK_BEFORE_SPREADING])
     assert sizes(graph, "relu_grad") == [(2, 4, 9, 7)]
     assert sizes(better, "relu_grad") == [(2, 4, 5, 4)]
     for found, expected in zip(better(*arrays), graph(*arrays), strict=True):
@@ -41,8 +41,8 @@ def test_the_gradient_of_relu_is_taken_behind_the_pool() -> None:
 
 def test_the_bias_gradient_sums_before_the_gradient_is_spread() -> None:
     arrays = operands()
-    graph = rewrite(trace(network, *arrays), pool_gradient_last)
-    better = rewrite(graph, sum_before_spreading)
+    graph = rewrite(trace(network, *arrays), [MASK_BEFORE_SPREADING])
+    better = rewrite(graph, [SUM_BEFORE_SPREADING])
     assert (2, 4, 9, 7) in sizes(graph, "reduce")
     assert (2, 4, 9, 7) not in sizes(better, "reduce")
     for found, expected in zip(better(*arrays), graph(*arrays), strict=True):
@@ -57,7 +57,7 @@ def test_a_gradient_masked_by_another_tensor_stays() -> None:
 
     x = rng.standard_normal((1, 2, 4, 4))
     graph = trace(f, x, x)
-    assert rewrite(graph, pool_gradient_last).nodes == graph.nodes
+    assert rewrite(graph, [MASK_BEFORE_SPREADING]).nodes == graph.nodes
 
 
 @pytest.mark.parametrize("axes", [(0, 1), (2,), (1, 3)])
@@ -67,13 +67,13 @@ def test_a_sum_over_some_places_stays(axes: tuple[int, ...]) -> None:
         return ops.sum(g, dim=axes)
 
     graph = trace(f, rng.standard_normal((1, 2, 4, 4)))
-    assert rewrite(graph, sum_before_spreading).nodes == graph.nodes
+    assert rewrite(graph, [SUM_BEFORE_SPREADING]).nodes == graph.nodes
 
 
 def test_a_not_a_number_in_the_image_stays_where_it_was() -> None:
     arrays = operands()
     arrays[0][0, 0, 4, 4] = np.nan
     graph = trace(network, *arrays)
-    better = rewrite(rewrite(graph, pool_gradient_last), sum_before_spreading)
+    better = rewrite(graph, [MASK_BEFORE_SPREADING, SUM_BEFORE_SPREADING])
     for found, expected in zip(better(*arrays), graph(*arrays), strict=True):
         np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-12)

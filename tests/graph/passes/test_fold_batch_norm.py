@@ -7,8 +7,8 @@ import pytest
 
 import lamina as lm
 from lamina import nn, ops
+from lamina.graph.passes.canonicalize import drop_identities, fold_constants
 from lamina.graph.passes.fold_batch_norm import fold_batch_norm
-from lamina.graph.passes.manager import drop_identities, fold_constants
 
 RNG = np.random.default_rng(2)
 

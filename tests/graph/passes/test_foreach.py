@@ -125,8 +125,8 @@ def _planned_by_many(most: int) -> backends.Backend:
     """A backend that takes up to `most` tensors of any op in one launch."""
 
     class Many(type(CPU)):  # type: ignore[misc]
-        def supports(self, op: type[Op]) -> str:
-            return "kernel" if op is Foreach else str(super().supports(op))
+        def has_kernel(self, op: type[Op]) -> bool:
+            return op is Foreach
 
         def plan(self, op: Op, specs: Sequence[Spec], policy: lm.spec.Policy) -> backends.Plan:
             if isinstance(op, Foreach) and op.count > most:

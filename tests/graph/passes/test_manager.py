@@ -1,4 +1,6 @@
-"""Each pass does what it says and changes no result."""
+"""The passes in their order: what they need, what they report, and that they change no result."""
+
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -7,7 +9,11 @@ import lamina as lm
 from lamina import backends, ops
 from lamina.graph import trace
 from lamina.graph.passes import manager
+from lamina.graph.passes.manager import PIPELINE, Pass
+from lamina.graph.passes.pattern import Report
+from lamina.graph.passes.verify import PassError, check_passes
 from lamina.spec import Spec, float32
+from tests.helpers.stand_in import StandIn
 
 X = Spec((2, 16, 8, 8), float32)
 CPU = backends.get(lm.device("cpu"))
@@ -17,38 +23,47 @@ def names(graph: lm.graph.Graph) -> list[str]:
     return [n.op.name for n in graph.nodes]
 
 
-def test_constants_are_folded() -> None:
-    graph = manager.fold_constants(
-        trace(lambda x: x * (ops.sqrt(lm.tensor([4.0])) + 1.0), Spec((3,), float32))
+def test_what_a_pass_needs_runs_before_it() -> None:
+    order = [one.name for one in PIPELINE]
+    assert len(set(order)) == len(order)
+    for i, one in enumerate(PIPELINE):
+        assert set(one.needs) <= set(order[:i]), one.name
+
+
+def test_reports_say_what_each_pass_did() -> None:
+    reports: list[Report] = []
+
+    def f(x, w, b):  # type: ignore[no-untyped-def]
+        y = ops.conv2d(x, w, b, padding=1)
+        return ops.relu(y) + ops.exp(x) * ops.sqrt(lm.graph.constant(np.float32(4)))
+
+    graph = trace(f, X, Spec((16, 16, 3, 3), float32), Spec((16,), float32))
+    better = manager.optimize(
+        graph, StandIn(lambda op, specs: "fused" if len(specs) == 3 else ""), reports=reports
     )
-    assert names(graph) == ["mul"]
-    assert graph.constants[0].constant.tolist() == [3.0]
+    assert [r.name for r in reports] == [one.name for one in PIPELINE]
+    assert reports[0].before == len(graph.nodes)
+    assert reports[-1].after == len(better.nodes)
+    assert all(a.after == b.before for a, b in pairwise(reports))
+    said = {r.name: r for r in reports}
+    assert said["fold_constants"].merged["constant"] == 1
+    assert said["fuse_elementwise"].refused
+    assert manager.refusals(reports) == said["fuse_elementwise"].refused
+    text = str(said["fuse_elementwise"]).splitlines()
+    assert text[0].startswith("fuse_elementwise: ")
+    assert text[1].startswith("  refused: fused(")
 
 
-def test_equal_nodes_and_equal_constants_are_merged() -> None:
-    graph = manager.common_subexpressions(trace(lambda x: ops.exp(x * 2.0) + ops.exp(x * 2.0), X))
-    assert names(graph) == ["mul", "exp", "add"]
-
-
-def test_nodes_under_another_policy_are_not_merged() -> None:
-    def f(a):  # type: ignore[no-untyped-def]
-        with lm.policy(tf32=True):
-            b = ops.matmul(a, a)
-        return b + ops.matmul(a, a)
-
-    assert names(manager.common_subexpressions(trace(f, Spec((4, 4), float32)))).count("matmul") == 2
-
-
-def test_no_ops_are_dropped() -> None:
-    def f(x):  # type: ignore[no-untyped-def]
-        return ops.neg(ops.reshape(ops.cast(ops.transpose(x, (0, 1, 2, 3)), "float32"), x.shape))
-
-    assert names(manager.drop_identities(trace(f, X))) == ["neg"]
-
-
-def test_unused_pool_indices_are_pruned() -> None:
-    graph = manager.prune_outputs(trace(lambda x: ops.max_pool2d(x, 2), X))
-    assert len(graph.nodes[0].outputs) == 1
+def test_a_pass_that_changes_a_result_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = Pass("wrong", lambda g, _, r: lm.graph.Graph(g.inputs, [ops.exp(g.inputs[0])]))
+    swapped = Pass("wrong", lambda g, _, r: lm.graph.Graph(g.inputs, [g.nodes[0].inputs[0]], g.name))
+    graph = trace(lambda x: ops.neg(x), X)
+    for one in (wrong, swapped):
+        monkeypatch.setattr(manager, "PIPELINE", [one])
+        with pytest.raises(PassError, match="wrong: "):
+            manager.optimize(graph, CPU)
+    with check_passes(False):
+        assert names(manager.optimize(graph, CPU)) == []
 
 
 @pytest.mark.feature("F052", "B013")
@@ -60,15 +75,6 @@ def test_conv_bias_relu_become_one_node_on_the_cpu() -> None:
     fused = manager.optimize(graph, CPU)
     assert [n for n in names(fused) if n != "reshape"] == ["fused"]
     np.testing.assert_allclose(fused(x, w, b)[0].numpy(), graph(x, w, b)[0].numpy(), rtol=1e-4, atol=1e-4)
-
-
-def test_a_value_with_two_readers_is_not_fused_away() -> None:
-    def f(x, w):  # type: ignore[no-untyped-def]
-        y = ops.conv2d(x, w)
-        return ops.relu(y), ops.neg(y)
-
-    graph = manager.fuse(trace(f, X, Spec((8, 16, 3, 3), float32)), CPU)
-    assert "fused" not in names(graph)
 
 
 def test_an_operand_made_after_the_head_is_not_pulled_before_it() -> None:

@@ -20,6 +20,7 @@ from lamina.backends.cuda.conv import conv
 from lamina.backends.cuda.cudnn_graphs.conv import Operands
 from lamina.backends.cuda.launch.program import Launches, SubPlan, source, target
 from lamina.backends.cuda.norm.conv_batch_norm import statistics_way
+from lamina.backends.cuda.norm.conv_batch_norm_fusion import ConvNorm
 from lamina.backends.cuda.norm.norm import cudnn_norm
 from lamina.backends.cuda.select import formulations
 from lamina.c.errors import CudnnError
@@ -390,7 +391,7 @@ def statistics() -> dict[str, str]:
     found = {}
     window = Window((1, 1), ((1, 1), (1, 1)), (1, 1))
     x, w = (128, 64, 56, 56), (64, 64, 3, 3)
-    op = primitives.ConvNorm(Conv(window), primitives.BatchNorm(1e-5))
+    op = ConvNorm(Conv(window), primitives.BatchNorm(1e-5))
     for dtype in (bfloat16, float16):
         o = Operands(window, *(Spec(s, dtype, channels_last(s)) for s in (x, w, x)))
         way = statistics_way(op, o, [target(5), *map(source, range(2, 6))], DEVICE.machine)

@@ -101,6 +101,10 @@ class CpuBackend(Backend):
             return ""
         return (kernels.source(op) if has_onednn() else "") or "numpy"
 
+    def has_kernel(self, op: type[Op]) -> bool:
+        """Whether oneDNN, or code of this backend beside it, computes the op."""
+        return has_onednn() and kernels.get(op) is not None
+
 
 @lru_cache(maxsize=1)
 def has_onednn() -> bool:

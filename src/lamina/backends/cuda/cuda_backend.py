@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lamina.backends import Backend, Plan
+from lamina.backends import Backend, Fusion, Plan
 from lamina.backends.cuda.elementwise.shape import reorder
-from lamina.backends.cuda.registry import kernels
+from lamina.backends.cuda.registry import fusions, kernels
 from lamina.ops.core import Op
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
@@ -28,6 +28,14 @@ class CudaBackend(Backend):
     def supports(self, op: type[Op]) -> str:
         """Where the op's kernel comes from, "" when there is none."""
         return kernels.source(op)
+
+    def has_kernel(self, op: type[Op]) -> bool:
+        """Whether there is a planning function for the op."""
+        return kernels.get(op) is not None
+
+    def fusions(self) -> Sequence[Fusion]:
+        """Those of all families."""
+        return fusions.ordered()
 
 
 def backend(device: Device) -> Backend:

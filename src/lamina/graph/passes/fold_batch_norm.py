@@ -7,58 +7,31 @@ are computed in the graph, from values that stay from run to run: that is done o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
 
+from lamina.backends.pattern import Pattern, PatternNode, Results, either, made_by, operand
 from lamina.graph.ir.graph import Graph, Node, Value, constant
-from lamina.graph.passes.rewrite import rewrite
+from lamina.graph.passes.pattern import Match, Report, RewriteRule, rewrite
 from lamina.ops.core import Op
-from lamina.ops.primitives import (
-    Add,
-    BatchNormInfer,
-    Cast,
-    ClippedRelu,
-    Conv,
-    Matmul,
-    Mul,
-    Relu,
-    Reshape,
-    Rsqrt,
-    Sub,
-)
+from lamina.ops.primitives.cast import Cast
+from lamina.ops.primitives.conv import Conv
+from lamina.ops.primitives.matmul import Matmul
+from lamina.ops.primitives.norm import BatchNormInfer
+from lamina.ops.primitives.pointwise import Add, ClippedRelu, Mul, Relu, Rsqrt, Sub
+from lamina.ops.primitives.shape import Reshape
 from lamina.spec import DType
 
 
-def fold_batch_norm(graph: Graph, stays: Collection[Value] = ()) -> Graph:
+def fold_batch_norm(graph: Graph, stays: Collection[Value] = (), report: Report | None = None) -> Graph:
     """Scale the weights before each batch norm of inference whose parameters, like the weights, stay the same.
 
     stays: inputs that are the same from run to run, as constants are. Between the two there may be a bias. The
     convolution's result, and the bias's, must have no other reader.
     """
-    uses, same = graph.uses(), _same(graph, stays)
-
-    def rule(node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
-        if not isinstance(node.op, BatchNormInfer) or any(v not in same for v in node.inputs[1:5]):
-            return None
-        given, fresh = node.inputs[0], inputs[0]
-        bias: Value | None = None
-        if len(uses[given]) == 1 and given.node is not None and fresh.node is not None:
-            place = _bias(given.node, same)
-            if place is not None:
-                bias = fresh.node.inputs[place]
-                given, fresh = given.node.inputs[1 - place], fresh.node.inputs[1 - place]
-        head = fresh.node
-        if len(uses[given]) != 1 or given.node is None or head is None:
-            return None
-        if not isinstance(head.op, Conv | Matmul) or given.node.inputs[1] not in same:
-            return None
-        if fresh.ndim != node.inputs[0].ndim:
-            return None
-        return _folded(node, node.op, inputs, head, bias)
-
-    return rewrite(graph, rule)
+    return rewrite(graph, [RewriteRule("batch norm folded", _pattern(_same(graph, stays)), _folded)], report)
 
 
 def _same(graph: Graph, stays: Collection[Value]) -> set[Value]:
@@ -70,26 +43,42 @@ def _same(graph: Graph, stays: Collection[Value]) -> set[Value]:
     return found
 
 
-def _bias(node: Node, same: set[Value]) -> int | None:
-    """Which input of a node is added to each channel and stays the same; None when it does something else."""
-    held = [i for i, v in enumerate(node.inputs) if v in same]
-    if not isinstance(node.op, Add) or len(held) != 1:
-        return None
-    value, out = node.inputs[held[0]], node.outputs[0]
-    shape = (1,) * (out.ndim - value.ndim) + value.shape
-    return None if any(n != 1 for axis, n in enumerate(shape) if axis != 1) else held[0]
+def _pattern(same: set[Value]) -> Pattern:
+    """batch_norm(head(x, weights) [+ bias]), where all but x stays the same."""
+
+    def stays(value: Any) -> bool:
+        return value in same
+
+    head = made_by(Conv | Matmul, operand("x"), operand("weights", stays), name="head", same_policy=False)
+    bias = operand("bias", stays)
+    biased = made_by(Add, head.read_once, bias, where=_adds_by_channel(stays), same_policy=False)
+    numbers = (operand(name, stays) for name in ("scale", "shift", "mean", "var"))
+    return made_by(BatchNormInfer, either(biased.read_once, head.read_once), *numbers)
+
+
+def _adds_by_channel(stays: Callable[[Any], bool]) -> Callable[[PatternNode], bool]:
+    """Whether one input of a sum stays the same, a number for each channel, and the other has the result's shape."""
+
+    def by_channel(node: PatternNode) -> bool:
+        held, others = ([v for v in node.inputs if stays(v) is same] for same in (True, False))
+        y = node.outputs[0]
+        if len(held) != 1 or others[0].shape != y.shape:
+            return False
+        shape = (1,) * (y.ndim - held[0].ndim) + held[0].shape
+        return all(n == 1 or axis == 1 for axis, n in enumerate(shape))
+
+    return by_channel
 
 
 class _Maker:
-    """Makes nodes that run right before another one: serials are only compared."""
+    """Makes nodes that run in place of the norm."""
 
-    def __init__(self, before: Node, count: int) -> None:
-        self.policy, self._serial, self._step = before.policy, before.serial - 1.0, 1.0 / (count + 1)
+    def __init__(self, match: Match) -> None:
+        self.match = match
 
     def __call__(self, op: Op, *inputs: Value) -> Value:
         """The first output of op on inputs."""
-        self._serial += self._step
-        return Node(op, inputs, self.policy, self._serial).outputs[0]
+        return self.match.apply(op, *inputs, at=self.match.root)[0]
 
     def cast(self, x: Value, dtype: DType) -> Value:
         """x in another type; from what it was rounded from where that is as wide."""
@@ -102,33 +91,36 @@ class _Maker:
         return x if x.shape == shape else self(Reshape(shape), x)
 
 
-#: More nodes than one folding makes.
-_MOST_NODES = 24
-
-
-def _folded(
-    node: Node, op: BatchNormInfer, inputs: tuple[Value, ...], head: Node, bias: Value | None
-) -> Sequence[Value]:
+def _folded(match: Match) -> Results:
     """The convolution or product with scaled weights, then what is added, and relu."""
-    make = _Maker(node, _MOST_NODES)
-    x, (scale, shift, mean, var) = inputs[0], inputs[1:5]
-    wide, channels = scale.dtype, scale.spec.numel
+    make, op, head = _Maker(match), match.root.op, match.node("head")
+    assert isinstance(op, BatchNormInfer)
+    scale, shift, mean, var = (match[name] for name in ("scale", "shift", "mean", "var"))
+    y, wide, channels = match.root.outputs[0], scale.dtype, scale.spec.numel
     factor = make(Mul(), scale, make(Rsqrt(), make(Add(), var, _number(op.epsilon, wide))))
-    weights = make.cast(head.inputs[1], wide)
-    last = isinstance(head.op, Matmul) and not head.op.transpose_b
+    weights = make.cast(match["weights"], wide)
     across = [1] * weights.ndim
-    across[weights.ndim - 1 if last else 0] = channels
+    across[_output_axis(head, weights)] = channels
     scaled = make(Mul(), weights, make.reshape(factor, tuple(across)))
     centre = make(Mul(), mean, _number(-1.0, wide))
-    if bias is not None:
-        centre = make(Sub(), make.reshape(make.cast(bias, wide), (bias.spec.numel,)), mean)
+    if "bias" in match:
+        bias = make.cast(match["bias"], wide)
+        centre = make(Sub(), make.reshape(bias, (bias.spec.numel,)), mean)
     added = make(Add(), make(Mul(), centre, factor), shift)
-    added = make.reshape(added, (1, channels, *(1,) * (x.ndim - 2)))
-    value = make(head.op, head.inputs[0], make.cast(scaled, x.dtype))
-    value = make(Add(), value, make.cast(added, x.dtype))
+    added = make.reshape(added, (1, channels, *(1,) * (y.ndim - 2)))
+    product = Node(head.op, (match["x"], make.cast(scaled, y.dtype)), head.policy, match.root.serial)
+    value = make(Add(), product.outputs[0], make.cast(added, y.dtype))
     if op.residual:
-        value = make(Add(), value, inputs[5])
-    return (make(Relu() if op.hi is None else ClippedRelu(op.hi), value) if op.relu else value,)
+        value = make(Add(), value, match.inputs(match.root)[5])
+    if op.relu:
+        value = make(Relu() if op.hi is None else ClippedRelu(op.hi), value)
+    return {y: value}
+
+
+def _output_axis(head: Node, weights: Value) -> int:
+    """The axis of the weights along which the output channels lie."""
+    last = isinstance(head.op, Matmul) and not head.op.transpose_b
+    return weights.ndim - 1 if last else 0
 
 
 def _number(value: float, dtype: DType) -> Value:

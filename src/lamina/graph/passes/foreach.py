@@ -9,8 +9,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from lamina.backends import Backend, NoKernel
+from lamina.backends.pattern import PatternNode, Results, made_by
 from lamina.graph.ir.graph import Graph, Node, Value
-from lamina.graph.passes.rewrite import rewrite
+from lamina.graph.passes.pattern import Match, Report, RewriteRule, replace, rewrite
+from lamina.ops.core import Op
 from lamina.ops.primitives import Cast, Foreach
 from lamina.spec.policies import policy as use_policy
 
@@ -18,14 +20,21 @@ from lamina.spec.policies import policy as use_policy
 SMALL = 1 << 22
 
 
-def absorb_casts(graph: Graph) -> Graph:
+def absorb_casts(graph: Graph, report: Report | None = None) -> Graph:
     """Let updates read a gradient in the half type it was computed in: they widen it themselves."""
+    return rewrite(graph, [RewriteRule("cast absorbed", made_by(Op, where=_widens), _narrowed)], report)
 
-    def rule(node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
-        narrow = tuple(_before_widening(v) if i in node.op.widens else v for i, v in enumerate(inputs))
-        return node.with_inputs(narrow).outputs
 
-    return rewrite(graph, rule)
+def _widens(node: PatternNode) -> bool:
+    return bool(node.op.widens)
+
+
+def _narrowed(match: Match) -> Results | None:
+    node, inputs = match.root, match.inputs(match.root)
+    narrow = [_before_widening(v) if i in node.op.widens else v for i, v in enumerate(inputs)]
+    if all(a is b for a, b in zip(narrow, inputs, strict=True)):
+        return None
+    return dict(zip(node.outputs, match.apply(node.op, *narrow, at=node), strict=True))
 
 
 def _before_widening(value: Value) -> Value:
@@ -37,23 +46,25 @@ def _before_widening(value: Value) -> Value:
     return narrow if is_half and value.dtype.is_float and value.dtype.itemsize > 2 else value
 
 
-def group_small(graph: Graph, backend: Backend, stays: Collection[Value] = ()) -> Graph:
+def group_small(
+    graph: Graph, backend: Backend, stays: Collection[Value] = (), report: Report | None = None
+) -> Graph:
     """Do all updates of small parameters in one launch, all roundings of small inputs, and all counts.
 
     Updates wait for the last gradient, the others are done at the start; large tensors go by themselves, so that
     their gradients' memory serves again. The single nodes stay where the backend has no kernel for many.
     stays: inputs that are the same from run to run: what is made of them is not mixed with other work.
     """
-    if backend.supports(Foreach) != "kernel":
+    if not backend.has_kernel(Foreach):
         return graph
-    depth = _depths(graph)
-    launches = [
-        nodes
-        for alike in _alike(graph, depth, stays)
-        for nodes in _launches(alike, backend)
-        if len(nodes) > 1
+    alike = _alike(graph, _depths(graph), stays)
+    launches = [nodes for many in alike for nodes in _launches(many, backend) if len(nodes) > 1]
+    if report is not None:
+        report.merged.update(f"{nodes[0].op.name} for each of {len(nodes)}" for nodes in launches)
+    made = [
+        dict(zip((v for n in nodes for v in n.outputs), _foreach(nodes), strict=True)) for nodes in launches
     ]
-    return _merged(graph, depth, launches) if launches else graph
+    return replace(graph, {old: new for results in made for old, new in results.items()})
 
 
 def _depths(graph: Graph) -> dict[Node, int]:
@@ -109,24 +120,9 @@ def _has_plan(nodes: Sequence[Node], backend: Backend) -> bool:
     return True
 
 
-def _merged(graph: Graph, depth: Mapping[Node, int], launches: Sequence[Sequence[Node]]) -> Graph:
-    """The graph with the nodes of each launch as one node.
-
-    Nodes are rebuilt by depth: what updates of one depth read comes before all of them, and what reads them after.
-    """
-    together = {node: nodes for nodes in launches for node in nodes}
-    new: dict[Value, Value] = {}
-    for node in sorted(graph.nodes, key=lambda n: (depth[n], n.serial)):
-        nodes = together.get(node, (node,))
-        if node is nodes[0]:
-            inputs = tuple(new.get(v, v) for n in nodes for v in n.inputs)
-            made = _foreach(nodes, inputs) if len(nodes) > 1 else node.with_inputs(inputs)
-            new.update(zip((v for n in nodes for v in n.outputs), made.outputs, strict=True))
-    return Graph(graph.inputs, [new.get(v, v) for v in graph.outputs], graph.name)
-
-
-def _foreach(nodes: Sequence[Node], inputs: Sequence[Value]) -> Node:
+def _foreach(nodes: Sequence[Node]) -> tuple[Value, ...]:
     """One node for all: updates where the last one stood, what depends on inputs alone where the first one did."""
     first, last = nodes[0], nodes[-1]
     where = last.serial if first.op.effect == "update" else first.serial
-    return Node(Foreach(first.op, len(nodes)), inputs, first.policy, where)
+    inputs = [v for node in nodes for v in node.inputs]
+    return Node(Foreach(first.op, len(nodes)), inputs, first.policy, where).outputs

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-#: Every block starts at a multiple of this: enough for vector loads and for cuDNN's alignment.
+#: Every block starts at a multiple of this: enough for vector loads, and for what libraries ask for.
 ALIGNMENT = 256
 
 

@@ -14,7 +14,8 @@ import numpy as np
 from lamina import backends
 from lamina.backends import Run
 from lamina.graph.ir.graph import Graph
-from lamina.graph.passes.manager import optimize
+from lamina.graph.passes.manager import optimize, refusals
+from lamina.graph.passes.pattern import Report
 from lamina.graph.planning.layout import PlannedGraph, PlannedStep, Plans, Slot, plan_graph
 from lamina.graph.planning.rematerialize import as_bytes, plan_within
 from lamina.graph.run.context import ExecutionContext, Given
@@ -95,9 +96,10 @@ class Executable:
     ) -> None:
         self.device = where
         self.backend = backends.get(where, backend)
-        self.refusals: list[str] = []  # fusions that the backend has no plan for
+        self.passes: list[Report] = []  # what each pass did to the graph
         stays = {graph.inputs[i] for i in resident if i not in donate}
-        self.graph = optimize(graph, self.backend, self.refusals, stays) if improve else graph
+        self.graph = optimize(graph, self.backend, stays, self.passes) if improve else graph
+        self.refusals = refusals(self.passes)  # fusions that the backend has no plan for
         self.program: PlannedGraph
         self.recomputed = 0  # nodes that run once more to save memory
         kept = len(self.graph.nodes)

@@ -6,11 +6,10 @@ Classes that are not listed here are found by the registry of ops, once their fa
 from typing import TYPE_CHECKING, Any
 
 from lamina.ops.core import REGISTRY
-from lamina.ops.primitives.attention import Attention, AttentionGrad, JointAttention, JointAttentionGrad
+from lamina.ops.primitives.attention import Attention, AttentionGrad
 from lamina.ops.primitives.cast import Cast
 from lamina.ops.primitives.check_index import CheckIndex
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
-from lamina.ops.primitives.conv_norm import ConvNorm, DataGradNorm
 from lamina.ops.primitives.dropout import Dropout, DropoutGrad
 from lamina.ops.primitives.embedding import Embedding, EmbeddingGrad
 from lamina.ops.primitives.foreach import Foreach
@@ -29,7 +28,6 @@ from lamina.ops.primitives.norm import (
     RmsNorm,
     RmsNormGrad,
 )
-from lamina.ops.primitives.norm_pool import NormPool, PoolNormGrad
 from lamina.ops.primitives.pointwise import (
     Abs,
     Add,
@@ -110,11 +108,9 @@ __all__ = [
     "Conv",
     "ConvDataGrad",
     "ConvFilterGrad",
-    "ConvNorm",
     "Cos",
     "CrossEntropy",
     "CrossEntropyGrad",
-    "DataGradNorm",
     "Dequantize",
     "Div",
     "Dropout",
@@ -137,8 +133,6 @@ __all__ = [
     "GroupNormGrad",
     "Gt",
     "Identity",
-    "JointAttention",
-    "JointAttentionGrad",
     "LayerNorm",
     "LayerNormGrad",
     "Le",
@@ -161,9 +155,7 @@ __all__ = [
     "Mul",
     "Ne",
     "Neg",
-    "NormPool",
     "Pad",
-    "PoolNormGrad",
     "Pow",
     "Quantize",
     "QuantizedConv",

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 
 from lamina.ops.arguments import checked
-from lamina.ops.core import Arg, Array, BatchAxes, BatchAxis, Op, Sample, bind, call, listing, operand
+from lamina.ops.core import Arg, Array, BatchAxes, Op, Sample, bind, call, listing, operand
 from lamina.ops.primitives.cast import cast
 from lamina.ops.primitives.matmul import matmul
 from lamina.ops.primitives.pointwise import exp, where
 from lamina.ops.primitives.reduce import sum_to
-from lamina.ops.primitives.shape import stack
 from lamina.ops.primitives.softmax import softmax
 from lamina.spec import FLOATS, Shape, ShapeError, Spec, bool_, broadcast_shapes, float32, float64
 
@@ -212,104 +211,6 @@ class AttentionGrad(_Attention):
                 yield Sample.of(cls(scale, causal), q, k, v, o, stats, o, *bias, dtypes=dtypes)
 
 
-@dataclass(frozen=True)
-class _JointAttention(Op):
-    """Attention whose q, k and v are parts of one tensor [3, B, H, S, D], as one projection makes them."""
-
-    scale: float
-    causal: bool = False
-
-    @property
-    def grad(self) -> AttentionGrad:
-        """The gradient on q, k and v apart."""
-        return AttentionGrad(self.scale, self.causal)
-
-    def parts(self, joint: Spec) -> tuple[Spec, Spec, Spec]:
-        """q, k and v. Raises ShapeError."""
-        if joint.ndim != 5 or joint.shape[0] != 3:
-            raise ShapeError(f"{self.name}: needs q, k and v as [3, B, H, S, D], got {joint}")
-        part = self.result(joint.shape[1:], joint.dtype)
-        return part, part, part
-
-
-@dataclass(frozen=True)
-class JointAttention(_JointAttention):
-    """(q, k, v as [3, B, H, S, D]) -> (o [B, H, S, D], stats [B, H, S, 1]): `Attention` of the three parts."""
-
-    stats: bool = False
-
-    @property
-    def apart(self) -> Attention:
-        """The same on q, k and v apart."""
-        return Attention(self.scale, self.causal, self.stats)
-
-    def infer(self, joint: Spec) -> tuple[Spec, ...]:  # type: ignore[override]
-        return self.apart.infer(*self.parts(joint))
-
-    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
-        b = axes[0]
-        return (BatchAxis(b.axis - 1, b.size),) * (1 + self.stats) if b and b.axis in (1, 2) else None
-
-    def flops(self, joint: Spec) -> int:  # type: ignore[override]
-        return self.apart.flops(*self.parts(joint))
-
-    def prune(self, used: Sequence[bool]) -> Op:
-        return replace(self, stats=False) if self.stats and not any(used[1:]) else self
-
-    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
-        (joint,) = inputs
-        if self.stats and grads[1] is None:
-            grad = JointAttentionGrad(self.scale, self.causal)
-            return (call(grad, joint, outputs[0], outputs[1], grads[0]),)
-        parts = list(_apart(joint))
-        found = zip(self.apart.vjp(grads, parts, outputs), parts, strict=True)
-        return (stack([_like(x) if g is None else g for g, x in found]),)
-
-    def reference(self, joint: Array) -> tuple[Array, ...]:  # type: ignore[override]
-        return self.apart.reference(*joint)
-
-    @classmethod
-    def samples(cls) -> Iterator[Sample]:
-        for scale, causal, shape in _JOINT_CASES:
-            for stats in (False, True):
-                yield Sample.of(cls(scale, causal, stats), (3, *shape))
-
-
-@dataclass(frozen=True)
-class JointAttentionGrad(_JointAttention):
-    """(q, k, v as [3, B, H, S, D], o, stats, do) -> their gradients as one tensor: `AttentionGrad` of the parts."""
-
-    arity = 4
-
-    def infer(self, joint: Spec, o: Spec, stats: Spec, do: Spec) -> tuple[Spec]:  # type: ignore[override]
-        self.grad.infer(*self.parts(joint), o, stats, do)
-        return (self.result(joint.shape, joint.dtype),)
-
-    def flops(self, joint: Spec, *others: Spec) -> int:  # type: ignore[override]
-        return self.grad.flops(*self.parts(joint), *others)
-
-    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
-        joint, *others = inputs
-        found = self.grad.vjp(list(_apart(grads[0])), [*_apart(joint), *others], list(_apart(outputs[0])))
-        return (stack(found[:3]), *found[3:])
-
-    def reference(self, joint: Array, *others: Array) -> tuple[Array]:  # type: ignore[override]
-        return (np.stack(self.grad.reference(*joint, *others)),)
-
-    @classmethod
-    def samples(cls) -> Iterator[Sample]:
-        wide = (float64, float32)
-        for scale, causal, shape in _JOINT_CASES:
-            for dtypes, kind in ((wide, None), (tuple(d for d in FLOATS if d not in wide), float32)):
-                stats = Arg((*shape[:3], 1), kind, low=1.5, high=3.0)
-                yield Sample.of(cls(scale, causal), (3, *shape), shape, stats, shape, dtypes=dtypes)
-
-
-def _apart(joint: Any) -> Iterator[Any]:
-    """q, k and v of one tensor."""
-    return (joint[i] for i in range(3))
-
-
 def _through_scores(op: _Attention, ds: Any, q: Any, k: Any, bias: Sequence[Any]) -> list[Any]:
     """The gradients of q, k and the bias from that of the scores."""
     dq, dk = matmul(ds, k) * op.scale, matmul(ds.transpose(2, 3), q) * op.scale
@@ -347,15 +248,6 @@ _CASES: list[tuple[float, bool, Shape, tuple[Shape, ...]]] = [
     (0.3, True, (1, 3, 2, 6, 5, 2), ((1, 3, 1, 6),)),
     (0.7, False, (1, 1, 1, 9, 2, 33), ()),
     (0.125, True, (2, 2, 17, 9, 16, 16), ()),
-]
-
-#: scale, causal, (B, H, S, D).
-_JOINT_CASES: list[tuple[float, bool, Shape]] = [
-    (0.5, False, (1, 2, 3, 4)),
-    (0.35355339, True, (2, 2, 5, 8)),
-    (0.25, False, (2, 3, 17, 16)),
-    (0.7, False, (1, 1, 9, 2)),
-    (0.3, True, (1, 4, 3, 5)),
 ]
 
 

@@ -478,6 +478,7 @@ class Add(_Binary):
     """a + b."""
 
     dtypes = NUMBERS
+    commutative = True
 
     def apply(self, a: Array, b: Array) -> Any:
         return np.add(a, b)
@@ -504,6 +505,7 @@ class Mul(_Binary):
     """a * b."""
 
     dtypes = NUMBERS
+    commutative = True
 
     def apply(self, a: Array, b: Array) -> Any:
         return np.multiply(a, b)
@@ -549,6 +551,7 @@ class Minimum(_Binary):
     """The smaller of a and b; NaN where one of them is. Equal operands share the gradient."""
 
     dtypes = NUMBERS
+    commutative = True
 
     def apply(self, a: Array, b: Array) -> Any:
         return np.minimum(a, b)
@@ -562,6 +565,7 @@ class Maximum(_Binary):
     """The larger of a and b; NaN where one of them is. Equal operands share the gradient."""
 
     dtypes = NUMBERS
+    commutative = True
 
     def apply(self, a: Array, b: Array) -> Any:
         return np.maximum(a, b)
@@ -599,6 +603,7 @@ class Eq(_Comparison):
     """a == b; False for NaN."""
 
     dtypes = DTYPES
+    commutative = True
 
     def apply(self, a: Array, b: Array) -> Any:
         return np.equal(a, b)
@@ -609,6 +614,7 @@ class Ne(_Comparison):
     """a != b; True for NaN."""
 
     dtypes = DTYPES
+    commutative = True
 
     def apply(self, a: Array, b: Array) -> Any:
         return np.not_equal(a, b)
@@ -663,6 +669,8 @@ class _Logical(_Binary):
 class LogicalAnd(_Logical):
     """a and b, on booleans."""
 
+    commutative = True
+
     def apply(self, a: Array, b: Array) -> Any:
         return np.logical_and(a, b)
 
@@ -670,6 +678,8 @@ class LogicalAnd(_Logical):
 @dataclass(frozen=True)
 class LogicalOr(_Logical):
     """a or b, on booleans."""
+
+    commutative = True
 
     def apply(self, a: Array, b: Array) -> Any:
         return np.logical_or(a, b)

@@ -12,18 +12,11 @@ from lamina.backends.cuda import backend
 from lamina.backends.cuda.launch.program import Launches
 from lamina.backends.cuda.norm import batch_norm_max_pool
 from lamina.backends.cuda.norm import norm as norms
+from lamina.backends.cuda.norm.batch_norm_max_pool_fusion import NormPool, PoolNormGrad
 from lamina.backends.cuda.select.formulations import Problem, candidate, make_plan
 from lamina.backends.reference import run_reference
 from lamina.ops.core import Array, Op
-from lamina.ops.primitives import (
-    BatchNorm,
-    BatchNormGrad,
-    MaxPool,
-    MaxPoolGrad,
-    NormPool,
-    PoolNormGrad,
-    Window,
-)
+from lamina.ops.primitives import BatchNorm, BatchNormGrad, MaxPool, MaxPoolGrad, Window
 from lamina.runtime import Device
 from lamina.spec import (
     DType,
@@ -216,15 +209,16 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_stays_apart(case: str) -> None:
-    """The label says so; the plan does both, one after the other."""
+def test_what_is_not_fused(case: str) -> None:
+    """The plan names its parts, and runs one after the other."""
     (kernel, window, x), last, residual = REFUSED[case]
     rng = np.random.default_rng(1)
     relu = residual
     arrays = [*forward_operands(x, bfloat16), *([eighths(rng, x, bfloat16)] if residual else [])]
     op: Op = NormPool(BatchNorm(1e-3, 0.1, relu, residual), MaxPool(kernel, window, True))
     made = plan(op, arrays, last)
-    assert made.label == "kernel norm_pool apart"
+    assert made.label == "kernel norm_pool unfused"
+    assert [part.label.split()[1].partition("+")[0] for part in made.parts] == ["batch_norm", "max_pool"]
     y, *statistics = run_plan(plan(op.norm, arrays, last), arrays)  # type: ignore[attr-defined]
     pooled, index = run(op.pool, [y])  # type: ignore[attr-defined]
     same(run_plan(made, arrays), [pooled, *statistics, index])
@@ -233,7 +227,7 @@ def test_what_stays_apart(case: str) -> None:
     arrays += [eighths(rng, x, bfloat16)] if residual else []
     op = PoolNormGrad(MaxPoolGrad(kernel, window, x[2:]), norm)
     made = plan(op, arrays, last)
-    assert made.label == "kernel pool_norm_grad apart"
+    assert made.label == "kernel pool_norm_grad unfused"
     (g,) = run_plan(plan(op.pool, arrays[:2], last), arrays[:2])
     rest = [g, *arrays[2:]]
     same(run_plan(made, arrays), run_plan(plan(norm, rest, last), rest))
@@ -255,14 +249,16 @@ def test_operands_that_lie_otherwise(places: tuple[Callable[[Shape], Layout] | N
     same(run_plan(CUDA.plan(op, specs, Policy()), arrays), run(norm, [g, *arrays[2:]]))
 
 
-@pytest.mark.parametrize("winner", ["fused", "apart"])
+@pytest.mark.parametrize("winner", ["fused", "unfused"])
 def test_fastest_takes_the_winner(winner: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both compete, and the label says which one it is; norm and pool apart are what `fastest` takes for each."""
+    """Both compete; the parts of the unfused form are what `fastest` takes for each."""
 
     def choose(problem: Problem, device: Device, policy: Policy) -> Plan:
         ways = {way.name: way for way in problem.ways}
         assert policy.algorithm == "fastest"
-        return make_plan(problem, candidate(ways[winner if "apart" in ways else "kernel"], None, {}), device)
+        return make_plan(
+            problem, candidate(ways[winner if "unfused" in ways else "kernel"], None, {}), device
+        )
 
     monkeypatch.setattr(norms, "choose", choose)
     monkeypatch.setattr(batch_norm_max_pool, "choose", choose)
@@ -275,6 +271,7 @@ def test_fastest_takes_the_winner(winner: str, monkeypatch: pytest.MonkeyPatch) 
         specs = [Spec(a.shape, as_dtype(a.dtype), channels_last(a.shape)) for a in given]
         made = CUDA.plan(op, specs, Policy(algorithm="fastest"))
         assert made.label == f"kernel {op.name} {winner}"
+        assert len(made.parts) == (2 if winner == "unfused" else 0)
         wanted = run(op, given)
         same(run_plan(made, given), wanted)
         with contrary():

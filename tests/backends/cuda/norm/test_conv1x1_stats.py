@@ -14,6 +14,7 @@ from lamina.backends.cuda.conv import conv as convolutions
 from lamina.backends.cuda.cudnn_graphs.conv import Operands
 from lamina.backends.cuda.launch.program import INCLUDE, Launch, check_join, source, target
 from lamina.backends.cuda.norm import conv1x1_stats, conv_batch_norm
+from lamina.backends.cuda.norm.conv_batch_norm_fusion import ConvNorm, DataGradNorm, packed_mask
 from lamina.backends.cuda.select.formulations import Problem, Way, candidate, make_plan
 from lamina.backends.reference import run_reference
 from lamina.ops.core import Array, Op
@@ -24,14 +25,11 @@ from lamina.ops.primitives import (
     BatchNormInfer,
     Conv,
     ConvDataGrad,
-    ConvNorm,
-    DataGradNorm,
     Fused,
     Relu,
     ReluGrad,
     Window,
 )
-from lamina.ops.primitives.conv_norm import signs_of
 from lamina.runtime import Device, compile_cubin
 from lamina.spec import (
     DType,
@@ -125,7 +123,7 @@ def test_forward(shape: tuple[int, ...], filters: int, residual: bool, dtype: DT
     wanted = run_reference(op, arrays, float64)
     compare(found[:6], wanted[:6])
     if residual:  # bits of the result as it was rounded
-        assert found[6].reshape(wanted[6].shape).tobytes() == signs_of(found[0]).tobytes()
+        assert found[6].reshape(wanted[6].shape).tobytes() == packed_mask(found[0]).tobytes()
 
 
 #: (steps, whether the mask is bits, the norm's own relu)
@@ -153,7 +151,7 @@ def test_data_gradient(
     dy, w, dx = last(shape, dtype), Spec((shape[1], filters, 1, 1), dtype).fixed, last(result, dtype)
     more = [drawn(rng, result, dtype) for _ in range(len(steps) + 1)]
     if bits:
-        more[1] = signs_of(more[1])
+        more[1] = packed_mask(more[1])
     arrays = [*(drawn(rng, s.shape, dtype) for s in (dy, w)), *more, *small(rng, filters, 3 + norm.relu)]
     places = [source(i) for i in range(len(arrays))]
     o = Operands(POINT, dx, w, dy)
@@ -165,13 +163,13 @@ def test_data_gradient(
 
 @pytest.mark.parametrize("lies", list(product([contiguous, channels_last, None], repeat=2)))
 @pytest.mark.parametrize("card", [ConvNorm, DataGradNorm])
-def test_apart_in_any_layout(
+def test_unfused_in_any_layout(
     card: type[Op], lies: tuple[Callable[[Shape], Layout] | None, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The convolution's operands in one layout, the norm's in another: the plan says how it wants them."""
 
     def choose(problem: Problem, device: Device, policy: Policy) -> Plan:
-        (way,) = (way for way in problem.ways if way.name in ("direct", "apart"))
+        (way,) = (way for way in problem.ways if way.name in ("direct", "unfused"))
         return make_plan(problem, candidate(way, None, {}), device)
 
     monkeypatch.setattr(convolutions, "choose", choose)
@@ -186,7 +184,7 @@ def test_apart_in_any_layout(
     made = backend(H200).plan(sample.op, specs, Policy())
     found = run_plan(made, arrays)
     convolutions._cached.cache_clear()
-    assert made.label.endswith("apart")
+    assert len(made.parts) == 2
     wanted = run_reference(sample.op, arrays, float64)
     assert [mismatch(a, b, float32) for a, b in zip(found, wanted, strict=True)] == [""] * len(wanted)
 

@@ -7,18 +7,11 @@ import pytest
 
 import lamina as lm
 from lamina import backends, ops
+from lamina.backends.cuda.norm.batch_norm_max_pool_fusion import NormPool, PoolNormGrad
 from lamina.backends.reference import run_reference
 from lamina.graph import gradients, trace
 from lamina.ops.core import Array, Op
-from lamina.ops.primitives import (
-    BatchNorm,
-    BatchNormGrad,
-    MaxPool,
-    MaxPoolGrad,
-    NormPool,
-    PoolNormGrad,
-    Window,
-)
+from lamina.ops.primitives import BatchNorm, BatchNormGrad, MaxPool, MaxPoolGrad, Window
 from lamina.runtime import Device
 from lamina.spec import (
     DType,

@@ -11,6 +11,7 @@ from lamina.backends.cuda.cudnn_graphs.conv import Operands
 from lamina.backends.cuda.launch.program import source, target
 from lamina.backends.cuda.norm import batch_persistent
 from lamina.backends.cuda.norm.conv_batch_norm import own_gradient_way, own_way, statistics_way
+from lamina.backends.cuda.norm.conv_batch_norm_fusion import ConvNorm, DataGradNorm, packed_mask
 from lamina.backends.cuda.norm.norm import activation, cudnn_norm, cudnn_norm_grad
 from lamina.backends.cuda.select.formulations import Problem, Way, choose
 from lamina.backends.reference import run_reference
@@ -21,8 +22,6 @@ from lamina.ops.primitives import (
     BatchNormGrad,
     Conv,
     ConvDataGrad,
-    ConvNorm,
-    DataGradNorm,
     Fused,
     GroupNorm,
     LayerNorm,
@@ -30,7 +29,6 @@ from lamina.ops.primitives import (
     ReluGrad,
     Window,
 )
-from lamina.ops.primitives.conv_norm import signs_of
 from lamina.runtime import Device
 from lamina.spec import (
     DType,
@@ -212,7 +210,7 @@ def _alone(way: Way, op: Op, plan: backends.Plan, arrays: list[Array]) -> None:
     first = execute(DEVICE, alone, arrays)
     wanted = run_reference(op, arrays, float64)
     if isinstance(op, ConvNorm) and op.bits:
-        assert first[6].tobytes() == signs_of(first[0]).tobytes()
+        assert first[6].tobytes() == packed_mask(first[0]).tobytes()
     for found, ref in zip(first[:6], wanted[:6], strict=True):
         scale = float(np.abs(ref).max())
         np.testing.assert_allclose(found.astype(np.float64), ref, rtol=2e-2, atol=1e-2 * scale)
@@ -252,7 +250,7 @@ def test_point_convolutions_with_sums(shape: tuple[int, ...], filters: int, dtyp
         count = 2 + len(steps)
         arrays = [x, turned, *like[: len(steps) + 1], *(small[3], small[0], small[3], small[1])[: 3 + relu]]
         if bits:
-            arrays[3] = signs_of(arrays[3])
+            arrays[3] = packed_mask(arrays[3])
         plan = backends.get(DEVICE).plan(back, specs(arrays), Policy())
         o = Operands(point, plan.outputs[3], plan.inputs[1], plan.inputs[0])
         (way,) = own_gradient_way(back, o, [source(i) for i in range(len(arrays))], count, DEVICE.machine)

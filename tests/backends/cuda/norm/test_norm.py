@@ -11,6 +11,7 @@ from lamina.backends.cuda import backend
 from lamina.backends.cuda.cudnn_graphs.conv import Operands
 from lamina.backends.cuda.launch.program import Launches, source, target
 from lamina.backends.cuda.norm.conv_batch_norm import statistics_way
+from lamina.backends.cuda.norm.conv_batch_norm_fusion import ConvNorm
 from lamina.backends.reference import run_reference
 from lamina.ops.core import REGISTRY, Array, Op, Sample
 from lamina.ops.primitives import (
@@ -18,7 +19,6 @@ from lamina.ops.primitives import (
     BatchNormGrad,
     BatchNormInfer,
     Conv,
-    ConvNorm,
     GroupNorm,
     GroupNormGrad,
     LayerNorm,

@@ -17,6 +17,7 @@ from math import prod
 import numpy as np
 
 from lamina.backends import Call, NoKernel, Plan, Run
+from lamina.backends.cuda.attention.joint_attention_fusion import JointAttention, JointAttentionGrad
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE
 from lamina.backends.cuda.elementwise.pointwise import full
 from lamina.backends.cuda.launch.indexing import broadcast_strides, index_type, memory_order
@@ -45,7 +46,7 @@ from lamina.cudnn import Graph, Tensor
 from lamina.cudnn.composed import attention as forward_steps
 from lamina.cudnn.composed import attention_grad as backward_steps
 from lamina.ops.core import Array, Op
-from lamina.ops.primitives.attention import Attention, AttentionGrad, JointAttention, JointAttentionGrad
+from lamina.ops.primitives.attention import Attention, AttentionGrad
 from lamina.ops.primitives.matmul import Matmul
 from lamina.ops.primitives.reduce import Reduce
 from lamina.runtime import Device
@@ -162,7 +163,7 @@ def _gradient(op: AttentionGrad, inputs: Sequence[Spec], device: Device, policy:
 def _joint_attention(op: JointAttention, joint: Spec, device: Device, policy: Policy) -> Plan:
     """The plan for a joint tensor that lies as its spec says."""
     if joint.numel and not _aligned(joint):
-        return _apart(op, op.apart, joint, (), device, policy)
+        return _apart(op, op.unfused, joint, (), device, policy)
     terms = _parts(joint, source)
     o, *stats = op.infer(joint)
     outputs = [_like_q(o, terms[0][0]), *(s.fixed for s in stats)]
@@ -172,7 +173,7 @@ def _joint_attention(op: JointAttention, joint: Spec, device: Device, policy: Po
         [joint],
         outputs,
         terms,
-        lambda: _forward_ways(op.apart, terms, targets, device, policy),
+        lambda: _forward_ways(op.unfused, terms, targets, device, policy),
         device,
         policy,
     )

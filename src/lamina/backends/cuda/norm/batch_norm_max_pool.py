@@ -1,5 +1,5 @@
-"""Batch norm's last pass and the max-pool of its result in one kernel, and the gradients of both in two; against both
-apart.
+"""Batch norm's last pass and the max-pool of its result in one kernel, and the gradients of both in two; against the
+unfused form.
 
 Forward the statistics come from `norm`'s kernels, then each element of x is read once, normalized in registers and
 compared there; what is written is what the pool gives. Backward the pool's gradient is gathered anew in either pass.
@@ -31,6 +31,7 @@ from lamina.backends.cuda.launch.program import (
     source,
     target,
 )
+from lamina.backends.cuda.norm.batch_norm_max_pool_fusion import NormPool, PoolNormGrad
 from lamina.backends.cuda.norm.norm import (
     activation,
     channel_blocks,
@@ -43,7 +44,6 @@ from lamina.backends.cuda.norm.norm import (
 from lamina.backends.cuda.pool.pool import stride_blocks
 from lamina.backends.cuda.registry import kernels
 from lamina.backends.cuda.select.formulations import Problem, Way, candidate, choose, make_plan
-from lamina.ops.primitives.norm_pool import NormPool, PoolNormGrad
 from lamina.ops.primitives.pool import MaxPool, MaxPoolGrad
 from lamina.runtime import Device, Machine
 from lamina.spec import Policy, Spec, channels_last, contiguous
@@ -60,7 +60,7 @@ _ACROSS, _DOWN, _ENOUGH = 2, (4, 2, 1), 4
 
 @kernels(NormPool, source="kernel")
 def norm_pool(op: NormPool, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """One kernel for norm and pool, or both apart; the label says which."""
+    """One kernel for norm and pool, or the unfused form."""
     lies = resident(specs[0], *specs[5:])
     given = (*(full(s, lies) if s.ndim > 1 else s.open.fixed for s in specs),)
     norm = kernels.plan(op.norm, given, device, policy)
@@ -69,15 +69,16 @@ def norm_pool(op: NormPool, specs: tuple[Spec, ...], device: Device, policy: Pol
     check_join(norm, pool)
     outputs = (pool.outputs[0], *norm.outputs[1:], *pool.outputs[1:])
     between = scratch(round_up(max(norm.workspace, pool.workspace), WORKSPACE_ALIGNMENT))
-    apart = Way(
-        "apart",
+    unfused = Way(
+        "unfused",
         steps=(
             SubPlan(norm, _sources(given), (between, *(target(i) for i in range(1, 5)))),
             SubPlan(pool, (between,), (target(0), *(target(5 + i) for i in range(len(outputs) - 5)))),
         ),
         scratch=between.offset + y.nbytes,
+        parts=(norm, pool),
     )
-    problem = Problem(_key(op, given), op.name, given, outputs, (apart,), 0.0, aliases={3: 3, 4: 4})
+    problem = Problem(_key(op, given), op.name, given, outputs, (unfused,), 0.0, aliases={3: 3, 4: 4})
     if op.norm.residual or not _takes(op.pool, y, outputs[0]):
         return _first(problem, device)
 
@@ -90,7 +91,7 @@ def norm_pool(op: NormPool, specs: tuple[Spec, ...], device: Device, policy: Pol
 
 @kernels(PoolNormGrad, source="kernel")
 def pool_norm_grad(op: PoolNormGrad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """Two passes that gather the pool's gradient, or both apart; the label says which."""
+    """Two passes that gather the pool's gradient, or the unfused form."""
     lies = resident(specs[2], *specs[6 + (not op.norm.residual) :])
     arrange = channels_last if lies == channels_last(specs[2].shape) else contiguous
     pool = kernels.plan(op.pool, [full(s, arrange(s.shape)) for s in specs[:2]], device, policy)
@@ -100,15 +101,16 @@ def pool_norm_grad(op: PoolNormGrad, specs: tuple[Spec, ...], device: Device, po
     check_join(pool, norm)
     given, outputs = (*pool.inputs, *norm.inputs[1:]), norm.outputs
     between = scratch(round_up(max(norm.workspace, pool.workspace), WORKSPACE_ALIGNMENT))
-    apart = Way(
-        "apart",
+    unfused = Way(
+        "unfused",
         steps=(
             SubPlan(pool, _sources(pool.inputs), (between,)),
             SubPlan(norm, (between, *_sources(given)[2:]), tuple(target(i) for i in range(len(outputs)))),
         ),
         scratch=between.offset + g.nbytes,
+        parts=(pool, norm),
     )
-    problem = Problem(_key(op, given), op.name, given, outputs, (apart,), 0.0)
+    problem = Problem(_key(op, given), op.name, given, outputs, (unfused,), 0.0)
     if op.norm.residual or not _takes(op.pool, x, given[0]) or norm.inputs[:2] != (x, x):
         return _first(problem, device)
 
@@ -139,7 +141,7 @@ def _takes(pool: MaxPool | MaxPoolGrad, x: Spec, y: Spec) -> bool:
 def _choose(
     problem: Problem, steps: Callable[[bool], tuple[Bindable, ...]], size: int, device: Device, policy: Policy
 ) -> Plan:
-    """The one-kernel way or both apart; it serves addresses that are not aligned too."""
+    """The fused kernels or the unfused form; it serves addresses that are not aligned too."""
     fused = Way("fused", steps=steps(True), scratch=size)
     problem = replace(problem, ways=(fused, *problem.ways))
     found = choose(problem, device, policy) if policy.algorithm == "fastest" else _first(problem, device)

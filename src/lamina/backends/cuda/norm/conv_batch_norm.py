@@ -1,4 +1,4 @@
-"""Convolutions that sum their result for a batch norm while they write it; against both apart.
+"""Convolutions that sum their result for a batch norm while they write it; against the unfused form.
 
 Forward, the sums become the norm's statistics; backward, a convolution's data gradient is what the gradient of the
 norm before it sums. cuDNN has a pattern for the first, a convolution with GEN_STATS behind it, in half types and
@@ -15,11 +15,11 @@ from lamina.backends.cuda.cudnn_graphs.conv import Operands, window_arguments
 from lamina.backends.cuda.elementwise.pointwise import full
 from lamina.backends.cuda.launch.program import Aligned, Place, SubPlan, check_join, scratch, source, target
 from lamina.backends.cuda.norm import conv1x1_stats
+from lamina.backends.cuda.norm.conv_batch_norm_fusion import ConvNorm, DataGradNorm
 from lamina.backends.cuda.norm.norm import grad_applied, normalized
 from lamina.backends.cuda.registry import kernels
 from lamina.backends.cuda.select.formulations import Problem, Way, choose
 from lamina.cudnn import Graph
-from lamina.ops.primitives.conv_norm import ConvNorm, DataGradNorm
 from lamina.ops.primitives.fused import Fused
 from lamina.ops.primitives.pointwise import Add, ReluGrad
 from lamina.runtime import Device, Machine
@@ -28,8 +28,8 @@ from lamina.spec import Policy, Spec, bfloat16, channels_last, float16
 
 @kernels(ConvNorm, source="cudnn")
 def conv_norm(op: ConvNorm, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """The faster of statistics behind the convolution and both apart; the label says which. Raises NoKernel for bits
-    where nothing takes statistics along.
+    """The faster of the fused reduction behind the convolution and the unfused form. Raises NoKernel for a packed
+    mask where there is no fused reduction.
     """
     conv = kernels.plan(op.conv, specs[:2], device, policy)
     (y,) = conv.outputs
@@ -38,20 +38,21 @@ def conv_norm(op: ConvNorm, specs: tuple[Spec, ...], device: Device, policy: Pol
     signs = [s.fixed for s in op.infer(*specs)[6:]]
     inputs, outputs = (*conv.inputs, *norm.inputs[1:]), (*norm.outputs, y, *signs)
     given = [target(5), *(source(i) for i in range(2, len(inputs)))]
-    apart = Way(
-        "apart",
+    unfused = Way(
+        "unfused",
         steps=(
             SubPlan(conv, (source(0), source(1)), (target(5),)),
             SubPlan(norm, tuple(given), tuple(target(i) for i in range(5))),
         ),
         scratch=max(conv.workspace, norm.workspace),
+        parts=(conv, norm),
     )
     together = []
     if _takes(conv, norm):
         x, w = conv.inputs
         o = Operands(op.conv.window, x, w, y)
         together = [statistics_way(op, o, given, device.machine), *own_way(op, o, given, device.machine)]
-    ways = (*([] if op.bits else [apart]), *together)
+    ways = (*([] if op.bits else [unfused]), *together)
     key = f"{op} {' '.join(map(str, inputs))}"
     label = f"conv+{norm.label.split()[1]}"
     problem = Problem(key, label, inputs, outputs, ways, float(op.flops(*inputs)), aliases={3: 4, 4: 5})
@@ -105,8 +106,8 @@ def own_way(op: ConvNorm, o: Operands, given: list[Place], machine: Machine) -> 
 
 @kernels(DataGradNorm, source="kernel")
 def data_grad_norm(op: DataGradNorm, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """The faster of sums behind the data gradient and both apart; the label says which. Raises NoKernel for bits
-    where nothing takes sums along, and for steps on the data gradient that no engine takes.
+    """The faster of the fused reduction behind the data gradient and the unfused form. Raises NoKernel for a packed
+    mask where there is no fused reduction, and for steps on the data gradient that no engine takes.
     """
     count, signs = len(specs) - op.rest, [specs[-op.rest - 1].open.fixed] * op.bits
     specs = tuple(op.with_output(specs))
@@ -120,7 +121,8 @@ def data_grad_norm(op: DataGradNorm, specs: tuple[Spec, ...], device: Device, po
         SubPlan(grad, tuple(given[:count]), (target(3),)),
         SubPlan(norm, (target(3), *given[count:]), tuple(target(i) for i in range(3))),
     )
-    apart = Way("apart", steps=steps, scratch=max(grad.workspace, norm.workspace))
+    room = max(grad.workspace, norm.workspace)
+    unfused = Way("unfused", steps=steps, scratch=room, parts=(grad, norm))
     inputs = (*grad.inputs[: count - op.bits], *signs, *norm.inputs[1:])
     outputs = (*norm.outputs, g)
     lie = all(s.physical == g.physical for s in (norm.inputs[0], norm.inputs[1], *grad.inputs[2:]))
@@ -128,7 +130,7 @@ def data_grad_norm(op: DataGradNorm, specs: tuple[Spec, ...], device: Device, po
     own = own_gradient_way(op, o, given, count, device.machine) if lie else []
     key = f"{op} {' '.join(map(str, inputs))}"
     label = f"{op.grad.name}+{norm.label.split()[1]}"
-    ways = (*([] if op.bits else [apart]), *own)
+    ways = (*([] if op.bits else [unfused]), *own)
     problem = Problem(key, label, inputs, outputs, ways, float(op.flops(*inputs)))
     return choose(problem, device, policy)
 

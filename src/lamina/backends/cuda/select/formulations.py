@@ -102,6 +102,7 @@ class Way:
     before, after: kernels around the graph. steps: instead of a graph, the kernels.
     scratch: bytes at the start of the workspace that the kernels and the graph share.
     spare: timed only where the other ways have few candidates.
+    parts: for an op that stands for several, the plans of these, if this runs them one after the other.
     """
 
     name: str
@@ -111,6 +112,7 @@ class Way:
     steps: tuple[Bindable, ...] = ()
     scratch: int = 0
     spare: bool = False
+    parts: tuple[Plan, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -140,12 +142,13 @@ class Problem:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way with an engine: something that can run."""
+    """A way with an engine: something that can run; seconds: as timed."""
 
     way: Way
     plan: ExecutionPlan | None
     steps: tuple[Bindable, ...]
     workspace: int
+    seconds: float | None = None
 
     @property
     def label(self) -> str:
@@ -237,6 +240,8 @@ def make_plan(problem: Problem, chosen: Candidate, device: Device) -> Plan:
         workspace=chosen.workspace,
         aliases=dict(problem.aliases),
         label=f"{'kernel' if chosen.plan is None else 'cudnn'} {problem.label} {chosen.label}",
+        seconds=chosen.seconds,
+        parts=chosen.way.parts,
     )
 
 
@@ -323,7 +328,7 @@ def _fastest(
     if remembered is not None:
         found = rebuild(problem, remembered, handle, policy)
         if found is not None:
-            return found
+            return replace(found, seconds=_seconds(remembered.milliseconds))
     with _loading(problem, device):
         entries = _entries(problem, handle, policy, refusals)
     best = _contest(problem, device, entries, policy, refusals)
@@ -337,7 +342,12 @@ def _fastest(
         best = better
     found, milliseconds = best
     store.put(key, replace(found.choice, milliseconds=milliseconds))
-    return found
+    return replace(found, seconds=_seconds(milliseconds))
+
+
+def _seconds(milliseconds: float) -> float | None:
+    """None where nobody took the time."""
+    return milliseconds / 1e3 if milliseconds else None
 
 
 @contextmanager

@@ -1,6 +1,7 @@
-"""A batch norm with the max-pool of its result, and both gradients, as one node each: nothing between is stored.
+"""A batch norm with the max-pool of its result, and both gradients, as one op each: nothing between is stored.
 
-A pool reads each normalized element once, and its gradient is mostly zeros; both need as many bytes as x itself.
+A pool reads each normalized element once, and its gradient is mostly zeros; both need as many bytes as x itself. The
+kernels are `batch_norm_max_pool`'s.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+from lamina.backends import Fusion
+from lamina.backends.cuda.registry import fusions
+from lamina.backends.pattern import PatternMatch, Results, made_by
 from lamina.ops.core import Arg, Array, Op, Sample
 from lamina.ops.primitives.norm import BatchNorm, BatchNormGrad
 from lamina.ops.primitives.pool import MaxPool, MaxPoolGrad, index_dtype
@@ -22,8 +26,7 @@ class NormPool(Op):
     """(x, scale, bias, running_mean, running_var[, residual]) -> (pooled, mean, r, next mean, next var[, index]).
 
     pooled is max_pool(batch_norm(x)), the normalized tensor being rounded to x's dtype before elements are compared;
-    index is there where the pool gives it. The graph makes this card of `BatchNorm` and `MaxPool` after it was
-    differentiated. Raises what they raise.
+    index is there where the pool gives it. Raises what `BatchNorm` and `MaxPool` raise.
     """
 
     norm: BatchNorm
@@ -71,8 +74,8 @@ class PoolNormGrad(Op):
     """(g [N, C, *O], index, x, scale, mean, r[, bias or y]) -> what batch_norm_grad(max_pool_grad(g, index), x, …)
     gives: (dx, dscale, dbias[, masked gradient]).
 
-    The pool's gradient is rounded to x's dtype before the norm's is computed of it. The graph makes this card of
-    `MaxPoolGrad` and `BatchNormGrad`. Raises what they raise.
+    The pool's gradient is rounded to x's dtype before the norm's is computed of it. Raises what `MaxPoolGrad` and
+    `BatchNormGrad` raise.
     """
 
     pool: MaxPoolGrad
@@ -118,4 +121,45 @@ _CASES: tuple[tuple[Shape, Window, Shape], ...] = (
     ((3, 2), Window((1, 3), ((1, 1), (0, 1)), (1, 1)), (1, 8, 5, 8)),
     ((2, 1), Window((3, 1), ((0, 0), (0, 0)), (1, 1)), (2, 5, 8, 3)),
     ((3,), Window((2,), ((1, 2),), (1,)), (3, 3, 9)),
+)
+
+
+# -------------------------------------------------------------------------------------------------------- fusions
+
+
+def _pooled(match: PatternMatch) -> Results:
+    """Norm and pool where the norm ran."""
+    norm, pool = match.node("norm"), match.root
+    y, mean, rstd, *rest = match.apply(NormPool(norm.op, pool.op), *match.inputs(norm), at=norm)
+    replaced = (pool.outputs[0], *norm.outputs[1:], *pool.outputs[1:])
+    return dict(zip(replaced, (y, mean, rstd, *rest), strict=True))
+
+
+BATCH_NORM_MAX_POOL = fusions.add(
+    Fusion(
+        "batch_norm_max_pool",
+        made_by(MaxPool, made_by(BatchNorm, name="norm").read_once),
+        _pooled,
+        NormPool,
+        after=("batch_norm_grad_mask",),
+    )
+)
+
+
+def _gradient(match: PatternMatch) -> Results:
+    """The pool's gradient and the norm's where the norm's ran."""
+    pool, norm = match.node("pool"), match.root
+    inputs = (*match.inputs(pool), *match.inputs(norm)[1:])
+    made = match.apply(PoolNormGrad(pool.op, norm.op), *inputs, at=norm)
+    return dict(zip(norm.outputs, made, strict=True))
+
+
+BATCH_NORM_MAX_POOL_GRAD = fusions.add(
+    Fusion(
+        "batch_norm_max_pool_grad",
+        made_by(BatchNormGrad, made_by(MaxPoolGrad, name="pool").read_once),
+        _gradient,
+        PoolNormGrad,
+        after=("batch_norm_grad_mask",),
+    )
 )

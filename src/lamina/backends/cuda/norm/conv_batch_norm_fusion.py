@@ -1,15 +1,20 @@
-"""A convolution with the batch norm of its result as one node, and a data gradient with the gradient of the batch
-norm before the convolution: the norm's sums may be taken while the convolution's result is written.
+"""A convolution with the batch norm of its result as one op, and a data gradient with the gradient of the batch norm
+before the convolution: the norm's sums are taken while the convolution's result is written (`conv_batch_norm`).
+
+Only timing tells whether that costs less than a pass over the result, so that nothing is fused under other policies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from lamina.backends import Fusion
+from lamina.backends.cuda.registry import fusions
+from lamina.backends.pattern import PatternMatch, Results, made_by
 from lamina.ops.core import Arg, Array, Op, Sample
 from lamina.ops.primitives.conv import Conv, ConvDataGrad
 from lamina.ops.primitives.fused import Fused
@@ -19,23 +24,24 @@ from lamina.ops.primitives.window import Window
 from lamina.spec import ShapeError, Spec, bfloat16, float16, float32, uint8
 
 
-def signs_of(y: Array) -> Array:
-    """[N, C, *S] -> uint8 [N, *S, C / 8]: bit k of byte i says whether channel 8 i + k is positive."""
+def packed_mask(y: Array) -> Array:
+    """[N, C, *S] -> uint8 [N, *S, C / 8], the packed ReLU mask: bit k of byte i says whether channel 8 i + k of y is
+    positive.
+    """
     return np.packbits(np.moveaxis(y > 0, 1, -1), axis=-1, bitorder="little")
 
 
-def positive(signs: Array) -> Array:
-    """What `signs_of` says, as [N, C, *S] of 0 and 1."""
-    return np.moveaxis(np.unpackbits(signs, axis=-1, bitorder="little"), -1, 1)
+def unpacked_mask(mask: Array) -> Array:
+    """What `packed_mask` says, as [N, C, *S] of 0 and 1."""
+    return np.moveaxis(np.unpackbits(mask, axis=-1, bitorder="little"), -1, 1)
 
 
 @dataclass(frozen=True)
 class ConvNorm(Op):
     """(x, filter, scale, bias, running_mean, running_var[, residual]) -> (the norm's five outputs, conv(x, filter)).
 
-    Training needs the convolution's own result once more, for the norm's gradient. bits: a seventh output says where
-    the norm's first is positive (`signs_of`). The graph makes this card of `Conv` and `BatchNorm` after it was
-    differentiated.
+    Training needs the convolution's own result once more, for the norm's gradient. bits: a seventh output is the
+    packed ReLU mask of the norm's first (`packed_mask`).
     """
 
     conv: Conv
@@ -54,7 +60,7 @@ class ConvNorm(Op):
 
     def reference(self, *inputs: Array) -> tuple[Array, ...]:
         found = self._both(lambda op, xs: op.reference(*xs), inputs)
-        return (*found, *((signs_of(found[0]),) if self.bits else ()))
+        return (*found, *((packed_mask(found[0]),) if self.bits else ()))
 
     def _both(
         self, apply: Callable[[Op, Sequence[Any]], Sequence[Any]], inputs: Sequence[Any]
@@ -84,8 +90,7 @@ class DataGradNorm(Op):
     """(what `grad` takes, then x, scale, mean, r[, bias]) -> (dx, dscale, dbias, g): g by `grad`, the others from it.
 
     grad: a convolution's data gradient, perhaps with elementwise steps; g is the gradient of the norm's output. bits:
-    the last step is relu's gradient, and relu's output is given as bits that say where it is positive (`signs_of`).
-    The graph makes this card of both after it was differentiated.
+    the last step is relu's gradient, and relu's output is given as its packed mask (`packed_mask`).
     """
 
     grad: ConvDataGrad | Fused
@@ -123,7 +128,7 @@ class DataGradNorm(Op):
     def reference(self, *inputs: Array) -> tuple[Array, ...]:
         found = list(inputs)
         if self.bits:
-            found[-self.rest - 1] = positive(inputs[-self.rest - 1])
+            found[-self.rest - 1] = unpacked_mask(inputs[-self.rest - 1])
         return self._both(lambda op, xs: op.reference(*xs), found)
 
     def _both(
@@ -148,7 +153,103 @@ class DataGradNorm(Op):
         yield Sample(cls(grad, BatchNormGrad(relu=True)), (dy, w, like, *small, small[0]), dtypes)
         joined = Fused((grad, Add(), ReluGrad()))
         yield Sample(cls(joined, BatchNormGrad()), (dy, w, like, like, like, *small), dtypes)
-        signs = Arg((2, 4, 5, 8), uint8, integers=True, high=256)
-        yield Sample(cls(joined, BatchNormGrad(), True), (dy, w, like, signs, like, *small), dtypes[1:])
-        signs = Arg((2, 4, 5, 8), uint8, integers=True, high=256)
-        yield Sample(cls(joined, BatchNormGrad(), True), (dy, w, like, signs, like, *small), dtypes[1:])
+        mask = Arg((2, 4, 5, 8), uint8, integers=True, high=256)
+        yield Sample(cls(joined, BatchNormGrad(), True), (dy, w, like, mask, like, *small), dtypes[1:])
+        mask = Arg((2, 4, 5, 8), uint8, integers=True, high=256)
+        yield Sample(cls(joined, BatchNormGrad(), True), (dy, w, like, mask, like, *small), dtypes[1:])
+
+
+# -------------------------------------------------------------------------------------------------------- fusions
+
+
+def _is_timed(node: Any) -> bool:
+    return bool(node.policy.algorithm == "fastest")
+
+
+def _statistics_behind(match: PatternMatch) -> Results:
+    """Convolution and batch norm where the norm ran; the convolution's result is still there for the gradient."""
+    norm, conv = match.root, match.node("conv")
+    op = ConvNorm(conv.op, norm.op)
+    *made, y = match.apply(op, *match.inputs(conv), *match.inputs(norm)[1:], at=norm)
+    return {**dict(zip(norm.outputs, made, strict=True)), conv.outputs[0]: y}
+
+
+CONV_BATCH_NORM = fusions.add(
+    Fusion(
+        "conv_batch_norm",
+        made_by(BatchNorm, made_by(Conv, name="conv"), where=_is_timed),
+        _statistics_behind,
+        ConvNorm,
+        after=("batch_norm_max_pool",),
+    )
+)
+
+
+def _is_data_grad(node: Any) -> bool:
+    head = node.op.ops[0] if isinstance(node.op, Fused) else node.op
+    return isinstance(head, ConvDataGrad)
+
+
+def _may_follow(norm: Any) -> bool:
+    return _is_timed(norm) and not norm.op.residual
+
+
+def _sums_behind(match: PatternMatch) -> Results | None:
+    """Data gradient and the norm's gradient where the data gradient ran, if all that both read is there by then."""
+    norm, grad = match.root, match.node("grad")
+    others = match.inputs(norm)[1:]
+    if not all(match.exists(v, at=grad) for v in others):
+        return None
+    *made, g = match.apply(DataGradNorm(grad.op, norm.op), *match.inputs(grad), *others, at=grad)
+    return {**dict(zip(norm.outputs, made, strict=True)), grad.outputs[0]: g}
+
+
+DATA_GRAD_BATCH_NORM = fusions.add(
+    Fusion(
+        "data_grad_batch_norm",
+        made_by(
+            BatchNormGrad, made_by(ConvDataGrad | Fused, name="grad", where=_is_data_grad), where=_may_follow
+        ),
+        _sums_behind,
+        DataGradNorm,
+        on_chains=True,
+    )
+)
+
+
+def _is_masked(node: Any) -> bool:
+    """Whether the last step on a data gradient is relu's, by relu's output as it is."""
+    op = node.op
+    return not op.bits and isinstance(op.grad, Fused) and isinstance(op.grad.ops[-1], ReluGrad)
+
+
+def _packed(match: PatternMatch) -> Results | None:
+    """The norm that makes relu's output writes its packed mask, and the data gradient reads that: a bit for each
+    element. Both must be ops that take sums along; the mask is of half types, eight channels at a time.
+    """
+    grad, inputs = match.root, match.inputs(match.root)
+    place = len(inputs) - grad.op.rest - 1
+    y, norm = inputs[place], inputs[place].node
+    if norm is None or not isinstance(norm.op, ConvNorm) or y is not norm.outputs[0]:
+        return None
+    if not norm.op.norm.relu or norm.op.norm.hi is not None or y.shape[1] % 8 or y.dtype.itemsize != 2:
+        return None
+    outputs, results = norm.outputs, {}
+    if not norm.op.bits:
+        outputs = match.apply(replace(norm.op, bits=True), *match.inputs(norm), at=norm)
+        results = dict(zip(norm.outputs, outputs, strict=False))
+    read = (*inputs[:place], outputs[6], *inputs[place + 1 :])
+    made = match.apply(replace(grad.op, bits=True), *read, at=grad)
+    return {**results, **dict(zip(grad.outputs, made, strict=True))}
+
+
+PACKED_RELU_MASK = fusions.add(
+    Fusion(
+        "packed_relu_mask",
+        made_by(DataGradNorm, where=_is_masked),
+        _packed,
+        ConvNorm,
+        after=("data_grad_batch_norm",),
+        on_chains=True,
+    )
+)

@@ -8,29 +8,22 @@ import pytest
 
 import lamina as lm
 from lamina import backends, ops
+from lamina.backends.cuda.norm.batch_norm_max_pool_fusion import (
+    BATCH_NORM_MAX_POOL,
+    BATCH_NORM_MAX_POOL_GRAD,
+    NormPool,
+)
 from lamina.graph import Graph, gradients, trace
-from lamina.graph.passes.fuse_max_pool import pools_in_norms
-from lamina.graph.passes.manager import optimize
+from lamina.graph.passes.fusion import fuse_patterns
+from lamina.graph.passes.manager import optimize, refusals
+from lamina.graph.passes.pattern import Report
 from lamina.ops import primitives
-from lamina.ops.core import Op, bind, call
-from lamina.ops.primitives import BatchNormGrad, NormPool, PoolNormGrad
+from lamina.ops.core import bind
+from lamina.ops.primitives import Fused
 from lamina.runtime import Device
-from lamina.spec import Policy
+from tests.helpers.stand_in import StandIn, Verdict
 
 rng = np.random.default_rng(0)
-
-
-class Fuses:
-    """A backend whose plans have a label, or that has no kernel; it notes under which policies it was asked."""
-
-    def __init__(self, label: str = "kernel norm_pool fused") -> None:
-        self.label, self.asked = label, list[Policy]()
-
-    def plan(self, op: Op, specs: Any, policy: Policy) -> backends.Plan:
-        self.asked.append(policy)
-        if not self.label:
-            raise backends.NoKernel("nothing\nfor it")
-        return backends.Plan(tuple(specs), op.infer(*specs), lambda call: lambda: None, label=self.label)
 
 
 def operands() -> list[Any]:
@@ -55,19 +48,23 @@ def names(graph: Graph) -> list[str]:
     return [node.op.name for node in graph.nodes]
 
 
-def optimized(graph: Graph, backend: Fuses) -> tuple[Graph, list[str]]:
-    """The graph as the passes leave it where `backend` has kernels for norms and pools, and what it refused."""
-    host, refusals = backends.get(Device("cpu")), list[str]()
-    plain, kernels = host.plan, (NormPool, PoolNormGrad, BatchNormGrad)
+def optimized(graph: Graph, backend: StandIn) -> tuple[Graph, list[str]]:
+    """The graph as the passes leave it where only norms and pools are fused, and what was refused of these."""
+    backend.verdict, said = _except_steps(backend.verdict), list[Report]()
+    better = optimize(graph, backend, reports=said)
+    return better, [line for line in refusals(said) if "pool" in line]
 
-    def plan(op: Op, specs: Any, policy: Policy) -> backends.Plan:
-        return (backend.plan if isinstance(op, NormPool | PoolNormGrad) else plain)(op, specs, policy)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(host, "supports", lambda op: "kernel" if op in kernels else "")
-        patch.setattr(host, "plan", plan)
-        better = optimize(graph, host, refusals)
-    return better, [line for line in refusals if "pool" in line]
+def _except_steps(verdict: Verdict) -> Verdict:
+    return lambda op, specs: "" if isinstance(op, Fused) else verdict(op, specs)
+
+
+def pooled(graph: Graph, backend: StandIn) -> tuple[Graph, list[str]]:
+    """The graph after both fusions, and what was refused."""
+    report = Report()
+    return fuse_patterns(
+        graph, [BATCH_NORM_MAX_POOL, BATCH_NORM_MAX_POOL_GRAD], backend, report
+    ), report.refused
 
 
 def alike(graph: Graph, better: Graph, arrays: list[Any]) -> None:
@@ -80,14 +77,13 @@ def alike(graph: Graph, better: Graph, arrays: list[Any]) -> None:
 )
 def test_a_training_step(act: Callable[[Any], Any]) -> None:
     """One node forward, one backward; neither the norm's result nor the pool's gradient is left."""
-    arrays, backend = operands(), Fuses()
+    arrays, backend = operands(), StandIn()
     graph = trace(network(act), *arrays)
-    better, refusals = optimized(graph, backend)
+    better, refused = optimized(graph, backend)
     found = names(better)
     assert found.count("norm_pool") == found.count("pool_norm_grad") == 1
     assert not {"batch_norm", "max_pool", "batch_norm_grad", "max_pool_grad"} & set(found)
-    assert refusals == []
-    assert len(backend.asked) == 2
+    assert refused == []
     alike(graph, better, arrays)
 
 
@@ -101,7 +97,7 @@ def test_without_gradients_no_index_is_written() -> None:
 
     x, _, *small = operands()
     graph = trace(forward, x, *small)
-    better, _ = optimized(graph, Fuses())
+    better, _ = optimized(graph, StandIn())
     (node,) = better.nodes
     assert isinstance(node.op, NormPool)
     assert not node.op.pool.index
@@ -110,20 +106,16 @@ def test_without_gradients_no_index_is_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("label", "reason"),
-    [
-        ("kernel norm_pool apart", "kernel norm_pool apart is as fast"),
-        ("", "nothing for it"),
-    ],
+    ("verdict", "reason"), [("unfused", "the unfused form is as fast"), ("", "nothing for it")]
 )
-def test_both_stay_apart_where_that_is_as_fast(label: str, reason: str) -> None:
+def test_both_stay_where_that_is_as_fast(verdict: str, reason: str) -> None:
     with lm.policy(algorithm="fastest"):
         graph = trace(network(lambda x: x), *operands())
-    backend, refusals = Fuses(label), list[str]()
-    better = pools_in_norms(graph, backend, refusals)  # type: ignore[arg-type]
-    assert names(better) == names(graph)
-    assert [line.endswith(reason) for line in refusals] == [True, True]
-    assert {policy.algorithm for policy in backend.asked} == {"fastest"}
+    backend = StandIn(verdict)
+    better, refused = pooled(graph, backend)
+    assert better is graph
+    assert [line.endswith(reason) for line in refused] == [True, True]
+    assert {policy.algorithm for _, policy in backend.asked} == {"fastest"}
 
 
 def test_what_others_read_stays() -> None:
@@ -150,7 +142,7 @@ def test_what_others_read_stays() -> None:
 
     def gradient_read_twice(x: Any, *small: Any) -> Any:
         pooled, index = bind(pool, x)
-        g = call(spread, pooled, index)
+        g = bind(spread, pooled, index)[0]
         return bind(primitives.BatchNormGrad(), g, x, small[0], small[1], small[3])[0], ops.sum(g)
 
     def of_statistics(x: Any, *small: Any) -> Any:
@@ -158,9 +150,8 @@ def test_what_others_read_stays() -> None:
         return bind(pool, ops.expand(mean.reshape((1, 8, 1, 1)), x.shape))[0]
 
     for f in (read_twice, given_back, measured, gradient_read_twice, of_statistics):
-        graph, backend = trace(f, x, *small), Fuses()
-        better = pools_in_norms(graph, backend, [])  # type: ignore[arg-type]
-        assert names(better) == names(graph), f.__name__
+        graph, backend = trace(f, x, *small), StandIn()
+        assert pooled(graph, backend)[0] is graph, f.__name__
         assert backend.asked == []
 
 

@@ -1,0 +1,215 @@
+"""Floor 3: the only place where op cards and libraries meet.
+
+A backend turns (op, input specs) into a Plan once, and the plan runs many times:
+
+    plan = backend.plan(op, specs, policy)       choose the kernel, the layouts and the workspace
+    run = plan.bind(Call(inputs, outputs, workspace, stream))     fix the addresses
+    run()                                                         compute
+
+Input specs whose layout is None are open: the plan names the layout that it wants. Others say how the
+tensor lies in memory now; a plan may still ask for another layout in `plan.inputs`, and whoever executes
+it puts a `backend.reorder` plan in between. The order in the executor is infer, plan, place memory, run.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+from lamina.backends.pattern import Pattern, PatternMatch, Results
+from lamina.ops.core import Op
+from lamina.runtime import Device
+from lamina.spec import Policy, Spec
+
+Run = Callable[[], None]
+
+
+class NoKernel(NotImplementedError):
+    """The backend has no kernel for the op with these specs; the message names op, specs and the reason."""
+
+
+class Call(NamedTuple):
+    """Addresses for one plan: bytes at inputs[i] lie as plan.inputs[i] says. `stream` is a handle, 0 on hosts."""
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    workspace: int = 0
+    stream: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A kernel chosen for an op: specs as they must lie in memory, bytes of workspace, and how to bind it.
+
+    Two plans are equal when they are one object, so that what is made of a plan can be kept by it.
+
+    inputs, outputs: specs with layouts named.
+    make: binds addresses and gives the function that runs. It may be called many times.
+    workspace: bytes of scratch memory that `Call.workspace` must point to (256-byte aligned).
+    aliases: output index -> input index; the output may lie where that input lay, if the input is dead after.
+    view: output 0 *is* input 0 (a reshape): no memory, no work.
+    label: what runs, for `lamina plan`: "cudnn conv eng=…", "onednn jit:avx512_core", "kernel max_pool". For people:
+        nothing is decided by it.
+    seconds: how long a run takes, where candidates were timed.
+    parts: for an op that stands for several, the plans of these, where running them one after the other is what was
+        chosen; () where one formulation does it all.
+    """
+
+    inputs: tuple[Spec, ...]
+    outputs: tuple[Spec, ...]
+    make: Callable[[Call], Run]
+    workspace: int = 0
+    aliases: Mapping[int, int] = field(default_factory=dict)
+    view: bool = False
+    label: str = ""
+    seconds: float | None = None
+    parts: tuple[Plan, ...] = ()
+
+    def bind(self, call: Call) -> Run:
+        """Fix the addresses; the returned function computes (or queues the work on the call's stream)."""
+        return self.make(call)
+
+
+Kernel = Callable[..., Plan]  # (op, specs, device, policy) -> Plan
+K = TypeVar("K", bound=Kernel)
+
+
+class Backend(ABC):
+    """Plans ops for one device. `kernels` maps op classes to planning functions."""
+
+    name: str
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    @abstractmethod
+    def plan(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
+        """The plan for op on inputs of these specs. Raises NoKernel."""
+
+    @abstractmethod
+    def reorder(self, source: Spec, target: Spec) -> Plan:
+        """The plan that copies a tensor from one layout to another (same shape and dtype)."""
+
+    @abstractmethod
+    def supports(self, op: type[Op]) -> str:
+        """Where the op's kernel comes from ("onednn", "numpy", "cudnn", "kernel", …), "" when there is none.
+
+        For reports: nothing is decided by it.
+        """
+
+    def has_kernel(self, op: type[Op]) -> bool:
+        """Whether the op runs as a kernel made for it, rather than as its NumPy meaning or not at all."""
+        return False
+
+    def fusions(self) -> Sequence[Fusion]:
+        """What the backend can do at once that a graph records as several ops, in the order in which it is tried."""
+        return ()
+
+
+class Kernels:
+    """A backend's table of planning functions, filled by its modules: `@kernels(Conv, source="onednn")`.
+
+    A planning function has the signature (op, specs, device, policy) -> Plan and raises NoKernel when the
+    op or the specs are outside what it covers.
+    """
+
+    def __init__(self, backend: str) -> None:
+        self.backend = backend
+        self._table: dict[type[Op], tuple[Kernel, str]] = {}
+
+    def __call__(self, *ops: type[Op], source: str) -> Callable[[K], K]:
+        """Register the decorated function for these op classes."""
+
+        def register(kernel: K) -> K:
+            for op in ops:
+                self._table[op] = (kernel, source)
+            return kernel
+
+        return register
+
+    def get(self, op: type[Op]) -> Kernel | None:
+        """The planning function of an op class."""
+        found = self._table.get(op)
+        return found[0] if found else None
+
+    def source(self, op: type[Op]) -> str:
+        """Where the kernel comes from, "" when there is none."""
+        found = self._table.get(op)
+        return found[1] if found else ""
+
+    def plan(self, op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+        """Look the op up and plan it. Raises NoKernel with the op's name when there is no entry."""
+        kernel = self.get(type(op))
+        if kernel is None:
+            raise NoKernel(f"{self.backend} has no kernel for {op.name} ({', '.join(map(str, specs))})")
+        return kernel(op, tuple(specs), device, policy)
+
+
+# --------------------------------------------------------------------------------------------------------- fusions
+
+
+def no_objection(match: PatternMatch) -> str:
+    """What `Fusion.check` says where the pattern is enough."""
+    return ""
+
+
+def worthwhile(plan: Plan) -> str:
+    """Why a fused op's plan does not pay: it runs the parts one after the other. "" where it pays."""
+    if not plan.parts:
+        return ""
+    return "the unfused form is as fast" if plan.seconds is not None else "there is no fused kernel for it"
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """A pattern of ops that a backend has one kernel for.
+
+    name: as reports and `after` say it.
+    pattern: what is looked for. make: the values that it becomes, by `PatternMatch.apply`.
+    op: the class of what is made whose plan decides; None where nothing is left to decide.
+    check: why a match cannot be fused, in words; "" where it can.
+    profit: why the plan does not pay, in words; "" where it does.
+    after: names of fusions that are tried before this one.
+    on_chains: tried when elementwise steps stand in `Fused` with the ops before them, otherwise before that.
+    """
+
+    name: str
+    pattern: Pattern
+    make: Callable[[PatternMatch], Results | None]
+    op: type[Op] | None = None
+    check: Callable[[PatternMatch], str] = no_objection
+    profit: Callable[[Plan], str] = worthwhile
+    after: tuple[str, ...] = ()
+    on_chains: bool = False
+
+
+class Fusions:
+    """A backend's fusions, filled by its modules: `fusions.add(Fusion(…))`."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Fusion] = {}
+
+    def add(self, fusion: Fusion) -> Fusion:
+        """Register a fusion. Raises ValueError for a name that is taken."""
+        if fusion.name in self._found:
+            raise ValueError(f"there is a fusion {fusion.name!r} already")
+        self._found[fusion.name] = fusion
+        return fusion
+
+    def ordered(self) -> tuple[Fusion, ...]:
+        """All, each behind those that it names. Raises ValueError when they name each other, KeyError for no name."""
+        order: dict[str, Fusion] = {}
+        for name in sorted(self._found):
+            order.update((fusion.name, fusion) for fusion in self._before(name, order, ()))
+        return tuple(order.values())
+
+    def _before(self, name: str, order: Mapping[str, Fusion], path: tuple[str, ...]) -> Iterator[Fusion]:
+        """A fusion behind those that it names, without those that stand in the order."""
+        if name in path:
+            raise ValueError(f"fusions name each other: {' after '.join((*path, name))}")
+        if name not in order:
+            for other in self._found[name].after:
+                yield from self._before(other, order, (*path, name))
+            yield self._found[name]

@@ -1,0 +1,90 @@
+"""One form for equal things: constants computed, what changes nothing dropped, equal nodes one, no unread outputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lamina.backends.pattern import Results, made_by
+from lamina.backends.reference import run_reference
+from lamina.graph.ir.graph import Graph, Value, constant
+from lamina.graph.passes.pattern import Match, Report, RewriteRule, rewrite
+from lamina.ops.core import Op
+from lamina.ops.primitives.cast import Cast
+from lamina.ops.primitives.shape import Expand, Reshape, Transpose
+
+#: Constants larger than this are not made at compile time: they would only move work into memory.
+FOLD_LIMIT = 1 << 16
+
+
+def fold_constants(graph: Graph, report: Report | None = None) -> Graph:
+    """Compute nodes whose inputs are all small constants, on the reference backend."""
+    return rewrite(graph, [RewriteRule("constant", made_by(Op), _computed)], report)
+
+
+def _computed(match: Match) -> Results | None:
+    node, inputs = match.root, match.inputs(match.root)
+    small = all(v.spec.numel <= FOLD_LIMIT for v in node.outputs)
+    if not small or not inputs or any(v.constant is None for v in inputs):
+        return None
+    arrays = [v.constant.numpy() for v in inputs if v.constant is not None]
+    return dict(zip(node.outputs, map(constant, run_reference(node.op, arrays)), strict=True))
+
+
+def drop_identities(graph: Graph, report: Report | None = None) -> Graph:
+    """Remove reshapes, casts, expansions and transposes that change nothing."""
+    return rewrite(graph, _IDENTITIES, report)
+
+
+def _same_spec(node: Any) -> bool:
+    return bool(node.inputs[0].spec == node.outputs[0].spec)
+
+
+def _same_order(node: Any) -> bool:
+    return bool(node.op.order == tuple(range(len(node.op.order))))
+
+
+def _passed_on(match: Match) -> Results:
+    return {match.root.outputs[0]: match.inputs(match.root)[0]}
+
+
+_IDENTITIES = [
+    RewriteRule("identity", made_by(Reshape | Cast | Expand, where=_same_spec), _passed_on),
+    RewriteRule("identity", made_by(Transpose, where=_same_order), _passed_on),
+]
+
+
+def common_subexpressions(graph: Graph, report: Report | None = None) -> Graph:
+    """Merge nodes with the same op, inputs and policy, and constants with the same bytes."""
+    seen: dict[Any, tuple[Value, ...]] = {}
+    constants: dict[Any, Value] = {}
+
+    def first_of(value: Value) -> Value:
+        if value.constant is None or value.spec.numel > FOLD_LIMIT:
+            return value
+        return constants.setdefault((value.spec, value.constant.numpy().tobytes()), value)
+
+    def merged(match: Match) -> Results | None:
+        node, inputs = match.root, match.inputs(match.root)
+        firsts = tuple(map(first_of, inputs))
+        which = (node.op, tuple(map(id, firsts)), node.policy)
+        if which not in seen:
+            changed = any(a is not b for a, b in zip(inputs, firsts, strict=True))
+            seen[which] = match.apply(node.op, *firsts, at=node) if changed else node.outputs
+        return dict(zip(node.outputs, seen[which], strict=True)) if seen[which] is not node.outputs else None
+
+    return rewrite(graph, [RewriteRule("equal node", made_by(Op), merged)], report)
+
+
+def prune_outputs(graph: Graph, report: Report | None = None) -> Graph:
+    """Let ops leave out outputs that nobody reads (the indices of a max-pool in inference)."""
+    uses = graph.uses()
+
+    def slim(match: Match) -> Results | None:
+        node = match.root
+        used = [bool(uses[v]) for v in node.outputs]
+        op = node.op if all(used) else node.op.prune(used)
+        if op == node.op:
+            return None
+        return dict(zip(node.outputs, match.apply(op, *match.inputs(node), at=node), strict=False))
+
+    return rewrite(graph, [RewriteRule("unread output", made_by(Op), slim)], report)

@@ -1,0 +1,140 @@
+"""What a backend computes at once: its own fusions, and elementwise steps with the op before them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from lamina.backends import Backend, Fusion, NoKernel
+from lamina.backends.pattern import PatternNode, Results, made_by
+from lamina.graph.ir.graph import Graph, Node, Value
+from lamina.graph.passes.pattern import Match, Report, RewriteRule, rewrite
+from lamina.ops.core import Op
+from lamina.ops.primitives.fused import Fused
+from lamina.spec.policies import policy as use_policy
+
+#: Steps that one node takes at most: longer chains become several nodes.
+_MOST_STEPS = 64
+
+
+# ----------------------------------------------------------------------------------------------- a backend's fusions
+
+
+def fuse_patterns(graph: Graph, fusions: Sequence[Fusion], backend: Backend, report: Report) -> Graph:
+    """Replace what the patterns of fusions describe, where the backend has a plan for it that pays."""
+    for fusion in fusions:
+        rule = RewriteRule(fusion.name, fusion.pattern, partial(_fused, fusion, backend, report))
+        graph = rewrite(graph, [rule], report)
+    return graph
+
+
+def _fused(fusion: Fusion, backend: Backend, report: Report, match: Match) -> Results | None:
+    """What a match becomes, None where it stays; the report gets why."""
+    reason = fusion.check(match)
+    if reason:
+        report.refused.append(f"{fusion.name}: {match.root.op}: {reason}")
+        return None
+    results = fusion.make(match)
+    if not results or not match.rewriting.in_time(results):
+        return None
+    for node in _made(results, match):
+        reason = _why_not(fusion, node, backend) if isinstance(node.op, fusion.op or ()) else ""
+        if reason:
+            report.refused.append(f"{node.op}: {reason}")
+            return None
+    return results
+
+
+def _made(results: Results, match: Match) -> Iterator[Node]:
+    """The nodes that a replacement would add to the graph."""
+    seen: set[Node] = set()
+    stack = [v.node for v in results.values()]
+    while stack:
+        node = stack.pop()
+        if node is not None and node not in seen and not match.rewriting.knows(node):
+            seen.add(node)
+            yield node
+            stack += [v.node for v in node.inputs]
+
+
+def _why_not(fusion: Fusion, node: Node, backend: Backend) -> str:
+    """Why a fused node does not pay, "" where it does."""
+    try:
+        with use_policy(node.policy) as policy:
+            plan = backend.plan(node.op, [v.spec for v in node.inputs], policy)
+    except NoKernel as error:
+        return " ".join(str(error).split())
+    return fusion.profit(plan)
+
+
+# ------------------------------------------------------------------------------------------------- elementwise steps
+
+
+def fuse_elementwise(graph: Graph, backend: Backend, report: Report | None = None) -> Graph:
+    """Merge a node with the elementwise nodes that follow it, as far as the backend has a plan for it.
+
+    The unfused form stays where the backend refuses. The chain's values have no other reader; the fused node
+    runs where the last one of the chain ran, when all other operands exist.
+    """
+    report = Report() if report is None else report
+    chains = _Chains(backend, report)
+    return rewrite(graph, [RewriteRule("step", made_by(Op, where=_is_step), chains.extended)], report)
+
+
+def _is_step(node: PatternNode) -> bool:
+    return bool(node.op.elementwise) and len(node.outputs) == 1
+
+
+class _Chains:
+    """The chains so far: where the head of each ran, by the fused node."""
+
+    def __init__(self, backend: Backend, report: Report) -> None:
+        self.backend, self.report = backend, report
+        self.heads: dict[Node, float] = {}
+
+    def extended(self, match: Match) -> Results | None:
+        """A step taken into one of the chains that end in its operands; those with the earliest head come first."""
+        ends = [node for v in match.inputs(match.root) if (node := _end(v, match)) is not None]
+        for end in sorted(ends, key=self._head):
+            made = self._with_step(end, match)
+            if made is not None:
+                self.heads[made] = self._head(end)
+                return {match.root.outputs[0]: made.outputs[0]}
+        return None
+
+    def _head(self, node: Node) -> float:
+        return self.heads.get(node, node.serial)
+
+    def _with_step(self, end: Node, match: Match) -> Node | None:
+        """The chain that ends in a node with the step, None where the backend refuses it."""
+        step, value = match.root, end.outputs[0]
+        ops = end.op.ops if isinstance(end.op, Fused) else (end.op,)
+        others = (v for v in match.inputs(step) if v is not value)
+        node = Node(Fused((*ops, step.op)), (*match.inputs(end), *others), step.policy, step.serial)
+        reason = self._refusal(node)
+        if reason:
+            self.report.refused.append(f"{node.op}: {reason}")
+        return None if reason else node
+
+    def _refusal(self, node: Node) -> str:
+        """Why the backend has no plan for the fused op, "" where it has one; the heuristic's word is enough."""
+        try:
+            with use_policy(node.policy, algorithm="heuristic") as policy:
+                self.backend.plan(node.op, [v.spec for v in node.inputs], policy)
+        except NoKernel as error:
+            return " ".join(str(error).split())
+        return ""
+
+
+def _end(value: Value, match: Match) -> Node | None:
+    """The node whose only output the value is, if the step may be taken into it."""
+    node, step = value.node, match.root
+    if node is None or len(node.outputs) != 1 or node.policy != step.policy:
+        return None
+    if isinstance(node.op, Fused) and len(node.op.ops) > _MOST_STEPS:
+        return None
+    inputs = match.inputs(step)
+    places = [i for i, v in enumerate(inputs) if v is value]
+    fits = places == [step.op.chained] or (len(places) == 1 and step.op.commutative)
+    alike = value.shape == step.outputs[0].shape
+    return node if fits and alike and len(match.rewriting.readers(value)) == 1 else None

@@ -1,0 +1,321 @@
+"""Find patterns of ops in a graph and replace them: one matcher, and the one loop that rebuilds a graph.
+
+A walk visits the nodes in the order in which they run. At each it tries rules, whose patterns look from the node
+towards the inputs and see the graph as it is by then: a replaced value is what it has become. Who reads a value is
+counted exactly all the while, so that "nothing else reads it" means what it says. Both are linear in the number of
+nodes (for patterns of bounded size). The graph itself is rebuilt once, at the end, by `replace`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lamina.backends.pattern import AnyValue, Either, MadeBy, Pattern, Results
+from lamina.graph.ir.graph import Graph, Node, Use, Value
+from lamina.ops.core import Op
+
+
+def replace(graph: Graph, results: Mapping[Value, Value]) -> Graph:
+    """The graph with some values replaced by others, which may be made by new nodes of any values of the graph.
+
+    Nodes that nothing needs any more are gone; the others keep op, policy and place in the order, and are rebuilt
+    where something before them has changed (their specs are then inferred anew).
+    Raises ValueError when a replacement needs what it replaces.
+    """
+    if not results:
+        return graph
+    latest = _Latest(results)
+    made: dict[Value, Value] = {}
+    for node in _in_order(graph.outputs, latest):
+        inputs = tuple(made.get(v, v) for v in map(latest, node.inputs))
+        made.update(zip(node.outputs, node.with_inputs(inputs).outputs, strict=True))
+    return Graph(graph.inputs, [made.get(v, v) for v in map(latest, graph.outputs)], graph.name)
+
+
+class _Latest:
+    """What values have become, through any number of replacements."""
+
+    def __init__(self, results: Mapping[Value, Value]) -> None:
+        self.results = dict(results)
+
+    def __call__(self, value: Value) -> Value:
+        passed = []
+        while value in self.results:
+            passed.append(value)
+            value = self.results[value]
+        for old in passed[:-1]:  # the next one to ask takes one step
+            self.results[old] = value
+        return value
+
+
+def _in_order(outputs: Sequence[Value], latest: _Latest) -> Iterator[Node]:
+    """The nodes that outputs need, each behind those whose values it reads."""
+    done: set[Node] = set()
+    opened: set[Node] = set()
+    stack = [v.node for v in map(latest, reversed(outputs)) if v.node]
+    while stack:
+        node = stack[-1]
+        if node in done:
+            stack.pop()
+        elif node in opened:
+            done.add(stack.pop())
+            yield node
+        else:
+            opened.add(node)
+            before = [v.node for v in map(latest, node.inputs) if v.node and v.node not in done]
+            if any(n in opened for n in before):
+                raise ValueError(f"a replacement reads what it replaces, at {node!r}")
+            stack += before
+
+
+# -------------------------------------------------------------------------------------------------------- rewriting
+
+
+class Rewriting:
+    """A graph while it is rewritten: what each value has become, and who reads it."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.latest = _Latest({})
+        self._uses: dict[Value, dict[Use, None]] = {v: dict.fromkeys(u) for v, u in graph.uses().items()}
+        self._known: set[Node] = set(graph.nodes)
+        self._dead: set[Node] = set()
+
+    def alive(self, node: Node) -> bool:
+        """Whether something still needs a node of the graph."""
+        return node not in self._dead
+
+    def knows(self, node: Node) -> bool:
+        """Whether a node is one of the graph, or was added to it."""
+        return node in self._known
+
+    def inputs(self, node: Node) -> tuple[Value, ...]:
+        """What a node reads by now."""
+        return tuple(map(self.latest, node.inputs))
+
+    def readers(self, value: Value) -> list[Use]:
+        """Where a value is read by now."""
+        return list(self._uses.get(self.latest(value), ()))
+
+    def exists(self, value: Value, at: Node) -> bool:
+        """Whether a value is made before the node `at` runs."""
+        node = self.latest(value).node
+        return node is None or node.serial < at.serial
+
+    def replace(self, results: Mapping[Value, Value]) -> None:
+        """Let values become others."""
+        for old, new in results.items():
+            current = self.latest(new)
+            if old is not current:
+                self._enter(current)
+                self.latest.results[old] = current
+                self._uses.setdefault(current, {}).update(self._uses.pop(old, {}))
+        self._leave([v.node for v in results if v.node])
+
+    def in_time(self, results: Mapping[Value, Value]) -> bool:
+        """Whether all that reads a value that is replaced, and is not replaced itself, runs behind the new one."""
+        for old, new in results.items():
+            node = self.latest(new).node
+            if node is not None and any(
+                use.node.serial <= node.serial
+                for use in self.readers(old)
+                if use.node is not None and not self._goes(use.node, results)
+            ):
+                return False
+        return True
+
+    def finish(self) -> Graph:
+        """The graph as it is by now."""
+        return replace(self.graph, self.latest.results)
+
+    def _goes(self, node: Node, results: Mapping[Value, Value]) -> bool:
+        return all(v in results or not self.readers(v) for v in node.outputs)
+
+    def _enter(self, value: Value) -> None:
+        """Count what new nodes read."""
+        stack = [value.node]
+        while stack:
+            node = stack.pop()
+            if node is None or node in self._known:
+                continue
+            self._known.add(node)
+            for i, read in enumerate(self.inputs(node)):
+                self._uses.setdefault(read, {})[Use(node, i)] = None
+                stack.append(read.node)
+
+    def _leave(self, stack: list[Node]) -> None:
+        """Count no longer what nodes read that nobody needs."""
+        while stack:
+            node = stack.pop()
+            if node in self._dead or any(self._uses.get(v) for v in node.outputs):
+                continue
+            self._dead.add(node)
+            for i, read in enumerate(self.inputs(node)):
+                self._uses.get(read, {}).pop(Use(node, i), None)
+                if read.node is not None:
+                    stack.append(read.node)
+
+
+# --------------------------------------------------------------------------------------------------------- matching
+
+Names = dict[str, tuple[Value | None, Node | None]]
+
+
+class Match:
+    """Where a pattern was found: its names, and what a replacement is written with; see `PatternMatch`."""
+
+    def __init__(self, root: Node, names: Names, rewriting: Rewriting) -> None:
+        self.root, self.rewriting = root, rewriting
+        self._names = names
+
+    def __getitem__(self, name: str) -> Value:
+        value, _ = self._names[name]
+        assert value is not None, f"{name} is a node of which several outputs were matched"
+        return value
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def node(self, name: str) -> Node:
+        """The node of a name."""
+        _, node = self._names[name]
+        assert node is not None, f"{name} is an operand"
+        return node
+
+    def inputs(self, node: Node) -> tuple[Value, ...]:
+        """What a node reads by now."""
+        return self.rewriting.inputs(node)
+
+    def exists(self, value: Value, at: Node) -> bool:
+        """Whether a value is made before the node `at` runs."""
+        return self.rewriting.exists(value, at)
+
+    def apply(self, op: Op, *inputs: Value, at: Node) -> tuple[Value, ...]:
+        """The outputs of a new node, under the policy and at the place of the node `at`."""
+        return Node(op, inputs, at.policy, at.serial).outputs
+
+
+def find(pattern: Pattern, root: Node, rewriting: Rewriting) -> Iterator[Match]:
+    """The matches of a pattern with this root: several where operands may change places or parts are missing."""
+    for option in pattern.options if isinstance(pattern, Either) else (pattern,):
+        assert isinstance(option, MadeBy), "a pattern's root is made by an op"
+        for names in _node(option, root, {}, root, rewriting):
+            yield Match(root, names, rewriting)
+
+
+def _value(pattern: Pattern, value: Value, names: Names, root: Node, now: Rewriting) -> Iterator[Names]:
+    """All ways in which a pattern describes a value, with the names so far and those that it adds."""
+    if isinstance(pattern, Either):
+        for option in pattern.options:
+            yield from _value(option, value, names, root, now)
+    elif isinstance(pattern, AnyValue):
+        if pattern.where is None or pattern.where(value):
+            yield from _named(pattern.name, value, None, names)
+    elif isinstance(pattern, MadeBy):
+        node = value.node
+        if node is None or node.outputs[pattern.index % len(node.outputs)] is not value:
+            return
+        if not pattern.only_reader or len(now.readers(value)) == 1:
+            yield from _node(pattern, node, names, root, now, value)
+
+
+def _node(
+    pattern: MadeBy, node: Node, names: Names, root: Node, now: Rewriting, value: Value | None = None
+) -> Iterator[Names]:
+    """The same for the node that makes the value."""
+    if not isinstance(node.op, pattern.kinds) or (pattern.same_policy and node.policy != root.policy):
+        return
+    if pattern.name in names:  # met before: its inputs are known to fit
+        if names[pattern.name][1] is node:
+            yield names
+        return
+    if pattern.where is None or pattern.where(node):
+        for found in _inputs(pattern, now.inputs(node), names, root, now):
+            yield from _named(pattern.name, value, node, found)
+
+
+def _inputs(
+    pattern: MadeBy, inputs: Sequence[Value], names: Names, root: Node, now: Rewriting
+) -> Iterator[Names]:
+    """The same for the node's inputs, from the first on."""
+    wanted = pattern.inputs
+    if len(wanted) > len(inputs):
+        return
+    yield from _all(wanted, inputs, names, root, now)
+    if len(wanted) == len(inputs) == 2 and all(kind.commutative for kind in pattern.kinds):
+        yield from _all(wanted, inputs[::-1], names, root, now)
+
+
+def _all(
+    wanted: Sequence[Pattern], inputs: Sequence[Value], names: Names, root: Node, now: Rewriting
+) -> Iterator[Names]:
+    if not wanted:
+        yield names
+        return
+    for found in _value(wanted[0], inputs[0], names, root, now):
+        yield from _all(wanted[1:], inputs[1:], found, root, now)
+
+
+def _named(name: str, value: Value | None, node: Node | None, names: Names) -> Iterator[Names]:
+    """The names with one more, if it is free or stands for the same already."""
+    if not name:
+        yield names
+    elif name not in names:
+        yield {**names, name: (value, node)}
+    elif names[name][0] is value and names[name][1] is node:  # == of values is an op
+        yield names
+
+
+# ------------------------------------------------------------------------------------------------------------ rules
+
+
+@dataclass(frozen=True)
+class RewriteRule:
+    """A pattern, and what the values of a match become: results of `make`, or None where it stays after all."""
+
+    name: str
+    pattern: Pattern
+    make: Callable[[Match], Results | None]
+
+
+@dataclass
+class Report:
+    """What a pass did: nodes before and after, how often each rule was applied, and what was refused and why."""
+
+    name: str = ""
+    before: int = 0
+    after: int = 0
+    merged: Counter[str] = field(default_factory=Counter)
+    refused: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        merged = ", ".join(f"{count} {name}" for name, count in sorted(self.merged.items()))
+        lines = [f"{self.name}: {self.before} -> {self.after} nodes" + f"; {merged}" * bool(merged)]
+        return "\n".join([*lines, *(f"  refused: {reason}" for reason in self.refused)])
+
+
+def rewrite(graph: Graph, rules: Sequence[RewriteRule], report: Report | None = None) -> Graph:
+    """Apply rules wherever their patterns are found; at each node the first that makes something.
+
+    A replacement that would have to run behind something that reads it is left alone.
+    """
+    rewriting = Rewriting(graph)
+    for node in graph.nodes:
+        if rewriting.alive(node):
+            name = _apply_first(rules, node, rewriting)
+            if name and report is not None:
+                report.merged[name] += 1
+    return rewriting.finish()
+
+
+def _apply_first(rules: Sequence[RewriteRule], node: Node, rewriting: Rewriting) -> str:
+    """The name of the rule that was applied, "" for none."""
+    for rule in rules:
+        for match in find(rule.pattern, node, rewriting):
+            results = rule.make(match)
+            if results and rewriting.in_time(results):
+                rewriting.replace(results)
+                return rule.name
+    return ""

@@ -1,0 +1,124 @@
+"""Proof that a pass has changed no result: for tests, where it is switched on.
+
+After each pass every spec is inferred again, the order of the nodes is checked, and the outputs of small graphs are
+computed by the reference backend in float64 and compared with those before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import numpy as np
+
+from lamina.backends.reference import run_reference
+from lamina.graph.ir.graph import Graph, Node, Value
+from lamina.ops.core import Array
+from lamina.ops.primitives.cast import Cast
+from lamina.spec import DTypeError, Spec, as_dtype, float64
+
+#: Nodes, elements of one value, and multiplications of one node up to which values are compared.
+_MOST_NODES, _MOST_ELEMENTS, _MOST_FLOPS = 120, 1 << 13, 1 << 21
+
+_switched_on: ContextVar[bool] = ContextVar("lamina_checked_passes", default=False)
+
+
+class PassError(AssertionError):
+    """A pass has changed what a graph computes, or left it unsound; the message names the pass."""
+
+
+def checked_passes() -> bool:
+    """Whether passes are checked here."""
+    return _switched_on.get()
+
+
+@contextmanager
+def check_passes(on: bool = True) -> Iterator[None]:
+    """Check every pass inside of the block (or do not)."""
+    token = _switched_on.set(on)
+    try:
+        yield
+    finally:
+        _switched_on.reset(token)
+
+
+class Checker:
+    """A graph as it was before all passes, to compare with."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.arrays = _drawn(graph)
+        self.wanted = _results(graph, self.arrays)
+
+    def check(self, name: str, better: Graph) -> None:
+        """Raise PassError when `better`, made by the pass of this name, is unsound or gives something else."""
+        _check_specs(name, self.graph, better)
+        _check_order(name, better)
+        found = _results(better, self.arrays) if self.wanted is not None else None
+        for i, (one, wanted) in enumerate(zip(found or (), self.wanted or (), strict=True)):
+            if not np.allclose(one, wanted, rtol=1e-5, atol=1e-6, equal_nan=True):
+                raise PassError(f"{name}: output {i} is {one!r}, before it was {wanted!r}, in\n{better}")
+
+
+def _check_specs(name: str, graph: Graph, better: Graph) -> None:
+    given = [[v.spec for v in g.outputs] for g in (graph, better)]
+    if given[0] != given[1] or any(a is not b for a, b in zip(graph.inputs, better.inputs, strict=True)):
+        raise PassError(f"{name}: inputs or outputs are others: {given[1]}, before {given[0]}")
+    for node in better.nodes:
+        specs = tuple(s.open for s in node.op.infer(*(v.spec for v in node.inputs)))
+        if specs != tuple(v.spec for v in node.outputs):
+            raise PassError(f"{name}: {node!r} gives {specs}, its outputs are {node.outputs}")
+
+
+def _check_order(name: str, graph: Graph) -> None:
+    there: set[Value] = {*graph.inputs, *graph.constants}
+    for node in graph.nodes:
+        if any(v not in there for v in node.inputs):
+            raise PassError(f"{name}: {node!r} runs before what it reads, in\n{graph}")
+        there.update(node.outputs)
+
+
+def _is_small(graph: Graph) -> bool:
+    return len(graph.nodes) <= _MOST_NODES and all(
+        max((v.spec.numel for v in (*node.inputs, *node.outputs)), default=0) <= _MOST_ELEMENTS
+        and node.op.flops(*(v.spec for v in node.inputs)) <= _MOST_FLOPS
+        for node in graph.nodes
+    )
+
+
+def _drawn(graph: Graph) -> list[Array]:
+    rng = np.random.default_rng(len(graph.nodes))
+    return [_array(v.spec, rng) for v in graph.inputs]
+
+
+def _array(spec: Spec, rng: np.random.Generator) -> Array:
+    """Floats of both signs; whole numbers that may be an index."""
+    if spec.dtype.is_float:
+        return np.asarray(rng.uniform(-1.5, 2.0, spec.shape))
+    return np.asarray(rng.integers(0, 2, spec.shape)).astype(spec.dtype.numpy)
+
+
+def _results(graph: Graph, arrays: Sequence[Array]) -> list[Array] | None:
+    """The outputs by the references, floats in float64; None for a large graph, or one with ops for other types."""
+    if not _is_small(graph):
+        return None
+    found: dict[Value, Array] = dict(zip(graph.inputs, arrays, strict=True))
+    found |= {v: _wide(v.constant.numpy()) for v in graph.constants if v.constant is not None}
+    for node in graph.nodes:
+        try:
+            found.update(zip(node.outputs, _outputs(node, [found[v] for v in node.inputs]), strict=True))
+        except DTypeError:
+            return None
+    return [found[v] for v in graph.outputs]
+
+
+def _outputs(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
+    """By the reference; nothing is rounded to a float type, since passes may take such steps away."""
+    if isinstance(node.op, Cast) and node.op.dtype.is_float and node.inputs[0].dtype.is_float:
+        return arrays
+    return run_reference(node.op, arrays, float64)
+
+
+def _wide(array: Array) -> Array:
+    return array.astype(np.float64) if as_dtype(array.dtype).is_float else array

@@ -1,0 +1,77 @@
+"""Attention reads the projection as it is and writes its gradient: the same numbers, no copies of thirds."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import ops
+from lamina.backends import get
+from lamina.backends.cuda.attention.joint_attention_fusion import JOINT_ATTENTION, JOINT_ATTENTION_GRAD
+from lamina.graph import Graph, trace
+from lamina.graph.passes.attention import join_parts, reshape_behind
+from lamina.graph.passes.canonicalize import drop_identities
+from lamina.graph.passes.fusion import fuse_patterns
+from lamina.graph.passes.manager import optimize
+from lamina.graph.passes.pattern import Report
+from tests.helpers.encoder import layer, names, same
+from tests.helpers.stand_in import StandIn
+
+rng = np.random.default_rng(0)
+
+
+def joined(graph: Graph, backend: StandIn | None = None, report: Report | None = None) -> Graph:
+    fusions = [JOINT_ATTENTION, JOINT_ATTENTION_GRAD]
+    better = fuse_patterns(
+        join_parts(reshape_behind(graph)), fusions, backend or StandIn(), report or Report()
+    )
+    return drop_identities(better)
+
+
+@pytest.mark.feature("B022")
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_reads_the_projection_and_writes_its_gradient(batch_first: bool, causal: bool) -> None:
+    graph, arrays = layer(batch_first, causal)
+    better = joined(graph)
+    found = names(better)
+    assert found["joint_attention"] == found["joint_attention_grad"] == 1
+    assert not {"slice", "pad", "concat", "attention", "attention_grad"} & set(found)
+    same(graph, better, arrays)
+
+
+def test_only_backends_with_a_kernel_attend_jointly() -> None:
+    graph, _ = layer(True)
+    assert names(optimize(graph, get(lm.device("cpu"), "reference")))["attention"] == 1
+    assert names(optimize(graph, StandIn()))["joint_attention"] == 1
+
+
+def test_a_refused_plan_is_reported() -> None:
+    graph, arrays = layer(True)
+    report = Report()
+    better = joined(graph, StandIn(""), report)
+    assert names(better)["attention"] == 1
+    assert [line.partition("(")[0] for line in report.refused] == ["joint_attention", "joint_attention_grad"]
+    same(graph, better, arrays)
+
+
+def test_thirds_in_another_order_stay() -> None:
+    def f(x: Any) -> Any:
+        k, q, v = (ops.permute(p.reshape((2, 3, 2, 4)), (0, 2, 1, 3)) for p in ops.chunk(x, 3, -1))
+        return [ops.attention(q, k, v)]
+
+    graph = trace(f, rng.standard_normal((2, 3, 24)))
+    assert joined(graph).nodes == graph.nodes
+
+
+def test_thirds_of_several_projections_stay() -> None:
+    def f(x: Any, y: Any) -> Any:
+        heads = [
+            ops.permute(p.reshape((2, 3, 2, 4)), (0, 2, 1, 3))
+            for p in (ops.chunk(x, 3, -1)[0], *ops.chunk(y, 3, -1)[1:])
+        ]
+        return [ops.attention(*heads)]
+
+    graph = trace(f, *(rng.standard_normal((2, 3, 24)) for _ in range(2)))
+    assert joined(graph).nodes == graph.nodes

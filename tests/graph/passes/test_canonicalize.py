@@ -1,0 +1,47 @@
+"""Equal things get one form, and no result changes."""
+
+import lamina as lm
+from lamina import ops
+from lamina.graph import trace
+from lamina.graph.passes import canonicalize
+from lamina.spec import Spec, float32
+
+X = Spec((2, 16, 8, 8), float32)
+
+
+def names(graph: lm.graph.Graph) -> list[str]:
+    return [n.op.name for n in graph.nodes]
+
+
+def test_constants_are_folded() -> None:
+    graph = canonicalize.fold_constants(
+        trace(lambda x: x * (ops.sqrt(lm.tensor([4.0])) + 1.0), Spec((3,), float32))
+    )
+    assert names(graph) == ["mul"]
+    assert graph.constants[0].constant.tolist() == [3.0]
+
+
+def test_equal_nodes_and_equal_constants_are_merged() -> None:
+    graph = canonicalize.common_subexpressions(trace(lambda x: ops.exp(x * 2.0) + ops.exp(x * 2.0), X))
+    assert names(graph) == ["mul", "exp", "add"]
+
+
+def test_nodes_under_another_policy_are_not_merged() -> None:
+    def f(a):  # type: ignore[no-untyped-def]
+        with lm.policy(tf32=True):
+            b = ops.matmul(a, a)
+        return b + ops.matmul(a, a)
+
+    assert names(canonicalize.common_subexpressions(trace(f, Spec((4, 4), float32)))).count("matmul") == 2
+
+
+def test_no_ops_are_dropped() -> None:
+    def f(x):  # type: ignore[no-untyped-def]
+        return ops.neg(ops.reshape(ops.cast(ops.permute(x, (0, 1, 2, 3)), "float32"), x.shape))
+
+    assert names(canonicalize.drop_identities(trace(f, X))) == ["neg"]
+
+
+def test_unused_pool_indices_are_pruned() -> None:
+    graph = canonicalize.prune_outputs(trace(lambda x: ops.max_pool2d(x, 2), X))
+    assert len(graph.nodes[0].outputs) == 1
