@@ -3,6 +3,7 @@
 lamina plan alexnet --batch-size 128 --device cuda
 lamina plan alexnet --batch-size 16 --train --graph
 lamina plan alexnet --batch-size 4096 --backend null   places memory, needs no kernels
+lamina plan resnet18 --train --passes                  what each pass merged, and what it refused and why
 lamina plan alexnet --train --time --html plan.html         times each kernel; a page with the timeline
 """
 
@@ -42,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--train", action="store_true", help="plan a training step; otherwise inference")
     add("--memory-limit", metavar="SIZE", help="compute again what does not fit, such as '8 GiB'")
     add("--graph", action="store_true", help="print the graph, too")
+    add("--passes", action="store_true", help="print what each pass did to the graph, and what it refused")
     add("--backend", choices=("cpu", "cuda", "reference", "null"), help="another backend than the device's")
     add("--time", action="store_true", help="run it and time each kernel")
     add("--json", type=Path, metavar="FILE", help="write kernels, work, times and memory over time as JSON")
@@ -62,6 +64,8 @@ def run(options: argparse.Namespace) -> None:
         found = profile(executable, rounds=_ROUNDS if options.time else 0)
     if options.graph:
         console.print(str(executable.graph))
+    if options.passes:
+        console.print("\n".join(map(str, executable.passes)))
     console.print(found.text())
     if options.json:
         write_atomically(options.json, [json.dumps(found.record, indent=1).encode()])
