@@ -20,6 +20,7 @@ from lamina.c._library import LibraryNotFound
 from lamina.cli import main
 from lamina.cli.networks import NETWORKS
 from lamina.cli.status import ExitStatus
+from lamina.graph.passes.manager import PIPELINE
 from lamina.train import DivergedError
 
 TINY = ["train", "lenet", "--device", "cpu", "--batch-size", "32"]
@@ -109,6 +110,15 @@ def test_plan(capsys: pytest.CaptureFixture[str]) -> None:
         assert part in text
     assert main(["plan", "alexnet", "--batch-size", "4096", "--backend", "null", "--device", "cpu"]) == 0
     assert "(null)" in capsys.readouterr().out
+
+
+def test_plan_shows_what_each_pass_did(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "lenet", "--device", "cpu", "--train", "--passes"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    starts = [next(i for i, line in enumerate(lines) if line.startswith(f"{one.name}: ")) for one in PIPELINE]
+    assert starts == sorted(starts)
+    assert re.fullmatch(r"algebraic: \d+ -> \d+ nodes; \d+ mask before spreading.*", lines[starts[5]])
+    assert any(line.startswith("  refused: fused(") for line in lines)
 
 
 def test_info(capsys: pytest.CaptureFixture[str]) -> None:
