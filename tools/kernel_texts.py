@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from lamina.backends.cuda import backend
-from lamina.backends.cuda.launch.program import INCLUDE, Launch, Launches, Part, Program, Together
+from lamina.backends.cuda.launch.program import INCLUDE, Launch, Launches, Program, SubPlan, Together
 from lamina.runtime import Device, Machine
 from lamina.spec import Policy
 from tests.helpers.own_kernels import KINDS
@@ -46,7 +46,7 @@ def launches(steps: Iterable[Any]) -> Iterator[Launch | Together]:
             yield step
         if isinstance(step, Together):
             yield from launches(step.otherwise)
-        if isinstance(step, Part) and isinstance(step.plan.make, Launches):
+        if isinstance(step, SubPlan) and isinstance(step.plan.make, Launches):
             yield from launches(step.plan.make.steps)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from lamina import graph, nn, ops, optim, train_step
-from lamina.backends.cuda.launch.program import Launch, Launches, Part, Program, Together
+from lamina.backends.cuda.launch.program import Launch, Launches, Program, SubPlan, Together
 from lamina.graph import Executable
 from lamina.nn.models.resnet import resnet18
 from lamina.runtime import Device
@@ -78,7 +78,7 @@ def programs(made: Sequence[Any]) -> Iterator[Program]:
             yield step.program
         if isinstance(step, Together):
             yield from programs(step.otherwise)
-        if isinstance(step, Part) and isinstance(step.plan.make, Launches):
+        if isinstance(step, SubPlan) and isinstance(step.plan.make, Launches):
             yield from programs(step.plan.make.steps)
 
 
