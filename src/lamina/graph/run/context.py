@@ -46,7 +46,7 @@ class ExecutionContext:
         self._results, self._shared, self._poison = results, shared, poison
         self._own: dict[Slot, Buffer] = {}
         self._lent: dict[Slot, weakref.ref[Loan] | None] = {}  # outputs that are lent, and the last loan
-        self._runs: list[Run] = []  # on a device that computes at once: every step at its addresses
+        self._runs: list[Run] = []  # every step at its addresses
         self._captured: CapturedGraph | None = None
         self._replay: Run | None = None  # launches it
         self._rehearsed = (
@@ -158,7 +158,8 @@ class ExecutionContext:
         elif self._rehearsed:
             self._capture()
         else:
-            for run in self._bound_runs(self._stream):
+            self._runs = self._bound_runs(self._stream)
+            for run in self._runs:
                 run()
             self._rehearsed = True
 
@@ -181,6 +182,7 @@ class ExecutionContext:
                 else:
                     for run in runs:
                         run()
+        self._runs = runs  # what they hold (tables of addresses) the graph reads
         self._captured, self._replay = captured, captured.bind()
         self._replay()
 
