@@ -328,7 +328,7 @@ def test_resuming_otherwise_is_an_error_or_asked_for(
     for changes, allowed, text, name in (
         (["--batch-size", "16"], ["lr"], "data.batch_size was 32, is 16", "data"),
         (["--seed", "1"], [], "data.seed was 0, is 1", "data"),
-        (["--epochs", "7"], ["lr"], "epochs was 6, is 7", "epochs"),
+        (["--epochs", "9"], ["lr"], "epochs was 8, is 9", "epochs"),
         (["--lr", "0.5"], ["data"], "lr at step 0 was ", "lr"),
         (["--weight-decay", "0"], ["data"], "optimizer.weight_decay was 0.0005, is 0.0", "optimizer"),
         (["--shift", "0"], ["lr"], "data.content was ", "data"),

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--data", default="digits", help="'digits' (scikit-learn's) or a folder with MNIST's four files")
     add("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
     add("--precision", default="fp32", choices=PRECISIONS, help="what to compute in (default: fp32)")
-    add("--epochs", type=positive, default=6, help="passes over the data (default: 6)")
+    add("--epochs", type=positive, default=8, help="passes over the data (default: 8)")
     add("--batch", action=Gone, const="--batch-size")
     add("--batch-size", type=positive, default=16, help="samples per step (default: 16)")
     add("--optimizer", default="sgd", choices=("sgd", "adam"), help="sgd has momentum 0.9 (default: sgd)")
