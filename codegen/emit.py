@@ -112,6 +112,8 @@ class Emitter:
 
     def _structures(self) -> list[str]:
         lines: list[str] = []
+        for name in self.library.made:
+            lines += ["", "", f"class {name}(_arguments.Opaque):", f'    """C {name}: an opaque pointer."""']
         for name, fields in self.library.structs.items():
             lines += ["", "", *self._structure(name, fields)]
         for name, target in self.library.callbacks.items():
@@ -201,6 +203,9 @@ class Emitter:
             return fixed[parameter.role]
         if base in self.library.enums and parameter.type.stars == 1:
             return base
+        opaque = self.library.opaque(parameter.type)
+        if opaque:
+            return opaque
         return "float" if base in ("float", "double") and parameter.type.stars == 1 else "int"
 
     # -- tables -------------------------------------------------------------------------------------------
@@ -243,6 +248,7 @@ class Emitter:
             "_c = library.symbols",
             "_slow = library.slow",
             "_failure = library.failure",
+            "_str: Final[Any] = str",
         ]
         return lines
 
@@ -335,7 +341,7 @@ class Emitter:
             return kind.base
         if kind.base in self.library.enums:
             return kind.base
-        return "int"
+        return self.library.opaque(kind) or "int"
 
     def _docstring(self, function: Function) -> list[str]:
         facts = function.facts
@@ -379,10 +385,11 @@ class Emitter:
     # -- bodies -------------------------------------------------------------------------------------------
 
     def _body(self, function: Function) -> list[str]:
+        lines = [row for p in function.parameters for row in self._typed(function, p)]
         special = self._special(function)
         if special is not None:
-            return special
-        lines = [*self._before(function)]
+            return [*lines, *special]
+        lines += self._before(function)
         lines += self._call(function)
         lines += self._after(function)
         return lines
@@ -439,6 +446,25 @@ class Emitter:
             comma = "," if len(names) == 1 else ""
             lines.append(f"    {targets}{comma} = library.scale_by_{how}({by}, {', '.join(names)})")
         return lines
+
+    def _typed(self, function: Function, p: Parameter) -> list[str]:
+        """An opaque pointer of another type, or a plain number, never reaches the library."""
+        opaque = self.library.opaque(p.type) if p.role == "value" and not p.type.stars else None
+        if opaque is None:
+            return []
+        null = ", null=False" if self._reads(function, p) else ""
+        return [
+            f"    if type({p.name}) is not {opaque}:",
+            f'        _arguments.check_opaque({opaque}, {p.name}, "{function.name}", "{p.name}"{null})',
+        ]
+
+    def _reads(self, function: Function, p: Parameter) -> bool:
+        """Whether the library reads p without asking whether it is null: in oneDNN what a function is about."""
+        if p.name in self.library.overrides.get("required", {}).get(function.name, ()):
+            return True
+        if self.library.name != "dnnl" or function.name.endswith(("_create", "_destroy", "_v2")):
+            return False
+        return p is next(q for q in function.parameters if q.role == "value" and self.library.opaque(q.type))
 
     def _prepared(self, function: Function, p: Parameter) -> list[str]:
         name, base = p.name, p.type.base
@@ -518,6 +544,11 @@ class Emitter:
             code = self.library.code(p.type) if p.role == "value" else ""
             if code in CHECKED:
                 conditions.append(CHECKED[code].format(p.name))
+        pointers = [
+            p for p in function.parameters if p.role == "pointer" and self.library.code(p.type) == "p"
+        ]
+        if pointers:  # ctypes passes a str as the address of its characters
+            conditions.append(f"_str not in ({', '.join(f'type({p.name})' for p in pointers)},)")
         if not conditions:
             return []
         joined = f"        if not ({' and '.join(conditions)}):"
@@ -544,13 +575,14 @@ class Emitter:
             return [f"    return {kind.base}.from_address(result)"]
         if kind.base in self.library.enums:
             return [f"    return {kind.base}(result)"]
-        return ["    return int(result)"]
+        return [f"    return {self.library.opaque(kind) or 'int'}(result)"]
 
     def _value(self, function: Function, p: Parameter) -> str:
         name, base = p.name, p.type.base
         if p.role == "array_out":
             array = f"{name}[: {p.used}.value]" if p.used else f"{name}[:]"
-            return f"[{base}(v) for v in {array}]" if base in self.library.enums else array
+            kind = base if base in self.library.enums else self.library.opaque(p.type)
+            return f"[{kind}(v) for v in {array}]" if kind else array
         if p.role == "pairs_out":
             element = base if base in self.library.structs else self._element(base)
             return f"_arguments.copied({element}, {name}.value, {p.by}.value)"
@@ -562,7 +594,8 @@ class Emitter:
             return f"library.number({p.by}.value, {name})"
         if base in self.library.enums and p.type.stars == 1:
             return f"{base}({name}.value)"
-        return f"{name}.value"
+        opaque = self.library.opaque(p.type)
+        return f"{opaque}({name}.value)" if opaque else f"{name}.value"
 
 
 def modules() -> dict[str, str]:

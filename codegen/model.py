@@ -133,6 +133,20 @@ class Library:
         opaque = {t["name"] for t in self.facts["typedefs"] if t.get("opaque") or t["target"] == "void *"}
         return opaque | {n for n, code in self.overrides.get("types", {}).items() if code == "p"}
 
+    def opaque(self, kind: Type) -> str | None:
+        """The Python class of an opaque pointer that the library makes itself, None for other types.
+
+        What CUDA makes (streams, graphs) comes from other libraries, as plain addresses.
+        """
+        name = kind.base.removeprefix("const_")
+        return name if not kind.array and name in self.made else None
+
+    @cached_property
+    def made(self) -> list[str]:
+        """The types of what the library makes and destroys."""
+        foreign = self.overrides.get("types", {})
+        return sorted({n.removeprefix("const_") for n in self.handles if n not in foreign})
+
     @cached_property
     def callbacks(self) -> dict[str, str]:
         """Callback type -> its C spelling."""

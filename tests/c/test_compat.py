@@ -86,7 +86,7 @@ def test_an_activation_mode_becomes_a_descriptor() -> None:
     libcudnn.cudnnSetTensor4dDescriptor(desc, 0, 0, 1, 1, 1, 1)
     with pytest.raises(errors.CudnnBadParam) as caught:  # the handle is null
         libcudnn.cudnnActivationForward(None, cudnn.CUDNN_ACTIVATION_RELU, 1.0, desc, None, 0.0, desc, None)
-    assert "activationDesc=0x" in caught.value.arguments
+    assert "activationDesc=cudnnActivationDescriptor_t(0x" in caught.value.arguments
 
 
 def test_check_status() -> None:

@@ -1,6 +1,6 @@
 """Call every cuDNN function once without a GPU, each in a forked child; print {function: outcome} as JSON.
 
-Handles are null. Descriptors are null too, but for the few functions that read a null descriptor: those get
+Handles are null. Descriptors are null too, but for the few functions that would read a null descriptor: those get
 created ones. So every call ends in a result, a status, or a refusal of the binding, never in a crash.
 """
 
@@ -17,20 +17,7 @@ from lamina.c import cudnn
 from lamina.c._library import MissingSymbol
 from lamina.c.errors import CudnnError
 
-READS_NULL = {
-    "cudnnInitTransformDest",
-    "cudnnGetReductionIndicesSize",
-    "cudnnGetReductionWorkspaceSize",
-    "cudnnTransformFilter",
-    "cudnnDeriveBNTensorDescriptor",
-    "cudnnCTCLoss",
-    "cudnnCTCLoss_v8",
-    "cudnnGetCTCLossWorkspaceSize",
-    "cudnnGetCTCLossWorkspaceSize_v8",
-    "cudnnFusedOpsExecute",
-}
-
-
+READS_NULL = frozenset(Library("cudnn").overrides["required"])
 INTEGERS = {"int", "int32_t", "unsigned int", "uint32_t", "int64_t", "size_t", "unsigned long long"}
 
 

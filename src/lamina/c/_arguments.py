@@ -14,10 +14,12 @@ __all__ = [
     "CStruct",
     "Handle",
     "Integers",
+    "Opaque",
     "Pointer",
     "Scaling",
     "address",
     "addresses",
+    "check_opaque",
     "converted",
     "copied",
     "dims",
@@ -47,8 +49,28 @@ class HasCudaArray(Protocol):
     def __cuda_array_interface__(self) -> Any: ...
 
 
-Handle: TypeAlias = int | c_void_p | None
-"""An opaque handle or descriptor: a plain int; None and 0 are null."""
+class Opaque(int):
+    """A handle or descriptor that a library made: its address, of a class for each C type.
+
+    A raw address that something else owns is named by the class: `cudnnTensorDescriptor_t(address)`.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({int(self):#x})"
+
+
+def check_opaque(kind: type[Opaque], value: Any, function: str, name: str, *, null: bool = True) -> None:
+    """Raise TypeError unless `value` is of this kind, a c_void_p, or, where that may be, null (None, 0)."""
+    if isinstance(value, (kind, c_void_p)) or (null and (value is None or (type(value) is int and value == 0))):
+        return
+    raw = f"; `{kind.__name__}({short(value)})` for a raw address" if type(value) is int else ""
+    raise TypeError(f"{function}: `{name}`={short(value)}: a {kind.__name__} is wanted{raw}")
+
+
+Handle: TypeAlias = Opaque | int | c_void_p | None
+"""An opaque handle or descriptor of the C type that the signature names; None and 0 are null."""
 Pointer: TypeAlias = int | bytes | c_void_p | Array[Any] | Structure | HasDLPack | HasCudaArray | None
 """Memory: an address, a ctypes object, a NumPy array, any array with DLPack or the CUDA array interface."""
 Scaling: TypeAlias = float | Array[Any] | c_void_p
@@ -282,7 +304,7 @@ class CStruct(Structure):
 
 def short(value: Any) -> str:
     """A value in an error message: addresses in hex, long things cut."""
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 0xFFFFFFFF:
+    if isinstance(value, int) and not isinstance(value, bool | Opaque) and abs(value) > 0xFFFFFFFF:
         return hex(value)
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"<{type(value).__name__} {tuple(value.shape)} {value.dtype}>"

@@ -25,6 +25,8 @@ _SCALARS: Final[Mapping[str, Any]] = {
     "pd": c_size_t,
     "handle": c_size_t,
 }
+#: Which of them are opaque pointers, of which class.
+_OPAQUE: Final[Mapping[str, str]] = {"md": "dnnl_memory_desc_t", "pd": "dnnl_primitive_desc_t"}
 _NDIMS, _PADDED = 256, 12  # dnnl_query_ndims_s32; entries of a dnnl_dims_t
 _INNER_NBLKS, _BLOB_SIZE = 263, 12  # dnnl_query_inner_nblks_s32, dnnl_query_cache_blob_id_size_s64
 _DST, _DIFF_DST, _SRC = 133, 134, 129  # dnnl_query_{dst,diff_dst,src}_md
@@ -92,7 +94,7 @@ class Dnnl(Library):
         if kind in _SCALARS:
             slot = _SCALARS[kind]()
             call(what, slot)
-            return slot.value
+            return self._enums[_OPAQUE[kind]](slot.value) if kind in _OPAQUE else slot.value
         if kind.endswith("_t"):
             slot = c_int()
             call(what, slot)

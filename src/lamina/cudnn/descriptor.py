@@ -125,7 +125,7 @@ class Native:
     __slots__ = ("_destroy", "address", "kept")
 
     def __init__(self, kind: int) -> None:
-        self.address: int = int(c.cudnnBackendCreateDescriptor(kind))
+        self.address: int = c.cudnnBackendCreateDescriptor(kind)
         self.kept: list[object] = []
         self._destroy: Callable[[int], Any] = c.cudnnBackendDestroyDescriptor
 

@@ -60,7 +60,7 @@ class Handle:
         self.device = device
         with device.current():
             _open_compiler()
-            self._address = int(c.cudnnCreate())
+            self._address = c.cudnnCreate()
         self.stream = 0
         self.given: Any = 0
 

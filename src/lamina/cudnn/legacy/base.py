@@ -13,20 +13,25 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from enum import IntEnum
+from functools import wraps
+from inspect import isfunction, signature
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
 from lamina.c import cudnn as c
 from lamina.c._arguments import Pointer
+from lamina.c._arguments import short as short_text
 from lamina.cudnn.handle import Handle as BaseHandle
 from lamina.cudnn.legacy.flags import short
 from lamina.runtime import Buffer
 
+#: cuDNN's tensors have at most eight dimensions.
+_MOST_SPATIAL = 6
 R = TypeVar("R")
 Memory: TypeAlias = Buffer | Pointer
 """Device memory: a Buffer, an address, or an array of CuPy, PyTorch, JAX, Numba, … (taken as it lies)."""
 AnyHandle: TypeAlias = BaseHandle | int | None
-"""A Handle, or the address of a cudnnHandle_t that something else owns."""
+"""A Handle, or `lamina.c.cudnn.cudnnHandle_t(address)` of one that something else owns."""
 
 
 class ClosedError(ValueError):
@@ -80,6 +85,43 @@ class Owned:
         return self._native is None
 
 
+#: The classes of objects that stand for C descriptors, by name.
+KINDS: dict[str, type[Descriptor]] = {}
+
+
+def checked(function: Callable[..., R]) -> Callable[..., R]:
+    """`function`, whose parameters that are annotated as objects of this API take nothing else.
+
+    Raises TypeError that names the parameter, before anything reads an attribute or calls the library.
+    """
+    places = {}
+    for place, (name, parameter) in enumerate(signature(function).parameters.items()):
+        kinds = [kind.strip() for kind in str(parameter.annotation).split("|")]
+        if any(kind in KINDS or kind.endswith(("Descriptor", "State")) for kind in kinds):
+            places[name] = place, kinds
+    if not places:
+        return function
+
+    @wraps(function)
+    def run(*arguments: Any, **named: Any) -> R:
+        for name, (place, kinds) in places.items():
+            if name in named:
+                _check_kind(function, name, named[name], kinds)
+            elif place < len(arguments):
+                _check_kind(function, name, arguments[place], kinds)
+        return function(*arguments, **named)
+
+    return run
+
+
+def _check_kind(function: Callable[..., Any], name: str, value: Any, kinds: Sequence[str]) -> None:
+    """Raise TypeError unless the value is of one of these classes, or None where that is among them."""
+    if any(base.__name__ in kinds for base in type(value).__mro__) or (value is None and "None" in kinds):
+        return
+    wanted = " or ".join(kinds)
+    raise TypeError(f"{function.__qualname__}: {name} must be a {wanted}, got {short_text(value)}")
+
+
 class Descriptor(Owned):
     """Base class. Settings are fixed at construction; two objects are equal if they read back alike.
 
@@ -88,6 +130,17 @@ class Descriptor(Owned):
     """
 
     kind: ClassVar[str] = ""  # cudnnCreate..., cudnnDestroy...
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        KINDS[cls.__name__] = cls
+        for name, member in list(vars(cls).items()):
+            if name.startswith("_") and name != "__init__":
+                continue
+            if isfunction(member):
+                setattr(cls, name, checked(member))
+            elif isinstance(member, staticmethod | classmethod):
+                setattr(cls, name, type(member)(checked(member.__func__)))
 
     def __init__(self) -> None:
         self._native = Native.create(self.kind)
@@ -177,6 +230,8 @@ def _held(argument: Any) -> Any:
 
 def _value(held: Any) -> Any:
     if isinstance(held, (Native, BaseHandle)):
+        if not held.address:
+            raise TypeError("an object without a C descriptor (Softmax, BatchNorm, …) is no argument of a call")
         return held.address
     return held.pointer if isinstance(held, Buffer) else held
 
@@ -193,5 +248,8 @@ def spread(name: str, value: int | Sequence[int], rank: int) -> tuple[int, ...]:
 
 
 def spatial_rank(default: int, *values: int | Sequence[int]) -> int:
-    """How many spatial axes the settings are for: the length of the first that is a sequence."""
-    return next((len(value) for value in values if not isinstance(value, int)), default)
+    """How many spatial axes the settings are for: the length of the first that is a sequence. Raises ValueError."""
+    rank = next((len(value) for value in values if not isinstance(value, int)), default)
+    if not isinstance(rank, int) or not 1 <= rank <= _MOST_SPATIAL:
+        raise ValueError(f"spatial: there are 1 to {_MOST_SPATIAL} spatial axes, got {rank!r}")
+    return rank

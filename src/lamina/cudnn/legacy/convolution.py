@@ -101,6 +101,8 @@ class Window(Descriptor):
 
         first, second, result: descriptors of what it reads and writes, in C's order.
         """
+        if direction not in STEMS:
+            raise ValueError(f"scratch_size: direction must be one of {', '.join(STEMS)}, got {direction!r}")
         function: Callable[..., int] = getattr(c, f"cudnnGet{STEMS[direction]}WorkspaceSize")
         return call(function, handle, first, second, self, result, by_name(direction, name))
 

@@ -217,6 +217,8 @@ def sized(name: str, memory: Memory | tuple[Memory, int]) -> Scratch:
     if memory is None:
         return Scratch(None, 0)
     if isinstance(memory, tuple):
+        if len(memory) != 2:
+            raise TypeError(f"{name}: (address, bytes) is wanted, got {memory!r}")
         return Scratch(memory[0], int(memory[1]))
     nbytes = getattr(memory, "nbytes", None)
     if nbytes is None:

@@ -84,6 +84,8 @@ class TensorDescriptor(Descriptor):
             format: names the order of the array's axes ("nhwc"); None is N, C, spatial.
             rank: ones are appended to the sizes up to this many axes (put before C for "nhwc").
         """
+        if not (hasattr(array, "shape") and hasattr(array, "dtype")):
+            raise TypeError(f"TensorDescriptor.of: an array with shape and dtype is wanted, got {array!r}")
         order = None if format is None else flag(TensorFormat, format)
         dims, steps = [int(v) for v in array.shape], list(_strides(array))
         missing = max(0, rank - len(dims))
