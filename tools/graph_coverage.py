@@ -105,7 +105,8 @@ def reason(text: str) -> str:
     telling = [line for line in lines if not _NOISE.search(line) and "names no engine" not in line] or lines
     line = min(telling, key=lambda line: "Hopper" not in line)
     words = re.sub(r"^heuristic \w+: ", "", line).replace("|", "\\|")
-    return f"`{re.sub(r'descriptor=\w+\(0x[0-9a-f]+\)', '', words)}`"
+    words = re.sub(r"descriptor=\w+\(0x[0-9a-f]+\)", "", words)
+    return f"`{words}`"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
