@@ -63,7 +63,9 @@ class Opaque(int):
 
 def check_opaque(kind: type[Opaque], value: Any, function: str, name: str, *, null: bool = True) -> None:
     """Raise TypeError unless `value` is of this kind, a c_void_p, or, where that may be, null (None, 0)."""
-    if isinstance(value, (kind, c_void_p)) or (null and (value is None or (type(value) is int and value == 0))):
+    if isinstance(value, (kind, c_void_p)) or (
+        null and (value is None or (type(value) is int and value == 0))
+    ):
         return
     raw = f"; `{kind.__name__}({short(value)})` for a raw address" if type(value) is int else ""
     raise TypeError(f"{function}: `{name}`={short(value)}: a {kind.__name__} is wanted{raw}")

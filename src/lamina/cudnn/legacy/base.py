@@ -231,7 +231,9 @@ def _held(argument: Any) -> Any:
 def _value(held: Any) -> Any:
     if isinstance(held, (Native, BaseHandle)):
         if not held.address:
-            raise TypeError("an object without a C descriptor (Softmax, BatchNorm, …) is no argument of a call")
+            raise TypeError(
+                "an object without a C descriptor (Softmax, BatchNorm, …) is no argument of a call"
+            )
         return held.address
     return held.pointer if isinstance(held, Buffer) else held
 
