@@ -62,6 +62,12 @@ def test_half_types_are_compared_in_float64() -> None:
     Checker(graph).check("widened", of(graph, lambda x: ops.abs(x) * ops.sign(x)))
 
 
+def test_large_graphs_are_not_compared() -> None:
+    """Nothing of the size of their tensors is made."""
+    graph = trace(lambda x: ops.neg(x), Spec((1 << 20, 1 << 20), float32))
+    Checker(graph).check("wrong", of(graph, lambda x: ops.exp(x)))
+
+
 def test_ops_for_other_types_are_not_compared() -> None:
     def f(x: Any, s: Any) -> Any:
         return ops.core.bind(ops.primitives.Quantize(int8), x, s)[0]
