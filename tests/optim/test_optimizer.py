@@ -202,3 +202,39 @@ def test_rates_that_are_none() -> None:
         with pytest.raises(TypeError, match="SGD: "):
             optim.SGD(lr=bad)  # type: ignore[arg-type]
     assert optim.SGD(lr=np.float32(0.5)).rate(0) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "name"),
+    [
+        (optim.SGD(0.1), "momentum"),
+        (optim.SGD(0.1, 0.9), "nesterov"),
+        (optim.Adam(), "betas"),
+        (optim.AdamW(), "weight_decay"),
+        (optim.Adagrad(), "eps"),
+        (optim.Adadelta(), "rho"),
+        (optim.Regularized(optim.SGD()), "l1"),
+    ],
+    ids=lambda x: str(x),
+)
+def test_numbers_of_compiled_steps_are_not_set_again(optimizer: optim.Optimizer, name: str) -> None:
+    before = getattr(optimizer, name)
+    kind = type(optimizer).__name__
+    with pytest.raises(AttributeError, match=rf"{kind}.{name} is .* for good.*make a new {kind}"):
+        setattr(optimizer, name, 0.5)
+    assert getattr(optimizer, name) == before
+
+
+def test_the_rate_may_be_set_between_steps() -> None:
+    optimizer = optim.SGD(0.5)
+    net = lm.nn.Linear(2, 1, bias=False)
+    start = net.weight.numpy().copy()
+    step = lm.train_step(net, lambda out, y: lm.ops.sum(out), optimizer, device="cpu")
+    x, y = np.ones((1, 2), np.float32), np.zeros(1, np.float32)
+    step(x, y)
+    optimizer.lr = 0.25
+    step(x, y)
+    np.testing.assert_allclose(net.weight.numpy(), start - 0.75, rtol=1e-6)
+    with pytest.raises(ValueError, match="SGD: lr must be at least 0, got -1"):
+        optimizer.lr = -1
+    assert optimizer.lr == 0.25

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from lamina.backends.pattern import Pattern, PatternMatch, Results
-from lamina.ops.core import Op
+from lamina.ops.core import REGISTRY, Op
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 
@@ -131,13 +131,19 @@ class Kernels:
 
     def get(self, op: type[Op]) -> Kernel | None:
         """The planning function of an op class."""
-        found = self._table.get(op)
+        found = self._entry(op)
         return found[0] if found else None
 
     def source(self, op: type[Op]) -> str:
         """Where the kernel comes from, "" when there is none."""
-        found = self._table.get(op)
+        found = self._entry(op)
         return found[1] if found else ""
+
+    def _entry(self, op: type[Op]) -> tuple[Kernel, str] | None:
+        """The class's own entry, or else that of an abstract class that it is one of."""
+        own = self._table.get(op)
+        bases = (b for b in op.__mro__ if b in self._table and b not in REGISTRY.values())
+        return own or next((self._table[b] for b in bases), None)
 
     def plan(self, op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
         """Look the op up and plan it. Raises NoKernel with the op's name when there is no entry."""

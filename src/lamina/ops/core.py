@@ -121,10 +121,11 @@ class Op:
     #: Whether its two inputs may change places.
     commutative: ClassVar[bool] = False
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, *, abstract: bool = False, **kwargs: Any) -> None:
+        """abstract: the class is a base of ops, and no op itself."""
         super().__init_subclass__(**kwargs)
         cls.name = _snake(cls.__name__)
-        if not cls.__name__.startswith("_"):
+        if not abstract and not cls.__name__.startswith("_"):
             REGISTRY[cls.name] = cls
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:

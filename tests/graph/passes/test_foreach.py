@@ -14,7 +14,7 @@ from lamina.graph import trace
 from lamina.graph.passes import foreach
 from lamina.ops.core import Array, Op, bind
 from lamina.ops.primitives import Foreach
-from lamina.ops.primitives.update import _Update
+from lamina.ops.primitives.update import Update
 from lamina.spec import Spec, bfloat16, float32, int64
 from tests.helpers.planned import H200
 
@@ -107,7 +107,7 @@ def test_counts_are_made_by_one_launch() -> None:
 
 
 @dataclass(frozen=True)
-class _ScaleUpdate(_Update):
+class _ScaleUpdate(Update):
     """(p, g, rate f32[]) -> p': an optimizer that no pass has heard of."""
 
     arity = 3

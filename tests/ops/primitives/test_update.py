@@ -106,7 +106,7 @@ def test_errors() -> None:
 
 PACKAGE = Path(lamina.__file__).parent
 #: The ops that bring state to the next step, by the name of their class.
-UPDATES = {op.__name__ for op in REGISTRY.values() if op.effect == "update"} | {"_Update"}
+UPDATES = {op.__name__ for op in REGISTRY.values() if op.effect == "update"} | {"Update"}
 
 
 def _asked_by_class(tree: ast.AST) -> list[str]:

@@ -1,13 +1,14 @@
 """Optimizer steps as ops: parameters and moments come in and go out, in place where memory allows.
 
-Parameters and moments are float32 (or float64); gradients may be of a half type and are widened first.
+Parameters and moments are float32 (or float64); gradients may be of a half type and are widened first. A step is its
+`rule`, written once, in NumPy: the reference computes it, and the kernel of a GPU is the CUDA C++ that it writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,12 +29,52 @@ from lamina.spec import (
 _SHAPES: tuple[Shape, ...] = ((3, 5), (17,), (), (0, 4), (2, 3, 5, 5))
 
 
-class _Update(Op):
+class Update(Op, abstract=True):
+    """(p, g, *moments[, step i64[]], rate f32[]) -> (p', *moments'[, step']): one step of an optimizer.
+
+    A subclass names its `moments`, says whether it counts its steps, and gives the `rule` and `variants` for tests;
+    every backend runs it, over one tensor or many in a launch.
+    """
+
     differentiable = False
     dtypes = (float64, float32)
     effect = "update"
     foreach = True
     widens = (1,)
+    #: The tensors like p that are kept from step to step, each with the range that examples are drawn from.
+    moments: ClassVar[Mapping[str, tuple[float, float]]] = {}
+    #: Whether the number of steps, int64 of shape () or (1,), is kept behind the moments.
+    counted: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        kept = len(cls.moments) + cls.counted
+        cls.arity = 3 + kept
+        cls.inplace = {0: 0} | {1 + i: 2 + i for i in range(kept)}
+
+    def rule(self, p: Any, g: Any, moments: Sequence[Any], t: Any, rate: Any) -> tuple[Any, ...]:
+        """(p', *moments'), element by element, with NumPy's arithmetic, `astype` and elementwise functions.
+
+        p, g, moments: of p's dtype. t: the number of this step, from 1 on, and rate: float64 numbers; `astype` brings
+        what is made of them to p's dtype.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def variants(cls) -> Sequence[Update]:
+        """Examples of the op: its options one by one and together."""
+        raise NotImplementedError
+
+    def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
+        p, g, *moments = inputs[: 2 + len(self.moments)]
+        self.check(p, g, moments, inputs[-1])
+        kept = [p.open, *(m.open for m in moments)]
+        if self.counted:
+            step = inputs[-2]
+            if step.dtype != int64 or step.numel != 1:
+                raise DTypeError(f"{self.name}: step must be i64[], got {step}")
+            kept.append(step.open)
+        return tuple(kept)
 
     def check(self, p: Spec, g: Spec, moments: Sequence[Spec], rate: Spec) -> None:
         """Raise unless shapes are equal, moments have p's dtype, g is a float and the rate float32 []."""
@@ -48,9 +89,33 @@ class _Update(Op):
         if rate.dtype != float32 or rate.numel != 1:
             raise DTypeError(f"{self.name}: learning rate must be f32[], got {rate}")
 
+    def reference(self, *inputs: Array) -> tuple[Array, ...]:
+        p, g, *moments = inputs[: 2 + len(self.moments)]
+        step = inputs[-2] + 1 if self.counted else None
+        t = None if step is None else np.float64(step.item())
+        new = self.rule(p, g.astype(p.dtype), moments, t, np.float64(inputs[-1].item()))
+        return (*new, step) if step is not None else new
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for i, op in enumerate(cls.variants()):
+            yield Sample.of(op, *cls._arguments(_SHAPES[i % len(_SHAPES)], None, i))
+        for half in (float16, bfloat16):
+            yield Sample.of(op, *cls._arguments((9, 5), half, 0), dtypes=(float32,))
+
+    @classmethod
+    def _arguments(cls, shape: Shape, gradient: Any, done: int) -> Iterator[Arg]:
+        """Arguments of this shape, after so many steps."""
+        yield Arg(shape)
+        yield Arg(shape, gradient)
+        yield from (Arg(shape, low=low, high=high) for low, high in cls.moments.values())
+        if cls.counted:
+            yield Arg(() if done % 2 else (1,), int64, value=(3 * done,))
+        yield Arg((), float32, low=0.01, high=0.1)
+
 
 @dataclass(frozen=True)
-class SgdUpdate(_Update):
+class SgdUpdate(Update):
     """(p, g, m, rate f32[]) -> (p', m'): the rule of torch.optim.SGD; the momentum buffer starts as zeros.
 
         d  = g + weight_decay * p
@@ -65,34 +130,23 @@ class SgdUpdate(_Update):
     dampening: float = 0.0
     weight_decay: float = 0.0
     nesterov: bool = False
-    arity = 4
-    inplace = {0: 0, 1: 2}
+    moments = {"momentum": (-2.0, 2.0)}
 
-    def infer(self, p: Spec, g: Spec, m: Spec, rate: Spec) -> tuple[Spec, Spec]:  # type: ignore[override]
-        self.check(p, g, (m,), rate)
-        return p.open, m.open
-
-    def reference(self, p: Array, g: Array, m: Array, rate: Array) -> tuple[Array, Array]:  # type: ignore[override]
-        d = g.astype(p.dtype)
-        if self.weight_decay:
-            d = d + self.weight_decay * p
+    def rule(self, p: Any, g: Any, moments: Sequence[Any], t: Any, rate: Any) -> tuple[Any, ...]:
+        (m,) = moments
+        d = g + self.weight_decay * p
         if self.momentum:
             m = self.momentum * m + (1 - self.dampening) * d
             d = d + self.momentum * m if self.nesterov else m
-        return p - rate.reshape(()).astype(p.dtype) * d, m
+        return p - rate.astype(p.dtype) * d, m
 
     @classmethod
-    def samples(cls) -> Iterator[Sample]:
-        ops = (cls(), cls(0.9), cls(0.9, weight_decay=0.1), cls(0.9, 0.0, 0.1, True), cls(0.8, 0.3))
-        rate = Arg((), float32, low=0.01, high=0.1)
-        for op, shape in zip(ops, _SHAPES, strict=True):
-            yield Sample.of(op, shape, shape, shape, rate)
-        for half in (float16, bfloat16):
-            yield Sample.of(ops[2], (9, 5), Arg((9, 5), half), (9, 5), rate, dtypes=(float32,))
+    def variants(cls) -> Sequence[SgdUpdate]:
+        return cls(), cls(0.9), cls(0.9, weight_decay=0.1), cls(0.9, 0.0, 0.1, True), cls(0.8, 0.3)
 
 
 @dataclass(frozen=True)
-class AdamUpdate(_Update):
+class AdamUpdate(Update):
     """(p, g, m, v, step i64[] , rate f32[]) -> (p', m', v', step'): the rule of torch.optim.Adam and AdamW.
 
         t  = step + 1
@@ -109,48 +163,27 @@ class AdamUpdate(_Update):
     eps: float = 1e-8
     weight_decay: float = 0.0
     decoupled: bool = False
-    arity = 6
-    inplace = {0: 0, 1: 2, 2: 3, 3: 4}
+    moments = {"exp_avg": (-2.0, 2.0), "exp_avg_sq": (0.1, 1.0)}
+    counted = True
 
-    def infer(  # type: ignore[override]
-        self, p: Spec, g: Spec, m: Spec, v: Spec, step: Spec, rate: Spec
-    ) -> tuple[Spec, Spec, Spec, Spec]:
-        self.check(p, g, (m, v), rate)
-        if step.dtype != int64 or step.numel != 1:
-            raise DTypeError(f"{self.name}: step must be i64[], got {step}")
-        return p.open, m.open, v.open, step.open
-
-    def reference(  # type: ignore[override]
-        self, p: Array, g: Array, m: Array, v: Array, step: Array, rate: Array
-    ) -> tuple[Array, Array, Array, Array]:
-        lr = float(rate.reshape(()))
-        t = step + 1
-        count = int(t.reshape(()))
-        d = g.astype(p.dtype)
+    def rule(self, p: Any, g: Any, moments: Sequence[Any], t: Any, rate: Any) -> tuple[Any, ...]:
+        (m, v), d = moments, g
         if self.decoupled:
-            p = p * (1 - lr * self.weight_decay)
-        elif self.weight_decay:
+            p = p * (1 - rate * self.weight_decay).astype(p.dtype)
+        else:
             d = d + self.weight_decay * p
         m = self.beta1 * m + (1 - self.beta1) * d
         v = self.beta2 * v + (1 - self.beta2) * d * d
-        root = np.sqrt(v) / (1 - self.beta2**count) ** 0.5 + self.eps
-        return p - lr / (1 - self.beta1**count) * m / root, m, v, t
+        size = (rate / (1 - self.beta1**t)).astype(p.dtype)
+        correction = np.sqrt(1 - self.beta2**t).astype(p.dtype)
+        return p - size * m / (np.sqrt(v) / correction + self.eps), m, v
 
     @classmethod
-    def samples(cls) -> Iterator[Sample]:
-        ops = (
+    def variants(cls) -> Sequence[AdamUpdate]:
+        return (
             cls(), cls(weight_decay=0.1), cls(weight_decay=0.1, decoupled=True), cls(0.5, 0.9, 1e-3),
             cls(decoupled=True),
         )  # fmt: skip
-        rate = Arg((), float32, low=0.01, high=0.1)
-        for i, (op, shape) in enumerate(zip(ops, _SHAPES, strict=True)):
-            step = Arg(() if i % 2 else (1,), int64, value=(3 * i,))
-            second = Arg(shape, low=0.1, high=1.0)
-            yield Sample.of(op, shape, shape, shape, second, step, rate)
-        for half in (float16, bfloat16):
-            step = Arg((), int64, value=(0,))
-            args = ((9, 5), Arg((9, 5), half), (9, 5), Arg((9, 5), low=0.1, high=1.0), step, rate)
-            yield Sample.of(ops[2], *args, dtypes=(float32,))
 
 
 def sgd_update(

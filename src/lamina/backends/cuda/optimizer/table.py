@@ -1,0 +1,28 @@
+"""Many tensors for one launch: a table of addresses that comes along as a parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lamina.backends.cuda.launch.program import Place, Table, constants, source, target
+from lamina.spec import Spec
+
+#: Bytes that a kernel's parameters may have from CUDA 12.1 on, less room for the others.
+MOST_BYTES = 32_000
+#: Accesses of each thread: enough work for a block to be worth its start.
+_ACCESSES = 4
+
+
+def address_table(
+    inputs: Sequence[tuple[Spec, ...]], outputs: Sequence[tuple[Spec, ...]], width: int
+) -> tuple[Table, int, str]:
+    """The table of all parts, how many blocks work on it, and the constants of foreach.cuh."""
+    entries: list[Place | int] = []
+    first, n_in, n_out = 0, len(inputs[0]), len(outputs[0])
+    for i, part in enumerate(inputs):
+        places = [source(i * n_in + k) for k in range(n_in)]
+        places += [target(i * n_out + k) for k in range(n_out)]
+        entries += [first, part[0].numel, *places]
+        first += max(1, -(-part[0].numel // (256 * width * _ACCESSES)))
+    row = len(entries) // len(inputs)
+    return Table(tuple(entries)), first, constants(PARTS=len(inputs), WIDTH=row)
