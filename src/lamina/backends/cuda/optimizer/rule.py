@@ -38,7 +38,7 @@ class Symbol(NDArrayOperatorsMixin):
     dtype: as NumPy has it. common: whether it is the same for all elements, so that it is made once.
     """
 
-    def __init__(self, lines: Lines, name: str, dtype: Any, common: bool) -> None:
+    def __init__(self, lines: RuleText, name: str, dtype: Any, common: bool) -> None:
         self.lines, self.name, self.dtype, self.common = lines, name, np.dtype(dtype), common
 
     def astype(self, dtype: Any) -> Symbol:
@@ -55,8 +55,8 @@ class Symbol(NDArrayOperatorsMixin):
         return self.lines.add(_TEXTS[function].format(*names), dtype, all(s.common for s in symbols))
 
 
-class Lines:
-    """The lines of a rule: those that are run once, and those for each element."""
+class RuleText:
+    """The lines that a rule writes: those that are run once, and those for each element."""
 
     def __init__(self) -> None:
         self.members: list[str] = []
@@ -77,7 +77,7 @@ class Lines:
 @lru_cache(maxsize=256)
 def rule_text(op: Update, dtype: DType) -> str:
     """`struct Rule` of update.cu: what its numbers are, and what one step makes of an element."""
-    lines, count = Lines(), len(op.moments)
+    lines, count = RuleText(), len(op.moments)
     p, g, *moments = [Symbol(lines, n, dtype.numpy, False) for n in ("p", "g", *_moments(count))]
     t, rate = (Symbol(lines, n, np.float64, True) for n in ("t", "rate"))
     results = op.rule(p, g, moments, t if op.counted else None, rate)
