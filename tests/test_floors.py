@@ -172,3 +172,61 @@ def test_a_planted_violation_is_caught(path: str, source: str, reason: str) -> N
 )
 def test_downward_imports_pass(path: str, source: str) -> None:
     assert violations(source, path) == []
+
+
+# ------------------------------------------------------------------------------------------------------- circles
+
+#: Modules whose types name each other (a device makes streams and buffers, which know their device): they import each
+#: other for type checkers alone. The list may only shrink.
+MUTUAL_TYPES = {"lamina.runtime." + name for name in ("compute_device", "memory", "platforms", "stream")}
+
+
+def module_imports(path: Path, modules: set[str], *, typing: bool) -> set[str]:
+    """The modules of the package that a file imports at its top; typing: those under TYPE_CHECKING as well."""
+    found = set()
+    for node, lines in top_level(ast.parse(path.read_text(encoding="utf-8")).body, typing):
+        names = [a.name for a in lines]
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{n}" for n in names]
+            found |= {n if n in modules else str(node.module) for n in names} & modules
+        else:
+            found |= set(names) & modules
+    return found
+
+
+def top_level(
+    body: list[ast.stmt], typing: bool
+) -> Iterator[tuple[ast.Import | ast.ImportFrom, list[ast.alias]]]:
+    for node in body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node, node.names
+        elif (
+            isinstance(node, ast.If) and (typing or "TYPE_CHECKING" not in ast.dump(node.test))
+        ) or isinstance(node, ast.Try):
+            yield from top_level(node.body, typing)
+
+
+def circles(edges: dict[str, set[str]]) -> set[str]:
+    """The modules that reach themselves: what is left when those without anything left to import are taken away."""
+    left = {name: set(needs) - {name} for name, needs in edges.items()}
+    for direction in range(2):
+        while free := {name for name, needs in left.items() if not needs & left.keys()}:
+            left = {name: needs for name, needs in left.items() if name not in free}
+        if direction == 0:  # what only leads into a circle goes by the same rule, turned around
+            left = {name: {o for o, needs in left.items() if name in needs} for name in left}
+    return set(left)
+
+
+@pytest.mark.parametrize("typing", [False, True])
+def test_no_circle_of_imports(typing: bool) -> None:
+    files = {
+        ".".join(("lamina", *f.relative_to(PACKAGE).with_suffix("").parts)): f for f in PACKAGE.rglob("*.py")
+    }
+    files = {name.removesuffix(".__init__"): f for name, f in files.items()}
+    edges = {name: module_imports(f, set(files), typing=typing) for name, f in files.items()}
+    assert circles(edges) <= (MUTUAL_TYPES if typing else set())
+
+
+def test_a_planted_circle_is_found() -> None:
+    edges = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set(), "e": {"a"}}
+    assert circles(edges) == {"b", "c"}
