@@ -13,6 +13,7 @@ import numpy as np
 from lamina import backends
 from lamina._tree import LEAF, Structure, flatten
 from lamina.backends import Backend, Call, Plan
+from lamina.ops.arguments import DTypeLike, checked
 from lamina.ops.core import Op, is_number, recorder, register_adopter
 from lamina.ops.operators import Operators
 from lamina.runtime import Buffer, Device, copy, device, devices, dlpack, fetch, is_array, share
@@ -157,6 +158,8 @@ class Tensor(Operators["Tensor"]):
 
     def move_into(self, buffer: Buffer, spec: Spec) -> None:
         """Let this tensor lie in other memory, in another layout, with the values it has now."""
+        if not isinstance(buffer, Buffer) or not isinstance(spec, Spec):
+            raise TypeError(f"move_into: takes a Buffer and a Spec, got {type(buffer)} and {type(spec)}")
         if spec.open != self._spec.open:
             raise ShapeError(f"move_into: {self._spec} cannot become {spec}")
         values = self if self._spec.same_memory(spec) else relayout(self, spec.fixed)
@@ -249,6 +252,10 @@ class Tensor(Operators["Tensor"]):
 
     def __float__(self) -> float:
         return float(self.item())
+
+    def __format__(self, spec: str) -> str:
+        """A tensor of one element is formatted as its number: f"{loss:.3f}"."""
+        return format(self.item() if spec and self.numel() == 1 else str(self), spec)
 
     def __int__(self) -> int:
         return int(self.item())
@@ -346,18 +353,20 @@ def writable(x: Any) -> Tensor:
     return tensor(found) if found.read_only else found
 
 
+@checked
 def empty(
-    shape: int | Sequence[int], dtype: DType | str = "float32", device: Device | str | None = None
+    shape: int | Sequence[int], dtype: DTypeLike = "float32", device: Device | str | None = None
 ) -> Tensor:
     """A row-major tensor with arbitrary values."""
     spec = Spec(as_shape(shape), as_dtype(dtype))
     return Tensor(_device(device).allocate(spec.nbytes), spec)
 
 
+@checked
 def full(
     shape: int | Sequence[int],
     value: complex,
-    dtype: DType | str = "float32",
+    dtype: DTypeLike = "float32",
     device: Device | str | None = None,
 ) -> Tensor:
     """A tensor with the same value everywhere."""
@@ -366,15 +375,17 @@ def full(
     return made.to(_device(device))
 
 
+@checked
 def zeros(
-    shape: int | Sequence[int], dtype: DType | str = "float32", device: Device | str | None = None
+    shape: int | Sequence[int], dtype: DTypeLike = "float32", device: Device | str | None = None
 ) -> Tensor:
     """A tensor of zeros."""
     return full(shape, 0, dtype, device)
 
 
+@checked
 def ones(
-    shape: int | Sequence[int], dtype: DType | str = "float32", device: Device | str | None = None
+    shape: int | Sequence[int], dtype: DTypeLike = "float32", device: Device | str | None = None
 ) -> Tensor:
     """A tensor of ones."""
     return full(shape, 1, dtype, device)

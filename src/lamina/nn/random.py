@@ -67,6 +67,8 @@ class Streams:
 
 
 def _checked(seed: int) -> int:
+    if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool):
+        raise TypeError(f"manual_seed: seed must be an int, got {seed!r}")
     if not 0 <= int(seed) < 2**63:
         raise ValueError(f"seed must be at least 0 and below 2^63, got {seed}")
     return int(seed)

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import numpy as np
 
 from lamina import ops
-from lamina.ops.core import Operand
+from lamina.ops.core import Operand, operand
 
 #: What may stand between the brackets of an index.
 Index: TypeAlias = "int | slice | EllipsisType | Operand | np.ndarray[Any, Any] | Sequence[int] | None"
@@ -188,11 +188,11 @@ class Operators(Operand, Generic[Own]):
 
     def expand_as(self, other: Operand) -> Any:
         """Repeated up to the shape of another tensor."""
-        return ops.expand(self, other.shape)
+        return ops.expand(self, operand(other, "expand_as", "other").shape)
 
     def view_as(self, other: Operand) -> Any:
         """The elements under the shape of another tensor."""
-        return ops.reshape(self, other.shape)
+        return ops.reshape(self, operand(other, "view_as", "other").shape)
 
     def flip(self, *dims: int | Sequence[int]) -> Any:
         """Reversed along axes."""
@@ -206,7 +206,7 @@ class Operators(Operand, Generic[Own]):
     # ---- dtypes
     def type_as(self, other: Operand) -> Any:
         """In the dtype of another tensor."""
-        return ops.cast(self, other.dtype)
+        return ops.cast(self, operand(other, "type_as", "other").dtype)
 
     def double(self) -> Any:
         """In float64."""

@@ -169,6 +169,8 @@ def random_normal(
 ) -> tuple[Any, Any]:
     """(normally distributed values, next state) from a state int64[2] (seed, counter)."""
     within("random_normal", "std", std, 0)
+    if not math.isfinite(mean):
+        raise ValueError(f"random_normal: mean must be finite, got {mean}")
     op = RandomNormal(as_shape(shape, "random_normal: shape"), as_dtype(dtype), float(mean), float(std))
     values, moved = bind(op, state)
     return values, moved

@@ -524,6 +524,11 @@ def _expand_key(key: tuple[Any, ...], x: Any) -> list[Any]:
 
 
 def _index(k: Any, n: int, axis: int, x: Any) -> int:
+    if isinstance(k, Operand) and k.ndim:
+        raise TypeError(
+            f"getitem: an index must be an int, slice, None or Ellipsis, got {k.spec} for {x.spec}; "
+            "ops.embedding looks rows up by a tensor of numbers"
+        )
     try:
         i = int(k.__index__())
     except (AttributeError, TypeError):
@@ -560,9 +565,11 @@ def pad(
         return pad_axes(x, pairs, 0 if value is None else value)
     if value:
         raise ValueError(f"pad: value belongs to mode 'constant', got {value} with mode {mode!r}")
+    cuts = [(min(lo, 0), min(hi, 0)) for lo, hi in pairs]
+    x = pad_axes(x, cuts) if mode == "circular" else x  # what is cut off is not met again at the other end
     for axis, (lo, hi) in enumerate(pairs):
         x = _extended(x, axis, max(lo, 0), max(hi, 0), mode)
-    return pad_axes(x, [(min(lo, 0), min(hi, 0)) for lo, hi in pairs])
+    return x if mode == "circular" else pad_axes(x, cuts)
 
 
 def pad_axes(x: Any, pairs: Sequence[tuple[int, int]], value: Number = 0.0) -> Any:
