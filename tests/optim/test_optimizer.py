@@ -67,6 +67,32 @@ def adadelta(rho: float = 0.9, eps: float = 1e-6, weight_decay: float = 0.0) -> 
     return p
 
 
+def rmsprop(
+    alpha: float = 0.99,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    momentum: float = 0.0,
+    centered: bool = False,
+) -> Array:
+    p, v, a, b = (START.copy(), *(np.zeros_like(START) for _ in range(3)))
+    for g, rate in zip(GRADS, RATES, strict=True):
+        d = g + weight_decay * p
+        v = alpha * v + (1 - alpha) * d * d
+        a = alpha * a + (1 - alpha) * d
+        b = momentum * b + d / (np.sqrt(v - a * a if centered else v) + eps)
+        p = p - rate * b
+    return p
+
+
+#: Options of RMSprop, one by one and together.
+RMSPROP: list[dict[str, Any]] = [
+    {},
+    {"alpha": 0.9, "eps": 1e-3},
+    {"weight_decay": 0.1},
+    {"momentum": 0.9},
+    {"centered": True},
+    {"alpha": 0.5, "eps": 1e-6, "weight_decay": 0.1, "momentum": 0.8, "centered": True},
+]
 #: Optimizer, its arguments, the formula, the formula's arguments, PyTorch's class.
 CASES: list[
     tuple[Callable[..., optim.Optimizer], dict[str, Any], Callable[..., Array], dict[str, Any], str]
@@ -97,6 +123,7 @@ CASES: list[
         {"rho": 0.8, "weight_decay": 0.1},
         "Adadelta",
     ),
+    *((optim.RMSprop, options, rmsprop, options, "RMSprop") for options in RMSPROP),
 ]
 IDS = [f"{c[0].__name__}-{c[1]}" for c in CASES]
 
@@ -171,6 +198,8 @@ def test_half_gradients_update_single_parameters() -> None:
         (lambda: optim.Adadelta(rho=2), r"rho must be in \[0, 1\], got 2"),
         (lambda: optim.Adadelta(eps=-1), "eps=-1 and weight_decay=0.0 must be at least 0"),
         (lambda: optim.Adagrad(eps=-1), "Adagrad: weight_decay"),
+        (lambda: optim.RMSprop(alpha=-1), "RMSprop: alpha must be at least 0, got -1"),
+        (lambda: optim.RMSprop(eps=math.nan), "RMSprop: eps must be at least 0, got nan"),
         (lambda: optim.AdamW(eps=-1), "AdamW: eps=-1 and weight_decay=0.01 must be at least 0"),
     ],
 )
@@ -181,10 +210,13 @@ def test_bad_arguments_are_named(make: Any, message: str) -> None:
 
 def test_repr() -> None:
     assert repr(optim.SGD(0.1, 0.9)) == "SGD(lr=0.1, momentum=0.9, weight_decay=0.0)"
+    assert repr(optim.RMSprop()) == "RMSprop(lr=0.01, alpha=0.99, momentum=0.0, centered=False)"
     assert repr(optim.AdamW(1e-3)) == "AdamW(lr=0.001, betas=(0.9, 0.999), weight_decay=0.01)"
 
 
-@pytest.mark.parametrize("kind", [optim.SGD, optim.Adam, optim.AdamW, optim.Adagrad, optim.Adadelta])
+@pytest.mark.parametrize(
+    "kind", [optim.SGD, optim.Adam, optim.AdamW, optim.Adagrad, optim.Adadelta, optim.RMSprop]
+)
 def test_parameters_that_are_given_as_elsewhere(kind: Any) -> None:
     """torch's optimizers take them first; here they belong to the step."""
     net = lm.nn.Linear(2, 3)
@@ -213,6 +245,7 @@ def test_rates_that_are_none() -> None:
         (optim.AdamW(), "weight_decay"),
         (optim.Adagrad(), "eps"),
         (optim.Adadelta(), "rho"),
+        (optim.RMSprop(), "momentum"),
         (optim.Regularized(optim.SGD()), "l1"),
     ],
     ids=lambda x: str(x),

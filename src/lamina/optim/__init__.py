@@ -5,6 +5,7 @@ from lamina.optim import schedule
 from lamina.optim.adam import Adam, AdamW
 from lamina.optim.adaptive import Adadelta, Adagrad, Regularized
 from lamina.optim.optimizer import Optimizer
+from lamina.optim.rmsprop import RMSprop
 from lamina.optim.schedule import Schedule
 from lamina.optim.sgd import SGD
 
@@ -15,6 +16,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "Optimizer",
+    "RMSprop",
     "Regularized",
     "Schedule",
     "schedule",

@@ -186,6 +186,49 @@ class AdamUpdate(Update):
         )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class RmspropUpdate(Update):
+    """(p, g, v, a, b, rate f32[]) -> (p', v', a', b'): the rule of torch.optim.RMSprop.
+
+        d  = g + weight_decay * p
+        v' = alpha * v + (1 - alpha) * d^2
+        a' = alpha * a + (1 - alpha) * d                  (centered; a itself otherwise)
+        s  = d / (sqrt(v' - a'^2 if centered else v') + eps)
+        b' = momentum * b + s                             (b itself when momentum is 0)
+        p' = p - rate * (b' if momentum else s)
+
+    v, a and b start as zeros.
+    T. Tieleman, G. Hinton: "Lecture 6.5, RMSprop" (2012); centered: A. Graves, "Generating sequences with recurrent
+    neural networks" (2013).
+    """
+
+    alpha: float = 0.99
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    centered: bool = False
+    moments = {"square_avg": (0.5, 1.0), "grad_avg": (-0.5, 0.5), "momentum_buffer": (-2.0, 2.0)}
+
+    def rule(self, p: Any, g: Any, moments: Sequence[Any], t: Any, rate: Any) -> tuple[Any, ...]:
+        v, a, b = moments
+        d = g + self.weight_decay * p
+        v = self.alpha * v + (1 - self.alpha) * d * d
+        variance = v
+        if self.centered:
+            a = self.alpha * a + (1 - self.alpha) * d
+            variance = v - a * a
+        step = d / (np.sqrt(variance) + self.eps)
+        if self.momentum:
+            step = b = self.momentum * b + step
+        return p - rate.astype(p.dtype) * step, v, a, b
+
+    @classmethod
+    def variants(cls) -> Sequence[RmspropUpdate]:
+        return (
+            cls(), cls(0.9, weight_decay=0.1), cls(0.9, 1e-6, 0.1, 0.8, True), cls(momentum=0.9), cls(centered=True),
+        )  # fmt: skip
+
+
 def sgd_update(
     p: Any,
     g: Any,
