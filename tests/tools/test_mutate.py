@@ -1,0 +1,76 @@
+"""Faults are put where they mean something, one at a time, and tests of the chapter are chosen first."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tools import mutate
+
+SOURCE = '''"""A module with 1 docstring."""
+def f(a: "list[3]" = None, *, é=1) -> int:
+    """More than 2 < 3."""
+    if not a and é <= 2: return -1
+    while a is not None:
+        a = f"{é + 1}" if é in (4,) else a * 2
+    return a // 3
+'''
+
+
+def test_each_fault_changes_one_line_and_still_parses() -> None:
+    faults = mutate.faults_of(Path("m.py"), SOURCE)
+    changed = {fault.apply(SOURCE).splitlines()[fault.line - 1].strip() for fault in faults}
+    for fault in faults:
+        text = fault.apply(SOURCE)
+        ast.parse(text)
+        assert [
+            i
+            for i, (a, b) in enumerate(zip(text.splitlines(), SOURCE.splitlines(), strict=True), 1)
+            if a != b
+        ] == [fault.line]
+    assert changed >= {
+        'def f(a: "list[3]" = None, *, é=2) -> int:',
+        "if not a or é <= 2: return -1",
+        "if not a and é < 2: return -1",
+        "if  a and é <= 2: return -1",
+        "while a is None:",
+        'a = f"{é + 1}" if é not in (4,) else a * 2',
+        'a = f"{é + 1}" if é in (4,) else a // 2',
+        "return a * 3",
+    }
+    assert {fault.line for fault in faults} == {2, 4, 5, 6, 7}  # nothing in texts
+
+
+def test_a_seed_says_which_faults() -> None:
+    chosen = mutate.choose(mutate.ROOT, 5, 3, ["src/lamina/optim"])
+    assert chosen == mutate.choose(mutate.ROOT, 5, 3, ["src/lamina/optim"])
+    assert chosen != mutate.choose(mutate.ROOT, 5, 4, ["src/lamina/optim"])
+    assert len({(fault.file, fault.line) for fault in chosen}) == 5
+    assert not mutate.GENERATED & set(mutate.sources(mutate.ROOT, []))
+
+
+@pytest.mark.parametrize(
+    ("module", "first"),
+    [("nn/init.py", "tests/nn/test_init.py"), ("backends/cpu/norm.py", "tests/backends/cpu/test_norm.py")],
+)
+def test_tests_of_the_module_come_first(module: str, first: str) -> None:
+    tests = mutate.tests_for(mutate.ROOT, mutate.PACKAGE / module)
+    assert tests[0] == first
+    assert all(test.startswith(str(Path(first).parent)) for test in tests)
+
+
+def test_a_fault_is_found_or_survives(tmp_path: Path) -> None:
+    (tmp_path / "src/lamina/room").mkdir(parents=True)
+    (tmp_path / "tests/room").mkdir(parents=True)
+    file = tmp_path / "src/lamina/room/door.py"
+    file.write_text("def wide(n):\n    return n > 3\n\n\ndef unseen(n):\n    return n - 1\n")
+    for package in ("src/lamina", "src/lamina/room", "tests", "tests/room"):
+        (tmp_path / package / "__init__.py").touch()
+    (tmp_path / "tests/room/test_door.py").write_text(
+        "from lamina.room.door import wide\n\n\ndef test_it():\n    assert wide(4) and not wide(3)\n"
+    )
+    before = file.read_text()
+    by_line = {f.line: f for f in mutate.faults_of(file.relative_to(tmp_path), before)}
+    assert mutate.found_by(tmp_path, by_line[2], 60) == "tests/room/test_door.py::test_it"
+    assert mutate.found_by(tmp_path, by_line[6], 60) == ""
+    assert file.read_text() == before

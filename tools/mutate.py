@@ -1,0 +1,270 @@
+"""Put faults into the source, one line at a time, and see whether the tests of the same chapter find them.
+
+    python -m tools.mutate --count 60 --seed 1                 random faults, one report line each
+    python -m tools.mutate --only src/lamina/optim --count 20  in some files
+    python -m tools.mutate --list --count 10                   shows faults without running anything
+
+A fault is a comparison, an operator, a condition or a number that is another one. It is put into a copy of the tree;
+this one is not touched. The tests run in the order: those named after the module, those in its folder that name it,
+the rest of its chapter (its first folder; for backends the second); the first that fails ends the run. A fault that
+all of them let pass is a survivor: either nothing tests the line, or the fault makes no difference. What is generated
+is left out. The exit status is 1 where fewer than `--least` percent are found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = Path("src/lamina")
+#: Written by programs, or a list of names only.
+GENERATED = {PACKAGE / "c/cudnn.py", PACKAGE / "c/dnnl.py", PACKAGE / "c/errors.py"}
+#: What tests read besides the source.
+COPIED = (
+    ".ci", "benchmarks", "codegen", "docs", "examples", "src", "tests", "tools", "CHANGELOG.md", "CONTRIBUTING.md",
+    "DESIGN.md", "LICENSE", "Makefile", "README.md", "pyproject.toml",
+)  # fmt: skip
+COMPARISONS = {
+    ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"), ast.Eq: ("==", "!="),
+    ast.NotEq: ("!=", "=="), ast.In: ("in", "not in"), ast.NotIn: ("not in", "in"), ast.Is: ("is", "is not"),
+    ast.IsNot: ("is not", "is"),
+}  # fmt: skip
+OPERATORS = {
+    ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "//"), ast.FloorDiv: ("//", "*"), ast.Div: ("/", "*"),
+    ast.Mod: ("%", "*"), ast.BitAnd: ("&", "|"), ast.BitOr: ("|", "&"), ast.LShift: ("<<", ">>"),
+    ast.RShift: (">>", "<<"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Characters `start` to `end` of a line that are to be `new`."""
+
+    file: Path
+    line: int
+    start: int
+    end: int
+    new: str
+
+    def apply(self, text: str) -> str:
+        """The file's text with the fault in it."""
+        lines = text.splitlines(keepends=True)
+        raw = lines[self.line - 1].encode()  # columns of the syntax tree count bytes
+        lines[self.line - 1] = (raw[: self.start] + self.new.encode() + raw[self.end :]).decode()
+        return "".join(lines)
+
+    def show(self, text: str) -> str:
+        """The place, the line as it is and as it becomes."""
+        old, new = (t.splitlines()[self.line - 1].strip() for t in (text, self.apply(text)))
+        return f"{self.file}:{self.line}\n    - {old}\n    + {new}"
+
+
+# ------------------------------------------------------------------------------------------------------- faults
+
+
+def faults_of(file: Path, text: str) -> list[Fault]:
+    """All faults that may be put into a file, in the order of its lines."""
+    tree = ast.parse(text)
+    skipped = {inner for node in ast.walk(tree) for part in _unrun(node) for inner in ast.walk(part)}
+    found = [
+        Fault(file, *place, new)
+        for node in ast.walk(tree)
+        if node not in skipped
+        for place, new in _changes(node, text)
+    ]
+    return sorted(found, key=lambda f: (f.line, f.start, f.new))
+
+
+def _unrun(node: ast.AST) -> Iterator[ast.AST]:
+    """Parts that mean nothing to what a program computes: annotations, docstrings, texts, options of a dataclass."""
+    if isinstance(node, ast.ClassDef):
+        yield from node.decorator_list
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns:
+        yield node.returns
+    if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation:
+        yield node.annotation
+    if isinstance(node, ast.JoinedStr) or (
+        isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    ):
+        yield node
+
+
+Place = tuple[int, int, int]  # line, first column, column behind the last
+
+
+def _changes(node: ast.AST, text: str) -> Iterator[tuple[Place, str]]:
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        yield from _operator(node.left, node.comparators[0], COMPARISONS.get(type(node.ops[0])), text)
+    elif isinstance(node, ast.BinOp):
+        yield from _operator(node.left, node.right, OPERATORS.get(type(node.op)), text)
+    elif isinstance(node, ast.BoolOp):
+        names = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
+        yield from _operator(node.values[0], node.values[1], names, text)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        yield (node.lineno, node.col_offset, node.col_offset + len("not")), ""
+    elif isinstance(node, ast.If | ast.IfExp | ast.While) and _one_line(node.test):
+        yield _place(node.test), f"(not ({ast.get_source_segment(text, node.test)}))"
+    elif isinstance(node, ast.Constant):
+        yield from _constant(node)
+
+
+def _constant(node: ast.Constant) -> Iterator[tuple[Place, str]]:
+    if isinstance(node.value, bool):
+        yield _place(node), str(not node.value)
+    elif isinstance(node.value, int | float) and _one_line(node):
+        yield _place(node), repr(node.value + 1)
+
+
+def _operator(
+    left: ast.expr, right: ast.expr, names: tuple[str, str] | None, text: str
+) -> Iterator[tuple[Place, str]]:
+    """The operator that stands between two operands on one line; parentheses may stand there, too."""
+    if names is None or left.end_lineno != right.lineno or left.end_col_offset is None:
+        return
+    between = text.splitlines()[right.lineno - 1].encode()[left.end_col_offset : right.col_offset].decode()
+    if match := re.search(r"\s+".join(map(re.escape, names[0].split())), between):
+        first = left.end_col_offset + len(between[: match.start()].encode())
+        yield (right.lineno, first, first + len(match[0].encode())), names[1]
+
+
+def _one_line(node: ast.expr) -> bool:
+    return node.lineno == node.end_lineno
+
+
+def _place(node: ast.expr) -> Place:
+    assert node.end_col_offset is not None
+    return node.lineno, node.col_offset, node.end_col_offset
+
+
+def sources(root: Path, only: Sequence[str]) -> Iterator[Path]:
+    """The package's files, relative to the root."""
+    for file in sorted((root / PACKAGE).rglob("*.py")):
+        relative = file.relative_to(root)
+        if relative not in GENERATED and (not only or any(str(relative).startswith(name) for name in only)):
+            yield relative
+
+
+def choose(root: Path, count: int, seed: int, only: Sequence[str] = ()) -> list[Fault]:
+    """Random faults; a line has at most one, and files have as many as they have lines for."""
+    by_line: dict[tuple[Path, int], list[Fault]] = {}
+    for file in sources(root, only):
+        for fault in faults_of(file, (root / file).read_text(encoding="utf-8")):
+            by_line.setdefault((file, fault.line), []).append(fault)
+    draw = random.Random(seed)
+    places = draw.sample(sorted(by_line), min(count, len(by_line)))
+    return [draw.choice(by_line[place]) for place in places]
+
+
+# ---------------------------------------------------------------------------------------------------------- runs
+
+
+def tests_for(root: Path, file: Path) -> list[str]:
+    """Test files of a module's chapter, those that are likeliest to find a fault first."""
+    parts = file.relative_to(PACKAGE).with_suffix("").parts
+    name, folder = parts[-1].lstrip("_"), Path("tests", *parts[:-1])
+    chapter = Path("tests", *parts[: 2 if parts[0] == "backends" else 1]) if len(parts) > 1 else folder
+    found = [f.relative_to(root) for f in (root / chapter).rglob("test_*.py")] if len(parts) > 1 else []
+    if len(parts) == 1:
+        found = [f.relative_to(root) for f in (root / "tests").glob("test_*.py")]
+    dotted = ".".join(("lamina", *parts))
+
+    def rank(test: Path) -> tuple[bool, bool, bool, str]:
+        text = (root / test).read_text(encoding="utf-8")
+        named = test.stem.removeprefix("test_").removeprefix("gpu_") == name
+        return not (named and test.parent == folder), dotted not in text, test.parent != folder, str(test)
+
+    return [str(test) for test in sorted(found, key=rank)]
+
+
+def found_by(root: Path, fault: Fault, timeout: float) -> str:
+    """The test that finds a fault in a copy of the tree; "timeout"; "" where all pass."""
+    target = root / fault.file
+    text = target.read_text(encoding="utf-8")
+    target.write_text(fault.apply(text), encoding="utf-8")
+    command = [
+        sys.executable,
+        "-B",
+        "-m",
+        "pytest",
+        "-x",
+        "--tb=no",
+        "-p",
+        "no:cacheprovider",
+        "-W",
+        "ignore",
+    ]
+    environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}"}
+    tests = tests_for(root, fault.file)
+    try:
+        done = subprocess.run(
+            [*command, *tests], cwd=root, env=environment, capture_output=True, text=True, timeout=timeout
+        )
+    except subprocess.TimeoutExpired:
+        return "timeout"
+    finally:
+        target.write_text(text, encoding="utf-8")
+    if done.returncode == 0 or not tests:
+        return ""
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    return failed[1] if failed else (done.stdout + done.stderr).strip()[-80:]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the tool; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tools.mutate", description=__doc__.split("\n")[0])
+    parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--skip", type=int, default=0, help="faults at the start that are left out, to go on later"
+    )
+    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for the tests of one fault")
+    parser.add_argument("--least", type=float, default=92.0, help="percent that must be found")
+    parser.add_argument("--only", action="append", default=[], help="the start of a path; may be given again")
+    parser.add_argument("--list", action="store_true", help="show the faults, run nothing")
+    options = parser.parse_args(arguments)
+    chosen = choose(ROOT, options.count, options.seed, options.only)[options.skip :]
+    if options.list:
+        for fault in chosen:
+            print(fault.show((ROOT / fault.file).read_text(encoding="utf-8")))
+        return 0
+    with tempfile.TemporaryDirectory(prefix="lamina-mutate-") as folder:
+        found = run(Path(folder), chosen, options.timeout)
+    percent = 100 * found / max(1, len(chosen))
+    print(f"{found} of {len(chosen)} faults were found: {percent:.1f} %")
+    return 0 if percent >= options.least else 1
+
+
+def run(copy: Path, chosen: Sequence[Fault], timeout: float) -> int:
+    """Try all faults in a copy of the tree, print each, and count those that are found."""
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif (ROOT / name).exists():
+            shutil.copy2(ROOT / name, copy / name)
+    if (ROOT / "build").exists():
+        (copy / "build").symlink_to((ROOT / "build").resolve())
+    found = 0
+    for number, fault in enumerate(chosen, 1):
+        start = time.monotonic()
+        by = found_by(copy, fault, timeout)
+        found += bool(by)
+        text = (ROOT / fault.file).read_text(encoding="utf-8")
+        seconds = time.monotonic() - start
+        print(f"{number}/{len(chosen)} {by or 'SURVIVED'} ({seconds:.0f} s) {fault.show(text)}", flush=True)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
