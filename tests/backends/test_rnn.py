@@ -16,8 +16,8 @@ from lamina.cudnn.legacy.rnn_weights import Entry, WeightLayout, parts
 from lamina.graph.passes.manager import prune_outputs
 from lamina.ops.primitives.rnn import GATES, Rnn, RnnGrad, Sizes
 from lamina.runtime import Device, NoGpuError
-from lamina.spec import DType, Policy, ShapeError, Spec, bfloat16, float16, float32, float64
-from tests.helpers.eager import apart, mismatch
+from lamina.spec import DType, Policy, ShapeError, Spec, as_dtype, bfloat16, float16, float32, float64
+from tests.helpers.eager import apart, execute, mismatch
 
 CASES = [
     (Rnn("tanh", 7, 2), Sizes(6, 3, 5)),
@@ -76,6 +76,42 @@ def check(op: Rnn, sizes: Sizes, dtype: DType, device: str, **policy: Any) -> No
         assert not problem, f"{op} {dtype}, gradient {i}: {problem}"
 
 
+@pytest.mark.feature("F068", "F024")
+@pytest.mark.parametrize(("op", "sizes"), CASES, ids=[str(op) for op, _ in CASES])
+def test_values_on_cpu(op: Rnn, sizes: Sizes) -> None:
+    """All kinds of cells, layers and directions: the backend's outputs against the float64 reference."""
+    values = arrays(op, sizes, float32)
+    wanted = run_reference(op, [v.astype(np.float64) for v in values], float64)
+    plan = backends.get(lm.device("cpu"), "cpu").plan(op, [Spec(v.shape, float32) for v in values], Policy())
+    found = execute(lm.device("cpu"), plan, values)
+    assert len(found) == len(wanted) == 1 + op.states
+    for i, (y, ref) in enumerate(zip(found, wanted, strict=True)):
+        assert not mismatch(y, ref, float32), f"{op} output {i}"
+
+
+@pytest.mark.parametrize("reserve", [False, True])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_gradients_of_lstms_with_and_without_the_reserve_on_cpu(bidirectional: bool, reserve: bool) -> None:
+    """Without the reserve the forward pass is run again, in memory of its own."""
+    op, sizes = Rnn("lstm", 8, 2, bidirectional, reserve=reserve), Sizes(5, 3, 8)
+    values = arrays(op, sizes, float32)
+    cpu, rng = lm.device("cpu"), np.random.default_rng(1)
+    backend = backends.get(cpu, "cpu")
+    y, *last = execute(cpu, backend.plan(op, [Spec(v.shape, float32) for v in values], Policy()), values)
+    kept = [last.pop()] if reserve else []
+    grads = [rng.standard_normal(v.shape).astype(np.float32) for v in (y, *last)]
+    given = [*values[:3], y, *grads, *kept, *values[3:]]
+    back = RnnGrad("lstm", 8, 2, bidirectional, reserve=reserve)
+    plan = backend.plan(back, [Spec(v.shape, as_dtype(v.dtype)) for v in given], Policy())
+    assert plan.label == "onednn lstm"
+    alone = RnnGrad("lstm", 8, 2, bidirectional)
+    wide = [v.astype(np.float64) for v in given if v.dtype != np.uint8]
+    found = execute(cpu, plan, given)[: len(values)]  # the reserve is handed on behind them
+    for i, (g, ref) in enumerate(zip(found, run_reference(alone, wide, float64), strict=True)):
+        assert not mismatch(g, ref, float32), f"gradient {i}"
+
+
+@pytest.mark.feature("F068")
 @pytest.mark.parametrize(("op", "sizes"), CASES, ids=[str(op) for op, _ in CASES])
 def test_gradients_through_the_reserve_on_cpu(op: Rnn, sizes: Sizes) -> None:
     check(op, sizes, float32, "cpu")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -136,6 +137,29 @@ def test_sublibraries_fit_together() -> None:
     newer = found.pop("subquadratic")
     assert found == {"graph": "", "ops": "", "cnn": "", "adv": ""}
     assert newer == "" if c.library.version >= (9, 22, 0) else "needs cuDNN 9.22" in newer
+
+
+@pytest.mark.feature("F010")
+@pytest.mark.parametrize(
+    ("mode", "status"),
+    [
+        ("rawcode", c.CUDNN_STATUS_SUCCESS),
+        ("nonblocking", c.CUDNN_STATUS_RUNTIME_IN_PROGRESS),
+        ("blocking", c.CUDNN_STATUS_RUNTIME_FP_OVERFLOW),
+    ],
+)
+def test_a_runtime_error_is_the_librarys(mode: str, status: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the library writes comes back; the handle and the mode arrive there."""
+    asked = []
+
+    def query(handle: Any, result: Any, wanted: Any, tag: Any) -> int:
+        asked.append((handle, wanted))
+        result._obj.value = int(status)
+        return 0
+
+    monkeypatch.setattr(c.library.symbols, "cudnnQueryRuntimeError", query, raising=False)
+    assert logs.runtime_error(0x1234, mode) is status
+    assert asked == [(0x1234, c.cudnnErrQueryMode_t[f"CUDNN_ERRQUERY_{mode.upper()}"])]
 
 
 @pytest.mark.feature("F010")

@@ -9,7 +9,7 @@ import lamina as lm
 from lamina import nn
 from lamina.graph import Graph, gradients, trace
 from lamina.ops.primitives import Conv, ConvDataGrad, ConvFilterGrad
-from lamina.spec import Policy, Spec, current_policy, float32, policy
+from lamina.spec import Policy, ShapeError, Spec, current_policy, float32, policy
 
 
 def chosen(layer: Any, x: Spec) -> dict[type, Policy]:
@@ -100,3 +100,19 @@ def test_once_or_for_each_size() -> None:
                 assert not current_policy().once
             with policy(tf32=True):
                 assert current_policy().once == once
+
+
+@pytest.mark.parametrize("name", ["kernel_size", "stride", "dilation"])
+@pytest.mark.parametrize(
+    ("value", "message"), [(0, "0"), ((1, 0), "0"), (-1, "-1"), ((1, 2, 3), "one int or 2 ints")]
+)
+def test_sizes_of_a_window_are_checked(name: str, value: Any, message: str) -> None:
+    with pytest.raises(ShapeError, match=f"Conv2d: {name}.*{message}"):
+        nn.Conv2d(3, 4, **{"kernel_size": 3, name: value})
+
+
+def test_a_negative_padding_is_refused_and_none_is_not() -> None:
+    with pytest.raises(ShapeError, match="Conv2d: padding.*-1"):
+        nn.Conv2d(3, 4, 3, padding=-1)
+    assert nn.Conv2d(3, 4, 3, stride=1, padding=0).stride == (1, 1)
+    assert nn.Conv2d(3, 4, 1, stride=(2, 1))(lm.zeros((1, 3, 5, 5))).shape == (1, 4, 3, 5)

@@ -14,12 +14,17 @@ pytest.importorskip("cuda.core")
 
 
 #: What of test_gpu_interop.py needs neither another library nor a kernel.
-INTEROP = "memset_of or protocol or printed or priorities"
+INTEROP = "memset_of or protocol or printed or priorities or tensors_move"
 
 
+@pytest.mark.feature("F039", "F108")
 @pytest.mark.parametrize(
     ("file", "chosen", "passed", "skipped"),
-    [("test_gpu.py", "", 30, "1 skipped"), ("test_gpu_interop.py", INTEROP, 6, "")],
+    [
+        ("runtime/test_gpu.py", "", 30, "1 skipped"),
+        ("runtime/test_gpu_interop.py", INTEROP, 10, ""),
+        ("nn/test_gpu_module.py", "moves", 1, ""),
+    ],
 )
 def test_the_way_through_the_bindings(
     tmp_path: Path, file: str, chosen: str, passed: int, skipped: str
@@ -39,7 +44,7 @@ def test_the_way_through_the_bindings(
         "gpu",
         "-p",
         "no:cacheprovider",
-        f"tests/runtime/{file}",
+        f"tests/{file}",
         "-k",
         chosen,
         "tests/runtime/test_gpu_current.py",

@@ -242,6 +242,24 @@ def test_memset_of_words_and_rows(bits: int, value: int, gpu: Device) -> None:
     assert not words[:, 5:].any()
 
 
+@pytest.mark.feature("F039")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "bool"])
+def test_tensors_move_there_and_back(gpu: Device, dtype: str) -> None:
+    """Copies in other memory: the device says where, the values stay, and what was moved stays where it was."""
+    here = lm.tensor(np.arange(24).reshape(2, 3, 4) % 5, dtype)
+    values = here.numpy().copy()
+    there = here.to(gpu)
+    assert (there.device, there.buffer.device, here.device) == (gpu, gpu, Device("cpu"))
+    assert (there.shape, there.dtype) == (here.shape, here.dtype)
+    assert there.buffer.pointer != here.buffer.pointer
+    assert there.to("cuda:0") is there
+    back = there.to("cpu")
+    assert back.device == Device("cpu")
+    assert back.buffer.pointer != here.buffer.pointer
+    np.testing.assert_array_equal(back.numpy(), values)
+    np.testing.assert_array_equal(there.numpy(), values)
+
+
 @pytest.mark.feature("F039", "F043")
 def test_there_and_back_and_a_product(gpu: Device) -> None:
     rng = np.random.default_rng(0)
@@ -369,6 +387,24 @@ def test_priorities(gpu: Device) -> None:
     assert high <= low == 0
     with gpu.stream(priority=high) as stream:
         assert stream.priority == high
+
+
+@pytest.mark.feature("F036")
+def test_a_stream_of_high_priority_goes_first(gpu: Device) -> None:
+    """Its kernel starts when the first blocks of the one before end, not when its last ones have started."""
+    low, high = gpu.stream_priorities
+    wait = compile_kernel(SCALE, "wait")
+    start, soon, end = (Event(timing=True) for _ in range(3))
+    with gpu.stream(priority=low) as slow, gpu.stream(priority=high) as fast:
+        wait.launch(1, 1, 1000, stream=slow)
+        wait.launch(1, 1, 1000, stream=fast)
+        gpu.synchronize()
+        slow.record(start)
+        wait.launch(20_000, 1024, 500_000, stream=slow)  # some 76 turns of all multiprocessors, 0.3 ms each
+        wait.launch(1, 32, 1000, stream=fast)
+        fast.record(soon)
+        slow.record(end)
+        assert 0 < start.elapsed(soon) < start.elapsed(end) / 4
 
 
 @pytest.mark.feature("F012")

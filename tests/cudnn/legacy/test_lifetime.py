@@ -32,6 +32,7 @@ def finished(process: subprocess.Popen[str], seconds: float) -> dict[str, list[f
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.feature("F029")
 def test_thousands_of_objects_of_each_class_leave_nothing() -> None:
     found = finished(started(str(COUNT), "cpu"), 300)

@@ -5,13 +5,13 @@ import pytest
 
 import lamina as lm
 from lamina import ops
-from lamina.graph import Graph, Value, trace
-from lamina.spec import Spec, float32, float64, int64
+from lamina.graph import Graph, Value, gradients, trace
+from lamina.spec import ShapeError, Spec, float32, float64, int64
 
 X = Spec((2, 3), float32)
 
 
-@pytest.mark.feature("F102", "F103", "F105")
+@pytest.mark.feature("F102", "F105")
 def test_values_record_producers_and_consumers() -> None:
     graph = trace(lambda x, y: ops.relu(x * y), X, X)
     assert [n.op.name for n in graph.nodes] == ["mul", "relu"]
@@ -19,6 +19,28 @@ def test_values_record_producers_and_consumers() -> None:
     uses = graph.uses()
     assert uses[graph.nodes[0].outputs[0]][0].node is graph.nodes[1]
     assert uses[graph.outputs[0]] == [(None, 0)]
+
+
+@pytest.mark.feature("F103")
+def test_an_op_is_wired_infers_shapes_and_runs_forward_and_backward() -> None:
+    """One op of two operands: the graph around it, its result's spec, its values and both gradients; and a misfit."""
+    w_spec = Spec((3, 4), float32)
+    graph = trace(lambda x, w: ops.matmul(x, w), X, w_spec)
+    (node,) = graph.nodes
+    assert tuple(node.inputs) == tuple(graph.inputs)
+    assert tuple(graph.outputs) == tuple(node.outputs)
+    assert (graph.outputs[0].shape, graph.outputs[0].dtype) == ((2, 4), float32)
+    with pytest.raises(ShapeError, match="matmul"):
+        trace(lambda x, w: ops.matmul(x, w), X, X)
+    rng = np.random.default_rng(0)
+    x, w, g = (rng.standard_normal(s).astype(np.float32) for s in ((2, 3), (3, 4), (2, 4)))
+    (y,) = graph(x, w)
+    np.testing.assert_allclose(y.numpy(), x @ w, rtol=1e-6)
+    loss = trace(lambda x, w: tuple(gradients(ops.sum(ops.matmul(x, w) * g), [x, w])), X, w_spec)
+    assert [v.shape for v in loss.outputs] == [(2, 3), (3, 4)]
+    dx, dw = loss(x, w)
+    np.testing.assert_allclose(dx.numpy(), g @ w.T, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(dw.numpy(), x.T @ g, rtol=1e-5, atol=1e-6)
 
 
 def test_the_same_function_computes_on_tensors_and_records_on_values() -> None:

@@ -32,6 +32,7 @@ from lamina.spec import (
     float32,
     float64,
 )
+from tests.helpers import slow_from
 from tests.helpers.emulator import contrary, run_plan
 from tests.helpers.planned import H200
 
@@ -84,7 +85,7 @@ def forward_operands(x: Shape, dtype: DType) -> list[Array]:
     return [eighths(rng, x, dtype), *small, rng.choice([0.5, 1.0, 2.0], x[1]).astype(wide.numpy)]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", slow_from(2, CASES))
 @pytest.mark.parametrize("index", [True, False])
 def test_forward_has_the_bits_of_both_kernels(case: str, index: bool) -> None:
     kernel, window, x = CASES[case]
@@ -118,7 +119,7 @@ def test_what_is_not_a_number_wins(dtype: DType, relu: bool) -> None:
         np.testing.assert_array_equal(a.astype(np.float64), b.astype(np.float64))
 
 
-@pytest.mark.parametrize(("across", "down"), [(1, 8), (2, 1), (3, 2)])
+@pytest.mark.parametrize(("across", "down"), slow_from(1, [(1, 8), (2, 1), (3, 2)], several=True))
 def test_tiles_of_any_size(across: int, down: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_norm_max_pool, "_ACROSS", across)
     monkeypatch.setattr(batch_norm_max_pool, "_DOWN", (down,))
@@ -151,7 +152,7 @@ def backward_operands(
     return [eighths(rng, pooled.shape, dtype, 3), index, image, *small, *after]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", slow_from(2, CASES))
 @pytest.mark.parametrize("relu", [False, True])
 def test_backward_has_the_bits_of_both_kernels(case: str, relu: bool) -> None:
     """Sums of eighths are exact, so that the order in which the sums are taken does not matter."""
@@ -208,7 +209,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", slow_from(2, REFUSED))
 def test_what_is_not_fused(case: str) -> None:
     """The plan names its parts, and runs one after the other."""
     (kernel, window, x), last, residual = REFUSED[case]
@@ -233,7 +234,7 @@ def test_what_is_not_fused(case: str) -> None:
     same(run_plan(made, arrays), run_plan(plan(norm, rest, last), rest))
 
 
-@pytest.mark.parametrize("places", list(product([contiguous, channels_last, None], repeat=2)))
+@pytest.mark.parametrize("places", slow_from(2, product([contiguous, channels_last, None], repeat=2)))
 def test_operands_that_lie_otherwise(places: tuple[Callable[[Shape], Layout] | None, ...]) -> None:
     """The gradient and the index in one layout, x in another: the plan says how it wants them."""
     kernel, window, x = CASES["odd"]

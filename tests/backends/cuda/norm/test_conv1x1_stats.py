@@ -47,6 +47,7 @@ from lamina.spec import (
     pack,
     unpack,
 )
+from tests.helpers import slow_from
 from tests.helpers.eager import mismatch
 from tests.helpers.emulator import Memory, contrary, run_plan, run_steps
 from tests.helpers.planned import H200
@@ -106,7 +107,7 @@ def compare(found: list[Array], wanted: tuple[Array, ...]) -> None:
         np.testing.assert_allclose(one.astype(np.float64), ref, rtol=2e-2, atol=1e-2 * scale)
 
 
-@pytest.mark.parametrize(("shape", "filters", "dtype"), CASES)
+@pytest.mark.parametrize(("shape", "filters", "dtype"), slow_from(2, CASES, several=True))
 @pytest.mark.parametrize("residual", [False, True])
 def test_forward(shape: tuple[int, ...], filters: int, residual: bool, dtype: DType) -> None:
     """With relu, also the bits that say where its result is positive."""
@@ -137,7 +138,7 @@ STEPS: list[tuple[Any, bool, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("shape", "filters", "dtype"), CASES)
+@pytest.mark.parametrize(("shape", "filters", "dtype"), slow_from(2, CASES, several=True))
 @pytest.mark.parametrize(("steps", "bits", "relu"), STEPS)
 def test_data_gradient(
     shape: tuple[int, ...], filters: int, steps: Any, bits: bool, relu: str, dtype: DType
@@ -161,7 +162,7 @@ def test_data_gradient(
     compare(found, wanted)
 
 
-@pytest.mark.parametrize("lies", list(product([contiguous, channels_last, None], repeat=2)))
+@pytest.mark.parametrize("lies", slow_from(2, product([contiguous, channels_last, None], repeat=2)))
 @pytest.mark.parametrize("card", [ConvNorm, DataGradNorm])
 def test_unfused_in_any_layout(
     card: type[Op], lies: tuple[Callable[[Shape], Layout] | None, ...], monkeypatch: pytest.MonkeyPatch

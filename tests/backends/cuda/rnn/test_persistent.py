@@ -22,7 +22,7 @@ from lamina.ops.primitives.rnn import Rnn, RnnGrad, Sizes
 from lamina.runtime import Device
 from lamina.spec import DType, Policy, Spec, as_dtype, bfloat16, float16, float32, float64, uint8
 from tests.backends.test_rnn import network
-from tests.helpers import emulator
+from tests.helpers import emulator, slow_from
 from tests.helpers.eager import apart
 from tests.helpers.planned import H200, KINDS
 
@@ -98,7 +98,7 @@ CASES = [
 
 @compiler
 @pytest.mark.parametrize("crooked", [False, True])
-@pytest.mark.parametrize(("op", "sizes", "shared", "dtype"), CASES, ids=str)
+@pytest.mark.parametrize(("op", "sizes", "shared", "dtype"), slow_from(4, CASES, several=True), ids=str)
 def test_values(
     op: Rnn, sizes: Sizes, shared: tuple[bool, int, int, int], dtype: DType, crooked: bool,
     monkeypatch: pytest.MonkeyPatch,

@@ -1,18 +1,29 @@
 """What a policy says about plans on a GPU: which engines, which choice for other sizes, which plan by name."""
 
+import ctypes
 import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 
 from lamina.backends import Call
+from lamina.backends.cuda.conv.conv import conv_problem
 from lamina.backends.cuda.conv.transforms import wide_way
 from lamina.backends.cuda.cudnn_graphs.conv import Operands
+from lamina.backends.cuda.launch.program import Program
+from lamina.backends.cuda.select.autotune import best
 from lamina.backends.cuda.select.formulations import unwanted
+from lamina.backends.reference import run_reference
 from lamina.cudnn import NumericalNote
-from lamina.ops.primitives import Window
-from lamina.spec import DType, Policy, Spec, bfloat16, channels_last, float16, float32
+from lamina.cudnn.contest import Check, Contest
+from lamina.ops.primitives import Conv, Window
+from lamina.runtime import Device
+from lamina.spec import DType, Policy, Spec, bfloat16, channels_last, float16, float32, pack, unpack
 from tests.helpers import emulator
+from tests.helpers.planned import H200
 
 
 class _Engine:
@@ -62,3 +73,58 @@ def test_half_operands_become_float32_and_back(dtype: DType) -> None:
     np.testing.assert_array_equal(held[2].bytes.view(dtype.numpy), result.astype(dtype.numpy))
     for memory in (*held, scratch):
         memory.check("wide")
+
+
+@dataclass(frozen=True)
+class Float32Conv:
+    """The convolution of float32 operands that lie in scratch memory one after the other, by the definition."""
+
+    window: Window
+    specs: tuple[Spec, Spec, Spec]
+
+    def bind(self, device: object, call: Call) -> Callable[[], None]:
+        sizes = [-(-4 * s.numel // 256) * 256 for s in self.specs]
+        flat = [
+            np.ctypeslib.as_array((ctypes.c_float * s.numel).from_address(call.workspace + sum(sizes[:i])))
+            for i, s in enumerate(self.specs)
+        ]
+
+        def run() -> None:
+            x, w = (unpack(a, s.physical, s.shape) for a, s in zip(flat, self.specs[:2], strict=False))
+            (y,) = run_reference(Conv(self.window), [x, w])
+            flat[2][:] = pack(y, self.specs[2].physical)
+
+        return run
+
+
+@dataclass(frozen=True)
+class Entry:
+    label: str
+    steps: tuple[Any, ...]
+    workspace: int = 0
+
+
+@pytest.mark.feature("F089")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize(("half", "wide", "winner"), [(2.0, 1.0, "wide"), (1.0, 2.0, "half")])
+def test_float32_is_taken_where_it_takes_less_time(
+    half: float, wide: float, winner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both compute the half types' result; the clock decides."""
+    for kind in (Program, Check):
+        monkeypatch.setattr(kind, "load", lambda program, device: emulator.Kernel(program))
+    times = {"half": half, "wide": wide}
+    monkeypatch.setattr(Contest, "_time", lambda self, one, runs=0: times[one.entry.label])
+    window = Window((1, 1), ((1, 1), (1, 1)), (1, 1))
+    x, w, y = (Spec(s, bfloat16, channels_last(s)) for s in ((2, 3, 5, 5), (4, 3, 3, 3), (2, 4, 5, 5)))
+    operands = Operands(window, x, w, y)
+    problem, way = conv_problem("conv", operands, H200), wide_way("conv", operands)
+    entries = [
+        Entry("half", problem.plain),
+        Entry("wide", (*way.before, Float32Conv(window, (x, w, y)), *way.after), way.scratch),
+    ]
+    refusals: list[str] = []
+    found = best(entries, Device("cpu"), [x, w], [y], 2e-2, plain=problem.plain, refusals=refusals)
+    assert refusals == []
+    assert found is not None
+    assert (found[0].label, found[1]) == (winner, min(half, wide))

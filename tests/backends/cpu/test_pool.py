@@ -1,0 +1,54 @@
+"""Pooling on the cpu backend where tensors lie in no layout that oneDNN has a name for."""
+
+import numpy as np
+import pytest
+
+from lamina import backends, onednn
+from lamina.backends.reference import run_reference
+from lamina.ops.core import Op
+from lamina.ops.primitives import AvgPool, AvgPoolGrad, MaxPool, MaxPoolGrad, Window
+from lamina.runtime import Device
+from lamina.spec import Layout, Policy, Spec, as_dtype
+from tests.helpers.eager import execute
+
+pytestmark = pytest.mark.skipif(not onednn.available(), reason="oneDNN is built for x86-64")
+CPU = Device("cpu")
+WINDOW = Window((2, 2), ((1, 1), (0, 1)), (1, 1))
+X = np.random.default_rng(0).integers(-9, 10, (2, 5, 7, 6)).astype(np.float32)
+(POOLED, INDEX) = run_reference(MaxPool((3, 2), WINDOW, True), [X])
+
+
+def strided(shape: tuple[int, ...]) -> Layout:
+    """Rows with a gap behind each: strides that belong to no tag."""
+    _, c, h, w = shape
+    return Layout(strides=(c * h * (w + 3), h * (w + 3), w + 3, 1))
+
+
+@pytest.mark.feature("F054")
+@pytest.mark.parametrize("lies", ["open", "strided", "row-major"])
+@pytest.mark.parametrize(
+    "op",
+    [
+        MaxPool((3, 2), WINDOW, True),
+        MaxPool((3, 2), WINDOW),
+        AvgPool((3, 2), WINDOW, "include"),
+        AvgPool((3, 2), WINDOW, "exclude"),
+        MaxPoolGrad((3, 2), WINDOW, (7, 6)),
+        AvgPoolGrad((3, 2), WINDOW, "exclude", (7, 6)),
+    ],
+    ids=str,
+)
+def test_layouts_without_a_name_become_channels_last(op: Op, lies: str) -> None:
+    backward = op.name.endswith("grad")
+    arrays = [POOLED, INDEX] if op.name == "max_pool_grad" else [POOLED if backward else X]
+    specs = [Spec(a.shape, as_dtype(a.dtype)) for a in arrays]
+    specs = [
+        {"open": s, "strided": Spec(s.shape, s.dtype, strided(s.shape)), "row-major": s.fixed}[lies]
+        for s in specs
+    ]
+    plan = backends.get(CPU, "cpu").plan(op, specs, Policy())
+    assert plan.label.startswith("onednn")
+    tags = {s.tag for s in (*plan.inputs, *plan.outputs)}
+    assert tags == ({"abcd"} if lies == "row-major" else {"acdb"})
+    for found, wanted in zip(execute(CPU, plan, arrays), run_reference(op, arrays), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
