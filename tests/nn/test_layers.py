@@ -80,7 +80,7 @@ def test_spatial_criteria_average_over_every_position() -> None:
         (lambda: nn.MaxPool2d(0), "kernel_size"),
         (lambda: nn.MaxPool2d(2, return_indices=True), "return_indices is not available"),
         (lambda: nn.Dropout(1.5), "p must be between 0 and 1, got 1.5"),
-        (lambda: nn.MSELoss("average"), "reduction must be mean, sum or none, got 'average'"),
+        (lambda: nn.MSELoss(reduction="average"), "reduction must be mean, sum or none, got 'average'"),
     ],
 )
 def test_bad_arguments_are_named(make: Any, message: str) -> None:

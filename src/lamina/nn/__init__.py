@@ -26,7 +26,15 @@ from lamina.nn.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspos
 from lamina.nn.dropout import Dropout
 from lamina.nn.embedding import Embedding
 from lamina.nn.linear import Linear
-from lamina.nn.loss import BCEWithLogitsLoss, CrossEntropyLoss, L1Loss, MSELoss, NLLLoss, SmoothL1Loss
+from lamina.nn.loss import (
+    BCEWithLogitsLoss,
+    CrossEntropyLoss,
+    HuberLoss,
+    L1Loss,
+    MSELoss,
+    NLLLoss,
+    SmoothL1Loss,
+)
 from lamina.nn.models.alexnet import AlexNet, AlexNetImageNet
 from lamina.nn.models.googlenet import GoogLeNet
 from lamina.nn.models.lenet import LeNet
@@ -47,6 +55,23 @@ from lamina.nn.norm import (
     LocalResponseNorm,
     RMSNorm,
 )
+from lamina.nn.padding import (
+    CircularPad1d,
+    CircularPad2d,
+    CircularPad3d,
+    ConstantPad1d,
+    ConstantPad2d,
+    ConstantPad3d,
+    ReflectionPad1d,
+    ReflectionPad2d,
+    ReflectionPad3d,
+    ReplicationPad1d,
+    ReplicationPad2d,
+    ReplicationPad3d,
+    ZeroPad1d,
+    ZeroPad2d,
+    ZeroPad3d,
+)
 from lamina.nn.parameter import Parameter
 from lamina.nn.pool import (
     AdaptiveAvgPool1d,
@@ -62,7 +87,7 @@ from lamina.nn.pool import (
 from lamina.nn.random import Generator, manual_seed
 from lamina.nn.rnn import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 from lamina.nn.shape import Flatten
-from lamina.nn.softmax import LogSoftmax, Softmax
+from lamina.nn.softmax import LogSoftmax, Softmax, Softmin
 from lamina.nn.transformer import (
     Transformer,
     TransformerDecoder,
@@ -90,7 +115,13 @@ __all__ = [
     "BatchNorm1d",
     "BatchNorm2d",
     "BatchNorm3d",
+    "CircularPad1d",
+    "CircularPad2d",
+    "CircularPad3d",
     "ClippedReLU",
+    "ConstantPad1d",
+    "ConstantPad2d",
+    "ConstantPad3d",
     "Conv1d",
     "Conv2d",
     "Conv3d",
@@ -108,6 +139,7 @@ __all__ = [
     "Hardsigmoid",
     "Hardswish",
     "Hardtanh",
+    "HuberLoss",
     "Identity",
     "InstanceNorm1d",
     "InstanceNorm2d",
@@ -137,12 +169,19 @@ __all__ = [
     "RNNCell",
     "ReLU",
     "ReLU6",
+    "ReflectionPad1d",
+    "ReflectionPad2d",
+    "ReflectionPad3d",
+    "ReplicationPad1d",
+    "ReplicationPad2d",
+    "ReplicationPad3d",
     "ResNet",
     "Sequential",
     "SiLU",
     "Sigmoid",
     "SmoothL1Loss",
     "Softmax",
+    "Softmin",
     "Softplus",
     "Tanh",
     "Threshold",
@@ -152,6 +191,9 @@ __all__ = [
     "TransformerEncoder",
     "TransformerEncoderLayer",
     "WeightsError",
+    "ZeroPad1d",
+    "ZeroPad2d",
+    "ZeroPad3d",
     "functional_call",
     "init",
     "load_safetensors",

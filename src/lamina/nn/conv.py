@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from lamina import ops
 from lamina.nn import init
@@ -15,6 +15,8 @@ from lamina.spec import Policy, Shape, ShapeError, current_policy, policy
 from lamina.tensors import empty
 
 Sizes = int | Iterable[int]
+#: What lies around the input: zeros, or elements of the input itself.
+PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
 
 
 class _Conv(Module):
@@ -36,11 +38,17 @@ class _Conv(Module):
         dilation: Sizes = 1,
         groups: int = 1,
         bias: bool = True,
+        padding_mode: PaddingMode = "zeros",
         *,
         flip: bool = False,
         algorithm: str | None = None,
     ) -> None:
         name = type(self).__name__
+        if padding_mode not in ("zeros", "reflect", "replicate", "circular"):
+            raise ValueError(
+                f"{name}: padding_mode must be zeros, reflect, replicate or circular, got {padding_mode!r}"
+            )
+        self.padding_mode = padding_mode
         _check_channels(name, in_channels, out_channels, groups)
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         self.kernel_size = per_axis(name, "kernel_size", kernel_size, self.rank, 1)
@@ -85,6 +93,17 @@ class _Conv(Module):
         )  # a transposed convolution runs as a data gradient
         return self.data_grad or forward, policy(data_grad=forward, filter_grad=self.filter_grad or forward)
 
+    def _around(self) -> list[int]:
+        """What the padding adds before and after each axis, the last axis first, as `ops.pad` takes it."""
+        spread = [d * (k - 1) for k, d in zip(self.kernel_size, self.dilation, strict=True)]
+        if self.padding == "same":
+            pairs = [(n // 2, n - n // 2) for n in spread]
+        elif self.padding == "valid":
+            pairs = [(0, 0)] * self.rank
+        else:
+            pairs = [p if isinstance(p, tuple) else (p, p) for p in self.padding]  # type: ignore[misc]
+        return [n for pair in reversed(pairs) for n in pair]
+
     def _weight_shape(self) -> Shape:
         if self.transposed:
             return (self.in_channels, self.out_channels // self.groups, *self.kernel_size)
@@ -93,13 +112,16 @@ class _Conv(Module):
     def forward(self, x: T) -> T:
         """x (N, in_channels, *S) -> (N, out_channels, *O). Raises ShapeError, DTypeError."""
         algorithm, mode = self._mode()
+        padding: Padding = self.padding
+        if self.padding_mode != "zeros":
+            x, padding = ops.pad(x, self._around(), self.padding_mode), 0
         with mode:
             y: T = type(self).function(
                 x,
                 self.weight,
                 self.bias,
                 self.stride,
-                self.padding,
+                padding,
                 self.dilation,
                 self.groups,
                 flip=self.flip,

@@ -1,21 +1,34 @@
-"""Loss layers ("criteria"): each calls the function of the same name in ops."""
+"""Loss layers ("criteria"): each calls the function of the same name in ops. Arguments as in torch.nn."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from lamina import ops
 from lamina.nn.module import Module, T
 from lamina.ops.primitives.loss import Reduction
+from lamina.tensors import Tensor
 
 
 class _Loss(Module):
     """reduction: "mean", "sum" or "none"."""
 
     reduction: Reduction
+    weight: Tensor | None
+    pos_weight: Tensor | None
 
-    def __init__(self, reduction: Reduction = "mean") -> None:
+    def __init__(self, *, reduction: Reduction = "mean") -> None:
         if reduction not in ("mean", "sum", "none"):
             raise ValueError(f"{type(self).__name__}: reduction must be mean, sum or none, got {reduction!r}")
         self.reduction = reduction
+
+    def _weigh(self, **weights: Any) -> None:
+        """Keep weights that move with the module; None where there are none."""
+        for name, value in weights.items():
+            if value is None:
+                setattr(self, name, None)
+            else:
+                self.register_buffer(name, value)
 
     def extra_repr(self) -> str:
         """The argument where it is not the default."""
@@ -23,19 +36,30 @@ class _Loss(Module):
 
 
 class CrossEntropyLoss(_Loss):
-    """Softmax and log-likelihood in one: logits (N, C, …), labels (N, …) integers or shares (N, C, …)."""
+    """Softmax and log-likelihood in one: logits (N, C, …), labels (N, …) integers or shares (N, C, …).
+
+    weight: (C,), of each class. ignore_index: the label that counts nothing. label_smoothing: what share of a
+    label is spread over all classes (Szegedy et al. 2016).
+    """
 
     def __init__(
-        self, reduction: Reduction = "mean", label_smoothing: float = 0.0, ignore_index: int | None = None
+        self,
+        weight: Any = None,
+        *,
+        ignore_index: int | None = -100,
+        reduction: Reduction = "mean",
+        label_smoothing: float = 0.0,
     ) -> None:
-        super().__init__(reduction)
-        self.label_smoothing, self.ignore_index = label_smoothing, ignore_index
+        super().__init__(reduction=reduction)
+        self._weigh(weight=weight)
+        self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
 
     def forward(self, input: T, target: T) -> T:
         """The loss: a scalar unless reduction is "none"."""
         return ops.cross_entropy(
             input,
             target,
+            self.weight,
             ignore_index=self.ignore_index,
             reduction=self.reduction,
             label_smoothing=self.label_smoothing,
@@ -43,11 +67,20 @@ class CrossEntropyLoss(_Loss):
 
 
 class NLLLoss(_Loss):
-    """-input[n, target[n]] for log-probabilities (N, C, …) and integer labels (N, …)."""
+    """-input[n, target[n]] for log-probabilities (N, C, …) and integer labels (N, …); weight (C,) of each class."""
+
+    def __init__(
+        self, weight: Any = None, *, ignore_index: int | None = -100, reduction: Reduction = "mean"
+    ) -> None:
+        super().__init__(reduction=reduction)
+        self._weigh(weight=weight)
+        self.ignore_index = ignore_index
 
     def forward(self, input: T, target: T) -> T:
         """The loss: a scalar unless reduction is "none"."""
-        return ops.nll_loss(input, target, ignore_index=None, reduction=self.reduction)
+        return ops.nll_loss(
+            input, target, self.weight, ignore_index=self.ignore_index, reduction=self.reduction
+        )
 
 
 class MSELoss(_Loss):
@@ -69,8 +102,8 @@ class L1Loss(_Loss):
 class SmoothL1Loss(_Loss):
     """Quadratic within beta of the target, linear outside (Girshick 2015)."""
 
-    def __init__(self, reduction: Reduction = "mean", beta: float = 1.0) -> None:
-        super().__init__(reduction)
+    def __init__(self, *, reduction: Reduction = "mean", beta: float = 1.0) -> None:
+        super().__init__(reduction=reduction)
         self.beta = beta
 
     def forward(self, input: T, target: T) -> T:
@@ -78,9 +111,30 @@ class SmoothL1Loss(_Loss):
         return ops.smooth_l1_loss(input, target, reduction=self.reduction, beta=self.beta)
 
 
-class BCEWithLogitsLoss(_Loss):
-    """Binary cross-entropy of sigmoid(input) and target in [0, 1], without overflow."""
+class HuberLoss(_Loss):
+    """d² / 2 within delta of the target, delta · (d - delta / 2) outside (Huber 1964)."""
+
+    def __init__(self, *, reduction: Reduction = "mean", delta: float = 1.0) -> None:
+        super().__init__(reduction=reduction)
+        self.delta = delta
 
     def forward(self, input: T, target: T) -> T:
         """The loss: a scalar unless reduction is "none"."""
-        return ops.binary_cross_entropy_with_logits(input, target, reduction=self.reduction)
+        return ops.huber_loss(input, target, reduction=self.reduction, delta=self.delta)
+
+
+class BCEWithLogitsLoss(_Loss):
+    """Binary cross-entropy of sigmoid(input) and target in [0, 1], without overflow.
+
+    weight: of each element; pos_weight: of the positive part; both broadcast to the input.
+    """
+
+    def __init__(self, weight: Any = None, *, reduction: Reduction = "mean", pos_weight: Any = None) -> None:
+        super().__init__(reduction=reduction)
+        self._weigh(weight=weight, pos_weight=pos_weight)
+
+    def forward(self, input: T, target: T) -> T:
+        """The loss: a scalar unless reduction is "none"."""
+        return ops.binary_cross_entropy_with_logits(
+            input, target, self.weight, reduction=self.reduction, pos_weight=self.pos_weight
+        )

@@ -46,15 +46,23 @@ class _MaxPool(_PoolLayer):
         ceil_mode: bool = False,
     ) -> None:
         super().__init__(kernel_size, stride, padding, ceil_mode)
-        if return_indices:
-            raise ValueError(f"{type(self).__name__}: return_indices is not available")
+        self.return_indices = return_indices
         per_axis(type(self).__name__, "dilation", dilation, self.rank, 1)
         self.dilation = dilation
 
     def forward(self, x: T) -> T:
-        """x (N, C, *S) -> (N, C, *O). Raises ShapeError when the window does not fit."""
+        """x (N, C, *S) -> (N, C, *O), with return_indices (values, where each was in *S).
+
+        Raises ShapeError when the window does not fit.
+        """
         y: T = type(self).function(
-            x, self.kernel_size, self.stride, self.padding, self.dilation, ceil_mode=self.ceil_mode
+            x,
+            self.kernel_size,
+            self.stride,
+            self.padding,
+            self.dilation,
+            ceil_mode=self.ceil_mode,
+            return_indices=self.return_indices,
         )
         return y
 

@@ -21,6 +21,14 @@ class Softmax(Module):
         return f"dim={self.dim}"
 
 
+class Softmin(Softmax):
+    """Softmax of -x along an axis."""
+
+    def forward(self, x: T) -> T:
+        """Shares that add up to 1 along the axis; shape and dtype stay."""
+        return ops.softmin(x, self.dim)
+
+
 class LogSoftmax(Softmax):
     """The logarithm of softmax along an axis, computed without overflow."""
 
