@@ -4,8 +4,9 @@
     python -m tests.judges.moduleinfo write        writes tests/judges/moduleinfo_table.json, which a test holds
     python -m tests.judges.moduleinfo show Conv2d  each sample of one module that is refused or wrong
 
-A module of `torch.testing._internal.common_modules.module_db` counts if a class of its name is in `lamina.nn`. Compared
-are the outputs, the state afterwards, and the gradients of a weighted sum of the outputs by the inputs and parameters.
+A module of `torch.testing._internal.common_modules.module_db` counts if a class of its name is in `lamina.nn`.
+Compared are the outputs, the state afterwards, and the gradients of a weighted sum of the outputs by the inputs and
+parameters.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def compare(name: str, sample: Any) -> tuple[str, str]:
         _quiet(theirs)
         before = {k: v.detach().clone() for k, v in theirs.state_dict().items()}
         try:
-            mine = getattr(nn, name)(*map(_mine, made.args), **{k: _mine(v) for k, v in made.kwargs.items()})
+            mine = getattr(nn, name)(*map(_own, made.args), **{k: _own(v) for k, v in made.kwargs.items()})
             _quiet(mine)
             mine.load_state_dict({k: v.numpy() for k, v in before.items()})
             outputs, slopes = _mine_run(mine, given)
@@ -106,6 +107,24 @@ def compare(name: str, sample: Any) -> tuple[str, str]:
             f"{len(outputs)} outputs and {len(slopes)} gradients, torch {len(wanted)}, {len(wanted_slopes)}",
         )
     return "agree", ""
+
+
+def _own(value: Any) -> Any:
+    """An argument as Lamina takes it; a layer of torch's is a layer of the same arguments."""
+    if type(value).__name__ != "TransformerEncoderLayer":
+        return _mine(value)
+    attention, first = value.self_attn, value.linear1
+    return nn.TransformerEncoderLayer(
+        attention.embed_dim,
+        attention.num_heads,
+        first.out_features,
+        0.0,
+        value.activation.__name__,
+        value.norm1.eps,
+        attention.batch_first,
+        value.norm_first,
+        first.bias is not None,
+    )
 
 
 def _quiet(module: Any) -> None:
@@ -142,10 +161,9 @@ def _mine_run(module: nn.Module, given: Any) -> tuple[list[Any], list[Any]]:
 def _torch_run(module: Any, given: Any) -> tuple[list[Any], list[Any]]:
     import torch
 
-    result = [x.value for x in leaves(module(*given.args, **given.kwargs)) if x.value is not None]
     inputs = [x.value for x in leaves((given.args, given.kwargs)) if isinstance(x.value, torch.Tensor)]
-    wrt = [x for x in inputs if x.is_floating_point()] + list(module.parameters())
-    wrt = [x if x.requires_grad else x.requires_grad_() for x in wrt]
+    wrt = [x.requires_grad_() for x in inputs if x.is_floating_point()] + list(module.parameters())
+    result = [x.value for x in leaves(module(*given.args, **given.kwargs)) if x.value is not None]
     sums = [
         (y * torch.from_numpy(_weights(tuple(y.shape), i))).sum()
         for i, y in enumerate(result)

@@ -132,18 +132,18 @@ class GELU(Module):
 
 
 class Softplus(Module):
-    """log(1 + exp(beta · x)) / beta."""
+    """log(1 + exp(beta · x)) / beta; x itself where beta · x is above threshold."""
 
-    def __init__(self, beta: float = 1.0) -> None:
-        self.beta = beta
+    def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
+        self.beta, self.threshold = beta, threshold
 
     def forward(self, x: T) -> T:
         """The activation of every element; shape and dtype stay."""
-        return ops.softplus(x, self.beta)
+        return ops.softplus(x, self.beta, self.threshold)
 
     def extra_repr(self) -> str:
         """The argument."""
-        return f"beta={self.beta}"
+        return f"beta={self.beta}, threshold={self.threshold}"
 
 
 class Threshold(Module):

@@ -15,7 +15,7 @@ from lamina.nn.module import Module, T
 from lamina.nn.parameter import Parameter
 from lamina.ops.core import operand
 from lamina.spec import ShapeError, bool_
-from lamina.tensors import Tensor, empty
+from lamina.tensors import Tensor, empty, tensor
 
 #: Where not to look: booleans, or numbers that are added to the scores.
 Mask: TypeAlias = Tensor | Value | None
@@ -25,8 +25,9 @@ class MultiheadAttention(Module):
     """Attention of num_heads heads (Vaswani et al. 2017): each on its own projections of query, key and value.
 
     Parameters as in torch: in_proj_weight (3 E, E), or q_proj_weight (E, E), k_proj_weight (E, kdim) and
-    v_proj_weight (E, vdim) where those sizes differ, in_proj_bias (3 E,), out_proj. Sequences are (L, B, E), or
-    (B, L, E) with batch_first. dropout: of the attention weights, in training; the weights are then held whole.
+    v_proj_weight (E, vdim) where those sizes differ, in_proj_bias (3 E,), bias_k and bias_v (1, 1, E) on wish,
+    out_proj. Sequences are (L, B, E), or (B, L, E) with batch_first, or (L, E). dropout: of the attention weights, in
+    training; the weights are then held whole. add_zero_attn: a key and a value of zeros to look at.
     """
 
     def __init__(
@@ -35,6 +36,8 @@ class MultiheadAttention(Module):
         num_heads: int,
         dropout: float = 0.0,
         bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
         kdim: int | None = None,
         vdim: int | None = None,
         batch_first: bool = False,
@@ -56,6 +59,10 @@ class MultiheadAttention(Module):
                 self.register_parameter(f"{name}_proj_weight", weight)
         biased = init.zeros_(Parameter(empty(3 * embed_dim))) if bias else None
         self.register_parameter("in_proj_bias", biased)
+        for name in ("bias_k", "bias_v"):
+            row = init.xavier_normal_(Parameter(empty((1, 1, embed_dim)))) if add_bias_kv else None
+            self.register_parameter(name, row)
+        self.add_zero_attn = add_zero_attn
         self.out_proj = Linear(embed_dim, embed_dim, bias)
         if self.out_proj.bias is not None:
             init.zeros_(self.out_proj.bias)
@@ -71,14 +78,32 @@ class MultiheadAttention(Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[T, T | None]:
-        """(output as query, weights) of query (L, B, E), key (S, B, kdim) and value (S, B, vdim).
+        """(output as query, weights) of query (L, B, E), key (S, B, kdim) and value (S, B, vdim), or without B.
 
         key_padding_mask: (B, S), attn_mask: (L, S) or (B H, L, S); of bool, True where not to look, or floats that
         are added to the scores. is_causal: place i looks at places up to i alone.
         need_weights: also the weights, (B, L, S), or (B, H, L, S) unless averaged; else None, which is faster.
         Raises ShapeError, DTypeError.
         """
-        projected = self._project(query, key, value)
+        if query.ndim == 2:
+            return self._one(
+                (query, key, value),
+                key_padding_mask,
+                need_weights,
+                attn_mask,
+                average_attn_weights,
+                is_causal,
+            )
+        projected, more = self._extended(*self._project(query, key, value))
+        if more:
+            if is_causal and attn_mask is None:
+                attn_mask = tensor(
+                    np.triu(np.ones((query.shape[axis := int(self.batch_first)], key.shape[axis]), bool), 1)
+                )
+            is_causal = False  # attn_mask says it, as in torch
+            key_padding_mask, attn_mask = (
+                None if m is None else ops.pad(m, (0, more)) for m in (key_padding_mask, attn_mask)
+            )
         q, k, v = (self._split(x) for x in projected)
         bias = self._bias(q, k, key_padding_mask, attn_mask)
         drops = self.training and self.dropout > 0
@@ -92,6 +117,19 @@ class MultiheadAttention(Module):
             return o, None
         return o, ops.mean(weights, 1) if average_attn_weights else weights
 
+    def _one(
+        self, given: tuple[T, T, T], padding: Mask, need: bool, mask: Mask, average: bool, is_causal: bool
+    ) -> tuple[T, T | None]:
+        """`forward` of one sequence: a batch of one."""
+        batch = 0 if self.batch_first else 1
+        if given[0] is given[1] is given[2]:
+            query = key = value = ops.unsqueeze(given[0], batch)
+        else:
+            query, key, value = (ops.unsqueeze(x, batch) for x in given)
+        wide = None if padding is None else ops.unsqueeze(padding, 0)
+        o, weights = self.forward(query, key, value, wide, need, mask, average, is_causal)
+        return ops.squeeze(o, batch), None if weights is None else ops.squeeze(weights, 0)
+
     def _project(self, query: Any, key: Any, value: Any) -> list[Any]:
         """The projections; one product for all three where query, key and value are one."""
         bias, whole = self.in_proj_bias, self.in_proj_weight
@@ -104,6 +142,18 @@ class MultiheadAttention(Module):
         biases = (None,) * 3 if bias is None else ops.chunk(operand(bias), 3, 0)
         given = (query, key, value)
         return [ops.linear(x, w, b) for x, w, b in zip(given, weights, biases, strict=True)]
+
+    def _extended(self, q: Any, k: Any, v: Any) -> tuple[tuple[Any, Any, Any], int]:
+        """Keys and values with the trained row and the row of zeros behind them, and how many rows those are."""
+        axis, more = int(self.batch_first), int(self.bias_k is not None) + int(self.add_zero_attn)
+        shape = tuple(1 if i == axis else n for i, n in enumerate(k.shape))
+        for row_k, row_v in ((self.bias_k, self.bias_v), (0.0, 0.0) if self.add_zero_attn else (None, None)):
+            if row_k is not None:
+                k, v = (
+                    ops.cat([x, ops.expand(ops.cast(operand(row), x.dtype), shape)], axis)
+                    for x, row in ((k, row_k), (v, row_v))
+                )
+        return (q, k, v), more
 
     def _split(self, x: Any) -> Any:
         """(L, B, E) or (B, L, E) as (B, H, L, E / H)."""

@@ -90,7 +90,10 @@ class MaxPool3d(_MaxPool):
 
 
 class _AvgPool(_PoolLayer):
-    """The mean of each window; count_include_pad says whether padding counts."""
+    """The mean of each window; count_include_pad says whether padding counts.
+
+    divisor_override: what sums are divided by instead of the window's size (2 and 3 axes).
+    """
 
     def __init__(
         self,
@@ -99,9 +102,12 @@ class _AvgPool(_PoolLayer):
         padding: Padding = 0,
         ceil_mode: bool = False,
         count_include_pad: bool = True,
+        divisor_override: int | None = None,
     ) -> None:
         super().__init__(kernel_size, stride, padding, ceil_mode)
-        self.count_include_pad = count_include_pad
+        if self.rank == 1 and divisor_override is not None:
+            raise TypeError(f"{type(self).__name__}: takes no divisor_override, as in torch")
+        self.count_include_pad, self.divisor_override = count_include_pad, divisor_override
 
     def forward(self, x: T) -> T:
         """x (N, C, *S) -> (N, C, *O). Raises ShapeError when the window does not fit."""
@@ -112,6 +118,7 @@ class _AvgPool(_PoolLayer):
             self.padding,
             ceil_mode=self.ceil_mode,
             count_include_pad=self.count_include_pad,
+            **({} if self.divisor_override is None else {"divisor_override": self.divisor_override}),
         )
         return y
 

@@ -248,13 +248,15 @@ class _Cell(Module):
     def _run(self, x: Any, hx: Any) -> Any:
         """The next state, h (B, H) or (h, c), of x (B, I) from the state hx."""
         x = operand(x)
-        if x.ndim != 2:
-            raise ShapeError(f"{type(self).__name__}: x must be (B, I), got {x.spec}")
+        if x.ndim not in (1, 2):
+            raise ShapeError(f"{type(self).__name__}: x must be (B, I) or (I,), got {x.spec}")
         states = None if hx is None else list(hx) if self.op.states == 2 else [hx]
+        if single := x.ndim == 1:
+            x, states = ops.unsqueeze(x, 0), None if states is None else [ops.unsqueeze(s, 0) for s in states]
         first = None if states is None else [ops.unsqueeze(s, 0) for s in states]
         weights = [getattr(self, name) for name in self.names]
         _, *last = _call(self.op, 1, ops.unsqueeze(x, 0), first, weights)
-        after = tuple(ops.squeeze(s, 0) for s in last)
+        after = tuple(ops.squeeze(s, (0, 1) if single else 0) for s in last)
         return after if self.op.states == 2 else after[0]
 
     def extra_repr(self) -> str:

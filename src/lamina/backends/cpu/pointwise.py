@@ -25,6 +25,7 @@ from lamina.ops.primitives.pointwise import (
     ClippedRelu,
     ClippedReluGrad,
     Exp,
+    LeakyRelu,
     Relu,
     ReluGrad,
     SigmoidGrad,
@@ -45,6 +46,8 @@ _FROM_OUTPUT = {
 def unary(op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
     """y = f(x)."""
     (x,) = specs
+    if isinstance(op, LeakyRelu) and op.slope == 0:
+        return relu(op, specs, device, policy)
     computes(x)
     (step,) = ELTWISE[type(op)](op)
     return _by_step(op, step, _kept(x, keeps_zero((step,))))
@@ -65,7 +68,7 @@ def _by_step(op: Op, step: Eltwise, x: Spec) -> Plan:
 
 
 @kernels(Relu, ClippedRelu, source="onednn")
-def relu(op: Relu | ClippedRelu, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+def relu(op: Relu | ClippedRelu | LeakyRelu, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
     """y = max(x, 0), perhaps clipped."""
     computes(specs[0])
     step = Eltwise("clip_v2", 0.0, op.hi) if isinstance(op, ClippedRelu) else Eltwise("relu")
