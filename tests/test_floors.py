@@ -16,7 +16,7 @@ FLOOR = {
     "cudnn": 2, "onednn": 2, "ops": 2,
     "backends": 3,
     "tensors": 4, "files": 4, "graph": 4,
-    "nn": 5, "optim": 5, "data": 5, "distributed": 5,
+    "nn": 5, "array_api": 5, "optim": 5, "data": 5, "distributed": 5,
     "infer": 6, "train": 6, "jitting": 6, "convert": 6, "cli": 6, "__main__": 7,
     "": 7,  # lamina itself: the public list
 }  # fmt: skip

@@ -52,14 +52,14 @@ BINDINGS = {
 
 
 def classes() -> dict[str, list[str]]:
-    """Every class of the package but for the C layer: name -> the files that define it."""
+    """Every public class of the package but for the C layer: name -> the files that define it."""
     found: dict[str, list[str]] = defaultdict(list)
     for file in sorted(PACKAGE.rglob("*.py")):
         path = file.relative_to(PACKAGE)
         if path.parts[0] != "c":
             tree = ast.parse(file.read_text(encoding="utf-8"))
             for node in ast.walk(tree):
-                if isinstance(node, ast.ClassDef):
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     found[node.name].append(path.as_posix())
     return found
 

@@ -7,7 +7,7 @@ This is the public list. Whoever wants one layer alone imports it: `lamina.c.cud
 
 from typing import TYPE_CHECKING
 
-from lamina import data, graph, infer, nn, ops, optim, runtime, spec, train
+from lamina import array_api, data, graph, infer, nn, ops, optim, runtime, spec, train
 from lamina._lazy import lazy, listing
 from lamina.files import load_safetensors, save_safetensors
 from lamina.graph import compile, grad, gradients, trace, value_and_grad
@@ -49,6 +49,7 @@ __all__ = [
     "Spec",
     "Tensor",
     "__version__",
+    "array_api",
     "bfloat16",
     "bool_",
     "compile",

@@ -270,6 +270,14 @@ class Tensor(Operators["Tensor"]):
             raise TypeError("a tensor of rank 0 has no length")
         return self.shape[0]
 
+    def fill_(self, value: float) -> Self:
+        """Overwrite every element with a number."""
+        return self.copy_(full(self.shape, value, self.dtype))
+
+    def zero_(self) -> Self:
+        """Overwrite every element with 0."""
+        return self.fill_(0)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({_values_text(self)}, {self._spec}, {self.device})"
 

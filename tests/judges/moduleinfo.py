@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from lamina.graph.ir.tree import leaves
 
 import lamina as lm
 from lamina import nn, ops
-from lamina.graph.ir.tree import leaves
 from tests.judges.opinfo import TYPED, Outcome, _mine, reason
 
 TABLE = Path(__file__).with_name("moduleinfo_table.json")

@@ -78,7 +78,6 @@ def test_spatial_criteria_average_over_every_position() -> None:
         (lambda: nn.ConvTranspose2d(4, 3, 3, groups=2), "groups=2 must divide in_channels=4"),
         (lambda: nn.Linear(0, 3), "sizes must be at least 1, got 0 -> 3"),
         (lambda: nn.MaxPool2d(0), "kernel_size"),
-        (lambda: nn.MaxPool2d(2, return_indices=True), "return_indices is not available"),
         (lambda: nn.Dropout(1.5), "p must be between 0 and 1, got 1.5"),
         (lambda: nn.MSELoss(reduction="average"), "reduction must be mean, sum or none, got 'average'"),
     ],

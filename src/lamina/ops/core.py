@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
+from types import ModuleType
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -65,6 +66,15 @@ class Operand:
     def call_op(cls, op: Op, operands: Sequence[Any]) -> Operand:
         """The first output alone: those who compute at once may leave out the others."""
         return cls.bind_op(op, operands)[0]
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
+        """The array API standard's functions (`lamina.array_api`). Raises ValueError for another version."""
+        (found,) = _namespace
+        if api_version not in (None, found.__array_api_version__):
+            raise ValueError(
+                f"__array_namespace__: api_version is {found.__array_api_version__}, got {api_version!r}"
+            )
+        return found
 
     @property
     def shape(self) -> Shape:
@@ -270,6 +280,15 @@ _adopt: list[Callable[[Any], Operand]] = []
 def register_adopter(adopt: Callable[[Any], Operand]) -> None:
     """Name the function that turns foreign arrays into operands."""
     _adopt[:] = [adopt]
+
+
+#: The array API's functions on operands; set by `lamina.array_api`.
+_namespace: list[ModuleType] = []
+
+
+def register_namespace(module: ModuleType) -> None:
+    """Name the module that `__array_namespace__` gives."""
+    _namespace[:] = [module]
 
 
 def operand(x: Any, what: str = "", name: str = "input") -> Any:
