@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from lamina.graph.ir.tree import leaves
 
 import lamina as lm
 from lamina import nn, ops
+from lamina._tree import leaves
 from tests.judges.opinfo import TYPED, Outcome, _mine, reason
 
 TABLE = Path(__file__).with_name("moduleinfo_table.json")
@@ -147,9 +147,9 @@ def _mine_run(module: nn.Module, given: Any) -> tuple[list[Any], list[Any]]:
 
     @lm.jit
     def run(args: Any, kwargs: Any) -> Any:
-        result = [x.value for x in leaves(module(*args, **kwargs)) if x.value is not None]
+        result = leaves(module(*args, **kwargs))
         sums = [ops.sum(y * _weights(y.shape, i)) for i, y in enumerate(result) if y.dtype.is_float]
-        wrt = [x.value for x in leaves((args, kwargs)) if hasattr(x.value, "spec") and x.value.dtype.is_float]
+        wrt = [x for x in leaves((args, kwargs)) if hasattr(x, "spec") and x.dtype.is_float]
         wrt += list(module.parameters())
         total = sum(sums[1:], sums[0]) if sums else None
         return result, [] if total is None else lm.gradients(total, wrt)
@@ -161,9 +161,9 @@ def _mine_run(module: nn.Module, given: Any) -> tuple[list[Any], list[Any]]:
 def _torch_run(module: Any, given: Any) -> tuple[list[Any], list[Any]]:
     import torch
 
-    inputs = [x.value for x in leaves((given.args, given.kwargs)) if isinstance(x.value, torch.Tensor)]
+    inputs = [x for x in leaves((given.args, given.kwargs)) if isinstance(x, torch.Tensor)]
     wrt = [x.requires_grad_() for x in inputs if x.is_floating_point()] + list(module.parameters())
-    result = [x.value for x in leaves(module(*given.args, **given.kwargs)) if x.value is not None]
+    result = leaves(module(*given.args, **given.kwargs))
     sums = [
         (y * torch.from_numpy(_weights(tuple(y.shape), i))).sum()
         for i, y in enumerate(result)

@@ -106,3 +106,11 @@ def test_convolution_borders_and_true_convolution() -> None:
     flipped = nn.Conv2d(2, 3, 3, padding="half", bias=False, flip=True)
     flipped.load_state_dict({"weight": layer.weight.numpy()[:, :, ::-1, ::-1]})
     np.testing.assert_allclose(flipped(x).numpy(), layer(x).numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_glu_halves_an_axis() -> None:
+    x = np.arange(12, dtype=np.float32).reshape(2, 6) - 6
+    found = nn.GLU(dim=1)(lm.tensor(x)).numpy()
+    np.testing.assert_allclose(found, x[:, :3] / (1 + np.exp(-x[:, 3:])), rtol=1e-6)
+    with pytest.raises(lm.ShapeError, match="GLU: axis 0 of .* has an odd size"):
+        nn.GLU(0)(lm.ones((3, 2)))

@@ -6,6 +6,7 @@ from lamina.nn import init, random
 from lamina.nn.activation import (
     ELU,
     GELU,
+    GLU,
     ClippedReLU,
     Hardsigmoid,
     Hardswish,
@@ -99,6 +100,7 @@ from lamina.nn.transformer import (
 __all__ = [
     "ELU",
     "GELU",
+    "GLU",
     "GRU",
     "LSTM",
     "RNN",

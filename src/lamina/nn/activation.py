@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 from lamina import ops
 from lamina.nn.module import Module, T
 from lamina.nn.parameter import Parameter
+from lamina.spec import ShapeError
 from lamina.tensors import full
 
 
@@ -190,3 +191,21 @@ class PReLU(Module):
     def extra_repr(self) -> str:
         """The argument."""
         return f"num_parameters={self.num_parameters}"
+
+
+class GLU(Module):
+    """a · sigmoid(b) of the two halves a, b of an axis (Dauphin et al. 2017)."""
+
+    def __init__(self, dim: int = -1) -> None:
+        self.dim = dim
+
+    def forward(self, x: T) -> T:
+        """x with half the size along the axis. Raises ShapeError where that is odd."""
+        if x.shape[self.dim] % 2:
+            raise ShapeError(f"GLU: axis {self.dim} of {x.spec} has an odd size")
+        a, b = ops.chunk(x, 2, self.dim)
+        return a * ops.sigmoid(b)
+
+    def extra_repr(self) -> str:
+        """The argument, as torch prints it."""
+        return f"dim={self.dim}"
