@@ -52,8 +52,8 @@ class Predictor:
         self.net, self.device, self.backend = net, _where(device), backend
         self.precision = as_precision(precision)
         self._held: dict[str, Tensor] = {**dict(net.named_parameters()), **dict(net.named_buffers())}
-        self._programs: list[_Program] = []
-        self._uses: dict[_Kind, _Use] = {}
+        self._programs: list[_CompiledNet] = []
+        self._uses: dict[_InputKind, _Use] = {}
         self._compiling = threading.RLock()
         renew_after_fork(self)
         if self.precision.master.name == "float64":
@@ -66,7 +66,7 @@ class Predictor:
         Raises TypeError for what is no array, and what the network's ops raise for shapes and dtypes.
         """
         given, structure = flatten_arrays(inputs, type(self).__name__)
-        kind = _Kind(structure, tuple([array_spec(x) for x in given]), current_policy())
+        kind = _InputKind(structure, tuple([array_spec(x) for x in given]), current_policy())
         use = self._uses.get(kind) or self._use(kind)
         return use(given)
 
@@ -126,7 +126,7 @@ class Predictor:
         if self._held:
             executable.load(dict(enumerate(self._held.values())))
 
-    def _use(self, kind: _Kind) -> _Use:
+    def _use(self, kind: _InputKind) -> _Use:
         """The program that serves inputs of a kind: one for more samples if that is proven to do, else its own."""
         with self._compiling:
             if kind not in self._uses:
@@ -134,7 +134,7 @@ class Predictor:
                 self._uses[kind] = self._filled(kind, graph) or self._exact(kind, graph, outputs)
             return self._uses[kind]
 
-    def _filled(self, kind: _Kind, graph: Graph) -> _Use | None:
+    def _filled(self, kind: _InputKind, graph: Graph) -> _Use | None:
         """The smallest program of a larger batch that computes this graph."""
         found: list[tuple[int, int, _Use]] = []
         for program in self._programs:
@@ -148,15 +148,15 @@ class Predictor:
                 found.append((batch.large, len(found), _Use(program, inputs, axes)))
         return min(found)[2] if found else None
 
-    def _exact(self, kind: _Kind, graph: Graph, outputs: Structure) -> _Use:
+    def _exact(self, kind: _InputKind, graph: Graph, outputs: Structure) -> _Use:
         executable = self.compiled(graph)
         self._load(executable)
-        self._programs.append(_Program(kind, graph, executable, outputs))
+        self._programs.append(_CompiledNet(kind, graph, executable, outputs))
         return _Use(self._programs[-1])
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _InputKind:
     """What a program is made for."""
 
     structure: Structure
@@ -165,10 +165,10 @@ class _Kind:
 
 
 @dataclass(frozen=True, eq=False)
-class _Program:
+class _CompiledNet:
     """A compiled graph, as it was traced, and the structure of its outputs."""
 
-    kind: _Kind
+    kind: _InputKind
     graph: Graph
     executable: Executable
     outputs: Structure
@@ -178,7 +178,7 @@ class _Program:
 class _Use:
     """A program, and how a smaller batch is filled up and cut out of the outputs (None: it is as large)."""
 
-    program: _Program
+    program: _CompiledNet
     batch: Batch | None = None
     axes: tuple[BatchAxis | None, ...] = ()
 

@@ -114,7 +114,7 @@ class Step:
         renew_after_fork(self)
         self._modes: tuple[int, tuple[bool, ...]] = (-1, ())
         self.state = self._initial_state()
-        self._programs: dict[Hashable, _Program] = {}
+        self._programs: dict[Hashable, _CompiledStep] = {}
 
     def __call__(self, inputs: Any, targets: Any) -> Tensor:
         """Train by one batch and return its loss: a scalar tensor; reading its value waits for the device.
@@ -127,7 +127,7 @@ class Step:
         """
         given, takes = flatten_arrays(inputs, "train_step: inputs")
         wanted, goals = flatten_arrays(targets, "train_step: targets")
-        kind = _Kind(takes, goals, tuple([array_spec(x) for x in (*given, *wanted)]))
+        kind = _BatchKind(takes, goals, tuple([array_spec(x) for x in (*given, *wanted)]))
         with self._turn:
             program = self._program(kind)
             rate = np.asarray(self.optimizer.rate(self.number), np.float32)
@@ -154,15 +154,15 @@ class Step:
             "step.optimizer and step.state, or use save_checkpoint"
         )
 
-    def program(self, inputs: Any, targets: Any) -> _Program:
+    def program(self, inputs: Any, targets: Any) -> _CompiledStep:
         """The program for inputs and targets of these shapes and dtypes, compiled on first use.
 
         inputs, targets: a Spec, or a tree of them as the arrays will be.
         """
         (given, takes), (wanted, goals) = _tree.flatten(inputs), _tree.flatten(targets)
-        return self._program(_Kind(takes, goals, tuple(s.open for s in (*given, *wanted))))
+        return self._program(_BatchKind(takes, goals, tuple(s.open for s in (*given, *wanted))))
 
-    def _program(self, kind: _Kind) -> _Program:
+    def _program(self, kind: _BatchKind) -> _CompiledStep:
         key = (kind, current_policy(), self._modules_modes())
         with self._turn:
             if key not in self._programs:
@@ -201,7 +201,7 @@ class Step:
         return State(parameters, dict(self.net.named_buffers()), own, random, scale)
 
     # ---- the program
-    def _compile(self, kind: _Kind) -> _Program:
+    def _compile(self, kind: _BatchKind) -> _CompiledStep:
         held = self.state.named()
         names = [*held, "rate", *kind.names]
         with policy(tf32=self.precision.tf32):
@@ -213,9 +213,11 @@ class Step:
                 names=names,
             )
         counts = len(graph.outputs) == len(held) + 2  # the loss and the hits
-        return _Program.of(graph, list(held.values()), self.device, self.backend, counts, self.memory_limit)
+        return _CompiledStep.of(
+            graph, list(held.values()), self.device, self.backend, counts, self.memory_limit
+        )
 
-    def _forward_and_back(self, values: dict[str, Value], kind: _Kind) -> list[Any]:
+    def _forward_and_back(self, values: dict[str, Value], kind: _BatchKind) -> list[Any]:
         """The new value of every state, in order, then the loss and perhaps the number of hits."""
         parameters = {n: values[f"parameters/{n}"] for n in self.state.parameters}
         wide = self.net.masters()
@@ -234,7 +236,7 @@ class Step:
         return [*results, loss, *_hits(outputs, targets)]
 
     def _forward(
-        self, parameters: dict[str, Value], values: dict[str, Value], kind: _Kind
+        self, parameters: dict[str, Value], values: dict[str, Value], kind: _BatchKind
     ) -> tuple[Value, Any, Any, dict[str, Any]]:
         """The loss, the outputs in the master type, the targets, and the new values of buffers and random states."""
         compute, master = self.precision.compute, self.precision.master
@@ -280,7 +282,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _BatchKind:
     """What a program is made for: the structures of inputs and targets, and the specs of both's arrays in order."""
 
     inputs: Structure
@@ -309,7 +311,7 @@ def _hits(outputs: Any, targets: Any) -> list[Value]:
 
 
 @dataclass
-class _Program:
+class _CompiledStep:
     """One compiled graph on the shared state."""
 
     executable: Executable
@@ -324,7 +326,7 @@ class _Program:
         backend: str | None,
         counts: bool,
         memory_limit: int | None = None,
-    ) -> _Program:
+    ) -> _CompiledStep:
         """Compile: the first len(held) inputs are state, updated by the outputs of the same index.
 
         State that the program only hands through (a buffer that is not updated) stays where it is.

@@ -132,7 +132,7 @@ def _tried(
             if limit is not None and spaces.workspace > limit:
                 reason = f"needs a workspace of {spaces.workspace} bytes, the limit is {limit}"
                 return _refused(kind, reason, spaces, math_type)
-            times, same = _Trial(handle, stream, one, x_desc, training, spaces).measure(repeats)
+            times, same = _RnnTrial(handle, stream, one, x_desc, training, spaces).measure(repeats)
     except (CudnnError, OutOfMemoryError) as error:
         return _refused(kind, str(error), spaces, math_type)
     forward, data, weights = times
@@ -144,7 +144,7 @@ def _refused(kind: RNNAlgorithm, reason: str, spaces: TempSpaces, math_type: Mat
     return RNNPerformance(kind, reason, never, never, never, never, spaces, False, math_type)
 
 
-class _Trial:
+class _RnnTrial:
     """The memory of one algorithm's runs."""
 
     def __init__(
