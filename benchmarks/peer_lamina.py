@@ -139,7 +139,7 @@ def least(w: Workload, machine: Machine) -> dict[str, Any]:
 
 def warm(device: str) -> dict[str, Any]:
     """Open the device, so that it does not count as a part of the first step; the versions."""
-    lm.zeros((1,), "float32", device)
+    lm.zeros((1,), dtype="float32", device=device)
     names = ["lamina", "numpy", "cuda-core", "nvidia-cudnn-cu13", "onednn-cpu-gomp"]
     return {"versions": versions(names), "device": lm.device(device).name}
 

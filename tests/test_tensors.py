@@ -41,7 +41,7 @@ def test_strided_arrays_are_adopted_as_they_lie() -> None:
 
 def test_makers() -> None:
     assert lm.zeros((2, 2)).tolist() == [[0, 0], [0, 0]]
-    assert lm.ones(2, "int32").tolist() == [1, 1]
+    assert lm.ones(2, dtype="int32").tolist() == [1, 1]
     assert lm.full((), 2.5).item() == 2.5
     assert lm.empty((3, 0)).numel() == 0
 
@@ -89,9 +89,9 @@ def test_items_and_truth() -> None:
 def test_errors_name_op_argument_and_shapes() -> None:
     with pytest.raises(ShapeError, match=r"add: shapes \(2,\) and \(3,\) do not broadcast"):
         lm.zeros(2) + lm.zeros(3)
-    assert (lm.zeros(2) + lm.zeros(2, "float64")).dtype == lm.float64
+    assert (lm.zeros(2) + lm.zeros(2, dtype="float64")).dtype == lm.float64
     with pytest.raises(DTypeError, match="add: dtype bool is not among"):
-        lm.zeros(2, "bool") + lm.zeros(2, "bool")
+        lm.zeros(2, dtype="bool") + lm.zeros(2, dtype="bool")
     assert f"{lm.tensor(2.5):.2f}" == "2.50"
     with pytest.raises(TypeError, match="is not an array"):
         ops.relu(object())
@@ -276,3 +276,11 @@ def test_updated_state_leaves_read_only_memory_alone() -> None:
     assert p.tolist() == [2.0] * 4
     assert data == np.ones(4, np.float32).tobytes()
     assert not p.read_only
+
+
+def test_sizes_are_given_one_by_one_or_as_a_sequence() -> None:
+    assert [x.shape for x in (lm.zeros(1, 2), lm.ones((1, 2)), lm.empty([3]), lm.zeros(3), lm.ones())] == [
+        (1, 2), (1, 2), (3,), (3,), (),
+    ]  # fmt: skip
+    with pytest.raises(TypeError, match="shape must be an int or a sequence of ints"):
+        lm.zeros(1, 2.5)  # type: ignore[arg-type]

@@ -183,7 +183,7 @@ def astype(x: Any, dtype: DType, /, *, copy: builtins.bool = True, device: Devic
 
 def empty(shape: Any, *, dtype: DType | None = None, device: Device | str | None = None) -> Tensor:
     """Arbitrary values."""
-    return tensors.empty(shape, dtype or float32, device)
+    return tensors.empty(shape, dtype=dtype or float32, device=device)
 
 
 def full(
@@ -196,12 +196,12 @@ def full(
 
 def zeros(shape: Any, *, dtype: DType | None = None, device: Device | str | None = None) -> Tensor:
     """Zeros."""
-    return tensors.zeros(shape, dtype or float32, device)
+    return tensors.zeros(shape, dtype=dtype or float32, device=device)
 
 
 def ones(shape: Any, *, dtype: DType | None = None, device: Device | str | None = None) -> Tensor:
     """Ones."""
-    return tensors.ones(shape, dtype or float32, device)
+    return tensors.ones(shape, dtype=dtype or float32, device=device)
 
 
 def empty_like(x: Any, /, *, dtype: DType | None = None, device: Device | str | None = None) -> Tensor:

@@ -363,10 +363,10 @@ def writable(x: Any) -> Tensor:
 
 @checked
 def empty(
-    shape: int | Sequence[int], dtype: DTypeLike = "float32", device: Device | str | None = None
+    *size: int | Sequence[int], dtype: DTypeLike = "float32", device: Device | str | None = None
 ) -> Tensor:
-    """A row-major tensor with arbitrary values."""
-    spec = Spec(as_shape(shape), as_dtype(dtype))
+    """A row-major tensor with arbitrary values; sizes are given one by one or as one sequence."""
+    spec = Spec(as_shape(_sizes(size)), as_dtype(dtype))
     return Tensor(_device(device).allocate(spec.nbytes), spec)
 
 
@@ -378,25 +378,30 @@ def full(
     device: Device | str | None = None,
 ) -> Tensor:
     """A tensor with the same value everywhere."""
-    made = empty(shape, dtype)
+    made = empty(shape, dtype=dtype)
     made.numpy()[...] = value
     return made.to(_device(device))
 
 
 @checked
 def zeros(
-    shape: int | Sequence[int], dtype: DTypeLike = "float32", device: Device | str | None = None
+    *size: int | Sequence[int], dtype: DTypeLike = "float32", device: Device | str | None = None
 ) -> Tensor:
-    """A tensor of zeros."""
-    return full(shape, 0, dtype, device)
+    """A tensor of zeros; sizes are given one by one or as one sequence."""
+    return full(_sizes(size), 0, dtype, device)
 
 
 @checked
 def ones(
-    shape: int | Sequence[int], dtype: DTypeLike = "float32", device: Device | str | None = None
+    *size: int | Sequence[int], dtype: DTypeLike = "float32", device: Device | str | None = None
 ) -> Tensor:
-    """A tensor of ones."""
-    return full(shape, 1, dtype, device)
+    """A tensor of ones; sizes are given one by one or as one sequence."""
+    return full(_sizes(size), 1, dtype, device)
+
+
+def _sizes(given: tuple[int | Sequence[int], ...]) -> Any:
+    """Sizes given one by one or as one sequence."""
+    return given[0] if len(given) == 1 else given
 
 
 def from_dlpack(x: Any) -> Tensor:

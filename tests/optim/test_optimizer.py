@@ -182,7 +182,7 @@ def test_l1_and_l2_regularisation() -> None:
 def test_half_gradients_update_single_parameters() -> None:
     optimizer = optim.SGD(0.1, momentum=0.9)
     p = lm.ones((4,))
-    new, _ = optimizer.update(p, lm.ones((4,), "bfloat16"), optimizer.init(p), np.float32(0.1))
+    new, _ = optimizer.update(p, lm.ones((4,), dtype="bfloat16"), optimizer.init(p), np.float32(0.1))
     assert new.dtype is lm.float32
     np.testing.assert_allclose(new.numpy(), np.full(4, 0.9), rtol=1e-6)
 

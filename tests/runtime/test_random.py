@@ -86,7 +86,7 @@ def test_the_state_is_saved_and_set_back() -> None:
 
 @pytest.mark.feature("F041")
 def test_tensors_are_filled_in_place() -> None:
-    x = lm.zeros((3, 4), "bfloat16")
+    x = lm.zeros((3, 4), dtype="bfloat16")
     DeviceGenerator(3).normal(x)
     assert len(set(x.numpy().astype(float).ravel())) > 8
     pages = np.zeros((0, 3), np.float32)

@@ -57,7 +57,7 @@ class _RunningNorm(_NormLayer):
         if track_running_stats:
             self.register_buffer("running_mean", zeros((num_features,)))
             self.register_buffer("running_var", ones((num_features,)))
-            self.register_buffer("num_batches_tracked", zeros((), int64))
+            self.register_buffer("num_batches_tracked", zeros((), dtype=int64))
 
     def check(self, x: T) -> T:
         """The input as an operand. Raises ShapeError."""

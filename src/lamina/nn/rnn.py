@@ -109,7 +109,9 @@ class _RecurrentLayer(Module):
         assert parameter is not None
         for name, shape in zip(self._kept, self.op.state_shapes(batch), strict=True):
             self._buffers.pop(name, None)
-            self.register_buffer(name, zeros(shape, parameter.dtype, parameter.device), persistent=False)
+            self.register_buffer(
+                name, zeros(shape, dtype=parameter.dtype, device=parameter.device), persistent=False
+            )
         self.remembers = True
 
     def reset(self) -> None:

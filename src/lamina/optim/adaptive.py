@@ -66,7 +66,7 @@ class Adadelta(Optimizer):
 
     def init(self, param: Tensor) -> tuple[Tensor, ...]:
         """The running means: zeros like the parameter."""
-        return tuple(zeros(param.shape, param.dtype, param.device) for _ in self.parts)
+        return tuple(zeros(param.shape, dtype=param.dtype, device=param.device) for _ in self.parts)
 
     def update(self, param: Any, grad: Any, state: tuple[Any, ...], rate: Any) -> tuple[Any, tuple[Any, ...]]:
         """One step: the new parameter and the new running means."""

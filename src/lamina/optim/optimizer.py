@@ -87,7 +87,7 @@ class UpdateOptimizer(Optimizer):
 
     def init(self, param: Tensor) -> tuple[Tensor, ...]:
         """Moments: zeros like the parameter; then, where the steps are counted, their number, int64."""
-        moments = [zeros(param.shape, param.dtype, param.device) for _ in self.kind.moments]
+        moments = [zeros(param.shape, dtype=param.dtype, device=param.device) for _ in self.kind.moments]
         counts = [tensor(np.zeros((), np.int64), device=param.device)] if self.kind.counted else []
         return (*moments, *counts)
 

@@ -116,7 +116,7 @@ def test_a_graph_checks_its_operands() -> None:
     with pytest.raises(ValueError, match=r"input x has shape \(2, 3\), got \(3,\)"):
         graph(np.zeros(3, np.float32))
     with pytest.raises(TypeError, match="input x is float32, got float64"):
-        graph(lm.zeros((2, 3), "float64"))
+        graph(lm.zeros((2, 3), dtype="float64"))
 
 
 def test_policies_are_recorded_with_nodes() -> None:
