@@ -31,9 +31,9 @@ SAMPLES = 150
 REFUSALS = Path(__file__).with_name("opinfo_refusals.json")
 #: What a refusal is: the documented errors.
 TYPED = (TypeError, ValueError, IndexError, NotImplementedError)
-#: Entries whose function draws random numbers in torch, or gives memory that means nothing.
 #: Entries whose sample holds the second argument first.
 SWAPPED = ("where", "nn.functional.embedding")
+#: Entries whose function draws random numbers in torch, or gives memory that means nothing.
 NO_VALUES = ("nn.functional.dropout", "empty", "empty_like", "new_empty")
 
 

@@ -9,6 +9,7 @@ pytestmark = pytest.mark.torch
 AGAIN = "look at what changed, then run: python -m tests.judges.opinfo write"
 
 
+@pytest.mark.feature("B048")
 def test_samples_agree_or_are_refused_as_listed() -> None:
     """1,850 samples and more agree with PyTorch; each refusal is a typed error that the committed file lists."""
     from tests.judges import opinfo
