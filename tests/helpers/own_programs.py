@@ -94,7 +94,7 @@ def collected(device: Device, *, few: bool = False) -> dict[str, Program]:
     cuda = backend(device)
     for name in OWN:
         for op, specs in cases(name, few=few):
-            for program in programs(cuda.plan(op, specs, Policy())):
+            for program in programs(cuda.plan(op, specs, Policy(check_indices=True))):
                 kinds = [s.dtype.short for s in specs] + [
                     line for line in program.text.split("\n") if "typedef" in line
                 ]
