@@ -230,7 +230,7 @@ def test_embedding_looks_rows_up() -> None:
         (lambda: nn.RNNCell(3, 4, nonlinearity="sine"), "nonlinearity must be 'tanh' or 'relu', got 'sine'"),
         (lambda: nn.LSTM(3, 4, proj_size=4), "0 < projection < hidden = 4"),
         (lambda: nn.LSTM(3, 4)(np.zeros(3, np.float32)), r"x must be \(T, B, I\) or \(T, I\)"),
-        (lambda: nn.LSTMCell(3, 4)(np.zeros(3, np.float32)), r"x must be \(B, I\)"),
+        (lambda: nn.GRUCell(3, 4)(lm.ones((2, 2, 3))), r"x must be \(B, I\) or \(I,\)"),
         (lambda: nn.MultiheadAttention(7, 2), "num_heads=2 must divide embed_dim=7"),
         (lambda: nn.TransformerEncoderLayer(8, 2, activation="sine"), "activation must be 'relu', 'gelu'"),
         (
