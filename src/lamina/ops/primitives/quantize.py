@@ -178,7 +178,8 @@ def _eights(*shape: int) -> Arg:
 
 def _check_scale(op: Op, scale: Spec, shape: tuple[int, ...]) -> None:
     if scale.dtype != float32 or scale.shape != shape:
-        raise ShapeError(f"{op.name}: scale must be float32{list(shape)}, got {scale}")
+        kind = ShapeError if scale.dtype == float32 else DTypeError
+        raise kind(f"{op.name}: scale must be float32{list(shape)}, got {scale}")
 
 
 @checked
