@@ -31,7 +31,7 @@ from benchmarks.common import versions, write
 from lamina import backends, cudnn
 from lamina.backends import Call, Plan, Run
 from lamina.backends.cuda.conv import conv
-from lamina.backends.cuda.cudnn_graphs.conv import Operands, conv_graph
+from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, conv_graph
 from lamina.backends.cuda.launch.program import source, target
 from lamina.backends.cuda.select import autotune, formulations
 from lamina.cudnn import PlanStore, contest
@@ -58,7 +58,7 @@ Bind = Callable[[Sequence[int], Sequence[int], int, int], Run]
 class Case:
     """One direction of a convolution."""
 
-    direction: str
+    direction: Direction
     window: Window
     x: Spec
     w: Spec
@@ -67,9 +67,9 @@ class Case:
     @property
     def op(self) -> tuple[Op, list[Spec]]:
         """As a card and the specs of its operands."""
-        if self.direction == "conv":
+        if self.direction is Conv:
             return Conv(self.window), [self.x, self.w]
-        if self.direction == "conv_data_grad":
+        if self.direction is ConvDataGrad:
             return ConvDataGrad(self.window, self.x.shape[2:]), [self.y, self.w]
         return ConvFilterGrad(self.window, self.w.shape[2:]), [self.x, self.y]
 
@@ -82,17 +82,17 @@ class Case:
     @property
     def memory(self) -> tuple[list[int], int]:
         """Bytes of the inputs and of the result."""
-        specs = {"conv": (self.x, self.w, self.y), "conv_data_grad": (self.y, self.w, self.x)}
+        specs = {Conv: (self.x, self.w, self.y), ConvDataGrad: (self.y, self.w, self.x)}
         *inputs, result = specs.get(self.direction, (self.x, self.y, self.w))
         return [s.nbytes for s in inputs], result.nbytes
 
     @property
     def uids(self) -> tuple[tuple[int, int], int]:
         """Numbers of the inputs and the result in the graph."""
-        return {"conv": ((1, 2), 3), "conv_data_grad": ((3, 2), 1)}.get(self.direction, ((1, 3), 2))
+        return {Conv: ((1, 2), 3), ConvDataGrad: ((3, 2), 1)}.get(self.direction, ((1, 3), 2))
 
     def __str__(self) -> str:
-        return f"{self.direction}({self.window}) x={self.x} w={self.w}"
+        return f"{self.direction.name}({self.window}) x={self.x} w={self.w}"
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def cases(rng: np.random.Generator, count: int) -> list[Case]:
             Spec((filters, channels, kernel, kernel), bfloat16),
         )
         (y,) = Conv(win).infer(x, w)
-        direction = ("conv", "conv_data_grad", "conv_filter_grad")[int(rng.integers(3))]
+        direction = (Conv, ConvDataGrad, ConvFilterGrad)[int(rng.integers(3))]
         found.append(Case(direction, win, x, w, y))
     return found
 

@@ -26,12 +26,12 @@ from lamina.backends.cuda.select import formulations
 from lamina.backends.cuda.select.formulations import Candidate, Problem
 from lamina.cudnn import handle_of
 from lamina.ops.core import Op
-from lamina.ops.primitives import Add, ClippedRelu, GeluTanh, Relu, Window
+from lamina.ops.primitives import Add, ClippedRelu, Conv, ConvDataGrad, ConvFilterGrad, GeluTanh, Relu, Window
 from lamina.runtime import Device
 from lamina.runtime import device as find
 from lamina.spec import DType, Layout, Policy, Shape, Spec, as_dtype
 
-_LETTERS = {"forward": "conv", "data": "conv_data_grad", "filter": "conv_filter_grad"}
+_LETTERS = {"forward": Conv, "data": ConvDataGrad, "filter": ConvFilterGrad}
 Cases = Iterator[tuple[str, Problem]]
 
 

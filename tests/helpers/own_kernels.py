@@ -44,6 +44,7 @@ from lamina.ops.primitives import (
     ReluGrad,
     Window,
 )
+from lamina.ops.primitives.conv import ConvFilterGrad
 from lamina.runtime import _cuda, copy, device, from_host, to_host
 from lamina.runtime.memory import Buffer
 from lamina.spec import (
@@ -84,7 +85,7 @@ def last(shape: Shape, dtype: DType = bfloat16) -> Spec:
 
 def by_definition(o: Operands) -> Plan:
     """A convolution by own kernels alone."""
-    return kernel_plan(DEVICE, [o.x, o.w], [o.y], [direct("conv", o)], label="direct")
+    return kernel_plan(DEVICE, [o.x, o.w], [o.y], [direct(Conv, o)], label="direct")
 
 
 def numbers(channels: int, count: int) -> list[Spec]:
@@ -201,7 +202,7 @@ def stems() -> Iterator[Case]:
     for x, w, stride, pad in shapes:
         window = Window((stride, stride), ((pad, pad), (pad, pad)), (1, 1))
         y = (x[0], w[0], *window.output(x[2:], w[2:]))
-        for direction in ("conv", "conv_filter_grad"):
+        for direction in (Conv, ConvFilterGrad):
             problem = conv_problem(direction, Operands(window, last(x), last(w), last(y)), DEVICE)
             for way in problem.ways:
                 if way.name.startswith("stem"):
@@ -221,10 +222,10 @@ def halves() -> Iterator[Case]:
     for x, w, pad in shapes:
         window = Window((1, 1), (pad, (1, 1)), (1, 1))
         o = Operands(window, last(x), last(w), last((x[0], w[0], *window.output(x[2:], w[2:]))))
-        for direction in ("conv", "conv_data_grad"):
+        for direction in (Conv, ConvDataGrad):
             result, given = sides(direction, o)
             way = halved_way(direction, o, by_definition)
-            yield Case(f"{direction} in halves {o.x}", way.steps, given, [result], way.scratch)
+            yield Case(f"{direction.name} in halves {o.x}", way.steps, given, [result], way.scratch)
 
 
 def reorders() -> Iterator[Case]:

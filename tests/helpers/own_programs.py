@@ -40,6 +40,7 @@ from lamina.ops.primitives import (
     QuantizedConv,
     Window,
 )
+from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.primitives.rnn import Rnn, RnnGrad, Sizes
 from lamina.runtime import Device
 from lamina.spec import (
@@ -104,12 +105,12 @@ def collected(device: Device, *, few: bool = False) -> dict[str, Program]:
     for dtype in (float64, float32, float16, bfloat16):
         sizes = ((2, 3, 9, 9), (4, 3, 3, 3), (2, 4, 5, 5))
         o = Operands(win, *(Spec(s, dtype, channels_last(s)) for s in sizes))
-        for direction in ("conv", "conv_data_grad", "conv_filter_grad"):
-            found[f"{direction} {dtype}"] = direct(direction, o).program
+        for direction in (Conv, ConvDataGrad, ConvFilterGrad):
+            found[f"{direction.name} {dtype}"] = direct(direction, o).program
             for way in conv_problem(direction, o, device).ways:
                 for step in (*way.before, *way.after):
                     if isinstance(step, Launch):
-                        found[f"{direction} {way.name} {step.program.name} {dtype}"] = step.program
+                        found[f"{direction.name} {way.name} {step.program.name} {dtype}"] = step.program
         a = Spec((5, 7), dtype).fixed
         found[f"tiled {dtype}"] = tiled(Product(1, 5, 3, 7, False, True), a).program
         scores = Spec((2, 3, 5, 7), dtype).fixed
@@ -152,11 +153,11 @@ def own_convolutions(device: Device) -> dict[str, Program]:
     for win, shapes in (depthwise, stem):
         for dtype in (float16, bfloat16):
             o = Operands(win, *(Spec(s, dtype, channels_last(s)) for s in shapes))
-            for direction in ("conv", "conv_data_grad", "conv_filter_grad"):
+            for direction in (Conv, ConvDataGrad, ConvFilterGrad):
                 for way in conv_problem(direction, o, device).ways:
                     steps = way.steps if way.name in ("depthwise", "stem") else ()
                     for step in (s for s in steps if isinstance(s, Launch)):
-                        found[f"{direction} {way.name} {step.program.name} {dtype}"] = step.program
+                        found[f"{direction.name} {way.name} {step.program.name} {dtype}"] = step.program
     return found
 
 
@@ -164,7 +165,7 @@ def halved_convolutions() -> dict[str, Program]:
     """What is around convolutions of half as many taps."""
     shapes = ((2, 8, 18, 20), (16, 8, 7, 7), (2, 16, 18, 20))
     o = Operands(Window((1, 1), ((3, 3), (3, 3)), (1, 1)), *(Spec(s, bfloat16) for s in shapes))
-    way = halved_way("conv", o, lambda part: Plan((part.x, part.w), (part.y,), lambda call: lambda: None))
+    way = halved_way(Conv, o, lambda part: Plan((part.x, part.w), (part.y,), lambda call: lambda: None))
     return {step.program.name: step.program for step in way.steps if isinstance(step, Launch)}
 
 

@@ -10,7 +10,7 @@ from lamina.backends import Call
 from lamina.backends.cuda import backend
 from lamina.backends.cuda.conv.direct import direct
 from lamina.backends.cuda.conv.transforms import deepened, padded, transformed
-from lamina.backends.cuda.cudnn_graphs.conv import Operands, places_of
+from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, places_of
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
 from lamina.backends.cuda.launch.program import Launches, round_up, scratch
@@ -204,8 +204,8 @@ WINDOWS = {
 
 
 @pytest.mark.parametrize("case", WINDOWS)
-@pytest.mark.parametrize("direction", ["conv", "conv_filter_grad", "conv_data_grad"])
-def test_space_to_depth_and_padded_channels(case: str, direction: str) -> None:
+@pytest.mark.parametrize("direction", [Conv, ConvFilterGrad, ConvDataGrad])
+def test_space_to_depth_and_padded_channels(case: str, direction: Direction) -> None:
     """The kernels around the stride-1 convolution make it equal to the strided one; that is done directly here."""
     rng = np.random.default_rng(5)
     x_shape, w_shape, stride, pads = WINDOWS[case]
@@ -215,9 +215,9 @@ def test_space_to_depth_and_padded_channels(case: str, direction: str) -> None:
     g = rng.standard_normal(y_spec.shape).astype(np.float32)
     o = Operands(win, *(Spec(s, float32, channels_last(s)) for s in (x_shape, w_shape, y_spec.shape)))
     op, arrays, specs, out = {
-        "conv": (Conv(win), [x, w], [o.x, o.w], o.y),
-        "conv_filter_grad": (ConvFilterGrad(win, w_shape[2:]), [x, g], [o.x, o.y], o.w),
-        "conv_data_grad": (ConvDataGrad(win, x_shape[2:]), [g, w], [o.y, o.w], o.x),
+        Conv: (Conv(win), [x, w], [o.x, o.w], o.y),
+        ConvFilterGrad: (ConvFilterGrad(win, w_shape[2:]), [x, g], [o.x, o.y], o.w),
+        ConvDataGrad: (ConvDataGrad(win, x_shape[2:]), [g, w], [o.y, o.w], o.x),
     }[direction]
     (wanted,) = run_reference(op, arrays, float64)
     inputs = [_memory(a, s) for a, s in zip(arrays, specs, strict=True)]
@@ -225,8 +225,8 @@ def test_space_to_depth_and_padded_channels(case: str, direction: str) -> None:
     plain = Memory(out.nbytes)
     run_launch(direct(direction, o), Call(pointers, (plain.pointer,)))
     assert not mismatch(_array(plain, out), wanted, float32)
-    forms = [deepened(o)] if direction != "conv_data_grad" else []
-    if direction != "conv_filter_grad" or case == "gaps":  # one block per element makes the others slow here
+    forms = [deepened(o)] if direction is not ConvDataGrad else []
+    if direction is not ConvFilterGrad or case == "gaps":  # one block per element makes the others slow here
         forms.append(padded(o))
     for deep in forms:
         way = transformed("deep", deep, direction, NONE)
@@ -236,14 +236,14 @@ def test_space_to_depth_and_padded_channels(case: str, direction: str) -> None:
         x_place, w_place = scratch(0), scratch(round_up(deep.deep.x.nbytes, 256))
         own = places_of(direction)
         arguments = {
-            "conv": (x_place, w_place, own[2]),
-            "conv_data_grad": (own[2], w_place, x_place),
-            "conv_filter_grad": (x_place, own[2], w_place),
+            Conv: (x_place, w_place, own[2]),
+            ConvDataGrad: (own[2], w_place, x_place),
+            ConvFilterGrad: (x_place, own[2], w_place),
         }[direction]
         run_launch(replace(direct(direction, deep.deep), arguments=arguments), call)
         run_steps(way.after, call)
         for memory in (*inputs, result, space):
-            memory.check(f"{case} {direction}")
+            memory.check(f"{case} {direction.name}")
         assert not mismatch(_array(result, out), wanted, float32), f"{deep.block}"
 
 
@@ -266,9 +266,9 @@ def _check_product(rng: np.random.Generator, m: int, n: int, k: int, turned: tup
     direction, o, places = as_convolution(product, float32)
     x_place, w_place, y_place = places
     arguments = {
-        "conv": (x_place, w_place, y_place),
-        "conv_data_grad": (y_place, w_place, x_place),
-        "conv_filter_grad": (x_place, y_place, w_place),
+        Conv: (x_place, w_place, y_place),
+        ConvDataGrad: (y_place, w_place, x_place),
+        ConvFilterGrad: (x_place, y_place, w_place),
     }[direction]
     for launch in (
         tiled(product, Spec(a.shape, float32)),

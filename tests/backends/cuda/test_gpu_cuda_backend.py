@@ -13,7 +13,7 @@ from lamina.backends.cuda import backend
 from lamina.backends.cuda.conv import conv
 from lamina.backends.cuda.conv.conv import conv_problem
 from lamina.backends.cuda.conv.transforms import deep_way, padded_way
-from lamina.backends.cuda.cudnn_graphs.conv import Operands, plain_way
+from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, plain_way
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE
 from lamina.backends.cuda.matmul import matmul
 from lamina.backends.cuda.select import autotune, formulations
@@ -319,18 +319,20 @@ STRIDED = {
 
 
 @pytest.mark.parametrize("case", STRIDED)
-@pytest.mark.parametrize("direction", ["conv", "conv_data_grad", "conv_filter_grad"])
+@pytest.mark.parametrize("direction", [Conv, ConvDataGrad, ConvFilterGrad])
 @pytest.mark.parametrize("dtype", [bfloat16, float16])
-def test_every_formulation_gives_the_same(device: Device, case: str, direction: str, dtype: DType) -> None:
+def test_every_formulation_gives_the_same(
+    device: Device, case: str, direction: Direction, dtype: DType
+) -> None:
     x_shape, w_shape, stride, pad = STRIDED[case]
     win = window(stride, pad)
     x, w = normal(x_shape, dtype), normal(w_shape, dtype, 1)
     (y,) = Conv(win).infer(Spec(x_shape, dtype), Spec(w_shape, dtype))
     g = normal(y.shape, dtype, 2)
     op, arrays = {
-        "conv": (Conv(win), [x, w]),
-        "conv_data_grad": (ConvDataGrad(win, x_shape[2:]), [g, w]),
-        "conv_filter_grad": (ConvFilterGrad(win, w_shape[2:]), [x, g]),
+        Conv: (Conv(win), [x, w]),
+        ConvDataGrad: (ConvDataGrad(win, x_shape[2:]), [g, w]),
+        ConvFilterGrad: (ConvFilterGrad(win, w_shape[2:]), [x, g]),
     }[direction]
     o = Operands(win, *(Spec(s, dtype, channels_last(s)) for s in (x_shape, w_shape, y.shape)))
     problem = conv_problem(direction, o, device)
@@ -539,7 +541,7 @@ def test_large_space_to_depth_against_plain(device: Device) -> None:
     win = Window((4, 4), ((0, 0), (0, 0)), (1, 1))
     x, w, g = (normal(s, bfloat16) for s in ((128, 1, 224, 224), (96, 1, 11, 11), (128, 96, 54, 54)))
     o = Operands(win, *(Spec(a.shape, bfloat16, channels_last(a.shape)) for a in (x, w, g)))
-    for direction, arrays in (("conv", [x, w]), ("conv_filter_grad", [x, g])):
+    for direction, arrays in ((Conv, [x, w]), (ConvFilterGrad, [x, g])):
         problem = conv_problem(direction, o, device)
         results = []
         for way in (
@@ -547,9 +549,11 @@ def test_large_space_to_depth_against_plain(device: Device) -> None:
             padded_way(direction, o, NONE),
             plain_way(direction, o, NONE),
         ):
-            one = formulations.Problem(problem.key, direction, problem.inputs, problem.outputs, (way,), 0)
+            one = formulations.Problem(
+                problem.key, direction.name, problem.inputs, problem.outputs, (way,), 0
+            )
             found = next(candidates(one, handle_of(device), Policy(), ("a", "fallback"), []))
             results.append(_run(device, make_plan(one, found, device), arrays)[0].astype(np.float64))
         for other in results[1:]:
             error = np.linalg.norm(other - results[0]) / np.linalg.norm(results[0])
-            assert error < 1e-2, f"{direction}: {error:.1e}"
+            assert error < 1e-2, f"{direction.name}: {error:.1e}"

@@ -33,6 +33,7 @@ from lamina.ops.primitives import (
     Where,
     Window,
 )
+from lamina.ops.primitives.conv import ConvDataGrad, ConvFilterGrad
 from lamina.spec import (
     Layout,
     Policy,
@@ -120,8 +121,8 @@ def test_formulations_where_they_apply() -> None:
     assert deep.deep.w.shape == (96, 16, 3, 3)
     assert padded(first).deep.x.shape == (1024, 8, 224, 224)
     names = ["stem", "deep", "padded", "plain", "relaid", "wide", "direct"]
-    assert [w.name for w in conv_problem("conv", first, H200).ways] == names
-    assert [w.name for w in conv_problem("conv_data_grad", first, H200).ways] == [
+    assert [w.name for w in conv_problem(Conv, first, H200).ways] == names
+    assert [w.name for w in conv_problem(ConvDataGrad, first, H200).ways] == [
         "padded",
         "plain",
         "relaid",
@@ -129,7 +130,7 @@ def test_formulations_where_they_apply() -> None:
         "direct",
     ]
     second = operands((128, 96, 26, 26), (256, 96, 5, 5), 1)
-    assert [w.name for w in conv_problem("conv", second, H200).ways] == [
+    assert [w.name for w in conv_problem(Conv, second, H200).ways] == [
         "plain",
         "turned",
         "relaid",
@@ -137,7 +138,7 @@ def test_formulations_where_they_apply() -> None:
         "direct",
     ]
     tap = operands((128, 64, 28, 28), (256, 64, 1, 1), 1)
-    assert [w.name for w in conv_problem("conv", tap, H200).ways] == [
+    assert [w.name for w in conv_problem(Conv, tap, H200).ways] == [
         "plain",
         "product",
         "relaid",
@@ -147,7 +148,7 @@ def test_formulations_where_they_apply() -> None:
     wide = operands(
         (8, 16, 32, 32), (32, 16, 3, 3), 2
     )  # 64 deep channels: worth timing, but not the first choice
-    assert [w.name for w in conv_problem("conv", wide, H200).ways] == [
+    assert [w.name for w in conv_problem(Conv, wide, H200).ways] == [
         "plain",
         "deep",
         "relaid",
@@ -155,16 +156,16 @@ def test_formulations_where_they_apply() -> None:
         "direct",
     ]
     exact = operands((8, 1, 32, 32), (32, 1, 5, 5), 2, float32)  # row-major: no deep channels
-    assert [w.name for w in conv_problem("conv", exact, H200).ways] == ["plain", "relaid", "direct"]
+    assert [w.name for w in conv_problem(Conv, exact, H200).ways] == ["plain", "relaid", "direct"]
 
 
 def test_products_as_convolutions() -> None:
     """The direction follows from how the operands lie; images, channels and filters fit the product."""
     expected = {
-        (False, True): ("conv", (5, 7), (3, 7), (5, 3)),
-        (False, False): ("conv_data_grad", (5, 3), (7, 3), (5, 7)),
-        (True, False): ("conv_filter_grad", (7, 3), (5, 3), (7, 5)),
-        (True, True): ("conv_data_grad", (3, 5), (7, 5), (3, 7)),
+        (False, True): (Conv, (5, 7), (3, 7), (5, 3)),
+        (False, False): (ConvDataGrad, (5, 3), (7, 3), (5, 7)),
+        (True, False): (ConvFilterGrad, (7, 3), (5, 3), (7, 5)),
+        (True, True): (ConvDataGrad, (3, 5), (7, 5), (3, 7)),
     }
     for turned, (direction, x, w, y) in expected.items():
         found, o, _ = as_convolution(Product(1, 5, 3, 7, *turned), float32)

@@ -271,7 +271,7 @@ def choices() -> dict[str, str]:
 def half_refused(op: Conv, x: tuple[int, ...], w: tuple[int, ...]) -> str:
     """The plan where no engine takes the half type."""
     last = [Spec(s, float16, channels_last(s)) for s in (x, w, (x[0], w[0], *x[2:]))]
-    problem = conv.conv_problem("conv", Operands(op.window, *last), DEVICE)
+    problem = conv.conv_problem(Conv, Operands(op.window, *last), DEVICE)
 
     def refuse() -> Any:
         raise CudnnError(3000, "cudnnBackendFinalize", "no half type here", "")
@@ -322,12 +322,12 @@ def forms() -> dict[str, str]:
         win = Window((stride, stride), ((pad, pad), (pad, pad)), (1, 1), groups)
         y = (x[0], w[0], *win.output(x[2:], w[2:]))
         o = Operands(win, *(Spec(s, bfloat16, channels_last(s)) for s in (x, w, y)))
-        for direction in ("conv", "conv_data_grad", "conv_filter_grad"):
+        for direction in (Conv, ConvDataGrad, ConvFilterGrad):
             problem = conv.conv_problem(direction, o, DEVICE)
             for way in problem.ways:
                 single = replace(problem, ways=(way,))
                 first = next(formulations.candidates(single, target, Policy(), ("a",), []), None)
-                found[f"{name} {direction} {way.name}"] = first.label if first else "refused"
+                found[f"{name} {direction.name} {way.name}"] = first.label if first else "refused"
     return found
 
 

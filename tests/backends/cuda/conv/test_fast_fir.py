@@ -6,10 +6,11 @@ import pytest
 
 from lamina.backends.cuda.conv.conv import conv_problem
 from lamina.backends.cuda.conv.fast_fir import Halves, halved_way, halves
-from lamina.backends.cuda.cudnn_graphs.conv import sides
+from lamina.backends.cuda.cudnn_graphs.conv import Direction, sides
 from lamina.backends.cuda.select.formulations import candidate, make_plan
 from lamina.backends.reference import run_reference
 from lamina.ops.primitives import Conv, ConvDataGrad, Window
+from lamina.ops.primitives.conv import ConvFilterGrad
 from lamina.spec import DType, Shape, bfloat16, float16, float64
 from tests.backends.cuda.select.test_formulations import draw, operands
 from tests.helpers import emulator
@@ -54,16 +55,16 @@ def turns_into_one(w: Shape, win: Window) -> bool:
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 @pytest.mark.parametrize(
     ("case", "direction"),
-    [(case, "conv") for case in CASES]
-    + [(case, "conv_data_grad") for case, (_, w, win) in CASES.items() if turns_into_one(w, win)],
+    [(case, Conv) for case in CASES]
+    + [(case, ConvDataGrad) for case, (_, w, win) in CASES.items() if turns_into_one(w, win)],
 )
-def test_three_halves_are_the_whole(case: str, direction: str) -> None:
+def test_three_halves_are_the_whole(case: str, direction: Direction) -> None:
     """As exact as five roundings of a result would be (one is the result's own), whatever rows and taps remain."""
     x, w, win = CASES[case]
     o = operands(x, w, win)
     result, given = sides(direction, o)
     arrays = [draw(spec, i) for i, spec in enumerate(given)]
-    op = Conv(win) if direction == "conv" else ConvDataGrad(win, x[2:])
+    op = Conv(win) if direction is Conv else ConvDataGrad(win, x[2:])
     problem = conv_problem(direction, o, H200)
     plan = make_plan(problem, candidate(halved_way(direction, o, by_definition), None, {}), DEVICE)
     (found,) = emulator.run_plan(plan, arrays)
@@ -88,9 +89,9 @@ def test_parts_save_arithmetic() -> None:
         ((64, 128, 112, 112), (128, 128, 3, 3), rows(1, 1, (1, 1)), bfloat16, ""),
         ((2, 128, 112, 112), (128, 128, 7, 7), rows(3, 3, (3, 3)), bfloat16, ""),
         ((256, 64, 112, 112), (64, 64, 7, 7), rows(3, 3, (3, 3)), bfloat16, ""),
-        ((64, 128, 112, 112), (128, 128, 7, 7), rows(3, 3, (3, 3), stride=2), bfloat16, "conv"),
-        ((64, 128, 112, 112), (128, 128, 7, 7), rows(0, 3, (3, 3)), bfloat16, "conv_data_grad"),
-        ((64, 128, 112, 112), (128, 128, 7, 7), rows(7, 7, (3, 3)), bfloat16, "conv"),
+        ((64, 128, 112, 112), (128, 128, 7, 7), rows(3, 3, (3, 3), stride=2), bfloat16, Conv),
+        ((64, 128, 112, 112), (128, 128, 7, 7), rows(0, 3, (3, 3)), bfloat16, ConvDataGrad),
+        ((64, 128, 112, 112), (128, 128, 7, 7), rows(7, 7, (3, 3)), bfloat16, Conv),
         ((64, 128, 112, 112), (128, 64, 7, 7), Window((1, 1), ((3, 3),) * 2, (1, 1), 2), bfloat16, ""),
         ((64, 128, 112, 112), (128, 128, 7, 7), Window((2, 2), ((3, 3),) * 2, (1, 1)), bfloat16, ""),
         ((64, 128, 112, 112), (128, 128, 7, 7), Window((1, 1), ((6, 6),) * 2, (2, 2)), bfloat16, ""),
@@ -100,5 +101,5 @@ def test_parts_save_arithmetic() -> None:
 )
 def test_when_it_pays(x: Shape, w: Shape, win: Window, dtype: DType, directions: str) -> None:
     o = operands(x, w, win, dtype)
-    every = ("conv", "conv_data_grad", "conv_filter_grad")
+    every = (Conv, ConvDataGrad, ConvFilterGrad)
     assert [d for d in every if halves(d, o, H200.machine)] == directions.split()

@@ -55,7 +55,7 @@ def test_wrong_candidates_are_out(device: Device) -> None:
     """Wrong numbers, a missing part, writes before or behind the output or behind the workspace: all found out."""
     x, w = Spec((2, 8, 9, 9), float32).fixed, Spec((4, 8, 3, 3), float32).fixed
     y = Spec((2, 4, 9, 9), float32).fixed
-    problem = conv_problem("conv", Operands(window(), x, w, y), H200)
+    problem = conv_problem(Conv, Operands(window(), x, w, y), H200)
     right = problem.plain
     entries = [
         Double("right", right),
@@ -85,7 +85,7 @@ def test_wrong_candidates_are_out(device: Device) -> None:
 def test_a_wrong_first_candidate_does_not_become_the_reference(device: Device) -> None:
     """A large problem is checked against the first candidate; when most disagree, own kernels decide."""
     x, w, y = (Spec(s, float32).fixed for s in ((2, 8, 9, 9), (4, 8, 3, 3), (2, 4, 9, 9)))
-    problem = conv_problem("conv", Operands(window(), x, w, y), H200)
+    problem = conv_problem(Conv, Operands(window(), x, w, y), H200)
     entries = [
         Double("wrong first", (Fill(target(), 0, y.nbytes),)),
         Double("right", problem.plain),
@@ -117,7 +117,7 @@ def test_a_candidate_that_cannot_run_is_out(device: Device) -> None:
             raise MemoryError("no room for this one")
 
     x, w, y = (Spec(s, float32).fixed for s in ((2, 8, 9, 9), (4, 8, 3, 3), (2, 4, 9, 9)))
-    problem = conv_problem("conv", Operands(window(), x, w, y), H200)
+    problem = conv_problem(Conv, Operands(window(), x, w, y), H200)
     entries = [Double("broken", (Broken(),)), Double("right", problem.plain)]  # type: ignore[arg-type]
     refusals: list[str] = []
     found = best(entries, device, [x, w], [y], 5e-5, plain=problem.plain, refusals=refusals)
@@ -135,10 +135,10 @@ def test_an_epilogue_in_a_kernel_of_its_own(device: Device) -> None:
     arrays = [rng.standard_normal(s).astype(bfloat16.numpy) for s in shapes]
     x, w, bias, y = (Spec(s, bfloat16, channels_last(s)) for s in shapes)
     steps = (Add(), Add(), Relu())
-    problem = conv_problem("conv", Operands(window(), x, w, y), H200)
+    problem = conv_problem(Conv, Operands(window(), x, w, y), H200)
     head = make_plan(problem, candidate(Way("direct", steps=problem.plain), None, {}), device)
     way = split_way(head, steps, y, [bias, y], 2)
-    fused = conv_problem("conv", Operands(window(), x, w, y), H200, Epilogue(steps, (bias, y), 2))
+    fused = conv_problem(Conv, Operands(window(), x, w, y), H200, Epilogue(steps, (bias, y), 2))
     plan = make_plan(fused, Candidate(way, None, way.steps, way.scratch), device)
     assert [s.open for s in plan.inputs] == [s.open for s in (x, w, bias, y)]
     held = [
@@ -159,7 +159,7 @@ def test_kernels_are_loaded_in_threads_before_the_contest(monkeypatch: pytest.Mo
     """All that is timed for sure, and what checks it, at the same time; not spare ways or the plain one."""
     win = Window((1, 1), ((1, 1), (1, 1)), (1, 1))
     x, w, y = (Spec(s, bfloat16, channels_last(s)) for s in ((2, 8, 6, 6), (16, 8, 3, 3), (2, 16, 6, 6)))
-    problem = conv_problem("conv", Operands(win, x, w, y), H200)
+    problem = conv_problem(Conv, Operands(win, x, w, y), H200)
     kinds = {
         way.name: {s.program for s in (*way.before, *way.steps) if hasattr(s, "program")}
         for way in problem.ways

@@ -19,7 +19,7 @@ from lamina.backends.cuda.conv.transforms import (
     turned_way,
     turns,
 )
-from lamina.backends.cuda.cudnn_graphs.conv import Operands, is_channels_last, sides
+from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, is_channels_last, sides
 from lamina.backends.cuda.cudnn_graphs.epilogue import Epilogue, Vector
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
 from lamina.backends.cuda.matmul.cublaslt import matrices
@@ -57,7 +57,7 @@ from tests.helpers.eager import mismatch
 from tests.helpers.planned import H200, KINDS
 
 emulated = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
-DIRECTIONS = ("conv", "conv_data_grad", "conv_filter_grad")
+DIRECTIONS = (Conv, ConvDataGrad, ConvFilterGrad)
 
 
 def operands(x: tuple[int, ...], w: tuple[int, ...], win: Window, dtype: DType = bfloat16) -> Operands:
@@ -69,10 +69,10 @@ def square(kernel: int, stride: int = 1, pad: int = 0, groups: int = 1, dilation
     return Window((stride, stride), ((pad, pad), (pad, pad)), (dilation, dilation), groups)
 
 
-def card(direction: str, o: Operands) -> Op:
-    if direction == "conv":
+def card(direction: Direction, o: Operands) -> Op:
+    if direction is Conv:
         return Conv(o.window)
-    if direction == "conv_data_grad":
+    if direction is ConvDataGrad:
         return ConvDataGrad(o.window, o.x.shape[2:])
     return ConvFilterGrad(o.window, o.w.shape[2:])
 
@@ -113,7 +113,7 @@ DEPTHWISE = {
 @pytest.mark.feature("B012")
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("case", DEPTHWISE)
-def test_depthwise(case: str, direction: str) -> None:
+def test_depthwise(case: str, direction: Direction) -> None:
     o = DEPTHWISE[case]
     assert is_depthwise(direction, o, Vector())
     result, given = sides(direction, o)
@@ -134,10 +134,10 @@ STEMS = {
 
 @emulated
 @pytest.mark.feature("B012")
-@pytest.mark.parametrize("direction", ["conv", "conv_filter_grad"])
+@pytest.mark.parametrize("direction", [Conv, ConvFilterGrad])
 @pytest.mark.parametrize("case", STEMS)
 @pytest.mark.parametrize("processors", [1, 132])
-def test_stem(case: str, direction: str, processors: int) -> None:
+def test_stem(case: str, direction: Direction, processors: int) -> None:
     """With few multiprocessors each block walks over many rows, with many of them over one. The order in which warps
     take turns and copies arrive makes no difference.
     """
@@ -162,7 +162,7 @@ def test_bias_and_relu_in_own_kernels(hi: float | None) -> None:
         vector = Epilogue((Add(), activation), (bias,), 2).vector(o.y.shape, 1)
         assert vector == Vector(2, None, "relu", float("inf") if hi is None else hi)
         make = depthwise_way if o.window.groups > 1 else stem_way
-        way = make("conv", o, vector, H200.machine)
+        way = make(Conv, o, vector, H200.machine)
         specs = [o.x, o.w, bias]
         arrays = [draw(s, i) for i, s in enumerate(specs)]
         check(way, Fused((Conv(o.window), Add(), activation)), arrays, specs, o.y)
@@ -172,7 +172,7 @@ def test_bias_and_relu_in_own_kernels(hi: float | None) -> None:
 def test_addresses_between_vectors_are_refused() -> None:
     """Kernels with steps have none to stand in for them; a fault would end the process's use of the GPU."""
     o = DEPTHWISE["stride 1"]
-    way = depthwise_way("conv", o, Vector(activation="relu"), H200.machine)
+    way = depthwise_way(Conv, o, Vector(activation="relu"), H200.machine)
     with pytest.raises(ValueError, match="multiples of 16, got 0x10002"):
         emulator.run_steps(way.steps, Call((0x10002, 0x20000), (0x30000,), 0))
 
@@ -204,8 +204,8 @@ def test_sizes_of_stems_fit_the_chip(device: Device) -> None:
 )
 def test_what_is_no_stem(x: tuple[int, ...], w: tuple[int, ...], win: Window, reason: str) -> None:
     o = operands(x, w, win)
-    assert not is_stem("conv", o, Vector(), H200.machine), reason
-    assert "stem" not in [way.name for way in conv_problem("conv", o, H200).ways]
+    assert not is_stem(Conv, o, Vector(), H200.machine), reason
+    assert "stem" not in [way.name for way in conv_problem(Conv, o, H200).ways]
 
 
 # -------------------------------------------------------------------------------------------------- rewrites
@@ -223,17 +223,17 @@ def test_what_is_no_stem(x: tuple[int, ...], w: tuple[int, ...], win: Window, re
     ],
 )
 @emulated
-def test_a_turned_convolution_is_the_same(win: Window, direction: str) -> None:
+def test_a_turned_convolution_is_the_same(win: Window, direction: Direction) -> None:
     """The other direction over the mirrored filter, as the small kernel makes it."""
     o = operands((2, 5, 8, 7), (3, 5, 3, 3), win, float32)
     assert turns(o)
     other, way = turned(o), turned_way(direction, o, Epilogue((), (), 2))
     x, w, y = (draw(s, i) for i, s in enumerate((o.x, o.w, o.y)))
     wanted = run_reference(
-        card(direction, o), {"conv": [x, w], "conv_data_grad": [y, w]}.get(direction, [x, y]), float64
+        card(direction, o), {Conv: [x, w], ConvDataGrad: [y, w]}.get(direction, [x, y]), float64
     )
     launch = Way("mirror", steps=(*way.before, *way.after), scratch=way.scratch)
-    if direction == "conv_filter_grad":
+    if direction is ConvFilterGrad:
         reversed_ = run_reference(card(direction, other), [y, x])[0]
         scratch, out = emulator.Memory(way.scratch), emulator.Memory(o.w.nbytes)
         scratch.bytes[:] = pack(reversed_, other.w.physical).view(np.uint8).reshape(-1)
@@ -244,8 +244,8 @@ def test_a_turned_convolution_is_the_same(win: Window, direction: str) -> None:
         held.bytes[:] = pack(w, o.w.physical).view(np.uint8).reshape(-1)
         emulator.run_steps(launch.steps, Call((0, held.pointer), (0,), scratch.pointer))
         mirrored = unpack(scratch.bytes.view(np.float32), other.w.physical, other.w.shape)
-        back = "conv_data_grad" if direction == "conv" else "conv"
-        found = run_reference(card(back, other), [x if direction == "conv" else y, mirrored])[0]
+        back = ConvDataGrad if direction is Conv else Conv
+        found = run_reference(card(back, other), [x if direction is Conv else y, mirrored])[0]
     np.testing.assert_allclose(found, wanted[0], rtol=2e-4, atol=2e-4)
 
 
@@ -258,7 +258,7 @@ def test_the_other_layout(dtype: DType) -> None:
     arrange = contiguous if dtype == float32 else channels_last
     other = channels_last if dtype == float32 else contiguous
     o = Operands(square(3, 1, 1), *(Spec(s, dtype, arrange(s)) for s in shapes))
-    way = relaid_way("conv", o)
+    way = relaid_way(Conv, o)
     assert way.spare == (dtype == bfloat16)
     arrays = [draw(s, i) for i, s in enumerate((o.x, o.w, o.y))]
     held, scratch = [emulator.Memory(s.nbytes) for s in (o.x, o.w, o.y)], emulator.Memory(way.scratch)
@@ -290,7 +290,7 @@ def test_what_does_not_turn() -> None:
 @pytest.mark.feature("B012")
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_filters_of_one_tap_are_products(direction: str, stride: int) -> None:
+def test_filters_of_one_tap_are_products(direction: Direction, stride: int) -> None:
     """The kernels around the product, which NumPy computes here as the graph is told to."""
     o = operands((2, 8, 5, 6), (16, 8, 1, 1), square(1, stride), float32)
     assert multiplies(o)
@@ -304,23 +304,21 @@ def test_filters_of_one_tap_are_products(direction: str, stride: int) -> None:
             memory.bytes[:] = pack(array, spec.physical).view(np.uint8).reshape(-1)
     x, w, y = held
     scratch = emulator.Memory(way.scratch)
-    inputs = {"conv": (x, w), "conv_data_grad": (y, w), "conv_filter_grad": (x, y)}[direction]
-    out = {"conv": y, "conv_data_grad": x, "conv_filter_grad": w}[direction]
+    inputs = {Conv: (x, w), ConvDataGrad: (y, w), ConvFilterGrad: (x, y)}[direction]
+    out = {Conv: y, ConvDataGrad: x, ConvFilterGrad: w}[direction]
     call = Call(tuple(m.pointer for m in inputs), (out.pointer,), scratch.pointer)
     emulator.run_steps(way.before, call)
     dense = (x if stride == 1 else scratch).bytes.view(np.float32).reshape(-1, 8)
     filters, gradient = w.bytes.view(np.float32).reshape(16, 8), y.bytes.view(np.float32).reshape(-1, 16)
-    if direction == "conv":
+    if direction is Conv:
         gradient[:] = dense @ filters.T
-    elif direction == "conv_data_grad":
+    elif direction is ConvDataGrad:
         dense[:] = gradient @ filters
     else:
         filters[:] = gradient.T @ dense
     emulator.run_steps(way.after, call)
     found = unpack(out.bytes.view(np.float32), result.physical, result.shape)
-    given = {"conv": arrays[:2], "conv_data_grad": [arrays[2], arrays[1]]}.get(
-        direction, [arrays[0], arrays[2]]
-    )
+    given = {Conv: arrays[:2], ConvDataGrad: [arrays[2], arrays[1]]}.get(direction, [arrays[0], arrays[2]])
     np.testing.assert_allclose(
         found, run_reference(card(direction, o), given, float64)[0], rtol=1e-5, atol=1e-5
     )
@@ -329,7 +327,7 @@ def test_filters_of_one_tap_are_products(direction: str, stride: int) -> None:
 def test_ways_of_a_strided_product_with_steps() -> None:
     """Behind a strided data gradient steps belong on the places between too: there is no such way."""
     o = operands((2, 8, 5, 6), (16, 8, 1, 1), square(1, 2))
-    assert product_ways("conv_data_grad", o, Vector(activation="relu"), None, Policy()) == []
+    assert product_ways(ConvDataGrad, o, Vector(activation="relu"), None, Policy()) == []
 
 
 # -------------------------------------------------------------------------------------------------- cuBLASLt

@@ -9,7 +9,7 @@ import pytest
 from lamina.backends import Call, Plan
 from lamina.backends.cuda.conv.conv import conv_problem, forward_plan
 from lamina.backends.cuda.conv.fast_fir import halved_way
-from lamina.backends.cuda.cudnn_graphs.conv import Operands, sides
+from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, sides
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE, Epilogue, Vector
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
 from lamina.backends.cuda.launch.program import source, target
@@ -50,8 +50,7 @@ from lamina.spec import (
 from tests.helpers.eager import apart, mismatch
 
 pytestmark = pytest.mark.gpu
-DIRECTIONS = ("conv", "conv_data_grad", "conv_filter_grad")
-CARDS = {"conv": Conv, "conv_data_grad": ConvDataGrad, "conv_filter_grad": ConvFilterGrad}
+DIRECTIONS = (Conv, ConvDataGrad, ConvFilterGrad)
 
 
 @pytest.fixture
@@ -101,7 +100,7 @@ def every_way(
 
 def convolution(
     device: Device,
-    direction: str,
+    direction: Direction,
     x: tuple[int, ...],
     w: tuple[int, ...],
     win: Window,
@@ -114,8 +113,8 @@ def convolution(
     rng = np.random.default_rng(0)
     specs = [*given, *([Spec((1, w[0], 1, 1), dtype)] if steps else [])]
     arrays = [rng.standard_normal(s.shape).astype(dtype.numpy) for s in specs]
-    shape = {"conv": (), "conv_data_grad": (x[2:],), "conv_filter_grad": (w[2:],)}[direction]
-    head = CARDS[direction](win, *shape)
+    shape = {Conv: (), ConvDataGrad: (x[2:],), ConvFilterGrad: (w[2:],)}[direction]
+    head = direction(win, *shape)
     epilogue = Epilogue(steps, (Spec((1, w[0], 1, 1), dtype),), 2) if steps else NONE
     problem = conv_problem(direction, o, device, epilogue, Policy())
     return every_way(device, problem, Fused((head, *steps)) if steps else head, arrays)
@@ -128,15 +127,15 @@ def square(stride: int = 1, pad: int = 0, groups: int = 1) -> Window:
 @pytest.mark.feature("B012")
 @pytest.mark.parametrize("dtype", [bfloat16, float16])
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_turned(device: Device, direction: str, dtype: DType) -> None:
+def test_turned(device: Device, direction: Direction, dtype: DType) -> None:
     ran = convolution(device, direction, (4, 32, 14, 15), (64, 32, 3, 3), square(1, 1), dtype)
     assert {"plain", "turned", "relaid"} <= ran
 
 
 @pytest.mark.feature("B012")
 @pytest.mark.parametrize("rows", [18, 21])
-@pytest.mark.parametrize("direction", ["conv", "conv_data_grad"])
-def test_halved(device: Device, direction: str, rows: int) -> None:
+@pytest.mark.parametrize("direction", [Conv, ConvDataGrad])
+def test_halved(device: Device, direction: Direction, rows: int) -> None:
     """Three convolutions of half as many taps; the result carries about five roundings instead of one."""
     win, x, w = square(1, 3), (3, 64, rows, 20), (128, 64, 7, 7)
     y = (x[0], w[0], *win.output(x[2:], w[2:]))
@@ -146,7 +145,7 @@ def test_halved(device: Device, direction: str, rows: int) -> None:
         return forward_plan(Conv(part.window), (part.x.open, part.w.open), NONE, device, Policy())
 
     problem = replace(conv_problem(direction, o, device), ways=(halved_way(direction, o, plan),))
-    head = Conv(win) if direction == "conv" else ConvDataGrad(win, x[2:])
+    head = Conv(win) if direction is Conv else ConvDataGrad(win, x[2:])
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(s.shape).astype(bfloat16.numpy) for s in problem.inputs]
     assert every_way(device, problem, head, arrays, roundings=5) == {"halved"}
@@ -155,7 +154,7 @@ def test_halved(device: Device, direction: str, rows: int) -> None:
 @pytest.mark.feature("B012")
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_products(device: Device, direction: str, stride: int) -> None:
+def test_products(device: Device, direction: Direction, stride: int) -> None:
     ran = convolution(device, direction, (4, 64, 14, 14), (32, 64, 1, 1), square(stride), bfloat16)
     assert {"plain", "product"} <= ran
     assert ("blas" in ran) == c.library.available()
@@ -165,14 +164,14 @@ def test_products(device: Device, direction: str, stride: int) -> None:
 @pytest.mark.parametrize("dtype", [bfloat16, float16])
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_depthwise(device: Device, direction: str, stride: int, dtype: DType) -> None:
+def test_depthwise(device: Device, direction: Direction, stride: int, dtype: DType) -> None:
     ran = convolution(device, direction, (8, 144, 29, 30), (144, 1, 3, 3), square(stride, 1, 144), dtype)
     assert "depthwise" in ran
 
 
 @pytest.mark.feature("B012")
 @pytest.mark.parametrize("dtype", [bfloat16, float16])
-@pytest.mark.parametrize("direction", ["conv", "conv_filter_grad"])
+@pytest.mark.parametrize("direction", [Conv, ConvFilterGrad])
 @pytest.mark.parametrize(
     ("x", "w", "stride", "pad"),
     [
@@ -187,7 +186,7 @@ def test_stem(
     w: tuple[int, ...],
     stride: int,
     pad: int,
-    direction: str,
+    direction: Direction,
     dtype: DType,
 ) -> None:
     assert "stem" in convolution(device, direction, x, w, square(stride, pad), dtype)
@@ -196,13 +195,11 @@ def test_stem(
 @pytest.mark.feature("B012")
 def test_bias_and_activation(device: Device) -> None:
     relu6 = (Add(), ClippedRelu(6.0))
-    found = convolution(device, "conv", (2, 32, 28, 28), (32, 1, 3, 3), square(1, 1, 32), bfloat16, relu6)
+    found = convolution(device, Conv, (2, 32, 28, 28), (32, 1, 3, 3), square(1, 1, 32), bfloat16, relu6)
     assert "depthwise" in found
-    found = convolution(
-        device, "conv", (2, 3, 64, 64), (64, 3, 7, 7), square(2, 3), bfloat16, (Add(), Relu())
-    )
+    found = convolution(device, Conv, (2, 3, 64, 64), (64, 3, 7, 7), square(2, 3), bfloat16, (Add(), Relu()))
     assert "stem" in found
-    found = convolution(device, "conv", (2, 64, 14, 14), (32, 64, 1, 1), square(), bfloat16, (Add(), Relu()))
+    found = convolution(device, Conv, (2, 64, 14, 14), (32, 64, 1, 1), square(), bfloat16, (Add(), Relu()))
     assert ("blas" in found) == c.library.available()
 
 
@@ -256,7 +253,7 @@ def test_large_problems_try_what_no_heuristic_names(device: Device) -> None:
     """Neighbours of the best configuration compete, and the winner can be rebuilt from what is remembered."""
     x, w = (32, 128, 56, 56), (256, 128, 3, 3)
     o = Operands(square(1, 1), *(Spec(s, bfloat16, channels_last(s)) for s in (x, w, (32, 256, 56, 56))))
-    problem = conv_problem("conv", o, device, NONE, Policy(algorithm="fastest"))
+    problem = conv_problem(Conv, o, device, NONE, Policy(algorithm="fastest"))
     handle = handle_of(device)
     first = next(candidates(problem, handle, Policy(), ("a",), []))
     near = formulations._neighbours(problem, first, handle, Policy(), [])

@@ -55,7 +55,7 @@ def test_half_operands_become_float32_and_back(dtype: DType) -> None:
     """Both operands lie in scratch memory as float32, one after the other; the result is rounded once."""
     shapes = ((2, 3, 5, 5), (4, 3, 3, 3), (2, 4, 5, 5))
     x, w, y = (Spec(s, dtype, channels_last(s)) for s in shapes)
-    way = wide_way("conv", Operands(Window((1, 1), ((1, 1), (1, 1)), (1, 1)), x, w, y))
+    way = wide_way(Conv, Operands(Window((1, 1), ((1, 1), (1, 1)), (1, 1)), x, w, y))
     rng = np.random.default_rng(0)
     held = [emulator.Memory(s.nbytes) for s in (x, w, y)]
     scratch = emulator.Memory(way.scratch)
@@ -118,7 +118,7 @@ def test_float32_is_taken_where_it_takes_less_time(
     window = Window((1, 1), ((1, 1), (1, 1)), (1, 1))
     x, w, y = (Spec(s, bfloat16, channels_last(s)) for s in ((2, 3, 5, 5), (4, 3, 3, 3), (2, 4, 5, 5)))
     operands = Operands(window, x, w, y)
-    problem, way = conv_problem("conv", operands, H200), wide_way("conv", operands)
+    problem, way = conv_problem(Conv, operands, H200), wide_way(Conv, operands)
     entries = [
         Entry("half", problem.plain),
         Entry("wide", (*way.before, Float32Conv(window, (x, w, y)), *way.after), way.scratch),

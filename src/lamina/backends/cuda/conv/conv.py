@@ -43,7 +43,6 @@ from lamina.backends.cuda.launch.program import Fill, kernel_plan, target
 from lamina.backends.cuda.registry import kernels
 from lamina.backends.cuda.select.formulations import Problem, Way, choose, nothing_to_do
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
-from lamina.ops.primitives.window import Window
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec, bfloat16, channels_last, contiguous, float16, float32
 
@@ -63,7 +62,7 @@ def conv(op: Conv, specs: tuple[Spec, ...], device: Device, policy: Policy) -> P
 def forward_plan(op: Conv, specs: Sequence[Spec], epilogue: Epilogue, device: Device, policy: Policy) -> Plan:
     """y from x and the filter, and steps on it."""
     (y,) = op.infer(*specs[:2])
-    return _plan("conv", op.window, (specs[0], specs[1], y), epilogue, device, policy)
+    return _plan(op, (specs[0], specs[1], y), epilogue, device, policy)
 
 
 @kernels(ConvDataGrad, source="cudnn")
@@ -77,26 +76,25 @@ def data_grad_plan(
 ) -> Plan:
     """The gradient of x, and steps on it."""
     (x,) = op.infer(*specs[:2])
-    return _plan("conv_data_grad", op.window, (x, specs[1], specs[0]), epilogue, device, policy)
+    return _plan(op, (x, specs[1], specs[0]), epilogue, device, policy)
 
 
 @kernels(ConvFilterGrad, source="cudnn")
 def conv_filter_grad(op: ConvFilterGrad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """The gradient of the filter from x and the gradient of y."""
     (w,) = op.infer(*specs)
-    return _plan("conv_filter_grad", op.window, (specs[0], w, specs[1]), NONE, device, policy)
+    return _plan(op, (specs[0], w, specs[1]), NONE, device, policy)
 
 
 def _plan(
-    direction: Direction,
-    window: Window,
+    op: Conv | ConvDataGrad | ConvFilterGrad,
     specs: tuple[Spec, Spec, Spec],
     epilogue: Epilogue,
     device: Device,
     policy: Policy,
 ) -> Plan:
     opened = tuple(s.open for s in specs)
-    return _cached(direction, window, opened, _opened(epilogue), device, policy.of(direction))
+    return _cached(op, opened, _opened(epilogue), device, policy.of(op.name))
 
 
 def _opened(epilogue: Epilogue) -> Epilogue:
@@ -105,8 +103,7 @@ def _opened(epilogue: Epilogue) -> Epilogue:
 
 @lru_cache(maxsize=1024)
 def _cached(
-    direction: Direction,
-    window: Window,
+    op: Conv | ConvDataGrad | ConvFilterGrad,
     specs: tuple[Spec, Spec, Spec],
     epilogue: Epilogue,
     device: Device,
@@ -115,16 +112,16 @@ def _cached(
     """Plans are made once: the layouts that they want do not depend on where operands lie now."""
     arrange = channels_last if _prefers_channels_last(specs[0], policy) else contiguous
     x, w, y = (full(s, arrange(s.shape)) for s in specs)
-    problem = conv_problem(direction, Operands(window, x, w, y), device, epilogue, policy)
+    problem = conv_problem(type(op), Operands(op.window, x, w, y), device, epilogue, policy)
     if problem.outputs[0].numel == 0:
-        return nothing_to_do(problem.inputs, problem.outputs, device, direction)
+        return nothing_to_do(problem.inputs, problem.outputs, device, op.name)
     if 0 in (x.numel, w.numel, y.numel):
         if epilogue.steps:
-            raise NoKernel(f"{direction}: steps on a result of no elements are left to their own kernels")
+            raise NoKernel(f"{op.name}: steps on a result of no elements are left to their own kernels")
         fill = Fill(target(), 0, problem.outputs[0].nbytes)
-        return kernel_plan(device, problem.inputs, problem.outputs, [fill], label=direction)
+        return kernel_plan(device, problem.inputs, problem.outputs, [fill], label=op.name)
     if epilogue.steps and (policy.algorithm == "fastest" or policy.named):
-        head = _cached(direction, window, specs, NONE, device, policy)
+        head = _cached(op, specs, NONE, device, policy)
         out, extras = problem.outputs[0], problem.inputs[2:]
         way = split_way(head, epilogue.steps, out, extras, epilogue.first)
         problem = replace(problem, ways=(way,) if policy.named else (*problem.ways, way))
@@ -147,6 +144,7 @@ def conv_problem(
     policy: Policy | None = None,
 ) -> Problem:
     """The ways to compute one direction, the most promising first; cuBLASLt's only for a device that is there."""
+    name = direction.name
     result, operands = sides(direction, o)
     extras = epilogue.arranged(result.shape, result.physical)
     steps = "".join(f" > {step}" for step in epilogue.steps)
@@ -157,9 +155,9 @@ def conv_problem(
         ways += [wide_way(direction, o)] if o.x.dtype in (float16, bfloat16) else []
         ways.append(Way("direct", steps=plain))
     return Problem(
-        family=f"{direction}({o.window}) {o.w} {o.x.dtype}{steps}",
-        key=f"{direction}({o.window}) x={o.x} w={o.w} y={o.y}{steps} {', '.join(map(str, extras))}".strip(),
-        label=direction + ("+" + "+".join(s.name for s in epilogue.steps) if epilogue.steps else ""),
+        family=f"{name}({o.window}) {o.w} {o.x.dtype}{steps}",
+        key=f"{name}({o.window}) x={o.x} w={o.w} y={o.y}{steps} {', '.join(map(str, extras))}".strip(),
+        label=name + ("+" + "+".join(s.name for s in epilogue.steps) if epilogue.steps else ""),
         inputs=(*operands, *extras),
         outputs=(result,),
         ways=tuple(ways),
@@ -178,17 +176,17 @@ def _ways(direction: Direction, o: Operands, epilogue: Epilogue, device: Device,
     if is_depthwise(direction, o, vector):
         return [depthwise_way(direction, o, vector, device.machine), plain]
     ways = []
-    if direction != "conv_data_grad" and deepens(o):
+    if direction is not ConvDataGrad and deepens(o):
         ways.append(deep_way(direction, o, epilogue))
-    if pads(o) and not (direction == "conv_data_grad" and epilogue.steps):
+    if pads(o) and not (direction is ConvDataGrad and epilogue.steps):
         ways.append(padded_way(direction, o, epilogue))
     ways = [*ways, plain] if o.x.shape[1] < CHANNELS or pads(o) else [plain, *ways]
     if is_stem(
         direction, o, vector, device.machine
     ):  # forward it beats all others; as a filter gradient not always
-        ways.insert(0 if direction == "conv" else len(ways), stem_way(direction, o, vector, device.machine))
+        ways.insert(0 if direction is Conv else len(ways), stem_way(direction, o, vector, device.machine))
     if turns(o) and not pads(o):
-        first = direction == "conv" and prod(o.w.shape[2:]) > _MANY_TAPS and not epilogue.steps
+        first = direction is Conv and prod(o.w.shape[2:]) > _MANY_TAPS and not epilogue.steps
         ways.insert(0 if first else len(ways), turned_way(direction, o, epilogue))
     if multiplies(o):
         ways += product_ways(direction, o, vector, device, policy)
@@ -201,4 +199,4 @@ def _ways(direction: Direction, o: Operands, epilogue: Epilogue, device: Device,
 def _part(device: Device, policy: Policy, o: Operands) -> Plan:
     """The plan of a convolution that is a part of another one: timed where that one is."""
     part = replace(policy, algorithm="heuristic") if policy.named else policy
-    return _cached("conv", o.window, (o.x.open, o.w.open, o.y.open), NONE, device, part)
+    return _cached(Conv(o.window), (o.x.open, o.w.open, o.y.open), NONE, device, part)

@@ -19,6 +19,7 @@ from lamina.backends.cuda.launch.program import (
     source,
 )
 from lamina.backends.cuda.select.formulations import Way
+from lamina.ops.primitives.conv import Conv, ConvDataGrad
 from lamina.runtime import Machine
 from lamina.spec import bfloat16, float16
 
@@ -36,7 +37,7 @@ def is_depthwise(direction: Direction, o: Operands, vector: Vector | None) -> bo
     win, channels = o.window, o.x.shape[1]
     if vector is None or vector.residual is not None or vector.activation not in ("", "relu"):
         return False
-    if direction != "conv" and vector != Vector():
+    if direction is not Conv and vector != Vector():
         return False
     shape = win.rank == 2 and win.groups == channels == o.w.shape[0] and channels > 1
     plain = max(win.dilation) == 1 and not win.flip and all(_STRIP % s == 0 for s in win.stride)
@@ -51,8 +52,8 @@ def _width(o: Operands) -> int:
 
 def depthwise_way(direction: Direction, o: Operands, vector: Vector | None, machine: Machine) -> Way:
     """The own kernel of one direction; the filter gradient sums the blocks' parts in a second one."""
-    strip = o.x.shape[3] if direction == "conv_data_grad" else o.y.shape[3]
-    rows = o.x.shape[0] * (o.x if direction == "conv_data_grad" else o.y).shape[2]
+    strip = o.x.shape[3] if direction is ConvDataGrad else o.y.shape[3]
+    rows = o.x.shape[0] * (o.x if direction is ConvDataGrad else o.y).shape[2]
     chunks = o.x.shape[1] // _width(o)
     per_block = max(n for n in range(1, 33) if chunks % n == 0)
     lanes = _THREADS // per_block
@@ -62,11 +63,11 @@ def depthwise_way(direction: Direction, o: Operands, vector: Vector | None, mach
     text = _text(o, vector or Vector(), per_block, lanes, groups)
     block, grid = (per_block * lanes,), (slices * groups,)
     x, w, y = places_of(direction)
-    if direction == "conv":
+    if direction is Conv:
         bias = w if vector is None or vector.bias is None else source(vector.bias)
         launch = Launch(Program("depthwise", "conv/depthwise.cu", text), grid, block, (x, w, bias, y))
         return Way("depthwise", steps=(Aligned(), launch))
-    if direction == "conv_data_grad":
+    if direction is ConvDataGrad:
         program = Program("depthwise_data_grad", "conv/depthwise.cu", text)
         return Way("depthwise", steps=(Launch(program, grid, block, (y, w, x)),))
     first = Launch(

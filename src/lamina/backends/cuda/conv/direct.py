@@ -8,6 +8,7 @@ from math import prod
 from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, places_of, sides
 from lamina.backends.cuda.launch.indexing import index_type
 from lamina.backends.cuda.launch.program import Launch, Program, c_type, constants, looping
+from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 
 _AXES = ("D", "H", "W")
 
@@ -41,7 +42,7 @@ def direct(direction: Direction, o: Operands) -> Launch:
     kind = index_type(reach)
     text = f"typedef {kind} Index;\ntypedef {c_type(o.x.dtype)} T;\n{constants(**numbers)}"
     count = prod(sides(direction, o)[0].shape)
-    threads = count * 256 if direction == "conv_filter_grad" else count
+    threads = count * 256 if direction is ConvFilterGrad else count
     x, w, y = places_of(direction)
-    arguments = {"conv": (x, w, y), "conv_data_grad": (y, w, x), "conv_filter_grad": (x, y, w)}[direction]
-    return looping(Program(direction, "conv/direct.cu", text), threads, arguments, each=4)
+    arguments = {Conv: (x, w, y), ConvDataGrad: (y, w, x), ConvFilterGrad: (x, y, w)}[direction]
+    return looping(Program(direction.name, "conv/direct.cu", text), threads, arguments, each=4)

@@ -43,6 +43,7 @@ from lamina.backends.cuda.launch.program import (
     scratch,
 )
 from lamina.backends.cuda.select.formulations import Way
+from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.runtime import Machine
 from lamina.spec import Shape, Spec, bfloat16, channels_last
 
@@ -59,11 +60,11 @@ Planner = Callable[[Operands], Plan]
 
 def halves(direction: Direction, o: Operands, machine: Machine) -> bool:
     """Whether the form exists for a direction, and saves more arithmetic than its passes over memory cost."""
-    if o.x.dtype != bfloat16 or o.window.groups > 1 or o.window.flip or direction == "conv_filter_grad":
+    if o.x.dtype != bfloat16 or o.window.groups > 1 or o.window.flip or direction is ConvFilterGrad:
         return False
-    if direction == "conv_data_grad" and not turns(o):
+    if direction is ConvDataGrad and not turns(o):
         return False
-    forward = o if direction == "conv" else turned(o)
+    forward = o if direction is Conv else turned(o)
     win, taps = forward.window, forward.w.shape[2]
     if (win.stride[0], win.dilation[0]) != (1, 1) or win.padding[0][0] < 1 or taps < _FEWEST_TAPS:
         return False
@@ -177,7 +178,7 @@ class Halves:
 def halved_way(direction: Direction, o: Operands, plan: Planner) -> Way:
     """The three parts, each as `plan` chooses; a data gradient over the mirrored, transposed filter."""
     x, w, y = places_of(direction)
-    if direction == "conv":
+    if direction is Conv:
         steps, size = Halves(o).steps(x, w, y, plan, 0)
         return Way("halved", steps=tuple(steps), scratch=size)
     other, filter_ = turned(o), scratch()

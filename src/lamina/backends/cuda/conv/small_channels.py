@@ -21,6 +21,7 @@ from lamina.backends.cuda.launch.program import (
     source,
 )
 from lamina.backends.cuda.select.formulations import Way
+from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.runtime import Machine
 from lamina.spec import bfloat16, channels_last, float16
 
@@ -166,7 +167,7 @@ class Forward(Stem):
         height = self.height
         shared, blocks = self.shared(height), self.blocks(height)
         text = self.text(vector, GROUPS=self.groups, RESIDENT=self.resident(height), TH=height)
-        x, w, y = places_of("conv")
+        x, w, y = places_of(Conv)
         bias = w if vector.bias is None else source(vector.bias)
         pack = Launch(
             Program("stem_filter", "conv/small_channels.cu", text),
@@ -244,7 +245,7 @@ class FilterGrad(Stem):
         """The sums of blocks, then their sum."""
         sizes = {"EIGHTS": self.eights, "COLS": self.columns, "NP": self.spans_per_warp}
         text = self.text(Vector(), GROUPS=self.groups, RESIDENT=self.resident, **sizes)
-        x, w, y = places_of("conv_filter_grad")
+        x, w, y = places_of(ConvFilterGrad)
         first = Launch(
             Program("stem_filter_grad", "conv/small_channels.cu", text),
             (self.blocks,),
@@ -263,9 +264,9 @@ class FilterGrad(Stem):
 def is_stem(direction: Direction, o: Operands, vector: Vector | None, machine: Machine) -> bool:
     """Whether the kernels take it: 2-D windows over few channels of a half type, without data gradient."""
     win, channels = o.window, o.x.shape[1]
-    if direction == "conv_data_grad" or vector is None or vector.residual is not None:
+    if direction is ConvDataGrad or vector is None or vector.residual is not None:
         return False
-    if vector.activation not in ("", "relu") or (direction != "conv" and vector != Vector()):
+    if vector.activation not in ("", "relu") or (direction is not Conv and vector != Vector()):
         return False
     if win.rank != 2 or win.groups > 1 or win.flip or max(win.dilation) > 1:
         return False
@@ -273,13 +274,13 @@ def is_stem(direction: Direction, o: Operands, vector: Vector | None, machine: M
     sizes = channels <= _MOST_CHANNELS and o.w.shape[0] in _FILTERS and channels * win.stride[1] % 2 == 0
     if not half or not sizes or Stem(o, machine).steps > _MOST_STEPS:
         return False
-    if direction == "conv":
+    if direction is Conv:
         return Forward(o, machine).height > 0
     return FilterGrad(o, machine).shared <= machine.shared_memory
 
 
 def stem_way(direction: Direction, o: Operands, vector: Vector | None, machine: Machine) -> Way:
     """The own kernels of one direction."""
-    if direction == "conv":
+    if direction is Conv:
         return Forward(o, machine).way(vector or Vector())
     return FilterGrad(o, machine).way()

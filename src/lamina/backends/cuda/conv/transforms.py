@@ -38,6 +38,7 @@ from lamina.backends.cuda.launch.program import (
 from lamina.backends.cuda.matmul.cublaslt import blas_ways
 from lamina.backends.cuda.select.formulations import Way
 from lamina.cudnn import Graph
+from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.primitives.window import Window
 from lamina.runtime import Device
 from lamina.spec import Policy, Shape, Spec, bfloat16, channels_last, contiguous, float16, float32
@@ -154,12 +155,12 @@ def transformed(name: str, d: Deep, direction: Direction, epilogue: Epilogue) ->
     x, w, y = places_of(direction)
     before: list[Bindable] = []
     after: list[Bindable] = []
-    if direction == "conv_data_grad":
+    if direction is ConvDataGrad:
         after.append(d.launch("depth_to_space", prod(d.original.x.shape), deep_x, x))
     else:
         chunks = prod(d.deep.x.shape) // (VECTOR // d.deep.x.dtype.itemsize)
         before.append(d.launch("space_to_depth", chunks, x, deep_x))
-    if direction == "conv_filter_grad":
+    if direction is ConvFilterGrad:
         after.append(d.launch("depth_to_filter", prod(d.original.w.shape), deep_w, w))
     else:
         before.append(d.launch("filter_to_depth", prod(d.deep.w.shape), w, deep_w))
@@ -249,9 +250,9 @@ def turned(o: Operands) -> Operands:
 
 
 _TURNED = {
-    "conv": "conv_data_grad",
-    "conv_data_grad": "conv",
-    "conv_filter_grad": "conv_filter_grad",
+    Conv: ConvDataGrad,
+    ConvDataGrad: Conv,
+    ConvFilterGrad: ConvFilterGrad,
 }
 
 
@@ -259,7 +260,7 @@ def turned_way(direction: Direction, o: Operands, epilogue: Epilogue) -> Way:
     """The other direction over a filter that a small kernel mirrors and transposes."""
     other, filter_ = turned(o), scratch()
     x, w, y = places_of(direction)
-    backwards = direction == "conv_filter_grad"
+    backwards = direction is ConvFilterGrad
     step = mirror(o.w, w, other.w, filter_, back=backwards)
 
     def graph() -> tuple[Graph, Mapping[int, Place]]:
@@ -295,13 +296,13 @@ def product_ways(
     rows, (filters, channels) = o.y.numel // o.y.shape[1], o.w.shape[:2]
     x, w, y = places_of(direction)
     dense, before, after, size = _every(direction, o, x)
-    if direction == "conv":
+    if direction is Conv:
         p, places = Product(1, rows, filters, channels, False, True), (dense, w, y)
-    elif direction == "conv_data_grad":
+    elif direction is ConvDataGrad:
         p, places = Product(1, rows, channels, filters, False, False), (y, w, dense)
     else:
         p, places = Product(1, filters, channels, rows, True, False), (y, dense, w)
-    if direction == "conv_data_grad" and after and vector not in (None, Vector()):
+    if direction is ConvDataGrad and after and vector not in (None, Vector()):
         return []  # steps would have to follow on the places between as well
     ways = []
     if vector == Vector():
@@ -326,7 +327,7 @@ def _every(
     strides = o.x.physical.strides
     apart = (*strides[:2], *(s * n for s, n in zip(strides[2:], o.window.stride, strict=True)))
     packed = dense.physical.strides
-    if direction == "conv_data_grad":
+    if direction is ConvDataGrad:
         spread = strided_copy(shape, o.x, packed, apart, scratch(), x)
         return scratch(), (), (Fill(x, 0, o.x.nbytes), spread), dense.nbytes
     return scratch(), (strided_copy(shape, o.x, apart, packed, x, scratch()),), (), dense.nbytes

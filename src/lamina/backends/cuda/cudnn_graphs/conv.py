@@ -11,6 +11,7 @@ from lamina.backends.cuda.cudnn_graphs.epilogue import NONE, Epilogue
 from lamina.backends.cuda.launch.program import Place, source, target
 from lamina.backends.cuda.select.formulations import Way
 from lamina.cudnn import Graph
+from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.primitives.window import Window
 from lamina.spec import Shape, Spec, channels_last
 
@@ -30,14 +31,15 @@ class Operands:
         return 2.0 * prod(self.y.shape) * prod(self.w.shape[1:])
 
 
-Direction = str  # "conv", "conv_data_grad", "conv_filter_grad"
+#: A convolution's direction is the class of its op; its `name` stands in plan keys and labels.
+Direction = type[Conv] | type[ConvDataGrad] | type[ConvFilterGrad]
 
 
 def sides(direction: Direction, o: Operands) -> tuple[Spec, tuple[Spec, Spec]]:
     """(what is computed, from what)."""
-    if direction == "conv":
+    if direction is Conv:
         return o.y, (o.x, o.w)
-    return (o.x, (o.y, o.w)) if direction == "conv_data_grad" else (o.w, (o.x, o.y))
+    return (o.x, (o.y, o.w)) if direction is ConvDataGrad else (o.w, (o.x, o.y))
 
 
 def is_channels_last(o: Operands) -> bool:
@@ -57,9 +59,9 @@ def plain_way(direction: Direction, o: Operands, epilogue: Epilogue) -> Way:
 
 def places_of(direction: Direction) -> tuple[Place, Place, Place]:
     """Where x, filter and y lie in a call."""
-    if direction == "conv":
+    if direction is Conv:
         return source(0), source(1), target()
-    if direction == "conv_data_grad":
+    if direction is ConvDataGrad:
         return target(), source(1), source(0)
     return source(0), target(), source(1)
 
@@ -81,9 +83,9 @@ def conv_graph(
             pointers[tensors[name].uid] = place
     window = window_arguments(o.window)
     x, w, y = tensors["x"], tensors["w"], tensors["y"]
-    if direction == "conv":
+    if direction is Conv:
         value = graph.conv(x, w, y, **window)
-    elif direction == "conv_data_grad":
+    elif direction is ConvDataGrad:
         value = graph.conv_data_grad(y, w, x, **window)
     else:
         value = graph.conv_filter_grad(x, y, w, **window)

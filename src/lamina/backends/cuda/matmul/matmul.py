@@ -15,7 +15,7 @@ from functools import lru_cache
 from math import prod
 
 from lamina.backends import NoKernel, Plan
-from lamina.backends.cuda.cudnn_graphs.conv import Operands, conv_graph
+from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, conv_graph
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE, Epilogue
 from lamina.backends.cuda.cudnn_graphs.matmul import Product, matmul_graph
 from lamina.backends.cuda.elementwise.pointwise import full
@@ -37,6 +37,7 @@ from lamina.backends.cuda.matmul.cublaslt import blas_ways
 from lamina.backends.cuda.registry import kernels
 from lamina.backends.cuda.select.formulations import Problem, Way, choose, nothing_to_do
 from lamina.cudnn import Graph
+from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.primitives.matmul import Matmul
 from lamina.ops.primitives.window import Window
 from lamina.runtime import Device
@@ -185,16 +186,16 @@ def _in_channels(epilogue: Epilogue, c: Spec) -> Epilogue:
     return replace(epilogue, extras=tuple(extras))
 
 
-def as_convolution(p: Product, dtype: DType) -> tuple[str, Operands, tuple[Place, Place, Place]]:
+def as_convolution(p: Product, dtype: DType) -> tuple[Direction, Operands, tuple[Place, Place, Place]]:
     """(direction, operands, where x, filter and y lie) of a product without a batch."""
     a, b, c = source(0), source(1), target()
     if p.c_turned:  # C^T [N, M] = B [N, K] A [K, M]: what lies in memory as B and A, in this order
-        return "conv_data_grad", _operands(p.n, p.m, p.k, dtype), (c, a, b)
+        return ConvDataGrad, _operands(p.n, p.m, p.k, dtype), (c, a, b)
     if p.a_turned:  # dw [M, N] = sum over k of dy [k, M] x [k, N]
-        return "conv_filter_grad", _operands(p.k, p.n, p.m, dtype), (b, c, a)
+        return ConvFilterGrad, _operands(p.k, p.n, p.m, dtype), (b, c, a)
     if p.b_turned:  # y [M, N] = x [M, K] w [N, K]^T
-        return "conv", _operands(p.m, p.k, p.n, dtype), (a, b, c)
-    return "conv_data_grad", _operands(p.m, p.n, p.k, dtype), (c, b, a)  # dx [M, N] = dy [M, K] w [K, N]
+        return Conv, _operands(p.m, p.k, p.n, dtype), (a, b, c)
+    return ConvDataGrad, _operands(p.m, p.n, p.k, dtype), (c, b, a)  # dx [M, N] = dy [M, K] w [K, N]
 
 
 def _operands(images: int, channels: int, filters: int, dtype: DType) -> Operands:

@@ -20,6 +20,7 @@ from lamina.backends.cuda.registry import kernels
 from lamina.backends.cuda.select.formulations import Problem, Way, choose, nothing_to_do
 from lamina.cudnn import Graph
 from lamina.ops.core import Op
+from lamina.ops.primitives.conv import Conv
 from lamina.ops.primitives.pointwise import Div
 from lamina.ops.primitives.quantize import Quantize, QuantizedConv, QuantizedMatmul
 from lamina.ops.primitives.window import Window
@@ -136,7 +137,7 @@ def _graph(o: Operands, result: Spec, epilogue: Epilogue) -> tuple[Graph, Mappin
 
 def _direct(o: Operands) -> Launch:
     """The own kernel."""
-    launch = direct("conv", o)
+    launch = direct(Conv, o)
     sums = "i32" if o.x.dtype == int8 else "f32"
     program = Program("quantized_conv", launch.program.file, f"#define SUM {sums}\n{launch.program.text}")
     return replace(launch, program=program, arguments=(source(0), source(1), source(2), target()))
