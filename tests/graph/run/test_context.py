@@ -11,6 +11,7 @@ from lamina.graph import compile, trace
 from lamina.infer import Predictor
 from lamina.nn.module import Module
 from lamina.runtime import Device
+from lamina.spec import Spec, float32
 from tests.helpers import many_threads
 from tests.helpers.many_threads import Count, compare, in_threads
 
@@ -124,3 +125,38 @@ def test_a_call_that_fails_gives_its_context_back(monkeypatch: pytest.MonkeyPatc
             with pytest.raises(ZeroDivisionError):
                 run(np.ones(4, np.float32))
     assert run(np.ones(4, np.float32))[0].tolist() == [2.0] * 4
+
+
+def large(value: float) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.full((1 << 10, 1 << 9), value, np.float32)  # 2 MiB
+
+
+def test_results_that_are_held_keep_their_values_call_after_call() -> None:
+    """The first is lent where it was written; while it is held, that output is copied from then on."""
+    run = lm.compile(lm.trace(lambda x: ops.exp(x) + 1.0, Spec((1 << 10, 1 << 9), float32)), "cpu")
+    held = [run(large(i / 4))[0] for i in range(5)]
+    for i, result in enumerate(held):
+        np.testing.assert_allclose(result.numpy(), np.exp(large(i / 4)) + 1, rtol=1e-6)
+    assert len({result.buffer.pointer for result in held}) == 5
+
+
+@pytest.mark.parametrize(
+    "both",
+    [
+        lambda y: (y, y),
+        lambda y: (y, ops.reshape(y, (-1,))),
+        lambda y: (ops.reshape(y, (1 << 9, 1 << 10)), ops.reshape(y, (-1,))),
+        lambda y: (y, ops.exp(y)),
+    ],
+    ids=["twice", "with a view", "two views", "read on"],
+)
+def test_results_that_share_memory_stay_apart(both: Any) -> None:
+    """What one of two results was in a call does not change by the next call, whoever holds it."""
+    run = lm.compile(lm.trace(lambda x: both(ops.tanh(x) * 2.0), Spec((1 << 10, 1 << 9), float32)), "cpu")
+    first = run(large(0.25))
+    second = run(large(1.5))
+    for results, value in ((first, 0.25), (second, 1.5)):
+        y = lm.tensor(np.tanh(large(value)) * 2)
+        for found, wanted in zip(results, both(y), strict=True):
+            np.testing.assert_allclose(found.numpy(), wanted.numpy(), rtol=1e-5)
+    assert first[0].buffer.pointer != second[0].buffer.pointer

@@ -19,7 +19,7 @@ from lamina.graph.passes.manager import optimize, refusals
 from lamina.graph.passes.pattern import Report
 from lamina.ops import primitives
 from lamina.ops.core import bind
-from lamina.ops.primitives import Fused
+from lamina.ops.primitives import BatchNorm, Fused, MaxPool, Window
 from lamina.runtime import Device
 from tests.helpers.stand_in import StandIn, Verdict
 
@@ -164,3 +164,14 @@ def test_compiled_for_a_host_nothing_changes() -> None:
     compiled = lm.compile(graph, device="cpu")
     for found, expected in zip(compiled(*arrays), graph(*arrays), strict=True):
         np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("index", [True, False])
+@pytest.mark.parametrize("read", [True, False])
+def test_an_index_that_nobody_reads_is_left_out(index: bool, read: bool) -> None:
+    kernel, window = (3, 3), Window((2, 2), ((1, 1), (1, 1)), (1, 1))
+    op = NormPool(BatchNorm(1e-3, 0.1), MaxPool(kernel, window, index))
+    pruned = op.prune([True] * 5 + [read] * index)
+    assert isinstance(pruned, NormPool)
+    assert pruned.pool.index == (index and read)
+    assert pruned.norm == op.norm
