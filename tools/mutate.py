@@ -6,7 +6,7 @@
 
 A fault is a comparison, an operator, a condition or a number that is another one. It is put into a copy of the tree;
 this one is not touched. The tests run in the order: those named after the module, those in its folder that name it,
-the rest of its chapter (its first folder; for backends the second); the first that fails ends the run. A fault that
+the rest of its chapter (its first folder; for backends the second), and what lies one level above; the first that fails ends the run. A fault that
 all of them let pass is a survivor: either nothing tests the line, or the fault makes no difference. What is generated
 is left out. The exit status is 1 where fewer than `--least` percent are found.
 """
@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -177,9 +177,10 @@ def tests_for(root: Path, file: Path) -> list[str]:
     parts = file.relative_to(PACKAGE).with_suffix("").parts
     name, folder = parts[-1].lstrip("_"), Path("tests", *parts[:-1])
     chapter = Path("tests", *parts[: 2 if parts[0] == "backends" else 1]) if len(parts) > 1 else folder
-    found = [f.relative_to(root) for f in (root / chapter).rglob("test_*.py")] if len(parts) > 1 else []
-    if len(parts) == 1:
-        found = [f.relative_to(root) for f in (root / "tests").glob("test_*.py")]
+    files = [*(root / chapter).rglob("test_*.py"), *(root / chapter.parent).glob("test_*.py")]
+    if chapter == Path("tests"):
+        files = [*(root / "tests").glob("test_*.py")]
+    found = {f.relative_to(root) for f in files}
     dotted = ".".join(("lamina", *parts))
 
     def rank(test: Path) -> tuple[bool, bool, bool, str]:
@@ -190,36 +191,43 @@ def tests_for(root: Path, file: Path) -> list[str]:
     return [str(test) for test in sorted(found, key=rank)]
 
 
-def found_by(root: Path, fault: Fault, timeout: float) -> str:
-    """The test that finds a fault in a copy of the tree; TIMEOUT; "" where all pass."""
-    target = root / fault.file
+def found_by(root: Path, fault: Fault, timeout: float, broken: set[str] | None = None) -> str:
+    """The test that finds a fault in a copy of the tree; TIMEOUT; "" where all pass.
+
+    broken: tests that fail without any fault. They find nothing; those that are met are added.
+    """
+    target, tests = root / fault.file, tests_for(root, fault.file)
+    broken = set() if broken is None else broken
     text = target.read_text(encoding="utf-8")
-    target.write_text(fault.apply(text), encoding="utf-8")
-    command = [
-        sys.executable,
-        "-B",
-        "-m",
-        "pytest",
-        "-x",
-        "--tb=no",
-        "-p",
-        "no:cacheprovider",
-        "-W",
-        "ignore",
-    ]
+    while tests:
+        target.write_text(fault.apply(text), encoding="utf-8")
+        by = _first_failure(root, tests, timeout, broken)
+        target.write_text(text, encoding="utf-8")
+        if by in ("", TIMEOUT) or "::" not in by or not _first_failure(root, [by], timeout, set()):
+            return by
+        broken.add(by)
+    return ""
+
+
+def _first_failure(root: Path, tests: Sequence[str], timeout: float, broken: Iterable[str]) -> str:
+    """The first test that fails, or the end of what is printed where none is named; TIMEOUT; "" where all pass."""
+    command = [sys.executable, "-B", "-m", "pytest", "-x", "--tb=no", "-p", "no:cacheprovider"]
     environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}"}
-    tests = tests_for(root, fault.file)
+    left_out = [word for test in sorted(broken) for word in ("--deselect", test)]
     try:
         done = subprocess.run(
-            [*command, *tests], cwd=root, env=environment, capture_output=True, text=True, timeout=timeout
+            [*command, *left_out, *tests],
+            cwd=root,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
         )
     except subprocess.TimeoutExpired:
         return TIMEOUT
-    finally:
-        target.write_text(text, encoding="utf-8")
-    if done.returncode == 0 or not tests:
+    if done.returncode in (0, 5):  # 5: none was selected
         return ""
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", done.stdout, re.MULTILINE)
     return failed[1] if failed else (done.stdout + done.stderr).strip()[-80:]
 
 
@@ -259,10 +267,11 @@ def run(copy: Path, chosen: Sequence[Fault], timeout: float) -> list[str]:
             shutil.copy2(ROOT / name, copy / name)
     if (ROOT / "build").exists():
         (copy / "build").symlink_to((ROOT / "build").resolve())
-    results = []
+    results: list[str] = []
+    broken: set[str] = set()
     for number, fault in enumerate(chosen, 1):
         start = time.monotonic()
-        by = found_by(copy, fault, timeout)
+        by = found_by(copy, fault, timeout, broken)
         results.append(by)
         text = (ROOT / fault.file).read_text(encoding="utf-8")
         seconds = time.monotonic() - start

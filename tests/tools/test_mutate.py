@@ -56,7 +56,8 @@ def test_a_seed_says_which_faults() -> None:
 def test_tests_of_the_module_come_first(module: str, first: str) -> None:
     tests = mutate.tests_for(mutate.ROOT, mutate.PACKAGE / module)
     assert tests[0] == first
-    assert all(test.startswith(str(Path(first).parent)) for test in tests)
+    above = (Path(first).parent, Path(first).parent.parent)
+    assert {Path(test).parent for test in tests if not Path(test).is_relative_to(above[0])} == {above[1]}
 
 
 def test_a_fault_is_found_or_survives(tmp_path: Path) -> None:
@@ -74,3 +75,15 @@ def test_a_fault_is_found_or_survives(tmp_path: Path) -> None:
     assert mutate.found_by(tmp_path, by_line[2], 60) == "tests/room/test_door.py::test_it"
     assert mutate.found_by(tmp_path, by_line[6], 60) == ""
     assert file.read_text() == before
+
+
+def test_a_test_that_fails_anyway_finds_nothing(tmp_path: Path) -> None:
+    (tmp_path / "src/lamina/room").mkdir(parents=True)
+    (tmp_path / "tests/room").mkdir(parents=True)
+    file = tmp_path / "src/lamina/room/door.py"
+    file.write_text("def wide(n):\n    return n > 3\n")
+    (tmp_path / "tests/room/test_door.py").write_text("def test_broken():\n    assert 1 > 2\n")
+    (fault, *_) = mutate.faults_of(file.relative_to(tmp_path), file.read_text())
+    broken: set[str] = set()
+    assert mutate.found_by(tmp_path, fault, 60, broken) == ""
+    assert broken == {"tests/room/test_door.py::test_broken"}
