@@ -6,9 +6,10 @@
 
 A fault is a comparison, an operator, a condition or a number that is another one. It is put into a copy of the tree;
 this one is not touched. The tests run in the order: those named after the module, those in its folder that name it,
-the rest of its chapter (its first folder; for backends the second), and what lies one level above; the first that fails ends the run. A fault that
-all of them let pass is a survivor: either nothing tests the line, or the fault makes no difference. What is generated
-is left out. The exit status is 1 where fewer than `--least` percent are found.
+the rest of its chapter (its first folder; for backends the second), and what lies one level above; the first that
+fails ends the run. A fault that all of them let pass is a survivor: either nothing tests the line, or the fault
+makes no difference. What is generated is left out. The exit status is 1 where fewer than `--least` percent are
+found.
 """
 
 from __future__ import annotations
