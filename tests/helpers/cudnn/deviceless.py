@@ -36,6 +36,7 @@ from lamina.ops.primitives import (
     ConvDataGrad,
     ConvFilterGrad,
     Fused,
+    GeluGrad,
     Matmul,
     Quantize,
     QuantizedConv,
@@ -121,6 +122,9 @@ def products() -> dict[str, str]:
             found[f"{name} {short} weight"] = plan(Matmul(True), dtype, (m, n), (m, k))
         epilogue = Fused((Matmul(False, True), Add(), Relu()))
         found[f"{name} bf16 bias relu"] = plan(epilogue, bfloat16, (m, k), (n, k), (n,))
+        for form in ("none", "tanh"):
+            gradient = Fused((Matmul(), GeluGrad(form)))
+            found[f"{name} bf16 gelu grad {form}"] = plan(gradient, bfloat16, (m, n), (n, k), (m, k))
     found["batched bf16"] = plan(Matmul(), bfloat16, (8, 64, 32), (8, 32, 48))
     found["batched f32"] = plan(Matmul(), float32, (8, 64, 32), (8, 32, 48))
     found["batched tf32"] = plan(Matmul(), float32, (8, 64, 32), (8, 32, 48), tf32=True)

@@ -1,12 +1,13 @@
 """Activations and arithmetic against the textbook formula, broadcasting, numbers, and errors."""
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
 from lamina import ops
+from lamina.graph import gradients, trace
 from lamina.ops import primitives
 from lamina.ops.core import bind
 from lamina.ops.primitives.pointwise import erf_numpy
@@ -71,6 +72,25 @@ def test_more_activations(function: Any, formula: Any) -> None:
 
 
 @pytest.mark.feature("F057")
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_the_gradient_of_gelu_is_one_op(approximate: Literal["none", "tanh"]) -> None:
+    """Of gelu's input; its own gradient by the input is gelu's second derivative."""
+
+    def once(v: Any, g: Any) -> Any:
+        return gradients(ops.gelu(v, approximate), [v], [g])
+
+    def twice(v: Any, g: Any) -> Any:
+        return gradients(ops.sum(once(v, g)[0]), [v])
+
+    arrays = [np.linspace(-4, 4, 33), np.full(33, 2.0)]
+    graph = trace(once, *arrays)
+    assert [node.op for node in graph.nodes] == [primitives.GeluGrad(approximate)]
+    step = 1e-5
+    below, above = (graph(arrays[0] + d, arrays[1])[0].numpy() for d in (-step, step))
+    (found,) = trace(twice, *arrays)(*arrays)
+    np.testing.assert_allclose(found.numpy(), (above - below) / (2 * step), rtol=1e-7, atol=1e-8)
+
+
 def test_prelu_has_a_slope_per_channel() -> None:
     x = np.array([[[-2.0, 3.0], [-4.0, 5.0]]])
     slopes = np.array([0.5, 0.25])

@@ -25,6 +25,7 @@ from lamina.ops.primitives.pointwise import (
     ClippedRelu,
     ClippedReluGrad,
     Exp,
+    GeluGrad,
     LeakyRelu,
     Relu,
     ReluGrad,
@@ -85,13 +86,25 @@ def exp(op: Exp, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
 @kernels(*_FROM_OUTPUT, source="onednn")
 def from_output(op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
     """The gradient of an activation from its output y and the gradient g of y."""
+    upper = op.hi if isinstance(op, ClippedReluGrad) else 0.0
+    return _gradient(op, Eltwise(_FROM_OUTPUT[type(op)], 0.0, upper), ARG.DST, specs)
+
+
+@kernels(GeluGrad, source="onednn")
+def gelu_grad(op: GeluGrad, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """The gradient of gelu from its input and the gradient of its output."""
+    step = Eltwise("gelu_erf" if op.approximate == "none" else "gelu_tanh")
+    return _gradient(op, step, ARG.SRC, specs)
+
+
+def _gradient(op: Op, step: Eltwise, data: int, specs: Sequence[Spec]) -> Plan:
+    """The gradient of a function; data: whether the first operand is its input (SRC) or its output (DST)."""
     y, g = specs
     computes(y, g)
     if y.shape != g.shape:
         raise NoKernel(f"cpu: {op} with broadcasting ({y} and {g})")
     y = g = _kept(g if g.layout is not None else y, zero_kept=True)
-    over, function = _run(y), _FROM_OUTPUT[type(op)]
-    upper = op.hi if isinstance(op, ClippedReluGrad) else 0.0
+    over, function, upper = _run(y), step.function, step.beta
 
     def create() -> PrimitiveDesc:
         hint = onednn.eltwise_forward(function, over, over, beta=upper)
@@ -101,7 +114,7 @@ def from_output(op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -
     if made is None:
         raise NoKernel(f"cpu: oneDNN has no kernel for {op} on {y}")
     operands = {
-        ARG.DST: (over, at_input(0)),
+        data: (over, at_input(0)),
         ARG.DIFF_DST: (over, at_input(1)),
         ARG.DIFF_SRC: (over, at_output()),
     }

@@ -385,9 +385,8 @@ class Gelu(_Unary):
     def apply(self, x: Array) -> Any:
         return 0.5 * x * (1 + erf_numpy(x * math.sqrt(0.5)))
 
-    def derivative(self, x: Any, y: Any) -> Any:
-        density = (x * x * -0.5).exp() * (1 / math.sqrt(2 * math.pi))
-        return ((x * math.sqrt(0.5)).erf() + 1) * 0.5 + x * density
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        return (call(GeluGrad(), inputs[0], grads[0]),)
 
 
 _ROOT_2_PI = math.sqrt(2 / math.pi)
@@ -400,11 +399,8 @@ class GeluTanh(_Unary):
     def apply(self, x: Array) -> Any:
         return 0.5 * x * (1 + np.tanh(_ROOT_2_PI * (x + 0.044715 * x * x * x)))
 
-    def derivative(self, x: Any, y: Any) -> Any:
-        square = x * x
-        t = (x * (square * 0.044715 + 1) * _ROOT_2_PI).tanh()
-        inner = (square * (3 * 0.044715) + 1) * _ROOT_2_PI
-        return (t + 1) * 0.5 + x * 0.5 * (1 - t * t) * inner
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        return (call(GeluGrad("tanh"), inputs[0], grads[0]),)
 
 
 @dataclass(frozen=True)
@@ -720,8 +716,8 @@ class Where(Op):
             yield Sample.of(cls(), flags, a, b, dtypes=NUMBERS)
 
 
-class _OutputGrad(Op):
-    """The gradient of an activation from its output: (y, g) -> g * f'(x), with f'(x) written in y."""
+class _ActivationGrad(Op):
+    """The gradient of an activation: (y, g) -> g * f'(x), with f'(x) written in y = f(x), or in x in its place."""
 
     arity = 2
     elementwise = True
@@ -739,7 +735,7 @@ class _OutputGrad(Op):
 
 
 @dataclass(frozen=True)
-class ReluGrad(_OutputGrad):
+class ReluGrad(_ActivationGrad):
     """g where y > 0, else 0."""
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
@@ -750,7 +746,7 @@ class ReluGrad(_OutputGrad):
 
 
 @dataclass(frozen=True)
-class ClippedReluGrad(_OutputGrad):
+class ClippedReluGrad(_ActivationGrad):
     """g where 0 < y < hi, else 0; hi is a number that y's dtype holds."""
 
     hi: float = 6.0
@@ -768,7 +764,7 @@ class ClippedReluGrad(_OutputGrad):
 
 
 @dataclass(frozen=True)
-class SigmoidGrad(_OutputGrad):
+class SigmoidGrad(_ActivationGrad):
     """g * y * (1 - y)."""
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
@@ -780,7 +776,7 @@ class SigmoidGrad(_OutputGrad):
 
 
 @dataclass(frozen=True)
-class TanhGrad(_OutputGrad):
+class TanhGrad(_ActivationGrad):
     """g * (1 - y^2)."""
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
@@ -789,6 +785,45 @@ class TanhGrad(_OutputGrad):
 
     def reference(self, y: Array, g: Array) -> tuple[Array]:  # type: ignore[override]
         return (g * (1 - y * y),)
+
+
+@dataclass(frozen=True)
+class GeluGrad(_ActivationGrad):
+    """(x, g) -> g * gelu'(x), from gelu's input; approximate: "none" or "tanh", as `gelu` takes it.
+
+    gelu'(x) is Phi(x) + x * phi(x), or, with t = tanh(u) and u = sqrt(2 / pi) * (x + 0.044715 * x^3),
+    (1 + t) / 2 + x / 2 * (1 - t^2) * u'.
+    """
+
+    approximate: Literal["none", "tanh"] = "none"
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        (s,), (x, g) = grads, inputs
+        return s * g * self._curvature(x), call(self, x, s)
+
+    def _curvature(self, x: Any) -> Any:
+        """gelu''(x) by ops: phi(x) * (2 - x^2), or (1 - t^2) * (u' + x / 2 * (u'' - 2 * t * u'^2))."""
+        square = x * x
+        if self.approximate == "none":
+            return (square * -0.5).exp() * (2 - square) * (1 / math.sqrt(2 * math.pi))
+        t = (x * (square * 0.044715 + 1) * _ROOT_2_PI).tanh()
+        slope = (square * (3 * 0.044715) + 1) * _ROOT_2_PI
+        bend = x * (6 * 0.044715 * _ROOT_2_PI)
+        return (1 - t * t) * (slope + x * 0.5 * (bend - 2 * t * slope * slope))
+
+    def reference(self, x: Array, g: Array) -> tuple[Array]:  # type: ignore[override]
+        if self.approximate == "none":
+            density = np.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
+            return (g * (0.5 * (1 + erf_numpy(x * math.sqrt(0.5))) + x * density),)
+        t = np.tanh(_ROOT_2_PI * (x + 0.044715 * x * x * x))
+        slope = _ROOT_2_PI * (1 + 3 * 0.044715 * x * x)
+        return (g * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for approximate in ("none", "tanh"):
+            for shape in _SHAPES:
+                yield Sample.of(cls(approximate), Arg(shape, distinct=True), shape)
 
 
 def _sigmoid(x: Array) -> Any:

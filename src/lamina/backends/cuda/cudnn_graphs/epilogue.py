@@ -43,7 +43,12 @@ _WITH: dict[type[Op], tuple[str, Callable[[Op], dict[str, float]]]] = {
     pointwise.LeakyRelu: ("relu_fwd", lambda op: {"relu_slope": getattr(op, "slope")}),  # noqa: B009
     pointwise.Elu: ("elu_fwd", lambda op: {"elu_alpha": getattr(op, "alpha")}),  # noqa: B009
 }
-
+_GELU_GRADS = {"none": "gelu_bwd", "tanh": "gelu_approx_tanh_bwd"}
+#: Gradients of activations, which read the activation's input or, for relu, its output.
+_GRADS: dict[type[Op], Callable[[Op], str]] = {
+    pointwise.ReluGrad: lambda op: "relu_bwd",
+    pointwise.GeluGrad: lambda op: _GELU_GRADS[getattr(op, "approximate")],  # noqa: B009
+}
 
 #: Activations that own kernels and cuBLASLt compute too.
 _ACTIVATIONS: dict[type[Op], str] = {
@@ -112,7 +117,7 @@ class Epilogue:
     def check(self) -> None:
         """Raise NoKernel when a step has no node, or an operand another type than the rest."""
         for step in self.steps:
-            if type(step) not in (*_BINARY, *_UNARY, *_WITH, pointwise.ReluGrad):
+            if type(step) not in (*_BINARY, *_UNARY, *_WITH, *_GRADS):
                 raise NoKernel(f"cuDNN has no pointwise node for {step.name}")
 
     def attach(
@@ -141,8 +146,8 @@ class Epilogue:
                 index, spec = next(extras)
                 other = _operand(graph, spec, len(shape), axes)
                 places[other.uid] = source(index)
-                if isinstance(step, pointwise.ReluGrad):
-                    value = graph.pointwise("relu_bwd", other, value, result)
+                if type(step) in _GRADS:
+                    value = graph.pointwise(_GRADS[type(step)](step), other, value, result)
                 else:
                     value = graph.pointwise(_BINARY[type(step)], value, other, result)
         return places

@@ -124,6 +124,20 @@ def _gelu_tanh(op: Any, a: Sequence[str], t: str) -> str:
     return f"(({t})0.5 * {x} * (({t})1 + {tanh}({inner})))"
 
 
+def _gelu_grad(op: Any, a: Sequence[str], t: str) -> str:
+    (x, g), f = a, "f" if t == "f32" else ""
+    if op.approximate == "none":
+        cumulative = f"({t})0.5 * (({t})1 + erf{f}({x} * ({t})0.70710678118654752440))"
+        density = f"({t})0.39894228040143267794 * exp{f}(({t})-0.5 * {x} * {x})"
+        return f"({g} * ({cumulative} + {x} * ({density})))"
+    tangent = f"tanh{f}(({t})0.79788456080286535588 * ({x} + ({t})0.044715 * {x} * {x} * {x}))"
+    slope = f"(({t})0.79788456080286535588 * (({t})1 + ({t})0.134145 * {x} * {x}))"
+    return (
+        f"({g} * (({t})0.5 * (({t})1 + {tangent}) + "
+        f"({t})0.5 * {x} * (({t})1 - {tangent} * {tangent}) * {slope}))"
+    )
+
+
 def _abs(op: Any, a: Sequence[str], t: str) -> str:
     return f"magnitude({a[0]})"
 
@@ -189,6 +203,7 @@ EXPRESSIONS: dict[type[Op], Expression] = {
     pointwise.ClippedReluGrad: _clipped_grad,
     pointwise.SigmoidGrad: _text("({1} * {0} * (({t})1 - {0}))"),
     pointwise.TanhGrad: _text("({1} * (({t})1 - {0} * {0}))"),
+    pointwise.GeluGrad: _gelu_grad,
     Cast: _text("{0}"),
     DropoutGrad: _dropout_grad,
     Quantize: _quantize,
