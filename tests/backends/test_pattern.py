@@ -25,6 +25,8 @@ def test_parts_are_written_as_methods() -> None:
     assert not pool.only_reader
     assert pool.read_once.only_reader
     assert pool.read_once.name == "pool"
+    assert not pool.other_readers
+    assert pool.read_elsewhere.other_readers
     assert isinstance(pool, MadeBy)
     assert either(pool, made_by(Add)) == Either((pool, made_by(Add)))
 

@@ -91,6 +91,7 @@ class MadeBy(Pattern):
     kinds: classes of the op. inputs: patterns of its first inputs, in either order where the op is commutative.
     where: what else must hold for the node. index: which of the node's outputs the value is (-1: the last).
     only_reader: nothing else reads the value, and it is no output of the graph.
+    other_readers: something else reads the value, or it is an output of the graph: it is wanted by itself.
     same_policy: the node was recorded under the policy of the root; False for nodes that are only looked at.
     """
 
@@ -100,6 +101,7 @@ class MadeBy(Pattern):
     where: Callable[[PatternNode], bool] | None = None
     index: int = 0
     only_reader: bool = False
+    other_readers: bool = False
     same_policy: bool = True
 
     def output(self, index: int) -> MadeBy:
@@ -112,6 +114,11 @@ class MadeBy(Pattern):
     def read_once(self) -> MadeBy:
         """The same, of a value that nothing else reads."""
         return replace(self, only_reader=True)
+
+    @property
+    def read_elsewhere(self) -> MadeBy:
+        """The same, of a value that something else reads too."""
+        return replace(self, other_readers=True)
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def test_conditions_on_nodes_and_values() -> None:
     assert matches(wide, lambda a: -a, Spec((2,), float32)) == []
 
 
-def test_the_only_reader() -> None:
+def test_the_only_reader_or_one_of_several() -> None:
     pattern = made_by(Neg, made_by(Exp, x).read_once)
     assert len(matches(pattern, lambda a, b: -ops.exp(a))) == 1
 
@@ -106,6 +106,9 @@ def test_the_only_reader() -> None:
         return -e, e
 
     assert matches(pattern, twice) == matches(pattern, given_back) == []
+    wanted = made_by(Neg, made_by(Exp, x).read_elsewhere)
+    assert [len(matches(wanted, f)) for f in (twice, given_back)] == [1, 1]
+    assert matches(wanted, lambda a, b: -ops.exp(a)) == []
 
 
 def test_the_policy_is_the_roots() -> None:

@@ -217,8 +217,14 @@ def _value(pattern: Pattern, value: Value, names: Names, root: Node, now: Rewrit
         node = value.node
         if node is None or node.outputs[pattern.index % len(node.outputs)] is not value:
             return
-        if not pattern.only_reader or len(now.readers(value)) == 1:
+        if _is_read_so(pattern, value, now):
             yield from _node(pattern, node, names, root, now, value)
+
+
+def _is_read_so(pattern: MadeBy, value: Value, now: Rewriting) -> bool:
+    """Whether as many read the value as the pattern asks for."""
+    count = len(now.readers(value)) if pattern.only_reader or pattern.other_readers else 0
+    return not (pattern.only_reader and count > 1) and not (pattern.other_readers and count < 2)
 
 
 def _node(
