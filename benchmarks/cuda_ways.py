@@ -66,10 +66,17 @@ class Maker:
             yield title, conv_problem(_LETTERS[direction], o, self.device, epilogue, self.policy)
 
     def matmul(
-        self, name: str, m: int, n: int, k: int, batch: int = 1, turned: str = "", steps: tuple[Op, ...] = ()
+        self,
+        name: str,
+        m: int,
+        n: int,
+        k: int,
+        batch: int = 1,
+        transposed: str = "",
+        steps: tuple[Op, ...] = (),
     ) -> Cases:
         """C [m, n]; turned: which of "a" and "b" lie as their transpose. steps: with a bias first."""
-        p = Product(batch, m, n, k, "a" in turned, "b" in turned)
+        p = Product(batch, m, n, k, "a" in transposed, "b" in transposed)
         lead = (batch,) if batch > 1 else ()
         a, b, c = (
             Spec((*lead, *size), self.dtype, Layout(strides if lead else strides[1:]))
@@ -130,21 +137,23 @@ def large(make: Maker) -> Cases:
 def transformer(make: Maker) -> Cases:
     """An encoder of width 512 over 32 sequences of 512."""
     rows = 32 * 512
-    yield from make.matmul("projection", rows, 512, 512, turned="b")
+    yield from make.matmul("projection", rows, 512, 512, transposed="b")
     yield from make.matmul("projection data", rows, 512, 512)
-    yield from make.matmul("projection weight", 512, 512, rows, turned="a")
-    yield from make.matmul("feed forward+bias+gelu", rows, 2048, 512, turned="b", steps=(Add(), GeluTanh()))
-    yield from make.matmul("feed forward back+bias", rows, 512, 2048, turned="b", steps=(Add(),))
-    yield from make.matmul("scores, batched", 512, 512, 64, batch=256, turned="b")
+    yield from make.matmul("projection weight", 512, 512, rows, transposed="a")
+    yield from make.matmul(
+        "feed forward+bias+gelu", rows, 2048, 512, transposed="b", steps=(Add(), GeluTanh())
+    )
+    yield from make.matmul("feed forward back+bias", rows, 512, 2048, transposed="b", steps=(Add(),))
+    yield from make.matmul("scores, batched", 512, 512, 64, batch=256, transposed="b")
 
 
 def alexnet(make: Maker) -> Cases:
     """AlexNet's linear layers and second convolution at batch 1024."""
-    yield from make.matmul("fc1+bias+relu", 1024, 4096, 6400, turned="b", steps=(Add(), Relu()))
+    yield from make.matmul("fc1+bias+relu", 1024, 4096, 6400, transposed="b", steps=(Add(), Relu()))
     yield from make.matmul("fc1 data", 1024, 6400, 4096)
-    yield from make.matmul("fc1 weight", 4096, 6400, 1024, turned="a")
+    yield from make.matmul("fc1 weight", 4096, 6400, 1024, transposed="a")
     yield from make.matmul("fc2 data", 1024, 4096, 4096)
-    yield from make.matmul("fc2 weight", 4096, 4096, 1024, turned="a")
+    yield from make.matmul("fc2 weight", 4096, 4096, 1024, transposed="a")
     yield from make.conv("conv2", (1024, 96, 26, 26), (256, 96, 5, 5), 1, 2)
 
 
@@ -159,7 +168,7 @@ def times(problem: Problem, make: Maker, refusals: list[str]) -> dict[str, tuple
     entries = formulations._entries(problem, handle, make.policy, refusals)
     grouped: dict[str, list[Candidate]] = {}
     for entry in entries:
-        grouped.setdefault(entry.way.name.partition(":")[0], []).append(entry)
+        grouped.setdefault(entry.formulation.name.partition(":")[0], []).append(entry)
     found = {}
     for name, group in grouped.items():
         best = formulations._contest(problem, make.device, group, make.policy, refusals)
@@ -199,9 +208,14 @@ def main() -> None:
             nbytes = sum(s.nbytes for s in (*problem.inputs, *problem.outputs))
             limit = make.device.machine.seconds(problem.flops, nbytes, "bfloat16") * 1e3
             print(f"{name}  limit {limit:.4f} ms  ({time.perf_counter() - began:.0f} s)", flush=True)
-            for way, (milliseconds, label) in sorted(found.items(), key=lambda item: item[1]):
-                print(f"    {milliseconds:9.4f} ms {limit / milliseconds:6.1%}  {way:14} {label}", flush=True)
-                rows.append({"case": name, "way": way, "ms": milliseconds, "limit": limit, "label": label})
+            for formulation, (milliseconds, label) in sorted(found.items(), key=lambda item: item[1]):
+                print(
+                    f"    {milliseconds:9.4f} ms {limit / milliseconds:6.1%}  {formulation:14} {label}",
+                    flush=True,
+                )
+                rows.append(
+                    {"case": name, "way": formulation, "ms": milliseconds, "limit": limit, "label": label}
+                )
             wrong = [r for r in refusals if "wrong" in r or "Error" in r]
             for reason in refusals if options.refusals else wrong:
                 print(f"    out: {reason[:160]}")

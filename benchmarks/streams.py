@@ -29,8 +29,10 @@ ROUNDS, CALLS = 15, 10
 
 def captured(workload: Workload, streams: int) -> Callable[[], Any]:
     """The workload as it is replayed, captured on so many streams."""
-    lanes = (lambda self, steps: [0] * len(steps)) if streams == 1 else ExecutionContext._lanes
-    with mock.patch.object(ExecutionContext, "_lanes", lanes):
+    assign_streams = (
+        (lambda self, steps: [0] * len(steps)) if streams == 1 else ExecutionContext._assign_streams
+    )
+    with mock.patch.object(ExecutionContext, "_assign_streams", assign_streams):
         run = peer_lamina.prepare(workload, "lamina", "cuda", "fastest").run
         for _ in range(4):
             run()

@@ -183,7 +183,7 @@ def test_formulations(environment: dict[str, str]) -> None:
 
 
 @pytest.mark.feature("B012", "B011")
-def test_a_convolution_in_halves(environment: dict[str, str]) -> None:
+def test_a_convolution_by_fast_fir(environment: dict[str, str]) -> None:
     """Each part is a plan of its own; room is for what lies between them."""
     found = part("halves", environment)
     for name in ("conv", "conv_data_grad"):

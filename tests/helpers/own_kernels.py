@@ -24,7 +24,7 @@ from lamina.backends import Call, Plan
 from lamina.backends.cuda import backend
 from lamina.backends.cuda.conv.conv import conv_problem
 from lamina.backends.cuda.conv.direct import direct
-from lamina.backends.cuda.conv.fast_fir import halved_way
+from lamina.backends.cuda.conv.fast_fir import fast_fir_formulation
 from lamina.backends.cuda.cudnn_graphs.conv import Operands, sides
 from lamina.backends.cuda.launch.program import Bindable, Launches, kernel_plan, source, target
 from lamina.backends.cuda.norm import batch_persistent, conv_batch_norm
@@ -124,22 +124,26 @@ def points() -> Iterator[Case]:
             norm = ConvNorm(Conv(POINT), BatchNorm(1e-3, 0.1, residual, residual), bits=residual)
             inputs = [x, w, *numbers(channels, 4), *[y] * residual]
             places = [target(5), *(source(i) for i in range(2, len(inputs)))]
-            (way,) = conv_batch_norm.own_way(norm, Operands(POINT, x, w, y), places, DEVICE.machine)
+            (formulation,) = conv_batch_norm.own_formulation(
+                norm, Operands(POINT, x, w, y), places, DEVICE.machine
+            )
             outputs = [y, *numbers(channels, 4), y, *[signs] * residual]
-            yield Case(f"{norm} {x}", way.steps, inputs, outputs, way.scratch)
+            yield Case(f"{norm} {x}", formulation.steps, inputs, outputs, formulation.scratch)
         head, join = ConvDataGrad(POINT, given[2:]), (Add(), ReluGrad())
         for steps, relu, bits in ((join, False, True), (join, True, False), ((), True, False)):
             grad = DataGradNorm(Fused((head, *steps)) if steps else head, BatchNormGrad(relu=relu), bits)
             between = [y, signs if bits else y] if steps else []
             inputs = [x, turned, *between, y, *numbers(channels, 3 + relu)]
             sources = [source(i) for i in range(len(inputs))]
-            (way,) = conv_batch_norm.own_gradient_way(
+            (formulation,) = conv_batch_norm.own_gradient_formulation(
                 grad, Operands(POINT, y, turned, x), sources, 2 + len(between), DEVICE.machine
             )
-            yield Case(f"{grad} {x}", way.steps, inputs, [y, *numbers(channels, 2), y], way.scratch)
+            yield Case(
+                f"{grad} {x}", formulation.steps, inputs, [y, *numbers(channels, 2), y], formulation.scratch
+            )
 
 
-def residents() -> Iterator[Case]:
+def persistent_norms() -> Iterator[Case]:
     """Batch norm in one launch: everything kept, a part of it, threads without work."""
     shapes = [
         last((64, 256, 14, 14)),
@@ -192,7 +196,7 @@ def pools() -> Iterator[Case]:
         yield planned("", backward, [last(pooled), last(pooled, uint8), x, *some])
 
 
-def stems() -> Iterator[Case]:
+def small_channels() -> Iterator[Case]:
     """First convolutions and their filters' gradients."""
     shapes: list[tuple[Shape, Shape, int, int]] = [
         ((3, 1, 224, 224), (96, 1, 11, 11), 4, 0),
@@ -204,10 +208,14 @@ def stems() -> Iterator[Case]:
         y = (x[0], w[0], *window.output(x[2:], w[2:]))
         for direction in (Conv, ConvFilterGrad):
             problem = conv_problem(direction, Operands(window, last(x), last(w), last(y)), DEVICE)
-            for way in problem.ways:
-                if way.name.startswith("stem"):
+            for formulation in problem.formulations:
+                if formulation.name.startswith("stem"):
                     yield Case(
-                        f"{way.name} {problem.key}", way.steps, problem.inputs, problem.outputs, way.scratch
+                        f"{formulation.name} {problem.key}",
+                        formulation.steps,
+                        problem.inputs,
+                        problem.outputs,
+                        formulation.scratch,
                     )
 
 
@@ -224,8 +232,10 @@ def halves() -> Iterator[Case]:
         o = Operands(window, last(x), last(w), last((x[0], w[0], *window.output(x[2:], w[2:]))))
         for direction in (Conv, ConvDataGrad):
             result, given = sides(direction, o)
-            way = halved_way(direction, o, by_definition)
-            yield Case(f"{direction.name} in halves {o.x}", way.steps, given, [result], way.scratch)
+            formulation = fast_fir_formulation(direction, o, by_definition)
+            yield Case(
+                f"{direction.name} in halves {o.x}", formulation.steps, given, [result], formulation.scratch
+            )
 
 
 def reorders() -> Iterator[Case]:
@@ -238,10 +248,10 @@ def reorders() -> Iterator[Case]:
 
 KINDS: dict[str, Callable[[], Iterator[Case]]] = {
     "points": points,
-    "residents": residents,
+    "residents": persistent_norms,
     "norms": norms,
     "pools": pools,
-    "stems": stems,
+    "stems": small_channels,
     "halves": halves,
     "reorders": reorders,
 }

@@ -10,7 +10,7 @@ from lamina.backends.cuda import backend
 from lamina.backends.cuda.attention.attention import slopes_launch, weights_launch
 from lamina.backends.cuda.conv.conv import conv_problem
 from lamina.backends.cuda.conv.direct import direct
-from lamina.backends.cuda.conv.fast_fir import halved_way
+from lamina.backends.cuda.conv.fast_fir import fast_fir_formulation
 from lamina.backends.cuda.cudnn_graphs.conv import Operands
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
@@ -107,10 +107,12 @@ def collected(device: Device, *, few: bool = False) -> dict[str, Program]:
         o = Operands(win, *(Spec(s, dtype, channels_last(s)) for s in sizes))
         for direction in (Conv, ConvDataGrad, ConvFilterGrad):
             found[f"{direction.name} {dtype}"] = direct(direction, o).program
-            for way in conv_problem(direction, o, device).ways:
-                for step in (*way.before, *way.after):
+            for formulation in conv_problem(direction, o, device).formulations:
+                for step in (*formulation.before, *formulation.after):
                     if isinstance(step, Launch):
-                        found[f"{direction.name} {way.name} {step.program.name} {dtype}"] = step.program
+                        found[f"{direction.name} {formulation.name} {step.program.name} {dtype}"] = (
+                            step.program
+                        )
         a = Spec((5, 7), dtype).fixed
         found[f"tiled {dtype}"] = tiled(Product(1, 5, 3, 7, False, True), a).program
         scores = Spec((2, 3, 5, 7), dtype).fixed
@@ -126,7 +128,7 @@ def collected(device: Device, *, few: bool = False) -> dict[str, Program]:
         | halved_convolutions()
         | resident_norms(device)
         | resident_networks(device)
-        | point_convolutions(device)
+        | conv1x1_kernels(device)
     )
     shapes = (2, 3, 9, 9), (5, 3, 3, 3), (2, 5, 7, 7)
     win = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
@@ -154,10 +156,12 @@ def own_convolutions(device: Device) -> dict[str, Program]:
         for dtype in (float16, bfloat16):
             o = Operands(win, *(Spec(s, dtype, channels_last(s)) for s in shapes))
             for direction in (Conv, ConvDataGrad, ConvFilterGrad):
-                for way in conv_problem(direction, o, device).ways:
-                    steps = way.steps if way.name in ("depthwise", "stem") else ()
+                for formulation in conv_problem(direction, o, device).formulations:
+                    steps = formulation.steps if formulation.name in ("depthwise", "stem") else ()
                     for step in (s for s in steps if isinstance(s, Launch)):
-                        found[f"{direction.name} {way.name} {step.program.name} {dtype}"] = step.program
+                        found[f"{direction.name} {formulation.name} {step.program.name} {dtype}"] = (
+                            step.program
+                        )
     return found
 
 
@@ -165,8 +169,10 @@ def halved_convolutions() -> dict[str, Program]:
     """What is around convolutions of half as many taps."""
     shapes = ((2, 8, 18, 20), (16, 8, 7, 7), (2, 16, 18, 20))
     o = Operands(Window((1, 1), ((3, 3), (3, 3)), (1, 1)), *(Spec(s, bfloat16) for s in shapes))
-    way = halved_way(Conv, o, lambda part: Plan((part.x, part.w), (part.y,), lambda call: lambda: None))
-    return {step.program.name: step.program for step in way.steps if isinstance(step, Launch)}
+    formulation = fast_fir_formulation(
+        Conv, o, lambda part: Plan((part.x, part.w), (part.y,), lambda call: lambda: None)
+    )
+    return {step.program.name: step.program for step in formulation.steps if isinstance(step, Launch)}
 
 
 def resident_norms(device: Device) -> dict[str, Program]:
@@ -175,18 +181,18 @@ def resident_norms(device: Device) -> dict[str, Program]:
     for dtype in (float32, float16, bfloat16):
         x = Spec((4, 24, 9, 9), dtype, channels_last((4, 24, 9, 9)))
         forward, backward = BatchNorm(1e-5), BatchNormGrad()
-        for way in (
+        for formulation in (
             batch_persistent.forward(forward, x, activation(forward), (), 0, device.machine),
             batch_persistent.backward(backward, x, activation(backward), (), 0, device.machine),
         ):
-            assert way is not None
-            for step in way.steps:
+            assert formulation is not None
+            for step in formulation.steps:
                 assert isinstance(step, Together)
                 found[f"{step.program.name} {dtype}"] = step.program
     return found
 
 
-def point_convolutions(device: Device) -> dict[str, Program]:
+def conv1x1_kernels(device: Device) -> dict[str, Program]:
     """1x1 convolutions with a norm's sums, forward and backward, with all that may lie behind them."""
     found: dict[str, Program] = {}
     sizes = [ProductTiling(900, *size, device.machine) for size in ((128, 64), (64, 256))]

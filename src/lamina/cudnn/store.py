@@ -13,7 +13,7 @@ import json
 import os
 import re
 import threading
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -26,11 +26,11 @@ from lamina.runtime import Device, cache_directory, digest, make_private, open_p
 class Choice:
     """What was chosen: an engine's number and knob values.
 
-    way: which of several formulations of the same problem, by a name of the caller's. engine: -1 where the way is no
-    cuDNN graph. milliseconds: as measured.
+    formulation: which of several formulations of the same problem, by a name of the caller's ("way" in the file).
+    engine: -1 where the formulation is no cuDNN graph. milliseconds: as measured.
     """
 
-    way: str
+    formulation: str
     engine: int = -1
     knobs: tuple[tuple[int, int], ...] = ()
     milliseconds: float = 0.0
@@ -107,7 +107,16 @@ def plan_store(device: Device) -> PlanStore:
 
 
 def _line(key: str, choice: Choice) -> str:
-    text = json.dumps({"key": key, **asdict(choice)}, sort_keys=True)
+    text = json.dumps(
+        {
+            "key": key,
+            "way": choice.formulation,
+            "engine": choice.engine,
+            "knobs": choice.knobs,
+            "milliseconds": choice.milliseconds,
+        },
+        sort_keys=True,
+    )
     return json.dumps({"check": digest(text)[:16], "choice": text})
 
 

@@ -9,7 +9,7 @@ import pytest
 from lamina.backends import Call
 from lamina.backends.cuda import backend
 from lamina.backends.cuda.conv.direct import direct
-from lamina.backends.cuda.conv.transforms import deepened, padded, transformed
+from lamina.backends.cuda.conv.transforms import padded, space_to_depth, transformed
 from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, places_of
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
@@ -59,9 +59,9 @@ CUDA = backend(H200)
 ELEMENTWISE = {n for n in OWN if REGISTRY[n].elementwise}
 
 
-def check(op: Op, arrays: list[Array], specs: list[Spec], crooked: bool = False) -> None:
+def check(op: Op, arrays: list[Array], specs: list[Spec], misaligned: bool = False) -> None:
     plan = CUDA.plan(op, specs, Policy())
-    found = run_plan(plan, arrays, crooked=crooked)
+    found = run_plan(plan, arrays, misaligned=misaligned)
     wanted = run_reference(op, arrays, float64)
     for y, ref, spec in zip(found, wanted, plan.outputs, strict=True):
         problem = mismatch(y, ref, spec.dtype)
@@ -89,7 +89,7 @@ def test_cards(name: str) -> None:
         dtypes = sample.dtypes or card.dtypes
         dtype = bfloat16 if turn % 2 and bfloat16 in dtypes else dtypes[min(1, len(dtypes) - 1)]
         arrays = sample.draw(rng, dtype)
-        check(sample.op, arrays, laid(arrays, turn % 2 == 1), crooked=turn == 2)
+        check(sample.op, arrays, laid(arrays, turn % 2 == 1), misaligned=turn == 2)
 
 
 @pytest.mark.parametrize("padding", [(0, 0), (1, 1), (0, 1)])
@@ -173,8 +173,8 @@ def test_images_of_few_channels_to_channels_last(channels: int, dtype: DType) ->
         plan = CUDA.reorder(Spec(shape, dtype).fixed, Spec(shape, dtype, channels_last(shape)))
         assert isinstance(plan.make, Launches)
         assert (plan.make.programs[0].name == "interleave") == whole
-        for crooked in {False, whole}:
-            (found,) = run_plan(plan, [x], crooked=crooked)
+        for misaligned in {False, whole}:
+            (found,) = run_plan(plan, [x], misaligned=misaligned)
             np.testing.assert_array_equal(found, x)
 
 
@@ -189,9 +189,9 @@ def test_reorders(dtype: DType) -> None:
     for given, wanted in ((first, last), (last, first)):
         (found,) = run_plan(CUDA.reorder(given, wanted), [x])
         np.testing.assert_array_equal(found, x)
-    turned = Spec((11, 37), dtype, Layout((1, 11)))
+    transposed = Spec((11, 37), dtype, Layout((1, 11)))
     y = rng.standard_normal((11, 37)).astype(dtype.numpy)
-    (found,) = run_plan(CUDA.reorder(turned, Spec((11, 37), dtype).fixed), [y])
+    (found,) = run_plan(CUDA.reorder(transposed, Spec((11, 37), dtype).fixed), [y])
     np.testing.assert_array_equal(found, y)
 
 
@@ -225,14 +225,14 @@ def test_space_to_depth_and_padded_channels(case: str, direction: Direction) -> 
     plain = Memory(out.nbytes)
     run_launch(direct(direction, o), Call(pointers, (plain.pointer,)))
     assert not mismatch(_array(plain, out), wanted, float32)
-    forms = [deepened(o)] if direction is not ConvDataGrad else []
+    forms = [space_to_depth(o)] if direction is not ConvDataGrad else []
     if direction is not ConvFilterGrad or case == "gaps":  # one block per element makes the others slow here
         forms.append(padded(o))
     for deep in forms:
-        way = transformed("deep", deep, direction, NONE)
-        result, space = Memory(out.nbytes), Memory(way.scratch)
+        formulation = transformed("deep", deep, direction, NONE)
+        result, space = Memory(out.nbytes), Memory(formulation.scratch)
         call = Call(pointers, (result.pointer,), space.pointer)
-        run_steps(way.before, call)
+        run_steps(formulation.before, call)
         x_place, w_place = scratch(0), scratch(round_up(deep.deep.x.nbytes, 256))
         own = places_of(direction)
         arguments = {
@@ -241,26 +241,26 @@ def test_space_to_depth_and_padded_channels(case: str, direction: Direction) -> 
             ConvFilterGrad: (x_place, own[2], w_place),
         }[direction]
         run_launch(replace(direct(direction, deep.deep), arguments=arguments), call)
-        run_steps(way.after, call)
+        run_steps(formulation.after, call)
         for memory in (*inputs, result, space):
             memory.check(f"{case} {direction.name}")
         assert not mismatch(_array(result, out), wanted, float32), f"{deep.block}"
 
 
 @pytest.mark.feature("F043")
-@pytest.mark.parametrize("turned", [(False, True), (False, False), (True, False), (True, True)])
-def test_products_tiled_and_as_convolutions(turned: tuple[bool, bool]) -> None:
+@pytest.mark.parametrize("transposed", [(False, True), (False, False), (True, False), (True, True)])
+def test_products_tiled_and_as_convolutions(transposed: tuple[bool, bool]) -> None:
     rng = np.random.default_rng(6)
     for m, n, k in ((9, 7, 18), (67, 5, 21)):
-        _check_product(rng, m, n, k, turned)
+        _check_product(rng, m, n, k, transposed)
 
 
-def _check_product(rng: np.random.Generator, m: int, n: int, k: int, turned: tuple[bool, bool]) -> None:
-    a = rng.standard_normal((k, m) if turned[0] else (m, k)).astype(np.float32)
-    b = rng.standard_normal((n, k) if turned[1] else (k, n)).astype(np.float32)
-    (wanted,) = run_reference(Matmul(*turned), [a, b], float64)
-    product = Product(1, m, n, k, *turned)
-    strides = (1, m) if product.c_turned else (n, 1)
+def _check_product(rng: np.random.Generator, m: int, n: int, k: int, transposed: tuple[bool, bool]) -> None:
+    a = rng.standard_normal((k, m) if transposed[0] else (m, k)).astype(np.float32)
+    b = rng.standard_normal((n, k) if transposed[1] else (k, n)).astype(np.float32)
+    (wanted,) = run_reference(Matmul(*transposed), [a, b], float64)
+    product = Product(1, m, n, k, *transposed)
+    strides = (1, m) if product.c_transposed else (n, 1)
     spec = Spec((m, n), float32, Layout(strides))
     inputs = [_memory(x, Spec(x.shape, float32).fixed) for x in (a, b)]
     direction, o, places = as_convolution(product, float32)

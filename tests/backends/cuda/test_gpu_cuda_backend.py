@@ -12,8 +12,8 @@ from lamina.backends import Call, NoKernel, Plan
 from lamina.backends.cuda import backend
 from lamina.backends.cuda.conv import conv
 from lamina.backends.cuda.conv.conv import conv_problem
-from lamina.backends.cuda.conv.transforms import deep_way, padded_way
-from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, plain_way
+from lamina.backends.cuda.conv.transforms import padded_formulation, space_to_depth_formulation
+from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, plain_formulation
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE
 from lamina.backends.cuda.matmul import matmul
 from lamina.backends.cuda.select import autotune, formulations
@@ -336,17 +336,17 @@ def test_every_formulation_gives_the_same(
     }[direction]
     o = Operands(win, *(Spec(s, dtype, channels_last(s)) for s in (x_shape, w_shape, y.shape)))
     problem = conv_problem(direction, o, device)
-    assert {"padded", "plain", "direct"} <= {way.name for way in problem.ways}
+    assert {"padded", "plain", "direct"} <= {formulation.name for formulation in problem.formulations}
     (ref,) = run_reference(op, arrays, float64)
     seen = set()
     for found in candidates(problem, handle_of(device), Policy(), ("a", "fallback"), []):
-        if found.way.name in seen:
+        if found.formulation.name in seen:
             continue  # the first engine of each way
-        seen.add(found.way.name)
+        seen.add(found.formulation.name)
         (result,) = _run(device, make_plan(problem, found, device), arrays)
         problem_found = mismatch(result, ref, dtype)
         assert not problem_found, f"{found.label}: {problem_found}"
-    assert seen == {way.name for way in problem.ways}
+    assert seen == {formulation.name for formulation in problem.formulations}
 
 
 def _run(device: Device, plan: Plan, arrays: list[Array]) -> tuple[Array, ...]:
@@ -471,7 +471,7 @@ def test_the_fastest_plan_is_remembered(device: Device, store: PlanStore) -> Non
     entry = store.get(key)
     assert entry is not None
     assert entry.milliseconds > 0
-    assert entry.way in first.label
+    assert entry.formulation in first.label
     _forget()
     again = PlanStore(device.name, "test", store.path.parent)
     with pytest.MonkeyPatch.context() as patch:
@@ -544,13 +544,13 @@ def test_large_space_to_depth_against_plain(device: Device) -> None:
     for direction, arrays in ((Conv, [x, w]), (ConvFilterGrad, [x, g])):
         problem = conv_problem(direction, o, device)
         results = []
-        for way in (
-            deep_way(direction, o, NONE),
-            padded_way(direction, o, NONE),
-            plain_way(direction, o, NONE),
+        for formulation in (
+            space_to_depth_formulation(direction, o, NONE),
+            padded_formulation(direction, o, NONE),
+            plain_formulation(direction, o, NONE),
         ):
             one = formulations.Problem(
-                problem.key, direction.name, problem.inputs, problem.outputs, (way,), 0
+                problem.key, direction.name, problem.inputs, problem.outputs, (formulation,), 0
             )
             found = next(candidates(one, handle_of(device), Policy(), ("a", "fallback"), []))
             results.append(_run(device, make_plan(one, found, device), arrays)[0].astype(np.float64))

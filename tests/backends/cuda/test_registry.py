@@ -9,7 +9,7 @@ import pytest
 from lamina.backends import Call, NoKernel
 from lamina.backends.cuda import backend
 from lamina.backends.cuda.conv.conv import conv_problem
-from lamina.backends.cuda.conv.transforms import deepened, deepens, padded, pads
+from lamina.backends.cuda.conv.transforms import padded, pads, space_to_depth, takes_space_to_depth
 from lamina.backends.cuda.cudnn_graphs.conv import Operands
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
@@ -114,15 +114,15 @@ def test_formulations_where_they_apply() -> None:
         return Operands(win, *(Spec(s, dtype, arrange(s)) for s in (x, w, y)))  # type: ignore[arg-type]
 
     first = operands((1024, 1, 224, 224), (96, 1, 11, 11), 4)
-    assert deepens(first)
+    assert takes_space_to_depth(first)
     assert pads(first)
-    deep = deepened(first)
+    deep = space_to_depth(first)
     assert deep.deep.x.shape == (1024, 16, 56, 56)
     assert deep.deep.w.shape == (96, 16, 3, 3)
     assert padded(first).deep.x.shape == (1024, 8, 224, 224)
     names = ["stem", "deep", "padded", "plain", "relaid", "wide", "direct"]
-    assert [w.name for w in conv_problem(Conv, first, H200).ways] == names
-    assert [w.name for w in conv_problem(ConvDataGrad, first, H200).ways] == [
+    assert [w.name for w in conv_problem(Conv, first, H200).formulations] == names
+    assert [w.name for w in conv_problem(ConvDataGrad, first, H200).formulations] == [
         "padded",
         "plain",
         "relaid",
@@ -130,7 +130,7 @@ def test_formulations_where_they_apply() -> None:
         "direct",
     ]
     second = operands((128, 96, 26, 26), (256, 96, 5, 5), 1)
-    assert [w.name for w in conv_problem(Conv, second, H200).ways] == [
+    assert [w.name for w in conv_problem(Conv, second, H200).formulations] == [
         "plain",
         "turned",
         "relaid",
@@ -138,7 +138,7 @@ def test_formulations_where_they_apply() -> None:
         "direct",
     ]
     tap = operands((128, 64, 28, 28), (256, 64, 1, 1), 1)
-    assert [w.name for w in conv_problem(Conv, tap, H200).ways] == [
+    assert [w.name for w in conv_problem(Conv, tap, H200).formulations] == [
         "plain",
         "product",
         "relaid",
@@ -148,7 +148,7 @@ def test_formulations_where_they_apply() -> None:
     wide = operands(
         (8, 16, 32, 32), (32, 16, 3, 3), 2
     )  # 64 deep channels: worth timing, but not the first choice
-    assert [w.name for w in conv_problem(Conv, wide, H200).ways] == [
+    assert [w.name for w in conv_problem(Conv, wide, H200).formulations] == [
         "plain",
         "deep",
         "relaid",
@@ -156,7 +156,7 @@ def test_formulations_where_they_apply() -> None:
         "direct",
     ]
     exact = operands((8, 1, 32, 32), (32, 1, 5, 5), 2, float32)  # row-major: no deep channels
-    assert [w.name for w in conv_problem(Conv, exact, H200).ways] == ["plain", "relaid", "direct"]
+    assert [w.name for w in conv_problem(Conv, exact, H200).formulations] == ["plain", "relaid", "direct"]
 
 
 def test_products_as_convolutions() -> None:
@@ -167,13 +167,13 @@ def test_products_as_convolutions() -> None:
         (True, False): (ConvFilterGrad, (7, 3), (5, 3), (7, 5)),
         (True, True): (ConvDataGrad, (3, 5), (7, 5), (3, 7)),
     }
-    for turned, (direction, x, w, y) in expected.items():
-        found, o, _ = as_convolution(Product(1, 5, 3, 7, *turned), float32)
+    for transposed, (direction, x, w, y) in expected.items():
+        found, o, _ = as_convolution(Product(1, 5, 3, 7, *transposed), float32)
         assert found == direction
         assert (o.x.shape[:2], o.w.shape[:2], o.y.shape[:2]) == (x, w, y)
     a, b, c = (Spec(s, bfloat16).fixed for s in ((4, 5, 7), (4, 7, 3), (4, 5, 3)))
     batched = matmul_problem(Product(4, 5, 3, 7, False, False), a, b, c, NONE, Policy())
-    assert [w.name for w in batched.ways] == ["matmul", "tiled"]
+    assert [w.name for w in batched.formulations] == ["matmul", "tiled"]
 
 
 def test_transposed_views_cost_nothing() -> None:

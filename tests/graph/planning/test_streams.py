@@ -6,7 +6,7 @@ import pytest
 import lamina as lm
 from lamina import nn, ops, optim
 from lamina.graph import Executable, compile, trace
-from lamina.graph.planning.streams import Footprint, lanes, waits
+from lamina.graph.planning.streams import Footprint, assign_streams, waits
 from lamina.spec import Spec, float32, int64
 from lamina.train import train_step
 
@@ -23,9 +23,9 @@ def runnable(run: Executable) -> list[lm.graph.planning.layout.PlannedStep]:  # 
 
 def test_updates_and_gradients_of_parameters_may_run_beside_the_chain() -> None:
     steps = runnable(training_step())
-    lane = lanes(steps, [1e-6] * len(steps))
-    beside = {s.label for s, side in zip(steps, lane, strict=True) if side}
-    chain = {s.label for s, side in zip(steps, lane, strict=True) if not side}
+    stream = assign_streams(steps, [1e-6] * len(steps))
+    beside = {s.label for s, side in zip(steps, stream, strict=True) if side}
+    chain = {s.label for s, side in zip(steps, stream, strict=True) if not side}
     assert {"sgd_update", "arg_max"} <= beside
     assert {"conv_data_grad", "max_pool_grad", "cross_entropy_grad", "max_pool"} <= chain
     assert not {"conv_data_grad", "max_pool_grad", "cross_entropy_grad"} & beside
@@ -34,7 +34,7 @@ def test_updates_and_gradients_of_parameters_may_run_beside_the_chain() -> None:
 def test_a_program_with_one_result_has_one_lane() -> None:
     run = compile(trace(lambda x: ops.softmax(ops.relu(x) + ops.exp(x), 1), Spec((4, 4), float32)), "cpu")
     steps = runnable(run)
-    assert lanes(steps, [1.0] * len(steps)) == [0] * len(steps)
+    assert assign_streams(steps, [1.0] * len(steps)) == [0] * len(steps)
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_any_order_that_lanes_and_waits_allow_gives_the_same_memory() -> None:
         count = int(rng.integers(2, 30))
         cells = [tuple(int(c) for c in rng.integers(0, 12, 3)) for _ in range(count)]
         prints = [Footprint(((a, a + 1), (b, b + 1)), ((c, c + 1),)) for a, b, c in cells]
-        lane = [int(v) for v in rng.integers(0, 2, count)]
-        waiting = waits(prints, lane)
-        assert memory(cells, range(count)) == memory(cells, shuffled(rng, lane, waiting))
+        stream = [int(v) for v in rng.integers(0, 2, count)]
+        waiting = waits(prints, stream)
+        assert memory(cells, range(count)) == memory(cells, shuffled(rng, stream, waiting))
 
 
 def memory(cells, order):  # type: ignore[no-untyped-def]
@@ -71,8 +71,8 @@ def memory(cells, order):  # type: ignore[no-untyped-def]
     return held
 
 
-def shuffled(rng, lane, waiting):  # type: ignore[no-untyped-def]
-    queues = [[i for i, own in enumerate(lane) if own == side] for side in (0, 1)]
+def shuffled(rng, stream, waiting):  # type: ignore[no-untyped-def]
+    queues = [[i for i, own in enumerate(stream) if own == side] for side in (0, 1)]
     order: list[int] = []
     while any(queues):
         ready = [q for q in queues if q and (waiting[q[0]] is None or waiting[q[0]] in order)]

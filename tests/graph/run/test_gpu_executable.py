@@ -45,7 +45,7 @@ def test_lanes_change_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
             return [step(x, y).item() for _ in range(10)]
 
     two = losses()
-    monkeypatch.setattr("lamina.graph.run.context.lanes", lambda steps, seconds: [0] * len(steps))
+    monkeypatch.setattr("lamina.graph.run.context.assign_streams", lambda steps, seconds: [0] * len(steps))
     assert losses() == two
 
 

@@ -19,7 +19,7 @@ from lamina.backends.cuda import backend
 from lamina.backends.cuda.conv import conv
 from lamina.backends.cuda.cudnn_graphs.conv import Operands
 from lamina.backends.cuda.launch.program import Launches, SubPlan, source, target
-from lamina.backends.cuda.norm.conv_batch_norm import statistics_way
+from lamina.backends.cuda.norm.conv_batch_norm import statistics_formulation
 from lamina.backends.cuda.norm.conv_batch_norm_fusion import ConvNorm
 from lamina.backends.cuda.norm.norm import cudnn_norm
 from lamina.backends.cuda.select import formulations
@@ -280,11 +280,13 @@ def half_refused(op: Conv, x: tuple[int, ...], w: tuple[int, ...]) -> str:
     def refuse() -> Any:
         raise CudnnError(3000, "cudnnBackendFinalize", "no half type here", "")
 
-    ways = tuple(
-        replace(way, graph=refuse) if way.name in ("plain", "turned", "relaid") else way
-        for way in problem.ways
+    formulations = tuple(
+        replace(formulation, graph=refuse)
+        if formulation.name in ("plain", "turned", "relaid")
+        else formulation
+        for formulation in problem.formulations
     )
-    return formulations.choose(replace(problem, ways=ways), DEVICE, Policy()).label
+    return formulations.choose(replace(problem, formulations=formulations), DEVICE, Policy()).label
 
 
 def faults() -> dict[str, str]:
@@ -328,10 +330,10 @@ def forms() -> dict[str, str]:
         o = Operands(win, *(Spec(s, bfloat16, channels_last(s)) for s in (x, w, y)))
         for direction in (Conv, ConvDataGrad, ConvFilterGrad):
             problem = conv.conv_problem(direction, o, DEVICE)
-            for way in problem.ways:
-                single = replace(problem, ways=(way,))
+            for formulation in problem.formulations:
+                single = replace(problem, formulations=(formulation,))
                 first = next(formulations.candidates(single, target, Policy(), ("a",), []), None)
-                found[f"{name} {direction.name} {way.name}"] = first.label if first else "refused"
+                found[f"{name} {direction.name} {formulation.name}"] = first.label if first else "refused"
     return found
 
 
@@ -398,8 +400,8 @@ def statistics() -> dict[str, str]:
     op = ConvNorm(Conv(window), primitives.BatchNorm(1e-5))
     for dtype in (bfloat16, float16):
         o = Operands(window, *(Spec(s, dtype, channels_last(s)) for s in (x, w, x)))
-        way = statistics_way(op, o, [target(5), *map(source, range(2, 6))], DEVICE.machine)
-        problem = formulations.Problem("statistics", "conv_norm", (o.x, o.w), (o.y,), (way,), 0.0)
+        formulation = statistics_formulation(op, o, [target(5), *map(source, range(2, 6))], DEVICE.machine)
+        problem = formulations.Problem("statistics", "conv_norm", (o.x, o.w), (o.y,), (formulation,), 0.0)
         first = next(formulations.candidates(problem, properties(), Policy(), ("a",), []), None)
         found[f"behind {dtype}"] = first.label if first else "refused"
         for name, build in (("in front", _prologue), ("weight gradients", _weight_gradients)):

@@ -250,13 +250,13 @@ def run_launch(step: Launch, call: Call) -> None:
     compiled(step.program).launch(grid, ctypes.c_uint(step.block[0]), pointers)
 
 
-def run_plan(plan: Plan, arrays: Sequence[Array], *, crooked: bool = False) -> tuple[Array, ...]:
+def run_plan(plan: Plan, arrays: Sequence[Array], *, misaligned: bool = False) -> tuple[Array, ...]:
     """The outputs of a plan of own kernels. crooked: at addresses that are not aligned to 16 bytes."""
     if plan.view:
         flat = pack(arrays[0], plan.inputs[0].physical)
         return (unpack(flat, plan.outputs[0].physical, plan.outputs[0].shape),)
     assert isinstance(plan.make, Launches)
-    shift = [s.dtype.itemsize if crooked else 0 for s in (*plan.inputs, *plan.outputs)]
+    shift = [s.dtype.itemsize if misaligned else 0 for s in (*plan.inputs, *plan.outputs)]
     inputs = [_laid(a, s, d) for a, s, d in zip(arrays, plan.inputs, shift, strict=False)]
     outputs = [Memory(s.nbytes + d) for s, d in zip(plan.outputs, shift[len(inputs) :], strict=True)]
     scratch = Memory(plan.workspace)
@@ -265,7 +265,7 @@ def run_plan(plan: Plan, arrays: Sequence[Array], *, crooked: bool = False) -> t
         tuple(m.pointer + d for m, d in zip(outputs, shift[len(inputs) :], strict=True)),
         scratch.pointer,
     )
-    steps = plan.make.plain() if crooked and plan.make.plain else plan.make.steps
+    steps = plan.make.plain() if misaligned and plan.make.plain else plan.make.steps
     run_steps(steps, call)
     for i, memory in enumerate((*inputs, *outputs, scratch)):
         memory.check(f"buffer {i} of {plan.label}")

@@ -32,7 +32,7 @@ def attention(op: Attention, specs: Sequence[Spec], device: Device, policy: Poli
     chain, sizes = Chain(inputs, outputs), _Sizes(q, k)
     scores = chain.temporary(prod(sizes.scores) * _WIDTH)
     row = chain.temporary(prod(sizes.rows) * _WIDTH)
-    into = _product(q, k, steps=sizes.steps(op), turned_b=True)
+    into = _product(q, k, steps=sizes.steps(op), transpose_b=True)
     soft = onednn.softmax_forward(*(MemoryDesc(sizes.scores),) * 2, 3, prop="inference")
     largest = onednn.reduction("max", MemoryDesc(sizes.scores), MemoryDesc(sizes.rows))
     out = _product(sizes.scores, v)
@@ -63,13 +63,13 @@ def attention_grad(op: AttentionGrad, specs: Sequence[Spec], device: Device, pol
     lines = prod(sizes.rows)  # the scores as a matrix: 4 axes have no fast kernel
     row, square = MemoryDesc((lines, 1)), MemoryDesc((lines, sizes.scores[3]))
     into, back = (
-        _product(q, k, steps=sizes.steps(op), turned_b=True),
-        _product(inputs[5].shape, v, turned_b=True),
+        _product(q, k, steps=sizes.steps(op), transpose_b=True),
+        _product(inputs[5].shape, v, transpose_b=True),
     )
     again = _less(square, row, (Eltwise("exp"),))
     slope = _less(square, row, (Binary("mul", square), Eltwise("linear", op.scale)))
-    dq, dk = _product(sizes.scores, k), _product(sizes.scores, q, turned_a=True)
-    dv = _product(sizes.scores, inputs[5].shape, turned_a=True)
+    dq, dk = _product(sizes.scores, k), _product(sizes.scores, q, transpose_a=True)
+    dv = _product(sizes.scores, inputs[5].shape, transpose_a=True)
     for b in range(q[0]):
         here = [at_input(i).at(b * prod(s.shape[1:]) * _WIDTH) for i, s in enumerate(inputs)]
         there = [at_output(i).at(b * prod(s.shape[1:]) * _WIDTH) for i, s in enumerate(outputs)]
@@ -114,10 +114,10 @@ def _plain(specs: Sequence[Spec], count: int) -> list[Spec]:
 
 
 def _product(
-    a: Shape, b: Shape, *, steps: Sequence[PostOp] = (), turned_a: bool = False, turned_b: bool = False
+    a: Shape, b: Shape, *, steps: Sequence[PostOp] = (), transpose_a: bool = False, transpose_b: bool = False
 ) -> PrimitiveDesc:
     """The product of one image's matrices [1, H, ·, ·], either lying the other way round, then steps."""
-    left, right = _matrices(a, turned_a), _matrices(b, turned_b)
+    left, right = _matrices(a, transpose_a), _matrices(b, transpose_b)
     out = MemoryDesc((1, a[1], left.dims[2], right.dims[3]))
     attributes = Attributes(tuple(steps)) if steps else None
     made = attempt(lambda: onednn.matmul(left, right, out, attributes=attributes))
@@ -141,10 +141,10 @@ def _combine(
     chain.run(made, {key: (made.argument(key), place) for key, place in given.items()})
 
 
-def _matrices(shape: Shape, turned: bool) -> MemoryDesc:
+def _matrices(shape: Shape, transposed: bool) -> MemoryDesc:
     _, heads, rows, columns = shape
     whole = heads * rows * columns
-    if turned:
+    if transposed:
         return MemoryDesc((1, heads, columns, rows), strides=(whole, rows * columns, 1, columns))
     return MemoryDesc((1, heads, rows, columns), strides=(whole, rows * columns, columns, 1))
 

@@ -251,11 +251,11 @@ class Filter:
 
     def _mirror(self, source: Location, target: Location) -> Callable[[Call], Run]:
         """Copy the row-major filter with its spatial axes reversed."""
-        turned = (slice(None), slice(None), *(slice(None, None, -1) for _ in self.spec.shape[2:]))
+        transposed = (slice(None), slice(None), *(slice(None, None, -1) for _ in self.spec.shape[2:]))
 
         def bind(call: Call) -> Run:
             shape, kind = self.spec.shape, self.spec.dtype.numpy
-            old = host_array(source.address(call), shape, kind)[turned]
+            old = host_array(source.address(call), shape, kind)[transposed]
             new = host_array(target.address(call), shape, kind)
 
             def run() -> None:

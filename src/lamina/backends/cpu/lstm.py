@@ -62,7 +62,7 @@ def lstm_grad_plan(op: RnnGrad, inputs: Sequence[Spec], outputs: Sequence[Spec])
         net.base = chain.temporary(net.nbytes)
         y = chain.temporary(inputs[3].nbytes)
         ends = _Ends(first, (chain.temporary(inputs[1].nbytes), chain.temporary(inputs[2].nbytes)))
-        net.forward(chain, at_input(0), ends, net.turned(chain, weights), y)
+        net.forward(chain, at_input(0), ends, net.transposed(chain, weights), y)
     dweights = grouped(op, [at_output(3 + i) for i in range(len(inputs) - 7)])
     slopes = _Ends((at_output(1), at_output(2)), (at_input(5), at_input(6)))
     net.backward(chain, (at_input(0), y), first, weights, at_input(4), at_output(0), slopes, dweights)
@@ -148,7 +148,7 @@ class _Net:
             dst_iter_c=state,
         )
 
-    def turned(self, chain: Chain, weights: Sequence[Weights]) -> list[Weights]:
+    def transposed(self, chain: Chain, weights: Sequence[Weights]) -> list[Weights]:
         """The matrices [4 H, K] brought from rows to columns."""
         rows, found = 4 * self.op.hidden, []
         for d, w in enumerate(weights):

@@ -45,7 +45,7 @@ def matmul(op: Matmul, specs: Sequence[Spec], device: Device, policy: Policy) ->
     y = op.infer(a, b)[0].fixed
     computes(y)
     if a.ndim == 2 and a.dtype == float32 and not op.transpose_b:
-        form = _weight_gradient if op.transpose_a else _turned if _is_streamed(a, b) else _data_gradient
+        form = _weight_gradient if op.transpose_a else _transposed if _is_streamed(a, b) else _data_gradient
         found = form(a, b, y)
         if found is not None:
             return found
@@ -81,7 +81,7 @@ def _data_gradient(g: Spec, w: Spec, y: Spec) -> Plan | None:
     return None if made is None else _plan(made, (g, w), y, _DATA)
 
 
-def _turned(a: Spec, b: Spec, y: Spec) -> Plan | None:
+def _transposed(a: Spec, b: Spec, y: Spec) -> Plan | None:
     """(bᵀ aᵀ)ᵀ: the product is computed transposed in workspace, then turned."""
     kind, (m, n) = data_type(y.dtype), y.shape
     across = MemoryDesc((n, m), kind)

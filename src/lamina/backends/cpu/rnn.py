@@ -168,8 +168,8 @@ class GateProduct:
 
     chain: Chain
     sizes: tuple[int, int, int]
-    a_turned: bool = False
-    b_turned: bool = False
+    a_transposed: bool = False
+    b_transposed: bool = False
     adds: bool = False
     biased: bool = False
     packed: bool = False
@@ -182,9 +182,9 @@ class GateProduct:
     def desc(self) -> PrimitiveDesc:
         """The kernel."""
         m, k, n = self.sizes
-        b = MemoryDesc((k, n), tag="any") if self.packed else _matrix(k, n, self.b_turned)
+        b = MemoryDesc((k, n), tag="any") if self.packed else _matrix(k, n, self.b_transposed)
         return onednn.matmul(
-            _matrix(m, k, self.a_turned),
+            _matrix(m, k, self.a_transposed),
             b,
             MemoryDesc((m, n)),
             bias=MemoryDesc((1, n)) if self.biased else None,
@@ -210,15 +210,15 @@ class GateProduct:
         if not self.packed:
             return weights
         _, k, n = self.sizes
-        lies = _matrix(k, n, self.b_turned)
+        lies = _matrix(k, n, self.b_transposed)
         place = self.chain.temporary(self.desc.weights.nbytes)
         operands = {ARG.SRC: (lies, weights), ARG.DST: (self.desc.weights, place)}
         self.chain.run(onednn.reorder(lies, self.desc.weights), operands)
         return place
 
 
-def _matrix(rows: int, columns: int, turned: bool) -> MemoryDesc:
-    return MemoryDesc((rows, columns), strides=(1, rows) if turned else (columns, 1))
+def _matrix(rows: int, columns: int, transposed: bool) -> MemoryDesc:
+    return MemoryDesc((rows, columns), strides=(1, rows) if transposed else (columns, 1))
 
 
 # ---------------------------------------------------------------------------------------------------------- forward
@@ -285,16 +285,16 @@ def _layer(chain: Chain, tape: Tape, d: int, x: Location, first: Sequence[Locati
     op, (steps, batch, _) = tape.op, tape.sizes
     rows = op.gates * op.hidden
     into = GateProduct(
-        chain, (steps * batch, tape.width(d // op.directions), rows), b_turned=True, biased=op.bias
+        chain, (steps * batch, tape.width(d // op.directions), rows), b_transposed=True, biased=op.bias
     )
     state = GateProduct(
         chain,
         (batch, op.size, rows),
-        b_turned=True,
+        b_transposed=True,
         adds=op.mode != "gru",
         packed=steps >= _PACK,
     )
-    project = GateProduct(chain, (batch, op.hidden, op.size), b_turned=True) if op.projection else None
+    project = GateProduct(chain, (batch, op.hidden, op.size), b_transposed=True) if op.projection else None
     packed = state.pack(w.hh)
     sums = chain.temporary(rows * _WIDTH)
     product = chain.temporary(batch * rows * _WIDTH)  # the GRU's product with the state, which gates apart
@@ -448,11 +448,11 @@ def _backward(
             part.steps(dy, dlast, dfirst)
             part.products(x, to)
             if direction:
-                chain.call(_add_turned(to, below, shape))
+                chain.call(_add_transposed(to, below, shape))
         dy = below
 
 
-def _add_turned(part: Location, total: Location, shape: Shape) -> Bind:
+def _add_transposed(part: Location, total: Location, shape: Shape) -> Bind:
     """Add the gradient of a reversed input to that of the input."""
 
     def bind(call: Call) -> Run:
@@ -538,11 +538,11 @@ class _Back:
         hidden = tape[f"hidden{self.d}"]
         calls = [
             (GateProduct(chain, (count, rows, width)), self.das, w.ih, dx),
-            (GateProduct(chain, (rows, count, width), a_turned=True), self.das, x, dw.ih),
-            (GateProduct(chain, (rows, count, op.size), a_turned=True), self.dss, hidden, dw.hh),
+            (GateProduct(chain, (rows, count, width), a_transposed=True), self.das, x, dw.ih),
+            (GateProduct(chain, (rows, count, op.size), a_transposed=True), self.dss, hidden, dw.hh),
         ]
         if op.projection:
-            down = GateProduct(chain, (op.size, count, op.hidden), a_turned=True)
+            down = GateProduct(chain, (op.size, count, op.hidden), a_transposed=True)
             calls.append((down, self.dhs, tape[f"out{self.d}"], dw.hr))
         for product, a, b, c in calls:
             chain.call(_bound(product, a, b, c))

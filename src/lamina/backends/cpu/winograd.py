@@ -147,7 +147,7 @@ class WinogradConv:
         return many and work >= LEAST_WORK and saved >= 2
 
     @property
-    def turned(self) -> WinogradConv | None:
+    def transposed(self) -> WinogradConv | None:
         """The same for the gradient of the images: from y back to x, with the filter turned."""
         axes = [Axis(a.outputs, a.size, a.m, self.r - 1 - a.lo) for a in (self.high, self.wide)]
         if min(a.lo for a in axes) < 0:
@@ -161,11 +161,11 @@ class WinogradConv:
         each = 4 * PLACES * self.tiles * (self.c + self.k)
         return max(d for d in range(1, self.n + 1) if self.n % d == 0 and (d * each <= CHUNK or d == 1))
 
-    def filters(self, turned: bool = False) -> Array:
+    def filters(self, transposed: bool = False) -> Array:
         """G ⊗ G [36, r * r], for a turned filter with its columns reversed."""
         one = filter_matrix(self.r)
         both = np.kron(one, one)
-        return both[:, ::-1] if turned else both
+        return both[:, ::-1] if transposed else both
 
 
 # ------------------------------------------------------------------------------------------------------ steps
@@ -323,13 +323,13 @@ def data_grad(op: ConvDataGrad, specs: Sequence[Spec], policy: Policy) -> Plan |
     g, w = specs
     (x,) = op.infer(g.open, w.open)
     problem = WinogradConv.of(op.window, x, w, g)
-    turned = problem.turned if problem else None
-    if turned is None:
+    transposed = problem.transposed if problem else None
+    if transposed is None:
         return None
     dx = x.with_tag("acdb")
     chain = Chain([g.with_tag("acdb"), w.with_tag("cdab")], [dx])
     try:
-        _convolve(chain, turned, turned.filters(turned=True), Post(), (), dx, 2)
+        _convolve(chain, transposed, transposed.filters(transposed=True), Post(), (), dx, 2)
     except NoKernel:
         return None
     return _within(policy, chain.plan("onednn winograd by matmul"))
@@ -371,8 +371,8 @@ def _accumulate(chain: Chain, p: WinogradConv) -> None:
         slopes = at_input(1).at(4 * start * high.outputs * wide.outputs * p.k)
         _spread(chain, high.inputs(), wide.inputs(), images, n, p.c, x1, v)
         _spread(chain, high.results().T, wide.results().T, slopes, n, p.k, x1, s)
-        turned = Matrix(v, (PLACES, p.c, rows), (p.c, 1, PLACES * p.c))
+        transposed = Matrix(v, (PLACES, p.c, rows), (p.c, 1, PLACES * p.c))
         more = Attributes([onednn.Sum(1.0)]) if start else None
-        _product(chain, turned, _places(s, rows, p.k), du, attributes=more)
+        _product(chain, transposed, _places(s, rows, p.k), du, attributes=more)
     columns = plain(du.place, PLACES, p.c * p.k)
     _product(chain, constant(p.filters().T, 2), columns, plain(at_output(), p.r**2, p.c * p.k))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda.conv.conv import data_grad_plan, forward_plan
 from lamina.backends.cuda.cudnn_graphs.epilogue import split
-from lamina.backends.cuda.elementwise.pointwise import EXPRESSIONS, card_value, chain_plan, chain_values
+from lamina.backends.cuda.elementwise.pointwise import EXPRESSIONS, chain_plan, chain_values, op_value
 from lamina.backends.cuda.launch.program import wide_type
 from lamina.backends.cuda.matmul.matmul import matmul_plan
 from lamina.backends.cuda.quantize.quantize import eights_plan
@@ -45,7 +45,7 @@ def _chain(op: Fused, specs: tuple[Spec, ...], device: Device) -> Plan:
     taken = op.head_arity(len(specs))
     types = [wide_type(s.dtype) for s in specs[:taken]]
     running = op.ops[0].infer(*specs[:taken])[0]
-    head = card_value(op.ops[0], [f"a{i}" for i in range(taken)], types, "v", running.dtype)
+    head = op_value(op.ops[0], [f"a{i}" for i in range(taken)], types, "v", running.dtype)
     values = [head, *chain_values(op.ops[1:], running, head, specs[taken:], taken)]
     label = "+".join(card.name for card in op.ops)
     alike = [i for i, s in enumerate(specs) if s.shape == out.shape and s.dtype == out.dtype]

@@ -37,7 +37,7 @@ def _overlap(some: Sequence[Range], others: Sequence[Range]) -> bool:
     return any(a < d and c < b for a, b in some for c, d in others)
 
 
-def lanes(steps: Sequence[PlannedStep], seconds: Sequence[float]) -> list[int]:
+def assign_streams(steps: Sequence[PlannedStep], seconds: Sequence[float]) -> list[int]:
     """The lane of each step: 0 on the chain that ends last, 1 for what may run beside it.
 
     seconds: about how long each step takes.
@@ -79,14 +79,14 @@ def _dependencies(steps: Sequence[PlannedStep]) -> list[list[int]]:
     return found
 
 
-def waits(footprints: Sequence[Footprint], lane: Sequence[int]) -> list[int | None]:
+def waits(footprints: Sequence[Footprint], stream: Sequence[int]) -> list[int | None]:
     """For each step the last earlier step of the other lane that it clashes with: the lane has done all before it."""
     found: list[int | None] = []
     seen = {0: -1, 1: -1}  # the last step of the other lane that each lane has waited for
     for i, own in enumerate(footprints):
-        other = (j for j in range(i - 1, seen[lane[i]], -1) if lane[j] != lane[i])
+        other = (j for j in range(i - 1, seen[stream[i]], -1) if stream[j] != stream[i])
         last = next((j for j in other if own.clashes(footprints[j])), None)
         if last is not None:
-            seen[lane[i]] = last
+            seen[stream[i]] = last
         found.append(last)
     return found

@@ -12,7 +12,7 @@ import numpy as np
 from lamina.backends import Call, Run
 from lamina.graph.planning.cost import least_seconds
 from lamina.graph.planning.layout import PlannedGraph, PlannedStep, Slot
-from lamina.graph.planning.streams import Footprint, lanes, waits
+from lamina.graph.planning.streams import Footprint, assign_streams, waits
 from lamina.graph.run.staging import Staged
 from lamina.runtime import Buffer, CapturedGraph, Device, Event, Stream, copy, memset
 from lamina.tensors import Tensor, relayout
@@ -172,16 +172,16 @@ class ExecutionContext:
         Recorded on streams of its own: what other threads queue meanwhile is not part of it.
         """
         steps = [s for s in self.program.steps if not s.plan.view]
-        lane = [0] * len(steps) if self._poison else self._lanes(steps)
+        stream = [0] * len(steps) if self._poison else self._assign_streams(steps)
         with self.device.stream() as main, self.device.stream() as beside:
             streams = (main, beside)
-            if any(lane):
-                runs = [self.bound(s, streams[k]) for s, k in zip(steps, lane, strict=True)]
+            if any(stream):
+                runs = [self.bound(s, streams[k]) for s, k in zip(steps, stream, strict=True)]
             else:
                 runs = self._bound_runs(main)
             with main.capture(home=self._stream) as captured:
-                if any(lane):
-                    self._run_lanes(steps, runs, lane, streams)
+                if any(stream):
+                    self._run_on_streams(steps, runs, stream, streams)
                 else:
                     for run in runs:
                         run()
@@ -189,29 +189,29 @@ class ExecutionContext:
         self._captured, self._replay = captured, captured.bind()
         self._replay()
 
-    def _lanes(self, steps: Sequence[PlannedStep]) -> list[int]:
+    def _assign_streams(self, steps: Sequence[PlannedStep]) -> list[int]:
         machine = self.device.machine
-        return lanes(steps, [least_seconds(s, machine) + machine.launch_seconds for s in steps])
+        return assign_streams(steps, [least_seconds(s, machine) + machine.launch_seconds for s in steps])
 
-    def _run_lanes(
+    def _run_on_streams(
         self,
         steps: Sequence[PlannedStep],
         runs: Sequence[Run],
-        lane: Sequence[int],
+        stream: Sequence[int],
         streams: tuple[Stream, Stream],
     ) -> None:
         """Run each step on its stream, behind what it waits for."""
-        waiting = waits([self._footprint(s) for s in steps], lane)
+        waiting = waits([self._footprint(s) for s in steps], stream)
         awaited, passed = set(waiting), dict[int, Event]()
         main, beside = streams
         beside.wait(main)
         for i, run in enumerate(runs):
             before = waiting[i]
             if before is not None:
-                streams[lane[i]].wait(passed[before])
+                streams[stream[i]].wait(passed[before])
             run()
             if i in awaited:
-                passed[i] = streams[lane[i]].record()
+                passed[i] = streams[stream[i]].record()
         main.wait(beside)
 
     def _footprint(self, step: PlannedStep) -> Footprint:

@@ -105,20 +105,20 @@ class _Norm(Op):
 
 
 def _gradient(
-    frame: Frame, g: Array, x: Array, scale: Array, mean: Array | None, r: Array, moving: bool = True
+    frame: Frame, g: Array, x: Array, scale: Array, mean: Array | None, rstd: Array, moving: bool = True
 ) -> tuple[Array, Array, Array]:
     """dx, dscale and dbias in NumPy; `mean` None: nothing was subtracted. moving: the statistics depend on x."""
     g, x = g.reshape(frame.split), x.reshape(frame.split)
-    r = r.reshape(frame.kept)
+    rstd = rstd.reshape(frame.kept)
     apart = (x - mean.reshape(frame.kept)) if mean is not None else x
-    normal, weighted = apart * r, g * scale.reshape(frame.scale)
+    normal, weighted = apart * rstd, g * scale.reshape(frame.scale)
     dscale, dbias = (np.sum(v, frame.others).reshape(scale.shape) for v in (g * normal, g))
     if moving:
         by = max(frame.size, 1)
         slope = np.sum(weighted * normal, frame.axes, keepdims=True) / by
         level = np.sum(weighted, frame.axes, keepdims=True) / by if mean is not None else 0
         weighted = weighted - level - normal * slope
-    return weighted * r, dscale, dbias
+    return weighted * rstd, dscale, dbias
 
 
 class _Second(NamedTuple):
@@ -128,7 +128,7 @@ class _Second(NamedTuple):
     x: Any
     scale: Any
     mean: Any
-    r: Any
+    rstd: Any
 
 
 def _second(frame: Frame, arriving: Values, operands: Values, moving: bool = True) -> _Second:
@@ -136,18 +136,18 @@ def _second(frame: Frame, arriving: Values, operands: Values, moving: bool = Tru
 
     With n = (x - mean) r, w = g scale, A = <gradient of dx> r:  dx = r q,  q = w - mean(w) - n mean(w n).
     """
-    g, x, scale, mean, r = operands
+    g, x, scale, mean, rstd = operands
     shape, kind, small = x.shape, x.dtype, scale.shape
-    g, x = (v.cast(r.dtype).reshape(frame.split) for v in (g, x))
-    stats, r, weight = r.shape, r.reshape(frame.kept), scale.reshape(frame.scale)
+    g, x = (v.cast(rstd.dtype).reshape(frame.split) for v in (g, x))
+    stats, rstd, weight = rstd.shape, rstd.reshape(frame.kept), scale.reshape(frame.scale)
     apart = x if mean is None else x - mean.reshape(frame.kept)
-    normal, weighted, by = apart * r, g * weight, 1.0 / frame.size
+    normal, weighted, by = apart * rstd, g * weight, 1.0 / frame.size
     to_dx, to_scale, to_bias = arriving
     parts: list[Any] = [None, None, None]  # of g, weighted and normal
-    from_r = None
+    from_rstd = None
     if to_dx is not None:
-        a = to_dx.cast(r.dtype).reshape(frame.split)
-        q, inner = weighted, a * r
+        a = to_dx.cast(rstd.dtype).reshape(frame.split)
+        q, inner = weighted, a * rstd
         parts[1] = inner
         if moving:
             slope = (weighted * normal).sum(frame.axes, keepdim=True) * by
@@ -157,24 +157,24 @@ def _second(frame: Frame, arriving: Values, operands: Values, moving: bool = Tru
                 q = q - weighted.mean(frame.axes, keepdim=True)
                 parts[1] = parts[1] - inner.mean(frame.axes, keepdim=True)
             parts[2] = -(inner * slope) - back * weighted
-        from_r = (a * q).sum(frame.axes, keepdim=True)
+        from_rstd = (a * q).sum(frame.axes, keepdim=True)
     if to_scale is not None:
         b = to_scale.reshape(frame.scale)
         parts[0], parts[2] = b * normal, _plus(parts[2], b * g)
     if to_bias is not None:
         parts[0] = _plus(parts[0], to_bias.reshape(frame.scale).expand(frame.split))
     by_g = _plus(parts[0], None if parts[1] is None else parts[1] * weight)
-    by_x = None if parts[2] is None else parts[2] * r
+    by_x = None if parts[2] is None else parts[2] * rstd
     by_scale = None if parts[1] is None else call(Reduce("sum", frame.others), parts[1] * g).reshape(small)
     total = None if by_x is None else by_x.sum(frame.axes, keepdim=True)
     if parts[2] is not None:
-        from_r = _plus(from_r, (parts[2] * apart).sum(frame.axes, keepdim=True))
+        from_rstd = _plus(from_rstd, (parts[2] * apart).sum(frame.axes, keepdim=True))
     return _Second(
         None if by_g is None else by_g.reshape(shape).cast(kind),
         None if by_x is None else by_x.reshape(shape).cast(kind),
         by_scale,
         None if total is None or mean is None else (-total).reshape(stats),
-        None if from_r is None else from_r.reshape(stats),
+        None if from_rstd is None else from_rstd.reshape(stats),
     )
 
 
@@ -184,14 +184,14 @@ def _plus(a: Any, b: Any) -> Any:
 
 
 def _through_statistics(
-    frame: Frame, x: Any, mean: Any, r: Any, to_mean: Any, to_r: Any, to_variance: Any = None
+    frame: Frame, x: Any, mean: Any, rstd: Any, to_mean: Any, to_rstd: Any, to_variance: Any = None
 ) -> Any:
     """The part of x's gradient that arrives through mean, r and variance; None where nothing arrives."""
-    wide = x.cast(r.dtype).reshape(frame.split)
+    wide = x.cast(rstd.dtype).reshape(frame.split)
     apart = wide if mean is None else wide - mean.reshape(frame.kept)
     by, found = 1.0 / frame.size, None
-    if to_r is not None:  # dr/dvariance = -r³ / 2
-        to_variance = _plus(to_variance, to_r * r * r * r * -0.5)
+    if to_rstd is not None:  # dr/dvariance = -r³ / 2
+        to_variance = _plus(to_variance, to_rstd * rstd * rstd * rstd * -0.5)
     if to_variance is not None:
         found = apart * (to_variance * (2 * by)).reshape(frame.kept)
     if to_mean is not None:
@@ -243,12 +243,12 @@ class BatchNorm(_Norm):
 
     def vjp(self, grads: Values, inputs: Values, outputs: Values) -> Values:
         x, scale, bias = inputs[:3]
-        y, mean, r = outputs[:3]
+        y, mean, rstd = outputs[:3]
         found: list[Any] = [None] * len(inputs)
         if grads[0] is not None:
             card = BatchNormGrad(self.relu, self.relu and self.residual, hi=self.hi)
             extra = (y,) if card.residual else (bias,) if self.relu else ()
-            found[0], found[1], found[2], *rest = bind(card, grads[0], x, scale, mean, r, *extra)
+            found[0], found[1], found[2], *rest = bind(card, grads[0], x, scale, mean, rstd, *extra)
             if self.residual:
                 found[5] = rest[0] if rest else grads[0]
         frame, share = channel_frame(x.shape), self.momentum
@@ -259,18 +259,22 @@ class BatchNorm(_Norm):
             found[4] = grads[4] * (1 - share)
             to_variance = grads[4] * (share * frame.size / (frame.size - 1))
         if any(g is not None for g in grads[1:]):
-            found[0] = _plus(found[0], _through_statistics(frame, x, mean, r, to_mean, grads[2], to_variance))
+            found[0] = _plus(
+                found[0], _through_statistics(frame, x, mean, rstd, to_mean, grads[2], to_variance)
+            )
         return found
 
     def reference(self, *inputs: Array) -> tuple[Array, ...]:
         x, scale, bias, running_mean, running_var = inputs[:5]
         frame = channel_frame(x.shape)
         mean, var = np.mean(x, frame.axes), np.var(x, frame.axes)
-        r = 1 / np.sqrt(var + self.epsilon)
-        y = _affine(frame, x, mean, r, scale, bias, inputs[5] if self.residual else None, self.relu, self.hi)
+        rstd = 1 / np.sqrt(var + self.epsilon)
+        y = _affine(
+            frame, x, mean, rstd, scale, bias, inputs[5] if self.residual else None, self.relu, self.hi
+        )
         moved = var * (frame.size / (frame.size - 1))
         running = ((running_mean, mean), (running_var, moved))
-        return y, mean, r, *((1 - self.momentum) * old + self.momentum * new for old, new in running)
+        return y, mean, rstd, *((1 - self.momentum) * old + self.momentum * new for old, new in running)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -300,7 +304,7 @@ def _affine(
     frame: Frame,
     x: Array,
     mean: Array | None,
-    r: Array,
+    rstd: Array,
     scale: Array,
     bias: Array | None,
     residual: Array | None = None,
@@ -310,7 +314,7 @@ def _affine(
     apart = x.reshape(frame.split)
     if mean is not None:
         apart = apart - mean.reshape(frame.kept)
-    y = apart * (r.reshape(frame.kept) * scale.reshape(frame.scale))
+    y = apart * (rstd.reshape(frame.kept) * scale.reshape(frame.scale))
     if bias is not None:
         y = y + bias.reshape(frame.scale)
     y = y.reshape(x.shape)
@@ -353,18 +357,18 @@ class BatchNormInfer(_Norm):
 
     def vjp(self, grads: Values, inputs: Values, outputs: Values) -> Values:
         x, scale, bias, mean, var = inputs[:5]
-        r = (var + self.epsilon).rsqrt()
+        rstd = (var + self.epsilon).rsqrt()
         card = BatchNormGrad(self.relu, self.relu and self.residual, moving=False, hi=self.hi)
         extra = (outputs[0],) if card.residual else (bias,) if self.relu else ()
-        dx, dscale, dbias, *rest = bind(card, grads[0], x, scale, mean, r, *extra)
-        found = [dx, dscale, dbias, -(dbias * scale * r), dscale * scale * r * r * -0.5]
+        dx, dscale, dbias, *rest = bind(card, grads[0], x, scale, mean, rstd, *extra)
+        found = [dx, dscale, dbias, -(dbias * scale * rstd), dscale * scale * rstd * rstd * -0.5]
         return [*found, rest[0] if rest else grads[0]] if self.residual else found
 
     def reference(self, *inputs: Array) -> tuple[Array, ...]:
         x, scale, bias, mean, var = inputs[:5]
-        r = 1 / np.sqrt(var + self.epsilon)
+        rstd = 1 / np.sqrt(var + self.epsilon)
         residual = inputs[5] if self.residual else None
-        return (_affine(channel_frame(x.shape), x, mean, r, scale, bias, residual, self.relu, self.hi),)
+        return (_affine(channel_frame(x.shape), x, mean, rstd, scale, bias, residual, self.relu, self.hi),)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -391,7 +395,7 @@ class BatchNormGrad(_Norm):
     inplace = {0: 0}
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
-        names = ("g", "x", "scale", "mean", "r", "y" if self.residual else "bias")[: 5 + self.relu]
+        names = ("g", "x", "scale", "mean", "rstd", "y" if self.residual else "bias")[: 5 + self.relu]
         self.expect(inputs, len(names), ", ".join(names))
         self.bounded(self.relu, self.hi)
         if self.residual and not self.relu:
@@ -408,10 +412,10 @@ class BatchNormGrad(_Norm):
         return (x.open, small, small, *((x.open,) if self.residual else ()))
 
     def vjp(self, grads: Values, inputs: Values, outputs: Values) -> Values:
-        g, x, scale, mean, r = inputs[:5]
+        g, x, scale, mean, rstd = inputs[:5]
         keep = self._positive(inputs)
         masked = g if keep is None else where(keep, g, 0.0)
-        found = _second(channel_frame(x.shape), grads[:3], (masked, x, scale, mean, r), self.moving)
+        found = _second(channel_frame(x.shape), grads[:3], (masked, x, scale, mean, rstd), self.moving)
         by_g = _plus(found.g, grads[3] if self.residual else None)
         if keep is not None and by_g is not None:
             by_g = where(keep, by_g, 0.0)
@@ -424,19 +428,19 @@ class BatchNormGrad(_Norm):
         if self.residual:
             y = inputs[5]
         else:
-            _, x, scale, mean, r, bias = inputs
+            _, x, scale, mean, rstd, bias = inputs
             shape = channel_frame(x.shape).scale
-            slope, mean, bias = (v.reshape(shape) for v in (r * scale, mean, bias))
-            y = (x.cast(r.dtype) - mean) * slope + bias
+            slope, mean, bias = (v.reshape(shape) for v in (rstd * scale, mean, bias))
+            y = (x.cast(rstd.dtype) - mean) * slope + bias
         return y > 0.0 if self.hi is None else (y > 0.0) & (y < self.hi)
 
     def reference(self, *inputs: Array) -> tuple[Array, ...]:
-        g, x, scale, mean, r = inputs[:5]
+        g, x, scale, mean, rstd = inputs[:5]
         frame = channel_frame(x.shape)
         if self.relu:
-            y = inputs[5] if self.residual else _affine(frame, x, mean, r, scale, inputs[5])
+            y = inputs[5] if self.residual else _affine(frame, x, mean, rstd, scale, inputs[5])
             g = np.where((y > 0) if self.hi is None else (y > 0) & (y < self.hi), g, 0)
-        found = _gradient(frame, g, x, scale, mean, r, self.moving)
+        found = _gradient(frame, g, x, scale, mean, rstd, self.moving)
         return (*found, g) if self.residual else found
 
     @classmethod
@@ -502,9 +506,9 @@ class _Rows(_Norm):
         split = x.reshape(frame.split)
         mean = np.mean(split, frame.axes) if self.centred else None
         var = np.var(split, frame.axes) if self.centred else np.mean(np.square(split), frame.axes)
-        r = 1 / np.sqrt(var + self.epsilon)
-        y = _affine(frame, x, mean, r, scale, bias[0] if bias else None)
-        return (y, *(() if mean is None else (mean.reshape(frame.stats),)), r.reshape(frame.stats))
+        rstd = 1 / np.sqrt(var + self.epsilon)
+        y = _affine(frame, x, mean, rstd, scale, bias[0] if bias else None)
+        return (y, *(() if mean is None else (mean.reshape(frame.stats),)), rstd.reshape(frame.stats))
 
 
 class _RowsGrad(_Norm):
@@ -522,7 +526,7 @@ class _RowsGrad(_Norm):
         raise NotImplementedError
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
-        names = ("g", "x", "scale", "mean", "r") if self.centred else ("g", "x", "scale", "r")
+        names = ("g", "x", "scale", "mean", "rstd") if self.centred else ("g", "x", "scale", "rstd")
         self.expect(inputs, len(names), ", ".join(names))
         g, x, scale, *stats = inputs
         self.alike(x, g=g)
@@ -533,15 +537,15 @@ class _RowsGrad(_Norm):
 
     def vjp(self, grads: Values, inputs: Values, outputs: Values) -> Values:
         g, x, scale, *stats = inputs
-        mean, r = stats if self.centred else (None, stats[0])
+        mean, rstd = stats if self.centred else (None, stats[0])
         arriving = grads if self.centred else (*grads, None)
-        found = _second(self.frame(x.spec), arriving, (g, x, scale, mean, r))
-        return list(found) if self.centred else [*found[:3], found.r]
+        found = _second(self.frame(x.spec), arriving, (g, x, scale, mean, rstd))
+        return list(found) if self.centred else [*found[:3], found.rstd]
 
     def reference(self, *inputs: Array) -> tuple[Array, ...]:
         g, x, scale, *stats = inputs
-        mean, r = stats if self.centred else (None, stats[0])
-        dx, dscale, dbias = _gradient(self.frame(Spec(x.shape, float64)), g, x, scale, mean, r)
+        mean, rstd = stats if self.centred else (None, stats[0])
+        dx, dscale, dbias = _gradient(self.frame(Spec(x.shape, float64)), g, x, scale, mean, rstd)
         dx = dx.reshape(x.shape)
         return (dx, dscale, dbias) if self.centred else (dx, dscale)
 
@@ -712,8 +716,8 @@ class GroupNormGrad(_RowsGrad):
 def _gradient_samples(op: _RowsGrad, shape: Shape, scale: Shape, stats: Shape) -> Iterator[Sample]:
     for dtype, dtypes in ((None, (float64, float32)), (float32, (float16, bfloat16))):
         mean = (Arg(stats, dtype),) if op.centred else ()
-        r = Arg(stats, dtype, low=0.5, high=2.0)
-        yield Sample(op, (Arg(shape), Arg(shape), Arg(scale, dtype), *mean, r), dtypes)
+        rstd = Arg(stats, dtype, low=0.5, high=2.0)
+        yield Sample(op, (Arg(shape), Arg(shape), Arg(scale, dtype), *mean, rstd), dtypes)
 
 
 # ---------------------------------------------------------------------------- functions, as in torch.nn.functional

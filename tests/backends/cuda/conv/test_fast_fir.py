@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from lamina.backends.cuda.conv.conv import conv_problem
-from lamina.backends.cuda.conv.fast_fir import Halves, halved_way, halves
+from lamina.backends.cuda.conv.fast_fir import FastFir, fast_fir_formulation, takes_fast_fir
 from lamina.backends.cuda.cudnn_graphs.conv import Direction, sides
 from lamina.backends.cuda.select.formulations import candidate, make_plan
 from lamina.backends.reference import run_reference
@@ -58,7 +58,7 @@ def turns_into_one(w: Shape, win: Window) -> bool:
     [(case, Conv) for case in CASES]
     + [(case, ConvDataGrad) for case, (_, w, win) in CASES.items() if turns_into_one(w, win)],
 )
-def test_three_halves_are_the_whole(case: str, direction: Direction) -> None:
+def test_the_three_parts_are_the_whole(case: str, direction: Direction) -> None:
     """As exact as five roundings of a result would be (one is the result's own), whatever rows and taps remain."""
     x, w, win = CASES[case]
     o = operands(x, w, win)
@@ -66,7 +66,7 @@ def test_three_halves_are_the_whole(case: str, direction: Direction) -> None:
     arrays = [draw(spec, i) for i, spec in enumerate(given)]
     op = Conv(win) if direction is Conv else ConvDataGrad(win, x[2:])
     problem = conv_problem(direction, o, H200)
-    plan = make_plan(problem, candidate(halved_way(direction, o, by_definition), None, {}), DEVICE)
+    plan = make_plan(problem, candidate(fast_fir_formulation(direction, o, by_definition), None, {}), DEVICE)
     (found,) = emulator.run_plan(plan, arrays)
     assert not (wrong := apart(found, run_reference(op, arrays, float64)[0], result.dtype, 5)), wrong
 
@@ -74,7 +74,7 @@ def test_three_halves_are_the_whole(case: str, direction: Direction) -> None:
 @pytest.mark.feature("B012")
 def test_parts_save_arithmetic() -> None:
     whole = operands(*LARGE)
-    parts = Halves(whole).parts
+    parts = FastFir(whole).parts
     assert sum(part.flops for part in parts) == pytest.approx(whole.flops * 11 / 14, rel=0.01)
     assert [part.window.stride for part in parts] == [(2, 1), (2, 1), (1, 1)]
     assert [part.x.shape[2] for part in parts] == [112, 112, 59]
@@ -84,22 +84,22 @@ def test_parts_save_arithmetic() -> None:
 @pytest.mark.parametrize(
     ("x", "w", "win", "dtype", "directions"),
     [
-        (*LARGE, bfloat16, "conv conv_data_grad"),
-        (*LARGE, float16, ""),
-        ((64, 128, 112, 112), (128, 128, 3, 3), rows(1, 1, (1, 1)), bfloat16, ""),
-        ((2, 128, 112, 112), (128, 128, 7, 7), rows(3, 3, (3, 3)), bfloat16, ""),
-        ((256, 64, 112, 112), (64, 64, 7, 7), rows(3, 3, (3, 3)), bfloat16, ""),
-        ((64, 128, 112, 112), (128, 128, 7, 7), rows(3, 3, (3, 3), stride=2), bfloat16, Conv),
-        ((64, 128, 112, 112), (128, 128, 7, 7), rows(0, 3, (3, 3)), bfloat16, ConvDataGrad),
-        ((64, 128, 112, 112), (128, 128, 7, 7), rows(7, 7, (3, 3)), bfloat16, Conv),
-        ((64, 128, 112, 112), (128, 64, 7, 7), Window((1, 1), ((3, 3),) * 2, (1, 1), 2), bfloat16, ""),
-        ((64, 128, 112, 112), (128, 128, 7, 7), Window((2, 2), ((3, 3),) * 2, (1, 1)), bfloat16, ""),
-        ((64, 128, 112, 112), (128, 128, 7, 7), Window((1, 1), ((6, 6),) * 2, (2, 2)), bfloat16, ""),
-        ((64, 128, 112, 112), (128, 128, 7, 7), Window((1, 1), ((3, 3),) * 2, (1, 1), 1, True), bfloat16, ""),
-        ((64, 130, 112, 112), (128, 130, 7, 7), rows(3, 3, (3, 3)), bfloat16, ""),
+        (*LARGE, bfloat16, [Conv, ConvDataGrad]),
+        (*LARGE, float16, []),
+        ((64, 128, 112, 112), (128, 128, 3, 3), rows(1, 1, (1, 1)), bfloat16, []),
+        ((2, 128, 112, 112), (128, 128, 7, 7), rows(3, 3, (3, 3)), bfloat16, []),
+        ((256, 64, 112, 112), (64, 64, 7, 7), rows(3, 3, (3, 3)), bfloat16, []),
+        ((64, 128, 112, 112), (128, 128, 7, 7), rows(3, 3, (3, 3), stride=2), bfloat16, [Conv]),
+        ((64, 128, 112, 112), (128, 128, 7, 7), rows(0, 3, (3, 3)), bfloat16, [ConvDataGrad]),
+        ((64, 128, 112, 112), (128, 128, 7, 7), rows(7, 7, (3, 3)), bfloat16, [Conv]),
+        ((64, 128, 112, 112), (128, 64, 7, 7), Window((1, 1), ((3, 3),) * 2, (1, 1), 2), bfloat16, []),
+        ((64, 128, 112, 112), (128, 128, 7, 7), Window((2, 2), ((3, 3),) * 2, (1, 1)), bfloat16, []),
+        ((64, 128, 112, 112), (128, 128, 7, 7), Window((1, 1), ((6, 6),) * 2, (2, 2)), bfloat16, []),
+        ((64, 128, 112, 112), (128, 128, 7, 7), Window((1, 1), ((3, 3),) * 2, (1, 1), 1, True), bfloat16, []),
+        ((64, 130, 112, 112), (128, 130, 7, 7), rows(3, 3, (3, 3)), bfloat16, []),
     ],
 )
-def test_when_it_pays(x: Shape, w: Shape, win: Window, dtype: DType, directions: str) -> None:
+def test_when_it_pays(x: Shape, w: Shape, win: Window, dtype: DType, directions: list[Direction]) -> None:
     o = operands(x, w, win, dtype)
     every = (Conv, ConvDataGrad, ConvFilterGrad)
-    assert [d for d in every if halves(d, o, H200.machine)] == directions.split()
+    assert [d for d in every if takes_fast_fir(d, o, H200.machine)] == directions

@@ -69,8 +69,8 @@ def plan(op: Op, arrays: Sequence[Array], last: bool = True) -> Plan:
     return CUDA.plan(op, specs, Policy())
 
 
-def run(op: Op, arrays: Sequence[Array], crooked: bool = False) -> tuple[Array, ...]:
-    return run_plan(plan(op, arrays), arrays, crooked=crooked)
+def run(op: Op, arrays: Sequence[Array], misaligned: bool = False) -> tuple[Array, ...]:
+    return run_plan(plan(op, arrays), arrays, misaligned=misaligned)
 
 
 def same(found: Sequence[Array], wanted: Sequence[Array]) -> None:
@@ -93,7 +93,7 @@ def test_forward_has_the_bits_of_both_kernels(case: str, index: bool) -> None:
     turn, dtype = (place + index) % 3, DTYPES[(place + 2 * index) % 4]
     norm = BatchNorm(1e-3, 0.1, turn > 0, hi=0.75 if turn == 2 else None)
     pool, arrays = MaxPool(kernel, window, index), forward_operands(x, dtype)
-    found = run(NormPool(norm, pool), arrays, crooked=turn == 1 and index)
+    found = run(NormPool(norm, pool), arrays, misaligned=turn == 1 and index)
     assert plan(NormPool(norm, pool), arrays).label.endswith("fused")
     y, *statistics = run(norm, arrays)
     pooled, *places = run(pool, [y])
@@ -164,7 +164,7 @@ def test_backward_has_the_bits_of_both_kernels(case: str, relu: bool) -> None:
     arrays = backward_operands(kernel, window, x, dtype, norm)
     op = PoolNormGrad(pool, norm)
     assert plan(op, arrays).label.endswith("fused")
-    found = run(op, arrays, crooked=turn == 2)
+    found = run(op, arrays, misaligned=turn == 2)
     (g,) = run(pool, arrays[:2])
     same(found, run(norm, [g, *arrays[2:]]))
 
@@ -255,10 +255,12 @@ def test_fastest_takes_the_winner(winner: str, monkeypatch: pytest.MonkeyPatch) 
     """Both compete; the parts of the unfused form are what `fastest` takes for each."""
 
     def choose(problem: Problem, device: Device, policy: Policy) -> Plan:
-        ways = {way.name: way for way in problem.ways}
+        formulations = {formulation.name: formulation for formulation in problem.formulations}
         assert policy.algorithm == "fastest"
         return make_plan(
-            problem, candidate(ways[winner if "unfused" in ways else "kernel"], None, {}), device
+            problem,
+            candidate(formulations[winner if "unfused" in formulations else "kernel"], None, {}),
+            device,
         )
 
     monkeypatch.setattr(norms, "choose", choose)

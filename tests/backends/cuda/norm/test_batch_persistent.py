@@ -14,7 +14,7 @@ from lamina.backends.cuda.launch import program
 from lamina.backends.cuda.launch.program import Together
 from lamina.backends.cuda.norm import batch_persistent
 from lamina.backends.cuda.norm.norm import activation
-from lamina.backends.cuda.select.formulations import Way
+from lamina.backends.cuda.select.formulations import Formulation
 from lamina.backends.reference import run_reference
 from lamina.ops.core import Array
 from lamina.ops.primitives import BatchNorm, BatchNormGrad
@@ -67,13 +67,13 @@ def run(op: BatchNorm | BatchNormGrad, arrays: list[Array], machine: Machine = H
     outs = [
         Spec(s.shape, s.dtype, channels_last(s.shape) if s.ndim > 2 else None).fixed for s in op.infer(*specs)
     ]
-    way = made(op, specs[isinstance(op, BatchNormGrad)], machine)
+    formulation = made(op, specs[isinstance(op, BatchNormGrad)], machine)
     held = [emulator.Memory(s.nbytes) for s in specs]
     for memory, array, spec in zip(held, arrays, specs, strict=True):
         memory.bytes[:] = pack(array, spec.physical).view(np.uint8).reshape(-1)
-    results, scratch = [emulator.Memory(s.nbytes) for s in outs], emulator.Memory(way.scratch)
+    results, scratch = [emulator.Memory(s.nbytes) for s in outs], emulator.Memory(formulation.scratch)
     call = Call(tuple(m.pointer for m in held), tuple(m.pointer for m in results), scratch.pointer)
-    emulator.run_steps(way.steps, call)
+    emulator.run_steps(formulation.steps, call)
     for memory in (*results, scratch):
         memory.check(str(op))
     return [
@@ -82,7 +82,7 @@ def run(op: BatchNorm | BatchNormGrad, arrays: list[Array], machine: Machine = H
     ]
 
 
-def made(op: BatchNorm | BatchNormGrad, x: Spec, machine: Machine = H200.machine) -> Way:
+def made(op: BatchNorm | BatchNormGrad, x: Spec, machine: Machine = H200.machine) -> Formulation:
     found = (
         batch_persistent.forward(op, x, activation(op), (), 0, machine)
         if isinstance(op, BatchNorm)
@@ -195,10 +195,10 @@ def test_a_small_device_runs_the_passes_apart(
     monkeypatch.setattr(program, "_counters", program.Counters)
     op, device = BatchNorm(1e-5), Device("cpu")
     x, machine = arranged((128, 64, 9, 9)), with_blocks(1)
-    way = batch_persistent.forward(op, x, activation(op), (Passes(),), 1 << 20, machine)
-    assert way is not None
-    assert way.scratch == 1 << 20
-    way.steps[0].bind(device, Call((0,) * 5, (0,) * 5, 0))()
+    formulation = batch_persistent.forward(op, x, activation(op), (Passes(),), 1 << 20, machine)
+    assert formulation is not None
+    assert formulation.scratch == 1 << 20
+    formulation.steps[0].bind(device, Call((0,) * 5, (0,) * 5, 0))()
     assert found == runs
 
 

@@ -15,7 +15,7 @@ from lamina.backends.cuda.cudnn_graphs.conv import Operands
 from lamina.backends.cuda.launch.program import INCLUDE, Launch, check_join, source, target
 from lamina.backends.cuda.norm import conv1x1_stats, conv_batch_norm
 from lamina.backends.cuda.norm.conv_batch_norm_fusion import ConvNorm, DataGradNorm, packed_mask
-from lamina.backends.cuda.select.formulations import Problem, Way, candidate, make_plan
+from lamina.backends.cuda.select.formulations import Formulation, Problem, candidate, make_plan
 from lamina.backends.reference import run_reference
 from lamina.ops.core import Array, Op
 from lamina.ops.primitives import (
@@ -75,22 +75,22 @@ def drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> Arr
     return rng.uniform(-1, 1, shape).astype(dtype.numpy)
 
 
-def run(way: Way, inputs: list[Array], outputs: list[Spec]) -> list[Array]:
+def run(formulation: Formulation, inputs: list[Array], outputs: list[Spec]) -> list[Array]:
     """The results of a way's steps; tensors of rank 4 lie channels last."""
     images = [a.ndim == 4 and a.shape[2:] != (1, 1) and a.dtype.itemsize == 2 for a in inputs]
     laid = [channels_last(a.shape) if far else None for a, far in zip(inputs, images, strict=True)]
     held = [Memory(a.nbytes) for a in inputs]
     for memory, a, layout in zip(held, inputs, laid, strict=True):
         memory.bytes[:] = (a if layout is None else pack(a, layout)).reshape(-1).view(np.uint8)
-    made, workspace = [Memory(s.nbytes) for s in outputs], Memory(way.scratch)
+    made, workspace = [Memory(s.nbytes) for s in outputs], Memory(formulation.scratch)
     call = Call(tuple(m.pointer for m in held), tuple(m.pointer for m in made), workspace.pointer)
-    run_steps(way.steps, call)
+    run_steps(formulation.steps, call)
     for i, memory in enumerate((*held, *made, workspace)):
         memory.check(str(i))
     raw = [m.bytes.copy().view(s.dtype.numpy) for m, s in zip(made, outputs, strict=True)]
     sums = workspace.bytes.tobytes()
     with contrary():  # result and sums are the same when warps come in another order and copies arrive late
-        run_steps(way.steps[:2], call)
+        run_steps(formulation.steps[:2], call)
     assert all(m.bytes.tobytes() == r.tobytes() for m, r in zip(made, raw, strict=True))
     assert workspace.bytes.tobytes() == sums
     return [r if s.ndim == 1 else unpack(r, s.physical, s.shape) for r, s in zip(raw, outputs, strict=True)]
@@ -118,9 +118,11 @@ def test_forward(shape: tuple[int, ...], filters: int, residual: bool, dtype: DT
     arrays = [drawn(rng, s.shape, dtype) for s in (x, w)] + small(rng, filters, 4)
     arrays += [drawn(rng, result, dtype)] * residual
     given = [target(5), *(source(i) for i in range(2, len(arrays)))]
-    (way,) = conv_batch_norm.own_way(op, Operands(POINT, x, w, y), given, H200.machine)
+    (formulation,) = conv_batch_norm.own_formulation(op, Operands(POINT, x, w, y), given, H200.machine)
     statistics = [Spec((filters,), float32).fixed] * 4
-    found = run(way, arrays, [y, *statistics, y, *(s.fixed for s in op.infer(*map(spec_of, arrays))[6:])])
+    found = run(
+        formulation, arrays, [y, *statistics, y, *(s.fixed for s in op.infer(*map(spec_of, arrays))[6:])]
+    )
     wanted = run_reference(op, arrays, float64)
     compare(found[:6], wanted[:6])
     if residual:  # bits of the result as it was rounded
@@ -156,8 +158,8 @@ def test_data_gradient(
     arrays = [*(drawn(rng, s.shape, dtype) for s in (dy, w)), *more, *small(rng, filters, 3 + norm.relu)]
     places = [source(i) for i in range(len(arrays))]
     o = Operands(POINT, dx, w, dy)
-    (way,) = conv_batch_norm.own_gradient_way(op, o, places, 2 + len(steps), H200.machine)
-    found = run(way, arrays, [dx, *[Spec((filters,), float32).fixed] * 2, dx])
+    (formulation,) = conv_batch_norm.own_gradient_formulation(op, o, places, 2 + len(steps), H200.machine)
+    found = run(formulation, arrays, [dx, *[Spec((filters,), float32).fixed] * 2, dx])
     wanted = run_reference(op, arrays, float64)
     compare(found, wanted)
 
@@ -170,8 +172,10 @@ def test_unfused_in_any_layout(
     """The convolution's operands in one layout, the norm's in another: the plan says how it wants them."""
 
     def choose(problem: Problem, device: Device, policy: Policy) -> Plan:
-        (way,) = (way for way in problem.ways if way.name in ("direct", "unfused"))
-        return make_plan(problem, candidate(way, None, {}), device)
+        (formulation,) = (
+            formulation for formulation in problem.formulations if formulation.name in ("direct", "unfused")
+        )
+        return make_plan(problem, candidate(formulation, None, {}), device)
 
     monkeypatch.setattr(convolutions, "choose", choose)
     monkeypatch.setattr(conv_batch_norm, "choose", choose)

@@ -10,10 +10,14 @@ from lamina import backends, nn, ops, optim
 from lamina.backends.cuda.cudnn_graphs.conv import Operands
 from lamina.backends.cuda.launch.program import source, target
 from lamina.backends.cuda.norm import batch_persistent
-from lamina.backends.cuda.norm.conv_batch_norm import own_gradient_way, own_way, statistics_way
+from lamina.backends.cuda.norm.conv_batch_norm import (
+    own_formulation,
+    own_gradient_formulation,
+    statistics_formulation,
+)
 from lamina.backends.cuda.norm.conv_batch_norm_fusion import ConvNorm, DataGradNorm, packed_mask
 from lamina.backends.cuda.norm.norm import activation, cudnn_norm, cudnn_norm_grad
-from lamina.backends.cuda.select.formulations import Problem, Way, choose
+from lamina.backends.cuda.select.formulations import Formulation, Problem, choose
 from lamina.backends.reference import run_reference
 from lamina.ops.core import Array, Op
 from lamina.ops.primitives import (
@@ -121,8 +125,8 @@ def test_cudnn_competes(dtype: DType) -> None:
     shape, fastest = (8, 64, 28, 28), Policy(algorithm="fastest")
     forward, backward = draw(shape, dtype, 1, "nnnp", 64), draw(shape, dtype, 2, "nnp", 64)
     x = Spec(shape, dtype, channels_last(shape))
-    ways: dict[Op, tuple[list[Array], Way]] = {
-        BatchNormGrad(): (backward, Way("cudnn", lambda: cudnn_norm_grad(x)))
+    formulations: dict[Op, tuple[list[Array], Formulation]] = {
+        BatchNormGrad(): (backward, Formulation("cudnn", lambda: cudnn_norm_grad(x)))
     }
     for relu, added, hi in (
         (False, False, None),
@@ -132,10 +136,10 @@ def test_cudnn_competes(dtype: DType) -> None:
     ):
         norm = BatchNorm(1e-5, 0.1, relu, added, hi)
         extra = draw(shape, dtype, 1, "", 0) if added else []
-        ways[norm] = ([*forward, *extra], cudnn_norm(norm, x))
-    for op, (arrays, way) in ways.items():
+        formulations[norm] = ([*forward, *extra], cudnn_norm(norm, x))
+    for op, (arrays, formulation) in formulations.items():
         own = check(op, arrays, True)
-        problem = Problem(f"test {op} {x}", op.name, own.inputs, own.outputs, (way,), 0.0)
+        problem = Problem(f"test {op} {x}", op.name, own.inputs, own.outputs, (formulation,), 0.0)
         plan = choose(problem, DEVICE, Policy())
         assert plan.label.startswith("cudnn")
         compare(op, plan, arrays)
@@ -155,14 +159,14 @@ def test_one_launch(shape: tuple[int, ...], dtype: DType) -> None:
         forward = [*draw(shape, dtype, 1, "nnnp", shape[1]), *extra]
         backward = [*draw(shape, dtype, 2, "nnp" + "n" * (relu and not added), shape[1]), *extra]
         norm, grad = BatchNorm(1e-5, 0.1, relu, added, hi), BatchNormGrad(relu, added, True, hi)
-        ways = (
+        formulations = (
             (norm, forward, batch_persistent.forward(norm, x, activation(norm), (), 0, DEVICE.machine)),
             (grad, backward, batch_persistent.backward(grad, x, activation(grad), (), 0, DEVICE.machine)),
         )
-        for op, arrays, way in ways:
-            assert way is not None
+        for op, arrays, formulation in formulations:
+            assert formulation is not None
             own = check(op, arrays, True)
-            problem = Problem(f"one launch {op} {x}", op.name, own.inputs, own.outputs, (way,), 0.0)
+            problem = Problem(f"one launch {op} {x}", op.name, own.inputs, own.outputs, (formulation,), 0.0)
             plan = choose(problem, DEVICE, Policy())
             assert "resident" in plan.label
             first = compare(op, plan, arrays)
@@ -192,8 +196,10 @@ def test_statistics_behind_a_convolution(dtype: DType, kernel: int, residual: bo
     fastest = backends.get(DEVICE).plan(op, specs, Policy(algorithm="fastest"))
     y = fastest.outputs[5]
     operands = Operands(op.conv.window, fastest.inputs[0], fastest.inputs[1], y)
-    way = statistics_way(op, operands, [target(5), *map(source, range(2, len(arrays)))], DEVICE.machine)
-    problem = Problem(f"test {op} {y}", op.name, fastest.inputs, fastest.outputs, (way,), 0.0)
+    formulation = statistics_formulation(
+        op, operands, [target(5), *map(source, range(2, len(arrays)))], DEVICE.machine
+    )
+    problem = Problem(f"test {op} {y}", op.name, fastest.inputs, fastest.outputs, (formulation,), 0.0)
     wanted = run_reference(op, arrays, float64)
     for plan in (fastest, choose(problem, DEVICE, Policy())):
         for found, ref in zip(execute(DEVICE, plan, arrays), wanted, strict=True):
@@ -202,9 +208,9 @@ def test_statistics_behind_a_convolution(dtype: DType, kernel: int, residual: bo
     assert plan.label.startswith("cudnn")
 
 
-def _alone(way: Way, op: Op, plan: backends.Plan, arrays: list[Array]) -> None:
+def _alone(formulation: Formulation, op: Op, plan: backends.Plan, arrays: list[Array]) -> None:
     """A way by itself gives what the reference gives, six times the same."""
-    problem = Problem(f"alone {op} {plan.inputs}", op.name, plan.inputs, plan.outputs, (way,), 0.0)
+    problem = Problem(f"alone {op} {plan.inputs}", op.name, plan.inputs, plan.outputs, (formulation,), 0.0)
     alone = choose(problem, DEVICE, Policy())
     assert alone.label.endswith(" own")
     first = execute(DEVICE, alone, arrays)
@@ -241,8 +247,10 @@ def test_point_convolutions_with_sums(shape: tuple[int, ...], filters: int, dtyp
         arrays = [x, w, *small, like[0]]
         plan = backends.get(DEVICE).plan(op, specs(arrays), Policy())
         o = Operands(point, plan.inputs[0], plan.inputs[1], plan.outputs[5])
-        (way,) = own_way(op, o, [target(5), *map(source, range(2, len(arrays)))], DEVICE.machine)
-        _alone(way, op, plan, arrays)
+        (formulation,) = own_formulation(
+            op, o, [target(5), *map(source, range(2, len(arrays)))], DEVICE.machine
+        )
+        _alone(formulation, op, plan, arrays)
     head, turned = ConvDataGrad(point, shape[2:]), np.ascontiguousarray(w.transpose(1, 0, 2, 3))
     join: tuple[Op, ...] = (Add(), ReluGrad())
     for steps, relu, bits in ((join, False, False), (join, False, True), ((), True, False)):
@@ -253,8 +261,10 @@ def test_point_convolutions_with_sums(shape: tuple[int, ...], filters: int, dtyp
             arrays[3] = packed_mask(arrays[3])
         plan = backends.get(DEVICE).plan(back, specs(arrays), Policy())
         o = Operands(point, plan.outputs[3], plan.inputs[1], plan.inputs[0])
-        (way,) = own_gradient_way(back, o, [source(i) for i in range(len(arrays))], count, DEVICE.machine)
-        _alone(way, back, plan, arrays)
+        (formulation,) = own_gradient_formulation(
+            back, o, [source(i) for i in range(len(arrays))], count, DEVICE.machine
+        )
+        _alone(formulation, back, plan, arrays)
 
 
 @pytest.mark.feature("F060", "F095")

@@ -44,11 +44,11 @@ def test_gradients_of_short_rows(shape: tuple[int, ...], rank: int, dtype: DType
     arrays.append(rng.uniform(0.5, 2, lead).astype(wide))
     plan = CUDA.plan(op, [Spec(a.shape, as_dtype(a.dtype)).fixed for a in arrays], Policy())
     assert names(plan.make) == ["row_grad", "row_grad_totals"]
-    for crooked in (False, True):  # addresses between vectors get the kernels of several passes
-        found = run_plan(plan, arrays, crooked=crooked)
+    for misaligned in (False, True):  # addresses between vectors get the kernels of several passes
+        found = run_plan(plan, arrays, misaligned=misaligned)
         wanted = run_reference(op, arrays, float64)
         for y, ref, spec in zip(found, wanted, plan.outputs, strict=True):
-            assert not mismatch(y, ref, spec.dtype), f"{op} {shape} {dtype} crooked={crooked}"
+            assert not mismatch(y, ref, spec.dtype), f"{op} {shape} {dtype} crooked={misaligned}"
 
 
 @pytest.mark.parametrize(

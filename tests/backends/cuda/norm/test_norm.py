@@ -10,7 +10,7 @@ from lamina.backends import Call
 from lamina.backends.cuda import backend
 from lamina.backends.cuda.cudnn_graphs.conv import Operands
 from lamina.backends.cuda.launch.program import Launches, source, target
-from lamina.backends.cuda.norm.conv_batch_norm import statistics_way
+from lamina.backends.cuda.norm.conv_batch_norm import statistics_formulation
 from lamina.backends.cuda.norm.conv_batch_norm_fusion import ConvNorm
 from lamina.backends.reference import run_reference
 from lamina.ops.core import REGISTRY, Array, Op, Sample
@@ -48,13 +48,13 @@ CUDA = backend(H200)
 NORMS = [n for n in sorted(REGISTRY) if n.startswith(("batch_norm", "layer_norm", "rms_norm", "group_norm"))]
 
 
-def check(op: Op, arrays: list[Array], last: bool, crooked: bool = False) -> None:
+def check(op: Op, arrays: list[Array], last: bool, misaligned: bool = False) -> None:
     specs = [
         Spec(a.shape, as_dtype(a.dtype), channels_last(a.shape) if last else contiguous(a.shape))
         for a in arrays
     ]
     plan = CUDA.plan(op, specs, Policy())
-    found = run_plan(plan, arrays, crooked=crooked)
+    found = run_plan(plan, arrays, misaligned=misaligned)
     for i, (y, ref, spec) in enumerate(
         zip(found, run_reference(op, arrays, float64), plan.outputs, strict=True)
     ):
@@ -92,7 +92,7 @@ def batch_cases() -> Iterator[tuple[Op, tuple[int, ...], DType, bool]]:
 @pytest.mark.parametrize("case", list(batch_cases()), ids=str)
 def test_batch_norm(case: tuple[Op, tuple[int, ...], DType, bool]) -> None:
     op, x, dtype, last = case
-    check(op, arrays_for(op, x, dtype), last, crooked=len(x) == 3)
+    check(op, arrays_for(op, x, dtype), last, misaligned=len(x) == 3)
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -121,18 +121,18 @@ def test_statistics_from_sums_of_a_convolution(residual: bool) -> None:
     arrays = arrays_for(op, shape, bfloat16)
     o = Operands(Window((1, 1), ((0, 0), (0, 0)), (1, 1)), y, Spec((16, 16, 1, 1), bfloat16).fixed, y)
     places = [target(5), *(source(i) for i in range(2, 6 + residual))]
-    way = statistics_way(ConvNorm(Conv(o.window), op), o, places, H200.machine)
+    formulation = statistics_formulation(ConvNorm(Conv(o.window), op), o, places, H200.machine)
     held = [Memory(a.nbytes) for a in arrays[1:]]
     for memory, a, spec in zip(held, arrays[1:], [None] * 4 + [y], strict=False):
         memory.bytes[:] = (a if spec is None else pack(a, y.physical)).view(np.uint8).reshape(-1)
     outs = [Memory(y.nbytes), *(Memory(64) for _ in range(4)), Memory(y.nbytes)]
     outs[5].bytes[:] = pack(arrays[0], y.physical).view(np.uint8).reshape(-1)
-    scratch = Memory(way.scratch)
+    scratch = Memory(formulation.scratch)
     wide = arrays[0].astype(np.float32)
     sums = np.concatenate([wide.sum((0, 2, 3)), np.square(wide).sum((0, 2, 3))])
     scratch.bytes[:] = sums.astype(np.float32).view(np.uint8)
     call = Call((0, 0, *(m.pointer for m in held)), tuple(m.pointer for m in outs), scratch.pointer)
-    run_steps(way.after, call)
+    run_steps(formulation.after, call)
     for i, ref in enumerate(run_reference(op, arrays, float64)):
         raw = outs[i].bytes.copy()
         found = unpack(raw.view(bfloat16.numpy), y.physical, shape) if i == 0 else raw.view(np.float32)
@@ -148,7 +148,7 @@ def test_every_sample_in_every_layout(name: str, last: bool) -> None:
         dtypes = sample.dtypes or REGISTRY[name].dtypes
         arrays = sample.draw(rng, dtypes[-1 - (turn // 2) % 2])
         if all(a.size < 4000 for a in arrays):
-            check(sample.op, arrays, last, crooked=turn % 3 == 2)
+            check(sample.op, arrays, last, misaligned=turn % 3 == 2)
 
 
 @pytest.mark.parametrize(

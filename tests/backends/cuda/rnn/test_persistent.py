@@ -49,10 +49,10 @@ def view(address: int, spec: Spec) -> Array:
     return np.frombuffer(raw, spec.dtype.numpy).reshape(spec.shape)
 
 
-def run(plan: Plan, arrays: Sequence[Array], crooked: bool = False) -> list[Array]:
+def run(plan: Plan, arrays: Sequence[Array], misaligned: bool = False) -> list[Array]:
     """The outputs of a plan. crooked: operands at addresses that are odd multiples of an element."""
     assert isinstance(plan.make, Launches)
-    places = [2 if crooked and s.dtype != uint8 else 0 for s in (*plan.inputs, *plan.outputs)]
+    places = [2 if misaligned and s.dtype != uint8 else 0 for s in (*plan.inputs, *plan.outputs)]
     given = [np.ascontiguousarray(a).view(np.uint8).reshape(-1) for a in arrays]
     sizes = [*(a.nbytes for a in given), *(s.nbytes for s in plan.outputs)]
     memories = [emulator.Memory(size + place) for size, place in zip(sizes, places, strict=True)]
@@ -61,7 +61,7 @@ def run(plan: Plan, arrays: Sequence[Array], crooked: bool = False) -> list[Arra
     scratch = emulator.Memory(plan.workspace)
     addresses = [m.pointer + place for m, place in zip(memories, places, strict=True)]
     call = Call(tuple(addresses[: len(given)]), tuple(addresses[len(given) :]), scratch.pointer)
-    steps = plan.make.plain() if crooked and plan.make.plain else plan.make.steps
+    steps = plan.make.plain() if misaligned and plan.make.plain else plan.make.steps
     emulator.run_steps(steps, call)
     for memory in (*memories, scratch):
         memory.check(plan.label)
@@ -97,37 +97,37 @@ CASES = [
 
 
 @compiler
-@pytest.mark.parametrize("crooked", [False, True])
+@pytest.mark.parametrize("misaligned", [False, True])
 @pytest.mark.parametrize(("op", "sizes", "shared", "dtype"), slow_from(4, CASES, several=True), ids=str)
 def test_values(
-    op: Rnn, sizes: Sizes, shared: tuple[bool, int, int, int], dtype: DType, crooked: bool,
+    op: Rnn, sizes: Sizes, shared: tuple[bool, int, int, int], dtype: DType, misaligned: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Forward, and the gradients from what it keeps, or from a forward pass of their own."""
     monkeypatch.setattr(persistent, "matmul_plan", multiplied)
     found = Tiling(H200.machine, sizes.steps, sizes.batch, op.hidden, op.layers, *shared)
     assert found.fits
-    if not crooked:  # large tiles, too
+    if not misaligned:  # large tiles, too
         found = replace(found, machine=replace(H200.machine, multiprocessors=12))
     arrays = operands(op, sizes, dtype)
     specs = [Spec(a.shape, dtype).fixed for a in arrays]
     wanted = run_reference(op, [a.astype(np.float64) for a in arrays], float64)
     training = Rnn(op.mode, op.hidden, op.layers, bias=op.bias, reserve=True)
     plan = forward_plan(training, specs, found, CPU, Policy())
-    *outputs, reserve = run(plan, arrays, crooked)
+    *outputs, reserve = run(plan, arrays, misaligned)
     roundings = sizes.steps * op.layers
     check(op, outputs, wanted, dtype, roundings)
-    if not crooked:
+    if not misaligned:
         slim = run(forward_plan(op, specs, found, CPU, Policy()), arrays)
         for a, b in zip(slim, outputs, strict=True):
             np.testing.assert_array_equal(a, b)
     rng = np.random.default_rng(1)
     grads = [rng.uniform(-1, 1, a.shape).astype(dtype.numpy) for a in outputs]
-    back = RnnGrad(op.mode, op.hidden, op.layers, bias=op.bias, reserve=crooked)
+    back = RnnGrad(op.mode, op.hidden, op.layers, bias=op.bias, reserve=misaligned)
     head = 1 + op.states
-    given = [*arrays[:head], outputs[0], *grads, *([reserve] if crooked else []), *arrays[head:]]
+    given = [*arrays[:head], outputs[0], *grads, *([reserve] if misaligned else []), *arrays[head:]]
     plan = gradient_plan(back, [Spec(a.shape, as_dtype(a.dtype)).fixed for a in given], found, CPU, Policy())
-    gradients = run(plan, given, crooked)
+    gradients = run(plan, given, misaligned)
     alone = RnnGrad(op.mode, op.hidden, op.layers, bias=op.bias)
     wide = [a.astype(np.float64) for a in given if a.dtype != np.uint8]
     check(alone, gradients[: len(arrays)], run_reference(alone, wide, float64), dtype, roundings)
@@ -255,7 +255,7 @@ def test_a_part_of_a_device_refuses() -> None:
 
 
 @pytest.mark.parametrize("faster", [True, False])
-def test_both_directions_go_the_way_that_won(faster: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_directions_run_what_won(faster: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reserve is the way's own: forward and backward, with or without timing, must choose alike."""
     store: dict[str, Choice] = {}
 
@@ -265,9 +265,9 @@ def test_both_directions_go_the_way_that_won(faster: bool, monkeypatch: pytest.M
 
     contests: list[str] = []
 
-    def duel(known: Any, sizes: Sizes, dtype: DType, way: str, *rest: Any) -> tuple[str, float]:
-        contests.append(way)
-        return (rnn.RESIDENT, 1.0) if faster else (way, 2.0)
+    def duel(known: Any, sizes: Sizes, dtype: DType, formulation: str, *rest: Any) -> tuple[str, float]:
+        contests.append(formulation)
+        return (rnn.PERSISTENT, 1.0) if faster else (formulation, 2.0)
 
     monkeypatch.setattr(rnn, "target_of", lambda device: object.__new__(Handle))
     monkeypatch.setattr(rnn, "plan_store", lambda device: Store)
@@ -276,12 +276,15 @@ def test_both_directions_go_the_way_that_won(faster: bool, monkeypatch: pytest.M
     op, back = Rnn("lstm", 128, reserve=True), RnnGrad("lstm", 128, reserve=True)
     x = [Spec((5, 8, 16), float16)]
     fastest, direct = Policy(algorithm="fastest"), Policy(algorithm="direct")
-    ways = [rnn._way(one, x, True, CPU, fastest) for one in (op, back, op)]
-    assert ways == ["resident" if faster else "persist_static packed"] * 3
+    formulations = [rnn._formulation(one, x, True, CPU, fastest) for one in (op, back, op)]
+    assert formulations == ["resident" if faster else "persist_static packed"] * 3
     assert contests == ["persist_static packed"]
-    assert [rnn._way(op, x, True, CPU, policy) for policy in (direct, Policy())] == ["resident", "standard"]
+    assert [rnn._formulation(op, x, True, CPU, policy) for policy in (direct, Policy())] == [
+        "resident",
+        "standard",
+    ]
     wide = [Spec((5, 8, 16), float32)]
-    assert [rnn._way(op, wide, True, CPU, p) for p in (direct, fastest)] == [
+    assert [rnn._formulation(op, wide, True, CPU, p) for p in (direct, fastest)] == [
         "standard",
         "persist_static packed",
     ]

@@ -11,11 +11,11 @@ from lamina.backends import Call
 from lamina.backends.cuda.conv.conv import conv_problem
 from lamina.backends.cuda.cudnn_graphs.conv import Operands
 from lamina.backends.cuda.cudnn_graphs.epilogue import Epilogue
-from lamina.backends.cuda.elementwise.unfused_epilogue import split_way
+from lamina.backends.cuda.elementwise.unfused_epilogue import unfused_formulation
 from lamina.backends.cuda.launch.program import Bindable, Fill, Launch, Place, Program, target
 from lamina.backends.cuda.select import formulations
 from lamina.backends.cuda.select.autotune import best, contest
-from lamina.backends.cuda.select.formulations import Candidate, Way, candidate, make_plan
+from lamina.backends.cuda.select.formulations import Candidate, Formulation, candidate, make_plan
 from lamina.backends.reference import run_reference
 from lamina.cudnn.contest import Check
 from lamina.ops.primitives import Add, Conv, Fused, Relu, Window
@@ -136,10 +136,10 @@ def test_an_epilogue_in_a_kernel_of_its_own(device: Device) -> None:
     x, w, bias, y = (Spec(s, bfloat16, channels_last(s)) for s in shapes)
     steps = (Add(), Add(), Relu())
     problem = conv_problem(Conv, Operands(window(), x, w, y), H200)
-    head = make_plan(problem, candidate(Way("direct", steps=problem.plain), None, {}), device)
-    way = split_way(head, steps, y, [bias, y], 2)
+    head = make_plan(problem, candidate(Formulation("direct", steps=problem.plain), None, {}), device)
+    formulation = unfused_formulation(head, steps, y, [bias, y], 2)
     fused = conv_problem(Conv, Operands(window(), x, w, y), H200, Epilogue(steps, (bias, y), 2))
-    plan = make_plan(fused, Candidate(way, None, way.steps, way.scratch), device)
+    plan = make_plan(fused, Candidate(formulation, None, formulation.steps, formulation.scratch), device)
     assert [s.open for s in plan.inputs] == [s.open for s in (x, w, bias, y)]
     held = [
         from_host(pack(a, s.physical).view(np.uint8), device)
@@ -161,8 +161,10 @@ def test_kernels_are_loaded_in_threads_before_the_contest(monkeypatch: pytest.Mo
     x, w, y = (Spec(s, bfloat16, channels_last(s)) for s in ((2, 8, 6, 6), (16, 8, 3, 3), (2, 16, 6, 6)))
     problem = conv_problem(Conv, Operands(win, x, w, y), H200)
     kinds = {
-        way.name: {s.program for s in (*way.before, *way.steps) if hasattr(s, "program")}
-        for way in problem.ways
+        formulation.name: {
+            s.program for s in (*formulation.before, *formulation.steps) if hasattr(s, "program")
+        }
+        for formulation in problem.formulations
     }
     timed = kinds["turned"]
     assert timed

@@ -9,21 +9,26 @@ import pytest
 
 from lamina.backends import Call
 from lamina.backends.cuda.conv.conv import conv_problem
-from lamina.backends.cuda.conv.depthwise import depthwise_way, is_depthwise
-from lamina.backends.cuda.conv.small_channels import FilterGrad, Forward, is_stem, stem_way
+from lamina.backends.cuda.conv.depthwise import depthwise_formulation, is_depthwise
+from lamina.backends.cuda.conv.small_channels import (
+    FilterGrad,
+    Forward,
+    small_channels_formulation,
+    takes_small_channels,
+)
 from lamina.backends.cuda.conv.transforms import (
+    can_swap,
+    layout_formulation,
     multiplies,
-    product_ways,
-    relaid_way,
-    turned,
-    turned_way,
-    turns,
+    product_formulations,
+    swapped,
+    swapped_direction_formulation,
 )
 from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, is_channels_last, sides
 from lamina.backends.cuda.cudnn_graphs.epilogue import Epilogue, Vector
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
 from lamina.backends.cuda.matmul.cublaslt import matrices
-from lamina.backends.cuda.select.formulations import Way
+from lamina.backends.cuda.select.formulations import Formulation
 from lamina.backends.reference import run_reference
 from lamina.ops.core import Array, Op
 from lamina.ops.primitives import (
@@ -81,22 +86,24 @@ def draw(spec: Spec, seed: int) -> Array:
     return np.random.default_rng(seed).standard_normal(spec.shape).astype(spec.dtype.numpy)
 
 
-def run(way: Way, arrays: list[Array], specs: list[Spec], result: Spec) -> Array:
+def run(formulation: Formulation, arrays: list[Array], specs: list[Spec], result: Spec) -> Array:
     """A way of own kernels on the emulator."""
     held = [emulator.Memory(s.nbytes) for s in specs]
     for memory, array, spec in zip(held, arrays, specs, strict=True):
         memory.bytes[:] = pack(array, spec.physical).view(np.uint8).reshape(-1)
-    out, scratch = emulator.Memory(result.nbytes), emulator.Memory(way.scratch)
-    emulator.run_steps(way.steps, Call(tuple(m.pointer for m in held), (out.pointer,), scratch.pointer))
+    out, scratch = emulator.Memory(result.nbytes), emulator.Memory(formulation.scratch)
+    emulator.run_steps(
+        formulation.steps, Call(tuple(m.pointer for m in held), (out.pointer,), scratch.pointer)
+    )
     for memory in (*held, out, scratch):
-        memory.check(way.name)
+        memory.check(formulation.name)
     return unpack(out.bytes.view(result.dtype.numpy), result.physical, result.shape)
 
 
-def check(way: Way, op: Op, arrays: list[Array], specs: list[Spec], result: Spec) -> None:
-    found = run(way, arrays, specs, result)
+def check(formulation: Formulation, op: Op, arrays: list[Array], specs: list[Spec], result: Spec) -> None:
+    found = run(formulation, arrays, specs, result)
     problem = mismatch(found, run_reference(op, arrays, float64)[0], result.dtype)
-    assert not problem, f"{way.name} for {op}: {problem}"
+    assert not problem, f"{formulation.name} for {op}: {problem}"
 
 
 # --------------------------------------------------------------------------------------------- own kernels
@@ -119,11 +126,15 @@ def test_depthwise(case: str, direction: Direction) -> None:
     result, given = sides(direction, o)
     arrays = [draw(s, i) for i, s in enumerate(given)]
     check(
-        depthwise_way(direction, o, Vector(), H200.machine), card(direction, o), arrays, list(given), result
+        depthwise_formulation(direction, o, Vector(), H200.machine),
+        card(direction, o),
+        arrays,
+        list(given),
+        result,
     )
 
 
-STEMS = {
+SMALL_CHANNELS = {
     "one channel, 11 x 11 by 4": operands((2, 1, 31, 39), (32, 1, 11, 11), square(11, 4)),
     "three channels, 7 x 7 by 2": operands((1, 3, 18, 20), (64, 3, 7, 7), square(7, 2, 3), float16),
     "uneven": operands((3, 2, 9, 13), (32, 2, 3, 5), Window((1, 2), ((1, 0), (2, 1)), (1, 1))),
@@ -135,21 +146,21 @@ STEMS = {
 @emulated
 @pytest.mark.feature("B012")
 @pytest.mark.parametrize("direction", [Conv, ConvFilterGrad])
-@pytest.mark.parametrize("case", STEMS)
+@pytest.mark.parametrize("case", SMALL_CHANNELS)
 @pytest.mark.parametrize("processors", [1, 132])
 def test_stem(case: str, direction: Direction, processors: int) -> None:
     """With few multiprocessors each block walks over many rows, with many of them over one. The order in which warps
     take turns and copies arrive makes no difference.
     """
-    o, machine = STEMS[case], replace(H200.machine, multiprocessors=processors)
-    assert is_stem(direction, o, Vector(), machine)
+    o, machine = SMALL_CHANNELS[case], replace(H200.machine, multiprocessors=processors)
+    assert takes_small_channels(direction, o, Vector(), machine)
     result, given = sides(direction, o)
     arrays = [draw(s, i) for i, s in enumerate(given)]
-    way = stem_way(direction, o, Vector(), machine)
-    check(way, card(direction, o), arrays, list(given), result)
+    formulation = small_channels_formulation(direction, o, Vector(), machine)
+    check(formulation, card(direction, o), arrays, list(given), result)
     with emulator.contrary():
-        again = run(way, arrays, list(given), result)
-    assert again.tobytes() == run(way, arrays, list(given), result).tobytes()
+        again = run(formulation, arrays, list(given), result)
+    assert again.tobytes() == run(formulation, arrays, list(given), result).tobytes()
 
 
 @emulated
@@ -157,28 +168,28 @@ def test_stem(case: str, direction: Direction, processors: int) -> None:
 @pytest.mark.parametrize("hi", [None, 0.7])
 def test_bias_and_relu_in_own_kernels(hi: float | None) -> None:
     activation = Relu() if hi is None else ClippedRelu(hi)
-    for o in (DEPTHWISE["stride 2"], STEMS["three channels, 7 x 7 by 2"]):
+    for o in (DEPTHWISE["stride 2"], SMALL_CHANNELS["three channels, 7 x 7 by 2"]):
         bias = Spec((1, o.w.shape[0], 1, 1), o.x.dtype).fixed
         vector = Epilogue((Add(), activation), (bias,), 2).vector(o.y.shape, 1)
         assert vector == Vector(2, None, "relu", float("inf") if hi is None else hi)
-        make = depthwise_way if o.window.groups > 1 else stem_way
-        way = make(Conv, o, vector, H200.machine)
+        make = depthwise_formulation if o.window.groups > 1 else small_channels_formulation
+        formulation = make(Conv, o, vector, H200.machine)
         specs = [o.x, o.w, bias]
         arrays = [draw(s, i) for i, s in enumerate(specs)]
-        check(way, Fused((Conv(o.window), Add(), activation)), arrays, specs, o.y)
+        check(formulation, Fused((Conv(o.window), Add(), activation)), arrays, specs, o.y)
 
 
 @emulated
 def test_addresses_between_vectors_are_refused() -> None:
     """Kernels with steps have none to stand in for them; a fault would end the process's use of the GPU."""
     o = DEPTHWISE["stride 1"]
-    way = depthwise_way(Conv, o, Vector(activation="relu"), H200.machine)
+    formulation = depthwise_formulation(Conv, o, Vector(activation="relu"), H200.machine)
     with pytest.raises(ValueError, match="multiples of 16, got 0x10002"):
-        emulator.run_steps(way.steps, Call((0x10002, 0x20000), (0x30000,), 0))
+        emulator.run_steps(formulation.steps, Call((0x10002, 0x20000), (0x30000,), 0))
 
 
 @pytest.mark.parametrize("device", KINDS.values(), ids=list(KINDS))
-def test_sizes_of_stems_fit_the_chip(device: Device) -> None:
+def test_sizes_of_small_channels_fit_the_chip(device: Device) -> None:
     """AlexNet's and ResNet's first convolutions: blocks beside each other have room, nearly all products count."""
     alexnet = operands((1024, 1, 224, 224), (96, 1, 11, 11), square(11, 4))
     resnet = operands((128, 3, 224, 224), (64, 3, 7, 7), square(7, 2, 3))
@@ -202,10 +213,10 @@ def test_sizes_of_stems_fit_the_chip(device: Device) -> None:
         ((1, 3, 9, 9), (32, 3, 3, 3), square(3, 2, dilation=2), "dilated"),
     ],
 )
-def test_what_is_no_stem(x: tuple[int, ...], w: tuple[int, ...], win: Window, reason: str) -> None:
+def test_what_small_channels_refuse(x: tuple[int, ...], w: tuple[int, ...], win: Window, reason: str) -> None:
     o = operands(x, w, win)
-    assert not is_stem(Conv, o, Vector(), H200.machine), reason
-    assert "stem" not in [way.name for way in conv_problem(Conv, o, H200).ways]
+    assert not takes_small_channels(Conv, o, Vector(), H200.machine), reason
+    assert "stem" not in [formulation.name for formulation in conv_problem(Conv, o, H200).formulations]
 
 
 # -------------------------------------------------------------------------------------------------- rewrites
@@ -223,24 +234,26 @@ def test_what_is_no_stem(x: tuple[int, ...], w: tuple[int, ...], win: Window, re
     ],
 )
 @emulated
-def test_a_turned_convolution_is_the_same(win: Window, direction: Direction) -> None:
+def test_a_swapped_direction_is_the_same(win: Window, direction: Direction) -> None:
     """The other direction over the mirrored filter, as the small kernel makes it."""
     o = operands((2, 5, 8, 7), (3, 5, 3, 3), win, float32)
-    assert turns(o)
-    other, way = turned(o), turned_way(direction, o, Epilogue((), (), 2))
+    assert can_swap(o)
+    other, formulation = swapped(o), swapped_direction_formulation(direction, o, Epilogue((), (), 2))
     x, w, y = (draw(s, i) for i, s in enumerate((o.x, o.w, o.y)))
     wanted = run_reference(
         card(direction, o), {Conv: [x, w], ConvDataGrad: [y, w]}.get(direction, [x, y]), float64
     )
-    launch = Way("mirror", steps=(*way.before, *way.after), scratch=way.scratch)
+    launch = Formulation(
+        "mirror", steps=(*formulation.before, *formulation.after), scratch=formulation.scratch
+    )
     if direction is ConvFilterGrad:
         reversed_ = run_reference(card(direction, other), [y, x])[0]
-        scratch, out = emulator.Memory(way.scratch), emulator.Memory(o.w.nbytes)
+        scratch, out = emulator.Memory(formulation.scratch), emulator.Memory(o.w.nbytes)
         scratch.bytes[:] = pack(reversed_, other.w.physical).view(np.uint8).reshape(-1)
         emulator.run_steps(launch.steps, Call((0, 0), (out.pointer,), scratch.pointer))
         found = unpack(out.bytes.view(np.float32), o.w.physical, o.w.shape)
     else:
-        held, scratch = emulator.Memory(o.w.nbytes), emulator.Memory(way.scratch)
+        held, scratch = emulator.Memory(o.w.nbytes), emulator.Memory(formulation.scratch)
         held.bytes[:] = pack(w, o.w.physical).view(np.uint8).reshape(-1)
         emulator.run_steps(launch.steps, Call((0, held.pointer), (0,), scratch.pointer))
         mirrored = unpack(scratch.bytes.view(np.float32), other.w.physical, other.w.shape)
@@ -258,14 +271,14 @@ def test_the_other_layout(dtype: DType) -> None:
     arrange = contiguous if dtype == float32 else channels_last
     other = channels_last if dtype == float32 else contiguous
     o = Operands(square(3, 1, 1), *(Spec(s, dtype, arrange(s)) for s in shapes))
-    way = relaid_way(Conv, o)
-    assert way.spare == (dtype == bfloat16)
+    formulation = layout_formulation(Conv, o)
+    assert formulation.spare == (dtype == bfloat16)
     arrays = [draw(s, i) for i, s in enumerate((o.x, o.w, o.y))]
-    held, scratch = [emulator.Memory(s.nbytes) for s in (o.x, o.w, o.y)], emulator.Memory(way.scratch)
+    held, scratch = [emulator.Memory(s.nbytes) for s in (o.x, o.w, o.y)], emulator.Memory(formulation.scratch)
     for memory, array in zip(held[:2], arrays, strict=False):
         memory.bytes[:] = pack(array, arrange(array.shape)).view(np.uint8).reshape(-1)
     call = Call((held[0].pointer, held[1].pointer), (held[2].pointer,), scratch.pointer)
-    emulator.run_steps(way.before, call)
+    emulator.run_steps(formulation.before, call)
     place = 0
     for array in arrays:
         inside = scratch.bytes[place : place + array.nbytes].view(dtype.numpy)
@@ -274,7 +287,7 @@ def test_the_other_layout(dtype: DType) -> None:
             inside[:] = wanted
         np.testing.assert_array_equal(inside, wanted)
         place += -(-array.nbytes // 256) * 256
-    emulator.run_steps(way.after, call)
+    emulator.run_steps(formulation.after, call)
     found = held[2].bytes.view(dtype.numpy)
     np.testing.assert_array_equal(found, pack(arrays[2], arrange(shapes[2])).reshape(-1))
 
@@ -282,8 +295,8 @@ def test_the_other_layout(dtype: DType) -> None:
 def test_what_does_not_turn() -> None:
     """Strides, groups, padding beyond the filter's reach, and filters of one tap, which are products."""
     for win, taps in ((square(3, 2, 1), 3), (square(3, 1, 3), 3), (square(1), 1)):
-        assert not turns(operands((1, 8, 9, 9), (8, 8, taps, taps), win))
-    assert not turns(operands((1, 8, 9, 9), (8, 2, 3, 3), square(3, 1, 1, 4)))
+        assert not can_swap(operands((1, 8, 9, 9), (8, 8, taps, taps), win))
+    assert not can_swap(operands((1, 8, 9, 9), (8, 2, 3, 3), square(3, 1, 1, 4)))
 
 
 @emulated
@@ -295,7 +308,7 @@ def test_filters_of_one_tap_are_products(direction: Direction, stride: int) -> N
     o = operands((2, 8, 5, 6), (16, 8, 1, 1), square(1, stride), float32)
     assert multiplies(o)
     assert is_channels_last(o)
-    (way,) = product_ways(direction, o, Vector(), None, Policy())
+    (formulation,) = product_formulations(direction, o, Vector(), None, Policy())
     arrays = [draw(s, i) for i, s in enumerate((o.x, o.w, o.y))]
     held = [emulator.Memory(s.nbytes) for s in (o.x, o.w, o.y)]
     result, _ = sides(direction, o)
@@ -303,11 +316,11 @@ def test_filters_of_one_tap_are_products(direction: Direction, stride: int) -> N
         if spec is not result:
             memory.bytes[:] = pack(array, spec.physical).view(np.uint8).reshape(-1)
     x, w, y = held
-    scratch = emulator.Memory(way.scratch)
+    scratch = emulator.Memory(formulation.scratch)
     inputs = {Conv: (x, w), ConvDataGrad: (y, w), ConvFilterGrad: (x, y)}[direction]
     out = {Conv: y, ConvDataGrad: x, ConvFilterGrad: w}[direction]
     call = Call(tuple(m.pointer for m in inputs), (out.pointer,), scratch.pointer)
-    emulator.run_steps(way.before, call)
+    emulator.run_steps(formulation.before, call)
     dense = (x if stride == 1 else scratch).bytes.view(np.float32).reshape(-1, 8)
     filters, gradient = w.bytes.view(np.float32).reshape(16, 8), y.bytes.view(np.float32).reshape(-1, 16)
     if direction is Conv:
@@ -316,7 +329,7 @@ def test_filters_of_one_tap_are_products(direction: Direction, stride: int) -> N
         dense[:] = gradient @ filters
     else:
         filters[:] = gradient.T @ dense
-    emulator.run_steps(way.after, call)
+    emulator.run_steps(formulation.after, call)
     found = unpack(out.bytes.view(np.float32), result.physical, result.shape)
     given = {Conv: arrays[:2], ConvDataGrad: [arrays[2], arrays[1]]}.get(direction, [arrays[0], arrays[2]])
     np.testing.assert_allclose(
@@ -324,22 +337,22 @@ def test_filters_of_one_tap_are_products(direction: Direction, stride: int) -> N
     )
 
 
-def test_ways_of_a_strided_product_with_steps() -> None:
+def test_formulations_of_a_strided_product_with_steps() -> None:
     """Behind a strided data gradient steps belong on the places between too: there is no such way."""
     o = operands((2, 8, 5, 6), (16, 8, 1, 1), square(1, 2))
-    assert product_ways(ConvDataGrad, o, Vector(activation="relu"), None, Policy()) == []
+    assert product_formulations(ConvDataGrad, o, Vector(activation="relu"), None, Policy()) == []
 
 
 # -------------------------------------------------------------------------------------------------- cuBLASLt
 
 
 @pytest.mark.feature("B012")
-@pytest.mark.parametrize("a_turned", [False, True])
-@pytest.mark.parametrize("b_turned", [False, True])
+@pytest.mark.parametrize("a_transposed", [False, True])
+@pytest.mark.parametrize("b_transposed", [False, True])
 @pytest.mark.parametrize("batch", [1, 3])
-def test_what_cublaslt_is_asked(batch: int, a_turned: bool, b_turned: bool) -> None:
+def test_what_cublaslt_is_asked(batch: int, a_transposed: bool, b_transposed: bool) -> None:
     """Column-major views of the operands, as they lie, multiply to C as it lies."""
-    p = Product(batch, 4, 5, 6, a_turned, b_turned)
+    p = Product(batch, 4, 5, 6, a_transposed, b_transposed)
     asked = matrices(p, float32, Vector(), tf32=False)
     assert asked is not None
     rng = np.random.default_rng(0)
@@ -348,14 +361,14 @@ def test_what_cublaslt_is_asked(batch: int, a_turned: bool, b_turned: bool) -> N
     b = np.lib.stride_tricks.as_strided(second, (batch, 6, 5), [8 * s for s in p.b_strides])
     flat = (second, first) if asked.swapped else (first, second)
     views = []
-    for data, (rows, columns), turned_ in zip(
-        flat, asked.shapes, (asked.a_turned, asked.b_turned), strict=False
+    for data, (rows, columns), transposed in zip(
+        flat, asked.shapes, (asked.a_transposed, asked.b_transposed), strict=False
     ):
         lies = data.reshape(batch, columns, rows).swapaxes(1, 2)  # column by column
-        views.append(lies.swapaxes(1, 2) if turned_ else lies)
+        views.append(lies.swapaxes(1, 2) if transposed else lies)
     rows, columns = asked.shapes[3]
     flat_result = (views[0] @ views[1]).swapaxes(1, 2).reshape(-1)
-    assert (rows, columns) == ((4, 5) if p.c_turned else (5, 4))
+    assert (rows, columns) == ((4, 5) if p.c_transposed else (5, 4))
     found = np.lib.stride_tricks.as_strided(flat_result, (batch, 4, 5), [8 * s for s in p.c_strides])
     np.testing.assert_allclose(found, a @ b, rtol=1e-12)
 

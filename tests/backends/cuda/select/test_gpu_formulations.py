@@ -8,7 +8,7 @@ import pytest
 
 from lamina.backends import Call, Plan
 from lamina.backends.cuda.conv.conv import conv_problem, forward_plan
-from lamina.backends.cuda.conv.fast_fir import halved_way
+from lamina.backends.cuda.conv.fast_fir import fast_fir_formulation
 from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, sides
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE, Epilogue, Vector
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
@@ -58,7 +58,7 @@ def device() -> Device:
     return Device("cuda:0")
 
 
-def every_way(
+def every_formulation(
     device: Device, problem: Problem, op: Op, arrays: Sequence[Array], roundings: int = 1
 ) -> set[str]:
     """Run the first candidate of each way (all of cuBLASLt's), compare; the names of the ways that ran.
@@ -67,8 +67,10 @@ def every_way(
     """
     wanted = run_reference(op, list(arrays), float64)[0]
     ran = set()
-    for way in problem.ways:
-        single = Problem(problem.key, way.name, problem.inputs, problem.outputs, (way,), problem.flops)
+    for formulation in problem.formulations:
+        single = Problem(
+            problem.key, formulation.name, problem.inputs, problem.outputs, (formulation,), problem.flops
+        )
         refusals: list[str] = []
         found = next(candidates(single, handle_of(device), Policy(), ("a", "fallback"), refusals), None)
         if found is None:
@@ -94,7 +96,7 @@ def every_way(
         once = mismatch(y, wanted, result.dtype)
         wrong = once if roundings == 1 else apart(y, wanted, result.dtype, roundings)
         assert not wrong, f"{found.label}: {wrong}"
-        ran.add(way.name.partition(":")[0].rstrip("0123456789."))
+        ran.add(formulation.name.partition(":")[0].rstrip("0123456789."))
     return ran
 
 
@@ -117,7 +119,7 @@ def convolution(
     head = direction(win, *shape)
     epilogue = Epilogue(steps, (Spec((1, w[0], 1, 1), dtype),), 2) if steps else NONE
     problem = conv_problem(direction, o, device, epilogue, Policy())
-    return every_way(device, problem, Fused((head, *steps)) if steps else head, arrays)
+    return every_formulation(device, problem, Fused((head, *steps)) if steps else head, arrays)
 
 
 def square(stride: int = 1, pad: int = 0, groups: int = 1) -> Window:
@@ -144,11 +146,13 @@ def test_halved(device: Device, direction: Direction, rows: int) -> None:
     def plan(part: Operands) -> Plan:
         return forward_plan(Conv(part.window), (part.x.open, part.w.open), NONE, device, Policy())
 
-    problem = replace(conv_problem(direction, o, device), ways=(halved_way(direction, o, plan),))
+    problem = replace(
+        conv_problem(direction, o, device), formulations=(fast_fir_formulation(direction, o, plan),)
+    )
     head = Conv(win) if direction is Conv else ConvDataGrad(win, x[2:])
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(s.shape).astype(bfloat16.numpy) for s in problem.inputs]
-    assert every_way(device, problem, head, arrays, roundings=5) == {"halved"}
+    assert every_formulation(device, problem, head, arrays, roundings=5) == {"halved"}
 
 
 @pytest.mark.feature("B012")
@@ -206,16 +210,16 @@ def test_bias_and_activation(device: Device) -> None:
 @pytest.mark.feature("B012")
 @pytest.mark.skipif(not c.library.available(), reason="needs cuBLASLt")
 @pytest.mark.parametrize("dtype", [bfloat16, float16, float32, float64])
-@pytest.mark.parametrize("turned", ["", "a", "b", "ab"])
+@pytest.mark.parametrize("transposed", ["", "a", "b", "ab"])
 @pytest.mark.parametrize("batch", [1, 5])
-def test_cublaslt(device: Device, batch: int, turned: str, dtype: DType) -> None:
+def test_cublaslt(device: Device, batch: int, transposed: str, dtype: DType) -> None:
     """Every algorithm, in a CUDA graph, within the workspace."""
-    p = Product(batch, 48, 80, 64, "a" in turned, "b" in turned)
+    p = Product(batch, 48, 80, 64, "a" in transposed, "b" in transposed)
     a, b, c = specs(p, dtype)
     rng = np.random.default_rng(1)
     arrays = [rng.standard_normal(s.shape).astype(dtype.numpy) for s in (a, b)]
     problem = matmul_problem(p, a, b, c, NONE, Policy(), device)
-    assert "blas" in every_way(device, problem, Matmul(), arrays)
+    assert "blas" in every_formulation(device, problem, Matmul(), arrays)
 
 
 def specs(p: Product, dtype: DType) -> list[Spec]:
@@ -235,7 +239,7 @@ def test_epilogues_of_cublaslt(device: Device, steps: tuple[Op, ...]) -> None:
     rng = np.random.default_rng(2)
     arrays = [rng.standard_normal(s.shape).astype(bfloat16.numpy) for s in (a, b, *extras)]
     problem = matmul_problem(p, a, b, c, Epilogue(steps, extras, 2), Policy(), device)
-    assert "blas" in every_way(device, problem, Fused((Matmul(), *steps)), arrays)
+    assert "blas" in every_formulation(device, problem, Fused((Matmul(), *steps)), arrays)
 
 
 @pytest.mark.skipif(not c.library.available(), reason="needs cuBLASLt")
@@ -243,9 +247,11 @@ def test_cublaslt_keeps_the_workspace_limit(device: Device) -> None:
     p = Product(1, 128, 128, 65536, True, False)
     places = (source(0), source(1), target())
     for limit in (0, 1 << 20):
-        ways = cublaslt.blas_ways(p, bfloat16, places, device, Policy(workspace_limit=limit), Vector())
-        assert ways
-        assert all(way.scratch <= limit for way in ways)
+        formulations = cublaslt.cublaslt_formulations(
+            p, bfloat16, places, device, Policy(workspace_limit=limit), Vector()
+        )
+        assert formulations
+        assert all(formulation.scratch <= limit for formulation in formulations)
 
 
 @pytest.mark.feature("B012")

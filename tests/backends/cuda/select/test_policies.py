@@ -11,7 +11,7 @@ import pytest
 
 from lamina.backends import Call
 from lamina.backends.cuda.conv.conv import conv_problem
-from lamina.backends.cuda.conv.transforms import wide_way
+from lamina.backends.cuda.conv.transforms import upcast_formulation
 from lamina.backends.cuda.cudnn_graphs.conv import Operands
 from lamina.backends.cuda.launch.program import Program
 from lamina.backends.cuda.select.autotune import best
@@ -55,21 +55,21 @@ def test_half_operands_become_float32_and_back(dtype: DType) -> None:
     """Both operands lie in scratch memory as float32, one after the other; the result is rounded once."""
     shapes = ((2, 3, 5, 5), (4, 3, 3, 3), (2, 4, 5, 5))
     x, w, y = (Spec(s, dtype, channels_last(s)) for s in shapes)
-    way = wide_way(Conv, Operands(Window((1, 1), ((1, 1), (1, 1)), (1, 1)), x, w, y))
+    formulation = upcast_formulation(Conv, Operands(Window((1, 1), ((1, 1), (1, 1)), (1, 1)), x, w, y))
     rng = np.random.default_rng(0)
     held = [emulator.Memory(s.nbytes) for s in (x, w, y)]
-    scratch = emulator.Memory(way.scratch)
+    scratch = emulator.Memory(formulation.scratch)
     for memory, spec in zip(held[:2], (x, w), strict=True):
         memory.bytes[:] = rng.standard_normal(spec.numel).astype(dtype.numpy).view(np.uint8)
     call = Call((held[0].pointer, held[1].pointer), (held[2].pointer,), scratch.pointer)
-    emulator.run_steps(way.before, call)
+    emulator.run_steps(formulation.before, call)
     places = [0, 768, 768 + 512]  # 600 and 432 bytes in multiples of 256
     for memory, spec, place in zip(held[:2], (x, w), places, strict=False):
         wide = scratch.bytes[place : place + 4 * spec.numel].view(np.float32)
         np.testing.assert_array_equal(wide, memory.bytes.view(dtype.numpy).astype(np.float32))
     result = rng.standard_normal(y.numel).astype(np.float32)
     scratch.bytes[places[2] : places[2] + 4 * y.numel] = result.view(np.uint8)
-    emulator.run_steps(way.after, call)
+    emulator.run_steps(formulation.after, call)
     np.testing.assert_array_equal(held[2].bytes.view(dtype.numpy), result.astype(dtype.numpy))
     for memory in (*held, scratch):
         memory.check("wide")
@@ -118,10 +118,14 @@ def test_float32_is_taken_where_it_takes_less_time(
     window = Window((1, 1), ((1, 1), (1, 1)), (1, 1))
     x, w, y = (Spec(s, bfloat16, channels_last(s)) for s in ((2, 3, 5, 5), (4, 3, 3, 3), (2, 4, 5, 5)))
     operands = Operands(window, x, w, y)
-    problem, way = conv_problem(Conv, operands, H200), wide_way(Conv, operands)
+    problem, formulation = conv_problem(Conv, operands, H200), upcast_formulation(Conv, operands)
     entries = [
         Entry("half", problem.plain),
-        Entry("wide", (*way.before, Float32Conv(window, (x, w, y)), *way.after), way.scratch),
+        Entry(
+            "wide",
+            (*formulation.before, Float32Conv(window, (x, w, y)), *formulation.after),
+            formulation.scratch,
+        ),
     ]
     refusals: list[str] = []
     found = best(entries, Device("cpu"), [x, w], [y], 2e-2, plain=problem.plain, refusals=refusals)

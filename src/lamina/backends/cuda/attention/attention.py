@@ -41,7 +41,7 @@ from lamina.backends.cuda.launch.program import (
 )
 from lamina.backends.cuda.matmul.matmul import matmul_plan
 from lamina.backends.cuda.registry import kernels
-from lamina.backends.cuda.select.formulations import Problem, Way, choose
+from lamina.backends.cuda.select.formulations import Formulation, Problem, choose
 from lamina.cudnn import Graph, Tensor
 from lamina.cudnn.composed import attention as forward_steps
 from lamina.cudnn.composed import attention_grad as backward_steps
@@ -145,7 +145,13 @@ def _attention(op: Attention, inputs: Sequence[Spec], device: Device, policy: Po
     terms = [(s, source(i)) for i, s in enumerate(inputs)]
     targets = [(s, target(i)) for i, s in enumerate(outputs)]
     return _chosen(
-        op, inputs, outputs, terms, lambda: _forward_ways(op, terms, targets, device, policy), device, policy
+        op,
+        inputs,
+        outputs,
+        terms,
+        lambda: _forward_formulations(op, terms, targets, device, policy),
+        device,
+        policy,
     )
 
 
@@ -156,7 +162,13 @@ def _gradient(op: AttentionGrad, inputs: Sequence[Spec], device: Device, policy:
     terms = [(s, source(i)) for i, s in enumerate(inputs)]
     targets = [(s, target(i)) for i, s in enumerate(outputs)]
     return _chosen(
-        op, inputs, outputs, terms, lambda: _backward_ways(op, terms, targets, device, policy), device, policy
+        op,
+        inputs,
+        outputs,
+        terms,
+        lambda: _backward_formulations(op, terms, targets, device, policy),
+        device,
+        policy,
     )
 
 
@@ -173,7 +185,7 @@ def _joint_attention(op: JointAttention, joint: Spec, device: Device, policy: Po
         [joint],
         outputs,
         terms,
-        lambda: _forward_ways(op.unfused, terms, targets, device, policy),
+        lambda: _forward_formulations(op.unfused, terms, targets, device, policy),
         device,
         policy,
     )
@@ -195,7 +207,7 @@ def _joint_gradient(op: JointAttentionGrad, joint: Spec, device: Device, policy:
         [joint, o, stats, o],
         [joint],
         terms,
-        lambda: _backward_ways(op.grad, terms, targets, device, policy),
+        lambda: _backward_formulations(op.grad, terms, targets, device, policy),
         device,
         policy,
     )
@@ -233,7 +245,7 @@ def _chosen(
     inputs: Sequence[Spec],
     outputs: Sequence[Spec],
     terms: Sequence[Term],
-    ways: Callable[[], Sequence[Way]],
+    formulations: Callable[[], Sequence[Formulation]],
     device: Device,
     policy: Policy,
 ) -> Plan:
@@ -248,36 +260,36 @@ def _chosen(
         label=op.name,
         inputs=tuple(inputs),
         outputs=tuple(outputs),
-        ways=tuple(ways()),
+        formulations=tuple(formulations()),
         flops=products * (q.shape[3] + v.shape[3]) * float(prod(q.shape[:3]) * k.shape[2]),
     )
     return choose(problem, device, policy)
 
 
-def _forward_ways(
+def _forward_formulations(
     op: Attention, terms: Sequence[Term], targets: Sequence[Term], device: Device, policy: Policy
-) -> list[Way]:
+) -> list[Formulation]:
     """Preferred ones first; own kernels only on what is row-major."""
-    ways = []
+    formulations = []
     if terms[0][0].dtype in (float16, bfloat16):
         if not op.causal and len(terms) == 3:
-            ways.append(Way("sdpa", lambda: one_operation(op, terms, targets)))
-        ways.append(Way("steps", lambda: forward_graph(op, terms, targets)))
+            formulations.append(Formulation("sdpa", lambda: one_operation(op, terms, targets)))
+        formulations.append(Formulation("steps", lambda: forward_graph(op, terms, targets)))
     if _row_major(terms):
-        ways.append(forward_rows(op, terms, targets, device, policy))
-    return ways
+        formulations.append(forward_rows(op, terms, targets, device, policy))
+    return formulations
 
 
-def _backward_ways(
+def _backward_formulations(
     op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term], device: Device, policy: Policy
-) -> list[Way]:
+) -> list[Formulation]:
     """Preferred ones first; own kernels only on what is row-major."""
-    ways = []
+    formulations = []
     if terms[0][0].dtype in (float16, bfloat16) and len(terms) == 6:
-        ways.append(_backward_way(op, terms, targets))
+        formulations.append(_backward_formulation(op, terms, targets))
     if _row_major(terms):
-        ways.append(backward_rows(op, terms, targets, device, policy))
-    return ways
+        formulations.append(backward_rows(op, terms, targets, device, policy))
+    return formulations
 
 
 # --------------------------------------------------------------------------------------------------------- layouts
@@ -332,7 +344,7 @@ def _tensor(graph: Graph, spec: Spec) -> Tensor:
     return graph.tensor(spec.shape, spec.physical.strides, spec.dtype.name)
 
 
-def _turned(graph: Graph, spec: Spec) -> Tensor:
+def _transposed(graph: Graph, spec: Spec) -> Tensor:
     """A [B, H, T, D] as [B, H, D, T]."""
     (b, h, t, d), (p, q, r, s) = spec.shape, spec.physical.strides
     return graph.tensor((b, h, d, t), (p, q, s, r), spec.dtype.name)
@@ -364,7 +376,7 @@ def forward_graph(
     """The pattern, with a bias and the causal mask."""
     graph = Graph("float32")
     q, v, o = (_tensor(graph, s) for s, _ in (terms[0], terms[2], targets[0]))
-    k = _turned(graph, terms[1][0])
+    k = _transposed(graph, terms[1][0])
     scale, causal = graph.scalar(), graph.scalar() if op.causal else None
     bias = _tensor(graph, terms[3][0]) if len(terms) > 3 else None
     stats = _stats(graph, terms[0][0]) if op.stats else None
@@ -377,14 +389,16 @@ def forward_graph(
     return graph, places if causal is None else places | {causal.uid: HostNumber.of(_NEVER)}
 
 
-def _backward_way(op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term]) -> Way:
+def _backward_formulation(op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term]) -> Formulation:
     """The pattern backwards; it sums dq up in float32, from zeros."""
     q = terms[0][0]
     row_sum = prod(q.shape[:3]) * 4
     at = round_up(row_sum, WORKSPACE_ALIGNMENT)
     dq_sum = q.numel * 4
     clear = Fill(scratch(at), 0, dq_sum)
-    return Way("steps", lambda: backward_graph(op, terms, targets, at), before=(clear,), scratch=at + dq_sum)
+    return Formulation(
+        "steps", lambda: backward_graph(op, terms, targets, at), before=(clear,), scratch=at + dq_sum
+    )
 
 
 def backward_graph(
@@ -394,7 +408,7 @@ def backward_graph(
     graph = Graph("float32")
     (q_spec, _), (k_spec, _), (v_spec, _) = terms[:3]
     q, o, do = (_tensor(graph, terms[i][0]) for i in (0, 3, 5))
-    k, v = _turned(graph, k_spec), _turned(graph, v_spec)
+    k, v = _transposed(graph, k_spec), _transposed(graph, v_spec)
     dq, dk, dv = (_tensor(graph, s) for s, _ in targets)
     stats, row_sum = _stats(graph, q_spec), _stats(graph, q_spec)
     dq_sum = graph.packed(q_spec.shape, "float32")
@@ -438,7 +452,7 @@ class _Steps:
 
 def forward_rows(
     op: Attention, terms: Sequence[Term], targets: Sequence[Term], device: Device, policy: Policy
-) -> Way:
+) -> Formulation:
     """q kᵀ, the rows, weights times v."""
     q, k, v, *bias = terms
     made, scores = _Steps(device, policy), _scores(q, k)
@@ -447,12 +461,12 @@ def forward_rows(
     places = (s, bias[0][1] if bias else s, targets[1][1] if op.stats else s)
     made.steps.append(weights_launch(op, scores, [b for b, _ in bias], places))
     made.product(Matmul(), (scores, s), v, targets[0][1])
-    return Way("rows", steps=tuple(made.steps), scratch=made.size)
+    return Formulation("rows", steps=tuple(made.steps), scratch=made.size)
 
 
 def backward_rows(
     op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term], device: Device, policy: Policy
-) -> Way:
+) -> Formulation:
     """q kᵀ and do vᵀ, the rows, then a product for each gradient."""
     q, k, v, (_, o), (_, stats), g, *bias = terms
     made, scores = _Steps(device, policy), _scores(q, k)
@@ -472,7 +486,7 @@ def backward_rows(
             made.plan(kernels.plan(Reduce("sum", axes), [scores], device, policy), (plain,), targets[3][1])
         else:
             made.steps.append(Copy(targets[3][1], plain, scores.nbytes))
-    return Way("rows", steps=tuple(made.steps), scratch=made.size)
+    return Formulation("rows", steps=tuple(made.steps), scratch=made.size)
 
 
 def _scores(q: Term, k: Term) -> Spec:

@@ -18,30 +18,36 @@ from functools import lru_cache, partial
 from math import prod
 
 from lamina.backends import NoKernel, Plan
-from lamina.backends.cuda.conv.depthwise import depthwise_way, is_depthwise
+from lamina.backends.cuda.conv.depthwise import depthwise_formulation, is_depthwise
 from lamina.backends.cuda.conv.direct import direct
-from lamina.backends.cuda.conv.fast_fir import halved_way, halves
-from lamina.backends.cuda.conv.small_channels import is_stem, stem_way
+from lamina.backends.cuda.conv.fast_fir import fast_fir_formulation, takes_fast_fir
+from lamina.backends.cuda.conv.small_channels import small_channels_formulation, takes_small_channels
 from lamina.backends.cuda.conv.transforms import (
     CHANNELS,
-    deep_way,
-    deepens,
+    can_swap,
+    layout_formulation,
     multiplies,
-    padded_way,
+    padded_formulation,
     pads,
-    product_ways,
-    relaid_way,
-    turned_way,
-    turns,
-    wide_way,
+    product_formulations,
+    space_to_depth_formulation,
+    swapped_direction_formulation,
+    takes_space_to_depth,
+    upcast_formulation,
 )
-from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, is_channels_last, plain_way, sides
+from lamina.backends.cuda.cudnn_graphs.conv import (
+    Direction,
+    Operands,
+    is_channels_last,
+    plain_formulation,
+    sides,
+)
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE, Epilogue
 from lamina.backends.cuda.elementwise.pointwise import full
-from lamina.backends.cuda.elementwise.unfused_epilogue import split_way
+from lamina.backends.cuda.elementwise.unfused_epilogue import unfused_formulation
 from lamina.backends.cuda.launch.program import Fill, kernel_plan, target
 from lamina.backends.cuda.registry import kernels
-from lamina.backends.cuda.select.formulations import Problem, Way, choose, nothing_to_do
+from lamina.backends.cuda.select.formulations import Formulation, Problem, choose, nothing_to_do
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec, bfloat16, channels_last, contiguous, float16, float32
@@ -123,8 +129,10 @@ def _cached(
     if epilogue.steps and (policy.algorithm == "fastest" or policy.named):
         head = _cached(op, specs, NONE, device, policy)
         out, extras = problem.outputs[0], problem.inputs[2:]
-        way = split_way(head, epilogue.steps, out, extras, epilogue.first)
-        problem = replace(problem, ways=(way,) if policy.named else (*problem.ways, way))
+        formulation = unfused_formulation(head, epilogue.steps, out, extras, epilogue.first)
+        problem = replace(
+            problem, formulations=(formulation,) if policy.named else (*problem.formulations, formulation)
+        )
         policy = replace(policy, algorithm="heuristic") if policy.named else policy
     return choose(problem, device, policy)
 
@@ -148,52 +156,59 @@ def conv_problem(
     result, operands = sides(direction, o)
     extras = epilogue.arranged(result.shape, result.physical)
     steps = "".join(f" > {step}" for step in epilogue.steps)
-    ways = _ways(direction, o, epilogue, device, policy or Policy())
+    formulations = _formulations(direction, o, epilogue, device, policy or Policy())
     plain = () if epilogue.steps else (direct(direction, o),)
     if plain:
-        ways.append(relaid_way(direction, o))
-        ways += [wide_way(direction, o)] if o.x.dtype in (float16, bfloat16) else []
-        ways.append(Way("direct", steps=plain))
+        formulations.append(layout_formulation(direction, o))
+        formulations += [upcast_formulation(direction, o)] if o.x.dtype in (float16, bfloat16) else []
+        formulations.append(Formulation("direct", steps=plain))
     return Problem(
         family=f"{name}({o.window}) {o.w} {o.x.dtype}{steps}",
         key=f"{name}({o.window}) x={o.x} w={o.w} y={o.y}{steps} {', '.join(map(str, extras))}".strip(),
         label=name + ("+" + "+".join(s.name for s in epilogue.steps) if epilogue.steps else ""),
         inputs=(*operands, *extras),
         outputs=(result,),
-        ways=tuple(ways),
+        formulations=tuple(formulations),
         flops=o.flops,
         plain=plain,
     )
 
 
-def _ways(direction: Direction, o: Operands, epilogue: Epilogue, device: Device, policy: Policy) -> list[Way]:
+def _formulations(
+    direction: Direction, o: Operands, epilogue: Epilogue, device: Device, policy: Policy
+) -> list[Formulation]:
     """The most promising first: that is what a policy without timing takes."""
-    plain = plain_way(direction, o, epilogue)
+    plain = plain_formulation(direction, o, epilogue)
     if not is_channels_last(o):
         return [plain]
     result, _ = sides(direction, o)
     vector = epilogue.vector(result.shape, 1)
     if is_depthwise(direction, o, vector):
-        return [depthwise_way(direction, o, vector, device.machine), plain]
-    ways = []
-    if direction is not ConvDataGrad and deepens(o):
-        ways.append(deep_way(direction, o, epilogue))
+        return [depthwise_formulation(direction, o, vector, device.machine), plain]
+    formulations = []
+    if direction is not ConvDataGrad and takes_space_to_depth(o):
+        formulations.append(space_to_depth_formulation(direction, o, epilogue))
     if pads(o) and not (direction is ConvDataGrad and epilogue.steps):
-        ways.append(padded_way(direction, o, epilogue))
-    ways = [*ways, plain] if o.x.shape[1] < CHANNELS or pads(o) else [plain, *ways]
-    if is_stem(
+        formulations.append(padded_formulation(direction, o, epilogue))
+    formulations = [*formulations, plain] if o.x.shape[1] < CHANNELS or pads(o) else [plain, *formulations]
+    if takes_small_channels(
         direction, o, vector, device.machine
     ):  # forward it beats all others; as a filter gradient not always
-        ways.insert(0 if direction is Conv else len(ways), stem_way(direction, o, vector, device.machine))
-    if turns(o) and not pads(o):
+        formulations.insert(
+            0 if direction is Conv else len(formulations),
+            small_channels_formulation(direction, o, vector, device.machine),
+        )
+    if can_swap(o) and not pads(o):
         first = direction is Conv and prod(o.w.shape[2:]) > _MANY_TAPS and not epilogue.steps
-        ways.insert(0 if first else len(ways), turned_way(direction, o, epilogue))
+        formulations.insert(
+            0 if first else len(formulations), swapped_direction_formulation(direction, o, epilogue)
+        )
     if multiplies(o):
-        ways += product_ways(direction, o, vector, device, policy)
+        formulations += product_formulations(direction, o, vector, device, policy)
     parts = policy.algorithm in ("fastest", "halved") and not epilogue.steps
-    if parts and halves(direction, o, device.machine):
-        ways.append(halved_way(direction, o, partial(_part, device, policy)))
-    return ways
+    if parts and takes_fast_fir(direction, o, device.machine):
+        formulations.append(fast_fir_formulation(direction, o, partial(_part, device, policy)))
+    return formulations
 
 
 def _part(device: Device, policy: Policy, o: Operands) -> Plan:

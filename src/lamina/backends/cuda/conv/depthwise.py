@@ -18,7 +18,7 @@ from lamina.backends.cuda.launch.program import (
     scratch,
     source,
 )
-from lamina.backends.cuda.select.formulations import Way
+from lamina.backends.cuda.select.formulations import Formulation
 from lamina.ops.primitives.conv import Conv, ConvDataGrad
 from lamina.runtime import Machine
 from lamina.spec import bfloat16, float16
@@ -50,7 +50,9 @@ def _width(o: Operands) -> int:
     return VECTOR // o.x.dtype.itemsize
 
 
-def depthwise_way(direction: Direction, o: Operands, vector: Vector | None, machine: Machine) -> Way:
+def depthwise_formulation(
+    direction: Direction, o: Operands, vector: Vector | None, machine: Machine
+) -> Formulation:
     """The own kernel of one direction; the filter gradient sums the blocks' parts in a second one."""
     strip = o.x.shape[3] if direction is ConvDataGrad else o.y.shape[3]
     rows = o.x.shape[0] * (o.x if direction is ConvDataGrad else o.y).shape[2]
@@ -66,10 +68,10 @@ def depthwise_way(direction: Direction, o: Operands, vector: Vector | None, mach
     if direction is Conv:
         bias = w if vector is None or vector.bias is None else source(vector.bias)
         launch = Launch(Program("depthwise", "conv/depthwise.cu", text), grid, block, (x, w, bias, y))
-        return Way("depthwise", steps=(Aligned(), launch))
+        return Formulation("depthwise", steps=(Aligned(), launch))
     if direction is ConvDataGrad:
         program = Program("depthwise_data_grad", "conv/depthwise.cu", text)
-        return Way("depthwise", steps=(Launch(program, grid, block, (y, w, x)),))
+        return Formulation("depthwise", steps=(Launch(program, grid, block, (y, w, x)),))
     first = Launch(
         Program("depthwise_filter_grad", "conv/depthwise.cu", text), grid, block, (x, y, scratch())
     )
@@ -79,7 +81,7 @@ def depthwise_way(direction: Direction, o: Operands, vector: Vector | None, mach
         (256,),
         (scratch(), w, Number(slices, "i32")),
     )
-    return Way("depthwise", steps=(first, second), scratch=slices * o.w.numel * 4)
+    return Formulation("depthwise", steps=(first, second), scratch=slices * o.w.numel * 4)
 
 
 def _text(o: Operands, vector: Vector, per_block: int, lanes: int, groups: int) -> str:

@@ -24,7 +24,7 @@ from functools import cached_property
 from math import prod
 
 from lamina.backends import Plan
-from lamina.backends.cuda.conv.transforms import mirror, turned, turns
+from lamina.backends.cuda.conv.transforms import can_swap, mirror, swapped
 from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, places_of
 from lamina.backends.cuda.elementwise.pointwise import full
 from lamina.backends.cuda.launch.indexing import index_type
@@ -42,7 +42,7 @@ from lamina.backends.cuda.launch.program import (
     round_up,
     scratch,
 )
-from lamina.backends.cuda.select.formulations import Way
+from lamina.backends.cuda.select.formulations import Formulation
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.runtime import Machine
 from lamina.spec import Shape, Spec, bfloat16, channels_last
@@ -58,13 +58,13 @@ _WALK = 4
 Planner = Callable[[Operands], Plan]
 
 
-def halves(direction: Direction, o: Operands, machine: Machine) -> bool:
+def takes_fast_fir(direction: Direction, o: Operands, machine: Machine) -> bool:
     """Whether the form exists for a direction, and saves more arithmetic than its passes over memory cost."""
     if o.x.dtype != bfloat16 or o.window.groups > 1 or o.window.flip or direction is ConvFilterGrad:
         return False
-    if direction is ConvDataGrad and not turns(o):
+    if direction is ConvDataGrad and not can_swap(o):
         return False
-    forward = o if direction is Conv else turned(o)
+    forward = o if direction is Conv else swapped(o)
     win, taps = forward.window, forward.w.shape[2]
     if (win.stride[0], win.dilation[0]) != (1, 1) or win.padding[0][0] < 1 or taps < _FEWEST_TAPS:
         return False
@@ -77,7 +77,7 @@ def halves(direction: Direction, o: Operands, machine: Machine) -> bool:
 
 
 @dataclass(frozen=True)
-class Halves:
+class FastFir:
     """The three convolutions that stand for one of stride 1 along its first axis, all channels last."""
 
     whole: Operands
@@ -175,16 +175,16 @@ class Halves:
         return steps, offset + max(made.workspace for made in plans)
 
 
-def halved_way(direction: Direction, o: Operands, plan: Planner) -> Way:
+def fast_fir_formulation(direction: Direction, o: Operands, plan: Planner) -> Formulation:
     """The three parts, each as `plan` chooses; a data gradient over the mirrored, transposed filter."""
     x, w, y = places_of(direction)
     if direction is Conv:
-        steps, size = Halves(o).steps(x, w, y, plan, 0)
-        return Way("halved", steps=tuple(steps), scratch=size)
-    other, filter_ = turned(o), scratch()
+        steps, size = FastFir(o).steps(x, w, y, plan, 0)
+        return Formulation("halved", steps=tuple(steps), scratch=size)
+    other, filter_ = swapped(o), scratch()
     room = round_up(other.w.nbytes, WORKSPACE_ALIGNMENT)
-    steps, size = Halves(other).steps(y, filter_, x, plan, room)
-    return Way("halved", steps=(mirror(o.w, w, other.w, filter_), *steps), scratch=size)
+    steps, size = FastFir(other).steps(y, filter_, x, plan, room)
+    return Formulation("halved", steps=(mirror(o.w, w, other.w, filter_), *steps), scratch=size)
 
 
 def _last(shape: Shape, like: Spec) -> Spec:

@@ -20,7 +20,7 @@ from lamina.backends.cuda.launch.program import (
     scratch,
     source,
 )
-from lamina.backends.cuda.select.formulations import Way
+from lamina.backends.cuda.select.formulations import Formulation
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.runtime import Machine
 from lamina.spec import bfloat16, channels_last, float16
@@ -39,7 +39,7 @@ _MOST_RESIDENT = 6
 
 
 @dataclass(frozen=True)
-class Stem:
+class SmallChannels:
     """The sizes that the kernels are compiled for."""
 
     o: Operands
@@ -105,7 +105,7 @@ def _resident(machine: Machine, warps: int, registers: int, shared: int) -> int:
 
 
 @dataclass(frozen=True)
-class Forward(Stem):
+class Forward(SmallChannels):
     """How the work is shared out: a warp has 32 filters and some of a tile's places."""
 
     @property
@@ -162,7 +162,7 @@ class Forward(Stem):
         heights = range(1, min(self.o.y.shape[2], 32) + 1)
         return min((h for h in heights if self.shared(h) <= self.machine.shared_memory), key=time, default=0)
 
-    def way(self, vector: Vector) -> Way:
+    def formulation(self, vector: Vector) -> Formulation:
         """The filter in the lanes' order, then the product."""
         height = self.height
         shared, blocks = self.shared(height), self.blocks(height)
@@ -179,11 +179,11 @@ class Forward(Stem):
         main = Launch(
             Program("stem", "conv/small_channels.cu", text), (blocks,), (self.warps * 32,), arguments, shared
         )
-        return Way("stem", steps=(Aligned(), pack, main), scratch=self.filter)
+        return Formulation("stem", steps=(Aligned(), pack, main), scratch=self.filter)
 
 
 @dataclass(frozen=True)
-class FilterGrad(Stem):
+class FilterGrad(SmallChannels):
     """How the work is shared out: of the result a warp has all filters times some eights of elements."""
 
     @property
@@ -241,7 +241,7 @@ class FilterGrad(Stem):
         """All run at the same time."""
         return min(self.o.x.shape[0] * self.o.y.shape[2], self.machine.multiprocessors * self.resident)
 
-    def way(self) -> Way:
+    def formulation(self) -> Formulation:
         """The sums of blocks, then their sum."""
         sizes = {"EIGHTS": self.eights, "COLS": self.columns, "NP": self.spans_per_warp}
         text = self.text(Vector(), GROUPS=self.groups, RESIDENT=self.resident, **sizes)
@@ -258,10 +258,10 @@ class FilterGrad(Stem):
             Program("stem_filter_sum", "conv/small_channels.cu", text), (self.fragments // 32,), (256,), total
         )
         size = round_up(self.blocks * self.fragments * 4, WORKSPACE_ALIGNMENT)
-        return Way("stem", steps=(first, second), scratch=size)
+        return Formulation("stem", steps=(first, second), scratch=size)
 
 
-def is_stem(direction: Direction, o: Operands, vector: Vector | None, machine: Machine) -> bool:
+def takes_small_channels(direction: Direction, o: Operands, vector: Vector | None, machine: Machine) -> bool:
     """Whether the kernels take it: 2-D windows over few channels of a half type, without data gradient."""
     win, channels = o.window, o.x.shape[1]
     if direction is ConvDataGrad or vector is None or vector.residual is not None:
@@ -272,15 +272,17 @@ def is_stem(direction: Direction, o: Operands, vector: Vector | None, machine: M
         return False
     half = o.x.dtype in (float16, bfloat16) and o.x.physical == channels_last(o.x.shape)
     sizes = channels <= _MOST_CHANNELS and o.w.shape[0] in _FILTERS and channels * win.stride[1] % 2 == 0
-    if not half or not sizes or Stem(o, machine).steps > _MOST_STEPS:
+    if not half or not sizes or SmallChannels(o, machine).steps > _MOST_STEPS:
         return False
     if direction is Conv:
         return Forward(o, machine).height > 0
     return FilterGrad(o, machine).shared <= machine.shared_memory
 
 
-def stem_way(direction: Direction, o: Operands, vector: Vector | None, machine: Machine) -> Way:
+def small_channels_formulation(
+    direction: Direction, o: Operands, vector: Vector | None, machine: Machine
+) -> Formulation:
     """The own kernels of one direction."""
     if direction is Conv:
-        return Forward(o, machine).way(vector or Vector())
-    return FilterGrad(o, machine).way()
+        return Forward(o, machine).formulation(vector or Vector())
+    return FilterGrad(o, machine).formulation()

@@ -35,8 +35,8 @@ from lamina.backends.cuda.launch.program import (
     scratch,
     wide_type,
 )
-from lamina.backends.cuda.matmul.cublaslt import blas_ways
-from lamina.backends.cuda.select.formulations import Way
+from lamina.backends.cuda.matmul.cublaslt import cublaslt_formulations
+from lamina.backends.cuda.select.formulations import Formulation
 from lamina.cudnn import Graph
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.primitives.window import Window
@@ -46,7 +46,7 @@ from lamina.spec import Policy, Shape, Spec, bfloat16, channels_last, contiguous
 #: Channels that tensor-core engines want a multiple of, for half types.
 CHANNELS = 8
 #: Deep channels beyond which space to depth is not worth it.
-_MOST_DEEP = 64
+_MOST_CHANNELS = 64
 
 
 def pads(o: Operands) -> bool:
@@ -55,16 +55,16 @@ def pads(o: Operands) -> bool:
     return half and o.window.groups == 1 and o.window.rank == 2 and o.x.shape[1] % CHANNELS != 0
 
 
-def deepens(o: Operands) -> bool:
+def takes_space_to_depth(o: Operands) -> bool:
     """Whether space to depth applies: a strided, undilated 2-D window over few channels."""
     win = o.window
     if win.rank != 2 or win.groups != 1 or win.flip or max(win.dilation) > 1 or max(win.stride) == 1:
         return False
-    return o.x.shape[1] * prod(win.stride) <= _MOST_DEEP
+    return o.x.shape[1] * prod(win.stride) <= _MOST_CHANNELS
 
 
 @dataclass(frozen=True)
-class Deep:
+class SpaceToDepth:
     """A convolution over deep channels: operands that stand in for those of the original one.
 
     block: places that become channels, per axis. Padding of channels alone is a block of (1, 1).
@@ -114,7 +114,7 @@ class Deep:
         return looping(Program(name, "conv/space_to_depth.cu", self.text), count, (origin, to), each=4)
 
 
-def deepened(o: Operands) -> Deep:
+def space_to_depth(o: Operands) -> SpaceToDepth:
     """Space to depth by the stride: stride-1 operands with ceil(kernel / stride) taps and no padding."""
     block = (o.window.stride[0], o.window.stride[1])
     taps = tuple(-(-k // b) for k, b in zip(o.w.shape[2:], block, strict=True))
@@ -123,61 +123,61 @@ def deepened(o: Operands) -> Deep:
     x = Spec((o.x.shape[0], channels, *places), o.x.dtype)
     w = Spec((o.w.shape[0], channels, *taps), o.x.dtype)
     window = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
-    return Deep(block, o, Operands(window, _last(x), _last(w), _last(o.y)))
+    return SpaceToDepth(block, o, Operands(window, _last(x), _last(w), _last(o.y)))
 
 
-def padded(o: Operands) -> Deep:
+def padded(o: Operands) -> SpaceToDepth:
     """Channels padded to a multiple of 8."""
     channels = round_up(o.x.shape[1], CHANNELS)
     x = Spec((o.x.shape[0], channels, *o.x.shape[2:]), o.x.dtype)
     w = Spec((o.w.shape[0], channels, *o.w.shape[2:]), o.x.dtype)
-    return Deep((1, 1), o, Operands(o.window, _last(x), _last(w), _last(o.y)))
+    return SpaceToDepth((1, 1), o, Operands(o.window, _last(x), _last(w), _last(o.y)))
 
 
 def _last(spec: Spec) -> Spec:
     return full(spec, channels_last(spec.shape))
 
 
-def deep_way(direction: Direction, o: Operands, epilogue: Epilogue) -> Way:
+def space_to_depth_formulation(direction: Direction, o: Operands, epilogue: Epilogue) -> Formulation:
     """Space to depth, then a convolution of stride 1. Only where y lies channels last."""
-    return transformed("deep", deepened(o), direction, epilogue)
+    return transformed("deep", space_to_depth(o), direction, epilogue)
 
 
-def padded_way(direction: Direction, o: Operands, epilogue: Epilogue) -> Way:
+def padded_formulation(direction: Direction, o: Operands, epilogue: Epilogue) -> Formulation:
     """Padded channels, then the convolution as it is."""
     return transformed("padded", padded(o), direction, epilogue)
 
 
-def transformed(name: str, d: Deep, direction: Direction, epilogue: Epilogue) -> Way:
+def transformed(name: str, d: SpaceToDepth, direction: Direction, epilogue: Epilogue) -> Formulation:
     """Own kernels bring x and filter into deep form (or back, for gradients); y is as it was."""
-    deep_x, deep_w = scratch(0), scratch(round_up(d.deep.x.nbytes, WORKSPACE_ALIGNMENT))
+    blocked_x, blocked_w = scratch(0), scratch(round_up(d.deep.x.nbytes, WORKSPACE_ALIGNMENT))
     size = round_up(d.deep.x.nbytes, WORKSPACE_ALIGNMENT) + d.deep.w.nbytes
     x, w, y = places_of(direction)
     before: list[Bindable] = []
     after: list[Bindable] = []
     if direction is ConvDataGrad:
-        after.append(d.launch("depth_to_space", prod(d.original.x.shape), deep_x, x))
+        after.append(d.launch("depth_to_space", prod(d.original.x.shape), blocked_x, x))
     else:
         chunks = prod(d.deep.x.shape) // (VECTOR // d.deep.x.dtype.itemsize)
-        before.append(d.launch("space_to_depth", chunks, x, deep_x))
+        before.append(d.launch("space_to_depth", chunks, x, blocked_x))
     if direction is ConvFilterGrad:
-        after.append(d.launch("depth_to_filter", prod(d.original.w.shape), deep_w, w))
+        after.append(d.launch("depth_to_filter", prod(d.original.w.shape), blocked_w, w))
     else:
-        before.append(d.launch("filter_to_depth", prod(d.deep.w.shape), w, deep_w))
+        before.append(d.launch("filter_to_depth", prod(d.deep.w.shape), w, blocked_w))
 
     def graph() -> tuple[Graph, Mapping[int, Place]]:
-        return conv_graph(direction, d.deep, (deep_x, deep_w, y), epilogue)
+        return conv_graph(direction, d.deep, (blocked_x, blocked_w, y), epilogue)
 
-    return Way(name, graph, tuple(before), tuple(after), scratch=size)
+    return Formulation(name, graph, tuple(before), tuple(after), scratch=size)
 
 
-def wide_way(direction: Direction, o: Operands) -> Way:
+def upcast_formulation(direction: Direction, o: Operands) -> Formulation:
     """Operands as float32 in scratch memory, the convolution, and its result rounded."""
     wide = [replace(spec, dtype=float32) for spec in (o.x, o.w, o.y)]
     return _in_scratch("wide", direction, o, wide, _converted, spare=True)
 
 
-def relaid_way(direction: Direction, o: Operands) -> Way:
+def layout_formulation(direction: Direction, o: Operands) -> Formulation:
     """The other layout: row-major operands channels last, or the other way round (for half types a spare way)."""
     arrange = contiguous if o.x.physical == channels_last(o.x.shape) else channels_last
     others = [full(Spec(s.shape, s.dtype), arrange(s.shape)) for s in (o.x, o.w, o.y)]
@@ -192,7 +192,7 @@ def _in_scratch(
     bring: Callable[[Spec, Spec, Place, Place], Launch],
     *,
     spare: bool,
-) -> Way:
+) -> Formulation:
     """All three operands in scratch memory as other specs; `bring` makes the launch from one to the other."""
     result, _ = sides(direction, o)
     places, size = [], 0
@@ -210,7 +210,7 @@ def _in_scratch(
     def graph() -> tuple[Graph, Mapping[int, Place]]:
         return conv_graph(direction, Operands(o.window, *others), places)
 
-    return Way(name, graph, tuple(before), tuple(after), scratch=size, spare=spare)
+    return Formulation(name, graph, tuple(before), tuple(after), scratch=size, spare=spare)
 
 
 def _reordered(origin: Spec, to: Spec, source_place: Place, target_place: Place) -> Launch:
@@ -231,7 +231,7 @@ def _converted(origin: Spec, to: Spec, source_place: Place, target_place: Place)
 # ----------------------------------------------------------------------------------------- turned, product
 
 
-def turns(o: Operands) -> bool:
+def can_swap(o: Operands) -> bool:
     """Whether the turned form exists: stride 1, one group, and padding that stays within the filter's reach."""
     win = o.window
     reach = (n - 1 for n in win.span(o.w.shape[2:]))
@@ -239,7 +239,7 @@ def turns(o: Operands) -> bool:
     return win.groups == 1 and max(win.stride) == 1 and inside and max(o.w.shape[2:]) > 1
 
 
-def turned(o: Operands) -> Operands:
+def swapped(o: Operands) -> Operands:
     """x and y change places; the filter [C, K, *taps] is mirrored, padding is what it leaves of a full one."""
     reach = [n - 1 for n in o.window.span(o.w.shape[2:])]
     padding = tuple((r - lo, r - hi) for r, (lo, hi) in zip(reach, o.window.padding, strict=True))
@@ -249,25 +249,25 @@ def turned(o: Operands) -> Operands:
     return Operands(replace(o.window, padding=padding), o.y, w, o.x)
 
 
-_TURNED = {
+_SWAPPED = {
     Conv: ConvDataGrad,
     ConvDataGrad: Conv,
     ConvFilterGrad: ConvFilterGrad,
 }
 
 
-def turned_way(direction: Direction, o: Operands, epilogue: Epilogue) -> Way:
+def swapped_direction_formulation(direction: Direction, o: Operands, epilogue: Epilogue) -> Formulation:
     """The other direction over a filter that a small kernel mirrors and transposes."""
-    other, filter_ = turned(o), scratch()
+    other, filter_ = swapped(o), scratch()
     x, w, y = places_of(direction)
     backwards = direction is ConvFilterGrad
     step = mirror(o.w, w, other.w, filter_, back=backwards)
 
     def graph() -> tuple[Graph, Mapping[int, Place]]:
-        return conv_graph(_TURNED[direction], other, (y, filter_, x), epilogue)
+        return conv_graph(_SWAPPED[direction], other, (y, filter_, x), epilogue)
 
     before, after = ((), (step,)) if backwards else ((step,), ())
-    return Way("turned", graph, before, after, scratch=other.w.nbytes)
+    return Formulation("turned", graph, before, after, scratch=other.w.nbytes)
 
 
 def mirror(w: Spec, place: Place, other: Spec, other_place: Place, *, back: bool = False) -> Launch:
@@ -289,9 +289,9 @@ def multiplies(o: Operands) -> bool:
     return single and o.x.physical == channels_last(o.x.shape)
 
 
-def product_ways(
+def product_formulations(
     direction: Direction, o: Operands, vector: Vector | None, device: Device, policy: Policy
-) -> list[Way]:
+) -> list[Formulation]:
     """A filter of one tap as a product: cuDNN's matmul, and cuBLASLt's algorithms."""
     rows, (filters, channels) = o.y.numel // o.y.shape[1], o.w.shape[:2]
     x, w, y = places_of(direction)
@@ -304,13 +304,17 @@ def product_ways(
         p, places = Product(1, filters, channels, rows, True, False), (y, dense, w)
     if direction is ConvDataGrad and after and vector not in (None, Vector()):
         return []  # steps would have to follow on the places between as well
-    ways = []
+    formulations = []
     if vector == Vector():
-        graph = Way("product", lambda: matmul_graph(p, o.x.dtype, places), before, after, scratch=size)
-        ways.append(graph)
+        graph = Formulation(
+            "product", lambda: matmul_graph(p, o.x.dtype, places), before, after, scratch=size
+        )
+        formulations.append(graph)
     offset = round_up(size, WORKSPACE_ALIGNMENT)
     around = {"before": before, "after": after}
-    return ways + blas_ways(p, o.x.dtype, places, device, policy, vector, offset=offset, **around)
+    return formulations + cublaslt_formulations(
+        p, o.x.dtype, places, device, policy, vector, offset=offset, **around
+    )
 
 
 def _every(

@@ -9,7 +9,7 @@ from typing import Any
 
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE, Epilogue
 from lamina.backends.cuda.launch.program import Place, source, target
-from lamina.backends.cuda.select.formulations import Way
+from lamina.backends.cuda.select.formulations import Formulation
 from lamina.cudnn import Graph
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.primitives.window import Window
@@ -47,14 +47,14 @@ def is_channels_last(o: Operands) -> bool:
     return o.y.physical == channels_last(o.y.shape)
 
 
-def plain_way(direction: Direction, o: Operands, epilogue: Epilogue) -> Way:
+def plain_formulation(direction: Direction, o: Operands, epilogue: Epilogue) -> Formulation:
     """The operation as it is."""
     places = places_of(direction)
 
     def graph() -> tuple[Graph, Mapping[int, Place]]:
         return conv_graph(direction, o, places, epilogue)
 
-    return Way("plain", graph)
+    return Formulation("plain", graph)
 
 
 def places_of(direction: Direction) -> tuple[Place, Place, Place]:

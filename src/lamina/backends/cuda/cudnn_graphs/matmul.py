@@ -14,34 +14,34 @@ from lamina.spec import DType, Shape, Spec
 
 @dataclass(frozen=True)
 class Product:
-    """C [batch, M, N] = A [batch, M, K] B [batch, K, N]; a_turned, b_turned: the operand lies the other way round."""
+    """C [batch, M, N] = A [batch, M, K] B [batch, K, N]; a_transposed, b_transposed: the operand lies the other way round."""
 
     batch: int
     m: int
     n: int
     k: int
-    a_turned: bool
-    b_turned: bool
+    a_transposed: bool
+    b_transposed: bool
 
     @property
     def a_strides(self) -> tuple[int, int, int]:
         """Elements from one batch, row and column of A to the next."""
-        return self.m * self.k, *((1, self.m) if self.a_turned else (self.k, 1))
+        return self.m * self.k, *((1, self.m) if self.a_transposed else (self.k, 1))
 
     @property
     def b_strides(self) -> tuple[int, int, int]:
         """The same for B."""
-        return self.k * self.n, *((1, self.k) if self.b_turned else (self.n, 1))
+        return self.k * self.n, *((1, self.k) if self.b_transposed else (self.n, 1))
 
     @property
     def c_strides(self) -> tuple[int, int, int]:
         """The same for C, which lies row-major unless both operands are turned."""
-        return self.m * self.n, *((1, self.m) if self.c_turned else (self.n, 1))
+        return self.m * self.n, *((1, self.m) if self.c_transposed else (self.n, 1))
 
     @property
-    def c_turned(self) -> bool:
+    def c_transposed(self) -> bool:
         """Both operands turned: C^T = B^T A^T of operands as they lie, so that C comes out column by column."""
-        return self.a_turned and self.b_turned
+        return self.a_transposed and self.b_transposed
 
     @property
     def flops(self) -> float:

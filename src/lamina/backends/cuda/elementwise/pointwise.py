@@ -420,7 +420,7 @@ def full(spec: Spec, layout: Layout) -> Spec:
     return Spec(spec.shape, spec.dtype, layout)
 
 
-def card_value(op: Op, names: Sequence[str], types: Sequence[str], name: str, out: DType) -> Statement:
+def op_value(op: Op, names: Sequence[str], types: Sequence[str], name: str, out: DType) -> Statement:
     """The statement for one card on named arguments of C types."""
     rule = EXPRESSIONS.get(type(op))
     if rule is None:
@@ -452,7 +452,7 @@ def chain_values(
         types.insert(step.chained, value.type)
         own.insert(step.chained, running)
         running = step.infer(*own)[0]
-        value = card_value(step, names, types, f"s{number}", running.dtype)
+        value = op_value(step, names, types, f"s{number}", running.dtype)
         made.append(value)
         taken += count
     return made
@@ -464,7 +464,7 @@ def _whole(name: str, type: str, out: DType) -> str:
 
 
 @kernels(*EXPRESSIONS, source="kernel")
-def elementwise_card(op: Op, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+def elementwise_op(op: Op, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """One elementwise card."""
     (out,) = op.infer(*specs)
     if isinstance(op, Cast) and specs[0].layout is None and out.dtype in (float16, bfloat16):
@@ -472,7 +472,7 @@ def elementwise_card(op: Op, specs: tuple[Spec, ...], device: Device, policy: Po
         # gradient come and the update be done.
         specs = (full(specs[0], channels_last(out.shape)),)
     types = [wide_type(s.dtype) for s in specs]
-    value = card_value(op, [f"a{i}" for i in range(len(specs))], types, "y", out.dtype)
+    value = op_value(op, [f"a{i}" for i in range(len(specs))], types, "y", out.dtype)
     # Every element is read before it is written: a choice between new and old state may be made in the old one.
     aliases = {0: 2} if isinstance(op, pointwise.Where) else dict(op.inplace)
     return chain_plan(specs, out, [value], "y", device, op.name, aliases)

@@ -8,12 +8,14 @@ from lamina.backends import Plan
 from lamina.backends.cuda.elementwise.pointwise import KernelOperand, Statement, chain_values, elementwise
 from lamina.backends.cuda.launch.indexing import broadcast_strides, memory_order
 from lamina.backends.cuda.launch.program import Aligned, Launches, source, target, wide_type
-from lamina.backends.cuda.select.formulations import Way
+from lamina.backends.cuda.select.formulations import Formulation
 from lamina.ops.core import Op
 from lamina.spec import Spec
 
 
-def split_way(head: Plan, steps: Sequence[Op], out: Spec, extras: Sequence[Spec], first: int) -> Way:
+def unfused_formulation(
+    head: Plan, steps: Sequence[Op], out: Spec, extras: Sequence[Spec], first: int
+) -> Formulation:
     """The head's own plan, then one elementwise kernel on its result.
 
     head: a plan whose inputs are the first ones of the fused op, and whose output lies as `out`. extras: specs of the
@@ -31,4 +33,4 @@ def split_way(head: Plan, steps: Sequence[Op], out: Spec, extras: Sequence[Spec]
     order = memory_order(out.shape, strides)
     written = KernelOperand(out.dtype, strides, target())
     chain = elementwise(out.shape, order, operands, [written], body, [body[-1].name])
-    return Way("split", steps=(Aligned(), *head.make.steps, chain), scratch=head.workspace)
+    return Formulation("split", steps=(Aligned(), *head.make.steps, chain), scratch=head.workspace)

@@ -342,10 +342,10 @@ class Aligned:
 
     def bind(self, device: Device, call: Call) -> Run:
         """Look at the addresses. Raises ValueError."""
-        crooked = [hex(a) for a in (*call.inputs, *call.outputs) if a % VECTOR]
-        if crooked:
+        misaligned = [hex(a) for a in (*call.inputs, *call.outputs) if a % VECTOR]
+        if misaligned:
             raise ValueError(
-                f"the kernel takes addresses that are multiples of {VECTOR}, got {', '.join(crooked)}; "
+                f"the kernel takes addresses that are multiples of {VECTOR}, got {', '.join(misaligned)}; "
                 "copy the tensor to memory of its own"
             )
         return nothing

@@ -17,7 +17,7 @@ from lamina.backends import Call, Run
 from lamina.backends.cuda.cudnn_graphs.epilogue import Vector
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
 from lamina.backends.cuda.launch.program import VECTOR, Aligned, Bindable, Place, source
-from lamina.backends.cuda.select.formulations import Way
+from lamina.backends.cuda.select.formulations import Formulation
 from lamina.backends.cuda.select.target import target_of
 from lamina.c import cublaslt as c
 from lamina.cudnn import Handle
@@ -37,15 +37,15 @@ _REPEATABLE, _EXACT = 2, 1 | 2
 class Matrices:
     """What cuBLASLt is asked: D [rows, columns] = A B + residual and an epilogue, everything column-major.
 
-    swapped: A here is the product's second operand. a_turned, b_turned: the operand lies as its transpose.
+    swapped: A here is the product's second operand. a_transposed, b_transposed: the operand lies as its transpose.
     """
 
     batch: int
     rows: int
     columns: int
     inner: int
-    a_turned: bool
-    b_turned: bool
+    a_transposed: bool
+    b_transposed: bool
     swapped: bool
     data_type: str
     compute: str
@@ -56,7 +56,7 @@ class Matrices:
     def shapes(self) -> tuple[tuple[int, int], ...]:
         """Rows and columns of A, B, C and D as they lie."""
         a, b, d = (self.rows, self.inner), (self.inner, self.columns), (self.rows, self.columns)
-        return (a[::-1] if self.a_turned else a), (b[::-1] if self.b_turned else b), d, d
+        return (a[::-1] if self.a_transposed else a), (b[::-1] if self.b_transposed else b), d, d
 
     def layouts(self) -> list[int]:
         """A cublasLtMatrixLayout_t of each."""
@@ -72,8 +72,8 @@ class Matrices:
     def description(self, bias: int) -> int:
         """The cublasLtMatmulDesc_t; bias: the address of that vector, 0 for none."""
         made = c.cublasLtMatmulDescCreate(c.COMPUTE[self.compute], c.SCALE[self.compute])
-        c.cublasLtMatmulDescSetAttribute(made, "transa", c.OP_T if self.a_turned else c.OP_N)
-        c.cublasLtMatmulDescSetAttribute(made, "transb", c.OP_T if self.b_turned else c.OP_N)
+        c.cublasLtMatmulDescSetAttribute(made, "transa", c.OP_T if self.a_transposed else c.OP_N)
+        c.cublasLtMatmulDescSetAttribute(made, "transb", c.OP_T if self.b_transposed else c.OP_N)
         c.cublasLtMatmulDescSetAttribute(made, "epilogue", c.EPILOGUES[self.epilogue])
         if bias:
             c.cublasLtMatmulDescSetAttribute(made, "bias_pointer", bias)
@@ -153,11 +153,11 @@ class Multiply:
 
 def matrices(p: Product, dtype: DType, vector: Vector, *, tf32: bool) -> Matrices | None:
     """A product as cuBLASLt sees it, or None where its epilogues have no such steps."""
-    if vector.upper != float("inf") or (p.c_turned and vector.bias is not None):
+    if vector.upper != float("inf") or (p.c_transposed and vector.bias is not None):
         return None
-    swapped = (p.n, p.m, p.k, p.b_turned, p.a_turned, True)
+    swapped = (p.n, p.m, p.k, p.b_transposed, p.a_transposed, True)
     sides = (
-        (p.m, p.n, p.k, False, False, False) if p.c_turned else swapped
+        (p.m, p.n, p.k, False, False, False) if p.c_transposed else swapped
     )  # turned ones lie column by column
     parts = [vector.activation, "bias" if vector.bias is not None else ""]
     compute = "tf32" if dtype.name == "float32" and tf32 else dtype.compute.name
@@ -165,7 +165,7 @@ def matrices(p: Product, dtype: DType, vector: Vector, *, tf32: bool) -> Matrice
     return Matrices(p.batch, *sides, dtype.name, compute, epilogue, vector.residual is not None)
 
 
-def blas_ways(
+def cublaslt_formulations(
     p: Product,
     dtype: DType,
     places: tuple[Place, Place, Place],
@@ -176,7 +176,7 @@ def blas_ways(
     before: tuple[Bindable, ...] = (),
     after: tuple[Bindable, ...] = (),
     offset: int = 0,
-) -> list[Way]:
+) -> list[Formulation]:
     """The library's best algorithms for a product, none where there is no library, GPU or such epilogue.
 
     Args:
@@ -194,14 +194,14 @@ def blas_ways(
     limit = _WORKSPACE if policy.workspace_limit is None else max(0, policy.workspace_limit - offset)
     version = ".".join(map(str, c.library.version))
     bias, residual = (None if i is None else source(i) for i in (vector.bias, vector.residual))
-    ways = []
+    formulations = []
     schemes = _REPEATABLE if policy.deterministic else _EXACT
     found = _algorithms(asked, device, min(limit, _WORKSPACE), schemes)
     for number, (algorithm, workspace) in enumerate(found):
         step = Multiply(asked, places, algorithm, workspace, bias, residual, offset)
         steps = (Aligned(), *before, step, *after)
-        ways.append(Way(f"blas{version}:{number}", steps=steps, scratch=offset + workspace))
-    return ways
+        formulations.append(Formulation(f"blas{version}:{number}", steps=steps, scratch=offset + workspace))
+    return formulations
 
 
 def _algorithms(asked: Matrices, device: Device, limit: int, schemes: int) -> list[tuple[bytes, int]]:

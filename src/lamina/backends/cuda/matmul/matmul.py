@@ -19,7 +19,7 @@ from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, conv_gra
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE, Epilogue
 from lamina.backends.cuda.cudnn_graphs.matmul import Product, matmul_graph
 from lamina.backends.cuda.elementwise.pointwise import full
-from lamina.backends.cuda.elementwise.unfused_epilogue import split_way
+from lamina.backends.cuda.elementwise.unfused_epilogue import unfused_formulation
 from lamina.backends.cuda.launch.indexing import index_type
 from lamina.backends.cuda.launch.program import (
     LOOPING,
@@ -33,9 +33,9 @@ from lamina.backends.cuda.launch.program import (
     source,
     target,
 )
-from lamina.backends.cuda.matmul.cublaslt import blas_ways
+from lamina.backends.cuda.matmul.cublaslt import cublaslt_formulations
 from lamina.backends.cuda.registry import kernels
-from lamina.backends.cuda.select.formulations import Problem, Way, choose, nothing_to_do
+from lamina.backends.cuda.select.formulations import Formulation, Problem, choose, nothing_to_do
 from lamina.cudnn import Graph
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.primitives.matmul import Matmul
@@ -57,14 +57,14 @@ def matmul_plan(
 ) -> Plan:
     """The product, and steps on it."""
     op.infer(*specs[:2])
-    columns = tuple(_is_turned(s) for s in specs[:2])
+    columns = tuple(_is_transposed(s) for s in specs[:2])
     extras = tuple(e.open for e in epilogue.extras)
     return _cached(
         op, (specs[0].open, specs[1].open), columns, replace(epilogue, extras=extras), device, policy
     )
 
 
-def _is_turned(spec: Spec) -> bool:
+def _is_transposed(spec: Spec) -> bool:
     """Whether a matrix lies column by column (a transposed view)."""
     if spec.layout is None or spec.numel == 0 or 1 in spec.shape[-2:]:
         return False
@@ -83,8 +83,8 @@ def _cached(
 ) -> Plan:
     (out,) = op.infer(*specs)
     a, b = (
-        full(s, _turned_layout(s) if turned else contiguous(s.shape))
-        for s, turned in zip(specs, columns, strict=True)
+        full(s, _transposed_layout(s) if transposed else contiguous(s.shape))
+        for s, transposed in zip(specs, columns, strict=True)
     )
     k = specs[0].shape[-2 if op.transpose_a else -1]
     product = Product(
@@ -95,7 +95,7 @@ def _cached(
         op.transpose_a != columns[0],
         op.transpose_b != columns[1],
     )
-    c = full(out, _turned_layout(out) if product.c_turned else contiguous(out.shape))
+    c = full(out, _transposed_layout(out) if product.c_transposed else contiguous(out.shape))
     extras = epilogue.arranged(c.shape, c.physical)
     if out.numel == 0:
         return nothing_to_do((a, b, *extras), (c,), device, op.name)
@@ -106,12 +106,12 @@ def _cached(
     problem = matmul_problem(product, a, b, c, epilogue, policy, device)
     if epilogue.steps and policy.algorithm == "fastest":
         head = _cached(op, specs, columns, NONE, device, policy)
-        way = split_way(head, epilogue.steps, c, extras, epilogue.first)
-        problem = replace(problem, ways=(*problem.ways, way))
+        formulation = unfused_formulation(head, epilogue.steps, c, extras, epilogue.first)
+        problem = replace(problem, formulations=(*problem.formulations, formulation))
     return choose(problem, device, policy)
 
 
-def _turned_layout(spec: Spec) -> Layout:
+def _transposed_layout(spec: Spec) -> Layout:
     """Column by column within each matrix."""
     strides = list(contiguous(spec.shape).strides)
     strides[-1], strides[-2] = spec.shape[-2], 1
@@ -135,26 +135,26 @@ def matmul_problem(
     Without timing cuDNN is asked first for half types; cuBLASLt for float32 and float64.
     """
     extras = epilogue.arranged(c.shape, c.physical)
-    blas = blas_ways(
+    blas = cublaslt_formulations(
         p, a.dtype, (source(0), source(1), target()), device, policy, epilogue.vector(c.shape, -1)
     )
-    ways = []
+    formulations = []
     if p.batch == 1 and _fits_conv(p, epilogue):
-        ways.append(conv_way(p, a, c, epilogue))
+        formulations.append(conv_formulation(p, a, c, epilogue))
     half = a.dtype in (float16, bfloat16)
     if half or (a.dtype == float32 and policy.tf32):
-        ways.append(matmul_way(p, a, c, epilogue))
-    ways = [*ways, *blas] if half else [*blas, *ways]
+        formulations.append(matmul_formulation(p, a, c, epilogue))
+    formulations = [*formulations, *blas] if half else [*blas, *formulations]
     plain = () if epilogue.steps else (tiled(p, a),)
     if plain:
-        ways.append(Way("tiled", steps=plain))
+        formulations.append(Formulation("tiled", steps=plain))
     steps = "".join(f" > {step}" for step in epilogue.steps)
     return Problem(
         key=f"matmul a={a} b={b} {p}{steps} {', '.join(map(str, extras))}".strip(),
         label="matmul" + ("+" + "+".join(s.name for s in epilogue.steps) if epilogue.steps else ""),
         inputs=(a, b, *extras),
         outputs=(c,),
-        ways=tuple(ways),
+        formulations=tuple(formulations),
         flops=p.flops,
         plain=plain,
     )
@@ -162,10 +162,10 @@ def matmul_problem(
 
 def _fits_conv(p: Product, epilogue: Epilogue) -> bool:
     """Steps follow a forward convolution only, and its result must lie row-major."""
-    return not epilogue.steps or (p.b_turned and not p.a_turned)
+    return not epilogue.steps or (p.b_transposed and not p.a_transposed)
 
 
-def conv_way(p: Product, a: Spec, c: Spec, epilogue: Epilogue) -> Way:
+def conv_formulation(p: Product, a: Spec, c: Spec, epilogue: Epilogue) -> Formulation:
     """The product as a convolution with one place, in the direction that fits how the operands lie."""
     direction, o, places = as_convolution(p, a.dtype)
 
@@ -174,7 +174,7 @@ def conv_way(p: Product, a: Spec, c: Spec, epilogue: Epilogue) -> Way:
             return conv_graph(direction, o, places)
         return conv_graph(direction, o, places, _in_channels(epilogue, c))
 
-    return Way("conv", graph)
+    return Formulation("conv", graph)
 
 
 def _in_channels(epilogue: Epilogue, c: Spec) -> Epilogue:
@@ -189,11 +189,11 @@ def _in_channels(epilogue: Epilogue, c: Spec) -> Epilogue:
 def as_convolution(p: Product, dtype: DType) -> tuple[Direction, Operands, tuple[Place, Place, Place]]:
     """(direction, operands, where x, filter and y lie) of a product without a batch."""
     a, b, c = source(0), source(1), target()
-    if p.c_turned:  # C^T [N, M] = B [N, K] A [K, M]: what lies in memory as B and A, in this order
+    if p.c_transposed:  # C^T [N, M] = B [N, K] A [K, M]: what lies in memory as B and A, in this order
         return ConvDataGrad, _operands(p.n, p.m, p.k, dtype), (c, a, b)
-    if p.a_turned:  # dw [M, N] = sum over k of dy [k, M] x [k, N]
+    if p.a_transposed:  # dw [M, N] = sum over k of dy [k, M] x [k, N]
         return ConvFilterGrad, _operands(p.k, p.n, p.m, dtype), (b, c, a)
-    if p.b_turned:  # y [M, N] = x [M, K] w [N, K]^T
+    if p.b_transposed:  # y [M, N] = x [M, K] w [N, K]^T
         return Conv, _operands(p.m, p.k, p.n, dtype), (a, b, c)
     return ConvDataGrad, _operands(p.m, p.n, p.k, dtype), (c, b, a)  # dx [M, N] = dy [M, K] w [K, N]
 
@@ -207,10 +207,10 @@ def _operands(images: int, channels: int, filters: int, dtype: DType) -> Operand
     return Operands(_POINT, x, w, y)
 
 
-def matmul_way(p: Product, a: Spec, c: Spec, epilogue: Epilogue) -> Way:
+def matmul_formulation(p: Product, a: Spec, c: Spec, epilogue: Epilogue) -> Formulation:
     """cuDNN's matmul graph."""
     places = (source(0), source(1), target())
-    return Way("matmul", lambda: matmul_graph(p, a.dtype, places, epilogue, c))
+    return Formulation("matmul", lambda: matmul_graph(p, a.dtype, places, epilogue, c))
 
 
 def tiled(p: Product, a: Spec) -> Launch:

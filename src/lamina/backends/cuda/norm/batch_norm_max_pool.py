@@ -43,7 +43,7 @@ from lamina.backends.cuda.norm.norm import (
 )
 from lamina.backends.cuda.pool.pool import stride_blocks
 from lamina.backends.cuda.registry import kernels
-from lamina.backends.cuda.select.formulations import Problem, Way, candidate, choose, make_plan
+from lamina.backends.cuda.select.formulations import Formulation, Problem, candidate, choose, make_plan
 from lamina.ops.primitives.pool import MaxPool, MaxPoolGrad
 from lamina.runtime import Device, Machine
 from lamina.spec import Policy, Spec, channels_last, contiguous
@@ -69,7 +69,7 @@ def norm_pool(op: NormPool, specs: tuple[Spec, ...], device: Device, policy: Pol
     check_join(norm, pool)
     outputs = (pool.outputs[0], *norm.outputs[1:], *pool.outputs[1:])
     between = scratch(round_up(max(norm.workspace, pool.workspace), WORKSPACE_ALIGNMENT))
-    unfused = Way(
+    unfused = Formulation(
         "unfused",
         steps=(
             SubPlan(norm, _sources(given), (between, *(target(i) for i in range(1, 5)))),
@@ -101,7 +101,7 @@ def pool_norm_grad(op: PoolNormGrad, specs: tuple[Spec, ...], device: Device, po
     check_join(pool, norm)
     given, outputs = (*pool.inputs, *norm.inputs[1:]), norm.outputs
     between = scratch(round_up(max(norm.workspace, pool.workspace), WORKSPACE_ALIGNMENT))
-    unfused = Way(
+    unfused = Formulation(
         "unfused",
         steps=(
             SubPlan(pool, _sources(pool.inputs), (between,)),
@@ -142,8 +142,8 @@ def _choose(
     problem: Problem, steps: Callable[[bool], tuple[Bindable, ...]], size: int, device: Device, policy: Policy
 ) -> Plan:
     """The fused kernels or the unfused form; it serves addresses that are not aligned too."""
-    fused = Way("fused", steps=steps(True), scratch=size)
-    problem = replace(problem, ways=(fused, *problem.ways))
+    fused = Formulation("fused", steps=steps(True), scratch=size)
+    problem = replace(problem, formulations=(fused, *problem.formulations))
     found = choose(problem, device, policy) if policy.algorithm == "fastest" else _first(problem, device)
     assert isinstance(found.make, Launches)
     if found.make.steps != fused.steps:
@@ -153,7 +153,7 @@ def _choose(
 
 def _first(problem: Problem, device: Device) -> Plan:
     """The plan that runs the first way."""
-    return make_plan(problem, candidate(problem.ways[0], None, {}), device)
+    return make_plan(problem, candidate(problem.formulations[0], None, {}), device)
 
 
 # ------------------------------------------------------------------------------------------------------ kernels

@@ -15,7 +15,7 @@ from lamina.backends.cuda.launch.program import (
     source,
     target,
 )
-from lamina.backends.cuda.select.formulations import Way
+from lamina.backends.cuda.select.formulations import Formulation
 from lamina.ops.primitives.norm import BatchNorm, BatchNormGrad
 from lamina.runtime import Machine
 from lamina.spec import Spec, bfloat16, channels_last, float16, float32
@@ -128,7 +128,7 @@ def _streams(x: Spec, machine: Machine) -> bool:
 
 def forward(
     op: BatchNorm, x: Spec, activation: str, otherwise: tuple[Bindable, ...], spare: int, machine: Machine
-) -> Way | None:
+) -> Formulation | None:
     """The way in one launch; `otherwise` runs (with `spare` bytes of workspace) where the device is too small."""
     found = tiling(x, 1, machine)
     if found is None:
@@ -145,12 +145,12 @@ def forward(
     grid = (found.groups, found.splits)
     program = Program("batch_norm_resident", _FILE, text)
     step = Together(program, grid, (_THREADS,), tuple(places), tuple(results), found.shared, otherwise)
-    return Way("resident", steps=(step,), scratch=max(found.workspace, spare))
+    return Formulation("resident", steps=(step,), scratch=max(found.workspace, spare))
 
 
 def backward(
     op: BatchNormGrad, x: Spec, activation: str, otherwise: tuple[Bindable, ...], spare: int, machine: Machine
-) -> Way | None:
+) -> Formulation | None:
     """The way in one launch; `otherwise` runs (with `spare` bytes of workspace) where the device is too small."""
     found = tiling(x, 2, machine) if op.moving else None
     if found is None:
@@ -163,4 +163,4 @@ def backward(
     grid = (found.groups, found.splits)
     program = Program("batch_norm_grad_resident", _FILE, text)
     step = Together(program, grid, (_THREADS,), tuple(places), tuple(results), found.shared, otherwise)
-    return Way("resident", steps=(step,), scratch=max(found.workspace, spare))
+    return Formulation("resident", steps=(step,), scratch=max(found.workspace, spare))

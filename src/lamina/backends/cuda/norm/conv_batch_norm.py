@@ -18,7 +18,7 @@ from lamina.backends.cuda.norm import conv1x1_stats
 from lamina.backends.cuda.norm.conv_batch_norm_fusion import ConvNorm, DataGradNorm
 from lamina.backends.cuda.norm.norm import grad_applied, normalized
 from lamina.backends.cuda.registry import kernels
-from lamina.backends.cuda.select.formulations import Problem, Way, choose
+from lamina.backends.cuda.select.formulations import Formulation, Problem, choose
 from lamina.cudnn import Graph
 from lamina.ops.primitives.fused import Fused
 from lamina.ops.primitives.pointwise import Add, ReluGrad
@@ -38,7 +38,7 @@ def conv_norm(op: ConvNorm, specs: tuple[Spec, ...], device: Device, policy: Pol
     signs = [s.fixed for s in op.infer(*specs)[6:]]
     inputs, outputs = (*conv.inputs, *norm.inputs[1:]), (*norm.outputs, y, *signs)
     given = [target(5), *(source(i) for i in range(2, len(inputs)))]
-    unfused = Way(
+    unfused = Formulation(
         "unfused",
         steps=(
             SubPlan(conv, (source(0), source(1)), (target(5),)),
@@ -51,11 +51,16 @@ def conv_norm(op: ConvNorm, specs: tuple[Spec, ...], device: Device, policy: Pol
     if _takes(conv, norm):
         x, w = conv.inputs
         o = Operands(op.conv.window, x, w, y)
-        together = [statistics_way(op, o, given, device.machine), *own_way(op, o, given, device.machine)]
-    ways = (*([] if op.bits else [unfused]), *together)
+        together = [
+            statistics_formulation(op, o, given, device.machine),
+            *own_formulation(op, o, given, device.machine),
+        ]
+    formulations = (*([] if op.bits else [unfused]), *together)
     key = f"{op} {' '.join(map(str, inputs))}"
     label = f"conv+{norm.label.split()[1]}"
-    problem = Problem(key, label, inputs, outputs, ways, float(op.flops(*inputs)), aliases={3: 4, 4: 5})
+    problem = Problem(
+        key, label, inputs, outputs, formulations, float(op.flops(*inputs)), aliases={3: 4, 4: 5}
+    )
     return choose(problem, device, policy)
 
 
@@ -66,7 +71,7 @@ def _takes(conv: Plan, norm: Plan) -> bool:
     return lies and y.dtype in (float16, bfloat16) and x.shape[1] % 8 == y.shape[1] % 8 == 0
 
 
-def statistics_way(op: ConvNorm, o: Operands, given: list[Place], machine: Machine) -> Way:
+def statistics_formulation(op: ConvNorm, o: Operands, given: list[Place], machine: Machine) -> Formulation:
     """Convolution and sums by cuDNN, then the statistics and the pass that applies them.
 
     given: places of the convolution's result, scale, bias, running mean and variance, and perhaps the residual.
@@ -83,7 +88,7 @@ def statistics_way(op: ConvNorm, o: Operands, given: list[Place], machine: Machi
         return made, {t.uid: place for t, place in zip((*big, *sums), places, strict=True)}
 
     after = normalized(op.norm, o.y, given, machine, parts=1, signs=_signs(op))
-    return Way("statistics", graph, after=after, scratch=2 * channels * 4)
+    return Formulation("statistics", graph, after=after, scratch=2 * channels * 4)
 
 
 def _signs(op: ConvNorm) -> Place | None:
@@ -91,14 +96,14 @@ def _signs(op: ConvNorm) -> Place | None:
     return target(6) if op.bits else None
 
 
-def own_way(op: ConvNorm, o: Operands, given: list[Place], machine: Machine) -> list[Way]:
+def own_formulation(op: ConvNorm, o: Operands, given: list[Place], machine: Machine) -> list[Formulation]:
     """The same by own kernels, for convolutions that they do."""
     tiles = conv1x1_stats.tiling(o.window, o.x, o.w, o.y, machine)
     if tiles is None:
         return []
     conv = conv1x1_stats.forward(tiles, o.y.dtype, given[0])
     after = normalized(op.norm, o.y, given, machine, parts=tiles.parts, signs=_signs(op))
-    return [Way("own", steps=(Aligned(), conv, *after), scratch=tiles.workspace)]
+    return [Formulation("own", steps=(Aligned(), conv, *after), scratch=tiles.workspace)]
 
 
 # ------------------------------------------------------------------------------------------------------ backward
@@ -122,22 +127,22 @@ def data_grad_norm(op: DataGradNorm, specs: tuple[Spec, ...], device: Device, po
         SubPlan(norm, (target(3), *given[count:]), tuple(target(i) for i in range(3))),
     )
     room = max(grad.workspace, norm.workspace)
-    unfused = Way("unfused", steps=steps, scratch=room, parts=(grad, norm))
+    unfused = Formulation("unfused", steps=steps, scratch=room, parts=(grad, norm))
     inputs = (*grad.inputs[: count - op.bits], *signs, *norm.inputs[1:])
     outputs = (*norm.outputs, g)
     lie = all(s.physical == g.physical for s in (norm.inputs[0], norm.inputs[1], *grad.inputs[2:]))
     o = Operands(op.conv.window, g, inputs[1], inputs[0])
-    own = own_gradient_way(op, o, given, count, device.machine) if lie else []
+    own = own_gradient_formulation(op, o, given, count, device.machine) if lie else []
     key = f"{op} {' '.join(map(str, inputs))}"
     label = f"{op.grad.name}+{norm.label.split()[1]}"
-    ways = (*([] if op.bits else [unfused]), *own)
-    problem = Problem(key, label, inputs, outputs, ways, float(op.flops(*inputs)))
+    formulations = (*([] if op.bits else [unfused]), *own)
+    problem = Problem(key, label, inputs, outputs, formulations, float(op.flops(*inputs)))
     return choose(problem, device, policy)
 
 
-def own_gradient_way(
+def own_gradient_formulation(
     op: DataGradNorm, o: Operands, given: Sequence[Place], count: int, machine: Machine
-) -> list[Way]:
+) -> list[Formulation]:
     """Data gradient and sums by own kernels, then the norm's last pass; for convolutions that they do.
 
     given: places of all inputs, `count` of them the data gradient's.
@@ -149,7 +154,7 @@ def own_gradient_way(
     conv = conv1x1_stats.data_grad(tiles, o.x.dtype, behind, target(3))
     applied = [target(3), *behind.norm[:4], behind.norm[4] if op.norm.relu else behind.norm[1]]
     after = grad_applied(op.norm, o.x, applied, machine, parts=tiles.parts)
-    return [Way("own", steps=(Aligned(), conv, *after), scratch=tiles.workspace)]
+    return [Formulation("own", steps=(Aligned(), conv, *after), scratch=tiles.workspace)]
 
 
 def steps_behind(op: DataGradNorm, given: Sequence[Place], count: int) -> conv1x1_stats.Behind | None:

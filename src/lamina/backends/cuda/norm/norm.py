@@ -39,7 +39,7 @@ from lamina.backends.cuda.launch.program import (
 from lamina.backends.cuda.norm import batch_persistent
 from lamina.backends.cuda.norm.layer_norm_backward import ShortRows
 from lamina.backends.cuda.registry import kernels
-from lamina.backends.cuda.select.formulations import Problem, Way, choose
+from lamina.backends.cuda.select.formulations import Formulation, Problem, choose
 from lamina.cudnn import Graph, Tensor
 from lamina.ops.primitives.norm import (
     BatchNorm,
@@ -233,11 +233,11 @@ def batch_norm(op: BatchNorm, specs: tuple[Spec, ...], device: Device, policy: P
     )
     if policy.algorithm != "fastest":
         return own
-    ways = [batch_persistent.forward(op, x, activation(op), steps(True), own.workspace, machine)]
+    formulations = [batch_persistent.forward(op, x, activation(op), steps(True), own.workspace, machine)]
     if (op.relu or not op.residual) and _cudnn_takes(x):
-        ways.append(cudnn_norm(op, x))
+        formulations.append(cudnn_norm(op, x))
         own = replace(own, aliases={3: 3, 4: 4})  # cuDNN does not say that y may lie over the residual
-    return _fastest(op, own, ways, device, policy)
+    return _fastest(op, own, formulations, device, policy)
 
 
 def _sums_text(x: Spec, aligned: bool, parts: int, machine: Machine) -> str:
@@ -376,11 +376,11 @@ def batch_norm_grad(op: BatchNormGrad, specs: tuple[Spec, ...], device: Device, 
     )
     if policy.algorithm != "fastest":
         return own
-    ways = [batch_persistent.backward(op, x, activation(op), steps(True), own.workspace, machine)]
+    formulations = [batch_persistent.backward(op, x, activation(op), steps(True), own.workspace, machine)]
     if not op.relu and op.moving and _cudnn_takes(x):
-        ways.append(Way("cudnn", lambda: cudnn_norm_grad(x)))
+        formulations.append(Formulation("cudnn", lambda: cudnn_norm_grad(x)))
         own = replace(own, aliases={})  # cuDNN does not say that dx may lie over g
-    return _fastest(op, own, ways, device, policy)
+    return _fastest(op, own, formulations, device, policy)
 
 
 # --------------------------------------------------------------------------------------------------- cuDNN's own
@@ -411,15 +411,22 @@ def _cudnn_takes(x: Spec) -> bool:
 
 
 def _fastest(
-    op: BatchNorm | BatchNormGrad, own: Plan, others: Sequence[Way | None], device: Device, policy: Policy
+    op: BatchNorm | BatchNormGrad,
+    own: Plan,
+    others: Sequence[Formulation | None],
+    device: Device,
+    policy: Policy,
 ) -> Plan:
     """The fastest of the own kernels and the other ways; addresses that are not aligned still get the own ones."""
     assert isinstance(own.make, Launches)
-    ways = (Way("kernel", steps=own.make.steps, scratch=own.workspace), *(w for w in others if w))
-    if len(ways) == 1:
+    formulations = (
+        Formulation("kernel", steps=own.make.steps, scratch=own.workspace),
+        *(w for w in others if w),
+    )
+    if len(formulations) == 1:
         return own
     key = f"{op} {own.inputs[0]}"
-    problem = Problem(key, _label(op), own.inputs, own.outputs, ways, 0.0, aliases=own.aliases)
+    problem = Problem(key, _label(op), own.inputs, own.outputs, formulations, 0.0, aliases=own.aliases)
     found = choose(problem, device, policy)
     assert isinstance(found.make, Launches)
     workspace = max(found.workspace, own.workspace)
@@ -435,7 +442,7 @@ def _tensors(
     return big, {name: graph.packed(ones, "float32", channels_last=True) for name in names}
 
 
-def cudnn_norm(op: BatchNorm, x: Spec) -> Way:
+def cudnn_norm(op: BatchNorm, x: Spec) -> Formulation:
     """Batch norm as one operation, with relu and a residual in front of it. The new running statistics go through
     the workspace, since they may lie over the old ones, which cuDNN does not allow for.
     """
@@ -459,7 +466,7 @@ def cudnn_norm(op: BatchNorm, x: Spec) -> Way:
         return graph, found | {epsilon.uid: _number(op.epsilon)[1], momentum.uid: _number(op.momentum)[1]}
 
     after = (Copy(target(3), scratch(), size), Copy(target(4), scratch(second), size))
-    return Way("cudnn", make, after=after, scratch=second + size)
+    return Formulation("cudnn", make, after=after, scratch=second + size)
 
 
 _FORWARD = (

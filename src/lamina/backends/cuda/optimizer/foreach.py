@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lamina.backends import NoKernel, Plan
-from lamina.backends.cuda.elementwise.pointwise import EXPRESSIONS, card_value
+from lamina.backends.cuda.elementwise.pointwise import EXPRESSIONS, op_value
 from lamina.backends.cuda.launch.program import (
     VECTOR,
     Launch,
@@ -73,7 +73,7 @@ def _numbers(op: Op, inputs: Sequence[tuple[Spec, ...]], outputs: Sequence[tuple
     """An elementwise card on tensors of one element: a thread for each."""
     taken, (out,) = [s.dtype for s in inputs[0]], outputs[0]
     names, types = [f"a{i}" for i in range(len(taken))], [wide_type(t) for t in taken]
-    value = card_value(op, names, types, "v", out.dtype)
+    value = op_value(op, names, types, "v", out.dtype)
     reads = "".join(
         f"    const {wide} {name} = widen(*(const {c_type(dtype)} *)row[{2 + i}]);\n"
         for i, (name, wide, dtype) in enumerate(zip(names, types, taken, strict=True))

@@ -17,7 +17,7 @@ from lamina.backends.cuda.cudnn_graphs.epilogue import Epilogue, split
 from lamina.backends.cuda.elementwise.pointwise import full
 from lamina.backends.cuda.launch.program import Fill, Launch, Place, Program, kernel_plan, source, target
 from lamina.backends.cuda.registry import kernels
-from lamina.backends.cuda.select.formulations import Problem, Way, choose, nothing_to_do
+from lamina.backends.cuda.select.formulations import Formulation, Problem, choose, nothing_to_do
 from lamina.cudnn import Graph
 from lamina.ops.core import Op
 from lamina.ops.primitives.conv import Conv
@@ -27,23 +27,23 @@ from lamina.ops.primitives.window import Window
 from lamina.runtime import Device
 from lamina.spec import Layout, Policy, Shape, Spec, channels_last, float32, int8
 
-Card = QuantizedConv | QuantizedMatmul
+QuantizedOp = QuantizedConv | QuantizedMatmul
 _POINT = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
 
 
 @kernels(QuantizedConv, QuantizedMatmul, source="cudnn")
-def eight_bits(op: Card, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+def eight_bits(op: QuantizedOp, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """y from x, the weights and the scale."""
     return eights_plan(op, specs, (), device)
 
 
-def eights_plan(op: Card, specs: Sequence[Spec], steps: Sequence[Op], device: Device) -> Plan:
+def eights_plan(op: QuantizedOp, specs: Sequence[Spec], steps: Sequence[Op], device: Device) -> Plan:
     """y, and steps on it. Engines are taken as cuDNN's heuristics rank them."""
     return _cached(op, tuple(s.open for s in specs), tuple(steps), device)
 
 
 @lru_cache(maxsize=1024)
-def _cached(op: Card, specs: tuple[Spec, ...], steps: tuple[Op, ...], device: Device) -> Plan:
+def _cached(op: QuantizedOp, specs: tuple[Spec, ...], steps: tuple[Op, ...], device: Device) -> Plan:
     (out,) = op.infer(*specs[:3])
     if steps and isinstance(steps[-1], Quantize):
         out = Spec(out.shape, steps[-1].dtype)
@@ -60,20 +60,20 @@ def _cached(op: Card, specs: tuple[Spec, ...], steps: tuple[Op, ...], device: De
     return choose(problem, device, Policy())
 
 
-def eights_problem(op: Card, x: Spec, w: Spec, y: Spec, epilogue: Epilogue) -> Problem:
+def eights_problem(op: QuantizedOp, x: Spec, w: Spec, y: Spec, epilogue: Epilogue) -> Problem:
     """cuDNN's graph, then the own kernel where there are no steps."""
     window = op.window if isinstance(op, QuantizedConv) else _POINT
     o = Operands(_planar(window), *(_image(s) for s in (x, w, y)))
     steps = "".join(f" > {step}" for step in epilogue.steps)
     plain = () if epilogue.steps else (_direct(o),)
     extras = epilogue.arranged(y.shape, y.physical)
-    graph = Way("plain", lambda: _graph(o, y, epilogue))
+    graph = Formulation("plain", lambda: _graph(o, y, epilogue))
     return Problem(
         key=f"{op} x={x} w={w} y={y}{steps} {', '.join(map(str, extras))}".strip(),
         label=op.name + ("+" + "+".join(s.name for s in epilogue.steps) if epilogue.steps else ""),
         inputs=(x, w, Spec((w.shape[0],), float32).fixed, *extras),
         outputs=(y,),
-        ways=(graph, *((Way("direct", steps=plain),) if plain else ())),
+        formulations=(graph, *((Formulation("direct", steps=plain),) if plain else ())),
         flops=o.flops,
         plain=plain,
     )

@@ -362,8 +362,8 @@ class _Builder:
         plan = self._matmul(Matmul(job.turned, False), (shape, (job.k, job.n)))
         return SubPlan(plan, (job.a, job.b), (job.c,), offset)
 
-    def _text(self, crooked: bool, **more: int) -> str:
-        known = {"GRU": int(self.op.mode == "gru"), "BIAS": int(self.op.bias), "CROOKED": int(crooked)}
+    def _text(self, misaligned: bool, **more: int) -> str:
+        known = {"GRU": int(self.op.mode == "gru"), "BIAS": int(self.op.bias), "CROOKED": int(misaligned)}
         return self.tiling.text(self.dtype, **known, **more)
 
     def _launch(self, name: str, arguments: tuple[Place | Table, ...], text: str) -> Launch | Together:
@@ -384,7 +384,7 @@ class _Builder:
         last: tuple[Place, ...],
         train: bool,
         work: int,
-        crooked: bool,
+        misaligned: bool,
     ) -> tuple[list[Bindable], int]:
         """(steps, end of their workspace) of the forward pass; its workspace begins at `work`."""
         t = self.tiling
@@ -406,7 +406,9 @@ class _Builder:
                 *states[1],
             )
             top = layer + t.span == t.layers
-            text = self._text(crooked, FORWARD=1, TRAIN=int(train), TOP=int(top), SEQ=int(train or not top))
+            text = self._text(
+                misaligned, FORWARD=1, TRAIN=int(train), TOP=int(top), SEQ=int(train or not top)
+            )
             steps.append(self._launch("rnn_forward", places, text))
         return steps, end
 
@@ -422,7 +424,7 @@ class _Builder:
         dfirst: tuple[Place, ...],
         dweights: Sequence[Place],
         work: int,
-        crooked: bool,
+        misaligned: bool,
     ) -> tuple[list[Bindable], int]:
         """(steps, end of their workspace) of all gradients; their workspace begins at `work`."""
         t, span = self.tiling, self.tiling.span
@@ -450,7 +452,7 @@ class _Builder:
             found = _after(dbias, first * self._slices * 4 * t.hidden * 4)
             arguments = (self._table(first), *given, *ends[0], *sums, *ends[1], found)
             steps += [] if t.alone else [clear]
-            steps.append(self._launch("rnn_backward", arguments, self._text(crooked, BACKWARD=1)))
+            steps.append(self._launch("rnn_backward", arguments, self._text(misaligned, BACKWARD=1)))
             jobs = self._jobs(first, x, (da, ds), dx if first == 0 else between, dweights)
             small = [job for job in jobs if job.small]
             parts = [self._as_part(job, work) for job in jobs if not job.small]
@@ -458,7 +460,7 @@ class _Builder:
             steps += parts
             if small or self.op.bias:
                 layers = range(first, first + span)
-                steps.append(self._grads(small, found, dweights, layers, crooked))
+                steps.append(self._grads(small, found, dweights, layers, misaligned))
         return steps, end
 
     @property
@@ -481,7 +483,7 @@ class _Builder:
         return jobs
 
     def _grads(
-        self, jobs: Sequence[_Job], dbias: Place, dweights: Sequence[Place], layers: range, crooked: bool
+        self, jobs: Sequence[_Job], dbias: Place, dweights: Sequence[Place], layers: range, misaligned: bool
     ) -> Launch:
         """Small products and the gradients of biases in one launch."""
         many = sum(job.tiles(128) for job in jobs) >= self.tiling.machine.multiprocessors
@@ -496,7 +498,7 @@ class _Builder:
             "A_TURNED": [int(job.turned) for job in jobs],
         }
         numbers = {"EDGE": edge, "JOBS": len(jobs), "PLACES": max(len(jobs), 1)}
-        text = self._text(crooked, LAYERS=len(layers), SLICES=self._slices, **numbers)
+        text = self._text(misaligned, LAYERS=len(layers), SLICES=self._slices, **numbers)
         text += "".join(
             f"__device__ const int {name}[] = {{{', '.join(map(str, values or [0]))}}};\n"
             for name, values in columns.items()
@@ -522,9 +524,9 @@ def forward_plan(op: Rnn, inputs: Sequence[Spec], found: Tiling, device: Device,
     sizes = Sizes(*inputs[0].shape)
     build = _Builder(found, op, sizes, inputs[0].dtype, weights, reserve, device, policy)
 
-    def steps(crooked: bool) -> tuple[list[Bindable], int]:
+    def steps(misaligned: bool) -> tuple[list[Bindable], int]:
         first, last = (source(1), source(op.states)), (target(1), target(op.states))
-        return build.forward(source(0), first, target(0), last, op.reserve, work, crooked)
+        return build.forward(source(0), first, target(0), last, op.reserve, work, misaligned)
 
     return _planned(op, inputs, outputs, steps, device)
 
@@ -546,18 +548,18 @@ def gradient_plan(op: RnnGrad, inputs: Sequence[Spec], found: Tiling, device: De
         y = scratch(round_up(found.reserve, WORKSPACE_ALIGNMENT))
     build = _Builder(found, op, sizes, inputs[0].dtype, weights, reserve, device, policy)
 
-    def steps(crooked: bool) -> tuple[list[Bindable], int]:
+    def steps(misaligned: bool) -> tuple[list[Bindable], int]:
         before: list[Bindable] = []
         work = end = 0
         if not op.reserve:
             # The last states go where the gradients of the first ones are written later: nobody reads them.
             work = round_up(y.offset + build.bytes_of_output, WORKSPACE_ALIGNMENT)
             first, last = (source(1), source(n)), (target(1), target(n))
-            before, end = build.forward(source(0), first, y, last, True, work, crooked)
+            before, end = build.forward(source(0), first, y, last, True, work, misaligned)
         dweights = [target(1 + n + i) for i in range(len(weights))]
         dlast, dfirst = (source(3 + n), source(2 + 2 * n)), (target(1), target(n))
         places = source(0), source(n), source(2 + n), dlast, target(0), dfirst
-        after, last_end = build.backward(*places, dweights, work, crooked)
+        after, last_end = build.backward(*places, dweights, work, misaligned)
         return [*before, *after], max(end, last_end)
 
     return _planned(op, inputs, outputs, steps, device)

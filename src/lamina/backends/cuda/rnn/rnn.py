@@ -49,7 +49,7 @@ from lamina.runtime import Device, DeviceError, from_host
 from lamina.spec import DType, Policy, Spec, bfloat16, float16, float32, uint8
 
 #: The way of the own kernels.
-RESIDENT = "resident"
+PERSISTENT = "resident"
 #: The distance from 1 to the next number.
 _EPS = {float16: 2.0**-10, bfloat16: 2.0**-7}
 #: What a network is known by: the attributes that both directions share.
@@ -86,11 +86,17 @@ class RnnDescription:
 
 @lru_cache(maxsize=256)
 def _network(
-    known: _Attributes, sizes: Sizes, dtype: DType, way: str, training: bool, device: Device, tf32: bool
+    known: _Attributes,
+    sizes: Sizes,
+    dtype: DType,
+    formulation: str,
+    training: bool,
+    device: Device,
+    tf32: bool,
 ) -> RnnDescription:
     """way: cuDNN's algorithm by name, with " packed" where sequences are handed over as packed ones."""
     handle = handle_for(device)
-    algorithm, _, packed = way.partition(" ")
+    algorithm, _, packed = formulation.partition(" ")
     try:
         rnn = _descriptor(known, sizes, dtype, tf32).replace(algorithm=algorithm, padded_io=not packed)
         if algorithm == "persist_dynamic":
@@ -104,7 +110,9 @@ def _network(
     c = TensorDescriptor(rnn.cell_shape(sizes.batch), data_type=dtype.name, format=None)
     layout = rnn.weight_layout(handle)
     lstm = known[0] == "lstm"
-    return RnnDescription(rnn, x, y, h, c if lstm else None, layout, spaces.workspace, spaces.reserve, way)
+    return RnnDescription(
+        rnn, x, y, h, c if lstm else None, layout, spaces.workspace, spaces.reserve, formulation
+    )
 
 
 def _descriptor(known: _Attributes, sizes: Sizes, dtype: DType, tf32: bool) -> RNN:
@@ -137,7 +145,9 @@ def _sequences(sizes: Sizes, dtype: DType, width: int, packed: bool) -> RNNData:
 # ------------------------------------------------------------------------------------------------------------- ways
 
 
-def _way(op: Rnn | RnnGrad, inputs: Sequence[Spec], training: bool, device: Device, policy: Policy) -> str:
+def _formulation(
+    op: Rnn | RnnGrad, inputs: Sequence[Spec], training: bool, device: Device, policy: Policy
+) -> str:
     """cuDNN's algorithm by name, with " packed" where sequences are handed over as packed ones; or `RESIDENT`.
 
     "standard", or under "fastest" what runs fastest here, which is remembered; under "direct" the own kernels where
@@ -145,7 +155,7 @@ def _way(op: Rnn | RnnGrad, inputs: Sequence[Spec], training: bool, device: Devi
     """
     own = _tiling(op, inputs, device) is not None
     if own and (policy.algorithm == "direct" or not isinstance(target_of(device), Handle)):
-        return RESIDENT
+        return PERSISTENT
     if not isinstance(target_of(device), Handle):
         raise NoKernel(
             f"cuda: {op.name} is planned by cuDNN on the GPU itself, which is not here, and own kernels do not take "
@@ -170,13 +180,16 @@ def _fastest(
     key = f"rnn {known} {tuple(sizes)} {dtype} training={training} recorded {limit}{' own' * own}"
     remembered = store.get(key)
     if remembered is not None:
-        return remembered.way
-    way, milliseconds = _fastest_of_library(known, sizes, dtype, training, device, policy)
+        return remembered.formulation
+    formulation, milliseconds = _fastest_of_library(known, sizes, dtype, training, device, policy)
     if own:
-        way, milliseconds = _duel(known, sizes, dtype, way, training, device, policy) or (way, milliseconds)
+        formulation, milliseconds = _duel(known, sizes, dtype, formulation, training, device, policy) or (
+            formulation,
+            milliseconds,
+        )
     if milliseconds:
-        store.put(key, Choice(way, milliseconds=milliseconds))
-    return way
+        store.put(key, Choice(formulation, milliseconds=milliseconds))
+    return formulation
 
 
 def _fastest_of_library(
@@ -200,8 +213,8 @@ def _fastest_of_library(
         times |= {short(p.algorithm) + " packed" * packed: p.time for p in found if not p.reason}
     if not times:
         return "standard", 0.0
-    way = min(times, key=lambda name: times[name])
-    return way, times[way]
+    formulation = min(times, key=lambda name: times[name])
+    return formulation, times[formulation]
 
 
 @dataclass(frozen=True)
@@ -237,7 +250,13 @@ class _Entrant:
 
 
 def _duel(
-    known: _Attributes, sizes: Sizes, dtype: DType, way: str, training: bool, device: Device, policy: Policy
+    known: _Attributes,
+    sizes: Sizes,
+    dtype: DType,
+    formulation: str,
+    training: bool,
+    device: Device,
+    policy: Policy,
 ) -> tuple[str, float] | None:
     """cuDNN's `way` against the own kernels: which is faster, and its milliseconds; None where neither is right.
 
@@ -249,7 +268,7 @@ def _duel(
     y = op.output_shape(sizes)
     shapes = [tuple(sizes), *states, *([y, y, *states] if training else []), *weights]
     inputs = [Spec(shape, dtype).fixed for shape in shapes]
-    plans = [(name, _in_way(op, inputs, name, device, policy)) for name in (way, RESIDENT)]
+    plans = [(name, _in_formulation(op, inputs, name, device, policy)) for name in (formulation, PERSISTENT)]
     limit = policy.workspace_limit
     entries = [Trial(device, _Entrant(*one)) for one in plans if limit is None or one[1].workspace <= limit]
     rng, first = np.random.default_rng(0), len(shapes) - len(weights)
@@ -264,10 +283,12 @@ def _duel(
     return None if found is None else (found[0].label, found[1])
 
 
-def _in_way(op: Rnn | RnnGrad, inputs: Sequence[Spec], way: str, device: Device, policy: Policy) -> Plan:
+def _in_formulation(
+    op: Rnn | RnnGrad, inputs: Sequence[Spec], formulation: str, device: Device, policy: Policy
+) -> Plan:
     if isinstance(op, Rnn):
-        return forward(op, inputs, way, device, policy)
-    return gradient(op, inputs, way, device, policy)
+        return forward(op, inputs, formulation, device, policy)
+    return gradient(op, inputs, formulation, device, policy)
 
 
 # ---------------------------------------------------------------------------------------------------------- weights
@@ -485,16 +506,16 @@ def rnn(op: Rnn, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Pla
     outputs = [s.fixed for s in op.infer(*inputs)]
     if not inputs[0].shape[1]:
         return kernel_plan(device, inputs, outputs, _zeros(outputs), label=op.name)
-    return forward(op, inputs, _way(op, inputs, op.reserve, device, policy), device, policy)
+    return forward(op, inputs, _formulation(op, inputs, op.reserve, device, policy), device, policy)
 
 
-def forward(op: Rnn, inputs: Sequence[Spec], way: str, device: Device, policy: Policy) -> Plan:
+def forward(op: Rnn, inputs: Sequence[Spec], formulation: str, device: Device, policy: Policy) -> Plan:
     """The forward pass in one way."""
     found = _tiling(op, inputs, device)
-    if way == RESIDENT and found is not None:
+    if formulation == PERSISTENT and found is not None:
         return persistent.forward_plan(op, inputs, found, device, policy)
     sizes, count, outputs = Sizes(*inputs[0].shape), 1 + op.states, [s.fixed for s in op.infer(*inputs)]
-    net = _network(attributes(op), sizes, inputs[0].dtype, way, op.reserve, device, policy.tf32)
+    net = _network(attributes(op), sizes, inputs[0].dtype, formulation, op.reserve, device, policy.tf32)
     space = target(count) if op.reserve else scratch()
     at = 0 if op.reserve else net.reserve_at
     if op.reserve:
@@ -513,21 +534,21 @@ def rnn_grad(op: RnnGrad, specs: tuple[Spec, ...], device: Device, policy: Polic
     outputs = [s.fixed for s in op.infer(*inputs)]
     if not inputs[0].shape[1]:
         return kernel_plan(device, inputs, outputs, _zeros(outputs), label=op.name)
-    return gradient(op, inputs, _way(op, inputs, True, device, policy), device, policy)
+    return gradient(op, inputs, _formulation(op, inputs, True, device, policy), device, policy)
 
 
-def gradient(op: RnnGrad, inputs: Sequence[Spec], way: str, device: Device, policy: Policy) -> Plan:
+def gradient(op: RnnGrad, inputs: Sequence[Spec], formulation: str, device: Device, policy: Policy) -> Plan:
     """All gradients in one way.
 
     cuDNN writes into the reserve: it is an output, too, which takes over the input's memory where nothing else
     reads that.
     """
     found = _tiling(op, inputs, device)
-    if way == RESIDENT and found is not None:
+    if formulation == PERSISTENT and found is not None:
         return persistent.gradient_plan(op, inputs, found, device, policy)
     inputs, outputs = list(inputs), [s.fixed for s in op.infer(*inputs)]
     sizes, states, dtype = Sizes(*inputs[0].shape), op.states, inputs[0].dtype
-    net = _network(attributes(op), sizes, dtype, way, True, device, policy.tf32)
+    net = _network(attributes(op), sizes, dtype, formulation, True, device, policy.tf32)
     head = 3 + 2 * states + op.reserve
     weights = [source(i) for i in range(head, len(inputs))]
     runs = pieces(net.weights, op)

@@ -80,10 +80,10 @@ class Execute:
         """Fix the addresses."""
         handle = handle_of(device)
         addresses = {uid: place.address(call) for uid, place in self.pointers.items()}
-        crooked = [hex(a) for a in addresses.values() if a % VECTOR]
-        if crooked:
+        misaligned = [hex(a) for a in addresses.values() if a % VECTOR]
+        if misaligned:
             raise ValueError(
-                f"cuDNN's plan takes addresses that are multiples of {VECTOR}, got {', '.join(crooked)}; "
+                f"cuDNN's plan takes addresses that are multiples of {VECTOR}, got {', '.join(misaligned)}; "
                 "copy the tensor to memory of its own"
             )
         workspace = call.workspace + self.offset if self.plan.workspace else 0
@@ -95,7 +95,7 @@ MakeGraph = Callable[[], tuple[Graph, Mapping[int, Place]]]
 
 
 @dataclass(frozen=True)
-class Way:
+class Formulation:
     """One formulation.
 
     graph: makes the cuDNN graph and says which address each uid has; None where own kernels do it all.
@@ -128,7 +128,7 @@ class Problem:
     label: str
     inputs: tuple[Spec, ...]
     outputs: tuple[Spec, ...]
-    ways: tuple[Way, ...]
+    formulations: tuple[Formulation, ...]
     flops: float
     plain: tuple[Bindable, ...] = ()
     aliases: Mapping[int, int] = field(default_factory=dict)
@@ -144,7 +144,7 @@ class Problem:
 class Candidate:
     """A way with an engine: something that can run; seconds: as timed."""
 
-    way: Way
+    formulation: Formulation
     plan: ExecutionPlan | None
     steps: tuple[Bindable, ...]
     workspace: int
@@ -153,14 +153,18 @@ class Candidate:
     @property
     def label(self) -> str:
         """As people read it."""
-        return self.way.name if self.plan is None else f"{self.way.name} {engine_name(self.plan)}"
+        return (
+            self.formulation.name
+            if self.plan is None
+            else f"{self.formulation.name} {engine_name(self.plan)}"
+        )
 
     @property
     def choice(self) -> Choice:
         """What the store keeps."""
         if self.plan is None or self.plan.config is None:
-            return Choice(self.way.name)
-        return Choice(self.way.name, *self.plan.config.key)
+            return Choice(self.formulation.name)
+        return Choice(self.formulation.name, *self.plan.config.key)
 
 
 def engine_name(plan: ExecutionPlan) -> str:
@@ -168,14 +172,18 @@ def engine_name(plan: ExecutionPlan) -> str:
     return key_text(plan.config.key) if plan.config else "plan"
 
 
-def candidate(way: Way, plan: ExecutionPlan | None, pointers: Mapping[int, Place]) -> Candidate:
+def candidate(
+    formulation: Formulation, plan: ExecutionPlan | None, pointers: Mapping[int, Place]
+) -> Candidate:
     """A way with one plan, cuDNN's workspace behind the way's own scratch."""
     if plan is None:
-        return Candidate(way, None, way.steps, way.scratch)
-    offset = round_up(way.scratch, WORKSPACE_ALIGNMENT)
+        return Candidate(formulation, None, formulation.steps, formulation.scratch)
+    offset = round_up(formulation.scratch, WORKSPACE_ALIGNMENT)
     execute = Execute(plan, pointers, offset)
-    steps = (*way.before, execute, *way.after)
-    return Candidate(way, plan, steps, offset + plan.workspace if plan.workspace else way.scratch)
+    steps = (*formulation.before, execute, *formulation.after)
+    return Candidate(
+        formulation, plan, steps, offset + plan.workspace if plan.workspace else formulation.scratch
+    )
 
 
 # --------------------------------------------------------------------------------------------------- choosing
@@ -218,10 +226,12 @@ def _first_choice(problem: Problem, device: Device, target: Target, policy: Poli
 
 def _named(problem: Problem, target: Target, policy: Policy, refusals: list[str]) -> Candidate | None:
     """The candidate that the policy names: a way, an engine, and perhaps its knobs."""
-    way, _, engine = policy.algorithm.partition(" ")
-    single = replace(problem, ways=tuple(w for w in problem.ways if w.name == way))
-    if not single.ways:
-        refusals.append(f"{policy.algorithm!r}: the ways are {', '.join(w.name for w in problem.ways)}")
+    formulation, _, engine = policy.algorithm.partition(" ")
+    single = replace(problem, formulations=tuple(w for w in problem.formulations if w.name == formulation))
+    if not single.formulations:
+        refusals.append(
+            f"{policy.algorithm!r}: the ways are {', '.join(w.name for w in problem.formulations)}"
+        )
 
     def other(config: EngineConfig) -> str:
         name = key_text(config.key)
@@ -241,7 +251,7 @@ def make_plan(problem: Problem, chosen: Candidate, device: Device) -> Plan:
         aliases=dict(problem.aliases),
         label=f"{'kernel' if chosen.plan is None else 'cudnn'} {problem.label} {chosen.label}",
         seconds=chosen.seconds,
-        parts=chosen.way.parts,
+        parts=chosen.formulation.parts,
     )
 
 
@@ -258,16 +268,16 @@ def candidates(
     accept: says why an engine is unwanted, beside what the policy says.
     """
     limit = policy.workspace_limit
-    for way in problem.ways:
+    for formulation in problem.formulations:
         reasons: list[str] = []
-        if limit is not None and way.scratch > limit:
-            reasons.append(f"needs {way.scratch} bytes of workspace, the limit is {limit}")
-        elif way.graph is None:
-            yield candidate(way, None, {})
+        if limit is not None and formulation.scratch > limit:
+            reasons.append(f"needs {formulation.scratch} bytes of workspace, the limit is {limit}")
+        elif formulation.graph is None:
+            yield candidate(formulation, None, {})
         else:
             wanted = _wanted(problem.dtype, policy, accept)
-            yield from _of_graph(way, way.graph, target, limit, modes, wanted, reasons)
-        refusals += [f"{way.name}: {reason}" for reason in reasons]
+            yield from _of_graph(formulation, formulation.graph, target, limit, modes, wanted, reasons)
+        refusals += [f"{formulation.name}: {reason}" for reason in reasons]
 
 
 def _wanted(dtype: DType, policy: Policy, accept: tune.Accept | None) -> tune.Accept:
@@ -276,7 +286,7 @@ def _wanted(dtype: DType, policy: Policy, accept: tune.Accept | None) -> tune.Ac
 
 
 def _of_graph(
-    way: Way,
+    formulation: Formulation,
     make: MakeGraph,
     target: Target,
     limit: int | None,
@@ -290,14 +300,14 @@ def _of_graph(
     except CudnnError as error:
         reasons.append(f"graph: {error.code}: {error.message}")
         return
-    left = None if limit is None else _left(way, limit)
+    left = None if limit is None else _left(formulation, limit)
     for plan in graph.plans(target, modes, workspace_limit=left, accept=wanted, refusals=reasons):
-        yield candidate(way, plan, pointers)
+        yield candidate(formulation, plan, pointers)
 
 
-def _left(way: Way, limit: int) -> int:
+def _left(formulation: Formulation, limit: int) -> int:
     """What a way's own scratch memory leaves of a limit for cuDNN's."""
-    return max(0, limit - round_up(way.scratch, WORKSPACE_ALIGNMENT))
+    return max(0, limit - round_up(formulation.scratch, WORKSPACE_ALIGNMENT))
 
 
 def unwanted(config: EngineConfig, dtype: DType, policy: Policy) -> str:
@@ -322,8 +332,8 @@ def _fastest(
     The ways are a part of the key: where there is a new one, the contest is held again.
     """
     limit = f"deterministic={policy.deterministic}, workspace_limit={policy.workspace_limit}"
-    ways = ",".join(way.name for way in problem.ways)
-    store, key = plan_store(device), f"{problem.key} tf32={policy.tf32}, {limit}, ways={ways}"
+    formulations = ",".join(formulation.name for formulation in problem.formulations)
+    store, key = plan_store(device), f"{problem.key} tf32={policy.tf32}, {limit}, ways={formulations}"
     remembered = store.get(key)
     if remembered is not None:
         found = rebuild(problem, remembered, handle, policy)
@@ -367,8 +377,16 @@ def _loading(problem: Problem, device: Device) -> Iterator[None]:
 
 def _programs(problem: Problem) -> set[Program]:
     """Those of ways that are timed in any case, and of what checks them."""
-    timed = [way for way in problem.ways if not way.spare and way.steps != problem.plain]
-    steps = [step for way in timed for step in (*way.before, *way.steps, *way.after)]
+    timed = [
+        formulation
+        for formulation in problem.formulations
+        if not formulation.spare and formulation.steps != problem.plain
+    ]
+    steps = [
+        step
+        for formulation in timed
+        for step in (*formulation.before, *formulation.steps, *formulation.after)
+    ]
     steps += problem.plain if problem.flops < _SLOW else ()
     return {step.program for step in steps if isinstance(step, Launch | Together)}
 
@@ -393,14 +411,14 @@ def _neighbours(
     problem: Problem, best: Candidate, handle: Handle, policy: Policy, refusals: list[str]
 ) -> list[Candidate]:
     """The best candidate's engine with one knob's value changed."""
-    if best.way.graph is None or best.plan is None or best.plan.config is None:
+    if best.formulation.graph is None or best.plan is None or best.plan.config is None:
         return []
-    graph, pointers = best.way.graph()
+    graph, pointers = best.formulation.graph()
     near = tune.neighbours(graph.build(handle), best.plan.config.key)
     configs = tune.accepted(near, _wanted(problem.dtype, policy, None), refusals)
-    left = _left(best.way, tune.budget(handle, policy.workspace_limit))
+    left = _left(best.formulation, tune.budget(handle, policy.workspace_limit))
     plans = tune.build_all(configs, handle, [left] * len(configs))
-    made = [candidate(best.way, plan, pointers) for plan in plans if not isinstance(plan, str)]
+    made = [candidate(best.formulation, plan, pointers) for plan in plans if not isinstance(plan, str)]
     return made[:_MOST_VARIANTS]
 
 
@@ -410,28 +428,30 @@ def _entries(problem: Problem, handle: Handle, policy: Policy, refusals: list[st
     Good engines of every way; functional ones, spare ways and own kernels where there are few of those.
     """
     limit = tune.budget(handle, policy.workspace_limit)
-    drawn = [w for w in problem.ways if w.graph is not None and not w.spare]
+    drawn = [w for w in problem.formulations if w.graph is not None and not w.spare]
     made = _made(problem, drawn, handle, policy, limit, ("a", "b"), refusals)
-    poor = [w for w in drawn if sum(one.way is w for one in made) < ENOUGH]
+    poor = [w for w in drawn if sum(one.formulation is w for one in made) < ENOUGH]
     if len(made) < ENOUGH:
-        poor += [w for w in problem.ways if w.spare]
+        poor += [w for w in problem.formulations if w.spare]
     known = {one.choice for one in made}
     more = _made(problem, poor, handle, policy, limit, ("a", "fallback"), refusals) if poor else []
     made += [one for one in more if one.choice not in known]
     found: list[Candidate] = []
-    for way in problem.ways:
-        if way.graph is not None:
-            found += [one for one in made if one.way is way]
-        elif way.scratch > limit:
-            refusals.append(f"{way.name}: needs {way.scratch} bytes of workspace, the limit is {limit}")
-        elif way.steps != problem.plain or len(found) < ENOUGH or problem.flops <= _QUICK:
-            found.append(candidate(way, None, {}))  # own kernels only cost time against good engines
+    for formulation in problem.formulations:
+        if formulation.graph is not None:
+            found += [one for one in made if one.formulation is formulation]
+        elif formulation.scratch > limit:
+            refusals.append(
+                f"{formulation.name}: needs {formulation.scratch} bytes of workspace, the limit is {limit}"
+            )
+        elif formulation.steps != problem.plain or len(found) < ENOUGH or problem.flops <= _QUICK:
+            found.append(candidate(formulation, None, {}))  # own kernels only cost time against good engines
     return found
 
 
 def _made(
     problem: Problem,
-    ways: Sequence[Way],
+    formulations: Sequence[Formulation],
     handle: Handle,
     policy: Policy,
     limit: int,
@@ -439,30 +459,30 @@ def _made(
     refusals: list[str],
 ) -> list[Candidate]:
     """The candidates of ways that are graphs, all plans made at the same time."""
-    drafts: list[tuple[Way, Mapping[int, Place], EngineConfig]] = []
-    for way in ways:
-        assert way.graph is not None
+    drafts: list[tuple[Formulation, Mapping[int, Place], EngineConfig]] = []
+    for formulation in formulations:
+        assert formulation.graph is not None
         reasons: list[str] = []
         try:
-            graph, pointers = way.graph()
+            graph, pointers = formulation.graph()
         except CudnnError as error:
-            refusals.append(f"{way.name}: graph: {error.code}: {error.message}")
+            refusals.append(f"{formulation.name}: graph: {error.code}: {error.message}")
             continue
         named = graph.candidates(handle, modes)
         reasons += named.refusals
         wanted = _wanted(problem.dtype, policy, tune.few_compiled())
         configs = [*named, *_beyond(problem, graph, handle, named)]
-        drafts += [(way, pointers, config) for config in tune.accepted(configs, wanted, reasons)]
-        refusals += [f"{way.name}: {reason}" for reason in reasons]
+        drafts += [(formulation, pointers, config) for config in tune.accepted(configs, wanted, reasons)]
+        refusals += [f"{formulation.name}: {reason}" for reason in reasons]
     drafts = [draft for draft in drafts if draft[0].scratch <= limit]
-    limits = [_left(way, limit) for way, _, _ in drafts]
+    limits = [_left(formulation, limit) for formulation, _, _ in drafts]
     plans = tune.build_all([config for _, _, config in drafts], handle, limits)
     found = []
-    for (way, pointers, _), plan in zip(drafts, plans, strict=True):
+    for (formulation, pointers, _), plan in zip(drafts, plans, strict=True):
         if isinstance(plan, str):
-            refusals.append(f"{way.name}: {plan}")
+            refusals.append(f"{formulation.name}: {plan}")
         else:
-            found.append(candidate(way, plan, pointers))
+            found.append(candidate(formulation, plan, pointers))
     return found
 
 
@@ -480,17 +500,17 @@ def _beyond(
 
 def rebuild(problem: Problem, choice: Choice, target: Target, policy: Policy) -> Candidate | None:
     """The candidate that a choice names, or None when it does not exist any more or breaks the policy."""
-    way = next((w for w in problem.ways if w.name == choice.way), None)
-    if way is None:
+    formulation = next((w for w in problem.formulations if w.name == choice.formulation), None)
+    if formulation is None:
         return None
-    if way.graph is None:
-        return candidate(way, None, {})
+    if formulation.graph is None:
+        return candidate(formulation, None, {})
     try:
-        graph, pointers = way.graph()
+        graph, pointers = formulation.graph()
         plan = graph.rebuild(target, choice.key)
     except CudnnError:
         return None
-    found = candidate(way, plan, pointers)
+    found = candidate(formulation, plan, pointers)
     over = policy.workspace_limit is not None and found.workspace > policy.workspace_limit
     forbidden = plan.config is None or unwanted(plan.config, problem.dtype, policy)
     return None if over or forbidden else found
