@@ -213,8 +213,8 @@ def test_which_cases_are_taken() -> None:
         last((2, 128, 8, 8), float16),
     )
     machine = H200.machine
-    assert conv1x1_stats.tiling(POINT, x, w, y, machine) == conv1x1_stats.Tiling(128, 128, 64, machine)
-    assert conv1x1_stats.tiling(POINT, y, w, x, machine) == conv1x1_stats.Tiling(128, 64, 128, machine)
+    assert conv1x1_stats.tiling(POINT, x, w, y, machine) == conv1x1_stats.ProductTiling(128, 128, 64, machine)
+    assert conv1x1_stats.tiling(POINT, y, w, x, machine) == conv1x1_stats.ProductTiling(128, 64, 128, machine)
     others = [
         (replace(POINT, stride=(2, 2)), x, w, y),
         (POINT, x, w, Spec(y.shape, float16).fixed),  # not channels last
@@ -233,7 +233,7 @@ def test_which_cases_are_taken() -> None:
 )
 def test_it_compiles_and_fits(rows: int, columns: int, depth: int) -> None:
     """For an H200, whose blocks have 227 KiB of shared memory."""
-    tiles = conv1x1_stats.Tiling(rows, columns, depth, H200.machine)
+    tiles = conv1x1_stats.ProductTiling(rows, columns, depth, H200.machine)
     norm = tuple(source(i) for i in range(5))
     behind = conv1x1_stats.Behind(source(), source(), norm)
     for launch in (

@@ -14,7 +14,10 @@ from lamina.spec import DType, Shape, Spec
 
 @dataclass(frozen=True)
 class Product:
-    """C [batch, M, N] = A [batch, M, K] B [batch, K, N]; a_transposed, b_transposed: the operand lies the other way round."""
+    """C [batch, M, N] = A [batch, M, K] B [batch, K, N].
+
+    a_transposed, b_transposed: the operand is stored as its transpose.
+    """
 
     batch: int
     m: int
