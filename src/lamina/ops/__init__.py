@@ -10,6 +10,7 @@ from typing import Any
 
 from lamina._lazy import listing
 from lamina.ops import core, primitives
+from lamina.ops.core import operand
 from lamina.ops.primitives.attention import attention, attention_weights, scaled_dot_product_attention
 from lamina.ops.primitives.cast import cast
 from lamina.ops.primitives.conv import (
@@ -266,6 +267,7 @@ __all__ = [
     "norm1",
     "norm2",
     "one_hot",
+    "operand",
     "outer",
     "pad",
     "permute",

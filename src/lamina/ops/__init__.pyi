@@ -117,6 +117,7 @@ __all__ = [
     "norm1",
     "norm2",
     "one_hot",
+    "operand",
     "outer",
     "pad",
     "permute",
@@ -1123,6 +1124,10 @@ def norm2(input: Value, dim: Dims | None = None, keepdim: bool = False) -> Value
 def one_hot(tensor: TensorLike, num_classes: int, *, dtype: DTypeLike = ..., dim: int = -1) -> Tensor: ...
 @overload
 def one_hot(tensor: Value, num_classes: int, *, dtype: DTypeLike = ..., dim: int = -1) -> Value: ...
+@overload
+def operand(x: TensorLike, what: str = "", name: str = "input") -> Tensor: ...
+@overload
+def operand(x: Value, what: str = "", name: str = "input") -> Value: ...
 @overload
 def outer(input: TensorLike, vec2: TensorLike) -> Tensor: ...
 @overload
