@@ -199,7 +199,7 @@ def again(make: Callable[..., Made], case: Case, device: Device, store: PlanStor
 def measure(plans: Sequence[Made], case: Case, device: Device) -> list[float]:
     """Milliseconds per run of each plan: medians of measurements in turns."""
     sizes, result = case.memory
-    drawn = contest.Contest(device, [contest.Memory(n, "bfloat16") for n in sizes], [], 1.0)
+    drawn = contest.Contest(device, [contest.OperandMemory(n, "bfloat16") for n in sizes], [], 1.0)
     copies = [(drawn.copies[at][0], device.allocate(result)) for at in (0, -1)]
     scratch = device.allocate(max(p.workspace for p in plans))
     device.synchronize()

@@ -38,8 +38,6 @@ BINDINGS = {
     "Engine",
     "Graph",
     "Matmul",
-    "Memory",
-    "Owned",
     "RNN",
     "Reshape",
     "Slice",
@@ -47,19 +45,18 @@ BINDINGS = {
     "Stream",
     "Tensor",
     "Transpose",
-    "Window",
 }
 
 
 def classes() -> dict[str, list[str]]:
-    """Every public class of the package but for the C layer: name -> the files that define it."""
+    """Every class of the package but for the C layer: name -> the files that define it."""
     found: dict[str, list[str]] = defaultdict(list)
     for file in sorted(PACKAGE.rglob("*.py")):
         path = file.relative_to(PACKAGE)
         if path.parts[0] != "c":
             tree = ast.parse(file.read_text(encoding="utf-8"))
             for node in ast.walk(tree):
-                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                if isinstance(node, ast.ClassDef):
                     found[node.name].append(path.as_posix())
     return found
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from lamina.cudnn.contest import GUARD, ITEM_SIZES, Check, Contest, Memory
+from lamina.cudnn.contest import GUARD, ITEM_SIZES, Check, Contest, OperandMemory
 from lamina.runtime import Device, copy, to_host
 from lamina.spec import as_dtype
 from tests.helpers import emulator
@@ -18,7 +18,7 @@ from tests.helpers import emulator
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 
 N = 1000
-VECTOR = Memory(4 * N, "float32")
+VECTOR = OperandMemory(4 * N, "float32")
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ def little(device: Device) -> Iterator[Device]:
 @pytest.mark.feature("B011", "B040")
 def test_where_memory_is_short_there_are_fewer_copies(little: Device) -> None:
     """An operand of 1.5 MiB and its result: of four copies two fit."""
-    large = Memory(3 << 19, "float32")
+    large = OperandMemory(3 << 19, "float32")
     made = Contest(little, [large], [large], 1e-5)
     assert 1 <= len(made.copies) < 4
 
@@ -252,7 +252,7 @@ def test_results_that_are_updated_start_from_numbers(device: Device) -> None:
     def add(x: np.ndarray, y: int, workspace: int) -> None:
         at(y)[:] += 2 * x
 
-    made = Contest(device, [VECTOR], [Memory(VECTOR.nbytes, "float32", updated=True)], 1e-5)
+    made = Contest(device, [VECTOR], [OperandMemory(VECTOR.nbytes, "float32", updated=True)], 1e-5)
     refusals: list[str] = []
     entries = [Double("a", add, seconds=0.001), Double("b", add), Double("no", double)]
     assert made.best(entries, refusals=refusals) is not None
@@ -268,7 +268,7 @@ def test_gaps_may_stay_unwritten(device: Device) -> None:
     def fewer(x: np.ndarray, y: int, workspace: int) -> None:
         at(y)[:-2:2] = x[:-2:2]
 
-    made = Contest(device, [VECTOR], [Memory(4 * N - 4, "float32", gaps=N // 2 - 1)], 1e-5)
+    made = Contest(device, [VECTOR], [OperandMemory(4 * N - 4, "float32", gaps=N // 2 - 1)], 1e-5)
     refusals: list[str] = []
     found = made.best([Double("right", strided), Double("fewer", fewer)], refusals=refusals)
     assert found is not None
@@ -279,7 +279,7 @@ def test_gaps_may_stay_unwritten(device: Device) -> None:
 @pytest.mark.parametrize("name", sorted(ITEM_SIZES))
 def test_random_operands_of_every_type(device: Device, name: str) -> None:
     """Finite, spread over the type's range of interest, and equal to themselves but not to others."""
-    memory = Memory(N * ITEM_SIZES[name], name)
+    memory = OperandMemory(N * ITEM_SIZES[name], name)
     made = Contest(device, [memory], [memory], 1e-5)
     other = made.copies[1][0][0]
     assert list(made._ask(memory, made.inputs[0].pointer, made.inputs[0].pointer)[[0, 2, 3]]) == [0, 0, 0]
@@ -311,7 +311,7 @@ def test_random_operands_of_every_type(device: Device, name: str) -> None:
     ],
 )
 def test_small_floats_are_read_as_they_are(device: Device, name: str, bits: int, value: float) -> None:
-    memory = Memory(ITEM_SIZES[name], name)
+    memory = OperandMemory(ITEM_SIZES[name], name)
     made = Contest(device, [memory], [], 1.0)
     copy(made.inputs[0], bits.to_bytes(ITEM_SIZES[name], "little"))
     here = made.inputs[0].pointer
@@ -322,7 +322,7 @@ def test_small_floats_are_read_as_they_are(device: Device, name: str, bits: int,
     ("name", "bits"), [("float16", 0x7C00), ("float8_e4m3fn", 0xFF), ("float8_e5m2", 0x7C)]
 )
 def test_what_is_no_number(device: Device, name: str, bits: int) -> None:
-    memory = Memory(ITEM_SIZES[name], name)
+    memory = OperandMemory(ITEM_SIZES[name], name)
     made = Contest(device, [memory], [], 1.0)
     copy(made.inputs[0], bits.to_bytes(ITEM_SIZES[name], "little"))
     here = made.inputs[0].pointer

@@ -215,7 +215,7 @@ def test_a_fused_graph_with_a_number(handle: Handle, store: PlanStore) -> None:
 @pytest.mark.parametrize("name", ["float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8"])
 def test_check_kernels_on_the_gpu(handle: Handle, name: str) -> None:
     """Random operands are finite and differ; a copy is equal; one changed element is seen."""
-    memory = contest.Memory(5000 * contest.ITEM_SIZES[name], name)
+    memory = contest.OperandMemory(5000 * contest.ITEM_SIZES[name], name)
     made = contest.Contest(handle.device, [memory, memory], [], 1.0)
     a, b = (buffer.pointer for buffer in made.inputs)
     apart, size, bad, odd = made._ask(memory, a, b)

@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(not onednn.available(), reason="oneDNN is built for x86-64"),
 ]
 
-WINDOW = onednn.Window((1, 1), (0, 0), (0, 0), (0, 0))
+WINDOW = onednn.SlidingWindow((1, 1), (0, 0), (0, 0), (0, 0))
 
 
 def relu(desc: MemoryDesc) -> onednn.PrimitiveDesc:

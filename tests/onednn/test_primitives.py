@@ -63,7 +63,7 @@ def patches(x: Array, k: int, stride: int, pad: int) -> Array:
 
 def test_convolution_in_three_directions() -> None:
     x, w, g, b = ints(2, 5, 9, 9), ints(7, 5, 3, 3, seed=1), ints(2, 7, 5, 5, seed=2), ints(7, seed=3)
-    window = onednn.Window((2, 2), (0, 0), (1, 1), (1, 1))
+    window = onednn.SlidingWindow((2, 2), (0, 0), (1, 1), (1, 1))
     forward = onednn.convolution_forward(
         any_(*x.shape), any_(*w.shape), MemoryDesc((7,)), any_(*g.shape), window
     )
@@ -90,7 +90,7 @@ def test_convolution_in_three_directions() -> None:
 
 def test_post_ops_scales_and_sum() -> None:
     x, w, other = ints(2, 4, 6, 6), ints(8, 4, 3, 3, seed=1), ints(2, 8, 4, 4, seed=2)
-    window = onednn.Window((1, 1), (0, 0), (0, 0), (0, 0))
+    window = onednn.SlidingWindow((1, 1), (0, 0), (0, 0), (0, 0))
     channel = ints(1, 8, 1, 1, seed=3)
     shape = other.shape
     attributes = Attributes(
@@ -135,7 +135,7 @@ def test_only_binary_post_ops_take_an_operand() -> None:
 def test_max_pooling_workspace_is_the_offset_of_the_first_maximum() -> None:
     x = np.random.default_rng(0).integers(0, 3, (2, 3, 8, 8)).astype(np.float32)  # many ties
     desc, out = MemoryDesc(x.shape), MemoryDesc((2, 3, 4, 4))
-    window = onednn.Window((2, 2), (0, 0), (1, 1), (0, 0))
+    window = onednn.SlidingWindow((2, 2), (0, 0), (1, 1), (0, 0))
     made = onednn.pooling_forward("max", desc, out, (3, 3), window)
     y, index = np.empty((2, 3, 4, 4), np.float32), np.empty((2, 3, 4, 4), np.uint8)
     run(made, {ARG.SRC: x}, {ARG.DST: y, ARG.WORKSPACE: index})
@@ -156,7 +156,7 @@ def test_max_pooling_workspace_is_the_offset_of_the_first_maximum() -> None:
 def test_average_pooling(kind: str) -> None:
     x = ints(2, 16, 6, 6)
     desc, out = MemoryDesc(x.shape, tag="acdb"), MemoryDesc((2, 16, 4, 4), tag="acdb")
-    window = onednn.Window((2, 2), (0, 0), (1, 1), (1, 1))
+    window = onednn.SlidingWindow((2, 2), (0, 0), (1, 1), (1, 1))
     made = onednn.pooling_forward(kind, desc, out, (2, 2), window, prop="inference")
     y = np.empty((2, 16, 4, 4), np.float32)
     run(made, {ARG.SRC: x}, {ARG.DST: y})

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from lamina.c.errors import CudnnError
-from lamina.cudnn.contest import ITEM_SIZES, Contest, Memory, Run
+from lamina.cudnn.contest import ITEM_SIZES, Contest, OperandMemory, Run
 from lamina.cudnn.descriptor import DATA_TYPES, Descriptor, text_of
 from lamina.cudnn.engine import (
     BehaviorNote,
@@ -436,10 +436,10 @@ def _name(tensor: Tensor) -> str:
     return name if name in ITEM_SIZES else "uint8"
 
 
-def _memory(tensor: Tensor, updated: bool) -> Memory:
+def _memory(tensor: Tensor, updated: bool) -> OperandMemory:
     """The bytes from a tensor's first element to its last."""
     name, count = _name(tensor), 1
     for size in tensor.dimensions:
         count *= size
     span = 1 + sum((n - 1) * s for n, s in zip(tensor.dimensions, tensor.strides, strict=True))
-    return Memory(span * ITEM_SIZES[name], name, max(0, span - count), updated)
+    return OperandMemory(span * ITEM_SIZES[name], name, max(0, span - count), updated)

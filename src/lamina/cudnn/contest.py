@@ -113,7 +113,7 @@ def _loaded(check: Check, device: Device) -> Kernel:
 
 
 @dataclass(frozen=True)
-class Memory:
+class OperandMemory:
     """A tensor as the contest sees it.
 
     nbytes: from its first element to its last. data_type: a name of `ITEM_SIZES`. gaps: elements in between that
@@ -178,8 +178,8 @@ class Contest:
     def __init__(
         self,
         device: Device,
-        inputs: Sequence[Memory],
-        outputs: Sequence[Memory],
+        inputs: Sequence[OperandMemory],
+        outputs: Sequence[OperandMemory],
         tolerance: float,
         values: Mapping[int, int] | None = None,
     ) -> None:
@@ -202,7 +202,7 @@ class Contest:
         self._start, self._end = Event(timing=True), Event(timing=True)
 
     def _operands(
-        self, inputs: Sequence[Memory], values: Mapping[int, int], number: int
+        self, inputs: Sequence[OperandMemory], values: Mapping[int, int], number: int
     ) -> tuple[list[Buffer], list[Buffer]]:
         held = []
         for index, memory in enumerate(inputs):
@@ -405,7 +405,7 @@ class Contest:
         behind = self._changed(self.workspace.pointer + workspace)
         return "wrong: writes behind its workspace" if behind else ""
 
-    def _ask(self, memory: Memory, a: int, b: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    def _ask(self, memory: OperandMemory, a: int, b: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         memset(self.found, 0, self.stream)
         kernel = Check("compare", memory.data_type).load(self.device)
         arguments = (ctypes.c_void_p(a), ctypes.c_void_p(b), ctypes.c_void_p(self.found.pointer))
@@ -426,7 +426,7 @@ class Contest:
         copy(found, self.found)
         return found
 
-    def _draw(self, buffer: Buffer, memory: Memory, seed: int) -> None:
+    def _draw(self, buffer: Buffer, memory: OperandMemory, seed: int) -> None:
         """Fill a buffer with random elements, gaps included."""
         if memory.count:
             kernel = Check("fill_random", memory.data_type).load(self.device)

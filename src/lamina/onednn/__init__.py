@@ -28,7 +28,7 @@ from lamina.onednn.memory import Memory, MemoryDesc
 from lamina.onednn.primitive import Primitive, PrimitiveDesc
 from lamina.onednn.primitives import (
     Lstm,
-    Window,
+    SlidingWindow,
     batch_normalization_backward,
     batch_normalization_forward,
     binary,
@@ -68,9 +68,9 @@ __all__ = [
     "PostOp",
     "Primitive",
     "PrimitiveDesc",
+    "SlidingWindow",
     "Stream",
     "Sum",
-    "Window",
     "available",
     "batch_normalization_backward",
     "batch_normalization_forward",

@@ -32,7 +32,7 @@ _NONE = Attributes | None
 
 
 @dataclass(frozen=True)
-class Window:
+class SlidingWindow:
     """How a kernel slides, per spatial axis. A dilation of 0 leaves no gap between two taps."""
 
     strides: Dims
@@ -50,7 +50,7 @@ def convolution_forward(
     weights: MemoryDesc,
     bias: MemoryDesc | None,
     dst: MemoryDesc,
-    window: Window,
+    window: SlidingWindow,
     *,
     prop: str = "training",
     attributes: _NONE = None,
@@ -88,7 +88,7 @@ def convolution_backward_data(
     diff_src: MemoryDesc,
     weights: MemoryDesc,
     diff_dst: MemoryDesc,
-    window: Window,
+    window: SlidingWindow,
     *,
     hint: PrimitiveDesc,
     attributes: _NONE = None,
@@ -121,7 +121,7 @@ def convolution_backward_weights(
     diff_weights: MemoryDesc,
     diff_bias: MemoryDesc | None,
     diff_dst: MemoryDesc,
-    window: Window,
+    window: SlidingWindow,
     *,
     hint: PrimitiveDesc,
     attributes: _NONE = None,
@@ -155,7 +155,7 @@ def pooling_forward(
     src: MemoryDesc,
     dst: MemoryDesc,
     kernel: Dims,
-    window: Window,
+    window: SlidingWindow,
     *,
     prop: str = "training",
     attributes: _NONE = None,
@@ -192,7 +192,7 @@ def pooling_backward(
     diff_src: MemoryDesc,
     diff_dst: MemoryDesc,
     kernel: Dims,
-    window: Window,
+    window: SlidingWindow,
     *,
     hint: PrimitiveDesc,
     attributes: _NONE = None,

@@ -12,10 +12,10 @@ from lamina.spec import Layout, Spec, bfloat16
 Isa = dnnl.dnnl_cpu_isa_t
 
 
-def sliding(window: Window) -> onednn.Window:
+def sliding(window: Window) -> onednn.SlidingWindow:
     """The window; a dilation of 1 is called 0 there."""
     lo, hi = zip(*window.padding, strict=True)
-    return onednn.Window(window.stride, tuple(d - 1 for d in window.dilation), lo, hi)
+    return onednn.SlidingWindow(window.stride, tuple(d - 1 for d in window.dilation), lo, hi)
 
 
 @lru_cache(maxsize=1)

@@ -61,7 +61,7 @@ class Native:
             self._destroy(address)
 
 
-class Owned:
+class Closable:
     """What owns something of C's until `close`."""
 
     _native: Native | None
@@ -122,7 +122,7 @@ def _check_kind(function: Callable[..., Any], name: str, value: Any, kinds: Sequ
     raise TypeError(f"{function.__qualname__}: {name} must be a {wanted}, got {short_text(value)}")
 
 
-class Descriptor(Owned):
+class Descriptor(Closable):
     """Base class. Settings are fixed at construction; two objects are equal if they read back alike.
 
     Raises CudnnError (typed by status, with the library's reason) for what the library refuses, and

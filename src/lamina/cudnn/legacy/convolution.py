@@ -41,7 +41,7 @@ class ConvolutionSettings(NamedTuple):
     reorder: ReorderType
 
 
-class Window(Descriptor):
+class ConvolutionBase(Descriptor):
     """The C convolution descriptor and the operations that `Convolution` and `Deconvolution` have alike.
 
     A deconvolution is the convolution with its two sides exchanged: forward is the data gradient.
@@ -262,7 +262,7 @@ class Window(Descriptor):
         call(c.cudnnConvolutionBackwardBias, handle, alpha, dy_desc, dy, beta, db_desc, db)
 
 
-class Convolution(Window):
+class Convolution(ConvolutionBase):
     """Window and arithmetic of a convolution; x is N×C×H×W, w is K×(C/groups)×R×S, y is N×K×P×Q.
 
     Args:

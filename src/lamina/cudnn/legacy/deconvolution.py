@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lamina.cudnn.legacy.base import spread
-from lamina.cudnn.legacy.convolution import Window
+from lamina.cudnn.legacy.convolution import ConvolutionBase
 from lamina.cudnn.legacy.filter import FilterDescriptor
 from lamina.cudnn.legacy.flags import Name
 from lamina.cudnn.legacy.tensor import TensorDescriptor, from_c, matching, to_c
 
 
-class Deconvolution(Window):
+class Deconvolution(ConvolutionBase):
     """A convolution run the other way: forward is its data gradient, the data gradient its forward.
 
     x is N×C×H×W, w is C×(K/groups)×R×S (the filter's outputs are x's channels), y is N×K×P×Q with

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from lamina.c import cudnn as c
 from lamina.cudnn.handle import NO_STREAM, destroy, destroy_returned, returned
 from lamina.cudnn.handle import Handle as BaseHandle
-from lamina.cudnn.legacy.base import AnyHandle, Memory, Native, Owned
+from lamina.cudnn.legacy.base import AnyHandle, Closable, Memory, Native
 from lamina.cudnn.legacy.flags import ErrorQuery, Name, Status, flag
 from lamina.runtime import Buffer, Device, Stream, Worker, Workspaces, stream_address
 from lamina.runtime import device as find_device
@@ -32,7 +32,7 @@ def _destroy(device: Device, worker: Worker | None, address: int) -> None:
         destroy(device, address)
 
 
-class Handle(Owned, BaseHandle):
+class Handle(Closable, BaseHandle):
     """A cudnnHandle_t on one device, its stream set from the start.
 
     One thread at a time may use it. With a worker, every call that takes it runs on the worker's thread, so

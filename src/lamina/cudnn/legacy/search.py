@@ -19,7 +19,7 @@ from lamina.c.errors import CudnnNotSupported
 from lamina.cudnn.legacy.algorithms import NAMED, STEMS, Algorithm
 from lamina.cudnn.legacy.algorithms import algorithm as by_name
 from lamina.cudnn.legacy.base import AnyHandle, Memory, call
-from lamina.cudnn.legacy.convolution import Convolution, Window
+from lamina.cudnn.legacy.convolution import Convolution, ConvolutionBase
 from lamina.cudnn.legacy.deconvolution import Deconvolution
 from lamina.cudnn.legacy.filter import FilterDescriptor
 from lamina.cudnn.legacy.flags import Determinism, MathType, Name, Preference, Status, flag, short
@@ -79,7 +79,7 @@ class Search:
     """
 
     direction: str
-    convolution: Window
+    convolution: ConvolutionBase
     x_desc: TensorDescriptor
     w_desc: FilterDescriptor
     y_desc: TensorDescriptor

@@ -37,7 +37,7 @@ from lamina.backends.cuda.select.autotune import Trial
 from lamina.backends.cuda.select.target import target_of
 from lamina.c.errors import CudnnError
 from lamina.cudnn import Choice, Handle, handle_of, plan_store
-from lamina.cudnn.contest import Contest, Memory
+from lamina.cudnn.contest import Contest, OperandMemory
 from lamina.cudnn.legacy import RNN, RNNData
 from lamina.cudnn.legacy.flags import short
 from lamina.cudnn.legacy.handles import handle_for
@@ -276,7 +276,7 @@ def _duel(
     held = [from_host(w.view(np.uint8), device) for w in drawn]
     values = {first + i: buffer.pointer for i, buffer in enumerate(held)}
     given, wanted = (
-        [Memory(s.nbytes, s.dtype.name) for s in specs] for specs in (inputs, plans[0][1].outputs)
+        [OperandMemory(s.nbytes, s.dtype.name) for s in specs] for specs in (inputs, plans[0][1].outputs)
     )
     contest = Contest(device, given, wanted, _EPS[dtype] * (sizes.steps * op.layers) ** 0.5, values)
     found = contest.best(entries, refusals=[]) if entries else None

@@ -8,7 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 from lamina.backends import Call, Run
 from lamina.backends.cuda.launch.program import Bindable, sequence
-from lamina.cudnn.contest import Contest, Memory
+from lamina.cudnn.contest import Contest, OperandMemory
 from lamina.runtime import Device
 from lamina.spec import Spec
 
@@ -72,8 +72,8 @@ def contest(device: Device, inputs: Sequence[Spec], outputs: Sequence[Spec], tol
     return Contest(device, [_memory(s) for s in inputs], [_memory(s) for s in outputs], tolerance)
 
 
-def _memory(spec: Spec) -> Memory:
-    return Memory(spec.nbytes, spec.dtype.name)
+def _memory(spec: Spec) -> OperandMemory:
+    return OperandMemory(spec.nbytes, spec.dtype.name)
 
 
 def best(
