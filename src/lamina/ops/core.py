@@ -128,6 +128,8 @@ class Op:
     foreach: ClassVar[bool] = False
     #: Inputs that may come in a half type: the op widens them itself, so that no cast has to stand before it.
     widens: ClassVar[tuple[int, ...]] = ()
+    #: Inputs that may be one number, of shape (), for all places: no expansion has to stand before the op.
+    broadcasts: ClassVar[tuple[int, ...]] = ()
     #: Whether its two inputs may change places.
     commutative: ClassVar[bool] = False
 

@@ -6,7 +6,7 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.graph import gradients, trace
-from lamina.graph.passes.algebraic import MASK_BEFORE_SPREADING, SUM_BEFORE_SPREADING
+from lamina.graph.passes.algebraic import EXPANSION_ABSORBED, MASK_BEFORE_SPREADING, SUM_BEFORE_SPREADING
 from lamina.graph.passes.pattern import rewrite
 from lamina.ops import primitives
 from lamina.ops.core import call
@@ -77,3 +77,27 @@ def test_a_not_a_number_in_the_image_stays_where_it_was() -> None:
     better = rewrite(graph, [MASK_BEFORE_SPREADING, SUM_BEFORE_SPREADING])
     for found, expected in zip(better(*arrays), graph(*arrays), strict=True):
         np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1)])
+def test_one_number_for_all_places_is_not_expanded(shape: tuple[int, ...]) -> None:
+    arrays = [rng.standard_normal((3, 4, 2, 5)), rng.integers(0, 4, (3, 2, 5)), rng.standard_normal(shape)]
+
+    def f(x, labels, g):  # type: ignore[no-untyped-def]
+        return call(primitives.CrossEntropyGrad(), x, labels, ops.expand(g, (3, 2, 5)))
+
+    graph = trace(f, *arrays)
+    better = rewrite(graph, [EXPANSION_ABSORBED])
+    assert [n.op.name for n in better.nodes if n.op.name != "reshape"] == ["cross_entropy_grad"]
+    (found,), (wanted,) = better(*arrays), graph(*arrays)
+    np.testing.assert_allclose(found.numpy(), wanted.numpy(), rtol=1e-13)
+
+
+def test_what_is_expanded_along_some_axes_alone_stays() -> None:
+    arrays = [rng.standard_normal((3, 4, 2)), rng.integers(0, 4, (3, 2)), rng.standard_normal((3, 1))]
+
+    def f(x, labels, g):  # type: ignore[no-untyped-def]
+        return call(primitives.CrossEntropyGrad(), x, labels, ops.expand(g, (3, 2)))
+
+    better = rewrite(trace(f, *arrays), [EXPANSION_ABSORBED])
+    assert [n.op.name for n in better.nodes] == ["expand", "cross_entropy_grad"]

@@ -42,6 +42,19 @@ def test_no_ops_are_dropped() -> None:
     assert names(canonicalize.drop_identities(trace(f, X))) == ["neg"]
 
 
+def test_products_with_one_are_dropped() -> None:
+    graph = canonicalize.drop_identities(trace(lambda x: ops.neg(1.0 * (x * lm.tensor([1.0]))), X))
+    assert names(graph) == ["neg"]
+
+
+def test_products_that_change_something_stay() -> None:
+    """Another factor, a factor that widens the shape, one that no constant gives."""
+    wide = canonicalize.drop_identities(trace(lambda x: x * lm.tensor([[1.0]]), Spec((3,), float32)))
+    other = canonicalize.drop_identities(trace(lambda x: x * 2.0, X))
+    given = canonicalize.drop_identities(trace(lambda x, y: x * y, X, X))
+    assert names(wide) == names(other) == names(given) == ["mul"]
+
+
 def test_unused_pool_indices_are_pruned() -> None:
     graph = canonicalize.prune_outputs(trace(lambda x: ops.max_pool2d(x, 2), X))
     assert len(graph.nodes[0].outputs) == 1

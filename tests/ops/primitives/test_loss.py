@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from lamina import ops
 from lamina.ops import primitives
@@ -60,6 +61,44 @@ def test_ignored_labels_count_nowhere() -> None:
     p = run(ops.softmax, LOGITS[[0, 2]], 1)
     p[[0, 1], [1, 0]] -= 1
     np.testing.assert_allclose(dx[[0, 2]], p / 2, atol=1e-15)
+
+
+@pytest.mark.feature("F076")
+@pytest.mark.parametrize("weight", [None, np.array([0.5, 2.0, 0.0, 1.0, 3.0])])
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize(("ignore", "space"), [(-100, ()), (3, ()), (1, (2, 3)), (7, (4,))])
+def test_means_and_gradients_as_torch(
+    weight: Any, smoothing: float, ignore: int, space: tuple[int, ...]
+) -> None:
+    """Every mode together, for a label to ignore that is a class and for one that is none."""
+    x, labels = RNG.standard_normal((6, 5, *space)), RNG.integers(0, 5, (6, *space))
+    labels[2] = ignore
+    options = {"ignore_index": ignore, "label_smoothing": smoothing}
+    for reduction in ("mean", "sum", "none"):
+        found = run(ops.cross_entropy, x, labels, weight, reduction=reduction, **options)
+        given, w = torch.tensor(x, requires_grad=True), None if weight is None else torch.tensor(weight)
+        wanted = torch.nn.functional.cross_entropy(
+            given, torch.tensor(labels), w, reduction=reduction, **options
+        )
+        np.testing.assert_allclose(found, wanted.detach().numpy(), rtol=1e-12)
+    wanted = torch.nn.functional.cross_entropy(given, torch.tensor(labels), w, **options)
+    wanted.backward()  # type: ignore[no-untyped-call]
+    dx = grad(lambda x: ops.cross_entropy(x, labels, weight, **options), x)[0]
+    np.testing.assert_allclose(dx, given.grad, atol=1e-14)
+
+
+@pytest.mark.feature("F076")
+def test_the_mean_of_no_labels() -> None:
+    """NaN, with gradients of 0, as in torch."""
+    labels = np.full(4, -100)
+    assert np.isnan(run(ops.cross_entropy, LOGITS, labels))
+    assert (grad(ops.cross_entropy, LOGITS, labels)[0] == 0).all()
+    assert np.isnan(run(ops.nll_loss, LOGITS, labels))
+
+
+def test_the_mean_of_half_losses_counts_past_what_half_types_hold() -> None:
+    log_q = np.full((5000, 2), -0.5, np.float16)
+    assert run(ops.nll_loss, log_q, np.zeros(5000, int)) == 0.5
 
 
 def test_labels_outside_the_classes_are_refused() -> None:
@@ -169,6 +208,10 @@ def test_one_hot() -> None:
 
 @pytest.mark.feature("F118")
 def test_errors() -> None:
+    with pytest.raises(ShapeError, match=r"labelled_mean: losses f64\[4\] and labels i64\[3\] must have one"):
+        run(lambda *a: call(primitives.LabelledMean(0), *a), np.ones(4), LABELS[:3])
+    with pytest.raises(TypeError, match=r"labelled_mean: labels must be integers, got f64\[4\]"):
+        run(lambda *a: call(primitives.LabelledMean(0), *a), np.ones(4), np.ones(4))
     with pytest.raises(ShapeError, match=r"cross_entropy: logits .* do not fit, got f64\[4,5\] and i64\[3\]"):
         run(ops.cross_entropy, LOGITS, LABELS[:3])
     with pytest.raises(TypeError, match=r"labels must be integers, got b8\[4\]"):

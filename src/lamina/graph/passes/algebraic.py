@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from lamina.backends.pattern import PatternNode, Results, made_by, operand
+from lamina.graph.ir.graph import Value
 from lamina.graph.passes.pattern import Match, RewriteRule
+from lamina.ops.core import Op
 from lamina.ops.primitives.pointwise import ReluGrad
 from lamina.ops.primitives.pool import MaxPool, MaxPoolGrad
 from lamina.ops.primitives.reduce import Reduce
+from lamina.ops.primitives.shape import Expand, Reshape
 
 _x, _g = operand("x"), operand("g")
 _pool = made_by(MaxPool, _x, name="pool", same_policy=False)
@@ -37,6 +40,30 @@ def _sum_pooled(match: Match) -> Results:
     return {match.root.outputs[0]: match.apply(match.root.op, match["g"], at=match.root)[0]}
 
 
+def _broadcasts(node: PatternNode) -> bool:
+    return bool(node.op.broadcasts)
+
+
+def _unexpanded(match: Match) -> Results | None:
+    """op(…, expand(s)) -> op(…, s) where the op takes one number for all places."""
+    node, inputs = match.root, match.inputs(match.root)
+    scalars = [_scalar(match, v) if i in node.op.broadcasts else v for i, v in enumerate(inputs)]
+    if all(a is b for a, b in zip(scalars, inputs, strict=True)):
+        return None
+    return dict(zip(node.outputs, match.apply(node.op, *scalars, at=node), strict=True))
+
+
+def _scalar(match: Match, value: Value) -> Value:
+    """The one number, of shape (), that was expanded to the value; other values as they are."""
+    if value.node is None or not isinstance(value.node.op, Expand):
+        return value
+    (number,) = match.inputs(value.node)
+    if number.spec.numel != 1:
+        return value
+    return number if number.shape == () else match.apply(Reshape(()), number, at=value.node)[0]
+
+
+EXPANSION_ABSORBED = RewriteRule("expansion absorbed", made_by(Op, where=_broadcasts), _unexpanded)
 MASK_BEFORE_SPREADING = RewriteRule("mask before spreading", made_by(ReluGrad, _x, _spread), _mask_pooled)
 SUM_BEFORE_SPREADING = RewriteRule(
     "sum before spreading",

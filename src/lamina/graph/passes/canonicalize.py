@@ -10,6 +10,7 @@ from lamina.graph.ir.graph import Graph, Value, constant
 from lamina.graph.passes.pattern import Match, Report, RewriteRule, rewrite
 from lamina.ops.core import Op
 from lamina.ops.primitives.cast import Cast
+from lamina.ops.primitives.pointwise import Mul
 from lamina.ops.primitives.shape import Expand, Reshape, Transpose
 
 #: Constants larger than this are not made at compile time: they would only move work into memory.
@@ -31,7 +32,7 @@ def _computed(match: Match) -> Results | None:
 
 
 def drop_identities(graph: Graph, report: Report | None = None) -> Graph:
-    """Remove reshapes, casts, expansions and transposes that change nothing."""
+    """Remove reshapes, casts, expansions and transposes that change nothing, and products with 1."""
     return rewrite(graph, _IDENTITIES, report)
 
 
@@ -47,9 +48,23 @@ def _passed_on(match: Match) -> Results:
     return {match.root.outputs[0]: match.inputs(match.root)[0]}
 
 
+def _other_factor(match: Match) -> Results | None:
+    """x for x * 1 and 1 * x, which are x bit by bit."""
+    (product,), (a, b) = match.root.outputs, match.inputs(match.root)
+    for x, factor in ((a, b), (b, a)):
+        if _is_one(factor) and x.spec == product.spec:
+            return {product: x}
+    return None
+
+
+def _is_one(value: Value) -> bool:
+    return value.constant is not None and value.spec.numel == 1 and bool(value.constant.item() == 1)
+
+
 _IDENTITIES = [
     RewriteRule("identity", made_by(Reshape | Cast | Expand, where=_same_spec), _passed_on),
     RewriteRule("identity", made_by(Transpose, where=_same_order), _passed_on),
+    RewriteRule("identity", made_by(Mul), _other_factor),
 ]
 
 

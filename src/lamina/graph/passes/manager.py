@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from lamina.backends import Backend
 from lamina.graph.ir.graph import Graph, Value
-from lamina.graph.passes.algebraic import MASK_BEFORE_SPREADING, SUM_BEFORE_SPREADING
+from lamina.graph.passes.algebraic import EXPANSION_ABSORBED, MASK_BEFORE_SPREADING, SUM_BEFORE_SPREADING
 from lamina.graph.passes.attention import join_parts, reshape_behind
 from lamina.graph.passes.canonicalize import (
     common_subexpressions,
@@ -48,13 +48,15 @@ def _fusions(graph: Graph, target: Compilation, report: Report, *, on_chains: bo
     return fuse_patterns(graph, found, target.backend, report)
 
 
+_ALGEBRAIC = [MASK_BEFORE_SPREADING, SUM_BEFORE_SPREADING, EXPANSION_ABSORBED]
+
 PIPELINE: list[Pass] = [
     Pass("fold_constants", lambda g, _, r: fold_constants(g, r)),
     Pass("drop_identities", lambda g, _, r: drop_identities(g, r)),
     Pass("common_subexpressions", lambda g, _, r: common_subexpressions(g, r)),
     Pass("fold_batch_norm", lambda g, t, r: fold_batch_norm(g, t.stays, r), ("fold_constants",)),
     Pass("fold_constants_of_norms", lambda g, _, r: fold_constants(g, r), ("fold_batch_norm",)),
-    Pass("algebraic", lambda g, _, r: rewrite(g, [MASK_BEFORE_SPREADING, SUM_BEFORE_SPREADING], r)),
+    Pass("algebraic", lambda g, _, r: rewrite(g, _ALGEBRAIC, r)),
     Pass("fuse_batch_norm", lambda g, _, r: fuse_batch_norm(g, r), ("fold_batch_norm",)),
     Pass("reshape_behind", lambda g, _, r: reshape_behind(g, r)),
     Pass("join_parts", lambda g, _, r: join_parts(g, r)),

@@ -14,7 +14,7 @@ from lamina.ops.primitives.dropout import Dropout, DropoutGrad
 from lamina.ops.primitives.embedding import Embedding, EmbeddingGrad
 from lamina.ops.primitives.foreach import Foreach
 from lamina.ops.primitives.fused import Fused
-from lamina.ops.primitives.loss import CrossEntropy, CrossEntropyGrad
+from lamina.ops.primitives.loss import CrossEntropy, CrossEntropyGrad, LabelledMean
 from lamina.ops.primitives.lrn import LocalResponseNorm, LocalResponseNormGrad
 from lamina.ops.primitives.matmul import Matmul
 from lamina.ops.primitives.norm import (
@@ -135,6 +135,7 @@ __all__ = [
     "GroupNormGrad",
     "Gt",
     "Identity",
+    "LabelledMean",
     "LayerNorm",
     "LayerNormGrad",
     "Le",

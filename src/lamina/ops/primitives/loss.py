@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy as np
 from lamina.ops.arguments import DTypeLike, checked, within
 from lamina.ops.core import INTEGERS, Arg, Array, BatchAxes, Op, Sample, call, floating, operand
 from lamina.ops.primitives.check_index import CheckIndex, check_index, watched
-from lamina.ops.primitives.pointwise import mul, where
+from lamina.ops.primitives.pointwise import where
 from lamina.ops.primitives.softmax import log_softmax
 from lamina.spec import (
     DType,
@@ -99,7 +98,7 @@ class CrossEntropy(_CrossEntropy):
 
 @dataclass(frozen=True)
 class CrossEntropyGrad(_CrossEntropy):
-    """(logits, labels, g [N, *spatial]) -> g * (softmax(logits) - wanted probabilities), like the logits.
+    """(logits, labels, g [N, *spatial] or []) -> g * (softmax(logits) - wanted probabilities), like the logits.
 
     g has the losses' dtype. The gradient is 0 where the label is ignore_index. Other labels: as for CrossEntropy.
     """
@@ -108,10 +107,11 @@ class CrossEntropyGrad(_CrossEntropy):
     ignore_index: int | None = None
     arity = 3
     inplace = {0: 0}
+    broadcasts = (2,)
 
     def infer(self, x: Spec, labels: Spec, g: Spec) -> tuple[Spec]:  # type: ignore[override]
         self.check(x, labels)
-        if g.shape != labels.shape:
+        if g.shape not in (labels.shape, ()):
             raise ShapeError(f"{self.name}: gradient {g} must have the shape of the labels {labels}")
         if g.dtype != x.dtype.compute:
             raise DTypeError(
@@ -126,11 +126,11 @@ class CrossEntropyGrad(_CrossEntropy):
         valid = self._valid(labels, wide)
         weighted = t * p
         total = weighted.sum((1,), keepdim=True)
-        dx = valid * g.unsqueeze(1) * (weighted - p * total)
+        dx = valid * g.expand(labels.shape).unsqueeze(1) * (weighted - p * total)
         wanted = spread(labels, x.shape[1], wide, 1) * (1 - self.label_smoothing)
         wanted = wanted + self.label_smoothing / x.shape[1]
         dg = (valid * t * (p - wanted)).sum((1,))
-        return dx.cast(x.dtype), None, dg
+        return dx.cast(x.dtype), None, dg if g.ndim else dg.sum()
 
     def _valid(self, labels: Any, dtype: DType) -> Any:
         """1 where the label counts, shaped [N, 1, *spatial]."""
@@ -140,7 +140,7 @@ class CrossEntropyGrad(_CrossEntropy):
 
     def reference(self, x: Array, labels: Array, g: Array) -> tuple[Array]:  # type: ignore[override]
         p = np.exp(_log_softmax(x))
-        dx = np.expand_dims(g, 1) * (p - self.targets(x, labels))
+        dx = np.expand_dims(np.broadcast_to(g, labels.shape), 1) * (p - self.targets(x, labels))
         return (np.where(np.expand_dims(self.ignored(labels), 1), 0, dx),)
 
     @classmethod
@@ -150,6 +150,53 @@ class CrossEntropyGrad(_CrossEntropy):
             for wide, dtypes in ((float32, cls.dtypes[1:]), (None, cls.dtypes[:1])):
                 op = cls(smoothing, ignore)
                 yield Sample.of(op, shape, _labels(shape), Arg(places, wide), dtypes=dtypes)
+        yield Sample.of(cls(0.1, 1), (3, 4, 2), _labels((3, 4, 2)), Arg((), float32), dtypes=cls.dtypes[1:])
+        yield Sample.of(cls(), (6, 40), _labels((6, 40)), (), dtypes=cls.dtypes[:1])
+
+
+@dataclass(frozen=True)
+class LabelledMean(Op):
+    """(losses, integer labels of their shape) -> (mean [], share []) over the labels that are not ignore_index.
+
+    mean = sum of all losses / count and share = 1 / count, count being the number of these labels. The losses of
+    ignored labels are taken to be 0, as `CrossEntropy` gives them. NaN and infinity where no label counts, as in
+    torch. mean has the losses' dtype, share that of their arithmetic: the gradient of each loss is share.
+    """
+
+    ignore_index: int
+    arity = 2
+
+    def infer(self, losses: Spec, labels: Spec) -> tuple[Spec, Spec]:  # type: ignore[override]
+        self.check_float(losses)
+        if labels.dtype not in INTEGERS:
+            raise DTypeError(f"{self.name}: labels must be integers, got {labels}; cast with ops.cast")
+        if losses.shape != labels.shape:
+            raise ShapeError(f"{self.name}: losses {losses} and labels {labels} must have one shape")
+        return self.result((), losses.dtype), self.result((), losses.dtype.compute)
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        g, losses, share = grads[0], inputs[0], outputs[1]
+        if g is None:
+            return None, None
+        return (g.cast(share.dtype) * share).cast(losses.dtype).expand(losses.shape), None
+
+    def reference(self, losses: Array, labels: Array) -> tuple[Array, ...]:  # type: ignore[override]
+        count = np.count_nonzero(labels != self.ignore_index)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.sum(losses) / np.float64(count), np.asarray(1 / np.float64(count))
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        cases: list[tuple[int, Shape]] = [
+            (2, (9,)),
+            (-100, (4, 3)),
+            (0, (1,)),
+            (1, (40, 300)),
+            (0, (2, 3, 5, 7)),
+        ]
+        for ignore, shape in cases:
+            labels = Arg(shape, int64, low=0, high=4, integers=True, differentiable=False)
+            yield Sample.of(cls(ignore), shape, labels)
 
 
 _CASES: tuple[tuple[float, int | None, Shape], ...] = (
@@ -225,11 +272,15 @@ def cross_entropy(
     ignored = _possible(labels.dtype, ignore_index)
     if x.ndim > 1 and labels.dtype in INTEGERS:
         labels = watched("cross_entropy", labels, x.shape[1], ignored)
-    shares = _class_weights("cross_entropy", x, weight)
-    if shares is not None:
-        losses = _weighted_cross_entropy(x, labels, shares, ignored, label_smoothing)
-    else:
+    by_class = _class_weights("cross_entropy", x, weight)
+    if by_class is None:
         losses = call(CrossEntropy(float(label_smoothing), ignored), x, labels)
+        return _reduce_labelled(losses, labels, reduction, ignored, None, single)
+    shares = _at_labels(labels, by_class, ignored)
+    losses = call(CrossEntropy(0.0, ignored), x, labels) * shares
+    if label_smoothing:
+        rest = _of_all_classes(x, labels, by_class, ignored)
+        losses = losses * (1 - label_smoothing) + rest * (label_smoothing / x.shape[1])
     return _reduce_labelled(losses, labels, reduction, ignored, shares, single)
 
 
@@ -253,22 +304,20 @@ def _class_weights(what: str, x: Any, weight: Any) -> Any:
     return shares.cast(x.dtype.compute)
 
 
-def _weighted_cross_entropy(x: Any, labels: Any, shares: Any, ignored: int | None, smoothing: float) -> Any:
-    """Losses [N, *S]: by the weight of the label, and with smoothing of every class by its own."""
-    losses = call(CrossEntropy(0.0, ignored), x, labels) * _at_labels(labels, shares)
-    if not smoothing:
-        return losses
-    by_class = shares.reshape((1, -1, *(1,) * (x.ndim - 2)))
-    every = -(log_softmax(x.cast(x.dtype.compute), 1) * by_class).sum(1) * (smoothing / x.shape[1])
-    if ignored is not None:
-        every = where(labels != ignored, every, 0.0)
-    return losses * (1 - smoothing) + every
+def _of_all_classes(x: Any, labels: Any, by_class: Any, ignored: int | None) -> Any:
+    """What smoothing adds [N, *S]: the sum of all classes' losses by their weights; 0 where the label is ignored."""
+    weights = by_class.reshape((1, -1, *(1,) * (x.ndim - 2)))
+    every = -(log_softmax(x.cast(x.dtype.compute), 1) * weights).sum(1)
+    return every if ignored is None else where(labels != ignored, every, 0.0)
 
 
-def _at_labels(labels: Any, shares: Any) -> Any:
-    """shares[label] for each label, 0 for labels that name no class."""
-    chosen = spread(labels, shares.shape[0], shares.dtype, 1)
-    return (chosen * shares.reshape((1, -1, *(1,) * (labels.ndim - 1)))).sum(1)
+def _at_labels(labels: Any, by_class: Any, ignored: int | None) -> Any:
+    """by_class[label] for each label, 0 for labels that are ignored or name no class."""
+    classes = by_class.shape[0]
+    if ignored is not None and 0 <= ignored < classes:
+        by_class = where(np.arange(classes) == ignored, 0.0, by_class)
+    chosen = spread(labels, classes, by_class.dtype, 1)
+    return (chosen * by_class.reshape((1, -1, *(1,) * (labels.ndim - 1)))).sum(1)
 
 
 def _soft_cross_entropy(x: Any, target: Any, weight: Any, reduction: str, label_smoothing: float) -> Any:
@@ -315,13 +364,14 @@ def nll_loss(
         )
     ignored = _possible(labels.dtype, ignore_index)
     labels = call(CheckIndex("nll_loss", x.shape[1], ignored), labels)
-    shares = _class_weights("nll_loss", x, weight)
-    chosen = spread(labels, x.shape[1], x.dtype, 1)
-    if shares is not None:
-        chosen = chosen * shares.cast(x.dtype).reshape((1, -1, *(1,) * (x.ndim - 2)))
+    by_class = _class_weights("nll_loss", x, weight)
+    chosen, shares = spread(labels, x.shape[1], x.dtype, 1), None
+    if by_class is not None:
+        shares = _at_labels(labels, by_class, ignored)
+        chosen = chosen * by_class.cast(x.dtype).reshape((1, -1, *(1,) * (x.ndim - 2)))
     # A product with 0 would turn the infinite entries of other classes into NaN.
     losses = -where(chosen != 0, chosen * x, 0.0).sum(1)
-    if ignored is not None:
+    if ignored is not None and 0 <= ignored < x.shape[1]:  # other labels have chosen nothing
         losses = where(labels != ignored, losses, 0.0)
     return _reduce_labelled(losses, labels, reduction, ignored, shares, single)
 
@@ -407,12 +457,14 @@ def _reduce_weighted(what: str, losses: Any, weight: Any, reduction: str) -> Any
 def _reduce_labelled(
     losses: Any, labels: Any, reduction: str, ignored: int | None, shares: Any, single: bool
 ) -> Any:
-    """The mean counts the labels that are not ignored, each by the weight of its class."""
+    """The mean counts the labels that are not ignored, each by the weight of its class.
+
+    shares: the weights of the labels, shaped like the losses and 0 where the label is ignored; None without weights.
+    """
     if reduction == "none" and single:
         return losses.squeeze(0)
-    if reduction != "mean" or (ignored is None and shares is None):
+    if reduction == "mean" and shares is not None:
+        return losses.sum() / shares.sum()
+    if reduction != "mean" or ignored is None:
         return _reduce(losses, reduction)
-    parts = [] if ignored is None else [(labels != ignored).cast(losses.dtype)]
-    if shares is not None:
-        parts.append(_at_labels(labels, shares.cast(losses.dtype)))
-    return losses.sum() / reduce(mul, parts).sum()
+    return call(LabelledMean(ignored), losses, labels)

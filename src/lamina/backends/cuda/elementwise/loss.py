@@ -1,4 +1,4 @@
-"""Cross-entropy on logits and its gradient, in one pass over the classes each."""
+"""Cross-entropy on logits and its gradient, in one pass over the classes each, and the mean of its losses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lamina.backends import Plan
 from lamina.backends.cuda.elementwise.pointwise import full
-from lamina.backends.cuda.elementwise.reduce import dense
+from lamina.backends.cuda.elementwise.reduce import ENOUGH, dense
 from lamina.backends.cuda.elementwise.shape import plain_layout, row_major
 from lamina.backends.cuda.elementwise.softmax import lanes_for
 from lamina.backends.cuda.launch.indexing import Space, collapse, index_type, memory_order, offset_function
@@ -18,11 +18,12 @@ from lamina.backends.cuda.launch.program import (
     constants,
     kernel_plan,
     looping,
+    scratch,
     source,
     target,
 )
 from lamina.backends.cuda.registry import kernels
-from lamina.ops.primitives.loss import CrossEntropy, CrossEntropyGrad
+from lamina.ops.primitives.loss import CrossEntropy, CrossEntropyGrad, LabelledMean
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 
@@ -46,15 +47,46 @@ def cross_entropy_grad(op: CrossEntropyGrad, specs: tuple[Spec, ...], device: De
     return kernel_plan(device, [x, labels, g], [out], steps, label=op.name, aliases={0: 0})
 
 
+#: Losses that one block adds at least when several share the work.
+_LEAST_PART = 4096
+
+
+@kernels(LabelledMean, source="kernel")
+def labelled_mean(op: LabelledMean, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """One block; for many losses several, whose sums and counts a second launch adds up."""
+    losses, labels = (s.open.fixed for s in specs)
+    outputs = [s.fixed for s in op.infer(losses, labels)]
+    blocks = min(ENOUGH * device.machine.multiprocessors, losses.numel // _LEAST_PART)
+    part = -(-losses.numel // max(1, blocks))
+    parts = -(-losses.numel // max(1, part))
+    text = f"typedef {index_type(losses.numel)} Index;\n"
+    text += f"typedef {c_type(losses.dtype)} T;\ntypedef {c_type(labels.dtype)} L;\n"
+    text += constants(COUNT=losses.numel, PART=part, PARTS=parts, IGNORE=f"{op.ignore_index}LL")
+    given, results = (source(0), source(1)), (target(0), target(1))
+    partial = (scratch(), scratch(8 * parts))  # counts of 8 bytes, then sums
+
+    def launch(name: str, blocks: int, places: Sequence[Place]) -> Launch:
+        program = Program(name, "elementwise/labelled_mean.cu", text)
+        return Launch(program, (blocks,), (256,), tuple(places))
+
+    if parts <= 1:
+        steps = [launch("labelled_mean", 1, (*given, *results))]
+    else:
+        first = launch("labelled_mean_parts", parts, (*given, *partial))
+        steps = [first, launch("labelled_mean_whole", 1, (*partial, *results))]
+    workspace = parts * (8 + outputs[1].dtype.itemsize) if parts > 1 else 0
+    return kernel_plan(device, [losses, labels], outputs, steps, label=op.name, workspace=workspace)
+
+
 def _steps(
     op: CrossEntropy | CrossEntropyGrad, name: str, x: Spec, labels: Spec, loss: Spec, places: Sequence[Place]
 ) -> list[Launch]:
-    """The launch; `loss` is the spec of the losses or of their gradient."""
+    """The launch; `loss` is the spec of the losses or of their gradient, which may be one number for all."""
     if labels.numel == 0:
         return []
     strides = x.physical.strides
     own = (strides[0], *strides[2:])
-    rows = [own, labels.physical.strides, loss.physical.strides]
+    rows = [own, labels.physical.strides, loss.physical.strides or (0,) * labels.ndim]
     space = collapse(labels.shape, rows, memory_order(labels.shape, own))
     classes = Space((x.shape[1],), ((strides[1],),))
     lanes = lanes_for(Space(space.sizes, space.strides[:1]), classes)

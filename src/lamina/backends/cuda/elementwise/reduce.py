@@ -37,7 +37,7 @@ from lamina.runtime import Device
 from lamina.spec import DType, Layout, Policy, Spec
 
 #: Blocks that keep a multiprocessor busy; with fewer outputs the elements of each are split among blocks.
-_ENOUGH = 8
+ENOUGH = 8
 
 
 @dataclass(frozen=True)
@@ -274,7 +274,7 @@ def reduce(op: Reduce, specs: tuple[Spec, ...], device: Device, policy: Policy) 
         c_type(out.dtype),
         kind,
         _neutral(kind, x.dtype if accumulator != "i64" else out.dtype, accumulator),
-        _ENOUGH * device.machine.multiprocessors,
+        ENOUGH * device.machine.multiprocessors,
     )
     return kernel_plan(
         device,
