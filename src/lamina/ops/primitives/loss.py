@@ -181,16 +181,15 @@ class LabelledMean(Op):
         return (g.cast(share.dtype) * share).cast(losses.dtype).expand(losses.shape), None
 
     def reference(self, losses: Array, labels: Array) -> tuple[Array, ...]:  # type: ignore[override]
-        count = np.count_nonzero(labels != self.ignore_index)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.sum(losses) / np.float64(count), np.asarray(1 / np.float64(count))
+        count = np.float64(np.count_nonzero(labels != self.ignore_index))
+        return np.sum(losses) / count, np.asarray(1 / count)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         cases: list[tuple[int, Shape]] = [
             (2, (9,)),
             (-100, (4, 3)),
-            (0, (1,)),
+            (-1, (1,)),
             (1, (40, 300)),
             (0, (2, 3, 5, 7)),
         ]
