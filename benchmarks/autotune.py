@@ -66,7 +66,7 @@ class Case:
 
     @property
     def op(self) -> tuple[Op, list[Spec]]:
-        """As a card and the specs of its operands."""
+        """As an op and the specs of its operands."""
         if self.direction is Conv:
             return Conv(self.window), [self.x, self.w]
         if self.direction is ConvDataGrad:

@@ -1,10 +1,10 @@
-"""Every way to compute convolutions and products on a GPU, side by side: the best time of each formulation.
+"""Every formulation of convolutions and products on a GPU, side by side: the best time of each.
 
     python -m benchmarks.cuda_ways [--cases stem depthwise large alexnet transformer resnet] [--only TEXT]
 
-Candidates (ways x engines x knobs) run as under the policy "fastest": on random data, checked, timed in turns. A line
-gives for each way its best candidate's milliseconds, and what part of the limit that is: the larger of the arithmetic
-over the matrix units' rate and of the bytes over the memory's. Nothing is remembered.
+Candidates (formulations x engines x knobs) run as under the policy "fastest": on random data, checked, timed in
+turns. A line gives for each formulation its best candidate's milliseconds and its fraction of the roofline: the
+larger of the arithmetic over the matrix units' rate and of the bytes over the memory's. Nothing is remembered.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ CASES: dict[str, Callable[[Maker], Cases]] = {
 
 
 def times(problem: Problem, make: Maker, refusals: list[str]) -> dict[str, tuple[float, str]]:
-    """Way -> (milliseconds, label) of its best candidate; cuBLASLt's algorithms count as one way."""
+    """Formulation -> (milliseconds, label) of its best candidate; cuBLASLt's algorithms count as one formulation."""
     handle = handle_of(make.device)
     entries = formulations._entries(problem, handle, make.policy, refusals)
     grouped: dict[str, list[Candidate]] = {}

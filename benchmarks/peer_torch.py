@@ -1,4 +1,4 @@
-"""The workloads in PyTorch, in the modes in which it is used: eager, compiled, and captured by hand.
+"""The workloads in PyTorch, in the modes in which it is used: eager, compiled, and captured as a CUDA graph.
 
 Modes: "eager"; "compile" and "reduce-overhead" (torch.compile's); "captured" (one torch.cuda.CUDAGraph of the whole
 iteration). Endings: "-amp" computes under autocast with float32 master weights, without it everything is in

@@ -195,7 +195,7 @@ def cold_and_warm(pool: Pool, w: Workload, peer: str, limit: float) -> dict[str,
 
 
 def summary(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The best peer of a workload, how many times faster Lamina is, and its fraction of the limit."""
+    """The best peer of a workload, how many times faster Lamina is, and its fraction of the roofline."""
     times = {peer: r["median_ms"] for peer, r in results.items() if "median_ms" in r}
     ours = times.pop("lamina", None)
     found: dict[str, Any] = {}
@@ -276,7 +276,7 @@ def line(w: Workload, peer: str, answer: dict[str, Any]) -> str:
         f"first step {answer['first_step_s']:6.1f} s",
         f"cold {answer['cold_first_step_s']:6.1f} s" if "cold_first_step_s" in answer else "",
         f"peak {answer['peak_bytes'] / 2**20:8.0f} MiB" if answer.get("peak_bytes") else "",
-        f"{limit / answer['median_ms']:.0%} of the limit" if limit else "",
+        f"{limit / answer['median_ms']:.0%} of roofline" if limit else "",
     ]
     return "  ".join(p for p in parts if p)
 

@@ -44,21 +44,21 @@ _PEERS = {
     "PyTorch eager": "torch eager",
     "compile": "torch compile",
     "reduce-overhead": "torch reduce-overhead",
-    "captured by hand": "torch captured",
+    "CUDA graph": "torch captured",
     "JAX": "jax",
 }
 _KINDS = {"train": "training step", "both": "forward + backward", "infer": "inference"}
 
 
 def suite(record: dict[str, Any]) -> str:
-    """Every workload, every peer: milliseconds, against the best peer, and the fraction of the limit."""
+    """Every workload, every peer: milliseconds, against the best peer, and the fraction of the roofline."""
     columns = {
         name: start
         for name, start in _PEERS.items()
         if any(peer.startswith(start) for c in record["cases"] for peer in c["results"])
     }
     rows = [_suite_row(case, list(columns.values())) for case in record["cases"]]
-    head = ["", "batch", "type", "Lamina ms", *columns, "faster than the best peer", "of the limit"]
+    head = ["", "batch", "type", "Lamina ms", *columns, "faster than the best peer", "% of roofline"]
     made = table(head, rows)
     mean = record["geometric_mean"]
     if mean is not None:

@@ -403,7 +403,7 @@ def test_plan_times_kernels_and_writes_files(tmp_path: Path, capsys: pytest.Capt
     page, figures = tmp_path / "plan.html", tmp_path / "plan.json"
     command = ["plan", "lenet", "--batch-size", "4", "--device", "cpu", "--train", "--time"]
     assert main([*command, "--html", str(page), "--json", str(figures)]) == 0
-    assert "of the limit" in capsys.readouterr().out
+    assert "of roofline" in capsys.readouterr().out
     found = json.loads(figures.read_text())
     assert all(kernel["milliseconds"] > 0 for kernel in found["kernels"])
     assert page.read_text().startswith("<!doctype html>")

@@ -1,6 +1,6 @@
-"""Convolution and pooling once more, straight from their definitions: what the cards are compared with.
+"""Convolution and pooling once more, straight from their definitions: what the ops are compared with.
 
-Everything is float64, one output position and one kernel element at a time, sharing no code with the cards.
+Everything is float64, one output position and one kernel element at a time, sharing no code with the ops.
 """
 
 from collections.abc import Iterator

@@ -27,7 +27,7 @@ from lamina.spec import (
 
 
 class Eager(Operators["Eager"]):
-    """A NumPy array whose ops run the cards' references at once; it knows the op that made it."""
+    """A NumPy array whose ops run their references at once; it knows the op that made it."""
 
     __slots__ = ("made_by", "value")
     bind_priority: ClassVar[int] = 9

@@ -70,9 +70,9 @@ def cases(name: str, *, few: bool = False) -> Iterator[tuple[Op, list[Spec]]]:
 
     few: bfloat16 alone, or the first dtype of what does not take it.
     """
-    card = REGISTRY[name]
-    for sample in card.samples():
-        dtypes = sample.dtypes or card.dtypes
+    op_class = REGISTRY[name]
+    for sample in op_class.samples():
+        dtypes = sample.dtypes or op_class.dtypes
         for dtype in (bfloat16 if bfloat16 in dtypes else dtypes[0],) if few else dtypes:
             shapes = [Spec(a.shape, a.dtype or dtype) for a in sample.args]
             yield sample.op, shapes

@@ -96,10 +96,10 @@ def test_a_compiled_step_keeps_running_statistics(precision: str) -> None:
         assert found.dtype.name == "float32"
         assert np.abs(wanted.numpy() - (name == "running_var")).max() > 1e-3
         np.testing.assert_allclose(found.numpy(), wanted.numpy(), rtol=tolerance, atol=tolerance)
-    cards = {
+    dtypes = {
         str(v.dtype) for n in step.executable.graph.nodes if n.op.name == "batch_norm" for v in n.inputs[1:5]
     }
-    assert cards == {"float32"}
+    assert dtypes == {"float32"}
 
 
 def test_training_learns_and_inference_uses_the_running_statistics() -> None:

@@ -1,4 +1,4 @@
-"""The card base: registry, names, samples, and how operands decide what a call means."""
+"""The base class of ops: registry, names, samples, and how operands decide what a call means."""
 
 from typing import Any
 
@@ -29,12 +29,13 @@ def test_registry_names() -> None:
     assert REGISTRY["max_pool"] is MaxPool
     assert Relu.name == "relu"
     assert all(
-        name == card.name and name.isidentifier() and name.islower() for name, card in REGISTRY.items()
+        name == op_class.name and name.isidentifier() and name.islower()
+        for name, op_class in REGISTRY.items()
     )
-    assert not any(card.__name__.startswith("_") for card in REGISTRY.values())
+    assert not any(op_class.__name__.startswith("_") for op_class in REGISTRY.values())
 
 
-def test_cards_print_their_fields() -> None:
+def test_ops_print_their_fields() -> None:
     op = Conv(Window((2, 1), ((0, 1), (1, 1)), (1, 1), 4, True))
     assert str(op) == "conv(window=[stride=(2,1),padding=((0,1),(1,1)),groups=4,flip])"
     assert str(Relu()) == "relu()"

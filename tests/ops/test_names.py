@@ -15,10 +15,14 @@ def test_only_functions_are_exported() -> None:
 
 
 def test_primitives_exports_the_op_classes() -> None:
-    families = [card for card in core.REGISTRY.values() if card.__module__.startswith("lamina.ops.")]
-    assert [card for card in families if getattr(primitives, card.__name__, None) is not card] == []
+    families = [
+        op_class for op_class in core.REGISTRY.values() if op_class.__module__.startswith("lamina.ops.")
+    ]
+    assert [
+        op_class for op_class in families if getattr(primitives, op_class.__name__, None) is not op_class
+    ] == []
     assert {name for name in primitives.__all__ if issubclass(getattr(primitives, name), core.Op)} <= {
-        card.__name__ for card in families
+        op_class.__name__ for op_class in families
     }
     with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
         _ = primitives.Nothing  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The one test of all ops: every card with its samples on every backend in every dtype, and its gradients."""
+"""The one test of all ops: every op with its samples on every backend in every dtype, and its gradients."""
 
 from itertools import islice
 from typing import Any
@@ -19,12 +19,12 @@ from lamina.runtime import Device
 from lamina.spec import DType, Policy, Spec, as_dtype, bfloat16, channels_last, float16, float32, float64
 from tests.helpers.eager import Eager, apart, execute, gradients, mismatch, numeric, run_on
 
-CARDS = sorted(REGISTRY)
+OPS = sorted(REGISTRY)
 #: Ops that exist for a backend's fusions are that backend's alone, and have their meaning on the reference backend.
-PUBLIC = [name for name in CARDS if REGISTRY[name].__module__.startswith("lamina.ops.")]
-#: Cards with sums in a wider type over what they rounded to a half type on the way.
+PUBLIC = [name for name in OPS if REGISTRY[name].__module__.startswith("lamina.ops.")]
+#: Ops with sums in a wider type over what they rounded to a half type on the way.
 WITH_STATISTICS = (Attention, JointAttention, ConvNorm, DataGradNorm, PoolNormGrad)
-DIFFERENTIABLE = [name for name in CARDS if REGISTRY[name].differentiable]
+DIFFERENTIABLE = [name for name in OPS if REGISTRY[name].differentiable]
 #: The number of directions in which a gradient is checked; small inputs are checked in every element.
 DIRECTIONS = 3
 
@@ -43,14 +43,14 @@ def _precision(op: Op, dtype: DType, output: Spec) -> DType:
     return dtype if isinstance(op, WITH_STATISTICS) else output.dtype
 
 
-def _check_values(backend: backends.Backend, card: type[Op]) -> list[str]:
+def _check_values(backend: backends.Backend, op_class: type[Op]) -> list[str]:
     """One line for each sample and dtype whose outputs are wrong.
 
-    A backend may refuse what is fused (its parts then run one by one), but not all samples of a card.
+    A backend may refuse what is fused (its parts then run one by one), but not all samples of an op.
     """
     wrong, ran = [], 0
-    for sample in card.samples():
-        for dtype in sample.dtypes or card.dtypes:
+    for sample in op_class.samples():
+        for dtype in sample.dtypes or op_class.dtypes:
             arrays = sample.draw(_rng(sample), dtype)
             specs = sample.op.infer(*(Spec(a.shape, as_dtype(a.dtype)) for a in arrays))
             wanted = run_reference(sample.op, arrays, float64)
@@ -71,12 +71,12 @@ def _check_values(backend: backends.Backend, card: type[Op]) -> list[str]:
                     problem = f"{y.dtype}{list(y.shape)} where infer says {spec}"
                 if problem:
                     wrong.append(f"{sample} {dtype} output {i}: {problem}")
-    assert ran or not backend.supports(card), f"{backend.name} refuses every sample of {card.name}"
+    assert ran or not backend.supports(op_class), f"{backend.name} refuses every sample of {op_class.name}"
     return wrong
 
 
 @pytest.mark.feature("F105", "F117", "F118")
-@pytest.mark.parametrize("name", CARDS)
+@pytest.mark.parametrize("name", OPS)
 def test_values_on_reference(name: str) -> None:
     """Half types stay within their tolerance of float64; outputs have the shapes and dtypes of infer."""
     assert _check_values(backends.get(Device("cpu"), "reference"), REGISTRY[name]) == []
@@ -90,15 +90,15 @@ def test_values_on_cpu(name: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.feature("F105", "F117", "F118")
-@pytest.mark.parametrize("name", CARDS)
+@pytest.mark.parametrize("name", OPS)
 def test_values_on_cuda(name: str) -> None:
     assert _check_values(backends.get(Device("cuda:0"), "cuda"), REGISTRY[name]) == []
 
 
-def _check_layouts(backend: backends.Backend, card: type[Op]) -> None:
+def _check_layouts(backend: backends.Backend, op_class: type[Op]) -> None:
     """Layouts left open, and tensors that lie channels-last: the same values."""
-    for sample in card.samples():
-        dtypes = sample.dtypes or card.dtypes
+    for sample in op_class.samples():
+        dtypes = sample.dtypes or op_class.dtypes
         dtype = float32 if float32 in dtypes else dtypes[0]
         arrays = sample.draw(_rng(sample), dtype)
         wanted = run_reference(sample.op, arrays, float64)
@@ -114,7 +114,7 @@ def _check_layouts(backend: backends.Backend, card: type[Op]) -> None:
                 assert not problem, f"{sample} from {specs}: {problem}"
 
 
-@pytest.mark.parametrize("name", CARDS)
+@pytest.mark.parametrize("name", OPS)
 def test_layouts_on_reference(name: str) -> None:
     _check_layouts(backends.get(Device("cpu"), "reference"), REGISTRY[name])
 
@@ -125,15 +125,15 @@ def test_layouts_on_cpu(name: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", CARDS)
+@pytest.mark.parametrize("name", OPS)
 def test_layouts_on_cuda(name: str) -> None:
     _check_layouts(backends.get(Device("cuda:0"), "cuda"), REGISTRY[name])
 
 
-def _check_in_place(backend: backends.Backend, card: type[Op]) -> None:
+def _check_in_place(backend: backends.Backend, op_class: type[Op]) -> None:
     """Outputs that a plan lets lie over an input are the same there."""
-    for sample in card.samples():
-        for dtype in sample.dtypes or card.dtypes:
+    for sample in op_class.samples():
+        for dtype in sample.dtypes or op_class.dtypes:
             arrays = sample.draw(_rng(sample), dtype)
             specs = [Spec(a.shape, as_dtype(a.dtype)).fixed for a in arrays]
             try:
@@ -153,7 +153,7 @@ def _check_in_place(backend: backends.Backend, card: type[Op]) -> None:
                 np.testing.assert_array_equal(a, b, err_msg=f"{sample} {dtype}")
 
 
-IN_PLACE = [name for name in CARDS if REGISTRY[name].inplace]
+IN_PLACE = [name for name in OPS if REGISTRY[name].inplace]
 
 
 @pytest.mark.parametrize("name", IN_PLACE)
@@ -167,12 +167,12 @@ def test_in_place_on_cpu(name: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", CARDS)
+@pytest.mark.parametrize("name", OPS)
 def test_in_place_on_cuda(name: str) -> None:
     _check_in_place(backends.get(Device("cuda:0"), "cuda"), REGISTRY[name])
 
 
-@pytest.mark.parametrize("name", CARDS)
+@pytest.mark.parametrize("name", OPS)
 def test_null_plans_what_infer_says(name: str) -> None:
     backend = backends.get(Device("cpu"), "null")
     for sample in REGISTRY[name].samples():
@@ -183,8 +183,8 @@ def test_null_plans_what_infer_says(name: str) -> None:
         plan.bind(backends.Call((0,) * len(specs), (0,) * len(plan.outputs)))()
 
 
-@pytest.mark.parametrize("name", CARDS)
-def test_cards_are_values(name: str) -> None:
+@pytest.mark.parametrize("name", OPS)
+def test_ops_are_values(name: str) -> None:
     """Equal fields make equal, hashable ops that print alike; the registry finds them by name."""
     first, second = list(REGISTRY[name].samples()), list(REGISTRY[name].samples())
     assert first == second
@@ -195,18 +195,18 @@ def test_cards_are_values(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
-def test_differentiable_cards_have_samples(name: str) -> None:
+def test_differentiable_ops_have_samples(name: str) -> None:
     samples = list(_gradient_samples(name))
     assert len(samples) >= 5, f"{name} has {len(samples)} samples whose gradient can be checked"
 
 
 def _gradient_samples(name: str) -> list[Sample]:
     """Samples in float64 with at least one input that the op is differentiable in."""
-    card = REGISTRY[name]
+    op_class = REGISTRY[name]
     return [
         s
-        for s in card.samples()
-        if float64 in (s.dtypes or card.dtypes) and any(_varies(s, i) for i in range(len(s.args)))
+        for s in op_class.samples()
+        if float64 in (s.dtypes or op_class.dtypes) and any(_varies(s, i) for i in range(len(s.args)))
     ]
 
 
@@ -279,7 +279,7 @@ def _check_direction(
 
 #: Not smooth twice where it matters, or nothing to differentiate twice: a gradient that is zero everywhere.
 FLAT = {"sign", "floor", "ceil"}
-#: Whose gradient is a card without a gradient of its own.
+#: Whose gradient is an op without a gradient of its own.
 ONCE = {"rnn"}
 
 

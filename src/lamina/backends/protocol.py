@@ -1,4 +1,4 @@
-"""Floor 3: the only place where op cards and libraries meet.
+"""Floor 3: the only place where ops and libraries meet.
 
 A backend turns (op, input specs) into a Plan once, and the plan runs many times:
 

@@ -141,7 +141,7 @@ def _table(direction: str, rows: Iterable[CaseRow]) -> Table:
         ("algorithm or engine", "left"),
         ("ms", "right"),
         ("TFLOP/s", "right"),
-        ("of limit", "right"),
+        ("% of roofline", "right"),
         ("workspace", "right"),
         ("deterministic", "left"),
         ("error", "right"),

@@ -211,7 +211,7 @@ class Bench:
         case: the convolution. device: the GPU.
         repeats: runs that are timed each by itself; the median counts.
         limit: most bytes of workspace.
-        tflops, bandwidth: what the fraction of the limit is counted by (TFLOP/s, TB/s; default: the device's own).
+        tflops, bandwidth: what the fraction of the roofline is counted by (TFLOP/s, TB/s; default: the device's own).
     """
 
     def __init__(

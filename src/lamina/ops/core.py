@@ -1,6 +1,6 @@
-"""The op card: one frozen value that says everything about an operation but how a device runs it.
+"""`Op`: one frozen value that says everything about an operation but how a device runs it.
 
-A card has
+An op has
 
     fields       the attributes: its hash, its repr, its plan key, its line in a printed graph
     infer        output specs from input specs, and the error messages
@@ -105,7 +105,7 @@ BatchAxes = Sequence[BatchAxis | None]
 
 @dataclass(frozen=True)
 class Op:
-    """Base of the op cards. Subclasses are frozen dataclasses whose fields are the op's attributes."""
+    """Base class of ops. Subclasses are frozen dataclasses whose fields are the op's attributes."""
 
     #: Name in printed and saved graphs; set from the class name.
     name: ClassVar[str]
@@ -222,7 +222,7 @@ def first_axis(axes: BatchAxes, outputs: int = 1, allowed: Sequence[int] = (0,))
     return (b,) * outputs
 
 
-#: Every card by name: for saved graphs, tests and coverage tables.
+#: Every op by name: for saved graphs, tests and coverage tables.
 REGISTRY: dict[str, type[Op]] = {}
 
 

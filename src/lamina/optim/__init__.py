@@ -1,4 +1,4 @@
-"""Floor 5: optimizers over the update cards of ops, and learning-rate schedules."""
+"""Floor 5: optimizers over the update ops, and learning-rate schedules."""
 
 from lamina._lazy import listing
 from lamina.optim import schedule

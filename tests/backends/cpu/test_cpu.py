@@ -1,4 +1,4 @@
-"""The cpu backend's own promises: layouts, fusion, places, fallbacks. Values of all cards: tests/ops/test_ops.py."""
+"""The cpu backend's own promises: layouts, fusion, places, fallbacks. Values of all ops: tests/ops/test_ops.py."""
 
 import logging
 import os
@@ -78,7 +78,7 @@ def plan(op: Op, arrays: Sequence[Array], tags: Sequence[str | None] = ()) -> Pl
 
 
 def check(op: Op, *arrays: Array, tags: Sequence[str | None] = (), label: str = "onednn") -> Plan:
-    """Values equal the card's (integers exactly); the plan names its layouts and, by its label, its kernel."""
+    """Values equal the op's (integers exactly); the plan names its layouts and, by its label, its kernel."""
     made = plan(op, arrays, tags)
     assert made.label.startswith(label)
     assert all(spec.layout is not None for spec in (*made.inputs, *made.outputs))
@@ -145,8 +145,8 @@ def test_pooling_keeps_the_layout(tag: str, channels: int) -> None:
 
 
 @pytest.mark.feature("F054")
-def test_pooling_index_is_the_card_s() -> None:
-    """Ties, padding, dilation: bytes of the workspace equal the card's index, in every layout."""
+def test_pooling_index_is_the_op_s() -> None:
+    """Ties, padding, dilation: bytes of the workspace equal the op's index, in every layout."""
     rng = np.random.default_rng(0)
     by_onednn = 0
     for i in range(40):

@@ -1,4 +1,4 @@
-"""The CUDA kernels themselves, run on a CPU: results of every card against the reference, without a GPU."""
+"""The CUDA kernels themselves, run on a CPU: results of every op against the reference, without a GPU."""
 
 import shutil
 from dataclasses import replace
@@ -55,7 +55,7 @@ from tests.helpers.planned import H200
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 CUDA = backend(H200)
-#: Elementwise cards are all made by one generator: one sample each is run, of others three.
+#: Elementwise ops are all made by one generator: one sample each is run, of others three.
 ELEMENTWISE = {n for n in OWN if REGISTRY[n].elementwise}
 
 
@@ -81,12 +81,12 @@ def spread(samples: list[Sample], count: int) -> list[Sample]:
 
 @pytest.mark.feature("F117")
 @pytest.mark.parametrize("name", OWN)
-def test_cards(name: str) -> None:
+def test_ops(name: str) -> None:
     """Samples in turn row-major, channels last, and at addresses that are not aligned."""
-    card = REGISTRY[name]
+    op_class = REGISTRY[name]
     rng = np.random.default_rng(7)
-    for turn, sample in enumerate(spread(list(card.samples()), 1 if name in ELEMENTWISE else 3)):
-        dtypes = sample.dtypes or card.dtypes
+    for turn, sample in enumerate(spread(list(op_class.samples()), 1 if name in ELEMENTWISE else 3)):
+        dtypes = sample.dtypes or op_class.dtypes
         dtype = bfloat16 if turn % 2 and bfloat16 in dtypes else dtypes[min(1, len(dtypes) - 1)]
         arrays = sample.draw(rng, dtype)
         check(sample.op, arrays, laid(arrays, turn % 2 == 1), misaligned=turn == 2)

@@ -1,4 +1,4 @@
-"""The CUDA backend on a GPU: what the test of all cards does not see. Every test stands alone and is small, but for
+"""The CUDA backend on a GPU: what the test of all ops does not see. Every test stands alone and is small, but for
 those whose names say otherwise; run them under compute-sanitizer with `-k "not large"`.
 """
 

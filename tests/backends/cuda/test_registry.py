@@ -1,4 +1,4 @@
-"""The CUDA backend without a GPU: every card has a plan, every kernel compiles for the GPUs it is meant for."""
+"""The CUDA backend without a GPU: every op has a plan, every kernel compiles for the GPUs it is meant for."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -53,14 +53,14 @@ CUDA = backend(H200)
 
 
 @pytest.mark.feature("B017")
-def test_every_card_has_a_kernel() -> None:
-    assert [name for name, card in REGISTRY.items() if not CUDA.supports(card)] == []
-    assert all(CUDA.supports(card) in ("cudnn", "kernel", "view") for card in REGISTRY.values())
+def test_every_op_has_a_kernel() -> None:
+    assert [name for name, op_class in REGISTRY.items() if not CUDA.supports(op_class)] == []
+    assert all(CUDA.supports(op_class) in ("cudnn", "kernel", "view") for op_class in REGISTRY.values())
 
 
 @pytest.mark.parametrize("name", OWN)
 def test_plans_say_what_infer_says(name: str) -> None:
-    """Shapes and dtypes as the card has them, and every layout named."""
+    """Shapes and dtypes as the op has them, and every layout named."""
     for op, specs in cases(name):
         plan = CUDA.plan(op, specs, Policy())
         assert [s.open for s in plan.outputs] == [s.open for s in op.infer(*specs)], str(op)

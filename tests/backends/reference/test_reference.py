@@ -156,10 +156,10 @@ def test_errors_come_before_memory() -> None:
         backends.get(Device("cuda:0"), "reference")
 
 
-def test_every_card_is_supported() -> None:
-    for card in REGISTRY.values():
-        assert REFERENCE.supports(card) == "numpy"
-        assert NULL.supports(card) == "null"
+def test_every_op_is_supported() -> None:
+    for op_class in REGISTRY.values():
+        assert REFERENCE.supports(op_class) == "numpy"
+        assert NULL.supports(op_class) == "null"
 
 
 def test_null_plans_what_fits_nowhere() -> None:

@@ -40,9 +40,9 @@ def test_a_saved_graph_comes_back_equal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", sorted(n for n, card in REGISTRY.items() if card.__module__.startswith("lamina.ops."))
+    "name", sorted(n for n, op_class in REGISTRY.items() if op_class.__module__.startswith("lamina.ops."))
 )
-def test_every_card_survives_json(name: str) -> None:
+def test_every_op_survives_json(name: str) -> None:
     for sample in REGISTRY[name].samples():
         text = json.loads(json.dumps(encode_op(sample.op)))
         assert decode_op(name, text) == sample.op

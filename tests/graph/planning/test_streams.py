@@ -1,4 +1,4 @@
-"""Lanes: what may run beside the chain, what waits for what, and that no order they allow breaks memory."""
+"""Streams: what may run beside the chain, what waits for what, and that no order they allow breaks memory."""
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ def test_footprints_clash_where_one_writes(a: Footprint, b: Footprint, clash: bo
 
 
 def test_any_order_that_lanes_and_waits_allow_gives_the_same_memory() -> None:
-    """Random programs on 12 cells: run in a random order that keeps each lane's order and every wait."""
+    """Random programs on 12 cells: run in a random order that keeps each stream's order and every wait."""
     rng = np.random.default_rng(0)
     for _ in range(200):
         count = int(rng.integers(2, 30))
@@ -81,6 +81,6 @@ def shuffled(rng, stream, waiting):  # type: ignore[no-untyped-def]
 
 
 def test_waits_are_few() -> None:
-    """A lane that has waited for a step does not wait for it, or an earlier one, again."""
+    """A stream that has waited for a step does not wait for it, or an earlier one, again."""
     same = Footprint((), ((0, 1),))
     assert waits([same] * 4, [0, 1, 1, 1]) == [None, 0, None, None]

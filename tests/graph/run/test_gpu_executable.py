@@ -1,4 +1,4 @@
-"""Compiled graphs on a GPU: arrays that travel beside the step before, lanes beside the chain, times of kernels."""
+"""Compiled graphs on a GPU: arrays that travel beside the step before, streams beside the chain, times of kernels."""
 
 import threading
 
@@ -32,7 +32,7 @@ def test_every_array_arrives_in_its_own_step() -> None:
 
 @pytest.mark.feature("B016")
 def test_lanes_change_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Losses of ten steps, all in one lane and in two, from the same start."""
+    """Losses of ten steps, all in one stream and in two, from the same start."""
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((16, 1, 28, 28)).astype(np.float32), rng.integers(0, 10, 16)
 

@@ -53,7 +53,7 @@ def test_flops_and_bytes_are_counted() -> None:
         (primitives.Relu(), ((3, 3),), 0),
     ],
 )
-def test_flops_of_cards(op: Op, shapes: tuple[tuple[int, ...], ...], flops: int) -> None:
+def test_flops_of_ops(op: Op, shapes: tuple[tuple[int, ...], ...], flops: int) -> None:
     assert op.flops(*(Spec(s, bfloat16) for s in shapes)) == flops
 
 
@@ -66,7 +66,7 @@ def test_every_kernel_is_timed() -> None:
     assert found.fraction is not None
     assert found.fraction > 0
     assert "ms" in found.text()
-    assert "of the limit" in found.text()
+    assert "of roofline" in found.text()
 
 
 def test_timing_needs_state_and_kernels() -> None:

@@ -314,7 +314,7 @@ def faults() -> dict[str, str]:
 
 
 def forms() -> dict[str, str]:
-    """What each formulation plans to: the first engine of every way, and engines beyond the heuristics' lists."""
+    """What each formulation plans to: its first engine, and engines beyond the heuristics' lists."""
     found = {}
     shapes = {
         "7x7": ((64, 128, 112, 112), (128, 128, 7, 7), 1, 3, 1),

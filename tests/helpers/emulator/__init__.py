@@ -251,7 +251,7 @@ def run_launch(step: Launch, call: Call) -> None:
 
 
 def run_plan(plan: Plan, arrays: Sequence[Array], *, misaligned: bool = False) -> tuple[Array, ...]:
-    """The outputs of a plan of own kernels. crooked: at addresses that are not aligned to 16 bytes."""
+    """The outputs of a plan of own kernels. misaligned: at addresses that are not aligned to 16 bytes."""
     if plan.view:
         flat = pack(arrays[0], plan.inputs[0].physical)
         return (unpack(flat, plan.outputs[0].physical, plan.outputs[0].shape),)

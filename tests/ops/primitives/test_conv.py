@@ -245,7 +245,7 @@ def test_more_errors() -> None:
         Window((1,), ((0, 0), (0, 0)), (1, 1))
 
 
-def test_gradient_cards_check_that_sizes_belong_together() -> None:
+def test_gradient_ops_check_that_sizes_belong_together() -> None:
     window = Window((2, 2), ((0, 0), (0, 0)), (1, 1))
     g = Eager(np.zeros((2, 6, 3, 3)))
     with pytest.raises(

@@ -71,7 +71,7 @@ class CpuBackend(Backend):
     name = "cpu"
 
     def plan(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
-        """oneDNN's kernel, or else the card's NumPy meaning.
+        """oneDNN's kernel, or else the op's NumPy meaning.
 
         Raises NoKernel for steps that cannot be fused, and what `op.infer` raises.
         """

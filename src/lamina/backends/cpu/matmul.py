@@ -82,7 +82,7 @@ def _data_gradient(g: Spec, w: Spec, y: Spec) -> Plan | None:
 
 
 def _transposed(a: Spec, b: Spec, y: Spec) -> Plan | None:
-    """(bᵀ aᵀ)ᵀ: the product is computed transposed in workspace, then turned."""
+    """(bᵀ aᵀ)ᵀ: the product is computed as its transpose in the workspace, then transposed back."""
     kind, (m, n) = data_type(y.dtype), y.shape
     across = MemoryDesc((n, m), kind)
     made = attempt(lambda: onednn.matmul(_plain(b, True), _plain(a, True), across))

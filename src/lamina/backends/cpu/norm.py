@@ -1,6 +1,6 @@
 """Batch and layer norm by oneDNN, in the layout that x has; statistics are finished in NumPy.
 
-oneDNN keeps variances, the cards r = 1 / sqrt(variance + epsilon): backwards, the variance is 1 / r² and epsilon 0.
+oneDNN keeps variances, ops rstd = 1 / sqrt(variance + epsilon): backward, its variance is 1 / rstd² and epsilon 0.
 """
 
 from __future__ import annotations

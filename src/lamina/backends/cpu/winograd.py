@@ -10,10 +10,10 @@ products with band matrices, so that every step is a matmul primitive on strided
     Z [n, (h), v, j, k]    = Ah · M[n, v]
     y [n, h, (w), k]       = Aw · Z[n, h]
 
-The gradient of x is the same with the filter turned; that of w transposes the last three steps. Measured on AlexNet's
-layers, batch 16, 2 threads: 26 against 35 ms, 4.8 / 10.4, 7.6 / 17.0, 4.8 / 10.5. Results differ from exact ones by
-4e-6 of their size (root mean square; the direct algorithm: 4e-7), so whole numbers are not exact here; the
-policy algorithm="fallback" keeps to the direct algorithm.
+The gradient of x is the same with the filter rotated by 180 degrees; that of w transposes the last three steps.
+Measured on AlexNet's layers, batch 16, 2 threads: 26 against 35 ms, 4.8 / 10.4, 7.6 / 17.0, 4.8 / 10.5. Results
+differ from exact ones by 4e-6 of their size (root mean square; the direct algorithm: 4e-7), so whole numbers
+are not exact here; the policy algorithm="fallback" keeps to the direct algorithm.
 
 A. Lavin, S. Gray: "Fast Algorithms for Convolutional Neural Networks" (CVPR 2016).
 """
@@ -148,7 +148,7 @@ class WinogradConv:
 
     @property
     def transposed(self) -> WinogradConv | None:
-        """The same for the gradient of the images: from y back to x, with the filter turned."""
+        """The same for the gradient of the images: from y back to x, with the filter rotated by 180 degrees."""
         axes = [Axis(a.outputs, a.size, a.m, self.r - 1 - a.lo) for a in (self.high, self.wide)]
         if min(a.lo for a in axes) < 0:
             return None
@@ -162,7 +162,7 @@ class WinogradConv:
         return max(d for d in range(1, self.n + 1) if self.n % d == 0 and (d * each <= CHUNK or d == 1))
 
     def filters(self, transposed: bool = False) -> Array:
-        """G ⊗ G [36, r * r], for a turned filter with its columns reversed."""
+        """G ⊗ G [36, r * r], for a rotated filter with its columns reversed."""
         one = filter_matrix(self.r)
         both = np.kron(one, one)
         return both[:, ::-1] if transposed else both
@@ -319,7 +319,7 @@ def forward(
 
 
 def data_grad(op: ConvDataGrad, specs: Sequence[Spec], policy: Policy) -> Plan | None:
-    """dx from g, w: the convolution of g with the filter turned."""
+    """dx from g, w: the convolution of g with the filter rotated by 180 degrees."""
     g, w = specs
     (x,) = op.infer(g.open, w.open)
     problem = WinogradConv.of(op.window, x, w, g)

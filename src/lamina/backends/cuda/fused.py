@@ -40,14 +40,14 @@ def fused(op: Fused, specs: tuple[Spec, ...], device: Device, policy: Policy) ->
 
 
 def _chain(op: Fused, specs: tuple[Spec, ...], device: Device) -> Plan:
-    """Elementwise cards one after the other as one generated kernel."""
+    """Elementwise ops one after the other as one generated kernel."""
     (out,) = op.infer(*specs)
     taken = op.head_arity(len(specs))
     types = [wide_type(s.dtype) for s in specs[:taken]]
     running = op.ops[0].infer(*specs[:taken])[0]
     head = op_value(op.ops[0], [f"a{i}" for i in range(taken)], types, "v", running.dtype)
     values = [head, *chain_values(op.ops[1:], running, head, specs[taken:], taken)]
-    label = "+".join(card.name for card in op.ops)
+    label = "+".join(step.name for step in op.ops)
     alike = [i for i, s in enumerate(specs) if s.shape == out.shape and s.dtype == out.dtype]
     aliases = {0: alike[0]} if alike else {}
     return chain_plan(specs, out, values, values[-1].name, device, label, aliases)

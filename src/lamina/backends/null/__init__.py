@@ -52,7 +52,7 @@ class Null(Backend):
         return Plan((source.fixed,), (target.fixed,), _bind, label="null reorder")
 
     def supports(self, op: type[Op]) -> str:
-        """All cards: "null"."""
+        """All ops: "null"."""
         return "null"
 
 

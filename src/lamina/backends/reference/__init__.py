@@ -1,4 +1,4 @@
-"""Backend `reference`: every card by its own NumPy meaning, on host memory. The oracle of the tests.
+"""Backend `reference`: every op by its own NumPy meaning, on host memory. The oracle of the tests.
 
 Half types are computed in float32 and rounded once, at the end; with `dtype=float64` everything is computed,
 and left, in float64.
@@ -122,7 +122,7 @@ def _bind_reorder(source: Spec, target: Spec, call: Call) -> Run:
 
 
 class Reference(Backend):
-    """Runs each card's `reference` on host memory."""
+    """Runs each op's `reference` on host memory."""
 
     name = "reference"
 
@@ -135,7 +135,7 @@ class Reference(Backend):
         return reorder_plan(source, target)
 
     def supports(self, op: type[Op]) -> str:
-        """All cards: "numpy"."""
+        """All ops: "numpy"."""
         return "numpy"
 
 

@@ -159,7 +159,7 @@ class ConvolutionBase(Descriptor):
             x_desc, x, w_desc, w, y_desc, y: descriptors and device memory.
             alpha, beta: scale of the result, and of what y holds before.
             algorithm: see `algorithm`; `Search` finds the fastest.
-            workspace: scratch memory; left out, the handle lends it.
+            workspace: scratch memory; omitted, the handle provides it.
 
         C: cudnnConvolutionForward; of a deconvolution cudnnConvolutionBackwardData.
         """

@@ -115,7 +115,7 @@ class CTCLoss(Descriptor):
             costs: N float32.
             gradients_desc, gradients: shaped as probs; left out, only costs are computed.
             algorithm: "deterministic" or "non_deterministic".
-            workspace: scratch; left out, the handle lends it.
+            workspace: scratch; omitted, the handle provides it.
         """
         algo = flag(CTCAlgorithm, algorithm)
         wanted = None if gradients is None else gradients_desc

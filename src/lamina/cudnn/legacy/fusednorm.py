@@ -122,7 +122,7 @@ class FusedNorm(Descriptor, Generic[D]):
             z_desc, z: what is added, with the "…_add_activation" operation.
             activation: what follows, with the "…_activation" and "…_add_activation" operations.
             derived: what `derive` returned for x_desc; left out, it is derived.
-            workspace: scratch; left out, the handle lends it.
+            workspace: scratch; omitted, the handle provides it.
             reserve: memory to be kept for `backward`; left out, it is allocated.
             handle, x_desc, x, y_desc, y, scale, bias, running_mean, running_variance, factor, saved_mean,
                 saved_inv_variance, epsilon, alpha, beta: as for `BatchNorm.forward_training`.

@@ -237,7 +237,7 @@ def scratch(
     """The workspace of a call: what the caller gave, else `size()` bytes from the handle.
 
     Raises:
-        TypeError: nothing given and the handle is a bare address, which has no memory to lend.
+        TypeError: nothing given and the handle is a bare address, which provides no memory.
     """
     if given is not None:
         return sized(name, given)
@@ -265,6 +265,6 @@ def _lender(handle: AnyHandle, nbytes: int, name: str) -> Handle | None:
         return None
     if not isinstance(handle, Handle):
         raise TypeError(
-            f"{name}: {nbytes} bytes are needed; pass them, or use a lamina.cudnn.legacy.Handle, which lends them"
+            f"{name}: {nbytes} bytes are needed; pass them, or use a lamina.cudnn.legacy.Handle, which provides them"
         )
     return handle

@@ -117,7 +117,7 @@ class LRN(Descriptor):
 
         Args:
             means: the mean around each position, or any other values, shaped as x; left out, zeros.
-            temp, temp2: scratch, each of x's size; left out, the handle lends both.
+            temp, temp2: scratch, each of x's size; omitted, the handle provides both.
             handle, x_desc, x, y_desc, y, alpha, beta: cudnnDivisiveNormalizationForward.
         """
         first, second = _temporaries(handle, x_desc, temp, temp2)

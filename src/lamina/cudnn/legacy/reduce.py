@@ -89,7 +89,7 @@ class ReduceTensor(Descriptor):
             a_desc, a: what is reduced.
             c_desc, c: result, with size 1 at the reduced axes; its type decides that of the factors.
             indices: memory for uint32 indices, of `indices_size` bytes, where the descriptor asks for them.
-            workspace: scratch; left out, the handle lends it.
+            workspace: scratch; omitted, the handle provides it.
             handle, alpha, beta: where, and the factors.
 
         Raises:

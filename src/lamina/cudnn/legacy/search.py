@@ -215,7 +215,7 @@ class Search:
         Args:
             handle: where and on which stream.
             x, w, y: the tensors or their gradients; the direction's result is overwritten.
-            workspace: scratch: only algorithms that it suffices for are run. Left out, the handle lends as
+            workspace: scratch: only algorithms that it suffices for are run. Omitted, the handle provides as
                 much as the ranked algorithms ask for, or `limit` if that is less.
             limit: most bytes of workspace.
             deterministic: only algorithms that repeat bit by bit.

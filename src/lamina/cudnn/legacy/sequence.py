@@ -103,7 +103,7 @@ class SequenceData(Descriptor):
             TypeError: a bare handle.
         """
         if not isinstance(handle, Handle):
-            raise TypeError("attention: a bare handle lends no memory; pass q_lengths and kv_lengths")
+            raise TypeError("attention: a bare handle provides no memory; pass q_lengths and kv_lengths")
         found = self._on_device.get(handle.device)
         if found is None:
             found = self._on_device[handle.device] = from_host(

@@ -1,4 +1,4 @@
-"""Reverse-mode differentiation: walk the nodes backwards and ask each card for its gradient.
+"""Reverse-mode differentiation: walk the nodes backwards and ask each op for its gradient.
 
 Gradients are calls to ops, recorded like everything else; gradients of gradients need nothing more.
 """

@@ -1,6 +1,6 @@
 """Graphs in files: a safetensors file whose tensors are the constants and whose metadata is the graph as JSON.
 
-Reading runs no code from the file: ops are looked up by name among the cards, their fields are checked, every
+Reading runs no code from the file: ops are looked up by name in the registry, their fields are checked, every
 shape is inferred anew, and sizes are bounded by the file's own size.
 """
 
@@ -65,20 +65,20 @@ def load(path: str | Path) -> Graph:
 
 
 def encode_op(op: Op) -> dict[str, Any]:
-    """The fields of a card as JSON values."""
+    """The fields of an op as JSON values."""
     return {f.name: _encode(getattr(op, f.name)) for f in dataclasses.fields(op)}
 
 
 def decode_op(name: str, values: Mapping[str, Any]) -> Op:
-    """The card of this name with these fields, each checked against its declared type."""
-    card = REGISTRY.get(name)
-    if card is None:
+    """The op of this name with these fields, each checked against its declared type."""
+    op_class = REGISTRY.get(name)
+    if op_class is None:
         raise GraphFileError(f"unknown op {name!r}")
-    hints = typing.get_type_hints(card)
-    known = {f.name for f in dataclasses.fields(card)}
+    hints = typing.get_type_hints(op_class)
+    known = {f.name for f in dataclasses.fields(op_class)}
     if set(values) != known:
         raise GraphFileError(f"{name} has fields {sorted(known)}, the file gives {sorted(values)}")
-    return card(**{k: _conform(_decode_value(v), hints[k], f"{name}.{k}") for k, v in values.items()})
+    return op_class(**{k: _conform(_decode_value(v), hints[k], f"{name}.{k}") for k, v in values.items()})
 
 
 def _encode(value: Any) -> Any:
@@ -115,7 +115,7 @@ def _decode_value(value: Any) -> Any:
 
 
 def _conform(value: Any, kind: Any, where: str) -> Any:
-    """value as the declared type of a card's field, or GraphFileError."""
+    """value as the declared type of an op's field, or GraphFileError."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return _conform_union(value, arguments, where)

@@ -1,9 +1,9 @@
 """Which steps of a program may run beside the others, and what they have to wait for.
 
-The chain that the longest result hangs on (forward, then the gradients of the data) stays in lane 0. What nothing on
-that chain reads (gradients of parameters, updates, counts) may run in lane 1, at the same time. Memory is planned for
-one order of steps, so a step waits for every earlier step of the other lane that touches the same bytes, be it the
-value that it needs or one that merely lay there before.
+The critical path (forward, then the gradients of the data) stays on stream 0. What nothing on that path reads
+(gradients of parameters, updates, counts) may run on stream 1 at the same time. Memory is planned for one order of
+steps, so a step waits for every earlier step of the other stream that touches the same bytes, be it the value that it
+needs or one that was stored there before.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _overlap(some: Sequence[Range], others: Sequence[Range]) -> bool:
 
 
 def assign_streams(steps: Sequence[PlannedStep], seconds: Sequence[float]) -> list[int]:
-    """The lane of each step: 0 on the chain that ends last, 1 for what may run beside it.
+    """The stream of each step: 0 on the chain that ends last, 1 for what may run beside it.
 
     seconds: about how long each step takes.
     """
@@ -80,9 +80,9 @@ def _dependencies(steps: Sequence[PlannedStep]) -> list[list[int]]:
 
 
 def waits(footprints: Sequence[Footprint], stream: Sequence[int]) -> list[int | None]:
-    """For each step the last earlier step of the other lane that it clashes with: the lane has done all before it."""
+    """For each step the last earlier step of the other stream that it conflicts with: all before it are done."""
     found: list[int | None] = []
-    seen = {0: -1, 1: -1}  # the last step of the other lane that each lane has waited for
+    seen = {0: -1, 1: -1}  # the last step of the other stream that each stream has waited for
     for i, own in enumerate(footprints):
         other = (j for j in range(i - 1, seen[stream[i]], -1) if stream[j] != stream[i])
         last = next((j for j in other if own.clashes(footprints[j])), None)

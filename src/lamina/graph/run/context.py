@@ -17,7 +17,7 @@ from lamina.graph.run.staging import Staged
 from lamina.runtime import Buffer, CapturedGraph, Device, Event, Stream, copy, memset
 from lamina.tensors import Tensor, relayout
 
-#: Bytes from which on a CPU an output is lent rather than copied.
+#: Bytes from which on a CPU an output is handed out without a copy.
 _LENT = 1 << 20
 #: An input of a call: a tensor, a row-major array where the device is the host, or one on its way to the device.
 Given = Tensor | np.ndarray[Any, Any] | Staged
@@ -45,7 +45,9 @@ class ExecutionContext:
         self._platform, self._stream = device.platform, device.default_stream
         self._results, self._shared, self._poison = results, shared, poison
         self._own: dict[Slot, Buffer] = {}
-        self._lent: dict[Slot, weakref.ref[Loan] | None] = {}  # outputs that are lent, and the last loan
+        self._lent: dict[
+            Slot, weakref.ref[Loan] | None
+        ] = {}  # outputs handed out without a copy, and the last loan
         self._runs: list[Run] = []  # every step at its addresses
         self._captured: CapturedGraph | None = None
         self._replay: Run | None = None  # launches it
@@ -253,7 +255,7 @@ class ExecutionContext:
 
 
 class Loan:
-    """Owns the memory of an output that is lent; whatever is made of the result keeps it alive."""
+    """Owns the memory of an output that is handed out without a copy; every view of the result keeps it alive."""
 
     def __init__(self, held: Buffer) -> None:
         self.held = held

@@ -52,7 +52,7 @@ def _embedded(profile: Profile) -> str:
 def _summary(profile: Profile) -> str:
     total, fraction = profile.milliseconds, profile.fraction
     timed = "kernels were not timed" if total is None else f"{total:.3f} ms"
-    share = "" if fraction is None else f", {fraction:.0%} of the device's limit"
+    share = "" if fraction is None else f", {fraction:.0%} of the device's roofline"
     return (
         f"<p>{len(profile.rows)} kernels on {escape(profile.device)}: {timed}{share}. Temporaries: "
         f"{human_bytes(profile.arena)} planned, {human_bytes(profile.unplanned)} unplanned, at least "
@@ -78,7 +78,7 @@ def _timeline(profile: Profile) -> str:
 
 
 def _bar(row: Row, x: float, width: float) -> str:
-    """The kernel's time as a bar; the darker part is the limit's share of it."""
+    """The kernel's time as a bar; the darker part is the roofline's share of it."""
     fraction = row.fraction or 0.0
     reached = min(fraction, 1.0) * _BAR
     tip = escape(_tip(row))
@@ -91,7 +91,7 @@ def _bar(row: Row, x: float, width: float) -> str:
 
 def _tip(row: Row) -> str:
     time = "" if row.milliseconds is None else f"\n{row.milliseconds * 1e3:.1f} us"
-    share = "" if row.fraction is None else f", {row.fraction:.0%} of the limit"
+    share = "" if row.fraction is None else f", {row.fraction:.0%} of roofline"
     return f"{row.op}\n{row.kernel}{time}{share}\n{row.inputs} -> {row.outputs}"
 
 
@@ -118,7 +118,7 @@ def _picture(content: str, height: int, label: str) -> str:
 
 
 def _table(profile: Profile) -> str:
-    head = "<tr><th class=n>#</th><th>op</th><th>kernel</th><th class=n>ms</th><th class=n>of limit</th>"
+    head = "<tr><th class=n>#</th><th>op</th><th>kernel</th><th class=n>ms</th><th class=n>% of roofline</th>"
     head += "<th class=n>GFLOP</th><th class=n>bytes</th><th class=n>workspace</th></tr>"
     return f"<table>{head}{''.join(_line(i, r) for i, r in enumerate(profile.rows))}</table>"
 

@@ -1,4 +1,4 @@
-"""How long each kernel of a compiled graph takes, and what fraction of the machine's limit that is.
+"""How long each kernel of a compiled graph takes, and what fraction of the machine's roofline that is.
 
 On a GPU the whole program is captured once more with an event between any two kernels, so that every kernel is
 timed where it runs: with the caches as its predecessors leave them, and without the host's calls between.
@@ -38,7 +38,7 @@ class Row:
 
     @property
     def fraction(self) -> float | None:
-        """Of the limit: 1 is as fast as the machine can be."""
+        """Of the roofline: 1 is as fast as the machine can be."""
         if self.milliseconds is None:
             return None
         return self.limit_ms / self.milliseconds if self.milliseconds > 0 else None
@@ -81,7 +81,7 @@ class Profile:
 
     @property
     def fraction(self) -> float | None:
-        """Of the limit, over all kernels."""
+        """Of the roofline, over all kernels."""
         total = self.milliseconds
         return sum(r.limit_ms for r in self.rows) / total if total else None
 
@@ -101,7 +101,7 @@ class Profile:
 
     def text(self) -> str:
         """A table for people."""
-        head = ("op", "kernel", "ms", "of limit", "GFLOP", "bytes", "outputs")
+        head = ("op", "kernel", "ms", "% of roofline", "GFLOP", "bytes", "outputs")
         table = [head, *(_cells(r) for r in self.rows)]
         widths = [min(max(len(r[c]) for r in table), 64) for c in range(len(head))]
         lines = ["  ".join(f[:64].ljust(w) for f, w in zip(r, widths, strict=True)).rstrip() for r in table]
@@ -109,7 +109,7 @@ class Profile:
         timed = "not timed" if total is None else f"{total:.3f} ms"
         lines.append(
             f"{len(self.rows)} kernels on {self.device}: {timed}"
-            + ("" if fraction is None else f", {fraction:.0%} of the limit")
+            + ("" if fraction is None else f", {fraction:.0%} of roofline")
             + f"; temporaries: {human_bytes(self.arena)} planned, {human_bytes(self.unplanned)} unplanned, "
             f"at least {human_bytes(self.bound)} in any plan"
             + (f"; {self.recomputed} nodes run again to save memory" if self.recomputed else "")

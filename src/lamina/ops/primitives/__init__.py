@@ -199,7 +199,7 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         """An op class of a family by its name. Raises AttributeError."""
-        for card in REGISTRY.values():
-            if card.__name__ == name and card.__module__.startswith(f"{__name__}."):
-                return card
+        for op_class in REGISTRY.values():
+            if op_class.__name__ == name and op_class.__module__.startswith(f"{__name__}."):
+                return op_class
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Losses. Cross-entropy on logits is a card of its own; the others are composed."""
+"""Losses. Cross-entropy on logits is an op of its own; the others are composed."""
 
 from __future__ import annotations
 

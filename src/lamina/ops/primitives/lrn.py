@@ -75,8 +75,8 @@ class LocalResponseNorm(_LocalResponse):
         return first_axis(axes)
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
-        card = LocalResponseNormGrad(self.size, self.alpha, self.beta, self.k)
-        return (call(card, grads[0], inputs[0]),)
+        op = LocalResponseNormGrad(self.size, self.alpha, self.beta, self.k)
+        return (call(op, grads[0], inputs[0]),)
 
     def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
         base = self.k + self.alpha / self.size * _window(x * x, *self.reach)
@@ -142,8 +142,8 @@ def local_response_norm(
 
     y = x / (k + alpha / size * sum of x² over `size` channels) ** beta. Raises ShapeError, ValueError for size < 1.
     """
-    card = LocalResponseNorm(int(size), float(alpha), float(beta), float(k))
-    return call(card, operand(input, "local_response_norm"))
+    op = LocalResponseNorm(int(size), float(alpha), float(beta), float(k))
+    return call(op, operand(input, "local_response_norm"))
 
 
 @checked

@@ -1,8 +1,8 @@
 """Normalization: batch, layer, RMS, group and instance norm, with their gradients as ops.
 
-All are one formula on different axes: with mean and inverse deviation r over some axes of x,
+All are one formula on different axes: with mean and inverse deviation rstd over some axes of x,
 
-    y = (x - mean) * r * scale + bias,    r = 1 / sqrt(variance + epsilon)
+    y = (x - mean) * rstd * scale + bias,    rstd = 1 / sqrt(variance + epsilon)
 
 Statistics, scale and bias are of x's compute type: float32 for half types. Running statistics are values that go in
 and come out, so that a compiled step updates them in place.
@@ -64,7 +64,7 @@ def channel_frame(shape: Shape) -> Frame:
 
 
 class _Norm(Op):
-    """What the cards have in common."""
+    """What the ops have in common."""
 
     arity = None
 
@@ -134,7 +134,7 @@ class _Second(NamedTuple):
 def _second(frame: Frame, arriving: Values, operands: Values, moving: bool = True) -> _Second:
     """The vjp of `_gradient` in ops: from the gradients that arrive at dx, dscale and dbias (or None).
 
-    With n = (x - mean) r, w = g scale, A = <gradient of dx> r:  dx = r q,  q = w - mean(w) - n mean(w n).
+    With n = (x - mean) rstd, w = g scale, A = <gradient of dx> rstd:  dx = rstd q,  q = w - mean(w) - n mean(w n).
     """
     g, x, scale, mean, rstd = operands
     shape, kind, small = x.shape, x.dtype, scale.shape
@@ -186,11 +186,11 @@ def _plus(a: Any, b: Any) -> Any:
 def _through_statistics(
     frame: Frame, x: Any, mean: Any, rstd: Any, to_mean: Any, to_rstd: Any, to_variance: Any = None
 ) -> Any:
-    """The part of x's gradient that arrives through mean, r and variance; None where nothing arrives."""
+    """The part of x's gradient that arrives through mean, rstd and variance; None where nothing arrives."""
     wide = x.cast(rstd.dtype).reshape(frame.split)
     apart = wide if mean is None else wide - mean.reshape(frame.kept)
     by, found = 1.0 / frame.size, None
-    if to_rstd is not None:  # dr/dvariance = -r³ / 2
+    if to_rstd is not None:  # drstd/dvariance = -rstd³ / 2
         to_variance = _plus(to_variance, to_rstd * rstd * rstd * rstd * -0.5)
     if to_variance is not None:
         found = apart * (to_variance * (2 * by)).reshape(frame.kept)
@@ -206,9 +206,9 @@ _BATCH = ("x", "scale", "bias", "running_mean", "running_var", "residual")
 
 @dataclass(frozen=True)
 class BatchNorm(_Norm):
-    """(x [N, C, *S], scale [C], bias [C], running_mean [C], running_var [C]) -> (y, mean, r, next mean, next var).
+    """(x [N, C, *S], scale [C], bias [C], running_mean [C], running_var [C]) -> (y, mean, rstd, next mean, next var).
 
-    Mean and variance are over N and S. y = (x - mean) * r * scale + bias with r = 1 / sqrt(variance + epsilon).
+    Mean and variance are over N and S. y = (x - mean) * rstd * scale + bias with rstd = 1 / sqrt(variance + epsilon).
     The running statistics move by `momentum` towards mean and the unbiased variance (divided by n - 1), as in
     torch. relu: y is clipped at 0, and at `hi` if that is given. residual: a sixth operand like x is added before
     relu (cuDNN's BnAddRelu). Needs two elements per channel or more.
@@ -246,9 +246,9 @@ class BatchNorm(_Norm):
         y, mean, rstd = outputs[:3]
         found: list[Any] = [None] * len(inputs)
         if grads[0] is not None:
-            card = BatchNormGrad(self.relu, self.relu and self.residual, hi=self.hi)
-            extra = (y,) if card.residual else (bias,) if self.relu else ()
-            found[0], found[1], found[2], *rest = bind(card, grads[0], x, scale, mean, rstd, *extra)
+            op = BatchNormGrad(self.relu, self.relu and self.residual, hi=self.hi)
+            extra = (y,) if op.residual else (bias,) if self.relu else ()
+            found[0], found[1], found[2], *rest = bind(op, grads[0], x, scale, mean, rstd, *extra)
             if self.residual:
                 found[5] = rest[0] if rest else grads[0]
         frame, share = channel_frame(x.shape), self.momentum
@@ -358,9 +358,9 @@ class BatchNormInfer(_Norm):
     def vjp(self, grads: Values, inputs: Values, outputs: Values) -> Values:
         x, scale, bias, mean, var = inputs[:5]
         rstd = (var + self.epsilon).rsqrt()
-        card = BatchNormGrad(self.relu, self.relu and self.residual, moving=False, hi=self.hi)
-        extra = (outputs[0],) if card.residual else (bias,) if self.relu else ()
-        dx, dscale, dbias, *rest = bind(card, grads[0], x, scale, mean, rstd, *extra)
+        op = BatchNormGrad(self.relu, self.relu and self.residual, moving=False, hi=self.hi)
+        extra = (outputs[0],) if op.residual else (bias,) if self.relu else ()
+        dx, dscale, dbias, *rest = bind(op, grads[0], x, scale, mean, rstd, *extra)
         found = [dx, dscale, dbias, -(dbias * scale * rstd), dscale * scale * rstd * rstd * -0.5]
         return [*found, rest[0] if rest else grads[0]] if self.residual else found
 
@@ -380,9 +380,9 @@ class BatchNormInfer(_Norm):
 
 @dataclass(frozen=True)
 class BatchNormGrad(_Norm):
-    """(g, x [N, C, *S], scale, mean, r, all [C]) -> (dx, dscale [C], dbias [C]): gradients of batch norm.
+    """(g, x [N, C, *S], scale, mean, rstd, all [C]) -> (dx, dscale [C], dbias [C]): gradients of batch norm.
 
-    moving: mean and r were taken from x, else they are constants (inference). relu: g is first set to 0 where the
+    moving: mean and rstd were taken from x, else they are constants (inference). relu: g is first set to 0 where the
     output was not positive, or not below `hi`. That is told by operand 5: the bias [C], from which the output is
     computed again, or with `residual` the output y like x; the masked g is then the fourth output, the residual's
     gradient.
@@ -476,7 +476,7 @@ class _Rows(_Norm):
         raise NotImplementedError
 
     def grad(self) -> Op:
-        """The gradient's card."""
+        """The gradient's op."""
         raise NotImplementedError
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
@@ -512,7 +512,7 @@ class _Rows(_Norm):
 
 
 class _RowsGrad(_Norm):
-    """Norms whose statistics belong to one image: (g, x, scale, mean, r) -> (dx, dscale, dbias)."""
+    """Norms whose statistics belong to one image: (g, x, scale, mean, rstd) -> (dx, dscale, dbias)."""
 
     centred: ClassVar[bool] = True
     inplace = {0: 0}
@@ -581,7 +581,7 @@ _GROUP_CASES: tuple[tuple[Shape, int], ...] = (
 
 @dataclass(frozen=True)
 class LayerNorm(_Rows):
-    """(x, scale, bias) -> (y, mean, r): each row of the last `rank` axes normalized; mean and r of x's other axes."""
+    """(x, scale, bias) -> (y, mean, rstd): rows of the last `rank` axes normalized; statistics per row."""
 
     rank: int
     epsilon: float
@@ -606,7 +606,7 @@ class LayerNorm(_Rows):
 
 @dataclass(frozen=True)
 class LayerNormGrad(_RowsGrad):
-    """(g, x, scale, mean, r) -> (dx, dscale, dbias): the gradients of LayerNorm."""
+    """(g, x, scale, mean, rstd) -> (dx, dscale, dbias): the gradients of LayerNorm."""
 
     rank: int
 
@@ -624,7 +624,7 @@ class LayerNormGrad(_RowsGrad):
 
 @dataclass(frozen=True)
 class RmsNorm(_Rows):
-    """(x, scale) -> (y, r): x * r * scale with r = 1 / sqrt(mean of x² over the last `rank` axes + epsilon)."""
+    """(x, scale) -> (y, rstd): x * rstd * scale, rstd = 1 / sqrt(mean of x² over the last `rank` axes + epsilon)."""
 
     rank: int
     epsilon: float
@@ -650,7 +650,7 @@ class RmsNorm(_Rows):
 
 @dataclass(frozen=True)
 class RmsNormGrad(_RowsGrad):
-    """(g, x, scale, r) -> (dx, dscale): the gradients of RmsNorm."""
+    """(g, x, scale, rstd) -> (dx, dscale): the gradients of RmsNorm."""
 
     rank: int
     centred = False
@@ -669,7 +669,7 @@ class RmsNormGrad(_RowsGrad):
 
 @dataclass(frozen=True)
 class GroupNorm(_Rows):
-    """(x [N, C, *S], scale [C], bias [C]) -> (y, mean [N, groups], r [N, groups]).
+    """(x [N, C, *S], scale [C], bias [C]) -> (y, mean [N, groups], rstd [N, groups]).
 
     Each image's channels are cut into `groups`, normalized each by itself; groups = C is instance norm.
     """
@@ -697,7 +697,7 @@ class GroupNorm(_Rows):
 
 @dataclass(frozen=True)
 class GroupNormGrad(_RowsGrad):
-    """(g, x [N, C, *S], scale [C], mean [N, groups], r [N, groups]) -> (dx, dscale, dbias): of GroupNorm."""
+    """(g, x [N, C, *S], scale [C], mean [N, groups], rstd [N, groups]) -> (dx, dscale, dbias): of GroupNorm."""
 
     groups: int
 
@@ -893,8 +893,8 @@ def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None
     x = operand(input, "group_norm")
     _check_eps("group_norm", eps)
     small = x.shape[1:2]
-    card = GroupNorm(int(num_groups), float(eps))
-    return call(card, x, _filled(x, weight, small, 1), _filled(x, bias, small, 0))
+    op = GroupNorm(int(num_groups), float(eps))
+    return call(op, x, _filled(x, weight, small, 1), _filled(x, bias, small, 0))
 
 
 def _check_eps(what: str, eps: float, momentum: float = 0.0) -> None:

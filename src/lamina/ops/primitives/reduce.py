@@ -433,15 +433,15 @@ def argmin(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     return _arg(ArgMin, "argmin", input, dim, keepdim)
 
 
-def _arg(card: type[ArgMax], what: str, input: Any, dim: int | None, keepdim: bool) -> Any:
+def _arg(op_class: type[ArgMax], what: str, input: Any, dim: int | None, keepdim: bool) -> Any:
     x = operand(input, what)
     if dim is None or x.ndim == 0:
         if dim is not None:
             dims(dim, 0, what)
-        found = call(card(0), x.reshape((x.spec.numel,)))
+        found = call(op_class(0), x.reshape((x.spec.numel,)))
         return found.reshape((1,) * x.ndim) if keepdim else found
     place = normalize_axis(dim, x.ndim, what)
-    found = call(card(place), x)
+    found = call(op_class(place), x)
     return found.reshape(_reduced(x.shape, (place,), True)) if keepdim else found
 
 

@@ -33,7 +33,7 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True)
 class _Recurrent(Op):
-    """What the forward and the backward card share.
+    """What the forward and the backward op share.
 
     mode: "relu", "tanh", "lstm" or "gru". hidden: H. layers: L, one on the output of the other.
     bidirectional: D = 2, each layer has a second pass from the end, and outputs stand side by side.

@@ -167,9 +167,9 @@ def logsumexp(input: Any, dim: Dims = None, keepdim: bool = False) -> Any:
     return found if keepdim else found.reshape([n for a, n in enumerate(x.shape) if a not in axes])
 
 
-def _over(card: type[Softmax] | type[LogSoftmax], x: Any, axes: tuple[int, ...]) -> Any:
+def _over(op_class: type[Softmax] | type[LogSoftmax], x: Any, axes: tuple[int, ...]) -> Any:
     """The op over axes; a tensor of rank 0 counts as one of a single element."""
-    return call(card(axes), x) if x.ndim else call(card((0,)), x.reshape((1,))).reshape(())
+    return call(op_class(axes), x) if x.ndim else call(op_class((0,)), x.reshape((1,))).reshape(())
 
 
 def _given(what: str, input: Any, dtype: DTypeLike | None) -> Any:

@@ -165,9 +165,9 @@ def test_data_gradient(
 
 
 @pytest.mark.parametrize("lies", slow_from(2, product([contiguous, channels_last, None], repeat=2)))
-@pytest.mark.parametrize("card", [ConvNorm, DataGradNorm])
+@pytest.mark.parametrize("op_class", [ConvNorm, DataGradNorm])
 def test_unfused_in_any_layout(
-    card: type[Op], lies: tuple[Callable[[Shape], Layout] | None, ...], monkeypatch: pytest.MonkeyPatch
+    op_class: type[Op], lies: tuple[Callable[[Shape], Layout] | None, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The convolution's operands in one layout, the norm's in another: the plan says how it wants them."""
 
@@ -180,7 +180,7 @@ def test_unfused_in_any_layout(
     monkeypatch.setattr(convolutions, "choose", choose)
     monkeypatch.setattr(conv_batch_norm, "choose", choose)
     convolutions._cached.cache_clear()
-    sample = [s for s in card.samples() if not isinstance(getattr(s.op, "grad", None), Fused)][-1]
+    sample = [s for s in op_class.samples() if not isinstance(getattr(s.op, "grad", None), Fused)][-1]
     arrays = sample.draw(np.random.default_rng(3), float32)
     specs = [
         Spec(a.shape, as_dtype(a.dtype), arrange and arrange(a.shape))

@@ -82,11 +82,11 @@ def test_the_bits_of_separate_kernels(case: tuple[Shape, Window, Shape], dtype: 
         back, arrays = BatchNormGrad(relu), [g, index, image, a, b, power, *([c] if relu else [])]
         (spread,) = run(grad, arrays[:2])
         separate = run(back, [spread, *arrays[2:]])
-        card = PoolNormGrad(grad, back)
-        assert plan(card, arrays).label.endswith("fused")
-        same(run(card, arrays), list(separate))
+        op = PoolNormGrad(grad, back)
+        assert plan(op, arrays).label.endswith("fused")
+        same(run(op, arrays), list(separate))
         for y, wanted, spec in zip(
-            separate, run_reference(card, arrays, float64), plan(card, arrays).outputs, strict=True
+            separate, run_reference(op, arrays, float64), plan(op, arrays).outputs, strict=True
         ):
             assert not mismatch(y, wanted, spec.dtype)
 
@@ -102,9 +102,9 @@ def test_the_fastest_is_right() -> None:
     found = run(op, arrays, fastest)
     for y, wanted in zip(found[:5], run_reference(op, arrays, float64)[:5], strict=True):
         assert not mismatch(y, wanted, as_dtype(y.dtype))
-    card = PoolNormGrad(MaxPoolGrad(kernel, window, x[2:]), BatchNormGrad())
+    op = PoolNormGrad(MaxPoolGrad(kernel, window, x[2:]), BatchNormGrad())
     arrays = [eighths(found[5].shape, bfloat16, 3), found[5], image, *small[:2], power]
-    for y, wanted in zip(run(card, arrays, fastest), run_reference(card, arrays, float64), strict=True):
+    for y, wanted in zip(run(op, arrays, fastest), run_reference(op, arrays, float64), strict=True):
         assert not mismatch(y, wanted, as_dtype(y.dtype))
 
 

@@ -31,12 +31,12 @@ def sample_of(op: Update, parameter: DType, gradient: DType, shapes: list[tuple[
 
 @pytest.mark.feature("F111")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
-@pytest.mark.parametrize("card", UPDATES, ids=lambda c: c.name)
+@pytest.mark.parametrize("op_class", UPDATES, ids=lambda c: c.name)
 @pytest.mark.parametrize(("parameter", "gradient"), DTYPES, ids=str)
-def test_values_of_any_dtype(card: type[Update], parameter: DType, gradient: DType) -> None:
+def test_values_of_any_dtype(op_class: type[Update], parameter: DType, gradient: DType) -> None:
     """One tensor with a rest behind the last full access, and several in one launch; other dtypes in the latter."""
     rng = np.random.default_rng(3)
-    ops = card.variants() if parameter is gradient is float32 else card.variants()[2:3]
+    ops = op_class.variants() if parameter is gradient is float32 else op_class.variants()[2:3]
     for i, op in enumerate(ops):
         shapes: list[tuple[int, ...]] = [(37,)] if i % 2 else [(3, 5), (), (0,), (1030,)]
         sample = sample_of(op, parameter, gradient, shapes)
@@ -48,20 +48,20 @@ def test_values_of_any_dtype(card: type[Update], parameter: DType, gradient: DTy
 
 
 @pytest.mark.feature("F111")
-@pytest.mark.parametrize("card", UPDATES, ids=lambda c: c.name)
+@pytest.mark.parametrize("op_class", UPDATES, ids=lambda c: c.name)
 @pytest.mark.parametrize("count", [1, 3])
-def test_kernels_compile(card: type[Update], count: int) -> None:
-    for op in card.variants():
+def test_kernels_compile(op_class: type[Update], count: int) -> None:
+    for op in op_class.variants():
         sample = sample_of(op, float32, bfloat16, [(64,)] * count)
         plan = CUDA.plan(sample.op, [Spec(a.shape, a.dtype or float32) for a in sample.args], Policy())
         for program in plan.make.programs:  # type: ignore[attr-defined]
             assert program.cubin("sm_90")[:4] == b"\x7fELF"
 
 
-@pytest.mark.parametrize("card", UPDATES, ids=lambda c: c.name)
-def test_state_is_updated_in_place(card: type[Update]) -> None:
-    sample = sample_of(card.variants()[0], float32, float32, [(64,), (64,)])
+@pytest.mark.parametrize("op_class", UPDATES, ids=lambda c: c.name)
+def test_state_is_updated_in_place(op_class: type[Update]) -> None:
+    sample = sample_of(op_class.variants()[0], float32, float32, [(64,), (64,)])
     plan = CUDA.plan(sample.op, [Spec(a.shape, a.dtype or float32) for a in sample.args], Policy())
-    kept, given = 1 + len(card.moments) + card.counted, 3 + len(card.moments) + card.counted
+    kept, given = 1 + len(op_class.moments) + op_class.counted, 3 + len(op_class.moments) + op_class.counted
     first = {0: 0} | {i: i + 1 for i in range(1, kept)}
     assert plan.aliases == first | {kept + o: given + i for o, i in first.items()}

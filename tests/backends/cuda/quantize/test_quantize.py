@@ -32,10 +32,10 @@ DEVICE = H200
 
 @EMULATED
 @pytest.mark.feature("B018")
-@pytest.mark.parametrize("card", [QuantizedConv, QuantizedMatmul])
-def test_own_kernels(card: type[QuantizedConv | QuantizedMatmul]) -> None:
-    for turn, sample in enumerate(list(card.samples())[:4]):
-        dtype = card.dtypes[turn % 2]
+@pytest.mark.parametrize("op_class", [QuantizedConv, QuantizedMatmul])
+def test_own_kernels(op_class: type[QuantizedConv | QuantizedMatmul]) -> None:
+    for turn, sample in enumerate(list(op_class.samples())[:4]):
+        dtype = op_class.dtypes[turn % 2]
         arrays = sample.draw(np.random.default_rng(turn), dtype)
         wanted = run_reference(sample.op, arrays, float64)[0]
         x, w, y = (

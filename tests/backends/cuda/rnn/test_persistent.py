@@ -50,7 +50,7 @@ def view(address: int, spec: Spec) -> Array:
 
 
 def run(plan: Plan, arrays: Sequence[Array], misaligned: bool = False) -> list[Array]:
-    """The outputs of a plan. crooked: operands at addresses that are odd multiples of an element."""
+    """The outputs of a plan. misaligned: operands at addresses that are odd multiples of an element."""
     assert isinstance(plan.make, Launches)
     places = [2 if misaligned and s.dtype != uint8 else 0 for s in (*plan.inputs, *plan.outputs)]
     given = [np.ascontiguousarray(a).view(np.uint8).reshape(-1) for a in arrays]

@@ -156,7 +156,7 @@ def test_an_epilogue_in_a_kernel_of_its_own(device: Device) -> None:
 
 @pytest.mark.feature("B009", "F106")
 def test_kernels_are_loaded_in_threads_before_the_contest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that is timed for sure, and what checks it, at the same time; not spare ways or the plain one."""
+    """All that is timed for sure, and what checks it, at the same time; not spare formulations or the plain one."""
     win = Window((1, 1), ((1, 1), (1, 1)), (1, 1))
     x, w, y = (Spec(s, bfloat16, channels_last(s)) for s in ((2, 8, 6, 6), (16, 8, 3, 3), (2, 16, 6, 6)))
     problem = conv_problem(Conv, Operands(win, x, w, y), H200)

@@ -74,7 +74,7 @@ def square(kernel: int, stride: int = 1, pad: int = 0, groups: int = 1, dilation
     return Window((stride, stride), ((pad, pad), (pad, pad)), (dilation, dilation), groups)
 
 
-def card(direction: Direction, o: Operands) -> Op:
+def op_of(direction: Direction, o: Operands) -> Op:
     if direction is Conv:
         return Conv(o.window)
     if direction is ConvDataGrad:
@@ -87,7 +87,7 @@ def draw(spec: Spec, seed: int) -> Array:
 
 
 def run(formulation: Formulation, arrays: list[Array], specs: list[Spec], result: Spec) -> Array:
-    """A way of own kernels on the emulator."""
+    """A formulation of own kernels on the emulator."""
     held = [emulator.Memory(s.nbytes) for s in specs]
     for memory, array, spec in zip(held, arrays, specs, strict=True):
         memory.bytes[:] = pack(array, spec.physical).view(np.uint8).reshape(-1)
@@ -127,7 +127,7 @@ def test_depthwise(case: str, direction: Direction) -> None:
     arrays = [draw(s, i) for i, s in enumerate(given)]
     check(
         depthwise_formulation(direction, o, Vector(), H200.machine),
-        card(direction, o),
+        op_of(direction, o),
         arrays,
         list(given),
         result,
@@ -157,7 +157,7 @@ def test_stem(case: str, direction: Direction, processors: int) -> None:
     result, given = sides(direction, o)
     arrays = [draw(s, i) for i, s in enumerate(given)]
     formulation = small_channels_formulation(direction, o, Vector(), machine)
-    check(formulation, card(direction, o), arrays, list(given), result)
+    check(formulation, op_of(direction, o), arrays, list(given), result)
     with emulator.contrary():
         again = run(formulation, arrays, list(given), result)
     assert again.tobytes() == run(formulation, arrays, list(given), result).tobytes()
@@ -241,13 +241,13 @@ def test_a_swapped_direction_is_the_same(win: Window, direction: Direction) -> N
     other, formulation = swapped(o), swapped_direction_formulation(direction, o, Epilogue((), (), 2))
     x, w, y = (draw(s, i) for i, s in enumerate((o.x, o.w, o.y)))
     wanted = run_reference(
-        card(direction, o), {Conv: [x, w], ConvDataGrad: [y, w]}.get(direction, [x, y]), float64
+        op_of(direction, o), {Conv: [x, w], ConvDataGrad: [y, w]}.get(direction, [x, y]), float64
     )
     launch = Formulation(
         "mirror", steps=(*formulation.before, *formulation.after), scratch=formulation.scratch
     )
     if direction is ConvFilterGrad:
-        reversed_ = run_reference(card(direction, other), [y, x])[0]
+        reversed_ = run_reference(op_of(direction, other), [y, x])[0]
         scratch, out = emulator.Memory(formulation.scratch), emulator.Memory(o.w.nbytes)
         scratch.bytes[:] = pack(reversed_, other.w.physical).view(np.uint8).reshape(-1)
         emulator.run_steps(launch.steps, Call((0, 0), (out.pointer,), scratch.pointer))
@@ -258,7 +258,7 @@ def test_a_swapped_direction_is_the_same(win: Window, direction: Direction) -> N
         emulator.run_steps(launch.steps, Call((0, held.pointer), (0,), scratch.pointer))
         mirrored = unpack(scratch.bytes.view(np.float32), other.w.physical, other.w.shape)
         back = ConvDataGrad if direction is Conv else Conv
-        found = run_reference(card(back, other), [x if direction is Conv else y, mirrored])[0]
+        found = run_reference(op_of(back, other), [x if direction is Conv else y, mirrored])[0]
     np.testing.assert_allclose(found, wanted[0], rtol=2e-4, atol=2e-4)
 
 
@@ -333,7 +333,7 @@ def test_filters_of_one_tap_are_products(direction: Direction, stride: int) -> N
     found = unpack(out.bytes.view(np.float32), result.physical, result.shape)
     given = {Conv: arrays[:2], ConvDataGrad: [arrays[2], arrays[1]]}.get(direction, [arrays[0], arrays[2]])
     np.testing.assert_allclose(
-        found, run_reference(card(direction, o), given, float64)[0], rtol=1e-5, atol=1e-5
+        found, run_reference(op_of(direction, o), given, float64)[0], rtol=1e-5, atol=1e-5
     )
 
 

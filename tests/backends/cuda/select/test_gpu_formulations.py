@@ -1,4 +1,4 @@
-"""Every way of convolutions and products on a GPU against the reference: cuDNN's forms, cuBLASLt, own kernels."""
+"""Every formulation of convolutions and products on a GPU against the reference: cuDNN, cuBLASLt, own kernels."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -61,7 +61,7 @@ def device() -> Device:
 def every_formulation(
     device: Device, problem: Problem, op: Op, arrays: Sequence[Array], roundings: int = 1
 ) -> set[str]:
-    """Run the first candidate of each way (all of cuBLASLt's), compare; the names of the ways that ran.
+    """Run the first candidate of each formulation (all of cuBLASLt's), compare; the names of those that ran.
 
     roundings: to the operands' type on the way to a result; of several, only the norm of the error is looked at.
     """

@@ -249,7 +249,7 @@ def _chosen(
     device: Device,
     policy: Policy,
 ) -> Plan:
-    """The best way; zeros where there is nothing to see. terms: begin with q, k and v."""
+    """The best formulation; zeros where there is nothing to see. terms: begin with q, k and v."""
     (q, _), (k, _), (v, _) = terms[:3]
     if any(s.numel == 0 for s in (q, k, v)):
         zeros = [Fill(target(i), 0, s.nbytes) for i, s in enumerate(outputs) if s.nbytes]

@@ -1,10 +1,12 @@
-"""Convolution and its gradients: cuDNN graph plans in several formulations (conv_forms), and own kernels.
+"""Convolution and its gradients: cuDNN graph plans in several formulations (conv/transforms.py), and own kernels.
 
-    plain      the operation as it is
-    depthwise  one filter per channel: own kernels
-    stem       few channels: own tensor-core kernels that read the image as it lies
-    halved     many taps: three convolutions of half as many on half as many rows (conv_halves)
-    direct     own kernels from the definition
+    plain           the operation as it is
+    depthwise       one filter per channel: own kernels
+    small channels  few input channels: own tensor-core kernels that read the image as it is stored
+    fast FIR        many taps: three convolutions of half as many on half as many rows (conv/fast_fir.py)
+    direct          own kernels from the definition
+
+Reports and stored plans call small channels "stem" and fast FIR "halved".
 
 Half types and TF32 lie channels last; float32 and float64, whose engines prefer it, row-major. Own direct kernels do
 what no engine takes, and check engines where the arithmetic is little.
@@ -56,7 +58,7 @@ from lamina.spec import Policy, Spec, bfloat16, channels_last, contiguous, float
 _MANY_TAPS = 32
 
 
-# ----------------------------------------------------------------------------------------------------- cards
+# ----------------------------------------------------------------------------------------------------- ops
 
 
 @kernels(Conv, source="cudnn")
@@ -151,7 +153,7 @@ def conv_problem(
     epilogue: Epilogue = NONE,
     policy: Policy | None = None,
 ) -> Problem:
-    """The ways to compute one direction, the most promising first; cuBLASLt's only for a device that is there."""
+    """The formulations of one direction, the most promising first; cuBLASLt's only for a device that is there."""
     name = direction.name
     result, operands = sides(direction, o)
     extras = epilogue.arranged(result.shape, result.physical)

@@ -1,11 +1,14 @@
 """Formulations of a convolution: rewrites to another convolution or a product, with own kernels around it.
 
-padded   few channels padded to a multiple of 8 first, so that tensor-core engines take them (half types)
-deep     space to depth by the stride: blocks of places become channels, and the convolution has stride 1
-wide     half types as float32 (TF32 holds all of their bits), for what engines refuse in the half type
-turned   stride 1: forward as the data gradient of the mirrored, transposed filter, the data gradient as a forward
-         convolution, the filter gradient with x and the gradient changing places
-product  filters of one tap: a product of matrices [N * places, C], of every stride-th place only
+padded             few channels padded to a multiple of 8 first, so that tensor-core engines take them (half types)
+space to depth     by the stride: blocks of positions become channels, and the convolution has stride 1
+upcast             half types as float32 (TF32 holds all of their bits), for what engines refuse in the half type
+layout             the other memory format: row-major operands channels last, or the reverse
+swapped direction  stride 1: forward as the data gradient of the mirrored, transposed filter, the data gradient as a
+                   forward convolution, the filter gradient with x and the gradient exchanged
+product            filters of one tap: a matrix product [N * positions, C], of every stride-th position only
+
+In reports and stored plans space to depth is "deep", upcast "wide", layout "relaid" and swapped direction "turned".
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ from lamina.spec import Policy, Shape, Spec, bfloat16, channels_last, contiguous
 
 #: Channels that tensor-core engines want a multiple of, for half types.
 CHANNELS = 8
-#: Deep channels beyond which space to depth is not worth it.
+#: Channels after space to depth beyond which it is not worth it.
 _MOST_CHANNELS = 64
 
 
@@ -65,9 +68,9 @@ def takes_space_to_depth(o: Operands) -> bool:
 
 @dataclass(frozen=True)
 class SpaceToDepth:
-    """A convolution over deep channels: operands that stand in for those of the original one.
+    """A convolution over more channels: operands that stand in for those of the original one.
 
-    block: places that become channels, per axis. Padding of channels alone is a block of (1, 1).
+    block: positions that become channels, per axis. Padding of channels alone is a block of (1, 1).
     """
 
     block: tuple[int, int]
@@ -139,7 +142,7 @@ def _last(spec: Spec) -> Spec:
 
 
 def space_to_depth_formulation(direction: Direction, o: Operands, epilogue: Epilogue) -> Formulation:
-    """Space to depth, then a convolution of stride 1. Only where y lies channels last."""
+    """Space to depth, then a convolution of stride 1. Only where y is channels last."""
     return transformed("deep", space_to_depth(o), direction, epilogue)
 
 
@@ -149,7 +152,7 @@ def padded_formulation(direction: Direction, o: Operands, epilogue: Epilogue) ->
 
 
 def transformed(name: str, d: SpaceToDepth, direction: Direction, epilogue: Epilogue) -> Formulation:
-    """Own kernels bring x and filter into deep form (or back, for gradients); y is as it was."""
+    """Own kernels bring x and the filter into the blocked form (or back, for gradients); y is as it was."""
     blocked_x, blocked_w = scratch(0), scratch(round_up(d.deep.x.nbytes, WORKSPACE_ALIGNMENT))
     size = round_up(d.deep.x.nbytes, WORKSPACE_ALIGNMENT) + d.deep.w.nbytes
     x, w, y = places_of(direction)
@@ -178,7 +181,7 @@ def upcast_formulation(direction: Direction, o: Operands) -> Formulation:
 
 
 def layout_formulation(direction: Direction, o: Operands) -> Formulation:
-    """The other layout: row-major operands channels last, or the other way round (for half types a spare way)."""
+    """The other layout: row-major operands channels last, or the reverse (for half types a spare formulation)."""
     arrange = contiguous if o.x.physical == channels_last(o.x.shape) else channels_last
     others = [full(Spec(s.shape, s.dtype), arrange(s.shape)) for s in (o.x, o.w, o.y)]
     return _in_scratch("relaid", direction, o, others, _reordered, spare=o.x.dtype in (float16, bfloat16))
@@ -228,11 +231,11 @@ def _converted(origin: Spec, to: Spec, source_place: Place, target_place: Place)
     return elementwise(to.shape, memory_order(to.shape, strides), [read], [written], body, ["y"])
 
 
-# ----------------------------------------------------------------------------------------- turned, product
+# -------------------------------------------------------------------------------- swapped direction, product
 
 
 def can_swap(o: Operands) -> bool:
-    """Whether the turned form exists: stride 1, one group, and padding that stays within the filter's reach."""
+    """Whether the swapped direction exists: stride 1, one group, and padding that stays within the filter's reach."""
     win = o.window
     reach = (n - 1 for n in win.span(o.w.shape[2:]))
     inside = all(max(pair) <= r for pair, r in zip(win.padding, reach, strict=True))
@@ -271,7 +274,7 @@ def swapped_direction_formulation(direction: Direction, o: Operands, epilogue: E
 
 
 def mirror(w: Spec, place: Place, other: Spec, other_place: Place, *, back: bool = False) -> Launch:
-    """turned[c, k, t] = w[k, c, T - 1 - t], or the way back."""
+    """swapped[c, k, t] = w[k, c, T - 1 - t], or the reverse."""
     strides = w.physical.strides
     end = sum((n - 1) * s for n, s in zip(w.shape[2:], strides[2:], strict=True))
     there = (strides[1], strides[0], *(-s for s in strides[2:]))

@@ -14,7 +14,7 @@ from lamina.ops.core import Op
 from lamina.ops.primitives import pointwise
 from lamina.spec import Layout, Shape, Spec, contiguous
 
-#: (sizes, strides) of a card's tensor -> those of the graph's tensor.
+#: (sizes, strides) of an op's tensor -> those of the graph's tensor.
 Axes = Callable[[Shape, Shape], tuple[Shape, Shape]]
 
 _BINARY: dict[type[Op], str] = {
@@ -37,7 +37,7 @@ _UNARY: dict[type[Op], str] = {
     pointwise.Abs: "abs",
     pointwise.Identity: "identity",
 }
-#: Activations whose parameters are attributes of the node: mode, and attribute -> the card's field.
+#: Activations whose parameters are attributes of the node: mode, and attribute -> the op's field.
 _WITH: dict[type[Op], tuple[str, Callable[[Op], dict[str, float]]]] = {
     pointwise.ClippedRelu: ("relu_fwd", lambda op: {"relu_upper": getattr(op, "hi")}),  # noqa: B009
     pointwise.LeakyRelu: ("relu_fwd", lambda op: {"relu_slope": getattr(op, "slope")}),  # noqa: B009

@@ -38,12 +38,12 @@ class Product:
 
     @property
     def c_strides(self) -> tuple[int, int, int]:
-        """The same for C, which lies row-major unless both operands are turned."""
+        """The same for C, which lies row-major unless both operands are transposed."""
         return self.m * self.n, *((1, self.m) if self.c_transposed else (self.n, 1))
 
     @property
     def c_transposed(self) -> bool:
-        """Both operands turned: C^T = B^T A^T of operands as they lie, so that C comes out column by column."""
+        """Both operands transposed: C^T = B^T A^T of operands as they lie, so that C comes out column by column."""
         return self.a_transposed and self.b_transposed
 
     @property

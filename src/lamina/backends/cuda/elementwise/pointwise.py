@@ -1,4 +1,4 @@
-"""Elementwise cards, one or a chain of them, as one generated kernel.
+"""Elementwise ops, one or a chain of them, as one generated kernel.
 
 Any dtypes, any broadcasting, any strides. Operands that lie alike are moved 16 bytes at a time; an operand that
 is repeated along the innermost axis is read once per 16 bytes. Arithmetic on half types is done in float32 and
@@ -383,7 +383,7 @@ extern "C" __global__ void __launch_bounds__({_BLOCK}) elementwise({", ".join(pa
         return "\n        ".join(lines)
 
 
-# ------------------------------------------------------------------------------------------------------ cards
+# ------------------------------------------------------------------------------------------------------ ops
 
 
 def result_layout(shape: Shape, specs: Sequence[Spec]) -> Layout:
@@ -421,7 +421,7 @@ def full(spec: Spec, layout: Layout) -> Spec:
 
 
 def op_value(op: Op, names: Sequence[str], types: Sequence[str], name: str, out: DType) -> Statement:
-    """The statement for one card on named arguments of C types."""
+    """The statement for one op on named arguments of C types."""
     rule = EXPRESSIONS.get(type(op))
     if rule is None:
         raise NoKernel(f"cuda has no expression for {op.name}")
@@ -436,7 +436,7 @@ def op_value(op: Op, names: Sequence[str], types: Sequence[str], name: str, out:
 def chain_values(
     steps: Sequence[Op], running: Spec, value: Statement, extras: Sequence[Spec], first: int
 ) -> list[Statement]:
-    """The statements of elementwise cards one after the other on a running value.
+    """The statements of elementwise ops one after the other on a running value.
 
     value, running: the value that the first step takes, and its spec. extras: the steps' further operands in order,
     called a`first`, a`first + 1`, … in the body.
@@ -465,7 +465,7 @@ def _whole(name: str, type: str, out: DType) -> str:
 
 @kernels(*EXPRESSIONS, source="kernel")
 def elementwise_op(op: Op, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """One elementwise card."""
+    """One elementwise op."""
     (out,) = op.infer(*specs)
     if isinstance(op, Cast) and specs[0].layout is None and out.dtype in (float16, bfloat16):
         # Weights whose layout is still open: convolutions in half types read them channels last, and so will the

@@ -220,7 +220,7 @@ def workspace(stage: Stage) -> int:
     return 0 if most == 1 else most * stage.kept.count * _SIZES[stage.accumulator]
 
 
-# ------------------------------------------------------------------------------------------------------ cards
+# ------------------------------------------------------------------------------------------------------ ops
 
 
 def spaces(spec: Spec, axes: tuple[int, ...]) -> tuple[Space, Space, tuple[int, ...]]:

@@ -25,7 +25,7 @@ from lamina.backends.cuda.launch.program import (
     target,
 )
 from lamina.backends.cuda.registry import kernels
-from lamina.ops.primitives import shape as cards
+from lamina.ops.primitives import shape as shape_ops
 from lamina.runtime import Device
 from lamina.spec import Layout, Policy, Shape, Spec, contiguous
 
@@ -169,18 +169,18 @@ def _unused(call: Call) -> Run:
     return nothing
 
 
-# ------------------------------------------------------------------------------------------------------- cards
+# ------------------------------------------------------------------------------------------------------- ops
 
 
-@kernels(cards.Reshape, source="view")
-def reshape(op: cards.Reshape, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+@kernels(shape_ops.Reshape, source="view")
+def reshape(op: shape_ops.Reshape, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """Row-major elements under another shape: no work, but for a reorder of an input that is not row-major."""
     (out,) = op.infer(*specs)
     return view(row_major(specs[0]), out.fixed, op.name)
 
 
-@kernels(cards.Transpose, source="view")
-def transpose(op: cards.Transpose, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+@kernels(shape_ops.Transpose, source="view")
+def transpose(op: shape_ops.Transpose, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """The same memory with its strides in another order; who needs another layout reorders then."""
     given = plain_layout(specs[0])
     (out,) = op.infer(*specs)
@@ -188,8 +188,8 @@ def transpose(op: cards.Transpose, specs: tuple[Spec, ...], device: Device, poli
     return view(given, full(out, Layout(strides)), op.name)
 
 
-@kernels(cards.Concat, source="kernel")
-def concat(op: cards.Concat, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+@kernels(shape_ops.Concat, source="kernel")
+def concat(op: shape_ops.Concat, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """One copy per input into its part of the output."""
     (out,) = op.infer(*specs)
     axis = op.axis % out.ndim
@@ -227,8 +227,8 @@ def _dense(shape: Shape, order: Sequence[int]) -> Layout:
     return Layout(tuple(strides))
 
 
-@kernels(cards.Slice, source="kernel")
-def slice_(op: cards.Slice, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+@kernels(shape_ops.Slice, source="kernel")
+def slice_(op: shape_ops.Slice, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """A copy of part of the input."""
     given = plain_layout(specs[0])
     (out,) = op.infer(*specs)
@@ -238,8 +238,8 @@ def slice_(op: cards.Slice, specs: tuple[Spec, ...], device: Device, policy: Pol
     return copy_plan(given, _alike(given, out), read, offset, device, op.name)
 
 
-@kernels(cards.Flip, source="kernel")
-def flip(op: cards.Flip, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+@kernels(shape_ops.Flip, source="kernel")
+def flip(op: shape_ops.Flip, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """A copy that reads some axes backwards."""
     given = plain_layout(specs[0])
     (out,) = op.infer(*specs)
@@ -249,8 +249,8 @@ def flip(op: cards.Flip, specs: tuple[Spec, ...], device: Device, policy: Policy
     return copy_plan(given, _alike(given, out), read, offset, device, op.name)
 
 
-@kernels(cards.Expand, source="kernel")
-def expand(op: cards.Expand, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+@kernels(shape_ops.Expand, source="kernel")
+def expand(op: shape_ops.Expand, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """A copy that reads repeated axes with stride 0."""
     given = plain_layout(specs[0])
     (out,) = op.infer(*specs)
@@ -260,8 +260,8 @@ def expand(op: cards.Expand, specs: tuple[Spec, ...], device: Device, policy: Po
     return copy_plan(given, out.fixed, read, 0, device, op.name)
 
 
-@kernels(cards.Pad, source="kernel")
-def pad(op: cards.Pad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+@kernels(shape_ops.Pad, source="kernel")
+def pad(op: shape_ops.Pad, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """The constant everywhere, then the input into its place."""
     given = plain_layout(specs[0])
     (out,) = op.infer(*specs)

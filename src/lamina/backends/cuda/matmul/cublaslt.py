@@ -1,4 +1,4 @@
-"""Products by cuBLASLt, where it is installed: its best algorithms are ways that compete with cuDNN's engines.
+"""Products by cuBLASLt, where it is installed: its best algorithms compete with cuDNN's engines.
 
 cuBLASLt reads matrices column by column. A row-major C [M, N] is a column-major C^T [N, M] = B^T A^T, so that the
 operands change places, and a bias along N lies along the rows, as its epilogues want it.

@@ -130,7 +130,7 @@ def matmul_problem(
     policy: Policy,
     device: Device | None = None,
 ) -> Problem:
-    """The ways to compute a product; cuBLASLt's only for a device that is there.
+    """The formulations to compute a product; cuBLASLt's only for a device that is there.
 
     Without timing cuDNN is asked first for half types; cuBLASLt for float32 and float64.
     """

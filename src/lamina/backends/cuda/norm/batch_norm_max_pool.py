@@ -3,7 +3,7 @@ unfused form.
 
 Forward the statistics come from `norm`'s kernels, then each element of x is read once, normalized in registers and
 compared there; what is written is what the pool gives. Backward the pool's gradient is gathered anew in either pass.
-Only `fastest` knows whether other ways for the norm alone gain more than that.
+Only `fastest` knows whether other formulations for the norm alone gain more than that.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _choose(
 
 
 def _first(problem: Problem, device: Device) -> Plan:
-    """The plan that runs the first way."""
+    """The plan that runs the first formulation."""
     return make_plan(problem, candidate(problem.formulations[0], None, {}), device)
 
 

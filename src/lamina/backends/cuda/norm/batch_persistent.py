@@ -129,7 +129,7 @@ def _streams(x: Spec, machine: Machine) -> bool:
 def forward(
     op: BatchNorm, x: Spec, activation: str, otherwise: tuple[Bindable, ...], spare: int, machine: Machine
 ) -> Formulation | None:
-    """The way in one launch; `otherwise` runs (with `spare` bytes of workspace) where the device is too small."""
+    """One launch for all; `otherwise` runs (with `spare` bytes of workspace) where the device is too small."""
     found = tiling(x, 1, machine)
     if found is None:
         return None
@@ -151,7 +151,7 @@ def forward(
 def backward(
     op: BatchNormGrad, x: Spec, activation: str, otherwise: tuple[Bindable, ...], spare: int, machine: Machine
 ) -> Formulation | None:
-    """The way in one launch; `otherwise` runs (with `spare` bytes of workspace) where the device is too small."""
+    """One launch for all; `otherwise` runs (with `spare` bytes of workspace) where the device is too small."""
     found = tiling(x, 2, machine) if op.moving else None
     if found is None:
         return None

@@ -2,8 +2,8 @@
 
 Forward, the sums become the norm's statistics; backward, a convolution's data gradient is what the gradient of the
 norm before it sums. cuDNN has a pattern for the first, a convolution with GEN_STATS behind it, in half types and
-channels last; own kernels do both for 1x1 convolutions (`point_conv`). Only `fastest` knows whether these lose more
-than the pass over the result costs.
+channels last; own kernels do both for 1x1 convolutions (`conv1x1_stats`). Only `fastest` knows whether these lose
+more than the pass over the result costs.
 """
 
 from __future__ import annotations

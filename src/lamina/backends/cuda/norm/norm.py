@@ -417,7 +417,7 @@ def _fastest(
     device: Device,
     policy: Policy,
 ) -> Plan:
-    """The fastest of the own kernels and the other ways; addresses that are not aligned still get the own ones."""
+    """The fastest of the own kernels and the other formulations; misaligned addresses still get the own ones."""
     assert isinstance(own.make, Launches)
     formulations = (
         Formulation("kernel", steps=own.make.steps, scratch=own.workspace),

@@ -1,4 +1,4 @@
-"""One card on many dense tensors in one launch: a table of addresses comes along as a parameter."""
+"""One op on many dense tensors in one launch: a table of addresses comes along as a parameter."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lamina.spec import Policy, Spec
 
 @kernels(Foreach, source="kernel")
 def foreach(op: Foreach, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """The parts laid out as the card alone would have them; raises NoKernel where they do not suit one kernel."""
+    """The parts laid out as the op alone would have them; raises NoKernel where they do not suit one kernel."""
     single = op.op
     numbers = type(single) in EXPRESSIONS and all(s.numel == 1 for s in specs)
     if not numbers and not isinstance(single, Update | Cast):
@@ -70,7 +70,7 @@ def _check(op: Op, inputs: Sequence[tuple[Spec, ...]], outputs: Sequence[tuple[S
 
 
 def _numbers(op: Op, inputs: Sequence[tuple[Spec, ...]], outputs: Sequence[tuple[Spec, ...]]) -> Launch:
-    """An elementwise card on tensors of one element: a thread for each."""
+    """An elementwise op on tensors of one element: a thread for each."""
     taken, (out,) = [s.dtype for s in inputs[0]], outputs[0]
     names, types = [f"a{i}" for i in range(len(taken))], [wide_type(t) for t in taken]
     value = op_value(op, names, types, "v", out.dtype)

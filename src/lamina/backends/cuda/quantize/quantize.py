@@ -108,7 +108,7 @@ def _axes(shape: Shape, strides: Shape) -> tuple[Shape, Shape]:
 
 
 def _graph(o: Operands, result: Spec, epilogue: Epilogue) -> tuple[Graph, Mapping[int, Place]]:
-    """Convolution, scale, steps. result: y as the card has it."""
+    """Convolution, scale, steps. result: y as the op has it."""
     sums = "int32" if o.x.dtype == int8 else "float32"
     graph = Graph("float32")
     x, w = (graph.tensor(s.shape, s.physical.strides, s.dtype.name) for s in (o.x, o.w))

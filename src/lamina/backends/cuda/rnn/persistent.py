@@ -247,7 +247,7 @@ def _tiling(machine: Machine, steps: int, batch: int, hidden: int, layers: int) 
 
 @dataclass(frozen=True)
 class _Job:
-    """A product of the backward pass: C [m, n] = A B. turned: A lies as [k, m]."""
+    """A product of the backward pass: C [m, n] = A B. turned: A is stored as [k, m]."""
 
     a: Place
     b: Place
@@ -572,7 +572,7 @@ def _planned(
     steps: Callable[[bool], tuple[list[Bindable], int]],
     device: Device,
 ) -> Plan:
-    """The plan of the (steps, bytes of workspace) for aligned addresses, and for crooked ones."""
+    """The plan of the (steps, bytes of workspace) for aligned addresses, and for misaligned ones."""
     made, end = steps(False)
     label = f"{op.name} resident"
     return kernel_plan(

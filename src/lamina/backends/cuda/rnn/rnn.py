@@ -1,4 +1,4 @@
-"""Recurrent networks by cuDNN, in its algorithm that is fastest for the sizes, or by own kernels (`rnn_resident`).
+"""Recurrent networks by cuDNN, in its algorithm that is fastest for the sizes, or by own persistent kernels.
 
 cuDNN wants all weights in one piece of memory in an order of its own: one kernel gathers them there in front of the
 forward pass, which leaves them in the reserve for the backward pass; one kernel brings their gradients back.
@@ -48,7 +48,7 @@ from lamina.ops.primitives.rnn import Rnn, RnnGrad, Sizes, attributes
 from lamina.runtime import Device, DeviceError, from_host
 from lamina.spec import DType, Policy, Spec, bfloat16, float16, float32, uint8
 
-#: The way of the own kernels.
+#: The formulation of own kernels.
 PERSISTENT = "resident"
 #: The distance from 1 to the next number.
 _EPS = {float16: 2.0**-10, bfloat16: 2.0**-7}
@@ -142,7 +142,7 @@ def _sequences(sizes: Sizes, dtype: DType, width: int, packed: bool) -> RNNData:
     )
 
 
-# ------------------------------------------------------------------------------------------------------------- ways
+# ------------------------------------------------------------------------------------------------------ formulations
 
 
 def _formulation(
@@ -174,7 +174,7 @@ def _tiling(op: Rnn | RnnGrad, inputs: Sequence[Spec], device: Device) -> persis
 def _fastest(
     known: _Attributes, sizes: Sizes, dtype: DType, own: bool, training: bool, device: Device, policy: Policy
 ) -> str:
-    """The way that runs fastest here; own: whether own kernels compete."""
+    """The formulation that runs fastest here; own: whether own kernels compete."""
     store = plan_store(device)
     limit = f"tf32={policy.tf32} deterministic={policy.deterministic} limit={policy.workspace_limit}"
     key = f"rnn {known} {tuple(sizes)} {dtype} training={training} recorded {limit}{' own' * own}"
@@ -219,7 +219,7 @@ def _fastest_of_library(
 
 @dataclass(frozen=True)
 class _Entrant:
-    """A way in the contest: its plan, recorded as a CUDA graph."""
+    """A formulation in the contest: its plan, recorded as a CUDA graph."""
 
     label: str
     plan: Plan
@@ -258,7 +258,7 @@ def _duel(
     device: Device,
     policy: Policy,
 ) -> tuple[str, float] | None:
-    """cuDNN's `way` against the own kernels: which is faster, and its milliseconds; None where neither is right.
+    """cuDNN's formulation against the own kernels: the faster, and its milliseconds; None where neither is right.
 
     Training: all gradients, with a forward pass in front. Weights are as small as they are in use, so that errors do
     not grow from step to step; results may differ by their roundings, one after the other.
@@ -510,7 +510,7 @@ def rnn(op: Rnn, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Pla
 
 
 def forward(op: Rnn, inputs: Sequence[Spec], formulation: str, device: Device, policy: Policy) -> Plan:
-    """The forward pass in one way."""
+    """The forward pass in one formulation."""
     found = _tiling(op, inputs, device)
     if formulation == PERSISTENT and found is not None:
         return persistent.forward_plan(op, inputs, found, device, policy)
@@ -538,7 +538,7 @@ def rnn_grad(op: RnnGrad, specs: tuple[Spec, ...], device: Device, policy: Polic
 
 
 def gradient(op: RnnGrad, inputs: Sequence[Spec], formulation: str, device: Device, policy: Policy) -> Plan:
-    """All gradients in one way.
+    """All gradients in one formulation.
 
     cuDNN writes into the reserve: it is an output, too, which takes over the input's memory where nothing else
     reads that.

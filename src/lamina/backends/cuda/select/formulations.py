@@ -1,14 +1,14 @@
-"""Several ways to compute one op compete: formulations x engines x knobs.
+"""Several formulations of one op compete: candidates are formulations x engines x knobs.
 
-A `Way` is a formulation: perhaps own kernels that bring the operands into another form, then one cuDNN graph or an
-own kernel, then perhaps kernels that bring the result back. Policies:
+A `Formulation` is perhaps own kernels that bring the operands into another form, then one cuDNN graph or an own
+kernel, then perhaps kernels that bring the result back. Policies:
 
-    heuristic   the first way and engine that can be made within the workspace limit
+    heuristic   the first formulation and engine that can be made within the workspace limit
     fallback    the same, from cuDNN's list of functional engines
-    fastest     every way x engine is run on random data, checked (its result, and that nothing was written outside
+    fastest     every candidate is run on random data, checked (its result, and that nothing was written outside
                 the output or beyond the workspace), timed, and the best is remembered in the plan store; it is the
                 heuristic's own unless another one is clearly faster
-    by name     "plain eng58{25:0}", "plain eng58", "direct", "halved": that way and engine and no other
+    by name     "plain eng58{25:0}", "plain eng58", "direct", "halved": that formulation and engine and no other
 
 With `Policy.once` the first choice for an op serves all sizes that the same filter meets, where it can.
 """
@@ -65,7 +65,7 @@ _SLOW = 2e10
 _first_choices: dict[tuple[Device, str, Policy], Choice] = {}
 
 
-# ------------------------------------------------------------------------------------------------------- ways
+# ------------------------------------------------------------------------------------------------------- formulations
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Formulation:
     graph: makes the cuDNN graph and says which address each uid has; None where own kernels do it all.
     before, after: kernels around the graph. steps: instead of a graph, the kernels.
     scratch: bytes at the start of the workspace that the kernels and the graph share.
-    spare: timed only where the other ways have few candidates.
+    spare: timed only where the other formulations have few candidates.
     parts: for an op that stands for several, the plans of these, if this runs them one after the other.
     """
 
@@ -117,7 +117,7 @@ class Formulation:
 
 @dataclass(frozen=True)
 class Problem:
-    """One op on operands of given specs, and the ways to compute it, preferred ones first.
+    """One op on operands of given specs, and the formulations to compute it, preferred ones first.
 
     flops: how much arithmetic it is. plain: own kernels that work at any address (and check the others where the
     arithmetic is little). family: what the key is without the sizes that `Policy.once` looks past; "" where each size
@@ -142,7 +142,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way with an engine: something that can run; seconds: as timed."""
+    """A formulation with an engine: something that can run; seconds: as timed."""
 
     formulation: Formulation
     plan: ExecutionPlan | None
@@ -175,7 +175,7 @@ def engine_name(plan: ExecutionPlan) -> str:
 def candidate(
     formulation: Formulation, plan: ExecutionPlan | None, pointers: Mapping[int, Place]
 ) -> Candidate:
-    """A way with one plan, cuDNN's workspace behind the way's own scratch."""
+    """A formulation with one plan, cuDNN's workspace behind the formulation's own scratch."""
     if plan is None:
         return Candidate(formulation, None, formulation.steps, formulation.scratch)
     offset = round_up(formulation.scratch, WORKSPACE_ALIGNMENT)
@@ -225,7 +225,7 @@ def _first_choice(problem: Problem, device: Device, target: Target, policy: Poli
 
 
 def _named(problem: Problem, target: Target, policy: Policy, refusals: list[str]) -> Candidate | None:
-    """The candidate that the policy names: a way, an engine, and perhaps its knobs."""
+    """The candidate that the policy names: a formulation, an engine, and perhaps its knobs."""
     formulation, _, engine = policy.algorithm.partition(" ")
     single = replace(problem, formulations=tuple(w for w in problem.formulations if w.name == formulation))
     if not single.formulations:
@@ -263,7 +263,7 @@ def candidates(
     refusals: list[str],
     accept: tune.Accept | None = None,
 ) -> Iterator[Candidate]:
-    """What could run, way by way and best first within each, made as it is asked for.
+    """What could run, formulation by formulation and best first within each, made as it is asked for.
 
     accept: says why an engine is unwanted, beside what the policy says.
     """
@@ -294,7 +294,7 @@ def _of_graph(
     wanted: tune.Accept,
     reasons: list[str],
 ) -> Iterator[Candidate]:
-    """The candidates of a way that is a cuDNN graph."""
+    """The candidates of a formulation that is a cuDNN graph."""
     try:
         graph, pointers = make()
     except CudnnError as error:
@@ -306,7 +306,7 @@ def _of_graph(
 
 
 def _left(formulation: Formulation, limit: int) -> int:
-    """What a way's own scratch memory leaves of a limit for cuDNN's."""
+    """What a formulation's own scratch memory leaves of a limit for cuDNN's."""
     return max(0, limit - round_up(formulation.scratch, WORKSPACE_ALIGNMENT))
 
 
@@ -329,7 +329,7 @@ def _fastest(
 ) -> Candidate | None:
     """The remembered choice, if it still builds; else the best of all candidates, which is remembered.
 
-    The ways are a part of the key: where there is a new one, the contest is held again.
+    The formulations are a part of the key: where there is a new one, the contest is held again.
     """
     limit = f"deterministic={policy.deterministic}, workspace_limit={policy.workspace_limit}"
     formulations = ",".join(formulation.name for formulation in problem.formulations)
@@ -376,7 +376,7 @@ def _loading(problem: Problem, device: Device) -> Iterator[None]:
 
 
 def _programs(problem: Problem) -> set[Program]:
-    """Those of ways that are timed in any case, and of what checks them."""
+    """Those of formulations that are timed in any case, and of what checks them."""
     timed = [
         formulation
         for formulation in problem.formulations
@@ -425,7 +425,7 @@ def _neighbours(
 def _entries(problem: Problem, handle: Handle, policy: Policy, refusals: list[str]) -> list[Candidate]:
     """All candidates for timing, the heuristic's first one first.
 
-    Good engines of every way; functional ones, spare ways and own kernels where there are few of those.
+    Good engines of every formulation; functional ones, spare formulations and own kernels where those are few.
     """
     limit = tune.budget(handle, policy.workspace_limit)
     drawn = [w for w in problem.formulations if w.graph is not None and not w.spare]
@@ -458,7 +458,7 @@ def _made(
     modes: Sequence[str],
     refusals: list[str],
 ) -> list[Candidate]:
-    """The candidates of ways that are graphs, all plans made at the same time."""
+    """The candidates of formulations that are graphs, all plans made at the same time."""
     drafts: list[tuple[Formulation, Mapping[int, Place], EngineConfig]] = []
     for formulation in formulations:
         assert formulation.graph is not None
