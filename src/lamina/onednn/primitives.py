@@ -7,7 +7,7 @@ sizes do not fit; the message names the operation and its operands.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,7 +28,6 @@ POOLING = {
     "avg_include_padding": Algorithm.dnnl_pooling_avg_include_padding,
     "avg_exclude_padding": Algorithm.dnnl_pooling_avg_exclude_padding,
 }
-_NONE = Attributes | None
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,11 @@ class SlidingWindow:
         pads = f"padding={tuple(self.padding_l)}{tuple(self.padding_r)}"
         return f"strides={tuple(self.strides)} dilations={tuple(self.dilations)} {pads}"
 
+    def arguments(self, dilations: str) -> dict[str, Any]:
+        """The C functions' arguments by name; `dilations` is what they call those."""
+        pads = {"padding_l": self.padding_l, "padding_r": self.padding_r}
+        return {"strides": self.strides, dilations: self.dilations, **pads}
+
 
 def convolution_forward(
     src: MemoryDesc,
@@ -53,7 +57,7 @@ def convolution_forward(
     window: SlidingWindow,
     *,
     prop: str = "training",
-    attributes: _NONE = None,
+    attributes: Attributes | None = None,
 ) -> PrimitiveDesc:
     """dst = src * weights + bias: dnnl_convolution_forward_primitive_desc_create, direct algorithm.
 
@@ -63,25 +67,15 @@ def convolution_forward(
         prop: "inference" or "training".
         attributes: post-ops and the like.
     """
-
-    def create(attr: int) -> int:
-        return dnnl.dnnl_convolution_forward_primitive_desc_create(
-            default_engine().handle,
-            PROPAGATION[prop],
-            Algorithm.dnnl_convolution_direct,
-            src.handle,
-            weights.handle,
-            bias.handle if bias else None,
-            dst.handle,
-            window.strides,
-            window.dilations,
-            window.padding_l,
-            window.padding_r,
-            attr,
-        )
-
-    text = _text("convolution_forward", attributes, src=src, weights=weights, bias=bias, dst=dst)
-    return _made(create, f"{text} {window}", attributes)
+    return _describe(
+        "convolution_forward",
+        {"src": src, "weights": weights, "bias": bias, "dst": dst},
+        attributes,
+        details=str(window),
+        prop_kind=PROPAGATION[prop],
+        alg_kind=Algorithm.dnnl_convolution_direct,
+        **window.arguments("dilates"),
+    )
 
 
 def convolution_backward_data(
@@ -91,29 +85,18 @@ def convolution_backward_data(
     window: SlidingWindow,
     *,
     hint: PrimitiveDesc,
-    attributes: _NONE = None,
+    attributes: Attributes | None = None,
 ) -> PrimitiveDesc:
     """The gradient of a convolution's input: dnnl_convolution_backward_data_primitive_desc_create."""
-
-    def create(attr: int) -> int:
-        return dnnl.dnnl_convolution_backward_data_primitive_desc_create(
-            default_engine().handle,
-            Algorithm.dnnl_convolution_direct,
-            diff_src.handle,
-            weights.handle,
-            diff_dst.handle,
-            window.strides,
-            window.dilations,
-            window.padding_l,
-            window.padding_r,
-            hint.handle,
-            attr,
-        )
-
-    text = _text(
-        "convolution_backward_data", attributes, diff_src=diff_src, weights=weights, diff_dst=diff_dst
+    return _describe(
+        "convolution_backward_data",
+        {"diff_src": diff_src, "weights": weights, "diff_dst": diff_dst},
+        attributes,
+        details=str(window),
+        alg_kind=Algorithm.dnnl_convolution_direct,
+        **window.arguments("dilates"),
+        hint_fwd_pd=hint.handle,
     )
-    return _made(create, f"{text} {window}", attributes)
 
 
 def convolution_backward_weights(
@@ -124,30 +107,18 @@ def convolution_backward_weights(
     window: SlidingWindow,
     *,
     hint: PrimitiveDesc,
-    attributes: _NONE = None,
+    attributes: Attributes | None = None,
 ) -> PrimitiveDesc:
     """The gradients of filter and bias: dnnl_convolution_backward_weights_primitive_desc_create."""
-
-    def create(attr: int) -> int:
-        return dnnl.dnnl_convolution_backward_weights_primitive_desc_create(
-            default_engine().handle,
-            Algorithm.dnnl_convolution_direct,
-            src.handle,
-            diff_weights.handle,
-            diff_bias.handle if diff_bias else None,
-            diff_dst.handle,
-            window.strides,
-            window.dilations,
-            window.padding_l,
-            window.padding_r,
-            hint.handle,
-            attr,
-        )
-
-    text = _text(
-        "convolution_backward_weights", attributes, src=src, diff_weights=diff_weights, diff_dst=diff_dst
+    return _describe(
+        "convolution_backward_weights",
+        {"src": src, "diff_weights": diff_weights, "diff_bias": diff_bias, "diff_dst": diff_dst},
+        attributes,
+        details=str(window),
+        alg_kind=Algorithm.dnnl_convolution_direct,
+        **window.arguments("dilates"),
+        hint_fwd_pd=hint.handle,
     )
-    return _made(create, f"{text} {window}", attributes)
 
 
 def pooling_forward(
@@ -158,7 +129,7 @@ def pooling_forward(
     window: SlidingWindow,
     *,
     prop: str = "training",
-    attributes: _NONE = None,
+    attributes: Attributes | None = None,
 ) -> PrimitiveDesc:
     """Pooling: dnnl_pooling_forward_primitive_desc_create. Max pooling in training gives a workspace.
 
@@ -167,24 +138,16 @@ def pooling_forward(
         src: [N, C, *S]. dst: [N, C, *O].
         kernel: the window's sizes.
     """
-
-    def create(attr: int) -> int:
-        return dnnl.dnnl_pooling_forward_primitive_desc_create(
-            default_engine().handle,
-            PROPAGATION[prop],
-            POOLING[kind],
-            src.handle,
-            dst.handle,
-            window.strides,
-            kernel,
-            window.dilations,
-            window.padding_l,
-            window.padding_r,
-            attr,
-        )
-
-    text = _text(f"pooling_forward {kind}", attributes, src=src, dst=dst)
-    return _made(create, f"{text} kernel={tuple(kernel)} {window}", attributes)
+    return _describe(
+        f"pooling_forward {kind}",
+        {"src": src, "dst": dst},
+        attributes,
+        details=f"kernel={tuple(kernel)} {window}",
+        prop_kind=PROPAGATION[prop],
+        alg_kind=POOLING[kind],
+        **window.arguments("dilation"),
+        kernel=kernel,
+    )
 
 
 def pooling_backward(
@@ -195,27 +158,19 @@ def pooling_backward(
     window: SlidingWindow,
     *,
     hint: PrimitiveDesc,
-    attributes: _NONE = None,
+    attributes: Attributes | None = None,
 ) -> PrimitiveDesc:
     """The gradient of pooling's input: dnnl_pooling_backward_primitive_desc_create."""
-
-    def create(attr: int) -> int:
-        return dnnl.dnnl_pooling_backward_primitive_desc_create(
-            default_engine().handle,
-            POOLING[kind],
-            diff_src.handle,
-            diff_dst.handle,
-            window.strides,
-            kernel,
-            window.dilations,
-            window.padding_l,
-            window.padding_r,
-            hint.handle,
-            attr,
-        )
-
-    text = _text(f"pooling_backward {kind}", attributes, diff_src=diff_src, diff_dst=diff_dst)
-    return _made(create, f"{text} kernel={tuple(kernel)} {window}", attributes)
+    return _describe(
+        f"pooling_backward {kind}",
+        {"diff_src": diff_src, "diff_dst": diff_dst},
+        attributes,
+        details=f"kernel={tuple(kernel)} {window}",
+        alg_kind=POOLING[kind],
+        **window.arguments("dilation"),
+        kernel=kernel,
+        hint_fwd_pd=hint.handle,
+    )
 
 
 def matmul(
@@ -224,22 +179,10 @@ def matmul(
     dst: MemoryDesc,
     *,
     bias: MemoryDesc | None = None,
-    attributes: _NONE = None,
+    attributes: Attributes | None = None,
 ) -> PrimitiveDesc:
     """dst = src @ weights + bias, batched over leading axes: dnnl_matmul_primitive_desc_create."""
-
-    def create(attr: int) -> int:
-        return dnnl.dnnl_matmul_primitive_desc_create(
-            default_engine().handle,
-            src.handle,
-            weights.handle,
-            bias.handle if bias else None,
-            dst.handle,
-            attr,
-        )
-
-    text = _text("matmul", attributes, src=src, weights=weights, bias=bias, dst=dst)
-    return _made(create, text, attributes)
+    return _describe("matmul", {"src": src, "weights": weights, "bias": bias, "dst": dst}, attributes)
 
 
 def inner_product_forward(
@@ -249,23 +192,15 @@ def inner_product_forward(
     dst: MemoryDesc,
     *,
     prop: str = "training",
-    attributes: _NONE = None,
+    attributes: Attributes | None = None,
 ) -> PrimitiveDesc:
     """dst [N, K] = src [N, C, *S] · weights [K, C, *S] + bias [K]: dnnl_inner_product_forward_…."""
-
-    def create(attr: int) -> int:
-        return dnnl.dnnl_inner_product_forward_primitive_desc_create(
-            default_engine().handle,
-            PROPAGATION[prop],
-            src.handle,
-            weights.handle,
-            bias.handle if bias else None,
-            dst.handle,
-            attr,
-        )
-
-    text = _text("inner_product_forward", attributes, src=src, weights=weights, bias=bias, dst=dst)
-    return _made(create, text, attributes)
+    return _describe(
+        "inner_product_forward",
+        {"src": src, "weights": weights, "bias": bias, "dst": dst},
+        attributes,
+        prop_kind=PROPAGATION[prop],
+    )
 
 
 def inner_product_backward_data(
@@ -274,19 +209,15 @@ def inner_product_backward_data(
     diff_dst: MemoryDesc,
     *,
     hint: PrimitiveDesc,
-    attributes: _NONE = None,
+    attributes: Attributes | None = None,
 ) -> PrimitiveDesc:
     """The gradient of an inner product's input: dnnl_inner_product_backward_data_…."""
-
-    def create(attr: int) -> int:
-        return dnnl.dnnl_inner_product_backward_data_primitive_desc_create(
-            default_engine().handle, diff_src.handle, weights.handle, diff_dst.handle, hint.handle, attr
-        )
-
-    text = _text(
-        "inner_product_backward_data", attributes, diff_src=diff_src, weights=weights, diff_dst=diff_dst
+    return _describe(
+        "inner_product_backward_data",
+        {"diff_src": diff_src, "weights": weights, "diff_dst": diff_dst},
+        attributes,
+        hint_fwd_pd=hint.handle,
     )
-    return _made(create, text, attributes)
 
 
 def inner_product_backward_weights(
@@ -296,25 +227,15 @@ def inner_product_backward_weights(
     diff_dst: MemoryDesc,
     *,
     hint: PrimitiveDesc,
-    attributes: _NONE = None,
+    attributes: Attributes | None = None,
 ) -> PrimitiveDesc:
     """The gradients of an inner product's matrix and bias: dnnl_inner_product_backward_weights_…."""
-
-    def create(attr: int) -> int:
-        return dnnl.dnnl_inner_product_backward_weights_primitive_desc_create(
-            default_engine().handle,
-            src.handle,
-            diff_weights.handle,
-            diff_bias.handle if diff_bias else None,
-            diff_dst.handle,
-            hint.handle,
-            attr,
-        )
-
-    text = _text(
-        "inner_product_backward_weights", attributes, src=src, diff_weights=diff_weights, diff_dst=diff_dst
+    return _describe(
+        "inner_product_backward_weights",
+        {"src": src, "diff_weights": diff_weights, "diff_bias": diff_bias, "diff_dst": diff_dst},
+        attributes,
+        hint_fwd_pd=hint.handle,
     )
-    return _made(create, text, attributes)
 
 
 def eltwise_forward(
@@ -325,23 +246,18 @@ def eltwise_forward(
     alpha: float = 0.0,
     beta: float = 0.0,
     prop: str = "training",
-    attributes: _NONE = None,
+    attributes: Attributes | None = None,
 ) -> PrimitiveDesc:
     """dst = f(src), may be in place: dnnl_eltwise_forward_primitive_desc_create."""
-
-    def create(attr: int) -> int:
-        return dnnl.dnnl_eltwise_forward_primitive_desc_create(
-            default_engine().handle,
-            PROPAGATION[prop],
-            eltwise_kind(function),
-            src.handle,
-            dst.handle,
-            alpha,
-            beta,
-            attr,
-        )
-
-    return _made(create, _text(f"eltwise_forward {function}", attributes, src=src, dst=dst), attributes)
+    return _describe(
+        f"eltwise_forward {function}",
+        {"src": src, "dst": dst},
+        attributes,
+        prop_kind=PROPAGATION[prop],
+        alg_kind=eltwise_kind(function),
+        alpha=alpha,
+        beta=beta,
+    )
 
 
 def eltwise_backward(
@@ -353,41 +269,38 @@ def eltwise_backward(
     alpha: float = 0.0,
     beta: float = 0.0,
     hint: PrimitiveDesc,
-    attributes: _NONE = None,
+    attributes: Attributes | None = None,
 ) -> PrimitiveDesc:
     """diff_src = diff_dst * f'(data): dnnl_eltwise_backward_primitive_desc_create.
 
     `data` is the forward input, or its output for functions that end in "_use_dst_for_bwd".
     """
-
-    def create(attr: int) -> int:
-        return dnnl.dnnl_eltwise_backward_primitive_desc_create(
-            default_engine().handle,
-            eltwise_kind(function),
-            diff_src.handle,
-            diff_dst.handle,
-            data.handle,
-            alpha,
-            beta,
-            hint.handle,
-            attr,
-        )
-
-    text = _text(f"eltwise_backward {function}", attributes, diff_src=diff_src, diff_dst=diff_dst, data=data)
-    return _made(create, text, attributes)
+    return _describe(
+        f"eltwise_backward {function}",
+        {"diff_src": diff_src, "diff_dst": diff_dst, "data": data},
+        attributes,
+        alg_kind=eltwise_kind(function),
+        alpha=alpha,
+        beta=beta,
+        hint_fwd_pd=hint.handle,
+    )
 
 
 def binary(
-    function: str, src0: MemoryDesc, src1: MemoryDesc, dst: MemoryDesc, *, attributes: _NONE = None
+    function: str,
+    src0: MemoryDesc,
+    src1: MemoryDesc,
+    dst: MemoryDesc,
+    *,
+    attributes: Attributes | None = None,
 ) -> PrimitiveDesc:
     """dst = src0 f src1; axes of size 1 in src1 broadcast: dnnl_binary_primitive_desc_create."""
-
-    def create(attr: int) -> int:
-        return dnnl.dnnl_binary_primitive_desc_create(
-            default_engine().handle, binary_kind(function), src0.handle, src1.handle, dst.handle, attr
-        )
-
-    return _made(create, _text(f"binary {function}", attributes, src0=src0, src1=src1, dst=dst), attributes)
+    return _describe(
+        f"binary {function}",
+        {"src0": src0, "src1": src1, "dst": dst},
+        attributes,
+        alg_kind=binary_kind(function),
+    )
 
 
 def reduction(
@@ -397,7 +310,7 @@ def reduction(
     *,
     p: float = 0.0,
     eps: float = 0.0,
-    attributes: _NONE = None,
+    attributes: Attributes | None = None,
 ) -> PrimitiveDesc:
     """Reduce the axes that have size 1 in dst: dnnl_reduction_primitive_desc_create.
 
@@ -405,13 +318,9 @@ def reduction(
         function: "sum", "mean", "max", "min", "mul", "norm_lp_sum", …; p and eps belong to the norms.
     """
     kind = dnnl.dnnl_alg_kind_t[f"dnnl_reduction_{function}"]
-
-    def create(attr: int) -> int:
-        return dnnl.dnnl_reduction_primitive_desc_create(
-            default_engine().handle, kind, src.handle, dst.handle, p, eps, attr
-        )
-
-    return _made(create, _text(f"reduction {function}", attributes, src=src, dst=dst), attributes)
+    return _describe(
+        f"reduction {function}", {"src": src, "dst": dst}, attributes, alg_kind=kind, p=p, eps=eps
+    )
 
 
 def softmax_forward(
@@ -421,17 +330,18 @@ def softmax_forward(
     *,
     log: bool = False,
     prop: str = "training",
-    attributes: _NONE = None,
+    attributes: Attributes | None = None,
 ) -> PrimitiveDesc:
     """(Log-)softmax along an axis: dnnl_softmax_forward_primitive_desc_create."""
     kind = Algorithm.dnnl_softmax_log if log else Algorithm.dnnl_softmax_accurate
-
-    def create(attr: int) -> int:
-        return dnnl.dnnl_softmax_forward_primitive_desc_create(
-            default_engine().handle, PROPAGATION[prop], kind, src.handle, dst.handle, axis, attr
-        )
-
-    return _made(create, _text(f"softmax_forward axis={axis}", attributes, src=src, dst=dst), attributes)
+    return _describe(
+        f"softmax_forward axis={axis}",
+        {"src": src, "dst": dst},
+        attributes,
+        prop_kind=PROPAGATION[prop],
+        alg_kind=kind,
+        softmax_axis=axis,
+    )
 
 
 def softmax_backward(
@@ -442,71 +352,47 @@ def softmax_backward(
     *,
     hint: PrimitiveDesc,
     log: bool = False,
-    attributes: _NONE = None,
+    attributes: Attributes | None = None,
 ) -> PrimitiveDesc:
     """The gradient of (log-)softmax from its output: dnnl_softmax_backward_primitive_desc_create."""
     kind = Algorithm.dnnl_softmax_log if log else Algorithm.dnnl_softmax_accurate
-
-    def create(attr: int) -> int:
-        return dnnl.dnnl_softmax_backward_primitive_desc_create(
-            default_engine().handle,
-            kind,
-            diff_src.handle,
-            diff_dst.handle,
-            dst.handle,
-            axis,
-            hint.handle,
-            attr,
-        )
-
-    text = _text(f"softmax_backward axis={axis}", attributes, diff_src=diff_src, diff_dst=diff_dst, dst=dst)
-    return _made(create, text, attributes)
+    return _describe(
+        f"softmax_backward axis={axis}",
+        {"diff_src": diff_src, "diff_dst": diff_dst, "dst": dst},
+        attributes,
+        alg_kind=kind,
+        softmax_axis=axis,
+        hint_fwd_pd=hint.handle,
+    )
 
 
 def weighted_sum(
     scales: Sequence[float], sources: Sequence[MemoryDesc], dst: MemoryDesc | None = None
 ) -> PrimitiveDesc:
     """dst = sum of scales[i] * sources[i] (arguments DNNL_ARG_MULTIPLE_SRC + i): dnnl_sum_…."""
-    context = _text("sum", None, **{f"src{i}": s for i, s in enumerate(sources)})
-
-    def create(attr: int) -> int:
-        return dnnl.dnnl_sum_primitive_desc_create(
-            default_engine().handle,
-            dst.handle if dst else None,
-            len(sources),
-            tuple(map(float, scales)),
-            tuple(s.handle for s in sources),
-            attr,
-        )
-
-    return _made(create, context, None)
+    return _describe(
+        f"sum {_numbered(sources)}",
+        {"dst": dst},
+        n=len(sources),
+        scales=tuple(map(float, scales)),
+        src_descs=tuple(s.handle for s in sources),
+    )
 
 
 def concat(axis: int, sources: Sequence[MemoryDesc], dst: MemoryDesc | None = None) -> PrimitiveDesc:
     """Sources one after another along an axis (arguments DNNL_ARG_MULTIPLE_SRC + i): dnnl_concat_…."""
-    context = _text(f"concat axis={axis}", None, **{f"src{i}": s for i, s in enumerate(sources)})
-
-    def create(attr: int) -> int:
-        return dnnl.dnnl_concat_primitive_desc_create(
-            default_engine().handle,
-            dst.handle if dst else None,
-            len(sources),
-            axis,
-            tuple(s.handle for s in sources),
-            attr,
-        )
-
-    return _made(create, context, None)
+    return _describe(
+        f"concat axis={axis} {_numbered(sources)}",
+        {"dst": dst},
+        n=len(sources),
+        concat_dimension=axis,
+        src_descs=tuple(s.handle for s in sources),
+    )
 
 
-def reorder(src: MemoryDesc, dst: MemoryDesc, *, attributes: _NONE = None) -> PrimitiveDesc:
+def reorder(src: MemoryDesc, dst: MemoryDesc, *, attributes: Attributes | None = None) -> PrimitiveDesc:
     """Copy from one layout or data type to another: dnnl_reorder_primitive_desc_create."""
-
-    def create(attr: int) -> int:
-        engine = default_engine().handle
-        return dnnl.dnnl_reorder_primitive_desc_create(src.handle, engine, dst.handle, engine, attr)
-
-    return _made(create, _text("reorder", attributes, src=src, dst=dst), attributes)
+    return _describe("reorder", {"src": src, "dst": dst}, attributes, engines=("src_engine", "dst_engine"))
 
 
 def batch_normalization_forward(
@@ -519,7 +405,7 @@ def batch_normalization_forward(
     global_stats: bool = False,
     relu: bool = False,
     prop: str = "training",
-    attributes: _NONE = None,
+    attributes: Attributes | None = None,
 ) -> PrimitiveDesc:
     """Normalize each channel of src [N, C, *S]: dnnl_batch_normalization_forward_primitive_desc_create.
 
@@ -527,20 +413,14 @@ def batch_normalization_forward(
     with `global_stats`, or in inference with it, they are inputs. The variance is the biased one.
     relu: dst is clipped at 0; in training that gives a workspace.
     """
-
-    def create(attr: int) -> int:
-        return dnnl.dnnl_batch_normalization_forward_primitive_desc_create(
-            default_engine().handle,
-            PROPAGATION[prop],
-            src.handle,
-            dst.handle,
-            epsilon,
-            _normalization_flags(scale, shift, global_stats, relu),
-            attr,
-        )
-
-    text = _text("batch_normalization_forward", attributes, src=src, dst=dst)
-    return _made(create, text, attributes)
+    return _describe(
+        "batch_normalization_forward",
+        {"src": src, "dst": dst},
+        attributes,
+        prop_kind=PROPAGATION[prop],
+        epsilon=epsilon,
+        flags=_normalization_flags(scale, shift, global_stats, relu),
+    )
 
 
 def batch_normalization_backward(
@@ -553,25 +433,18 @@ def batch_normalization_backward(
     scale: bool = True,
     shift: bool = True,
     global_stats: bool = False,
-    attributes: _NONE = None,
+    attributes: Attributes | None = None,
 ) -> PrimitiveDesc:
     """The gradients of input, scale and shift: dnnl_batch_normalization_backward_primitive_desc_create."""
-
-    def create(attr: int) -> int:
-        return dnnl.dnnl_batch_normalization_backward_primitive_desc_create(
-            default_engine().handle,
-            Prop.dnnl_backward,
-            diff_src.handle,
-            diff_dst.handle,
-            src.handle,
-            epsilon,
-            _normalization_flags(scale, shift, global_stats),
-            hint.handle,
-            attr,
-        )
-
-    text = _text("batch_normalization_backward", attributes, diff_src=diff_src, diff_dst=diff_dst, src=src)
-    return _made(create, text, attributes)
+    return _describe(
+        "batch_normalization_backward",
+        {"diff_src": diff_src, "diff_dst": diff_dst, "src": src},
+        attributes,
+        prop_kind=Prop.dnnl_backward,
+        epsilon=epsilon,
+        flags=_normalization_flags(scale, shift, global_stats),
+        hint_fwd_pd=hint.handle,
+    )
 
 
 def layer_normalization_forward(
@@ -583,26 +456,20 @@ def layer_normalization_forward(
     scale: bool = True,
     shift: bool = True,
     prop: str = "training",
-    attributes: _NONE = None,
+    attributes: Attributes | None = None,
 ) -> PrimitiveDesc:
     """Normalize rows of the last axis of src: dnnl_layer_normalization_forward_primitive_desc_create.
 
     stats: mean and variance, float32, of src's other axes: outputs in training.
     """
-
-    def create(attr: int) -> int:
-        return dnnl.dnnl_layer_normalization_forward_primitive_desc_create(
-            default_engine().handle,
-            PROPAGATION[prop],
-            src.handle,
-            dst.handle,
-            stats.handle,
-            epsilon,
-            _normalization_flags(scale, shift),
-            attr,
-        )
-
-    return _made(create, _text("layer_normalization_forward", attributes, src=src, dst=dst), attributes)
+    return _describe(
+        "layer_normalization_forward",
+        {"src": src, "dst": dst, "stat": stats},
+        attributes,
+        prop_kind=PROPAGATION[prop],
+        epsilon=epsilon,
+        flags=_normalization_flags(scale, shift),
+    )
 
 
 def layer_normalization_backward(
@@ -615,26 +482,18 @@ def layer_normalization_backward(
     hint: PrimitiveDesc,
     scale: bool = True,
     shift: bool = True,
-    attributes: _NONE = None,
+    attributes: Attributes | None = None,
 ) -> PrimitiveDesc:
     """The gradients of input, scale and shift: dnnl_layer_normalization_backward_primitive_desc_create."""
-
-    def create(attr: int) -> int:
-        return dnnl.dnnl_layer_normalization_backward_primitive_desc_create(
-            default_engine().handle,
-            Prop.dnnl_backward,
-            diff_src.handle,
-            diff_dst.handle,
-            src.handle,
-            stats.handle,
-            epsilon,
-            _normalization_flags(scale, shift),
-            hint.handle,
-            attr,
-        )
-
-    text = _text("layer_normalization_backward", attributes, diff_src=diff_src, diff_dst=diff_dst, src=src)
-    return _made(create, text, attributes)
+    return _describe(
+        "layer_normalization_backward",
+        {"diff_src": diff_src, "diff_dst": diff_dst, "src": src, "stat": stats},
+        attributes,
+        prop_kind=Prop.dnnl_backward,
+        epsilon=epsilon,
+        flags=_normalization_flags(scale, shift),
+        hint_fwd_pd=hint.handle,
+    )
 
 
 def lrn_forward(
@@ -646,25 +505,20 @@ def lrn_forward(
     beta: float,
     k: float,
     prop: str = "training",
-    attributes: _NONE = None,
+    attributes: Attributes | None = None,
 ) -> PrimitiveDesc:
     """src / (k + alpha / size * squares of `size` channels) ** beta: dnnl_lrn_forward_primitive_desc_create."""
-
-    def create(attr: int) -> int:
-        return dnnl.dnnl_lrn_forward_primitive_desc_create(
-            default_engine().handle,
-            PROPAGATION[prop],
-            Algorithm.dnnl_lrn_across_channels,
-            src.handle,
-            dst.handle,
-            size,
-            alpha,
-            beta,
-            k,
-            attr,
-        )
-
-    return _made(create, _text(f"lrn_forward size={size}", attributes, src=src, dst=dst), attributes)
+    return _describe(
+        f"lrn_forward size={size}",
+        {"src": src, "dst": dst},
+        attributes,
+        prop_kind=PROPAGATION[prop],
+        alg_kind=Algorithm.dnnl_lrn_across_channels,
+        local_size=size,
+        alpha=alpha,
+        beta=beta,
+        k=k,
+    )
 
 
 class Lstm(NamedTuple):
@@ -685,52 +539,47 @@ class Lstm(NamedTuple):
     dst_iter: MemoryDesc
     dst_iter_c: MemoryDesc
 
-    def handles(self, prefix: str = "") -> dict[str, Any]:
-        """The C functions' arguments by name; no peephole, no projection."""
-        given = {name: desc.handle for name, desc in self._asdict().items()}
-        given |= {"weights_peephole": None, "weights_projection": None}
-        return {f"{prefix}{name}_desc": handle for name, handle in given.items()}
+    def arguments(self, prefix: str = "") -> dict[str, MemoryDesc | None]:
+        """The C functions' operands by name; no peephole, no projection."""
+        given = {**self._asdict(), "weights_peephole": None, "weights_projection": None}
+        return {f"{prefix}{name}": desc for name, desc in given.items()}
 
 
 def lstm_forward(
-    operands: Lstm, *, prop: str = "training", reverse: bool = False, attributes: _NONE = None
+    operands: Lstm, *, prop: str = "training", reverse: bool = False, attributes: Attributes | None = None
 ) -> PrimitiveDesc:
     """An LSTM over all steps: dnnl_lstm_forward_primitive_desc_create.
 
     prop: "inference" or "training", which keeps a workspace for the backward pass. reverse: from the last step on.
     """
-
-    def create(attr: int) -> int:
-        return dnnl.dnnl_lstm_forward_primitive_desc_create(
-            default_engine().handle,
-            PROPAGATION[prop],
-            _direction(reverse),
-            **operands.handles(),
-            flags=0,
-            attr=attr,
-        )
-
-    return _made(create, _text("lstm_forward", attributes, **operands._asdict()), attributes)
+    return _describe(
+        "lstm_forward",
+        operands.arguments(),
+        attributes,
+        prop_kind=PROPAGATION[prop],
+        direction=_direction(reverse),
+        flags=0,
+    )
 
 
 def lstm_backward(
-    operands: Lstm, gradients: Lstm, *, hint: PrimitiveDesc, reverse: bool = False, attributes: _NONE = None
+    operands: Lstm,
+    gradients: Lstm,
+    *,
+    hint: PrimitiveDesc,
+    reverse: bool = False,
+    attributes: Attributes | None = None,
 ) -> PrimitiveDesc:
     """The gradients of an LSTM: dnnl_lstm_backward_primitive_desc_create. Those of the weights are overwritten."""
-
-    def create(attr: int) -> int:
-        return dnnl.dnnl_lstm_backward_primitive_desc_create(
-            default_engine().handle,
-            Prop.dnnl_backward,
-            _direction(reverse),
-            **operands.handles(),
-            **gradients.handles("diff_"),
-            flags=dnnl.dnnl_rnn_flags_t.dnnl_rnn_flags_diff_weights_overwrite,
-            hint_fwd_pd=hint.handle,
-            attr=attr,
-        )
-
-    return _made(create, _text("lstm_backward", attributes, **operands._asdict()), attributes)
+    return _describe(
+        "lstm_backward",
+        operands.arguments() | gradients.arguments("diff_"),
+        attributes,
+        prop_kind=Prop.dnnl_backward,
+        direction=_direction(reverse),
+        flags=dnnl.dnnl_rnn_flags_t.dnnl_rnn_flags_diff_weights_overwrite,
+        hint_fwd_pd=hint.handle,
+    )
 
 
 def _direction(reverse: bool) -> dnnl.dnnl_rnn_direction_t:
@@ -744,19 +593,49 @@ def _normalization_flags(scale: bool, shift: bool, global_stats: bool = False, r
     return int(value | flags.dnnl_use_global_stats * global_stats | flags.dnnl_fuse_norm_relu * relu)
 
 
-def _text(name: str, attributes: Attributes | None, **operands: MemoryDesc | None) -> str:
-    shown = " ".join(f"{key}={desc}" for key, desc in operands.items() if desc is not None)
-    post = " ".join(f"+{p}" for p in attributes.post_ops) if attributes else ""
-    return f"{name} {shown}{' ' if post else ''}{post}"
+def _describe(
+    title: str,
+    operands: Mapping[str, MemoryDesc | None],
+    attributes: Attributes | None = None,
+    *,
+    details: str = "",
+    engines: Sequence[str] = ("engine",),
+    **settings: Any,
+) -> PrimitiveDesc:
+    """By the function dnnl_…_primitive_desc_create of the title's first word.
 
+    Scratch memory is the user's unless the attributes say otherwise.
 
-def _made(create: Callable[[int], int], context: str, attributes: Attributes | None) -> PrimitiveDesc:
-    """The primitive descriptor; scratch memory is the user's unless the attributes say otherwise."""
-    attr = attributes or _default_attributes()
+    Args:
+        title: leads the text of errors; the operands, post-ops and `details` follow.
+        operands: memory descriptors, by the C parameters' names without "_desc"; None where there is none.
+        attributes: post-ops and the like.
+        details: what title and operands do not tell, such as a window.
+        engines: the parameters that take the engine.
+        settings: the other parameters.
+    """
+    create = getattr(dnnl, f"dnnl_{title.split()[0]}_primitive_desc_create")
+    text, attr = _text(title, operands, attributes, details), attributes or _default_attributes()
+    handles = {f"{name}_desc": desc.handle if desc else None for name, desc in operands.items()}
     try:
-        return PrimitiveDesc(create(attr.handle), context, attr)
+        engine = dict.fromkeys(engines, default_engine().handle)
+        made = create(**engine, **handles, **settings, attr=attr.handle)
     except DnnlError as error:
-        raise failed(error.status, error.function, context) from None
+        raise failed(error.status, error.function, text) from None
+    return PrimitiveDesc(made, text, attr)
+
+
+def _text(
+    title: str, operands: Mapping[str, MemoryDesc | None], attributes: Attributes | None, details: str
+) -> str:
+    """ "convolution_forward src=f32[8,3,32,32] weights=… +relu strides=(1, 1) …"."""
+    shown = (f"{name}={desc}" for name, desc in operands.items() if desc is not None)
+    posts = (f"+{post}" for post in attributes.post_ops) if attributes else ()
+    return " ".join(filter(None, (title, *shown, *posts, details)))
+
+
+def _numbered(sources: Sequence[MemoryDesc]) -> str:
+    return " ".join(f"src{i}={source}" for i, source in enumerate(sources))
 
 
 def _default_attributes() -> Attributes:
