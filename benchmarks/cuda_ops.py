@@ -63,7 +63,7 @@ class Result:
 
     @property
     def fraction(self) -> float:
-        """Of the limit: 1 is as fast as the chip can be."""
+        """Of the roofline: 1 is as fast as the chip can be."""
         return self.limit / self.milliseconds
 
 

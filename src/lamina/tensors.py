@@ -87,7 +87,7 @@ class Tensor(Operators["Tensor"]):
     @property
     def read_only(self) -> bool:
         """Whether the values may not be overwritten: the memory is someone else's and read-only (bytes, files opened
-        for reading), or several elements lie at one place (broadcast views)."""
+        for reading), or several elements share one address (broadcast views)."""
         return self._buffer.read_only or self._spec.overlaps
 
     # ---- values
@@ -148,7 +148,7 @@ class Tensor(Operators["Tensor"]):
             raise ShapeError(f"copy_: cannot write shape {source.shape} into a tensor of shape {self.shape}")
         if source.dtype != self.dtype:
             source = source.to(dtype=self.dtype)
-        if self._spec.tag is None:  # what lies between the elements is not this tensor's
+        if self._spec.tag is None:  # gaps between the elements are not this tensor's
             relayout(source.to(self.device), self._spec, self._buffer)
         else:
             same = source if source._spec.same_memory(self._spec) else relayout(source, self._spec)
@@ -157,7 +157,7 @@ class Tensor(Operators["Tensor"]):
         return self
 
     def move_into(self, buffer: Buffer, spec: Spec) -> None:
-        """Let this tensor lie in other memory, in another layout, with the values it has now."""
+        """Move this tensor to other memory, in another layout, with the values it has now."""
         if not isinstance(buffer, Buffer) or not isinstance(spec, Spec):
             raise TypeError(f"move_into: takes a Buffer and a Spec, got {type(buffer)} and {type(spec)}")
         if spec.open != self._spec.open:
@@ -179,7 +179,7 @@ class Tensor(Operators["Tensor"]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For pickle: the values, row-major, and the device's name. Loaded where there is no such device, the tensor
-        lies on the CPU."""
+        is on the CPU."""
         values = np.ascontiguousarray(self.numpy()).reshape(self.shape)
         return _unpickled, (type(self), values, str(self.device), getattr(self, "__dict__", {}))
 
@@ -210,7 +210,7 @@ class Tensor(Operators["Tensor"]):
             raise BufferError(f"__dlpack__: the tensor is on {self.device}; move it with .to() first")
         blocked = self._spec.physical.is_blocked
         if blocked and copy is False:
-            raise BufferError(f"__dlpack__: {self._spec} lies in blocks; only a copy can be shared")
+            raise BufferError(f"__dlpack__: {self._spec} has a blocked layout; only a copy can be shared")
         held = self.contiguous() if blocked else self
         if copy and not blocked:
             held = relayout(held, held._spec)

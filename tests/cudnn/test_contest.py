@@ -94,8 +94,8 @@ WRONG = {
     "numbers": (wrong_numbers, "relative error 5.00e-03"),
     "unwritten": (unwritten, "1 of 1000 results are not finite or were not written"),
     "before": (before, "writes before the output"),
-    "behind": (behind, "writes behind the output"),
-    "workspace": (beyond_workspace, "writes behind its workspace"),
+    "behind": (behind, "writes past the end of the output"),
+    "workspace": (beyond_workspace, "writes past the end of its workspace"),
     "broken": (broken, "no room"),
 }
 

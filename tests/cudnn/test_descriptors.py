@@ -177,7 +177,7 @@ def test_what_a_concatenation_would_compute_wrongly_is_refused() -> None:
     g = cudnn.Graph()
     a, b = (g.packed((2, 8, 4, 4), "float16", channels_last=True, virtual=v) for v in (False, True))
     y, hidden = (g.packed((2, 16, 4, 4), "float16", channels_last=True, virtual=v) for v in (False, True))
-    with pytest.raises(ValueError, match="y must lie in memory, got the virtual Tensor"):
+    with pytest.raises(ValueError, match="y must be stored in memory, got the virtual Tensor"):
         g.concatenate([a, a], hidden, 1)
     with pytest.raises(ValueError, match=r"got inputs \[1\] in memory and inplace=None"):
         g.concatenate([b, a], y, 1)

@@ -131,7 +131,7 @@ def test_plans_by_name(environment: dict[str, str]) -> None:
     assert found["fused by name"].startswith("kernel conv+add+relu split")
     assert "refused" in found["no such engine"]
     assert "not 'plain eng9999'" in found["no such engine"]
-    assert "the ways are plain, turned, relaid, wide, direct" in found["no such way"]
+    assert "the formulations are plain, turned, relaid, wide, direct" in found["no such way"]
     assert found["product by name"].startswith("cudnn matmul")
     assert found["own gradient"].startswith("kernel conv_data_grad direct")
 

@@ -64,7 +64,7 @@ def test_even_padding(direction: str) -> None:
 def test_reasons_and_other_patterns() -> None:
     single = graph("filter", UNEVEN)
     assert known_wrong(single.operations, 20) == (
-        "gives wrong filter gradients for padding (0, 1) before and (1, 0) behind (found in cuDNN 9.19.0)"
+        "gives wrong filter gradients for padding (0, 1) before and (1, 0) after (found in cuDNN 9.19.0)"
     )
     (operation,) = single.operations
     assert known_wrong([operation, operation], 20) == ""  # engines of other patterns have other numbers

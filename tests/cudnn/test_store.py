@@ -59,11 +59,11 @@ def test_what_is_torn_is_ignored(tmp_path: Path, content: bytes) -> None:
 @pytest.mark.feature("B010")
 @pytest.mark.parametrize("left", [1, 20, 60, 100])
 def test_a_write_that_was_cut_off(tmp_path: Path, left: int) -> None:
-    """A crash within a write: what stands before it and what comes behind it counts, the torn line does not."""
+    """A crash within a write: what was written before it and after it counts, the truncated line does not."""
     first = store(tmp_path)
     first.put("before", Choice("plain", 1))
     whole = first.path.read_bytes()
-    first.put("torn", Choice("plain", 2))
+    first.put("truncated", Choice("plain", 2))
     first.path.write_bytes(first.path.read_bytes()[: len(whole) + left])
     second = store(tmp_path)
     second.put("behind", Choice("plain", 3))

@@ -62,7 +62,7 @@ def test_seeks_from_everywhere() -> None:
     assert f.read(1) == b""
     with pytest.raises(OSError, match="exceeds"):
         f.write(b"a")
-    with pytest.raises(ValueError, match="lies before the beginning"):
+    with pytest.raises(ValueError, match="is before the beginning"):
         f.seek(-1)
     with pytest.raises(ValueError, match="whence"):
         f.seek(0, 7)

@@ -453,7 +453,7 @@ def test_arrays_share_ownership() -> None:
 
 
 def test_arrays_beyond_the_buffer_are_refused() -> None:
-    with pytest.raises(ValueError, match="do not lie in a buffer of 24 bytes"):
+    with pytest.raises(ValueError, match="are not within a buffer of 24 bytes"):
         CPU.allocate(24).array((2, 4), np.float32)
 
 

@@ -283,7 +283,7 @@ def _by_uid(uids: Sequence[int], addresses: Sequence[int]) -> dict[int, int]:
 
 @dataclass(frozen=True)
 class _Operands:
-    """The tensors of a graph that lie in memory, and addresses that the caller gives."""
+    """The tensors of a graph that are stored in memory, and addresses that the caller gives."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]

@@ -59,7 +59,7 @@ def attention(
         scale: one float32 number.
         stats: written, float32 [batch, heads, rows, 1]: log of the sum of exponentials.
         bias: added to the scores, [batch, heads, rows, columns] with axes of 1 standing for all.
-        causal: one float32 number, -inf or very low: what stands where the column is behind the row.
+        causal: one float32 number, -inf or very low: what stands where the column is after the row.
     """
     product: dict[str, Any] = {}
     if lengths is not None:

@@ -32,7 +32,7 @@ from lamina.runtime import (
     memset,
 )
 
-#: Bytes before and behind each output, and behind the workspace, that must stay as they are.
+#: Bytes before and after each output, and after the workspace, that must stay as they are.
 GUARD = 4096
 _POISON = 0xFF  # NaN in every float type
 #: Candidates that are timed again, in turns, and how often; then the best one and the first one, more often.
@@ -46,7 +46,7 @@ _FILL, _MOST_COPIES = 128 << 20, 4
 _KEPT = 1 << 30
 #: Milliseconds that one measurement takes about, and most runs in it.
 _SPAN, _MOST_RUNS = 0.5, 40
-#: Runs shorter than this (milliseconds) are queued behind a pause, or the host's time would be measured.
+#: Runs shorter than this (milliseconds) are queued after a pause, or the host's time would be measured.
 _SHORT = 0.2
 #: Blocks per multiprocessor beyond which kernels that check loop.
 _WAVES = 16
@@ -401,9 +401,9 @@ class Contest:
             if self._changed(buffer.pointer):
                 return "wrong: writes before the output"
             if self._changed(buffer.pointer + GUARD + memory.nbytes):
-                return "wrong: writes behind the output"
+                return "wrong: writes past the end of the output"
         behind = self._changed(self.workspace.pointer + workspace)
-        return "wrong: writes behind its workspace" if behind else ""
+        return "wrong: writes past the end of its workspace" if behind else ""
 
     def _ask(self, memory: OperandMemory, a: int, b: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         memset(self.found, 0, self.stream)

@@ -2,7 +2,7 @@
 
 Found by running every engine of a graph on whole numbers, whose results are exact, against plain sums (cuDNN 9.19.0,
 compute capability 9.0; `tests/cudnn/test_gpu_faults.py` does it again). Convolutions in one operation whose padding
-before an axis is not that behind it:
+before an axis is not that after it:
 
     filter gradient   engines 1 and 20 (all types and layouts), 18 and 70 (float32)
     data gradient     engines 50 and 78 (float32)
@@ -59,7 +59,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class UnevenPadding(Fault):
-    """Wrong where padding before an axis is not that behind it.
+    """Wrong where padding before an axis is not that after it.
 
     strided: also for even padding where a stride and a dilation are above 1.
     """
@@ -72,7 +72,7 @@ class UnevenPadding(Fault):
         values = window.values
         stride, dilation = values["stride"], values["dilation"]
         if values["pre"] != values["post"]:
-            return f"padding {values['pre']} before and {values['post']} behind"
+            return f"padding {values['pre']} before and {values['post']} after"
         if self.strided and max(stride) > 1 and max(dilation) > 1:
             return f"stride {stride} with dilation {dilation}"
         return ""

@@ -31,7 +31,7 @@ class VariantPack(Descriptor):
 
     Args:
         pointers: uid -> address, for each tensor that is not virtual: an int, a Buffer, or an array of CuPy,
-            PyTorch, JAX, Numba, … as it lies. The pack keeps it alive; the caller orders streams.
+            PyTorch, JAX, Numba, … as it is, without a copy. The pack keeps it alive; the caller orders streams.
         workspace: likewise, of at least `ExecutionPlan.workspace` bytes; 0 for none.
         sizes: uid -> (dimensions, strides) of tensors that have other sizes now than in the graph, which was made
             with `override`; the order of axes in memory stays (cuDNN 9.21).

@@ -115,7 +115,7 @@ def all_tensors(part: Part) -> list[Tensor]:
 
 
 def main_type(part: Part) -> int:
-    """The type of the first tensor that lies in memory."""
+    """The type of the first tensor that is stored in memory."""
     return next((t.data_type for t in all_tensors(part) if not t.virtual), _FLOATS["float32"])
 
 
@@ -256,7 +256,7 @@ _CHANGES: tuple[tuple[str, Change], ...] = (
 
 
 def splits(part: Part) -> Iterator[tuple[str, tuple[Part, Part]]]:
-    """The graph in two: the tensors between the parts come to lie in memory, in the graph's type."""
+    """The graph in two: the tensors between the parts are stored in memory, in the graph's type."""
     kind = main_type(part)
     for place in range(1, len(part)):
         head, tail = part[:place], part[place:]

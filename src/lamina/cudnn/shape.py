@@ -15,10 +15,10 @@ _KIND = c.cudnnBackendDescriptorType_t
 class Concatenate(Descriptor):
     """y = the inputs one after the other along an axis (CUDNN_BACKEND_OPERATION_CONCAT_DESCRIPTOR).
 
-    inplace: the index of the input that already lies in y; no address is bound to it.
+    inplace: the index of the input that is already stored in y; no address is bound to it.
 
-    y lies in memory even between two operations of one kernel, and of the inputs of which some are virtual the others
-    lie in y already. cuDNN 9.19 plans what breaks these rules, too, but such a kernel has no address for a virtual y
+    y is stored in memory even between two operations of one kernel; where some of the inputs are virtual, the others
+    are in y already. cuDNN 9.19 plans what breaks these rules, too, but such a kernel has no address for a virtual y
     (it writes anywhere) and reads no input but the virtual one. Raises ValueError for both.
     """
 
@@ -33,13 +33,13 @@ class Concatenate(Descriptor):
     def __init__(self, inputs: Sequence[Tensor], y: Tensor, axis: int, *, inplace: int | None = None) -> None:
         if y.virtual:
             raise ValueError(
-                f"Concatenate: y must lie in memory, got the virtual {y}; make it without virtual=True"
+                f"Concatenate: y must be stored in memory, got the virtual {y}; make it without virtual=True"
             )
         real = [i for i, x in enumerate(inputs) if not x.virtual]
         if len(real) < len(inputs) and real not in ([], [inplace]):
             raise ValueError(
-                f"Concatenate: beside virtual inputs the others must lie in y, got inputs {real} in memory and "
-                f"inplace={inplace}; put one there and name it by inplace, or concatenate what lies in memory"
+                f"Concatenate: beside virtual inputs the others must be stored in y, got inputs {real} in memory and "
+                f"inplace={inplace}; put one there and name it by inplace, or concatenate what is in memory"
             )
         super().__init__(inputs=tuple(inputs), axis=axis, inplace=inplace, y=y)
 

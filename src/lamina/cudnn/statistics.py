@@ -1,9 +1,9 @@
 """Batch normalization in parts, so that the parts fuse with convolutions.
 
-gen-stats      behind a convolution: sum and sum of squares per channel
+gen-stats      after a convolution: sum and sum of squares per channel
 finalize       mean, variance and running statistics of them, and the scale and bias that apply them
 apply          pointwise scale, bias and activation before the next convolution
-bn-bwd-weights behind a data gradient: dscale, dbias and the factors of dx
+bn-bwd-weights after a data gradient: dscale, dbias and the factors of dx
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class Tensor(Descriptor):
         virtual: lives only inside the graph; no memory is bound to it.
         alignment: bytes that its address is a multiple of.
         by_value: the address bound to it is that of one number on the host.
-        vector_count, vectorized_dimension: elements that lie together, and along which dimension
+        vector_count, vectorized_dimension: elements that are contiguous, and along which dimension
             (int8 formats: 4 or 32 along 1).
         reordering: "none", "int8x32", "f16x16", "f8_128x4".
         ragged_offset: tensor of where each batch entry begins, [N + 1, 1, 1, 1], in elements.

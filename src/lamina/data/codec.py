@@ -56,7 +56,7 @@ def decode_image(
     Args:
         data: the file's content (bytes, or anything with the buffer protocol).
         mode: "rgb" (C = 3) or "grey" (C = 1); other pictures are converted.
-        device: where the tensor lies.
+        device: where the tensor is.
         max_pixels: larger pictures are refused by what their header says: a file of some kilobytes can hold a
             picture of gigabytes. (Pillow itself refuses more than 178,956,970.)
 

@@ -144,7 +144,7 @@ class MultiheadAttention(Module):
         return [ops.linear(x, w, b) for x, w, b in zip(given, weights, biases, strict=True)]
 
     def _extended(self, q: Any, k: Any, v: Any) -> tuple[tuple[Any, Any, Any], int]:
-        """Keys and values with the trained row and the row of zeros behind them, and how many rows those are."""
+        """Keys and values with the trained row and the row of zeros after them, and how many rows those are."""
         axis, more = int(self.batch_first), int(self.bias_k is not None) + int(self.add_zero_attn)
         shape = tuple(1 if i == axis else n for i, n in enumerate(k.shape))
         for row_k, row_v in ((self.bias_k, self.bias_v), (0.0, 0.0) if self.add_zero_attn else (None, None)):

@@ -61,14 +61,14 @@ class _Numbered(Module, Generic[M]):
         return self
 
     def insert(self, index: int, module: M) -> Self:
-        """Add a module in front of the one at `index`; those behind it are numbered anew."""
+        """Add a module in front of the one at `index`; those after it are renumbered."""
         held = list(self)
         held.insert(index, _checked(self, module))
         self._number(held)
         return self
 
     def pop(self, index: int = -1) -> M:
-        """Take a module out; those behind it are numbered anew. Raises IndexError where there is none."""
+        """Take a module out; those after it are renumbered. Raises IndexError where there is none."""
         module = self[index]
         del self[index]
         return module

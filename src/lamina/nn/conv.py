@@ -15,7 +15,7 @@ from lamina.spec import Policy, Shape, ShapeError, current_policy, policy
 from lamina.tensors import empty
 
 Sizes = int | Iterable[int]
-#: What lies around the input: zeros, or elements of the input itself.
+#: What surrounds the input: zeros, or elements of the input itself.
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
 
 

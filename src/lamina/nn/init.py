@@ -158,7 +158,7 @@ def he_out_(layer: Layer) -> None:
 
 
 def small_(layer: Layer) -> None:
-    """Weights normal with deviation 0.01, biases zero: torchvision's classifiers behind convolutions."""
+    """Weights normal with deviation 0.01, biases zero: torchvision's classifiers after convolutions."""
     normal_(layer.weight, 0.0, 0.01)
     if layer.bias is not None:
         zeros_(layer.bias)

@@ -212,7 +212,7 @@ class LSTM(_RecurrentLayer):
 
 
 class GRU(_RecurrentLayer):
-    """Gated recurrent units (Cho et al. 2014), the reset gate behind the product with the state."""
+    """Gated recurrent units (Cho et al. 2014), the reset gate after the product with the state."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ _ACTIVATIONS: dict[str, Callable[..., Any]] = {"relu": ops.relu, "gelu": ops.gel
 class _Layer(Module):
     """Attention and a network of two linear layers, each with a residual around it and a normalization.
 
-    The normalization stands behind each sum, or with norm_first in front of each part. activation: "relu", "gelu"
+    The normalization follows each sum, or with norm_first in front of each part. activation: "relu", "gelu"
     or a function. Sequences are (L, B, E), or (B, L, E) with batch_first.
     """
 
@@ -66,7 +66,7 @@ class _Layer(Module):
         return made.train(self.training)
 
     def _part(self, number: int, x: T, function: Callable[[T], T]) -> T:
-        """x + function(x) with dropout, and the normalization in front or behind."""
+        """x + function(x) with dropout, and the normalization before or after."""
         norm, dropout = (getattr(self, f"{name}{number}") for name in ("norm", "dropout"))
         y: T = x + dropout(function(norm(x))) if self.norm_first else norm(x + dropout(function(x)))
         return y

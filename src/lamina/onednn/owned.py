@@ -1,6 +1,6 @@
 """Objects that own a handle of the C library: owned from birth, freed with the last user.
 
-The handle lies in an `Owner`, which every object made from it holds as well. Closing an object gives up its
+The handle is held by an `Owner`, which every object made from it holds as well. Closing an object gives up its
 hold; the C destructor runs when nobody holds the owner any more. So objects may be closed in any order, and
 nothing is freed under a call in flight or under an object that still needs it.
 """

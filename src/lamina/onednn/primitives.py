@@ -526,7 +526,7 @@ class Lstm(NamedTuple):
 
     src_layer: [T, N, I]. src_iter, src_iter_c: [L, 1, N, O], h and c in front of the first step.
     weights_layer: [L, 1, I, 4, O]. weights_iter: [L, 1, O, 4, O]. bias: [L, 1, 4, O]; gates in the order i, f, g, o.
-    dst_layer: [T, N, O]. dst_iter, dst_iter_c: [L, 1, N, O], h and c behind the last step.
+    dst_layer: [T, N, O]. dst_iter, dst_iter_c: [L, 1, N, O], h and c after the last step.
     """
 
     src_layer: MemoryDesc

@@ -93,7 +93,7 @@ class Operand:
 
 
 class BatchAxis(NamedTuple):
-    """Where the samples of a batch lie: sample j is what has the indices j * size to (j + 1) * size along an axis."""
+    """Where the samples of a batch are: sample j is what has the indices j * size to (j + 1) * size along an axis."""
 
     axis: int
     size: int = 1
@@ -161,7 +161,7 @@ class Op:
         return self
 
     def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
-        """Where the samples of a batch lie in each output, when they lie along `axes` of the inputs (not all None).
+        """Where the samples of a batch are in each output, when they are along `axes` of the inputs (not all None).
 
         An axis is given where each sample of the output depends on the same sample of the inputs alone. None for all
         where the op mixes samples, or where nobody has said that it does not.

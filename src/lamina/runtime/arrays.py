@@ -111,7 +111,7 @@ def _order(reader: Any, facts: dict[str, Any], device: Device) -> None:
 
 
 def device_of(shared: Shared) -> Device:
-    """Where the memory lies. TypeError for other machines than the CPU and CUDA devices."""
+    """Where the memory is. TypeError for other machines than the CPU and CUDA devices."""
     name = _DEVICES.get(shared.device_type)
     if name is None:
         raise TypeError(f"DLPack device type {shared.device_type} is neither CPU nor CUDA")
@@ -138,7 +138,7 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def is_dense(shared: Shared) -> bool:
-    """Whether the elements lie one after the other in C order."""
+    """Whether the elements are contiguous in C order."""
     if shared.strides is None or 0 in shared.shape:
         return True
     pairs = zip(shared.shape, shared.strides, row_major(shared.shape), strict=True)

@@ -86,7 +86,7 @@ class DeviceFile(io.RawIOBase):
         start = (0, self._position, self._buffer.nbytes)[whence]
         target = start + operator.index(offset)
         if target < 0:
-            raise ValueError(f"seek: {offset} from the {_STARTS[whence]} lies before the beginning")
+            raise ValueError(f"seek: {offset} from the {_STARTS[whence]} is before the beginning")
         self._position = target
         return target
 

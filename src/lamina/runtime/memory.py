@@ -497,7 +497,7 @@ class Buffer:
         start, size = checked_bytes("view", "offset", offset), checked_bytes("view", "nbytes", nbytes)
         if start + size > self.nbytes:
             raise ValueError(
-                f"view: bytes {start} to {start + size} do not lie in a buffer of {self.nbytes} bytes"
+                f"view: bytes {start} to {start + size} are not within a buffer of {self.nbytes} bytes"
             )
         return Buffer(
             self.pointer + start,
@@ -549,7 +549,7 @@ class Buffer:
         copy: bool | None = None,
     ) -> Any:
         if copy or dl_device not in (None, self.__dlpack_device__()):
-            raise BufferError(f"__dlpack__: {self!r} is shared where it lies only")
+            raise BufferError(f"__dlpack__: {self!r} can be shared without a copy only")
         if self.device.kind == "cuda":
             lend(self, stream)
         where = self.__dlpack_device__()

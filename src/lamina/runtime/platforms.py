@@ -358,7 +358,7 @@ class CudaPlatform:
         return self._machine
 
     def copy(self, destination: int, source: int, nbytes: int, stream: Stream) -> None:
-        """Queue a copy; the driver sees from the addresses where they lie, peers included."""
+        """Queue a copy; the driver sees from the addresses where they are, peers included."""
         before = self.enter()
         status = self._copy(destination, source, nbytes, stream.handle)
         if before:

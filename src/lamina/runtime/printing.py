@@ -42,7 +42,7 @@ def show(
         precision: digits after the point.
 
     Raises:
-        ValueError: a shape or strides that do not lie in the buffer; TypeError: no memory, or no such dtype.
+        ValueError: a shape or strides that do not fit in the buffer; TypeError: no memory, or no such dtype.
     """
     if edge < 1 or threshold < 0:
         raise ValueError(f"show: needs edge >= 1 and threshold >= 0, got {edge} and {threshold}")
@@ -94,7 +94,7 @@ def fetch(
         edge: elements kept at each end; None: all.
 
     Raises:
-        ValueError: a shape or strides that do not lie in the buffer.
+        ValueError: a shape or strides that do not fit in the buffer.
     """
     kind = numpy_dtype(dtype)
     extents, steps = tuple(shape), tuple(strides)
@@ -144,7 +144,7 @@ def _download(
         shape, strides = (1,), (1,)
         return _download(buffer, shape, kind, strides, edge).reshape(())
     order = sorted(range(len(shape)), key=lambda axis: (-strides[axis], axis))
-    # In the order of memory, with two inner axes at least; the innermost must lie element by element.
+    # In the order of memory, with two inner axes at least; the innermost must be contiguous.
     extents, steps = [shape[axis] for axis in order], [strides[axis] for axis in order]
     if steps[-1] != 1:
         extents, steps = [*extents, 1], [*steps, 1]

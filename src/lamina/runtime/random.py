@@ -257,7 +257,7 @@ def _target(call: str, out: Any, dtype: str | None, stream: StreamLike | None) -
 def _check_range(name: str, low: int, bound: int) -> None:
     limits = np.iinfo(numpy_dtype(name))
     if low < limits.min or bound - 1 > limits.max:
-        raise ValueError(f"integers: [{low}, {bound}) does not lie in {name}'s {limits.min} to {limits.max}")
+        raise ValueError(f"integers: [{low}, {bound}) is not within {name}'s {limits.min} to {limits.max}")
 
 
 def _launch(

@@ -1,8 +1,8 @@
-"""Layouts: where element (i0, i1, …) of a tensor lies in memory.
+"""Layouts: where element (i0, i1, …) of a tensor is in memory.
 
 A layout is a stride per axis, in elements, and optionally inner blocks as oneDNN uses them:
 with blocks ((1, 16),) axis 1 is cut into blocks of 16, `strides[1]` steps over a whole block and the
-16 elements of a block lie together, innermost. Channels that do not fill the last block are padding (zeros).
+16 elements of a block are contiguous, innermost. Channels that do not fill the last block are padding (zeros).
 
 Dense layouts have a tag in oneDNN's notation: axes a, b, c, … from outermost to innermost, capital where
 blocked, then the blocks: "abcd" is NCHW, "acdb" is NHWC, "aBcd16b" is NCHW in blocks of 16 channels.
@@ -113,7 +113,7 @@ def _orders(layout: Layout, shape: Shape) -> list[tuple[int, ...]]:
 
 
 def overlaps(layout: Layout, shape: Shape) -> bool:
-    """Whether several elements may lie at one place: broadcast (stride 0), sliding windows.
+    """Whether several elements may share one address: broadcast (stride 0), sliding windows.
 
     Strides that interleave without meeting count too: telling these apart is hard (Diophantine equations).
     """

@@ -67,7 +67,7 @@ class Spec:
 
     @cached_property
     def is_contiguous(self) -> bool:
-        """Whether the elements lie row-major without gaps."""
+        """Whether the elements are row-major without gaps."""
         return self.tag == ROW_MAJOR[: self.ndim] or self.numel == 0
 
     @cached_property
@@ -77,7 +77,7 @@ class Spec:
 
     @cached_property
     def overlaps(self) -> bool:
-        """Whether several elements may lie at one place, as in broadcast and sliding views."""
+        """Whether several elements may share one address, as in broadcast and sliding views."""
         return self.tag is None and layouts.overlaps(self.physical, self.shape)
 
     @property

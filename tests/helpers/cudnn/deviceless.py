@@ -280,13 +280,13 @@ def half_refused(op: Conv, x: tuple[int, ...], w: tuple[int, ...]) -> str:
     def refuse() -> Any:
         raise CudnnError(3000, "cudnnBackendFinalize", "no half type here", "")
 
-    formulations = tuple(
+    left = tuple(
         replace(formulation, graph=refuse)
         if formulation.name in ("plain", "turned", "relaid")
         else formulation
         for formulation in problem.formulations
     )
-    return formulations.choose(replace(problem, formulations=formulations), DEVICE, Policy()).label
+    return formulations.choose(replace(problem, formulations=left), DEVICE, Policy()).label
 
 
 def faults() -> dict[str, str]:

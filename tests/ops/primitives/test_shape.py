@@ -138,7 +138,7 @@ def test_split() -> None:
         (lambda x: ops.permute(x, (0, 1, 2)), ShapeError, r"dims \(0, 1, 2\) must name each of the 4 axes"),
         (lambda x: ops.permute(x, (0, 1, 2, 2)), ShapeError, "must name each of the 4 axes"),
         (lambda x: ops.transpose(x, 0, 4), ShapeError, "transpose: axis 4 is outside a tensor of rank 4"),
-        (lambda x: ops.flatten(x, 2, 1), ShapeError, "start_dim 2 lies behind end_dim 1"),
+        (lambda x: ops.flatten(x, 2, 1), ShapeError, "start_dim 2 comes after end_dim 1"),
         (lambda x: ops.squeeze(x, 4), ShapeError, "squeeze: axis 4 is outside a tensor of rank 4"),
         (lambda x: ops.cat([]), ShapeError, "cat: tensors is empty"),
         (lambda x: ops.cat(x), TypeError, "cat: tensors must be a sequence of tensors, got"),

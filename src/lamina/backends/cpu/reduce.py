@@ -58,7 +58,7 @@ def reduce(op: Reduce, specs: Sequence[Spec], device: Device, policy: Policy) ->
 def _matrix(x: Spec, axes: tuple[int, ...]) -> tuple[int, int, bool]:
     """x's memory as a matrix: rows, columns, and whether the columns (else the rows) are summed.
 
-    Raises NoKernel where the reduced axes do not lie together, or the kept ones in another order than in y.
+    Raises NoKernel where the reduced axes are not adjacent in memory, or the kept ones in another order than in y.
     """
     layout = x.physical
     if layout.is_blocked or x.tag is None:
@@ -68,7 +68,7 @@ def _matrix(x: Spec, axes: tuple[int, ...]) -> tuple[int, int, bool]:
     reduced = [axis in axes for axis in order]
     kept = [axis for axis in order if axis not in axes]
     if kept != sorted(kept) or reduced not in (sorted(reduced), sorted(reduced, reverse=True)):
-        raise NoKernel(f"cpu: the axes {axes} of {x} do not lie together")
+        raise NoKernel(f"cpu: the axes {axes} of {x} are not adjacent in memory")
     inner = bool(reduced) and reduced[-1] and not reduced[0]
     summed = prod(x.shape[a] for a in axes)
     others = x.numel // summed

@@ -174,7 +174,7 @@ class MultiHeadAttention(Descriptor):
         return call(_inference_sizes, handle, self)
 
     def weight_layout(self, handle: AnyHandle) -> AttentionLayout:
-        """Where the weights lie. C: cudnnGetMultiHeadAttnWeights."""
+        """Where the weights are. C: cudnnGetMultiHeadAttnWeights."""
         nbytes = self.space_sizes(handle).weights
         entries = (self._entry(handle, nbytes, kind) for kind in WeightKind) if nbytes else ()
         return AttentionLayout(self.data_type, nbytes, tuple(e for e in entries if e is not None))

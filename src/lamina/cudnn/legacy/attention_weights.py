@@ -1,4 +1,4 @@
-"""Where the matrices and biases of multi-head attention lie in its weight space."""
+"""Where the matrices and biases of multi-head attention are in its weight space."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class WeightEntry(NamedTuple):
     name: str
     """ "q_weights", "k_weights", "v_weights", "o_weights", "q_biases", ..."""
     offset: int
-    """Where the first element lies, in elements."""
+    """Where the first element is, in elements."""
     dims: tuple[int, ...]
     """(heads, rows, columns); biases have one column."""
     strides: tuple[int, ...]
@@ -29,7 +29,7 @@ class WeightEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class AttentionLayout:
-    """Where the weights of a `MultiHeadAttention` lie in their space."""
+    """Where the weights of a `MultiHeadAttention` are in their space."""
 
     data_type: DataType
     nbytes: int

@@ -29,7 +29,7 @@ from lamina.runtime import Buffer
 _MOST_SPATIAL = 6
 R = TypeVar("R")
 Memory: TypeAlias = Buffer | Pointer
-"""Device memory: a Buffer, an address, or an array of CuPy, PyTorch, JAX, Numba, … (taken as it lies)."""
+"""Device memory: a Buffer, an address, or an array of CuPy, PyTorch, JAX, Numba, … (taken without a copy)."""
 AnyHandle: TypeAlias = BaseHandle | int | None
 """A Handle, or `lamina.c.cudnn.cudnnHandle_t(address)` of one that something else owns."""
 

@@ -8,7 +8,7 @@ y[t] depends on x[t], x[t - 1], ...: the input is padded on the left alone. The 
 
 These calls came with cuDNN 9.22 to 9.26. With an older library the classes cannot be made: `MissingSymbol` names
 the version that is needed. They take a stream, no handle, and arrays of any library or plain addresses; all arrays
-are contiguous and lie on the stream's device. Not on Windows.
+are contiguous and on the stream's device. Not on Windows.
 """
 
 from __future__ import annotations

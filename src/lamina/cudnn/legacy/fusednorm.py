@@ -31,7 +31,7 @@ class Calls(NamedTuple):
 class FusedNorm(Descriptor, Generic[D]):
     """Base class; D is what `derive` returns: the descriptors of scale and bias, of means and variances."""
 
-    #: Whether C wants all of x, z and y before the parameters, or z and y behind them.
+    #: Whether C wants all of x, z and y before the parameters, or z and y after them.
     _tensors_first: ClassVar[bool]
 
     @staticmethod
@@ -43,7 +43,7 @@ class FusedNorm(Descriptor, Generic[D]):
         raise NotImplementedError
 
     def _kinds(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """The settings that C takes behind the handle, and those that it takes last."""
+        """The settings that C takes after the handle, and those that it takes last."""
         raise NotImplementedError
 
     def _described(self, x_desc: TensorDescriptor, derived: D | None) -> tuple[TensorDescriptor, Described]:

@@ -110,7 +110,7 @@ class LRN(Descriptor):
     ) -> None:
         """y[i] = alpha * x[i] / (k + a * sum over j of (x[j] - means[i])²) ** b + beta * y[i].
 
-        Divisive normalization: j runs over the n×n window around i, as far as it lies inside the image, so that
+        Divisive normalization: j runs over the n×n window around i, as far as it is inside the image, so that
         every x of a window is compared with the mean at the window's centre. a is the descriptor's alpha divided
         by n², at the borders too; b is its beta. x itself stays as it is: the other half of local contrast
         normalization, x - mean(x), is an average `Pooling` and `add_tensor`.
@@ -142,7 +142,7 @@ class LRN(Descriptor):
     ) -> None:
         """dx and, if asked for, dmeans: gradients of `divisive_forward` (cudnnDivisiveNormalizationBackward).
 
-        The means count as independent of x. dy lies as x does, dmeans as dx does; both results are blended by
+        The means count as independent of x. dy has the layout of x, dmeans that of dx; both results are blended by
         alpha and beta.
         """
         first, second = _temporaries(handle, x_desc, temp, temp2)

@@ -58,7 +58,7 @@ class OpTensor(Descriptor):
             a_desc, a: first operand, of c's shape.
             b_desc, b: second operand, of c's shape or with ones, which are repeated; left out for "sqrt" and
                 "not", which do not read it.
-            c_desc, c: result; its type decides that of the factors. It may lie where a lies, not where b lies
+            c_desc, c: result; its type decides that of the factors. It may share a's memory, not b's
                 (cuDNN answers BAD_PARAM).
             handle, alpha1, alpha2, beta: where, and the factors.
         """

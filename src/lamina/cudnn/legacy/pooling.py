@@ -26,7 +26,7 @@ class Pooling(Descriptor):
 
     Args:
         mode: "max", "max_deterministic", "average_count_include_padding" (divides by the whole window) or
-            "average_count_exclude_padding" (by the part of it that lies in x).
+            "average_count_exclude_padding" (by the part of it that is inside x).
         window: its sizes: one number, or one per axis.
         pad: on both sides of each axis; less than the window.
         stride: left out, the window.

@@ -279,7 +279,7 @@ class RNN(Descriptor):
         call(c.cudnnBuildRNNDynamic, handle, self, batch)
 
     def weight_layout(self, handle: AnyHandle) -> WeightLayout:
-        """Where every matrix and bias lies in the weight space. C: cudnnGetRNNWeightParams."""
+        """Where every matrix and bias is in the weight space. C: cudnnGetRNNWeightParams."""
         nbytes = self.weight_space_size(handle)
         entries: list[Entry] = []
         for pseudo, identity, part in self._parts():

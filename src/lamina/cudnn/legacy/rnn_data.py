@@ -41,7 +41,7 @@ class RNNDataSettings(NamedTuple):
 
 
 class RNNData(Descriptor):
-    """How a batch of sequences lies in memory.
+    """How a batch of sequences is stored.
 
     Args:
         data_type: of the elements.
@@ -54,7 +54,7 @@ class RNNData(Descriptor):
             vector_size), both padded, or "seq_major_packed" (sum of lengths, vector_size): all sequences' first
             vectors, then the second ones of those that have them, ... (PyTorch's PackedSequence). Short:
             "sequence_major", "batch_major", "packed".
-        fill: number that is written behind a sequence's end in a padded output (None: left as it is).
+        fill: number that is written after a sequence's end in a padded output (None: left as it is).
 
     Raises:
         ValueError: lengths that do not fit. CudnnError: the library refuses (more than 65,535 steps, say).

@@ -181,7 +181,7 @@ class _RnnTrial:
         )
 
     def _zeroed(self, desc: RNNData) -> Buffer:
-        """Random numbers, and zeros behind the ends of sequences."""
+        """Random numbers, and zeros after the ends of sequences."""
         dtype = numpy_type(desc.data_type)
         data = np.random.default_rng(1).uniform(-1, 1, desc.shape).astype(dtype)
         if len(desc.shape) == 3:

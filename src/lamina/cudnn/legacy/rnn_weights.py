@@ -1,11 +1,11 @@
-"""Where each matrix and bias of a recurrent network lies in cuDNN's weight space, and PyTorch's names for them.
+"""Where each matrix and bias of a recurrent network is in cuDNN's weight space, and PyTorch's names for them.
 
     layout = rnn.weight_layout(handle)
     space = layout.from_torch(torch.nn.LSTM(16, 32).state_dict())   # a host array of layout.nbytes bytes
     weights = from_host(space, device)
     layout["weight_ih_l0.f"].shape                                  # (32, 16)
 
-Names are PyTorch's, with the gate behind a dot where there are several: "weight_ih_l0.i" (input to gate i of layer
+Names are PyTorch's, with the gate after a dot where there are several: "weight_ih_l0.i" (input to gate i of layer
 0), "bias_hh_l1_reverse.n", "weight_hr_l0" (projection). Gates: i, f, g, o of the LSTM; r, z, n of the GRU. Both
 libraries order the gates alike and apply the reset gate after the recurrent product, so that the numbers move over
 unchanged.
@@ -281,7 +281,7 @@ class WeightLayout:
 
 
 def host(value: Any) -> Array:
-    """A NumPy array of a parameter: an array, a list, or a tensor of PyTorch wherever it lies."""
+    """A NumPy array of a parameter: an array, a list, or a tensor of PyTorch on any device."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         value = value.float() if "bfloat16" in str(value.dtype) else value

@@ -35,7 +35,7 @@ class SequenceSettings(NamedTuple):
 
 
 class SequenceData(Descriptor):
-    """How batches (and beams) of sequences of vectors lie in memory, packed.
+    """How batches (and beams) of sequences of vectors are stored, packed.
 
     Args:
         data_type: "float32", "float64" or "float16".
@@ -45,7 +45,7 @@ class SequenceData(Descriptor):
         lengths: of each sequence, 1 to time, the beams of a batch entry next to each other; left out: time.
         order: of the axes in memory, outermost first: "time", "batch", "beam" in any order; the vectors lie
             innermost.
-        fill: number behind a sequence's end; None: left as it is (the only choice that cuDNN follows).
+        fill: number after a sequence's end; None: left as it is (the only choice that cuDNN follows).
 
     Raises:
         ValueError: lengths, order or type that do not fit. CudnnError: the library refuses.

@@ -41,7 +41,7 @@ class TensorDescriptor(Descriptor):
             (N, H, W, C) for "nhwc", with more or fewer spatial axes alike. 2 to 8 axes; pad to 4 with ones.
         data_type: "float32", "float16", "bfloat16", "float64", "int8", "int8x4", … or a DataType.
         format: "nchw", "nhwc" or "nchw_vect_c" (with int8x4, uint8x4, int8x32: C counts single channels and
-            is a multiple of 4 or 32). None: `strides` alone say where elements lie, dims are N, C, spatial.
+            is a multiple of 4 or 32). None: `strides` alone say where elements are, dims are N, C, spatial.
         strides: elements from one index to the next, per axis in the order of dims; left out: packed.
     """
 

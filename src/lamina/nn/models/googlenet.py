@@ -11,7 +11,7 @@ from lamina.nn.linear import Linear
 from lamina.nn.module import Module, T
 from lamina.nn.pool import AdaptiveAvgPool2d, MaxPool2d
 
-#: Filters of each inception block: 1×1; 1×1 before 3×3, 3×3; 1×1 before 5×5, 5×5; 1×1 behind the pooling.
+#: Filters of each inception block: 1×1; 1×1 before 3×3, 3×3; 1×1 before 5×5, 5×5; 1×1 after the pooling.
 _BLOCKS = {
     "3a": (64, 96, 128, 16, 32, 32),
     "3b": (128, 128, 192, 32, 96, 64),
@@ -40,7 +40,7 @@ class Inception(Module):
     """Four branches on the same input, joined along the channels: 1×1, 3×3, 5×5 and a 3×3 pooling.
 
     The arguments are torchvision's: ch3x3red and ch5x5red are the filters of the 1×1 convolutions before the larger
-    ones, pool_proj those behind the pooling.
+    ones, pool_proj those after the pooling.
     """
 
     def __init__(

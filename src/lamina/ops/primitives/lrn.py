@@ -36,12 +36,12 @@ class _LocalResponse(Op):
 
     @property
     def reach(self) -> tuple[int, int]:
-        """How many channels before and behind its own a window holds."""
+        """How many channels before and after its own a window holds."""
         return self.size // 2, (self.size - 1) // 2
 
 
 def _window(v: Array, before: int, behind: int) -> Array:
-    """Sums over channels c - before … c + behind."""
+    """Sums over channels c - before … c + after."""
     pads = [(0, 0)] * v.ndim
     pads[1] = (before, behind)
     padded, n = np.pad(v, pads), v.shape[1]
@@ -152,8 +152,8 @@ def divisive_norm(
 ) -> Any:
     """x[i] / (k + alpha / size² * sum over j of (x[j] - means[i])²) ** beta of input [N, C, H, W].
 
-    j runs over the size × size window around i in the same channel, as far as it lies inside the image, of which
-    (size - 1) // 2 positions lie before i. means: shaped as input, such as averages of a window; zeros by default.
+    j runs over the size × size window around i in the same channel, as far as it is inside the image, of which
+    (size - 1) // 2 positions are before i. means: shaped as input, such as averages of a window; zeros by default.
     Differentiable in both. Counterpart: cudnnDivisiveNormalizationForward.
     Raises ShapeError, ValueError for size < 1.
     """
@@ -178,6 +178,6 @@ def divisive_norm(
 
 
 def _counts(n: int, before: int, behind: int) -> Array:
-    """How many of n positions lie in the window around each: [n]."""
+    """How many of n positions are in the window around each: [n]."""
     i = np.arange(n)
     return np.minimum(n, i + behind + 1) - np.maximum(0, i - before)

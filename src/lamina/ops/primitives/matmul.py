@@ -18,7 +18,7 @@ from lamina.spec import Shape, ShapeError, Spec, broadcast_shapes
 class Matmul(Op):
     """(..., M, K) x (..., K, N) -> (..., M, N), with equal leading (batch) sizes.
 
-    transpose_a, transpose_b: the operand lies with its last two axes exchanged, (..., K, M) or (..., N, K).
+    transpose_a, transpose_b: the operand is stored with its last two axes exchanged, (..., K, M) or (..., N, K).
     """
 
     transpose_a: bool = False

@@ -51,7 +51,7 @@ class _Pool(Op):
         if any(max(p) >= s for p, s in zip(win.padding, win.span(self.kernel), strict=True)):
             raise ShapeError(
                 f"{self.name}: padding {win.padding} must be smaller than the kernel's reach "
-                f"{win.span(self.kernel)}, else a window lies in padding alone"
+                f"{win.span(self.kernel)}, else a window covers padding only"
             )
         return win.output(spatial, self.kernel, self.name)
 
@@ -65,7 +65,7 @@ class _Pool(Op):
 
 @dataclass(frozen=True)
 class MaxPool(_Pool):
-    """x [N, C, *S] -> y [N, C, *O], and with index=True also where in its window each maximum lies.
+    """x [N, C, *S] -> y [N, C, *O], and with index=True also where in its window each maximum is.
 
     The index is the offset of the first maximum in the kernel, row-major, padded positions counted (but never
     chosen): uint8, or int32 for kernels of more than 256 elements. NaN counts as the largest value.
@@ -330,7 +330,7 @@ def _window(
 
 
 def _ceil(win: Window, spatial: Shape, kernel: Shape) -> Window:
-    """More padding behind each axis, so that a last incomplete window counts if it starts before the end."""
+    """More padding after each axis, so that a last incomplete window counts if it starts before the end."""
     pairs = []
     for n, (lo, hi), span, s in zip(spatial, win.padding, win.span(kernel), win.stride, strict=True):
         last = -(-(n + lo + hi - span) // s) * s  # where the last window starts, padding counted
@@ -362,7 +362,7 @@ def _max_pool(
 
 
 def _positions(offset: Any, kernel: Shape, win: Window, spatial: Shape) -> Any:
-    """Where in its image each maximum lies, row-major over the spatial axes (int64), from its place in the window."""
+    """Where in its image each maximum is, row-major over the spatial axes (int64), from its place in the window."""
     rest, found = offset.cast(float32), None  # exact: a kernel has far less than 2^24 elements
     for axis in reversed(range(len(kernel))):
         above = (rest * (1.0 / kernel[axis]) + 0.5 / kernel[axis]).floor()
@@ -448,7 +448,7 @@ def max_pool2d(
 
     stride: the kernel's size by default. padding: as for conv2d, smaller than the kernel's reach; it is never
     the largest. ceil_mode: a last incomplete window counts as well, if it starts inside the input.
-    return_indices: also where each lies in its image, row-major over the spatial axes, in int64.
+    return_indices: also where each is in its image, row-major over the spatial axes, in int64.
     The gradient goes to the first maximum of each window. Raises ShapeError or DTypeError.
     """
     return _max_pool(2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)

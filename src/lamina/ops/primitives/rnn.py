@@ -103,7 +103,7 @@ class _Recurrent(Op):
             )
 
     def measure(self, inputs: Sequence[Spec], names: Sequence[str], shapes: Any) -> Sizes:
-        """Check operands named `names` (x first), whose shapes `shapes(sizes)` gives, and the weights behind."""
+        """Check operands named `names` (x first), whose shapes `shapes(sizes)` gives, and the weights that follow."""
         self.check()
         if not inputs or inputs[0].ndim != 3:
             raise ShapeError(f"{self.name}: x must be [steps, batch, features], got {listing(inputs[:1])}")

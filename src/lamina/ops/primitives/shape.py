@@ -61,7 +61,7 @@ class Reshape(Op):
 
 
 def _reshaped_axis(before: Shape, after: Shape, b: BatchAxis) -> BatchAxes | None:
-    """Where the samples lie then: along the axis with as many elements before it, if whole samples fit there."""
+    """Where the samples are then: along the axis with as many elements before it, if whole samples fit there."""
     if prod(before) == 0:
         return None
     outside, count = prod(before[: b.axis]), before[b.axis] // b.size
@@ -354,7 +354,7 @@ def flatten(input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
     if x.ndim == 0:
         return reshape(x, (1,))
     if first > last:
-        raise ShapeError(f"flatten: start_dim {start_dim} lies behind end_dim {end_dim} in {x.spec}")
+        raise ShapeError(f"flatten: start_dim {start_dim} comes after end_dim {end_dim} in {x.spec}")
     joined = prod(x.shape[first : last + 1])
     return reshape(x, (*x.shape[:first], joined, *x.shape[last + 1 :]))
 
@@ -729,7 +729,7 @@ def swap_halves(input: Any, dim: int = 0) -> Any:
 
 @checked
 def swap_pairs(input: Any, dim: int = 0) -> Any:
-    """Every even element of an axis exchanged with the odd one behind it."""
+    """Every even element of an axis exchanged with the odd one after it."""
     x = operand(input, "swap_pairs")
     place = normalize_axis(dim, x.ndim, "swap_pairs")
     size = x.shape[place]

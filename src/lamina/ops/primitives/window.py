@@ -1,4 +1,4 @@
-"""Window: where the positions of a sliding kernel lie. One value for a family's forward and gradients."""
+"""Window: the positions of a sliding kernel. One value for a family's forward and gradients."""
 
 from __future__ import annotations
 

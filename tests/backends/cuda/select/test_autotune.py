@@ -77,8 +77,8 @@ def test_wrong_candidates_are_out(device: Device) -> None:
     assert "not finite or were not written" in reasons["half of it"]
     assert "not finite or were not written" in reasons["nothing"]
     assert reasons["writes before"] == "wrong: writes before the output"
-    assert reasons["writes behind"] == "wrong: writes behind the output"
-    assert reasons["leaves its workspace"] == "wrong: writes behind its workspace"
+    assert reasons["writes behind"] == "wrong: writes past the end of the output"
+    assert reasons["leaves its workspace"] == "wrong: writes past the end of its workspace"
 
 
 @pytest.mark.feature("B009")

@@ -247,11 +247,11 @@ def test_cublaslt_keeps_the_workspace_limit(device: Device) -> None:
     p = Product(1, 128, 128, 65536, True, False)
     places = (source(0), source(1), target())
     for limit in (0, 1 << 20):
-        formulations = cublaslt.cublaslt_formulations(
+        found = cublaslt.cublaslt_formulations(
             p, bfloat16, places, device, Policy(workspace_limit=limit), Vector()
         )
-        assert formulations
-        assert all(formulation.scratch <= limit for formulation in formulations)
+        assert found
+        assert all(formulation.scratch <= limit for formulation in found)
 
 
 @pytest.mark.feature("B012")

@@ -230,7 +230,7 @@ def _named(problem: Problem, target: Target, policy: Policy, refusals: list[str]
     single = replace(problem, formulations=tuple(w for w in problem.formulations if w.name == formulation))
     if not single.formulations:
         refusals.append(
-            f"{policy.algorithm!r}: the ways are {', '.join(w.name for w in problem.formulations)}"
+            f"{policy.algorithm!r}: the formulations are {', '.join(w.name for w in problem.formulations)}"
         )
 
     def other(config: EngineConfig) -> str:
