@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
+from dataclasses import KW_ONLY
+from typing import Any
 
 from lamina.c import cudnn as c
-from lamina.cudnn.descriptor import Attribute, Descriptor, attribute, named, tensors
+from lamina.cudnn.descriptor import named
+from lamina.cudnn.fields import Declared, operand, setting
 from lamina.cudnn.tensor import Tensor
 
 _KIND = c.cudnnBackendDescriptorType_t
 
 
-class AttentionForward(Descriptor):
+class AttentionForward(Declared):
     """o = softmax(scale * q @ kᵀ) @ v as one operation (CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR, cuDNN 9.13).
 
     Args:
@@ -24,113 +25,43 @@ class AttentionForward(Descriptor):
     """
 
     kind = _KIND.CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR
-    attributes: ClassVar[Mapping[str, Attribute]] = tensors(
-        "OPERATION_SDPA_FWD_",
-        q="QDESC",
-        k="KDESC",
-        v="VDESC",
-        o="ODESC",
-        stats="STATSDESC",
-        scale="SCALEDESC",
-        block_mask="BLOCK_MASK_DESC",
-        page_table_k="PAGE_TABLE_KDESC",
-        page_table_v="PAGE_TABLE_VDESC",
-        length_q="SEQ_LEN_QDESC",
-        length_kv="SEQ_LEN_KVDESC",
-    )
-
-    def __init__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        o: Tensor,
-        *,
-        scale: Tensor | None = None,
-        stats: Tensor | None = None,
-        block_mask: Tensor | None = None,
-        page_table_k: Tensor | None = None,
-        page_table_v: Tensor | None = None,
-        length_q: Tensor | None = None,
-        length_kv: Tensor | None = None,
-    ) -> None:
-        super().__init__(
-            q=q,
-            k=k,
-            v=v,
-            o=o,
-            stats=stats,
-            scale=scale,
-            block_mask=block_mask,
-            page_table_k=page_table_k,
-            page_table_v=page_table_v,
-            length_q=length_q,
-            length_kv=length_kv,
-        )
+    q: Tensor = operand("QDESC")
+    k: Tensor = operand("KDESC")
+    v: Tensor = operand("VDESC")
+    o: Tensor = operand("ODESC")
+    _: KW_ONLY
+    scale: Tensor | None = operand("SCALEDESC", default=None)
+    stats: Tensor | None = operand("STATSDESC", default=None)
+    block_mask: Tensor | None = operand("BLOCK_MASK_DESC", default=None)
+    page_table_k: Tensor | None = operand("PAGE_TABLE_KDESC", default=None)
+    page_table_v: Tensor | None = operand("PAGE_TABLE_VDESC", default=None)
+    length_q: Tensor | None = operand("SEQ_LEN_QDESC", default=None)
+    length_kv: Tensor | None = operand("SEQ_LEN_KVDESC", default=None)
 
 
-class AttentionBackward(Descriptor):
+class AttentionBackward(Declared):
     """dq, dk and dv of `AttentionForward` (CUDNN_BACKEND_OPERATION_SDPA_BWD_DESCRIPTOR, cuDNN 9.17)."""
 
     kind = _KIND.CUDNN_BACKEND_OPERATION_SDPA_BWD_DESCRIPTOR
-    attributes: ClassVar[Mapping[str, Attribute]] = tensors(
-        "OPERATION_SDPA_BWD_",
-        q="QDESC",
-        k="KDESC",
-        v="VDESC",
-        o="ODESC",
-        stats="STATSDESC",
-        scale="SCALEDESC",
-        length_q="SEQ_LEN_QDESC",
-        length_kv="SEQ_LEN_KVDESC",
-        dq="DQDESC",
-        dk="DKDESC",
-        dv="DVDESC",
-        do="DODDESC",
-        sink="SINK_DESC",
-        dsink="DSINK_DESC",
-        dbias="DBIAS_DESC",
-    )
-
-    def __init__(
-        self,
-        do: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        o: Tensor,
-        *,
-        stats: Tensor,
-        dq: Tensor,
-        dk: Tensor,
-        dv: Tensor,
-        scale: Tensor | None = None,
-        length_q: Tensor | None = None,
-        length_kv: Tensor | None = None,
-        sink: Tensor | None = None,
-        dsink: Tensor | None = None,
-        dbias: Tensor | None = None,
-    ) -> None:
-        super().__init__(
-            q=q,
-            k=k,
-            v=v,
-            o=o,
-            stats=stats,
-            scale=scale,
-            length_q=length_q,
-            length_kv=length_kv,
-            dq=dq,
-            dk=dk,
-            dv=dv,
-            do=do,
-            sink=sink,
-            dsink=dsink,
-            dbias=dbias,
-        )
+    do: Tensor = operand("DODDESC")
+    q: Tensor = operand("QDESC")
+    k: Tensor = operand("KDESC")
+    v: Tensor = operand("VDESC")
+    o: Tensor = operand("ODESC")
+    _: KW_ONLY
+    stats: Tensor = operand("STATSDESC")
+    dq: Tensor = operand("DQDESC")
+    dk: Tensor = operand("DKDESC")
+    dv: Tensor = operand("DVDESC")
+    scale: Tensor | None = operand("SCALEDESC", default=None)
+    length_q: Tensor | None = operand("SEQ_LEN_QDESC", default=None)
+    length_kv: Tensor | None = operand("SEQ_LEN_KVDESC", default=None)
+    sink: Tensor | None = operand("SINK_DESC", default=None)
+    dsink: Tensor | None = operand("DSINK_DESC", default=None)
+    dbias: Tensor | None = operand("DBIAS_DESC", default=None)
 
 
-class Softmax(Descriptor):
+class Softmax(Declared):
     """y = softmax of x along its last axis (cuDNN 9.20).
 
     Args:
@@ -140,34 +71,21 @@ class Softmax(Descriptor):
     """
 
     kind = _KIND.CUDNN_BACKEND_OPERATION_SOFTMAX_DESCRIPTOR
-    attributes: ClassVar[Mapping[str, Attribute]] = {
-        **tensors(
-            "OPERATION_SOFTMAX_",
-            x="XDESC",
-            y="YDESC",
-            stats="STATS_DESC",
-            maximum="MAX_DESC",
-            sum_exp="SUM_EXP_DESC",
-            sink="SINK_DESC",
-        ),
-        "log2": attribute("OPERATION_SOFTMAX_STATS_LOG2", "BOOLEAN"),
-    }
-
-    def __init__(
-        self,
-        x: Tensor,
-        y: Tensor,
-        *,
-        stats: Tensor | None = None,
-        maximum: Tensor | None = None,
-        sum_exp: Tensor | None = None,
-        sink: Tensor | None = None,
-        log2: bool | None = None,
-    ) -> None:
-        super().__init__(x=x, y=y, stats=stats, maximum=maximum, sum_exp=sum_exp, sink=sink, log2=log2)
+    x: Tensor = operand("XDESC")
+    y: Tensor = operand("YDESC")
+    _: KW_ONLY
+    stats: Tensor | None = operand("STATS_DESC", default=None)
+    maximum: Tensor | None = operand("MAX_DESC", default=None)
+    sum_exp: Tensor | None = operand("SUM_EXP_DESC", default=None)
+    sink: Tensor | None = operand("SINK_DESC", default=None)
+    log2: bool | None = setting("STATS_LOG2", "BOOLEAN", default=None)
 
 
-class DiagonalBandMask(Descriptor):
+def _comparison(mode: str | int) -> Any:
+    return named(c.cudnnPointwiseMode_t, "CUDNN_POINTWISE_", mode, "comparison")
+
+
+class DiagonalBandMask(Declared):
     """y = x within a band around the diagonal, b outside of it (cuDNN 9.20).
 
     Args:
@@ -178,50 +96,20 @@ class DiagonalBandMask(Descriptor):
     """
 
     kind = _KIND.CUDNN_BACKEND_OPERATION_DIAGONAL_BAND_MASK_DESCRIPTOR
-    attributes: ClassVar[Mapping[str, Attribute]] = {
-        **tensors(
-            "OPERATION_DIAGONAL_BAND_MASK_",
-            x="XDESC",
-            length_kv="SEQ_LEN_KVDESC",
-            length_q="SEQ_LEN_QDESC",
-            left="LEFT_BOUND_DESC",
-            right="SHIFT_RIGHT_BOUND_DESC",
-            b="BDESC",
-            y="YDESC",
-        ),
-        "comparison": attribute(
-            "OPERATION_DIAGONAL_BAND_MASK_COMPARISON_MODE", "POINTWISE_MODE", enum=c.cudnnPointwiseMode_t
-        ),
-    }
-
-    def __init__(
-        self,
-        x: Tensor,
-        b: Tensor,
-        y: Tensor,
-        *,
-        left: Tensor | None = None,
-        right: Tensor | None = None,
-        length_q: Tensor | None = None,
-        length_kv: Tensor | None = None,
-        comparison: str | int | None = None,
-    ) -> None:
-        modes = c.cudnnPointwiseMode_t
-        super().__init__(
-            x=x,
-            length_kv=length_kv,
-            length_q=length_q,
-            left=left,
-            right=right,
-            b=b,
-            y=y,
-            comparison=None
-            if comparison is None
-            else named(modes, "CUDNN_POINTWISE_", comparison, "comparison"),
-        )
+    x: Tensor = operand("XDESC")
+    b: Tensor = operand("BDESC")
+    y: Tensor = operand("YDESC")
+    _: KW_ONLY
+    left: Tensor | None = operand("LEFT_BOUND_DESC", default=None)
+    right: Tensor | None = operand("SHIFT_RIGHT_BOUND_DESC", default=None)
+    length_q: Tensor | None = operand("SEQ_LEN_QDESC", default=None)
+    length_kv: Tensor | None = operand("SEQ_LEN_KVDESC", default=None)
+    comparison: str | int | None = setting(
+        "COMPARISON_MODE", "POINTWISE_MODE", default=None, enum=c.cudnnPointwiseMode_t, convert=_comparison
+    )
 
 
-class PagedCacheLoad(Descriptor):
+class PagedCacheLoad(Declared):
     """y = the pages of a container in the order that a table names (cuDNN 9.4).
 
     Args:
@@ -231,22 +119,13 @@ class PagedCacheLoad(Descriptor):
     """
 
     kind = _KIND.CUDNN_BACKEND_OPERATION_PAGED_CACHE_LOAD_DESCRIPTOR
-    attributes: ClassVar[Mapping[str, Attribute]] = tensors(
-        "OPERATION_PAGED_CACHE_LOAD_",
-        container="CONTAINER_DESC",
-        y="YDESC",
-        lengths="SEQUENCE_DESC",
-        table="PAGE_TABLE_DESC",
-    )
-
-    def __init__(self, container: Tensor, lengths: Tensor, table: Tensor, y: Tensor) -> None:
-        super().__init__(container=container, y=y, lengths=lengths, table=table)
+    container: Tensor = operand("CONTAINER_DESC")
+    lengths: Tensor = operand("SEQUENCE_DESC")
+    table: Tensor = operand("PAGE_TABLE_DESC")
+    y: Tensor = operand("YDESC")
 
 
-_EXPAND, _CONTRACT = "OPERATION_EXPAND_BAND_MATRIX_", "OPERATION_CONTRACT_BAND_"
-
-
-class BandMatrixExpand(Descriptor):
+class BandMatrixExpand(Declared):
     """y = a matrix whose band is x, `pad` elsewhere (cuDNN 9.10).
 
     Args:
@@ -257,84 +136,35 @@ class BandMatrixExpand(Descriptor):
     """
 
     kind = _KIND.CUDNN_BACKEND_OPERATION_EXPAND_BAND_MATRIX_DESCRIPTOR
-    attributes: ClassVar[Mapping[str, Attribute]] = {
-        **tensors(
-            _EXPAND,
-            x="XDESC",
-            y="YDESC",
-            token_offset="KV_TOKEN_OFFSET_DESC",
-            mask="SPECULATIVE_MASK_DESC",
-        ),
-        "lower": attribute(_EXPAND + "LOWER_BANDWIDTH"),
-        "upper": attribute(_EXPAND + "UPPER_BANDWIDTH"),
-        "axis": attribute(_EXPAND + "AXIS"),
-        "pad": attribute(_EXPAND + "PAD_VALUE", "FLOAT"),
-    }
-
-    def __init__(
-        self,
-        x: Tensor,
-        y: Tensor,
-        *,
-        lower: int,
-        upper: int,
-        axis: int,
-        pad: float = 0.0,
-        token_offset: Tensor | None = None,
-        mask: Tensor | None = None,
-    ) -> None:
-        super().__init__(
-            x=x,
-            y=y,
-            lower=lower,
-            upper=upper,
-            axis=axis,
-            pad=pad,
-            token_offset=token_offset,
-            mask=mask,
-        )
+    x: Tensor = operand("XDESC")
+    y: Tensor = operand("YDESC")
+    _: KW_ONLY
+    lower: int = setting("LOWER_BANDWIDTH")
+    upper: int = setting("UPPER_BANDWIDTH")
+    axis: int = setting("AXIS")
+    pad: float = setting("PAD_VALUE", "FLOAT", default=0.0)
+    token_offset: Tensor | None = operand("KV_TOKEN_OFFSET_DESC", default=None)
+    mask: Tensor | None = operand("SPECULATIVE_MASK_DESC", default=None)
 
 
-class BandMatrixContract(Descriptor):
+class BandMatrixContract(Declared):
     """y = the band of the matrix x; the opposite of `BandMatrixExpand` (cuDNN 9.10).
 
     most_tokens: the largest number of tokens.
     """
 
     kind = _KIND.CUDNN_BACKEND_OPERATION_CONTRACT_BAND_MATRIX_DESCRIPTOR
-    attributes: ClassVar[Mapping[str, Attribute]] = {
-        **tensors(_CONTRACT + "MATRIX_", x="XDESC", y="YDESC"),
-        "lower": attribute(_CONTRACT + "MATRIX_LOWER_BANDWIDTH"),
-        "upper": attribute(_CONTRACT + "MATRIX_UPPER_BANDWIDTH"),
-        "axis": attribute(_CONTRACT + "MATRIX_AXIS"),
-        "pad": attribute(_CONTRACT + "MATRIX_PAD_VALUE", "FLOAT"),
-        "most_tokens": attribute(_CONTRACT + "MAX_TOKEN_VALUE"),
-    }
-
-    def __init__(
-        self,
-        x: Tensor,
-        y: Tensor,
-        *,
-        lower: int,
-        upper: int,
-        axis: int,
-        pad: float = 0.0,
-        most_tokens: int | None = None,
-    ) -> None:
-        super().__init__(x=x, y=y, lower=lower, upper=upper, axis=axis, pad=pad, most_tokens=most_tokens)
+    x: Tensor = operand("XDESC")
+    y: Tensor = operand("YDESC")
+    _: KW_ONLY
+    lower: int = setting("LOWER_BANDWIDTH")
+    upper: int = setting("UPPER_BANDWIDTH")
+    axis: int = setting("AXIS")
+    pad: float = setting("PAD_VALUE", "FLOAT", default=0.0)
+    most_tokens: int | None = setting("OPERATION_CONTRACT_BAND_MAX_TOKEN_VALUE", default=None)
 
 
-def _rope(direction: str, **names: str) -> dict[str, Attribute]:
-    prefix = f"OPERATION_ROPE_{direction}_"
-    return {
-        **tensors(prefix, **names),
-        "scale": attribute(prefix + "OUTPUT_SCALE", "FLOAT"),
-        "width": attribute(prefix + "ROPE_DIM"),
-    }
-
-
-class RopeForward(Descriptor):
+class RopeForward(Declared):
     """y = x turned by its position (rotary embedding, cuDNN 9.24).
 
     Args:
@@ -343,37 +173,21 @@ class RopeForward(Descriptor):
     """
 
     kind = _KIND.CUDNN_BACKEND_OPERATION_ROPE_FWD_DESCRIPTOR
-    attributes: ClassVar[Mapping[str, Attribute]] = _rope(
-        "FWD", x="XDESC", y="YDESC", frequencies="FREQSDESC"
-    )
-
-    def __init__(
-        self,
-        x: Tensor,
-        frequencies: Tensor,
-        y: Tensor,
-        *,
-        scale: float | None = None,
-        width: int | None = None,
-    ) -> None:
-        super().__init__(x=x, y=y, frequencies=frequencies, scale=scale, width=width)
+    x: Tensor = operand("XDESC")
+    frequencies: Tensor = operand("FREQSDESC")
+    y: Tensor = operand("YDESC")
+    _: KW_ONLY
+    scale: float | None = setting("OUTPUT_SCALE", "FLOAT", default=None)
+    width: int | None = setting("ROPE_DIM", default=None)
 
 
-class RopeBackward(Descriptor):
+class RopeBackward(Declared):
     """dx of `RopeForward` from dy (cuDNN 9.24.1)."""
 
     kind = _KIND.CUDNN_BACKEND_OPERATION_ROPE_BWD_DESCRIPTOR
-    attributes: ClassVar[Mapping[str, Attribute]] = _rope(
-        "BWD", dy="DYDESC", dx="DXDESC", frequencies="FREQSDESC"
-    )
-
-    def __init__(
-        self,
-        dy: Tensor,
-        frequencies: Tensor,
-        dx: Tensor,
-        *,
-        scale: float | None = None,
-        width: int | None = None,
-    ) -> None:
-        super().__init__(dy=dy, dx=dx, frequencies=frequencies, scale=scale, width=width)
+    dy: Tensor = operand("DYDESC")
+    frequencies: Tensor = operand("FREQSDESC")
+    dx: Tensor = operand("DXDESC")
+    _: KW_ONLY
+    scale: float | None = setting("OUTPUT_SCALE", "FLOAT", default=None)
+    width: int | None = setting("ROPE_DIM", default=None)

@@ -194,7 +194,8 @@ def sentinel(name: str, place: int, operation: str) -> Any:
     if name in ("labels", "label_lengths", "input_lengths") and "host" in operation:
         return [place, place + 1]
     if name.endswith("_desc"):
-        kind = legacy.FilterDescriptor if name in ("w_desc", "dw_desc") else legacy.TensorDescriptor
+        is_filter = name in ("w_desc", "dw_desc") or operation == "transform filter"
+        kind = legacy.FilterDescriptor if is_filter else legacy.TensorDescriptor
         return kind((2, 3, 4, 5 + place))
     if name in ("workspace", "reserve"):
         return (10_000 + place, 500 + place)

@@ -89,18 +89,5 @@ class Activation(Descriptor):
         Exactly at a kink (0 of "relu", 0 and the ceiling of "clipped_relu") the slope is 0 or 1, as the library has
         it: at the ceiling of bfloat16 in NHWC it is 1 (seen on 9.19). Values of 16 bits do fall there.
         """
-        call(
-            c.cudnnActivationBackward,
-            handle,
-            self,
-            alpha,
-            y_desc,
-            y,
-            dy_desc,
-            dy,
-            x_desc,
-            x,
-            beta,
-            dx_desc,
-            dx,
-        )
+        given = (y_desc, y, dy_desc, dy, x_desc, x)
+        call(c.cudnnActivationBackward, handle, self, alpha, *given, beta, dx_desc, dx)

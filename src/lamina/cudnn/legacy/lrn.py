@@ -76,22 +76,8 @@ class LRN(Descriptor):
         beta: float = 0.0,
     ) -> None:
         """dx = alpha * (gradient of lrn by x) + beta * dx (cudnnLRNCrossChannelBackward)."""
-        call(
-            c.cudnnLRNCrossChannelBackward,
-            handle,
-            self,
-            _ACROSS,
-            alpha,
-            y_desc,
-            y,
-            dy_desc,
-            dy,
-            x_desc,
-            x,
-            beta,
-            dx_desc,
-            dx,
-        )
+        given = (y_desc, y, dy_desc, dy, x_desc, x)
+        call(c.cudnnLRNCrossChannelBackward, handle, self, _ACROSS, alpha, *given, beta, dx_desc, dx)
 
     # ---- within a channel
     def divisive_forward(
@@ -146,23 +132,9 @@ class LRN(Descriptor):
         alpha and beta.
         """
         first, second = _temporaries(handle, x_desc, temp, temp2)
-        call(
-            c.cudnnDivisiveNormalizationBackward,
-            handle,
-            self,
-            _MEANS,
-            alpha,
-            x_desc,
-            x,
-            means,
-            dy,
-            first,
-            second,
-            beta,
-            dx_desc,
-            dx,
-            dmeans,
-        )
+        given = (x_desc, x, means, dy, first, second)
+        function = c.cudnnDivisiveNormalizationBackward
+        call(function, handle, self, _MEANS, alpha, *given, beta, dx_desc, dx, dmeans)
 
 
 def _temporaries(
