@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lamina.backends import NoKernel
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE, Epilogue
 from lamina.backends.cuda.launch.program import Place
-from lamina.cudnn import Graph
+from lamina.cudnn import Graph, Tensor
 from lamina.spec import DType, Shape, Spec
 
 
@@ -59,23 +59,31 @@ def matmul_graph(
 
     places: where A, B and C lie. result: C as the steps see it; it is not asked for without steps.
     """
-    made = Graph("float32")
-    name = dtype.name
-    left = made.tensor((p.batch, p.m, p.k), p.a_strides, name)
-    right = made.tensor((p.batch, p.k, p.n), p.b_strides, name)
-    kind = "float32" if epilogue.steps else name
-    value = made.tensor((p.batch, p.m, p.n), p.c_strides, kind, virtual=bool(epilogue.steps))
-    made.matmul(left, right, value)
-    pointers = {left.uid: places[0], right.uid: places[1]}
+    made, value, (left, right) = multiplied(p, dtype, virtual=bool(epilogue.steps))
+    pointers = {left: places[0], right: places[1]}
     if result is None or not epilogue.steps:
         return made, {**pointers, value.uid: places[2]}
-    out = made.tensor((p.batch, p.m, p.n), p.c_strides, name)
+    out = made.tensor((p.batch, p.m, p.n), p.c_strides, dtype.name)
     pointers[out.uid] = places[2]
-    return made, {**pointers, **epilogue.attach(made, value, out, result.shape, result.physical, _matrices)}
+    return made, {**pointers, **epilogue.attach(made, value, out, result.shape, result.physical, matrices)}
 
 
-def _matrices(shape: Shape, strides: Shape) -> tuple[Shape, Shape]:
-    """[M, N] as [1, M, N]."""
+def multiplied(p: Product, dtype: DType, *, virtual: bool) -> tuple[Graph, Tensor, tuple[int, int]]:
+    """A graph with a product in it: the graph, the product, and the uids of A and B.
+
+    virtual: the product is a value in float32 that further nodes read, not a tensor in memory.
+    """
+    made, name = Graph("float32"), dtype.name
+    left = made.tensor((p.batch, p.m, p.k), p.a_strides, name)
+    right = made.tensor((p.batch, p.k, p.n), p.b_strides, name)
+    kind = "float32" if virtual else name
+    value = made.tensor((p.batch, p.m, p.n), p.c_strides, kind, virtual=virtual)
+    made.matmul(left, right, value)
+    return made, value, (left.uid, right.uid)
+
+
+def matrices(shape: Shape, strides: Shape) -> tuple[Shape, Shape]:
+    """Sizes and strides of [M, N] as those of [1, M, N]. Raises NoKernel for a batch of matrices."""
     if len(shape) != 2:
         raise NoKernel("cuda fuses steps with products of two matrices only, not with batches of them")
     return (1, *shape), (max(n * s for n, s in zip(shape, strides, strict=True)), *strides)
