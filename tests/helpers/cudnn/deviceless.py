@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda import backend
 from lamina.backends.cuda.conv import conv
 from lamina.backends.cuda.cudnn_graphs.conv import Operands
+from lamina.backends.cuda.cudnn_graphs.matmul import Product
 from lamina.backends.cuda.launch.program import Launches, SubPlan, source, target
+from lamina.backends.cuda.matmul.bias_gelu_fusion import MatmulGeluGrad, sum_formulation
 from lamina.backends.cuda.norm.conv_batch_norm import statistics_formulation
 from lamina.backends.cuda.norm.conv_batch_norm_fusion import ConvNorm
 from lamina.backends.cuda.norm.norm import cudnn_norm
@@ -26,7 +29,8 @@ from lamina.backends.cuda.select import formulations
 from lamina.c.errors import CudnnError
 from lamina.cudnn import autotune
 from lamina.cudnn.plan import attempt
-from lamina.graph.passes.manager import optimize
+from lamina.graph.passes.manager import optimize, refusals
+from lamina.graph.passes.pattern import Report
 from lamina.graph.planning.layout import Plans, plan_graph
 from lamina.ops import primitives
 from lamina.ops.core import Op
@@ -57,6 +61,8 @@ from lamina.spec import (
     float64,
     int8,
 )
+from lamina.spec.policies import policy as lm_policy
+from tests.helpers.feed_forward import FEED_FORWARD, feed_forward
 from tests.helpers.planned import H200
 
 DEVICE = H200
@@ -128,6 +134,29 @@ def products() -> dict[str, str]:
     found["batched bf16"] = plan(Matmul(), bfloat16, (8, 64, 32), (8, 32, 48))
     found["batched f32"] = plan(Matmul(), float32, (8, 64, 32), (8, 32, 48))
     found["batched tf32"] = plan(Matmul(), float32, (8, 64, 32), (8, 32, 48), tf32=True)
+    return found
+
+
+def gelus() -> dict[str, str]:
+    """A feed-forward block in training: what runs, by form and type; cuDNN's gradient with the bias' sum."""
+    found = {}
+    for form in ("none", "tanh"):
+        for short, dtype in (("bf16", bfloat16), ("f16", float16), ("f32", float32)):
+            for tf32 in (False, True):
+                with lm_policy(tf32=tf32):
+                    traced = graph.trace(partial(feed_forward, form), *(Spec(s, dtype) for s in FEED_FORWARD))
+                reports: list[Report] = []
+                better = optimize(traced, backend(DEVICE), reports=reports)
+                plans = plan_graph(better, Plans(backend(DEVICE)), {}, range(2, 6))
+                key = f"{form} {short}{' tf32' * tf32}"
+                found[key] = " | ".join(s.plan.label for s in plans.steps if not s.plan.view)
+                found[f"{key} refused"] = " | ".join(r for r in refusals(reports) if "gelu" in r)
+        for m, k, n in ((512, 128, 256), (33, 12, 8)):
+            p, h = Product(1, m, n, k, False, False), Spec((m, n), bfloat16).fixed
+            sum_only = sum_formulation(MatmulGeluGrad(Matmul(), GeluGrad(form)), p, h, h)
+            problem = formulations.Problem("sum", "sum", (h,), (h,), (sum_only,), 0.0)
+            first = next(formulations.candidates(problem, properties(), Policy(), ("a",), []), None)
+            found[f"{form} sum {m}"] = first.label if first else "refused"
     return found
 
 
@@ -483,7 +512,7 @@ def _weight_gradients(graph: cudnn.Graph, kind: str, x: tuple[int, ...], w: tupl
 PARTS: dict[str, Callable[[], dict[str, str]]] = {
     f.__name__: f
     for f in (
-        *(convolutions, products, eights, limited, pools, round_trip, threads, choices, faults),
+        *(convolutions, products, gelus, eights, limited, pools, round_trip, threads, choices, faults),
         *(forms, halves, variants, statistics, sequences, kept),
     )
 }

@@ -10,7 +10,7 @@ import ctypes
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from lamina.backends import Call, Run
@@ -69,23 +69,36 @@ class Matrices:
             made.append(layout)
         return made
 
-    def description(self, bias: int) -> int:
-        """The cublasLtMatmulDesc_t; bias: the address of that vector, 0 for none."""
+    @property
+    def has_bias(self) -> bool:
+        """Whether the epilogue reads or writes a vector along the rows of D."""
+        return self.epilogue.endswith(("bias", "bgrad"))
+
+    @property
+    def has_aux(self) -> bool:
+        """Whether the epilogue writes or reads the input of the activation beside D."""
+        return "aux" in self.epilogue or self.epilogue.startswith("d")
+
+    def description(self, bias: int, aux: int) -> int:
+        """The cublasLtMatmulDesc_t; bias: the address of that vector, aux: of the activation's input; 0 for none."""
         made = c.cublasLtMatmulDescCreate(c.COMPUTE[self.compute], c.SCALE[self.compute])
         c.cublasLtMatmulDescSetAttribute(made, "transa", c.OP_T if self.a_transposed else c.OP_N)
         c.cublasLtMatmulDescSetAttribute(made, "transb", c.OP_T if self.b_transposed else c.OP_N)
         c.cublasLtMatmulDescSetAttribute(made, "epilogue", c.EPILOGUES[self.epilogue])
         if bias:
             c.cublasLtMatmulDescSetAttribute(made, "bias_pointer", bias)
+        if aux:
+            c.cublasLtMatmulDescSetAttribute(made, "epilogue_aux_pointer", aux)
+            c.cublasLtMatmulDescSetAttribute(made, "epilogue_aux_ld", self.rows)
         return made
 
 
 class _Descriptors:
     """The descriptors of one product, freed with this object."""
 
-    def __init__(self, matrices: Matrices, bias: int) -> None:
+    def __init__(self, matrices: Matrices, bias: int, aux: int) -> None:
         self.layouts = matrices.layouts()
-        self.description = matrices.description(bias)
+        self.description = matrices.description(bias, aux)
 
     def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if _ending():
@@ -109,29 +122,44 @@ def _handle(device: Device) -> int:
 
 
 @dataclass(frozen=True)
+class Extras:
+    """Where an epilogue's operands lie.
+
+    bias: a vector along N, which "…bgrad" writes. residual: what is added to the product. aux: the activation's
+    input, as D lies, which "…aux" writes and the gradients "d…" read.
+    """
+
+    bias: Place | None = None
+    residual: Place | None = None
+    aux: Place | None = None
+
+
+@dataclass(frozen=True)
 class Multiply:
-    """One run of one algorithm. places: of A, B and D of the product; bias, residual: of its epilogue's operands."""
+    """One run of one algorithm. places: of A, B and D of the product; extras: of its epilogue's operands."""
 
     matrices: Matrices
     places: tuple[Place, Place, Place]
     algorithm: bytes
     workspace: int
-    bias: Place | None
-    residual: Place | None
+    extras: Extras
     offset: int = 0
 
     def bind(self, device: Device, call: Call) -> Run:
         """Fix the addresses."""
         first, second, d = (place.address(call) for place in self.places)
         a, b = (second, first) if self.matrices.swapped else (first, second)
-        made = _Descriptors(self.matrices, self.bias.address(call) if self.bias else 0)
-        added = self.residual.address(call) if self.residual else d
+        bias, aux, residual = (
+            place.address(call) if place else 0
+            for place in (self.extras.bias, self.extras.aux, self.extras.residual)
+        )
+        made = _Descriptors(self.matrices, bias, aux)
         number = ctypes.c_double if self.matrices.compute == "float64" else ctypes.c_float
-        alpha, beta = number(1), number(1 if self.residual else 0)
+        alpha, beta = number(1), number(1 if residual else 0)
         a_layout, b_layout, c_layout, d_layout = made.layouts
         arguments = (
             *(_handle(device), made.description, ctypes.byref(alpha), a, a_layout, b, b_layout),
-            *(ctypes.byref(beta), added, c_layout, d, d_layout),
+            *(ctypes.byref(beta), residual or d, c_layout, d, d_layout),
             ctypes.byref(c.Algorithm.from_buffer_copy(self.algorithm)),
             *(call.workspace + self.offset if self.workspace else 0, self.workspace, call.stream),
         )
@@ -184,21 +212,52 @@ def cublaslt_formulations(
         vector: the epilogue; None stands for one that cuBLASLt does not have.
         before, after: kernels around the product. offset: bytes of workspace that they take.
     """
-    if device is None or vector is None or dtype.name not in c.DATA_TYPES:
+    asked = None if vector is None else matrices(p, dtype, vector, tf32=policy.tf32)
+    if vector is None or asked is None or device is None or not _multiplies(device, dtype):
         return []
-    if not isinstance(target_of(device), Handle) or not _present():
+    extras = Extras(*(None if i is None else source(i) for i in (vector.bias, vector.residual)))
+    return _formulations(asked, places, extras, device, policy, before, after, offset)
+
+
+def cublaslt_aux_formulations(
+    p: Product,
+    dtype: DType,
+    places: tuple[Place, Place, Place],
+    device: Device,
+    policy: Policy,
+    epilogue: str,
+    extras: Extras,
+) -> list[Formulation]:
+    """The same with an epilogue by name ("gelu_aux_bias", "dgelu_bgrad") that writes or reads more than C."""
+    asked = matrices(p, dtype, Vector(), tf32=policy.tf32)
+    if asked is None or p.c_transposed or not _multiplies(device, dtype):
         return []
-    asked = matrices(p, dtype, vector, tf32=policy.tf32)
-    if asked is None:
-        return []
+    return _formulations(replace(asked, epilogue=epilogue), places, extras, device, policy)
+
+
+def _multiplies(device: Device, dtype: DType) -> bool:
+    """Whether there is a GPU, and the library, and it knows the type."""
+    return dtype.name in c.DATA_TYPES and isinstance(target_of(device), Handle) and _present()
+
+
+def _formulations(
+    asked: Matrices,
+    places: tuple[Place, Place, Place],
+    extras: Extras,
+    device: Device,
+    policy: Policy,
+    before: tuple[Bindable, ...] = (),
+    after: tuple[Bindable, ...] = (),
+    offset: int = 0,
+) -> list[Formulation]:
+    """A formulation for each of the best algorithms."""
     limit = _WORKSPACE if policy.workspace_limit is None else max(0, policy.workspace_limit - offset)
     version = ".".join(map(str, c.library.version))
-    bias, residual = (None if i is None else source(i) for i in (vector.bias, vector.residual))
-    formulations = []
     schemes = _REPEATABLE if policy.deterministic else _EXACT
     found = _algorithms(asked, device, min(limit, _WORKSPACE), schemes)
+    formulations = []
     for number, (algorithm, workspace) in enumerate(found):
-        step = Multiply(asked, places, algorithm, workspace, bias, residual, offset)
+        step = Multiply(asked, places, algorithm, workspace, extras, offset)
         steps = (Aligned(), *before, step, *after)
         formulations.append(Formulation(f"blas{version}:{number}", steps=steps, scratch=offset + workspace))
     return formulations
@@ -207,9 +266,8 @@ def cublaslt_formulations(
 def _algorithms(asked: Matrices, device: Device, limit: int, schemes: int) -> list[tuple[bytes, int]]:
     """(algorithm, bytes of workspace), best first; none where the library cannot compute it."""
     with device.current(), suppress(c.CublasError):
-        made = _Descriptors(
-            asked, 256 if "bias" in asked.epilogue else 0
-        )  # any aligned address: it is not read
+        address = 256  # any aligned one: it is not read
+        made = _Descriptors(asked, address * asked.has_bias, address * asked.has_aux)
         preference = c.cublasLtMatmulPreferenceCreate()
         try:
             c.cublasLtMatmulPreferenceSetAttribute(preference, "max_workspace_bytes", limit)

@@ -3,7 +3,7 @@
 conv     a batch of one: x [M, K] times w [N, K]^T is a convolution with one place; a product with the second
          operand as it is, is a data gradient; with the first one transposed, a filter gradient
 matmul   cuDNN's matmul (half types, and float32 where TF32 is allowed)
-blas     cuBLASLt, where it is installed: a way for each of its best algorithms
+blas     cuBLASLt, where it is installed: a formulation for each of its best algorithms
 tiled    an own kernel: any dtype, any strides, any batch
 """
 
@@ -86,20 +86,12 @@ def _cached(
         full(s, _transposed_layout(s) if transposed else contiguous(s.shape))
         for s, transposed in zip(specs, columns, strict=True)
     )
-    k = specs[0].shape[-2 if op.transpose_a else -1]
-    product = Product(
-        prod(out.shape[:-2]),
-        out.shape[-2],
-        out.shape[-1],
-        k,
-        op.transpose_a != columns[0],
-        op.transpose_b != columns[1],
-    )
+    product = product_of(op, a, b)
     c = full(out, _transposed_layout(out) if product.c_transposed else contiguous(out.shape))
     extras = epilogue.arranged(c.shape, c.physical)
     if out.numel == 0:
         return nothing_to_do((a, b, *extras), (c,), device, op.name)
-    if k == 0:
+    if product.k == 0:
         if epilogue.steps:
             raise NoKernel(f"{op.name}: steps on a product over no elements are left to their own kernels")
         return kernel_plan(device, (a, b), (c,), [Fill(target(), 0, c.nbytes)], label=op.name)
@@ -109,6 +101,19 @@ def _cached(
         formulation = unfused_formulation(head, epilogue.steps, c, extras, epilogue.first)
         problem = replace(problem, formulations=(*problem.formulations, formulation))
     return choose(problem, device, policy)
+
+
+def product_of(op: Matmul, a: Spec, b: Spec) -> Product:
+    """The product of operands as they lie."""
+    (out,) = op.infer(a, b)
+    k = a.shape[-2 if op.transpose_a else -1]
+    transposed = (op.transpose_a != _is_transposed(a), op.transpose_b != _is_transposed(b))
+    return Product(prod(out.shape[:-2]), out.shape[-2], out.shape[-1], k, *transposed)
+
+
+def cudnn_multiplies(dtype: DType, policy: Policy) -> bool:
+    """Whether cuDNN's matmul computes products of a type as precisely as the policy asks for."""
+    return dtype in (float16, bfloat16) or (dtype == float32 and policy.tf32)
 
 
 def _transposed_layout(spec: Spec) -> Layout:
@@ -142,7 +147,7 @@ def matmul_problem(
     if p.batch == 1 and _fits_conv(p, epilogue):
         formulations.append(conv_formulation(p, a, c, epilogue))
     half = a.dtype in (float16, bfloat16)
-    if half or (a.dtype == float32 and policy.tf32):
+    if cudnn_multiplies(a.dtype, policy):
         formulations.append(matmul_formulation(p, a, c, epilogue))
     formulations = [*formulations, *blas] if half else [*blas, *formulations]
     plain = () if epilogue.steps else (tiled(p, a),)
