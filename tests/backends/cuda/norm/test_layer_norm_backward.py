@@ -48,7 +48,7 @@ def test_gradients_of_short_rows(shape: tuple[int, ...], rank: int, dtype: DType
         found = run_plan(plan, arrays, misaligned=misaligned)
         wanted = run_reference(op, arrays, float64)
         for y, ref, spec in zip(found, wanted, plan.outputs, strict=True):
-            assert not mismatch(y, ref, spec.dtype), f"{op} {shape} {dtype} crooked={misaligned}"
+            assert not mismatch(y, ref, spec.dtype), f"{op} {shape} {dtype} misaligned={misaligned}"
 
 
 @pytest.mark.parametrize(

@@ -247,7 +247,7 @@ def _tiling(machine: Machine, steps: int, batch: int, hidden: int, layers: int) 
 
 @dataclass(frozen=True)
 class _Job:
-    """A product of the backward pass: C [m, n] = A B. turned: A is stored as [k, m]."""
+    """A product of the backward pass: C [m, n] = A B. transposed: A is stored as [k, m]."""
 
     a: Place
     b: Place
@@ -255,7 +255,7 @@ class _Job:
     m: int
     n: int
     k: int
-    turned: bool
+    transposed: bool
 
     def tiles(self, edge: int) -> int:
         """Tiles of `edge` rows and columns."""
@@ -358,8 +358,8 @@ class _Builder:
         return self._matmul(Matmul(False, True), ((self._rows, width), (self._gates, width)))
 
     def _as_part(self, job: _Job, offset: int) -> SubPlan:
-        shape = (job.k, job.m) if job.turned else (job.m, job.k)
-        plan = self._matmul(Matmul(job.turned, False), (shape, (job.k, job.n)))
+        shape = (job.k, job.m) if job.transposed else (job.m, job.k)
+        plan = self._matmul(Matmul(job.transposed, False), (shape, (job.k, job.n)))
         return SubPlan(plan, (job.a, job.b), (job.c,), offset)
 
     def _text(self, misaligned: bool, **more: int) -> str:
@@ -495,7 +495,7 @@ class _Builder:
             "M_OF": [job.m for job in jobs],
             "N_OF": [job.n for job in jobs],
             "K_OF": [job.k for job in jobs],
-            "A_TURNED": [int(job.turned) for job in jobs],
+            "A_TURNED": [int(job.transposed) for job in jobs],
         }
         numbers = {"EDGE": edge, "JOBS": len(jobs), "PLACES": max(len(jobs), 1)}
         text = self._text(misaligned, LAYERS=len(layers), SLICES=self._slices, **numbers)
