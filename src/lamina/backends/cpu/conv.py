@@ -66,17 +66,7 @@ def forward(op: Conv, specs: Sequence[Spec], post: Post, extra: Sequence[Spec], 
             attributes=post.attributes(y, tag, extra),
         ),
     )
-    out = spec_of(made.dst, y.dtype)
-    chain = Chain([spec_of(made.src, x.dtype), w, *post.specs(out, extra)], [out])
-    chain.inputs[1], weights = filters.read(chain, made.weights, at_input(1))
-    operands = {
-        ARG.SRC: (made.src, at_input(0)),
-        ARG.WEIGHTS: weights,
-        ARG.DST: (made.dst, at_output()),
-        **post.operands(made, first=2),
-    }
-    chain.run(made, operands)
-    return chain.plan()
+    return _reading(made, filters, (ARG.SRC, x), (ARG.DST, y), post, extra)
 
 
 @kernels(ConvDataGrad, source="onednn")
@@ -102,15 +92,7 @@ def conv_data_grad(op: ConvDataGrad, specs: Sequence[Spec], device: Device, poli
             hint=_hint(x, filters, g, op.window, tag),
         ),
     )
-    chain = Chain([spec_of(made.diff_dst, g.dtype), w], [spec_of(made.diff_src, x.dtype)])
-    chain.inputs[1], weights = filters.read(chain, made.weights, at_input(1))
-    operands = {
-        ARG.DIFF_DST: (made.diff_dst, at_input(0)),
-        ARG.WEIGHTS: weights,
-        ARG.DIFF_SRC: (made.diff_src, at_output()),
-    }
-    chain.run(made, operands)
-    return chain.plan()
+    return _reading(made, filters, (ARG.DIFF_DST, g), (ARG.DIFF_SRC, x), Post(), ())
 
 
 @kernels(ConvFilterGrad, source="onednn")
@@ -145,6 +127,30 @@ def conv_filter_grad(op: ConvFilterGrad, specs: Sequence[Spec], device: Device, 
     }
     chain.run(made, operands)
     finish()
+    return chain.plan()
+
+
+def _reading(
+    made: PrimitiveDesc,
+    filters: Filter,
+    source: tuple[int, Spec],
+    result: tuple[int, Spec],
+    post: Post,
+    extra: Sequence[Spec],
+) -> Plan:
+    """The plan of a direction that reads the filter, input 1: forward, or the gradient of the data.
+
+    Args:
+        source, result: the kernel's argument that is input 0 or output 0, and that one's spec.
+        post, extra: fused steps, and the specs of the inputs after the filter.
+    """
+    (reads, x), (writes, y) = source, result
+    given, written = made.argument(reads), made.argument(writes)
+    out = spec_of(written, y.dtype)
+    chain = Chain([spec_of(given, x.dtype), filters.spec, *post.specs(out, extra)], [out])
+    chain.inputs[1], weights = filters.read(chain, made.weights, at_input(1))
+    operands = {reads: (given, at_input(0)), ARG.WEIGHTS: weights, writes: (written, at_output())}
+    chain.run(made, operands | post.operands(made, first=2))
     return chain.plan()
 
 
