@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import lamina.backends.cuda  # noqa: F401  (registers its own ops, the joint attention)
 from lamina import nn, ops
 from lamina.graph import Graph, trace
 from lamina.graph.ir.batch_axis import batch_of, output_axes
