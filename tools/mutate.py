@@ -37,6 +37,8 @@ COPIED = (
     ".ci", "benchmarks", "codegen", "docs", "examples", "src", "tests", "tools", "CHANGELOG.md", "CONTRIBUTING.md",
     "DESIGN.md", "LICENSE", "Makefile", "README.md", "pyproject.toml",
 )  # fmt: skip
+#: Values, dtypes, layouts and gradients of all ops on all backends.
+EVERY_OP = Path("tests/ops/test_ops.py")
 #: In place of a test's name. On a busy machine it need not be the fault's doing, so it counts for neither side.
 TIMEOUT = "TIMEOUT"
 COMPARISONS = {
@@ -182,6 +184,8 @@ def tests_for(root: Path, file: Path) -> list[str]:
     if chapter == Path("tests"):
         files = [*(root / "tests").glob("test_*.py")]
     found = {f.relative_to(root) for f in files}
+    if parts[0] == "backends" and (root / EVERY_OP).exists():
+        found.add(EVERY_OP)
     dotted = ".".join(("lamina", *parts))
 
     def rank(test: Path) -> tuple[bool, bool, bool, str]:
