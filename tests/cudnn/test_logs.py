@@ -158,7 +158,7 @@ def test_a_runtime_error_is_the_librarys(mode: str, status: Any, monkeypatch: py
         return 0
 
     monkeypatch.setattr(c.library.symbols, "cudnnQueryRuntimeError", query, raising=False)
-    assert logs.runtime_error(0x1234, mode) is status
+    assert logs.runtime_error(c.cudnnHandle_t(0x1234), mode) is status
     assert asked == [(0x1234, c.cudnnErrQueryMode_t[f"CUDNN_ERRQUERY_{mode.upper()}"])]
 
 

@@ -144,13 +144,13 @@ def _stop() -> None:
 # ------------------------------------------------------------------------------------------ errors at run time
 
 
-def runtime_error(handle: Handle | int, mode: str | int = "rawcode") -> c.cudnnStatus_t:
+def runtime_error(handle: Handle | c.cudnnHandle_t, mode: str | int = "rawcode") -> c.cudnnStatus_t:
     """The error that kernels of `handle` reported after their call had returned; CUDNN_STATUS_SUCCESS for none.
 
     Only the persistent batch normalization of the older calls reports one (CUDNN_STATUS_RUNTIME_FP_OVERFLOW).
 
     Args:
-        handle: a Handle, or a cudnnHandle_t as an int.
+        handle: a Handle, or `lamina.c.cudnn.cudnnHandle_t(address)`.
         mode: "rawcode" (what was stored by now), "nonblocking" (CUDNN_STATUS_RUNTIME_IN_PROGRESS while work is
             queued) or "blocking" (waits for the queued work).
 

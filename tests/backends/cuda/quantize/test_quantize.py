@@ -21,6 +21,7 @@ from lamina.ops.primitives import (
     Relu,
     Window,
 )
+from lamina.runtime import Device
 from lamina.spec import DType, Policy, Spec, as_dtype, channels_last, float8_e4m3fn, float32, float64, int8
 from tests.helpers.eager import mismatch, run_on
 from tests.helpers.emulator import run_plan
@@ -84,7 +85,7 @@ def test_tensor_cores(dtype: DType, steps: int) -> None:
         rng.standard_normal((1, 48, 1, 1)).astype(np.float32),
     ]
     arrays = [*arrays, np.array(2.5, np.float32)][: 3 + (steps > 0) + (steps > 2)]
-    found = run_on(backend(DEVICE), op, arrays)[0].astype(np.float64)
+    found = run_on(backend(Device("cuda:0")), op, arrays)[0].astype(np.float64)
     wanted = run_reference(op, arrays, float64)[0].astype(np.float64)
     assert len(np.unique(wanted)) > 20
     step = 0.0 if steps < 3 else 1.0 if dtype == int8 else 2.0**-3 * np.abs(wanted)
