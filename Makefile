@@ -63,6 +63,7 @@ $(VENV)/.test: pyproject.toml | $(BIN)/python
 # PyTorch's wheel without CUDA where the index has it under that name; elsewhere the plain one may be just that.
 $(VENV)/.torch: $(VENV)/.test
 	$(PIP) install 'torch==2.13.0+cpu' || $(PIP) install 'torch==2.13.0'
+	$(PIP) install -e '.[test,torch]'
 	touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python

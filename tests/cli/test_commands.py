@@ -346,7 +346,12 @@ def test_ctrl_c_writes_the_checkpoint(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "lamina", *TINY, "--epochs", "500", "--out", str(file)]
     environment = {**os.environ, "PYTHONPATH": str(Path(lm.__file__).parent.parent)}
     running = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in the background
     )
     assert running.stdout is not None
     while not running.stdout.readline().startswith("epoch 1:"):

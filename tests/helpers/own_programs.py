@@ -60,7 +60,7 @@ from lamina.spec import (
 LIBRARY = {
     "conv", "conv_data_grad", "conv_filter_grad", "matmul", "fused", "rnn", "rnn_grad", "attention", "attention_grad",
     "joint_attention", "joint_attention_grad", "conv_norm", "data_grad_norm",
-    "quantized_conv", "quantized_matmul",
+    "quantized_conv", "quantized_matmul", "matmul_bias_gelu", "matmul_gelu_grad",
 }  # fmt: skip
 OWN = sorted(set(REGISTRY) - LIBRARY)
 

@@ -17,6 +17,7 @@ def test_twenty_steps_in_float64_are_the_formulas(options: dict[str, Any]) -> No
     np.testing.assert_allclose(found, rmsprop(**options), rtol=1e-6)  # the rate is a float32
 
 
+@pytest.mark.torch
 @pytest.mark.parametrize("options", RMSPROP, ids=str)
 def test_a_step_in_float64_is_torchs(options: dict[str, Any]) -> None:
     """With a rate that float32 holds exactly: to the last bits."""

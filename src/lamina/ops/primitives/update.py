@@ -134,7 +134,7 @@ class SgdUpdate(Update):
 
     def rule(self, p: Any, g: Any, moments: Sequence[Any], t: Any, rate: Any) -> tuple[Any, ...]:
         (m,) = moments
-        d = g + self.weight_decay * p
+        d = g + self.weight_decay * p if self.weight_decay else g
         if self.momentum:
             m = self.momentum * m + (1 - self.dampening) * d
             d = d + self.momentum * m if self.nesterov else m
@@ -170,7 +170,7 @@ class AdamUpdate(Update):
         (m, v), d = moments, g
         if self.decoupled:
             p = p * (1 - rate * self.weight_decay).astype(p.dtype)
-        else:
+        elif self.weight_decay:
             d = d + self.weight_decay * p
         m = self.beta1 * m + (1 - self.beta1) * d
         v = self.beta2 * v + (1 - self.beta2) * d * d
@@ -211,7 +211,7 @@ class RmspropUpdate(Update):
 
     def rule(self, p: Any, g: Any, moments: Sequence[Any], t: Any, rate: Any) -> tuple[Any, ...]:
         v, a, b = moments
-        d = g + self.weight_decay * p
+        d = g + self.weight_decay * p if self.weight_decay else g
         v = self.alpha * v + (1 - self.alpha) * d * d
         variance = v
         if self.centered:
