@@ -86,7 +86,8 @@ def _lost(backend: backends.Backend, op: Op, arrays: list[Array], index: int) ->
         found = run_on(backend, op, arrays)
     except backends.NoKernel:
         return ""
-    if LOSES_MINUS_INFINITY in _label(backend, op, arrays) and as_dtype(arrays[0].dtype) == float16:
+    infinite = as_dtype(arrays[0].dtype) == float16 and np.isinf(_wide(arrays[index])).any()
+    if infinite and LOSES_MINUS_INFINITY in _label(backend, op, arrays):
         return ""
     for number, (y, must) in enumerate(zip(found, _reached(op, arrays, index), strict=True)):
         if as_dtype(y.dtype).is_float and (np.isfinite(_wide(y)) & must).any():
