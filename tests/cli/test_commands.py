@@ -249,6 +249,7 @@ def test_no_argument_ends_in_a_traceback(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Every value of every option ends with a status, and with one line where that is neither 0 nor wrong usage."""
+    monkeypatch.chdir(tmp_path)  # values that are taken for files make some
     (tmp_path / "junk").write_bytes(b"\0junk" * 50)
     (tmp_path / "deep.json").write_text("[" * 100_000)
     monkeypatch.setattr("lamina.cli.train.fit", _raiser(DivergedError("a run would begin here")))
