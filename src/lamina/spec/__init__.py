@@ -20,8 +20,15 @@ from lamina.spec.dtype import (
     uint8,
 )
 from lamina.spec.errors import DTypeError, ShapeError
+from lamina.spec.group import Group
 from lamina.spec.layout import Layout, channels_last, contiguous, dense, from_tag, pack, unpack
-from lamina.spec.policies import Policy, current_policy, policy
+from lamina.spec.policies import (
+    Policy,
+    are_deterministic_algorithms_enabled,
+    current_policy,
+    policy,
+    use_deterministic_algorithms,
+)
 from lamina.spec.precision import PRECISIONS, Precision, as_precision
 from lamina.spec.shape import (
     Shape,
@@ -39,12 +46,14 @@ __all__ = [
     "PRECISIONS",
     "DType",
     "DTypeError",
+    "Group",
     "Layout",
     "Policy",
     "Precision",
     "Shape",
     "ShapeError",
     "Spec",
+    "are_deterministic_algorithms_enabled",
     "as_dtype",
     "as_precision",
     "as_shape",
@@ -72,5 +81,6 @@ __all__ = [
     "promote",
     "uint8",
     "unpack",
+    "use_deterministic_algorithms",
 ]
 __dir__ = listing(__all__)

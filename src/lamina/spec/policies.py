@@ -33,7 +33,8 @@ class Policy:
     """How plans are chosen.
 
     tf32: float32 convolutions and products may round their inputs to TF32 (10-bit mantissa).
-    deterministic: only algorithms that give bit-equal results from run to run.
+    deterministic: only algorithms that give bit-equal results from run to run (`use_deterministic_algorithms` sets it
+        for everything).
     algorithm: "heuristic" (the library's first choice), "fastest" (candidates are checked and timed), or "fallback"
         (the most widely supported engine); other systems' names for these are in `ALIASES`. A GPU's convolution
         can also be given its plan by name, as reports show it: "plain eng58{25:0}", "plain eng58", "direct" for the
@@ -45,6 +46,9 @@ class Policy:
     data_grad, filter_grad: the algorithm of a convolution's gradients where it is not `algorithm`.
     check_indices: on a GPU, labels and indices out of range stop the program as a device-side assertion does, after
         their value and position were printed (on a CPU they always raise IndexError).
+    check_finite: kernels run one by one, and the first op that gives NaN or an infinity from finite operands is a
+        `NonFiniteError` that names it, its module and the line of the program. For looking for a fault: it is slow,
+        and what a training step has updated by then stays.
     """
 
     tf32: bool = False
@@ -55,6 +59,7 @@ class Policy:
     data_grad: str | None = None
     filter_grad: str | None = None
     check_indices: bool = False
+    check_finite: bool = False
 
     def __post_init__(self) -> None:
         algorithm, once = _algorithm("algorithm", self.algorithm)
@@ -90,13 +95,36 @@ def _algorithm(field: str, name: str) -> tuple[str, bool]:
     return found, once
 
 
-_DEFAULT = Policy()
-_current: ContextVar[Policy] = ContextVar("lamina_policy", default=_DEFAULT)
+#: In force where there is no `with policy(…)`: the process's own, in every thread.
+_default = Policy()
+_current: ContextVar[Policy | None] = ContextVar("lamina_policy", default=None)
 
 
 def current_policy() -> Policy:
     """The policy in force here."""
-    return _current.get()
+    return _current.get() or _default
+
+
+def use_deterministic_algorithms(mode: bool) -> None:
+    """Whether every op, in all threads, is computed only by what gives the same bits from run to run (torch's name).
+
+    With True a kernel that does not is passed over for one that does; where there is none, planning raises an error
+    that names the op (`NonDeterministicError`). `with policy(deterministic=…)` holds for its block. The same bits are
+    those of the same program on the same hardware, libraries and number of threads; under the policy "fastest" the
+    kernels of a GPU are those that won the contest that is remembered on disk.
+    """
+    global _default
+    if not isinstance(mode, bool):
+        raise TypeError(f"use_deterministic_algorithms: mode must be True or False, got {mode!r}")
+    _default = replace(_default, deterministic=mode)
+    here = _current.get()
+    if here is not None:  # inside of a block: until its end, too
+        _current.set(replace(here, deterministic=mode))
+
+
+def are_deterministic_algorithms_enabled() -> bool:
+    """Whether only what gives the same bits from run to run is used here."""
+    return current_policy().deterministic
 
 
 @contextmanager
@@ -107,7 +135,7 @@ def policy(base: Policy | None = None, **changes: Any) -> Iterator[Policy]:
     """
     if "algorithm" in changes:
         changes = {"once": False, **changes}
-    chosen = replace(base or _current.get(), **changes)
+    chosen = replace(base or current_policy(), **changes)
     token = _current.set(chosen)
     try:
         yield chosen

@@ -25,6 +25,10 @@ class Spec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", as_shape(self.shape))
+        if not isinstance(self.dtype, DType) or not (self.layout is None or isinstance(self.layout, Layout)):
+            raise TypeError(
+                f"Spec: needs a DType and a Layout or None, got {self.dtype!r:.60} and {self.layout!r:.60}"
+            )
         if self.numel * self.dtype.itemsize > LIMIT:
             raise ShapeError(f"{self.dtype}{list(self.shape)} has more than 2^63 - 1 bytes")
         if self.layout is not None and len(self.layout.strides) != len(self.shape):

@@ -1,0 +1,55 @@
+"""Policies: what is in force where, and the process-wide switch of determinism."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import lamina as lm
+from lamina.spec import Policy, current_policy, policy
+
+
+@pytest.fixture(autouse=True)
+def switched_off() -> Iterator[None]:
+    yield
+    lm.use_deterministic_algorithms(False)
+
+
+def test_a_block_has_a_policy_of_its_own() -> None:
+    assert current_policy() == Policy()
+    with policy(tf32=True) as outer:
+        assert current_policy() is outer
+        with policy(algorithm="benchmark"):
+            assert current_policy() == Policy(tf32=True, algorithm="fastest")
+        assert current_policy() is outer
+    assert current_policy() == Policy()
+
+
+def test_the_switch_holds_in_every_thread() -> None:
+    found: list[bool] = []
+    lm.use_deterministic_algorithms(True)
+    thread = threading.Thread(target=lambda: found.append(lm.are_deterministic_algorithms_enabled()))
+    thread.start()
+    thread.join()
+    assert found == [True]
+    assert current_policy() == Policy(deterministic=True)
+    with policy(tf32=True):
+        assert current_policy() == Policy(deterministic=True, tf32=True)
+    with policy(deterministic=False):
+        assert not lm.are_deterministic_algorithms_enabled()
+    lm.use_deterministic_algorithms(False)
+    assert current_policy() == Policy()
+
+
+def test_the_switch_within_a_block() -> None:
+    with policy(tf32=True):
+        lm.use_deterministic_algorithms(True)
+        assert current_policy() == Policy(deterministic=True, tf32=True)
+    assert current_policy() == Policy(deterministic=True)
+
+
+def test_the_switch_takes_a_flag() -> None:
+    with pytest.raises(
+        TypeError, match="use_deterministic_algorithms: mode must be True or False, got 'warn'"
+    ):
+        lm.use_deterministic_algorithms("warn")  # type: ignore[arg-type]
