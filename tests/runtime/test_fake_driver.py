@@ -53,3 +53,24 @@ def test_the_way_through_the_bindings(
     assert result.returncode == 0, result.stdout + result.stderr
     assert skipped in result.stdout  # two GPUs
     assert int(result.stdout.rsplit(" passed", 1)[0].split()[-1]) >= passed
+
+
+def test_a_thread_opens_the_device_for_who_imports_meanwhile(tmp_path: Path) -> None:
+    """The device works as if nobody had; in a process without a driver nothing happens."""
+    build_libcuda_stub(tmp_path, FAKE)
+    code = (
+        "import lamina.runtime as r; r.open_beside(); d = r.device('auto'); "
+        "print(d.kind, d.allocate(64).nbytes if d.kind == 'cuda' else '')"
+    )
+    for folder, wanted in ((str(tmp_path), ["cuda 64"]), ("", ["cpu", "cuda 64"])):
+        environment = {**os.environ, "LD_LIBRARY_PATH": folder, "PYTHONPATH": str(ROOT / "src")}
+        result = subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        assert result.stdout.strip() in wanted
+        assert not result.stderr

@@ -162,7 +162,7 @@ def test_no_machine_outside_of_the_files() -> None:
     """Tilings, costs and limits ask the machine; no GPU is named in code, comments or documents of code."""
     found = {}
     for file in sorted(PACKAGE.rglob("*.py")):
-        if file.parent.name != "c":  # the bindings are generated, and hold other numbers of that size
+        if file.parent.name not in ("c", "models"):  # constants of C and widths of layers may be as large
             found[str(file.relative_to(PACKAGE))] = violations(file.read_text(encoding="utf-8"))
     assert {name: lines for name, lines in found.items() if lines} == {}
 

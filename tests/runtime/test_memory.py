@@ -3,7 +3,6 @@
 import gc
 import itertools
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from lamina.runtime import (
     pinned,
 )
 from lamina.runtime.memory import HostResource, allocate, cap_from_environment, size_class
+from tests.helpers.resident import growth
 
 CPU = Device("cpu")
 KIB, MIB = 1 << 10, 1 << 20
@@ -31,8 +31,8 @@ class Limited:
 
     quantum = 64
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
+    def __init__(self, limit: int, idle_limit: int | None = None) -> None:
+        self.limit, self.idle_limit = limit, idle_limit
         self.blocks: dict[int, int] = {}
         self.asked = 0
         self._next = 1 << 20
@@ -164,6 +164,20 @@ def test_out_of_memory_frees_the_cache_and_retries() -> None:
 
 
 @pytest.mark.feature("B040")
+def test_what_lies_idle_has_a_limit() -> None:
+    """Networks of other sizes, one after the other: what was freed goes back before more is asked for."""
+    arena = Arena("test", Limited(1 << 40, idle_limit=10 * MIB))
+    for size in range(2, 40, 2):
+        arena.allocate(size * MIB)  # freed at once
+    assert arena.statistics().held <= (10 + 36 + 38) * MIB
+    held = [arena.allocate(30 * MIB) for _ in range(3)]
+    assert arena.statistics().in_use == 90 * MIB
+    del held
+    again = [arena.allocate(30 * MIB) for _ in range(3)]  # of the same size: kept, and served without asking
+    assert arena.statistics().hits >= 3
+    assert len(again) == 3
+
+
 def test_out_of_memory_tells_the_figures_and_goes_on() -> None:
     arena, _ = limited(limit=1024, cap=4096)
     kept = take(arena, 512)
@@ -512,21 +526,13 @@ def test_host_array_refuses_nonsense(
 
 
 # ------------------------------------------------------------------------------------------ threads and leaks
-def resident() -> int:
-    """Bytes of this process in memory."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-
 def test_100k_allocations_do_not_grow_the_process() -> None:
     def work(count: int) -> None:
         for step in range(count):
             CPU.allocate(64 + step % 8192)
-        gc.collect()
 
     work(10_000)
-    before = resident()
-    work(100_000)
-    assert resident() - before < MIB
+    assert growth(lambda: work(100_000), MIB) <= MIB
 
 
 def test_threads_share_an_arena() -> None:

@@ -5,6 +5,7 @@ without a GPU everything here works on the CPU.
 """
 
 from lamina._lazy import listing
+from lamina.runtime._cuda import open_beside
 from lamina.runtime.arrays import as_buffer, is_array, share
 from lamina.runtime.atomic_file import check_writable, write_atomically
 from lamina.runtime.cache import DiskCache, cache_directory, digest, distrust, make_private, open_private
@@ -21,13 +22,14 @@ from lamina.runtime.kernel import (
     compile_module,
     launch_shape,
 )
+from lamina.runtime.library_handles import LibraryState, library_state
 from lamina.runtime.machine import Machine
 from lamina.runtime.memory import Arena, Buffer, Statistics, host_array, parse_bytes
 from lamina.runtime.platforms import MemoryInfo, usable_cores
 from lamina.runtime.printing import fetch, show
 from lamina.runtime.random import DeviceGenerator
 from lamina.runtime.shared_libraries import Library, libraries
-from lamina.runtime.stream import CapturedGraph, CudaStream, Event, Stream, as_stream, stream_address
+from lamina.runtime.stream import CapturedGraph, CudaStream, Event, Stream, as_stream, stream_address, turn_of
 from lamina.runtime.transfer import copy, copy_2d, copy_3d, from_host, memset, memset_2d, move, to_host
 from lamina.runtime.worker import Worker
 from lamina.runtime.workspace import Workspaces
@@ -48,6 +50,7 @@ __all__ = [
     "KernelModule",
     "LaunchShape",
     "Library",
+    "LibraryState",
     "Machine",
     "MemoryInfo",
     "NoGpuError",
@@ -77,11 +80,13 @@ __all__ = [
     "is_array",
     "launch_shape",
     "libraries",
+    "library_state",
     "make_private",
     "managed",
     "memset",
     "memset_2d",
     "move",
+    "open_beside",
     "open_private",
     "parse_bytes",
     "pinned",
@@ -90,6 +95,7 @@ __all__ = [
     "show",
     "stream_address",
     "to_host",
+    "turn_of",
     "usable_cores",
     "write_atomically",
 ]

@@ -138,6 +138,24 @@ def open_cuda() -> Cuda:
     return Cuda(core, driver, ctypes.CDLL(DRIVER))
 
 
+def open_beside() -> threading.Thread:
+    """Have a thread open the driver and the first device's context, for a caller who has other things to do.
+
+    Each takes tenths of a second, without Python's lock: as long as the imports that the caller needs. The context
+    stays open with the process. What fails here fails again, with its reason, where the device is used.
+    """
+    thread = threading.Thread(target=_open_context, daemon=True)
+    thread.start()
+    return thread
+
+
+def _open_context() -> None:
+    if probe().count:
+        library, context, device = ctypes.CDLL(DRIVER), ctypes.c_void_p(), ctypes.c_int()
+        if library.cuDeviceGet(ctypes.byref(device), 0) == 0:
+            library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+
+
 #: Filled in a child that was forked after `probe` had initialised the driver: the driver refuses to work in it.
 _lost: list[int] = []
 

@@ -48,9 +48,14 @@ _CAP_VARIABLE = "LAMINA_MEMORY_CAP"
 
 # ------------------------------------------------------------------------------------ where memory comes from
 class Resource(Protocol):
-    """Where an arena gets its memory. ``quantum``: alignment and smallest block, a power of two."""
+    """Where an arena gets its memory.
+
+    quantum: alignment and smallest block, a power of two. idle_limit: the most freed bytes that are kept when blocks
+    of another size are asked for; None: all, because the system gives memory out slowly.
+    """
 
     quantum: int
+    idle_limit: int | None
 
     def allocate(self, nbytes: int) -> tuple[int, object]:
         """Address of `nbytes` fresh bytes and what keeps them alive; MemoryError when there are none."""
@@ -62,9 +67,13 @@ class Resource(Protocol):
 
 
 class HostResource:
-    """Pageable host memory, 64-byte aligned (one cache line, one AVX-512 register)."""
+    """Pageable host memory, 64-byte aligned (one cache line, one AVX-512 register).
+
+    An eighth of the machine's memory may lie idle: other processes need the rest.
+    """
 
     quantum = 64
+    idle_limit: int | None = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8
 
     def allocate(self, nbytes: int) -> tuple[int, object]:
         """Address and owner of `nbytes` fresh, uninitialised bytes."""
@@ -253,6 +262,9 @@ class Arena:
         return None
 
     def _obtain(self, size: int, requested: int) -> _Block:
+        limit = self._resource.idle_limit
+        if limit is not None and self._cached > limit:
+            self._release_cache(wait=False)
         try:
             return self._ask(size)
         except MemoryError:

@@ -206,6 +206,7 @@ class CudaResource:
     """
 
     quantum = 512
+    idle_limit: int | None = None
 
     def __init__(self, platform: CudaPlatform) -> None:
         self._platform = platform

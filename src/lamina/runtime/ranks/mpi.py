@@ -1,0 +1,96 @@
+"""Communicators over MPI, by mpi4py and whichever MPI it finds: MPICH, Open MPI, a cluster's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lamina._lazy import lazy
+from lamina.runtime.ranks.communicator import Communicator, Done, Pending
+
+Array = np.ndarray[Any, Any]
+_mpi4py = lazy("mpi4py", {"MPI": "mpi4py.MPI"})
+#: What MPI computes with itself; other types go by the sums of `Communicator`.
+_NATIVE = frozenset("bhilqBHILQfd")
+
+
+def open_mpi() -> Any:
+    """mpi4py's MPI, initialized. Raises ImportError that says what to install."""
+    try:
+        return _mpi4py("MPI")
+    except (ImportError, RuntimeError) as error:
+        raise ImportError(
+            f"MPI cannot be used ({error}): pip install 'lamina[mpi]', or mpi4py for the MPI of this machine; or "
+            f"start "
+            "the ranks by torchrun or `lamina run`, which need none"
+        ) from error
+
+
+class MpiCommunicator(Communicator):
+    """The ranks of one group, by an MPI communicator of their own."""
+
+    transport = "mpi"
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        mpi = self._mpi = open_mpi()
+        group = mpi.COMM_WORLD.Get_group().Incl(list(ranks))
+        self._comm = mpi.COMM_WORLD.Create_group(group)  # called by the group's ranks alone
+        super().__init__(ranks, self._comm.rank)
+        self._ops = {"sum": mpi.SUM, "mean": mpi.SUM, "max": mpi.MAX, "min": mpi.MIN}
+
+    def close(self) -> None:
+        """Free the communicator."""
+        if not self._mpi.Is_finalized():
+            self._comm.Free()
+
+    def exchange(self, sends: Mapping[int, Array], receives: Mapping[int, Array]) -> None:
+        """By nonblocking calls."""
+        requests = [self._comm.Irecv(_bytes_of(x), r) for r, x in receives.items()]
+        requests += [self._comm.Isend(_bytes_of(x), r) for r, x in sends.items()]
+        self._mpi.Request.Waitall(requests)
+
+    def barrier(self) -> None:
+        """MPI_Barrier."""
+        self._comm.Barrier()
+
+    def broadcast(self, x: Array, root: int) -> None:
+        """MPI_Bcast."""
+        self._comm.Bcast(_bytes_of(x), root)
+
+    def all_gather(self, x: Array, out: Array) -> None:
+        """MPI_Allgather."""
+        self._comm.Allgather(_bytes_of(x), _bytes_of(out))
+
+    def all_to_all(self, x: Array, out: Array) -> None:
+        """MPI_Alltoall."""
+        self._comm.Alltoall(_bytes_of(x), _bytes_of(out))
+
+    def all_reduce(self, x: Array, reduction: str) -> None:
+        """MPI_Allreduce, where MPI knows the type."""
+        self.start_all_reduce(x, reduction).wait()
+
+    def start_all_reduce(self, x: Array, reduction: str) -> Pending:
+        """MPI_Iallreduce, where MPI knows the type."""
+        if x.dtype.char not in _NATIVE:
+            super().all_reduce(x, reduction)
+            return Done()
+        request = self._comm.Iallreduce(self._mpi.IN_PLACE, x.reshape(-1), self._ops[reduction])
+        return _AllReduce(request, x, self.size if reduction == "mean" else 1)
+
+
+class _AllReduce:
+    """MPI_Iallreduce, and the division behind a sum that is a mean."""
+
+    def __init__(self, request: Any, x: Array, divisor: int) -> None:
+        self._request, self._x, self._divisor = request, x, divisor
+
+    def wait(self) -> None:
+        self._request.Wait()
+        if self._divisor > 1:
+            np.divide(self._x, self._divisor, out=self._x, casting="unsafe")
+
+
+def _bytes_of(x: Array) -> list[Any]:
+    return [x.reshape(-1).view(np.uint8), _mpi4py("MPI").BYTE]

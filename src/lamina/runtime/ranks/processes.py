@@ -1,0 +1,321 @@
+"""The ranks of one machine as processes: started, watched, ended together, and started again.
+
+Each gets the variables that torchrun sets, so that programs of PyTorch find them too, and a process group of its own.
+None outlives the launcher: the kernel kills them when it is gone (PR_SET_PDEATHSIG).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import secrets
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import IO
+
+from lamina.runtime.ranks.monitor import RankMonitor
+from lamina.runtime.ranks.verdict import Limits
+from lamina.runtime.ranks.watchdog import ENDED, MONITOR
+
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
+#: The last lines of a rank that a report shows.
+_KEPT = 20
+#: Bytes that a line may have before it is passed on without its end.
+_LONGEST = 1 << 16
+#: With its end; a progress bar's is a carriage return.
+_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)")
+#: What a job's end is asked by; the second time it is at once.
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+#: What is passed on to the ranks, and ends nothing here. Slurm warns of a job's end by the first.
+_PASSED = (signal.SIGUSR1, signal.SIGUSR2)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run. command: of each rank. hides_gpus: the ranks compute on CPUs.
+
+    timeout: seconds within which all ranks have ended when one fails. patience: that ranks have to end themselves
+    when they are asked to (a checkpoint is written then). prefix: each line of output begins with the rank.
+    """
+
+    command: Sequence[str]
+    ranks: int
+    hides_gpus: bool = False
+    timeout: float = 30.0
+    patience: float = 30.0
+    prefix: bool = False
+
+
+@dataclass
+class Process:
+    """A rank's process, and the last lines that it wrote."""
+
+    rank: int
+    process: subprocess.Popen[bytes]
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self.process.poll() is not None
+
+    @property
+    def status(self) -> int:
+        """The exit status as a shell has it: 128 and the signal's number for one that a signal killed."""
+        code = self.process.returncode
+        return 128 - code if code < 0 else code
+
+    @property
+    def end(self) -> str:
+        """How it ended, "" for well."""
+        code = self.process.returncode
+        if code < 0:
+            return f"was killed by {_name_of(-code)}"
+        return f"ended with exit status {code}" if code else ""
+
+    def signal(self, number: int) -> None:
+        """To the process alone."""
+        with suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """It and all that it started, at once."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: the exit status, and a report of several lines, "" where all is well."""
+
+    status: int
+    report: str = ""
+    asked: bool = False
+
+
+class RankStarter:
+    """Runs a job, perhaps several times, and passes signals on. Of the main thread."""
+
+    def __init__(
+        self, job: Job, *, say: Callable[[str], None], environ: Mapping[str, str] | None = None
+    ) -> None:
+        self.job, self._say = job, say
+        self._environ = dict(os.environ if environ is None else environ)
+        self._processes: list[Process] = []
+        self._signals: list[int] = []
+        self._asked = 0  # the signal that asked for the end
+        self._deadline = float("inf")
+
+    def run(self, restarts: int = 0) -> int:
+        """The exit status: of the rank that failed first, 0 where none did."""
+        before = {n: signal.signal(n, self._note) for n in (*_ENDING, *_PASSED)}
+        try:
+            for attempt in range(restarts + 1):
+                outcome = self._attempt(attempt)
+                if not outcome.status or outcome.asked:
+                    break
+                again = f"; starting all again ({attempt + 1} of {restarts})" if attempt < restarts else ""
+                self._say(outcome.report + again)
+            return outcome.status
+        finally:
+            for process in self._processes:
+                process.kill()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _note(self, number: int, frame: object) -> None:
+        self._signals.append(number)
+
+    # ---- one attempt
+    def _attempt(self, attempt: int) -> Outcome:
+        monitor = RankMonitor(self.job.ranks, Limits(self.job.timeout))
+        with selectors.DefaultSelector() as outputs:
+            try:
+                self._processes = self._start(monitor, attempt, outputs)
+                monitor.start()  # behind the forks: a thread may hold locks that a forked child needs
+                first = self._watch(monitor, outputs)
+            finally:
+                for process in self._processes:
+                    process.kill()
+                    process.process.wait()
+                monitor.close()
+            for key in list(outputs.get_map().values()):
+                self._drain(outputs, key)
+        return self._outcome(monitor, first)
+
+    def _start(self, monitor: RankMonitor, attempt: int, outputs: selectors.BaseSelector) -> list[Process]:
+        shared = self._environ | {
+            "WORLD_SIZE": str(self.job.ranks), "LOCAL_WORLD_SIZE": str(self.job.ranks),
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), MONITOR: monitor.address,
+            "LAMINA_RUN_ID": secrets.token_hex(8), "LAMINA_RESTART": str(attempt),
+            "TORCHELASTIC_RESTART_COUNT": str(attempt), "PYTHONUNBUFFERED": "1",
+        }  # fmt: skip
+        shared.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // self.job.ranks)))
+        if self.job.hides_gpus:
+            shared["CUDA_VISIBLE_DEVICES"] = ""
+        started = []
+        for rank in range(self.job.ranks):
+            own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0"}
+            process = subprocess.Popen(
+                self.job.command, env=shared | own, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, process_group=0, preexec_fn=_dies_with(os.getpid()),
+            )  # fmt: skip
+            started.append(Process(rank, process))
+            self._processes = started
+            for pipe, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
+                assert pipe is not None
+                os.set_blocking(pipe.fileno(), False)
+                outputs.register(pipe, selectors.EVENT_READ, _Output(started[-1], target, self.job.prefix))
+        return started
+
+    def _watch(self, monitor: RankMonitor, outputs: selectors.BaseSelector) -> Process | None:
+        """Until all ranks have ended; the process that failed first."""
+        first: Process | None = None
+        told: set[int] = set()
+        self._deadline = float("inf")
+        while len(told) < len(self._processes):
+            for key, _ in outputs.select(0.05):
+                self._drain(outputs, key)
+            self._pass_on()
+            for process in self._processes:
+                if process.rank not in told and process.is_over:
+                    told.add(process.rank)
+                    monitor.ended(process.rank, "" if self._asked else process.end)
+                    if process.end and first is None and process.status != ENDED:
+                        first = process
+            if not self._asked and (monitor.decided.is_set() or first is not None):
+                self._end_others(monitor)
+            if time.monotonic() > self._deadline:
+                for process in self._processes:
+                    process.kill()
+        return first
+
+    def _pass_on(self) -> None:
+        """Signals that came; the second request ends all at once."""
+        while self._signals:
+            number = self._signals.pop(0)
+            for process in self._processes:
+                process.signal(number)
+            if number in _ENDING:
+                self._deadline = time.monotonic() + (0.0 if self._asked else self.job.patience)
+                self._asked = self._asked or number
+
+    def _end_others(self, monitor: RankMonitor) -> None:
+        """Ranks that watch have time to say why they end; the others are asked to end now, and killed later."""
+        if self._deadline == float("inf"):
+            grace = monitor.limits.grace
+            self._deadline = time.monotonic() + 2 * grace
+            for process in self._processes:
+                if not monitor.ranks[process.rank].joined:
+                    process.signal(signal.SIGTERM)
+
+    def _drain(self, outputs: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
+        pipe: IO[bytes] = key.fileobj  # type: ignore[assignment]
+        while True:
+            try:
+                part = os.read(pipe.fileno(), 1 << 16)
+            except BlockingIOError:
+                return
+            if not part:
+                break
+            key.data.write(part)
+        key.data.end()
+        outputs.unregister(pipe)
+        pipe.close()
+
+    # ---- what came of it
+    def _outcome(self, monitor: RankMonitor, first: Process | None) -> Outcome:
+        failed = [p for p in self._processes if p.end]
+        if self._asked:
+            status = 128 + self._asked if failed else 0
+            return Outcome(status, "", asked=True)
+        verdict = monitor.verdict
+        if not failed and verdict is None:
+            return Outcome(0)
+        blamed = self._processes[verdict.rank] if verdict is not None and verdict.rank >= 0 else first
+        text = (
+            str(verdict)
+            if verdict is not None
+            else f"rank {first.rank} {first.end}"
+            if first
+            else "a rank failed"
+        )
+        lines = [f"{text}. All {self.job.ranks} ranks have ended"]
+        if blamed is not None and blamed.lines:
+            lines.append(f"the last lines of rank {blamed.rank}:")
+            lines += [f"  | {line}" for line in blamed.lines]
+        status = (
+            blamed.status if blamed is not None and blamed.end else max((p.status for p in failed), default=1)
+        )
+        return Outcome(status, "\n".join(lines))
+
+
+class _Output:
+    """Passes a rank's output on, whole lines at a time."""
+
+    def __init__(self, process: Process, target: IO[str], prefix: bool) -> None:
+        self._process, self._target = process, target
+        self._prefix = f"[{process.rank}] ".encode() if prefix else b""
+        self._rest = b""
+
+    def write(self, part: bytes) -> None:
+        data = self._rest + part
+        lines = _LINE.findall(data)
+        self._rest = data[sum(map(len, lines)) :]
+        self._pass(lines)
+        if len(self._rest) > _LONGEST:
+            self.end()
+
+    def end(self) -> None:
+        if self._rest:
+            self._pass([self._rest + b"\n"])
+            self._rest = b""
+
+    def _pass(self, lines: list[bytes]) -> None:
+        texts = (line.decode(errors="replace").rstrip()[-500:] for line in lines)
+        self._process.lines.extend(text for text in texts if text)
+        self._put(b"".join(self._prefix + line for line in lines))
+
+    def _put(self, data: bytes) -> None:
+        with suppress(BrokenPipeError):
+            self._target.flush()
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._target.fileno(), view) :]
+
+
+def _free_port() -> int:
+    """A port that nobody listens on now; rank 0 takes it, or one of the next."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+_libc = ctypes.CDLL(None)
+
+
+def _dies_with(parent: int) -> Callable[[], None]:
+    """What a forked child does first: it asks to be killed when its parent is gone."""
+
+    def prepare() -> None:
+        _libc.prctl(_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it was gone before
+            os._exit(1)
+
+    return prepare

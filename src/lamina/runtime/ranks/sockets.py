@@ -1,0 +1,162 @@
+"""Communicators over TCP sockets, for ranks that no MPI brought together: one connection for each pair of ranks.
+
+Made for a machine or a few, and for what is not heavy (GPUs talk by NCCL): each rank holds a socket to every other.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from lamina.runtime.ranks.communicator import Communicator, Pending, RankError
+from lamina.runtime.ranks.store import Store, receive_exactly
+
+Array = np.ndarray[Any, Any]
+_RANK = struct.Struct(">I")
+
+
+class SocketMesh:
+    """This rank's sockets to all others of the world, and the thread that uses them in the order of the calls.
+
+    store: where ranks tell each other their addresses. timeout: seconds without a byte after which a rank is
+    given up.
+    """
+
+    def __init__(self, store: Store, rank: int, size: int, timeout: float) -> None:
+        self.rank, self.size, self.timeout = rank, size, timeout
+        self.peers: dict[int, socket.socket] = {}
+        self._thread = ThreadPoolExecutor(1, "lamina ranks")
+        with socket.socket() as listener:
+            listener.bind(("", 0))
+            listener.listen(size)
+            listener.settimeout(timeout)
+            store.set(f"rank/{rank}", f"{_own_address(store)} {listener.getsockname()[1]}".encode())
+            for peer in range(rank):
+                self.peers[peer] = self._to(peer, store)
+            for _ in range(rank + 1, size):
+                connection, _ = listener.accept()
+                connection.settimeout(timeout)
+                (peer,) = _RANK.unpack(receive_exactly(connection, _RANK.size))
+                self.peers[peer] = connection
+        for connection in self.peers.values():
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setblocking(False)
+
+    def _to(self, peer: int, store: Store) -> socket.socket:
+        address, port = store.get(f"rank/{peer}").decode().split()
+        connection = socket.create_connection((address, int(port)), self.timeout)
+        connection.sendall(_RANK.pack(self.rank))
+        return connection
+
+    def submit(self, call: Callable[..., None], *args: Any) -> Future[None]:
+        """Run a call behind those before it."""
+        return self._thread.submit(call, *args)
+
+    def exchange(self, sends: Mapping[int, Array], receives: Mapping[int, Array]) -> None:
+        """Send and receive at once; keys are ranks of the world. Raises RankError."""
+        left_out = {peer: _bytes_of(x) for peer, x in sends.items() if x.nbytes}
+        left_in = {peer: _bytes_of(x) for peer, x in receives.items() if x.nbytes}
+        with selectors.DefaultSelector() as selector:
+            for peer in {*left_out, *left_in}:
+                selector.register(self.peers[peer], _events(peer, left_out, left_in), peer)
+            while selector.get_map():
+                ready = selector.select(self.timeout)
+                if not ready:
+                    silent = ", ".join(map(str, sorted({*left_out, *left_in})))
+                    raise RankError(f"rank {silent} has not answered rank {self.rank} for {self.timeout:g} s")
+                for key, events in ready:
+                    self._progress(key.data, events, left_out, left_in)
+                    wanted = _events(key.data, left_out, left_in)
+                    if not wanted:
+                        selector.unregister(key.fileobj)
+                    elif wanted != key.events:
+                        selector.modify(key.fileobj, wanted, key.data)
+
+    def _progress(
+        self, peer: int, events: int, left_out: dict[int, memoryview], left_in: dict[int, memoryview]
+    ) -> None:
+        """Move what can be moved now."""
+        try:
+            if events & selectors.EVENT_READ:
+                count = self.peers[peer].recv_into(left_in[peer])
+                if not count:
+                    raise ConnectionResetError("its connection is closed")
+                left_in[peer] = left_in[peer][count:]
+            if events & selectors.EVENT_WRITE:
+                left_out[peer] = left_out[peer][self.peers[peer].send(left_out[peer]) :]
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            raise RankError(f"rank {peer} has ended: {error} (rank {self.rank} waited for it)") from error
+        for left in (left_out, left_in):
+            if peer in left and not left[peer]:
+                del left[peer]
+
+    def close(self) -> None:
+        """End the thread and all connections."""
+        self._thread.shutdown()
+        for connection in self.peers.values():
+            connection.close()
+
+
+class SocketCommunicator(Communicator):
+    """The ranks of one group, over the world's mesh."""
+
+    transport = "tcp"
+
+    def __init__(self, ranks: Sequence[int], rank: int, mesh: SocketMesh) -> None:
+        super().__init__(ranks, rank)
+        self._mesh = mesh
+
+    def exchange(self, sends: Mapping[int, Array], receives: Mapping[int, Array]) -> None:
+        """In the mesh's thread, behind what was started before."""
+        self._mesh.submit(self._exchange, sends, receives).result()
+
+    def _exchange(self, sends: Mapping[int, Array], receives: Mapping[int, Array]) -> None:
+        self._mesh.exchange(
+            {self.ranks[r]: x for r, x in sends.items()}, {self.ranks[r]: x for r, x in receives.items()}
+        )
+
+    def start_all_reduce(self, x: Array, reduction: str) -> Pending:
+        """In the mesh's thread."""
+        behind = _InThread(self.ranks, self.rank, self._mesh)
+        return _Started(self._mesh.submit(behind.all_reduce, x, reduction))
+
+
+class _InThread(SocketCommunicator):
+    """The same group for what runs in the mesh's thread already."""
+
+    def exchange(self, sends: Mapping[int, Array], receives: Mapping[int, Array]) -> None:
+        self._exchange(sends, receives)
+
+
+class _Started:
+    """A call in the mesh's thread."""
+
+    def __init__(self, call: Future[None]) -> None:
+        self._call = call
+
+    def wait(self) -> None:
+        self._call.result()
+
+
+def _own_address(store: Store) -> str:
+    """The address of this machine towards the store's."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((store.address, store.port))
+        return str(probe.getsockname()[0])
+
+
+def _bytes_of(x: Array) -> memoryview:
+    """The bytes of a row-major array."""
+    return x.reshape(-1).view(np.uint8).data
+
+
+def _events(peer: int, left_out: Mapping[int, memoryview], left_in: Mapping[int, memoryview]) -> int:
+    return selectors.EVENT_WRITE * (peer in left_out) | selectors.EVENT_READ * (peer in left_in)

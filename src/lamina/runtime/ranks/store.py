@@ -1,0 +1,265 @@
+"""A store of names and bytes, kept by rank 0, where processes meet that MPI did not bring together.
+
+Protocol: a client says `HELLO` and is answered with it; then each request is (kind, key, value) with lengths
+before key
+and value, each answer a value with its length before it. Integers are big-endian. Nothing that comes is run.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+HELLO = b"lamina store 1\n"
+_SET, _GET, _LOOK, _ADD = range(4)
+_HEAD = struct.Struct(">BIQ")
+_LENGTH = struct.Struct(">Q")
+#: An answer of this length says that there is no value.
+_NONE = 2**64 - 1
+#: Ports above the one that is named which the server tries where that is taken (torchrun serves a store of its
+#: own there).
+_TRIES = 16
+#: A key and a value are at most so long: more is no request of ours.
+_LIMIT = 1 << 30
+
+
+class Store:
+    """A client of the store at (address, port); where `serve`, the server in a thread, too.
+
+    Threads may share it, one request at a time; whoever waits long takes a `clone`. timeout: seconds that a
+    request waits.
+    Raises ConnectionError where nobody answers within the timeout, OSError where the port cannot be taken.
+    """
+
+    def __init__(self, address: str, port: int, *, serve: bool = False, timeout: float = 300.0) -> None:
+        self.address, self.timeout = address, timeout
+        self._server = _Server(address, port) if serve else None
+        self.port = self._server.port if self._server else port
+        self._last = self.port if serve else port + _TRIES - 1
+        self._lock = threading.Lock()
+        self._socket = self._connected()
+
+    def clone(self) -> Store:
+        """Another client of the same server."""
+        return Store(self.address, self.port, timeout=self.timeout)
+
+    def set(self, key: str, value: bytes) -> None:
+        """Keep a value under a key, in place of what was there."""
+        self._ask(_SET, key, value, self.timeout)
+
+    def get(self, key: str, timeout: float | None = None) -> bytes:
+        """The value of a key, as soon as somebody has set it. Raises TimeoutError."""
+        found = self._ask(_GET, key, b"", self.timeout if timeout is None else timeout)
+        assert found is not None
+        return found
+
+    def look(self, key: str) -> bytes | None:
+        """The value of a key, None where nobody has set it yet."""
+        return self._ask(_LOOK, key, b"", self.timeout)
+
+    def add(self, key: str, amount: int = 1) -> int:
+        """Add to the number of a key, 0 at first; the sum."""
+        found = self._ask(_ADD, key, amount.to_bytes(8, "big", signed=True), self.timeout)
+        assert found is not None
+        return int.from_bytes(found, "big", signed=True)
+
+    def close(self) -> None:
+        """End the connection, and the server where it is this one's."""
+        self._socket.close()
+        if self._server is not None:
+            self._server.close()
+
+    def _ask(self, kind: int, key: str, value: bytes, timeout: float) -> bytes | None:
+        name = key.encode()
+        with self._lock:
+            try:
+                self._socket.settimeout(timeout)
+                self._socket.sendall(_HEAD.pack(kind, len(name), len(value)) + name + value)
+                (length,) = _LENGTH.unpack(receive_exactly(self._socket, _LENGTH.size))
+                return None if length == _NONE else receive_exactly(self._socket, length)
+            except TimeoutError:
+                self._socket.close()  # the answer may still come: it is no answer to the next request
+                self._socket = self._connected()
+                raise TimeoutError(
+                    f"the store at {self.address}:{self.port} had no {key!r} within {timeout:g} s"
+                ) from None
+            except OSError as error:
+                raise ConnectionError(
+                    f"the store at {self.address}:{self.port} is gone: rank 0 has ended ({error})"
+                ) from None
+
+    def _connected(self) -> socket.socket:
+        """A connection to the first port that a store answers at."""
+        end, port, last = time.monotonic() + self.timeout, self.port, "nobody answers"
+        while time.monotonic() < end:
+            try:
+                found = _greeted(self.address, port)
+                self.port = self._last = port
+                return found
+            except OSError as error:
+                last = str(error)
+            port = port + 1 if port < self._last else self.port
+            time.sleep(0.01 if port != self.port else 0.05)
+        raise ConnectionError(
+            f"no store at {self.address}:{self.port} after {self.timeout:g} s ({last}): rank 0 keeps it, did it "
+            f"start?"
+        )
+
+
+def _greeted(address: str, port: int) -> socket.socket:
+    """A connection to the store at this port. Raises OSError where there is none, or something else."""
+    found = socket.create_connection((address, port), 5.0)
+    try:
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        found.sendall(HELLO)
+        if receive_exactly(found, len(HELLO)) == HELLO:
+            return found
+        raise ConnectionError("somebody else answers there")
+    except OSError:
+        found.close()
+        raise
+
+
+def receive_exactly(connection: socket.socket, count: int) -> bytes:
+    """So many bytes. Raises ConnectionError where the other side ends before."""
+    parts = bytearray()
+    while len(parts) < count:
+        part = connection.recv(min(count - len(parts), 1 << 20))
+        if not part:
+            raise ConnectionError("the other side ended")
+        parts += part
+    return bytes(parts)
+
+
+class _Server:
+    """The values, and who waits for which, in one thread."""
+
+    def __init__(self, address: str, port: int) -> None:
+        self._listener = _listener(address, port)
+        self.port: int = self._listener.getsockname()[1]
+        self._values: dict[str, bytes] = {}
+        self._waiting: dict[str, list[_Client]] = {}
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._wake, woken = socket.socketpair()
+        self._selector.register(woken, selectors.EVENT_READ, None)
+        self._thread = threading.Thread(target=self._serve, name="lamina store", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._wake.close()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        while True:
+            for key, _ in self._selector.select():
+                if key.data is None:
+                    for held in list(self._selector.get_map().values()):
+                        held.fileobj.close()  # type: ignore[union-attr]
+                    self._selector.close()
+                    return
+                key.data()
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        client = _Client(connection, self._answer, self._drop)
+        self._selector.register(connection, selectors.EVENT_READ, client.readable)
+
+    def _drop(self, client: _Client) -> None:
+        self._selector.unregister(client.connection)
+        client.connection.close()
+        for waiting in self._waiting.values():
+            waiting[:] = [c for c in waiting if c is not client]
+
+    def _answer(self, client: _Client, kind: int, key: str, value: bytes) -> None:
+        if kind == _SET:
+            self._put(key, value)
+            client.reply(b"")
+        elif kind == _ADD:
+            total = int.from_bytes(self._values.get(key, b"\0"), "big", signed=True)
+            total += int.from_bytes(value, "big", signed=True)
+            self._put(key, total.to_bytes(8, "big", signed=True))
+            client.reply(self._values[key])
+        elif kind == _LOOK or key in self._values:
+            client.reply(self._values.get(key))
+        else:
+            self._waiting.setdefault(key, []).append(client)
+
+    def _put(self, key: str, value: bytes) -> None:
+        self._values[key] = value
+        for client in self._waiting.pop(key, ()):
+            client.reply(value)
+
+
+class _Client:
+    """One connection of the server: what came of its next request."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        answer: Callable[[_Client, int, str, bytes], None],
+        drop: Callable[[_Client], None],
+    ) -> None:
+        self.connection, self._answer, self._drop = connection, answer, drop
+        self._came = bytearray()
+        self._greeted = False
+
+    def readable(self) -> None:
+        try:
+            part = self.connection.recv(1 << 20)
+        except OSError:
+            part = b""
+        self._came += part
+        if not part or not self._whole_requests():
+            self._drop(self)
+
+    def reply(self, value: bytes | None) -> None:
+        length = _NONE if value is None else len(value)
+        with suppress(OSError):  # who has gone is noticed when it is read from
+            self.connection.sendall(_LENGTH.pack(length) + (value or b""))
+
+    def _whole_requests(self) -> bool:
+        """Answer what has come whole; False for what is no client of ours."""
+        if not self._greeted:
+            if len(self._came) < len(HELLO):
+                return HELLO.startswith(bytes(self._came))
+            if self._came[: len(HELLO)] != HELLO:
+                return False
+            del self._came[: len(HELLO)]
+            self._greeted = True
+            self.connection.sendall(HELLO)
+        while len(self._came) >= _HEAD.size:
+            kind, name, size = _HEAD.unpack_from(self._came)
+            if kind > _ADD or name > _LIMIT or size > _LIMIT:
+                return False
+            if len(self._came) < (end := _HEAD.size + name + size):
+                break
+            key = bytes(self._came[_HEAD.size : _HEAD.size + name])
+            value = bytes(self._came[_HEAD.size + name : end])
+            del self._came[:end]
+            self._answer(self, kind, key.decode(errors="replace"), value)
+        return True
+
+
+def _listener(address: str, port: int) -> socket.socket:
+    """A listening socket at the port, or at one of the next where that is taken; 0 is any."""
+    here = "127.0.0.1" if address in ("localhost", "127.0.0.1") else ""
+    for number in range(port, port + (_TRIES if port else 1)):
+        found = socket.socket()
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            found.bind((here, number))
+        except OSError:
+            found.close()
+            continue
+        found.listen(1024)
+        return found
+    raise OSError(
+        f"the store of rank 0 finds no free port from {port} to {port + _TRIES - 1}: set MASTER_PORT to another one"
+    )

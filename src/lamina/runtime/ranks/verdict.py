@@ -1,0 +1,191 @@
+"""Which rank is to blame: rules on what is known of every rank, in plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds until a fault is one: so that every rank has ended within `timeout`.
+
+    silent: without a word of a process, which says one each `beat`. stalled: that others wait for a rank. grace:
+    that a process has for an end of its own.
+    """
+
+    timeout: float = 30.0
+
+    @property
+    def beat(self) -> float:
+        """Between two words."""
+        return min(1.0, self.timeout / 30)
+
+    @property
+    def silent(self) -> float:
+        """Without a word."""
+        return self.timeout / 2
+
+    @property
+    def stalled(self) -> float:
+        """That others wait."""
+        return self.timeout * 0.7
+
+    @property
+    def grace(self) -> float:
+        """For an end of its own."""
+        return min(5.0, self.timeout / 6)
+
+
+@dataclass
+class Rank:
+    """What is known of a rank.
+
+    heard: when it last said something. moved: when it last began a step or a collective, or said why it takes long.
+    facts: `Progress.facts`. place: its process and machine. end: how it ended, "" while it runs; done: it ended well.
+    """
+
+    number: int
+    heard: float
+    moved: float
+    place: str = ""
+    joined: bool = False
+    done: bool = False
+    end: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def update(self, facts: dict[str, Any], now: float) -> None:
+        """It says how far it is."""
+        if facts.get("patience") or any(facts.get(k) != self.facts.get(k) for k in ("step", "counts", "op")):
+            self.moved = now
+        self.facts, self.heard = facts, now
+
+    @property
+    def step(self) -> int:
+        """The last step that it began."""
+        return int(self.facts.get("step", -1))
+
+    @property
+    def op(self) -> str:
+        """The collective that it is in, "" in none."""
+        return str(self.facts.get("op", ""))
+
+    def count(self, group: str) -> int:
+        """How many collectives of a group it has begun."""
+        return int(self.facts.get("counts", {}).get(group, 0))
+
+    def waits(self, now: float) -> float:
+        """Seconds that it has been in its collective."""
+        return float(self.facts["since"]) + now - self.heard if self.op else 0.0
+
+    def is_patient(self, now: float) -> bool:
+        """Whether it said that it needs longer."""
+        return float(self.facts.get("patience", 0.0)) > now - self.heard
+
+    @property
+    def which(self) -> str:
+        """Of which ranks its collective is, and the how manieth of these."""
+        group = str(self.facts["group"])
+        number = self.count(group)
+        ranks = "all ranks" if group == "world" else f"ranks {group}"
+        return f" (number {number} of {ranks})" if number else f" ({ranks})"
+
+    @property
+    def where(self) -> str:
+        """Where in the program it is, "" for one that never said so."""
+        if not self.facts:
+            return ""
+        step = f"in step {self.step}" if self.step >= 0 else "before the first step"
+        if self.op:
+            return f"{step}, in {self.op}{self.which}"
+        doing = self.facts.get("doing")
+        return f"{step}, {doing}" if doing else f"{step}, in no collective operation"
+
+
+@dataclass(frozen=True)
+class Blame:
+    """Why all ranks end: which rank (-1: none alone), what about it, and where it was."""
+
+    rank: int
+    reason: str
+    step: int = -1
+    op: str = ""
+    where: str = ""
+    place: str = ""
+    ago: float = 0.0
+
+    @classmethod
+    def of(cls, rank: Rank, reason: str, now: float) -> Blame:
+        """On a rank. ago: seconds since it said where it was."""
+        return cls(rank.number, reason, rank.step, rank.op, rank.where, rank.place, now - rank.heard)
+
+    def __str__(self) -> str:
+        if self.rank < 0:
+            return self.reason
+        place = f" ({self.place})" if self.place else ""
+        heard = f", as it said {self.ago:.1f} s before" if self.ago >= 0.05 else ""
+        where = f"; it was {self.where}{heard}" if self.where else ""
+        return f"rank {self.rank}{place} {self.reason}{where}"
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+
+def judge(ranks: Sequence[Rank], now: float, limits: Limits) -> Blame | None:
+    """The first rule that a rank has broken, None while all is well."""
+    for rank in ranks:
+        if rank.end:
+            return Blame.of(rank, rank.end, now)
+    for rank in ranks:
+        if rank.joined and not rank.done and now - rank.heard > limits.silent:
+            return Blame.of(
+                rank,
+                f"has been silent for {now - rank.heard:.0f} s: its process is stopped, or its machine is gone",
+                now,
+            )
+    return _kept_waiting(ranks, now, limits) or _left_behind(ranks, now, limits)
+
+
+def _kept_waiting(ranks: Sequence[Rank], now: float, limits: Limits) -> Blame | None:
+    """A rank waits in a collective that another one has not come to."""
+    for waiting in ranks:
+        if waiting.done or waiting.waits(now) <= 2 * limits.beat:
+            continue
+        group = str(waiting.facts["group"])
+        members = [r for r in ranks if group == "world" or str(r.number) in group.split(",")]
+        number = waiting.count(group)  # 0: what partners do is not counted
+        late = [r for r in members if (r.count(group) < number if number else not r.op)]
+        gone = [r for r in late if r.done]  # nobody need wait for what has ended
+        if not gone and (waiting.waits(now) <= limits.stalled or any(r.is_patient(now) for r in members)):
+            continue
+        what = f"{waiting.op}{waiting.which} of step {waiting.step}"
+        if late:
+            first = min(gone or late, key=lambda r: (r.count(group), r.number))
+            came = "ended without coming to" if first.done else "has not come to"
+            return Blame.of(
+                first,
+                f"{came} {what}, in which rank {waiting.number} has waited for {waiting.waits(now):.0f} s",
+                now,
+            )
+        if all(r.waits(now) > limits.stalled for r in members):
+            return Blame(
+                -1, f"all ranks hang in {what} for {waiting.waits(now):.0f} s", waiting.step, waiting.op
+            )
+    return None
+
+
+def _left_behind(ranks: Sequence[Rank], now: float, limits: Limits) -> Blame | None:
+    """A rank is steps behind the others, and neither moves: work of a device is waited for outside of collectives."""
+    if any(r.is_patient(now) for r in ranks) or len(ranks) < 2:
+        return None
+    first, last = max(ranks, key=lambda r: r.step), min(ranks, key=lambda r: r.step)
+    still = min(now - first.moved, now - last.moved)
+    if last.step >= first.step or still <= limits.stalled or first.done:
+        return None
+    return Blame.of(
+        last,
+        f"has not come to step {first.step}, in which rank {first.number} has waited for {still:.0f} s",
+        now,
+    )

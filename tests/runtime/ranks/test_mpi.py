@@ -1,0 +1,23 @@
+"""Communicators over MPI."""
+
+import pytest
+
+from lamina.runtime.ranks import mpi
+from tests.helpers.rank_programs import check_world_and_pairs
+from tests.helpers.ranks import run_ranks
+
+
+@pytest.mark.feature("B032")
+def test_ranks_give_each_other_what_they_should() -> None:
+    assert run_ranks(check_world_and_pairs, 4, launcher="mpirun") == [[]] * 4
+
+
+def test_without_mpi_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise ImportError("No module named 'mpi4py'")
+
+    monkeypatch.setattr(mpi, "_mpi4py", missing)
+    with pytest.raises(
+        ImportError, match=r"MPI cannot be used \(No module.*pip install 'lamina\[mpi\]'.*torchrun"
+    ):
+        mpi.open_mpi()

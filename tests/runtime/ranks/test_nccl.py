@@ -1,0 +1,67 @@
+"""Communicators between GPUs: how they come about and end, with a stand-in for NCCL."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lamina.runtime import Device, DeviceError
+from lamina.runtime.ranks import Launcher, World, nccl
+
+
+class Fake:
+    """nccl.core and its bindings."""
+
+    def __init__(self) -> None:
+        self.log: list[Any] = []
+        self.UniqueId = SimpleNamespace(from_bytes=lambda b: ("id", b))
+        self.Communicator = SimpleNamespace(init=self.init)
+
+    def get_unique_id(self) -> bytes:
+        return b"unique"
+
+    def init(self, size: int, rank: int, unique: Any) -> Any:
+        self.log.append((size, rank, unique))
+        return SimpleNamespace(
+            ptr=7, destroy=lambda: self.log.append("destroy"), abort=lambda: self.log.append("abort")
+        )
+
+    all_reduce = None
+
+    def Comm(self, pointer: int) -> int:
+        return pointer
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    found = Fake()
+    monkeypatch.setattr(nccl, "_package", lambda name: found)
+    return found
+
+
+class Captured:
+    """A graph that uses a communicator."""
+
+    def __init__(self, log: list[Any]) -> None:
+        self.log = log
+
+    def unbind(self) -> None:
+        self.log.append("unbind")
+
+
+@pytest.mark.parametrize("abort", [False, True])
+def test_graphs_are_closed_before_communicators(fake: Fake, abort: bool) -> None:
+    world = World(Launcher("none"), "alone", 0.0)
+    held, gone = Captured(fake.log), Captured(fake.log)
+    assert world.gpu_communicator((0,), Device("cpu")) is world.gpu_communicator((0,), Device("cpu"))
+    world.closes_first(held)
+    world.closes_first(gone)
+    del gone
+    world.close(abort=abort)
+    assert fake.log == [(1, 0, ("id", b"unique")), "unbind", "abort" if abort else "destroy"]
+
+
+def test_types_that_cannot_be_added_are_named(fake: Fake) -> None:
+    comm = nccl.NcclCommunicator(2, 0, Device("cpu"), lambda x: x)
+    with pytest.raises(DeviceError, match="NCCL cannot reduce float8_e4m3fn; cast it to one of int8"):
+        comm.all_reduce(0, 0, 1, "float8_e4m3fn", "sum", 0)

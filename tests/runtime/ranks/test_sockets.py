@@ -1,0 +1,46 @@
+"""Communicators over sockets."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from lamina.runtime.ranks.communicator import RankError
+from lamina.runtime.ranks.sockets import SocketCommunicator, SocketMesh
+from lamina.runtime.ranks.store import Store
+from tests.helpers.rank_programs import check_world_and_pairs
+from tests.helpers.ranks import free_port, run_ranks
+
+
+@pytest.mark.feature("B032")
+def test_ranks_give_each_other_what_they_should() -> None:
+    assert run_ranks(check_world_and_pairs, 4) == [[]] * 4
+
+
+def two_meshes(stores: list[Store], timeout: float) -> list[SocketMesh]:
+    """Two ranks in threads of one process."""
+    found: dict[int, SocketMesh] = {}
+
+    def meet(rank: int) -> None:
+        found[rank] = SocketMesh(stores[rank], rank, 2, timeout)
+
+    threads = [threading.Thread(target=meet, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [found[0], found[1]]
+
+
+def test_a_rank_that_is_silent_or_gone_is_named() -> None:
+    server = Store("127.0.0.1", free_port(), serve=True, timeout=20.0)
+    stores = [server.clone(), server]
+    first, second = two_meshes(stores, 0.2)
+    comm = SocketCommunicator((0, 1), 0, first)
+    with pytest.raises(RankError, match=r"rank 1 has not answered rank 0 for 0.2 s"):
+        comm.receive(np.zeros(1), 1)
+    second.close()
+    with pytest.raises(RankError, match=r"rank 1 has ended: .*rank 0 waited for it"):
+        comm.receive(np.zeros(1), 1)
+    for held in (first, *stores):
+        held.close()

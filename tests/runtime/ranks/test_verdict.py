@@ -1,0 +1,115 @@
+"""Which rank is to blame: every rule by its text, and that nobody is blamed too early."""
+
+from typing import Any
+
+import pytest
+
+from lamina.runtime.ranks.verdict import Blame, Limits, Rank, judge
+
+LIMITS = Limits(30.0)
+
+
+def rank(number: int, now: float = 0.0, **facts: Any) -> Rank:
+    made = Rank(number, now, now, f"process {40 + number} on node", joined=True)
+    made.update({"step": 4, "op": "", "group": "", "since": 0.0, "counts": {"world": 8}, **facts}, now)
+    return made
+
+
+def waiting(number: int, since: float, count: int = 9, **facts: Any) -> Rank:
+    return rank(
+        number, **{"op": "all_reduce", "group": "world", "since": since, "counts": {"world": count}} | facts
+    )
+
+
+def text(ranks: list[Rank], now: float) -> str:
+    found = judge(ranks, now, LIMITS)
+    return "" if found is None else str(found)
+
+
+def test_all_ends_within_the_timeout() -> None:
+    limits = Limits(30.0)
+    assert limits.silent + limits.beat + limits.grace < 30
+    assert limits.stalled + limits.beat + limits.grace < 30
+
+
+def test_who_ended_badly() -> None:
+    bad = waiting(1, 0.1)
+    bad.end = "was killed by SIGKILL"
+    assert text([rank(0), bad], 0.0) == (
+        "rank 1 (process 41 on node) was killed by SIGKILL; it was in step 4, in all_reduce (number 9 of all ranks)"
+    )
+    assert text([rank(0), bad], 0.6).endswith("(number 9 of all ranks), as it said 0.6 s before")
+
+
+def test_who_is_silent() -> None:
+    ranks = [rank(0, 20.0), rank(1, 4.0)]
+    assert text(ranks, 19.0) == ""
+    assert text(ranks, 20.0).startswith(
+        "rank 1 (process 41 on node) has been silent for 16 s: its process is stopped"
+    )
+    ranks[1].done = True  # it has ended well
+    assert text(ranks, 20.0) == ""
+
+
+def test_who_does_not_come_to_a_collective() -> None:
+    late = rank(2, doing="", patience=0.0)
+    assert text([waiting(0, 20.0), waiting(1, 20.0), late], 0.0) == ""
+    assert text([waiting(0, 22.0), waiting(1, 22.0), late], 0.0) == (
+        "rank 2 (process 42 on node) has not come to all_reduce (number 9 of all ranks) of step 4, in which rank 0 "
+        "has waited for 22 s; it was in step 4, in no collective operation"
+    )
+    late.update({**late.facts, "doing": "planning a program", "patience": 11.0}, 0.0)
+    assert text([waiting(0, 22.0), waiting(1, 22.0), late], 10.0) == ""
+    assert "in step 4, planning a program" in text([waiting(0, 22.0), waiting(1, 22.0), late], 12.0)
+
+
+def test_only_members_of_a_group_are_waited_for() -> None:
+    counts = {"world": 8, "0,1": 3}
+    first = waiting(0, 25.0, group="0,1", counts=counts)
+    second, other = rank(1, counts={"world": 8, "0,1": 2}), rank(2)
+    found = judge([first, second, other], 0.0, LIMITS)
+    assert found is not None
+    assert found.rank == 1
+    assert "(number 3 of ranks 0,1)" in str(found)
+
+
+def test_a_partner_that_does_not_answer() -> None:
+    first = waiting(0, 25.0, op="send_receive", group="0,2", counts={})
+    assert "rank 2 (process 42 on node) has not come to send_receive (ranks 0,2)" in text(
+        [first, rank(1), rank(2)], 0.0
+    )
+
+
+def test_who_ended_is_not_waited_for() -> None:
+    gone = rank(1)
+    gone.done = True
+    assert text([waiting(0, 1.0), gone], 0.0) == ""
+    assert "rank 1 (process 41 on node) ended without coming to all_reduce" in text(
+        [waiting(0, 3.0), gone], 0.0
+    )
+
+
+def test_all_hang() -> None:
+    assert text([waiting(0, 25.0), waiting(1, 24.0)], 0.0) == (
+        "all ranks hang in all_reduce (number 9 of all ranks) of step 4 for 25 s"
+    )
+    assert text([waiting(0, 25.0), waiting(1, 5.0)], 0.0) == ""
+
+
+def test_who_is_steps_behind() -> None:
+    """Without a collective of the host: the device waits."""
+    ranks = [rank(0, step=5), rank(1, step=4)]
+    for r in ranks:
+        r.heard = 22.0
+    assert "rank 1 (process 41 on node) has not come to step 5, in which rank 0 has waited for 22 s" in text(
+        ranks, 22.0
+    )
+    ranks[0].moved = 10.0
+    assert text(ranks, 22.0) == ""
+
+
+@pytest.mark.parametrize("timeout", [2.0, 30.0, 600.0])
+def test_verdicts_travel(timeout: float) -> None:
+    made = Blame.of(rank(1, 1.0), "is bad", 3.0)
+    assert Blame(**made.facts()) == made
+    assert Limits(timeout).beat <= 1.0

@@ -1,0 +1,114 @@
+"""A rank that dies, hangs or raises: every other one ends with one error that names rank, operation and step."""
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers import ROOT
+
+pytestmark = pytest.mark.feature("B034")
+
+#: Ranks that wait for each other in a barrier of the monitor's values; `FAULT` is what rank 1 does in step 3.
+PROGRAM = """
+import os, signal, sys, time
+from lamina.runtime.ranks import progress as p, watchdog as w
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+dog = w.watch(os.environ["LAMINA_MONITOR"], rank)
+for step in range(5):
+    p.progress.begin_step(step)
+    if step == 3 and rank == 1:
+        FAULT
+    with w.collective("all_reduce"):
+        dog.set(f"{step}/{rank}", 1)
+        for other in range(size):
+            WAIT
+w.unwatch()
+print("well")
+"""
+LAUNCH = """
+import sys
+from lamina.runtime.ranks.processes import Job, RankStarter
+job = Job([sys.executable, "-c", sys.argv[1]], 3, hides_gpus=True, timeout=float(sys.argv[2]), prefix=True)
+sys.exit(RankStarter(job, say=lambda text: print("REPORT", text, flush=True)).run())
+"""
+#: Out of Python's reach: a call of C that returns after ten minutes.
+BLOCKED = """
+            if step == 3: __import__("ctypes").PyDLL(None).usleep(0) or __import__("ctypes").CDLL(None).sleep(600)
+            dog.get(f"{step}/{other}", 600)"""
+
+
+def run(fault: str, timeout: float, wait: str = 'dog.get(f"{step}/{other}", 600)') -> tuple[int, str, float]:
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", LAUNCH, PROGRAM.replace("FAULT", fault).replace("WAIT", wait.strip()), str(timeout)],
+        env={"PYTHONPATH": str(ROOT / "src")}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr, time.monotonic() - began
+
+
+def errors(out: str) -> dict[int, str]:
+    """The one error of each rank; more are a fault."""
+    found = re.findall(r"^\[(\d)\] rank \1: RankError: (.*)$", out, re.MULTILINE)
+    assert len(dict(found)) == len(found), out
+    return {int(rank): text for rank, text in found}
+
+
+def test_without_a_fault_all_end_well() -> None:
+    status, out, _ = run("pass", 30)
+    assert (status, sorted(out.splitlines())) == (0, [f"[{r}] well" for r in range(3)])
+
+
+@pytest.mark.parametrize(
+    ("fault", "timeout", "reason", "status"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", 30.0, "was killed by SIGKILL", 137),
+        ("raise ValueError('bad luck')", 30.0, "raised ValueError: bad luck", 1),
+        pytest.param("sys.exit(9)", 30.0, "ended with exit status 9", 9, marks=pytest.mark.slow),
+        pytest.param(
+            "os.kill(os.getpid(), signal.SIGSTOP)", 3.0, "has been silent for", 137, marks=pytest.mark.slow
+        ),
+        pytest.param("time.sleep(600)", 3.0, "has not come to all_reduce", 75, marks=pytest.mark.slow),
+    ],
+    ids=["killed", "raises", "exits", "stopped", "hangs"],
+)
+def test_every_other_rank_ends_with_one_error(fault: str, timeout: float, reason: str, status: int) -> None:
+    code, out, seconds = run(fault, timeout)
+    assert code == status, out
+    found = errors(out)
+    for rank in (0, 2):
+        assert re.match(rf"rank 1 \(process \d+ on [^)]*\) {reason}", found[rank])
+        # The others hear of it in the step before, where rank 1 was the first to leave it.
+        assert re.search(rf"; rank {rank} was in step [23](, in all_reduce)?$", found[rank])
+    assert "Traceback" not in "".join(
+        line for line in out.splitlines() if not line.startswith(("[1]", "  |"))
+    )
+    assert "REPORT rank 1" in out
+    assert seconds < 60  # of which most is the start
+
+
+@pytest.mark.slow
+def test_a_call_that_cannot_be_interrupted_is_ended_from_outside() -> None:
+    code, out, _ = run("os.kill(os.getpid(), signal.SIGKILL)", 6.0, BLOCKED)
+    assert code == 137
+    assert {0, 2} <= errors(out).keys()
+
+
+def test_watching_twice_is_refused(monkeypatch: Any) -> None:
+    from lamina.runtime.ranks import watchdog
+
+    monkeypatch.setattr(watchdog, "_current", [type("Held", (), {"rank": 4})()])
+    with pytest.raises(RuntimeError, match="rank 4 is watched already"):
+        watchdog.watch("127.0.0.1:1:x", 0)
+
+
+def test_errors_of_arguments_stay_what_they_are(tmp_path: Path) -> None:
+    from lamina.runtime.ranks.watchdog import collective
+
+    for kind in (ValueError, OSError):
+        with pytest.raises(kind, match="as it was"), collective("barrier"):
+            raise kind("as it was")

@@ -1,0 +1,33 @@
+"""Communicators under watch do what the inner ones do, and say what it is."""
+
+import numpy as np
+
+from lamina.runtime.ranks.communicator import Alone, Array
+from lamina.runtime.ranks.progress import progress
+from lamina.runtime.ranks.watched import WatchedCommunicator
+
+
+class Noting(Alone):
+    """A group of one that notes what is under way."""
+
+    seen: list[str]
+
+    def all_gather(self, x: Array, out: Array) -> None:
+        self.seen.append(f"{progress.op} {progress.group}")
+        super().all_gather(x, out)
+
+
+def test_each_call_says_what_it_is() -> None:
+    inner = Noting((3,), 0)
+    inner.seen = []
+    comm = WatchedCommunicator(inner, 4)
+    x = np.arange(3, dtype=np.float32)
+    comm.all_reduce(x, "mean")
+    comm.barrier()
+    comm.start_all_reduce(x, "sum").wait()
+    out = np.zeros((1, 3), np.float32)
+    comm.all_gather(x, out)
+    assert inner.seen == ["all_reduce 3", "barrier 3", "all_reduce 3", "all_gather 3"]
+    np.testing.assert_array_equal(out[0], [0, 1, 2])
+    assert progress.op == ""
+    assert comm.all_gather_object("a") == ["a"]

@@ -1,0 +1,111 @@
+"""A pool gives each call an item of its own, makes more on demand, and can be emptied while calls go on."""
+
+import threading
+import time
+
+import pytest
+
+from lamina.runtime.pool import Pool
+from tests.helpers.many_threads import in_threads
+
+
+class Item:
+    def __init__(self) -> None:
+        self.users = 0
+
+
+def test_one_caller_gets_the_same_item_again() -> None:
+    pool = Pool(Item, 4)
+    first = pool.take()
+    pool.give(first)
+    assert pool.take() is first
+    assert len(pool.items) == 1
+
+
+def test_an_item_has_one_user_and_there_are_no_more_than_the_bound() -> None:
+    pool, most = Pool(Item, 3), []
+
+    def work(k: int) -> None:
+        for _ in range(300):
+            item = pool.take()
+            item.users += 1
+            most.append(item.users)
+            if k % 2:
+                time.sleep(0)
+            item.users -= 1
+            pool.give(item)
+
+    in_threads(work, 8)
+    assert set(most) == {1}
+    assert 1 <= len(pool.items) <= 3
+
+
+def test_all_items_are_held_while_others_wait() -> None:
+    pool, under_way, held = Pool(Item, 3), set[Item](), []
+
+    def work(k: int) -> None:
+        for _ in range(100):
+            if k == 0:
+                with pool.all() as items:
+                    held.append(len(items))
+                    assert len(items) == len(pool.items)
+                    assert not under_way
+            else:
+                item = pool.take()
+                under_way.add(item)
+                under_way.discard(item)
+                pool.give(item)
+
+    in_threads(work, 6)
+    assert len(held) == 100
+
+
+def test_without_memory_for_more_the_calls_share_what_there_is() -> None:
+    made: list[Item] = []
+
+    def make() -> Item:
+        if made:
+            raise MemoryError
+        made.append(Item())
+        return made[0]
+
+    pool = Pool(make, 8)
+
+    def work(k: int) -> None:
+        for _ in range(50):
+            item = pool.take()
+            time.sleep(0)
+            pool.give(item)
+
+    in_threads(work, 4)
+    assert pool.items == made
+    assert pool.bound == 1
+
+
+def test_what_making_the_first_raises_is_raised_and_tried_again() -> None:
+    answers = iter([MemoryError(), ValueError(), Item()])
+
+    def make() -> Item:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    pool = Pool(make, 2)
+    for error in (MemoryError, ValueError):
+        with pytest.raises(error):
+            pool.take()
+    pool.give(pool.take())
+    assert len(pool.items) == 1
+
+
+def test_a_waiting_call_goes_on_when_an_item_comes_back() -> None:
+    pool = Pool(Item, 1)
+    item, got = pool.take(), []
+    waiter = threading.Thread(target=lambda: got.append(pool.take()))
+    waiter.start()
+    time.sleep(0.05)
+    assert not got
+    pool.give(item)
+    waiter.join(10)
+    assert got == [item]
