@@ -19,12 +19,15 @@ def graph(
     stride: int = 1,
     dilation: int = 1,
     flip: bool = False,
+    channels: int = 8,
+    kernel: int = 3,
+    dtype: str = "float32",
 ) -> Graph:
     """One convolution; padding: before the two axes, behind them."""
-    made, reach = Graph(), 2 * dilation + 1
+    made, reach = Graph(), (kernel - 1) * dilation + 1
     places = ((12 + before + behind - reach) // stride + 1 for before, behind in zip(*padding, strict=True))
-    shapes = ((2, 8, 12, 12), (8, 8, 3, 3), (2, 8, *places))
-    x, w, y = (made.packed(shape, "float32") for shape in shapes)
+    shapes = ((2, 8, 12, 12), (8, channels, kernel, kernel), (2, 8, *places))
+    x, w, y = (made.packed(shape, dtype) for shape in shapes)
     window: dict[str, Any] = {
         "stride": (stride, stride),
         "pre": padding[0],
@@ -52,6 +55,11 @@ def test_uneven_padding(flip: bool) -> None:
     assert wrong(graph("filter", UNEVEN, flip=flip)) == {1, 18, 20, 70}
 
 
+def test_uneven_padding_of_one_channel_a_group() -> None:
+    assert wrong(graph("forward", UNEVEN, channels=1)) == {5}
+    assert wrong(graph("forward", EVEN, channels=1)) == set()
+
+
 @pytest.mark.parametrize("direction", ["forward", "data", "filter"])
 def test_even_padding(direction: str) -> None:
     assert wrong(graph(direction, EVEN)) == set()
@@ -59,6 +67,13 @@ def test_even_padding(direction: str) -> None:
     assert wrong(graph(direction, EVEN, dilation=2)) == set()
     both = wrong(graph(direction, EVEN, stride=2, dilation=2))
     assert both == ({70} if direction == "filter" else set())
+
+
+def test_transforms_that_are_too_coarse() -> None:
+    """Float32 is asked to be float32; half types have no more digits."""
+    assert wrong(graph("filter", EVEN, kernel=5)) == {17}
+    assert wrong(graph("filter", EVEN, kernel=5, dtype="bfloat16")) == set()
+    assert wrong(graph("forward", EVEN, kernel=5)) == wrong(graph("data", EVEN, kernel=5)) == set()
 
 
 def test_reasons_and_other_patterns() -> None:

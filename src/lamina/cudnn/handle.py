@@ -1,9 +1,8 @@
-"""The library's handle: one per device and thread, its stream set only when it changes."""
+"""The library's handle: one per device and caller, its stream set only when it changes."""
 
 from __future__ import annotations
 
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,9 +10,8 @@ from functools import partial
 from typing import Any
 
 from lamina.c import cudnn as c
-from lamina.runtime import CompileError, Device, NoGpuError, compile_cubin
+from lamina.runtime import CompileError, Device, NoGpuError, compile_cubin, library_state
 
-_local = threading.local()
 #: `Handle.stream` of a closed handle: what was bound to it asks for another one, and finds the handle closed.
 NO_STREAM = -1
 #: What destroys the handles that were let go of. cudnnDestroy waits for the device, so that no finalizer may call
@@ -43,7 +41,7 @@ def _open_compiler() -> None:
 class Handle:
     """A cudnnHandle_t on one device.
 
-    A handle may be used by one thread at a time; `handle_of` gives each thread its own.
+    A handle may be used by one thread at a time; `handle_of` gives each its own.
 
     Attributes:
         stream: the cudaStream_t that work is queued on (set it with `use`).
@@ -107,9 +105,11 @@ class Handle:
 
 
 def handle_of(device: Device) -> Handle:
-    """This thread's handle on `device`, made at the first call and kept while the thread lives."""
-    handles: dict[Device, Handle] = _local.__dict__.setdefault("handles", {})
-    found = handles.get(device)
+    """The handle on `device` of this thread, or of what it works for (`runtime.LibraryState`); made at the first call
+    and kept as long.
+    """
+    held, key = library_state().held, (Handle, device)
+    found: Handle | None = held.get(key)
     if found is None or found.closed:
-        found = handles[device] = Handle(device)
+        found = held[key] = Handle(device)
     return found

@@ -27,6 +27,7 @@ from lamina.onednn.engine import Engine, Stream, available, default_engine, defa
 from lamina.onednn.memory import Memory, MemoryDesc
 from lamina.onednn.primitive import Primitive, PrimitiveDesc
 from lamina.onednn.primitives import (
+    Gru,
     Lstm,
     SlidingWindow,
     batch_normalization_backward,
@@ -43,6 +44,7 @@ from lamina.onednn.primitives import (
     inner_product_forward,
     layer_normalization_backward,
     layer_normalization_forward,
+    lbr_gru_forward,
     lrn_forward,
     lstm_backward,
     lstm_forward,
@@ -62,6 +64,7 @@ __all__ = [
     "Binary",
     "Eltwise",
     "Engine",
+    "Gru",
     "Lstm",
     "Memory",
     "MemoryDesc",
@@ -88,6 +91,7 @@ __all__ = [
     "inner_product_forward",
     "layer_normalization_backward",
     "layer_normalization_forward",
+    "lbr_gru_forward",
     "lrn_forward",
     "lstm_backward",
     "lstm_forward",

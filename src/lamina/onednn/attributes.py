@@ -54,7 +54,7 @@ class Attributes(Owned):
         user_scratchpad: scratch memory is passed at execution instead of being held by the library.
     """
 
-    __slots__ = ("post_ops",)
+    __slots__ = ("fpmath", "post_ops", "scales")
 
     def __init__(
         self,
@@ -67,13 +67,13 @@ class Attributes(Owned):
         if fpmath not in FPMATH:
             raise ValueError(f"Attributes: fpmath must be one of {', '.join(FPMATH)}, got {fpmath!r}")
         super().__init__(dnnl.dnnl_primitive_attr_create(), dnnl.dnnl_primitive_attr_destroy)
-        self.post_ops = tuple(post_ops)
+        self.post_ops, self.scales, self.fpmath = tuple(post_ops), dict(scales or {}), fpmath
         if user_scratchpad:
             mode = dnnl.dnnl_scratchpad_mode_t.dnnl_scratchpad_mode_user
             dnnl.dnnl_primitive_attr_set_scratchpad_mode(self.handle, mode)
         if fpmath != "strict":
             dnnl.dnnl_primitive_attr_set_fpmath_mode(self.handle, FPMATH[fpmath])
-        for argument, mask in (scales or {}).items():
+        for argument, mask in self.scales.items():
             dnnl.dnnl_primitive_attr_set_scales_mask(self.handle, argument, mask)
         if self.post_ops:
             self._set_post_ops()

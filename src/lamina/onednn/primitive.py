@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,15 +17,34 @@ from lamina.onednn.owned import Owned
 Query = dnnl.dnnl_query_t
 
 
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """What a primitive descriptor was made of, so that it can be made again: the arguments of its function.
+
+    title, details: as they stand in errors; the title's first word names the C function. operands: by the C
+    parameters' names. engines: the parameters that take the engine. hint: the forward primitive. sources: operands
+    of what takes any number of them. settings: numbers, and lists of them with one for each spatial axis.
+    """
+
+    title: str
+    operands: Mapping[str, MemoryDesc | None]
+    attributes: Attributes
+    details: str
+    engines: tuple[str, ...]
+    hint: PrimitiveDesc | None
+    sources: Sequence[MemoryDesc] | None
+    settings: Mapping[str, Any]
+
+
 class PrimitiveDesc(Owned):
     """A kernel that oneDNN chose. Made by the functions of `lamina.onednn.primitives`.
 
-    `context` says which operation it is for; `post_ops` are the attributes' ones.
+    `context` says which operation it is for; `post_ops` are the attributes' ones; `recipe` is what it was made of.
     """
 
-    def __init__(self, handle: int, context: str, attributes: Attributes) -> None:
+    def __init__(self, handle: int, context: str, attributes: Attributes, recipe: Recipe) -> None:
         super().__init__(handle, dnnl.dnnl_primitive_desc_destroy, attributes.owner)
-        self.context = context
+        self.context, self.recipe = context, recipe
         self.post_ops = attributes.post_ops
 
     def md(self, what: Query, index: int = 0) -> MemoryDesc:

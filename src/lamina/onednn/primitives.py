@@ -16,7 +16,7 @@ from lamina.c.errors import DnnlError
 from lamina.onednn.attributes import Attributes, binary_kind, eltwise_kind
 from lamina.onednn.engine import default_engine
 from lamina.onednn.memory import MemoryDesc
-from lamina.onednn.primitive import PrimitiveDesc, failed
+from lamina.onednn.primitive import PrimitiveDesc, Recipe, failed
 
 Dims = Sequence[int]
 Algorithm = dnnl.dnnl_alg_kind_t
@@ -95,7 +95,7 @@ def convolution_backward_data(
         details=str(window),
         alg_kind=Algorithm.dnnl_convolution_direct,
         **window.arguments("dilates"),
-        hint_fwd_pd=hint.handle,
+        hint=hint,
     )
 
 
@@ -117,7 +117,7 @@ def convolution_backward_weights(
         details=str(window),
         alg_kind=Algorithm.dnnl_convolution_direct,
         **window.arguments("dilates"),
-        hint_fwd_pd=hint.handle,
+        hint=hint,
     )
 
 
@@ -169,7 +169,7 @@ def pooling_backward(
         alg_kind=POOLING[kind],
         **window.arguments("dilation"),
         kernel=kernel,
-        hint_fwd_pd=hint.handle,
+        hint=hint,
     )
 
 
@@ -216,7 +216,7 @@ def inner_product_backward_data(
         "inner_product_backward_data",
         {"diff_src": diff_src, "weights": weights, "diff_dst": diff_dst},
         attributes,
-        hint_fwd_pd=hint.handle,
+        hint=hint,
     )
 
 
@@ -234,7 +234,7 @@ def inner_product_backward_weights(
         "inner_product_backward_weights",
         {"src": src, "diff_weights": diff_weights, "diff_bias": diff_bias, "diff_dst": diff_dst},
         attributes,
-        hint_fwd_pd=hint.handle,
+        hint=hint,
     )
 
 
@@ -282,7 +282,7 @@ def eltwise_backward(
         alg_kind=eltwise_kind(function),
         alpha=alpha,
         beta=beta,
-        hint_fwd_pd=hint.handle,
+        hint=hint,
     )
 
 
@@ -362,7 +362,7 @@ def softmax_backward(
         attributes,
         alg_kind=kind,
         softmax_axis=axis,
-        hint_fwd_pd=hint.handle,
+        hint=hint,
     )
 
 
@@ -373,9 +373,8 @@ def weighted_sum(
     return _describe(
         f"sum {_numbered(sources)}",
         {"dst": dst},
-        n=len(sources),
+        sources=sources,
         scales=tuple(map(float, scales)),
-        src_descs=tuple(s.handle for s in sources),
     )
 
 
@@ -384,9 +383,8 @@ def concat(axis: int, sources: Sequence[MemoryDesc], dst: MemoryDesc | None = No
     return _describe(
         f"concat axis={axis} {_numbered(sources)}",
         {"dst": dst},
-        n=len(sources),
+        sources=sources,
         concat_dimension=axis,
-        src_descs=tuple(s.handle for s in sources),
     )
 
 
@@ -443,7 +441,7 @@ def batch_normalization_backward(
         prop_kind=Prop.dnnl_backward,
         epsilon=epsilon,
         flags=_normalization_flags(scale, shift, global_stats),
-        hint_fwd_pd=hint.handle,
+        hint=hint,
     )
 
 
@@ -492,7 +490,7 @@ def layer_normalization_backward(
         prop_kind=Prop.dnnl_backward,
         epsilon=epsilon,
         flags=_normalization_flags(scale, shift),
-        hint_fwd_pd=hint.handle,
+        hint=hint,
     )
 
 
@@ -578,7 +576,38 @@ def lstm_backward(
         prop_kind=Prop.dnnl_backward,
         direction=_direction(reverse),
         flags=dnnl.dnnl_rnn_flags_t.dnnl_rnn_flags_diff_weights_overwrite,
-        hint_fwd_pd=hint.handle,
+        hint=hint,
+    )
+
+
+class Gru(NamedTuple):
+    """The operands of a GRU's layers whose reset gate works behind the product with the state; sizes as of `Lstm`.
+
+    src_layer: [T, N, I]. src_iter: [L, 1, N, O]. weights_layer: [L, 1, I, 3, O]. weights_iter: [L, 1, O, 3, O]; gates
+    in the order update, reset, new. bias: [L, 1, 4, O], the fourth of the new gate's product with the state.
+    dst_layer: [T, N, O]. dst_iter: [L, 1, N, O].
+    """
+
+    src_layer: MemoryDesc
+    src_iter: MemoryDesc
+    weights_layer: MemoryDesc
+    weights_iter: MemoryDesc
+    bias: MemoryDesc
+    dst_layer: MemoryDesc
+    dst_iter: MemoryDesc
+
+
+def lbr_gru_forward(
+    operands: Gru, *, prop: str = "training", reverse: bool = False, attributes: Attributes | None = None
+) -> PrimitiveDesc:
+    """A GRU over all steps: dnnl_lbr_gru_forward_primitive_desc_create. prop, reverse: as `lstm_forward` has them."""
+    return _describe(
+        "lbr_gru_forward",
+        operands._asdict(),
+        attributes,
+        prop_kind=PROPAGATION[prop],
+        direction=_direction(reverse),
+        flags=0,
     )
 
 
@@ -600,6 +629,8 @@ def _describe(
     *,
     details: str = "",
     engines: Sequence[str] = ("engine",),
+    hint: PrimitiveDesc | None = None,
+    sources: Sequence[MemoryDesc] | None = None,
     **settings: Any,
 ) -> PrimitiveDesc:
     """By the function dnnl_…_primitive_desc_create of the title's first word.
@@ -612,6 +643,7 @@ def _describe(
         attributes: post-ops and the like.
         details: what title and operands do not tell, such as a window.
         engines: the parameters that take the engine.
+        hint: for a backward primitive, its forward one. sources: the operands of one that takes any number.
         settings: the other parameters.
     """
     create = getattr(dnnl, f"dnnl_{title.split()[0]}_primitive_desc_create")
@@ -619,10 +651,28 @@ def _describe(
     handles = {f"{name}_desc": desc.handle if desc else None for name, desc in operands.items()}
     try:
         engine = dict.fromkeys(engines, default_engine().handle)
-        made = create(**engine, **handles, **settings, attr=attr.handle)
+        more: dict[str, Any] = {} if hint is None else {"hint_fwd_pd": hint.handle}
+        if sources is not None:
+            more |= {"n": len(sources), "src_descs": tuple(s.handle for s in sources)}
+        made = create(**engine, **handles, **settings, **more, attr=attr.handle)
     except DnnlError as error:
         raise failed(error.status, error.function, text) from None
-    return PrimitiveDesc(made, text, attr)
+    recipe = Recipe(title, operands, attr, details, tuple(engines), hint, sources, settings)
+    return PrimitiveDesc(made, text, attr, recipe)
+
+
+def remade(recipe: Recipe) -> PrimitiveDesc:
+    """The descriptor that a recipe makes. Raises DnnlError as the function that it came of."""
+    return _describe(
+        recipe.title,
+        recipe.operands,
+        recipe.attributes,
+        details=recipe.details,
+        engines=recipe.engines,
+        hint=recipe.hint,
+        sources=recipe.sources,
+        **recipe.settings,
+    )
 
 
 def _text(

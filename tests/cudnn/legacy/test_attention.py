@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import numpy as np
@@ -14,16 +13,12 @@ from lamina.cudnn.legacy.attention import MultiHeadAttention
 from lamina.cudnn.legacy.attention_weights import AttentionLayout, WeightEntry
 from lamina.cudnn.legacy.base import ClosedError
 from lamina.cudnn.legacy.sequence import SequenceData
+from tests.helpers.resident import growth
 
 SIZES = {
     "heads": 2, "q_size": 8, "k_size": 6, "v_size": 4, "q_projection": 5, "k_projection": 5, "v_projection": 3,
     "o_projection": 7, "max_q_length": 4, "max_kv_length": 6, "max_batch": 3,
 }  # fmt: skip
-
-
-def resident() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096
 
 
 @pytest.mark.feature("F025", "F008")
@@ -167,9 +162,9 @@ def test_closing_is_idempotent_and_leaves_nothing() -> None:
         closed.get()
     for _ in range(2000):
         one()
-    gc.collect()
-    before = resident()
-    for _ in range(20_000):
-        one()
-    gc.collect()
-    assert resident() - before < 1 << 20
+
+    def work() -> None:
+        for _ in range(20_000):
+            one()
+
+    assert growth(work, 1 << 20) <= 1 << 20

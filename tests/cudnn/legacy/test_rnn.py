@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 from typing import Any
 
@@ -16,14 +15,10 @@ from lamina.cudnn.legacy.rnn import RNN
 from lamina.cudnn.legacy.rnn_data import RNNData
 from lamina.cudnn.legacy.rnn_weights import Entry, WeightLayout, parts
 from tests.helpers.legacy.rnn_reference import Rnn
+from tests.helpers.resident import growth
 
 CELLS = ("relu", "tanh", "lstm", "gru")
 SIZES = {"input_size": 6, "hidden_size": 8, "layers": 2}
-
-
-def resident() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096
 
 
 # ---------------------------------------------------------------------------------------------------- settings
@@ -175,12 +170,12 @@ def test_twenty_thousand_of_each_leave_nothing() -> None:
 
     for _ in range(2000):
         one()
-    gc.collect()
-    before = resident()
-    for _ in range(20_000):
-        one()
-    gc.collect()
-    assert resident() - before < 1 << 20
+
+    def work() -> None:
+        for _ in range(20_000):
+            one()
+
+    assert growth(work, 1 << 20) <= 1 << 20
 
 
 # ---------------------------------------------------------------------------------------------------- parameters
