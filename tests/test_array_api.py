@@ -15,23 +15,12 @@ B = np.abs(A[::-1].copy()) + 0.5
 SHARED = sorted(n for n in xp.__all__ if hasattr(strict, n) and inspect.isfunction(getattr(strict, n)))
 #: Names of one array, of two, and calls with the standard's keywords.
 UNARY = [
-    "abs",
-    "ceil",
-    "cos",
-    "exp",
-    "floor",
-    "negative",
-    "positive",
-    "sign",
-    "sin",
-    "square",
-    "tan",
-    "tanh",
-    "trunc",
-]
+    "abs", "ceil", "cos", "exp", "floor", "negative", "positive", "sign", "sin", "square", "tan", "tanh", "trunc",
+    "atan", "sinh", "cosh", "asinh", "expm1", "isnan", "isinf", "isfinite", "signbit", "round",
+]  # fmt: skip
 BINARY = [
     "add", "subtract", "multiply", "divide", "maximum", "minimum", "equal", "not_equal", "less", "less_equal",
-    "greater", "greater_equal",
+    "greater", "greater_equal", "atan2", "hypot", "copysign", "floor_divide", "remainder", "logaddexp",
 ]  # fmt: skip
 CALLS = [
     lambda p, a, b: p.log(b), lambda p, a, b: p.sqrt(b), lambda p, a, b: p.reciprocal(b), lambda p, a, b: p.pow(b, a),
@@ -51,8 +40,31 @@ CALLS = [
     lambda p, a, b: p.eye(3, 4, k=1, dtype=p.float32),
     lambda p, a, b: p.arange(2, 9, 3), lambda p, a, b: p.linspace(0.0, 1.0, 5, dtype=p.float32),
     lambda p, a, b: p.squeeze(p.expand_dims(a, axis=0), 0), lambda p, a, b: p.logical_not(p.less(a, b)),
+    lambda p, a, b: p.log1p(b), lambda p, a, b: p.log2(b), lambda p, a, b: p.log10(b), lambda p, a, b: p.acosh(b + 1),
+    lambda p, a, b: p.asin(a / 3), lambda p, a, b: p.acos(a / 3), lambda p, a, b: p.atanh(a / 3),
+    lambda p, a, b: p.bitwise_and(N(p), 3), lambda p, a, b: p.bitwise_or(N(p), N(p)),
+    lambda p, a, b: p.bitwise_xor(N(p), N(p)), lambda p, a, b: p.bitwise_invert(N(p)),
+    lambda p, a, b: p.bitwise_left_shift(N(p), p.ones_like(N(p))), lambda p, a, b: p.all(p.less(a, b), axis=1),
+    lambda p, a, b: p.bitwise_right_shift(N(p), p.ones_like(N(p))), lambda p, a, b: p.any(a, axis=(0, 1)),
+    lambda p, a, b: p.logical_xor(p.less(a, b), p.less(a, -a)), lambda p, a, b: p.count_nonzero(N(p), axis=0),
+    lambda p, a, b: p.cumulative_sum(a, axis=1, include_initial=True), lambda p, a, b: p.cumulative_prod(b, axis=-1),
+    lambda p, a, b: p.diff(a, axis=0), lambda p, a, b: p.diff(a, n=2), lambda p, a, b: p.sort(-a, axis=1),
+    lambda p, a, b: p.argsort(a, axis=0, descending=True), lambda p, a, b: p.roll(a, (1, 2), axis=(0, 2)),
+    lambda p, a, b: p.searchsorted(p.arange(9), N(p)[0, :], side="right"), lambda p, a, b: p.nonzero(N(p))[1],
+    lambda p, a, b: p.isin(N(p), p.arange(3)), lambda p, a, b: p.take(a, p.asarray([2, 0]), axis=1),
+    lambda p, a, b: p.take_along_axis(a, p.argsort(b, axis=1), axis=1), lambda p, a, b: p.unique_values(N(p)),
+    lambda p, a, b: p.unique_all(N(p)).indices, lambda p, a, b: p.unique_counts(N(p)).counts,
+    lambda p, a, b: p.unique_inverse(N(p)).inverse_indices, lambda p, a, b: p.moveaxis(a, 0, 2),
+    lambda p, a, b: p.repeat(a, 2, axis=1), lambda p, a, b: p.tile(a, (2, 1)), lambda p, a, b: p.tril(a, k=1),
+    lambda p, a, b: p.triu(a, k=-1), lambda p, a, b: p.meshgrid(p.arange(3), p.arange(2))[0],
+    lambda p, a, b: p.tensordot(a, b, axes=((0, 2), (0, 2))), lambda p, a, b: p.vecdot(a, b, axis=-2),
     lambda p, a, b: p.asarray([1.0, 2.0], dtype=p.float64), lambda p, a, b: p.broadcast_arrays(a, b)[1],
 ]  # fmt: skip
+
+
+def N(p):  # type: ignore[no-untyped-def]
+    """Whole numbers, of a namespace."""
+    return p.asarray(np.array([[3, 1, 0, 4], [1, 0, 7, 1]]))
 
 
 def check(found: lm.Tensor, wanted: object) -> None:
@@ -82,7 +94,7 @@ def test_the_standards_keywords_are_taken(name: str) -> None:
 
 
 def test_how_many_names_there_are() -> None:
-    assert len(SHARED) >= 60
+    assert len(SHARED) >= 115
 
 
 def test_tensors_and_traced_values_give_it() -> None:
@@ -109,3 +121,16 @@ def test_kinds_of_dtypes() -> None:
 def test_sizes_of_squeezed_axes_are_checked() -> None:
     with pytest.raises(ValueError, match="are not all of size 1"):
         xp.squeeze(lm.ones((2, 3)), 0)
+
+
+def test_what_dtypes_hold() -> None:
+    for name in ("float32", "float64"):
+        found, wanted = xp.finfo(getattr(xp, name)), strict.finfo(getattr(strict, name))
+        for field in ("bits", "eps", "max", "min", "smallest_normal"):
+            assert getattr(found, field) == getattr(wanted, field)
+    for name in ("int8", "int64", "uint8"):
+        found, wanted = xp.iinfo(getattr(xp, name)), strict.iinfo(getattr(strict, name))
+        assert (found.bits, found.max, found.min) == (wanted.bits, wanted.max, wanted.min)
+    assert xp.result_type(lm.ones(2), xp.float64) == lm.float64
+    assert [xp.can_cast(xp.int8, xp.int64), xp.can_cast(xp.int64, xp.int8)] == [True, False]
+    assert xp.broadcast_shapes((3, 1), (1, 4)) == (3, 4)

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from lamina import ops
+from lamina import nn, ops
 from lamina.spec import FLOATS, DTypeError, Layout, ShapeError, Spec, float32
 from lamina.tensors import Tensor, as_tensor, relayout
+from tests.helpers.second_device import SECOND, known
 
 
 def test_python_numbers_become_float32_and_arrays_keep_their_dtype() -> None:
@@ -22,6 +23,31 @@ def test_python_numbers_become_float32_and_arrays_keep_their_dtype() -> None:
     assert lm.tensor(np.zeros(2)).dtype.name == "float64"
     assert lm.tensor([1, 2]).dtype.name == "int64"
     assert lm.tensor([1, 2], dtype="bf16").dtype.name == "bfloat16"
+
+
+def test_arrays_of_the_host_go_where_they_are_used() -> None:
+    """Beside a tensor on another device; also what ops made of them alone, and numbers of rank 0, as in torch."""
+    x, array = np.arange(6.0, dtype=np.float32).reshape(2, 3), np.float32([[1], [2]])
+    with known():
+        there = lm.tensor(x, device=SECOND)
+        for other in (array, as_tensor(array), ops.relu(array) + as_tensor(array) - array, lm.tensor(2.0)):
+            for y in (there * other, other * there):
+                assert y.device is SECOND
+                np.testing.assert_array_equal(y.numpy(), x * np.asarray(other))
+        slope = lm.grad(lambda x: ops.sum(x * ops.exp(array)))(there)
+        assert slope.device is SECOND
+
+
+def test_tensors_that_were_put_on_a_device_stay_there() -> None:
+    with known():
+        there, here = lm.ones((2, 3), device=SECOND), lm.ones((2, 3))
+        for other in (
+            here,
+            ops.relu(np.ones((2, 3), np.float32)) + here,
+            nn.Parameter(np.ones((2, 3), np.float32)),
+        ):
+            with pytest.raises(ValueError, match="add: the operands are on cpu, cpu; move them with"):
+                there + other
 
 
 def test_tensor_copies_and_adoption_shares() -> None:
@@ -284,3 +310,41 @@ def test_sizes_are_given_one_by_one_or_as_a_sequence() -> None:
     ]  # fmt: skip
     with pytest.raises(TypeError, match="shape must be an int or a sequence of ints"):
         lm.zeros(1, 2.5)  # type: ignore[arg-type]
+
+
+def test_numbers_in_a_row() -> None:
+    assert (lm.arange(3).tolist(), lm.arange(3).dtype) == ([0, 1, 2], lm.int64)
+    assert (lm.arange(1, 2, 0.25).tolist(), lm.arange(2.0).dtype) == ([1.0, 1.25, 1.5, 1.75], lm.float32)
+    assert (lm.arange(5, 0, -2).tolist(), lm.arange(2, dtype="int8").dtype) == ([5, 3, 1], lm.int8)
+    assert lm.linspace(0, 1, 5).tolist() == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert (lm.linspace(0, 9, 1).tolist(), lm.linspace(0, 9, 0).shape) == ([0.0], (0,))
+    assert lm.linspace(lm.tensor(1.0), 2, 2).tolist() == [1.0, 2.0]
+    with pytest.raises(TypeError, match="linspace: end must be a number or a tensor of one, got 'a'"):
+        lm.linspace(0, "a", 2)  # the type checker takes any
+    assert lm.logspace(0, 3, 4).tolist() == [1.0, 10.0, 100.0, 1000.0]
+    assert lm.eye(2, 3).tolist() == [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
+    np.testing.assert_array_equal(lm.tril_indices(3, 4, 1).numpy(), np.stack(np.tril_indices(3, 1, 4)))
+    np.testing.assert_array_equal(lm.triu_indices(3, 2, -1).numpy(), np.stack(np.triu_indices(3, -1, 2)))
+    for call in (lambda: lm.arange(3, 0), lambda: lm.arange(0, 3, 0), lambda: lm.linspace(0, 1, -1)):
+        with pytest.raises(ValueError, match="arange: step|linspace: steps"):
+            call()
+    with pytest.raises(ShapeError, match="eye: sizes must be >= 0"):
+        lm.eye(-1)
+
+
+def test_notebooks_see_what_a_tensor_is() -> None:
+    found = lm.tensor([[1.5, 2.5]])._repr_html_()
+    assert "f32[1,2] on cpu, 8 B" in found
+    assert "1.5" in found
+
+
+def test_tensors_of_another_dtype_are_made_within_a_trace() -> None:
+    held = lm.tensor([1.0, 2.0])
+
+    def loss(x: lm.Tensor) -> lm.Tensor:
+        return (x * lm.tensor(np.float32([3, 4]), "float64")).sum() + held.to(dtype="float64").sum()
+
+    value, grad = lm.value_and_grad(loss)(lm.tensor(np.float64([1, 1])))
+    assert value.item() == 10
+    assert grad.tolist() == [3, 4]
+    assert lm.jit(loss)(lm.tensor(np.float64([1, 1]))).item() == 10

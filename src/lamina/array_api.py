@@ -1,23 +1,23 @@
 """Floor 5: the array API standard's names for what Lamina has (data-apis.org, 2024.12): NumPy's convention.
 
 `x.__array_namespace__()` gives this module, for tensors and traced values: `axis`, `keepdims`, `concat`, …
-What the standard has and Lamina has not (sorting, linear algebra, complex numbers) is absent. Functions take tensors,
-arrays and numbers, and raise as the functions of `lamina.ops` do.
+What the standard has and Lamina has not (linear algebra, complex numbers, wider unsigned integers) is absent.
+Functions take tensors, arrays and numbers, and raise as the functions of `lamina.ops` do.
 """
 
 from __future__ import annotations
 
 import builtins
+import functools
 import math
-import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from lamina import ops, spec, tensors
 from lamina._lazy import listing
-from lamina.ops.core import register_namespace
 from lamina.runtime import Device
 from lamina.spec import DType, float32, float64, int8, int16, int32, int64, uint8
 from lamina.tensors import Tensor
@@ -36,6 +36,25 @@ subtract, multiply, divide, negative = ops.sub, ops.mul, ops.div, ops.neg
 equal, not_equal = ops.eq, ops.ne
 less, less_equal, greater, greater_equal = ops.lt, ops.le, ops.gt, ops.ge
 matmul, where = ops.matmul, ops.where
+acos, acosh, asin, asinh, atan, atan2, atanh = (
+    ops.acos, ops.acosh, ops.asin, ops.asinh, ops.atan, ops.atan2, ops.atanh,
+)  # fmt: skip
+cosh, sinh, expm1, log1p, log2, log10, hypot = (
+    ops.cosh, ops.sinh, ops.expm1, ops.log1p, ops.log2, ops.log10, ops.hypot,
+)  # fmt: skip
+bitwise_and, bitwise_or, bitwise_xor, bitwise_invert = (
+    ops.bitwise_and, ops.bitwise_or, ops.bitwise_xor, ops.bitwise_not,
+)  # fmt: skip
+bitwise_left_shift, bitwise_right_shift = ops.bitwise_left_shift, ops.bitwise_right_shift
+copysign, floor_divide, logaddexp, logical_xor, remainder = (
+    ops.copysign, ops.floor_divide, ops.logaddexp, ops.logical_xor, ops.remainder,
+)  # fmt: skip
+isfinite, isinf, isnan, signbit = ops.isfinite, ops.isinf, ops.isnan, ops.signbit
+
+
+def round(x: Any, /) -> Any:
+    """The nearest whole number, the even one of two."""
+    return ops.round(x)
 
 
 def positive(x: Any, /) -> Any:
@@ -87,6 +106,142 @@ def std(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: buil
     return ops.std(x, axis, correction=correction, keepdim=keepdims)
 
 
+def any(x: Any, /, *, axis: Axis = None, keepdims: builtins.bool = False) -> Any:
+    """Whether an element along axes counts as true."""
+    return ops.ne(ops.any(x, axis, keepdims), 0)
+
+
+def all(x: Any, /, *, axis: Axis = None, keepdims: builtins.bool = False) -> Any:
+    """Whether all elements along axes count as true."""
+    return ops.ne(ops.all(x, axis, keepdims), 0)
+
+
+def count_nonzero(x: Any, /, *, axis: Axis = None, keepdims: builtins.bool = False) -> Any:
+    """How many elements along axes are not 0."""
+    return ops.sum(ops.ne(x, 0), axis, keepdims)
+
+
+def _line(what: str, x: Any, axis: int | None) -> int:
+    """The axis to go along. Raises ValueError where none is given and there is more than one."""
+    if axis is None and x.ndim != 1:
+        raise ValueError(f"{what}: axis must be given for an array of {x.ndim} axes")
+    return 0 if axis is None else axis
+
+
+def cumulative_sum(
+    x: Any, /, *, axis: int | None = None, dtype: DType | None = None, include_initial: builtins.bool = False
+) -> Any:
+    """The sums up to each element, with a 0 in front where asked for."""
+    line = _line("cumulative_sum", x, axis)
+    return _with_first(ops.cumsum(x, line, dtype=dtype), line, 0, include_initial)
+
+
+def cumulative_prod(
+    x: Any, /, *, axis: int | None = None, dtype: DType | None = None, include_initial: builtins.bool = False
+) -> Any:
+    """The products up to each element, with a 1 in front where asked for."""
+    line = _line("cumulative_prod", x, axis)
+    return _with_first(ops.cumprod(x, line, dtype=dtype), line, 1, include_initial)
+
+
+def _with_first(x: Any, axis: int, value: int, asked: builtins.bool) -> Any:
+    if not asked:
+        return x
+    shape = tuple(1 if a == axis % x.ndim else n for a, n in enumerate(x.shape))
+    return ops.cat([np.full(shape, value, x.dtype.numpy), x], axis)
+
+
+def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Any:
+    """The differences of neighbours, n times over."""
+    return ops.diff(x, n, axis, prepend, append)
+
+
+# ---- order, places and sets
+def sort(
+    x: Any, /, *, axis: int = -1, descending: builtins.bool = False, stable: builtins.bool = True
+) -> Any:
+    """The elements along an axis in order; always stable."""
+    return ops.sort(x, axis, descending).values
+
+
+def argsort(
+    x: Any, /, *, axis: int = -1, descending: builtins.bool = False, stable: builtins.bool = True
+) -> Any:
+    """The indices that put the elements along an axis in order; always stable."""
+    return ops.argsort(x, axis, descending)
+
+
+def searchsorted(x1: Any, x2: Any, /, *, side: Literal["left", "right"] = "left", sorter: Any = None) -> Any:
+    """Where elements would stand in a sorted vector."""
+    return ops.searchsorted(x1, x2, side=side, sorter=sorter)
+
+
+def nonzero(x: Any, /) -> tuple[Any, ...]:
+    """The indices along each axis of the elements that are not 0."""
+    return tuple(ops.nonzero(x, as_tuple=True))
+
+
+def isin(x1: Any, x2: Any, /, *, invert: builtins.bool = False) -> Any:
+    """Whether each element is among others."""
+    return ops.isin(x1, x2, invert=invert)
+
+
+def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Any:
+    """The slices along an axis that a vector of indices names."""
+    return ops.index_select(x, _line("take", x, axis), indices)
+
+
+def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Any:
+    """The elements that indices name along an axis."""
+    return ops.take_along_dim(x, indices, axis)
+
+
+class UniqueAll(NamedTuple):
+    """Distinct elements, where each one is first, where each element is among them, how often each occurs."""
+
+    values: Any
+    indices: Any
+    inverse_indices: Any
+    counts: Any
+
+
+class UniqueCounts(NamedTuple):
+    """Distinct elements, and how often each one occurs."""
+
+    values: Any
+    counts: Any
+
+
+class UniqueInverse(NamedTuple):
+    """Distinct elements, and where each element is among them."""
+
+    values: Any
+    inverse_indices: Any
+
+
+def unique_all(x: Any, /) -> UniqueAll:
+    """The distinct elements and all about them."""
+    values, inverse, counts = ops.unique(x, return_inverse=True, return_counts=True)
+    order = ops.argsort(ops.flatten(inverse))  # stable: the first of each comes first
+    first = ops.index_select(order, 0, ops.sub(ops.cumsum(counts, 0), counts))
+    return UniqueAll(values, first, inverse, counts)
+
+
+def unique_counts(x: Any, /) -> UniqueCounts:
+    """The distinct elements and how often each one occurs."""
+    return UniqueCounts(*ops.unique(x, return_counts=True))
+
+
+def unique_inverse(x: Any, /) -> UniqueInverse:
+    """The distinct elements and where each element is among them."""
+    return UniqueInverse(*ops.unique(x, return_inverse=True))
+
+
+def unique_values(x: Any, /) -> Any:
+    """The distinct elements."""
+    return ops.unique(x)
+
+
 def argmax(x: Any, /, *, axis: int | None = None, keepdims: builtins.bool = False) -> Any:
     """The index of the first largest element."""
     return ops.argmax(x, axis, keepdims)
@@ -122,7 +277,7 @@ def expand_dims(x: Any, /, *, axis: int = 0) -> Any:
 def squeeze(x: Any, /, axis: int | tuple[int, ...]) -> Any:
     """Without axes of size 1. Raises ValueError for an axis of another size."""
     axes = (axis,) if isinstance(axis, int) else axis
-    if any(x.shape[a] != 1 for a in axes):
+    if builtins.any(x.shape[a] != 1 for a in axes):
         raise ValueError(f"squeeze: axes {axes} of shape {x.shape} are not all of size 1")
     return ops.squeeze(x, axis)
 
@@ -150,6 +305,60 @@ def flip(x: Any, /, *, axis: Axis = None) -> Any:
 def broadcast_to(x: Any, /, shape: tuple[int, ...]) -> Any:
     """Repeated up to a shape."""
     return ops.expand(x, shape)
+
+
+def moveaxis(x: Any, source: int | tuple[int, ...], destination: int | tuple[int, ...], /) -> Any:
+    """Axes moved to other places."""
+    return ops.movedim(x, source, destination)
+
+
+def roll(x: Any, /, shift: int | tuple[int, ...], *, axis: Axis = None) -> Any:
+    """Elements moved along axes; what leaves at one end comes back at the other."""
+    if isinstance(axis, tuple) and isinstance(shift, int):
+        shift = (shift,) * len(axis)
+    return ops.roll(x, shift, axis)
+
+
+def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Any:
+    """Each element so many times, one after the other."""
+    return ops.repeat_interleave(x, repeats, axis)
+
+
+def tile(x: Any, repetitions: tuple[int, ...], /) -> Any:
+    """Repeated along the axes."""
+    return ops.tile(x, repetitions)
+
+
+def tril(x: Any, /, *, k: int = 0) -> Any:
+    """The elements on and below a diagonal."""
+    return ops.tril(x, k)
+
+
+def triu(x: Any, /, *, k: int = 0) -> Any:
+    """The elements on and above a diagonal."""
+    return ops.triu(x, k)
+
+
+def meshgrid(*arrays: Any, indexing: Literal["xy", "ij"] = "xy") -> tuple[Any, ...]:
+    """Vectors repeated over the grid that they span."""
+    return ops.meshgrid(*arrays, indexing=indexing)
+
+
+def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The common shape."""
+    return functools.reduce(spec.broadcast_shapes, shapes, ())
+
+
+# ---- products
+def tensordot(x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Any:
+    """Products summed over axes."""
+    return ops.tensordot(x1, x2, axes)
+
+
+def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
+    """Products summed over an axis."""
+    product = ops.mul(x1, x2)
+    return ops.cast(ops.sum(product, axis), product.dtype)
 
 
 # ---- making arrays
@@ -273,10 +482,58 @@ def broadcast_arrays(*arrays: Any) -> tuple[Any, ...]:
     return tuple(ops.expand(x, shape) for x in arrays)
 
 
+class FloatInfo(NamedTuple):
+    """What a float dtype holds."""
+
+    bits: int
+    eps: float
+    max: float
+    min: float
+    smallest_normal: float
+    dtype: DType
+
+
+class IntegerInfo(NamedTuple):
+    """What an integer dtype holds."""
+
+    bits: int
+    max: int
+    min: int
+    dtype: DType
+
+
+def finfo(type: Any, /) -> FloatInfo:
+    """What a float dtype, or that of an array, holds."""
+    kind = type if isinstance(type, DType) else type.dtype
+    known: Any = ml_dtypes.finfo
+    found = known(kind.numpy)
+    limits = (float(found.eps), float(found.max), float(found.min), float(found.smallest_normal))
+    return FloatInfo(8 * kind.itemsize, *limits, kind)
+
+
+def iinfo(type: Any, /) -> IntegerInfo:
+    """What an integer dtype, or that of an array, holds."""
+    kind = type if isinstance(type, DType) else type.dtype
+    found = np.iinfo(kind.numpy)
+    return IntegerInfo(8 * kind.itemsize, int(found.max), int(found.min), kind)
+
+
+def result_type(*arrays_and_dtypes: Any) -> DType:
+    """The dtype that arrays and dtypes are computed in together."""
+    kinds = [x if isinstance(x, DType) else x.dtype for x in arrays_and_dtypes]
+    return functools.reduce(spec.promote, kinds)
+
+
+def can_cast(from_: Any, to: DType, /) -> builtins.bool:
+    """Whether every number of a dtype is one of another."""
+    kind = from_ if isinstance(from_, DType) else from_.dtype
+    return builtins.bool(kind.category <= to.category and spec.promote(kind, to) == to)
+
+
 def isdtype(dtype: DType, kind: Any) -> builtins.bool:
     """Whether a dtype is another, or of a kind: "bool", "signed integer", "real floating", …, or one of several."""
     if isinstance(kind, tuple):
-        return any(isdtype(dtype, k) for k in kind)
+        return builtins.any(isdtype(dtype, k) for k in kind)
     if isinstance(kind, DType):
         return dtype == kind
     kinds = {
@@ -295,19 +552,43 @@ def _device_of(x: Any) -> Device | None:
 
 __all__ = [
     "abs",
+    "acos",
+    "acosh",
     "add",
+    "all",
+    "any",
     "arange",
     "argmax",
     "argmin",
+    "argsort",
     "asarray",
+    "asin",
+    "asinh",
     "astype",
+    "atan",
+    "atan2",
+    "atanh",
+    "bitwise_and",
+    "bitwise_invert",
+    "bitwise_left_shift",
+    "bitwise_or",
+    "bitwise_right_shift",
+    "bitwise_xor",
     "bool",
     "broadcast_arrays",
+    "broadcast_shapes",
     "broadcast_to",
+    "can_cast",
     "ceil",
     "clip",
     "concat",
+    "copysign",
     "cos",
+    "cosh",
+    "count_nonzero",
+    "cumulative_prod",
+    "cumulative_sum",
+    "diff",
     "divide",
     "e",
     "empty",
@@ -315,40 +596,57 @@ __all__ = [
     "equal",
     "exp",
     "expand_dims",
+    "expm1",
     "eye",
+    "finfo",
     "flip",
     "float32",
     "float64",
     "floor",
+    "floor_divide",
     "from_dlpack",
     "full",
     "full_like",
     "greater",
     "greater_equal",
+    "hypot",
+    "iinfo",
     "inf",
     "int8",
     "int16",
     "int32",
     "int64",
     "isdtype",
+    "isfinite",
+    "isin",
+    "isinf",
+    "isnan",
     "less",
     "less_equal",
     "linspace",
     "log",
+    "log1p",
+    "log2",
+    "log10",
+    "logaddexp",
     "logical_and",
     "logical_not",
     "logical_or",
+    "logical_xor",
     "matmul",
     "matrix_transpose",
     "max",
     "maximum",
     "mean",
+    "meshgrid",
     "min",
     "minimum",
+    "moveaxis",
     "multiply",
     "nan",
     "negative",
     "newaxis",
+    "nonzero",
     "not_equal",
     "ones",
     "ones_like",
@@ -358,9 +656,18 @@ __all__ = [
     "pow",
     "prod",
     "reciprocal",
+    "remainder",
+    "repeat",
     "reshape",
+    "result_type",
+    "roll",
+    "round",
+    "searchsorted",
     "sign",
+    "signbit",
     "sin",
+    "sinh",
+    "sort",
     "sqrt",
     "square",
     "squeeze",
@@ -368,15 +675,25 @@ __all__ = [
     "std",
     "subtract",
     "sum",
+    "take",
+    "take_along_axis",
     "tan",
     "tanh",
+    "tensordot",
+    "tile",
+    "tril",
+    "triu",
     "trunc",
     "uint8",
+    "unique_all",
+    "unique_counts",
+    "unique_inverse",
+    "unique_values",
     "unstack",
     "var",
+    "vecdot",
     "where",
     "zeros",
     "zeros_like",
 ]
 __dir__ = listing(__all__)
-register_namespace(sys.modules[__name__])

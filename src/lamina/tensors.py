@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from copy import deepcopy
 from functools import lru_cache
+from html import escape
 from typing import Any, ClassVar, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
@@ -13,10 +14,12 @@ import numpy as np
 from lamina import backends
 from lamina._tree import LEAF, Structure, flatten
 from lamina.backends import Backend, Call, Plan
-from lamina.ops.arguments import DTypeLike, checked
-from lamina.ops.core import Op, is_number, recorder, register_adopter
-from lamina.ops.operators import Operators
-from lamina.runtime import Buffer, Device, copy, device, devices, dlpack, fetch, is_array, share
+from lamina.ops.arguments import DTypeLike, checked, shown
+from lamina.ops.core import Op, inferred, is_number, recorder, recording, register_adopter
+from lamina.ops.finite import check_results, is_finite
+from lamina.ops.operators import InPlace
+from lamina.ops.origin import current_origin
+from lamina.runtime import Buffer, Device, copy, device, devices, dlpack, fetch, human_bytes, is_array, share
 from lamina.runtime.arrays import device_of
 from lamina.runtime.memory import lend
 from lamina.spec import (
@@ -43,15 +46,17 @@ class SupportsDLPack(Protocol):
     def __dlpack__(self, *, stream: Any = ...) -> Any: ...
 
 
-class Tensor(Operators["Tensor"]):
+class Tensor(InPlace["Tensor"]):
     """Values of one dtype on one device, in some layout.
 
     Made by `tensor`, `zeros`, `from_dlpack`, … or as the result of an op. Its identity is stable: training
     updates the values of the tensors that are a network's parameters, and may change their layout in memory.
     """
 
-    __slots__ = ("__weakref__", "_buffer", "_spec", "version")
+    __slots__ = ("__weakref__", "_anywhere", "_buffer", "_spec", "version")
     bind_priority: ClassVar[int] = 1
+    #: Whether derivatives with respect to a module are taken in it: parameters say so, other tensors never are.
+    requires_grad: bool = False
 
     def __init__(self, buffer: Buffer, spec: Spec) -> None:
         fixed = spec.fixed
@@ -59,6 +64,7 @@ class Tensor(Operators["Tensor"]):
             raise ShapeError(f"tensor: {fixed} takes {fixed.nbytes} bytes, the buffer has {buffer.nbytes}")
         self._buffer = buffer
         self._spec = fixed
+        self._anywhere = False  # of host arrays, and what ops made of these alone: it goes where it is used
         self.version = (
             0  # how often `copy_` overwrote the values: whoever keeps what it made of them compares
         )
@@ -97,7 +103,7 @@ class Tensor(Operators["Tensor"]):
         On the CPU it shares memory unless the layout is blocked (and is writable where the tensor is); from a GPU it
         is a copy, after waiting for it.
         """
-        if recorder() is not None:
+        if (by := recorder()) is not None and not by.knows(self):
             raise TypeError(
                 f"the values of a tensor {self._spec} are asked for (numpy, item, float, to another device, …) while "
                 "the function is traced: pass them as an argument, or compute them outside of the function"
@@ -123,14 +129,27 @@ class Tensor(Operators["Tensor"]):
     def to(self, where: Device | str | None = None, dtype: DType | str | None = None) -> Tensor:
         """The tensor on another device or in another dtype; itself when nothing changes."""
         found: Tensor = self if dtype is None or as_dtype(dtype) == self.dtype else self.cast(as_dtype(dtype))
-        target = found.device if where is None else device(where)
-        if target == found.device:
+        target = self.device if where is None else device(where)
+        if target == self.device:
             return found
         if recorder() is not None:
-            found.numpy()  # says why not
+            self.numpy()  # says why not
         buffer = target.allocate(found.nbytes)
         copy(buffer, found._buffer, found.nbytes)
         return Tensor(buffer, found._spec)
+
+    def cpu(self) -> Tensor:
+        """The tensor on the CPU; itself when it is there."""
+        return self.to(CPU)
+
+    def cuda(self, device: int | str | Device = 0) -> Tensor:
+        """The tensor on a GPU; itself when it is there. Raises NoGpuError."""
+        return self.to(f"cuda:{device}" if isinstance(device, int) else device)
+
+    def clone(self) -> Any:
+        """A copy of the values; gradients go through."""
+        by = recorder()
+        return tensor(self) if by is None else by.read(self)
 
     def copy_(self, values: Any) -> Self:
         """Overwrite the values with those of a tensor or array of the same shape; dtypes are converted.
@@ -166,22 +185,26 @@ class Tensor(Operators["Tensor"]):
         copy(buffer, values._buffer, spec.fixed.nbytes)
         self._buffer, self._spec = buffer, spec.fixed
 
+    def _attributes(self) -> dict[str, Any]:
+        """What a copy takes over beside the values."""
+        return getattr(self, "__dict__", {})
+
     def __copy__(self) -> Self:
         """Another tensor on the same memory."""
-        return _remade(type(self), self._buffer, self._spec, getattr(self, "__dict__", {}))
+        return _remade(type(self), self._buffer, self._spec, self._attributes())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A tensor with the same values in memory of its own, on the same device."""
         own = self if self._spec.tag is not None else relayout(self, self._spec.open.fixed)
         buffer = self.device.allocate(own.nbytes)
         copy(buffer, own._buffer, own.nbytes)
-        return _remade(type(self), buffer, own._spec, deepcopy(getattr(self, "__dict__", {}), memo))
+        return _remade(type(self), buffer, own._spec, deepcopy(self._attributes(), memo))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For pickle: the values, row-major, and the device's name. Loaded where there is no such device, the tensor
         is on the CPU."""
         values = np.ascontiguousarray(self.numpy()).reshape(self.shape)
-        return _unpickled, (type(self), values, str(self.device), getattr(self, "__dict__", {}))
+        return _unpickled, (type(self), values, str(self.device), self._attributes())
 
     def contiguous(self) -> Tensor:
         """The tensor row-major; itself when it is so already."""
@@ -247,6 +270,10 @@ class Tensor(Operators["Tensor"]):
         }
 
     # ---- Python
+    def __setitem__(self, key: Any, values: Any) -> None:
+        """Overwrite the elements that a key names (see `getitem`); `x.at[key].set(values)` leaves x as it is."""
+        self.copy_(self.at[key].set(values))
+
     def __bool__(self) -> bool:
         return bool(self.item())
 
@@ -254,8 +281,15 @@ class Tensor(Operators["Tensor"]):
         return float(self.item())
 
     def __format__(self, spec: str) -> str:
-        """A tensor of one element is formatted as its number: f"{loss:.3f}"."""
-        return format(self.item() if spec and self.numel() == 1 else str(self), spec)
+        """A tensor of one element is formatted as its number: f"{loss:.3f}". Raises TypeError for others."""
+        if not spec:
+            return str(self)
+        if self.numel() != 1:
+            raise TypeError(
+                f"a tensor of shape {self.shape} cannot be formatted with {spec!r}: that is for one number, as "
+                "x.mean() gives; without a format all values are shown"
+            )
+        return format(self.item(), spec)
 
     def __int__(self) -> int:
         return int(self.item())
@@ -270,30 +304,35 @@ class Tensor(Operators["Tensor"]):
             raise TypeError("a tensor of rank 0 has no length")
         return self.shape[0]
 
-    def fill_(self, value: float) -> Self:
-        """Overwrite every element with a number."""
-        return self.copy_(full(self.shape, value, self.dtype))
-
-    def zero_(self) -> Self:
-        """Overwrite every element with 0."""
-        return self.fill_(0)
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({_values_text(self)}, {self._spec}, {self.device})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what it is, and its numbers in a fold."""
+        head = f"{type(self).__name__} {self._spec} on {self.device}, {human_bytes(self.nbytes)}"
+        fold = f"<details open><summary><b>{escape(head)}</b></summary>"
+        return f"{fold}<pre>{escape(_values_text(self))}</pre></details>"
 
     @classmethod
     def bind_op(cls, op: Op, operands: Sequence[Any]) -> tuple[Tensor, ...]:
         """Plan op for these tensors and run it on their device's default stream."""
-        where = next(x for x in operands if isinstance(x, Tensor))._buffer.device
-        tensors = [x if isinstance(x, Tensor) else as_tensor(x).to(where) for x in operands]
+        tensors = [x if isinstance(x, Tensor) else as_tensor(x) for x in operands]
+        where = tensors[0]._buffer.device
         for x in tensors:
             if x._buffer.device is not where and x.device != where:
-                on = ", ".join(str(t.device) for t in tensors)
-                raise ValueError(f"{op.name}: the operands are on {on}; move them with .to() to one device")
+                tensors = _together(op, tensors)
+                where = tensors[0].device
+                break
         specs = tuple([x._spec for x in tensors])
-        backend = backends.get(where)
-        plan = _plan(backend, op, specs, current_policy())
-        return _run(backend, plan, tensors)
+        backend, policy = backends.get(where), current_policy()
+        plan = plan_of(backend, op, specs, policy)
+        found = _run(backend, plan, tensors)
+        if policy.check_finite and all(is_finite(x._values()) for x in tensors):
+            check_results(op, current_origin(), [y._values() for y in found])
+        if tensors[0]._anywhere and all(x._anywhere for x in tensors):
+            for y in found:
+                y._anywhere = True
+        return found
 
     @classmethod
     def call_op(cls, op: Op, operands: Sequence[Any]) -> Tensor:
@@ -327,7 +366,8 @@ def tensor(data: Any, dtype: DType | str | None = None, device: Device | str | N
         data = np.asarray(data)
         if data.dtype == np.float64 and dtype is None:
             data = data.astype(np.float32)
-    source = as_tensor(data).to(dtype=dtype)
+    with recording(recorder() if isinstance(data, Tensor) else None):  # numbers of the host are converted now
+        source = as_tensor(data).to(dtype=dtype)
     target = source.device if device is None else _device(device)
     held = target.allocate(source.contiguous().nbytes)
     copy(held, source.contiguous().buffer, held.nbytes)
@@ -358,7 +398,10 @@ def _unpickled(kind: type[T], values: np.ndarray[Any, Any], where: str, attribut
 def writable(x: Any) -> Tensor:
     """x as a tensor that may be written: over its own memory, or a copy of it where that is read-only."""
     found = as_tensor(x)
-    return tensor(found) if found.read_only else found
+    if found.read_only:
+        return tensor(found)
+    found._anywhere = False  # a state stays where it is
+    return found
 
 
 @checked
@@ -379,7 +422,7 @@ def full(
 ) -> Tensor:
     """A tensor with the same value everywhere."""
     made = empty(shape, dtype=dtype)
-    made.numpy()[...] = value
+    made._values()[...] = value
     return made.to(_device(device))
 
 
@@ -399,6 +442,92 @@ def ones(
     return full(_sizes(size), 1, dtype, device)
 
 
+@checked
+def arange(
+    start: float,
+    end: float | None = None,
+    step: float = 1,
+    *,
+    dtype: DTypeLike | None = None,
+    device: Device | str | None = None,
+) -> Tensor:
+    """Numbers from start (0 without end) up to, not including, end. Of ints int64, else float32. torch.arange.
+
+    Raises ValueError for a step of 0, or one that leads away from end.
+    """
+    first, last = (0, start) if end is None else (start, end)
+    if step == 0 or (last - first) / step < 0:
+        raise ValueError(f"arange: step {step} does not lead from {first} to {last}")
+    values = np.arange(first, last, step)
+    kind = dtype or ("int64" if values.dtype.kind == "i" else "float32")
+    return tensor(values, as_dtype(kind), device)
+
+
+@checked
+def linspace(
+    start: Any, end: Any, steps: int, *, dtype: DTypeLike = "float32", device: Device | str | None = None
+) -> Tensor:
+    """So many evenly spaced numbers from start to end, both included; towards zero for integers. torch.linspace.
+
+    start and end are numbers, or tensors of one.
+    """
+    return tensor(_spaced("linspace", start, end, steps), as_dtype(dtype), device)
+
+
+@checked
+def logspace(
+    start: Any,
+    end: Any,
+    steps: int,
+    base: float = 10.0,
+    *,
+    dtype: DTypeLike = "float32",
+    device: Device | str | None = None,
+) -> Tensor:
+    """base to the power of so many evenly spaced numbers from start to end. torch.logspace."""
+    powers = _spaced("logspace", start, end, steps)
+    if not as_dtype(dtype).is_float:
+        powers = np.trunc(powers)
+    with np.errstate(all="ignore"):
+        return tensor(np.power(float(base), powers), as_dtype(dtype), device)
+
+
+def _spaced(what: str, start: Any, end: Any, steps: int) -> np.ndarray[Any, Any]:
+    """Evenly spaced numbers. Raises TypeError, ValueError."""
+    if steps < 0:
+        raise ValueError(f"{what}: steps must be >= 0, got {steps}")
+    for name, given in (("start", start), ("end", end)):
+        if not is_number(given) and not isinstance(given, Tensor):
+            raise TypeError(f"{what}: {name} must be a number or a tensor of one, got {shown(given)}")
+    return np.linspace(float(start), float(end), steps)
+
+
+@checked
+def eye(
+    n: int, m: int | None = None, *, dtype: DTypeLike = "float32", device: Device | str | None = None
+) -> Tensor:
+    """An n by m (or n by n) matrix with ones on its diagonal and zeros elsewhere. torch.eye."""
+    if n < 0 or (m is not None and m < 0):
+        raise ShapeError(f"eye: sizes must be >= 0, got {n} and {m}")
+    return tensor(np.eye(n, m, dtype=as_dtype(dtype).numpy), device=device)
+
+
+@checked
+def tril_indices(
+    row: int, col: int, offset: int = 0, *, dtype: DTypeLike = "int64", device: Device | str | None = None
+) -> Tensor:
+    """[2, K]: the rows and columns of the elements on and below a diagonal. torch.tril_indices."""
+    return tensor(np.stack(np.tril_indices(row, min(max(offset, -row), col), col)), as_dtype(dtype), device)
+
+
+@checked
+def triu_indices(
+    row: int, col: int, offset: int = 0, *, dtype: DTypeLike = "int64", device: Device | str | None = None
+) -> Tensor:
+    """[2, K]: the rows and columns of the elements on and above a diagonal. torch.triu_indices."""
+    return tensor(np.stack(np.triu_indices(row, min(max(offset, -row), col), col)), as_dtype(dtype), device)
+
+
 def _sizes(given: tuple[int | Sequence[int], ...]) -> Any:
     """Sizes given one by one or as one sequence."""
     return given[0] if len(given) == 1 else given
@@ -415,9 +544,18 @@ def from_dlpack(x: Any) -> Tensor:
 
 
 def as_tensor(x: Any) -> Tensor:
-    """x as a tensor, sharing memory where possible: tensors, NumPy arrays, DLPack arrays, numbers, lists."""
+    """x as a tensor, sharing memory where possible: tensors, NumPy arrays, DLPack arrays, numbers, lists.
+
+    What comes from the host goes, as an operand beside a tensor on another device, to that device.
+    """
     if isinstance(x, Tensor):
         return x
+    found = _adopted(x)
+    found._anywhere = found.device == CPU
+    return found
+
+
+def _adopted(x: Any) -> Tensor:
     if isinstance(x, np.ndarray | np.generic):
         return _from_numpy(np.asarray(x))
     if hasattr(x, "__dlpack__") or hasattr(x, "__cuda_array_interface__"):
@@ -488,11 +626,22 @@ def as_constant(x: Any) -> Tensor:
 def relayout(x: Tensor, target: Spec, into: Buffer | None = None) -> Tensor:
     """A copy of x in another layout (same shape and dtype), in new memory or that of `into`, on x's device."""
     backend = backends.get(x.device)
-    plan = _reorder(backend, x.spec, target.fixed)
+    plan = reorder_of(backend, x.spec, target.fixed)
     return _run(backend, plan, [x], None if into is None else (Tensor(into, target),))[0]
 
 
 register_adopter(as_tensor)
+
+
+def _together(op: Op, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Operands on one device: that of those that were put on one. Arrays of the host go there, and its numbers (of
+    rank 0), as in torch. Raises ValueError where tensors were put on several devices."""
+    placed = [x.device for x in tensors if not (x._anywhere or (not x.shape and x.device == CPU))]
+    where = placed[0] if placed else tensors[0].device
+    if any(d != where for d in placed):
+        on = ", ".join(str(x.device) for x in tensors)
+        raise ValueError(f"{op.name}: the operands are on {on}; move them with .to() to one device")
+    return [x.to(where) for x in tensors]
 
 
 def _device(where: Device | str | None) -> Device:
@@ -526,13 +675,15 @@ def _from_shared(shared: dlpack.Shared) -> Tensor:
 
 
 @lru_cache(maxsize=4096)
-def _plan(backend: Backend, op: Op, specs: tuple[Spec, ...], policy: Policy) -> Plan:
-    op.infer(*specs)
+def plan_of(backend: Backend, op: Op, specs: tuple[Spec, ...], policy: Policy) -> Plan:
+    """The backend's plan, made once for all eager calls and programs. Raises NoKernel."""
+    inferred(op, *specs)
     return backend.plan(op, specs, policy)
 
 
 @lru_cache(maxsize=4096)
-def _reorder(backend: Backend, source: Spec, target: Spec) -> Plan:
+def reorder_of(backend: Backend, source: Spec, target: Spec) -> Plan:
+    """The backend's plan for a copy into another layout, made once."""
     return backend.reorder(source, target)
 
 

@@ -1,5 +1,7 @@
 """The base class of ops: registry, names, samples, and how operands decide what a call means."""
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -187,3 +189,10 @@ def test_infer_names_the_op_and_the_dtype() -> None:
 def test_sizes_past_64_bits_are_refused_by_name(op: Op, shapes: Any, message: str) -> None:
     with pytest.raises(ShapeError, match=message):
         op.infer(*(Spec(s, float32) for s in shapes))
+
+
+def test_ops_alone_take_arrays() -> None:
+    """What makes tensors of them is imported when it is first needed."""
+    program = "import numpy; from lamina import ops; print(ops.relu(numpy.float32([-1, 2])).tolist())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[0.0, 2.0]\n"

@@ -6,16 +6,22 @@ never gives a finite number. It may spread further (a masked product, a padded s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 from lamina import backends
+from lamina.backends.cuda import backend as cuda
+from lamina.backends.cuda.attention.joint_attention_fusion import JointAttentionGrad
 from lamina.backends.reference import run_reference
 from lamina.ops.core import REGISTRY, Array, Op
 from lamina.ops.primitives import (
+    Attention,
+    AttentionGrad,
     Conv,
     ConvDataGrad,
     ConvFilterGrad,
@@ -28,8 +34,19 @@ from lamina.ops.primitives import (
 from lamina.runtime import Device
 from lamina.spec import DType, Policy, Spec, as_dtype, float16, float32, float64
 from tests.helpers.eager import run_on
+from tests.helpers.emulator import run_plan
+from tests.helpers.planned import H200
 
 NAMES = sorted(REGISTRY)
+#: Ops whose kernels choose by numbers what they read or leave out, and how many cases of each are emulated.
+CHOOSING = {
+    "ctc_loss": 6,
+    "ctc_loss_grad": 3,
+    "grid_sample_grid_grad": 3,
+    "roi_align": 3,
+    "roi_align_grad": 3,
+}
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 #: Products of the first two inputs over a window: what lies in the padding multiplies nothing on a device.
 CONVOLUTIONS = (Conv, ConvDataGrad, ConvFilterGrad, QuantizedConv)
 
@@ -39,8 +56,16 @@ LOSES_MINUS_INFINITY = "eng47"
 
 
 def _label(backend: backends.Backend, op: Op, arrays: list[Array]) -> str:
-    """What runs: the library's engine is part of it."""
-    return backend.plan(op, [Spec(a.shape, as_dtype(a.dtype)).fixed for a in arrays], Policy()).label
+    """What runs: the library's engines are part of it."""
+    return _labels(backend.plan(op, _specs(arrays), Policy()))
+
+
+def _labels(plan: backends.Plan) -> str:
+    return " ".join([plan.label, *map(_labels, plan.parts)])
+
+
+def _specs(arrays: list[Array]) -> list[Spec]:
+    return [Spec(a.shape, as_dtype(a.dtype)).fixed for a in arrays]
 
 
 def _placed(arrays: list[Array], index: int, value: float, rng: np.random.Generator) -> list[Array]:
@@ -60,7 +85,20 @@ def _cases(op: type[Op], values: tuple[float, ...]) -> Iterator[tuple[Op, DType,
             for i, array in enumerate(arrays):
                 if array.size and as_dtype(array.dtype).is_float:
                     few = values if number < 2 else values[:1]
-                    yield from ((sample.op, dtype, _placed(arrays, i, v, rng), i) for v in few)
+                    for value in few:
+                        yield sample.op, dtype, _fitting(sample.op, _placed(arrays, i, value, rng), i), i
+
+
+def _fitting(op: Op, arrays: list[Array], index: int) -> list[Array]:
+    """With what the forward pass gives for such operands, where a gradient reads that, too."""
+    joint = isinstance(op, JointAttentionGrad)
+    first = 1 if joint else 3
+    if (joint or isinstance(op, AttentionGrad)) and index not in (first, first + 1):
+        given = [*arrays[0]] if joint else [*arrays[:3], *arrays[6:]]
+        made = run_reference(Attention(op.scale, op.causal, stats=True), given)
+        pairs = zip(made, arrays[first : first + 2], strict=True)
+        arrays[first : first + 2] = [y.astype(old.dtype) for y, old in pairs]
+    return arrays
 
 
 def _reached(op: Op, arrays: list[Array], index: int) -> list[Array]:
@@ -89,6 +127,11 @@ def _lost(backend: backends.Backend, op: Op, arrays: list[Array], index: int) ->
     infinite = as_dtype(arrays[0].dtype) == float16 and np.isinf(_wide(arrays[index])).any()
     if infinite and LOSES_MINUS_INFINITY in _label(backend, op, arrays):
         return ""
+    return _finite(found, op, arrays, index)
+
+
+def _finite(found: Sequence[Array], op: Op, arrays: list[Array], index: int) -> str:
+    """What became finite in results, "" where nothing did."""
     for number, (y, must) in enumerate(zip(found, _reached(op, arrays, index), strict=True)):
         if as_dtype(y.dtype).is_float and (np.isfinite(_wide(y)) & must).any():
             at = tuple(int(n) for n in np.argwhere(np.isfinite(_wide(y)) & must)[0])
@@ -109,6 +152,18 @@ def _check(backend: backends.Backend, name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_lost_on_cpu(name: str) -> None:
     _check(backends.get(Device("cpu"), "cpu"), name)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", CHOOSING)
+def test_kernels_that_choose_lose_nothing(name: str) -> None:
+    """In the emulator, in float32."""
+    values = (np.nan,) if name == "ctc_loss" else (np.nan, np.inf, -np.inf)
+    cases = (c for c in _cases(REGISTRY[name], values) if c[1] == float32)
+    for op, _, arrays, i in islice(cases, CHOOSING[name]):
+        plan = cuda(H200).plan(op, _specs(arrays), Policy())
+        problem = _finite(run_plan(plan, arrays), op, arrays, i)
+        assert not problem, f"{op}, input {i}: {problem}"
 
 
 @pytest.mark.gpu

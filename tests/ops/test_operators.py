@@ -1,12 +1,15 @@
 """Python's operators and methods call the functions; operands keep their identity as keys."""
 
+import inspect
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lamina import ops
-from lamina.ops.operators import METHODS, OWN_METHODS, Operators
+import lamina as lm
+from lamina import nn, ops
+from lamina.ops.operators import IN_PLACE, METHODS, OWN_METHODS, Operators
+from lamina.spec import ShapeError
 from tests.helpers.eager import Eager
 
 A, B = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[2.0, 0.5], [1.0, 4.0]])
@@ -102,7 +105,7 @@ def test_what_it_is() -> None:
 def test_numpy_functions_without_an_op_say_so() -> None:
     x = Eager(A)
     for call, name in [
-        (lambda: np.heaviside(x, 0), "numpy.heaviside"),
+        (lambda: np.spacing(x), "numpy.spacing"),
         (lambda: np.add.reduce(x), "numpy.add.reduce"),
         (lambda: np.add(A, x, out=A), "numpy.add"),
     ]:
@@ -122,3 +125,175 @@ def test_every_function_that_torch_has_as_a_method_is_one() -> None:
     shared = {n for n in ops.__all__ if callable(getattr(torch.Tensor, n, None))} - unlike
     assert sorted(shared - set(vars(Operators))) == []
     assert [n for n in METHODS if not hasattr(torch.Tensor, n)] == []
+
+
+def test_what_stands_beside_a_tensor() -> None:
+    x = lm.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    assert x.size() == (2, 3) == (x.size(0), x.size(-1))
+    assert x.nelement() == 6
+    for made, value, kind in (
+        (x.new_zeros(2, 2), 0, "float32"),
+        (x.new_ones((2, 2), dtype="int64"), 1, "int64"),
+        (x.new_full((2, 2), 1.5), 1.5, "float32"),
+    ):
+        assert made.tolist() == [[value] * 2] * 2
+        assert made.dtype.name == kind
+    with pytest.raises(IndexError, match="size: dim must be within the 2 axes of .*, got 2"):
+        x.size(2)
+    with pytest.raises(TypeError, match=r"size: dim must be an int, got 1\.0"):
+        x.size(1.0)
+
+
+def test_detached_and_cloned() -> None:
+    def f(x: Any) -> Any:
+        return ops.sum(x.clone().contiguous() * x.detach())
+
+    x = lm.tensor([1.0, 2.0])
+    assert lm.grad(f)(x).tolist() == [1, 2] == lm.jit(lm.grad(f))(x).tolist()
+    other = x.clone()
+    other.fill_(7)
+    assert x.tolist() == [1, 2]
+    assert type(nn.Parameter(x).clone()) is lm.Tensor
+    assert x.cpu() is x
+
+    @lm.jit
+    def keep(y: Any) -> Any:
+        before = x.clone()
+        x.copy_(x + y)
+        return before * 1, x * 1
+
+    before, after = keep(np.ones(2, np.float32))
+    assert (before.tolist(), after.tolist()) == ([1, 2], [2, 3])
+
+
+# ------------------------------------------------------------------------------------------------ written in place
+def in_place_call(lib: Any, name: str) -> Any:
+    """A tensor after one of its methods wrote over it: operands of the shapes and kinds that the method takes."""
+    tensor = lib.tensor
+    whole = name.startswith(("bitwise_", "gcd", "lcm"))
+    x = (
+        tensor(np.arange(1, 10).reshape(3, 3))
+        if whole
+        else tensor(np.arange(1, 10, dtype=np.float32).reshape(3, 3) / 16)
+    )
+    y = tensor(np.array([[2, 1, 3]], np.int64 if whole else np.float32))
+    row, square = tensor(np.array([0, 2, 1])), tensor(np.eye(3, dtype=np.float32) + 1)
+    at, mask = tensor(np.array([[0, 2, 1]])), tensor(np.array([[True], [False], [True]]))
+    stack = tensor(np.arange(18, dtype=np.float32).reshape(2, 3, 3) / 8)
+    batch = tensor(np.ones((2, 3, 3), np.float32))
+    given: dict[str, tuple[Any, ...]] = {
+        "addbmm": (stack, batch), "addcdiv": (square, y), "addcmul": (square, y), "addmm": (square, square),
+        "addmv": (square, row / 2), "addr": (y[0], y[0]), "baddbmm": (batch, batch), "cumprod": (1,),
+        "cumsum": (0,), "index_add": (1, row, square), "index_copy": (0, row, square), "index_fill": (1, row, 2.5),
+        "index_put": ((row, row), y[0]), "index_reduce": (0, row, square, "amax"), "lerp": (square, 0.25),
+        "logit": (0.1,), "masked_fill": (mask, -1.0), "masked_scatter": (mask, square), "mvlgamma": (2,),
+        "renorm": (2, 0, 0.5), "scatter": (0, at, y), "scatter_add": (0, at, y), "scatter_reduce": (0, at, y, "prod"),
+        "clamp": (0.2, 0.4), "clamp_max": (0.3,), "clamp_min": (0.3,), "mul": (y,),
+    }  # fmt: skip
+    if name == "baddbmm":
+        x = stack
+    if name == "mvlgamma":
+        x = square
+    parameters = list(inspect.signature(getattr(ops, name)).parameters.values())
+    binary = len(parameters) > 1 and parameters[1].name == "other"
+    arguments = given.get(name, (y,) if binary or name in ("float_power", "pow", "heaviside") else ())
+    if name == "addmv":
+        x = row / 4
+    if name == "float_power":
+        x = x.double()
+    before = x
+    assert getattr(x, f"{name}_")(*arguments) is before
+    return x.numpy()
+
+
+def test_what_is_written_keeps_shape_and_dtype() -> None:
+    x, whole = lm.tensor([[1.0], [2.0]]), lm.tensor([1, 2])
+    with pytest.raises(
+        ShapeError, match=r"add_: the result has shape \(2, 3\), which cannot be written over f32\[2,1\]"
+    ):
+        x.add_(lm.ones(2, 3))
+    with pytest.raises(
+        TypeError, match=r"mul_: the result is float32, whose fractions i64\[2\] does not hold"
+    ):
+        whole.mul_(0.5)
+    assert (x.tolist(), whole.tolist()) == ([[1.0], [2.0]], [1, 2])
+    assert whole.add_(1).tolist() == [2, 3]
+    assert x.half().add_(lm.ones(2, 1)).dtype.name == "float16"
+    assert x.fill_(3).tolist() == [[3.0], [3.0]]
+    assert x.zero_().tolist() == [[0.0], [0.0]]
+
+
+def test_draws_are_written() -> None:
+    x = lm.empty(20000)
+    lm.manual_seed(3)
+    x.normal_(2.0, 0.5)
+    assert abs(float(x.mean()) - 2) < 0.02
+    assert abs(float(x.std()) - 0.5) < 0.02
+    x.uniform_(-1, 3)
+    assert -1 <= float(x.min()) < -0.99
+    assert 2.99 < float(x.max()) < 3
+    assert set(x.bernoulli_(0.25).unique().tolist()) == {0.0, 1.0}
+    assert abs(float(x.mean()) - 0.25) < 0.01
+
+
+def test_traced_values_are_not_written() -> None:
+    with pytest.raises(AttributeError, match=r"relu_: a traced value is computed once.*x = x\.relu\(…\)"):
+        lm.jit(lambda x: x.relu_())(A)
+    with pytest.raises(AttributeError, match=r"^Value has no attribute 'rlu'$"):
+        lm.jit(lambda x: x.rlu())(lm.ones(3, 4))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("backward", "take lamina.grad or lamina.value_and_grad of a function, or lamina.train_step"),
+        ("multiply", "Tensor has no attribute 'multiply'; it is mul"),
+        ("moveaxis", "it is movedim"),
+        ("anything", "^Tensor has no attribute 'anything'$"),
+    ],
+)
+def test_what_torch_calls_otherwise_is_said(name: str, text: str) -> None:
+    with pytest.raises(AttributeError, match=text):
+        getattr(lm.ones(2), name)
+    assert not hasattr(lm.ones(2), name)
+
+
+def test_compiled_functions_write_what_they_close_over() -> None:
+    average, value = lm.zeros(2), lm.tensor([1.0, 3.0])
+
+    @lm.jit
+    def step(weight: Any) -> Any:
+        average.lerp_(value, weight).clamp_(max=2)
+        return average.sum()
+
+    assert [float(step(w)) for w in (0.5, 0.5, 1.0)] == [2.0, 2.75, 3.0]
+    assert average.tolist() == [1.0, 2.0]
+
+
+def test_every_method_that_torch_writes_with_is_listed() -> None:
+    assert [n for n in IN_PLACE if n not in METHODS] == []
+    assert len(IN_PLACE) == len(set(IN_PLACE))
+
+
+@pytest.mark.torch
+def test_methods_that_torch_has_in_place_are_those_of_the_list() -> None:
+    torch = pytest.importorskip("torch")
+    apart = {
+        "bernoulli",
+        "squeeze",
+        "swapaxes",
+        "t",
+        "transpose",
+        "unsqueeze",
+    }  # draws by p alone; changes of shape
+    assert sorted(apart | set(IN_PLACE)) == [n for n in sorted(METHODS) if hasattr(torch.Tensor, f"{n}_")]
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore:index_reduce:UserWarning")
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_methods_write_what_those_of_torch_write(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    np.testing.assert_allclose(
+        in_place_call(lm, name), in_place_call(torch, name), 1e-5, 1e-6, equal_nan=True
+    )

@@ -1,18 +1,19 @@
 """The arguments of a public function are checked at the door, against the function's annotations.
 
 `checked` looks at the parameters that are not tensors: what `int`, `float`, `bool`, `str`, `Literal`,
-`Sequence[int]`, `DTypeLike` and unions of them take. An argument of another kind is a TypeError, a word that is none
-of a Literal's a ValueError; both name the function, the parameter, the value and what it may be. Ranges (a size of at
-least 1, a probability) are the function's own to check. A bool is not taken for a number.
+`Sequence[int]`, `DTypeLike`, classes, functions, containers and unions of them take. An argument of another kind is a
+TypeError, a word that is none of a Literal's a ValueError; both name the function, the parameter, the value and what
+it may be. Ranges (a size of at least 1, a probability) are the function's own to check. A bool is not taken for a
+number.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
-from types import NoneType, UnionType
+from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -38,30 +39,77 @@ class Rule(NamedTuple):
     text: str
 
 
+class Rules(NamedTuple):
+    """The rules of a function's parameters: by place, and by name."""
+
+    by_place: list[tuple[str, Rule | None]]
+    by_name: dict[str, Rule]
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> Rules:
+        """Those that its annotations say; a name that stands for type checkers alone says none."""
+        parameters = inspect.signature(function).parameters
+        rules = {name: rule for name in parameters if (rule := _rule(_hint(function, name))) is not None}
+        places = [p.name for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+        return cls([(name, rules.get(name)) for name in places], rules)
+
+    def check(self, what: str, args: Sequence[Any], options: Mapping[str, Any]) -> None:
+        """Raise TypeError, ValueError or DTypeError for an argument that is not allowed."""
+        for (name, rule), value in zip(self.by_place, args, strict=False):
+            if rule is not None and not rule.accepts(value):
+                raise refusal(what, name, value, rule.text)
+        for name, value in options.items():
+            rule = self.by_name.get(name)
+            if rule is not None and not rule.accepts(value):
+                raise refusal(what, name, value, rule.text)
+
+
+def _hint(function: Callable[..., Any], name: str) -> Any:
+    note = function.__annotations__.get(name, Any)
+    try:
+        return get_type_hints(SimpleNamespace(__annotations__={name: note}), function.__globals__)[name]
+    except NameError:
+        return Any
+
+
 def checked(function: F) -> F:
     """The function, refusing arguments that its annotations do not allow."""
-    hints = get_type_hints(function)
-    parameters = inspect.signature(function).parameters
-    rules = {name: rule for name in parameters if (rule := _rule(hints.get(name, Any))) is not None}
-    if not rules:
+    rules = Rules.of(function)
+    if not rules.by_name:
         return function
-    positional = [
-        (name, rules.get(name)) for name, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD
-    ]
     what = function.__name__.lstrip("_")
 
     @wraps(function)
     def door(*args: Any, **options: Any) -> Any:
-        for (name, rule), value in zip(positional, args, strict=False):
-            if rule is not None and not rule.accepts(value):
-                raise refusal(what, name, value, rule.text)
-        for name, value in options.items():
-            rule = rules.get(name)
-            if rule is not None and not rule.accepts(value):
-                raise refusal(what, name, value, rule.text)
+        rules.check(what, args, options)
         return function(*args, **options)
 
     return cast(F, door)
+
+
+def checked_method(method: F) -> F:
+    """As `checked` for `__init__` and `__call__`, named by the instance's class; that need not be whole yet."""
+    found: list[Rules] = []
+
+    @wraps(method)
+    def door(self: Any, *args: Any, **options: Any) -> Any:
+        if not found:
+            found.append(Rules.of(method))
+        found[0].check(type(self).__name__, (self, *args), options)
+        return method(self, *args, **options)
+
+    return cast(F, door)
+
+
+class Checked:
+    """A base of classes whose own `__init__` and `__call__` are checked, where they are the package's: what users
+    write into the annotations of their subclasses is theirs."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in ("__init__", "__call__"):
+            if cls.__module__.startswith("lamina.") and name in vars(cls):
+                setattr(cls, name, checked_method(vars(cls)[name]))
 
 
 def refusal(what: str, name: str, value: Any, allowed: str) -> Exception:
@@ -91,6 +139,15 @@ def within(
     raise ValueError(f"{what}: {name} must be {allowed}, got {shown(value)}")
 
 
+def whole(what: str, name: str, value: Any, least: int = 1) -> int:
+    """A whole number of at least `least`. Raises TypeError for what is none, ValueError for smaller ones."""
+    if not _is_int(value):
+        raise refusal(what, name, value, "an int")
+    if value < least:
+        raise ValueError(f"{what}: {name} must be at least {least}, got {shown(value)}")
+    return int(value)
+
+
 def _is_int(x: Any) -> bool:
     return isinstance(x, (int, np.integer)) and not isinstance(x, bool)
 
@@ -115,6 +172,12 @@ _SCALARS: dict[Any, Rule] = {
     str: Rule(lambda x: isinstance(x, str), "a str"),
     NoneType: Rule(lambda x: x is None, "None"),
 }
+_CONTAINERS: dict[Any, str] = {
+    Mapping: "a mapping, such as a dict",
+    dict: "a dict",
+    Iterable: "iterable",
+    Collection: "a collection",
+}
 
 
 def _rule(hint: Any) -> Rule | None:
@@ -125,11 +188,34 @@ def _rule(hint: Any) -> Rule | None:
     if origin is Literal:
         words = get_args(hint)
         return Rule(lambda x: isinstance(x, str) and x in words, f"one of {', '.join(map(repr, words))}")
+    if isinstance(hint, TypeVar):
+        return None if hint.__bound__ is None else _rule(hint.__bound__)
     if origin in (Union, UnionType):
         return _either(hint)
+    if origin is type:
+        kinds = get_args(hint)[0]
+        return Rule(lambda x: isinstance(x, type) and issubclass(x, kinds), f"a class of {kinds.__name__}")
+    if origin is np.ndarray:
+        return Rule(lambda x: isinstance(x, np.ndarray), "a NumPy array")
+    if Callable in (origin, hint):
+        return Rule(callable, "a function")
+    if (origin or hint) in _CONTAINERS:
+        kind, text = origin or hint, _CONTAINERS[origin or hint]
+        return Rule(lambda x: isinstance(x, kind) and not isinstance(x, str | bytes), text)
     if origin in (Sequence, tuple):
-        return _series(get_args(hint)[0])
-    return _SCALARS.get(hint)
+        return _series(get_args(hint))
+    if hint in _SCALARS:
+        return _SCALARS[hint]
+    return _class_rule(hint) if origin is None and isinstance(hint, type) else None
+
+
+def _class_rule(kind: type) -> Rule | None:
+    """Instances of a class; None where it only says what type checkers look at."""
+    bare: Any = kind
+    unknown = getattr(bare, "_is_protocol", False) and not getattr(bare, "_is_runtime_protocol", False)
+    if unknown or kind in (Any, object, complex):
+        return None
+    return Rule(lambda x: isinstance(x, kind), f"an instance of {kind.__name__}")
 
 
 def _either(hint: Any) -> Rule | None:
@@ -143,15 +229,27 @@ def _either(hint: Any) -> Rule | None:
     return Rule(lambda x: any(r.accepts(x) for r in rules), " or ".join(dict.fromkeys(r.text for r in rules)))
 
 
-def _series(inner: Any) -> Rule | None:
-    rule = _rule(inner)
-    if rule is None:
+def _series(inner: tuple[Any, ...]) -> Rule | None:
+    """A sequence of one kind, or a tuple whose places have each their own; how many there are is not looked at."""
+    fixed = len(inner) > 1 and Ellipsis not in inner
+    rules = [_rule(kind) for kind in (inner if fixed else inner[:1])]
+    if not fixed and rules[0] is None:
         return None
-    plural = {"an int": "ints", "a number": "numbers"}.get(rule.text, f"({rule.text})")
+    text = (
+        f"a sequence of {_plural(rules[0])}" if len(set(inner)) == 1 or not fixed else f"{len(rules)} values"
+    )
 
     def accepts(x: Any) -> bool:
-        if isinstance(x, (str, bytes)) or not isinstance(x, Iterable):
+        if not isinstance(x, (tuple, list, range, np.ndarray)):
             return False
-        return isinstance(x, (tuple, list, range, np.ndarray)) and all(map(rule.accepts, x))
+        pairs = zip(rules if fixed else rules * len(x), x, strict=False)
+        return all(rule is None or rule.accepts(y) for rule, y in pairs)
 
-    return Rule(accepts, f"a sequence of {plural}")
+    return Rule(accepts, text)
+
+
+def _plural(rule: Rule | None) -> str:
+    text = "" if rule is None else rule.text
+    if text.startswith("an instance"):
+        return text.replace("an instance", "instances")
+    return {"an int": "ints", "a number": "numbers"}.get(text, f"({text})")

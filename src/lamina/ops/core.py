@@ -13,7 +13,7 @@ An op has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 
+from lamina._lazy import lazy
 from lamina.ops.arguments import shown
 from lamina.spec import (
     DTYPES,
@@ -37,9 +38,11 @@ from lamina.spec import (
     promote,
 )
 
+#: The array API's functions on operands stand above this floor: they are looked up when somebody asks for them.
+_package = lazy("lamina", {"array_api": "lamina.array_api", "tensors": "lamina.tensors"})
 Array = np.ndarray[Any, Any]
 #: What running an op does beside giving its outputs; see `Op.effect`.
-Effect = Literal["pure", "update"]
+Effect = Literal["pure", "update", "collective"]
 
 INTEGERS = tuple(d for d in DTYPES if d.kind in "iu")
 NUMBERS = (*FLOATS, *INTEGERS)
@@ -51,6 +54,8 @@ class Operand:
     __slots__ = ()
     #: Among several kinds of operands the one with the highest priority decides.
     bind_priority: ClassVar[int] = 0
+    #: Whether ops on it are recorded, and not only computed.
+    records: ClassVar[bool] = False
 
     @property
     def spec(self) -> Spec:
@@ -69,7 +74,7 @@ class Operand:
 
     def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
         """The array API standard's functions (`lamina.array_api`). Raises ValueError for another version."""
-        (found,) = _namespace
+        found: ModuleType = _package("array_api")
         if api_version not in (None, found.__array_api_version__):
             raise ValueError(
                 f"__array_namespace__: api_version is {found.__array_api_version__}, got {api_version!r}"
@@ -103,6 +108,15 @@ class BatchAxis(NamedTuple):
 BatchAxes = Sequence[BatchAxis | None]
 
 
+class Folded(NamedTuple):
+    """An op for many samples at once, and the axes of its inputs and outputs into which they are folded: in front of
+    the axis' own index. None: the input is the same for all."""
+
+    op: Op
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Op:
     """Base class of ops. Subclasses are frozen dataclasses whose fields are the op's attributes."""
@@ -122,7 +136,9 @@ class Op:
     #: As a step of `Fused`: the input that takes the running value.
     chained: ClassVar[int] = 0
     #: "update": the op brings state (a parameter, its moments) to the next step. It runs once, nothing of that step
-    #: waits for it, and it may run beside the backward pass. "pure": it may also run twice, to save memory.
+    #: waits for it, and it may run beside the backward pass. "collective": other ranks take part in it, so that
+    #: it runs
+    #: once, in the order of the program, whatever else is there. "pure": it may also run twice, to save memory.
     effect: ClassVar[Effect] = "pure"
     #: Whether a backend may apply it to many tensors in one launch (`Foreach`).
     foreach: ClassVar[bool] = False
@@ -130,6 +146,8 @@ class Op:
     widens: ClassVar[tuple[int, ...]] = ()
     #: Inputs that may be one number, of shape (), for all places: no expansion has to stand before the op.
     broadcasts: ClassVar[tuple[int, ...]] = ()
+    #: Why no kernel of it gives the same bits from run to run (sums by atomic operations); "" where kernels decide.
+    varies: ClassVar[str] = ""
     #: Whether its two inputs may change places.
     commutative: ClassVar[bool] = False
 
@@ -138,19 +156,26 @@ class Op:
         super().__init_subclass__(**kwargs)
         cls.name = _snake(cls.__name__)
         if not abstract and not cls.__name__.startswith("_"):
-            REGISTRY[cls.name] = cls
+            _register(cls)
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
         """Output specs, layouts left open. Raises ShapeError or DTypeError, naming the op and the shapes."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{self.name}: the class {type(self).__name__} has no method infer")
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         """One gradient (or None) per input, from one gradient (or None) per output, written with ops."""
         raise NotImplementedError(f"{self.name} has no gradient")
 
+    def composed(self, *inputs: Any) -> Sequence[Any] | None:
+        """Its outputs written with other ops, for the derivatives of an op without `vjp`; None where nobody has.
+
+        Outputs at the end that have no derivative may be left out.
+        """
+        return None
+
     def reference(self, *inputs: Array) -> tuple[Array, ...]:
         """The meaning, in NumPy, in the arithmetic of the inputs' dtypes."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{self.name}: the class {type(self).__name__} has no method reference")
 
     def flops(self, *inputs: Spec) -> int:
         """Multiplications and additions of its matrix products; 0 for ops that are bound by memory alone."""
@@ -167,6 +192,18 @@ class Op:
         where the op mixes samples, or where nobody has said that it does not.
         """
         return _elementwise_axes(inputs, axes) if self.elementwise else None
+
+    def stacked(self, size: int, inputs: Sequence[Spec], batched: Sequence[bool]) -> Op | None:
+        """The op that does for `size` samples at once what this one does for one; None where there is no such op.
+
+        inputs: specs of one sample's operands. Where `batched`, the operand has one more axis in front, the samples.
+        The outputs have it in front, too, but for those that are the same for all (which keep their shape).
+        """
+        return None
+
+    def folded(self, size: int) -> Folded | None:
+        """The op on operands into which `size` samples are folded along some axis; None where there is no such op."""
+        return None
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -195,6 +232,17 @@ class Op:
     def __str__(self) -> str:
         parts = (f"{f.name}={_short(getattr(self, f.name))}" for f in fields(self))
         return f"{self.name}({', '.join(parts)})"
+
+
+def inferred(op: Op, *inputs: Spec) -> tuple[Spec, ...]:
+    """The output specs of an op. Raises what `infer` raises, and TypeError where it gives no tuple of specs."""
+    found = op.infer(*inputs)
+    if isinstance(found, tuple) and all(isinstance(s, Spec) for s in found):
+        return found
+    raise TypeError(
+        f"{op.name}.infer must give a tuple with one Spec for each output, got {shown(found)}: "
+        "write return (Spec(shape, dtype),)"
+    )
 
 
 def _elementwise_axes(inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
@@ -226,6 +274,20 @@ def first_axis(axes: BatchAxes, outputs: int = 1, allowed: Sequence[int] = (0,))
 REGISTRY: dict[str, type[Op]] = {}
 
 
+def _register(op: type[Op]) -> None:
+    """Enter an op class by its name; a class that is defined anew (in a notebook) takes its own place.
+
+    Raises TypeError for a name that another class has.
+    """
+    known = REGISTRY.get(op.name)
+    if known is not None and (known.__module__, known.__qualname__) != (op.__module__, op.__qualname__):
+        raise TypeError(
+            f"class {op.__name__}: there is an op {op.name!r} already, {known.__module__}.{known.__qualname__}; "
+            "an op is found by its class's name, so give it another"
+        )
+    REGISTRY[op.name] = op
+
+
 @dataclass(frozen=True)
 class Arg:
     """How a sample's input is drawn: standard normal unless a range or an integer range is given."""
@@ -237,7 +299,7 @@ class Arg:
     integers: bool = False
     distinct: bool = False  # all elements differ by at least 0.1: no ties for max, no kinks within a step
     differentiable: bool = True
-    value: tuple[int, ...] | None = None  # fixed values, for state such as a generator's counter
+    value: tuple[float, ...] | None = None  # fixed values, for state such as a generator's counter
 
     def draw(self, rng: np.random.Generator, dtype: DType) -> Array:
         """An array of this shape in `dtype` (or the argument's own)."""
@@ -284,13 +346,8 @@ def register_adopter(adopt: Callable[[Any], Operand]) -> None:
     _adopt[:] = [adopt]
 
 
-#: The array API's functions on operands; set by `lamina.array_api`.
-_namespace: list[ModuleType] = []
-
-
-def register_namespace(module: ModuleType) -> None:
-    """Name the module that `__array_namespace__` gives."""
-    _namespace[:] = [module]
+def _entries(x: Any) -> Iterable[Any]:
+    return x.values() if isinstance(x, dict) else x
 
 
 def operand(x: Any, what: str = "", name: str = "input") -> Any:
@@ -301,7 +358,14 @@ def operand(x: Any, what: str = "", name: str = "input") -> Any:
     if isinstance(x, Operand):
         return x
     if not _adopt:
+        _package("tensors")  # registers its own
+    if not _adopt:
         raise TypeError(f"{type(x).__name__} is not a tensor; import lamina to have arrays adopted")
+    if what and isinstance(x, tuple | list | dict) and any(isinstance(y, Operand) for y in _entries(x)):
+        raise TypeError(
+            f"{what}: {name} must be one tensor, got a {type(x).__name__} of {len(x)}: take one of them ([0] or its "
+            "key), or join them by ops.cat or ops.stack; a network with several outputs needs a loss of all of them"
+        )
     try:
         return _adopt[0](x)
     except (TypeError, ValueError, OverflowError) as error:
@@ -311,6 +375,18 @@ def operand(x: Any, what: str = "", name: str = "input") -> Any:
         raise kind(
             f"{what}: {name} must be a tensor, an array or a number, got {shown(x)}: {error}"
         ) from None
+
+
+def from_host(x: Any) -> Any:
+    """A tensor in host memory as an array, which goes where the other operands are; anything else as it is.
+
+    For what torch takes from the host whatever the device (lengths). Programs that are compiled keep their inputs.
+    """
+    if not isinstance(x, Operand) or getattr(getattr(x, "device", None), "kind", "") != "cpu":
+        return x
+    by = recorder()
+    held: Any = x
+    return held.numpy() if by is None or by.knows(x) else x
 
 
 class Recorder(Protocol):
@@ -331,6 +407,15 @@ class Recorder(Protocol):
     def guard(self, holds: Callable[[], bool]) -> None:
         """What is recorded is right only as long as this gives True."""
 
+    def knows(self, x: Operand) -> bool:
+        """Whether the numbers of a tensor that it closes over are there already."""
+
+    def feed(self, spec: Spec, ask: Callable[[], Any]) -> Operand:
+        """What `ask` gives at each call of what is recorded: a number or array of this spec."""
+
+    def finally_(self, done: Callable[[], None]) -> int:
+        """Call `done` after each call of what is recorded; returns how often it was asked for before."""
+
 
 _recorder: ContextVar[Recorder | None] = ContextVar("lamina_recorder", default=None)
 
@@ -341,8 +426,8 @@ def recorder() -> Recorder | None:
 
 
 @contextmanager
-def recording(by: Recorder) -> Iterator[None]:
-    """Within the block every op of this thread is recorded, whatever its operands."""
+def recording(by: Recorder | None) -> Iterator[None]:
+    """Within the block every op of this thread is recorded, whatever its operands; with None, not recorded."""
     token = _recorder.set(by)
     try:
         yield

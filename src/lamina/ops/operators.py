@@ -7,15 +7,20 @@ and Python's own. What a type checker knows of them is generated from here (`pyt
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
 from math import prod
 from types import EllipsisType
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
 from lamina import ops
+from lamina.ops.arguments import DTypeLike, shown
 from lamina.ops.core import Operand, operand
+from lamina.ops.primitives.arrange import windows
+from lamina.ops.primitives.index import At
+from lamina.spec import ShapeError, as_dtype, as_shape
 
 #: What may stand between the brackets of an index.
 Index: TypeAlias = "int | slice | EllipsisType | Operand | np.ndarray[Any, Any] | Sequence[int] | None"
@@ -24,15 +29,58 @@ Own = TypeVar("Own")
 
 #: Functions of `lamina.ops` that are methods too: those that torch.Tensor has.
 METHODS = (
-    "abs", "add", "addmm", "amax", "amin", "argmax", "argmin", "baddbmm", "bmm", "ceil", "chunk", "clamp",
-    "cos", "cumsum", "dequantize", "div", "dot", "eq", "erf", "exp", "flatten", "floor", "ge", "gt", "le", "log",
-    "log_softmax", "logical_and", "logical_not", "logical_or", "logsumexp", "lt", "matmul", "max", "maximum",
-    "mean", "min", "minimum", "mm", "mul", "mv", "ne", "neg", "outer", "pow", "prelu", "prod", "reciprocal",
-    "relu", "rsqrt", "sigmoid", "sign", "sin", "softmax", "split", "sqrt", "square", "squeeze", "std", "sub",
-    "sum", "tan", "tanh", "transpose", "trunc", "unsqueeze", "var",
+    "abs", "acos", "acosh", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "all", "amax", "amin",
+    "aminmax", "angle", "any", "argmax", "argmin", "argsort", "argwhere", "asin", "asinh", "atan", "atan2", "atanh",
+    "baddbmm", "bernoulli", "bincount", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or",
+    "bitwise_right_shift", "bitwise_xor", "bmm", "broadcast_to", "ceil", "chunk", "clamp", "clamp_max", "clamp_min",
+    "copysign", "corrcoef", "cos", "cosh", "count_nonzero", "cov", "cross", "cummax", "cummin", "cumprod", "cumsum",
+    "deg2rad", "dequantize", "diag", "diag_embed", "diagflat", "diagonal", "diagonal_scatter", "diff", "digamma",
+    "dist", "div", "dot", "dsplit", "eq", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "flatten", "fliplr",
+    "flipud", "float_power", "floor", "floor_divide", "fmax", "fmin", "fmod", "frac", "gather", "gcd", "ge", "gt",
+    "hardshrink", "heaviside", "histc", "hsplit", "hypot", "index_add", "index_copy", "index_fill", "index_put",
+    "index_reduce", "index_select", "inner", "isclose", "isfinite", "isinf", "isnan", "isneginf", "isposinf",
+    "isreal", "istft", "kron", "kthvalue", "lcm", "ldexp", "le", "lerp", "lgamma", "log", "log10", "log1p", "log2",
+    "log_softmax", "logaddexp", "logaddexp2", "logcumsumexp", "logical_and", "logical_not", "logical_or",
+    "logical_xor", "logit", "logsumexp", "lt", "masked_fill", "masked_scatter", "masked_select", "matmul", "max",
+    "maximum", "mean", "median", "min", "minimum", "mm", "mode", "movedim", "msort", "mul", "multinomial", "mv",
+    "mvlgamma", "nan_to_num", "nanmean", "nanmedian", "nanquantile", "nansum", "narrow", "ne", "neg", "nonzero",
+    "norm", "outer", "positive", "pow", "prelu", "prod", "quantile", "rad2deg", "ravel", "reciprocal", "relu",
+    "remainder", "renorm", "repeat_interleave", "roll", "rot90", "round", "rsqrt", "scatter", "scatter_add",
+    "scatter_reduce", "select", "select_scatter", "sgn", "sigmoid", "sign", "signbit", "sin", "sinc", "sinh",
+    "slice_scatter", "softmax", "sort", "split", "split_with_sizes", "sqrt", "square", "squeeze", "std", "stft",
+    "sub", "sum", "swapaxes", "t", "take", "take_along_dim", "tan", "tanh", "tensor_split", "tile", "topk", "trace",
+    "transpose", "tril", "triu", "true_divide", "trunc", "unbind", "unflatten", "unique", "unique_consecutive",
+    "unsqueeze", "var", "vdot", "vsplit", "xlogy",
+)  # fmt: skip
+#: Those of them that torch also has with an underscore at the end: the result is written over the operand.
+IN_PLACE = (
+    "abs", "acos", "acosh", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "asin", "asinh", "atan",
+    "atan2", "atanh", "baddbmm", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or",
+    "bitwise_right_shift", "bitwise_xor", "ceil", "clamp", "clamp_max", "clamp_min", "copysign", "cos", "cosh",
+    "cumprod", "cumsum", "deg2rad", "digamma", "div", "eq", "erf", "erfc", "erfinv", "exp", "exp2", "expm1",
+    "float_power", "floor", "floor_divide", "fmod", "frac", "gcd", "ge", "gt", "heaviside", "hypot", "index_add",
+    "index_copy", "index_fill", "index_put", "index_reduce", "lcm", "ldexp", "le", "lerp", "lgamma", "log", "log10",
+    "log1p", "log2", "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "lt", "masked_fill",
+    "masked_scatter", "mul", "mvlgamma", "nan_to_num", "ne", "neg", "pow", "rad2deg", "reciprocal", "relu",
+    "remainder", "renorm", "round", "rsqrt", "scatter", "scatter_add", "scatter_reduce", "sgn", "sigmoid", "sign",
+    "sin", "sinc", "sinh", "sqrt", "square", "sub", "tan", "tanh", "tril", "triu", "true_divide", "trunc", "xlogy",
 )  # fmt: skip
 #: Lamina's own: what gradients and layers are often written with.
 OWN_METHODS = ("cast", "gelu", "silu", "softplus", "sum_to")
+
+
+#: What torch.Tensor has and an operand has not, and what to write instead.
+INSTEAD = {
+    "backward": "no operand remembers how it was made: take lamina.grad or lamina.value_and_grad of a function, or "
+    "lamina.train_step",
+    "grad": "gradients are values of their own: lamina.grad and lamina.value_and_grad give them",
+    "grad_fn": "no operand remembers how it was made: lamina.trace gives the graph of a function",
+    "data": "an operand has no history to be without; where a function is differentiated it is x.detach()",
+    "requires_grad_": "what a derivative is taken of are the arguments of the function; a parameter is frozen by "
+    "its requires_grad",
+    "register_hook": "a gradient is changed on its way back by lamina.custom_vjp",
+    "retain_grad": "a gradient of something in between is taken by a function that begins there: lamina.grad",
+}
 
 
 class Operators(Operand, Generic[Own]):
@@ -40,6 +88,14 @@ class Operators(Operand, Generic[Own]):
 
     __slots__ = ()
     __hash__ = object.__hash__
+
+    if not TYPE_CHECKING:  # to a checker it would mean that every attribute is there
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what to write instead. Raises AttributeError."""
+            if hasattr(type(self), name):
+                return object.__getattribute__(self, name)  # a property that refused: again, in its own words
+            raise AttributeError(_without(self, name), name=name, obj=self)
 
     def __add__(self, other: Any) -> Any:
         return ops.add(self, other)
@@ -64,6 +120,18 @@ class Operators(Operand, Generic[Own]):
 
     def __rtruediv__(self, other: Any) -> Any:
         return ops.div(other, self)
+
+    def __floordiv__(self, other: Any) -> Any:
+        return ops.floor_divide(self, other)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return ops.floor_divide(other, self)
+
+    def __mod__(self, other: Any) -> Any:
+        return ops.remainder(self, other)
+
+    def __rmod__(self, other: Any) -> Any:
+        return ops.remainder(other, self)
 
     def __pow__(self, other: Any) -> Any:
         return ops.pow(self, other)
@@ -105,22 +173,45 @@ class Operators(Operand, Generic[Own]):
         return ops.ge(self, other)
 
     def __and__(self, other: Any) -> Any:
-        return ops.logical_and(self, other)
+        return ops.bitwise_and(self, other)
 
     def __rand__(self, other: Any) -> Any:
-        return ops.logical_and(other, self)
+        return ops.bitwise_and(other, self)
 
     def __or__(self, other: Any) -> Any:
-        return ops.logical_or(self, other)
+        return ops.bitwise_or(self, other)
 
     def __ror__(self, other: Any) -> Any:
-        return ops.logical_or(other, self)
+        return ops.bitwise_or(other, self)
+
+    def __xor__(self, other: Any) -> Any:
+        return ops.bitwise_xor(self, other)
+
+    def __rxor__(self, other: Any) -> Any:
+        return ops.bitwise_xor(other, self)
+
+    def __lshift__(self, other: Any) -> Any:
+        return ops.bitwise_left_shift(self, other)
+
+    def __rlshift__(self, other: Any) -> Any:
+        return ops.bitwise_left_shift(other, self)
+
+    def __rshift__(self, other: Any) -> Any:
+        return ops.bitwise_right_shift(self, other)
+
+    def __rrshift__(self, other: Any) -> Any:
+        return ops.bitwise_right_shift(other, self)
 
     def __invert__(self) -> Any:
-        return ops.logical_not(self)
+        return ops.bitwise_not(self)
 
     def __getitem__(self, key: Index | tuple[Index, ...]) -> Any:
         return ops.getitem(self, key)
+
+    @property
+    def at(self) -> At:
+        """`x.at[key].set(values)`, `.add`, `.mul`, `.min`, `.max`: x changed at a key; x itself stays as it is."""
+        return At(self)
 
     def __len__(self) -> int:
         if self.ndim == 0:
@@ -148,6 +239,20 @@ class Operators(Operand, Generic[Own]):
     def numel(self) -> int:
         """The number of elements."""
         return prod(self.shape)
+
+    def nelement(self) -> int:
+        """The number of elements."""
+        return self.numel()
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or the size of one axis. Raises IndexError for an axis that is not there."""
+        if dim is None:
+            return self.shape
+        if not isinstance(dim, (int, np.integer)) or isinstance(dim, bool):
+            raise TypeError(f"size: dim must be an int, got {shown(dim)}")
+        if not -self.ndim <= dim < self.ndim:
+            raise IndexError(f"size: dim must be within the {self.ndim} axes of {self.spec}, got {dim}")
+        return self.shape[dim]
 
     def element_size(self) -> int:
         """Bytes of one element."""
@@ -190,18 +295,67 @@ class Operators(Operand, Generic[Own]):
         """Repeated up to the shape of another tensor."""
         return ops.expand(self, operand(other, "expand_as", "other").shape)
 
+    def reshape_as(self, other: Operand) -> Any:
+        """The elements under the shape of another tensor."""
+        return ops.reshape(self, operand(other, "reshape_as", "other").shape)
+
     def view_as(self, other: Operand) -> Any:
         """The elements under the shape of another tensor."""
         return ops.reshape(self, operand(other, "view_as", "other").shape)
+
+    def repeat(self, *sizes_: int | Sequence[int]) -> Any:
+        """Repeated along its axes and new ones in front: a number for each. torch.Tensor.repeat."""
+        counts = sizes(sizes_)
+        if len(counts) < self.ndim:
+            raise ShapeError(
+                f"repeat: needs {self.ndim} numbers or more for {self.spec}, got {tuple(counts)}"
+            )
+        return ops.tile(self, counts)
 
     def flip(self, *dims: int | Sequence[int]) -> Any:
         """Reversed along axes."""
         return ops.flip(self, sizes(dims))
 
+    def unfold(self, dimension: int, size: int, step: int) -> Any:
+        """Windows of an axis, `step` apart, with their elements along a new last axis. torch.Tensor.unfold."""
+        return windows(self, dimension, size, step)
+
+    # ---- new ones beside it
+    def detach(self) -> Any:
+        """Itself as a constant for derivatives: `ops.stop_gradient`."""
+        return ops.stop_gradient(self)
+
+    def contiguous(self) -> Any:
+        """Itself: where the elements of a traced value lie is settled when its graph is planned."""
+        return self
+
+    def clone(self) -> Any:
+        """The same values, which nothing that is written to this one changes; gradients go through."""
+        return self
+
+    def new_full(
+        self, size: int | Sequence[int], fill_value: complex, *, dtype: DTypeLike | None = None
+    ) -> Any:
+        """So many equal values, of this dtype unless another is named, wherever they are used."""
+        kind = self.dtype if dtype is None else as_dtype(dtype)
+        return ops.cast(operand(np.full(as_shape(size), fill_value)), kind)
+
+    def new_zeros(self, *size: int | Sequence[int], dtype: DTypeLike | None = None) -> Any:
+        """Zeros, of this dtype unless another is named, wherever they are used."""
+        return self.new_full(sizes(size), 0, dtype=dtype)
+
+    def new_ones(self, *size: int | Sequence[int], dtype: DTypeLike | None = None) -> Any:
+        """Ones, of this dtype unless another is named, wherever they are used."""
+        return self.new_full(sizes(size), 1, dtype=dtype)
+
     # ---- choices
     def where(self, condition: Any, other: Any) -> Any:
         """This where condition (boolean) is true, else other."""
         return ops.where(condition, self, other)
+
+    def polygamma(self, n: int) -> Any:
+        """The n-th derivative of the digamma function. `ops.polygamma` has n in front, as in torch."""
+        return ops.polygamma(n, self)
 
     # ---- dtypes
     def type_as(self, other: Operand) -> Any:
@@ -224,6 +378,18 @@ class Operators(Operand, Generic[Own]):
         """In bfloat16."""
         return ops.cast(self, "bfloat16")
 
+    def short(self) -> Any:
+        """In int16."""
+        return ops.cast(self, "int16")
+
+    def char(self) -> Any:
+        """In int8."""
+        return ops.cast(self, "int8")
+
+    def byte(self) -> Any:
+        """In uint8."""
+        return ops.cast(self, "uint8")
+
     def long(self) -> Any:
         """In int64."""
         return ops.cast(self, "int64")
@@ -237,11 +403,46 @@ class Operators(Operand, Generic[Own]):
         return ops.ne(self, 0)
 
 
+class InPlace(Operators[Own]):
+    """Operators of what can be written: for each method of `IN_PLACE` the one that torch calls by it and `_`.
+
+    The result is computed as ever and then written over the operand's values (`copy_`), in its dtype.
+    """
+
+    __slots__ = ()
+
+    def copy_(self, values: Any) -> Any:
+        """Overwrite the values."""
+        raise NotImplementedError
+
+    def fill_(self, value: complex) -> Any:
+        """Overwrite every element with a number. Raises TypeError for one that the dtype does not hold."""
+        return self.copy_(_kept(self, "fill_", self.new_full(self.shape, value)))
+
+    def zero_(self) -> Any:
+        """Overwrite every element with 0."""
+        return self.fill_(0)
+
+    def normal_(self, mean: float = 0.0, std: float = 1.0) -> Any:
+        """Overwrite the elements with numbers drawn from the normal distribution."""
+        return self.copy_(ops.normal(mean, std, self.shape))
+
+    def uniform_(self, from_: float = 0.0, to: float = 1.0) -> Any:
+        """Overwrite the elements with numbers drawn evenly from [from_, to)."""
+        return self.copy_(ops.rand(self.shape) * (to - from_) + from_)
+
+    def bernoulli_(self, p: float = 0.5) -> Any:
+        """Overwrite the elements with 1, with probability p, or 0."""
+        return self.copy_(ops.bernoulli(self.new_zeros(self.shape), p))
+
+
 #: NumPy's functions whose op has another name.
 UFUNCS = {
     "subtract": "sub", "multiply": "mul", "divide": "div", "power": "pow", "negative": "neg", "absolute": "abs",
     "equal": "eq", "not_equal": "ne", "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge",
-    "bitwise_and": "logical_and", "bitwise_or": "logical_or", "invert": "logical_not",
+    "invert": "bitwise_not", "left_shift": "bitwise_left_shift", "right_shift": "bitwise_right_shift",
+    "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arctan2": "atan2", "arcsinh": "asinh", "arccosh": "acosh",
+    "arctanh": "atanh", "rint": "round", "mod": "remainder",
 }  # fmt: skip
 
 
@@ -252,5 +453,45 @@ def sizes(given: tuple[Any, ...]) -> tuple[int, ...]:
     return given
 
 
+def _without(x: Operand, name: str) -> str:
+    """What an operand without an attribute is told."""
+    if name in vars(InPlace):
+        method = name.removesuffix("_")
+        return f"{name}: a traced value is computed once and never written; use the result, x = x.{method}(…)"
+    base = f"{type(x).__name__} has no attribute {name!r}"
+    instead = INSTEAD.get(name) or (f"it is {ops.RENAMED[name]}" if name in ops.RENAMED else "")
+    return f"{base}; {instead}" if instead else base
+
+
+def _kept(x: Operand, name: str, made: Operand) -> Operand:
+    """What is to be written over x. Raises ShapeError for another shape, TypeError where fractions would be lost."""
+    if made.shape != x.shape:
+        raise ShapeError(
+            f"{name}: the result has shape {made.shape}, which cannot be written over {x.spec}; "
+            f"take the result, {name.removesuffix('_')}(…)"
+        )
+    if made.dtype.is_float and not x.dtype.is_float:
+        raise TypeError(
+            f"{name}: the result is {made.dtype}, whose fractions {x.spec} does not hold; "
+            f"take the result, {name.removesuffix('_')}(…), or write over x.float()"
+        )
+    return made
+
+
+def _writing(name: str) -> Callable[..., Any]:
+    """The method that writes the result of another one over its operand."""
+    function = getattr(ops, name)
+
+    @wraps(function)
+    def write(self: InPlace[Any], *args: Any, **kwargs: Any) -> Any:
+        return self.copy_(_kept(self, f"{name}_", function(self, *args, **kwargs)))
+
+    write.__name__ = write.__qualname__ = f"{name}_"
+    write.__doc__ = f"`{name}`, written over the operand's values, in its dtype. torch.Tensor.{name}_."
+    return write
+
+
 for _name in METHODS + OWN_METHODS:
     setattr(Operators, _name, getattr(ops, _name))
+for _name in IN_PLACE:
+    setattr(InPlace, f"{_name}_", _writing(_name))

@@ -237,3 +237,14 @@ def test_errors() -> None:
         run(lambda *a: call(primitives.CrossEntropyGrad(), *a), LOGITS, LABELS, np.ones(4, np.float32))
     with pytest.raises(ShapeError, match="must have the shape of the labels"):
         run(lambda *a: call(primitives.CrossEntropyGrad(), *a), LOGITS, LABELS, np.ones(3))
+
+
+@pytest.mark.parametrize(("alpha", "gamma"), [(0.25, 2.0), (-1.0, 2.0), (0.5, 0.0), (0.25, 1.5)])
+def test_focal_loss_by_its_formula(alpha: float, gamma: float) -> None:
+    rng = np.random.default_rng(0)
+    x, t = rng.standard_normal((3, 4)), rng.integers(0, 2, (3, 4)).astype(np.float64)
+    p = np.where(t == 1, 1 / (1 + np.exp(-x)), 1 / (1 + np.exp(x)))
+    expected = -((1 - p) ** gamma) * np.log(p) * (np.where(t == 1, alpha, 1 - alpha) if alpha >= 0 else 1)
+    np.testing.assert_allclose(ops.sigmoid_focal_loss(x, t, alpha, gamma).numpy(), expected, rtol=1e-9)
+    mean = ops.sigmoid_focal_loss(x, t, alpha, gamma, "mean").item()
+    assert mean == pytest.approx(expected.mean())

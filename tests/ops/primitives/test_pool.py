@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import lamina as lm
 from lamina import ops
 from lamina.ops import primitives
 from lamina.ops.core import bind, call
@@ -184,3 +185,19 @@ def test_other_errors() -> None:
         call(MaxPoolGrad((2, 2), window, (8, 6)), g, index)
     with pytest.raises(ShapeError, match=r"must have shape \(2, 3, 3, 3\)"):
         call(MaxPoolGrad((2, 2), window, (7, 6)), g, Eager(index.value[:1]))
+
+
+def test_lp_pool_by_hand() -> None:
+    x = np.array([[[3.0, 4.0, 6.0, 8.0]]])
+    assert ops.lp_pool1d(x, 2, 2).numpy().tolist() == [[[5, 10]]]
+    assert ops.lp_pool1d(x, 1, 2, stride=1).numpy().tolist() == [[[7, 10, 14]]]
+    assert ops.lp_pool1d(x[0], 2.0, 2).numpy().tolist() == [[5, 10]]
+    for wrong in (0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="lp_pool1d: norm_type must be > 0 and finite"):
+            ops.lp_pool1d(x, wrong, 2)
+
+
+def test_gradient_of_lp_pool() -> None:
+    x = np.array([[[3.0, 4.0, 6.0, 8.0]]])
+    grad = lm.grad(lambda v: ops.lp_pool1d(v, 2, 2).sum())(lm.tensor(x))
+    np.testing.assert_allclose(grad.numpy(), [[[0.6, 0.8, 0.6, 0.8]]], rtol=1e-12)

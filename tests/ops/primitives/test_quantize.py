@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lamina import ops
+from lamina.backends.cpu.quantize import adds_in_32_bits
 from lamina.graph import compile, trace
 from lamina.ops import primitives
 from lamina.ops.core import bind
@@ -65,7 +66,8 @@ def test_int8_sums_are_exact_and_steps_are_fused(channels: tuple[int, int]) -> N
 
     step = np.float32(2)
     run = compile(trace(layer, x, w, scale, bias, step), "cpu")
-    assert [s.label for s in run.program.steps if s.node] == ["fused"]
+    # A processor without exact 8-bit sums computes by the definition, step by step.
+    assert ([s.label for s in run.program.steps if s.node] == ["fused"]) == adds_in_32_bits()
     found = run(x, w, scale, bias, step)[0].numpy()
     (y,) = primitives.Conv(win).reference(x.astype(np.float64), w.astype(np.float64))
     wanted = np.maximum(y * scale.reshape(-1, 1, 1).astype(np.float64) + bias, 0) / 2

@@ -7,15 +7,31 @@ from typing import TYPE_CHECKING, Any
 
 from lamina.ops.core import REGISTRY
 from lamina.ops.primitives.attention import Attention, AttentionGrad
+from lamina.ops.primitives.boxes import KeepBoxes, RoiAlign, RoiAlignGrad
 from lamina.ops.primitives.cast import Cast
 from lamina.ops.primitives.check_index import CheckIndex
+from lamina.ops.primitives.collective import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Broadcast,
+    Exchange,
+    ReduceScatter,
+)
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
+from lamina.ops.primitives.ctc import CtcLoss, CtcLossGrad
 from lamina.ops.primitives.dropout import Dropout, DropoutGrad
+from lamina.ops.primitives.elementary import BinaryFunction, Polygamma, UnaryFunction
 from lamina.ops.primitives.embedding import Embedding, EmbeddingGrad
+from lamina.ops.primitives.embedding_bag import BagMax, BagSpread, BagSum
 from lamina.ops.primitives.foreach import Foreach
+from lamina.ops.primitives.full_like import FullLike
 from lamina.ops.primitives.fused import Fused
+from lamina.ops.primitives.gather import Gather, GatherGrad, Scatter
+from lamina.ops.primitives.grid_sample import GridSample, GridSampleGrad, GridSampleGridGrad
 from lamina.ops.primitives.loss import CrossEntropy, CrossEntropyGrad, LabelledMean
 from lamina.ops.primitives.lrn import LocalResponseNorm, LocalResponseNormGrad
+from lamina.ops.primitives.map_axes import MapAxes
 from lamina.ops.primitives.matmul import Matmul
 from lamina.ops.primitives.norm import (
     BatchNorm,
@@ -46,6 +62,7 @@ from lamina.ops.primitives.pointwise import (
     GeluGrad,
     GeluTanh,
     Gt,
+    HardSwish,
     Identity,
     Le,
     LeakyRelu,
@@ -81,25 +98,40 @@ from lamina.ops.primitives.pool import AvgPool, AvgPoolGrad, MaxPool, MaxPoolGat
 from lamina.ops.primitives.quantize import Dequantize, Quantize, QuantizedConv, QuantizedMatmul
 from lamina.ops.primitives.random import RandomNormal, RandomUniform
 from lamina.ops.primitives.reduce import ArgMax, ArgMin, Reduce
+from lamina.ops.primitives.region_pool import RegionMax
 from lamina.ops.primitives.rnn import Rnn, RnnGrad
-from lamina.ops.primitives.shape import Concat, Expand, Flip, Pad, Reshape, Slice, Transpose
+from lamina.ops.primitives.scan import Scan
+from lamina.ops.primitives.search import SearchSorted
+from lamina.ops.primitives.sequence import TakeRows
+from lamina.ops.primitives.shape import After, Concat, Expand, Flip, Pad, Reshape, Slice, Transpose
 from lamina.ops.primitives.softmax import LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxGrad
+from lamina.ops.primitives.sort import Sort
 from lamina.ops.primitives.update import AdamUpdate, SgdUpdate
+from lamina.ops.primitives.update_rules import LambUpdate
 from lamina.ops.primitives.window import Window
 
 __all__ = [
     "Abs",
     "AdamUpdate",
     "Add",
+    "After",
+    "AllGather",
+    "AllReduce",
+    "AllToAll",
     "ArgMax",
     "ArgMin",
     "Attention",
     "AttentionGrad",
     "AvgPool",
     "AvgPoolGrad",
+    "BagMax",
+    "BagSpread",
+    "BagSum",
     "BatchNorm",
     "BatchNormGrad",
     "BatchNormInfer",
+    "BinaryFunction",
+    "Broadcast",
     "Cast",
     "Ceil",
     "CheckIndex",
@@ -112,6 +144,8 @@ __all__ = [
     "Cos",
     "CrossEntropy",
     "CrossEntropyGrad",
+    "CtcLoss",
+    "CtcLossGrad",
     "Dequantize",
     "Div",
     "Dropout",
@@ -121,21 +155,31 @@ __all__ = [
     "EmbeddingGrad",
     "Eq",
     "Erf",
+    "Exchange",
     "Exp",
     "Expand",
     "Flip",
     "Floor",
     "Foreach",
+    "FullLike",
     "Fused",
+    "Gather",
+    "GatherGrad",
     "Ge",
     "Gelu",
     "GeluGrad",
     "GeluTanh",
+    "GridSample",
+    "GridSampleGrad",
+    "GridSampleGridGrad",
     "GroupNorm",
     "GroupNormGrad",
     "Gt",
+    "HardSwish",
     "Identity",
+    "KeepBoxes",
     "LabelledMean",
+    "LambUpdate",
     "LayerNorm",
     "LayerNormGrad",
     "Le",
@@ -149,6 +193,7 @@ __all__ = [
     "LogicalNot",
     "LogicalOr",
     "Lt",
+    "MapAxes",
     "Matmul",
     "MaxPool",
     "MaxPoolGather",
@@ -159,6 +204,7 @@ __all__ = [
     "Ne",
     "Neg",
     "Pad",
+    "Polygamma",
     "Pow",
     "Quantize",
     "QuantizedConv",
@@ -167,6 +213,8 @@ __all__ = [
     "RandomUniform",
     "Reciprocal",
     "Reduce",
+    "ReduceScatter",
+    "RegionMax",
     "Relu",
     "ReluGrad",
     "Reshape",
@@ -174,7 +222,12 @@ __all__ = [
     "RmsNormGrad",
     "Rnn",
     "RnnGrad",
+    "RoiAlign",
+    "RoiAlignGrad",
     "Rsqrt",
+    "Scan",
+    "Scatter",
+    "SearchSorted",
     "SgdUpdate",
     "Sigmoid",
     "SigmoidGrad",
@@ -185,12 +238,15 @@ __all__ = [
     "Softmax",
     "SoftmaxGrad",
     "Softplus",
+    "Sort",
     "Sqrt",
     "Sub",
+    "TakeRows",
     "Tan",
     "Tanh",
     "TanhGrad",
     "Transpose",
+    "UnaryFunction",
     "Where",
     "Window",
 ]

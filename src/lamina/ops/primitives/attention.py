@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from lamina.ops.arguments import checked
+from lamina.ops.arguments import checked, within
 from lamina.ops.core import Arg, Array, BatchAxes, Op, Sample, bind, call, listing, operand
 from lamina.ops.primitives.cast import cast
+from lamina.ops.primitives.marker import stop_gradient
 from lamina.ops.primitives.matmul import matmul
 from lamina.ops.primitives.pointwise import exp, where
 from lamina.ops.primitives.reduce import sum_to
+from lamina.ops.primitives.sampling import dropped
 from lamina.ops.primitives.softmax import softmax
 from lamina.spec import FLOATS, Shape, ShapeError, Spec, bool_, broadcast_shapes, float32, float64
 
@@ -147,9 +149,14 @@ class Attention(_Attention):
 class AttentionGrad(_Attention):
     """(q, k, v, o, stats, do [B, H, S, E], bias?) -> (dq, dk, dv, dbias?): the gradients of `Attention`.
 
-    With w = exp(scores - stats) and r = sum of do o over the features: dv = wᵀ do, dscores = w (do vᵀ - r),
-    dq = scale dscores k, dk = scale dscoresᵀ q, dbias = dscores.
+    With w = exp(scores - stats) and r = sum of w (do vᵀ) over the columns: dv = wᵀ do, dscores = w (do vᵀ - r),
+    dq = scale dscores k, dk = scale dscoresᵀ q, dbias = dscores, summed up over the bias' axes of 1.
+    r is also the sum of do o over the features, by which kernels have it that see a row in parts; where o was rounded
+    to a half type, it is the less exact one.
+    bias_grad: whether dbias, with a bias the last output, is given.
     """
+
+    bias_grad: bool = True
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
         b, h, s, t, d, e = self.check(inputs, 6)
@@ -160,8 +167,12 @@ class AttentionGrad(_Attention):
             raise ShapeError(
                 f"{self.name}: needs o and do of shape {wanted} and stats {stats}, got {listing(inputs[3:6])}"
             )
-        shapes = [(b, h, s, d), (b, h, t, d), (b, h, t, e), *(x.shape for x in inputs[6:])]
+        shapes: list[Shape] = [(b, h, s, d), (b, h, t, d), (b, h, t, e)]
+        shapes += [x.shape for x in inputs[6:] if self.bias_grad]
         return tuple(self.result(shape, inputs[0].dtype) for shape in shapes)
+
+    def prune(self, used: Sequence[bool]) -> Op:
+        return replace(self, bias_grad=False) if len(used) > 3 and not used[3] else self
 
     def flops(self, *inputs: Spec) -> int:
         """The scores again, then one product for each of their gradient, dq, dk and dv."""
@@ -170,45 +181,62 @@ class AttentionGrad(_Attention):
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         """With u, p, x the gradients of dq, dk, dv: the product rule, step by step backwards."""
-        q, k, v, o, stats, g, *bias = inputs
-        u, p, x, *b = (_like(s) if c is None else c for c, s in zip(grads, (q, k, v, *bias), strict=True))
-        w = self.weights(q, k, stats, bias)
-        slope = matmul(g, v.transpose(2, 3)) - (g * o).sum(3, keepdim=True)
+        q, k, v, _, stats, g, *bias = inputs
+        u, p, x, *b = (_like(s) if c is None else c for c, s in zip(grads, (q, k, v, *bias), strict=False))
+        w, given = self.weights(q, k, stats, bias), matmul(g, v.transpose(2, 3))
+        slope = given - (w * given).sum(3, keepdim=True)
         ds = w * slope
         d_ds = (matmul(u, k.transpose(2, 3)) + matmul(q, p.transpose(2, 3))) * self.scale
         for extra in b:
             d_ds = d_ds + extra
         d_slope = d_ds * w
         d_row = -d_slope.sum(3, keepdim=True)
-        d_scores = (d_ds * slope + matmul(g, x.transpose(2, 3))) * w
+        d_given = d_slope + d_row * w
+        d_scores = (d_ds * slope + d_row * given + matmul(g, x.transpose(2, 3))) * w
         dq, dk, *dbias = _through_scores(self, d_scores, q, k, bias)
         return (
             dq + matmul(ds, p) * self.scale,
             dk + matmul(ds.transpose(2, 3), u) * self.scale,
-            matmul(d_slope.transpose(2, 3), g),
-            d_row * g,
+            matmul(d_given.transpose(2, 3), g),
+            None,
             cast(-d_scores.sum(3, keepdim=True), stats.dtype),
-            matmul(w, x) + matmul(d_slope, v) + d_row * o,
+            matmul(w, x) + matmul(d_given, v),
             *dbias,
         )
 
     def reference(self, *inputs: Array) -> tuple[Array, ...]:
-        q, k, v, o, stats, g, *bias = inputs
-        w = np.exp(self.scores(q, k, bias) - stats)
-        ds = w * (g @ v.swapaxes(2, 3) - (g * o).sum(3, keepdims=True))
+        q, k, v, _, stats, g, *bias = inputs
+        w, slope = np.exp(self.scores(q, k, bias) - stats), g @ v.swapaxes(2, 3)
+        ds = w * (slope - (w * slope).sum(3, keepdims=True))
         dq, dk = self.scale * (ds @ k), self.scale * (ds.swapaxes(2, 3) @ q)
-        dbias = [_to_shape(ds, b.shape) for b in bias]
+        dbias = [_to_shape(ds, b.shape) for b in bias if self.bias_grad]
         return (dq, dk, w.swapaxes(2, 3) @ g, *dbias)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        """Statistics drawn apart are as good as right ones: the op is what its formulas say."""
+        """In float64 drawn apart, since the op is what its formulas say; else o and stats are those of q, k and v."""
         for scale, causal, shapes, bias in _CASES:
             q, k, v = _operands(shapes)
-            o, wide = (*q[:3], v[3]), (float64, float32)
-            for dtypes, kind in ((wide, None), (tuple(d for d in FLOATS if d not in wide), float32)):
-                stats = Arg((*q[:3], 1), kind, low=1.5, high=3.0)
-                yield Sample.of(cls(scale, causal), q, k, v, o, stats, o, *bias, dtypes=dtypes)
+            o, narrow = (*q[:3], v[3]), tuple(d for d in FLOATS if d != float64)
+            stats = Arg((*q[:3], 1), low=1.5, high=3.0)
+            fitting = fitting_operands(Attention(scale, causal, stats=True), (q, k, v, *bias))
+            for bias_grad in (True, False) if bias else (True,):
+                op = cls(scale, causal, bias_grad)
+                yield Sample.of(op, q, k, v, o, stats, o, *bias, dtypes=(float64,))
+                yield Sample.of(op, *fitting[:5], o, *fitting[5:], dtypes=narrow)
+
+
+def fitting_operands(op: Attention, shapes: Sequence[Shape]) -> list[Arg]:
+    """q, k, v, what the op gives for them (o and stats), and its bias: of these shapes, in numbers that every dtype
+    has.
+    """
+    rng = np.random.default_rng(0)
+    given = [rng.integers(-12, 13, s) / 8 for s in shapes]
+    values = [*given[:3], *op.reference(*given), *given[3:]]
+    kinds = [None] * 4 + [float32] + [None] * (len(shapes) - 3)
+    return [
+        Arg(x.shape, kind, value=tuple(x.ravel().tolist())) for x, kind in zip(values, kinds, strict=True)
+    ]
 
 
 def _through_scores(op: _Attention, ds: Any, q: Any, k: Any, bias: Sequence[Any]) -> list[Any]:
@@ -248,6 +276,7 @@ _CASES: list[tuple[float, bool, Shape, tuple[Shape, ...]]] = [
     (0.3, True, (1, 3, 2, 6, 5, 2), ((1, 3, 1, 6),)),
     (0.7, False, (1, 1, 1, 9, 2, 33), ()),
     (0.125, True, (2, 2, 17, 9, 16, 16), ()),
+    (0.4, True, (1, 2, 1, 1, 4, 3), ((1, 2, 1, 1),)),
 ]
 
 
@@ -266,27 +295,52 @@ def scaled_dot_product_attention(
 
     query [..., S, D], key [..., T, D], value [..., T, E]; the leading axes broadcast. attn_mask: bool (True where a
     row sees a column) or added to the scores; it broadcasts to [..., S, T]. enable_gqa: key and value have fewer
-    heads (axis -3), each of which serves several of query's. dropout_p: 0 alone, as random numbers need a state here
-    (use `attention_weights` and `dropout`). A row that sees nothing gives zeros.
+    heads (axis -3), each of which serves several of query's. dropout_p: the probability with which a weight is
+    dropped, by the default generator; the weights are then held whole. A row that sees nothing gives zeros.
+    Differentiable by the mask, too. Raises ShapeError, DTypeError, ValueError.
     """
     what = "scaled_dot_product_attention"
     q, k, v = operand(query, what, "query"), operand(key, what, "key"), operand(value, what, "value")
-    if dropout_p != 0:
-        raise ValueError(
-            f"{what}: dropout_p must be 0, got {dropout_p}; drop out what attention_weights gives"
-        )
+    within(what, "dropout_p", dropout_p, 0, 1)
     if min(q.ndim, k.ndim, v.ndim) < 2:
         raise ShapeError(
             f"{what}: query, key and value must be [..., rows, features], got {_shapes(q, k, v)}"
         )
+    mask = None if attn_mask is None else operand(attn_mask, what, "attn_mask")
     if enable_gqa:
+        joined = None if is_causal else _joined_rows(q, k, v, mask)
+        if joined is not None:
+            y = scaled_dot_product_attention(*joined, dropout_p, False, scale)
+            return y.reshape((*y.shape[:-3], *q.shape[-3:-1], y.shape[-1]))
         k, v = (_shared_heads(what, x, q) for x in (k, v))
     lead = broadcast_shapes(q.shape[:-2], broadcast_shapes(k.shape[:-2], v.shape[:-2], what), what)
     heads = lead[-1:] or (1,)
     q, k, v = (x.expand((*lead, *x.shape[-2:])).reshape((-1, *heads, *x.shape[-2:])) for x in (q, k, v))
-    bias = None if attn_mask is None else _mask(operand(attn_mask, what, "attn_mask"), lead, heads)
-    y = attention(q, k, v, bias, causal=is_causal, scale=scale)
+    bias = None if mask is None else _mask(mask, lead, heads)
+    if dropout_p:
+        weights = attention_weights(q, k, bias, causal=is_causal, scale=scale)
+        y = matmul(dropped(weights, dropout_p), v)
+    else:
+        y = attention(q, k, v, bias, causal=is_causal, scale=scale)
     return y.reshape((*lead, *y.shape[-2:]))
+
+
+def _joined_rows(q: Any, k: Any, v: Any, mask: Any) -> tuple[Any, Any, Any, Any] | None:
+    """The heads of query that a head of key serves as more rows of one head, so that nothing is copied: query, key,
+    value and mask; None where they cannot be so.
+    """
+    if min(q.ndim, k.ndim, v.ndim) < 3 or k.shape[-3] != v.shape[-3] or not k.shape[-3]:
+        return None
+    (heads, rows, width), groups = q.shape[-3:], k.shape[-3]
+    if heads % groups:
+        return None
+    if mask is not None:
+        by_head, by_row = mask.shape[-3:-2] not in ((), (1,)), mask.shape[-2:-1] not in ((), (1,))
+        if by_head and mask.shape[-3:-1] == (heads, rows):
+            mask = mask.reshape((*mask.shape[:-3], groups, heads // groups * rows, mask.shape[-1]))
+        elif by_head or by_row:
+            return None
+    return q.reshape((*q.shape[:-3], groups, heads // groups * rows, width)), k, v, mask
 
 
 def _shared_heads(what: str, x: Any, q: Any) -> Any:
@@ -335,7 +389,8 @@ def attention_weights(
 ) -> Any:
     """softmax(scale q kᵀ + bias): the weights [B, H, S, T] of `attention`, by the same arguments.
 
-    For dropout of the weights and to look at them; `attention` itself never holds them whole.
+    For dropout of the weights and to look at them; `attention` itself never holds them whole. Those of a row that
+    sees nothing are zeros.
     """
     q, k = operand(q, "attention_weights", "q"), operand(k, "attention_weights", "k")
     scores = matmul(q, k.transpose(2, 3)) * _scale(q, scale)
@@ -343,7 +398,12 @@ def attention_weights(
         scores = scores + _as_bias(bias, q)
     if causal:
         scores = where(_Attention.mask(q.shape[2], k.shape[2]), scores, -np.inf)
-    return softmax(scores, 3)
+    if bias is None or not k.shape[2]:
+        return softmax(scores, 3)
+    sees = (
+        stop_gradient(scores).amax(3, keepdim=True) > -np.inf
+    )  # no gradient meets the infinities of other rows
+    return where(sees, softmax(where(sees, scores, 0.0), 3), 0.0)
 
 
 def _scale(q: Any, scale: float | None) -> float:

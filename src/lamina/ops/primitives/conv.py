@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from lamina.ops.arguments import Sizes, checked
-from lamina.ops.core import Array, BatchAxes, Op, Sample, call, first_axis, operand
-from lamina.ops.primitives.shape import cat, pad_axes
+from lamina.ops.core import Array, BatchAxes, Folded, Op, Sample, call, first_axis, operand
+from lamina.ops.primitives.shape import pad_axes
 from lamina.ops.primitives.window import Padding, Window, per_axis, window
 from lamina.spec import Shape, ShapeError, Spec, as_shape, policy
 
@@ -35,7 +35,6 @@ __all__ = [
     "conv_transpose1d",
     "conv_transpose2d",
     "conv_transpose3d",
-    "unfold",
 ]
 
 #: Bytes of unfolded input that the references hold at a time.
@@ -58,6 +57,10 @@ class Conv(Op):
 
     def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
         return first_axis(axes)
+
+    def folded(self, size: int) -> Folded:
+        """A filter for each sample: its channels are groups of their own."""
+        return Folded(Conv(self.window.repeated(size)), (1, 0), (1,))
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         (g,), (x, w) = grads, inputs
@@ -113,6 +116,10 @@ class ConvDataGrad(Op):
     def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
         return first_axis(axes)
 
+    def folded(self, size: int) -> Folded:
+        """A filter for each sample: its channels are groups of their own."""
+        return Folded(ConvDataGrad(self.window.repeated(size), self.shape), (1, 0), (1,))
+
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         (t,), (g, w) = grads, inputs
         return call(Conv(self.window), t, w), call(ConvFilterGrad(self.window, w.shape[2:]), t, g)
@@ -161,6 +168,10 @@ class ConvFilterGrad(Op):
                 f"but the gradient {g} has {g.shape[2:]}"
             )
         return (self.result((g.shape[1], x.shape[1] // self.window.groups, *self.shape), x.dtype),)
+
+    def folded(self, size: int) -> Folded:
+        """A gradient for each sample: its channels are groups of their own."""
+        return Folded(ConvFilterGrad(self.window.repeated(size), self.shape), (1, 1), (0,))
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         (t,), (x, g) = grads, inputs
@@ -477,31 +488,3 @@ def conv_transpose3d(
     return _conv_transpose(
         3, input, weight, bias, stride, padding, output_padding, groups, dilation, flip, algorithm
     )
-
-
-@checked
-def unfold(
-    input: Any,
-    kernel_size: Sizes,
-    dilation: Sizes = 1,
-    padding: Padding = 0,
-    stride: Sizes = 1,
-) -> Any:
-    """im2col: input [N, C, H, W] to columns [N, C * prod(kernel), positions], as torch.nn.functional.unfold.
-
-    Also for one image [C, H, W], and beyond torch for volumes [N, C, D, H, W].
-
-    Written as strided slices, one per kernel element; `conv2d` does not use it.
-    """
-    x = operand(input, "unfold")
-    if x.ndim == 3:
-        return unfold(x.unsqueeze(0), kernel_size, dilation, padding, stride).squeeze(0)
-    if x.ndim not in (4, 5):
-        raise ShapeError(f"unfold: input must be [N, C, H, W], [C, H, W] or [N, C, D, H, W], got {x.spec}")
-    kernel = per_axis("unfold", "kernel_size", kernel_size, x.ndim - 2, 1)
-    win = window("unfold", kernel, stride, padding, dilation)
-    spatial = win.output(x.shape[2:], kernel, "unfold")
-    padded = pad_axes(x, ((0, 0), (0, 0), *win.padding))
-    columns = [padded[tap].reshape((*x.shape[:2], 1, prod(spatial))) for tap in win.taps(kernel, spatial)]
-    joined = cat(columns, 2) if len(columns) > 1 else columns[0]
-    return joined.reshape((x.shape[0], x.shape[1] * prod(kernel), prod(spatial)))

@@ -12,7 +12,9 @@ import numpy as np
 from lamina._philox import words
 from lamina.ops.arguments import checked, within
 from lamina.ops.core import Arg, Array, Op, Sample, bind, call, operand
-from lamina.ops.primitives.random import STATE, check_state, next_state
+from lamina.ops.primitives.pointwise import where
+from lamina.ops.primitives.random import STATE, check_state, drawn, next_state
+from lamina.ops.primitives.shape import expand
 from lamina.spec import DTypeError, Shape, ShapeError, Spec, bool_, int64
 
 
@@ -48,6 +50,10 @@ class Dropout(Op):
         if not 0 <= self.p <= 1:
             raise ValueError(f"{self.name}: p must be in [0, 1], got {self.p}")
         return x.open, Spec(x.shape, bool_), STATE
+
+    def stacked(self, size: int, inputs: Sequence[Spec], batched: Sequence[bool]) -> Op | None:
+        """Each sample draws numbers of its own."""
+        return None if batched[1] else self
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return None if grads[0] is None else call(DropoutGrad(self.p), grads[0], outputs[1]), None
@@ -109,5 +115,86 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, *, state: Any) ->
     x, state = operand(input, "dropout"), operand(state, "dropout", "state")
     if not training:
         return x, operand(np.ones(x.shape, np.bool_)), state
-    y, mask, moved = bind(Dropout(float(p)), x, state)
+    op = Dropout(float(p))
+    y, mask, moved = drawn(state, x.shape, lambda s, shape: bind(op, _alike(x, shape), s))
     return y, mask, moved
+
+
+def _alike(x: Any, shape: Shape) -> Any:
+    """x, or the same for each of some ranks."""
+    return x if x.shape == shape else expand(x, shape)
+
+
+@checked
+def dropout1d(input: Any, p: float = 0.5, training: bool = True, *, state: Any) -> tuple[Any, Any, Any]:
+    """(y, mask [N, C, 1], next state): `dropout` of whole channels of input [N, C, L] or [C, L]."""
+    return _channels_dropped("dropout1d", input, (3,), (2,), p, training, state)
+
+
+@checked
+def dropout2d(input: Any, p: float = 0.5, training: bool = True, *, state: Any) -> tuple[Any, Any, Any]:
+    """(y, mask [N, C, 1, 1], next state): `dropout` of whole channels of input [N, C, H, W] (Tompson et al. 2015).
+
+    As torch's, it takes an input of three axes for [N, C, L]. Raises ShapeError for another rank.
+    """
+    return _channels_dropped("dropout2d", input, (4, 3), (), p, training, state)
+
+
+@checked
+def dropout3d(input: Any, p: float = 0.5, training: bool = True, *, state: Any) -> tuple[Any, Any, Any]:
+    """(y, mask [N, C, 1, 1, 1], next state): `dropout` of whole channels of input [N, C, D, H, W] or [C, D, H, W]."""
+    return _channels_dropped("dropout3d", input, (5,), (4,), p, training, state)
+
+
+def _channels_dropped(
+    what: str, input: Any, ranks: Shape, unbatched: Shape, p: float, training: bool, state: Any
+) -> tuple[Any, Any, Any]:
+    """One draw for each channel; inputs of the ranks `unbatched` have no axis of images."""
+    x = operand(input, what)
+    if x.ndim not in (*ranks, *unbatched):
+        wanted = " or ".join(map(str, (*ranks, *unbatched)))
+        raise ShapeError(f"{what}: input must be of rank {wanted}, got {x.spec}")
+    if not x.dtype.is_float:
+        raise DTypeError(f"{what}: input must be of a float dtype, got {x.spec}; cast it with ops.cast")
+    axes = 1 if x.ndim in unbatched else 2
+    each = np.ones((*x.shape[:axes], *(1,) * (x.ndim - axes)), x.dtype.numpy)
+    kept, mask, moved = dropout(each, p, training, state=state)
+    return (x * kept if training else x), mask, moved
+
+
+#: What SELU tends to far below 0: -scale * alpha (Klambauer et al. 2017).
+_SATURATION = -1.7580993408473766
+
+
+@checked
+def alpha_dropout(input: Any, p: float = 0.5, training: bool = True, *, state: Any) -> tuple[Any, Any, Any]:
+    """(y, mask, next state): dropout for SELU networks, which keeps mean 0 and variance 1 (Klambauer et al. 2017).
+
+    What is dropped becomes what SELU tends to far below 0; then everything is shifted and scaled. state and mask as
+    `dropout`'s. Raises ValueError for p outside [0, 1].
+    """
+    x = operand(input, "alpha_dropout")
+    _, mask, moved = dropout(x, p, training, state=state)
+    return (_saturated(x, mask, p) if training else x), mask, moved
+
+
+@checked
+def feature_alpha_dropout(
+    input: Any, p: float = 0.5, training: bool = True, *, state: Any
+) -> tuple[Any, Any, Any]:
+    """(y, mask [N, C, 1, …], next state): `alpha_dropout` of whole channels of input [N, C, *S]."""
+    x = operand(input, "feature_alpha_dropout")
+    if x.ndim < 2:
+        raise ShapeError(f"feature_alpha_dropout: input must be [N, C, *S], got {x.spec}")
+    each = np.ones((*x.shape[:2], *(1,) * (x.ndim - 2)), x.dtype.numpy)
+    _, mask, moved = dropout(each, p, training, state=state)
+    return (_saturated(x, mask, p) if training else x), mask, moved
+
+
+def _saturated(x: Any, mask: Any, p: float) -> Any:
+    """x where the mask is true and SELU's lowest value elsewhere, brought back to mean 0 and variance 1."""
+    if p == 1:
+        return x * 0.0
+    factor = ((1 - p) * (1 + p * _SATURATION**2)) ** -0.5
+    shift = -factor * _SATURATION * p
+    return where(mask, x * factor + shift, factor * _SATURATION + shift)

@@ -20,10 +20,12 @@ class Embedding(Op):
     """(table [V, D], index int32 or int64 [...]) -> [..., D]: the rows that the indices name.
 
     An index outside 0 … V - 1 is an IndexError on a CPU and gives a row of NaN on a GPU.
-    padding_idx: the row that gets no gradient.
+    padding_idx: the row that gets no gradient. scale_grad_by_freq: a row's gradient is divided by how often it is
+    named.
     """
 
     padding_idx: int | None = None
+    scale_grad_by_freq: bool = False
     arity = 2
 
     def infer(self, table: Spec, index: Spec) -> tuple[Spec]:  # type: ignore[override]
@@ -36,11 +38,19 @@ class Embedding(Op):
     def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
         return (axes[1],) if axes[0] is None else None
 
+    def stacked(self, size: int, inputs: Sequence[Spec], batched: Sequence[bool]) -> Op | None:
+        return None if batched[0] else self
+
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         index = inputs[1]
         if self.padding_idx is not None:  # an index that names no row adds nothing
             index = where(index == self.padding_idx, -1, index)
-        return call(EmbeddingGrad(inputs[0].shape[0]), grads[0], index), None
+        sums = EmbeddingGrad(inputs[0].shape[0])
+        found = call(sums, grads[0], index)
+        if self.scale_grad_by_freq:
+            times = call(sums, np.ones((*index.shape, 1), np.float32), index)
+            found = found / where(times > 0, times, 1.0).cast(found.dtype)
+        return found, None
 
     def reference(self, table: Array, index: Array) -> tuple[Array]:  # type: ignore[override]
         check_index("embedding", index, len(table))
@@ -107,16 +117,44 @@ def _check_index(op: Op, index: Spec) -> None:
 
 
 @checked
-def embedding(input: Any, weight: Any, padding_idx: int | None = None) -> Any:
+def embedding(
+    input: Any,
+    weight: Any,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Any:
     """The rows of weight [V, D] that input [...] (int32 or int64) names: [..., D], as torch's embedding.
 
-    padding_idx: the row (from the end where negative) that gets no gradient. The gradient adds the rows of equal
-    indices in their order, so that it is the same from run to run. An index outside 0 … V - 1 is an IndexError on a
-    CPU and gives a row of NaN on a GPU (see `CheckIndex`). Raises ShapeError, DTypeError.
+    padding_idx: the row (from the end where negative) that gets no gradient. scale_grad_by_freq: a row's gradient is
+    divided by how often input names it. The gradient adds the rows of equal indices in their order, so that it is the
+    same from run to run; it is never sparse, and `sparse` changes nothing. max_norm is refused: torch's changes
+    weight while it is read. An index outside 0 … V - 1 is an IndexError on a CPU and gives a row of NaN on a GPU (see
+    `CheckIndex`). Raises ShapeError, DTypeError, ValueError.
     """
-    index, table = operand(input, "embedding"), operand(weight, "embedding", "weight")
+    refuse_max_norm("embedding", max_norm)
+    index = operand(input, "embedding")
+    table, padding = table_and_padding("embedding", weight, padding_idx)
+    op = Embedding(padding, bool(scale_grad_by_freq))
+    return call(op, table, watched("embedding", index, table.shape[0]))
+
+
+def table_and_padding(what: str, weight: Any, padding_idx: int | None) -> tuple[Any, int | None]:
+    """A table of rows, and the number of one of them, or None. Raises ShapeError."""
+    table = operand(weight, what, "weight")
     if table.ndim != 2:
-        raise ShapeError(f"embedding: weight must be [rows, features], got {table.spec}")
-    if padding_idx is not None:
-        padding_idx = normalize_axis(padding_idx, table.shape[0], "embedding: padding_idx")
-    return call(Embedding(padding_idx), table, watched("embedding", index, table.shape[0]))
+        raise ShapeError(f"{what}: weight must be [rows, features], got {table.spec}")
+    if padding_idx is None:
+        return table, None
+    return table, normalize_axis(padding_idx, table.shape[0], f"{what}: padding_idx")
+
+
+def refuse_max_norm(what: str, max_norm: float | None) -> None:
+    """Raise ValueError where a largest norm of the rows is asked for."""
+    if max_norm is not None:
+        raise ValueError(
+            f"{what}: max_norm must be None, got {max_norm}, as it would change weight while it is read; scale the "
+            "rows that come out, or the weight after each step"
+        )

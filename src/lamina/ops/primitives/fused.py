@@ -61,6 +61,11 @@ class Fused(Op):
             taken += extra
         return (values[-1], *others), values
 
+    def running_values(self, *inputs: Array) -> list[Array]:
+        """The running value after the head and after each step, in NumPy."""
+        _, values = self._run(lambda op, xs: op.reference(*xs), inputs)
+        return values
+
     def flops(self, *inputs: Spec) -> int:
         return self.ops[0].flops(*inputs[: self.head_arity(len(inputs))])
 
@@ -104,4 +109,5 @@ class Fused(Op):
         yield Sample.of(cls((ConvDataGrad(win, (5, 6)), ReluGrad())), y, w, Arg(x, distinct=True))
         yield Sample.of(cls((Matmul(False, True), Add(), Sigmoid())), (3, 7), (5, 7), (5,))
         yield Sample.of(cls((Matmul(),)), (3, 7), (7, 5))
+        yield Sample.of(cls((Matmul(), Add())), (2, 4, 3), (2, 3, 1), (1, 4, 1))  # a number for each row
         yield Sample.of(cls((Add(), Relu(), Mul(), Tanh())), (2, 1, 5), (3, 1), (2, 3, 5))

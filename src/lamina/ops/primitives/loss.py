@@ -11,6 +11,7 @@ import numpy as np
 from lamina.ops.arguments import DTypeLike, checked, within
 from lamina.ops.core import INTEGERS, Arg, Array, BatchAxes, Op, Sample, call, floating, operand
 from lamina.ops.primitives.check_index import CheckIndex, check_index, watched
+from lamina.ops.primitives.gather import Gather
 from lamina.ops.primitives.pointwise import where
 from lamina.ops.primitives.softmax import log_softmax
 from lamina.spec import (
@@ -312,11 +313,12 @@ def _of_all_classes(x: Any, labels: Any, by_class: Any, ignored: int | None) -> 
 
 def _at_labels(labels: Any, by_class: Any, ignored: int | None) -> Any:
     """by_class[label] for each label, 0 for labels that are ignored or name no class."""
-    classes = by_class.shape[0]
-    if ignored is not None and 0 <= ignored < classes:
-        by_class = where(np.arange(classes) == ignored, 0.0, by_class)
-    chosen = spread(labels, classes, by_class.dtype, 1)
-    return (chosen * by_class.reshape((1, -1, *(1,) * (labels.ndim - 1)))).sum(1)
+    labels = labels.cast(int64)
+    counts = (labels >= 0) & (labels < by_class.shape[0])
+    if ignored is not None:
+        counts = counts & (labels != ignored)
+    places = where(counts, labels, 0).reshape((labels.spec.numel,))
+    return where(counts, call(Gather(0), by_class, places).reshape(labels.shape), 0.0)
 
 
 def _soft_cross_entropy(x: Any, target: Any, weight: Any, reduction: str, label_smoothing: float) -> Any:
@@ -334,7 +336,7 @@ def _soft_cross_entropy(x: Any, target: Any, weight: Any, reduction: str, label_
     if shares is not None:
         wanted = wanted * shares.reshape((1, -1, *(1,) * (x.ndim - 2)))
     losses = -(wanted * log_softmax(x.cast(wide), 1)).sum(1)
-    return _reduce(losses.squeeze(0) if single else losses, reduction)
+    return reduced(losses.squeeze(0) if single else losses, reduction)
 
 
 @checked
@@ -394,8 +396,8 @@ def smooth_l1_loss(input: Any, target: Any, *, reduction: Reduction = "mean", be
     within("smooth_l1_loss", "beta", beta, 0)
     size = _apart("smooth_l1_loss", input, target).abs()
     if beta == 0:
-        return _reduce(size, reduction)
-    return _reduce(where(size < beta, size * size * (0.5 / beta), size - 0.5 * beta), reduction)
+        return reduced(size, reduction)
+    return reduced(where(size < beta, size * size * (0.5 / beta), size - 0.5 * beta), reduction)
 
 
 @checked
@@ -424,7 +426,24 @@ def binary_cross_entropy_with_logits(
         losses = x.softplus() - x * t
     else:  # (1 - t) x + (1 + (p - 1) t) log(1 + exp(-x))
         losses = x * (1 - t) + (t * (operand(pos_weight, what, "pos_weight") - 1) + 1) * (-x).softplus()
-    return _reduce(losses if weight is None else losses * operand(weight, what, "weight"), reduction)
+    return reduced(losses if weight is None else losses * operand(weight, what, "weight"), reduction)
+
+
+@checked
+def sigmoid_focal_loss(
+    inputs: Any, targets: Any, alpha: float = 0.25, gamma: float = 2.0, reduction: Reduction = "none"
+) -> Any:
+    """`binary_cross_entropy_with_logits` times (1 - p)^gamma, p the probability of what is right (Lin et al. 2017).
+
+    So elements that are right already count little. alpha: how much targets of 1 count, those of 0 count 1 - alpha;
+    both 1 where it is negative. As torchvision.ops.sigmoid_focal_loss. Raises ShapeError.
+    """
+    x, t = operand(inputs, "sigmoid_focal_loss"), operand(targets, "sigmoid_focal_loss", "targets")
+    losses = binary_cross_entropy_with_logits(x, t, reduction="none")
+    p = x.sigmoid()
+    wrong = p * (1 - t) + (1 - p) * t
+    losses = losses * (wrong * wrong if gamma == 2 else wrong**gamma)
+    return reduced(losses if alpha < 0 else losses * (t * (2 * alpha - 1) + (1 - alpha)), reduction)
 
 
 def _apart(what: str, input: Any, target: Any) -> Any:
@@ -436,7 +455,8 @@ def _apart(what: str, input: Any, target: Any) -> Any:
     return x - t
 
 
-def _reduce(losses: Any, reduction: str) -> Any:
+def reduced(losses: Any, reduction: str) -> Any:
+    """The mean, the sum, or the losses as they are."""
     if reduction == "none":
         return losses
     return losses.mean() if reduction == "mean" else losses.sum()
@@ -445,12 +465,12 @@ def _reduce(losses: Any, reduction: str) -> Any:
 def _reduce_weighted(what: str, losses: Any, weight: Any, reduction: str) -> Any:
     """The mean counts each element by its weight. Raises ShapeError."""
     if weight is None:
-        return _reduce(losses, reduction)
+        return reduced(losses, reduction)
     shares = operand(weight, what, "weight")
     if shares.shape != losses.shape:
         raise ShapeError(f"{what}: weight {shares.spec} must have the shape of input, {losses.spec}")
     weighted = losses * shares
-    return weighted.sum() / shares.sum() if reduction == "mean" else _reduce(weighted, reduction)
+    return weighted.sum() / shares.sum() if reduction == "mean" else reduced(weighted, reduction)
 
 
 def _reduce_labelled(
@@ -465,5 +485,5 @@ def _reduce_labelled(
     if reduction == "mean" and shares is not None:
         return losses.sum() / shares.sum()
     if reduction != "mean" or ignored is None:
-        return _reduce(losses, reduction)
+        return reduced(losses, reduction)
     return call(LabelledMean(ignored), losses, labels)

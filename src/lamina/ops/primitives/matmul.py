@@ -52,6 +52,9 @@ class Matmul(Op):
             return (BatchAxis(rank - 1, b.size),)
         return None
 
+    def stacked(self, size: int, inputs: Sequence[Spec], batched: Sequence[bool]) -> Op | None:
+        return self if all(batched) else None
+
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         """y = a b: da = g b^T and db = a^T g, with the transposes put where the operands have theirs."""
         (g,), (a, b) = grads, inputs

@@ -28,7 +28,6 @@ from lamina.ops.core import (
     operand,
     together,
 )
-from lamina.ops.primitives.cast import cast
 from lamina.spec import DTYPES, DTypeError, Shape, ShapeError, Spec, bool_, broadcast_shapes, float32
 
 _SHAPES: tuple[Shape, ...] = ((3, 5), (1, 7, 1), (2, 3, 4, 5), (), (0, 3), (17,))
@@ -416,6 +415,18 @@ class Silu(_Unary):
 
 
 @dataclass(frozen=True)
+class HardSwish(_Unary):
+    """x * min(max(x + 3, 0), 6) / 6. A. Howard et al.: "Searching for MobileNetV3" (ICCV 2019)."""
+
+    def apply(self, x: Array) -> Any:
+        return x * np.clip(x * (1 / 6) + 0.5, 0, 1)
+
+    def derivative(self, x: Any, y: Any) -> Any:
+        lifted = call(ClippedRelu(6.0), x + 3.0)
+        return lifted * (1 / 6) + call(ClippedReluGrad(6.0), lifted, x * (1 / 6))
+
+
+@dataclass(frozen=True)
 class LogicalNot(_Unary):
     """not x, on booleans."""
 
@@ -539,7 +550,7 @@ class Pow(_Binary):
     def partials(self, g: Any, a: Any, b: Any, y: Any) -> tuple[Any, Any]:
         less = where(b == 0, 1.0, b - 1)  # b = 0: the power is constant, 0 * a, also at a = 0
         safe = where(a > 0, a, 1.0)
-        return g * b * pow(a, less), where(a > 0, g * y * safe.log(), 0.0)
+        return g * b * call(Pow(), a, less), where(a > 0, g * y * safe.log(), 0.0)
 
 
 @dataclass(frozen=True)
@@ -855,6 +866,14 @@ _ERF = _erf_table()
 _ERF_32 = _ERF[:4].astype(np.float32)  # four terms leave an error below 1e-9
 
 
+def lookup(table: Array, index: Any) -> Any:
+    """table[index]. As NumPy's own functions it asks an index that is no array of NumPy's (NEP 18)."""
+    if not isinstance(index, np.ndarray | np.generic):
+        return index.__array_function__(lookup, (type(index),), (table, index), {})
+    places: Any = index
+    return np.take(table, places)
+
+
 def erf_numpy(x: Array) -> Array:
     """The error function of a float32 or float64 array, to the last digits."""
     table = _ERF_32 if x.dtype == np.float32 else _ERF
@@ -862,11 +881,12 @@ def erf_numpy(x: Array) -> Array:
     steps = np.rint(size * (1 / _ERF_STEP))
     apart = size - steps * _ERF_STEP  # exact: the step is a power of two
     near = np.nan_to_num(steps).astype(np.intp)
-    value = table[-1].take(near)
+    value = lookup(table[-1], near)
     for row in table[-2::-1]:
         value *= apart
-        value += row.take(near)
-    return np.asarray(np.copysign(value, x))
+        value += lookup(row, near)
+    found: Array = np.copysign(value, x)
+    return found
 
 
 # Functions, named and called as in torch and torch.nn.functional.
@@ -905,73 +925,6 @@ def _is_floating(x: Any) -> bool:
 def mul(input: Any, other: Any) -> Any:
     """input * other."""
     return _binary(Mul(), input, other)
-
-
-@checked
-def div(input: Any, other: Any, *, rounding_mode: Literal["trunc", "floor"] | None = None) -> Any:
-    """input / other, of floats: integers become float32.
-
-    rounding_mode: "trunc" drops the fraction of the quotient, "floor" takes the whole number below it.
-    """
-    a, b = together("div", input, other)
-    quotient = call(Div(), _wide(a, b), _wide(b, a))
-    if rounding_mode is None:
-        return quotient
-    whole = floor(quotient) if rounding_mode == "floor" else trunc(quotient)
-    kind = a.dtype if isinstance(a, Operand) else b.dtype
-    return whole if kind.is_float else cast(whole, kind)
-
-
-def _wide(x: Any, beside: Any) -> Any:
-    """x in float32 where it is of integers; numbers of `together` stay arrays."""
-    if isinstance(x, np.ndarray):
-        return x.astype(np.float32) if x.dtype.kind in "iub" else x
-    return floating(x, "div")
-
-
-@checked
-def pow(input: Any, exponent: Any) -> Any:
-    """input to the power of exponent; NaN for a negative float and an exponent that is not whole.
-
-    Integers to the power of a Python int >= 0 stay integers; otherwise integers become float32.
-    """
-    if is_number(exponent) and not is_number(input):
-        return _power_of(operand(input, "pow"), exponent)
-    a, b = together("pow", input, exponent)
-    return call(Pow(), _wide(a, b), _wide(b, a))
-
-
-def _power_of(x: Any, exponent: Any) -> Any:
-    """A tensor to the power of a number."""
-    number = exponent.item() if isinstance(exponent, np.generic) else exponent
-    if not x.dtype.is_float and isinstance(number, int):
-        if number < 0:
-            raise ValueError(f"pow: integers to the power of {number} are not whole; cast with ops.cast")
-        return _whole_power(x, number)
-    x = floating(x, "pow")
-    if number in _POWERS:
-        return _POWERS[number](x)
-    return call(Pow(), *together("pow", x, exponent))
-
-
-def _whole_power(x: Any, exponent: int) -> Any:
-    """By squaring, from the highest bit of the exponent on."""
-    if exponent == 0:
-        return add(mul(x, 0), 1)
-    found = x
-    for bit in bin(exponent)[3:]:
-        found = mul(found, found)
-        found = mul(found, x) if bit == "1" else found
-    return found
-
-
-_POWERS: dict[float, Any] = {
-    1: lambda a: a,
-    2: lambda a: a * a,
-    0.5: lambda a: call(Sqrt(), a),
-    -0.5: lambda a: call(Rsqrt(), a),
-    -1: lambda a: call(Reciprocal(), a),
-}
 
 
 def minimum(input: Any, other: Any) -> Any:
@@ -1016,17 +969,25 @@ def ge(input: Any, other: Any) -> Any:
 
 def logical_and(input: Any, other: Any) -> Any:
     """input and other, as booleans: what is not 0 counts as true."""
-    return call(LogicalAnd(), _truth(input, "logical_and"), _truth(other, "logical_and"))
+    return call(LogicalAnd(), *_truths("logical_and", input, other))
 
 
 def logical_or(input: Any, other: Any) -> Any:
     """input or other, as booleans: what is not 0 counts as true."""
-    return call(LogicalOr(), _truth(input, "logical_or"), _truth(other, "logical_or"))
+    return call(LogicalOr(), *_truths("logical_or", input, other))
 
 
 def logical_not(input: Any) -> Any:
     """not input, as booleans: what is not 0 counts as true."""
     return call(LogicalNot(), _truth(input, "logical_not"))
+
+
+def _truths(what: str, a: Any, b: Any) -> tuple[Any, Any]:
+    """Both as booleans; an array beside an operand is made one where that is."""
+    if isinstance(a, Operand) != isinstance(b, Operand):
+        a, b = (_truth(x, what) if isinstance(x, Operand) else np.not_equal(x, 0) for x in (a, b))
+        return a, b
+    return _truth(a, what), _truth(b, what)
 
 
 def _truth(x: Any, what: str) -> Any:
@@ -1038,7 +999,7 @@ def where(condition: Any, input: Any, other: Any) -> Any:
     """input where condition (of bool) is true, else other; they take their common dtype, numbers the tensor's."""
     if is_number(input) and is_number(other):
         kind = float32 if isinstance(input, float) or isinstance(other, float) else None
-        input = operand(np.asarray(input, None if kind is None else kind.numpy), "where")
+        input = np.asarray(input, None if kind is None else kind.numpy)
     return call(Where(), condition, *together("where", input, other))
 
 

@@ -16,7 +16,8 @@ import numpy as np
 
 from lamina.ops.arguments import Sizes, checked
 from lamina.ops.core import Arg, Array, BatchAxes, Op, Sample, bind, call, first_axis, operand
-from lamina.ops.primitives.matmul import Matmul
+from lamina.ops.primitives.axis_map import AxisMap
+from lamina.ops.primitives.map_axes import mapped
 from lamina.ops.primitives.window import Padding, Window, per_axis, window
 from lamina.spec import DType, DTypeError, Shape, ShapeError, Spec, float32, int32, int64, uint8
 
@@ -135,6 +136,9 @@ class MaxPoolGrad(_Pool):
         self.check_index(index, g.shape)
         return (self.result((*g.shape[:2], *self.shape), g.dtype),)
 
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        return (axes[0],) if axes[0] and axes[0] == axes[1] and axes[0].axis < 2 else None
+
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return call(MaxPoolGather(self.kernel, self.window), grads[0], inputs[1]), None
 
@@ -163,6 +167,9 @@ class MaxPoolGather(_Pool):
         y = self.outputs(t)
         self.check_index(index, y.shape)
         return (y,)
+
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        return (axes[0],) if axes[0] and axes[0] == axes[1] and axes[0].axis < 2 else None
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         t, index = inputs
@@ -231,6 +238,9 @@ class AvgPoolGrad(_Pool):
         self.check_float(g)
         _check_gradient(self, g, self.shape)
         return (self.result((*g.shape[:2], *self.shape), g.dtype),)
+
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        return first_axis(axes, 1, (0, 1))
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return (call(AvgPool(self.kernel, self.window, self.mode), grads[0]),)
@@ -302,7 +312,7 @@ def counts(kernel: Shape, win: Window, spatial: Shape, positions: Shape) -> Arra
 # Functions, named and called as in torch.nn.functional. All take one image [C, *spatial] without its batch, too.
 
 
-def _unbatched(what: str, input: Any, rank: int) -> tuple[Any, bool]:
+def unbatched(what: str, input: Any, rank: int) -> tuple[Any, bool]:
     """The input with a batch axis, and whether it had none. Raises ShapeError."""
     x = operand(input, what)
     if x.ndim not in (rank + 1, rank + 2):
@@ -351,17 +361,17 @@ def _max_pool(
     return_indices: bool,
 ) -> Any:
     what = f"max_pool{rank}d"
-    x, single = _unbatched(what, input, rank)
+    x, single = unbatched(what, input, rank)
     size, win, _ = _window(what, rank, x, kernel, stride, padding, dilation, ceil_mode)
     if not return_indices:
         y = call(MaxPool(size, win, True), x)
         return y.squeeze(0) if single else y
     y, offset = bind(MaxPool(size, win, True), x)
-    found = y, _positions(offset, size, win, x.shape[2:])
+    found = y, plane_index(offset, size, win, x.shape[2:])
     return tuple(v.squeeze(0) for v in found) if single else found
 
 
-def _positions(offset: Any, kernel: Shape, win: Window, spatial: Shape) -> Any:
+def plane_index(offset: Any, kernel: Shape, win: Window, spatial: Shape) -> Any:
     """Where in its image each maximum is, row-major over the spatial axes (int64), from its place in the window."""
     rest, found = offset.cast(float32), None  # exact: a kernel has far less than 2^24 elements
     for axis in reversed(range(len(kernel))):
@@ -385,7 +395,7 @@ def _avg_pool(
     divisor_override: int | None,
 ) -> Any:
     what = f"avg_pool{rank}d"
-    x, single = _unbatched(what, input, rank)
+    x, single = unbatched(what, input, rank)
     if divisor_override == 0:
         raise ValueError(f"{what}: divisor_override must not be 0")
     size, win, plain = _window(what, rank, x, kernel, stride, padding, 1, ceil_mode)
@@ -414,7 +424,7 @@ def _sum_pool(
     rank: int, input: Any, kernel: Sizes, stride: Sizes | None, padding: Padding, ceil_mode: bool
 ) -> Any:
     what = f"sum_pool{rank}d"
-    x, single = _unbatched(what, input, rank)
+    x, single = unbatched(what, input, rank)
     size, win, _ = _window(what, rank, x, kernel, stride, padding, 1, ceil_mode)
     y = call(AvgPool(size, win, "sum"), x)
     return y.squeeze(0) if single else y
@@ -466,6 +476,45 @@ def max_pool3d(
 ) -> Any:
     """`max_pool2d` with three spatial axes."""
     return _max_pool(3, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+
+
+@checked
+def max_pool1d_with_indices(
+    input: Any,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+) -> Any:
+    """`max_pool1d` with return_indices."""
+    return _max_pool(1, input, kernel_size, stride, padding, dilation, ceil_mode, True)
+
+
+@checked
+def max_pool2d_with_indices(
+    input: Any,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+) -> Any:
+    """(The largest element of each window, where it is in its image): `max_pool2d` with return_indices."""
+    return _max_pool(2, input, kernel_size, stride, padding, dilation, ceil_mode, True)
+
+
+@checked
+def max_pool3d_with_indices(
+    input: Any,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+) -> Any:
+    """`max_pool3d` with return_indices."""
+    return _max_pool(3, input, kernel_size, stride, padding, dilation, ceil_mode, True)
 
 
 @checked
@@ -552,16 +601,22 @@ def global_max_pool(input: Any) -> Any:
 def _adaptive_avg_pool(rank: int, input: Any, output_size: Any) -> Any:
     """Position i averages the elements floor(i * n / o) … ceil((i + 1) * n / o) - 1 of its axis."""
     what = f"adaptive_avg_pool{rank}d"
-    x, single = _unbatched(what, input, rank)
+    x, single = unbatched(what, input, rank)
+    sizes = output_sizes(what, x, output_size)
+    y = _adapted(what, x, sizes)
+    return y.squeeze(0) if single else y
+
+
+def output_sizes(what: str, x: Any, output_size: Any) -> Shape:
+    """One size for all spatial axes of x, or one for each; None keeps a size. Raises ShapeError."""
+    rank = x.ndim - 2
     given: Any = (
         (output_size,) * rank
         if output_size is None or isinstance(output_size, (int, np.integer))
         else tuple(output_size)
     )
     filled = [n if o is None else o for o, n in zip(given, x.shape[2:], strict=False)]
-    sizes = per_axis(what, "output_size", filled if len(given) == rank else given, rank, 1)
-    y = _adapted(what, x, sizes)
-    return y.squeeze(0) if single else y
+    return per_axis(what, "output_size", filled if len(given) == rank else given, rank, 1)
 
 
 def _adapted(what: str, x: Any, sizes: Shape) -> Any:
@@ -570,23 +625,8 @@ def _adapted(what: str, x: Any, sizes: Shape) -> Any:
     if all(n % o == 0 for n, o in zip(x.shape[2:], sizes, strict=True)):
         kernel = tuple(n // o for n, o in zip(x.shape[2:], sizes, strict=True))
         return call(AvgPool(kernel, window(what, kernel, kernel), "include"), x)
-    for axis, size in enumerate(sizes, 2):
-        x = _adaptive_axis(x, axis, size)
-    return x
-
-
-def _adaptive_axis(x: Any, axis: int, size: int) -> Any:
-    n = x.shape[axis]
-    if n == size:
-        return x
-    weight = np.zeros((n, size))
-    for i in range(size):
-        first, last = i * n // size, -(-(i + 1) * n // size)
-        weight[first:last, i] = 1 / (last - first)
-    last = x.transpose(axis, -1)
-    rows = last.reshape((prod(last.shape[:-1]), n))
-    y = call(Matmul(), rows, weight.astype(x.dtype.numpy))
-    return y.reshape((*last.shape[:-1], size)).transpose(axis, -1)
+    axes = zip(x.shape[2:], sizes, strict=True)
+    return mapped(x, [None, None, *(AxisMap("area", n, o) if n != o else None for n, o in axes)])
 
 
 @checked
@@ -608,3 +648,46 @@ def adaptive_avg_pool2d(input: Any, output_size: int | Sequence[int | None] | No
 def adaptive_avg_pool3d(input: Any, output_size: int | Sequence[int | None] | None) -> Any:
     """`adaptive_avg_pool2d` with three spatial axes."""
     return _adaptive_avg_pool(3, input, output_size)
+
+
+def _lp_pool(
+    rank: int, input: Any, norm_type: float, kernel_size: Sizes, stride: Sizes | None, ceil_mode: bool
+) -> Any:
+    what = f"lp_pool{rank}d"
+    x, single = unbatched(what, input, rank)
+    if not 0 < norm_type < np.inf:
+        raise ValueError(f"{what}: norm_type must be > 0 and finite, got {norm_type}")
+    size, win, plain = _window(what, rank, x, kernel_size, stride, 0, 1, ceil_mode)
+    power = x if norm_type == 1 else x**norm_type
+    sums = _averaged(power, size, win, plain, True, None) * float(prod(size))
+    y = sums if norm_type == 1 else sums ** (1 / norm_type)
+    return y.squeeze(0) if single else y
+
+
+@checked
+def lp_pool1d(
+    input: Any, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
+) -> Any:
+    """`lp_pool2d` with one spatial axis."""
+    return _lp_pool(1, input, norm_type, kernel_size, stride, ceil_mode)
+
+
+@checked
+def lp_pool2d(
+    input: Any, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
+) -> Any:
+    """(sum of x ** norm_type over each window) ** (1 / norm_type) of input [N, C, H, W] or [C, H, W].
+
+    As torch.nn.functional.lp_pool2d: norm_type 1 sums, infinity (`max_pool2d`) is its limit; the last incomplete
+    windows that ceil_mode adds are scaled as if they were whole. stride: the kernel's size by default. NaN where a
+    sum of odd powers is negative, and in the gradient where it is 0. Raises ShapeError, ValueError.
+    """
+    return _lp_pool(2, input, norm_type, kernel_size, stride, ceil_mode)
+
+
+@checked
+def lp_pool3d(
+    input: Any, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
+) -> Any:
+    """`lp_pool2d` with three spatial axes."""
+    return _lp_pool(3, input, norm_type, kernel_size, stride, ceil_mode)

@@ -8,7 +8,9 @@ Draw i of an op comes from block counter + i // 4, word i % 4.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, SupportsIndex
 
@@ -32,6 +34,7 @@ from lamina.spec import (
     int64,
 )
 
+_part: ContextVar[tuple[int, int] | None] = ContextVar("lamina_part_of_batch", default=None)
 #: A state is int64[2]: seed, counter.
 STATE = Spec((2,), int64)
 
@@ -68,6 +71,36 @@ def next_state(state: Array, count: int) -> Array:
     seed, counter = (int(s) for s in state)
     moved = (counter + -(-count // 4)) % 2**64
     return np.array([seed, moved - 2**64 if moved >= 2**63 else moved], np.int64)
+
+
+@contextmanager
+def part_of_batch(rank: int, ranks: int) -> Iterator[None]:
+    """Inside of it random ops draw what this rank's part of a batch would be given if one rank had the whole batch.
+
+    Each rank has as much of axis 0 as the others; part `rank` of `ranks`.
+    """
+    token = _part.set((rank, ranks))
+    try:
+        yield
+    finally:
+        _part.reset(token)
+
+
+def drawn(state: Any, shape: Shape, draw: Callable[[Any, Shape], Sequence[Any]]) -> Sequence[Any]:
+    """(values [*shape], …, next state) by `draw(state, shape)`, within `part_of_batch` those of this rank.
+
+    Draws come in blocks of four: parts of whole blocks begin at a counter of their own, others are cut out of
+    the whole.
+    """
+    part = _part.get()
+    if part is None:
+        return draw(state, shape)
+    (rank, ranks), blocks, rest = part, *divmod(element_count(shape), 4)
+    if rest == 0:
+        *values, _ = draw(state + np.array([0, rank * blocks]), shape)
+        return (*values, state + np.array([0, ranks * blocks]))
+    *values, after = draw(state, (ranks, *shape))
+    return (*(x[rank] for x in values), after)
 
 
 def check_state(op: Op, state: Spec) -> None:
@@ -154,8 +187,8 @@ def random_uniform(
     """(values uniform in [low, high), next state) from a state int64[2] (seed, counter)."""
     if not (low <= high and math.isfinite(high - low)):
         raise ValueError(f"random_uniform: low must be <= high, both finite, got {low} and {high}")
-    op = RandomUniform(as_shape(shape, "random_uniform: shape"), as_dtype(dtype), float(low), float(high))
-    values, moved = bind(op, state)
+    sizes, kind = as_shape(shape, "random_uniform: shape"), as_dtype(dtype)
+    values, moved = drawn(state, sizes, lambda s, n: bind(RandomUniform(n, kind, float(low), float(high)), s))
     return values, moved
 
 
@@ -171,6 +204,6 @@ def random_normal(
     within("random_normal", "std", std, 0)
     if not math.isfinite(mean):
         raise ValueError(f"random_normal: mean must be finite, got {mean}")
-    op = RandomNormal(as_shape(shape, "random_normal: shape"), as_dtype(dtype), float(mean), float(std))
-    values, moved = bind(op, state)
+    sizes, kind = as_shape(shape, "random_normal: shape"), as_dtype(dtype)
+    values, moved = drawn(state, sizes, lambda s, n: bind(RandomNormal(n, kind, float(mean), float(std)), s))
     return values, moved

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod as product
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
@@ -86,6 +86,9 @@ class Reduce(Op):
             return None
         gone = 0 if self.keepdims else builtins.sum(a < b.axis for a in self.axes)
         return (BatchAxis(b.axis - gone, b.size),)
+
+    def stacked(self, size: int, inputs: Sequence[Spec], batched: Sequence[bool]) -> Op:
+        return replace(self, axes=tuple(a + 1 for a in self.axes))
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         x = inputs[0]
@@ -169,6 +172,9 @@ class ArgMax(Op):
     def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
         b, axis = axes[0], self.axis % inputs[0].ndim
         return None if b is None or b.axis == axis else (BatchAxis(b.axis - (axis < b.axis), b.size),)
+
+    def stacked(self, size: int, inputs: Sequence[Spec], batched: Sequence[bool]) -> Op:
+        return replace(self, axis=self.axis % inputs[0].ndim + 1)
 
     def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
         return (np.argmax(x, self.axis),)

@@ -16,7 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lamina.ops.core import Arg, Array, BatchAxes, Op, Sample, bind, listing, operand
+from lamina.ops.core import Arg, Array, BatchAxes, Op, Sample, bind, listing, operand, spec_of
+from lamina.ops.primitives.pointwise import relu, tanh, where
+from lamina.ops.primitives.sequence import checked_lengths, inside, last_steps, reversed_within
+from lamina.ops.primitives.shape import cat, chunk, flip, stack
 from lamina.spec import DType, Shape, ShapeError, Spec, uint8
 
 #: Gates of each cell.
@@ -179,7 +182,8 @@ class RnnGrad(_Recurrent):
 
     reserve: whether the reserve of the forward pass is an operand; without it the forward pass is computed again.
     With it the last output, uint8, is the reserve as it is left, of no use to anybody: backends that write into it
-    let the output take over its memory. The c's belong to the LSTM alone. There is no second derivative.
+    let the output take over its memory. The c's belong to the LSTM alone. Its own derivatives have no kernel: they
+    are those of its formulas, step by step.
     """
 
     reserve: bool = False
@@ -198,13 +202,16 @@ class RnnGrad(_Recurrent):
         return (*(self.result(shape, inputs[0].dtype) for shape in shapes), *spent)
 
     def reference(self, *inputs: Array) -> tuple[Array, ...]:
+        return (*self.composed(*inputs), *([np.zeros(0, np.uint8)] if self.reserve else []))
+
+    def composed(self, *inputs: Any) -> tuple[Any, ...]:
         first = 3 + 2 * self.states
         x, *rest = inputs[:first]
         h0, dy, dlast = rest[: self.states], rest[self.states + 1], rest[self.states + 2 :]
         weights = inputs[first + self.reserve :]
         _, _, tape = _forward(self, x, h0, weights)
         dx, dfirst, dweights = _backward(self, dy, dlast, tape, weights)
-        return (dx, *dfirst, *dweights, *([np.zeros(0, np.uint8)] if self.reserve else []))
+        return (dx, *dfirst, *dweights)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -239,7 +246,42 @@ def _drawn(op: _Recurrent, sizes: Sizes) -> list[Arg]:
     return [Arg(shape, low=-0.5, high=0.5) for shape in op.weight_shapes(sizes.inputs)]
 
 
-# ------------------------------------------------------------------------------------------- the meaning in NumPy
+# ------------------------------------------------------- the meaning, in NumPy or, for derivatives, in other ops
+
+
+def _tanh(x: Any) -> Any:
+    return np.tanh(x) if isinstance(x, np.ndarray) else tanh(x)
+
+
+def _relu(x: Any) -> Any:
+    return np.maximum(x, 0) if isinstance(x, np.ndarray) else relu(x)
+
+
+def _where_positive(x: Any, values: Any) -> Any:
+    return np.where(x > 0, values, 0) if isinstance(x, np.ndarray) else where(x > 0, values, 0.0)
+
+
+def _split(x: Any, parts: int, axis: int) -> Sequence[Any]:
+    return np.split(x, parts, axis) if isinstance(x, np.ndarray) else chunk(x, parts, axis)
+
+
+def _joined(parts: Sequence[Any], axis: int) -> Any:
+    return np.concatenate(parts, axis) if isinstance(parts[0], np.ndarray) else cat(parts, axis)
+
+
+def _stacked(parts: Sequence[Any]) -> Any:
+    return np.stack(parts) if isinstance(parts[0], np.ndarray) else stack(parts)
+
+
+def _turned(x: Any) -> Any:
+    """The steps from the last to the first."""
+    return x[::-1] if isinstance(x, np.ndarray) else flip(x, 0)
+
+
+def _over_steps(a: Any, b: Any) -> Any:
+    """[T, B, M], [T, B, N] -> [M, N]: the sum over steps and samples of a b^T."""
+    left, right = (z.reshape((z.shape[0] * z.shape[1], z.shape[2])) for z in (a, b))
+    return left.T @ right
 
 
 class Weights(NamedTuple):
@@ -286,54 +328,57 @@ def _forward(
         for direction in range(op.directions):
             place = len(passes)
             state = [s[place] for s in first]
-            turned = x[::-1] if direction else x
+            turned = _turned(x) if direction else x
             y, state, steps = _run(op, turned, state, groups[place])
             passes.append(_Pass(turned, steps))
-            sides.append(y[::-1] if direction else y)
+            sides.append(_turned(y) if direction else y)
             for kept, s in zip(last, state, strict=True):
                 kept.append(s)
-        x = np.concatenate(sides, 2)
-    return x, [np.stack(kept) for kept in last], passes
+        x = _joined(sides, 2)
+    return x, [_stacked(kept) for kept in last], passes
 
 
 def _run(op: _Recurrent, x: Array, state: list[Array], w: Weights) -> tuple[Array, list[Array], list[Any]]:
     """One layer in one direction: (outputs [T, B, P], last state, records)."""
     bias = 0 if w.b_ih is None else w.b_ih
     outputs, steps = [], []
-    for a in x @ w.ih.T + bias:
+    given = x @ w.ih.T + bias
+    for t in range(given.shape[0]):
+        a = given[t]
         s = state[0] @ w.hh.T + (0 if w.b_hh is None else w.b_hh)
         state, record = _STEPS[op.mode](op.mode, a, s, state)
         steps.append(record)
         if w.hr is not None:
             state = [state[0] @ w.hr.T, state[1]]
         outputs.append(state[0])
-    return np.stack(outputs), state, steps
+    return _stacked(outputs), state, steps
 
 
 def _sigmoid(x: Array) -> Array:
-    found: Array = 0.5 * np.tanh(0.5 * x) + 0.5
+    found: Array = 0.5 * _tanh(0.5 * x) + 0.5
     return found
 
 
 def _plain_step(mode: str, a: Array, s: Array, state: list[Array]) -> tuple[list[Array], Any]:
-    h = np.tanh(a + s) if mode == "tanh" else np.maximum(a + s, 0)
+    h = _tanh(a + s) if mode == "tanh" else _relu(a + s)
     return [h], (state[0], h)
 
 
 def _lstm_step(mode: str, a: Array, s: Array, state: list[Array]) -> tuple[list[Array], Any]:
     before, c = state
-    i, f, g, o = np.split(a + s, 4, 1)
-    i, f, g, o = _sigmoid(i), _sigmoid(f), np.tanh(g), _sigmoid(o)
+    i, f, g, o = _split(a + s, 4, 1)
+    i, f, g, o = _sigmoid(i), _sigmoid(f), _tanh(g), _sigmoid(o)
     after = f * c + i * g
-    m = o * np.tanh(after)
-    return [m, after], (before, c, i, f, g, o, np.tanh(after), m)
+    t = _tanh(after)
+    m = o * t
+    return [m, after], (before, c, i, f, g, o, t, m)
 
 
 def _gru_step(mode: str, a: Array, s: Array, state: list[Array]) -> tuple[list[Array], Any]:
     (h,) = state
-    (ar, az, an), (sr, sz, sn) = np.split(a, 3, 1), np.split(s, 3, 1)
+    (ar, az, an), (sr, sz, sn) = _split(a, 3, 1), _split(s, 3, 1)
     r, z = _sigmoid(ar + sr), _sigmoid(az + sz)
-    n = np.tanh(an + r * sn)
+    n = _tanh(an + r * sn)
     return [(1 - z) * n + z * h], (h, r, z, n, sn)
 
 
@@ -346,19 +391,18 @@ def _backward(
     """(dx, gradients of the first states, gradients of the weights)."""
     groups = grouped(op, weights)
     found: list[Weights] = [Weights(None, None)] * len(groups)
-    dfirst = [np.zeros_like(s) for s in dlast]
+    dfirst: list[list[Any]] = [[None] * len(groups) for _ in dlast]
     for layer in reversed(range(op.layers)):
-        sides = np.split(dy, op.directions, 2)
-        dy = np.zeros_like(tape[layer * op.directions].x)
+        sides = _split(dy, op.directions, 2)
         for direction in range(op.directions):
             place = layer * op.directions + direction
-            g = sides[direction][::-1] if direction else sides[direction]
+            g = _turned(sides[direction]) if direction else sides[direction]
             dx, dstate, dw = _run_back(op, g, [s[place] for s in dlast], tape[place], groups[place])
-            dy = dy + (dx[::-1] if direction else dx)
+            dy = dy + _turned(dx) if direction else dx
             found[place] = dw
             for kept, s in zip(dfirst, dstate, strict=True):
                 kept[place] = s
-    return dy, dfirst, _flattened(op, found)
+    return dy, [_stacked(kept) for kept in dfirst], _flattened(op, found)
 
 
 def _run_back(
@@ -366,42 +410,42 @@ def _run_back(
 ) -> tuple[Array, list[Array], Weights]:
     """The gradients of one layer in one direction: of its inputs, first state and weights."""
     das, dss = [], []
-    dhr = None if w.hr is None else np.zeros_like(w.hr)
-    for g, record in zip(dy[::-1], reversed(tape.steps), strict=True):
-        dh = dstate[0] + g
+    dhr: Any = None
+    for t, record in reversed(list(enumerate(tape.steps))):
+        dh = dstate[0] + dy[t]
         if w.hr is not None:
-            dhr = dhr + dh.T @ record[-1]
+            dhr = dh.T @ record[-1] if dhr is None else dhr + dh.T @ record[-1]
             dh = dh @ w.hr
         da, ds, dstate = _BACK[op.mode](op.mode, dh, dstate, record)
         dstate = [dstate[0] + ds @ w.hh, *dstate[1:]]
         das.append(da)
         dss.append(ds)
-    da, ds = np.stack(das[::-1]), np.stack(dss[::-1])
-    before = np.stack([record[0] for record in tape.steps])
-    d_ih, d_hh = (np.tensordot(d, z, ((0, 1), (0, 1))) for d, z in ((da, tape.x), (ds, before)))
+    da, ds = _stacked(das[::-1]), _stacked(dss[::-1])
+    before = _stacked([record[0] for record in tape.steps])
+    d_ih, d_hh = _over_steps(da, tape.x), _over_steps(ds, before)
     b_ih, b_hh = (da.sum((0, 1)), ds.sum((0, 1))) if op.bias else (None, None)
     return da @ w.ih, dstate, Weights(d_ih, d_hh, b_ih, b_hh, dhr)
 
 
-def _plain_back(mode: str, dh: Array, dstate: list[Array], record: Any) -> tuple[Array, Array, list[Array]]:
+def _plain_back(mode: str, dh: Array, dstate: list[Array], record: Any) -> tuple[Array, Array, list[Any]]:
     _, h = record
-    da = dh * (1 - h * h) if mode == "tanh" else np.where(h > 0, dh, 0)
-    return da, da, [np.zeros((), dh.dtype)]
+    da = dh * (1 - h * h) if mode == "tanh" else _where_positive(h, dh)
+    return da, da, [0.0]
 
 
-def _lstm_back(mode: str, dh: Array, dstate: list[Array], record: Any) -> tuple[Array, Array, list[Array]]:
+def _lstm_back(mode: str, dh: Array, dstate: list[Array], record: Any) -> tuple[Array, Array, list[Any]]:
     _, c, i, f, g, o, t, _ = record
     dc = dstate[1] + dh * o * (1 - t * t)
     parts = (dc * g * i * (1 - i), dc * c * f * (1 - f), dc * i * (1 - g * g), dh * t * o * (1 - o))
-    da = np.concatenate(parts, 1)
-    return da, da, [np.zeros((), dh.dtype), dc * f]
+    da = _joined(parts, 1)
+    return da, da, [0.0, dc * f]
 
 
 def _gru_back(mode: str, dh: Array, dstate: list[Array], record: Any) -> tuple[Array, Array, list[Array]]:
     h, r, z, n, sn = record
     dn = dh * (1 - z) * (1 - n * n)
     dr, dz = dn * sn * r * (1 - r), dh * (h - n) * z * (1 - z)
-    return np.concatenate((dr, dz, dn), 1), np.concatenate((dr, dz, dn * r), 1), [dh * z]
+    return _joined((dr, dz, dn), 1), _joined((dr, dz, dn * r), 1), [dh * z]
 
 
 _BACK: dict[str, Any] = {"relu": _plain_back, "tanh": _plain_back, "lstm": _lstm_back, "gru": _gru_back}
@@ -421,12 +465,16 @@ def rnn(
     bidirectional: bool = False,
     projection: int = 0,
     bias: bool = True,
+    lengths: Any = None,
 ) -> tuple[Any, ...]:
     """(y [T, B, D P], hn [L D, B, P]), and cn [L D, B, H] for the LSTM: a recurrent network over x [T, B, I].
 
     mode: "relu", "tanh", "lstm" or "gru". states: (h0,), or (h0, c0) for the LSTM; None: zeros.
     weights: in PyTorch's order: for each layer, and in it each direction, W_ih [G H, ·], W_hh [G H, P],
     b_ih [G H] and b_hh [G H] (with bias), W_hr [P, H] (with projection); G = 1, 4 (lstm) or 3 (gru) gates.
+    lengths: integers [B]: sequence b has lengths[b] steps, and what x holds behind them is not looked at. There y is
+    0; the last states are each sequence's own, and the second direction begins at its own end, as with PyTorch's
+    packed sequences. One of no steps ends as it begins. A length outside 0 … T is an IndexError on a CPU.
 
     Raises ValueError, ShapeError, DTypeError naming the operand that does not fit.
     Source: cuDNN's cudnnRNNForward; torch.nn.RNN, LSTM, GRU.
@@ -439,7 +487,58 @@ def rnn(
         states = [_filled(shape, dtype) for shape in op.state_shapes(batch)]
     if len(states) != op.states:
         raise ValueError(f"rnn: mode {mode!r} has {op.states} states, got {len(states)}")
-    return tuple(bind(op, x, *states, *weights)[: 1 + op.states])
+    if lengths is None:
+        return tuple(bind(op, x, *states, *weights)[: 1 + op.states])
+    op.measure([spec_of(a) for a in (x, *states, *weights)], ("x", "h0", "c0")[: 1 + op.states],
+               lambda s: [tuple(s), *op.state_shapes(s.batch)])  # fmt: skip
+    return _over_lengths(op, x, [operand(s) for s in states], weights, checked_lengths("rnn", lengths, x))
+
+
+#: What a step behind a sequence's end adds to each gate, in units of `_FAR`: the LSTM's cell state stays, and a state
+#: that could grow is zero. Other states stay within -1 and 1.
+_HOLD = {"lstm": (-1.0, 1.0, 0.0, 0.0), "relu": (-1.0,)}
+#: Far beyond where a gate is 0 or 1 to the last bit; exact in every float type.
+_FAR = 2.0**14
+#: Input vectors are filled up to a multiple of this, as matrix units like them.
+_MULTIPLE = 8
+
+
+def _over_lengths(
+    op: Rnn, x: Any, first: Sequence[Any], weights: Sequence[Any], lengths: Any
+) -> tuple[Any, ...]:
+    """`rnn` over sequences of lengths [B], by networks of one layer and direction over all steps.
+
+    States before a sequence's end do not depend on what follows; the second direction reads each sequence reversed
+    within its length. The last h is read off the outputs; the last c is held to the end by the gates.
+    """
+    groups, one = grouped(op, list(weights)), replace(op, layers=1, bidirectional=False)
+    within = inside(lengths, x.shape[0])
+    last: list[list[Any]] = [[] for _ in first]
+    x = where(within.unsqueeze(2), x, 0)
+    for layer in range(op.layers):
+        sides = []
+        for direction in range(op.directions):
+            place = layer * op.directions + direction
+            w, start = groups[place], [s[place : place + 1] for s in first]
+            turned, w = _held(op.mode, reversed_within(x, lengths) if direction else x, w, within)
+            y, *after = bind(one, turned, *start, *(a for a in w if a is not None))[: 1 + op.states]
+            after[0] = where((lengths > 0).unsqueeze(1), last_steps(y, lengths), start[0][0]).unsqueeze(0)
+            for kept, s in zip(last, after, strict=True):
+                kept.append(s)
+            sides.append(reversed_within(y, lengths) if direction else where(within.unsqueeze(2), y, 0))
+        x = cat(sides, 2) if op.bidirectional else sides[0]
+    return x, *(cat(kept, 0) for kept in last)
+
+
+def _held(mode: str, x: Any, w: Weights, within: Any) -> tuple[Any, Weights]:
+    """x with columns that are 1 behind the sequences' ends, and weights for them."""
+    if mode not in _HOLD:
+        return x, w
+    more, dtype = _MULTIPLE - x.shape[2] % _MULTIPLE, x.dtype
+    behind = cat([(~within).unsqueeze(2).cast(dtype), np.zeros((*x.shape[:2], more - 1), dtype.numpy)], 2)
+    columns = np.zeros((w.ih.shape[0], more), dtype.numpy)
+    columns[:, 0] = np.repeat(np.array(_HOLD[mode]) * _FAR, w.ih.shape[0] // len(_HOLD[mode]))
+    return cat([x, behind], 2), w._replace(ih=cat([operand(w.ih), columns], 1))
 
 
 def _filled(shape: Shape, dtype: DType) -> Array:

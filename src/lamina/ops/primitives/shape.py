@@ -12,7 +12,9 @@ import numpy as np
 
 from lamina.ops.arguments import Dims, Number, checked, shown
 from lamina.ops.core import Array, BatchAxes, BatchAxis, Op, Operand, Sample, call, listing, operand
+from lamina.ops.primitives.axis_map import AxisMap
 from lamina.ops.primitives.cast import cast
+from lamina.ops.primitives.map_axes import mapped
 from lamina.spec import (
     DTYPES,
     Shape,
@@ -44,6 +46,9 @@ class Reshape(Op):
     def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
         b = axes[0]
         return None if b is None else _reshaped_axis(inputs[0].shape, self.shape, b)
+
+    def stacked(self, size: int, inputs: Sequence[Spec], batched: Sequence[bool]) -> Op:
+        return Reshape((size, *self.shape))
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return (grads[0].reshape(inputs[0].shape),)
@@ -90,6 +95,9 @@ class Transpose(Op):
         b = axes[0]
         return None if b is None else (BatchAxis(self.order.index(b.axis), b.size),)
 
+    def stacked(self, size: int, inputs: Sequence[Spec], batched: Sequence[bool]) -> Op:
+        return Transpose((0, *(a + 1 for a in self.order)))
+
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         back = tuple(self.order.index(a) for a in range(len(self.order)))
         return (call(Transpose(back), grads[0]),)
@@ -130,6 +138,9 @@ class Concat(Op):
     def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
         b, axis = axes[0], self.axis % inputs[0].ndim
         return (b,) if b and b.axis != axis and all(other == b for other in axes) else None
+
+    def stacked(self, size: int, inputs: Sequence[Spec], batched: Sequence[bool]) -> Op | None:
+        return Concat(self.axis % inputs[0].ndim + 1) if all(batched) else None
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         sizes = [x.shape[self.axis] for x in inputs]
@@ -177,12 +188,15 @@ class Slice(Op):
             return None
         return (b,)
 
+    def stacked(self, size: int, inputs: Sequence[Spec], batched: Sequence[bool]) -> Op:
+        return Slice((0, *self.start), (size, *self.stop), (1, *self.step))
+
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         """Spread the gradient by the step, then pad it with zeros up to the input's shape."""
         g, shape = grads[0], inputs[0].shape
         if g.spec.numel == 0:
             return (g.sum().expand(shape),)
-        spread = _spread(g, self.step)
+        spread = spread_apart(g, self.step)
         cut = tuple(
             slice(0, min(size, n - start))
             for size, n, start in zip(spread.shape, shape, self.start, strict=True)
@@ -230,6 +244,9 @@ class Pad(Op):
         b = axes[0]
         return (b,) if b and self.pairs[b.axis] == (0, 0) else None
 
+    def stacked(self, size: int, inputs: Sequence[Spec], batched: Sequence[bool]) -> Op:
+        return Pad(((0, 0), *self.pairs), self.value)
+
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         start = tuple(lo for lo, _ in self.pairs)
         stop = tuple(lo + n for lo, n in zip(start, inputs[0].shape, strict=True))
@@ -266,6 +283,9 @@ class Expand(Op):
             return None
         return (BatchAxis(b.axis + len(self.shape) - inputs[0].ndim, b.size),)
 
+    def stacked(self, size: int, inputs: Sequence[Spec], batched: Sequence[bool]) -> Op | None:
+        return Expand((size, *self.shape)) if inputs[0].ndim == len(self.shape) else None
+
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return (grads[0].sum_to(inputs[0].shape),)
 
@@ -280,6 +300,39 @@ class Expand(Op):
         ]  # fmt: skip
         for x, shape in cases:
             yield Sample.of(cls(shape), x)
+
+
+@dataclass(frozen=True)
+class After(Op):
+    """(x, other) -> x itself, which is not read from here before `other` is there. A view; equal nodes that read x
+    here and elsewhere stay apart, so that what is computed of it is computed again."""
+
+    dtypes = DTYPES
+    arity = 2
+
+    def infer(self, x: Spec, other: Spec) -> tuple[Spec]:  # type: ignore[override]
+        self.check_float(x)
+        return (x.open,)
+
+    def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
+        return axes[:1]
+
+    def stacked(self, size: int, inputs: Sequence[Spec], batched: Sequence[bool]) -> Op:
+        return self
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        return grads[0], None
+
+    def reference(self, x: Array, other: Array) -> tuple[Array]:  # type: ignore[override]
+        return (x,)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        cases: list[tuple[Shape, Shape]] = [
+            ((5,), ()), ((2, 3, 4), (7,)), ((), (2, 2)), ((0, 3), (1,)), ((1, 4, 3, 3), (1, 4, 3, 3)),
+        ]  # fmt: skip
+        for x, other in cases:
+            yield Sample.of(cls(), x, other)
 
 
 @dataclass(frozen=True)
@@ -298,6 +351,9 @@ class Flip(Op):
     def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
         b = axes[0]
         return (b,) if b and b.axis not in self.axes else None
+
+    def stacked(self, size: int, inputs: Sequence[Spec], batched: Sequence[bool]) -> Op:
+        return Flip(tuple(a % inputs[0].ndim + 1 for a in self.axes))
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return (call(self, grads[0]),)
@@ -318,7 +374,7 @@ def _without(shape: Shape, axis: int) -> Shape:
     return shape[:axis] + shape[axis + 1 :]
 
 
-def _spread(x: Any, step: Shape) -> Any:
+def spread_apart(x: Any, step: Shape) -> Any:
     """x with step - 1 zeros after each element of each axis: sizes n * step."""
     if all(s == 1 for s in step):
         return x
@@ -407,11 +463,15 @@ def _axes(dim: int | Sequence[int], x: Any, what: str) -> tuple[int, ...]:
 
 
 def cat(tensors: Sequence[Any], dim: int = 0) -> Any:
-    """Tensors joined along an axis, in their common dtype. Raises ShapeError when the other sizes differ."""
+    """Tensors joined along an axis, in their common dtype. Raises ShapeError when the other sizes differ.
+
+    A tensor of shape (0,), which holds nothing of any shape, is passed over, as in torch.
+    """
     xs = _tensors("cat", tensors)
     if len({x.dtype for x in xs}) > 1:
         kind = reduce(promote, (x.dtype for x in xs))
         xs = [cast(x, kind) for x in xs]
+    xs = [x for x in xs if x.shape != (0,)] or xs[:1]
     return call(Concat(normalize_axis(_one_dim("cat", dim), xs[0].ndim, "cat")), *xs)
 
 
@@ -480,66 +540,6 @@ def slice_axis(x: Any, axis: int, start: int, stop: int, step: int = 1) -> Any:
     return call(Slice(tuple(begin), tuple(end), tuple(every)), x)
 
 
-def getitem(x: Any, key: Any) -> Any:
-    """NumPy's basic indexing: ints, slices, None and Ellipsis. A negative step flips the axis.
-
-    Raises ShapeError for an index outside the axis, TypeError for index arrays and masks.
-    """
-    x = operand(x)
-    keys = _expand_key(key if isinstance(key, tuple) else (key,), x)
-    start, stop, step, flips, shape = [], [], [], [], []
-    axis = 0
-    for k in keys:
-        if k is None:
-            shape.append(1)
-            continue
-        n = x.shape[axis]
-        if isinstance(k, slice):
-            first, last, by = k.indices(n)
-            count = len(range(first, last, by))
-            if by < 0:
-                first, by = first + (count - 1) * by, -by
-                flips.append(axis)
-            shape.append(count)
-        else:
-            first, count, by = _index(k, n, axis, x), 1, 1
-        start.append(first if count else 0)
-        stop.append(start[-1] + (count - 1) * by + 1 if count else 0)
-        step.append(by)
-        axis += 1
-    whole = all(a == 0 and b == n and s == 1 for a, b, s, n in zip(start, stop, step, x.shape, strict=True))
-    y = x if whole else call(Slice(tuple(start), tuple(stop), tuple(step)), x)
-    return reshape(flip(y, flips) if flips else y, shape)
-
-
-def _expand_key(key: tuple[Any, ...], x: Any) -> list[Any]:
-    """The key with Ellipsis and missing axes written out."""
-    used = sum(k is not None and k is not Ellipsis for k in key)
-    dots = [i for i, k in enumerate(key) if k is Ellipsis]
-    if used > x.ndim or len(dots) > 1:
-        raise ShapeError(f"getitem: index {key} has too many entries for {x.spec}")
-    place = dots[0] if dots else len(key)
-    rest = [slice(None)] * (x.ndim - used)
-    return [*key[:place], *rest, *key[place + len(dots) :]]
-
-
-def _index(k: Any, n: int, axis: int, x: Any) -> int:
-    if isinstance(k, Operand) and k.ndim:
-        raise TypeError(
-            f"getitem: an index must be an int, slice, None or Ellipsis, got {k.spec} for {x.spec}; "
-            "ops.embedding looks rows up by a tensor of numbers"
-        )
-    try:
-        i = int(k.__index__())
-    except (AttributeError, TypeError):
-        raise TypeError(
-            f"getitem: an index must be an int, slice, None or Ellipsis, got {type(k).__name__} for {x.spec}"
-        ) from None
-    if not -n <= i < n:
-        raise ShapeError(f"getitem: index {i} is outside axis {axis} of {x.spec}")
-    return i % n
-
-
 @checked
 def pad(
     input: Any,
@@ -565,11 +565,10 @@ def pad(
         return pad_axes(x, pairs, 0 if value is None else value)
     if value:
         raise ValueError(f"pad: value belongs to mode 'constant', got {value} with mode {mode!r}")
-    cuts = [(min(lo, 0), min(hi, 0)) for lo, hi in pairs]
-    x = pad_axes(x, cuts) if mode == "circular" else x  # what is cut off is not met again at the other end
-    for axis, (lo, hi) in enumerate(pairs):
-        x = _extended(x, axis, max(lo, 0), max(hi, 0), mode)
-    return x if mode == "circular" else pad_axes(x, cuts)
+    if mode == "circular":  # what is cut off is not met again at the other end
+        x = pad_axes(x, [(min(lo, 0), min(hi, 0)) for lo, hi in pairs])
+        pairs = [(max(lo, 0), max(hi, 0)) for lo, hi in pairs]
+    return mapped(x, [_extended(x, axis, *pair, mode) for axis, pair in enumerate(pairs)])
 
 
 def pad_axes(x: Any, pairs: Sequence[tuple[int, int]], value: Number = 0.0) -> Any:
@@ -585,30 +584,17 @@ def pad_axes(x: Any, pairs: Sequence[tuple[int, int]], value: Number = 0.0) -> A
     return call(Pad(given, float(value)), x) if any(map(any, given)) else x
 
 
-def _extended(x: Any, axis: int, lo: int, hi: int, mode: str) -> Any:
-    """x with what its own elements continue to, along one axis."""
+def _extended(x: Any, axis: int, lo: int, hi: int, mode: str) -> AxisMap | None:
+    """The map of an axis to itself with what its own elements continue to. Raises ShapeError."""
     if lo == hi == 0:
-        return x
+        return None
     n = x.shape[axis]
-    most = {"reflect": n - 1, "circular": n}.get(mode, max(lo, hi) if n else 0)
-    if not (0 <= lo <= most and 0 <= hi <= most):
+    most = {"reflect": n - 1, "circular": n}.get(mode, max(lo, hi, 0) if n else 0)
+    if not (-n <= lo <= most and -n <= hi <= most and n + lo + hi >= 0):
         raise ShapeError(
-            f"pad: mode {mode!r} takes 0 to {most} for axis {axis} of {x.spec}, got ({lo}, {hi})"
+            f"pad: mode {mode!r} takes {-n} to {most} for axis {axis} of {x.spec}, got ({lo}, {hi})"
         )
-    if mode == "circular":
-        before, after = slice_axis(x, axis, n - lo, n), slice_axis(x, axis, 0, hi)
-    elif mode == "reflect":
-        before, after = slice_axis(x, axis, 1, lo + 1), slice_axis(x, axis, n - 1 - hi, n - 1)
-        before, after = flip(before, axis), flip(after, axis)
-    else:
-        before, after = _repeated(x, axis, 0, lo), _repeated(x, axis, n - 1, hi)
-    return cat([part for part, size in ((before, lo), (x, n), (after, hi)) if size], axis)
-
-
-def _repeated(x: Any, axis: int, index: int, count: int) -> Any:
-    """The elements at one index of an axis, `count` times."""
-    shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
-    return expand(slice_axis(x, axis, index, index + 1), shape)
+    return AxisMap(mode, n, n + lo + hi, (lo,))
 
 
 @checked
@@ -673,6 +659,36 @@ def pixel_unshuffle(input: Any, downscale_factor: int) -> Any:
 def pixel_shuffle(input: Any, upscale_factor: int) -> Any:
     """`depth_to_space` of [..., C, H, W], as torch.nn.functional.pixel_shuffle."""
     return _over_images("pixel_shuffle", depth_to_space, input, upscale_factor)
+
+
+@checked
+def channel_shuffle(input: Any, groups: int) -> Any:
+    """The channels of [N, C, *] dealt out: of g groups of C / g, first one of each group, then the next of each.
+
+    torch.nn.functional.channel_shuffle (ShuffleNet; Zhang et al. 2018). Raises ShapeError unless groups divides C.
+    """
+    x = operand(input, "channel_shuffle")
+    if x.ndim < 3 or groups < 1 or x.shape[1] % groups:
+        raise ShapeError(
+            f"channel_shuffle: needs [N, C, *spatial] and groups that divide C, got {x.spec} and {groups}"
+        )
+    apart = reshape(x, (x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
+    return reshape(transpose(apart, 1, 2), x.shape)
+
+
+@checked
+def unflatten(input: Any, dim: int, sizes: Sequence[int]) -> Any:
+    """One axis as several of these sizes, of which one may be -1: the inverse of `flatten`, as torch.unflatten."""
+    x = operand(input, "unflatten")
+    axis = normalize_axis(dim, x.ndim, "unflatten")
+    known = prod(s for s in sizes if s != -1)
+    free = list(sizes).count(-1)
+    if not sizes or free > 1 or (x.shape[axis] % known if free and known else known != x.shape[axis]):
+        raise ShapeError(
+            f"unflatten: sizes {tuple(sizes)} do not multiply to the {x.shape[axis]} of axis {dim} of {x.spec}"
+        )
+    filled = [x.shape[axis] // known if s == -1 else s for s in sizes]
+    return reshape(x, (*x.shape[:axis], *filled, *x.shape[axis + 1 :]))
 
 
 def _over_images(what: str, function: Callable[..., Any], input: Any, factor: int) -> Any:
@@ -748,10 +764,10 @@ def resize_nearest(input: Any, scale: int | Sequence[int]) -> Any:
     """
     x = operand(input, "resize_nearest")
     factors = _blocks("resize_nearest", x, scale)
-    apart = reshape(x, (*x.shape[:2], *(part for n in x.shape[2:] for part in (n, 1))))
-    sizes = tuple(part for pair in zip(x.shape[2:], factors, strict=True) for part in pair)
-    whole = tuple(n * f for n, f in zip(x.shape[2:], factors, strict=True))
-    return reshape(expand(apart, (*x.shape[:2], *sizes)), (*x.shape[:2], *whole))
+    axes = zip(x.shape[2:], factors, strict=True)
+    return mapped(
+        x, [None, None, *(AxisMap("nearest", n, n * f, (1 / f,)) if f != 1 else None for n, f in axes)]
+    )
 
 
 def _blocks(what: str, x: Any, block: int | Sequence[int]) -> Shape:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,9 @@ class _Softmax(Op):
     def batch_axes(self, inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:
         b = axes[0]
         return (b,) if b and b.axis not in self.axis and all(other == b for other in axes) else None
+
+    def stacked(self, size: int, inputs: Sequence[Spec], batched: Sequence[bool]) -> Op | None:
+        return replace(self, axis=tuple(a + 1 for a in self.axis)) if all(batched) else None  # type: ignore[call-arg]
 
 
 @dataclass(frozen=True)

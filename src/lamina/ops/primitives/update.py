@@ -30,10 +30,13 @@ _SHAPES: tuple[Shape, ...] = ((3, 5), (17,), (), (0, 4), (2, 3, 5, 5))
 
 
 class Update(Op, abstract=True):
-    """(p, g, *moments[, step i64[]], rate f32[]) -> (p', *moments'[, step']): one step of an optimizer.
+    """One step of an optimizer.
+
+        (p, g, *moments, *scalars f64[][, step i64[]], rate f32[]) -> (p', *moments', *scalars'[, step'])
 
     A subclass names its `moments`, says whether it counts its steps, and gives the `rule` and `variants` for tests;
-    every backend runs it, over one tensor or many in a launch.
+    every backend runs it, over one tensor or many in a launch. A rule may also keep `scalars` (with `advance`), and
+    read norms over the whole tensor (`norms`, with `measured`).
     """
 
     differentiable = False
@@ -43,22 +46,51 @@ class Update(Op, abstract=True):
     widens = (1,)
     #: The tensors like p that are kept from step to step, each with the range that examples are drawn from.
     moments: ClassVar[Mapping[str, tuple[float, float]]] = {}
-    #: Whether the number of steps, int64 of shape () or (1,), is kept behind the moments.
+    #: Numbers of each parameter, float64 of shape () or (1,), kept from step to step, with ranges likewise.
+    scalars: ClassVar[Mapping[str, tuple[float, float]]] = {}
+    #: Whether the number of steps, int64 of shape () or (1,), is kept behind them.
     counted: ClassVar[bool] = False
+    #: How many norms over the whole tensor the rule reads.
+    norms: ClassVar[int] = 0
+    # What most rules have as fields.
+    weight_decay: float
+    maximize: bool
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        kept = len(cls.moments) + cls.counted
+        kept = len(cls.kept())
         cls.arity = 3 + kept
         cls.inplace = {0: 0} | {1 + i: 2 + i for i in range(kept)}
 
-    def rule(self, p: Any, g: Any, moments: Sequence[Any], t: Any, rate: Any) -> tuple[Any, ...]:
-        """(p', *moments'), element by element, with NumPy's arithmetic, `astype` and elementwise functions.
+    @classmethod
+    def kept(cls) -> tuple[str, ...]:
+        """The names of the state, in order: moments, scalars, and "step" where steps are counted."""
+        return (*cls.moments, *cls.scalars, *(("step",) if cls.counted else ()))
 
-        p, g, moments: of p's dtype. t: the number of this step, from 1 on, and rate: float64 numbers; `astype` brings
-        what is made of them to p's dtype.
+    def rule(
+        self, p: Any, g: Any, moments: Sequence[Any], t: Any, rate: Any, *numbers: Any
+    ) -> tuple[Any, ...]:
+        """(p', *moments'), element by element, with NumPy's arithmetic, `astype`, `where` and elementwise functions.
+
+        p, g, moments: of p's dtype. t: the number of this step, from 1 on, rate, and numbers (the scalars before this
+        step, then the norms): float64; `astype` brings what is made of them to p's dtype.
         """
         raise NotImplementedError
+
+    def measured(
+        self, p: Any, g: Any, moments: Sequence[Any], t: Any, rate: Any, *scalars: Any
+    ) -> tuple[Any, ...]:
+        """As many values as `norms`, element by element, like a rule: the rule gets the 2-norm of each."""
+        raise NotImplementedError
+
+    def advance(self, scalars: Sequence[Any], t: Any, rate: Any) -> tuple[Any, ...]:
+        """The scalars after step t, float64."""
+        raise NotImplementedError
+
+    def descent(self, p: Any, g: Any) -> Any:
+        """What to go down along: g, or -g to maximize, with weight_decay * p."""
+        d = -g if self.maximize else g
+        return d + self.weight_decay * p if self.weight_decay else d
 
     @classmethod
     def variants(cls) -> Sequence[Update]:
@@ -68,13 +100,12 @@ class Update(Op, abstract=True):
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
         p, g, *moments = inputs[: 2 + len(self.moments)]
         self.check(p, g, moments, inputs[-1])
-        kept = [p.open, *(m.open for m in moments)]
-        if self.counted:
-            step = inputs[-2]
-            if step.dtype != int64 or step.numel != 1:
-                raise DTypeError(f"{self.name}: step must be i64[], got {step}")
-            kept.append(step.open)
-        return tuple(kept)
+        numbers = inputs[2 + len(self.moments) : -1]
+        for name, number in zip(self.kept()[len(self.moments) :], numbers, strict=True):
+            wanted = float64 if name in self.scalars else int64
+            if number.dtype != wanted or number.numel != 1:
+                raise DTypeError(f"{self.name}: {name} must be {wanted.short}[], got {number}")
+        return tuple(x.open for x in (p, *moments, *numbers))
 
     def check(self, p: Spec, g: Spec, moments: Sequence[Spec], rate: Spec) -> None:
         """Raise unless shapes are equal, moments have p's dtype, g is a float and the rate float32 []."""
@@ -91,10 +122,18 @@ class Update(Op, abstract=True):
 
     def reference(self, *inputs: Array) -> tuple[Array, ...]:
         p, g, *moments = inputs[: 2 + len(self.moments)]
-        step = inputs[-2] + 1 if self.counted else None
-        t = None if step is None else np.float64(step.item())
-        new = self.rule(p, g.astype(p.dtype), moments, t, np.float64(inputs[-1].item()))
-        return (*new, step) if step is not None else new
+        g, rate = g.astype(p.dtype), np.float64(inputs[-1].item())
+        scalars = inputs[2 + len(self.moments) :][: len(self.scalars)]
+        numbers = [np.float64(s.item()) for s in scalars]
+        step = (inputs[-2] + 1,) if self.counted else ()
+        t = np.float64(step[0].item()) if step else None
+        after = self.advance(numbers, t, rate) if scalars else ()
+        if self.norms:
+            values = self.measured(p, g, moments, t, rate, *numbers)
+            numbers += [np.sqrt(np.sum(np.square(v, dtype=np.float64))) for v in values]
+        new = self.rule(p, g, moments, t, rate, *numbers)
+        shaped = (np.full_like(s, a) for s, a in zip(scalars, after, strict=True))
+        return (*new, *shaped, *step)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -109,8 +148,10 @@ class Update(Op, abstract=True):
         yield Arg(shape)
         yield Arg(shape, gradient)
         yield from (Arg(shape, low=low, high=high) for low, high in cls.moments.values())
+        number: Shape = () if done % 2 else (1,)
+        yield from (Arg(number, float64, low=low, high=high) for low, high in cls.scalars.values())
         if cls.counted:
-            yield Arg(() if done % 2 else (1,), int64, value=(3 * done,))
+            yield Arg(number, int64, value=(3 * done,))
         yield Arg((), float32, low=0.01, high=0.1)
 
 
@@ -123,18 +164,21 @@ class SgdUpdate(Update):
         p' = p - rate * (d + momentum * m' if nesterov else m' if momentum else d)
 
     torch sets the buffer to d at the first step whatever the dampening; here it is (1 - dampening) * d, as in
-    all later steps. Without dampening, the default, both are the same.
+    all later steps: `DampenedSgdUpdate` counts the steps for torch's way. maximize: -g in place of g.
     """
 
     momentum: float = 0.0
     dampening: float = 0.0
     weight_decay: float = 0.0
     nesterov: bool = False
+    maximize: bool = False
     moments = {"momentum": (-2.0, 2.0)}
 
-    def rule(self, p: Any, g: Any, moments: Sequence[Any], t: Any, rate: Any) -> tuple[Any, ...]:
+    def rule(
+        self, p: Any, g: Any, moments: Sequence[Any], t: Any, rate: Any, *numbers: Any
+    ) -> tuple[Any, ...]:
         (m,) = moments
-        d = g + self.weight_decay * p if self.weight_decay else g
+        d = self.descent(p, g)
         if self.momentum:
             m = self.momentum * m + (1 - self.dampening) * d
             d = d + self.momentum * m if self.nesterov else m
@@ -142,19 +186,48 @@ class SgdUpdate(Update):
 
     @classmethod
     def variants(cls) -> Sequence[SgdUpdate]:
-        return cls(), cls(0.9), cls(0.9, weight_decay=0.1), cls(0.9, 0.0, 0.1, True), cls(0.8, 0.3)
+        return (
+            cls(), cls(0.9), cls(0.9, weight_decay=0.1), cls(0.9, 0.0, 0.1, True), cls(0.8, 0.3),
+            cls(0.9, 0.0, 0.1, True, True), cls(maximize=True),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DampenedSgdUpdate(Update):
+    """(p, g, m, step i64[], rate f32[]) -> (p', m', step'): SgdUpdate with momentum whose first step is not dampened.
+
+    m' = momentum * m + k * d with k = 1 at the first step, as torch.optim.SGD has it, and 1 - dampening later.
+    """
+
+    momentum: float = 0.9
+    dampening: float = 0.0
+    weight_decay: float = 0.0
+    maximize: bool = False
+    moments = {"momentum": (-2.0, 2.0)}
+    counted = True
+
+    def rule(
+        self, p: Any, g: Any, moments: Sequence[Any], t: Any, rate: Any, *numbers: Any
+    ) -> tuple[Any, ...]:
+        k = np.where(t > 1, 1 - self.dampening, 1.0).astype(p.dtype)
+        m = self.momentum * moments[0] + k * self.descent(p, g)
+        return p - rate.astype(p.dtype) * m, m
+
+    @classmethod
+    def variants(cls) -> Sequence[DampenedSgdUpdate]:
+        return cls(), cls(0.9, 0.5), cls(0.8, 0.3, 0.1), cls(0.8, 0.3, 0.1, True)
 
 
 @dataclass(frozen=True)
 class AdamUpdate(Update):
-    """(p, g, m, v, step i64[] , rate f32[]) -> (p', m', v', step'): the rule of torch.optim.Adam and AdamW.
+    """(p, g, m, v, step i64[], rate f32[]) -> (p', m', v', step'): the rule of torch.optim.Adam and AdamW.
 
         t  = step + 1
         d  = g + weight_decay * p; with decoupled=True p shrinks by (1 - rate * weight_decay) first, d = g
         m' = beta1 * m + (1 - beta1) * d,    v' = beta2 * v + (1 - beta2) * d^2
         p' = p - rate / (1 - beta1^t) * m' / (sqrt(v') / sqrt(1 - beta2^t) + eps)
 
-    m and v start as zeros, step as 0; step has shape () or (1,).
+    m and v start as zeros, step as 0; step has shape () or (1,). maximize: -g in place of g.
     D. Kingma, J. Ba: "Adam" (ICLR 2015); I. Loshchilov, F. Hutter: "Decoupled weight decay" (ICLR 2019).
     """
 
@@ -163,27 +236,58 @@ class AdamUpdate(Update):
     eps: float = 1e-8
     weight_decay: float = 0.0
     decoupled: bool = False
+    maximize: bool = False
     moments = {"exp_avg": (-2.0, 2.0), "exp_avg_sq": (0.1, 1.0)}
     counted = True
 
-    def rule(self, p: Any, g: Any, moments: Sequence[Any], t: Any, rate: Any) -> tuple[Any, ...]:
-        (m, v), d = moments, g
-        if self.decoupled:
-            p = p * (1 - rate * self.weight_decay).astype(p.dtype)
-        elif self.weight_decay:
-            d = d + self.weight_decay * p
-        m = self.beta1 * m + (1 - self.beta1) * d
-        v = self.beta2 * v + (1 - self.beta2) * d * d
-        size = (rate / (1 - self.beta1**t)).astype(p.dtype)
-        correction = np.sqrt(1 - self.beta2**t).astype(p.dtype)
-        return p - size * m / (np.sqrt(v) / correction + self.eps), m, v
+    def rule(
+        self, p: Any, g: Any, moments: Sequence[Any], t: Any, rate: Any, *numbers: Any
+    ) -> tuple[Any, ...]:
+        p, d = decayed_apart(self, p, g, rate)
+        m, v = means(self, d, moments)
+        return p - adam_step(self, m, v, t, rate), m, v
 
     @classmethod
     def variants(cls) -> Sequence[AdamUpdate]:
         return (
             cls(), cls(weight_decay=0.1), cls(weight_decay=0.1, decoupled=True), cls(0.5, 0.9, 1e-3),
-            cls(decoupled=True),
+            cls(decoupled=True), cls(weight_decay=0.1, maximize=True),
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AmsgradUpdate(Update):
+    """(p, g, m, v, h, step i64[], rate f32[]) -> (p', m', v', h', step'): AdamUpdate with the largest v so far.
+
+    h' = max(h, v') stands in place of v' in the new parameter. h starts as zeros.
+    S. Reddi, S. Kale, S. Kumar: "On the convergence of Adam and beyond" (ICLR 2018).
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    decoupled: bool = False
+    maximize: bool = False
+    moments = {"exp_avg": (-2.0, 2.0), "exp_avg_sq": (0.1, 1.0), "max_exp_avg_sq": (0.1, 1.0)}
+    counted = True
+
+    def rule(
+        self, p: Any, g: Any, moments: Sequence[Any], t: Any, rate: Any, *numbers: Any
+    ) -> tuple[Any, ...]:
+        p, d = decayed_apart(self, p, g, rate)
+        m, v = means(self, d, moments[:2])
+        highest = np.maximum(moments[2], v)
+        return p - adam_step(self, m, highest, t, rate), m, v, highest
+
+    @classmethod
+    def variants(cls) -> Sequence[AmsgradUpdate]:
+        return (
+            cls(),
+            cls(weight_decay=0.1),
+            cls(weight_decay=0.1, decoupled=True),
+            cls(0.5, 0.9, maximize=True),
+        )
 
 
 @dataclass(frozen=True)
@@ -207,11 +311,14 @@ class RmspropUpdate(Update):
     weight_decay: float = 0.0
     momentum: float = 0.0
     centered: bool = False
+    maximize: bool = False
     moments = {"square_avg": (0.5, 1.0), "grad_avg": (-0.5, 0.5), "momentum_buffer": (-2.0, 2.0)}
 
-    def rule(self, p: Any, g: Any, moments: Sequence[Any], t: Any, rate: Any) -> tuple[Any, ...]:
+    def rule(
+        self, p: Any, g: Any, moments: Sequence[Any], t: Any, rate: Any, *numbers: Any
+    ) -> tuple[Any, ...]:
         v, a, b = moments
-        d = g + self.weight_decay * p if self.weight_decay else g
+        d = self.descent(p, g)
         v = self.alpha * v + (1 - self.alpha) * d * d
         variance = v
         if self.centered:
@@ -226,7 +333,31 @@ class RmspropUpdate(Update):
     def variants(cls) -> Sequence[RmspropUpdate]:
         return (
             cls(), cls(0.9, weight_decay=0.1), cls(0.9, 1e-6, 0.1, 0.8, True), cls(momentum=0.9), cls(centered=True),
+            cls(weight_decay=0.1, maximize=True),
         )  # fmt: skip
+
+
+# ---- parts of rules of the Adam family; `op` has beta1, beta2, eps, weight_decay, decoupled, maximize
+
+
+def decayed_apart(op: Any, p: Any, g: Any, rate: Any) -> tuple[Any, Any]:
+    """(parameter, direction): decoupled, the parameter shrinks; else weight_decay * p is added to the direction."""
+    if not op.decoupled:
+        return p, op.descent(p, g)
+    return p * (1 - rate * op.weight_decay).astype(p.dtype), -g if op.maximize else g
+
+
+def means(op: Any, d: Any, moments: Sequence[Any]) -> tuple[Any, Any]:
+    """The running means of d and d²."""
+    m, v = moments
+    return op.beta1 * m + (1 - op.beta1) * d, op.beta2 * v + (1 - op.beta2) * d * d
+
+
+def adam_step(op: Any, m: Any, v: Any, t: Any, rate: Any) -> Any:
+    """rate * m̂ / (√v̂ + eps) with the means' bias corrected."""
+    size = (rate / (1 - op.beta1**t)).astype(m.dtype)
+    correction = np.sqrt(1 - op.beta2**t).astype(m.dtype)
+    return size * m / (np.sqrt(v) / correction + op.eps)
 
 
 def sgd_update(

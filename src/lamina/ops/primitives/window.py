@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -55,6 +55,10 @@ class Window:
         parts += [f"dilation={self.dilation}"] if any(d != 1 for d in self.dilation) else []
         parts += [f"groups={self.groups}"] if self.groups != 1 else []
         return f"[{', '.join(parts)}{', flip' if self.flip else ''}]".replace(" ", "")
+
+    def repeated(self, size: int) -> Window:
+        """The window over `size` times as many groups of channels."""
+        return replace(self, groups=size * self.groups)
 
     @property
     def rank(self) -> int:

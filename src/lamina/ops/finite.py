@@ -1,0 +1,58 @@
+"""The first op whose result is not finite, of operands that are: what `policy(check_finite=True)` looks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from lamina.ops.core import Array, Op
+from lamina.ops.origin import Origin
+from lamina.ops.primitives.fused import Fused
+
+
+class NonFiniteError(ArithmeticError):
+    """An op gave NaN or an infinity; the message names it, and where in the network and the program it stands."""
+
+
+def is_finite(x: Array) -> bool:
+    """Whether there is neither NaN nor an infinity in an array; True for what is no float."""
+    return not _is_float(x) or bool(np.isfinite(x.astype(np.float64)).all())
+
+
+def has_nan(x: Array) -> bool:
+    """Whether there is NaN in an array."""
+    return _is_float(x) and bool(np.isnan(x.astype(np.float64)).any())
+
+
+def check_fused(op: Fused, origin: Origin, inputs: Sequence[Array]) -> None:
+    """Raise NonFiniteError for the first step of a fused op whose result, in NumPy, is not finite."""
+    origins = origin.parts if len(origin.parts) == len(op.ops) else (origin,) * len(op.ops)
+    with np.errstate(all="ignore"):
+        values = op.running_values(*(x.astype(np.float32) if _is_float(x) else x for x in inputs))
+    for step, where, y in zip(op.ops, origins, values, strict=True):
+        check_results(step, where, [y])
+
+
+def check_results(op: Op, origin: Origin, outputs: Sequence[Array]) -> None:
+    """Raise NonFiniteError for the first output that is not finite."""
+    for i, y in enumerate(outputs):
+        if not is_finite(y):
+            wide = y.astype(np.float64)
+            bad = ~np.isfinite(wide)
+            place = tuple(int(k) for k in np.argwhere(bad)[0])
+            where = f" in {origin}" if str(origin) else ""
+            raise NonFiniteError(
+                f"{op.name}{where}: output {i} of shape {y.shape} has {int(bad.sum())} values that are not finite, "
+                f"the first is {wide[place]} at {list(place)}; all its operands are finite. The op is {op}"
+            )
+
+
+def check_given(name: str, x: Array) -> None:
+    """Raise NonFiniteError for an input with NaN; infinities may be meant, as in masks."""
+    if has_nan(x):
+        raise NonFiniteError(f"the input {name} of shape {x.shape} holds NaN before anything is computed")
+
+
+def _is_float(x: Array) -> bool:
+    return x.dtype.kind in "fV" or x.dtype.name in ("bfloat16", "float8_e4m3fn")

@@ -1,0 +1,296 @@
+"""Collective operations: what the ranks of a group make of their tensors together.
+
+Every rank of the group runs the same ones in the same order: their effect is "collective", so that nothing drops,
+merges, repeats or reorders them. The group is a value; how data travels is the backend's (MPI, TCP, NCCL).
+Gradients are those of the sum of all ranks' results. For a group of one an op gives what it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from lamina.ops.core import NUMBERS, Arg, Array, Effect, Op, Sample, call
+from lamina.ops.primitives.pointwise import eq
+from lamina.spec import DTYPES, FLOATS, DType, DTypeError, Group, Shape, ShapeError, Spec, float32
+
+Reduction = Literal["sum", "mean", "max", "min"]
+_SHAPES: tuple[Shape, ...] = ((3, 5), (2, 3, 4, 4), (0, 3), (), (33,))
+
+
+@dataclass(frozen=True)
+class Collective(Op, abstract=True):
+    """Base class of what a group of ranks does together. `reference` is its meaning where all ranks give the same."""
+
+    group: Group
+    effect: ClassVar[Effect] = "collective"
+    dtypes: ClassVar[tuple[DType, ...]] = DTYPES
+
+    def __str__(self) -> str:
+        return super().__str__().replace(f"group={self.group}", str(self.group))
+
+    def _apart(self, x: Spec) -> Shape:
+        """The shape behind an axis of ranks. Raises ShapeError."""
+        if x.ndim < 1 or x.shape[0] != self.group.size:
+            raise ShapeError(
+                f"{self.name}: axis 0 must have one part for each of the {self.group.size} ranks, got {x}"
+            )
+        return x.shape[1:]
+
+
+@dataclass(frozen=True)
+class _Reducing(Collective, abstract=True):
+    """With a reduction: sum, mean, max or min of all ranks' elements."""
+
+    reduction: Reduction = "sum"
+    dtypes = NUMBERS
+
+    def _check(self, *inputs: Spec) -> None:
+        self.check_float(*inputs)
+        if self.reduction == "mean" and not inputs[0].dtype.is_float:
+            raise DTypeError(
+                f"{self.name}: the mean of {inputs[0]} is no integer; cast it with ops.cast, or sum"
+            )
+
+    def _differentiable(self) -> None:
+        if self.reduction not in ("sum", "mean"):
+            raise NotImplementedError(f"{self.name}: {self.reduction} has no gradient")
+
+    def _all(self, x: Array) -> Array:
+        return x * self.group.size if self.reduction == "sum" else x
+
+
+@dataclass(frozen=True)
+class AllReduce(_Reducing):
+    """Every rank gets the reduction of all ranks' x. The gradient is that reduction of the gradients."""
+
+    inplace = {0: 0}
+
+    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+        self._check(x)
+        return (x.open,)
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        (g,), (x,), (y,) = grads, inputs, outputs
+        if self.reduction in ("sum", "mean"):
+            return (call(self, g),)
+        hit = eq(x, y).cast(x.dtype)  # equal elements share the gradient
+        total = AllReduce(self.group, "sum")
+        return (hit * call(total, g) / call(total, hit),)
+
+    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+        return (self._all(x),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for shape in _SHAPES:
+            yield Sample.of(cls(Group(0)), shape, dtypes=FLOATS)
+        yield Sample.of(cls(Group(0), "mean"), (4,), dtypes=FLOATS)
+        yield Sample.of(cls(Group(0), "max"), (2, 3), dtypes=FLOATS)
+
+
+@dataclass(frozen=True)
+class StartAllReduce(AllReduce):
+    """An all-reduce that goes on beside what follows: its result may be read behind `Arrived` alone."""
+
+    differentiable = False
+
+
+@dataclass(frozen=True)
+class Arrived(Collective):
+    """(started, others…) -> started, when it has arrived; others are started before that is waited for."""
+
+    arity = None
+    differentiable = False
+    inplace = {0: 0}
+
+    def infer(self, *inputs: Spec) -> tuple[Spec]:
+        return (inputs[0].open,)
+
+    def reference(self, *inputs: Array) -> tuple[Array]:
+        return (inputs[0],)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        yield Sample.of(cls(Group(0)), (3, 5), dtypes=(float32,))
+        yield Sample.of(cls(Group(0)), (3, 5), (2,), dtypes=(float32,))
+
+
+@dataclass(frozen=True)
+class AllReduceEach(_Reducing):
+    """Any number of tensors, each reduced over all ranks. A graph moves them in buckets of up to `bucket_bytes`, of
+    which each is on its way as soon as its last tensor is there."""
+
+    bucket_bytes: int = 25 << 20
+    arity = None
+
+    def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
+        for x in inputs:
+            self._check(x)
+        return tuple(x.open for x in inputs)
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        self._differentiable()
+        return [None if g is None else call(AllReduce(self.group, self.reduction), g) for g in grads]
+
+    def reference(self, *inputs: Array) -> tuple[Array, ...]:
+        return tuple(self._all(x) for x in inputs)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for shape in _SHAPES:
+            yield Sample.of(cls(Group(0), "mean"), shape, (3, 2), dtypes=FLOATS)
+
+
+@dataclass(frozen=True)
+class AllGather(Collective):
+    """x [...] -> [ranks, ...]: everybody's x on every rank. The gradient is `ReduceScatter`."""
+
+    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+        self.check_float(x)
+        return (self.result((self.group.size, *x.shape), x.dtype),)
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        return (call(ReduceScatter(self.group, "sum"), grads[0]),)
+
+    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+        return (np.stack([x] * self.group.size),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for shape in _SHAPES:
+            yield Sample.of(cls(Group(0)), shape, dtypes=FLOATS)
+
+
+@dataclass(frozen=True)
+class ReduceScatter(_Reducing):
+    """x [ranks, ...] -> [...]: rank i gets the reduction of everybody's x[i]. The gradient of a sum is
+    `AllGather`."""
+
+    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+        self._check(x)
+        return (self.result(self._apart(x), x.dtype),)
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        self._differentiable()
+        g = call(AllGather(self.group), grads[0])
+        return (g / float(self.group.size) if self.reduction == "mean" else g,)
+
+    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+        return (self._all(x[0]),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for shape in _SHAPES:
+            yield Sample.of(cls(Group(0)), (1, *shape), dtypes=FLOATS)
+        yield Sample.of(cls(Group(0), "mean"), (1, 4), dtypes=FLOATS)
+
+
+@dataclass(frozen=True)
+class Broadcast(Collective):
+    """Every rank gets the x of the rank at place `root` of the group. The gradient is `ReduceTo`."""
+
+    root: int = 0
+    inplace = {0: 0}
+
+    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+        self.check_float(x)
+        _check_place(self, "root", self.root)
+        return (x.open,)
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        return (call(ReduceTo(self.group, "sum", self.root), grads[0]),)
+
+    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+        return (x,)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for shape in _SHAPES:
+            yield Sample.of(cls(Group(0)), shape, dtypes=FLOATS)
+
+
+@dataclass(frozen=True)
+class ReduceTo(_Reducing):
+    """The rank at place `root` gets the reduction of all ranks' x, the others 0. The gradient is `Broadcast`."""
+
+    root: int = 0
+    inplace = {0: 0}
+
+    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+        self._check(x)
+        _check_place(self, "root", self.root)
+        return (x.open,)
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        self._differentiable()
+        g = call(Broadcast(self.group, self.root), grads[0])
+        return (g / float(self.group.size) if self.reduction == "mean" else g,)
+
+    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+        return (self._all(x),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for shape in _SHAPES:
+            yield Sample.of(cls(Group(0)), shape, dtypes=FLOATS)
+
+
+@dataclass(frozen=True)
+class AllToAll(Collective):
+    """x [ranks, ...] -> [ranks, ...]: part i of the result is what rank i has for this one. Its own gradient."""
+
+    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+        self.check_float(x)
+        self._apart(x)
+        return (x.open,)
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        return (call(self, grads[0]),)
+
+    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+        return (np.stack([x[0]] * self.group.size),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for shape in _SHAPES:
+            yield Sample.of(cls(Group(0)), (1, *shape), dtypes=FLOATS)
+
+
+@dataclass(frozen=True)
+class Exchange(Collective):
+    """x goes to the rank at place `to`, and what the one at `source` sends is the result: 0 where that is None.
+
+    Only the ranks that it names take part: with to alone it is a send, with source alone a receive. The gradient goes
+    the way back.
+    """
+
+    to: int | None = None
+    source: int | None = None
+
+    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+        self.check_float(x)
+        _check_place(self, "to", self.to)
+        _check_place(self, "source", self.source)
+        return (x.open,)
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        return (call(Exchange(self.group, self.source, self.to), grads[0]),)
+
+    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+        return (np.zeros_like(x) if self.source is None else x,)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for shape in _SHAPES:
+            yield Sample.of(cls(Group(0), 0, 0), shape, dtypes=FLOATS)
+        yield Sample.of(cls(Group(0)), Arg((4,)), dtypes=FLOATS)
+
+
+def _check_place(op: Collective, name: str, place: int | None) -> None:
+    """Raise ValueError for a place that the group does not have."""
+    if place is not None and not 0 <= place < op.group.size:
+        raise ValueError(f"{op.name}: {name}={place} is no place in a group of {op.group.size} ranks")

@@ -1,0 +1,72 @@
+"""One number in the shape of a tensor, where the tensor is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lamina.ops.arguments import DTypeLike, Number, checked, shown
+from lamina.ops.core import Arg, Array, Op, Sample, call, operand
+from lamina.ops.primitives.cast import cast
+from lamina.spec import DTYPES, DTypeError, Shape, Spec, as_dtype
+
+
+@dataclass(frozen=True)
+class FullLike(Op):
+    """`value` everywhere, in x's shape and dtype; x's own values are not looked at."""
+
+    value: Number
+    dtypes = DTYPES
+    elementwise = True
+    inplace = {0: 0}
+
+    def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+        self.check_float(x)
+        return (x.open,)
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        return (None,)
+
+    def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+        return (np.full(x.shape, self.value, x.dtype),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        shapes: list[Shape] = [(3, 5), (), (0, 3), (2, 3, 4, 5)]
+        for shape in shapes:
+            yield Sample.of(cls(3), Arg(shape, low=0, high=2, integers=True), dtypes=DTYPES[:-1])
+        for shape in (*shapes, (17,)):
+            yield Sample.of(cls(-0.5), shape, dtypes=DTYPES[:4])
+        yield Sample.of(cls(True), Arg((4,), low=0, high=2, integers=True), dtypes=DTYPES)
+
+
+@checked
+def full_like(input: Any, fill_value: Number, *, dtype: DTypeLike | None = None) -> Any:
+    """fill_value everywhere, in input's shape, dtype and place; as torch.full_like.
+
+    dtype: of the result in place of input's. Raises DTypeError for a value that it does not hold.
+    """
+    x = operand(input, "full_like")
+    kind = x.dtype if dtype is None else as_dtype(dtype)
+    value = fill_value.item() if isinstance(fill_value, np.generic) else fill_value
+    if kind.kind in "iu":
+        limits = np.iinfo(kind.numpy)
+        if value != value or not limits.min <= value <= limits.max:
+            raise DTypeError(f"full_like: fill_value {shown(fill_value)} is outside {kind}")
+        value = int(value)
+    return call(FullLike(bool(value) if kind.kind == "b" else value), cast(x, kind))
+
+
+@checked
+def zeros_like(input: Any, *, dtype: DTypeLike | None = None) -> Any:
+    """Zeros in input's shape, dtype (unless another is given) and place."""
+    return full_like(input, 0, dtype=dtype)
+
+
+@checked
+def ones_like(input: Any, *, dtype: DTypeLike | None = None) -> Any:
+    """Ones in input's shape, dtype (unless another is given) and place."""
+    return full_like(input, 1, dtype=dtype)

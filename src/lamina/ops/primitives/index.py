@@ -1,0 +1,387 @@
+"""x[key] and x.at[key]: NumPy's indexing by ints, slices, None, Ellipsis, arrays of integers and of booleans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lamina.ops.arguments import shown
+from lamina.ops.core import INTEGERS, Array, Operand, call, is_number, listing, operand
+from lamina.ops.primitives.cast import cast
+from lamina.ops.primitives.full_like import full_like, zeros_like
+from lamina.ops.primitives.gather import (
+    Gather,
+    Scatter,
+    ScatterMode,
+    checked_mask,
+    host_values,
+    watched_index,
+)
+from lamina.ops.primitives.pointwise import add, maximum, minimum, mul, where
+from lamina.ops.primitives.scan import cumsum
+from lamina.ops.primitives.shape import Slice, expand, flip, pad_axes, permute, reshape, spread_apart
+from lamina.spec import DTypeError, Shape, ShapeError, bool_, broadcast_shapes
+
+
+def getitem(x: Any, key: Any) -> Any:
+    """NumPy's indexing: ints, slices, None and Ellipsis; lists, arrays and tensors of integers or booleans.
+
+    A negative step flips the axis. Arrays of indices are broadcast together, and stand where they stood, in front
+    where something stands between them. The shape by a boolean array depends on its numbers: those of a traced value
+    are a TypeError. Raises ShapeError for an int outside the axis, IndexError for an index in an array (see
+    `lamina.ops.gather`), TypeError and DTypeError for what is no index.
+    """
+    x = operand(x)
+    basic, arrays = _parts(key, x)
+    return _gathered(_sliced(x, basic), arrays)
+
+
+class Basic(NamedTuple):
+    """The slices of a key: along each axis of x first, stop, step >= 1; axes to flip then; the shape after that."""
+
+    start: list[int]
+    stop: list[int]
+    step: list[int]
+    flips: list[int]
+    shape: list[int]
+
+
+#: The arrays of a key by the axis that they index, of what the slices leave.
+Arrays = dict[int, Any]
+
+
+def _parts(key: Any, x: Any) -> tuple[Basic, Arrays]:
+    """The key taken apart: what `Slice` does first, and the arrays."""
+    keys = _expand_key(_entries(key), x)
+    basic, arrays = Basic([], [], [], [], []), Arrays()
+    axis = 0
+    for k in keys:
+        if k is None:
+            basic.shape.append(1)
+            continue
+        if isinstance(k, MaskIndex) and k.is_new:
+            arrays[len(basic.shape)] = k
+            basic.shape.append(1)
+            continue
+        n = x.shape[axis]
+        if isinstance(k, slice):
+            first, count, by = _slice(k, n, x)
+            if by < 0:
+                first, by = first + (count - 1) * by, -by
+                basic.flips.append(axis)
+            basic.shape.append(count)
+        elif _is_array(k):
+            first, count, by = 0, n, 1
+            arrays[len(basic.shape)] = k
+            basic.shape.append(n)
+        else:
+            first, count, by = _number(k, n, axis, x), 1, 1
+        basic.start.append(first if count else 0)
+        basic.stop.append(basic.start[-1] + (count - 1) * by + 1 if count else 0)
+        basic.step.append(by)
+        axis += 1
+    return basic, arrays
+
+
+def _slice(k: slice, n: int, x: Any) -> tuple[int, int, int]:
+    """First, count and step. Raises TypeError, ShapeError."""
+    try:
+        first, last, by = k.indices(n)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"getitem: {shown(k)} is no slice of {x.spec}: {error}") from None
+    return first, len(range(first, last, by)), by
+
+
+def _entries(key: Any) -> list[Any]:
+    """The key's entries; lists become arrays, booleans with axes their indices along each."""
+    found: list[Any] = []
+    for k in key if isinstance(key, tuple) else (key,):
+        if isinstance(k, (list, range)):
+            k = np.asarray(k) if len(k) else np.zeros(0, np.int64)
+        k = np.asarray(k) if isinstance(k, (bool, np.bool_)) else k
+        if not isinstance(k, (Operand, np.ndarray)) and hasattr(k, "__dlpack__"):
+            k = operand(k)
+        found.extend(_indices_of_mask(k) if _is_mask(k) else (k,))
+    return found
+
+
+def _is_mask(k: Any) -> bool:
+    return k.dtype == bool_ if isinstance(k, Operand) else isinstance(k, np.ndarray) and k.dtype == np.bool_
+
+
+class MaskIndex(NamedTuple):
+    """The indices along one axis of the elements of a mask that are true, and the mask's size there.
+
+    is_new: the axis is a new one, of a boolean without axes.
+    """
+
+    true: Array
+    size: int
+    is_new: bool = False
+
+
+def _indices_of_mask(mask: Any) -> list[MaskIndex]:
+    """For each axis of a mask the indices of its true elements."""
+    flags = mask if isinstance(mask, np.ndarray) else host_values("getitem", mask, "the mask")
+    if flags.ndim == 0:
+        return [MaskIndex(np.zeros(int(flags), np.int64), 1, True)]
+    return [MaskIndex(i, n) for i, n in zip(np.nonzero(flags), flags.shape, strict=True)]
+
+
+def _is_array(k: Any) -> bool:
+    if isinstance(k, MaskIndex):
+        return True
+    if not isinstance(k, (Operand, np.ndarray)):
+        return False
+    whole = k.dtype in INTEGERS if isinstance(k, Operand) else k.dtype.kind in "iu"
+    if not whole:
+        raise DTypeError(f"getitem: an index must be of integers or booleans, got {operand(k).spec}")
+    return k.ndim > 0 or isinstance(k, Operand)
+
+
+def _expand_key(key: list[Any], x: Any) -> list[Any]:
+    """The key with Ellipsis and missing axes written out."""
+    used = sum(not (k is None or k is Ellipsis or (isinstance(k, MaskIndex) and k.is_new)) for k in key)
+    dots = [i for i, k in enumerate(key) if k is Ellipsis]
+    if used > x.ndim or len(dots) > 1:
+        raise ShapeError(f"getitem: index {shown(tuple(key))} has too many entries for {x.spec}")
+    place = dots[0] if dots else len(key)
+    rest = [slice(None)] * (x.ndim - used)
+    return [*key[:place], *rest, *key[place + len(dots) :]]
+
+
+def _number(k: Any, n: int, axis: int, x: Any) -> int:
+    try:
+        i = int(k.__index__())
+    except (AttributeError, TypeError):
+        raise TypeError(
+            "getitem: an index must be an int, slice, None, Ellipsis or an array of integers or booleans, got "
+            f"{type(k).__name__} for {x.spec}"
+        ) from None
+    if not -n <= i < n:
+        raise ShapeError(f"getitem: index {i} is outside axis {axis} of {x.spec}")
+    return i % n
+
+
+# ---- reading
+
+
+def _sliced(x: Any, basic: Basic) -> Any:
+    """The part of x that the slices of a key leave."""
+    y = x if _is_whole(x, basic) else call(Slice(*map(tuple, basic[:3])), x)
+    return reshape(flip(y, basic.flips) if basic.flips else y, basic.shape)
+
+
+def _is_whole(x: Any, basic: Basic) -> bool:
+    return all(a == 0 and b == n and s == 1 for a, b, s, n in zip(*basic[:3], x.shape, strict=True))
+
+
+def _gathered(x: Any, arrays: Arrays) -> Any:
+    """The elements that arrays of indices name: their axes as one axis in one place, and that by a linear index."""
+    if not arrays:
+        return x
+    joined = Joined.of(x, arrays)
+    return call(Gather(joined.axis), joined.forward(x), joined.linear).reshape(joined.result)
+
+
+class Joined(NamedTuple):
+    """Axes that arrays index, moved side by side and joined to one.
+
+    order: of the axes, so that they stand side by side. shape: with them as one, `axis`. linear: the index along
+    that, of size 1 elsewhere. result: the shape of what is indexed.
+    """
+
+    order: tuple[int, ...]
+    moved: Shape
+    shape: Shape
+    axis: int
+    linear: Any
+    result: Shape
+
+    @classmethod
+    def of(cls, x: Any, arrays: Arrays) -> Joined:
+        """How the arrays of a key, by axis, index x. Raises ShapeError, IndexError."""
+        axes = sorted(arrays)
+        axis = axes[0] if axes[-1] - axes[0] + 1 == len(axes) else 0
+        rest = [a for a in range(x.ndim) if a not in arrays]
+        order = (*rest[:axis], *axes, *rest[axis:])
+        sizes = [x.shape[a] for a in axes]
+        linear, common = _linear([arrays[a] for a in axes], sizes, x)
+        moved = tuple(x.shape[a] for a in order)
+        before, after = moved[:axis], moved[axis + len(axes) :]
+        count = prod(common)
+        index = linear.reshape((*(1,) * len(before), count, *(1,) * len(after)))
+        return cls(order, moved, (*before, prod(sizes), *after), axis, index, (*before, *common, *after))
+
+    def forward(self, x: Any) -> Any:
+        """x with its axes joined."""
+        return reshape(permute(x, self.order), self.shape)
+
+    def back(self, y: Any) -> Any:
+        """y, with the axes joined, in x's shape."""
+        return permute(reshape(y, self.moved), [self.order.index(a) for a in range(len(self.order))])
+
+
+def _linear(arrays: Sequence[Any], sizes: Sequence[int], x: Any) -> tuple[Any, Shape]:
+    """One index for several axes of these sizes, as if they were one, and the arrays' common shape."""
+    for k, n in zip(arrays, sizes, strict=True):
+        if isinstance(k, MaskIndex) and k.size != n:
+            raise ShapeError(f"getitem: a mask of {k.size} along an axis of {n} of {x.spec}")
+    plain = [k.true if isinstance(k, MaskIndex) else k for k in arrays]
+    common: Shape = ()
+    for k in plain:
+        common = broadcast_shapes(common, k.shape, "getitem")
+    linear: Any = None
+    for k, n in zip(plain, sizes, strict=True):
+        index = watched_index("getitem", k, n)
+        linear = index if linear is None else linear * n + index
+    return (
+        np.broadcast_to(linear, common) if isinstance(linear, np.ndarray) else expand(linear, common)
+    ), common
+
+
+# ---- writing
+
+
+class At:
+    """x.at: `x.at[key]` is a place in x; what `set`, `add`, … give is x changed there; x itself stays as it is."""
+
+    __slots__ = ("_x",)
+
+    def __init__(self, x: Any) -> None:
+        self._x = x
+
+    def __getitem__(self, key: Any) -> IndexedPlace:
+        return IndexedPlace(self._x, key)
+
+
+class IndexedPlace(NamedTuple):
+    """Elements of x, as `x[key]` names them; values are broadcast to their shape.
+
+    Where a key names an element several times, all values are combined in order, and of `set` the last one counts.
+    """
+
+    x: Any
+    key: Any
+
+    def get(self) -> Any:
+        """x[key]."""
+        return getitem(self.x, self.key)
+
+    def set(self, values: Any) -> Any:
+        """x with these values in place of its own."""
+        return _changed(self.x, self.key, values, "set")
+
+    def add(self, values: Any) -> Any:
+        """x with the values added."""
+        return _changed(self.x, self.key, values, "add")
+
+    def mul(self, values: Any) -> Any:
+        """x multiplied by the values."""
+        return _changed(self.x, self.key, values, "mul")
+
+    def min(self, values: Any) -> Any:
+        """x where it is smaller than the values, else these."""
+        return _changed(self.x, self.key, values, "min")
+
+    def max(self, values: Any) -> Any:
+        """x where it is larger than the values, else these."""
+        return _changed(self.x, self.key, values, "max")
+
+
+def _changed(x: Any, key: Any, values: Any, mode: ScatterMode) -> Any:
+    """x with values combined with its elements at a key."""
+    x = operand(x, "at")
+    if not isinstance(key, tuple) and _is_mask(key) and is_number(values):
+        return _changed_where(x, key, values, mode)
+    basic, arrays = _parts(key, x)
+    part = _sliced(x, basic)
+    if not arrays:
+        return _put(x, basic, _combined(part, _like(values, part, part.shape), mode))
+    joined = Joined.of(part, arrays)
+    source = _like(values, part, joined.result).reshape(_with(joined.shape, joined.axis, joined.linear))
+    y = joined.back(call(Scatter(joined.axis, mode), joined.forward(part), joined.linear, source))
+    return _put(x, basic, y)
+
+
+def _with(shape: Shape, axis: int, index: Any) -> Shape:
+    return (*shape[:axis], index.shape[axis], *shape[axis + 1 :])
+
+
+def _changed_where(x: Any, mask: Any, value: Any, mode: ScatterMode) -> Any:
+    """A number onto what a mask names: the shape stays, so that a graph can hold it."""
+    if mask.ndim > x.ndim or tuple(mask.shape) != x.shape[: mask.ndim]:
+        raise ShapeError(f"at: a mask of shape {tuple(mask.shape)} does not fit {x.spec}")
+    flags = mask.reshape((*mask.shape, *(1,) * (x.ndim - mask.ndim)))
+    return where(flags, _combined(x, full_like(x, value), mode), x)
+
+
+def _like(values: Any, x: Any, shape: Shape) -> Any:
+    """Values in x's dtype and a shape."""
+    if is_number(values):
+        values = np.asarray(values, x.dtype.numpy) if x.dtype.kind != "b" else np.asarray(bool(values))
+        one = full_like(x.reshape((x.spec.numel,))[:1], values.item()) if x.spec.numel else operand(values)
+        return expand(one.reshape((1,) * len(shape)) if shape else one.reshape(()), shape)
+    found = cast(operand(values, "at", "values"), x.dtype)
+    extra = found.ndim - len(shape)
+    if extra > 0 and all(n == 1 for n in found.shape[:extra]):
+        found = found.reshape(found.shape[extra:])
+    return expand(found, shape)
+
+
+def _combined(x: Any, values: Any, mode: ScatterMode) -> Any:
+    return values if mode == "set" else _FUNCTIONS[mode](x, values)
+
+
+_FUNCTIONS = {"add": add, "mul": mul, "min": minimum, "max": maximum}
+
+
+def _put(x: Any, basic: Basic, part: Any) -> Any:
+    """x with another part where the slices of a key are."""
+    sizes = tuple(len(range(*t)) for t in zip(*basic[:3], strict=True))
+    part = reshape(part, sizes)
+    part = flip(part, basic.flips) if basic.flips else part
+    if _is_whole(x, basic) or part.spec.numel == 0:
+        return part if part.spec.numel else x
+    start, stop, step = basic[:3]
+    spread = spread_apart(part, tuple(step))
+    # the zeros behind the last element reach past the end of the slice, perhaps past that of x
+    inside = [min(s, n - a) for s, n, a in zip(spread.shape, x.shape, start, strict=True)]
+    spread = getitem(spread, tuple(slice(0, n) for n in inside))
+    pairs = tuple((a, n - a - i) for a, n, i in zip(start, x.shape, inside, strict=True))
+    flags: Any = np.ones((), np.bool_)
+    for axis, (a, b, s, n) in enumerate(zip(start, stop, step, x.shape, strict=True)):
+        line = np.zeros(n, np.bool_)
+        line[a:b:s] = True
+        if not line.all():
+            flags = flags & line.reshape([n if i == axis else 1 for i in range(x.ndim)])
+    return where(flags, pad_axes(spread, pairs), x)
+
+
+def index_put(input: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
+    """input with values at the places that a tuple of index arrays names, or with them added. torch.index_put."""
+    return getattr(At(operand(input, "index_put"))[tuple(indices)], "add" if accumulate else "set")(values)
+
+
+def masked_scatter(input: Any, mask: Any, source: Any) -> Any:
+    """input with source's elements, one after the other, where the boolean mask is true. torch.masked_scatter.
+
+    Raises ShapeError for a source with fewer elements than the mask has true ones, where its numbers are known (an
+    IndexError on a CPU else).
+    """
+    x, mask = operand(input, "masked_scatter"), checked_mask("masked_scatter", mask)
+    source = operand(source, "masked_scatter", "source")
+    if source.dtype != x.dtype:
+        raise DTypeError(
+            f"masked_scatter: source must have input's dtype, got {listing((x.spec, source.spec))}"
+        )
+    shape = np.broadcast_shapes(x.shape, mask.shape)
+    x, flags = expand(x, shape), expand(mask, shape).reshape((prod(shape),))
+    if not source.spec.numel:
+        source = zeros_like(x).reshape((prod(shape),))[:1]
+    number = where(flags, cumsum(flags, 0) - 1, 0)
+    found = call(Gather(0), source.reshape((source.spec.numel,)), number) if prod(shape) else x
+    return where(flags.reshape(shape), found.reshape(shape), x)

@@ -1,0 +1,289 @@
+"""Random tensors with torch's names, from a generator whose state moves on: the default one unless one is given.
+
+What is drawn depends on the generator's seed and counter alone: the same on every device, and from run to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, SupportsIndex
+
+import numpy as np
+
+from lamina._lazy import lazy
+from lamina.ops.arguments import DTypeLike, checked, shown, within
+from lamina.ops.core import bind, operand
+from lamina.ops.primitives.cast import cast
+from lamina.ops.primitives.dropout import Dropout
+from lamina.ops.primitives.gather import gather
+from lamina.ops.primitives.loss import one_hot
+from lamina.ops.primitives.marker import stop_gradient
+from lamina.ops.primitives.pointwise import floor, log, where
+from lamina.ops.primitives.random import RandomNormal, RandomUniform
+from lamina.ops.primitives.scan import cumsum
+from lamina.ops.primitives.softmax import softmax
+from lamina.ops.primitives.sort import argsort, topk
+from lamina.spec import (
+    DType,
+    DTypeError,
+    Shape,
+    ShapeError,
+    as_dtype,
+    as_shape,
+    float32,
+    float64,
+    int64,
+    normalize_axis,
+)
+
+#: Two draws of 24 bits are one of 48.
+_FINE = 2.0**-24
+#: Weights of categories are rounded up to multiples of their largest one by this: their sums are exact in float64.
+_PARTS = 2.0**28
+
+
+class Generators(NamedTuple):
+    """How a generator's state is read and written. Set by `lamina.nn.random`, which owns the default one."""
+
+    #: (generator or None, the operand or device that says where) -> its state, int64[2].
+    read: Callable[[Any, Any], Any]
+    #: (generator or None, the next state).
+    write: Callable[[Any, Any], None]
+
+
+_generators: list[Generators] = []
+_package = lazy("lamina", {"nn": "lamina.nn"})
+
+
+def register_generators(generators: Generators) -> None:
+    """Name the functions that read and write generators."""
+    _generators[:] = [generators]
+
+
+def drawn(make: Callable[[Any], Sequence[Any]], generator: Any, beside: Any = None) -> Any:
+    """The first of what make(state) gives, whose last is the state that the generator goes on with."""
+    if not _generators:
+        _package("nn")  # registers its own
+    (held,) = _generators
+    found, *_, after = make(held.read(generator, beside))
+    held.write(generator, after)
+    return found
+
+
+def dropped(x: Any, p: float) -> Any:
+    """x with each element dropped with probability p, by the default generator; x itself for p = 0."""
+    return x if p == 0 else drawn(lambda state: bind(Dropout(float(p)), x, state), None, x)
+
+
+def _uniform(
+    shape: Shape, dtype: DType, generator: Any, beside: Any, low: float = 0.0, high: float = 1.0
+) -> Any:
+    return drawn(lambda state: bind(RandomUniform(shape, dtype, low, high), state), generator, beside)
+
+
+def _fine(shape: Shape, generator: Any, beside: Any) -> Any:
+    """float64 in [0, 1), multiples of 2^-48."""
+    both = _uniform((2, *shape), float64, generator, beside)
+    return both[0] + both[1] * _FINE
+
+
+def _float(what: str, dtype: DTypeLike) -> DType:
+    kind = as_dtype(dtype)
+    if not kind.is_float:
+        raise DTypeError(f"{what}: dtype must be a float, got {kind}")
+    return kind
+
+
+def _size(what: str, size: tuple[Any, ...]) -> Shape:
+    """A size as ints one by one, or as one sequence."""
+    given = size[0] if len(size) == 1 and not isinstance(size[0], (int, np.integer)) else size
+    return as_shape(given, f"{what}: size")
+
+
+@checked
+def rand(*size: Any, generator: Any = None, dtype: DTypeLike = float32, device: Any = None) -> Any:
+    """Uniform numbers in [0, 1), as torch.rand. generator: an nn.Generator, the default one unless given."""
+    return _uniform(_size("rand", size), _float("rand", dtype), generator, device)
+
+
+@checked
+def randn(*size: Any, generator: Any = None, dtype: DTypeLike = float32, device: Any = None) -> Any:
+    """Numbers of the standard normal distribution, as torch.randn; generator as `rand`'s."""
+    op = RandomNormal(_size("randn", size), _float("randn", dtype))
+    return drawn(lambda state: bind(op, state), generator, device)
+
+
+@checked
+def rand_like(
+    input: Any, *, generator: Any = None, dtype: DTypeLike | None = None, device: Any = None
+) -> Any:
+    """`rand` in the size of input, on its device and in its dtype unless one is given."""
+    x = operand(input, "rand_like")
+    return _uniform(x.shape, _float("rand_like", dtype or x.dtype), generator, device or x)
+
+
+@checked
+def randn_like(
+    input: Any, *, generator: Any = None, dtype: DTypeLike | None = None, device: Any = None
+) -> Any:
+    """`randn` in the size of input, on its device and in its dtype unless one is given."""
+    x = operand(input, "randn_like")
+    op = RandomNormal(x.shape, _float("randn_like", dtype or x.dtype))
+    return drawn(lambda state: bind(op, state), generator, device or x)
+
+
+@checked
+def normal(
+    mean: Any = 0.0,
+    std: Any = 1.0,
+    size: Sequence[SupportsIndex] | None = None,
+    *,
+    generator: Any = None,
+    dtype: DTypeLike | None = None,
+    device: Any = None,
+) -> Any:
+    """Normally distributed numbers, as torch.normal: of mean and std, tensors that broadcast or (with size) numbers.
+
+    Differentiable by mean and std, whose numbers' draws are fixed. Raises ShapeError without a size or a tensor.
+    """
+    tensors = [x for x in (mean, std) if not isinstance(x, (int, float, np.generic))]
+    if size is not None and tensors:
+        raise ShapeError("normal: size belongs to a mean and a std that are numbers; tensors have theirs")
+    if size is None and not tensors:
+        raise ShapeError(f"normal: mean {shown(mean)} and std {shown(std)} are numbers: give a size")
+    if size is not None:
+        kind = _float("normal", dtype or float32)
+        op = RandomNormal(as_shape(size, "normal: size"), kind, float(mean), float(std))
+        within("normal", "std", std, 0)
+        return drawn(lambda state: bind(op, state), generator, device)
+    centre = operand(mean, "normal", "mean") + operand(std, "normal", "std") * 0
+    return centre + operand(std) * randn_like(centre, generator=generator, dtype=dtype)
+
+
+@checked
+def bernoulli(input: Any, p: float | None = None, *, generator: Any = None) -> Any:
+    """1 with the probability that each element of input is, else 0, in input's dtype; as torch.bernoulli.
+
+    p: one probability for all, input giving size and dtype alone. Raises DTypeError for probabilities that are no
+    floats, ValueError for p outside [0, 1].
+    """
+    x = operand(input, "bernoulli")
+    if p is not None:
+        within("bernoulli", "p", p, 0, 1)
+        return cast(_uniform(x.shape, float32, generator, x) < p, x.dtype)
+    if not x.dtype.is_float:
+        raise DTypeError(f"bernoulli: input must be probabilities, got {x.spec}; cast with ops.cast")
+    kind = x.dtype.compute
+    return cast(_uniform(x.shape, kind, generator, x) < cast(stop_gradient(x), kind), x.dtype)
+
+
+@checked
+def randint(
+    low: int,
+    high: Any = None,
+    size: Any = None,
+    *,
+    generator: Any = None,
+    dtype: DTypeLike = int64,
+    device: Any = None,
+) -> Any:
+    """Integers in low … high - 1, all as likely, as torch.randint: (low, high, size), or (high, size) from 0.
+
+    Raises ValueError unless low < high, at most 2^48 apart.
+    """
+    if size is None:
+        low, high, size = 0, low, high
+    if not isinstance(high, (int, np.integer)) or size is None:
+        raise TypeError(
+            f"randint: needs (low, high, size) or (high, size), got high {shown(high)}, size {shown(size)}"
+        )
+    if not low < high or high - low > 2**48:
+        raise ValueError(f"randint: low must be < high, at most 2^48 apart, got {low} and {high}")
+    unit = _fine(as_shape(size, "randint: size"), generator, device)
+    return cast(cast(floor(unit * float(high - low)), int64) + int(low), as_dtype(dtype))
+
+
+@checked
+def randperm(n: int, *, generator: Any = None, dtype: DTypeLike = int64, device: Any = None) -> Any:
+    """0 … n - 1 in an order of which all are as likely, as torch.randperm. Raises ValueError for n < 0."""
+    within("randperm", "n", n, 0)
+    return cast(argsort(_fine((n,), generator, device)), as_dtype(dtype))
+
+
+@checked
+def multinomial(input: Any, num_samples: int, replacement: bool = False, *, generator: Any = None) -> Any:
+    """int64 [..., num_samples]: categories, as often as input [..., C] weighs them; as torch.multinomial.
+
+    input: [C] or [B, C], weights of at least 0 that need not sum up to 1; one of weight 0 is not drawn. replacement:
+    a category may be drawn again; without, num_samples is at most C, and where fewer have a weight the rest are those
+    without.
+    """
+    weights = operand(input, "multinomial")
+    if not weights.dtype.is_float:
+        raise DTypeError(f"multinomial: input must be floats, got {weights.spec}; cast with ops.cast")
+    if weights.ndim not in (1, 2) or not weights.shape[-1]:
+        raise ShapeError(f"multinomial: input must be weights [C] or [B, C], got {weights.spec}")
+    within("multinomial", "num_samples", num_samples, 1, float("inf") if replacement else weights.shape[-1])
+    wide = cast(stop_gradient(weights), float64)
+    if weights.ndim == 1:
+        return multinomial(wide.unsqueeze(0), num_samples, replacement, generator=generator).squeeze(0)
+    return (_again if replacement else _once)(wide, int(num_samples), generator)
+
+
+def _again(weights: Any, count: int, generator: Any) -> Any:
+    """[B, count] of weights [B, C] in float64: where a number up to the sum lies among the partial sums.
+
+    Weights become integers first, so that the sums are exact and no category of weight 0 is ever met.
+    """
+    rows, classes = weights.shape
+    whole = -floor(-weights * (_PARTS / weights.amax(1, keepdim=True)))
+    sums = cumsum(whole, 1)
+    at = floor(_fine((rows, count), generator, weights) * sums[:, -1:]) + 1
+    found, step = at.cast(int64) * 0, 1 << (classes - 1).bit_length()
+    while step:  # halving: how many sums are below
+        probe = found + (step - 1)
+        inside = probe < classes
+        below = gather(sums, 1, where(inside, probe, 0)) < at
+        found = where(inside & below, found + step, found)
+        step //= 2
+    return found
+
+
+def _once(weights: Any, count: int, generator: Any) -> Any:
+    """[B, count] of weights [B, C]: the largest of weight / exponential (Efraimidis & Spirakis 2006)."""
+    _rows, _classes = weights.shape
+    return topk(weights / exponential(weights, generator), count, 1).indices
+
+
+def exponential(like: Any, generator: Any) -> Any:
+    """Numbers of the exponential distribution in the size of `like`, in its compute dtype; never 0."""
+    kind = like.dtype.compute
+    return -log(_uniform(like.shape, kind, generator, like, _FINE, 1.0))
+
+
+@checked
+def gumbel_softmax(
+    logits: Any,
+    tau: float = 1.0,
+    hard: bool = False,
+    eps: float = 1e-10,
+    dim: int = -1,
+    *,
+    generator: Any = None,
+) -> Any:
+    """Samples of the Gumbel-softmax distribution (Jang et al. 2017), as torch.nn.functional.gumbel_softmax.
+
+    It is softmax((logits + g) / tau) along dim, g drawn from Gumbel's distribution; hard: 1 for the largest and 0 for
+    the others, with the gradient of the soft ones. eps has no use any more, as in torch. Raises ValueError for
+    tau <= 0.
+    """
+    within("gumbel_softmax", "tau", tau, 0, open=True)
+    x = operand(logits, "gumbel_softmax", "logits")
+    if not x.dtype.is_float:
+        raise DTypeError(f"gumbel_softmax: logits must be floats, got {x.spec}; cast with ops.cast")
+    axis = normalize_axis(dim, x.ndim, "gumbel_softmax")
+    y = softmax((x - cast(log(exponential(x, generator)), x.dtype)) * (1 / tau), axis)
+    if not hard:
+        return y
+    chosen = one_hot(y.argmax(axis), x.shape[axis], dtype=x.dtype, dim=axis)
+    return chosen + (y - stop_gradient(y))

@@ -1,0 +1,259 @@
+"""Where things are: places in sorted rows, counts in bins, elements that are not 0, distinct elements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+
+from lamina.ops.arguments import checked
+from lamina.ops.core import NUMBERS, Arg, Array, Op, Sample, call, is_number, listing, operand
+from lamina.ops.primitives.cast import cast
+from lamina.ops.primitives.full_like import full_like, ones_like
+from lamina.ops.primitives.gather import Gather, Scatter, host_values
+from lamina.ops.primitives.pointwise import floor, where
+from lamina.ops.primitives.reduce import amax, amin
+from lamina.ops.primitives.shape import unsqueeze
+from lamina.ops.primitives.statistics import any
+from lamina.spec import DTypeError, Shape, ShapeError, Spec, float32, int32, int64, normalize_axis
+
+
+@dataclass(frozen=True)
+class SearchSorted(Op):
+    """(rows [R, N] in order, values [R, M] of their dtype) -> int64 [R, M]: how many of the row are smaller.
+
+    right: smaller or equal. NaN is larger than everything.
+    """
+
+    right: bool = False
+    arity = 2
+    differentiable = False
+    dtypes = NUMBERS
+
+    def infer(self, rows: Spec, values: Spec) -> tuple[Spec]:  # type: ignore[override]
+        self.check_float(rows, values)
+        if rows.ndim != 2 or values.ndim != 2 or rows.shape[0] != values.shape[0]:
+            raise ShapeError(
+                f"{self.name}: needs rows [R, N] and values [R, M], got {listing((rows, values))}"
+            )
+        return (self.result(values.shape, int64),)
+
+    def reference(self, rows: Array, values: Array) -> tuple[Array]:  # type: ignore[override]
+        side: Literal["left", "right"] = "right" if self.right else "left"
+        found = [np.searchsorted(row, v, side) for row, v in zip(rows, values, strict=True)]
+        return (np.stack(found) if found else np.zeros(values.shape, np.int64),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        cases: list[tuple[Shape, Shape]] = [
+            ((1, 7), (1, 30)),
+            ((3, 1), (3, 4)),
+            ((2, 0), (2, 3)),
+            ((0, 3), (0, 2)),
+        ]
+        for right in (False, True):
+            for rows, values in cases:
+                ordered = Arg(rows, value=tuple(2 * i % 14 for i in range(prod(rows))))
+                if rows[0] > 1:
+                    ordered = Arg(rows, low=3, high=4, integers=True)
+                yield Sample.of(cls(right), ordered, Arg(values, low=0, high=15, integers=True))
+
+
+@checked
+def searchsorted(
+    sorted_sequence: Any,
+    input: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: Literal["left", "right"] | None = None,
+    sorter: Any = None,
+) -> Any:
+    """Where input's elements would stand in sorted rows: behind all that are smaller, with right=True (side="right")
+    behind all equal ones too. torch.searchsorted.
+
+    sorted_sequence: one row for all, or one for each of input's rows. sorter: the order that sorts it.
+    """
+    rows = operand(sorted_sequence, "searchsorted", "sorted_sequence")
+    x = operand(np.asarray(input, rows.dtype.numpy) if is_number(input) else input, "searchsorted")
+    if right and side == "left":
+        raise ValueError("searchsorted: side='left' and right=True say opposite things")
+    if sorter is not None:
+        order = operand(sorter, "searchsorted", "sorter")
+        if order.shape != rows.shape:
+            raise ShapeError(f"searchsorted: sorter {order.spec} must be of the shape of {rows.spec}")
+        rows = call(Gather(rows.ndim - 1), rows, order)
+    if rows.ndim != 1 and (rows.ndim == 0 or rows.shape[:-1] != x.shape[:-1]):
+        raise ShapeError(
+            f"searchsorted: sorted_sequence {rows.spec} must be a row, or have the first axes of {x.spec}"
+        )
+    if rows.dtype != x.dtype:
+        raise DTypeError(
+            f"searchsorted: sorted_sequence is {rows.spec} and input {x.spec}; cast one with ops.cast"
+        )
+    count = prod(rows.shape[:-1])
+    width = x.spec.numel if rows.ndim == 1 else x.shape[-1]
+    found = call(
+        SearchSorted(right or side == "right"),
+        rows.reshape((count, rows.shape[-1])),
+        x.reshape((count, width)),
+    )
+    return cast(found.reshape(x.shape), int32 if out_int32 else int64)
+
+
+@checked
+def bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
+    """The bucket between sorted boundaries that each element is in. torch.bucketize."""
+    edges = operand(boundaries, "bucketize", "boundaries")
+    if edges.ndim != 1:
+        raise ShapeError(f"bucketize: boundaries must be a vector, got {edges.spec}")
+    return searchsorted(edges, input, out_int32=out_int32, right=right)
+
+
+# ---- counts
+
+
+def _counts(index: Any, size: int, weights: Any) -> Any:
+    """The sums of the weights of each number below size; indices that are negative count for nothing."""
+    base = np.zeros(size + 1, weights.dtype.numpy)
+    spare = where(index < 0, size, index)
+    return call(Scatter(0, "add"), base, spare, weights)[:size]
+
+
+@checked
+def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Any:
+    """How often each number occurs among whole numbers >= 0, or the sum of its weights. torch.bincount.
+
+    The size is the largest number + 1, at least minlength: it depends on the numbers.
+    """
+    x = operand(input, "bincount")
+    if x.dtype.kind not in "iu" or x.ndim != 1:
+        raise DTypeError(f"bincount: takes a vector of integers, got {x.spec}")
+    numbers = host_values("bincount", x, "input")
+    if numbers.size and numbers.min() < 0:
+        raise ValueError(f"bincount: numbers must be >= 0, got {numbers.min()}")
+    size = max(int(numbers.max(initial=-1)) + 1, minlength)
+    index = cast(x, int64)
+    w = ones_like(index) if weights is None else operand(weights, "bincount", "weights")
+    w = w if w.dtype.is_float or weights is None else cast(w, "float64")
+    return _counts(index, size, w)
+
+
+@checked
+def histc(input: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
+    """How many elements are in each of so many bins of equal width between min and max. torch.histc.
+
+    Equal min and max stand for the smallest and largest element. Elements outside, and NaN, are left out.
+    """
+    x = operand(input, "histc")
+    if bins < 1 or min > max:
+        raise ValueError(f"histc: bins must be >= 1 and min <= max, got {bins}, {min} and {max}")
+    x = x.reshape((x.spec.numel,))
+    wide = x if x.dtype.is_float else cast(x, float32)
+    low: Any = full_like(wide[:1], min) if wide.spec.numel else operand(np.zeros(1, wide.dtype.numpy))
+    high: Any = full_like(low, max)
+    if min == max and wide.spec.numel:
+        low, high = amin(wide).reshape((1,)), amax(wide).reshape((1,))
+    alone = low == high
+    low, high = where(alone, low - 1, low), where(alone, high + 1, high)
+    place = floor((wide - low) * bins / (high - low))
+    place = where(place >= bins, bins - 1, place)
+    inside = (wide >= low) & (wide <= high)
+    index = cast(where(inside, place, -1.0), int64)
+    return cast(_counts(index, bins, ones_like(index)), x.dtype)
+
+
+@checked
+def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Any:
+    """Whether each element is among the test elements. torch.isin; assume_unique changes nothing."""
+    first, second = (
+        operand(v, "isin", n) for v, n in ((elements, "elements"), (test_elements, "test_elements"))
+    )
+    found = any(unsqueeze(first, -1) == second.reshape((second.spec.numel,)), -1)
+    return found.logical_not() if invert else found
+
+
+# ---- results whose shape depends on numbers
+
+
+def nonzero(input: Any, *, as_tuple: bool = False) -> Any:
+    """The int64 indices of the elements that are not 0, one a row; as_tuple: a vector for each axis. torch.nonzero.
+
+    The shape depends on the numbers: a TypeError while a graph is recorded. Waits for a GPU.
+    """
+    x = operand(input, "nonzero")
+    found = np.argwhere(host_values("nonzero", x, "input"))
+    if not as_tuple:
+        return _placed(found.astype(np.int64), x)
+    columns = found if found.shape[1] else np.zeros((len(found), 1))
+    return tuple(_placed(np.ascontiguousarray(c, np.int64), x) for c in columns.T)
+
+
+def _placed(values: Array, x: Any) -> Any:
+    """An array where an operand is."""
+    found = operand(values)
+    return found.to(x.device) if hasattr(x, "device") else found
+
+
+def argwhere(input: Any) -> Any:
+    """`nonzero`."""
+    return nonzero(input)
+
+
+@checked
+def unique(
+    input: Any,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+) -> Any:
+    """The distinct elements in order, or the distinct slices of an axis; with where each element is among them and
+    how often each occurs, where asked for. torch.unique; always sorted.
+
+    The shape depends on the numbers: a TypeError while a graph is recorded. Waits for a GPU. NaN are all distinct.
+    """
+    x = operand(input, "unique")
+    axis = None if dim is None else normalize_axis(dim, max(x.ndim, 1), "unique")
+    values = host_values("unique", x, "input")
+    if axis is not None and values.ndim == 0:
+        values = values.reshape(1)
+    found, inverse, counts = np.unique(
+        values, return_inverse=True, return_counts=True, axis=axis, equal_nan=False
+    )
+    inverse = inverse.reshape(-1 if axis is not None else x.shape)
+    return _chosen(x, (found, inverse, counts), return_inverse, return_counts)
+
+
+def _chosen(x: Any, found: Sequence[Array], inverse: bool, counts: bool) -> Any:
+    """The results that are asked for."""
+    kinds = (x.dtype.numpy, np.int64, np.int64)
+    given = [_placed(np.array(v, k, order="C"), x) for v, k in zip(found, kinds, strict=True)]
+    kept = [v for v, asked in zip(given, (True, inverse, counts), strict=True) if asked]
+    return kept[0] if len(kept) == 1 else tuple(kept)
+
+
+@checked
+def unique_consecutive(
+    input: Any, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> Any:
+    """input without elements (slices of an axis) that repeat the one before; other results as `unique`'s.
+
+    torch.unique_consecutive.
+    """
+    x = operand(input, "unique_consecutive")
+    values = host_values("unique_consecutive", x, "input")
+    axis = 0 if dim is None else normalize_axis(dim, max(x.ndim, 1), "unique_consecutive")
+    rows = values.reshape(-1) if dim is None or values.ndim == 0 else np.moveaxis(values, axis, 0)
+    flat = rows.reshape(len(rows), -1)
+    first = np.ones(len(rows), bool)
+    first[1:] = (flat[1:] != flat[:-1]).any(1)
+    starts = np.flatnonzero(first)
+    inverse = np.cumsum(first) - 1
+    counts = np.diff(np.append(starts, len(rows)))
+    found = rows[starts] if dim is None or values.ndim == 0 else np.moveaxis(rows[starts], 0, axis)
+    inverse = inverse.reshape(x.shape) if dim is None else inverse
+    return _chosen(x, (found, inverse, counts), return_inverse, return_counts)

@@ -1,0 +1,330 @@
+"""Short-time Fourier transforms, windows and mel filters.
+
+There are no complex dtypes: a complex number is a last axis of two, its real and its imaginary part, as
+torch.view_as_real writes it.
+
+A transform is one convolution with the Fourier basis. With a hop of H the signal is cut into blocks of H samples,
+which are the channels, and a frame is R = ceil(N / H) blocks in a row: a filter of R taps. So no frame is ever
+copied out, and the inverse's overlapping sums are the transposed convolution.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from lamina.ops.arguments import DTypeLike, checked, within
+from lamina.ops.core import Array, floating, operand
+from lamina.ops.primitives.conv import conv1d, conv_transpose1d
+from lamina.ops.primitives.shape import pad
+from lamina.spec import DType, DTypeError, ShapeError, as_dtype, float32
+
+# ---------------------------------------------------------------------------------------------------------- windows
+
+
+def _cosines(length: int, periodic: bool, *weights: float) -> Array:
+    """weights[0] - weights[1] cos(a) + weights[2] cos(2 a) - …, a once around the circle."""
+    angle = 2 * np.pi * _unit(length, periodic)
+    found: Array = sum(((-1) ** k * w * np.cos(k * angle) for k, w in enumerate(weights)), np.zeros(length))
+    return found
+
+
+def _unit(length: int, periodic: bool) -> Array:
+    """0 … 1: with the end left out where the window is periodic."""
+    return np.arange(length) / max(length if periodic else length - 1, 1)
+
+
+def _window(values: Array, dtype: DTypeLike, device: Any) -> Any:
+    kind = as_dtype(dtype)
+    if not kind.is_float:
+        raise DTypeError(f"window: dtype must be a float, got {kind}")
+    made = operand((values if len(values) != 1 else np.ones(1)).astype(kind.numpy))
+    return made if device is None else made.to(device)
+
+
+@checked
+def hann_window(
+    window_length: int, periodic: bool = True, *, dtype: DTypeLike = float32, device: Any = None
+) -> Any:
+    """Hann's window, 0.5 - 0.5 cos, as torch.hann_window: [window_length].
+
+    periodic: one period of it, for transforms; else symmetric. Raises ValueError for a negative length.
+    """
+    within("hann_window", "window_length", window_length, 0)
+    return _window(_cosines(window_length, periodic, 0.5, 0.5), dtype, device)
+
+
+@checked
+def hamming_window(
+    window_length: int,
+    periodic: bool = True,
+    alpha: float = 0.54,
+    beta: float = 0.46,
+    *,
+    dtype: DTypeLike = float32,
+    device: Any = None,
+) -> Any:
+    """Hamming's window, alpha - beta cos, as torch.hamming_window; see `hann_window`."""
+    within("hamming_window", "window_length", window_length, 0)
+    return _window(_cosines(window_length, periodic, alpha, beta), dtype, device)
+
+
+@checked
+def blackman_window(
+    window_length: int, periodic: bool = True, *, dtype: DTypeLike = float32, device: Any = None
+) -> Any:
+    """Blackman's window, 0.42 - 0.5 cos a + 0.08 cos 2 a, as torch.blackman_window; see `hann_window`."""
+    within("blackman_window", "window_length", window_length, 0)
+    return _window(_cosines(window_length, periodic, 0.42, 0.5, 0.08), dtype, device)
+
+
+@checked
+def bartlett_window(
+    window_length: int, periodic: bool = True, *, dtype: DTypeLike = float32, device: Any = None
+) -> Any:
+    """Bartlett's window, a triangle, as torch.bartlett_window; see `hann_window`."""
+    within("bartlett_window", "window_length", window_length, 0)
+    return _window(1 - np.abs(2 * _unit(window_length, periodic) - 1), dtype, device)
+
+
+@checked
+def kaiser_window(
+    window_length: int,
+    periodic: bool = True,
+    beta: float = 12.0,
+    *,
+    dtype: DTypeLike = float32,
+    device: Any = None,
+) -> Any:
+    """Kaiser's window, I0(beta sqrt(1 - t²)) / I0(beta), as torch.kaiser_window; see `hann_window`."""
+    within("kaiser_window", "window_length", window_length, 0)
+    t = 2 * _unit(window_length, periodic) - 1
+    return _window(np.i0(beta * np.sqrt(1 - t * t)) / np.i0(beta), dtype, device)
+
+
+# -------------------------------------------------------------------------------------------------------- transforms
+
+
+class _Frames(NamedTuple):
+    """How a signal is cut: frames of `size` samples, one every `hop`; `bins` frequencies of each."""
+
+    what: str
+    size: int
+    hop: int
+    bins: int
+
+    @property
+    def taps(self) -> int:
+        """Blocks of `hop` samples that a frame lies in."""
+        return -(-self.size // self.hop)
+
+    def length(self, frames: int) -> int:
+        """Samples from the first frame's begin to the last one's end."""
+        return self.size + self.hop * (frames - 1)
+
+    def filters(self, basis: Any) -> Any:
+        """basis [O, size] as a convolution's filters [O, hop, taps] over blocks."""
+        more = self.taps * self.hop - self.size
+        whole = pad(operand(basis), (0, more)) if more else operand(basis)
+        return whole.reshape((-1, self.taps, self.hop)).permute((0, 2, 1))
+
+    def basis(self, dtype: DType, scale: float) -> Array:
+        """[2 bins, size]: the cosines, then the negative sines."""
+        angle = (2 * np.pi / self.size) * (np.outer(np.arange(self.bins), np.arange(self.size)) % self.size)
+        return (scale * np.concatenate([np.cos(angle), -np.sin(angle)])).astype(dtype.numpy)
+
+
+def _frames(what: str, n_fft: int, hop: int | None, onesided: bool | None) -> _Frames:
+    within(what, "n_fft", n_fft, 1)
+    step = n_fft // 4 if hop is None else hop
+    within(what, "hop_length", step, 1)
+    return _Frames(what, n_fft, step, n_fft if onesided is False else n_fft // 2 + 1)
+
+
+def _windowed(what: str, window: Any, win_length: int | None, n_fft: int, dtype: DType) -> Any:
+    """The window, in the middle of n_fft samples."""
+    length = n_fft if win_length is None else win_length
+    within(what, "win_length", length, 1, n_fft)
+    if window is None:
+        found = np.ones(length, dtype.numpy)
+    else:
+        found = operand(window, what, "window")
+        if found.shape != (length,):
+            raise ShapeError(
+                f"{what}: window must be of shape ({length},), the win_length (n_fft unless given), got {found.spec}"
+            )
+        found = found if found.dtype == dtype else found.cast(dtype)
+    before = (n_fft - length) // 2
+    if length == n_fft:
+        return found
+    sides = (before, n_fft - length - before)
+    return np.pad(found, sides) if isinstance(found, np.ndarray) else pad(found, sides)
+
+
+def _no_complex(what: str, return_complex: bool | None) -> None:
+    if return_complex:
+        raise DTypeError(
+            f"{what}: there are no complex dtypes; leave return_complex out: complex numbers are a last axis "
+            "(real, imaginary), as torch.view_as_real gives"
+        )
+
+
+@checked
+def stft(
+    input: Any,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: Any = None,
+    center: bool = True,
+    pad_mode: Literal["constant", "reflect", "replicate", "circular"] = "reflect",
+    normalized: bool = False,
+    onesided: bool | None = None,
+    return_complex: bool | None = None,
+) -> Any:
+    """The short-time Fourier transform of input [B, L] or [L], as torch.stft: [B, F, T, 2], (real, imaginary).
+
+    Frame t is what lies around sample t * hop_length (n_fft // 4 unless given), or with center=False behind it, times
+    the window (ones unless given; one shorter than n_fft stands in the middle). F is n_fft // 2 + 1, with
+    onesided=False n_fft. pad_mode: what lies beyond the ends of the signal. normalized: divided by √n_fft.
+    Differentiable by input and window. return_complex: None or False alone.
+
+    Raises ShapeError for a signal shorter than a frame, DTypeError, ValueError.
+    """
+    _no_complex("stft", return_complex)
+    x = floating(input, "stft")
+    if x.ndim not in (1, 2):
+        raise ShapeError(f"stft: input must be [L] or [B, L], got {x.spec}")
+    frames = _frames("stft", n_fft, hop_length, onesided)
+    wide = x if x.ndim == 2 else x.unsqueeze(0)
+    if center:
+        wide = pad(wide, (n_fft // 2, n_fft // 2), pad_mode)
+    batch, length = wide.shape
+    if length < n_fft:
+        raise ShapeError(f"stft: a frame of n_fft={n_fft} samples is longer than the signal {x.spec}")
+    count = 1 + (length - n_fft) // frames.hop
+    basis = frames.basis(x.dtype, n_fft**-0.5 if normalized else 1.0)
+    weighted = _windowed("stft", window, win_length, n_fft, x.dtype) * basis
+    used = (count - 1 + frames.taps) * frames.hop
+    blocks = pad(wide, (0, used - length)).reshape((batch, count - 1 + frames.taps, frames.hop))
+    y = conv1d(blocks.permute((0, 2, 1)), frames.filters(weighted))
+    y = y.reshape((batch, 2, frames.bins, count)).permute((0, 2, 3, 1))
+    return y if x.ndim == 2 else y.squeeze(0)
+
+
+@checked
+def istft(
+    input: Any,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: Any = None,
+    center: bool = True,
+    normalized: bool = False,
+    onesided: bool | None = None,
+    length: int | None = None,
+    return_complex: bool = False,
+) -> Any:
+    """The signal [B, L] or [L] that `stft` would make input [B, F, T, 2] or [F, T, 2] of, as torch.istft.
+
+    The least squares estimate (Griffin & Lim 1984): the overlapping frames times the window, divided by the sum of
+    the windows' squares. Arguments as `stft`'s (onesided: unless F is n_fft); length: of the result, what T frames
+    hold unless given. Where no window reaches, which torch refuses, the result is NaN; without a window that is a
+    ValueError. Behind the last frame it is 0.
+    """
+    _no_complex("istft", return_complex)
+    x = floating(input, "istft")
+    frames = _frames("istft", n_fft, hop_length, True)
+    whole = onesided is False or (onesided is None and x.ndim > 2 and x.shape[-3] == n_fft)
+    bins = n_fft if whole else frames.bins
+    if x.ndim not in (3, 4) or x.shape[-1] != 2 or x.shape[-3] != bins or not x.shape[-2]:
+        raise ShapeError(
+            f"istft: input must be [F, T, 2] or [B, F, T, 2] of F = {bins} frequencies and one frame or more, "
+            f"got {x.spec}"
+        )
+    x = x[..., : frames.bins, :, :]  # the rest are their conjugates
+    wide = x if x.ndim == 4 else x.unsqueeze(0)
+    batch, count = wide.shape[0], wide.shape[2]
+    first = n_fft // 2 if center else 0
+    last = frames.length(count) - first if length is None else first + length
+    within("istft", "length", last - first, 1)
+    weights = _windowed("istft", window, win_length, n_fft, x.dtype)
+    basis = frames.basis(x.dtype, (n_fft**0.5 if normalized else 1.0) / n_fft)
+    k = np.arange(frames.bins)  # most frequencies stand for their conjugates too
+    times = np.where((k == 0) | (2 * k == n_fft), 1, 2).astype(x.dtype.numpy)
+    basis = basis * np.tile(times, 2)[:, None]
+    columns = wide.permute((0, 3, 1, 2)).reshape((batch, 2 * frames.bins, count))
+    y = _overlapped(frames, columns, weights * basis, first, last)
+    ones, squares = np.ones((1, 1, count), x.dtype.numpy), (weights * weights).reshape((1, n_fft))
+    envelope = _overlapped(frames, operand(ones), squares, first, last)
+    if window is None and frames.hop > frames.size and last > n_fft:
+        raise ValueError(f"istft: frames of {n_fft} samples every {frames.hop} leave gaps")
+    y = y / envelope
+    y = pad(y, (0, last - first - y.shape[1]))
+    return y if x.ndim == 4 else y.squeeze(0)
+
+
+def _overlapped(frames: _Frames, columns: Any, basis: Any, first: int, last: int) -> Any:
+    """[B, S]: the frames that columns [B, O, T] make of basis [O, size], added up where they lie: first … last."""
+    blocks = conv_transpose1d(columns, frames.filters(basis))
+    whole = blocks.permute((0, 2, 1)).reshape((columns.shape[0], -1))
+    return whole[:, first : min(last, frames.length(columns.shape[2]))]
+
+
+# ------------------------------------------------------------------------------------------------------ mel scale
+
+
+@checked
+def melscale_fbanks(
+    n_freqs: int,
+    f_min: float,
+    f_max: float,
+    n_mels: int,
+    sample_rate: int,
+    norm: Literal["slaney"] | None = None,
+    mel_scale: Literal["htk", "slaney"] = "htk",
+    *,
+    dtype: DTypeLike = float32,
+    device: Any = None,
+) -> Any:
+    """Triangular filters [n_freqs, n_mels], equally wide in mel, as torchaudio.functional.melscale_fbanks.
+
+    spectrogram [..., T, n_freqs] @ filters is a mel spectrogram. mel_scale: O'Shaughnessy's formula ("htk") or
+    Slaney's, linear up to 1 kHz. norm="slaney": each filter's area is one. Raises ValueError for frequencies out of
+    order.
+    """
+    for name, value in (("n_freqs", n_freqs), ("n_mels", n_mels), ("sample_rate", sample_rate)):
+        within("melscale_fbanks", name, value, 1)
+    if not 0 <= f_min < f_max:
+        raise ValueError(f"melscale_fbanks: needs 0 <= f_min < f_max, got {f_min} and {f_max}")
+    to_mel, from_mel = _MEL[mel_scale]
+    points = from_mel(np.linspace(to_mel(np.float64(f_min)), to_mel(np.float64(f_max)), n_mels + 2))
+    frequency = np.linspace(0, sample_rate // 2, n_freqs)
+    slopes = points[None, :] - frequency[:, None]
+    rising, falling = -slopes[:, :-2] / np.diff(points)[:-1], slopes[:, 2:] / np.diff(points)[1:]
+    filters = np.maximum(np.minimum(rising, falling), 0)
+    if norm is not None:
+        filters = filters * (2 / (points[2:] - points[:-2]))
+    made = operand(filters.astype(as_dtype(dtype).numpy))
+    return made if device is None else made.to(device)
+
+
+#: Slaney's scale: so many mels at 1 kHz, linear up to there; the logarithm's step above.
+_KNEE, _STEP = 15.0, math.log(6.4) / 27.0
+
+
+def _slaney_to_mel(f: Array) -> Array:
+    above = _KNEE + np.log(np.maximum(f, 1000.0) / 1000.0) / _STEP
+    return np.where(f < 1000.0, f * 3 / 200.0, above)
+
+
+def _slaney_from_mel(mel: Array) -> Array:
+    return np.where(mel < _KNEE, mel * 200.0 / 3, 1000.0 * np.exp(_STEP * (mel - _KNEE)))
+
+
+_MEL: dict[str, Any] = {
+    "htk": (lambda f: 2595 * np.log10(1 + f / 700), lambda m: 700 * (10 ** (m / 2595) - 1)),
+    "slaney": (_slaney_to_mel, _slaney_from_mel),
+}

@@ -1,0 +1,81 @@
+"""Dropout of channels and for SELU networks: what is drawn, the statistics that are kept, gradients, errors."""
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import ops
+
+STATE = np.array([5, 9], np.int64)
+
+
+@pytest.mark.feature("F058")
+@pytest.mark.parametrize(
+    ("name", "shape", "mask_shape"),
+    [
+        ("dropout1d", (4, 8, 5), (4, 8, 1)),
+        ("dropout1d", (8, 5), (8, 1)),
+        ("dropout2d", (4, 8, 3, 5), (4, 8, 1, 1)),
+        ("dropout2d", (4, 8, 5), (4, 8, 1)),  # three axes are [N, C, L], as in torch
+        ("dropout3d", (4, 8, 3, 5, 2), (4, 8, 1, 1, 1)),
+        ("dropout3d", (8, 3, 5, 2), (8, 1, 1, 1)),
+        ("dropout2d", (0, 8, 3, 5), (0, 8, 1, 1)),
+    ],
+)
+def test_whole_channels_are_dropped(name: str, shape: tuple[int, ...], mask_shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).standard_normal(shape)
+    y, mask, state = getattr(ops, name)(x, 0.25, state=STATE)
+    assert mask.shape == mask_shape
+    np.testing.assert_allclose(y.numpy(), np.where(mask.numpy(), x / 0.75, 0), rtol=1e-15)
+    drawn, _, after = ops.dropout(np.ones(mask_shape), 0.25, state=STATE)
+    np.testing.assert_array_equal(mask.numpy(), drawn.numpy() != 0)
+    np.testing.assert_array_equal(state.numpy(), after.numpy())
+
+
+@pytest.mark.parametrize("name", ["dropout2d", "alpha_dropout", "feature_alpha_dropout"])
+def test_inference_changes_nothing(name: str) -> None:
+    x = lm.ones((2, 3, 4, 5))
+    y, _, state = getattr(ops, name)(x, 0.5, False, state=STATE)
+    assert y is x
+    np.testing.assert_array_equal(state.numpy(), STATE)
+
+
+@pytest.mark.parametrize("name", ["alpha_dropout", "feature_alpha_dropout"])
+def test_alpha_dropout_keeps_mean_and_variance(name: str) -> None:
+    shape = (400, 300) if name == "alpha_dropout" else (400, 300, 3)
+    x = np.random.default_rng(0).standard_normal(shape)
+    y, mask, _ = getattr(ops, name)(x, 0.2, state=STATE)
+    found = y.numpy()
+    assert abs(found.mean()) < 0.01
+    assert abs(found.std() - 1) < 0.01
+    low, factor = -1.7580993408473766, (0.8 * (1 + 0.2 * 1.7580993408473766**2)) ** -0.5
+    kept = np.broadcast_to(mask.numpy(), shape)
+    np.testing.assert_allclose(found, (np.where(kept, x, low) - low * 0.2) * factor, atol=1e-14)
+    assert len(np.unique(found[~kept])) == 1
+    assert not getattr(ops, name)(x, 1.0, state=STATE)[0].numpy().any()
+
+
+def test_gradients_are_those_of_what_is_kept() -> None:
+    x = np.random.default_rng(0).standard_normal((3, 4, 5))
+    for name in ("dropout1d", "alpha_dropout", "feature_alpha_dropout"):
+
+        def total(v: object, name: str = name) -> object:
+            return (getattr(ops, name)(v, 0.5, state=STATE)[0] * x).sum()
+
+        _, mask, _ = getattr(ops, name)(x, 0.5, state=STATE)
+        factor = 2.0 if name == "dropout1d" else (0.5 * (1 + 0.5 * 1.7580993408473766**2)) ** -0.5
+        grad = lm.grad(total)(lm.tensor(x)).numpy()
+        np.testing.assert_allclose(grad, np.where(mask.numpy(), x * factor, 0), rtol=1e-12)
+
+
+def test_errors() -> None:
+    with pytest.raises(lm.ShapeError, match=r"dropout2d: input must be of rank 4 or 3, got f32\[2,3\]"):
+        ops.dropout2d(lm.ones((2, 3)), state=STATE)
+    with pytest.raises(lm.ShapeError, match="dropout1d: input must be of rank 3 or 2"):
+        ops.dropout1d(lm.ones((2, 3, 4, 5)), state=STATE)
+    with pytest.raises(lm.DTypeError, match="dropout3d: input must be of a float dtype, got i64"):
+        ops.dropout3d(np.ones((2, 3, 4, 5), np.int64), state=STATE)
+    with pytest.raises(ValueError, match=r"p must be in \[0, 1\], got 1.5"):
+        ops.alpha_dropout(lm.ones((2, 3)), 1.5, state=STATE)
+    with pytest.raises(lm.ShapeError, match=r"feature_alpha_dropout: input must be \[N, C, \*S\]"):
+        ops.feature_alpha_dropout(lm.ones(3), state=STATE)

@@ -1,0 +1,146 @@
+"""Functions of one and two numbers: their ends, NaN and infinities, integers, dtypes, errors."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import ops
+from lamina.ops.primitives.elementary import BINARY, UNARY
+from lamina.spec import DTypeError
+from tests.helpers.functions import grad, run
+
+#: Functions of floats that torch has under this name.
+OF_FLOATS = [n for n, f in BINARY.items() if f.kind in ("float", "number") and n != "trunc_divide"]
+SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0])
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", UNARY)
+def test_ends_and_gradients_as_torch(name: str) -> None:
+    import torch
+
+    x = torch.tensor(SPECIAL, requires_grad=True)
+    wanted = getattr(torch, name)(x)
+    np.testing.assert_allclose(
+        run(getattr(ops, name), SPECIAL), wanted.detach().numpy(), rtol=1e-12, atol=1e-14
+    )
+    wanted.sum().backward()
+    assert x.grad is not None
+    finite = (np.abs(x.grad.numpy()) < 1e30) & (
+        np.abs(SPECIAL) > 0
+    )  # at poles torch's sine of pi is not quite zero
+    (found,) = grad(getattr(ops, name), SPECIAL)
+    np.testing.assert_allclose(found[finite], x.grad.numpy()[finite], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", OF_FLOATS)
+def test_pairs_of_ends_as_torch(name: str) -> None:
+    import torch
+
+    a, b = (np.ascontiguousarray(v.reshape(-1)) for v in np.meshgrid(SPECIAL, SPECIAL))
+    wanted = getattr(torch, name)(torch.tensor(a), torch.tensor(b)).numpy()
+    np.testing.assert_allclose(run(getattr(ops, name), a, b), wanted, rtol=1e-12)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "name",
+    ["fmod", "remainder", "floor_divide", "gcd", "lcm", "bitwise_and", "bitwise_or", "bitwise_xor",
+     "bitwise_left_shift", "bitwise_right_shift"],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", ["int64", "int32", "int8", "uint8"])
+def test_integers_stay_integers(name: str, dtype: str) -> None:
+    import torch
+
+    rng = np.random.default_rng(0)
+    most = 20 if name == "lcm" else 100  # beyond its type torch's sign depends on the version
+    a = rng.integers(0 if dtype == "uint8" else -most // 2, most, 200).astype(dtype)
+    b = rng.integers(1, 7, 200).astype(dtype)
+    wanted = getattr(torch, name)(torch.tensor(a), torch.tensor(b)).numpy()
+    found = run(getattr(ops, name), a, b)
+    assert found.dtype == a.dtype
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_whole_numbers_beyond_floats() -> None:
+    big = np.array([2**62 + 1, -(2**62) - 1])
+    assert run(ops.floor_divide, big, 2).tolist() == [2**61, -(2**61) - 1]
+    assert run(ops.remainder, big, 1000).tolist() == [(2**62 + 1) % 1000, (-(2**62) - 1) % 1000]
+    assert run(ops.floor_divide, np.array([5, -5]), 0).tolist() == [0, 0]
+
+
+def test_what_kind_of_number() -> None:
+    kinds = {"isnan": [0], "isinf": [1, 2], "isposinf": [1], "isneginf": [2], "signbit": [2, 4, 6, 8]}
+    for name, places in kinds.items():
+        assert np.flatnonzero(run(getattr(ops, name), SPECIAL)).tolist() == places, name
+        assert not run(getattr(ops, name), np.array([1, 2])).any(), name
+    assert np.flatnonzero(~run(ops.isfinite, SPECIAL)).tolist() == [0, 1, 2]
+    assert run(ops.nan_to_num, SPECIAL[:3].astype(np.float32)).tolist() == [
+        0,
+        np.finfo("f4").max,
+        -np.finfo("f4").max,
+    ]
+    assert run(ops.nan_to_num, SPECIAL[:3], 1.0, 2.0, 3.0).tolist() == [1, 2, 3]
+
+
+def test_rounding() -> None:
+    assert run(ops.round, np.array([0.5, 1.5, 2.5, -0.5])).tolist() == [0, 2, 2, 0]
+    np.testing.assert_allclose(run(ops.round, np.array([1.2345, -9.8765]), decimals=2), [1.23, -9.88])
+    assert run(ops.round, np.array([1250.0, 1350.0]), decimals=-2).tolist() == [1200, 1400]
+    assert run(ops.frac, np.array([1.25, -1.25])).tolist() == [0.25, -0.25]
+
+
+def test_composites() -> None:
+    a, b = np.array([1.0, 2.0]), np.array([3.0, 5.0])
+    np.testing.assert_allclose(run(ops.lerp, a, b, 0.25), [1.5, 2.75])
+    np.testing.assert_allclose(run(ops.lerp, a, b, np.array([0.0, 1.0])), [1, 5])
+    np.testing.assert_allclose(run(ops.addcmul, a, a, b, value=2), [7, 22])
+    np.testing.assert_allclose(run(ops.addcdiv, a, b, a), [4, 4.5])
+    np.testing.assert_allclose(run(ops.logit, np.array([0.25, 1.5]), eps=0.1), [math.log(1 / 3), math.log(9)])
+    np.testing.assert_allclose(
+        run(ops.xlogy, np.array([0.0, 2.0]), np.array([0.0, 3.0])), [0, 2 * math.log(3)]
+    )
+    assert run(ops.float_power, np.array([2, 3]), 2).dtype == np.float64
+    assert run(ops.logical_xor, np.array([0.0, 2.0]), np.array([1.0, 1.0])).tolist() == [True, False]
+    assert run(ops.isclose, np.array([1.0, np.inf, np.nan]), np.array([1.0, np.inf, np.nan])).tolist() == [
+        True,
+        True,
+        False,
+    ]
+
+
+def test_operators() -> None:
+    x = lm.tensor([7, -7])
+    found = [x // 2, x % 3, x & 3, x ^ 1, x << 1, x >> 1, ~x, 1 | x]
+    wanted = [[3, -4], [1, 2], [3, 1], [6, -8], [14, -14], [3, -4], [-8, 6], [7, -7]]
+    assert [y.tolist() for y in found] == wanted
+    assert (~(x > 0) & True).tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "match"),
+    [
+        (lambda x: ops.bitwise_and(x, x), DTypeError, "bitwise_and: takes int64"),
+        (lambda x: ops.gcd(x, x), DTypeError, "gcd: takes"),
+        (lambda x: ops.polygamma(-1, x), ValueError, "polygamma: n must be >= 0"),
+        (lambda x: ops.positive(x > 0), DTypeError, "positive: takes numbers"),
+        (lambda x: ops.round(x, decimals=0.5), TypeError, "round: decimals must be an int"),
+        (lambda x: ops.isclose(x, x.long()), DTypeError, "isclose"),
+    ],
+)
+def test_errors(call: Any, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        call(lm.ones(2))
+
+
+def test_powers_and_quotients_of_integers() -> None:
+    a, b = np.array([3, -2, 5, -1, 1]), np.array([39, 3, -1, -3, -2])
+    assert run(ops.pow, a, b).tolist() == [3**39, -8, 0, -1, 1]
+    assert run(ops.pow, np.array([2, 3], np.int8), np.array([6, 2], np.int8)).dtype == np.int8
+    big = np.array([2**60 + 1, -(2**60) - 1])
+    assert run(ops.div, big, 2, rounding_mode="trunc").tolist() == [2**59, -(2**59)]
+    assert run(ops.div, big, 2, rounding_mode="floor").tolist() == [2**59, -(2**59) - 1]

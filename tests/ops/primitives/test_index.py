@@ -1,0 +1,127 @@
+"""x[key], x.at[key] and x[key] = v against NumPy's."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import ops
+from lamina.ops.primitives.index import At
+from lamina.spec import DTypeError, ShapeError
+from tests.helpers.functions import grad
+
+A = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
+PAIR = np.array([[0, 2], [-1, 1]])
+MASK = A % 7 > 3
+KEYS: dict[str, Any] = {
+    "int": 1,
+    "slices": (slice(1, None), slice(None, None, 2)),
+    "backwards": (slice(None, None, -2), Ellipsis, slice(3, 0, -2)),
+    "new axes": (None, Ellipsis, None),
+    "a list": [0, 2, 2],
+    "nothing": [],
+    "an array": PAIR,
+    "behind a slice": (slice(None), PAIR),
+    "at the end": (Ellipsis, PAIR),
+    "two arrays": (PAIR, PAIR),
+    "two arrays apart": (PAIR, slice(None), PAIR),
+    "broadcast arrays": (np.array([[0], [1]]), slice(0, 4, 3), np.array([1, 4])),
+    "three arrays": (PAIR, PAIR, PAIR),
+    "a new axis before": (None, slice(1, 3), [3, 1], slice(None, None, 2)),
+    "a mask": MASK,
+    "a mask of two axes": MASK[..., 0],
+    "a mask behind": (slice(None), MASK[0]),
+    "a mask and an array": (MASK[:, 0, 0], [0]),
+    "true": True,
+    "false": False,
+    "bytes": np.array([2, 0], np.uint8),
+}
+
+
+@pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
+def test_getitem(key: Any) -> None:
+    np.testing.assert_array_equal(lm.tensor(A)[key].numpy(), A[key])
+
+
+def test_tensors_as_indices() -> None:
+    x = lm.tensor(A)
+    np.testing.assert_array_equal(x[lm.tensor(PAIR)].numpy(), A[PAIR])
+    np.testing.assert_array_equal(x[lm.tensor(PAIR), :, lm.tensor(PAIR)].numpy(), A[PAIR, :, PAIR])
+    np.testing.assert_array_equal(x[lm.tensor(MASK)].numpy(), A[MASK])
+    np.testing.assert_array_equal(x[:, lm.tensor(2)].numpy(), A[:, 2])
+    np.testing.assert_array_equal(x[0, :, [1, 2]].numpy(), A[0][:, [1, 2]])  # an int comes first, as in torch
+
+
+@pytest.mark.parametrize("mode", ["set", "add", "mul", "min", "max"])
+@pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
+def test_at(key: Any, mode: str) -> None:
+    function = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}.get(mode)
+    values = np.random.default_rng(0).standard_normal(A[key].shape).astype(np.float32) * 30
+    for given in (values, np.float32(3), values[..., :1]) if values.ndim else (values,):
+        wanted = A.copy()
+        if function is None:
+            wanted[key] = given
+        else:
+            function.at(wanted, key, given)
+        x = lm.tensor(A)
+        found = getattr(x.at[key], mode)(given if given.ndim else 3)
+        np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-6)
+        np.testing.assert_array_equal(x.numpy(), A)
+
+
+def test_assignment_overwrites_a_tensor() -> None:
+    x, wanted = lm.tensor(A), A.copy()
+    x[1:, [0, 2]] = 5.0
+    wanted[1:, [0, 2]] = 5.0
+    x[x > 50] = 0
+    wanted[wanted > 50] = 0
+    np.testing.assert_array_equal(x.numpy(), wanted)
+
+
+def test_in_a_graph() -> None:
+    """Indices may be traced; a number onto a traced mask keeps the shape."""
+    index, mask = lm.tensor(PAIR), lm.tensor(MASK)
+    found = lm.jit(lambda x, i, m: x.at[i].add(1.0).at[m].set(-1.0)[:, i, 0])(lm.tensor(A), index, mask)
+    wanted = A.copy()
+    np.add.at(wanted, PAIR, 1)
+    wanted[MASK] = -1
+    np.testing.assert_array_equal(found.numpy(), wanted[:, PAIR, 0])
+
+
+def test_gradients() -> None:
+    x = A.astype(np.float64)
+    (found,) = grad(lambda x: ops.getitem(x, (slice(None), [1, 1])), x)
+    assert (found[:, 1].min(), found.sum()) == (2.0, 30.0)
+    dx, dv = grad(lambda x, v: At(x)[:, [1, 1]].set(v), x, np.ones((3, 2, 5)))
+    assert (dx.sum(), dx[:, 1].any(), dv[:, 0].any(), dv[:, 1].min()) == (45.0, False, False, 1.0)
+    dx, dv = grad(lambda x, v: At(x)[1:, ::2].add(v), x, np.ones((2, 2, 5)))
+    assert (dx.min(), dx.max(), dv.min(), dv.max()) == (1.0, 1.0, 1.0, 1.0)
+
+
+def test_index_put() -> None:
+    found = ops.index_put(lm.zeros(3), (lm.tensor([0, 0, 2]),), lm.tensor([1.0, 2.0, 3.0]), accumulate=True)
+    assert found.numpy().tolist() == [3.0, 0.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("key", "error", "match"),
+    [
+        ([3], IndexError, "getitem: index"),
+        (lm.tensor([-4]), IndexError, "getitem"),
+        ((0, 0, 0, 0), ShapeError, "too many entries"),
+        (np.ones((2, 4), bool), ShapeError, "a mask of 2 along an axis of 3"),
+        (lm.ones(2), DTypeError, "an index must be of integers or booleans"),
+        ("a", TypeError, "an index must be an int"),
+        (slice("a"), TypeError, "is no slice"),
+        ((PAIR, [0, 1, 2]), ShapeError, "getitem"),
+    ],
+)
+def test_errors(key: Any, error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        _ = lm.tensor(A)[key]
+
+
+def test_values_that_do_not_fit() -> None:
+    with pytest.raises(ShapeError, match="expand"):
+        lm.tensor(A).at[0].set(lm.ones(3))

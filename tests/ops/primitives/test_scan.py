@@ -1,0 +1,81 @@
+"""Running sums, products and extrema as torch's: axes from the end, numbers, integers, dtypes, gradients."""
+
+import numpy as np
+import pytest
+
+from lamina import ops
+from lamina.spec import ShapeError
+from tests.helpers.functions import grad, run
+
+X = np.random.default_rng(0).standard_normal((3, 4, 5))
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2, -1, -3])
+def test_values_and_gradients(dim: int) -> None:
+    np.testing.assert_allclose(run(ops.cumsum, X, dim), np.cumsum(X, dim))
+    ones = np.cumsum(np.ones_like(X), dim)
+    np.testing.assert_allclose(grad(lambda x: ops.cumsum(x, dim), X)[0], np.flip(ones, dim))
+
+
+def test_numbers_and_nothing() -> None:
+    assert run(ops.cumsum, np.array(2.5), 0).tolist() == 2.5
+    assert run(ops.cumsum, np.array(3, np.int32), -1).dtype == np.int64
+    assert run(ops.cumsum, np.zeros((0, 3)), 0).shape == (0, 3)
+
+
+def test_integers_are_summed_in_int64() -> None:
+    found = run(ops.cumsum, np.full(3, 200, np.uint8), 0)
+    assert (found.dtype, found.tolist()) == (np.int64, [200, 400, 600])
+    assert run(ops.cumsum, np.array([True, False, True]), 0).tolist() == [1, 1, 2]
+    assert run(ops.cumsum, np.array([1, 2]), 0, dtype="float32").dtype == np.float32
+
+
+def test_half_types_are_summed_in_float32() -> None:
+    found = run(ops.cumsum, np.ones(4096, np.float16), 0)
+    assert (found.dtype, float(found[-1])) == (np.float16, 4096)
+
+
+@pytest.mark.feature("F118")
+def test_errors() -> None:
+    with pytest.raises(ShapeError, match="cumsum: axis 3 is outside a tensor of rank 3"):
+        run(ops.cumsum, X, 3)
+    with pytest.raises(TypeError, match="cumsum: dim must be an int, got None"):
+        run(ops.cumsum, X, None)
+
+
+@pytest.mark.parametrize(("name", "function"), [("cummax", np.maximum), ("cummin", np.minimum)])
+def test_extrema_and_the_last_of_equal_ones(name: str, function: np.ufunc) -> None:
+    x = np.array([[1.0, 3.0, 3.0, 2.0, np.nan, 5.0], [0.0, -1.0, -1.0, 4.0, 4.0, 0.0]])
+    values, indices = run(getattr(ops, name), x, 1)
+    np.testing.assert_array_equal(values, function.accumulate(x, 1))
+    wanted = {
+        "cummax": [[0, 1, 2, 2, 4, 4], [0, 0, 0, 3, 4, 4]],
+        "cummin": [[0, 0, 0, 0, 4, 4], [0, 1, 2, 2, 2, 2]],
+    }
+    assert indices.tolist() == wanted[name]
+    (found,) = grad(lambda x: getattr(ops, name)(x, 0)[0], np.array([2.0, 2.0, 2.0]))
+    assert found.tolist() == [1, 1, 1]
+
+
+def test_products_with_zeros() -> None:
+    """The gradient of the first zero of a line is made of what follows it, that of the others is 0."""
+    (found,) = grad(lambda x: ops.cumprod(x, 0), np.array([2.0, 0.0, 3.0, 0.0, 5.0]))
+    np.testing.assert_allclose(found, [1.0, 2 * (1 + 3), 0.0, 0.0, 0.0])
+    assert run(ops.cumprod, np.array([2, 3, 4], np.int8), 0).tolist() == [2, 6, 24]
+
+
+def test_logarithms_of_sums_do_not_overflow() -> None:
+    x = np.array([1000.0, -np.inf, 1000.0, 0.0])
+    np.testing.assert_allclose(run(ops.logcumsumexp, x, 0), [1000, 1000, 1000 + np.log(2), 1000 + np.log(2)])
+    (found,) = grad(lambda x: ops.logcumsumexp(x, 0), x)
+    np.testing.assert_allclose(found, [3.0, 0.0, 1.0, 0.0], atol=1e-12)
+
+
+def test_differences_and_areas() -> None:
+    x = np.array([[1.0, 4.0, 9.0], [0.0, 1.0, 0.0]])
+    np.testing.assert_array_equal(run(ops.diff, x, 2), np.diff(x, 2))
+    np.testing.assert_array_equal(run(ops.diff, x, 1, 0, x[:1], x[1:]), np.diff(x, 1, 0, x[:1], x[1:]))
+    assert run(ops.diff, np.array([True, False, False])).tolist() == [True, False]
+    place = np.array([0.0, 1.0, 3.0])
+    np.testing.assert_allclose(run(ops.trapezoid, x, place), np.trapezoid(x, place))
+    np.testing.assert_allclose(run(ops.cumulative_trapezoid, x, dx=0.5), [[1.25, 4.5], [0.25, 0.5]])
