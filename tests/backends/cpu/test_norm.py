@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lamina import backends
+from lamina.backends.cpu.window import prefers_channels_last
 from lamina.backends.reference import run_reference
 from lamina.ops.core import Op
 from lamina.ops.primitives import (
@@ -19,6 +20,8 @@ from lamina.spec import DType, Policy, Spec, as_dtype, bfloat16, float32, float6
 from tests.helpers.eager import execute, mismatch
 
 CPU = backends.get(Device("cpu"), "cpu")
+#: The layout that oneDNN blocks channels to: one register of the processor.
+BLOCKED = "aBcd16b" if prefers_channels_last() else "aBcd8b"
 OPS: list[Op] = [
     BatchNorm(1e-5, 0.2), BatchNorm(1e-5, relu=True), BatchNorm(1e-5, relu=True, residual=True),
     BatchNorm(1e-5, residual=True), BatchNormInfer(1e-3, relu=True), BatchNormInfer(1e-3, True, True),
@@ -46,7 +49,7 @@ def operands(op: Op, shape: tuple[int, ...], dtype: DType) -> list[np.ndarray]:
 
 @pytest.mark.skipif(CPU.supports(BatchNorm) != "onednn", reason="oneDNN is not here")
 @pytest.mark.parametrize("dtype", [float32, bfloat16])
-@pytest.mark.parametrize("tag", ["abcd", "acdb", "aBcd16b"])
+@pytest.mark.parametrize("tag", ["abcd", "acdb", BLOCKED])
 @pytest.mark.parametrize("op", OPS, ids=str)
 def test_every_layout(op: Op, tag: str, dtype: DType) -> None:
     """20 channels leave a block partly padding."""
@@ -55,9 +58,11 @@ def test_every_layout(op: Op, tag: str, dtype: DType) -> None:
     specs = [Spec(a.shape, as_dtype(a.dtype)) for a in arrays]
     specs = [s.with_tag(tag) if s.ndim == 4 else s.fixed for s in specs]
     plan = CPU.plan(op, specs, Policy())
-    if dtype == float32:
+    if dtype == float32 and not isinstance(op, LocalResponseNorm):
         assert plan.label.startswith("onednn")
-        assert plan.inputs[0].tag == tag or isinstance(op, LocalResponseNorm)
+        assert plan.inputs[0].tag == tag
+    elif dtype == float32:  # oneDNN's kernel needs AVX-512
+        assert plan.label.startswith("onednn" if prefers_channels_last() else "numpy")
     wanted = run_reference(op, arrays, float64)
     for i, (y, ref, spec) in enumerate(
         zip(execute(CPU.device, plan, arrays), wanted, plan.outputs, strict=True)

@@ -62,7 +62,7 @@ def test_matrices_of_the_paper() -> None:
 @pytest.mark.parametrize(
     ("x", "k", "r", "pads"),
     [
-        ((4, 64, 27, 30), 96, 5, ((0, 3), (2, 1))),  # ragged tiles, uneven padding
+        ((6, 96, 14, 15), 128, 5, ((0, 3), (2, 1))),  # ragged tiles, uneven padding
         ((5, 96, 29, 31), 72, 3, ((0, 1), (2, 0))),
         ((8, 256, 12, 12), 256, 3, ((1, 1), (1, 1))),
         ((18, 64, 28, 32), 64, 3, ((1, 1), (1, 1))),  # more than one chunk of images
@@ -95,7 +95,7 @@ def test_values(x: tuple[int, ...], k: int, r: int, pads: Pads) -> None:
 
 
 def test_chunks_divide_the_batch() -> None:
-    x, w = Spec((20, 64, 32, 30), float32), Spec((64, 64, 3, 3), float32)
+    x, w = Spec((20, 128, 32, 30), float32), Spec((128, 128, 3, 3), float32)
     (y,) = Conv(window(((1, 1), (1, 1)))).infer(x, w)
     problem = WinogradConv.of(window(((1, 1), (1, 1))), x, w, y)
     assert problem is not None
@@ -122,6 +122,23 @@ def test_other_convolutions_stay_direct(change: str, x: tuple[int, ...], w: tupl
     kind = bfloat16 if change == "half" else float32
     plan = BACKEND.plan(Conv(win), [Spec(x, kind), Spec(w, kind)], Policy())
     assert "winograd" not in plan.label
+
+
+@pytest.mark.parametrize(
+    ("x", "k", "r", "chosen"),
+    [
+        ((1, 64, 56, 56), 192, 3, False),  # transforms of long axes cost as much as they save
+        ((8, 64, 56, 56), 64, 3, False),
+        ((1, 256, 56, 56), 256, 3, True),
+        ((4, 256, 14, 14), 256, 3, True),
+        ((16, 32, 28, 28), 96, 5, False),
+        ((16, 64, 27, 27), 192, 5, True),
+    ],
+)
+def test_the_transforms_must_pay(x: tuple[int, ...], k: int, r: int, chosen: bool) -> None:
+    op = Conv(window(((r // 2, r // 2), (r // 2, r // 2))))
+    plan = BACKEND.plan(op, [Spec(x, float32), Spec((k, x[1], r, r), float32)], Policy())
+    assert ("winograd" in plan.label) == chosen
 
 
 def test_data_gradient_with_more_padding_than_the_filter_reaches_stays_direct() -> None:

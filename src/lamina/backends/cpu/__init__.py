@@ -1,4 +1,4 @@
-"""Backend `cpu`: oneDNN for what it has, NumPy for the rest.
+"""Backend `cpu`: oneDNN for what it has, generated loops for what they are good for, NumPy for the rest.
 
 Plans choose layouts: activations channels-last or blocked, filters as each kernel wants them; elementwise ops and
 pooling keep what they are given. Without oneDNN (it is built for x86-64) everything runs on NumPy.
@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from lamina import onednn
-from lamina.backends import Backend, NoKernel, Plan
+from lamina.backends import Backend, NoKernel, NonDeterministicError, Plan
 from lamina.backends.cpu import (
     attention,
+    concat,
     conv,
     dropout,
     fused,
@@ -31,8 +32,24 @@ from lamina.backends.cpu import (
     update,
 )
 from lamina.backends.cpu.library import kernels
+from lamina.backends.cpu.loops import (
+    axis_map,
+    ctc,
+    elementwise,
+    gather,
+    grid_sample,
+    loss,
+    rearrange,
+    scan,
+    sort,
+    table,
+)
+from lamina.backends.cpu.loops import norm as norm_loops
+from lamina.backends.cpu.loops import reduce as reduce_loops
+from lamina.backends.custom import run_plan
 from lamina.backends.reference import numpy_plan, reorder_plan
 from lamina.ops.core import Op
+from lamina.ops.custom import CustomOp
 from lamina.ops.primitives.fused import Fused
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
@@ -40,22 +57,34 @@ from lamina.spec import Policy, Spec
 __all__ = [
     "CpuBackend",
     "attention",
+    "axis_map",
     "backend",
+    "concat",
     "conv",
+    "ctc",
     "dropout",
+    "elementwise",
     "fused",
+    "gather",
+    "grid_sample",
     "kernels",
+    "loss",
     "lrn",
     "matmul",
     "norm",
+    "norm_loops",
     "pointwise",
     "pool",
     "quantize",
+    "rearrange",
     "reduce",
+    "reduce_loops",
     "reorder",
     "rnn",
+    "scan",
     "shape",
     "softmax",
+    "sort",
     "update",
 ]
 
@@ -70,21 +99,44 @@ class CpuBackend(Backend):
 
     name = "cpu"
 
-    def plan(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
-        """oneDNN's kernel, or else the op's NumPy meaning.
+    def choose(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
+        """oneDNN's kernel (an own op's Python function), generated loops, or else the op's NumPy meaning.
 
         Raises NoKernel for steps that cannot be fused, and what `op.infer` raises.
         """
         op.infer(*(s.open for s in specs))
-        if kernels.get(type(op)) is not None and has_onednn():
-            try:
-                return kernels.plan(op, specs, self.device, policy)
-            except NoKernel:
-                if isinstance(op, Fused):
-                    raise
-        if isinstance(op, Fused):
-            raise NoKernel(f"cpu: no fusion without oneDNN for {op}")
+        if isinstance(op, CustomOp) and op.has_run:
+            return run_plan(op, specs, self.device)
+        try:
+            return self._compiled(op, specs, policy)
+        except NonDeterministicError:
+            raise
+        except NoKernel:
+            if isinstance(op, Fused):
+                raise
         return numpy_plan(op, specs)
+
+    def _compiled(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
+        """oneDNN's kernel, or else generated loops. Raises NoKernel."""
+        generated = table.answers(op)
+        try:
+            return self._by_onednn(op, specs, policy)
+        except NonDeterministicError:
+            raise
+        except NoKernel:
+            if not generated:
+                raise
+        found = table.loops.plan(op, specs, self.device, policy)
+        try:  # on operands that lie as loops want them: a plan is the same when it is made again on its own inputs
+            return self._by_onednn(op, found.inputs, policy)
+        except NoKernel:
+            return found
+
+    def _by_onednn(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
+        """oneDNN's kernel. Raises NoKernel."""
+        if kernels.get(type(op)) is None or not has_onednn():
+            raise NoKernel(f"cpu: oneDNN has no kernel for {op}")
+        return kernels.plan(op, specs, self.device, policy)
 
     def reorder(self, source: Spec, target: Spec) -> Plan:
         """A copy by oneDNN, or by NumPy for the types that it lacks."""

@@ -14,6 +14,8 @@ import numpy as np
 from lamina import onednn
 from lamina.backends import Call, NoKernel, Plan, Run
 from lamina.backends.cpu.library import Bind, Chain, Held, Location, at_input, at_output, attempt, kernels
+from lamina.backends.cpu.loops import attention as rows
+from lamina.backends.cpu.loops import compiler
 from lamina.onednn import ARG, Attributes, Binary, Eltwise, MemoryDesc, PostOp, PrimitiveDesc
 from lamina.onednn import post_op_argument as operand_of
 from lamina.ops.primitives.attention import Attention, AttentionGrad
@@ -21,28 +23,34 @@ from lamina.runtime import Device, host_array
 from lamina.spec import Policy, Shape, Spec, float32
 
 _WIDTH = float32.itemsize
+#: What oneDNN's maximum of a row of -inf may be.
+_LOWEST = np.finfo(np.float32).min
 
 
 @kernels(Attention, source="onednn")
 def attention(op: Attention, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """(o, stats) from q, k and v; all row-major."""
-    inputs = _plain(specs, 3)
+    """(o, stats) from q, k, v and perhaps a bias; all row-major."""
+    inputs = _plain(specs)
     outputs = [s.fixed for s in op.infer(*inputs)]
-    q, k, v = (s.shape for s in inputs)
-    chain, sizes = Chain(inputs, outputs), _Sizes(q, k)
+    q, k, v, *bias = (s.shape for s in inputs)
+    chain, sizes = Chain(inputs, outputs), _Sizes(q, k, bias)
     scores = chain.temporary(prod(sizes.scores) * _WIDTH)
-    row = chain.temporary(prod(sizes.rows) * _WIDTH)
+    if compiler.available():
+        return _by_rows(op, chain, sizes, scores)
+    row, top = (chain.temporary(prod(sizes.rows) * _WIDTH) for _ in range(2))
     into = _product(q, k, steps=sizes.steps(op), transpose_b=True)
     soft = onednn.softmax_forward(*(MemoryDesc(sizes.scores),) * 2, 3, prop="inference")
-    largest = onednn.reduction("max", MemoryDesc(sizes.scores), MemoryDesc(sizes.rows))
+    largest = _largest(sizes)
     out = _product(sizes.scores, v)
     for b in range(q[0]):
         here = [at_input(i).at(b * prod(s[1:]) * _WIDTH) for i, s in enumerate((q, k, v))]
-        _run(chain, into, here[0], here[1], scores, sizes.operands(op))
-        if op.stats:
-            stats = at_output(1).at(b * prod(sizes.rows) * _WIDTH)
+        _run(chain, into, here[0], here[1], scores, sizes.operands(op, 3, b))
+        stats = at_output(1).at(b * prod(sizes.rows) * _WIDTH) if op.stats else top
+        if op.stats or bias:
             _apply(chain, largest, scores, stats)
         _apply(chain, soft, scores, scores)
+        if bias:
+            chain.call(_blind_rows(stats, scores, sizes.scores))
         if op.stats:
             _apply(chain, largest, scores, row)
             chain.call(_less_log(stats, row, prod(sizes.rows)))
@@ -52,12 +60,15 @@ def attention(op: Attention, specs: Sequence[Spec], device: Device, policy: Poli
 
 @kernels(AttentionGrad, source="onednn")
 def attention_grad(op: AttentionGrad, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """(dq, dk, dv) from q, k, v, o, stats and do; all row-major."""
-    inputs = _plain(specs, 6)
+    """(dq, dk, dv, dbias) from q, k, v, o, stats, do and perhaps a bias; all row-major."""
+    inputs = _plain(specs)
     outputs = [s.fixed for s in op.infer(*inputs)]
     q, k, v = (s.shape for s in inputs[:3])
-    chain, sizes = Chain(inputs, outputs), _Sizes(q, k)
+    bias = [s.shape for s in inputs[6:]]
+    chain, sizes = Chain(inputs, outputs), _Sizes(q, k, bias)
     weights, slopes = (chain.temporary(prod(sizes.scores) * _WIDTH) for _ in range(2))
+    if compiler.available():
+        return _grad_by_rows(op, chain, sizes, weights, slopes)
     totals = chain.temporary(q[0] * prod(sizes.rows) * _WIDTH)
     chain.call(_row_sums(totals, inputs[3].shape))
     lines = prod(sizes.rows)  # the scores as a matrix: 4 axes have no fast kernel
@@ -67,13 +78,12 @@ def attention_grad(op: AttentionGrad, specs: Sequence[Spec], device: Device, pol
         _product(inputs[5].shape, v, transpose_b=True),
     )
     again = _less(square, row, (Eltwise("exp"),))
-    slope = _less(square, row, (Binary("mul", square), Eltwise("linear", op.scale)))
-    dq, dk = _product(sizes.scores, k), _product(sizes.scores, q, transpose_a=True)
-    dv = _product(sizes.scores, inputs[5].shape, transpose_a=True)
+    slope = _less(square, row, (Binary("mul", square),))
+    dq, dk, dv = _gradients(op, sizes, q, k, inputs[5].shape)
     for b in range(q[0]):
-        here = [at_input(i).at(b * prod(s.shape[1:]) * _WIDTH) for i, s in enumerate(inputs)]
-        there = [at_output(i).at(b * prod(s.shape[1:]) * _WIDTH) for i, s in enumerate(outputs)]
-        _run(chain, into, here[0], here[1], weights, sizes.operands(op))
+        here = [at_input(i).at(b * prod(s.shape[1:]) * _WIDTH) for i, s in enumerate(inputs[:6])]
+        there = [at_output(i).at(b * prod(s.shape[1:]) * _WIDTH) for i, s in enumerate(outputs[:3])]
+        _run(chain, into, here[0], here[1], weights, sizes.operands(op, 6, b))
         _combine(chain, again, weights, here[4], {})
         _run(chain, back, here[5], here[2], slopes)
         total = totals.at(b * prod(sizes.rows) * _WIDTH)
@@ -81,33 +91,97 @@ def attention_grad(op: AttentionGrad, specs: Sequence[Spec], device: Device, pol
         _run(chain, dq, slopes, here[1], there[0])
         _run(chain, dk, slopes, here[0], there[1])
         _run(chain, dv, weights, here[5], there[2])
+        if len(outputs) > 3:
+            chain.call(_added_up(slopes, sizes.scores, bias[0], b))
     return chain.plan()
+
+
+def _by_rows(op: Attention, chain: Chain, sizes: _Sizes, scores: Location) -> Plan:
+    """With one generated kernel between the products."""
+    q, k, v = (s.shape for s in chain.inputs[:3])
+    into, out = _product(q, k, transpose_b=True), _product(sizes.scores, v)
+    for b in range(q[0]):
+        here = [at_input(i).at(b * prod(s[1:]) * _WIDTH) for i, s in enumerate((q, k, v))]
+        stats = at_output(1).at(b * prod(sizes.rows) * _WIDTH) if op.stats else None
+        _run(chain, into, here[0], here[1], scores)
+        chain.call(rows.weights(sizes.of_image(op, 3, b), scores, stats))
+        _run(chain, out, scores, here[2], at_output().at(b * prod((*q[1:3], v[3])) * _WIDTH))
+    return chain.plan()
+
+
+def _grad_by_rows(
+    op: AttentionGrad, chain: Chain, sizes: _Sizes, weights: Location, slopes: Location
+) -> Plan:
+    """With one generated kernel between the products."""
+    q, k, v, o, _, g = (s.shape for s in chain.inputs[:6])
+    into, back = _product(q, k, transpose_b=True), _product(g, v, transpose_b=True)
+    products = _gradients(op, sizes, q, k, g)
+    for b in range(q[0]):
+        here = [at_input(i).at(b * prod(s.shape[1:]) * _WIDTH) for i, s in enumerate(chain.inputs[:6])]
+        there = [at_output(i).at(b * prod(s.shape[1:]) * _WIDTH) for i, s in enumerate(chain.outputs[:3])]
+        _run(chain, into, here[0], here[1], weights)
+        _run(chain, back, here[5], here[2], slopes)
+        known = (here[4], here[3], here[5])
+        chain.call(rows.slopes(sizes.of_image(op, 6, b), weights, slopes, known, o[3]))
+        pairs = (slopes, here[1]), (slopes, here[0]), (weights, here[5])
+        for made, pair, to in zip(products, pairs, there, strict=True):
+            _run(chain, made, *pair, to)
+        if len(chain.outputs) > 3:
+            chain.call(_added_up(slopes, sizes.scores, sizes.bias[0], b))
+    return chain.plan()
+
+
+def _gradients(op: AttentionGrad, sizes: _Sizes, q: Shape, k: Shape, g: Shape) -> list[PrimitiveDesc]:
+    """The products that give dq and dk, of the scores' gradient, and dv, of the weights."""
+    scaled = (Eltwise("linear", op.scale),)
+    return [
+        _product(sizes.scores, k, steps=scaled),
+        _product(sizes.scores, q, steps=scaled, transpose_a=True),
+        _product(sizes.scores, g, transpose_a=True),
+    ]
 
 
 class _Sizes:
     """Shapes for one image: the scores [1, H, S, T], the rows [1, H, S, 1]; and the causal mask [1, 1, S, T]."""
 
-    def __init__(self, q: Shape, k: Shape) -> None:
+    def __init__(self, q: Shape, k: Shape, bias: Sequence[Shape]) -> None:
         self.scores, self.rows = (1, q[1], q[2], k[2]), (1, q[1], q[2], 1)
-        self.mask = (1, 1, q[2], k[2])
+        self.mask, self.bias = (1, 1, q[2], k[2]), bias
 
     def steps(self, op: Attention | AttentionGrad) -> tuple[PostOp, ...]:
         """What makes scores of products."""
-        scaled = Eltwise("linear", op.scale)
-        return (scaled, Binary("add", MemoryDesc(self.mask))) if op.causal else (scaled,)
+        added = [self.mask] * op.causal + [(1, *shape[1:]) for shape in self.bias]
+        return (Eltwise("linear", op.scale), *(Binary("add", MemoryDesc(shape)) for shape in added))
 
-    def operands(self, op: Attention | AttentionGrad) -> dict[int, Location | Held]:
-        """The mask: 0 where a row sees a column, else -inf."""
-        if not op.causal:
-            return {}
-        values = np.where(op.mask(*self.mask[2:]), 0, -np.inf).astype(np.float32)
-        return {operand_of(1): Held(values)}
+    def of_image(self, op: Attention | AttentionGrad, place: int, image: int) -> rows.ScoreShape:
+        """An image's scores for generated kernels; the bias is input `place`."""
+        bias = None
+        for shape in self.bias:
+            own = image * prod(shape[1:]) * _WIDTH if shape[0] > 1 else 0
+            bias = (at_input(place).at(own), shape)
+        return rows.ScoreShape(self.scores, op.scale, op.causal, bias)
+
+    def operands(self, op: Attention | AttentionGrad, place: int, image: int) -> dict[int, Location | Held]:
+        """The mask, 0 where a row sees a column, else -inf; and of the bias, input `place`, what is an image's."""
+        found: list[Location | Held] = []
+        if op.causal:
+            found.append(Held(np.where(op.mask(*self.mask[2:]), 0, -np.inf).astype(np.float32)))
+        for shape in self.bias:
+            own = image * prod(shape[1:]) * _WIDTH if shape[0] > 1 else 0
+            found.append(at_input(place).at(own))
+        return {operand_of(1 + i): what for i, what in enumerate(found)}
 
 
-def _plain(specs: Sequence[Spec], count: int) -> list[Spec]:
+def _largest(sizes: _Sizes) -> PrimitiveDesc:
+    """The largest score of each row; of rows of one score, which oneDNN does not reduce, that one."""
+    scores, rows = MemoryDesc(sizes.scores), MemoryDesc(sizes.rows)
+    if sizes.scores == sizes.rows:
+        return onednn.eltwise_forward("linear", scores, rows, alpha=1.0, prop="inference")
+    return onednn.reduction("max", scores, rows)
+
+
+def _plain(specs: Sequence[Spec]) -> list[Spec]:
     found = [s.open.fixed for s in specs]
-    if len(found) > count:
-        raise NoKernel("cpu: attention with a bias, whose rows may see nothing, is left to NumPy")
     if any(s.dtype != float32 or s.numel == 0 for s in found):
         raise NoKernel(f"cpu: attention of {found[0]} is left to NumPy")
     return found
@@ -172,7 +246,49 @@ def _less_log(stats: Location, largest: Location, count: int) -> Bind:
         found, weight = (host_array(p.address(call), (count,), np.float32) for p in (stats, largest))
 
         def run() -> None:
+            blind = found <= _LOWEST
+            weight[blind] = 1
             np.subtract(found, np.log(weight), out=found)
+            found[blind] = np.inf
+
+        return run
+
+    return bind
+
+
+def _blind_rows(largest: Location, weights: Location, shape: Shape) -> Bind:
+    """Weights of zero in the rows whose largest score is -inf."""
+
+    def bind(call: Call) -> Run:
+        top = host_array(largest.address(call), shape[:3], np.float32)
+        rows = host_array(weights.address(call), shape, np.float32)
+
+        def run() -> None:
+            blind = top <= _LOWEST
+            if blind.any():
+                rows[blind] = 0
+
+        return run
+
+    return bind
+
+
+def _added_up(slopes: Location, shape: Shape, bias: Shape, image: int) -> Bind:
+    """The gradient of the bias, of all images or of this one: the sum over its axes of 1."""
+    axes = tuple(i for i in (1, 2, 3) if bias[i] == 1 != shape[i])
+
+    def bind(call: Call) -> Run:
+        given = host_array(slopes.address(call), shape, np.float32)
+        whole = host_array(call.outputs[3], bias, np.float32)
+        own = image if bias[0] > 1 else 0
+        out = whole[own : own + 1]
+
+        def run() -> None:
+            found = given.sum(axes, keepdims=True) if axes else given
+            if image and bias[0] == 1:
+                np.add(out, found, out=out)
+            else:
+                np.copyto(out, found)
 
         return run
 

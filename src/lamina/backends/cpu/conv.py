@@ -7,12 +7,12 @@ Activations are channels-last where that is fastest, filters lie as each kernel 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from lamina import onednn
-from lamina.backends import Call, NoKernel, Plan, Run
+from lamina.backends import Call, NoKernel, Packed, Plan, Run
 from lamina.backends.cpu import winograd
 from lamina.backends.cpu.library import (
     Chain,
@@ -34,7 +34,7 @@ from lamina.ops.core import Op
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.primitives.window import Window
 from lamina.runtime import Device, host_array
-from lamina.spec import Policy, Spec
+from lamina.spec import Policy, Spec, uint8
 
 
 @kernels(Conv, source="onednn")
@@ -147,17 +147,27 @@ def _reading(
     (reads, x), (writes, y) = source, result
     given, written = made.argument(reads), made.argument(writes)
     out = spec_of(written, y.dtype)
-    chain = Chain([spec_of(given, x.dtype), filters.spec, *post.specs(out, extra)], [out])
-    chain.inputs[1], weights = filters.read(chain, made.weights, at_input(1))
-    operands = {reads: (given, at_input(0)), ARG.WEIGHTS: weights, writes: (written, at_output())}
-    chain.run(made, operands | post.operands(made, first=2))
-    return chain.plan()
+
+    def plan(prepared: bool) -> Plan:
+        chain = Chain([spec_of(given, x.dtype), filters.spec, *post.specs(out, extra)], [out])
+        if prepared:
+            chain.inputs[1], weights = filters.packed(made.weights), (made.weights, at_input(1))
+        else:
+            chain.inputs[1], weights = filters.read(chain, made.weights, at_input(1))
+        operands = {reads: (given, at_input(0)), ARG.WEIGHTS: weights, writes: (written, at_output())}
+        chain.run(made, operands | post.operands(made, first=2))
+        return chain.plan()
+
+    if filters.named(made.weights) is not None or (made.weights == filters.plain and not filters.flip):
+        return plan(prepared=False)
+    return replace(plan(prepared=False), packed=Packed(1, filters.pack(made.weights), plan(prepared=True)))
 
 
 def _chosen(op: Op, like: Spec, policy: Policy, create: Callable[[str], PrimitiveDesc]) -> PrimitiveDesc:
     """The kernel for the best layout of activations that has one; by timing, if the policy asks for it."""
     candidates = _candidates(like, create)
-    made = fastest(candidates) if policy.algorithm == "fastest" else next(candidates, None)
+    timed = policy.algorithm == "fastest" and not policy.deterministic  # nobody remembers who won
+    made = fastest(candidates) if timed else next(candidates, None)
     if made is None:
         raise NoKernel(f"cpu: oneDNN has no kernel for {op} on {like}")
     return made
@@ -224,17 +234,33 @@ class Filter:
         spec = self.named(wanted)
         if spec is not None:
             return spec, (wanted, source)
+        if wanted == self.plain and not self.flip:
+            return self.spec.fixed, (wanted, source)
+        inside = chain.temporary(wanted.nbytes)
+        self._prepare(chain, wanted, source, inside)
+        return self.spec.fixed, (wanted, inside)
+
+    def packed(self, wanted: MemoryDesc) -> Spec:
+        """What `pack` makes: the bytes of the filter in a layout that has no name."""
+        return Spec((wanted.nbytes,), uint8).fixed
+
+    def pack(self, wanted: MemoryDesc) -> Plan:
+        """The plan that brings a row-major filter into the layout `wanted`."""
+        chain = Chain([self.spec.fixed], [self.packed(wanted)])
+        self._prepare(chain, wanted, at_input(0), at_output())
+        return chain.plan()
+
+    def _prepare(self, chain: Chain, wanted: MemoryDesc, source: Location, target: Location) -> None:
+        """Append what brings a row-major filter into the layout `wanted`, mirrored if it is to be."""
+        if self.flip and wanted == self.plain:
+            chain.call(self._mirror(source, target))
+            return
         if self.flip:
             mirrored = chain.temporary(self.plain.nbytes)
             chain.call(self._mirror(source, mirrored))
             source = mirrored
-        if wanted == self.plain:
-            return self.spec.fixed, (wanted, source)
-        inside = chain.temporary(wanted.nbytes)
-        chain.run(
-            onednn.reorder(self.plain, wanted), {ARG.SRC: (self.plain, source), ARG.DST: (wanted, inside)}
-        )
-        return self.spec.fixed, (wanted, inside)
+        operands = {ARG.SRC: (self.plain, source), ARG.DST: (wanted, target)}
+        chain.run(onednn.reorder(self.plain, wanted), operands)
 
     def write(self, chain: Chain, given: MemoryDesc, target: Location) -> tuple[Location, Callable[[], None]]:
         """Where a primitive writes the filter in the layout `given`, and what appends the steps after it."""

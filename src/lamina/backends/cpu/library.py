@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lamina.backends import Call, Kernels, NoKernel, Plan, Run
+from lamina.backends import Call, Kernels, NoKernel, Plan, PlanTape, Run
 from lamina.c.errors import DnnlInvalidArguments, DnnlUnimplemented
 from lamina.onednn import ARG, Memory, MemoryDesc, Primitive, PrimitiveDesc
+from lamina.onednn.recipe import RecipeError, encode, encode_desc
 from lamina.ops.core import Array
 from lamina.spec import DType, Layout, Spec, bfloat16, float16, float32, int8, int32, uint8
-from lamina.spec.layout import physical_elements
+from lamina.spec.layout import dense, physical_elements
 
 kernels = Kernels("cpu")
 
@@ -89,6 +90,17 @@ def is_padded(spec: Spec) -> bool:
     return spec.tag is not None and physical_elements(spec.physical, spec.shape) > spec.numel
 
 
+def memory_order(spec: Spec) -> tuple[int, ...]:
+    """The axes from the outermost to the innermost in memory, of a layout with a tag."""
+    return tuple(ord(letter) - ord("a") for letter in (spec.tag or "")[: spec.ndim].lower())
+
+
+def alike(given: Spec, other: Spec) -> Spec:
+    """`other` with its axes in the order, and in the blocks, of `given`."""
+    layout = dense(other.shape, memory_order(given), given.physical.blocks)
+    return Spec(other.shape, other.dtype, layout)
+
+
 def attempt(create: Callable[..., PrimitiveDesc], *args: Any) -> PrimitiveDesc | None:
     """create(*args), or None where oneDNN has no kernel but its slow reference code."""
     try:
@@ -153,6 +165,16 @@ class PrimitiveStage:
         """The kernel."""
         return Primitive(self.desc)
 
+    def recorded(self, call: Call, scratch: int, tape: PlanTape) -> list[Any]:
+        """The stage as data. Raises RecipeError where the primitive has no such form."""
+        operands = []
+        for argument, (desc, place) in self.operands.items():
+            address = tape.keep(place.values) if isinstance(place, Held) else place.address(call)
+            told = self.desc.argument(argument).ndim > 0
+            operands.append([argument, None if told else encode_desc(desc), address])
+        room = self.desc.scratchpad.nbytes
+        return ["onednn", encode(self.desc), self.desc.implementation, operands, scratch if room else 0, room]
+
     def bind(self, call: Call, scratch: int) -> Run:
         """Fix the addresses; `scratch` is where the primitive's scratch memory lies."""
         memories = {a: Memory(d, place.address(call)) for a, (d, place) in self.operands.items()}
@@ -191,17 +213,40 @@ class Chain:
         """The finished plan. The primitives share one piece of scratch memory."""
         described = [s.desc for s in self.stages if isinstance(s, PrimitiveStage)]
         scratch = max((d.scratchpad.nbytes for d in described), default=0)
-        stages, offset = tuple(self.stages), self.workspace
-
-        def make(call: Call) -> Run:
-            place = call.workspace + offset
-            runs = [s.bind(call, place) if isinstance(s, PrimitiveStage) else s(call) for s in stages]
-            return sequence(runs) if len(described) == len(stages) else quiet(sequence(runs))
-
         text = label or "onednn " + ", ".join(dict.fromkeys(d.implementation for d in described))
+        make = Stages(tuple(self.stages), self.workspace)
         return Plan(
-            tuple(self.inputs), tuple(self.outputs), make, offset + scratch, dict(aliases or {}), label=text
+            tuple(self.inputs),
+            tuple(self.outputs),
+            make,
+            self.workspace + scratch,
+            dict(aliases or {}),
+            label=text,
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Stages:
+    """The stages of a plan; called with a `Call` it binds them. scratch: where their scratch memory begins."""
+
+    stages: tuple[PrimitiveStage | Bind, ...]
+    scratch: int
+
+    def __call__(self, call: Call) -> Run:
+        """Bind to addresses."""
+        place = call.workspace + self.scratch
+        runs = [s.bind(call, place) if isinstance(s, PrimitiveStage) else s(call) for s in self.stages]
+        only = all(isinstance(s, PrimitiveStage) for s in self.stages)
+        return sequence(runs) if only else quiet(sequence(runs))
+
+    def recorded(self, call: Call, tape: PlanTape) -> list[Any] | None:
+        """As data, if all are primitives that have such a form."""
+        place = call.workspace + self.scratch
+        try:
+            found = [s.recorded(call, place, tape) for s in self.stages if isinstance(s, PrimitiveStage)]
+        except RecipeError:
+            return None
+        return found if len(found) == len(self.stages) else None
 
 
 def sequence(runs: Sequence[Run]) -> Run:

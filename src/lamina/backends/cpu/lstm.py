@@ -34,7 +34,7 @@ def takes(op: Rnn | RnnGrad) -> bool:
 def lstm_plan(op: Rnn, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> Plan:
     """(y, hn, cn, reserve) from x, h0, c0 and the weights; the matrices lie column by column."""
     net = _Net(op, Sizes(*inputs[0].shape), training=op.reserve)
-    given, chain_outputs = [*inputs[:3], *map(_columns, inputs[3:])], list(outputs)
+    given, chain_outputs = [*inputs[:3], *map(columns, inputs[3:])], list(outputs)
     if op.reserve:
         chain_outputs[-1] = Spec((net.nbytes,), uint8).fixed
     chain = Chain(given, chain_outputs)
@@ -52,7 +52,7 @@ def lstm_grad_plan(op: RnnGrad, inputs: Sequence[Spec], outputs: Sequence[Spec])
     """
     net = _Net(op, Sizes(*inputs[0].shape), training=True)
     kept = [Spec((net.nbytes,), uint8).fixed] if op.reserve else []
-    chain = Chain([*inputs[:7], *kept, *inputs[7:]], [*outputs[:3], *map(_columns, outputs[3:])])
+    chain = Chain([*inputs[:7], *kept, *inputs[7:]], [*outputs[:3], *map(columns, outputs[3:])])
     head = 7 + op.reserve
     weights = grouped(op, [at_input(i) for i in range(head, len(chain.inputs))])
     first, y = (at_input(1), at_input(2)), at_input(3)
@@ -69,7 +69,7 @@ def lstm_grad_plan(op: RnnGrad, inputs: Sequence[Spec], outputs: Sequence[Spec])
     return chain.plan("onednn lstm")
 
 
-def _columns(spec: Spec) -> Spec:
+def columns(spec: Spec) -> Spec:
     """A matrix column by column."""
     return spec if spec.ndim < 2 else Spec(spec.shape, spec.dtype, Layout((1, spec.shape[0])))
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from lamina import onednn
 from lamina.backends import Call, NoKernel, Plan, Run
-from lamina.backends.cpu.guarded import by_numpy, finite, guarded
+from lamina.backends.cpu.guarded import guarded
 from lamina.backends.cpu.library import (
     Chain,
     Location,
@@ -25,9 +25,11 @@ from lamina.backends.cpu.library import (
 )
 from lamina.backends.cpu.post import relu
 from lamina.backends.cpu.window import channels_last_tag
+from lamina.backends.reference import by_numpy
 from lamina.onednn import ARG, MemoryDesc, PrimitiveDesc
 from lamina.ops.core import Op
 from lamina.ops.primitives.norm import BatchNorm, BatchNormGrad, BatchNormInfer, LayerNorm, LayerNormGrad
+from lamina.replay.guards import finite
 from lamina.runtime import Device, host_array
 from lamina.spec import Policy, Spec
 

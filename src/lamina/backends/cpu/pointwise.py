@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lamina import onednn
 from lamina.backends import NoKernel, Plan
-from lamina.backends.cpu.guarded import guarded, no_nan
+from lamina.backends.cpu.guarded import guarded
 from lamina.backends.cpu.library import (
     at_input,
     at_output,
@@ -18,9 +18,10 @@ from lamina.backends.cpu.library import (
     kernels,
     single,
 )
-from lamina.backends.cpu.post import BINARY, ELTWISE, aligned, is_per_channel, keeps_zero
+from lamina.backends.cpu.post import BINARY, ELTWISE, Post, aligned, is_per_channel, keeps_zero
 from lamina.onednn import ARG, Eltwise, MemoryDesc, PrimitiveDesc
 from lamina.ops.core import Op
+from lamina.ops.primitives.activation import MishGrad
 from lamina.ops.primitives.pointwise import (
     ClippedRelu,
     ClippedReluGrad,
@@ -32,6 +33,7 @@ from lamina.ops.primitives.pointwise import (
     SigmoidGrad,
     TanhGrad,
 )
+from lamina.replay.guards import no_nan
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 
@@ -97,6 +99,12 @@ def gelu_grad(op: GeluGrad, specs: Sequence[Spec], device: Device, policy: Polic
     return _gradient(op, step, ARG.SRC, specs)
 
 
+@kernels(MishGrad, source="onednn")
+def mish_grad(op: MishGrad, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """The gradient of mish from its input and the gradient of its output."""
+    return _gradient(op, Eltwise("mish"), ARG.SRC, specs)
+
+
 def _gradient(op: Op, step: Eltwise, data: int, specs: Sequence[Spec]) -> Plan:
     """The gradient of a function; data: whether the first operand is its input (SRC) or its output (DST)."""
     y, g = specs
@@ -124,6 +132,20 @@ def _gradient(op: Op, step: Eltwise, data: int, specs: Sequence[Spec]) -> Plan:
 @kernels(*BINARY, source="onednn")
 def binary(op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
     """y = a f b, where b has a's shape, one element, or one element per channel."""
+    return joined(op, specs, Post(), ())
+
+
+def joined(op: Op, specs: Sequence[Spec], post: Post, extra: Sequence[Spec]) -> Plan:
+    """The same with fused steps, whose operands are the inputs after a and b; row-major where these need it."""
+    try:
+        return _joined(op, specs, post, extra)
+    except NoKernel:
+        if not post.steps or all(s.layout is None for s in specs):
+            raise
+        return _joined(op, [s.open for s in specs], post, extra)
+
+
+def _joined(op: Op, specs: Sequence[Spec], post: Post, extra: Sequence[Spec]) -> Plan:
     a, b = specs
     computes(a, b)
     (y,) = op.infer(a.open, b.open)
@@ -131,26 +153,28 @@ def binary(op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -> Pla
         raise NoKernel(f"cpu: {op} broadcasts its first operand ({a} and {b})")
     function = BINARY[type(op)]
     if b.shape == y.shape:
-        return _equal(op, function, a, b)
+        lying = _kept(a if a.layout is not None else b, zero_kept=function != "div" and not post.steps)
+        over = desc(lying) if post.steps else _run(lying)
+        return _binary(op, function, (lying, lying), lying, (over, over, over), post, extra)
     if not (b.numel == 1 or (b.ndim <= y.ndim and is_per_channel(b, y))):
         raise NoKernel(f"cpu: {op} broadcasts {b} to {y}")
-    a = _kept(a, zero_kept=function in ("mul", "div"))
+    a = _kept(a, zero_kept=function in ("mul", "div") and not post.steps)
     b = b.open.fixed
     one = MemoryDesc(aligned(b.shape, max(a.ndim, 1)) or (1,), desc(b).data_type)
-    return _binary(op, function, (a, b), a, (desc(a), one, desc(a)))
-
-
-def _equal(op: Op, function: str, a: Spec, b: Spec) -> Plan:
-    """Operands of one shape, in a's layout (b's, where a's is open)."""
-    lying = _kept(a if a.layout is not None else b, zero_kept=function != "div")
-    over = _run(lying)
-    return _binary(op, function, (lying, lying), lying, (over, over, over))
+    return _binary(op, function, (a, b), a, (desc(a), one, desc(a)), post, extra)
 
 
 def _binary(
-    op: Op, function: str, inputs: Sequence[Spec], y: Spec, descs: tuple[MemoryDesc, MemoryDesc, MemoryDesc]
+    op: Op,
+    function: str,
+    inputs: Sequence[Spec],
+    y: Spec,
+    descs: tuple[MemoryDesc, MemoryDesc, MemoryDesc],
+    post: Post,
+    extra: Sequence[Spec],
 ) -> Plan:
-    made = attempt(lambda: onednn.binary(function, *descs))
+    attributes = post.attributes(y, y.tag or "any", extra)
+    made = attempt(lambda: onednn.binary(function, *descs, attributes=attributes))
     if made is None:
         raise NoKernel(f"cpu: oneDNN has no kernel for {op} on {inputs[0]} and {inputs[1]}")
     operands = {
@@ -158,7 +182,8 @@ def _binary(
         ARG.SRC_1: (descs[1], at_input(1)),
         ARG.DST: (descs[2], at_output()),
     }
-    return single(made, inputs, [y], operands, aliases={0: 0})
+    every = (*inputs, *post.specs(y, extra))
+    return single(made, every, [y], operands | post.operands(made, first=2), aliases={0: 0})
 
 
 def _kept(spec: Spec, zero_kept: bool) -> Spec:

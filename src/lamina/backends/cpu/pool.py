@@ -7,8 +7,9 @@ from math import prod
 
 from lamina import onednn
 from lamina.backends import NoKernel, Plan
-from lamina.backends.cpu.guarded import above_minus_infinity, guarded
+from lamina.backends.cpu.guarded import guarded
 from lamina.backends.cpu.library import (
+    alike,
     at_input,
     at_output,
     attempt,
@@ -21,9 +22,9 @@ from lamina.backends.cpu.library import (
 from lamina.backends.cpu.window import channels_last_tag, sliding
 from lamina.onednn import ARG, MemoryDesc, PrimitiveDesc
 from lamina.ops.primitives.pool import AvgPool, AvgPoolGrad, MaxPool, MaxPoolGrad
+from lamina.replay.guards import above_minus_infinity
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec, uint8
-from lamina.spec.layout import dense
 
 _AVERAGE = {"include": "avg_include_padding", "exclude": "avg_exclude_padding"}
 Create = Callable[[MemoryDesc, MemoryDesc], PrimitiveDesc]
@@ -124,18 +125,11 @@ def _laid_out(
     """Both tensors in the layout of `given`, or channels-last where that has none or oneDNN has no kernel."""
     last = given.with_tag(channels_last_tag(given.ndim))
     for first in ([given] if given.tag is not None and given.layout is not None else []) + [last]:
-        second = _alike(first, other)
+        second = alike(first, other)
         made = attempt(create, desc(first), desc(second))
         if made is not None:
             return first, second, made
     raise NoKernel(f"cpu: oneDNN has no kernel for {op} on {given}")
-
-
-def _alike(given: Spec, other: Spec) -> Spec:
-    """`other` with its axes in the order, and in the blocks, of `given`."""
-    layout = given.physical
-    order = tuple(sorted(range(given.ndim), key=lambda axis: (-layout.strides[axis], axis)))
-    return Spec(other.shape, other.dtype, dense(other.shape, order, layout.blocks))
 
 
 def _index(made: PrimitiveDesc, like: Spec) -> Spec:

@@ -8,6 +8,7 @@ numbers are widened, which is exact, and multiplied in float32.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -32,8 +33,9 @@ from lamina.backends.cpu.library import (
 from lamina.backends.cpu.matmul import matmul
 from lamina.backends.cpu.post import Post
 from lamina.backends.cpu.reorder import reorder
-from lamina.backends.cpu.window import sliding
+from lamina.backends.cpu.window import Isa, sliding
 from lamina.backends.reference import array_at
+from lamina.c import dnnl
 from lamina.onednn import ARG, Attributes, MemoryDesc, PrimitiveDesc, scale_argument
 from lamina.ops.core import Op
 from lamina.ops.primitives.conv import Conv
@@ -82,6 +84,14 @@ def eight_bits(
     return eights(op, specs, (), policy)
 
 
+@lru_cache(maxsize=1)
+def adds_in_32_bits() -> bool:
+    """Whether the processor multiplies and adds 8-bit integers exactly (AVX-VNNI, or VNNI of AVX-512)."""
+    isa = int(dnnl.dnnl_get_effective_cpu_isa())
+    kinds = (int(Isa.dnnl_cpu_isa_avx2_vnni), int(Isa.dnnl_cpu_isa_avx512_core_vnni))
+    return any(isa & kind == kind for kind in kinds)
+
+
 def eights(
     op: QuantizedConv | QuantizedMatmul, specs: Sequence[Spec], steps: Sequence[Op], policy: Policy
 ) -> Plan:
@@ -89,11 +99,15 @@ def eights(
     x, w, scale, *extra = specs
     if x.dtype != int8 or 0 in (x.numel, w.numel):
         raise NoKernel(f"cpu: oneDNN has no 8-bit arithmetic for {x} and {w}")
+    if not adds_in_32_bits():
+        raise NoKernel(
+            "cpu: without VNNI oneDNN adds pairs of 8-bit products in 16 bits, where they saturate"
+        )
     (y,) = op.infer(x.open, w.open, scale.open)
     last = steps[-1] if steps and isinstance(steps[-1], Quantize) else None
     if last is not None and last.dtype != int8:
         raise NoKernel(f"cpu: oneDNN does not round to {last.dtype}")
-    post = Post.of(steps[:-1] if last else steps, extra, y)
+    post = Post.of(steps[:-1] if last else steps, extra, y, op)
     out = Spec(y.shape, int8 if last else float32)
     make = _conv if isinstance(op, QuantizedConv) else _product
     return make(op, [x, w, scale, *extra], post, out)  # type: ignore[arg-type]

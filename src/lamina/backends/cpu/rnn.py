@@ -1,5 +1,5 @@
-"""Recurrent networks: LSTMs by oneDNN's primitive (`lamina.backends.cpu.lstm`); others, and those with a projection,
-by oneDNN's matrix products, and cells in NumPy.
+"""Recurrent networks: LSTMs (`lamina.backends.cpu.lstm`) and GRUs in inference (`lamina.backends.cpu.gru`) by
+oneDNN's primitives; others, and those with a projection, by oneDNN's matrix products, and cells in NumPy.
 
 The products of a layer with its input, forward and backward, are one large product each; only the products with the
 state run step by step, on weights that are packed once per call. The cells' derivatives are computed for all steps at
@@ -18,6 +18,7 @@ import numpy as np
 
 from lamina import onednn
 from lamina.backends import Call, NoKernel, Plan, Run
+from lamina.backends.cpu.gru import gru_plan
 from lamina.backends.cpu.library import Bind, Chain, Location, Refused, at_input, at_output, kernels
 from lamina.backends.cpu.lstm import lstm_grad_plan, lstm_plan, takes
 from lamina.onednn import ARG, Memory, MemoryDesc, Primitive, PrimitiveDesc
@@ -40,9 +41,10 @@ def rnn(op: Rnn, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
     inputs = _plain(specs)
     sizes = Sizes(*inputs[0].shape)
     outputs = [s.fixed for s in op.infer(*inputs)]
-    if takes(op):
+    by_primitive = lstm_plan if takes(op) else gru_plan if op.mode == "gru" and not op.reserve else None
+    if by_primitive is not None:
         try:
-            return lstm_plan(op, inputs, outputs)
+            return by_primitive(op, inputs, outputs)
         except Refused:
             pass  # the steps below do it on any processor
     tape = Tape(op, sizes)

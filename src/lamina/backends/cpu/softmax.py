@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from lamina import onednn
 from lamina.backends import NoKernel, Plan
-from lamina.backends.cpu.guarded import below_infinity, guarded
+from lamina.backends.cpu.guarded import guarded
 from lamina.backends.cpu.library import at_input, at_output, attempt, computes, desc, kernels, single
 from lamina.onednn import ARG
 from lamina.ops.primitives.softmax import LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxGrad
+from lamina.replay.guards import below_infinity
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 

@@ -21,7 +21,7 @@ A. Lavin, S. Gray: "Fast Algorithms for Convolutional Neural Networks" (CVPR 201
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -41,6 +41,8 @@ from lamina.spec import Policy, Spec, float32
 ALPHA, PLACES = 6, 36
 #: Fewer multiplications than this, or fewer tiles, do not pay for the transforms.
 LEAST_WORK, LEAST_TILES, LEAST_CHANNELS = 1 << 28, 64, 32
+#: How many times as many multiplications the direct algorithm must make: its products run nearer to the peak.
+LEAST_GAIN = 1.45
 #: Images are taken together as far as their tiles fit into this many bytes: the last level of caches.
 CHUNK = 16 << 20
 
@@ -139,12 +141,30 @@ class WinogradConv:
 
     @property
     def pays(self) -> bool:
-        """Whether there is enough work, and little of it at the tiles' ragged ends."""
-        pixels = self.high.outputs * self.wide.outputs
-        work = self.n * pixels * self.c * self.k * self.r**2
-        saved = self.r**2 * pixels / (PLACES * self.tiles)
+        """Whether there is enough work, little of it at the tiles' ragged ends and in the transforms."""
+        work = self.n * self.high.outputs * self.wide.outputs * self.c * self.k * self.r**2
         many = self.n * self.tiles >= LEAST_TILES and min(self.c, self.k) >= LEAST_CHANNELS
-        return many and work >= LEAST_WORK and saved >= 2
+        return many and work >= LEAST_WORK and self.gain >= LEAST_GAIN
+
+    @property
+    def saved(self) -> float:
+        """How many times more products the direct algorithm makes."""
+        return self.r**2 * self.high.outputs * self.wide.outputs / (PLACES * self.tiles)
+
+    @property
+    def gain(self) -> float:
+        """How many times as many multiplications the direct algorithm makes, those of the transforms counted.
+
+        The transforms' matrices span an axis, so that their share grows with the images: that of the filters with
+        1 / n, the two of a line of tiles with its length.
+        """
+        high, wide = self.high, self.wide
+        up, across = high.tiles * ALPHA, wide.tiles * ALPHA
+        spread = self.c * across * high.size * (wide.size + up)
+        gathered = self.k * across * high.outputs * (up + wide.outputs)
+        each = PLACES * self.c * self.k
+        direct = self.r**2 * high.outputs * wide.outputs * self.c * self.k
+        return direct / (spread + each * self.tiles + gathered + each * self.r**2 / self.n)
 
     @property
     def transposed(self) -> WinogradConv | None:
@@ -315,7 +335,7 @@ def forward(
         _convolve(chain, problem, problem.filters(), post, extra, y, 2)
     except NoKernel:
         return None
-    return _within(policy, chain.plan("onednn winograd by matmul"))
+    return _within(policy, chain.plan("onednn winograd by matmul"), problem)
 
 
 def data_grad(op: ConvDataGrad, specs: Sequence[Spec], policy: Policy) -> Plan | None:
@@ -332,7 +352,7 @@ def data_grad(op: ConvDataGrad, specs: Sequence[Spec], policy: Policy) -> Plan |
         _convolve(chain, transposed, transposed.filters(transposed=True), Post(), (), dx, 2)
     except NoKernel:
         return None
-    return _within(policy, chain.plan("onednn winograd by matmul"))
+    return _within(policy, chain.plan("onednn winograd by matmul"), transposed)
 
 
 def filter_grad(op: ConvFilterGrad, specs: Sequence[Spec], policy: Policy) -> Plan | None:
@@ -348,14 +368,14 @@ def filter_grad(op: ConvFilterGrad, specs: Sequence[Spec], policy: Policy) -> Pl
         _accumulate(chain, p)
     except NoKernel:
         return None
-    return _within(policy, chain.plan("onednn winograd by matmul"))
+    return _within(policy, chain.plan("onednn winograd by matmul"), p)
 
 
-def _within(policy: Policy, plan: Plan) -> Plan | None:
+def _within(policy: Policy, plan: Plan, problem: WinogradConv) -> Plan | None:
     """The plan, unless the policy wants the direct algorithm or allows less workspace."""
     limit = policy.workspace_limit
     allowed = policy.algorithm != "fallback" and (limit is None or plan.workspace <= limit)
-    return plan if allowed else None
+    return replace(plan, arithmetic=1 / problem.saved) if allowed else None
 
 
 def _accumulate(chain: Chain, p: WinogradConv) -> None:

@@ -7,15 +7,19 @@ and left, in float64.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from lamina.backends import Backend, Call, NoKernel, Plan, Run
-from lamina.ops.core import Array, Op
-from lamina.ops.primitives.shape import Reshape
+from lamina.backends import Backend, Call, Meaning, NoKernel, Plan, PlanTape, Run, passing_plan
+from lamina.backends.collective import host_plan
+from lamina.ops.core import Array, Op, inferred
+from lamina.ops.primitives.collective import Collective
+from lamina.ops.primitives.shape import After, Reshape
 from lamina.runtime import Device, host_array
-from lamina.spec import DType, Policy, Spec, as_dtype, contiguous, pack, unpack
+from lamina.spec import DType, Policy, ShapeError, Spec, as_dtype, contiguous, pack, unpack
 
 
 def run_reference(op: Op, arrays: Sequence[Array], dtype: DType | None = None) -> tuple[Array, ...]:
@@ -25,8 +29,8 @@ def run_reference(op: Op, arrays: Sequence[Array], dtype: DType | None = None) -
     compute in it and to leave float outputs in it.
     Raises what `infer` raises, and DTypeError for arrays of a dtype that Lamina does not have.
     """
-    outputs = op.infer(*(Spec(a.shape, as_dtype(a.dtype)) for a in arrays))
-    return _compute(op, arrays, [_kept(spec.dtype, dtype) for spec in outputs], dtype)
+    outputs = inferred(op, *(Spec(a.shape, as_dtype(a.dtype)) for a in arrays))
+    return _compute(op, arrays, [Spec(s.shape, _kept(s.dtype, dtype)) for s in outputs], dtype)
 
 
 def _kept(found: DType, asked: DType | None) -> DType:
@@ -34,12 +38,29 @@ def _kept(found: DType, asked: DType | None) -> DType:
 
 
 def _compute(
-    op: Op, arrays: Sequence[Array], dtypes: Sequence[DType], dtype: DType | None = None
+    op: Op, arrays: Sequence[Array], outputs: Sequence[Spec], dtype: DType | None = None
 ) -> tuple[Array, ...]:
     wide = [_widen(a, dtype) for a in arrays]
     with np.errstate(all="ignore"):
         found = op.reference(*wide)
-        return tuple(np.asarray(y).astype(d.numpy, copy=False) for y, d in zip(found, dtypes, strict=True))
+        _check_results(op, found, outputs)
+        return tuple(
+            np.asarray(y).astype(s.dtype.numpy, copy=False) for y, s in zip(found, outputs, strict=True)
+        )
+
+
+def _check_results(op: Op, found: Any, outputs: Sequence[Spec]) -> None:
+    """Raise TypeError or ShapeError where `reference` gives other than `infer` says."""
+    if not isinstance(found, tuple) or len(found) != len(outputs):
+        what = f"{len(found)} of them" if isinstance(found, tuple) else f"a {type(found).__name__}"
+        raise TypeError(
+            f"{op.name}.reference must give a tuple of arrays, one for each of its {len(outputs)} outputs, got {what}"
+        )
+    for i, (y, spec) in enumerate(zip(found, outputs, strict=True)):
+        if np.shape(y) != spec.shape:
+            raise ShapeError(
+                f"{op.name}.reference gave shape {np.shape(y)} for output {i}, {op.name}.infer says {spec.shape}"
+            )
 
 
 def _widen(array: Array, dtype: DType | None) -> Array:
@@ -67,11 +88,15 @@ def as_plain(spec: Spec) -> Spec:
 
 def numpy_plan(op: Op, specs: Sequence[Spec], label: str = "numpy") -> Plan:
     """The plan that runs `op.reference`. Raises what `infer` raises."""
+    if isinstance(op, After):
+        return passing_plan(specs, op.name)
+    if isinstance(op, Collective):
+        return host_plan(op, specs)
     inputs = tuple(as_plain(spec) for spec in specs)
-    outputs = tuple(spec.fixed for spec in op.infer(*inputs))
+    outputs = tuple(spec.fixed for spec in inferred(op, *inputs))
     if isinstance(op, Reshape) and inputs[0].is_contiguous:
         return Plan(inputs, outputs, lambda call: _nothing, view=True, label="view")
-    make = partial(_bind, op, inputs, outputs)
+    make = Numpy(op, inputs, outputs)
     return Plan(inputs, outputs, make, aliases=in_place(op, inputs, outputs), label=f"{label} {op.name}")
 
 
@@ -80,16 +105,48 @@ def in_place(op: Op, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> dict[in
     return {o: i for o, i in op.inplace.items() if inputs[i].same_memory(outputs[o])}
 
 
-def _bind(op: Op, inputs: Sequence[Spec], outputs: Sequence[Spec], call: Call) -> Run:
-    arrays = [array_at(p, s) for p, s in zip(call.inputs, inputs, strict=True)]
-    targets = [array_at(p, s) for p, s in zip(call.outputs, outputs, strict=True)]
-    dtypes = [spec.dtype for spec in outputs]
+def by_numpy(op: Op, inputs: Sequence[Spec], outputs: Sequence[Spec], call: Call) -> Run:
+    """The op's NumPy meaning on memory that lies as the specs say, blocks included."""
 
     def run() -> None:
-        for target, values in zip(targets, _compute(op, arrays, dtypes), strict=True):
-            target[...] = values
+        arrays = [array_at(p, s) for p, s in zip(call.inputs, inputs, strict=True)]
+        for address, spec, y in zip(call.outputs, outputs, run_reference(op, arrays), strict=True):
+            _write(address, spec, y)
 
     return run
+
+
+def _write(address: int, spec: Spec, values: Array) -> None:
+    """Lay values out at an address as the spec says."""
+    if spec.physical.is_blocked:
+        flat = host_array(address, (spec.nbytes // spec.dtype.itemsize,), spec.dtype.numpy)
+        flat[...] = pack(values, spec.physical)
+    else:
+        array_at(address, spec)[...] = values
+
+
+@dataclass(frozen=True, eq=False)
+class Numpy:
+    """An op's meaning on memory that NumPy can see; called with a `Call` it binds it."""
+
+    op: Op
+    inputs: tuple[Spec, ...]
+    outputs: tuple[Spec, ...]
+
+    def __call__(self, call: Call) -> Run:
+        """Bind to addresses."""
+        arrays = [array_at(p, s) for p, s in zip(call.inputs, self.inputs, strict=True)]
+        targets = [array_at(p, s) for p, s in zip(call.outputs, self.outputs, strict=True)]
+
+        def run() -> None:
+            for target, values in zip(targets, _compute(self.op, arrays, self.outputs), strict=True):
+                target[...] = values
+
+        return run
+
+    def recorded(self, call: Call, tape: PlanTape) -> list[Any]:
+        """As data."""
+        return [Meaning(self.op, self.inputs, self.outputs, call)]
 
 
 def _nothing() -> None:
@@ -126,7 +183,7 @@ class Reference(Backend):
 
     name = "reference"
 
-    def plan(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
+    def choose(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
         """NumPy on inputs of any strides; blocked inputs are asked for row-major."""
         return numpy_plan(op, specs, "reference")
 

@@ -1,0 +1,149 @@
+"""What lies between the products of attention, row by row of the scores: bias, mask, softmax, and their gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+import numpy as np
+
+from lamina.backends.cpu.library import Location
+from lamina.backends.cpu.loops.code import Code, Elements, Scalar, fused, least, where
+from lamina.backends.cpu.loops.kernel import LoopKernel
+from lamina.spec import Shape, float32
+
+
+class ScoreShape(NamedTuple):
+    """One image's scores [1, H, S, T]: shape, the factor of products, whether rows see later columns, and the bias:
+    where it lies, with its shape, whose axes may be 1.
+    """
+
+    shape: Shape
+    scale: float
+    causal: bool
+    bias: tuple[Location, Shape] | None = None
+
+    @property
+    def lines(self) -> int:
+        """Rows in all."""
+        return self.shape[1] * self.shape[2]
+
+    @property
+    def form(self) -> tuple[int | None, bool]:
+        """What a kernel is made for: the step of the bias from column to column, None without one; and `causal`."""
+        return None if self.bias is None else int(self.bias[1][3] > 1), self.causal
+
+    def parameters(self, unused: Location) -> list[Location | int]:
+        """In the order in which `_ScoreRows` takes them."""
+        place, given = self.bias or (unused, (1, 1, 1, 1))
+        strides = [given[2] * given[3], given[3]]
+        scale = int(np.float64(self.scale).view(np.int64))
+        steps = [s if n > 1 else 0 for s, n in zip(strides, given[1:3], strict=True)]
+        return [place, scale, *self.shape[2:], *steps]
+
+
+def weights(scores: ScoreShape, products: Location, stats: Location | None) -> LoopKernel:
+    """Products become softmax(scale * products + bias); stats: the logarithms of the rows' sums, if they are wanted.
+
+    Rows that see nothing become zeros, their stats infinite.
+    """
+    text = partial(_weights, *scores.form, stats is not None)
+    parameters = [products, stats or products, *scores.parameters(products)]
+    return LoopKernel(text, parameters, scores.lines, 4 * scores.lines * scores.shape[3])
+
+
+def slopes(
+    scores: ScoreShape, products: Location, slope: Location, rows: Sequence[Location], width: int
+) -> LoopKernel:
+    """Products become weights, and `slope`, the gradient by the weights, that by the scores.
+
+    rows: the stats, and the result and its gradient, rows of `width`, whose products' sum each slope is less.
+    """
+    text = partial(_slopes, *scores.form)
+    parameters = [products, slope, *rows, width, *scores.parameters(products)]
+    return LoopKernel(text, parameters, scores.lines, 4 * scores.lines * scores.shape[3])
+
+
+class _ScoreRows:
+    """The scores of a kernel."""
+
+    def __init__(self, code: Code, products: Elements, step: int | None, causal: bool) -> None:
+        self.code, self.products, self.step, self.causal = code, products, step, causal
+        self.bias = code.array(float32)
+        self.scale = code.bits(code.size(), np.float64).astype(np.float32)
+        self.rows, self.columns, *self.steps = code.sizes(4)
+
+    def within(self, row: Scalar) -> Scalar:
+        """A row's number within its head."""
+        return self.code.remainder(row, self.rows)
+
+    def seen(self, row: Scalar) -> Scalar:
+        """How many columns a row sees."""
+        return least(self.within(row) + 1, self.columns) if self.causal else self.columns
+
+    def bias_of(self, row: Scalar) -> Scalar:
+        """Where the row's bias begins."""
+        head = self.code.quotient(row, self.rows)
+        return head * self.steps[0] + self.within(row) * self.steps[1]
+
+    def score(self, row: Scalar, bias: Scalar, j: Scalar) -> Scalar:
+        """A score from a product."""
+        product = self.products[row * self.columns + j]
+        if self.step is None:
+            return product * self.scale
+        return fused(self.code, product, self.scale, self.bias[bias + j * self.step])
+
+
+@lru_cache(maxsize=16)
+def _weights(step: int | None, causal: bool, wanted: bool) -> str:
+    code = Code()
+    x, stats = code.array(float32), code.array(float32)
+    rows = _ScoreRows(code, x, step, causal)
+    first, last = code.share()
+    with code.loop(first, last) as row:
+        start, seen, bias = row * rows.columns, rows.seen(row), rows.bias_of(row)
+        with code.loop(0, seen, independent=True) as j:
+            x[start + j] = rows.score(row, bias, j)
+        highest = code.variable(-np.inf, np.float32)
+        with code.loop(0, seen) as j:
+            highest.set(np.maximum(highest.get(), x[start + j]))
+        top = where(code.call("isfinite", (highest.get(),)), highest.get(), 0.0)
+        with code.loop(0, seen, independent=True) as j:
+            x[start + j] = code.call("exp", (x[start + j] - top,))
+        total = code.variable(0, np.float32)
+        with code.loop(0, seen) as j:
+            total.add(x[start + j])
+        blind = total.get() == 0
+        share = where(blind, 0.0, 1 / total.get())
+        with code.loop(0, seen, independent=True) as j:
+            x[start + j] = x[start + j] * share
+        with code.loop(seen, rows.columns, independent=True) as j:
+            x[start + j] = 0
+        if wanted:
+            stats[row] = where(blind, np.inf, top + code.call("log", (total.get(),)))
+    return code.text()
+
+
+@lru_cache(maxsize=16)
+def _slopes(step: int | None, causal: bool) -> str:
+    code = Code()
+    x, y, stats, o, g = (code.array(float32) for _ in range(5))
+    width = code.size()
+    rows = _ScoreRows(code, x, step, causal)
+    first, last = code.share()
+    with code.loop(first, last) as row:
+        start, seen, bias = row * rows.columns, rows.seen(row), rows.bias_of(row)
+        total = code.variable(0, np.float32)
+        with code.loop(row * width, (row + 1) * width) as d:
+            total.add(o[d] * g[d])
+        less = stats[row]
+        with code.loop(0, seen, independent=True) as j:
+            weight = code.call("exp", (rows.score(row, bias, j) - less,))
+            x[start + j] = weight
+            y[start + j] = weight * (y[start + j] - total.get())
+        unseen = code.call("exp", (-np.inf - less,))  # 0, or NaN, which then reaches all columns
+        with code.loop(seen, rows.columns, independent=True) as j:
+            x[start + j] = unseen
+            y[start + j] = unseen * (y[start + j] - total.get())
+    return code.text()

@@ -1,0 +1,129 @@
+"""Elementwise ops, one or a chain of them, as one kernel: its body is the op's NumPy meaning on one element.
+
+Any dtypes, any broadcasting, any strides, blocked layouts too. Half types are computed in float32 and rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache, partial
+
+from lamina.backends import NoKernel, Plan
+from lamina.backends.cpu.library import Location, at_input, at_output
+from lamina.backends.cpu.loops.code import Code, Scalar
+from lamina.backends.cpu.loops.kernel import LoopKernel
+from lamina.backends.cpu.loops.space import LoopSpace, common_layout, operand, space
+from lamina.backends.cpu.loops.table import loops, worthwhile
+from lamina.ops.core import Op
+from lamina.ops.primitives.fused import Fused
+from lamina.ops.primitives.pointwise import Identity
+from lamina.ops.primitives.shape import Expand
+from lamina.runtime import Device
+from lamina.spec import DType, Policy, Spec
+
+#: Strides that a kernel is made for; others are parameters.
+_FIXED = (0, 1)
+
+
+@loops(Op, Expand, source="loops")
+def elementwise(op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """One elementwise op, or a chain of them."""
+    (out,) = op.infer(*(s.open for s in specs))
+    worthwhile(op, specs, [out])
+    label = "+".join(step.name for step in _steps(op))
+    op = _without_repeating(op)
+    _body(op, tuple(s.dtype for s in specs), out.dtype)
+    layout = common_layout(out.shape, specs)
+    inputs = [operand(s, out.shape, layout) for s in specs]
+    output = Spec(out.shape, out.dtype, layout)
+    nested = space(out.shape, layout, [*inputs, output])
+    kernel = nest(op, nested, inputs, output)
+    aliases = next(({0: i} for i, s in enumerate(inputs) if s.same_memory(output)), {})
+    return Plan(tuple(inputs), (output,), kernel, aliases=aliases, label=f"loops {label}")
+
+
+def _steps(op: Op) -> tuple[Op, ...]:
+    return op.ops if isinstance(op, Fused) else (op,)
+
+
+def _without_repeating(op: Op) -> Op:
+    """The op on operands that are broadcast anyway."""
+    first, *steps = _steps(op)
+    return Fused((Identity(), *steps)) if isinstance(first, Expand) else op
+
+
+def nest(
+    op: Op, nested: LoopSpace, inputs: Sequence[Spec], output: Spec, places: Sequence[Location] | None = None
+) -> LoopKernel:
+    """The kernel that computes the op in every step of nested loops.
+
+    places: of the inputs and the output, where they are not those of a call.
+    """
+    dtypes, steps = tuple(s.dtype for s in inputs), tuple(row[-1] for row in nested.strides)
+    fixed = tuple(step if step in _FIXED else None for step in steps)
+    rank = len(nested.sizes)
+    numbers = [*nested.sizes, *(s for row in nested.strides for s in row)]
+    places = places or [*(at_input(i) for i in range(len(inputs))), at_output()]
+    text = partial(_text, op, dtypes, output.dtype, rank, fixed)
+    count = nested.count if rank == 1 else nested.count // nested.sizes[-1]
+    return LoopKernel(text, [*places, *numbers], count, nested.count * len(places))
+
+
+@lru_cache(maxsize=1024)
+def _body(op: Op, dtypes: tuple[DType, ...], out: DType) -> None:
+    """Raise NoKernel where the op's meaning has no instructions."""
+    code = Code()
+    values = [code.array(dtype)[0] for dtype in dtypes]
+    code.array(out)[0] = computed(op, values)
+
+
+def computed(op: Op, values: Sequence[Scalar]) -> Scalar:
+    """The op's meaning on one element. Raises NoKernel where it has no instructions."""
+    try:
+        (found,) = op.reference(*values)  # type: ignore[arg-type]
+    except (TypeError, ValueError, AttributeError, IndexError) as error:
+        raise NoKernel(f"cpu: no instructions for {op}: {error}") from None
+    return values[0].code.value(found)
+
+
+@lru_cache(maxsize=1024)
+def _text(op: Op, dtypes: tuple[DType, ...], out: DType, rank: int, fixed: tuple[int | None, ...]) -> str:
+    """The assembly for operands whose innermost strides are known, or None for a parameter."""
+    code = Code()
+    arrays = [code.array(dtype) for dtype in (*dtypes, out)]
+    sizes = code.sizes(rank)
+    strides = [code.sizes(rank) for _ in arrays]
+    inner = [code.value(f) if f is not None else row[-1] for f, row in zip(fixed, strides, strict=True)]
+    first, last = code.share()
+
+    def step(i: Scalar, bases: Sequence[Scalar | int]) -> None:
+        values = [array[base + i * by] for array, base, by in zip(arrays[:-1], bases, inner, strict=False)]
+        arrays[-1][bases[-1] + i * inner[-1]] = computed(op, values)
+
+    if rank == 1:
+        with code.loop(first, last, independent=True) as i:
+            step(i, [0] * len(arrays))
+        return code.text()
+    with code.loop(first, last) as row:
+        bases = offsets(code, row, sizes[:-1], [s[:-1] for s in strides])
+        with code.loop(0, sizes[-1], independent=True) as i:
+            step(i, bases)
+    return code.text()
+
+
+def offsets(
+    code: Code, number: Scalar, sizes: Sequence[Scalar], strides: Sequence[Sequence[Scalar]]
+) -> list[Scalar]:
+    """Where a step lies in each operand, from its number in nested loops."""
+    places: list[Scalar] = []
+    for size in reversed(sizes[1:]):
+        places.insert(0, code.remainder(number, size))
+        number = code.quotient(number, size)
+    places.insert(0, number)
+    found = []
+    for row in strides:
+        total = places[0] * row[0]
+        for place, stride in zip(places[1:], row[1:], strict=True):
+            total = total + place * stride
+        found.append(total)
+    return found

@@ -1,0 +1,301 @@
+"""Elements by number: gather, scatter, embeddings and their gradients.
+
+An index outside of its axis sets the kernel's flag, and NumPy raises the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from math import prod
+
+import numpy as np
+
+from lamina.backends import NoKernel, Plan
+from lamina.backends.cpu.library import Location, at_input, at_output
+from lamina.backends.cpu.loops.code import BOOL, Code, Elements, Scalar, Variable, least, where
+from lamina.backends.cpu.loops.elementwise import offsets
+from lamina.backends.cpu.loops.kernel import LoopKernel
+from lamina.backends.cpu.loops.rearrange import RAW
+from lamina.backends.cpu.loops.space import space
+from lamina.backends.cpu.loops.table import loops, worthwhile
+from lamina.backends.reference import by_numpy
+from lamina.ops.core import Op
+from lamina.ops.primitives.embedding import Embedding, EmbeddingGrad
+from lamina.ops.primitives.gather import Gather, GatherGrad, Scatter
+from lamina.runtime import Device
+from lamina.spec import DType, Layout, Policy, Shape, Spec, int64
+
+#: How many columns a thread adds up at a time.
+_COLUMNS = 128
+#: Rows of so many lines or more are shared by lines, others by columns.
+_LINES = 8
+
+
+class Index:
+    """Indices of a kernel: counted from the front, and known to be inside, or else the flag is set at the end."""
+
+    def __init__(self, code: Code, size: Scalar, from_back: bool) -> None:
+        self.code, self.size, self.from_back = code, size, from_back
+        self.wrong: Variable = code.variable(False, BOOL)
+
+    def __call__(self, found: Scalar) -> Scalar:
+        """An index, 0 in place of a wrong one."""
+        found = found.astype(np.int64)
+        if self.from_back:
+            found = where(found < 0, found + self.size, found)
+        wrong = (found < 0) | (found >= self.size)
+        self.wrong.set(self.wrong.get() | wrong)
+        return where(wrong, 0, found)
+
+    def tell(self, flag: Elements) -> None:
+        """Set the flag where an index was wrong."""
+        with self.code.when(self.wrong.get()):
+            flag[0] = 1
+
+
+# ------------------------------------------------------------------------------------------------------------ gather
+
+
+@loops(Gather, source="loops")
+def gather(op: Gather, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """Element by element; rows where one index is for all of them."""
+    x, index = (s.open.fixed for s in specs)
+    (out,) = op.infer(x, index)
+    return _gathered(op, x, index, op.axis, out.fixed, index.shape, from_back=True)
+
+
+@loops(Embedding, source="loops")
+def embedding(op: Embedding, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """Rows of the table."""
+    x, index = (s.open.fixed for s in specs)
+    (out,) = op.infer(x, index)
+    return _gathered(op, x, index, 0, out.fixed, (index.numel, 1), from_back=False)
+
+
+def _gathered(op: Op, x: Spec, index: Spec, axis: int, y: Spec, lines: Shape, from_back: bool) -> Plan:
+    """y = x at indices along an axis; lines: the indices' shape beside x's."""
+    work = worthwhile(op, [y], [y])
+    size, stride = x.shape[axis], x.physical.strides[axis]
+    if size == 0:
+        raise NoKernel(f"cpu: {op} of {x} is left to NumPy")
+    shape = (*x.shape[:axis], lines[axis], *x.shape[axis + 1 :])
+    raw = RAW[x.dtype.itemsize]
+    others = Layout(tuple(0 if a == axis else s for a, s in enumerate(x.physical.strides)))
+    operands = [Spec(shape, raw, others), Spec(lines, index.dtype).fixed, Spec(shape, raw).fixed]
+    nested = space(shape, operands[2].physical, operands)
+    rank = len(nested.sizes)
+    steps = tuple(row[-1] if row[-1] in (0, 1) else None for row in nested.strides)
+    text = partial(_gather_text, raw, index.dtype, rank, steps, from_back)
+    numbers = [size, stride, *nested.sizes, *(s for row in nested.strides for s in row)]
+    parameters: list[Location | int] = [at_input(0), at_input(1), at_output(), *numbers]
+    count = nested.count if rank == 1 else nested.count // nested.sizes[-1]
+    kernel = LoopKernel(text, parameters, count, work, partial(by_numpy, op, (x, index), (y,)))
+    return Plan((x, index), (y,), kernel, label=f"loops {op.name}")
+
+
+@lru_cache(maxsize=1024)
+def _gather_text(
+    dtype: DType, index: DType, rank: int, steps: tuple[int | None, ...], from_back: bool
+) -> str:
+    code = Code()
+    x, at, y = code.array(dtype), code.array(index), code.array(dtype)
+    size, stride = code.sizes(2)
+    sizes = code.sizes(rank)
+    strides = [code.sizes(rank) for _ in range(3)]
+    flag = code.array(int64)
+    x_step, i_step, y_step = (
+        row[-1] if s is None else code.value(s) for s, row in zip(steps, strides, strict=True)
+    )
+    first, last = code.share()
+    inside = Index(code, size, from_back)
+    if rank == 1:
+        with code.loop(first, last, independent=True) as i:
+            y[i * y_step] = x[i * x_step + inside(at[i * i_step]) * stride]
+    else:
+        with code.loop(first, last) as row:
+            x_base, i_base, y_base = offsets(code, row, sizes[:-1], [s[:-1] for s in strides])
+            common = steps[1] == 0  # one index for the whole row, which is then copied
+            start = x_base + inside(at[i_base]) * stride if common else x_base
+            with code.loop(0, sizes[-1], independent=True) as i:
+                place = start if common else start + inside(at[i_base + i * i_step]) * stride
+                y[y_base + i * y_step] = x[place + i * x_step]
+    inside.tell(flag)
+    return code.text()
+
+
+# ----------------------------------------------------------------------------------------------------------- scatter
+
+
+@dataclass(frozen=True)
+class ScatterForm:
+    """What a kernel that scatters is made for.
+
+    combine: NumPy's function of the old and the new element, "" for the new one alone. zero: whether the result
+    begins as zeros. by_columns: whether threads share columns or lines. common: whether an index is for a whole row.
+    drop: whether indices outside are left out. single: whether nothing is behind the axis.
+    """
+
+    combine: str
+    zero: bool
+    by_columns: bool
+    common: bool
+    drop: bool
+    single: bool
+
+
+_COMBINE = {"set": "", "add": "add", "mul": "multiply", "min": "minimum", "max": "maximum"}
+
+
+@loops(GatherGrad, source="loops")
+def gather_grad(op: GatherGrad, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """Each element added where it came from."""
+    g, index = (s.open.fixed for s in specs)
+    (out,) = op.infer(g, index)
+    places = (at_input(0), at_input(1), None)
+    return _scattered(op, (g, index), out.fixed, places, op.axis, g.shape, index.shape, "add")
+
+
+@loops(EmbeddingGrad, source="loops")
+def embedding_grad(op: EmbeddingGrad, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """Each row added to the table's."""
+    g, index = (s.open.fixed for s in specs)
+    (out,) = op.infer(g, index)
+    places, rows = (at_input(0), at_input(1), None), index.numel
+    return _scattered(op, (g, index), out.fixed, places, 0, (rows, g.shape[-1]), (rows, 1), "add", drop=True)
+
+
+@loops(Scatter, source="loops")
+def scatter(op: Scatter, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """The input, and each element of the source combined with what is at its place."""
+    x, index, source = (s.open.fixed for s in specs)
+    (out,) = op.infer(x, index, source)
+    if any(n != s for a, (n, s) in enumerate(zip(x.shape, source.shape, strict=True)) if a != op.axis):
+        raise NoKernel(f"cpu: {op} with a source {source} smaller than {x} is left to NumPy")
+    places = (at_input(2), at_input(1), at_input(0))
+    return _scattered(op, (x, index, source), out.fixed, places, op.axis, source.shape, index.shape, op.mode)
+
+
+def _scattered(
+    op: Op,
+    inputs: tuple[Spec, ...],
+    y: Spec,
+    places: tuple[Location, Location, Location | None],
+    axis: int,
+    given: Shape,
+    lines: Shape,
+    mode: str,
+    drop: bool = False,
+) -> Plan:
+    """places: of the elements that are given, of their indices, and of what the result begins as (None: zeros)."""
+    work = worthwhile(op, inputs, [y])
+    outer, behind, count, size = prod(given[:axis]), prod(given[axis + 1 :]), given[axis], y.shape[axis]
+    strides = _index_strides(op, lines, axis, given)
+    # Sums and products of half types are kept in float32, in workspace.
+    wide = y.dtype.compute if mode in ("add", "mul") else y.dtype
+    apart = wide != y.dtype
+    by_columns = outer < _LINES and behind >= 2 * _COLUMNS
+    form = ScatterForm(_COMBINE[mode], places[2] is None, by_columns, strides[2] == 0, drop, behind == 1)
+    index = inputs[1].dtype
+    text = partial(_scatter_text, form, y.dtype, wide, index)
+    memory = Location("workspace", 0) if apart else at_output()
+    arrays = [*places[:2], memory, places[2] or at_output(), at_output()]
+    numbers = [size, outer, count, behind, *strides[:2]]
+    steps = -(-behind // _COLUMNS) if by_columns else outer
+    kernel = LoopKernel(text, [*arrays, *numbers], steps, work, partial(by_numpy, op, inputs, (y,)))
+    workspace = y.numel * wide.itemsize if apart else 0
+    aliases = {} if apart else {o: i for o, i in op.inplace.items() if inputs[i].same_memory(y)}
+    return Plan(inputs, (y,), kernel, workspace, aliases, label=f"loops {op.name}")
+
+
+def _index_strides(op: Op, lines: Shape, axis: int, given: Shape) -> tuple[int, int, int]:
+    """The indices' strides by what is before the axis, along it, and behind it. Raises NoKernel."""
+    before, behind = lines[:axis], lines[axis + 1 :]
+    for some, all_ in ((before, given[:axis]), (behind, given[axis + 1 :])):
+        if some != all_ and prod(some) != 1:
+            raise NoKernel(f"cpu: {op} with indices of {lines} for {given} is left to NumPy")
+    inner = prod(behind)
+    return (
+        lines[axis] * inner if prod(before) > 1 else 0,
+        inner,
+        1 if inner > 1 else 0,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _scatter_text(form: ScatterForm, dtype: DType, wide: DType, index: DType) -> str:
+    code = Code()
+    given, at, kept = code.array(dtype), code.array(index), code.array(wide)
+    begun, y = code.array(dtype), code.array(dtype)
+    size, outer, count, behind, i_line, i_step = code.sizes(6)
+    flag = code.array(int64)
+    first, last = code.share()
+    inside = Index(code, size, not form.drop)
+
+    def add_row(line: Scalar, k: Scalar, j: Scalar, after: Scalar) -> None:
+        """One row of what is given, of the columns from j to before `after`."""
+        source, index_at = (line * count + k) * behind, line * i_line + k * i_step
+        found = at[index_at] if form.common else None
+        if form.drop:
+            assert found is not None
+            there = (found >= 0) & (found < size)
+            with code.when(there):
+                combine(source, (line * size + found) * behind, j, after)
+        elif found is not None:
+            combine(source, (line * size + inside(found)) * behind, j, after)
+        else:
+            with code.loop(j, after, independent=True) as i:
+                place = (line * size + inside(at[index_at + i])) * behind + i
+                kept[place] = combined(kept[place], given[source + i])
+
+    def combine(source: Scalar, target: Scalar, j: Scalar, after: Scalar) -> None:
+        with code.loop(j, after, independent=True) as i:
+            kept[target + i] = combined(kept[target + i], given[source + i])
+
+    def combined(old: Scalar, new: Scalar) -> Scalar:
+        return code.call(form.combine, (old, new)) if form.combine else new
+
+    def whole(line: Scalar, j: Scalar, after: Scalar) -> None:
+        """All rows of a line of the result."""
+        with code.loop(0, size) as row:
+            start = (line * size + row) * behind
+            with code.loop(j, after, independent=True) as i:
+                kept[start + i] = 0 if form.zero else begun[start + i]
+        with code.loop(0, count) as k:
+            add_row(line, k, j, after)
+        if wide != dtype:
+            with code.loop(0, size) as row:
+                start = (line * size + row) * behind
+                with code.loop(j, after, independent=True) as i:
+                    y[start + i] = kept[start + i]
+
+    def of_single_elements(line: Scalar) -> None:
+        """The same where nothing is behind the axis."""
+        start = line * size
+        with code.loop(0, size, independent=True) as i:
+            kept[start + i] = 0 if form.zero else begun[start + i]
+        with code.loop(0, count) as k:
+            found = at[line * i_line + k * i_step]
+            new = given[line * count + k]
+            if form.drop:
+                with code.when((found >= 0) & (found < size)):
+                    kept[start + found] = combined(kept[start + found], new)
+            else:
+                place = start + inside(found)
+                kept[place] = combined(kept[place], new)
+        if wide != dtype:
+            with code.loop(0, size, independent=True) as i:
+                y[start + i] = kept[start + i]
+
+    with code.loop(first, last) as step:
+        if form.single:
+            of_single_elements(step)
+        elif form.by_columns:
+            start = step * _COLUMNS
+            with code.loop(0, outer) as line:
+                whole(line, start, least(start + _COLUMNS, behind))
+        else:
+            whole(step, code.value(0, np.dtype(np.int64)), behind)
+    inside.tell(flag)
+    return code.text()

@@ -1,0 +1,124 @@
+"""Ops that move elements: slices, joins, constant padding, reversal. Bits stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lamina.backends import NoKernel, Plan
+from lamina.backends.cpu.library import Location, at_input, at_output
+from lamina.backends.cpu.loops.elementwise import nest
+from lamina.backends.cpu.loops.kernel import InOrder, LoopKernel
+from lamina.backends.cpu.loops.space import space
+from lamina.backends.cpu.loops.table import loops, worthwhile
+from lamina.ops.primitives.full_like import FullLike
+from lamina.ops.primitives.pointwise import Identity
+from lamina.ops.primitives.shape import Concat, Flip, Pad, Slice
+from lamina.runtime import Device
+from lamina.spec import DType, Layout, Policy, Shape, Spec, dense, int16, int32, int64, uint8
+
+#: By bytes the type that elements are moved as.
+RAW: dict[int, DType] = {1: uint8, 2: int16, 4: int32, 8: int64}
+
+
+def copied(shape: Shape, x: StridedPart, y: StridedPart) -> LoopKernel:
+    """The kernel that copies a part of one array to a part of another."""
+    operands = [Spec(shape, RAW[part.itemsize], Layout(part.strides)) for part in (x, y)]
+    nested = space(shape, operands[1].physical, operands)
+    return nest(Identity(), nested, operands[:1], operands[1], [x.place, y.place])
+
+
+class StridedPart:
+    """Elements of an array: where the first one lies, and the strides along the axes, in elements."""
+
+    def __init__(
+        self, place: Location, spec: Spec, start: Sequence[int] = (), step: Sequence[int] = ()
+    ) -> None:
+        strides, rank = spec.physical.strides, spec.ndim
+        self.itemsize = spec.dtype.itemsize
+        first = sum(a * s for a, s in zip(start or (0,) * rank, strides, strict=True))
+        self.place = place.at(first * self.itemsize)
+        self.strides = tuple(s * t for s, t in zip(strides, step or (1,) * rank, strict=True))
+
+
+def _read(spec: Spec) -> Spec:
+    """The spec as it is read: where it lies, row-major where that is open or in blocks."""
+    return spec.open.fixed if spec.physical.is_blocked else spec.fixed
+
+
+def _alike(x: Spec, shape: Shape, dtype: DType) -> Spec:
+    """A dense spec whose axes lie in x's order."""
+    if x.tag is None or len(shape) != x.ndim:
+        return Spec(shape, dtype).fixed
+    order = sorted(range(x.ndim), key=lambda a: (-x.physical.strides[a], a))
+    return Spec(shape, dtype, dense(shape, tuple(order)))
+
+
+@loops(Slice, source="loops")
+def sliced(op: Slice, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """Elements from start on, step by step."""
+    x, (y,) = _read(specs[0]), op.infer(specs[0])
+    y = _alike(x, y.shape, y.dtype)
+    worthwhile(op, [y], [y])
+    kernel = copied(y.shape, StridedPart(at_input(0), x, op.start, op.step), StridedPart(at_output(), y))
+    return Plan((x,), (y,), kernel, label="loops slice")
+
+
+@loops(Flip, source="loops")
+def flipped(op: Flip, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """Elements in reverse order."""
+    x = _read(specs[0])
+    y = _alike(x, x.shape, x.dtype)
+    worthwhile(op, [x], [y])
+    axes = {a % x.ndim for a in op.axes}
+    start = [n - 1 if a in axes else 0 for a, n in enumerate(x.shape)]
+    part = StridedPart(at_input(0), x, start, [-1 if a in axes else 1 for a in range(x.ndim)])
+    return Plan((x,), (y,), copied(y.shape, part, StridedPart(at_output(), y)), label="loops flip")
+
+
+@loops(Concat, source="loops")
+def joined(op: Concat, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """Each input to its part of the output."""
+    axis = op.axis % specs[0].ndim
+    inputs = [_read(s) for s in specs]
+    (out,) = op.infer(*(s.open for s in specs))
+    y = _alike(inputs[0], out.shape, out.dtype)
+    worthwhile(op, inputs, [y])
+    kernels, start = list[LoopKernel](), 0
+    for number, x in enumerate(inputs):
+        place = [start if a == axis else 0 for a in range(x.ndim)]
+        if x.numel:
+            kernels.append(
+                copied(x.shape, StridedPart(at_input(number), x), StridedPart(at_output(), y, place))
+            )
+        start += x.shape[axis]
+    return Plan(tuple(inputs), (y,), InOrder(kernels), label="loops concat")
+
+
+@loops(Pad, source="loops")
+def padded(op: Pad, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """The input in the middle, the value in the slabs around it."""
+    x, (out,) = _read(specs[0]), op.infer(specs[0])
+    y = _alike(x, out.shape, out.dtype)
+    worthwhile(op, [x], [y])
+    if x.numel == 0:
+        raise NoKernel(f"cpu: {op} of {x} is left to NumPy")
+    before = [pair[0] for pair in op.pairs]
+    kernels = [copied(x.shape, StridedPart(at_input(0), x), StridedPart(at_output(), y, before))]
+    for axis, (low, high) in enumerate(op.pairs):
+        for start, size in ((0, low), (low + x.shape[axis], high)):
+            if size:
+                kernels.append(_slab(op, x, y, axis, start, size))
+    return Plan((x,), (y,), InOrder(kernels), label="loops pad")
+
+
+def _slab(op: Pad, x: Spec, y: Spec, axis: int, start: int, size: int) -> LoopKernel:
+    """Fills what lies before or behind x along an axis: as wide as x along earlier axes, as y along later ones."""
+    first = [op.pairs[a][0] if a < axis else 0 for a in range(x.ndim)]
+    first[axis] = start
+    part = StridedPart(at_output(), y, first)
+    shape = (*x.shape[:axis], size, *y.shape[axis + 1 :])
+    slab = Spec(shape, y.dtype, Layout(part.strides))
+    value = bool(op.value) if y.dtype.kind == "b" else op.value
+    return nest(
+        FullLike(value), space(shape, slab.physical, [slab, slab]), [slab], slab, [part.place, part.place]
+    )

@@ -1,0 +1,170 @@
+"""Values, loops and memory of kernels, beside NumPy."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from lamina.backends import NoKernel
+from lamina.backends.cpu.loops.code import FUNCTIONS, Code, Scalar, literal
+from lamina.backends.cpu.loops.compiler import compiled
+from lamina.ops.core import Array
+from lamina.spec import as_dtype, bfloat16, float8_e4m3fn, float32, int64
+from tests.helpers.loops import needs_llvm
+
+FLOATS = np.array([0.0, -0.0, 1.5, -2.5, 0.5, 3.7, 1e30, np.inf, -np.inf, np.nan, -7.0, 2.0])
+
+
+def run(write: Callable[..., Any], *arrays: Array, out: Any = None, count: int | None = None) -> Array:
+    """An element of the result for each step: `write` of the arrays' elements."""
+    code = Code()
+    given = [code.array(as_dtype(a.dtype)) for a in arrays]
+    y = np.zeros(count or len(arrays[0]), out or arrays[0].dtype)
+    result = code.array(as_dtype(y.dtype))
+    first, last = code.share()
+    with code.loop(first, last, independent=True) as i:
+        result[i] = write(*(x[i] for x in given))
+    words = np.array([*(a.ctypes.data for a in arrays), y.ctypes.data])
+    compiled(code.text())(words.ctypes.data, 0, len(y))
+    return y
+
+
+UNARY: Sequence[tuple[str, Callable[[Any], Any]]] = [
+    (name, getattr(np, name))
+    for name in (
+        "negative", "absolute", "sign", "floor", "ceil", "trunc", "rint", "sqrt", "square", "reciprocal", "positive",
+        "nan_to_num",
+    )
+]  # fmt: skip
+BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "fmax", "fmin", "copysign")
+TESTS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and", "logical_or")
+
+
+@needs_llvm
+@pytest.mark.parametrize("kind", [np.float32])
+def test_functions_of_floats_are_numpys(kind: Any) -> None:
+    a = FLOATS.astype(kind)
+    b = np.roll(a, 5)
+    with np.errstate(all="ignore"):
+        for name, f in UNARY:
+            np.testing.assert_array_equal(run(f, a), f(a), err_msg=name)
+        for name in BINARY:
+            f = getattr(np, name)
+            np.testing.assert_array_equal(run(f, a, b), f(a, b), err_msg=name)
+        for name in TESTS:
+            f = getattr(np, name)
+            np.testing.assert_array_equal(run(f, a, b, out=np.bool_), f(a, b), err_msg=name)
+        for f in (np.isnan, np.isfinite, np.logical_not):
+            np.testing.assert_array_equal(run(f, a, out=np.bool_), f(a))
+        np.testing.assert_array_equal(
+            run(lambda x, y: np.where(x > y, x, 2 * y), a, b), np.where(a > b, a, 2 * b)
+        )
+        np.testing.assert_array_equal(run(lambda x: np.clip(x, -1, 2), a), np.clip(a, -1, 2))
+
+
+@needs_llvm
+@pytest.mark.parametrize("kind", [np.int64, np.uint8])
+def test_functions_of_integers_are_numpys(kind: Any) -> None:
+    limits = np.iinfo(kind)
+    a = np.array([limits.min, limits.max, 0, 1, 5, 100, 3, 2], kind)
+    b = np.roll(a, 3)
+    with np.errstate(all="ignore"):
+        for name in (
+            "add",
+            "subtract",
+            "multiply",
+            "maximum",
+            "minimum",
+            "bitwise_and",
+            "bitwise_or",
+            "bitwise_xor",
+        ):
+            f = getattr(np, name)
+            np.testing.assert_array_equal(run(f, a, b), f(a, b), err_msg=name)
+        for name in TESTS:
+            f = getattr(np, name)
+            np.testing.assert_array_equal(run(f, a, b, out=np.bool_), f(a, b), err_msg=name)
+        for f in (np.negative, np.absolute, np.sign, np.square):
+            np.testing.assert_array_equal(run(f, a), f(a), err_msg=f.__name__)
+
+
+@needs_llvm
+def test_conversions_are_numpys() -> None:
+    whole = np.array([0, 1, -1, 127, -128, 77], np.int8)
+    for kind in (np.float32, np.float64, np.int64, np.int16, np.uint8, np.bool_):
+        np.testing.assert_array_equal(run(lambda x, k=kind: x.astype(k), whole, out=kind), whole.astype(kind))
+    near = np.array([0.0, 1.9, -1.9, 126.5, -127.5, 0.4], np.float32)
+    for kind in (np.float64, np.int64, np.int32, np.int8, np.bool_):
+        np.testing.assert_array_equal(run(lambda x, k=kind: x.astype(k), near, out=kind), near.astype(kind))
+
+
+@needs_llvm
+@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16], ids=["float16", "bfloat16"])
+def test_half_types_are_computed_in_float32_and_rounded_once(kind: Any) -> None:
+    x = np.random.default_rng(0).integers(0, 1 << 16, 4096, np.uint16).view(kind)
+    with np.errstate(all="ignore"):
+        wanted = (x.astype(np.float32) * np.float32(1.1) + np.float32(1e-3)).astype(kind)
+    found = run(lambda v: v * 1.1 + 1e-3, x)
+    np.testing.assert_array_equal(found.astype(np.float32), wanted.astype(np.float32))
+
+
+@needs_llvm
+def test_sums_scratch_and_conditions() -> None:
+    """Rows of a matrix, each summed where its first element is positive; scratch memory holds the row."""
+    code = Code()
+    x, y, width = code.array(float32), code.array(float32), code.size()
+    first, last = code.share()
+    kept = code.scratch(float32, width)
+    with code.loop(first, last) as row:
+        with code.loop(0, width, independent=True) as i:
+            kept[i] = x[row * width + i]
+        total = code.variable(0.0, np.float32)
+        with code.loop(0, width) as i:
+            total.add(kept[i])
+        y[row] = -1.0
+        with code.when(x[row * width] > 0):
+            y[row] = total.get()
+    values = np.random.default_rng(0).standard_normal((9, 33)).astype(np.float32)
+    found = np.zeros(9, np.float32)
+    words = np.array([values.ctypes.data, found.ctypes.data, 33])
+    compiled(code.text())(words.ctypes.data, 2, 9)
+    wanted = np.where(values[:, 0] > 0, values.sum(1), -1)
+    wanted[:2] = 0  # other calls do the first two steps
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_what_has_no_instructions_is_refused() -> None:
+    code = Code()
+    x = code.array(float32)[0]
+    with pytest.raises(NoKernel, match="no arctan2"):
+        np.arctan2(x, x)
+    with pytest.raises(NoKernel, match=r"no add\.reduce"):
+        np.add.reduce(x)
+    with pytest.raises(NoKernel, match="only when it runs"):
+        bool(x > 0)
+    with pytest.raises(NoKernel, match="only when it runs"):
+        np.asarray(x)
+    with pytest.raises(NoKernel, match="no axes"):
+        x + np.ones(3, np.float32)
+    with pytest.raises(NoKernel, match="float8"):
+        code.array(float8_e4m3fn)
+    with pytest.raises(NoKernel, match="bfloat16"):
+        x.astype(bfloat16.numpy) + 1.0  # a chain would round twice
+
+
+def test_values_have_numpys_dtypes() -> None:
+    code = Code()
+    x, i = code.array(float32)[0], code.array(int64)[0]
+    assert (x + 1).dtype == (2.0 * x).dtype == np.float32
+    assert (x + np.float64(1)).dtype == (x + i).dtype == np.float64
+    assert (x > i).dtype == np.bool_
+    assert isinstance(np.where(x > 0, x, 0), Scalar)
+    assert "add" in FUNCTIONS
+
+
+def test_numbers_are_written_by_their_bits() -> None:
+    assert literal(np.float32(0.1)) == "0x3FB99999A0000000"
+    assert literal(np.float64(-np.inf)) == "0xFFF0000000000000"
+    assert (literal(np.int8(-3)), literal(np.bool_(True))) == ("-3", "true")

@@ -1,0 +1,119 @@
+"""Elementwise ops and chains of them: values of every op, dtype, shape and layout beside the reference."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import backends, ops
+from lamina.backends import NoKernel
+from lamina.backends.cpu.loops import table
+from lamina.ops.core import REGISTRY, Op
+from lamina.ops.primitives import Add, Cast, Exp, Fused, Mul, Relu, Sigmoid, Where
+from lamina.runtime import Device
+from lamina.spec import Layout, Spec, bfloat16, float32
+from tests.helpers.eager import execute, mismatch
+from tests.helpers.loops import check_samples, needs_llvm, plan, reference_of
+
+pytestmark = needs_llvm
+NAMES = sorted(n for n, op in REGISTRY.items() if op.elementwise or op is Fused)
+#: Ops that NumPy alone computes: their meaning calls functions that have no instructions.
+NUMPY_ALONE = ("cos", "polygamma", "pow", "sin", "tan")
+
+
+@pytest.fixture(autouse=True)
+def _small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "LEAST", 0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_values(name: str) -> None:
+    checked = check_samples(REGISTRY[name], dtypes=1, samples=2)
+    assert bool(checked) != (name in NUMPY_ALONE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_values_of_all_dtypes(name: str) -> None:
+    check_samples(REGISTRY[name], dtypes=9, samples=6)
+
+
+CHAIN = Fused((Add(), Sigmoid(), Mul(), Relu()))
+
+
+@pytest.mark.parametrize("tag", ["abcd", "acdb", "aBcd16b", "aBcd8b"])
+@pytest.mark.parametrize("shape", [(2, 32, 3, 5), (2, 20, 4, 3)], ids=str)
+def test_layouts(tag: str, shape: tuple[int, ...]) -> None:
+    """Operands in blocks, with and without padding, beside one per channel and one that is row-major."""
+    rng = np.random.default_rng(0)
+    shapes = [shape, (shape[1], 1, 1), shape]
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in shapes]
+    specs = [Spec(s, float32).fixed for s in shapes]
+    specs[0] = specs[0].with_tag(tag)
+    found = plan(CHAIN, specs)
+    (y,) = execute(Device("cpu"), found, arrays)
+    assert mismatch(y, reference_of(CHAIN, arrays)[0], float32) == ""
+    (again,) = execute(Device("cpu"), found, arrays, in_place=True)
+    np.testing.assert_array_equal(y, again)
+
+
+@pytest.mark.parametrize("strides", [(40, 1), (2, 60), (0, 1), (1, 0), (-1, 7)], ids=str)
+def test_strides(strides: tuple[int, int]) -> None:
+    """Transposed, with gaps, repeated, backwards: as the operand lies."""
+    memory = np.random.default_rng(0).standard_normal(4000).astype(np.float32)
+    first = 100
+    x = np.lib.stride_tricks.as_strided(memory[first:], (30, 25), [4 * s for s in strides])
+    b = np.linspace(-1, 1, 25, dtype=np.float32)
+    found = plan(
+        Fused((Add(), Relu())), [Spec((30, 25), float32, Layout(strides)), Spec((25,), float32).fixed]
+    )
+    y = np.zeros((30, 25), np.float32)
+    if found.inputs[0].layout == Layout(strides):
+        found.bind(backends.Call((x.ctypes.data, b.ctypes.data), (y.ctypes.data,)))()
+        laid = np.lib.stride_tricks.as_strided(
+            y, (30, 25), [4 * s for s in found.outputs[0].physical.strides]
+        )
+        np.testing.assert_array_equal(laid, np.maximum(x + b, 0))
+    else:
+        assert found.inputs[0].is_contiguous
+
+
+def test_a_graph_runs_its_chains_as_one_kernel() -> None:
+    x = lm.tensor(np.linspace(-4, 4, 5000, dtype=np.float32).reshape(50, 100))
+
+    def f(x: lm.Tensor) -> lm.Tensor:
+        return ops.where(x > 0, x, x.exp() - 1.0) * ops.sigmoid(x) + 0.5
+
+    np.testing.assert_allclose(lm.jit(f)(x).numpy(), f(x).numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_chain_that_rounds_in_between_stays_apart() -> None:
+    spec = Spec((64,), float32).fixed
+    assert plan(Fused((Exp(), Cast(bfloat16))), [spec]).outputs[0].dtype == bfloat16
+    with pytest.raises(NoKernel, match="bfloat16"):
+        plan(Fused((Cast(bfloat16), Exp())), [spec])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_stays(value: float) -> None:
+    chains: Sequence[tuple[Op, int]] = [(CHAIN, 3), (Fused((Exp(), Add())), 2), (Fused((Mul(), Relu())), 2)]
+    for chain, arity in chains:
+        arrays = [np.linspace(-1, 1, 64, dtype=np.float32) for _ in range(arity)]
+        arrays[0][5] = value
+        (y,) = execute(Device("cpu"), plan(chain, [Spec((64,), float32).fixed] * arity), arrays)
+        assert mismatch(y, reference_of(chain, arrays)[0], float32) == ""
+
+
+def test_a_choice_may_lie_over_its_operand() -> None:
+    found = plan(Where(), [Spec((64,), s).fixed for s in (lm.bool_, float32, float32)])
+    assert found.aliases == {0: 1}
+    assert found.label == "loops where"
+
+
+def test_the_kernel_is_the_same_for_other_sizes() -> None:
+    texts = {
+        plan(CHAIN, [Spec(s, float32).fixed for s in (shape, shape[1:], shape)]).make.text()  # type: ignore[attr-defined]
+        for shape in ((30, 25), (7, 2000))
+    }
+    assert len(texts) == 1

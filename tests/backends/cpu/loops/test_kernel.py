@@ -1,0 +1,57 @@
+"""Kernels bound to memory, shared among threads, and watched."""
+
+import numpy as np
+import pytest
+
+from lamina.backends import Call
+from lamina.backends.cpu.library import at_input, at_output
+from lamina.backends.cpu.loops import kernel
+from lamina.backends.cpu.loops.code import Code
+from lamina.backends.cpu.loops.kernel import LoopKernel
+from lamina.spec import float32, int64
+from tests.helpers.loops import needs_llvm
+
+pytestmark = needs_llvm
+
+
+def doubled() -> str:
+    code = Code()
+    x, y = code.array(float32), code.array(float32)
+    first, last = code.share()
+    with code.loop(first, last, independent=True) as i:
+        y[i] = x[i] * 2
+    return code.text()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 1000, 70001])
+@pytest.mark.parametrize("work", [1, kernel.SHARED])
+def test_every_step_is_done_by_one_thread(count: int, work: int) -> None:
+    x, y = np.arange(count, dtype=np.float32), np.full(count + 1, 7, np.float32)
+    made = LoopKernel(doubled, [at_input(0), at_output()], count, work)
+    made(Call((x.ctypes.data,), (y.ctypes.data,)))()
+    np.testing.assert_array_equal(y, [*(2 * x), 7])
+
+
+def flagged() -> str:
+    """Copies; the flag is set where an element is negative."""
+    code = Code()
+    x, y, flag = code.array(float32), code.array(float32), code.array(int64)
+    first, last = code.share()
+    with code.loop(first, last) as i:
+        y[i] = x[i]
+        with code.when(x[i] < 0):
+            flag[0] = 1
+    return code.text()
+
+
+def test_what_a_kernel_refuses_runs_elsewhere() -> None:
+    x, y, refused = np.arange(4, dtype=np.float32), np.zeros(4, np.float32), list[int]()
+    made = LoopKernel(flagged, [at_input(0), at_output()], 4, 1, lambda call: lambda: refused.append(1))
+    run = made(Call((x.ctypes.data,), (y.ctypes.data,)))
+    run()
+    assert (y[3], refused) == (3, [])
+    x[2] = -1
+    run()
+    x[2] = 1
+    run()
+    assert refused == [1]

@@ -1,0 +1,55 @@
+"""Slices, joins, padding, repetition, reversal: values, and layouts that stay."""
+
+import numpy as np
+import pytest
+
+from lamina.backends import Call
+from lamina.backends.cpu.loops import table
+from lamina.ops.core import REGISTRY
+from lamina.ops.primitives import Concat, Pad, Slice
+from lamina.runtime import Device
+from lamina.spec import Layout, Spec, float32
+from tests.helpers.eager import execute
+from tests.helpers.loops import check_samples, needs_llvm, plan, reference_of
+
+pytestmark = needs_llvm
+
+
+@pytest.fixture(autouse=True)
+def _small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "LEAST", 0)
+
+
+@pytest.mark.parametrize("name", ["concat", "expand", "flip", "pad", "slice"])
+def test_values(name: str) -> None:
+    assert check_samples(REGISTRY[name], dtypes=1, samples=2) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["concat", "expand", "flip", "pad", "slice"])
+def test_values_of_all_dtypes(name: str) -> None:
+    check_samples(REGISTRY[name], dtypes=9, samples=99)
+
+
+def test_dense_inputs_keep_the_order_of_their_axes() -> None:
+    shape = (2, 6, 3, 4)
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    last = Spec(shape, float32).with_tag("acdb")
+    for op, count in (
+        (Slice((0, 1, 0, 1), (2, 6, 3, 4), (1, 2, 1, 1)), 1),
+        (Concat(1), 2),
+        (Pad(((0, 0), (1, 2), (0, 1), (2, 0)), 1.5), 1),
+    ):
+        found = plan(op, [last] * count)
+        assert (found.inputs[0].tag, found.outputs[0].tag) == ("acdb", "acdb")
+        (y,) = execute(Device("cpu"), found, [x] * count)
+        np.testing.assert_array_equal(y, reference_of(op, [x] * count)[0])
+
+
+def test_inputs_with_gaps_are_read_where_they_lie() -> None:
+    memory = np.arange(200, dtype=np.float32)
+    x = np.lib.stride_tricks.as_strided(memory, (5, 6), (4 * 20, 4 * 3))
+    found = plan(Slice((1, 0), (5, 5), (1, 2)), [Spec((5, 6), float32, Layout((20, 3)))])
+    y = np.zeros(found.outputs[0].shape, np.float32)
+    found.bind(Call((memory.ctypes.data,), (y.ctypes.data,)))()
+    np.testing.assert_array_equal(y, x[1:5, 0:5:2])

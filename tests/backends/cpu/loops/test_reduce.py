@@ -1,0 +1,34 @@
+"""Reductions over neighbouring axes."""
+
+import pytest
+
+from lamina.backends import NoKernel
+from lamina.backends.cpu.loops import table
+from lamina.ops.core import REGISTRY
+from lamina.ops.primitives import Reduce
+from lamina.spec import Spec, float32
+from tests.helpers.loops import check_samples, needs_llvm, plan
+
+pytestmark = needs_llvm
+
+
+@pytest.fixture(autouse=True)
+def _small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "LEAST", 0)
+
+
+@pytest.mark.parametrize("name", ["reduce"])
+def test_values(name: str) -> None:
+    assert check_samples(REGISTRY[name], dtypes=1, samples=2) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["reduce"])
+def test_values_of_all_dtypes(name: str) -> None:
+    check_samples(REGISTRY[name], dtypes=9, samples=99)
+
+
+def test_axes_that_are_apart_are_left_to_others() -> None:
+    with pytest.raises(NoKernel, match="left to NumPy"):
+        plan(Reduce("sum", (0, 2)), [Spec((3, 4, 5), float32).fixed])
+    plan(Reduce("sum", (0, 2)), [Spec((3, 1, 5), float32).fixed])

@@ -1,0 +1,68 @@
+"""Concatenation on the cpu backend: parts are joined in the layout that they lie in."""
+
+import numpy as np
+import pytest
+
+from lamina import backends, onednn
+from lamina.backends.reference import run_reference
+from lamina.graph import compile, trace
+from lamina.ops import cat, conv2d
+from lamina.ops.primitives import Concat
+from lamina.runtime import Device
+from lamina.spec import DType, Policy, Spec, bfloat16, float32, float64, int8
+from tests.helpers.eager import execute
+
+pytestmark = pytest.mark.skipif(not onednn.available(), reason="oneDNN is built for x86-64")
+CPU = Device("cpu")
+
+
+def spec(channels: int, tag: str | None, dtype: DType = float32) -> Spec:
+    """[2, channels, 3, 4] in a layout; None: left open."""
+    found = Spec((2, channels, 3, 4), dtype)
+    return found.with_tag(tag) if tag else found
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16, int8, float64], ids=str)
+@pytest.mark.parametrize(
+    ("parts", "axis", "tag"),
+    [
+        ([(5, "acdb"), (3, "acdb")], 1, "acdb"),
+        ([(5, "acdb"), (3, "acdb")], -1, None),
+        ([(16, "aBcd16b"), (32, "aBcd16b")], 1, "aBcd16b"),
+        ([(16, "aBcd16b"), (3, "aBcd16b")], 1, "abcd"),  # three channels fill no block
+        ([(3, "aBcd16b"), (3, "aBcd16b")], 2, "abcd"),
+        ([(2, "abcd"), (9, "acdb"), (0, "abcd")], 1, "acdb"),  # where most lies
+        ([(2, None), (9, None)], 1, "abcd"),
+        ([(2, None), (1, "acdb")], 1, "abcd"),  # one channel lies like none
+        ([(4, "abcd")], 1, "abcd"),
+    ],
+)
+def test_the_layout_is_that_of_most_of_the_parts(
+    parts: list[tuple[int, str | None]], axis: int, tag: str | None, dtype: DType
+) -> None:
+    if axis != 1:
+        parts = [(5, t) for _, t in parts] if axis == -1 else parts
+    specs = [spec(c, t, dtype) for c, t in parts]
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(-9, 10, s.shape).astype(dtype.numpy) for s in specs]
+    plan = backends.get(CPU, "cpu").plan(Concat(axis), specs, Policy())
+    if dtype == float64:
+        assert plan.label == "numpy concat"
+    else:
+        assert plan.label.startswith("onednn")
+        assert {s.tag for s in (*plan.inputs, *plan.outputs)} <= {tag or "acdb"}
+    (found,) = execute(CPU, plan, arrays)
+    assert found.tobytes() == run_reference(Concat(axis), arrays)[0].tobytes()
+
+
+def test_nothing_is_reordered_between_convolutions_and_what_joins_them() -> None:
+    """Two branches, joined, and a convolution of both: one reorder, of the images."""
+    image, one, two, three = (
+        Spec(s, float32) for s in ((1, 8, 9, 9), (16, 8, 3, 3), (16, 8, 1, 1), (8, 32, 1, 1))
+    )
+
+    def net(x, a, b, c):  # type: ignore[no-untyped-def]
+        return conv2d(cat([conv2d(x, a, padding=1), conv2d(x, b)], 1), c)
+
+    program = compile(trace(net, image, one, two, three), "cpu", resident=[1, 2, 3]).program
+    assert [s.label for s in program.steps].count("reorder") <= 1
