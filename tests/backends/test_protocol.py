@@ -1,12 +1,24 @@
 """What all backends share: tables of planning functions and of fusions, and what plans say about themselves."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import pytest
 
 from lamina import backends
-from lamina.backends import Backend, Call, Fusion, Fusions, Kernels, NoKernel, Plan, worthwhile
+from lamina.backends import (
+    Backend,
+    Call,
+    Fusion,
+    Fusions,
+    Kernels,
+    NoKernel,
+    NonDeterministicError,
+    Plan,
+    worthwhile,
+)
 from lamina.backends.pattern import made_by
+from lamina.ops.core import Op
 from lamina.ops.primitives import Add, Conv, Exp, Neg
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec, float32
@@ -31,6 +43,58 @@ def test_kernels_are_found_by_class() -> None:
     assert kernels.plan(Exp(), [X], Device("cpu"), Policy()) is PLAN
     with pytest.raises(NoKernel, match=r"mine has no kernel for add \(f32"):
         kernels.plan(Add(), [X, X], Device("cpu"), Policy())
+
+
+class Shaky(Backend):
+    """A backend whose plans say that they vary."""
+
+    name = "shaky"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(Device("cpu"))
+        self.why = why
+
+    def choose(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
+        return replace(PLAN, varies=self.why, label="sums by atomics")
+
+    def reorder(self, source: Spec, target: Spec) -> Plan:
+        return PLAN
+
+    def supports(self, op: type[Op]) -> str:
+        return "kernel"
+
+
+@pytest.mark.feature("F091", "B041")
+def test_plans_that_vary_are_refused_where_the_same_bits_are_wanted() -> None:
+    same = Policy(deterministic=True)
+    assert Shaky("a race").plan(Exp(), [X], Policy()).varies == "a race"
+    assert Shaky("").plan(Exp(), [X], same).varies == ""
+    message = (
+        r"shaky: exp \(f32\[2,3\]\) by sums by atomics may give other bits from run to run: a race; use_det"
+    )
+    with pytest.raises(NonDeterministicError, match=message):
+        Shaky("a race").plan(Exp(), [X], same)
+    kernels = Kernels("mine")  # one kernel that is made of others asks the table for them
+    kernels(Exp, source="kernel")(lambda op, specs, device, policy: replace(PLAN, varies="a race"))
+    assert kernels.plan(Exp(), [X], Device("cpu"), Policy()).varies
+    with pytest.raises(NonDeterministicError, match="mine: exp .* by its kernel may give other bits"):
+        kernels.plan(Exp(), [X], Device("cpu"), same)
+
+
+@dataclass(frozen=True)
+class _Racing(Exp):
+    """An op of which no kernel repeats."""
+
+    varies = "threads race"
+
+
+@pytest.mark.feature("F091", "B041")
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_ops_that_vary_are_refused_by_their_name(backend: str) -> None:
+    found = backends.get(Device("cpu"), backend)
+    assert found.plan(_Racing(), [X], Policy()).outputs[0].shape == X.shape
+    with pytest.raises(NonDeterministicError, match="racing.*: threads race"):
+        found.plan(_Racing(), [X], Policy(deterministic=True))
 
 
 def test_plans_are_bound_to_addresses() -> None:

@@ -12,9 +12,14 @@ from lamina.backends.protocol import (
     Fusions,
     Kernel,
     Kernels,
+    Meaning,
     NoKernel,
+    NonDeterministicError,
+    Packed,
     Plan,
+    PlanTape,
     Run,
+    passing_plan,
     worthwhile,
 )
 from lamina.runtime import Device
@@ -27,10 +32,15 @@ __all__ = [
     "Fusions",
     "Kernel",
     "Kernels",
+    "Meaning",
     "NoKernel",
+    "NonDeterministicError",
+    "Packed",
     "Plan",
+    "PlanTape",
     "Run",
     "get",
+    "passing_plan",
     "worthwhile",
 ]
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from lamina.backends.pattern import Pattern, PatternMatch, Results
 from lamina.ops.core import REGISTRY, Op
@@ -30,6 +30,13 @@ class NoKernel(NotImplementedError):
     """The backend has no kernel for the op with these specs; the message names op, specs and the reason."""
 
 
+class NonDeterministicError(NoKernel):
+    """The policy allows only what gives the same bits from run to run, and the backend has nothing such for the op.
+
+    The message names the op, the kernel and the reason.
+    """
+
+
 class Call(NamedTuple):
     """Addresses for one plan: bytes at inputs[i] lie as plan.inputs[i] says. `stream` is a handle, 0 on hosts."""
 
@@ -37,6 +44,31 @@ class Call(NamedTuple):
     outputs: tuple[int, ...]
     workspace: int = 0
     stream: int = 0
+
+
+class PlanTape(Protocol):
+    """What takes plans down as data."""
+
+    def keep(self, data: Any) -> int:
+        """The virtual address of bytes that stay the same."""
+        ...
+
+    def store(self, data: Any) -> list[int]:
+        """Where bytes that no kernel reads (machine code, a text) lie in the file, and how many they are."""
+        ...
+
+    def counters(self, count: int) -> int:
+        """The virtual address of so many zeros of 32 bits, which kernels leave zero but for the top bit."""
+        ...
+
+
+class Meaning(NamedTuple):
+    """An op's NumPy meaning as a step, on memory that lies as the specs say."""
+
+    op: Op
+    inputs: tuple[Spec, ...]
+    outputs: tuple[Spec, ...]
+    call: Call
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +85,9 @@ class Plan:
     label: what runs, for `lamina plan`: "cudnn conv eng=…", "onednn jit:avx512_core", "kernel max_pool". For people:
         nothing is decided by it.
     seconds: how long a run takes, where candidates were timed.
+    arithmetic: the share of the op's multiplications that the kernel makes: less than 1 by fast algorithms.
+    varies: why results may have other bits from run to run ("" where they have the same): sums by atomic operations.
+    packed: what may run instead where an input stays the same from run to run.
     parts: for an op that stands for several, the plans of these, where running them one after the other is what was
         chosen; () where one formulation does it all.
     """
@@ -65,11 +100,49 @@ class Plan:
     view: bool = False
     label: str = ""
     seconds: float | None = None
+    arithmetic: float = 1.0
+    varies: str = ""
     parts: tuple[Plan, ...] = ()
+    packed: Packed | None = None
 
     def bind(self, call: Call) -> Run:
         """Fix the addresses; the returned function computes (or queues the work on the call's stream)."""
         return self.make(call)
+
+    def recorded(self, call: Call, tape: PlanTape) -> list[Any] | None:
+        """The steps of a run as data for `lamina.replay`; None where there is no such form.
+
+        call: of virtual addresses (`lamina.replay.addresses`). tape: takes what the steps need beside.
+        """
+        record = getattr(self.make, "recorded", None)
+        found: list[Any] | None = None if record is None else record(call, tape)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """A kernel that reads an input as it was prepared beforehand: once, where that stays the same from run to run.
+
+    index: which input. pack: makes one output of it. plan: the kernel, which reads that output in its place.
+    """
+
+    index: int
+    pack: Plan
+    plan: Plan
+
+
+def passing_plan(specs: Sequence[Spec], label: str) -> Plan:
+    """The plan of an op whose output is its first input as it lies: a view; the other inputs are only waited for."""
+    given = tuple(s.fixed for s in specs)
+    return Plan(given, given[:1], _passing, view=True, label=f"view {label}")
+
+
+def _passing(call: Call) -> Run:
+    return _nothing
+
+
+def _nothing() -> None:
+    """What a view runs."""
 
 
 Kernel = Callable[..., Plan]  # (op, specs, device, policy) -> Plan
@@ -84,9 +157,16 @@ class Backend(ABC):
     def __init__(self, device: Device) -> None:
         self.device = device
 
-    @abstractmethod
     def plan(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
-        """The plan for op on inputs of these specs. Raises NoKernel."""
+        """The plan for op on inputs of these specs.
+
+        Raises NoKernel; NonDeterministicError where the policy wants the same bits and the plan does not give them.
+        """
+        return repeatable(self.choose(op, specs, policy), op, policy, self.name)
+
+    @abstractmethod
+    def choose(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
+        """The kernel for op on inputs of these specs. Raises NoKernel."""
 
     @abstractmethod
     def reorder(self, source: Spec, target: Spec) -> Plan:
@@ -150,7 +230,19 @@ class Kernels:
         kernel = self.get(type(op))
         if kernel is None:
             raise NoKernel(f"{self.backend} has no kernel for {op.name} ({', '.join(map(str, specs))})")
-        return kernel(op, tuple(specs), device, policy)
+        return repeatable(kernel(op, tuple(specs), device, policy), op, policy, self.backend)
+
+
+def repeatable(plan: Plan, op: Op, policy: Policy, backend: str) -> Plan:
+    """The plan, where the policy allows it. Raises NonDeterministicError."""
+    reason = plan.varies or op.varies
+    if policy.deterministic and reason:
+        given = ", ".join(str(s.open) for s in plan.inputs)
+        raise NonDeterministicError(
+            f"{backend}: {op.name} ({given}) by {plan.label or 'its kernel'} may give other bits from run to run: "
+            f"{reason}; use_deterministic_algorithms(False), or policy(deterministic=False), allows it"
+        )
+    return plan
 
 
 # --------------------------------------------------------------------------------------------------------- fusions

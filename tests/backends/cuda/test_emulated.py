@@ -1,7 +1,9 @@
 """The CUDA kernels themselves, run on a CPU: results of every op against the reference, without a GPU."""
 
+import os
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -48,6 +50,7 @@ from lamina.spec import (
     uint8,
     unpack,
 )
+from tests.helpers import emulator
 from tests.helpers.eager import mismatch
 from tests.helpers.emulator import Memory, run_launch, run_plan, run_steps
 from tests.helpers.own_programs import OWN
@@ -296,3 +299,16 @@ def test_single_numbers_in_one_launch(op: Op) -> None:
     values = np.arange(300, dtype=np.int64)
     arrays = [v.reshape(()) for pair in zip(values, values[::-1], strict=True) for v in pair]
     check(Foreach(op, 300), arrays, [Spec((), int64)] * 600)
+
+
+def test_jumps_between_fibers_are_not_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A compiler that checks jumps by default, as Ubuntu's does: kernels would abort at their first barrier."""
+    compiler = tmp_path / "g++"
+    compiler.write_text(f'#!/bin/sh\nexec {shutil.which("g++")} -D_FORTIFY_SOURCE=2 "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    made = tmp_path / "jump.so"
+    text = '#include <setjmp.h>\nextern "C" void jump(jmp_buf to) { _longjmp(to, 1); }\n'
+    emulator._make(made, ["-shared", "-x", "c++", "-"], text)
+    assert b"longjmp" in made.read_bytes()
+    assert b"longjmp_chk" not in made.read_bytes()

@@ -17,7 +17,7 @@ class CudaBackend(Backend):
 
     name = "cuda"
 
-    def plan(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
+    def choose(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
         """The plan for op on inputs of these specs. Raises NoKernel."""
         return kernels.plan(op, specs, self.device, policy)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda.conv.conv import data_grad_plan, forward_plan
 from lamina.backends.cuda.cudnn_graphs.epilogue import split
-from lamina.backends.cuda.elementwise.pointwise import EXPRESSIONS, chain_plan, chain_values, op_value
+from lamina.backends.cuda.elementwise.pointwise import chain_plan, chain_values, expression_of, op_value
 from lamina.backends.cuda.launch.program import wide_type
 from lamina.backends.cuda.matmul.matmul import matmul_plan
 from lamina.backends.cuda.quantize.quantize import eights_plan
@@ -26,7 +26,7 @@ def fused(op: Fused, specs: tuple[Spec, ...], device: Device, policy: Policy) ->
     """A head and its steps."""
     op.infer(*specs)
     head, steps = op.ops[0], op.ops[1:]
-    if type(head) in EXPRESSIONS:
+    if expression_of(head) is not None:
         return _chain(op, specs, device)
     if isinstance(head, Conv):
         return forward_plan(head, specs, split(steps, specs, 2), device, policy)

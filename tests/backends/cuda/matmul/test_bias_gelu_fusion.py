@@ -13,7 +13,7 @@ import pytest
 
 import lamina as lm
 from lamina import nn, ops
-from lamina.backends import get
+from lamina.backends import NoKernel, get
 from lamina.backends.cuda.cudnn_graphs.epilogue import Vector
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
 from lamina.backends.cuda.launch.program import source, target
@@ -259,6 +259,8 @@ def test_cublaslt_competes_for_the_tanh_form(dtype: DType, monkeypatch: pytest.M
     ]
     inputs[2], tanh = h, MatmulGeluGrad(Matmul(), GeluGrad("tanh"))
     assert [w.name for w in backward(tanh, p, inputs, h, H200, policy)] == ["blas:0"]
+    exact = backward(tanh, p, inputs, h, H200, Policy())
+    assert [w.name for w in exact] == ["blas:0"] * (dtype != float32)  # its derivative is approximate
     timed = replace(policy, algorithm="fastest")
     assert [w.name for w in backward(tanh, p, inputs, h, H200, timed)] == ["blas:0", "sum"]
     assert backward(tanh, p, inputs, h, H200, replace(timed, deterministic=True)) == [Formulation("blas:0")]
@@ -303,9 +305,15 @@ def test_every_formulation_on_a_gpu(
 def _posed(op: Op, specs: list[Spec], device: Device) -> list[tuple[Problem, Formulation]]:
     """The problem that planning under `fastest` poses, with each of its formulations."""
     posed: list[Problem] = []
+
+    def pose(problem: Problem, *others: object) -> None:
+        posed.append(problem)
+        raise NoKernel("posed")
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bias_gelu_fusion, "choose", lambda problem, *others: posed.append(problem))
-        get(device).plan(op, specs, Policy(algorithm="fastest", tf32=True))
+        patch.setattr(bias_gelu_fusion, "choose", pose)
+        with pytest.raises(NoKernel, match="posed"):
+            get(device).plan(op, specs, Policy(algorithm="fastest", tf32=True))
     (problem,) = posed
     return [(problem, formulation) for formulation in problem.formulations]
 

@@ -4,6 +4,7 @@ import ctypes
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -202,11 +203,16 @@ def test_a_small_device_runs_the_passes_apart(
     assert found == runs
 
 
-def test_counters_are_zeros_given_out_in_turn() -> None:
+def test_counters_are_zeros_that_nobody_else_has() -> None:
+    """However many there are; what was given back is taken again."""
     counters = program.Counters(Device("cpu"))
-    first, second = counters.next(3), counters.next(40)
-    assert (ctypes.c_uint32 * 256).from_address(first)[:] == [0] * 256
-    assert second - first == 128
-    assert counters.next(1) - second == 256
-    counters.next(counters.COUNT - 150)
-    assert counters.next(64) == first
+    first, second = counters.take(3), counters.take(40)
+    assert (ctypes.c_uint32 * 256).from_address(first.pointer)[:] == [0] * 256
+    assert second.pointer - first.pointer == 128
+    many = [first, second, *(counters.take(counters.COUNT // 5) for _ in range(9))]
+    ends = sorted((b.pointer, b.pointer + b.nbytes) for b in many)
+    assert all(end <= start for (_, end), (start, _) in pairwise(ends))
+    place = second.pointer
+    del second, many[1]
+    assert counters.take(3).pointer not in (place, first.pointer)
+    assert counters.take(33).pointer == place

@@ -1,6 +1,6 @@
 // Attention's rows between its products: a warp or a block per row of scores.
 //
-// Constants: Index, T, LANES (32, or 256 = the block), ROWS (B H S), HEIGHT (S), COUNT (columns), WIDTH (features of o),
+// Constants: Index, T, LANES (32, or 256 = the block), ROWS (B H S), HEIGHT (S), COUNT (columns),
 // SCALE, CAUSAL, BIAS, UNSCALED, STATS, and with BIAS the strides BIAS_B, BIAS_H, BIAS_S, BIAS_T and HEADS.
 typedef Wide<T>::type A;
 
@@ -54,18 +54,18 @@ extern "C" __global__ void __launch_bounds__(256) attention_weights(T *s, const 
 }
 
 // s: the products q k^T, overwritten by the weights. d: the products do v^T, overwritten by scale times the gradients
-// of the scores. plain: the same without the scale (with UNSCALED).
+// of the scores. plain: the same without the scale (with UNSCALED). From each row its mean by the weights is taken.
 extern "C" __global__ void __launch_bounds__(256)
-attention_slopes(T *s, const T *bias, const A *stats, const T *o_, const T *g, T *d, T *plain)
+attention_slopes(T *s, const T *bias, const A *stats, T *d, T *plain)
 {
     const int lane = threadIdx.x % LANES;
     const Index step = (Index)gridDim.x * (256 / LANES);
     for (Index o = (Index)blockIdx.x * (256 / LANES) + threadIdx.x / LANES; o < (Index)ROWS; o += step) {
-        A sum = 0;
-        for (Index e = lane; e < (Index)WIDTH; e += LANES)
-            sum += (A)widen(o_[o * WIDTH + e]) * (A)widen(g[o * WIDTH + e]);
-        sum = over_lanes(sum, Sum(), (A)0);
         const A log_sum = stats[o];
+        A sum = 0;
+        for (Index j = lane; j < (Index)COUNT; j += LANES)
+            sum += exp_(score(s, bias, o, j) - log_sum) * (A)widen(d[o * COUNT + j]);
+        sum = over_lanes(sum, Sum(), (A)0);
         for (Index j = lane; j < (Index)COUNT; j += LANES) {
             const Index i = o * COUNT + j;
             const A w = exp_(score(s, bias, o, j) - log_sum), slope = w * ((A)widen(d[i]) - sum);

@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 import numpy as np
 
-from lamina.backends import Call, NoKernel, Plan, Run
+from lamina.backends import Call, NoKernel, Plan, PlanTape, Run
 from lamina.backends.cuda.attention.joint_attention_fusion import JointAttention, JointAttentionGrad
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE
 from lamina.backends.cuda.elementwise.pointwise import full
@@ -72,6 +73,11 @@ class PlanStep:
         """Fix the addresses."""
         inputs, outputs = (tuple(p.address(call) for p in places) for places in (self.inputs, self.outputs))
         return self.plan.bind(Call(inputs, outputs, self.workspace.address(call), call.stream))
+
+    def recorded(self, device: Device, call: Call, tape: PlanTape) -> list[Any] | None:
+        """As data."""
+        inputs, outputs = (tuple(p.address(call) for p in places) for places in (self.inputs, self.outputs))
+        return self.plan.recorded(Call(inputs, outputs, self.workspace.address(call)), tape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +164,7 @@ def _attention(op: Attention, inputs: Sequence[Spec], device: Device, policy: Po
 def _gradient(op: AttentionGrad, inputs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
     """The plan for operands that lie as their specs say."""
     found = op.infer(*inputs)
-    outputs = [full(s, x.physical) for s, x in zip(found, (*inputs[:3], *inputs[6:]), strict=True)]
+    outputs = [full(s, x.physical) for s, x in zip(found, (*inputs[:3], *inputs[6:]), strict=False)]
     terms = [(s, source(i)) for i, s in enumerate(inputs)]
     targets = [(s, target(i)) for i, s in enumerate(outputs)]
     return _chosen(
@@ -468,19 +474,20 @@ def backward_rows(
     op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term], device: Device, policy: Policy
 ) -> Formulation:
     """q kᵀ and do vᵀ, the rows, then a product for each gradient."""
-    q, k, v, (_, o), (_, stats), g, *bias = terms
+    q, k, v, _, (_, stats), g, *bias = terms
     made, scores = _Steps(device, policy), _scores(q, k)
     s, d = made.temporary(scores.nbytes), made.temporary(scores.nbytes)
-    plain = made.temporary(scores.nbytes) if bias else d
+    summed = bias if op.bias_grad else []
+    plain = made.temporary(scores.nbytes) if summed else d
     made.product(Matmul(False, True), q, k, s)
     made.product(Matmul(False, True), g, v, d)
-    places = (s, bias[0][1] if bias else s, stats, o, g[1], d, plain)
-    made.steps.append(slopes_launch(op, scores, v[0].shape[3], [b for b, _ in bias], places))
+    places = (s, bias[0][1] if bias else s, stats, d, plain)
+    made.steps.append(slopes_launch(op, scores, [b for b, _ in bias], places))
     dq, dk, dv = (place for _, place in targets[:3])
     made.product(Matmul(), (scores, d), k, dq)
     made.product(Matmul(True), (scores, d), q, dk)
     made.product(Matmul(True), (scores, s), g, dv)
-    for spec, _ in bias:
+    for spec, _ in summed:
         axes = tuple(i for i, (n, m) in enumerate(zip(spec.shape, scores.shape, strict=True)) if n != m)
         if axes:
             made.plan(kernels.plan(Reduce("sum", axes), [scores], device, policy), (plain,), targets[3][1])
@@ -496,32 +503,28 @@ def _scores(q: Term, k: Term) -> Spec:
 
 def weights_launch(op: Attention, scores: Spec, bias: Sequence[Spec], places: tuple[Place, ...]) -> Launch:
     """The products [B, H, S, T] become weights. places: of the products, the bias, and the statistics."""
-    text, threads = _rows(op, scores, 1, bias, STATS=int(op.stats), UNSCALED=0)
+    text, threads = _rows(op, scores, bias, STATS=int(op.stats), UNSCALED=0)
     return looping(Program("attention_weights", "attention/attention.cu", text), threads, places)
 
 
-def slopes_launch(
-    op: AttentionGrad, scores: Spec, width: int, bias: Sequence[Spec], places: tuple[Place, ...]
-) -> Launch:
+def slopes_launch(op: AttentionGrad, scores: Spec, bias: Sequence[Spec], places: tuple[Place, ...]) -> Launch:
     """The products q kᵀ become weights, the products do vᵀ gradients of the scores.
 
-    width: features of o. places: of q kᵀ, the bias, the statistics, o, do, do vᵀ, and with a bias of the
-    gradients without the scale.
+    places: of q kᵀ, the bias, the statistics, do vᵀ, and with a bias that has a gradient of the gradients without the
+    scale.
     """
-    text, threads = _rows(op, scores, width, bias, STATS=0, UNSCALED=int(bool(bias)))
+    text, threads = _rows(op, scores, bias, STATS=0, UNSCALED=int(bool(bias) and op.bias_grad))
     return looping(Program("attention_slopes", "attention/attention.cu", text), threads, places)
 
 
-def _rows(
-    op: Attention | AttentionGrad, scores: Spec, width: int, bias: Sequence[Spec], **flags: int
-) -> tuple[str, int]:
+def _rows(op: Attention | AttentionGrad, scores: Spec, bias: Sequence[Spec], **flags: int) -> tuple[str, int]:
     """The constants of the kernels on rows, and their threads."""
     rows, columns = prod(scores.shape[:3]), scores.shape[3]
     lanes = 32 if columns <= 2048 else 256
-    index = index_type(rows * max(columns, width))
+    index = index_type(rows * columns)
     text = f"typedef {index} Index;\ntypedef {c_type(scores.dtype)} T;\n"
     text += constants(
-        LANES=lanes, ROWS=rows, HEIGHT=scores.shape[2], COUNT=columns, WIDTH=width, SCALE=repr(op.scale),
+        LANES=lanes, ROWS=rows, HEIGHT=scores.shape[2], COUNT=columns, SCALE=repr(op.scale),
         CAUSAL=int(op.causal), BIAS=len(bias), HEADS=scores.shape[1], **flags,
     )  # fmt: skip
     for spec in bias:

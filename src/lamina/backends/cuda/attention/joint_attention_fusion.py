@@ -17,9 +17,9 @@ from lamina.backends.cuda.registry import fusions
 from lamina.backends.pattern import MadeBy, PatternMatch, Results, made_by, operand
 from lamina.ops.core import Arg, Array, BatchAxes, BatchAxis, Op, Sample, call
 from lamina.ops.core import operand as as_operand
-from lamina.ops.primitives.attention import Attention, AttentionGrad
+from lamina.ops.primitives.attention import Attention, AttentionGrad, fitting_operands
 from lamina.ops.primitives.shape import Concat, Reshape, Slice, Transpose, stack
-from lamina.spec import FLOATS, Shape, ShapeError, Spec, float32, float64
+from lamina.spec import FLOATS, Shape, ShapeError, Spec, float64
 
 
 @dataclass(frozen=True)
@@ -108,11 +108,13 @@ class JointAttentionGrad(_JointAttention):
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        wide = (float64, float32)
+        narrow = tuple(d for d in FLOATS if d != float64)
         for scale, causal, shape in _JOINT_CASES:
-            for dtypes, kind in ((wide, None), (tuple(d for d in FLOATS if d not in wide), float32)):
-                stats = Arg((*shape[:3], 1), kind, low=1.5, high=3.0)
-                yield Sample.of(cls(scale, causal), (3, *shape), shape, stats, shape, dtypes=dtypes)
+            stats = Arg((*shape[:3], 1), low=1.5, high=3.0)
+            yield Sample.of(cls(scale, causal), (3, *shape), shape, stats, shape, dtypes=(float64,))
+            q, k, v, *made = fitting_operands(Attention(scale, causal, stats=True), (shape,) * 3)
+            joint = replace(q, shape=(3, *shape), value=sum((a.value or () for a in (q, k, v)), ()))
+            yield Sample.of(cls(scale, causal), joint, *made, shape, dtypes=narrow)
 
 
 def _parts(joint: Any) -> Iterator[Any]:

@@ -13,6 +13,7 @@ from math import isnan
 from typing import Any
 
 from lamina.backends import NoKernel, Plan
+from lamina.backends.cuda.elementwise import elementary
 from lamina.backends.cuda.launch.indexing import (
     Space,
     Strides,
@@ -36,9 +37,11 @@ from lamina.backends.cuda.launch.program import (
 )
 from lamina.backends.cuda.registry import kernels
 from lamina.ops.core import Op
-from lamina.ops.primitives import pointwise
+from lamina.ops.custom import CustomOp
+from lamina.ops.primitives import activation, criterion, pointwise
 from lamina.ops.primitives.cast import Cast
 from lamina.ops.primitives.dropout import DropoutGrad, scale
+from lamina.ops.primitives.full_like import FullLike
 from lamina.ops.primitives.quantize import Dequantize, Quantize
 from lamina.runtime import Device
 from lamina.spec import (
@@ -138,6 +141,27 @@ def _gelu_grad(op: Any, a: Sequence[str], t: str) -> str:
     )
 
 
+def _mish(op: Any, a: Sequence[str], t: str) -> str:
+    return f"({a[0]} * tanh{'f' if t == 'f32' else ''}({_softplus(op, a, t)}))"
+
+
+def _mish_grad(op: Any, a: Sequence[str], t: str) -> str:
+    x, g = a
+    tangent = f"tanh{'f' if t == 'f32' else ''}({_softplus(op, a, t)})"
+    return f"({g} * ({tangent} + {x} * (({t})1 - {tangent} * {tangent}) * {_sigmoid(x, t)}))"
+
+
+def _binary_cross_entropy(op: Any, a: Sequence[str], t: str) -> str:
+    (p, wanted), f = a, "f" if t == "f32" else ""
+    yes, no = (f"larger({log}, ({t})-100)" for log in (f"log{f}({p})", f"log1p{f}(-{p})"))
+    return f"(-({wanted} * {yes} + (({t})1 - {wanted}) * {no}))"
+
+
+def _binary_cross_entropy_grad(op: Any, a: Sequence[str], t: str) -> str:
+    p, wanted, g = a
+    return f"({g} * ({p} - {wanted}) / larger({p} * (({t})1 - {p}), ({t})1e-12))"
+
+
 def _abs(op: Any, a: Sequence[str], t: str) -> str:
     return f"magnitude({a[0]})"
 
@@ -182,6 +206,7 @@ EXPRESSIONS: dict[type[Op], Expression] = {
     pointwise.Gelu: _gelu,
     pointwise.GeluTanh: _gelu_tanh,
     pointwise.Silu: lambda op, a, t: f"({a[0]} * {_sigmoid(a[0], t)})",
+    pointwise.HardSwish: _text("({0} * smaller(larger({0} * ({t})(1. / 6) + ({t}).5, ({t})0), ({t})1))"),
     pointwise.LogicalNot: _text("!{0}"),
     pointwise.Add: _text("({t})({0} + {1})"),
     pointwise.Sub: _text("({t})({0} - {1})"),
@@ -204,11 +229,30 @@ EXPRESSIONS: dict[type[Op], Expression] = {
     pointwise.SigmoidGrad: _text("({1} * {0} * (({t})1 - {0}))"),
     pointwise.TanhGrad: _text("({1} * (({t})1 - {0} * {0}))"),
     pointwise.GeluGrad: _gelu_grad,
+    activation.Mish: _mish,
+    activation.MishGrad: _mish_grad,
+    criterion.BinaryCrossEntropy: _binary_cross_entropy,
+    criterion.BinaryCrossEntropyGrad: _binary_cross_entropy_grad,
     Cast: _text("{0}"),
+    **elementary.EXPRESSIONS,
+    FullLike: lambda op, a, t: literal(op.value, t),
     DropoutGrad: _dropout_grad,
     Quantize: _quantize,
     Dequantize: _text("((f32){0} * {1})"),
 }
+
+
+def expression_of(op: Op) -> Expression | None:
+    """How an op is written in C; None for one that is not elementwise, or that no expression is known for."""
+    found = EXPRESSIONS.get(type(op))
+    if found is None and isinstance(op, CustomOp) and op.elementwise:
+        names = [f"a{i}" for i in range(op.arity or 1)]
+        return None if op.expression(names, "f32") is None else _own_expression
+    return found
+
+
+def _own_expression(op: Any, a: Sequence[str], t: str) -> str:
+    return f"({t})({op.expression(a, t)})"
 
 
 # ---------------------------------------------------------------------------------------------- the generator
@@ -422,7 +466,7 @@ def full(spec: Spec, layout: Layout) -> Spec:
 
 def op_value(op: Op, names: Sequence[str], types: Sequence[str], name: str, out: DType) -> Statement:
     """The statement for one op on named arguments of C types."""
-    rule = EXPRESSIONS.get(type(op))
+    rule = expression_of(op)
     if rule is None:
         raise NoKernel(f"cuda has no expression for {op.name}")
     arithmetic = types[-1] if isinstance(op, pointwise.Where) else types[0]

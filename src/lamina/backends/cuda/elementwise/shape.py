@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from lamina.backends import Call, Plan, Run
+from lamina.backends import Call, Plan, Run, passing_plan
 from lamina.backends.cuda.elementwise.pointwise import KernelOperand, elementwise, full, literal
 from lamina.backends.cuda.launch.indexing import Space, Strides, collapse, memory_order, offset_function
 from lamina.backends.cuda.launch.program import (
@@ -177,6 +177,12 @@ def reshape(op: shape_ops.Reshape, specs: tuple[Spec, ...], device: Device, poli
     """Row-major elements under another shape: no work, but for a reorder of an input that is not row-major."""
     (out,) = op.infer(*specs)
     return view(row_major(specs[0]), out.fixed, op.name)
+
+
+@kernels(shape_ops.After, source="view")
+def after(op: shape_ops.After, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """The first operand as it lies."""
+    return passing_plan(specs, op.name)
 
 
 @kernels(shape_ops.Transpose, source="view")

@@ -185,3 +185,5 @@ struct Sum { template <class T> __device__ __forceinline__ T operator()(T a, T b
 struct Product { template <class T> __device__ __forceinline__ T operator()(T a, T b) const { return a * b; } };
 struct Larger { template <class T> __device__ __forceinline__ T operator()(T a, T b) const { return larger(a, b); } };
 struct Smaller { template <class T> __device__ __forceinline__ T operator()(T a, T b) const { return smaller(a, b); } };
+
+#include "special.cuh"

@@ -14,14 +14,18 @@ __device__ __forceinline__ const u64 *row_of(const Table &table)
     return table.v + low * WIDTH;
 }
 
-// Where this thread begins in its tensor, and how far all its threads come in one access each. The block behind the
-// tensor's last one is the next tensor's first; behind the last tensor it is gridDim.
+// The block behind the tensor's last one: the next tensor's first, or gridDim behind the last tensor.
+__device__ __forceinline__ i64 end_block(const Table &table, const u64 *row)
+{
+    return row == table.v + (PARTS - 1) * WIDTH ? (i64)gridDim.x : (i64)row[WIDTH];
+}
+
+// Where this thread begins in its tensor, and how far all its threads come in one access each.
 struct Share {
     i64 begin, stride;
     __device__ __forceinline__ Share(const Table &table, const u64 *row)
     {
-        const u64 end = row == table.v + (PARTS - 1) * WIDTH ? (u64)gridDim.x : row[WIDTH];
         begin = ((i64)((u64)blockIdx.x - row[0]) * 256 + threadIdx.x) * V;
-        stride = (i64)(end - row[0]) * 256 * V;
+        stride = (end_block(table, row) - (i64)row[0]) * 256 * V;
     }
 };

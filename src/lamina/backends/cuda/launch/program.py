@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any, Protocol
 
-from lamina.backends import Call, NoKernel, Plan, Run
-from lamina.runtime import Device, Kernel, Machine, Stream, compile_cubin, compile_kernel
+import numpy as np
+
+from lamina.backends import Call, NoKernel, Plan, PlanTape, Run
+from lamina.runtime import Buffer, Device, Kernel, Machine, Stream, compile_cubin, compile_kernel
 from lamina.spec import DType, Spec
 
 #: The folder of the families; a kernel file is named from here: "conv/direct.cu".
@@ -99,6 +102,19 @@ def constants(**values: int | str | float) -> str:
     return "".join(f"#define {name} {value}\n" for name, value in values.items())
 
 
+def neutral(kind: str, dtype: DType) -> str:
+    """What changes nothing in a sum, prod, max, min or logsumexp, as C source; 0 for others."""
+    if kind not in ("max", "min", "logsumexp"):
+        return "1" if kind == "prod" else "0"
+    if dtype.is_float:
+        return "INFINITY_F" if kind == "min" else "(-INFINITY_F)"
+    if dtype.kind == "b":
+        return "1" if kind == "min" else "0"
+    most = 2 ** (8 * dtype.itemsize - (dtype.kind == "i")) - 1
+    lowest = f"(-{most}LL - 1)" if dtype.kind == "i" else "0"
+    return f"{most}LL" if kind == "min" else lowest
+
+
 # --------------------------------------------------------------------------------------------------- arguments
 
 
@@ -119,6 +135,10 @@ class Place:
     def c(self, call: Call) -> Any:
         """As ctypes passes it."""
         return ctypes.c_void_p(self.address(call))
+
+    def recorded(self, call: Call, tape: PlanTape) -> list[Any]:
+        """As data."""
+        return ["at", self.address(call)]
 
 
 def source(index: int = 0, offset: int = 0) -> Place:
@@ -147,6 +167,10 @@ class Number:
         """As ctypes passes it."""
         return _NUMBERS[self.type](self.value)
 
+    def recorded(self, call: Call, tape: PlanTape) -> list[Any]:
+        """As data: the bytes that the kernel gets."""
+        return ["bytes", bytes(self.c(call)).hex()]
+
 
 @dataclass(frozen=True)
 class Table:
@@ -159,6 +183,36 @@ class Table:
         values = [e.address(call) if isinstance(e, Place) else e for e in self.entries]
         return (ctypes.c_uint64 * len(values))(*values)
 
+    def recorded(self, call: Call, tape: PlanTape) -> list[Any]:
+        """As data: addresses, and numbers in lists."""
+        return ["table", [e.address(call) if isinstance(e, Place) else [e] for e in self.entries]]
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceTable:
+    """Numbers that a plan brings along, such as a table of weights: copied to the device once, when it is bound."""
+
+    values: np.ndarray[Any, Any]
+    _copies: dict[Device, Buffer] = field(default_factory=dict, repr=False)
+
+    def c(self, call: Call) -> Any:
+        """As ctypes passes it: where they are on the host, which a device does not read (see `on`)."""
+        return ctypes.c_void_p(self.values.ctypes.data)
+
+    def recorded(self, call: Call, tape: PlanTape) -> list[Any]:
+        """As data: where the numbers will lie."""
+        return ["at", tape.keep(np.ascontiguousarray(self.values).reshape(-1).view(np.uint8))]
+
+    def on(self, device: Device) -> Buffer:
+        """The copy on a device."""
+        if device not in self._copies:
+            values = np.ascontiguousarray(self.values)
+            buffer = device.allocate(values.nbytes)
+            device.platform.copy(buffer.pointer, values.ctypes.data, values.nbytes, device.default_stream)
+            device.default_stream.synchronize()
+            self._copies[device] = buffer
+        return self._copies[device]
+
 
 _NUMBERS: dict[str, Any] = {
     "i32": ctypes.c_int32,
@@ -168,7 +222,7 @@ _NUMBERS: dict[str, Any] = {
     "f32": ctypes.c_float,
     "f64": ctypes.c_double,
 }
-Argument = Place | Number | Table
+Argument = Place | Number | Table | DeviceTable
 
 
 # ------------------------------------------------------------------------------------------------------- steps
@@ -204,11 +258,17 @@ class Launch:
 
     def bind(self, device: Device, call: Call) -> Run:
         """Fix the addresses."""
-        values = [a.c(call) for a in self.arguments]
+        values = [a.on(device) if isinstance(a, DeviceTable) else a.c(call) for a in self.arguments]
         queue = Queue(device, call.stream)
         grid = self.grid_on(device.machine) if self.waves else self.grid
         kernel = self.program.load(device)
         return kernel.prepare(grid, self.block, *values, stream=queue, shared=self.shared)
+
+    def recorded(self, device: Device, call: Call, tape: PlanTape) -> list[Any]:
+        """As data."""
+        grid = self.grid_on(device.machine) if self.waves else self.grid
+        values = [a.recorded(call, tape) for a in self.arguments]
+        return [_launch(self.program, device, tape, grid, self.block, self.shared, values, cooperative=False)]
 
 
 @dataclass(frozen=True)
@@ -232,38 +292,71 @@ class Together:
     def bind(self, device: Device, call: Call) -> Run:
         """Fix the addresses."""
         kernel = self.program.load(device)
-        room = kernel.resident_blocks(prod(self.block), shared=self.shared) * device.machine.multiprocessors
-        if prod(self.grid) > room:
+        if not self._has_room(kernel, device.machine):
             return sequence([step.bind(device, call) for step in self.otherwise])
-        counters = [ctypes.c_void_p(_counters(device).next(self.grid[0]))] if self.counted else []
+        counters = [_counters(device).take(self.grid[0])] if self.counted else []
         values = [*(a.c(call) for a in self.first), *counters, *(a.c(call) for a in self.last)]
         queue = Queue(device, call.stream)
         return kernel.prepare(
             self.grid, self.block, *values, stream=queue, shared=self.shared, cooperative=True
         )
 
+    def _has_room(self, kernel: Kernel, machine: Machine) -> bool:
+        room = kernel.resident_blocks(prod(self.block), shared=self.shared) * machine.multiprocessors
+        return prod(self.grid) <= room
+
+    def recorded(self, device: Device, call: Call, tape: PlanTape) -> list[Any] | None:
+        """As data."""
+        if device.planned is None and not self._has_room(self.program.load(device), device.machine):
+            return recorded_steps(self.otherwise, device, call, tape)
+        counters = [["at", tape.counters(self.grid[0])]] if self.counted else []
+        first, last = ([a.recorded(call, tape) for a in part] for part in (self.first, self.last))
+        values = [*first, *counters, *last]
+        return [
+            _launch(self.program, device, tape, self.grid, self.block, self.shared, values, cooperative=True)
+        ]
+
 
 class Counters:
-    """Zeros on a device for `Together`. They are given out in turn, so that launches that may run beside each other,
-    those bound one after another, have different ones.
+    """Zeros on a device for `Together`. Each bound launch has its own as long as it lives, so that launches that run
+    beside each other, those of recorded programs among them, never share any. What was given back is taken again
+    last of all.
     """
 
-    COUNT = 1 << 18
+    COUNT = 1 << 16
 
     def __init__(self, device: Device) -> None:
-        self._memory = device.allocate(4 * self.COUNT)
-        device.platform.fill(self._memory.pointer, 0, 4 * self.COUNT, device.default_stream)
-        device.synchronize()
-        self._next, self._lock = 0, threading.Lock()
+        self._device, self._lock = device, threading.Lock()
+        self._memory, self._next = device.allocate(0), 0
+        self._returned: dict[int, deque[tuple[Buffer, int]]] = {}
 
-    def next(self, count: int) -> int:
-        """The address of the next `count` of them, in cache lines of their own."""
+    def take(self, count: int) -> Buffer:
+        """`count` of them, in cache lines of their own."""
         size = round_up(count, 32)
         with self._lock:
-            if self._next + size > self.COUNT:
-                self._next = 0
-            found, self._next = self._next, self._next + size
-        return self._memory.pointer + 4 * found
+            returned = self._returned.setdefault(size, deque())
+            held, at = returned.popleft() if returned else self._fresh(size)
+        owner = _Taken(held, at, returned)
+        return Buffer.borrow(held.pointer + 4 * at, 4 * count, self._device, owner)
+
+    def _fresh(self, size: int) -> tuple[Buffer, int]:
+        if self._next + size > self._memory.nbytes // 4:
+            nbytes = 4 * max(size, self.COUNT)
+            self._memory, self._next = self._device.allocate(nbytes), 0
+            self._device.platform.fill(self._memory.pointer, 0, nbytes, self._device.default_stream)
+            self._device.synchronize()
+        at, self._next = self._next, self._next + size
+        return self._memory, at
+
+
+class _Taken:
+    """Gives counters back when it goes."""
+
+    def __init__(self, held: Buffer, at: int, returned: deque[tuple[Buffer, int]]) -> None:
+        self._place, self._returned = (held, at), returned
+
+    def __del__(self) -> None:
+        self._returned.append(self._place)
 
 
 @cache
@@ -288,6 +381,10 @@ class Fill:
 
         return run
 
+    def recorded(self, device: Device, call: Call, tape: PlanTape) -> list[Any]:
+        """As data."""
+        return [["fill", self.place.address(call), self.byte, self.nbytes]]
+
 
 @dataclass(frozen=True)
 class Copy:
@@ -307,6 +404,10 @@ class Copy:
 
         return run
 
+    def recorded(self, device: Device, call: Call, tape: PlanTape) -> list[Any]:
+        """As data."""
+        return [["copy", self.to.address(call), self.origin.address(call), self.nbytes]]
+
 
 @dataclass(frozen=True)
 class SubPlan:
@@ -325,6 +426,10 @@ class SubPlan:
     def bind(self, device: Device, call: Call) -> Run:
         """Fix the addresses."""
         return self.plan.bind(self.inner(call))
+
+    def recorded(self, device: Device, call: Call, tape: PlanTape) -> list[Any] | None:
+        """As data."""
+        return self.plan.recorded(self.inner(call), tape)
 
 
 def check_join(first: Plan, second: Plan) -> None:
@@ -349,6 +454,39 @@ class Aligned:
                 "copy the tensor to memory of its own"
             )
         return nothing
+
+    def recorded(self, device: Device, call: Call, tape: PlanTape) -> list[Any]:
+        """Nothing: a saved plan's regions are aligned, and so are offsets within them once `bind` took them."""
+        self.bind(device, call)
+        return []
+
+
+def recorded_steps(steps: Sequence[Bindable], device: Device, call: Call, tape: PlanTape) -> list[Any] | None:
+    """Steps as data; None where one has no such form."""
+    found: list[Any] = []
+    for step in steps:
+        record = getattr(step, "recorded", None)
+        part = None if record is None else record(device, call, tape)
+        if part is None:
+            return None
+        found += part
+    return found
+
+
+def _launch(
+    program: Program,
+    device: Device,
+    tape: PlanTape,
+    grid: Sequence[int],
+    block: Sequence[int],
+    shared: int,
+    values: list[Any],
+    *,
+    cooperative: bool,
+) -> list[Any]:
+    """A launch as data."""
+    code = tape.store(program.cubin(device.machine.target))
+    return ["launch", code, program.name, list(grid), list(block), shared, cooperative, values]
 
 
 class Bindable(Protocol):
@@ -417,6 +555,10 @@ class Launches:
     def __call__(self, call: Call) -> Run:
         """Bind to addresses."""
         return sequence([step.bind(self.device, call) for step in self.chosen(call)])
+
+    def recorded(self, call: Call, tape: PlanTape) -> list[Any] | None:
+        """As data, for a call's addresses."""
+        return recorded_steps(self.chosen(call), self.device, call, tape)
 
 
 def kernel_plan(

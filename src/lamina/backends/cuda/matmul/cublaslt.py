@@ -6,14 +6,12 @@ operands change places, and a bias along N lies along the rows, as its epilogues
 
 from __future__ import annotations
 
-import ctypes
-import sys
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
+from typing import Any
 
-from lamina.backends import Call, Run
+from lamina.backends import Call, PlanTape, Run
 from lamina.backends.cuda.cudnn_graphs.epilogue import Vector
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
 from lamina.backends.cuda.launch.program import VECTOR, Aligned, Bindable, Place, source
@@ -21,6 +19,7 @@ from lamina.backends.cuda.select.formulations import Formulation
 from lamina.backends.cuda.select.target import target_of
 from lamina.c import cublaslt as c
 from lamina.cudnn import Handle
+from lamina.replay.products import Descriptors, Matrices, handle_on, multiply
 from lamina.runtime import Device
 from lamina.spec import DType, Policy
 
@@ -33,92 +32,10 @@ _WORKSPACE = 32 << 20
 _REPEATABLE, _EXACT = 2, 1 | 2
 
 
-@dataclass(frozen=True)
-class Matrices:
-    """What cuBLASLt is asked: D [rows, columns] = A B + residual and an epilogue, everything column-major.
-
-    swapped: A here is the product's second operand. a_transposed, b_transposed: the operand lies as its transpose.
-    """
-
-    batch: int
-    rows: int
-    columns: int
-    inner: int
-    a_transposed: bool
-    b_transposed: bool
-    swapped: bool
-    data_type: str
-    compute: str
-    epilogue: str
-    residual: bool
-
-    @property
-    def shapes(self) -> tuple[tuple[int, int], ...]:
-        """Rows and columns of A, B, C and D as they lie."""
-        a, b, d = (self.rows, self.inner), (self.inner, self.columns), (self.rows, self.columns)
-        return (a[::-1] if self.a_transposed else a), (b[::-1] if self.b_transposed else b), d, d
-
-    def layouts(self) -> list[int]:
-        """A cublasLtMatrixLayout_t of each."""
-        made = []
-        for rows, columns in self.shapes:
-            layout = c.cublasLtMatrixLayoutCreate(c.DATA_TYPES[self.data_type], rows, columns, rows)
-            if self.batch > 1:
-                c.cublasLtMatrixLayoutSetAttribute(layout, "batch_count", self.batch)
-                c.cublasLtMatrixLayoutSetAttribute(layout, "strided_batch_offset", rows * columns)
-            made.append(layout)
-        return made
-
-    @property
-    def has_bias(self) -> bool:
-        """Whether the epilogue reads or writes a vector along the rows of D."""
-        return self.epilogue.endswith(("bias", "bgrad"))
-
-    @property
-    def has_aux(self) -> bool:
-        """Whether the epilogue writes or reads the input of the activation beside D."""
-        return "aux" in self.epilogue or self.epilogue.startswith("d")
-
-    def description(self, bias: int, aux: int) -> int:
-        """The cublasLtMatmulDesc_t; bias: the address of that vector, aux: of the activation's input; 0 for none."""
-        made = c.cublasLtMatmulDescCreate(c.COMPUTE[self.compute], c.SCALE[self.compute])
-        c.cublasLtMatmulDescSetAttribute(made, "transa", c.OP_T if self.a_transposed else c.OP_N)
-        c.cublasLtMatmulDescSetAttribute(made, "transb", c.OP_T if self.b_transposed else c.OP_N)
-        c.cublasLtMatmulDescSetAttribute(made, "epilogue", c.EPILOGUES[self.epilogue])
-        if bias:
-            c.cublasLtMatmulDescSetAttribute(made, "bias_pointer", bias)
-        if aux:
-            c.cublasLtMatmulDescSetAttribute(made, "epilogue_aux_pointer", aux)
-            c.cublasLtMatmulDescSetAttribute(made, "epilogue_aux_ld", self.rows)
-        return made
-
-
-class _Descriptors:
-    """The descriptors of one product, freed with this object."""
-
-    def __init__(self, matrices: Matrices, bias: int, aux: int) -> None:
-        self.layouts = matrices.layouts()
-        self.description = matrices.description(bias, aux)
-
-    def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if _ending():
-            return  # the modules that the calls need may be gone
-        for layout in self.layouts:
-            c.cublasLtMatrixLayoutDestroy(layout)
-        c.cublasLtMatmulDescDestroy(self.description)
-
-
 @cache
 def _present() -> bool:
     """Whether the library is there: looked for once."""
     return c.library.available()
-
-
-@cache
-def _handle(device: Device) -> int:
-    """The device's cublasLtHandle_t: it holds no stream, so that all threads share it."""
-    with device.current():
-        return c.cublasLtCreate()
 
 
 @dataclass(frozen=True)
@@ -153,30 +70,27 @@ class Multiply:
             place.address(call) if place else 0
             for place in (self.extras.bias, self.extras.aux, self.extras.residual)
         )
-        made = _Descriptors(self.matrices, bias, aux)
-        number = ctypes.c_double if self.matrices.compute == "float64" else ctypes.c_float
-        alpha, beta = number(1), number(1 if residual else 0)
-        a_layout, b_layout, c_layout, d_layout = made.layouts
-        arguments = (
-            *(_handle(device), made.description, ctypes.byref(alpha), a, a_layout, b, b_layout),
-            *(ctypes.byref(beta), residual or d, c_layout, d, d_layout),
-            ctypes.byref(c.Algorithm.from_buffer_copy(self.algorithm)),
-            *(call.workspace + self.offset if self.workspace else 0, self.workspace, call.stream),
+        workspace = call.workspace + self.offset if self.workspace else 0
+        return multiply(
+            self.matrices,
+            device,
+            (a, b, d),
+            (bias, aux, residual),
+            self.algorithm,
+            (workspace, self.workspace),
+            call.stream,
         )
-        multiply = c.library.symbols.cublasLtMatmul
-        enter, leave = device.platform.enter, device.platform.leave
 
-        def run(_kept: object = made) -> None:
-            before = enter()
-            try:
-                status = multiply(*arguments)
-            finally:
-                if before:
-                    leave(before)
-            if status:
-                raise c.CublasError(status, "cublasLtMatmul", "", str(self.matrices))
-
-        return run
+    def recorded(self, device: Device, call: Call, tape: PlanTape) -> list[Any]:
+        """As data."""
+        places = [place.address(call) for place in self.places]
+        extras = [
+            place.address(call) if place else 0
+            for place in (self.extras.bias, self.extras.aux, self.extras.residual)
+        ]
+        workspace = call.workspace + self.offset if self.workspace else 0
+        facts = asdict(self.matrices)
+        return [["cublaslt", facts, places, extras, self.algorithm.hex(), workspace, self.workspace]]
 
 
 def matrices(p: Product, dtype: DType, vector: Vector, *, tf32: bool) -> Matrices | None:
@@ -267,7 +181,7 @@ def _algorithms(asked: Matrices, device: Device, limit: int, schemes: int) -> li
     """(algorithm, bytes of workspace), best first; none where the library cannot compute it."""
     with device.current(), suppress(c.CublasError):
         address = 256  # any aligned one: it is not read
-        made = _Descriptors(asked, address * asked.has_bias, address * asked.has_aux)
+        made = Descriptors(asked, address * asked.has_bias, address * asked.has_aux)
         preference = c.cublasLtMatmulPreferenceCreate()
         try:
             c.cublasLtMatmulPreferenceSetAttribute(preference, "max_workspace_bytes", limit)
@@ -275,7 +189,7 @@ def _algorithms(asked: Matrices, device: Device, limit: int, schemes: int) -> li
             for name in "abcd":
                 c.cublasLtMatmulPreferenceSetAttribute(preference, f"min_alignment_{name}_bytes", VECTOR)
             found = c.cublasLtMatmulAlgoGetHeuristic(
-                _handle(device), made.description, made.layouts, preference, _MOST
+                handle_on(device).address, made.description, made.layouts, preference, _MOST
             )
         finally:
             c.cublasLtMatmulPreferenceDestroy(preference)

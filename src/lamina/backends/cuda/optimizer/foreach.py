@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lamina.backends import NoKernel, Plan
-from lamina.backends.cuda.elementwise.pointwise import EXPRESSIONS, op_value
+from lamina.backends.cuda.elementwise.pointwise import expression_of, op_value
 from lamina.backends.cuda.launch.program import (
     VECTOR,
     Launch,
@@ -15,7 +15,7 @@ from lamina.backends.cuda.launch.program import (
     wide_type,
 )
 from lamina.backends.cuda.optimizer.table import MOST_BYTES, address_table
-from lamina.backends.cuda.optimizer.update import update_launches
+from lamina.backends.cuda.optimizer.update import update_launches, update_workspace
 from lamina.backends.cuda.registry import kernels
 from lamina.ops.core import Op
 from lamina.ops.primitives.cast import Cast
@@ -29,7 +29,7 @@ from lamina.spec import Policy, Spec
 def foreach(op: Foreach, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """The parts laid out as the op alone would have them; raises NoKernel where they do not suit one kernel."""
     single = op.op
-    numbers = type(single) in EXPRESSIONS and all(s.numel == 1 for s in specs)
+    numbers = expression_of(single) is not None and all(s.numel == 1 for s in specs)
     if not numbers and not isinstance(single, Update | Cast):
         raise NoKernel(f"cuda: no kernel for many of {single.name}, but for tensors of one element")
     plans = [kernels.plan(single, part, device, policy) for part in op.parts(specs)]
@@ -51,6 +51,7 @@ def foreach(op: Foreach, specs: tuple[Spec, ...], device: Device, policy: Policy
         [s for part in outputs for s in part],
         steps(True),
         label=f"foreach {op.count} x {single.name}",
+        workspace=update_workspace(single, inputs, outputs) if isinstance(single, Update) else 0,
         aliases=aliases,
         plain=lambda: steps(False),
     )

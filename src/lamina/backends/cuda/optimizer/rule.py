@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -24,12 +24,15 @@ _TEXTS: dict[np.ufunc, str] = {
     np.absolute: "fabs({})",
     np.sqrt: "sqrt({})",
     np.power: "pow({}, {})",
-    np.maximum: "fmax({}, {})",
-    np.minimum: "fmin({}, {})",
+    np.maximum: "{0} >= {1} || {0} != {0} ? {0} : {1}",  # NaN passes, which fmax would drop
+    np.minimum: "{0} <= {1} || {0} != {0} ? {0} : {1}",
     np.exp: "exp({})",
     np.log: "log({})",
-    np.sign: "({0} > 0) - ({0} < 0)",
+    np.sign: "{0} != {0} ? {0} : ({0} > 0) - ({0} < 0)",
+    np.greater: "{} > {}",
+    np.less: "{} < {}",
 }
+_COMPARISONS = (np.greater, np.less)
 
 
 class Symbol(NDArrayOperatorsMixin):
@@ -51,8 +54,22 @@ class Symbol(NDArrayOperatorsMixin):
             raise NoKernel(f"cuda: an update's rule cannot use numpy.{function.__name__}; known: {_known()}")
         symbols = [x for x in inputs if isinstance(x, Symbol)]
         dtype = np.result_type(*(s.dtype for s in symbols))
-        names = [x.name if isinstance(x, Symbol) else f"({_c(dtype)})({float(x)!r})" for x in inputs]
-        return self.lines.add(_TEXTS[function].format(*names), dtype, all(s.common for s in symbols))
+        text = _TEXTS[function].format(*_named(inputs, dtype))
+        made = np.bool_ if function in _COMPARISONS else dtype
+        return self.lines.add(text, made, all(s.common for s in symbols))
+
+    def __array_function__(
+        self, function: Any, types: Any, inputs: Sequence[Any], options: Mapping[str, Any]
+    ) -> Symbol:
+        """A line that chooses, for `numpy.where`. Raises NoKernel for another function."""
+        if function is not np.where or len(inputs) != 3 or options:
+            raise NoKernel(f"cuda: an update's rule cannot use numpy.{function.__name__}; known: {_known()}")
+        condition, *either = inputs
+        symbols = [x for x in either if isinstance(x, Symbol)]
+        dtype = np.result_type(*(s.dtype for s in symbols)) if symbols else np.float64
+        yes, no = _named(either, dtype)
+        common = all(s.common for s in (condition, *symbols))
+        return self.lines.add(f"{condition.name} ? {yes} : {no}", dtype, common)
 
 
 class RuleText:
@@ -76,17 +93,34 @@ class RuleText:
 
 @lru_cache(maxsize=256)
 def rule_text(op: Update, dtype: DType) -> str:
-    """`struct Rule` of update.cu: what its numbers are, and what one step makes of an element."""
-    lines, count = RuleText(), len(op.moments)
+    """What update.cu computes with: `Rule`, the step of an element; `Norms`, the values of norms; `advance`."""
+    texts = [_struct("Rule", "step", op, dtype)]
+    if op.norms:
+        texts.append(_struct("Norms", "of", op, dtype))
+    if op.scalars:
+        texts.append(_advance(op))
+    return "".join(texts)
+
+
+def _struct(name: str, function: str, op: Update, dtype: DType) -> str:
+    """A struct with the numbers that all elements share, and what it makes of an element."""
+    lines, count, measures = RuleText(), len(op.moments), name == "Norms"
     p, g, *moments = [Symbol(lines, n, dtype.numpy, False) for n in ("p", "g", *_moments(count))]
-    t, rate = (Symbol(lines, n, np.float64, True) for n in ("t", "rate"))
-    results = op.rule(p, g, moments, t if op.counted else None, rate)
+    known = len(op.scalars) + (0 if measures else op.norms)
+    t, rate, *numbers = [Symbol(lines, n, np.float64, True) for n in ("t", "rate", *_numbers(known))]
+    make = op.measured if measures else op.rule
+    results = make(p, g, moments, t if op.counted else None, rate, *numbers)
     kind, each = c_type(dtype), "\n        ".join(lines.each)
-    stores = _stores(("p", *_moments(count)), results)
-    return f"""struct Rule {{
+    if measures:
+        taken = f"{kind} p, {kind} g, const {kind} *m, {kind} (&out)[{op.norms}]"
+        stores = " ".join(f"out[{i}] = {r.name};" for i, r in enumerate(results))
+    else:
+        taken = f"{kind} &p, {kind} g, {kind} (&m)[{max(count, 1)}]"
+        stores = _stores(("p", *_moments(count)), results)
+    return f"""struct {name} {{
     {" ".join(lines.members)}
-    __device__ __forceinline__ Rule(f64 t, f64 rate) {{ {" ".join(lines.common)} }}
-    __device__ __forceinline__ void step({kind} &p, {kind} g, {kind} (&m)[{max(count, 1)}]) const
+    __device__ __forceinline__ {name}(f64 t, f64 rate, const f64 *s) {{ {" ".join(lines.common)} }}
+    __device__ __forceinline__ void {function}({taken}) const
     {{
         {each}
         {stores}
@@ -95,8 +129,29 @@ def rule_text(op: Update, dtype: DType) -> str:
 """
 
 
+def _advance(op: Update) -> str:
+    """The function that makes the scalars after a step."""
+    lines = RuleText()
+    t, rate, *scalars = [
+        Symbol(lines, n, np.float64, False) for n in ("t", "rate", *_numbers(len(op.scalars)))
+    ]
+    results = op.advance(scalars, t if op.counted else None, rate)
+    stores = " ".join(f"out[{i}] = {r.name};" for i, r in enumerate(results))
+    body = " ".join([*lines.each, stores])
+    return f"__device__ __forceinline__ void advance(f64 t, f64 rate, const f64 *s, f64 *out) {{ {body} }}\n"
+
+
+def _named(inputs: Sequence[Any], dtype: Any) -> list[str]:
+    """Symbols by name, Python's numbers as constants of a type."""
+    return [x.name if isinstance(x, Symbol) else f"({_c(dtype)})({float(x)!r})" for x in inputs]
+
+
 def _moments(count: int) -> list[str]:
     return [f"m[{i}]" for i in range(count)]
+
+
+def _numbers(count: int) -> list[str]:
+    return [f"s[{i}]" for i in range(count)]
 
 
 def _stores(names: Sequence[str], results: Sequence[Symbol]) -> str:
@@ -112,4 +167,4 @@ def _c(dtype: Any) -> str:
 
 
 def _known() -> str:
-    return ", ".join(f.__name__ for f in _TEXTS)
+    return ", ".join([*(f.__name__ for f in _TEXTS), "where"])

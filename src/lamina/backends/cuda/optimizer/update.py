@@ -10,12 +10,14 @@ from lamina.backends.cuda.elementwise.pointwise import full
 from lamina.backends.cuda.elementwise.reduce import dense
 from lamina.backends.cuda.launch.program import (
     VECTOR,
+    Argument,
     Launch,
     Program,
     c_type,
     constants,
     kernel_plan,
     looping,
+    scratch,
 )
 from lamina.backends.cuda.optimizer.rule import rule_text
 from lamina.backends.cuda.optimizer.table import address_table
@@ -24,10 +26,13 @@ from lamina.ops.primitives.update import Update
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 
+#: Blocks on each tensor where norms are taken: every block of the step adds up what all of them have summed.
+_MOST_SUMS = 1024
+
 
 @kernels(Update, source="kernel")
 def update(op: Update, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
-    """(p', *moments'[, step']) from (p, g, *moments[, step], rate), all laid out like the parameter."""
+    """(p', *moments', *scalars'[, step']) from the op's inputs, all moments laid out like the parameter."""
     like = dense(specs[0] if specs[0].layout is not None else specs[1]).physical
     shaped = 2 + len(op.moments)
     inputs = (*(full(s, like) for s in specs[:shaped]), *(s.fixed for s in specs[shaped:]))
@@ -35,9 +40,12 @@ def update(op: Update, specs: tuple[Spec, ...], device: Device, policy: Policy) 
     outputs = (*(full(s, like) for s in made[: shaped - 1]), *(s.fixed for s in made[shaped - 1 :]))
 
     def steps(aligned: bool) -> tuple[Launch, ...]:
+        launches = update_launches(op, [inputs], [outputs], aligned)
         if specs[0].numel == 0:
-            return update_launches(op, [inputs], [outputs], aligned)[1:]
-        first, *others = update_launches(op, [inputs], [outputs], aligned)
+            return tuple(s for s in launches if s.program.name == "state_foreach")
+        if op.norms:
+            return launches
+        first, *others = launches
         threads = -(-specs[0].numel // _width(inputs, aligned))
         alone = looping(first.program, threads, first.arguments, each=4)
         return (replace(first, grid=alone.grid, waves=alone.waves), *others)
@@ -48,6 +56,7 @@ def update(op: Update, specs: tuple[Spec, ...], device: Device, policy: Policy) 
         outputs,
         steps(True),
         label=op.name,
+        workspace=update_workspace(op, [inputs], [outputs]),
         aliases=dict(op.inplace),
         plain=lambda: steps(False),
     )
@@ -56,16 +65,29 @@ def update(op: Update, specs: tuple[Spec, ...], device: Device, policy: Policy) 
 def update_launches(
     op: Update, inputs: Sequence[tuple[Spec, ...]], outputs: Sequence[tuple[Spec, ...]], aligned: bool
 ) -> tuple[Launch, ...]:
-    """One launch over the elements of all parts, and one that moves their counts of steps on."""
+    """Sums for norms, where the rule reads any; one launch over the elements of all parts; one that moves on scalars
+    and counts of steps."""
     p, g = inputs[0][:2]
     width = _width(inputs[0], aligned)
-    table, blocks, parts = address_table(inputs, outputs, width)
-    numbers = constants(V=width, MOMENTS=len(op.moments), COUNTED=int(op.counted))
+    table, blocks, parts = address_table(inputs, outputs, width, _MOST_SUMS if op.norms else 1 << 30)
+    sizes = {"MOMENTS": len(op.moments), "SCALARS": len(op.scalars), "NORMS": op.norms}
+    numbers = constants(V=width, COUNTED=int(op.counted), **sizes)
     types = f"typedef {c_type(p.dtype)} T;\ntypedef {c_type(g.dtype)} G;\n"
     text = f"{types}{numbers}{parts}{rule_text(op, p.dtype)}"
-    step = Launch(Program("update_foreach", "optimizer/update.cu", text), (blocks,), (256,), (table,))
-    count = Launch(Program("count_foreach", "optimizer/update.cu", text), (1,), (32,), (table,))
-    return (step, count) if op.counted else (step,)
+
+    def launch(name: str, grid: int, threads: int, *others: Argument) -> Launch:
+        return Launch(Program(name, "optimizer/update.cu", text), (grid,), (threads,), (table, *others))
+
+    sums = (launch("norms_foreach", blocks, 256, scratch()),) if op.norms else ()
+    state = (launch("state_foreach", 1, 32),) if op.counted or op.scalars else ()
+    return (*sums, launch("update_foreach", blocks, 256, scratch()), *state)
+
+
+def update_workspace(
+    op: Update, inputs: Sequence[tuple[Spec, ...]], outputs: Sequence[tuple[Spec, ...]]
+) -> int:
+    """Bytes for the blocks' sums; the launches for addresses that are not aligned have the most blocks."""
+    return 8 * op.norms * address_table(inputs, outputs, 1, _MOST_SUMS)[1]
 
 
 def _width(inputs: Sequence[Spec], aligned: bool) -> int:

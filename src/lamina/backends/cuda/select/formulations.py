@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from lamina.backends import Call, NoKernel, Plan, Run
+from lamina.backends import Call, NoKernel, NonDeterministicError, Plan, PlanTape, Run
 from lamina.backends.cuda.launch.program import (
     VECTOR,
     WORKSPACE_ALIGNMENT,
@@ -42,6 +43,7 @@ from lamina.cudnn import (
     ExecutionPlan,
     Graph,
     Handle,
+    NumericalNote,
     Target,
     VariantPack,
     handle_of,
@@ -88,6 +90,19 @@ class Execute:
             )
         workspace = call.workspace + self.offset if self.plan.workspace else 0
         return self.plan.bind(handle, VariantPack(addresses, workspace), call.stream)
+
+    def recorded(self, device: Device, call: Call, tape: PlanTape) -> list[Any] | None:
+        """As data, if the engine can be written down; numbers on the host as their bytes."""
+        try:
+            text = self.plan.json
+        except CudnnError:
+            return None
+        operands: list[Any] = []
+        for uid, place in self.pointers.items():
+            values = getattr(place, "values", None)
+            operands.append([uid, place.address(call)] if values is None else [uid, values.tobytes().hex()])
+        workspace = call.workspace + self.offset if self.plan.workspace else 0
+        return [["cudnn", tape.store(text.encode()), operands, workspace, self.plan.workspace]]
 
 
 #: Makes a cuDNN graph and says which address each uid has.
@@ -198,7 +213,9 @@ def choose(problem: Problem, device: Device, policy: Policy) -> Plan:
         found = _choose(problem, device, target, policy, refusals)
     if found is None:
         listing = "".join(f"\n  - {reason}" for reason in refusals)
-        raise NoKernel(f"cuda has no plan for {problem.key}:{listing}")
+        varying = policy.deterministic and any("not deterministic" in reason for reason in refusals)
+        kind = NonDeterministicError if varying else NoKernel
+        raise kind(f"cuda has no plan for {problem.key}:{listing}")
     if policy.once:
         _first_choices.setdefault((device, problem.family, policy), found.choice)
     return make_plan(problem, found, device)
@@ -251,7 +268,19 @@ def make_plan(problem: Problem, chosen: Candidate, device: Device) -> Plan:
         aliases=dict(problem.aliases),
         label=f"{'kernel' if chosen.plan is None else 'cudnn'} {problem.label} {chosen.label}",
         seconds=chosen.seconds,
+        varies=_varies(chosen),
         parts=chosen.formulation.parts,
+    )
+
+
+def _varies(chosen: Candidate) -> str:
+    """Why a candidate may give other bits from run to run."""
+    config = None if chosen.plan is None else chosen.plan.config
+    random = NumericalNote.CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC
+    return (
+        f"cuDNN's note on its engine {chosen.label}"
+        if config and random in config.engine.numerical_notes
+        else ""
     )
 
 

@@ -1,0 +1,51 @@
+"""Rows that stand together in bags: a thread for each element of the result."""
+
+from __future__ import annotations
+
+from lamina.backends import Plan
+from lamina.backends.cuda.launch.indexing import index_type
+from lamina.backends.cuda.launch.program import (
+    Program,
+    c_type,
+    constants,
+    kernel_plan,
+    looping,
+    source,
+    target,
+)
+from lamina.backends.cuda.registry import kernels
+from lamina.ops.primitives.embedding_bag import BagMax, BagSpread, BagSum
+from lamina.runtime import Device
+from lamina.spec import Policy, Spec
+
+
+@kernels(BagSum, source="kernel")
+def bag_sum(op: BagSum, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """Row-major rows."""
+    return _plan(op, specs, device)
+
+
+@kernels(BagMax, source="kernel")
+def bag_max(op: BagMax, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """Row-major rows."""
+    return _plan(op, specs, device)
+
+
+@kernels(BagSpread, source="kernel")
+def bag_spread(op: BagSpread, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """Row-major rows; the bag of each by halving."""
+    return _plan(op, specs, device)
+
+
+def _plan(op: BagSum | BagMax | BagSpread, specs: tuple[Spec, ...], device: Device) -> Plan:
+    x, starts = inputs = [s.open.fixed for s in specs]
+    outputs = [y.fixed for y in op.infer(*inputs)]
+    y = outputs[0]
+    if not y.numel:
+        return kernel_plan(device, inputs, outputs, [], label=op.name)
+    rows = op.rows if isinstance(op, BagSpread) else x.shape[0]
+    text = f"typedef {index_type(max(x.numel, y.numel))} Index;\ntypedef {c_type(x.dtype)} T;\n"
+    text += constants(BAGS=starts.shape[0] - 1, ROWS=rows, WIDTH=y.shape[1])
+    program = Program(op.name, "elementwise/embedding_bag.cu", text)
+    places = (source(0), source(1), *(target(i) for i in range(len(outputs))))
+    return kernel_plan(device, inputs, outputs, [looping(program, y.numel, places)], label=op.name)

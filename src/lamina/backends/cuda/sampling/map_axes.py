@@ -1,0 +1,150 @@
+"""Linear maps along axes: one launch over all of them, or one for each where their rows are long."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import pairwise
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from lamina.backends import Plan
+from lamina.backends.cuda.elementwise.pointwise import full
+from lamina.backends.cuda.launch.indexing import index_type
+from lamina.backends.cuda.launch.program import (
+    VECTOR,
+    WORKSPACE_ALIGNMENT,
+    Bindable,
+    Copy,
+    DeviceTable,
+    Fill,
+    Launch,
+    Place,
+    Program,
+    Table,
+    bits_type,
+    c_type,
+    constants,
+    kernel_plan,
+    looping,
+    round_up,
+    scratch,
+    source,
+    target,
+)
+from lamina.backends.cuda.registry import kernels
+from lamina.ops.primitives.axis_map import AxisMap
+from lamina.ops.primitives.map_axes import MOST_AXES, MapAxes
+from lamina.runtime import Device
+from lamina.spec import DType, Policy, Shape, Spec, channels_last
+
+#: Elements that a result reads on average, beyond which the axes are mapped one after the other.
+_MOST_TAPS = 20
+#: Rows of other planes that a thread works out with the same weights, where there are threads enough.
+_EACH, _THREADS = 4, 1 << 16
+
+
+class AxesPass(NamedTuple):
+    """One launch: the sizes in memory order, outermost first, and what each axis becomes."""
+
+    sizes: Shape
+    maps: tuple[AxisMap | None, ...]
+
+    @property
+    def result(self) -> Shape:
+        """The sizes after it."""
+        return tuple(n if m is None else m.target for n, m in zip(self.sizes, self.maps, strict=True))
+
+
+@kernels(MapAxes, source="kernel")
+def map_axes(op: MapAxes, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """The result in the order that x has in memory: row-major or channels last."""
+    x, (y,) = specs[0].fixed, op.infer(*specs)
+    last = x.ndim > 2 and x.layout == channels_last(x.shape)
+    order = [0, *range(2, x.ndim), 1] if last else list(range(x.ndim))
+    x, y = (full(s, channels_last(s.shape)) if last else s.open.fixed for s in (x, y))
+    if y.numel == 0 or x.numel == 0 or not op.axes:
+        steps: list[Bindable] = [Fill(target(), 0, y.nbytes)] if x.numel == 0 else []
+        steps = [] if y.numel == 0 else steps or [Copy(target(), source(), y.nbytes)]
+        return kernel_plan(device, [x], [y], steps, label=op.name)
+    todo = _steps(AxesPass(tuple(x.shape[a] for a in order), tuple(op.maps[a] for a in order)), op.moves)
+    wide = x.dtype.compute
+    between = [round_up(prod(s.result) * wide.itemsize, WORKSPACE_ALIGNMENT) for s in todo[:-1]]
+    kinds = [x.dtype, *[wide] * len(between), x.dtype]
+    places = [source(), *(scratch(sum(between[:i])) for i in range(len(between))), target()]
+
+    def launches(aligned: bool) -> tuple[Launch, ...]:
+        ends = zip(todo, pairwise(kinds), pairwise(places), strict=True)
+        return tuple(_launch(step, kind, place, op.moves, aligned) for step, kind, place in ends)
+
+    return kernel_plan(
+        device,
+        [x],
+        [y],
+        launches(True),
+        label=op.name,
+        workspace=sum(between),
+        plain=lambda: launches(False),
+    )
+
+
+def _steps(whole: AxesPass, moves: bool) -> list[AxesPass]:
+    """All axes at once where few elements are read for each result; else axis by axis, first those that shrink."""
+    mapped = [a for a, m in enumerate(whole.maps) if m is not None]
+    taps = [_taps(m) for m in whole.maps if m is not None]
+    if mapped[-1] - mapped[0] < MOST_AXES and (moves or len(taps) == 1 or prod(taps) <= _MOST_TAPS):
+        return [whole]
+    found, sizes = [], whole.sizes
+    for axis in sorted(mapped, key=lambda a: whole.result[a] / whole.sizes[a]):
+        step = AxesPass(sizes, tuple(m if a == axis else None for a, m in enumerate(whole.maps)))
+        found.append(step)
+        sizes = step.result
+    return found
+
+
+def _taps(axis: AxisMap) -> float:
+    """How many elements a row reads on average."""
+    return len(axis.table.at) / max(axis.target, 1)
+
+
+def _launch(
+    step: AxesPass, kinds: tuple[DType, DType], places: tuple[Place, Place], moves: bool, aligned: bool
+) -> Launch:
+    """One launch over [outer, up to three axes, inner]; an axis between mapped ones is mapped to itself."""
+    mapped = [a for a, m in enumerate(step.maps) if m is not None]
+    first, behind = mapped[0], mapped[-1] + 1
+    outer, inner = prod(step.sizes[:first]), prod(step.sizes[behind:])
+    inside = zip(step.maps[first:behind], step.sizes[first:behind], strict=True)
+    maps = [m or AxisMap("identity", n, n) for m, n in inside]
+    read, write = ([*(getattr(m, end) for m in maps), 1, 1][:MOST_AXES] for end in ("source", "target"))
+    width = _width(inner, kinds) if aligned else 1
+    threads = outer * prod(write) * inner // width
+    each = _EACH if inner == 1 and outer >= _EACH and threads >= _EACH * _THREADS else 1
+    wide = kinds[0].compute
+    reach = max(outer * prod(read) * inner, outer * prod(write) * inner)
+    text = f"typedef {index_type(reach)} Index;\ntypedef {c_type(wide)} A;\n"
+    types = [bits_type(k) if moves else c_type(k) for k in kinds]
+    text += f"typedef {types[0]} T;\ntypedef {types[1]} O;\n"
+    text += constants(RANK=len(maps), EACH=each, V=width, MOVES=int(moves))
+    tables = [place for m in maps for place in _table(m, wide.name)]
+    tables += tables[:2] * (MOST_AXES - len(maps))
+    sizes = Table((outer, inner, *write, *read))
+    program = Program("map_axes", "sampling/map_axes.cu", text)
+    return looping(program, -(-outer // each) * prod(write) * inner // width, (*places, sizes, *tables))
+
+
+def _width(inner: int, kinds: tuple[DType, DType]) -> int:
+    """Elements of a thread that lie together: as many as 16 bytes hold, where that divides the inner axes."""
+    width = VECTOR // max(k.itemsize for k in kinds)
+    while inner % width:
+        width //= 2
+    return width
+
+
+@lru_cache(maxsize=256)
+def _table(axis: AxisMap, dtype: str) -> tuple[DeviceTable, DeviceTable]:
+    """A map's rows and elements, and their weights."""
+    found = axis.table
+    rows = np.concatenate([found.start, found.at]).astype(np.int32)
+    return DeviceTable(rows), DeviceTable(found.weight.astype(dtype))

@@ -1,0 +1,80 @@
+"""What plans of collective operations ask of NCCL: its calls, recorded by a stand-in."""
+
+from typing import Any
+
+import pytest
+
+from lamina import backends
+from lamina.backends import Call
+from lamina.ops.primitives import collective as c
+from lamina.runtime import Device
+from lamina.runtime.ranks import nccl, world
+from lamina.runtime.ranks.nccl import NcclCommunicator
+from lamina.spec import Group, Policy, Spec, bfloat16, float32, int64
+from tests.helpers.planned import H200
+
+PAIR = Group(0, 1)
+X = Spec((2, 3), float32)
+
+
+class Recorder:
+    """NCCL's bindings as far as they are used: takes down the calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args: self.calls.append((name, *args))
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    found = Recorder()
+    made = object.__new__(NcclCommunicator)
+    made.size, made.rank, made.device = 2, 1, H200
+    made._calls, made._comm = found, "comm"
+    monkeypatch.setattr(world.World, "gpu_communicator", lambda self, ranks, device: made)
+    return found
+
+
+@pytest.mark.feature("B032")
+@pytest.mark.parametrize(
+    ("op", "spec", "calls"),
+    [
+        (c.AllReduce(PAIR, "mean"), X, [("all_reduce", 100, 200, 6, 7, 4, "comm", 5)]),
+        (c.AllReduce(PAIR, "sum"), Spec((4,), bfloat16), [("all_reduce", 100, 200, 4, 9, 0, "comm", 5)]),
+        (c.StartAllReduce(PAIR, "max"), X, [("all_reduce", 100, 200, 6, 7, 2, "comm", 5)]),
+        (c.AllGather(PAIR), X, [("all_gather", 100, 200, 24, 1, "comm", 5)]),
+        (c.ReduceScatter(PAIR, "sum"), X, [("reduce_scatter", 100, 200, 3, 7, 0, "comm", 5)]),
+        (c.Broadcast(PAIR, 1), Spec((3,), int64), [("broadcast", 100, 200, 24, 1, 1, "comm", 5)]),
+        (c.ReduceTo(PAIR, "sum", 1), X, [("reduce", 100, 200, 6, 7, 0, 1, "comm", 5)]),
+        (
+            c.AllToAll(PAIR),
+            X,
+            [("send", 100, 12, 1, 0, "comm", 5), ("send", 112, 12, 1, 1, "comm", 5),
+             ("recv", 200, 12, 1, 0, "comm", 5), ("recv", 212, 12, 1, 1, "comm", 5)],
+        ),
+        (c.Exchange(PAIR, 0, 0), X, [("send", 100, 24, 1, 0, "comm", 5), ("recv", 200, 24, 1, 0, "comm", 5)]),
+    ],
+)  # fmt: skip
+def test_calls(recorder: Recorder, op: c.Collective, spec: Spec, calls: list[tuple[Any, ...]]) -> None:
+    plan = backends.get(H200).plan(op, [spec], Policy())
+    plan.bind(Call((100,), (200,), 0, 5))()
+    assert [call for call in recorder.calls if not call[0].startswith("group")] == calls
+
+
+def test_several_are_one_launch(recorder: Recorder) -> None:
+    plan = backends.get(H200).plan(c.AllReduceEach(PAIR, "mean"), [X, X], Policy())
+    plan.bind(Call((100, 300), (200, 400), 0, 5))()
+    assert [call[0] for call in recorder.calls] == ["group_start", "all_reduce", "all_reduce", "group_end"]
+
+
+def test_without_nccl_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise ImportError("No module named 'nccl'")
+
+    monkeypatch.setattr(nccl, "_package", missing)
+    with pytest.raises(
+        ImportError, match=r"NCCL cannot be used \(No module.*pip install 'lamina\[nccl-cu13\]'"
+    ):
+        NcclCommunicator(2, 0, Device("cpu"), lambda x: x)

@@ -1,0 +1,96 @@
+"""The gather and scatter kernels in the emulator: accesses, few and many indices, places that collide."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from lamina.backends.cuda import backend
+from lamina.backends.reference import run_reference
+from lamina.ops.core import Op
+from lamina.ops.primitives.gather import Gather, GatherGrad, Scatter, ScatterMode
+from lamina.spec import DType, Policy, Shape, Spec, as_dtype, bfloat16, float32, float64, int32, int64
+from tests.helpers.eager import mismatch
+from tests.helpers.emulator import contrary, run_plan
+from tests.helpers.planned import H200
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+CUDA = backend(H200)
+RNG = np.random.default_rng(0)
+
+
+def _check(op: Op, arrays: list[np.ndarray], kernel: str, misaligned: bool = False) -> None:
+    plan = CUDA.plan(op, [Spec(a.shape, as_dtype(a.dtype)) for a in arrays], Policy())
+    assert plan.make.programs[-1].name == kernel
+    (wanted,) = run_reference(op, arrays, float64)
+    (found,) = run_plan(plan, arrays, misaligned=misaligned)
+    assert not mismatch(found, wanted, as_dtype(found.dtype))
+    with contrary():
+        (again,) = run_plan(plan, arrays)
+    np.testing.assert_array_equal(again, found)
+
+
+def _draw(shape: Shape, dtype: DType) -> np.ndarray:
+    return (RNG.standard_normal(shape) * (9 if dtype.kind == "i" else 1)).astype(dtype.numpy)
+
+
+@pytest.mark.parametrize(
+    ("shape", "index", "axis", "dtype"),
+    [
+        ((9, 32), (5, 1), 0, float32),  # whole accesses
+        ((9, 6), (5, 1), 0, bfloat16),  # two elements at once
+        ((3, 9, 5), (3, 4, 5), 1, float64),
+        ((300,), (700,), 0, int64),
+        ((2, 7, 3), (1, 4, 3), 1, int32),
+    ],
+)
+def test_gather(shape: Shape, index: Shape, axis: int, dtype: DType) -> None:
+    numbers = RNG.integers(-shape[axis], shape[axis], index)
+    for misaligned in (False, True):
+        _check(Gather(axis), [_draw(shape, dtype), numbers], "gather", misaligned)
+
+
+def test_an_index_outside_gives_nan_and_adds_nothing() -> None:
+    x, index = np.ones((3, 4), np.float32), np.array([[0], [5], [-4]])
+    plan = CUDA.plan(Gather(0), [Spec((3, 4), float32), Spec((3, 1), int64)], Policy())
+    (found,) = run_plan(plan, [x, index])
+    assert (np.isnan(found[1:]).all(), found[0].tolist()) == (True, [1.0] * 4)
+    for count in (3, 99):
+        many = np.resize(index, (count, 1))
+        plan = CUDA.plan(GatherGrad(0, 3), [Spec((count, 4), float32), Spec((count, 1), int64)], Policy())
+        (found,) = run_plan(plan, [np.ones((count, 4), np.float32), many])
+        assert found[:, 0].tolist() == [count / 3, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("mode", ["set", "add", "mul", "min", "max"])
+@pytest.mark.parametrize(
+    ("shape", "index", "source", "axis", "dtype", "kernel"),
+    [
+        ((5, 7), (9, 7), (9, 7), 0, float32, "scatter_few"),
+        ((5, 7), (40, 4), (40, 4), 0, int32, "scatter_sorted"),
+        ((3, 40, 2), (1, 50, 1), (3, 50, 2), 1, bfloat16, "scatter_sorted"),
+        ((2, 3), (2, 250), (2, 250), 1, float64, "scatter_many"),
+        ((2, 9, 3), (2, 1300, 3), (2, 1300, 3), 1, int64, "scatter_many"),  # the indices in two tiles
+    ],
+)
+def test_scatter(
+    mode: ScatterMode, shape: Shape, index: Shape, source: Shape, axis: int, dtype: DType, kernel: str
+) -> None:
+    numbers = RNG.integers(-shape[axis], shape[axis], index)
+    arrays = [_draw(shape, dtype), numbers, _draw(source, dtype)]
+    if mode == "mul":
+        arrays[2] = np.where(RNG.random(source) < 0.5, 1, -1).astype(dtype.numpy)
+    if mode == "set" and kernel == "scatter_many":
+        kernel = "scatter_sorted"
+    _check(Scatter(axis, mode), arrays, kernel)
+
+
+def test_the_kernels_compile() -> None:
+    specs = [Spec((9, 8), bfloat16), Spec((99, 1), int32), Spec((99, 8), bfloat16)]
+    for op, given in (
+        (Gather(0), specs[:2]),
+        (Scatter(0, "max"), specs),
+        (GatherGrad(0, 1), [specs[2], specs[1]]),
+    ):
+        plan = CUDA.plan(op, given, Policy())
+        assert all(program.cubin("sm_90") for program in plan.make.programs)

@@ -1,0 +1,54 @@
+"""The sort kernels in the emulator: several rows in a tile, runs that are merged, the first few tile by tile."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from lamina.backends.cuda import backend
+from lamina.backends.reference import run_reference
+from lamina.ops.primitives.sort import Sort
+from lamina.spec import DType, Policy, Shape, Spec, bfloat16, float16, float32, float64, int8, int64, uint8
+from tests.helpers.emulator import contrary, run_plan
+from tests.helpers.planned import H200
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+CUDA = backend(H200)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "first", "dtype", "launches"),
+    [
+        ((7, 3), None, float32, 1),
+        ((5, 1), None, int8, 1),
+        ((2, 1000), None, uint8, 1),  # ties
+        ((3, 1024), 1000, bfloat16, 1),
+        ((2, 1025), None, float64, 2),
+        ((1, 5000), None, int64, 4),  # a run without a partner
+        ((2, 3000), 2000, float16, 3),
+        ((2, 5000), 4, float32, 2),  # the first four of each tile
+        ((1, 9000), 200, int64, 3),
+    ],
+)
+def test_values(shape: Shape, first: int | None, dtype: DType, launches: int, descending: bool) -> None:
+    rng = np.random.default_rng(1)
+    x = rng.integers(0 if dtype == uint8 else -60, 60, shape).astype(dtype.numpy)
+    if dtype.is_float:
+        x.reshape(-1)[::5] = rng.standard_normal(x.reshape(-1)[::5].shape)
+        x.reshape(-1)[:3] = [np.nan, -np.inf, -0.0]
+    op = Sort(descending, first)
+    plan = CUDA.plan(op, [Spec(shape, dtype)], Policy())
+    assert len(plan.make.steps) == launches
+    found = run_plan(plan, [x])
+    for y, wanted in zip(found, run_reference(op, [x]), strict=True):
+        np.testing.assert_array_equal(y.astype(np.float64), wanted.astype(np.float64))
+    with contrary():
+        for y, again in zip(found, run_plan(plan, [x]), strict=True):
+            np.testing.assert_array_equal(y.view(np.uint8), again.view(np.uint8))
+
+
+def test_the_kernels_compile() -> None:
+    for first in (None, 3):
+        plan = CUDA.plan(Sort(True, first), [Spec((4, 4096), bfloat16)], Policy())
+        assert all(program.cubin("sm_90") for program in plan.make.programs)
