@@ -319,3 +319,16 @@ def test_reprs_say_shapes_device_kernels_and_memory() -> None:
     lines = repr(predict).splitlines()
     assert lines[0] == "Predictor(Linear, fp32 on cpu; weights 32 B)"
     assert "(f32[4,3]) -> (f32[4,2])" in lines[1]
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_arrays_of_the_host_travel_with_each_call() -> None:
+    scale = np.full(3, 2.0, np.float32)
+    shared = lm.from_dlpack(scale)
+    net = nn.Linear(3, 2).to("cuda")
+    f = lm.jit(lambda x: net(x * shared))
+    x = array(4, 3)
+    for factor in (2.0, 3.0):
+        scale[:] = factor
+        wanted = net(lm.tensor(x * scale, device="cuda")).numpy()
+        np.testing.assert_allclose(f(x).numpy(), wanted, rtol=1e-4, atol=1e-5)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
@@ -15,6 +14,8 @@ from lamina import _tree
 from lamina._tree import Structure
 from lamina.graph import Executable, Graph, Value, compile
 from lamina.graph.ir.graph import Capture
+from lamina.graph.run.collector import collector_paused
+from lamina.graph.run.programs import MOST, Programs
 from lamina.ops.core import Operand, bind, recorder, recording
 from lamina.ops.primitives.pointwise import Identity
 from lamina.runtime import Device, device, is_array, renew_after_fork
@@ -33,7 +34,8 @@ def jit(
     device: Device | str | None = None,
     backend: str | None = None,
     memory_limit: int | str | None = None,
-    max_programs: int = 64,
+    max_programs: int = MOST,
+    max_program_bytes: int | str | None = None,
 ) -> Jitted[P, R]: ...
 @overload
 def jit(
@@ -42,7 +44,8 @@ def jit(
     device: Device | str | None = None,
     backend: str | None = None,
     memory_limit: int | str | None = None,
-    max_programs: int = 64,
+    max_programs: int = MOST,
+    max_program_bytes: int | str | None = None,
 ) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
 def jit(
     fn: Callable[P, R] | None = None,
@@ -50,7 +53,8 @@ def jit(
     device: Device | str | None = None,
     backend: str | None = None,
     memory_limit: int | str | None = None,
-    max_programs: int = 64,
+    max_programs: int = MOST,
+    max_program_bytes: int | str | None = None,
 ) -> Jitted[P, R] | Callable[[Callable[P, R]], Jitted[P, R]]:
     """Compile a function of tensors: each set of shapes and dtypes is traced, planned and placed once, then only run.
 
@@ -65,7 +69,8 @@ def jit(
             happen once.
         device: where it runs; None: where its tensors are (arguments first, then what it closes over), else the CPU.
         backend, memory_limit: as in `compile`.
-        max_programs: how many traces are kept; the one that was not used for longest goes first.
+        max_programs, max_program_bytes: how many traces are kept, and in how much memory (arenas, inputs and results;
+            by default a quarter of the device's); what was not used for longest goes first.
 
     Tensors that fn closes over, such as the parameters of a network, stay where they are and are read by reference:
     a program sees what training or `copy_` made of them. What fn writes to them (running statistics, the state of a
@@ -79,9 +84,21 @@ def jit(
     """
     if fn is None:
         return functools.partial(
-            Jitted, device=device, backend=backend, memory_limit=memory_limit, max_programs=max_programs
+            Jitted,
+            device=device,
+            backend=backend,
+            memory_limit=memory_limit,
+            max_programs=max_programs,
+            max_program_bytes=max_program_bytes,
         )
-    return Jitted(fn, device=device, backend=backend, memory_limit=memory_limit, max_programs=max_programs)
+    return Jitted(
+        fn,
+        device=device,
+        backend=backend,
+        memory_limit=memory_limit,
+        max_programs=max_programs,
+        max_program_bytes=max_program_bytes,
+    )
 
 
 class Jitted(Generic[P, R]):
@@ -94,16 +111,15 @@ class Jitted(Generic[P, R]):
         device: Device | str | None = None,
         backend: str | None = None,
         memory_limit: int | str | None = None,
-        max_programs: int = 64,
+        max_programs: int = MOST,
+        max_program_bytes: int | str | None = None,
     ) -> None:
         if not callable(fn):
             raise TypeError(f"jit: fn must be a function, got {type(fn).__name__}")
-        if max_programs < 1:
-            raise ValueError(f"jit: max_programs must be at least 1, got {max_programs}")
         self.fn = fn
         self.device = None if device is None else _where(device)
-        self.backend, self.memory_limit, self.max_programs = backend, memory_limit, max_programs
-        self._programs: OrderedDict[Hashable, list[Traced]] = OrderedDict()
+        self.backend, self.memory_limit = backend, memory_limit
+        self._programs: Programs[Traced] = Programs(max_programs, max_program_bytes, "jit")
         self._lock = threading.RLock()
         renew_after_fork(self)
         functools.update_wrapper(self, fn)
@@ -135,32 +151,19 @@ class Jitted(Generic[P, R]):
         )
 
     def __repr__(self) -> str:
-        held = [p for programs in self._programs.values() for p in programs]
-        lines = [f"jit({_name(self.fn)}): {len(held)} of at most {self.max_programs} programs"]
-        return "\n".join([*lines, *(f"  {p.executable!r}" for p in held)])
+        lines = [f"jit({_name(self.fn)}): {len(self._programs)} of at most {self._programs.most} programs"]
+        return "\n".join([*lines, *(f"  {p.executable!r}" for p in self._programs)])
 
     def _program(self, given: _Arguments) -> Traced:
         """The program for these arguments, traced and compiled when there is none."""
         key = given.structure, given.keys(), current_policy()
         with self._lock:
-            for known in self._programs.get(key, ()):
-                if known.holds():
-                    self._programs.move_to_end(key)
-                    return known
-            made = self._compile(given)
-            programs = [p for p in self._programs.get(key, ()) if p.may_hold_again()]
-            self._programs[key] = [*programs, made]
-            self._programs.move_to_end(key)
-            self._bound()
-            return made
-
-    def _bound(self) -> None:
-        """Drop what was not used for longest."""
-        while sum(map(len, self._programs.values())) > self.max_programs:
-            oldest = next(iter(self._programs))
-            self._programs[oldest].pop(0)
-            if not self._programs[oldest]:
-                del self._programs[oldest]
+            found = self._programs.find(key, Traced.holds)
+            if found is None:
+                with collector_paused():
+                    found = self._compile(given)
+                self._programs.add(key, found, Traced.may_hold_again)
+            return found
 
     def _compile(self, arguments: _Arguments) -> Traced:
         """Trace fn on values in place of the arrays, and compile what it did."""
@@ -180,7 +183,8 @@ class Jitted(Generic[P, R]):
     def _device(self, arrays: Sequence[Any], held: Sequence[Tensor], capture: Capture) -> Device:
         """Where the arguments are, or what fn closes over. Raises ValueError where these differ."""
         own = [x.device for x in arrays if isinstance(x, Tensor)]
-        states = [x.device for x in held if id(x) not in capture.written]
+        # Borrowed memory (arrays of NumPy) travels with each call.
+        states = [x.device for x in held if id(x) not in capture.written and not x.buffer.borrowed]
         found = list(dict.fromkeys([*own, *states]))
         if len(found) > 1:
             names = ", ".join(map(str, found))
@@ -195,7 +199,8 @@ class Traced:
     """One compiled trace.
 
     result: what fn gave: the structure of the results, and those that are no tensors. held: tensors that each call
-    reads as they are then; state: what fn closes over, with what it was when it was traced.
+    reads as they are then; state: what fn closes over, with what it was when it was traced. feeds: what each call
+    asks for; finals: what it does at its end (an optimizer's rate, and its number of updates).
     """
 
     executable: Executable
@@ -203,6 +208,9 @@ class Traced:
     held: tuple[Tensor, ...]
     state: tuple[tuple[Tensor, Spec, Device], ...]
     guards: tuple[Callable[[], bool], ...]
+    feeds: tuple[Callable[[], Any], ...] = ()
+    finals: tuple[Callable[[], None], ...] = ()
+    turn: threading.RLock = field(default_factory=threading.RLock, compare=False)
 
     @classmethod
     def of(
@@ -216,16 +224,17 @@ class Traced:
     ) -> Traced:
         """Compile: what fn writes to is updated in place, the rest stays, borrowed memory is read by each call."""
         tensors = list(capture.tensors.values())
+        fed = [value for value, _ in capture.feeds]
         stays = [x for x in tensors if id(x) in capture.written or not x.buffer.borrowed]
         read = [x for x in tensors if not any(x is y for y in stays)]
-        every = [*inputs, *(capture.inputs[id(x)] for x in (*read, *stays))]
+        every = [*inputs, *fed, *(capture.inputs[id(x)] for x in (*read, *stays))]
         # Each output is a value of its own: what is only handed through is copied.
         taken = [capture.written[id(x)] for x in stays if id(x) in capture.written]
-        finals = [_own(v, every) for v in (*outputs, *taken)]
-        first, places = len(inputs) + len(read), len(outputs)
+        results = [_own(v, every) for v in (*outputs, *taken)]
+        first, places = len(inputs) + len(fed) + len(read), len(outputs)
         written = [first + i for i, x in enumerate(stays) if id(x) in capture.written]
         executable = compile(
-            Graph(every, finals, _name(owner.fn)),
+            Graph(every, results, _name(owner.fn)).unmarked(),
             where,
             donate={i: places + n for n, i in enumerate(written)},
             resident=[first + i for i in range(len(stays)) if first + i not in written],
@@ -235,13 +244,26 @@ class Traced:
         if stays:
             executable.load({first + i: x for i, x in enumerate(stays)})
         state = tuple((x, x.spec.open, x.device) for x in tensors)
-        return cls(executable, _without_values(result), tuple(read), state, tuple(capture.guards))
+        asks = tuple(ask for _, ask in capture.feeds)
+        finals = tuple(capture.finals)
+        return cls(
+            executable, _without_values(result), tuple(read), state, tuple(capture.guards), asks, finals
+        )
 
     def run(self, inputs: Sequence[Any]) -> Any:
         """The results for the arrays among the arguments."""
-        made = iter(self.executable(*inputs, *self.held))
+        made = iter(self._outputs(inputs))
         found, structure = _tree.flatten(self.result)
         return _tree.unflatten(structure, [next(made) if x is _PLACE else x for x in found])
+
+    def _outputs(self, inputs: Sequence[Any]) -> tuple[Tensor, ...]:
+        if not self.finals:
+            return self.executable(*inputs, *[ask() for ask in self.feeds], *self.held)
+        with self.turn:
+            found = self.executable(*inputs, *[ask() for ask in self.feeds], *self.held)
+            for done in self.finals:
+                done()
+            return found
 
     def holds(self) -> bool:
         """Whether a trace made now would be the same."""
@@ -266,7 +288,7 @@ def _without_values(result: Any) -> Any:
 
 def _own(value: Value, inputs: Sequence[Value]) -> Value:
     """The value, computed: an input or a constant is copied."""
-    made: Value = bind(Identity(), value)[0] if value.node is None else value
+    made: Value = bind(Identity(), value)[0] if value.behind.node is None else value
     return made
 
 

@@ -128,10 +128,10 @@ def _planned_by_many(most: int) -> backends.Backend:
         def has_kernel(self, op: type[Op]) -> bool:
             return op is Foreach
 
-        def plan(self, op: Op, specs: Sequence[Spec], policy: lm.spec.Policy) -> backends.Plan:
+        def choose(self, op: Op, specs: Sequence[Spec], policy: lm.spec.Policy) -> backends.Plan:
             if isinstance(op, Foreach) and op.count > most:
                 raise backends.NoKernel("too many")
-            return super().plan(op, specs, policy)  # type: ignore[no-any-return]
+            return super().choose(op, specs, policy)  # type: ignore[no-any-return]
 
     return Many(CPU.device)
 

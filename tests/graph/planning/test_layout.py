@@ -6,16 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import lamina as lm
-from lamina import backends, ops
+from lamina import backends, onednn, ops
 from lamina.graph import compile, gradients, trace
 from lamina.graph.ir import serialize
 from lamina.graph.planning.layout import Plans, Slot
 from lamina.graph.run.html import html_page
 from lamina.graph.run.profile import profile
-from lamina.spec import Policy, Spec, float32
+from lamina.spec import Policy, Spec, float32, uint8
 
 X = Spec((4, 8), float32)
 
@@ -97,3 +98,20 @@ def test_a_plan_is_made_once() -> None:
     assert plans.plan(relu, [X], policy) is plans.plan(relu, [X], policy)
     assert plans.plan(relu, [X], policy) is not plans.plan(relu, [Spec((3,), float32)], policy)
     assert plans.reorder(X.fixed, X.fixed) is plans.reorder(X.fixed, X.fixed)
+
+
+@pytest.mark.skipif(not onednn.available(), reason="oneDNN is built for x86-64")
+@pytest.mark.parametrize("resident", [[1], []])
+def test_what_stays_is_prepared_once(resident: list[int]) -> None:
+    """A grouped filter whose layout has no name: packed when it is loaded, in each run where it may change."""
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(s).astype(np.float32) for s in ((1, 20, 6, 6), (28, 10, 1, 1)))
+    graph = trace(lambda x, w: ops.conv2d(x, w, groups=2), x, w)
+    executable = compile(graph, "cpu", resident=resident)
+    if resident:
+        executable.load({1: lm.tensor(w)})
+    prepared = [s for s in executable.program.prologue if s.outputs[0].spec.dtype == uint8]
+    (conv,) = (s for s in executable.program.steps if s.label == "conv")
+    assert len(prepared) == (1 if resident and conv.inputs[1].spec.dtype == uint8 else 0)
+    found = executable(x) if resident else executable(x, w)
+    np.testing.assert_allclose(found[0].numpy(), graph(x, w)[0].numpy(), rtol=1e-5, atol=1e-5)

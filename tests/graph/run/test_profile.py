@@ -135,3 +135,15 @@ def test_the_page_is_whole_and_holds_the_figures() -> None:
     held = text.split('id="profile">')[1].split("</script>")[0].replace("<\\/", "</")
     assert json.loads(held) == json.loads(json.dumps(found.record))
     assert np.isclose(sum(k["milliseconds"] for k in found.record["kernels"]), found.record["milliseconds"])
+
+
+def test_the_page_has_the_graph_where_it_is_given() -> None:
+    executable = small()
+    found = profile(executable, rounds=0)
+    text = html_page(found, "a network", executable.graph)
+    page = _Page()
+    page.feed(text)
+    assert (page.open, page.outside) == ([], [])
+    drawn = text.split("<h2>Graph</h2>")[1]
+    assert drawn.count("<rect") >= len(executable.graph.nodes)
+    assert "<h2>Graph</h2>" not in html_page(found, "a network")

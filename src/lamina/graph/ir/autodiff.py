@@ -12,10 +12,14 @@ import numpy as np
 
 from lamina import ops
 from lamina._tree import leaves
-from lamina.graph.ir.graph import Graph, Node, Value, constant, reachable
-from lamina.ops.core import Operand, operand, recorder
+from lamina.graph.ir.graph import EagerTape, Node, Value, constant, reachable, tensor_of
+from lamina.ops.arguments import shown
+from lamina.ops.core import Operand, bind, recorder, recording
+from lamina.ops.origin import origin_is
+from lamina.ops.primitives.marker import Alias
 from lamina.spec import Spec
 from lamina.spec.policies import policy as use_policy
+from lamina.tensors import Tensor
 
 
 def gradients(
@@ -30,63 +34,107 @@ def gradients(
     """
     outs = [_value(v) for v in ([outputs] if isinstance(outputs, Operand) else outputs)]
     wrt = [_value(v) for v in wrt]
-    arriving: dict[Value, Any] = {}
-    for out, g in zip(outs, grads or [_one(v) for v in outs], strict=True):
-        _accumulate(arriving, out, g)
+    found = gradients_or_none(outs, wrt, grads or [_one(v) for v in outs])
+    return [_as_value(g, v.spec) for g, v in zip(found, wrt, strict=True)]
+
+
+def gradients_or_none(
+    outputs: Sequence[Value], wrt: Sequence[Value], grads: Sequence[Any]
+) -> list[Value | None]:
+    """The same, where the gradient that arrives at each output is given: None for what outputs do not depend on."""
     _check_floats(wrt)
-    nodes = reachable(outs)
+    found = _pull(outputs, grads, wrt, _recorded)
+    return [None if g is None else _as_value(g, v.spec) for g, v in zip(found, wrt, strict=True)]
+
+
+def known_gradients(
+    outputs: Sequence[Value], wrt: Sequence[Value], grads: Sequence[Tensor], *, last: bool
+) -> list[Tensor | None]:
+    """The same for values of a tape, computed and not recorded; None where outputs do not depend on an entry of wrt.
+
+    last: nothing asks for these derivatives again: what the nodes hold is let go on the way.
+    """
+    return _pull(outputs, grads, wrt, _computed, last=last)
+
+
+def _pull(
+    outputs: Sequence[Value],
+    grads: Sequence[Any],
+    wrt: Sequence[Value],
+    vjp: Callable[[Node, Sequence[Any]], Sequence[Any]],
+    *,
+    last: bool = False,
+) -> list[Any]:
+    arriving: dict[Value, Any] = {}
+    for out, g in zip(outputs, grads, strict=True):
+        _accumulate(arriving, out, g)
+    nodes = reachable(outputs)
     targets = set(wrt)
     needed = _depends_on(nodes, targets)
     for node in reversed(nodes):
         if node in needed:
-            _backward(node, arriving, needed, targets)
-    return [_as_value(arriving.get(v), v.spec) for v in wrt]
+            _backward(node, arriving, needed, targets, vjp)
+        for v in node.outputs:
+            if v not in targets:
+                arriving.pop(v, None)
+                v.known = None if last else v.known
+    return [arriving.get(v) for v in wrt]
 
 
-def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
-    """A function that returns (fn(*args), gradient with respect to args[argnums]).
+def _recorded(node: Node, grads: Sequence[Any]) -> Sequence[Any]:
+    with use_policy(node.policy):
+        if node.op.differentiable:
+            return node.op.vjp(grads, node.inputs, node.outputs)
+        ys, xs = _composed(node, node.inputs)
+        return _pull(*_arrived(ys, grads), xs, _recorded)
 
-    fn returns a scalar. On tensors the derivative is traced and run at once; where an argument or a value that fn
-    closes over is traced, it is recorded, so that the result can be differentiated again.
+
+def _computed(node: Node, grads: Sequence[Any]) -> Sequence[Any]:
+    inputs, outputs = map(tensor_of, node.inputs), map(tensor_of, node.outputs)
+    with use_policy(node.policy):
+        if node.op.differentiable:
+            return node.op.vjp(grads, tuple(inputs), tuple(outputs))
+        with recording(EagerTape()):
+            ys, xs = _composed(node, tuple(inputs))
+        return _pull(*_arrived(ys, grads), xs, _computed, last=True)
+
+
+def _composed(node: Node, inputs: Sequence[Any]) -> tuple[Sequence[Value], list[Value]]:
+    """The outputs of an op without a gradient, written with other ops, and the values that stand for its inputs.
+
+    Raises TypeError where nobody has written it so.
     """
-    single = isinstance(argnums, int)
-    positions = [argnums] if isinstance(argnums, int) else list(argnums)
-
-    def traced(*args: Value) -> tuple[Any, ...]:
-        result = fn(*args)
-        return (result, *gradients(result, [args[i] for i in positions]))
-
-    def run(*args: Any) -> tuple[Any, Any]:
-        inputs = [Value(operand(a).spec, name=f"x{i}") for i, a in enumerate(args)]
-        results = [v if isinstance(v, Value) else constant(v) for v in traced(*inputs)]
-        outer = _other_inputs(results, inputs)
-        value, *found = Graph([*inputs, *outer], results, "grad")(*args, *outer)
-        return value, found[0] if single else tuple(found)
-
-    return run
+    own = [bind(Alias(), x)[0] for x in inputs]
+    found = node.op.composed(*own)
+    if found is None:
+        raise TypeError(f"{node.op.name} has no gradient, and the result depends on it: {node!r}")
+    return [_value(y) for y in found], own
 
 
-def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
-    """A function that returns the gradient of the scalar fn(*args) with respect to args[argnums]."""
-    both = value_and_grad(fn, argnums)
-    return lambda *args: both(*args)[1]
+def _arrived(ys: Sequence[Value], grads: Sequence[Any]) -> tuple[list[Value], list[Any]]:
+    """Those of the outputs at which a gradient arrived, and these."""
+    kept = [(y, g) for y, g in zip(ys, grads, strict=False) if g is not None]
+    return [y for y, _ in kept], [g for _, g in kept]
 
 
-def _other_inputs(results: Sequence[Value], inputs: Sequence[Value]) -> list[Value]:
-    """Inputs of surrounding traces that results depend on: what fn closed over."""
-    read, own = [*results, *(v for n in reachable(results) for v in n.inputs)], set(inputs)
-    return list(dict.fromkeys(v for v in read if v.is_input and v not in own))
-
-
-def _backward(node: Node, arriving: dict[Value, Any], needed: set[Node], wrt: set[Value]) -> None:
+def _backward(
+    node: Node,
+    arriving: dict[Value, Any],
+    needed: set[Node],
+    wrt: set[Value],
+    vjp: Callable[[Node, Sequence[Any]], Sequence[Any]],
+) -> None:
     """Add the gradients of a node's inputs to what has arrived there."""
     grads = [arriving.get(v) for v in node.outputs]
     if all(g is None for g in grads):
         return
-    if not node.op.differentiable:
-        raise TypeError(f"{node.op.name} has no gradient, and the result depends on it: {node!r}")
-    with use_policy(node.policy):
-        found = node.op.vjp(grads, node.inputs, node.outputs)
+    with origin_is(node.origin._replace(gradient=True)):
+        found = vjp(node, grads)
+    if not isinstance(found, tuple | list):
+        raise TypeError(
+            f"{node.op.name}.vjp must give a tuple with one gradient or None for each of its {len(node.inputs)} "
+            f"inputs, got {shown(found)}"
+        )
     if len(found) != len(node.inputs):
         raise TypeError(f"{node.op.name}.vjp gave {len(found)} gradients for {len(node.inputs)} inputs")
     for value, g in zip(node.inputs, found, strict=True):
@@ -96,10 +144,10 @@ def _backward(node: Node, arriving: dict[Value, Any], needed: set[Node], wrt: se
 
 
 def _depends_on(nodes: Sequence[Node], targets: set[Value]) -> set[Node]:
-    """The nodes through which some output depends on one of the targets."""
+    """The nodes through which some output depends on one of the targets: by floats, as integers have no gradient."""
     needed: set[Node] = set()
     for node in nodes:
-        if any(v in targets or v.node in needed for v in node.inputs):
+        if any(v.dtype.is_float and (v in targets or v.node in needed) for v in node.inputs):
             needed.add(node)
     return needed
 

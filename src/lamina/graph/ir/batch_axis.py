@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from lamina.graph.ir.graph import Graph, Node, Value
 from lamina.ops.core import BatchAxis, Op
 from lamina.ops.primitives.shape import Expand
@@ -46,21 +48,25 @@ def batch_of(small: Sequence[Spec], large: Sequence[Spec]) -> Batch | None:
     return Batch(tuple(axes), n, count) if 0 < n < count else None
 
 
-def output_axes(small: Graph, large: Graph, batch: Batch) -> tuple[BatchAxis | None, ...] | None:
+def output_axes(
+    small: Graph, large: Graph, batch: Batch, *, anywhere: bool = False
+) -> tuple[BatchAxis | None, ...] | None:
     """Where the samples lie in the outputs of both graphs, when the large one computes the small one; else None.
 
     small, large: traces of one program. batch: which axes of their inputs hold the samples.
+    anywhere: the small one's samples may be any neighbouring ones of the large one's, not only the first.
     """
     if len(small.nodes) != len(large.nodes) or len(small.outputs) != len(large.outputs):
         return None
-    return _AxisTracker(small, large, batch).outputs()
+    return _AxisTracker(small, large, batch, anywhere).outputs()
 
 
 class _AxisTracker:
     """Two graphs walked through side by side: for each value of the small one its twin, and where its samples lie."""
 
-    def __init__(self, small: Graph, large: Graph, batch: Batch) -> None:
+    def __init__(self, small: Graph, large: Graph, batch: Batch, anywhere: bool) -> None:
         self.small, self.large, self.n, self.count = small, large, batch.small, batch.large
+        self.anywhere = anywhere
         self.twins: dict[Value, Value] = dict(zip(small.inputs, large.inputs, strict=True))
         self.axes: dict[Value, BatchAxis | None] = {
             v: None if axis is None else BatchAxis(axis)
@@ -107,6 +113,8 @@ class _AxisTracker:
             x, y = a.constant.numpy(), b.constant.numpy()
             axis = self.differing(a.spec, b.spec)
             if axis is not None:
+                if self.anywhere and not _repeats(y, axis):
+                    return False
                 y = y[(slice(None),) * axis.axis + (slice(self.n * axis.size),)]
             if x.shape != y.shape or x.tobytes() != y.tobytes():
                 return False
@@ -146,6 +154,13 @@ class _AxisTracker:
         return len(a) == len(b) and all(
             x == y or x * self.count == y * self.n for x, y in zip(a, b, strict=True)
         )
+
+
+def _repeats(x: np.ndarray[Any, Any], axis: BatchAxis) -> bool:
+    """Whether all samples along an axis are the same."""
+    samples = np.moveaxis(x, axis.axis, 0).reshape(-1, axis.size, *np.delete(x.shape, axis.axis))
+    first = samples[0].tobytes()
+    return all(s.tobytes() == first for s in samples)
 
 
 def _is_shape(value: Any) -> bool:

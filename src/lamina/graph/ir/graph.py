@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from html import escape
 from math import inf, nextafter
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from lamina._tree import leaves
-from lamina.ops.core import Op, Operand, bind, operand
+from lamina.graph.ir.picture import picture
+from lamina.ops.core import Op, Operand, bind, inferred, operand
 from lamina.ops.operators import Operators
+from lamina.ops.origin import Origin, current_origin
 from lamina.ops.primitives.cast import Cast
+from lamina.ops.primitives.marker import Marker
 from lamina.spec import Policy, ShapeError, Spec, current_policy
 from lamina.spec.policies import policy as use_policy
-from lamina.tensors import Tensor, as_constant
+from lamina.tensors import Tensor, as_constant, as_tensor
 
 _serial = itertools.count()
 
@@ -30,11 +34,12 @@ class Value(Operators["Value"]):
 
     spec: shape and dtype (the layout is chosen when the graph is compiled).
     node, index: the producer and which of its outputs this is; node is None for inputs and constants.
-    constant: the tensor, for constants.
+    constant: the tensor, for constants. known: the tensor, where the value is computed already (on a `EagerTape`).
     """
 
-    __slots__ = ("_spec", "constant", "index", "name", "node")
+    __slots__ = ("_spec", "constant", "index", "known", "name", "node")
     bind_priority: ClassVar[int] = 2
+    records: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -49,6 +54,7 @@ class Value(Operators["Value"]):
         self.node = node
         self.index = index
         self.constant = constant
+        self.known: Tensor | None = None
         self.name = name
 
     @property
@@ -67,28 +73,65 @@ class Value(Operators["Value"]):
         inputs = tuple(x if isinstance(x, Value) else constant(x) for x in operands)
         return Node(op, inputs, current_policy()).outputs
 
+    @property
+    def behind(self) -> Value:
+        """The value itself, behind all markers."""
+        value = self
+        while value.node is not None and isinstance(value.node.op, Marker):
+            value = value.node.op.passed(value.node.inputs)[value.index]
+        return value
+
+    @property
+    def held(self) -> Tensor | None:
+        """The tensor, where the numbers are there already."""
+        return self.known if self.constant is None else self.constant
+
     def __bool__(self) -> bool:
-        raise TypeError(
-            "a traced value has no truth value: the program's branches must not depend on data; "
-            "use ops.where, or compute the condition outside of the trace"
+        return bool(
+            self._number(
+                "a traced value has no truth value: the program's branches must not depend on data; "
+                "use ops.where, or compute the condition outside of the trace"
+            )
         )
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        raise TypeError(
-            f"a traced value {self.spec} has no numbers yet; use lamina.ops inside a trace, not NumPy"
-        )
+        why = f"a traced value {self.spec} has no numbers yet; use lamina.ops inside a trace, not NumPy"
+        return self._number(why).__array__(*args, **kwargs)
+
+    def _number(self, why: str = "") -> Tensor:
+        """The tensor. Raises TypeError: there is no number before the graph runs."""
+        found = tensor_of(self)
+        if found is None:
+            raise TypeError(
+                why
+                or f"a traced value {self.spec} has no numbers yet: a Python number (item, float, int, an index, a "
+                "format) cannot be made of it; go on with ops, or return it and convert the result"
+            )
+        return found
 
     def item(self) -> Any:
-        """Raises TypeError: there is no number before the graph runs."""
-        raise TypeError(
-            f"a traced value {self.spec} has no numbers yet: a Python number (item, float, int, an index, a format) "
-            "cannot be made of it; go on with ops, or return it and convert the result"
-        )
+        """The value of one element as a Python number, where it is known. Raises TypeError while it is not."""
+        return self._number().item()
 
-    tolist = numpy = __float__ = __int__ = __index__ = item
+    def tolist(self) -> Any:
+        """The values as nested lists of Python numbers, where they are known. Raises TypeError while they are not."""
+        return self._number().tolist()
+
+    def numpy(self) -> Any:
+        """The values as an array, where they are known. Raises TypeError while they are not."""
+        return self._number().numpy()
+
+    def __float__(self) -> float:
+        return float(self._number())
+
+    def __int__(self) -> int:
+        return int(self._number())
+
+    def __index__(self) -> int:
+        return self._number().__index__()
 
     def __format__(self, text: str) -> str:
-        return repr(self) if not text else str(self.item())
+        return format(self._number(), text) if text else repr(self)
 
     def __repr__(self) -> str:
         origin = self.name or (self.node.op.name if self.node else "constant")
@@ -96,36 +139,54 @@ class Value(Operators["Value"]):
 
 
 class Node:
-    """One application of an op: inputs, outputs, and the policy that was in force.
+    """One application of an op: inputs, outputs, the policy that was in force, and where it comes from.
 
     serial: nodes run in the order of their serials; a node that replaces another takes over its serial, or the next
-    possible one where it reads what stands there.
+    possible one where it reads what stands there. specs: of the outputs; inferred where they are not given.
+    origin: the module and the line that recorded it; a node that replaces others is given theirs.
     """
 
-    __slots__ = ("inputs", "op", "outputs", "policy", "serial")
+    __slots__ = ("inputs", "op", "origin", "outputs", "policy", "serial")
 
-    def __init__(self, op: Op, inputs: Sequence[Value], policy: Policy, serial: float | None = None) -> None:
+    def __init__(
+        self,
+        op: Op,
+        inputs: Sequence[Value],
+        policy: Policy,
+        serial: float | None = None,
+        specs: Sequence[Spec] | None = None,
+        origin: Origin | None = None,
+    ) -> None:
         self.op = op
+        self.origin = (current_origin() if serial is None else Origin()) if origin is None else origin
         self.inputs = tuple(inputs)
         self.policy = policy
         self.serial: float = next(_serial) if serial is None else _behind(self.inputs, serial)
-        specs = op.infer(*(v.spec for v in self.inputs))
+        specs = inferred(op, *(v.spec for v in self.inputs)) if specs is None else specs
         self.outputs = tuple(Value(s, node=self, index=i) for i, s in enumerate(specs))
 
     def with_inputs(self, inputs: tuple[Value, ...], op: Op | None = None) -> Node:
         """This node on other inputs (itself when nothing changes), at the same place in the order."""
         if op is None and all(a is b for a, b in zip(inputs, self.inputs, strict=True)):
             return self
-        return Node(op or self.op, inputs, self.policy, self.serial)
+        same = op is None and all(a.spec == b.spec for a, b in zip(inputs, self.inputs, strict=True))
+        specs = [v.spec for v in self.outputs] if same else None
+        return Node(op or self.op, inputs, self.policy, self.serial, specs, self.origin)
 
     def __repr__(self) -> str:
-        return f"Node({self.op}, {', '.join(str(v.spec) for v in self.inputs)})"
+        where = f" from {self.origin}" if str(self.origin) else ""
+        return f"Node({self.op}, {', '.join(str(v.spec) for v in self.inputs)}{where})"
 
 
 def _behind(inputs: Iterable[Value], serial: float) -> float:
     """The serial, or right behind the producers of `inputs` if that is later."""
     last = max((v.node.serial for v in inputs if v.node), default=-inf)
     return serial if last < serial else nextafter(last, inf)
+
+
+def mark() -> float:
+    """A place in the order of recording: nodes that are made from now on have higher serials."""
+    return next(_serial)
 
 
 def constant(x: Any) -> Value:
@@ -139,6 +200,7 @@ class Capture:
 
     tensors: those that were read or written, in order of first use, by id; inputs: what stands for each.
     written: id -> its value after the function. guards: what the record depends on beside its arguments.
+    feeds: inputs of which each call asks anew. finals: what each call does at its end.
     """
 
     def __init__(self) -> None:
@@ -146,6 +208,8 @@ class Capture:
         self.inputs: dict[int, Value] = {}
         self.written: dict[int, Value] = {}
         self.guards: list[Callable[[], bool]] = []
+        self.feeds: list[tuple[Value, Callable[[], Any]]] = []
+        self.finals: list[Callable[[], None]] = []
 
     def read(self, x: Any) -> Value:
         """What stands for an operand now."""
@@ -157,8 +221,12 @@ class Capture:
             return self.written[id(x)]
         if id(x) not in self.inputs:
             self.tensors[id(x)] = x
-            self.inputs[id(x)] = Value(x.spec, name=f"held{len(self.inputs)}")
+            self.inputs[id(x)] = self.standing(x)
         return self.inputs[id(x)]
+
+    def standing(self, x: Tensor) -> Value:
+        """What stands for a tensor that is first met."""
+        return Value(x.spec, name=f"held{len(self.inputs)}")
 
     def write(self, target: Operand, values: Any) -> None:
         """Let a tensor hold other values from now on, converted to its dtype. Raises ShapeError."""
@@ -170,7 +238,22 @@ class Capture:
 
     def guard(self, holds: Callable[[], bool]) -> None:
         """What is recorded is right only as long as this gives True."""
-        self.guards.append(holds)
+        if holds not in self.guards:
+            self.guards.append(holds)
+
+    def knows(self, x: Operand) -> bool:
+        """Never: a program reads tensors when it runs."""
+        return False
+
+    def feed(self, spec: Spec, ask: Callable[[], Any]) -> Value:
+        """An input that each call asks for."""
+        self.feeds.append((Value(spec, name=f"fed{len(self.feeds)}"), ask))
+        return self.feeds[-1][0]
+
+    def finally_(self, done: Callable[[], None]) -> int:
+        """Let each call do something at its end; how often it does that already."""
+        self.finals.append(done)
+        return self.finals.count(done) - 1
 
     def bind_op(self, op: Op, operands: Sequence[Any]) -> tuple[Value, ...]:
         """Record op as a node."""
@@ -179,6 +262,99 @@ class Capture:
     def call_op(self, op: Op, operands: Sequence[Any]) -> Value:
         """Record op as a node; its first output."""
         return self.bind_op(op, operands)[0]
+
+
+class EagerTape(Capture):
+    """Computes at once and remembers how: programs may look at numbers, and be differentiated afterwards.
+
+    What is written to tensors is written by `commit`: a program that fails has changed nothing.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forgotten: set[Value] = set()
+
+    def standing(self, x: Tensor) -> Value:
+        """The tensor as a constant."""
+        return Value(x.spec, constant=x)
+
+    def forget(self, values: Iterable[Value]) -> None:
+        """Let go what values hold: where they are read again, they are computed again."""
+        for value in values:
+            value.known = None
+            self.forgotten.add(value)
+
+    def held(self, x: Any) -> Any:
+        """What to compute with in place of an operand; None for a value that is not known."""
+        if not isinstance(x, Value):
+            return x
+        return tensor_of(x) if x in self.forgotten else x.held
+
+    def guard(self, holds: Callable[[], bool]) -> None:
+        """Nothing: a tape serves once."""
+
+    def feed(self, spec: Spec, ask: Callable[[], Any]) -> Value:
+        """What it is now."""
+        return constant(ask())
+
+    def knows(self, x: Operand) -> bool:
+        """Whether it still holds what it is to hold: the new values of what was written are elsewhere."""
+        return id(x) not in self.written
+
+    def bind_op(self, op: Op, operands: Sequence[Any]) -> tuple[Value, ...]:
+        """Compute op, and record it as a node. On values that are not known it is only recorded."""
+        read = [self.read(x) if isinstance(x, Operand) else x for x in operands]
+        held = [self.held(x) for x in read]
+        if any(x is None for x in held):
+            return Value.bind_op(op, read)
+        found = computed(op, held)
+        where = found[0].device
+        inputs = [x if isinstance(x, Value) else constant(as_constant(x).to(where)) for x in read]
+        node = Node(op, inputs, current_policy(), specs=[y.spec for y in found])
+        for value, y in zip(node.outputs, found, strict=True):
+            value.known = y
+        return node.outputs
+
+    def commit(self) -> None:
+        """Write what was written. Raises TypeError for values that are not known: they belong to another trace."""
+        for key, value in self.written.items():
+            target = self.tensors[key]
+            if (found := tensor_of(value)) is None:
+                raise TypeError(
+                    f"a tensor {target.spec} cannot be updated by {value!r}, which has no numbers yet: pass the "
+                    "tensor to the outer trace as an argument (nn.functional_call), or trace with lamina.jit"
+                )
+            target.copy_(found)
+        for done in self.finals:
+            done()
+
+
+def computed(op: Op, operands: Sequence[Any]) -> tuple[Tensor, ...]:
+    """All outputs of op on tensors, arrays and numbers, whatever records in this thread."""
+    if isinstance(op, Marker):
+        return op.passed([as_tensor(x) for x in operands])
+    if not any(isinstance(x, Tensor) for x in operands):
+        operands = [as_tensor(x) for x in operands]
+    return Tensor.bind_op(op, operands)
+
+
+def tensor_of(value: Value) -> Tensor | None:
+    """The numbers of a value, computed (again) where only what it is made of is known; None where that is not."""
+    stack = [value]
+    while stack:
+        node = stack[-1].node
+        if stack[-1].held is not None:
+            stack.pop()
+        elif node is None:
+            return None
+        elif missing := [v for v in node.inputs if v.held is None]:
+            stack += missing
+        else:
+            with use_policy(node.policy):
+                found = computed(node.op, [v.held for v in node.inputs])
+            for made, y in zip(node.outputs, found, strict=True):
+                made.known = y
+    return value.held
 
 
 class Use(NamedTuple):
@@ -208,6 +384,17 @@ class Graph:
             if value.constant is not None:
                 seen.setdefault(id(value), value)
         return list(seen.values())
+
+    def unmarked(self) -> Graph:
+        """The graph without markers, which only say how to differentiate."""
+        if not any(isinstance(node.op, Marker) for node in self.nodes):
+            return self
+        made: dict[Value, Value] = {}
+        for node in self.nodes:
+            inputs = tuple([made.get(v, v) for v in node.inputs])
+            passed = isinstance(node.op, Marker) and node.op.passed(inputs)
+            made.update(zip(node.outputs, passed or node.with_inputs(inputs).outputs, strict=True))
+        return Graph(self.inputs, [made.get(v, v) for v in self.outputs], self.name)
 
     def uses(self) -> dict[Value, list[Use]]:
         """Where each value is read."""
@@ -263,12 +450,20 @@ class Graph:
         for node in self.nodes:
             made = ", ".join(f"{names[v]}: {v.spec}" for v in node.outputs)
             read = ", ".join(names[v] for v in node.inputs)
-            lines.append(f"    {made} = {node.op.name}({read}){_attributes(node.op)}")
+            where = f"  # {node.origin.module}" if node.origin.module else ""
+            lines.append(f"    {made} = {node.op.name}({read}){_attributes(node.op)}{where}")
         lines.append(f"    return {', '.join(names[v] for v in self.outputs)}")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
         return f"Graph({self.name}: {len(self.inputs)} inputs, {len(self.nodes)} nodes, {len(self.outputs)} outputs)"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: a picture, and the text behind it."""
+        return (
+            f"<div><b>{escape(repr(self))}</b><br>{picture(self)}"
+            f"<details><summary>text</summary><pre>{escape(str(self))}</pre></details></div>"
+        )
 
 
 def trace(fn: Callable[..., Any], *examples: Any, names: Sequence[str] | None = None) -> Graph:

@@ -1,7 +1,7 @@
 """Graphs in files: a safetensors file whose tensors are the constants and whose metadata is the graph as JSON.
 
-Reading runs no code from the file: ops are looked up by name in the registry, their fields are checked, every
-shape is inferred anew, and sizes are bounded by the file's own size.
+Reading runs no code from the file: ops are looked up by name, among those that are known and those that installed
+packages ship, their fields are checked, every shape is inferred anew, and sizes are bounded by the file's own size.
 """
 
 from __future__ import annotations
@@ -14,23 +14,35 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lamina.files import WeightsError, read_safetensors, save_safetensors
+from lamina._json import parse_json
+from lamina.files import WeightsError, parse_safetensors, safetensors_parts
 from lamina.graph.ir.graph import Graph, Node, Value
-from lamina.ops.core import REGISTRY, Op
+from lamina.ops.arguments import checked
+from lamina.ops.core import Op
+from lamina.ops.custom import find_op
+from lamina.ops.origin import Origin
+from lamina.runtime import write_atomically
 from lamina.spec import DType, Policy, Spec, as_dtype
 from lamina.tensors import Tensor
 
 FORMAT = "lamina-graph-1"
-#: Nodes that a file may hold.
-NODE_LIMIT = 1_000_000
+#: Nodes that a file may hold: each needs a kilobyte or two of memory, whatever it takes in the file.
+NODE_LIMIT = 100_000
 
 
 class GraphFileError(ValueError):
     """A file that is not a graph, or is damaged; the message names the file and what is wrong."""
 
 
+@checked
 def save(graph: Graph, path: str | Path) -> None:
     """Write graph to a file, at once: its constants as tensors, its nodes as JSON in the metadata."""
+    write_atomically(path, graph_parts(graph))
+
+
+def graph_parts(graph: Graph) -> list[bytes | memoryview]:
+    """What `save` writes, one piece after another."""
+    graph = graph.unmarked()
     constants = graph.constants
     index = {v: f"c{i}" for i, v in enumerate(constants)}
     index |= {v: f"i{i}" for i, v in enumerate(graph.inputs)}
@@ -39,7 +51,7 @@ def save(graph: Graph, path: str | Path) -> None:
         index |= {v: f"n{n}.{k}" for k, v in enumerate(node.outputs)}
         policy = dataclasses.asdict(node.policy) if node.policy != Policy() else None
         inputs = [index[v] for v in node.inputs]
-        nodes.append([node.op.name, encode_op(node.op), inputs, policy])
+        nodes.append([node.op.name, encode_op(node.op), inputs, policy, node.origin.module])
     text = {
         "name": graph.name,
         "inputs": [[v.name, list(v.shape), v.dtype.name] for v in graph.inputs],
@@ -47,19 +59,24 @@ def save(graph: Graph, path: str | Path) -> None:
         "nodes": nodes,
     }
     tensors = {index[v]: v.constant for v in constants}
-    save_safetensors(tensors, path, {"format": FORMAT, "graph": json.dumps(text)})
+    return safetensors_parts(tensors, {"format": FORMAT, "graph": json.dumps(text)})
 
 
 def load(path: str | Path) -> Graph:
     """Read a graph that `save` wrote. Raises GraphFileError for anything else, OSError if it cannot be read."""
+    return parse(Path(path).read_bytes(), path)
+
+
+def parse(data: bytes, path: str | Path) -> Graph:
+    """As `load`, of a file's content; path: what errors call it."""
     try:
-        tensors, metadata = read_safetensors(path)
+        tensors, metadata = parse_safetensors(data, path)
     except WeightsError as error:
         raise GraphFileError(str(error)) from error
     try:
         if metadata.get("format") != FORMAT:
             raise GraphFileError(f"the format is {metadata.get('format')!r}, not {FORMAT!r}")
-        return _decode(json.loads(metadata["graph"]), tensors)
+        return _decode(parse_json(metadata["graph"]), tensors)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise GraphFileError(f"{path}: not a sound graph: {type(error).__name__}: {error}") from error
 
@@ -71,9 +88,9 @@ def encode_op(op: Op) -> dict[str, Any]:
 
 def decode_op(name: str, values: Mapping[str, Any]) -> Op:
     """The op of this name with these fields, each checked against its declared type."""
-    op_class = REGISTRY.get(name)
+    op_class = find_op(name)
     if op_class is None:
-        raise GraphFileError(f"unknown op {name!r}")
+        raise GraphFileError(f"unknown op {name!r}: import the module that defines it first")
     hints = typing.get_type_hints(op_class)
     known = {f.name for f in dataclasses.fields(op_class)}
     if set(values) != known:
@@ -167,10 +184,12 @@ def _decode(text: Any, tensors: Mapping[str, Tensor]) -> Graph:
         values[f"i{i}"] = value = Value(Spec(tuple(shape), as_dtype(dtype)), name=str(name))
         inputs.append(value)
     values |= {key: Value(x.spec, constant=x) for key, x in tensors.items()}
-    for n, (name, fields, sources, policy) in enumerate(text["nodes"]):
+    for n, (name, fields, sources, policy, *module) in enumerate(text["nodes"]):
         op = decode_op(name, fields)
         if op.arity not in (None, len(sources)):
             raise GraphFileError(f"node {n}: {name} got {len(sources)} inputs")
-        node = Node(op, [values[s] for s in sources], Policy(**policy) if policy else Policy())
+        origin = Origin(str(module[0]) if module else "")
+        given = [values[s] for s in sources]
+        node = Node(op, given, Policy(**policy) if policy else Policy(), origin=origin)
         values |= {f"n{n}.{k}": v for k, v in enumerate(node.outputs)}
     return Graph(inputs, [values[o] for o in text["outputs"]], str(text["name"]))

@@ -25,10 +25,15 @@ def fold_constants(graph: Graph, report: Report | None = None) -> Graph:
 def _computed(match: Match) -> Results | None:
     node, inputs = match.root, match.inputs(match.root)
     small = all(v.spec.numel <= FOLD_LIMIT for v in node.outputs)
-    if not small or not inputs or any(v.constant is None for v in inputs):
+    if _with_others(node) or not small or not inputs or any(v.constant is None for v in inputs):
         return None
     arrays = [v.constant.numpy() for v in inputs if v.constant is not None]
     return dict(zip(node.outputs, map(constant, run_reference(node.op, arrays)), strict=True))
+
+
+def _with_others(node: Any) -> bool:
+    """Whether other ranks take part in it: it is not for one of them to leave it out."""
+    return bool(node.op.effect == "collective")
 
 
 def drop_identities(graph: Graph, report: Report | None = None) -> Graph:
@@ -80,6 +85,8 @@ def common_subexpressions(graph: Graph, report: Report | None = None) -> Graph:
 
     def merged(match: Match) -> Results | None:
         node, inputs = match.root, match.inputs(match.root)
+        if _with_others(node):
+            return None
         firsts = tuple(map(first_of, inputs))
         which = (node.op, tuple(map(id, firsts)), node.policy)
         if which not in seen:

@@ -1,5 +1,7 @@
 """Batch norm of inference folded into the convolution or product before it, whose weights stay the same.
 
+Where there is none, it becomes a scale and a shift for each channel.
+
 With s = scale / sqrt(var + epsilon), (W x + b - mean) s + bias is (s W) x + ((b - mean) s + bias): as many operations
 as the convolution alone, and the sum is fused with it like any bias (Jacob et al. 2018, section 3.2). The new weights
 are computed in the graph, from values that stay from run to run: that is done once, when these are loaded.
@@ -31,7 +33,11 @@ def fold_batch_norm(graph: Graph, stays: Collection[Value] = (), report: Report 
     stays: inputs that are the same from run to run, as constants are. Between the two there may be a bias. The
     convolution's result, and the bias's, must have no other reader.
     """
-    return rewrite(graph, [RewriteRule("batch norm folded", _pattern(_same(graph, stays)), _folded)], report)
+    for op in (Mul, Add):
+        held = _same(graph, stays)
+        graph = rewrite(graph, [RewriteRule("scale behind batch norm", _affine(op, held), _taken_in)], report)
+    graph = rewrite(graph, [RewriteRule("batch norm folded", _pattern(_same(graph, stays)), _folded)], report)
+    return rewrite(graph, [RewriteRule("batch norm in steps", _norm(_same(graph, stays)), _stepped)], report)
 
 
 def _same(graph: Graph, stays: Collection[Value]) -> set[Value]:
@@ -51,13 +57,58 @@ def _pattern(same: set[Value]) -> Pattern:
 
     head = made_by(Conv | Matmul, operand("x"), operand("weights", stays), name="head", same_policy=False)
     bias = operand("bias", stays)
-    biased = made_by(Add, head.read_once, bias, where=_adds_by_channel(stays), same_policy=False)
+    biased = made_by(Add, head.read_once, bias, where=_by_channel(stays), same_policy=False)
     numbers = (operand(name, stays) for name in ("scale", "shift", "mean", "var"))
     return made_by(BatchNormInfer, either(biased.read_once, head.read_once), *numbers)
 
 
-def _adds_by_channel(stays: Callable[[Any], bool]) -> Callable[[PatternNode], bool]:
-    """Whether one input of a sum stays the same, a number for each channel, and the other has the result's shape."""
+def _affine(op: type[Op], same: set[Value]) -> Pattern:
+    """batch_norm(x) * m or + m, with a number m for each channel that stays the same, as the norm's own do."""
+
+    def stays(value: Any) -> bool:
+        return value in same
+
+    numbers = (operand(name, stays) for name in ("scale", "shift", "mean", "var"))
+    norm = made_by(BatchNormInfer, operand("x"), *numbers, name="norm", where=_is_bare)
+    return made_by(op, norm.read_once, operand("m", stays), where=_by_channel(stays))
+
+
+def _norm(same: set[Value]) -> Pattern:
+    """batch_norm(x) whose numbers stay the same."""
+    numbers = (operand(name, lambda v: v in same) for name in ("scale", "shift", "mean", "var"))
+    return made_by(BatchNormInfer, operand("x"), *numbers)
+
+
+def _stepped(match: Match) -> Results | None:
+    """x times a number for each channel, and another one added: elementwise steps, which are fused with others."""
+    make, y, x = _Maker(match), match.root.outputs[0], match["x"]
+    if x.dtype != match["scale"].dtype:
+        return None
+    factor = _factor(make, match)
+    added = make(Sub(), match["shift"], make(Mul(), match["mean"], factor))
+    across = (1, factor.spec.numel, *(1,) * (y.ndim - 2))
+    value = make(Mul(), x, make.reshape(factor, across))
+    return {y: _finished(make, match, make(Add(), value, make.reshape(added, across)))}
+
+
+def _is_bare(node: PatternNode) -> bool:
+    return not (node.op.relu or node.op.residual)
+
+
+def _taken_in(match: Match) -> Results:
+    """The norm with m in its scale and shift: m (x̂ scale + shift), or x̂ scale + (shift + m)."""
+    make, norm = _Maker(match), match.node("norm")
+    scale, shift = match["scale"], match["shift"]
+    m = make.cast(match["m"], scale.dtype)
+    m = make.reshape(m, (m.spec.numel,))
+    if isinstance(match.root.op, Mul):
+        scale = make(Mul(), scale, m)
+    shift = make(match.root.op, shift, m)
+    return {match.root.outputs[0]: make(norm.op, match["x"], scale, shift, match["mean"], match["var"])}
+
+
+def _by_channel(stays: Callable[[Any], bool]) -> Callable[[PatternNode], bool]:
+    """Whether one input of a sum or product stays, a number for each channel; the other has the result's shape."""
 
     def by_channel(node: PatternNode) -> bool:
         held, others = ([v for v in node.inputs if stays(v) is same] for same in (True, False))
@@ -95,9 +146,9 @@ def _folded(match: Match) -> Results:
     """The convolution or product with scaled weights, then what is added, and relu."""
     make, op, head = _Maker(match), match.root.op, match.node("head")
     assert isinstance(op, BatchNormInfer)
-    scale, shift, mean, var = (match[name] for name in ("scale", "shift", "mean", "var"))
-    y, wide, channels = match.root.outputs[0], scale.dtype, scale.spec.numel
-    factor = make(Mul(), scale, make(Rsqrt(), make(Add(), var, _number(op.epsilon, wide))))
+    shift, mean = match["shift"], match["mean"]
+    y, wide, channels = match.root.outputs[0], shift.dtype, shift.spec.numel
+    factor = _factor(make, match)
     weights = make.cast(match["weights"], wide)
     across = [1] * weights.ndim
     across[_output_axis(head, weights)] = channels
@@ -108,13 +159,28 @@ def _folded(match: Match) -> Results:
         centre = make(Sub(), make.reshape(bias, (bias.spec.numel,)), mean)
     added = make(Add(), make(Mul(), centre, factor), shift)
     added = make.reshape(added, (1, channels, *(1,) * (y.ndim - 2)))
-    product = Node(head.op, (match["x"], make.cast(scaled, y.dtype)), head.policy, match.root.serial)
-    value = make(Add(), product.outputs[0], make.cast(added, y.dtype))
+    product = Node(
+        head.op, (match["x"], make.cast(scaled, y.dtype)), head.policy, match.root.serial, origin=head.origin
+    )
+    return {y: _finished(make, match, make(Add(), product.outputs[0], make.cast(added, y.dtype)))}
+
+
+def _factor(make: _Maker, match: Match) -> Value:
+    """What a norm multiplies each channel by: scale / sqrt(var + epsilon)."""
+    scale, var, op = match["scale"], match["var"], match.root.op
+    assert isinstance(op, BatchNormInfer)
+    return make(Mul(), scale, make(Rsqrt(), make(Add(), var, _number(op.epsilon, scale.dtype))))
+
+
+def _finished(make: _Maker, match: Match, value: Value) -> Value:
+    """The value with the norm's residual and relu."""
+    op = match.root.op
+    assert isinstance(op, BatchNormInfer)
     if op.residual:
         value = make(Add(), value, match.inputs(match.root)[5])
     if op.relu:
         value = make(Relu() if op.hi is None else ClippedRelu(op.hi), value)
-    return {y: value}
+    return value
 
 
 def _output_axis(head: Node, weights: Value) -> int:

@@ -125,4 +125,4 @@ def _foreach(nodes: Sequence[Node]) -> tuple[Value, ...]:
     first, last = nodes[0], nodes[-1]
     where = last.serial if first.op.effect == "update" else first.serial
     inputs = [v for node in nodes for v in node.inputs]
-    return Node(Foreach(first.op, len(nodes)), inputs, first.policy, where).outputs
+    return Node(Foreach(first.op, len(nodes)), inputs, first.policy, where, origin=first.origin).outputs

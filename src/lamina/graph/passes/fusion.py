@@ -32,7 +32,7 @@ def _fused(fusion: Fusion, backend: Backend, report: Report, match: Match) -> Re
     """What a match becomes, None where it stays; the report gets why."""
     reason = fusion.check(match)
     if reason:
-        report.refused.append(f"{fusion.name}: {match.root.op}: {reason}")
+        report.refused.append(f"{fusion.name}: {match.root.op}{_where(match.root)}: {reason}")
         return None
     results = fusion.make(match)
     if not results or not match.rewriting.in_time(results):
@@ -40,9 +40,14 @@ def _fused(fusion: Fusion, backend: Backend, report: Report, match: Match) -> Re
     for node in _made(results, match):
         reason = _why_not(fusion, node, backend) if isinstance(node.op, fusion.op or ()) else ""
         if reason:
-            report.refused.append(f"{node.op}: {reason}")
+            report.refused.append(f"{node.op}{_where(node)}: {reason}")
             return None
     return results
+
+
+def _where(node: Node) -> str:
+    """In which module a node stands, for reports."""
+    return f" in {node.origin.module}" if node.origin.module else ""
 
 
 def _made(results: Results, match: Match) -> Iterator[Node]:
@@ -110,10 +115,12 @@ class _Chains:
         step, value = match.root, end.outputs[0]
         ops = end.op.ops if isinstance(end.op, Fused) else (end.op,)
         others = (v for v in match.inputs(step) if v is not value)
-        node = Node(Fused((*ops, step.op)), (*match.inputs(end), *others), step.policy, step.serial)
+        inputs = (*match.inputs(end), *others)
+        origin = end.origin.joined(step.origin)
+        node = Node(Fused((*ops, step.op)), inputs, step.policy, step.serial, origin=origin)
         reason = self._refusal(node)
         if reason:
-            self.report.refused.append(f"{node.op}: {reason}")
+            self.report.refused.append(f"{node.op}{_where(node)}: {reason}")
         return None if reason else node
 
     def _refusal(self, node: Node) -> str:

@@ -18,10 +18,12 @@ from lamina.graph.passes.canonicalize import (
     fold_constants,
     prune_outputs,
 )
+from lamina.graph.passes.collectives import bucket_reductions, keep_order
 from lamina.graph.passes.fold_batch_norm import fold_batch_norm
 from lamina.graph.passes.foreach import absorb_casts, group_small
 from lamina.graph.passes.fuse_batch_norm import fuse_batch_norm
 from lamina.graph.passes.fusion import fuse_elementwise, fuse_patterns
+from lamina.graph.passes.idioms import recognize_idioms
 from lamina.graph.passes.pattern import Report, rewrite
 from lamina.graph.passes.verify import Checker, checked_passes
 
@@ -51,9 +53,12 @@ def _fusions(graph: Graph, target: Compilation, report: Report, *, on_chains: bo
 _ALGEBRAIC = [MASK_BEFORE_SPREADING, SUM_BEFORE_SPREADING, EXPANSION_ABSORBED]
 
 PIPELINE: list[Pass] = [
+    Pass("bucket_reductions", lambda g, _, r: bucket_reductions(g, r)),
+    Pass("keep_order", lambda g, _, r: keep_order(g, r), ("bucket_reductions",)),
     Pass("fold_constants", lambda g, _, r: fold_constants(g, r)),
     Pass("drop_identities", lambda g, _, r: drop_identities(g, r)),
     Pass("common_subexpressions", lambda g, _, r: common_subexpressions(g, r)),
+    Pass("recognize_idioms", lambda g, _, r: recognize_idioms(g, r), ("common_subexpressions",)),
     Pass("fold_batch_norm", lambda g, t, r: fold_batch_norm(g, t.stays, r), ("fold_constants",)),
     Pass("fold_constants_of_norms", lambda g, _, r: fold_constants(g, r), ("fold_batch_norm",)),
     Pass("algebraic", lambda g, _, r: rewrite(g, _ALGEBRAIC, r)),

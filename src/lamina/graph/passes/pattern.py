@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from lamina.backends.pattern import AnyValue, Either, MadeBy, Pattern, Results
 from lamina.graph.ir.graph import Graph, Node, Use, Value
@@ -79,9 +80,14 @@ class Rewriting:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.latest = _Latest({})
-        self._uses: dict[Value, dict[Use, None]] = {v: dict.fromkeys(u) for v, u in graph.uses().items()}
         self._known: set[Node] = set(graph.nodes)
         self._dead: set[Node] = set()
+
+    @cached_property
+    def _uses(self) -> dict[Value, dict[Use, None]]:
+        """Who reads each value: counted when first asked for, which many rules never do."""
+        assert not self.latest.results
+        return {v: dict.fromkeys(u) for v, u in self.graph.uses().items()}
 
     def alive(self, node: Node) -> bool:
         """Whether something still needs a node of the graph."""
@@ -106,6 +112,7 @@ class Rewriting:
 
     def replace(self, results: Mapping[Value, Value]) -> None:
         """Let values become others."""
+        _ = self._uses  # as they are before
         for old, new in results.items():
             current = self.latest(new)
             if old is not current:
@@ -194,7 +201,7 @@ class Match:
 
     def apply(self, op: Op, *inputs: Value, at: Node) -> tuple[Value, ...]:
         """The outputs of a new node, under the policy and at the place of the node `at`."""
-        return Node(op, inputs, at.policy, at.serial).outputs
+        return Node(op, inputs, at.policy, at.serial, origin=at.origin).outputs
 
 
 def find(pattern: Pattern, root: Node, rewriting: Rewriting) -> Iterator[Match]:

@@ -11,12 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lamina.backends import Backend, Plan
-from lamina.graph.ir.graph import Graph, Node, Value
+from lamina.backends import Backend, NoKernel, Plan
+from lamina.graph.ir.graph import Graph, Node, Value, reachable
 from lamina.graph.planning.memory import Lifetime, Placement, place
 from lamina.graph.planning.schedule import schedule
 from lamina.ops.core import Op
 from lamina.spec import Policy, Spec, uint8
+from lamina.tensors import plan_of, reorder_of
 
 Kind = Literal["input", "resident", "constant", "temporary"]
 
@@ -66,7 +67,7 @@ class PlannedGraph:
     """Everything that the executor needs: slots for inputs, outputs and constants; steps; placement.
 
     prologue: steps that run once, whenever resident inputs are loaded: they depend on nothing that changes.
-    donated: input index -> slot that holds the new value after the last step.
+    halfway: how many steps make the outputs that were asked for `early`. name: the graph's.
     """
 
     inputs: list[Slot]
@@ -76,51 +77,53 @@ class PlannedGraph:
     steps: list[PlannedStep] = field(default_factory=list)
     temporaries: list[Slot] = field(default_factory=list)
     placement: Placement = field(default_factory=lambda: Placement((), 0, 0, 0))
+    halfway: int = 0
+    name: str = "graph"
 
 
 class Plans:
-    """A backend's plans, each made once: layers repeat, and a search plans a graph many times."""
+    """A backend's plans, each made once: layers repeat, programs for other shapes share them."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._plans: dict[tuple[Op, tuple[Spec, ...], Policy], Plan] = {}
-        self._reorders: dict[tuple[Spec, Spec], Plan] = {}
 
     def plan(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
         """The plan for op on inputs of these specs. Raises NoKernel."""
-        key = (op, tuple(specs), policy)
-        found = self._plans.get(key)
-        if found is None:
-            found = self._plans[key] = self._backend.plan(op, specs, policy)
-        return found
+        return plan_of(self._backend, op, tuple(specs), policy)
 
     def reorder(self, source: Spec, target: Spec) -> Plan:
         """The plan that copies a tensor from one layout to another."""
-        found = self._reorders.get((source, target))
-        if found is None:
-            found = self._reorders[source, target] = self._backend.reorder(source, target)
-        return found
+        return reorder_of(self._backend, source, target)
 
 
 def plan_graph(
-    graph: Graph, plans: Plans, donate: Mapping[int, int], resident: Collection[int]
+    graph: Graph, plans: Plans, donate: Mapping[int, int], resident: Collection[int], early: int = 0
 ) -> PlannedGraph:
-    """Plan every node of the graph and place the temporaries in one arena."""
-    return _Planner(graph, plans, donate, resident).run()
+    """Plan every node of the graph and place the temporaries in one arena.
+
+    early: so many of the first outputs are made, and can be read, before anything runs that they do not need.
+    """
+    return _Planner(graph, plans, donate, resident, early).run()
 
 
 class _Planner:
     """The state of planning one graph: which slots hold each value so far."""
 
     def __init__(
-        self, graph: Graph, plans: Plans, donate: Mapping[int, int], resident: Collection[int]
+        self,
+        graph: Graph,
+        plans: Plans,
+        donate: Mapping[int, int],
+        resident: Collection[int],
+        early: int = 0,
     ) -> None:
-        self.graph, self.plans, self.donate = graph, plans, dict(donate)
+        self.graph, self.plans, self.donate, self.early = graph, plans, dict(donate), early
         self.donor = {o: i for i, o in donate.items()}  # output index -> the input that it replaces
         self.resident = set(resident) | set(donate)
         self.home: dict[Value, Slot] = {}  # the slot that a value was made in
         self.copies: dict[tuple[Slot, Spec], Slot] = {}  # reordered forms of a slot
-        self.program = PlannedGraph([], [], {})
+        self.packs: dict[tuple[Slot, Plan], Slot] = {}  # what was prepared of a slot
+        self.program = PlannedGraph([], [], {}, name=graph.name)
         self.frozen: set[Slot] = set()  # values that stay the same from run to run
         self.donors: set[Slot] = set()  # inputs whose memory is written
         self.finished: set[Slot] = set()  # where outputs are read
@@ -128,10 +131,17 @@ class _Planner:
     def run(self) -> PlannedGraph:
         program = self.program
         self.make_sources()
-        for node in schedule(self.graph, self.donate):
-            self.add_node(node)
-        for i, value in enumerate(self.graph.outputs):
-            program.outputs.append(self.finish(i, value))
+        nodes, outputs = schedule(self.graph, self.donate), self.graph.outputs
+        needed = set(reachable(outputs[: self.early]))
+        for node in nodes:
+            if node in needed:
+                self.add_node(node)
+        program.outputs += [self.finish(i, v) for i, v in enumerate(outputs[: self.early])]
+        program.halfway = len(program.steps)
+        for node in nodes:
+            if node not in needed:
+                self.add_node(node)
+        program.outputs += [self.finish(i, v) for i, v in enumerate(outputs) if i >= self.early]
         for slot in [*program.inputs, *program.constants.values()]:
             slot.spec = slot.spec.fixed
         self.share_memory()
@@ -158,9 +168,17 @@ class _Planner:
 
     def add_node(self, node: Node) -> None:
         sources = [self.home[v] for v in node.inputs]
-        plan = self.plans.plan(node.op, [s.spec for s in sources], node.policy)
+        try:
+            plan = self.plans.plan(node.op, [s.spec for s in sources], node.policy)
+        except NoKernel as error:
+            if str(node.origin):
+                error.add_note(f"in {node.origin}")
+            raise
+        if plan.packed is not None and sources[plan.packed.index] in self.frozen:
+            at, pack, plan = plan.packed.index, plan.packed.pack, plan.packed.plan
+            sources[at] = self.prepared(sources[at], pack)
         inputs = tuple(self.in_layout(s, w) for s, w in zip(sources, plan.inputs, strict=True))
-        once = self.stays(inputs, plan.outputs)
+        once = node.op.effect != "collective" and self.stays(inputs, plan.outputs)
         outputs = tuple(Slot(spec, "resident" if once else "temporary") for spec in plan.outputs)
         if plan.view:
             outputs[0].shares = inputs[0].base
@@ -169,6 +187,15 @@ class _Planner:
             self.frozen.update(outputs)
         steps = self.program.prologue if once else self.program.steps
         steps.append(PlannedStep(plan, inputs, outputs, node, _workspace(plan)))
+
+    def prepared(self, slot: Slot, pack: Plan) -> Slot:
+        """What a plan makes, in the prologue, of a value that stays the same."""
+        if (slot, pack) not in self.packs:
+            made = self.packs[slot, pack] = Slot(pack.outputs[0], "resident", slot.name)
+            given = self.in_layout(slot, pack.inputs[0])
+            self.program.prologue.append(PlannedStep(pack, (given,), (made,), None, _workspace(pack)))
+            self.frozen.add(made)
+        return self.packs[slot, pack]
 
     def stays(self, inputs: Sequence[Slot], outputs: Sequence[Spec]) -> bool:
         """Whether a node's results are the same in every run, and no larger than what they are made of."""
@@ -259,8 +286,11 @@ class _Planner:
                     held.last = max(held.last, index)
             if step.workspace is not None:
                 step.workspace.first = step.workspace.last = index
-        for slot in self.program.outputs:
+        for slot in self.program.outputs[self.early :]:
             slot.last = slot.base.last = end
+        for slot in self.program.outputs[: self.early]:  # read between the halves
+            for held in (slot, slot.base):
+                held.last = max(held.last, self.program.halfway)
 
     def place(self) -> None:
         """Offsets for the temporaries and workspaces."""

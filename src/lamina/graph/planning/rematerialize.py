@@ -63,17 +63,15 @@ class MemoryLimitError(ValueError):
         self.least = least
 
 
-def as_bytes(size: int | str) -> int:
+def as_bytes(size: int | str, what: str = "memory_limit") -> int:
     """Bytes from a number, or from text with a unit: "8 GiB", "512MiB", "2 GB", "1000". Raises ValueError."""
     if isinstance(size, str):
         found = _SIZE.fullmatch(size)
         if found is None or found[2].lower() not in _UNITS:
-            raise ValueError(
-                f"memory_limit: {size!r} is no size; write bytes, or such as '8 GiB' or '500 MB'"
-            )
+            raise ValueError(f"{what}: {size!r} is no size; write bytes, or such as '8 GiB' or '500 MB'")
         size = int(float(found[1]) * _UNITS[found[2].lower()])
     if size <= 0:
-        raise ValueError(f"memory_limit must be a positive number of bytes, got {size}")
+        raise ValueError(f"{what} must be a positive number of bytes, got {size}")
     return size
 
 
@@ -260,14 +258,14 @@ class _Round:
                     front += reversed(missing)
                     continue
                 inputs = [again[u] if u in gone else new.get(u, u) for u in node.inputs]
-                made = Node(node.op, inputs, node.policy, next(serial))
+                made = Node(node.op, inputs, node.policy, next(serial), origin=node.origin)
                 again.update(zip(node.outputs, made.outputs, strict=True))
             return again[value]
 
         for node in self.order:
             late = self.step_of.get(node, -1) > self.at
             inputs = [copy(v) if late and v in dropped else new.get(v, v) for v in node.inputs]
-            made = Node(node.op, inputs, node.policy, next(serial))
+            made = Node(node.op, inputs, node.policy, next(serial), origin=node.origin)
             new.update(zip(node.outputs, made.outputs, strict=True))
         return Graph(self.graph.inputs, [new.get(v, v) for v in self.graph.outputs], self.graph.name)
 

@@ -19,15 +19,17 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class Footprint:
-    """The memory that a step reads and writes."""
+    """The memory that a step reads and writes, and whether its place among others of its kind matters."""
 
     reads: tuple[Range, ...]
     writes: tuple[Range, ...]
+    ordered: bool = False  # other ranks take part, who keep to the same order
 
     def clashes(self, other: Footprint) -> bool:
         """Whether the order of both matters: one writes what the other reads or writes."""
         return (
-            _overlap(self.writes, other.reads)
+            (self.ordered and other.ordered)
+            or _overlap(self.writes, other.reads)
             or _overlap(self.writes, other.writes)
             or _overlap(self.reads, other.writes)
         )

@@ -5,6 +5,9 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic_ns
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,12 @@ from lamina.graph.planning.cost import least_seconds
 from lamina.graph.planning.layout import PlannedGraph, PlannedStep, Slot
 from lamina.graph.planning.streams import Footprint, assign_streams, waits
 from lamina.graph.run.staging import Staged
+from lamina.graph.run.timeline import StepTime, Timeline, next_call
+from lamina.ops.finite import check_fused, check_given, check_results, is_finite
+from lamina.ops.primitives.fused import Fused
 from lamina.runtime import Buffer, CapturedGraph, Device, Event, Stream, copy, memset
+from lamina.runtime.ranks import current_world
+from lamina.spec import current_policy, pack
 from lamina.tensors import Tensor, relayout
 
 #: Bytes from which on a CPU an output is handed out without a copy.
@@ -30,7 +38,7 @@ class ExecutionContext:
 
     program: what runs. results: the slots of the outputs that calls return.
     shared: the memory of everything that is not written by calls, and of state, by slot; the executable's.
-    poison: fill memory with NaNs as soon as it is dead.
+    poison: fill memory with NaNs as soon as it is dead. stream: where it works, by default the device's own.
     """
 
     def __init__(
@@ -40,9 +48,10 @@ class ExecutionContext:
         shared: Mapping[Slot, Buffer],
         device: Device,
         poison: bool,
+        stream: Stream | None = None,
     ) -> None:
         self.program, self.device = program, device
-        self._platform, self._stream = device.platform, device.default_stream
+        self._platform, self._stream = device.platform, stream or device.default_stream
         self._results, self._shared, self._poison = results, shared, poison
         self._own: dict[Slot, Buffer] = {}
         self._lent: dict[
@@ -51,20 +60,21 @@ class ExecutionContext:
         self._runs: list[Run] = []  # every step at its addresses
         self._captured: CapturedGraph | None = None
         self._replay: Run | None = None  # launches it
+        self._stamped: _Stamped | None = None  # likewise, for timelines
         self._rehearsed = (
             False  # whether every kernel ran once: libraries load lazily, and not while capturing
         )
         self._allocate()
 
     def _allocate(self) -> None:
-        arena = self.device.allocate(self.program.placement.nbytes)
+        arena = self.device.allocate(self.program.placement.nbytes, stream=self._stream)
         for slot, offset in zip(self.program.temporaries, self.program.placement.offsets, strict=True):
             self._own[slot] = arena.view(offset, slot.spec.nbytes)
         for slot in self._lendable():
             self._own[slot], self._lent[slot] = self.device.allocate(slot.spec.nbytes), None
         for slot in self.program.inputs:
             if slot.kind == "input":
-                self._own[slot] = self.device.allocate(slot.spec.nbytes)
+                self._own[slot] = self.device.allocate(slot.spec.nbytes, stream=self._stream)
                 if slot.spec.nbytes and not slot.spec.dtype.is_float and self.device.kind == "cpu":
                     # Kernels that are timed before a call must not meet labels out of range.
                     self._own[slot].array((slot.spec.nbytes,), np.uint8)[:] = 0
@@ -86,11 +96,17 @@ class ExecutionContext:
             )
         )
 
+    def synchronize(self) -> None:
+        """Wait for what it has queued."""
+        self._stream.synchronize()
+
     def unbind(self) -> None:
         """Shared memory lies elsewhere: what holds its addresses is dropped, and made anew by the next call."""
         if self._captured is not None:
             self._captured.close()
-        self._captured, self._replay, self._rehearsed = None, None, False
+        if self._stamped is not None:
+            self._stamped.graph.close()
+        self._captured, self._replay, self._stamped, self._rehearsed = None, None, None, False
         self._runs = []
 
     def _memory(self, slot: Slot) -> Buffer:
@@ -154,7 +170,12 @@ class ExecutionContext:
 
     # ---- kernels
     def _launch(self) -> None:
-        if self._replay is not None:
+        timeline = next_call()
+        if current_policy().check_finite:
+            self._watch()
+        elif timeline is not None and (self._rehearsed or not self._stream.queues):
+            self._launch_timed(timeline)
+        elif self._replay is not None:
             self._replay()
         elif not self._stream.queues:
             self._runs = self._runs or self._bound_runs(self._stream)
@@ -168,12 +189,39 @@ class ExecutionContext:
                 run()
             self._rehearsed = True
 
+    def _watch(self) -> None:
+        """Run the steps one by one, and look at what each gives. Raises NonFiniteError."""
+        finite: dict[Slot, bool] = {}
+        for step in self.program.steps:
+            for slot in step.inputs:  # what is not made by a step is looked at before a step may overwrite it
+                if slot not in finite:
+                    check_given(slot.name or str(slot.spec), self._values(slot))
+                    finite[slot] = is_finite(self._values(slot))
+            sound = all(finite[slot] for slot in step.inputs)
+            if step.plan.view:
+                finite |= dict.fromkeys(step.outputs, sound)
+                continue
+            fused = step.node is not None and isinstance(step.node.op, Fused)
+            read = [self._values(slot).copy() for slot in step.inputs] if fused and sound else []
+            self.bound(step)()
+            found = [self._values(slot) for slot in step.outputs]
+            if sound and step.node is not None and not all(map(is_finite, found)):
+                if isinstance(step.node.op, Fused):
+                    check_fused(step.node.op, step.node.origin, read)
+                check_results(step.node.op, step.node.origin, found)
+            finite |= {slot: is_finite(y) for slot, y in zip(step.outputs, found, strict=True)}
+
+    def _values(self, slot: Slot) -> np.ndarray[Any, Any]:
+        """What lies in a slot now, on the host."""
+        self.synchronize()
+        return Tensor(self._memory(slot), slot.spec).numpy()
+
     def _capture(self) -> None:
         """Record all steps as one CUDA graph: those off the longest chain on a second stream beside it.
 
         Recorded on streams of its own: what other threads queue meanwhile is not part of it.
         """
-        steps = [s for s in self.program.steps if not s.plan.view]
+        steps = self._kernels()
         stream = [0] * len(steps) if self._poison else self._assign_streams(steps)
         with self.device.stream() as main, self.device.stream() as beside:
             streams = (main, beside)
@@ -189,7 +237,54 @@ class ExecutionContext:
                         run()
         self._runs = runs  # what they hold (tables of addresses) the graph reads
         self._captured, self._replay = captured, captured.bind()
+        self._announce(steps)
         self._replay()
+
+    def _kernels(self) -> list[PlannedStep]:
+        """The steps that run something."""
+        return [s for s in self.program.steps if not s.plan.view]
+
+    def _launch_timed(self, timeline: Timeline) -> None:
+        """Run all steps, noting when each began and ended, and wait for them."""
+        steps = self._kernels()
+        self.synchronize()
+        begin = monotonic_ns()
+        if self._stream.queues:
+            self._stamped = self._stamped or self._stamp(steps)
+            begin = monotonic_ns()
+            self._stamped.replay()
+            self.synchronize()
+            times = self._stamped.times(begin)
+        else:
+            times = []
+            self._runs = self._runs or self._bound_runs(self._stream)
+            for run in [self.bound(step) for step in steps] if self._poison else self._runs:
+                start = monotonic_ns()
+                run()
+                times.append(StepTime(0, start, monotonic_ns() - start))
+        timeline.add_call(self.program.name, steps, times, begin, monotonic_ns())
+
+    def _stamp(self, steps: Sequence[PlannedStep]) -> _Stamped:
+        """The program as one CUDA graph with an event before and behind each kernel, on the streams that it has."""
+        marks = [(Event(timing=True), Event(timing=True)) for _ in steps]
+        origin, number = Event(timing=True), self._assign_streams(steps)
+        with self.device.stream() as main, self.device.stream() as beside:
+            streams = (main, beside)
+            runs = [self.bound(s, streams[k]) for s, k in zip(steps, number, strict=True)]
+            timed = [
+                partial(_between, streams[k], run, *pair)
+                for k, run, pair in zip(number, runs, marks, strict=True)
+            ]
+            with main.capture(home=self._stream) as graph:
+                main.stamp(origin)
+                self._run_on_streams(steps, timed, number, streams)
+        self._announce(steps)
+        return _Stamped(graph, graph.bind(), runs, number, origin, marks)
+
+    def _announce(self, steps: Sequence[PlannedStep]) -> None:
+        """What was captured with communicators is closed before they are."""
+        if any(s.node is not None and s.node.op.effect == "collective" for s in steps):
+            current_world().closes_first(self)
 
     def _assign_streams(self, steps: Sequence[PlannedStep]) -> list[int]:
         machine = self.device.machine
@@ -221,7 +316,8 @@ class ExecutionContext:
             return tuple((p := self._pointer(s), p + s.base.spec.nbytes) for s in slots if s.spec.nbytes)
 
         scratch = [step.workspace] if step.workspace else []
-        return Footprint(ranges(step.inputs), ranges([*step.outputs, *scratch]))
+        ordered = step.node is not None and step.node.op.effect == "collective"
+        return Footprint(ranges(step.inputs), ranges([*step.outputs, *scratch]), ordered)
 
     # ---- loans
     def _lendable(self) -> list[Slot]:
@@ -254,8 +350,48 @@ class ExecutionContext:
             self.unbind()
 
 
+@dataclass(frozen=True, eq=False)
+class _Stamped:
+    """A captured program whose kernels stand between events. runs: what the graph reads (tables of addresses)."""
+
+    graph: CapturedGraph
+    replay: Run
+    runs: Sequence[Run]
+    stream: Sequence[int]
+    origin: Event
+    marks: Sequence[tuple[Event, Event]]
+
+    def times(self, begin: int) -> list[StepTime]:
+        """When each kernel ran, where the graph began at `begin`."""
+        return [
+            StepTime(k, begin + round(self.origin.elapsed(a) * 1e6), round(a.elapsed(b) * 1e6))
+            for k, (a, b) in zip(self.stream, self.marks, strict=True)
+        ]
+
+
+def _between(stream: Stream, run: Run, before: Event, behind: Event) -> None:
+    """While capturing: a kernel between two events."""
+    stream.stamp(before)
+    run()
+    stream.stamp(behind)
+
+
 class Loan:
     """Owns the memory of an output that is handed out without a copy; every view of the result keeps it alive."""
 
     def __init__(self, held: Buffer) -> None:
         self.held = held
+
+
+def place_constants(program: PlannedGraph, device: Device) -> dict[Slot, Buffer]:
+    """The memory of constants, with their values, and of what the prologue makes."""
+    placed: dict[Slot, Buffer] = {}
+    for value, slot in program.constants.items():
+        assert value.constant is not None
+        placed[slot] = device.allocate(slot.spec.nbytes)
+        copy(placed[slot], pack(value.constant.numpy(), slot.spec.physical))
+    for step in program.prologue:
+        for slot in (*step.outputs, *([step.workspace] if step.workspace else [])):
+            if slot.base is slot:
+                placed[slot] = device.allocate(slot.spec.nbytes)
+    return placed

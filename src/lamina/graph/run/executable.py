@@ -18,12 +18,14 @@ from lamina.graph.passes.manager import optimize, refusals
 from lamina.graph.passes.pattern import Report
 from lamina.graph.planning.layout import PlannedGraph, PlannedStep, Plans, Slot, plan_graph
 from lamina.graph.planning.rematerialize import as_bytes, plan_within
-from lamina.graph.run.context import ExecutionContext, Given
-from lamina.graph.run.pool import Pool
+from lamina.graph.run.collector import collector_paused
+from lamina.graph.run.context import ExecutionContext, Given, place_constants
+from lamina.graph.run.host_context import HostContext
 from lamina.graph.run.staging import Staging
 from lamina.graph.run.turn import Turns, turns_of
-from lamina.runtime import Buffer, Device, Stream, copy, device, human_bytes, usable_cores
-from lamina.spec import ShapeError, pack
+from lamina.runtime import Buffer, Device, Stream, device, human_bytes, usable_cores
+from lamina.runtime.pool import Pool
+from lamina.spec import ShapeError, Spec
 from lamina.tensors import Tensor, as_tensor
 
 _where = device  # the argument of `compile` has the same name
@@ -39,6 +41,7 @@ def compile(
     optimize: bool = True,
     poison: bool = False,
     memory_limit: int | str | None = None,
+    contexts: int | None = None,
 ) -> Executable:
     """Choose kernels and layouts, place memory, and return the graph as something that runs.
 
@@ -50,9 +53,13 @@ def compile(
     poison: fill memory with NaNs as soon as it is dead, to prove that nothing reads it (slow; for tests).
     memory_limit: bytes, or such as "8 GiB", that the arena of temporaries and workspaces may take: where it would be
         larger, intermediate values are computed again right before they are read instead of being kept.
+    contexts: for serving: so many calls may be under way, on a GPU too, each with a stream and memory of its own. On
+        a CPU they run at the same time, on a GPU in turn (`runtime.turn_of`). Outputs lie on the host, and resident
+        inputs are those of the last `load`, whatever became of them.
     Raises TypeError for what is no graph, NoKernel when the backend cannot compute a node, ShapeError when a donated
     pair does not match,
-    MemoryLimitError when no plan is found that needs so little memory.
+    MemoryLimitError when no plan is found that needs so little memory, ValueError for contexts below 1, or with
+    `donate`.
     """
     if not isinstance(graph, Graph):
         what = getattr(graph, "__name__", type(graph).__name__)
@@ -64,9 +71,21 @@ def compile(
     donated = dict(donate or {})
     _check_donations(graph, donated, resident)
     limit = None if memory_limit is None else as_bytes(memory_limit)
-    return Executable(
-        graph, where, donated, resident, backend, improve=optimize, poison=poison, memory_limit=limit
-    )
+    if contexts is not None and (contexts < 1 or donated):
+        reason = "calls that update state run one after another" if donated else "at least 1 is needed"
+        raise ValueError(f"compile: contexts={contexts}: {reason}")
+    with collector_paused():
+        return Executable(
+            graph,
+            where,
+            donated,
+            resident,
+            backend,
+            improve=optimize,
+            poison=poison,
+            memory_limit=limit,
+            contexts=contexts,
+        )
 
 
 class Executable:
@@ -77,9 +96,9 @@ class Executable:
     takes that memory again only when nothing of the result is alive.
 
     Threads may share it; what they get is what one thread would. Where calls update state, or a device's queue puts
-    them in order anyway (a GPU), one call at a time is written or queued, whole; what updates state also waits for
-    other executables that update the same tensors. Elsewhere each call at the same time has an `ExecutionContext` of
-    its own, as many as there are cores, on the same weights.
+    them in order anyway (a GPU, unless it was made with `contexts`), one call at a time is written or queued, whole;
+    what updates state also waits for other executables that update the same tensors. Elsewhere each call at the same
+    time has an `ExecutionContext` of its own, as many as there are cores, on the same weights.
     """
 
     def __init__(
@@ -93,10 +112,12 @@ class Executable:
         improve: bool,
         poison: bool,
         memory_limit: int | None = None,
+        contexts: int | None = None,
     ) -> None:
         self.device = where
         self.backend = backends.get(where, backend)
         self.passes: list[Report] = []  # what each pass did to the graph
+        graph = graph.unmarked()
         stays = {graph.inputs[i] for i in resident if i not in donate}
         self.graph = optimize(graph, self.backend, stays, self.passes) if improve else graph
         self.refusals = refusals(self.passes)  # fusions that the backend has no plan for
@@ -120,27 +141,23 @@ class Executable:
         self._shared: dict[Slot, Buffer] = {}  # state, constants, and what is made of them
         self._staging: dict[int, Staging] = {}
         self._contexts: Pool[ExecutionContext]
+        self._serves = contexts is not None
         self._runs = self.backend.name != "null" and where.planned is None
         if self._runs:
             self._queues = where.default_stream.queues
-            self._contexts = Pool(self._context, 1 if donate or self._queues else usable_cores())
+            most = contexts or (1 if donate or self._queues else usable_cores())
+            self._contexts = Pool(self._context, most)
             self._place_constants()
 
     def _context(self) -> ExecutionContext:
         donated = set(self.donate.values())
         results = [s for o, s in enumerate(self.program.outputs) if o not in donated]
-        return ExecutionContext(self.program, results, self._shared, self.device, self._poison)
+        kind = HostContext if self._serves and self._queues else ExecutionContext
+        return kind(self.program, results, self._shared, self.device, self._poison)
 
     def _place_constants(self) -> None:
         """Allocate what contexts share, but for the resident inputs, and a first context."""
-        for value, slot in self.program.constants.items():
-            assert value.constant is not None
-            self._shared[slot] = self.device.allocate(slot.spec.nbytes)
-            copy(self._shared[slot], pack(value.constant.numpy(), slot.spec.physical))
-        for step in self.program.prologue:
-            for slot in (*step.outputs, *([step.workspace] if step.workspace else [])):
-                if slot.base is slot:
-                    self._shared[slot] = self.device.allocate(slot.spec.nbytes)
+        self._shared |= place_constants(self.program, self.device)
         self._contexts.give(self._contexts.take())
         if not self.resident:
             self._run_prologue()
@@ -152,7 +169,7 @@ class Executable:
         )
 
     def __repr__(self) -> str:
-        given = ", ".join(str(self.graph.inputs[i].spec) for i in self._free)
+        given = ", ".join(map(str, self.given))
         made = ", ".join(
             str(v.spec) for o, v in enumerate(self.graph.outputs) if o not in self.donate.values()
         )
@@ -166,6 +183,11 @@ class Executable:
             else f"{self.device}, {self.backend.name}"
         )
         return f"Executable({self.graph.name} on {on}: ({given}) -> ({made}); {', '.join(parts)})"
+
+    @property
+    def given(self) -> list[Spec]:
+        """What each call is given: the inputs that are not resident."""
+        return [self.graph.inputs[i].spec for i in self._free]
 
     @property
     def kernels(self) -> int:
@@ -212,9 +234,13 @@ class Executable:
     def _run_prologue(self) -> None:
         """Compute what depends on inputs that stay and on constants alone."""
         first = self._contexts.items[0]
+        if self._serves:
+            self.device.default_stream.synchronize()  # where inputs were moved; contexts have streams of their own
         for step in self.program.prologue:
             if not step.plan.view:
                 first.bound(step)()
+        if self._serves:
+            first.synchronize()
 
     def is_settled(self) -> bool:
         """Whether the state lies, and holds, what it did at `load`: another executable, or the user, may have moved
@@ -230,7 +256,7 @@ class Executable:
     # ---- running
     def __call__(self, *inputs: Any) -> tuple[Tensor, ...]:
         """Run on the inputs that are not resident, in order. Returns the outputs that are not donated."""
-        self._check_ready()
+        self.check_ready()
         given = self._given(inputs)
         if not self.donate:
             return self._run(given)
@@ -250,7 +276,7 @@ class Executable:
         """A context on the state as it is now."""
         while True:
             context = self._contexts.take()
-            if self.is_settled():
+            if self._serves or self.is_settled():
                 return context
             self._contexts.give(context)
             self.load(self._state)
@@ -262,12 +288,13 @@ class Executable:
 
         Raises RuntimeError for the null backend, or before `load`.
         """
-        self._check_ready()
+        self.check_ready()
         context = self._take()
         self._contexts.give(context)
         return [(step, context.bound(step, stream)) for step in self.program.steps if not step.plan.view]
 
-    def _check_ready(self) -> None:
+    def check_ready(self) -> None:
+        """Raise RuntimeError where it cannot run: on the null backend, or before `load`."""
         if len(self._state) != len(self.resident) or self.backend.name == "null":
             if self.backend.name == "null":
                 raise RuntimeError(
@@ -276,6 +303,10 @@ class Executable:
             raise RuntimeError(
                 f"call load() first: inputs {self.resident} are resident and have no values yet"
             )
+
+    def shared(self, slot: Slot) -> Buffer:
+        """The memory of a weight, a constant, or what was made of them."""
+        return self._shared[slot]
 
     @property
     def is_captured(self) -> bool:
@@ -293,6 +324,15 @@ class Executable:
         return self.program.placement.nbytes
 
     @property
+    def own_bytes(self) -> int:
+        """Bytes of the device's memory that are this program's alone: of contexts, and of what weights became."""
+        contexts = len(self._contexts.items) if self._runs else 0
+        given = sum(spec.nbytes for spec in self.given)
+        state = {self.program.inputs[i] for i in self.resident}
+        shared = sum(s.spec.nbytes for s in self._shared if s not in state)
+        return int(contexts * (self.peak_bytes + given) + shared)
+
+    @property
     def unplanned_bytes(self) -> int:
         """What the temporaries would take if each had memory of its own."""
         return self.program.placement.unplanned
@@ -307,7 +347,8 @@ class Executable:
             slot, name = self.program.inputs[i], self.graph.inputs[i].name
             if isinstance(x, np.ndarray):
                 array = _row_major(name, slot, x)
-                given.append((slot, self._way(i, slot).fill(array) if self._queues else array))
+                staged = self._queues and not self._serves
+                given.append((slot, self._way(i, slot).fill(array) if staged else array))
             else:
                 given.append((slot, _fitting(name, slot, as_tensor(x))))
         return given

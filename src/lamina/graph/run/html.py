@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from html import escape
 
+from lamina.graph.ir.graph import Graph
+from lamina.graph.ir.picture import picture
 from lamina.graph.run.profile import Life, Profile, Row
+from lamina.ops.arguments import checked
 from lamina.runtime import human_bytes
 
 #: Kinds of kernels that get a colour of their own, by the beginning of the op's name.
@@ -32,14 +35,20 @@ code { font: 12px ui-monospace, monospace; overflow-wrap: anywhere } rect:hover 
 """
 
 
-def html_page(profile: Profile, title: str) -> str:
-    """The page: no script, no file beside it. Hovering over a bar tells what it is."""
+@checked
+def html_page(profile: Profile, title: str, graph: Graph | None = None) -> str:
+    """The page: no script, no file beside it. Hovering over a bar tells what it is. graph: drawn, too."""
+    drawn = (
+        ""
+        if graph is None
+        else f"<h2>Graph</h2><details><summary>{graph!r}</summary>{picture(graph)}</details>"
+    )
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f"<style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>{_summary(profile)}"
         f"<h2>Kernels over time</h2>{_timeline(profile)}"
         f"<h2>Memory over the steps</h2>{_arena(profile)}"
-        f"<h2>Kernels</h2>{_table(profile)}{_refusals(profile)}"
+        f"<h2>Kernels</h2>{_table(profile)}{_refusals(profile)}{drawn}"
         f'<script type="application/json" id="profile">{_embedded(profile)}</script></body></html>'
     )
 
@@ -92,7 +101,8 @@ def _bar(row: Row, x: float, width: float) -> str:
 def _tip(row: Row) -> str:
     time = "" if row.milliseconds is None else f"\n{row.milliseconds * 1e3:.1f} us"
     share = "" if row.fraction is None else f", {row.fraction:.0%} of roofline"
-    return f"{row.op}\n{row.kernel}{time}{share}\n{row.inputs} -> {row.outputs}"
+    origin = f"\n{row.origin}" if row.origin else ""
+    return f"{row.op}\n{row.kernel}{time}{share}\n{row.inputs} -> {row.outputs}{origin}"
 
 
 def _arena(profile: Profile) -> str:
@@ -119,7 +129,7 @@ def _picture(content: str, height: int, label: str) -> str:
 
 def _table(profile: Profile) -> str:
     head = "<tr><th class=n>#</th><th>op</th><th>kernel</th><th class=n>ms</th><th class=n>% of roofline</th>"
-    head += "<th class=n>GFLOP</th><th class=n>bytes</th><th class=n>workspace</th></tr>"
+    head += "<th class=n>GFLOP</th><th class=n>bytes</th><th class=n>workspace</th><th>from</th></tr>"
     return f"<table>{head}{''.join(_line(i, r) for i, r in enumerate(profile.rows))}</table>"
 
 
@@ -134,7 +144,7 @@ def _line(index: int, r: Row) -> str:
     cells = "".join(f"<td class=n>{n}</td>" for n in numbers)
     return (
         f"<tr><td class=n>{index}</td><td><code>{escape(r.op)}</code></td>"
-        f"<td><code>{escape(r.kernel)}</code></td>{cells}</tr>"
+        f"<td><code>{escape(r.kernel)}</code></td>{cells}<td><code>{escape(r.origin)}</code></td></tr>"
     )
 
 

@@ -12,11 +12,16 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from lamina.backends import Run
-from lamina.graph.planning.cost import least_seconds, work
+from lamina.graph.planning.cost import least_times, work
 from lamina.graph.planning.layout import PlannedStep
+from lamina.graph.planning.updates import gradient_sources
 from lamina.graph.run.executable import Executable
-from lamina.runtime import Event, Machine, human_bytes
+from lamina.graph.run.timeline import Timeline
+from lamina.ops.arguments import checked
+from lamina.runtime import Event, human_bytes
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,7 @@ class Row:
     """One kernel: what it computes, with what, its work, and its time where it was measured.
 
     flops: of matrix products. nbytes: inputs and outputs once each. limit_ms: the least time for this work.
+    origin: the module and the line of the program that it computes. update: whether it brings state to the next step.
     """
 
     op: str
@@ -35,6 +41,8 @@ class Row:
     workspace: int
     milliseconds: float | None = None
     limit_ms: float = 0.0
+    origin: str = ""
+    update: bool = False
 
     @property
     def fraction(self) -> float | None:
@@ -62,7 +70,10 @@ class Life:
 
 @dataclass(frozen=True)
 class Profile:
-    """A compiled graph kernel by kernel, and its memory over time."""
+    """A compiled graph kernel by kernel, and its memory over time.
+
+    gradients: what updates read: the number of the kernel that makes it, and bytes.
+    """
 
     device: str
     rows: tuple[Row, ...]
@@ -70,6 +81,7 @@ class Profile:
     arena: int
     unplanned: int
     bound: int
+    gradients: tuple[tuple[int, int], ...] = ()
     refusals: tuple[str, ...] = ()
     recomputed: int = 0
 
@@ -94,6 +106,7 @@ class Profile:
             "fraction_of_limit": self.fraction,
             "memory": {"planned": self.arena, "unplanned": self.unplanned, "bound": self.bound},
             "recomputed": self.recomputed,
+            "gradients": list(self.gradients),
             "kernels": [r.record for r in self.rows],
             "lives": [asdict(life) for life in self.lives],
             "refused_fusions": list(self.refusals),
@@ -101,7 +114,7 @@ class Profile:
 
     def text(self) -> str:
         """A table for people."""
-        head = ("op", "kernel", "ms", "% of roofline", "GFLOP", "bytes", "outputs")
+        head = ("op", "kernel", "ms", "% of roofline", "GFLOP", "bytes", "outputs", "from")
         table = [head, *(_cells(r) for r in self.rows)]
         widths = [min(max(len(r[c]) for r in table), 64) for c in range(len(head))]
         lines = ["  ".join(f[:64].ljust(w) for f, w in zip(r, widths, strict=True)).rstrip() for r in table]
@@ -126,9 +139,11 @@ def _cells(r: Row) -> tuple[str, ...]:
         f"{r.flops / 1e9:.2f}" if r.flops else "",
         human_bytes(r.nbytes),
         r.outputs,
+        r.origin,
     )
 
 
+@checked
 def profile(executable: Executable, rounds: int = 20) -> Profile:
     """The kernels of an executable with their work and, if rounds > 0, the median of so many timings of each.
 
@@ -137,21 +152,23 @@ def profile(executable: Executable, rounds: int = 20) -> Profile:
     """
     steps = [s for s in executable.program.steps if not s.plan.view]
     times = kernel_times(executable, rounds) if rounds else [None] * len(steps)
-    machine = executable.device.machine
+    seconds = [None if t is None else t / 1e3 for t in times]
+    limits = least_times(steps, seconds, executable.device.machine)
     placed = executable.program.placement
     return Profile(
         device=f"{executable.device} ({executable.backend.name})",
-        rows=tuple(_row(s, t, machine) for s, t in zip(steps, times, strict=True)),
+        rows=tuple(_row(s, t, limit * 1e3) for s, t, limit in zip(steps, times, limits, strict=True)),
         lives=_lives(executable),
         arena=placed.nbytes,
         unplanned=placed.unplanned,
         bound=placed.bound,
+        gradients=tuple(gradient_sources(steps)),
         refusals=tuple(executable.refusals),
         recomputed=executable.recomputed,
     )
 
 
-def _row(step: PlannedStep, milliseconds: float | None, machine: Machine) -> Row:
+def _row(step: PlannedStep, milliseconds: float | None, limit_ms: float) -> Row:
     flops, nbytes = work(step)
     return Row(
         str(step.node.op) if step.node else "reorder",
@@ -162,8 +179,23 @@ def _row(step: PlannedStep, milliseconds: float | None, machine: Machine) -> Row
         nbytes,
         step.plan.workspace,
         milliseconds,
-        least_seconds(step, machine) * 1e3,
+        limit_ms,
+        _origin(step),
+        step.node is not None and step.node.op.effect == "update",
     )
+
+
+def _origin(step: PlannedStep) -> str:
+    """Where a step comes from; of an update, which parameter that is."""
+    if step.node is None:
+        return ""
+    if step.node.op.effect == "update":
+        # States are named by what they are, then by the parameter: "parameters/fc.weight".
+        updated = [s.name.partition("/") for s in step.inputs if s.kind == "resident"]
+        return (
+            f"update of {', '.join(dict.fromkeys(name for kind, _, name in updated if kind == 'parameters'))}"
+        )
+    return str(step.node.origin)
 
 
 def _lives(executable: Executable) -> tuple[Life, ...]:
@@ -173,6 +205,21 @@ def _lives(executable: Executable) -> tuple[Life, ...]:
         for slot, offset in zip(program.temporaries, program.placement.offsets, strict=True)
         if slot.spec.nbytes
     )
+
+
+@checked
+def record_call(executable: Executable, before: int = 2) -> Timeline:
+    """The timeline of one call on zeros, behind `before` others (kernels are loaded, and captured, in the first two).
+
+    The resident state must be loaded, and it is used: what is donated is updated. Raises RuntimeError before
+    `load`, and for the null backend.
+    """
+    zeros = [np.zeros(spec.shape, spec.dtype.numpy) for spec in executable.given]
+    timeline = Timeline(1, skip=before)
+    with timeline.record():
+        for _ in range(before + 1):
+            executable(*zeros)
+    return timeline
 
 
 def kernel_times(executable: Executable, rounds: int) -> list[float]:

@@ -1,0 +1,23 @@
+"""Where the gradients of a training step come from: which step makes what the updates read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lamina.graph.planning.layout import PlannedStep
+
+
+def gradient_sources(steps: Sequence[PlannedStep]) -> list[tuple[int, int]]:
+    """What steps whose effect is "update" read of other steps: the number of the step that makes it, and its bytes.
+
+    In the order in which they are made. What an update makes for another update is none of it.
+    """
+    writer: dict[object, int] = {}
+    found: set[tuple[int, object, int]] = set()
+    for i, step in enumerate(steps):
+        if step.node is not None and step.node.op.effect == "update":
+            made = ((writer[s.base], s.base, s.spec.nbytes) for s in step.inputs if s.base in writer)
+            found |= set(made)
+        else:
+            writer.update((s.base, i) for s in step.outputs)
+    return [(i, nbytes) for i, _, nbytes in sorted(found, key=lambda x: x[0])]

@@ -1,0 +1,82 @@
+"""Calls of a program on a GPU that begin and end on the host, each on a stream of its own.
+
+A context of `ExecutionContext` works on the device's default stream and hands out tensors there, so that there is one
+of it. These have a stream, an arena and a CUDA graph each, and share the weights. Their thread waits for its own
+stream alone, without Python's lock, and gets its answer in host memory; nothing of a call is left on the device.
+They run in turn (`runtime.turn_of`), not at the same time: one call holds the device until its stream is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from lamina.graph.planning.layout import PlannedGraph, Slot
+from lamina.graph.run.context import ExecutionContext, Given
+from lamina.graph.run.staging import Staged
+from lamina.runtime import Buffer, Device, LibraryState, copy, pinned, turn_of
+from lamina.tensors import Tensor
+
+_HOST = Device("cpu")
+
+
+class HostContext(ExecutionContext):
+    """The arena, stream and kernels of one call at a time, whose inputs and outputs lie on the host."""
+
+    def __init__(
+        self,
+        program: PlannedGraph,
+        results: Sequence[Slot],
+        shared: Mapping[Slot, Buffer],
+        device: Device,
+        poison: bool,
+    ) -> None:
+        super().__init__(program, results, shared, device, poison, device.stream())
+        self._arriving: dict[Slot, Buffer] = {}  # pinned memory of inputs that come in other memory
+        self._leaving = [pinned(slot.spec.nbytes) for slot in results]
+        self._libraries = LibraryState()  # what its graph goes on using is no other context's
+
+    def __call__(self, inputs: Sequence[tuple[Slot, Given]]) -> tuple[Tensor, ...]:
+        """Run on these inputs, and wait for the outputs."""
+        with turn_of(self.device):
+            self._run(inputs)
+        pairs = zip(self._results, self._leaving, strict=True)
+        return tuple([Tensor(_copied(place, slot.spec.nbytes), slot.spec) for slot, place in pairs])
+
+    def _run(self, inputs: Sequence[tuple[Slot, Given]]) -> None:
+        """The results lie in pinned memory then."""
+        stream, platform = self._stream, self._platform
+        for slot, x in inputs:
+            self._send(slot, x)
+        with self._libraries.used():
+            self._launch()
+        for slot, place in zip(self._results, self._leaving, strict=True):
+            if slot.spec.nbytes:
+                platform.copy(place.pointer, self._pointer(slot), slot.spec.nbytes, stream)
+        stream.synchronize()
+
+    def _send(self, slot: Slot, x: Given) -> None:
+        """Queue the copy of x, whose memory stays as it is until the call returns, to its place."""
+        assert not isinstance(x, Staged)
+        nbytes = slot.spec.nbytes
+        if isinstance(x, Tensor):
+            held = x.to(_HOST).contiguous()
+            if held.buffer.pinned:
+                self._platform.copy(self._own[slot].pointer, held.buffer.pointer, nbytes, self._stream)
+                return
+            x = held.numpy()
+        if not nbytes:
+            return
+        place = self._arriving.get(slot)
+        if place is None:
+            place = self._arriving[slot] = pinned(nbytes)
+        copy(place, np.ascontiguousarray(x), nbytes)
+        self._platform.copy(self._own[slot].pointer, place.pointer, nbytes, self._stream)
+
+
+def _copied(place: Buffer, nbytes: int) -> Buffer:
+    """Pageable memory with the bytes of a place that the next call writes."""
+    buffer = _HOST.allocate(nbytes)
+    copy(buffer, place, nbytes)
+    return buffer

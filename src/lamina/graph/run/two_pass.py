@@ -1,0 +1,164 @@
+"""A program that runs in two passes on one arena: a forward pass, and later the backward pass on what that left.
+
+`Executable` runs a graph whole. Where another framework drives (its autograd asks for gradients when it likes),
+forward and backward pass are one graph all the same: planned, fused and placed together, so that what the backward
+pass reads stays where the forward pass wrote it. The steps are cut behind the last one that the early outputs need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from lamina import backends
+from lamina.graph.ir.graph import Graph
+from lamina.graph.passes.manager import optimize, refusals
+from lamina.graph.passes.pattern import Report
+from lamina.graph.planning.layout import PlannedGraph, PlannedStep, Plans, Slot, plan_graph
+from lamina.graph.planning.memory import Placement
+from lamina.graph.run.collector import collector_paused
+from lamina.graph.run.context import ExecutionContext, place_constants
+from lamina.runtime import Buffer, Device, Stream
+from lamina.tensors import Tensor
+
+
+class TwoPassProgram:
+    """A graph, planned so that its first outputs are there before the rest runs.
+
+    graph: inputs are those of both passes; the first `early` outputs are the forward pass's.
+    lent: indices of inputs that are read where their owner keeps them (parameters): row-major, and at the same
+        address as long as the owner says (`TwoPassContext.lend`). All others have a place in each context.
+    late: indices of inputs that are there only for the backward pass (gradients that arrive). The forward pass does
+        not read them: no early output may depend on one.
+
+    Raises NoKernel where the backend cannot compute a node, ValueError for an early output that needs a late input.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        device: Device,
+        early: int,
+        *,
+        lent: Collection[int] = (),
+        late: Collection[int] = (),
+        backend: str | None = None,
+    ) -> None:
+        self.device = device
+        self.backend = backends.get(device, backend)
+        self.passes: list[Report] = []
+        with collector_paused():
+            self.graph = optimize(graph.unmarked(), self.backend, set(), self.passes)
+            self.program = plan_graph(self.graph, Plans(self.backend), {}, (), early)
+        self.refusals = refusals(self.passes)
+        self.early, self.lent = early, sorted(lent)
+        self._check_late(late)
+        self.constants = place_constants(self.program, device)
+        self._run_prologue()
+
+    @property
+    def halves(self) -> tuple[list[PlannedStep], list[PlannedStep]]:
+        """The steps of each pass."""
+        steps, halfway = self.program.steps, self.program.halfway
+        return steps[:halfway], steps[halfway:]
+
+    def read_late(self) -> list[int]:
+        """The indices of the inputs that the backward pass reads."""
+        places = {slot: i for i, slot in enumerate(self.program.inputs)}
+        read = {slot.base for step in self.halves[1] for slot in step.inputs}
+        shown = {slot.base for slot in self.program.outputs[self.early :]}
+        return sorted(places[slot] for slot in read | shown if slot in places)
+
+    @property
+    def own_bytes(self) -> int:
+        """Bytes of the device's memory that one context and the constants take."""
+        given = sum(s.spec.nbytes for i, s in enumerate(self.program.inputs) if i not in self.lent)
+        kept = sum(buffer.nbytes for buffer in self.constants.values())
+        return int(self.program.placement.nbytes + given + kept)
+
+    @property
+    def kernels(self) -> tuple[int, int]:
+        """How many kernels, or calls of a library, each pass is."""
+        first, second = ([s for s in half if not s.plan.view] for half in self.halves)
+        return len(first), len(second)
+
+    def _check_late(self, late: Collection[int]) -> None:
+        slots = {self.program.inputs[i] for i in late}
+        read = {slot.base for step in self.halves[0] for slot in step.inputs}
+        read |= {slot.base for slot in self.program.outputs[: self.early]}
+        for slot in slots & read:
+            raise ValueError(
+                f"{self.graph.name}: a result of the forward pass needs {slot.name or slot.spec}, which is there "
+                "only for the backward pass"
+            )
+
+    def _run_prologue(self) -> None:
+        once = replace(
+            self.program, steps=self.program.prologue, inputs=[], temporaries=[], placement=_NOWHERE
+        )
+        ExecutionContext(once, (), self.constants, self.device, poison=False)(())
+
+    def __repr__(self) -> str:
+        first, second = self.kernels
+        return f"TwoPassProgram({self.graph.name} on {self.device}: {first} + {second} kernels)"
+
+
+class TwoPassContext:
+    """The memory of one forward pass until its backward pass has run, and both passes' kernels bound to it.
+
+    On a GPU each pass is launched as one CUDA graph from the third time on, on `stream`.
+
+    places: where each input that is not lent is written before a pass. `result` says where an output lies after it:
+    until the next pass runs (the forward pass's), or the next call; whoever keeps one copies it.
+    """
+
+    def __init__(
+        self, program: TwoPassProgram, lent: Mapping[int, Buffer], stream: Stream | None = None
+    ) -> None:
+        self.planned, planned = program, program.program
+        device = program.device
+        self.stream = stream or device.default_stream
+        self._memory: dict[Slot, Buffer] = dict(program.constants)
+        arena = device.allocate(planned.placement.nbytes, stream=self.stream)
+        for slot, offset in zip(planned.temporaries, planned.placement.offsets, strict=True):
+            self._memory[slot] = arena.view(offset, slot.spec.nbytes)
+        self.places: dict[int, Tensor] = {}
+        for i, slot in enumerate(planned.inputs):
+            if i not in lent:
+                self._memory[slot] = device.allocate(slot.spec.nbytes, stream=self.stream)
+                self.places[i] = Tensor(self._memory[slot], slot.spec)
+        first, second = program.halves
+        self._forward, self._backward = self._half(planned, first), self._half(planned, second)
+        self.lend(lent)
+
+    def lend(self, lent: Mapping[int, Buffer]) -> None:
+        """Where lent inputs lie from now on: both passes are bound anew."""
+        for i, buffer in lent.items():
+            self._memory[self.planned.program.inputs[i]] = buffer
+        self._forward.unbind()
+        self._backward.unbind()
+
+    def result(self, index: int) -> Tensor:
+        """Where an output lies after its pass. It is read before the next pass runs."""
+        slot = self.planned.program.outputs[index]
+        return Tensor(self._memory[slot.base], slot.spec)
+
+    def forward(self) -> None:
+        """Run, or queue, the forward pass."""
+        self._forward(())
+
+    def backward(self) -> None:
+        """Run, or queue, the backward pass on what the last forward pass left."""
+        self._backward(())
+
+    @property
+    def is_captured(self) -> tuple[bool, bool]:
+        """Whether each pass launches one CUDA graph."""
+        return self._forward.is_captured, self._backward.is_captured
+
+    def _half(self, program: PlannedGraph, steps: list[PlannedStep]) -> ExecutionContext:
+        part = replace(program, steps=steps, inputs=[], temporaries=[], placement=_NOWHERE)
+        return ExecutionContext(part, (), self._memory, self.planned.device, poison=False, stream=self.stream)
+
+
+_NOWHERE = Placement((), 0, 0, 0)

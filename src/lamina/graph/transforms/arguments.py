@@ -1,0 +1,145 @@
+"""What a function is differentiated in: the arrays among some of its arguments, as values of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import index
+from typing import Any, Protocol, runtime_checkable
+
+from lamina import _tree
+from lamina.graph.ir.graph import EagerTape, Value, tensor_of
+from lamina.ops.arguments import shown
+from lamina.ops.core import Operand, is_number, recorder
+from lamina.ops.primitives.marker import Alias
+from lamina.runtime import is_array
+from lamina.tensors import Tensor, as_tensor
+
+
+@runtime_checkable
+class HasParameters(Protocol):
+    """A module: its derivative is that of its parameters, by name."""
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """The parameters with their names."""
+
+
+class Gradients(dict[str, Any]):
+    """Gradients of a module's parameters by name, which knows whose they are.
+
+    parameters: the module's parameters by the same names. What is frozen (`requires_grad` is False) has no gradient.
+    """
+
+    def __init__(self, values: Mapping[str, Any], parameters: Mapping[str, Tensor]) -> None:
+        super().__init__(values)
+        self.parameters = parameters
+
+
+def is_nested(*trees: Any) -> bool:
+    """Whether a transformation stands within another, or within a trace: then it is recorded there."""
+    return recorder() is not None or any(isinstance(x, Value) for x in _tree.leaves(trees))
+
+
+def tensors(tree: Any) -> Any:
+    """The tree with the tensors of the values in it; values that are not known stay."""
+    found, structure = _tree.flatten(tree)
+    return _tree.unflatten(structure, [_known(x) for x in found])
+
+
+def _known(x: Any) -> Any:
+    if not isinstance(x, Value):
+        return x
+    found = tensor_of(x)
+    return x if found is None else found
+
+
+def as_positions(argnums: int | Sequence[int], count: int, what: str) -> list[int]:
+    """argnums as a list. Raises TypeError and ValueError for positions that are not there."""
+    given = argnums if isinstance(argnums, Sequence) else [argnums]
+    try:
+        found = [index(i) for i in given]
+    except TypeError:
+        raise TypeError(f"{what}: argnums must be an int or ints, got {shown(argnums)}") from None
+    if not found or any(not -count <= i < count for i in found):
+        raise ValueError(
+            f"{what}: argnums {argnums} names a positional argument that is not there: the call has {count}"
+        )
+    return [i % count for i in found]
+
+
+def named_function(fn: Any, what: str) -> Callable[..., Any]:
+    """fn itself. Raises TypeError for what cannot be called."""
+    if not callable(fn):
+        raise TypeError(f"{what}: takes a function, got {shown(fn)}")
+    return fn  # type: ignore[no-any-return]
+
+
+class Variables:
+    """A tree of arrays and modules, with a value of its own for each array and each parameter.
+
+    tree: as a function is to get it. values: what is differentiated in.
+    what, name: for messages: the transformation, and how the tree is called.
+    """
+
+    def __init__(self, tree: Any, what: str, name: str) -> None:
+        found, self.structure = _tree.flatten(tree, _is_numbers)
+        self.values: list[Value] = []
+        self._counts: list[dict[str, Tensor] | None] = []  # of each leaf: its parameters, None for an array
+        standing = []
+        for x, where in zip(found, _tree.names(self.structure, name), strict=True):
+            standing.append(self._add(x, what, where))
+        self.tree = _tree.unflatten(self.structure, standing)
+
+    def _add(self, x: Any, what: str, where: str) -> Any:
+        if isinstance(x, HasParameters):
+            every = dict(x.named_parameters())
+            held = {name: p for name, p in every.items() if p.requires_grad}
+            by = recorder()
+            if by is None:
+                raise TypeError(
+                    f"{what}: {where} is a {type(x).__name__} within lamina.trace, which knows its arguments alone; "
+                    "give its parameters by nn.functional_call, or trace with lamina.jit"
+                )
+            by.guard(lambda: all(p.requires_grad == (name in held) for name, p in every.items()))
+            self.values += [by.read(p) for p in held.values()]  # type: ignore[misc]
+            self._counts.append(held)
+            return x
+        value = variable(x, what, where)
+        self.values.append(value)
+        self._counts.append(None)
+        return value
+
+    def unflatten(self, results: Sequence[Any]) -> Any:
+        """The tree with results in place of the values: of a module a dict by name."""
+        rest = iter(results)
+        made = [
+            next(rest) if held is None else Gradients({name: next(rest) for name in held}, held)
+            for held in self._counts
+        ]
+        return _tree.unflatten(self.structure, made)
+
+
+def variable(x: Any, what: str, where: str) -> Value:
+    """A value of its own with the numbers of x. Raises TypeError for what has no derivative."""
+    if not (isinstance(x, Operand | list) or is_array(x) or is_number(x)):
+        raise TypeError(
+            f"{what}: {where} is {shown(x)}, which is no tensor, array or module: leave it out of what is "
+            "differentiated (argnums)"
+        )
+    if not isinstance(x, Value):
+        x = as_tensor(x)
+    if not x.dtype.is_float:
+        raise TypeError(
+            f"{what}: {where} is {x.spec}; only floating point values have gradients: cast it, or leave it out of "
+            "argnums"
+        )
+    by = recorder()
+    if by is None:
+        return Value.bind_op(Alias(), [x])[0]
+    if isinstance(by, EagerTape) and not isinstance(x, Value) and by.knows(x):
+        return Value(x.spec, constant=x)
+    return by.call_op(Alias(), [x])  # type: ignore[return-value]
+
+
+def _is_numbers(tree: Any) -> bool:
+    """Whether a list is an array in numbers: a leaf."""
+    return isinstance(tree, list) and bool(tree) and all(is_number(x) or _is_numbers(x) for x in tree)

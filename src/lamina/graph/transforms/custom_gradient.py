@@ -1,0 +1,150 @@
+"""`custom_vjp`: a function whose gradient is another function, as jax.custom_vjp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import update_wrapper
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from lamina import _tree
+from lamina._tree import Structure
+from lamina.graph.transforms.arguments import is_nested, named_function
+from lamina.ops.arguments import shown
+from lamina.ops.core import Operand, bind, operand
+from lamina.ops.primitives.marker import CustomGradient
+from lamina.runtime import is_array
+from lamina.spec import Spec
+from lamina.tensors import Tensor, zeros
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class custom_vjp(Generic[P, R]):  # noqa: N801 - used as a decorator, called as in JAX
+    """A function with a gradient of its own.
+
+        @lm.custom_vjp
+        def clipped(x):
+            return x
+
+        def forward(x):
+            return x, None
+
+        def backward(kept, g):
+            return (ops.clamp(g, -1, 1),)
+
+        clipped.defvjp(forward, backward)
+
+    forward(*args) gives (result, kept): the result as fn gives it, and whatever the gradient needs, any tree of
+    tensors and other values. backward(kept, g) gets the gradient that arrives at the result, in its structure (zeros
+    where nothing arrives, None for what is not floating point), and gives a tuple with one gradient per positional
+    argument, in that argument's structure, or None. Where backward is written with ops, it can be differentiated
+    again. Outside of a derivative the function is simply fn. What forward closes over (a network's parameters) gets
+    no gradient: give it as an argument.
+    """
+
+    def __init__(self, fn: Callable[P, R]) -> None:
+        self.fn = named_function(fn, "custom_vjp")
+        self.forward: Callable[..., Any] | None = None
+        self.backward: Callable[..., Any] | None = None
+        update_wrapper(self, fn)
+
+    def defvjp(self, forward: Callable[..., Any], backward: Callable[..., Any]) -> None:
+        """Say how the function is computed where it is differentiated, and its gradient."""
+        self.forward, self.backward = named_function(forward, "defvjp"), named_function(backward, "defvjp")
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """fn(*args), with its gradient where something is differentiated."""
+        if self.forward is None or self.backward is None:
+            name = _name(self.fn)
+            raise TypeError(f"custom_vjp: {name} has no gradient yet; call {name}.defvjp(forward, backward)")
+        if not is_nested(args, kwargs):
+            return self.fn(*args, **kwargs)  # type: ignore[no-any-return]
+        if kwargs:
+            raise TypeError(
+                f"custom_vjp: {_name(self.fn)} takes positional arguments alone, got {', '.join(kwargs)}="
+            )
+        given = self.forward(*args)
+        if not isinstance(given, tuple) or len(given) != 2:
+            raise TypeError(
+                f"custom_vjp: forward of {_name(self.fn)} must give (result, kept), got {shown(given)}"
+            )
+        return self._marked(args, *given)  # type: ignore[no-any-return]
+
+    def _marked(self, args: tuple[Any, ...], result: Any, kept: Any) -> Any:
+        """The result, with a mark that tells its gradient."""
+        leaves, structure = _tree.flatten(args)
+        places = [i for i, x in enumerate(leaves) if _is_tensor(x)]
+        outputs, made_of = _tree.flatten(result)
+        outputs = [operand(y, "custom_vjp", "the result") for y in outputs]
+        held, kept_of = _tree.flatten(kept)
+        tensors = [i for i, x in enumerate(held) if _is_tensor(x)]
+        specs = [y.spec for y in outputs]
+        backward, name = self.backward, _name(self.fn)
+        assert backward is not None
+
+        def rule(values: Sequence[Any], grads: Sequence[Any]) -> Sequence[Any]:
+            whole = list(held)
+            for i, v in zip(tensors, values, strict=True):
+                whole[i] = v
+            arriving = _tree.unflatten(made_of, _filled(grads, specs))
+            found = backward(_tree.unflatten(kept_of, whole), arriving)
+            return _gradients(found, structure, places, name)
+
+        op = CustomGradient(rule, len(places), len(outputs))
+        marked = bind(op, *(leaves[i] for i in places), *outputs, *(held[i] for i in tensors))
+        return _tree.unflatten(made_of, list(marked))
+
+    def __repr__(self) -> str:
+        return f"custom_vjp({_name(self.fn)})"
+
+
+def _is_tensor(x: Any) -> bool:
+    return is_array(x) or isinstance(x, Operand)
+
+
+def _name(fn: Any) -> str:
+    return str(getattr(fn, "__name__", type(fn).__name__))
+
+
+def _filled(grads: Sequence[Any], specs: Sequence[Spec]) -> list[Any]:
+    """Zeros where nothing arrives; None for what has no gradient."""
+    some = next(g for g in grads if g is not None)
+    device = some.device if isinstance(some, Tensor) else None
+    return [
+        None if not s.dtype.is_float else zeros(s.shape, dtype=s.dtype, device=device) if g is None else g
+        for g, s in zip(grads, specs, strict=True)
+    ]
+
+
+def _gradients(found: Any, structure: Structure, places: Sequence[int], name: str) -> list[Any]:
+    """What backward gave, one entry for each tensor among the arguments. Raises TypeError for another structure."""
+    branches = structure.branches
+    if not isinstance(found, tuple | list) or len(found) != len(branches):
+        what = f"{len(found)} of them" if isinstance(found, tuple | list) else shown(found)
+        raise TypeError(
+            f"custom_vjp: backward of {name} must give a tuple with one gradient or None for each of its "
+            f"{len(branches)} arguments, got {what}"
+        )
+    leaves: list[Any] = []
+    for i, (branch, g) in enumerate(zip(branches, found, strict=True)):
+        count = len(_tree.names(branch, ""))
+        own = [None] * count if g is None else _parts(branch, g)
+        if len(own) != count:
+            raise TypeError(
+                f"custom_vjp: backward of {name} gave {_tree.flatten(g)[1]} for argument {i}, which is {branch}"
+            )
+        leaves += own
+    return [leaves[i] for i in places]
+
+
+def _parts(structure: Structure, g: Any) -> list[Any]:
+    """The gradients of the parts of an argument, with None where a part has none."""
+    if g is None:
+        return [None] * len(_tree.names(structure, ""))
+    if structure.is_leaf:
+        return [] if isinstance(g, tuple | list | dict) else [g]
+    inside = [g.get(k) for k in structure.keys] if isinstance(g, dict) else list(g)
+    if len(inside) != len(structure.branches):
+        return []
+    return [part for b, x in zip(structure.branches, inside, strict=True) for part in _parts(b, x)]

@@ -1,0 +1,117 @@
+"""`checkpoint`: what a function computes is computed again for its gradient, instead of being kept.
+
+Chen et al. 2016, "Training deep nets with sublinear memory cost", with the segments chosen by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from lamina import _tree
+from lamina.graph.ir.graph import EagerTape, Node, Value, constant, mark, reachable, tensor_of
+from lamina.graph.transforms.arguments import is_nested, named_function
+from lamina.graph.transforms.derivatives import vjp
+from lamina.ops.core import Operand, bind, call, recorder
+from lamina.ops.primitives.marker import CustomGradient
+from lamina.ops.primitives.shape import After
+from lamina.runtime import is_array
+from lamina.spec.policies import policy as use_policy
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def checkpoint(fn: Callable[P, R]) -> Callable[P, R]:
+    """fn, of which a gradient keeps only what goes in and comes out: the rest is computed again when it is needed.
+
+        h = lm.checkpoint(block)(h)
+
+    fn: a function or a module, of any arguments. It runs once; what is computed again are the ops that it recorded,
+    on the same numbers and with the same random words, so that results and gradients are those without it, bit by bit
+    wherever kernels are deterministic, and running statistics are updated once. What fn closes over gets its
+    gradient. The memory of what lies within is free between the two passes (in compiled programs:
+    `Executable.peak_bytes`), for about one more forward pass. Outside of a derivative it is fn.
+    """
+    named_function(fn, "checkpoint")
+
+    @wraps(fn, updated=())
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not is_nested(args, kwargs):
+            return fn(*args, **kwargs)
+        start = mark()
+        result = fn(*args, **kwargs)
+        found, structure = _tree.flatten(result)
+        outputs = [_value(x) if _is_tensor(x) else x for x in found]
+        marked = iter(_marked([y for y in outputs if isinstance(y, Value)], start))
+        made: R = _tree.unflatten(structure, [next(marked) if isinstance(y, Value) else y for y in outputs])
+        return made
+
+    return run
+
+
+def _is_tensor(x: Any) -> bool:
+    return is_array(x) or isinstance(x, Operand)
+
+
+def _value(x: Any) -> Value:
+    """What stands for a result in the trace that is made."""
+    by = recorder()
+    found = by.read(x) if by is not None else x if isinstance(x, Value) else constant(x)
+    assert isinstance(found, Value)
+    return found
+
+
+def _marked(outputs: Sequence[Value], start: float) -> Sequence[Value]:
+    """The results of a segment, whose gradient computes it again."""
+    nodes = [n for n in reachable(outputs) if n.serial >= start]
+    own = {v for n in nodes for v in n.outputs}
+    if not nodes:
+        return outputs
+    by = recorder()
+    if isinstance(by, EagerTape) and all(tensor_of(y) is not None for y in outputs):
+        by.forget(own - {*outputs, *by.written.values()})
+        return outputs
+    # On a tape what is differentiated in may be a constant, known by its identity.
+    fixed = not isinstance(by, EagerTape)
+    read = (v for n in nodes for v in n.inputs if v not in own)
+    kept = list(dict.fromkeys(v for v in read if not (fixed and v.constant is not None)))
+    segment = _Segment(nodes, kept, outputs)
+    marked: Sequence[Value] = bind(
+        CustomGradient(segment.gradients, len(kept), len(outputs)), *kept, *outputs, *kept
+    )
+    return marked
+
+
+class _Segment:
+    """The nodes between what a function read and what it gave."""
+
+    def __init__(self, nodes: Sequence[Node], kept: Sequence[Value], outputs: Sequence[Value]) -> None:
+        self.nodes, self.kept, self.outputs = nodes, kept, outputs
+
+    def gradients(self, kept: Sequence[Any], grads: Sequence[Any]) -> Sequence[Any]:
+        """The gradients of what is kept: the segment is computed again, not before one of `grads` is there."""
+        places = [i for i, v in enumerate(self.kept) if v.dtype.is_float]
+        arriving = next(g for g in grads if g is not None)
+        again = [call(After(), x, arriving) for x in kept]
+
+        def run(*floats: Any) -> tuple[Any, ...]:
+            whole = list(again)
+            for i, x in zip(places, floats, strict=True):
+                whole[i] = x
+            made = self.replayed(whole)
+            return tuple(y for y, g in zip(made, grads, strict=True) if g is not None)
+
+        _, pull = vjp(run, *(again[i] for i in places))
+        found = iter(pull(tuple(g for g in grads if g is not None)))
+        return [next(found) if v.dtype.is_float else None for v in self.kept]
+
+    def replayed(self, kept: Sequence[Any]) -> list[Any]:
+        """The results from other values of what is kept."""
+        found: dict[Value, Any] = dict(zip(self.kept, kept, strict=True))
+        for node in self.nodes:
+            with use_policy(node.policy):
+                made = bind(node.op, *(found.get(v, v) for v in node.inputs))
+            found.update(zip(node.outputs, made, strict=True))
+        return [found.get(y, y) for y in self.outputs]

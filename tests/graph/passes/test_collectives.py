@@ -1,0 +1,83 @@
+"""Collective operations keep their order, and small reductions become buckets that travel early."""
+
+from typing import Any
+
+import numpy as np
+
+from lamina import backends, device, ops
+from lamina.distributed import all_reduce_each
+from lamina.graph import Graph, trace
+from lamina.graph.ir.graph import constant
+from lamina.graph.passes.canonicalize import common_subexpressions, fold_constants
+from lamina.graph.passes.collectives import bucket_reductions, keep_order
+from lamina.graph.passes.manager import optimize
+from lamina.ops.core import bind
+from lamina.ops.primitives.collective import AllReduce
+from lamina.spec import Group, Spec, float32, int64
+
+PAIR = Group(0, 1)
+COMPUTED = ("relu", "exp", "tanh")
+X = Spec((4, 4), float32)
+
+
+def names(graph: Graph) -> list[str]:
+    return [node.op.name for node in graph.nodes]
+
+
+def layers(x: Any) -> list[Any]:
+    """Three results, one after the other, the last asked for first."""
+    a = ops.relu(x)
+    b = ops.exp(a)
+    c = ops.tanh(b)
+    return all_reduce_each([c, b, a], group=PAIR, bucket_bytes=100)
+
+
+def test_each_bucket_starts_behind_its_last_tensor_and_is_waited_for_behind_the_next_start() -> None:
+    graph = bucket_reductions(trace(layers, X))
+    order = names(graph)
+    starts = [i for i, n in enumerate(order) if n == "start_all_reduce"]
+    arrived = [i for i, n in enumerate(order) if n == "arrived"]
+    assert len(starts) == len(arrived) == 2
+    (packed,) = (i for i, n in enumerate(order) if n == "concat")
+    assert starts[0] == packed + 1
+    last = max(i for i, node in enumerate(graph.nodes) if node.op.name in COMPUTED)
+    assert (
+        starts[0] < last < starts[1] < arrived[0]
+    )  # the last result is computed while the first bucket travels
+    assert [v.shape for v in graph.outputs] == [(4, 4)] * 3
+
+
+def test_types_do_not_share_a_bucket_and_large_tensors_are_not_copied() -> None:
+    def f(x: Any, n: Any) -> Any:
+        return all_reduce_each([x, n, x + 1.0], "sum", group=PAIR, bucket_bytes=64)
+
+    graph = bucket_reductions(trace(f, X, Spec((3,), int64)))
+    assert "concat" not in names(graph)
+    assert names(graph).count("start_all_reduce") == 3
+
+
+def test_for_one_rank_nothing_is_left() -> None:
+    graph = trace(lambda x: all_reduce_each([ops.relu(x)], group=Group(0)), X)
+    assert names(bucket_reductions(graph)) == ["relu"]
+
+
+def twice(x: Any) -> Any:
+    op = AllReduce(PAIR, "sum")
+    return bind(op, x)[0], bind(op, x)[0]
+
+
+def test_equal_ones_stay_apart_in_their_order() -> None:
+    graph = trace(twice, X)
+    assert names(common_subexpressions(graph)) == ["all_reduce"] * 2
+    ordered = keep_order(graph)
+    assert names(ordered) == ["all_reduce", "after", "all_reduce"]
+    first, after, second = ordered.nodes
+    assert after.inputs[1] is first.outputs[0]
+    assert second.inputs[0] is after.outputs[0]
+    assert names(optimize(graph, backends.get(device("cpu")))) == ["all_reduce", "after", "all_reduce"]
+
+
+def test_a_constant_is_reduced_by_all() -> None:
+    two = constant(np.full((4, 4), 2.0, np.float32))
+    graph = trace(lambda x: x + bind(AllReduce(PAIR, "sum"), two)[0], X)
+    assert "all_reduce" in names(fold_constants(graph))

@@ -1,0 +1,69 @@
+"""Executables as data: what has no form of its own is planned anew, and must fit."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import ops
+from lamina.backends import Plan
+from lamina.graph import compile, trace
+from lamina.graph.run.recorded import Recording
+from lamina.replay.file import Parts
+from lamina.replay.host import HostSteps
+from lamina.replay.player import Player
+from lamina.runtime import Device
+from lamina.spec import Spec, float32
+
+CPU = Device("cpu")
+
+
+def played(data: dict[str, Any], parts: Parts) -> Player:
+    kept = CPU.allocate(max(parts.nbytes, 1))
+    content = b"".join(parts.pieces)
+    kept.array((len(content),), np.uint8)[:] = np.frombuffer(content, np.uint8)
+    return Player(data, kept, CPU, HostSteps(CPU), 1)
+
+
+def functions() -> dict[str, Any]:
+    w = lm.tensor(np.random.default_rng(1).standard_normal((6, 6)).astype(np.float32))
+    return {
+        "product": lambda x: ops.relu(x @ w),
+        "views": lambda x: (ops.reshape(x, (3, 12)), x.T),
+        "numpy": lambda x: ops.cumsum(x, 1),
+        "several": lambda x: (ops.softmax(x, 1), ops.argmax(x, 1), x + w),
+        "constant": lambda x: (x * 2.0, w + 1.0),
+    }
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("name", functions())
+def test_data_computes_what_the_executable_does(name: str, backend: str) -> None:
+    run = compile(trace(functions()[name], Spec((6, 6), float32)), "cpu", backend=backend)
+    parts = Parts()
+    player = played(Recording(run, parts).data, parts)
+    for seed in range(3):
+        x = np.random.default_rng(seed).standard_normal((6, 6)).astype(np.float32)
+        for found, wanted in zip(player(x), run(x), strict=True):
+            np.testing.assert_array_equal(found, wanted.numpy())
+
+
+def test_steps_without_a_form_are_planned_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = compile(trace(lambda x: ops.tanh(x) @ x, Spec((6, 6), float32)), "cpu")
+    monkeypatch.setattr(Plan, "recorded", lambda plan, call, tape: None)
+    parts = Parts()
+    data = Recording(run, parts).data
+    assert {step[0] for step in data["steps"]} == {"anew"}
+    x = np.random.default_rng(0).standard_normal((6, 6)).astype(np.float32)
+    np.testing.assert_array_equal(played(data, parts)(x)[0], run(x)[0].numpy())
+
+
+def test_what_updates_state_or_cannot_run_is_refused() -> None:
+    graph = trace(lambda x, s: (x, s + x), Spec((2,), float32), Spec((2,), float32))
+    with pytest.raises(ValueError, match="updates state"):
+        Recording(compile(graph, "cpu", donate={1: 1}), Parts())
+    with pytest.raises(RuntimeError, match="null backend"):
+        Recording(compile(trace(ops.relu, Spec((2,), float32)), "cpu", backend="null"), Parts())
+    with pytest.raises(RuntimeError, match="load"):
+        Recording(compile(graph, "cpu", resident=[1]), Parts())
