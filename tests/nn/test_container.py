@@ -113,3 +113,40 @@ def test_a_list_that_is_filled_later_is_found() -> None:
     assert Net().unregistered() == ["layers"]
     with pytest.raises(ValueError, match=r"Net has no parameters.*layers.*nn\.ModuleList"):
         lm.train_step(Net(), lm.ops.mse_loss, lm.optim.SGD(lr=0.1), device="cpu")
+
+
+def test_parameters_in_a_list() -> None:
+    held = nn.ParameterList([lm.ones(3), lm.zeros(2)])
+    assert held.append(nn.Parameter(lm.ones(1))) is held
+    held += [lm.ones(4)]
+    assert [p.shape for p in held] == [(3,), (2,), (1,), (4,)]
+    assert (held[-1].shape, len(held), held[1:3][1].shape) == ((4,), 4, (1,))
+    assert [name for name, _ in held.named_parameters()] == ["0", "1", "2", "3"]
+    held[0] = lm.zeros(7)
+    assert held[0].shape == (7,)
+    with pytest.raises(IndexError, match="ParameterList: index 4 is out of range of 4 parameters"):
+        _ = held[4]
+
+
+def test_parameters_in_a_dict() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            self.held = nn.ParameterDict({"a": lm.ones(3)})
+
+        def forward(self, x: lm.Tensor) -> lm.Tensor:
+            return x * self.held["a"]
+
+    net = Net()
+    net.held["b"] = lm.zeros(2)
+    assert (list(net.held), list(net.held.keys()), len(net.held)) == (["a", "b"], ["a", "b"], 2)
+    assert [p.shape for p in net.held.values()] == [(3,), (2,)]
+    assert sorted(net.state_dict()) == ["held.a", "held.b"]
+    assert net.held.pop("b").shape == (2,)
+    assert ("b" in net.held, dict(net.held.items())["a"].shape) == (False, (3,))
+    with pytest.raises(KeyError):
+        _ = net.held["b"]
+    step = lm.train_step(net, lambda y, t: lm.ops.sum(y), lm.optim.SGD(0.5), device="cpu")
+    step(lm.ones(3), lm.ones(()))
+    assert net.held["a"].tolist() == [0.5, 0.5, 0.5]
+    net.held.clear()
+    assert len(net.held) == 0

@@ -52,3 +52,25 @@ def test_a_trace_draws_the_mask_of_an_eager_call() -> None:
     with pytest.raises(TypeError, match="takes no part in this trace"):
         lm.trace(layer, x)
     assert lm.trace(layer.eval(), x)(x)[0].numpy().all()
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("Dropout1d", "dropout1d"), ("Dropout2d", "dropout2d"), ("Dropout3d", "dropout3d"),
+        ("AlphaDropout", "alpha_dropout"), ("FeatureAlphaDropout", "feature_alpha_dropout"),
+    ],
+)  # fmt: skip
+def test_modules_are_their_functions(name: str, function: str) -> None:
+    generator = nn.Generator(4)
+    shape = {"Dropout1d": (2, 6, 5), "Dropout3d": (2, 6, 2, 3, 2)}.get(name, (2, 6, 4, 3))
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    layer = getattr(nn, name)(0.3, generator=generator)
+    expected, _, after = getattr(ops, function)(x, 0.3, state=generator.state)
+    np.testing.assert_array_equal(layer(x).numpy(), expected.numpy())
+    np.testing.assert_array_equal(generator.state.numpy(), after.numpy())
+    assert repr(layer) == f"{name}(p=0.3)"
+    given = lm.tensor(x)
+    assert layer.eval()(given) is given
+    with pytest.raises(ValueError, match=f"{name}: p must be between 0 and 1, got 2"):
+        getattr(nn, name)(2)

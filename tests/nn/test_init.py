@@ -1,6 +1,7 @@
 """Initial values: the distributions, and that a seed says everything."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,7 +66,7 @@ def test_unknown_names_are_refused(weight: nn.Parameter) -> None:
     with pytest.raises(ValueError, match="mode must be 'fan_in' or 'fan_out', got 'fan'"):
         init.kaiming_normal_(weight, mode="fan")
     with pytest.raises(ValueError, match="unknown nonlinearity 'step'; known: linear"):
-        init.gain("step")
+        init.calculate_gain("step")
 
 
 def test_layers_start_like_torchs() -> None:
@@ -108,3 +109,134 @@ def test_a_seed_says_everything() -> None:
 def test_seeds_are_checked(seed: int) -> None:
     with pytest.raises(ValueError, match="seed must be at least 0"):
         nn.manual_seed(seed)
+
+
+def test_gains() -> None:
+    gains = {
+        "linear": 1.0,
+        "conv_transpose3d": 1.0,
+        "sigmoid": 1.0,
+        "tanh": 5 / 3,
+        "relu": 2**0.5,
+        "selu": 0.75,
+    }
+    assert {name: init.calculate_gain(name) for name in gains} == gains
+    assert init.calculate_gain("leaky_relu", 1.0) == 1.0
+    assert init.calculate_gain("leaky_relu") == pytest.approx((2 / 1.0001) ** 0.5)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["linear", "conv2d", "sigmoid", "tanh", "relu", "leaky_relu", "selu"])
+@pytest.mark.parametrize("param", [None, 0.5])
+def test_gains_are_torchs(name: str, param: float | None) -> None:
+    torch = pytest.importorskip("torch")
+    assert init.calculate_gain(name, param) == pytest.approx(torch.nn.init.calculate_gain(name, param))
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "a", "b"),
+    [
+        (0.0, 1.0, -2.0, 2.0),
+        (0.0, 0.02, -2.0, 2.0),
+        (1.0, 2.0, 0.5, 0.9),
+        (0.0, 1.0, 3.0, 5.0),
+        (0.0, 1.0, -9.0, -3.0),
+    ],
+)
+def test_truncated_normal(weight: nn.Parameter, mean: float, std: float, a: float, b: float) -> None:
+    """The mean and deviation of the distribution, from its density on a fine grid."""
+    values = init.trunc_normal_(weight, mean, std, a, b).numpy().astype(np.float64)
+    assert values.min() >= np.float32(a)
+    assert values.max() <= np.float32(b)
+    x = np.linspace(max(a, mean - 9 * std), min(b, mean + 9 * std), 200_001)
+    density = np.exp(-((x - mean) ** 2) / (2 * std**2))
+    density /= density.sum()
+    middle = (x * density).sum()
+    spread = math.sqrt(((x - middle) ** 2 * density).sum())
+    assert values.std() == pytest.approx(spread, rel=0.02)
+    assert abs(values.mean() - middle) < 5 * spread / math.sqrt(values.size)
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5), (4, 4), (6, 2, 3, 3), (40, 2, 3), (0, 3)], ids=str)
+def test_orthogonal(shape: tuple[int, ...]) -> None:
+    nn.manual_seed(0)
+    w = init.orthogonal_(nn.Parameter(np.zeros(shape, np.float32)), gain=2.0).numpy().astype(np.float64)
+    w = w.reshape(shape[0], -1) if 0 not in shape else np.zeros((0, 3))
+    fewer = w.T @ w if w.shape[0] >= w.shape[1] else w @ w.T
+    np.testing.assert_allclose(fewer, 4 * np.eye(len(fewer)), atol=1e-5)
+
+
+def test_orthogonal_is_even_among_signs() -> None:
+    """QR alone would give R a positive diagonal, or always a negative one."""
+    nn.manual_seed(0)
+    one = nn.Parameter(np.zeros((1, 1), np.float32))
+    signs = {float(init.orthogonal_(one).numpy()[0, 0]) for _ in range(20)}
+    assert signs == {-1.0, 1.0}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("shape", [(4, 4, 3), (6, 2, 3, 5), (2, 6, 4, 4), (6, 3, 1, 2, 3)], ids=str)
+@pytest.mark.parametrize("groups", [1, 2])
+def test_dirac_is_torchs(shape: tuple[int, ...], groups: int) -> None:
+    torch = pytest.importorskip("torch")
+    found = init.dirac_(nn.Parameter(np.ones(shape, np.float32)), groups).numpy()
+    np.testing.assert_array_equal(found, torch.nn.init.dirac_(torch.ones(shape), groups).numpy())
+
+
+def test_dirac_hands_on_its_input() -> None:
+    layer = nn.Conv2d(4, 4, 3, padding=1, groups=2, bias=False)
+    init.dirac_(layer.weight, 2)
+    x = np.random.default_rng(0).standard_normal((2, 4, 5, 6)).astype(np.float32)
+    np.testing.assert_array_equal(layer(lm.tensor(x)).numpy(), x)
+
+
+def test_eye_and_sparse() -> None:
+    nn.manual_seed(0)
+    np.testing.assert_array_equal(init.eye_(nn.Parameter(np.ones((3, 5), np.float32))).numpy(), np.eye(3, 5))
+    w = init.sparse_(nn.Parameter(np.ones((500, 30), np.float32)), 0.3, std=0.5).numpy()
+    assert ((w == 0).sum(axis=0) == 150).all()
+    assert w[w != 0].std() == pytest.approx(0.5, rel=0.05)
+    assert not ((w == 0) == (w == 0)[:, :1]).all()  # other rows in other columns
+
+
+@pytest.mark.parametrize(
+    ("fill", "error", "message"),
+    [
+        (lambda w: init.eye_(w), lm.ShapeError, r"init.eye_: needs rank 2, got shape \(200, 50, 3, 3\)"),
+        (lambda w: init.sparse_(w, 0.1), lm.ShapeError, "init.sparse_: needs rank 2"),
+        (lambda w: init.sparse_(w[0, :, 0], 1.5), ValueError, r"sparsity must be in \[0, 1\], got 1.5"),
+        (lambda w: init.dirac_(w, 3), lm.ShapeError, r"shape \(200, 50, 3, 3\) cannot be shared by 3 groups"),
+        (lambda w: init.dirac_(w[0, 0]), lm.ShapeError, r"needs rank 3 or 4 or 5, got shape \(3, 3\)"),
+        (lambda w: init.orthogonal_(w[0, 0, 0]), lm.ShapeError, r"a rank of 2 or more, got shape \(3,\)"),
+        (
+            lambda w: init.trunc_normal_(w, a=2.0, b=1.0),
+            ValueError,
+            "needs a < b and std > 0, got a=2.0, b=1.0",
+        ),
+        (lambda w: init.uniform_(w, low=0.1), TypeError, "it is 'a' now"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    weight: nn.Parameter, fill: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        fill(weight)
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        init.trunc_normal_,
+        init.orthogonal_,
+        lambda w, generator=None: init.sparse_(w, 0.5, generator=generator),
+    ],
+)
+def test_a_seed_or_a_generator_says_everything(fill: Any) -> None:
+    def drawn(seed: int) -> Any:
+        nn.manual_seed(seed)
+        return fill(nn.Parameter(np.zeros((20, 20), np.float32))).numpy().copy()
+
+    np.testing.assert_array_equal(drawn(3), drawn(3))
+    assert (drawn(3) != drawn(4)).any()
+    own = [fill(lm.zeros((20, 20)), generator=np.random.default_rng(5)).numpy() for _ in range(2)]
+    np.testing.assert_array_equal(*own)

@@ -79,7 +79,10 @@ def test_spatial_criteria_average_over_every_position() -> None:
         (lambda: nn.Linear(0, 3), "sizes must be at least 1, got 0 -> 3"),
         (lambda: nn.MaxPool2d(0), "kernel_size"),
         (lambda: nn.Dropout(1.5), "p must be between 0 and 1, got 1.5"),
-        (lambda: nn.MSELoss(reduction="average"), "reduction must be mean, sum or none, got 'average'"),
+        (
+            lambda: nn.MSELoss(reduction="average"),
+            "reduction must be one of 'mean', 'sum', 'none', got 'average'",
+        ),
     ],
 )
 def test_bad_arguments_are_named(make: Any, message: str) -> None:
@@ -112,5 +115,33 @@ def test_glu_halves_an_axis() -> None:
     x = np.arange(12, dtype=np.float32).reshape(2, 6) - 6
     found = nn.GLU(dim=1)(lm.tensor(x)).numpy()
     np.testing.assert_allclose(found, x[:, :3] / (1 + np.exp(-x[:, 3:])), rtol=1e-6)
-    with pytest.raises(lm.ShapeError, match="GLU: axis 0 of .* has an odd size"):
+    with pytest.raises(lm.ShapeError, match="glu: axis 0 of .* has an odd size"):
         nn.GLU(0)(lm.ones((3, 2)))
+
+
+def test_random_slopes() -> None:
+    x = np.random.default_rng(0).standard_normal((50, 40)).astype(np.float32)
+    layer = nn.RReLU(0.2, 0.4, generator=nn.Generator(3))
+    slopes = layer(x).numpy()[x < 0] / x[x < 0]
+    assert 0.2 <= slopes.min() < 0.21 < 0.39 < slopes.max() <= 0.4001
+    assert abs(slopes.mean() - 0.3) < 0.01
+    assert (layer(x).numpy()[x < 0] / x[x < 0] != slopes).any(), "the next call draws other slopes"
+    np.testing.assert_allclose(layer.eval()(x).numpy(), np.where(x > 0, x, x * np.float32(0.3)), rtol=1e-6)
+    np.testing.assert_array_equal(layer(x[x > 0]).numpy(), x[x > 0])
+    assert repr(layer) == "RReLU(lower=0.2, upper=0.4)"
+    with pytest.raises(ValueError, match="RReLU: lower must be at most upper, got 0.5 and 0.4"):
+        nn.RReLU(0.5, 0.4)
+
+
+def test_bilinear_and_channels_softmax() -> None:
+    layer = nn.Bilinear(2, 3, 4)
+    assert {k: v.shape for k, v in layer.state_dict().items()} == {"weight": (4, 2, 3), "bias": (4,)}
+    assert float(np.abs(layer.weight.numpy()).max()) <= 2**-0.5
+    assert layer(np.ones((5, 2), np.float32), np.ones((5, 3), np.float32)).shape == (5, 4)
+    assert repr(layer) == "Bilinear(in1_features=2, in2_features=3, out_features=4, bias=True)"
+    with pytest.raises(lm.ShapeError, match="Bilinear: sizes must be at least 1, got 0, 3 -> 4"):
+        nn.Bilinear(0, 3, 4)
+    x = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)
+    np.testing.assert_allclose(nn.Softmax2d()(x).numpy().sum(1), 1, rtol=1e-6)
+    with pytest.raises(lm.ShapeError, match="Softmax2d: needs"):
+        nn.Softmax2d()(x[0, 0])

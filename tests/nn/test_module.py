@@ -171,7 +171,7 @@ def test_load_names_everything_that_does_not_fit(block: Block) -> None:
     first = block.first.weight.numpy().copy()
     state["more"] = state.pop("scale")
     with pytest.raises(
-        KeyError, match=r"Block.load_state_dict: missing scale; unexpected more\. Use strict=F"
+        KeyError, match=r"Block.load_state_dict: missing scale \[2\]; unexpected more \[2\]\. Use strict=F"
     ):
         block.load_state_dict(state)
     state["first.bias"] = np.zeros(5, np.float32)
@@ -216,6 +216,13 @@ def test_build_move_init_from_sample_forward_backward_update(block: Block) -> No
         parameter.copy_(parameter - 0.1 * grad)
     after = loss(*block.parameters(), lm.zeros(()))
     assert after.item() < before.item()
+
+
+def test_functional_call_of_what_is_no_module_or_no_mapping(block: Block) -> None:
+    with pytest.raises(TypeError, match=r"functional_call: module must be an instance of Module, got array"):
+        nn.functional_call(X, {}, X)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="functional_call: values must be a mapping, such as a dict, got"):
+        nn.functional_call(block, [X], X)  # type: ignore[arg-type]
 
 
 def test_functional_call_leaves_the_module_alone(block: Block) -> None:
@@ -345,3 +352,56 @@ def test_modes_in_a_block_are_this_contexts_own() -> None:
         other.join()
     assert seen == [True] * 3
     assert all(m.training for m in net.modules())
+
+
+def test_notebooks_see_the_modules_as_folds() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.Sequential(nn.ReLU()))
+    found = net._repr_html_()
+    assert found.startswith("<details open")
+    assert "0: <b>Linear</b>(in_features=3" in found
+    assert "<small>16 parameters</small>" in found
+    assert found.count("<details") == found.count("</details>") == 2
+
+
+def test_parts_by_their_path() -> None:
+    net = nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.BatchNorm1d(3)))
+    assert net.get_submodule("") is net
+    assert net.get_submodule("1.0") is net[1][0]
+    assert net.get_parameter("1.0.weight").shape == (3,)
+    assert net.get_buffer("1.0.running_mean").shape == (3,)
+    for ask, message in (
+        (lambda: net.get_submodule("1.x"), "1 has no module 'x'; its modules: 0"),
+        (lambda: net.get_submodule("y"), "Sequential has no module 'y'; its modules: 0, 1"),
+        (lambda: net.get_parameter("1.0.running_mean"), "has no parameter '1.0.running_mean'"),
+        (lambda: net.get_buffer("0.weight"), "has no buffer '0.weight'"),
+    ):
+        with pytest.raises(AttributeError, match=message):
+            ask()
+
+
+def test_what_is_the_modules_own() -> None:
+    net = nn.Sequential(nn.BatchNorm1d(3))
+    assert list(net.parameters(recurse=False)) == list(net.buffers(recurse=False)) == []
+    own = dict(net[0].named_parameters("norm", recurse=False))
+    assert list(own) == ["norm.weight", "norm.bias"]
+    assert [k for k, _ in net.named_buffers("all")] == [
+        "all.0.running_mean", "all.0.running_var", "all.0.num_batches_tracked",
+    ]  # fmt: skip
+
+
+def test_types_by_name() -> None:
+    net = nn.BatchNorm1d(3)
+    for change, dtype in (
+        (net.double, lm.float64), (net.half, lm.float16), (net.bfloat16, lm.bfloat16), (net.float, lm.float32),
+    ):  # fmt: skip
+        assert change() is net
+        assert net.weight.dtype is net.running_mean.dtype is dtype
+        assert net.num_batches_tracked.dtype is lm.int64
+    assert net.cpu() is net
+
+
+def test_zero_grad_says_that_there_is_nothing_to_zero() -> None:
+    with pytest.raises(
+        TypeError, match=r"Linear.zero_grad: parameters hold no gradients .* leave the line out"
+    ):
+        nn.Linear(2, 2).zero_grad()

@@ -164,3 +164,52 @@ def test_modes_relu_and_residual() -> None:
 def test_errors_name_what_is_wrong(make: Any, message: str) -> None:
     with pytest.raises((ValueError, lm.ShapeError), match=message):
         make(lm.tensor(np.zeros((2, 3, 5), np.float32)))
+
+
+def test_without_a_batch_axis() -> None:
+    x = np.random.default_rng(0).standard_normal((3, 4, 5)).astype(np.float32)
+    layer = nn.InstanceNorm2d(3)
+    np.testing.assert_array_equal(layer(x).numpy(), layer(x[None]).numpy()[0])
+
+
+def test_batch_norm_over_devices_is_batch_norm_on_one() -> None:
+    x = np.random.default_rng(0).standard_normal((4, 3, 5, 5)).astype(np.float32)
+    net = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Sequential(nn.BatchNorm2d(3)))
+    wanted = net(x).numpy()
+    own = net[1][0]  # type: ignore[index]
+    assert nn.SyncBatchNorm.convert_sync_batchnorm(net) is net
+    made = net[1][0]  # type: ignore[index]
+    assert (type(made), made.weight is own.weight) == (nn.SyncBatchNorm, True)
+    np.testing.assert_array_equal(net(x).numpy(), wanted)
+    assert made.num_batches_tracked.item() == 2
+    assert nn.SyncBatchNorm(3)(x[:, :, 0, 0]).shape == (4, 3)
+    with pytest.raises(TypeError, match="SyncBatchNorm: process_group must be"):
+        nn.SyncBatchNorm(3, process_group="world")  # type: ignore[arg-type]
+
+
+def test_cross_map_lrn_keeps_the_first_channel() -> None:
+    x = np.array([1.0, 2, 3, 4, 5]).reshape(1, 5, 1, 1)
+    found = nn.CrossMapLRN2d(3, alpha=3.0, beta=1.0, k=1.0)(x).numpy().ravel()
+    sums = [1 + 4, 1 + 4 + 9, 1 + 4 + 9 + 16, 1 + 9 + 16 + 25, 1 + 16 + 25]
+    np.testing.assert_allclose(
+        found, [v / (1 + s) for v, s in zip([1, 2, 3, 4, 5], sums, strict=True)], rtol=1e-12
+    )
+    with pytest.raises(lm.ShapeError, match=r"CrossMapLRN2d: needs an input \[N, C, H, W\], got f32\[2,3\]"):
+        nn.CrossMapLRN2d(3)(lm.ones((2, 3)))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
+def test_cross_map_lrn_as_torch(size: int) -> None:
+    torch = pytest.importorskip("torch")
+    x = np.random.default_rng(0).standard_normal((2, 7, 3, 4)).astype(np.float32)
+    wanted = torch.nn.CrossMapLRN2d(size, 0.5, 0.6, 2.0)(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(nn.CrossMapLRN2d(size, 0.5, 0.6, 2.0)(x).numpy(), wanted, rtol=1e-5)
+
+
+def test_instance_norm_that_keeps_nothing_takes_any_channels() -> None:
+    x = np.random.default_rng(0).standard_normal((2, 5, 7)).astype(np.float32)
+    np.testing.assert_array_equal(nn.InstanceNorm1d(3)(x).numpy(), nn.InstanceNorm1d(5)(x).numpy())
+    for options in ({"affine": True}, {"track_running_stats": True}):
+        with pytest.raises(lm.ShapeError, match="InstanceNorm1d: needs an input of rank 3 with 3 channels"):
+            nn.InstanceNorm1d(3, **options)(x)

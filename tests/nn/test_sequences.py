@@ -185,6 +185,53 @@ def test_layers_of_a_stack_start_alike_and_apart() -> None:
     assert decoder(x, stack(x)).shape == x.shape
 
 
+def test_stacks_copy_layers_of_a_users_own() -> None:
+    """Whatever arguments their class takes, and with the mode and the frozen parameters that they have."""
+
+    class Mixing(nn.Module):
+        def __init__(self, *, width: int) -> None:
+            self.linear = nn.Linear(width, width)
+
+        def forward(self, x: Any, mask: Any = None, padding: Any = None, causal: bool = False) -> Any:
+            return x + ops.tanh(self.linear(x))
+
+    layer = Mixing(width=8).eval()
+    layer.linear.bias.requires_grad = False
+    stack = nn.TransformerEncoder(layer, 3)
+    x = np.random.default_rng(0).standard_normal((4, 2, 8)).astype(np.float32)
+    close(stack(x).numpy(), layer(layer(layer(x))).numpy())
+    assert len(set(map(id, stack.parameters()))) == 6
+    assert [p.requires_grad for p in stack.parameters()] == [True, False] * 3
+    assert not any(part.training for part in stack.layers.modules() if isinstance(part, Mixing))
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (
+            lambda layer: nn.TransformerEncoder(len, 4),
+            TypeError,
+            "encoder_layer must be an instance of Module",
+        ),
+        (
+            lambda layer: nn.TransformerDecoder(nn.TransformerDecoderLayer, 4),
+            TypeError,
+            r"decoder_layer must be an instance of Module, got <class",
+        ),
+        (
+            lambda layer: nn.TransformerEncoder(layer, 1, norm=1.0),
+            TypeError,
+            "norm must be an instance of Module or None, got 1.0",
+        ),
+        (lambda layer: nn.TransformerEncoder(layer, 2.0), TypeError, "num_layers must be an int, got 2.0"),
+    ],
+    ids=["function", "class", "norm", "float"],
+)
+def test_stacks_of_what_is_no_layer(make: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make(nn.TransformerEncoderLayer(8, 2, 16))
+
+
 def test_causal_is_the_mask_behind_the_diagonal() -> None:
     layer = nn.MultiheadAttention(8, 2)
     x = np.random.default_rng(0).standard_normal((5, 2, 8)).astype(np.float32)
@@ -252,3 +299,24 @@ def test_a_mask_of_another_shape_is_named() -> None:
         layer(x, x, x, attn_mask=np.zeros((4, 5), np.bool_))
     with pytest.raises(lm.ShapeError, match=r"key_padding_mask must be of shape \(3, 5\)"):
         layer(x, x, x, key_padding_mask=np.zeros((5, 3), np.bool_))
+
+
+def test_the_causal_mask_is_that_of_torch() -> None:
+    mask = nn.Transformer.generate_square_subsequent_mask(3)
+    assert mask.tolist() == [[0.0, -np.inf, -np.inf], [0.0, 0.0, -np.inf], [0.0, 0.0, 0.0]]
+    assert nn.Transformer.generate_square_subsequent_mask(2, dtype="float64").dtype == lm.float64
+
+
+def test_a_transformer_takes_stacks_of_ones_own() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0)
+    own = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+
+    class Last(nn.Module):
+        def forward(self, tgt: Any, memory: Any, *masks: Any, **options: Any) -> Any:
+            return tgt + memory
+
+    net = nn.Transformer(8, 2, custom_encoder=own, custom_decoder=Last())
+    x, y = (
+        lm.tensor(np.random.default_rng(i).standard_normal((5, 3, 8)).astype(np.float32)) for i in range(2)
+    )
+    close(net(x, y).numpy(), own(x).numpy() + y.numpy())

@@ -1,53 +1,97 @@
 """Floor 5: layers and networks. Names, arguments and state_dict keys are those of torch.nn."""
 
+from typing import TYPE_CHECKING
+
+from lamina import _lazy
 from lamina._lazy import listing
 from lamina.files import WeightsError, load_safetensors, save_safetensors
-from lamina.nn import init, random
+from lamina.nn import init, random, utils
 from lamina.nn.activation import (
+    CELU,
     ELU,
     GELU,
     GLU,
+    SELU,
     ClippedReLU,
+    Hardshrink,
     Hardsigmoid,
     Hardswish,
     Hardtanh,
     LeakyReLU,
+    LogSigmoid,
+    Mish,
     PReLU,
     ReLU,
     ReLU6,
+    RReLU,
     Sigmoid,
     SiLU,
     Softplus,
+    Softshrink,
+    Softsign,
     Tanh,
+    Tanhshrink,
     Threshold,
 )
+from lamina.nn.adaptive import AdaptiveLogSoftmaxWithLoss
 from lamina.nn.attention import MultiheadAttention
-from lamina.nn.container import Identity, ModuleDict, ModuleList, Sequential
+from lamina.nn.container import Identity, ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
 from lamina.nn.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
-from lamina.nn.dropout import Dropout
-from lamina.nn.embedding import Embedding
-from lamina.nn.linear import Linear
+from lamina.nn.criterion import (
+    BCELoss,
+    CosineEmbeddingLoss,
+    GaussianNLLLoss,
+    HingeEmbeddingLoss,
+    KLDivLoss,
+    MarginRankingLoss,
+    MultiLabelMarginLoss,
+    MultiLabelSoftMarginLoss,
+    MultiMarginLoss,
+    PoissonNLLLoss,
+    SoftMarginLoss,
+    TripletMarginLoss,
+    TripletMarginWithDistanceLoss,
+)
+from lamina.nn.distance import CosineSimilarity, PairwiseDistance
+from lamina.nn.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
+from lamina.nn.embedding import Embedding, EmbeddingBag
+from lamina.nn.fold import Fold, Unfold
+from lamina.nn.interpolate import Upsample, UpsamplingBilinear2d, UpsamplingNearest2d
+from lamina.nn.lazy import (
+    LazyBatchNorm1d,
+    LazyBatchNorm2d,
+    LazyBatchNorm3d,
+    LazyConv1d,
+    LazyConv2d,
+    LazyConv3d,
+    LazyConvTranspose1d,
+    LazyConvTranspose2d,
+    LazyConvTranspose3d,
+    LazyInstanceNorm1d,
+    LazyInstanceNorm2d,
+    LazyInstanceNorm3d,
+    LazyLinear,
+)
+from lamina.nn.linear import Bilinear, Linear
 from lamina.nn.loss import (
     BCEWithLogitsLoss,
     CrossEntropyLoss,
+    CTCLoss,
     HuberLoss,
     L1Loss,
+    LinearCrossEntropyLoss,
     MSELoss,
     NLLLoss,
     SmoothL1Loss,
 )
-from lamina.nn.models.alexnet import AlexNet, AlexNetImageNet
-from lamina.nn.models.googlenet import GoogLeNet
-from lamina.nn.models.lenet import LeNet
-from lamina.nn.models.mobilenet import MobileNetV2, mobilenet_v2
-from lamina.nn.models.overfeat import OverFeat
-from lamina.nn.models.resnet import ResNet, resnet18, resnet34, resnet50, resnet101
-from lamina.nn.models.vgg import VGG, vgg11, vgg16
+from lamina.nn.mixed_precision import autocast
 from lamina.nn.module import Module, functional_call, substitute
 from lamina.nn.norm import (
     BatchNorm1d,
     BatchNorm2d,
     BatchNorm3d,
+    CrossMapLRN2d,
+    FrozenBatchNorm2d,
     GroupNorm,
     InstanceNorm1d,
     InstanceNorm2d,
@@ -55,7 +99,9 @@ from lamina.nn.norm import (
     LayerNorm,
     LocalResponseNorm,
     RMSNorm,
+    SyncBatchNorm,
 )
+from lamina.nn.overview import Summary, summary
 from lamina.nn.padding import (
     CircularPad1d,
     CircularPad2d,
@@ -74,21 +120,33 @@ from lamina.nn.padding import (
     ZeroPad3d,
 )
 from lamina.nn.parameter import Parameter
+from lamina.nn.peephole import PeepholeLSTM, PeepholeLSTMCell
 from lamina.nn.pool import (
     AdaptiveAvgPool1d,
     AdaptiveAvgPool2d,
     AdaptiveAvgPool3d,
+    AdaptiveMaxPool1d,
+    AdaptiveMaxPool2d,
+    AdaptiveMaxPool3d,
     AvgPool1d,
     AvgPool2d,
     AvgPool3d,
+    FractionalMaxPool2d,
+    FractionalMaxPool3d,
+    LPPool1d,
+    LPPool2d,
+    LPPool3d,
     MaxPool1d,
     MaxPool2d,
     MaxPool3d,
+    MaxUnpool1d,
+    MaxUnpool2d,
+    MaxUnpool3d,
 )
 from lamina.nn.random import Generator, manual_seed
 from lamina.nn.rnn import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
-from lamina.nn.shape import Flatten
-from lamina.nn.softmax import LogSoftmax, Softmax, Softmin
+from lamina.nn.shape import ChannelShuffle, Flatten, PixelShuffle, PixelUnshuffle, Unflatten
+from lamina.nn.softmax import LogSoftmax, Softmax, Softmax2d, Softmin
 from lamina.nn.transformer import (
     Transformer,
     TransformerDecoder,
@@ -97,30 +155,150 @@ from lamina.nn.transformer import (
     TransformerEncoderLayer,
 )
 
+if TYPE_CHECKING:
+    from lamina.nn import models
+    from lamina.nn.models._alexnet import AlexNet, AlexNetImageNet
+    from lamina.nn.models._googlenet import GoogLeNet, googlenet
+    from lamina.nn.models.bert import BertForMaskedLM, BertModel
+    from lamina.nn.models.conformer import Conformer
+    from lamina.nn.models.crnn import CRNN
+    from lamina.nn.models.deepspeech import DeepSpeech
+    from lamina.nn.models.gpt2 import GPT2LMHeadModel, GPT2Model
+    from lamina.nn.models.lenet import LeNet
+    from lamina.nn.models.mobilenet import MobileNetV2, mobilenet_v2
+    from lamina.nn.models.overfeat import OverFeat
+    from lamina.nn.models.resnet import ResNet, resnet18, resnet34, resnet50, resnet101
+    from lamina.nn.models.retinanet import RetinaNet, padded_objects, retinanet_resnet50_fpn
+    from lamina.nn.models.segmentation import (
+        FCN,
+        LRASPP,
+        DeepLabV3,
+        deeplabv3_mobilenet_v3_large,
+        deeplabv3_resnet50,
+        deeplabv3_resnet101,
+        fcn_resnet50,
+        fcn_resnet101,
+        lraspp_mobilenet_v3_large,
+        segmentation_loss,
+    )
+    from lamina.nn.models.seq2seq import Seq2Seq
+    from lamina.nn.models.tokens import next_token_loss, token_loss
+    from lamina.nn.models.unet import UNet
+    from lamina.nn.models.vgg import VGG, vgg11, vgg11_bn, vgg13, vgg13_bn, vgg16, vgg16_bn, vgg19, vgg19_bn
+    from lamina.nn.models.word_language import RNNModel
+
+#: Networks by the module that has them, which is imported when they are first used.
+_NETWORKS = {
+    "lamina.nn.models._alexnet": (
+        "AlexNet",
+        "AlexNetImageNet",
+    ),
+    "lamina.nn.models._googlenet": (
+        "GoogLeNet",
+        "googlenet",
+    ),
+    "lamina.nn.models.bert": (
+        "BertForMaskedLM",
+        "BertModel",
+    ),
+    "lamina.nn.models.conformer": ("Conformer",),
+    "lamina.nn.models.crnn": ("CRNN",),
+    "lamina.nn.models.deepspeech": ("DeepSpeech",),
+    "lamina.nn.models.gpt2": (
+        "GPT2LMHeadModel",
+        "GPT2Model",
+    ),
+    "lamina.nn.models.lenet": ("LeNet",),
+    "lamina.nn.models.mobilenet": (
+        "MobileNetV2",
+        "mobilenet_v2",
+    ),
+    "lamina.nn.models.overfeat": ("OverFeat",),
+    "lamina.nn.models.resnet": (
+        "ResNet",
+        "resnet18",
+        "resnet34",
+        "resnet50",
+        "resnet101",
+    ),
+    "lamina.nn.models.retinanet": (
+        "RetinaNet",
+        "padded_objects",
+        "retinanet_resnet50_fpn",
+    ),
+    "lamina.nn.models.segmentation": (
+        "FCN",
+        "DeepLabV3",
+        "deeplabv3_resnet50",
+        "deeplabv3_resnet101",
+        "fcn_resnet50",
+        "fcn_resnet101",
+        "segmentation_loss",
+        "LRASPP",
+        "deeplabv3_mobilenet_v3_large",
+        "lraspp_mobilenet_v3_large",
+    ),
+    "lamina.nn.models.seq2seq": ("Seq2Seq",),
+    "lamina.nn.models.tokens": (
+        "next_token_loss",
+        "token_loss",
+    ),
+    "lamina.nn.models.unet": ("UNet",),
+    "lamina.nn.models.vgg": (
+        "VGG",
+        "vgg11",
+        "vgg11_bn",
+        "vgg13",
+        "vgg13_bn",
+        "vgg16",
+        "vgg16_bn",
+        "vgg19",
+        "vgg19_bn",
+    ),
+    "lamina.nn.models.word_language": ("RNNModel",),
+}
+
 __all__ = [
+    "CELU",
+    "CRNN",
     "ELU",
+    "FCN",
     "GELU",
     "GLU",
     "GRU",
+    "LRASPP",
     "LSTM",
     "RNN",
+    "SELU",
     "VGG",
     "AdaptiveAvgPool1d",
     "AdaptiveAvgPool2d",
     "AdaptiveAvgPool3d",
+    "AdaptiveLogSoftmaxWithLoss",
+    "AdaptiveMaxPool1d",
+    "AdaptiveMaxPool2d",
+    "AdaptiveMaxPool3d",
     "AlexNet",
     "AlexNetImageNet",
+    "AlphaDropout",
     "AvgPool1d",
     "AvgPool2d",
     "AvgPool3d",
+    "BCELoss",
     "BCEWithLogitsLoss",
     "BatchNorm1d",
     "BatchNorm2d",
     "BatchNorm3d",
+    "BertForMaskedLM",
+    "BertModel",
+    "Bilinear",
+    "CTCLoss",
+    "ChannelShuffle",
     "CircularPad1d",
     "CircularPad2d",
     "CircularPad3d",
     "ClippedReLU",
+    "Conformer",
     "ConstantPad1d",
     "ConstantPad2d",
     "ConstantPad3d",
@@ -130,45 +308,101 @@ __all__ = [
     "ConvTranspose1d",
     "ConvTranspose2d",
     "ConvTranspose3d",
+    "CosineEmbeddingLoss",
+    "CosineSimilarity",
     "CrossEntropyLoss",
+    "CrossMapLRN2d",
+    "DeepLabV3",
+    "DeepSpeech",
     "Dropout",
+    "Dropout1d",
+    "Dropout2d",
+    "Dropout3d",
     "Embedding",
+    "EmbeddingBag",
+    "FeatureAlphaDropout",
     "Flatten",
+    "Fold",
+    "FractionalMaxPool2d",
+    "FractionalMaxPool3d",
+    "FrozenBatchNorm2d",
+    "GPT2LMHeadModel",
+    "GPT2Model",
     "GRUCell",
+    "GaussianNLLLoss",
     "Generator",
     "GoogLeNet",
     "GroupNorm",
+    "Hardshrink",
     "Hardsigmoid",
     "Hardswish",
     "Hardtanh",
+    "HingeEmbeddingLoss",
     "HuberLoss",
     "Identity",
     "InstanceNorm1d",
     "InstanceNorm2d",
     "InstanceNorm3d",
+    "KLDivLoss",
     "L1Loss",
+    "LPPool1d",
+    "LPPool2d",
+    "LPPool3d",
     "LSTMCell",
     "LayerNorm",
+    "LazyBatchNorm1d",
+    "LazyBatchNorm2d",
+    "LazyBatchNorm3d",
+    "LazyConv1d",
+    "LazyConv2d",
+    "LazyConv3d",
+    "LazyConvTranspose1d",
+    "LazyConvTranspose2d",
+    "LazyConvTranspose3d",
+    "LazyInstanceNorm1d",
+    "LazyInstanceNorm2d",
+    "LazyInstanceNorm3d",
+    "LazyLinear",
     "LeNet",
     "LeakyReLU",
     "Linear",
+    "LinearCrossEntropyLoss",
     "LocalResponseNorm",
+    "LogSigmoid",
     "LogSoftmax",
     "MSELoss",
+    "MarginRankingLoss",
     "MaxPool1d",
     "MaxPool2d",
     "MaxPool3d",
+    "MaxUnpool1d",
+    "MaxUnpool2d",
+    "MaxUnpool3d",
+    "Mish",
     "MobileNetV2",
     "Module",
     "ModuleDict",
     "ModuleList",
+    "MultiLabelMarginLoss",
+    "MultiLabelSoftMarginLoss",
+    "MultiMarginLoss",
     "MultiheadAttention",
     "NLLLoss",
     "OverFeat",
     "PReLU",
+    "PairwiseDistance",
     "Parameter",
+    "ParameterDict",
+    "ParameterList",
+    "PeepholeLSTM",
+    "PeepholeLSTMCell",
+    "PixelShuffle",
+    "PixelUnshuffle",
+    "PoissonNLLLoss",
     "RMSNorm",
     "RNNCell",
+    "RNNModel",
+    "RReLU",
     "ReLU",
     "ReLU6",
     "ReflectionPad1d",
@@ -178,37 +412,80 @@ __all__ = [
     "ReplicationPad2d",
     "ReplicationPad3d",
     "ResNet",
+    "RetinaNet",
+    "Seq2Seq",
     "Sequential",
     "SiLU",
     "Sigmoid",
     "SmoothL1Loss",
+    "SoftMarginLoss",
     "Softmax",
+    "Softmax2d",
     "Softmin",
     "Softplus",
+    "Softshrink",
+    "Softsign",
+    "Summary",
+    "SyncBatchNorm",
     "Tanh",
+    "Tanhshrink",
     "Threshold",
     "Transformer",
     "TransformerDecoder",
     "TransformerDecoderLayer",
     "TransformerEncoder",
     "TransformerEncoderLayer",
+    "TripletMarginLoss",
+    "TripletMarginWithDistanceLoss",
+    "UNet",
+    "Unflatten",
+    "Unfold",
+    "Upsample",
+    "UpsamplingBilinear2d",
+    "UpsamplingNearest2d",
     "WeightsError",
     "ZeroPad1d",
     "ZeroPad2d",
     "ZeroPad3d",
+    "autocast",
+    "deeplabv3_mobilenet_v3_large",
+    "deeplabv3_resnet50",
+    "deeplabv3_resnet101",
+    "fcn_resnet50",
+    "fcn_resnet101",
     "functional_call",
+    "googlenet",
     "init",
     "load_safetensors",
+    "lraspp_mobilenet_v3_large",
     "manual_seed",
     "mobilenet_v2",
+    "models",
+    "next_token_loss",
+    "padded_objects",
     "random",
     "resnet18",
     "resnet34",
     "resnet50",
     "resnet101",
+    "retinanet_resnet50_fpn",
     "save_safetensors",
+    "segmentation_loss",
     "substitute",
+    "summary",
+    "token_loss",
+    "utils",
     "vgg11",
+    "vgg11_bn",
+    "vgg13",
+    "vgg13_bn",
     "vgg16",
+    "vgg16_bn",
+    "vgg19",
+    "vgg19_bn",
 ]
 __dir__ = listing(__all__)
+__getattr__ = _lazy.lazy(
+    __name__,
+    {"models": "lamina.nn.models"} | {name: module for module, names in _NETWORKS.items() for name in names},
+)

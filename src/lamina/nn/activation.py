@@ -11,9 +11,10 @@ from typing import Any, ClassVar, Literal
 
 from lamina import ops
 from lamina.nn.module import Module, T
-from lamina.nn.parameter import Parameter
-from lamina.spec import ShapeError
-from lamina.tensors import full
+from lamina.nn.parameter import Parameter, read, write
+from lamina.nn.random import Generator, default_generator
+from lamina.ops.core import operand
+from lamina.tensors import Tensor, full
 
 
 class _Plain(Module):
@@ -70,6 +71,126 @@ class Hardswish(_Plain):
     """x · hardsigmoid(x)."""
 
     function = staticmethod(ops.hardswish)
+
+
+class Mish(_Plain):
+    """x · tanh(softplus(x)) (Misra 2020)."""
+
+    function = staticmethod(ops.mish)
+
+
+class SELU(_Plain):
+    """1.0507 · elu(x, 1.6733), which keeps mean 0 and variance 1 (Klambauer et al. 2017)."""
+
+    function = staticmethod(ops.selu)
+
+
+class _Bare(_Plain):
+    """An activation that takes no arguments at all."""
+
+    def __init__(self) -> None:
+        pass
+
+
+class Softsign(_Bare):
+    """x / (1 + |x|)."""
+
+    function = staticmethod(ops.softsign)
+
+
+class Tanhshrink(_Bare):
+    """x - tanh(x)."""
+
+    function = staticmethod(ops.tanhshrink)
+
+
+class LogSigmoid(_Bare):
+    """log(1 / (1 + exp(-x))), without overflow."""
+
+    function = staticmethod(ops.logsigmoid)
+
+
+class CELU(Module):
+    """x where x > 0, alpha · (exp(x / alpha) - 1) elsewhere (Barron 2017)."""
+
+    def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
+        self.alpha = alpha
+
+    def forward(self, x: T) -> T:
+        """The activation of every element; shape and dtype stay."""
+        return ops.celu(x, self.alpha)
+
+    def extra_repr(self) -> str:
+        """The argument."""
+        return f"alpha={self.alpha}"
+
+
+class _Shrink(Module):
+    """Elements of small magnitude become 0."""
+
+    function: ClassVar[Callable[..., Any]]
+
+    def __init__(self, lambd: float = 0.5) -> None:
+        self.lambd = lambd
+
+    def forward(self, x: T) -> T:
+        """The activation of every element; shape and dtype stay."""
+        y: T = type(self).function(x, self.lambd)
+        return y
+
+    def extra_repr(self) -> str:
+        """The argument, as torch prints it."""
+        return str(self.lambd)
+
+
+class Softshrink(_Shrink):
+    """x - lambd where x > lambd, x + lambd where x < -lambd, 0 between. lambd: at least 0."""
+
+    function = staticmethod(ops.softshrink)
+
+
+class Hardshrink(_Shrink):
+    """x where |x| > lambd, 0 elsewhere."""
+
+    function = staticmethod(ops.hardshrink)
+
+
+class RReLU(Module):
+    """x where x > 0, slope · x elsewhere: slopes uniform in [lower, upper) in training, their mean in inference.
+
+    (Xu et al. 2015.) The slopes depend on the generator's seed and counter alone, as Dropout's mask does.
+    Raises ValueError unless lower <= upper.
+    """
+
+    def __init__(
+        self,
+        lower: float = 1 / 8,
+        upper: float = 1 / 3,
+        inplace: bool = False,
+        *,
+        generator: Generator | None = None,
+    ) -> None:
+        if not lower <= upper:
+            raise ValueError(f"RReLU: lower must be at most upper, got {lower} and {upper}")
+        self.lower, self.upper = lower, upper
+        self.generator = generator or default_generator
+
+    def forward(self, x: T) -> T:
+        """The activation of every element; shape and dtype stay."""
+        given: T = operand(x)
+        if not self.training:
+            return ops.leaky_relu(given, (self.lower + self.upper) / 2)
+        state = read(self.generator.state)
+        if isinstance(given, Tensor) and isinstance(state, Tensor):
+            state = state.to(given.device)
+        slopes, after = ops.random_uniform(state, given.shape, self.lower, self.upper, given.dtype)
+        write(self.generator.state, after)
+        y: T = ops.where(given > 0, given, given * slopes)
+        return y
+
+    def extra_repr(self) -> str:
+        """The arguments, as torch prints them."""
+        return f"lower={self.lower}, upper={self.upper}"
 
 
 class ClippedReLU(Module):
@@ -201,10 +322,7 @@ class GLU(Module):
 
     def forward(self, x: T) -> T:
         """x with half the size along the axis. Raises ShapeError where that is odd."""
-        if x.shape[self.dim] % 2:
-            raise ShapeError(f"GLU: axis {self.dim} of {x.spec} has an odd size")
-        a, b = ops.chunk(x, 2, self.dim)
-        return a * ops.sigmoid(b)
+        return ops.glu(x, self.dim)
 
     def extra_repr(self) -> str:
         """The argument, as torch prints it."""

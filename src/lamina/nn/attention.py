@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -85,6 +86,7 @@ class MultiheadAttention(Module):
         need_weights: also the weights, (B, L, S), or (B, H, L, S) unless averaged; else None, which is faster.
         Raises ShapeError, DTypeError.
         """
+        query, key, value = self._given(query, key, value)
         if query.ndim == 2:
             return self._one(
                 (query, key, value),
@@ -106,16 +108,18 @@ class MultiheadAttention(Module):
             )
         q, k, v = (self._split(x) for x in projected)
         bias = self._bias(q, k, key_padding_mask, attn_mask)
-        drops = self.training and self.dropout > 0
-        if not need_weights and not drops:
-            return self._join(ops.attention(q, k, v, bias, causal=is_causal)), None
-        weights = ops.attention_weights(q, k, bias, causal=is_causal)
-        if drops:
-            weights = self._drop(weights)
-        o = self._join(ops.matmul(weights, v))
         if not need_weights:
-            return o, None
+            return self._join(attended(q, k, v, bias, self._drop, is_causal)), None
+        weights = self._drop(ops.attention_weights(q, k, bias, causal=is_causal))
+        o = self._join(ops.matmul(weights, v))
         return o, ops.mean(weights, 1) if average_attn_weights else weights
+
+    @staticmethod
+    def _given(*given: Any) -> Iterator[Any]:
+        """query, key and value as operands, one where they are one."""
+        names = ("query", "key", "value")
+        made = {id(x): operand(x, "MultiheadAttention", name) for x, name in zip(given, names, strict=True)}
+        return (made[id(x)] for x in given)
 
     def _one(
         self, given: tuple[T, T, T], padding: Mask, need: bool, mask: Mask, average: bool, is_causal: bool
@@ -186,6 +190,36 @@ class MultiheadAttention(Module):
 
     def __repr__(self) -> str:
         return f"MultiheadAttention(\n  (out_proj): {self.out_proj!r}\n)"
+
+
+def attended(q: Any, k: Any, v: Any, bias: Any, drop: Dropout, causal: bool = False) -> Any:
+    """`ops.attention` of q, k, v (B, H, L, E), where `drop` drops weights: in training they are then held whole."""
+    if not drop.training or drop.p == 0:
+        return ops.attention(q, k, v, bias, causal=causal)
+    return ops.matmul(drop(ops.attention_weights(q, k, bias, causal=causal)), v)
+
+
+def split_heads(x: Any, heads: int) -> Any:
+    """(B, L, E) as (B, H, L, E / H)."""
+    batch, length, width = x.shape
+    return x.reshape((batch, length, heads, width // heads)).permute((0, 2, 1, 3))
+
+
+def join_heads(x: Any) -> Any:
+    """(B, H, L, E / H) as (B, L, E)."""
+    batch, heads, length, width = x.shape
+    return x.permute((0, 2, 1, 3)).reshape((batch, length, heads * width))
+
+
+def padding_bias(mask: Any, like: Any) -> Any:
+    """A mask (B, S), not 0 where to look, as what is added to scores (B, H, L, S): 0, or half the lowest number.
+
+    Not -inf: a row that may look nowhere then gives a mean instead of NaN, which would spread to all others.
+    """
+    lowest = np.finfo(np.float16 if like.dtype.itemsize == 2 else np.float32).min / 2
+    seen = ops.ne(operand(mask), 0)
+    bias = ops.where(seen, np.array(0, like.dtype.numpy), np.array(lowest, like.dtype.numpy))
+    return bias.unsqueeze(1).unsqueeze(1)
 
 
 def _additive(mask: Any, shape: tuple[int, ...], like: Any, name: str) -> Any:

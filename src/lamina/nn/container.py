@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
-from typing import Generic, Self, TypeVar, overload
+from typing import Any, Generic, Self, TypeVar, overload
 
 from lamina.nn.module import Module, T
+from lamina.nn.parameter import Parameter
 
 M = TypeVar("M", bound=Module)
 
@@ -156,6 +157,107 @@ class ModuleDict(Module, Generic[M]):
     def clear(self) -> None:
         """Take all modules out."""
         self._modules.clear()
+
+
+class ParameterList(Module):
+    """A list of parameters that belong to the owner. Tensors and arrays become parameters."""
+
+    def __init__(self, values: Iterable[Any] = ()) -> None:
+        self.extend(values)
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (getattr(self, name) for name in self._parameters)
+
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return type(self)(list(self._parameters.values())[index])
+        return getattr(self, self._name(index))
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        self.register_parameter(self._name(index), as_parameter(value))
+
+    def __iadd__(self, values: Iterable[Any]) -> Self:
+        return self.extend(values)
+
+    def append(self, value: Any) -> Self:
+        """Add a parameter at the end."""
+        self.register_parameter(str(len(self)), as_parameter(value))
+        return self
+
+    def extend(self, values: Iterable[Any]) -> Self:
+        """Add parameters at the end."""
+        for value in list(values):
+            self.append(value)
+        return self
+
+    def _name(self, index: int) -> str:
+        if not -len(self) <= index < len(self):
+            raise IndexError(
+                f"{type(self).__name__}: index {index} is out of range of {len(self)} parameters"
+            )
+        return str(index % len(self))
+
+
+class ParameterDict(Module):
+    """A dict of parameters that belong to the owner. Tensors and arrays become parameters."""
+
+    def __init__(self, parameters: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()) -> None:
+        self.update(parameters)
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self._parameters:
+            raise KeyError(key)
+        return getattr(self, key)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.register_parameter(key, as_parameter(value))
+
+    def __delitem__(self, key: str) -> None:
+        del self._parameters[key]
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parameters)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._parameters
+
+    def keys(self) -> KeysView[str]:
+        """The names."""
+        return self._parameters.keys()
+
+    def values(self) -> list[Any]:
+        """The parameters."""
+        return [self[name] for name in self._parameters]
+
+    def items(self) -> list[tuple[str, Any]]:
+        """Names and parameters."""
+        return [(name, self[name]) for name in self._parameters]
+
+    def update(self, parameters: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
+        """Add parameters, or replace those of the same name."""
+        for key, value in parameters.items() if isinstance(parameters, Mapping) else parameters:
+            self[key] = value
+
+    def pop(self, key: str) -> Any:
+        """Take a parameter out. Raises KeyError where there is none."""
+        value = self[key]
+        del self[key]
+        return value
+
+    def clear(self) -> None:
+        """Take all parameters out."""
+        self._parameters.clear()
+
+
+def as_parameter(value: Any) -> Parameter | None:
+    """A parameter as it is, None for none, a tensor or array as one."""
+    return value if value is None or isinstance(value, Parameter) else Parameter(value)
 
 
 class Identity(Module):

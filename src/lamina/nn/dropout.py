@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, ClassVar
+
 from lamina import ops
 from lamina.nn.module import Module, T
 from lamina.nn.parameter import read, write
@@ -10,21 +13,19 @@ from lamina.ops.core import operand
 from lamina.tensors import Tensor
 
 
-class Dropout(Module):
-    """In training, zeroes each element with probability p and multiplies the others by 1 / (1 - p).
+class _Dropout(Module):
+    """generator: whose state is used and advanced; default: the one that `manual_seed` seeds."""
 
-    (Srivastava et al. 2014.) The mask depends on the generator's seed and counter alone, so it is the same on
-    every device. generator: whose state is used and advanced; default: the one that `manual_seed` seeds.
-    """
+    function: ClassVar[Callable[..., tuple[Any, Any, Any]]]
 
     def __init__(self, p: float = 0.5, inplace: bool = False, *, generator: Generator | None = None) -> None:
         if not 0.0 <= p <= 1.0:
-            raise ValueError(f"Dropout: p must be between 0 and 1, got {p}")
+            raise ValueError(f"{type(self).__name__}: p must be between 0 and 1, got {p}")
         self.p = p
         self.generator = generator or default_generator
 
     def forward(self, x: T) -> T:
-        """x of any shape in a float dtype; itself in inference."""
+        """x with what is dropped; itself in inference."""
         if not self.training or self.p == 0.0:
             return x
         y: T
@@ -32,10 +33,55 @@ class Dropout(Module):
         state = read(self.generator.state)
         if isinstance(given, Tensor) and isinstance(state, Tensor):
             state = state.to(given.device)
-        y, _, after = ops.dropout(given, self.p, state=state)
+        y, after = self._dropped(given, state)
         write(self.generator.state, after)
         return y
+
+    def _dropped(self, x: Any, state: Any) -> tuple[Any, Any]:
+        """What is left of x, and the generator's next state."""
+        y, _, after = type(self).function(x, self.p, state=state)
+        return y, after
 
     def extra_repr(self) -> str:
         """The argument, as torch prints it."""
         return f"p={self.p}"
+
+
+class Dropout(_Dropout):
+    """In training, zeroes each element with probability p and multiplies the others by 1 / (1 - p).
+
+    (Srivastava et al. 2014.) The mask depends on the generator's seed and counter alone, so it is the same on
+    every device.
+    """
+
+    function = staticmethod(ops.dropout)
+
+
+class Dropout1d(_Dropout):
+    """`Dropout` of whole channels of (N, C, L) or (C, L)."""
+
+    function = staticmethod(ops.dropout1d)
+
+
+class Dropout2d(_Dropout):
+    """`Dropout` of whole channels of (N, C, H, W); as torch's it takes three axes for (N, C, L)."""
+
+    function = staticmethod(ops.dropout2d)
+
+
+class Dropout3d(_Dropout):
+    """`Dropout` of whole channels of (N, C, D, H, W) or (C, D, H, W)."""
+
+    function = staticmethod(ops.dropout3d)
+
+
+class AlphaDropout(_Dropout):
+    """Dropout for SELU networks, which keeps mean 0 and variance 1 (Klambauer et al. 2017)."""
+
+    function = staticmethod(ops.alpha_dropout)
+
+
+class FeatureAlphaDropout(_Dropout):
+    """`AlphaDropout` of whole channels of (N, C, *S)."""
+
+    function = staticmethod(ops.feature_alpha_dropout)

@@ -2,29 +2,49 @@
 
 from __future__ import annotations
 
+from typing import Any, Self
+
 from lamina import ops
 from lamina.nn import init
 from lamina.nn.module import Module, T
 from lamina.nn.parameter import Parameter
+from lamina.ops.core import operand
+from lamina.ops.primitives.embedding import refuse_max_norm
+from lamina.ops.primitives.embedding_bag import BagMode
 from lamina.spec import ShapeError
 from lamina.tensors import empty
 
 
-class Embedding(Module):
-    """Rows of a table, weight (num_embeddings, embedding_dim), by number; drawn from a normal distribution.
+class _Table(Module):
+    """weight (num_embeddings, embedding_dim), from a normal distribution unless _weight is given.
 
-    padding_idx: the row that is zeros and gets no gradient (counted from the end where negative).
+    padding_idx: a row of zeros that gets no gradient (counted from the end where negative).
     """
 
-    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None) -> None:
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None,
+        max_norm: float | None,
+        _weight: Any,
+    ) -> None:
+        name = type(self).__name__
         if num_embeddings < 1 or embedding_dim < 1:
-            raise ShapeError(f"Embedding: sizes must be at least 1, got {num_embeddings}, {embedding_dim}")
+            raise ShapeError(f"{name}: sizes must be at least 1, got {num_embeddings}, {embedding_dim}")
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
-            raise ValueError(
-                f"Embedding: padding_idx must be within {num_embeddings} rows, got {padding_idx}"
-            )
+            raise ValueError(f"{name}: padding_idx must be within {num_embeddings} rows, got {padding_idx}")
+        refuse_max_norm(name, max_norm)
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
+        if _weight is not None:
+            given = operand(_weight, name, "_weight")
+            if given.shape != (num_embeddings, embedding_dim):
+                raise ShapeError(
+                    f"{name}: _weight must be ({num_embeddings}, {embedding_dim}), got {given.spec}"
+                )
+            self.weight = Parameter(given)
+            return
         self.weight = Parameter(empty((num_embeddings, embedding_dim)))
         init.normal_(self.weight)
         if self.padding_idx is not None:
@@ -32,11 +52,93 @@ class Embedding(Module):
             values[self.padding_idx] = 0
             self.weight.copy_(values)
 
+    @classmethod
+    def from_pretrained(cls, embeddings: Any, freeze: bool = True, **options: Any) -> Self:
+        """A layer of the rows that are given, (num_embeddings, embedding_dim), and the layer's other arguments.
+
+        freeze: the rows are not trained.
+        """
+        rows = operand(embeddings, cls.__name__, "embeddings")
+        if rows.ndim != 2:
+            raise ShapeError(f"{cls.__name__}: embeddings must be (rows, features), got {rows.spec}")
+        options |= {"num_embeddings": rows.shape[0], "embedding_dim": rows.shape[1], "_weight": rows}
+        made = cls(**options)
+        made.weight.requires_grad = not freeze
+        return made
+
+
+class Embedding(_Table):
+    """Rows of a table, weight (num_embeddings, embedding_dim), by number; drawn from a normal distribution.
+
+    padding_idx: the row that is zeros and gets no gradient (counted from the end where negative).
+    scale_grad_by_freq: a row's gradient is divided by how often it is named. sparse changes nothing; max_norm is
+    refused, see `ops.embedding`.
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+        _weight: Any = None,
+    ) -> None:
+        super().__init__(num_embeddings, embedding_dim, padding_idx, max_norm, _weight)
+        self.scale_grad_by_freq = bool(scale_grad_by_freq)
+
     def forward(self, index: T) -> T:
         """index of any shape, int32 or int64 -> (*index.shape, embedding_dim). Raises as `ops.embedding`."""
-        return ops.embedding(index, self.weight, self.padding_idx)
+        rows: T = ops.embedding(
+            index, self.weight, self.padding_idx, scale_grad_by_freq=self.scale_grad_by_freq
+        )
+        return rows
 
     def extra_repr(self) -> str:
         """The arguments, as torch prints them."""
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
-        return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
+        frequency = f", scale_grad_by_freq={self.scale_grad_by_freq}" if self.scale_grad_by_freq else ""
+        return f"{self.num_embeddings}, {self.embedding_dim}{padding}{frequency}"
+
+
+class EmbeddingBag(_Table):
+    """Sums, means or maxima of bags of rows of a table, weight (num_embeddings, embedding_dim).
+
+    mode: "sum", "mean" or "max". include_last_offset: offsets end with the end of the last bag. padding_idx: the row
+    that no bag has. scale_grad_by_freq, sparse, max_norm: as `Embedding`'s.
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        mode: BagMode = "mean",
+        sparse: bool = False,
+        _weight: Any = None,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+    ) -> None:
+        super().__init__(num_embeddings, embedding_dim, padding_idx, max_norm, _weight)
+        if mode not in ("sum", "mean", "max"):
+            raise ValueError(f"EmbeddingBag: mode must be 'sum', 'mean' or 'max', got {mode!r}")
+        self.mode, self.include_last_offset = mode, bool(include_last_offset)
+        self.scale_grad_by_freq = bool(scale_grad_by_freq)
+
+    def forward(self, input: T, offsets: Any = None, per_sample_weights: Any = None) -> T:
+        """(B, embedding_dim) of input (B, N), or (N,) with offsets (B,). Raises as `ops.embedding_bag`."""
+        bags: T = ops.embedding_bag(
+            input, self.weight, offsets, None, 2.0, self.scale_grad_by_freq, self.mode, False, per_sample_weights,
+            self.include_last_offset, self.padding_idx,
+        )  # fmt: skip
+        return bags
+
+    def extra_repr(self) -> str:
+        """The arguments, as torch prints them."""
+        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
+        frequency = f", scale_grad_by_freq={self.scale_grad_by_freq}" if self.scale_grad_by_freq else ""
+        return f"{self.num_embeddings}, {self.embedding_dim}{frequency}, mode={self.mode!r}{padding}"

@@ -1,5 +1,7 @@
 """Initial values of parameters, written in place. Names and defaults are those of torch.nn.init.
 
+`skipped()` leaves them out, for networks whose weights are loaded next.
+
 Each call draws from its own stream, numbered in the order of the calls since `manual_seed`; a generator of
 NumPy may be given instead. Values are drawn on the host in float32, so every device starts from the same.
 """
@@ -10,20 +12,25 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol, TypeVar
+from functools import wraps
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 
 from lamina._lazy import listing
+from lamina._renamed import renamed
 from lamina.nn.random import streams
+from lamina.ops.arguments import checked
 from lamina.spec import Shape, ShapeError
 from lamina.tensors import Tensor
 
 __all__ = [
     "Layer",
+    "calculate_gain",
     "constant_",
+    "dirac_",
+    "eye_",
     "fans",
-    "gain",
     "he_",
     "he_out_",
     "initialize",
@@ -32,9 +39,14 @@ __all__ = [
     "lecun_",
     "normal_",
     "ones_",
+    "orthogonal_",
     "scheme",
+    "skipped",
     "small_",
+    "sparse_",
     "torch_",
+    "trunc_normal_",
+    "truncated",
     "uniform_",
     "xavier_normal_",
     "xavier_uniform_",
@@ -44,8 +56,34 @@ __dir__ = listing(__all__)
 
 
 T = TypeVar("T", bound=Tensor)
+W = TypeVar("W", bound=Callable[..., Any])
+_skipped: ContextVar[bool] = ContextVar("lamina_init_skipped", default=False)
 
 
+@contextmanager
+def skipped() -> Iterator[None]:
+    """Within the block the functions of this module leave tensors as they are: nothing is drawn or written.
+
+    For networks whose weights are loaded next: until then they hold arbitrary values.
+    """
+    token = _skipped.set(True)
+    try:
+        yield
+    finally:
+        _skipped.reset(token)
+
+
+def _skippable(write: W) -> W:
+    """A function that writes into a tensor, but not within `skipped`."""
+
+    @wraps(write)
+    def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        return tensor if _skipped.get() else write(tensor, *args, **kwargs)
+
+    return cast(W, call)
+
+
+@runtime_checkable
 class Layer(Protocol):
     """What has a weight and perhaps a bias."""
 
@@ -53,6 +91,7 @@ class Layer(Protocol):
     bias: Any
 
 
+@checked
 def fans(shape: Shape) -> tuple[int, int]:
     """(fan_in, fan_out) of a weight of shape (out, in, *kernel). Raises ShapeError below rank 2."""
     if len(shape) < 2:
@@ -61,12 +100,20 @@ def fans(shape: Shape) -> tuple[int, int]:
     return shape[1] * field, shape[0] * field
 
 
-def gain(nonlinearity: str = "linear", slope: float = 0.01) -> float:
-    """The factor that keeps the variance through a nonlinearity: torch.nn.init.calculate_gain."""
+#: Nonlinearities that leave the variance as it is, as far as `calculate_gain` goes.
+_LINEAR = ("linear", "sigmoid", *(f"conv{t}{n}d" for t in ("", "_transpose") for n in (1, 2, 3)))
+
+
+@checked
+def calculate_gain(nonlinearity: str = "linear", param: float | None = None) -> float:
+    """The factor that keeps the variance through a nonlinearity.
+
+    nonlinearity: "linear", "conv2d" and its kin, "sigmoid", "tanh", "relu", "selu", or "leaky_relu", whose slope is
+    param (0.01). Raises ValueError for another.
+    """
+    slope = 0.01 if param is None else param
     known = {
-        "linear": 1.0,
-        "conv": 1.0,
-        "sigmoid": 1.0,
+        **dict.fromkeys(_LINEAR, 1.0),
         "tanh": 5 / 3,
         "relu": math.sqrt(2),
         "leaky_relu": math.sqrt(2 / (1 + slope**2)),
@@ -77,63 +124,187 @@ def gain(nonlinearity: str = "linear", slope: float = 0.01) -> float:
     return known[nonlinearity]
 
 
-def uniform_(x: T, low: float = 0.0, high: float = 1.0, rng: np.random.Generator | None = None) -> T:
-    """Uniform between low and high."""
-    drawn = (rng or streams.next()).random(x.shape, np.float32)
-    drawn *= np.float32(high - low)
-    drawn += np.float32(low)
-    return x.copy_(drawn)
+Numbers = np.random.Generator | None
 
 
-def normal_(x: T, mean: float = 0.0, std: float = 1.0, rng: np.random.Generator | None = None) -> T:
+@renamed(low="a", high="b", rng="generator")
+@_skippable
+@checked
+def uniform_(tensor: T, a: float = 0.0, b: float = 1.0, generator: Numbers = None) -> T:
+    """Uniform between a and b."""
+    return tensor.copy_(_uniform(tensor.shape, a, b, generator or streams.next()))
+
+
+@renamed(rng="generator")
+@_skippable
+@checked
+def normal_(tensor: T, mean: float = 0.0, std: float = 1.0, generator: Numbers = None) -> T:
     """Normal with this mean and deviation."""
-    drawn = (rng or streams.next()).standard_normal(x.shape, np.float32)
-    drawn *= np.float32(std)
-    drawn += np.float32(mean)
-    return x.copy_(drawn)
+    return tensor.copy_(_normal(tensor.shape, mean, std, generator or streams.next()))
 
 
-def constant_(x: T, value: float) -> T:
+@_skippable
+@checked
+def trunc_normal_(
+    tensor: T, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0, generator: Numbers = None
+) -> T:
+    """Normal with this mean and deviation, what is not within [a, b] drawn again. Raises ValueError unless a < b."""
+    if not a < b or not std > 0:
+        raise ValueError(f"init.trunc_normal_: needs a < b and std > 0, got a={a}, b={b}, std={std}")
+    rng = generator or streams.next()
+    within = (math.erf((b - mean) / std / math.sqrt(2)) - math.erf((a - mean) / std / math.sqrt(2))) / 2
+    if within > 0.3:
+
+        def draw(count: int) -> tuple[Any, Any]:
+            values = _normal((count,), mean, std, rng)
+            return values, (values >= np.float32(a)) & (values <= np.float32(b))
+
+    else:  # uniform candidates, kept in proportion to the density: its highest value within is at `mode`
+        mode = min(max(mean, a), b)
+
+        def draw(count: int) -> tuple[Any, Any]:
+            values = _uniform((count,), a, b, rng)
+            height = ((mode - mean) ** 2 - (values.astype(np.float64) - mean) ** 2) / (2 * std**2)
+            return values, rng.random(count) < np.exp(height)
+
+    drawn = np.empty(math.prod(tensor.shape), np.float32)
+    pending = np.arange(drawn.size)
+    while pending.size:
+        drawn[pending], kept = draw(pending.size)
+        pending = pending[~kept]
+    return tensor.copy_(drawn.reshape(tensor.shape))
+
+
+@renamed(value="val")
+@_skippable
+@checked
+def constant_(tensor: T, val: float) -> T:
     """The same value everywhere."""
-    return x.copy_(np.full(x.shape, value, np.float32))
+    return tensor.copy_(np.full(tensor.shape, val, np.float32))
 
 
-def zeros_(x: T) -> T:
+@checked
+def zeros_(tensor: T) -> T:
     """Zeros."""
-    return constant_(x, 0.0)
+    return constant_(tensor, 0.0)
 
 
-def ones_(x: T) -> T:
+@checked
+def ones_(tensor: T) -> T:
     """Ones."""
-    return constant_(x, 1.0)
+    return constant_(tensor, 1.0)
 
 
+@_skippable
+@checked
+def eye_(tensor: T) -> T:
+    """The identity, of any matrix as much as fits. Raises ShapeError for another rank."""
+    _check_rank("eye_", tensor, (2,))
+    return tensor.copy_(np.eye(*tensor.shape, dtype=np.float32))
+
+
+@_skippable
+@checked
+def dirac_(tensor: T, groups: int = 1) -> T:
+    """A convolution's weight (out, in / groups, *kernel) that hands on its input's channels, as many as fit.
+
+    1 at the kernel's middle from each channel of a group to the one of its number. Raises ShapeError unless the rank
+    is 3 to 5 and out a multiple of groups.
+    """
+    _check_rank("dirac_", tensor, (3, 4, 5))
+    if groups < 1 or tensor.shape[0] % groups:
+        raise ShapeError(f"init.dirac_: shape {tensor.shape} cannot be shared by {groups} groups")
+    values = np.zeros(tensor.shape, np.float32)
+    outputs = tensor.shape[0] // groups
+    channels = np.arange(min(outputs, tensor.shape[1]))
+    taps = values.reshape(*tensor.shape[:2], -1)
+    middle = np.ravel_multi_index([size // 2 for size in tensor.shape[2:]], tensor.shape[2:])
+    for first in range(0, tensor.shape[0], outputs or 1):
+        taps[first + channels, channels, middle] = 1
+    return tensor.copy_(values)
+
+
+@_skippable
+@checked
+def orthogonal_(tensor: T, gain: float = 1.0, generator: Numbers = None) -> T:
+    """gain times a matrix whose rows or columns, whichever are fewer, are orthonormal, of shape (rows, all others).
+
+    Evenly distributed among these (Saxe et al. 2014). Raises ShapeError below rank 2.
+    """
+    if len(tensor.shape) < 2:
+        raise ShapeError(f"init.orthogonal_: needs a rank of 2 or more, got shape {tensor.shape}")
+    rng, rows = generator or streams.next(), tensor.shape[0]
+    if 0 in tensor.shape:
+        return tensor
+    drawn = rng.standard_normal((rows, math.prod(tensor.shape[1:])))
+    tall = drawn if drawn.shape[0] >= drawn.shape[1] else drawn.T
+    q, r = np.linalg.qr(tall)
+    q = q * np.where(np.diag(r) < 0, -1.0, 1.0)  # the signs make it even
+    found = q if tall is drawn else q.T
+    return tensor.copy_((gain * found).astype(np.float32).reshape(tensor.shape))
+
+
+@_skippable
+@checked
+def sparse_(tensor: T, sparsity: float, std: float = 0.01, generator: Numbers = None) -> T:
+    """Normal with mean 0, and in each column ⌈sparsity · rows⌉ zeros (Martens 2010).
+
+    Raises ShapeError for no matrix, ValueError for a sparsity that is not in [0, 1].
+    """
+    _check_rank("sparse_", tensor, (2,))
+    if not 0 <= sparsity <= 1:
+        raise ValueError(f"init.sparse_: sparsity must be in [0, 1], got {sparsity}")
+    rng = generator or streams.next()
+    values = _normal(tensor.shape, 0.0, std, rng)
+    order = rng.permuted(np.broadcast_to(np.arange(tensor.shape[0])[:, None], tensor.shape), axis=0)
+    zeros = order[: math.ceil(sparsity * tensor.shape[0])]
+    np.put_along_axis(values, zeros, 0.0, axis=0)
+    return tensor.copy_(values)
+
+
+@renamed(rng="generator")
+@checked
 def kaiming_uniform_(
-    x: T, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", rng: Any = None
+    tensor: T,
+    a: float = 0.0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    generator: Numbers = None,
 ) -> T:
     """Uniform with deviation gain / √fan (He et al. 2015)."""
-    bound = math.sqrt(3.0) * gain(nonlinearity, a) / math.sqrt(_fan(x, mode))
-    return uniform_(x, -bound, bound, rng)
+    bound = math.sqrt(3.0) * calculate_gain(nonlinearity, a) / math.sqrt(_fan(tensor, mode))
+    return uniform_(tensor, -bound, bound, generator)
 
 
+@renamed(rng="generator")
+@checked
 def kaiming_normal_(
-    x: T, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", rng: Any = None
+    tensor: T,
+    a: float = 0.0,
+    mode: str = "fan_in",
+    nonlinearity: str = "leaky_relu",
+    generator: Numbers = None,
 ) -> T:
     """Normal with deviation gain / √fan (He et al. 2015)."""
-    return normal_(x, 0.0, gain(nonlinearity, a) / math.sqrt(_fan(x, mode)), rng)
+    return normal_(tensor, 0.0, calculate_gain(nonlinearity, a) / math.sqrt(_fan(tensor, mode)), generator)
 
 
-def xavier_uniform_(x: T, gain: float = 1.0, rng: np.random.Generator | None = None) -> T:
+@renamed(rng="generator")
+@checked
+def xavier_uniform_(tensor: T, gain: float = 1.0, generator: Numbers = None) -> T:
     """Uniform with deviation gain · √(2 / (fan_in + fan_out)) (Glorot & Bengio 2010)."""
-    bound = gain * math.sqrt(6.0 / sum(fans(x.shape)))
-    return uniform_(x, -bound, bound, rng)
+    bound = gain * math.sqrt(6.0 / sum(fans(tensor.shape)))
+    return uniform_(tensor, -bound, bound, generator)
 
 
-def xavier_normal_(x: T, gain: float = 1.0, rng: np.random.Generator | None = None) -> T:
+@renamed(rng="generator")
+@checked
+def xavier_normal_(tensor: T, gain: float = 1.0, generator: Numbers = None) -> T:
     """Normal with deviation gain · √(2 / (fan_in + fan_out)) (Glorot & Bengio 2010)."""
-    return normal_(x, 0.0, gain * math.sqrt(2.0 / sum(fans(x.shape))), rng)
+    return normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(fans(tensor.shape))), generator)
 
 
+@checked
 def torch_(layer: Layer) -> None:
     """What torch gives convolutions and linear layers: weight and bias uniform within 1/√fan_in."""
     weight, bias = layer.weight, layer.bias
@@ -143,6 +314,7 @@ def torch_(layer: Layer) -> None:
         uniform_(bias, -bound, bound)
 
 
+@checked
 def he_(layer: Layer) -> None:
     """Weights from He's normal distribution for layers that a ReLU follows, biases zero."""
     kaiming_normal_(layer.weight, nonlinearity="relu")
@@ -150,6 +322,7 @@ def he_(layer: Layer) -> None:
         zeros_(layer.bias)
 
 
+@checked
 def he_out_(layer: Layer) -> None:
     """Weights from He's normal distribution by fan out, biases zero: torchvision's convolutions."""
     kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
@@ -157,6 +330,7 @@ def he_out_(layer: Layer) -> None:
         zeros_(layer.bias)
 
 
+@checked
 def small_(layer: Layer) -> None:
     """Weights normal with deviation 0.01, biases zero: torchvision's classifiers after convolutions."""
     normal_(layer.weight, 0.0, 0.01)
@@ -164,6 +338,19 @@ def small_(layer: Layer) -> None:
         zeros_(layer.bias)
 
 
+@checked
+def truncated(std: float) -> Callable[[Layer], None]:
+    """A scheme: weights normal with deviation std, drawn again beyond ±2, biases zero."""
+
+    def write(layer: Layer) -> None:
+        trunc_normal_(layer.weight, std=std)
+        if layer.bias is not None:
+            zeros_(layer.bias)
+
+    return write
+
+
+@checked
 def lecun_(layer: Layer) -> None:
     """Weights normal with deviation 1 / √fan_in, biases zero (LeCun, Bottou, Orr & Müller 1998)."""
     normal_(layer.weight, 0.0, 1 / math.sqrt(fans(layer.weight.shape)[0]))
@@ -175,6 +362,7 @@ _scheme: ContextVar[Callable[[Layer], None]] = ContextVar("lamina_init", default
 
 
 @contextmanager
+@checked
 def scheme(initialize: Callable[[Layer], None]) -> Iterator[None]:
     """Layers that are made within the block start from what `initialize` writes into their parameters."""
     token = _scheme.set(initialize)
@@ -184,12 +372,32 @@ def scheme(initialize: Callable[[Layer], None]) -> Iterator[None]:
         _scheme.reset(token)
 
 
+@checked
 def initialize(layer: Layer) -> None:
     """Give a new layer its initial values, by the scheme in force."""
     _scheme.get()(layer)
 
 
-def _fan(x: Tensor, mode: str) -> int:
+def _fan(tensor: Tensor, mode: str) -> int:
     if mode not in ("fan_in", "fan_out"):
         raise ValueError(f"init: mode must be 'fan_in' or 'fan_out', got {mode!r}")
-    return max(fans(x.shape)[mode == "fan_out"], 1)
+    return max(fans(tensor.shape)[mode == "fan_out"], 1)
+
+
+def _uniform(shape: Shape, a: float, b: float, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    drawn = rng.random(shape, np.float32)
+    drawn *= np.float32(b - a)
+    drawn += np.float32(a)
+    return drawn
+
+
+def _normal(shape: Shape, mean: float, std: float, rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    drawn = rng.standard_normal(shape, np.float32)
+    drawn *= np.float32(std)
+    drawn += np.float32(mean)
+    return drawn
+
+
+def _check_rank(name: str, tensor: Tensor, ranks: tuple[int, ...]) -> None:
+    if len(tensor.shape) not in ranks:
+        raise ShapeError(f"init.{name}: needs rank {' or '.join(map(str, ranks))}, got shape {tensor.shape}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from lamina import ops
 from lamina.nn import init
 from lamina.nn.module import Module, T
@@ -24,11 +26,41 @@ class Linear(Module):
         self.register_parameter("bias", Parameter(empty(out_features)) if bias else None)
         init.initialize(self)
 
-    def forward(self, x: T) -> T:
-        """x (…, in_features) -> (…, out_features), all of one float dtype. Raises ShapeError, DTypeError."""
-        return ops.linear(x, self.weight, self.bias)
+    def forward(self, input: T) -> T:
+        """input (…, in_features) -> (…, out_features), all of one float dtype. Raises ShapeError, DTypeError."""
+        return ops.linear(input, self.weight, self.bias)
 
     def extra_repr(self) -> str:
         """The arguments, as torch prints them."""
         bias = self._parameters["bias"] is not None
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={bias}"
+
+
+class Bilinear(Module):
+    """y[o] = Σ input1[i] · weight[o, i, j] · input2[j] + bias[o], over i and j."""
+
+    weight: Parameter
+    bias: Parameter | None
+
+    def __init__(self, in1_features: int, in2_features: int, out_features: int, bias: bool = True) -> None:
+        sizes = (out_features, in1_features, in2_features)
+        if min(sizes) < 1:
+            raise ShapeError(
+                f"Bilinear: sizes must be at least 1, got {in1_features}, {in2_features} -> {out_features}"
+            )
+        self.in1_features, self.in2_features, self.out_features = in1_features, in2_features, out_features
+        self.weight = Parameter(empty(sizes))
+        self.register_parameter("bias", Parameter(empty(out_features)) if bias else None)
+        bound = 1 / math.sqrt(in1_features)
+        for held in self._parameters.values():
+            if held is not None:
+                init.uniform_(held, -bound, bound)
+
+    def forward(self, input1: T, input2: T) -> T:
+        """input1 (…, in1_features), input2 (…, in2_features) -> (…, out_features). Raises ShapeError."""
+        return ops.bilinear(input1, input2, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        """The arguments, as torch prints them."""
+        sizes = f"in1_features={self.in1_features}, in2_features={self.in2_features}"
+        return f"{sizes}, out_features={self.out_features}, bias={self._parameters['bias'] is not None}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from lamina import ops
+from lamina.nn.linear import Linear
 from lamina.nn.module import Module, T
 from lamina.ops.primitives.loss import Reduction
 from lamina.tensors import Tensor
@@ -18,8 +20,6 @@ class _Loss(Module):
     pos_weight: Tensor | None
 
     def __init__(self, *, reduction: Reduction = "mean") -> None:
-        if reduction not in ("mean", "sum", "none"):
-            raise ValueError(f"{type(self).__name__}: reduction must be mean, sum or none, got {reduction!r}")
         self.reduction = reduction
 
     def _weigh(self, **weights: Any) -> None:
@@ -33,6 +33,45 @@ class _Loss(Module):
     def extra_repr(self) -> str:
         """The argument where it is not the default."""
         return "" if self.reduction == "mean" else f"reduction={self.reduction!r}"
+
+
+class LinearCrossEntropyLoss(_Loss):
+    """A linear layer and the cross entropy of its outputs: `linear` holds weight and bias.
+
+    in_features: of the input (N, in_features) or (in_features,). num_classes: C. out_features: the axes behind the
+    classes, so that logits are (N, C, *out_features). The other arguments are CrossEntropyLoss'.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        *,
+        out_features: tuple[int, ...] = (),
+        bias: bool = False,
+        reduction: Reduction = "mean",
+        weight: Any = None,
+        ignore_index: int | None = None,
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__(reduction=reduction)
+        self._weigh(weight=weight)
+        self.num_classes, self.out_features = num_classes, tuple(out_features)
+        self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
+        self.linear = Linear(in_features, num_classes * math.prod(self.out_features), bias)
+
+    def forward(self, input: T, target: T) -> T:
+        """The loss by labels (N, *out_features) or shares (N, C, *out_features), a scalar if reduced."""
+        made: T = self.linear(input)
+        logits: T = ops.reshape(made, (*made.shape[:-1], self.num_classes, *self.out_features))
+        return ops.cross_entropy(
+            logits,
+            target,
+            self.weight,
+            ignore_index=-100 if self.ignore_index is None else self.ignore_index,
+            reduction=self.reduction,
+            label_smoothing=self.label_smoothing,
+        )
 
 
 class CrossEntropyLoss(_Loss):
@@ -138,3 +177,22 @@ class BCEWithLogitsLoss(_Loss):
         return ops.binary_cross_entropy_with_logits(
             input, target, self.weight, reduction=self.reduction, pos_weight=self.pos_weight
         )
+
+
+class CTCLoss(_Loss):
+    """Connectionist temporal classification (Graves et al. 2006) of log-probabilities (T, N, C) or (T, C).
+
+    blank: the class that says nothing. reduction: "mean" divides each loss by its number of labels first.
+    zero_infinity: sequences that are too short for their labels count 0.
+    """
+
+    def __init__(self, blank: int = 0, reduction: Reduction = "mean", zero_infinity: bool = False) -> None:
+        super().__init__(reduction=reduction)
+        self.blank, self.zero_infinity = blank, zero_infinity
+
+    def forward(self, log_probs: T, targets: Any, input_lengths: Any, target_lengths: Any) -> T:
+        """The loss of targets (N, S), or (sum of target_lengths); lengths are (N,). Raises as `ops.ctc_loss`."""
+        loss: T = ops.ctc_loss(
+            log_probs, targets, input_lengths, target_lengths, self.blank, self.reduction, self.zero_infinity
+        )
+        return loss

@@ -6,18 +6,35 @@ once on tensors and records on traced values; its parameters live on the CPU unt
 
 from __future__ import annotations
 
-import itertools
+import re
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, ParamSpec, Protocol, Self, TypeVar, overload
+from html import escape
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    NamedTuple,
+    NoReturn,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    overload,
+)
 
 from lamina.graph.ir.graph import Value
-from lamina.nn.parameter import Parameter, become, read, standing_in, write
-from lamina.nn.random import Generator
+from lamina.nn.hooks import Hook, HookHandle, Hooks
+from lamina.nn.matching import unmatched
+from lamina.nn.mixed_precision import computed, in_compute_type
+from lamina.nn.parameter import Parameter, become, read, settings_changed, standing_in, write
+from lamina.nn.random import Generator, default_generator
+from lamina.ops.arguments import Checked, checked
 from lamina.ops.core import Operand, recorder
+from lamina.ops.origin import enter, explain, leave
 from lamina.runtime import Device, device
 from lamina.spec import DType, ShapeError, as_dtype
 from lamina.tensors import Tensor, as_tensor, writable
@@ -55,11 +72,15 @@ class CallsForward:
         return self if module is None else module.forward
 
 
-class Module:
+class Module(Checked):
     """Base of all layers and networks: assign parameters and modules to attributes, define `forward`."""
 
     #: Whether its parameters keep the master type in mixed precision: few numbers that statistics are combined with.
     computes_in_master: ClassVar[bool] = False
+    #: What entries of the state were called in older files: patterns for what follows the module's path -> today's.
+    older_names: ClassVar[Mapping[str, str]] = {}
+    #: Entries of the state that older files lack; they stay as they are.
+    later_names: ClassVar[tuple[str, ...]] = ()
 
     _training: bool
     _parameters: dict[str, Parameter | None]
@@ -83,7 +104,50 @@ class Module:
 
         def __call__(self, *inputs: Any, **options: Any) -> Any:
             """`forward`."""
-            return self.forward(*inputs, **options)
+            token = enter(self)
+            try:
+                hooks: Hooks | None = self.__dict__.get("_hooks")
+                if (by := recorder()) is not None:
+                    by.guard(_same_hooks(self, hooks))
+                if hooks is None:
+                    return computed(self.forward, inputs, options)
+                return hooks.call(self, inputs, options)
+            except Exception as error:
+                explain(error)
+                raise
+            finally:
+                leave(token)
+
+    @checked
+    def register_forward_pre_hook(
+        self, hook: Hook, *, prepend: bool = False, with_kwargs: bool = False
+    ) -> HookHandle:
+        """Call hook(module, inputs) before `forward`, whose positional inputs it may replace by what it returns.
+
+        with_kwargs: hook(module, inputs, named inputs), which may return both. prepend: in front of other hooks. A
+        program that is compiled holds the hooks of that time; one with others is compiled anew.
+        """
+        return self._own_hooks().add("before", hook, with_kwargs, prepend)
+
+    @checked
+    def register_forward_hook(
+        self, hook: Hook, *, prepend: bool = False, with_kwargs: bool = False
+    ) -> HookHandle:
+        """Call hook(module, inputs, output) after `forward`, whose output it may replace by what it returns.
+
+        with_kwargs: hook(module, inputs, named inputs, output). prepend: in front of other hooks.
+        """
+        return self._own_hooks().add("after", hook, with_kwargs, prepend)
+
+    def _own_hooks(self) -> Hooks:
+        held: Hooks = self.__dict__.setdefault("_hooks", Hooks())
+        return held
+
+    @property
+    def hooks_version(self) -> int:
+        """How often hooks were added or removed: programs that are kept are for one number of it."""
+        hooks: Hooks | None = self.__dict__.get("_hooks")
+        return 0 if hooks is None else hooks.version
 
     @property
     def training(self) -> bool:
@@ -97,9 +161,8 @@ class Module:
 
     @training.setter
     def training(self, mode: bool) -> None:
-        global _mode_version
         self.__dict__["_training"] = mode
-        _mode_version = next(_mode_versions)
+        settings_changed()
 
     # ---- attributes
     def __setattr__(self, name: str, value: Any) -> None:
@@ -128,9 +191,14 @@ class Module:
         for kind in ("_parameters", "_buffers"):
             if name in own.get(kind, ()):
                 held = own[kind][name]
-                return None if held is None else read(held)
-        if name in own.get("_modules", ()):
-            return own["_modules"][name]
+                if held is None:
+                    return None
+                return in_compute_type(held, read(held), keeps=self.computes_in_master)
+        modules = own.get("_modules", ())
+        if name in modules:
+            return modules[name]
+        if "parametrizations" in modules and name in modules["parametrizations"]:
+            return modules["parametrizations"][name]()
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def __delattr__(self, name: str) -> None:
@@ -140,11 +208,13 @@ class Module:
                 return
         object.__delattr__(self, name)
 
+    @checked
     def register_parameter(self, name: str, value: Parameter | None) -> None:
         """Own a parameter under a name; None says that the optional parameter is absent."""
         self._claim(name)
         self._parameters[name] = value
 
+    @checked
     def register_buffer(self, name: str, value: Any, persistent: bool = True) -> None:
         """Own a tensor that is state but is not trained; not in the state_dict unless persistent."""
         self._claim(name)
@@ -152,6 +222,7 @@ class Module:
         if not persistent:
             self._transient.add(name)
 
+    @checked
     def add_module(self, name: str, module: Module) -> None:
         """Own another module under a name."""
         self._claim(name)
@@ -167,6 +238,7 @@ class Module:
         write(self._buffers[name], value if isinstance(value, Operand) else as_tensor(value))
 
     # ---- what it holds
+    @checked
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
         """The module itself ("") and all modules below it with their dotted names, each once."""
         seen: set[int] = set()
@@ -190,28 +262,62 @@ class Module:
         """The modules directly below."""
         return iter(self._modules.values())
 
-    def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
-        """All parameters with their dotted names, a shared one once."""
+    @checked
+    def named_parameters(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Parameter]]:
+        """All parameters with their dotted names, a shared one once; without recurse the module's own alone."""
         seen: set[int] = set()
-        for path, module in self.named_modules():
+        for path, module in self.named_modules(prefix) if recurse else [(prefix, self)]:
             for name, held in module._parameters.items():
                 if held is not None and id(held) not in seen:
                     seen.add(id(held))
                     yield _join(path, name), held
 
-    def parameters(self) -> Iterator[Parameter]:
-        """All parameters, a shared one once."""
-        return (p for _, p in self.named_parameters())
+    @checked
+    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
+        """All parameters, a shared one once; without recurse the module's own alone."""
+        return (p for _, p in self.named_parameters("", recurse))
 
-    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+    @checked
+    def named_buffers(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
         """All buffers with their dotted names, those outside of the state_dict as well."""
-        for path, module in self.named_modules():
+        for path, module in self.named_modules(prefix) if recurse else [(prefix, self)]:
             for name, held in module._buffers.items():
                 yield _join(path, name), held
 
-    def buffers(self) -> Iterator[Tensor]:
-        """All buffers."""
-        return (b for _, b in self.named_buffers())
+    @checked
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        """All buffers; without recurse the module's own alone."""
+        return (b for _, b in self.named_buffers("", recurse))
+
+    @checked
+    def get_submodule(self, target: str) -> Module:
+        """The module below with this dotted name; itself for "". Raises AttributeError."""
+        module = self
+        for i, name in enumerate(target.split(".") if target else ()):
+            if name not in module._modules:
+                path = ".".join(target.split(".")[:i]) or type(self).__name__
+                known = ", ".join(module._modules) or "none"
+                raise AttributeError(f"{path} has no module {name!r}; its modules: {known}")
+            module = module._modules[name]
+        return module
+
+    @checked
+    def get_parameter(self, target: str) -> Parameter:
+        """The parameter with this dotted name. Raises AttributeError."""
+        path, _, name = target.rpartition(".")
+        found = self.get_submodule(path)._parameters.get(name)
+        if found is None:
+            raise AttributeError(f"{type(self).__name__} has no parameter {target!r}")
+        return found
+
+    @checked
+    def get_buffer(self, target: str) -> Tensor:
+        """The buffer with this dotted name. Raises AttributeError."""
+        path, _, name = target.rpartition(".")
+        found = self.get_submodule(path)._buffers.get(name)
+        if found is None:
+            raise AttributeError(f"{type(self).__name__} has no buffer {target!r}")
+        return found
 
     def unregistered(self) -> list[str]:
         """The attributes, here and below, that hold modules in plain lists, tuples or dicts, by dotted name.
@@ -231,9 +337,12 @@ class Module:
         return {id(x) for m in own for x in (*m._parameters.values(), *m._buffers.values())}
 
     def generators(self) -> list[Generator]:
-        """The random generators that the module and those below it draw from, each once."""
+        """The random generators that the module and those below it may draw from, each once.
+
+        The default one is among them: functions draw from it that no attribute tells of.
+        """
         found = (v for m in self.modules() for v in m.__dict__.values() if isinstance(v, Generator))
-        return list({id(g): g for g in found}.values())
+        return list({id(g): g for g in (*found, default_generator)}.values())
 
     # ---- state
     def state_dict(self) -> dict[str, Tensor]:
@@ -245,17 +354,20 @@ class Module:
             found |= {_join(path, n): module._buffers[n] for n in kept}
         return found
 
+    @checked
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> Mismatch:
         """Copy values by name from tensors or arrays of any library; dtypes are converted.
 
-        strict: every key must be there and no other. Nothing is written unless everything fits.
+        strict: every key must be there and no other, but for `older_names` and `later_names` of the modules. Nothing
+        is written unless everything fits.
         Raises KeyError for missing or unexpected keys, ShapeError for shapes; each names all of them.
         """
-        own = self.state_dict()
-        missing = [k for k in own if k not in state]
+        own, state = self.state_dict(), self._by_todays_names(state)
+        later = {_join(path, name) for path, m in self.named_modules() for name in m.later_names}
+        missing = [k for k in own if k not in state and k not in later]
         unexpected = [k for k in state if k not in own]
         if strict and (missing or unexpected):
-            raise KeyError(_mismatch(type(self).__name__, missing, unexpected))
+            raise KeyError(unmatched(type(self).__name__, own, state, missing, unexpected))
         values = {k: _adopted(k, state[k]) for k in own if k in state}
         wrong = [
             f"{k} is {own[k].shape}, got {v.shape}" for k, v in values.items() if v.shape != own[k].shape
@@ -266,6 +378,20 @@ class Module:
             own[key].copy_(value.to(own[key].device))
         return Mismatch(missing, unexpected)
 
+    def _by_todays_names(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The state with entries of older files under the names that they have now."""
+        for path, module in self.named_modules():
+            for old, new in module.older_names.items():
+                prefix = _join(path, "") if path else ""
+                pattern = re.compile(re.escape(prefix) + old)
+                found = {key: pattern.match(key) for key in state}
+                state = {
+                    prefix + m.expand(new) + key[m.end() :] if (m := found[key]) else key: value
+                    for key, value in state.items()
+                }
+        return state
+
+    @checked
     def train(self, mode: bool = True) -> Self:
         """Switch this module and all below to training (dropout drops) or, with False, to inference."""
         for module in self.modules():
@@ -275,6 +401,13 @@ class Module:
     def eval(self) -> Self:
         """Switch this module and all below to inference."""
         return self.train(False)
+
+    @checked
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Freeze all parameters, here and below, with False: they get no gradient and are not trained."""
+        for p in self.parameters():
+            p.requires_grad = requires_grad
+        return self
 
     def to(self, where: Device | DType | str | None = None, dtype: DType | str | None = None) -> Self:
         """Move to a device and convert floating point parameters and buffers, in place: their identity stays.
@@ -287,6 +420,38 @@ class Module:
             become(held, target, kind if held.dtype.is_float else None)
         return self
 
+    def float(self) -> Self:
+        """Convert floating point parameters and buffers to float32, in place."""
+        return self.to("float32")
+
+    def double(self) -> Self:
+        """Convert floating point parameters and buffers to float64, in place."""
+        return self.to("float64")
+
+    def half(self) -> Self:
+        """Convert floating point parameters and buffers to float16, in place."""
+        return self.to("float16")
+
+    def bfloat16(self) -> Self:
+        """Convert floating point parameters and buffers to bfloat16, in place."""
+        return self.to("bfloat16")
+
+    def cpu(self) -> Self:
+        """Move to the CPU, in place."""
+        return self.to("cpu")
+
+    def cuda(self, device: int | str | Device = 0) -> Self:
+        """Move to a GPU, in place. Raises NoGpuError."""
+        return self.to(f"cuda:{device}" if isinstance(device, int) else device)
+
+    def zero_grad(self, set_to_none: bool = True) -> NoReturn:
+        """Raises TypeError: there is nothing to set to zero."""
+        raise TypeError(
+            f"{type(self).__name__}.zero_grad: parameters hold no gradients here: a training step and lm.grad give "
+            "those of one call; leave the line out, or gather several by optimizer.accumulate(grads)"
+        )
+
+    @checked
     def apply(self, fn: Callable[[Module], Any]) -> Self:
         """Call fn on all modules below, then on this one."""
         for child in self.children():
@@ -299,6 +464,10 @@ class Module:
         """The arguments as they appear in the repr."""
         return ""
 
+    def _repr_html_(self) -> str:
+        """For notebooks: the modules as folds, with their parameters counted."""
+        return _html("", self, True)
+
     def __repr__(self) -> str:
         if not self._modules:
             return f"{type(self).__name__}({self.extra_repr()})"
@@ -306,10 +475,30 @@ class Module:
         return f"{type(self).__name__}(\n  " + "\n  ".join(lines) + "\n)"
 
 
+def _html(name: str, module: Module, top: bool) -> str:
+    """A module and those below it as nested folds."""
+    label = f"{name}: " if name else ""
+    count = sum(p.numel() for p in module.parameters())
+    text = f"{label}<b>{escape(type(module).__name__)}</b>({escape(module.extra_repr())})"
+    line = text + (f" <small>{count:,} parameters</small>" if count else "")
+    inner = "".join(_html(escape(key), child, False) for key, child in module.named_children())
+    if not inner:
+        return f"<div style='margin-left:1.2em'>{line}</div>"
+    opened = " open" if top else ""
+    return f"<details{opened} style='margin-left:1.2em'><summary>{line}</summary>{inner}</details>"
+
+
+def _same_hooks(module: Module, hooks: Hooks | None) -> Callable[[], bool]:
+    """Whether a module has the hooks that it has now."""
+    held, version = weakref.ref(module), 0 if hooks is None else hooks.version
+    return lambda: (own := held()) is not None and own.hooks_version == version
+
+
+@checked
 def substitute(module: Module, values: Mapping[str, Any]) -> AbstractContextManager[dict[int, Any]]:
     """Within the block the module's parameters and buffers of these names are the given operands.
 
-    Raises KeyError for a name that the module does not have.
+    Raises TypeError for what is no module or no mapping, KeyError for a name that the module does not have.
     """
     held: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     unknown = [name for name in values if name not in held]
@@ -318,8 +507,12 @@ def substitute(module: Module, values: Mapping[str, Any]) -> AbstractContextMana
     return standing_in({id(held[name]): value for name, value in values.items()})
 
 
+@checked
 def functional_call(module: Module, values: Mapping[str, Any], inputs: Sequence[Any] | Any) -> Any:
-    """module(*inputs) with the given operands as the parameters of these names (as torch.func has it)."""
+    """module(*inputs) with the given operands as the parameters of these names (as torch.func has it).
+
+    Raises TypeError for what is no module or no mapping, KeyError for a name that the module does not have.
+    """
     arguments = inputs if isinstance(inputs, tuple | list) else (inputs,)
     with substitute(module, values):
         return module(*arguments)
@@ -343,15 +536,6 @@ def _adopted(key: str, value: Any) -> Tensor:
         raise TypeError(f"load_state_dict: {key}: {error}") from error
 
 
-def _mismatch(name: str, missing: list[str], unexpected: list[str]) -> str:
-    parts = [
-        f"{label} {', '.join(keys)}"
-        for label, keys in (("missing", missing), ("unexpected", unexpected))
-        if keys
-    ]
-    return f"{name}.load_state_dict: {'; '.join(parts)}. Use strict=False to load what fits"
-
-
 def _place(
     where: Device | DType | str | None, dtype: DType | str | None
 ) -> tuple[Device | None, DType | None]:
@@ -365,8 +549,6 @@ def _place(
 
 #: The ids of the modules that are in inference mode here, whatever they are elsewhere.
 _evaluated: ContextVar[frozenset[int] | None] = ContextVar("lamina_evaluated", default=None)
-_mode_versions = itertools.count(1)
-_mode_version = 0
 
 
 @contextmanager
@@ -378,8 +560,3 @@ def evaluating(net: Module) -> Iterator[None]:
         yield
     finally:
         _evaluated.reset(token)
-
-
-def mode_version() -> int:
-    """A number that changes whenever the mode of any module is set: who keeps what depends on modes compares."""
-    return _mode_version

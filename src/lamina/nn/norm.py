@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from lamina import ops
 from lamina.nn.module import Module, T
 from lamina.nn.parameter import Parameter, read
-from lamina.ops.core import operand
-from lamina.spec import Shape, ShapeError, as_shape, float32, int64
+from lamina.ops.core import call, operand
+from lamina.ops.primitives.collective import AllGather
+from lamina.runtime.ranks import current_world
+from lamina.spec import DType, Group, Shape, ShapeError, as_shape, element_count, float32, int64
 from lamina.tensors import ones, zeros
 
 
@@ -37,7 +41,10 @@ class _RunningNorm(_NormLayer):
         track_running_stats: whether running statistics are kept; without them inference uses the batch's own.
     """
 
+    later_names = ("num_batches_tracked",)
     ranks: ClassVar[tuple[int, ...]]
+    #: Whether inputs may have another number of channels: where nothing is kept for each.
+    any_channels = False
 
     def __init__(
         self,
@@ -62,7 +69,8 @@ class _RunningNorm(_NormLayer):
     def check(self, x: T) -> T:
         """The input as an operand. Raises ShapeError."""
         given: T = operand(x)
-        if given.ndim not in self.ranks or given.shape[1] != self.num_features:
+        fits = given.ndim in self.ranks and (self.any_channels or given.shape[1] == self.num_features)
+        if not fits:
             ranks = " or ".join(map(str, self.ranks))
             raise ShapeError(
                 f"{type(self).__name__}: needs an input of rank {ranks} with {self.num_features} channels, "
@@ -121,10 +129,113 @@ class BatchNorm2d(_BatchNormLayer):
     ranks = (4,)
 
 
+class FrozenBatchNorm2d(Module):
+    """Batch norm of [N, C, H, W] by fixed numbers: statistics, weight and bias are buffers [C] and never change.
+
+    As torchvision.ops.FrozenBatchNorm2d: for networks that are trained further with few images at a time.
+    """
+
+    computes_in_master: ClassVar[bool] = True
+
+    def __init__(self, num_features: int, eps: float = 1e-5) -> None:
+        if num_features < 1:
+            raise ValueError(f"FrozenBatchNorm2d: num_features must be at least 1, got {num_features}")
+        self.num_features, self.eps = num_features, eps
+        for name, values in (
+            ("weight", ones),
+            ("bias", zeros),
+            ("running_mean", zeros),
+            ("running_var", ones),
+        ):
+            self.register_buffer(name, values((num_features,)))
+
+    def forward(self, x: T) -> T:
+        """x [N, C, H, W] normalized; shape and dtype stay. Raises ShapeError."""
+        y: T = ops.batch_norm(
+            x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps
+        )
+        return y
+
+    def extra_repr(self) -> str:
+        """The arguments."""
+        return f"{self.num_features}, eps={self.eps}"
+
+
 class BatchNorm3d(_BatchNormLayer):
     """Batch norm of [N, C, D, H, W] (Ioffe and Szegedy 2015)."""
 
     ranks = (5,)
+
+
+class SyncBatchNorm(_BatchNormLayer):
+    """Batch norm of [N, C, *S] by the statistics of all ranks of a group; their gradients are summed over it, too.
+
+    process_group: a `lamina.distributed.Group`, by default all ranks. Each rank gives as many elements as the
+    others. In inference, and in a world of one rank, it is batch norm.
+    """
+
+    ranks = (2, 3, 4, 5)
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        process_group: Group | None = None,
+        *,
+        bias: bool = True,
+    ) -> None:
+        self.process_group = process_group
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, bias=bias)
+
+    def forward(self, x: T) -> T:
+        """x [N, C, *S] normalized; shape and dtype stay."""
+        group = self.process_group or Group(*range(current_world().size))
+        if group.size == 1 or not (self.training or not self.track_running_stats):
+            alone: T = super().forward(x)
+            return alone
+        x, wide = self.check(x), operand(x).dtype.compute
+        mean, var = self._statistics(x, wide, group)
+        weight, bias = self.weight, self.bias
+        y: T = ops.batch_norm(x, mean, var, weight, bias, False, 0.0, self.eps)
+        if self.training and self.track_running_stats:
+            count = group.size * element_count(x.shape) // self.num_features
+            self._move(ops.stop_gradient(mean), ops.stop_gradient(var) * (count / max(count - 1, 1)))
+        return y
+
+    def _statistics(self, x: Any, wide: DType, group: Group) -> tuple[Any, Any]:
+        """Mean and variance [C] of all ranks' elements, in one exchange: ranks' means and variances are combined."""
+        axes = [0, *range(2, x.ndim)]
+        mean = ops.mean(x.cast(wide), axes)
+        spread = x.cast(wide) - mean.reshape((-1, *(1,) * (x.ndim - 2)))
+        var = ops.mean(spread * spread, axes)
+        parts = call(AllGather(group), ops.stack([mean, var]))  # [ranks, 2, C]
+        means, variances = parts[:, 0], parts[:, 1]
+        mean = ops.mean(means, 0)
+        return mean, ops.mean(variances + ops.square(means - mean), 0)
+
+    def _move(self, mean: Any, var: Any) -> None:
+        """Running statistics towards these."""
+        share = self.share
+        before = self.running()
+        moved = [
+            old + (new.cast(old.dtype) - old) * share for old, new in zip(before, (mean, var), strict=True)
+        ]
+        self.keep(*moved)
+
+    @classmethod
+    def convert_sync_batchnorm(cls, module: Module, process_group: Group | None = None) -> Module:
+        """The module with all batch norms below it as SyncBatchNorm, on the same parameters and statistics."""
+        if isinstance(module, _BatchNormLayer) and not isinstance(module, cls):
+            made = cls(module.num_features, module.eps, module.momentum, False, False, process_group)
+            made.__dict__.update(module.__dict__)
+            made.process_group = process_group
+            return made
+        for name, child in module.named_children():
+            module._modules[name] = cls.convert_sync_batchnorm(child, process_group)
+        return module
 
 
 class _InstanceNorm(_RunningNorm):
@@ -139,10 +250,15 @@ class _InstanceNorm(_RunningNorm):
         bias: bool = True,
     ) -> None:
         super().__init__(num_features, eps, momentum, affine, track_running_stats, bias=bias)
+        self.any_channels = not affine and not track_running_stats
 
     def forward(self, x: T) -> T:
-        """x [N, C, *S] normalized; shape and dtype stay."""
+        """x [N, C, *S] or [C, *S] normalized; shape and dtype stay."""
         y: T
+        x = operand(x)
+        if x.ndim + 1 in self.ranks:
+            y = self.forward(x.unsqueeze(0))
+            return y.squeeze(0)
         x, (mean, var) = self.check(x), self.running()
         own = self.training or mean is None
         share = self.momentum or 0.0  # None keeps the statistics as they are, as in torch
@@ -264,3 +380,27 @@ class LocalResponseNorm(Module):
     def extra_repr(self) -> str:
         """The arguments, as torch prints them."""
         return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"
+
+
+class CrossMapLRN2d(LocalResponseNorm):
+    """torch's older form of `LocalResponseNorm`, in its own count of channels.
+
+    The window of an even size has one channel less, and the first channel stays in every window behind it: torch's
+    running sum over the channels never takes it out again.
+    """
+
+    def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
+        super().__init__(size, alpha, beta, k)
+
+    def forward(self, x: T) -> T:
+        """x [N, C, H, W] normalized; shape and dtype stay. Raises ShapeError for another rank."""
+        given: T = operand(x)
+        if given.ndim != 4:
+            raise ShapeError(f"CrossMapLRN2d: needs an input [N, C, H, W], got {given.spec}")
+        channel, reach = np.arange(given.shape[1]), (self.size - 1) // 2
+        window = np.abs(channel[:, None] - channel) <= reach
+        window[reach + 1 :, :1] = True
+        share = (window * (self.alpha / self.size)).astype(given.dtype.numpy)
+        response = ops.matmul(share, ops.flatten(given * given, 2)).reshape(given.shape)
+        y: T = given * (response + self.k) ** -self.beta
+        return y

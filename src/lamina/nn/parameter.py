@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Self
 
 from lamina.ops.core import recorder
 from lamina.runtime import Device
@@ -20,11 +21,31 @@ class Parameter(Tensor):
     compiled programs that hold it go on holding the module's parameter.
     """
 
-    __slots__ = ()
+    __slots__ = ("_frozen",)
+    _frozen: bool
 
-    def __init__(self, values: Any) -> None:
+    def __init__(self, values: Any, requires_grad: bool = True) -> None:
         source = writable(values)
         super().__init__(source.buffer, source.spec)
+        self._frozen = not requires_grad
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether it is trained. What is frozen has no gradient, which costs nothing, and no update."""
+        return not getattr(self, "_frozen", False)
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self._frozen = not value
+        settings_changed()
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Freeze it with False, train it with True."""
+        self.requires_grad = requires_grad
+        return self
+
+    def _attributes(self) -> dict[str, Any]:
+        return {**super()._attributes(), "_frozen": not self.requires_grad}
 
 
 def become(held: Tensor, where: Device | str | None, dtype: DType | str | None) -> None:
@@ -32,6 +53,22 @@ def become(held: Tensor, where: Device | str | None, dtype: DType | str | None) 
     moved = held.to(where, dtype)
     if moved is not held:
         Tensor.__init__(held, moved.buffer, moved.spec)
+
+
+_changes = itertools.count(1)
+_settings = 0
+
+
+def settings_changed() -> None:
+    """A module's mode was set, or a parameter was frozen."""
+    global _settings
+    _settings = next(_changes)
+
+
+def settings_version() -> int:
+    """A number that changes whenever a module's mode is set or a parameter is frozen: who keeps what depends on these
+    compares."""
+    return _settings
 
 
 #: id of a tensor -> what stands for it in the trace that is being made.
@@ -48,6 +85,11 @@ def standing_in(pairs: Mapping[int, Any]) -> Iterator[dict[int, Any]]:
         yield mapping
     finally:
         _standing.reset(token)
+
+
+def traces() -> bool:
+    """Whether a module is traced: values stand for its tensors."""
+    return bool(_standing.get())
 
 
 def read(held: Tensor) -> Any:

@@ -7,7 +7,12 @@ from typing import Any, ClassVar
 
 from lamina import ops
 from lamina.nn.module import Module, T
+from lamina.nn.parameter import read, write
+from lamina.nn.random import Generator, default_generator
+from lamina.ops.core import operand
+from lamina.ops.primitives.region_pool import fractional_sizes
 from lamina.ops.primitives.window import Padding, per_axis
+from lamina.tensors import Tensor
 
 Sizes = int | Iterable[int]
 
@@ -176,3 +181,189 @@ class AdaptiveAvgPool3d(_AdaptiveAvgPool):
     """Means over windows that cut D, H and W of (N, C, D, H, W) into output_size parts; None keeps a size."""
 
     rank, function = 3, staticmethod(ops.adaptive_avg_pool3d)
+
+
+class _LPPool(Module):
+    """(The sum of the powers norm_type of each window) to the power 1 / norm_type."""
+
+    rank: ClassVar[int]
+    function: ClassVar[Callable[..., Any]]
+
+    def __init__(
+        self, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
+    ) -> None:
+        per_axis(type(self).__name__, "kernel_size", kernel_size, self.rank, 1)
+        self.norm_type, self.kernel_size, self.stride, self.ceil_mode = (
+            norm_type,
+            kernel_size,
+            stride,
+            ceil_mode,
+        )
+
+    def forward(self, x: T) -> T:
+        """x (N, C, *S) or (C, *S) -> the same with *O. Raises ShapeError when the window does not fit."""
+        y: T = type(self).function(x, self.norm_type, self.kernel_size, self.stride, self.ceil_mode)
+        return y
+
+    def extra_repr(self) -> str:
+        """The arguments, as torch prints them."""
+        text = f"norm_type={self.norm_type}, kernel_size={self.kernel_size}, stride={self.stride}"
+        return f"{text}, ceil_mode={self.ceil_mode}"
+
+
+class LPPool1d(_LPPool):
+    """Power averages of each window of (N, C, L)."""
+
+    rank, function = 1, staticmethod(ops.lp_pool1d)
+
+
+class LPPool2d(_LPPool):
+    """Power averages of each window of (N, C, H, W)."""
+
+    rank, function = 2, staticmethod(ops.lp_pool2d)
+
+
+class LPPool3d(_LPPool):
+    """Power averages of each window of (N, C, D, H, W)."""
+
+    rank, function = 3, staticmethod(ops.lp_pool3d)
+
+
+class _AdaptiveMaxPool(Module):
+    """The largest elements of windows that cut each spatial axis into output_size parts, whatever the input."""
+
+    function: ClassVar[Callable[..., Any]]
+
+    def __init__(self, output_size: int | Sequence[int | None], return_indices: bool = False) -> None:
+        self.output_size, self.return_indices = output_size, return_indices
+
+    def forward(self, x: T) -> T:
+        """x (N, C, *S) or (C, *S) -> the same with *output_size; with return_indices (values, their places)."""
+        y: T = type(self).function(x, self.output_size, self.return_indices)
+        return y
+
+    def extra_repr(self) -> str:
+        """The argument, as torch prints it."""
+        return f"output_size={self.output_size}"
+
+
+class AdaptiveMaxPool1d(_AdaptiveMaxPool):
+    """The largest elements of windows that cut L of (N, C, L) into output_size parts."""
+
+    function = staticmethod(ops.adaptive_max_pool1d)
+
+
+class AdaptiveMaxPool2d(_AdaptiveMaxPool):
+    """The largest elements of windows that cut H and W of (N, C, H, W) into parts; None keeps a size."""
+
+    function = staticmethod(ops.adaptive_max_pool2d)
+
+
+class AdaptiveMaxPool3d(_AdaptiveMaxPool):
+    """The largest elements of windows that cut D, H and W of (N, C, D, H, W) into parts; None keeps a size."""
+
+    function = staticmethod(ops.adaptive_max_pool3d)
+
+
+class _FractionalMaxPool(Module):
+    """The largest elements of windows at random places (Graham 2015), drawn anew at each call, in inference too.
+
+    generator: whose state is used and advanced; default: the one that `manual_seed` seeds. _random_samples
+    [N, C, rank]: the draws, for those who want them fixed.
+    """
+
+    rank: ClassVar[int]
+    function: ClassVar[Callable[..., Any]]
+
+    def __init__(
+        self,
+        kernel_size: Sizes,
+        output_size: int | Sequence[int] | None = None,
+        output_ratio: float | Sequence[float] | None = None,
+        return_indices: bool = False,
+        _random_samples: Any = None,
+        *,
+        generator: Generator | None = None,
+    ) -> None:
+        self.kernel_size = per_axis(type(self).__name__, "kernel_size", kernel_size, self.rank, 1)
+        fractional_sizes(type(self).__name__, (1 << 20,) * self.rank, output_size, output_ratio)
+        self.output_size, self.output_ratio = output_size, output_ratio
+        self.return_indices = return_indices
+        if _random_samples is None:
+            self._random_samples = None
+        else:  # they move and are saved with the module
+            self.register_buffer("_random_samples", _random_samples)
+        self.generator = generator or default_generator
+
+    def forward(self, x: T) -> T:
+        """x (N, C, *S) or (C, *S) -> the same with *O; with return_indices (values, where each was in *S)."""
+        given: T = operand(x)
+        drawn = self._random_samples
+        if drawn is None:
+            lead: tuple[int, ...] = (1,) * (self.rank + 2 - given.ndim)
+            state = read(self.generator.state)
+            if isinstance(given, Tensor) and isinstance(state, Tensor):
+                state = state.to(given.device)
+            shape = (*lead, *given.shape[: 2 - len(lead)], self.rank)
+            drawn, after = ops.random_uniform(state, shape, dtype=given.dtype)
+            write(self.generator.state, after)
+        y: T = type(self).function(
+            given, self.kernel_size, self.output_size, self.output_ratio, self.return_indices, drawn
+        )
+        return y
+
+    def extra_repr(self) -> str:
+        """The arguments."""
+        return f"kernel_size={self.kernel_size}, output_size={self.output_size}, output_ratio={self.output_ratio}"
+
+
+class FractionalMaxPool2d(_FractionalMaxPool):
+    """The largest elements of windows at random places of (N, C, H, W)."""
+
+    rank, function = 2, staticmethod(ops.fractional_max_pool2d)
+
+
+class FractionalMaxPool3d(_FractionalMaxPool):
+    """The largest elements of windows at random places of (N, C, D, H, W)."""
+
+    rank, function = 3, staticmethod(ops.fractional_max_pool3d)
+
+
+class _MaxUnpool(Module):
+    """The elements back at the places that a max pool with return_indices gave; all else is 0."""
+
+    rank: ClassVar[int]
+    function: ClassVar[Callable[..., Any]]
+
+    def __init__(self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0) -> None:
+        name = type(self).__name__
+        self.kernel_size = per_axis(name, "kernel_size", kernel_size, self.rank, 1)
+        self.stride = self.kernel_size if stride is None else per_axis(name, "stride", stride, self.rank, 1)
+        self.padding = per_axis(name, "padding", padding, self.rank, 0)
+
+    def forward(self, x: T, indices: Any, output_size: Sequence[int] | None = None) -> T:
+        """x and indices (N, C, *S) or (C, *S) -> the same with *O; output_size: which of the sizes that fit."""
+        y: T = type(self).function(x, indices, self.kernel_size, self.stride, self.padding, output_size)
+        return y
+
+    def extra_repr(self) -> str:
+        """The arguments, as torch prints them."""
+        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+
+
+class MaxUnpool1d(_MaxUnpool):
+    """The inverse of MaxPool1d, but for what it left out."""
+
+    rank, function = 1, staticmethod(ops.max_unpool1d)
+
+
+class MaxUnpool2d(_MaxUnpool):
+    """The inverse of MaxPool2d, but for what it left out."""
+
+    rank, function = 2, staticmethod(ops.max_unpool2d)
+
+
+class MaxUnpool3d(_MaxUnpool):
+    """The inverse of MaxPool3d, but for what it left out."""
+
+    rank, function = 3, staticmethod(ops.max_unpool3d)

@@ -12,6 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from lamina.nn.parameter import read, traces, write
+from lamina.ops.core import recorder
+from lamina.ops.primitives.sampling import Generators, register_generators
 from lamina.tensors import Tensor, tensor
 
 
@@ -78,6 +81,35 @@ def _checked(seed: int) -> int:
 default_generator = Generator()
 #: Where initial values come from: each parameter takes the next stream.
 streams = Streams()
+
+
+def _state(generator: Generator | None, beside: Any) -> Any:
+    """The state of a generator, on the device that is named or that a tensor lies on."""
+    held = _chosen(generator).state
+    state = read(held)
+    if not isinstance(state, Tensor):
+        return state
+    if recorder() is None and (traces() or getattr(beside, "records", False)):
+        raise TypeError(
+            "random numbers are drawn from a generator that takes no part in this trace, so that every call would "
+            "get the same: use lamina.jit or a step, or give the network an attribute that is the generator"
+        )
+    if beside is None or getattr(beside, "records", False):
+        return state
+    return state.to(beside.device if isinstance(beside, Tensor) else beside)
+
+
+def _move_on(generator: Generator | None, after: Any) -> None:
+    write(_chosen(generator).state, after)
+
+
+def _chosen(generator: Generator | None) -> Generator:
+    if generator is not None and not isinstance(generator, Generator):
+        raise TypeError(f"generator must be an nn.Generator or None, got {generator!r}")
+    return generator or default_generator
+
+
+register_generators(Generators(_state, _move_on))
 
 
 def manual_seed(seed: int) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, overload
 
 from lamina import ops
 from lamina.nn import init
 from lamina.nn.dropout import Dropout
 from lamina.nn.module import Module, T
 from lamina.nn.parameter import Parameter
+from lamina.nn.utils.rnn import PackedSequence, packing_of, padded_data, with_data
 from lamina.ops.core import operand
 from lamina.ops.primitives.rnn import Rnn
 from lamina.spec import ShapeError
@@ -58,23 +59,42 @@ class _RecurrentLayer(Module):
         for name, shape in zip(self.names, self.op.weight_shapes(input_size), strict=True):
             self.register_parameter(name, init.uniform_(Parameter(empty(shape)), -bound, bound))
 
-    def _run(self, x: Any, hx: Any) -> tuple[Any, Any]:
+    def _run(self, x: Any, hx: Any, lengths: Any) -> tuple[Any, Any]:
         """(y, last states) of x, from the states hx: h, or (h, c) for the LSTM, [L D, B, P] and [L D, B, H]."""
+        if isinstance(x, PackedSequence):
+            return self._packed(x, hx, lengths)
         x = operand(x)
         if x.ndim not in (2, 3):
             raise ShapeError(f"{type(self).__name__}: x must be (T, B, I) or (T, I), got {x.spec}")
         single = x.ndim == 2
         states = self._first(hx, single)
         x = ops.unsqueeze(x, 1) if single else ops.transpose(x, 0, 1) if self.batch_first else x
-        y, *last = self._layers(x, states)
-        if hx is None and self.remembers:
-            for name, value in zip(self._kept, last, strict=True):
-                setattr(self, name, value)
+        y, *last = self._layers(
+            x, states, ops.unsqueeze(lengths, 0) if single and lengths is not None else lengths
+        )
+        self._keep(hx, last)
         if single:
             y, last = ops.squeeze(y, 1), [ops.squeeze(s, 1) for s in last]
         elif self.batch_first:
             y = ops.transpose(y, 0, 1)
         return y, tuple(last) if self.op.states == 2 else last[0]
+
+    def _packed(self, x: PackedSequence, hx: Any, lengths: Any) -> tuple[PackedSequence, Any]:
+        """`_run` of a packed batch."""
+        if lengths is not None:
+            raise ValueError(
+                f"{type(self).__name__}: a packed sequence has its lengths, got others beside it"
+            )
+        packing = packing_of(x)
+        y, *last = self._layers(padded_data(x, packing), self._first(hx, False), packing.lengths)
+        self._keep(hx, last)
+        return with_data(x, packing, y), tuple(last) if self.op.states == 2 else last[0]
+
+    def _keep(self, hx: Any, last: list[Any]) -> None:
+        """Remember the last states, unless the first ones were given."""
+        if hx is None and self.remembers:
+            for name, value in zip(self._kept, last, strict=True):
+                setattr(self, name, value)
 
     def _first(self, hx: Any, single: bool) -> list[Any] | None:
         """The first states as a list; None for zeros."""
@@ -83,18 +103,17 @@ class _RecurrentLayer(Module):
         states = list(hx) if self.op.states == 2 else [hx]
         return [ops.unsqueeze(s, 1) for s in states] if single else states
 
-    def _layers(self, x: Any, states: list[Any] | None) -> tuple[Any, ...]:
+    def _layers(self, x: Any, states: list[Any] | None, lengths: Any) -> tuple[Any, ...]:
         weights = [getattr(self, name) for name in self.names]
         op = self.op
         if not (self.training and self.dropout and op.layers > 1):
-            return _call(op, op.layers, x, states, weights)
+            return _call(op, op.layers, x, states, weights, lengths)
         per, each = op.directions, len(weights) // op.layers
         last: list[tuple[Any, ...]] = []
         for layer in range(op.layers):
             own = None if states is None else [s[layer * per : (layer + 1) * per] for s in states]
-            x, *after = _call(
-                op, 1, self.drop(x) if layer else x, own, weights[layer * each : (layer + 1) * each]
-            )
+            part = weights[layer * each : (layer + 1) * each]
+            x, *after = _call(op, 1, self.drop(x) if layer else x, own, part, lengths)
             last.append(tuple(after))
         return (x, *(ops.cat(parts, 0) for parts in zip(*last, strict=True)))
 
@@ -147,10 +166,10 @@ def _names(op: Rnn) -> list[str]:
     return [f"{kind}_l{layer}{side}" for layer in range(op.layers) for side in sides for kind in kinds]
 
 
-def _call(op: Rnn, layers: int, x: Any, states: Any, weights: Any) -> tuple[Any, ...]:
+def _call(op: Rnn, layers: int, x: Any, states: Any, weights: Any, lengths: Any = None) -> tuple[Any, ...]:
     return ops.rnn(
         op.mode, x, states, weights, hidden=op.hidden, layers=layers, bidirectional=op.bidirectional,
-        projection=op.projection, bias=op.bias,
+        projection=op.projection, bias=op.bias, lengths=lengths,
     )  # fmt: skip
 
 
@@ -175,13 +194,20 @@ class RNN(_RecurrentLayer):
             nonlinearity, input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
         )
 
-    def forward(self, x: T, hx: T | None = None) -> tuple[T, T]:
+    @overload
+    def forward(self, x: T, hx: T | None = None, lengths: Any = None) -> tuple[T, T]: ...
+    @overload
+    def forward(
+        self, x: PackedSequence, hx: Any = None, lengths: None = None
+    ) -> tuple[PackedSequence, Any]: ...
+    def forward(self, x: Any, hx: Any = None, lengths: Any = None) -> tuple[Any, Any]:
         """(y, last h) of x (T, B, I), from the state hx (L D, B, H): zeros, or what is remembered, unless given.
 
-        y (T, B, D H); with batch_first x is (B, T, I) and y (B, T, D H); x may also be one sequence (T, I).
-        Raises ShapeError, DTypeError.
+        y (T, B, D H); with batch_first x is (B, T, I) and y (B, T, D H); x may also be one sequence (T, I), or packed
+        (`nn.utils.rnn`), as y is then. lengths (B,): of sequences that are padded, see `ops.rnn`.
+        Raises ShapeError, DTypeError; IndexError for lengths outside 0 … T, on a CPU.
         """
-        return self._run(x, hx)
+        return self._run(x, hx, lengths)
 
 
 class LSTM(_RecurrentLayer):
@@ -202,13 +228,19 @@ class LSTM(_RecurrentLayer):
             "lstm", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size
         )
 
-    def forward(self, x: T, hx: tuple[T, T] | None = None) -> tuple[T, tuple[T, T]]:
+    @overload
+    def forward(self, x: T, hx: tuple[T, T] | None = None, lengths: Any = None) -> tuple[T, tuple[T, T]]: ...
+    @overload
+    def forward(
+        self, x: PackedSequence, hx: Any = None, lengths: None = None
+    ) -> tuple[PackedSequence, tuple[Any, Any]]: ...
+    def forward(self, x: Any, hx: Any = None, lengths: Any = None) -> tuple[Any, Any]:
         """(y, last (h, c)) of x (T, B, I), from the states hx: zeros, or what is remembered, unless given.
 
         h (L D, B, P), c (L D, B, H), y (T, B, D P); P is proj_size, or H without a projection. With batch_first x is
-        (B, T, I) and y (B, T, D P); x may also be one sequence (T, I). Raises ShapeError, DTypeError.
+        (B, T, I) and y (B, T, D P); x may also be one sequence (T, I), or packed. lengths, errors: as `RNN.forward`.
         """
-        return self._run(x, hx)
+        return self._run(x, hx, lengths)
 
 
 class GRU(_RecurrentLayer):
@@ -228,9 +260,15 @@ class GRU(_RecurrentLayer):
             "gru", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional
         )
 
-    def forward(self, x: T, hx: T | None = None) -> tuple[T, T]:
+    @overload
+    def forward(self, x: T, hx: T | None = None, lengths: Any = None) -> tuple[T, T]: ...
+    @overload
+    def forward(
+        self, x: PackedSequence, hx: Any = None, lengths: None = None
+    ) -> tuple[PackedSequence, Any]: ...
+    def forward(self, x: Any, hx: Any = None, lengths: Any = None) -> tuple[Any, Any]:
         """(y, last h) of x, as `RNN.forward`."""
-        return self._run(x, hx)
+        return self._run(x, hx, lengths)
 
 
 class _Cell(Module):

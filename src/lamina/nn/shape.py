@@ -1,6 +1,8 @@
-"""Layers that only change shapes."""
+"""Layers that only change shapes, or the places of elements."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from lamina import ops
 from lamina.nn.module import Module, T
@@ -19,3 +21,63 @@ class Flatten(Module):
     def extra_repr(self) -> str:
         """The arguments, as torch prints them."""
         return f"start_dim={self.start_dim}, end_dim={self.end_dim}"
+
+
+class Unflatten(Module):
+    """One axis becomes several: the inverse of Flatten. One of the sizes may be -1."""
+
+    def __init__(self, dim: int, unflattened_size: Sequence[int]) -> None:
+        self.dim, self.unflattened_size = dim, tuple(unflattened_size)
+
+    def forward(self, x: T) -> T:
+        """x with the axis cut up. Raises ShapeError when the sizes do not multiply to its size."""
+        return ops.unflatten(x, self.dim, self.unflattened_size)
+
+    def extra_repr(self) -> str:
+        """The arguments, as torch prints them."""
+        return f"dim={self.dim}, unflattened_size={self.unflattened_size}"
+
+
+class PixelShuffle(Module):
+    """Channels become space: (…, C * r * r, H, W) -> (…, C, H * r, W * r) (Shi et al. 2016)."""
+
+    def __init__(self, upscale_factor: int) -> None:
+        self.upscale_factor = upscale_factor
+
+    def forward(self, x: T) -> T:
+        """The larger image. Raises ShapeError unless r * r divides the channels."""
+        return ops.pixel_shuffle(x, self.upscale_factor)
+
+    def extra_repr(self) -> str:
+        """The argument, as torch prints it."""
+        return f"upscale_factor={self.upscale_factor}"
+
+
+class PixelUnshuffle(Module):
+    """Space becomes channels: (…, C, H * r, W * r) -> (…, C * r * r, H, W)."""
+
+    def __init__(self, downscale_factor: int) -> None:
+        self.downscale_factor = downscale_factor
+
+    def forward(self, x: T) -> T:
+        """The smaller image. Raises ShapeError unless r divides both sizes."""
+        return ops.pixel_unshuffle(x, self.downscale_factor)
+
+    def extra_repr(self) -> str:
+        """The argument, as torch prints it."""
+        return f"downscale_factor={self.downscale_factor}"
+
+
+class ChannelShuffle(Module):
+    """The channels of (N, C, *) dealt out over groups (Zhang et al. 2018); see `ops.channel_shuffle`."""
+
+    def __init__(self, groups: int) -> None:
+        self.groups = groups
+
+    def forward(self, x: T) -> T:
+        """x with its channels in another order. Raises ShapeError unless groups divides them."""
+        return ops.channel_shuffle(x, self.groups)
+
+    def extra_repr(self) -> str:
+        """The argument, as torch prints it."""
+        return f"groups={self.groups}"

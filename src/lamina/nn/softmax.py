@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from lamina import ops
 from lamina.nn.module import Module, T
+from lamina.ops.core import operand
+from lamina.spec import ShapeError
 
 
 class Softmax(Module):
@@ -35,3 +37,14 @@ class LogSoftmax(Softmax):
     def forward(self, x: T) -> T:
         """Logarithms of the shares; shape and dtype stay."""
         return ops.log_softmax(x, self.dim)
+
+
+class Softmax2d(Module):
+    """Softmax over the channels at every place of [N, C, H, W] or [C, H, W]."""
+
+    def forward(self, x: T) -> T:
+        """Shares that add up to 1 over the channels; shape and dtype stay. Raises ShapeError for another rank."""
+        given: T = operand(x, "Softmax2d")
+        if given.ndim not in (3, 4):
+            raise ShapeError(f"Softmax2d: needs [N, C, H, W] or [C, H, W], got {given.spec}")
+        return ops.softmax(given, -3)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
+
+import numpy as np
 
 from lamina import ops
 from lamina.nn import init
@@ -13,7 +16,10 @@ from lamina.nn.dropout import Dropout
 from lamina.nn.linear import Linear
 from lamina.nn.module import Module, T
 from lamina.nn.norm import LayerNorm
+from lamina.ops.arguments import whole
 from lamina.ops.core import operand
+from lamina.spec import DType, float32
+from lamina.tensors import Tensor, tensor
 
 _ACTIVATIONS: dict[str, Callable[..., Any]] = {"relu": ops.relu, "gelu": ops.gelu}
 
@@ -40,9 +46,6 @@ class _Layer(Module):
         name = type(self).__name__
         if isinstance(activation, str) and activation not in _ACTIVATIONS:
             raise ValueError(f"{name}: activation must be 'relu', 'gelu' or a function, got {activation!r}")
-        self._arguments = (
-            d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias,
-        )  # fmt: skip
         self.activation = _ACTIVATIONS[activation] if isinstance(activation, str) else activation
         self.norm_first = bool(norm_first)
         self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first)
@@ -58,12 +61,6 @@ class _Layer(Module):
 
     #: Parts with a residual around them.
     _norms = 2
-
-    def clone(self) -> Self:
-        """A layer with parameters of its own, of the same values."""
-        made = type(self)(*self._arguments)
-        made.load_state_dict(self.state_dict())
-        return made.train(self.training)
 
     def _part(self, number: int, x: T, function: Callable[[T], T]) -> T:
         """x + function(x) with dropout, and the normalization before or after."""
@@ -121,21 +118,30 @@ class TransformerDecoderLayer(_Layer):
 
 
 class _Stack(Module):
-    """A layer several times, each with parameters of its own that start alike, and perhaps a normalization."""
+    """A layer several times, each with parameters of its own that start alike, and perhaps a normalization.
 
-    def __init__(self, layer: _Layer, num_layers: int, norm: Module | None = None) -> None:
-        if num_layers < 1:
-            raise ValueError(f"{type(self).__name__}: num_layers must be at least 1, got {num_layers}")
-        self.layers = ModuleList(layer.clone() for _ in range(num_layers))
-        self.num_layers = num_layers
+    layer: any module that is called as the library's own; it is copied, and is itself no part of the stack.
+    """
+
+    def __init__(self, layer: Module, num_layers: int, norm: Module | None = None) -> None:
+        self.num_layers = whole(type(self).__name__, "num_layers", num_layers)
+        self.layers = ModuleList(copy.deepcopy(layer) for _ in range(self.num_layers))
         self.norm = norm
 
 
 class TransformerEncoder(_Stack):
-    """num_layers times an encoder layer, then norm."""
+    """num_layers times an encoder layer, then norm.
+
+    enable_nested_tensor, mask_check: which way torch goes; nothing depends on them here.
+    """
 
     def __init__(
-        self, encoder_layer: TransformerEncoderLayer, num_layers: int, norm: Module | None = None
+        self,
+        encoder_layer: Module,
+        num_layers: int,
+        norm: Module | None = None,
+        enable_nested_tensor: bool = True,
+        mask_check: bool = True,
     ) -> None:
         super().__init__(encoder_layer, num_layers, norm)
 
@@ -151,20 +157,32 @@ class TransformerEncoder(_Stack):
 class TransformerDecoder(_Stack):
     """num_layers times a decoder layer, then norm."""
 
-    def __init__(
-        self, decoder_layer: TransformerDecoderLayer, num_layers: int, norm: Module | None = None
-    ) -> None:
+    def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         super().__init__(decoder_layer, num_layers, norm)
 
-    def forward(self, tgt: T, memory: T, *masks: Any, **options: Any) -> T:
+    def forward(
+        self,
+        tgt: T,
+        memory: T,
+        tgt_mask: Mask = None,
+        memory_mask: Mask = None,
+        tgt_key_padding_mask: Mask = None,
+        memory_key_padding_mask: Mask = None,
+        tgt_is_causal: bool = False,
+        memory_is_causal: bool = False,
+    ) -> T:
         """tgt (L, B, E), memory (S, B, E) -> as tgt; masks as in `TransformerDecoderLayer`, for every layer."""
+        masks = (tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)
         for layer in self.layers:
-            tgt = layer(tgt, memory, *masks, **options)
+            tgt = layer(tgt, memory, *masks, tgt_is_causal, memory_is_causal)
         return tgt if self.norm is None else self.norm(tgt)
 
 
 class Transformer(Module):
-    """An encoder and a decoder, each of layers and a normalization; weights from Xavier's uniform distribution."""
+    """An encoder and a decoder, each of layers and a normalization; weights from Xavier's uniform distribution.
+
+    custom_encoder, custom_decoder: modules that are called as these are, in place of them.
+    """
 
     def __init__(
         self,
@@ -175,6 +193,8 @@ class Transformer(Module):
         dim_feedforward: int = 2048,
         dropout: float = 0.1,
         activation: str | Callable[[Any], Any] = "relu",
+        custom_encoder: Module | None = None,
+        custom_decoder: Module | None = None,
         layer_norm_eps: float = 1e-5,
         batch_first: bool = False,
         norm_first: bool = False,
@@ -191,13 +211,25 @@ class Transformer(Module):
             norm_first,
             bias,
         )
-        encoder, decoder = TransformerEncoderLayer(*options), TransformerDecoderLayer(*options)
-        norms = [LayerNorm(d_model, layer_norm_eps, bias=bias) for _ in range(2)]
-        self.encoder = TransformerEncoder(encoder, num_encoder_layers, norms[0])
-        self.decoder = TransformerDecoder(decoder, num_decoder_layers, norms[1])
+        self.encoder: Module = custom_encoder or TransformerEncoder(
+            TransformerEncoderLayer(*options),
+            num_encoder_layers,
+            LayerNorm(d_model, layer_norm_eps, bias=bias),
+        )
+        self.decoder: Module = custom_decoder or TransformerDecoder(
+            TransformerDecoderLayer(*options),
+            num_decoder_layers,
+            LayerNorm(d_model, layer_norm_eps, bias=bias),
+        )
         for parameter in self.parameters():
             if parameter.ndim > 1:
                 init.xavier_uniform_(parameter)
+
+    @staticmethod
+    def generate_square_subsequent_mask(sz: int, device: Any = None, dtype: DType | str = float32) -> Tensor:
+        """The mask [sz, sz] that is added to scores so that row i sees the columns up to i: 0 there, else -inf."""
+        ahead = np.triu(np.full((sz, sz), -np.inf), 1)
+        return tensor(ahead, dtype, "cpu" if device is None else device)
 
     def forward(
         self,
@@ -214,8 +246,12 @@ class Transformer(Module):
         memory_is_causal: bool = False,
     ) -> T:
         """src (S, B, E), tgt (L, B, E) -> as tgt; masks as in `MultiheadAttention`."""
-        memory = self.encoder(src, src_mask, src_key_padding_mask, src_is_causal)
-        return self.decoder(
-            tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask, tgt_is_causal,
-            memory_is_causal,
+        memory = self.encoder(
+            src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal
+        )
+        y: T = self.decoder(
+            tgt, memory, tgt_mask=tgt_mask, memory_mask=memory_mask, tgt_key_padding_mask=tgt_key_padding_mask,
+            memory_key_padding_mask=memory_key_padding_mask, tgt_is_causal=tgt_is_causal,
+            memory_is_causal=memory_is_causal,
         )  # fmt: skip
+        return y

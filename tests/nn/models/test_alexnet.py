@@ -90,3 +90,19 @@ def test_lenet() -> None:
     net = nn.LeNet()
     assert sum(p.numel() for p in net.parameters()) == 61706
     assert net(np.zeros((2, 1, 28, 28), np.float32)).shape == (2, 10)
+
+
+@pytest.mark.torch
+@pytest.mark.feature("B021")
+def test_initial_values_are_torchvisions() -> None:
+    from tests.helpers.nn.beside_torchvision import starts_as
+
+    starts_as("alexnet")
+
+
+@pytest.mark.torch
+@pytest.mark.feature("B021")
+def test_values_are_torchvisions() -> None:
+    from tests.helpers.nn.beside_torchvision import agree, pair
+
+    agree(*pair("alexnet", num_classes=5), (2, 3, 63, 70), gradients=False)

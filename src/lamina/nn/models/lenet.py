@@ -9,10 +9,12 @@ from lamina.nn.activation import ReLU
 from lamina.nn.container import Sequential
 from lamina.nn.conv import Conv2d
 from lamina.nn.linear import Linear
+from lamina.nn.models.registry import network
 from lamina.nn.module import Module, T
 from lamina.nn.pool import MaxPool2d
 
 
+@network("LeCun et al. 1998", size=28, channels=1, classes=10, rates={"sgd": 0.02, "adam": 2e-3})
 class LeNet(Module):
     """A small network: images (N, in_channels, 28, 28) -> logits (N, num_classes).
 

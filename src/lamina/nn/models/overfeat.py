@@ -9,10 +9,12 @@ from lamina.nn.container import Sequential
 from lamina.nn.conv import Conv2d
 from lamina.nn.dropout import Dropout
 from lamina.nn.linear import Linear
+from lamina.nn.models.registry import network
 from lamina.nn.module import Module, T
 from lamina.nn.pool import MaxPool2d
 
 
+@network("Sermanet et al. 2014, arXiv:1312.6229", size=231, rates={"sgd": 0.01, "adam": 1e-4})
 class OverFeat(Module):
     """Images (N, 3, 231, 231) -> logits (N, num_classes): the layers that convnet-benchmarks times.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
 
 from lamina import ops
 from lamina._renamed import renamed
@@ -12,10 +12,15 @@ from lamina.nn.container import Sequential
 from lamina.nn.conv import Conv2d
 from lamina.nn.dropout import Dropout
 from lamina.nn.linear import Linear
+from lamina.nn.models.registry import network
 from lamina.nn.module import Module, T
 from lamina.nn.pool import AdaptiveAvgPool2d, MaxPool2d
 
+_PAPER = "Krizhevsky et al. 2012"
+_PAPER2 = "Krizhevsky 2014, arXiv:1404.5997"
 
+
+@network(_PAPER, channels=1, classes=10, rates={"sgd": 0.006, "adam": 1e-4})
 class AlexNet(Module):
     """The full-width network: images (N, in_channels, 224, 224) -> logits (N, num_classes).
 
@@ -55,13 +60,23 @@ class AlexNet(Module):
                 Linear(4096, 4096),
                 ReLU(),
                 Dropout(dropout),
-                Linear(4096, num_classes),
+                _calm(4096, num_classes),
             )
-        self.fc[6].weight.copy_(self.fc[6].weight.numpy() * np.float32(0.1))
 
     def forward(self, x: T) -> T:
         """Images (N, in_channels, H, W) -> logits (N, num_classes)."""
         return self.fc(ops.flatten(self.conv(x), 1))
+
+
+def _calm(features: int, num_classes: int) -> Linear:
+    """A linear layer whose weights are a tenth of what `init.lecun_` gives."""
+
+    def write(layer: init.Layer) -> None:
+        init.normal_(layer.weight, 0.0, 0.1 / math.sqrt(features))
+        init.zeros_(layer.bias)
+
+    with init.scheme(write):
+        return Linear(features, num_classes)
 
 
 class AlexNetImageNet(Module):
@@ -102,3 +117,9 @@ class AlexNetImageNet(Module):
     def forward(self, x: T) -> T:
         """Images (N, 3, H, W) -> logits (N, num_classes)."""
         return self.classifier(ops.flatten(self.avgpool(self.features(x)), 1))
+
+
+@network(_PAPER2, command="alexnet-imagenet", rates={"sgd": 0.01, "adam": 1e-4})
+def alexnet(num_classes: int = 1000, dropout: float = 0.5) -> AlexNetImageNet:
+    """torchvision's; `AlexNet` is the full-width network of the first paper."""
+    return AlexNetImageNet(num_classes, dropout)

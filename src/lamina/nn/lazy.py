@@ -1,0 +1,129 @@
+"""Layers that take the number of their input's features from their first input. Names as in torch.nn."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from lamina.nn import conv, linear, norm
+from lamina.nn.module import Module, T
+from lamina.ops.core import recorder
+from lamina.spec import ShapeError
+from lamina.tensors import Tensor
+
+
+class _Lazy(Module):
+    """A layer without parameters until it is called on a tensor; then it is a layer of the class `becomes`.
+
+    Its arguments are those of that class without the first. Before it is compiled, trained or saved the network is
+    run once: `net(example)`. Raises RuntimeError where it is traced before that.
+    """
+
+    becomes: ClassVar[type[Module]]
+    #: Ranks of inputs with a batch axis, whose features are axis 1; of others axis 0. None: they are the last axis.
+    batched: ClassVar[tuple[int, ...] | None] = None
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.arguments, self.options = arguments, options
+
+    def forward(self, input: T) -> T:
+        """Become the other layer, with as many input features as there are, and call it."""
+        name = type(self).__name__
+        if not isinstance(input, Tensor) or recorder() is not None:
+            raise RuntimeError(
+                f"{name} has no parameters yet: call the network once on a tensor before it is compiled or trained"
+            )
+        arguments, options, becomes = self.arguments, self.options, self.becomes
+        if not input.ndim:
+            raise ShapeError(f"{name}: needs an input with features, got {input.spec}")
+        axis = -1 if self.batched is None else int(input.ndim in self.batched)
+        for own in ("arguments", "options"):
+            del self.__dict__[own]
+        object.__setattr__(self, "__class__", becomes)
+        make: Any = becomes.__init__
+        make(self, input.shape[axis], *arguments, **options)
+        self.to(input.device)
+        y: T = self.forward(input)
+        return y
+
+    def extra_repr(self) -> str:
+        """The arguments that are known."""
+        named = [f"{name}={value!r}" for name, value in self.options.items()]
+        return ", ".join([*map(repr, self.arguments), *named])
+
+
+class LazyConv1d(_Lazy):
+    """A Conv1d whose in_channels come from its first input, batched or not."""
+
+    becomes, batched = conv.Conv1d, (3,)
+
+
+class LazyConv2d(_Lazy):
+    """A Conv2d whose in_channels come from its first input, batched or not."""
+
+    becomes, batched = conv.Conv2d, (4,)
+
+
+class LazyConv3d(_Lazy):
+    """A Conv3d whose in_channels come from its first input, batched or not."""
+
+    becomes, batched = conv.Conv3d, (5,)
+
+
+class LazyConvTranspose1d(_Lazy):
+    """A ConvTranspose1d whose in_channels come from its first input, batched or not."""
+
+    becomes, batched = conv.ConvTranspose1d, (3,)
+
+
+class LazyConvTranspose2d(_Lazy):
+    """A ConvTranspose2d whose in_channels come from its first input, batched or not."""
+
+    becomes, batched = conv.ConvTranspose2d, (4,)
+
+
+class LazyConvTranspose3d(_Lazy):
+    """A ConvTranspose3d whose in_channels come from its first input, batched or not."""
+
+    becomes, batched = conv.ConvTranspose3d, (5,)
+
+
+class LazyBatchNorm1d(_Lazy):
+    """A BatchNorm1d whose num_features come from its first input."""
+
+    becomes, batched = norm.BatchNorm1d, (2, 3)
+
+
+class LazyBatchNorm2d(_Lazy):
+    """A BatchNorm2d whose num_features come from its first input."""
+
+    becomes, batched = norm.BatchNorm2d, (4,)
+
+
+class LazyBatchNorm3d(_Lazy):
+    """A BatchNorm3d whose num_features come from its first input."""
+
+    becomes, batched = norm.BatchNorm3d, (5,)
+
+
+class LazyInstanceNorm1d(_Lazy):
+    """An InstanceNorm1d whose num_features come from its first input, batched or not."""
+
+    becomes, batched = norm.InstanceNorm1d, (3,)
+
+
+class LazyInstanceNorm2d(_Lazy):
+    """An InstanceNorm2d whose num_features come from its first input, batched or not."""
+
+    becomes, batched = norm.InstanceNorm2d, (4,)
+
+
+class LazyInstanceNorm3d(_Lazy):
+    """An InstanceNorm3d whose num_features come from its first input, batched or not."""
+
+    becomes, batched = norm.InstanceNorm3d, (5,)
+
+
+class LazyLinear(_Lazy):
+    """A Linear whose in_features come from its first input."""
+
+    becomes, batched = linear.Linear, None

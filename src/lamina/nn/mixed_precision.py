@@ -1,0 +1,88 @@
+"""Mixed precision by a block: networks compute in a half type, parameters, losses and updates stay in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import Any
+
+from lamina import ops
+from lamina._tree import flatten, unflatten
+from lamina.nn.parameter import Parameter
+from lamina.ops.core import Operand, recorder
+from lamina.runtime import is_array
+from lamina.spec import DType, float32, policy
+from lamina.spec.precision import Precision, as_precision
+from lamina.tensors import as_tensor
+
+_precision: ContextVar[Precision | None] = ContextVar("lamina_autocast", default=None)
+#: The type that parameters are read in, within a network that was called in the block.
+_compute: ContextVar[DType | None] = ContextVar("lamina_autocast_compute", default=None)
+
+
+@contextmanager
+def autocast(precision: str | Precision = "bf16") -> Iterator[None]:
+    """Within the block a network that is called computes in the type of `precision`, as in `train_step`.
+
+    Its floating point inputs and its parameters are cast, but for those of norms; what it returns is float32 again,
+    so that losses are computed there. For a step of one's own under `lamina.jit`, and for eager calls. Gradients
+    come in float32, as the parameters are.
+
+    precision: "bf16" or "tf32"; "fp32" switches an outer block off.
+    Raises ValueError for "fp16", whose gradients need the loss scaling of `train_step`, and for "fp64", which is the
+    type of the parameters: net.to("float64").
+    """
+    kind = as_precision(precision)
+    if kind.scaled or kind.master != float32:
+        instead = "train_step(precision='fp16') scales the loss" if kind.scaled else "net.to('float64')"
+        raise ValueError(f"autocast: takes bf16, tf32 or fp32, got {kind}: {instead}")
+    token = _precision.set(kind)
+    try:
+        with policy(tf32=kind.tf32):
+            yield
+    finally:
+        _precision.reset(token)
+
+
+def computed(forward: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """forward(*inputs, **options), in the block's precision where the call is a network's, not a part's."""
+    kind = _precision.get()
+    if (by := recorder()) is not None:
+        by.guard(_is_still(kind))
+    if kind is None or _compute.get() is not None:
+        return forward(*inputs, **options)
+    args, kwargs = _cast((inputs, options), kind.compute)
+    token = _compute.set(kind.compute)
+    try:
+        return _cast(forward(*args, **kwargs), kind.master)
+    finally:
+        _compute.reset(token)
+
+
+def in_compute_type(held: Any, value: Any, *, keeps: bool) -> Any:
+    """What a module reads of what it holds. keeps: its parameters stay in the master type."""
+    kind = _compute.get()
+    if kind is None or keeps or not isinstance(held, Parameter) or not value.dtype.is_float:
+        return value
+    return value if value.dtype == kind else ops.cast(value, kind)
+
+
+def _cast(tree: Any, dtype: DType) -> Any:
+    found, structure = flatten(tree)
+    return unflatten(structure, [_as(x, dtype) for x in found])
+
+
+def _as(x: Any, dtype: DType) -> Any:
+    if not isinstance(x, Operand):
+        if not is_array(x):
+            return x
+        x = as_tensor(x)
+    return ops.cast(x, dtype) if x.dtype.is_float and x.dtype != dtype else x
+
+
+@lru_cache(maxsize=16)
+def _is_still(kind: Precision | None) -> Callable[[], bool]:
+    """Whether the block is the same: one function for each, so that a trace keeps it once."""
+    return lambda: _precision.get() == kind

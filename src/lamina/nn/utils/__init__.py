@@ -1,0 +1,22 @@
+"""Helpers around networks, as in torch.nn.utils: `rnn` packs and pads sequences, `clip_grad` bounds gradients,
+`parametrize` and `parametrizations` compute parameters from others, `fusion` takes norms into the layer before."""
+
+from lamina.nn.utils import fusion, parametrizations, parametrize, rnn
+from lamina.nn.utils.clip_grad import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_, get_total_norm
+from lamina.nn.utils.convert_parameters import parameters_to_vector, vector_to_parameters
+from lamina.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+
+__all__ = [
+    "clip_grad_norm_",
+    "clip_grad_value_",
+    "clip_grads_with_norm_",
+    "fuse_conv_bn_eval",
+    "fuse_linear_bn_eval",
+    "fusion",
+    "get_total_norm",
+    "parameters_to_vector",
+    "parametrizations",
+    "parametrize",
+    "rnn",
+    "vector_to_parameters",
+]

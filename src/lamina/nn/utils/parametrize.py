@@ -1,0 +1,102 @@
+"""Parameters that are computed from others whenever they are read. Names as in torch.nn.utils.parametrize."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lamina.nn.container import ModuleDict
+from lamina.nn.module import Module
+from lamina.nn.parameter import Parameter
+from lamina.ops.arguments import checked
+from lamina.spec import ShapeError
+
+
+class ParametrizationList(Module):
+    """The originals of one parameter, and the modules that make its value of them, one after the other.
+
+    The originals are the parameter `original`, or `original0`, `original1`, … where the first module's
+    `right_inverse` gives several. The modules are named "0", "1", …
+    """
+
+    def __init__(self, first: Module, value: Parameter) -> None:
+        inverse = getattr(first, "right_inverse", None)
+        held = value if inverse is None else inverse(value)
+        self.count = len(held) if isinstance(held, tuple | list) else 0
+        for name, x in zip(self._names(), held if self.count else (held,), strict=True):
+            self.register_parameter(
+                name, x if isinstance(x, Parameter) else Parameter(x, value.requires_grad)
+            )
+        self.length = 0
+        self.append(first)
+
+    def _names(self) -> list[str]:
+        return [f"original{i}" for i in range(self.count)] if self.count else ["original"]
+
+    def append(self, parametrization: Module) -> None:
+        """Let another module act on the value."""
+        self.add_module(str(self.length), parametrization)
+        self.length += 1
+
+    def forward(self) -> Any:
+        """The parameter's value."""
+        value = self._modules["0"](*(getattr(self, name) for name in self._names()))
+        for i in range(1, self.length):
+            value = self._modules[str(i)](value)
+        return value
+
+
+@checked
+def register_parametrization(module: Module, tensor_name: str, parametrization: Module) -> Module:
+    """Let a module compute another one's parameter: `module.weight` is parametrization(original) from now on.
+
+    The original is the parameter `parametrizations.<name>.original` of the module. A parametrization with
+    `right_inverse` says what originals give a value. Several act one after the other. Register before a step or an
+    optimizer is made. Raises ValueError for what is no parameter, ShapeError where the value's shape is another.
+    """
+    held = module._modules.get("parametrizations")
+    if held is not None and tensor_name in held._modules:
+        held._modules[tensor_name].append(parametrization)
+    else:
+        value = module._parameters.get(tensor_name)
+        if value is None:
+            raise ValueError(
+                f"register_parametrization: {type(module).__name__} has no parameter {tensor_name!r}"
+            )
+        made = ParametrizationList(parametrization, value)
+        shape = made().shape
+        if shape != value.shape:
+            raise ShapeError(
+                f"register_parametrization: {type(parametrization).__name__} makes of {tensor_name}, of shape "
+                f"{value.shape}, one of shape {shape}"
+            )
+        del module._parameters[tensor_name]
+        if held is None:
+            module.add_module("parametrizations", ModuleDict({}))
+        module._modules["parametrizations"][tensor_name] = made
+    return module
+
+
+@checked
+def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
+    """Whether a parameter, or any, is computed from others."""
+    held = module._modules.get("parametrizations")
+    return held is not None and (tensor_name is None or tensor_name in held._modules)
+
+
+@checked
+def remove_parametrizations(module: Module, tensor_name: str, leave_parametrized: bool = True) -> Module:
+    """Make a parameter a plain one again: of the value that it has, or else its original. Raises ValueError."""
+    held = module._modules.get("parametrizations")
+    if held is None or tensor_name not in held._modules:
+        raise ValueError(
+            f"remove_parametrizations: {type(module).__name__}.{tensor_name} is not parametrized"
+        )
+    parts: Any = held._modules[tensor_name]
+    if not leave_parametrized and parts.count:
+        raise ValueError(f"remove_parametrizations: {tensor_name} has several originals; keep its value")
+    value = 1.0 * parts() if leave_parametrized else parts.original
+    del held._modules[tensor_name]
+    if not held._modules:
+        del module._modules["parametrizations"]
+    module.register_parameter(tensor_name, value if isinstance(value, Parameter) else Parameter(value))
+    return module

@@ -1,0 +1,88 @@
+"""FCN and DeepLabV3: torchvision's keys, values and gradients; training."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lamina import nn
+from lamina.nn.models.backbone import FeatureStages, resnet_modules
+from lamina.nn.models.resnet import Bottleneck, ResNet
+from lamina.nn.models.segmentation import DeepLabHead, DeepLabV3, FCNHead
+from tests.helpers.nn.twins import check, learns, same_weights, shapes
+
+X = np.random.default_rng(0).standard_normal((2, 3, 40, 56)).astype(np.float32)
+BUILDERS = [
+    "fcn_resnet50",
+    "deeplabv3_resnet50",
+    "deeplabv3_mobilenet_v3_large",
+    "fcn_resnet101",
+    "deeplabv3_resnet101",
+]
+
+
+def shallow(classes: int) -> nn.Module:
+    """A DeepLabV3 on a ResNet with one block a stage."""
+    net = ResNet(Bottleneck, (1, 1, 1, 1), replace_stride_with_dilation=(False, True, True))
+    stages = FeatureStages(resnet_modules(net), {"layer4": "out", "layer3": "aux"})
+    return DeepLabV3(stages, DeepLabHead(2048, classes, (2, 4)), FCNHead(1024, classes))
+
+
+@pytest.mark.feature("B021")
+@pytest.mark.torch
+@pytest.mark.parametrize("aux", [False, True])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BUILDERS)
+def test_keys_are_torchvisions(name: str, aux: bool) -> None:
+    import torch
+
+    from tests.helpers.vision import models
+
+    with torch.device("meta"), nn.init.skipped():
+        make = getattr(models.segmentation, name)
+        theirs = make(weights=None, weights_backbone=None, aux_loss=aux)
+        assert shapes(theirs.state_dict()) == shapes(getattr(nn, name)(aux_loss=aux).state_dict())
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("name", [*BUILDERS[:3], "lraspp_mobilenet_v3_large"])
+def test_values_and_gradients_are_torchvisions(name: str, train: bool) -> None:
+    from tests.helpers.vision import models
+
+    aux = {} if name.startswith("lraspp") else {"aux_loss": True}
+    make = getattr(models.segmentation, name)
+    theirs = make(weights=None, weights_backbone=None, num_classes=5, **aux)
+    ours = getattr(nn, name)(5, **aux)
+    for net in (theirs, ours):
+        net.train(train)
+        for module in net.modules():
+            if type(module).__name__ == "Dropout":
+                module.p = 0.0
+    same_weights(theirs, ours)  # float64: batch norms of fifty layers make errors of float32 large
+    check(theirs.double(), ours.double(), (X.astype(np.float64),), dict)
+
+
+def test_logits_have_the_size_of_the_images() -> None:
+    found = shallow(4).eval()(X)
+    assert {name: y.shape for name, y in found.items()} == {"out": (2, 4, 40, 56), "aux": (2, 4, 40, 56)}
+
+
+def test_it_learns_with_both_losses_and_pixels_that_do_not_count() -> None:
+    nn.manual_seed(0)
+    labels = np.zeros((2, 40, 56), np.int64)
+    labels[:, 10:30, 20:40], labels[:, :4] = 1, 255
+    x = X * 0.1 + (labels == 1)[:, None]
+    learns(shallow(2), nn.segmentation_loss, x.astype(np.float32), labels)
+
+
+def test_pixels_that_do_not_count_have_no_gradient() -> None:
+    rng = np.random.default_rng(1)
+    logits: dict[str, Any] = {"out": rng.standard_normal((1, 3, 2, 2)).astype(np.float32)}
+    labels = np.array([[[0, 255], [2, 1]]])
+    first = nn.segmentation_loss(logits, labels).item()
+    logits["out"][0, :, 0, 1] += 3
+    assert nn.segmentation_loss(logits, labels).item() == pytest.approx(first)
+    logits["aux"] = logits["out"]
+    assert nn.segmentation_loss(logits, labels, aux=0.4).item() == pytest.approx(1.4 * first)

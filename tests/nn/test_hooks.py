@@ -1,0 +1,87 @@
+"""Hooks: what they see and change, their order, that compiled programs follow them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import nn, ops, optim
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+class Twice(nn.Module):
+    def forward(self, x: Any, shift: float = 0.0) -> Any:
+        return 2 * x + shift
+
+
+def test_hooks_see_and_change() -> None:
+    module, seen = Twice(), []
+    before = module.register_forward_pre_hook(lambda m, inputs: seen.append((m is module, len(inputs))))
+    with before, module.register_forward_hook(lambda m, inputs, output: seen.append(output.shape)):
+        np.testing.assert_array_equal(module(lm.tensor(X)).numpy(), 2 * X)
+    assert seen == [(True, 1), (2, 3)]
+    first = module.register_forward_pre_hook(lambda m, inputs: inputs[0] + 1)
+    second = module.register_forward_hook(lambda m, inputs, output: output - inputs[0])
+    np.testing.assert_array_equal(module(lm.tensor(X)).numpy(), X + 1)
+    first.remove()
+    first.remove()
+    np.testing.assert_array_equal(module(lm.tensor(X)).numpy(), X)
+    second.remove()
+    np.testing.assert_array_equal(module(lm.tensor(X)).numpy(), 2 * X)
+    assert len(seen) == 2
+
+
+def test_hooks_with_named_inputs() -> None:
+    module = Twice()
+    module.register_forward_pre_hook(
+        lambda m, args, kwargs: (args, {"shift": 1 + kwargs["shift"]}), with_kwargs=True
+    )
+    module.register_forward_hook(lambda m, args, kwargs, output: output * kwargs["shift"], with_kwargs=True)
+    np.testing.assert_array_equal(module(lm.tensor(X), shift=1.0).numpy(), (2 * X + 2) * 2)
+
+
+def test_the_order_of_hooks() -> None:
+    module, order = Twice(), []
+    module.register_forward_hook(lambda *_: order.append("a"))
+    module.register_forward_hook(lambda *_: order.append("b"), prepend=True)
+    module.register_forward_pre_hook(lambda *_: order.append("before"))
+    module(lm.tensor(X))
+    assert order == ["before", "b", "a"]
+    with pytest.raises(TypeError, match="hook must be a function, got 3"):
+        module.register_forward_hook(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.torch
+def test_the_same_as_torchs() -> None:
+    torch = pytest.importorskip("torch")
+    results = []
+    for library, make in ((nn, lm.tensor), (torch.nn, torch.tensor)):
+        net = library.Sequential(library.ReLU(), library.Flatten())
+        net[0].register_forward_pre_hook(lambda m, inputs: (inputs[0] - 2,))
+        net[0].register_forward_hook(lambda m, inputs, output: output + inputs[0])
+        net.register_forward_hook(lambda m, inputs, output: 3 * output)
+        results.append(net(make(X)).numpy())
+    np.testing.assert_array_equal(*results)
+
+
+def test_compiled_functions_follow_hooks() -> None:
+    net = nn.Sequential(Twice())
+    run = lm.jit(lambda x: net(x))
+    np.testing.assert_array_equal(run(lm.tensor(X)).numpy(), 2 * X)
+    handle = net[0].register_forward_hook(lambda m, inputs, output: output + 1)
+    np.testing.assert_array_equal(run(lm.tensor(X)).numpy(), 2 * X + 1)
+    handle.remove()
+    np.testing.assert_array_equal(run(lm.tensor(X)).numpy(), 2 * X)
+
+
+def test_training_steps_follow_hooks() -> None:
+    lm.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 1, bias=False))
+    step = lm.train_step(net, lambda y, t: ops.sum(y), optim.SGD(0.0), device="cpu")
+    before = float(step(X, np.zeros(2, np.float32)))
+    handle = net[0].register_forward_hook(lambda m, inputs, output: output + 1)
+    assert float(step(X, np.zeros(2, np.float32))) == pytest.approx(before + 2, rel=1e-5)
+    handle.remove()
+    assert float(step(X, np.zeros(2, np.float32))) == pytest.approx(before, rel=1e-6)

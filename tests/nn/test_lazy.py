@@ -1,0 +1,67 @@
+"""Layers that learn their sizes: what they become, from batched and single inputs, and what is refused."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import nn
+
+#: Class, arguments, input's shape, the class that it becomes, its first argument.
+CASES: list[tuple[type[nn.Module], tuple[Any, ...], tuple[int, ...], type[nn.Module], int]] = [
+    (nn.LazyLinear, (4,), (2, 7, 5), nn.Linear, 5),
+    (nn.LazyLinear, (4,), (5,), nn.Linear, 5),
+    (nn.LazyConv1d, (4, 3), (2, 5, 9), nn.Conv1d, 5),
+    (nn.LazyConv2d, (4, 3), (2, 6, 9, 8), nn.Conv2d, 6),
+    (nn.LazyConv2d, (4, 3), (6, 9, 8), nn.Conv2d, 6),
+    (nn.LazyConv3d, (4, 3), (1, 2, 4, 5, 6), nn.Conv3d, 2),
+    (nn.LazyConvTranspose1d, (4, 3), (2, 5, 9), nn.ConvTranspose1d, 5),
+    (nn.LazyConvTranspose2d, (4, 3), (5, 4, 6), nn.ConvTranspose2d, 5),
+    (nn.LazyConvTranspose3d, (4, 3), (1, 2, 4, 5, 6), nn.ConvTranspose3d, 2),
+    (nn.LazyBatchNorm1d, (), (4, 3), nn.BatchNorm1d, 3),
+    (nn.LazyBatchNorm2d, (), (4, 3, 2, 2), nn.BatchNorm2d, 3),
+    (nn.LazyBatchNorm3d, (), (4, 3, 2, 2, 2), nn.BatchNorm3d, 3),
+    (nn.LazyInstanceNorm1d, (), (4, 3, 5), nn.InstanceNorm1d, 3),
+    (nn.LazyInstanceNorm2d, (), (3, 5, 4), nn.InstanceNorm2d, 3),
+    (nn.LazyInstanceNorm3d, (), (2, 3, 5, 4, 2), nn.InstanceNorm3d, 3),
+]
+
+
+@pytest.mark.parametrize(("kind", "arguments", "shape", "becomes", "size"), CASES, ids=lambda x: str(x)[:40])
+def test_it_becomes_the_layer_of_its_inputs_size(
+    kind: Any, arguments: Any, shape: Any, becomes: Any, size: int
+) -> None:
+    x = lm.tensor(np.random.default_rng(0).standard_normal(shape).astype(np.float32))
+    nn.manual_seed(3)
+    lazy = kind(*arguments)
+    assert list(lazy.parameters()) == []
+    y = lazy(x)
+    nn.manual_seed(3)
+    plain = becomes(size, *arguments)
+    assert type(lazy) is becomes
+    assert repr(lazy) == repr(plain)
+    np.testing.assert_array_equal(y.numpy(), plain(x).numpy())
+    assert {k: v.shape for k, v in lazy.state_dict().items()} == {
+        k: v.shape for k, v in plain.state_dict().items()
+    }
+    np.testing.assert_array_equal(lazy.eval()(x).numpy(), plain.eval()(x).numpy())
+
+
+def test_a_network_is_run_once_before_it_is_trained() -> None:
+    lm.manual_seed(0)
+    net = nn.Sequential(nn.LazyConv2d(4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.LazyLinear(3, bias=False))
+    assert repr(net[3]) == "LazyLinear(3, bias=False)"
+    x, y = np.ones((2, 3, 5, 5), np.float32), np.zeros(2, np.int64)
+    with pytest.raises(
+        RuntimeError, match="LazyConv2d has no parameters yet: call the network once on a tensor"
+    ):
+        lm.jit(net)(lm.tensor(x))
+    net.eval()
+    net(lm.tensor(x))
+    assert net[3].weight.shape == (3, 100)
+    assert not net[0].training
+    step = lm.train_step(net, lm.ops.cross_entropy, lm.optim.SGD(0.1), device="cpu")
+    assert np.isfinite(float(step(x, y)))
+    with pytest.raises(lm.ShapeError, match=r"LazyLinear: needs an input with features, got f32\[\]"):
+        nn.LazyLinear(3)(lm.tensor(np.float32(1)))

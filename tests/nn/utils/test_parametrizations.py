@@ -1,0 +1,101 @@
+"""Weight norm and spectral norm against PyTorch: values, gradients, state; what they do in training."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import nn, ops
+from lamina.nn.utils import parametrizations
+
+LAYERS = [
+    ("Linear", (5, 4), (3, 5)),
+    ("Conv2d", (4, 6, 3), (2, 4, 5, 5)),
+    ("ConvTranspose2d", (4, 6, 3), (2, 4, 5, 5)),
+]
+
+
+def pair(name: str, arguments: Any, parametrize: str, **options: Any) -> tuple[Any, Any, Any]:
+    """Both libraries' layers with the same state."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    theirs = getattr(torch.nn, name)(*arguments)
+    mine = getattr(nn, name)(*arguments)
+    getattr(torch.nn.utils.parametrizations, parametrize)(theirs, **options)
+    getattr(parametrizations, parametrize)(mine, **options)
+    state = {k: v.detach().clone().numpy() for k, v in theirs.state_dict().items()}
+    mine.load_state_dict(state)
+    return torch, theirs, mine
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("name", "arguments", "shape"), LAYERS, ids=lambda x: str(x))
+@pytest.mark.parametrize(
+    ("parametrize", "options"),
+    [
+        ("weight_norm", {}),
+        ("weight_norm", {"dim": None}),
+        ("weight_norm", {"dim": 1}),
+        ("spectral_norm", {}),
+        ("spectral_norm", {"n_power_iterations": 3, "dim": 0}),
+    ],
+    ids=str,
+)
+def test_values_and_gradients_are_torchs(
+    name: str, arguments: Any, shape: Any, parametrize: str, options: Any
+) -> None:
+    torch, theirs, mine = pair(name, arguments, parametrize, **options)
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    for mode in (True, False):
+        theirs.train(mode)
+        mine.train(mode)
+        loss = (theirs(torch.tensor(x)) ** 2).sum()
+        wanted = dict(
+            zip(
+                (k for k, _ in theirs.named_parameters()),
+                torch.autograd.grad(loss, list(theirs.parameters())),
+                strict=True,
+            )
+        )
+        value, found = lm.value_and_grad(lambda net: ops.sum(ops.square(net(lm.tensor(x)))))(mine)
+        np.testing.assert_allclose(float(value), loss.item(), rtol=1e-4)
+        for key, g in wanted.items():
+            np.testing.assert_allclose(found[key].numpy(), g.numpy(), rtol=2e-3, atol=2e-4, err_msg=key)
+        for key, held in theirs.state_dict().items():
+            np.testing.assert_allclose(
+                mine.state_dict()[key].numpy(), held.numpy(), rtol=1e-4, atol=1e-5, err_msg=key
+            )
+
+
+def test_weight_norm_begins_with_the_weight_as_it_is() -> None:
+    layer = nn.Conv2d(3, 4, 3)
+    before = layer.weight.numpy().copy()
+    parametrizations.weight_norm(layer)
+    np.testing.assert_allclose(layer.weight.numpy(), before, rtol=1e-6)
+    assert layer.get_parameter("parametrizations.weight.original0").shape == (4, 1, 1, 1)
+
+
+def test_spectral_norm_is_one_after_some_reads() -> None:
+    nn.manual_seed(0)
+    layer = nn.Linear(6, 4)
+    nn.init.orthogonal_(layer.weight, 3.0)
+    layer.weight.copy_(layer.weight.numpy() * np.linspace(0.2, 1.0, 4, dtype=np.float32)[:, None])
+    parametrizations.spectral_norm(layer)
+    assert np.linalg.norm(layer.weight.numpy(), 2) == pytest.approx(1.0, rel=1e-2)
+    state = layer.eval().state_dict()["parametrizations.weight.0._u"].numpy().copy()
+    layer(lm.ones((1, 6)))
+    np.testing.assert_array_equal(layer.state_dict()["parametrizations.weight.0._u"].numpy(), state)
+    step = lm.train_step(layer.train(), ops.mse_loss, lm.optim.SGD(0.1), device="cpu")
+    x, y = np.random.default_rng(0).standard_normal((8, 6)), np.random.default_rng(1).standard_normal((8, 4))
+    for _ in range(30):
+        step(x.astype(np.float32), y.astype(np.float32))
+    assert (layer.state_dict()["parametrizations.weight.0._u"].numpy() != state).any()
+    assert np.linalg.norm(layer.eval().weight.numpy(), 2) == pytest.approx(1.0, rel=2e-2)
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(ValueError, match="spectral_norm: n_power_iterations must be at least 1, got 0"):
+        parametrizations.spectral_norm(nn.Linear(2, 2), n_power_iterations=0)
+    with pytest.raises(ValueError, match="spectral_norm: Linear has no parameter 'w'"):
+        parametrizations.spectral_norm(nn.Linear(2, 2), "w")
