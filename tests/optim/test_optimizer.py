@@ -4,6 +4,7 @@ import copy
 import math
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,11 @@ import pytest
 
 import lamina as lm
 from lamina import optim
+from lamina.backends.cuda import backend as cuda_backend
+from lamina.graph.passes.foreach import group_small
+from lamina.ops.primitives import Foreach
+from lamina.train.checkpoint import load_checkpoint, save_checkpoint
+from tests.helpers.planned import H200
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(0)
@@ -20,12 +26,16 @@ RATES = [0.05 / (1 + i) for i in range(20)]
 
 
 def sgd(
-    momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False
+    momentum: float = 0.0,
+    dampening: float = 0.0,
+    weight_decay: float = 0.0,
+    nesterov: bool = False,
+    maximize: bool = False,
 ) -> Array:
     p, v = START.copy(), np.zeros_like(START)
-    for g, rate in zip(GRADS, RATES, strict=True):
-        d = g + weight_decay * p
-        v = momentum * v + (1 - dampening) * d
+    for t, (g, rate) in enumerate(zip(GRADS, RATES, strict=True)):
+        d = (-g if maximize else g) + weight_decay * p
+        v = momentum * v + (1 - dampening if t else 1) * d
         p = p - rate * (d + momentum * v if nesterov else v if momentum else d)
     return p
 
@@ -35,24 +45,32 @@ def adam(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
     decoupled: bool = False,
+    amsgrad: bool = False,
+    maximize: bool = False,
 ) -> Array:
+    highest = 0 * START
     p, m, v = START.copy(), np.zeros_like(START), np.zeros_like(START)
     for t, (g, rate) in enumerate(zip(GRADS, RATES, strict=True), 1):
         if decoupled:
             p = p * (1 - rate * weight_decay)
+        g = -g if maximize else g
         d = g if decoupled else g + weight_decay * p
         m = betas[0] * m + (1 - betas[0]) * d
         v = betas[1] * v + (1 - betas[1]) * d * d
-        p = p - rate * (m / (1 - betas[0] ** t)) / (np.sqrt(v / (1 - betas[1] ** t)) + eps)
+        highest = np.maximum(highest, v)
+        w = (highest if amsgrad else v) / (1 - betas[1] ** t)
+        p = p - rate * (m / (1 - betas[0] ** t)) / (np.sqrt(w) + eps)
     return p
 
 
-def adagrad(weight_decay: float = 0.0, initial: float = 0.0, eps: float = 1e-10) -> Array:
+def adagrad(
+    weight_decay: float = 0.0, initial: float = 0.0, eps: float = 1e-10, lr_decay: float = 0.0
+) -> Array:
     p, s = START.copy(), np.full_like(START, initial)
-    for g, rate in zip(GRADS, RATES, strict=True):
+    for t, (g, rate) in enumerate(zip(GRADS, RATES, strict=True)):
         d = g + weight_decay * p
         s = s + d * d
-        p = p - rate * d / (np.sqrt(s) + eps)
+        p = p - rate / (1 + t * lr_decay) * d / (np.sqrt(s) + eps)
     return p
 
 
@@ -101,13 +119,30 @@ CASES: list[
     (optim.SGD, {"momentum": 0.9}, sgd, {"momentum": 0.9}, "SGD"),
     (optim.SGD, {"momentum": 0.9, "weight_decay": 0.1}, sgd, {"momentum": 0.9, "weight_decay": 0.1}, "SGD"),
     (optim.SGD, {"momentum": 0.9, "nesterov": True}, sgd, {"momentum": 0.9, "nesterov": True}, "SGD"),
-    (optim.SGD, {"momentum": 0.8, "dampening": 0.5}, sgd, {"momentum": 0.8, "dampening": 0.5}, ""),
+    (optim.SGD, {"momentum": 0.8, "dampening": 0.5}, sgd, {"momentum": 0.8, "dampening": 0.5}, "SGD"),
+    (optim.SGD, {"maximize": True}, sgd, {"maximize": True}, "SGD"),
     (optim.Adam, {}, adam, {}, "Adam"),
     (optim.Adam, {"betas": (0.5, 0.9), "eps": 1e-3}, adam, {"betas": (0.5, 0.9), "eps": 1e-3}, "Adam"),
     (optim.Adam, {"weight_decay": 0.1}, adam, {"weight_decay": 0.1}, "Adam"),
     (optim.AdamW, {}, adam, {"weight_decay": 0.01, "decoupled": True}, "AdamW"),
     (optim.AdamW, {"weight_decay": 0.3}, adam, {"weight_decay": 0.3, "decoupled": True}, "AdamW"),
+    (optim.Adam, {"amsgrad": True}, adam, {"amsgrad": True}, "Adam"),
+    (
+        optim.Adam,
+        {"maximize": True, "weight_decay": 0.1},
+        adam,
+        {"maximize": True, "weight_decay": 0.1},
+        "Adam",
+    ),
+    (
+        optim.AdamW,
+        {"amsgrad": True, "betas": (0.5, 0.6)},
+        adam,
+        {"weight_decay": 0.01, "decoupled": True, "amsgrad": True, "betas": (0.5, 0.6)},
+        "AdamW",
+    ),
     (optim.Adagrad, {}, adagrad, {}, "Adagrad"),
+    (optim.Adagrad, {"lr_decay": 0.5}, adagrad, {"lr_decay": 0.5}, "Adagrad"),
     (
         optim.Adagrad,
         {"weight_decay": 0.1, "initial_accumulator_value": 0.5},
@@ -149,8 +184,7 @@ def test_twenty_steps_follow_the_formula(
     np.testing.assert_allclose(found, formula(**arguments), rtol=1e-5, atol=1e-6)
 
 
-#: Not dampening: torch starts the velocity otherwise, see primitives.SgdUpdate.
-LIKE_TORCH = [(c[0], c[1], c[4]) for c in CASES if c[4]]
+LIKE_TORCH = [(c[0], c[1], c[4]) for c in CASES]
 
 
 @pytest.mark.torch
@@ -192,15 +226,24 @@ def test_half_gradients_update_single_parameters() -> None:
     [
         (lambda: optim.SGD(-0.1), "SGD: lr must be at least 0, got -0.1"),
         (lambda: optim.SGD(math.nan), "SGD: lr must be at least 0, got nan"),
-        (lambda: optim.SGD(0.1, momentum=-1), "momentum=-1 and weight_decay=0.0 must be at least 0"),
+        (lambda: optim.SGD(0.1, momentum=-1), "SGD: momentum must be at least 0, got -1"),
         (lambda: optim.SGD(0.1, nesterov=True), "nesterov needs momentum > 0"),
         (lambda: optim.Adam(betas=(0.9, 1.0)), r"betas must be in \[0, 1\), got \(0.9, 1.0\)"),
         (lambda: optim.Adadelta(rho=2), r"rho must be in \[0, 1\], got 2"),
-        (lambda: optim.Adadelta(eps=-1), "eps=-1 and weight_decay=0.0 must be at least 0"),
-        (lambda: optim.Adagrad(eps=-1), "Adagrad: weight_decay"),
+        (lambda: optim.Adadelta(eps=-1), "Adadelta: eps must be at least 0, got -1"),
+        (lambda: optim.Adagrad(eps=-1), "Adagrad: eps must be at least 0, got -1"),
         (lambda: optim.RMSprop(alpha=-1), "RMSprop: alpha must be at least 0, got -1"),
         (lambda: optim.RMSprop(eps=math.nan), "RMSprop: eps must be at least 0, got nan"),
-        (lambda: optim.AdamW(eps=-1), "AdamW: eps=-1 and weight_decay=0.01 must be at least 0"),
+        (lambda: optim.AdamW(eps=-1), "AdamW: eps must be at least 0, got -1"),
+        (lambda: optim.NAdam(momentum_decay=-1), "NAdam: momentum_decay must be at least 0, got -1"),
+        (lambda: optim.RAdam(betas=(1, 0.5)), r"RAdam: betas must be in \[0, 1\), got \(1, 0.5\)"),
+        (lambda: optim.Adamax(eps=-1), "Adamax: eps must be at least 0, got -1"),
+        (lambda: optim.ASGD(weight_decay=-1), "ASGD: weight_decay must be at least 0, got -1"),
+        (lambda: optim.Rprop(etas=(1.0, 1.2)), r"Rprop: etas must be \(below 1, above 1\)"),
+        (lambda: optim.Rprop(step_sizes=(1.0, 0.5)), r"Rprop: step_sizes must be \(smallest, largest\), got"),
+        (lambda: optim.Lion(betas=(0.9,)), r"Lion: betas must be in \[0, 1\), got \(0.9,\)"),  # type: ignore[arg-type]
+        (lambda: optim.LAMB(weight_decay=-1), "LAMB: weight_decay must be at least 0, got -1"),
+        (lambda: optim.LARS(trust_coefficient=-1), "LARS: trust_coefficient must be at least 0, got -1"),
     ],
 )
 def test_bad_arguments_are_named(make: Any, message: str) -> None:
@@ -215,17 +258,21 @@ def test_repr() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [optim.SGD, optim.Adam, optim.AdamW, optim.Adagrad, optim.Adadelta, optim.RMSprop]
+    "kind", [optim.SGD, optim.Adam, optim.AdamW, optim.Adagrad, optim.Adadelta, optim.RMSprop, optim.LAMB]
 )
 def test_parameters_that_are_given_as_elsewhere(kind: Any) -> None:
-    """torch's optimizers take them first; here they belong to the step."""
+    """torch's optimizers take them first; a rule without them is given some by `over`."""
     net = lm.nn.Linear(2, 3)
-    message = rf"{kind.__name__}: an optimizer takes no parameters here, .*: train_step.net, loss_fn, {kind.__name__}"
-    for given in (net.parameters(), list(net.parameters()), [{"params": net.parameters()}]):
-        with pytest.raises(TypeError, match=message):
-            kind(given, lr=0.1)
-    with pytest.raises(TypeError, match=message):
-        kind(params=net.parameters(), lr=0.1)
+    for given in (net, net.parameters(), list(net.parameters()), [{"params": net.parameters()}]):
+        optimizer = kind(given, lr=0.1)
+        assert [p for g in optimizer.param_groups for p in g["params"]] == list(net.parameters())
+        assert optimizer.param_groups[0].lr == 0.1
+    assert kind(params=net.parameters(), lr=0.1).is_bound
+    assert not kind(lr=0.1).is_bound
+    with pytest.raises(
+        RuntimeError, match=f"{kind.__name__}: this optimizer has no parameters: make it with"
+    ):
+        kind(lr=0.1).step({})
     assert copy.deepcopy(kind(lr=0.5)).lr == pickle.loads(pickle.dumps(kind(0.5))).lr == 0.5
 
 
@@ -271,3 +318,62 @@ def test_the_rate_may_be_set_between_steps() -> None:
     with pytest.raises(ValueError, match="SGD: lr must be at least 0, got -1"):
         optimizer.lr = -1
     assert optimizer.lr == 0.25
+
+
+#: Every optimizer whose step is one op.
+FUSED: list[Callable[..., optim.Optimizer]] = [
+    optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.Adamax, optim.Adagrad, optim.Adadelta,
+    optim.RMSprop, optim.ASGD, optim.Rprop, optim.Lion, optim.LAMB, optim.LARS,
+]  # fmt: skip
+
+
+@pytest.mark.feature("F111")
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "fp64"])
+@pytest.mark.parametrize("make", FUSED, ids=lambda m: m.__name__)
+def test_training_goes_on_from_a_checkpoint_to_the_bit(
+    make: Callable[..., optim.Optimizer], precision: str, tmp_path: Path
+) -> None:
+    """Master weights and state are float32 (float64 in fp64) and travel with the checkpoint."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((8, 6)).astype(np.float32), rng.integers(0, 3, 8)
+
+    def training(seed: int) -> Any:
+        lm.manual_seed(seed)
+        net = lm.nn.Sequential(lm.nn.Linear(6, 5), lm.nn.Tanh(), lm.nn.Linear(5, 3))
+        optimizer = make(lr=0.0625)
+        return lm.train_step(net, lm.ops.cross_entropy, optimizer, device="cpu", precision=precision)
+
+    whole, second = training(0), training(1)
+    for _ in range(3):
+        whole(x, y)
+    save_checkpoint(tmp_path / "run.safetensors", whole)
+    losses = [float(whole(x, y)) for _ in range(3)]
+    load_checkpoint(tmp_path / "run.safetensors", second)
+    assert [float(second(x, y)) for _ in range(3)] == losses
+    for name, value in whole.state.named().items():
+        np.testing.assert_array_equal(second.state.named()[name].numpy(), value.numpy(), err_msg=name)
+        if name.startswith("parameters/"):
+            assert value.dtype is (lm.float64 if precision == "fp64" else lm.float32)
+
+
+@pytest.mark.parametrize("make", FUSED, ids=lambda m: m.__name__)
+def test_all_parameters_of_a_network_are_one_launch(make: Callable[..., optim.Optimizer]) -> None:
+    """On a GPU: planned for one that is not there."""
+    optimizer = make(lr=0.0625)
+    shapes = [(5, 3), (), (7,)]
+    state = [optimizer.init(lm.zeros(shape)) for shape in shapes]
+
+    def updates(rate: Any, *values: Any) -> list[Any]:
+        given = iter(values)
+        results = []
+        for kept in state:
+            p, g, *own = [next(given) for _ in range(2 + len(kept))]
+            new, after = optimizer.update(p, g, tuple(own), rate)
+            results += [new, *after]
+        return results
+
+    like = [lm.Spec(shape, lm.float32) for shape in shapes]
+    specs = [x for p, kept in zip(like, state, strict=True) for x in (p, p, *(s.spec.open for s in kept))]
+    graph = lm.trace(updates, lm.Spec((), lm.float32), *specs)
+    grouped = group_small(graph, cuda_backend(H200))
+    assert [n.op for n in grouped.nodes] == [Foreach(optimizer.op, 3)]  # type: ignore[attr-defined]

@@ -1,80 +1,70 @@
-"""Optimizers with a rate per element from past gradients: Adagrad and Adadelta, written with elementwise ops."""
+"""Optimizers with a rate per element from past gradients: Adagrad and Adadelta; weights that regularize any other."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from lamina import ops
-from lamina.optim.optimizer import Optimizer
+from lamina.ops.primitives.update_rules import AdadeltaUpdate, AdagradUpdate
+from lamina.optim.optimizer import Optimizer, UpdateOptimizer, check_at_least_zero
 from lamina.optim.schedule import Schedule
-from lamina.tensors import Tensor, full, zeros
+from lamina.tensors import Tensor
 
 
-class Adagrad(Optimizer):
+class Adagrad(UpdateOptimizer):
     """w ← w - lr · g / (√s + eps) with s ← s + g² (Duchi, Hazan & Singer 2011), as torch.optim.Adagrad.
 
-    lr: a rate or a schedule. Raises ValueError for a negative argument.
+    lr: a rate or a schedule. lr_decay: of the rate, lr / (1 + steps · lr_decay). maximize: goes up.
+    Raises ValueError for a negative argument.
     """
-
-    parts = ("sum",)
 
     def __init__(
         self,
         lr: float | Schedule = 1e-2,
+        lr_decay: float = 0.0,
         weight_decay: float = 0.0,
         initial_accumulator_value: float = 0.0,
         eps: float = 1e-10,
+        *,
+        maximize: bool = False,
     ) -> None:
         super().__init__(lr)
-        if min(weight_decay, initial_accumulator_value, eps) < 0:
-            raise ValueError("Adagrad: weight_decay, initial_accumulator_value and eps must be at least 0")
-        self.weight_decay, self.eps = weight_decay, eps
+        check_at_least_zero(self, lr_decay=lr_decay, weight_decay=weight_decay, eps=eps)
+        check_at_least_zero(self, initial_accumulator_value=initial_accumulator_value)
+        self.lr_decay, self.weight_decay, self.eps, self.maximize = lr_decay, weight_decay, eps, maximize
         self.initial_accumulator_value = initial_accumulator_value
+        self.op = AdagradUpdate(float(lr_decay), float(weight_decay), float(eps), bool(maximize))
 
-    def init(self, param: Tensor) -> tuple[Tensor, ...]:
-        """The sum of squared gradients."""
-        return (full(param.shape, self.initial_accumulator_value, param.dtype, param.device),)
-
-    def update(self, param: Any, grad: Any, state: tuple[Any, ...], rate: Any) -> tuple[Any, tuple[Any, ...]]:
-        """One step: the new parameter and the new sum."""
-        g = decayed(param, grad, self.weight_decay)
-        total = state[0] + g * g
-        return param - ops.cast(rate, param.dtype) * g / (ops.sqrt(total) + self.eps), (total,)
+    def first(self, part: str) -> float:
+        """The sum of squares starts as the initial value."""
+        return self.initial_accumulator_value
 
     def __repr__(self) -> str:
         return f"Adagrad(lr={self.lr}, weight_decay={self.weight_decay})"
 
 
-class Adadelta(Optimizer):
+class Adadelta(UpdateOptimizer):
     """w ← w - lr · d with d = g · √(u + eps) / √(v + eps): v and u are running means of g² and d² (Zeiler 2012).
 
-    The arithmetic of torch.optim.Adadelta. lr: a rate or a schedule. Raises ValueError for an argument out of
-    range.
+    The arithmetic of torch.optim.Adadelta. lr: a rate or a schedule. maximize: goes up. Raises ValueError for an
+    argument out of range.
     """
 
-    parts = ("square_avg", "acc_delta")
-
     def __init__(
-        self, lr: float | Schedule = 1.0, rho: float = 0.9, eps: float = 1e-6, weight_decay: float = 0.0
+        self,
+        lr: float | Schedule = 1.0,
+        rho: float = 0.9,
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        *,
+        maximize: bool = False,
     ) -> None:
         super().__init__(lr)
         if not 0 <= rho <= 1:
             raise ValueError(f"Adadelta: rho must be in [0, 1], got {rho}")
-        if min(eps, weight_decay) < 0:
-            raise ValueError(f"Adadelta: eps={eps} and weight_decay={weight_decay} must be at least 0")
-        self.rho, self.eps, self.weight_decay = rho, eps, weight_decay
-
-    def init(self, param: Tensor) -> tuple[Tensor, ...]:
-        """The running means: zeros like the parameter."""
-        return tuple(zeros(param.shape, dtype=param.dtype, device=param.device) for _ in self.parts)
-
-    def update(self, param: Any, grad: Any, state: tuple[Any, ...], rate: Any) -> tuple[Any, tuple[Any, ...]]:
-        """One step: the new parameter and the new running means."""
-        g = decayed(param, grad, self.weight_decay)
-        squares = self.rho * state[0] + (1 - self.rho) * (g * g)
-        delta = g * ops.sqrt(state[1] + self.eps) / ops.sqrt(squares + self.eps)
-        deltas = self.rho * state[1] + (1 - self.rho) * (delta * delta)
-        return param - ops.cast(rate, param.dtype) * delta, (squares, deltas)
+        check_at_least_zero(self, eps=eps, weight_decay=weight_decay)
+        self.rho, self.eps, self.weight_decay, self.maximize = rho, eps, weight_decay, maximize
+        self.op = AdadeltaUpdate(float(rho), float(eps), float(weight_decay), bool(maximize))
 
     def __repr__(self) -> str:
         return f"Adadelta(lr={self.lr}, rho={self.rho}, weight_decay={self.weight_decay})"

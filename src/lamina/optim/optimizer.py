@@ -2,46 +2,139 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+import inspect
+from abc import ABCMeta, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from numbers import Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from lamina.graph.transforms.arguments import HasParameters
+from lamina.ops.arguments import Checked, checked
 from lamina.ops.core import bind
 from lamina.ops.primitives.update import Update
+from lamina.optim.groups import FollowingRate, ParameterGroup, ParameterGroups, Params
 from lamina.optim.schedule import Schedule
-from lamina.tensors import Tensor, tensor, zeros
+from lamina.tensors import Tensor, full, tensor
 
 
-class Optimizer(ABC):
+class _TakesParameters(ABCMeta):
+    """Lets `SGD(net.parameters(), lr=0.1)` be `SGD(lr=0.1).over(net.parameters())`, as elsewhere."""
+
+    def __call__(cls, *args: Any, **numbers: Any) -> Any:
+        given = numbers.pop("params", None)
+        if given is None and args and _are_parameters(args[0]):
+            given, args = args[0], args[1:]
+        made = super().__call__(*args, **numbers)
+        arguments = inspect.signature(made.__init__).bind(*args, **numbers).arguments
+        object.__setattr__(made, "_arguments", arguments)
+        return made if given is None else made.over(given)
+
+
+def _are_parameters(x: Any) -> bool:
+    return isinstance(x, HasParameters | Tensor | Iterator | list | tuple | dict)
+
+
+class Optimizer(Checked, metaclass=_TakesParameters):
     """Declares the state that it keeps per parameter, and how a step changes both.
 
-    It holds no state itself: whoever runs it (a compiled step, a loop on tensors) keeps the state. `update`
-    takes tensors or traced values alike.
+    `SGD(lr=0.1)` is a rule: it holds no parameters and no state, and whoever runs it (`train_step`) keeps these.
+    `SGD(net.parameters(), lr=0.1)`, or `SGD(lr=0.1).over(net)`, trains parameters: it keeps their states, and `step`
+    updates them by gradients. Parameters in groups, each with numbers of its own, are given as in torch by a list of
+    dicts, or selected by `over(net, groups)`.
 
-    `lr` may be set at any time, and takes effect at the next step. All other attributes are numbers of the compiled
-    kernels: setting one again raises AttributeError. For other numbers make a new optimizer; a step for it takes the
-    state over by `save_checkpoint` and `load_checkpoint`.
+    `lr` may be set at any time, of a group too, and takes effect at the next step. All other attributes are numbers
+    of the compiled kernels: setting one again raises AttributeError. For other numbers make a new optimizer; a step
+    for it takes the state over by `save_checkpoint` and `load_checkpoint`.
     """
 
     lr: float | Schedule
 
     #: Names of the state tensors of each parameter.
     parts: ClassVar[tuple[str, ...]]
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Other libraries' optimizers take the parameters first: say where they go here."""
-        if "params" in kwargs or isinstance(next(iter(args), None), Iterator | list | tuple | dict):
-            raise TypeError(
-                f"{cls.__name__}: an optimizer takes no parameters here, they belong to the step: "
-                f"train_step(net, loss_fn, {cls.__name__}(lr=...))"
-            )
-        return super().__new__(cls)
+    _arguments: Mapping[str, Any]
+    _groups: ParameterGroups | None = None
 
     def __init__(self, lr: float | Schedule) -> None:
         self.lr = lr
+
+    # ---- parameters
+    def over(self, params: Params, groups: Sequence[Mapping[str, Any]] = ()) -> Self:
+        """An optimizer by the same rule that trains these parameters, and keeps their states.
+
+        params: a module, several modules, parameters, (name, parameter) pairs, or torch's list of dicts, each with
+            "params" and the numbers that are the group's own.
+        groups: dicts of the same kind that select among params: "params" is a pattern of names ("head.*", or a
+            module's path "head"), a predicate of name and parameter, a module or parameters. A parameter is in the
+            first group that selects it; what no group selects trains by the optimizer's own numbers. "frozen": True
+            freezes.
+        A group's "lr" may be a schedule; without one it follows the optimizer's.
+        Raises TypeError and ValueError for what is no parameter, is in two groups, selects nothing, or for a number
+        that the optimizer does not have.
+        """
+        made = copy(self)
+        object.__setattr__(made, "_groups", ParameterGroups(made, params, groups))
+        return made
+
+    @checked
+    def having(self, numbers: Mapping[str, Any]) -> Self:
+        """The same rule with other numbers; its rate follows this one's unless `numbers` has one."""
+        named = inspect.signature(type(self).__init__).parameters
+        unknown = [name for name in numbers if name not in named and name != "lr"]
+        if unknown:
+            raise TypeError(
+                f"{type(self).__name__}: a group sets {', '.join(unknown)}; its numbers are "
+                f"{', '.join(name for name in named if name != 'self')}"
+            )
+        own = {name: value for name, value in numbers.items() if name != "lr"}
+        made: Self = type(self)(**{**self._arguments, **own})
+        made.lr = numbers.get("lr", FollowingRate(self))
+        return made
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it trains parameters, and keeps their states."""
+        return self._groups is not None
+
+    @property
+    def bound(self) -> ParameterGroups:
+        """Its parameters and their states. Raises RuntimeError for a rule, which has none."""
+        if self._groups is None:
+            kind = type(self).__name__
+            raise RuntimeError(
+                f"{kind}: this optimizer has no parameters: make it with them, {kind}(net.parameters(), lr=...)"
+            )
+        return self._groups
+
+    @property
+    def param_groups(self) -> list[ParameterGroup]:
+        """The groups, of which each has `params`, `lr` and its numbers: `optimizer.param_groups[1].lr = 0.01`."""
+        return self.bound.groups
+
+    def step(self, grads: Any = None) -> None:
+        """Update the parameters in place, by gradients or by the mean of those that `accumulate` gathered.
+
+        grads: what `lamina.grad` or `value_and_grad` gives for modules (also for several in a tuple), a dict by the
+            parameters' names, or a list in their order. Parameters without a gradient, and frozen ones, stay as
+            they are.
+        At once on tensors; within `lamina.jit` it is a part of the compiled program, whose calls ask for the rates.
+        Raises RuntimeError without parameters, ValueError and ShapeError for gradients that are of others.
+        """
+        self.bound.step(grads)
+
+    def accumulate(self, grads: Any) -> None:
+        """Gather gradients, as `step` takes them, for the next `step()`, which updates by their mean."""
+        self.bound.accumulate(grads)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The states of its parameters by name, what was gathered, and the number of updates."""
+        return self.bound.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` gave, of an optimizer with the same parameters. Raises ValueError."""
+        self.bound.load_state_dict(state)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set the rate, or an attribute for the first time. Raises AttributeError for one that is set already."""
@@ -78,20 +171,40 @@ class UpdateOptimizer(Optimizer):
     op: the update that `__init__` makes of the optimizer's numbers.
     """
 
-    kind: ClassVar[type[Update]]
     op: Update
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        cls.parts = (*cls.kind.moments, "step") if cls.kind.counted else tuple(cls.kind.moments)
+    @property
+    def parts(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Moments, then scalars, and "step" where the steps are counted."""
+        return self.op.kept()
+
+    def first(self, part: str) -> float:
+        """The value that a moment or scalar starts from."""
+        return 0.0
 
     def init(self, param: Tensor) -> tuple[Tensor, ...]:
-        """Moments: zeros like the parameter; then, where the steps are counted, their number, int64."""
-        moments = [zeros(param.shape, dtype=param.dtype, device=param.device) for _ in self.kind.moments]
-        counts = [tensor(np.zeros((), np.int64), device=param.device)] if self.kind.counted else []
-        return (*moments, *counts)
+        """Moments like the parameter, then scalars, float64, and the number of steps, int64."""
+        op, where = self.op, param.device
+        moments = [full(param.shape, self.first(n), param.dtype, where) for n in op.moments]
+        scalars = [tensor(np.full((), self.first(n)), device=where) for n in op.scalars]
+        counts = [tensor(np.zeros((), np.int64), device=where)] if op.counted else []
+        return (*moments, *scalars, *counts)
 
     def update(self, param: Any, grad: Any, state: tuple[Any, ...], rate: Any) -> tuple[Any, tuple[Any, ...]]:
         """One step: the new parameter and its new state."""
         new, *after = bind(self.op, param, grad, *state, rate)
         return new, tuple(after)
+
+
+def check_at_least_zero(optimizer: Optimizer, **numbers: float) -> None:
+    """Raise ValueError that names the optimizer, the argument and its value unless all are at least 0."""
+    for name, value in numbers.items():
+        if not value >= 0:
+            raise ValueError(f"{type(optimizer).__name__}: {name} must be at least 0, got {value}")
+
+
+def check_betas(optimizer: Optimizer, betas: tuple[float, float]) -> tuple[float, float]:
+    """Two numbers in [0, 1). Raises ValueError that names the optimizer."""
+    if len(betas) != 2 or not all(0 <= b < 1 for b in betas):
+        raise ValueError(f"{type(optimizer).__name__}: betas must be in [0, 1), got {betas}")
+    return float(betas[0]), float(betas[1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lamina.ops.primitives.update import RmspropUpdate
-from lamina.optim.optimizer import UpdateOptimizer
+from lamina.optim.optimizer import UpdateOptimizer, check_at_least_zero
 from lamina.optim.schedule import Schedule
 
 
@@ -12,10 +12,9 @@ class RMSprop(UpdateOptimizer):
 
     lr: a rate or a schedule. alpha: how much of v is kept at each step. momentum: of the steps, 0 for none.
     centered: v less the square of the running mean of g, an estimate of the gradient's variance (Graves 2013).
+    maximize: goes up.
     Raises ValueError for a negative argument.
     """
-
-    kind = RmspropUpdate
 
     def __init__(
         self,
@@ -25,16 +24,15 @@ class RMSprop(UpdateOptimizer):
         weight_decay: float = 0.0,
         momentum: float = 0.0,
         centered: bool = False,
+        *,
+        maximize: bool = False,
     ) -> None:
         super().__init__(lr)
-        numbers = {"alpha": alpha, "eps": eps, "weight_decay": weight_decay, "momentum": momentum}
-        for name, value in numbers.items():
-            if not value >= 0:
-                raise ValueError(f"RMSprop: {name} must be at least 0, got {value}")
+        check_at_least_zero(self, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum)
         self.alpha, self.eps, self.weight_decay = alpha, eps, weight_decay
-        self.momentum, self.centered = momentum, centered
+        self.momentum, self.centered, self.maximize = momentum, centered, maximize
         self.op = RmspropUpdate(
-            float(alpha), float(eps), float(weight_decay), float(momentum), bool(centered)
+            float(alpha), float(eps), float(weight_decay), float(momentum), bool(centered), bool(maximize)
         )
 
     def __repr__(self) -> str:

@@ -1,0 +1,396 @@
+"""Parameter groups: which parameters an optimizer trains, by which numbers, and the state that it keeps of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, ClassVar, Protocol, Self, TypeAlias
+
+import numpy as np
+
+from lamina import ops
+from lamina.graph.transforms.arguments import Gradients, HasParameters
+from lamina.ops.arguments import shown
+from lamina.ops.core import Operand, recorder, recording
+from lamina.optim.schedule import Schedule
+from lamina.runtime import is_array
+from lamina.spec import ShapeError, Spec, float32
+from lamina.tensors import Tensor, tensor, zeros
+
+#: What an optimizer trains: a module, or parameters, names with parameters, modules, or groups as dicts.
+Params: TypeAlias = HasParameters | Tensor | Iterable[Any]
+#: Of named parameters: a pattern of names (or a module's path), or a predicate of name and parameter.
+Selector: TypeAlias = str | Callable[[str, Tensor], bool]
+
+
+class UpdateRule(Protocol):
+    """What updates a parameter: an optimizer, as its groups know it."""
+
+    lr: float | Schedule
+    parts: ClassVar[tuple[str, ...]]
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step."""
+
+    def init(self, param: Tensor) -> tuple[Tensor, ...]:
+        """The state before the first step."""
+
+    def update(self, param: Any, grad: Any, state: tuple[Any, ...], rate: Any) -> tuple[Any, tuple[Any, ...]]:
+        """The parameter and its state after one step."""
+
+    def having(self, numbers: Mapping[str, Any]) -> Self:
+        """The same rule with other numbers."""
+
+
+class ParameterGroup:
+    """Parameters that are trained by the same numbers.
+
+    params: by name. rule: the optimizer's class with this group's numbers.
+    `group["lr"]`, `group["weight_decay"]` and `group["params"]` read as in torch; `group["lr"] = rate` sets the rate.
+    """
+
+    def __init__(self, params: dict[str, Tensor], rule: UpdateRule) -> None:
+        self.params, self.rule = params, rule
+
+    @property
+    def lr(self) -> float | Schedule:
+        """The rate or schedule of this group; it may be set at any time."""
+        return self.rule.lr
+
+    @lr.setter
+    def lr(self, value: float | Schedule) -> None:
+        self.rule.lr = value
+
+    def __getitem__(self, name: str) -> Any:
+        return list(self.params.values()) if name == "params" else getattr(self.rule, name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        setattr(self.rule, name, value)
+
+    def __repr__(self) -> str:
+        return f"ParameterGroup({len(self.params)} parameters, {self.rule})"
+
+
+@dataclass(frozen=True)
+class FollowingRate:
+    """The rate of a group without one of its own: the optimizer's."""
+
+    optimizer: UpdateRule
+
+    def __call__(self, step: int) -> float:
+        """At a step."""
+        return self.optimizer.rate(step)
+
+    def __repr__(self) -> str:
+        return repr(self.optimizer.lr)
+
+
+@dataclass
+class TrainedParameter:
+    """One parameter with its group, and what the optimizer keeps of it: its state, the sum of gradients."""
+
+    name: str
+    param: Tensor
+    group: ParameterGroup
+    state: tuple[Tensor, ...] = ()
+    sum: Tensor | None = field(default=None)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether it is not frozen."""
+        return self.param.requires_grad
+
+    def held(self) -> tuple[Tensor, ...]:
+        """The state, made at first and brought to where the parameter is."""
+        if not self.state:
+            with recording(None):
+                self.state = self.group.rule.init(self.param)
+        if any(x.device != self.param.device for x in self.state):
+            with recording(None):
+                self.state = tuple([x.to(self.param.device) for x in self.state])
+        return self.state
+
+    def gathered(self) -> Tensor:
+        """The sum of gradients, made at first."""
+        if self.sum is None or self.sum.device != self.param.device:
+            self.sum = _outside(self.param.shape, self.param)
+        return self.sum
+
+
+def _outside(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Zeros on the device of a parameter, made now even while something is recorded."""
+    with recording(None):
+        return zeros(shape, dtype=like.dtype if shape else "float32", device=like.device)
+
+
+class ParameterGroups:
+    """The parameters of one optimizer in their groups, their states, and the number of updates so far.
+
+    optimizer: the rule of what is in no group of its own. params, groups: as `Optimizer.over` takes them.
+    """
+
+    def __init__(
+        self, optimizer: UpdateRule, params: Params, groups: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        self.optimizer = optimizer
+        self.number = 0
+        self.groups: list[ParameterGroup] = []
+        self.entries: dict[int, TrainedParameter] = {}
+        self._count: Tensor | None = None  # of gradients that were gathered
+        items = params if isinstance(params, HasParameters | Tensor) else list(params)
+        if isinstance(items, list) and items and all(isinstance(x, Mapping) for x in items):
+            if groups:
+                raise TypeError(f"{self._name}: groups are given twice, as params and as groups")
+            self._add_listed(items)
+        else:
+            self._add_selected(_named(items, self._name), groups)
+        if not self.entries:
+            raise ValueError(f"{self._name}: there are no parameters to train: {_hint(items)}")
+
+    @property
+    def _name(self) -> str:
+        return type(self.optimizer).__name__
+
+    # ---- groups
+    def _add_listed(self, listed: Sequence[Mapping[str, Any]]) -> None:
+        """Groups that name their parameters, as torch has them."""
+        for i, given in enumerate(listed):
+            own = given.get("params")
+            if own is None or isinstance(own, str) or (callable(own) and not isinstance(own, HasParameters)):
+                raise TypeError(
+                    f"{self._name}: group {i} needs its parameters under 'params', got {shown(own)}; names and "
+                    f"predicates select among those of a network: {self._name}(lr=...).over(net, groups)"
+                )
+            found = _named(own if isinstance(own, HasParameters | Tensor) else list(own), self._name)
+            self._add({f"{i}.{n}": p for n, p in found.items()}, given, i)
+
+    def _add_selected(self, named: dict[str, Tensor], groups: Sequence[Mapping[str, Any]]) -> None:
+        """Groups that are selected among named parameters; the rest trains by the optimizer's own numbers."""
+        rest = dict(named)
+        for i, given in enumerate(groups):
+            if "params" not in given:
+                raise TypeError(f"{self._name}: group {i} has no 'params': {shown(given)}")
+            chosen = self._select(given["params"], named, rest, i)
+            self._add(chosen, given, i)
+            rest = {n: p for n, p in rest.items() if n not in chosen}
+        if rest:
+            self._take(ParameterGroup(rest, self.optimizer))
+
+    def _select(
+        self, by: Any, named: dict[str, Tensor], rest: dict[str, Tensor], index: int
+    ) -> dict[str, Tensor]:
+        if isinstance(by, str):
+            found = {n: p for n, p in rest.items() if fnmatchcase(n, by) or n.startswith(f"{by}.")}
+        elif callable(by) and not isinstance(by, HasParameters):
+            found = {n: p for n, p in rest.items() if by(n, p)}
+        else:
+            own = _named(by if isinstance(by, HasParameters | Tensor) else list(by), self._name)
+            ids = {id(p) for p in own.values()}
+            found = {n: p for n, p in named.items() if id(p) in ids}
+            if len(found) < len(ids) or any(n not in rest for n in found):
+                raise ValueError(
+                    f"{self._name}: group {index} has parameters that are not among those to train, or are in "
+                    "a group before it"
+                )
+        if not found:
+            raise ValueError(
+                f"{self._name}: group {index} selects none of the parameters {', '.join(list(rest)[:8])}"
+            )
+        return found
+
+    def _add(self, params: dict[str, Tensor], given: Mapping[str, Any], index: int) -> None:
+        numbers = {name: value for name, value in given.items() if name not in ("params", "frozen")}
+        if given.get("frozen", False):
+            if numbers:
+                raise ValueError(f"{self._name}: group {index} is frozen, so that {numbers} have no meaning")
+            for p in params.values():
+                p.requires_grad = False
+        self._take(ParameterGroup(params, self.optimizer.having(numbers) if numbers else self.optimizer))
+
+    def _take(self, group: ParameterGroup) -> None:
+        twice = [n for n, p in group.params.items() if id(p) in self.entries]
+        if twice:
+            raise ValueError(f"{self._name}: {', '.join(twice)} is in more than one group")
+        for name, p in group.params.items():
+            self.entries[id(p)] = TrainedParameter(name, p, group)
+        self.groups.append(group)
+
+    def rates(self, number: int) -> list[float]:
+        """The rate of each group at an update."""
+        return [group.rule.rate(number) for group in self.groups]
+
+    # ---- updates
+    def step(self, grads: Any = None) -> None:
+        """Update the parameters by gradients, or by the mean of those that were gathered."""
+        pairs = self._gathered() if grads is None else self._pairs(grads)
+        rates = dict(zip(map(id, self.groups), self._rates(), strict=True))
+        for entry, g in pairs:
+            held = entry.held()
+            param, after = entry.group.rule.update(entry.param, g, held, rates[id(entry.group)])
+            # Parameters are leaves: what is differentiated later in the same program ends at their new values.
+            entry.param.copy_(ops.stop_gradient(param))
+            for x, new in zip(held, after, strict=True):
+                x.copy_(ops.stop_gradient(new))
+
+    def _rates(self) -> list[Any]:
+        """The rate of each group now: numbers, or, where a program is recorded, what each of its calls is given."""
+        by = recorder()
+        if by is None:
+            rates = self.rates(self.number)
+            self.number += 1
+            return [np.asarray(rate, np.float32) for rate in rates]
+        later = by.finally_(self._advance)
+
+        def rate(index: int) -> Callable[[], Any]:
+            return lambda: np.asarray(self.groups[index].rule.rate(self.number + later), np.float32)
+
+        return [by.feed(Spec((), float32), rate(i)) for i in range(len(self.groups))]
+
+    def _advance(self) -> None:
+        self.number += 1
+
+    def accumulate(self, grads: Any) -> None:
+        """Add gradients to those that were gathered since the last update."""
+        for entry, g in self._pairs(grads):
+            total = entry.gathered()
+            total.copy_(ops.add(total, ops.cast(g, total.dtype)))
+        count = self._counted()
+        count.copy_(ops.add(count, 1.0))
+
+    def _counted(self) -> Tensor:
+        like = next(iter(self.entries.values())).param
+        if self._count is None or self._count.device != like.device:
+            self._count = _outside((), like)
+        return self._count
+
+    def _gathered(self) -> Iterator[tuple[TrainedParameter, Any]]:
+        """The means of what was gathered, which is forgotten."""
+        count = self._counted()
+        found = [e for e in self.entries.values() if e.sum is not None and e.is_trained]
+        if not found:
+            raise ValueError(
+                f"{self._name}.step: there are no gradients: give them, or call accumulate before"
+            )
+        most = ops.maximum(count, 1.0)
+        means = [(e, ops.div(e.gathered(), ops.cast(most, e.param.dtype))) for e in found]
+        for e in found:
+            e.gathered().copy_(_zeros(e.gathered()))
+        count.copy_(_zeros(count))
+        return iter(means)
+
+    # ---- which gradient is whose
+    def _pairs(self, grads: Any) -> list[tuple[TrainedParameter, Any]]:
+        """Parameters that are trained here, with their gradients. Raises TypeError, ValueError, ShapeError."""
+        found = self._by_identity(grads)
+        if found is None:
+            found = self._by_name(grads) if isinstance(grads, Mapping) else self._by_place(grads)
+        pairs = [(e, g) for e, g in found if e.is_trained]
+        if not pairs:
+            raise ValueError(f"{self._name}.step: none of the gradients is of a parameter that it trains")
+        for e, g in pairs:
+            if tuple(g.shape) != e.param.shape:
+                raise ShapeError(
+                    f"{self._name}.step: {e.name} is {e.param.shape}, its gradient {tuple(g.shape)}"
+                )
+        return pairs
+
+    def _by_identity(self, grads: Any) -> list[tuple[TrainedParameter, Any]] | None:
+        """What derivatives with respect to modules give tells which parameter each gradient is of."""
+        if isinstance(grads, Gradients):
+            known = [(self.entries.get(id(grads.parameters[n])), g) for n, g in grads.items()]
+            return [(e, g) for e, g in known if e is not None]
+        if not isinstance(grads, tuple | list) or not grads:
+            return None
+        parts = [self._by_identity(g) for g in grads]
+        return None if any(p is None for p in parts) else [pair for p in parts for pair in p or ()]
+
+    def _by_name(self, grads: Mapping[str, Any]) -> list[tuple[TrainedParameter, Any]]:
+        by_name = {e.name: e for e in self.entries.values()}
+        unknown = [n for n in grads if n not in by_name]
+        if unknown:
+            raise ValueError(
+                f"{self._name}.step: gradients are named {', '.join(map(str, unknown[:4]))}, parameters "
+                f"{', '.join(list(by_name)[:4])}, …: give the optimizer the module, {self._name}(net, lr=...)"
+            )
+        return [(by_name[n], g) for n, g in grads.items()]
+
+    def _by_place(self, grads: Any) -> list[tuple[TrainedParameter, Any]]:
+        given = [grads] if is_array(grads) or isinstance(grads, Operand) else grads
+        trained = [e for e in self.entries.values() if e.is_trained]
+        if not isinstance(given, tuple | list) or any(
+            not is_array(g) and not isinstance(g, Operand) for g in given
+        ):
+            raise TypeError(
+                f"{self._name}.step: gradients are a dict by name, a list in the order of the parameters, or what "
+                f"lamina.grad gives for a module; got {shown(grads)}"
+            )
+        if len(given) != len(trained):
+            raise ValueError(
+                f"{self._name}.step: {len(given)} gradients for {len(trained)} parameters: give them by name"
+            )
+        return list(zip(trained, given, strict=True))
+
+    # ---- state
+    def state_dict(self) -> dict[str, Tensor]:
+        """The state of each parameter that was updated, by its name and the state's, and the number of updates."""
+        found = {"step": tensor(np.asarray(self.number, np.int64))}
+        for e in self.entries.values():
+            found |= {
+                f"{e.name}.{part}": x for part, x in zip(e.group.rule.parts, e.state, strict=bool(e.state))
+            }
+        gathered = {f"{e.name}.sum_of_gradients": e.sum for e in self.entries.values() if e.sum is not None}
+        if self._count is not None:
+            found |= {"gathered": self._count, **gathered}
+        return found
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` gave. Nothing is changed unless everything fits."""
+        own: dict[str, Tensor] = {}
+        for e in self.entries.values():
+            if any(f"{e.name}.{part}" in state for part in e.group.rule.parts):
+                own |= {f"{e.name}.{part}": x for part, x in zip(e.group.rule.parts, e.held(), strict=True)}
+            if f"{e.name}.sum_of_gradients" in state:
+                own[f"{e.name}.sum_of_gradients"] = e.gathered()
+        if "gathered" in state:
+            own["gathered"] = self._counted()
+        wrong = sorted({*own, "step"} ^ set(state))
+        wrong += [n for n in own if n in state and tuple(np.shape(state[n])) != own[n].shape]
+        if wrong:
+            raise ValueError(f"{self._name}.load_state_dict: does not fit: {', '.join(wrong[:8])}")
+        self.number = int(state["step"])
+        for name, held in own.items():
+            held.copy_(state[name] if not isinstance(state[name], Tensor) else state[name].to(held.device))
+
+
+def _named(items: Any, what: str) -> dict[str, Tensor]:
+    """Parameters by name. Raises TypeError for what is none."""
+    if isinstance(items, HasParameters):
+        return dict(items.named_parameters())
+    found: dict[str, Tensor] = {}
+    for i, x in enumerate([items] if isinstance(items, Tensor) else items):
+        if isinstance(x, HasParameters):
+            found |= {f"{i}.{n}": p for n, p in x.named_parameters()}
+        elif isinstance(x, tuple) and len(x) == 2 and isinstance(x[0], str) and isinstance(x[1], Tensor):
+            found[x[0]] = x[1]
+        elif isinstance(x, Tensor) and x.dtype.is_float:
+            found[str(i)] = x
+        else:
+            raise TypeError(
+                f"{what}: params[{i}] is no parameter, named parameter, module or group: {shown(x)}"
+            )
+    ids = [id(p) for p in found.values()]
+    if len(set(ids)) < len(ids):
+        raise ValueError(f"{what}: a parameter is given more than once")
+    return found
+
+
+def _zeros(x: Tensor) -> Any:
+    """Zeros like x, in a program one constant number."""
+    by, zero = recorder(), np.zeros((), x.dtype.numpy)
+    one: Any = zero if by is None else by.read(zero)
+    return ops.expand(one, x.shape)
+
+
+def _hint(items: Any) -> str:
+    return f"{type(items).__name__} has none"

@@ -1,0 +1,610 @@
+"""Learning-rate schedulers with torch's names: objects that set the rates of an optimizer when they are stepped.
+
+    optimizer = optim.SGD(0.1, momentum=0.9)
+    scheduler = optim.lr_scheduler.StepLR(optimizer, step_size=30)
+    for epoch in range(100):
+        ...                       # step(inputs, targets) for each batch
+        scheduler.step()
+
+They are for rates that go by epochs, or by what was measured (`ReduceLROnPlateau`). A rate that goes by the number of
+the training step needs no stepping: `optim.schedule` has functions that an optimizer or a group takes as its `lr`. An
+optimizer with parameters has a rate per group, and lists give each group a value of its own, as in torch. The rate is
+an input of the compiled step, so nothing is compiled again. Momentum is a number of the compiled step: CyclicLR and
+OneCycleLR change the rate alone.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Real
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from lamina._lazy import listing
+from lamina.ops.arguments import Checked, checked
+from lamina.optim.groups import FollowingRate, ParameterGroup
+from lamina.optim.optimizer import Optimizer
+
+__all__ = [
+    "ChainedScheduler",
+    "ConstantLR",
+    "CosineAnnealingLR",
+    "CosineAnnealingWarmRestarts",
+    "CyclicLR",
+    "ExponentialLR",
+    "LRScheduler",
+    "LambdaLR",
+    "LinearLR",
+    "MultiStepLR",
+    "MultiplicativeLR",
+    "OneCycleLR",
+    "PolynomialLR",
+    "ReduceLROnPlateau",
+    "SequentialLR",
+    "StepLR",
+]
+__dir__ = listing(__all__)
+
+Optimizers = Optimizer | Sequence[Optimizer]
+Factor = Callable[[int], float]
+#: What has a rate: an optimizer's group, or an optimizer without parameters.
+RateHolder = Optimizer | ParameterGroup
+#: The rates before the first scheduler.
+_initial: WeakKeyDictionary[RateHolder, float] = WeakKeyDictionary()
+
+
+class _SchedulerBase(Checked):
+    """What all schedulers share: the groups, their rates, the state."""
+
+    def __init__(self, optimizer: Optimizers) -> None:
+        self.optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+        self.groups: list[RateHolder] = [
+            group for each in self.optimizers for group in (each.param_groups if each.is_bound else [each])
+        ]
+        for group in self.groups:
+            own = group.lr.optimizer.lr if isinstance(group.lr, FollowingRate) else group.lr
+            if not isinstance(own, Real):
+                raise TypeError(
+                    f"{self._name}: lr of {group} is a schedule already; give it a number to start from"
+                )
+        self.last_epoch = -1
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
+
+    @property
+    def rates(self) -> list[float]:
+        """The groups' rates now."""
+        return [float(group.lr(0) if callable(group.lr) else group.lr) for group in self.groups]
+
+    def get_last_lr(self) -> list[float]:
+        """The rates that were set last, one per group."""
+        return self.rates
+
+    def _set(self, rates: Sequence[float]) -> None:
+        for group, rate in zip(self.groups, rates, strict=True):
+            group.lr = float(rate)
+
+    def _per_group(self, name: str, value: Any) -> list[Any]:
+        """One value per group, from one for all or a list. Raises ValueError for a list of another length."""
+        values = list(value) if isinstance(value, list | tuple) else [value] * len(self.groups)
+        if len(values) != len(self.groups):
+            raise ValueError(
+                f"{self._name}: {name} must be one value or {len(self.groups)}, one each, got {len(values)}"
+            )
+        return values
+
+    def state_dict(self) -> dict[str, Any]:
+        """What changes from step to step, and the rates, as plain values."""
+        plain = {k: v for k, v in vars(self).items() if isinstance(v, bool | int | float | str)}
+        return {**plain, "rates": self.rates}
+
+    @checked
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict`; the groups get its rates. Raises KeyError for a state of another class."""
+        different = sorted(self.state_dict().keys() ^ state.keys())
+        if different:
+            raise KeyError(f"{self._name}.load_state_dict: {', '.join(different)} in one state only")
+        self._set(state["rates"])
+        vars(self).update({k: v for k, v in state.items() if k not in ("rates", "schedulers")})
+
+
+class LRScheduler(_SchedulerBase):
+    """Base of the schedulers that go by the number of their steps.
+
+    A subclass gives `get_lr`, the rates of step `last_epoch` (0 when it is made), one per group, from
+    `base_lrs`, those before any scheduler, or from `rates`, those before this step, so that several can act together.
+    """
+
+    def __init__(self, optimizer: Optimizers) -> None:
+        super().__init__(optimizer)
+        self.base_lrs = [_initial.setdefault(o, r) for o, r in zip(self.groups, self.rates, strict=True)]
+        self.step()
+
+    def get_lr(self) -> list[float]:
+        """The rates of step `last_epoch`."""
+        raise NotImplementedError(f"{self._name} defines no get_lr")
+
+    def step(self) -> None:
+        """Go to the next step and set its rates."""
+        self.last_epoch += 1
+        self._set(self.get_lr())
+
+    def begin(self) -> None:
+        """Go to step 0 from the rates before any scheduler."""
+        self._set(self.base_lrs)
+        self.last_epoch = 0
+        self._set(self.get_lr())
+
+
+class _Scaled(LRScheduler):
+    """A scheduler that multiplies each rate by the same factor at each step."""
+
+    def get_lr(self) -> list[float]:
+        """The rates before, times this step's factor."""
+        factor = self.factor(self.last_epoch)
+        return [rate * factor for rate in self.rates]
+
+    def factor(self, epoch: int) -> float:
+        """The rate of a step by that of the step before; at step 0 by the base rate."""
+        raise NotImplementedError
+
+
+class StepLR(_Scaled):
+    """Times gamma every step_size steps."""
+
+    def __init__(self, optimizer: Optimizers, step_size: int, gamma: float = 0.1) -> None:
+        self.step_size, self.gamma = _positive("StepLR", "step_size", step_size), gamma
+        super().__init__(optimizer)
+
+    def factor(self, epoch: int) -> float:
+        """gamma at each multiple of step_size."""
+        return self.gamma if epoch and epoch % self.step_size == 0 else 1.0
+
+
+class MultiStepLR(_Scaled):
+    """Times gamma at each of the milestones; one that is there twice counts twice."""
+
+    def __init__(self, optimizer: Optimizers, milestones: Iterable[int], gamma: float = 0.1) -> None:
+        self.milestones, self.gamma = Counter(milestones), gamma
+        super().__init__(optimizer)
+
+    def factor(self, epoch: int) -> float:
+        """gamma at milestones."""
+        return float(self.gamma ** self.milestones[epoch])
+
+
+class ExponentialLR(_Scaled):
+    """Times gamma at each step."""
+
+    def __init__(self, optimizer: Optimizers, gamma: float) -> None:
+        self.gamma = gamma
+        super().__init__(optimizer)
+
+    def factor(self, epoch: int) -> float:
+        """gamma, but at step 0."""
+        return self.gamma if epoch else 1.0
+
+
+class MultiplicativeLR(LRScheduler):
+    """Times lr_lambda(step) at each step but the first; a list of functions has one per group."""
+
+    def __init__(self, optimizer: Optimizers, lr_lambda: Factor | list[Factor]) -> None:
+        self.lr_lambda = lr_lambda
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[float]:
+        """The rates before, times the functions' values."""
+        return self._multiplied() if self.last_epoch else self.rates
+
+    def begin(self) -> None:
+        """Go to step 0 from the rates as they are."""
+        self.last_epoch = 0
+        self._set(self._multiplied())
+
+    def _multiplied(self) -> list[float]:
+        functions = self._per_group("lr_lambda", self.lr_lambda)
+        return [rate * f(self.last_epoch) for rate, f in zip(self.rates, functions, strict=True)]
+
+
+class LambdaLR(LRScheduler):
+    """The base rate times lr_lambda(step); a list of functions has one per group."""
+
+    def __init__(self, optimizer: Optimizers, lr_lambda: Factor | list[Factor]) -> None:
+        self.lr_lambda = lr_lambda
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[float]:
+        """The base rates times the functions' values."""
+        functions = self._per_group("lr_lambda", self.lr_lambda)
+        return [base * f(self.last_epoch) for base, f in zip(self.base_lrs, functions, strict=True)]
+
+
+class ConstantLR(_Scaled):
+    """The base rate times factor for the first total_iters steps."""
+
+    def __init__(self, optimizer: Optimizers, factor: float = 1 / 3, total_iters: int = 5) -> None:
+        if not 0 < factor <= 1:
+            raise ValueError(f"ConstantLR: factor must be in (0, 1], got {factor}")
+        self.first, self.total_iters = factor, _positive("ConstantLR", "total_iters", total_iters)
+        super().__init__(optimizer)
+
+    def factor(self, epoch: int) -> float:
+        """Down at step 0, up at total_iters."""
+        down = self.first if epoch == 0 else 1.0
+        return down / self.first if epoch == self.total_iters else down
+
+
+class LinearLR(_Scaled):
+    """A warm-up: the base rate times a factor, in a line from start_factor to end_factor in total_iters steps."""
+
+    def __init__(
+        self,
+        optimizer: Optimizers,
+        start_factor: float = 1 / 3,
+        end_factor: float = 1.0,
+        total_iters: int = 5,
+    ) -> None:
+        if not 0 < start_factor <= 1 or not 0 <= end_factor <= 1:
+            raise ValueError(
+                f"LinearLR: start_factor={start_factor} must be in (0, 1] and end_factor={end_factor} in [0, 1]"
+            )
+        self.start_factor, self.end_factor = start_factor, end_factor
+        self.total_iters = _positive("LinearLR", "total_iters", total_iters)
+        super().__init__(optimizer)
+
+    def factor(self, epoch: int) -> float:
+        """The line's value by the one before."""
+        if epoch == 0:
+            return self.start_factor
+        return self._line(epoch) / self._line(epoch - 1) if epoch <= self.total_iters else 1.0
+
+    def _line(self, epoch: int) -> float:
+        return self.start_factor + (self.end_factor - self.start_factor) * epoch / self.total_iters
+
+
+class PolynomialLR(_Scaled):
+    """The base rate times (1 - step / total_iters)^power, 0 from total_iters on."""
+
+    def __init__(self, optimizer: Optimizers, total_iters: int = 5, power: float = 1.0) -> None:
+        self.total_iters, self.power = _positive("PolynomialLR", "total_iters", total_iters), power
+        super().__init__(optimizer)
+
+    def factor(self, epoch: int) -> float:
+        """The polynomial's value by the one before."""
+        if epoch == 0 or epoch > self.total_iters:
+            return 1.0
+        left = self.total_iters - epoch
+        return float((left / (left + 1)) ** self.power)
+
+
+class CosineAnnealingLR(LRScheduler):
+    """From the base rate along a cosine to eta_min at step T_max, and up again (Loshchilov & Hutter 2017)."""
+
+    def __init__(self, optimizer: Optimizers, T_max: int, eta_min: float = 0.0) -> None:
+        self.T_max, self.eta_min = _positive("CosineAnnealingLR", "T_max", T_max), eta_min
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[float]:
+        """What is above eta_min, by the ratio of the cosine's height to the one before."""
+        epoch, turn = self.last_epoch, math.pi / self.T_max
+        if epoch == 0:
+            return self.rates
+        if (epoch - 1 - self.T_max) % (2 * self.T_max) == 0:  # from the lowest point, whose height is 0
+            rise = (1 - math.cos(turn)) / 2
+            return [
+                rate + (base - self.eta_min) * rise
+                for base, rate in zip(self.base_lrs, self.rates, strict=True)
+            ]
+        ratio = (1 + math.cos(turn * epoch)) / (1 + math.cos(turn * (epoch - 1)))
+        return [self.eta_min + (rate - self.eta_min) * ratio for rate in self.rates]
+
+
+class CosineAnnealingWarmRestarts(LRScheduler):
+    """From the base rate along half a cosine to eta_min, again and again; each time takes T_mult times the steps.
+
+    The first takes T_0. `step` also takes the epoch to go to, in parts of one.
+    """
+
+    def __init__(self, optimizer: Optimizers, T_0: int, T_mult: int = 1, eta_min: float = 0.0) -> None:
+        self.T_0 = _positive("CosineAnnealingWarmRestarts", "T_0", T_0)
+        self.T_mult = _positive("CosineAnnealingWarmRestarts", "T_mult", T_mult)
+        self.eta_min, self.epoch = eta_min, -1.0
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[float]:
+        """By the place within the present cosine."""
+        place, length = self.epoch, self.T_0
+        if self.T_mult == 1:
+            place %= length
+        while place >= length:
+            place, length = place - length, length * self.T_mult
+        height = (1 + math.cos(math.pi * place / length)) / 2
+        return [self.eta_min + (base - self.eta_min) * height for base in self.base_lrs]
+
+    def step(self, epoch: float | None = None) -> None:
+        """Go to the next step, or to an epoch. Raises ValueError for one below 0."""
+        if epoch is not None and not 0 <= epoch < math.inf:
+            raise ValueError(f"CosineAnnealingWarmRestarts.step: epoch must be at least 0, got {epoch}")
+        self.epoch = float(self.last_epoch + 1 if epoch is None else epoch)
+        self.last_epoch = math.floor(self.epoch)
+        self._set(self.get_lr())
+
+    def begin(self) -> None:
+        """Go to step 0."""
+        self.step(0)
+
+
+_MODES: dict[str, Callable[[float, float], float]] = {
+    "triangular": lambda gamma, cycle: 1.0,
+    "triangular2": lambda gamma, cycle: 1 / 2.0 ** (cycle - 1),
+    "exp_range": lambda gamma, step: gamma**step,
+}
+
+
+class CyclicLR(LRScheduler):
+    """Up in a line from base_lr to max_lr in step_size_up steps, down in step_size_down, and again (Smith 2017).
+
+    mode: "triangular"; "triangular2", whose height halves with each cycle; "exp_range", whose height is gamma^step.
+    Or scale_fn, a function of the cycle's number from 1 on (scale_mode "cycle") or of the step's ("iterations").
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizers,
+        base_lr: float | list[float],
+        max_lr: float | list[float],
+        step_size_up: int = 2000,
+        step_size_down: int | None = None,
+        mode: str = "triangular",
+        gamma: float = 1.0,
+        scale_fn: Callable[[float], float] | None = None,
+        scale_mode: str = "cycle",
+        cycle_momentum: bool = False,
+    ) -> None:
+        _no_momentum("CyclicLR", cycle_momentum)
+        if scale_fn is None and mode not in _MODES:
+            raise ValueError(f"CyclicLR: mode must be one of {', '.join(_MODES)}, got {mode!r}")
+        if scale_mode not in ("cycle", "iterations"):
+            raise ValueError(f"CyclicLR: scale_mode must be 'cycle' or 'iterations', got {scale_mode!r}")
+        self.up = _positive("CyclicLR", "step_size_up", step_size_up)
+        self.down = (
+            self.up if step_size_down is None else _positive("CyclicLR", "step_size_down", step_size_down)
+        )
+        self.mode, self.gamma, self.scale_fn = mode, gamma, scale_fn
+        by_step = scale_mode == "iterations" if scale_fn is not None else mode == "exp_range"
+        self.scale_mode = "iterations" if by_step else "cycle"
+        self.lowest, self.max_lrs = base_lr, max_lr
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[float]:
+        """By the place within the present triangle."""
+        length = self.up + self.down
+        cycle, place = divmod(self.last_epoch, length)
+        height = place / self.up if place <= self.up else (length - place) / self.down
+        number = self.last_epoch if self.scale_mode == "iterations" else cycle + 1
+        height *= self.scale_fn(number) if self.scale_fn else _MODES[self.mode](self.gamma, number)
+        lowest, highest = (
+            self._per_group(n, v) for n, v in (("base_lr", self.lowest), ("max_lr", self.max_lrs))
+        )
+        return [a + (b - a) * height for a, b in zip(lowest, highest, strict=True)]
+
+
+class OneCycleLR(LRScheduler):
+    """Up from max_lr / div_factor to max_lr, then down to the first rate / final_div_factor (Smith & Topin 2018).
+
+    total_steps, or epochs and steps_per_epoch: how many steps there are; a further one raises ValueError. pct_start:
+    the part of them that go up. anneal_strategy: "cos" or "linear". three_phase: down to the first rate in as many
+    steps, then to the last one.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizers,
+        max_lr: float | list[float],
+        total_steps: int | None = None,
+        epochs: int | None = None,
+        steps_per_epoch: int | None = None,
+        pct_start: float = 0.3,
+        anneal_strategy: str = "cos",
+        cycle_momentum: bool = False,
+        div_factor: float = 25.0,
+        final_div_factor: float = 1e4,
+        three_phase: bool = False,
+    ) -> None:
+        _no_momentum("OneCycleLR", cycle_momentum)
+        if total_steps is None and (epochs is None or steps_per_epoch is None):
+            raise ValueError("OneCycleLR: give total_steps, or epochs and steps_per_epoch")
+        if anneal_strategy not in ("cos", "linear"):
+            raise ValueError(
+                f"OneCycleLR: anneal_strategy must be 'cos' or 'linear', got {anneal_strategy!r}"
+            )
+        if not 0 <= pct_start <= 1:
+            raise ValueError(f"OneCycleLR: pct_start must be in [0, 1], got {pct_start}")
+        steps = total_steps if total_steps is not None else (epochs or 0) * (steps_per_epoch or 0)
+        self.total_steps = _positive("OneCycleLR", "total_steps", steps)
+        self.anneal_strategy, self.pct_start, self.three_phase = anneal_strategy, pct_start, three_phase
+        self.max_lrs, self.div_factor, self.final_div_factor = max_lr, div_factor, final_div_factor
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[float]:
+        """By the place within the present phase."""
+        if self.last_epoch > self.total_steps:
+            raise ValueError(f"OneCycleLR: step {self.last_epoch} is behind total_steps={self.total_steps}")
+        first, last = 1 / self.div_factor, 1 / self.div_factor / self.final_div_factor
+        top = self.pct_start * self.total_steps - 1
+        phases = [(top, first, 1.0), (self.total_steps - 1.0, 1.0, last)]
+        if self.three_phase:
+            phases[1:] = [(2 * top, 1.0, first), (self.total_steps - 1.0, first, last)]
+        ends = [end for end, _, _ in phases]
+        index = min(sum(self.last_epoch > end for end in ends), len(phases) - 1)
+        begin, (end, low, high) = (ends[index - 1] if index else 0.0), phases[index]
+        part = (self.last_epoch - begin) / (end - begin)
+        if self.anneal_strategy == "cos":
+            part = (1 - math.cos(math.pi * part)) / 2
+        return [
+            top_rate * (low + (high - low) * part) for top_rate in self._per_group("max_lr", self.max_lrs)
+        ]
+
+
+class SequentialLR(_SchedulerBase):
+    """One scheduler after another: each begins at its milestone, a number of steps, from the first rates of all."""
+
+    def __init__(
+        self, optimizer: Optimizers, schedulers: Sequence[LRScheduler], milestones: Sequence[int]
+    ) -> None:
+        super().__init__(optimizer)
+        _check_schedulers(self, schedulers)
+        if len(milestones) != len(schedulers) - 1:
+            raise ValueError(
+                f"SequentialLR: needs a milestone for each of {len(schedulers)} schedulers but the first, got "
+                f"{len(milestones)}"
+            )
+        self.schedulers, self.milestones = list(schedulers), list(milestones)
+        self.last_epoch = 0
+        for scheduler in self.schedulers:
+            scheduler.last_epoch = -1
+        first = self.schedulers[bisect_right(self.milestones, 0)]
+        self._set(first.base_lrs)
+        first.step()
+
+    def step(self) -> None:
+        """Step the scheduler whose turn it is."""
+        self.last_epoch += 1
+        index = bisect_right(self.milestones, self.last_epoch)
+        if index and self.milestones[index - 1] == self.last_epoch:
+            self.schedulers[index].begin()
+        else:
+            self.schedulers[index].step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its own number and the schedulers' states."""
+        return {**super().state_dict(), "schedulers": [s.state_dict() for s in self.schedulers]}
+
+    @checked
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict`."""
+        _load_all(self, self.schedulers, state)
+
+
+class ChainedScheduler(_SchedulerBase):
+    """Several schedulers that act together: all are stepped, one after the other."""
+
+    def __init__(self, schedulers: Sequence[LRScheduler], optimizer: Optimizers | None = None) -> None:
+        own = [] if not schedulers else schedulers[0].optimizers
+        super().__init__(own if optimizer is None else optimizer)
+        _check_schedulers(self, schedulers)
+        self.schedulers, self.last_epoch = list(schedulers), 0
+
+    def step(self) -> None:
+        """Step all schedulers."""
+        self.last_epoch += 1
+        for scheduler in self.schedulers:
+            scheduler.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its own number and the schedulers' states."""
+        return {**super().state_dict(), "schedulers": [s.state_dict() for s in self.schedulers]}
+
+    @checked
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict`."""
+        _load_all(self, self.schedulers, state)
+
+
+class ReduceLROnPlateau(_SchedulerBase):
+    """Times factor when `step(metrics)` has got nothing better for more than `patience` steps.
+
+    mode: whether better is less ("min") or more ("max"). threshold: by how much, as a part of the best ("rel") or as
+    it is ("abs"). cooldown: steps after a reduction that do not count. min_lr: the lowest rate, or one per group.
+    eps: a smaller reduction is left out.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizers,
+        mode: str = "min",
+        factor: float = 0.1,
+        patience: int = 10,
+        threshold: float = 1e-4,
+        threshold_mode: str = "rel",
+        cooldown: int = 0,
+        min_lr: float | list[float] = 0.0,
+        eps: float = 1e-8,
+    ) -> None:
+        super().__init__(optimizer)
+        if not 0 <= factor < 1:
+            raise ValueError(f"ReduceLROnPlateau: factor must be in [0, 1), got {factor}")
+        if mode not in ("min", "max"):
+            raise ValueError(f"ReduceLROnPlateau: mode must be 'min' or 'max', got {mode!r}")
+        if threshold_mode not in ("rel", "abs"):
+            raise ValueError(
+                f"ReduceLROnPlateau: threshold_mode must be 'rel' or 'abs', got {threshold_mode!r}"
+            )
+        self.mode, self.factor, self.patience, self.cooldown = mode, factor, patience, cooldown
+        self.threshold, self.threshold_mode, self.eps = threshold, threshold_mode, eps
+        self.min_lrs = self._per_group("min_lr", min_lr)
+        self.best = math.inf if mode == "min" else -math.inf
+        self.last_epoch = self.num_bad_epochs = self.cooldown_counter = 0
+
+    def step(self, metrics: Any) -> None:
+        """Take a measured value: a number, or a tensor of one element."""
+        current = float(metrics)
+        self.last_epoch += 1
+        if self._is_better(current):
+            self.best, self.num_bad_epochs = current, 0
+        else:
+            self.num_bad_epochs += 1
+        if self.cooldown_counter > 0:
+            self.cooldown_counter -= 1
+            self.num_bad_epochs = 0
+        if self.num_bad_epochs > self.patience:
+            self._reduce()
+            self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
+
+    def _reduce(self) -> None:
+        lower = [max(rate * self.factor, least) for rate, least in zip(self.rates, self.min_lrs, strict=True)]
+        pairs = zip(self.rates, lower, strict=True)
+        self._set([new if old - new > self.eps else old for old, new in pairs])
+
+    def _is_better(self, current: float) -> bool:
+        sign = 1 if self.mode == "max" else -1
+        if self.threshold_mode == "rel":
+            return sign * current > sign * self.best * (1 + sign * self.threshold)
+        return sign * current > sign * self.best + self.threshold
+
+
+def _check_schedulers(own: _SchedulerBase, schedulers: Sequence[Any]) -> None:
+    """Raise unless there is a scheduler, and all are for the same optimizers."""
+    if not schedulers:
+        raise ValueError(f"{own._name}: needs at least one scheduler")
+    for i, scheduler in enumerate(schedulers):
+        if [id(g) for g in scheduler.groups] != [id(g) for g in own.groups]:
+            raise ValueError(f"{own._name}: scheduler {i} is for another optimizer")
+
+
+def _load_all(own: _SchedulerBase, schedulers: Sequence[LRScheduler], state: Mapping[str, Any]) -> None:
+    """Load the schedulers' states, then the own one, whose rates are the last."""
+    states = state.get("schedulers", ())
+    if len(states) != len(schedulers):
+        raise KeyError(f"{own._name}.load_state_dict: {len(states)} schedulers for {len(schedulers)}")
+    for scheduler, each in zip(schedulers, states, strict=True):
+        scheduler.load_state_dict(each)
+    _SchedulerBase.load_state_dict(own, state)
+
+
+def _no_momentum(name: str, cycle_momentum: bool) -> None:
+    if cycle_momentum:
+        raise ValueError(
+            f"{name}: cycle_momentum=True is not possible: momentum is a number of the compiled step, lr is not"
+        )
+
+
+def _positive(name: str, argument: str, value: int) -> int:
+    if value < 1:
+        raise ValueError(f"{name}: {argument} must be at least 1, got {value}")
+    return int(value)

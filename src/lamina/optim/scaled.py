@@ -1,0 +1,48 @@
+"""Learning rates that are multiplied by a factor while a run goes on, beside what was planned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from lamina.optim.groups import FollowingRate
+from lamina.optim.optimizer import Optimizer
+from lamina.optim.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class ScaledRate:
+    """A rate or schedule times a factor; itself a schedule."""
+
+    planned: float | Schedule
+    factor: float
+
+    def __call__(self, step: int) -> float:
+        """The rate of a step."""
+        return self.factor * (self.planned(step) if callable(self.planned) else self.planned)
+
+
+class HasRate(Protocol):
+    """An optimizer, or the rule of a group of parameters."""
+
+    lr: float | Schedule
+
+
+def scale_rate(optimizer: Optimizer, factor: float) -> None:
+    """From the next step on rates are `factor` times the planned ones, whatever they were before.
+
+    These are the optimizer's, and those of groups of parameters that have their own.
+    """
+    groups = optimizer.param_groups if optimizer.is_bound else ()
+    for rule in {id(r): r for r in (optimizer, *(g.rule for g in groups))}.values():
+        lr = rule.lr.planned if isinstance(rule.lr, ScaledRate) else rule.lr
+        if not isinstance(lr, FollowingRate):
+            rule.lr = lr if factor == 1 else ScaledRate(lr, factor)
+
+
+def planned_rate(rule: HasRate, step: int) -> float:
+    """The rate of a step without a factor."""
+    lr = rule.lr.planned if isinstance(rule.lr, ScaledRate) else rule.lr
+    if isinstance(lr, FollowingRate):
+        return planned_rate(lr.optimizer, step)
+    return float(lr(step) if callable(lr) else lr)

@@ -1,0 +1,326 @@
+"""Parameter groups: how they are chosen, what each trains by, whose gradient is whose, and what is kept."""
+
+import copy
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import nn, ops, optim
+from lamina.spec import ShapeError
+
+pytestmark = pytest.mark.feature("B044")
+
+X = np.random.default_rng(0).standard_normal((6, 3)).astype(np.float32)
+
+
+def network() -> nn.Sequential:
+    nn.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+def loss_of(net: Any, x: Any = X) -> Any:
+    return ops.mean(ops.square(net(x) - 1.0))
+
+
+def names(group: optim.ParameterGroup) -> list[str]:
+    return list(group.params)
+
+
+def values(net: nn.Module) -> dict[str, Any]:
+    return {n: p.numpy().copy() for n, p in net.named_parameters()}
+
+
+def test_groups_by_name_module_and_predicate() -> None:
+    net = network()
+    rule = optim.AdamW(lr=0.1, weight_decay=0.5)
+    chosen = rule.over(
+        net,
+        [
+            {"params": lambda name, p: p.ndim < 2, "weight_decay": 0.0},
+            {"params": "0", "lr": 0.2},
+            {"params": "*.weight", "betas": (0.5, 0.9)},
+        ],
+    )
+    first, second, third = chosen.param_groups
+    assert (names(first), names(second), names(third)) == (["0.bias", "2.bias"], ["0.weight"], ["2.weight"])
+    assert (first["weight_decay"], second["weight_decay"], third["betas"]) == (0.0, 0.5, (0.5, 0.9))
+    by_module = rule.over(net, [{"params": net[2], "lr": 0.3}]).param_groups
+    assert [names(g) for g in by_module] == [["2.weight", "2.bias"], ["0.weight", "0.bias"]]
+    by_parameters = rule.over(net, [{"params": [net[2].weight], "lr": 0.3}]).param_groups
+    assert names(by_parameters[0]) == ["2.weight"]
+    assert "3 parameters" in repr(by_parameters[1])
+
+
+def test_a_group_follows_the_optimizers_rate_unless_it_has_its_own() -> None:
+    net = network()
+    optimizer = optim.SGD(lr=0.1).over(net, [{"params": "0", "momentum": 0.9}, {"params": "2", "lr": 0.5}])
+    assert optimizer.bound.rates(0) == [0.1, 0.5]
+    optimizer.lr = 0.25
+    assert optimizer.bound.rates(0) == [0.25, 0.5]
+    optimizer.param_groups[1]["lr"] = lambda step: 1.0 / (step + 1)
+    optimizer.param_groups[0].lr = 0.75
+    assert optimizer.bound.rates(1) == [0.75, 0.5]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_each_group_trains_by_its_own_numbers_and_schedule(compiled: bool) -> None:
+    net = network()
+    start = values(net)
+    optimizer = optim.SGD(
+        [
+            {"params": net[2].parameters(), "lr": lambda step: 0.1 * (step + 1)},
+            {"params": [net[0].weight], "weight_decay": 0.5},
+            {"params": [net[0].bias], "lr": 0.0},
+        ],
+        lr=0.25,
+    )
+
+    def step() -> Any:
+        loss, grads = lm.value_and_grad(loss_of)(net)
+        optimizer.step(grads)
+        return loss, dict(grads)
+
+    run = lm.jit(step) if compiled else step
+    expected = start
+    for number in range(3):
+        _, grads = run()
+        rates = {
+            "2.weight": 0.1 * (number + 1),
+            "2.bias": 0.1 * (number + 1),
+            "0.weight": 0.25,
+            "0.bias": 0.0,
+        }
+        decay = {"0.weight": 0.5}
+        expected = {n: p - rates[n] * (grads[n].numpy() + decay.get(n, 0.0) * p) for n, p in expected.items()}
+        for name, value in values(net).items():
+            np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-7)
+    assert optimizer.bound.number == 3
+
+
+def test_a_frozen_group_or_module_has_no_gradient_no_state_and_no_update() -> None:
+    net = network()
+    start = values(net)
+    optimizer = optim.Adam(lr=0.1).over(net, [{"params": "0", "frozen": True}])
+    assert not net[0].weight.requires_grad
+    assert net[2].weight.requires_grad
+    _, grads = lm.value_and_grad(loss_of)(net)
+    assert list(grads) == ["2.weight", "2.bias"]
+    optimizer.step(grads)
+    for name, value in values(net).items():
+        assert np.array_equal(value, start[name]) == name.startswith("0")
+    assert sorted(optimizer.state_dict()) == sorted(
+        ["step", *(f"2.{n}.{part}" for n in ("weight", "bias") for part in optimizer.parts)]
+    )
+    net.requires_grad_(True)
+    optimizer.step(lm.grad(loss_of)(net))
+    assert not np.array_equal(net[0].weight.numpy(), start["0.weight"])
+
+
+def test_freezing_is_seen_by_compiled_functions_and_kept_by_copies() -> None:
+    net = network()
+    grads = lm.jit(lambda: dict(lm.grad(loss_of)(net)))
+    assert len(grads()) == 4
+    net[0].weight.requires_grad = False
+    assert list(grads()) == ["0.bias", "2.weight", "2.bias"]
+    assert not copy.deepcopy(net)[0].weight.requires_grad
+    net[0].weight.requires_grad_()
+    assert len(grads()) == 4
+    assert not nn.Parameter(X, requires_grad=False).requires_grad
+    assert not lm.tensor(X).requires_grad
+
+
+def test_gradients_find_their_parameters() -> None:
+    """Whatever the order of groups; of several modules; by name; in a list."""
+    net, other = network(), network()
+    net_start = values(net)
+    grads = lm.grad(loss_of)(net)
+
+    def check(optimizer: optim.Optimizer, given: Any) -> None:
+        net.load_state_dict(net_start)
+        optimizer.step(given)
+        for name, value in values(net).items():
+            np.testing.assert_allclose(
+                value, net_start[name] - 0.5 * grads[name].numpy(), rtol=1e-5, atol=1e-7
+            )
+
+    swapped = optim.SGD(
+        [{"params": [net[2].bias, net[0].bias]}, {"params": [net[2].weight, net[0].weight]}], lr=0.5
+    )
+    check(swapped, grads)
+    check(optim.SGD(net.parameters(), lr=0.5), grads)
+    check(optim.SGD(net.parameters(), lr=0.5), list(grads.values()))
+    check(optim.SGD(net.named_parameters(), lr=0.5), dict(grads))
+    check(optim.SGD(net, lr=0.5), {n: g.numpy() for n, g in grads.items()})
+    net.load_state_dict(net_start)
+    both = lm.grad(lambda a, b: loss_of(a) + loss_of(b), argnums=(0, 1))(net, other)
+    check(optim.SGD(chain(other.parameters(), net.parameters()), lr=0.5), both)
+    check(optim.SGD([other, net], lr=0.5), both)
+
+
+def test_gradients_of_others_are_named() -> None:
+    net, other = network(), network()
+    optimizer = optim.SGD(net, lr=0.5)
+    grads = lm.grad(loss_of)(net)
+    with pytest.raises(ValueError, match="none of the gradients is of a parameter that it trains"):
+        optimizer.step(lm.grad(loss_of)(other))
+    with pytest.raises(ValueError, match="3 gradients for 4 parameters"):
+        optimizer.step(list(grads.values())[:3])
+    with pytest.raises(ValueError, match=r"gradients are named a, parameters 0.weight, 0.bias"):
+        optimizer.step({"a": X})
+    with pytest.raises(TypeError, match="gradients are a dict by name, a list"):
+        optimizer.step("all")
+    with pytest.raises(ShapeError, match=r"0.weight is \(4, 3\), its gradient \(6, 3\)"):
+        optimizer.step({"0.weight": X})
+    with pytest.raises(ValueError, match="there are no gradients: give them, or call accumulate"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda net: optim.SGD(lr=0.1).over([]), ValueError, "SGD: there are no parameters to train"),
+        (lambda net: optim.SGD(lr=0.1).over(["a"]), TypeError, r"SGD: params\[0\] is no parameter"),
+        (
+            lambda net: optim.SGD(lr=0.1).over(net, [{"params": "9.*"}]),
+            ValueError,
+            "group 0 selects none of the parameters 0.weight",
+        ),
+        (
+            lambda net: optim.SGD(lr=0.1).over(net, [{"params": "0", "rho": 1}]),
+            TypeError,
+            "SGD: a group sets rho; its numbers are lr, momentum",
+        ),
+        (lambda net: optim.SGD(lr=0.1).over(net, [{"lr": 1}]), TypeError, "group 0 has no 'params'"),
+        (
+            lambda net: optim.SGD([{"params": "0"}], lr=1),
+            TypeError,
+            r"group 0 needs its parameters under 'params'",
+        ),
+        (
+            lambda net: optim.SGD([{"params": net}, {"params": net[0]}], lr=1),
+            ValueError,
+            "1.weight, 1.bias is in more than one group",
+        ),
+        (
+            lambda net: optim.SGD(lr=1).over(net[0], [{"params": net[2], "lr": 1}]),
+            ValueError,
+            "group 0 has parameters that are not among those to train",
+        ),
+        (
+            lambda net: optim.SGD(lr=1).over(net, [{"params": "0", "frozen": True, "momentum": 0.9}]),
+            ValueError,
+            "group 0 is frozen, so that",
+        ),
+        (lambda net: optim.SGD([net[0].weight] * 2, lr=1), ValueError, "given more than once"),
+    ],
+)
+def test_bad_groups_are_named(make: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make(network())
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_gathered_gradients_update_by_their_mean(compiled: bool) -> None:
+    net, whole = network(), network()
+    optimizer, other = optim.SGD(net, lr=0.5, momentum=0.9), optim.SGD(whole, lr=0.5, momentum=0.9)
+
+    def step(x: Any, update: bool) -> None:
+        optimizer.accumulate(lm.grad(loss_of)(net, x))
+        if update:
+            optimizer.step()
+
+    run = lm.jit(step) if compiled else step
+    for _ in range(2):
+        run(X[:3], False)
+        run(X[3:], True)
+        other.step(lm.grad(loss_of)(whole, X))
+    run(X[:3], True)  # a short group
+    other.step(lm.grad(loss_of)(whole, X[:3]))
+    for name, value in values(net).items():
+        np.testing.assert_allclose(value, values(whole)[name], rtol=1e-5, atol=1e-7)
+    assert optimizer.bound.number == 3
+
+
+def test_two_updates_within_one_program_are_two_updates() -> None:
+    net, eager = network(), network()
+    rate = lambda step: 0.5 / (step + 1)  # noqa: E731
+    first, second = optim.SGD(net, lr=rate, momentum=0.9), optim.SGD(eager, lr=rate, momentum=0.9)
+
+    @lm.jit
+    def step() -> Any:
+        first.step(lm.grad(loss_of)(net))
+        first.step(lm.grad(loss_of)(net))
+        return loss_of(net)
+
+    for _ in range(3):
+        found = step()
+        for _ in range(2):
+            second.step(lm.grad(loss_of)(eager))
+        assert found.item() == pytest.approx(loss_of(eager).item(), rel=1e-5)
+    assert first.bound.number == second.bound.number == 6
+
+
+def test_states_are_saved_and_loaded() -> None:
+    net = network()
+    optimizer = optim.Adam(net, lr=0.1)
+    optimizer.step(lm.grad(loss_of)(net))
+    optimizer.accumulate(lm.grad(loss_of)(net))
+    state = {n: x.numpy().copy() for n, x in optimizer.state_dict().items()}
+    twin = copy.deepcopy(net)
+    other = optim.Adam(twin, lr=0.1)
+    other.load_state_dict(state)
+    for each in (optimizer, other):
+        each.step()
+    for name, value in values(net).items():
+        np.testing.assert_array_equal(value, values(twin)[name])
+    assert other.bound.number == 2
+    with pytest.raises(ValueError, match="Adam.load_state_dict: does not fit: 9.bias"):
+        other.load_state_dict({**state, "9.bias": X})
+
+
+def test_tied_weights_are_one_parameter() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            self.embedding = nn.Embedding(5, 3)
+            self.head = nn.Linear(3, 5, bias=False)
+            self.head.weight = self.embedding.weight
+
+        def forward(self, x: Any) -> Any:
+            return self.head(self.embedding(x))
+
+    net = Tied()
+    start = net.head.weight.numpy().copy()
+    tokens = np.array([1, 3, 3])
+    optimizer = optim.SGD(net, lr=1.0)
+    assert [names(g) for g in optimizer.param_groups] == [["embedding.weight"]]
+    grads = lm.grad(lambda net: ops.sum(net(tokens)))(net)
+    looked_up = start[tokens]
+    expected = np.broadcast_to(looked_up.sum(0), start.shape).copy()
+    np.add.at(expected, tokens, start.sum(0))
+    np.testing.assert_allclose(grads["embedding.weight"].numpy(), expected, rtol=1e-5)
+    optimizer.step(grads)
+    assert net.head.weight is net.embedding.weight
+    np.testing.assert_allclose(net.embedding.weight.numpy(), start - expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_derivatives_end_at_updated_parameters(compiled: bool) -> None:
+    """What is differentiated after an update, in the same program, does not go through it."""
+    first, second = network(), nn.Linear(2, 1)
+    other, last = copy.deepcopy(first), copy.deepcopy(second)
+
+    def step(a: nn.Module, b: nn.Module, of_a: optim.Optimizer, of_b: optim.Optimizer) -> None:
+        of_b.step(lm.grad(lambda b: ops.mean(ops.square(b(a(X)))))(b))
+        of_a.step(lm.grad(lambda a: ops.mean(b(a(X))))(a))
+
+    both = [optim.Adam(net, lr=0.1) for net in (first, second, other, last)]
+    run = lm.jit(step) if compiled else step
+    for _ in range(3):
+        run(first, second, both[0], both[1])
+        both[3].step(lm.grad(lambda b: ops.mean(ops.square(b(other(X)))))(last))
+        both[2].step(lm.grad(lambda a: ops.mean(last(a(X))))(other))
+    for name, value in values(first).items():
+        np.testing.assert_allclose(value, values(other)[name], rtol=1e-4, atol=1e-6)

@@ -1,0 +1,111 @@
+"""L-BFGS against PyTorch step by step, on hard functions and a network; its state; what it refuses."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import nn, ops, optim
+
+START = np.array([0.6, 1.3, 0.7, 1.2])
+OPTIONS: list[dict[str, Any]] = [
+    {"lr": 0.01, "max_iter": 4},
+    {"line_search_fn": "strong_wolfe", "max_iter": 4},
+    {"line_search_fn": "strong_wolfe", "lr": 0.1, "max_iter": 7, "history_size": 2},
+    {"line_search_fn": "strong_wolfe", "lr": 50.0, "max_iter": 3, "max_eval": 9},
+]
+
+
+def rosenbrock(x: Any) -> Any:
+    """For tensors of either library."""
+    return (100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2).sum()
+
+
+def waves(x: Any) -> Any:
+    """Many local minima: line searches that zoom."""
+    return (x**2 + 10 * (3 * x**2 / (1 + x**4)) ** 2).sum() + (x[0] - x[2]) ** 4
+
+
+def minimizer(function: Any, **options: Any) -> tuple[Any, Any, Any]:
+    p = nn.Parameter(lm.tensor(START, "float64"))
+    both = lm.value_and_grad(lambda values: function(values[0]))
+    return optim.LBFGS([p], **options), lambda: both([p]), p
+
+
+@pytest.mark.torch
+@pytest.mark.feature("F111")
+@pytest.mark.parametrize("function", [rosenbrock, waves])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_ten_steps_are_torchs(function: Any, options: dict[str, Any]) -> None:
+    torch = pytest.importorskip("torch")
+    q = torch.nn.Parameter(torch.tensor(START))
+    theirs = torch.optim.LBFGS([q], **options)
+
+    def closure() -> Any:
+        theirs.zero_grad()
+        loss = function(q)
+        loss.backward()
+        return loss
+
+    own, own_closure, p = minimizer(function, **options)
+    for _ in range(10):
+        loss, wanted = own.step(own_closure), theirs.step(closure)
+        np.testing.assert_allclose(float(loss), wanted.item(), rtol=1e-6, atol=1e-12)
+        np.testing.assert_allclose(p.numpy(), q.detach().numpy(), rtol=1e-6, atol=1e-8)
+    assert own.evaluations == theirs.state[q]["func_evals"]
+
+
+@pytest.mark.feature("F111")
+def test_it_finds_the_minimum() -> None:
+    own, closure, p = minimizer(rosenbrock, line_search_fn="strong_wolfe", max_iter=100)
+    own.step(closure)
+    np.testing.assert_allclose(p.numpy(), 1.0, atol=1e-6)
+    before = own.evaluations
+    own.step(closure)
+    assert own.evaluations == before + 1  # nothing is left to do
+
+
+@pytest.mark.feature("F111")
+def test_a_network_by_a_compiled_function() -> None:
+    lm.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((40, 3)).astype(np.float32)
+    y = np.sin(x.sum(1, keepdims=True))
+    both = lm.value_and_grad(lambda module: ops.mse_loss(module(lm.tensor(x)), lm.tensor(y)))
+    own = optim.LBFGS(net, line_search_fn="strong_wolfe")
+    losses = [float(own.step(lambda: both(net))) for _ in range(5)]
+    assert losses[-1] < 0.05 * losses[0]
+    assert repr(own) == "LBFGS(lr=1.0, max_iter=20, line_search_fn='strong_wolfe')"
+
+
+def test_it_goes_on_from_its_state() -> None:
+    options = {"line_search_fn": "strong_wolfe", "max_iter": 3}
+    whole, closure, p = minimizer(rosenbrock, **options)
+    for _ in range(3):
+        whole.step(closure)
+    second, second_closure, q = minimizer(rosenbrock, **options)
+    second.load_state_dict(whole.state_dict())
+    q.copy_(p)
+    for _ in range(3):
+        assert float(whole.step(closure)) == float(second.step(second_closure))
+    np.testing.assert_array_equal(p.numpy(), q.numpy())
+
+
+def test_what_is_refused() -> None:
+    p = nn.Parameter(np.ones(2, np.float32))
+    with pytest.raises(ValueError, match="no parameters to minimize by"):
+        optim.LBFGS([])
+    with pytest.raises(ValueError, match="lr must be at least 0, got -1"):
+        optim.LBFGS([p], lr=-1)
+    with pytest.raises(ValueError, match="line_search_fn must be None or 'strong_wolfe', got 'x'"):
+        optim.LBFGS([p], line_search_fn="x")
+    with pytest.raises(ValueError, match="max_iter=0 and history_size=100 must be at least 1"):
+        optim.LBFGS([p], max_iter=0)
+    with pytest.raises(TypeError, match=r"closure must give \(loss, gradients\), .*, got 1.0"):
+        optim.LBFGS([p]).step(lambda: 1.0)  # type: ignore[arg-type, return-value]
+    with pytest.raises(TypeError, match="a gradient for each of 1 parameters"):
+        optim.LBFGS([p]).step(lambda: (1.0, []))
+    with pytest.raises(lm.ShapeError, match=r"gradient of 0 must have shape \(2,\), got \(3,\)"):
+        optim.LBFGS([p]).step(lambda: (1.0, [np.ones(3, np.float32)]))

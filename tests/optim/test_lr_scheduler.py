@@ -1,0 +1,262 @@
+"""Schedulers: forty rates of each against PyTorch's, chains and sequences of them, resuming, what is refused."""
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import optim
+from lamina.optim import lr_scheduler as mine
+
+STEPS = 40
+
+
+def half_by_three(step: int) -> float:
+    return float(0.5 ** (step // 3))
+
+
+def wave(step: int) -> float:
+    return 0.9 + 0.2 * (step % 2)
+
+
+#: Name, keywords that PyTorch's class takes too.
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("StepLR", {"step_size": 7}),
+    ("StepLR", {"step_size": 1, "gamma": 0.9}),
+    ("MultiStepLR", {"milestones": [3, 10, 10, 25], "gamma": 0.5}),
+    ("MultiStepLR", {"milestones": []}),
+    ("ExponentialLR", {"gamma": 0.93}),
+    ("MultiplicativeLR", {"lr_lambda": wave}),
+    ("LambdaLR", {"lr_lambda": half_by_three}),
+    ("ConstantLR", {}),
+    ("ConstantLR", {"factor": 0.25, "total_iters": 11}),
+    ("LinearLR", {}),
+    ("LinearLR", {"start_factor": 0.1, "end_factor": 0.7, "total_iters": 17}),
+    ("LinearLR", {"start_factor": 1.0, "end_factor": 0.0, "total_iters": 12}),
+    ("PolynomialLR", {}),
+    ("PolynomialLR", {"total_iters": 23, "power": 1.7}),
+    ("CosineAnnealingLR", {"T_max": 9}),
+    ("CosineAnnealingLR", {"T_max": 50, "eta_min": 0.01}),
+    ("CosineAnnealingLR", {"T_max": 1, "eta_min": 0.01}),
+    ("CosineAnnealingWarmRestarts", {"T_0": 6}),
+    ("CosineAnnealingWarmRestarts", {"T_0": 3, "T_mult": 2, "eta_min": 0.02}),
+    ("CyclicLR", {"base_lr": 0.01, "max_lr": 0.3, "step_size_up": 5, "cycle_momentum": False}),
+    (
+        "CyclicLR",
+        {
+            "base_lr": 0.01, "max_lr": 0.3, "step_size_up": 5, "step_size_down": 3, "mode": "triangular2",
+            "cycle_momentum": False,
+        },
+    ),
+    (
+        "CyclicLR",
+        {
+            "base_lr": 0.01, "max_lr": 0.3, "step_size_up": 4, "mode": "exp_range", "gamma": 0.9,
+            "cycle_momentum": False,
+        },
+    ),
+    (
+        "CyclicLR",
+        {
+            "base_lr": 0.01, "max_lr": 0.3, "step_size_up": 4, "scale_fn": math.sqrt, "scale_mode": "iterations",
+            "cycle_momentum": False,
+        },
+    ),
+    ("OneCycleLR", {"max_lr": 0.5, "total_steps": 41, "cycle_momentum": False}),
+    (
+        "OneCycleLR",
+        {
+            "max_lr": 0.5, "epochs": 5, "steps_per_epoch": 9, "pct_start": 0.4, "anneal_strategy": "linear",
+            "three_phase": True, "div_factor": 10.0, "final_div_factor": 100.0, "cycle_momentum": False,
+        },
+    ),
+]  # fmt: skip
+IDS = [
+    "-".join([name, *(f"{k}={getattr(v, '__name__', v)}" for k, v in options.items())])
+    for name, options in CASES
+]
+
+
+def rates(scheduler: Any, steps: int = STEPS) -> list[list[float]]:
+    found = [scheduler.get_last_lr()]
+    for _ in range(steps):
+        scheduler.step()
+        found.append(scheduler.get_last_lr())
+    return found
+
+
+def torchs(make: Callable[[Any, Any], Any], first: list[float]) -> list[list[float]]:
+    """The rates by PyTorch: make(torch.optim.lr_scheduler, optimizer)."""
+    torch = pytest.importorskip("torch")
+    groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": lr} for lr in first]
+    optimizer = torch.optim.SGD(groups, lr=1.0)
+    optimizer.step()
+    return rates(make(torch.optim.lr_scheduler, optimizer))
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "options"), CASES, ids=IDS)
+@pytest.mark.parametrize("groups", [1, 2])
+def test_rates_are_torchs(name: str, options: dict[str, Any], groups: int) -> None:
+    first = [0.1, 0.7][:groups]
+    found = rates(getattr(mine, name)([optim.SGD(lr) for lr in first], **options))
+    wanted = torchs(lambda library, optimizer: getattr(library, name)(optimizer, **options), first)
+    np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-15)
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("chained", [False, True])
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        [("LinearLR", {"total_iters": 4}), ("CosineAnnealingLR", {"T_max": 10}), ("ExponentialLR", {"gamma": 0.9})],
+        [("ConstantLR", {"total_iters": 20}), ("StepLR", {"step_size": 3}), ("PolynomialLR", {"total_iters": 30})],
+        [("MultiStepLR", {"milestones": [2, 7]}), ("LambdaLR", {"lr_lambda": half_by_three}),
+         ("CosineAnnealingWarmRestarts", {"T_0": 5})],
+        [("ExponentialLR", {"gamma": 0.9}), ("MultiplicativeLR", {"lr_lambda": wave}), ("LinearLR", {})],
+    ],
+    ids=lambda kinds: "-".join(k[0] for k in kinds),
+)  # fmt: skip
+def test_several_schedulers_are_torchs(kinds: list[tuple[str, dict[str, Any]]], chained: bool) -> None:
+    def make(library: Any, optimizer: Any) -> Any:
+        schedulers = [getattr(library, name)(optimizer, **options) for name, options in kinds]
+        if chained:
+            return library.ChainedScheduler(schedulers, optimizer)
+        return library.SequentialLR(optimizer, schedulers, [6, 15])
+
+    found = rates(make(mine, optim.SGD(0.4)))
+    np.testing.assert_allclose(found, torchs(make, [0.4]), rtol=1e-9, atol=1e-15)
+
+
+PLATEAU: list[dict[str, Any]] = [
+    {},
+    {"patience": 2, "factor": 0.5, "cooldown": 2},
+    {"patience": 0, "threshold": 0.1, "threshold_mode": "abs", "min_lr": 0.01},
+    {"mode": "max", "patience": 1, "threshold": 0.05},
+    {"mode": "max", "patience": 1, "threshold_mode": "abs", "eps": 0.2},
+]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("options", PLATEAU, ids=str)
+def test_plateaus_are_torchs(options: dict[str, Any]) -> None:
+    torch = pytest.importorskip("torch")
+    metrics = np.abs(np.random.default_rng(0).standard_normal(60)) + np.linspace(3, 0, 60) // 1
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
+    theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, **options)
+    own = optim.SGD(0.5)
+    scheduler = mine.ReduceLROnPlateau(own, **options)
+    for value in metrics:
+        theirs.step(value)
+        scheduler.step(lm.tensor(value, "float64"))
+        assert own.lr == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-12)
+    assert own.lr < 0.5 or options.get("eps")
+
+
+def test_a_scheduler_sets_the_rate_of_the_compiled_step() -> None:
+    optimizer = optim.SGD(0.5)
+    scheduler = mine.ExponentialLR(optimizer, 0.5)
+    net = lm.nn.Linear(2, 1, bias=False)
+    start = net.weight.numpy().copy()
+    step = lm.train_step(net, lambda out, y: lm.ops.sum(out), optimizer, device="cpu")
+    for _ in range(3):
+        step(np.ones((1, 2), np.float32), np.zeros(1, np.float32))
+        scheduler.step()
+    np.testing.assert_allclose(net.weight.numpy(), start - 0.875, rtol=1e-6)
+
+
+def test_groups_have_rates_of_their_own() -> None:
+    """Also those that follow the optimizer's rate until a scheduler sets theirs."""
+    lm.manual_seed(0)
+    net = lm.nn.Sequential(lm.nn.Linear(2, 2), lm.nn.Linear(2, 2), lm.nn.Linear(2, 1))
+    optimizer = optim.SGD(lr=0.5).over(net, [{"params": "0", "lr": 0.125}, {"params": "1", "momentum": 0.5}])
+    scheduler = mine.LambdaLR(optimizer, [lambda i: 0.5**i, lambda i: 1.0, lambda i: 2.0**i])
+    assert scheduler.get_last_lr() == [0.125, 0.5, 0.5]
+    scheduler.step()
+    assert [group.lr for group in optimizer.param_groups] == [0.0625, 0.5, 1.0]
+    assert optimizer.bound.rates(7) == [0.0625, 0.5, 1.0]
+    weights = [p.numpy().copy() for p in net.parameters()]
+    optimizer.step([np.ones(p.shape, np.float32) for p in net.parameters()])
+    for before, p, rate in zip(weights, net.parameters(), (0.0625, 0.0625, 0.5, 0.5, 1.0, 1.0), strict=True):
+        np.testing.assert_allclose(p.numpy(), before - rate, rtol=1e-5)
+
+
+def test_warm_restarts_go_to_any_epoch() -> None:
+    optimizer = optim.SGD(1.0)
+    scheduler = mine.CosineAnnealingWarmRestarts(optimizer, 4, 2)
+    for epoch, place in ((3.5, 3.5 / 4), (4, 0), (11.0, 7 / 8), (12.5, 0.5 / 16), (2, 0.5)):
+        scheduler.step(epoch)
+        assert optimizer.lr == pytest.approx((1 + math.cos(math.pi * place)) / 2)
+    scheduler.step()
+    assert scheduler.last_epoch == 3
+
+
+def every() -> list[Any]:
+    made = [getattr(mine, name)(optim.SGD(0.3), **options) for name, options in CASES]
+    optimizer = optim.SGD(0.3)
+    made.append(mine.SequentialLR(optimizer, [mine.LinearLR(optimizer), mine.StepLR(optimizer, 2)], [4]))
+    return [*made, mine.ChainedScheduler([mine.LinearLR(optimizer), mine.StepLR(optimizer, 2)])]
+
+
+def test_schedulers_go_on_from_their_state() -> None:
+    for whole, second in zip(every(), every(), strict=True):
+        for _ in range(5):
+            whole.step()
+        second.load_state_dict(copy.deepcopy(whole.state_dict()))
+        assert second.get_last_lr() == whole.get_last_lr()
+        assert rates(second, 30) == rates(whole, 30), type(whole).__name__
+
+
+def test_plateaus_go_on_from_their_state() -> None:
+    whole, second = (mine.ReduceLROnPlateau(optim.SGD(0.5), patience=1) for _ in range(2))
+    for value in (3.0, 2.0, 2.5):
+        whole.step(value)
+    second.load_state_dict(whole.state_dict())
+    for value in (2.5, 2.4, 1.0):
+        whole.step(value)
+        second.step(value)
+        assert second.state_dict() == whole.state_dict()
+    assert whole.get_last_lr() == [pytest.approx(0.05)]
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda o: mine.StepLR(o, 0), ValueError, "StepLR: step_size must be at least 1, got 0"),
+        (lambda o: mine.StepLR("sgd", 1), TypeError, "must be an instance of Optimizer or .* got 'sgd'"),
+        (lambda o: mine.StepLR(optim.SGD(lambda i: 0.1), 1), TypeError, r"lr of SGD\(.* is a schedule already"),
+        (lambda o: mine.ConstantLR(o, 0.0), ValueError, r"factor must be in \(0, 1\], got 0.0"),
+        (lambda o: mine.LinearLR(o, 0.0), ValueError, r"start_factor=0.0 must be in \(0, 1\]"),
+        (lambda o: mine.CyclicLR(o, 0.1, 1.0, mode="saw"), ValueError, "mode must be one of triangular, .*'saw'"),
+        (lambda o: mine.CyclicLR(o, 0.1, 1.0, scale_mode="x"), ValueError, "scale_mode must be 'cycle' or"),
+        (lambda o: mine.CyclicLR(o, 0.1, 1.0, cycle_momentum=True), ValueError, "cycle_momentum=True is not poss"),
+        (lambda o: mine.CyclicLR(o, [0.1, 0.2], 1.0), ValueError, "base_lr must be one value or 1, one each, got 2"),
+        (lambda o: mine.OneCycleLR(o, 1.0), ValueError, "give total_steps, or epochs and steps_per_epoch"),
+        (lambda o: mine.OneCycleLR(o, 1.0, 9, anneal_strategy="x"), ValueError, "must be 'cos' or 'linear', got 'x'"),
+        (lambda o: mine.OneCycleLR(o, 1.0, 9, pct_start=2), ValueError, r"pct_start must be in \[0, 1\], got 2"),
+        (lambda o: rates(mine.OneCycleLR(o, 1.0, 9)), ValueError, "step 10 is behind total_steps=9"),
+        (lambda o: mine.SequentialLR(o, [], []), ValueError, "SequentialLR: needs at least one scheduler"),
+        (lambda o: mine.ChainedScheduler([mine.StepLR(o, 1)], optim.SGD()), ValueError, "is for another optimizer"),
+        (
+            lambda o: mine.SequentialLR(o, [mine.StepLR(o, 1), mine.ReduceLROnPlateau(o)], [1]),
+            TypeError,
+            "schedulers must be a sequence of instances of LRScheduler, got",
+        ),
+        (lambda o: mine.SequentialLR(o, [mine.StepLR(o, 1)], [1]), ValueError, "a milestone for each of 1 sched"),
+        (lambda o: mine.ReduceLROnPlateau(o, "low"), ValueError, "mode must be 'min' or 'max', got 'low'"),
+        (lambda o: mine.ReduceLROnPlateau(o, factor=1.0), ValueError, r"factor must be in \[0, 1\), got 1.0"),
+        (lambda o: mine.ReduceLROnPlateau(o, threshold_mode="x"), ValueError, "must be 'rel' or 'abs', got 'x'"),
+        (lambda o: mine.StepLR(o, 1).load_state_dict({"rates": [1.0]}), KeyError, "last_epoch, step_size in one"),
+        (lambda o: mine.ChainedScheduler([mine.StepLR(o, 1)]).load_state_dict({}), KeyError, "0 schedulers for 1"),
+        (lambda o: mine.CosineAnnealingWarmRestarts(o, 2).step(-1), ValueError, "epoch must be at least 0, got -1"),
+    ],
+)  # fmt: skip
+def test_bad_arguments_are_named(make: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make(optim.SGD(0.1))
