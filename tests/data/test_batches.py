@@ -68,12 +68,75 @@ def test_samples_without_labels() -> None:
         (lambda: data.arrays(X, Y, batch_size=0), "batch_size must be at least 1, got 0"),
         (lambda: data.arrays(X, Y, batch_size=11, drop_last=True), "10 samples make no batch of 11"),
         (lambda: data.arrays(X[:0], Y[:0]), "0 samples make no batch"),
+        (
+            lambda: data.arrays(X, Y, batch_size=9, world_size=4),
+            "batch_size=9 is that of all ranks and must be a multiple of world_size=4, such as 8",
+        ),
+        (
+            lambda: data.arrays(X, Y, rank=2, world_size=2),
+            "rank must be from 0 to world_size - 1, got rank=2 and world_size=2",
+        ),
+        (lambda: data.arrays(X, Y, drop_last=True, pad_last=True), "take one of them"),
+        (
+            lambda: next(iter(data.arrays(X, pad_last=True))),
+            r"must be a pair \(inputs, targets\), got a tuple",
+        ),
         (lambda: data.prefetch([], 0), "depth must be at least 1, got 0"),
     ],
 )
 def test_bad_arguments_are_named(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+# ---- ranks
+
+
+def draw(indices: Any, rng: np.random.Generator) -> Any:
+    """A number of each sample's own generator."""
+    return indices, np.array([own.random() for own in rng.spawn(len(indices))])
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_ranks_together_are_one_rank(world: int, shuffle: bool) -> None:
+    options: dict[str, Any] = {"shuffle": shuffle, "seed": 3}
+    alone = data.Batches(draw, 40, 12, **options)
+    ranks = [data.Batches(draw, 40, 12, rank=r, world_size=world, **options) for r in range(world)]
+    for epoch, start in ((0, 0), (1, 2)):
+        for batch, *parts in zip(*(list(b.epoch(epoch, start)) for b in (alone, *ranks)), strict=False):
+            if len(batch[0]) == 12:
+                np.testing.assert_array_equal(np.concatenate([x for x, _ in parts]), batch[0])
+                np.testing.assert_array_equal(np.concatenate([r for _, r in parts]), batch[1])
+        seen = np.concatenate([x for b in ranks for x, _ in b.epoch(epoch)])
+        assert sorted(seen) == list(range(40))  # the last four, too, whoever has them
+    assert {len(b) for b in ranks} == {4}
+    assert ranks[-1].describe() == alone.describe()
+
+
+def test_ranks_draw_numbers_of_their_own() -> None:
+    def load(indices: Any, rng: np.random.Generator) -> Any:
+        return (rng.random(len(indices)),)
+
+    drawn = [b[0].tolist() for r in range(4) for b in data.Batches(load, 24, 8, rank=r, world_size=4, seed=4)]
+    assert len({value for batch in drawn for value in batch}) == 24
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_padding_weighs_nothing(world: int) -> None:
+    x = np.random.default_rng(0).standard_normal((21, 3))
+    for epoch in range(2):
+        means = []
+        for rank in range(world):
+            part = data.arrays(x, np.arange(21), batch_size=8, pad_last=True, rank=rank, world_size=world)
+            found = list(part.epoch(epoch))
+            assert [len(a) for a, _ in found] == [8 // world] * 3
+            assert {w.dtype for _, (_, w) in found} == {np.dtype(np.float32)}
+            means.append([(w[:, None] * a).mean(0) for a, (_, w) in found])
+        whole = list(data.arrays(x, np.arange(21), batch_size=8).epoch(epoch))
+        for position, (a, _) in enumerate(whole):  # the mean over ranks is that of the samples that there are
+            np.testing.assert_allclose(np.mean([m[position] for m in means], 0), a.mean(0), rtol=1e-6)
+    assert "rank 3 of 4" in repr(data.arrays(x, batch_size=8, rank=3, world_size=4))
 
 
 # ---- prefetch

@@ -1,32 +1,68 @@
-"""Floor 5: real data as batches of NumPy arrays: digits, MNIST files, arrays, image files; shuffling, prefetching."""
+"""Floor 5: real data as batches of NumPy arrays: digits, MNIST files, arrays, folders of images; augmentation,
+tar shards; shuffling, workers, prefetching, each rank's part."""
 
 from typing import TYPE_CHECKING
 
 from lamina._lazy import lazy, listing
+from lamina.data import transforms
 from lamina.data.batches import Batches, Epochs, Prefetch, arrays, prefetch
+from lamina.data.buckets import Buckets, Padded, boundaries, pad
 from lamina.data.codec import decode_image, encode_image, normalize, resize
+from lamina.data.datasets import ConcatDataset, Dataset, ImageFolder, Subset, TensorDataset, random_split
 from lamina.data.idx import DataError, mnist, read_idx
 from lamina.data.image import resample
 
 if TYPE_CHECKING:
+    from lamina.data.loader import DataLoader, default_collate
     from lamina.data.scikit import digits
+    from lamina.data.shard_stream import ShardStream
+    from lamina.data.shards import TarShards, write_shards
+    from lamina.data.workers import WorkerError
 
 __all__ = [
     "Batches",
+    "Buckets",
+    "ConcatDataset",
     "DataError",
+    "DataLoader",
+    "Dataset",
     "Epochs",
+    "ImageFolder",
+    "Padded",
     "Prefetch",
+    "ShardStream",
+    "Subset",
+    "TarShards",
+    "TensorDataset",
+    "WorkerError",
     "arrays",
+    "boundaries",
     "decode_image",
+    "default_collate",
     "digits",
     "encode_image",
     "mnist",
     "normalize",
+    "pad",
     "prefetch",
+    "random_split",
     "read_idx",
     "resample",
     "resize",
+    "transforms",
+    "write_shards",
 ]
 __dir__ = listing(__all__)
 
-__getattr__ = lazy(__name__, {"digits": "lamina.data.scikit"})
+__getattr__ = lazy(
+    __name__,
+    {
+        "digits": "lamina.data.scikit",
+        "DataLoader": "lamina.data.loader",
+        "default_collate": "lamina.data.loader",
+        "ShardStream": "lamina.data.shard_stream",
+        "TarShards": "lamina.data.shards",
+        "WorkerError": "lamina.data.workers",
+        "write_shards": "lamina.data.shards",
+    },
+)

@@ -11,11 +11,14 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
+from lamina import _tree
 from lamina._renamed import renamed
+from lamina.ops.arguments import Checked, checked
 
 Array = np.ndarray[Any, Any]
 Batch = tuple[Array, ...]
@@ -35,7 +38,7 @@ class Epochs(Protocol):
         ...
 
 
-class Batches:
+class Batches(Checked):
     """A data set cut into batches. Each `for` loop over it is one more epoch, in a new order when shuffled.
 
     load: gives (images, labels, …) for an array of indices; a generator for random augmentation comes with
@@ -44,7 +47,15 @@ class Batches:
     batch_size: samples per batch. With drop_last the last, shorter batch of an epoch is left out.
     seed: order and augmentation depend on it, on the epoch and on the position alone.
     num_classes: how many labels there are, where the data set knows it.
-    Raises ValueError for a batch_size < 1, or when drop_last leaves nothing.
+    rank, world_size: of several processes that train together each reads its part of every batch: `batch_size`
+        is that of all ranks, so that order, steps and positions are the same on any number of them. Rank r has
+        the r-th of `world_size` equal pieces; of the last, shorter batch what is there of it, maybe nothing
+        (right for evaluation, which adds up; ranks that wait for each other need drop_last or pad_last).
+    pad_last: the last batch is filled up with its own samples again, and batches are (inputs, (targets, weights)):
+        weights (n,) float32 are 0 for what was filled in, and such that their mean over a whole batch is 1. A
+        loss that is the mean of weights * losses of samples is then exact on any number of ranks.
+    Raises ValueError for a batch_size < 1 or one that is no multiple of world_size, a rank that is not below it,
+    drop_last with pad_last, or when drop_last leaves nothing.
     """
 
     @renamed(batch="batch_size", classes="num_classes")
@@ -57,17 +68,21 @@ class Batches:
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool = False,
+        pad_last: bool = False,
         num_classes: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        self.rows = rows_of(batch_size, rank, world_size)
+        if drop_last and pad_last:
+            raise ValueError("drop_last leaves the last batch out, pad_last fills it up: take one of them")
         if count < (batch_size if drop_last else 1):
             raise ValueError(
                 f"{count} samples make no batch of {batch_size}; take a smaller batch_size or drop_last=False"
             )
         self.load, self.count, self.batch_size = load, count, batch_size
-        self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
-        self.num_classes = num_classes
+        self.shuffle, self.seed, self.drop_last, self.pad_last = shuffle, seed, drop_last, pad_last
+        self.num_classes, self.rank, self.world_size = num_classes, rank, world_size
         self.next_epoch = 0
 
     def __len__(self) -> int:
@@ -79,19 +94,27 @@ class Batches:
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
         """The batches of epoch `number` from position `start` on."""
-        order = self.order(number)
+        for part in self.parts(number, start):
+            yield part.weighted(self.load(part.indices, part.rng))
+
+    def parts(self, number: int, start: int = 0) -> Iterator[BatchPart]:
+        """What this rank loads for the batches of an epoch."""
+        order, size = self.order(number), self.batch_size
         for position in range(start, len(self)):
-            indices = order[position * self.batch_size : (position + 1) * self.batch_size]
-            yield self.load(indices, np.random.default_rng([self.seed, number, position]))
+            batch = order[position * size : (position + 1) * size]
+            part = part_of(len(batch), size, self.rows, [self.seed, number, position], self.pad_last)
+            if len(part.indices):
+                yield replace(part, indices=batch[part.indices])
 
     def describe(self) -> dict[str, Any]:
         """What a resumed run must find again: sizes, order, and a digest of the first samples as they are loaded."""
         first = self.load(np.arange(min(self.count, self.batch_size)), np.random.default_rng(self.seed))
         content = hashlib.sha256()
-        for part in map(np.ascontiguousarray, first):
+        for leaf in _tree.leaves(first):
+            part = np.ascontiguousarray(leaf)
             content.update(f"{part.dtype}{part.shape}".encode() + part.tobytes())
         facts = {"samples": self.count, "batch_size": self.batch_size, "drop_last": self.drop_last}
-        order = {"shuffle": self.shuffle, "seed": self.seed}
+        order = {"shuffle": self.shuffle, "seed": self.seed, "pad_last": self.pad_last}
         return {**facts, **order, "content": content.hexdigest()[:16]}
 
     def order(self, number: int) -> Array:
@@ -102,10 +125,69 @@ class Batches:
 
     def __repr__(self) -> str:
         order = f"shuffled by seed {self.seed}" if self.shuffle else "in order"
-        return f"Batches({self.count} samples, {len(self)} batches of {self.batch_size}, {order})"
+        part = f", rank {self.rank} of {self.world_size}" if self.world_size > 1 else ""
+        return f"Batches({self.count} samples, {len(self)} batches of {self.batch_size}, {order}{part})"
+
+
+@dataclass(frozen=True)
+class BatchPart:
+    """What one rank loads of one batch: samples, a generator, and weights, where they are asked for."""
+
+    indices: Any
+    rng: np.random.Generator
+    weights: Array | None = None
+
+    def weighted(self, batch: Any) -> Any:
+        """The batch, with its weights beside the targets. Raises ValueError where it has no targets."""
+        if self.weights is None:
+            return batch
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            kind = f"a {type(batch).__name__}"
+            raise ValueError(
+                f"pad_last: a batch must be a pair (inputs, targets), got {kind}; or take drop_last"
+            )
+        return batch[0], (batch[1], self.weights)
+
+
+def rows_of(batch_size: int, rank: int, world_size: int) -> slice:
+    """Which samples of a whole batch belong to a rank. Raises ValueError."""
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    if not 0 <= rank < world_size:
+        raise ValueError(
+            f"rank must be from 0 to world_size - 1, got rank={rank} and world_size={world_size}"
+        )
+    if batch_size % world_size:
+        near = max(batch_size - batch_size % world_size, world_size)
+        raise ValueError(
+            f"batch_size={batch_size} is that of all ranks and must be a multiple of world_size={world_size}, "
+            f"such as {near}"
+        )
+    each = batch_size // world_size
+    return slice(rank * each, (rank + 1) * each)
+
+
+def part_of(count: int, size: int, rows: slice, words: list[int], padded: bool) -> BatchPart:
+    """A rank's part of a batch of `count` samples, where whole batches have `size`: which of them, by their places.
+
+    rows: the rank's. words: the seed of the batch.
+    """
+    chosen = np.resize(np.arange(count), size if padded else count)[rows]
+    weights = (
+        np.where(np.arange(size) < count, np.float32(size / count), np.float32(0))[rows] if padded else None
+    )
+    return BatchPart(chosen, generator(words, rows.start), weights)
+
+
+def generator(words: list[int], first: int) -> np.random.Generator:
+    """The generator of a batch, for its samples from `first` on: the i-th that it spawns belongs to sample
+    first + i of the batch, whoever loads it; what it draws itself no other part of the batch draws."""
+    bits = np.random.PCG64(np.random.SeedSequence(words, n_children_spawned=first))
+    return np.random.Generator(bits.advance(first << 64))
 
 
 @renamed(batch="batch_size")
+@checked
 def arrays(
     x: Any,
     y: Any | None = None,
@@ -114,8 +196,12 @@ def arrays(
     shuffle: bool = True,
     seed: int = 0,
     drop_last: bool = False,
+    pad_last: bool = False,
+    rank: int = 0,
+    world_size: int = 1,
 ) -> Batches:
-    """Batches of arrays: x of shape (N, …) and, if given, y of shape (N, …). Dtypes are kept.
+    """Batches of arrays: x of shape (N, …) and, if given, y of shape (N, …). Dtypes are kept; the rest is as in
+    `Batches`.
 
     Raises ValueError when the lengths differ.
     """
@@ -126,10 +212,20 @@ def arrays(
     def load(indices: Array, rng: np.random.Generator) -> Batch:
         return tuple(a[indices] for a in parts)
 
-    return Batches(load, len(parts[0]), batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last)
+    return Batches(
+        load,
+        len(parts[0]),
+        batch_size,
+        shuffle=shuffle,
+        seed=seed,
+        drop_last=drop_last,
+        pad_last=pad_last,
+        rank=rank,
+        world_size=world_size,
+    )
 
 
-class Prefetch:
+class Prefetch(Checked):
     """Data made ready by a thread, up to `depth` batches ahead. Any iterable; see `prefetch`."""
 
     def __init__(self, source: Iterable[Any], depth: int = 2) -> None:
@@ -159,6 +255,7 @@ class Prefetch:
         return dict(describe())
 
 
+@checked
 def prefetch(source: Iterable[Any], depth: int = 2) -> Prefetch:
     """The same batches, made by a thread while the previous ones are used.
 

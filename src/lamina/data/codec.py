@@ -14,6 +14,7 @@ import numpy as np
 from lamina._lazy import lazy
 from lamina.data.image import triangle
 from lamina.ops import floor
+from lamina.ops.arguments import checked
 from lamina.runtime import Device
 from lamina.runtime import device as find_device
 from lamina.spec import DType, DTypeError, ShapeError, as_dtype
@@ -76,6 +77,7 @@ def decode_image(
     return _codec_of(where).decode(content, mode == "grey", where, max_pixels)
 
 
+@checked
 def encode_image(image: Any, format: str = "jpeg", *, quality: int = 90) -> bytes:
     """The bytes of an image file with `image`, made on the device where it is.
 
@@ -102,6 +104,7 @@ def encode_image(image: Any, format: str = "jpeg", *, quality: int = 90) -> byte
     return _codec_of(picture.device).encode(picture.contiguous(), format, quality)
 
 
+@checked
 def resize(images: Any, size: int | tuple[int, int], *, antialias: bool = True) -> Tensor:
     """Pictures scaled bilinearly to `size`, on their device.
 
@@ -141,6 +144,7 @@ def resize(images: Any, size: int | tuple[int, int], *, antialias: bool = True) 
     return level.to(dtype="uint8")
 
 
+@checked
 def normalize(
     images: Any,
     mean: float | Sequence[float] = 0.0,

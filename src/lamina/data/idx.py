@@ -18,6 +18,7 @@ import numpy as np
 from lamina._renamed import renamed
 from lamina.data.batches import Batch, Batches
 from lamina.data.image import resample
+from lamina.ops.arguments import checked
 
 Array = np.ndarray[Any, Any]
 
@@ -43,6 +44,7 @@ def check_pixels(height: int, width: int, limit: int) -> None:
         )
 
 
+@checked
 def read_idx(path: str | Path, limit: int = LIMIT) -> Array:
     """The array in an IDX file (".gz" is decompressed on the way). Reads at most `limit` bytes.
 
@@ -91,6 +93,7 @@ def _read_exactly(file: Path, stream: BinaryIO, expected: int) -> bytes:
 
 
 @renamed(batch="batch_size")
+@checked
 def mnist(
     folder: str | Path,
     batch_size: int = 128,

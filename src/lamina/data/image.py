@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from lamina.ops.arguments import checked
+
 Array = np.ndarray[Any, Any]
 
 
@@ -35,6 +37,7 @@ def triangle(size: int, source: int, antialias: bool = True) -> Array:
     return scaled.astype(np.float32)
 
 
+@checked
 def resample(images: Array, size: int, rng: np.random.Generator | None = None, shift: float = 0.0) -> Array:
     """Scale images (N, H, W) to (N, 1, size, size), float32.
 

@@ -13,6 +13,7 @@ import numpy as np
 from lamina._renamed import renamed
 from lamina.data.batches import Batch, Batches
 from lamina.data.image import resample
+from lamina.ops.arguments import checked
 
 try:
     from sklearn.datasets import load_digits
@@ -28,6 +29,7 @@ SHARE = 0.2
 
 
 @renamed(batch="batch_size")
+@checked
 def digits(
     batch_size: int = 128,
     size: int = 224,

@@ -47,6 +47,15 @@ def test_the_safetensors_library_reads_them(file: Path) -> None:
     np.testing.assert_array_equal(found["t"], array.T)
 
 
+@pytest.mark.parametrize(
+    "state", [3, [np.zeros(2)], {1: np.zeros(2)}, None], ids=["int", "list", "key", "None"]
+)
+def test_what_has_no_names_is_refused(file: Path, state: Any) -> None:
+    with pytest.raises(TypeError, match="state must be a module or a mapping of names to arrays"):
+        lm.save_safetensors(state, file.with_name("other"))
+    assert not file.with_name("other").exists()
+
+
 def test_it_reads_those_of_the_library(file: Path) -> None:
     numpy = pytest.importorskip("safetensors.numpy")
     array = np.random.default_rng(0).random((3, 5), np.float32)
@@ -83,7 +92,7 @@ STRANGE = {
     "negative": _file({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}, b"1234"),
     "beyond the end": _file({"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}, b"1234"),
     "overlap": _file({n: {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]} for n in "ab"}, b"1234"),
-    "unknown type": _file({"a": {"dtype": "F8_E5M2", "shape": [1], "data_offsets": [0, 1]}}, b"1"),
+    "unknown type": _file({"a": {"dtype": "F6_E2M3", "shape": [1], "data_offsets": [0, 1]}}, b"1"),
     "pickle": b"\x80\x04cos\nsystem\n",
 }
 

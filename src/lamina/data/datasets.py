@@ -1,0 +1,203 @@
+"""Data sets of single samples: arrays, parts of other sets, folders of images.
+
+A data set has a length and gives sample i by `dataset[i]`: an array, a number, or nested tuples, lists and
+dicts of them, as PyTorch's do. Where samples are augmented it has a method `sample(i, rng)` as well, and
+`DataLoader` gives it a generator that depends on the seed, the epoch and the sample's place alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from lamina.data.codec import decode_image
+from lamina.data.idx import DataError
+from lamina.ops.arguments import Checked, checked
+
+Array = np.ndarray[Any, Any]
+#: Changes an image (H, W, C) or what an earlier one made of it; the generator is for those that draw.
+Transform = Callable[[Array, np.random.Generator], Array]
+#: Files that `ImageFolder` takes for images.
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
+
+
+@runtime_checkable
+class Dataset(Protocol):
+    """Samples by their number."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+def sample_of(dataset: Dataset, index: int, rng: np.random.Generator) -> Any:
+    """A sample, augmented by the generator where the data set does that."""
+    draw = getattr(dataset, "sample", None)
+    return dataset[index] if draw is None else draw(index, rng)
+
+
+class TensorDataset(Checked):
+    """Sample i is (a[i], b[i], …) of arrays with equally long first axes. Raises ValueError for others."""
+
+    def __init__(self, *tensors: Any) -> None:
+        if not tensors:
+            raise ValueError("TensorDataset: needs at least one array")
+        self.tensors = tuple(np.asarray(t) for t in tensors)
+        shapes = [t.shape for t in self.tensors]
+        if any(not s for s in shapes) or len({s[0] for s in shapes}) != 1:
+            raise ValueError(f"TensorDataset: first axes must be equally long, got shapes {shapes}")
+
+    def __len__(self) -> int:
+        return len(self.tensors[0])
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        """One sample of each array."""
+        return tuple(t[index] for t in self.tensors)
+
+
+class Subset(Checked):
+    """Some samples of another set, in the order of `indices`. Raises IndexError for one that it does not have."""
+
+    def __init__(self, dataset: Dataset, indices: Sequence[int]) -> None:
+        self.dataset, self.indices = dataset, [int(i) for i in indices]
+        wrong = next((i for i in self.indices if not 0 <= i < len(dataset)), None)
+        if wrong is not None:
+            raise IndexError(f"Subset: index {wrong} is not from 0 to {len(dataset) - 1}")
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> Any:
+        """The sample at this place of the indices."""
+        return self.dataset[self.indices[index]]
+
+    def sample(self, index: int, rng: np.random.Generator) -> Any:
+        """Likewise, augmented."""
+        return sample_of(self.dataset, self.indices[index], rng)
+
+
+class ConcatDataset(Checked):
+    """The samples of several sets, one set behind the other."""
+
+    def __init__(self, datasets: Sequence[Dataset]) -> None:
+        self.datasets = list(datasets)
+        if not self.datasets:
+            raise ValueError("ConcatDataset: needs at least one data set")
+        self.ends = list(itertools.accumulate(len(d) for d in self.datasets))
+
+    def __len__(self) -> int:
+        return self.ends[-1]
+
+    def _place(self, index: int) -> tuple[Dataset, int]:
+        if not 0 <= index < len(self):
+            raise IndexError(f"ConcatDataset: index {index} is not from 0 to {len(self) - 1}")
+        number = bisect_right(self.ends, index)
+        return self.datasets[number], index - (self.ends[number - 1] if number else 0)
+
+    def __getitem__(self, index: int) -> Any:
+        """The sample of the set that has it."""
+        dataset, place = self._place(index)
+        return dataset[place]
+
+    def sample(self, index: int, rng: np.random.Generator) -> Any:
+        """Likewise, augmented."""
+        return sample_of(*self._place(index), rng)
+
+
+@checked
+def random_split(dataset: Dataset, lengths: Sequence[float], *, seed: int = 0) -> list[Subset]:
+    """Disjoint random parts of a set.
+
+    lengths: numbers of samples that together are all, or fractions whose sum is 1 (what rounding down leaves is
+        given to the first ones, one each, as torch does). Raises ValueError for others.
+    """
+    total = len(dataset)
+    counts = [int(n) for n in lengths]
+    if lengths and all(0 <= n <= 1 for n in lengths) and math.isclose(sum(lengths), 1, abs_tol=1e-9):
+        counts = [math.floor(total * n) for n in lengths]
+        for i in range(total - sum(counts)):
+            counts[i % len(counts)] += 1
+    if any(n < 0 for n in counts) or sum(counts) != total:
+        raise ValueError(
+            f"random_split: lengths {list(lengths)} are neither {total} in all nor fractions of 1"
+        )
+    order = np.random.default_rng(seed).permutation(total)
+    ends = list(itertools.accumulate(counts))
+    return [Subset(dataset, order[end - n : end].tolist()) for n, end in zip(counts, ends, strict=True)]
+
+
+class ImageFolder(Checked):
+    """Images in one folder a class: root/cat/1.jpg, root/dog/a/2.png (torchvision's).
+
+    Sample i is (image, label): the image uint8 (H, W, 3), or what `transform` makes of it, and the class' number.
+
+    transform: (image, rng) -> image, such as `transforms.Compose`. mode: "rgb" or "grey".
+    classes: their names; by default those of the folders, sorted. To test what was trained, give the training's.
+    max_pixels: as in `decode_image`. samples: (path, label) of every image, sorted.
+    Raises DataError for a root without folders, folders without images, classes that are not given, and, when it is
+    read, a file that is no image.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        transform: Transform | None = None,
+        *,
+        mode: str = "rgb",
+        classes: Sequence[str] | None = None,
+        max_pixels: int = 1 << 26,
+    ) -> None:
+        self.root, self.transform, self.mode, self.max_pixels = Path(root), transform, mode, max_pixels
+        found = sorted(f.name for f in self.root.iterdir() if f.is_dir()) if self.root.is_dir() else []
+        if not found:
+            raise DataError(f"{root}: there is no folder of images, one for each class, in it")
+        self.classes = found if classes is None else list(classes)
+        unknown = [name for name in found if name not in self.classes]
+        if unknown:
+            raise DataError(f"{root}: the folders {', '.join(unknown)} are none of the classes")
+        self.samples = [
+            (file, self.classes.index(name)) for name in found for file in image_files(self.root / name)
+        ]
+        empty = [name for name in found if not image_files(self.root / name)]
+        if empty:
+            raise DataError(f"{root}: no images ({', '.join(IMAGE_SUFFIXES)}) in {', '.join(empty)}")
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def image(self, index: int) -> Array:
+        """The image as it is in the file, uint8 (H, W, C). Raises DataError, which names the file."""
+        return read_image(self.samples[index][0], self.mode, self.max_pixels)
+
+    def sample(self, index: int, rng: np.random.Generator) -> tuple[Array, int]:
+        """An image, transformed by the generator, and its label."""
+        picture = self.image(index)
+        return picture if self.transform is None else self.transform(picture, rng), self.samples[index][1]
+
+    def __getitem__(self, index: int) -> tuple[Array, int]:
+        """Likewise, by a generator that depends on the index alone."""
+        return self.sample(index, np.random.default_rng(index))
+
+    def __repr__(self) -> str:
+        return f"ImageFolder({self.root}: {len(self)} images of {len(self.classes)} classes)"
+
+
+def image_files(folder: Path) -> list[Path]:
+    """The images in a folder and below, sorted; the file itself where it is one."""
+    files = [folder] if folder.is_file() else sorted(folder.rglob("*"))
+    return [f for f in files if f.suffix.lower() in IMAGE_SUFFIXES and f.is_file()]
+
+
+def read_image(file: Path, mode: str = "rgb", max_pixels: int = 1 << 26) -> Array:
+    """The image in a file, uint8 (H, W, C). Raises DataError, which names the file."""
+    try:
+        return decode_image(file.read_bytes(), mode=mode, max_pixels=max_pixels).numpy()
+    except DataError as error:
+        raise DataError(f"{file}: {error}") from None
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read ({error.strerror or error})") from error

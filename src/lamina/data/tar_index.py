@@ -1,0 +1,181 @@
+"""Where each file of a tar shard lies, so that samples can be read in any order.
+
+A shard follows webdataset's convention: files that lie next to each other and share their path up to the first dot of
+their name are one sample; what follows the dot is the kind. Its index is kept beside it in the format of
+NVIDIA DALI's `wds2idx` (v1.2): a line `v1.2 <samples>`, then of each sample a line of `<kind> <offset> <bytes>
+<name>` for each file. An index of DALI's serves, and ours serves DALI.
+"""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+from lamina.data.idx import DataError
+from lamina.runtime import write_atomically
+
+Array = np.ndarray[Any, Any]
+_VERSION = "v1.2"
+#: Bytes of a tar's header, right before a file's content.
+HEADER = 512
+
+
+class ShardFile(NamedTuple):
+    """A file in a shard: the key of its sample, its kind ("jpg", "seg.png"), and where its bytes are."""
+
+    key: str
+    kind: str
+    offset: int
+    size: int
+    name: str
+
+
+@dataclass(frozen=True)
+class ShardIndex:
+    """Where the samples of a shard lie: sample i has the files ends[i - 1] to ends[i].
+
+    kinds: names of kinds; kind: (M,) of each file. offset, size: (M,) bytes. names: all names, one behind the other,
+        of which the i-th ends at name_ends[i].
+    """
+
+    ends: Array
+    kinds: tuple[str, ...]
+    kind: Array
+    offset: Array
+    size: Array
+    names: bytes
+    name_ends: Array
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @staticmethod
+    def of(samples: Iterable[list[ShardFile]]) -> ShardIndex:
+        """The index of samples in their order."""
+        found = list(samples)
+        files = [member for sample in found for member in sample]
+        names = [os.fsencode(f.name) for f in files]
+        kinds = {kind: number for number, kind in enumerate(dict.fromkeys(f.kind for f in files))}
+        return ShardIndex(
+            np.fromiter(accumulate(map(len, found)), np.int64),
+            tuple(kinds),
+            np.array([kinds[f.kind] for f in files], np.int32),
+            np.array([f.offset for f in files], np.int64),
+            np.array([f.size for f in files], np.int64),
+            b"".join(names),
+            np.fromiter(accumulate(map(len, names)), np.int64),
+        )
+
+    def files(self, sample: int) -> dict[str, int]:
+        """The files of a sample: kind -> number."""
+        begin = int(self.ends[sample - 1]) if sample else 0
+        return {self.kinds[self.kind[n]]: n for n in range(begin, int(self.ends[sample]))}
+
+    def name(self, file: int) -> str:
+        """The name of a file."""
+        begin = int(self.name_ends[file - 1]) if file else 0
+        return os.fsdecode(self.names[begin : int(self.name_ends[file])])
+
+
+def index_of(shard: str | Path) -> ShardIndex:
+    """The index of a shard: the one beside it (`train-000.idx` of `train-000.tar`), where it is not older than
+    the shard, else made by reading all headers, and kept there if that can be written.
+
+    Raises DataError for a shard that is none, or is compressed (`ShardStream` reads those).
+    """
+    path = Path(shard)
+    beside = path.with_suffix(".idx")
+    with suppress(OSError, ValueError):
+        if beside.stat().st_mtime_ns >= path.stat().st_mtime_ns:
+            return ShardIndex.of(_parsed(beside.read_text(encoding="utf-8"), path.stat().st_size))
+    samples = [sample for sample, _ in read_shard(path)]
+    if not samples:
+        raise DataError(f"{path}: no samples; files in a shard are named as KEY.KIND")
+    if not any(f.name != "".join(f.name.split()) for sample in samples for f in sample):
+        with suppress(OSError):  # a folder that others own: the index is made again by each run
+            write_atomically(beside, [_text(samples).encode()])
+    return ShardIndex.of(samples)
+
+
+def _text(samples: list[list[ShardFile]]) -> str:
+    lines = [" ".join(f"{f.kind} {f.offset} {f.size} {f.name}" for f in sample) for sample in samples]
+    return "\n".join([f"{_VERSION} {len(samples)}", *lines, ""])
+
+
+def _parsed(text: str, total: int) -> Iterator[list[ShardFile]]:
+    """The samples of an index. Raises ValueError where it is none of a shard of so many bytes."""
+    head, *lines = text.splitlines()
+    if head != f"{_VERSION} {len(lines)}":
+        raise ValueError(head)
+    for line in lines:
+        words = line.split(" ")
+        files = [
+            ShardFile("", kind, int(offset), int(size), name)
+            for kind, offset, size, name in (words[i : i + 4] for i in range(0, len(words), 4))
+        ]
+        if any(f.offset < HEADER or f.size < 0 or f.offset + f.size > total for f in files):
+            raise ValueError(line)
+        yield files
+
+
+def read_shard(
+    path: str | Path, source: IO[bytes] | None = None
+) -> Iterator[tuple[list[ShardFile], list[bytes]]]:
+    """The samples of a shard in their order: files, and, where they come from a stream, their contents.
+
+    source: a stream that cannot be seeked, compressed or not; without one the shard is a file, and only its
+        headers are read. Raises DataError for what is no tar, or ends too early, and for two files of one name
+        and kind.
+    """
+    try:
+        with tarfile.open(path, "r:") if source is None else tarfile.open(fileobj=source, mode="r|*") as tar:
+            yield from _grouped(path, tar, source is not None)
+            if source is None and tar.offset > os.stat(path).st_size:
+                raise DataError(f"{path}: ends before its last file does")
+    except (tarfile.TarError, EOFError) as error:
+        raise DataError(
+            f"{path}: is no tar that can be read here ({error}); ShardStream reads compressed ones"
+        ) from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def _grouped(
+    path: str | Path, tar: tarfile.TarFile, contents: bool
+) -> Iterator[tuple[list[ShardFile], list[bytes]]]:
+    sample: list[ShardFile] = []
+    read: list[bytes] = []
+    for info in tar:
+        key, kind = split_name(info.name)
+        if not info.isreg() or not kind:
+            continue
+        if sample and sample[0].key != key:
+            yield sample, read
+            sample, read = [], []
+        if any(f.kind == kind for f in sample):
+            raise DataError(f"{path}: the sample {key} has two files of kind {kind}")
+        sample.append(ShardFile(key, kind, info.offset_data, info.size, info.name))
+        if contents:
+            file = tar.extractfile(info)
+            assert file is not None
+            read.append(file.read())
+    if sample:
+        yield sample, read
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """The key of a file's sample and its kind, in lower case: ("a/0001", "seg.png") of "a/0001.seg.png". The kind of
+    what belongs to no sample is empty: names without a dot, hidden files, and webdataset's own notes."""
+    folder, slash, last = name.rpartition("/")
+    stem, _, kind = last.partition(".")
+    if not stem or last.startswith("__"):
+        return name, ""
+    return folder + slash + stem, kind.lower()

@@ -1,0 +1,267 @@
+"""Processes that make batches, each at the other end of a socket, with shared memory for what goes through it.
+
+A message is a file in memory (`memfd_create`) that holds a pickled object, with its arrays beside it, not copied into
+the pickle; only the file's descriptor goes through the socket. The receiver maps it, and the arrays lie there
+until the last of them is gone. Nothing has a name, so nothing can be left behind, and no limit of /dev/shm
+applies. A worker whose reader is gone, killed too, reads the end of its socket and ends.
+"""
+
+from __future__ import annotations
+
+import mmap
+import multiprocessing
+import os
+import pickle
+import signal
+import socket
+import struct
+import threading
+import traceback
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+#: Makes a batch of a part's indices and its generator.
+Making = Callable[[Any, Any], Any]
+#: Bytes of the message's head, and of the whole.
+_LENGTHS = struct.Struct("<QQ")
+#: Where arrays begin in memory: at multiples of it.
+_ALIGNED = 64
+#: Seconds that a worker has to end by itself.
+_PATIENCE = 2.0
+
+
+class WorkerError(RuntimeError):
+    """A process that makes batches has died; the message says which one, and how."""
+
+
+class Workers:
+    """Processes that make batches of what they are sent, in turn; each holds the data set.
+
+    Raises what pickling `making` raises.
+    """
+
+    def __init__(self, count: int, making: Making) -> None:
+        self._workers: list[_Worker] = []
+        self._end = weakref.finalize(self, _end_all, self._workers)
+        for number in range(count):
+            self._workers.append(_Worker(f"process {number + 1} of {count}", making))
+        self._turn = 0
+        self._lock = threading.Lock()
+
+    def submit(self, indices: Any, rng: Any) -> Ticket:
+        """Have a batch made. Raises WorkerError."""
+        with self._lock:
+            worker = self._workers[self._turn]
+            self._turn = (self._turn + 1) % len(self._workers)
+            return worker.submit(indices, rng)
+
+    def close(self) -> None:
+        """End the processes."""
+        self._end()
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """A batch that a worker makes."""
+
+    worker: _Worker
+    number: int
+
+    def result(self) -> Any:
+        """The batch. Raises what was raised while it was made, with the worker's traceback as a note; WorkerError."""
+        return self.worker.result(self.number)
+
+    def cancel(self) -> None:
+        """Nobody wants it any more."""
+        self.worker.cancel(self.number)
+
+
+class _Worker:
+    """One process, its socket, and what came out of it that was not asked for yet."""
+
+    def __init__(self, name: str, making: Making) -> None:
+        self.name, self._lock = name, threading.Lock()
+        self._sent = 0
+        self._found: dict[int, Any] = {}
+        self._dropped: set[int] = set()
+        self._link, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        context = multiprocessing.get_context("spawn")  # a forked child has no threads of oneDNN's
+        self._process: SpawnProcess = context.Process(
+            target=_work, args=(there, making), name=f"lamina data {name}", daemon=True
+        )
+        with there:
+            # Ctrl-C is the reader's: a child begins with the signals blocked that its parent blocks.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                self._process.start()
+            except BaseException:
+                self._link.close()
+                raise
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def submit(self, indices: Any, rng: Any) -> Ticket:
+        with self._lock:
+            self._sent += 1
+            try:
+                _send(self._link, (self._sent, indices, rng))
+            except ConnectionError:
+                raise self._died() from None
+            return Ticket(self, self._sent)
+
+    def result(self, number: int) -> Any:
+        with self._lock:
+            while number not in self._found:
+                self._receive()
+            batch, failure = self._found.pop(number)
+        if failure is not None:
+            raise failure.error()
+        return batch
+
+    def cancel(self, number: int) -> None:
+        with self._lock:
+            if self._found.pop(number, None) is None:
+                self._dropped.add(number)
+
+    def _receive(self) -> None:
+        """Take the next thing that the process has made."""
+        try:
+            message = _received(self._link)
+        except ConnectionError:
+            message = None
+        if message is None:
+            raise self._died()
+        number, *found = message
+        if number in self._dropped:
+            self._dropped.remove(number)
+        else:
+            self._found[number] = found
+
+    def _died(self) -> WorkerError:
+        self._process.join(_PATIENCE)
+        status = self._process.exitcode
+        if status is not None and status < 0:
+            name = signal.Signals(-status).name
+            how = f"was killed by {name}" + ("; is there enough memory?" if name == "SIGKILL" else "")
+        else:
+            how = (
+                f"ended with status {status}; what it wrote to standard error says why (a script that starts "
+                "processes needs its main part under `if __name__ == '__main__':`)"
+            )
+        return WorkerError(f"DataLoader: {self.name} (id {self._process.pid}) {how}")
+
+    def hang_up(self) -> None:
+        """Tell it that there is nothing more to do."""
+        self._link.close()
+
+    def end(self) -> None:
+        """Wait for its end, and force it where it takes long."""
+        self._process.join(_PATIENCE)
+        if self._process.exitcode is None:
+            self._process.kill()
+            self._process.join()
+        self._process.close()
+
+
+def _end_all(workers: list[_Worker]) -> None:
+    for worker in workers:
+        worker.hang_up()
+    for worker in workers:
+        worker.end()
+
+
+# ---- in the process
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """What was raised in a worker, pickled where that is possible, and its traceback."""
+
+    pickled: bytes | None
+    traceback: str
+
+    @staticmethod
+    def of(error: Exception) -> _Failure:
+        text = traceback.format_exc()
+        try:
+            pickled = pickle.dumps(error)
+            pickle.loads(pickled)
+        except Exception:  # whatever a foreign exception's pickling raises: its traceback tells
+            return _Failure(None, text)
+        return _Failure(pickled, text)
+
+    def error(self) -> Exception:
+        if self.pickled is None:
+            return RuntimeError(f"DataLoader: a worker failed:\n{self.traceback}")
+        error: Exception = pickle.loads(self.pickled)
+        error.add_note(f"In a worker of the DataLoader:\n{self.traceback}")
+        return error
+
+
+def _work(link: socket.socket, making: Making) -> None:
+    """Make what is asked for until nobody asks any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    with link:
+        try:
+            while (task := _received(link)) is not None:
+                number, indices, rng = task
+                try:
+                    _send(link, (number, making(indices, rng), None))
+                except ConnectionError:
+                    raise
+                except Exception as error:
+                    _send(link, (number, None, _Failure.of(error)))
+        except ConnectionError:
+            return  # the reader has gone
+
+
+# ---- messages
+
+
+def _send(link: socket.socket, thing: Any) -> None:
+    """Send an object through memory. Raises ConnectionError when nobody is there, and what pickling raises."""
+    parts: list[Any] = []
+    body = pickle.dumps(thing, protocol=5, buffer_callback=lambda b: parts.append(b.raw()))
+    head = pickle.dumps((len(body), [p.nbytes for p in parts]))
+    places, total = _places(len(head), [len(body), *(p.nbytes for p in parts)])
+    file = os.memfd_create("lamina batch")
+    try:
+        os.ftruncate(file, total)
+        with mmap.mmap(file, total) as memory:
+            memory[: len(head)] = head
+            for place, part in zip(places, (body, *parts), strict=True):
+                memory[place] = part
+        socket.send_fds(link, [_LENGTHS.pack(len(head), total)], [file])
+    finally:
+        os.close(file)
+
+
+def _received(link: socket.socket) -> Any | None:
+    """The next object; None when the other end is closed. Raises ConnectionError."""
+    message, files, _, _ = socket.recv_fds(link, _LENGTHS.size, 1)
+    if not message:
+        return None
+    head, total = _LENGTHS.unpack(message)
+    try:
+        memory = memoryview(mmap.mmap(files[0], total))
+    finally:
+        os.close(files[0])
+    body, sizes = pickle.loads(memory[:head])
+    first, *rest = (memory[place] for place in _places(head, [body, *sizes])[0])
+    return pickle.loads(first, buffers=rest)
+
+
+def _places(head: int, sizes: list[int]) -> tuple[list[slice], int]:
+    """Where parts of these sizes lie behind the head, and where all ends."""
+    return (found := list(_slices(head, sizes))), found[-1].stop
+
+
+def _slices(end: int, sizes: list[int]) -> Iterator[slice]:
+    for size in sizes:
+        begin = -(-end // _ALIGNED) * _ALIGNED
+        end = begin + size
+        yield slice(begin, end)

@@ -1,0 +1,196 @@
+"""Tensors in safetensors files: names, shapes, dtypes and bytes, and nothing that could run.
+
+Every dtype goes both ways, bfloat16 and the 8-bit ones too. A file is put in place at once
+(`runtime.write_atomically`), so a crash leaves the old one. The writer adds a SHA-256 per tensor and one of the
+header; the reader checks them where they are. Format: https://github.com/huggingface/safetensors, "Format".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lamina._json import parse_json
+from lamina.files.element_types import BY_CODE, BY_NUMPY, as_held
+from lamina.files.source import Source, WeightsError
+from lamina.files.stored import StoredTensor
+from lamina.runtime import write_atomically
+from lamina.tensors import Tensor, as_tensor
+
+Array = np.ndarray[Any, Any]
+
+_DIGEST = "sha256:"
+_SEAL = "sha256"  # of the header without this entry
+#: The longest header that the format allows.
+_LONGEST_HEADER = 100_000_000
+#: Axes that an array may have.
+_MOST_AXES = 64
+
+
+class Contents(NamedTuple):
+    """What a file's header says: its tensors by name, its texts, and the header's SHA-256, "" where it has none."""
+
+    tensors: dict[str, StoredTensor]
+    texts: dict[str, str]
+    seal: str
+
+
+def save_safetensors(state: Any, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
+    """Write tensors and arrays by name, or the state_dict of a module, to a file. Raises OSError.
+
+    path: written as `runtime.write_atomically` does: through links, into pipes directly, otherwise at once.
+    metadata: more texts to keep in the file's header.
+    Raises TypeError for what is neither a module nor a mapping of names to arrays.
+    """
+    write_atomically(path, safetensors_parts(state, metadata))
+
+
+def safetensors_parts(state: Any, metadata: Mapping[str, str] | None = None) -> list[bytes | memoryview]:
+    """What `save_safetensors` writes, one piece after another."""
+    arrays = {name: host_array(value) for name, value in named_values(state).items()}
+    digests = {_DIGEST + name: hashlib.sha256(_bytes(array)).hexdigest() for name, array in arrays.items()}
+    return [_header(arrays, {**(metadata or {}), **digests}), *map(_bytes, arrays.values())]
+
+
+def named_values(state: Any) -> Mapping[str, Any]:
+    """The values by name of a mapping, or of a module. Raises TypeError for anything else."""
+    named: Mapping[str, Any] = state.state_dict() if hasattr(state, "state_dict") else state
+    if not isinstance(named, Mapping) or not all(isinstance(name, str) for name in named):
+        raise TypeError(
+            f"weights: state must be a module or a mapping of names to arrays, got {type(state).__name__}"
+        )
+    return named
+
+
+def host_array(value: Any) -> Array:
+    """The values as a row-major NumPy array, of any type that files have."""
+    known = isinstance(value, np.ndarray) and value.dtype in BY_NUMPY and value.dtype.isnative
+    values = value if known else as_tensor(value).numpy()
+    return np.ascontiguousarray(values).reshape(values.shape)  # the former makes scalars one-dimensional
+
+
+def load_safetensors(path: str | Path) -> dict[str, Tensor]:
+    """The tensors of a file by name, on the CPU. Raises WeightsError, or OSError when it cannot be read."""
+    return read_safetensors(path)[0]
+
+
+def read_safetensors(path: str | Path, *, sealed: bool = False) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a file and the texts in its header. Raises WeightsError or OSError.
+
+    sealed: refuse a file without the digest of its header, which only files of other programs lack.
+    """
+    with Source(path) as source:
+        return _read_all(source, sealed)
+
+
+def parse_safetensors(
+    data: bytes, path: str | Path, *, sealed: bool = False
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """As `read_safetensors`, of a file's content; path: what errors call it."""
+    return _read_all(Source(path, data), sealed)
+
+
+def _read_all(source: Source, sealed: bool) -> tuple[dict[str, Tensor], dict[str, str]]:
+    contents = scan_safetensors(source, sealed=sealed)
+    return {name: as_held(name, found.read()) for name, found in contents.tensors.items()}, contents.texts
+
+
+def scan_safetensors(source: Source, *, sealed: bool = False) -> Contents:
+    """What a file holds, without its values. Raises WeightsError."""
+    try:
+        facts, start = _facts(source)
+        texts = facts.pop("__metadata__", {})
+        if not isinstance(texts, dict) or not all(isinstance(t, str) for t in texts.values()):
+            raise ValueError("__metadata__ is no mapping of texts")
+        seal = texts.pop(_SEAL, None)
+        if (seal is not None or sealed) and seal != _seal({**facts, "__metadata__": texts}):
+            raise WeightsError(f"{source.path}: the header was changed after it was written")
+        digests = {k[len(_DIGEST) :]: v for k, v in texts.items() if k.startswith(_DIGEST)}
+        found = {name: _stored(source, name, f, start, digests.get(name)) for name, f in facts.items()}
+        _check_places(facts, source.size - start)
+    except WeightsError:
+        raise
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+        raise WeightsError(f"{source.path}: not a sound safetensors file ({error})") from error
+    own = {k: v for k, v in texts.items() if not k.startswith(_DIGEST)}
+    return Contents(found, own, seal or "")
+
+
+def _facts(source: Source) -> tuple[dict[str, Any], int]:
+    """The header, and where the data begins."""
+    if source.size < 8:
+        raise ValueError(f"{source.size} bytes are too few")
+    length = int.from_bytes(source.read(0, 8).tobytes(), "little")
+    if length > min(_LONGEST_HEADER, source.size - 8):
+        raise ValueError(f"a header of {length} bytes in a file of {source.size}")
+    facts = parse_json(source.read(8, length).tobytes())
+    if not isinstance(facts, dict):
+        raise ValueError("the header is no object")
+    return facts, 8 + length
+
+
+def _stored(source: Source, name: str, facts: Any, start: int, digest: str | None) -> StoredTensor:
+    """One tensor of the header, whose shape must be of as many bytes as it has."""
+    first, last = facts["data_offsets"]
+    shape = tuple(facts["shape"])
+    kind = BY_CODE.get(facts["dtype"])
+    if kind is None:
+        raise WeightsError(
+            f"{source.path}: tensor {name!r} has dtype {facts['dtype']}, which Lamina does not know"
+        )
+    if len(shape) > _MOST_AXES or any(type(n) is not int or n < 0 for n in (first, last, *shape)):
+        raise ValueError(f"tensor {name!r} has shape {str(shape)[:200]} at {first!r}:{last!r}")
+    found = StoredTensor.whole(source, name, kind, shape, start + first, digest=digest)
+    if found.nbytes != last - first:
+        raise ValueError(f"tensor {name!r} of {found.nbytes} bytes has {last - first}")
+    return found
+
+
+def _check_places(facts: Mapping[str, Any], nbytes: int) -> None:
+    """Raises ValueError unless the tensors cover the data, one after another."""
+    end = 0
+    for first, last in sorted(f["data_offsets"] for f in facts.values()):
+        if first != end:
+            raise ValueError(f"between tensors {first - end} bytes lie, or belong to two of them")
+        end = last
+    if end != nbytes:
+        raise ValueError(f"the tensors have {end} bytes, the file {nbytes}")
+
+
+def _bytes(array: Array) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
+
+
+def _header(arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> bytes:
+    """Length (8 bytes, little-endian), then JSON: per tensor its dtype, shape and place in the data."""
+    facts: dict[str, Any] = {"__metadata__": dict(metadata)}
+    offset = 0
+    for name, array in arrays.items():
+        facts[name] = {
+            "dtype": _code(name, array),
+            "shape": list(array.shape),
+            "data_offsets": [offset, offset + array.nbytes],
+        }
+        offset += array.nbytes
+    facts["__metadata__"][_SEAL] = _seal(facts)
+    text = json.dumps(facts, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # data starts at a multiple of 8
+    return len(text).to_bytes(8, "little") + text
+
+
+def _code(name: str, array: Array) -> str:
+    code = BY_NUMPY[array.dtype].code
+    if not code:
+        raise WeightsError(f"tensor {name!r} is {array.dtype}, which safetensors files do not have")
+    return code
+
+
+def _seal(facts: Mapping[str, Any]) -> str:
+    """The digest of a header: of its JSON with sorted keys."""
+    text = json.dumps(facts, separators=(",", ":"), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,175 @@
+"""Loaders: one order for any number and kind of workers, exact resumption, errors where the batch would be."""
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import data, nn, ops, optim
+from lamina.data import transforms
+from lamina.train import Position, fit
+
+pytestmark = pytest.mark.feature("B030")
+
+
+class Squares:
+    """Sample i is (i², noise), and fails at `bad`."""
+
+    def __init__(self, count: int = 23, bad: int = -1) -> None:
+        self.count, self.bad = count, bad
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        return self.sample(index, np.random.default_rng(0))
+
+    def sample(self, index: int, rng: np.random.Generator) -> Any:
+        if index == self.bad:
+            raise KeyError(f"sample {index} is bad")
+        return {"square": np.float32(index) ** 2, "noise": rng.standard_normal(3)}, index
+
+
+def flat(batches: Any) -> list[tuple[bytes, bytes, bytes]]:
+    return [(x["square"].tobytes(), x["noise"].tobytes(), y.tobytes()) for x, y in batches]
+
+
+def loader(**options: Any) -> data.DataLoader:
+    return data.DataLoader(Squares(), 4, True, seed=5, **options)
+
+
+def test_samples_and_batches() -> None:
+    plain = data.DataLoader(Squares(), 4)
+    batches = list(plain)
+    assert len(plain) == len(batches) == 6
+    assert [len(y) for _, y in batches] == [4] * 5 + [3]
+    np.testing.assert_array_equal(np.concatenate([y for _, y in batches]), np.arange(23))
+    x, y = batches[1]
+    np.testing.assert_array_equal(x["square"], y.astype(np.float32) ** 2)
+    assert x["noise"].shape == (4, 3)
+    assert len(list(data.DataLoader(Squares(), 4, drop_last=True))) == 5
+    assert repr(loader(num_workers=2)).startswith("DataLoader(23 samples, 6 batches of 4, shuffled")
+
+
+@pytest.mark.parametrize(
+    "options", [{"num_workers": 1}, {"num_workers": 3, "prefetch_factor": 1}, {"num_workers": 9}]
+)
+def test_the_order_does_not_depend_on_threads(options: dict[str, Any]) -> None:
+    plain, threaded = loader(), loader(**options)
+    for _ in range(2):  # two epochs, each in an order of its own
+        expected = flat(plain)
+        assert flat(threaded) == expected
+    assert flat(threaded.epoch(1, 4)) == expected[4:]
+    assert flat(loader().epoch(0)) != expected
+    assert threaded.describe() == plain.describe()
+
+
+def test_the_order_does_not_depend_on_processes() -> None:
+    one = loader(num_workers=2, processes=True)
+    try:
+        expected = flat(loader())
+        assert flat(one) == expected
+        assert flat(one.epoch(0, 3)) == expected[3:]
+        for _ in one:  # what a loop that ends early leaves is nobody's
+            break
+        assert flat(one.epoch(0)) == expected
+    finally:
+        one.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_errors_are_raised_where_the_batch_would_be(workers: int) -> None:
+    found = iter(data.DataLoader(Squares(bad=9), 4, num_workers=workers))
+    assert len(next(found)[1]) == len(next(found)[1]) == 4
+    with pytest.raises(KeyError, match="sample 9 is bad"):
+        next(found)
+
+
+def test_threads_end_with_the_loop() -> None:
+    before = threading.active_count()
+    for _ in loader(num_workers=4):
+        break
+    found = loader(num_workers=2).epoch(0)
+    next(found)
+    found.close()  # type: ignore[attr-defined]
+    assert threading.active_count() == before
+
+
+def test_samples_without_generators_and_of_any_structure() -> None:
+    class Words:
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int) -> Any:
+            return {"word": "abc"[index], "pair": (index, [float(index), None])}
+
+    (batch,) = data.DataLoader(Words(), 3)  # type: ignore[arg-type]
+    assert batch["word"] == ["a", "b", "c"]
+    first, (second, nothing) = batch["pair"]
+    assert (first.dtype, second.dtype, nothing) == (np.int64, np.float64, None)
+    np.testing.assert_array_equal(second, [0, 1, 2])
+
+
+def test_collate_names_what_does_not_fit() -> None:
+    with pytest.raises(
+        ValueError, match=r"samples of shapes \(2,\), \(3,\) make no batch; bring them to one size"
+    ):
+        data.default_collate([np.zeros(2), np.zeros(3)])
+    with pytest.raises(ValueError, match=r"sample 1 is \(\*, \*\), the first one \*"):
+        data.default_collate([1, (1, 2)])
+    joined = data.DataLoader(Squares(), 5, collate_fn=lambda samples: len(samples))
+    assert list(joined) == [5, 5, 5, 5, 3]
+
+
+def test_batches_are_mixed_by_the_generator_of_their_place() -> None:
+    x = np.random.default_rng(0).standard_normal((12, 3, 4, 4)).astype(np.float32)
+    mixing = [
+        data.DataLoader(
+            data.TensorDataset(x, np.arange(12) % 3), 4, batch_transform=transforms.MixUp(3), num_workers=n
+        )
+        for n in (0, 2)
+    ]
+    first, second = (list(m) for m in mixing)
+    for (a, p), (b, q) in zip(first, second, strict=True):
+        np.testing.assert_array_equal(a, b)
+        np.testing.assert_array_equal(p, q)
+        np.testing.assert_allclose(p.sum(1), 1, rtol=1e-6)
+
+
+def test_training_goes_on_within_an_epoch() -> None:
+    rng = np.random.default_rng(0)
+    whole = data.TensorDataset(rng.standard_normal((30, 4)).astype(np.float32), rng.integers(0, 3, 30))
+
+    def train(start: Position, steps: int | None, workers: int) -> Any:
+        nn.manual_seed(0)
+        step = lm.train_step(
+            nn.Linear(4, 3), ops.cross_entropy, optim.SGD(0.0), device="cpu", backend="reference"
+        )
+        batches = data.DataLoader(whole, 4, True, seed=1, num_workers=workers)
+        return fit(step, batches, 2, start=start, max_steps=steps, progress=False)
+
+    expected = train(Position(), None, 0)
+    cut = train(Position(), 11, 2)
+    assert cut.position == Position(1, 3)
+    assert cut.losses == expected.losses[:11]
+    assert train(cut.position, None, 3).losses == expected.losses[11:]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_workers": -1}, "num_workers must be at least 0 and prefetch_factor at least 1, got -1 and 2"),
+        ({"prefetch_factor": 0}, "got 0 and 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+    ],
+)
+def test_bad_numbers_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        data.DataLoader(Squares(), **options)
+
+
+def test_an_empty_set_makes_no_batch() -> None:
+    with pytest.raises(ValueError, match="0 samples make no batch of 4"):
+        data.DataLoader(Squares(0), 4)

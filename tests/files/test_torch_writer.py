@@ -1,0 +1,107 @@
+"""What is written comes back bit by bit, here and in torch."""
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import nn
+from lamina.files import load_torch, save_torch
+from lamina.files.element_types import ELEMENT_TYPES
+from lamina.files.torch_writer import (
+    _central,
+    _end,
+    _local,
+    _Written,
+)  # their limits cannot be reached in a test
+
+pytestmark = pytest.mark.feature("B025")
+
+
+def arrays() -> dict[str, np.ndarray]:
+    return {
+        t.torch: np.arange(6).reshape(2, 3).astype(t.numpy)
+        for t in ELEMENT_TYPES
+        if t.torch != "float8_e8m0fnu"
+    }
+
+
+def test_every_kind_of_value_comes_back(tmp_path: Path) -> None:
+    file = tmp_path / "w.pt"
+    tree = {
+        "model": {"w": lm.tensor([[1.0, 2.0]]), "n": np.int64(3)}, "epoch": 2, "big": -(2**70),
+        "rates": [0.5, -1e300],
+        "none": None, "yes": True, "raw": b"\xff\x00", "text": "é", "pair": (1, "a"), 3: lm.bfloat16, "no": (),
+    }  # fmt: skip
+    save_torch(tree, file)
+    found = load_torch(file)
+    assert found["model"]["w"].numpy().tolist() == [[1, 2]]
+    assert found["model"]["n"].shape == ()
+    rest = {k: v for k, v in found.items() if k != "model"}
+    assert rest == {k: v for k, v in tree.items() if k != "model"}
+    first = file.read_bytes()
+    save_torch(tree, file)
+    assert file.read_bytes() == first
+    with zipfile.ZipFile(file) as archive:
+        assert archive.testzip() is None
+    with pytest.raises(TypeError, match="save_torch: object is not an array"):
+        save_torch({"x": object()}, file)
+    assert file.read_bytes() == first
+
+
+def test_memory_that_is_shared_stays_shared(tmp_path: Path) -> None:
+    base = np.arange(12, dtype=np.float32).reshape(3, 4)
+    save_torch({"a": base, "b": base, "part": base[1:, :2], "turned": base.T}, tmp_path / "w.pt")
+    found = {k: v.numpy() for k, v in load_torch(tmp_path / "w.pt").items()}
+    assert np.shares_memory(found["a"], found["b"])
+    assert np.shares_memory(found["a"], found["turned"])
+    np.testing.assert_array_equal(found["part"], base[1:, :2])
+    np.testing.assert_array_equal(found["turned"], base.T)
+
+
+@pytest.mark.torch
+def test_torch_reads_every_dtype_weights_only(tmp_path: Path) -> None:
+    import torch
+
+    file = tmp_path / "w.pt"
+    given = arrays()
+    save_torch(
+        {**given, "turned": given["float32"].T, "scalar": np.float32(2), "none": np.zeros((0, 3), np.int8)},
+        file,
+    )
+    for options in ({}, {"mmap": True}):
+        found = torch.load(file, weights_only=True, **options)
+        for name, array in given.items():
+            assert found[name].dtype == getattr(torch, name)
+            assert found[name].contiguous().view(torch.uint8).numpy().tobytes() == array.tobytes(), name
+        assert found["turned"].t().is_contiguous()
+        assert (found["scalar"].shape, found["none"].shape) == ((), (0, 3))
+
+
+@pytest.mark.torch
+def test_a_network_goes_to_torch_and_back(tmp_path: Path) -> None:
+    import torch
+
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 2).bfloat16())
+    save_torch({"state_dict": net.state_dict(), "epoch": 4}, tmp_path / "w.pt")
+    theirs = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Linear(4, 2).bfloat16()
+    )
+    theirs.load_state_dict(torch.load(tmp_path / "w.pt", weights_only=True)["state_dict"])
+    torch.save(theirs.state_dict(), tmp_path / "back.pt")
+    mine, back = net.state_dict(), lm.load_weights(tmp_path / "back.pt")
+    assert mine.keys() == back.keys()
+    for name, value in mine.items():
+        assert value.dtype == back[name].dtype
+        assert value.numpy().tobytes() == back[name].numpy().tobytes()
+
+
+def test_large_members_have_64_bit_sizes() -> None:
+
+    entry = _Written(b"archive/data/0", 2**33, 7, 2**34)
+    assert (2**33).to_bytes(8, "little") in _local(entry)
+    assert (2**34).to_bytes(8, "little") in _central(entry)
+    assert len(_local(entry)) % 64 == 0
+    assert _end(3, 100, 2**34).startswith(b"PK\x06\x06")
