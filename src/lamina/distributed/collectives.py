@@ -1,0 +1,127 @@
+"""Collective operations on tensors and traced values: every rank of the group calls the same ones, in the same order.
+
+At once on tensors, as nodes of a graph on traced values; differentiable (the gradient is that of the sum of all
+ranks' results). For a group of one each gives what it is given. `group=None` is all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar
+
+from lamina.distributed.ranks import world_group
+from lamina.ops.arguments import checked
+from lamina.ops.core import Op, bind, operand
+from lamina.ops.primitives.collective import (
+    AllGather,
+    AllReduce,
+    AllReduceEach,
+    AllToAll,
+    Broadcast,
+    Exchange,
+    ReduceScatter,
+)
+from lamina.spec.group import Group
+
+X = TypeVar("X")
+#: Bytes of small tensors that `all_reduce_each` sends together, as in PyTorch.
+BUCKET_BYTES = 25 << 20
+
+
+@checked
+def all_reduce(
+    input: X, reduction: Literal["sum", "mean", "max", "min"] = "sum", *, group: Group | None = None
+) -> X:
+    """The sum, mean, maximum or minimum of all ranks' input [...], on every rank; shape and dtype stay."""
+    found: X = _of("all_reduce", AllReduce(_or_all(group), reduction), input)
+    return found
+
+
+@checked
+def all_reduce_each(
+    inputs: Sequence[X],
+    reduction: Literal["sum", "mean", "max", "min"] = "mean",
+    *,
+    group: Group | None = None,
+    bucket_bytes: int = BUCKET_BYTES,
+) -> list[X]:
+    """Each of several tensors reduced over all ranks, such as the gradients of a step of one's own.
+
+    In a compiled program they travel in buckets of up to `bucket_bytes`, in the order in which they are
+    finished: each is on its way while the next ones are computed. Raises ValueError for bucket_bytes < 1.
+    """
+    if bucket_bytes < 1:
+        raise ValueError(f"all_reduce_each: bucket_bytes must be at least 1, got {bucket_bytes}")
+    if not inputs:
+        return []
+    op = AllReduceEach(_or_all(group), reduction, bucket_bytes)
+    return list(bind(op, *(operand(x, "all_reduce_each") for x in inputs)))
+
+
+@checked
+def all_gather(input: X, *, group: Group | None = None) -> X:
+    """Every rank's input [...] as [ranks, ...]. Its gradient is the sum over ranks of the gradient's part."""
+    found: X = _of("all_gather", AllGather(_or_all(group)), input)
+    return found
+
+
+@checked
+def reduce_scatter(
+    input: X, reduction: Literal["sum", "mean", "max", "min"] = "sum", *, group: Group | None = None
+) -> X:
+    """Of inputs [ranks, ...] rank i gets the reduction of all ranks' part i, [...]. Raises ShapeError."""
+    found: X = _of("reduce_scatter", ReduceScatter(_or_all(group), reduction), input)
+    return found
+
+
+@checked
+def broadcast(input: X, src: int = 0, *, group: Group | None = None) -> X:
+    """The input of rank `src`, on all ranks; it has the same shape everywhere. Raises ValueError for src outside."""
+    ranks = _or_all(group)
+    found: X = _of("broadcast", Broadcast(ranks, _place("broadcast", "src", src, ranks)), input)
+    return found
+
+
+@checked
+def all_to_all(input: X, *, group: Group | None = None) -> X:
+    """Of inputs [ranks, ...]: part i of the result is what rank i has for this one. Raises ShapeError."""
+    found: X = _of("all_to_all", AllToAll(_or_all(group)), input)
+    return found
+
+
+@checked
+def send_receive(input: X, dst: int | None, src: int | None, *, group: Group | None = None) -> X:
+    """Send input to rank `dst`, and get what rank `src` sends, of the same shape and dtype; 0 where src is None.
+
+    A ring: send_receive(x, (rank() + 1) % n, (rank() - 1) % n). Only the ranks that are named take part.
+    """
+    ranks = _or_all(group)
+    to = None if dst is None else _place("send_receive", "dst", dst, ranks)
+    source = None if src is None else _place("send_receive", "src", src, ranks)
+    found: X = _of("send_receive", Exchange(ranks, to, source), input)
+    return found
+
+
+def send(input: X, dst: int, *, group: Group | None = None) -> X:
+    """Send input to rank `dst`, which calls `receive`. Gives zeros: in a graph, return them, so that it is sent."""
+    return send_receive(input, dst, None, group=group)
+
+
+def receive(like: X, src: int, *, group: Group | None = None) -> X:
+    """What rank `src` sends, of the shape and dtype of `like`."""
+    return send_receive(like, None, src, group=group)
+
+
+def _or_all(group: Group | None) -> Group:
+    return world_group() if group is None else group
+
+
+def _place(what: str, name: str, rank: int, group: Group) -> int:
+    """Where a rank of the world stands in a group. Raises ValueError."""
+    if rank not in group.ranks:
+        raise ValueError(f"{what}: {name}={rank} is not among {group}")
+    return group.ranks.index(rank)
+
+
+def _of(what: str, op: Op, x: Any) -> Any:
+    return bind(op, operand(x, what))[0]

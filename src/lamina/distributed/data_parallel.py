@@ -1,0 +1,99 @@
+"""Data parallel training: each rank has the whole network and a part of each batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lamina import ops
+from lamina.distributed.collectives import BUCKET_BYTES, all_reduce, all_reduce_each, broadcast
+from lamina.distributed.ranks import all_gather_object, group_rank, rank, world_group
+from lamina.ops.primitives.random import part_of_batch
+from lamina.spec import Group, bfloat16
+from lamina.tensors import Tensor
+
+
+@dataclass(frozen=True)
+class DataParallel:
+    """How ranks train one network together; "data" as an argument is DataParallel().
+
+    group: the ranks, by default all. bucket_bytes: gradients travel in buckets of this size.
+    compression: "bf16" sends gradients in bfloat16; what rounding leaves over is kept in float32 and added to
+    the next
+        step's gradient (error feedback; Seide et al. 2014).
+    """
+
+    group: Group | None = None
+    bucket_bytes: int = BUCKET_BYTES
+    compression: Literal["bf16"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.bucket_bytes < 1:
+            raise ValueError(f"DataParallel: bucket_bytes must be at least 1, got {self.bucket_bytes}")
+        if self.compression not in (None, "bf16"):
+            raise ValueError(f"DataParallel: compression must be None or 'bf16', got {self.compression!r}")
+
+    @property
+    def ranks(self) -> Group:
+        """The group."""
+        return world_group() if self.group is None else self.group
+
+    @property
+    def size(self) -> int:
+        """How many ranks."""
+        return self.ranks.size
+
+    @property
+    def place(self) -> int:
+        """This rank's among them. Raises ValueError where it is none of them."""
+        found = group_rank(self.ranks)
+        if found is None:
+            raise ValueError(f"DataParallel: rank {rank()} is not among {self.ranks}")
+        return found
+
+    @contextmanager
+    def own_part(self) -> Iterator[None]:
+        """Inside of it random ops draw for this rank's part of the batch."""
+        with part_of_batch(self.place, self.size):
+            yield
+
+    def averages(
+        self, grads: Sequence[Any], figures: Sequence[Any], errors: Sequence[Any] | None
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """Means over the ranks of gradients and of other numbers, and the new errors of compression.
+
+        errors: what rounding has left over so far, where gradients are compressed.
+        """
+        whole = [g + e for g, e in zip(grads, errors, strict=True)] if errors is not None else grads
+        sent = [ops.cast(x, bfloat16) for x in whole] if errors is not None else whole
+        found: list[Any] = all_reduce_each(
+            [*sent, *figures], "mean", group=self.ranks, bucket_bytes=self.bucket_bytes
+        )
+        means = [ops.cast(m, x.dtype) for m, x in zip(found[: len(sent)], whole, strict=True)]
+        left = (
+            [x - ops.cast(s, x.dtype) for x, s in zip(whole, sent, strict=True)] if errors is not None else []
+        )
+        return means, found[len(sent) :], left
+
+    def gather_objects(self, value: object) -> list[Any]:
+        """Each rank's value."""
+        return all_gather_object(value, self.ranks)
+
+    def all_agree(self, good: Any) -> Any:
+        """Whether a traced condition holds on all ranks."""
+        return ops.gt(all_reduce(ops.cast(good, "float32"), "min", group=self.ranks), 0.5)
+
+    def same_as_first(self, tensors: Iterable[Tensor]) -> None:
+        """Let tensors be those of the group's first rank."""
+        if self.size > 1:
+            for x in tensors:
+                x.copy_(broadcast(x, self.ranks.ranks[0], group=self.ranks))
+
+
+def as_data_parallel(given: DataParallel | Literal["data"] | None) -> DataParallel | None:
+    """What the argument `parallel` means. None for a world of one rank: there is nothing to do together."""
+    found = DataParallel() if given == "data" else given
+    assert not isinstance(found, str)
+    return None if found is None or found.size == 1 else found

@@ -1,0 +1,135 @@
+"""N ranks with a part of each batch train as one rank with the whole batch."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import lamina as lm
+from lamina import distributed, nn, ops, optim
+from lamina.distributed import DataParallel
+from tests.helpers.ranks import run_ranks
+
+BATCH, STEPS = 12, 5
+
+
+def network() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.SyncBatchNorm(8), nn.ReLU(), nn.Dropout(0.3), nn.Flatten(),
+        nn.Linear(8 * 36, 5), nn.Dropout(0.1),
+    )  # fmt: skip
+
+
+def train(settings: dict[str, Any]) -> dict[str, Any]:
+    """Losses, hits and the state after some steps, of this rank's part of each batch."""
+    given = dict(settings)
+    nn.manual_seed(3 if distributed.rank() == 0 else 4)  # the first rank's parameters are taken
+    step = lm.train_step(
+        network(),
+        ops.cross_entropy,
+        given.pop("optimizer", optim.SGD(0.1, momentum=0.9)),
+        device="cpu",
+        parallel=DataParallel(bucket_bytes=3000, **given.pop("parallel", {})),
+        **given,
+    )
+    rng, n, me = np.random.default_rng(0), distributed.world_size(), distributed.rank()
+    losses, hits = [], []
+    for _ in range(STEPS):
+        x = rng.standard_normal((BATCH, 3, 6, 6)).astype(np.float32)
+        y, part = rng.integers(0, 5, BATCH), slice(me * BATCH // n, (me + 1) * BATCH // n)
+        losses.append(float(step(x[part], y[part]).item()))
+        assert step.correct is not None
+        hits.append(int(step.correct.item()))
+    return {"losses": losses, "hits": hits, "state": {k: v.numpy() for k, v in step.state.named().items()}}
+
+
+def several(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [train(one) for one in settings]
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"clip_norm": 0.3, "optimizer": optim.AdamW(1e-3)},
+    {"accumulate": 2},
+]
+
+
+@pytest.mark.feature("F116", "B032", "B033")
+@pytest.mark.parametrize(("launcher", "ranks", "count"), [("variables", 4, 1), ("mpirun", 2, len(SETTINGS))])
+def test_ranks_train_as_one(launcher: Any, ranks: int, count: int) -> None:
+    alone = several(SETTINGS[:count])
+    for rank, results in enumerate(run_ranks(several, ranks, launcher=launcher, args=(SETTINGS[:count],))):
+        for settings, found, wanted in zip(SETTINGS[:count], results, alone, strict=True):
+            updates = [i for i in range(STEPS) if (i + 1) % settings.get("accumulate", 1) == 0]
+            what = f"rank {rank} of {ranks}, {settings}"
+            for i in updates:  # between updates nothing is told to others: the loss is the rank's own
+                assert found["losses"][i] == pytest.approx(wanted["losses"][i], rel=1e-5), what
+                assert found["hits"][i] == wanted["hits"][i], what
+            for name, x in wanted["state"].items():
+                if updates[-1] == STEPS - 1 or not name.startswith(("gathered/", "buffers/")):
+                    np.testing.assert_allclose(
+                        found["state"][name], x, rtol=1e-5, atol=1e-5, err_msg=f"{what} {name}"
+                    )
+
+
+def test_compressed_gradients_keep_what_rounding_left() -> None:
+    (first, second) = run_ranks(several, 2, args=([{}, {"parallel": {"compression": "bf16"}}],))
+    for plain, compressed in (first, second):
+        assert max(np.abs(e).max() for k, e in compressed["state"].items() if k.startswith("errors/")) > 0
+        np.testing.assert_allclose(compressed["losses"], plain["losses"], rtol=2e-2)
+    for name, x in first[1]["state"].items():
+        if not name.startswith("errors/"):
+            np.testing.assert_array_equal(x, second[1]["state"][name])
+
+
+def test_arguments_are_checked() -> None:
+    with pytest.raises(ValueError, match="DataParallel: bucket_bytes must be at least 1, got 0"):
+        DataParallel(bucket_bytes=0)
+    with pytest.raises(ValueError, match="DataParallel: compression must be None or 'bf16', got 'fp8'"):
+        DataParallel(compression="fp8")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="DataParallel: rank 0 is not among ranks 1,2"):
+        DataParallel(distributed.Group(1, 2)).place  # noqa: B018
+    with pytest.raises(ValueError, match="train_step: parallel must be one of 'data'"):
+        lm.train_step(network(), ops.cross_entropy, optim.SGD(0.1), parallel="model")  # type: ignore[arg-type]
+
+
+def test_in_a_world_of_one_it_changes_nothing() -> None:
+    nn.manual_seed(3)
+    step = lm.train_step(network(), ops.cross_entropy, optim.SGD(0.1), device="cpu", parallel="data")
+    assert step.options.parallel is None
+
+
+def evaluate_and_fit(checkpoint: str) -> dict[str, Any]:
+    """Scores of uneven parts, and a run of two epochs with validation and a checkpoint of one rank."""
+    rng, n, me = np.random.default_rng(1), distributed.world_size(), distributed.rank()
+    x = rng.standard_normal((11, 3, 6, 6)).astype(np.float32)
+    y = rng.integers(0, 5, 11)
+    nn.manual_seed(3)
+    net = network()
+    mine = [(x[i : i + 1], y[i : i + 1]) for i in range(me, 11, n)]
+    metrics = [lm.train.metrics.ConfusionMatrix(5)]
+    scores = lm.evaluate(net, mine, ops.cross_entropy, metrics=metrics, device="cpu", parallel="data")
+    step = lm.train_step(net, ops.cross_entropy, optim.SGD(0.05), device="cpu", parallel="data")
+    batches = lm.data.Batches(lambda which, _: (x[which], y[which]), 8, 4, rank=me, world_size=n)
+    console = Console(file=io.StringIO(), highlight=False)
+    history = lm.fit(step, batches, 2, validation=mine, console=console, checkpoint=f"{checkpoint}{me}")
+    assert history.epochs[-1].validation is not None
+    return {
+        "accuracy": scores.accuracy, "loss": scores.loss, "matrix": scores.metrics["confusion_matrix"].tolist(),
+        "losses": history.losses, "validation": history.epochs[-1].validation.loss,
+        "wrote": len(console.file.getvalue()) > 0, "saved": Path(f"{checkpoint}{me}").exists(),  # type: ignore[attr-defined]
+    }  # fmt: skip
+
+
+@pytest.mark.feature("B032")
+def test_scores_are_exact_and_one_rank_logs_and_saves(tmp_path: Path) -> None:
+    alone = evaluate_and_fit(str(tmp_path / "alone"))
+    assert (alone.pop("wrote"), alone.pop("saved")) == (True, True)
+    for rank, found in enumerate(run_ranks(evaluate_and_fit, 2, args=(str(tmp_path / "rank"),))):
+        assert (found.pop("wrote"), found.pop("saved")) == (rank == 0, rank == 0)
+        assert found["matrix"] == alone["matrix"]
+        for name in ("accuracy", "loss", "losses", "validation"):
+            assert found[name] == pytest.approx(alone[name], rel=1e-5), name
