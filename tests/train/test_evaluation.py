@@ -116,7 +116,7 @@ def test_regression_has_a_loss_and_no_accuracy() -> None:
     assert found == Scores(None, None, 2.0)
     assert found.accuracy is None
     assert str(found) == "loss 2.0000"
-    message = r"outputs f32\[2,1\] and targets f32\[2,1\] have no accuracy, which needs .*; give a loss_fn"
+    message = r"outputs f32\[2,1\] and targets f32\[2,1\] have no accuracy, which needs .*; give a loss_fn or metrics"
     with pytest.raises(ValueError, match=message):
         scores([[1.0], [3.0]], np.array([[1.0], [1.0]], np.float32))
 
@@ -167,3 +167,64 @@ def test_several_inputs_outputs_and_targets() -> None:
 def test_labels_in_a_list_of_numbers() -> None:
     logits = np.eye(3, dtype=np.float32)
     assert lm.evaluate(Fixed(), [(logits, [0, 1, 1])], device="cpu", backend="reference") == Scores(2, 3)
+
+
+# ---- predict
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_predict_arrays_whole_and_in_parts(backend: str) -> None:
+    net = net_of()
+    expected = net.eval()(IMAGES).numpy()
+    whole = lm.predict(net, IMAGES, device="cpu", backend=backend)
+    np.testing.assert_allclose(whole.numpy(), expected, rtol=1e-4, atol=1e-5)
+    parts = lm.predict(net, lm.tensor(IMAGES), batch_size=4, device="cpu", backend=backend)
+    assert parts.shape == (10, 3)
+    np.testing.assert_allclose(parts.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_predict_batches_with_and_without_targets() -> None:
+    predictor = Predictor(net_of(), device="cpu", backend="reference")
+    expected = predictor(IMAGES).numpy()
+    labels = np.arange(10)
+    pairs = data.arrays(IMAGES, labels, batch_size=4, shuffle=False)
+    for found in (
+        lm.predict(predictor, pairs, labelled=True),
+        lm.predict(predictor, data.arrays(IMAGES, batch_size=4, shuffle=False)),
+        lm.predict(predictor, (IMAGES[i : i + 3] for i in range(0, 10, 3))),
+    ):
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_predict_several_inputs_and_outputs() -> None:
+    a, b = (RNG.standard_normal((5, 3)).astype(np.float32) for _ in range(2))
+    for given in ((a, b), {"a": a, "b": b}):
+        total, rest = lm.predict(Two(), given, batch_size=2, device="cpu", backend="reference")
+        np.testing.assert_allclose(total.numpy(), a + b, rtol=1e-6)
+        np.testing.assert_allclose(rest["difference"].numpy(), a - b, rtol=1e-6)
+
+
+def test_predict_a_sample_without_a_batch() -> None:
+    nn.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 3), nn.Tanh())
+    found = lm.predict(net, np.ones(4, np.float32), device="cpu", backend="reference")
+    assert found.shape == (3,)
+    image = nn.Conv2d(1, 2, 3)
+    assert lm.predict(image, IMAGES[0], device="cpu", backend="reference").shape == (2, 6, 6)
+
+
+def test_predict_names_what_is_wrong() -> None:
+    net = net_of()
+    with pytest.raises(ValueError, match="predict: the data has no batches"):
+        lm.predict(net, iter([]), device="cpu")
+    with pytest.raises(ValueError, match="predict: batch_size must be at least 1, got 0"):
+        lm.predict(net, IMAGES, batch_size=0, device="cpu")
+    with pytest.raises(
+        lm.ShapeError, match=r"predict: inputs f32\[10,1,8,8\], f32\[3\] have no common first"
+    ):
+        lm.predict(Two(), (IMAGES, np.ones(3, np.float32)), batch_size=2, device="cpu")
+    given = (np.ones((2, n), np.float32) for n in (3, 4))
+    with pytest.raises(lm.ShapeError, match=r"cannot be joined .*: f32\[2,3\], f32\[2,4\]"):
+        lm.predict(Fixed(), given, device="cpu", backend="reference")
+    with pytest.raises(ValueError, match="predict: batch 0 is a ndarray; a batch is a pair"):
+        lm.predict(net, iter([IMAGES]), labelled=True, device="cpu")

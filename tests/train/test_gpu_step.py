@@ -10,7 +10,7 @@ import pytest
 import lamina as lm
 from lamina import data, nn, ops, optim
 from lamina.cli import main
-from lamina.train import Position, fit, load_checkpoint
+from lamina.train import AveragedModel, Position, fit, get_ema_avg_fn, load_checkpoint
 
 pytestmark = pytest.mark.gpu
 
@@ -42,7 +42,7 @@ def test_a_step_is_one_cuda_graph_and_another_shape_gets_its_own() -> None:
     x, y = next(iter(data.digits(8, 224)))
     for _ in range(3):
         step(x, y)
-    assert [p.executable.is_captured for p in step._programs.values()] == [True, True]
+    assert [p.executable.is_captured for p in step._programs] == [True, True]
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
@@ -106,3 +106,60 @@ def test_alexnet_reaches_97_percent_by_its_default_command(
     losses = tmp_path / "losses.json"
     assert main(["train", "alexnet", "--data", "digits", "--device", "cuda", "--losses", str(losses)]) == 0
     assert json.loads(losses.read_text())["test"] >= 0.97, capsys.readouterr().out
+
+
+def own_step(device: str) -> tuple[list[float], Any, Any]:
+    """A step of one's own with groups, schedules, clipping, averages: losses, the function, the optimizer."""
+    nn.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 3)).to(device)
+    averaged = AveragedModel(net, avg_fn=get_ema_avg_fn(0.9))
+    rule = optim.AdamW(lr=lambda step: 0.02 / (step + 1), weight_decay=0.1)
+    optimizer = rule.over(net, [{"params": lambda name, p: p.ndim < 2, "weight_decay": 0.0, "lr": 0.01}])
+
+    @lm.jit
+    def step(x: Any, y: Any, update: bool) -> Any:
+        loss, grads = lm.value_and_grad(lambda net: ops.cross_entropy(net(x), y))(net)
+        norm = nn.utils.clip_grad_norm_(grads, 1.0)
+        optimizer.accumulate(grads)
+        if update:
+            optimizer.step()
+            averaged.update_parameters(net)
+        return loss, norm
+
+    rng = np.random.default_rng(0)
+    losses = []
+    for i in range(12):
+        x, y = rng.standard_normal((8, 6)).astype(np.float32), rng.integers(0, 3, 8)
+        losses.append(step(x, y, i % 2 == 1)[0].item())
+    losses.append(float(np.abs(averaged.module[0].weight.numpy()).sum()))
+    return losses, step, optimizer
+
+
+@pytest.mark.feature("B016", "B028")
+def test_a_step_of_ones_own_is_captured_and_equals_the_cpus() -> None:
+    expected, _, _ = own_step("cpu")
+    found, step, optimizer = own_step("cuda")
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    assert [p.executable.is_captured for p in step._programs] == [True, True]
+    assert optimizer.bound.number == 6
+    assert all(x.device.kind == "cuda" for name, x in optimizer.state_dict().items() if name != "step")
+
+
+@pytest.mark.feature("B028")
+def test_groups_accumulation_and_averages_equal_the_cpus() -> None:
+    def losses(device: str) -> list[float]:
+        nn.manual_seed(0)
+        net = nn.LeNet(in_channels=1, num_classes=10)
+        averaged = AveragedModel(net)
+        optimizer = optim.SGD(lr=0.02, momentum=0.9).over(
+            net,
+            [{"params": lambda name, p: p.ndim < 2, "lr": lambda step: 0.04 / (step + 1), "momentum": 0.0}],
+        )
+        step = lm.train_step(
+            net, ops.cross_entropy, optimizer, device=device, accumulate=2, averaged=averaged, clip_value=0.5
+        )
+        batches = data.digits(16, 28, seed=0).epoch(0)
+        found = [step(x, y).item() for (x, y), _ in zip(batches, range(8), strict=False)]
+        return [*found, *(float(np.abs(p.numpy()).sum()) for p in averaged.parameters())]
+
+    np.testing.assert_allclose(losses("cuda"), losses("cpu"), rtol=1e-3)

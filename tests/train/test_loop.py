@@ -2,6 +2,7 @@
 
 import io
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from rich.console import Console
 
 import lamina as lm
 from lamina import data, nn, ops, optim
-from lamina.train import Epoch, Position, Scores, Step, fit, load_checkpoint
+from lamina.train import Epoch, Position, Scores, Step, fit, load_checkpoint, metrics
 
 RNG = np.random.default_rng(0)
 LABELS = RNG.integers(0, 3, 48)
@@ -57,6 +58,21 @@ def test_figures_and_lines() -> None:
     assert lines[0].startswith("epoch 1: loss ")
     assert "validation" in lines[0]
     assert "samples/s" in lines[0]
+
+
+def test_metrics_of_validation_data() -> None:
+    where, text = console()
+    given = {"top2": metrics.TopK(2), "matrix": metrics.ConfusionMatrix()}
+    history = fit(make(), batches(), 2, validation=VALIDATION, metrics=given, console=where)
+    scores = history.epochs[-1].validation
+    assert scores is not None
+    assert scores.metrics["top2"] >= (scores.accuracy or 2)
+    assert scores.metrics["matrix"].trace() == scores.correct
+    assert ", top2 " in text.getvalue()
+    with pytest.raises(
+        ValueError, match=r"metrics \(top2, matrix\) are of validation data; give validation="
+    ):
+        fit(make(), batches(), 1, metrics=given, progress=False)
 
 
 def test_a_bar_on_a_terminal() -> None:
@@ -301,3 +317,52 @@ def test_a_network_of_two_inputs_and_two_outputs() -> None:
     assert found.epochs[-1].accuracy is None
     assert found.epochs[-1].validation is not None
     assert found.epochs[-1].validation.loss is not None
+
+
+def test_the_last_group_of_gradients_of_an_epoch_may_be_short() -> None:
+    def trained(count: int, **kwargs: Any) -> tuple[Step, Any]:
+        nn.manual_seed(1)
+        net = nn.Linear(4, 3)
+        step = lm.train_step(
+            net, ops.cross_entropy, optim.SGD(0.5), device="cpu", backend="reference", **kwargs
+        )
+        fit(step, data.arrays(IMAGES[:count], LABELS[:count], batch_size=8, shuffle=False), 2, progress=False)
+        return step, net.weight.numpy().copy()
+
+    step, found = trained(40, accumulate=2)  # groups of 2, 2 and 1
+    assert (step.number, step.waiting) == (6, 0)
+    nn.manual_seed(1)
+    net = nn.Linear(4, 3)
+    other = lm.train_step(net, ops.cross_entropy, optim.SGD(0.5), device="cpu", backend="reference")
+    for _ in range(2):
+        for part in (slice(0, 16), slice(16, 32), slice(32, 40)):
+            other(IMAGES[part], LABELS[part])
+    np.testing.assert_allclose(found, net.weight.numpy(), rtol=1e-5, atol=1e-6)
+
+
+class RandomValidation:
+    """Validation data that is drawn anew for each epoch, and remembers which were asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[Any]:
+        raise AssertionError("data that knows epochs is asked for one")
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[Any]:
+        self.asked.append(number)
+        yield IMAGES[:4], LABELS[:4]
+
+
+def test_validation_data_that_knows_epochs_gives_those_of_the_epoch() -> None:
+    """A run that goes on is judged by the same figures, though its validation data was never read before."""
+    asked = []
+    for start in (None, 2):
+        validation = RandomValidation()
+        begin = Position() if start is None else Position(start, 0)
+        fit(make(), batches(), 4, validation=validation, start=begin, progress=False, console=console()[0])
+        asked.append(validation.asked)
+    assert asked == [[0, 1, 2, 3], [2, 3]]

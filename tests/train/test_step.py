@@ -317,3 +317,140 @@ def test_null_backend_plans_without_running() -> None:
     step = make(nn.AlexNet(), optim.SGD(0.1, 0.9), backend="null")
     program = step.program(lm.Spec((1024, 1, 224, 224), lm.float32), lm.Spec((1024,), lm.int64))
     assert 0 < program.executable.peak_bytes < program.executable.unplanned_bytes
+
+
+def regression() -> nn.Sequential:
+    nn.manual_seed(1)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+POINTS = RNG.standard_normal((8, 3)).astype(np.float32)
+WANTED = RNG.standard_normal((8, 2)).astype(np.float32)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.feature("B028")
+def test_accumulation_updates_by_the_mean_of_the_group(backend: str, precision: str) -> None:
+    net, whole = regression(), regression()
+    options: dict[str, Any] = {"device": "cpu", "backend": backend, "precision": precision}
+    rate = lambda step: 0.2 / (step + 1)  # noqa: E731
+    step = lm.train_step(net, ops.mse_loss, optim.SGD(rate, 0.9), accumulate=2, clip_norm=0.5, **options)
+    other = lm.train_step(whole, ops.mse_loss, optim.SGD(rate, 0.9), clip_norm=0.5, **options)
+    for _ in range(2):
+        before = weights(net)
+        step(POINTS[:4], WANTED[:4])
+        assert step.waiting == 1
+        for name, value in before.items():
+            np.testing.assert_array_equal(weights(net)[name], value)
+        step(POINTS[4:], WANTED[4:])
+        other(POINTS, WANTED)
+        assert (step.waiting, step.number) == (0, other.number)
+    step(POINTS[:4], WANTED[:4], update=True)  # a short group
+    other(POINTS[:4], WANTED[:4])
+    assert (step.waiting, step.number) == (0, 3)
+    tolerance = 1e-5 if precision == "fp32" else 5e-3
+    for name, value in weights(net).items():
+        np.testing.assert_allclose(value, weights(whole)[name], rtol=tolerance, atol=tolerance)
+    assert len(step._programs) == 2
+
+
+def test_an_overflow_is_left_out_of_the_group() -> None:
+    net, alone = regression(), regression()
+    options: dict[str, Any] = {"device": "cpu", "precision": "fp16"}
+    step = lm.train_step(net, ops.mse_loss, optim.SGD(0.1), accumulate=2, **options)
+    other = lm.train_step(alone, ops.mse_loss, optim.SGD(0.1), **options)
+    step(POINTS[:4] * 1e8, WANTED[:4])
+    step(POINTS[4:], WANTED[4:])
+    other(POINTS[4:], WANTED[4:])
+    for name, value in weights(net).items():
+        np.testing.assert_allclose(value, weights(alone)[name], rtol=1e-2, atol=1e-3)
+
+
+def test_a_group_that_was_begun_is_in_the_checkpoint(tmp_path: Any) -> None:
+    def make_step() -> tuple[nn.Module, Step]:
+        net = regression()
+        return net, lm.train_step(net, ops.mse_loss, optim.SGD(0.1), accumulate=3, device="cpu")
+
+    first, step = make_step()
+    for part in (POINTS[:2], POINTS[2:4]):
+        step(part, WANTED[:2])
+    lm.train.save_checkpoint(tmp_path / "c", step)
+    second, again = make_step()
+    lm.train.load_checkpoint(tmp_path / "c", again)
+    assert again.waiting == 2
+    for each in (step, again):
+        each(POINTS[4:6], WANTED[:2])
+        assert each.number == 1
+    for name, value in weights(first).items():
+        np.testing.assert_array_equal(value, weights(second)[name])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.feature("B028")
+def test_groups_in_a_step(backend: str) -> None:
+    net, twin = regression(), regression()
+    groups: list[dict[str, Any]] = [
+        {"params": "0.weight", "frozen": True},
+        {"params": lambda name, p: p.ndim < 2, "lr": lambda step: 0.5 / (step + 1), "momentum": 0.0},
+    ]
+    optimizer = optim.SGD(lr=0.1, momentum=0.9).over(net, groups)
+    eager = optim.SGD(lr=0.1, momentum=0.9).over(twin, groups)
+    step = lm.train_step(net, ops.mse_loss, optimizer, device="cpu", backend=backend, keep_grads=True)
+    for _ in range(3):
+        step(POINTS, WANTED)
+        grads = lm.grad(lambda net: ops.mse_loss(net(POINTS), WANTED))(twin)
+        eager.step(grads)
+        assert step.grads is not None
+        assert list(step.grads) == ["0.bias", "2.weight", "2.bias"]
+        for name, g in step.grads.items():
+            np.testing.assert_allclose(g.numpy(), grads[name].numpy(), rtol=1e-4, atol=1e-6)
+    for name, value in weights(net).items():
+        np.testing.assert_allclose(value, weights(twin)[name], rtol=1e-5, atol=1e-6)
+    assert "0.weight.momentum" not in step.state.optimizer
+    assert optimizer.bound.number == step.number == 3
+    net.requires_grad_(True)
+    step(POINTS, WANTED)
+    assert "0.weight.momentum" in step.state.optimizer
+    assert not np.array_equal(weights(net)["0.weight"], weights(twin)["0.weight"])
+
+
+def test_a_frozen_network_costs_no_gradient() -> None:
+    def kernels(freeze: bool) -> int:
+        net = small_net()
+        net[0].requires_grad_(not freeze)
+        step = make(net, optim.SGD(0.1), backend="cpu")
+        step(IMAGES, LABELS)
+        text = str(step.executable.graph)
+        assert ("conv_filter_grad" in text) != freeze
+        return step.executable.kernels
+
+    assert kernels(True) < kernels(False)
+
+
+@pytest.mark.feature("B028")
+def test_clipping_by_value() -> None:
+    net = regression()
+    step = lm.train_step(
+        net, ops.mse_loss, optim.SGD(1.0), clip_value=0.01, keep_grads=True, device="cpu", backend="cpu"
+    )
+    before = weights(net)
+    step(POINTS, WANTED)
+    assert step.grads is not None
+    for name, g in step.grads.items():
+        assert np.abs(g.numpy()).max() <= np.float32(0.01)
+        np.testing.assert_allclose(weights(net)[name], before[name] - g.numpy(), rtol=1e-5, atol=1e-7)
+    assert max(np.abs(g.numpy()).max() for g in step.grads.values()) == np.float32(0.01)
+
+
+def test_what_a_step_cannot_train_is_named() -> None:
+    net = regression()
+    with pytest.raises(ValueError, match="the optimizer trains weight, bias, which Sequential does not have"):
+        make(net, optim.SGD(0.1).over(nn.Linear(2, 2)))
+    with pytest.raises(ValueError, match="accumulate must be an int of at least 1, got 0"):
+        make(net, optim.SGD(0.1), accumulate=0)
+    step = lm.train_step(net.requires_grad_(False), ops.mse_loss, optim.SGD(0.1), device="cpu")
+    with pytest.raises(
+        ValueError, match="Sequential has no parameter to train: those of the optimizer are frozen"
+    ):
+        step(POINTS, WANTED)

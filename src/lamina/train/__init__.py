@@ -3,15 +3,19 @@
 from typing import TYPE_CHECKING
 
 from lamina._lazy import lazy, listing
+from lamina.train import callbacks, metrics
+from lamina.train.averaging import AveragedModel, get_ema_avg_fn, get_swa_avg_fn, update_bn
 from lamina.train.checkpoint import CheckpointError, Position, load_checkpoint, save_checkpoint
 from lamina.train.errors import DivergedError, ResumeError
-from lamina.train.evaluation import Scores, evaluate
+from lamina.train.evaluation import Scores, evaluate, predict
+from lamina.train.history import Epoch, History
 from lamina.train.step import State, Step, train_step
 
 if TYPE_CHECKING:
-    from lamina.train.loop import Epoch, History, fit
+    from lamina.train.loop import fit
 
 __all__ = [
+    "AveragedModel",
     "CheckpointError",
     "DivergedError",
     "Epoch",
@@ -21,13 +25,19 @@ __all__ = [
     "Scores",
     "State",
     "Step",
+    "callbacks",
     "evaluate",
     "fit",
+    "get_ema_avg_fn",
+    "get_swa_avg_fn",
     "load_checkpoint",
+    "metrics",
+    "predict",
     "save_checkpoint",
     "train_step",
+    "update_bn",
 ]
 __dir__ = listing(__all__)
 
 #: The loop draws its progress bar with rich, which costs more to import than everything else here.
-__getattr__ = lazy(__name__, dict.fromkeys(("Epoch", "History", "fit"), "lamina.train.loop"))
+__getattr__ = lazy(__name__, {"fit": "lamina.train.loop"})

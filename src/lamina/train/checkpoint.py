@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lamina._json import parse_json
 from lamina.files import WeightsError, read_safetensors, save_safetensors
+from lamina.ops.arguments import checked
 from lamina.train.setup import Setup, check_same, step_setup
 from lamina.train.step import Step
 
@@ -30,13 +32,16 @@ class Position:
     """Where in the data training stands: so many whole epochs, and so many batches of the next one.
 
     setup: how the run was set up, where the position comes from a checkpoint; `fit` compares it with its own.
+    loop: what `fit` and its callbacks remembered there.
     """
 
     epoch: int = 0
     batch: int = 0
     setup: Setup = field(default_factory=dict, compare=False, repr=False)
+    loop: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
+@checked
 def save_checkpoint(
     path: str | Path, step: Step, position: Position = Position(), setup: Setup | None = None
 ) -> None:
@@ -47,9 +52,12 @@ def save_checkpoint(
     where = {"epoch": position.epoch, "batch": position.batch}
     facts = {"step": step.number, "precision": str(step.precision), **where}
     facts["setup"] = {**(setup or {}), **step_setup(step)}
+    if position.loop:
+        facts["loop"] = dict(position.loop)
     save_safetensors(step.state.named(), path, {"format": FORMAT, "lamina": json.dumps(facts)})
 
 
+@checked
 def load_checkpoint(path: str | Path, step: Step, *, override: Collection[str] = ()) -> Position:
     """Take over the state of a checkpoint, and return the position in the data that belongs to it.
 
@@ -75,7 +83,7 @@ def load_checkpoint(path: str | Path, step: Step, *, override: Collection[str] =
     for name, held in own.items():
         held.copy_(tensors[name].to(held.device))
     step.number = facts.step
-    return Position(facts.epoch, facts.batch, facts.setup)
+    return Position(facts.epoch, facts.batch, facts.setup, facts.loop)
 
 
 @dataclass(frozen=True)
@@ -87,10 +95,12 @@ class _Facts:
     batch: int
     precision: str
     setup: Setup
+    loop: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.setup, dict):
-            raise TypeError(f"the setup is a {type(self.setup).__name__}")
+        for name in ("setup", "loop"):
+            if not isinstance(getattr(self, name), dict):
+                raise TypeError(f"the {name} is a {type(getattr(self, name)).__name__}")
 
 
 def _facts(path: str | Path, texts: Mapping[str, str]) -> _Facts:
@@ -98,9 +108,10 @@ def _facts(path: str | Path, texts: Mapping[str, str]) -> _Facts:
     if texts.get("format") != FORMAT:
         raise WeightsError(f"{path}: not a checkpoint (its format is {texts.get('format')!r})")
     try:
-        facts: dict[str, Any] = json.loads(texts["lamina"])
+        facts: dict[str, Any] = parse_json(texts["lamina"])
         numbers = {key: int(facts[key]) for key in ("step", "epoch", "batch")}
-        found = _Facts(**numbers, precision=str(facts["precision"]), setup=facts.get("setup", {}))
+        setup, loop = (facts.get(name, {}) for name in ("setup", "loop"))
+        found = _Facts(**numbers, precision=str(facts["precision"]), setup=setup, loop=loop)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise WeightsError(f"{path}: the header's numbers are not sound ({error!r})") from error
     if min(numbers.values()) < 0:

@@ -1,20 +1,24 @@
-"""How well a network does on data that it was not trained on: accuracy and mean loss."""
+"""How well a network does on data that it was not trained on, and what it says to data without targets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 
 from lamina._tree import leaves, unflatten
+from lamina.distributed.data_parallel import DataParallel, as_data_parallel
 from lamina.infer import Predictor
 from lamina.nn import Module
+from lamina.ops.arguments import checked
 from lamina.runtime import Device
+from lamina.spec import ShapeError
 from lamina.spec.precision import Precision
 from lamina.tensors import Tensor, as_tensor, flatten_arrays
-from lamina.train.labels import are_labels
+from lamina.train.metrics import Metric, named_metrics
+from lamina.train.scoring import Scoring
 
 
 @dataclass(frozen=True)
@@ -23,11 +27,13 @@ class Scores:
 
     correct: of `labels` labels, so many were hit; both are None where the targets are no labels (regression).
     loss: the mean over all samples, None where no loss was asked for.
+    metrics: the figure of each metric that was asked for, by its name: a float, or an array.
     """
 
     correct: int | None = None
     labels: int | None = None
     loss: float | None = None
+    metrics: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def accuracy(self) -> float | None:
@@ -41,48 +47,140 @@ class Scores:
             else [f"{100 * self.accuracy:.2f} % ({self.correct} of {self.labels})"]
         )
         parts += [] if self.loss is None else [f"loss {self.loss:.4f}"]
-        return ", ".join(parts)
+        return ", ".join([*parts, *(f"{n} {v:.4f}" for n, v in self.metrics.items() if np.ndim(v) == 0)])
 
 
+@checked
 def evaluate(
     net: Module | Predictor,
     data: Iterable[Any],
     loss_fn: Callable[[Any, Any], Any] | None = None,
     *,
+    metrics: Iterable[Metric | Callable[[Any, Any], Any]] | Mapping[str, Any] = (),
     device: Device | str = "auto",
     precision: str | Precision = "fp32",
+    parallel: Literal["data"] | DataParallel | None = None,
     backend: str | None = None,
     ignore_index: int = -100,
 ) -> Scores:
-    """Accuracy and loss of a network over (inputs, targets) batches, in inference mode.
+    """Accuracy, loss and metrics of a network over (inputs, targets) batches, in inference mode.
 
     Targets are labels where they are integers of shape (N, …) and the outputs have shape (N, C, …): one label a
     sample, or one a pixel. The answer is the class with the largest output; a NaN among them is never right.
 
     net: a module, or a Predictor that is used again and again.
     data: inputs and targets may each be an array, or nested tuples, lists and dicts of arrays, as in `train_step`.
-    loss_fn: (outputs, targets) -> scalar, a mean over the samples; for targets that are no labels it must be given.
+    loss_fn: (outputs, targets) -> scalar, a mean over the samples; this or metrics must be given for targets that
+        are no labels.
+    metrics: of `lamina.train.metrics`, own ones, or functions like loss_fn; or a dict of these by name. They are
+        compiled with loss_fn and run on the device, but for those that ask for the host.
+    parallel: "data": each rank evaluates its part of the data, of any size, without padding; all get the scores
+    of the
+        whole.
     ignore_index: labels of this value count neither as right nor as wrong.
-    Raises ValueError when data has no batches, or there is neither an accuracy nor a loss.
+    Raises ValueError when data has no batches, or there is neither an accuracy nor anything else to find; ShapeError
+    where a metric does not fit.
     """
     predictor = net
     if not isinstance(predictor, Predictor):
         predictor = Predictor(predictor, device=device, precision=precision, backend=backend)
+    together = as_data_parallel(parallel)
+    scoring = Scoring(
+        loss_fn, named_metrics(metrics), ignore_index, predictor.device, predictor.backend, together
+    )
+    return scored(predictor, data, scoring)
+
+
+def scored(predictor: Predictor, data: Iterable[Any], scoring: Scoring) -> Scores:
+    """What `evaluate` gives, by programs that may be there already."""
     predictor.refresh()
-    sums = _Sums()
+    scoring.begin()
     for number, batch in enumerate(data):
         inputs, targets = pair_of(batch, f"evaluate: batch {number}")
-        outputs, wanted = _on_cpu(predictor(inputs), "outputs"), _on_cpu(targets, "targets")
-        if loss_fn is not None:
-            sums.add_loss(float(loss_fn(outputs, wanted).item()), samples_of(inputs))
-        hits = hits_of(outputs, wanted, ignore_index)
-        if hits is None and loss_fn is None:
+        outputs = predictor(inputs)
+        scoring.add(outputs, targets, samples_of(inputs))
+        if scoring.loss_fn is None and not scoring.metrics and not scoring.has_labels:
             raise ValueError(
-                f"evaluate: outputs {_specs(outputs)} and targets {_specs(wanted)} have no accuracy, which needs "
-                "one output (N, C, …) and integer labels (N, …); give a loss_fn"
+                f"evaluate: outputs {_specs(outputs)} and targets {_specs(flatten_arrays(targets, 'targets')[0])} "
+                "have no accuracy, which needs one output (N, C, …) and integer labels (N, …); give a loss_fn or "
+                "metrics"
             )
-        sums.add_hits(hits)
-    return sums.scores()
+    if not scoring.batches and scoring.parallel is None:
+        raise ValueError("evaluate: the data has no batches")
+    figures = scoring.finish()
+    if not scoring.batches:
+        raise ValueError("evaluate: the data of all ranks has no batches")
+    if scoring.has_labels and not scoring.labels:
+        raise ValueError("evaluate: the data has no labels that count")
+    loss = scoring.loss / scoring.samples if scoring.loss_fn is not None else None
+    if not scoring.has_labels:
+        return Scores(loss=loss, metrics=figures)
+    return Scores(scoring.hits, scoring.labels, loss, figures)
+
+
+@checked
+def predict(
+    net: Module | Predictor,
+    data: Any,
+    *,
+    batch_size: int | None = None,
+    labelled: bool = False,
+    device: Device | str = "auto",
+    precision: str | Precision = "fp32",
+    backend: str | None = None,
+) -> Any:
+    """What a network gives for data without targets, in inference mode: tensors on the CPU, in its own structure.
+
+    data: what the network takes: an array, or a tuple, list or dict of arrays (as in `train_step`); or anything else
+        that can be iterated, which gives such inputs batch by batch (data.Batches, a generator).
+    batch_size: so many samples of arrays, cut along each one's first axis, are computed at once; None: all.
+    labelled: each batch is a pair (inputs, targets), of which the targets are left out.
+    Outputs of several batches are joined along their first axis. Raises ValueError for data without batches and for
+    batch_size < 1, ShapeError for arrays of different lengths and for outputs that cannot be joined.
+    """
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"predict: batch_size must be at least 1, got {batch_size}")
+    predictor = net
+    if not isinstance(predictor, Predictor):
+        predictor = Predictor(predictor, device=device, precision=precision, backend=backend)
+    predictor.refresh()
+    whole = isinstance(data, tuple | list | dict) or hasattr(data, "dtype")
+    batches: Iterable[Any] = [data] if whole else data
+    found: list[list[Tensor]] = []
+    structure = None
+    for number, batch in enumerate(batches):
+        inputs = pair_of(batch, f"predict: batch {number}")[0] if labelled else batch
+        for part in _parts(inputs, batch_size) if whole else [inputs]:
+            outputs, structure = flatten_arrays(predictor(part), "predict: outputs")
+            found.append([as_tensor(x).to("cpu") for x in outputs])
+    if structure is None:
+        raise ValueError("predict: the data has no batches")
+    return unflatten(structure, [_joined(pieces) for pieces in zip(*found, strict=True)])
+
+
+def _parts(inputs: Any, batch_size: int | None) -> Iterable[Any]:
+    """The inputs cut into batches."""
+    if batch_size is None:
+        return [inputs]
+    arrays, structure = flatten_arrays(inputs, "predict: inputs")
+    lengths = {x.shape[0] if x.ndim else None for x in arrays}
+    if len(lengths) != 1 or None in lengths:
+        raise ShapeError(
+            f"predict: inputs {_specs([as_tensor(x) for x in arrays])} have no common first axis to cut"
+        )
+    (length,) = lengths
+    starts = range(0, length or 0, batch_size)
+    return [unflatten(structure, [x[i : i + batch_size] for x in arrays]) for i in starts]
+
+
+def _joined(pieces: tuple[Tensor, ...]) -> Tensor:
+    """One output of all batches."""
+    if len(pieces) == 1:
+        return pieces[0]
+    if any(not x.ndim or x.shape[1:] != pieces[0].shape[1:] for x in pieces):
+        shapes = ", ".join(dict.fromkeys(str(x.spec) for x in pieces))
+        raise ShapeError(f"predict: outputs of the batches cannot be joined along their first axis: {shapes}")
+    return as_tensor(np.concatenate([x.numpy() for x in pieces]))
 
 
 def pair_of(batch: Any, where: str) -> tuple[Any, Any]:
@@ -100,53 +198,6 @@ def samples_of(inputs: Any) -> int:
     return int(first.shape[0]) if first.ndim else 1
 
 
-def hits_of(outputs: Any, targets: Any, ignore_index: int) -> tuple[int, int] | None:
-    """How many labels are hit, of how many; None where the targets are no labels."""
-    if not (isinstance(outputs, Tensor) and isinstance(targets, Tensor)):
-        return None
-    if not are_labels(outputs.shape, targets.shape, targets.dtype.kind):
-        return None
-    found, labels = outputs.numpy(), targets.numpy()
-    counted = labels != ignore_index
-    hits = (found.argmax(1) == labels) & counted & ~np.isnan(found).any(1)
-    return int(hits.sum()), int(counted.sum())
-
-
-def _on_cpu(tree: Any, what: str) -> Any:
-    """The same nested tuples, lists and dicts of tensors on the CPU."""
-    found, structure = flatten_arrays(tree, f"evaluate: {what}")
-    return unflatten(structure, [as_tensor(x).to("cpu") for x in found])
-
-
 def _specs(tree: Any) -> str:
     """Dtypes and shapes, for messages."""
-    return ", ".join(str(x.spec) for x in leaves(tree))
-
-
-class _Sums:
-    """Over the batches."""
-
-    def __init__(self) -> None:
-        self.batches = self.correct = self.labels = self.samples = 0
-        self.loss = 0.0
-        self.has_labels = True
-
-    def add_loss(self, loss: float, samples: int) -> None:
-        """The mean loss of so many samples."""
-        self.loss, self.samples = self.loss + loss * samples, self.samples + samples
-
-    def add_hits(self, hits: tuple[int, int] | None) -> None:
-        """One more batch."""
-        self.batches += 1
-        self.has_labels &= hits is not None
-        correct, labels = hits or (0, 0)
-        self.correct, self.labels = self.correct + correct, self.labels + labels
-
-    def scores(self) -> Scores:
-        """What was found. Raises ValueError where there was nothing."""
-        if not self.batches or (self.has_labels and not self.labels):
-            raise ValueError(
-                "evaluate: the data has no " + ("batches" if not self.batches else "labels that count")
-            )
-        loss = self.loss / self.samples if self.samples else None
-        return Scores(self.correct, self.labels, loss) if self.has_labels else Scores(loss=loss)
+    return ", ".join(str(as_tensor(x).spec) for x in leaves(tree))

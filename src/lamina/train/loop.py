@@ -6,8 +6,8 @@ import itertools
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,67 +16,42 @@ from rich.console import Console
 
 from lamina._renamed import renamed
 from lamina.data import Epochs
+from lamina.graph.run.timeline import host_span
 from lamina.infer import Predictor
+from lamina.ops.arguments import checked
 from lamina.runtime import check_writable
 from lamina.tensors import Tensor
+from lamina.train.callbacks import Callback, Run, as_callback
 from lamina.train.checkpoint import Position, save_checkpoint
 from lamina.train.errors import DivergedError
-from lamina.train.evaluation import Scores, evaluate, pair_of, samples_of
+from lamina.train.evaluation import Scores, pair_of, samples_of, scored
+from lamina.train.history import Epoch, History
 from lamina.train.interrupt import Interrupt
+from lamina.train.metrics import Metric, named_metrics
 from lamina.train.progress import Reporter
+from lamina.train.scoring import LATE, Scoring
 from lamina.train.setup import Setup, check_same, data_setup
 from lamina.train.step import Step
 
-#: Losses are read this many steps late, so that reading one does not make the device wait for the host.
-LATE = 2
 #: float16 skips steps whose gradients overflow while its loss scale is searched: so many in a row are no divergence.
 _SKIPPED = 20
+_COUNTS = ("read", "samples", "labels", "hits")
 _END = object()
 
 
-@dataclass(frozen=True)
-class Epoch:
-    """Figures of one epoch: means over its steps, and the scores on validation data after it."""
-
-    number: int
-    loss: float
-    accuracy: float | None
-    samples_per_second: float
-    seconds: float
-    validation: Scores | None = None
-
-    def __str__(self) -> str:
-        parts = [f"epoch {self.number + 1}: loss {self.loss:.4f}"]
-        if self.accuracy is not None:
-            parts.append(f"accuracy {100 * self.accuracy:.2f} %")
-        if self.validation is not None:
-            parts.append(f"validation {self.validation}")
-        return ", ".join(parts) + f", {self.samples_per_second:.0f} samples/s, {self.seconds:.1f} s"
-
-
-@dataclass
-class History:
-    """What a run was: the loss of every step, the figures of every epoch, and where it ended."""
-
-    losses: list[float] = field(default_factory=list)
-    epochs: list[Epoch] = field(default_factory=list)
-    position: Position = field(default_factory=Position)
-
-
-#: Called after each epoch; training ends early when it returns True.
-Callback = Callable[[Epoch], Any]
-
-
 @renamed(held_out="validation", limit_steps="max_steps")
+@checked
 def fit(
     step: Step,
     data: Iterable[Any],
     epochs: int,
     *,
     validation: Iterable[Any] | None = None,
+    metrics: Iterable[Metric | Callable[[Any, Any], Any]] | Mapping[str, Any] = (),
     start: Position = Position(),  # noqa: B008
     checkpoint: str | Path | None = None,
-    callbacks: Sequence[Callback] = (),
+    checkpoint_every: int | None = None,
+    callbacks: Sequence[Callback | Callable[[Epoch], Any]] = (),
     max_steps: int | None = None,
     check_finite: bool = True,
     override: Collection[str] = (),
@@ -85,14 +60,19 @@ def fit(
 ) -> History:
     """Train for `epochs` epochs in all, showing loss, accuracy, samples per second and the time left.
 
+    step: of several ranks (`parallel="data"`) each reads its part of every batch (data.Batches(…, rank=,
+    world_size=)); rank
+        0 logs and saves, figures and validation are of all.
     data: (inputs, targets) batches: anything that can be iterated again and again, or, for one epoch, once; with a
         start inside, something that knows epochs (data.Batches, data.prefetch).
-    validation: evaluated after each epoch.
+    validation: evaluated after each epoch. metrics: for it, beside loss and accuracy, as in `evaluate`.
     start: where an earlier run ended (`load_checkpoint` returns it). What the checkpoint says of the run must be
         so again: epochs, batch size, seed and content of the data.
     checkpoint: a file to write after each epoch. After Ctrl-C the current step is finished and the file is written
         with the position inside of the epoch, before KeyboardInterrupt goes on; a second Ctrl-C ends at once.
-    callbacks: called with each Epoch; training ends when one returns True.
+    checkpoint_every: write it after so many steps, too.
+    callbacks: of `lamina.train.callbacks`, own ones, or functions that are called with each Epoch; training ends when
+        one returns True. What they remember is in the checkpoint.
     max_steps: end after so many steps.
     check_finite: end with DivergedError when a loss is infinite or NaN, or, before a checkpoint is written, a
         parameter: the last checkpoint stays. In float16 it takes more than 20 such losses in a row, because steps
@@ -112,10 +92,18 @@ def fit(
         )
     if checkpoint is not None:
         check_writable(checkpoint)
+    if checkpoint_every is not None and (checkpoint is None or checkpoint_every < 1):
+        raise ValueError(f"fit: checkpoint_every={checkpoint_every} needs checkpoint= and at least 1")
+    wanted = named_metrics(metrics)
+    if wanted and validation is None:
+        raise ValueError(f"fit: metrics ({', '.join(wanted)}) are of validation data; give validation=")
     setup = data_setup(data, epochs)
     check_same(start.setup, setup, override, "fit")
-    run = _Run(step, data, epochs, validation, checkpoint, max_steps, check_finite, setup)
-    return run.all(_at_the_same_sample(start, setup), callbacks, console, progress)
+    start = _at_the_same_sample(start, setup)
+    watched = Run(step, epochs, History(position=start), start, wanted, setup)
+    saving = _Saving(checkpoint, checkpoint_every, check_finite)
+    run = _Loop(watched, data, validation, saving, max_steps, [as_callback(c) for c in callbacks])
+    return run.all(console, progress)
 
 
 def _at_the_same_sample(start: Position, setup: Setup) -> Position:
@@ -124,87 +112,139 @@ def _at_the_same_sample(start: Position, setup: Setup) -> Position:
     return replace(start, batch=start.batch * old // new) if old and new else start
 
 
-class _Run:
+@dataclass(frozen=True)
+class _Saving:
+    """When checkpoints are written, and whether what is not finite is refused."""
+
+    checkpoint: str | Path | None
+    every: int | None
+    check_finite: bool
+
+
+class _Loop:
     """One call of `fit`: the parts that stay the same, and what has been seen."""
 
     def __init__(
         self,
-        step: Step,
+        run: Run,
         data: Iterable[Any],
-        epochs: int,
         validation: Iterable[Any] | None,
-        checkpoint: str | Path | None,
+        saving: _Saving,
         max_steps: int | None,
-        check_finite: bool,
-        setup: Setup,
+        callbacks: Sequence[Callback],
     ) -> None:
-        self.step, self.data, self.epochs = step, data, epochs
-        self.validation, self.checkpoint, self.max_steps = validation, checkpoint, max_steps
-        self.check_finite, self.setup = check_finite, setup
+        self.run, self.step, self.history = run, run.step, run.history
+        self.data, self.validation, self.max_steps = data, validation, max_steps
+        self.saving, self.callbacks = saving, callbacks
         self.length = _length(data)
-        self.history = History()
-        self.first = step.number
+        self.first = run.step.number
         self.interrupt = Interrupt()
-        self.predictor: Predictor | None = None
+        self.parallel = run.step.options.parallel
+        self.leads = self.parallel is None or self.parallel.place == 0  # one rank logs and saves
+        self.ranks = 1 if self.parallel is None else self.parallel.size
+        self.evaluation: tuple[Predictor, Scoring] | None = None
         self.bad = 0  # losses in a row that are not finite
 
-    def all(
-        self, start: Position, callbacks: Sequence[Callback], console: Console | None, progress: bool | None
-    ) -> History:
-        """Every epoch from `start` on."""
+    def all(self, console: Console | None, progress: bool | None) -> History:
+        """Every epoch from the start on."""
+        start, epochs = self.run.start, self.run.epochs
         done = start.epoch * (self.length or 0) + start.batch
-        ends = [] if self.length is None else [self.epochs * self.length]
+        ends = [] if self.length is None else [epochs * self.length]
         ends += [] if self.max_steps is None else [done + self.max_steps]
-        with Reporter(min(ends, default=None), done, console, progress) as reporter:
-            for number in range(start.epoch, self.epochs):
-                epoch = self.epoch(number, start.batch if number == start.epoch else 0, reporter)
-                asked = [callback(epoch) for callback in callbacks]  # each is called, whatever the others say
-                if any(asked) or self.is_over:
-                    break
+        begun: list[Callback] = []
+        try:
+            for callback, state in zip(self.callbacks, self._states(), strict=True):
+                if state is not None:
+                    callback.load_state(state)
+                begun.append(callback)
+                callback.begin(self.run)
+            console = console if self.leads else Console(quiet=True)
+            with Reporter(min(ends, default=None), done, console, progress) as reporter:
+                for number in range(start.epoch, epochs):
+                    asked = self.epoch(number, start.batch if number == start.epoch else 0, reporter)
+                    if asked or self.is_over:
+                        break
+        finally:
+            for callback in begun:
+                callback.end()
         return self.history
+
+    def _states(self) -> list[Mapping[str, Any] | None]:
+        """What each callback remembered at the start: the first of its class that no other callback has."""
+        left = [tuple(entry) for entry in self.run.start.loop.get("callbacks", ())]
+        found: list[Mapping[str, Any] | None] = []
+        for callback in self.callbacks:
+            mine = next((entry for entry in left if entry[0] == type(callback).__name__), None)
+            if mine is not None:
+                left.remove(mine)
+            found.append(None if mine is None else mine[1])
+        return found
 
     @property
     def is_over(self) -> bool:
         """Whether the limit of steps is reached."""
         return self.max_steps is not None and len(self.history.losses) >= self.max_steps
 
-    def epoch(self, number: int, first: int, reporter: Reporter) -> Epoch:
-        """Train one epoch from batch `first` on, write the checkpoint, evaluate."""
-        reporter.start_epoch(number, self.epochs)
+    def epoch(self, number: int, first: int, reporter: Reporter) -> bool:
+        """Train one epoch from batch `first` on, evaluate, tell the callbacks, and save; whether one wants to end.
+
+        What follows the last step may take long: the checkpoint is written before it, with the figures so far, and
+        once more when the epoch is behind.
+        """
+        reporter.start_epoch(number, self.run.epochs)
+        figures = _Figures(self.run.start.loop.get("figures") if first else None)
         with self.interrupt:
-            figures = self._train(number, first, reporter)
-            self.history.position = (
-                Position(number + 1, 0) if figures.whole else Position(number, first + figures.steps)
-            )
-            self._save()
-        if self.interrupt.asked:
+            self._train(number, first, figures, reporter)
+            done = figures.whole and self.validation is None
+            if not done:
+                self._save(number, first + figures.steps, figures)
+        if self.interrupt.asked and not done:
             raise KeyboardInterrupt(self._where())
-        scores = None if self.validation is None else self._evaluate(self.validation)
-        summary = Epoch(number, figures.loss, figures.accuracy, figures.rate, figures.seconds, scores)
+        try:
+            scores = None if self.validation is None else self._evaluate(self.validation, number)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(self._where()) from None
+        rate = self.step.optimizer.rate(max(self.step.number - 1, 0))
+        summary = Epoch(
+            number, figures.loss, figures.accuracy, figures.rate, figures.seconds, scores, learning_rate=rate
+        )
         self.history.epochs.append(summary)
         reporter.line(str(summary))
-        return summary
+        asked = [callback.epoch(summary) for callback in self.callbacks]  # each, whatever the others say
+        if figures.whole:
+            self._save(number + 1, 0)
+        if self.interrupt.asked:
+            raise KeyboardInterrupt(self._where())
+        return any(asked)
 
-    def _train(self, number: int, first: int, reporter: Reporter) -> _Figures:
-        figures = _Figures()
+    def _train(self, number: int, first: int, figures: _Figures, reporter: Reporter) -> None:
         pending: deque[_Result] = deque()
         room = None if self.max_steps is None else self.max_steps - len(self.history.losses)
         batches = self._batches(number, first)
-        for batch in itertools.islice(batches, room):
+        for batch in itertools.islice(_waited_for(batches), room):
             inputs, targets = pair_of(batch, f"fit: batch {first + figures.steps} of epoch {number + 1}")
-            loss = self.step(inputs, targets)
+            last = first + figures.steps + 1 == self.length
+            loss = self.step(
+                inputs, targets, update=True if last else None
+            )  # a short group of gradients ends here
             figures.steps += 1
-            pending.append(_Result(loss, self.step.correct, samples_of(inputs), _labels(targets)))
-            if len(pending) > LATE:
+            pending.append(
+                _Result(
+                    loss, self.step.correct, self.ranks * samples_of(inputs), self.ranks * _labels(targets)
+                )
+            )
+            saves = self.saving.every is not None and self.step.number % self.saving.every == 0
+            while len(pending) > (0 if saves else LATE):
                 self._note(figures, pending.popleft(), reporter)
             if self.interrupt.asked:
                 break
+            if saves:
+                self._save(number, first + figures.steps, figures)
         while pending:
             self._note(figures, pending.popleft(), reporter)
         figures.whole = self._is_whole(first + figures.steps, batches)
-        if not figures.steps:
+        if not figures.read:
             raise ValueError(self._no_batches(number, first))
-        return figures
 
     def _is_whole(self, position: int, batches: Iterator[Any]) -> bool:
         """Whether no batch is left: by the data's length, else by asking for one more."""
@@ -231,23 +271,30 @@ class _Run:
         figures.add(loss, None if result.correct is None else int(result.correct.item()), result)
         self.history.losses.append(loss)
         reporter.advance(figures.loss, figures.accuracy, figures.rate)
+        for callback in self.callbacks:
+            callback.step(self.first + len(self.history.losses) - 1, loss)
         self.bad = 0 if math.isfinite(loss) else self.bad + 1
-        if self.check_finite and self.bad > (_SKIPPED if self.step.precision.scaled else 0):
+        if self.saving.check_finite and self.bad > (_SKIPPED if self.step.precision.scaled else 0):
             self._stop(f"the loss is {loss}", loss)
 
-    def _save(self) -> None:
-        """Write the checkpoint, unless training diverged."""
-        if self.checkpoint is None:
+    def _save(self, epoch: int, batch: int, figures: _Figures | None = None) -> None:
+        """Take down the position, and write the checkpoint, unless training diverged."""
+        loop: dict[str, Any] = {"callbacks": [[type(c).__name__, c.state()] for c in self.callbacks]}
+        if figures is not None:
+            loop["figures"] = figures.state()
+        self.history.position = Position(epoch, batch, self.run.setup, loop)
+        if self.saving.checkpoint is None or not self.leads:
             return
-        if self.check_finite:
+        if self.saving.check_finite:
             for name, held in self.step.state.parameters.items():
                 if not np.isfinite(held.numpy()).all():
                     self._stop(f"parameter {name} is not finite", self.history.losses[-1])
-        save_checkpoint(self.checkpoint, self.step, self.history.position, self.setup)
+        save_checkpoint(self.saving.checkpoint, self.step, self.history.position, self.run.setup)
 
     def _stop(self, why: str, loss: float) -> NoReturn:
         number = self.first + len(self.history.losses) - 1
-        kept = "" if self.checkpoint is None else f" {self.checkpoint} was not written again."
+        file = self.saving.checkpoint
+        kept = "" if file is None else f" {file} was not written again."
         rate = self.step.optimizer.rate(number)
         raise DivergedError(
             f"fit: training diverged at step {number} with learning rate {rate:g}: {why}.{kept} "
@@ -258,22 +305,40 @@ class _Run:
 
     def _where(self) -> str:
         """What to do after Ctrl-C."""
-        at = self.history.position
+        at, file = self.history.position, self.saving.checkpoint
         place = f"interrupted after {at.epoch} epochs and {at.batch} batches"
-        return place if self.checkpoint is None else f"{place}; {self.checkpoint} goes on from there"
+        if file is None:
+            return f"{place}; nothing is saved (fit(…, checkpoint=FILE) saves)"
+        return f"{place}; {file} goes on from there: fit(…, start=load_checkpoint({str(file)!r}, step))"
 
     def _batches(self, number: int, first: int) -> Iterator[Any]:
         if isinstance(self.data, Epochs):
             return self.data.epoch(number, first)
         return itertools.islice(iter(self.data), first, None)
 
-    def _evaluate(self, data: Iterable[Any]) -> Scores:
-        if self.predictor is None:
+    def _evaluate(self, data: Iterable[Any], number: int) -> Scores:
+        """The scores on validation data; data that knows epochs (random crops) gives those of this one."""
+        if self.evaluation is None:
             step = self.step
-            self.predictor = Predictor(
+            predictor = Predictor(
                 step.net, device=step.device, precision=step.precision, backend=step.backend
             )
-        return evaluate(self.predictor, data, self.step.loss_fn)
+            scoring = Scoring(step.loss_fn, self.run.metrics, -100, step.device, step.backend, self.parallel)
+            self.evaluation = predictor, scoring
+        predictor, scoring = self.evaluation
+        if self.parallel is not None:  # statistics that were not synchronized are each rank's own
+            self.parallel.same_as_first(self.step.state.buffers.values())
+        return scored(predictor, data.epoch(number) if isinstance(data, Epochs) else data, scoring)
+
+
+def _waited_for(batches: Iterator[Any]) -> Iterator[Any]:
+    """The batches; timelines show how long each was waited for."""
+    while True:
+        with host_span("data"):
+            batch = next(batches, _END)
+        if batch is _END:
+            return
+        yield batch
 
 
 @dataclass(frozen=True)
@@ -287,13 +352,24 @@ class _Result:
 
 
 class _Figures:
-    """Sums over the steps of an epoch."""
+    """Sums over the steps of an epoch; with the `state` of an interrupted one, over its steps as well.
 
-    def __init__(self) -> None:
+    steps: of this run. read: steps whose loss is known. whole: whether it went on to the epoch's end.
+    """
+
+    def __init__(self, state: Mapping[str, Any] | None = None) -> None:
         self.steps = self.read = self.samples = self.labels = self.hits = 0
         self.sum = 0.0
-        self.whole = False  # whether it went on to the epoch's end
+        self.whole = False
         self.began = self.ended = time.perf_counter()
+        if state is not None:
+            self.read, self.samples, self.labels, self.hits = (int(state[n]) for n in _COUNTS)
+            self.sum = float(state["sum"])
+            self.began -= float(state["seconds"])
+
+    def state(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {**{n: getattr(self, n) for n in _COUNTS}, "sum": self.sum, "seconds": self.seconds}
 
     def add(self, loss: float, hits: int | None, result: _Result) -> None:
         """One more step is finished."""

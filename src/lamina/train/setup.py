@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from lamina.optim import Optimizer
+from lamina.optim.scaled import planned_rate
 from lamina.train.errors import ResumeError
 from lamina.train.step import Step
 
@@ -32,9 +33,12 @@ def step_setup(step: Step) -> dict[str, Any]:
     """Of a training step: the optimizer with its settings, the learning rate over time, loss and clipping."""
     return {
         **_optimizer_setup(step.optimizer, "optimizer"),
-        "lr": [step.optimizer.rate(number) for number in _PROBES],
+        "lr": [planned_rate(step.optimizer, number) for number in _PROBES],
         "loss": _name_of(step.loss_fn),
-        "clip_norm": step.clip_norm,
+        "clip_norm": step.options.clip_norm,
+        "clip_value": step.options.clip_value,
+        "accumulate": step.options.accumulate,
+        **_groups_setup(step.optimizer),
     }
 
 
@@ -56,6 +60,17 @@ def _optimizer_setup(optimizer: Optimizer, name: str) -> dict[str, Any]:
             and isinstance(value, bool | int | float | str | tuple)
         ):
             found[f"{name}.{field}"] = value
+    return found
+
+
+def _groups_setup(optimizer: Optimizer) -> dict[str, Any]:
+    """Of parameter groups: each one's numbers, rates and parameters' names."""
+    found: dict[str, Any] = {}
+    for i, group in enumerate(optimizer.param_groups if optimizer.is_bound else ()):
+        if isinstance(group.rule, Optimizer):
+            found |= _optimizer_setup(group.rule, f"optimizer.group{i}")
+        found[f"lr.group{i}"] = [planned_rate(group.rule, number) for number in _PROBES]
+        found[f"optimizer.group{i}.params"] = tuple(group.params)
     return found
 
 

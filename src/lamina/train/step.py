@@ -7,27 +7,35 @@ shapes and dtypes of these, all of them on the same state.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from lamina import _tree, ops
 from lamina._tree import Structure
+from lamina.distributed.data_parallel import DataParallel, as_data_parallel
 from lamina.graph import Executable, Graph, Value, compile, gradients, trace
+from lamina.graph.ir.graph import constant
 from lamina.graph.planning.rematerialize import as_bytes
+from lamina.graph.run.collector import collector_paused
+from lamina.graph.run.programs import MOST, Programs
 from lamina.nn import Module
-from lamina.nn.module import mode_version
-from lamina.nn.parameter import become, standing_in
+from lamina.nn.parameter import become, settings_version, standing_in
+from lamina.nn.utils import clip_grad_norm_, clip_grad_value_
+from lamina.ops.arguments import checked
 from lamina.optim import Optimizer
+from lamina.optim.groups import ParameterGroups, TrainedParameter
 from lamina.runtime import Device, device, human_bytes, renew_after_fork
 from lamina.spec import DType, Spec, current_policy, float32, policy
 from lamina.spec.precision import Precision, as_precision
-from lamina.tensors import Tensor, array_spec, flatten_arrays
+from lamina.tensors import Tensor, array_spec, flatten_arrays, zeros
+from lamina.train.averaging import AveragedModel
 from lamina.train.labels import are_labels
-from lamina.train.scaling import all_finite, initial_scale, next_scale, total
+from lamina.train.scaling import all_finite, initial_scale, next_scale
 
 _where = device  # the argument of `train_step` has the same name
 Loss = Callable[[Any, Any], Any]
@@ -42,6 +50,9 @@ class State:
     optimizer: dict[str, Tensor]
     random: dict[str, Tensor]
     scale: dict[str, Tensor] = field(default_factory=dict)
+    gathered: dict[str, Tensor] = field(default_factory=dict)
+    averaged: dict[str, Tensor] = field(default_factory=dict)
+    errors: dict[str, Tensor] = field(default_factory=dict)
 
     def named(self) -> dict[str, Tensor]:
         """Every tensor under its group's name and its own, in a fixed order."""
@@ -49,6 +60,7 @@ class State:
         return {f"{group}/{name}": x for group, tensors in groups for name, x in tensors.items()}
 
 
+@checked
 def train_step(
     net: Module,
     loss_fn: Loss,
@@ -57,27 +69,77 @@ def train_step(
     device: Device | str = "auto",
     precision: str | Precision = "fp32",
     clip_norm: float | None = None,
+    clip_value: float | None = None,
+    accumulate: int = 1,
+    averaged: AveragedModel | None = None,
+    keep_grads: bool = False,
+    parallel: Literal["data"] | DataParallel | None = None,
     backend: str | None = None,
     memory_limit: int | str | None = None,
+    max_programs: int = MOST,
+    max_program_bytes: int | str | None = None,
 ) -> Step:
     """A function that trains net by one batch: step(inputs, targets) -> loss.
 
-    net: its parameters become the step's state: they move to the device and are updated in place.
+    net: its parameters become the step's state: they move to the device and are updated in place. What is frozen
+        (`requires_grad_(False)`) gets no gradient, which costs nothing.
     loss_fn: (outputs of net, floats in float32, targets) -> scalar, such as ops.cross_entropy. It gets the outputs in
         the structure in which net returns them, and the targets in that in which they are given.
-    optimizer: such as optim.SGD(lr=0.01, momentum=0.9).
+    optimizer: such as optim.SGD(lr=0.01, momentum=0.9); with parameters of its own, or groups of them, it trains
+        these alone: optim.SGD(lr=0.01).over(net, groups).
     device: "auto" takes a GPU when there is one. backend: another backend of that device ("reference").
     precision: "fp32"; "tf32"; "bf16" and "fp16", with float32 master weights and, for fp16, dynamic loss
-        scaling;
-        "fp64" converts the parameters.
-    clip_norm: gradients are scaled down to this norm, taken over all of them together.
+        scaling; "fp64" converts the parameters.
+    clip_norm: gradients are scaled down to this norm, taken over all of them together. clip_value: before that, each
+        of their elements is brought into [-clip_value, clip_value].
+    accumulate: so many calls gather gradients, of which the last one updates the parameters by their mean.
+        `step(inputs, targets, update=True)` ends a shorter group.
+    averaged: a train.AveragedModel of net, which takes part in each update.
+    keep_grads: `step.grads` holds the gradients of the last call, as they came to the optimizer.
+    parallel: "data": each rank calls the step with its part of a batch, all of one size, and all train by the
+    mean of the
+        gradients, which travel while the backward pass goes on. Parameters start as rank 0's; loss and hits are
+        those of
+        the whole batch. A `lamina.distributed.DataParallel` says more. Nothing to do in a world of one rank.
     memory_limit: bytes, or such as "8 GiB", for everything but parameters and state: where activations take more,
         some are computed again in the backward pass instead of being kept, with the same results.
+    max_programs, max_program_bytes: each kind of batch (shapes, dtypes, structure) has a program; how many are kept,
+        and in how much memory (by default a quarter of the device's). What was not used for longest goes first.
     Raises NoGpuError, ValueError for an unknown precision or a network without parameters, MemoryLimitError at the
     first step when it cannot be planned in so little memory.
     """
-    where, kind = _where(device), as_precision(precision)
-    return Step(net, loss_fn, optimizer, where, kind, clip_norm, backend, memory_limit)
+    options = Options(clip_norm, clip_value, accumulate, averaged, keep_grads, as_data_parallel(parallel))
+    return Step(
+        net,
+        loss_fn,
+        optimizer,
+        _where(device),
+        as_precision(precision),
+        options,
+        backend,
+        memory_limit,
+        Programs(max_programs, max_program_bytes, "train_step"),
+    )
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a step does with gradients; see `train_step`."""
+
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    accumulate: int = 1
+    averaged: AveragedModel | None = None
+    keep_grads: bool = False
+    parallel: DataParallel | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("clip_norm", "clip_value"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"train_step: {name} must be positive, got {value}")
+        if not isinstance(self.accumulate, int) or self.accumulate < 1:
+            raise ValueError(f"train_step: accumulate must be an int of at least 1, got {self.accumulate!r}")
 
 
 class Step:
@@ -85,10 +147,10 @@ class Step:
 
     Each module trains in its own mode: what is in `eval()` (a batch norm that is to keep its statistics) stays so.
 
-    number: steps done so far; the optimizer's schedule goes by it.
+    number: updates done so far; the optimizer's schedules go by it.
+    grads: of the last call, by the parameters' names, where `keep_grads` asks for them.
     correct: of the last batch, how many labels the largest output hit, as a scalar tensor (None when the
-        labels
-        are not integers); reading it waits for the device, as reading the loss does.
+        labels are not integers); reading it waits for the device, as reading the loss does.
     """
 
     def __init__(
@@ -98,43 +160,68 @@ class Step:
         optimizer: Optimizer,
         where: Device,
         precision: Precision,
-        clip_norm: float | None,
+        options: Options,
         backend: str | None,
-        memory_limit: int | str | None = None,
+        memory_limit: int | str | None,
+        programs: Programs[_CompiledStep],
     ) -> None:
-        if clip_norm is not None and clip_norm <= 0:
-            raise ValueError(f"train_step: clip_norm must be positive, got {clip_norm}")
         self.net, self.loss_fn, self.optimizer = net, loss_fn, optimizer
-        self.device, self.precision = where, precision
-        self.clip_norm, self.backend = clip_norm, backend
+        self.device, self.precision, self.options = where, precision, options
+        self.backend = backend
         self.memory_limit = None if memory_limit is None else as_bytes(memory_limit)
-        self.number = 0
         self.correct: Tensor | None = None
+        self.grads: dict[str, Tensor] | None = None
         self._turn = threading.RLock()  # one step at a time, each whole
         renew_after_fork(self)
-        self._modes: tuple[int, tuple[bool, ...]] = (-1, ())
-        self.state = self._initial_state()
-        self._programs: dict[Hashable, _CompiledStep] = {}
+        self._settings: tuple[int, Hashable] = (-1, ())
+        self._waiting: int | None = 0  # gradients that were gathered; None: as the state says
+        self.state, self._groups = self._initial_state()
+        self._programs = programs
 
-    def __call__(self, inputs: Any, targets: Any) -> Tensor:
+    @property
+    def number(self) -> int:
+        """Updates so far."""
+        return self._groups.number
+
+    @number.setter
+    def number(self, value: int) -> None:
+        self._groups.number, self._waiting = value, None
+
+    @property
+    def waiting(self) -> int:
+        """How many gradients were gathered since the last update."""
+        if self._waiting is None:
+            count = self.state.gathered.get("count")
+            self._waiting = 0 if count is None else int(count.item())
+        return self._waiting
+
+    def __call__(self, inputs: Any, targets: Any, update: bool | None = None) -> Tensor:
         """Train by one batch and return its loss: a scalar tensor; reading its value waits for the device.
 
         inputs: what net takes: an array of any library and dtype, or nested tuples, lists and dicts of them. A tuple
             or list holds net's positional arguments, a dict its named ones. Floats are cast to the compute type,
             integers and booleans reach the network as they are.
         targets: what loss_fn takes, likewise an array or nested arrays, as they are.
+        update: where gradients are accumulated, whether this call updates the parameters by the mean of what was
+            gathered, this batch included; by default each `accumulate`-th call since the last update does.
         Raises TypeError for what is no array, or may be one or several (a tuple of numbers).
         """
         given, takes = flatten_arrays(inputs, "train_step: inputs")
         wanted, goals = flatten_arrays(targets, "train_step: targets")
-        kind = _BatchKind(takes, goals, tuple([array_spec(x) for x in (*given, *wanted)]))
+        specs = tuple([array_spec(x) for x in (*given, *wanted)])
         with self._turn:
+            updates = self.waiting + 1 >= self.options.accumulate if update is None else update
+            kind = _BatchKind(takes, goals, specs, updates)
             program = self._program(kind)
-            rate = np.asarray(self.optimizer.rate(self.number), np.float32)
-            results = program.run(rate, *given, *wanted)
-            self.number += 1
-            self.correct = results[1] if program.counts else None
-            return results[0]
+            rates = [np.asarray(rate, np.float32) for rate in self._groups.rates(self.number)]
+            results = iter(program.run(*rates, *given, *wanted))
+            if updates:
+                self._groups.number += 1
+            self._waiting = 0 if updates else self.waiting + 1
+            loss = next(results)
+            self.correct = next(results) if program.counts else None
+            self.grads = dict(zip(program.grads, results, strict=True)) if self.options.keep_grads else None
+            return loss
 
     def renew(self) -> None:
         """In a forked child: another thread may have been in a step."""
@@ -146,7 +233,7 @@ class Step:
             f"Step({type(self.net).__name__}, {self.optimizer}, {self.precision} on {self.device}; "
             f"{self.number} done, state {human_bytes(nbytes)})"
         )
-        return "\n".join([head, *(f"  {p.executable!r}" for p in self._programs.values())])
+        return "\n".join([head, *(f"  {p.executable!r}" for p in self._programs)])
 
     def __reduce__(self) -> str:
         raise TypeError(
@@ -163,77 +250,136 @@ class Step:
         return self._program(_BatchKind(takes, goals, tuple(s.open for s in (*given, *wanted))))
 
     def _program(self, kind: _BatchKind) -> _CompiledStep:
-        key = (kind, current_policy(), self._modules_modes())
+        key = (kind, current_policy(), self._modes_and_frozen())
         with self._turn:
-            if key not in self._programs:
-                self._programs[key] = self._compile(kind)
-            return self._programs[key]
+            found = self._programs.find(key)
+            if found is None:
+                with collector_paused():
+                    found = self._compile(kind)
+                self._programs.add(key, found)
+            return found
 
-    def _modules_modes(self) -> tuple[bool, ...]:
-        """Which modules are in training mode: asked anew only when some module's mode was set."""
-        if self._modes[0] != mode_version():
-            self._modes = mode_version(), tuple(m.training for m in self.net.modules())
-        return self._modes[1]
+    def _modes_and_frozen(self) -> Hashable:
+        """Which modules are in training mode, and which parameters are trained: asked anew only when one was set."""
+        if self._settings[0] != settings_version():
+            modes = tuple([(m.training, m.hooks_version) for m in self.net.modules()])
+            trained = tuple([p.requires_grad for p in self.state.parameters.values()])
+            self._settings = settings_version(), (modes, trained)
+        return self._settings[1]
 
     @property
     def executable(self) -> Executable:
         """The compiled graph of the first shape that was run. Raises RuntimeError before the first step."""
-        if not self._programs:
+        if not len(self._programs):
             raise RuntimeError("nothing is compiled yet: run a step first, or call program() with specs")
-        return next(iter(self._programs.values())).executable
+        return next(iter(self._programs)).executable
 
     # ---- state
-    def _initial_state(self) -> State:
+    def _initial_state(self) -> tuple[State, ParameterGroups]:
         parameters: dict[str, Tensor] = dict(self.net.named_parameters())
         if not parameters:
             hidden = ", ".join(self.net.unregistered())
             hint = f"; {hidden} holds modules in a plain list: use nn.ModuleList" if hidden else ""
             raise ValueError(f"train_step: {type(self.net).__name__} has no parameters{hint}")
-        for held in (*parameters.values(), *self.net.buffers()):
+        groups = (
+            self.optimizer.bound if self.optimizer.is_bound else ParameterGroups(self.optimizer, self.net)
+        )
+        known = {id(p) for p in parameters.values()}
+        if foreign := [e.name for e in groups.entries.values() if id(e.param) not in known]:
+            raise ValueError(
+                f"train_step: the optimizer trains {', '.join(foreign[:4])}, which {type(self.net).__name__} does "
+                "not have; for several networks write a step of your own (lamina.jit)"
+            )
+        averaged = {} if self.options.averaged is None else self.options.averaged.state_dict()
+        for held in (*parameters.values(), *self.net.buffers(), *averaged.values()):
             become(held, self.device, self.precision.master if held.dtype.is_float else None)
-        own = {
-            f"{name}.{part}": held
-            for name, p in parameters.items()
-            for part, held in zip(self.optimizer.parts, self.optimizer.init(p), strict=True)
-        }
         random = {str(i): g.state for i, g in enumerate(self.net.generators())}
         scale = {"scale": initial_scale()} if self.precision.scaled else {}
-        return State(parameters, dict(self.net.named_buffers()), own, random, scale)
+        state = State(parameters, dict(self.net.named_buffers()), {}, random, scale, averaged=averaged)
+        if self.options.parallel is not None:
+            self.options.parallel.same_as_first(
+                [*parameters.values(), *state.buffers.values(), *random.values()]
+            )
+        self._extend(state, groups)
+        return state, groups
+
+    def _extend(self, state: State, groups: ParameterGroups) -> None:
+        """Add what belongs to parameters that are trained now: optimizer state, gathered gradients."""
+        for name, entry in _trained(state, groups):
+            for part, held in zip(entry.group.rule.parts, entry.held(), strict=True):
+                state.optimizer[f"{name}.{part}"] = held
+            if self.options.accumulate > 1 and name not in state.gathered:
+                state.gathered[name] = entry.gathered()
+            if self._compresses and name not in state.errors:
+                state.errors[name] = zeros(entry.param.shape, dtype=entry.param.dtype, device=self.device)
+        if self.options.accumulate > 1 and "count" not in state.gathered:
+            state.gathered["count"] = zeros((), device=self.device)
 
     # ---- the program
     def _compile(self, kind: _BatchKind) -> _CompiledStep:
+        self._extend(self.state, self._groups)
         held = self.state.named()
-        names = [*held, "rate", *kind.names]
+        rates = [f"rate{i}" for i in range(len(self._groups.groups))]
+        names = [*held, *rates, *kind.names]
         with policy(tf32=self.precision.tf32):
             graph = trace(
                 lambda *values: self._forward_and_back(dict(zip(names, values, strict=True)), kind),
                 *(x.spec.open for x in held.values()),
-                Spec((), float32),
+                *[Spec((), float32)] * len(rates),
                 *kind.specs,
                 names=names,
             )
-        counts = len(graph.outputs) == len(held) + 2  # the loss and the hits
+        grads = [name for name, _ in self._trained()] if self.options.keep_grads else []
+        counts = len(graph.outputs) == len(held) + 2 + len(grads)  # the loss and the hits
         return _CompiledStep.of(
-            graph, list(held.values()), self.device, self.backend, counts, self.memory_limit
+            graph, list(held.values()), self.device, self.backend, counts, grads, self.memory_limit
         )
 
+    def _trained(self) -> list[tuple[str, TrainedParameter]]:
+        """The parameters that are trained, by the network's names. Raises ValueError where there are none."""
+        found = _trained(self.state, self._groups)
+        if not found:
+            raise ValueError(
+                f"train_step: {type(self.net).__name__} has no parameter to train: those of the optimizer are frozen "
+                "(requires_grad_(True) trains them)"
+            )
+        return found
+
     def _forward_and_back(self, values: dict[str, Value], kind: _BatchKind) -> list[Any]:
-        """The new value of every state, in order, then the loss and perhaps the number of hits."""
+        """The new value of every state, in order, then the loss, perhaps the number of hits and the gradients."""
         parameters = {n: values[f"parameters/{n}"] for n in self.state.parameters}
+        trained = self._trained()
         wide = self.net.masters()
         half = {
             n: v if id(self.state.parameters[n]) in wide else _cast(v, self.precision.compute)
             for n, v in parameters.items()
         }
-        loss, outputs, targets, after = self._forward(half, values, kind)
+        with contextlib.nullcontext() if self.options.parallel is None else self.options.parallel.own_part():
+            loss, outputs, targets, after = self._forward(half, values, kind)
+        hits = _hits(outputs, targets)
         scale = values.get("scale/scale")
         # Scaled float16 gradients are widened before they are divided, others when the optimizer reads them.
         wrt = half if scale is None else parameters
-        arriving = gradients(loss if scale is None else loss * scale[0], list(wrt.values()))
-        new = self._update(parameters, arriving, values, scale)
+        arriving = gradients(loss if scale is None else loss * scale[0], [wrt[n] for n, _ in trained])
+        new, grads, (loss, *hits) = self._update(parameters, arriving, [loss, *hits], values, kind.updates)
         new |= after
+        if kind.updates and self.options.averaged is not None:
+            new |= self._average(self.options.averaged, values, new)
         results = [new.get(name, values[name]) for name in self.state.named()]
-        return [*results, loss, *_hits(outputs, targets)]
+        return [*results, loss, *hits, *(grads if self.options.keep_grads else [])]
+
+    def _average(
+        self, averaged: AveragedModel, values: dict[str, Value], new: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The averages with the new parameters and buffers."""
+        own = {f"averaged/{n}": x for n, x in self.state.averaged.items()}
+        given = {f"parameters/{n}": x for n, x in self.state.parameters.items()}
+        given |= {f"buffers/{n}": x for n, x in self.state.buffers.items()}
+        standing = {id(x): values[n] for n, x in own.items()}
+        standing |= {id(x): new.get(n, values[n]) for n, x in given.items()}
+        with standing_in(standing) as mapping:
+            averaged.update_parameters(self.net)
+        return {n: mapping[id(x)] for n, x in own.items()}
 
     def _forward(
         self, parameters: dict[str, Value], values: dict[str, Value], kind: _BatchKind
@@ -259,35 +405,111 @@ class Step:
     def _update(
         self,
         parameters: dict[str, Value],
-        arriving: Sequence[Value],
+        arriving: Sequence[Any],
+        figures: Sequence[Any],
         values: dict[str, Value],
-        scale: Value | None,
-    ) -> dict[str, Any]:
-        """The new parameters, optimizer states and loss scale."""
-        finite = None
-        if scale is not None:
-            finite = all_finite(arriving)
-            arriving = [g / scale[0] for g in arriving]
-        if self.clip_norm is not None:
-            arriving = _clipped(arriving, self.clip_norm)
+        updates: bool,
+    ) -> tuple[dict[str, Any], Sequence[Any], Sequence[Any]]:
+        """The new parameters, optimizer states, gathered gradients and loss scale; the gradients; the loss and
+        the hits (figures), of all ranks where these update together."""
+        scale = values.get("scale/scale")
         new: dict[str, Any] = {}
-        for (name, p), g in zip(parameters.items(), arriving, strict=True):
-            keys = [f"optimizer/{name}.{part}" for part in self.optimizer.parts]
-            fresh, states = self.optimizer.update(p, g, tuple(values[k] for k in keys), values["rate"])
-            new |= {f"parameters/{name}": fresh, **dict(zip(keys, states, strict=True))}
-        if finite is not None:
-            new = {name: ops.where(finite, v, values[name]) for name, v in new.items()}
-            new["scale/scale"] = next_scale(scale, finite)
-        return new
+        good = None  # whether there is a gradient to update by: with a loss scale it may overflow
+        alone = updates and self.options.accumulate == 1
+        if alone:
+            arriving, figures = self._averaged(arriving, figures, values, new)
+        if scale is not None:
+            good = all_finite(arriving)
+            if self.options.parallel is not None and not alone:
+                good = self.options.parallel.all_agree(good)
+            new["scale/scale"] = next_scale(scale, good)
+            arriving = [g / scale[0] for g in arriving]
+        if self.options.accumulate > 1:
+            arriving, good = self._gather(arriving, good, values, new, updates)
+        if not updates:
+            return new, arriving, figures
+        if not alone:
+            arriving, figures = self._averaged(arriving, figures, values, new)
+        arriving = self._clipped(arriving)
+        for (name, entry), g in zip(self._trained(), arriving, strict=True):
+            rule = entry.group.rule
+            keys = [f"parameters/{name}", *(f"optimizer/{name}.{part}" for part in rule.parts)]
+            rate = values[f"rate{self._groups.groups.index(entry.group)}"]
+            fresh, states = rule.update(parameters[name], g, tuple(values[k] for k in keys[1:]), rate)
+            after = dict(zip(keys, (fresh, *states), strict=True))
+            new |= after if good is None else {k: ops.where(good, v, values[k]) for k, v in after.items()}
+        return new, arriving, figures
+
+    def _averaged(
+        self, arriving: Sequence[Any], figures: Sequence[Any], values: dict[str, Value], new: dict[str, Any]
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Gradients and the loss averaged over the ranks, the hits added up; with compression the new errors."""
+        parallel = self.options.parallel
+        if parallel is None:
+            return arriving, figures
+        names = [name for name, _ in self._trained()]
+        wide = [_cast(g, self.precision.master) for g in arriving]
+        errors = [values[f"errors/{n}"] for n in names] if self._compresses else None
+        loss, *hits = figures
+        sums = [ops.cast(h, float32) for h in hits]
+        means, others, left = parallel.averages(wide, [loss, *sums], errors)
+        new |= {f"errors/{n}": e for n, e in zip(names, left, strict=True)} if self._compresses else {}
+        return means, [others[0], *(ops.cast(ops.round(m * parallel.size), "int64") for m in others[1:])]
+
+    @property
+    def _compresses(self) -> bool:
+        """Whether gradients travel in a half type, and what rounding left over is kept."""
+        return self.options.parallel is not None and self.options.parallel.compression is not None
+
+    def _gather(
+        self, arriving: Sequence[Any], good: Any, values: dict[str, Value], new: dict[str, Any], updates: bool
+    ) -> tuple[Sequence[Any], Any]:
+        """Add gradients to those that were gathered; their mean where the parameters are updated now.
+
+        good: whether the gradients are finite (None: as they are); what is returned, whether there is a mean.
+        """
+        names = [name for name, _ in self._trained()]
+        before = [values[f"gathered/{name}"] for name in names]
+        sums = [held + _cast(g, held.dtype) for held, g in zip(before, arriving, strict=True)]
+        count = values["gathered/count"]
+        grown = count + 1.0
+        if good is not None:
+            sums = [ops.where(good, a, b) for a, b in zip(sums, before, strict=True)]
+            grown = ops.where(good, grown, count)
+        if not updates:
+            new |= {f"gathered/{n}": x for n, x in zip(names, sums, strict=True)}
+            new["gathered/count"] = grown
+            return arriving, good
+        new |= {f"gathered/{n}": _zeros(x) for n, x in zip(names, sums, strict=True)}
+        new["gathered/count"] = _zeros(count)
+        mean = [x / _cast(ops.maximum(grown, 1.0), x.dtype) for x in sums]
+        return mean, None if good is None else ops.gt(grown, 0.0)
+
+    def _clipped(self, arriving: Sequence[Any]) -> list[Any]:
+        """Gradients within the limits."""
+        grads = list(arriving)
+        if self.options.clip_value is not None:
+            clip_grad_value_(grads, self.options.clip_value)
+        if self.options.clip_norm is not None:
+            clip_grad_norm_(grads, self.options.clip_norm)
+        return grads
+
+
+def _trained(state: State, groups: ParameterGroups) -> list[tuple[str, TrainedParameter]]:
+    """The parameters that are trained, by the network's names."""
+    known = [(name, groups.entries.get(id(p))) for name, p in state.parameters.items()]
+    return [(name, e) for name, e in known if e is not None and e.is_trained]
 
 
 @dataclass(frozen=True)
 class _BatchKind:
-    """What a program is made for: the structures of inputs and targets, and the specs of both's arrays in order."""
+    """What a program is made for: the structures of inputs and targets, the specs of both's arrays in order, and
+    whether it updates the parameters."""
 
     inputs: Structure
     targets: Structure
     specs: tuple[Spec, ...]
+    updates: bool = True
 
     @property
     def names(self) -> list[str]:
@@ -316,6 +538,7 @@ class _CompiledStep:
 
     executable: Executable
     counts: bool
+    grads: Sequence[str]
 
     @classmethod
     def of(
@@ -325,34 +548,32 @@ class _CompiledStep:
         where: Device,
         backend: str | None,
         counts: bool,
+        grads: Sequence[str],
         memory_limit: int | None = None,
     ) -> _CompiledStep:
         """Compile: the first len(held) inputs are state, updated by the outputs of the same index.
 
         State that the program only hands through (a buffer that is not updated) stays where it is.
         """
+        graph = graph.unmarked()
         same = [i for i in range(len(held)) if graph.outputs[i] is graph.inputs[i]]
-        kept = [o for i, o in enumerate(graph.outputs) if i not in same]
-        places = {id(o): n for n, o in enumerate(kept)}
-        donate = {i: places[id(graph.outputs[i])] for i in range(len(held)) if i not in same}
-        slim = Graph(graph.inputs, kept, "train_step")
+        kept = [i for i in range(len(graph.outputs)) if i not in same]
+        donate = {i: place for place, i in enumerate(kept) if i < len(held)}
+        slim = Graph(graph.inputs, [graph.outputs[i] for i in kept], "train_step")
         executable = compile(
             slim, where, donate=donate, resident=same, backend=backend, memory_limit=memory_limit
         )
         if executable.backend.name != "null":
             executable.load(dict(enumerate(held)))
-        return cls(executable, counts)
+        return cls(executable, counts, grads)
 
     def run(self, *inputs: Any) -> tuple[Tensor, ...]:
-        """One step on the rate, inputs and targets: the loss and perhaps the number of hits."""
+        """One step on the rates, inputs and targets: the loss, perhaps the number of hits, and the gradients."""
         return self.executable(*inputs)
 
 
-def _clipped(arriving: Sequence[Value], limit: float) -> list[Any]:
-    """Gradients scaled down so that their common norm is at most `limit` (Pascanu et al. 2013)."""
-    norm = ops.sqrt(total(ops.square(g) for g in arriving))
-    factor = ops.minimum(limit / (norm + 1e-6), 1.0)
-    return [g * _cast(factor, g.dtype) for g in arriving]
+def _zeros(x: Any) -> Any:
+    return ops.expand(constant(np.zeros((), x.dtype.numpy)), x.shape)
 
 
 def _cast(x: Any, dtype: Any) -> Any:

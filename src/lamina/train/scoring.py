@@ -1,0 +1,196 @@
+"""What an evaluation adds up: loss, hits and metrics of each batch, compiled to run where the outputs are."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lamina import _tree, ops
+from lamina._tree import Structure
+from lamina.distributed.data_parallel import DataParallel
+from lamina.graph import Executable, compile, trace
+from lamina.runtime import Device
+from lamina.spec import Policy, ShapeError, Spec, current_policy
+from lamina.tensors import Tensor, array_spec, flatten_arrays
+from lamina.train.labels import are_labels
+from lamina.train.metrics import Metric
+
+#: Sums are read this many batches late, so that reading them does not make the device wait for the host.
+LATE = 2
+
+
+class Scoring:
+    """Sums over the batches of an evaluation; `begin` starts with nothing.
+
+    The loss, the hits and the metrics that do not ask for the host are one compiled program per set of shapes, which
+    is queued behind the network's.
+
+    loss, hits, labels, samples: over all batches that were read; `finish` reads the last ones, and where the
+    evaluation is `parallel` adds up what all ranks have.
+    """
+
+    def __init__(
+        self,
+        loss_fn: Callable[[Any, Any], Any] | None,
+        metrics: Mapping[str, Metric],
+        ignore_index: int,
+        device: Device,
+        backend: str | None,
+        parallel: DataParallel | None = None,
+    ) -> None:
+        self.parallel = parallel
+        self.loss_fn, self.metrics, self.ignore_index = loss_fn, dict(metrics), ignore_index
+        self.device, self.backend = device, backend
+        self._programs: dict[_SumsKind, _Program] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget all batches."""
+        self.batches = self.samples = self.hits = self.labels = 0
+        self.loss = 0.0
+        self.has_labels = True
+        self._totals: dict[str, Any] = {}
+        self._queued: deque[_Sums] = deque()
+
+    def add(self, outputs: Any, targets: Any, samples: int) -> None:
+        """One more batch. Raises TypeError for what is no array, ShapeError where loss or metrics do not fit."""
+        given, first = _tree.flatten(outputs)
+        wanted, second = flatten_arrays(targets, "evaluate: targets")
+        kind = _SumsKind(first, second, tuple(array_spec(x) for x in (*given, *wanted)), current_policy())
+        if kind not in self._programs:
+            self._programs[kind] = self._compile(kind, len(given))
+        program = self._programs[kind]
+        sums = program(given, wanted)
+        for name, metric in self.metrics.items():
+            if metric.on_host:
+                sums[f"metric {name}"] = metric.sums(_on_host(first, given), _on_host(second, wanted))
+        self.batches += 1
+        self.has_labels &= "hits" in sums
+        self._queued.append(_Sums(sums, samples))
+        if len(self._queued) > LATE:
+            self._read(self._queued.popleft())
+
+    def finish(self) -> dict[str, Any]:
+        """Read what is left, and give the figure of each metric."""
+        while self._queued:
+            self._read(self._queued.popleft())
+        if self.parallel is not None:
+            self._join(self.parallel.gather_objects(self._sums_so_far()))
+        return {name: metric.result(self._totals[name]) for name, metric in self.metrics.items()}
+
+    def _sums_so_far(self) -> tuple[Any, ...]:
+        """Of this rank's batches."""
+        counts = (self.batches, self.samples, self.hits, self.labels, self.loss)
+        return counts, self.has_labels, self._totals
+
+    def _join(self, ranks: Sequence[tuple[Any, ...]]) -> None:
+        """Add up the sums of all ranks, in their order: each has the same in the end."""
+        numbers = zip(*(counts for counts, _, _ in ranks), strict=True)
+        self.batches, self.samples, self.hits, self.labels, self.loss = map(sum, numbers)
+        self.has_labels = all(has_labels for _, has_labels, _ in ranks)
+        self._totals = {}
+        for _, _, totals in ranks:
+            for name, new in totals.items():
+                old = self._totals.get(name)
+                self._totals[name] = new if old is None else self.metrics[name].merge(old, new)
+
+    def _read(self, batch: _Sums) -> None:
+        """Add the sums of a batch."""
+        self.samples += batch.samples
+        found = {name: _numbers(tree) for name, tree in batch.sums.items()}
+        if "loss" in found:
+            self.loss += float(found["loss"]) * batch.samples
+        if "hits" in found:
+            hits, labels = found["hits"]
+            self.hits, self.labels = self.hits + int(hits), self.labels + int(labels)
+        for name, metric in self.metrics.items():
+            new, old = found[f"metric {name}"], self._totals.get(name)
+            self._totals[name] = new if old is None else metric.merge(old, new)
+
+    def _compile(self, kind: _SumsKind, count: int) -> _Program:
+        """The program of the sums of a batch of this kind."""
+        structures: list[Structure] = []
+
+        def sums(*values: Any) -> list[Any]:
+            outputs = _tree.unflatten(kind.outputs, values[:count])
+            found = self._sums(outputs, _tree.unflatten(kind.targets, values[count:]))
+            leaves, structure = _tree.flatten(found)
+            structures.append(structure)
+            return leaves
+
+        graph = trace(sums, *kind.specs)
+        executable = compile(graph, self.device, backend=self.backend) if graph.outputs else None
+        return _Program(executable, structures[0])
+
+    def _sums(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        """Of traced outputs and targets."""
+        found: dict[str, Any] = {}
+        if self.loss_fn is not None:
+            loss = found["loss"] = self.loss_fn(outputs, targets)
+            if tuple(loss.shape) != ():
+                raise ShapeError(f"evaluate: loss_fn must give a scalar, it gave {loss.spec}; use a mean")
+        if _tree.flatten(outputs)[1].is_leaf and _tree.flatten(targets)[1].is_leaf:
+            found |= self._hits(outputs, targets)
+        for name, metric in self.metrics.items():
+            if not metric.on_host:
+                found[f"metric {name}"] = metric.sums(outputs, targets)
+        return found
+
+    def _hits(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        """Hits and labels that count, where the targets are labels. An output with a NaN hits nothing."""
+        if not are_labels(outputs.shape, targets.shape, targets.dtype.kind):
+            return {}
+        labels = ops.cast(targets, "int64")
+        counted = ops.ne(labels, self.ignore_index)
+        bad = ops.gt(ops.sum(ops.cast(ops.ne(outputs, outputs), "int64"), 1), 0)
+        right = ops.logical_and(ops.eq(ops.argmax(outputs, 1), labels), ops.logical_not(bad))
+        both = ops.logical_and(right, counted)
+        return {"hits": tuple(ops.sum(ops.cast(x, "int64")) for x in (both, counted))}
+
+
+@dataclass(frozen=True)
+class _SumsKind:
+    """What a program is made for."""
+
+    outputs: Structure
+    targets: Structure
+    specs: tuple[Spec, ...]
+    policy: Policy
+
+
+@dataclass(frozen=True, eq=False)
+class _Program:
+    """The compiled sums; None where there is nothing to compute."""
+
+    executable: Executable | None
+    structure: Structure
+
+    def __call__(self, outputs: Sequence[Any], targets: Sequence[Any]) -> dict[str, Any]:
+        found = [] if self.executable is None else self.executable(*outputs, *targets)
+        sums: dict[str, Any] = _tree.unflatten(self.structure, found)
+        return sums
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """Of a batch, which may not be computed yet."""
+
+    sums: dict[str, Any]
+    samples: int
+
+
+def _numbers(tree: Any) -> Any:
+    """The same tree of NumPy arrays, floats as float64."""
+    found, structure = _tree.flatten(tree)
+    arrays = [x.numpy() if isinstance(x, Tensor) else np.asarray(x) for x in found]
+    wide = [a.astype(np.float64) if a.dtype.kind not in "iub" else a for a in arrays]
+    return _tree.unflatten(structure, wide)
+
+
+def _on_host(structure: Structure, leaves: Sequence[Any]) -> Any:
+    """The tree of NumPy arrays."""
+    return _tree.unflatten(structure, [x if isinstance(x, np.ndarray) else x.numpy() for x in leaves])
