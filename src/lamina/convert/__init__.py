@@ -1,0 +1,73 @@
+"""Floor 6: networks of other systems come in as networks and graphs of Lamina's ops, and Lamina's go out."""
+
+from typing import TYPE_CHECKING
+
+from lamina._lazy import lazy, listing
+
+if TYPE_CHECKING:
+    from lamina.convert.names import hugging_face_names, timm_names
+    from lamina.convert.onnx import OnnxModule, from_onnx
+    from lamina.convert.onnx.export import CheckError, ExportError, to_onnx
+    from lamina.convert.onnx.keeping import load_onnx, onnx_of_weights, save_onnx, texts_of_onnx
+    from lamina.convert.torch import (
+        ConversionReport,
+        ConvertedModule,
+        Parity,
+        TorchConversionError,
+        check,
+        explain,
+        from_torch,
+        to_torch,
+    )
+
+#: Of `lamina.convert.torch`, which needs PyTorch.
+_TORCH = (
+    "ConvertedModule",
+    "Parity",
+    "ConversionReport",
+    "TorchConversionError",
+    "check",
+    "explain",
+    "from_torch",
+    "to_torch",
+)
+
+__all__ = [
+    "CheckError",
+    "ConversionReport",
+    "ConvertedModule",
+    "ExportError",
+    "OnnxModule",
+    "Parity",
+    "TorchConversionError",
+    "check",
+    "explain",
+    "from_onnx",
+    "from_torch",
+    "hugging_face_names",
+    "load_onnx",
+    "onnx_of_weights",
+    "save_onnx",
+    "texts_of_onnx",
+    "timm_names",
+    "to_onnx",
+    "to_torch",
+]  # fmt: skip
+__getattr__ = lazy(
+    __name__,
+    {
+        "CheckError": "lamina.convert.onnx.export.check",
+        "ExportError": "lamina.convert.onnx.export.writer",
+        "OnnxModule": "lamina.convert.onnx.module",
+        "from_onnx": "lamina.convert.onnx.module",
+        "hugging_face_names": "lamina.convert.names",
+        "load_onnx": "lamina.convert.onnx.keeping",
+        "onnx_of_weights": "lamina.convert.onnx.keeping",
+        "save_onnx": "lamina.convert.onnx.keeping",
+        "texts_of_onnx": "lamina.convert.onnx.keeping",
+        "timm_names": "lamina.convert.names",
+        "to_onnx": "lamina.convert.onnx.export",
+    }
+    | dict.fromkeys(_TORCH, "lamina.convert.torch"),
+)
+__dir__ = listing(__all__)

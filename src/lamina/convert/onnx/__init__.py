@@ -1,0 +1,59 @@
+"""ONNX models (https://onnx.ai) as programs of Lamina's ops: on tensors they compute, on traced values they record.
+
+    net = from_onnx("net.onnx")                   # a network: Predictor(net), train_step(net, …), net.state_dict()
+    graph = OnnxGraph(onnx.load("net.onnx"))
+    outputs = graph({"image": x})                 # tensors in, tensors out
+    recorded = graph.trace({"image": Spec(...)})  # a lamina.graph.Graph of the same nodes
+
+Each operator of ONNX has a handler, a function of an `OnnxNode`, in the module of its family; `converts` enters it in
+`HANDLERS`. What a handler needs to know as numbers (axes, sizes, pads) it asks of the node (`OnnxNode.integers`): a
+tensor or a constant gives it, a traced input is an `UnknownValueError` that names the input.
+
+Needs the package `onnx` (`pip install lamina[onnx]`), which reads the files.
+"""
+
+from lamina._lazy import listing
+from lamina.convert.onnx import (
+    attention,
+    control,
+    conv,
+    image,
+    indexing,
+    linear_attention,
+    loss,
+    matmul,
+    norm,
+    pointwise,
+    pool,
+    quantize,
+    random,
+    reduction,
+    rnn,
+    sequence,
+    shape,
+    signal,
+    softmax,
+    text,
+    update,
+)
+from lamina.convert.onnx.graph import OnnxGraph
+from lamina.convert.onnx.module import OnnxModule, from_onnx
+from lamina.convert.onnx.node import HANDLERS, OnnxError, OnnxNode, UnknownValueError
+
+#: The modules whose handlers fill `HANDLERS`.
+FAMILIES = (
+    attention, control, conv, image, indexing, linear_attention, loss, matmul, norm, pointwise, pool, quantize,
+    random, reduction, rnn, sequence, shape, signal, softmax, text, update,
+)  # fmt: skip
+
+__all__ = [
+    "FAMILIES",
+    "HANDLERS",
+    "OnnxError",
+    "OnnxGraph",
+    "OnnxModule",
+    "OnnxNode",
+    "UnknownValueError",
+    "from_onnx",
+]
+__dir__ = listing(__all__)

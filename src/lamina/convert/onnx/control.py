@@ -1,0 +1,90 @@
+"""Control flow whose course is known while the graph is recorded: branches are chosen, loops unrolled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from lamina import ops
+from lamina.convert.onnx.node import OnnxNode, as_tensor, converts
+
+
+@converts("If", known=(0,))
+def branch(node: OnnxNode) -> Any:
+    """The outputs of one of two subgraphs; the condition must be known."""
+    return node.run_graph(node.needed("then_branch" if node.number(0) else "else_branch"), [])
+
+
+@converts("Loop", known=(0, 1))
+def loop(node: OnnxNode) -> Any:
+    """A body run while its own condition, which must be known, holds: (carried values, what each run gave)."""
+    body, most = node.needed("body"), node.number(0)
+    goes = node.number(1, True)
+    carried, scanned = list(node.inputs[2:]), []
+    count = 0
+    while goes and (most is None or count < most):
+        made = node.run_graph(body, [as_tensor(np.array(count)), as_tensor(np.array(goes)), *carried])
+        goes = bool(_condition(node, made[0]))
+        carried, each = made[1 : 1 + len(carried)], made[1 + len(carried) :]
+        scanned.append(each)
+        count += 1
+    if not scanned:
+        extra = len(body.outputs) - 1 - len(carried)
+        if extra:
+            raise node.error("runs no time, so that the shapes of what each run gives are unknown")
+        return carried
+    return [*carried, *(ops.stack(list(kind), 0) for kind in zip(*scanned, strict=True))]
+
+
+def _condition(node: OnnxNode, value: Any) -> Any:
+    return replace(node, inputs=(value,), input_names=("the body's condition",)).number(0)
+
+
+@converts("Scan")
+def scan(node: OnnxNode) -> Any:
+    """A body run for each slice of the scanned inputs: (the last states, what each run gave along an axis)."""
+    if node.opset < 9:
+        return _scan_of_batch(node)
+    count = node.needed("num_scan_inputs")
+    states, scanned = list(node.inputs[: len(node.inputs) - count]), node.inputs[len(node.inputs) - count :]
+    axes = node.get("scan_input_axes", (0,) * count)
+    back = node.get("scan_input_directions", (0,) * count)
+    return _scanned(node, states, scanned, axes, back)
+
+
+def _scan_of_batch(node: OnnxNode) -> Any:
+    """Opset 8: an axis of samples in front, for each of which the body runs; the first input are lengths."""
+    if node.optional(0) is not None:
+        raise node.error("lengths of samples are not read; use opset 9 or newer")
+    given, count = node.inputs[1:], node.needed("num_scan_inputs")
+    back = node.get("directions", (0,) * count)
+    made = []
+    for b in range(given[-1].shape[0]):
+        own = [x[b] for x in given]
+        made.append(_scanned(node, own[:-count], own[-count:], (0,) * count, back))
+    return [ops.stack(list(kind), 0) for kind in zip(*made, strict=True)]
+
+
+def _scanned(
+    node: OnnxNode, states: Sequence[Any], scanned: Sequence[Any], axes: Sequence[int], back: Sequence[int]
+) -> list[Any]:
+    """The last states, and what each run of the body gave."""
+    body = node.needed("body")
+    made: list[list[Any]] = []
+    steps = scanned[0].shape[axes[0]]
+    for t in range(steps):
+        slices = [
+            x[(slice(None),) * (a % x.ndim) + (steps - 1 - t if b else t,)]
+            for x, a, b in zip(scanned, axes, back, strict=True)
+        ]
+        found = node.run_graph(body, [*states, *slices])
+        states = found[: len(states)]
+        made.append(found[len(states) :])
+    given = list(zip(*made, strict=True))
+    out_axes = node.get("scan_output_axes", (0,) * len(given))
+    turned = node.get("scan_output_directions", (0,) * len(given))
+    return [*states, *(ops.stack(list(kind)[:: -1 if b else 1], a)
+                       for kind, a, b in zip(given, out_axes, turned, strict=True))]  # fmt: skip

@@ -1,0 +1,84 @@
+"""Losses, 8-bit numbers, and what draws random numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lamina import ops
+from lamina.convert.onnx.export.writer import OpExport, Written, composes, exports, refuses
+from lamina.ops.primitives.collective import Collective
+from lamina.ops.primitives.criterion import BinaryCrossEntropy
+from lamina.ops.primitives.ctc import CtcLoss
+from lamina.ops.primitives.dropout import Dropout
+from lamina.ops.primitives.foreach import Foreach
+from lamina.ops.primitives.fused import Fused
+from lamina.ops.primitives.loss import CrossEntropy, LabelledMean
+from lamina.ops.primitives.pool import MaxPoolGather
+from lamina.ops.primitives.quantize import Dequantize, Quantize
+from lamina.ops.primitives.random import RandomNormal, RandomUniform
+from lamina.spec import float32
+
+_DRAWN = (
+    "it draws numbers from a state that goes in and comes out, and ONNX's operators keep theirs to themselves"
+)
+
+refuses(
+    {
+        Collective: "several ranks take part in it, and a model of ONNX runs alone; export one rank's network",
+        CtcLoss: "ONNX has no operator for it, and its recursion over time has no fixed number of operators",
+        Dropout: f"{_DRAWN}; export the network in inference mode",
+        RandomNormal: f"{_DRAWN}; give the numbers as an input",
+        RandomUniform: f"{_DRAWN}; give the numbers as an input",
+        Foreach: "it stands in compiled graphs alone; export the graph as it was traced",
+        Fused: "it stands in compiled graphs alone; export the graph as it was traced",
+        MaxPoolGather: "it is the gradient of a gradient",
+    }
+)
+
+
+@composes(CrossEntropy)
+def cross_entropy(op: CrossEntropy, x: Any, labels: Any) -> Any:
+    """-log_softmax at the label, mixed with the mean over all classes for smooth labels; 0 where it is ignored."""
+    wide = x.cast(x.dtype.compute)
+    logs = ops.log_softmax(wide, 1)
+    index = labels.cast("int64").unsqueeze(1)  # [N, 1, *spatial]
+    ignored = None if op.ignore_index is None else index == op.ignore_index
+    safe = index if ignored is None else ops.where(ignored, 0, index)
+    loss = -ops.gather(logs, 1, safe)
+    if op.label_smoothing:
+        loss = loss * (1 - op.label_smoothing) - logs.mean(1, keepdim=True) * op.label_smoothing
+    loss = loss if ignored is None else ops.where(ignored, 0.0, loss)
+    return loss.squeeze(1)
+
+
+@composes(LabelledMean)
+def labelled_mean(op: LabelledMean, losses: Any, labels: Any) -> Any:
+    """The sum by the number of labels that count."""
+    wide = losses.cast(losses.dtype.compute)
+    axes = tuple(range(losses.ndim))
+    share = ops.reciprocal(ops.sum((labels != op.ignore_index).cast(wide.dtype), axes))
+    return (ops.sum(wide, axes) * share).cast(losses.dtype), share
+
+
+@composes(BinaryCrossEntropy)
+def binary_cross_entropy(op: BinaryCrossEntropy, p: Any, t: Any) -> Any:
+    """-(t log(p) + (1 - t) log(1 - p)), logarithms being at least -100."""
+    logs = [ops.clamp(ops.log(v), -100.0, None) for v in (p, 1.0 - p)]
+    return -(t * logs[0] + (1.0 - t) * logs[1])
+
+
+@exports(Quantize)
+def quantize(step: OpExport) -> Written:
+    """QuantizeLinear to a type that the zero point tells."""
+    x = step.inputs[0] if step.dtype == float32 else step.cast(step.inputs[0], float32)
+    if step.op.dtype.is_float and step.opset < 19:
+        raise step.error("float8 came with opset 19; write the model with opset=19 or later")
+    return step.add("QuantizeLinear", x, step.inputs[1], step.constant(np.zeros(()), step.op.dtype))
+
+
+@exports(Dequantize)
+def dequantize(step: OpExport) -> Written:
+    """DequantizeLinear."""
+    return step.add("DequantizeLinear", *step.inputs)

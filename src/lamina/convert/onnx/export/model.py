@@ -1,0 +1,378 @@
+"""`to_onnx`: a network, a function or a graph as a model of ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import helper
+
+from lamina import _tree
+from lamina._version import __version__
+from lamina.convert.onnx.export.check import checked_model
+from lamina.convert.onnx.export.sizes import Dim, difference, free_shape, probes
+from lamina.convert.onnx.export.writer import ExportError, ModelWriter, code_of, tensor_proto
+from lamina.graph import Graph, Value, trace
+from lamina.graph.passes.canonicalize import (
+    common_subexpressions,
+    drop_identities,
+    fold_constants,
+    prune_outputs,
+)
+from lamina.nn import Module
+from lamina.nn.module import evaluating
+from lamina.nn.parameter import standing_in
+from lamina.ops.arguments import checked
+from lamina.ops.core import operand
+from lamina.runtime import check_writable
+from lamina.spec import Spec
+from lamina.tensors import Tensor, array_spec
+
+OPSETS = range(17, 24)
+#: What protobuf takes in one message; larger models keep their weights in a file beside them.
+LIMIT = 2**31 - 2**24
+
+#: Which axes are free, and what they are called: one name for the first axis of every input, or by input's name.
+Free = str | Mapping[str, Mapping[int, str]]
+
+
+@checked
+def to_onnx(
+    net: Module | Graph | Callable[..., Any],
+    *examples: Any,
+    path: str | Path | None = None,
+    opset: int = 20,
+    dynamic: Free | None = None,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    external_data: bool | None = None,
+    metadata: Mapping[str, str] | None = None,
+    check: bool = True,
+) -> onnx.ModelProto:
+    """A network (in inference mode), a function of operands, or a graph as a model of ONNX's standard operators.
+
+    examples: one for each argument: a Spec, a tensor or an array, or nested tuples, lists and dicts of them; only
+    shapes and dtypes are used. A `Graph` needs none: its inputs are the model's.
+    path: where the model is written, at once. opset: the version of the operators, 17 to 23.
+    dynamic: axes whose size is free when the model runs: "batch" for the first axis of every input, or for each
+    input's name its axes with their names, {"x": {0: "batch", 1: "time"}}; axes of one name have one size. The
+    network is traced at other sizes of them too; what it computes from sizes stands in the model as operators.
+    input_names, output_names: by default those of the function's arguments, as Python writes them, and "output".
+    external_data: keep the weights in a file `<path>.data` beside the model; by default where they exceed what one
+    file can hold, 2 GB.
+    metadata: texts of your own that stand in the model, its `metadata_props`.
+    check: run onnx's checker, then the model by `OnnxGraph`, and by onnxruntime where that is installed, on the
+    examples (on random numbers where these are specs, or all equal) and, with free axes, on others of other shapes;
+    CheckError where outputs differ from the network's by more than 1e-4 of the largest.
+
+    The weights stand under their names in the state_dict, and are the same bit by bit.
+    Raises ExportError for an op that ONNX has nothing for, naming it and its module; ValueError for another opset or
+    unknown names; OSError.
+    """
+    if opset not in OPSETS:
+        raise ValueError(f"to_onnx: opset must be {OPSETS[0]} to {OPSETS[-1]}, got {opset}")
+    if path is not None:
+        check_writable(Path(path))
+    program = _Exportable.of(net, examples, input_names)
+    axes = _free_axes(program, dynamic)
+    exported = _exported(program, axes, opset, output_names)
+    onnx.helper.set_model_props(exported.model, dict(metadata or {}))
+    written = _save(exported.model, path, external_data)
+    if check:
+        checked_model(
+            exported.model, exported.graphs, program.held, written, exported.steps, program.examples
+        )
+    return exported.model
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A model, the graphs at the examples' and at other sizes, and which values of the model the ops' results are."""
+
+    model: onnx.ModelProto
+    graphs: list[Graph]
+    steps: Any
+
+
+@dataclass(frozen=True)
+class _Exportable:
+    """What is traced: specs of the inputs -> the graph, whose first inputs are the weights, and the outputs' names.
+
+    held: the weights. examples: arrays of the inputs, where given. resizable: whether it can be traced again.
+    """
+
+    name: str
+    held: Mapping[str, Tensor]
+    inputs: list[str]
+    specs: list[Spec]
+    traced: Callable[[Sequence[Spec]], tuple[Graph, list[str]]]
+    examples: list[Any]
+    resizable: bool = True
+
+    @classmethod
+    def of(cls, net: Any, examples: Sequence[Any], names: Sequence[str] | None) -> _Exportable:
+        """Raises TypeError and ValueError for what cannot be traced."""
+        if isinstance(net, Graph):
+            return cls._of_graph(net, examples, names)
+        if not callable(net):
+            raise TypeError(f"to_onnx: takes a module, a graph or a function, got {type(net).__name__}")
+        leaves, structure = _tree.flatten(tuple(examples))
+        specs = [x if isinstance(x, Spec) else array_spec(operand(x, "to_onnx")) for x in leaves]
+        found = _named("input_names", names, [_plain(n, "input") for n in _tree.names(structure, "")])
+        is_net = isinstance(net, Module)
+        weights = {**dict(net.named_parameters()), **dict(net.named_buffers())} if is_net else {}
+        held = {_unlike(n, found): x for n, x in weights.items()}
+
+        def traced(sizes: Sequence[Spec]) -> tuple[Graph, list[str]]:
+            made: list[_tree.Structure] = []
+
+            def forward(*values: Any) -> Any:
+                pairs = zip(held.values(), values, strict=False)
+                arguments = _tree.unflatten(structure, values[len(held) :])
+                with standing_in({id(x): v for x, v in pairs}):
+                    results, shape = _tree.flatten(net(*arguments))
+                made.append(shape)
+                return [operand(y) for y in results]
+
+            given = [x.spec.open for x in held.values()] + list(sizes)
+            labels = [*held, *found]
+            if is_net:
+                with evaluating(net):
+                    graph = trace(forward, *given, names=labels)
+            else:
+                graph = trace(forward, *given, names=labels)
+            return graph, [_plain(n, "output") for n in _tree.names(made[0], "")]
+
+        label = type(net).__name__ if is_net else getattr(net, "__name__", "graph").strip("<>")
+        arrays = [None if isinstance(x, Spec) else operand(x).numpy() for x in leaves]
+        return cls(label, held, found, [s.open for s in specs], traced, arrays)
+
+    @classmethod
+    def _of_graph(cls, graph: Graph, examples: Sequence[Any], names: Sequence[str] | None) -> _Exportable:
+        if examples:
+            raise TypeError("to_onnx: a Graph has inputs of its own, give no examples")
+        own = [v.name or f"input_{i}" for i, v in enumerate(graph.inputs)]
+        outputs = [v.name or _plain(f"[{i}]", "output") for i, v in enumerate(graph.outputs)]
+        outputs = outputs if len(outputs) > 1 else ["output"]
+        found = _named("input_names", names, own)
+        specs = [v.spec for v in graph.inputs]
+        return cls(graph.name, {}, found, specs, lambda _: (graph, outputs), [None] * len(specs), False)
+
+
+def _plain(name: str, root: str) -> str:
+    """[0]['mask'] as root_0_mask; the only leaf is root."""
+    words = "".join(c if c.isalnum() else " " for c in name).split()
+    return "_".join([root, *words])
+
+
+def _unlike(name: str, taken: Sequence[str]) -> str:
+    """The name of a weight, changed where an input has it."""
+    return f"weight.{name}" if name in taken else name
+
+
+def _named(what: str, given: Sequence[str] | None, own: Sequence[str]) -> list[str]:
+    names = list(own if given is None else given)
+    if len(names) != len(own):
+        raise ValueError(f"to_onnx: {what} must be {len(own)} names, for {', '.join(own)}; got {names}")
+    if len(set(names)) != len(names):
+        raise ValueError(f"to_onnx: {what} must differ from each other, got {names}")
+    return names
+
+
+# ---- free axes
+
+
+def _free_axes(program: _Exportable, dynamic: Free | None) -> dict[str, dict[int, str]]:
+    """For each input its free axes and their names. Raises ValueError for what is not there."""
+    if dynamic is None:
+        return {}
+    if not program.resizable:
+        raise ValueError("to_onnx: a Graph has fixed sizes; give the module or function for free axes")
+    if isinstance(dynamic, str):
+        dynamic = {n: {0: dynamic} for n, s in zip(program.inputs, program.specs, strict=True) if s.ndim}
+    if unknown := sorted(set(dynamic) - set(program.inputs)):
+        raise ValueError(f"to_onnx: dynamic names {unknown}, the inputs are {program.inputs}")
+    found = {}
+    for name, spec in zip(program.inputs, program.specs, strict=True):
+        axes = dynamic.get(name, {})
+        if any(not -spec.ndim <= a < spec.ndim for a in axes):
+            raise ValueError(f"to_onnx: dynamic has axes {sorted(axes)} of {name}, which is {spec}")
+        found[name] = {a % spec.ndim: label for a, label in axes.items()}
+    _sizes(program, found)
+    return found
+
+
+def _sizes(program: _Exportable, axes: Mapping[str, Mapping[int, str]]) -> dict[str, int]:
+    """The examples' sizes of free axes by name. Raises ValueError where one name has two."""
+    found: dict[str, int] = {}
+    for name, spec in zip(program.inputs, program.specs, strict=True):
+        for axis, label in axes.get(name, {}).items():
+            if found.setdefault(label, spec.shape[axis]) != spec.shape[axis]:
+                raise ValueError(
+                    f"to_onnx: the free axis {label!r} has size {found[label]} and, in {name}, {spec.shape[axis]}: "
+                    "axes of one name have one size"
+                )
+    return found
+
+
+def _resized(
+    program: _Exportable, axes: Mapping[str, Mapping[int, str]], sizes: Mapping[str, int]
+) -> list[Spec]:
+    found = []
+    for name, spec in zip(program.inputs, program.specs, strict=True):
+        free = axes.get(name, {})
+        shape = tuple(sizes[free[a]] if a in free else n for a, n in enumerate(spec.shape))
+        found.append(Spec(shape, spec.dtype))
+    return found
+
+
+def _traces(program: _Exportable, axes: Mapping[str, Mapping[int, str]]) -> tuple[list[Graph], list[str]]:
+    """The program at the examples' sizes, then at others of the free axes; and the names of the outputs.
+
+    Raises ExportError where it is another program at other sizes.
+    """
+    sizes = {label: max(n, 2) for label, n in _sizes(program, axes).items()}
+    graph, outputs = program.traced(_resized(program, axes, sizes))
+    if not sizes:
+        return _alike([graph]), outputs
+    why = ""
+    for plan in probes(sizes):
+        try:
+            graphs = [graph, *(program.traced(_resized(program, axes, other))[0] for other in plan)]
+        except (ValueError, TypeError, IndexError) as error:
+            why = str(error)
+            continue
+        why = difference(graphs) or ""
+        if not why:
+            return _alike(graphs), outputs
+    raise ExportError(
+        f"{program.name} is another program for other sizes of its free axes {', '.join(sizes)}: {why}; "
+        "give the axes fixed sizes"
+    )
+
+
+def _alike(graphs: Sequence[Graph]) -> list[Graph]:
+    """Without markers and what nobody reads; in one form, too, where that leaves the traces alike."""
+    bare = [prune_outputs(g.unmarked()) for g in graphs]
+    tidy = [prune_outputs(common_subexpressions(fold_constants(drop_identities(g)))) for g in bare]
+    return bare if difference(tidy) else tidy
+
+
+# ---- the model
+
+
+def _exported(
+    program: _Exportable,
+    axes: Mapping[str, Mapping[int, str]],
+    opset: int,
+    output_names: Sequence[str] | None,
+) -> Exported:
+    graphs, own = _traces(program, axes)
+    outputs = _named("output_names", output_names, own)
+    writer = ModelWriter(opset)
+    for name, value in program.held.items():
+        writer.initializer(name, value.numpy())
+    for name in (*program.inputs, *outputs):
+        if writer.claim(name) != name:
+            raise ValueError(f"to_onnx: the name {name!r} is that of two inputs, outputs or weights")
+    count = len(program.held)
+    labels = {}
+    for i, name in enumerate(program.inputs):
+        columns = list(zip(*(g.inputs[count + i].shape for g in graphs), strict=True))
+        writer.free += [Dim(name, a, columns[a]) for a in axes.get(name, {})]
+        labels.update({columns[a]: label for a, label in axes.get(name, {}).items()})
+    made = writer.write(graphs, [*program.held, *program.inputs])
+    _rename(writer, made, outputs)
+    _drop_unread(writer, outputs)
+    model = _model(program, writer, graphs, outputs, labels)
+    return Exported(model, graphs, writer.written)
+
+
+def _rename(writer: ModelWriter, made: Sequence[str], outputs: Sequence[str]) -> None:
+    """Give the results that are outputs the outputs' names; an input, a weight, an output of two names is copied."""
+    own = {o for n in writer.nodes for o in n.output}
+    renamed: dict[str, str] = {}
+    for value, name in zip(made, outputs, strict=True):
+        if value in own and value not in renamed:
+            renamed[value] = name
+    for node in writer.nodes:
+        for names in (node.input, node.output):
+            names[:] = [renamed.get(n, n) for n in names]
+    for value, name in zip(made, outputs, strict=True):
+        if renamed.get(value) != name:
+            writer.nodes.append(
+                helper.make_node("Identity", [renamed.get(value, value)], [name], f"output/{name}")
+            )
+    writer.written[:] = [
+        (node, tuple(None if n is None else renamed.get(n, n) for n in names))
+        for node, names in writer.written
+    ]
+
+
+def _drop_unread(writer: ModelWriter, outputs: Sequence[str]) -> None:
+    """Leave out nodes that no output depends on."""
+    read, kept = set(outputs), []
+    for node in reversed(writer.nodes):
+        if read.intersection(node.output):
+            kept.append(node)
+            read.update(node.input)
+    writer.nodes[:] = kept[::-1]
+    there = {o for n in kept for o in n.output}
+    writer.written[:] = [
+        (node, tuple(n if n in there else None for n in names)) for node, names in writer.written
+    ]
+
+
+def _model(
+    program: _Exportable,
+    writer: ModelWriter,
+    graphs: Sequence[Graph],
+    outputs: Sequence[str],
+    labels: Mapping[tuple[int, ...], str],
+) -> onnx.ModelProto:
+    def info(name: str, values: Sequence[Value]) -> onnx.ValueInfoProto:
+        shape = free_shape([v.shape for v in values], labels)
+        return helper.make_tensor_value_info(name, code_of(values[0].dtype), shape)
+
+    count = len(program.held)
+    inputs = list(zip(*(g.inputs[count:] for g in graphs), strict=True))
+    results = list(zip(*(g.outputs for g in graphs), strict=True))
+    read = {i for n in writer.nodes for i in n.input}
+    kept = {n: a for n, a in writer.initializers.items() if n in read or n in program.held}
+    graph = helper.make_graph(
+        writer.nodes,
+        program.name,
+        [info(n, v) for n, v in zip(program.inputs, inputs, strict=True)],
+        [info(n, v) for n, v in zip(outputs, results, strict=True)],
+        [tensor_proto(n, a) for n, a in kept.items()],
+    )
+    opsets = [helper.make_opsetid("", writer.opset)]
+    return helper.make_model(
+        graph,
+        opset_imports=opsets,
+        ir_version=helper.find_min_ir_version_for(opsets),
+        producer_name="lamina",
+        producer_version=__version__,
+    )
+
+
+def _save(model: onnx.ModelProto, path: str | Path | None, external: bool | None) -> Path | None:
+    """Write the model; the path where it holds its weights in another file, and can only be read from there."""
+    large = sum(len(t.raw_data) for t in model.graph.initializer) > LIMIT
+    if path is None:
+        if large or external:
+            raise ValueError("to_onnx: weights in a file of their own need path=, where the model is written")
+        return None
+    target = Path(path)
+    if not (large if external is None else external):
+        onnx.save_model(model, str(target))
+        return None
+    data = target.with_name(target.name + ".data")
+    data.unlink(missing_ok=True)
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    onnx.save_model(copy, str(target), save_as_external_data=True, location=data.name, size_threshold=1024)
+    return target

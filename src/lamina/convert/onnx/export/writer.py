@@ -1,0 +1,427 @@
+"""The model that is being written: names, initializers, nodes; and the tables of how each op is written.
+
+An op is written in one of three ways, each entered beside its family:
+
+    @exports(Conv)             a function of a `OpExport` that adds ONNX operators and gives the names of the results
+    @composes(RmsNorm)         a function of (op, *values) that gives the same results by other ops
+    refuses({CtcLoss: "..."})  why it cannot be written
+
+What has none of them is written as it says itself (`Op.composed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from lamina.convert.onnx.export.sizes import Dim, expression
+from lamina.graph import Graph, Node, Value
+from lamina.ops.core import Op
+from lamina.spec import DType, Shape, Spec
+from lamina.spec.policies import policy as use_policy
+from lamina.tensors import Tensor
+
+Array = np.ndarray[Any, Any]
+#: Names of the results; None for one that is not written.
+Written = str | Sequence[str | None]
+Writer = Callable[["OpExport"], Written]
+#: (op, *values) -> its results by other ops; those at the end that nobody needs may be left out.
+Form = Callable[..., Any]
+W = TypeVar("W", bound=Callable[..., Any])
+
+WRITERS: dict[type[Op], Writer] = {}
+FORMS: dict[type[Op], Form] = {}
+REFUSED: dict[type[Op], str] = {}
+
+#: Lamina's name of an element type in TensorProto.DataType, where it is not the same in capitals.
+_CODES = {"float32": "FLOAT", "float64": "DOUBLE", "float8_e4m3fn": "FLOAT8E4M3FN"}
+#: Constants of at most so many elements are written once for all that read equal ones.
+_SHARED = 1 << 12
+#: The end of any axis, for Slice.
+END = 2**63 - 1
+
+
+class ExportError(ValueError):
+    """What a graph has and a model of ONNX cannot say; names the op and the module that recorded it."""
+
+
+def exports(*ops: type[Op]) -> Callable[[W], W]:
+    """The decorated function writes these ops: a function of a `OpExport`."""
+    return lambda writer: _enter(WRITERS, ops, writer)
+
+
+def composes(*ops: type[Op]) -> Callable[[W], W]:
+    """The decorated function (op, *values) gives the results of these ops by other ops."""
+    return lambda form: _enter(FORMS, ops, form)
+
+
+def refuses(reasons: Mapping[type[Op], str]) -> None:
+    """Enter ops that cannot be written, with all that derive from them, and why."""
+    REFUSED.update(reasons)
+
+
+def _enter(table: dict[type[Op], Any], ops: Iterable[type[Op]], function: W) -> W:
+    table.update(dict.fromkeys(ops, function))
+    return function
+
+
+def refusal(op: type[Op]) -> str | None:
+    """Why the op, or one that it derives from, cannot be written."""
+    return next((REFUSED[base] for base in op.__mro__ if base in REFUSED), None)
+
+
+def how(op: type[Op]) -> str:
+    """ "exported", "composed", or why the op is refused."""
+    if op in WRITERS:
+        return "exported"
+    if op in FORMS:
+        return "composed"
+    if (reason := refusal(op)) is not None:
+        return reason
+    if op.composed is not Op.composed:
+        return "composed"
+    return "it belongs to training, which a model of ONNX does not hold"
+
+
+def code_of(dtype: DType) -> int:
+    """The TensorProto.DataType of an element type."""
+    return int(TensorProto.DataType.Value(_CODES.get(dtype.name, dtype.name.upper())))
+
+
+class ModelWriter:
+    """Nodes and initializers, in the order of writing; a name is given once.
+
+    opset: the version of ONNX's own operators. free: the free axes of the model's inputs.
+    written: for each op of the graph that has results in the model, its node and their names.
+    """
+
+    def __init__(self, opset: int) -> None:
+        self.opset = opset
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers: dict[str, Array] = {}
+        self.free: list[Dim] = []
+        self.written: list[tuple[Node, tuple[str | None, ...]]] = []
+        self._taken: set[str] = set()
+        self._counts: dict[str, int] = {}
+        self._shared: dict[Any, str] = {}
+        self._sizes: dict[tuple[int, ...], str] = {}
+        self._constants: dict[Value, str] = {}
+
+    # ---- names and constants
+    def claim(self, name: str) -> str:
+        """The name, with a number behind it where it is taken."""
+        found = name
+        while found in self._taken:
+            self._counts[name] = self._counts.get(name, 0) + 1
+            found = f"{name}_{self._counts[name]}"
+        self._taken.add(found)
+        return found
+
+    def initializer(self, name: str, array: Array) -> str:
+        """Keep an array under a name of its own."""
+        self.initializers[self.claim(name)] = array
+        return name
+
+    def constant(self, array: Any, hint: str = "constant") -> str:
+        """The name of an initializer with these elements."""
+        array = np.asarray(array)
+        key = (array.shape, str(array.dtype), array.tobytes()) if array.size <= _SHARED else None
+        if key is not None and key in self._shared:
+            return self._shared[key]
+        name = self.claim(hint)
+        self.initializers[name] = array
+        if key is not None:
+            self._shared[key] = name
+        return name
+
+    def add(
+        self,
+        operator: str,
+        inputs: Sequence[str],
+        count: int = 1,
+        hint: str = "",
+        scope: str = "",
+        **attributes: Any,
+    ) -> tuple[str, ...]:
+        """Add a node; the names of its outputs. Attributes that are None are left out."""
+        outputs = tuple(self.claim(hint or operator.lower()) for _ in range(count))
+        given = {k: v for k, v in attributes.items() if v is not None}
+        name = self.claim(f"{scope}/{operator}" if scope else operator)
+        self.nodes.append(helper.make_node(operator, list(inputs), list(outputs), name, **given))
+        return outputs
+
+    # ---- sizes that depend on free axes
+    def size(self, numbers: tuple[int, ...], near: Sequence[Dim]) -> str | None:
+        """The name of an int64[1] that is so much in each trace; None where it is no function of known sizes."""
+        if len(set(numbers)) == 1:
+            return self.constant(np.array([numbers[0]], np.int64))
+        if numbers not in self._sizes:
+            found = expression(numbers, [*near, *self.free])
+            if found is None:
+                return None
+            self._sizes[numbers] = found.written(self._dim, self._arithmetic)
+        return self._sizes[numbers]
+
+    def _dim(self, dim: Dim) -> str:
+        return self.add("Shape", [dim.name], start=dim.axis, end=dim.axis + 1, hint="size")[0]
+
+    def _arithmetic(self, operator: str, a: str, b: str | int) -> str:
+        other = self.constant(np.array([b], np.int64)) if isinstance(b, int) else b
+        return self.add(operator, [a, other], hint="size")[0]
+
+    # ---- graphs
+    def write(self, graphs: Sequence[Graph], names: Sequence[str], scope: str | None = None) -> list[str]:
+        """Write graphs that are the same but for sizes, on values of these names; the names of the outputs.
+
+        scope: the module that all nodes are said to come from; by default each its own.
+        """
+        found = dict(zip(graphs[0].inputs, names, strict=True))
+        uses = graphs[0].uses()
+        for nodes in zip(*(g.nodes for g in graphs), strict=True):
+            inputs = [self._operand(found, values) for values in zip(*(n.inputs for n in nodes), strict=True)]
+            wanted = tuple(bool(uses[v]) for v in nodes[0].outputs)
+            step = OpExport(
+                self, nodes, tuple(inputs), wanted, nodes[0].origin.module if scope is None else scope
+            )
+            results = step.written()
+            found.update({v: r for v, r in zip(nodes[0].outputs, results, strict=False) if r is not None})
+            if scope is None:
+                self.written.append((nodes[0], tuple(results)))
+        return [self._operand(found, values) for values in zip(*(g.outputs for g in graphs), strict=True)]
+
+    def _operand(self, found: Mapping[Value, str], values: Sequence[Value]) -> str:
+        first = values[0]
+        if first in found:
+            return found[first]
+        if first not in self._constants:
+            self._constants[first] = self._constant([_array(v) for v in values])
+        return self._constants[first]
+
+    def _constant(self, arrays: Sequence[Array]) -> str:
+        first = arrays[0]
+        if all(a.shape == first.shape and a.tobytes() == first.tobytes() for a in arrays[1:]):
+            return self.constant(first)
+        found = self._filled(arrays) or self._counted(arrays) or self._triangle(arrays)
+        if found is None:
+            raise ExportError(
+                f"a constant of shape {first.shape} depends on a free axis, and is neither one number everywhere, "
+                "nor 0, 1, 2, …, nor a triangle of booleans: compute it from the inputs with ops, or leave the "
+                "axis fixed"
+            )
+        return found
+
+    def shape(self, shapes: Sequence[Shape], near: Sequence[Dim] = ()) -> str | None:
+        """The name of an int64[rank] with these sizes in each trace; None where one is no function of known sizes."""
+        columns = list(zip(*shapes, strict=True))
+        if all(len(set(c)) == 1 for c in columns):
+            return self.constant(np.array(shapes[0], np.int64))
+        parts = [self.size(c, near) for c in columns]
+        if any(p is None for p in parts):
+            return None
+        return self.add("Concat", [p for p in parts if p], axis=0, hint="shape")[0]
+
+    def _filled(self, arrays: Sequence[Array]) -> str | None:
+        """One number everywhere."""
+        values = {a.reshape(-1)[:1].tobytes() for a in arrays}
+        if len(values) != 1 or not all(a.size and (a == a.reshape(-1)[0]).all() for a in arrays):
+            return None
+        shape = self.shape([a.shape for a in arrays])
+        return shape and self.add("Expand", [self.constant(arrays[0].reshape(-1)[0]), shape])[0]
+
+    def _counted(self, arrays: Sequence[Array]) -> str | None:
+        """first, first + step, … along one axis."""
+        first = arrays[0]
+        axes = [i for i, n in enumerate(zip(*(a.shape for a in arrays), strict=True)) if len(set(n)) > 1]
+        if (
+            len(axes) != 1
+            or first.dtype == np.bool_
+            or any(a.size != a.shape[axes[0]] or a.size < 2 for a in arrays)
+        ):
+            return None
+        start, step = first.reshape(-1)[0], first.reshape(-1)[1] - first.reshape(-1)[0]
+        if any((a.reshape(-1) != start + step * np.arange(a.size)).any() for a in arrays):
+            return None
+        if (size := self.size(tuple(a.size for a in arrays), ())) is None:
+            return None
+        found = self._range(size)
+        if first.dtype != np.int64:
+            found = self.add("Cast", [found], to=helper.np_dtype_to_tensor_dtype(first.dtype))[0]
+        if step != 1:
+            found = self.add("Mul", [found, self.constant(np.asarray(step, first.dtype))])[0]
+        if start != 0:
+            found = self.add("Add", [found, self.constant(np.asarray(start, first.dtype))])[0]
+        shape = np.array([-1 if i == axes[0] else 1 for i in range(first.ndim)], np.int64)
+        return found if first.ndim == 1 else self.add("Reshape", [found, self.constant(shape)])[0]
+
+    def _range(self, size: str) -> str:
+        """0, 1, … of an int64[1]."""
+        end = self.add("Squeeze", [size], hint="size")[0]
+        zero, one = (self.constant(np.array(n, np.int64)) for n in (0, 1))
+        return self.add("Range", [zero, end, one])[0]
+
+    def _triangle(self, arrays: Sequence[Array]) -> str | None:
+        """Booleans that are true on and below (or above) a diagonal of the last two axes, the others being 1."""
+        if arrays[0].dtype != np.bool_ or arrays[0].ndim < 2:
+            return None
+        shape = self.shape([a.shape for a in arrays])
+        for upper in (0, 1):
+            for k in (0, -1, 1):
+                made = np.triu if upper else np.tril
+                if shape and all((made(np.ones(a.shape, bool), k) == a).all() for a in arrays):
+                    ones = self.add("Expand", [self.constant(np.array(True)), shape])[0]
+                    return self.add("Trilu", [ones, self.constant(np.array(k, np.int64))], upper=upper)[0]
+        return None
+
+
+def _array(value: Value) -> Array:
+    assert value.constant is not None
+    return np.asarray(value.constant.numpy())
+
+
+@dataclass(eq=False)
+class OpExport:
+    """One op that is being written.
+
+    nodes: its node in each trace, the first being the one of the examples' sizes. inputs: the names of its operands.
+    wanted: which of its results are read. scope: the path of the module that recorded it.
+    """
+
+    writer: ModelWriter
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...]
+    wanted: tuple[bool, ...]
+    scope: str
+    #: Whether the writer looked at what differs between the traces.
+    sized: bool = field(default=False)
+
+    @property
+    def op(self) -> Any:
+        """The op, with the examples' sizes."""
+        return self.nodes[0].op
+
+    @property
+    def specs(self) -> tuple[Spec, ...]:
+        """Its operands."""
+        return tuple(v.spec for v in self.nodes[0].inputs)
+
+    @property
+    def results(self) -> tuple[Spec, ...]:
+        """Its results."""
+        return tuple(v.spec for v in self.nodes[0].outputs)
+
+    @property
+    def opset(self) -> int:
+        """The version of ONNX's operators."""
+        return self.writer.opset
+
+    @property
+    def dtype(self) -> DType:
+        """The element type of the first operand."""
+        return self.specs[0].dtype
+
+    def error(self, text: str) -> ExportError:
+        """What to raise: the text with the op and its module in front."""
+        where = f" of module {self.scope!r}" if self.scope else ""
+        return ExportError(f"{self.op}{where}: {text}")
+
+    # ---- writing
+    def written(self) -> list[str | None]:
+        """Write the op; the names of its results. Raises ExportError."""
+        kind = type(self.op)
+        if kind in WRITERS:
+            found = WRITERS[kind](self)
+            if not self.sized and any(n.op != self.op for n in self.nodes[1:]):
+                raise self.error("its attributes depend on a free axis: give the axis a fixed size")
+        elif (reason := refusal(kind)) is not None:
+            raise self.error(f"ONNX has no counterpart: {reason}")
+        else:
+            found = self.composed(FORMS.get(kind, kind.composed))
+        return [found] if isinstance(found, str) else list(found)
+
+    def composed(self, form: Form) -> list[str]:
+        """The results by other ops, which are written in its place."""
+        graphs = []
+        for node in self.nodes:
+            values = [v if v.constant is not None else Value(v.spec) for v in node.inputs]
+            with use_policy(node.policy):
+                found = form(node.op, *values)
+            if found is None:
+                raise self.error(f"ONNX has no counterpart: {how(type(node.op))}")
+            found = list(found) if isinstance(found, (tuple, list)) else [found]
+            inputs = [v for v in values if v.constant is None]
+            results = [v if isinstance(v, Value) else _value(v) for v in found]
+            graphs.append(Graph(inputs, results, node.op.name).unmarked())
+        if len({len(g.nodes) for g in graphs}) > 1:
+            raise self.error(
+                "it is composed of other ops for each size of a free axis: give the axis a fixed size"
+            )
+        names = [n for n, v in zip(self.inputs, self.nodes[0].inputs, strict=True) if v.constant is None]
+        return self.writer.write(graphs, names, self.scope)
+
+    def add(self, operator: str, *inputs: str | None, **attributes: Any) -> str:
+        """Add a node with one output; inputs that are None are left out."""
+        return self.add_several(operator, 1, *inputs, **attributes)[0]
+
+    def add_several(
+        self, operator: str, count: int, *inputs: str | None, **attributes: Any
+    ) -> tuple[str, ...]:
+        """Add a node with several outputs."""
+        given = [i or "" for i in inputs]
+        while given and not given[-1]:
+            given.pop()
+        return self.writer.add(operator, given, count, self.op.name, self.scope, **attributes)
+
+    def constant(self, values: Any, dtype: DType | None = None) -> str:
+        """An initializer of numbers, by default in the first operand's type."""
+        return self.writer.constant(np.asarray(values).astype((dtype or self.dtype).numpy))
+
+    def ints(self, *values: int) -> str:
+        """An initializer int64[n]."""
+        return self.writer.constant(np.array(values, np.int64))
+
+    def cast(self, name: str, dtype: DType) -> str:
+        """The value in another type."""
+        return self.add("Cast", name, to=code_of(dtype))
+
+    def reshaped(self, name: str, *sizes: int) -> str:
+        """The value in another shape: -1 is what is left, 0 the input's own size there."""
+        return self.add("Reshape", name, self.ints(*sizes))
+
+    # ---- sizes that depend on free axes
+    @property
+    def near(self) -> list[Dim]:
+        """The sizes of the operands that depend on free axes."""
+        found = []
+        for i, name in enumerate(self.inputs):
+            shapes = [n.inputs[i].shape for n in self.nodes]
+            found += [Dim(name, a, s) for a, s in enumerate(zip(*shapes, strict=True)) if len(set(s)) > 1]
+        return found
+
+    def varies(self, get: Callable[[Any], Any]) -> bool:
+        """Whether something of the node depends on a free axis."""
+        return any(get(n) != get(self.nodes[0]) for n in self.nodes[1:])
+
+    def sizes(self, get: Callable[[Any], Sequence[int]]) -> str:
+        """An int64[n] of numbers that may depend on free axes. Raises ExportError where nothing known gives them."""
+        self.sized = True
+        numbers = [tuple(get(n)) for n in self.nodes]
+        found = self.writer.shape(numbers, self.near)
+        if found is None:
+            raise self.error(f"{numbers[0]} is no known function of a free axis: give the axis a fixed size")
+        return found
+
+
+def _value(x: Any) -> Value:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"a form of an op gives values, got {type(x).__name__}")
+    return Value(x.spec, constant=x)
+
+
+def tensor_proto(name: str, array: Array) -> onnx.TensorProto:
+    """An initializer."""
+    return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)

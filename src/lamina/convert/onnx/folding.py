@@ -1,0 +1,61 @@
+"""What is known while a graph is recorded is computed at once, within a bound on its size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lamina import ops
+from lamina.convert.onnx.node import OnnxError, require_bounded
+from lamina.ops.core import Op, Operand, bind, call, recorder, recording
+from lamina.spec import Spec
+
+
+class Folding:
+    """Within `recording`, ops compute at once; a result of more than `MOST_BYTES` is refused before it is made."""
+
+    def __init__(self) -> None:
+        self._around = recorder()
+
+    def bind_op(self, op: Op, operands: Sequence[Any]) -> tuple[Operand, ...]:
+        """All outputs."""
+        given = self._bounded(op, operands)
+        with recording(None):
+            return bind(op, *given)
+
+    def call_op(self, op: Op, operands: Sequence[Any]) -> Operand:
+        """The first output."""
+        given = self._bounded(op, operands)
+        with recording(None):
+            found: Operand = call(op, *given)
+            return found
+
+    def _bounded(self, op: Op, operands: Sequence[Any]) -> list[Any]:
+        given = [ops.operand(x) for x in operands]
+        require_bounded(op.name, sum(s.nbytes for s in op.infer(*(x.spec for x in given))))
+        return given
+
+    def read(self, x: Any) -> Operand:
+        """Itself."""
+        found: Operand = ops.operand(x)
+        return found
+
+    def knows(self, x: Operand) -> bool:
+        """Always."""
+        return True
+
+    def guard(self, holds: Callable[[], bool]) -> None:
+        """Nothing: what is known stays."""
+
+    def write(self, target: Operand, values: Any) -> None:
+        """A state (running statistics, of a generator) is written as it is around this."""
+        with recording(self._around):
+            target.copy_(values)  # type: ignore[attr-defined]
+
+    def feed(self, spec: Spec, ask: Callable[[], Any]) -> Operand:
+        """What it is now."""
+        return self.read(ask())
+
+    def finally_(self, done: Callable[[], None]) -> int:
+        """Raises OnnxError: nothing is called later."""
+        raise OnnxError("nothing can be done after each call of a constant")

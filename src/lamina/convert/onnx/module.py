@@ -1,0 +1,298 @@
+"""`OnnxModule`: a model as a network, whose tensors are parameters, buffers or constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from lamina import ops
+from lamina.convert.onnx.analysis import beside_statistics, decisive, statistics
+from lamina.convert.onnx.graph import OnnxGraph
+from lamina.convert.onnx.node import Mode, OnnxError, OnnxTexts, is_text
+from lamina.convert.onnx.proto import RENAMED, External, dtype_of, tensor
+from lamina.convert.onnx.reading import Source, read_model
+from lamina.nn.mixed_precision import in_compute_type
+from lamina.nn.module import Module
+from lamina.nn.parameter import Parameter, read, write
+from lamina.nn.random import default_generator
+from lamina.ops.arguments import checked
+from lamina.ops.core import recorder
+from lamina.runtime import write_atomically
+from lamina.spec import Spec
+from lamina.tensors import Tensor
+
+#: Says by name and values which tensors are trained.
+Trainable = Callable[[str, Tensor], bool]
+#: More parts than this a name is not split into.
+_MOST_PARTS = 32
+#: A file holds less than this: the limit of the format.
+_MOST_FILE_BYTES = (1 << 31) - 1
+
+
+def from_onnx(
+    source: Source,
+    *,
+    folder: str | Path | None = None,
+    trainable: Trainable | None = None,
+    train_batch_norm: bool = False,
+) -> OnnxModule:
+    """A model of ONNX (https://onnx.ai) as a network.
+
+    source: a file's path, its bytes, or an onnx.ModelProto; opset 1 to 28. folder: where tensors in other files are;
+    by default beside the model's file. No file outside of it is read.
+    trainable(name, tensor): which tensors are parameters; by default all of a floating point type with an axis.
+    train_batch_norm: in training batch norms take the batch's statistics, and the running ones move; by default
+    they normalize by the running ones, as the file says.
+
+    Raises OnnxError for what is no sound model, is too new, or names operators without a handler; OSError for files
+    that cannot be read.
+    """
+    model, external = read_model(source, folder)
+    return OnnxModule(model, external, trainable=trainable, train_batch_norm=train_batch_norm)
+
+
+class TensorFolder(Module):
+    """Holds the tensors whose names begin alike: `layer1.0.conv.weight` lies in layer1, in 0, in conv."""
+
+
+class OnnxModule(Module):
+    """A network made of an ONNX model: net(x, y) or net(**{"input.1": x}), in the order of the model's inputs.
+
+    Its output, or a tuple of them in the model's order (`output_names`). Parameters and running statistics have the
+    names that the model gives them, and stand in `state_dict` by these; whole numbers, scalars and what decides
+    shapes are constants. Every set of shapes is a program of its own where it is compiled (`Predictor`, `train_step`,
+    `lamina.jit`): sizes that the model computes are numbers there. On a GPU, compile it: constants lie on the CPU.
+
+    In training, dropout drops; batch norms as `from_onnx` was told.
+    """
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        external: External | None = None,
+        *,
+        trainable: Trainable | None = None,
+        train_batch_norm: bool = False,
+    ) -> None:
+        self._graph = OnnxGraph(model, external)
+        if unknown := self._graph.unknown_operators():
+            raise OnnxError(f"operators without a handler: {', '.join(unknown)}")
+        self._train_batch_norm = train_batch_norm
+        self._ranks = {v.name: _rank(v) for v in model.graph.input}
+        self._places: dict[str, tuple[str, str]] = {}
+        self._own_weights(trainable or _is_parameter)
+        self._masters = beside_statistics(self._graph.body) & set(self._places)
+        self._model = self._without_weights(model, external)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The inputs in the model's order."""
+        return self._graph.inputs
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The outputs in the model's order."""
+        return self._graph.outputs
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Each key of `state_dict` and the model's name of that tensor."""
+        return {".".join(filter(None, place)): name for name, place in self._places.items()}
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        """The model without the numbers of its weights; do not change it."""
+        return self._model
+
+    @property
+    def train_batch_norm(self) -> bool:
+        """Whether batch norms take the batch's statistics in training."""
+        return self._train_batch_norm
+
+    def input_specs(self, unknown: int = 1) -> tuple[Spec, ...]:
+        """Shapes and dtypes of the inputs as the model says; `unknown` in place of sizes that it leaves open.
+
+        Raises OnnxError for an input without a shape, such as a sequence.
+        """
+        found = {v.name: v.type.tensor_type for v in self._model.graph.input}
+        if missing := [n for n in self.input_names if self._ranks[n] is None]:
+            raise OnnxError(f"the model does not say which shape its inputs {missing} have")
+        return tuple(
+            Spec(tuple(max(d.dim_value, 0) or unknown for d in kind.shape.dim), dtype_of(kind.elem_type))
+            for kind in (found[n] for n in self.input_names)
+        )
+
+    def forward(self, /, *inputs: Any, **named: Any) -> Any:
+        """The output, or a tuple. Raises OnnxError for inputs that are missing, unknown or of another rank."""
+        if len(inputs) > len(self.input_names):
+            raise OnnxError(f"takes {len(self.input_names)} inputs {self.input_names}, got {len(inputs)}")
+        given = {**dict(zip(self.input_names, inputs, strict=False)), **named}
+        for name, x in given.items():
+            rank = self._ranks.get(name)
+            if rank is None or isinstance(x, list):
+                continue
+            found = x if is_text(x) else ops.operand(x).spec
+            if found.ndim != rank:
+                raise OnnxError(f"input {name!r} has {rank} axes in the model, got {found}")
+        mode = Mode(self.training, self._train_batch_norm, self._write, self._drop)
+        outputs = self._graph(given, weights=self._standing(), mode=mode)
+        listed = tuple(outputs[n] for n in self.output_names)
+        return listed[0] if len(listed) == 1 else listed
+
+    @checked
+    def to_onnx(self, path: str | Path | None = None) -> onnx.ModelProto:
+        """The model with the weights of now; written to `path` where one is given.
+
+        Raises OnnxError for 2 GiB or more, which the format cannot hold, OSError where it cannot be written.
+        """
+        model = onnx.ModelProto()
+        model.CopyFrom(self._model)
+        for proto in model.graph.initializer:
+            if proto.name in self._places:
+                held = self._held(proto.name)
+                values = held.to("cpu").numpy()
+                proto.data_type, proto.raw_data = _code(held), values.tobytes()
+        if path is not None:
+            if model.ByteSize() > _MOST_FILE_BYTES:
+                raise OnnxError(
+                    f"{path}: the model has {model.ByteSize()} bytes; a file holds {_MOST_FILE_BYTES}"
+                )
+            write_atomically(path, [model.SerializeToString()])
+        return model
+
+    def masters(self) -> set[int]:
+        """Statistics, and what is combined with them, keep the master type in mixed precision."""
+        return super().masters() | {id(self._held(name)) for name in self._masters}
+
+    def extra_repr(self) -> str:
+        """What goes in and out, and how many nodes there are."""
+        names = f"{', '.join(self.input_names)} -> {', '.join(self.output_names)}"
+        return f"{names}; {len(self._graph.body.steps)} nodes"
+
+    # ---- weights
+    def _own_weights(self, trainable: Trainable) -> None:
+        body, functions = self._graph.body, {k: f for k, (f, _) in self._graph.functions.items()}
+        known = decisive(body, self.input_names, functions)
+        kept = statistics(body, functions)
+        for name, value in list(self._graph.initializers.items()):
+            if name in known or isinstance(value, OnnxTexts):
+                continue
+            is_statistic = name in kept and value.dtype.is_float and value.ndim > 0
+            if not (is_statistic or trainable(name, value)):
+                continue
+            holder, attribute = self._place(name)
+            if is_statistic:
+                holder.register_buffer(attribute, value)
+            else:
+                holder.register_parameter(attribute, Parameter(value))
+            del self._graph.initializers[name]
+
+    def _place(self, name: str) -> tuple[Module, str]:
+        """The module that holds a tensor of this name, and its name there: parts between dots are modules."""
+        parts = [part or "_" for part in name.split(".")] if name.count(".") < _MOST_PARTS else []
+        *above, last = parts or [name.replace(".", "_") or "_"]
+        holder: Module = self
+        path: list[str] = []
+        for part in above:
+            if part not in holder._modules:
+                part = _free(holder, part)
+                holder.add_module(part, TensorFolder())
+            holder = holder._modules[part]
+            path.append(part)
+        attribute = _free(holder, last)
+        self._places[name] = ".".join(path), attribute
+        return holder, attribute
+
+    def _without_weights(self, model: onnx.ModelProto, external: External | None) -> onnx.ModelProto:
+        """The model without the numbers of its weights; what lay in other files is part of it."""
+        for proto in model.graph.initializer:
+            if proto.name in self._places:
+                _clear(proto)
+        functions = (t for f in model.functions for t in _attribute_tensors(f.node))
+        for proto in (*_tensors_of(model.graph), *functions):
+            if proto.data_location == onnx.TensorProto.EXTERNAL:
+                values = tensor(proto, external).numpy()
+                _clear(proto)
+                proto.raw_data = values.tobytes()
+        found = onnx.ModelProto()  # another one: messages give memory back as a whole
+        found.ParseFromString(model.SerializeToString())
+        return found
+
+    def _held(self, name: str) -> Tensor:
+        path, attribute = self._places[name]
+        holder = self.get_submodule(path)
+        held = holder._parameters.get(attribute)
+        return holder._buffers[attribute] if held is None else held
+
+    def _standing(self) -> dict[str, Any]:
+        """What stands for each weight in this call: itself, or a traced value."""
+        by, found = recorder(), {}
+        for name in self._places:
+            held = self._held(name)
+            value = in_compute_type(held, read(held), keeps=name in self._masters)
+            found[name] = by.read(value) if by is not None and isinstance(value, Tensor) else value
+        return found
+
+    def _write(self, name: str, value: Any) -> None:
+        if name in self._places:
+            write(self._held(name), value)
+
+    def _drop(self, x: Any, p: float) -> tuple[Any, Any]:
+        state = read(default_generator.state)
+        if isinstance(x, Tensor) and isinstance(state, Tensor):
+            state = state.to(x.device)
+        y, mask, after = ops.dropout(x, p, state=state)
+        write(default_generator.state, after)
+        return y, mask
+
+
+def _is_parameter(name: str, value: Tensor) -> bool:
+    return value.dtype.is_float and value.ndim > 0
+
+
+def _free(holder: Module, name: str) -> str:
+    """The name, with "_" behind it where the module has something else of that name."""
+    while (
+        name in holder.__dict__
+        or name in holder._modules
+        or name in holder._parameters
+        or name in holder._buffers
+    ):
+        name += "_"
+    return name
+
+
+def _rank(info: onnx.ValueInfoProto) -> int | None:
+    """How many axes an input has; None where the model does not say."""
+    kind = info.type.tensor_type
+    return len(kind.shape.dim) if info.type.HasField("tensor_type") and kind.HasField("shape") else None
+
+
+def _tensors_of(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """The tensors of a graph: its initializers, attributes of its nodes, those of its subgraphs."""
+    yield from graph.initializer
+    yield from _attribute_tensors(graph.node)
+
+
+def _attribute_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
+    for held in (a for node in nodes for a in node.attribute):
+        if held.type == onnx.AttributeProto.TENSOR:
+            yield held.t
+        elif held.type == onnx.AttributeProto.GRAPH:
+            yield from _tensors_of(held.g)
+
+
+def _clear(proto: onnx.TensorProto) -> None:
+    """Drop a tensor's numbers."""
+    for field in ("float_data", "double_data", "int32_data", "int64_data", "raw_data", "external_data"):
+        proto.ClearField(field)
+    proto.ClearField("data_location")
+
+
+def _code(held: Tensor) -> int:
+    """ONNX's number of an element type."""
+    names = {ours: theirs for theirs, ours in RENAMED.items()}
+    return int(onnx.TensorProto.DataType.Value(names.get(held.dtype.name, held.dtype.name).upper()))

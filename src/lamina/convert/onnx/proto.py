@@ -1,0 +1,111 @@
+"""The parts of ONNX files as Lamina's: element types, tensors, attributes. What a file says of sizes is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from lamina import ops
+from lamina.convert.onnx.node import OnnxError, OnnxTexts
+from lamina.spec import DType, DTypeError, as_dtype
+
+try:
+    import onnx
+    from onnx import helper
+except ImportError as error:
+    raise ImportError(
+        "lamina.convert.onnx reads models with the package onnx: pip install lamina[onnx]"
+    ) from error
+
+#: Where ONNX's name of an element type is not Lamina's.
+RENAMED = {"float": "float32", "double": "float64", "float8e4m3fn": "float8_e4m3fn"}
+#: The field that holds the numbers of a type when they are not raw bytes; of all others int32_data.
+_FIELDS = {"float32": "float_data", "float64": "double_data", "int64": "int64_data"}
+#: What reads the bytes of a tensor that is kept in another file.
+External = Callable[[onnx.TensorProto, int], Any]
+
+
+def dtype_of(code: int) -> DType:
+    """The element type of a TensorProto.DataType. Raises OnnxError for one that no op takes."""
+    try:
+        name = onnx.TensorProto.DataType.Name(code).lower()
+        return as_dtype(RENAMED.get(name, name))
+    except (DTypeError, ValueError, TypeError):
+        raise OnnxError(f"element type {code} of ONNX has no counterpart in Lamina") from None
+
+
+def texts(proto: onnx.TensorProto) -> OnnxTexts:
+    """Strings that are an initializer or a constant. Raises OnnxError for sizes that do not go with them."""
+    words, shape = [word.decode("utf-8", "replace") for word in proto.string_data], tuple(proto.dims)
+    if any(n < 0 for n in shape) or len(shape) > 64 or prod(shape) != len(words):
+        raise OnnxError(
+            f"tensor {proto.name!r} of {len(words)} strings has no sound sizes: {list(shape)[:64]}"
+        )
+    return OnnxTexts.of(words, shape)
+
+
+def tensor(proto: onnx.TensorProto, external: External | None = None) -> Any:
+    """An initializer or a constant: a tensor, or strings.
+
+    external: reads the bytes of tensors that are kept in another file. Raises OnnxError for types that Lamina lacks,
+    for sizes that are negative or do not go with the data, and for data in another file without `external`.
+    """
+    if proto.data_type == onnx.TensorProto.STRING:
+        return texts(proto)
+    dtype, shape = dtype_of(proto.data_type), tuple(proto.dims)
+    if any(n < 0 for n in shape) or len(shape) > 64 or proto.HasField("segment"):
+        raise OnnxError(f"tensor {proto.name!r} has no sound sizes: {list(shape)[:64]}")
+    count = prod(shape)
+    if proto.data_location == onnx.TensorProto.EXTERNAL:
+        if external is None:
+            raise OnnxError(
+                f"tensor {proto.name!r} is kept in another file; load the model with onnx.load(path)"
+            )
+        found = np.frombuffer(external(proto, count * dtype.itemsize), dtype.numpy)
+    elif proto.HasField("raw_data"):
+        _require(proto, len(proto.raw_data), count * dtype.itemsize, "bytes")
+        found = np.frombuffer(proto.raw_data, dtype.numpy)
+    else:
+        found = _listed(proto, dtype, count)
+    return ops.operand(np.array(found.reshape(shape), order="C", copy=True))
+
+
+def _listed(proto: onnx.TensorProto, dtype: DType, count: int) -> Any:
+    """Numbers that stand in a list; half types stand there as their bits."""
+    listed = getattr(proto, _FIELDS.get(dtype.name, "int32_data"))
+    _require(proto, len(listed), count, "numbers")
+    if dtype.name in _FIELDS:
+        return np.fromiter(listed, dtype.numpy, count)
+    wide = np.fromiter(listed, np.int32, count)
+    if dtype.is_float:
+        return wide.astype(np.uint16 if dtype.itemsize == 2 else np.uint8).view(dtype.numpy)
+    return wide.astype(dtype.numpy)
+
+
+def _require(proto: onnx.TensorProto, found: int, wanted: int, what: str) -> None:
+    if found != wanted:
+        shape = list(proto.dims)
+        raise OnnxError(
+            f"tensor {proto.name!r} of shape {shape} needs {wanted} {what}, the file has {found}: it is damaged"
+        )
+
+
+def attribute(proto: onnx.AttributeProto) -> Any:
+    """An attribute as a Python value: numbers, text, lists of them, tensors; graphs stay as they are.
+
+    Raises OnnxError for one without a sound type.
+    """
+    if proto.type == onnx.AttributeProto.TENSOR:
+        return tensor(proto.t)
+    try:
+        value = helper.get_attribute_value(proto)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise OnnxError(f"attribute {proto.name!r}: {error}") from error
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, Sequence) and value and isinstance(value[0], bytes):
+        return [v.decode("utf-8", "replace") for v in value]
+    return value

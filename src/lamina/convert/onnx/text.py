@@ -1,0 +1,65 @@
+"""Texts: arrays of strings, which no tensor holds. What is computed of them is computed at once, on the host.
+
+`RegexFullMatch` is left out: its patterns are RE2's, which take linear time; Python's may take forever on a hostile
+file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from lamina.convert.onnx.node import OnnxNode, OnnxTexts, as_tensor, converts
+
+#: Unicode's conversions; a model's `locale` is not asked.
+_CASES: dict[str, Callable[[str], str]] = {"LOWER": str.lower, "UPPER": str.upper, "NONE": str}
+
+
+def texts(node: OnnxNode, index: int) -> OnnxTexts:
+    """An input that must be strings."""
+    found = node.input(index)
+    if not isinstance(found, OnnxTexts):
+        raise node.error(f"input {index} must be strings, got {found!r}")
+    return found
+
+
+@converts("StringNormalizer")
+def string_normalizer(node: OnnxNode) -> Any:
+    """[C] or [1, C] without the stop words, in lower or upper case; one empty string where none is left."""
+    x = texts(node, 0).array
+    if x.ndim not in (1, 2) or x.shape[:-1] not in ((), (1,)):
+        raise node.error(f"takes strings of shape [C] or [1, C], got {list(x.shape)}")
+    change = node.get("case_change_action", "NONE")
+    if change not in _CASES:
+        raise node.error(f"case_change_action must be one of {sorted(_CASES)}, got {change!r}")
+    sensitive = bool(node.get("is_case_sensitive", 0))
+    compared = str if sensitive else str.lower
+    stops = {compared(word) for word in node.get("stopwords", ())}
+    kept = [_CASES[change](word) for word in x.reshape(-1) if compared(word) not in stops] or [""]
+    return OnnxTexts.of(kept, (*x.shape[:-1], len(kept)))
+
+
+@converts("StringConcat")
+def string_concat(node: OnnxNode) -> Any:
+    """Each of the first strings followed by that of the second, over broadcast shapes."""
+    a, b = np.broadcast_arrays(texts(node, 0).array, texts(node, 1).array)
+    return OnnxTexts.of([x + y for x, y in zip(a.reshape(-1), b.reshape(-1), strict=True)], a.shape)
+
+
+@converts("StringSplit")
+def string_split(node: OnnxNode) -> Any:
+    """(the parts of each string between delimiters, or white space, filled up with empty ones; how many they are)."""
+    x, most = texts(node, 0).array, node.get("maxsplit", -1)
+    delimiter = node.get("delimiter") or None
+    parts = [word.split(delimiter, -1 if most is None else int(most)) for word in x.reshape(-1)]
+    longest = max(map(len, parts), default=0)
+    filled = [part for found in parts for part in (*found, *[""] * (longest - len(found)))]
+    counts = np.array([len(p) for p in parts], np.int64).reshape(x.shape)
+    return OnnxTexts.of(filled, (*x.shape, longest)), as_tensor(counts)
+
+
+def equal(a: OnnxTexts, b: OnnxTexts) -> Any:
+    """Where two arrays of strings are the same, over broadcast shapes."""
+    return as_tensor(np.asarray(a.array == b.array, np.bool_))

@@ -1,0 +1,120 @@
+"""Attention and the layers around it that PyTorch calls as one function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lamina import ops
+from lamina.convert.torch.node import TorchCall, converts
+from lamina.ops.primitives.sampling import dropped
+
+
+@converts("scaled_dot_product_attention")
+def attention(call: TorchCall) -> Any:
+    """softmax(scale q kT + mask) v."""
+    return ops.scaled_dot_product_attention(
+        call["query"], call["key"], call["value"], call.get("attn_mask"), float(call.get("dropout_p", 0.0)),
+        bool(call.get("is_causal", False)), call.get("scale"), bool(call.get("enable_gqa", False)),
+    )  # fmt: skip
+
+
+@converts("multi_head_attention_forward")
+def multi_head_attention(call: TorchCall) -> Any:
+    """(y [T, B, E], the weights or None) of query, key and value [T, B, E]; one sequence may come without batch."""
+    q, k, v = (call[n] for n in ("query", "key", "value"))
+    alone = q.ndim == 2
+    q, k, v = (x.unsqueeze(1) if alone else x for x in (q, k, v))
+    heads, steps, batch, width = call["num_heads"], q.shape[0], q.shape[1], q.shape[2]
+    mask, hidden = call.get("attn_mask"), call.get("key_padding_mask")
+    hidden = hidden.unsqueeze(0) if hidden is not None and alone else hidden
+    q, k, v = _projected(call, q, k, v)
+    k, v, mask, hidden = _longer(call, k, v, mask, hidden, batch)
+    q, k, v = (x.reshape((x.shape[0], batch, heads, -1)).permute(1, 2, 0, 3) for x in (q, k, v))
+    bias = _bias(mask, hidden, q, heads)
+    drop = call.get("dropout_p", 0.0) if call.get("training", True) else 0.0
+    if call.get("need_weights", True):
+        weights = ops.attention_weights(q, k, bias)
+        weights = dropped(weights, drop) if drop else weights
+        y = ops.matmul(weights, v)
+    else:
+        weights = None
+        causal = bool(call.get("is_causal", False)) and mask is None
+        y = ops.scaled_dot_product_attention(q, k, v, bias, drop, causal)
+    y = y.permute(2, 0, 1, 3).reshape((steps, batch, width))
+    y = ops.linear(y, call["out_proj_weight"], call.get("out_proj_bias"))
+    if weights is not None:
+        weights = ops.mean(weights, 1) if call.get("average_attn_weights", True) else weights
+        weights = weights[0] if alone else weights
+    return (y[:, 0] if alone else y), weights
+
+
+def _projected(call: TorchCall, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
+    bias = call.get("in_proj_bias")
+    parts = (None,) * 3 if bias is None else ops.chunk(bias, 3, 0)
+    if call.get("use_separate_proj_weight", False):
+        weights = [call[f"{n}_proj_weight"] for n in "qkv"]
+    else:
+        weights = list(ops.chunk(call["in_proj_weight"], 3, 0))
+    found = [ops.linear(x, w, b) for x, w, b in zip((q, k, v), weights, parts, strict=True)]
+    return found[0], found[1], found[2]
+
+
+def _longer(call: TorchCall, k: Any, v: Any, mask: Any, hidden: Any, batch: int) -> tuple[Any, Any, Any, Any]:
+    """Keys and values with learned rows and rows of zeros behind them, which every query sees."""
+    more = 0
+    if call.get("bias_k") is not None:
+        k = ops.cat([k, ops.expand(call["bias_k"], (1, batch, k.shape[2]))], 0)
+        v = ops.cat([v, ops.expand(call["bias_v"], (1, batch, v.shape[2]))], 0)
+        more += 1
+    if call.get("add_zero_attn", False):
+        k, v = (ops.pad(x, (0, 0, 0, 0, 0, 1)) for x in (k, v))
+        more += 1
+    if more:
+        mask, hidden = (None if m is None else ops.pad(m, (0, more)) for m in (mask, hidden))
+    return k, v, mask, hidden
+
+
+def _bias(mask: Any, hidden: Any, q: Any, heads: int) -> Any:
+    """What is added to the scores [B, H, S, T]: of masks that are true where a query must not look."""
+    bias = None if mask is None else _added(mask, q)
+    if bias is not None and bias.ndim == 3:
+        bias = bias.reshape((-1, heads, *bias.shape[1:])) if bias.shape[0] > 1 else bias.unsqueeze(0)
+    if hidden is not None:
+        padding = _added(hidden, q)[:, None, None, :]
+        bias = padding if bias is None else bias + padding
+    return bias
+
+
+def _added(mask: Any, q: Any) -> Any:
+    if str(mask.dtype) != "bool":
+        return ops.cast(mask, q.dtype)
+    nothing = ops.full_like(mask, 0.0, dtype=q.dtype)
+    return ops.masked_fill(nothing, mask, float("-inf"))
+
+
+@converts("embedding")
+def embedding(call: TorchCall) -> Any:
+    """Rows of a table. torch.nn.functional has the indices first, ATen the table."""
+    indices = call["indices"] if "indices" in call else call["input"]
+    padding = call.get("padding_idx")
+    options = {
+        k: call[k]
+        for k in ("max_norm", "norm_type", "scale_grad_by_freq")
+        if call.get(k) not in (None, False)
+    }
+    padding = None if padding == -1 and "indices" in call else padding
+    return ops.embedding(indices, call["weight"], padding, **options)
+
+
+@converts("embedding_bag")
+def embedding_bag(call: TorchCall) -> Any:
+    """Sums, means or maxima of rows."""
+    modes: tuple[Any, ...] = ("sum", "mean", "max")
+    mode: Any = call.get("mode", "mean")
+    first = call["indices"] if "indices" in call else call["input"]
+    found = ops.embedding_bag(
+        first, call["weight"], call.get("offsets"), mode=modes[mode] if isinstance(mode, int) else mode,
+        per_sample_weights=call.get("per_sample_weights"),
+        include_last_offset=bool(call.get("include_last_offset", False)),
+    )  # fmt: skip
+    return (found, None, None, None) if "indices" in call else found

@@ -1,0 +1,99 @@
+"""Regions of torch.autocast within a graph: which calls compute in the half type, which in float32.
+
+PyTorch keeps these lists in its dispatcher (aten/src/ATen/autocast_mode.h) and documents them
+(https://docs.pytorch.org/docs/stable/amp.html, "Autocast Op Reference").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from lamina import ops
+from lamina.convert.torch.cells import Cell
+from lamina.convert.torch.targets import example, name_of
+from lamina.spec import DType, float32
+
+#: Matrix products: computed in the half type.
+HALF = frozenset({
+    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution",
+    "addbmm", "addmm", "addmv", "addr", "baddbmm", "bmm", "chain_matmul", "multi_dot", "linear", "matmul",
+    "__matmul__", "mm", "mv", "prelu", "scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu",
+    "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell", "einsum", "tensordot",
+    "multi_head_attention_forward",
+})  # fmt: skip
+#: Sums of many numbers, exponentials, powers and losses: computed in float32.
+FULL = frozenset({
+    "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "sinh",
+    "tan", "pow", "__pow__", "__rpow__", "softplus", "layer_norm", "group_norm", "norm", "cosine_similarity",
+    "softmax",
+    "log_softmax", "softmin", "cumprod", "cumsum", "dist", "pdist", "cdist", "renorm", "logsumexp", "prod", "sum",
+    "binary_cross_entropy_with_logits", "cosine_embedding_loss", "cross_entropy", "cross_entropy_loss", "ctc_loss",
+    "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "margin_ranking_loss", "mse_loss",
+    "multi_margin_loss", "multilabel_margin_loss", "nll_loss", "poisson_nll_loss", "smooth_l1_loss",
+    "soft_margin_loss", "triplet_margin_loss",
+})  # fmt: skip
+
+
+class Autocast:
+    """The regions that the run is in, the innermost last: a dtype, None where a region switches it off."""
+
+    def __init__(self) -> None:
+        self._regions: list[DType | None] = []
+
+    @property
+    def active(self) -> bool:
+        """Whether arguments are cast here."""
+        return bool(self._regions) and self._regions[-1] is not None
+
+    def enter(self, dtype: DType | None) -> None:
+        """A region begins."""
+        self._regions.append(dtype)
+
+    def exit(self) -> None:
+        """The innermost region ends."""
+        self._regions.pop()
+
+    def cast(self, node: Node, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The arguments of a call in the dtype that its function computes in."""
+        name, half = _plain(name_of(node)), self._regions[-1]
+        if half is None or name not in HALF | FULL:
+            return args, kwargs
+        kind = half if name in HALF else float32
+        if not _gives(node, kind):
+            return args, kwargs
+
+        def one(x: Any) -> Any:
+            return _as(x, kind)
+
+        return _each(args, one), _each(kwargs, one)
+
+
+def _gives(node: Node, kind: DType) -> bool:
+    """Whether PyTorch's result has this dtype, so far as it is known: its lists differ between devices."""
+    seen = example(node)
+    first = seen[0] if isinstance(seen, (tuple, list)) and seen else seen
+    return not isinstance(first, torch.Tensor) or str(first.dtype).removeprefix("torch.") == str(kind)
+
+
+def _plain(name: str) -> str:
+    return name if name.endswith("__") else name.rstrip("_")
+
+
+def _each(value: Any, cast: Callable[[Any], Any]) -> Any:
+    if isinstance(value, dict):
+        return {k: _each(v, cast) for k, v in value.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value)(_each(v, cast) for v in value)
+    return cast(value)
+
+
+def _as(x: Any, kind: DType) -> Any:
+    if not isinstance(x, Cell):
+        return x
+    held = x.read()
+    eligible = held.dtype.is_float and held.dtype.itemsize <= 4 and held.dtype != kind
+    return Cell(ops.cast(held, kind)) if eligible else x

@@ -1,0 +1,338 @@
+"""`torch.compile(model, backend="lamina")`: a network inside an unchanged PyTorch program, run by Lamina.
+
+Dynamo hands over its graph of torch's functions, before AOTAutograd takes it apart. The graph becomes one of Lamina's
+ops with its own gradients, compiled for each set of sizes; what has no counterpart goes back to PyTorch.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._dynamo import config
+from torch._dynamo.callback import callback_handler
+from torch.fx import Graph as FxGraph
+from torch.fx import GraphModule, Node
+
+from lamina.backends import NoKernel
+from lamina.convert.torch.casts import with_casts
+from lamina.convert.torch.compiled import CompiledGraph
+from lamina.convert.torch.interpreter import FxProgram, where
+from lamina.convert.torch.memory import device_of_tensors
+from lamina.convert.torch.partition import example, left_with, memory_of, split, writes
+from lamina.convert.torch.recording import record
+from lamina.convert.torch.targets import full_name
+from lamina.graph import constant
+from lamina.graph.run.collector import collector_paused
+from lamina.graph.run.programs import MOST, Programs
+from lamina.spec import policy
+from lamina.tensors import tensor
+
+log = logging.getLogger("lamina.convert")
+#: What says that a graph cannot be compiled as it is.
+_REFUSALS = (TypeError, ValueError, NotImplementedError, NoKernel, IndexError, KeyError, AttributeError)
+_OPTIONS = ("max_programs", "max_program_bytes")
+
+
+def lamina(
+    graph_module: GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """The backend: what runs in place of one of Dynamo's graphs.
+
+    mode: as for PyTorch's own backend; on a GPU each pass is one CUDA graph in all of them, and "max-autotune" times
+    candidates for each kernel (`lamina.policy(algorithm="fastest")`).
+    options: max_programs, max_program_bytes: how many programs for different sizes are kept, and in how much memory,
+    as for `lamina.jit`. A policy (`lamina.policy`) that is in force at the first call holds for its program.
+
+    Raises ValueError for other options.
+    """
+    given = dict(options or {})
+    if unknown := sorted(set(given) - set(_OPTIONS)):
+        raise ValueError(f"backend='lamina': unknown options {unknown}; there are {', '.join(_OPTIONS)}")
+    tuned = (mode or "").startswith("max-autotune")
+    return GraphFunction(
+        with_casts(graph_module), **given, policies={"algorithm": "fastest"} if tuned else {}
+    )
+
+
+class GraphFunction:
+    """A graph of torch.fx as a function: compiled for each set of sizes, or in parts where some nodes are not known.
+
+    left: the nodes that PyTorch runs, with the reason.
+    """
+
+    def __init__(
+        self,
+        graph_module: GraphModule,
+        *,
+        max_programs: int = MOST,
+        max_program_bytes: int | str | None = None,
+        policies: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.graph_module = graph_module
+        self._policies = dict(policies or {})
+        self._options: dict[str, Any] = {
+            "max_programs": max_programs,
+            "max_program_bytes": max_program_bytes,
+            "policies": policies,
+        }
+        self._program = FxProgram(graph_module)
+        self._programs: Programs[CompiledGraph] = Programs(
+            max_programs, max_program_bytes, "backend='lamina'"
+        )
+        self._interface = _Interface.of(graph_module)
+        self._attributes = [_attribute(graph_module, name) for name in self._program.attributes]
+        self._only: CompiledGraph | None = None  # where no size is symbolic
+        self.left: dict[str, str] = {n.name: reason for n, reason in self._program.unknown()}
+        for n in graph_module.graph.nodes:
+            if n.op.startswith("call") and any(_is_complex(x) for x in n.all_input_nodes):
+                self.left.setdefault(n.name, "takes complex numbers")
+        self.instead: Callable[..., Any] | None = None
+        if not self._interface.results and not any(writes(n) for n in graph_module.graph.nodes):
+            self.instead = graph_module.forward  # views and numbers alone
+        elif self.left:
+            self._split()
+
+    def __call__(self, *args: Any) -> Any:
+        """What the graph gives, as it nests it."""
+        if self.instead is not None:
+            return self.instead(*args)
+        compiled = self._only
+        if compiled is None or torch.is_grad_enabled() != self._with_gradient:
+            compiled = self._find(args)
+            if compiled is None:
+                assert self.instead is not None
+                return self.instead(*args)
+        shape = self._interface
+        results = compiled([*[args[i] for i in shape.tensors], *self._attributes])
+        return results if shape.plain else shape.assembled(results, args)
+
+    def _find(self, args: Sequence[Any]) -> CompiledGraph | None:
+        """The program for these numbers among the arguments; None where the graph cannot be compiled."""
+        grads = torch.is_grad_enabled()
+        wrapped = self._interface.wrapped
+        key = grads, *[args[i].item() if i in wrapped else args[i] for i in self._interface.numbers]
+        found = self._programs.find(key)
+        if found is None:
+            try:
+                with collector_paused(), torch.no_grad(), policy(**self._policies):
+                    found = self._compile(args, grads)
+            except _REFUSALS as error:
+                self._refuse(error)
+                return None
+            self._programs.add(key, found)
+        if not self._interface.numbers:
+            self._only, self._with_gradient = found, grads
+        return found
+
+    def _compile(self, args: Sequence[Any], grads: bool) -> CompiledGraph:
+        wrapped = self._interface.wrapped
+        held = [constant(tensor(x.numpy())) if i in wrapped else x for i, x in enumerate(args)]
+        whole = [*held, *self._attributes]
+        tensors = [x for x in whole if isinstance(x, torch.Tensor)]
+        device = device_of_tensors(tensors)
+        needs = [grads and x.requires_grad for x in tensors]
+        recorded = record(self._program, whole, self._interface.results, needs)
+        if any(needs[i] for i in recorded.written):
+            raise ValueError("it writes to an argument that needs a gradient")
+        stays = [i for i, x in enumerate(tensors) if _stays(x) or i >= len(self._interface.tensors)]
+        return CompiledGraph(recorded, tensors, stays, device)
+
+    # ---- what goes back to PyTorch
+    def _refuse(self, error: BaseException) -> None:
+        """Leave the node to PyTorch that could not be compiled, or the whole graph where none is known."""
+        named = [m[1] for note in getattr(error, "__notes__", ()) if (m := re.search(r"node '(\w+)'", note))]
+        names = {n.name for n in self.graph_module.graph.nodes}
+        reason = str(error).partition("\n")[0]
+        culprit = next((n for n in named if n in names), None)
+        if culprit is None:
+            log.warning("backend='lamina': PyTorch runs a graph of %d nodes: %s", len(names), reason)
+            self.instead = self.graph_module.forward
+        else:
+            self.left[culprit] = reason
+            self._split()
+
+    def _split(self) -> None:
+        nodes = {n.name: n for n in self.graph_module.graph.nodes}
+        for name, reason in self.left.items():
+            if name in nodes:
+                log.warning(
+                    "backend='lamina': PyTorch runs %s%s: %s",
+                    full_name(nodes[name]),
+                    where(nodes[name]),
+                    reason,
+                )
+        left = left_with(self.graph_module, self.left)
+        calls = [n.name for n in nodes.values() if n.op.startswith("call")]
+        if all(name in left for name in calls):
+            self.instead = self.graph_module.forward
+        else:
+            self.instead = split(self.graph_module, left, lambda part: GraphFunction(part, **self._options))
+
+
+def _say(left: Mapping[Node, str]) -> None:
+    """One line for each function and reason."""
+    lines: dict[tuple[str, str], list[Node]] = {}
+    for node, reason in left.items():
+        lines.setdefault((full_name(node), reason), []).append(node)
+    for (name, reason), nodes in lines.items():
+        more = f" and {len(nodes) - 1} more like it" if len(nodes) > 1 else ""
+        log.warning("backend='lamina': PyTorch runs %s%s%s: %s", name, where(nodes[0]), more, reason)
+
+
+def _is_complex(node: Node) -> bool:
+    seen = example(node)
+    return isinstance(seen, torch.Tensor) and seen.is_complex()
+
+
+class _Interface:
+    """What a graph takes and gives: which arguments are tensors and numbers, where each output comes from.
+
+    results: the places among the outputs of the tensors that are computed here. The others are arguments, views of
+    them and numbers, which PyTorch gives itself (`rest`).
+    """
+
+    def __init__(self, graph_module: GraphModule) -> None:
+        nodes = list(graph_module.graph.nodes)
+        inputs = [n for n in nodes if n.op == "placeholder"]
+        #: Numbers of the user's that Dynamo gives as a tensor each, because they may change from call to call.
+        self.wrapped = [i for i, n in enumerate(inputs) if _is_wrapped(n)]
+        self.tensors = [
+            i for i, n in enumerate(inputs) if isinstance(example(n), torch.Tensor) and i not in self.wrapped
+        ]
+        self.numbers = [i for i in range(len(inputs)) if i not in self.tensors]
+        given = nodes[-1].args[0]
+        self.outputs: list[Any] = list(given) if isinstance(given, (tuple, list)) else [given]
+        shared = {memory_of(example(n)) for n in nodes if n.op in ("placeholder", "get_attr")}
+        computed = [isinstance(x, Node) and _is_new(x, shared) for x in self.outputs]
+        self.results = [i for i, own in enumerate(computed) if own]
+        self.single = not isinstance(given, (tuple, list))
+        self.plain = len(self.results) == len(self.outputs) and not self.single
+        self.others = [i for i, own in enumerate(computed) if not own]
+        self.rest = None if not self.others else _rest(graph_module, [self.outputs[i] for i in self.others])
+
+    @classmethod
+    def of(cls, graph_module: GraphModule) -> _Interface:
+        """That of a graph."""
+        return cls(graph_module)
+
+    def assembled(self, results: Sequence[torch.Tensor], args: Sequence[Any]) -> Any:
+        """The outputs in their places."""
+        made: list[Any] = list(self.outputs)
+        for i, y in zip(self.results, results, strict=True):
+            made[i] = y
+        if self.rest is not None:
+            for i, y in zip(self.others, self.rest(*args), strict=True):
+                made[i] = y
+        return made[0] if self.single else tuple(made)
+
+
+def _is_wrapped(node: Node) -> bool:
+    """Whether an input is a number in a tensor of the host, which the graph takes out at once."""
+    seen = example(node)
+    if not (isinstance(seen, torch.Tensor) and seen.ndim == 0 and seen.device.type == "cpu" and node.users):
+        return False
+    return all(n.op == "call_method" and n.target == "item" for n in node.users)
+
+
+def _is_new(node: Node, shared: set[int | None]) -> bool:
+    """Whether a node's result is a tensor in memory of its own."""
+    seen = example(node)
+    return node.op.startswith("call") and isinstance(seen, torch.Tensor) and memory_of(seen) not in shared
+
+
+def _rest(graph_module: GraphModule, outputs: Sequence[Any]) -> GraphModule:
+    """The graph of the outputs that only show arguments. What was written in place is written by then."""
+    graph = FxGraph()
+    copies: dict[Node, Any] = {}
+    needed = _ancestors(outputs)
+    for node in graph_module.graph.nodes:
+        if node.op == "output":
+            graph.output(torch.fx.node.map_arg(tuple(outputs), copies.__getitem__))
+        elif node.op == "placeholder" or node in needed:
+            first = node.args[0] if node.args else None
+            if writes(node) and isinstance(first, Node):
+                copies[node] = copies[first]
+            else:
+                copies[node] = graph.node_copy(node, copies.__getitem__)
+    return GraphModule(graph_module, graph)
+
+
+def _ancestors(outputs: Sequence[Any]) -> set[Node]:
+    found: set[Node] = set()
+    stack = [x for x in outputs if isinstance(x, Node)]
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack += (
+                [node.args[0]] if writes(node) and isinstance(node.args[0], Node) else node.all_input_nodes
+            )
+    return found
+
+
+def _stays(x: torch.Tensor) -> bool:
+    """Whether a tensor is a parameter or a buffer: Dynamo marks those."""
+    return isinstance(x, torch.nn.Parameter) or getattr(x, "_dynamo_static_input_type", None) is not None
+
+
+def _attribute(module: Any, path: str) -> Any:
+    for name in path.split("."):
+        module = getattr(module, name)
+    return module
+
+
+# ------------------------------------------------------------------------------------------------ recurrent networks
+def _is_ours(backend: Any) -> bool:
+    """Whether what Dynamo calls is this backend, behind what PyTorch wraps it in."""
+    while backend is not None and backend is not lamina:
+        names = ("_torchdynamo_orig_backend", "compiler_fn", "__wrapped__")
+        backend = next((found for n in names if (found := getattr(backend, n, None)) is not None), None)
+    return backend is lamina
+
+
+def _compiles_for_us() -> bool:
+    """Whether the frame that Dynamo compiles now is compiled for this backend."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if "compiler_fn" in frame.f_locals:
+            return _is_ours(frame.f_locals["compiler_fn"])
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+class _RecurrentLayers:
+    """Dynamo keeps recurrent layers from backends unless told otherwise: while it compiles for this one, it is told.
+
+    Stands before Dynamo's own callbacks at the start and the end of a compilation, where `torch._dynamo.reset()`,
+    which forgets registered ones, leaves it.
+    """
+
+    def __init__(self) -> None:
+        self._begin, self._end = callback_handler.run_start_callbacks, callback_handler.run_end_callbacks
+        self._before: list[bool] = []
+
+    def begin(self, args: Any) -> None:
+        """A compilation begins."""
+        self._before.append(config.allow_rnn)
+        if _compiles_for_us():
+            config.allow_rnn = True
+        self._begin(args)
+
+    def end(self, args: Any) -> None:
+        """It has ended: other backends get what they got before."""
+        config.allow_rnn = self._before.pop()
+        self._end(args)
+
+
+_recurrent = _RecurrentLayers()
+setattr(callback_handler, "run_start_callbacks", _recurrent.begin)  # noqa: B010 - methods, to type checkers
+setattr(callback_handler, "run_end_callbacks", _recurrent.end)  # noqa: B010

@@ -1,0 +1,130 @@
+"""Tensors that may be written, over operands that may not: a cell holds what a tensor is now, a view looks into one.
+
+PyTorch's in-place functions and views say when memory is shared. Here a tensor of the graph is a `Cell`; a view of it
+is a `View`, a function of its base (`get`) and what a write makes of the base (`put`). A write to any of them is a
+new operand in the cell below, which every other view reads from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lamina import ops
+from lamina.ops.core import recording
+from lamina.spec import Shape
+
+Get = Callable[[Any], Any]
+Put = Callable[[Any, Any], Any]
+
+
+class Cell:
+    """What a tensor of the graph holds: an operand, replaced when the tensor is written."""
+
+    def __init__(self, held: Any) -> None:
+        self._held = held
+        self._version = 0
+
+    @property
+    def version(self) -> int:
+        """How often it was written."""
+        return self._version
+
+    def read(self) -> Any:
+        """The operand that it is now."""
+        return self._held
+
+    def write(self, value: Any) -> None:
+        """Overwrite it: value is cast to its dtype and repeated up to its shape, as PyTorch does."""
+        now = self.read()
+        value = ops.operand(value)
+        value = value if value.dtype == now.dtype else ops.cast(value, now.dtype)
+        self.replace(value if value.shape == now.shape else ops.broadcast_to(value, now.shape))
+
+    def replace(self, value: Any) -> None:
+        """Hold another operand of the same shape and dtype."""
+        self._held = value
+        self._version += 1
+
+
+class View(Cell):
+    """A tensor that shares memory with `base`: get(base) reads it, put(base, value) is the base after a write."""
+
+    def __init__(self, base: Cell, get: Get, put: Put | None = None) -> None:
+        self.base, self._get = base, get
+        self._put = put or (lambda whole, value: put_back(get, whole, value))
+        self._held, self._seen = get(base.read()), base.version
+
+    @property
+    def version(self) -> int:
+        """How often what it looks into was written."""
+        return self.base.version
+
+    def read(self) -> Any:
+        """What it sees of its base now."""
+        if self._seen != self.base.version:
+            self._held, self._seen = self._get(self.base.read()), self.base.version
+        return self._held
+
+    def replace(self, value: Any) -> None:
+        """Write through to the base."""
+        self.base.replace(self._put(self.base.read(), value))
+
+
+def put_back(get: Get, whole: Any, value: Any) -> Any:
+    """`whole` with `value` written where `get` reads: for any function that only picks and arranges elements.
+
+    Raises ValueError for a view that reads an element more than once, which PyTorch does not write either.
+    """
+    places = elements(get, whole.shape)
+    if not places.size:
+        return whole
+    region = Region.of(places, whole.shape)
+    if region is not None:
+        part = ops.reshape(ops.permute(value, region.order), region.sizes)
+        return whole.at[region.key].set(part)
+    if np.unique(places).size != places.size:
+        raise ValueError(
+            f"a view {value.spec} of {whole.spec} is written that has several elements in one place: clone it first"
+        )
+    kept = ops.reshape(whole, (-1,))
+    flat = ops.index_put(kept, [ops.operand(places.reshape(-1))], ops.reshape(value, (-1,)))
+    return ops.reshape(flat, whole.shape)
+
+
+class Region(NamedTuple):
+    """A view that reads `whole[key]`, of these sizes, with its axes in another order: what most views are.
+
+    order: the axes of the view as they follow one another in the region.
+    """
+
+    key: tuple[slice, ...]
+    sizes: Shape
+    order: tuple[int, ...]
+
+    @classmethod
+    def of(cls, places: np.ndarray[Any, Any], shape: Shape) -> Region | None:
+        """The region of places, elements of a tensor of `shape` counted row by row; None where there is none."""
+        along = [np.unique(c) for c in np.unravel_index(places, shape)] if shape else []
+        sizes = tuple(len(c) for c in along)
+        if int(np.prod(sizes, dtype=np.int64)) != places.size:
+            return None
+        key = tuple(slice(int(c[0]), int(c[-1]) + 1, int(c[1] - c[0]) if len(c) > 1 else 1) for c in along)
+        whole = np.arange(int(np.prod(shape, dtype=np.int64))).reshape(shape)
+        # How far apart neighbours along an axis of the view lie: the outermost axis of the region comes first.
+        axes = range(places.ndim)
+        beside = [tuple(int(i == axis and n > 1) for i in axes) for axis, n in enumerate(places.shape)]
+        apart = [int(places[at]) - int(places.flat[0]) for at in beside]
+        order = tuple(sorted(axes, key=lambda axis: -apart[axis]))
+        same = np.array_equal(whole[key].reshape(-1), places.transpose(order).reshape(-1))
+        return cls(key, sizes, order) if same else None
+
+
+def elements(get: Get, shape: Shape) -> np.ndarray[Any, Any]:
+    """Which element of a tensor of `shape`, counted row by row, stands at each place of its view."""
+    count = int(np.prod(shape, dtype=np.int64))
+    with recording(None):
+        found: np.ndarray[Any, Any] = get(ops.operand(np.arange(count).reshape(shape))).numpy()
+    return found

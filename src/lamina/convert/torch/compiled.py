@@ -1,0 +1,250 @@
+"""A recorded graph as a function of PyTorch's tensors, under its autograd, on its stream, on its parameters.
+
+The forward and the backward pass of a call share a context: memory in which the first leaves what the second reads.
+A context is free again when its backward pass has run, or when nobody can ask for it any more; so several forward
+passes may be under way, each with a context of its own. What a call gives (results, gradients) lies in memory of
+PyTorch's, and is never overwritten by a later call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from lamina.convert.torch.memory import current_stream, is_lendable, lent, shown
+from lamina.convert.torch.recording import RecordedGraph
+from lamina.graph.run.two_pass import TwoPassContext, TwoPassProgram
+from lamina.runtime import Device, Stream
+
+#: How often a parameter's memory may move before it is copied in each call instead of being read where it lies.
+MOVES = 4
+#: How large the numbers are that a random generator's state is drawn from.
+_SEEDS = 1 << 53
+
+
+class DoubleBackwardError(RuntimeError):
+    """A second derivative was asked of a program that gives first ones."""
+
+
+class CompiledGraph:
+    """Forward and backward pass for tensors of given shapes.
+
+    recorded: the graph. tensors: examples of the tensors among the arguments. stays: which of them stay where they
+    are from call to call (parameters, buffers), and are read there.
+    """
+
+    def __init__(
+        self, recorded: RecordedGraph, tensors: Sequence[torch.Tensor], stays: Sequence[int], device: Device
+    ) -> None:
+        self.recorded, self.device = recorded, device
+        self.stays = [i for i in stays if is_lendable(tensors[i]) and tensors[i].device.type == device.kind]
+        self.executable = TwoPassProgram(
+            recorded.graph, device, recorded.early, lent=self.stays, late=recorded.late
+        )
+        self.copied = [i for i in range(recorded.tensors) if i not in self.stays]
+        read = set(self.executable.read_late())
+        #: What the backward pass reads in PyTorch's memory: it must be what it was in the forward pass.
+        self.read_late = [i for i in self.stays if i in read and i not in recorded.written]
+        self.fixed = [i for i in range(recorded.results) if i not in recorded.arriving]
+        self._free: dict[int, list[_CallMemory]] = {}
+        self._moves = 0
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """The results. With gradients, where the graph was recorded with them."""
+        if self.recorded.wanted:
+            return _TwoPasses.apply(self, *tensors)  # type: ignore[no-any-return]
+        with torch.no_grad():
+            context = self.take(tensors)
+            results = context.forward(tensors)
+            context.give_back()
+            return results
+
+    def take(self, tensors: Sequence[torch.Tensor]) -> _CallMemory:
+        """A context that nobody uses, on the memory that the parameters have now."""
+        stream = current_stream(self.device)
+        free = self._free.setdefault(stream.handle if stream else 0, [])
+        context = free.pop() if free else _CallMemory(self, tensors, stream, free)
+        context.turn += 1
+        addresses = [tensors[i].data_ptr() for i in self.stays]
+        if addresses != context.addresses:
+            context = self._moved(context, tensors)
+        return context
+
+    def _moved(self, context: _CallMemory, tensors: Sequence[torch.Tensor]) -> _CallMemory:
+        """The context on other memory. What moves again and again is copied from then on."""
+        self._moves += 1
+        unfit = [i for i in self.stays if not is_lendable(tensors[i])]
+        if self._moves > MOVES:
+            pairs = zip(self.stays, context.addresses, strict=True)
+            unfit += [i for i, address in pairs if tensors[i].data_ptr() != address]
+        if unfit:
+            self.stays = [i for i in self.stays if i not in unfit]
+            self.copied = [i for i in range(self.recorded.tensors) if i not in self.stays]
+            self.read_late = [i for i in self.read_late if i not in unfit]
+            self._free, self._moves = {}, 0
+            return self.take(tensors)
+        context.move(tensors)
+        return context
+
+
+class _CallMemory:
+    """The memory and kernels of one call at a time, seen as PyTorch's tensors.
+
+    turn: counts the calls: whoever finds another one than its own has lost what its forward pass left.
+    """
+
+    def __init__(
+        self,
+        owner: CompiledGraph,
+        tensors: Sequence[torch.Tensor],
+        stream: Stream | None,
+        home: list[_CallMemory],
+    ) -> None:
+        self.owner, self.recorded, self._home, self.turn = owner, owner.recorded, home, 0
+        self.stays, self.copied = owner.stays, owner.copied
+        buffers = {i: lent(tensors[i], owner.device) for i in self.stays}
+        self.passes = TwoPassContext(owner.executable, buffers, stream)
+        self.addresses = [tensors[i].data_ptr() for i in self.stays]
+        self._show()
+
+    def _show(self) -> None:
+        """Places and results as PyTorch's tensors."""
+        recorded, passes = self.recorded, self.passes
+        places = {i: shown(x) for i, x in passes.places.items()}
+        self.given = [places[i] for i in self.copied]
+        self.states = [places[i] for i in range(recorded.tensors, recorded.tensors + recorded.random)]
+        self.arriving = [places[i] for i in recorded.late]
+        outputs = [shown(passes.result(i)) for i in range(len(recorded.graph.outputs))]
+        self.results, self.written = outputs[: recorded.results], outputs[recorded.results : recorded.early]
+        self.leaving = outputs[recorded.early :]
+
+    def move(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Lent tensors lie elsewhere."""
+        self.passes.lend({i: lent(tensors[i], self.owner.device) for i in self.stays})
+        self.addresses = [tensors[i].data_ptr() for i in self.stays]
+        self._show()
+
+    def forward(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Run the forward pass: the results, and new values in the arguments that are written."""
+        self.fill(tensors)
+        for state in self.states:
+            state.random_(_SEEDS)
+        self.passes.forward()
+        results = _copies(self.results)
+        if self.written:
+            torch._foreach_copy_([tensors[i] for i in self.recorded.written], self.written)
+        return results
+
+    def fill(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Write the arguments into their places."""
+        if self.given:
+            torch._foreach_copy_(self.given, [tensors[i] for i in self.copied])
+
+    def backward(self, grads: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Run the backward pass: a gradient for each argument that wants one, in order."""
+        torch._foreach_copy_(self.arriving, grads)
+        self.passes.backward()
+        return _copies(self.leaving)
+
+    def give_back(self) -> None:
+        """Another call may use it."""
+        self._home.append(self)
+
+
+class _Ticket:
+    """A context from the forward pass until nobody can ask for the backward pass any more.
+
+    spent: the backward pass has run over what the forward pass left. versions: of the tensors that are read where
+    they lie, when that pass ran and its graph was kept.
+    """
+
+    __slots__ = ("context", "spent", "versions")
+
+    def __init__(self, context: _CallMemory) -> None:
+        self.context: _CallMemory | None = context
+        self.spent, self.versions = False, [0]
+
+    def backward(self, grads: list[torch.Tensor], stays: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The gradients. Where a graph that was kept is asked again, the forward pass runs again first."""
+        context = self.context
+        assert context is not None
+        if self.spent and [x._version for x in stays] != self.versions:
+            raise RuntimeError(
+                "backward a second time: a parameter or buffer was overwritten since the first time, and the forward "
+                "pass would give something else now; call the model again"
+            )
+        if self.spent:
+            context.passes.forward()
+        found = context.backward(grads)
+        if torch._C._autograd._get_current_graph_task_keep_graph():
+            self.spent, self.versions = True, [x._version for x in stays]
+        else:
+            self.give_back()
+        return found
+
+    def give_back(self) -> None:
+        """Another call may use the context."""
+        context, self.context = self.context, None
+        if context is not None:
+            context.give_back()
+
+    def __del__(self) -> None:
+        self.give_back()
+
+
+class _TwoPasses(torch.autograd.Function):
+    """A compiled graph as one function to autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, compiled: CompiledGraph, *tensors: torch.Tensor) -> Any:
+        """The results."""
+        context = compiled.take(tensors)
+        results = context.forward(tensors)
+        ctx.ticket, ctx.recorded = _Ticket(context), compiled.recorded
+        ctx.stays = [tensors[i] for i in compiled.stays]
+        ctx.save_for_backward(*[tensors[i] for i in compiled.read_late])
+        if compiled.fixed:
+            ctx.mark_non_differentiable(*[results[i] for i in compiled.fixed])
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        """The gradients of the tensors that want one."""
+        ctx.saved_tensors  # noqa: B018 - raises where a tensor was overwritten, or the graph is freed
+        recorded = ctx.recorded
+        again = torch.is_grad_enabled()
+        with torch.no_grad():
+            found: Sequence[Any] = ctx.ticket.backward([grads[i] for i in recorded.arriving], ctx.stays)
+        if again:
+            found = _Once.apply(*[g.requires_grad_() for g in found])
+        made: list[Any] = [None] * (1 + recorded.tensors)
+        for i, g in zip(recorded.wanted, found, strict=True):
+            made[1 + i] = g
+        return tuple(made)
+
+
+class _Once(torch.autograd.Function):
+    """Gradients that have none themselves."""
+
+    @staticmethod
+    def forward(ctx: Any, *grads: torch.Tensor) -> Any:
+        """The gradients as they are."""
+        return tuple(g.view_as(g) for g in grads)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        """Raises DoubleBackwardError."""
+        raise DoubleBackwardError(
+            "torch.compile(backend='lamina') gives first derivatives, and a gradient was differentiated again "
+            "(create_graph=True): call the model without compiling it for that term (torch.compiler.disable, or "
+            "compiled._orig_mod), or convert it (lamina.convert.from_torch) and use lamina.grad of lamina.grad"
+        )
+
+
+def _copies(places: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Tensors of PyTorch's own, row-major."""
+    if all(x.is_contiguous() for x in places):
+        return list(torch._foreach_clone(places)) if len(places) > 1 else [x.clone() for x in places]
+    return [x.clone(memory_format=torch.contiguous_format) for x in places]

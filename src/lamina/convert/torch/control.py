@@ -1,0 +1,85 @@
+"""Modes that a graph switches, and functions of subgraphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lamina import ops
+from lamina.convert.torch.node import TorchCall, aliases, converts, dtype_of, known
+
+
+@converts("_set_grad_enabled", "set_grad_enabled")
+def set_grad_enabled(call: TorchCall) -> Any:
+    """From here on results have gradients, or none."""
+    call.modes.with_gradient = bool(next(iter(call.cells.values())))
+
+
+@converts("_enter_autocast")
+def enter_autocast(call: TorchCall) -> Any:
+    """A region of autocast begins."""
+    _, dtype, enabled, *_ = call.cells.values()
+    call.modes.autocast.enter(dtype_of(dtype) if enabled and dtype is not None else None)
+
+
+@converts("_exit_autocast")
+def exit_autocast(call: TorchCall) -> Any:
+    """It ends."""
+    call.modes.autocast.exit()
+
+
+@converts("wrap_with_set_grad_enabled")
+@aliases
+def with_grad(call: TorchCall) -> Any:
+    """A subgraph with gradients, or without."""
+    enabled, body, *args = call.cells.values()
+    return call.run(body, args, with_gradient=bool(enabled))
+
+
+@converts("wrap_with_autocast")
+@aliases
+def with_autocast(call: TorchCall) -> Any:
+    """A subgraph in a region of autocast."""
+    _, dtype, enabled, _, body, *args = call.cells.values()
+    call.modes.autocast.enter(dtype_of(dtype) if enabled and dtype is not None else None)
+    try:
+        return call.run(body, args)
+    finally:
+        call.modes.autocast.exit()
+
+
+@converts("wrap", "tag_activation_checkpoint", "invoke_subgraph", "wrap_activation_checkpoint", "hints_wrapper",
+          "checkpoint", "wrap_with_hints")  # fmt: skip
+@aliases
+def wrapped(call: TorchCall) -> Any:
+    """A subgraph as it is: what is kept for the gradient is the plan's business."""
+    body, *args = (v for k, v in call.cells.items() if k.isdigit() and not isinstance(v, str))
+    return call.run(body, args)
+
+
+@converts("cond")
+@aliases
+def branch(call: TorchCall) -> Any:
+    """One of two subgraphs; both, of which the condition chooses, where it is known only when the program runs."""
+    _, yes, no, args = call.cells.values()
+    truth = call["0"]
+    value = truth if isinstance(truth, bool) else known(truth)
+    if value is not None:
+        return call.run(yes if value else no, args)
+    pairs = zip(call.run(yes, args), call.run(no, args), strict=True)
+    return tuple(ops.where(truth.reshape(()), a.read(), b.read()) for a, b in pairs)
+
+
+@converts("_assert", "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range",
+          "sym_constrain_range_for_size", "_check", "_check_is_size", "_functional_assert_async",
+          "_log_api_usage_once",
+          "_functional_assert_scalar", "check_is_size")  # fmt: skip
+def checked(call: TorchCall) -> Any:
+    """What PyTorch makes sure of; ops look at their operands themselves."""
+    return None
+
+
+@converts("sym_not", "sym_int", "sym_float", "sym_max", "sym_min", "sym_ite", "sym_sum", "_sym_sqrt")
+def of_sizes(call: TorchCall) -> Any:
+    """Arithmetic on sizes, which are numbers here."""
+    target: Any = call.node.target
+    return target(*(call[name] for name in call.cells))

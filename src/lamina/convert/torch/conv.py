@@ -1,0 +1,70 @@
+"""Convolutions and pools, where torch's arguments are other than those of the op of the same name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lamina import ops
+from lamina.convert.torch.node import TorchCall, converts
+
+CONV: dict[int, Callable[..., Any]] = {1: ops.conv1d, 2: ops.conv2d, 3: ops.conv3d}
+TRANSPOSED: dict[int, Callable[..., Any]] = {
+    1: ops.conv_transpose1d, 2: ops.conv_transpose2d, 3: ops.conv_transpose3d
+}  # fmt: skip
+
+
+@converts("convolution", "_convolution")
+def convolution(call: TorchCall) -> Any:
+    """Of any number of spatial axes, transposed or not."""
+    rank = call["weight"].ndim - 2
+    given = (call["input"], call["weight"], call.get("bias"), tuple(call["stride"]), tuple(call["padding"]))
+    if call["transposed"]:
+        more = (tuple(call["output_padding"]), call["groups"], tuple(call["dilation"]))
+        return TRANSPOSED[rank](*given, *more)
+    return CONV[rank](*given, tuple(call["dilation"]), call["groups"])
+
+
+@converts("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
+def adaptive_max_pool(call: TorchCall) -> Any:
+    """torch's function gives the indices if asked for, the overload of ATen always."""
+    indices = call.get("return_indices", str(call.node.target).startswith("aten"))
+    return getattr(ops, call.name)(call["input"], call["output_size"], return_indices=indices)
+
+
+@converts("_adaptive_avg_pool2d", "_adaptive_avg_pool3d")
+def adaptive_avg_pool(call: TorchCall) -> Any:
+    """Means of parts of the image."""
+    return getattr(ops, call.name[1:])(call["input"], tuple(call["output_size"]))
+
+
+@converts("max_pool1d", "max_pool2d", "max_pool3d", "max_pool1d_with_indices", "max_pool2d_with_indices",
+          "max_pool3d_with_indices", "boolean_dispatch")  # fmt: skip
+def max_pool(call: TorchCall) -> Any:
+    """The largest elements of windows, with their places where asked for."""
+    name = call.name
+    options = {k: call[k] for k in ("padding", "dilation", "ceil_mode") if k in call}
+    step = call.get("stride") or None
+    if call.get("return_indices", False) and not name.endswith("_with_indices"):
+        name += "_with_indices"
+    return getattr(ops, name)(call["input"], call["kernel_size"], step, **options)
+
+
+@converts("avg_pool1d", "avg_pool2d", "avg_pool3d")
+def avg_pool(call: TorchCall) -> Any:
+    """Means of windows."""
+    names = ("padding", "ceil_mode", "count_include_pad", "divisor_override")
+    options = {k: call[k] for k in names if call.get(k) is not None}
+    return getattr(ops, call.name)(call["input"], call["kernel_size"], call.get("stride") or None, **options)
+
+
+@converts("lp_pool1d", "lp_pool2d", "lp_pool3d")
+def lp_pool(call: TorchCall) -> Any:
+    """Norms of windows."""
+    return getattr(ops, call.name)(
+        call["input"],
+        call["norm_type"],
+        call["kernel_size"],
+        call.get("stride") or None,
+        call.get("ceil_mode", False),
+    )

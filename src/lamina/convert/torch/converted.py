@@ -1,0 +1,241 @@
+"""`from_torch`: a PyTorch module as a Lamina module of the same names, whose function is the module's graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import torch
+
+from lamina.convert.torch.exporting import EXPORTING, ExportedGraph, Inputs, export
+from lamina.convert.torch.node import TorchConversionError
+from lamina.convert.torch.report import ConversionReport, unknown_nodes
+from lamina.convert.torch.staying import Exclude, mark, standing, staying
+from lamina.nn import Module, Parameter
+from lamina.ops.core import Operand
+from lamina.spec import DType, DTypeError, Shape, as_dtype
+from lamina.tensors import as_tensor, tensor
+
+#: At most so many graphs are kept for a network: one for each mode and kind of inputs.
+GRAPHS = 64
+#: Which modules train, and the dtypes of the inputs.
+Modes: TypeAlias = tuple[bool, ...]
+DTypes: TypeAlias = tuple[str, ...]
+
+
+class ConvertedPart(Module):
+    """What a PyTorch module owns, under the same names; its function is part of the whole network's graph."""
+
+    def __init__(self, source: torch.nn.Module, adopted: dict[int, Any], share: bool) -> None:
+        self.source_class = type(source).__name__
+        for name, p in source._parameters.items():
+            self.register_parameter(name, None if p is None else _adopted(p, adopted, share))
+        for name, b in source._buffers.items():
+            if b is not None:
+                self.register_buffer(
+                    name, _adopted(b, adopted, share), name not in source._non_persistent_buffers_set
+                )
+        for name, child in source._modules.items():
+            if child is not None:
+                self.add_module(name, ConvertedPart(child, adopted, share))
+        self.__dict__["_training"] = source.training
+        self.computes_in_master = False  # type: ignore[misc]
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        """Only the whole network computes."""
+        raise TypeError(f"{self.source_class} is part of a converted network: call the network")
+
+    def extra_repr(self) -> str:
+        """The class that it was."""
+        return self.source_class
+
+
+class ConvertedModule(ConvertedPart):
+    """A PyTorch network that runs by Lamina's ops. It has the network's parameters, buffers and modes.
+
+    A graph is made of each mode (of all its modules) and kind of inputs when it is first called so; the batch,
+    axis 0, may have any size where the network allows.
+    """
+
+    def __init__(self, source: torch.nn.Module, share: bool, stays: tuple[str, ...] = ()) -> None:
+        super().__init__(source, {}, share)
+        self.source, self.stays = source, stays
+        self._graphs: list[tuple[Modes, Inputs, DTypes, ExportedGraph]] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles make their graphs anew: PyTorch's hold what neither takes."""
+        return {**self.__dict__, "_graphs": []}
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the network gives, nested as it nests it, of inputs nested as it takes them.
+
+        Raises TorchConversionError for a mode or kind of inputs of which no graph can be made.
+        """
+        inputs, tensors = Inputs.of(args, kwargs)
+        operands = [x if isinstance(x, Operand) else as_tensor(_plain(x)) for x in tensors]
+        graph = self.graph(inputs, operands)
+        found, changed = graph(_State(self), operands)
+        for name, value in changed.items():
+            path, _, own = name.rpartition(".")
+            setattr(self.get_submodule(path), own, value)
+        return found
+
+    def graph(self, inputs: Inputs, operands: list[Any]) -> ExportedGraph:
+        """The graph for the mode that it is in and for such inputs."""
+        modes = tuple(part.training for part in self.modules())
+        dtypes = tuple(_as_in(self.source, x.dtype) for x in operands)
+        shapes = [tuple(x.shape) for x in operands]
+        found = self._known(modes, dtypes, inputs, shapes)
+        if found is None:
+            with EXPORTING:
+                found = self._known(modes, dtypes, inputs, shapes)
+                if found is None:
+                    found = self._new(modes, dtypes, inputs, shapes)
+        return found
+
+    def _known(
+        self, modes: Modes, dtypes: DTypes, inputs: Inputs, shapes: Sequence[Shape]
+    ) -> ExportedGraph | None:
+        for own_modes, own_inputs, own_dtypes, graph in self._graphs:
+            if (own_modes, own_dtypes) == (modes, dtypes) and own_inputs == inputs and graph.takes(shapes):
+                return graph
+        return None
+
+    def _new(self, modes: Modes, dtypes: DTypes, inputs: Inputs, shapes: Sequence[Shape]) -> ExportedGraph:
+        samples = [torch.zeros(s, dtype=getattr(torch, d)) for s, d in zip(shapes, dtypes, strict=True)]
+        with _modes(self.source, self):
+            graph = _exported(self.source, inputs, [_beside(x, self.source) for x in samples], self.stays)
+        if unknown := unknown_nodes(graph.program):
+            raise TorchConversionError(
+                f"{self.source_class}: {len(unknown)} calls have no counterpart:\n  " + "\n  ".join(unknown)
+                + "\ngive them a handler (lamina.convert.torch.converts), or write the modules around them otherwise"
+            )  # fmt: skip
+        self._mark(graph)
+        self._graphs = [*self._graphs[-GRAPHS + 1 :], (modes, inputs, dtypes, graph)]
+        return graph
+
+    @property
+    def report(self) -> ConversionReport:
+        """What the network's graphs are made of."""
+        return ConversionReport.of(self.source, [graph.program for *_, graph in self._graphs])
+
+    def _mark(self, graph: ExportedGraph) -> None:
+        """Norms keep their parameters in float32 under mixed precision, as those of `lamina.nn` do."""
+        names = {
+            n: key
+            for n, (kind, key) in zip(graph.program.inputs, graph.sources, strict=True)
+            if kind == "state"
+        }
+        for node in graph.program.graph_module.graph.nodes:
+            if node.op == "call_function" and "_norm" in str(node.target):
+                for given in (n for n in node.all_input_nodes if n.name in names):
+                    self.get_submodule(names[given.name].rpartition(".")[0]).computes_in_master = True  # type: ignore[misc]
+
+
+class _State(Mapping[str, Any]):
+    """Parameters and buffers by dotted name, as they are read now: tensors, or what stands for them in a trace."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+
+    def __getitem__(self, name: str) -> Any:
+        path, _, own = name.rpartition(".")
+        return getattr(self._module.get_submodule(path), own)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._module.state_dict())
+
+    def __len__(self) -> int:
+        return len(self._module.state_dict())
+
+
+def from_torch(
+    module: torch.nn.Module,
+    *args: Any,
+    share: bool = True,
+    example: Mapping[str, Any] | None = None,
+    exclude: Exclude | None = None,
+) -> ConvertedModule:
+    """A PyTorch module as a Lamina module: the same state_dict, the same inputs, Lamina's ops and gradients.
+
+    args, example: inputs such as the module is called with, positional and named; a graph is made of them at once,
+    others when the network is called otherwise. share: parameters and buffers are the module's own memory, wherever
+    it is, until a compiled step takes them into its own; else copies. exclude: modules for which it is true stay
+    PyTorch's, with all that is in them: each call of one is one op that PyTorch computes and differentiates (once);
+    their parameters and buffers are the converted network's, as all others are.
+
+    Raises TorchConversionError for what has no counterpart, with the function and the line that calls it, and for
+    modules that torch.export makes no graph of; ValueError where exclude is true for the whole network. Source:
+    torch.export's training IR; exclusion as in cudnn.torch's `cudnn.convert`.
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"from_torch: takes a torch.nn.Module, got {type(module).__name__}")
+    converted = ConvertedModule(module, share, staying(module, exclude))
+    if args or example:
+        inputs, tensors = Inputs.of(args, example or {})
+        converted.graph(inputs, [as_tensor(_plain(x)) for x in tensors])
+    return converted
+
+
+def explain(module: torch.nn.Module, *args: Any, **kwargs: Any) -> ConversionReport:
+    """Print, and give, what a PyTorch module would become, called so: its calls, and those without a counterpart.
+
+    Raises TorchConversionError where torch.export makes no graph of it.
+    """
+    report = ConversionReport.of(module, [_exported(module, *Inputs.of(args, kwargs)).program])
+    print(report)
+    return report
+
+
+def _exported(
+    module: torch.nn.Module, inputs: Inputs, tensors: list[Any], stays: tuple[str, ...] = ()
+) -> ExportedGraph:
+    """The graph of a module, with what stays PyTorch's as single nodes."""
+    with EXPORTING, standing(module, stays) as calls:
+        graph = export(module, inputs, tensors)
+    mark(graph.program.nodes(), calls)
+    return graph
+
+
+def _adopted(p: torch.Tensor, adopted: dict[int, Any], share: bool) -> Any:
+    """The tensor of Lamina for one of PyTorch: the same one wherever the same one is owned."""
+    if id(p) not in adopted:
+        try:
+            as_dtype(str(p.dtype).removeprefix("torch."))
+        except DTypeError as error:
+            raise TorchConversionError(f"from_torch: {tuple(p.shape)} {p.dtype}: {error}") from None
+        own = as_tensor(_plain(p)) if share else tensor(as_tensor(_plain(p)))
+        adopted[id(p)] = Parameter(own, p.requires_grad) if isinstance(p, torch.nn.Parameter) else own
+    return adopted[id(p)]
+
+
+def _plain(x: Any) -> Any:
+    """An array that speaks DLPack: PyTorch's tensors without their gradient."""
+    return x.detach() if isinstance(x, torch.Tensor) else x
+
+
+def _as_in(source: torch.nn.Module, dtype: DType) -> str:
+    """The dtype of an input in PyTorch's graph: under mixed precision half types stand for the parameters' own."""
+    own = {str(p.dtype).removeprefix("torch.") for p in source.parameters() if p.is_floating_point()}
+    halved = dtype.is_float and dtype.itemsize < 4 and "float32" in own and str(dtype) not in own
+    return "float32" if halved else str(dtype)
+
+
+def _beside(x: torch.Tensor, module: torch.nn.Module) -> torch.Tensor:
+    """The tensor on the module's device."""
+    first = next(module.parameters(), None)
+    return x if first is None else x.to(first.device)
+
+
+@contextmanager
+def _modes(source: torch.nn.Module, converted: Module) -> Iterator[None]:
+    """Within the block each module of PyTorch is in the mode of its counterpart."""
+    before = [(m, m.training) for m in source.modules()]
+    for path, part in converted.named_modules():
+        source.get_submodule(path).training = part.training
+    try:
+        yield
+    finally:
+        for m, mode in before:
+            m.training = mode

@@ -1,0 +1,232 @@
+"""A PyTorch module as a graph for one mode and one kind of inputs, by torch.export before any decomposition."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.export._trace
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx import Node
+from torch.utils._pytree import tree_unflatten
+
+from lamina._tree import Structure, flatten, unflatten
+from lamina.convert.torch.interpreter import FxProgram
+from lamina.convert.torch.node import TorchConversionError
+from lamina.convert.torch.packed import PackingMode
+from lamina.ops.core import Operand
+from lamina.tensors import Tensor, as_tensor
+
+#: torch.export changes switches of the whole process: one thread makes graphs at a time.
+EXPORTING = threading.RLock()
+#: One axis of an input: a size, or the name of one that is free.
+Axis = int | str
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a module is called with: the tensors in order, and everything else as part of the structure.
+
+    others: the leaves that are no tensors, by their number among all leaves.
+    """
+
+    structure: Structure
+    others: tuple[tuple[int, Any], ...]
+    count: int
+
+    @classmethod
+    def of(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Inputs, list[Any]]:
+        """The inputs without their tensors, and the tensors."""
+        leaves, structure = flatten((tuple(args), dict(kwargs)))
+        tensors = [x for x in leaves if is_tensor(x)]
+        others = tuple((i, x) for i, x in enumerate(leaves) if not is_tensor(x))
+        return cls(structure, others, len(leaves)), tensors
+
+    def arguments(self, tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """(args, kwargs) with these tensors."""
+        given, others = iter(tensors), dict(self.others)
+        leaves = [others[i] if i in others else next(given) for i in range(self.count)]
+        args, kwargs = unflatten(self.structure, leaves)
+        return args, kwargs
+
+
+def is_tensor(x: Any) -> bool:
+    """Whether x is an array of any library."""
+    return isinstance(x, (Operand, torch.Tensor)) or hasattr(x, "__dlpack__")
+
+
+@dataclass(frozen=True)
+class ExportedGraph:
+    """A graph and what its placeholders are.
+
+    sources: for each placeholder ("state", dotted name), ("constant", tensor) or ("input", its number).
+    outputs: how the results are nested; fixed: results that are no tensors, by their number among all leaves.
+    shapes: of the inputs; axes that may have any size have a name.
+    """
+
+    program: FxProgram
+    sources: tuple[tuple[str, Any], ...]
+    outputs: Structure
+    fixed: Mapping[int, Any]
+    shapes: tuple[tuple[Axis, ...], ...]
+    least: Mapping[str, int]
+
+    def takes(self, shapes: Sequence[tuple[int, ...]]) -> bool:
+        """Whether the graph holds for inputs of these shapes."""
+        sizes: dict[str, int] = {}
+        for own, given in zip(self.shapes, shapes, strict=True):
+            if len(own) != len(given):
+                return False
+            for axis, size in zip(own, given, strict=True):
+                if isinstance(axis, int):
+                    fits = axis == size
+                else:
+                    fits = sizes.setdefault(axis, size) == size and size >= self.least.get(axis, 0)
+                if not fits:
+                    return False
+        return True
+
+    def __call__(self, state: Mapping[str, Any], tensors: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
+        """(the results as the module nests them, the new values of the state that was written)."""
+        found = self.program(*(_source(kind, key, state, tensors) for kind, key in self.sources))
+        names = {
+            n: key
+            for n, (kind, key) in zip(self.program.inputs, self.sources, strict=True)
+            if kind == "state"
+        }
+        changed = {names[n]: v for n, v in found.changed.items() if n in names}
+        made = iter(found.outputs)
+        count = len(found.outputs) + len(self.fixed)
+        leaves = [self.fixed[i] if i in self.fixed else next(made) for i in range(count)]
+        return unflatten(self.outputs, leaves), changed
+
+
+def _source(kind: str, key: Any, state: Mapping[str, Any], tensors: Sequence[Any]) -> Any:
+    if kind == "state":
+        return state[key]
+    return tensors[key] if kind == "input" else key
+
+
+class _Nesting:
+    """How results are nested. An object of its own: the exporter takes back what is assigned to a module."""
+
+    def __init__(self) -> None:
+        self.keep(Structure(), {})
+
+    def keep(self, structure: Structure, fixed: dict[int, Any]) -> None:
+        """The last call's: its structure, and the leaves that are no tensors."""
+        self.structure, self.fixed = structure, fixed
+
+
+class _Flat(torch.nn.Module):
+    """The module as a function of its tensors alone, which gives tensors alone; keeps how the results are nested.
+
+    Dynamo (`strict`) keeps nothing: there it gives what the module gives, and the exporter says how that is nested.
+    """
+
+    def __init__(self, network: torch.nn.Module, inputs: Inputs, strict: bool) -> None:
+        super().__init__()
+        self.network, self.inputs, self.strict = network, inputs, strict
+        self.nesting = _Nesting()
+
+    def forward(self, tensors: list[torch.Tensor]) -> Any:
+        args, kwargs = self.inputs.arguments(tensors)
+        if self.strict:
+            return self.network(*args, **kwargs)
+        with PackingMode():
+            leaves, structure = flatten(self.network(*args, **kwargs))
+        self.nesting.keep(structure, {i: x for i, x in enumerate(leaves) if not isinstance(x, torch.Tensor)})
+        return [x for x in leaves if isinstance(x, torch.Tensor)]
+
+
+def export(module: torch.nn.Module, inputs: Inputs, tensors: Sequence[torch.Tensor]) -> ExportedGraph:
+    """The graph of a module in the mode that it is in. The first axes of the inputs may have any size, if it allows.
+
+    Raises TorchConversionError with what torch.export said.
+    """
+    said = []
+    with EXPORTING, _quietly():
+        for strict, dynamic in ((False, True), (False, False), (True, False)):
+            try:
+                return _exported(_Flat(module, inputs, strict), tensors, dynamic)
+            except Exception as error:  # whatever the module's own code or the exporter raises
+                said.append(f"(strict={strict}, any batch={dynamic}) {type(error).__name__}: {_first(error)}")
+    raise TorchConversionError(
+        f"{type(module).__name__}: torch.export makes no graph of it:\n  " + "\n  ".join(said)
+    )
+
+
+def _first(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2])[:400]
+
+
+def _exported(flat: _Flat, tensors: Sequence[torch.Tensor], dynamic: bool) -> ExportedGraph:
+    any_size = {0: torch.export.Dim.AUTO}
+    free = [any_size if dynamic and x.ndim and x.shape[0] > 1 else None for x in tensors]
+    made = torch.export.export(flat, (list(tensors),), dynamic_shapes=(free,), strict=flat.strict)
+    sources: list[tuple[str, Any]] = []
+    shapes: list[tuple[Axis, ...]] = []
+    for spec, node in zip(made.graph_signature.input_specs, made.graph.nodes, strict=False):
+        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
+            sources.append(("state", str(spec.target).removeprefix("network.")))
+        elif spec.kind is InputKind.USER_INPUT:
+            sources.append(("input", len(shapes)))
+            shapes.append(tuple(a if isinstance(a, int) else str(a) for a in node.meta["val"].shape))
+        else:
+            sources.append(("constant", _constant(made, str(spec.target))))
+    if flat.strict:
+        _arrange(made, flat.nesting)
+    structure, fixed = flat.nesting.structure, flat.nesting.fixed
+    if any(s.kind is not OutputKind.USER_OUTPUT for s in made.graph_signature.output_specs):
+        raise TorchConversionError("the graph gives other results than the module's")
+    least = {str(k): int(v.lower) for k, v in made.range_constraints.items()}
+    return ExportedGraph(
+        FxProgram(made.graph_module), tuple(sources), structure, _numbers(fixed), tuple(shapes), least
+    )
+
+
+def _arrange(made: Any, nesting: _Nesting) -> None:
+    """Keep how the results are nested as the exporter says it; the graph gives the tensors in the order of leaves."""
+    output = next(n for n in made.graph.nodes if n.op == "output")
+    given = list(output.args[0])
+    standing = [torch.empty(0) if isinstance(x, Node) else x for x in given]
+    leaves, structure = flatten(tree_unflatten(standing, made.call_spec.out_spec))
+    nesting.keep(structure, {i: x for i, x in enumerate(leaves) if not isinstance(x, torch.Tensor)})
+    places = [
+        next(i for i, own in enumerate(standing) if own is x) for x in leaves if isinstance(x, torch.Tensor)
+    ]
+    output.args = (tuple(given[i] for i in places),)
+
+
+def _numbers(fixed: Mapping[int, Any]) -> dict[int, Any]:
+    """Results that are no tensors; sizes that are symbols while it is exported cannot be among them."""
+    return {i: int(x) if isinstance(x, torch.SymInt) else x for i, x in fixed.items()}
+
+
+def _constant(made: Any, name: str) -> Tensor:
+    held = made.constants[name] if name in made.constants else made.state_dict[name]
+    return as_tensor(held.detach().clone())
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without fused kernels of inference, which no other graph calls, and without what the exporter prints: warnings,
+    and the whole graph of each try that fails.
+    """
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    printing = vars(torch.export._trace)
+    printing["print"] = lambda *texts, **options: None
+    try:
+        with warnings.catch_warnings(), torch.enable_grad():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        del printing["print"]
+        torch.backends.mha.set_fastpath_enabled(fast)

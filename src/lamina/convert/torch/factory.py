@@ -1,0 +1,98 @@
+"""Tensors made of numbers: constants of the program, on the device of its tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lamina import ops
+from lamina.convert.torch.node import TorchCall, converts, is_operand
+from lamina.spec import DType, as_dtype
+from lamina.tensors import Tensor, as_tensor
+
+#: What PyTorch gives numbers without a dtype.
+FLOAT = as_dtype("float32")
+
+
+def constant(call: TorchCall, values: Any, dtype: DType) -> Tensor:
+    """A tensor beside the program's own."""
+    found = as_tensor(np.asarray(values).astype(dtype.numpy))
+    return found if call.device is None else found.to(call.device)
+
+
+def _kind(*values: Any) -> DType:
+    """The dtype of Python numbers."""
+    if any(isinstance(v, float) for v in values):
+        return FLOAT
+    return as_dtype("bool" if all(isinstance(v, bool) for v in values) else "int64")
+
+
+@converts("zeros", "ones", "empty", "full", "new_zeros", "new_ones", "new_empty", "new_full", "empty_strided",
+          "new_empty_strided", "empty_permuted")  # fmt: skip
+def filled(call: TorchCall) -> Any:
+    """One value everywhere; memory that means nothing is zeros."""
+    name = call.name.removeprefix("new_")
+    value: Any = 1 if name == "ones" else 0
+    usual = call["input"].dtype if call.name.startswith("new_") else FLOAT
+    if name == "full":
+        value = call["fill_value"]
+        usual = usual if call.name == "new_full" else value.dtype if is_operand(value) else _kind(value)
+    size = call["size"]
+    shape, dtype = (size,) if isinstance(size, int) else tuple(size), call.dtype(usual)
+    if is_operand(value):
+        return ops.expand(ops.cast(value, dtype), shape)
+    return constant(call, np.full(shape, value), dtype)
+
+
+@converts("zeros_like", "ones_like", "empty_like", "full_like")
+def like(call: TorchCall) -> Any:
+    """One value everywhere, in the shape of another tensor."""
+    x = call["input"]
+    value = call["fill_value"] if call.name == "full_like" else int(call.name == "ones_like")
+    if is_operand(value):
+        return ops.broadcast_to(ops.cast(value, call.dtype(x.dtype)), x.shape)
+    return ops.full_like(x, value, dtype=call.dtype(x.dtype))
+
+
+@converts("arange")
+def arange(call: TorchCall) -> Any:
+    """Numbers from start up to, without, end."""
+    start, end, step = call.get("start", 0), call["end"], call.get("step", 1)
+    kind = _kind(start, end, step)
+    return constant(call, np.arange(start, end, step), call.dtype(kind))
+
+
+@converts("linspace", "logspace")
+def linspace(call: TorchCall) -> Any:
+    """Numbers from start to end, both included."""
+    dtype = call.dtype(FLOAT)
+    found = np.linspace(call["start"], call["end"], call["steps"], dtype=np.float64)
+    return constant(call, found if call.name == "linspace" else call.get("base", 10.0) ** found, dtype)
+
+
+@converts("eye")
+def eye(call: TorchCall) -> Any:
+    """Ones on the diagonal."""
+    return constant(call, np.eye(call["n"], call.get("m")), call.dtype(FLOAT))
+
+
+@converts("scalar_tensor", "tensor", "as_tensor", "new_tensor")
+def tensor(call: TorchCall) -> Any:
+    """A tensor of numbers."""
+    values = call.either("s", "data")
+    if is_operand(values):
+        return values if call.get("dtype") is None else ops.cast(values, call.dtype(values.dtype))
+    flat = np.asarray(values)
+    kind = (
+        FLOAT if call.name == "scalar_tensor" else _kind(*flat.reshape(-1).tolist()) if flat.size else FLOAT
+    )
+    return constant(call, flat, call.dtype(kind))
+
+
+@converts("tril_indices", "triu_indices")
+def triangle(call: TorchCall) -> Any:
+    """The places of a triangle of a matrix."""
+    make = np.tril_indices if call.name == "tril_indices" else np.triu_indices
+    found = np.stack(make(call["row"], call.get("offset", 0), call["col"]))
+    return constant(call, found, call.dtype("int64"))

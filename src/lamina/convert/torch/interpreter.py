@@ -1,0 +1,371 @@
+"""`FxProgram`: the nodes of a torch.fx graph, run one after the other on whatever operands they are given."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import torch
+from torch.fx import GraphModule, Node
+
+from lamina import ops
+from lamina.convert.torch.autocast import Autocast
+from lamina.convert.torch.cells import Cell, View
+from lamina.convert.torch.node import (
+    ALIASES,
+    HANDLERS,
+    TorchCall,
+    TorchConversionError,
+    dtype_of,
+    is_operand,
+    read,
+)
+from lamina.convert.torch.targets import (
+    example,
+    full_name,
+    is_functional,
+    is_torch,
+    is_view,
+    name_of,
+    named,
+    schemas,
+    written_operator,
+)
+from lamina.ops.core import Operand
+from lamina.ops.operators import Operators
+from lamina.runtime import Device
+from lamina.tensors import Tensor, as_tensor
+
+#: Options that say where and how PyTorch keeps a tensor; here the plan does.
+STORAGE = ("layout", "pin_memory", "memory_format", "device", "non_blocking", "generator", "cudnn_enable",
+           "cudnn_enabled", "allow_tf32", "benchmark", "deterministic", "sparse_grad", "implicit", "inplace", "dtype",
+           "_stacklevel")  # fmt: skip
+
+
+class FxResult(NamedTuple):
+    """What a program gives: the outputs as the graph nests them, and the new operand of each input that was written.
+
+    changed: by the name of the placeholder or, for parameters and buffers of the graph's module, of the attribute.
+    """
+
+    outputs: Any
+    changed: dict[str, Any]
+
+
+class FxProgram:
+    """A torch.fx graph as a program of Lamina's ops: on tensors it computes, on traced values it records.
+
+    graph_module: from Dynamo before AOTAutograd (functions of torch), from torch.export's training IR (overloads of
+    ATen) or from torch.fx's symbolic trace. `unknown()` lists what has no counterpart, before anything runs.
+    """
+
+    def __init__(self, graph_module: GraphModule) -> None:
+        self.graph_module = graph_module
+        nodes = list(graph_module.graph.nodes)
+        self.inputs = tuple(n.name for n in nodes if n.op == "placeholder")
+        self._nodes = [n for n in nodes if not _is_idle(n)]
+        self.attributes = tuple(
+            dict.fromkeys(
+                str(n.target)
+                for n in self._nodes
+                if n.op == "get_attr" and isinstance(_attribute(graph_module, str(n.target)), torch.Tensor)
+            )
+        )
+        self._programs = {
+            str(n.target): FxProgram(inner)
+            for n in self._nodes
+            if n.op in ("get_attr", "call_module")
+            and isinstance(inner := _attribute(graph_module, str(n.target)), GraphModule)
+        }
+
+    def unknown(self) -> list[tuple[Node, str]]:
+        """The nodes without a counterpart, those of subgraphs too, with the reason in words."""
+        own = [(n, reason) for n in self._nodes if (reason := self._why_not(n))]
+        return own + [pair for program in self._programs.values() for pair in program.unknown()]
+
+    def nodes(self) -> list[Node]:
+        """The calls, those of subgraphs too."""
+        own = [n for n in self._nodes if n.op.startswith("call")]
+        return own + [n for program in self._programs.values() for n in program.nodes()]
+
+    def __call__(self, *values: Any, attributes: Mapping[str, Any] | None = None) -> FxResult:
+        """Run the nodes. values: for the placeholders, in order. attributes: operands for the module's tensors by
+        their dotted name; those that are not given are the module's own, whose memory is shared.
+
+        Raises TorchConversionError for the first node that is not known, and what ops raise for operands.
+        """
+        if len(values) != len(self.inputs):
+            raise TorchConversionError(
+                f"the graph has the inputs {list(self.inputs)}, got {len(values)} values"
+            )
+        return _Run(self, attributes or {})(values)
+
+    def _why_not(self, node: Node) -> str:
+        if node.op == "call_module":
+            known = str(node.target) in self._programs
+            return "" if known else f"calls the module {node.target}, whose graph is not part of this one"
+        if node.op not in ("call_function", "call_method"):
+            return ""
+        if _is_complex(node):
+            return "gives complex numbers"
+        if find(node) is None:
+            return f"lamina.ops has no function {_plain_name(node)!r}"
+        return ""
+
+
+@cache
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(function).parameters
+
+
+def _plain_name(node: Node) -> str:
+    """The name of a function without the underscore of its in-place form."""
+    name = name_of(node)
+    return name[:-1] if name.endswith("_") and not name.endswith("__") else name
+
+
+def find(node: Node) -> Callable[..., Any] | None:
+    """What a node's function is here: a handler, a function of lamina.ops, a method, or itself, of plain numbers."""
+    target: Any = node.target
+    if (plain := written_operator(target)) is not None:
+        return plain
+    if not is_torch(target):
+        return HANDLERS.get(name_of(node)) or (target if _is_plain_python(target) else None)
+    if isinstance(target, torch._ops.OpOverload) and target.namespace not in ("aten", "torchvision", "prims"):
+        return HANDLERS.get(f"{target.namespace}::{name_of(node)}")
+    name = name_of(node)
+    for key in (name, _plain_name(node)):
+        if key in HANDLERS:
+            return HANDLERS[key]
+    return _function(_plain_name(node), node)
+
+
+def _function(name: str, node: Node) -> Callable[..., Any] | None:
+    if node.op == "call_method" and hasattr(Operators, name) and not name.startswith("_"):
+        found: Callable[..., Any] = getattr(Operators, name)
+        return found
+    for place in (ops, Operators):
+        if name in getattr(place, "__all__", ()) or (place is Operators and hasattr(place, name)):
+            own = getattr(place, name)
+            return own if callable(own) else None
+    return None
+
+
+def _is_plain_python(target: Any) -> bool:
+    """Python's operators and functions of numbers: what they are given has the operators that they call."""
+    return getattr(target, "__module__", "") in ("_operator", "operator", "math", "builtins")
+
+
+class _Run:
+    """One run of a program: what each node gave, and the modes that nodes switch."""
+
+    def __init__(self, program: FxProgram, attributes: Mapping[str, Any], outer: _Run | None = None) -> None:
+        self.program, self.attributes = program, attributes
+        self.outer = outer
+        self.values: dict[Node, Any] = {}
+        self.held: dict[str, Cell] = {}
+        self.device: Device | None = outer.device if outer else None
+        self.with_gradient: bool = outer.with_gradient if outer else True
+        self.autocast: Autocast = outer.autocast if outer else Autocast()
+
+    def __call__(self, values: Sequence[Any]) -> FxResult:
+        own = [v if isinstance(v, Cell) or not _is_tensor(v) else Cell(ops.operand(v)) for v in values]
+        first = itertools.chain(map(read, own), self.attributes.values())
+        self.device = self.device or next((x.device for x in first if isinstance(x, Tensor)), None)
+        before = {
+            n: (c, c.version) for n, c in zip(self.program.inputs, own, strict=True) if isinstance(c, Cell)
+        }
+        given = iter(own)
+        outputs = None
+        for node in self.program._nodes:
+            if node.op == "placeholder":
+                self.values[node] = next(given)
+            elif node.op == "output":
+                outputs = self._of(node.args[0])
+            else:
+                self.values[node] = self._step(node)
+        changed = {n: c.read() for n, (c, version) in before.items() if c.version != version}
+        changed |= {n: c.read() for n, c in self.held.items() if c.version}
+        return FxResult(outputs if self.outer else read(outputs), changed)
+
+    def _step(self, node: Node) -> Any:
+        if node.op == "get_attr":
+            return self._attribute(str(node.target))
+        args, kwargs = self._of(node.args), self._of(node.kwargs)
+        if node.op == "call_module":
+            return self._inner(self.program._programs[str(node.target)], args)
+        function = find(node)
+        if function is None:
+            raise TorchConversionError(f"{full_name(node)}: {self.program._why_not(node)}{where(node)}")
+        try:
+            return self._called(node, function, args, kwargs)
+        except Exception as error:
+            error.add_note(f"in {full_name(node)}, node {node.name!r}{where(node)}")
+            raise
+
+    def _called(self, node: Node, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        target: Any = node.target
+        if self.autocast.active:
+            args, kwargs = self.autocast.cast(node, args, kwargs)
+        if (plain := written_operator(target)) is not None:
+            return self._in_place(args[0], lambda: plain(*read(args)), lambda: target(*read(args)))
+        if not is_torch(target) and function is target:
+            found = target(*read(args), **read(kwargs))
+            return self._made(found)
+        compute = partial(self._computed, node, function, args, kwargs)
+        if _is_in_place(node, args, kwargs):
+            return self._in_place(
+                kwargs.get("out", kwargs.get("input", args[0] if args else None)), compute, compute
+            )
+        if args and isinstance(args[0], Cell) and is_view(node) and function not in ALIASES:
+            return self._view(node, function, args, kwargs)
+        return self._made(compute())
+
+    def _computed(self, node: Node, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if function in HANDLERS.values():
+            given = {k: v for k, v in named(node, args, kwargs).items() if k != "out"}
+            return function(TorchCall(node, given, self.device, self._inner, self))
+        return _applied(node, function, read(args), read({k: v for k, v in kwargs.items() if k != "out"}))
+
+    def _in_place(self, cell: Any, compute: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+        """Write a result into the tensor that it is computed from; numbers have no memory to write."""
+        if not isinstance(cell, Cell):
+            return otherwise()
+        found = compute()
+        if not isinstance(found, Cell):
+            cell.write(found if self.with_gradient else _constant(found))
+        return cell
+
+    def _view(self, node: Node, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        base, rest = args[0], args[1:]
+
+        def get(whole: Any) -> Any:
+            return read(self._computed(node, function, [Cell(whole), *rest], kwargs))
+
+        found = get(base.read())
+        if isinstance(found, (tuple, list)):
+            return [View(base, partial(_part, get, i)) for i in range(len(found))]
+        if found is base.read():
+            return base
+        return (
+            View(base, get) if is_operand(found) and found.dtype == base.read().dtype else self._made(found)
+        )
+
+    def _made(self, found: Any) -> Any:
+        """New tensors in cells of their own."""
+        if isinstance(found, Operand):
+            return Cell(found if self.with_gradient else _constant(found))
+        if isinstance(found, tuple) and hasattr(found, "_fields"):
+            return type(found)(*map(self._made, found))
+        if isinstance(found, (tuple, list)):
+            return type(found)(map(self._made, found))
+        return found
+
+    def _inner(self, program: FxProgram, args: Sequence[Any], **modes: Any) -> Any:
+        run = _Run(program, self.attributes, self)
+        for name, mode in modes.items():
+            setattr(run, name, mode)
+        return run(args).outputs
+
+    def _of(self, arg: Any) -> Any:
+        """An argument of a node with what its nodes gave in their places."""
+        if isinstance(arg, Node):
+            return self.values[arg]
+        if isinstance(arg, slice):
+            return slice(self._of(arg.start), self._of(arg.stop), self._of(arg.step))
+        if isinstance(arg, Mapping):
+            return {k: self._of(v) for k, v in arg.items()}
+        if isinstance(arg, tuple) and hasattr(arg, "_fields"):
+            return type(arg)(*map(self._of, arg))
+        if isinstance(arg, (tuple, list)):
+            return (tuple if isinstance(arg, tuple) else list)(map(self._of, arg))
+        return arg
+
+    def _attribute(self, name: str) -> Any:
+        if name in self.program._programs:
+            return self.program._programs[name]
+        if name in self.held:
+            return self.held[name]
+        held = (
+            self.attributes[name] if name in self.attributes else _attribute(self.program.graph_module, name)
+        )
+        if not _is_tensor(held):
+            return held
+        value = held if isinstance(held, Operand) else as_tensor(held.detach())
+        return self.held.setdefault(name, Cell(value))
+
+
+def _part(get: Callable[[Any], Any], index: int, whole: Any) -> Any:
+    return get(whole)[index]
+
+
+def _constant(found: Any) -> Any:
+    """Without a gradient."""
+    return ops.stop_gradient(found) if is_operand(found) and found.dtype.is_float else found
+
+
+def _applied(node: Node, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """A function of lamina.ops or a method on PyTorch's arguments: the same by name, but for what storage asks."""
+    known = _parameters(function)
+    takes_any = any(p.kind in (p.VAR_KEYWORD,) for p in known.values())
+    most = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in known.values())
+    args, kwargs = list(args), dict(kwargs)
+    spread = any(p.kind is p.VAR_POSITIONAL for p in known.values())
+    if len(args) > most and not spread:
+        names = [a.name for s in schemas(node)[:1] for a in s.arguments]
+        kwargs |= dict(zip(names[most:], args[most:], strict=False))
+        args = args[:most]
+    if "self" in kwargs and not args:
+        args = [kwargs.pop("self")]
+    kwargs = {
+        k: dtype_of(v) if isinstance(v, torch.dtype) else v
+        for k, v in kwargs.items()
+        if takes_any or k in known or k not in STORAGE or (k == "dtype" and v is not None)
+    }
+    return function(*(dtype_of(a) if isinstance(a, torch.dtype) else a for a in args), **kwargs)
+
+
+def _is_in_place(node: Node, args: Any, kwargs: Any) -> bool:
+    name = name_of(node)
+    if kwargs.get("out") is not None:
+        return True
+    if name.endswith("_") and not name.endswith("__") and not name.startswith("_"):
+        return True
+    if kwargs.get("inplace") is True:
+        return True
+    if is_functional(node):
+        try:
+            return named(node, args, kwargs).get("inplace") is True
+        except TypeError:
+            return False
+    return False
+
+
+def _is_idle(node: Node) -> bool:
+    """Calls of modules whose results nobody reads: torch.export's checks of its inputs."""
+    return node.op == "call_module" and not node.users
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, (Operand, torch.Tensor)) or hasattr(value, "__dlpack__")
+
+
+def _is_complex(node: Node) -> bool:
+    found = example(node)
+    return isinstance(found, torch.Tensor) and found.is_complex()
+
+
+def _attribute(module: Any, path: str) -> Any:
+    for name in path.split("."):
+        module = getattr(module, name, None)
+    return module
+
+
+def where(node: Node) -> str:
+    """The user's line that a node comes from, in words; "" where nothing tells."""
+    trace = node.meta.get("stack_trace") or ""
+    lines = [line.strip() for line in trace.splitlines() if line.strip().startswith("File ")]
+    return f" ({lines[-1]})" if lines else ""

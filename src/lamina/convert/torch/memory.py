@@ -1,0 +1,59 @@
+"""Memory that PyTorch's tensors and Lamina's programs share, without a copy where that is safe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.utils.dlpack
+
+from lamina.runtime import Buffer, Device, Stream, as_stream
+from lamina.spec import DType, Spec, as_dtype
+from lamina.tensors import Tensor
+
+#: Addresses that are no multiples of this are not given to kernels, which load so many bytes at once.
+ALIGNED = 64
+
+
+def dtype_of_tensor(x: torch.Tensor) -> DType:
+    """Lamina's dtype of a tensor. Raises DTypeError for those that it does not have (complex, quantized)."""
+    return as_dtype(str(x.dtype).removeprefix("torch."))
+
+
+def spec_of(x: torch.Tensor) -> Spec:
+    """Shape and dtype of a tensor."""
+    return Spec(tuple(x.shape), dtype_of_tensor(x))
+
+
+def device_of_tensors(tensors: Sequence[torch.Tensor]) -> Device:
+    """Where a program on these tensors runs: on the device of those that are on one, else on the CPU.
+
+    A single number on the CPU may stand beside tensors on a GPU. Raises ValueError for several devices, and for one
+    that is neither a CPU nor a CUDA device.
+    """
+    found = dict.fromkeys(str(x.device) for x in tensors if x.ndim or x.device.type != "cpu")
+    if len(found) > 1:
+        raise ValueError(f"its tensors are on several devices: {', '.join(found)}")
+    return Device(next(iter(found), "cpu"))
+
+
+def is_lendable(x: torch.Tensor) -> bool:
+    """Whether kernels may read a tensor where it lies: row-major, and aligned."""
+    return x.is_contiguous() and x.data_ptr() % ALIGNED == 0 and not x.is_conj() and not x.is_neg()
+
+
+def lent(x: torch.Tensor, device: Device) -> Buffer:
+    """A tensor's memory, which is not kept alive: whoever calls a program holds the tensor."""
+    return Buffer.borrow(x.data_ptr(), x.nbytes, device)
+
+
+def shown(x: Tensor) -> torch.Tensor:
+    """A tensor of Lamina's as PyTorch's, over the same memory."""
+    return torch.utils.dlpack.from_dlpack(x)
+
+
+def current_stream(device: Device) -> Stream | None:
+    """PyTorch's stream of this thread, where it queues work; None for a device's own (a CPU)."""
+    if device.kind == "cpu":
+        return None
+    return as_stream(torch.cuda.current_stream(device.index), device)

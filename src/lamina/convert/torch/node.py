@@ -1,0 +1,137 @@
+"""One call of a PyTorch function as its handler sees it, and the table of handlers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from lamina.convert.torch.cells import Cell
+from lamina.convert.torch.targets import full_name, name_of
+from lamina.graph import Value
+from lamina.graph.ir.graph import tensor_of
+from lamina.ops.core import Operand, recording
+from lamina.runtime import Device
+from lamina.spec import DType, as_dtype
+from lamina.tensors import Tensor
+
+#: A handler gives the results as PyTorch nests them: operands, cells (of tensors that exist already), numbers.
+Handler = Callable[["TorchCall"], Any]
+
+#: A function's name, as `targets.name_of` has it -> its handler.
+HANDLERS: dict[str, Handler] = {}
+
+#: Handlers that give cells themselves, of tensors that exist already.
+ALIASES: set[Handler] = set()
+
+
+class TorchConversionError(ValueError):
+    """What a PyTorch network asks for and Lamina does not have; names the function and the line that calls it."""
+
+
+def converts(*names: str) -> Callable[[Handler], Handler]:
+    """The decorated function is the handler of PyTorch's functions and methods of these names."""
+
+    def enter(handler: Handler) -> Handler:
+        for name in names:
+            HANDLERS[name] = handler
+        return handler
+
+    return enter
+
+
+def aliases(handler: Handler) -> Handler:
+    """The decorated handler gives cells: its results may be its arguments."""
+    ALIASES.add(handler)
+    return handler
+
+
+@dataclass
+class TorchCall:
+    """A call: its arguments by PyTorch's names ("self" is "input"), tensors as the operands that they are now.
+
+    cells: the same arguments with tensors as cells, for what is written. device: where the program's tensors lie.
+    run: runs a subgraph (a GraphModule's program) on arguments. modes: `with_gradient` and `autocast` of the run.
+    """
+
+    node: Node
+    cells: Mapping[str, Any]
+    device: Device | None
+    run: Callable[..., Any] = field(repr=False)
+    modes: Any = field(repr=False)
+
+    def error(self, text: str) -> TorchConversionError:
+        """What to raise: the text with the function in front."""
+        return TorchConversionError(f"{full_name(self.node)}: {text}")
+
+    @property
+    def name(self) -> str:
+        """The function's name, without the underscore of its in-place form."""
+        name = name_of(self.node)
+        return name[:-1] if name.endswith("_") and not name.endswith("__") else name
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.cells
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.cells:
+            raise self.error(f"needs the argument {name}, has {', '.join(self.cells)}")
+        return read(self.cells[name])
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An argument, or what it is by default."""
+        return self[name] if name in self.cells else default
+
+    def either(self, *names: str) -> Any:
+        """The argument under the first of these names that it has: PyTorch's layers of API differ in some."""
+        return self[next((n for n in names if n in self.cells), names[0])]
+
+    def write(self, name: str, value: Any) -> None:
+        """Overwrite a tensor that was given as an argument."""
+        cell = self.cells.get(name)
+        if isinstance(cell, Cell):
+            cell.write(value)
+
+    def dtype(self, default: Any) -> DType:
+        """The argument dtype, else the default."""
+        given = self.get("dtype")
+        return as_dtype(default) if given is None else dtype_of(given)
+
+
+def read(value: Any) -> Any:
+    """Cells as the operands that they hold, in nested sequences."""
+    if isinstance(value, Cell):
+        return value.read()
+    if isinstance(value, slice):
+        return slice(read(value.start), read(value.stop), read(value.step))
+    if isinstance(value, dict):
+        return {k: read(v) for k, v in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(read, value))
+    if isinstance(value, (tuple, list)):
+        return type(value)(map(read, value)) if type(value) in (tuple, list) else list(map(read, value))
+    return value
+
+
+def dtype_of(dtype: Any) -> DType:
+    """Lamina's dtype of a torch.dtype. Raises DTypeError for those that it does not have (complex, quantized)."""
+    if isinstance(dtype, torch.dtype):
+        return as_dtype(str(dtype).removeprefix("torch."))
+    return as_dtype(dtype)
+
+
+def known(value: Any) -> Any:
+    """The numbers of a tensor or a constant as a NumPy array; None for a value known only when the program runs."""
+    if isinstance(value, Value):
+        constant = tensor_of(value)
+        with recording(None):  # a constant stays what it is: reading it makes nothing of it an input
+            return None if constant is None else constant.numpy()
+    return value.numpy() if isinstance(value, Tensor) else None
+
+
+def is_operand(value: Any) -> bool:
+    """Whether a value is a tensor or a traced value."""
+    return isinstance(value, Operand)

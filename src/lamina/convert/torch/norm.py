@@ -1,0 +1,72 @@
+"""Norms: statistics of the batch are written to the buffers that hold the running ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lamina import ops
+from lamina.convert.torch.node import TorchCall, converts
+
+
+@converts("batch_norm", "cudnn_batch_norm", "native_batch_norm", "_native_batch_norm_legit")
+def batch_norm(call: TorchCall) -> Any:
+    """x over the statistics of the batch, or the running ones; without running ones always those of the batch."""
+    x, mean, var = call["input"], call.get("running_mean"), call.get("running_var")
+    weight, bias, training = call.get("weight"), call.get("bias"), bool(call.get("training", False))
+    eps, momentum = call.get("eps", 1e-5), call.get("momentum", 0.1)
+    if not training and mean is not None:
+        return ops.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
+    y, mean, var = ops.batch_norm_with_statistics(x, mean, var, weight, bias, True, momentum or 0.0, eps)
+    call.write("running_mean", mean)
+    call.write("running_var", var)
+    return y
+
+
+@converts("instance_norm")
+def instance_norm(call: TorchCall) -> Any:
+    """Each image and channel over its own statistics, or the running ones."""
+    own = call.get("use_input_stats", True)
+    y, mean, var = ops.instance_norm_with_statistics(
+        call["input"], call.get("running_mean"), call.get("running_var"), call.get("weight"), call.get("bias"),
+        own, call.get("momentum", 0.1), call.get("eps", 1e-5),
+    )  # fmt: skip
+    if own and call.get("running_mean") is not None:
+        call.write("running_mean", mean)
+        call.write("running_var", var)
+    return y
+
+
+@converts("layer_norm", "native_layer_norm")
+def layer_norm(call: TorchCall) -> Any:
+    """Over the last axes."""
+    return ops.layer_norm(
+        call["input"],
+        tuple(call["normalized_shape"]),
+        call.get("weight"),
+        call.get("bias"),
+        call.get("eps", 1e-5),
+    )
+
+
+@converts("group_norm")
+def group_norm(call: TorchCall) -> Any:
+    """Over groups of channels."""
+    return ops.group_norm(
+        call["input"], call["num_groups"], call.get("weight"), call.get("bias"), call.get("eps", 1e-5)
+    )
+
+
+@converts("_weight_norm", "_weight_norm_interface")
+def weight_norm(call: TorchCall) -> Any:
+    """g v / |v|, the norm over all axes but one."""
+    v, g, dim = call["v"], call["g"], call.get("dim", 0)
+    axes = tuple(a for a in range(v.ndim) if dim == -1 or a != dim % v.ndim)
+    return v * (g / ops.vector_norm(v, 2, axes, True))
+
+
+@converts("linalg_vector_norm", "vector_norm")
+def vector_norm(call: TorchCall) -> Any:
+    """The norm of vectors along axes."""
+    return ops.vector_norm(
+        call.either("input", "x"), call.get("ord", 2), call.get("dim"), call.get("keepdim", False)
+    )

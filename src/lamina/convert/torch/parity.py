@@ -1,0 +1,123 @@
+"""How near a converted network is to the PyTorch network that it was: outputs, gradients and state, by name."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from lamina import ops
+from lamina._tree import leaves
+from lamina.convert.torch.converted import ConvertedModule
+from lamina.convert.torch.exporting import is_tensor
+from lamina.graph.transforms.derivatives import value_and_grad
+from lamina.tensors import as_tensor
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Parity:
+    """The largest differences, each over the largest element of what PyTorch gives.
+
+    outputs: by their number. gradients: of a weighted sum of the outputs, by the parameter's name, over the largest
+    element of all gradients. state: buffers after the call, by name.
+    """
+
+    outputs: tuple[float, ...]
+    gradients: Mapping[str, float] = field(default_factory=dict)
+    state: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def output(self) -> float:
+        """The largest of all outputs."""
+        return max(self.outputs, default=0.0)
+
+    @property
+    def gradient(self) -> float:
+        """The largest of all gradients."""
+        return max(self.gradients.values(), default=0.0)
+
+    def __str__(self) -> str:
+        worst = sorted(self.gradients.items(), key=lambda item: -item[1])[:5]
+        lines = [f"outputs   {self.output:.1e}", f"gradients {self.gradient:.1e}"]
+        lines += [f"          {error:.1e}  {name}" for name, error in worst]
+        return "\n".join([*lines, f"state     {max(self.state.values(), default=0.0):.1e}"])
+
+
+def check(
+    module: torch.nn.Module, converted: ConvertedModule, *args: Any, gradients: bool = True, **kwargs: Any
+) -> Parity:
+    """Run both on the same inputs, in the mode that each is in, and compare. Neither is changed.
+
+    The modes should be the same, and nothing should draw random numbers. Gradients are those of the sum of all
+    floating point outputs, each weighted by numbers between 1 and 2; without `gradients` none are computed.
+    """
+    theirs, mine = copy.deepcopy(module), converted
+    wanted = [y for y in leaves(theirs(*args, **kwargs)) if isinstance(y, torch.Tensor)]
+    weights = [_weights(tuple(y.shape), i) for i, y in enumerate(wanted)]
+    slopes = _gradients(theirs, wanted, weights) if gradients else {}
+    before = {n: np.array(b.numpy()) for n, b in mine.named_buffers()}
+
+    def weighted(net: Any) -> Any:
+        found = [y for y in leaves(net(*args, **kwargs)) if is_tensor(y)]
+        terms = [
+            ops.sum(y * as_tensor(w).cast(y.dtype))
+            for y, w in zip(found, weights, strict=True)
+            if y.dtype.is_float
+        ]
+        return sum(terms[1:], terms[0]), found
+
+    made: Mapping[str, Any] = {}
+    if slopes:
+        (_, found), made = value_and_grad(weighted, has_aux=True)(mine)
+    else:
+        found = [y for y in leaves(mine(*args, **kwargs)) if is_tensor(y)]
+    outputs = tuple(_error(y.numpy(), _array(w)) for y, w in zip(found, wanted, strict=True))
+    largest = max((float(np.abs(g).max(initial=0)) for g in slopes.values()), default=0.0)
+    state = {n: _error(b.numpy(), _array(theirs.get_buffer(n))) for n, b in mine.named_buffers()}
+    for n, b in mine.named_buffers():
+        b.copy_(before[n])
+    named = {n: _error(g.numpy(), slopes[n], largest) for n, g in made.items() if n in slopes}
+    return Parity(outputs, named, state)
+
+
+def _weights(shape: tuple[int, ...], seed: int) -> Array:
+    return np.random.default_rng(seed).uniform(1, 2, shape).astype(np.float32)
+
+
+def _gradients(module: torch.nn.Module, outputs: list[Any], weights: list[Array]) -> dict[str, Array]:
+    pairs = zip(outputs, weights, strict=True)
+    terms = [
+        (y * torch.from_numpy(w).to(y)).sum() for y, w in pairs if y.is_floating_point() and y.requires_grad
+    ]
+    if not terms:
+        return {}
+    named = {n: p for n, p in module.named_parameters() if p.requires_grad}
+    found = torch.autograd.grad(sum(terms[1:], terms[0]), list(named.values()), allow_unused=True)
+    return {
+        n: np.zeros(tuple(p.shape)) if g is None else _array(g)
+        for (n, p), g in zip(named.items(), found, strict=True)
+    }
+
+
+def _array(x: torch.Tensor) -> Array:
+    found: Array = x.detach().to(torch.float64).cpu().numpy()
+    return found
+
+
+def _error(found: Array, wanted: Array, scale: float | None = None) -> float:
+    if found.shape != wanted.shape:
+        return float("inf")
+    if not wanted.size:
+        return 0.0
+    finite = np.isfinite(wanted)
+    if not (np.isfinite(found.astype(np.float64)) == finite).all():
+        return float("inf")
+    largest = float(np.abs(wanted[finite]).max(initial=0)) if scale is None else scale
+    difference = float(np.abs(found.astype(np.float64) - wanted)[finite].max(initial=0))
+    return difference / largest if largest else difference

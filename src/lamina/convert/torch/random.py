@@ -1,0 +1,67 @@
+"""Functions that draw random numbers: from Lamina's generator, so that a seed gives the same on every device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lamina import ops
+from lamina.convert.torch.node import TorchCall, aliases, converts, is_operand
+from lamina.convert.torch.targets import name_of
+from lamina.ops.primitives.sampling import drawn
+
+KINDS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
+
+
+@converts(*KINDS, "feature_dropout", "native_dropout")
+@aliases
+def dropout(call: TorchCall) -> Any:
+    """Elements, or channels, dropped in training; in inference the tensor itself."""
+    p = call.get("p", 0.5)
+    training = call.get("training", call.get("train", True))
+    if not training or p == 0:
+        return call.cells["input"]
+    x = call["input"]
+    name = {"feature_dropout": f"dropout{max(1, x.ndim - 2)}d", "native_dropout": "dropout"}.get(
+        call.name, call.name
+    )
+    return drawn(lambda state: getattr(ops, name)(x, float(p), state=state), None, x)
+
+
+for _name in KINDS:
+    converts(f"{_name}_")(dropout)
+
+
+@converts("bernoulli", "bernoulli_")
+def bernoulli(call: TorchCall) -> Any:
+    """1 with the probabilities of a tensor, or with one probability."""
+    x, p = call["input"], call.get("p")
+    if name_of(call.node) == "bernoulli":
+        return ops.bernoulli(x) if p is None else ops.bernoulli(x, float(p))
+    chance = p if is_operand(p) else ops.full_like(x, 0.5 if p is None else float(p), dtype="float32")
+    return ops.cast(ops.bernoulli(chance), x.dtype)
+
+
+@converts("uniform_")
+def uniform(call: TorchCall) -> Any:
+    """Uniform between two numbers."""
+    low, high = call.get("from", 0.0), call.get("to", 1.0)
+    return ops.rand_like(call["input"]) * (high - low) + low
+
+
+@converts("normal_")
+def normal(call: TorchCall) -> Any:
+    """Normally distributed."""
+    return ops.randn_like(call["input"]) * call.get("std", 1.0) + call.get("mean", 0.0)
+
+
+@converts("rand_like", "randn_like")
+def like(call: TorchCall) -> Any:
+    """Of the shape of another tensor."""
+    x = call["input"]
+    return getattr(ops, call.name)(x, dtype=call.dtype(x.dtype))
+
+
+@converts("rand", "randn")
+def of_shape(call: TorchCall) -> Any:
+    """Of a shape."""
+    return getattr(ops, call.name)(*call["size"], dtype=call.dtype("float32"), device=call.device)

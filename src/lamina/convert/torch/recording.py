@@ -1,0 +1,121 @@
+"""A graph of torch.fx as a graph of Lamina's ops, with the gradients that PyTorch's autograd will ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lamina.convert.torch.interpreter import FxProgram
+from lamina.convert.torch.memory import spec_of
+from lamina.graph import Graph, Value, constant
+from lamina.graph.ir.autodiff import gradients_or_none
+from lamina.graph.ir.graph import Capture, reachable
+from lamina.nn.random import default_generator
+from lamina.ops.core import recording
+from lamina.ops.primitives.marker import StopGradient
+
+
+@dataclass(frozen=True)
+class RecordedGraph:
+    """A graph of both passes, and what its inputs and outputs are to PyTorch.
+
+    graph: inputs: the tensors among the arguments, perhaps a random generator's state, the gradients that arrive.
+        Outputs: results, new values of written arguments, gradients.
+    random: the number of generator states among the inputs (0 or 1). results: how many results are tensors.
+    written: the places of the arguments that are written. arriving: the results whose gradient arrives, in order.
+    wanted: the arguments whose gradient leaves, in order: those that need one and on which such a result depends.
+    """
+
+    graph: Graph
+    tensors: int
+    random: int
+    results: int
+    written: tuple[int, ...]
+    arriving: tuple[int, ...]
+    wanted: tuple[int, ...]
+
+    @property
+    def early(self) -> int:
+        """How many outputs are the forward pass's."""
+        return self.results + len(self.written)
+
+    @property
+    def late(self) -> range:
+        """The inputs that are there for the backward pass only."""
+        return range(self.tensors + self.random, len(self.graph.inputs))
+
+
+def record(
+    program: FxProgram,
+    args: Sequence[Any],
+    results: Sequence[int],
+    needs_gradient: Sequence[bool],
+) -> RecordedGraph:
+    """Record a program for arguments of these shapes, dtypes and numbers, and differentiate it.
+
+    args: PyTorch's tensors, of which only shape and dtype are used, and numbers; the attributes of the graph's module
+    come last. results: which of the graph's outputs to give. needs_gradient: whether each tensor among the arguments
+    wants one; it arrives at the results that depend on these.
+
+    Raises TorchConversionError, and what ops raise for operands that they do not take.
+    """
+    places = [i for i, x in enumerate(args) if isinstance(x, torch.Tensor)]
+    values = {i: Value(spec_of(args[i]), name=f"input{i}") for i in places}
+    given = [values.get(i, x) for i, x in enumerate(args)]
+    plain = len(program.inputs)
+    capture = Capture()
+    with recording(capture):
+        found = program(*given[:plain], attributes=dict(zip(program.attributes, given[plain:], strict=True)))
+        every = _flat(found.outputs)
+        outputs = [capture.read(every[i]) for i in results]
+    names = [*program.inputs, *program.attributes]
+    changed = {names.index(n): capture.read(v) for n, v in found.changed.items()}
+    written = {i: v for i, v in changed.items() if v is not values[i]}
+    states, outputs = _states(capture), [y if isinstance(y, Value) else constant(y) for y in outputs]
+    wrt = [values[i] for i, needs in zip(places, needs_gradient, strict=True) if needs]
+    dependent = _dependent(outputs, wrt)
+    arriving = [i for i, y in enumerate(outputs) if y in dependent]
+    grads = [Value(outputs[i].spec, name=f"gradient{i}") for i in arriving]
+    made = gradients_or_none([outputs[i] for i in arriving], wrt, grads) if wrt and arriving else []
+    pulled = dict(zip(wrt, made, strict=True)) if made else {}
+    wanted = tuple(n for n, i in enumerate(places) if pulled.get(values[i]) is not None)
+    inputs = [*values.values(), *states, *(grads if wanted else [])]
+    leaving = [pulled[values[places[n]]] for n in wanted]
+    own = [v for v in (*outputs, *written.values(), *leaving) if v is not None]
+    order = {i: n for n, i in enumerate(places)}
+    return RecordedGraph(
+        Graph(inputs, own, "torch"),
+        len(places),
+        len(states),
+        len(outputs),
+        tuple(order[i] for i in written),
+        tuple(arriving) if wanted else (),
+        wanted,
+    )
+
+
+def _states(capture: Capture) -> list[Value]:
+    """What stands for the random generator's state; other tensors that were met are constants of the graph."""
+    states = []
+    for key, tensor in capture.tensors.items():
+        if tensor is default_generator.state:
+            states.append(capture.inputs[key])
+        else:
+            capture.inputs[key].constant = tensor
+    return states
+
+
+def _flat(outputs: Any) -> list[Any]:
+    return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+
+
+def _dependent(outputs: Sequence[Value], wrt: Sequence[Value]) -> set[Value]:
+    """The floats that a change of `wrt` changes, but for what is declared a constant."""
+    found = set(wrt)
+    for node in reachable(outputs):
+        if not isinstance(node.op, StopGradient) and any(v in found for v in node.inputs):
+            found |= {y for y in node.outputs if y.dtype.is_float}
+    return found

@@ -1,0 +1,62 @@
+"""Reductions, sorts and softmax: ATen's names and arguments where they differ from the functions'."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lamina import ops
+from lamina.convert.torch.node import TorchCall, converts
+
+
+@converts("_softmax", "_log_softmax", "softmax", "log_softmax", "softmin")
+def softmax(call: TorchCall) -> Any:
+    """Along one axis; torch.nn.functional chooses it itself where none is given."""
+    x, dim = call["input"], call.get("dim")
+    dim = (0 if x.ndim in (0, 1, 3) else 1) if dim is None else dim
+    if call.get("dtype") is not None:
+        x = ops.cast(x, call.dtype(x.dtype))
+    return getattr(ops, call.name.lstrip("_"))(x, dim)
+
+
+@converts("sum", "mean", "prod", "nansum", "nanmean")
+def reduced(call: TorchCall) -> Any:
+    """Over axes, all of them unless said."""
+    x, dim = call["input"], call.get("dim")
+    x = ops.cast(x, call.dtype(x.dtype)) if call.get("dtype") is not None else x
+    dim = dim if isinstance(dim, int) or not dim else tuple(dim)
+    return getattr(ops, call.name)(x, None if dim == () or dim == [] else dim, call.get("keepdim", False))
+
+
+@converts("cumsum", "cumprod")
+def cumulated(call: TorchCall) -> Any:
+    """Sums and products up to each place."""
+    x = call["input"]
+    return getattr(ops, call.name)(ops.cast(x, call.dtype(x.dtype)) if call.get("dtype") else x, call["dim"])
+
+
+@converts("hardtanh", "relu6", "clamp", "clip")
+def clamp(call: TorchCall) -> Any:
+    """Between two bounds."""
+    x = call["input"]
+    if call.name == "relu6":
+        return ops.relu6(x)
+    if call.name == "hardtanh":
+        return ops.hardtanh(x, call.get("min_val", -1.0), call.get("max_val", 1.0))
+    return ops.clamp(x, call.get("min"), call.get("max"))
+
+
+@converts("elu")
+def elu(call: TorchCall) -> Any:
+    """alpha (exp(x) - 1) below zero; ATen has scales for it and its input as well."""
+    x, alpha = call["input"], call.get("alpha", 1.0)
+    scale, inner = call.get("scale", 1.0), call.get("input_scale", 1.0)
+    y = ops.elu(x, float(alpha)) if inner == 1 else ops.where(ops.gt(x, 0), x, ops.expm1(x * inner) * alpha)
+    return y if scale == 1 else y * scale
+
+
+@converts("silu", "mish", "hardswish", "hardsigmoid", "relu", "selu", "sigmoid", "tanh", "softsign", "logsigmoid",
+          "log_sigmoid")  # fmt: skip
+def activation(call: TorchCall) -> Any:
+    """A function of one tensor; what else PyTorch takes says where the result goes."""
+    name = "logsigmoid" if call.name == "log_sigmoid" else call.name
+    return getattr(ops, name)(call["input"])

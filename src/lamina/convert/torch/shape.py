@@ -1,0 +1,306 @@
+"""Shapes, views, indexing, dtypes and what asks a tensor about itself."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+
+from lamina import ops
+from lamina.convert.torch.cells import Cell, View
+from lamina.convert.torch.node import TorchCall, aliases, converts, dtype_of, is_operand, known, read
+from lamina.convert.torch.targets import example
+from lamina.ops.primitives.arrange import windows
+from lamina.spec import bool_
+
+#: The end of a slice that goes on to the axis' end.
+TO_THE_END = 2**63 - 1
+
+
+# ---------------------------------------------------------------------------------------------- asked of a tensor
+@converts("size", "sym_size")
+def size(call: TorchCall) -> Any:
+    """The shape, or one axis of it."""
+    shape = tuple(call["input"].shape)
+    return shape if call.get("dim") is None else shape[call["dim"]]
+
+
+@converts("numel", "sym_numel", "nelement")
+def numel(call: TorchCall) -> Any:
+    """The number of elements."""
+    return prod(call["input"].shape)
+
+
+@converts("stride", "sym_stride")
+def stride(call: TorchCall) -> Any:
+    """The strides of a row-major tensor: how it lies in memory is the plan's here."""
+    shape = call["input"].shape
+    found = tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+    return found if call.get("dim") is None else found[call["dim"]]
+
+
+@converts("storage_offset", "sym_storage_offset")
+def storage_offset(call: TorchCall) -> Any:
+    """0: each tensor is its own."""
+    return 0
+
+
+@converts("is_contiguous", "is_same_size", "is_nonzero")
+def is_contiguous(call: TorchCall) -> Any:
+    """Whether rows follow rows, which is so for all tensors here."""
+    return True
+
+
+@converts("is_complex", "is_quantized", "is_sparse", "is_inference")
+def is_never(call: TorchCall) -> Any:
+    """No."""
+    return False
+
+
+@converts("item", "_local_scalar_dense", "tolist", "__bool__", "__int__", "__float__")
+def item(call: TorchCall) -> Any:
+    """The numbers of a tensor, which must be known while the graph is recorded; some the shapes of others tell."""
+    found, seen = known(call["input"]), example(call.node)
+    if isinstance(seen, torch.SymInt):
+        seen = seen.node.maybe_as_int()
+    if isinstance(seen, (bool, int, float)):
+        if found is not None and found != seen:
+            raise call.error(f"is {found}, and must be {seen} for these shapes")
+        return seen
+    if found is None:
+        raise call.error("asks for numbers that are known only when the program runs")
+    return found.tolist()
+
+
+@converts("getattr")
+@aliases
+def attribute(call: TorchCall) -> Any:
+    """An attribute of a tensor (its shape, its transpose), or of anything else."""
+    x, name = call.cells["input"], call["attribute"]
+    if not isinstance(x, Cell):
+        return getattr(x, name)
+    if name in ("T", "mT", "H", "mH"):
+        return View(x, lambda whole: getattr(whole, name.replace("H", "T")))
+    if name == "data":
+        return View(x, ops.stop_gradient)
+    if name == "device":
+        return call.device or "cpu"
+    return getattr(x.read(), name)
+
+
+# ---------------------------------------------------------------------------------------------- the same elements
+@converts("alias", "lift", "lift_fresh", "resolve_conj", "resolve_neg", "contiguous", "to_dense", "pin_memory",
+          "share_memory_", "_conj", "conj", "real", "view_of", "positive", "requires_grad_", "retain_grad",
+          "register_hook", "refine_names", "cpu", "cuda", "real_part", "coalesce")  # fmt: skip
+def same(call: TorchCall) -> Any:
+    """The tensor itself."""
+    return call.either("input", "x")
+
+
+@converts("clone", "lift_fresh_copy", "detach_copy", "alias_copy", "_fw_primal")
+def clone(call: TorchCall) -> Any:
+    """Another tensor with the same values."""
+    return call.either("input", "x")
+
+
+@converts("detach", "detach_")
+def detach(call: TorchCall) -> Any:
+    """Without a gradient."""
+    x = call["input"]
+    return ops.stop_gradient(x) if x.dtype.is_float else x
+
+
+@converts("view", "reshape", "_unsafe_view", "unsafe_view", "_reshape_alias", "view_copy")
+def view(call: TorchCall) -> Any:
+    """The elements under another shape."""
+    x = call["input"]
+    if call.get("dtype") is not None:
+        if dtype_of(call["dtype"]) == x.dtype:
+            return x
+        raise call.error("the bytes of a tensor under another dtype")
+    shape = call.either("shape", "size")
+    return ops.reshape(x, tuple(shape) if isinstance(shape, (tuple, list)) else (shape,))
+
+
+@converts("expand", "expand_copy")
+def expand(call: TorchCall) -> Any:
+    """Repeated along axes of size 1 and new axes in front."""
+    return call["input"].expand(tuple(call["size"]))
+
+
+@converts("slice", "slice_copy")
+def slice_(call: TorchCall) -> Any:
+    """start:end:step of one axis."""
+    x, dim = call["input"], call.get("dim", 0)
+    end = call.get("end")
+    part = slice(call.get("start"), None if end is None or end >= TO_THE_END else end, call.get("step", 1))
+    return x[(slice(None),) * (dim % x.ndim) + (part,)]
+
+
+@converts("unfold")
+def unfold(call: TorchCall) -> Any:
+    """Windows of one axis (the method), or patches of images as columns (the function of torch.nn.functional)."""
+    if "dimension" in call:
+        return windows(call["input"], call["dimension"], call["size"], call["step"])
+    rest = {k: call[k] for k in ("dilation", "padding", "stride") if k in call}
+    return ops.unfold(call["input"], call["kernel_size"], **rest)
+
+
+@converts("im2col")
+def im2col(call: TorchCall) -> Any:
+    """Patches of images as columns."""
+    return ops.unfold(
+        call["input"], *(tuple(call[k]) for k in ("kernel_size", "dilation", "padding", "stride"))
+    )
+
+
+@converts("col2im")
+def col2im(call: TorchCall) -> Any:
+    """Columns added up as images."""
+    names = ("output_size", "kernel_size", "dilation", "padding", "stride")
+    return ops.fold(call["input"], *(tuple(call[k]) for k in names))
+
+
+@converts("as_strided")
+def as_strided(call: TorchCall) -> Any:
+    """Elements at any strides of a row-major tensor."""
+    x, sizes, steps = call["input"], call["size"], call["stride"]
+    places = np.full(tuple(sizes), call.get("storage_offset") or 0, np.int64)
+    for axis, (n, step) in enumerate(zip(sizes, steps, strict=True)):
+        places += (np.arange(n) * step).reshape((-1,) + (1,) * (len(sizes) - axis - 1))
+    found = ops.index_select(x.reshape((-1,)), 0, ops.operand(places.reshape(-1)))
+    return found.reshape(tuple(sizes))
+
+
+@converts("unsafe_split", "split", "split_with_sizes", "unsafe_split_with_sizes", "split_copy")
+def split(call: TorchCall) -> Any:
+    """Parts of an axis, of one size or of several."""
+    sizes = call.either("split_size", "split_sizes", "split_size_or_sections", "sizes")
+    return ops.split(call.either("input", "tensor"), sizes, call.get("dim", 0))
+
+
+@converts("unsafe_chunk")
+def chunk(call: TorchCall) -> Any:
+    """Parts of an axis, as many as asked for."""
+    return ops.chunk(call["input"], call["chunks"], call.get("dim", 0))
+
+
+@converts("numpy_T", "matrix_H", "adjoint", "mT", "mH")
+def turned(call: TorchCall) -> Any:
+    """The axes in reverse order; the last two of a batch of matrices."""
+    return call["input"].T if call.name == "numpy_T" else call["input"].mT
+
+
+@converts("broadcast_tensors")
+def broadcast_tensors(call: TorchCall) -> Any:
+    """Tensors repeated up to their common shape."""
+    return list(ops.broadcast_tensors(*call["tensors"]))
+
+
+@converts("meshgrid")
+def meshgrid(call: TorchCall) -> Any:
+    """Coordinates of a grid; "ij" unless asked otherwise, as in torch."""
+    tensors = call["tensors"]
+    listed = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)) else tensors
+    return list(ops.meshgrid(*listed, indexing=call.get("indexing") or "ij"))
+
+
+# ---------------------------------------------------------------------------------------------- indexing
+@converts("getitem", "__getitem__")
+@aliases
+def getitem(call: TorchCall) -> Any:
+    """x[key] of tensors, a view where the key has no arrays; an entry of a sequence or shape."""
+    x, key = call.cells["input"], call["key"]
+    if not isinstance(x, Cell):
+        return x[key]
+    if _is_basic(key):
+        return View(x, lambda whole: ops.getitem(whole, key), lambda whole, value: whole.at[key].set(value))
+    return ops.getitem(x.read(), key)
+
+
+@converts("setitem", "__setitem__")
+def setitem(call: TorchCall) -> Any:
+    """x[key] = value."""
+    x, key, value = call["input"], call["key"], call["value"]
+    if is_operand(value) and value.dtype != x.dtype:
+        value = ops.cast(value, x.dtype)
+    if is_operand(key) and key.dtype == bool_ and _fits(value, key):
+        call.write("input", ops.where(key.reshape(key.shape + (1,) * (x.ndim - key.ndim)), value, x))
+        return None
+    call.write("input", x.at[key].set(value))
+    return None
+
+
+def _fits(value: Any, mask: Any) -> bool:
+    """Whether one number is written wherever a mask is true: then its number of places need not be known."""
+    return not is_operand(value) or value.ndim == 0
+
+
+def _is_basic(key: Any) -> bool:
+    entries = key if isinstance(key, tuple) else (key,)
+    return all(
+        k is None or k is Ellipsis or (isinstance(k, (slice, int)) and not isinstance(k, bool))
+        for k in entries
+    )
+
+
+@converts("index", "index_copy_out", "_unsafe_index")
+def index(call: TorchCall) -> Any:
+    """x[i, :, j]: arrays of indices for some axes, None for those that stay whole."""
+    key: Any = tuple(slice(None) if i is None else i for i in call["indices"])
+    return ops.getitem(call["input"], key)
+
+
+@converts("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put")
+def index_put(call: TorchCall) -> Any:
+    """x with values at arrays of indices."""
+    x, values = call["input"], call["values"]
+    key: tuple[Any, ...] = tuple(slice(None) if i is None else i for i in call["indices"])
+    values = values if values.dtype == x.dtype else ops.cast(values, x.dtype)
+    one: Any = key[0] if len(key) == 1 else None
+    if is_operand(one) and one.dtype == bool_ and values.ndim == 0 and not call.get("accumulate", False):
+        return ops.where(one.reshape(one.shape + (1,) * (x.ndim - one.ndim)), values, x)
+    return x.at[key].add(values) if call.get("accumulate", False) else x.at[key].set(values)
+
+
+# ---------------------------------------------------------------------------------------------- dtypes
+@converts("to", "_to_copy", "type", "convert_element_type", "to_dtype")
+def to(call: TorchCall) -> Any:
+    """In another dtype; where it lies is the plan's business."""
+    x = call["input"]
+    kind = call.get("other") if "other" in call else call.get("dtype")
+    if is_operand(kind):
+        kind = kind.dtype
+    return x if kind is None else ops.cast(x, dtype_of(kind))
+
+
+@converts("copy_", "copy")
+def copy(call: TorchCall) -> Any:
+    """The values of another tensor."""
+    return ops.broadcast_to(ops.cast(call["src"], call["input"].dtype), call["input"].shape)
+
+
+@converts("zero_", "fill_", "fill", "zero")
+def fill(call: TorchCall) -> Any:
+    """One value everywhere."""
+    x, value = call["input"], call.get("value", 0)
+    if is_operand(value):
+        return ops.broadcast_to(ops.cast(value, x.dtype), x.shape)
+    return ops.full_like(x, value)
+
+
+@converts("result_type", "promote_types", "can_cast", "finfo", "iinfo", "is_floating_point")
+def of_dtypes(call: TorchCall) -> Any:
+    """What torch says of dtypes, of tensors without values."""
+    if call.name == "is_floating_point":
+        return call["input"].dtype.is_float
+    return getattr(torch, call.name)(*(_like(read(v)) for v in call.cells.values()))
+
+
+def _like(value: Any) -> Any:
+    """A tensor of PyTorch of the same shape and dtype, without values."""
+    if not is_operand(value):
+        return value
+    return torch.empty(value.shape, dtype=getattr(torch, str(value.dtype)), device="meta")

@@ -1,0 +1,416 @@
+"""What stays PyTorch's inside a converted network: each call of it is one op, which PyTorch computes.
+
+These are modules that `from_torch(net, x, exclude=lambda module: ...)` names, and functions with a gradient of their
+own (`torch.autograd.Function`), which the exporter would open and differentiate as if they had none. While the
+network's graph is made each of their calls is one of `lamina::torch_module`, whose operands are the inputs, and a
+module's parameters and buffers; in the program
+that call is the op `TorchModule`. Its gradient, `TorchModuleGrad`, runs the module again and differentiates it.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.autograd.function import _SingleLevelFunction
+from torch.fx import Node
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import CheckpointFunction
+
+from lamina import ops
+from lamina._tree import flatten, unflatten
+from lamina.convert.torch.exporting import Inputs
+from lamina.convert.torch.node import TorchCall, TorchConversionError, converts
+from lamina.ops.core import Array, bind
+from lamina.ops.custom import CustomOp
+from lamina.spec import DTYPES, Spec, as_dtype
+
+Tensors: TypeAlias = Sequence[torch.Tensor]
+#: Which modules stay.
+Exclude: TypeAlias = Callable[[torch.nn.Module], Any]
+#: While a module runs, its parameters, its modes and PyTorch's generator are set: one runs at a time.
+_RUNNING = threading.RLock()
+#: The calls that graphs name, as long as a graph has them.
+_CALLS: weakref.WeakValueDictionary[str, StayingCall] = weakref.WeakValueDictionary()
+
+
+class StayingCall:
+    """One call of a module in a network's graph. Operands: its inputs, then its parameters, then its buffers.
+
+    written: the operands that it overwrites, whose new values follow its results.
+    """
+
+    def __init__(
+        self, path: str, module: torch.nn.Module, forward: Callable[..., Any], inputs: Inputs
+    ) -> None:
+        self.path, self.module, self.inputs = path, module, inputs
+        self.body = _OwnForward(module, forward)
+        self.state = [n for n, _ in (*module.named_parameters(), *module.named_buffers())]
+        self.buffers = len(list(module.buffers()))
+        self.modes = [(m, m.training) for m in module.modules()]
+        self.written: tuple[int, ...] = ()
+        self._specs: dict[tuple[Spec, ...], tuple[Spec, ...]] = {}
+
+    @property
+    def trains(self) -> bool:
+        """Whether it may draw random numbers, by a seed that is one operand more, and overwrite its buffers."""
+        return any(training for _, training in self.modes)
+
+    @property
+    def kind(self) -> str:
+        """The module's class, or that it is a function."""
+        return "autograd.Function" if isinstance(self.module, _Applied) else type(self.module).__name__
+
+    def __repr__(self) -> str:
+        return f"{self.path} ({self.kind})"
+
+    def operands(self, tensors: Tensors) -> list[torch.Tensor]:
+        """The operands of a call with these inputs, while a graph is made."""
+        return [*tensors, *self.module.parameters(), *self.module.buffers()]
+
+    def shown(self, operands: Tensors) -> list[torch.Tensor]:
+        """Results and new values without numbers, of operands without numbers; keeps how the results are nested."""
+        with _Writes() as writes:
+            results = self._results(operands)
+        # Norms overwrite running statistics without a word of it in their schema.
+        kept = range(len(operands) - self.buffers * self.trains, len(operands))
+        self.written = tuple(i for i, x in enumerate(operands) if i in kept or _memory(x) in writes.memory)
+        return [torch.empty_like(y) for y in (*results, *(operands[i] for i in self.written))]
+
+    def specs(self, given: tuple[Spec, ...]) -> tuple[Spec, ...]:
+        """Shapes and dtypes of what `run` gives."""
+        if given not in self._specs:
+            with FakeTensorMode(allow_non_fake_inputs=True), _RUNNING, self._in_mode():
+                fakes = [torch.empty(s.shape, dtype=getattr(torch, s.dtype.name)) for s in given]
+                found = self._run(fakes)
+            self._specs[given] = tuple(Spec(tuple(y.shape), as_dtype(str(y.dtype)[6:])) for y in found)
+        return self._specs[given]
+
+    def run(self, operands: Tensors, seed: Any = None) -> list[torch.Tensor]:
+        """Results, then new values of what is written."""
+        with _RUNNING, self._in_mode(), _seeded(seed):
+            return self._run(operands)
+
+    def gradients(
+        self, operands: Tensors, seed: Any, grads: Sequence[torch.Tensor | None]
+    ) -> list[torch.Tensor]:
+        """Of the floating point inputs and parameters, from the gradients of what `run` gives."""
+        leaves = [x.detach() for x in operands]
+        wanted = [x.requires_grad_() for x in leaves[: len(leaves) - self.buffers] if x.is_floating_point()]
+        with torch.enable_grad():
+            found = self.run(leaves, seed)
+            pairs = [(y, g) for y, g in zip(found, grads, strict=True) if g is not None and y.requires_grad]
+            if not pairs:
+                return [torch.zeros_like(x) for x in wanted]
+            ys, gs = zip(*pairs, strict=True)
+            made = torch.autograd.grad(ys, wanted, gs, allow_unused=True)
+        return [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, made, strict=True)]
+
+    def _run(self, operands: Tensors) -> list[torch.Tensor]:
+        own = [x.clone() if i in self.written else x for i, x in enumerate(operands)]
+        return [*self._results(own), *(own[i] for i in self.written)]
+
+    def _results(self, operands: Tensors) -> list[torch.Tensor]:
+        tensors = operands[: len(operands) - len(self.state)]
+        args, kwargs = self.inputs.arguments(tensors)
+        state = dict(zip((f"module.{n}" for n in self.state), operands[len(tensors) :], strict=True))
+        leaves, self.structure = flatten(torch.func.functional_call(self.body, state, args, kwargs))
+        self.others = {i: x for i, x in enumerate(leaves) if not isinstance(x, torch.Tensor)}
+        return [x for x in leaves if isinstance(x, torch.Tensor)]
+
+    def nested(self, results: Tensors) -> Any:
+        """Results as the module nests them."""
+        made = iter(results)
+        count = len(results) + len(self.others)
+        return unflatten(
+            self.structure, [self.others[i] if i in self.others else next(made) for i in range(count)]
+        )
+
+    @contextmanager
+    def _in_mode(self) -> Iterator[None]:
+        before = [(m, m.training) for m, _ in self.modes]
+        for m, training in self.modes:
+            m.training = training
+        try:
+            yield
+        finally:
+            for m, training in before:
+                m.training = training
+
+
+class _OwnForward(torch.nn.Module):
+    """A module's own `forward`: its hooks are part of the graph around it."""
+
+    def __init__(self, module: torch.nn.Module, forward: Callable[..., Any]) -> None:
+        super().__init__()
+        self.module = module
+        self.own = forward
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.own(*args, **kwargs)
+
+
+class _Writes(TorchDispatchMode):
+    """Keeps which memory is written within the block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        placed = zip(func._schema.arguments, args, strict=False)
+        named = [(a, (kwargs or {}).get(a.name)) for a in func._schema.arguments]
+        for argument, value in (*placed, *named):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                self.memory |= {_memory(x) for x in flatten(value)[0] if isinstance(x, torch.Tensor)}
+        return func(*args, **(kwargs or {}))
+
+
+def _memory(x: torch.Tensor) -> int:
+    return int(x.untyped_storage()._cdata)
+
+
+@contextmanager
+def _seeded(seed: Any) -> Iterator[None]:
+    """Within the block PyTorch's generators begin with a seed; afterwards they go on as if nothing had been drawn."""
+    if seed is None:
+        yield
+        return
+    with torch.random.fork_rng():
+        torch.manual_seed(int(seed))
+        yield
+
+
+def _run_call(operands: list[torch.Tensor], call: str) -> list[torch.Tensor]:
+    return _CALLS[call].run(operands)
+
+
+def _show_call(operands: list[torch.Tensor], call: str) -> list[torch.Tensor]:
+    return _CALLS[call].shown(operands)
+
+
+#: What stands in a graph for one call of a module.
+_torch_module = torch.library.custom_op("lamina::torch_module", _run_call, mutates_args=())
+_torch_module.register_fake(_show_call)
+
+
+def staying(network: torch.nn.Module, exclude: Exclude | None) -> tuple[str, ...]:
+    """The paths of the modules for which `exclude` is true, outermost; for a list of modules those in it.
+
+    Raises ValueError where that is the whole network.
+    """
+    if exclude is None:
+        return ()
+    found = tuple(dict.fromkeys(_chosen(network, "", exclude, False)))
+    if "" in found:
+        raise ValueError(
+            f"exclude is true for the whole network, {type(network).__name__}: nothing is left to convert"
+        )
+    return found
+
+
+def _chosen(module: torch.nn.Module, path: str, exclude: Exclude, whole: bool) -> Iterator[str]:
+    whole = whole or bool(exclude(module))
+    if whole and type(module).forward is not torch.nn.Module.forward:
+        yield path
+        return
+    for name, child in module.named_children():
+        yield from _chosen(child, f"{path}.{name}".lstrip("."), exclude, whole)
+
+
+@contextmanager
+def standing(network: torch.nn.Module, paths: Iterable[str]) -> Iterator[list[StayingCall]]:
+    """Within the block each call of these modules, and of functions with a gradient of their own, is one node of a
+    graph; gives the list of the calls.
+    """
+    calls: list[StayingCall] = []
+    modules = {path: network.get_submodule(path) for path in paths}
+    for path, module in modules.items():
+        module.forward = partial(_stand_in, calls, path, module, module.forward)
+    _SingleLevelFunction.apply = classmethod(partial(_applied, calls))
+    try:
+        yield calls
+    finally:
+        del _SingleLevelFunction.apply
+        for module in modules.values():
+            del module.forward
+
+
+def _applied(calls: list[StayingCall], function: Any, *args: Any) -> Any:
+    """A call of a `torch.autograd.Function`. Checkpoints are what they call; PyTorch's other ones are opened.
+
+    Raises TorchConversionError for one that is given a function, whose parameters would be hidden in it.
+    """
+    apply = super(_SingleLevelFunction, function).apply
+    leaves = flatten(args)[0]
+    if not any(isinstance(x, FakeTensor) for x in leaves):  # of another thread, or within what stays
+        return apply(*args)
+    if function is CheckpointFunction:
+        run, _, *inputs = args
+        return run(*inputs)
+    if function.__module__.startswith("torch."):
+        return apply(*args)
+    if any(map(callable, leaves)):
+        raise TorchConversionError(
+            f"the autograd function {function.__name__} calls a function that it is given, which hides parameters: "
+            "exclude the module that calls it"
+        )
+    return _stand_in(calls, function.__name__, _Applied(), apply, *args)
+
+
+class _Applied(torch.nn.Module):
+    """What has no parameters and no modes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.eval()
+
+
+def _stand_in(
+    calls: list[StayingCall], path: str, module: torch.nn.Module, forward: Any, *args: Any, **kwargs: Any
+) -> Any:
+    inputs, tensors = Inputs.of(args, kwargs)
+    call = StayingCall(path, module, forward, inputs)
+    calls.append(call)
+    _CALLS[str(id(call))] = call
+    operands = call.operands(tensors)
+    found = torch.ops.lamina.torch_module(operands, str(id(call)))
+    count = len(found) - len(call.written)
+    for i, value in zip(call.written, found[count:], strict=True):
+        operands[i].copy_(value)
+    return call.nested(found[:count])
+
+
+@converts("lamina::torch_module")
+def torch_module(call: TorchCall) -> Any:
+    """A call of a module that stays PyTorch's."""
+    held: StayingCall = call.node.meta["stays"]
+    place: Any = call.device
+    seed = [ops.randint(0, 2**31 - 1, (1,), device=place)] if held.trains else []
+    return list(bind(TorchModule(held), *call["operands"], *seed))
+
+
+def mark(nodes: Iterable[Node], calls: Iterable[StayingCall]) -> None:
+    """Keep with each node that stands for a call what it calls."""
+    named = {str(id(c)): c for c in calls}
+    for node in nodes:
+        if node.target is torch.ops.lamina.torch_module.default:
+            node.meta["stays"] = named[str(node.args[1])]
+
+
+@dataclass(frozen=True)
+class _ByTorch(CustomOp, abstract=True):
+    """What PyTorch computes. On a GPU it runs op by op, and is no part of a recorded CUDA graph."""
+
+    call: StayingCall
+    arity = None
+    dtypes = DTYPES
+
+    def computed(self, given: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The outputs."""
+        raise NotImplementedError
+
+    def reference(self, *arrays: Array) -> tuple[Array, ...]:
+        """By PyTorch on the CPU."""
+        return tuple(_array(y) for y in self.computed(list(map(_shown, arrays))))
+
+    def run(self, inputs: Sequence[Any], outputs: Sequence[Any], stream: int) -> None:
+        """By PyTorch, on the stream. Raises TorchConversionError while a CUDA graph is recorded."""
+        with _on_stream(self.call, inputs, stream):
+            for place, y in zip(outputs, self.computed(list(map(_shown, inputs))), strict=True):
+                _shown(place).copy_(y.detach())
+
+    def _split(
+        self, given: list[torch.Tensor], more: int = 0
+    ) -> tuple[list[torch.Tensor], Any, list[torch.Tensor]]:
+        """(operands, seed, gradients)."""
+        before, grads = given[: len(given) - more], given[len(given) - more :]
+        return (before[:-1], before[-1], grads) if self.call.trains else (before, None, grads)
+
+
+@dataclass(frozen=True)
+class TorchModule(_ByTorch):
+    """One call of a module that stays PyTorch's: its operands, then a seed where it may draw random numbers."""
+
+    def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
+        """By PyTorch, on tensors without numbers."""
+        return self.call.specs(inputs[:-1] if self.call.trains else inputs)
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        """By PyTorch's autograd."""
+        given = tuple(g is not None for g in grads)
+        found = iter(bind(TorchModuleGrad(self.call, given), *inputs, *(g for g in grads if g is not None)))
+        count = len(inputs) - self.call.trains - self.call.buffers
+        return [next(found) if i < count and x.dtype.is_float else None for i, x in enumerate(inputs)]
+
+    def computed(self, given: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Results, then new values of what is written."""
+        operands, seed, _ = self._split(given)
+        with torch.no_grad():
+            return self.call.run(operands, seed)
+
+
+@dataclass(frozen=True)
+class TorchModuleGrad(_ByTorch):
+    """The gradients of the floating point inputs and parameters: what `TorchModule` reads, then the gradients of what
+    it gives, where there are any.
+    """
+
+    given: tuple[bool, ...]
+    differentiable = False
+
+    def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
+        """As what they are the gradients of."""
+        count = len(inputs) - sum(self.given) - self.call.trains - self.call.buffers
+        return tuple(s.open for s in inputs[:count] if s.dtype.is_float)
+
+    def computed(self, given: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The gradients."""
+        operands, seed, grads = self._split(given, sum(self.given))
+        own = iter(grads)
+        return self.call.gradients(operands, seed, [next(own) if there else None for there in self.given])
+
+
+@contextmanager
+def _on_stream(call: StayingCall, inputs: Sequence[Any], stream: int) -> Iterator[None]:
+    if not any(hasattr(x, "pointer") for x in inputs):
+        yield
+        return
+    with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
+        if torch.cuda.is_current_stream_capturing():
+            raise TorchConversionError(
+                f"{call} stays PyTorch's, which allocates memory as it runs, and cannot be part of a CUDA graph: "
+                "call the network without compiling it, or convert the module"
+            )
+        yield
+
+
+def _shown(x: Any) -> torch.Tensor:
+    """An array's memory as a tensor of PyTorch's; a copy where it may not be written."""
+    if not isinstance(x, np.ndarray):
+        return (
+            torch.from_dlpack(x)
+            if hasattr(x, "__dlpack__") and not isinstance(x, np.generic)
+            else torch.tensor(x)
+        )
+    x = x if x.flags.writeable else x.copy()
+    if x.dtype.name == "bfloat16":
+        return torch.from_numpy(x.view(np.uint16)).view(torch.bfloat16)
+    return torch.from_numpy(x)
+
+
+def _array(y: torch.Tensor) -> Array:
+    y = y.detach().contiguous()
+    if y.dtype == torch.bfloat16:
+        found: Array = y.view(torch.uint16).numpy().view(as_dtype("bfloat16").numpy)
+        return found
+    whole: Array = y.numpy()
+    return whole

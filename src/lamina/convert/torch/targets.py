@@ -1,0 +1,254 @@
+"""What a node of torch.fx calls: the function's name, the names of its arguments, and what it says of memory.
+
+A name is PyTorch's own, "conv2d" for torch.conv2d, torch.nn.functional.conv2d and torch.ops.aten.conv2d.default
+alike; in-place functions are known by the underscore behind it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, TypeAlias
+
+import torch
+from torch.fx import Node
+
+from lamina import ops
+from lamina.convert.torch.cells import Cell
+
+Schema: TypeAlias = torch._C.FunctionSchema
+#: Other names of functions, and the name that they have here.
+SYNONYMS = {
+    "divide": "div", "true_divide": "div", "multiply": "mul", "subtract": "sub", "negative": "neg",
+    "absolute": "abs", "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "not_equal": "ne",
+    "__and__": "bitwise_and", "__or__": "bitwise_or", "__xor__": "bitwise_xor", "concat": "cat",
+    "concatenate": "cat", "moveaxis": "movedim", "arccos": "acos", "arcsin": "asin", "arctan": "atan",
+    "arctan2": "atan2", "arccosh": "acosh", "arcsinh": "asinh", "arctanh": "atanh", "fix": "trunc", "ger": "outer",
+    "swapdims": "transpose", "row_stack": "vstack", "special_expit": "sigmoid", "special_gammaln": "lgamma",
+    "log_sigmoid": "logsigmoid", "clip": "clamp", "linalg_matmul": "matmul", "linalg_cross": "cross",
+    "linalg_diagonal": "diagonal", "fake_quantize": "quantize",
+}  # fmt: skip
+#: Namespaces that stand in front of the names of built-in functions.
+PREFIXES = ("special_",)
+#: The arguments of functions that are written in C, and have no overloads.
+PYTHON = {"getitem": ("input", "key"), "setitem": ("input", "key", "value"), "getattr": ("input", "attribute"),
+          "__getitem__": ("input", "key"), "__setitem__": ("input", "key", "value"), "tensor": ("data",),
+          "as_tensor": ("data",), "new_tensor": ("input", "data")}  # fmt: skip
+
+
+def name_of(node: Node) -> str:
+    """The name of what a node calls, without place, overload and namespace: "add_" for aten.add_.Tensor."""
+    name = own_name(node)
+    in_place = name.endswith("_") and not name.endswith("__")
+    stem = name[:-1] if in_place else name
+    stem = SYNONYMS.get(stem, stem)
+    for prefix in PREFIXES:
+        stem = stem.removeprefix(prefix)
+    return stem + "_" * in_place
+
+
+def own_name(node: Node) -> str:
+    """The name that PyTorch has for it."""
+    target: Any = node.target
+    if isinstance(target, str):
+        return target
+    packet = getattr(target, "overloadpacket", target)
+    return str(getattr(packet, "__name__", None) or getattr(packet, "_name", None) or type(target).__name__)
+
+
+def full_name(node: Node) -> str:
+    """Its name as people write it: "aten.add_.Tensor", "torch.nn.functional.relu", "Tensor.view"."""
+    target: Any = node.target
+    if isinstance(target, str):
+        return f"Tensor.{target}" if node.op == "call_method" else target
+    if isinstance(target, torch._ops.OperatorBase):
+        return str(target)
+    module = getattr(target, "__module__", None) or ("torch" if is_torch(target) else "")
+    return f"{module}.{own_name(node)}".lstrip(".")
+
+
+def is_torch(target: Any) -> bool:
+    """Whether a function is PyTorch's, of tensors."""
+    if isinstance(target, (str, torch._ops.OperatorBase)):
+        return True
+    place = getattr(target, "__module__", None) or ""
+    return place.partition(".")[0] == "torch" or isinstance(
+        getattr(target, "__self__", None), type(torch._C._VariableFunctions)
+    )
+
+
+def is_functional(node: Node) -> bool:
+    """Whether a node calls a function of torch.nn.functional."""
+    return getattr(node.target, "__module__", "") == "torch.nn.functional" or _is_nn(node.target)
+
+
+@cache
+def _nn_builtins() -> frozenset[int]:
+    return frozenset(id(v) for v in vars(torch._C._nn).values())
+
+
+def _is_nn(target: Any) -> bool:
+    return id(target) in _nn_builtins()
+
+
+def written_operator(target: Any) -> Callable[..., Any] | None:
+    """operator.add for operator.iadd; None for what is no in-place operator of Python."""
+    name = getattr(target, "__name__", "")
+    if getattr(operator, name, None) is not target or not name.startswith("i"):
+        return None
+    plain: Callable[..., Any] | None = getattr(operator, name[1:], getattr(operator, name[1:] + "_", None))
+    return plain
+
+
+def is_view(node: Node) -> bool:
+    """Whether the result shares its memory with the first argument: by the tensors that were seen, else by schema."""
+    source = node.args[0] if node.args else None
+    if not isinstance(source, Node):
+        return False
+    seen, origin = example(node), example(source)
+    if isinstance(origin, torch.Tensor) and seen is not None:
+        parts = seen if isinstance(seen, (tuple, list)) else (seen,)
+        tensors = [x for x in parts if isinstance(x, torch.Tensor)]
+        return bool(tensors) and all(_storage(x) == _storage(origin) for x in tensors)
+    return any(_says_view(s) for s in schemas(node))
+
+
+def example(node: Node) -> Any:
+    """The tensor without values that PyTorch saw there, or several; None where it was not looked at."""
+    found = node.meta.get("example_value")
+    return node.meta.get("val") if found is None else found
+
+
+def _storage(x: torch.Tensor) -> int:
+    return int(x.untyped_storage()._cdata)
+
+
+def _says_view(schema: Schema) -> bool:
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+
+
+def schemas(node: Node) -> Sequence[Schema]:
+    """The schema of the overload that a node calls; for torch's functions and methods those of all overloads."""
+    target: Any = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return (target._schema,)
+    return _schemas(own_name(node)) if is_torch(target) else ()
+
+
+@cache
+def _schemas(name: str) -> tuple[Schema, ...]:
+    found: tuple[Schema, ...] = tuple(torch._C._jit_get_schemas_for_operator(f"aten::{name}"))
+    return found
+
+
+def named(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by the names that the function gives them; "self" is "input".
+
+    Overloads and Python functions say their own names; of built-in functions the overload is taken whose types fit.
+    Raises TypeError where no overload does.
+    """
+    if own_name(node) in PYTHON:
+        return dict(zip(PYTHON[own_name(node)], args, strict=False)) | dict(kwargs)
+    if (signature := _python_signature(node.target)) is not None:
+        if any(p.kind is p.VAR_POSITIONAL for p in signature.parameters.values()):
+            return dict(zip(_own_names(name_of(node)), args, strict=False)) | dict(kwargs)
+        bound = signature.bind(*args, **kwargs)
+        flat = dict(bound.arguments)
+        for p in signature.parameters.values():
+            if p.kind is p.VAR_KEYWORD:
+                flat |= flat.pop(p.name, {})
+        return flat
+    if not (found := schemas(node)):
+        return dict(zip(_own_names(""), args, strict=False)) | dict(kwargs)
+    fits = [(cost, n, f) for n, s in enumerate(found) for cost, f in _fits(s, args, kwargs)]
+    if not fits:
+        given = ", ".join([*(type(a).__name__ for a in args), *kwargs])
+        raise TypeError(f"{full_name(node)}: no overload takes ({given})")
+    return min(fits, key=lambda f: f[:2])[2]
+
+
+def _own_names(name: str) -> Iterator[str]:
+    """The names that the function of lamina.ops gives its arguments; numbers where there is none."""
+    if name in ops.__all__:
+        yield from inspect.signature(getattr(ops, name)).parameters
+    else:
+        yield from map(str, itertools.count())
+
+
+def _python_signature(target: Any) -> inspect.Signature | None:
+    if isinstance(target, (str, torch._ops.OperatorBase)) or not inspect.isfunction(target):
+        return None
+    return inspect.signature(target)
+
+
+def _fits(
+    schema: Schema, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(what had to be bent, the arguments by name) where the arguments are such as the schema takes."""
+    parameters = schema.arguments
+    placed = [p for p in parameters if not p.kwarg_only]
+    args = _gathered(placed, args)
+    if len(args) > len(placed):
+        return
+    found = {_spelled(p.name): a for p, a in zip(placed, args, strict=False)}
+    found |= {_spelled(k): v for k, v in kwargs.items()}
+    types = {_spelled(p.name): str(p.real_type) for p in parameters}
+    missing = [p for p in parameters if not p.has_default_value() and _spelled(p.name) not in found]
+    if missing or any(k not in types for k in found):
+        return
+    costs = [_cost(types[k], v) for k, v in found.items()]
+    if all(c is not None for c in costs):
+        yield sum(c or 0 for c in costs), found
+
+
+def _spelled(name: str) -> str:
+    return "input" if name == "self" else name
+
+
+def _gathered(placed: Sequence[Any], args: Sequence[Any]) -> Sequence[Any]:
+    """x.view(2, 3): sizes given one by one are one argument."""
+    if len(args) <= len(placed):
+        return args
+    first = len(placed) - 1
+    rest = args[first:]
+    whole = placed and str(placed[-1].type) == "List[int]" and all(map(_is_whole, rest))
+    return [*args[:first], list(rest)] if whole else args
+
+
+def _is_whole(x: Any) -> bool:
+    return isinstance(x, int) and not isinstance(x, bool)
+
+
+_KINDS: dict[str, Callable[[Any], bool]] = {
+    "Tensor": lambda v: isinstance(v, Cell),
+    "int": lambda v: isinstance(v, (int, torch.dtype)) and not isinstance(v, bool),
+    "ScalarType": lambda v: isinstance(v, torch.dtype),
+    "Layout": lambda v: isinstance(v, torch.layout),
+    "MemoryFormat": lambda v: isinstance(v, torch.memory_format),
+    "SymInt": _is_whole,
+    "float": lambda v: isinstance(v, (int, float)) and not isinstance(v, bool),
+    "bool": lambda v: isinstance(v, bool),
+    "number": lambda v: isinstance(v, (bool, int, float)),
+    "str": lambda v: isinstance(v, str),
+    "Device": lambda v: isinstance(v, (str, int, torch.device)),
+    "Generator": lambda v: isinstance(v, torch.Generator),
+}  # fmt: skip
+
+
+def _cost(kind: str, value: Any) -> int | None:
+    """0 where a value is of a schema's type, more where PyTorch takes it all the same, None where it does not."""
+    if kind.startswith("Optional["):
+        return 0 if value is None else _cost(kind[9:-1], value)
+    if kind.startswith("List["):
+        if _is_whole(value) and kind == "List[int]":
+            return 2
+        if not isinstance(value, (tuple, list)):
+            return None
+        costs = [_cost(kind[5:-1], v) for v in value]
+        return None if any(c is None for c in costs) else sum(c or 0 for c in costs)
+    if kind not in _KINDS:
+        return None
+    return 0 if _KINDS[kind](value) else None

@@ -1,0 +1,15 @@
+"""Gathers, scatters, embeddings and bags as models of ONNX."""
+
+import pytest
+
+from lamina.convert.onnx.export import indexing
+from lamina.ops.core import Sample
+from lamina.spec import DType
+from tests.helpers.onnx_exports import few, verdict
+
+pytestmark = pytest.mark.feature("B026")
+
+
+@pytest.mark.parametrize(("sample", "dtype"), few(indexing), ids=str)
+def test_written_ops_compute_what_they_mean(sample: Sample, dtype: DType) -> None:
+    assert verdict(sample, dtype) == []

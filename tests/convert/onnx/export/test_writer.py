@@ -1,0 +1,130 @@
+"""Every op is written, composed, or refused with a reason; own ops are entered by the user."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lamina import nn, ops
+from lamina.convert import ExportError, to_onnx
+from lamina.convert.onnx.export import OpExport, composes, exports, how
+from lamina.convert.onnx.export.writer import FORMS, REFUSED, WRITERS, ModelWriter
+from lamina.graph import trace
+from lamina.ops.core import REGISTRY, Array, Op, call
+from lamina.ops.primitives.collective import Collective
+from lamina.spec import Spec, float32, int64
+from tests.helpers.onnx_exports import LACKING, exported_ops, samples, verdict
+from tests.helpers.own_ops import unregistered
+
+pytestmark = pytest.mark.feature("B026")
+#: Ops of forward passes that no model holds: each with what the reason says.
+REASONS = {
+    "ctc_loss": "no operator", "dropout": "state", "random_normal": "state", "random_uniform": "state",
+    "foreach": "compiled graphs", "fused": "compiled graphs", "max_pool_gather": "gradient",
+    "polygamma": "no operator",
+}  # fmt: skip
+
+
+def forward_ops() -> list[type[Op]]:
+    """Ops of the package that forward passes are made of: no gradients, no updates."""
+    found = [op for op in REGISTRY.values() if op.__module__.startswith("lamina.ops.primitives.")]
+    return [op for op in found if not op.name.endswith(("_grad", "_update"))]
+
+
+def test_every_op_of_forward_passes_is_written_or_refused_with_a_reason() -> None:
+    refused = {op.name: how(op) for op in forward_ops() if how(op) not in ("exported", "composed")}
+    collective = {op.name for op in forward_ops() if issubclass(op, Collective)}
+    assert all("several ranks" in refused.pop(name) for name in collective)
+    assert set(refused) == set(REASONS)
+    for name, reason in refused.items():
+        assert REASONS[name] in reason
+    assert len(forward_ops()) - len(refused) > 85
+    assert not set(WRITERS) & set(FORMS)
+    assert not (set(WRITERS) | set(FORMS)) & set(REFUSED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("opset", [17, 20, 23])
+@pytest.mark.parametrize("op", exported_ops(), ids=lambda op: op.name)
+def test_all_samples_of_all_types(op: type[Op], opset: int) -> None:
+    """Gradients that are composed of their formula are compared in the wide types."""
+    for sample, dtype in samples(op):
+        if op.name.endswith("_grad") and op not in WRITERS and dtype.itemsize < 4:
+            continue
+        found = [t for t in verdict(sample, dtype, opset) if not (opset < 20 and " came with opset " in t)]
+        assert found == [], f"{sample} {dtype}"
+
+
+def test_what_is_refused_names_op_and_module() -> None:
+    class Noise(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x + ops.random_normal(x[0, :2].cast(int64), (3,))[0] * x
+
+    net = nn.Sequential(nn.Linear(3, 3), Noise())
+    with pytest.raises(
+        ExportError, match=r"random_normal\(.*\) of module '1': ONNX has no counterpart: it draws"
+    ):
+        to_onnx(net, Spec((2, 3), float32))
+    with pytest.raises(ExportError, match="ONNX has no operator for it"):
+        to_onnx(ops.erfinv, Spec((2,), float32))
+    with pytest.raises(ExportError, match="came with opset 18"):
+        to_onnx(lambda a, b: a & b, Spec((2,), int64), Spec((2,), int64), opset=17)
+    assert "erfinv" in LACKING
+
+
+with unregistered():
+
+    @dataclass(frozen=True)
+    class Swapped(Op):
+        """(a, b) -> (b, a)."""
+
+        arity = 2
+
+        def infer(self, a: Spec, b: Spec) -> tuple[Spec, Spec]:  # type: ignore[override]
+            return b, a
+
+        def reference(self, a: Array, b: Array) -> tuple[Array, Array]:  # type: ignore[override]
+            return b, a
+
+    @dataclass(frozen=True)
+    class Cubed(Op):
+        """x³."""
+
+        def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
+            return (x,)
+
+        def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
+            return (x**3,)
+
+
+def test_ops_of_ones_own_are_written_by_ones_own_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    for table in (WRITERS, FORMS):
+        for op in (Swapped, Cubed):
+            monkeypatch.delitem(table, op, raising=False)
+    x = Spec((2, 3), float32)
+    with pytest.raises(ExportError, match="cubed"):
+        to_onnx(lambda v: call(Cubed(), v), x)
+
+    def swapped(step: OpExport) -> Sequence[str]:
+        return step.inputs[::-1]
+
+    def cubed(op: Cubed, v: Any) -> Any:
+        return v * v * v
+
+    monkeypatch.setitem(WRITERS, Swapped, exports(Swapped)(swapped))
+    monkeypatch.setitem(FORMS, Cubed, composes(Cubed)(cubed))
+    model = to_onnx(lambda v, w: call(Swapped(), call(Cubed(), v), w), x, x)
+    assert [n.op_type for n in model.graph.node] == ["Identity"]
+    assert [n.op_type for n in to_onnx(lambda v: call(Cubed(), v), x).graph.node] == ["Mul", "Mul"]
+
+
+def test_equal_constants_are_written_once_and_names_differ() -> None:
+    writer = ModelWriter(20)
+    a, b = writer.constant(np.ones(3)), writer.constant(np.ones(3))
+    assert a == b
+    assert writer.constant(np.ones(3, np.float32)) != a
+    assert [writer.claim("x") for _ in range(3)] == ["x", "x_1", "x_2"]
+    graph = trace(lambda x: (x * 2.0) + 2.0, Spec((2,), float32))
+    assert sum(t.name.startswith("constant") for t in to_onnx(graph).graph.initializer) == 1

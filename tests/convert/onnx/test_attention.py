@@ -1,0 +1,29 @@
+"""Handlers of attention and rotary embedding agree with ONNX's own tests."""
+
+import numpy as np
+import pytest
+
+from lamina.convert.onnx import OnnxError, attention
+from tests.helpers.onnx_models import agrees, node_tests, single
+
+
+@pytest.mark.parametrize("name", node_tests(attention))
+def test_onnx_own_tests_agree(name: str) -> None:
+    agrees(name)
+
+
+def test_queries_share_the_heads_of_keys() -> None:
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.normal(size=(1, h, 3, 4)).astype(np.float32) for h in (4, 2, 2))
+    graph = single("Attention", {"q": q.shape, "k": k.shape, "v": v.shape}, opset=23)
+    found = graph({"q": q, "k": k, "v": v})["y0"].numpy()
+    whole = [np.repeat(a, 2, axis=1) for a in (k, v)]
+    scores = q @ whole[0].swapaxes(2, 3) / 2
+    weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    np.testing.assert_allclose(found, weights @ whole[1], rtol=1e-5, atol=1e-6)
+
+
+def test_three_axes_need_the_numbers_of_heads() -> None:
+    graph = single("Attention", dict.fromkeys("qkv", (1, 2, 8)), opset=23)
+    with pytest.raises(OnnxError, match="Attention: needs the attribute q_num_heads"):
+        graph(dict.fromkeys("qkv", np.ones((1, 2, 8), np.float32)))

@@ -1,0 +1,36 @@
+"""Graphs and functions as they are read: attributes, references, subgraphs."""
+
+import numpy as np
+from onnx import helper
+
+from lamina.convert.onnx.body import body_of_function, body_of_graph, domain
+from tests.helpers.onnx_models import model
+
+
+def test_nodes_hold_attributes_as_values_and_subgraphs_as_bodies() -> None:
+    info = helper.make_tensor_value_info("z", 1, None)
+    branch = helper.make_graph([helper.make_node("Relu", ["x"], ["z"])], "b", [], [info])
+    node = helper.make_node("If", ["c"], ["y"], "pick", then_branch=branch, else_branch=branch)
+    body = body_of_graph(model([node], {"x": (1,)}, {"y": (1,)}, c=np.array(True)).graph)
+    (step,) = body.steps
+    assert (body.inputs, body.outputs, list(body.initializers)) == (("x",), ("y",), ["c"])
+    assert (step.key, str(step), step.inputs, step.outputs) == (("", "If"), "If 'pick'", ("c",), ("y",))
+    assert [b.steps[0].operator for b in step.bodies] == ["Relu", "Relu"]
+
+
+def test_functions_hold_defaults_and_references() -> None:
+    node = helper.make_node("LeakyRelu", ["x"], ["y"])
+    reference = node.attribute.add(name="alpha", type=1)
+    reference.ref_attr_name = "slope"
+    made = helper.make_function(
+        "mine", "Leak", ["x"], ["y"], [node], [helper.make_opsetid("", 20)],
+        attribute_protos=[helper.make_attribute("slope", 0.5)],
+    )  # fmt: skip
+    body = body_of_function(made)
+    assert dict(body.attributes) == {"slope": 0.5}
+    assert dict(body.steps[0].references) == {"alpha": "slope"}
+    assert body.steps[0].attributes == {}
+
+
+def test_the_own_domain_has_two_names() -> None:
+    assert (domain("ai.onnx"), domain(""), domain("mine")) == ("", "", "mine")

@@ -1,0 +1,150 @@
+"""Whole models: initializers, functions, subgraphs, what is unknown, tracing and gradients."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import lamina as lm
+from lamina.convert.onnx import OnnxError, OnnxGraph, UnknownValueError
+from lamina.spec import Spec, float32
+from tests.helpers.onnx_models import model
+
+X = np.linspace(-1, 1, 2 * 3 * 6 * 5, dtype=np.float32).reshape(2, 3, 6, 5)
+
+
+def network() -> onnx.ModelProto:
+    """conv 3x3 > relu > a flattening whose shape is computed from the input's > product."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("Shape", ["r"], ["s"]),
+        helper.make_node("Gather", ["s", "zero"], ["n"]),
+        helper.make_node("Concat", ["n", "rest"], ["shape"], axis=0),
+        helper.make_node("Reshape", ["r", "shape"], ["f"]),
+        helper.make_node("Gemm", ["f", "v"], ["y"], transB=1),
+    ]
+    weights = {
+        "w": rng.normal(size=(4, 3, 3, 3)).astype(np.float32),
+        "b": rng.normal(size=4).astype(np.float32),
+        "v": rng.normal(size=(7, 120)).astype(np.float32),
+        "zero": np.array([0]),
+        "rest": np.array([-1]),
+    }
+    return model(nodes, {"x": (2, 3, 6, 5)}, {"y": (2, 7)}, **weights)
+
+
+def expected(proto: onnx.ModelProto) -> np.ndarray:
+    w = {t.name: onnx.numpy_helper.to_array(t) for t in proto.graph.initializer}
+    c = lm.ops.relu(lm.ops.conv2d(lm.tensor(X), lm.tensor(w["w"]), lm.tensor(w["b"]), padding=1)).numpy()
+    return c.reshape(2, -1) @ w["v"].T
+
+
+def test_tensors_compute_and_traced_values_record_the_same() -> None:
+    proto = network()
+    graph = OnnxGraph(proto)
+    (eager,) = graph({"x": X}).values()
+    np.testing.assert_allclose(eager.numpy(), expected(proto), rtol=1e-5, atol=1e-4)
+    recorded = graph.trace({"x": Spec(X.shape, float32)})
+    assert [n.op.name for n in recorded.nodes if n.op.name in ("conv", "relu", "matmul")]
+    assert "gather" not in {n.op.name for n in recorded.nodes}  # what is known of shapes is not recorded
+    (compiled,) = lm.compile(recorded, "cpu")(lm.tensor(X))
+    np.testing.assert_allclose(compiled.numpy(), eager.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_reach_the_initializers() -> None:
+    proto = network()
+    graph = OnnxGraph(proto)
+    weights = {n: t for n, t in graph.initializers.items() if t.dtype == float32}
+
+    def loss(given: dict) -> object:
+        graph.initializers.update(given)
+        return lm.ops.sum(lm.ops.square(graph({"x": X})["y"]))
+
+    grads = lm.grad(loss)(weights)
+    graph.initializers.update(weights)
+    y = expected(proto)
+    w = {t.name: onnx.numpy_helper.to_array(t) for t in proto.graph.initializer}
+    c = lm.ops.relu(lm.ops.conv2d(lm.tensor(X), lm.tensor(w["w"]), lm.tensor(w["b"]), padding=1)).numpy()
+    np.testing.assert_allclose(grads["v"].numpy(), 2 * y.T @ c.reshape(2, -1), rtol=1e-4, atol=1e-3)
+    assert grads["w"].shape == (4, 3, 3, 3)
+
+
+def test_an_input_may_replace_an_initializer() -> None:
+    proto = model(
+        [helper.make_node("Add", ["x", "w"], ["y"])], {"x": (2,), "w": (2,)}, {"y": (2,)}, w=np.ones(2, "f")
+    )
+    graph = OnnxGraph(proto)
+    assert graph.inputs == ("x",)
+    np.testing.assert_array_equal(graph({"x": np.zeros(2, "f")})["y"].numpy(), [1, 1])
+    np.testing.assert_array_equal(
+        graph({"x": np.zeros(2, "f"), "w": np.full(2, 5, "f")})["y"].numpy(), [5, 5]
+    )
+
+
+def test_the_models_own_functions_take_their_callers_attributes() -> None:
+    body = [helper.make_node("LeakyRelu", ["a"], ["t"]), helper.make_node("Add", ["t", "t"], ["b"])]
+    reference = onnx.AttributeProto(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
+    body[0].attribute.append(reference)
+    function = helper.make_function(
+        "own", "Doubled", ["a"], ["b"], body, [helper.make_opsetid("", 22)], ["slope"]
+    )
+    node = helper.make_node("Doubled", ["x"], ["y"], domain="own", slope=0.5)
+    proto = model([node], {"x": (2,)}, {"y": (2,)})
+    proto.functions.append(function)
+    proto.opset_import.append(helper.make_opsetid("own", 1))
+    found = OnnxGraph(proto)({"x": np.array([-2, 3], "f")})["y"].numpy()
+    np.testing.assert_array_equal(found, [-2, 6])
+
+
+def test_what_is_missing_or_unknown_is_named() -> None:
+    graph = OnnxGraph(network())
+    with pytest.raises(OnnxError, match=r"the graph's inputs \['x'\] are not given"):
+        graph({})
+    with pytest.raises(OnnxError, match=r"\['z'\] are no inputs of the graph, which has \['x'\]"):
+        graph({"x": X, "z": X})
+    proto = model([helper.make_node("Frobnicate", ["x"], ["y"], name="f1")], {"x": (2,)}, {"y": (2,)})
+    assert OnnxGraph(proto).unknown_operators() == ["Frobnicate"]
+    with pytest.raises(OnnxError, match=r"Frobnicate 'f1': the operator has no handler"):
+        OnnxGraph(proto)({"x": np.zeros(2, "f")})
+    proto = model([helper.make_node("Relu", ["q"], ["y"], name="r1")], {"x": (2,)}, {"y": (2,)})
+    with pytest.raises(OnnxError, match=r"Relu 'r1': no node before it makes its inputs \['q'\]"):
+        OnnxGraph(proto)({"x": np.zeros(2, "f")})
+    proto = model([helper.make_node("Relu", ["x"], ["z"])], {"x": (2,)}, {"y": (2,)})
+    with pytest.raises(OnnxError, match=r"no node makes the outputs \['y'\]"):
+        OnnxGraph(proto)({"x": np.zeros(2, "f")})
+
+
+def test_numbers_that_decide_shapes_must_be_known_while_tracing() -> None:
+    node = helper.make_node("Reshape", ["x", "shape"], ["y"], name="view")
+    proto = model([node], {"x": (6,), "shape": (TensorProto.INT64, (2,))}, {"y": (2, 3)})
+    graph = OnnxGraph(proto)
+    specs = {"x": Spec((6,), float32), "shape": Spec((2,), lm.int64)}
+    with pytest.raises(
+        UnknownValueError, match=r"Reshape 'view': input 1 \('shape'\) decides shapes"
+    ) as caught:
+        graph.trace(specs)
+    assert caught.value.input == "shape"
+    recorded = graph.trace(specs | {"shape": np.array([2, 3])})
+    assert [v.spec.shape for v in recorded.outputs] == [(2, 3)]
+
+
+def test_loops_and_functions_without_end_are_refused() -> None:
+    info = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [],
+        "body",
+        [info("i", 7, []), info("go", 9, []), info("a", 1, None)],
+        [info("go", 9, []), info("a", 1, None)],
+    )
+    node = helper.make_node("Loop", ["", "", "x"], ["y"], body=body)
+    with pytest.raises(OnnxError, match="loops and functions take more than 50000 nodes in one call"):
+        OnnxGraph(model([node], {"x": (1,)}, {"y": (1,)}))({"x": np.ones(1, "f")})
+    call = helper.make_node("F", ["a"], ["b"], domain="own")
+    proto = model([helper.make_node("F", ["x"], ["y"], domain="own")], {"x": (1,)}, {"y": (1,)})
+    proto.functions.append(
+        helper.make_function("own", "F", ["a"], ["b"], [call], [helper.make_opsetid("own", 1)])
+    )
+    with pytest.raises(OnnxError, match="functions and subgraphs lie more than 64 deep in one another"):
+        OnnxGraph(proto)({"x": np.ones(1, "f")})

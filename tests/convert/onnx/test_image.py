@@ -1,0 +1,41 @@
+"""Handlers of resizing and sampling agree with ONNX's own tests."""
+
+import numpy as np
+import pytest
+
+from lamina.convert.onnx import OnnxError, image
+from tests.helpers.onnx_models import agrees, node_tests, single
+
+
+@pytest.mark.parametrize("name", node_tests(image))
+def test_onnx_own_tests_agree(name: str) -> None:
+    agrees(name)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "text"),
+    [
+        ({"mode": "sinc"}, "mode must be nearest, linear or cubic, got 'sinc'"),
+        ({"nearest_mode": "odd"}, "nearest_mode must be one of round_prefer_floor, .*, got 'odd'"),
+        ({}, "needs scales or sizes"),
+    ],
+)
+def test_words_that_are_unknown_are_refused(attributes: dict[str, str], text: str) -> None:
+    given = {"x": np.ones((1, 1, 4, 4), np.float32)}
+    if attributes:
+        given |= {"roi": np.zeros(0, np.float32), "scales": np.array([1, 1, 2, 2], np.float32)}
+    graph = single("Resize", {n: a.shape for n, a in given.items()}, **attributes)
+    with pytest.raises(OnnxError, match=text):
+        graph(given)
+
+
+def test_twice_the_size_by_nearest_repeats() -> None:
+    x = np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2)
+    given = {"x": x, "roi": np.zeros(0, np.float32), "scales": np.array([1, 1, 2, 3], np.float32)}
+    graph = single(
+        "Resize",
+        {n: a.shape for n, a in given.items()},
+        coordinate_transformation_mode="asymmetric",
+        nearest_mode="floor",
+    )
+    np.testing.assert_array_equal(graph(given)["y0"].numpy(), x.repeat(2, 2).repeat(3, 3))

@@ -1,0 +1,78 @@
+"""Strings: ONNX's operators of them, as inputs and as constants, of graphs and of networks."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from lamina.convert import from_onnx
+from lamina.convert.onnx import OnnxError, OnnxGraph
+
+WORDS = np.array(["Monday", "tuesday", "Straße"], object)
+
+
+def model(
+    operator: str, *inputs: str, outputs: int = 1, held: Any = None, **attributes: Any
+) -> onnx.ModelProto:
+    """One node; held: its last input as an initializer."""
+    names = [f"y{i}" for i in range(outputs)]
+    words = [] if held is None else [helper.make_tensor(inputs[-1], TensorProto.STRING, np.shape(held), held)]
+    node = helper.make_node(operator, list(inputs), names, **attributes)
+    free = inputs[: len(inputs) - (held is not None)]
+    graph = helper.make_graph(
+        [node], "net", [helper.make_tensor_value_info(n, TensorProto.STRING, None) for n in free],
+        [helper.make_tensor_value_info(n, 0, None) for n in names],
+        words,
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+def test_stop_words_and_cases() -> None:
+    for attributes, wanted in (
+        ({"case_change_action": "UPPER", "stopwords": ["monday"]}, ["TUESDAY", "STRASSE"]),
+        ({"is_case_sensitive": 1, "stopwords": ["monday", "tuesday"]}, ["Monday", "Straße"]),
+        ({"case_change_action": "LOWER", "stopwords": ["MONDAY", "TUESDAY", "straße"]}, [""]),
+    ):
+        found = OnnxGraph(model("StringNormalizer", "x", **attributes))({"x": WORDS})["y0"]
+        assert found.numpy().tolist() == wanted
+    (row,) = OnnxGraph(model("StringNormalizer", "x"))({"x": WORDS[None]}).values()
+    assert row.shape == (1, 3)
+
+
+def test_strings_joined_with_a_constant_and_split_again() -> None:
+    joined = from_onnx(model("StringConcat", "x", "w", held=[" a b"]))(WORDS)
+    assert joined.numpy().tolist() == ["Monday a b", "tuesday a b", "Straße a b"]
+    parts, counts = from_onnx(model("StringSplit", "x", outputs=2, maxsplit=1))(joined)
+    assert parts.numpy().tolist()[0] == ["Monday", "a b"]
+    assert counts.numpy().tolist() == [2, 2, 2]
+    parts, counts = from_onnx(model("StringSplit", "x", outputs=2, delimiter="a"))(joined)
+    assert parts.numpy().tolist()[2] == ["Str", "ße ", " b"]
+    assert counts.numpy().tolist() == [3, 3, 3]
+
+
+def test_strings_are_compared() -> None:
+    found = OnnxGraph(model("Equal", "x", "w", held=["tuesday"]))({"x": WORDS})["y0"]
+    assert found.numpy().tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("proto", "x", "message"),
+    [
+        (model("StringNormalizer", "x"), np.ones(3, np.float32), "input 0 must be strings"),
+        (model("StringNormalizer", "x"), np.full((2, 2), "a", object), r"shape \[C\] or \[1, C\]"),
+        (model("StringNormalizer", "x", case_change_action="TITLE"), WORDS, "got 'TITLE'"),
+        (model("Relu", "x"), WORDS, r"relu: operand 0 must be a tensor, .* got strings\[3\]"),
+    ],
+)
+def test_what_is_refused(proto: onnx.ModelProto, x: Any, message: str) -> None:
+    with pytest.raises((OnnxError, TypeError), match=message):
+        OnnxGraph(proto)({"x": x})
+
+
+def test_strings_without_sound_sizes_are_refused() -> None:
+    proto = model("Equal", "x", "w", held=["a"])
+    proto.graph.initializer[0].dims[:] = [7]
+    with pytest.raises(OnnxError, match="has no sound sizes"):
+        OnnxGraph(proto)

@@ -1,0 +1,1 @@
+"""lamina.convert.torch."""

@@ -1,0 +1,68 @@
+"""Attention, and rows of tables."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
+
+
+CASES = [
+    "F.scaled_dot_product_attention(x, x, x, is_causal=True)",
+    "F.scaled_dot_product_attention(x, x, x, x > 0)",
+    "F.embedding((x[0, 0] > 0).long(), x[0, 0])",
+    "F.embedding_bag((x[0, 0] > 0).long(), x[0, 0], mode='sum')",
+]
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_values_are_those_of_torch(text: str) -> None:
+    import torch
+    import torch.nn.functional as F
+
+    from tests.helpers.torch_functions import agree
+
+    x = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    agree(eval("lambda x: " + text, {"torch": torch, "F": F}), x)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"bias": False}, {"kdim": 5, "vdim": 7}, {"add_bias_kv": True}, {"add_zero_attn": True}]
+)
+@pytest.mark.parametrize("mask", ["none", "padding", "causal"])
+def test_multi_head_attention(options: dict[str, object], mask: str) -> None:
+    import torch
+
+    from tests.helpers.torch_functions import captured, close
+
+    net = torch.nn.MultiheadAttention(8, 2, batch_first=True, **options).eval()
+    q = torch.randn(3, 4, 8)
+    k, v = (torch.randn(3, 6, size) for size in (options.get("kdim", 8), options.get("vdim", 8)))
+    given = {
+        "none": {},
+        "padding": {"key_padding_mask": torch.arange(6) > torch.tensor([[5], [3], [4]])},
+        "causal": {"attn_mask": torch.ones(4, 6).triu(1).bool(), "need_weights": False},
+    }[mask]
+    with torch.no_grad():
+
+        def call(q: object, k: object, v: object) -> object:
+            return net(q, k, v, **given)
+
+        program = captured(call, q, k, v)
+        found = program(*(_of(name, net, q, k, v, given) for name in program.inputs))
+        wanted = net(q, k, v, **given)
+    close(found.outputs[0], wanted[0])
+
+
+def _of(name: str, net: object, q: object, k: object, v: object, given: dict[str, object]) -> object:
+    """What Dynamo's placeholder of this name stands for."""
+    tensors = {"l_q_": q, "l_k_": k, "l_v_": v}
+    held = dict(net.named_parameters())  # type: ignore[attr-defined]
+    for path, tensor in held.items():
+        if (
+            name.replace("_modules", "")
+            .replace("_parameters", "")
+            .endswith("_" + path.replace(".", "_") + "_")
+        ):
+            return tensor.detach()
+    return tensors.get(name, next((x for x in given.values() if hasattr(x, "dtype")), None))

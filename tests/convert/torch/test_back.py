@@ -1,0 +1,83 @@
+"""Lamina networks as PyTorch's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.feature("F101", "B025")]
+
+
+def same_bits(network: Any, module: Any) -> None:
+    state = network.state_dict()
+    assert list(state) == list(module.state_dict())
+    for name, held in module.state_dict().items():
+        assert np.asarray(state[name].numpy()).tobytes() == held.contiguous().numpy().tobytes(), name
+
+
+def test_there_and_back_to_the_bit() -> None:
+    import torch
+    from torch import nn
+
+    import lamina as lm
+    from lamina.convert.torch import from_torch, to_torch
+
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 2)).train()
+    x = torch.randn(8, 3, 6, 6)
+    converted = from_torch(net, x)
+    before = [p.clone() for p in net.parameters()]
+    step = lm.train_step(converted, lm.nn.CrossEntropyLoss(), lm.optim.SGD(lr=0.1))
+    step(x.numpy(), np.arange(8) % 2)
+    back = to_torch(converted)
+    same_bits(converted, back)
+    assert type(back) is type(net)
+    assert not any(torch.equal(a, b) for a, b in zip(before[:1], back.parameters(), strict=False))
+    np.testing.assert_allclose(
+        converted.eval()(x).numpy(), back.eval()(x).detach().numpy(), rtol=1e-4, atol=1e-5
+    )
+
+
+LAYERS = {
+    "Sequential": lambda nn: nn.Sequential(
+        nn.Linear(6, 8, bias=False), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 2)
+    ),
+    "Conv2d": lambda nn: nn.Conv2d(6, 8, 3, stride=2, padding=1, groups=2, bias=False),
+    "BatchNorm1d": lambda nn: nn.BatchNorm1d(6, eps=1e-3, momentum=0.2),
+    "LayerNorm": lambda nn: nn.LayerNorm(6, elementwise_affine=False),
+    "GroupNorm": lambda nn: nn.GroupNorm(3, 6),
+    "LSTM": lambda nn: nn.LSTM(6, 4, num_layers=2, bidirectional=True, batch_first=True),
+    "GRU": lambda nn: nn.GRU(6, 4, bias=False),
+    "Embedding": lambda nn: nn.Embedding(5, 6),
+    "MultiheadAttention": lambda nn: nn.MultiheadAttention(6, 2, bias=False),
+    "ConvTranspose2d": lambda nn: nn.ConvTranspose2d(6, 4, 2, stride=2),
+    "MaxPool2d": lambda nn: nn.MaxPool2d(3, 2, 1),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_become_those_of_torch(name: str) -> None:
+    import lamina as lm
+    from lamina.convert.torch import to_torch
+
+    network = LAYERS[name](lm.nn)
+    module = to_torch(network)
+    assert type(module).__name__ == name
+    same_bits(network, module)
+    if name == "Conv2d":
+        assert (module.stride, module.padding, module.groups) == ((2, 2), (1, 1), 2)
+    if name == "BatchNorm1d":
+        assert (module.eps, module.momentum) == (1e-3, 0.2)
+
+
+def test_a_class_of_the_users_own_is_refused_by_its_path() -> None:
+    import lamina as lm
+    from lamina.convert.torch import TorchConversionError, to_torch
+
+    class Mine(lm.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x
+
+    with pytest.raises(TorchConversionError, match="to_torch: 1 is a Mine, which torch.nn does not have"):
+        to_torch(lm.nn.Sequential(lm.nn.ReLU(), Mine()))

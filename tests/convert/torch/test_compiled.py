@@ -1,0 +1,113 @@
+"""Forward and backward passes in contexts: several under way, kept graphs, parameters that move, refusals."""
+
+import copy
+import io
+
+import pytest
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.feature("B024"),
+    pytest.mark.filterwarnings(
+        "ignore:The .grad attribute of a Tensor that is not a leaf"
+    ),  # Dynamo looks at it
+]
+
+
+def test_several_forward_passes_before_backward() -> None:
+    import torch
+
+    from tests.helpers.torch_training import ConvNet, compiled, gradients_of, images
+
+    model = ConvNet()
+    run = compiled(model)
+    outputs = [run(images(i)[0]) for i in range(3)]
+    kept = [y.detach().clone() for y in outputs]
+    for i in (1, 0, 2):
+        found = gradients_of(model, outputs[i])
+        for a, b in zip(found, gradients_of(model, model(images(i)[0])), strict=True):
+            torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)
+    for y, before in zip(outputs, kept, strict=True):
+        assert torch.equal(y, before)
+
+
+def test_gradients_accumulate_and_graphs_are_kept() -> None:
+    import torch
+
+    from tests.helpers.torch_training import ConvNet, compiled, images
+
+    model = ConvNet()
+    twin = copy.deepcopy(model)
+    for net, run in ((model, model), (twin, compiled(twin))):
+        for i in range(3):
+            run(images(i)[0]).square().sum().backward()
+        y = run(images(4)[0])
+        y.sum().backward(retain_graph=True)
+        y.square().sum().backward()
+        with pytest.raises(RuntimeError, match="second time"):
+            y.sum().backward()
+        del net
+    for a, b in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, atol=2e-3, rtol=1e-3)
+
+
+def test_dropout_follows_pytorchs_seed() -> None:
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    run, x = compiled(torch.nn.Dropout(0.3)), torch.ones(100, 100, requires_grad=True)
+    torch.manual_seed(5)
+    a, b = run(x), run(x)
+    torch.manual_seed(5)
+    again = run(x)
+    assert torch.equal(a, again)
+    assert not torch.equal(a, b)
+    assert abs((a == 0).float().mean().item() - 0.3) < 0.02
+    (g,) = torch.autograd.grad(b.sum(), x)
+    assert torch.equal(g == 0, b == 0)
+
+
+def test_state_is_saved_loaded_and_moved() -> None:
+    import torch
+
+    from tests.helpers.torch_training import ConvNet, compiled, images
+
+    model, other = ConvNet(), ConvNet()
+    run, x = compiled(model), images(0)[0]
+    run(x)
+    file = io.BytesIO()
+    torch.save(other.state_dict(), file)
+    file.seek(0)
+    model.load_state_dict(torch.load(file))
+    torch.testing.assert_close(run(x), other(x), atol=1e-5, rtol=1e-4)
+    for _ in range(8):  # parameters that lie elsewhere each time
+        for p in model.parameters():
+            p.data = p.data.clone() * 1.1
+        torch.testing.assert_close(run(x), copy.deepcopy(model)(x), atol=1e-4, rtol=1e-4)
+
+
+def test_second_derivatives_are_refused() -> None:
+    import torch
+
+    from lamina.convert.torch.compiled import DoubleBackwardError
+    from tests.helpers.torch_training import compiled
+
+    layer, x = torch.nn.Linear(3, 2), torch.randn(4, 3, requires_grad=True)
+    y = compiled(layer)(x).square().sum()
+    (g,) = torch.autograd.grad(y, x, create_graph=True)
+    with pytest.raises(DoubleBackwardError, match="create_graph=True"):
+        g.square().sum().backward()
+
+
+def test_what_is_overwritten_before_backward_is_refused_as_by_pytorch() -> None:
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    layer, x = torch.nn.Linear(3, 2), torch.randn(4, 3, requires_grad=True)
+    y = compiled(layer)(x).sum()
+    with torch.no_grad():
+        layer.weight.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()

@@ -1,0 +1,32 @@
+"""Convolutions and pools."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
+
+
+CASES = [
+    "F.conv2d(x, torch.ones(4, 3, 3, 3), padding='same')",
+    "F.conv_transpose2d(x, torch.ones(3, 4, 2, 2), stride=2)",
+    "F.max_pool2d(x, 2)",
+    "F.max_pool2d(x, 3, 2, 1, return_indices=True)[0]",
+    "F.avg_pool2d(x, 2, count_include_pad=False)",
+    "F.adaptive_avg_pool2d(x, (1, None))",
+    "F.adaptive_max_pool2d(x, 2)",
+    "F.lp_pool2d(x, 2, 2)",
+    "torch.conv2d(x, torch.ones(3, 1, 3, 3), groups=3)",
+    "F.max_pool1d(x[:, 0], 2)",
+]
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_values_are_those_of_torch(text: str) -> None:
+    import torch
+    import torch.nn.functional as F
+
+    from tests.helpers.torch_functions import agree
+
+    x = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    agree(eval("lambda x: " + text, {"torch": torch, "F": F}), x)

@@ -1,0 +1,156 @@
+"""PyTorch modules as Lamina modules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.feature("F099", "F100", "B023", "B027")]
+
+
+def small() -> Any:
+    from torch import nn
+
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(64, 2)
+    )
+
+
+def images(n: int) -> Any:
+    import torch
+
+    return torch.randn(n, 3, 6, 6, generator=torch.Generator().manual_seed(n))
+
+
+def test_parameters_are_shared_by_reference_or_copied() -> None:
+    import torch
+
+    from lamina.convert.torch import from_torch
+
+    net = small()
+    shared, copied = from_torch(net), from_torch(net, share=False)
+    with torch.no_grad():
+        net[0].weight.fill_(2.0)
+    assert (shared.get_parameter("0.weight").numpy() == 2).all()
+    assert not (copied.get_parameter("0.weight").numpy() == 2).any()
+    shared.get_parameter("4.bias").copy_(np.ones(2, np.float32))
+    assert net[4].bias.tolist() == [1, 1]
+
+
+def test_other_batches_need_no_other_graph_and_other_sizes_get_theirs() -> None:
+    from torch import nn
+
+    from lamina.convert.torch import from_torch
+    from tests.helpers.torch_functions import close
+
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1)).eval()
+    converted = from_torch(net, images(2))
+    for n in (2, 5, 3):
+        close(converted(images(n)), net(images(n)))
+    assert len(converted._graphs) == 1
+    close(converted(images(2)[..., :5]), net(images(2)[..., :5]))
+    assert len(converted._graphs) == 2
+
+
+@pytest.mark.parametrize("way", ["copy", "pickle"])
+def test_copies_compute_the_same_on_their_own_weights(way: str) -> None:
+    import copy
+    import pickle
+
+    from lamina.convert.torch import from_torch
+    from tests.helpers.torch_functions import close
+
+    net = small().eval()
+    converted = from_torch(net, images(2))
+    made = copy.deepcopy(converted) if way == "copy" else pickle.loads(pickle.dumps(converted))
+    close(made(images(2)), net(images(2)))
+    made.get_parameter("4.bias").fill_(7.0)
+    assert not (converted.get_parameter("4.bias").numpy() == 7).any()
+    close(converted(images(3)), net(images(3)))
+
+
+def test_threads_share_a_network() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from lamina.convert.torch import from_torch
+
+    converted = from_torch(small().eval())  # its graphs are made by whoever asks first
+    x = images(2).numpy()
+    with ThreadPoolExecutor(8) as pool:
+        found = [f.result().numpy() for f in [pool.submit(converted, x) for _ in range(64)]]
+    assert all(np.array_equal(y, found[0]) for y in found)
+
+
+def test_each_mode_has_its_graph() -> None:
+    from lamina.convert.torch import from_torch
+    from tests.helpers.torch_functions import close
+
+    net = small()
+    converted = from_torch(net, images(4), share=False)
+    for mode in (True, False):
+        close(converted.train(mode)(images(4)), net.train(mode)(images(4)))
+    for name, buffer in net.named_buffers():
+        close(converted.get_buffer(name), buffer)
+
+
+def test_parts_have_modes_of_their_own() -> None:
+    from lamina.convert.torch import from_torch
+    from tests.helpers.torch_functions import close
+
+    net = small().train()
+    converted = from_torch(net, share=False)
+    net[1].eval()
+    converted.get_submodule("1").eval()
+    close(converted(images(4)), net(images(4)))
+    assert net.training
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_it_trains_in_a_compiled_step(precision: str) -> None:
+    import torch
+
+    import lamina as lm
+    from lamina.convert.torch import from_torch
+
+    torch.manual_seed(0)
+    net = small().train()
+    x, t = images(8), np.arange(8) % 2
+    converted = from_torch(net, x, share=False)
+    step = lm.train_step(converted, lm.nn.CrossEntropyLoss(), lm.optim.SGD(lr=0.1), precision=precision)
+    losses = [step(x.numpy(), t).item() for _ in range(5)]
+    optimizer, theirs = torch.optim.SGD(net.parameters(), 0.1), []
+    for _ in range(5):
+        loss = torch.nn.functional.cross_entropy(net(x), torch.tensor(t))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        theirs.append(loss.item())
+    np.testing.assert_allclose(losses, theirs, rtol=1e-4 if precision == "fp32" else 0.1)
+
+
+def test_it_serves_without_gradients() -> None:
+    import lamina as lm
+    from lamina.convert.torch import from_torch
+    from tests.helpers.torch_functions import close
+
+    net = small().eval()
+    predictor = lm.infer.Predictor(from_torch(net, images(2)), device="cpu")
+    close(predictor(images(4).numpy()), net(images(4)))
+
+
+def test_what_has_no_counterpart_is_named_with_its_line() -> None:
+    import torch
+    from torch import nn
+
+    from lamina.convert.torch import TorchConversionError, from_torch
+
+    class Net(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return torch.linalg.svdvals(x)
+
+    with pytest.raises(TorchConversionError, match=r"(?s)linalg_svdvals.*test_converted.py"):
+        from_torch(Net(), torch.randn(3, 3))
+    with pytest.raises(TypeError, match=r"takes a torch.nn.Module, got int"):
+        from_torch(3)

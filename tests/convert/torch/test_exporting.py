@@ -1,0 +1,98 @@
+"""A PyTorch module as a graph for one mode and one kind of inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
+
+
+def test_inputs_are_tensors_and_the_rest() -> None:
+    import torch
+
+    from lamina.convert.torch.exporting import Inputs
+
+    x, y = torch.ones(2), torch.zeros(3)
+    inputs, tensors = Inputs.of(([x, 3], None), {"k": {"y": y}, "flag": True})
+    assert tensors[0] is x
+    assert tensors[1] is y
+    assert inputs.arguments([1.0, 2.0]) == (([1.0, 3], None), {"k": {"y": 2.0}, "flag": True})
+    assert inputs == Inputs.of(([y, 3], None), {"k": {"y": x}, "flag": True})[0]
+    assert inputs != Inputs.of(([x, 4], None), {"k": {"y": y}, "flag": True})[0]
+
+
+def test_a_graph_says_which_shapes_it_takes() -> None:
+    import torch
+    from torch import nn
+
+    from lamina.convert.torch.exporting import Inputs, export
+
+    graph = export(nn.Linear(3, 2), *Inputs.of((torch.ones(4, 3),), {}))
+    assert graph.takes([(7, 3)])
+    assert not graph.takes([(7, 4)])
+    assert not graph.takes([(1, 3, 3)])
+
+
+def test_what_the_exporter_said_is_in_the_error() -> None:
+    import torch
+    from torch import nn
+
+    from lamina.convert.torch import TorchConversionError
+    from lamina.convert.torch.exporting import Inputs, export
+
+    class Net(nn.Module):
+        def forward(self, x: Any) -> Any:
+            raise RuntimeError("never so")
+
+    with pytest.raises(TorchConversionError, match="Net: torch.export makes no graph of it.*\n.*never so"):
+        export(Net(), *Inputs.of((torch.ones(4, 3),), {}))
+
+
+def _masked() -> Any:
+    """A network that asks for a number (the longest length), which the shape of its other input tells."""
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(3, 2)
+
+        def forward(self, x: Any, lengths: Any) -> Any:
+            import torch
+
+            steps = int(lengths.max().item())
+            mask = (torch.arange(steps) < lengths[:, None]).view(x.shape[:2])
+            return {"y": self.head(x) * mask[..., None], "more": (steps, mask.sum(1), x)}
+
+    return Net()
+
+
+def test_numbers_that_shapes_tell_and_results_of_the_strict_exporter() -> None:
+    import torch
+
+    import lamina as lm
+    from lamina.convert.torch import TorchConversionError, check, from_torch
+
+    net, x = _masked(), torch.randn(2, 5, 3)
+    lengths = torch.tensor([5, 3])
+    converted = from_torch(net, x, lengths)
+    found = converted(x, lengths)
+    assert list(found) == ["y", "more"]
+    assert found["more"][0] == 5
+    assert found["more"][1].numpy().tolist() == [5, 3]
+    assert check(net, converted, x, lengths).gradient < 1e-6
+    compiled = lm.jit(converted)(lm.tensor(x.numpy()), lm.tensor(lengths.numpy()))
+    torch.testing.assert_close(torch.from_numpy(compiled["y"].numpy()), net(x, lengths)["y"])
+    with pytest.raises(TorchConversionError, match="item.*: is 4, and must be 5 for these shapes"):
+        converted(x, torch.tensor([4, 3]))
+
+
+def test_what_the_exporter_prints_of_tries_that_fail_is_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    from lamina.convert.torch.exporting import Inputs, export
+
+    export(_masked(), *Inputs.of((torch.randn(2, 5, 3), torch.tensor([5, 3])), {}))
+    assert capfd.readouterr() == ("", "")

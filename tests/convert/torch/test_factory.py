@@ -1,0 +1,34 @@
+"""Tensors made of numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
+
+
+CASES = [
+    "x + torch.zeros(6) + torch.ones(6, 6) + torch.full((6,), 2.0)",
+    "torch.arange(6) + x",
+    "torch.arange(1.0, 7.0) * x",
+    "torch.linspace(0, 1, 6) * x",
+    "torch.eye(6) @ x",
+    "torch.tensor([1.0, 2.0, 3.0]).view(3, 1, 1) * x",
+    "torch.zeros_like(x, dtype=torch.int64)",
+    "x.new_full((2,), 3.0)",
+    "torch.ones_like(x) + torch.full_like(x, 2)",
+    "torch.triu_indices(3, 3) + x.long()[0, 0, 0, 0]",
+    "x * x.new_tensor(2.0)",
+    "torch.scalar_tensor(2.0) * x",
+]
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_values_are_those_of_torch(text: str) -> None:
+    import torch
+    import torch.nn.functional as F
+
+    from tests.helpers.torch_functions import agree
+
+    x = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    agree(eval("lambda x: " + text, {"torch": torch, "F": F}), x)

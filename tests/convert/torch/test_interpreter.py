@@ -1,0 +1,56 @@
+"""Graphs of torch.fx as programs of Lamina's ops."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
+
+
+def test_tensors_compute_and_traced_values_record() -> None:
+    import torch
+
+    import lamina as lm
+    from lamina.spec import Spec, float32
+    from tests.helpers.torch_functions import captured, close
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x) * 2
+
+    x = torch.randn(3, 4)
+    program = captured(f, x)
+    close(program(x).outputs[0], f(x))
+    graph = lm.graph.trace(lambda v: program(v).outputs[0], Spec((5, 4), float32))
+    assert [str(n.op).split("(")[0] for n in graph.nodes][:1] == ["relu"]
+
+
+def test_what_has_no_counterpart_is_known_before_running() -> None:
+    import torch
+
+    from lamina.convert.torch import TorchConversionError
+    from tests.helpers.torch_functions import captured
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.svdvals(x) + torch.fft.fft(x).real[0]
+
+    program = captured(f, torch.randn(3, 3))
+    reasons = {node.name: reason for node, reason in program.unknown()}
+    assert "lamina.ops has no function 'linalg_svdvals'" in reasons.values()
+    assert any("complex" in r for r in reasons.values())
+    with pytest.raises(TorchConversionError, match="svdvals.*test_interpreter.py"):
+        program(torch.randn(3, 3))
+
+
+def test_batch_norm_gives_its_new_statistics() -> None:
+    import torch
+
+    from tests.helpers.torch_functions import close, exported
+
+    net = torch.nn.BatchNorm2d(3)
+    x = torch.randn(4, 3, 2, 2)
+    program = exported(net, x)
+    found = program(x)
+    net(x)
+    assert set(found.changed) == {"running_mean", "running_var", "num_batches_tracked"}
+    for name, value in found.changed.items():
+        close(value, getattr(net, name))

@@ -1,0 +1,30 @@
+"""Losses."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
+
+
+CASES = [
+    "F.cross_entropy(x, (x[:, 0] > 0).long(), label_smoothing=0.1)",
+    "F.mse_loss(x, x + 1)",
+    "F.l1_loss(x, x * 2, reduction='sum')",
+    "F.nll_loss(x.log_softmax(1), (x[:, 0] > 0).long())",
+    "F.binary_cross_entropy_with_logits(x, (x > 0).float())",
+    "F.smooth_l1_loss(x, x * 2)",
+    "F.kl_div(x.log_softmax(1), x.flip(1).softmax(1), reduction='batchmean')",
+    "F.huber_loss(x, x * 3)",
+]
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_values_are_those_of_torch(text: str) -> None:
+    import torch
+    import torch.nn.functional as F
+
+    from tests.helpers.torch_functions import agree
+
+    x = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    agree(eval("lambda x: " + text, {"torch": torch, "F": F}), x)

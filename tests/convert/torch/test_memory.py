@@ -1,0 +1,39 @@
+"""Memory shared with PyTorch's tensors."""
+
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+
+def test_specs_and_devices() -> None:
+    import torch
+
+    from lamina.convert.torch.memory import device_of_tensors, spec_of
+    from lamina.runtime import Device
+    from lamina.spec import Spec, bfloat16
+
+    assert spec_of(torch.zeros(2, 3, dtype=torch.bfloat16)) == Spec((2, 3), bfloat16)
+    assert device_of_tensors([torch.zeros(2), torch.zeros(())]) == Device("cpu")
+    assert device_of_tensors([]) == Device("cpu")
+    with pytest.raises(ValueError, match="several devices: cpu, meta"):
+        device_of_tensors([torch.zeros(2), torch.zeros(2, device="meta")])
+
+
+def test_what_is_lent_is_row_major_and_aligned() -> None:
+    import torch
+
+    from lamina.convert.torch.memory import is_lendable, lent, shown
+    from lamina.runtime import Device
+    from lamina.spec import Spec, float32
+    from lamina.tensors import Tensor
+
+    x = torch.arange(6.0).reshape(2, 3)
+    assert is_lendable(x)
+    assert not is_lendable(x.t())
+    assert not is_lendable(x.flatten()[1:])
+    y: Any = shown(Tensor(lent(x, Device("cpu")), Spec((2, 3), float32)))
+    x[0, 0] = 7
+    assert y.data_ptr() == x.data_ptr()
+    assert y[0, 0] == 7

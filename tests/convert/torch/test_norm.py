@@ -1,0 +1,46 @@
+"""Norms, and the statistics that they write."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
+
+
+CASES = [
+    "F.batch_norm(x, m, v, w, b, True, 0.1)",
+    "F.batch_norm(x, m, v, w, b, False)",
+    "F.batch_norm(x, None, None, w, b, True)",
+    "F.instance_norm(x, m, v, w, b, True, 0.2)",
+    "F.instance_norm(x)",
+    "F.layer_norm(x, (6, 6))",
+    "F.group_norm(x, 3, w, b)",
+    "F.rms_norm(x, (6,))",
+    "F.local_response_norm(x, 3)",
+    "F.normalize(x, dim=1)",
+]
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_values_are_those_of_torch(text: str) -> None:
+    import torch
+    import torch.nn.functional as F
+
+    from tests.helpers.torch_functions import agree, exported
+
+    x, m, v, w, b = torch.randn(2, 3, 6, 6), torch.zeros(3), torch.ones(3), torch.rand(3), torch.rand(3)
+    agree(eval("lambda x, m, v, w, b: " + text, {"F": F}), x, m, v, w, b, ways=(exported,))
+
+
+def test_statistics_of_the_batch_alone_differentiate() -> None:
+    import torch
+    from torch import nn
+
+    from lamina.convert.torch import check, from_torch
+
+    net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4, track_running_stats=False))
+    x = torch.randn(3, 2, 5, 5)
+    for mode in (True, False):
+        found = check(net.train(mode), from_torch(net, x, share=False), x)
+        assert found.output < 1e-5, found
+        assert found.gradient < 1e-5, found

@@ -1,0 +1,111 @@
+"""Graphs in parts, of which PyTorch runs some."""
+
+import logging
+from typing import Any
+
+import pytest
+
+GOES_BACK = True
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.feature("B024"),
+    pytest.mark.filterwarnings(
+        "ignore:The .grad attribute of a Tensor that is not a leaf"
+    ),  # Dynamo looks at it
+]
+
+
+def test_what_is_not_known_goes_back_to_pytorch(caplog: Any) -> None:
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = torch.nn.Linear(4, 4), torch.nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = torch.relu(self.a(x))
+            h = torch.view_as_real(torch.fft.fft(h.to(torch.complex64))).sum(-1)
+            return self.b(h)
+
+    torch.manual_seed(1)
+    model, x = Net(), torch.randn(3, 4)
+    with caplog.at_level(logging.WARNING, "lamina.convert"):
+        y = compiled(model)(x)
+    assert any("fft" in r.message and "test_partition.py" in r.message for r in caplog.records)
+    torch.testing.assert_close(y, model(x))
+    y.sum().backward()
+    found = model.a.weight.grad.clone()
+    model.zero_grad()
+    model(x).sum().backward()
+    torch.testing.assert_close(found, model.a.weight.grad)
+
+
+@pytest.mark.filterwarnings("ignore:<class 'torch.autograd.function.Function'>")  # Dynamo makes one
+def test_a_gradient_of_the_users_own() -> None:
+    """A function of several results runs by PyTorch, with what takes them apart; gradients go through it."""
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> Any:
+            ctx.save_for_backward(w)
+            return 2 * x * w, x - w
+
+        @staticmethod
+        def backward(ctx: Any, g: torch.Tensor, h: torch.Tensor) -> Any:
+            (w,) = ctx.saved_tensors
+            return 5 * g * w + h, g  # not the derivative: what is given here is what counts
+
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        a, b = Twice.apply(x * 3, w)
+        first, second = torch.sigmoid(a).chunk(2)
+        return (first * second).sum() + b.square().sum()
+
+    torch.manual_seed(0)
+    x, w = (torch.randn(4, 3, requires_grad=True) for _ in range(2))
+    y = compiled(program)(x, w)
+    assert y.requires_grad
+    torch.testing.assert_close(torch.autograd.grad(y, (x, w)), torch.autograd.grad(program(x, w), (x, w)))
+
+
+def test_writes_to_what_needs_a_gradient() -> None:
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        h = x * w
+        h.mul_(2)
+        h[:, 0] *= 3
+        return (h * h).sum()
+
+    x, w = torch.randn(4, 3), torch.randn(3, requires_grad=True)
+    torch.testing.assert_close(
+        torch.autograd.grad(compiled(program)(x, w), w), torch.autograd.grad(program(x, w), w)
+    )
+    leaf = torch.randn(4, 3, requires_grad=True)
+
+    def inner(h: torch.Tensor) -> torch.Tensor:
+        h.mul_(2)
+        return (h * h).sum()
+
+    torch.testing.assert_close(
+        torch.autograd.grad(compiled(inner)(leaf * 1), leaf), torch.autograd.grad(inner(leaf * 1), leaf)
+    )
+
+
+def test_levels_of_torch_func_stay_with_pytorch(caplog: Any) -> None:
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.func.grad(lambda z: (z**3).sum())(x) + torch.vmap(torch.sum)(x.expand(2, 3)).sum()
+
+    x = torch.randn(3)
+    torch.testing.assert_close(compiled(program)(x), program(x))

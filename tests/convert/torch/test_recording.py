@@ -1,0 +1,28 @@
+"""torch.fx graphs as graphs of both passes."""
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+
+def test_what_inputs_and_outputs_of_a_recorded_graph_are() -> None:
+    import torch
+
+    from lamina.convert.torch import FxProgram
+    from lamina.convert.torch.recording import record
+
+    class Net(torch.nn.Module):
+        def forward(
+            self, x: torch.Tensor, w: torch.Tensor, count: torch.Tensor, unused: torch.Tensor
+        ) -> object:
+            count.add_(1)
+            return torch.dropout(x @ w, 0.5, True), (x > 0).sum()
+
+    args = [torch.ones(2, 3), torch.ones(3, 4), torch.zeros((), dtype=torch.int64), torch.ones(1)]
+    program = FxProgram(torch.fx.symbolic_trace(Net()))
+    found = record(program, args, [0, 1], [False, True, False, True])
+    assert (found.tensors, found.random, found.results, found.written) == (4, 1, 2, (2,))
+    assert (found.arriving, found.wanted, found.early, list(found.late)) == ((0,), (1,), 3, [5])
+    assert [v.shape for v in found.graph.outputs] == [(2, 4), (), (), (3, 4)]
+    inference = record(program, args, [0], [False] * 4)
+    assert (inference.arriving, inference.wanted, len(inference.graph.inputs)) == ((), (), 5)

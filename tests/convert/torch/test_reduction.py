@@ -1,0 +1,65 @@
+"""Reductions, softmax and functions of elements."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
+
+
+CASES = [
+    "x.sum((2, 3))",
+    "x.mean()",
+    "x.mean(1, keepdim=True)",
+    "x.std(1)",
+    "x.var((2, 3), unbiased=False)",
+    "x.max(1)[0]",
+    "x.amax((2, 3))",
+    "x.argmax(1)",
+    "x.topk(2, 1)[0]",
+    "x.softmax(-1)",
+    "F.log_softmax(x, 1)",
+    "F.softmax(x, dim=1, dtype=torch.float64)",
+    "x.cumsum(1)",
+    "x.norm(dim=1)",
+    "torch.linalg.vector_norm(x, dim=(2, 3))",
+    "x.sort(1)[1]",
+    "x.clamp(-1, 1)",
+    "x.clamp(min=0)",
+    "F.hardtanh(x)",
+    "F.relu6(x)",
+    "F.elu(x)",
+    "F.gelu(x, approximate='tanh')",
+    "F.silu(x)",
+    "F.hardswish(x)",
+    "F.leaky_relu(x, 0.1)",
+    "F.glu(x, 2)",
+    "torch.true_divide(x, 2).multiply(3)",
+    "x ** 2 + 2 ** x",
+    "x.logsumexp(1)",
+    "torch.special.expit(x)",
+    "(x > 0) & (x < 1)",
+    "-x / (1 + x.abs())",
+    "x // 1 + x % 2",
+    "torch.addmm(x[0, 0], x[0, 1], x[0, 2], alpha=2)",
+    "torch.baddbmm(x[0], x[0], x[0])",
+    "torch.rsub(x, 1)",
+    "torch.maximum(x, -x)",
+    "x.prod(1)",
+    "x.any(1)",
+    "F.softplus(x)",
+    "F.mish(x)",
+    "F.celu(x)",
+    "F.cosine_similarity(x, x + 1)",
+]
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_values_are_those_of_torch(text: str) -> None:
+    import torch
+    import torch.nn.functional as F
+
+    from tests.helpers.torch_functions import agree
+
+    x = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    agree(eval("lambda x: " + text, {"torch": torch, "F": F}), x)

@@ -1,0 +1,53 @@
+"""Shapes, views, indexing and dtypes as PyTorch has them."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
+
+
+CASES = [
+    "x.view(2, -1)",
+    "x.reshape(3, 2, -1).size(2) * x",
+    "x.transpose(1, 2).contiguous()",
+    "x.permute(0, 2, 3, 1).flatten(1, 2)",
+    "x[:, 1:, ..., ::2]",
+    "x[0, None]",
+    "x[torch.tensor([1, 0])]",
+    "x[:, [2, 0]]",
+    "x[:, :, torch.arange(3), 1]",
+    "torch.cat(x.chunk(3, 1), 0)",
+    "torch.stack(x.unbind(1), -1)",
+    "x.split([1, 2], 1)[1]",
+    "x.unfold(2, 3, 2)",
+    "F.unfold(x, 3, padding=1)",
+    "F.fold(F.unfold(x, 2, stride=2), 6, 2, stride=2)",
+    "x.expand(2, 2, 3, 6, 6)",
+    "x.to(torch.float64)",
+    "(x > 0).float() + x.type_as(x)",
+    "x.mT + x.transpose(-1, -2)",
+    "torch.as_strided(x, (2, 3), (4, 1), 5)",
+    "x.masked_fill(x > 0, 0.0)",
+    "x.shape[0] * x.numel() + x",
+    "torch.where(x > 0, x, x.new_zeros(()))",
+    "x.unflatten(1, (3, 1)).squeeze(2).unsqueeze(0)",
+    "x.index_select(1, torch.tensor([2, 0]))",
+    "x.roll(1, 2).flip(3)",
+    "x.narrow(2, 1, 3).repeat(1, 2, 1, 1)",
+    "x.movedim(1, -1)",
+    "torch.einsum('nchw,ncdw->nhd', x, x)",
+    "x.detach().clone() + x.contiguous()",
+    "x.select(1, 0)[0].T",
+]
+
+
+@pytest.mark.parametrize("text", CASES)
+def test_values_are_those_of_torch(text: str) -> None:
+    import torch
+    import torch.nn.functional as F
+
+    from tests.helpers.torch_functions import agree
+
+    x = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    agree(eval("lambda x: " + text, {"torch": torch, "F": F}), x)

@@ -1,0 +1,30 @@
+"""What a node of torch.fx calls."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
+
+
+def test_arguments_get_the_names_of_the_overload_that_fits() -> None:
+    import torch
+
+    from lamina.convert.torch.cells import Cell
+    from lamina.convert.torch.targets import full_name, name_of, named
+
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    view, batch_norm = graph.call_method("view", (x, 2, 3)), graph.call_function(torch.batch_norm, (x,))
+    cell = Cell(None)
+    assert named(view, (cell, 2, 3), {}) == {"input": cell, "size": [2, 3]}
+    assert named(view, (cell, -1), {}) == {"input": cell, "size": -1}
+    assert named(view, (cell, torch.int32), {}) == {"input": cell, "dtype": torch.int32}
+    given = (cell, None, None, cell, cell, True, 0.1, 1e-5, False)
+    assert named(batch_norm, given, {})["running_var"] is cell
+    add_ = graph.call_function(torch.ops.aten.add_.Tensor, (x, x))
+    assert (name_of(add_), full_name(add_)) == ("add_", "aten.add_.Tensor")
+    assert name_of(graph.call_function(torch.true_divide, (x, x))) == "div"
+    assert full_name(view) == "Tensor.view"
+    with pytest.raises(TypeError, match="no overload takes"):
+        named(view, (cell, "two"), {})

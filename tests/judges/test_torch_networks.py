@@ -1,0 +1,32 @@
+"""Networks of other packages agree with PyTorch as the table says."""
+
+import json
+
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.feature("F099", "F100", "B027")]
+
+
+def test_all_networks_of_the_table_agree() -> None:
+    from tests.judges.torch_networks import TABLE, agrees
+
+    table = json.loads(TABLE.read_text())
+    assert [name for name, outcome in table.items() if not agrees(outcome)] == []
+    assert len(table) >= 178
+
+
+@pytest.mark.parametrize("name", ["torch/LSTM", "torch/Transformer"])
+def test_networks_for_sequences_still_agree(name: str) -> None:
+    from tests.judges.torch_networks import agrees, judge
+
+    assert agrees(outcome := judge(name)), outcome
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["torchvision/resnet18", "torchvision/googlenet", "torchvision/shufflenet_v2_x0_5"]
+)
+def test_networks_for_images_still_agree(name: str) -> None:
+    from tests.judges.torch_networks import agrees, judge
+
+    assert agrees(outcome := judge(name)), outcome
