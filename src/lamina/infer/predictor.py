@@ -13,9 +13,12 @@ from lamina import _tree, ops
 from lamina._tree import Structure
 from lamina.graph import Executable, Graph, compile, trace
 from lamina.graph.ir.batch_axis import Batch, batch_of, output_axes
+from lamina.graph.run.collector import collector_paused
+from lamina.graph.run.programs import MOST, Programs
 from lamina.nn import Module
 from lamina.nn.module import evaluating
 from lamina.nn.parameter import become, standing_in
+from lamina.ops.arguments import Checked
 from lamina.ops.core import BatchAxis, operand
 from lamina.runtime import Device, device, human_bytes, renew_after_fork
 from lamina.spec import Policy, Spec, current_policy, policy
@@ -25,7 +28,7 @@ from lamina.tensors import Tensor, array_spec, flatten_arrays
 _where = device
 
 
-class Predictor:
+class Predictor(Checked):
     """A network compiled for inference: predictor(inputs) -> outputs, floats in float32 (float64 for fp64).
 
     Inputs are an array, or nested tuples, lists and dicts of arrays of any dtype: predictor((a, b)) is net(a, b),
@@ -36,7 +39,8 @@ class Predictor:
     The weights are the network's own tensors, resident on the device; `refresh` after they were changed. Every module
     is in inference mode here, and in its own mode elsewhere. Each kind of inputs (shapes, dtypes, structure, policy)
     has a program; a smaller batch than one seen before is filled up to it, where the ops prove that no sample
-    depends on another.
+    depends on another. max_programs, max_program_bytes: how many are kept, and in how much memory (by default a
+    quarter of the device's); what was not used for longest goes first.
 
     Threads may share it: their calls run at the same time, and give what they give alone.
     """
@@ -48,11 +52,15 @@ class Predictor:
         device: Device | str = "auto",
         precision: str | Precision = "fp32",
         backend: str | None = None,
+        max_programs: int = MOST,
+        max_program_bytes: int | str | None = None,
     ) -> None:
         self.net, self.device, self.backend = net, _where(device), backend
         self.precision = as_precision(precision)
         self._held: dict[str, Tensor] = {**dict(net.named_parameters()), **dict(net.named_buffers())}
-        self._programs: list[_CompiledNet] = []
+        self._programs: Programs[_CompiledNet] = Programs(
+            max_programs, max_program_bytes, type(self).__name__
+        )
         self._uses: dict[_InputKind, _Use] = {}
         self._compiling = threading.RLock()
         renew_after_fork(self)
@@ -68,6 +76,7 @@ class Predictor:
         given, structure = flatten_arrays(inputs, type(self).__name__)
         kind = _InputKind(structure, tuple([array_spec(x) for x in given]), current_policy())
         use = self._uses.get(kind) or self._use(kind)
+        self._programs.touch(use.program)
         return use(given)
 
     def renew(self) -> None:
@@ -84,6 +93,11 @@ class Predictor:
         raise TypeError(
             f"a {type(self).__name__} holds compiled programs and cannot be pickled or copied; pickle its network"
         )
+
+    @property
+    def held(self) -> list[Tensor]:
+        """The network's parameters and buffers: the first inputs of its graphs."""
+        return list(self._held.values())
 
     def refresh(self) -> None:
         """Take over weights that were changed in place since the last call."""
@@ -130,8 +144,10 @@ class Predictor:
         """The program that serves inputs of a kind: one for more samples if that is proven to do, else its own."""
         with self._compiling:
             if kind not in self._uses:
-                graph, outputs = self.traced(kind.structure, kind.specs)
-                self._uses[kind] = self._filled(kind, graph) or self._exact(kind, graph, outputs)
+                with collector_paused():
+                    graph, outputs = self.traced(kind.structure, kind.specs)
+                    use = self._filled(kind, graph) or self._exact(kind, graph, outputs)
+                self._uses[kind] = use
             return self._uses[kind]
 
     def _filled(self, kind: _InputKind, graph: Graph) -> _Use | None:
@@ -151,8 +167,11 @@ class Predictor:
     def _exact(self, kind: _InputKind, graph: Graph, outputs: Structure) -> _Use:
         executable = self.compiled(graph)
         self._load(executable)
-        self._programs.append(_CompiledNet(kind, graph, executable, outputs))
-        return _Use(self._programs[-1])
+        program = _CompiledNet(kind, graph, executable, outputs)
+        self._programs.add(kind, program)
+        kept = {id(p) for p in self._programs}
+        self._uses = {k: use for k, use in self._uses.items() if id(use.program) in kept}
+        return _Use(program)
 
 
 @dataclass(frozen=True)

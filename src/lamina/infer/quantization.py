@@ -23,6 +23,7 @@ from lamina.infer.predictor import Predictor, flat_outputs
 from lamina.nn import Module
 from lamina.nn.module import evaluating
 from lamina.nn.parameter import standing_in
+from lamina.ops.arguments import checked
 from lamina.ops.core import Op
 from lamina.ops.primitives import Conv, Matmul, Quantize, QuantizedConv, QuantizedMatmul
 from lamina.ops.primitives.quantize import LARGEST, rounded
@@ -33,6 +34,7 @@ from lamina.tensors import array_spec, flatten_arrays
 KINDS = {"int8": int8, "fp8": float8_e4m3fn}
 
 
+@checked
 def quantize(
     net: Module,
     batches: Iterable[Any],
@@ -145,9 +147,13 @@ class QuantizedPredictor(Predictor):
         weights, factors = self._weights_of(node)
         before = x.node.serial if x.node is not None else node.serial - 1
         serial = (before + node.serial) / 2  # serials are only compared
-        q = Node(Quantize(self.dtype), (x, constant(scale)), node.policy, serial).outputs[0]
+        q = Node(Quantize(self.dtype), (x, constant(scale)), node.policy, serial, origin=node.origin).outputs[
+            0
+        ]
         op: Op = QuantizedConv(node.op.window) if isinstance(node.op, Conv) else QuantizedMatmul()
-        return Node(op, (q, weights, constant(scale * factors)), node.policy, node.serial).outputs[0]
+        return Node(
+            op, (q, weights, constant(scale * factors)), node.policy, node.serial, origin=node.origin
+        ).outputs[0]
 
     def _weights_of(self, node: Node) -> tuple[Value, np.ndarray[Any, Any]]:
         """A layer's weights in 8 bits, [K, C/g, *k] or [N, K], and their scale for each output channel, float32."""

@@ -1,0 +1,75 @@
+"""Text that a language model continues, token by token, by one compiled program and a cache of fixed size."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from lamina import jitting
+from lamina.nn.module import evaluating
+from lamina.spec import ShapeError
+
+Array = np.ndarray[Any, Any]
+
+
+class Continues(Protocol):
+    """A language model that goes on from a cache, such as `nn.GPT2LMHeadModel`."""
+
+    def empty_cache(self, batch: int, length: int) -> Any:
+        """What it keeps of `length` tokens of `batch` texts, before any."""
+
+    def continued(self, input_ids: Any, cache: Any, position: Any) -> tuple[Any, Any]:
+        """Logits (B, L, V) of what comes after each of input_ids (B, L) from `position` on, and the cache."""
+
+
+def generate(
+    net: Any,
+    prompt: Any,
+    max_new_tokens: int,
+    *,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    seed: int = 0,
+) -> Array:
+    """The prompt, integers (B, L), and max_new_tokens tokens after it: int64 (B, L + max_new_tokens).
+
+    net: a `Continues`; it runs in inference mode, where its parameters are. temperature: 0 takes the likeliest token
+    each time, else tokens are drawn from softmax(logits / temperature). top_k: only from the k likeliest. seed: of
+    the draws. Compiled are two programs, for the prompt and for a token. Raises TypeError, ShapeError, ValueError.
+    """
+    if missing := [n for n in ("empty_cache", "continued") if not callable(getattr(net, n, None))]:
+        raise TypeError(
+            f"generate: net has no {missing[0]}, got {type(net).__name__}; it must be a `Continues`"
+        )
+    tokens = np.asarray(prompt, np.int64)
+    if tokens.ndim != 2 or 0 in tokens.shape:
+        raise ShapeError(f"generate: prompt must be (B, L) with a token at least, got shape {tokens.shape}")
+    if max_new_tokens < 1 or temperature < 0 or (top_k is not None and top_k < 1):
+        raise ValueError(
+            "generate: needs max_new_tokens and top_k of at least 1 and a temperature of at least 0, "
+            f"got {max_new_tokens}, {top_k} and {temperature}"
+        )
+    rng, step = np.random.default_rng(seed), jitting.jit(net.continued)
+    found, given = [tokens], tokens
+    with evaluating(net):
+        cache = net.empty_cache(tokens.shape[0], tokens.shape[1] + max_new_tokens)
+        for _ in range(max_new_tokens):
+            position = sum(part.shape[1] for part in found) - given.shape[1]
+            logits, cache = step(given, cache, np.array(position))
+            given = _chosen(logits[:, -1].numpy().astype(np.float64), temperature, top_k, rng)
+            found.append(given)
+    return np.concatenate(found, 1)
+
+
+def _chosen(logits: Array, temperature: float, top_k: int | None, rng: np.random.Generator) -> Array:
+    """A token for each row of logits (B, V): (B, 1)."""
+    if temperature == 0:
+        likeliest: Array = logits.argmax(1, keepdims=True)
+        return likeliest
+    if top_k is not None and top_k < logits.shape[1]:
+        least = np.partition(logits, -top_k, axis=1)[:, -top_k, None]
+        logits = np.where(logits < least, -np.inf, logits)
+    # The largest of logits and Gumbel noise is a draw from their softmax.
+    drawn: Array = (logits / temperature + rng.gumbel(size=logits.shape)).argmax(1, keepdims=True)
+    return drawn

@@ -1,0 +1,183 @@
+"""Requests of many threads: called, queued or awaited, answered by programs; counted, and ended."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from lamina._lazy import lazy
+from lamina._tree import Structure
+from lamina.infer.batching import RequestQueue
+from lamina.infer.latency import Latency
+from lamina.infer.programs import ServedProgram
+from lamina.runtime import Device, usable_cores
+from lamina.spec import Policy, Spec
+
+#: Calls at a time on a GPU where requests are not gathered, and where they are.
+_ON_GPU, _BATCHES_ON_GPU = 8, 2
+#: asyncio takes long to import, and most programs do without it.
+_late = lazy(__name__, {"asked": "lamina.infer.asking"})
+
+
+class RequestKind(NamedTuple):
+    """What a program is made for."""
+
+    structure: Structure
+    specs: tuple[Spec, ...]
+    policy: Policy
+
+
+@dataclass(frozen=True, eq=False)
+class ProgramUse:
+    """A program for requests of a kind, the kind that it was made for, and how many samples a request has."""
+
+    program: ServedProgram
+    key: RequestKind
+    count: int
+
+
+class Serving(ABC):
+    """Answers requests of any number of threads by programs, which subclasses make or have.
+
+    At most `contexts` calls are under way: on a CPU at the same time, on a GPU their programs run in turn.
+    batch_axis: the axis of the inputs that holds the samples. when_full: "wait" or "raise", where the queue is full.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        max_batch: int,
+        max_wait_ms: float,
+        batch_axis: int,
+        contexts: int,
+        queue_limit: int,
+        when_full: str,
+    ) -> None:
+        self.max_batch, self.max_wait_ms, self.batch_axis = max_batch, max_wait_ms, batch_axis
+        self.contexts, self.queue_limit, self.when_full = contexts, queue_limit, when_full
+        self.queue = RequestQueue(contexts, queue_limit, max_wait_ms / 1e3, name)
+        self._end = weakref.finalize(self, RequestQueue.close, self.queue, cancel=True)
+
+    @abstractmethod
+    def flattened(self, inputs: Any) -> tuple[list[Any], Structure]:
+        """The arrays in the inputs, and their structure. Raises TypeError."""
+
+    @abstractmethod
+    def spec_of(self, x: Any) -> Spec:
+        """Shape and dtype of one of them."""
+
+    @abstractmethod
+    def policy(self) -> Policy:
+        """What else programs are made for."""
+
+    @abstractmethod
+    def known(self, kind: RequestKind) -> ProgramUse | None:
+        """The program for a kind of inputs, where it is there."""
+
+    @abstractmethod
+    def made(self, kind: RequestKind, given: Sequence[Any], count: int) -> ProgramUse:
+        """The program for a kind of inputs, made at the first request. Raises what is wrong with the kind."""
+
+    # ---- requests
+    def __call__(self, inputs: Any, *, timeout: float | None = None) -> Any:
+        """The outputs for arrays of any library, as tensors on the CPU, in the network's structure.
+
+        timeout: seconds to wait for the answer where requests are gathered.
+        Raises TypeError for what is no array, what the network's ops raise for shapes, dtypes and indices,
+        TimeoutError, QueueFull where the queue is full and is not to be waited for, RuntimeError after `close`.
+        """
+        given, use = self._asked(inputs)
+        if use.program.most > 1:
+            future = self.queue.put(use.program, given, use.count, block=self.when_full == "wait")
+            try:
+                return future.result(timeout)
+            except FutureTimeout:
+                if future.cancel() or not future.done():
+                    raise TimeoutError(f"{type(self).__name__}: no answer within {timeout} s") from None
+                raise
+            except BaseException:
+                future.cancel()  # nobody waits for it any more (Ctrl-C)
+                raise
+        return self._at_once(use, given)
+
+    def _at_once(self, use: ProgramUse, given: Sequence[Any]) -> Any:
+        """The answer of a run in the calling thread."""
+        begun, stopwatch = time.perf_counter(), self.queue.stopwatch
+        try:
+            answer = use.program.answer(use.program.run(given), 0, use.count)
+        except BaseException:
+            stopwatch.ran([], failed=1)
+            raise
+        stopwatch.ran([begun])
+        return answer
+
+    def submit(self, inputs: Any) -> Future[Any]:
+        """A future of the outputs. The inputs are copied, and may change when this returns.
+
+        `Future.cancel` works until the request's run begins. Raises at once what is wrong with the inputs' kind (as a
+        call does), QueueFull and RuntimeError as a call does; errors of a run come by the future.
+        """
+        given, use = self._asked(inputs)
+        return self.queue.put(use.program, given, use.count, block=self.when_full == "wait")
+
+    async def ask(self, inputs: Any) -> Any:
+        """The outputs, for asyncio: the event loop goes on meanwhile. Cancelling the task cancels the request."""
+        return await _late("asked")(self, inputs)
+
+    def statistics(self) -> Latency:
+        """How many requests were answered, and how long that took."""
+        return self.queue.stopwatch.latency(self.queue.waiting)
+
+    def reset_statistics(self) -> None:
+        """Let `statistics` begin anew."""
+        self.queue.stopwatch.reset()
+
+    # ---- the end
+    def close(self, *, cancel: bool = False) -> None:
+        """Take no more requests, answer those that wait (or cancel them), and end the threads. Idempotent."""
+        self.queue.close(cancel=cancel)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self.close(cancel=kind is not None)
+
+    # ---- kinds
+    def kind_of(self, inputs: Any) -> tuple[RequestKind, list[Any], int]:
+        """What kind the inputs are of, their arrays, and how many samples they are (0 where that is not clear)."""
+        if self.queue.closed:
+            raise RuntimeError(f"{type(self).__name__}: it was closed, and takes no more requests")
+        given, structure = self.flattened(inputs)
+        specs = tuple([self.spec_of(x) for x in given])
+        axis = self.batch_axis
+        counts = {s.shape[axis] if -s.ndim <= axis < s.ndim else 0 for s in specs}
+        return RequestKind(structure, specs, self.policy()), given, counts.pop() if len(counts) == 1 else 0
+
+    def _asked(self, inputs: Any) -> tuple[list[Any], ProgramUse]:
+        kind, given, count = self.kind_of(inputs)
+        return given, self.known(kind) or self.made(kind, given, count)
+
+
+def default_contexts(device: Device, max_batch: int) -> int:
+    """Calls at a time, where nobody says how many."""
+    if device.kind == "cuda":
+        return _ON_GPU if max_batch == 1 else _BATCHES_ON_GPU
+    return usable_cores() if max_batch == 1 else 1
+
+
+def check_numbers(what: str, when_full: str, **numbers: tuple[float, float]) -> None:
+    """Raise ValueError where a number, given with its least, is below it, or `when_full` is no such word."""
+    for name, (value, least) in numbers.items():
+        if not value >= least:
+            raise ValueError(f"{what}: {name} must be at least {least}, got {value}")
+    if when_full not in ("wait", "raise"):
+        raise ValueError(f"{what}: when_full must be 'wait' or 'raise', got {when_full!r}")

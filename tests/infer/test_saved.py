@@ -1,0 +1,323 @@
+"""A saved plan answers as the Inferer did, in every bit, without what makes plans; a changed one is refused."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import nn
+from lamina._tree import leaves
+from lamina.infer import Inferer, PlanFileError, load
+from lamina.replay.file import MAGIC
+from lamina.runtime import OutOfMemoryError
+from lamina.spec import ShapeError
+from tests.helpers import ROOT
+from tests.helpers.many_threads import in_threads, small_network
+from tests.infer.test_inferer import CASES, floats
+
+
+def bits(answer: Any) -> list[bytes]:
+    return [np.asarray(x if isinstance(x, np.ndarray) else x.numpy()).tobytes() for x in leaves(answer)]
+
+
+def saved(net: nn.Module, path: Path, *inputs: Any, portable: bool = True, **more: Any) -> list[list[bytes]]:
+    """Save what an Inferer answers for these inputs."""
+    with Inferer(net, device="cpu", **more) as inferer:
+        for x in inputs:
+            inferer(x)
+        inferer.save(path, portable=portable)
+        return [bits(inferer(x)) for x in inputs]
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    nn.manual_seed(0)
+    path = tmp_path_factory.mktemp("plans") / "small.plan"
+    saved(small_network(), path, floats(0, 1, 3, 16, 16), max_batch=4)
+    return path
+
+
+@pytest.mark.feature("F113")
+@pytest.mark.parametrize("max_batch", [1, 4])
+@pytest.mark.parametrize("name", CASES)
+def test_the_bits_of_the_inferer(name: str, max_batch: int, tmp_path: Path) -> None:
+    make, request, more = CASES[name]
+    nn.manual_seed(0)
+    inputs = [request(k) for k in range(4)]
+    wanted = saved(make(), tmp_path / "p", *inputs, max_batch=max_batch, **more)
+    with load(tmp_path / "p") as found:
+        assert not found.planned_anew
+        for x, y in zip(inputs, wanted, strict=True):
+            answer = found(x)
+            assert all(type(leaf) is np.ndarray for leaf in leaves(answer))
+            assert bits(answer) == y
+            assert bits(found.submit(x).result(30)) == y
+
+        def work(k: int) -> None:
+            for i in np.random.default_rng(k).integers(0, 4, 20):
+                assert bits(found(inputs[i])) == wanted[i]
+
+        in_threads(work, 4)
+        assert found.statistics().answered == 8 + 80
+    with load(tmp_path / "p", replan=True, contexts=1) as again:
+        assert again.contexts == 1
+
+
+def test_other_inputs_name_what_was_saved(plan: Path) -> None:
+    with load(plan) as found:
+        assert (
+            found(floats(0, 3, 3, 16, 16)).shape[0] == 3
+        )  # proven for every number of samples up to the batch's
+        for x in (floats(0, 5, 3, 16, 16), floats(0, 1, 3, 8, 8), floats(0, 1, 3, 16, 16).astype(np.float64)):
+            with pytest.raises(ShapeError, match=r"it was saved for .*f32\[4,3,16,16\]"):
+                found(x)
+        with pytest.raises(ShapeError):
+            found((floats(0, 1, 3, 16, 16),) * 2)
+        for wrong in ("x", None, 3, [], [1.0, 2.0], object()):
+            with pytest.raises(TypeError):
+                found(wrong)
+    with pytest.raises(RuntimeError, match="closed"):
+        found(floats(0, 1, 3, 16, 16))
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        found.__reduce__()
+
+
+def test_arrays_of_any_library(plan: Path) -> None:
+    x = floats(0, 1, 3, 16, 16)
+    with load(plan) as found:
+        wanted = bits(found(x))
+        for same in (lm.tensor(x), x.astype(">f4"), np.asfortranarray(x)):
+            assert bits(found(same)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"contexts": -1}, "contexts must be at least 1, got -1"),
+        ({"max_wait_ms": -1.0}, "max_wait_ms must be at least 0"),
+        ({"queue_limit": 0}, "queue_limit must be at least 1"),
+        ({"when_full": "drop"}, "when_full must be"),
+    ],
+)
+def test_bad_arguments(plan: Path, more: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        load(plan, **more)
+
+
+# ---- nothing is imported that makes plans
+PROBE = """
+import sys
+import lamina as lm, numpy as np
+with lm.infer.load(sys.argv[1]) as plan:
+    plan(np.zeros((1, 1, 28, 28), np.float32))
+planning = ("lamina.ops", "lamina.graph", "lamina.nn", "lamina.backends", "lamina.tensors", "asyncio")
+print([m for m in sys.modules if m.startswith(planning)])
+"""
+
+
+def test_a_process_that_answers_imports_nothing_that_plans(tmp_path: Path) -> None:
+    """Where every step is a library's: NumPy's meaning of an op needs the ops."""
+    saved(nn.LeNet(in_channels=1, num_classes=10), tmp_path / "p", floats(0, 1, 1, 28, 28))
+    environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, str(tmp_path / "p")],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+    )
+    assert done.stdout == "[]\n"
+
+
+# ---- damaged and forged files
+def forged(plan: Path, change: Callable[[dict[str, Any]], None], path: Path) -> Path:
+    """The plan with another header, its checksum right."""
+    data = plan.read_bytes()
+    length = int.from_bytes(data[16:24], "little")
+    header = json.loads(data[56 : 56 + length])
+    start = 56 + length + -(56 + length) % 4096
+    change(header)
+    text = json.dumps(header).encode()
+    head = MAGIC + len(text).to_bytes(8, "little") + hashlib.sha256(text).digest() + text
+    path.write_bytes(head + bytes(-len(head) % 4096) + data[start:])
+    return path
+
+
+def holders(x: Any) -> Iterator[tuple[Any, Any]]:
+    """Every place in nested lists and objects."""
+    for key in x if isinstance(x, dict) else range(len(x)):
+        yield x, key
+        if isinstance(x[key], dict | list):
+            yield from holders(x[key])
+
+
+VALUES = (
+    None,
+    -1,
+    0,
+    1,
+    3,
+    7,
+    1 << 20,
+    1 << 44,
+    (1 << 44) + 64,
+    2 << 44,
+    1 << 70,
+    0.5,
+    "",
+    "cpu",
+    "relu",
+    [],
+    {},
+    True,
+)
+
+
+@pytest.mark.feature("F113")
+@pytest.mark.parametrize("seed", range(4))
+def test_forged_files_give_typed_errors_and_no_crash(plan: Path, seed: int, tmp_path: Path) -> None:
+    """In a process of its own: kernels on wrong addresses would end it."""
+    script = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from pathlib import Path
+from tests.infer.test_saved import forge_many
+print(forge_many(Path({str(plan)!r}), {seed}, Path({str(tmp_path)!r})))
+"""
+    environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    refused, taken = map(int, done.stdout.split())
+    assert refused > 60
+    assert refused + taken == 150
+
+
+def forge_many(plan: Path, seed: int, folder: Path) -> str:
+    """Load files with one value of the header replaced; those that load must answer or raise as documented."""
+    rng, refused, taken = np.random.default_rng(seed), 0, 0
+
+    def change(header: dict[str, Any]) -> None:
+        places = list(holders(header))
+        holder, key = places[rng.integers(len(places))]
+        holder[key] = VALUES[rng.integers(len(VALUES))]
+
+    for _ in range(150):
+        path = forged(plan, change, folder / "forged")
+        try:
+            found = load(path)
+        except (ValueError, OutOfMemoryError):  # a PlanFileError is a ValueError
+            refused += 1
+            continue
+        with found:
+            taken += 1
+            with suppress(ShapeError, TypeError, ValueError, TimeoutError):
+                found(floats(0, 1, 3, 16, 16), timeout=30)
+    return f"{refused} {taken}"
+
+
+@pytest.mark.feature("F113")
+def test_a_change_of_any_byte_is_refused(plan: Path, tmp_path: Path) -> None:
+    sound, rng = plan.read_bytes(), np.random.default_rng(0)
+    for place in rng.integers(0, len(sound), 60):
+        changed = bytearray(sound)
+        changed[place] ^= 1 << int(rng.integers(8))
+        (tmp_path / "p").write_bytes(changed)
+        with pytest.raises(PlanFileError):
+            load(tmp_path / "p")
+
+
+# ---- kills
+WRITER = """
+import sys
+import numpy as np
+from lamina import nn
+from lamina.infer import Inferer
+nn.manual_seed(0)
+net = nn.Linear(64, 2048)
+x = np.ones((1, 64), np.float32)
+with Inferer(net, device="cpu") as inferer:
+    inferer(x)
+    inferer.save(sys.argv[1])
+    print("ready", flush=True)
+    while True:
+        net.weight.copy_(np.full((2048, 64), np.random.rand(), np.float32))
+        inferer.refresh()
+        inferer.save(sys.argv[1])
+"""
+
+
+def kills(path: Path, count: int) -> int:
+    """Kill a process that saves again and again, at any time; how many plans were whole afterwards."""
+    environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"}
+    rng, whole = np.random.default_rng(0), 0
+    for _ in range(count):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, env=environment
+        )
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"ready\n"
+        time.sleep(rng.random() * 0.03)
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        writer.stdout.close()
+        with load(path) as found:
+            (row,) = found(np.ones((1, 64), np.float32))
+            whole += bool(np.isfinite(row).all()) and len(row) == 2048
+    return whole
+
+
+@pytest.mark.feature("F113")
+def test_a_killed_save_leaves_a_whole_plan(tmp_path: Path) -> None:
+    assert kills(tmp_path / "p", 5) == 5
+    assert (
+        len(list(tmp_path.iterdir())) <= 6
+    )  # and parts of what was being written, which a later save removes
+
+
+@pytest.mark.slow
+@pytest.mark.feature("F113")
+def test_a_hundred_killed_saves_leave_whole_plans(tmp_path: Path) -> None:
+    assert kills(tmp_path / "p", 100) == 100
+
+
+# ---- on a GPU
+@pytest.mark.gpu
+@pytest.mark.feature("F113")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("max_batch", [1, 4])
+@pytest.mark.parametrize("name", CASES)
+def test_gpu_the_bits_of_the_inferer(name: str, max_batch: int, precision: str, tmp_path: Path) -> None:
+    make, request, more = CASES[name]
+    nn.manual_seed(0)
+    inputs = [request(k) for k in range(4)]
+    with Inferer(make(), device="cuda:0", max_batch=max_batch, precision=precision, **more) as inferer:
+        wanted = [bits(inferer(x)) for x in inputs]
+        inferer.save(tmp_path / "p")
+    with load(tmp_path / "p") as found:
+        assert (found.planned_anew, found.device.kind) == (False, "cuda")
+
+        def work(k: int) -> None:
+            for i in np.random.default_rng(k).integers(0, 4, 40):
+                assert bits(found(inputs[i])) == wanted[i]
+
+        in_threads(work, 8)
+    (tmp_path / "p").chmod(0o666)
+    with pytest.raises(PlanFileError, match="machine code"):
+        load(tmp_path / "p")
+    with load(tmp_path / "p", trusted=True) as again:
+        assert bits(again(inputs[0])) == wanted[0]
+    with load(tmp_path / "p", device="cpu", replan=True, trusted=True) as on_cpu:
+        assert on_cpu.planned_anew
