@@ -1,0 +1,176 @@
+"""The steps of a saved plan for a GPU: kernels as machine code, plans of cuDNN, products of cuBLASLt.
+
+What runs is in the file, and is trusted as a library is; whoever loads it has checked that (`lamina.infer.load`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from lamina.c import cublaslt, cudnn
+from lamina.cudnn import ExecutionPlan, VariantPack, handle_of
+from lamina.replay.addresses import Regions
+from lamina.replay.errors import PlanFileError
+from lamina.replay.operations import operation
+from lamina.replay.products import Matrices, multiply
+from lamina.runtime import Device, KernelModule, as_stream
+
+Run = Callable[[], None]
+#: Binds a step to memory and a stream's handle.
+Bind = Callable[[Regions, int], Run]
+
+
+class GpuSteps:
+    """Reads the steps of plans for a GPU; code and plans that several steps share are loaded once.
+
+    stored: gives bytes of the file by their place. scratch: nothing beyond what plans have.
+    """
+
+    def __init__(self, device: Device, stored: Callable[[Any], memoryview]) -> None:
+        self.device, self._stored, self.scratch = device, stored, 0
+        self._modules: dict[tuple[int, ...], KernelModule] = {}
+        self._plans: dict[tuple[int, ...], ExecutionPlan] = {}
+
+    def step(self, data: Sequence[Any]) -> Bind:
+        """What binds a step to memory. Raises PlanFileError, and what libraries raise."""
+        kind, *rest = data
+        kinds: dict[str, Callable[..., Bind]] = {
+            "launch": self._launch,
+            "cudnn": self._execute,
+            "cublaslt": self._multiply,
+            "fill": self._fill,
+            "copy": self._copy,
+        }
+        if kind in ("numpy", "anew"):
+            return operation(self.device, kind, rest)
+        if kind not in kinds:
+            raise PlanFileError(f"a plan for a GPU has no step {kind!r}")
+        return kinds[kind](*rest)
+
+    def _launch(
+        self, code: Any, name: Any, grid: Any, block: Any, shared: Any, cooperative: Any, values: Any
+    ) -> Bind:
+        """A kernel of machine code in the file."""
+        key = tuple(code)
+        if key not in self._modules:
+            self._modules[key] = KernelModule(bytes(self._stored(code)), self.device)
+        kernel = self._modules[key].kernel(name)
+
+        def bind(regions: Regions, stream: int) -> Run:
+            arguments = [_argument(v, regions) for v in values]
+            queue = as_stream(stream, self.device)
+            return kernel.prepare(
+                grid, block, *arguments, stream=queue, shared=shared, cooperative=bool(cooperative)
+            )
+
+        return bind
+
+    def _execute(self, text: Any, operands: Any, workspace: Any, nbytes: Any) -> Bind:
+        """A plan of cuDNN, of its text in the file; operands: uid, and an address or the bytes of a number."""
+        key = tuple(text)
+        if key not in self._plans:
+            json = bytes(self._stored(text)).decode()
+            self._plans[key] = ExecutionPlan(None, handle_of(self.device), json=json)
+        plan = self._plans[key]
+        if plan.workspace > nbytes:
+            raise PlanFileError(
+                f"cuDNN's plan takes {plan.workspace} bytes of workspace, {nbytes} were recorded"
+            )
+        numbers = {
+            uid: np.frombuffer(bytes.fromhex(v), np.uint8) for uid, v in operands if isinstance(v, str)
+        }
+
+        def bind(regions: Regions, stream: int) -> Run:
+            addresses = {
+                uid: numbers[uid].ctypes.data if uid in numbers else regions.at(v) for uid, v in operands
+            }
+            run = plan.bind(
+                handle_of(self.device), VariantPack(addresses, regions.at(workspace, plan.workspace)), stream
+            )
+            return _keeping(run, numbers)
+
+        return bind
+
+    def _multiply(
+        self, facts: Any, places: Any, extras: Any, algorithm: Any, workspace: Any, nbytes: Any
+    ) -> Bind:
+        """A product of cuBLASLt."""
+        matrices = Matrices(**facts)
+
+        def bind(regions: Regions, stream: int) -> Run:
+            first, second, d = (regions.at(p) for p in places)
+            bias, aux, residual = (regions.at(p) for p in extras)
+            a, b = (second, first) if matrices.swapped else (first, second)
+            space = (regions.at(workspace, nbytes), nbytes)
+            code = bytes.fromhex(algorithm)
+            return multiply(matrices, self.device, (a, b, d), (bias, aux, residual), code, space, stream)
+
+        return bind
+
+    def _fill(self, place: Any, byte: Any, nbytes: Any) -> Bind:
+        def bind(regions: Regions, stream: int) -> Run:
+            address, queue = regions.at(place, nbytes), as_stream(stream, self.device)
+            fill = self.device.platform.fill
+            return lambda: fill(address, byte, nbytes, queue)
+
+        return bind
+
+    def _copy(self, to: Any, origin: Any, nbytes: Any) -> Bind:
+        def bind(regions: Regions, stream: int) -> Run:
+            target, source = regions.at(to, nbytes), regions.at(origin, nbytes)
+            queue, copy = as_stream(stream, self.device), self.device.platform.copy
+            return lambda: copy(target, source, nbytes, queue)
+
+        return bind
+
+
+def _argument(data: Any, regions: Regions) -> Any:
+    """A kernel's argument as ctypes passes it."""
+    kind, value = data
+    if kind == "at":
+        return ctypes.c_void_p(regions.at(value))
+    if kind == "bytes":
+        raw = bytes.fromhex(value)
+        return (ctypes.c_char * len(raw)).from_buffer_copy(raw)
+    if kind == "table":
+        entries = [int(e[0]) if isinstance(e, list) else regions.at(e) for e in value]
+        return (ctypes.c_uint64 * len(entries))(*entries)
+    raise PlanFileError(f"a kernel has no argument {kind!r}")
+
+
+def _keeping(run: Run, kept: object) -> Run:
+    """The run, which keeps something alive."""
+
+    def again(_kept: object = kept) -> None:
+        run()
+
+    return again
+
+
+def gpu(device: Device) -> dict[str, Any]:
+    """What a plan for a GPU depends on, beside libraries."""
+    machine = device.machine
+    return {
+        "device": "cuda",
+        "gpu": machine.name,
+        "target": machine.target,
+        "multiprocessors": machine.multiprocessors,
+    }
+
+
+def cuDNN() -> str:
+    """Its version; "" where it is not there."""
+    return _version(cudnn.library)
+
+
+def cuBLASLt() -> str:
+    """Its version; "" where it is not there."""
+    return _version(cublaslt.library)
+
+
+def _version(library: Any) -> str:
+    return ".".join(map(str, library.version)) if library.available() else ""

@@ -1,0 +1,60 @@
+"""What a saved plan is for: a kind of machine, and versions of the libraries that its steps call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from lamina._lazy import lazy
+from lamina.runtime import Device, open_beside
+
+#: Libraries by the kind of step that calls them; they are opened where there is such a step.
+LIBRARIES = {"onednn": "oneDNN", "cudnn": "cuDNN", "cublaslt": "cuBLASLt"}
+_late = lazy(
+    __name__,
+    {
+        "HostSteps": "lamina.replay.host",
+        "GpuSteps": "lamina.replay.gpu",
+        "oneDNN": "lamina.replay.host",
+        "cuDNN": "lamina.replay.gpu",
+        "cuBLASLt": "lamina.replay.gpu",
+        "gpu": "lamina.replay.gpu",
+        "cpu": "lamina.replay.host",
+    },
+)
+
+
+def machine_of(device: Device, libraries: Iterable[str]) -> dict[str, Any]:
+    """The facts that must be the same where a plan is made and where it runs."""
+    facts: dict[str, Any] = _late("cpu" if device.kind == "cpu" else "gpu")(device)
+    return facts | {name: _late(name)() for name in LIBRARIES.values() if name in set(libraries)}
+
+
+def open_gpu() -> None:
+    """Import what reads a GPU's steps while a thread opens the first GPU: both take tenths of a second."""
+    open_beside()
+    _late("GpuSteps")
+
+
+def steps_of(device: Device, stored: Callable[[Any], memoryview]) -> Any:
+    """What reads steps for a device; stored: gives bytes of the file by their place."""
+    return _late("HostSteps")(device) if device.kind == "cpu" else _late("GpuSteps")(device, stored)
+
+
+def differences(wanted: Any, here: dict[str, Any]) -> list[str]:
+    """In words, what is another than a plan says."""
+    if not isinstance(wanted, dict):
+        return ["the file does not say which machine it is for"]
+    names = dict.fromkeys([*here, *wanted])
+    pairs = [(name, wanted.get(name), here.get(name)) for name in names]
+    return [f"{name} was {a!r}, here it is {b!r}" for name, a, b in pairs if a != b]
+
+
+def kinds(steps: Any) -> set[str]:
+    """The kinds of all steps, those within steps included."""
+    found = set[str]()
+    for step in steps:
+        found.add(step[0])
+        if step[0] == "guard":
+            found |= kinds(step[3])
+    return found

@@ -1,0 +1,102 @@
+"""All-reduces over links: the formulas, their properties, and links found again from what they do."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lamina.simulate import LINKS, Cluster, Link, all_reduce_seconds, fit_link
+
+ALGORITHMS = ["ring", "tree", "switch"]
+RANKS = st.integers(1, 4096)
+BYTES = st.floats(0, 1e10)
+STEADY = settings(derandomize=True, deadline=None, database=None, max_examples=60)
+LINK = st.builds(Link, st.floats(0, 1e-3), st.floats(1e8, 1e12))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "messages", "times"),
+    [("ring", 14, 14 / 8), ("tree", 6, 14 / 8), ("switch", 2, 9 / 8)],
+)
+def test_eight_ranks(algorithm: Any, messages: int, times: float) -> None:
+    assert all_reduce_seconds(8e6, 8, Link(1.0, 1e300), algorithm) == pytest.approx(messages)
+    assert all_reduce_seconds(8e6, 8, Link(0, 1e6), algorithm) == pytest.approx(8 * times)
+
+
+@STEADY
+@given(BYTES, RANKS, LINK)
+def test_a_ring_moves_what_it_must(nbytes: float, ranks: int, link: Link) -> None:
+    found = all_reduce_seconds(nbytes, ranks, link)
+    expected = 2 * (ranks - 1) * link.latency + 2 * (ranks - 1) / ranks * nbytes / link.bandwidth
+    assert found == pytest.approx(expected if nbytes else 0)
+    assert all_reduce_seconds(nbytes, 1, link) == 0
+
+
+@STEADY
+@given(st.sampled_from(ALGORITHMS), BYTES, BYTES, RANKS, LINK, st.floats(1, 100))
+def test_more_bytes_take_longer_and_better_links_do_not(
+    algorithm: Any, one: float, other: float, ranks: int, link: Link, factor: float
+) -> None:
+    def took(nbytes: float, by: Link) -> float:
+        return all_reduce_seconds(nbytes, ranks, by, algorithm)
+
+    assert took(min(one, other), link) <= took(max(one, other), link)
+    assert took(one, Link(link.latency, link.bandwidth * factor)) <= took(one, link)
+    assert took(one, Link(link.latency / factor, link.bandwidth)) <= took(one, link)
+
+
+@STEADY
+@given(BYTES, st.sampled_from([8, 16, 64, 1024, 4096]), LINK, LINK)
+def test_nodes_add_up_within_then_between(nbytes: float, gpus: int, inside: Link, between: Link) -> None:
+    found = Cluster(inside, 8, between).all_reduce(nbytes, gpus)
+    own = min(all_reduce_seconds(nbytes, 8, inside, a) for a in ("ring", "tree"))
+    others = min(all_reduce_seconds(nbytes / 8, gpus // 8, between, a) for a in ("ring", "tree"))
+    assert found == pytest.approx(own + others)
+    assert Cluster(inside, 8, between, switch=True).all_reduce(nbytes, gpus) <= found
+    assert Cluster(inside).all_reduce(nbytes, 1) == 0
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_link_is_found_again(algorithm: Any) -> None:
+    link, rng = LINKS["nvlink4"], np.random.default_rng(0)
+    points = [
+        (n, s, all_reduce_seconds(s, n, link, algorithm) * rng.uniform(0.98, 1.02))
+        for n in (2, 4)
+        for s in np.geomspace(1e3, 1e8, 12)
+    ]
+    found, worst = fit_link(points, algorithm)
+    assert found.latency == pytest.approx(link.latency, rel=0.03)
+    assert found.bandwidth == pytest.approx(link.bandwidth, rel=0.03)
+    assert worst < 0.04
+    for nbytes in (1e9, 64.0):  # sizes that it was not fitted to
+        expected = all_reduce_seconds(nbytes, 8, link, algorithm)
+        assert all_reduce_seconds(nbytes, 8, found, algorithm) == pytest.approx(expected, rel=0.05)
+
+
+def test_a_latency_is_never_negative() -> None:
+    found, worst = fit_link([(2, 1e6, 0.9e-3), (2, 2e6, 2e-3)])
+    assert found.latency == 0
+    assert worst == pytest.approx(0.0552, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Link(-1e-6, 1e9), r"Link: latency must be >= 0, got -1e-06"),
+        (lambda: Link(0, 0), "Link: bandwidth must be > 0, got 0"),
+        (lambda: all_reduce_seconds(1, 0, Link(0, 1)), "ranks must be at least 1, got 0"),
+        (lambda: all_reduce_seconds(-1, 2, Link(0, 1)), "nbytes must be >= 0, got -1"),
+        (lambda: all_reduce_seconds(1, 2, Link(0, 1), "star"), "algorithm must be one of"),  # type: ignore[arg-type]
+        (lambda: Cluster(Link(0, 1), 0), "gpus_per_node must be at least 1, got 0"),
+        (lambda: Cluster(Link(0, 1)).all_reduce(1, 16), "16 GPUs are more than a node of 8; say between="),
+        (lambda: Cluster(Link(0, 1), 8, Link(0, 1)).nodes(12), "12 GPUs do not fill nodes of 8"),
+        (lambda: fit_link([(2, 1e6, 1e-3)]), "needs at least two points"),
+        (lambda: fit_link([(1, 1e6, 1e-3), (1, 2e6, 1e-3)]), "needs at least two points"),
+        (lambda: fit_link([(2, 1e6, 1e-3), (2, 2e6, 0.4e-3)]), "more bytes take no longer"),
+    ],
+)
+def test_what_cannot_be_is_named(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
