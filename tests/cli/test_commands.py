@@ -117,7 +117,8 @@ def test_plan_shows_what_each_pass_did(capsys: pytest.CaptureFixture[str]) -> No
     lines = capsys.readouterr().out.splitlines()
     starts = [next(i for i, line in enumerate(lines) if line.startswith(f"{one.name}: ")) for one in PIPELINE]
     assert starts == sorted(starts)
-    assert re.fullmatch(r"algebraic: \d+ -> \d+ nodes; \d+ mask before spreading.*", lines[starts[5]])
+    algebraic = next(line for line in lines if line.startswith("algebraic: "))
+    assert re.fullmatch(r"algebraic: \d+ -> \d+ nodes; \d+ mask before spreading.*", algebraic)
     assert any(line.startswith("  refused: fused(") for line in lines)
 
 
@@ -138,7 +139,13 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
         assert part in text
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+#: One network of each family for the quick tests.
+FIRST = list({builder.make.__module__: name for name, builder in reversed(NETWORKS.items())}.values())
+
+
+@pytest.mark.parametrize(
+    "network", [pytest.param(n, marks=[] if n in FIRST else pytest.mark.slow) for n in NETWORKS]
+)
 def test_every_network_can_be_planned(network: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", network, "--backend", "null", "--device", "cpu", "--train"]) == 0
     assert "sgd_update" in capsys.readouterr().out
@@ -211,6 +218,7 @@ HOSTILE = {
         "--out",
     ],
     "plan": ["--batch-size", "--device", "--memory-limit", "--backend", "--json", "--algorithm"],
+    "trace": ["--"],
     "conv": [
         "--n",
         "--groups",
@@ -257,6 +265,7 @@ def test_no_argument_ends_in_a_traceback(
         "train": TINY,
         "plan": ["plan", "lenet", "--backend", "null"],
         "conv": ["conv", "--device", "none", "--engines", "none"],
+        "trace": ["trace", str(tmp_path / "out.json")],
     }[command]
     for value in VALUES:
         status = _status([*begin, option, value.format(tmp=tmp_path)])
@@ -341,6 +350,17 @@ def test_resuming_otherwise_is_an_error_or_asked_for(
         assert train(*changes, "--resume", file, "--max-steps", "1", "--override", *allowed, name) == 0
 
 
+def test_train_writes_figures_and_ends_early(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log, events = tmp_path / "log.csv", tmp_path / "events"
+    options = ["--csv", str(log), "--tensorboard", str(events), "--patience", "1", "--lr", "0", "--top5"]
+    assert train("--epochs", "5", "--shift", "0", *options) == 0
+    lines = log.read_text().splitlines()
+    assert "validation.top5" in lines[0]
+    assert len(lines) == 3  # the second epoch is not better
+    assert len(list(events.iterdir())) == 1
+    assert ", top5 " in capsys.readouterr().out
+
+
 @pytest.mark.feature("B029")
 def test_ctrl_c_writes_the_checkpoint(tmp_path: Path) -> None:
     file = tmp_path / "run"
@@ -361,7 +381,8 @@ def test_ctrl_c_writes_the_checkpoint(tmp_path: Path) -> None:
     _, error = running.communicate(timeout=60)
     assert running.returncode == ExitStatus.INTERRUPTED
     assert re.search(
-        r"interrupted(?! at)( after \d+ epochs and \d+ batches; .*run goes on from there)?", error
+        r"interrupted(?! at)( after \d+ epochs and \d+ batches)?; (go on with: lamina train .* --resume .*run$)",
+        error.strip(),
     )
     assert "Traceback" not in error
     assert train("--epochs", "500", "--resume", str(file), "--max-steps", "1") == 0
@@ -389,6 +410,19 @@ def test_plan_times_a_network_for_inference(capsys: pytest.CaptureFixture[str]) 
     assert re.search(r"kernels on cpu \(cpu\): \d+\.\d+ ms", capsys.readouterr().out)
     assert main(["plan", "lenet", "--time", "--device", "cpu", "--backend", "null"]) == ExitStatus.FAILED
     assert "the null backend has no kernels" in capsys.readouterr().err
+
+
+@pytest.mark.feature("B038")
+def test_plan_writes_what_ran_when(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "step.json"
+    command = ["plan", "lenet", "--batch-size", "2", "--device", "cpu", "--train", "--trace", str(file)]
+    assert main(command) == 0
+    assert "communication" not in capsys.readouterr().out
+    names = [event["name"] for event in json.loads(file.read_text())["traceEvents"]]
+    assert names.count("train_step") == 1
+    assert "max_pool_grad" in names
+    assert main([*command, "--backend", "null"]) == ExitStatus.FAILED
+    assert "leave out --backend null or --trace" in capsys.readouterr().err
 
 
 def test_info_says_which_caches_are_not_used(

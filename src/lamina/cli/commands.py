@@ -7,16 +7,17 @@ import os
 import sys
 from collections.abc import Sequence
 
-from lamina import __version__
-from lamina.cli import conv, info, plan, train
+from lamina._version import __version__
+from lamina.cli import conv, convert, export, info, plan, predict, run, simulate, summary, trace, train
 from lamina.cli.status import ExitStatus, in_one_line, status_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program on these arguments (those of the process by default) and return the exit status."""
     options = _parser().parse_args(arguments)
+    options.words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        options.run(options)
+        status = options.run(options)  # commands that run other programs end as these did
     except BrokenPipeError:  # the reader of our output has gone: nobody to tell
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitStatus.FAILED
@@ -26,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print(f"lamina {options.command}: {in_one_line(error)}", file=sys.stderr)
         return status
-    return ExitStatus.DONE
+    return ExitStatus.DONE if status is None else int(status)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -38,10 +39,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"lamina {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for module in (train, info, plan, conv):
+    for module in (train, run, predict, convert, export, info, plan, trace, simulate, summary, conv):
         name = module.__name__.rpartition(".")[2]
-        summary = (module.__doc__ or "").split("\n")[0]
-        command = commands.add_parser(name, help=summary, description=summary)
+        line = (module.__doc__ or "").split("\n")[0]
+        command = commands.add_parser(name, help=line, description=line)
         module.add_arguments(command)
         command.add_argument("--traceback", action="store_true", help="show where an error comes from")
         command.set_defaults(run=module.run)

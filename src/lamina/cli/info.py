@@ -1,4 +1,8 @@
-"""Show devices, libraries with their versions and paths, caches and environment variables."""
+"""Show devices, libraries with their versions and paths, caches and environment variables; or what a file holds.
+
+lamina info
+lamina info model.safetensors      names, shapes, dtypes and sizes, and whether checksums hold; .pt files too
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,14 @@ import argparse
 import os
 import platform
 from importlib import metadata
+from pathlib import Path
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from lamina import __version__
+from lamina._version import __version__
+from lamina.cli.weights_table import show_weights
 from lamina.runtime import cache_directory, devices, distrust, human_bytes, libraries
 
 VARIABLES = {
@@ -30,7 +36,6 @@ VARIABLES = {
 PACKAGES = (
     "numpy",
     "ml_dtypes",
-    "safetensors",
     "rich",
     "cuda-core",
     "cuda-pathfinder",
@@ -41,15 +46,22 @@ PACKAGES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
+    parser.add_argument("file", nargs="?", type=Path, help="a file of weights: show what it holds")
+    parser.add_argument(
+        "--key", help="with a file: where its weights are in a checkpoint, such as state_dict"
+    )
     parser.add_argument(
         "--open", action="store_true", help="open the libraries to ask them for their version"
     )
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the tables."""
+    """Print the tables. Raises WeightsError for a file that is damaged."""
     terminal = Console(highlight=False)
     console = terminal if terminal.is_terminal else Console(highlight=False, width=160)
+    if options.file is not None:
+        show_weights(console, options.file, options.key)
+        return
     console.print(f"lamina {__version__}, Python {platform.python_version()}, {platform.platform()}")
     for table in (_devices(), _libraries(options.open), _packages(), _caches(), _variables()):
         console.print(table)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shlex
 from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
@@ -20,8 +21,9 @@ from pathlib import Path
 from rich.console import Console
 
 from lamina import data, ops
-from lamina.cli.arguments import Gone, positive
-from lamina.cli.networks import NETWORKS, batches
+from lamina.cli.arguments import Gone, natural, positive
+from lamina.cli.folders import Sight, classes_of, image_batches
+from lamina.cli.networks import NETWORKS, batches, command_name, is_image_folder
 from lamina.data import Batches
 from lamina.files import save_safetensors
 from lamina.nn import Module, manual_seed
@@ -29,8 +31,10 @@ from lamina.optim import SGD, Adam, Optimizer, schedule
 from lamina.runtime import check_writable, device, write_atomically
 from lamina.spec import PRECISIONS, policy
 from lamina.spec.policies import ALGORITHMS
-from lamina.train import Position, Scores, Step, evaluate, load_checkpoint, train_step
-from lamina.train.loop import History, fit
+from lamina.train import History, Position, Scores, Step, evaluate, load_checkpoint, train_step
+from lamina.train.callbacks import Callback, CSVLogger, EarlyStopping, TensorBoard
+from lamina.train.loop import fit
+from lamina.train.metrics import TopK
 
 #: The share of all steps over which the learning rate climbs; then it falls along half a cosine.
 WARM_UP = 0.1
@@ -39,8 +43,12 @@ WARM_UP = 0.1
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument
-    add("network", choices=NETWORKS, help="what to train")
-    add("--data", default="digits", help="'digits' (scikit-learn's) or a folder with MNIST's four files")
+    add("network", choices=NETWORKS, type=command_name, metavar="NETWORK", help="what to train")
+    add(
+        "--data",
+        default="digits",
+        help="'digits' (scikit-learn's), a folder with MNIST's four files, or one with a folder of images a class",
+    )
     add("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
     add("--precision", default="fp32", choices=PRECISIONS, help="what to compute in (default: fp32)")
     add("--epochs", type=positive, default=8, help="passes over the data (default: 8)")
@@ -50,6 +58,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--lr", type=_rate, help="highest learning rate (default: what suits the network)")
     add("--weight-decay", type=_rate, default=5e-4, help="(default: 0.0005)")
     add("--shift", type=_rate, default=0.7, help="random shift of training images, in pixels of the source")
+    add("--no-augment", action="store_true", help="of folders of images: no random parts and flips")
+    add("--mixup", type=_rate, metavar="ALPHA", help="of folders of images: mix them in pairs (0.2 is usual)")
+    add(
+        "--workers", type=natural, default=0, help="of folders of images: threads that read them (default: 0)"
+    )
     add("--seed", type=int, default=0, help="of initial values, order, shifts and dropout (default: 0)")
     add("--size", type=positive, help="scale images to this many pixels on a side (default: the network's)")
     add("--algorithm", choices=ALGORITHMS, help="how kernels are chosen; fastest times them first")
@@ -62,6 +75,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--limit-steps", action=Gone, const="--max-steps")
     add("--max-steps", type=positive, metavar="N", help="stop after N steps")
+    add(
+        "--checkpoint-every", type=positive, metavar="N", help="with --out: write it after every N steps, too"
+    )
+    add("--csv", type=Path, metavar="FILE", help="write the figures of each epoch as a line")
+    add("--tensorboard", type=Path, metavar="FOLDER", help="write losses and figures for TensorBoard")
+    add("--patience", type=positive, metavar="N", help="stop after N epochs without a better validation loss")
+    add("--top5", action="store_true", help="also count labels among the five largest outputs")
     add("--losses", type=Path, metavar="FILE", help="write the loss of every step as JSON")
     add("--no-check-finite", action="store_true", help="go on when the loss is infinite or not a number")
     add("--no-bar", action="store_true", help="one line per epoch, no progress bar")
@@ -88,31 +108,77 @@ def run(options: argparse.Namespace) -> None:
         )
         start = _start(options, step)
         console.print(_headline(options, step, splits), soft_wrap=True)
-        history = fit(
+        history = _fit(options, step, start, splits, console)
+        test = evaluate(net, splits["test"], device=where, precision=options.precision)
+    _finish(options, net, history, test, console)
+
+
+def _fit(
+    options: argparse.Namespace, step: Step, start: Position, splits: Mapping[str, Batches], console: Console
+) -> History:
+    """The run; interrupted, it says how to go on."""
+    callbacks: list[Callback] = [CSVLogger(options.csv)] if options.csv else []
+    callbacks += [TensorBoard(options.tensorboard)] if options.tensorboard else []
+    callbacks += [EarlyStopping(patience=options.patience)] if options.patience else []
+    try:
+        return fit(
             step,
             data.prefetch(splits["train"]),
             options.epochs,
             validation=data.prefetch(splits["validation"]),
+            metrics=[TopK(5)] if options.top5 else (),
             start=start,
             checkpoint=options.out,
+            checkpoint_every=options.checkpoint_every,
+            callbacks=callbacks,
             max_steps=options.max_steps,
             check_finite=not options.no_check_finite,
             override=options.override,
             console=console,
             progress=False if options.no_bar else None,
         )
-        test = evaluate(net, splits["test"], device=where, precision=options.precision)
-    _finish(options, net, history, test, console)
+    except KeyboardInterrupt as error:
+        if options.out is None or not options.out.exists():
+            raise
+        place = str(error).partition(";")[0] or "interrupted"
+        raise KeyboardInterrupt(f"{place}; go on with: {_again(options)}") from None
+
+
+def _again(options: argparse.Namespace) -> str:
+    """The command that goes on from the checkpoint: this one, resumed."""
+    words = list(options.words)
+    if "--resume" in words:
+        place = words.index("--resume")
+        del words[place : place + 2]
+    kept = [w for w in words if not w.startswith("--resume=")]
+    return shlex.join(["lamina", *kept, "--resume", str(options.out)])
 
 
 def _batches(options: argparse.Namespace, split: str) -> Batches:
     size = options.size or NETWORKS[options.network].size
+    if is_image_folder(options.data):
+        return image_batches(
+            options.data,
+            split,
+            options.batch_size,
+            _sight(options),
+            seed=options.seed,
+            augment=not options.no_augment,
+            workers=options.workers,
+            mixup=options.mixup,
+        )
     return batches(options.data, split, options.batch_size, size, options.seed, options.shift)
 
 
+def _sight(options: argparse.Namespace) -> Sight:
+    """How the network sees the images of a folder."""
+    size = options.size or NETWORKS[options.network].size
+    return Sight(options.network, classes_of(options.data), size=size)
+
+
 def _network(options: argparse.Namespace, train_data: Batches) -> Module:
-    channels = next(train_data.epoch(0))[0].shape[1]
-    return NETWORKS[options.network].make(channels, train_data.num_classes or 10)
+    _, channels, size, _ = next(train_data.epoch(0))[0].shape
+    return NETWORKS[options.network](channels, train_data.num_classes or 10, size)
 
 
 def _optimizer(options: argparse.Namespace, steps_per_epoch: int) -> Optimizer:
@@ -158,7 +224,8 @@ def _finish(
     """Write what was asked for, and print the accuracy on the test split."""
     validation = history.epochs[-1].validation
     if options.weights:
-        save_safetensors(net, options.weights)
+        texts = _sight(options).header() if is_image_folder(options.data) else {}
+        save_safetensors(net, options.weights, texts)
     if options.losses:
         accuracies = {"validation": validation.accuracy if validation else None, "test": test.accuracy}
         facts = {"losses": history.losses, **accuracies}

@@ -1,0 +1,57 @@
+"""`lamina run`: a program as several ranks, which end together."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lamina.cli import main
+from lamina.cli.status import ExitStatus
+from tests.helpers import ROOT
+
+PROGRAM = """
+import sys
+import lamina as lm
+world = lm.distributed.init()
+print(world.launcher, lm.distributed.all_gather_object(sys.argv[1:])[0])
+lm.distributed.barrier()
+if "fail" in sys.argv and world.rank == 1:
+    raise ValueError("as asked")
+lm.distributed.barrier()
+"""
+
+
+def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    return subprocess.run(
+        [sys.executable, "-m", "lamina", "run", "--ranks", "2", "program.py", *arguments],
+        cwd=tmp_path, env={"PYTHONPATH": str(ROOT / "src"), "HOME": str(tmp_path)},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+@pytest.mark.feature("B032")
+def test_ranks_meet(tmp_path: Path) -> None:
+    done = run(tmp_path, "--epochs", "3")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        f"rank {r} of 2, started by lamina run ['--epochs', '3']" for r in range(2)
+    ]
+
+
+@pytest.mark.feature("B034")
+def test_a_rank_that_raises_ends_all(tmp_path: Path) -> None:
+    done = run(tmp_path, "fail")
+    assert done.returncode == 1
+    assert "rank 0: RankError: rank 1 (process " in done.stderr
+    assert (
+        "raised ValueError: as asked; it was before the first step, in no collective operation" in done.stderr
+    )
+    assert "lamina run: rank 1 (process" in done.stderr
+    assert done.stderr.count("Traceback") == 2  # the rank's own, and as its last lines
+
+
+def test_gpus_that_are_not_there_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--gpus", "1000", "x.py"]) == ExitStatus.FAILED
+    assert "--gpus 1000: this machine has" in capsys.readouterr().err
