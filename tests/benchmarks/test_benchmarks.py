@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from benchmarks import limits, networks, peer_lamina, suite, workloads
+from benchmarks import limits, networks, peer_lamina, serving, suite, workloads
 from lamina.runtime import Machine
 
 RATES = Machine("one", "", 1, flops={"bfloat16": 1e12, "float32": 1e9}, bandwidth=1e10)
@@ -194,3 +194,23 @@ def test_curves_start_from_the_same_weights_and_count_in_points() -> None:
     ]
     (row,) = curves.means(runs)
     assert row["difference"] == pytest.approx(0.5)
+
+
+def test_serving_on_a_cpu(tmp_path: Path) -> None:
+    arguments = ["--device", "cpu", "--network", "lenet", "--threads", "2", "--seconds", "0.05"]
+    assert serving.main([*arguments, "--requests", "40", "--runs", "1", "--out", str(tmp_path)]) == 0
+    record = json.loads(next(tmp_path.glob("serving-*.json")).read_text())
+    for name in ("one thread", "threads", "threads, batches"):
+        assert record[name]["per_second"] > 0
+        assert record[name]["other_bits"] == 0
+    counts = record["cancelled"]
+    assert counts["answered"] + counts["cancelled"] == counts["requests"] == 40
+    for name in ("saved plan", "saved plan, portable"):
+        assert record[name]["same_bits"]
+        assert record[name]["first_answer_s"]["median"] > 0
+
+
+def test_serving_names_what_must_not_be() -> None:
+    counts = {"lost": 0, "wrong": 1, "told_twice": 2, "never_told": 0}
+    record = {"threads": {"other_bits": 3}, "saved plan": {"error": "x"}, "cancelled": counts}
+    assert serving.failures(record) == ["threads", "saved plan", "wrong", "told_twice"]

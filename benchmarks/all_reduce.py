@@ -1,0 +1,97 @@
+"""How long an all-reduce takes by its size, and the link that explains it: what `lamina simulate --inside
+FILE` reads.
+
+    lamina run --gpus 4 -m benchmarks.all_reduce --out links.json
+    torchrun --nproc-per-node 4 -m benchmarks.all_reduce --out links.json
+
+Every rank runs it; all ranks and each smaller power of two of them are measured (`--ranks` says others). The
+largest size of each is left out of the fit, and the link's prediction for it is told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import lamina as lm
+from lamina import distributed
+from lamina.graph import compile, trace
+from lamina.runtime import write_atomically
+from lamina.simulate import all_reduce_seconds, fit_link
+from lamina.spec import Spec, float32
+
+ALGORITHMS = ("ring", "tree", "switch")
+
+
+def measured(ranks: int, nbytes: int, device: str, rounds: int) -> float:
+    """Seconds of an all-reduce over the first `ranks` ranks: the median of the slowest rank's rounds."""
+    group = distributed.Group(*range(ranks))
+    run = compile(
+        trace(lambda x: distributed.all_reduce(x, group=group), Spec((nbytes // 4,), float32)), device
+    )
+    x = lm.tensor(np.ones(nbytes // 4, np.float32), device=device)
+    times = []
+    for _ in range(rounds + 3):
+        begin = time.perf_counter()
+        run(x)[0].device.default_stream.synchronize()
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times[3:])
+
+
+def table(sizes: list[int], worlds: list[int], device: str, rounds: int) -> list[tuple[int, int, float]]:
+    """(ranks, bytes, seconds) of all sizes, the same on every rank."""
+    found = []
+    for ranks in worlds:
+        for nbytes in sizes:
+            mine = measured(ranks, nbytes, device, rounds) if distributed.rank() < ranks else 0.0
+            found.append((ranks, nbytes, max(distributed.all_gather_object(mine))))
+    return found
+
+
+def fitted(points: list[tuple[int, int, float]]) -> dict[str, Any]:
+    """The link and the algorithm that explain the points best; the largest size is predicted, not fitted."""
+    largest = max(n for _, n, _ in points)
+    known = [p for p in points if p[1] < largest]
+    ways = {a: fit_link(known, a) for a in ALGORITHMS}
+    name = min(ways, key=lambda a: ways[a][1])
+    link, worst = ways[name]
+    unseen = [
+        {"ranks": n, "bytes": s, "measured": t, "predicted": all_reduce_seconds(s, n, link, name)}
+        for n, s, t in points
+        if s == largest
+    ]
+    return {
+        "link": {"latency": link.latency, "bandwidth": link.bandwidth, "algorithm": name},
+        "worst_of_fitted": worst,
+        "predicted": unseen,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--ranks", type=int, nargs="+", help="(default: powers of two up to all)")
+    parser.add_argument("--mib", type=float, nargs="+", default=[2**k for k in range(-8, 9)])
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--device", default="auto")
+    options = parser.parse_args()
+    world = distributed.init()
+    worlds = options.ranks or [n for n in (2**k for k in range(1, 20)) if n <= distributed.world_size()]
+    points = table([int(m * (1 << 20)) for m in options.mib], worlds, options.device, options.rounds)
+    if distributed.rank() == 0:
+        found = {"world": str(world), **fitted(points), "points": points}
+        write_atomically(options.out, [json.dumps(found, indent=1).encode()])
+        print(json.dumps({k: found[k] for k in ("link", "worst_of_fitted", "predicted")}, indent=1))
+    distributed.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,296 @@
+"""One op of each family beside PyTorch: forward alone, and forward with the gradient of a sum of squares.
+
+    python -m benchmarks.op_families [--device cpu|cuda] [--only NAME …] [--without-compile]
+                                      [--threads N] [--out FOLDER]
+
+Each case runs as a user calls it: op by op ("eager"), and as one compiled function (`lm.jit` beside `torch.compile`).
+The ratio of a case is PyTorch's faster time over Lamina's faster one. Medians of many on random data; on a GPU
+of trains of calls, on a CPU of single ones, both libraries with the same number of threads. With one thread the
+process' own time is taken, which other programs do not change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import exp, log
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+import lamina as lm
+from benchmarks.common import processor, versions, write
+from lamina import ops
+
+#: Seconds for one mode of one case, and the fewest repetitions.
+SECONDS, LEAST = 0.25, 7
+#: Calls between two events on a GPU.
+TRAIN = 20
+
+
+@dataclass(frozen=True)
+class Case:
+    """An op of a family: what it reads, and its call, which takes a library first. The gradient is input 0's."""
+
+    name: str
+    make: Callable[[np.random.Generator, int], Sequence[np.ndarray[Any, Any]]]
+    call: Callable[..., Any]
+
+
+class TorchNames:
+    """torch.nn.functional's and torch's functions, as `lamina.ops` has them in one place."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch.nn.functional, name, None) or getattr(torch, name)
+
+
+def _f(rng: np.random.Generator, *shape: int) -> np.ndarray[Any, Any]:
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def _i(rng: np.random.Generator, top: int, *shape: int) -> np.ndarray[Any, Any]:
+    return rng.integers(0, top, shape)
+
+
+def _images(rng: np.random.Generator, k: int) -> Sequence[np.ndarray[Any, Any]]:
+    return [_f(rng, 4 * k, 32, 56, 56)]
+
+
+def _rows(rng: np.random.Generator, k: int) -> Sequence[np.ndarray[Any, Any]]:
+    return [_f(rng, 512 * k, 1024)]
+
+
+def _rows_index(rng: np.random.Generator, k: int) -> Sequence[np.ndarray[Any, Any]]:
+    return [_f(rng, 512 * k, 1024), _i(rng, 512 * k, 256 * k)]
+
+
+def _places(rng: np.random.Generator, k: int) -> Sequence[np.ndarray[Any, Any]]:
+    return [_f(rng, 512 * k, 1024), _i(rng, 1024, 512 * k, 256)]
+
+
+def _added(rng: np.random.Generator, k: int) -> Sequence[np.ndarray[Any, Any]]:
+    return [_f(rng, 512 * k, 1024), _i(rng, 1024, 512 * k, 256), _f(rng, 512 * k, 256)]
+
+
+def _grid(rng: np.random.Generator, k: int) -> Sequence[np.ndarray[Any, Any]]:
+    return [_f(rng, 4 * k, 32, 56, 56), rng.uniform(-1, 1, (4 * k, 56, 56, 2)).astype(np.float32)]
+
+
+def _heads(rng: np.random.Generator, k: int) -> Sequence[np.ndarray[Any, Any]]:
+    mask = np.zeros((256, 256), np.float32)
+    mask[rng.random(mask.shape) < 0.2] = -np.inf
+    mask[:, 0] = 0
+    return [*(_f(rng, 2 * k, 8, 256, 64) for _ in range(3)), mask]
+
+
+def _shared_heads(rng: np.random.Generator, k: int) -> Sequence[np.ndarray[Any, Any]]:
+    return [_f(rng, 2 * k, 8, 256, 64), _f(rng, 2 * k, 2, 256, 64), _f(rng, 2 * k, 2, 256, 64)]
+
+
+def _ctc(rng: np.random.Generator, k: int) -> Sequence[np.ndarray[Any, Any]]:
+    n = 8 * k
+    return [_f(rng, 100, n, 32), rng.integers(1, 32, (n, 20)), np.full(n, 100), rng.integers(5, 21, n)]
+
+
+def _bags(rng: np.random.Generator, k: int) -> Sequence[np.ndarray[Any, Any]]:
+    return [_f(rng, 20000, 64), _i(rng, 20000, 1024 * k, 16)]
+
+
+def _matrices(rng: np.random.Generator, k: int) -> Sequence[np.ndarray[Any, Any]]:
+    return [_f(rng, 8 * k, 128, 64), _f(rng, 8 * k, 64, 96)]
+
+
+def _sound(rng: np.random.Generator, k: int) -> Sequence[np.ndarray[Any, Any]]:
+    return [_f(rng, 4 * k, 16000), np.hanning(400).astype(np.float32)]
+
+
+def _classes(rng: np.random.Generator, k: int) -> Sequence[np.ndarray[Any, Any]]:
+    return [_f(rng, 512 * k, 1000), _i(rng, 1000, 512 * k), rng.uniform(0.5, 2, 1000).astype(np.float32)]
+
+
+def _spectra(o: Any, x: Any, window: Any) -> Any:
+    if o is ops:
+        return ops.stft(x, 400, 160, window=window, return_complex=False)
+    return torch.view_as_real(torch.stft(x, 400, 160, window=window, return_complex=True))
+
+
+def _ctc_of_scores(o: Any, x: Any, *rest: Any) -> Any:
+    return o.ctc_loss(o.log_softmax(x, -1), *rest)
+
+
+CASES = (
+    Case("interpolate-nearest", _images, lambda o, x: o.interpolate(x, scale_factor=2)),
+    Case("interpolate-bilinear", _images, lambda o, x: o.interpolate(x, scale_factor=2, mode="bilinear")),
+    Case("interpolate-bicubic", _images, lambda o, x: o.interpolate(x, size=(84, 84), mode="bicubic")),
+    Case("interpolate-antialias", _images,
+         lambda o, x: o.interpolate(x, size=(24, 24), mode="bilinear", antialias=True)),
+    Case("grid_sample", _grid, lambda o, x, g: o.grid_sample(x, g, align_corners=False)),
+    Case("pad-reflect", _images, lambda o, x: o.pad(x, (3, 3, 3, 3), "reflect")),
+    Case("adaptive_avg_pool", _images, lambda o, x: o.adaptive_avg_pool2d(x, 7)),
+    Case("adaptive_max_pool", _images, lambda o, x: o.adaptive_max_pool2d(x, 7)),
+    Case("lp_pool", _images, lambda o, x: o.lp_pool2d(x, 2.0, 2)),
+    Case("unfold", _images, lambda o, x: o.unfold(x, 3, padding=1)),
+    Case("pixel_shuffle", _images, lambda o, x: o.pixel_shuffle(x, 2)),
+    Case("group_norm", _images, lambda o, x: o.group_norm(x, 8)),
+    Case("roll", _images, lambda o, x: o.roll(x, (3, 5), (2, 3))),
+    Case("index_select", _rows_index, lambda o, x, i: o.index_select(x, 0, i)),
+    Case("getitem", _rows_index, lambda o, x, i: x[i]),
+    Case("gather", _places, lambda o, x, i: o.gather(x, 1, i)),
+    Case("scatter_add", _added, lambda o, x, i, s: o.scatter_add(x, 1, i, s)),
+    Case("topk", _rows, lambda o, x: o.topk(x, 16)[0]),
+    Case("sort", _rows, lambda o, x: o.sort(x)[0]),
+    Case("cumsum", _rows, lambda o, x: o.cumsum(x, 1)),
+    Case("cumprod", _rows, lambda o, x: o.cumprod(x, 1)),
+    Case("einsum", _matrices, lambda o, a, b: o.einsum("bij,bjk->bik", a, b)),
+    Case("tril", _rows, lambda o, x: o.tril(x)),
+    Case("repeat_interleave", _rows, lambda o, x: o.repeat_interleave(x, 4, 0)),
+    Case("masked_fill", _rows, lambda o, x: o.masked_fill(x, x > 0, 1.0)),
+    Case("glu", _rows, lambda o, x: o.glu(x)),
+    Case("stft", _sound, _spectra),
+    Case("ctc_loss", _ctc, _ctc_of_scores),
+    Case("attention-mask", _heads, lambda o, q, k, v, m: o.scaled_dot_product_attention(q, k, v, m)),
+    Case("attention-grouped", _shared_heads,
+         lambda o, q, k, v: o.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)),
+    Case("embedding_bag", _bags, lambda o, w, i: o.embedding_bag(i, w, mode="mean")),
+    Case("cross_entropy-weighted", _classes, lambda o, x, t, w: o.cross_entropy(x, t, w, label_smoothing=0.1)),
+)  # fmt: skip
+
+
+def lamina_modes(
+    case: Case, arrays: Sequence[Any], device: str, compiled: bool
+) -> dict[str, Callable[[], Any]]:
+    """What is timed of Lamina, by mode."""
+    given = [lm.tensor(a, device=device) for a in arrays]
+
+    def loss(x: Any, *rest: Any) -> Any:
+        return ops.sum(ops.square(case.call(ops, x, *rest)))
+
+    forward, step = partial(case.call, ops), lm.value_and_grad(loss)
+    found: dict[str, Callable[[], Any]] = {
+        "forward": lambda: forward(*given),
+        "gradient": lambda: step(*given),
+    }
+    if compiled:
+        fast, whole = lm.jit(lambda *given: case.call(ops, *given)), lm.jit(step)
+        found["forward-compiled"] = lambda: fast(*given)
+        found["gradient-compiled"] = lambda: whole(*given)
+    return found
+
+
+def torch_modes(
+    case: Case, arrays: Sequence[Any], device: str, compiled: bool
+) -> dict[str, Callable[[], Any]]:
+    """What is timed of PyTorch, by mode."""
+    given = [torch.from_numpy(a).to(device) for a in arrays]
+    wrt, names = given[0].requires_grad_(), TorchNames()
+
+    def plain(*tensors: torch.Tensor) -> Any:
+        return case.call(names, *tensors)
+
+    def step(f: Callable[..., Any]) -> Any:
+        return torch.autograd.grad(f(*given).square().sum(), wrt)
+
+    def forward(f: Callable[..., Any]) -> Any:
+        with torch.no_grad():
+            return f(*given)
+
+    found: dict[str, Callable[[], Any]] = {"forward": lambda: forward(plain), "gradient": lambda: step(plain)}
+    if compiled:
+        torch.compiler.reset()
+        fast = torch.compile(plain)
+        found["forward-compiled"] = lambda: forward(fast)
+        found["gradient-compiled"] = lambda: step(fast)
+    return found
+
+
+def timed(run: Callable[[], Any], device: str) -> float:
+    """Median seconds of one call."""
+    for _ in range(3):
+        run()
+    if device == "cpu":
+        return _by_clock(run, time.process_time if torch.get_num_threads() == 1 else time.perf_counter)
+    torch.cuda.synchronize()
+    lm.device("cuda:0").synchronize()
+    return _by_train(run)
+
+
+def _by_clock(run: Callable[[], Any], clock: Callable[[], float]) -> float:
+    taken: list[float] = []
+    until = time.perf_counter() + SECONDS
+    while len(taken) < LEAST or time.perf_counter() < until:
+        start = clock()
+        run()
+        taken.append(clock() - start)
+    return median(taken)
+
+
+def _by_train(run: Callable[[], Any]) -> float:
+    """Of trains of calls, each waited for: host and device overlap as in a program."""
+    taken: list[float] = []
+    until = time.perf_counter() + SECONDS
+    while len(taken) < LEAST or time.perf_counter() < until:
+        start = time.perf_counter()
+        for _ in range(TRAIN):
+            run()
+        torch.cuda.synchronize()
+        lm.device("cuda:0").synchronize()
+        taken.append((time.perf_counter() - start) / TRAIN)
+    return median(taken)
+
+
+def measure(case: Case, device: str, compiled: bool) -> dict[str, Any]:
+    """Milliseconds by library and mode; an error's text where a mode does not run."""
+    arrays = case.make(np.random.default_rng(0), 16 if device == "cuda" else 1)
+    record: dict[str, Any] = {"name": case.name}
+    for library, modes in (("lamina", lamina_modes), ("torch", torch_modes)):
+        times: dict[str, Any] = {}
+        try:
+            for mode, run in modes(case, arrays, device, compiled).items():
+                times[mode] = round(timed(run, device) * 1e3, 5)
+        except Exception as error:
+            times["error"] = f"{type(error).__name__}: {error}"[:300]
+        record[library] = times
+    for kind in ("forward", "gradient"):
+        ours, theirs = (
+            [t for m, t in record[lib].items() if m.startswith(kind)] for lib in ("lamina", "torch")
+        )
+        if ours and theirs:
+            record[f"{kind}-ratio"] = round(min(theirs) / min(ours), 3)
+    return record
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--without-compile", action="store_true")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of both, on a CPU")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    os.environ.setdefault("OMP_NUM_THREADS", str(options.threads))
+    torch.backends.cuda.matmul.allow_tf32 = True
+    rows = []
+    for case in CASES:
+        if options.only and case.name not in options.only:
+            continue
+        rows.append(measure(case, options.device, not options.without_compile))
+        print(rows[-1], flush=True)
+        machine = torch.cuda.get_device_name() if options.device == "cuda" else processor()
+        ratios = [r[k] for r in rows for k in ("forward-ratio", "gradient-ratio") if k in r]
+        mean = round(exp(sum(map(log, ratios)) / len(ratios)), 3) if ratios else None
+        record = {"machine": machine, "versions": versions(["torch", "numpy"]), "mean": mean, "rows": rows}
+        if options.out or not options.only:
+            write(f"op_families_{options.device}", record, options.out)
+    print(f"geometric mean {mean} of {len(ratios)}, least {min(ratios, default=None)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,352 @@
+"""What serving costs: threads, batches, cancellations, and the first answer of a saved plan.
+
+    python -m benchmarks.serving [--device cuda] [--network resnet50] [--precision bf16] [--out DIR]
+
+One network answers requests of one sample: from one thread; from several threads, each request alone; from several
+threads, gathered into batches. Every answer is compared, bit by bit, with what one thread got from the same Inferer.
+Then requests are cancelled at random, and counted: none may be lost, none told twice. Then the plan is saved, and
+processes are started that load it: seconds from the start of the process to its first answer, part by part. Where
+PyTorch is installed, the same network is served by it, eagerly and as CUDA graphs. With `--out` (or `--json`, into
+benchmarks/results/) everything is written as JSON. Ends with status 1 where an answer was wrong, lost or told twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+import lamina as lm
+from benchmarks.common import processor, versions, write
+from benchmarks.networks import NETWORKS
+from benchmarks.workloads import images
+from lamina import nn
+from lamina.infer import Inferer
+
+Array = np.ndarray[Any, Any]
+Record = dict[str, Any]
+
+#: Inputs that answers are compared for.
+_INPUTS = 16
+_NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "resnet50": (nn.resnet50, (3, 224, 224)),
+    "resnet18": (nn.resnet18, (3, 224, 224)),
+    "lenet": (lambda: nn.LeNet(in_channels=1, num_classes=10), (1, 28, 28)),
+}
+
+
+class Load:
+    """Threads that ask one after another, each as fast as it is answered."""
+
+    def __init__(
+        self, ask: Callable[[Array], Array], inputs: Sequence[Array], wanted: Sequence[bytes] | None
+    ) -> None:
+        self.ask, self.inputs, self.wanted = ask, inputs, wanted
+        self.answers, self.wrong = 0, 0
+        self._lock = threading.Lock()
+
+    def run(self, threads: int, seconds: float) -> float:
+        """Ask for so long; answers per second."""
+        start = threading.Barrier(threads + 1)
+        workers = [threading.Thread(target=self._work, args=(k, start, seconds)) for k in range(threads)]
+        for worker in workers:
+            worker.start()
+        start.wait()
+        begin = time.perf_counter()
+        for worker in workers:
+            worker.join()
+        return self.answers / (time.perf_counter() - begin)
+
+    def _work(self, k: int, start: threading.Barrier, seconds: float) -> None:
+        answers, wrong, i = 0, 0, k
+        start.wait()
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            found = self.ask(self.inputs[i % len(self.inputs)])
+            if self.wanted is not None:
+                wrong += np.asarray(found).tobytes() != self.wanted[i % len(self.inputs)]
+            answers, i = answers + 1, i + 1
+        with self._lock:
+            self.answers += answers
+            self.wrong += wrong
+
+
+def served(inferer: Inferer, inputs: Sequence[Array], threads: int, seconds: float) -> Record:
+    """Throughput, latency and wrong answers of an Inferer under so many threads."""
+    wanted = [inferer(x).numpy().tobytes() for x in inputs]
+    Load(lambda x: inferer(x).numpy(), inputs, None).run(threads, min(0.5, seconds))  # every context is made
+    inferer.reset_statistics()
+    load = Load(lambda x: inferer(x).numpy(), inputs, wanted)
+    per_second = load.run(threads, seconds)
+    found = inferer.statistics()
+    latency = {
+        name: round(found.record[name], 3) for name in ("mean_ms", "p50_ms", "p95_ms", "p99_ms", "fill")
+    }
+    return {"threads": threads, "per_second": round(per_second, 1), **latency, "other_bits": load.wrong}
+
+
+def cancelled(inferer: Inferer, inputs: Sequence[Array], threads: int, requests: int) -> Record:
+    """Requests of which some are cancelled at random: how many ended how, were lost, or were told more than once."""
+    wanted = [inferer(x).numpy().tobytes() for x in inputs]
+    told = [[0] * (requests // threads) for _ in range(threads)]
+    counts = {"answered": 0, "cancelled": 0, "lost": 0, "wrong": 0}
+    lock = threading.Lock()
+
+    def work(k: int) -> None:
+        rng, futures = np.random.default_rng(k), []
+        mine = dict.fromkeys(counts, 0)
+        for i in range(requests // threads):
+            future = inferer.submit(inputs[i % len(inputs)])
+            future.add_done_callback(lambda f, i=i: told[k].__setitem__(i, told[k][i] + 1))  # type: ignore[misc]
+            futures.append(future)
+            if rng.random() < 0.3:
+                futures[rng.integers(max(0, i - 20), i + 1)].cancel()
+        for i, future in enumerate(futures):
+            if future.cancelled():
+                mine["cancelled"] += 1
+                continue
+            try:
+                answer = future.result(60).numpy().tobytes()
+            except TimeoutError:
+                mine["lost"] += 1
+                continue
+            mine["answered"] += 1
+            mine["wrong"] += answer != wanted[i % len(inputs)]
+        with lock:
+            for name, count in mine.items():
+                counts[name] += count
+
+    begin = time.perf_counter()
+    workers = [threading.Thread(target=work, args=(k,)) for k in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    seconds = time.perf_counter() - begin
+    twice = sum(n > 1 for row in told for n in row)
+    never = sum(n == 0 for row in told for n in row)
+    return {"requests": threads * (requests // threads), **counts, "told_twice": twice, "never_told": never,
+            "seconds": round(seconds, 2)}  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------- a process that answers
+
+CHILD = """
+import sys, time
+begun = float(sys.argv[1])
+marks = [("python", time.time())]
+import numpy as np
+marks.append(("numpy", time.time()))
+import lamina as lm
+load = lm.infer.load
+marks.append(("lamina", time.time()))
+inferer = load(sys.argv[2])
+marks.append(("load", time.time()))
+x = np.load(sys.argv[3])
+y = inferer(x)
+marks.append(("answer", time.time()))
+for _ in range(3):
+    z = inferer(x)
+marks.append(("three more", time.time()))
+import json
+same = y.tobytes() == np.load(sys.argv[4]).tobytes() == z.tobytes()
+seconds, last = {}, begun
+for name, mark in marks:
+    seconds[name], last = round(mark - last, 4), mark
+print(json.dumps({"seconds": seconds, "first_answer_s": round(dict(marks)["answer"] - begun, 4), "same_bits": same}))
+"""
+
+
+def first_answers(inferer: Inferer, x: Array, runs: int, *, portable: bool) -> Record:
+    """Save the plan; seconds from the start of a process to its first answer from it, and its parts."""
+    wanted = inferer(x).numpy()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # as where a package is installed
+    with tempfile.TemporaryDirectory() as folder:
+        plan, given, answer = (str(Path(folder) / name) for name in ("plan", "x.npy", "y.npy"))
+        environment["PYTHONPYCACHEPREFIX"] = str(Path(folder) / "bytecode")
+        begin = time.perf_counter()
+        inferer.save(plan, portable=portable)
+        saving = time.perf_counter() - begin
+        np.save(given, x)
+        np.save(answer, wanted)
+        found = []
+        for _ in range(runs + 1):  # the first one compiles Python's files
+            command = [sys.executable, "-c", CHILD, str(time.time()), plan, given, answer]
+            done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+            if done.returncode:
+                return {"error": done.stderr[-2000:]}
+            found.append(json.loads(done.stdout))
+        found = found[1:]
+        parts = {name: median(f["seconds"][name] for f in found) for name in found[0]["seconds"]}
+        return {
+            "portable": portable,
+            "file_bytes": Path(plan).stat().st_size,
+            "save_s": round(saving, 3),
+            "first_answer_s": {"median": median(f["first_answer_s"] for f in found),
+                               "least": min(f["first_answer_s"] for f in found)},
+            "parts_s": parts,
+            "same_bits": all(f["same_bits"] for f in found),
+        }  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------- PyTorch
+
+
+def by_torch(options: argparse.Namespace, inputs: Sequence[Array]) -> Record:
+    """The same network served by PyTorch: one thread and several, eagerly, and on a GPU as CUDA graphs."""
+    torch = importlib.import_module("torch")
+    peer = importlib.import_module("benchmarks.peer_torch")
+
+    where = torch.device(options.device)
+    half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(options.precision, torch.float32)
+    net = peer.model(images(options.network, "infer", 1)).to(where, half).eval()
+    if where.type == "cuda":
+        net = net.to(memory_format=torch.channels_last)
+
+    def eager(x: Array) -> Array:
+        with torch.inference_mode():
+            found: Array = net(torch.from_numpy(x).to(where, half)).float().cpu().numpy()
+            return found
+
+    record: Record = {}
+    for name, threads in (("eager, one thread", 1), ("eager, threads", options.threads)):
+        Load(eager, inputs, None).run(threads, 0.5)
+        record[name] = round(Load(eager, inputs, None).run(threads, options.seconds), 1)
+        print(f"torch {name}: {record[name]} a second", flush=True)
+    if where.type == "cuda":
+        record["CUDA graph, one thread"] = round(_graphed(torch, net, where, half, inputs, options), 1)
+        print(f"torch CUDA graph, one thread: {record['CUDA graph, one thread']} a second", flush=True)
+    return record
+
+
+def _graphed(
+    torch: Any, net: Any, where: Any, half: Any, inputs: Sequence[Array], options: argparse.Namespace
+) -> float:
+    """Answers a second of one thread that replays a CUDA graph."""
+    given = torch.empty((1, *inputs[0].shape[1:]), dtype=half, device=where)
+    graph = torch.cuda.CUDAGraph()
+    with torch.inference_mode():
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                net(given)
+        torch.cuda.current_stream().wait_stream(side)
+        with torch.cuda.graph(graph):
+            made = net(given)
+
+    def replay(x: Array) -> Array:
+        with torch.inference_mode():
+            given.copy_(torch.from_numpy(x))
+            graph.replay()
+            found: Array = made.float().cpu().numpy()
+            return found
+
+    Load(replay, inputs, None).run(1, 0.5)
+    return Load(replay, inputs, None).run(1, options.seconds)
+
+
+# ---------------------------------------------------------------------------------------------------------- main
+
+
+def measured(options: argparse.Namespace) -> Record:
+    """Everything, printed as it comes."""
+    make, shape = _NETWORKS[options.network]
+    nn.manual_seed(0)
+    net = make()
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal((1, *shape)).astype(np.float32) for _ in range(_INPUTS)]
+    more: Record = {"device": options.device, "precision": options.precision}
+    record: Record = {}
+    with Inferer(net, **more) as alone:
+        record["one thread"] = served(alone, inputs, 1, options.seconds)
+        print(f"one thread: {record['one thread']}", flush=True)
+        record["threads"] = served(alone, inputs, options.threads, options.seconds)
+        print(f"threads: {record['threads']}", flush=True)
+        for portable in (False, True):
+            name = "saved plan" if not portable else "saved plan, portable"
+            record[name] = first_answers(alone, inputs[0], options.runs, portable=portable)
+            print(f"{name}: {record[name]}", flush=True)
+    with Inferer(net, max_batch=options.threads, max_wait_ms=options.max_wait_ms, **more) as gathered:
+        record["threads, batches"] = served(gathered, inputs, options.threads, options.seconds)
+        print(f"threads, batches: {record['threads, batches']}", flush=True)
+        record["cancelled"] = cancelled(gathered, inputs, options.threads, options.requests)
+        print(f"cancelled: {record['cancelled']}", flush=True)
+        record["gathers"] = all(p.together for p in gathered._programs.values())
+    one = record["one thread"]["per_second"]
+    record["times_one_thread"] = {
+        name: round(record[name]["per_second"] / one, 2) for name in ("threads", "threads, batches")
+    }
+    print(f"times one thread: {record['times_one_thread']}", flush=True)
+    return record
+
+
+def failures(record: Record) -> list[str]:
+    """What must not be."""
+    found = [name for name, r in record.items() if isinstance(r, dict) and r.get("other_bits")]
+    found += [name for name, r in record.items() if name.startswith("saved") and not r.get("same_bits")]
+    counts = record["cancelled"]
+    found += [name for name in ("lost", "wrong", "told_twice", "never_told") if counts[name]]
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark; 1 where an answer was wrong, lost or told twice."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="cuda" if lm.device("auto").kind == "cuda" else "cpu")
+    parser.add_argument("--network", choices=_NETWORKS, default="resnet50")
+    parser.add_argument("--precision", help="default: bf16 on a GPU, fp32 on a CPU")
+    parser.add_argument("--threads", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
+    parser.add_argument("--max-wait-ms", type=float, default=2.0)
+    parser.add_argument("--requests", type=int, default=10_000, help="of which some are cancelled")
+    parser.add_argument("--runs", type=int, default=5, help="processes that answer from the saved plan")
+    parser.add_argument("--no-torch", action="store_true", help="leave PyTorch out")
+    parser.add_argument("--json", action="store_true", help="write to benchmarks/results/")
+    parser.add_argument("--out", type=Path, help="the folder for the JSON instead")
+    options = parser.parse_args(arguments)
+    options.precision = options.precision or ("fp32" if options.device == "cpu" else "bf16")
+    begin = time.perf_counter()
+    record = measured(options)
+    wrong = failures(record)
+    if not options.no_torch and options.network in NETWORKS:
+        try:
+            rng = np.random.default_rng(0)
+            shape = _NETWORKS[options.network][1]
+            inputs = [rng.standard_normal((1, *shape)).astype(np.float32) for _ in range(_INPUTS)]
+            record["torch"] = by_torch(options, inputs)
+        except ImportError as error:
+            print(f"without PyTorch: {error}", flush=True)
+    facts = {
+        "what": f"serving {options.network} in {options.precision}: answers a second, ms; seconds of a first answer",
+        "device": lm.device(options.device).name,
+        "processor": processor(),
+        "versions": versions(["lamina", "nvidia-cudnn-cu13", "onednn-cpu-gomp", "torch"]),
+        "seconds": round(time.perf_counter() - begin, 1),
+    }
+    print(
+        f"in {facts['seconds']} s; " + (f"wrong: {', '.join(wrong)}" if wrong else "nothing wrong"),
+        flush=True,
+    )
+    if options.json or options.out:
+        print(write("serving", {**facts, **record}, options.out))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
