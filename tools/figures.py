@@ -160,9 +160,77 @@ def call_cost(record: dict[str, Any]) -> str:
     )
 
 
+def slowest_tests(record: dict[str, Any]) -> str:
+    """The tests that take longest (`tools.slowest`), and their share of all."""
+    rows = [
+        [f"`{r['test']}`", str(r["cases"]), str(r["seconds"]), str(r["longest"]), _share(r, record)]
+        for r in record["rows"]
+    ]
+    made = table(["test", "cases", "seconds", "longest case", "of all"], rows)
+    note = f" {record['note']}." if record["note"] else ""
+    return (
+        f"{made}\n{record['tests']:,} tests, {record['seconds']:,.0f} s of all processes, "
+        f"{record['run_seconds']:,.0f} s for the run.{note} Measured {record['date']}; {record['processor']}.\n"
+    )
+
+
+def _share(row: dict[str, Any], record: dict[str, Any]) -> str:
+    return f"{100 * row['seconds'] / record['seconds']:.0f} %"
+
+
+def simulated(record: dict[str, Any]) -> str:
+    """What the simulator says of ResNet-50, and of published runs (`benchmarks.simulated`)."""
+    head = ["GPUs", "step ms", "communication", "exposed", "stragglers (1 %)", "images/s", "speedup"]
+    even = [p["speedup"] for p in record["h200"]]
+    rows = [
+        [
+            f"{p['gpus']:,}",
+            f"{p['step_ms']:.2f}",
+            f"{p['communication_ms']:.3f}",
+            f"{p['exposed_ms']:.3f}",
+            f"{p['stragglers_ms']:.2f}",
+            f"{p['samples_per_second']:,.0f}",
+            f"{p['speedup']:,.2f}",
+            f"{alike:,.2f}",
+        ]
+        for p, alike in zip(record["h200_spread_1_percent"], even, strict=True)
+    ]
+    return "\n".join(
+        (
+            table([*head, "without spread"], rows),
+            f"256 images a GPU, bf16, gradients of {record['gradient_bytes'] / 1e6:.1f} MB. The step of one GPU was",
+            "measured; NVLink 4 and InfiniBand NDR are taken at 0.8 of the data sheets.\n",
+            _mlperf(record["mlperf_8_h200"]),
+            _mxnet(record["mxnet_8_a100"]),
+            "",
+        )
+    )
+
+
+def _mlperf(found: dict[str, Any]) -> str:
+    return (
+        f"- 8 H200, MLPerf Training 4.0 (NVIDIA): {found['published_samples_per_second']:,} images/s, "
+        f"{found['published_step_ms']:.1f} ms for as many images. The model names {found['compute_ms']:.1f} ms of "
+        f"computing, {found['exposed_ms']:.2f} of communication and {found['stragglers_ms']:.2f} of stragglers; "
+        f"{found['not_explained_ms']:.1f} ms ({100 * found['not_explained']:.0f} %) are not in it: JPEG decoding, "
+        "LARS, other kernels."
+    )
+
+
+def _mxnet(found: dict[str, Any]) -> str:
+    return (
+        f"- 8 A100, MXNet: {found['published_speedup']:.2f} of 8. The model says {found['speedup']:.2f} by "
+        f"communication alone ({found['communication_ms']:.2f} ms, {found['exposed_ms']:.3f} exposed); the other "
+        f"{found['not_explained_ms']:.1f} ms of a step would be stragglers with a spread of "
+        f"{100 * found['spread_that_explains_it']:.1f} %."
+    )
+
+
 FIGURES: dict[str, Callable[[dict[str, Any]], str]] = {
     "call_cost": call_cost,
     "curves": curves,
+    "simulated": simulated,
+    "slowest_tests": slowest_tests,
     "suite_cpu": suite,
     "suite_gpu": suite,
     "suite_gpu_start": suite_start,

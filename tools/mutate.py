@@ -3,6 +3,7 @@
     python -m tools.mutate --count 60 --seed 1                 random faults, one report line each
     python -m tools.mutate --only src/lamina/optim --count 20  in some files
     python -m tools.mutate --list --count 10                   shows faults without running anything
+    python -m tools.mutate --jobs 15 --without build/results/test.xml   many at a time, on a machine with cores for it
 
 A fault is a comparison, an operator, a condition or a number that is another one. It is put into a copy of the tree;
 this one is not touched. The tests run in the order: those named after the module, those in its folder that name it,
@@ -25,8 +26,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Queue
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = Path("src/lamina")
@@ -248,14 +252,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--least", type=float, default=92.0, help="percent that must be found")
     parser.add_argument("--only", action="append", default=[], help="the start of a path; may be given again")
     parser.add_argument("--list", action="store_true", help="show the faults, run nothing")
+    parser.add_argument("--jobs", type=int, default=1, help="faults at a time, each in a copy of its own")
+    parser.add_argument(
+        "--without", type=Path, help="a JUnit report of a run without faults: what failed there finds nothing"
+    )
     options = parser.parse_args(arguments)
     chosen = choose(ROOT, options.count, options.seed, options.only)[options.skip :]
     if options.list:
         for fault in chosen:
             print(fault.show((ROOT / fault.file).read_text(encoding="utf-8")))
         return 0
+    broken = failed_in(options.without) if options.without else set[str]()
     with tempfile.TemporaryDirectory(prefix="lamina-mutate-") as folder:
-        results = run(Path(folder), chosen, options.timeout)
+        results = run(Path(folder), chosen, options.timeout, options.jobs, broken)
     late = results.count(TIMEOUT)
     found, decided = sum(map(bool, results)) - late, len(results) - late
     percent = 100 * found / max(1, decided)
@@ -263,8 +272,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if percent >= options.least else 1
 
 
-def run(copy: Path, chosen: Sequence[Fault], timeout: float) -> list[str]:
-    """Try all faults in a copy of the tree, print each; what `found_by` says to each."""
+def failed_in(report: Path) -> set[str]:
+    """The tests that failed in a JUnit report, as pytest names them."""
+    cases = ElementTree.parse(report).iter("testcase")
+    failed = [c for c in cases if c.find("failure") is not None or c.find("error") is not None]
+    return {f"{_file_of(c.get('classname', ''))}::{c.get('name')}" for c in failed}
+
+
+def _file_of(dotted: str) -> str:
+    """tests.nn.test_conv.TestPadding -> tests/nn/test_conv.py::TestPadding."""
+    words = dotted.split(".")
+    module = next((i for i, word in enumerate(words) if word.startswith("test_")), len(words) - 1)
+    return "::".join(["/".join(words[: module + 1]) + ".py", *words[module + 1 :]])
+
+
+def run(
+    folder: Path, chosen: Sequence[Fault], timeout: float, jobs: int = 1, broken: set[str] | None = None
+) -> list[str]:
+    """Try all faults, `jobs` at a time, each in a copy of the tree; print each; what `found_by` says to each."""
+    broken = set() if broken is None else broken
+    copies: Queue[Path] = Queue()
+    for job in range(min(jobs, len(chosen))):
+        copies.put(_copy_to(folder / str(job)))
+
+    def attempt(numbered: tuple[int, Fault]) -> str:
+        (number, fault), copy, start = numbered, copies.get(), time.monotonic()
+        try:
+            by = found_by(copy, fault, timeout, broken)
+        finally:
+            copies.put(copy)
+        text = (ROOT / fault.file).read_text(encoding="utf-8")
+        seconds = time.monotonic() - start
+        print(f"{number}/{len(chosen)} {by or 'SURVIVED'} ({seconds:.0f} s) {fault.show(text)}", flush=True)
+        return by
+
+    with ThreadPoolExecutor(max(1, jobs)) as pool:
+        return list(pool.map(attempt, enumerate(chosen, 1)))
+
+
+def _copy_to(copy: Path) -> Path:
+    """A copy of the tree, with what was built for its tests."""
+    copy.mkdir()
     for name in COPIED:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -272,16 +320,7 @@ def run(copy: Path, chosen: Sequence[Fault], timeout: float) -> list[str]:
             shutil.copy2(ROOT / name, copy / name)
     if (ROOT / "build").exists():
         (copy / "build").symlink_to((ROOT / "build").resolve())
-    results: list[str] = []
-    broken: set[str] = set()
-    for number, fault in enumerate(chosen, 1):
-        start = time.monotonic()
-        by = found_by(copy, fault, timeout, broken)
-        results.append(by)
-        text = (ROOT / fault.file).read_text(encoding="utf-8")
-        seconds = time.monotonic() - start
-        print(f"{number}/{len(chosen)} {by or 'SURVIVED'} ({seconds:.0f} s) {fault.show(text)}", flush=True)
-    return results
+    return copy
 
 
 if __name__ == "__main__":

@@ -228,24 +228,41 @@ def ops_stub() -> str:
 
 
 def operators_stub() -> str:
-    """`lamina/ops/operators.pyi`: the class with the methods of its table."""
+    """`lamina/ops/operators.pyi`: the classes with the methods of their tables."""
     stub, home = Stub(), Module("lamina.ops.operators")
-    source = next(n for n in home.tree.body if isinstance(n, ast.ClassDef))
-    body: list[Function] = []
-    for node in source.body:
-        if isinstance(node, Function):
-            body += stub.function(node, node.name, home, METHODS)
+    operators, in_place = (n for n in home.tree.body if isinstance(n, ast.ClassDef))
+    bodies = [_class_body(stub, home, operators), _writers(stub, home, in_place)]
+    hidden = {f.name for body in bodies for f in body} & set(dir(builtins))
+    heads = [ast.unparse(n) for n in home.tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
+    heads += _aliases(home)
+    for source, body in zip((operators, in_place), bodies, strict=True):
+        for f in body:
+            _Builtins(hidden).visit(f)
+        cls = ast.ClassDef(source.name, source.bases, [], [*body], [])
+        heads.append(ast.unparse(ast.fix_missing_locations(cls)))
+    return stub.text("lamina.ops.operators", "import builtins", *heads)
+
+
+def _class_body(stub: Stub, home: Module, source: ast.ClassDef) -> list[Function]:
+    """The methods of `Operators`: those that it writes out, and the functions that are methods too."""
+    written = [n for n in source.body if isinstance(n, Function)]
+    body = [x for f in written for x in stub.function(f, f.name, home, METHODS)]
     for name in (*_listed(home.tree, "METHODS"), *_listed(home.tree, "OWN_METHODS")):
         place, original = stub.find("lamina.ops", name)
         for f in place.signatures(original):
             body += stub.function(_method(f), name, place, METHODS)
-    hidden = {f.name for f in body} & set(dir(builtins))
-    cls = ast.ClassDef(source.name, source.bases, [], [*body], [])
-    for f in body:
-        _Builtins(hidden).visit(f)
-    heads = [ast.unparse(n) for n in home.tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
-    heads += [*_aliases(home), ast.unparse(ast.fix_missing_locations(cls))]
-    return stub.text("lamina.ops.operators", "import builtins", *heads)
+    return body
+
+
+def _writers(stub: Stub, home: Module, source: ast.ClassDef) -> list[Function]:
+    """The methods of `InPlace`: whatever they are given, they give the operand itself."""
+    kinds = (TRACED[0], METHODS[1])
+    body = [stub.typed(n, n.name, home, *kinds) for n in source.body if isinstance(n, Function)]
+    for name in _listed(home.tree, "IN_PLACE"):
+        place, original = stub.find("lamina.ops", name)
+        (signature,) = place.signatures(original)
+        body.append(stub.typed(_method(signature), f"{name}_", place, *kinds))
+    return body
 
 
 def _method(f: Function) -> Function:

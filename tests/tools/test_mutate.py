@@ -88,3 +88,32 @@ def test_a_test_that_fails_anyway_finds_nothing(tmp_path: Path) -> None:
     broken: set[str] = set()
     assert mutate.found_by(tmp_path, fault, 60, broken) == ""
     assert broken == {"tests/room/test_door.py::test_broken"}
+
+
+def test_what_fails_without_a_fault_finds_nothing(tmp_path: Path) -> None:
+    report = tmp_path / "report.xml"
+    report.write_text(
+        '<testsuites><testsuite><testcase classname="tests.nn.test_conv" name="test_it[1-2]"><failure/></testcase>'
+        '<testcase classname="tests.nn.test_conv.TestWide" name="test_far"><error/></testcase>'
+        '<testcase classname="tests.nn.test_conv" name="test_good"/></testsuite></testsuites>'
+    )
+    assert mutate.failed_in(report) == {
+        "tests/nn/test_conv.py::test_it[1-2]",
+        "tests/nn/test_conv.py::TestWide::test_far",
+    }
+
+
+def test_many_at_a_time_give_what_one_gives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each in a copy of its own; the results are in the order of the faults."""
+    faults = mutate.choose(mutate.ROOT, 4, 1, ["src/lamina/optim"])
+    copies = set()
+
+    def found_by(copy: Path, fault: mutate.Fault, timeout: float, broken: set[str]) -> str:
+        copies.add(copy)
+        return f"{fault.line} {sorted(broken)} {timeout}"
+
+    monkeypatch.setattr(mutate, "found_by", found_by)
+    monkeypatch.setattr(mutate, "_copy_to", lambda copy: copy)
+    found = mutate.run(tmp_path, faults, 5.0, 3, {"a::b"})
+    assert found == [f"{fault.line} ['a::b'] 5.0" for fault in faults]
+    assert copies <= {tmp_path / str(n) for n in range(3)}

@@ -1,0 +1,55 @@
+"""Stages run in order, each within its time; what they printed and how they ended is in the folder."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tools.gpu_check import Stage, belongs, main, results
+
+
+def test_stages_end_in_a_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Tests that pass, a module that fails, one that takes too long, and one behind it."""
+    stages = [
+        "60 tests 1/1 -m 'not gpu' -p no:cacheprovider tests/test_version.py",
+        "60 timeit -n 1 -r 1 1/0",
+        "0.5 timeit -n 1 -r 1 'import time; print(7, flush=True); time.sleep(60)'",
+        "60 json.tool --help",
+    ]
+    assert main([str(tmp_path), *(word for s in stages for word in ("--stage", s))]) == 1
+    passed, failed, slow, last = json.loads((tmp_path / "summary.json").read_text())
+    assert passed["status"] == 0
+    assert passed["counts"]["passed"] > 0
+    assert passed["failed"] == []
+    assert failed["status"] == 1
+    assert any("ZeroDivisionError" in line for line in failed["last"])
+    assert slow["timed_out"]
+    assert slow["seconds"] < 30
+    assert (tmp_path / "3-timeit.log").exists()
+    assert (last["status"], last["timed_out"]) == (0, False)
+    assert "3/4 timeit" in capsys.readouterr().out
+
+
+def test_parts_are_all_and_stay_the_same() -> None:
+    names = [f"tests/test_a.py::test_b[{i}]" for i in range(200)]
+    parts = [{n for n in names if belongs(n, part, 3)} for part in (1, 2, 3)]
+    assert set.union(*parts) == set(names)
+    assert sum(map(len, parts)) == len(names)
+    assert min(map(len, parts)) > 40
+    assert belongs("tests/test_a.py::test_b[0]", 1, 2) != belongs("tests/test_a.py::test_b[0]", 2, 2)
+    assert parts[0] == {n for n in reversed(names) if belongs(n, 1, 3)}
+
+
+def test_results_of_a_report(tmp_path: Path) -> None:
+    report = tmp_path / "r.xml"
+    report.write_text(
+        "<testsuites><testsuite><testcase classname='a' name='b'/><testcase classname='a' name='c'><failure/>"
+        "</testcase><testcase classname='a' name='d'><skipped/></testcase></testsuite></testsuites>"
+    )
+    assert results(report) == ({"passed": 1, "failed": 1, "skipped": 1}, ["a::c"])
+
+
+@pytest.mark.parametrize("text", ["tests 1/2", "0 tests 1/2", "10", "-3 tests"])
+def test_what_is_no_stage(text: str) -> None:
+    with pytest.raises(ValueError, match="a stage is|could not convert"):
+        Stage.parse(text)
