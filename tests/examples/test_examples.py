@@ -21,6 +21,11 @@ EXPECTED = {
     "04_train_digits.py": r"(epoch \d: loss \d\.\d+, validation \d.*% \(\d+ of 359\)\n){4}test digits: 9\d\.\d+ % ",
     "05_timing.py": r"512 x 512 x 512 on (cpu|cuda): \d+\.\d+ ms, \d+ GFLOP/s",
     "06_images.py": r"decoded    u8\[240,320,3\]\nscaled     u8\[64,64,3\]\nnormalised f32\[1,3,64,64\]\nthumb",
+    "07_serving.py": r"64 of 64 answers are the same in.*class \d\nthe saved plan gives the same bits",
+    "08_own_op.py": r"snake    \[0\.0, 1.*gradient \[1\.0, 1\.9093.*distances \[\[0\.0, 5.*loss \d+\.\d+ before, 0\.",
+    "09_detect_boxes.py": r"(step \d+: loss \d\.\d+\n){3}(19|2[0-3]) of 23 squares, (19|2\d) boxes",
+    "10_generate_text.py": r"(step \d+: loss \d\.\d+\n){3}the quick brown fox jumps over.*\npack my box with five",
+    "11_spell_speech.py": r"(step \d+: loss \d\.\d+\n){3}1?\d\.\d % of the letters",
 }
 
 
