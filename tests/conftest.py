@@ -27,8 +27,10 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[Any]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What a test warns of is an error, but for what its own marks say."""
+    """What a test warns of is an error, but for what its own marks say; workers must find the same names."""
     for item in items:
+        if " at 0x" in item.nodeid:
+            raise pytest.UsageError(f"the name of a test differs from process to process: {item.nodeid}")
         if _is_ours(item):
             item.add_marker(pytest.mark.filterwarnings("error"), append=False)
 

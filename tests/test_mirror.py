@@ -13,6 +13,7 @@ BESIDE = ("benchmarks", "codegen", "docs", "examples", "tools")
 OTHERS = {
     "helpers": "what several test files share, with the tests of that",
     "judges": "Lamina measured by the test suites of other libraries",
+    "programs": "networks as users write them, run by Lamina and by PyTorch",
     "typing": "programs of users that the type checkers read",
 }
 #: Modules without a test of their name; most are tested through others. The list may only shrink.

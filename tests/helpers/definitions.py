@@ -1,6 +1,6 @@
 """Convolution and pooling once more, straight from their definitions: what the ops are compared with.
 
-Everything is float64, one output position and one kernel element at a time, sharing no code with the ops.
+Everything is float64, one kernel element at a time, sharing no code with the ops.
 """
 
 from collections.abc import Iterator
@@ -15,18 +15,21 @@ from lamina.spec import Shape
 
 def _meetings(
     window: Window, kernel: Shape, output: Shape, space: Shape
-) -> Iterator[tuple[Shape, Shape, Shape]]:
-    """(output position, kernel element, input element) for all that meet inside the input."""
-    for o in product(*map(range, output)):
-        for t in product(*map(range, kernel)):
-            at = tuple(
-                p * s + k * d - lo
-                for p, k, s, d, (lo, _) in zip(
-                    o, t, window.stride, window.dilation, window.padding, strict=True
-                )
-            )
-            if all(0 <= i < n for i, n in zip(at, space, strict=True)):
-                yield o, t, at
+) -> Iterator[tuple[tuple[slice, ...], Shape, tuple[slice, ...]]]:
+    """(output positions, kernel element, the input elements that it meets there) for all that are inside."""
+    for t in product(*map(range, kernel)):
+        positions, elements = [], []
+        for k, s, d, (lo, _), m, n in zip(
+            t, window.stride, window.dilation, window.padding, output, space, strict=True
+        ):
+            met = [p for p in range(m) if 0 <= p * s + k * d - lo < n]
+            if not met:
+                break
+            first = met[0] * s + k * d - lo
+            positions.append(slice(met[0], met[-1] + 1))
+            elements.append(slice(first, first + (len(met) - 1) * s + 1, s))
+        else:
+            yield tuple(positions), t, tuple(elements)
 
 
 def _tap(window: Window, kernel: Shape, t: Shape) -> Shape:
@@ -42,6 +45,16 @@ def _output(window: Window, kernel: Shape, space: Shape) -> Shape:
     return tuple(sizes)
 
 
+def _mixed(seen: Array, taps: Array) -> Array:
+    """Channels c of seen [N, c, *] added up to channels k with weights taps [k, c]."""
+    return np.moveaxis(np.tensordot(taps, seen, (1, 1)), 0, 1)
+
+
+def _product(left: Array, right: Array) -> Array:
+    """The sum over samples and places of left [N, k, *] times right [N, c, *]: [k, c]."""
+    return np.einsum("nk...,nc...->kc", left, right, optimize=True)
+
+
 def conv(window: Window, x: Array, w: Array) -> Array:
     kernel, space = w.shape[2:], x.shape[2:]
     output = _output(window, kernel, space)
@@ -51,7 +64,7 @@ def conv(window: Window, x: Array, w: Array) -> Array:
         for g in range(window.groups):
             taps = w[(slice(g * k, (g + 1) * k), slice(None), *_tap(window, kernel, t))]
             seen = x[(slice(None), slice(g * c, (g + 1) * c), *i)]
-            y[(slice(None), slice(g * k, (g + 1) * k), *o)] += seen @ taps.T
+            y[(slice(None), slice(g * k, (g + 1) * k), *o)] += _mixed(seen, taps)
     return y
 
 
@@ -62,9 +75,8 @@ def conv_data_grad(window: Window, g: Array, w: Array, space: Shape) -> Array:
     for o, t, i in _meetings(window, kernel, g.shape[2:], space):
         for n in range(window.groups):
             taps = w[(slice(n * k, (n + 1) * k), slice(None), *_tap(window, kernel, t))]
-            dx[(slice(None), slice(n * c, (n + 1) * c), *i)] += (
-                g[(slice(None), slice(n * k, (n + 1) * k), *o)] @ taps
-            )
+            seen = g[(slice(None), slice(n * k, (n + 1) * k), *o)]
+            dx[(slice(None), slice(n * c, (n + 1) * c), *i)] += _mixed(seen, taps.T)
     return dx
 
 
@@ -75,7 +87,7 @@ def conv_filter_grad(window: Window, x: Array, g: Array, kernel: Shape) -> Array
         for n in range(window.groups):
             left = g[(slice(None), slice(n * k, (n + 1) * k), *o)]
             right = x[(slice(None), slice(n * c, (n + 1) * c), *i)]
-            dw[(slice(n * k, (n + 1) * k), slice(None), *_tap(window, kernel, t))] += left.T @ right
+            dw[(slice(n * k, (n + 1) * k), slice(None), *_tap(window, kernel, t))] += _product(left, right)
     return dw
 
 

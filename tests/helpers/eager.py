@@ -154,7 +154,7 @@ def mismatch(found: Array, wanted: Array, dtype: DType) -> str:
         return "infinities or NaNs stand elsewhere"
     size = np.abs(np.where(finite, ref, 0))
     allowed = TOLERANCE[dtype] * (size + (size.mean() if size.size else 0) + 0.05)
-    error = np.abs(np.where(finite, y - ref, 0))
+    error = np.abs(np.where(finite, y, 0) - np.where(finite, ref, 0))
     bad = ~(error <= allowed)
     if not bad.any():
         return ""

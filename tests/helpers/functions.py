@@ -1,9 +1,11 @@
 """Run a function of `lamina.ops` on NumPy arrays by the reference."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from lamina import tensor
 from lamina.ops.core import Array
 from tests.helpers.eager import Eager, gradients
 
@@ -33,3 +35,19 @@ def _plain(y: Any) -> Any:
     if isinstance(y, tuple):
         return tuple(_plain(v) for v in y)
     return y.value if isinstance(y, Eager) else y
+
+
+def numerical(function: Any, arrays: Sequence[Array], step: float = 1e-6) -> list[Array]:
+    """The gradient of a number in float64 arrays, by central differences; function takes tensors."""
+    found = []
+    for place, array in enumerate(arrays):
+        slopes = np.zeros_like(array)
+        for index in np.ndindex(array.shape):
+            sides = []
+            for move in (step, -step):
+                changed = [a.copy() for a in arrays]
+                changed[place][index] += move
+                sides.append(float(function(*map(tensor, changed)).numpy()))
+            slopes[index] = (sides[0] - sides[1]) / (2 * step)
+        found.append(slopes)
+    return found

@@ -56,11 +56,12 @@ from lamina.spec import (
     uint8,
 )
 
-#: Their plans need cuDNN.
+#: Their plans need cuDNN, or NCCL.
 LIBRARY = {
     "conv", "conv_data_grad", "conv_filter_grad", "matmul", "fused", "rnn", "rnn_grad", "attention", "attention_grad",
     "joint_attention", "joint_attention_grad", "conv_norm", "data_grad_norm",
-    "quantized_conv", "quantized_matmul", "matmul_bias_gelu", "matmul_gelu_grad",
+    "all_gather", "all_reduce", "all_reduce_each", "all_to_all", "arrived", "broadcast", "exchange", "reduce_scatter",
+    "reduce_to", "start_all_reduce", "quantized_conv", "quantized_matmul", "matmul_bias_gelu", "matmul_gelu_grad",
 }  # fmt: skip
 OWN = sorted(set(REGISTRY) - LIBRARY)
 
@@ -118,7 +119,7 @@ def collected(device: Device, *, few: bool = False) -> dict[str, Program]:
         scores = Spec((2, 3, 5, 7), dtype).fixed
         launch = weights_launch(Attention(0.5, True, True), scores, [scores], (source(),) * 3)
         found[f"weights {dtype}"] = launch.program
-        launch = slopes_launch(AttentionGrad(0.5), scores, 4, [], (source(),) * 7)
+        launch = slopes_launch(AttentionGrad(0.5), scores, [], (source(),) * 5)
         found[f"slopes {dtype}"] = launch.program
         short = ShortRows(Spec((9, 256), dtype).fixed, 9, 256, True, device.machine)
         for launch in short.gradients((source(),) * 5, target(), scratch(), (target(1), target(2))):

@@ -26,7 +26,7 @@ class StandIn(Backend):
         self.found = CUDA.fusions() if fusions is None else fusions
         self.asked: list[tuple[Op, Policy]] = []
 
-    def plan(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
+    def choose(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
         self.asked.append((op, policy))
         said = self.verdict(op, specs)
         if not said:

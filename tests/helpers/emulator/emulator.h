@@ -123,6 +123,7 @@ static inline int __any_sync(unsigned, int v)
 
 static inline float __int_as_float(int v) { float f; memcpy(&f, &v, 4); return f; }
 static inline float __uint_as_float(unsigned v) { float f; memcpy(&f, &v, 4); return f; }
+static inline long long __double_as_longlong(double v) { long long u; memcpy(&u, &v, 8); return u; }
 static inline unsigned __float_as_uint(float v) { unsigned u; memcpy(&u, &v, 4); return u; }
 static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
 #define __expf expf
@@ -132,6 +133,16 @@ static inline float __fmul_rn(float a, float b) { volatile float c = a * b; retu
 static inline void sincospi(double v, double *s, double *c) { *s = sin(M_PI * v); *c = cos(M_PI * v); }
 static inline void atomicAdd(double *p, double v) { *p += v; }
 static inline unsigned atomicAdd(unsigned *p, unsigned v) { return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST); }
+static inline unsigned long long atomicAdd(unsigned long long *p, unsigned long long v)
+{
+    return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST);
+}
+static inline int atomicMax(int *p, int v)
+{
+    const int old = *p;
+    if (v > old) *p = v;
+    return old;
+}
 static inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
 // A warp's product on tensor cores (mma.cuh), from what its lanes hold.

@@ -13,10 +13,8 @@ they did, there are more pieces, up to MOST).
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +31,7 @@ from lamina.cudnn.descriptor import Descriptor
 from lamina.runtime import Device
 from tests.helpers.cudnn.graph_cases import CASES
 from tests.helpers.legacy.makers import MAKERS
+from tests.helpers.resident import resident
 
 #: The most that one class may take that needs a GPU; ten times as much for the others.
 SECONDS = 12.0
@@ -177,14 +176,6 @@ def _known(kind: type[Any]) -> bool:
     except (AttributeError, CudnnError):
         return False
     return True
-
-
-def resident() -> int:
-    """Bytes of the process that lie in memory, after what was freed went back to the system."""
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def turns(make: Maker, count: int, seconds: float) -> int:
