@@ -61,9 +61,11 @@ $(VENV)/.test: pyproject.toml | $(BIN)/python
 	touch $@
 
 # PyTorch's wheel without CUDA where the index has it under that name; elsewhere the plain one may be just that.
+# torchvision, torchaudio, timm and transformers lend networks to convert; what they depend on is here, and would bring CUDA.
 $(VENV)/.torch: $(VENV)/.test
 	$(PIP) install 'torch==2.13.0+cpu' || $(PIP) install 'torch==2.13.0'
-	$(PIP) install -e '.[test,torch]'
+	$(PIP) install -e '.[test,torch]' einops pyyaml transformers
+	$(PIP) install --no-deps 'torchvision==0.28.0' 'torchaudio==2.11.0' 'timm>=1.0'
 	touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python

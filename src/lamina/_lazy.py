@@ -21,12 +21,14 @@ from typing import Any
 
 
 def lazy(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """A module-level `__getattr__` for `package`: each name is taken from the module that `names` gives."""
+    """A module-level `__getattr__` for `package`: each name is taken from the module that `names` gives, or is that
+    module."""
 
     def getattr_(name: str) -> Any:
         if name not in names:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(names[name]), name)
+        module = importlib.import_module(names[name])
+        value = module if names[name] == f"{package}.{name}" else getattr(module, name)
         setattr(sys.modules[package], name, value)
         return value
 

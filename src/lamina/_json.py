@@ -1,0 +1,47 @@
+"""JSON from files: parsed only where it cannot need much more memory than its text has bytes.
+
+A few bytes of JSON can make a large object (`{"a":1}` becomes 400 bytes), so that a file of some megabytes could ask
+for gigabytes. What would be made is counted before anything is parsed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import accumulate
+from typing import Any
+
+#: Bytes that a parsed text may need beyond twice its length.
+ALLOWANCE = 160 << 20
+#: Bytes that each sign of JSON stands for, at most: a dict with its first entry, a list, one more value or entry.
+_COST = {b"{": 240, b"[": 96, b",": 40, b":": 120}
+#: How deep values may stand in each other.
+DEEPEST = 200
+#: What each bracket adds to the depth, and all that is none.
+_DEPTH = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_FLAT = bytes(set(range(256)) - _DEPTH.keys())
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+
+
+def parse_json(text: bytes | bytearray | str) -> Any:
+    """The value of a JSON text.
+
+    Raises ValueError where it is none, says a name twice, is nested too deeply or would need too much memory.
+    """
+    data = text.encode() if isinstance(text, str) else bytes(text)
+    bare = _STRING.sub(b"", data)
+    if (depth := max(accumulate(map(_DEPTH.__getitem__, bare.translate(None, _FLAT))), default=0)) > DEEPEST:
+        raise ValueError(f"nested {depth} times, which is more than {DEEPEST}")
+    cost = sum(bare.count(sign) * size for sign, size in _COST.items())
+    if cost > 2 * len(data) + ALLOWANCE:
+        raise ValueError(f"{len(data)} bytes of JSON would need {cost >> 20} MiB of memory")
+    return json.loads(data, object_pairs_hook=_object)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1) if len(names) < 10_000 else "…"
+        raise ValueError(f"the name {twice!r} stands twice in one object")
+    return found
