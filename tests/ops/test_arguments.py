@@ -1,7 +1,7 @@
 """Arguments are refused at the door: by kind, by word, by range."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 import pytest
@@ -87,3 +87,25 @@ def test_values_are_shown_on_one_short_line() -> None:
     assert shown(Odd()) == "a Odd"
     assert len(shown(np.zeros((100, 100)))) <= 80
     assert "\n" not in shown(np.eye(3))
+
+
+class Measured(Protocol):
+    """What has a length."""
+
+    length: float
+
+
+def test_attributes_of_a_protocol_may_come_from_anywhere() -> None:
+    class Found:
+        def __getattr__(self, name: str) -> float:
+            if name != "length":
+                raise AttributeError(name)
+            return 2.0
+
+    @checked
+    def measure(x: Measured) -> float:
+        return x.length
+
+    assert measure(Found()) == 2.0
+    with pytest.raises(TypeError, match="measure: x must be an object with length, got 3"):
+        measure(cast(Any, 3))

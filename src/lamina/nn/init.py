@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -83,7 +83,6 @@ def _skippable(write: W) -> W:
     return cast(W, call)
 
 
-@runtime_checkable
 class Layer(Protocol):
     """What has a weight and perhaps a bias."""
 

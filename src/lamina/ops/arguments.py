@@ -212,10 +212,22 @@ def _rule(hint: Any) -> Rule | None:
 def _class_rule(kind: type) -> Rule | None:
     """Instances of a class; None where it only says what type checkers look at."""
     bare: Any = kind
-    unknown = getattr(bare, "_is_protocol", False) and not getattr(bare, "_is_runtime_protocol", False)
-    if unknown or kind in (Any, object, complex):
+    if getattr(bare, "_is_protocol", False) and not getattr(bare, "_is_runtime_protocol", False):
+        return _attributes_rule(kind)
+    if kind in (Any, object, complex):
         return None
     return Rule(lambda x: isinstance(x, kind), f"an instance of {kind.__name__}")
+
+
+def _attributes_rule(protocol: type) -> Rule | None:
+    """What has a protocol's attributes, wherever they come from; None where it names methods alone.
+
+    `isinstance` of a runtime protocol passes over `__getattr__` since Python 3.12, and there modules have parameters.
+    """
+    names = [name for base in protocol.__mro__ for name in inspect.get_annotations(base)]
+    if not names:
+        return None
+    return Rule(lambda x: all(hasattr(x, name) for name in names), f"an object with {' and '.join(names)}")
 
 
 def _either(hint: Any) -> Rule | None:

@@ -246,5 +246,7 @@ class _Once(torch.autograd.Function):
 def _copies(places: list[torch.Tensor]) -> list[torch.Tensor]:
     """Tensors of PyTorch's own, row-major."""
     if all(x.is_contiguous() for x in places):
-        return list(torch._foreach_clone(places)) if len(places) > 1 else [x.clone() for x in places]
+        copies = [torch.empty_like(x) for x in places]
+        torch._foreach_copy_(copies, places)
+        return copies
     return [x.clone(memory_format=torch.contiguous_format) for x in places]
