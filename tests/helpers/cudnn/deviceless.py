@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,7 @@ from lamina.ops.primitives import (
     Conv,
     ConvDataGrad,
     ConvFilterGrad,
+    Div,
     Fused,
     GeluGrad,
     Matmul,
@@ -79,10 +80,15 @@ LINEAR = {"fc1": (128, 6400, 4096), "fc2": (128, 4096, 4096), "fc3": (128, 4096,
 DTYPES = {"bf16": bfloat16, "f16": float16, "f32": float32, "f64": float64}
 
 
-def plan(op: Op, dtype: Any, *shapes: tuple[int, ...], **policy: Any) -> str:
-    """The label of the plan, or the refusal."""
+def plan(
+    op: Op, dtype: Any, *shapes: tuple[int, ...], tags: Mapping[int, str] | None = None, **policy: Any
+) -> str:
+    """The label of the plan, or the refusal; tags: the layouts of operands that do not lie row-major."""
+    specs = [Spec(s, dtype) for s in shapes]
+    for i, tag in (tags or {}).items():
+        specs[i] = specs[i].with_tag(tag)
     try:
-        made = backend(DEVICE).plan(op, [Spec(s, dtype) for s in shapes], Policy(**policy))
+        made = backend(DEVICE).plan(op, specs, Policy(**policy))
     except NoKernel as error:
         return f"refused: {error}"
     return f"{made.label} workspace={made.workspace}"
@@ -131,6 +137,10 @@ def products() -> dict[str, str]:
         for form in ("none", "tanh"):
             gradient = Fused((Matmul(), GeluGrad(form)))
             found[f"{name} bf16 gelu grad {form}"] = plan(gradient, bfloat16, (m, n), (n, k), (m, k))
+    steps = Fused((Matmul(False, True), Add(), Div()))  # behind a product of row-major operands alone
+    shapes = ((12, 12), (8, 12), (12, 8), (12, 1))
+    found["f32 add div"] = plan(steps, float32, *shapes)
+    found["f32 add div of columns"] = plan(steps, float32, *shapes, tags={1: "ba"})
     found["batched bf16"] = plan(Matmul(), bfloat16, (8, 64, 32), (8, 32, 48))
     found["batched f32"] = plan(Matmul(), float32, (8, 64, 32), (8, 32, 48))
     found["batched tf32"] = plan(Matmul(), float32, (8, 64, 32), (8, 32, 48), tf32=True)

@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
+from math import fsum
 
 from lamina.backends import Backend
 from lamina.graph.ir.graph import Graph, Node, Value
@@ -207,7 +208,7 @@ class _Round:
         needed = self._memory(slot, values, nodes)
         if needed >= self.peak:
             return False, 0.0
-        return needed <= self.goal, aligned(slot.spec.nbytes) / sum(self.seconds[n] for n in nodes)
+        return needed <= self.goal, aligned(slot.spec.nbytes) / fsum(self.seconds[n] for n in nodes)
 
     def _path(self, values: set[Value], dropped: set[Value]) -> set[Node] | None:
         """The nodes that make values again from what is kept; None where one on the way cannot be run twice."""

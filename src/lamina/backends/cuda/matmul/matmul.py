@@ -58,10 +58,14 @@ def matmul_plan(
     """The product, and steps on it."""
     op.infer(*specs[:2])
     columns = tuple(_is_transposed(s) for s in specs[:2])
-    extras = tuple(e.open for e in epilogue.extras)
-    return _cached(
-        op, (specs[0].open, specs[1].open), columns, replace(epilogue, extras=extras), device, policy
-    )
+    operands = (specs[0].open, specs[1].open)
+    epilogue = replace(epilogue, extras=tuple(e.open for e in epilogue.extras))
+    try:
+        return _cached(op, operands, columns, epilogue, device, policy)
+    except NoKernel:  # such as steps that run behind a product of row-major operands alone
+        if not any(columns):
+            raise
+    return _cached(op, operands, (False, False), epilogue, device, policy)
 
 
 def _is_transposed(spec: Spec) -> bool:
