@@ -82,9 +82,11 @@ def test_gpu_contexts_have_streams_of_their_own() -> None:
 def test_answers_beside_each_other_are_compared(every: bool) -> None:
     """On a CPU none is wrong."""
     inputs = images(2, 8)
-    with beside.setting(False, False):
+    right = set[bytes]()
+    with beside.setting("none", False), beside.last_alone(right):
         run = beside.program(small_network(), "fp32", "cpu", inputs[0], 2, every)
-        found = beside.tried(run, inputs, 2, 3)
+        found = beside.tried(run, inputs, 2, 3, right)
+    assert len(right) == 2
     assert (found["answers"], found["wrong"], found["first"]) == (6, 0, {})
     assert (len(run.program.outputs) > 3) == every
     assert len(beside.labels(run)) == len(run.program.outputs)
@@ -99,5 +101,5 @@ def test_the_kernel_that_differs_first_is_named(monkeypatch: pytest.MonkeyPatch)
         return lm.tensor(x), lm.tensor(x + (calls == 6)), lm.tensor(x + (calls == 6))
 
     monkeypatch.setattr(beside, "labels", lambda run: ["sound", "first", "behind it"])
-    found = beside.tried(spoiled, images(1, 4), 1, 4)  # type: ignore[arg-type]
-    assert (found["answers"], found["wrong"], found["first"]) == (4, 1, {"first": 1})
+    found = beside.tried(spoiled, images(1, 4), 1, 4, set())  # type: ignore[arg-type]
+    assert (found["answers"], found["wrong"], found["first"]) == (4, 1, {"1 first": 1})

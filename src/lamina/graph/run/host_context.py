@@ -9,6 +9,7 @@ They run in turn (`runtime.turn_of`), not at the same time: one call holds the d
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 
 import numpy as np
 
@@ -39,10 +40,13 @@ class HostContext(ExecutionContext):
 
     def __call__(self, inputs: Sequence[tuple[Slot, Given]]) -> tuple[Tensor, ...]:
         """Run on these inputs, and wait for the outputs."""
-        with turn_of(self.device):
+        with self._turn():
             self._run(inputs)
         pairs = zip(self._results, self._leaving, strict=True)
         return tuple([Tensor(_copied(place, slot.spec.nbytes), slot.spec) for slot, place in pairs])
+
+    def _turn(self) -> AbstractContextManager[object]:
+        return turn_of(self.device)
 
     def _run(self, inputs: Sequence[tuple[Slot, Given]]) -> None:
         """The results lie in pinned memory then."""
