@@ -23,3 +23,23 @@ def test_dtypes_are_those_of_torch(function: str) -> None:
             return own(x)
 
     agree(f, torch.rand(4, 4), tolerance=2e-2)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_a_recurrent_layer_trains_in_bf16(kind: str) -> None:
+    """The zeros that it begins with are constants of the graph, made in float32."""
+    import numpy as np
+    import torch
+
+    import lamina as lm
+    from tests.helpers.torch_training import Recurrent, sequences
+
+    torch.manual_seed(0)
+    module, (x, labels) = Recurrent(kind), sequences(0)
+    losses = {}
+    for precision in ("fp32", "bf16"):
+        net = lm.convert.from_torch(module, x, share=False)
+        step = lm.train_step(net, lm.ops.cross_entropy, lm.optim.SGD(lr=0.1), precision=precision)
+        losses[precision] = [float(step(x, labels)) for _ in range(3)]
+    np.testing.assert_allclose(losses["bf16"], losses["fp32"], rtol=0.03)
+    assert losses["bf16"] != losses["fp32"]

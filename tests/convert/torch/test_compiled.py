@@ -2,6 +2,7 @@
 
 import copy
 import io
+from typing import Any
 
 import pytest
 
@@ -111,3 +112,40 @@ def test_what_is_overwritten_before_backward_is_refused_as_by_pytorch() -> None:
         layer.weight.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.backward()
+
+
+def test_a_graph_that_only_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No results to copy: PyTorch 2.11 refuses empty lists of tensors."""
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    own = torch._foreach_copy_
+
+    def strict(places: Any, values: Any, *more: Any) -> Any:
+        if not places:
+            raise RuntimeError("Tensor list must have at least one tensor.")
+        return own(places, values, *more)
+
+    class Counter(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("total", torch.zeros(3))
+
+        def forward(self, x: torch.Tensor) -> None:
+            self.total += x * 2
+
+    monkeypatch.setattr(torch, "_foreach_copy_", strict)
+    counter = Counter()
+    run = compiled(counter)
+    for _ in range(3):
+        run(torch.ones(3))
+    assert counter.total.tolist() == [6.0, 6.0, 6.0]
+
+
+def test_a_graph_of_constants() -> None:
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    assert compiled(lambda: torch.arange(4) * 2)().tolist() == [0, 2, 4, 6]

@@ -6,7 +6,7 @@ PyTorch keeps these lists in its dispatcher (aten/src/ATen/autocast_mode.h) and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -25,6 +25,15 @@ HALF = frozenset({
     "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell", "einsum", "tensordot",
     "multi_head_attention_forward",
 })  # fmt: skip
+#: Recurrent layers: on a GPU cuDNN's, with input, states and weights in the half type (ATen/cudnn/AutocastRNN.cpp).
+RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+#: Norms whose parameters and running statistics, which they write, stay float32 beside an input of a half type.
+MIXED = frozenset({"batch_norm", "instance_norm"})
+#: Functions of several tensors: computed in the widest type among them.
+WIDEST = frozenset({
+    "addcdiv", "addcmul", "atan2", "bilinear", "cat", "cross", "dot", "grid_sample", "grid_sampler", "index_copy",
+    "index_put", "scatter_add", "stack", "vdot",
+})  # fmt: skip
 #: Sums of many numbers, exponentials, powers and losses: computed in float32.
 FULL = frozenset({
     "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "sinh",
@@ -32,7 +41,8 @@ FULL = frozenset({
     "softmax",
     "log_softmax", "softmin", "cumprod", "cumsum", "dist", "pdist", "cdist", "renorm", "logsumexp", "prod", "sum",
     "binary_cross_entropy_with_logits", "cosine_embedding_loss", "cross_entropy", "cross_entropy_loss", "ctc_loss",
-    "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "margin_ranking_loss", "mse_loss",
+    "rms_norm", "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss",
+    "margin_ranking_loss", "mse_loss",
     "multi_margin_loss", "multilabel_margin_loss", "nll_loss", "poisson_nll_loss", "smooth_l1_loss",
     "soft_margin_loss", "triplet_margin_loss",
 })  # fmt: skip
@@ -59,17 +69,36 @@ class Autocast:
 
     def cast(self, node: Node, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The arguments of a call in the dtype that its function computes in."""
-        name, half = _plain(name_of(node)), self._regions[-1]
+        name, half = plain_name(node), self._regions[-1]
         if half is None or name not in HALF | FULL:
             return args, kwargs
         kind = half if name in HALF else float32
         if not _gives(node, kind):
             return args, kwargs
 
-        def one(x: Any) -> Any:
-            return _as(x, kind)
+        return cast_each(args, kwargs, kind)
 
-        return _each(args, one), _each(kwargs, one)
+
+def in_one_type(node: Node, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The arguments of a product in the half type, where some are and others float32.
+
+    PyTorch has no such call: the graph was made of float32, and the precision of a step has cast parameters and
+    inputs of it, not the constants (the zeros that a recurrent layer begins with).
+    """
+    if plain_name(node) not in HALF:
+        return args, kwargs
+    kinds = {c.read().dtype for c in _cells((args, kwargs)) if _is_castable(c.read())}
+    halves = kinds - {float32}
+    return cast_each(args, kwargs, halves.pop()) if len(kinds) == 2 and len(halves) == 1 else (args, kwargs)
+
+
+def cast_each(args: Any, kwargs: Any, kind: DType) -> tuple[Any, Any]:
+    """Nested arguments with their tensors of floating-point numbers, but float64, in one dtype."""
+
+    def one(x: Any) -> Any:
+        return _as(x, kind)
+
+    return _each(args, one), _each(kwargs, one)
 
 
 def _gives(node: Node, kind: DType) -> bool:
@@ -79,8 +108,21 @@ def _gives(node: Node, kind: DType) -> bool:
     return not isinstance(first, torch.Tensor) or str(first.dtype).removeprefix("torch.") == str(kind)
 
 
-def _plain(name: str) -> str:
+def plain_name(node: Node) -> str:
+    """The name of a function, without the underscore of its in-place form."""
+    name = name_of(node)
     return name if name.endswith("__") else name.rstrip("_")
+
+
+def _cells(value: Any) -> Iterator[Cell]:
+    """The tensors among nested arguments."""
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    if isinstance(value, (tuple, list)):
+        for v in value:
+            yield from _cells(v)
+    elif isinstance(value, Cell):
+        yield value
 
 
 def _each(value: Any, cast: Callable[[Any], Any]) -> Any:
@@ -95,5 +137,9 @@ def _as(x: Any, kind: DType) -> Any:
     if not isinstance(x, Cell):
         return x
     held = x.read()
-    eligible = held.dtype.is_float and held.dtype.itemsize <= 4 and held.dtype != kind
-    return Cell(ops.cast(held, kind)) if eligible else x
+    return Cell(ops.cast(held, kind)) if _is_castable(held) and held.dtype != kind else x
+
+
+def _is_castable(held: Any) -> bool:
+    """Autocast leaves float64 alone."""
+    return bool(held.dtype.is_float and held.dtype.itemsize <= 4)

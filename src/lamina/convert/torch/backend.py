@@ -23,7 +23,7 @@ from lamina.convert.torch.casts import with_casts
 from lamina.convert.torch.compiled import CompiledGraph
 from lamina.convert.torch.interpreter import FxProgram, where
 from lamina.convert.torch.memory import device_of_tensors
-from lamina.convert.torch.partition import example, left_with, memory_of, split, writes
+from lamina.convert.torch.partition import REGION, example, left_with, memory_of, split, writes
 from lamina.convert.torch.recording import record
 from lamina.convert.torch.targets import full_name
 from lamina.graph import constant
@@ -172,7 +172,7 @@ class GraphFunction:
                 )
         left = left_with(self.graph_module, self.left)
         calls = [n.name for n in nodes.values() if n.op.startswith("call")]
-        if all(name in left for name in calls):
+        if all(name in left for name in calls) and not any(REGION in n.meta for n in nodes.values()):
             self.instead = self.graph_module.forward
         else:
             self.instead = split(self.graph_module, left, lambda part: GraphFunction(part, **self._options))

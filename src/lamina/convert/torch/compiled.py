@@ -133,18 +133,16 @@ class _CallMemory:
             state.random_(_SEEDS)
         self.passes.forward()
         results = _copies(self.results)
-        if self.written:
-            torch._foreach_copy_([tensors[i] for i in self.recorded.written], self.written)
+        _copy_all(self.written, [tensors[i] for i in self.recorded.written])
         return results
 
     def fill(self, tensors: Sequence[torch.Tensor]) -> None:
         """Write the arguments into their places."""
-        if self.given:
-            torch._foreach_copy_(self.given, [tensors[i] for i in self.copied])
+        _copy_all([tensors[i] for i in self.copied], self.given)
 
     def backward(self, grads: list[torch.Tensor]) -> list[torch.Tensor]:
         """Run the backward pass: a gradient for each argument that wants one, in order."""
-        torch._foreach_copy_(self.arriving, grads)
+        _copy_all(grads, self.arriving)
         self.passes.backward()
         return _copies(self.leaving)
 
@@ -243,10 +241,16 @@ class _Once(torch.autograd.Function):
         )
 
 
+def _copy_all(values: list[torch.Tensor], places: list[torch.Tensor]) -> None:
+    """Write each value into its place; PyTorch 2.11 refuses empty lists."""
+    if places:
+        torch._foreach_copy_(places, values)
+
+
 def _copies(places: list[torch.Tensor]) -> list[torch.Tensor]:
     """Tensors of PyTorch's own, row-major."""
     if all(x.is_contiguous() for x in places):
         copies = [torch.empty_like(x) for x in places]
-        torch._foreach_copy_(copies, places)
+        _copy_all(places, copies)
         return copies
     return [x.clone(memory_format=torch.contiguous_format) for x in places]

@@ -12,7 +12,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from lamina import ops
-from lamina.convert.torch.autocast import Autocast
+from lamina.convert.torch.autocast import Autocast, in_one_type
 from lamina.convert.torch.cells import Cell, View
 from lamina.convert.torch.node import (
     ALIASES,
@@ -210,6 +210,7 @@ class _Run:
         target: Any = node.target
         if self.autocast.active:
             args, kwargs = self.autocast.cast(node, args, kwargs)
+        args, kwargs = in_one_type(node, args, kwargs)
         if (plain := written_operator(target)) is not None:
             return self._in_place(args[0], lambda: plain(*read(args)), lambda: target(*read(args)))
         if not is_torch(target) and function is target:

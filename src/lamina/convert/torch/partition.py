@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
+from typing import Any, TypeAlias
 
 import torch
 from torch.fx import GraphModule, Node
 from torch.fx.passes.split_module import split_module
 
 from lamina.convert.torch.targets import name_of
+
+#: The kind of device -> the type that autocast computes in there; None where it is off.
+State: TypeAlias = Mapping[str, torch.dtype | None]
+#: Under this key a node's `meta` says in which state of autocast it was, where that is not the whole graph's.
+REGION = "lamina_autocast"
 
 
 def left_with(graph: GraphModule, left: Collection[str]) -> set[str]:
@@ -48,14 +54,19 @@ def _with_entries(node: Node) -> list[Node]:
 
 
 def parts_of(nodes: list[Node], left: Collection[str]) -> dict[str, int]:
-    """The number of each node's part: odd ones go back to PyTorch. Nodes stay in their order."""
+    """The number of each node's part: odd ones go back to PyTorch, each in one state of autocast. Nodes stay in
+    their order.
+    """
     parts, part = {}, 0
+    state: State | None = None
     for node in nodes:
         if node.op in ("placeholder", "get_attr", "output"):
             continue
         if (node.name in left) != part % 2:
             part += 1
-        parts[node.name] = part
+        elif node.name in left and node.meta.get(REGION) != state:
+            part += 2
+        parts[node.name], state = part, node.meta.get(REGION)
     return parts
 
 
@@ -66,7 +77,30 @@ def split(graph: GraphModule, left: Collection[str], compile: Callable[[GraphMod
     for name, part in list(whole.named_children()):
         if isinstance(part, GraphModule) and not int(name.rpartition("_")[2]) % 2:
             setattr(whole, name, _Part(compile(part)))
+        elif isinstance(part, GraphModule) and (state := _region(part)) is not None:
+            setattr(whole, name, _InRegion(part, state))
     return whole
+
+
+def _region(part: GraphModule) -> State | None:
+    """In which state of autocast PyTorch runs a part; None where it is the caller's."""
+    return next((n.meta[REGION] for n in part.graph.nodes if REGION in n.meta), None)
+
+
+class _InRegion(torch.nn.Module):
+    """A part that PyTorch runs in a region of autocast."""
+
+    def __init__(self, part: torch.nn.Module, state: State) -> None:
+        super().__init__()
+        self.part, self.state = part, state
+
+    def forward(self, *args: Any) -> Any:
+        """As the part."""
+        with ExitStack() as stack:
+            for kind, half in self.state.items():
+                if half is not None or torch.is_autocast_enabled(kind):
+                    stack.enter_context(torch.autocast(kind, half, half is not None))
+            return self.part(*args)
 
 
 class _Part(torch.nn.Module):
