@@ -8,6 +8,8 @@ import numpy as np
 import lamina as lm
 from lamina import distributed, ops
 from lamina.distributed import Group
+from lamina.ops.core import bind
+from lamina.ops.primitives.collective import AllGatherEach, ReduceScatterEach
 
 
 def own(rank: int, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -18,7 +20,18 @@ def own(rank: int, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
 def cases(n: int, me: int) -> dict[str, tuple[Callable[[Any], Any], tuple[int, ...], Callable[[Any], Any]]]:
     """By name: what is called, the shape of a rank's input, and the result of all ranks' inputs [ranks, *shape]."""
     d = distributed
+    group = Group(*range(n))
     return {
+        "reduce_scatter_each": (
+            lambda x: bind(ReduceScatterEach(group, "mean", 20), x, x * 2.0)[1],
+            (n, 5),
+            lambda xs: 2 * xs.mean(0)[me],
+        ),
+        "all_gather_each": (
+            lambda x: bind(AllGatherEach(group, 20), x, x * 2.0)[1],
+            (2, 3),
+            lambda xs: 2 * xs,
+        ),
         "sum": (lambda x: d.all_reduce(x), (2, 3), lambda xs: xs.sum(0)),
         "mean": (lambda x: d.all_reduce(x, "mean"), (4,), lambda xs: xs.mean(0)),
         "max": (lambda x: d.all_reduce(x, "max"), (3, 2), lambda xs: xs.max(0)),

@@ -377,3 +377,12 @@ def test_all_parameters_of_a_network_are_one_launch(make: Callable[..., optim.Op
     graph = lm.trace(updates, lm.Spec((), lm.float32), *specs)
     grouped = group_small(graph, cuda_backend(H200))
     assert [n.op for n in grouped.nodes] == [Foreach(optimizer.op, 3)]  # type: ignore[attr-defined]
+
+
+def test_which_updates_go_element_by_element() -> None:
+    assert optim.AdamW(0.1).elementwise == (True, True, False)
+    assert optim.SGD(0.1).elementwise == (True,)
+    assert optim.Regularized(optim.SGD(0.1)).elementwise == (True,)
+    assert [o.elementwise for o in (optim.LAMB(0.1), optim.LARS(0.1), optim.Muon(), optim.Adafactor())] == [
+        None
+    ] * 4

@@ -15,6 +15,7 @@ from lamina.backends.protocol import Call, Plan, Run
 from lamina.ops.core import Array, Op, inferred
 from lamina.ops.primitives.collective import (
     AllGather,
+    AllGatherEach,
     AllReduce,
     AllReduceEach,
     AllToAll,
@@ -23,14 +24,16 @@ from lamina.ops.primitives.collective import (
     Collective,
     Exchange,
     ReduceScatter,
+    ReduceScatterEach,
     ReduceTo,
     StartAllReduce,
+    StartReduceScatter,
 )
 from lamina.runtime import host_array
 from lamina.runtime.ranks import Communicator, Pending, current_world
 from lamina.spec import Spec, contiguous
 
-#: All-reduces that were started, by the address of what they write.
+#: What was started, by the address of what they write.
 _under_way: dict[int, Pending] = {}
 _Arrays = Sequence[Array]
 
@@ -72,6 +75,20 @@ def _start_all_reduce(op: StartAllReduce, comm: Communicator, xs: _Arrays, ys: _
     _under_way[ys[0].ctypes.data] = comm.start_all_reduce(_move(xs[0], ys[0]), op.reduction)
 
 
+def _all_gather(op: Any, comm: Communicator, xs: _Arrays, ys: _Arrays) -> None:
+    for x, y in zip(xs, ys, strict=True):
+        comm.all_gather(x, y)
+
+
+def _reduce_scatter(op: Any, comm: Communicator, xs: _Arrays, ys: _Arrays) -> None:
+    for x, y in zip(xs, ys, strict=True):
+        comm.reduce_scatter(x, y, op.reduction)
+
+
+def _start_reduce_scatter(op: StartReduceScatter, comm: Communicator, xs: _Arrays, ys: _Arrays) -> None:
+    _under_way[ys[0].ctypes.data] = comm.start_reduce_scatter(xs[0], ys[0], op.reduction)
+
+
 def _arrived(op: Arrived, comm: Communicator, xs: _Arrays, ys: _Arrays) -> None:
     started = _under_way.pop(xs[0].ctypes.data, None)
     if started is not None:
@@ -100,8 +117,11 @@ _RUNS: Mapping[type[Op], Callable[[Any, Communicator, _Arrays, _Arrays], None]] 
     AllReduceEach: _all_reduce,
     StartAllReduce: _start_all_reduce,
     Arrived: _arrived,
-    AllGather: lambda op, comm, xs, ys: comm.all_gather(xs[0], ys[0]),
-    ReduceScatter: lambda op, comm, xs, ys: comm.reduce_scatter(xs[0], ys[0], op.reduction),
+    AllGather: _all_gather,
+    AllGatherEach: _all_gather,
+    ReduceScatter: _reduce_scatter,
+    ReduceScatterEach: _reduce_scatter,
+    StartReduceScatter: _start_reduce_scatter,
     Broadcast: lambda op, comm, xs, ys: comm.broadcast(_move(xs[0], ys[0]), op.root),
     ReduceTo: _reduce,
     AllToAll: lambda op, comm, xs, ys: comm.all_to_all(xs[0], ys[0]),

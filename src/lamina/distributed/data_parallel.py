@@ -10,6 +10,7 @@ from typing import Any, Literal
 from lamina import ops
 from lamina.distributed.collectives import BUCKET_BYTES, all_reduce, all_reduce_each, broadcast
 from lamina.distributed.ranks import all_gather_object, group_rank, rank, world_group
+from lamina.distributed.shards import Shards
 from lamina.ops.primitives.random import part_of_batch
 from lamina.spec import Group, bfloat16
 from lamina.tensors import Tensor
@@ -53,6 +54,11 @@ class DataParallel:
             raise ValueError(f"DataParallel: rank {rank()} is not among {self.ranks}")
         return found
 
+    @property
+    def shards(self) -> Shards:
+        """How its ranks share tensors of which each keeps a piece."""
+        return Shards(self.ranks, self.place, self.bucket_bytes)
+
     @contextmanager
     def own_part(self) -> Iterator[None]:
         """Inside of it random ops draw for this rank's part of the batch."""
@@ -60,22 +66,33 @@ class DataParallel:
             yield
 
     def averages(
-        self, grads: Sequence[Any], figures: Sequence[Any], errors: Sequence[Any] | None
+        self,
+        grads: Sequence[Any],
+        figures: Sequence[Any],
+        errors: Sequence[Any] | None,
+        *,
+        in_shards: bool = False,
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """Means over the ranks of gradients and of other numbers, and the new errors of compression.
 
-        errors: what rounding has left over so far, where gradients are compressed.
+        errors: what rounding has left over so far, where gradients are compressed. in_shards: of gradients this
+        rank's pieces.
         """
         whole = [g + e for g, e in zip(grads, errors, strict=True)] if errors is not None else grads
         sent = [ops.cast(x, bfloat16) for x in whole] if errors is not None else whole
-        found: list[Any] = all_reduce_each(
-            [*sent, *figures], "mean", group=self.ranks, bucket_bytes=self.bucket_bytes
-        )
-        means = [ops.cast(m, x.dtype) for m, x in zip(found[: len(sent)], whole, strict=True)]
+        if in_shards:
+            arrived, others = self.shards.means(sent), self._means(figures)
+        else:
+            found = self._means([*sent, *figures])
+            arrived, others = found[: len(sent)], found[len(sent) :]
+        means = [ops.cast(m, x.dtype) for m, x in zip(arrived, whole, strict=True)]
         left = (
             [x - ops.cast(s, x.dtype) for x, s in zip(whole, sent, strict=True)] if errors is not None else []
         )
-        return means, found[len(sent) :], left
+        return means, others, left
+
+    def _means(self, values: Sequence[Any]) -> list[Any]:
+        return all_reduce_each(values, "mean", group=self.ranks, bucket_bytes=self.bucket_bytes)
 
     def gather_objects(self, value: object) -> list[Any]:
         """Each rank's value."""

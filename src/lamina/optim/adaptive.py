@@ -84,6 +84,11 @@ class Regularized(Optimizer):
         """The other optimizer's."""
         return self.optimizer.parts
 
+    @property
+    def elementwise(self) -> tuple[bool, ...] | None:
+        """As the other optimizer is."""
+        return self.optimizer.elementwise
+
     def init(self, param: Tensor) -> tuple[Tensor, ...]:
         """The other optimizer's state."""
         return self.optimizer.init(param)

@@ -16,7 +16,7 @@ from lamina.ops.core import Operand, recorder, recording
 from lamina.optim.schedule import Schedule
 from lamina.runtime import is_array
 from lamina.spec import ShapeError, Spec, float32
-from lamina.tensors import Tensor, tensor, zeros
+from lamina.tensors import Tensor, as_tensor, tensor, zeros
 
 #: What an optimizer trains: a module, or parameters, names with parameters, modules, or groups as dicts.
 Params: TypeAlias = HasParameters | Tensor | Iterable[Any]
@@ -30,6 +30,10 @@ class UpdateRule(Protocol):
     lr: float | Schedule
     parts: ClassVar[tuple[str, ...]]
 
+    @property
+    def elementwise(self) -> tuple[bool, ...] | None:
+        """For each of `parts`, whether it has one number for each of the parameter's; None: no pieces."""
+
     def rate(self, step: int) -> float:
         """The learning rate of a step."""
 
@@ -41,6 +45,16 @@ class UpdateRule(Protocol):
 
     def having(self, numbers: Mapping[str, Any]) -> Self:
         """The same rule with other numbers."""
+
+
+class Pieces(Protocol):
+    """How ranks share a tensor, of which each keeps one piece."""
+
+    def own(self, x: Any) -> Any:
+        """This rank's piece of a tensor."""
+
+    def whole(self, piece: Any, shape: tuple[int, ...]) -> Any:
+        """The tensor of all ranks' pieces; every rank calls it."""
 
 
 class ParameterGroup:
@@ -88,13 +102,17 @@ class FollowingRate:
 
 @dataclass
 class TrainedParameter:
-    """One parameter with its group, and what the optimizer keeps of it: its state, the sum of gradients."""
+    """One parameter with its group, and what the optimizer keeps of it: its state, the sum of gradients.
+
+    pieces: where the ranks share the state; each holds its piece of what has one number for each of the parameter's.
+    """
 
     name: str
     param: Tensor
     group: ParameterGroup
     state: tuple[Tensor, ...] = ()
     sum: Tensor | None = field(default=None)
+    pieces: Pieces | None = None
 
     @property
     def is_trained(self) -> bool:
@@ -105,23 +123,54 @@ class TrainedParameter:
         """The state, made at first and brought to where the parameter is."""
         if not self.state:
             with recording(None):
-                self.state = self.group.rule.init(self.param)
+                param = self.param if self.pieces is None else self.pieces.own(self.param)
+                self.state = self.group.rule.init(param)
         if any(x.device != self.param.device for x in self.state):
             with recording(None):
                 self.state = tuple([x.to(self.param.device) for x in self.state])
         return self.state
 
-    def gathered(self) -> Tensor:
-        """The sum of gradients, made at first."""
+    def share(self, pieces: Pieces) -> None:
+        """Keep this rank's pieces of the state from now on. Raises ValueError where updates are of whole tensors."""
+        elementwise = self.group.rule.elementwise
+        if elementwise is None:
+            raise ValueError(
+                f"{self.group.rule} cannot keep its state in shards: how it updates one element of {self.name} "
+                "depends on the others (a norm, a product), which other ranks have; take an optimizer that goes "
+                "element by element, such as AdamW, or shard_optimizer=False"
+            )
+        if self.pieces is None and self.state:
+            self.state = tuple(
+                [pieces.own(x) if cut else x for x, cut in zip(self.state, elementwise, strict=True)]
+            )
+        self.pieces = pieces
+
+    def whole_state(self) -> tuple[Tensor, ...]:
+        """The state as one rank would hold it; where it is shared, every rank calls this."""
+        if self.pieces is None or not self.state:
+            return self.state
+        shape, cuts = self.param.shape, self.group.rule.elementwise or ()
+        return tuple(
+            [self.pieces.whole(x, shape) if cut else x for x, cut in zip(self.state, cuts, strict=True)]
+        )
+
+    def take_state(self, whole: Sequence[Tensor]) -> None:
+        """Let the state be what one rank would hold."""
+        cuts = self.group.rule.elementwise or ()
+        for i, (held, x) in enumerate(zip(self.held(), whole, strict=True)):
+            held.copy_(x if self.pieces is None or not cuts[i] else self.pieces.own(x))
+
+    def gathered(self, dtype: Any = None) -> Tensor:
+        """The sum of gradients, made at first. dtype: the parameter's, by default."""
         if self.sum is None or self.sum.device != self.param.device:
-            self.sum = _outside(self.param.shape, self.param)
+            self.sum = _outside(self.param.shape, self.param, dtype)
         return self.sum
 
 
-def _outside(shape: tuple[int, ...], like: Tensor) -> Tensor:
+def _outside(shape: tuple[int, ...], like: Tensor, dtype: Any = None) -> Tensor:
     """Zeros on the device of a parameter, made now even while something is recorded."""
     with recording(None):
-        return zeros(shape, dtype=like.dtype if shape else "float32", device=like.device)
+        return zeros(shape, dtype=(dtype or like.dtype) if shape else "float32", device=like.device)
 
 
 class ParameterGroups:
@@ -226,6 +275,11 @@ class ParameterGroups:
         pairs = self._gathered() if grads is None else self._pairs(grads)
         rates = dict(zip(map(id, self.groups), self._rates(), strict=True))
         for entry, g in pairs:
+            if entry.pieces is not None:
+                raise RuntimeError(
+                    f"{self._name}.step: the state of {entry.name} lies in shards, which a train_step with "
+                    "shard_optimizer=True updates"
+                )
             held = entry.held()
             param, after = entry.group.rule.update(entry.param, g, held, rates[id(entry.group)])
             # Parameters are leaves: what is differentiated later in the same program ends at their new values.
@@ -333,11 +387,15 @@ class ParameterGroups:
 
     # ---- state
     def state_dict(self) -> dict[str, Tensor]:
-        """The state of each parameter that was updated, by its name and the state's, and the number of updates."""
+        """The state of each parameter that was updated, by its name and the state's, and the number of updates.
+
+        What the ranks share is gathered: then every rank calls it.
+        """
         found = {"step": tensor(np.asarray(self.number, np.int64))}
         for e in self.entries.values():
             found |= {
-                f"{e.name}.{part}": x for part, x in zip(e.group.rule.parts, e.state, strict=bool(e.state))
+                f"{e.name}.{part}": x
+                for part, x in zip(e.group.rule.parts, e.whole_state(), strict=bool(e.state))
             }
         gathered = {f"{e.name}.sum_of_gradients": e.sum for e in self.entries.values() if e.sum is not None}
         if self._count is not None:
@@ -346,21 +404,41 @@ class ParameterGroups:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave. Nothing is changed unless everything fits."""
-        own: dict[str, Tensor] = {}
+        wanted: dict[str, tuple[int, ...] | None] = {"step": None}
+        sums: dict[str, Tensor] = {}
+        having = [
+            e
+            for e in self.entries.values()
+            if any(f"{e.name}.{part}" in state for part in e.group.rule.parts)
+        ]
+        for e in having:
+            cuts = e.group.rule.elementwise or ()
+            for i, (part, x) in enumerate(zip(e.group.rule.parts, e.held(), strict=True)):
+                wanted[f"{e.name}.{part}"] = e.param.shape if e.pieces is not None and cuts[i] else x.shape
         for e in self.entries.values():
-            if any(f"{e.name}.{part}" in state for part in e.group.rule.parts):
-                own |= {f"{e.name}.{part}": x for part, x in zip(e.group.rule.parts, e.held(), strict=True)}
             if f"{e.name}.sum_of_gradients" in state:
-                own[f"{e.name}.sum_of_gradients"] = e.gathered()
+                sums[f"{e.name}.sum_of_gradients"] = e.gathered()
         if "gathered" in state:
-            own["gathered"] = self._counted()
-        wrong = sorted({*own, "step"} ^ set(state))
-        wrong += [n for n in own if n in state and tuple(np.shape(state[n])) != own[n].shape]
+            sums["gathered"] = self._counted()
+        wanted |= {name: x.shape for name, x in sums.items()}
+        wrong = sorted(wanted.keys() ^ set(state))
+        wrong += [
+            n
+            for n, shape in wanted.items()
+            if shape is not None and n in state and np.shape(state[n]) != shape
+        ]
         if wrong:
             raise ValueError(f"{self._name}.load_state_dict: does not fit: {', '.join(wrong[:8])}")
         self.number = int(state["step"])
-        for name, held in own.items():
-            held.copy_(state[name] if not isinstance(state[name], Tensor) else state[name].to(held.device))
+        for e in having:
+            e.take_state([_beside(state[f"{e.name}.{part}"], e.param) for part in e.group.rule.parts])
+        for name, held in sums.items():
+            held.copy_(_beside(state[name], held))
+
+
+def _beside(x: Any, other: Tensor) -> Tensor:
+    """Values as a tensor where another one is."""
+    return as_tensor(x).to(other.device)
 
 
 def _named(items: Any, what: str) -> dict[str, Tensor]:

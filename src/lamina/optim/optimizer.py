@@ -60,6 +60,12 @@ class Optimizer(Checked, metaclass=_TakesParameters):
     def __init__(self, lr: float | Schedule) -> None:
         self.lr = lr
 
+    @property
+    def elementwise(self) -> tuple[bool, ...] | None:
+        """For each of `parts`, whether it has one number for each of the parameter's, where pieces of a parameter can
+        be updated apart; None where the update of a number depends on others of the parameter."""
+        return None
+
     # ---- parameters
     def over(self, params: Params, groups: Sequence[Mapping[str, Any]] = ()) -> Self:
         """An optimizer by the same rule that trains these parameters, and keeps their states.
@@ -177,6 +183,11 @@ class UpdateOptimizer(Optimizer):
     def parts(self) -> tuple[str, ...]:  # type: ignore[override]
         """Moments, then scalars, and "step" where the steps are counted."""
         return self.op.kept()
+
+    @property
+    def elementwise(self) -> tuple[bool, ...] | None:
+        """Moments are, scalars are not; None for a rule that reads norms of the whole tensor."""
+        return None if self.op.norms else tuple(part in self.op.moments for part in self.parts)
 
     def first(self, part: str) -> float:
         """The value that a moment or scalar starts from."""

@@ -48,13 +48,17 @@ def save_checkpoint(
     """Write the state of a training step and the position in the data to a file. Raises OSError.
 
     setup: what else resuming must find as it was (`data_setup`), beside what belongs to the step.
+    Where the ranks share the state (`shard_optimizer`), all of them call it, and the first one writes; the file is
+    that of one rank, and loads on any number of them.
     """
     where = {"epoch": position.epoch, "batch": position.batch}
     facts = {"step": step.number, "precision": str(step.precision), **where}
     facts["setup"] = {**(setup or {}), **step_setup(step)}
     if position.loop:
         facts["loop"] = dict(position.loop)
-    save_safetensors(step.state.named(), path, {"format": FORMAT, "lamina": json.dumps(facts)})
+    whole = step.whole_state()
+    if step.shards is None or step.shards.place == 0:
+        save_safetensors(whole, path, {"format": FORMAT, "lamina": json.dumps(facts)})
 
 
 @checked
@@ -71,17 +75,16 @@ def load_checkpoint(path: str | Path, step: Step, *, override: Collection[str] =
     facts = _facts(path, texts)
     if facts.precision != str(step.precision):
         raise CheckpointError(f"{path}: precision was {facts.precision}, the step's is {step.precision}")
-    own = step.state.named()
+    own = step.whole_specs()
     wrong = [f"{n} is missing" for n in own if n not in tensors]
     wrong += [f"{n} is not known" for n in tensors if n not in own]
     for name in own.keys() & tensors.keys():
-        if own[name].spec.open != tensors[name].spec.open:
-            wrong.append(f"{name} is {tensors[name].spec.open}, wanted {own[name].spec.open}")
+        if own[name] != tensors[name].spec.open:
+            wrong.append(f"{name} is {tensors[name].spec.open}, wanted {own[name]}")
     if wrong:
         raise CheckpointError(f"{path}: does not fit: {'; '.join(sorted(wrong)[:8])}")
     check_same(facts.setup, step_setup(step), override, str(path))
-    for name, held in own.items():
-        held.copy_(tensors[name].to(held.device))
+    step.take_state(tensors)
     step.number = facts.step
     return Position(facts.epoch, facts.batch, facts.setup, facts.loop)
 

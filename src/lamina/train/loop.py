@@ -283,7 +283,7 @@ class _Loop:
         if figures is not None:
             loop["figures"] = figures.state()
         self.history.position = Position(epoch, batch, self.run.setup, loop)
-        if self.saving.checkpoint is None or not self.leads:
+        if self.saving.checkpoint is None or not (self.leads or self.step.shards is not None):
             return
         if self.saving.check_finite:
             for name, held in self.step.state.parameters.items():

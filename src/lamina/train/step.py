@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.programs import MOST, Programs
 from lamina.nn import Module
 from lamina.nn.parameter import become, settings_version, standing_in
-from lamina.nn.utils import clip_grad_norm_, clip_grad_value_
+from lamina.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
 from lamina.ops.arguments import checked
 from lamina.optim import Optimizer
 from lamina.optim.groups import ParameterGroups, TrainedParameter
@@ -43,7 +43,10 @@ Loss = Callable[[Any, Any], Any]
 
 @dataclass
 class State:
-    """All that training changes, by name: what a checkpoint holds."""
+    """All that training changes, by name, as this rank holds it.
+
+    masters: with the optimizer in shards, this rank's pieces of wide parameters, which `parameters` has rounded.
+    """
 
     parameters: dict[str, Tensor]
     buffers: dict[str, Tensor]
@@ -53,6 +56,7 @@ class State:
     gathered: dict[str, Tensor] = field(default_factory=dict)
     averaged: dict[str, Tensor] = field(default_factory=dict)
     errors: dict[str, Tensor] = field(default_factory=dict)
+    masters: dict[str, Tensor] = field(default_factory=dict)
 
     def named(self) -> dict[str, Tensor]:
         """Every tensor under its group's name and its own, in a fixed order."""
@@ -74,6 +78,7 @@ def train_step(
     averaged: AveragedModel | None = None,
     keep_grads: bool = False,
     parallel: Literal["data"] | DataParallel | None = None,
+    shard_optimizer: bool = False,
     backend: str | None = None,
     memory_limit: int | str | None = None,
     max_programs: int = MOST,
@@ -96,19 +101,25 @@ def train_step(
         `step(inputs, targets, update=True)` ends a shorter group.
     averaged: a train.AveragedModel of net, which takes part in each update.
     keep_grads: `step.grads` holds the gradients of the last call, as they came to the optimizer.
-    parallel: "data": each rank calls the step with its part of a batch, all of one size, and all train by the
-    mean of the
-        gradients, which travel while the backward pass goes on. Parameters start as rank 0's; loss and hits are
-        those of
-        the whole batch. A `lamina.distributed.DataParallel` says more. Nothing to do in a world of one rank.
+    parallel: "data": each rank calls the step with its part of a batch, all of one size, and all train by the mean
+        of the gradients, which travel while the backward pass goes on. Parameters start as rank 0's; loss and hits
+        are those of the whole batch. A `lamina.distributed.DataParallel` says more. Nothing to do in a world of one
+        rank.
+    shard_optimizer: with `parallel`, each rank keeps its piece alone of the optimizer's state, and in half precision
+        of the float32 parameters: gradients are reduced and scattered, the own pieces updated, and the new
+        parameters gathered (in the half type). For optimizers that go element by element.
     memory_limit: bytes, or such as "8 GiB", for everything but parameters and state: where activations take more,
         some are computed again in the backward pass instead of being kept, with the same results.
     max_programs, max_program_bytes: each kind of batch (shapes, dtypes, structure) has a program; how many are kept,
         and in how much memory (by default a quarter of the device's). What was not used for longest goes first.
-    Raises NoGpuError, ValueError for an unknown precision or a network without parameters, MemoryLimitError at the
+    Raises NoGpuError, ValueError for an unknown precision, a network without parameters, or shards of an optimizer
+    that needs whole tensors, MemoryLimitError at the
     first step when it cannot be planned in so little memory.
     """
-    options = Options(clip_norm, clip_value, accumulate, averaged, keep_grads, as_data_parallel(parallel))
+    if shard_optimizer and parallel is None:
+        raise ValueError('train_step: shard_optimizer=True is for several ranks: give parallel="data", too')
+    together = as_data_parallel(parallel)
+    options = Options(clip_norm, clip_value, accumulate, averaged, keep_grads, together, shard_optimizer)
     return Step(
         net,
         loss_fn,
@@ -132,6 +143,7 @@ class Options:
     averaged: AveragedModel | None = None
     keep_grads: bool = False
     parallel: DataParallel | None = None
+    shard_optimizer: bool = False
 
     def __post_init__(self) -> None:
         for name in ("clip_norm", "clip_value"):
@@ -169,6 +181,8 @@ class Step:
         self.device, self.precision, self.options = where, precision, options
         self.backend = backend
         self.memory_limit = None if memory_limit is None else as_bytes(memory_limit)
+        shared = options.parallel if options.shard_optimizer else None
+        self.shards = None if shared is None else shared.shards
         self.correct: Tensor | None = None
         self.grads: dict[str, Tensor] | None = None
         self._turn = threading.RLock()  # one step at a time, each whole
@@ -222,6 +236,46 @@ class Step:
             self.correct = next(results) if program.counts else None
             self.grads = dict(zip(program.grads, results, strict=True)) if self.options.keep_grads else None
             return loss
+
+    # ---- what one rank would hold
+    def whole_state(self) -> dict[str, Tensor]:
+        """The state by name as one rank would hold it: what the ranks share is gathered, so that all call it then."""
+        if self.shards is None:
+            return self.state.named()
+        entries = dict(_trained(self.state, self._groups))
+        found = {n: x for n, x in self.state.named().items() if not n.startswith("masters/")}
+        for name, piece in self.state.masters.items():
+            found[f"parameters/{name}"] = self.shards.whole(piece, self.state.parameters[name].shape)
+        for name, entry in entries.items():
+            names = (f"optimizer/{name}.{part}" for part in entry.group.rule.parts)
+            found |= dict(zip(names, entry.whole_state(), strict=True))
+        return found
+
+    def whole_specs(self) -> dict[str, Spec]:
+        """Shapes and dtypes of `whole_state`, which nobody else need call."""
+        specs = {n: x.spec.open for n, x in self.state.named().items() if not n.startswith("masters/")}
+        for name, piece in self.state.masters.items():
+            specs[f"parameters/{name}"] = Spec(self.state.parameters[name].shape, piece.dtype)
+        for name, entry in _trained(self.state, self._groups) if self.shards is not None else ():
+            cuts = entry.group.rule.elementwise or ()
+            for part, x, cut in zip(entry.group.rule.parts, entry.held(), cuts, strict=True):
+                if cut:
+                    specs[f"optimizer/{name}.{part}"] = Spec(entry.param.shape, x.dtype)
+        return specs
+
+    def take_state(self, whole: Mapping[str, Tensor]) -> None:
+        """Let the state be what `whole_state` gave, of any number of ranks."""
+        pieces = dict[str, Tensor]()
+        for name, entry in _trained(self.state, self._groups) if self.shards is not None else ():
+            names = [f"optimizer/{name}.{part}" for part in entry.group.rule.parts]
+            entry.take_state([whole[n].to(self.device) for n in names])
+            pieces |= dict.fromkeys(names, entry.param)
+        for name, held in self.state.masters.items():
+            assert self.shards is not None
+            held.copy_(self.shards.own(whole[f"parameters/{name}"].to(held.device)))
+        for name, held in self.state.named().items():
+            if name in whole and name not in pieces:
+                held.copy_(whole[name].to(held.device, held.dtype))
 
     def renew(self) -> None:
         """In a forked child: another thread may have been in a step."""
@@ -300,20 +354,41 @@ class Step:
             self.options.parallel.same_as_first(
                 [*parameters.values(), *state.buffers.values(), *random.values()]
             )
+        if self.options.shard_optimizer and averaged and self.precision.compute != self.precision.master:
+            raise ValueError(
+                "train_step: averaged= needs the float32 parameters whole on each rank, which in "
+                f"{self.precision} shard_optimizer=True keeps in shards; leave one of them out"
+            )
         self._extend(state, groups)
         return state, groups
 
     def _extend(self, state: State, groups: ParameterGroups) -> None:
         """Add what belongs to parameters that are trained now: optimizer state, gathered gradients."""
-        for name, entry in _trained(state, groups):
+        trained = _trained(state, groups)
+        if self.shards is not None:
+            for name, entry in trained:
+                entry.share(self.shards)
+                entry.held()  # of the wide parameter
+                self._share_master(state, name)
+        for name, entry in trained:
             for part, held in zip(entry.group.rule.parts, entry.held(), strict=True):
                 state.optimizer[f"{name}.{part}"] = held
+            master = self.precision.master
             if self.options.accumulate > 1 and name not in state.gathered:
-                state.gathered[name] = entry.gathered()
+                state.gathered[name] = entry.gathered(master)
             if self._compresses and name not in state.errors:
-                state.errors[name] = zeros(entry.param.shape, dtype=entry.param.dtype, device=self.device)
+                state.errors[name] = zeros(entry.param.shape, dtype=master, device=self.device)
         if self.options.accumulate > 1 and "count" not in state.gathered:
             state.gathered["count"] = zeros((), device=self.device)
+
+    def _share_master(self, state: State, name: str) -> None:
+        """Keep this rank's piece of a wide parameter that the network reads in the compute type alone."""
+        param, compute = state.parameters[name], self.precision.compute
+        if name in state.masters or param.dtype == compute or id(param) in self.net.masters():
+            return
+        assert self.shards is not None
+        state.masters[name] = self.shards.own(param)
+        become(param, None, compute)
 
     # ---- the program
     def _compile(self, kind: _BatchKind) -> _CompiledStep:
@@ -420,10 +495,10 @@ class Step:
             arriving, figures = self._averaged(arriving, figures, values, new)
         if scale is not None:
             good = all_finite(arriving)
-            if self.options.parallel is not None and not alone:
+            if self.options.parallel is not None and not (alone and self.shards is None):
                 good = self.options.parallel.all_agree(good)
             new["scale/scale"] = next_scale(scale, good)
-            arriving = [g / scale[0] for g in arriving]
+            arriving = [_cast(g, self.precision.master) / scale[0] for g in arriving]
         if self.options.accumulate > 1:
             arriving, good = self._gather(arriving, good, values, new, updates)
         if not updates:
@@ -431,14 +506,41 @@ class Step:
         if not alone:
             arriving, figures = self._averaged(arriving, figures, values, new)
         arriving = self._clipped(arriving)
-        for (name, entry), g in zip(self._trained(), arriving, strict=True):
+        before = [self._own_piece(name, parameters, values) for name, _ in self._trained()]
+        after = []
+        for (name, entry), held, g in zip(self._trained(), before, arriving, strict=True):
             rule = entry.group.rule
-            keys = [f"parameters/{name}", *(f"optimizer/{name}.{part}" for part in rule.parts)]
+            keys = [f"optimizer/{name}.{part}" for part in rule.parts]
             rate = values[f"rate{self._groups.groups.index(entry.group)}"]
-            fresh, states = rule.update(parameters[name], g, tuple(values[k] for k in keys[1:]), rate)
-            after = dict(zip(keys, (fresh, *states), strict=True))
-            new |= after if good is None else {k: ops.where(good, v, values[k]) for k, v in after.items()}
-        return new, arriving, figures
+            fresh, states = rule.update(held, g, tuple(values[k] for k in keys), rate)
+            changed = dict(zip(keys, states, strict=True))
+            new |= changed if good is None else {k: ops.where(good, v, values[k]) for k, v in changed.items()}
+            after.append(fresh if good is None else ops.where(good, fresh, held))
+        new |= self._whole_parameters(after)
+        return new, self._whole_gradients(arriving), figures
+
+    def _own_piece(self, name: str, parameters: dict[str, Value], values: dict[str, Value]) -> Any:
+        """What this rank updates of a parameter."""
+        if self.shards is None:
+            return parameters[name]
+        return values[f"masters/{name}"] if name in self.state.masters else self.shards.own(parameters[name])
+
+    def _whole_parameters(self, after: Sequence[Any]) -> dict[str, Any]:
+        """The new parameters of what each rank has updated, and the new pieces of wide ones."""
+        names = [name for name, _ in self._trained()]
+        if self.shards is None:
+            return {f"parameters/{n}": x for n, x in zip(names, after, strict=True)}
+        masters = {f"masters/{n}": x for n, x in zip(names, after, strict=True) if n in self.state.masters}
+        own = [self.state.parameters[n] for n in names]
+        sent = [_cast(x, p.dtype) for x, p in zip(after, own, strict=True)]
+        whole = self.shards.whole_of_each(sent, [p.shape for p in own])
+        return masters | {f"parameters/{n}": x for n, x in zip(names, whole, strict=True)}
+
+    def _whole_gradients(self, arriving: Sequence[Any]) -> Sequence[Any]:
+        """The gradients as they came to the optimizer, where they are asked for."""
+        if self.shards is None or not self.options.keep_grads:
+            return arriving
+        return self.shards.whole_of_each(arriving, [e.param.shape for _, e in self._trained()])
 
     def _averaged(
         self, arriving: Sequence[Any], figures: Sequence[Any], values: dict[str, Value], new: dict[str, Any]
@@ -452,7 +554,9 @@ class Step:
         errors = [values[f"errors/{n}"] for n in names] if self._compresses else None
         loss, *hits = figures
         sums = [ops.cast(h, float32) for h in hits]
-        means, others, left = parallel.averages(wide, [loss, *sums], errors)
+        means, others, left = parallel.averages(
+            wide, [loss, *sums], errors, in_shards=self.shards is not None
+        )
         new |= {f"errors/{n}": e for n, e in zip(names, left, strict=True)} if self._compresses else {}
         return means, [others[0], *(ops.cast(ops.round(m * parallel.size), "int64") for m in others[1:])]
 
@@ -491,7 +595,9 @@ class Step:
         if self.options.clip_value is not None:
             clip_grad_value_(grads, self.options.clip_value)
         if self.options.clip_norm is not None:
-            clip_grad_norm_(grads, self.options.clip_norm)
+            norm = get_total_norm(grads)
+            norm = norm if self.shards is None else ops.sqrt(self.shards.total(ops.square(norm)))
+            clip_grads_with_norm_(grads, self.options.clip_norm, norm)
         return grads
 
 

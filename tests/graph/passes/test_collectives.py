@@ -12,7 +12,7 @@ from lamina.graph.passes.canonicalize import common_subexpressions, fold_constan
 from lamina.graph.passes.collectives import bucket_reductions, keep_order
 from lamina.graph.passes.manager import optimize
 from lamina.ops.core import bind
-from lamina.ops.primitives.collective import AllReduce
+from lamina.ops.primitives.collective import AllGatherEach, AllReduce, ReduceScatterEach
 from lamina.spec import Group, Spec, float32, int64
 
 PAIR = Group(0, 1)
@@ -54,6 +54,31 @@ def test_types_do_not_share_a_bucket_and_large_tensors_are_not_copied() -> None:
     graph = bucket_reductions(trace(f, X, Spec((3,), int64)))
     assert "concat" not in names(graph)
     assert names(graph).count("start_all_reduce") == 3
+
+
+def pieces(x: Any) -> list[Any]:
+    """What ranks with pieces do: reduce, update, gather."""
+    a = ops.relu(x[:2])
+    b = ops.exp(a)
+    own = bind(ReduceScatterEach(PAIR, "mean", 64), ops.tanh(b), b, a)
+    return list(bind(AllGatherEach(PAIR, 20), *(o + 1.0 for o in own)))
+
+
+def test_pieces_travel_in_buckets_and_what_is_sent_stays_until_it_has_arrived() -> None:
+    graph = bucket_reductions(trace(pieces, X))
+    starts = [n for n in graph.nodes if n.op.name == "start_reduce_scatter"]
+    arrived = [n for n in graph.nodes if n.op.name == "arrived"]
+    gathers = [n for n in graph.nodes if n.op.name == "all_gather"]
+    assert [len(starts), len(arrived), len(gathers)] == [2, 2, 2]
+    first = graph.nodes.index(starts[0])
+    assert any(n.op.name == "tanh" for n in graph.nodes[first:])  # computed while the first bucket travels
+    for start, end in zip(starts, arrived, strict=True):
+        assert start.outputs[0] is end.inputs[0]
+        assert start.inputs[0] in end.inputs
+    assert [v.shape for v in graph.outputs] == [(2, 4)] * 3
+    order = names(keep_order(graph))
+    travelling = ("start_reduce_scatter", "all_gather")
+    assert [n for n in order if n in travelling] == ["start_reduce_scatter"] * 2 + ["all_gather"] * 2
 
 
 def test_for_one_rank_nothing_is_left() -> None:

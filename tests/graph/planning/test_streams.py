@@ -1,5 +1,7 @@
 """Streams: what may run beside the chain, what waits for what, and that no order they allow breaks memory."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,9 @@ import lamina as lm
 from lamina import nn, ops, optim
 from lamina.graph import Executable, compile, trace
 from lamina.graph.planning.streams import Footprint, assign_streams, waits
-from lamina.spec import Spec, float32, int64
+from lamina.ops.core import bind
+from lamina.ops.primitives.collective import AllGather
+from lamina.spec import Group, Spec, float32, int64
 from lamina.train import train_step
 
 
@@ -29,6 +33,22 @@ def test_updates_and_gradients_of_parameters_may_run_beside_the_chain() -> None:
     assert {"sgd_update", "arg_max"} <= beside
     assert {"conv_data_grad", "max_pool_grad", "cross_entropy_grad", "max_pool"} <= chain
     assert not {"conv_data_grad", "max_pool_grad", "cross_entropy_grad"} & beside
+
+
+def test_what_is_made_of_updates_may_run_beside_the_chain() -> None:
+    """Parameters that are gathered behind their updates."""
+
+    def step(x: Any, w: Any, rate: Any) -> tuple[Any, ...]:
+        hidden = ops.relu(x @ w)
+        new, _ = ops.sgd_update(w, x, x, rate)
+        return ops.exp(hidden), bind(AllGather(Group(0, 1)), new)[0]
+
+    square = Spec((4, 4), float32)
+    graph = trace(step, square, square, Spec((), float32))
+    steps = [s for s in compile(graph, "cpu", backend="null").program.steps if not s.plan.view]
+    stream = assign_streams(steps, [1e-6] * (len(steps) - 1) + [1.0])
+    beside = {s.node.op.name for s, side in zip(steps, stream, strict=True) if side and s.node is not None}
+    assert beside == {"sgd_update", "all_gather"}
 
 
 def test_a_program_with_one_result_has_one_lane() -> None:

@@ -25,6 +25,7 @@ def test_each_call_says_what_it_is() -> None:
     comm.all_reduce(x, "mean")
     comm.barrier()
     comm.start_all_reduce(x, "sum").wait()
+    comm.start_reduce_scatter(x[None], x, "sum").wait()
     out = np.zeros((1, 3), np.float32)
     comm.all_gather(x, out)
     assert inner.seen == ["all_reduce 3", "barrier 3", "all_reduce 3", "all_gather 3"]

@@ -3,30 +3,46 @@ early."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from lamina.graph.ir.graph import Graph, Node, Value
 from lamina.graph.passes.pattern import Report, replace
 from lamina.ops.core import Op
-from lamina.ops.primitives.collective import AllReduceEach, Arrived, Collective, StartAllReduce
+from lamina.ops.primitives.collective import (
+    AllGather,
+    AllGatherEach,
+    AllReduceEach,
+    Arrived,
+    Collective,
+    ReduceScatterEach,
+    StartAllReduce,
+    StartReduceScatter,
+)
 from lamina.ops.primitives.shape import After, Concat, Reshape, Slice
+from lamina.spec import Shape
+
+#: Old results with new ones.
+_Pairs: TypeAlias = "list[tuple[Value, Value]]"
 
 
 def bucket_reductions(graph: Graph, report: Report | None = None) -> Graph:
-    """Make buckets of tensors that are reduced together, in the order in which they are finished.
+    """Make buckets of tensors that are reduced or gathered together, in the order in which they are finished.
 
-    A bucket is started right behind its last tensor, and waited for when the next one is on its way: what lies
-    between
-    runs beside it. The order is that of the program as it was recorded, so that all ranks make the same buckets.
+    A bucket of a reduction is started right behind its last tensor, and waited for when the next one is on its way:
+    what lies between runs beside it. The order is that of the program as it was recorded, so that all ranks make the
+    same buckets.
     """
     results: dict[Value, Value] = {}
     for node in graph.nodes:
-        if isinstance(node.op, AllReduceEach):
-            made = list(_travelling(node, node.op))
+        travelling = _TRAVELLING.get(type(node.op))
+        if travelling is not None:
+            made = list(travelling(node))
             results.update(pair for pairs in made for pair in pairs)
             if report is not None:
-                report.merged[f"{len(node.inputs)} tensors in {len(made)} all-reduces"] += 1
+                report.merged[f"{len(node.inputs)} tensors in {len(made)} {_ONES[type(node.op)]}"] += 1
     return replace(graph, results)
 
 
@@ -52,8 +68,10 @@ class _Bucket:
     values: Sequence[Value]
 
 
-def _travelling(node: Node, op: AllReduceEach) -> Iterator[list[tuple[Value, Value]]]:
-    """For each bucket the old results with the new ones."""
+def _reduced(node: Node) -> Iterator[_Pairs]:
+    """For each bucket of an `AllReduceEach` the old results with the new ones."""
+    op = node.op
+    assert isinstance(op, AllReduceEach)
     if op.group.size == 1:
         yield list(zip(node.outputs, node.inputs, strict=True))
         return
@@ -62,10 +80,43 @@ def _travelling(node: Node, op: AllReduceEach) -> Iterator[list[tuple[Value, Val
     started = [_placed(start, [_packed(bucket, node)], node).outputs[0] for bucket in buckets]
     for i, bucket in enumerate(buckets):
         (arrived,) = _placed(Arrived(op.group), started[i : i + 2], node).outputs
-        yield [
-            (node.outputs[place], x)
-            for place, x in zip(bucket.places, _unpacked(arrived, bucket, node), strict=True)
-        ]
+        yield _matched(node, bucket, _unpacked(arrived, [v.shape for v in bucket.values], node))
+
+
+def _scattered(node: Node) -> Iterator[_Pairs]:
+    """For each bucket of a `ReduceScatterEach` the old results with the new ones."""
+    op = node.op
+    assert isinstance(op, ReduceScatterEach)
+    buckets = list(_buckets(node, op.bucket_bytes))
+    start = StartReduceScatter(op.group, op.reduction)
+    packed = [_packed_apart(bucket, node) for bucket in buckets]
+    started = [_placed(start, [x], node).outputs[0] for x in packed]
+    for i, bucket in enumerate(buckets):
+        # What is sent stays where it is until it has arrived.
+        (arrived,) = _placed(Arrived(op.group), [*started[i : i + 2], packed[i]], node).outputs
+        yield _matched(node, bucket, _unpacked(arrived, [v.shape[1:] for v in bucket.values], node))
+
+
+def _gathered(node: Node) -> Iterator[_Pairs]:
+    """For each bucket of an `AllGatherEach` the old results with the new ones."""
+    op = node.op
+    assert isinstance(op, AllGatherEach)
+    for bucket in _buckets(node, op.bucket_bytes):
+        (whole,) = _placed(AllGather(op.group), [_packed(bucket, node)], node).outputs
+        yield _matched(node, bucket, _unpacked_apart(whole, [v.shape for v in bucket.values], node))
+
+
+def _matched(node: Node, bucket: _Bucket, made: Iterator[Value]) -> _Pairs:
+    return [(node.outputs[place], x) for place, x in zip(bucket.places, made, strict=True)]
+
+
+#: By what becomes buckets: how, and what reports call one.
+_TRAVELLING: Mapping[type[Op], Callable[[Node], Iterator[_Pairs]]] = {
+    AllReduceEach: _reduced,
+    ReduceScatterEach: _scattered,
+    AllGatherEach: _gathered,
+}
+_ONES = {AllReduceEach: "all-reduces", ReduceScatterEach: "reduce-scatters", AllGatherEach: "all-gathers"}
 
 
 def _buckets(node: Node, limit: int) -> Iterator[_Bucket]:
@@ -106,13 +157,36 @@ def _packed(bucket: _Bucket, at: Node) -> Value:
     return _placed(Concat(0), flat, at).outputs[0]
 
 
-def _unpacked(arrived: Value, bucket: _Bucket, at: Node) -> Iterator[Value]:
-    if len(bucket.values) == 1:
+def _unpacked(arrived: Value, shapes: Sequence[Shape], at: Node) -> Iterator[Value]:
+    """The tensors of a bucket."""
+    if len(shapes) == 1:
         yield arrived
         return
     begin = 0
-    for value in bucket.values:
-        end = begin + value.spec.numel
+    for shape in shapes:
+        end = begin + math.prod(shape)
         part = _placed(Slice((begin,), (end,), (1,)), [arrived], at).outputs[0]
-        yield _placed(Reshape(value.shape), [part], at).outputs[0]
+        yield _placed(Reshape(shape), [part], at).outputs[0]
+        begin = end
+
+
+def _packed_apart(bucket: _Bucket, at: Node) -> Value:
+    """Tensors [ranks, ...] as one [ranks, elements]."""
+    if len(bucket.values) == 1:
+        return bucket.values[0]
+    size = bucket.values[0].shape[0]
+    flat = [_placed(Reshape((size, v.spec.numel // size)), [v], at).outputs[0] for v in bucket.values]
+    return _placed(Concat(1), flat, at).outputs[0]
+
+
+def _unpacked_apart(whole: Value, shapes: Sequence[Shape], at: Node) -> Iterator[Value]:
+    """Of [ranks, elements] the tensors [ranks, *shape]."""
+    if len(shapes) == 1:
+        yield whole
+        return
+    size, begin = whole.shape[0], 0
+    for shape in shapes:
+        end = begin + math.prod(shape)
+        part = _placed(Slice((0, begin), (size, end), (1, 1)), [whole], at).outputs[0]
+        yield _placed(Reshape((size, *shape)), [part], at).outputs[0]
         begin = end

@@ -54,7 +54,11 @@ def _chain(steps: Sequence[PlannedStep], seconds: Sequence[float]) -> set[int]:
     ends: list[float] = []
     for i, time in enumerate(seconds):
         ends.append(time + max((ends[j] for j in sources[i]), default=0.0))
-    counted = [i for i, step in enumerate(steps) if not _updates(step)]
+    behind = set[int]()  # what updates, and what is made of that (the gathering of parameters in shards)
+    for i, step in enumerate(steps):
+        if _updates(step) or behind.intersection(sources[i]):
+            behind.add(i)
+    counted = [i for i in range(len(steps)) if i not in behind]
     if not counted:
         return set(range(len(steps)))
     found, front = set[int](), [max(counted, key=lambda i: ends[i])]

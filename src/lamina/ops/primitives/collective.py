@@ -190,6 +190,66 @@ class ReduceScatter(_Reducing):
 
 
 @dataclass(frozen=True)
+class AllGatherEach(Collective):
+    """Any number of tensors x [...] -> [ranks, ...], each everybody's. A graph moves them in buckets of up to
+    `bucket_bytes` of a rank's own, of which each goes as soon as its last tensor is there."""
+
+    bucket_bytes: int = 25 << 20
+    arity = None
+
+    def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
+        for x in inputs:
+            self.check_float(x)
+        return tuple(self.result((self.group.size, *x.shape), x.dtype) for x in inputs)
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        return [None if g is None else call(ReduceScatter(self.group, "sum"), g) for g in grads]
+
+    def reference(self, *inputs: Array) -> tuple[Array, ...]:
+        return tuple(np.stack([x] * self.group.size) for x in inputs)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for shape in _SHAPES:
+            yield Sample.of(cls(Group(0)), shape, (3, 2), dtypes=FLOATS)
+
+
+@dataclass(frozen=True)
+class StartReduceScatter(ReduceScatter):
+    """A reduce-scatter that goes on beside what follows: its result may be read behind `Arrived` alone, and what it
+    is given stays until then."""
+
+    differentiable = False
+
+
+@dataclass(frozen=True)
+class ReduceScatterEach(_Reducing):
+    """Any number of tensors x [ranks, ...] -> [...], each the reduction of everybody's part for this rank. A graph
+    moves them in buckets of up to `bucket_bytes`, of which each is on its way as soon as its last tensor is there."""
+
+    bucket_bytes: int = 25 << 20
+    arity = None
+
+    def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
+        for x in inputs:
+            self._check(x)
+        return tuple(self.result(self._apart(x), x.dtype) for x in inputs)
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        self._differentiable()
+        one = ReduceScatter(self.group, self.reduction)
+        return [None if g is None else one.vjp([g], [x], [])[0] for g, x in zip(grads, inputs, strict=True)]
+
+    def reference(self, *inputs: Array) -> tuple[Array, ...]:
+        return tuple(self._all(x[0]) for x in inputs)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for shape in _SHAPES:
+            yield Sample.of(cls(Group(0), "mean"), (1, *shape), (1, 3, 2), dtypes=FLOATS)
+
+
+@dataclass(frozen=True)
 class Broadcast(Collective):
     """Every rank gets the x of the rank at place `root` of the group. The gradient is `ReduceTo`."""
 

@@ -135,6 +135,11 @@ class Communicator(ABC):
         self.all_reduce(x, reduction)
         return Done()
 
+    def start_reduce_scatter(self, x: Array, out: Array, reduction: str) -> Pending:
+        """`reduce_scatter` that goes on beside the caller; neither array may be touched before it is waited for."""
+        self.reduce_scatter(x, out, reduction)
+        return Done()
+
     def send(self, x: Array, to: int) -> None:
         """Send x to a rank, which receives it."""
         self.exchange({to: x}, {})

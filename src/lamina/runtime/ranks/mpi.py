@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from lamina._lazy import lazy
-from lamina.runtime.ranks.communicator import Communicator, Done, Pending
+from lamina.runtime.ranks.communicator import Communicator, Done, Pending, reduced
 
 Array = np.ndarray[Any, Any]
 _mpi4py = lazy("mpi4py", {"MPI": "mpi4py.MPI"})
@@ -78,6 +78,23 @@ class MpiCommunicator(Communicator):
             return Done()
         request = self._comm.Iallreduce(self._mpi.IN_PLACE, x.reshape(-1), self._ops[reduction])
         return _AllReduce(request, x, self.size if reduction == "mean" else 1)
+
+    def start_reduce_scatter(self, x: Array, out: Array, reduction: str) -> Pending:
+        """MPI_Ialltoall; sums are taken when it is waited for, in the order of the ranks."""
+        parts = np.empty_like(x)
+        return _ReduceScatter(self._comm.Ialltoall(_bytes_of(x), _bytes_of(parts)), x, parts, out, reduction)
+
+
+class _ReduceScatter:
+    """MPI_Ialltoall, and the reduction of what came. Holds what is sent until then."""
+
+    def __init__(self, request: Any, x: Array, parts: Array, out: Array, reduction: str) -> None:
+        self._request, self._x, self._parts, self._out = request, x, parts, out
+        self._reduction = reduction
+
+    def wait(self) -> None:
+        self._request.Wait()
+        self._out[...] = reduced(self._parts, self._reduction)
 
 
 class _AllReduce:

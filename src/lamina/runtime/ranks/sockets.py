@@ -128,6 +128,11 @@ class SocketCommunicator(Communicator):
         behind = _InThread(self.ranks, self.rank, self._mesh)
         return _Started(self._mesh.submit(behind.all_reduce, x, reduction))
 
+    def start_reduce_scatter(self, x: Array, out: Array, reduction: str) -> Pending:
+        """In the mesh's thread."""
+        behind = _InThread(self.ranks, self.rank, self._mesh)
+        return _Started(self._mesh.submit(behind.reduce_scatter, x, out, reduction))
+
 
 class _InThread(SocketCommunicator):
     """The same group for what runs in the mesh's thread already."""

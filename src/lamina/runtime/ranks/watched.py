@@ -64,6 +64,12 @@ class WatchedCommunicator(Communicator):
         with collective("all_reduce", self._group):
             return _WatchedPending(self._inner.start_all_reduce(x, reduction), "all_reduce", self._group)
 
+    def start_reduce_scatter(self, x: Array, out: Array, reduction: str) -> Pending:
+        """`reduce_scatter` that goes on beside the caller, under watch while it is waited for."""
+        with collective("reduce_scatter", self._group):
+            inner = self._inner.start_reduce_scatter(x, out, reduction)
+            return _WatchedPending(inner, "reduce_scatter", self._group)
+
 
 class _WatchedPending:
     """Something under way that other ranks take part in."""

@@ -46,6 +46,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
         (c.StartAllReduce(PAIR, "max"), X, [("all_reduce", 100, 200, 6, 7, 2, "comm", 5)]),
         (c.AllGather(PAIR), X, [("all_gather", 100, 200, 24, 1, "comm", 5)]),
         (c.ReduceScatter(PAIR, "sum"), X, [("reduce_scatter", 100, 200, 3, 7, 0, "comm", 5)]),
+        (c.StartReduceScatter(PAIR, "mean"), X, [("reduce_scatter", 100, 200, 3, 7, 4, "comm", 5)]),
         (c.Broadcast(PAIR, 1), Spec((3,), int64), [("broadcast", 100, 200, 24, 1, 1, "comm", 5)]),
         (c.ReduceTo(PAIR, "sum", 1), X, [("reduce", 100, 200, 6, 7, 0, 1, "comm", 5)]),
         (
@@ -64,9 +65,16 @@ def test_calls(recorder: Recorder, op: c.Collective, spec: Spec, calls: list[tup
 
 
 def test_several_are_one_launch(recorder: Recorder) -> None:
-    plan = backends.get(H200).plan(c.AllReduceEach(PAIR, "mean"), [X, X], Policy())
-    plan.bind(Call((100, 300), (200, 400), 0, 5))()
-    assert [call[0] for call in recorder.calls] == ["group_start", "all_reduce", "all_reduce", "group_end"]
+    several = {
+        "all_reduce": c.AllReduceEach(PAIR, "mean"),
+        "reduce_scatter": c.ReduceScatterEach(PAIR, "mean"),
+        "all_gather": c.AllGatherEach(PAIR),
+    }
+    for name, op in several.items():
+        plan = backends.get(H200).plan(op, [X, X], Policy())
+        plan.bind(Call((100, 300), (200, 400), 0, 5))()
+        assert [call[0] for call in recorder.calls] == ["group_start", name, name, "group_end"]
+        recorder.calls.clear()
 
 
 def test_without_nccl_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

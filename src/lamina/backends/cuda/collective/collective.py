@@ -14,6 +14,7 @@ from lamina.backends.cuda.registry import kernels
 from lamina.ops.core import Op, inferred
 from lamina.ops.primitives.collective import (
     AllGather,
+    AllGatherEach,
     AllReduce,
     AllReduceEach,
     AllToAll,
@@ -22,8 +23,10 @@ from lamina.ops.primitives.collective import (
     Collective,
     Exchange,
     ReduceScatter,
+    ReduceScatterEach,
     ReduceTo,
     StartAllReduce,
+    StartReduceScatter,
 )
 from lamina.runtime import Device, as_stream
 from lamina.runtime.ranks import current_world
@@ -32,7 +35,8 @@ from lamina.spec import Policy, Spec, contiguous
 
 
 @kernels(
-    AllGather, AllReduce, AllReduceEach, AllToAll, Broadcast, Exchange, ReduceScatter, ReduceTo, StartAllReduce,
+    AllGather, AllGatherEach, AllReduce, AllReduceEach, AllToAll, Broadcast, Exchange, ReduceScatter,
+    ReduceScatterEach, ReduceTo, StartAllReduce, StartReduceScatter,
     source="nccl",
 )  # fmt: skip
 def collective(op: Collective, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
@@ -90,13 +94,19 @@ def _reduce(op: ReduceTo, comm: NcclCommunicator, inputs: Sequence[Spec], call: 
         comm.device.platform.fill(y, 0, s.nbytes, as_stream(call.stream, comm.device))
 
 
-def _reduce_scatter(op: ReduceScatter, comm: NcclCommunicator, inputs: Sequence[Spec], call: Call) -> None:
-    (x,), (y,), (s,) = call.inputs, call.outputs, inputs
-    comm.reduce_scatter(x, y, s.numel // comm.size, s.dtype.name, op.reduction, call.stream)
+def _reduce_scatter(op: Any, comm: NcclCommunicator, inputs: Sequence[Spec], call: Call) -> None:
+    places = zip(call.inputs, call.outputs, inputs, strict=True)
+    comm.grouped(
+        [
+            partial(comm.reduce_scatter, x, y, s.numel // comm.size, s.dtype.name, op.reduction, call.stream)
+            for x, y, s in places
+        ]
+    )
 
 
-def _all_gather(op: AllGather, comm: NcclCommunicator, inputs: Sequence[Spec], call: Call) -> None:
-    comm.all_gather(call.inputs[0], call.outputs[0], inputs[0].nbytes, call.stream)
+def _all_gather(op: Any, comm: NcclCommunicator, inputs: Sequence[Spec], call: Call) -> None:
+    places = zip(call.inputs, call.outputs, inputs, strict=True)
+    comm.grouped([partial(comm.all_gather, x, y, s.nbytes, call.stream) for x, y, s in places])
 
 
 def _broadcast(op: Broadcast, comm: NcclCommunicator, inputs: Sequence[Spec], call: Call) -> None:
@@ -125,7 +135,10 @@ _CALLS: Mapping[type[Op], Callable[[Any, NcclCommunicator, Sequence[Spec], Call]
     StartAllReduce: _all_reduce,
     ReduceTo: _reduce,
     ReduceScatter: _reduce_scatter,
+    ReduceScatterEach: _reduce_scatter,
+    StartReduceScatter: _reduce_scatter,
     AllGather: _all_gather,
+    AllGatherEach: _all_gather,
     Broadcast: _broadcast,
     AllToAll: _all_to_all,
     Exchange: _exchange,
