@@ -221,7 +221,13 @@ class Contest:
     # -- the contest ----------------------------------------------------------------------------------------
 
     def best(
-        self, entries: Sequence[E], *, plain: Entry | None = None, slow: bool = False, refusals: list[str]
+        self,
+        entries: Sequence[E],
+        *,
+        plain: Entry | None = None,
+        slow: bool = False,
+        refusals: list[str],
+        times: list[tuple[E, float]] | None = None,
     ) -> tuple[E, float] | None:
         """The fastest right candidate and its milliseconds; to be called once, for the memory goes back afterwards.
 
@@ -230,6 +236,7 @@ class Contest:
             plain: what is right. Without it, what the first candidate gives.
             slow: `plain` takes so long that it is only asked when most candidates disagree with the first one.
             refusals: a list that the reasons why others are out are appended to.
+            times: a list that every right candidate is appended to with its milliseconds.
         """
         try:
             fitting = self._give_room(entries, refusals)
@@ -239,7 +246,10 @@ class Contest:
                 self.expected = self._reference(plain, refusals)
                 passed, reasons = self._round(fitting)
             refusals += reasons
-            return self._finals(passed, entries[0]) if passed else None
+            best = self._finals(passed, entries[0]) if passed else None
+            if times is not None:
+                times += [(one.entry, one.milliseconds) for one in passed]
+            return best
         finally:
             self._close()
 

@@ -3,6 +3,7 @@
 import shutil
 import threading
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,10 +18,11 @@ from lamina.backends.cuda.select import formulations
 from lamina.backends.cuda.select.autotune import best, contest
 from lamina.backends.cuda.select.formulations import Candidate, Formulation, candidate, make_plan
 from lamina.backends.reference import run_reference
+from lamina.cudnn import Choice, PlanStore
 from lamina.cudnn.contest import Check
 from lamina.ops.primitives import Add, Conv, Fused, Relu, Window
 from lamina.runtime import CompileError, Device, from_host, to_host
-from lamina.spec import Spec, bfloat16, channels_last, float32, float64, pack, unpack
+from lamina.spec import Policy, Spec, bfloat16, channels_last, float32, float64, pack, unpack
 from tests.helpers import emulator
 from tests.helpers.eager import mismatch
 from tests.helpers.planned import H200
@@ -186,3 +188,35 @@ def test_kernels_are_loaded_in_threads_before_the_contest(monkeypatch: pytest.Mo
     with formulations._loading(replace(problem, flops=1e12), Device("cpu")):
         pass
     assert set(loaded) == timed
+
+
+@pytest.mark.feature("B009", "B010")
+def test_what_a_contest_found_is_told(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every right candidate with its time, the winner under its key, and why others are out; once for a problem."""
+    x, w, y = (Spec(s, float32).fixed for s in ((2, 8, 9, 9), (4, 8, 3, 3), (2, 4, 9, 9)))
+    problem = conv_problem(Conv, Operands(window(), x, w, y), H200)
+    ways = (
+        Formulation("first", steps=problem.plain),
+        Formulation("wrong", steps=(Fill(target(), 0, y.nbytes),)),
+        Formulation("large", steps=problem.plain, scratch=1 << 20),
+    )
+    problem = replace(problem, formulations=ways, plain=())
+    store = PlanStore("none", "1", tmp_path)
+    monkeypatch.setattr(formulations, "plan_store", lambda _: store)
+    found: list[formulations.ContestOutcome] = []
+    policy = Policy(algorithm="fastest", workspace_limit=1000)
+    with formulations.watched(found.append):
+        for _ in range(2):
+            chosen = formulations._fastest(problem, device, None, policy, [])  # type: ignore[arg-type]
+            assert chosen is not None
+    (told,) = found
+    assert told.problem is problem
+    assert (told.first, told.best.formulation) == (Choice("first"), "first")
+    assert store.get(told.key) == told.best
+    assert [(choice, taken > 0) for choice, taken in told.times] == [(Choice("first"), True)]
+    assert [reason.split(":")[0] for reason in told.refusals] == ["large", "wrong"]
+    store.clear()
+    formulations._fastest(problem, device, None, policy, [])  # type: ignore[arg-type]
+    assert len(found) == 1  # nobody listens any more

@@ -65,6 +65,8 @@ _LARGE, _MOST_VARIANTS, _ROUNDS = 1e12, 40, 2
 _SLOW = 2e10
 
 _first_choices: dict[tuple[Device, str, Policy], Choice] = {}
+#: What is told of every contest.
+_watchers: list[Callable[[ContestOutcome], None]] = []
 
 
 # ------------------------------------------------------------------------------------------------------- formulations
@@ -180,6 +182,33 @@ class Candidate:
         if self.plan is None or self.plan.config is None:
             return Choice(self.formulation.name)
         return Choice(self.formulation.name, *self.plan.config.key)
+
+
+@dataclass(frozen=True)
+class ContestOutcome:
+    """What a contest found.
+
+    key: the winner's in the plan store. first: what was there before, the heuristic's. times: each right candidate
+    with its milliseconds. refusals: why others were out.
+    """
+
+    problem: Problem
+    policy: Policy
+    key: str
+    first: Choice
+    best: Choice
+    times: tuple[tuple[Choice, float], ...]
+    refusals: tuple[str, ...]
+
+
+@contextmanager
+def watched(told: Callable[[ContestOutcome], None]) -> Iterator[None]:
+    """Meanwhile `told` is called with what each contest found, in the thread that held it."""
+    _watchers.append(told)
+    try:
+        yield
+    finally:
+        _watchers.remove(told)
 
 
 def engine_name(plan: ExecutionPlan) -> str:
@@ -370,17 +399,22 @@ def _fastest(
             return replace(found, seconds=_seconds(remembered.milliseconds))
     with _loading(problem, device):
         entries = _entries(problem, handle, policy, refusals)
-    best = _contest(problem, device, entries, policy, refusals)
+    times: list[tuple[Candidate, float]] = []
+    best = _contest(problem, device, entries, policy, refusals, times)
     if best is None:
         return None
     for _ in range(_ROUNDS if problem.flops >= _LARGE else 0):
         more = _neighbours(problem, best[0], handle, policy, refusals)
-        better = _contest(problem, device, [best[0], *more], policy, refusals) if more else None
+        better = _contest(problem, device, [best[0], *more], policy, refusals, times) if more else None
         if better is None or better[0] is best[0]:
             break
         best = better
     found, milliseconds = best
-    store.put(key, replace(found.choice, milliseconds=milliseconds))
+    choice = replace(found.choice, milliseconds=milliseconds)
+    store.put(key, choice)
+    timed = tuple((one.choice, taken) for one, taken in times)
+    for told in _watchers:
+        told(ContestOutcome(problem, policy, key, entries[0].choice, choice, timed, tuple(refusals)))
     return replace(found, seconds=_seconds(milliseconds))
 
 
@@ -421,9 +455,14 @@ def _programs(problem: Problem) -> set[Program]:
 
 
 def _contest(
-    problem: Problem, device: Device, entries: Sequence[Candidate], policy: Policy, refusals: list[str]
+    problem: Problem,
+    device: Device,
+    entries: Sequence[Candidate],
+    policy: Policy,
+    refusals: list[str],
+    times: list[tuple[Candidate, float]],
 ) -> tuple[Candidate, float] | None:
-    """The fastest right candidate and its milliseconds."""
+    """The fastest right candidate and its milliseconds; every right one is appended to `times`."""
     return autotune.best(
         entries,
         device,
@@ -433,6 +472,7 @@ def _contest(
         plain=problem.plain,
         slow=problem.flops >= _SLOW,
         refusals=refusals,
+        times=times,
     )
 
 

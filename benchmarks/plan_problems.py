@@ -1,0 +1,280 @@
+"""The problems of usual networks that several plans compete for, found without a GPU.
+
+    python -m benchmarks.plan_problems [FILE] [--networks NAME …]
+
+Training and inference of every network of lamina.nn.models are planned for an H200 that is not there. What is asked
+of the backend on the way is a `Request`: an op, the specs of its operands, and the arithmetic that is allowed. Those
+that candidates compete for are written once each, those that most networks need first. It needs cuDNN 9.19 and a
+libcuda, with or without devices.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import lamina as lm
+from lamina import backends, ops, optim
+from lamina.backends import Backend, NoKernel
+from lamina.backends.cuda.conv import conv
+from lamina.backends.cuda.matmul import matmul
+from lamina.backends.cuda.select import formulations
+from lamina.cudnn import EngineConfig
+from lamina.cudnn import graph as cudnn_graph
+from lamina.graph import Executable, Graph, compile
+from lamina.graph.ir.serialize import decode_op, encode_op
+from lamina.graph.planning.layout import Plans
+from lamina.infer import predictor as inference
+from lamina.nn import init, models
+from lamina.ops.core import Op
+from lamina.runtime import Device, Machine
+from lamina.spec import Layout, Policy, Spec, as_dtype, float32, int64
+from lamina.train import step as training
+
+#: What `plan_contests` measures.
+LIST = Path(__file__).with_name("plan_problems.jsonl.gz")
+#: Batches of training steps and of inference.
+TRAINED, INFERRED = (128,), (1, 128)
+#: One or a few of each family; `--networks` takes others.
+NETWORKS = (
+    *("resnet18", "resnet34", "resnet50", "resnext50_32x4d", "regnet_y_3_2gf", "regnet_x_3_2gf"),
+    *("efficientnet_b0", "convnext_tiny", "vit_b_16", "swin_t", "densenet121", "mobilenet_v2"),
+    *("AlexNet", "alexnet", "vgg16", "vgg16_bn", "googlenet", "inception_v3", "squeezenet1_1"),
+    *("mobilenet_v3_large", "mnasnet1_0", "shufflenet_v2_x1_0", "efficientnet_v2_s", "swin_v2_t", "vit_b_32"),
+)
+_FASTEST = Policy(algorithm="fastest")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a backend is asked: an op on operands of these specs, with or without TF32."""
+
+    op: Op
+    specs: tuple[Spec, ...]
+    tf32: bool = False
+
+    @property
+    def policy(self) -> Policy:
+        """All candidates are to be timed."""
+        return Policy(algorithm="fastest", tf32=self.tf32)
+
+    @property
+    def record(self) -> list[Any]:
+        """As JSON."""
+        return [self.op.name, encode_op(self.op), [_recorded(s) for s in self.specs], self.tf32]
+
+    @staticmethod
+    def of(record: Sequence[Any]) -> Request:
+        """From `record`. Raises ValueError, KeyError or TypeError for anything else."""
+        name, fields, specs, tf32 = record
+        return Request(decode_op(name, fields), tuple(_spec(*s) for s in specs), bool(tf32))
+
+    @property
+    def name(self) -> str:
+        """The same for equal requests."""
+        return json.dumps(self.record, sort_keys=True)
+
+
+def _recorded(spec: Spec) -> list[Any]:
+    layout = spec.layout
+    lies = None if layout is None else [list(layout.strides), [list(b) for b in layout.blocks]]
+    return [list(spec.shape), spec.dtype.name, lies]
+
+
+def _spec(shape: Sequence[int], dtype: str, layout: Any) -> Spec:
+    lies = None if layout is None else Layout(tuple(layout[0]), tuple((a, n) for a, n in layout[1]))
+    return Spec(tuple(shape), as_dtype(dtype), lies)
+
+
+# --------------------------------------------------------------------------------------------------- what is asked
+
+
+@dataclass(frozen=True)
+class Draft:
+    """In place of a plan of cuDNN: nothing is compiled."""
+
+    config: EngineConfig
+    workspace: int = 0
+
+
+@contextmanager
+def drafted() -> Iterator[None]:
+    """Meanwhile plans of cuDNN are not made: what its heuristics name first is taken as the plan."""
+
+    def draft(config: EngineConfig, target: Any, **options: Any) -> Draft:
+        return Draft(config)
+
+    with mock.patch.object(cudnn_graph, "attempt", draft):
+        yield
+
+
+@contextmanager
+def recorded(asked: set[Request]) -> Iterator[None]:
+    """Meanwhile every request for what is to be timed is added to `asked`."""
+    whole, of_node = Backend.plan, Plans.plan
+
+    def note(op: Op, specs: Sequence[Spec], policy: Policy) -> None:
+        if policy.algorithm == "fastest":
+            asked.add(Request(op, tuple(specs), policy.tf32))
+
+    def plan(self: Backend, op: Op, specs: Sequence[Spec], policy: Policy) -> Any:
+        note(op, specs, policy)
+        return whole(self, op, specs, policy)
+
+    def plan_of_node(self: Plans, op: Op, specs: Sequence[Spec], policy: Policy) -> Any:
+        note(op, specs, policy)
+        return of_node(self, op, specs, policy)
+
+    with mock.patch.object(Backend, "plan", plan), mock.patch.object(Plans, "plan", plan_of_node):
+        yield
+
+
+def competes(request: Request, device: Device) -> bool:
+    """Whether the request comes to a choice between formulations or engines."""
+    conv._cached.cache_clear()
+    matmul._cached.cache_clear()
+    found = False
+    choose = formulations._choose
+
+    def noted(*arguments: Any) -> Any:
+        nonlocal found
+        found = True
+        return choose(*arguments)
+
+    with mock.patch.object(formulations, "_choose", noted):
+        try:
+            backends.get(device).plan(request.op, request.specs, request.policy)
+        except NoKernel:
+            return False
+    return found
+
+
+# --------------------------------------------------------------------------------------------------- programs
+
+
+def planned_for(device: Device, graph: Graph, options: dict[str, Any]) -> Executable:
+    """Plan a graph for a device that is not there; the program that the caller gets runs nowhere."""
+    given = {k: v for k, v in options.items() if k != "backend"}
+    compile(graph, device, **given)
+    return compile(graph, "cpu", **{**options, "backend": "null"})
+
+
+def train(net: lm.nn.Module, images: Spec, device: Device) -> None:
+    """Plan a training step in bfloat16."""
+
+    def compiled(graph: Graph, _: Any, **options: Any) -> Executable:
+        return planned_for(device, graph, options)
+
+    with mock.patch.object(training, "compile", compiled):
+        loss = partial(ops.cross_entropy, ignore_index=None)
+        sgd = optim.SGD(lr=0.1, momentum=0.9, weight_decay=1e-4)
+        step = lm.train_step(net, loss, sgd, device="cpu", precision="bf16")
+        step.program(images, Spec((images.shape[0],), int64))
+
+
+def infer(net: lm.nn.Module, images: Spec, device: Device) -> None:
+    """Plan inference in bfloat16."""
+    predictor = inference.Predictor(net, device="cpu", precision="bf16", backend="null")
+
+    def compiled(graph: Graph, _: Any, **options: Any) -> Executable:
+        return planned_for(device, graph, options)
+
+    with mock.patch.object(inference, "compile", compiled):
+        predictor.program(images)
+
+
+def programs(names: Sequence[str] = NETWORKS) -> Iterator[tuple[str, Callable[[Device], None]]]:
+    """Programs (network, kind, batch) of networks by name, and what plans them."""
+    for name in names:
+        builder = models.builders()[name]
+        image = (builder.channels, builder.size, builder.size)
+        for plan, batches in ((train, TRAINED), (infer, INFERRED)):
+            for batch in batches:
+                with init.skipped():
+                    net = builder(builder.channels, builder.classes)
+                program = f"{name} {plan.__name__} {batch}"
+                yield program, partial(_planned, plan, net, Spec((batch, *image), float32))
+
+
+def _planned(plan: Callable[..., None], net: lm.nn.Module, images: Spec, device: Device) -> None:
+    plan(net, images, device)
+
+
+def collect(names: Sequence[str] = NETWORKS, told: Callable[[str], None] = print) -> dict[Request, set[str]]:
+    """Each request that candidates compete for, and the programs that need it."""
+    device = Device("cuda", machine=Machine.named("h200"))
+    needed: dict[Request, set[str]] = {}
+    other: set[Request] = set()
+    with drafted():
+        for program, plan in programs(names):
+            began, asked = time.perf_counter(), set[Request]()
+            try:
+                with recorded(asked), init.skipped(), lm.policy(_FASTEST):
+                    plan(device)
+            except (NoKernel, ValueError, TypeError) as error:
+                told(f"{program}: {type(error).__name__}: {str(error).splitlines()[0]:.200}")
+            for request in asked - other:
+                if request in needed or competes(request, device):
+                    needed.setdefault(request, set()).add(program)
+                else:
+                    other.add(request)
+            took = time.perf_counter() - began
+            told(f"{program}: {len(asked)} requests, {len(needed)} to be timed, {took:.1f} s")
+    return needed
+
+
+def ordered(needed: Mapping[Request, Collection[str]], machine: Machine) -> list[Request]:
+    """What most networks need first; among equals each program's heaviest, second heaviest, … in turn."""
+    turns: Counter[str] = Counter()
+    rank: dict[Request, tuple[int, int, str]] = {}
+    for request in sorted(needed, key=lambda r: (-least(r, machine), r.name)):
+        turn = min(turns[program] for program in needed[request])
+        turns.update(needed[request])
+        networks = {program.split()[0] for program in needed[request]}
+        rank[request] = (-len(networks), turn, request.name)
+    return sorted(rank, key=lambda r: rank[r])
+
+
+def least(request: Request, machine: Machine) -> float:
+    """The least seconds that a machine takes for a request."""
+    nbytes = sum(s.nbytes for s in (*request.specs, *request.op.infer(*request.specs)))
+    work = request.op.flops(*request.specs) / machine.rate(request.specs[0].dtype.name, tf32=request.tf32)
+    return max(work, nbytes / machine.bandwidth)
+
+
+def write(file: Path, needed: Mapping[Request, Collection[str]], machine: Machine) -> None:
+    """A line for each request: how many networks and programs need it, and what it is."""
+    lines = []
+    for request in ordered(needed, machine):
+        networks = {program.split()[0] for program in needed[request]}
+        lines.append(json.dumps([len(networks), len(needed[request]), request.record], sort_keys=True))
+    file.write_bytes(gzip.compress("".join(line + "\n" for line in lines).encode(), mtime=0))
+
+
+def read(file: Path = LIST) -> list[Request]:
+    """The requests of a list, in its order."""
+    lines = gzip.decompress(file.read_bytes()).decode().splitlines()
+    return [Request.of(json.loads(line)[2]) for line in lines]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("file", type=Path, nargs="?", default=LIST)
+    parser.add_argument("--networks", nargs="*", default=NETWORKS)
+    options = parser.parse_args(arguments)
+    write(options.file, collect(options.networks), Machine.named("h200"))
+
+
+if __name__ == "__main__":
+    main()
