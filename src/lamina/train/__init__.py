@@ -6,6 +6,7 @@ from lamina._lazy import lazy, listing
 from lamina.train import callbacks, metrics
 from lamina.train.averaging import AveragedModel, get_ema_avg_fn, get_swa_avg_fn, update_bn
 from lamina.train.checkpoint import CheckpointError, Position, load_checkpoint, save_checkpoint
+from lamina.train.checkpoint_folder import CheckpointFolder
 from lamina.train.errors import DivergedError, ResumeError
 from lamina.train.evaluation import Scores, evaluate, predict
 from lamina.train.history import Epoch, History
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AveragedModel",
     "CheckpointError",
+    "CheckpointFolder",
     "DivergedError",
     "Epoch",
     "History",

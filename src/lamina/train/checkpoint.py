@@ -17,6 +17,8 @@ from typing import Any
 from lamina._json import parse_json
 from lamina.files import WeightsError, read_safetensors, save_safetensors
 from lamina.ops.arguments import checked
+from lamina.tensors import Tensor
+from lamina.train.kept import KeptObjects
 from lamina.train.setup import Setup, check_same, step_setup
 from lamina.train.step import Step
 
@@ -43,28 +45,37 @@ class Position:
 
 @checked
 def save_checkpoint(
-    path: str | Path, step: Step, position: Position = Position(), setup: Setup | None = None
+    path: str | Path,
+    step: Step | Mapping[str, Any],
+    position: Position = Position(),
+    setup: Setup | None = None,
 ) -> None:
     """Write the state of a training step and the position in the data to a file. Raises OSError.
 
+    step: or, for a step of one's own, what it changes by names of one's own: networks, optimizers with parameters,
+        generators, tensors, whatever has `state_dict` and `load_state_dict`:
+        {"generator": g, "critic": c, "optimizers": …}. The default generator belongs to it.
     setup: what else resuming must find as it was (`data_setup`), beside what belongs to the step.
     Where the ranks share the state (`shard_optimizer`), all of them call it, and the first one writes; the file is
     that of one rank, and loads on any number of them.
     """
-    where = {"epoch": position.epoch, "batch": position.batch}
-    facts = {"step": step.number, "precision": str(step.precision), **where}
-    facts["setup"] = {**(setup or {}), **step_setup(step)}
-    if position.loop:
-        facts["loop"] = dict(position.loop)
-    whole = step.whole_state()
-    if step.shards is None or step.shards.place == 0:
-        save_safetensors(whole, path, {"format": FORMAT, "lamina": json.dumps(facts)})
+    facts = facts_of(step, position, setup)
+    if isinstance(step, Step):
+        tensors = step.whole_state()
+        if step.shards is not None and step.shards.place != 0:
+            return
+    else:
+        tensors, facts["plain"] = KeptObjects(step).state()
+    save_safetensors(tensors, path, {"format": FORMAT, "lamina": json.dumps(facts)})
 
 
 @checked
-def load_checkpoint(path: str | Path, step: Step, *, override: Collection[str] = ()) -> Position:
+def load_checkpoint(
+    path: str | Path, step: Step | Mapping[str, Any], *, override: Collection[str] = ()
+) -> Position:
     """Take over the state of a checkpoint, and return the position in the data that belongs to it.
 
+    step: or what was saved, by the same names.
     override: what may differ from the run that wrote it, such as "lr" or "optimizer.momentum"; "optimizer" stands
         for all of its settings, "all" for everything.
     Nothing is changed unless everything fits. Raises WeightsError for a file that is not sound, CheckpointError
@@ -72,7 +83,39 @@ def load_checkpoint(path: str | Path, step: Step, *, override: Collection[str] =
     read.
     """
     tensors, texts = read_safetensors(path, sealed=True)
-    facts = _facts(path, texts)
+    if texts.get("format") != FORMAT:
+        raise WeightsError(f"{path}: not a checkpoint (its format is {texts.get('format')!r})")
+    return take_checkpoint(path, tensors, parsed_facts(path, texts.get("lamina", "")), step, override)
+
+
+def facts_of(step: Step | Mapping[str, Any], position: Position, setup: Setup | None) -> dict[str, Any]:
+    """What a checkpoint says beside tensors, as JSON has it."""
+    facts: dict[str, Any] = {"epoch": position.epoch, "batch": position.batch}
+    if isinstance(step, Step):
+        facts |= {"step": step.number, "precision": str(step.precision)}
+        facts["setup"] = {**(setup or {}), **step_setup(step)}
+    else:
+        facts |= {"step": 0, "precision": "", "setup": dict(setup or {})}
+    if position.loop:
+        facts["loop"] = dict(position.loop)
+    return facts
+
+
+def take_checkpoint(
+    path: str | Path,
+    tensors: Mapping[str, Tensor],
+    facts: Facts,
+    step: Step | Mapping[str, Any],
+    override: Collection[str],
+) -> Position:
+    """Let a step, or objects, be what was read. Raises as `load_checkpoint` does."""
+    if not isinstance(step, Step):
+        if facts.precision:
+            raise CheckpointError(f"{path}: is of a train_step, not of {', '.join(step)}")
+        wrong = KeptObjects(step).take(tensors, facts.plain)
+        if wrong:
+            raise CheckpointError(f"{path}: does not fit: {'; '.join(sorted(wrong)[:8])}")
+        return Position(facts.epoch, facts.batch, facts.setup, facts.loop)
     if facts.precision != str(step.precision):
         raise CheckpointError(f"{path}: precision was {facts.precision}, the step's is {step.precision}")
     own = step.whole_specs()
@@ -90,7 +133,7 @@ def load_checkpoint(path: str | Path, step: Step, *, override: Collection[str] =
 
 
 @dataclass(frozen=True)
-class _Facts:
+class Facts:
     """What the header says, checked."""
 
     step: int
@@ -99,22 +142,21 @@ class _Facts:
     precision: str
     setup: Setup
     loop: Mapping[str, Any]
+    plain: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        for name in ("setup", "loop"):
+        for name in ("setup", "loop", "plain"):
             if not isinstance(getattr(self, name), dict):
                 raise TypeError(f"the {name} is a {type(getattr(self, name)).__name__}")
 
 
-def _facts(path: str | Path, texts: Mapping[str, str]) -> _Facts:
-    """The checked numbers in the header."""
-    if texts.get("format") != FORMAT:
-        raise WeightsError(f"{path}: not a checkpoint (its format is {texts.get('format')!r})")
+def parsed_facts(path: str | Path, text: str) -> Facts:
+    """The checked facts. Raises WeightsError."""
     try:
-        facts: dict[str, Any] = parse_json(texts["lamina"])
+        facts: dict[str, Any] = parse_json(text)
         numbers = {key: int(facts[key]) for key in ("step", "epoch", "batch")}
-        setup, loop = (facts.get(name, {}) for name in ("setup", "loop"))
-        found = _Facts(**numbers, precision=str(facts["precision"]), setup=setup, loop=loop)
+        setup, loop, plain = (facts.get(name, {}) for name in ("setup", "loop", "plain"))
+        found = Facts(**numbers, precision=str(facts["precision"]), setup=setup, loop=loop, plain=plain)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise WeightsError(f"{path}: the header's numbers are not sound ({error!r})") from error
     if min(numbers.values()) < 0:

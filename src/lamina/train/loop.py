@@ -23,6 +23,7 @@ from lamina.runtime import check_writable
 from lamina.tensors import Tensor
 from lamina.train.callbacks import Callback, Run, as_callback
 from lamina.train.checkpoint import Position, save_checkpoint
+from lamina.train.checkpoint_folder import CheckpointFolder
 from lamina.train.errors import DivergedError
 from lamina.train.evaluation import Scores, pair_of, samples_of, scored
 from lamina.train.history import Epoch, History
@@ -49,7 +50,7 @@ def fit(
     validation: Iterable[Any] | None = None,
     metrics: Iterable[Metric | Callable[[Any, Any], Any]] | Mapping[str, Any] = (),
     start: Position = Position(),  # noqa: B008
-    checkpoint: str | Path | None = None,
+    checkpoint: str | Path | CheckpointFolder | None = None,
     checkpoint_every: int | None = None,
     callbacks: Sequence[Callback | Callable[[Epoch], Any]] = (),
     max_steps: int | None = None,
@@ -69,7 +70,8 @@ def fit(
     start: where an earlier run ended (`load_checkpoint` returns it). What the checkpoint says of the run must be
         so again: epochs, batch size, seed and content of the data.
     checkpoint: a file to write after each epoch. After Ctrl-C the current step is finished and the file is written
-        with the position inside of the epoch, before KeyboardInterrupt goes on; a second Ctrl-C ends at once.
+        with the position inside of the epoch, before KeyboardInterrupt goes on; a second Ctrl-C ends at once. A
+        `CheckpointFolder` of the step is written beside the training, by each rank its part.
     checkpoint_every: write it after so many steps, too.
     callbacks: of `lamina.train.callbacks`, own ones, or functions that are called with each Epoch; training ends when
         one returns True. What they remember is in the checkpoint.
@@ -90,7 +92,10 @@ def fit(
             f"fit: a {type(data).__name__} can be read once, which is one epoch of {epochs}; give data that can be "
             "iterated again (a list, data.Batches, a loader)"
         )
-    if checkpoint is not None:
+    if isinstance(checkpoint, CheckpointFolder):
+        if checkpoint.step is not step:
+            raise ValueError(f"fit: checkpoint={checkpoint.path} is a folder of another step")
+    elif checkpoint is not None:
         check_writable(checkpoint)
     if checkpoint_every is not None and (checkpoint is None or checkpoint_every < 1):
         raise ValueError(f"fit: checkpoint_every={checkpoint_every} needs checkpoint= and at least 1")
@@ -116,7 +121,7 @@ def _at_the_same_sample(start: Position, setup: Setup) -> Position:
 class _Saving:
     """When checkpoints are written, and whether what is not finite is refused."""
 
-    checkpoint: str | Path | None
+    checkpoint: str | Path | CheckpointFolder | None
     every: int | None
     check_finite: bool
 
@@ -167,6 +172,8 @@ class _Loop:
         finally:
             for callback in begun:
                 callback.end()
+            if isinstance(self.saving.checkpoint, CheckpointFolder):
+                self.saving.checkpoint.wait()
         return self.history
 
     def _states(self) -> list[Mapping[str, Any] | None]:
@@ -283,17 +290,22 @@ class _Loop:
         if figures is not None:
             loop["figures"] = figures.state()
         self.history.position = Position(epoch, batch, self.run.setup, loop)
-        if self.saving.checkpoint is None or not (self.leads or self.step.shards is not None):
+        to = self.saving.checkpoint
+        together = self.step.shards is not None or isinstance(to, CheckpointFolder)
+        if to is None or not (self.leads or together):
             return
         if self.saving.check_finite:
             for name, held in self.step.state.parameters.items():
                 if not np.isfinite(held.numpy()).all():
                     self._stop(f"parameter {name} is not finite", self.history.losses[-1])
-        save_checkpoint(self.saving.checkpoint, self.step, self.history.position, self.run.setup)
+        if isinstance(to, CheckpointFolder):
+            to.save(self.history.position, self.run.setup)
+        else:
+            save_checkpoint(to, self.step, self.history.position, self.run.setup)
 
     def _stop(self, why: str, loss: float) -> NoReturn:
         number = self.first + len(self.history.losses) - 1
-        file = self.saving.checkpoint
+        file = _name_of(self.saving.checkpoint)
         kept = "" if file is None else f" {file} was not written again."
         rate = self.step.optimizer.rate(number)
         raise DivergedError(
@@ -305,11 +317,13 @@ class _Loop:
 
     def _where(self) -> str:
         """What to do after Ctrl-C."""
-        at, file = self.history.position, self.saving.checkpoint
+        at, file = self.history.position, _name_of(self.saving.checkpoint)
         place = f"interrupted after {at.epoch} epochs and {at.batch} batches"
         if file is None:
             return f"{place}; nothing is saved (fit(…, checkpoint=FILE) saves)"
-        return f"{place}; {file} goes on from there: fit(…, start=load_checkpoint({str(file)!r}, step))"
+        load = f"load_checkpoint({file!r}, step)"
+        load = "folder.load()" if isinstance(self.saving.checkpoint, CheckpointFolder) else load
+        return f"{place}; {file} goes on from there: fit(…, start={load})"
 
     def _batches(self, number: int, first: int) -> Iterator[Any]:
         if isinstance(self.data, Epochs):
@@ -329,6 +343,12 @@ class _Loop:
         if self.parallel is not None:  # statistics that were not synchronized are each rank's own
             self.parallel.same_as_first(self.step.state.buffers.values())
         return scored(predictor, data.epoch(number) if isinstance(data, Epochs) else data, scoring)
+
+
+def _name_of(checkpoint: str | Path | CheckpointFolder | None) -> str | None:
+    if isinstance(checkpoint, CheckpointFolder):
+        return str(checkpoint.path)
+    return None if checkpoint is None else str(checkpoint)
 
 
 def _waited_for(batches: Iterator[Any]) -> Iterator[Any]:

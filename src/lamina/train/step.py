@@ -30,7 +30,7 @@ from lamina.ops.arguments import checked
 from lamina.optim import Optimizer
 from lamina.optim.groups import ParameterGroups, TrainedParameter
 from lamina.runtime import Device, device, human_bytes, renew_after_fork
-from lamina.spec import DType, Spec, current_policy, float32, policy
+from lamina.spec import DType, Shape, Spec, current_policy, float32, policy
 from lamina.spec.precision import Precision, as_precision
 from lamina.tensors import Tensor, array_spec, flatten_arrays, zeros
 from lamina.train.averaging import AveragedModel
@@ -238,44 +238,47 @@ class Step:
             return loss
 
     # ---- what one rank would hold
+    def pieces(self) -> dict[str, tuple[Tensor, Shape]]:
+        """Of what the ranks share, by the names of `whole_state`, this rank's pieces, and the shapes of the whole."""
+        shapes = {n: x.shape for n, x in self.state.parameters.items()}
+        found = {f"parameters/{n}": (x, shapes[n]) for n, x in self.state.masters.items()}
+        for name, entry in _trained(self.state, self._groups) if self.shards is not None else ():
+            rule = entry.group.rule
+            for part, x, cut in zip(rule.parts, entry.held(), rule.elementwise or (), strict=True):
+                if cut:
+                    found[f"optimizer/{name}.{part}"] = x, shapes[name]
+        return found
+
+    def common_state(self) -> dict[str, Tensor]:
+        """What each rank holds whole, by name."""
+        pieces = self.pieces()
+        return {
+            n: x for n, x in self.state.named().items() if n not in pieces and not n.startswith("masters/")
+        }
+
     def whole_state(self) -> dict[str, Tensor]:
         """The state by name as one rank would hold it: what the ranks share is gathered, so that all call it then."""
         if self.shards is None:
             return self.state.named()
-        entries = dict(_trained(self.state, self._groups))
-        found = {n: x for n, x in self.state.named().items() if not n.startswith("masters/")}
-        for name, piece in self.state.masters.items():
-            found[f"parameters/{name}"] = self.shards.whole(piece, self.state.parameters[name].shape)
-        for name, entry in entries.items():
-            names = (f"optimizer/{name}.{part}" for part in entry.group.rule.parts)
-            found |= dict(zip(names, entry.whole_state(), strict=True))
-        return found
+        pieces = self.pieces()
+        whole = {n: self.shards.whole(x, shape) for n, (x, shape) in pieces.items()}
+        return self.common_state() | whole
 
     def whole_specs(self) -> dict[str, Spec]:
         """Shapes and dtypes of `whole_state`, which nobody else need call."""
-        specs = {n: x.spec.open for n, x in self.state.named().items() if not n.startswith("masters/")}
-        for name, piece in self.state.masters.items():
-            specs[f"parameters/{name}"] = Spec(self.state.parameters[name].shape, piece.dtype)
-        for name, entry in _trained(self.state, self._groups) if self.shards is not None else ():
-            cuts = entry.group.rule.elementwise or ()
-            for part, x, cut in zip(entry.group.rule.parts, entry.held(), cuts, strict=True):
-                if cut:
-                    specs[f"optimizer/{name}.{part}"] = Spec(entry.param.shape, x.dtype)
-        return specs
+        pieces = {n: Spec(shape, x.dtype) for n, (x, shape) in self.pieces().items()}
+        return {n: x.spec.open for n, x in self.common_state().items()} | pieces
 
     def take_state(self, whole: Mapping[str, Tensor]) -> None:
         """Let the state be what `whole_state` gave, of any number of ranks."""
-        pieces = dict[str, Tensor]()
-        for name, entry in _trained(self.state, self._groups) if self.shards is not None else ():
-            names = [f"optimizer/{name}.{part}" for part in entry.group.rule.parts]
-            entry.take_state([whole[n].to(self.device) for n in names])
-            pieces |= dict.fromkeys(names, entry.param)
-        for name, held in self.state.masters.items():
+        for name, (piece, _) in self.pieces().items():
             assert self.shards is not None
-            held.copy_(self.shards.own(whole[f"parameters/{name}"].to(held.device)))
-        for name, held in self.state.named().items():
-            if name in whole and name not in pieces:
-                held.copy_(whole[name].to(held.device, held.dtype))
+            piece.copy_(self.shards.own(whole[name].to(piece.device)))
+        for name, held in self.common_state().items():
+            held.copy_(whole[name].to(held.device))
+        for name in self.state.masters:
+            held = self.state.parameters[name]
+            held.copy_(whole[f"parameters/{name}"].to(held.device, held.dtype))
 
     def renew(self) -> None:
         """In a forked child: another thread may have been in a step."""

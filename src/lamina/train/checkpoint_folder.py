@@ -1,0 +1,284 @@
+"""A folder of checkpoints to which each rank writes its part, beside the training.
+
+A checkpoint is a file of each rank and an index, `checkpoint-000012.json`, which names the files with their sizes
+and the checksums of their headers, which hold those of their tensors. The index is written last, by the first rank,
+when all files are there: without it there is no checkpoint, and a run that is killed while it writes leaves the one
+before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lamina._json import parse_json
+from lamina.distributed.ranks import broadcast_object, group_rank, rank, world_group
+from lamina.files import WeightsError, read_safetensors, save_safetensors
+from lamina.files.safetensors_file import scan_safetensors
+from lamina.files.source import Source
+from lamina.ops.arguments import checked
+from lamina.runtime import write_atomically
+from lamina.spec import Group
+from lamina.tensors import Tensor, as_tensor
+from lamina.train.checkpoint import FORMAT, Position, facts_of, parsed_facts, take_checkpoint
+from lamina.train.kept import KeptObjects
+from lamina.train.setup import Setup
+from lamina.train.step import Step
+
+_FORMAT = "lamina checkpoint of ranks 1"
+_INDEX = re.compile(r"checkpoint-(\d{6,})\.json")
+_PART = re.compile(r"checkpoint-(\d{6,})\.([0-9a-f]{12})\.\d+-of-\d+\.safetensors")
+#: What each rank has of its own, by the beginning of its name.
+_OWN = ("buffers/", "gathered/", "errors/")
+#: Seconds between two looks at whether all ranks' files are there.
+_POLL = 0.02
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What this rank writes, and what the index says of all."""
+
+    tensors: dict[str, Any]
+    pieces: dict[str, list[int]]
+    own: list[str]
+    facts: dict[str, Any]
+
+
+class CheckpointFolder:
+    """Checkpoints of a training step in a folder that all ranks see. Every rank makes one, and makes the same calls.
+
+    step: or, for a step of one's own, what it changes by name, as in `save_checkpoint`; it must be the same on all
+        ranks then.
+    keep: how many whole checkpoints stay. timeout: seconds that the first rank waits for the others' files.
+    Raises ValueError for a keep < 1, OSError for a folder that cannot be made.
+    """
+
+    @checked
+    def __init__(
+        self, path: str | Path, step: Step | Mapping[str, Any], *, keep: int = 2, timeout: float = 600.0
+    ) -> None:
+        if keep < 1:
+            raise ValueError(f"CheckpointFolder: keep must be at least 1, got {keep}")
+        self.path, self.step, self.keep, self.timeout = Path(path), step, keep, timeout
+        self._group = _group_of(step)
+        self._place, self._size = group_rank(self._group) or 0, self._group.size
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+        self._run = ""
+        if self._place == 0:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._remove_leftovers()
+        begun = secrets.token_hex(6), max([n for n, _ in self._indices()], default=0)
+        self._run, self._number = self._of_first(begun)
+
+    # ---- writing
+    @checked
+    def save(self, position: Position | None = None, setup: Setup | None = None) -> None:
+        """Copy the state as it is now, and write it while training goes on. Waits for the one before.
+
+        Raises what went wrong with the one before: OSError, TimeoutError where a rank's file did not come.
+        """
+        self.wait()
+        self._number += 1
+        parts = self._parts(position or Position(), setup)
+        # No daemon: the interpreter's end waits for it.
+        self._thread = threading.Thread(
+            target=self._write, args=(self._number, parts), name="lamina checkpoint"
+        )
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Return when this rank's file is written; on the first rank, when the checkpoint is whole.
+
+        Raises as `save`.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _write(self, number: int, parts: _Parts) -> None:
+        try:
+            save_safetensors(parts.tensors, self._file(number, self._place), {"format": FORMAT})
+            if self._place == 0:
+                self._finish(number, parts)
+        except Exception as error:
+            self._error = error
+
+    def _finish(self, number: int, parts: _Parts) -> None:
+        """Write the index when all files are there, and remove what is older than what stays."""
+        files = [self._file(number, place) for place in range(self._size)]
+        end = time.monotonic() + self.timeout
+        while missing := [place for place, file in enumerate(files) if not file.exists()]:
+            if time.monotonic() > end:
+                ranks = ", ".join(str(self._group.ranks[place]) for place in missing)
+                raise TimeoutError(
+                    f"{self.path}: the files of ranks {ranks} did not come within {self.timeout:g} s; checkpoint "
+                    f"{number} does not count"
+                )
+            time.sleep(_POLL)
+        content = {
+            "format": _FORMAT, "facts": parts.facts, "pieces": parts.pieces, "own": parts.own,
+            "files": [{"name": f.name, "bytes": f.stat().st_size, "sha256": _seal_of(f)} for f in files],
+        }  # fmt: skip
+        text = json.dumps({**content, "sha256": _digest(content)}, indent=1)
+        write_atomically(self.path / f"checkpoint-{number:06d}.json", [text.encode()])
+        self._remove_old()
+
+    def _file(self, number: int, place: int) -> Path:
+        return self.path / f"checkpoint-{number:06d}.{self._run}.{place}-of-{self._size}.safetensors"
+
+    def _parts(self, position: Position, setup: Setup | None) -> _Parts:
+        """Copies on the host of what this rank writes."""
+        facts = facts_of(self.step, position, setup)
+        if isinstance(self.step, Step):
+            held, pieces = self.step.common_state(), self.step.pieces()
+            own = [n for n in held if n.startswith(_OWN)]
+        else:
+            held, facts["plain"] = KeptObjects(self.step).state()
+            pieces, own = {}, []
+        common = {n: x for n, x in held.items() if n not in own}
+        mine = _shares(common, self._size)[self._place]
+        tensors = {n: common[n] for n in mine} | {n: held[n] for n in own}
+        tensors |= {n: piece for n, (piece, _) in pieces.items()}
+        copies = {n: np.array(x.numpy()) for n, x in tensors.items()}
+        return _Parts(copies, {n: list(shape) for n, (_, shape) in pieces.items()}, own, facts)
+
+    # ---- reading
+    @checked
+    def load(self, *, override: Collection[str] = ()) -> Position | None:
+        """Take over the newest whole checkpoint, of any number of ranks, and return the position in the data.
+
+        None, with nothing changed, where there is none. On the same number of ranks training goes on to the bit; on
+        another one statistics that are each rank's own are the first rank's, and gradients that were gathered for an
+        update their mean. override and errors: as of `load_checkpoint`.
+        """
+        self.wait()
+        newest = self._of_first(self.newest() if self._place == 0 else None)
+        if newest is None:
+            return None
+        index = _sound(newest)
+        if index is None:
+            raise WeightsError(f"{newest}: rank {rank()} does not find what the first rank found")
+        tensors = self._read([self.path / Path(f["name"]).name for f in index["files"]], index)
+        facts = parsed_facts(newest, json.dumps(index["facts"]))
+        return take_checkpoint(newest, tensors, facts, self.step, override)
+
+    def newest(self) -> Path | None:
+        """The index of the newest checkpoint whose files are all there as they were written; None where none is."""
+        return next((file for _, file in self._indices() if _sound(file) is not None), None)
+
+    def _indices(self) -> list[tuple[int, Path]]:
+        """Numbers and indices, the newest first."""
+        names = [f.name for f in self.path.iterdir()] if self.path.is_dir() else []
+        found = [(int(match[1]), self.path / match[0]) for n in names if (match := _INDEX.fullmatch(n))]
+        return sorted(found, reverse=True)
+
+    def _read(self, files: Sequence[Path], index: Mapping[str, Any]) -> dict[str, Tensor]:
+        """The state as one rank would hold it, with what is this rank's own."""
+        parts = [read_safetensors(file, sealed=True)[0] for file in files]
+        found = {name: x for part in parts for name, x in part.items()}
+        for name, shape in index["pieces"].items():
+            flat = np.concatenate([part[name].numpy() for part in parts])
+            found[name] = as_tensor(flat[: int(np.prod(shape))].reshape(shape))
+        for name in index["own"]:
+            found[name] = self._own_of([part[name] for part in parts], name)
+        return found
+
+    def _own_of(self, given: Sequence[Tensor], name: str) -> Tensor:
+        """What was each rank's own."""
+        if len(given) == self._size:
+            return given[self._place]
+        if name.startswith("buffers/"):
+            return given[0]
+        mean = np.mean([x.numpy().astype(np.float64) for x in given], 0)
+        return as_tensor(np.asarray(mean).astype(given[0].dtype.numpy))
+
+    def _of_first(self, value: Any) -> Any:
+        """The first rank's value."""
+        return broadcast_object(value, self._group.ranks[0], self._group) if self._size > 1 else value
+
+    # ---- what is removed
+    def _remove_old(self) -> None:
+        """Indices first: what has none is no checkpoint."""
+        for _, file in self._indices()[self.keep :]:
+            file.unlink(missing_ok=True)
+        self._remove_leftovers()
+
+    def _remove_leftovers(self) -> None:
+        """Files of ranks that no index names, but for those that may be being written."""
+        newest = max([n for n, _ in self._indices()], default=0)
+        named = {f["name"] for _, file in self._indices() for f in (_content(file) or {}).get("files", ())}
+        for file in self.path.iterdir():
+            match = _PART.fullmatch(file.name)
+            if match is None or file.name in named or (match[2] == self._run and int(match[1]) > newest):
+                continue
+            with suppress(OSError):
+                file.unlink()
+
+
+def _group_of(step: Step | Mapping[str, Any]) -> Group:
+    """The ranks that hold a state together."""
+    if not isinstance(step, Step):
+        KeptObjects(step)  # raises
+        return world_group()
+    return Group(rank()) if step.options.parallel is None else step.options.parallel.ranks
+
+
+def _shares(common: Mapping[str, Tensor], size: int) -> list[list[str]]:
+    """Which rank writes what all have: the largest first, each to the rank with the fewest bytes so far."""
+    shares: list[list[str]] = [[] for _ in range(size)]
+    filled = [0] * size
+    for name in sorted(common, key=lambda n: (-common[n].spec.numel, n)):
+        place = filled.index(min(filled))
+        shares[place].append(name)
+        filled[place] += common[name].spec.numel * common[name].dtype.itemsize
+    return shares
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _content(file: Path) -> dict[str, Any] | None:
+    """What an index says, None where it is not as it was written."""
+    try:
+        content = parse_json(file.read_bytes())
+        digest = content.pop("sha256")
+        return content if content["format"] == _FORMAT and digest == _digest(content) else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _sound(file: Path) -> dict[str, Any] | None:
+    """What an index says, where all of its files are there, of their size and with their header."""
+    content = _content(file)
+    if content is None:
+        return None
+    try:
+        for part in content["files"]:
+            own = file.parent / Path(part["name"]).name
+            if own.stat().st_size != part["bytes"] or _seal_of(own) != part["sha256"]:
+                return None
+    except (OSError, WeightsError, KeyError, TypeError):
+        return None
+    return content
+
+
+def _seal_of(file: Path) -> str:
+    """The SHA-256 of a file's header, which holds those of its tensors."""
+    with Source(file) as source:
+        return scan_safetensors(source, sealed=True).seal

@@ -1,0 +1,91 @@
+"""Kills a run of several ranks at random times while it writes checkpoints, and lets it go on from the last one."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import lamina as lm
+from lamina import distributed, nn, ops, optim
+from lamina.train import CheckpointFolder, Position
+from tests.helpers import ROOT
+from tests.helpers.ranks import free_port, variables
+
+STEPS = 40
+
+
+def train(folder: str, log: str) -> None:
+    """Steps with a checkpoint after each; the first rank logs number and loss."""
+    lm.distributed.init(timeout=60)
+    nn.manual_seed(3)
+    net = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Dropout(0.2), nn.Linear(64, 3))
+    step = lm.train_step(
+        net, ops.cross_entropy, optim.AdamW(1e-2), device="cpu", parallel="data", shard_optimizer=True
+    )
+    checkpoints = CheckpointFolder(folder, step)
+    start = checkpoints.load() or Position()
+    n, me = distributed.world_size(), distributed.rank()
+    for number in range(start.batch, STEPS):
+        rng = np.random.default_rng(number)
+        x, y = rng.standard_normal((8, 16)).astype(np.float32), rng.integers(0, 3, 8)
+        part = slice(me * 8 // n, (me + 1) * 8 // n)
+        loss = float(step(x[part], y[part]).item())
+        if me == 0:
+            with open(log, "a") as file:
+                file.write(f"{number} {loss.hex()}\n")
+        checkpoints.save(Position(0, number + 1))
+    checkpoints.wait()
+    lm.distributed.shutdown()
+
+
+def start(folder: Path, log: Path, ranks: int) -> "list[subprocess.Popen[bytes]]":
+    port = free_port()
+    base = dict(os.environ) | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    command = [sys.executable, "-m", "tests.helpers.killed_ranks", str(folder), str(log)]
+    return [
+        subprocess.Popen(command, env=base | variables(r, ranks, port), cwd=ROOT, stderr=subprocess.DEVNULL)
+        for r in range(ranks)
+    ]
+
+
+def lines(log: Path) -> list[tuple[int, str]]:
+    whole = log.read_text().split("\n")[:-1] if log.exists() else []
+    return [(int(a), b) for a, b in (line.split() for line in whole)]
+
+
+def kill_often(folder: Path, *, kills: int, ranks: int, seed: int) -> dict[str, Any]:
+    """How many kills there were, how many met a checkpoint that was not whole, and which losses differed."""
+    times = random.Random(seed)
+    assert [p.wait() for p in start(folder / "whole", folder / "whole.log", ranks)] == [0] * ranks
+    expected = dict(lines(folder / "whole.log"))
+    found: dict[str, Any] = {"kills": 0, "within_writing": 0, "wrong": []}
+    run, log = folder / "run", folder / "run.log"
+    while found["kills"] < kills:
+        before = len(lines(log))
+        processes = start(run, log, ranks)
+        while len(lines(log)) == before and all(p.poll() is None for p in processes):
+            time.sleep(0.002)
+        time.sleep(times.uniform(0, 0.15))
+        if any(p.poll() is not None for p in processes):
+            break
+        for p in processes:
+            p.send_signal(signal.SIGKILL)
+        for p in processes:
+            p.wait()
+        found["kills"] += 1
+        named = "".join(f.read_text() for f in run.glob("*.json"))
+        found["within_writing"] += any(f.name not in named for f in run.iterdir() if f.suffix != ".json")
+    assert [p.wait() for p in start(run, log, ranks)] == [0] * ranks
+    found["wrong"] = [(n, x, expected[n]) for n, x in lines(log) if expected[n] != x]
+    assert {n for n, _ in lines(log)} == expected.keys()
+    return found
+
+
+if __name__ == "__main__":
+    train(*sys.argv[1:])

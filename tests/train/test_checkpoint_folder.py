@@ -1,0 +1,234 @@
+"""Folders of checkpoints: each rank writes its part, the index comes last, what is not whole does not count."""
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import data, distributed, nn, ops, optim
+from lamina.files import WeightsError
+from lamina.train import CheckpointFolder, Position, checkpoint_folder
+from tests.helpers.killed_ranks import kill_often
+from tests.helpers.ranks import run_ranks
+
+X = np.random.default_rng(0).standard_normal((8, 12, 6)).astype(np.float32)
+Y = np.random.default_rng(1).integers(0, 5, (8, 12))
+
+
+def make(seed: int = 5, **options: Any) -> lm.train.Step:
+    nn.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(6, 33), nn.BatchNorm1d(33), nn.Tanh(), nn.Dropout(0.2), nn.Linear(33, 5))
+    return lm.train_step(net, ops.cross_entropy, optim.AdamW(1e-2), device="cpu", parallel="data", **options)
+
+
+def losses(step: lm.train.Step, batches: range) -> list[float]:
+    n, me = distributed.world_size(), distributed.rank()
+    part = slice(me * 12 // n, (me + 1) * 12 // n)
+    return [float(step(X[i][part], Y[i][part]).item()) for i in batches]
+
+
+def own_state(step: lm.train.Step) -> dict[str, Any]:
+    return {n: x.numpy().copy() for n, x in step.state.named().items()}
+
+
+# ---- one rank
+
+
+def test_the_newest_whole_checkpoint_goes_on(tmp_path: Path) -> None:
+    step = make()
+    folder = CheckpointFolder(tmp_path / "run", step, keep=2)
+    assert folder.load() is None
+    for i in range(4):
+        losses(step, range(i, i + 1))
+        folder.save(Position(0, i + 1))
+    folder.wait()
+    assert sorted(f.suffix for f in folder.path.iterdir()) == [".json"] * 2 + [".safetensors"] * 2
+    expected = losses(step, range(4, 8))
+    again = make(9)
+    found = CheckpointFolder(tmp_path / "run", again)
+    assert found.load() == Position(0, 4)
+    assert again.number == 4
+    assert losses(again, range(4, 8)) == expected
+    found.save()
+    found.wait()
+    newest = found.newest()
+    assert newest is not None
+    assert newest.name == "checkpoint-000005.json"
+
+
+def damaged(name: str, file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    if name == "shorter":
+        content = content[:-1]
+    elif name == "header":
+        content[20] ^= 1
+    elif name == "gone":
+        file.unlink()
+        return
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["shorter", "header", "gone", "index", "half an index"])
+def test_what_is_not_whole_does_not_count(tmp_path: Path, name: str) -> None:
+    step = make()
+    folder = CheckpointFolder(tmp_path, step)
+    for batch in (1, 2):
+        folder.save(Position(0, batch))
+    folder.wait()
+    newest = folder.newest()
+    assert newest is not None
+    if "index" in name:
+        text = newest.read_text()
+        newest.write_text(text[: len(text) // 2] if name != "index" else text.replace("bytes", "Bytes"))
+    else:
+        damaged(name, tmp_path / json.loads(newest.read_text())["files"][0]["name"])
+    assert CheckpointFolder(tmp_path, step).load() == Position(0, 1)
+
+
+def test_a_changed_tensor_is_found(tmp_path: Path) -> None:
+    step = make()
+    folder = CheckpointFolder(tmp_path, step)
+    folder.save()
+    folder.wait()
+    (file,) = tmp_path.glob("*.safetensors")
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(WeightsError, match="the content of tensor"):
+        folder.load()
+
+
+def test_saving_copies_at_once_and_tells_later_what_went_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = make()
+    folder = CheckpointFolder(tmp_path, step)
+    losses(step, range(1))
+    before, may = own_state(step), threading.Event()
+    save = checkpoint_folder.save_safetensors
+
+    def later(*args: Any) -> None:
+        may.wait(30)
+        save(*args)
+
+    monkeypatch.setattr(checkpoint_folder, "save_safetensors", later)
+    folder.save()
+    losses(step, range(1, 3))  # while it is written
+    may.set()
+    folder.wait()
+    folder.load()
+    for name, x in before.items():
+        np.testing.assert_array_equal(own_state(step)[name], x, err_msg=name)
+
+    def full(*args: Any) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(checkpoint_folder, "save_safetensors", full)
+    folder.save()
+    with pytest.raises(OSError, match="the disk is full"):
+        folder.save()
+    assert folder.load() is not None  # the one before
+
+
+def test_objects_of_ones_own(tmp_path: Path) -> None:
+    net = nn.Linear(3, 2)
+    optimizer = optim.SGD(net, lr=0.1, momentum=0.9)
+    optimizer.step([np.ones((2, 3), np.float32), np.ones(2, np.float32)])
+    folder = CheckpointFolder(tmp_path, {"net": net, "optimizer": optimizer})
+    folder.save(Position(3, 1))
+    folder.wait()
+    other = nn.Linear(3, 2)
+    second = optim.SGD(other, lr=0.1, momentum=0.9)
+    assert CheckpointFolder(tmp_path, {"net": other, "optimizer": second}).load() == Position(3, 1)
+    np.testing.assert_array_equal(other.weight.numpy(), net.weight.numpy())
+    assert second.bound.number == 1
+    with pytest.raises(ValueError, match="keep must be at least 1"):
+        CheckpointFolder(tmp_path, {"net": net}, keep=0)
+
+
+def test_fit_writes_it_and_goes_on(tmp_path: Path) -> None:
+    batches = data.arrays(X.reshape(-1, 6), Y.reshape(-1), batch_size=12, seed=2)
+    whole = lm.fit(make(), batches, 2, progress=False)
+    first = make()
+    begun = lm.fit(
+        first, batches, 2, checkpoint=CheckpointFolder(tmp_path, first), max_steps=5, progress=False
+    )
+    second = make(8)
+    folder = CheckpointFolder(tmp_path, second)
+    start = folder.load()
+    assert start == Position(0, 5)
+    rest = lm.fit(second, batches, 2, start=start, checkpoint=folder, progress=False)
+    assert begun.losses + rest.losses == whole.losses
+    assert folder.load() == Position(2, 0)
+    with pytest.raises(ValueError, match="is a folder of another step"):
+        lm.fit(first, batches, 2, checkpoint=folder, progress=False)
+
+
+# ---- several ranks
+
+OPTIONS: list[dict[str, Any]] = [
+    {"shard_optimizer": True, "precision": "bf16"},
+    {"accumulate": 3, "shard_optimizer": True},
+    {},
+]
+
+
+def write(path: str) -> list[Any]:
+    """Losses behind a checkpoint within an accumulation, and what goes on from it."""
+    found = []
+    for i, options in enumerate(OPTIONS):
+        step = make(5 + distributed.rank(), **options)
+        folder = CheckpointFolder(f"{path}{i}", step)
+        losses(step, range(4))
+        folder.save(Position(0, 4))
+        state = own_state(step)
+        after = losses(step, range(4, 8))
+        folder.wait()
+        distributed.barrier()
+        again = make(20, **options)
+        assert CheckpointFolder(f"{path}{i}", again).load() == Position(0, 4)
+        same = all(np.array_equal(x, state[n]) for n, x in own_state(again).items())
+        found.append((after, losses(again, range(4, 8)), same))
+    return found
+
+
+def read(path: str) -> list[list[float]]:
+    """What another number of ranks goes on with."""
+    found = []
+    for i, options in enumerate(OPTIONS):
+        step = make(30, **options)
+        assert CheckpointFolder(f"{path}{i}", step).load() == Position(0, 4)
+        found.append(losses(step, range(4, 8)))
+    return found
+
+
+@pytest.mark.feature("B034")
+def test_ranks_write_their_parts_and_go_on_to_the_bit(tmp_path: Path) -> None:
+    results = run_ranks(write, 2, args=(str(tmp_path / "run"),))
+    for found in results:
+        for after, again, same in found:
+            assert same
+            assert again == after
+    for i in range(len(OPTIONS)):
+        files = sorted((tmp_path / f"run{i}").glob("*.safetensors"), key=lambda f: f.stat().st_size)
+        assert len(files) == 2
+        assert files[1].stat().st_size < 1.3 * files[0].stat().st_size  # each about half
+    # On one rank, with the statistics of the first one: batch norm has seen other batches, so nearly.
+    alone = read(str(tmp_path / "run"))
+    for i, options in enumerate(OPTIONS):
+        updates = [3] if options.get("accumulate") else [0]
+        expected = [results[0][i][0][u] for u in updates]
+        np.testing.assert_allclose([alone[i][u] for u in updates], expected, rtol=0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.feature("B034")
+def test_runs_that_are_killed_go_on_from_a_whole_checkpoint(tmp_path: Path) -> None:
+    found = kill_often(tmp_path, kills=6, ranks=2, seed=1)
+    assert found["kills"] == 6
+    assert found["wrong"] == []
+    assert found["within_writing"] > 0
