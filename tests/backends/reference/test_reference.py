@@ -209,3 +209,18 @@ def test_packing_agrees_with_the_backend() -> None:
     spec = Spec(x.shape, float32).with_tag("aBc4b")
     flat = pack(x, spec.physical)
     np.testing.assert_array_equal(array_at(flat.ctypes.data, spec), x)
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16])
+def test_a_bound_step_reads_its_memory_in_every_run(dtype: object) -> None:
+    """From the second run on what surrounds the op is left out where arrays are taken as they lie."""
+    from lamina.backends.protocol import Call
+    from lamina.backends.reference import numpy_plan
+
+    x, y = np.zeros((3, 4), dtype.numpy), np.zeros(4, dtype.numpy)  # type: ignore[attr-defined]
+    plan = numpy_plan(Reduce("sum", (0,)), [Spec(x.shape, dtype)])  # type: ignore[arg-type]
+    run = plan.bind(Call((x.ctypes.data,), (y.ctypes.data,), 0, 0))
+    for value in (1, 2, 3):
+        x[...] = value
+        run()
+        assert y.astype(np.float32).tolist() == [3.0 * value] * 4

@@ -137,10 +137,21 @@ class Numpy:
         """Bind to addresses."""
         arrays = [array_at(p, s) for p, s in zip(call.inputs, self.inputs, strict=True)]
         targets = [array_at(p, s) for p, s in zip(call.outputs, self.outputs, strict=True)]
+        outputs, reference, quiet = self.outputs, self.op.reference, np.errstate
+        as_they_are = all(_widen(a, None) is a for a in arrays)
+        checked = False
 
         def run() -> None:
-            for target, values in zip(targets, _compute(self.op, arrays, self.outputs), strict=True):
+            nonlocal checked
+            if checked and as_they_are:  # small arrays: what surrounds the call would cost more than it does
+                with quiet(all="ignore"):
+                    found = reference(*arrays)
+                    for target, values in zip(targets, found, strict=True):
+                        target[...] = values
+                return
+            for target, values in zip(targets, _compute(self.op, arrays, outputs), strict=True):
                 target[...] = values
+            checked = True
 
         return run
 

@@ -54,12 +54,20 @@ class CompiledGraph:
     def __call__(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """The results. With gradients, where the graph was recorded with them."""
         if self.recorded.wanted:
-            return _TwoPasses.apply(self, *tensors)  # type: ignore[no-any-return]
-        with torch.no_grad():
+            if torch._C._are_functorch_transforms_active():
+                return _TwoPasses.apply(self, *tensors)  # type: ignore[no-any-return]
+            return _apply(self, *tensors)  # type: ignore[no-any-return]
+        grads = torch.is_grad_enabled()
+        if grads:
+            torch._C._set_grad_enabled(False)
+        try:
             context = self.take(tensors)
             results = context.forward(tensors)
             context.give_back()
             return results
+        finally:
+            if grads:
+                torch._C._set_grad_enabled(True)
 
     def take(self, tensors: Sequence[torch.Tensor]) -> _CallMemory:
         """A context that nobody uses, on the memory that the parameters have now."""
@@ -119,6 +127,7 @@ class _CallMemory:
         outputs = [shown(passes.result(i)) for i in range(len(recorded.graph.outputs))]
         self.results, self.written = outputs[: recorded.results], outputs[recorded.results : recorded.early]
         self.leaving = outputs[recorded.early :]
+        self._plain = [all(x.is_contiguous() for x in places) for places in (self.results, self.leaving)]
 
     def move(self, tensors: Sequence[torch.Tensor]) -> None:
         """Lent tensors lie elsewhere."""
@@ -132,7 +141,7 @@ class _CallMemory:
         for state in self.states:
             state.random_(_SEEDS)
         self.passes.forward()
-        results = _copies(self.results)
+        results = _copies(self.results, self._plain[0])
         _copy_all(self.written, [tensors[i] for i in self.recorded.written])
         return results
 
@@ -144,7 +153,7 @@ class _CallMemory:
         """Run the backward pass: a gradient for each argument that wants one, in order."""
         _copy_all(grads, self.arriving)
         self.passes.backward()
-        return _copies(self.leaving)
+        return _copies(self.leaving, self._plain[1])
 
     def give_back(self) -> None:
         """Another call may use it."""
@@ -212,15 +221,21 @@ class _TwoPasses(torch.autograd.Function):
         """The gradients of the tensors that want one."""
         ctx.saved_tensors  # noqa: B018 - raises where a tensor was overwritten, or the graph is freed
         recorded = ctx.recorded
-        again = torch.is_grad_enabled()
-        with torch.no_grad():
-            found: Sequence[Any] = ctx.ticket.backward([grads[i] for i in recorded.arriving], ctx.stays)
-        if again:
+        arriving = [grads[i] for i in recorded.arriving]
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                found: Sequence[Any] = ctx.ticket.backward(arriving, ctx.stays)
             found = _Once.apply(*[g.requires_grad_() for g in found])
+        else:
+            found = ctx.ticket.backward(arriving, ctx.stays)
         made: list[Any] = [None] * (1 + recorded.tensors)
         for i, g in zip(recorded.wanted, found, strict=True):
             made[1 + i] = g
         return tuple(made)
+
+
+#: `_TwoPasses.apply` where none of torch.func's transformations is at work: without what PyTorch looks for first.
+_apply = super(torch.autograd.Function, _TwoPasses).apply
 
 
 class _Once(torch.autograd.Function):
@@ -247,10 +262,12 @@ def _copy_all(values: list[torch.Tensor], places: list[torch.Tensor]) -> None:
         torch._foreach_copy_(places, values)
 
 
-def _copies(places: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Tensors of PyTorch's own, row-major."""
-    if all(x.is_contiguous() for x in places):
-        copies = [torch.empty_like(x) for x in places]
-        _copy_all(places, copies)
-        return copies
-    return [x.clone(memory_format=torch.contiguous_format) for x in places]
+def _copies(places: list[torch.Tensor], plain: bool) -> list[torch.Tensor]:
+    """Tensors of PyTorch's own, row-major; plain: the places are, too."""
+    if not plain:
+        return [x.clone(memory_format=torch.contiguous_format) for x in places]
+    if not (places and places[0].is_cuda):
+        return [x.clone() for x in places]
+    copies = [torch.empty_like(x) for x in places]
+    _copy_all(places, copies)  # one launch
+    return copies

@@ -340,6 +340,8 @@ class ExecutionContext:
 
     def _take_back(self) -> None:
         """What is still in use stays with its user: that output gets other memory, and is copied from then on."""
+        if not self._lent:
+            return
         used = [slot for slot, loan in self._lent.items() if loan is not None and loan() is not None]
         fresh = {
             slot: self.device.allocate(slot.spec.nbytes) for slot in used
