@@ -10,6 +10,7 @@ from lamina.train.checkpoint_folder import CheckpointFolder
 from lamina.train.errors import DivergedError, ResumeError
 from lamina.train.evaluation import Scores, evaluate, predict
 from lamina.train.history import Epoch, History
+from lamina.train.preemption import Preempted, Preemption
 from lamina.train.step import State, Step, train_step
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ __all__ = [
     "Epoch",
     "History",
     "Position",
+    "Preempted",
+    "Preemption",
     "ResumeError",
     "Scores",
     "State",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import time
@@ -16,6 +17,7 @@ from rich.console import Console
 
 from lamina._renamed import renamed
 from lamina.data import Epochs
+from lamina.distributed.watch import patience
 from lamina.graph.run.timeline import host_span
 from lamina.infer import Predictor
 from lamina.ops.arguments import checked
@@ -29,6 +31,7 @@ from lamina.train.evaluation import Scores, pair_of, samples_of, scored
 from lamina.train.history import Epoch, History
 from lamina.train.interrupt import Interrupt
 from lamina.train.metrics import Metric, named_metrics
+from lamina.train.preemption import Preempted, Preemption
 from lamina.train.progress import Reporter
 from lamina.train.scoring import LATE, Scoring
 from lamina.train.setup import Setup, check_same, data_setup
@@ -38,6 +41,8 @@ from lamina.train.step import Step
 _SKIPPED = 20
 _COUNTS = ("read", "samples", "labels", "hits")
 _END = object()
+#: Seconds that other ranks wait for one that writes a checkpoint.
+_WRITING = 600.0
 
 
 @renamed(held_out="validation", limit_steps="max_steps")
@@ -71,7 +76,9 @@ def fit(
         so again: epochs, batch size, seed and content of the data.
     checkpoint: a file to write after each epoch. After Ctrl-C the current step is finished and the file is written
         with the position inside of the epoch, before KeyboardInterrupt goes on; a second Ctrl-C ends at once. A
-        `CheckpointFolder` of the step is written beside the training, by each rank its part.
+        `CheckpointFolder` of the step is written beside the training, by each rank its part. SIGTERM and SIGUSR1,
+        by which schedulers announce the end of a job, are answered likewise: all ranks stop after one step, the
+        checkpoint is written, and Preempted ends the process with status 85.
     checkpoint_every: write it after so many steps, too.
     callbacks: of `lamina.train.callbacks`, own ones, or functions that are called with each Epoch; training ends when
         one returns True. What they remember is in the checkpoint.
@@ -147,6 +154,8 @@ class _Loop:
         self.parallel = run.step.options.parallel
         self.leads = self.parallel is None or self.parallel.place == 0  # one rank logs and saves
         self.ranks = 1 if self.parallel is None else self.parallel.size
+        self.preemption = Preemption(None if self.parallel is None else self.parallel.ranks)
+        self.preempted = ""  # by which signal
         self.evaluation: tuple[Predictor, Scoring] | None = None
         self.bad = 0  # losses in a row that are not finite
 
@@ -164,7 +173,8 @@ class _Loop:
                 begun.append(callback)
                 callback.begin(self.run)
             console = console if self.leads else Console(quiet=True)
-            with Reporter(min(ends, default=None), done, console, progress) as reporter:
+            signals = self.preemption if self.saving.checkpoint is not None else contextlib.nullcontext()
+            with Reporter(min(ends, default=None), done, console, progress) as reporter, signals:
                 for number in range(start.epoch, epochs):
                     asked = self.epoch(number, start.batch if number == start.epoch else 0, reporter)
                     if asked or self.is_over:
@@ -207,6 +217,8 @@ class _Loop:
                 self._save(number, first + figures.steps, figures)
         if self.interrupt.asked and not done:
             raise KeyboardInterrupt(self._where())
+        if self.preempted and not done:
+            self._leave(reporter)
         try:
             scores = None if self.validation is None else self._evaluate(self.validation, number)
         except KeyboardInterrupt:
@@ -222,7 +234,23 @@ class _Loop:
             self._save(number + 1, 0)
         if self.interrupt.asked:
             raise KeyboardInterrupt(self._where())
+        if self._is_preempted():
+            self._leave(reporter)
         return any(asked)
+
+    def _is_preempted(self) -> bool:
+        """Whether a signal has asked any rank to end; all ranks ask, and stop together."""
+        if not self.preempted and self.saving.checkpoint is not None:
+            self.preempted = self.preemption.asked
+        return bool(self.preempted)
+
+    def _leave(self, reporter: Reporter) -> NoReturn:
+        """End with the status of what was preempted; the checkpoint is whole by then."""
+        if isinstance(self.saving.checkpoint, CheckpointFolder):
+            self.saving.checkpoint.wait()
+        where = self._where().removeprefix("interrupted")
+        reporter.line(f"ended by {self.preempted}{where}")
+        raise Preempted(f"ended by {self.preempted}{where}")
 
     def _train(self, number: int, first: int, figures: _Figures, reporter: Reporter) -> None:
         pending: deque[_Result] = deque()
@@ -243,7 +271,7 @@ class _Loop:
             saves = self.saving.every is not None and self.step.number % self.saving.every == 0
             while len(pending) > (0 if saves else LATE):
                 self._note(figures, pending.popleft(), reporter)
-            if self.interrupt.asked:
+            if self.interrupt.asked or self._is_preempted():
                 break
             if saves:
                 self._save(number, first + figures.steps, figures)
@@ -257,7 +285,7 @@ class _Loop:
         """Whether no batch is left: by the data's length, else by asking for one more."""
         if self.length is not None:
             return position >= self.length
-        return not self.interrupt.asked and next(batches, _END) is _END
+        return not (self.interrupt.asked or self.preempted) and next(batches, _END) is _END
 
     def _no_batches(self, number: int, first: int) -> str:
         """Why there was nothing to train on."""
@@ -298,6 +326,10 @@ class _Loop:
             for name, held in self.step.state.parameters.items():
                 if not np.isfinite(held.numpy()).all():
                     self._stop(f"parameter {name} is not finite", self.history.losses[-1])
+        with patience(_WRITING, "writing a checkpoint"):
+            self._write(to)
+
+    def _write(self, to: str | Path | CheckpointFolder) -> None:
         if isinstance(to, CheckpointFolder):
             to.save(self.history.position, self.run.setup)
         else:

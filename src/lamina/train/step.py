@@ -30,6 +30,7 @@ from lamina.ops.arguments import checked
 from lamina.optim import Optimizer
 from lamina.optim.groups import ParameterGroups, TrainedParameter
 from lamina.runtime import Device, device, human_bytes, renew_after_fork
+from lamina.runtime.ranks.progress import progress
 from lamina.spec import DType, Shape, Spec, current_policy, float32, policy
 from lamina.spec.precision import Precision, as_precision
 from lamina.tensors import Tensor, array_spec, flatten_arrays, zeros
@@ -227,6 +228,7 @@ class Step:
             updates = self.waiting + 1 >= self.options.accumulate if update is None else update
             kind = _BatchKind(takes, goals, specs, updates)
             program = self._program(kind)
+            progress.begin_step(self.number)
             rates = [np.asarray(rate, np.float32) for rate in self._groups.rates(self.number)]
             results = iter(program.run(*rates, *given, *wanted))
             if updates:

@@ -62,7 +62,7 @@ def test_ranks_agree_on_the_last_step(monitor: RankMonitor) -> None:
         assert heard(line, "hold")
         line.send(begun=begun)
     for line in (first, second):
-        assert heard(line, "last") == {"last": 8, "why": "SIGTERM"}
+        assert heard(line, "last") == {"last": 9, "why": "SIGTERM"}
     leave(first, second)
 
 

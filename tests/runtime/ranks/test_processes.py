@@ -91,6 +91,12 @@ if os.environ["LAMINA_RESTART"] == "0":
     assert status == 137
 
 
+@pytest.mark.parametrize("codes", [(85, 85), (85, 0)])
+def test_ranks_that_are_preempted_have_not_failed(codes: tuple[int, int]) -> None:
+    status, out = run(f"import os, sys; sys.exit({codes}[int(os.environ['RANK'])])", restarts=1)
+    assert (status, out) == (85, "")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_are_passed_on(number: signal.Signals) -> None:
     code = f"""

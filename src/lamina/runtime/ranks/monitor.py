@@ -221,11 +221,12 @@ class RankMonitor:
                 line.send(hold=True)
 
     def _agree(self, number: int, count: int) -> None:
-        """All go on to the last step that one of them has begun."""
+        """All go on to the step behind the last one that one of them has begun: who waits to begin that one has asked
+        already whether the one before was the last."""
         self._begun[number] = int(count)
         if self._begun.keys() >= self._lines.keys():
             for line in self._lines.values():
-                line.send(last=max(self._begun.values()), why=self._stops)
+                line.send(last=max(self._begun.values()) + 1, why=self._stops)
 
     # ---- the verdict
     def _judge(self, now: float) -> None:

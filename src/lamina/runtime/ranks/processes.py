@@ -37,6 +37,9 @@ _LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)")
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 #: What is passed on to the ranks, and ends nothing here. Slurm warns of a job's end by the first.
 _PASSED = (signal.SIGUSR1, signal.SIGUSR2)
+#: The exit status of a rank that has written a checkpoint because a signal asked for it, to go on later: no fault.
+#: (HTCondor's status for a job that ended at a checkpoint.)
+PREEMPTED = 85
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class Process:
         code = self.process.returncode
         if code < 0:
             return f"was killed by {_name_of(-code)}"
-        return f"ended with exit status {code}" if code else ""
+        return f"ended with exit status {code}" if code not in (0, PREEMPTED) else ""
 
     def signal(self, number: int) -> None:
         """To the process alone."""
@@ -217,10 +220,15 @@ class RankStarter:
                 self._asked = self._asked or number
 
     def _end_others(self, monitor: RankMonitor) -> None:
-        """Ranks that watch have time to say why they end; the others are asked to end now, and killed later."""
+        """Ranks that watch have time to say why they end; the others are asked to end now, and killed later.
+
+        A rank that is blamed and has not ended, which loops or is stopped, is killed now.
+        """
         if self._deadline == float("inf"):
-            grace = monitor.limits.grace
-            self._deadline = time.monotonic() + 2 * grace
+            self._deadline = time.monotonic() + monitor.limits.grace + 2 * monitor.limits.beat
+            verdict = monitor.verdict
+            if verdict is not None and verdict.rank >= 0 and not monitor.ranks[verdict.rank].end:
+                self._processes[verdict.rank].kill()
             for process in self._processes:
                 if not monitor.ranks[process.rank].joined:
                     process.signal(signal.SIGTERM)
@@ -242,6 +250,9 @@ class RankStarter:
     # ---- what came of it
     def _outcome(self, monitor: RankMonitor, first: Process | None) -> Outcome:
         failed = [p for p in self._processes if p.end]
+        preempted = not failed and any(p.status == PREEMPTED for p in self._processes)
+        if preempted:
+            return Outcome(PREEMPTED, "", asked=True)
         if self._asked:
             status = 128 + self._asked if failed else 0
             return Outcome(status, "", asked=True)
