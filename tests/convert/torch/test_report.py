@@ -18,19 +18,31 @@ def test_calls_and_what_they_became() -> None:
     ).report
     assert report.calls["aten.linear.default"] == (1, "lamina.ops.linear")
     assert report.calls["aten.batch_norm.default"] == (1, "convert.torch.norm.batch_norm")
-    assert report.unknown == ()
+    assert report.unknown == {}
     assert str(report).startswith("Sequential: 4 calls, 0 without a counterpart")
 
 
-def test_explain_prints_what_has_no_counterpart(capsys: pytest.CaptureFixture[str]) -> None:
+def test_calls_without_a_counterpart_are_one_line_for_each_function_and_reason() -> None:
     import torch
 
-    import lamina as lm
+    from lamina.convert.torch.report import ConversionReport, LeftCalls
+    from tests.helpers.torch_functions import captured
 
-    class Net(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.linalg.svdvals(x).relu()
+    def f(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = torch.linalg.svdvals(x @ x.mT).diag()
+        return x
 
-    report = lm.convert.explain(Net(), torch.randn(3, 3))
-    assert len(report.unknown) == 1
-    assert "aten.linalg_svdvals.default" in capsys.readouterr().out
+    program = captured(f, torch.rand(3, 3))
+    report = ConversionReport.of(f, [program])
+    (line,) = report.unknown
+    assert report.unknown[line] == 3
+    assert line.startswith("torch._C._linalg.linalg_svdvals (File")
+    assert line.endswith("lamina.ops has no function 'linalg_svdvals'")
+    (said,) = LeftCalls().add(program.unknown())
+    assert " and 2 more like it: lamina.ops has no function" in said
+    left = LeftCalls(program.unknown())
+    assert left.add(program.unknown()) == []  # said before
+    left.join(LeftCalls(program.unknown()))
+    assert list(left.counts().values()) == [9]
+    assert left.add_graph(4, "no device") == "a graph of 4 nodes: no device"

@@ -26,7 +26,8 @@ from lamina.convert.torch import (
     shape,
 )
 from lamina.convert.torch.back import to_torch
-from lamina.convert.torch.converted import ConvertedModule, explain, from_torch
+from lamina.convert.torch.converted import ConvertedModule, from_torch
+from lamina.convert.torch.explaining import explain
 from lamina.convert.torch.interpreter import FxProgram, FxResult
 from lamina.convert.torch.node import HANDLERS, TorchCall, TorchConversionError, converts
 from lamina.convert.torch.parity import Parity, check

@@ -21,11 +21,11 @@ from torch.fx import GraphModule, Node
 from lamina.backends import NoKernel
 from lamina.convert.torch.casts import with_casts
 from lamina.convert.torch.compiled import CompiledGraph
-from lamina.convert.torch.interpreter import FxProgram, where
+from lamina.convert.torch.interpreter import FxProgram
 from lamina.convert.torch.memory import device_of_tensors
 from lamina.convert.torch.partition import REGION, example, left_with, memory_of, split, writes
 from lamina.convert.torch.recording import record
-from lamina.convert.torch.targets import full_name
+from lamina.convert.torch.report import GraphNotes
 from lamina.graph import constant
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.programs import MOST, Programs
@@ -35,6 +35,8 @@ from lamina.tensors import tensor
 log = logging.getLogger("lamina.convert")
 #: What says that a graph cannot be compiled as it is.
 _REFUSALS = (TypeError, ValueError, NotImplementedError, NoKernel, IndexError, KeyError, AttributeError)
+#: Why a node goes back that could be compiled.
+_DRAWN = "shares memory or results with what PyTorch runs"
 _OPTIONS = ("max_programs", "max_program_bytes")
 
 
@@ -44,7 +46,7 @@ def lamina(
     *,
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
-) -> Callable[..., Any]:
+) -> GraphFunction:
     """The backend: what runs in place of one of Dynamo's graphs.
 
     mode: as for PyTorch's own backend; on a GPU each pass is one CUDA graph in all of them, and "max-autotune" times
@@ -66,7 +68,7 @@ def lamina(
 class GraphFunction:
     """A graph of torch.fx as a function: compiled for each set of sizes, or in parts where some nodes are not known.
 
-    left: the nodes that PyTorch runs, with the reason.
+    left: the nodes that PyTorch runs, with the reason. notes: what became of it, and of all its parts.
     """
 
     def __init__(
@@ -76,8 +78,10 @@ class GraphFunction:
         max_programs: int = MOST,
         max_program_bytes: int | str | None = None,
         policies: Mapping[str, Any] | None = None,
+        notes: GraphNotes | None = None,
     ) -> None:
         self.graph_module = graph_module
+        self.notes = notes or GraphNotes()
         self._policies = dict(policies or {})
         self._options: dict[str, Any] = {
             "max_programs": max_programs,
@@ -100,6 +104,8 @@ class GraphFunction:
             self.instead = graph_module.forward  # views and numbers alone
         elif self.left:
             self._split()
+        else:
+            self.notes.programs.append(self._program)
 
     def __call__(self, *args: Any) -> Any:
         """What the graph gives, as it nests it."""
@@ -153,8 +159,9 @@ class GraphFunction:
         names = {n.name for n in self.graph_module.graph.nodes}
         reason = str(error).partition("\n")[0]
         culprit = next((n for n in named if n in names), None)
+        self.notes.programs.remove(self._program)
         if culprit is None:
-            log.warning("backend='lamina': PyTorch runs a graph of %d nodes: %s", len(names), reason)
+            _say(self.notes.left.add_graph(len(names), reason))
             self.instead = self.graph_module.forward
         else:
             self.left[culprit] = reason
@@ -162,30 +169,22 @@ class GraphFunction:
 
     def _split(self) -> None:
         nodes = {n.name: n for n in self.graph_module.graph.nodes}
-        for name, reason in self.left.items():
-            if name in nodes:
-                log.warning(
-                    "backend='lamina': PyTorch runs %s%s: %s",
-                    full_name(nodes[name]),
-                    where(nodes[name]),
-                    reason,
-                )
+        for line in self.notes.left.add((nodes[n], reason) for n, reason in self.left.items() if n in nodes):
+            _say(line)
         left = left_with(self.graph_module, self.left)
+        self.notes.left.add((nodes[n], _DRAWN) for n in sorted(left - set(self.left)) if n in nodes)
         calls = [n.name for n in nodes.values() if n.op.startswith("call")]
         if all(name in left for name in calls) and not any(REGION in n.meta for n in nodes.values()):
             self.instead = self.graph_module.forward
         else:
-            self.instead = split(self.graph_module, left, lambda part: GraphFunction(part, **self._options))
+            self.instead = split(self.graph_module, left, self._part)
+
+    def _part(self, part: GraphModule) -> GraphFunction:
+        return GraphFunction(part, **self._options, notes=self.notes)
 
 
-def _say(left: Mapping[Node, str]) -> None:
-    """One line for each function and reason."""
-    lines: dict[tuple[str, str], list[Node]] = {}
-    for node, reason in left.items():
-        lines.setdefault((full_name(node), reason), []).append(node)
-    for (name, reason), nodes in lines.items():
-        more = f" and {len(nodes) - 1} more like it" if len(nodes) > 1 else ""
-        log.warning("backend='lamina': PyTorch runs %s%s%s: %s", name, where(nodes[0]), more, reason)
+def _say(line: str) -> None:
+    log.warning("backend='lamina': PyTorch runs %s", line)
 
 
 def _is_complex(node: Node) -> bool:

@@ -10,7 +10,7 @@ import torch
 
 from lamina.convert.torch.exporting import EXPORTING, ExportedGraph, Inputs, export
 from lamina.convert.torch.node import TorchConversionError
-from lamina.convert.torch.report import ConversionReport, unknown_nodes
+from lamina.convert.torch.report import ConversionReport, LeftCalls
 from lamina.convert.torch.staying import Exclude, mark, standing, staying
 from lamina.nn import Module, Parameter
 from lamina.ops.core import Operand
@@ -105,10 +105,11 @@ class ConvertedModule(ConvertedPart):
     def _new(self, modes: Modes, dtypes: DTypes, inputs: Inputs, shapes: Sequence[Shape]) -> ExportedGraph:
         samples = [torch.zeros(s, dtype=getattr(torch, d)) for s, d in zip(shapes, dtypes, strict=True)]
         with _modes(self.source, self):
-            graph = _exported(self.source, inputs, [_beside(x, self.source) for x in samples], self.stays)
-        if unknown := unknown_nodes(graph.program):
+            graph = exported(self.source, inputs, [_beside(x, self.source) for x in samples], self.stays)
+        if unknown := graph.program.unknown():
             raise TorchConversionError(
-                f"{self.source_class}: {len(unknown)} calls have no counterpart:\n  " + "\n  ".join(unknown)
+                f"{self.source_class}: {len(unknown)} calls have no counterpart:\n  "
+                + "\n  ".join(LeftCalls().add(unknown))
                 + "\ngive them a handler (lamina.convert.torch.converts), or write the modules around them otherwise"
             )  # fmt: skip
         self._mark(graph)
@@ -178,20 +179,10 @@ def from_torch(
     return converted
 
 
-def explain(module: torch.nn.Module, *args: Any, **kwargs: Any) -> ConversionReport:
-    """Print, and give, what a PyTorch module would become, called so: its calls, and those without a counterpart.
-
-    Raises TorchConversionError where torch.export makes no graph of it.
-    """
-    report = ConversionReport.of(module, [_exported(module, *Inputs.of(args, kwargs)).program])
-    print(report)
-    return report
-
-
-def _exported(
+def exported(
     module: torch.nn.Module, inputs: Inputs, tensors: list[Any], stays: tuple[str, ...] = ()
 ) -> ExportedGraph:
-    """The graph of a module, with what stays PyTorch's as single nodes."""
+    """The graph of a module, with what stays PyTorch's as single nodes. Raises TorchConversionError for none."""
     with EXPORTING, standing(module, stays) as calls:
         graph = export(module, inputs, tensors)
     mark(graph.program.nodes(), calls)

@@ -2,38 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from lamina.convert.torch.interpreter import FxProgram, find, where
 from lamina.convert.torch.node import HANDLERS
 from lamina.convert.torch.targets import full_name
 
 
-def unknown_nodes(program: FxProgram) -> list[str]:
-    """The calls without a counterpart, in words: function, reason, the user's line."""
-    return [f"{full_name(node)}: {reason}{where(node)}" for node, reason in program.unknown()]
+class LeftCalls:
+    """Calls that are not computed here: one entry for each function and reason, with the first one's line."""
+
+    def __init__(self, calls: Iterable[tuple[Node, str]] = ()) -> None:
+        self._found: dict[tuple[str, str], tuple[str, int]] = {}
+        self.add(calls)
+
+    def add(self, calls: Iterable[tuple[Node, str]]) -> list[str]:
+        """Count these too; in words what is new among them, and how many there are of each."""
+        given: dict[tuple[str, str], list[Node]] = {}
+        for node, reason in calls:
+            given.setdefault((full_name(node), reason), []).append(node)
+        said = []
+        for (name, reason), nodes in given.items():
+            line, count = self._found.get((name, reason), (where(nodes[0]), 0))
+            self._found[name, reason] = line, count + len(nodes)
+            if not count:
+                more = f" and {len(nodes) - 1} more like it" if len(nodes) > 1 else ""
+                said.append(f"{name}{line}{more}: {reason}")
+        return said
+
+    def add_graph(self, nodes: int, reason: str) -> str:
+        """Count a graph that is left as a whole; in words."""
+        name = f"a graph of {nodes} nodes"
+        self._found[name, reason] = "", self._found.get((name, reason), ("", 0))[1] + 1
+        return f"{name}: {reason}"
+
+    def join(self, other: LeftCalls) -> None:
+        """Count those of another graph too."""
+        for key, (line, count) in other._found.items():
+            first, own = self._found.get(key, (line, 0))
+            self._found[key] = first, own + count
+
+    def counts(self) -> dict[str, int]:
+        """Function, line and reason in words -> how many calls."""
+        return {f"{name}{line}: {reason}": n for (name, reason), (line, n) in self._found.items()}
+
+
+@dataclass
+class GraphNotes:
+    """What became of one of Dynamo's graphs. left: what goes back to PyTorch. programs: the parts that run here."""
+
+    left: LeftCalls = field(default_factory=LeftCalls)
+    programs: list[FxProgram] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class ConversionReport:
     """What a network's graphs call, and what that is here.
 
-    calls: PyTorch's function -> (how often, what it became). unknown: calls without a counterpart, in words.
+    calls: PyTorch's function -> (how often, what it became). unknown: calls without a counterpart, one entry for each
+    function and reason: in words, with the line of the first -> how often.
     stays: what PyTorch computes: the module's path, or the function's name -> (how often, class).
+    left: what `torch.compile(backend="lamina")` leaves to PyTorch, as `unknown`.
     """
 
     network: str
     calls: Mapping[str, tuple[int, str]]
-    unknown: tuple[str, ...]
+    unknown: Mapping[str, int]
     stays: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    left: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, source: torch.nn.Module, programs: Sequence[FxProgram]) -> ConversionReport:
-        """The report of a module by its graphs."""
+    def of(
+        cls, source: Any, programs: Iterable[FxProgram], left: LeftCalls | None = None
+    ) -> ConversionReport:
+        """The report of a module, or function, by its graphs, and by what the backend of torch.compile left."""
+        programs = list(programs)
         calls: dict[str, tuple[int, str]] = {}
         stays: dict[str, tuple[int, str]] = {}
         for program in programs:
@@ -43,16 +91,20 @@ class ConversionReport:
                 counts = stays if held else calls
                 count, _ = counts.get(name, (0, ""))
                 counts[name] = count + 1, held.kind if held else _becomes(node)
-        unknown = [text for program in programs for text in unknown_nodes(program)]
-        return cls(type(source).__name__, calls, tuple(unknown), stays)
+        unknown = LeftCalls(pair for program in programs for pair in program.unknown()).counts()
+        name = type(source).__name__ if isinstance(source, torch.nn.Module) else source.__qualname__
+        return cls(name, calls, unknown, stays, left.counts() if left else {})
 
     def __str__(self) -> str:
         most = max(map(len, self.calls), default=0)
         lines = [f"{n:5}  {name:{most}}  {what}" for name, (n, what) in sorted(self.calls.items())]
         total = sum(n for n, _ in self.calls.values())
-        head = f"{self.network}: {total} calls, {len(self.unknown)} without a counterpart"
+        head = f"{self.network}: {total} calls, {sum(self.unknown.values())} without a counterpart"
+        if self.left:
+            head += f"; PyTorch runs {sum(self.left.values())}"
         lines += [f"{n:5}  {path} ({name}) stays PyTorch's" for path, (n, name) in self.stays.items()]
-        return "\n".join([head, *lines, *(f"  ! {text}" for text in self.unknown)])
+        lines += [f"{n:5}  ! {text}" for text, n in self.unknown.items()]
+        return "\n".join([head, *lines, *(f"{n:5}  PyTorch runs {text}" for text, n in self.left.items())])
 
 
 def _becomes(node: Any) -> str:

@@ -1,0 +1,58 @@
+"""`explain`: what a PyTorch module would become, converted or compiled by torch.compile's backend."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+import torch
+from torch._dynamo import OptimizedModule
+from torch.fx import GraphModule
+
+from lamina.convert.torch.backend import GraphFunction, lamina
+from lamina.convert.torch.converted import exported
+from lamina.convert.torch.exporting import Inputs
+from lamina.convert.torch.report import ConversionReport, LeftCalls
+
+
+def explain(module: Callable[..., Any], *args: Any, **kwargs: Any) -> ConversionReport:
+    """Print, and give, what a PyTorch module would become, called so: its calls, and those without a counterpart.
+
+    module: as it is, for `from_torch`; or as `torch.compile` gives it (modules and functions), for
+    `backend="lamina"`: what that leaves to PyTorch is named, one line for each function and reason, with how many
+    calls there are. For that a copy of the module is compiled anew and called once with these inputs; a function is
+    called as it is. PyTorch's random numbers are afterwards what they were.
+
+    Raises TorchConversionError where torch.export makes no graph of it.
+    """
+    if isinstance(module, OptimizedModule):
+        report = _of_backend(module._orig_mod, args, kwargs)
+    elif (original := vars(module).get("_torchdynamo_orig_callable")) is not None:
+        report = _of_backend(original, args, kwargs)
+    elif isinstance(module, torch.nn.Module):
+        report = ConversionReport.of(module, [exported(module, *Inputs.of(args, kwargs)).program])
+    else:
+        raise TypeError(
+            f"explain: takes a torch.nn.Module, or what torch.compile gives, got {type(module).__name__}"
+        )
+    print(report)
+    return report
+
+
+def _of_backend(original: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> ConversionReport:
+    made: list[GraphFunction] = []
+
+    @wraps(lamina)
+    def backend(graph: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        made.append(lamina(graph, inputs))
+        return made[-1]
+
+    twin = copy.deepcopy(original) if isinstance(original, torch.nn.Module) else original
+    with torch.random.fork_rng():
+        torch.compile(twin, backend=backend)(*args, **kwargs)
+    left = LeftCalls()
+    for function in made:
+        left.join(function.notes.left)
+    return ConversionReport.of(original, [p for f in made for p in f.notes.programs], left)
