@@ -13,7 +13,7 @@ import numpy as np
 from lamina import _tree
 from lamina._tree import Structure
 from lamina.graph import Executable, Graph, Value, compile
-from lamina.graph.ir.graph import Capture
+from lamina.graph.ir.graph import Capture, traced_for
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.programs import MOST, Programs
 from lamina.ops.core import Operand, bind, recorder, recording
@@ -173,7 +173,8 @@ class Jitted(Generic[P, R]):
         standing = [next(values) if is_array(x) else x for x in arguments.leaves]
         args, kwargs = _tree.unflatten(arguments.structure, standing)
         capture = Capture()
-        with recording(capture):
+        own = (x.device for x in arguments.arrays if isinstance(x, Tensor))
+        with traced_for(self.device or next(own, None)), recording(capture):
             result = self.fn(*args, **kwargs)
             given = [capture.read(x) for x in _tree.leaves(result) if is_array(x) or isinstance(x, Operand)]
         held = [x for x in capture.tensors.values() if x is not None]

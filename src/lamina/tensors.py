@@ -15,7 +15,8 @@ from lamina import backends
 from lamina._tree import LEAF, Structure, flatten
 from lamina.backends import Backend, Call, Plan
 from lamina.ops.arguments import DTypeLike, checked, shown
-from lamina.ops.core import Op, inferred, is_number, recorder, recording, register_adopter
+from lamina.ops.core import Op, Operand, inferred, is_number, recorder, recording, register_adopter
+from lamina.ops.destination import destination
 from lamina.ops.finite import check_results, is_finite
 from lamina.ops.operators import InPlace
 from lamina.ops.origin import current_origin
@@ -126,25 +127,31 @@ class Tensor(InPlace["Tensor"]):
         """The values as nested lists of Python numbers."""
         return self.numpy().tolist()
 
-    def to(self, where: Device | str | None = None, dtype: DType | str | None = None) -> Tensor:
-        """The tensor on another device or in another dtype; itself when nothing changes."""
-        found: Tensor = self if dtype is None or as_dtype(dtype) == self.dtype else self.cast(as_dtype(dtype))
-        target = self.device if where is None else device(where)
+    def to(
+        self,
+        *where: Device | DTypeLike | Operand | None,
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
+        non_blocking: bool = False,
+        copy: bool = False,
+    ) -> Tensor:
+        """The tensor on another device or in another dtype; itself when nothing changes, unless `copy` is asked for.
+
+        where: a device, a dtype, both, or a tensor that has them. non_blocking: torch's word; what is computed with
+        the result waits for it in any case. Raises NoGpuError for a GPU that is not there.
+        """
+        place, kind = destination(where, device, dtype)
+        found: Tensor = self if kind is None or kind == self.dtype else self.cast(kind)
+        target = self.device if place is None else _device(place)
         if target == self.device:
-            return found
+            return tensor(found) if copy and found is self else found
         if recorder() is not None:
             self.numpy()  # says why not
-        buffer = target.allocate(found.nbytes)
-        copy(buffer, found._buffer, found.nbytes)
-        return Tensor(buffer, found._spec)
+        return _moved(found, target)
 
-    def cpu(self) -> Tensor:
-        """The tensor on the CPU; itself when it is there."""
-        return self.to(CPU)
-
-    def cuda(self, device: int | str | Device = 0) -> Tensor:
-        """The tensor on a GPU; itself when it is there. Raises NoGpuError."""
-        return self.to(f"cuda:{device}" if isinstance(device, int) else device)
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie row-major, without gaps."""
+        return self._spec.is_contiguous
 
     def clone(self) -> Any:
         """A copy of the values; gradients go through."""
@@ -642,6 +649,13 @@ def _together(op: Op, tensors: Sequence[Tensor]) -> list[Tensor]:
         on = ", ".join(str(x.device) for x in tensors)
         raise ValueError(f"{op.name}: the operands are on {on}; move them with .to() to one device")
     return [x.to(where) for x in tensors]
+
+
+def _moved(x: Tensor, target: Device) -> Tensor:
+    """A copy on another device."""
+    buffer = target.allocate(x.nbytes)
+    copy(buffer, x.buffer, x.nbytes)
+    return Tensor(buffer, x.spec)
 
 
 def _device(where: Device | str | None) -> Device:

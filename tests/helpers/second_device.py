@@ -34,5 +34,5 @@ def known() -> Iterator[None]:
     def device(spec: Any = "auto") -> Device:
         return spec if spec is SECOND else runtime.device(spec)
 
-    with mock.patch("lamina.tensors.device", device), mock.patch("lamina.nn.module.device", device):
+    with mock.patch("lamina.tensors.device", device), mock.patch("lamina.nn.module.named_device", device):
         yield

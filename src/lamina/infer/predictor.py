@@ -13,6 +13,7 @@ from lamina import _tree, ops
 from lamina._tree import Structure
 from lamina.graph import Executable, Graph, compile, trace
 from lamina.graph.ir.batch_axis import Batch, batch_of, output_axes
+from lamina.graph.ir.graph import traced_for
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.programs import MOST, Programs
 from lamina.nn import Module
@@ -126,7 +127,7 @@ class Predictor(Checked):
                 return flat_outputs(self.net, structure, values[len(self._held) :], compute, master, made)
 
         held = [x.spec.open for x in self._held.values()]
-        with evaluating(self.net), policy(tf32=self.precision.tf32):
+        with evaluating(self.net), policy(tf32=self.precision.tf32), traced_for(self.device):
             graph = trace(forward, *held, *specs, names=names)
         return graph, made[0]
 

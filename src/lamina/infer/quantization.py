@@ -16,6 +16,7 @@ import numpy as np
 from lamina import _tree
 from lamina._tree import Structure
 from lamina.graph import Executable, Graph, Node, Value, compile, constant, trace
+from lamina.graph.ir.graph import traced_for
 from lamina.graph.passes.canonicalize import common_subexpressions, drop_identities, fold_constants
 from lamina.graph.passes.fold_batch_norm import fold_batch_norm
 from lamina.graph.passes.pattern import replace
@@ -110,7 +111,7 @@ class QuantizedPredictor(Predictor):
             with standing_in(dict(self._weights)):
                 return flat_outputs(self.net, structure, values, float32, float32, made)
 
-        with evaluating(self.net):
+        with evaluating(self.net), traced_for(self.device):
             graph = trace(forward, *specs, names=_tree.names(structure, "inputs"))
         return fold_batch_norm(common_subexpressions(drop_identities(fold_constants(graph)))), made[0]
 

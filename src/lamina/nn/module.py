@@ -32,11 +32,13 @@ from lamina.nn.matching import unmatched
 from lamina.nn.mixed_precision import computed, in_compute_type
 from lamina.nn.parameter import Parameter, become, read, settings_changed, standing_in, write
 from lamina.nn.random import Generator, default_generator
-from lamina.ops.arguments import Checked, checked
+from lamina.ops.arguments import Checked, DTypeLike, checked
 from lamina.ops.core import Operand, recorder
+from lamina.ops.destination import destination
 from lamina.ops.origin import enter, explain, leave
-from lamina.runtime import Device, device
-from lamina.spec import DType, ShapeError, as_dtype
+from lamina.runtime import Device
+from lamina.runtime import device as named_device
+from lamina.spec import ShapeError
 from lamina.tensors import Tensor, as_tensor, writable
 
 #: What layers are given and give: tensors compute at once, traced values record.
@@ -409,13 +411,20 @@ class Module(Checked):
             p.requires_grad = requires_grad
         return self
 
-    def to(self, where: Device | DType | str | None = None, dtype: DType | str | None = None) -> Self:
+    def to(
+        self,
+        *where: Device | DTypeLike | Operand | None,
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
+        non_blocking: bool = False,
+    ) -> Self:
         """Move to a device and convert floating point parameters and buffers, in place: their identity stays.
 
-        Like torch, `to` also takes a dtype as its only argument: net.to("float16").
+        where: a device, a floating point dtype, both, or a tensor that has them.
         Raises NoGpuError for a GPU that is not there.
         """
-        target, kind = _place(where, dtype)
+        place, kind = destination(where, device, dtype)
+        target = None if place is None else named_device(place)
         for held in (*self.parameters(), *self.buffers()):
             become(held, target, kind if held.dtype.is_float else None)
         return self
@@ -534,17 +543,6 @@ def _adopted(key: str, value: Any) -> Tensor:
         return as_tensor(value.detach() if hasattr(value, "detach") else value)
     except TypeError as error:
         raise TypeError(f"load_state_dict: {key}: {error}") from error
-
-
-def _place(
-    where: Device | DType | str | None, dtype: DType | str | None
-) -> tuple[Device | None, DType | None]:
-    """Tell a device from a dtype in the first argument of `to`."""
-    if isinstance(where, DType):
-        return None, where
-    if isinstance(where, str) and dtype is None and not where.startswith(("cpu", "cuda", "auto")):
-        return None, as_dtype(where)
-    return None if where is None else device(where), None if dtype is None else as_dtype(dtype)
 
 
 #: The ids of the modules that are in inference mode here, whatever they are elsewhere.

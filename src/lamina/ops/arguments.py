@@ -156,7 +156,8 @@ def _is_float(x: Any) -> bool:
     return isinstance(x, (int, float, np.integer, np.floating)) and not isinstance(x, bool)
 
 
-def _is_dtype(x: Any) -> bool:
+def is_dtype(x: Any) -> bool:
+    """Whether it names a type of elements."""
     try:
         as_dtype(x)
     except DTypeError:
@@ -164,7 +165,7 @@ def _is_dtype(x: Any) -> bool:
     return True
 
 
-_DTYPE = Rule(_is_dtype, "a dtype, such as lamina.float32 or 'float32'")
+_DTYPE = Rule(is_dtype, "a dtype, such as lamina.float32 or 'float32'")
 _SCALARS: dict[Any, Rule] = {
     int: Rule(_is_int, "an int"),
     float: Rule(_is_float, "a number"),

@@ -382,10 +382,10 @@ def from_host(x: Any) -> Any:
 
     For what torch takes from the host whatever the device (lengths). Programs that are compiled keep their inputs.
     """
-    if not isinstance(x, Operand) or getattr(getattr(x, "device", None), "kind", "") != "cpu":
+    held: Any = x
+    if not isinstance(x, Operand) or x.records or held.device.kind != "cpu":
         return x
     by = recorder()
-    held: Any = x
     return held.numpy() if by is None or by.knows(x) else x
 
 

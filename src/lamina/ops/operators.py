@@ -20,6 +20,7 @@ from lamina.ops.arguments import DTypeLike, shown
 from lamina.ops.core import Operand, operand
 from lamina.ops.primitives.arrange import windows
 from lamina.ops.primitives.index import At
+from lamina.runtime import Device
 from lamina.spec import ShapeError, as_dtype, as_shape
 
 #: What may stand between the brackets of an index.
@@ -325,6 +326,40 @@ class Operators(Operand, Generic[Own]):
         """Itself as a constant for derivatives: `ops.stop_gradient`."""
         return ops.stop_gradient(self)
 
+    # ---- where it is
+    @property
+    def device(self) -> Device:
+        """Where the values are; of a traced value, where its program runs."""
+        raise NotImplementedError
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the values are on a GPU."""
+        return self.device.kind == "cuda"
+
+    def to(
+        self,
+        *where: Device | DTypeLike | Operand | None,
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
+        non_blocking: bool = False,
+        copy: bool = False,
+    ) -> Any:
+        """On another device, in another dtype, or both. where: one, both in any order, or a tensor that has them."""
+        raise NotImplementedError
+
+    def cpu(self) -> Any:
+        """On the CPU; itself when it is there."""
+        return self.to("cpu")
+
+    def cuda(self, device: int | str | Device = 0) -> Any:
+        """On a GPU; itself when it is there. Raises NoGpuError."""
+        return self.to(f"cuda:{device}" if isinstance(device, int) else device)
+
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie row-major; of a traced value always, as far as a program can tell."""
+        return True
+
     def contiguous(self) -> Any:
         """Itself: where the elements of a traced value lie is settled when its graph is planned."""
         return self
@@ -334,19 +369,43 @@ class Operators(Operand, Generic[Own]):
         return self
 
     def new_full(
-        self, size: int | Sequence[int], fill_value: complex, *, dtype: DTypeLike | None = None
+        self,
+        size: int | Sequence[int],
+        fill_value: complex,
+        *,
+        dtype: DTypeLike | None = None,
+        device: Device | str | None = None,
     ) -> Any:
-        """So many equal values, of this dtype unless another is named, wherever they are used."""
+        """So many equal values, of this dtype unless another is named, wherever they are used or on a device."""
         kind = self.dtype if dtype is None else as_dtype(dtype)
-        return ops.cast(operand(np.full(as_shape(size), fill_value)), kind)
+        found = ops.cast(operand(np.full(as_shape(size), fill_value)), kind)
+        return found if device is None else found.to(device)
 
-    def new_zeros(self, *size: int | Sequence[int], dtype: DTypeLike | None = None) -> Any:
-        """Zeros, of this dtype unless another is named, wherever they are used."""
-        return self.new_full(sizes(size), 0, dtype=dtype)
+    def new_zeros(
+        self, *size: int | Sequence[int], dtype: DTypeLike | None = None, device: Device | str | None = None
+    ) -> Any:
+        """Zeros, of this dtype unless another is named, wherever they are used or on a device."""
+        return self.new_full(sizes(size), 0, dtype=dtype, device=device)
 
-    def new_ones(self, *size: int | Sequence[int], dtype: DTypeLike | None = None) -> Any:
-        """Ones, of this dtype unless another is named, wherever they are used."""
-        return self.new_full(sizes(size), 1, dtype=dtype)
+    def new_ones(
+        self, *size: int | Sequence[int], dtype: DTypeLike | None = None, device: Device | str | None = None
+    ) -> Any:
+        """Ones, of this dtype unless another is named, wherever they are used or on a device."""
+        return self.new_full(sizes(size), 1, dtype=dtype, device=device)
+
+    def new_empty(
+        self, *size: int | Sequence[int], dtype: DTypeLike | None = None, device: Device | str | None = None
+    ) -> Any:
+        """As `new_zeros`: no memory is handed out that nobody has written."""
+        return self.new_zeros(*size, dtype=dtype, device=device)
+
+    def new_tensor(
+        self, data: Any, *, dtype: DTypeLike | None = None, device: Device | str | None = None
+    ) -> Any:
+        """A copy of data, of this dtype unless another is named, wherever it is used or on a device."""
+        kind = self.dtype if dtype is None else as_dtype(dtype)
+        found = ops.cast(operand(data if isinstance(data, Operand) else np.array(data)), kind)
+        return found if device is None else found.to(device)
 
     # ---- choices
     def where(self, condition: Any, other: Any) -> Any:

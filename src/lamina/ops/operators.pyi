@@ -22,6 +22,7 @@ from lamina.ops.primitives.reduce import MaxDim, MinDim
 from lamina.ops.primitives.scan import CumMax, CumMin
 from lamina.ops.primitives.sort import SortedDim, TopKDim
 from lamina.ops.primitives.statistics import AMinMax, Interpolation, KthValueDim, ModeDim
+from lamina.runtime import Device
 from lamina.tensors import TensorLike
 
 Index: TypeAlias = "int | slice | EllipsisType | Operand | np.ndarray[Any, Any] | Sequence[int] | None"
@@ -194,6 +195,21 @@ class Operators(Operand, Generic[Own]):
     def flip(self, *dims: builtins.int | Sequence[builtins.int]) -> Own: ...
     def unfold(self, dimension: builtins.int, size: builtins.int, step: builtins.int) -> Own: ...
     def detach(self) -> Own: ...
+    @property
+    def device(self) -> Device: ...
+    @property
+    def is_cuda(self) -> builtins.bool: ...
+    def to(
+        self,
+        *where: Device | DTypeLike | Operand | None,
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
+        non_blocking: builtins.bool = False,
+        copy: builtins.bool = False,
+    ) -> Own: ...
+    def cpu(self) -> Own: ...
+    def cuda(self, device: builtins.int | str | Device = 0) -> Own: ...
+    def is_contiguous(self) -> builtins.bool: ...
     def contiguous(self) -> Own: ...
     def clone(self) -> Own: ...
     def new_full(
@@ -202,13 +218,34 @@ class Operators(Operand, Generic[Own]):
         fill_value: complex,
         *,
         dtype: DTypeLike | None = None,
+        device: Device | str | None = None,
     ) -> Own: ...
     def new_zeros(
-        self, *size: builtins.int | Sequence[builtins.int], dtype: DTypeLike | None = None
+        self,
+        *size: builtins.int | Sequence[builtins.int],
+        dtype: DTypeLike | None = None,
+        device: Device | str | None = None,
     ) -> Own: ...
     def new_ones(
-        self, *size: builtins.int | Sequence[builtins.int], dtype: DTypeLike | None = None
+        self,
+        *size: builtins.int | Sequence[builtins.int],
+        dtype: DTypeLike | None = None,
+        device: Device | str | None = None,
     ) -> Own: ...
+    def new_empty(
+        self,
+        *size: builtins.int | Sequence[builtins.int],
+        dtype: DTypeLike | None = None,
+        device: Device | str | None = None,
+    ) -> Own: ...
+    @overload
+    def new_tensor(
+        self, data: TensorLike, *, dtype: DTypeLike | None = None, device: Device | str | None = None
+    ) -> Own: ...
+    @overload
+    def new_tensor(
+        self, data: Value, *, dtype: DTypeLike | None = None, device: Device | str | None = None
+    ) -> Value: ...
     @overload
     def where(self, condition: TensorLike, other: TensorLike) -> Own: ...
     @overload

@@ -84,6 +84,11 @@ class Device:
         planned = "" if self.planned is None else f", machine={self.planned.name!r}"
         return f"Device({str(self)!r}{planned})"
 
+    @property
+    def type(self) -> str:
+        """The kind of device, "cpu" or "cuda", as torch.device calls it."""
+        return self.kind
+
     # ---- the hardware
     @property
     def platform(self) -> Platform:

@@ -13,6 +13,7 @@ from lamina import _tree, ops
 from lamina._tree import Structure
 from lamina.distributed.data_parallel import DataParallel
 from lamina.graph import Executable, compile, trace
+from lamina.graph.ir.graph import traced_for
 from lamina.runtime import Device
 from lamina.spec import Policy, ShapeError, Spec, current_policy
 from lamina.tensors import Tensor, array_spec, flatten_arrays
@@ -122,7 +123,8 @@ class Scoring:
             structures.append(structure)
             return leaves
 
-        graph = trace(sums, *kind.specs)
+        with traced_for(self.device):
+            graph = trace(sums, *kind.specs)
         executable = compile(graph, self.device, backend=self.backend) if graph.outputs else None
         return _Program(executable, structures[0])
 

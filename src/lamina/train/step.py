@@ -19,7 +19,7 @@ from lamina import _tree, ops
 from lamina._tree import Structure
 from lamina.distributed.data_parallel import DataParallel, as_data_parallel
 from lamina.graph import Executable, Graph, Value, compile, gradients, trace
-from lamina.graph.ir.graph import constant
+from lamina.graph.ir.graph import constant, traced_for
 from lamina.graph.planning.rematerialize import as_bytes
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.programs import MOST, Programs
@@ -401,7 +401,7 @@ class Step:
         held = self.state.named()
         rates = [f"rate{i}" for i in range(len(self._groups.groups))]
         names = [*held, *rates, *kind.names]
-        with policy(tf32=self.precision.tf32):
+        with policy(tf32=self.precision.tf32), traced_for(self.device):
             graph = trace(
                 lambda *values: self._forward_and_back(dict(zip(names, values, strict=True)), kind),
                 *(x.spec.open for x in held.values()),

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from html import escape
 from math import inf, nextafter
 from typing import Any, ClassVar, NamedTuple
@@ -17,16 +19,33 @@ import numpy as np
 
 from lamina._tree import leaves
 from lamina.graph.ir.picture import picture
+from lamina.ops.arguments import DTypeLike
 from lamina.ops.core import Op, Operand, bind, inferred, operand
+from lamina.ops.destination import destination
 from lamina.ops.operators import Operators
 from lamina.ops.origin import Origin, current_origin
 from lamina.ops.primitives.cast import Cast
 from lamina.ops.primitives.marker import Marker
+from lamina.runtime import Device
 from lamina.spec import Policy, ShapeError, Spec, current_policy
 from lamina.spec.policies import policy as use_policy
 from lamina.tensors import Tensor, as_constant, as_tensor
 
 _serial = itertools.count()
+
+
+#: Where the program that is traced will run.
+_place: ContextVar[Device | None] = ContextVar("lamina_traced_for", default=None)
+
+
+@contextmanager
+def traced_for(device: Device | None) -> Iterator[None]:
+    """Within the block traced values say that they are on a device; with None, as around it."""
+    token = _place.set(device or _place.get())
+    try:
+        yield
+    finally:
+        _place.reset(token)
 
 
 class Value(Operators["Value"]):
@@ -61,6 +80,30 @@ class Value(Operators["Value"]):
     def spec(self) -> Spec:
         """Shape and dtype, layout open."""
         return self._spec
+
+    @property
+    def device(self) -> Device:
+        """Where the program will run, or the values are already; the CPU where nobody has said (`lamina.trace`)."""
+        return self.known.device if self.known is not None else _place.get() or Device("cpu")
+
+    def to(
+        self,
+        *where: Device | DTypeLike | Operand | None,
+        device: Device | str | None = None,
+        dtype: DTypeLike | None = None,
+        non_blocking: bool = False,
+        copy: bool = False,
+    ) -> Value:
+        """In another dtype. A program runs on one device: raises ValueError for another one."""
+        place, kind = destination(where, device, dtype)
+        known = self.known is not None or _place.get() is not None
+        wanted = place if place is None or isinstance(place, Device) else Device(place)
+        if wanted is not None and known and wanted != self.device:
+            raise ValueError(
+                f"to: a traced value {self.spec} stays on {self.device}, where the whole program runs, got {place}; "
+                "name that device where the program is made (lamina.train_step, lamina.jit, Predictor)"
+            )
+        return self if kind is None or kind == self.dtype else self.cast(kind)
 
     @property
     def is_input(self) -> bool:

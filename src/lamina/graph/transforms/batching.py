@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 from lamina import _tree, ops
 from lamina._tree import Structure
-from lamina.graph.ir.graph import Capture, Node, Value, computed, mark, reachable
+from lamina.graph.ir.graph import Capture, Node, Value, computed, mark, reachable, traced_for
 from lamina.graph.transforms.arguments import named_function
 from lamina.ops.arguments import shown
 from lamina.ops.core import BatchAxis, Op, Operand, bind, inferred, operand, recorder, recording
+from lamina.ops.operators import Operators
 from lamina.ops.primitives.marker import CustomGradient, Marker
 from lamina.runtime import is_array
 from lamina.spec import DTypeError, Shape, ShapeError, Spec
@@ -60,7 +61,8 @@ def vmap(fn: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callabl
         arguments = _Mapped.of(args, in_axes)
         capture = Capture()
         start = mark()
-        with recording(capture):
+        own = (x.device for x in arguments.given if isinstance(x, Operators))
+        with traced_for(next(own, None)), recording(capture):
             result = fn(*arguments.standing(), **kwargs)
             leaves, structure = _tree.flatten(result)
             traced = [capture.read(x) if _is_tensor(x) else x for x in leaves]

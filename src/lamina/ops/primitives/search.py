@@ -195,7 +195,7 @@ def nonzero(input: Any, *, as_tuple: bool = False) -> Any:
 def _placed(values: Array, x: Any) -> Any:
     """An array where an operand is."""
     found = operand(values)
-    return found.to(x.device) if hasattr(x, "device") else found
+    return found.to(x.device)
 
 
 def argwhere(input: Any) -> Any:
