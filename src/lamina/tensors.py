@@ -15,7 +15,16 @@ from lamina import backends
 from lamina._tree import LEAF, Structure, flatten
 from lamina.backends import Backend, Call, Plan
 from lamina.ops.arguments import DTypeLike, checked, shown
-from lamina.ops.core import Op, Operand, inferred, is_number, recorder, recording, register_adopter
+from lamina.ops.core import (
+    DeviceLike,
+    Op,
+    Operand,
+    inferred,
+    is_number,
+    recorder,
+    recording,
+    register_adopter,
+)
 from lamina.ops.destination import destination
 from lamina.ops.finite import check_results, is_finite
 from lamina.ops.operators import InPlace
@@ -129,8 +138,8 @@ class Tensor(InPlace["Tensor"]):
 
     def to(
         self,
-        *where: Device | DTypeLike | Operand | None,
-        device: Device | str | None = None,
+        *where: DeviceLike | DTypeLike | Operand | None,
+        device: DeviceLike | str | None = None,
         dtype: DTypeLike | None = None,
         non_blocking: bool = False,
         copy: bool = False,

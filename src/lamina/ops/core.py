@@ -389,6 +389,18 @@ def from_host(x: Any) -> Any:
     return held.numpy() if by is None or by.knows(x) else x
 
 
+class DeviceLike(Protocol):
+    """What ops, which know no hardware, see of a `lamina.Device`."""
+
+    @property
+    def kind(self) -> str:
+        """ "cpu" or "cuda"."""
+
+    @property
+    def index(self) -> int:
+        """Which one of its kind."""
+
+
 class Recorder(Protocol):
     """What records every op within `recording`, also ops on tensors alone, and what is written to tensors."""
 

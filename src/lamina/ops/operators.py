@@ -17,10 +17,9 @@ import numpy as np
 
 from lamina import ops
 from lamina.ops.arguments import DTypeLike, shown
-from lamina.ops.core import Operand, operand
+from lamina.ops.core import DeviceLike, Operand, operand
 from lamina.ops.primitives.arrange import windows
 from lamina.ops.primitives.index import At
-from lamina.runtime import Device
 from lamina.spec import ShapeError, as_dtype, as_shape
 
 #: What may stand between the brackets of an index.
@@ -328,7 +327,7 @@ class Operators(Operand, Generic[Own]):
 
     # ---- where it is
     @property
-    def device(self) -> Device:
+    def device(self) -> DeviceLike:
         """Where the values are; of a traced value, where its program runs."""
         raise NotImplementedError
 
@@ -339,8 +338,8 @@ class Operators(Operand, Generic[Own]):
 
     def to(
         self,
-        *where: Device | DTypeLike | Operand | None,
-        device: Device | str | None = None,
+        *where: DeviceLike | DTypeLike | Operand | None,
+        device: DeviceLike | str | None = None,
         dtype: DTypeLike | None = None,
         non_blocking: bool = False,
         copy: bool = False,
@@ -352,7 +351,7 @@ class Operators(Operand, Generic[Own]):
         """On the CPU; itself when it is there."""
         return self.to("cpu")
 
-    def cuda(self, device: int | str | Device = 0) -> Any:
+    def cuda(self, device: int | str | DeviceLike = 0) -> Any:
         """On a GPU; itself when it is there. Raises NoGpuError."""
         return self.to(f"cuda:{device}" if isinstance(device, int) else device)
 
@@ -374,7 +373,7 @@ class Operators(Operand, Generic[Own]):
         fill_value: complex,
         *,
         dtype: DTypeLike | None = None,
-        device: Device | str | None = None,
+        device: DeviceLike | str | None = None,
     ) -> Any:
         """So many equal values, of this dtype unless another is named, wherever they are used or on a device."""
         kind = self.dtype if dtype is None else as_dtype(dtype)
@@ -382,25 +381,34 @@ class Operators(Operand, Generic[Own]):
         return found if device is None else found.to(device)
 
     def new_zeros(
-        self, *size: int | Sequence[int], dtype: DTypeLike | None = None, device: Device | str | None = None
+        self,
+        *size: int | Sequence[int],
+        dtype: DTypeLike | None = None,
+        device: DeviceLike | str | None = None,
     ) -> Any:
         """Zeros, of this dtype unless another is named, wherever they are used or on a device."""
         return self.new_full(sizes(size), 0, dtype=dtype, device=device)
 
     def new_ones(
-        self, *size: int | Sequence[int], dtype: DTypeLike | None = None, device: Device | str | None = None
+        self,
+        *size: int | Sequence[int],
+        dtype: DTypeLike | None = None,
+        device: DeviceLike | str | None = None,
     ) -> Any:
         """Ones, of this dtype unless another is named, wherever they are used or on a device."""
         return self.new_full(sizes(size), 1, dtype=dtype, device=device)
 
     def new_empty(
-        self, *size: int | Sequence[int], dtype: DTypeLike | None = None, device: Device | str | None = None
+        self,
+        *size: int | Sequence[int],
+        dtype: DTypeLike | None = None,
+        device: DeviceLike | str | None = None,
     ) -> Any:
         """As `new_zeros`: no memory is handed out that nobody has written."""
         return self.new_zeros(*size, dtype=dtype, device=device)
 
     def new_tensor(
-        self, data: Any, *, dtype: DTypeLike | None = None, device: Device | str | None = None
+        self, data: Any, *, dtype: DTypeLike | None = None, device: DeviceLike | str | None = None
     ) -> Any:
         """A copy of data, of this dtype unless another is named, wherever it is used or on a device."""
         kind = self.dtype if dtype is None else as_dtype(dtype)

@@ -15,14 +15,13 @@ import numpy as np
 
 from lamina.graph.ir.graph import Value
 from lamina.ops.arguments import Dims, DTypeLike, Number
-from lamina.ops.core import Operand
+from lamina.ops.core import DeviceLike, Operand
 from lamina.ops.primitives.gather import Combination
 from lamina.ops.primitives.index import At
 from lamina.ops.primitives.reduce import MaxDim, MinDim
 from lamina.ops.primitives.scan import CumMax, CumMin
 from lamina.ops.primitives.sort import SortedDim, TopKDim
 from lamina.ops.primitives.statistics import AMinMax, Interpolation, KthValueDim, ModeDim
-from lamina.runtime import Device
 from lamina.tensors import TensorLike
 
 Index: TypeAlias = "int | slice | EllipsisType | Operand | np.ndarray[Any, Any] | Sequence[int] | None"
@@ -196,19 +195,19 @@ class Operators(Operand, Generic[Own]):
     def unfold(self, dimension: builtins.int, size: builtins.int, step: builtins.int) -> Own: ...
     def detach(self) -> Own: ...
     @property
-    def device(self) -> Device: ...
+    def device(self) -> DeviceLike: ...
     @property
     def is_cuda(self) -> builtins.bool: ...
     def to(
         self,
-        *where: Device | DTypeLike | Operand | None,
-        device: Device | str | None = None,
+        *where: DeviceLike | DTypeLike | Operand | None,
+        device: DeviceLike | str | None = None,
         dtype: DTypeLike | None = None,
         non_blocking: builtins.bool = False,
         copy: builtins.bool = False,
     ) -> Own: ...
     def cpu(self) -> Own: ...
-    def cuda(self, device: builtins.int | str | Device = 0) -> Own: ...
+    def cuda(self, device: builtins.int | str | DeviceLike = 0) -> Own: ...
     def is_contiguous(self) -> builtins.bool: ...
     def contiguous(self) -> Own: ...
     def clone(self) -> Own: ...
@@ -218,33 +217,33 @@ class Operators(Operand, Generic[Own]):
         fill_value: complex,
         *,
         dtype: DTypeLike | None = None,
-        device: Device | str | None = None,
+        device: DeviceLike | str | None = None,
     ) -> Own: ...
     def new_zeros(
         self,
         *size: builtins.int | Sequence[builtins.int],
         dtype: DTypeLike | None = None,
-        device: Device | str | None = None,
+        device: DeviceLike | str | None = None,
     ) -> Own: ...
     def new_ones(
         self,
         *size: builtins.int | Sequence[builtins.int],
         dtype: DTypeLike | None = None,
-        device: Device | str | None = None,
+        device: DeviceLike | str | None = None,
     ) -> Own: ...
     def new_empty(
         self,
         *size: builtins.int | Sequence[builtins.int],
         dtype: DTypeLike | None = None,
-        device: Device | str | None = None,
+        device: DeviceLike | str | None = None,
     ) -> Own: ...
     @overload
     def new_tensor(
-        self, data: TensorLike, *, dtype: DTypeLike | None = None, device: Device | str | None = None
+        self, data: TensorLike, *, dtype: DTypeLike | None = None, device: DeviceLike | str | None = None
     ) -> Own: ...
     @overload
     def new_tensor(
-        self, data: Value, *, dtype: DTypeLike | None = None, device: Device | str | None = None
+        self, data: Value, *, dtype: DTypeLike | None = None, device: DeviceLike | str | None = None
     ) -> Value: ...
     @overload
     def where(self, condition: TensorLike, other: TensorLike) -> Own: ...

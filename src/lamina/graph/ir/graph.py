@@ -20,7 +20,7 @@ import numpy as np
 from lamina._tree import leaves
 from lamina.graph.ir.picture import picture
 from lamina.ops.arguments import DTypeLike
-from lamina.ops.core import Op, Operand, bind, inferred, operand
+from lamina.ops.core import DeviceLike, Op, Operand, bind, inferred, operand
 from lamina.ops.destination import destination
 from lamina.ops.operators import Operators
 from lamina.ops.origin import Origin, current_origin
@@ -88,8 +88,8 @@ class Value(Operators["Value"]):
 
     def to(
         self,
-        *where: Device | DTypeLike | Operand | None,
-        device: Device | str | None = None,
+        *where: DeviceLike | DTypeLike | Operand | None,
+        device: DeviceLike | str | None = None,
         dtype: DTypeLike | None = None,
         non_blocking: bool = False,
         copy: bool = False,

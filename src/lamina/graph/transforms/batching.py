@@ -19,11 +19,11 @@ from lamina.graph.ir.graph import Capture, Node, Value, computed, mark, reachabl
 from lamina.graph.transforms.arguments import named_function
 from lamina.ops.arguments import shown
 from lamina.ops.core import BatchAxis, Op, Operand, bind, inferred, operand, recorder, recording
-from lamina.ops.operators import Operators
 from lamina.ops.primitives.marker import CustomGradient, Marker
 from lamina.runtime import is_array
 from lamina.spec import DTypeError, Shape, ShapeError, Spec
 from lamina.spec.policies import policy as use_policy
+from lamina.tensors import Tensor
 
 #: Ways to fold samples into axes that are tried for one op.
 _MOST_WAYS = 64
@@ -61,7 +61,7 @@ def vmap(fn: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callabl
         arguments = _Mapped.of(args, in_axes)
         capture = Capture()
         start = mark()
-        own = (x.device for x in arguments.given if isinstance(x, Operators))
+        own = (x.device for x in arguments.given if isinstance(x, (Tensor, Value)))
         with traced_for(next(own, None)), recording(capture):
             result = fn(*arguments.standing(), **kwargs)
             leaves, structure = _tree.flatten(result)
