@@ -150,3 +150,25 @@ def test_a_sealed_line_that_is_no_choice_is_passed_over(tmp_path: Path, text: st
     place.touch(0o600)
     place.write_text(json.dumps({"check": digest(text)[:16], "choice": text}) + "\n")
     assert store(tmp_path).get("k") is None
+
+
+@pytest.mark.feature("B010", "F081")
+def test_choices_with_a_place_are_found_by_it(tmp_path: Path) -> None:
+    first, other = store(tmp_path), store(tmp_path)
+    first.put("k", Choice("plain", 1), "conv", (8, 64))
+    first.put("l", Choice("plain", 2), "conv", (16, 64))
+    first.put("m", Choice("direct"))
+    assert other.placed("conv") == {(8, 64): Choice("plain", 1), (16, 64): Choice("plain", 2)}
+    first.put("n", Choice("plain", 3), "conv", (8, 64))  # of the same problem the last choice counts
+    assert other.placed("conv")[8, 64] == Choice("plain", 3)
+    assert other.placed("matmul") == {}
+    assert [(e.nature, e.sizes, e.choice.engine) for e in other.entries()] == [
+        ("conv", (8, 64), 3),
+        ("conv", (16, 64), 2),
+    ]
+    assert other.get("k") == Choice("plain", 1)
+    other.put("", Choice("split"), "conv", (1, 1))  # a place without a key
+    assert store(tmp_path).placed("conv")[1, 1] == Choice("split")
+    assert store(tmp_path).get("") is None
+    first.clear()
+    assert first.placed("conv") == store(tmp_path).placed("conv") == {}

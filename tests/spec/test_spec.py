@@ -158,7 +158,7 @@ def test_policy_belongs_to_its_thread() -> None:
 
 def test_policy_refuses() -> None:
     with pytest.raises(
-        ValueError, match="algorithm must be one of heuristic, fastest, fallback, .* got 'fft'"
+        ValueError, match="algorithm must be one of auto, heuristic, fastest, fallback, .* got 'fft'"
     ):
         Policy(algorithm="fft")
     with pytest.raises(ValueError, match="workspace_limit must be >= 0 bytes or None, got -1"):

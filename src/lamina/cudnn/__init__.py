@@ -23,6 +23,7 @@ from lamina.cudnn.convolution import (
     ConvolutionBackwardFilter,
     ConvolutionForward,
 )
+from lamina.cudnn.database import DatabaseError, PlanDatabase, database_of, read_database
 from lamina.cudnn.descriptor import DATA_TYPES, Attribute, Descriptor, data_type
 from lamina.cudnn.device import DeviceProperties, device_properties
 from lamina.cudnn.engine import (
@@ -56,7 +57,7 @@ from lamina.cudnn.reduction import Reduction, ReductionOperation
 from lamina.cudnn.resample import Resample, ResampleBackward, ResampleForward
 from lamina.cudnn.shape import Concatenate, Reshape, Signal, Slice, Transpose
 from lamina.cudnn.statistics import BnBackwardWeights, BnFinalize, GenStats
-from lamina.cudnn.store import Choice, PlanStore, plan_store
+from lamina.cudnn.store import Choice, PlanStore, StoredChoice, plan_store
 from lamina.cudnn.tensor import Tensor
 
 __all__ = [
@@ -78,6 +79,7 @@ __all__ = [
     "ConvolutionBackwardData",
     "ConvolutionBackwardFilter",
     "ConvolutionForward",
+    "DatabaseError",
     "Descriptor",
     "DeviceProperties",
     "DiagonalBandMask",
@@ -104,6 +106,7 @@ __all__ = [
     "OperationGraph",
     "Operations",
     "PagedCacheLoad",
+    "PlanDatabase",
     "PlanStore",
     "Pointwise",
     "PointwiseOperation",
@@ -121,12 +124,14 @@ __all__ = [
     "Signal",
     "Slice",
     "Softmax",
+    "StoredChoice",
     "Target",
     "Tensor",
     "Transpose",
     "VariantPack",
     "Verdict",
     "data_type",
+    "database_of",
     "device_properties",
     "handle_of",
     "key_text",
@@ -136,5 +141,6 @@ __all__ = [
     "note_filter",
     "packed_strides",
     "plan_store",
+    "read_database",
 ]
 __dir__ = listing(__all__)

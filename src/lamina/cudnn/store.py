@@ -41,6 +41,20 @@ class Choice:
         return self.engine, self.knobs
 
 
+@dataclass(frozen=True)
+class StoredChoice:
+    """A choice as it is kept.
+
+    key: of the problem with all that its candidates were; "" where only its place is known. nature, sizes: its place
+    among other problems; "" for none.
+    """
+
+    key: str
+    choice: Choice
+    nature: str = ""
+    sizes: tuple[int, ...] = ()
+
+
 class PlanStore:
     """The choices for one kind of device and one version of cuDNN; for any number of threads and processes.
 
@@ -55,6 +69,7 @@ class PlanStore:
         self.path = (folder or cache_directory() / "plans") / f"{name}.jsonl"
         self._lock = threading.Lock()
         self._known: dict[str, Choice] = {}
+        self._places: dict[str, dict[tuple[int, ...], Choice]] = {}
         self._read = 0  # bytes of the file that `_known` has
 
     def get(self, key: str) -> Choice | None:
@@ -64,17 +79,35 @@ class PlanStore:
                 self._update()
             return self._known.get(key)
 
-    def put(self, key: str, choice: Choice) -> None:
-        """Remember a choice. What cannot be written is remembered in memory alone."""
+    def put(self, key: str, choice: Choice, nature: str = "", sizes: tuple[int, ...] = ()) -> None:
+        """Remember a choice. What cannot be written is remembered in memory alone.
+
+        nature, sizes: where the problem is among others, for `placed`; "" for nowhere.
+        """
         with self._lock:
-            self._known[key] = choice
+            self._learn(StoredChoice(key, choice, nature, sizes))
             with contextlib.suppress(OSError):
-                _append(self.path, _line(key, choice))
+                _append(self.path, _line(StoredChoice(key, choice, nature, sizes)))
+
+    def placed(self, nature: str) -> dict[tuple[int, ...], Choice]:
+        """Sizes -> the last choice, of problems of one nature; what other processes wrote meanwhile is found too."""
+        with self._lock:
+            self._update()
+            return dict(self._places.get(nature, {}))
+
+    def entries(self) -> list[StoredChoice]:
+        """The choices that have a place among others, in the order of nature and sizes."""
+        with self._lock:
+            self._update()
+            found = [(n, s, x) for n, placed in self._places.items() for s, x in placed.items()]
+            return [
+                StoredChoice("", choice, nature, sizes) for nature, sizes, choice in sorted(found, key=_order)
+            ]
 
     def clear(self) -> None:
         """Forget every choice, on disk as well."""
         with self._lock:
-            self._known, self._read = {}, 0
+            self._known, self._places, self._read = {}, {}, 0
             with contextlib.suppress(OSError):
                 self.path.unlink(missing_ok=True)
 
@@ -97,7 +130,15 @@ class PlanStore:
         whole = content.rfind(b"\n") + 1
         self._read += whole
         for line in content[:whole].splitlines():
-            self._known.update(_entry(line))
+            entry = _entry(line)
+            if entry is not None:
+                self._learn(entry)
+
+    def _learn(self, entry: StoredChoice) -> None:
+        if entry.key:
+            self._known[entry.key] = entry.choice
+        if entry.nature:
+            self._places.setdefault(entry.nature, {})[entry.sizes] = entry.choice
 
 
 @cache
@@ -106,14 +147,21 @@ def plan_store(device: Device) -> PlanStore:
     return PlanStore(device.name, ".".join(map(str, c.library.version)))
 
 
-def _line(key: str, choice: Choice) -> str:
+def _order(entry: tuple[str, tuple[int, ...], Choice]) -> tuple[str, tuple[int, ...]]:
+    return entry[0], entry[1]
+
+
+def _line(entry: StoredChoice) -> str:
+    choice = entry.choice
+    place = {"nature": entry.nature, "sizes": entry.sizes} if entry.nature else {}
     text = json.dumps(
         {
-            "key": key,
+            "key": entry.key,
             "way": choice.formulation,
             "engine": choice.engine,
             "knobs": choice.knobs,
             "milliseconds": choice.milliseconds,
+            **place,
         },
         sort_keys=True,
     )
@@ -132,15 +180,16 @@ def _append(path: Path, line: str) -> None:
         os.close(file)
 
 
-def _entry(line: bytes) -> dict[str, Choice]:
-    """What a line says: one choice under its key, or nothing where it is damaged."""
+def _entry(line: bytes) -> StoredChoice | None:
+    """What a line says: one choice, or None where it is damaged."""
     try:
         outer = json.loads(line)
         if digest(outer["choice"])[:16] != outer["check"]:
-            return {}
+            return None
         entry = json.loads(outer["choice"])
         knobs = tuple((int(knob), int(value)) for knob, value in entry["knobs"])
         choice = Choice(str(entry["way"]), int(entry["engine"]), knobs, float(entry["milliseconds"]))
-        return {str(entry["key"]): choice}
+        sizes = tuple(int(n) for n in entry.get("sizes", ()))
+        return StoredChoice(str(entry["key"]), choice, str(entry.get("nature", "")), sizes)
     except (TypeError, KeyError, ValueError, AttributeError, OverflowError, RecursionError):
-        return {}
+        return None

@@ -152,7 +152,7 @@ class Conv1d(_Conv):
     """Convolution over (N, C, L): ops.conv1d with weight (out, in/groups, k) and bias (out,).
 
     padding: "valid", "half", "full", "same", ints or (lo, hi) pairs. flip: true convolution.
-    algorithm: how the plan is chosen ("heuristic", "fastest", "fallback"), the policy in force by default.
+    algorithm: how the plan is chosen ("auto", "heuristic", "fastest", "fallback"), the policy in force by default.
     """
 
     rank, function = 1, staticmethod(ops.conv1d)
@@ -162,7 +162,7 @@ class Conv2d(_Conv):
     """Convolution over (N, C, H, W): ops.conv2d with weight (out, in/groups, h, w) and bias (out,).
 
     padding: "valid", "half", "full", "same", ints or (lo, hi) pairs. flip: true convolution.
-    algorithm: how the plan is chosen ("heuristic", "fastest", "fallback"), the policy in force by default.
+    algorithm: how the plan is chosen ("auto", "heuristic", "fastest", "fallback"), the policy in force by default.
     """
 
     rank, function = 2, staticmethod(ops.conv2d)
@@ -172,7 +172,7 @@ class Conv3d(_Conv):
     """Convolution over (N, C, D, H, W): ops.conv3d with weight (out, in/groups, d, h, w) and bias (out,).
 
     padding: "valid", "half", "full", "same", ints or (lo, hi) pairs. flip: true convolution.
-    algorithm: how the plan is chosen ("heuristic", "fastest", "fallback"), the policy in force by default.
+    algorithm: how the plan is chosen ("auto", "heuristic", "fastest", "fallback"), the policy in force by default.
     """
 
     rank, function = 3, staticmethod(ops.conv3d)

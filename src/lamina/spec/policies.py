@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
-ALGORITHMS = ("heuristic", "fastest", "fallback")
+ALGORITHMS = ("auto", "heuristic", "fastest", "fallback")
 #: Names that users of other systems know, and the algorithm and `once` that they mean: PyTorch's and cudnn.torch's
 #: "benchmark", Theano's others.
 ALIASES = {
@@ -35,11 +35,13 @@ class Policy:
     tf32: float32 convolutions and products may round their inputs to TF32 (10-bit mantissa).
     deterministic: only algorithms that give bit-equal results from run to run (`use_deterministic_algorithms` sets it
         for everything).
-    algorithm: "heuristic" (the library's first choice), "fastest" (candidates are checked and timed), or "fallback"
+    algorithm: "auto" (what was measured to be fastest, for this problem or for one near it, as far as that is known
+        from this user's timings or from the package; else the library's first choice; nothing is timed),
+        "heuristic" (the library's first choice), "fastest" (candidates are checked and timed), or "fallback"
         (the most widely supported engine); other systems' names for these are in `ALIASES`. A GPU's convolution
         can also be given its plan by name, as reports show it: "plain eng58{25:0}", "plain eng58", "direct" for the
         own kernel, or "halved" (many taps in bfloat16: three convolutions of half as many, with twice the rounding
-        error; "fastest" may take it too); other devices and ops take it as "heuristic".
+        error; "fastest" may take it too); other devices and ops take it as "heuristic", as they do "auto".
     workspace_limit: bytes that a plan may take beside its operands; None is no limit.
     once: the choice for the first sizes that a convolution with a filter meets serves other batch and image sizes
         too, as long as it can; else each size has its own.
@@ -53,7 +55,7 @@ class Policy:
 
     tf32: bool = False
     deterministic: bool = False
-    algorithm: str = "heuristic"
+    algorithm: str = "auto"
     workspace_limit: int | None = None
     once: bool = False
     data_grad: str | None = None

@@ -188,9 +188,9 @@ def test_algorithm_is_the_policy_of_the_call() -> None:
     ops.conv2d(Spy(x), Spy(w), algorithm="benchmark")
     ops.conv_transpose2d(Spy(x), Spy(w.swapaxes(0, 1)[:, :1]), algorithm="fallback")
     ops.conv2d(Spy(x), Spy(w), Spy(bias))
-    assert [p.algorithm for p in seen[:3]] == ["fastest", "fallback", "heuristic"]
+    assert [p.algorithm for p in seen[:3]] == ["fastest", "fallback", "auto"]
     with pytest.raises(
-        ValueError, match="algorithm must be one of heuristic, fastest, fallback, .* got 'slow'"
+        ValueError, match="algorithm must be one of auto, heuristic, fastest, fallback, .* got 'slow'"
     ):
         ops.conv2d(Spy(x), Spy(w), algorithm="slow")
 

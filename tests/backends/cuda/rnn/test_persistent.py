@@ -279,7 +279,8 @@ def test_both_directions_run_what_won(faster: bool, monkeypatch: pytest.MonkeyPa
     formulations = [rnn._formulation(one, x, True, CPU, fastest) for one in (op, back, op)]
     assert formulations == ["resident" if faster else "persist_static packed"] * 3
     assert contests == ["persist_static packed"]
-    assert [rnn._formulation(op, x, True, CPU, policy) for policy in (direct, Policy())] == [
+    heuristic = Policy(algorithm="heuristic")
+    assert [rnn._formulation(op, x, True, CPU, policy) for policy in (direct, heuristic)] == [
         "resident",
         "standard",
     ]
@@ -289,6 +290,25 @@ def test_both_directions_run_what_won(faster: bool, monkeypatch: pytest.MonkeyPa
         "persist_static packed",
     ]
     assert len(contests) == 1
+
+
+def test_auto_takes_what_was_known_when_it_was_first_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reserve is read as it was written, also when another process has timed meanwhile."""
+    known: dict[str, Choice] = {}
+    monkeypatch.setattr(rnn, "_settled", {})
+    monkeypatch.setattr(rnn, "target_of", lambda device: object.__new__(Handle))
+    monkeypatch.setattr(rnn, "plan_store", lambda device: known)
+    op, back, x = (
+        Rnn("lstm", 128, reserve=True),
+        RnnGrad("lstm", 128, reserve=True),
+        [Spec((5, 8, 16), float16)],
+    )
+    assert rnn._formulation(op, x, True, CPU, Policy()) == "standard"
+    ((_, key),) = rnn._settled
+    known[key] = Choice("persist_static")
+    assert rnn._formulation(back, x, True, CPU, Policy()) == "standard"
+    rnn._settled.clear()
+    assert [rnn._formulation(one, x, True, CPU, Policy()) for one in (op, back)] == ["persist_static"] * 2
 
 
 GPU_CASES = [

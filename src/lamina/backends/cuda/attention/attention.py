@@ -267,6 +267,7 @@ def _chosen(
         inputs=tuple(inputs),
         outputs=tuple(outputs),
         formulations=tuple(formulations()),
+        kind=str(op),
         flops=products * (q.shape[3] + v.shape[3]) * float(prod(q.shape[:3]) * k.shape[2]),
     )
     return choose(problem, device, policy)

@@ -49,7 +49,13 @@ from lamina.backends.cuda.elementwise.pointwise import full
 from lamina.backends.cuda.elementwise.unfused_epilogue import unfused_formulation
 from lamina.backends.cuda.launch.program import Fill, kernel_plan, target
 from lamina.backends.cuda.registry import kernels
-from lamina.backends.cuda.select.formulations import Formulation, Problem, choose, nothing_to_do
+from lamina.backends.cuda.select.formulations import (
+    Formulation,
+    Problem,
+    choose,
+    expects,
+    nothing_to_do,
+)
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec, bfloat16, channels_last, contiguous, float16, float32
@@ -128,7 +134,7 @@ def _cached(
             raise NoKernel(f"{op.name}: steps on a result of no elements are left to their own kernels")
         fill = Fill(target(), 0, problem.outputs[0].nbytes)
         return kernel_plan(device, problem.inputs, problem.outputs, [fill], label=op.name)
-    if epilogue.steps and (policy.algorithm == "fastest" or policy.named):
+    if epilogue.steps and (policy.named or expects(problem, "split", device, policy)):
         head = _cached(op, specs, NONE, device, policy)
         out, extras = problem.outputs[0], problem.inputs[2:]
         formulation = unfused_formulation(head, epilogue.steps, out, extras, epilogue.first)
@@ -173,7 +179,14 @@ def conv_problem(
         formulations=tuple(formulations),
         flops=o.flops,
         plain=plain,
+        kind=f"{name}({replace(o.window, groups=1)}) {_grouping(o)}{steps}",
     )
+
+
+def _grouping(o: Operands) -> str:
+    """How channels are grouped, without their number."""
+    groups, channels = o.window.groups, o.x.shape[1]
+    return "dense" if groups == 1 else "depthwise" if groups == channels else "grouped"
 
 
 def _formulations(

@@ -259,7 +259,8 @@ def _choose(
     fused = make(product, inputs, outputs[0], device, policy) if outputs[0].numel and product.k else []
     ordered = (unfused, *fused) if policy.algorithm == "fastest" else (*fused, unfused)
     key = f"{op} {' '.join(map(str, inputs))}"
-    return choose(Problem(key, op.name, inputs, outputs, ordered, product.flops), device, policy)
+    problem = Problem(key, op.name, inputs, outputs, ordered, product.flops, kind=str(op))
+    return choose(problem, device, policy)
 
 
 def _forward_formulations(

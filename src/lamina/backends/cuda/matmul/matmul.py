@@ -35,7 +35,13 @@ from lamina.backends.cuda.launch.program import (
 )
 from lamina.backends.cuda.matmul.cublaslt import cublaslt_formulations
 from lamina.backends.cuda.registry import kernels
-from lamina.backends.cuda.select.formulations import Formulation, Problem, choose, nothing_to_do
+from lamina.backends.cuda.select.formulations import (
+    Formulation,
+    Problem,
+    choose,
+    expects,
+    nothing_to_do,
+)
 from lamina.cudnn import Graph
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.primitives.matmul import Matmul
@@ -100,7 +106,7 @@ def _cached(
             raise NoKernel(f"{op.name}: steps on a product over no elements are left to their own kernels")
         return kernel_plan(device, (a, b), (c,), [Fill(target(), 0, c.nbytes)], label=op.name)
     problem = matmul_problem(product, a, b, c, epilogue, policy, device)
-    if epilogue.steps and policy.algorithm == "fastest":
+    if epilogue.steps and expects(problem, "split", device, policy):
         head = _cached(op, specs, columns, NONE, device, policy)
         formulation = unfused_formulation(head, epilogue.steps, c, extras, epilogue.first)
         problem = replace(problem, formulations=(*problem.formulations, formulation))
@@ -166,6 +172,7 @@ def matmul_problem(
         formulations=tuple(formulations),
         flops=p.flops,
         plain=plain,
+        kind=f"matmul {p.a_transposed} {p.b_transposed} {p.c_transposed}{steps}",
     )
 
 

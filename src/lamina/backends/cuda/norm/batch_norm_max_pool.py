@@ -43,7 +43,14 @@ from lamina.backends.cuda.norm.norm import (
 )
 from lamina.backends.cuda.pool.pool import stride_blocks
 from lamina.backends.cuda.registry import kernels
-from lamina.backends.cuda.select.formulations import Formulation, Problem, candidate, choose, make_plan
+from lamina.backends.cuda.select.formulations import (
+    Formulation,
+    Problem,
+    candidate,
+    choose,
+    expects,
+    make_plan,
+)
 from lamina.ops.primitives.pool import MaxPool, MaxPoolGrad
 from lamina.runtime import Device, Machine
 from lamina.spec import Policy, Spec, channels_last, contiguous
@@ -78,7 +85,9 @@ def norm_pool(op: NormPool, specs: tuple[Spec, ...], device: Device, policy: Pol
         scratch=between.offset + y.nbytes,
         parts=(norm, pool),
     )
-    problem = Problem(_key(op, given), op.name, given, outputs, (unfused,), 0.0, aliases={3: 3, 4: 4})
+    problem = Problem(
+        _key(op, given), op.name, given, outputs, (unfused,), 0.0, aliases={3: 3, 4: 4}, kind=str(op)
+    )
     if op.norm.residual or not _takes(op.pool, y, outputs[0]):
         return _first(problem, device)
 
@@ -110,7 +119,7 @@ def pool_norm_grad(op: PoolNormGrad, specs: tuple[Spec, ...], device: Device, po
         scratch=between.offset + g.nbytes,
         parts=(pool, norm),
     )
-    problem = Problem(_key(op, given), op.name, given, outputs, (unfused,), 0.0)
+    problem = Problem(_key(op, given), op.name, given, outputs, (unfused,), 0.0, kind=str(op))
     if op.norm.residual or not _takes(op.pool, x, given[0]) or norm.inputs[:2] != (x, x):
         return _first(problem, device)
 
@@ -144,7 +153,8 @@ def _choose(
     """The fused kernels or the unfused form; it serves addresses that are not aligned too."""
     fused = Formulation("fused", steps=steps(True), scratch=size)
     problem = replace(problem, formulations=(fused, *problem.formulations))
-    found = choose(problem, device, policy) if policy.algorithm == "fastest" else _first(problem, device)
+    timed = expects(problem, "unfused", device, policy)
+    found = choose(problem, device, policy) if timed else _first(problem, device)
     assert isinstance(found.make, Launches)
     if found.make.steps != fused.steps:
         return found

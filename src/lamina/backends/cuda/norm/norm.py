@@ -40,6 +40,7 @@ from lamina.backends.cuda.norm import batch_persistent
 from lamina.backends.cuda.norm.layer_norm_backward import ShortRows
 from lamina.backends.cuda.registry import kernels
 from lamina.backends.cuda.select.formulations import Formulation, Problem, choose
+from lamina.backends.cuda.select.known import ProblemPlace, known_choices
 from lamina.cudnn import Graph, Tensor
 from lamina.ops.primitives.norm import (
     BatchNorm,
@@ -231,7 +232,7 @@ def batch_norm(op: BatchNorm, specs: tuple[Spec, ...], device: Device, policy: P
         aliases=aliases,
         plain=lambda: steps(False),
     )
-    if policy.algorithm != "fastest":
+    if not _competes(op, own, device, policy):
         return own
     formulations = [batch_persistent.forward(op, x, activation(op), steps(True), own.workspace, machine)]
     if (op.relu or not op.residual) and _cudnn_takes(x):
@@ -374,7 +375,7 @@ def batch_norm_grad(op: BatchNormGrad, specs: tuple[Spec, ...], device: Device, 
         aliases={0: 0},
         plain=lambda: steps(False),
     )
-    if policy.algorithm != "fastest":
+    if not _competes(op, own, device, policy):
         return own
     formulations = [batch_persistent.backward(op, x, activation(op), steps(True), own.workspace, machine)]
     if not op.relu and op.moving and _cudnn_takes(x):
@@ -410,6 +411,14 @@ def _cudnn_takes(x: Spec) -> bool:
     return lies and x.dtype in (float16, bfloat16)
 
 
+def _competes(op: BatchNorm | BatchNormGrad, own: Plan, device: Device, policy: Policy) -> bool:
+    """Whether other formulations are timed against the own kernels, or one is known to be faster."""
+    if policy.algorithm != "auto":
+        return policy.algorithm == "fastest"
+    place = ProblemPlace.of(str(op), own.inputs, own.outputs)
+    return any(choice.formulation != "kernel" for choice in known_choices(place, device)[:1])
+
+
 def _fastest(
     op: BatchNorm | BatchNormGrad,
     own: Plan,
@@ -426,7 +435,9 @@ def _fastest(
     if len(formulations) == 1:
         return own
     key = f"{op} {own.inputs[0]}"
-    problem = Problem(key, _label(op), own.inputs, own.outputs, formulations, 0.0, aliases=own.aliases)
+    problem = Problem(
+        key, _label(op), own.inputs, own.outputs, formulations, 0.0, aliases=own.aliases, kind=str(op)
+    )
     found = choose(problem, device, policy)
     assert isinstance(found.make, Launches)
     workspace = max(found.workspace, own.workspace)

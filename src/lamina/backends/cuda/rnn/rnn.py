@@ -144,14 +144,18 @@ def _sequences(sizes: Sizes, dtype: DType, width: int, packed: bool) -> RNNData:
 
 # ------------------------------------------------------------------------------------------------------ formulations
 
+#: What "auto" takes, for as long as the process lasts: a reserve is read by the formulation that wrote it, whatever
+#: others have found to be faster by then.
+_settled: dict[tuple[Device, str], str] = {}
+
 
 def _formulation(
     op: Rnn | RnnGrad, inputs: Sequence[Spec], training: bool, device: Device, policy: Policy
 ) -> str:
     """cuDNN's algorithm by name, with " packed" where sequences are handed over as packed ones; or `RESIDENT`.
 
-    "standard", or under "fastest" what runs fastest here, which is remembered; under "direct" the own kernels where
-    they can. Forward and backward ask alike, and get the same answer.
+    "standard", or under "fastest" what runs fastest here, which is remembered, for "auto" too; under "direct" the own
+    kernels where they can. Forward and backward ask alike, and get the same answer.
     """
     own = _tiling(op, inputs, device) is not None
     if own and (policy.algorithm == "direct" or not isinstance(target_of(device), Handle)):
@@ -161,7 +165,7 @@ def _formulation(
             f"cuda: {op.name} is planned by cuDNN on the GPU itself, which is not here, and own kernels do not take "
             f"{inputs[0]} with {op.layers} layers of {op.hidden} units on {device.name}"
         )
-    if policy.algorithm != "fastest":
+    if policy.algorithm not in ("fastest", "auto"):
         return "standard"
     return _fastest(attributes(op), Sizes(*inputs[0].shape), inputs[0].dtype, own, training, device, policy)
 
@@ -174,11 +178,19 @@ def _tiling(op: Rnn | RnnGrad, inputs: Sequence[Spec], device: Device) -> persis
 def _fastest(
     known: _Attributes, sizes: Sizes, dtype: DType, own: bool, training: bool, device: Device, policy: Policy
 ) -> str:
-    """The formulation that runs fastest here; own: whether own kernels compete."""
+    """The formulation that runs fastest here, under "auto" as far as that is known.
+
+    own: whether own kernels compete.
+    """
     store = plan_store(device)
     limit = f"tf32={policy.tf32} deterministic={policy.deterministic} limit={policy.workspace_limit}"
     key = f"rnn {known} {tuple(sizes)} {dtype} training={training} recorded {limit}{' own' * own}"
+    if policy.algorithm == "auto" and (device, key) in _settled:
+        return _settled[device, key]
     remembered = store.get(key)
+    if policy.algorithm == "auto":
+        taken = "standard" if remembered is None else remembered.formulation
+        return _settled.setdefault((device, key), taken)
     if remembered is not None:
         return remembered.formulation
     formulation, milliseconds = _fastest_of_library(known, sizes, dtype, training, device, policy)

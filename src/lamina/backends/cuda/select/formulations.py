@@ -4,6 +4,8 @@ A `Formulation` is perhaps own kernels that bring the operands into another form
 kernel, then perhaps kernels that bring the result back. Policies:
 
     heuristic   the first formulation and engine that can be made within the workspace limit
+    auto        what is known to be fastest for the problem, or for the nearest one that is known (`known`), as far as
+                it can be made within the policy; else as heuristic
     fallback    the same, from cuDNN's list of functional engines
     fastest     every candidate is run on random data, checked (its result, and that nothing was written outside
                 the output or beyond the workspace), timed, and the best is remembered in the plan store; it is the
@@ -35,6 +37,7 @@ from lamina.backends.cuda.launch.program import (
     round_up,
 )
 from lamina.backends.cuda.select import autotune
+from lamina.backends.cuda.select.known import ProblemPlace, known_choices
 from lamina.backends.cuda.select.target import target_of
 from lamina.c.errors import CudnnError
 from lamina.cudnn import (
@@ -138,7 +141,8 @@ class Problem:
 
     flops: how much arithmetic it is. plain: own kernels that work at any address (and check the others where the
     arithmetic is little). family: what the key is without the sizes that `Policy.once` looks past; "" where each size
-    is a problem of its own.
+    is a problem of its own. kind: the op with its attributes that are no sizes, what near problems share; "" where
+    there are none.
     """
 
     key: str
@@ -150,6 +154,12 @@ class Problem:
     plain: tuple[Bindable, ...] = ()
     aliases: Mapping[int, int] = field(default_factory=dict)
     family: str = ""
+    kind: str = ""
+
+    @property
+    def place(self) -> ProblemPlace:
+        """Where it is among other problems."""
+        return ProblemPlace.of(self.kind, self.inputs, self.outputs)
 
     @property
     def dtype(self) -> DType:
@@ -258,6 +268,8 @@ def _choose(
         return _named(problem, target, policy, refusals)
     if policy.algorithm == "fastest" and isinstance(target, Handle):
         return _fastest(problem, device, target, policy, refusals)
+    if policy.algorithm == "auto" and (found := _known(problem, device, target, policy)) is not None:
+        return found
     modes = ("fallback",) if policy.algorithm == "fallback" else ("a", "fallback")
     return next(candidates(problem, target, policy, modes, refusals), None)
 
@@ -284,6 +296,24 @@ def _named(problem: Problem, target: Target, policy: Policy, refusals: list[str]
         return "" if name == engine or name.startswith(engine + "{") else f"not {policy.algorithm!r}"
 
     return next(candidates(single, target, policy, ("a", "b", "fallback"), refusals, other), None)
+
+
+def _known(problem: Problem, device: Device, target: Target, policy: Policy) -> Candidate | None:
+    """The first choice that is known, for the problem or for a near one, and that can be made for it."""
+    for choice in known_choices(problem.place, device):
+        found = rebuild(problem, choice, target, policy)
+        if found is not None:
+            return found
+    return None
+
+
+def expects(problem: Problem, name: str, device: Device, policy: Policy) -> bool:
+    """Whether a formulation that costs time to make is worth it: all compete, or it is the one that is known."""
+    if policy.algorithm == "fastest":
+        return True
+    return policy.algorithm == "auto" and any(
+        choice.formulation == name for choice in known_choices(problem.place, device)[:1]
+    )
 
 
 def make_plan(problem: Problem, chosen: Candidate, device: Device) -> Plan:
@@ -411,7 +441,8 @@ def _fastest(
         best = better
     found, milliseconds = best
     choice = replace(found.choice, milliseconds=milliseconds)
-    store.put(key, choice)
+    place = problem.place
+    store.put(key, choice, place.nature, place.sizes)
     timed = tuple((one.choice, taken) for one, taken in times)
     for told in _watchers:
         told(ContestOutcome(problem, policy, key, entries[0].choice, choice, timed, tuple(refusals)))
@@ -572,17 +603,18 @@ def rebuild(problem: Problem, choice: Choice, target: Target, policy: Policy) ->
     formulation = next((w for w in problem.formulations if w.name == choice.formulation), None)
     if formulation is None:
         return None
-    if formulation.graph is None:
-        return candidate(formulation, None, {})
-    try:
-        graph, pointers = formulation.graph()
-        plan = graph.rebuild(target, choice.key)
-    except CudnnError:
-        return None
+    plan, pointers = None, dict[int, Place]()
+    if formulation.graph is not None:
+        try:
+            graph, places = formulation.graph()
+            plan, pointers = graph.rebuild(target, choice.key), dict(places)
+        except CudnnError:
+            return None
+        if plan.config is None or unwanted(plan.config, problem.dtype, policy):
+            return None
     found = candidate(formulation, plan, pointers)
     over = policy.workspace_limit is not None and found.workspace > policy.workspace_limit
-    forbidden = plan.config is None or unwanted(plan.config, problem.dtype, policy)
-    return None if over or forbidden else found
+    return None if over else found
 
 
 def nothing_to_do(

@@ -1,0 +1,147 @@
+"""The database in the package: which plan was fastest for which problem, for a model of GPU and a version of cuDNN.
+
+A file is gzipped JSON: what was measured on what ("measured"), the natures of problems, and a line for each problem:
+number of its nature (op and attributes, element types, layouts), sizes, formulation, engine, knobs, milliseconds.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from lamina._json import parse_json
+from lamina.c import cudnn as c
+from lamina.cudnn.store import Choice, StoredChoice
+from lamina.runtime import Device, write_atomically
+
+#: The databases in the package, a file for each model of GPU and version of cuDNN.
+FOLDER = Path(__file__).with_name("databases")
+FORMAT = "lamina-plans-1"
+
+
+class DatabaseError(ValueError):
+    """A file that is no database of plans; the message names it and what is wrong."""
+
+
+@dataclass(frozen=True)
+class PlanDatabase:
+    """Choices by nature and sizes.
+
+    device: the GPU's model, as files are called. cudnn: major and minor version. measured: on what, as JSON.
+    """
+
+    device: str
+    cudnn: str
+    measured: Mapping[str, Any]
+    plans: Mapping[str, Mapping[tuple[int, ...], Choice]]
+
+    def placed(self, nature: str) -> Mapping[tuple[int, ...], Choice]:
+        """Sizes -> choice, of problems of one nature."""
+        return self.plans.get(nature, {})
+
+    def entries(self) -> list[StoredChoice]:
+        """Every problem's choice, in the order of natures and sizes."""
+        return [
+            StoredChoice("", self.plans[nature][sizes], nature, sizes)
+            for nature in sorted(self.plans)
+            for sizes in sorted(self.plans[nature])
+        ]
+
+    @staticmethod
+    def of(
+        device: str, cudnn: str, entries: Iterable[StoredChoice], measured: Mapping[str, Any]
+    ) -> PlanDatabase:
+        """From choices that have a place; of the same problem the last one counts.
+
+        device: the GPU's model. cudnn: the version, of which the first two numbers count.
+        """
+        plans: dict[str, dict[tuple[int, ...], Choice]] = defaultdict(dict)
+        for entry in entries:
+            plans[entry.nature][entry.sizes] = entry.choice
+        return PlanDatabase(_named(device), ".".join(cudnn.split(".")[:2]), measured, dict(plans))
+
+    def merged(self, other: PlanDatabase) -> PlanDatabase:
+        """Both; where both know a problem, the other's choice. Raises DatabaseError for another GPU or cuDNN."""
+        if (self.device, self.cudnn) != (other.device, other.cudnn):
+            raise DatabaseError(
+                f"plans for {other.device} with cuDNN {other.cudnn} do not go with those "
+                f"for {self.device} with cuDNN {self.cudnn}"
+            )
+        return PlanDatabase.of(
+            self.device, self.cudnn, [*self.entries(), *other.entries()], {**self.measured, **other.measured}
+        )
+
+    def save(self, path: Path) -> None:
+        """Write it, at once; equal databases are equal files."""
+        numbers = {nature: i for i, nature in enumerate(sorted(self.plans))}
+        rows = [
+            [numbers[e.nature], e.sizes, x.formulation, x.engine, x.knobs, round(x.milliseconds, 6)]
+            for e in self.entries()
+            for x in (e.choice,)
+        ]
+        text = json.dumps(
+            {
+                "format": FORMAT,
+                "device": self.device,
+                "cudnn": self.cudnn,
+                "measured": self.measured,
+                "natures": list(numbers),
+                "plans": rows,
+            },
+            sort_keys=True,
+            separators=(",", ":"),
+        )
+        write_atomically(path, [gzip.compress(text.encode(), mtime=0)])
+
+
+def read_database(path: Path) -> PlanDatabase:
+    """A file that `PlanDatabase.save` wrote. Raises DatabaseError for anything else, OSError if it cannot be read."""
+    data = path.read_bytes()
+    try:
+        found = parse_json(gzip.decompress(data))
+        if found["format"] != FORMAT:
+            raise DatabaseError(f"{path}: the format is {found['format']!r:.40}, not {FORMAT!r}")
+        natures = [str(nature) for nature in found["natures"]]
+        entries = [
+            StoredChoice("", _choice(*rest), natures[int(nature)], tuple(int(n) for n in sizes))
+            for nature, sizes, *rest in found["plans"]
+        ]
+        return PlanDatabase.of(str(found["device"]), str(found["cudnn"]), entries, dict(found["measured"]))
+    except DatabaseError:
+        raise
+    except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        raise DatabaseError(f"{path}: no database of plans: {type(error).__name__}: {error}") from error
+
+
+def _choice(formulation: Any, engine: Any, knobs: Any, milliseconds: Any) -> Choice:
+    pairs = tuple((int(knob), int(value)) for knob, value in knobs)
+    return Choice(str(formulation), int(engine), pairs, float(milliseconds))
+
+
+def file_name(device: str, cudnn: str) -> str:
+    """What the file for a GPU's model and a cuDNN ("9.19") is called."""
+    return f"{_named(device)}-{cudnn}.json.gz"
+
+
+def _named(device: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", device)
+
+
+def database_of(device: Device) -> PlanDatabase | None:
+    """The database in the package for a device with the cuDNN in use, None where there is none."""
+    if not c.library.available():
+        return None
+    major, minor, *_ = c.library.version
+    return _shipped(FOLDER / file_name(device.name, f"{major}.{minor}"))
+
+
+@lru_cache(maxsize=8)
+def _shipped(path: Path) -> PlanDatabase | None:
+    return read_database(path) if path.exists() else None

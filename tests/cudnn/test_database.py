@@ -1,0 +1,102 @@
+"""The database of plans: written, read, merged, and what is no database."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from lamina.cudnn import Choice, StoredChoice, database
+from lamina.cudnn.database import (
+    DatabaseError,
+    PlanDatabase,
+    database_of,
+    file_name,
+    read_database,
+)
+from lamina.runtime import Device
+from tests.helpers.cudnn.installed import needs_cudnn_919
+from tests.helpers.planned import H200
+
+PLANS = [
+    StoredChoice("", Choice("plain", 3, ((1, 2), (7, 0)), 0.25), "conv b", (8, 64)),
+    StoredChoice("", Choice("direct", milliseconds=0.125), "conv a", (4, 64)),
+    StoredChoice("", Choice("split"), "conv a", (2, 64)),
+]
+
+
+def made() -> PlanDatabase:
+    return PlanDatabase.of("NVIDIA H200", "9.19.0", PLANS, {"driver": "580"})
+
+
+@pytest.mark.feature("B010", "F081")
+def test_a_database_is_read_as_it_was_written(tmp_path: Path) -> None:
+    file = tmp_path / file_name("NVIDIA H200", "9.19")
+    made().save(file)
+    first = file.read_bytes()
+    assert file.name == "NVIDIA-H200-9.19.json.gz"
+    again = read_database(file)
+    assert again == made()
+    assert [e.nature for e in again.entries()] == ["conv a", "conv a", "conv b"]
+    assert again.placed("conv a") == {(4, 64): PLANS[1].choice, (2, 64): PLANS[2].choice}
+    assert again.placed("nothing") == {}
+    PlanDatabase.of("NVIDIA H200", "9.19", PLANS[::-1], {"driver": "580"}).save(file)
+    assert file.read_bytes() == first  # whatever the order
+
+
+def test_the_others_choices_count_where_databases_are_merged() -> None:
+    other = PlanDatabase.of(
+        "NVIDIA H200", "9.19", [StoredChoice("", Choice("plain", 9), "conv a", (4, 64))], {}
+    )
+    both = made().merged(other)
+    assert both.placed("conv a") == {(4, 64): Choice("plain", 9), (2, 64): Choice("split")}
+    assert len(both.entries()) == 3
+    with pytest.raises(DatabaseError, match=r"NVIDIA-H100 with cuDNN 9\.19 do not go"):
+        made().merged(PlanDatabase.of("NVIDIA H100", "9.19", [], {}))
+
+
+@pytest.mark.feature("B010")
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{}",
+        gzip.compress(b"{"),
+        gzip.compress(b"[]"),
+        gzip.compress(b'{"format": "other"}'),
+        gzip.compress(json.dumps({"format": database.FORMAT}).encode()),
+        gzip.compress(
+            json.dumps(
+                {
+                    **dict.fromkeys(("device", "cudnn"), "x"),
+                    "format": database.FORMAT,
+                    "measured": {},
+                    "natures": [],
+                    "plans": [[0, [1], "plain", 1, [], 0.0]],
+                }
+            ).encode()
+        ),
+    ],
+    ids=lambda content: str(len(content)),
+)
+def test_what_is_no_database_is_refused(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "x.json.gz"
+    file.write_bytes(content)
+    with pytest.raises(DatabaseError, match=r"x\.json\.gz"):
+        read_database(file)
+
+
+def test_a_torn_database_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "x.json.gz"
+    made().save(file)
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(DatabaseError):
+        read_database(file)
+
+
+@needs_cudnn_919
+def test_a_device_has_the_database_of_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "FOLDER", tmp_path)
+    made().save(tmp_path / file_name(H200.name, "9.19"))
+    assert database_of(H200) == made()
+    assert database_of(Device("cpu")) is None
