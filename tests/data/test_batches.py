@@ -3,6 +3,7 @@
 import itertools
 import threading
 import time
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from lamina import data
+from lamina.data import batches as batches_module
 
 X = np.arange(10, dtype=np.float32)[:, None]
 Y = np.arange(10)
@@ -197,3 +199,20 @@ def test_a_loop_that_is_left_early_ends_the_thread() -> None:
     while threads() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert threads() == 0
+
+
+def test_ranks_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """parallel="data" is the rank of this process, for all kinds of batches."""
+    world = types.SimpleNamespace(rank=1, size=3)
+    monkeypatch.setattr(batches_module, "current_world", lambda: world)
+    x = np.arange(12)
+    found = data.arrays(x, batch_size=6, shuffle=False, parallel="data")
+    assert (found.rank, found.world_size) == (1, 3)
+    assert [b[0].tolist() for b in found] == [[2, 3], [8, 9]]
+    loader = data.DataLoader(list(range(12)), 6, parallel="data")
+    assert [np.asarray(b).tolist() for b in loader] == [[2, 3], [8, 9]]
+    assert data.Buckets([np.zeros(2)] * 6, 3, parallel="data").rank == 1
+    with pytest.raises(
+        ValueError, match='parallel="data" finds rank and world_size; rank=2 and world_size=4 are given'
+    ):
+        data.arrays(x, batch_size=4, rank=2, world_size=4, parallel="data")

@@ -12,13 +12,14 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from lamina import _tree
 from lamina._renamed import renamed
 from lamina.ops.arguments import Checked, checked
+from lamina.runtime.ranks import current_world
 
 Array = np.ndarray[Any, Any]
 Batch = tuple[Array, ...]
@@ -51,6 +52,7 @@ class Batches(Checked):
         is that of all ranks, so that order, steps and positions are the same on any number of them. Rank r has
         the r-th of `world_size` equal pieces; of the last, shorter batch what is there of it, maybe nothing
         (right for evaluation, which adds up; ranks that wait for each other need drop_last or pad_last).
+    parallel: "data": rank and world_size are those of this process (`lamina.distributed`), as for `train_step`.
     pad_last: the last batch is filled up with its own samples again, and batches are (inputs, (targets, weights)):
         weights (n,) float32 are 0 for what was filled in, and such that their mean over a whole batch is 1. A
         loss that is the mean of weights * losses of samples is then exact on any number of ranks.
@@ -72,7 +74,9 @@ class Batches(Checked):
         num_classes: int | None = None,
         rank: int = 0,
         world_size: int = 1,
+        parallel: Literal["data"] | None = None,
     ) -> None:
+        rank, world_size = place_of(parallel, rank, world_size)
         self.rows = rows_of(batch_size, rank, world_size)
         if drop_last and pad_last:
             raise ValueError("drop_last leaves the last batch out, pad_last fills it up: take one of them")
@@ -149,6 +153,18 @@ class BatchPart:
         return batch[0], (batch[1], self.weights)
 
 
+def place_of(parallel: str | None, rank: int, world_size: int) -> tuple[int, int]:
+    """Rank and world size as they are given, or those of this process. Raises ValueError where both are given."""
+    if parallel is None:
+        return rank, world_size
+    if (rank, world_size) != (0, 1):
+        raise ValueError(
+            f'parallel="data" finds rank and world_size; rank={rank} and world_size={world_size} are given, too'
+        )
+    world = current_world()
+    return world.rank, world.size
+
+
 def rows_of(batch_size: int, rank: int, world_size: int) -> slice:
     """Which samples of a whole batch belong to a rank. Raises ValueError."""
     if batch_size < 1:
@@ -199,6 +215,7 @@ def arrays(
     pad_last: bool = False,
     rank: int = 0,
     world_size: int = 1,
+    parallel: Literal["data"] | None = None,
 ) -> Batches:
     """Batches of arrays: x of shape (N, …) and, if given, y of shape (N, …). Dtypes are kept; the rest is as in
     `Batches`.
@@ -222,6 +239,7 @@ def arrays(
         pad_last=pad_last,
         rank=rank,
         world_size=world_size,
+        parallel=parallel,
     )
 
 

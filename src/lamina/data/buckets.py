@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from lamina._tree import LEAF, Structure, flatten, leaves, unflatten
-from lamina.data.batches import rows_of
+from lamina.data.batches import place_of, rows_of
 from lamina.ops.arguments import Checked, checked
 
 Array = np.ndarray[Any, Any]
@@ -132,7 +132,7 @@ class Buckets(Checked):
             lengths), which is what `train_step` takes of a network with a `forward(inputs, lengths)`.
         shuffle, seed: the order within buckets, and of the batches, depends on seed and epoch alone.
         drop_last: leave out the shorter batches, so that there is one shape a bucket.
-        rank, world_size: as in `Batches`: batch_size is that of all ranks, which have one bucket at a time.
+        rank, world_size, parallel: as in `Batches`: batch_size is that of all ranks, which have one bucket at a time.
     Raises ValueError for a batch_size < 1 or one that is no multiple of world_size, samples that are longer than
     every bucket, or when nothing is left.
     """
@@ -150,7 +150,9 @@ class Buckets(Checked):
         drop_last: bool = False,
         rank: int = 0,
         world_size: int = 1,
+        parallel: Literal["data"] | None = None,
     ) -> None:
+        rank, world_size = place_of(parallel, rank, world_size)
         self.rows, self.rank, self.world_size = rows_of(batch_size, rank, world_size), rank, world_size
         self.samples, self.batch_size, self.padding = samples, batch_size, padding
         self.arrange, self.shuffle, self.seed, self.drop_last = (

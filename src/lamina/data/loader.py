@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -28,9 +28,9 @@ class DataLoader(Batches):
 
     dataset: anything with a length and `dataset[i]`; with a method `sample(i, rng)` it is augmented, and with one
         `order(rng)` it says in which order it is read when it is shuffled.
-    batch_size, shuffle, drop_last, pad_last, seed, rank, world_size: as in `Batches`: order and augmentation
-        depend on the seed, the epoch and the sample's place alone, whatever the number of workers and ranks;
-        batch_size is that of all ranks.
+    batch_size, shuffle, drop_last, pad_last, seed, rank, world_size, parallel: as in `Batches`: order and
+        augmentation depend on the seed, the epoch and the sample's place alone, whatever the number of workers and
+        ranks; batch_size is that of all ranks.
     num_workers: so many threads make batches, up to `prefetch_factor` each ahead; 0: the thread that reads them. With
         processes=True they are processes, which start anew and give batches in shared memory: for samples that much
         Python is needed for. Data set and functions must be such that they can be pickled then. Decoding and NumPy
@@ -57,6 +57,7 @@ class DataLoader(Batches):
         batch_transform: BatchTransform | None = None,
         rank: int = 0,
         world_size: int = 1,
+        parallel: Literal["data"] | None = None,
     ) -> None:
         if num_workers < 0 or prefetch_factor < 1:
             raise ValueError(
@@ -78,6 +79,7 @@ class DataLoader(Batches):
             num_classes=None if classes is None else len(classes),
             rank=rank,
             world_size=world_size,
+            parallel=parallel,
         )
         self._workers: Workers | None = None
         self._starting = threading.Lock()

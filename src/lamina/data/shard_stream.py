@@ -7,11 +7,11 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 
-from lamina.data.batches import BatchPart, part_of, rows_of
+from lamina.data.batches import BatchPart, part_of, place_of, rows_of
 from lamina.data.datasets import Transform
 from lamina.data.loader import Collate, default_collate, made_by_threads
 from lamina.data.shards import IMAGE_AND_LABEL, Decoder, shard_paths
@@ -37,8 +37,8 @@ class ShardStream(Checked):
 
     paths, columns, transform, mode, max_pixels: as in `TarShards`, which reads shards that can be seeked, and
         no more of them than a rank needs: of a stream every rank reads all, and decodes its part.
-    batch_size, shuffle, seed, drop_last, pad_last, rank, world_size: as in `Batches`. Shuffled, shards are
-        read in random order, and each sample is drawn from `buffer` that were read.
+    batch_size, shuffle, seed, drop_last, pad_last, rank, world_size, parallel: as in `Batches`. Shuffled,
+        shards are read in random order, and each sample is drawn from `buffer` that were read.
     num_workers, prefetch_factor, collate_fn: as in `DataLoader`; workers are threads.
     open: opens what a path names, such as urllib.request.urlopen; gzip, bzip2 and xz are understood.
     length: the number of batches of an epoch, where it is known.
@@ -69,6 +69,7 @@ class ShardStream(Checked):
         length: int | None = None,
         rank: int = 0,
         world_size: int = 1,
+        parallel: Literal["data"] | None = None,
     ) -> None:
         if buffer < 1 or num_workers < 0 or prefetch_factor < 1:
             raise ValueError(
@@ -77,6 +78,7 @@ class ShardStream(Checked):
             )
         if drop_last and pad_last:
             raise ValueError("drop_last leaves the last batch out, pad_last fills it up: take one of them")
+        rank, world_size = place_of(parallel, rank, world_size)
         self.rows = rows_of(batch_size, rank, world_size)
         self.decoder = Decoder(columns, transform, mode=mode, max_pixels=max_pixels)
         self.paths, self.batch_size, self.length = shard_paths(paths), batch_size, length

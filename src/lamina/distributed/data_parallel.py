@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lamina import ops
+from lamina.distributed.alike import check_alike
 from lamina.distributed.collectives import BUCKET_BYTES, all_reduce, all_reduce_each, broadcast
 from lamina.distributed.ranks import all_gather_object, group_rank, rank, world_group
 from lamina.distributed.shards import Shards
@@ -97,6 +98,10 @@ class DataParallel:
     def gather_objects(self, value: object) -> list[Any]:
         """Each rank's value."""
         return all_gather_object(value, self.ranks)
+
+    def check_alike(self, what: str, lines: Sequence[tuple[str, str]]) -> None:
+        """Raise ValueError on all ranks where lines, of a program or a network, are not the same on each of them."""
+        check_alike(what, lines, self.ranks)
 
     def all_agree(self, good: Any) -> Any:
         """Whether a traced condition holds on all ranks."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from lamina import _tree, ops
 from lamina._tree import Structure
+from lamina.distributed.alike import collectives_of
 from lamina.distributed.data_parallel import DataParallel, as_data_parallel
 from lamina.graph import Executable, Graph, Value, compile, gradients, trace
 from lamina.graph.ir.graph import constant, traced_for
@@ -189,6 +190,7 @@ class Step:
         self._turn = threading.RLock()  # one step at a time, each whole
         renew_after_fork(self)
         self._settings: tuple[int, Hashable] = (-1, ())
+        self._compared = False  # with the other ranks' programs
         self._waiting: int | None = 0  # gradients that were gathered; None: as the state says
         self.state, self._groups = self._initial_state()
         self._programs = programs
@@ -229,6 +231,7 @@ class Step:
             kind = _BatchKind(takes, goals, specs, updates)
             program = self._program(kind)
             progress.begin_step(self.number)
+            self._compare(program)
             rates = [np.asarray(rate, np.float32) for rate in self._groups.rates(self.number)]
             results = iter(program.run(*rates, *given, *wanted))
             if updates:
@@ -281,6 +284,12 @@ class Step:
         for name in self.state.masters:
             held = self.state.parameters[name]
             held.copy_(whole[f"parameters/{name}"].to(held.device, held.dtype))
+
+    def _compare(self, program: _CompiledStep) -> None:
+        """At the first step: whether all ranks have traced the same collective operations. Raises ValueError."""
+        if self.options.parallel is not None and not self._compared:
+            self.options.parallel.check_alike("train_step: collective operations", program.collectives)
+            self._compared = True
 
     def renew(self) -> None:
         """In a forked child: another thread may have been in a step."""
@@ -356,6 +365,8 @@ class Step:
         scale = {"scale": initial_scale()} if self.precision.scaled else {}
         state = State(parameters, dict(self.net.named_buffers()), {}, random, scale, averaged=averaged)
         if self.options.parallel is not None:
+            named = [(f"{n} {x.spec.open}", "") for n, x in state.named().items()]
+            self.options.parallel.check_alike("train_step: parameters, buffers and generators", named)
             self.options.parallel.same_as_first(
                 [*parameters.values(), *state.buffers.values(), *random.values()]
             )
@@ -650,6 +661,7 @@ class _CompiledStep:
     executable: Executable
     counts: bool
     grads: Sequence[str]
+    collectives: Sequence[tuple[str, str]]
 
     @classmethod
     def of(
@@ -676,7 +688,7 @@ class _CompiledStep:
         )
         if executable.backend.name != "null":
             executable.load(dict(enumerate(held)))
-        return cls(executable, counts, grads)
+        return cls(executable, counts, grads, collectives_of(graph))
 
     def run(self, *inputs: Any) -> tuple[Tensor, ...]:
         """One step on the rates, inputs and targets: the loss, perhaps the number of hits, and the gradients."""
