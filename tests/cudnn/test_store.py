@@ -3,6 +3,9 @@
 import json
 import multiprocessing
 import stat
+import time
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -172,3 +175,45 @@ def test_choices_with_a_place_are_found_by_it(tmp_path: Path) -> None:
     assert store(tmp_path).get("") is None
     first.clear()
     assert first.placed("conv") == store(tmp_path).placed("conv") == {}
+
+
+def _write_until_killed(folder: Path, number: int, told: Connection) -> None:
+    own = store(folder)
+    for count in range(100_000):
+        own.put(f"{number} {count}", Choice("plain", count), f"nature {number}", (count + 1,))
+        told.send(count)
+
+
+@pytest.mark.feature("B010")
+def test_processes_that_are_killed_while_they_write_lose_nothing(tmp_path: Path) -> None:
+    """All that was put is found by others; what was torn is no choice; nobody waits for who was killed."""
+    context = multiprocessing.get_context("fork")
+    processes, pipes = [], []
+    for number in range(3):
+        here, there = context.Pipe(duplex=False)
+        process = context.Process(target=_write_until_killed, args=(tmp_path, number, there))
+        process.start()
+        there.close()
+        processes.append(process)
+        pipes.append(here)
+    done = []
+    for number, (process, pipe) in enumerate(zip(processes, pipes, strict=True)):
+        while pipe.recv() < 20 * (number + 1):
+            pass
+        process.kill()
+        process.join()
+        last = 20 * (number + 1)
+        with suppress(EOFError):
+            while True:
+                last = pipe.recv()
+        done.append(last)
+    reader = store(tmp_path)
+    for number, last in enumerate(done):
+        placed = reader.placed(f"nature {number}")
+        assert {sizes: x.engine for sizes, x in placed.items() if sizes[0] <= last + 1} == {
+            (count + 1,): count for count in range(last + 1)
+        }
+    began = time.perf_counter()
+    reader.put("after", Choice("direct"), "nature 0", (0,))
+    assert time.perf_counter() - began < 0.1
+    assert store(tmp_path).placed("nature 0")[0,] == Choice("direct")

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from lamina._version import __version__
-from lamina.cli import conv, convert, export, info, plan, predict, run, simulate, summary, trace, train
+from lamina.cli import conv, convert, export, info, plan, plans, predict, run, simulate, summary, trace, train
 from lamina.cli.status import ExitStatus, in_one_line, status_of
 
 
@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"lamina {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for module in (train, run, predict, convert, export, info, plan, trace, simulate, summary, conv):
+    for module in (train, run, predict, convert, export, info, plan, plans, trace, simulate, summary, conv):
         name = module.__name__.rpartition(".")[2]
         line = (module.__doc__ or "").split("\n")[0]
         command = commands.add_parser(name, help=line, description=line)

@@ -136,10 +136,15 @@ def _named(device: str) -> str:
 
 def database_of(device: Device) -> PlanDatabase | None:
     """The database in the package for a device with the cuDNN in use, None where there is none."""
-    if not c.library.available():
+    version = loaded_version()
+    if not version:
         return None
-    major, minor, *_ = c.library.version
-    return _shipped(FOLDER / file_name(device.name, f"{major}.{minor}"))
+    return _shipped(FOLDER / file_name(device.name, ".".join(version.split(".")[:2])))
+
+
+def loaded_version() -> str:
+    """The version of the cuDNN in use, such as "9.19.0"; "" without one."""
+    return ".".join(map(str, c.library.version)) if c.library.available() else ""
 
 
 @lru_cache(maxsize=8)

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -84,10 +85,16 @@ class PlanStore:
 
         nature, sizes: where the problem is among others, for `placed`; "" for nowhere.
         """
+        self.add([StoredChoice(key, choice, nature, sizes)])
+
+    def add(self, entries: Sequence[StoredChoice]) -> None:
+        """Remember several choices, written at once. What cannot be written is remembered in memory alone."""
         with self._lock:
-            self._learn(StoredChoice(key, choice, nature, sizes))
-            with contextlib.suppress(OSError):
-                _append(self.path, _line(StoredChoice(key, choice, nature, sizes)))
+            for entry in entries:
+                self._learn(entry)
+            if entries:
+                with contextlib.suppress(OSError):
+                    _append(self.path, "\n".join(map(_line, entries)))
 
     def placed(self, nature: str) -> dict[tuple[int, ...], Choice]:
         """Sizes -> the last choice, of problems of one nature; what other processes wrote meanwhile is found too."""

@@ -1,0 +1,197 @@
+"""The package's database of plans, made of what `plan_contests` measured; and how good the nearest problem's plan is.
+
+    python -m benchmarks.plan_database CONTESTS.jsonl … --about about.json     adds them to the package's database
+    python -m benchmarks.plan_database CONTESTS.jsonl … --judge [FILE]         leaves each problem out in turn
+
+Judging: a problem's plan is taken from its nearest neighbours as "auto" would, the problem itself left out, and its
+time is compared with the best one's (regret). Where no neighbour's choice was a right candidate of the problem, the
+heuristic's first plan counts. It needs cuDNN 9.19 and a libcuda, with or without devices.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from benchmarks.plan_contests import lines_of
+from benchmarks.plan_problems import Request, drafted
+from lamina import backends
+from lamina.backends import NoKernel
+from lamina.backends.cuda.conv import conv
+from lamina.backends.cuda.matmul import matmul
+from lamina.backends.cuda.select import formulations, known
+from lamina.backends.cuda.select.known import ProblemPlace, distance
+from lamina.cudnn import Choice, PlanDatabase, StoredChoice, database, read_database
+from lamina.runtime import Device, Machine
+
+#: The formulation that only "fastest" takes: it rounds twice.
+LEFT_OUT = "halved"
+#: Bounds on the distance that are compared.
+BOUNDS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A problem that was measured.
+
+    first: the heuristic's choice. times: milliseconds of the right candidates, by choices without times.
+    """
+
+    place: ProblemPlace
+    op: str
+    best: Choice
+    first: Choice
+    times: Mapping[Choice, float]
+
+    @property
+    def known(self) -> bool:
+        """Whether the heuristic's plan was right, so that there is a time to compare with."""
+        return self.first in self.times
+
+
+def measured(lines: Iterable[Mapping[str, Any]]) -> list[Measured]:
+    """The problems of results that have a place; of one that was measured twice the last time counts."""
+    lines = list(lines)
+    places = places_of([Request.of(line["request"]) for line in lines])
+    found: dict[ProblemPlace, Measured] = {}
+    for line in lines:
+        for one in line.get("contests", ()):
+            place = places.get(one["problem"])
+            if place is None or not place.nature:
+                continue
+            times = {
+                choice(*row[:3]): float(row[3]) for row in (*one["times"], one["best"]) if row[0] != LEFT_OUT
+            }
+            if not times:
+                continue
+            best = choice(*one["best"][:3])
+            best = best if best in times else min(times, key=lambda x: times[x])
+            won = Choice(best.formulation, best.engine, best.knobs, times[best])
+            found[place] = Measured(
+                place, one["problem"].split("(")[0].split()[0], won, choice(*one["first"]), times
+            )
+    return list(found.values())
+
+
+def choice(formulation: str, engine: int, knobs: Iterable[Sequence[int]]) -> Choice:
+    """From JSON."""
+    return Choice(formulation, engine, tuple((k, v) for k, v in knobs))
+
+
+def places_of(requests: Iterable[Request]) -> dict[str, ProblemPlace]:
+    """The key of every problem that comes up in requests, and its place."""
+    device = Device("cuda", machine=Machine.named("h200"))
+    places: dict[str, ProblemPlace] = {}
+    choose = formulations._choose
+
+    def noted(problem: formulations.Problem, *rest: Any) -> Any:
+        places[problem.key] = problem.place
+        return choose(problem, *rest)
+
+    with drafted(), mock.patch.object(formulations, "_choose", noted):
+        for request in requests:
+            conv._cached.cache_clear()
+            matmul._cached.cache_clear()
+            try:
+                backends.get(device).plan(request.op, request.specs, request.policy)
+            except NoKernel:
+                continue
+    return places
+
+
+# --------------------------------------------------------------------------------------------------- the database
+
+
+def add(found: Sequence[Measured], about: Mapping[str, Any], folder: Path) -> Path:
+    """Add to the folder's database of the GPU and cuDNN that `about` names; returns its file."""
+    entries = [StoredChoice("", one.best, one.place.nature, one.place.sizes) for one in found]
+    facts = {key: about[key] for key in ("device", "driver", "cudnn", "host", "versions", "date")}
+    made = PlanDatabase.of(about["device"], about["cudnn"], entries, {about["date"]: facts})
+    path = folder / database.file_name(made.device, made.cudnn)
+    if path.exists():
+        made = read_database(path).merged(made)
+    folder.mkdir(exist_ok=True)
+    made.save(path)
+    return path
+
+
+# --------------------------------------------------------------------------------------------------- the nearest rule
+
+
+def regret(one: Measured, others: Sequence[Measured], bound: float, most: int) -> tuple[float, bool]:
+    """Time of the plan that neighbours give over the best time, and whether one of theirs was taken."""
+    near = sorted(
+        ((distance(one.place.sizes, other.place.sizes), number) for number, other in enumerate(others)),
+    )
+    for apart, number in near[:most]:
+        best = others[number].best
+        plan = Choice(best.formulation, best.engine, best.knobs)
+        if apart <= bound and plan in one.times:
+            return one.times[plan] / one.best.milliseconds, True
+    return one.times[one.first] / one.best.milliseconds, False
+
+
+def judge(found: Sequence[Measured], bound: float, most: int = known.MOST) -> dict[str, Any]:
+    """Regrets of all problems, each left out in turn; the heuristic's beside them."""
+    natures: dict[str, list[Measured]] = defaultdict(list)
+    for one in found:
+        natures[one.place.nature].append(one)
+    compared = [one for one in found if one.known and one.best.milliseconds > 0]
+    judged = [
+        (one, *regret(one, [x for x in natures[one.place.nature] if x is not one], bound, most))
+        for one in compared
+    ]
+    by_op: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for one, ratio, _ in judged:
+        by_op[one.op].append((ratio, one.times[one.first] / one.best.milliseconds))
+    return {
+        "bound": bound,
+        "problems": len(judged),
+        "by_a_neighbour": sum(taken for *_, taken in judged),
+        **_figures([(ratio, one.times[one.first] / one.best.milliseconds) for one, ratio, _ in judged]),
+        "time": sum(r * one.best.milliseconds for one, r, _ in judged)
+        / max(sum(one.best.milliseconds for one in compared), 1e-12),
+        "time_heuristic": sum(one.times[one.first] for one in compared)
+        / max(sum(one.best.milliseconds for one in compared), 1e-12),
+        "ops": {op: {"problems": len(pairs), **_figures(pairs)} for op, pairs in sorted(by_op.items())},
+    }
+
+
+def _figures(pairs: Sequence[tuple[float, float]]) -> dict[str, float]:
+    """Of (regret, the heuristic's regret): geometric means, and the nine tenths' regret."""
+    if not pairs:
+        return {}
+    nearest, heuristic = (sorted(values) for values in zip(*pairs, strict=True))
+    return {
+        "regret": statistics.geometric_mean(nearest),
+        "regret_heuristic": statistics.geometric_mean(heuristic),
+        "p90": nearest[int(0.9 * (len(nearest) - 1))],
+        "p90_heuristic": heuristic[int(0.9 * (len(heuristic) - 1))],
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("contests", type=Path, nargs="+")
+    parser.add_argument("--about", type=Path, help="what it was measured on: add it to the database")
+    parser.add_argument("--folder", type=Path, default=database.FOLDER)
+    parser.add_argument("--judge", type=Path, nargs="?", const=Path("/dev/stdout"), help="figures as JSON")
+    options = parser.parse_args(arguments)
+    found = measured(line for file in options.contests for line in lines_of(file))
+    if options.judge:
+        figures = [judge(found, bound) for bound in BOUNDS]
+        options.judge.write_text(json.dumps(figures, indent=1) + "\n")
+    if options.about:
+        print(add(found, json.loads(options.about.read_text()), options.folder))
+
+
+if __name__ == "__main__":
+    main()

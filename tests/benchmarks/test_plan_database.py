@@ -1,0 +1,105 @@
+"""What was measured becomes a database, and the nearest rule is judged by leaving problems out."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import plan_database
+from benchmarks.plan_database import Measured, add, judge, measured, places_of
+from benchmarks.plan_problems import Request
+from lamina.backends.cuda.select.known import ProblemPlace
+from lamina.cudnn import Choice, read_database
+from lamina.ops.primitives import BatchNorm
+from lamina.spec import Spec, bfloat16, channels_last, float32
+
+A, B, C = (Choice(name) for name in "abc")
+
+
+def problem(size: int, best: Choice, **times: float) -> Measured:
+    won = Choice(best.formulation, milliseconds=times[best.formulation])
+    return Measured(
+        ProblemPlace("conv", (size,)), "conv", won, A, {Choice(name): t for name, t in times.items()}
+    )
+
+
+def test_a_problem_left_out_takes_its_nearest_neighbours_plan() -> None:
+    found = [
+        problem(8, B, a=2.0, b=1.0),
+        problem(9, B, a=3.0, b=1.5),  # 8's nearest, and 8 its: both right
+        problem(64, A, a=1.0, b=1.25),  # too far from all within 1, else wrong by a quarter
+    ]
+    near = judge(found, 1.0)
+    assert (near["problems"], near["by_a_neighbour"]) == (3, 2)
+    assert near["regret"] == pytest.approx(1.0)
+    assert near["regret_heuristic"] == pytest.approx(4 ** (1 / 3))
+    far = judge(found, 4.0)
+    assert far["by_a_neighbour"] == 3
+    assert far["regret"] == pytest.approx(1.25 ** (1 / 3))
+    assert far["time"] == pytest.approx((1.0 + 1.5 + 1.25) / 3.5)
+    assert far["time_heuristic"] == pytest.approx(6 / 3.5)
+    assert far["ops"]["conv"]["problems"] == 3
+
+
+def test_a_plan_that_is_no_candidate_is_passed_over() -> None:
+    found = [problem(8, C, a=2.0, c=1.0), problem(9, B, a=3.0, b=1.5), problem(10, A, a=1.0, b=2.0)]
+    # 9's nearest takes c or a: 10's a is right for it; 8's nearest take b, which it has not, then a
+    assert judge(found[:2], 1.0)["by_a_neighbour"] == 0
+    assert judge(found, 1.0)["by_a_neighbour"] == 3
+
+
+def test_what_the_heuristic_got_wrong_is_not_compared() -> None:
+    assert judge([problem(8, B, b=1.0)], 1.0)["problems"] == 0
+
+
+def norm(batch: int) -> Request:
+    x, small = (batch, 64, 8, 8), Spec((64,), float32)
+    return Request(BatchNorm(1e-5), (Spec(x, bfloat16, channels_last(x)), *[small] * 4))
+
+
+def test_results_become_a_database(tmp_path: Path) -> None:
+    places = places_of([norm(8), norm(32)])
+    assert len(places) == 2
+    assert len({place.nature for place in places.values()}) == 1
+    lines = [
+        {
+            "request": norm(batch).record,
+            "contests": [
+                {
+                    "problem": key,
+                    "first": ["kernel", -1, []],
+                    "best": ["kernel", -1, [], 0.5 + batch],
+                    "times": [["kernel", -1, [], 0.7]],
+                }
+            ],
+        }
+        for batch, key in zip((8, 32), places, strict=True)
+    ]
+    lines.append({"request": norm(8).record, "error": "contest: took too long"})
+    found = measured(lines)
+    assert [one.best.milliseconds for one in found] == [8.5, 32.5]
+    assert all(one.known and one.op == "batch_norm" for one in found)
+    about = dict.fromkeys(("driver", "host", "versions"), "x")
+    about |= {"device": "NVIDIA H200", "cudnn": "9.19.0", "date": "2026-01-01"}
+    file = add(found[:1], about, tmp_path)
+    assert add(found[1:], {**about, "date": "2026-01-02"}, tmp_path) == file
+    made = read_database(file)
+    assert file.name == "NVIDIA-H200-9.19.json.gz"
+    assert list(made.measured) == ["2026-01-01", "2026-01-02"]
+    (nature,) = made.plans
+    assert {sizes[0] for sizes in made.placed(nature)} == {8, 32}
+
+
+def test_the_command_judges_and_adds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_database, "measured", lambda lines: [problem(8, B, a=2.0, b=1.0)])
+    about = tmp_path / "about.json"
+    about.write_text(
+        '{"device": "x", "cudnn": "9.19.0", "date": "d", "driver": "", "host": "", "versions": {}}'
+    )
+    results = tmp_path / "contests.jsonl"
+    results.write_text("")
+    figures = tmp_path / "figures.json"
+    plan_database.main(
+        [str(results), "--about", str(about), "--folder", str(tmp_path / "made"), "--judge", str(figures)]
+    )
+    assert '"bound": 3.0' in figures.read_text()
+    assert [f.name for f in (tmp_path / "made").iterdir()] == ["x-9.19.json.gz"]
