@@ -231,4 +231,16 @@ __getattr__ = lazy(
     dict.fromkeys(__all__, "lamina.spec")
     | {name: module for module, names in _HOMES.items() for name in names}
     | {name: f"lamina.{name}" for name in _PACKAGES},
+    instead={
+        "no_grad": "gradients are those of lamina.grad and of steps alone; a value is kept out of them "
+        "by x.detach() or lamina.stop_gradient",
+        "inference_mode": "net.eval() switches layers, lamina.infer.Predictor runs a network for its answers",
+        "is_tensor": "isinstance(x, lamina.Tensor); within a trace operands are lamina.graph.Value",
+        "from_numpy": "lamina.from_dlpack(array) shares its memory, lamina.tensor(array) copies it",
+        "save": "lamina.save_safetensors writes tensors by name, lamina.train.save_checkpoint a training run",
+        "load": "lamina.load_weights reads files of weights, lamina.train.load_checkpoint a training run",
+        "autograd": "lamina.grad, lamina.value_and_grad, lamina.vjp and lamina.jvp are functions of functions",
+        "autocast": "lamina.nn.autocast",
+    },
+    elsewhere="lamina.ops",
 )

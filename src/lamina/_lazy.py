@@ -20,13 +20,21 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 
-def lazy(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+def lazy(
+    package: str, names: Mapping[str, str], *, instead: Mapping[str, str] | None = None, elsewhere: str = ""
+) -> Callable[[str], Any]:
     """A module-level `__getattr__` for `package`: each name is taken from the module that `names` gives, or is that
-    module."""
+    module.
+
+    instead: what to write for names that are looked for here. elsewhere: the package whose public names are, too.
+    """
 
     def getattr_(name: str) -> Any:
         if name not in names:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            hint = (instead or {}).get(name, "")
+            if elsewhere and not name.startswith("_") and name in importlib.import_module(elsewhere).__all__:
+                hint = f"it is {elsewhere}.{name}"
+            raise AttributeError(f"module {package!r} has no attribute {name!r}" + (hint and f"; {hint}"))
         module = importlib.import_module(names[name])
         value = module if names[name] == f"{package}.{name}" else getattr(module, name)
         setattr(sys.modules[package], name, value)

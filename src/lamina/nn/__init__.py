@@ -488,4 +488,10 @@ __dir__ = listing(__all__)
 __getattr__ = _lazy.lazy(
     __name__,
     {"models": "lamina.nn.models"} | {name: module for module, names in _NETWORKS.items() for name in names},
+    instead={
+        "functional": "its functions are those of lamina.ops",
+        "DataParallel": 'lamina.train_step(..., parallel="data") trains on several devices',
+        "parallel": 'lamina.train_step(..., parallel="data") trains on several devices',
+    },
+    elsewhere="lamina.ops",
 )

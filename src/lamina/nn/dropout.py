@@ -16,7 +16,7 @@ from lamina.tensors import Tensor
 class _Dropout(Module):
     """generator: whose state is used and advanced; default: the one that `manual_seed` seeds."""
 
-    function: ClassVar[Callable[..., tuple[Any, Any, Any]]]
+    function: ClassVar[Callable[..., Any]]
 
     def __init__(self, p: float = 0.5, inplace: bool = False, *, generator: Generator | None = None) -> None:
         if not 0.0 <= p <= 1.0:

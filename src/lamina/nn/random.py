@@ -14,7 +14,7 @@ import numpy as np
 
 from lamina.nn.parameter import read, traces, write
 from lamina.ops.core import recorder
-from lamina.ops.primitives.sampling import Generators, register_generators
+from lamina.ops.primitives.generator import Generators, register_generators
 from lamina.tensors import Tensor, tensor
 
 

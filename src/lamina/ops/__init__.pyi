@@ -600,12 +600,16 @@ def all(input: TensorLike, dim: Dims | None = None, keepdim: bool = False) -> Te
 def all(input: Value, dim: Dims | None = None, keepdim: bool = False) -> Value: ...
 @overload
 def alpha_dropout(
-    input: TensorLike, p: float = 0.5, training: bool = True, *, state: TensorLike
-) -> tuple[Tensor, Tensor, Tensor]: ...
+    input: TensorLike, p: float = 0.5, training: bool = True, *, state: TensorLike | None = None
+) -> Tensor: ...
 @overload
 def alpha_dropout(
-    input: Value | TensorLike, p: float = 0.5, training: bool = True, *, state: Value | TensorLike
-) -> tuple[Value, Value, Value]: ...
+    input: Value | TensorLike,
+    p: float = 0.5,
+    training: bool = True,
+    *,
+    state: Value | TensorLike | None = None,
+) -> Value: ...
 @overload
 def amax(input: TensorLike, dim: Dims | None = None, keepdim: bool = False) -> Tensor: ...
 @overload
@@ -1428,36 +1432,52 @@ def dot(input: TensorLike, tensor: TensorLike) -> Tensor: ...
 def dot(input: Value | TensorLike, tensor: Value | TensorLike) -> Value: ...
 @overload
 def dropout(
-    input: TensorLike, p: float = 0.5, training: bool = True, *, state: TensorLike
-) -> tuple[Tensor, Tensor, Tensor]: ...
+    input: TensorLike, p: float = 0.5, training: bool = True, *, state: TensorLike | None = None
+) -> Tensor: ...
 @overload
 def dropout(
-    input: Value | TensorLike, p: float = 0.5, training: bool = True, *, state: Value | TensorLike
-) -> tuple[Value, Value, Value]: ...
+    input: Value | TensorLike,
+    p: float = 0.5,
+    training: bool = True,
+    *,
+    state: Value | TensorLike | None = None,
+) -> Value: ...
 @overload
 def dropout1d(
-    input: TensorLike, p: float = 0.5, training: bool = True, *, state: TensorLike
-) -> tuple[Tensor, Tensor, Tensor]: ...
+    input: TensorLike, p: float = 0.5, training: bool = True, *, state: TensorLike | None = None
+) -> Tensor: ...
 @overload
 def dropout1d(
-    input: Value | TensorLike, p: float = 0.5, training: bool = True, *, state: Value | TensorLike
-) -> tuple[Value, Value, Value]: ...
+    input: Value | TensorLike,
+    p: float = 0.5,
+    training: bool = True,
+    *,
+    state: Value | TensorLike | None = None,
+) -> Value: ...
 @overload
 def dropout2d(
-    input: TensorLike, p: float = 0.5, training: bool = True, *, state: TensorLike
-) -> tuple[Tensor, Tensor, Tensor]: ...
+    input: TensorLike, p: float = 0.5, training: bool = True, *, state: TensorLike | None = None
+) -> Tensor: ...
 @overload
 def dropout2d(
-    input: Value | TensorLike, p: float = 0.5, training: bool = True, *, state: Value | TensorLike
-) -> tuple[Value, Value, Value]: ...
+    input: Value | TensorLike,
+    p: float = 0.5,
+    training: bool = True,
+    *,
+    state: Value | TensorLike | None = None,
+) -> Value: ...
 @overload
 def dropout3d(
-    input: TensorLike, p: float = 0.5, training: bool = True, *, state: TensorLike
-) -> tuple[Tensor, Tensor, Tensor]: ...
+    input: TensorLike, p: float = 0.5, training: bool = True, *, state: TensorLike | None = None
+) -> Tensor: ...
 @overload
 def dropout3d(
-    input: Value | TensorLike, p: float = 0.5, training: bool = True, *, state: Value | TensorLike
-) -> tuple[Value, Value, Value]: ...
+    input: Value | TensorLike,
+    p: float = 0.5,
+    training: bool = True,
+    *,
+    state: Value | TensorLike | None = None,
+) -> Value: ...
 @overload
 def dsplit(input: TensorLike, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]: ...
 @overload
@@ -1556,12 +1576,16 @@ def expm1(input: TensorLike) -> Tensor: ...
 def expm1(input: Value) -> Value: ...
 @overload
 def feature_alpha_dropout(
-    input: TensorLike, p: float = 0.5, training: bool = True, *, state: TensorLike
-) -> tuple[Tensor, Tensor, Tensor]: ...
+    input: TensorLike, p: float = 0.5, training: bool = True, *, state: TensorLike | None = None
+) -> Tensor: ...
 @overload
 def feature_alpha_dropout(
-    input: Value | TensorLike, p: float = 0.5, training: bool = True, *, state: Value | TensorLike
-) -> tuple[Value, Value, Value]: ...
+    input: Value | TensorLike,
+    p: float = 0.5,
+    training: bool = True,
+    *,
+    state: Value | TensorLike | None = None,
+) -> Value: ...
 @overload
 def flatten(input: TensorLike, start_dim: int = 0, end_dim: int = -1) -> Tensor: ...
 @overload

@@ -76,6 +76,7 @@ INSTEAD = {
     "grad": "gradients are values of their own: lamina.grad and lamina.value_and_grad give them",
     "grad_fn": "no operand remembers how it was made: lamina.trace gives the graph of a function",
     "data": "an operand has no history to be without; where a function is differentiated it is x.detach()",
+    "requires_grad": "what a derivative is taken of are the arguments of the function; parameters alone say it",
     "requires_grad_": "what a derivative is taken of are the arguments of the function; a parameter is frozen by "
     "its requires_grad",
     "register_hook": "a gradient is changed on its way back by lamina.custom_vjp",
@@ -524,7 +525,8 @@ def _without(x: Operand, name: str) -> str:
     """What an operand without an attribute is told."""
     if name in vars(InPlace):
         method = name.removesuffix("_")
-        return f"{name}: a traced value is computed once and never written; use the result, x = x.{method}(…)"
+        use = f"use the result, x = x.{method}(…)" if method in METHODS else "assign its next value, x = …"
+        return f"{name}: a traced value is computed once and never written; {use}"
     base = f"{type(x).__name__} has no attribute {name!r}"
     instead = INSTEAD.get(name) or (f"it is {ops.RENAMED[name]}" if name in ops.RENAMED else "")
     return f"{base}; {instead}" if instead else base

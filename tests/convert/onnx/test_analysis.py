@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from lamina.convert.onnx import OnnxGraph, OnnxNode, node
+from lamina.convert.onnx import OnnxError, OnnxGraph, OnnxNode, node
 from lamina.convert.onnx.analysis import beside_statistics, decisive, nodes_of, statistics
 from lamina.convert.onnx.body import body_of_graph
 from tests.helpers.onnx_models import model
@@ -57,6 +57,9 @@ def test_handlers_declare_the_inputs_whose_numbers_they_ask_for(monkeypatch: pyt
     for name in onnx_nodes.agreeing():
         case = onnx_nodes.cases()[name]
         for inputs, _ in onnx_nodes.data_sets(case):
-            OnnxGraph(case.model)(inputs)
+            try:
+                OnnxGraph(case.model)(inputs)
+            except OnnxError:  # gradients are of recorded graphs
+                onnx_nodes.run(OnnxGraph(case.model), inputs)
     declared = {name: set(found) for (_, name), found in node.KNOWN.items()}
     assert {n: i - declared[n] for n, i in asked.items() if i - declared[n]} == {}

@@ -7,7 +7,7 @@ from typing import Any
 from lamina import ops
 from lamina.convert.torch.node import TorchCall, aliases, converts, is_operand
 from lamina.convert.torch.targets import name_of
-from lamina.ops.primitives.sampling import drawn
+from lamina.ops.primitives.generator import drawn
 
 KINDS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
 

@@ -141,6 +141,12 @@ class Value(Operators["Value"]):
         why = f"a traced value {self.spec} has no numbers yet; use lamina.ops inside a trace, not NumPy"
         return self._number(why).__array__(*args, **kwargs)
 
+    def __setitem__(self, key: Any, values: Any) -> None:
+        raise TypeError(
+            "a traced value is computed once and never written: x[key] = values is x = x.at[key].set(values), and a "
+            "module's buffer is given a new value by assignment"
+        )
+
     def _number(self, why: str = "") -> Tensor:
         """The tensor. Raises TypeError: there is no number before the graph runs."""
         found = tensor_of(self)

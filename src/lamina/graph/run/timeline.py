@@ -90,6 +90,7 @@ class Timeline:
         finally:
             self.spans.append(Span(name, "host", "host", begin, time.monotonic_ns() - begin))
 
+    @checked
     def add_call(
         self, name: str, steps: Sequence[PlannedStep], times: Sequence[StepTime], begin: int, end: int
     ) -> None:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from math import floor
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from lamina._philox import words
 from lamina.ops.arguments import checked, within
 from lamina.ops.core import Arg, Array, Op, Sample, bind, call, operand
+from lamina.ops.primitives.generator import drawn as drawn_by
 from lamina.ops.primitives.pointwise import where
 from lamina.ops.primitives.random import STATE, check_state, drawn, next_state
 from lamina.ops.primitives.shape import expand
 from lamina.spec import DTypeError, Shape, ShapeError, Spec, bool_, int64
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def threshold(p: float) -> int:
@@ -104,12 +108,29 @@ class DropoutGrad(Op):
             yield Sample.of(cls(p), shape, mask)
 
 
-@checked
-def dropout(input: Any, p: float = 0.5, training: bool = True, *, state: Any) -> tuple[Any, Any, Any]:
-    """(y, mask, next state): each element dropped with probability p, the others grown by 1 / (1 - p).
+def _from_default(function: F) -> F:
+    """The function, which without a state takes that of the default generator and gives y alone."""
 
-    state: int64[2], (seed, counter), which torch keeps out of sight; hand the next state to the next call. The mask
-    is the same on every backend (see Dropout). Without training y is input. Raises ValueError for p outside [0, 1].
+    @wraps(function)
+    def run(input: Any, p: float = 0.5, training: bool = True, *, state: Any = None) -> Any:
+        if state is not None:
+            return function(input, p, training, state=state)
+        if not training or p == 0:
+            return function(input, p, False, state=np.zeros(2, np.int64))[0]
+        x = operand(input, function.__name__)
+        return drawn_by(lambda held: function(x, p, training, state=held), None, x)
+
+    return cast(F, run)
+
+
+@checked
+@_from_default
+def dropout(input: Any, p: float = 0.5, training: bool = True, *, state: Any = None) -> Any:
+    """Each element dropped with probability p, the others grown by 1 / (1 - p); without training input itself.
+
+    state: by itself the result is y, as torch's, with numbers of the default generator. Given a state, int64[2] of
+    (seed, counter), it is (y, mask, next state): hand the next state to the next call. The mask is the same on every
+    backend (see Dropout). Raises ValueError for p outside [0, 1].
     """
     within("dropout", "p", p, 0, 1)
     x, state = operand(input, "dropout"), operand(state, "dropout", "state")
@@ -126,14 +147,16 @@ def _alike(x: Any, shape: Shape) -> Any:
 
 
 @checked
-def dropout1d(input: Any, p: float = 0.5, training: bool = True, *, state: Any) -> tuple[Any, Any, Any]:
-    """(y, mask [N, C, 1], next state): `dropout` of whole channels of input [N, C, L] or [C, L]."""
+@_from_default
+def dropout1d(input: Any, p: float = 0.5, training: bool = True, *, state: Any = None) -> Any:
+    """`dropout` of whole channels, with a mask [N, C, 1], of input [N, C, L] or [C, L]."""
     return _channels_dropped("dropout1d", input, (3,), (2,), p, training, state)
 
 
 @checked
-def dropout2d(input: Any, p: float = 0.5, training: bool = True, *, state: Any) -> tuple[Any, Any, Any]:
-    """(y, mask [N, C, 1, 1], next state): `dropout` of whole channels of input [N, C, H, W] (Tompson et al. 2015).
+@_from_default
+def dropout2d(input: Any, p: float = 0.5, training: bool = True, *, state: Any = None) -> Any:
+    """`dropout` of whole channels, with a mask [N, C, 1, 1], of input [N, C, H, W] (Tompson et al. 2015).
 
     As torch's, it takes an input of three axes for [N, C, L]. Raises ShapeError for another rank.
     """
@@ -141,8 +164,9 @@ def dropout2d(input: Any, p: float = 0.5, training: bool = True, *, state: Any) 
 
 
 @checked
-def dropout3d(input: Any, p: float = 0.5, training: bool = True, *, state: Any) -> tuple[Any, Any, Any]:
-    """(y, mask [N, C, 1, 1, 1], next state): `dropout` of whole channels of input [N, C, D, H, W] or [C, D, H, W]."""
+@_from_default
+def dropout3d(input: Any, p: float = 0.5, training: bool = True, *, state: Any = None) -> Any:
+    """`dropout` of whole channels, with a mask [N, C, 1, 1, 1], of input [N, C, D, H, W] or [C, D, H, W]."""
     return _channels_dropped("dropout3d", input, (5,), (4,), p, training, state)
 
 
@@ -167,11 +191,12 @@ _SATURATION = -1.7580993408473766
 
 
 @checked
-def alpha_dropout(input: Any, p: float = 0.5, training: bool = True, *, state: Any) -> tuple[Any, Any, Any]:
-    """(y, mask, next state): dropout for SELU networks, which keeps mean 0 and variance 1 (Klambauer et al. 2017).
+@_from_default
+def alpha_dropout(input: Any, p: float = 0.5, training: bool = True, *, state: Any = None) -> Any:
+    """Dropout for SELU networks, which keeps mean 0 and variance 1 (Klambauer et al. 2017).
 
-    What is dropped becomes what SELU tends to far below 0; then everything is shifted and scaled. state and mask as
-    `dropout`'s. Raises ValueError for p outside [0, 1].
+    What is dropped becomes what SELU tends to far below 0; then everything is shifted and scaled. state, result and
+    mask as `dropout`'s. Raises ValueError for p outside [0, 1].
     """
     x = operand(input, "alpha_dropout")
     _, mask, moved = dropout(x, p, training, state=state)
@@ -179,10 +204,9 @@ def alpha_dropout(input: Any, p: float = 0.5, training: bool = True, *, state: A
 
 
 @checked
-def feature_alpha_dropout(
-    input: Any, p: float = 0.5, training: bool = True, *, state: Any
-) -> tuple[Any, Any, Any]:
-    """(y, mask [N, C, 1, …], next state): `alpha_dropout` of whole channels of input [N, C, *S]."""
+@_from_default
+def feature_alpha_dropout(input: Any, p: float = 0.5, training: bool = True, *, state: Any = None) -> Any:
+    """`alpha_dropout` of whole channels, with a mask [N, C, 1, …], of input [N, C, *S]."""
     x = operand(input, "feature_alpha_dropout")
     if x.ndim < 2:
         raise ShapeError(f"feature_alpha_dropout: input must be [N, C, *S], got {x.spec}")

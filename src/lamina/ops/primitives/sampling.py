@@ -5,17 +5,17 @@ What is drawn depends on the generator's seed and counter alone: the same on eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, SupportsIndex
+from collections.abc import Sequence
+from typing import Any, SupportsIndex
 
 import numpy as np
 
-from lamina._lazy import lazy
 from lamina.ops.arguments import DTypeLike, checked, shown, within
 from lamina.ops.core import bind, operand
 from lamina.ops.primitives.cast import cast
 from lamina.ops.primitives.dropout import Dropout
 from lamina.ops.primitives.gather import gather
+from lamina.ops.primitives.generator import drawn
 from lamina.ops.primitives.loss import one_hot
 from lamina.ops.primitives.marker import stop_gradient
 from lamina.ops.primitives.pointwise import floor, log, where
@@ -40,34 +40,6 @@ from lamina.spec import (
 _FINE = 2.0**-24
 #: Weights of categories are rounded up to multiples of their largest one by this: their sums are exact in float64.
 _PARTS = 2.0**28
-
-
-class Generators(NamedTuple):
-    """How a generator's state is read and written. Set by `lamina.nn.random`, which owns the default one."""
-
-    #: (generator or None, the operand or device that says where) -> its state, int64[2].
-    read: Callable[[Any, Any], Any]
-    #: (generator or None, the next state).
-    write: Callable[[Any, Any], None]
-
-
-_generators: list[Generators] = []
-_package = lazy("lamina", {"nn": "lamina.nn"})
-
-
-def register_generators(generators: Generators) -> None:
-    """Name the functions that read and write generators."""
-    _generators[:] = [generators]
-
-
-def drawn(make: Callable[[Any], Sequence[Any]], generator: Any, beside: Any = None) -> Any:
-    """The first of what make(state) gives, whose last is the state that the generator goes on with."""
-    if not _generators:
-        _package("nn")  # registers its own
-    (held,) = _generators
-    found, *_, after = make(held.read(generator, beside))
-    held.write(generator, after)
-    return found
 
 
 def dropped(x: Any, p: float) -> Any:

@@ -1,0 +1,36 @@
+"""Generators of random numbers, as ops see them: a state that is read, and written when numbers were drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from lamina._lazy import lazy
+
+
+class Generators(NamedTuple):
+    """How a generator's state is read and written. Set by `lamina.nn.random`, which owns the default one."""
+
+    #: (generator or None, the operand or device that says where) -> its state, int64[2].
+    read: Callable[[Any, Any], Any]
+    #: (generator or None, the next state).
+    write: Callable[[Any, Any], None]
+
+
+_generators: list[Generators] = []
+_package = lazy("lamina", {"nn": "lamina.nn"})
+
+
+def register_generators(generators: Generators) -> None:
+    """Name the functions that read and write generators."""
+    _generators[:] = [generators]
+
+
+def drawn(make: Callable[[Any], Sequence[Any]], generator: Any, beside: Any = None) -> Any:
+    """The first of what make(state) gives, whose last is the state that the generator goes on with."""
+    if not _generators:
+        _package("nn")  # registers its own
+    (held,) = _generators
+    found, *_, after = make(held.read(generator, beside))
+    held.write(generator, after)
+    return found
