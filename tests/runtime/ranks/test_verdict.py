@@ -113,3 +113,10 @@ def test_verdicts_travel(timeout: float) -> None:
     made = Blame.of(rank(1, 1.0), "is bad", 3.0)
     assert Blame(**made.facts()) == made
     assert Limits(timeout).beat <= 1.0
+
+
+def test_a_word_that_comes_while_it_is_judged_is_no_patience() -> None:
+    ranks = [waiting(0, 22.0), waiting(1, 22.0), rank(2, now=0.001, patience=0.0)]
+    assert text(ranks, 0.0).startswith("rank 2 (process 42 on node) has not come to all_reduce")
+    ranks[2] = rank(2, now=0.001, patience=5.0)
+    assert text(ranks, 0.0) == ""

@@ -119,7 +119,7 @@ class RankMonitor:
                     return
                 key.data()
             with self._turn:
-                self._judge(now)
+                self._judge(time.monotonic())  # behind what was just heard
             self._beat(now)
 
     def _forgive(self, now: float) -> None:

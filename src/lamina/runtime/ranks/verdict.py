@@ -80,8 +80,8 @@ class Rank:
         return float(self.facts["since"]) + now - self.heard if self.op else 0.0
 
     def is_patient(self, now: float) -> bool:
-        """Whether it said that it needs longer."""
-        return float(self.facts.get("patience", 0.0)) > now - self.heard
+        """Whether it said that it needs longer. now: it may have said so since."""
+        return float(self.facts.get("patience", 0.0)) > max(now - self.heard, 0.0)
 
     @property
     def which(self) -> str:
