@@ -321,3 +321,93 @@ def test_pytorch_finds_the_backend_by_its_name(tmp_path: Path) -> None:
     )
     path = os.pathsep.join([str(tmp_path), str(ROOT / "src")])
     subprocess.run([sys.executable, "-c", _BY_NAME], check=True, env={**os.environ, "PYTHONPATH": path})
+
+
+def counting(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The programs that are made from now on."""
+    from lamina.convert.torch import backend
+
+    made: list[Any] = []
+
+    class Counted(backend.CompiledGraph):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            made.append(self)
+
+    monkeypatch.setattr(backend, "CompiledGraph", Counted)
+    return made
+
+
+@pytest.mark.parametrize(
+    "function", ["x * s + s**2", "torch.where(x > s, x, s / 2)", "x.clamp(-s, s).long() * s"]
+)
+def test_floats_that_change_from_call_to_call_are_one_program(
+    function: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dynamo sees a float as a constant once; what it sees then serves all values."""
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    f = eval("lambda x, s: " + function, {"torch": torch})
+    made, run, x = counting(monkeypatch), compiled(f), torch.randn(3, 4)
+    for i in range(12):
+        found, wanted = run(x, 0.3 * i + 0.1), f(x, 0.3 * i + 0.1)
+        assert found.dtype == wanted.dtype
+        torch.testing.assert_close(found, wanted)
+    assert len(made) <= 2
+
+
+def test_floats_in_float64_half_types_and_under_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.scale = torch.nn.Linear(4, 4), 1.0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x) * self.scale / (1 + self.scale)
+
+    for kind, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 2e-2)):
+        made = counting(monkeypatch)
+        model = Scaled().to(kind)
+        run, x = compiled(model), torch.randn(3, 4, dtype=kind)
+        for i in range(5):
+            model.scale = 0.1 * i + 0.7
+            grads = []
+            for call in (run, model):
+                model.zero_grad()
+                y = call(x)
+                assert y.dtype == kind
+                y.sum().backward()
+                grads.append([y.detach(), *(p.grad for p in model.parameters())])
+            torch.testing.assert_close(*grads, atol=tolerance, rtol=tolerance)
+        assert len(made) <= 2
+
+
+def test_floats_that_an_op_must_know_are_a_program_each_within_the_bound() -> None:
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    def f(x: torch.Tensor, s: float) -> torch.Tensor:
+        return torch.nn.functional.leaky_relu(x, s) * max(s, 0.2)
+
+    functions: list[Any] = []
+    x = torch.randn(8)
+    with pytest.MonkeyPatch.context() as patch:
+        from lamina.convert.torch import backend
+
+        own = backend.GraphFunction.__init__
+        patch.setattr(
+            backend.GraphFunction,
+            "__init__",
+            lambda self, *a, **k: functions.append(self) or own(self, *a, **k),
+        )
+        run = compiled(f, dynamic=True, options={"max_programs": 3})
+        for i in range(7):
+            torch.testing.assert_close(run(x, 0.1 * i + 0.05), f(x, 0.1 * i + 0.05))
+    assert all(len(list(function._programs)) <= 3 for function in functions)

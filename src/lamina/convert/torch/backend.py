@@ -26,6 +26,7 @@ from lamina.convert.torch.memory import device_of_tensors
 from lamina.convert.torch.partition import REGION, example, left_with, memory_of, split, writes
 from lamina.convert.torch.recording import record
 from lamina.convert.torch.report import GraphNotes
+from lamina.convert.torch.sharing import ancestors, shared_roots
 from lamina.graph import constant
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.programs import MOST, Programs
@@ -88,13 +89,15 @@ class GraphFunction:
             "max_program_bytes": max_program_bytes,
             "policies": policies,
         }
-        self._program = FxProgram(graph_module)
+        self._interface = _Interface.of(graph_module)
+        self._program = FxProgram(_giving(graph_module, self._interface.hidden))
         self._programs: Programs[CompiledGraph] = Programs(
             max_programs, max_program_bytes, "backend='lamina'"
         )
-        self._interface = _Interface.of(graph_module)
         self._attributes = [_attribute(graph_module, name) for name in self._program.attributes]
         self._only: CompiledGraph | None = None  # where no size is symbolic
+        #: The arguments that programs take. Floats are among them as long as nothing must know their values.
+        self._operands = self._interface.operands
         self.left: dict[str, str] = {n.name: reason for n, reason in self._program.unknown()}
         for n in graph_module.graph.nodes:
             if n.op.startswith("call") and any(_is_complex(x) for x in n.all_input_nodes):
@@ -118,39 +121,54 @@ class GraphFunction:
                 assert self.instead is not None
                 return self.instead(*args)
         shape = self._interface
-        results = compiled([*[args[i] for i in shape.tensors], *self._attributes])
+        results = compiled([*[args[i] for i in self._operands], *self._attributes])
         return results if shape.plain else shape.assembled(results, args)
 
     def _find(self, args: Sequence[Any]) -> CompiledGraph | None:
         """The program for these numbers among the arguments; None where the graph cannot be compiled."""
         grads = torch.is_grad_enabled()
-        wrapped = self._interface.wrapped
-        key = grads, *[args[i].item() if i in wrapped else args[i] for i in self._interface.numbers]
+        numbers = [i for i in range(len(args)) if i not in self._operands]
+        key = grads, *[args[i].item() if i in self._interface.wrapped else args[i] for i in numbers]
         found = self._programs.find(key)
         if found is None:
             try:
                 with collector_paused(), torch.no_grad(), policy(**self._policies):
                     found = self._compile(args, grads)
-            except _REFUSALS as error:
+            except Exception as error:
+                if self._operands != self._interface.tensors:  # a program for each value of its floats, then
+                    self._operands, self._only = self._interface.tensors, None
+                    return self._find(args)
+                if not isinstance(error, _REFUSALS):
+                    raise
                 self._refuse(error)
                 return None
             self._programs.add(key, found)
-        if not self._interface.numbers:
+        if not numbers:
             self._only, self._with_gradient = found, grads
         return found
 
     def _compile(self, args: Sequence[Any], grads: bool) -> CompiledGraph:
-        wrapped = self._interface.wrapped
-        held = [constant(tensor(x.numpy())) if i in wrapped else x for i, x in enumerate(args)]
-        whole = [*held, *self._attributes]
+        whole = [*self._held(args), *self._attributes]
         tensors = [x for x in whole if isinstance(x, torch.Tensor)]
         device = device_of_tensors(tensors)
         needs = [grads and x.requires_grad for x in tensors]
         recorded = record(self._program, whole, self._interface.results, needs)
         if any(needs[i] for i in recorded.written):
             raise ValueError("it writes to an argument that needs a gradient")
-        stays = [i for i, x in enumerate(tensors) if _stays(x) or i >= len(self._interface.tensors)]
+        stays = [i for i, x in enumerate(tensors) if _stays(x) or i >= len(self._operands)]
         return CompiledGraph(recorded, tensors, stays, device)
+
+    def _held(self, args: Sequence[Any]) -> list[Any]:
+        """The arguments with wrapped numbers as constants; as tensors where they are operands, in float64 beside such
+        tensors alone: a number of Python's does not widen what it meets.
+        """
+        wrapped, operands = self._interface.wrapped, self._operands
+        wide = any(args[i].dtype == torch.float64 for i in self._interface.tensors)
+        kind = torch.float64 if wide else torch.float32
+        return [
+            x if i not in wrapped else x.to(kind) if i in operands else constant(tensor(x.numpy()))
+            for i, x in enumerate(args)
+        ]
 
     # ---- what goes back to PyTorch
     def _refuse(self, error: BaseException) -> None:
@@ -195,8 +213,9 @@ def _is_complex(node: Node) -> bool:
 class _Interface:
     """What a graph takes and gives: which arguments are tensors and numbers, where each output comes from.
 
-    results: the places among the outputs of the tensors that are computed here. The others are arguments, views of
-    them and numbers, which PyTorch gives itself (`rest`).
+    results: the places among the outputs of the tensors that are computed here; behind the outputs come `hidden`
+    ones, of which several outputs are views. The other outputs are arguments, views of them or of results, and
+    numbers, which PyTorch gives itself (`rest`).
     """
 
     def __init__(self, graph_module: GraphModule) -> None:
@@ -207,16 +226,30 @@ class _Interface:
         self.tensors = [
             i for i, n in enumerate(inputs) if isinstance(example(n), torch.Tensor) and i not in self.wrapped
         ]
-        self.numbers = [i for i in range(len(inputs)) if i not in self.tensors]
+        floats = all(example(inputs[i]).dtype.is_floating_point for i in self.wrapped)
+        self.operands = sorted([*self.tensors, *self.wrapped]) if floats else self.tensors
         given = nodes[-1].args[0]
         self.outputs: list[Any] = list(given) if isinstance(given, (tuple, list)) else [given]
         shared = {memory_of(example(n)) for n in nodes if n.op in ("placeholder", "get_attr")}
         computed = [isinstance(x, Node) and _is_new(x, shared) for x in self.outputs]
-        self.results = [i for i, own in enumerate(computed) if own]
+        seen_through = shared_roots(
+            [x for x, own in zip(self.outputs, computed, strict=True) if own], nodes, shared
+        )
+        views = [
+            own and seen_through.get(x, x) is not x for x, own in zip(self.outputs, computed, strict=True)
+        ]
+        roots = list(dict.fromkeys(seen_through.values()))
+        self.hidden = [r for r in roots if r not in self.outputs]
+        self.results = [i for i, own in enumerate(computed) if own and not views[i]]
+        self.results += range(len(self.outputs), len(self.outputs) + len(self.hidden))
         self.single = not isinstance(given, (tuple, list))
-        self.plain = len(self.results) == len(self.outputs) and not self.single
-        self.others = [i for i, own in enumerate(computed) if not own]
-        self.rest = None if not self.others else _rest(graph_module, [self.outputs[i] for i in self.others])
+        self.plain = len(self.results) == len(self.outputs) and not self.single and not any(views)
+        self.others = [i for i, own in enumerate(computed) if not own or views[i]]
+        everything = [*self.outputs, *self.hidden]
+        self.roots = [everything.index(r) for r in roots]
+        self.rest = (
+            _rest(graph_module, [self.outputs[i] for i in self.others], roots) if self.others else None
+        )
 
     @classmethod
     def of(cls, graph_module: GraphModule) -> _Interface:
@@ -225,13 +258,13 @@ class _Interface:
 
     def assembled(self, results: Sequence[torch.Tensor], args: Sequence[Any]) -> Any:
         """The outputs in their places."""
-        made: list[Any] = list(self.outputs)
+        made: list[Any] = [*self.outputs, *self.hidden]
         for i, y in zip(self.results, results, strict=True):
             made[i] = y
         if self.rest is not None:
-            for i, y in zip(self.others, self.rest(*args), strict=True):
+            for i, y in zip(self.others, self.rest(*args, *(made[i] for i in self.roots)), strict=True):
                 made[i] = y
-        return made[0] if self.single else tuple(made)
+        return made[0] if self.single else tuple(made[: len(self.outputs)])
 
 
 def _is_wrapped(node: Node) -> bool:
@@ -248,15 +281,23 @@ def _is_new(node: Node, shared: set[int | None]) -> bool:
     return node.op.startswith("call") and isinstance(seen, torch.Tensor) and memory_of(seen) not in shared
 
 
-def _rest(graph_module: GraphModule, outputs: Sequence[Any]) -> GraphModule:
-    """The graph of the outputs that only show arguments. What was written in place is written by then."""
+def _rest(graph_module: GraphModule, outputs: Sequence[Any], roots: Sequence[Node]) -> GraphModule:
+    """The graph of the outputs that only show arguments, or tensors (`roots`) that are given behind the arguments.
+
+    What was written in place is written by then.
+    """
     graph = FxGraph()
     copies: dict[Node, Any] = {}
-    needed = _ancestors(outputs)
+    needed = ancestors(outputs, roots)
+    inputs = [n for n in graph_module.graph.nodes if n.op == "placeholder"]
+    for node in inputs:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    for node in roots:
+        copies[node] = graph.placeholder(f"root_{node.name}")
     for node in graph_module.graph.nodes:
         if node.op == "output":
             graph.output(torch.fx.node.map_arg(tuple(outputs), copies.__getitem__))
-        elif node.op == "placeholder" or node in needed:
+        elif node in needed and node not in copies:
             first = node.args[0] if node.args else None
             if writes(node) and isinstance(first, Node):
                 copies[node] = copies[first]
@@ -265,17 +306,15 @@ def _rest(graph_module: GraphModule, outputs: Sequence[Any]) -> GraphModule:
     return GraphModule(graph_module, graph)
 
 
-def _ancestors(outputs: Sequence[Any]) -> set[Node]:
-    found: set[Node] = set()
-    stack = [x for x in outputs if isinstance(x, Node)]
-    while stack:
-        node = stack.pop()
-        if node not in found:
-            found.add(node)
-            stack += (
-                [node.args[0]] if writes(node) and isinstance(node.args[0], Node) else node.all_input_nodes
-            )
-    return found
+def _giving(graph_module: GraphModule, more: Sequence[Node]) -> GraphModule:
+    """The graph with more outputs behind its own."""
+    if not more:
+        return graph_module
+    graph, copies = FxGraph(), dict[Node, Node]()
+    outputs = graph.graph_copy(graph_module.graph, copies)
+    own = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+    graph.output((*own, *(copies[n] for n in more)))
+    return GraphModule(graph_module, graph)
 
 
 def _stays(x: torch.Tensor) -> bool:

@@ -61,7 +61,10 @@ def is_never(call: TorchCall) -> Any:
 
 @converts("item", "_local_scalar_dense", "tolist", "__bool__", "__int__", "__float__")
 def item(call: TorchCall) -> Any:
-    """The numbers of a tensor, which must be known while the graph is recorded; some the shapes of others tell."""
+    """The numbers of a tensor, which must be known while the graph is recorded; some the shapes of others tell.
+
+    A float that PyTorch does not know either stays a tensor of one number: of its value nothing else depends.
+    """
     found, seen = known(call["input"]), example(call.node)
     if isinstance(seen, torch.SymInt):
         seen = seen.node.maybe_as_int()
@@ -69,6 +72,8 @@ def item(call: TorchCall) -> Any:
         if found is not None and found != seen:
             raise call.error(f"is {found}, and must be {seen} for these shapes")
         return seen
+    if found is None and isinstance(seen, torch.SymFloat):
+        return ops.stop_gradient(call["input"])
     if found is None:
         raise call.error("asks for numbers that are known only when the program runs")
     return found.tolist()
