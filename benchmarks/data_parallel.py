@@ -3,9 +3,9 @@
     LAMINA_RANKS_LIMIT=3600 python -m benchmarks.data_parallel --out benchmarks/results/data_parallel-DATE.json
 
 ResNet-18 with SyncBatchNorm and AlexNet with dropout, SGD with momentum, small images; 2 and 4 ranks that MPICH's
-mpirun starts, over MPI, and 2 that variables start, over TCP. Writes the largest relative difference of a loss, and
-that of one rank whose first weights were moved by a rounding: ResNet-18 on few samples makes much of little, so that
-float64 tells whether ranks compute the same.
+mpirun starts, over MPI, and 2 that variables start, over TCP; with the optimizer's state whole and in shards. Writes
+the largest relative difference of a loss, and that of one rank whose first weights were moved by a rounding:
+ResNet-18 on few samples makes much of little, so that float64 tells whether ranks compute the same.
 """
 
 import argparse
@@ -29,7 +29,14 @@ CASES = {
 }
 #: How far the first weights of one rank are moved, relatively, to see what a rounding becomes.
 SHAKEN = 2e-7
-RUNS = [("mpirun", 2), ("mpirun", 4), ("variables", 2)]
+#: Launcher, ranks, and whether the optimizer's state is in shards.
+RUNS = [
+    ("mpirun", 2, False),
+    ("mpirun", 4, False),
+    ("variables", 2, False),
+    ("mpirun", 4, True),
+    ("variables", 2, True),
+]
 
 
 def network(name: str) -> nn.Module:
@@ -37,7 +44,7 @@ def network(name: str) -> nn.Module:
     return nn.SyncBatchNorm.convert_sync_batchnorm(nn.models.get_model(name, num_classes=10))
 
 
-def losses(case: str, shaken: float = 0.0) -> list[float]:
+def losses(case: str, shaken: float = 0.0, in_shards: bool = False) -> list[float]:
     """Of the whole batches; each rank has its part of them."""
     name, precision, batch, side = CASES[case]
     step = lm.train_step(
@@ -47,6 +54,7 @@ def losses(case: str, shaken: float = 0.0) -> list[float]:
         device="cpu",
         precision=precision,
         parallel="data",
+        shard_optimizer=in_shards,
     )
     first = next(iter(step.state.parameters.values()))
     first.copy_(first.numpy() * (1 + shaken))
@@ -68,10 +76,11 @@ def differences(found: list[float], wanted: list[float]) -> dict[str, float]:
 def compare(case: str) -> dict[str, Any]:
     """Each run beside one rank alone, and one rank whose first weights were moved by a rounding."""
     alone, rows = losses(case), []
-    for launcher, ranks in RUNS:
-        results = run_ranks(losses, ranks, launcher=launcher, args=(case,))
+    for launcher, ranks, in_shards in RUNS:
+        results = run_ranks(losses, ranks, launcher=launcher, args=(case, 0.0, in_shards))
         assert all(found == results[0] for found in results)
-        rows.append({"launcher": launcher, "ranks": ranks, **differences(results[0], alone)})
+        run = {"launcher": launcher, "ranks": ranks, "in_shards": in_shards}
+        rows.append({**run, **differences(results[0], alone)})
         print(case, rows[-1], flush=True)
     shaken = differences(losses(case, SHAKEN), alone)
     print(case, "one rank, shaken", shaken, flush=True)
