@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from lamina import ops
+from lamina import backends, ops
 from lamina.backends import Fusion
 from lamina.backends.cuda.norm.batch_norm_grad_mask_fusion import BATCH_NORM_GRAD_MASK
 from lamina.backends.cuda.norm.conv_batch_norm_fusion import (
@@ -17,13 +17,19 @@ from lamina.backends.cuda.norm.conv_batch_norm_fusion import (
     ConvNorm,
     DataGradNorm,
 )
+from lamina.backends.cuda.select import formulations, known
+from lamina.backends.cuda.select.formulations import Problem
+from lamina.cudnn import Choice, PlanDatabase
 from lamina.graph import Graph, gradients, trace
 from lamina.graph.passes.fuse_batch_norm import fuse_batch_norm
 from lamina.graph.passes.fusion import fuse_elementwise, fuse_patterns
+from lamina.graph.passes.manager import optimize
 from lamina.graph.passes.pattern import Report
 from lamina.ops.core import Op
 from lamina.ops.primitives import ConvDataGrad, Fused
+from lamina.spec import Spec, bfloat16, float32
 from tests.helpers.norm_networks import alike, names, network, operands
+from tests.helpers.planned import H200
 from tests.helpers.stand_in import StandIn
 
 
@@ -111,6 +117,35 @@ def test_masks_are_packed(half: bool) -> None:
 
 
 def test_without_timing_nothing_is_fused() -> None:
-    graph, backend = trace(network(ops.relu), *operands()), StandIn()
+    with lm.policy(algorithm="heuristic"):
+        graph, backend = trace(network(ops.relu), *operands()), StandIn()
     assert fused(graph, backend, CONV_BATCH_NORM, DATA_GRAD_BATCH_NORM) == (graph, [])
     assert backend.asked == []
+
+
+@pytest.mark.feature("F081", "B013")
+@pytest.mark.parametrize("way", ["", "unfused", "kernel"])
+def test_auto_joins_what_is_known_to_be_faster_joined(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A 1x1 convolution and the norm behind it: one kernel where that was measured, two where nothing is known."""
+    x, w, small = Spec((32, 64, 28, 28), bfloat16), Spec((256, 64, 1, 1), bfloat16), Spec((256,), float32)
+
+    def block(x: Any, w: Any, *norm: Any) -> Any:
+        return ops.batch_norm_with_statistics(ops.conv2d(x, w), norm[2], norm[3], norm[0], norm[1], True)
+
+    asked: list[Problem] = []
+    choose = formulations._choose
+
+    def noted(problem: Problem, *rest: Any) -> Any:
+        asked.append(problem)
+        return choose(problem, *rest)
+
+    with lm.policy(algorithm="fastest"), monkeypatch.context() as patch:
+        patch.setattr(formulations, "_choose", noted)
+        optimize(trace(block, x, w, *[small] * 4), backends.get(H200))
+    (problem,) = {p.place: p for p in asked if p.label.startswith("conv+")}.values()
+    names_of = [w.name for w in problem.formulations]
+    taken = {"": None, "unfused": "unfused", "kernel": names_of[-1]}[way]
+    known_plans = {problem.place.nature: {problem.place.sizes: Choice(taken)}} if taken else {}
+    monkeypatch.setattr(known, "database_of", lambda device: PlanDatabase("x", "9.19", {}, known_plans))
+    better = optimize(trace(block, x, w, *[small] * 4), backends.get(H200))
+    assert names(better).count("conv_norm") == (way == "kernel")

@@ -2,8 +2,8 @@
 
 Forward, the sums become the norm's statistics; backward, a convolution's data gradient is what the gradient of the
 norm before it sums. cuDNN has a pattern for the first, a convolution with GEN_STATS behind it, in half types and
-channels last; own kernels do both for 1x1 convolutions (`conv1x1_stats`). Only `fastest` knows whether these lose
-more than the pass over the result costs.
+channels last; own kernels do both for 1x1 convolutions (`conv1x1_stats`). Only measurements
+tell whether these lose more than the pass over the result costs: those of `fastest`, or what `auto` knows of them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,14 @@ def conv_norm(op: ConvNorm, specs: tuple[Spec, ...], device: Device, policy: Pol
     key = f"{op} {' '.join(map(str, inputs))}"
     label = f"conv+{norm.label.split()[1]}"
     problem = Problem(
-        key, label, inputs, outputs, formulations, float(op.flops(*inputs)), aliases={3: 4, 4: 5}
+        key,
+        label,
+        inputs,
+        outputs,
+        formulations,
+        float(op.flops(*inputs)),
+        aliases={3: 4, 4: 5},
+        kind=f"{op.name}({op.conv.window} > {op.norm}{' by bits' * op.bits})",
     )
     return choose(problem, device, policy)
 
@@ -136,7 +143,9 @@ def data_grad_norm(op: DataGradNorm, specs: tuple[Spec, ...], device: Device, po
     key = f"{op} {' '.join(map(str, inputs))}"
     label = f"{op.grad.name}+{norm.label.split()[1]}"
     formulations = (*([] if op.bits else [unfused]), *own)
-    problem = Problem(key, label, inputs, outputs, formulations, float(op.flops(*inputs)))
+    between = "".join(f" > {step}" for step in (op.grad.ops[1:] if isinstance(op.grad, Fused) else ()))
+    kind = f"{op.name}({op.conv.window}{between} > {op.norm}{' by bits' * op.bits})"
+    problem = Problem(key, label, inputs, outputs, formulations, float(op.flops(*inputs)), kind=kind)
     return choose(problem, device, policy)
 
 

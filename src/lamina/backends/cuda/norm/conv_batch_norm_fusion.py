@@ -163,7 +163,8 @@ class DataGradNorm(Op):
 
 
 def _is_timed(node: Any) -> bool:
-    return bool(node.policy.algorithm == "fastest")
+    """Whether measurements decide: those that will be made, or those that are known."""
+    return node.policy.algorithm in ("fastest", "auto")
 
 
 def _statistics_behind(match: PatternMatch) -> Results:
