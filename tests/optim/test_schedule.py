@@ -54,6 +54,12 @@ def test_bad_lengths_are_named(make: object) -> None:
         make()  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("name", ["div_factor", "final_div_factor"])
+def test_rates_are_not_divided_by_nothing(name: str) -> None:
+    with pytest.raises(ValueError, match=f"schedule.one_cycle: {name} must be > 0, got 0"):
+        schedule.one_cycle(0.1, 5, **{name: 0})
+
+
 @pytest.mark.parametrize(
     "rate",
     [

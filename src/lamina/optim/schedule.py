@@ -11,6 +11,7 @@ from functools import partial
 
 from lamina._lazy import listing
 from lamina._renamed import renamed
+from lamina.ops.arguments import within
 
 __all__ = ["constant", "cosine", "exponential", "one_cycle", "step", "warm_up"]
 __dir__ = listing(__all__)
@@ -64,6 +65,8 @@ def one_cycle(
     div_factor, final_div_factor: the first rate is max_lr / div_factor, the last one the first / final_div_factor.
     """
     _positive("one_cycle", "total_steps", total_steps)
+    within("schedule.one_cycle", "div_factor", div_factor, 0, open=True)
+    within("schedule.one_cycle", "final_div_factor", final_div_factor, 0, open=True)
     first = max_lr / div_factor
     top = pct_start * total_steps - 1  # the step with the highest rate
     return partial(_one_cycle, first, max_lr, first / final_div_factor, top, max(total_steps - 1, 1))
