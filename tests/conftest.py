@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import tests.helpers.audio_extension  # noqa: F401  before transformers imports torchaudio
 from lamina.graph.passes.verify import check_passes
 
 # JAX takes three quarters of the free memory of a GPU at its first use unless told not to; the tests beside it (those

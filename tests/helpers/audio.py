@@ -1,14 +1,9 @@
-"""torchaudio beside torch's CPU wheel: its networks are there, its compiled library, which needs CUDA, is not."""
+"""torchaudio's networks."""
 
-import sys
-from types import ModuleType
 from typing import Any
 
-_extension: Any = ModuleType("torchaudio._extension")
-_extension._IS_TORCHAUDIO_EXT_AVAILABLE = False
-_extension.fail_if_no_align = lambda function: function
-sys.modules.setdefault("torchaudio._extension", _extension)
+import tests.helpers.audio_extension  # noqa: F401  what torchaudio asks for as it is imported
 
-import torchaudio.models  # noqa: E402
+import torchaudio.models  # isort: skip
 
 models: Any = torchaudio.models

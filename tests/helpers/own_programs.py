@@ -40,6 +40,7 @@ from lamina.ops.primitives import (
     QuantizedConv,
     Window,
 )
+from lamina.ops.primitives.collective import Collective
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.primitives.rnn import Rnn, RnnGrad, Sizes
 from lamina.runtime import Device
@@ -56,14 +57,14 @@ from lamina.spec import (
     uint8,
 )
 
-#: Their plans need cuDNN, or NCCL.
+#: Their plans need cuDNN.
 LIBRARY = {
     "conv", "conv_data_grad", "conv_filter_grad", "matmul", "fused", "rnn", "rnn_grad", "attention", "attention_grad",
     "joint_attention", "joint_attention_grad", "conv_norm", "data_grad_norm",
-    "all_gather", "all_reduce", "all_reduce_each", "all_to_all", "arrived", "broadcast", "exchange", "reduce_scatter",
-    "reduce_to", "start_all_reduce", "quantized_conv", "quantized_matmul", "matmul_bias_gelu", "matmul_gelu_grad",
+    "quantized_conv", "quantized_matmul", "matmul_bias_gelu", "matmul_gelu_grad",
 }  # fmt: skip
-OWN = sorted(set(REGISTRY) - LIBRARY)
+#: What ranks do together needs NCCL.
+OWN = sorted(name for name, op in REGISTRY.items() if name not in LIBRARY and not issubclass(op, Collective))
 
 
 def cases(name: str, *, few: bool = False) -> Iterator[tuple[Op, list[Spec]]]:

@@ -1,0 +1,13 @@
+"""torchaudio beside torch's CPU wheel: its compiled library needs CUDA, and importing torchaudio fails without it.
+
+What stands for the library is there before anybody imports torchaudio; transformers does.
+"""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+_extension: Any = ModuleType("torchaudio._extension")
+_extension._IS_TORCHAUDIO_EXT_AVAILABLE = False
+_extension.fail_if_no_align = lambda function: function
+sys.modules.setdefault("torchaudio._extension", _extension)
