@@ -200,6 +200,19 @@ def test_a_line_of_csv_for_each_epoch(tmp_path: Path) -> None:
         fit(make(), batches(), 1, callbacks=[CSVLogger(tmp_path / "none" / "c")], progress=False)
 
 
+def test_one_of_several_ranks_writes(tmp_path: Path) -> None:
+    step, seen = make(), list[Any]()
+    fit(step, batches(), 1, callbacks=[seen.append], progress=False)
+    for leads, written in ((False, []), (True, ["best", "events", "log.csv"])):
+        best = BestCheckpoint(tmp_path / "best", "loss")
+        for callback in (CSVLogger(tmp_path / "log.csv"), best, TensorBoard(tmp_path / "events")):
+            callback.begin(Run(step, 1, History(), leads=leads))
+            callback.step(0, 1.0)
+            callback.epoch(seen[0])
+            callback.end()
+        assert sorted(p.name for p in tmp_path.iterdir()) == written
+
+
 def test_events_for_tensorboard(tmp_path: Path) -> None:
     history = fit(make(), batches(), 2, callbacks=[TensorBoard(tmp_path, every=2)], progress=False)
     (file,) = tmp_path.iterdir()

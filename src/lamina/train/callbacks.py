@@ -44,6 +44,7 @@ class Run:
     """A call of `fit`, as callbacks see it.
 
     start: where it began. epochs: in all. metrics: on the validation data, by name. setup: of the data.
+    leads: of several ranks, all of which have the same callbacks, whether this is the one that writes files.
     """
 
     step: Step
@@ -52,6 +53,7 @@ class Run:
     start: Position = field(default_factory=Position)
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     setup: Setup = field(default_factory=dict)
+    leads: bool = True
 
 
 class Callback(Checked):
@@ -233,11 +235,14 @@ class BestCheckpoint(Monitor):
     def begin(self, run: Run) -> None:
         """Refuse a file that cannot be written. Raises OSError."""
         super().begin(run)
-        check_writable(self.path)
+        if run.leads:
+            check_writable(self.path)
 
     def epoch(self, epoch: Epoch) -> None:
-        """Write it, where the epoch is the best."""
-        if self.improved(epoch) and self.run is not None:
+        """Write it, where the epoch is the best; a state in shards is gathered by all ranks."""
+        if not self.improved(epoch) or self.run is None:
+            return
+        if self.run.leads or self.run.step.shards is not None:
             save_checkpoint(self.path, self.run.step, Position(epoch.number + 1, 0), self.run.setup)
 
 
@@ -321,11 +326,14 @@ class CSVLogger(Callback):
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._rows: list[dict[str, str]] = []
+        self._leads = True
 
     def begin(self, run: Run) -> None:
         """Take over the lines of earlier epochs. Raises OSError for a file that cannot be written."""
+        self._rows, self._leads = [], run.leads
+        if not run.leads:
+            return
         check_writable(self.path)
-        self._rows = []
         if run.start != Position() and self.path.is_file():
             with self.path.open(newline="", encoding="utf-8") as file:
                 rows = list(csv.DictReader(file))
@@ -335,6 +343,8 @@ class CSVLogger(Callback):
 
     def epoch(self, epoch: Epoch) -> None:
         """Write the file with one more line."""
+        if not self._leads:
+            return
         rest = {
             "learning_rate": epoch.learning_rate,
             "samples_per_second": epoch.samples_per_second,
@@ -368,7 +378,8 @@ class TensorBoard(Callback):
     def begin(self, run: Run) -> None:
         """Open the file. Raises OSError."""
         self._last = run.step.number
-        self._file = EventFile(self.folder, purge_step=self._last if self._last else None)
+        if run.leads:
+            self._file = EventFile(self.folder, purge_step=self._last if self._last else None)
 
     def step(self, number: int, loss: float) -> None:
         """Write the loss."""

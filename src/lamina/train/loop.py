@@ -66,9 +66,8 @@ def fit(
 ) -> History:
     """Train for `epochs` epochs in all, showing loss, accuracy, samples per second and the time left.
 
-    step: of several ranks (`parallel="data"`) each reads its part of every batch (data.Batches(…, rank=,
-    world_size=)); rank
-        0 logs and saves, figures and validation are of all.
+    step: of several ranks (`parallel="data"`) each reads its part of every batch (`Batches(…, parallel="data")`);
+        rank 0 logs and saves, figures and validation are of all.
     data: (inputs, targets) batches: anything that can be iterated again and again, or, for one epoch, once; with a
         start inside, something that knows epochs (data.Batches, data.prefetch).
     validation: evaluated after each epoch. metrics: for it, beside loss and accuracy, as in `evaluate`.
@@ -112,7 +111,8 @@ def fit(
     setup = data_setup(data, epochs)
     check_same(start.setup, setup, override, "fit")
     start = _at_the_same_sample(start, setup)
-    watched = Run(step, epochs, History(position=start), start, wanted, setup)
+    leads = step.options.parallel is None or step.options.parallel.place == 0  # one rank logs and saves
+    watched = Run(step, epochs, History(position=start), start, wanted, setup, leads)
     saving = _Saving(checkpoint, checkpoint_every, check_finite)
     run = _Loop(watched, data, validation, saving, max_steps, [as_callback(c) for c in callbacks])
     return run.all(console, progress)
@@ -152,7 +152,7 @@ class _Loop:
         self.first = run.step.number
         self.interrupt = Interrupt()
         self.parallel = run.step.options.parallel
-        self.leads = self.parallel is None or self.parallel.place == 0  # one rank logs and saves
+        self.leads = run.leads
         self.ranks = 1 if self.parallel is None else self.parallel.size
         self.preemption = Preemption(None if self.parallel is None else self.parallel.ranks)
         self.preempted = ""  # by which signal
