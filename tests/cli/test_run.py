@@ -31,7 +31,7 @@ def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-@pytest.mark.feature("B032")
+@pytest.mark.feature("B032", "B055")
 def test_ranks_meet(tmp_path: Path) -> None:
     done = run(tmp_path, "--epochs", "3")
     assert done.returncode == 0, done.stderr

@@ -13,7 +13,7 @@ from tests.helpers.collective_programs import check
 from tests.helpers.ranks import run_ranks
 
 
-@pytest.mark.feature("B032")
+@pytest.mark.feature("B032", "B055")
 @pytest.mark.parametrize(("launcher", "ranks"), [("variables", 3), ("mpirun", 2)])
 def test_values_and_gradients(launcher: Any, ranks: int) -> None:
     assert run_ranks(check, ranks, launcher=launcher) == [[]] * ranks

@@ -15,6 +15,8 @@ from lamina.train import CheckpointFolder, Position, checkpoint_folder
 from tests.helpers.killed_ranks import kill_often
 from tests.helpers.ranks import run_ranks
 
+pytestmark = pytest.mark.feature("B056")
+
 X = np.random.default_rng(0).standard_normal((8, 12, 6)).astype(np.float32)
 Y = np.random.default_rng(1).integers(0, 5, (8, 12))
 

@@ -17,7 +17,7 @@ from lamina.train.callbacks import Callback
 from tests.helpers import ROOT
 from tests.helpers.ranks import run_ranks
 
-pytestmark = pytest.mark.feature("B034")
+pytestmark = pytest.mark.feature("B034", "B056")
 
 X = np.random.default_rng(0).standard_normal((24, 6)).astype(np.float32)
 Y = np.random.default_rng(1).integers(0, 3, 24)

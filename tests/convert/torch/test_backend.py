@@ -13,7 +13,7 @@ import pytest
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.feature("B024"),
+    pytest.mark.feature("B024", "B049"),
     pytest.mark.filterwarnings(
         "ignore:The .grad attribute of a Tensor that is not a leaf"
     ),  # Dynamo looks at it

@@ -19,6 +19,7 @@ SLURM = {
 }  # fmt: skip
 
 
+@pytest.mark.feature("B055")
 @pytest.mark.parametrize(
     ("environ", "launcher"),
     [
