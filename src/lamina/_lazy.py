@@ -17,6 +17,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from importlib.machinery import PathFinder
 from typing import Any
 
 
@@ -32,8 +33,12 @@ def lazy(
     def getattr_(name: str) -> Any:
         if name not in names:
             hint = (instead or {}).get(name, "")
-            if elsewhere and not name.startswith("_") and name in importlib.import_module(elsewhere).__all__:
-                hint = f"it is {elsewhere}.{name}"
+            if elsewhere and not name.startswith("_") and not _is_module(package, name):
+                hint = (
+                    f"it is {elsewhere}.{name}"
+                    if name in importlib.import_module(elsewhere).__all__
+                    else hint
+                )
             raise AttributeError(f"module {package!r} has no attribute {name!r}" + (hint and f"; {hint}"))
         module = importlib.import_module(names[name])
         value = module if names[name] == f"{package}.{name}" else getattr(module, name)
@@ -41,6 +46,12 @@ def lazy(
         return value
 
     return getattr_
+
+
+def _is_module(package: str, name: str) -> bool:
+    """Whether it can be imported: `from package import module` asks for an attribute first."""
+    places = getattr(sys.modules[package], "__path__", ())
+    return PathFinder.find_spec(f"{package}.{name}", list(places)) is not None
 
 
 def listing(names: Iterable[str]) -> Callable[[], list[str]]:
