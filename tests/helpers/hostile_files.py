@@ -33,6 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import lamina as lm
+import lamina.cudnn.database  # planning anew imports it, and it the interpreter's own gzip
 from lamina import nn, ops, optim
 from lamina.files import WeightsError, load_torch, load_weights, save_torch, save_weights
 from lamina.files.safetensors_file import _seal

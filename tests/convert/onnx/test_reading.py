@@ -4,6 +4,7 @@ import resource
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -40,6 +41,12 @@ def test_what_is_no_model_is_refused_with_its_path(tmp_path: Path, data: bytes) 
     path.write_bytes(data)
     with pytest.raises(OnnxError, match=r"net\.onnx: not an ONNX model"):
         from_onnx(path)
+
+
+@pytest.mark.parametrize("source", [5, 10**30, None])
+def test_another_kind_of_source(source: Any) -> None:
+    with pytest.raises(TypeError, match="source must be a path, a file's bytes or an onnx.ModelProto, got"):
+        from_onnx(source)
 
 
 def test_a_file_that_is_not_there() -> None:

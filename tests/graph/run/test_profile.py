@@ -147,3 +147,9 @@ def test_the_page_has_the_graph_where_it_is_given() -> None:
     drawn = text.split("<h2>Graph</h2>")[1]
     assert drawn.count("<rect") >= len(executable.graph.nodes)
     assert "<h2>Graph</h2>" not in html_page(found, "a network")
+
+
+@pytest.mark.parametrize("rounds", [-1, 10**30])
+def test_rounds_without_end_are_refused(rounds: int) -> None:
+    with pytest.raises(ValueError, match=r"profile: rounds must be in \[0, 1e\+06\], got"):
+        profile(small(), rounds=rounds)

@@ -11,6 +11,7 @@ from lamina.convert.onnx.body import domain
 from lamina.convert.onnx.external import ExternalData
 from lamina.convert.onnx.node import OnnxError
 from lamina.convert.onnx.proto import External
+from lamina.ops.arguments import shown
 
 #: The newest versions of the format and of the specification's operators that are read.
 IR_VERSION, OPSET = 14, 28
@@ -23,7 +24,8 @@ def read_model(source: Source, folder: str | Path | None = None) -> tuple[onnx.M
     """(the model, what reads its tensors in other files): of a path, of a file's bytes, or a copy of the model.
 
     folder: where tensors in other files lie; by default beside the model's own file, for bytes nowhere.
-    Raises OnnxError for what is no ONNX model or too new a one, OSError for a file that cannot be read.
+    Raises OnnxError for what is no ONNX model or too new a one, OSError for a file that cannot be read, TypeError for
+    a source of another kind.
     """
     if isinstance(source, onnx.ModelProto):
         model, name = onnx.ModelProto(), "the model"
@@ -32,8 +34,10 @@ def read_model(source: Source, folder: str | Path | None = None) -> tuple[onnx.M
         path = Path(source)
         model, name = _parsed(path.read_bytes(), str(path)), str(path)
         folder = path.parent if folder is None else folder
-    else:
+    elif isinstance(source, (bytes, bytearray, memoryview)):
         model, name = _parsed(bytes(source), "the model"), "the model"
+    else:
+        raise TypeError(f"source must be a path, a file's bytes or an onnx.ModelProto, got {shown(source)}")
     _check_versions(model, name)
     return model, None if folder is None else ExternalData(folder)
 

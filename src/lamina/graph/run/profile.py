@@ -20,8 +20,11 @@ from lamina.graph.planning.layout import PlannedStep
 from lamina.graph.planning.updates import gradient_sources
 from lamina.graph.run.executable import Executable
 from lamina.graph.run.timeline import Timeline
-from lamina.ops.arguments import checked
+from lamina.ops.arguments import checked, within
 from lamina.runtime import Event, human_bytes
+
+#: More rounds take longer than anybody waits.
+_MOST_ROUNDS = 10**6
 
 
 @dataclass(frozen=True)
@@ -148,8 +151,9 @@ def profile(executable: Executable, rounds: int = 20) -> Profile:
     """The kernels of an executable with their work and, if rounds > 0, the median of so many timings of each.
 
     The resident state must be loaded for timing, and it is used: what is donated is updated `rounds` times.
-    Raises RuntimeError for the null backend or before `load`.
+    Raises RuntimeError for the null backend or before `load`, ValueError for rounds outside [0, 1e+06].
     """
+    within("profile", "rounds", rounds, 0, _MOST_ROUNDS)
     steps = [s for s in executable.program.steps if not s.plan.view]
     times = kernel_times(executable, rounds) if rounds else [None] * len(steps)
     seconds = [None if t is None else t / 1e3 for t in times]

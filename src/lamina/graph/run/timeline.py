@@ -130,6 +130,7 @@ class Timeline:
             for s in sorted(self.spans, key=lambda s: s.begin)
         ]
 
+    @checked
     def save(self, path: str | Path) -> None:
         """Write it as a file for chrome://tracing or Perfetto. Raises OSError."""
         _write(path, self.events(), [{"rank": self.rank, "clock_error_us": self.error / 1e3}])
