@@ -5,10 +5,10 @@ Rows are what shares statistics: [images * groups, channels of a group, elements
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -111,7 +111,7 @@ def _forward(dtype: DType, centred: bool, single: bool) -> str:
     return code.text()
 
 
-def _sum(code: Code, wide: DType, count: Scalar, term) -> Scalar:  # type: ignore[no-untyped-def]
+def _sum(code: Code, wide: DType, count: Scalar, term: Callable[[Scalar], Any]) -> Scalar:
     """The sum of terms."""
     total = code.variable(0, wide.numpy)
     with code.loop(0, count) as i:
