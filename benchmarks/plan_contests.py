@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import sys
 import tempfile
 import time
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import zip_longest
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -283,6 +285,14 @@ def driver() -> str:
     return file.read_text().splitlines()[0].strip() if file.exists() else ""
 
 
+def sampled(requests: Sequence[Request], seed: int = 0) -> list[Request]:
+    """Those of all ops in turn, each op's drawn at random: wherever the list is cut off, it is a fair sample."""
+    by_op: dict[str, list[Request]] = {}
+    for request in random.Random(seed).sample(requests, len(requests)):
+        by_op.setdefault(request.op.name, []).append(request)
+    return [one for turn in zip_longest(*by_op.values()) for one in turn if one is not None]
+
+
 def measure(options: argparse.Namespace) -> int:
     """Go through the list; how many requests are left."""
     end = time.monotonic() + options.seconds
@@ -291,6 +301,7 @@ def measure(options: argparse.Namespace) -> int:
     earlier = [line for file in (*options.after, results) for line in lines_of(file)]
     known = {json.dumps(line["request"], sort_keys=True) for line in earlier}
     requests = [r for r in read(options.list) if r.name not in known]
+    requests = sampled(requests) if options.sampled else requests
     device = Device(options.device)
     (options.out / "about.json").write_text(json.dumps(about(device), indent=1) + "\n")
     began, failed = time.monotonic(), 0
@@ -329,6 +340,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=400.0, help="ends after this time (default: 400)")
     parser.add_argument("--after", type=Path, nargs="*", default=(), help="results of earlier calls")
     parser.add_argument("--list", type=Path, default=LIST, help="the requests (default: the committed list)")
+    parser.add_argument("--sampled", action="store_true", help="problems of all ops in turn, drawn at random")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--workers", type=int, default=max(1, usable_cores() - 2), help="builders")
     measure(parser.parse_args(arguments))

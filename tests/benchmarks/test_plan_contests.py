@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import plan_contests
+from benchmarks import plan_contests, plan_problems
 from benchmarks.plan_contests import Campaign, Worker, choices, lines_of, outcome_record
 from benchmarks.plan_problems import Request
 from lamina.backends.cuda.select.formulations import ContestOutcome, Problem
@@ -111,7 +111,18 @@ def test_requests_that_are_done_are_passed_over(tmp_path: Path, monkeypatch: pyt
     before.write_text(json.dumps({"request": request(1).record}) + "\n")
     out.mkdir()
     (out / "contests.jsonl").write_text(json.dumps({"request": request(2).record}) + "\n")
-    options = argparse.Namespace(out=out, seconds=1.0, after=[before], list=Path(), device="cpu", workers=1)
+    options = argparse.Namespace(
+        out=out, seconds=1.0, after=[before], list=Path(), sampled=False, device="cpu", workers=1
+    )
     assert plan_contests.measure(options) == 2
     assert asked == [request(0), request(3)]
     assert json.loads((out / "about.json").read_text()) == {"device": "none"}
+
+
+def test_a_sample_takes_all_ops_in_turn() -> None:
+    requests = plan_problems.read(plan_problems.LIST)
+    found = plan_contests.sampled(requests)
+    ops = {r.op.name for r in requests}
+    assert {r.op.name for r in found[: len(ops)]} == ops
+    assert sorted(r.name for r in found) == sorted(r.name for r in requests)
+    assert found == plan_contests.sampled(requests)

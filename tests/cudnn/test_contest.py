@@ -155,6 +155,23 @@ def test_the_first_stays_unless_another_is_clearly_faster(
         assert found[1] == pytest.approx(1e3 * (before if label == "first" else after))
 
 
+def test_a_candidate_that_takes_very_long_runs_once(device: Device) -> None:
+    """Its first run is its time: a convolution of eight seconds is not worth half a minute of measurements."""
+    runs: list[int] = []
+
+    def slow(x: np.ndarray, y: int, workspace: int) -> None:
+        runs.append(1)
+        double(x, y, workspace)
+
+    times: list[tuple[Double, float]] = []
+    entries = [Double("first", double, seconds=0.0005), Double("slow", slow, seconds=0.1)]
+    found = contest(device).best(entries, refusals=[], times=times)
+    assert found is not None
+    assert found[0].label == "first"
+    assert len(runs) == 1
+    assert dict((e.label, t) for e, t in times)["slow"] >= 100
+
+
 def test_noise_of_a_short_run_does_not_decide(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two candidates of 6 us, measured 0.5 us wrong either way: the first one stays, whatever the draws."""
     rng = np.random.default_rng(0)

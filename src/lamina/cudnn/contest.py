@@ -37,6 +37,8 @@ GUARD = 4096
 _POISON = 0xFF  # NaN in every float type
 #: Candidates that are timed again, in turns, and how often; then the best one and the first one, more often.
 _FINALISTS, _ROUNDS, _DUEL = 4, 5, 15
+#: Times the best one's time, within which a candidate is worth a second look.
+_NEAR = 3.0
 #: By what part of the first candidate's time, and by how many milliseconds at least, another one must be faster.
 _PART, _LEAST = 0.02, 1e-3
 #: Operands are copied, so that runs take turns on them, until they fill so many bytes and twice a GPU's cache, but
@@ -48,6 +50,8 @@ _KEPT = 1 << 30
 _SPAN, _MOST_RUNS = 0.5, 40
 #: Runs shorter than this (milliseconds) are queued after a pause, or the host's time would be measured.
 _SHORT = 0.2
+#: A candidate whose first run takes so many times the best one's time, and so many milliseconds, is not run again.
+_HOPELESS, _LONG = 20.0, 20.0
 #: Blocks per multiprocessor beyond which kernels that check loop.
 _WAVES = 16
 
@@ -294,13 +298,16 @@ class Contest:
         """Run, check and time one candidate; "" or why it is out."""
         one = _Passed(entry, [self._bind(entry, copied) for copied in self.copies])
         self._poison(entry.workspace)
-        one.runs[0]()
+        one.milliseconds = self._first(one)
         reason = self._verdict(entry.workspace)
         if reason:
             return reason
         best = min((p.milliseconds for p in passed), default=float("inf"))
+        if one.milliseconds > max(_HOPELESS * best, _LONG):
+            passed.append(one)
+            return ""
         one.milliseconds = self._time(one, len(one.runs))
-        if one.milliseconds < 3 * best:
+        if one.milliseconds < _NEAR * best:
             one.milliseconds = min(one.milliseconds, self._time(one))
         passed.append(one)
         return ""
@@ -308,7 +315,8 @@ class Contest:
     def _finals(self, passed: list[_Passed[E]], first: E) -> tuple[E, float]:
         """The best few and the first, several times in turns; then the best one against the first."""
         ranked = sorted(passed, key=lambda p: p.milliseconds)
-        finalists = ranked[:_FINALISTS] + [p for p in ranked[_FINALISTS:] if p.entry is first]
+        near = [p for p in ranked[:_FINALISTS] if p.milliseconds <= _NEAR * ranked[0].milliseconds]
+        finalists = near + [p for p in ranked[len(near) :] if p.entry is first]
         self._in_turns(finalists, _ROUNDS)
         winner = min(finalists, key=lambda p: p.milliseconds)
         holder = next((p for p in finalists if p.entry is first), winner)
@@ -357,6 +365,13 @@ class Contest:
             copy(held, buffer.view(GUARD, memory.nbytes), stream=self.stream)
         self.stream.synchronize()
         return self._right
+
+    def _first(self, one: _Passed[E]) -> float:
+        """Milliseconds of the first run, which loads the kernel."""
+        self.stream.record(self._start)
+        one.runs[0]()
+        self.stream.record(self._end)
+        return self._start.elapsed(self._end)
 
     def _time(self, one: _Passed[E], runs: int = 0) -> float:
         """Milliseconds per run of so many (0: as many as take half a millisecond), on the copies in turns."""
