@@ -169,7 +169,7 @@ def test_a_candidate_that_takes_very_long_runs_once(device: Device) -> None:
     assert found is not None
     assert found[0].label == "first"
     assert len(runs) == 1
-    assert dict((e.label, t) for e, t in times)["slow"] >= 100
+    assert {e.label: t for e, t in times}["slow"] >= 100
 
 
 def test_noise_of_a_short_run_does_not_decide(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
