@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -170,6 +171,22 @@ def test_a_candidate_that_takes_very_long_runs_once(device: Device) -> None:
     assert found[0].label == "first"
     assert len(runs) == 1
     assert {e.label: t for e, t in times}["slow"] >= 100
+
+
+def test_a_short_candidate_that_takes_the_host_long_is_timed_again(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first measurement is the host's time: 20 us where the kernel takes 3, too much for a second look else."""
+
+    def timed(contest: Contest, one: Any, runs: int = 0) -> float:
+        one.queueing = 18e-6 if one.entry.label == "slow to queue" else 1e-6
+        return 0.02 if one.entry.label == "slow to queue" and runs else float(one.entry.seconds * 1e3)
+
+    monkeypatch.setattr(Contest, "_time", timed)
+    entries = [Double("first", double, seconds=5e-6), Double("slow to queue", double, seconds=3e-6)]
+    found = contest(device).best(entries, refusals=[])
+    assert found is not None
+    assert found[0].label == "slow to queue"
 
 
 def test_noise_of_a_short_run_does_not_decide(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

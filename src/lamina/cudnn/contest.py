@@ -307,7 +307,8 @@ class Contest:
             passed.append(one)
             return ""
         one.milliseconds = self._time(one, len(one.runs))
-        if one.milliseconds < _NEAR * best:
+        queued = 2e3 * one.queueing > one.milliseconds  # what was measured may be the host's time
+        if queued or one.milliseconds < _NEAR * best:
             one.milliseconds = min(one.milliseconds, self._time(one))
         passed.append(one)
         return ""
