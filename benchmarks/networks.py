@@ -13,12 +13,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Conv:
+    """Along every axis behind the channels: two for images, one for (C, T)."""
+
     filters: int
     kernel: int
     stride: int = 1
     pad: int = 0
     bias: bool = True
     depthwise: bool = False
+    dilation: int = 1
 
 
 @dataclass(frozen=True)
@@ -80,10 +83,10 @@ R = Relu()
 
 
 def shape_behind(layer: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of one sample, (C, H, W) or (features,), behind a layer."""
+    """The shape of one sample, (C, H, W), (C, T) or (features,), behind a layer."""
     match layer:
-        case Conv(filters, k, s, p):
-            return filters, *((n + 2 * p - k) // s + 1 for n in shape[1:])
+        case Conv(filters, k, s, p, dilation=d):
+            return filters, *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n in shape[1:])
         case MaxPool(k, s, p, ceil):
             return shape[0], *((n + 2 * p - k + (s - 1) * ceil) // s + 1 for n in shape[1:])
         case Residual(body):
@@ -220,6 +223,13 @@ def mobilenet_v2(classes: int = 1000, dropout: float = 0.2) -> Layers:
     return (*layers, *bare(1280, 1), relu6, Mean(), Dropout(dropout), Linear(classes))
 
 
+def dilated(classes: int = 256, channels: int = 128, depth: int = 20, dropout: float = 0.0) -> Layers:
+    """(C, T) -> (classes, T): convolutions of three taps, 1, 2, … 512, 1, 2, … apart, each with its residual."""
+    steps = [1 << index % 10 for index in range(depth)]
+    blocks = tuple(Residual((Conv(channels, 3, pad=d, dilation=d),)) for d in steps)
+    return (Conv(channels, 1), *blocks, Conv(classes, 1))
+
+
 NETWORKS = {
     "alexnet": alexnet,
     "alexnet_owt": alexnet_owt,
@@ -229,4 +239,5 @@ NETWORKS = {
     "resnet18": resnet18,
     "resnet50": resnet50,
     "mobilenet_v2": mobilenet_v2,
+    "dilated": dilated,
 }

@@ -21,10 +21,12 @@ from benchmarks.workloads import Workload
 
 DTYPES = {"bf16": jnp.bfloat16, "fp16": jnp.float16, "fp32": jnp.float32}
 RATE, MOMENTUM, DECAY = 0.01, 0.9, 5e-4
+#: What is written here; networks of `benchmarks.networks` are made of their descriptions.
+OTHERS = ("conv", "encoder", "lstm", "gru")
 Tree = Any
 
 
-# ---- networks that classify images
+# ---- networks that are described
 def init(
     layers: networks.Layers, shape: tuple[int, ...], rng: np.random.Generator
 ) -> tuple[list[Tree], list[Tree]]:
@@ -45,7 +47,7 @@ def _init(layer: Any, shape: tuple[int, ...], rng: np.random.Generator) -> tuple
 
     match layer:
         case networks.Conv(filters, k, _, _, bias, depthwise):
-            w = drawn(k, k, 1 if depthwise else shape[0], filters)
+            w = drawn(*[k] * (len(shape) - 1), 1 if depthwise else shape[0], filters)
             return ([w, jnp.zeros(filters)] if bias else [w]), []
         case networks.Linear(features):
             return [drawn(shape[0], features), jnp.zeros(features)], []
@@ -76,13 +78,15 @@ def apply(
 
 def _apply(layer: Any, p: Tree, s: Tree, x: jax.Array, key: jax.Array | None) -> tuple[jax.Array, Tree]:
     match layer:
-        case networks.Conv(_, _, stride, pad, bias, depthwise):
+        case networks.Conv(_, _, stride, pad, bias, depthwise, dilation):
+            axes = "HW"[: x.ndim - 2]
             y = lax.conv_general_dilated(
                 x,
                 p[0],
-                (stride, stride),
-                [(pad, pad)] * 2,
-                dimension_numbers=("NHWC", "HWIO", "NHWC"),
+                [stride] * len(axes),
+                [(pad, pad)] * len(axes),
+                rhs_dilation=[dilation] * len(axes),
+                dimension_numbers=(f"N{axes}C", f"{axes}IO", f"N{axes}C"),
                 feature_group_count=x.shape[-1] if depthwise else 1,
             )
             return (y + p[1] if bias else y), s
@@ -140,7 +144,7 @@ def _norm(p: Tree, s: Tree, x: jax.Array, training: bool) -> tuple[jax.Array, Tr
 
 def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     rows = jax.nn.log_softmax(logits.astype(jnp.float32))
-    return -jnp.mean(jnp.take_along_axis(rows, labels[:, None], 1))
+    return -jnp.mean(jnp.take_along_axis(rows, labels[..., None], -1))
 
 
 # ---- recurrent networks and the encoder
@@ -234,12 +238,13 @@ def _low(tree: Tree, dtype: Any) -> Tree:
     return jax.tree.map(lambda v: v.astype(dtype), tree)
 
 
-def _image_case(w: Workload, dtype: Any, rng: np.random.Generator) -> Callable[[], Any]:
-    layers = networks.NETWORKS[w.network](w.size[0], w.dropout)
+def _described_case(w: Workload, dtype: Any, rng: np.random.Generator) -> Callable[[], Any]:
+    """A network of `benchmarks.networks`."""
+    layers = networks.NETWORKS[w.network](*w.size, dropout=w.dropout)
     params, stats = init(layers, w.shape[1:], rng)
-    n, c, height, width = w.shape
-    x = jnp.asarray(rng.standard_normal((n, height, width, c), np.float32), dtype)
-    labels = jnp.asarray(rng.integers(0, w.size[0], n))
+    n, c, *sides = w.shape
+    x = jnp.asarray(rng.standard_normal((n, *sides, c), np.float32), dtype)
+    labels = jnp.asarray(rng.integers(0, w.size[0], w.labels))
     if w.kind == "infer":
         forward = jax.jit(lambda p, s, x: apply(layers, p, s, x, None)[0])
         params = _low(params, dtype)
@@ -319,7 +324,10 @@ def warm(device: str) -> dict[str, Any]:
 def prepare(w: Workload, mode: str, device: str, policy: str) -> Prepared:
     """The workload; mode is always "jax", policy has no meaning here."""
     jax.clear_caches()
-    run = (_image_case if w.is_image else _other_case)(w, DTYPES[w.dtype], np.random.default_rng(0))
+    if w.network not in (*networks.NETWORKS, *OTHERS):
+        raise NotImplementedError(f"{w.network} is not written in plain jax.lax here")
+    case = _other_case if w.network in OTHERS else _described_case
+    run = case(w, DTYPES[w.dtype], np.random.default_rng(0))
     last: list[Any] = [None]
 
     def remembered() -> None:

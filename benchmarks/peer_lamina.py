@@ -19,44 +19,97 @@ from benchmarks.peer import Prepared
 from benchmarks.workloads import Workload
 from lamina import nn, ops, optim
 from lamina.graph import Executable, Graph, gradients
+from lamina.nn import init, models
+from lamina.nn.models.conformer import ConformerLayer
+from lamina.ops.primitives.conv import Conv
 from lamina.runtime import Machine
 
 DTYPES = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp32": np.float32}
-#: Networks that have no dropout take the classes alone.
-NETWORKS: dict[str, Callable[[int, float], nn.Module]] = {
-    "alexnet": lambda classes, dropout: nn.AlexNet(1, classes, dropout),
-    "alexnet_owt": lambda classes, dropout: nn.AlexNetImageNet(classes, dropout),
-    "overfeat": lambda classes, dropout: nn.OverFeat(classes, dropout),
-    "vgg11": lambda classes, dropout: nn.vgg11(classes, dropout),
-    "googlenet": lambda classes, dropout: nn.GoogLeNet(classes, dropout),
-    "resnet18": lambda classes, dropout: nn.resnet18(classes),
-    "resnet50": lambda classes, dropout: nn.resnet50(classes),
-    "mobilenet_v2": lambda classes, dropout: nn.mobilenet_v2(classes, dropout),
+
+
+class Dilated(nn.Module):
+    """`benchmarks.networks.dilated`: (N, C, T) -> (N, classes, T)."""
+
+    def __init__(self, classes: int, channels: int, depth: int, inputs: int) -> None:
+        self.first = nn.Conv1d(inputs, channels, 1)
+        steps = [1 << index % 10 for index in range(depth)]
+        self.blocks = nn.ModuleList(nn.Conv1d(channels, channels, 3, padding=d, dilation=d) for d in steps)
+        self.last = nn.Conv1d(channels, classes, 1)
+
+    def forward(self, x: Any) -> Any:
+        y = self.first(x)
+        for block in self.blocks:
+            y = ops.relu(block(y) + y)
+        return self.last(y)
+
+
+def _vit_s_16(w: Workload) -> nn.Module:
+    return models.VisionTransformer(224, 16, 12, 6, 384, 1536, num_classes=w.size[0])
+
+
+def _conformer(w: Workload) -> nn.Module:
+    heads, hidden, kernel = w.size
+    return ConformerLayer(w.shape[2], hidden, heads, kernel)
+
+
+def _gpt2(w: Workload) -> nn.Module:
+    tokens, width, layers, heads = w.size
+    none = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    return models.GPT2LMHeadModel(tokens, n_embd=width, n_layer=layers, n_head=heads, **none)
+
+
+def _encoder(w: Workload) -> nn.Module:
+    width = w.shape[2]
+    layer = nn.TransformerEncoderLayer(width, w.size[0], 4 * width, dropout=0.0, batch_first=True)
+    return nn.TransformerEncoder(layer, w.size[1])
+
+
+#: Networks of torchvision that are not here are `nn.models.get_model`'s.
+NETWORKS: dict[str, Callable[[Workload], nn.Module]] = {
+    "alexnet": lambda w: nn.AlexNet(1, w.size[0], w.dropout),
+    "alexnet_owt": lambda w: nn.AlexNetImageNet(w.size[0], w.dropout),
+    "overfeat": lambda w: nn.OverFeat(w.size[0], w.dropout),
+    "vgg11": lambda w: nn.vgg11(w.size[0], w.dropout),
+    "googlenet": lambda w: nn.GoogLeNet(w.size[0], w.dropout),
+    "mobilenet_v2": lambda w: nn.mobilenet_v2(w.size[0], w.dropout),
+    "vit_s_16": _vit_s_16,
+    "unet": lambda w: models.UNet(w.shape[1], w.size[0], width=w.size[1]),
+    "dilated": lambda w: Dilated(*w.size, inputs=w.shape[1]),
+    "conformer": _conformer,
+    "gpt2": _gpt2,
+    "conv": lambda w: nn.Conv2d(w.shape[1], w.size[0], w.size[1], padding=w.size[1] // 2, bias=False),
+    "encoder": _encoder,
+    "lstm": lambda w: nn.LSTM(w.shape[2], *w.size),
+    "gru": lambda w: nn.GRU(w.shape[2], *w.size),
 }
 
 
 def model(w: Workload) -> nn.Module:
     """The workload's network, on the CPU in float32."""
-    if w.is_image:
-        return NETWORKS[w.network](w.size[0], w.dropout)
-    if w.network == "conv":
-        return nn.Conv2d(w.shape[1], w.size[0], w.size[1], padding=w.size[1] // 2, bias=False)
-    if w.network == "encoder":
-        width = w.shape[2]
-        layer = nn.TransformerEncoderLayer(width, w.size[0], 4 * width, dropout=0.0, batch_first=True)
-        return nn.TransformerEncoder(layer, w.size[1])
-    return {"lstm": nn.LSTM, "gru": nn.GRU}[w.network](w.shape[2], *w.size)
+    if w.network in NETWORKS:
+        return NETWORKS[w.network](w)
+    return models.get_model(w.network, num_classes=w.size[0])
 
 
 def inputs(w: Workload) -> tuple[Any, Any]:
     """Random inputs, and labels or the gradient of the output, as host arrays."""
     rng = np.random.default_rng(0)
     dtype = DTYPES[w.dtype]
-    x = rng.standard_normal(w.shape, np.float32).astype(dtype)
-    if w.is_image:
-        return x, rng.integers(0, w.size[0], w.batch)
+    if w.takes_ids:
+        x: Any = rng.integers(0, w.size[0], w.shape)
+    else:
+        x = rng.standard_normal(w.shape, np.float32).astype(dtype)
+    if w.labels is not None:
+        return x, rng.integers(0, w.size[0], w.labels)
     shape = (*w.shape[:-1], w.size[0]) if w.network in ("lstm", "gru") else w.shape
     return x, rng.standard_normal(shape, np.float32).astype(dtype)
+
+
+def loss(w: Workload, y: Any, labels: Any) -> Any:
+    """The cross-entropy of outputs in float32; the classes are the second axis, or the last one behind tokens."""
+    if w.takes_ids:
+        y, labels = ops.flatten(y, 0, -2), ops.flatten(labels)
+    return ops.cross_entropy(y, labels, ignore_index=None)
 
 
 def graph(w: Workload, net: nn.Module) -> Graph:
@@ -73,11 +126,10 @@ def graph(w: Workload, net: nn.Module) -> Graph:
         if w.kind == "infer":
             return y
         given = values[len(held) + 1]
-        wrt = [*values[:count], *([] if w.is_image else [x])]
-        if w.is_image:
-            loss = ops.cross_entropy(ops.cast(y, "float32"), given, ignore_index=None)
-            return [loss, *gradients(loss, wrt)]
-        return [y, *gradients(y, wrt, [given])]
+        if w.labels is None:
+            return [y, *gradients(y, [*values[:count], x], [given])]
+        found = loss(w, ops.cast(y, "float32"), given)
+        return [found, *gradients(found, values[:count])]
 
     specs = [t.spec.open for t in held.values()]
     specs.append(lm.tensor(x).spec.open)
@@ -90,18 +142,29 @@ def _resident(w: Workload, device: str) -> tuple[Executable, Callable[[], Any]]:
     """All inputs but one lie in place, in the layout that the plans ask for, as they do for the peers.
 
     Were all of them resident, nothing would change between runs and the first layers would be computed once only.
-    So one small operand of the first layer is handed over in each call: its weight where the input is an image, the
-    input of the others.
+    So one small operand of the first layer is handed over in each call: its weight where it meets the input in a
+    convolution, else the input.
     """
     net = _lowered(model(w).train(w.kind != "infer"), w)
     given = [lm.tensor(v, device=device) for v in inputs(w)]
     state = [*net.parameters(), *net.buffers(), *(given[:1] if w.kind == "infer" else given)]
-    free = 0 if w.is_image or w.network == "conv" else len(state) - (1 if w.kind == "infer" else 2)
+    traced = graph(w, net)
+    free = _handed_over(traced, len(state) - (1 if w.kind == "infer" else 2))
     kept = {i: x for i, x in enumerate(state) if i != free}
-    executable = lm.compile(graph(w, net), device, resident=kept)
+    executable = lm.compile(traced, device, resident=kept)
     executable.load(kept)
     handed = state[free].to(device)
     return executable, lambda: executable(handed)
+
+
+def _handed_over(traced: Graph, x: int) -> int:
+    """Which input of a graph is given anew in each call, when x is the number of the network's input."""
+    numbers = {id(value): number for number, value in enumerate(traced.inputs)}
+    for node in traced.nodes:
+        read = [numbers.get(id(value)) for value in node.inputs]
+        if isinstance(node.op, Conv) and read[0] == x and read[1] is not None:
+            return read[1]
+    return x
 
 
 def _lowered(net: nn.Module, w: Workload) -> nn.Module:
@@ -116,9 +179,7 @@ def _lowered(net: nn.Module, w: Workload) -> nn.Module:
 def _training(w: Workload, device: str) -> tuple[Executable, Callable[[], Any]]:
     """`train_step`: float32 master weights, images in the type that is computed in, on the device."""
     sgd = optim.SGD(lr=0.01, momentum=0.9, weight_decay=5e-4)
-    step = lm.train_step(
-        model(w), partial(ops.cross_entropy, ignore_index=None), sgd, device=device, precision=w.dtype
-    )
+    step = lm.train_step(model(w), partial(loss, w), sgd, device=device, precision=w.dtype)
     x, labels = (lm.tensor(v, device=device) for v in inputs(w))
     step.program(x.spec, labels.spec)
     return step.executable, lambda: step(x, labels)
@@ -129,10 +190,10 @@ def least(w: Workload, machine: Machine) -> dict[str, Any]:
     if w.network in ("lstm", "gru", "encoder"):
         work = of_sequence(w, machine)
     else:
-        # Dropout multiplies nothing; its generator's state is no input of this graph.
-        same = replace(w, kind="both" if w.kind == "train" else w.kind, dropout=0.0)
-        net = _lowered(model(same).train(w.kind != "infer"), w)
-        made = graph(same, net)
+        # In eval mode: dropout and norms multiply nothing, and a generator's state is no input of this graph.
+        with init.skipped():
+            net = _lowered(model(w).eval(), w)
+        made = graph(replace(w, kind="both" if w.kind == "train" else w.kind), net)
         work = of_graph(made, machine, sum(p.numel() for p in net.parameters()) if w.kind == "train" else 0)
     return {"flops": work.flops, "limit_ms": 1e3 * work.seconds}
 
@@ -148,9 +209,9 @@ _policy = ExitStack()
 
 
 def prepare(w: Workload, mode: str, device: str, policy: str) -> Prepared:
-    """The workload; mode is always "lamina". policy: how kernels are chosen."""
+    """The workload. mode: how kernels are chosen; as `policy` says where it is "lamina"."""
     _policy.close()
-    _policy.enter_context(lm.policy(algorithm=policy))
+    _policy.enter_context(lm.policy(algorithm=policy if mode == "lamina" else mode))
     where = lm.device(device)
     gc.collect()
     where.reset_peak()

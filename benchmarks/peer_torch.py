@@ -1,8 +1,9 @@
 """The workloads in PyTorch, in the modes in which it is used: eager, compiled, and captured as a CUDA graph.
 
 Modes: "eager"; "compile" and "reduce-overhead" (torch.compile's); "captured" (one torch.cuda.CUDAGraph of the whole
-iteration). Endings: "-amp" computes under autocast with float32 master weights, without it everything is in
-the low precision; "-nchw" keeps row-major images, without it they are channels-last.
+iteration). Endings: "-compile" captures what torch.compile made; "-amp" computes under autocast with float32 master
+weights, without it everything is in the low precision; "-nchw" keeps row-major images, without it they are
+channels-last.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks import networks
+from benchmarks import networks, torch_networks
 from benchmarks.common import versions
 from benchmarks.peer import Prepared
 from benchmarks.workloads import Workload
@@ -44,7 +45,7 @@ class Mean(nn.Module):
 
 
 def build(layers: networks.Layers, shape: tuple[int, ...]) -> nn.Sequential:
-    """The network of a description, for images (C, H, W)."""
+    """The network of a description, for samples (C, H, W) or (C, T)."""
     return _sequence(layers, shape)[0]
 
 
@@ -60,9 +61,10 @@ def _sequence(layers: networks.Layers, shape: tuple[int, ...]) -> tuple[nn.Seque
 
 def _module(layer: Any, shape: tuple[int, ...]) -> nn.Module:
     match layer:
-        case networks.Conv(filters, k, s, p, bias, depthwise):
+        case networks.Conv(filters, k, s, p, bias, depthwise, dilation):
             groups = shape[0] if depthwise else 1
-            return nn.Conv2d(shape[0], filters, k, s, p, groups=groups, bias=bias)
+            make = nn.Conv1d if len(shape) == 2 else nn.Conv2d
+            return make(shape[0], filters, k, s, p, dilation, groups, bias)
         case networks.Norm():
             return nn.BatchNorm2d(shape[0])
         case networks.Relu(ceiling):
@@ -97,8 +99,10 @@ class Recurrent(nn.Module):
 
 def model(w: Workload) -> nn.Module:
     """The workload's network, on the CPU in float32."""
-    if w.is_image:
-        return build(networks.NETWORKS[w.network](w.size[0], w.dropout), w.shape[1:])
+    if w.network in networks.NETWORKS:
+        return build(networks.NETWORKS[w.network](*w.size, dropout=w.dropout), w.shape[1:])
+    if w.network in torch_networks.NETWORKS:
+        return torch_networks.NETWORKS[w.network](*torch_networks.sizes(w))
     if w.network == "conv":
         return nn.Conv2d(w.shape[1], w.size[0], w.size[1], padding=w.size[1] // 2, bias=False)
     if w.network == "encoder":
@@ -116,11 +120,13 @@ class Case:
         self.w, self.device, self.amp = w, device, "amp" in endings
         torch.backends.cudnn.benchmark = True
         self.compute = DTYPES[w.dtype]
-        self.layout = torch.channels_last if _is_4d(w) and "nchw" not in endings else torch.contiguous_format
+        self.compiles = self.mode in ("compile", "reduce") or "compile" in endings
+        last = w.is_image and "nchw" not in endings
+        self.layout = torch.channels_last if last else torch.contiguous_format
         self.net = model(w).train(w.kind != "infer").to(device, torch.float32 if self.amp else self.compute)
-        if _is_4d(w):
+        if w.is_image:
             self.net = self.net.to(memory_format=self.layout)
-        self.x = torch.randn(w.shape, device=device).to(self.compute, memory_format=self.layout)
+        self.x = self._input()
         self.optimizer: torch.optim.Optimizer | None = None
         if w.kind == "train":
             self.optimizer = torch.optim.SGD(
@@ -129,16 +135,23 @@ class Case:
         self.target = self._target()
         self.forward: Callable[..., Any] = self._compiled(self._infer if w.kind == "infer" else self._loss)
 
+    def _input(self) -> torch.Tensor:
+        """Token ids, or numbers in the type that is computed in."""
+        if self.w.takes_ids:
+            return torch.randint(0, self.w.size[0], self.w.shape, device=self.device)
+        x = torch.randn(self.w.shape, device=self.device)
+        return x.to(self.compute, memory_format=self.layout)
+
     def _target(self) -> torch.Tensor:
         """Labels, or the gradient of an output that is like the input."""
-        if self.w.is_image:
-            return torch.randint(0, self.w.size[0], (self.w.batch,), device=self.device)
+        if self.w.labels is not None:
+            return torch.randint(0, self.w.size[0], self.w.labels, device=self.device)
         self.x.requires_grad_(self.w.kind == "both")
         shape = (*self.w.shape[:-1], self.w.size[0]) if self.w.network in ("lstm", "gru") else self.w.shape
         return torch.randn(shape, device=self.device).to(self.compute)
 
     def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        if self.mode in ("compile", "reduce"):
+        if self.compiles:
             return torch.compile(function, mode="reduce-overhead" if self.mode == "reduce" else "default")
         return function
 
@@ -151,10 +164,14 @@ class Case:
         return self.net(x)
 
     def _loss(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """The loss of images; the output itself where its gradient is given."""
+        """The loss where there are labels; the output itself where its gradient is given."""
         with self._autocast():
             y = self.net(x)
-        return nn.functional.cross_entropy(y.float(), target) if self.w.is_image else y
+        if self.w.labels is None:
+            return y
+        if self.w.takes_ids:
+            y, target = y.flatten(0, -2), target.flatten()
+        return nn.functional.cross_entropy(y.float(), target)
 
     def run(self) -> Any:
         """One iteration."""
@@ -166,7 +183,7 @@ class Case:
         self.net.zero_grad(set_to_none=True)
         self.x.grad = None
         found = self.forward(self.x, self.target)
-        found.backward(None if self.w.is_image else self.target)
+        found.backward(self.target if self.w.labels is None else None)
         if self.optimizer is not None:
             self.optimizer.step()
         return found
@@ -184,10 +201,6 @@ class Case:
         with torch.cuda.graph(graph):
             self.kept = self.run()
         return graph.replay
-
-
-def _is_4d(w: Workload) -> bool:
-    return w.is_image or w.network == "conv"
 
 
 def warm(device: str) -> dict[str, Any]:

@@ -4,11 +4,15 @@
     python -m benchmarks.suite --only resnet50 alexnet --budget 500
     python -m benchmarks.suite --only resnet50-train-128 --first-step
     python -m benchmarks.suite --set cpu --rounds 3
+    python -m benchmarks.suite --set modern --only train --tight --ahead 8 --budget 400
 
+"lamina" is the default policy, "lamina fastest" has timed all candidates before its first step, with its own cache.
 Inputs are random and lie on the device, in the layout that each library prefers. A time is the median over windows:
 each queues iterations for at least 20 ms and ends when the device is done. Each library works in a process of its
-own that takes one workload after another; the libraries take turns. The result file is written after every case,
-so an interrupted run (or one whose budget is spent) keeps what it has; `--merge FILE` goes on from it.
+own that takes one workload after another; the libraries take turns. With `--ahead N` so many cases at a time, each
+in a process of its own, are prepared beside each other; then each is timed while the others wait. The result file is
+written after every case, so an interrupted run (or one whose budget is spent) keeps what it has; `--merge FILE` goes
+on from it.
 """
 
 from __future__ import annotations
@@ -25,19 +29,24 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks import workloads
 from benchmarks.common import processor, write
 from benchmarks.worker import MARK
 from benchmarks.workloads import SETS, Workload
+from lamina.runtime.cache import cache_directory
 
 ON_GPU = {
     "train": (
         "lamina",
+        "lamina fastest",
         "torch captured-amp",
+        "torch captured-compile-amp",
         "torch captured",
         "jax",
         "torch eager-amp",
@@ -45,10 +54,26 @@ ON_GPU = {
         "torch compile-amp",
         "torch reduce-overhead-amp",
     ),
-    "both": ("lamina", "torch captured", "jax", "torch eager", "torch compile", "torch reduce-overhead"),
+    "both": (
+        "lamina",
+        "lamina fastest",
+        "torch captured",
+        "torch captured-compile",
+        "jax",
+        "torch eager",
+        "torch compile",
+        "torch reduce-overhead",
+    ),
 }
 ON_GPU["infer"] = ON_GPU["both"]
+#: Lamina by default beside the mode that is nearly always PyTorch's best.
+TIGHT = {
+    "train": ("lamina", "torch reduce-overhead-amp"),
+    "both": ("lamina", "torch reduce-overhead"),
+    "infer": ("lamina", "torch reduce-overhead"),
+}
 ON_CPU = ("lamina", "torch eager", "torch eager-nchw")
+TUNED = "lamina fastest"
 #: Where each library keeps what it compiled, below the folder of caches.
 CACHES = {
     "LAMINA_CACHE": "lamina",
@@ -134,40 +159,70 @@ class Pool:
 
     def ask(self, w: Workload, peer: str, limit: float) -> dict[str, Any]:
         """Measure a workload by a peer."""
-        library, _, mode = peer.partition(" ")
         if self.options.isolate or self.options.first_step:
             self.close()
-        worker = self._worker(library)
+        # Lamina's policies do not share a process, so that one does not know what another has timed.
+        worker = self._worker(peer if peer.startswith("lamina") else peer.partition(" ")[0], peer)
         if "error" in worker.facts:
             return worker.facts
-        request = {"workload": w.name, "set": self.options.set, "mode": mode or library}
-        request |= {"seconds": self.options.seconds, "policy": self.options.policy}
-        answer = worker.ask(request, limit)
+        answer = worker.ask(self._request(w, peer) | {"seconds": self.options.seconds}, limit)
         used = device_used()
         if self.options.isolate and worker.before is not None and used is not None:
             answer["process_bytes"] = used - worker.before
         return answer
 
-    def close(self, library: str | None = None) -> None:
+    def ask_all(
+        self, cases: Sequence[tuple[Workload, str]], limit: float
+    ) -> Iterator[tuple[Workload, str, dict[str, Any]]]:
+        """Prepare cases beside each other, each in a process of its own; then measure one after another."""
+
+        def prepare(w: Workload, peer: str) -> tuple[Worker, dict[str, Any]]:
+            worker = self._worker(f"{peer} {w.name}", peer)
+            ready = worker.facts if "error" in worker.facts else worker.ask(self._request(w, peer), limit)
+            return worker, ready | {"beside": len(cases) - 1}
+
+        with ThreadPoolExecutor(len(cases)) as threads:
+            made = list(threads.map(lambda case: prepare(*case), cases))
+        for (w, peer), (worker, ready) in zip(cases, made, strict=True):
+            if "error" not in ready:
+                ready |= worker.ask({"seconds": self.options.seconds}, limit)
+            yield w, peer, ready
+            self.close(f"{peer} {w.name}")
+
+    def close(self, name: str | None = None) -> None:
         """End one worker, or all."""
-        for name in [library] if library else list(self._workers):
-            self._workers.pop(name).close()
+        for each in [name] if name else list(self._workers):
+            self._workers.pop(each).close()
 
-    def _worker(self, library: str) -> Worker:
-        if library in self._workers and not self._workers[library].alive:
-            self.close(library)
-        if library not in self._workers:
+    def _request(self, w: Workload, peer: str) -> dict[str, Any]:
+        """What a worker is asked to prepare."""
+        library, _, mode = peer.partition(" ")
+        asked = {"workload": w.name, "set": self.options.set, "policy": self.options.policy}
+        return asked | {"mode": mode or library}
+
+    def _worker(self, name: str, peer: str) -> Worker:
+        """The process of a name, started for this peer where it does not run."""
+        if name in self._workers and not self._workers[name].alive:
+            self.close(name)
+        if name not in self._workers:
+            library = peer.partition(" ")[0]
             python = self._pythons.get(library, sys.executable)
-            self._workers[library] = Worker(library, self.device, python, self._environment())
-            self.facts[library] = self._workers[library].facts
-        return self._workers[library]
+            self._workers[name] = Worker(library, self.device, python, self._environment(peer))
+            self.facts[library] = self._workers[name].facts
+        return self._workers[name]
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self, peer: str) -> dict[str, str]:
         added = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
         if self.device == "cpu":
             added |= {"OMP_NUM_THREADS": str(self.options.threads), "JAX_PLATFORMS": "cpu"}
+        if self.options.ahead:  # cores are shared by so many that compile
+            share = len(os.sched_getaffinity(0)) // self.options.ahead
+            added["TORCHINDUCTOR_COMPILE_THREADS"] = str(max(2, share))
         if self.caches is not None:
             added |= {name: str(Path(self.caches).absolute() / part) for name, part in CACHES.items()}
+        if peer.startswith("lamina "):
+            base = Path(added.get("LAMINA_CACHE") or cache_directory())
+            added["LAMINA_CACHE"] = str(base / f"suite-{peer.partition(' ')[2]}")
         return os.environ | added
 
 
@@ -195,19 +250,33 @@ def cold_and_warm(pool: Pool, w: Workload, peer: str, limit: float) -> dict[str,
 
 
 def summary(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The best peer of a workload, how many times faster Lamina is, and its fraction of the roofline."""
+    """The best peer of a workload, how many times faster Lamina is, and its fraction of the roofline.
+
+    regret: the time by default over that with everything timed before; speedup_tuned is of the latter.
+    """
     times = {peer: r["median_ms"] for peer, r in results.items() if "median_ms" in r}
-    ours = times.pop("lamina", None)
+    ours, tuned = times.pop("lamina", None), times.pop(TUNED, None)
+    times = {peer: t for peer, t in times.items() if not peer.startswith("lamina")}
     found: dict[str, Any] = {}
     if times:
         best = min(times, key=lambda peer: times[peer])
         found |= {"best_peer": best, "best_peer_ms": times[best]}
     if ours and times:
         found["speedup"] = found["best_peer_ms"] / ours
+    if tuned and times:
+        found["speedup_tuned"] = found["best_peer_ms"] / tuned
+    if ours and tuned:
+        found["regret"] = ours / tuned
     limit = results.get("lamina", {}).get("limit_ms")
     if ours and limit:
         found |= {"limit_ms": limit, "fraction_of_limit": limit / ours}
     return found
+
+
+def mean_of(cases: Iterable[dict[str, Any]], name: str) -> float | None:
+    """The geometric mean of a figure over the cases that have it."""
+    values = [c[name] for c in cases if name in c]
+    return statistics.geometric_mean(values) if values else None
 
 
 class Record:
@@ -219,7 +288,8 @@ class Record:
         self.cases: dict[str, dict[str, Any]] = {}
         self.head: dict[str, Any] = {
             "what": "milliseconds per iteration, medians of windows; inputs on the device"
-            + "; a new process for every case" * options.isolate,
+            + "; a new process for every case" * (options.isolate or bool(options.ahead))
+            + "; cases are prepared beside others, which counts in first steps" * bool(options.ahead),
             "processor": processor(),
             "threads": options.threads if device == "cpu" else None,
             "policy": options.policy,
@@ -246,13 +316,15 @@ class Record:
     def write(self, facts: dict[str, dict[str, Any]]) -> Path:
         """Write all that is known."""
         devices = [f["device"] for f in facts.values() if "device" in f]
-        speedups = [c["speedup"] for c in self.cases.values() if "speedup" in c]
+        cases = self.cases.values()
         record = self.head | {
             "device": devices[-1] if devices else None,
             "cudnn": next((f["cudnn"] for f in facts.values() if "cudnn" in f), None),
             "versions": {k: v for f in facts.values() for k, v in f.get("versions", {}).items()},
-            "geometric_mean": statistics.geometric_mean(speedups) if speedups else None,
-            "cases": list(self.cases.values()),
+            "geometric_mean": mean_of(cases, "speedup"),
+            "geometric_mean_tuned": mean_of(cases, "speedup_tuned"),
+            "regret": mean_of(cases, "regret"),
+            "cases": list(cases),
         }
         return write(self.name, record, self.folder)
 
@@ -262,50 +334,75 @@ def chosen(options: argparse.Namespace, device: str) -> Iterator[tuple[Workload,
     for _, w in itertools.product(range(options.rounds), SETS[options.set]):
         if options.only and not any(part in w.name for part in options.only):
             continue
-        for peer in options.peers or (ON_GPU[w.kind] if device == "cuda" else ON_CPU):
+        usual = (TIGHT if options.tight else ON_GPU)[w.kind] if device == "cuda" else ON_CPU
+        for peer in options.peers or usual:
             yield w, peer
 
 
 def line(w: Workload, peer: str, answer: dict[str, Any]) -> str:
     """One result as text."""
     if "error" in answer:
-        return f"{w.name:22s} {peer:26s} {answer['error'].splitlines()[0][:100]}"
+        return f"{w.name:24s} {peer:26s} {answer['error'].splitlines()[0][:100]}"
     limit = answer.get("limit_ms")
     parts = [
-        f"{w.name:22s} {peer:26s} {answer['median_ms']:9.3f} ms",
+        f"{w.name:24s} {peer:26s} {answer['median_ms']:9.3f} ms",
         f"first step {answer['first_step_s']:6.1f} s",
         f"cold {answer['cold_first_step_s']:6.1f} s" if "cold_first_step_s" in answer else "",
+        f"{answer['kernels']:5d} kernels" if "kernels" in answer else "",
         f"peak {answer['peak_bytes'] / 2**20:8.0f} MiB" if answer.get("peak_bytes") else "",
         f"{limit / answer['median_ms']:.0%} of roofline" if limit else "",
     ]
     return "  ".join(p for p in parts if p)
 
 
+def answers(
+    pool: Pool, options: argparse.Namespace, device: str
+) -> Iterator[tuple[Workload, str, dict[str, Any]]]:
+    """Measure all that was chosen, until the budget is spent."""
+    end = time.monotonic() + options.budget
+    cases = list(chosen(options, device))
+    size = options.ahead or 1
+    for group in (cases[i : i + size] for i in range(0, len(cases), size)):
+        left = end - time.monotonic()
+        limit = min(options.limit, left)
+        if left < 5:
+            for w, peer in group:
+                print(f"{w.name:24s} {peer:26s} left out: the budget is spent", flush=True)
+        elif options.ahead:
+            yield from pool.ask_all(group, limit)
+        else:
+            (w, peer), measure = group[0], cold_and_warm if options.first_step else Pool.ask
+            yield w, peer, measure(pool, w, peer, limit)
+
+
 def run(options: argparse.Namespace) -> int:
     """Measure all that was chosen; the exit status says whether Lamina failed anywhere."""
-    device = "cpu" if options.set != "gpu" else "cuda"
+    device = "cuda" if options.set in workloads.ON_GPU else "cpu"
     pool, record = Pool(options, device), Record(options, device)
-    end = time.monotonic() + options.budget
     failed, path = 0, None
     try:
-        for w, peer in chosen(options, device):
-            left = end - time.monotonic()
-            if left < 5:
-                print(f"{w.name:22s} {peer:26s} left out: the budget is spent", flush=True)
-                continue
-            measure = cold_and_warm if options.first_step else Pool.ask
-            answer = measure(pool, w, peer, min(options.limit, left))
-            failed |= peer == "lamina" and "error" in answer
+        for w, peer, answer in answers(pool, options, device):
+            failed |= peer.startswith("lamina") and "error" in answer
             record.add(w, peer, answer)
             path = record.write(pool.facts)
             print(line(w, peer, answer), flush=True)
     finally:
         pool.close()
     for case in record.cases.values():
-        if "speedup" in case:
-            print(f"{case['name']:22s} {case['speedup']:5.2f} × {case['best_peer']}")
+        print(verdict(case))
     print(path)
     return int(failed)
+
+
+def verdict(case: dict[str, Any]) -> str:
+    """How a workload compares, as text."""
+    parts = [
+        f"{case['name']:24s}",
+        f"{case['speedup']:5.2f} × {case['best_peer']:26s}" if "speedup" in case else "",
+        f"tuned {case['speedup_tuned']:5.2f} ×" if "speedup_tuned" in case else "",
+        f"regret {case['regret']:5.2f}" if "regret" in case else "",
+    ]
+    return "  ".join(p for p in parts if p)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -327,7 +424,9 @@ def main(arguments: list[str] | None = None) -> int:
         help="a new process for every case; records what it takes of the GPU",
     )
     add("--first-step", action="store_true", help="every case from empty caches, then from warm ones")
-    add("--policy", default="fastest", help="how Lamina chooses kernels (default: fastest)")
+    add("--tight", action="store_true", help="Lamina by default and torch.compile's reduce-overhead alone")
+    add("--ahead", type=int, default=0, metavar="N", help="prepare so many cases beside each other")
+    add("--policy", default="auto", help='how "lamina" chooses kernels (default: auto, as a user has it)')
     add("--caches", type=Path, help="folder for what the libraries compile (default: their own)")
     add("--threads", type=int, default=2, help="on a CPU (default: 2)")
     add("--python", nargs="*", default=[], metavar="LIBRARY=FILE", help="another interpreter for a library")
@@ -335,6 +434,8 @@ def main(arguments: list[str] | None = None) -> int:
     add("--out", type=Path, help="folder for the result file")
     options = parser.parse_args(arguments)
     options.set = options.set or ("cpu" if device_used() is None else "gpu")
+    if options.ahead and (options.first_step or options.isolate):
+        parser.error("--ahead has a process for every case, and its first steps are beside others")
     return run(options)
 
 

@@ -2,8 +2,9 @@
 
     python -m benchmarks.worker lamina|torch|jax DEVICE
 
-A request is a line of JSON {"workload", "set", "mode", "seconds", "policy"}; the answer is a line of JSON behind
-`MARK`; what libraries print beside it is passed over.
+A request is a line of JSON; the answer is a line of JSON behind `MARK`; what libraries print beside it is passed
+over. {"workload", "set", "mode", "policy"} prepares a workload, {"seconds"} times the one that was prepared; one
+request may ask for both.
 """
 
 from __future__ import annotations
@@ -44,31 +45,32 @@ def windows(prepared: Prepared, seconds: float) -> tuple[list[float], int]:
     return [1e3 * timed(count) for _ in range(number)], count
 
 
-def measured(library: Any, request: dict[str, Any], device: str) -> dict[str, Any]:
-    """First step, peaks and times of one workload in one mode."""
+def prepared(library: Any, request: dict[str, Any], device: str) -> tuple[Prepared, dict[str, Any]]:
+    """One workload in one mode, ready to be timed; how long its first step and its preparation took."""
     w = next(w for w in SETS[request["set"]] if w.name == request["workload"])
     start = time.perf_counter()
-    prepared = library.prepare(w, request["mode"], device, request["policy"])
-    prepared.run()
-    prepared.wait()
+    ready: Prepared = library.prepare(w, request["mode"], device, request["policy"])
+    ready.run()
+    ready.wait()
     first = time.perf_counter() - start
-    for _ in range(prepared.warm_up):
-        prepared.run()
-    prepared.wait()
-    ready = time.perf_counter() - start
-    first_peak = prepared.peak()
-    prepared.reset_peak()
-    times, count = windows(prepared, request["seconds"])
+    for _ in range(ready.warm_up):
+        ready.run()
+    ready.wait()
+    took = time.perf_counter() - start
+    return ready, {"first_step_s": first, "ready_s": took, "first_peak_bytes": ready.peak()}
+
+
+def timed(ready: Prepared, seconds: float) -> dict[str, Any]:
+    """Times, the peak meanwhile, and what the library says afterwards."""
+    ready.reset_peak()
+    times, count = windows(ready, seconds)
     return {
         "median_ms": statistics.median(times),
         "quartiles_ms": statistics.quantiles(times, n=4)[::2],
         "windows": len(times),
         "iterations_per_window": count,
-        "first_step_s": first,
-        "ready_s": ready,
-        "first_peak_bytes": first_peak,
-        "peak_bytes": prepared.peak(),
-        **prepared.after(),
+        "peak_bytes": ready.peak(),
+        **ready.after(),
     }
 
 
@@ -79,9 +81,18 @@ def main() -> None:
     os.dup2(2, 1)  # what libraries print goes with their errors
     library = importlib.import_module(f"benchmarks.peer_{name}")
     print(MARK + json.dumps(library.warm(device)), file=answers, flush=True)
+    ready: Prepared | None = None
     for line in sys.stdin:
+        request, answer = json.loads(line), dict[str, Any]()
         try:
-            answer = measured(library, json.loads(line), device)
+            if "workload" in request:
+                ready = None
+                gc.collect()
+                ready, answer = prepared(library, request, device)
+            if "seconds" in request:
+                if ready is None:
+                    raise LookupError("no workload is prepared")
+                answer |= timed(ready, request["seconds"])
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {str(error)[:500]}"}
         gc.collect()

@@ -13,9 +13,11 @@ class Workload:
 
     kind: "infer" (forward without gradients), "both" (forward and backward: gradients of the weights, and of the
         input where there is no image), "train" (forward, loss, backward, SGD with momentum and weight decay).
-    network: a name of benchmarks.networks, or "conv", "lstm", "gru", "encoder".
-    shape: of the input: (N, C, H, W), (T, N, features) for recurrent networks, (N, S, D) for the encoder.
-    size: filters × kernel of the convolution; classes; hidden units and layers of a recurrent network.
+    network: a name of benchmarks.networks or benchmarks.torch_networks, or "conv", "lstm", "gru", "encoder".
+    shape: of the input: (N, C, H, W), (N, C, T) for 1-d convolutions, (T, N, features) for recurrent networks and the
+        Conformer block, (N, S, D) for the encoder, (N, S) token ids for GPT-2.
+    size: filters × kernel of the convolution; hidden units and layers of a recurrent network; heads and layers of the
+        encoder; else the classes (tokens), and behind them the network's other sizes.
     dtype: what is computed in; training keeps float32 master weights.
     """
 
@@ -30,12 +32,26 @@ class Workload:
     @property
     def batch(self) -> int:
         """Samples per run."""
-        return self.shape[1] if self.network in ("lstm", "gru") else self.shape[0]
+        return self.shape[1] if self.network in ("lstm", "gru", "conformer") else self.shape[0]
 
     @property
     def is_image(self) -> bool:
-        """Whether it is a network that classifies images."""
-        return self.network not in ("conv", "lstm", "gru", "encoder")
+        """Whether the input is images, (N, C, H, W)."""
+        return len(self.shape) == 4
+
+    @property
+    def takes_ids(self) -> bool:
+        """Whether the input is token ids below size[0]; the classes are then the last axis of the output."""
+        return self.network == "gpt2"
+
+    @property
+    def labels(self) -> Shape | None:
+        """The shape of the labels, below size[0]; None where there is no loss and the output's gradient is given."""
+        if self.network in ("conv", "lstm", "gru", "encoder", "conformer"):
+            return None
+        if self.takes_ids:
+            return self.shape
+        return (self.batch, *self.shape[2:]) if self.network in ("unet", "dilated") else (self.batch,)
 
 
 def images(network: str, kind: str, batch: int, dtype: str = "bf16") -> Workload:
@@ -85,6 +101,35 @@ GPU = (
     images("resnet50", "infer", 8),
 )
 
+
+def usual(network: str, kind: str, batch: int) -> Workload:
+    """A network of torchvision as its builder makes it (dropout, stochastic depth), on 3×224×224."""
+    return Workload(f"{network}-{kind}-{batch}", kind, network, (batch, 3, 224, 224), (1000,))
+
+
+#: On an NVIDIA GPU: networks that no kernel and no rule was made for. Inference is at batch 1.
+MODERN = (
+    usual("efficientnet_b0", "train", 128),
+    usual("vit_s_16", "train", 128),
+    usual("convnext_tiny", "train", 64),
+    usual("regnet_y_3_2gf", "train", 64),
+    usual("swin_t", "train", 64),
+    usual("densenet121", "train", 64),
+    Workload("unet-train-16", "train", "unet", (16, 3, 256, 256), (21, 64)),
+    Workload("dilated-train-16", "train", "dilated", (16, 128, 8192), (256, 128, 20)),
+    Workload("conformer-both-16", "both", "conformer", (400, 16, 256), (4, 1024, 31)),
+    Workload("gpt2-train-8", "train", "gpt2", (8, 1024), (50257, 768, 12, 12)),
+    usual("efficientnet_b0", "infer", 1),
+    usual("vit_s_16", "infer", 1),
+    usual("convnext_tiny", "infer", 1),
+    usual("regnet_y_3_2gf", "infer", 1),
+    usual("swin_t", "infer", 1),
+    usual("densenet121", "infer", 1),
+    Workload("unet-infer-1", "infer", "unet", (1, 3, 256, 256), (21, 64)),
+    Workload("dilated-infer-1", "infer", "dilated", (1, 128, 8192), (256, 128, 20)),
+    Workload("conformer-infer-1", "infer", "conformer", (400, 1, 256), (4, 1024, 31)),
+)
+
 #: On a CPU.
 CPU = (
     images("alexnet", "train", 16, "fp32"),
@@ -103,6 +148,12 @@ TINY = (
     Workload("tiny-lstm", "both", "lstm", (3, 2, 8), (8, 2), "fp32"),
     Workload("tiny-gru", "infer", "gru", (3, 2, 8), (8, 1), "fp32"),
     Workload("tiny-encoder", "both", "encoder", (2, 16, 32), (4, 2), "fp32"),
+    Workload("tiny-unet", "infer", "unet", (1, 3, 16, 16), (3, 4), "fp32"),
+    Workload("tiny-dilated", "train", "dilated", (2, 4, 16), (5, 8, 3), "fp32"),
+    Workload("tiny-conformer", "both", "conformer", (6, 2, 8), (2, 16, 3), "fp32"),
+    Workload("tiny-gpt2", "train", "gpt2", (2, 6), (11, 8, 2, 2), "fp32"),
 )
 
-SETS = {"gpu": GPU, "cpu": CPU, "tiny": TINY}
+SETS = {"gpu": GPU, "modern": MODERN, "cpu": CPU, "tiny": TINY}
+#: The sets that a GPU is for.
+ON_GPU = ("gpu", "modern")

@@ -57,25 +57,36 @@ def suite(record: dict[str, Any]) -> str:
         for name, start in _PEERS.items()
         if any(peer.startswith(start) for c in record["cases"] for peer in c["results"])
     }
-    rows = [_suite_row(case, list(columns.values())) for case in record["cases"]]
-    head = ["", "batch", "type", "Lamina ms", *columns, "faster than the best peer", "% of roofline"]
+    tuned = any("regret" in case for case in record["cases"])
+    rows = [_suite_row(case, list(columns.values()), tuned) for case in record["cases"]]
+    beside = ["tuned", "regret"] if tuned else []
+    head = ["", "batch", "type", "Lamina ms", *beside, *columns, "faster than the best peer", "% of roofline"]
     made = table(head, rows)
     mean = record["geometric_mean"]
     if mean is not None:
-        made += f"\nGeometric mean over the best peers: {mean:.2f} times.\n"
+        made += f"\nGeometric mean over the best peers: {mean:.2f} times"
+        if tuned:
+            made += f"; tuned {record['geometric_mean_tuned']:.2f}, regret {record['regret']:.2f}"
+        made += ".\n"
     machine = f"{record['device']}, cuDNN {record['cudnn']}" if record["cudnn"] else record["processor"]
     threads = f"{machine}, {record['threads']} threads" if record["threads"] else machine
     return made + _source(record, threads)
 
 
-def _suite_row(case: dict[str, Any], peers: list[str]) -> list[str]:
-    """One workload."""
-    batch = case["shape"][1 if case["network"] in ("lstm", "gru") else 0]
+def _suite_row(case: dict[str, Any], peers: list[str], tuned: bool) -> list[str]:
+    """One workload. tuned: with the time that Lamina takes once all candidates are timed."""
+    batch = case["shape"][1 if case["network"] in ("lstm", "gru", "conformer") else 0]
+    results = case["results"]
+    ours = [_milliseconds(results.get("lamina", {}).get("median_ms"))]
+    if tuned:
+        ours.append(_milliseconds(results.get("lamina fastest", {}).get("median_ms")))
+        ours.append(f"{case['regret']:.2f}" if "regret" in case else "-")
     return [
         f"{_title(case)}, {_KINDS[case['kind']]}",
         str(batch),
         case["dtype"],
-        *(_milliseconds(_best(case, start)) for start in ("lamina", *peers)),
+        *ours,
+        *(_milliseconds(_best(case, start)) for start in peers),
         f"{case['speedup']:.2f}×" if "speedup" in case else "-",
         f"{case['fraction_of_limit']:.0%}" if "fraction_of_limit" in case else "-",
     ]
@@ -92,6 +103,10 @@ def _title(case: dict[str, Any]) -> str:
         return f"convolution {'×'.join(map(str, shape))}, {size[0]} filters of {size[1]}×{size[1]}"
     names = {"alexnet": "AlexNet", "alexnet_owt": "AlexNet (one weird trick)", "overfeat": "OverFeat"}
     names |= {"vgg11": "VGG-A", "googlenet": "GoogLeNet", "mobilenet_v2": "MobileNetV2"}
+    names |= {"efficientnet_b0": "EfficientNet-B0", "vit_s_16": "ViT-S/16", "convnext_tiny": "ConvNeXt-T"}
+    names |= {"regnet_y_3_2gf": "RegNetY-3.2GF", "swin_t": "Swin-T", "densenet121": "DenseNet-121"}
+    names |= {"unet": "U-Net", "dilated": "dilated 1-d convolutions", "conformer": "Conformer block"}
+    names |= {"gpt2": f"GPT-2 small, {shape[1]} tokens"}
     network: str = case["network"]
     return names.get(network, network.replace("resnet", "ResNet-"))
 
@@ -233,6 +248,8 @@ FIGURES: dict[str, Callable[[dict[str, Any]], str]] = {
     "slowest_tests": slowest_tests,
     "suite_cpu": suite,
     "suite_gpu": suite,
+    "suite_modern": suite,
+    "suite_modern_start": suite_start,
     "suite_gpu_start": suite_start,
 }
 

@@ -1,8 +1,10 @@
 """The harness of the comparison: descriptions, limits, results, workers that fail."""
 
 import argparse
+import importlib.util
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +29,10 @@ def test_names_are_unique() -> None:
 
 @pytest.mark.parametrize("network", networks.NETWORKS)
 def test_descriptions_end_in_the_classes(network: str) -> None:
-    sides = {"alexnet": (1, 224, 224), "overfeat": (3, 231, 231)}
-    layers = networks.NETWORKS[network](7, 0.0)
-    assert networks._behind(layers, sides.get(network, (3, 224, 224))) == (7,)
+    sides = {"alexnet": (1, 224, 224), "overfeat": (3, 231, 231), "dilated": (4, 16)}
+    layers = networks.NETWORKS[network](7, dropout=0.0)
+    behind = networks._behind(layers, sides.get(network, (3, 224, 224)))
+    assert behind == ((7, 16) if network == "dilated" else (7,))
 
 
 def test_the_work_of_a_convolution() -> None:
@@ -64,7 +67,9 @@ def test_every_workload_has_a_limit(w: workloads.Workload) -> None:
     assert found["limit_ms"] > 0.999 * 1e3 * found["flops"] / 1e9
 
 
-@pytest.mark.parametrize("name", ["tiny-conv", "tiny-infer", "tiny-lstm", "tiny-both"])
+@pytest.mark.parametrize(
+    "name", ["tiny-conv", "tiny-infer", "tiny-lstm", "tiny-both", "tiny-unet", "tiny-conformer"]
+)
 def test_every_run_computes_everything(name: str) -> None:
     w = workload(name)
     executable, run = peer_lamina._resident(w, "cpu")
@@ -100,6 +105,51 @@ def test_lamina_against_itself(tmp_path: Path) -> None:
     assert record["versions"]["lamina"] == lm.__version__
 
 
+def test_vision_transformers_are_given_the_weight_that_meets_the_images() -> None:
+    w = workload("vit_s_16-infer-1")
+    with lm.nn.init.skipped():
+        net = peer_lamina.model(w).eval()
+    count = len([*net.parameters(), *net.buffers()])
+    traced = peer_lamina.graph(replace(w, dtype="fp32"), net)
+    assert traced.inputs[peer_lamina._handed_over(traced, count)].shape == (384, 3, 16, 16)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["tiny-unet", "tiny-dilated", "tiny-conformer", "tiny-gpt2"])
+def test_torch_computes_the_same_on_the_same_weights(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    from benchmarks import peer_torch
+
+    w = workload(name)
+    ours, theirs = peer_lamina.model(w).eval(), peer_torch.model(w).eval()
+    there = dict(theirs.named_parameters())
+    if w.network == "dilated":  # made of a description, in the same order
+        there = dict(zip(dict(ours.named_parameters()), there.values(), strict=True))
+    for key, weight in ours.named_parameters():
+        value = weight.numpy()
+        there.pop(key).data = torch.tensor(value.T if ".c_" in key and value.ndim == 2 else value)
+    assert not there
+    x = peer_lamina.inputs(w)[0]
+    expected = theirs(torch.from_numpy(x)).detach().numpy()
+    np.testing.assert_allclose(ours(x).numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", sorted({w.name for w in workloads.MODERN if w.is_image}))
+def test_torch_builds_networks_of_the_same_size(name: str) -> None:
+    pytest.importorskip("torch")
+    if importlib.util.find_spec("torchvision") is None:
+        pytest.skip("torchvision is not installed")
+    import tests.helpers.vision  # noqa: F401  torchvision beside torch's CPU wheel
+    from benchmarks import peer_torch
+
+    w = workload(name)
+    with lm.nn.init.skipped():
+        ours = peer_lamina.model(w)
+    theirs = peer_torch.model(w)
+    assert sorted(p.shape for p in ours.parameters()) == sorted(tuple(p.shape) for p in theirs.parameters())
+
+
 @pytest.mark.torch
 def test_torch_in_its_modes(tmp_path: Path) -> None:
     pytest.importorskip("torch")
@@ -112,6 +162,28 @@ def test_torch_in_its_modes(tmp_path: Path) -> None:
     for case in record["cases"]:
         assert case["best_peer"] in case["results"]
         assert all(r["median_ms"] > 0 for r in case["results"].values())
+
+
+def test_cases_are_prepared_beside_each_other(tmp_path: Path) -> None:
+    arguments = ["--set", "tiny", "--only", "tiny-gru", "--seconds", "0.01", "--ahead", "2"]
+    arguments += ["--caches", str(tmp_path / "caches"), "--out", str(tmp_path)]
+    assert suite.main([*arguments, "--peers", "lamina", "lamina fastest"]) == 0
+    case = json.loads(next(tmp_path.glob("suite_tiny-*.json")).read_text())["cases"][0]
+    for result in case["results"].values():
+        assert result["beside"] == 1
+        assert result["median_ms"] > 0
+        assert result["first_step_s"] > 0
+    assert case["regret"] == pytest.approx(
+        case["results"]["lamina"]["median_ms"] / case["results"]["lamina fastest"]["median_ms"]
+    )
+    with pytest.raises(SystemExit):
+        suite.main([*arguments, "--first-step"])
+
+
+def test_lamina_knows_nothing_of_what_another_policy_timed(tmp_path: Path) -> None:
+    pool = suite.Pool(options(caches=tmp_path, ahead=2), "cpu")
+    folders = [pool._environment(peer)["LAMINA_CACHE"] for peer in ("lamina", "lamina fastest")]
+    assert folders == [str(tmp_path / "lamina"), str(tmp_path / "lamina" / "suite-fastest")]
 
 
 def test_first_steps_from_empty_and_from_warm_caches(tmp_path: Path) -> None:
@@ -143,6 +215,9 @@ def options(**changes: Any) -> argparse.Namespace:
         "threads": 2,
         "policy": "x",
         "merge": None,
+        "ahead": 0,
+        "caches": None,
+        "python": [],
     }
     return argparse.Namespace(**chosen | changes)
 
@@ -163,6 +238,11 @@ def test_a_record_goes_on_from_another(tmp_path: Path) -> None:
     assert case["fraction_of_limit"] == pytest.approx(1 / 3)
     second.add(w, "lamina", {"median_ms": 1.0, "limit_ms": 1.0})
     assert case["results"]["lamina"]["rounds_ms"] == [1.0]
+    second.add(w, "lamina fastest", {"median_ms": 0.5})
+    assert (case["regret"], case["speedup"], case["speedup_tuned"]) == (2.0, 6.0, 12.0)
+    assert case["best_peer"] == "jax"
+    record = json.loads(second.write({}).read_text())
+    assert (record["regret"], record["geometric_mean_tuned"]) == (2.0, 12.0)
 
 
 def test_nothing_is_measured_without_a_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,6 +82,12 @@ def test_the_suite_shows_the_best_of_a_peers_modes_and_what_is_missing() -> None
     assert row in made
     assert "Geometric mean over the best peers: 2.00 times." in made
     assert made.endswith("Measured 2026-01-01; a GPU, cuDNN 91900.\n")
+    tuned = case | {"results": results | {"lamina fastest": {"median_ms": 1.25}}, "regret": 1.2}
+    both = {"cases": [tuned], "regret": 1.2, "geometric_mean_tuned": 2.4, "date": "2026-01-01"}
+    made = figures.suite(record | both)
+    assert "| Lamina ms | tuned | regret | PyTorch eager |" in made
+    assert "| 1.5 | 1.25 | 1.20 | 3 |" in made
+    assert "2.00 times; tuned 2.40, regret 1.20." in made
     started = figures.suite_start(record | {"date": "2026-01-01", "cases": [_started(case)]})
     assert "| gru-t20-both | lamina | 9.0 s | 2.0 s | 3 MiB |" in started
 
