@@ -5,15 +5,18 @@
 
 A stage is a number of seconds and what runs: `tests PART/PARTS` with arguments for pytest, or a module with
 arguments. A part of the tests is always the same, whatever others there are: it goes by the names of tests. What a
-stage prints lies in OUT as it comes (`1-tests.log`), tests' results as JUnit XML beside it, and `summary.json` is
-written anew behind every stage: status, seconds, counts and names of failed tests, last lines. A stage that takes too
-long is interrupted, so that pytest writes what it has, and killed ten seconds later; the next one runs in any case.
-Ends with status 1 where a stage failed or did not end.
+stage prints lies in OUT as it comes (`1-tests.log`), and of each test a line of JSON when it begins and one when it
+has ended (`1-tests.jsonl`), so that nothing is lost with a process. A test that takes more than `--each` seconds ends
+its process, as a fault of the GPU may; the stage then goes on behind it. `summary.json` is written anew behind every
+stage: status, seconds, counts, names of tests that failed and that did not end, last lines. A stage that takes too
+long is interrupted, and killed ten seconds later; the next one runs in any case. Ends with status 1 where a stage
+failed or did not end.
 """
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import os
 import shlex
@@ -21,32 +24,38 @@ import signal
 import subprocess
 import sys
 import time
-import xml.etree.ElementTree as ElementTree
 import zlib
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 STAGES = ("600 tests 1/2", "600 tests 2/2")
-#: Seconds that an interrupted stage has to write its results, and lines of its output in the summary.
-_GRACE, _LINES = 10.0, 12
+#: Seconds that an interrupted stage has to end by itself, and that a test has; lines of output in the summary.
+_GRACE, _EACH, _LINES = 10.0, 180.0, 12
+#: Letters of why a test failed that a record keeps.
+_TEXT = 3000
 
 
 @dataclass
 class Stage:
-    """One stage and what became of it; status: pytest's or the module's, None before its end."""
+    """One stage and what became of it; status: pytest's or the module's, None before its end.
+
+    unfinished: tests that began and did not end. runs: how many processes it took, one after the other.
+    """
 
     command: str
     limit: float
     status: int | None = None
     timed_out: bool = False
     seconds: float = 0.0
+    runs: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
+    unfinished: list[str] = field(default_factory=list)
     last: list[str] = field(default_factory=list)
 
     @classmethod
@@ -57,23 +66,39 @@ class Stage:
             raise ValueError(f"a stage is 'SECONDS tests PART/PARTS …' or 'SECONDS MODULE …', got {text!r}")
         return cls(command, float(limit))
 
-    def arguments(self, report: Path) -> list[str]:
+    def arguments(self, record: Path, each: float) -> list[str]:
         """What the interpreter is told."""
         module, *rest = shlex.split(self.command)
         if module != "tests":
             return ["-m", module, *rest]
         part, *rest = rest or ["1/1"]
-        chosen = ["-p", "tools.gpu_check", "--part", part, f"--junitxml={report}"]
-        return ["-m", "pytest", "-m", "gpu", *chosen, *rest]
+        kept = [f"--record={record}", f"--each={each:g}", f"--begun={len(lines(record))}"]
+        return ["-m", "pytest", "-m", "gpu", "-p", "tools.gpu_check", "--part", part, *kept, *rest]
 
-    def run(self, folder: Path, number: int) -> None:
-        """Run it, as long as it may; its output and report go into the folder."""
+    def run(self, folder: Path, number: int, each: float = _EACH) -> None:
+        """Run it, as long as it may, in another process behind each that a test ended; outputs go into the folder."""
         name = f"{number}-{shlex.split(self.command)[0]}"
-        log, report = folder / f"{name}.log", folder / f"{name}.xml"
+        log, record = folder / f"{name}.log", folder / f"{name}.jsonl"
         start = time.monotonic()
-        with log.open("wb") as out:
+        log.unlink(missing_ok=True)
+        record.unlink(missing_ok=True)
+        while True:
+            before = len(results(record).unfinished)
+            self.runs += 1
+            self._process(self.arguments(record, each), log, self.limit - (time.monotonic() - start))
+            if self.timed_out or len(results(record).unfinished) == before:
+                break
+        self.seconds = round(time.monotonic() - start, 1)
+        self.last = log.read_text(errors="replace").splitlines()[-_LINES:]
+        if record.exists():
+            found = results(record)
+            self.counts, self.failed, self.unfinished = found.counts, found.failed, found.unfinished
+
+    def _process(self, arguments: Sequence[str], log: Path, limit: float) -> None:
+        """One process of the stage; keeps the worst status."""
+        with log.open("ab") as out:
             process = subprocess.Popen(
-                [sys.executable, *self.arguments(report)],
+                [sys.executable, *arguments],
                 cwd=ROOT,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -81,17 +106,14 @@ class Stage:
                 start_new_session=True,
             )
             try:
-                self.status = process.wait(self.limit)
+                status = process.wait(max(0.0, limit))
             except subprocess.TimeoutExpired:
                 self.timed_out = True
-                self.status = _ended(process)
+                status = _ended(process)
             except BaseException:
                 _ended(process)
                 raise
-        self.seconds = round(time.monotonic() - start, 1)
-        self.last = log.read_text(errors="replace").splitlines()[-_LINES:]
-        if report.exists():
-            self.counts, self.failed = results(report)
+        self.status = self.status or status
 
 
 def _ended(process: subprocess.Popen[bytes]) -> int:
@@ -104,16 +126,31 @@ def _ended(process: subprocess.Popen[bytes]) -> int:
         return process.wait()
 
 
-def results(report: Path) -> tuple[dict[str, int], list[str]]:
-    """How many tests passed, failed and were skipped, and the names of those that failed."""
-    counts, failed = {"passed": 0, "failed": 0, "skipped": 0}, []
-    for case in ElementTree.parse(report).iter("testcase"):
-        bad = case.find("failure") is not None or case.find("error") is not None
-        kind = "failed" if bad else "skipped" if case.find("skipped") is not None else "passed"
-        counts[kind] += 1
-        if bad:
-            failed.append(f"{case.get('classname', '')}::{case.get('name', '')}".strip(":"))
-    return counts, failed
+@dataclass
+class Results:
+    """What tests' lines say; unfinished: began and did not end."""
+
+    counts: dict[str, int]
+    failed: list[str]
+    unfinished: list[str]
+
+
+def lines(record: Path) -> list[dict[str, str]]:
+    """A record's lines {"test": name, "outcome": "begun", "passed", "failed" or "skipped", "text": why it failed}."""
+    if not record.exists():
+        return []
+    whole = record.read_text(errors="replace").rpartition("\n")[0]  # without a line that is not finished
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def results(record: Path) -> Results:
+    """How many tests passed, failed and were skipped, and the names of those that failed and that did not end."""
+    outcomes = {line["test"]: line["outcome"] for line in lines(record)}
+    counts = {kind: list(outcomes.values()).count(kind) for kind in ("passed", "failed", "skipped")}
+    failed, unfinished = (
+        [name for name, outcome in outcomes.items() if outcome == kind] for kind in ("failed", "begun")
+    )
+    return Results(counts, failed, unfinished)
 
 
 def belongs(name: str, part: int, parts: int) -> bool:
@@ -126,15 +163,65 @@ def belongs(name: str, part: int, parts: int) -> bool:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--part", default="1/1", help="PART/PARTS of the tests, by their names")
+    parser.addoption("--record", type=Path, help="file that each test's beginning and end are appended to")
+    parser.addoption("--begun", type=int, default=0, help="lines of the record whose tests are not run again")
+    parser.addoption(
+        "--each", type=float, default=0.0, help="seconds that a test may take, else the process ends"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     part, parts = map(int, config.getoption("--part").split("/"))
     if not 1 <= part <= parts:
         raise pytest.UsageError(f"--part: from 1/{parts} to {parts}/{parts}, got {part}/{parts}")
-    others = [item for item in items if not belongs(item.nodeid, part, parts)]
-    items[:] = [item for item in items if belongs(item.nodeid, part, parts)]
-    config.hook.pytest_deselected(items=others)
+    record = config.getoption("--record")
+    begun = {line["test"] for line in lines(record)[: config.getoption("--begun")]} if record else set()
+    chosen = [item for item in items if belongs(item.nodeid, part, parts) and item.nodeid not in begun]
+    others = set(items).difference(chosen)
+    config.hook.pytest_deselected(items=[item for item in items if item in others])
+    items[:] = chosen
+
+
+_reports = pytest.StashKey[list[pytest.TestReport]]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Say that a test begins and how it ended; end the process where it takes too long."""
+    record: Path | None = item.config.getoption("--record")
+    if record is None:
+        return (yield)
+    item.stash[_reports] = []
+    with record.open("a") as out:
+        _say(out, item, "begun")
+        if each := item.config.getoption("--each"):
+            faulthandler.dump_traceback_later(each, exit=True, file=2)
+        try:
+            result = yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+        reports = item.stash[_reports]
+        bad = [report for report in reports if report.failed]
+        outcome = "failed" if bad else "skipped" if any(r.skipped for r in reports) else "passed"
+        _say(out, item, outcome, "\n".join(report.longreprtext for report in bad)[-_TEXT:])
+        return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if _reports in item.stash:
+        item.stash[_reports].append(report)
+    return report
+
+
+def _say(out: IO[str], item: pytest.Item, outcome: str, text: str = "") -> None:
+    """A line, written at once: several processes append to one file."""
+    line = {"test": item.nodeid, "outcome": outcome, **({"text": text} if text else {})}
+    out.write(json.dumps(line) + "\n")
+    out.flush()
 
 
 # -------------------------------------------------------------------------------------------------------- the command
@@ -149,15 +236,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog=about[2],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("out", type=Path, help="folder for outputs, reports and summary.json")
+    parser.add_argument("out", type=Path, help="folder for outputs, records and summary.json")
     parser.add_argument("--stage", action="append", type=Stage.parse, metavar="'SECONDS COMMAND'")
+    parser.add_argument(
+        "--each", type=float, default=_EACH, help="seconds that a test may take (%(default)g)"
+    )
     given = parser.parse_args(arguments)
     stages: list[Stage] = given.stage or [Stage.parse(text) for text in STAGES]
     folder = given.out.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     for number, stage in enumerate(stages, 1):
         print(f"{number}/{len(stages)} {stage.command} (at most {stage.limit:g} s)", flush=True)
-        stage.run(folder, number)
+        stage.run(folder, number, given.each)
         write(folder / "summary.json", stages)
         print(f"    {said(stage)}", flush=True)
     return int(any(stage.status != 0 for stage in stages))
@@ -166,7 +256,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def said(stage: Stage) -> str:
     """A stage's end in a line."""
     ended = "took too long" if stage.timed_out else f"status {stage.status}"
-    counted = ", ".join(f"{count} {kind}" for kind, count in stage.counts.items())
+    counts = {**stage.counts, **({"not ended": len(stage.unfinished)} if stage.unfinished else {})}
+    counted = ", ".join(f"{count} {kind}" for kind, count in counts.items())
     return ", ".join(filter(None, [ended, f"{stage.seconds:g} s", counted]))
 
 

@@ -1,4 +1,4 @@
-"""Engines that are known to compute wrong numbers are not taken from heuristics."""
+"""Engines that are known to compute wrong numbers, or not to end, are not taken from heuristics."""
 
 from typing import Any
 
@@ -83,6 +83,21 @@ def test_reasons_and_other_patterns() -> None:
     )
     (operation,) = single.operations
     assert known_wrong([operation, operation], 20) == ""  # engines of other patterns have other numbers
+
+
+@pytest.mark.parametrize(("matrices", "deterministic"), [(1, True), (4, False), (4, True)])
+def test_deterministic_reductions_of_several_matrices_do_not_end(matrices: int, deterministic: bool) -> None:
+    made = Graph()
+    product = made.packed((matrices, 64, 48), "float32", virtual=True)
+    made.matmul(
+        made.packed((matrices, 64, 32), "float16"), made.packed((matrices, 32, 48), "float16"), product
+    )
+    made.reduce("add", product, made.packed((matrices, 64, 1), "float32"), deterministic=deterministic)
+    assert wrong(made) == ({1} if matrices > 1 and deterministic else set())
+    if wrong(made):
+        assert known_wrong(made.operations, 1) == (
+            "does not end for a deterministic reduction behind a product of 4 matrices (found in cuDNN 9.19.0)"
+        )
 
 
 @pytest.mark.parametrize(

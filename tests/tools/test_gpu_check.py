@@ -40,13 +40,52 @@ def test_parts_are_all_and_stay_the_same() -> None:
     assert parts[0] == {n for n in reversed(names) if belongs(n, 1, 3)}
 
 
-def test_results_of_a_report(tmp_path: Path) -> None:
-    report = tmp_path / "r.xml"
-    report.write_text(
-        "<testsuites><testsuite><testcase classname='a' name='b'/><testcase classname='a' name='c'><failure/>"
-        "</testcase><testcase classname='a' name='d'><skipped/></testcase></testsuite></testsuites>"
+ENDLESS = """
+import pytest, time
+pytestmark = pytest.mark.gpu
+def test_passes(): pass
+def test_hangs(): time.sleep(60)
+def test_fails(): assert 1 == 2
+def test_behind(): pass
+def test_skipped(): pytest.skip("not here")
+"""
+
+
+@pytest.mark.parametrize("workers", ["", "-n 1 "])
+def test_a_test_that_does_not_end_costs_no_results(tmp_path: Path, workers: str) -> None:
+    """It is named, and those behind it run."""
+    (tmp_path / "test_endless.py").write_text(ENDLESS)
+    stage = f"120 tests 1/1 {workers}-p no:cacheprovider --rootdir={tmp_path} {tmp_path}"
+    assert main([str(tmp_path / "out"), "--each", "2", "--stage", stage]) == 1
+    (summary,) = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["counts"] == {"passed": 2, "failed": 1, "skipped": 1}
+    assert summary["unfinished"] == ["test_endless.py::test_hangs"]
+    assert summary["failed"] == ["test_endless.py::test_fails"]
+    assert not summary["timed_out"]
+    assert summary["status"] != 0
+    assert "assert 1 == 2" in (tmp_path / "out" / "1-tests.jsonl").read_text()
+
+
+def test_a_stage_that_is_cut_keeps_its_results(tmp_path: Path) -> None:
+    (tmp_path / "test_endless.py").write_text(ENDLESS)
+    stage = f"10 tests 1/1 -p no:cacheprovider --rootdir={tmp_path} {tmp_path}"
+    assert main([str(tmp_path / "out"), "--stage", stage]) == 1
+    (summary,) = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["timed_out"]
+    assert (summary["counts"]["passed"], summary["unfinished"]) == (1, ["test_endless.py::test_hangs"])
+
+
+def test_results_of_a_record(tmp_path: Path) -> None:
+    """Without the line that is not finished; a test's last line counts."""
+    record = tmp_path / "r.jsonl"
+    ends = [("a::b", "begun"), ("a::b", "passed"), ("a::c", "begun"), ("a::c", "failed"), ("a::d", "begun")]
+    record.write_text(
+        "".join(json.dumps({"test": t, "outcome": o}) + "\n" for t, o in ends) + '{"test": "a::'
     )
-    assert results(report) == ({"passed": 1, "failed": 1, "skipped": 1}, ["a::c"])
+    found = results(record)
+    assert found.counts == {"passed": 1, "failed": 1, "skipped": 0}
+    assert (found.failed, found.unfinished) == (["a::c"], ["a::d"])
+    assert results(tmp_path / "none").unfinished == []
 
 
 @pytest.mark.parametrize("text", ["tests 1/2", "0 tests 1/2", "10", "-3 tests"])

@@ -112,8 +112,10 @@ class OperationGraph(Descriptor):
                 found.setdefault(config.key, config)
         operations = () if wrong else self.values["operations"]
         faults = {key: known_wrong(operations, key[0]) for key in found}
-        refusals += [f"{key_text(key)}: {fault}" for key, fault in faults.items() if fault]
-        return Candidates([config for key, config in found.items() if not faults[key]], refusals)
+        passed_over = [f"{key_text(key)}: {fault}" for key, fault in faults.items() if fault]
+        return Candidates(
+            [config for key, config in found.items() if not faults[key]], passed_over + refusals
+        )
 
 
 _ENGINE = re.compile(r'"engineId":\s*(\d+)')

@@ -1,4 +1,4 @@
-"""Engines of the library that are known to compute something else than they are asked for.
+"""Engines of the library that are known to compute something else than they are asked for, or not to end.
 
 Found by running every engine of a graph on whole numbers, whose results are exact, against plain sums (cuDNN 9.19.0,
 compute capability 9.0; `tests/cudnn/test_gpu_faults.py` does it again). Convolutions in one operation whose padding
@@ -18,6 +18,13 @@ as TF32 would be: fewer digits than float32 is asked for.
 Instance norm's gradients of scale and bias by engine 0 lack an image in most runs, as if sums raced; engine 2 is
 right.
 
+Deterministic reductions behind a product of several matrices do not end by engine 1, the only one that takes them.
+Blocks that reduce the same rows (or columns) count themselves in a semaphore of the workspace, and the last of them
+waits until the count is exactly their number; neither that semaphore nor the partial sums beside it are kept apart
+by matrix (the workspace has one size for any number of matrices), so that the count may pass what is waited for:
+one run ended, another did not. The kernel's text is the same in cuDNN 9.28. Behind a convolution, and behind one
+matrix, blocks differ in these two coordinates alone.
+
 The heuristics name these engines, some of them first. So what Lamina takes from heuristics is passed through
 `known_wrong`; an engine that is asked for by its number is made as asked.
 """
@@ -26,6 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from lamina.c import cudnn as c
@@ -36,7 +44,9 @@ from lamina.cudnn.convolution import (
     ConvolutionForward,
 )
 from lamina.cudnn.descriptor import Descriptor
+from lamina.cudnn.matmul import MatmulOperation
 from lamina.cudnn.norm import NormBackward
+from lamina.cudnn.reduction import ReductionOperation
 
 #: The library in which the faults were found; in others they are taken to be there until somebody has looked.
 FOUND_IN = "9.19.0"
@@ -44,26 +54,41 @@ FOUND_IN = "9.19.0"
 
 @dataclass(frozen=True)
 class Fault:
-    """Engines of one operation that give wrong numbers. what: which numbers."""
+    """Engines that must not compute some graphs."""
+
+    engines: frozenset[int]
+
+    def what(self, operations: Sequence[Descriptor]) -> str:
+        """What the engines do to a graph of such operations, "" where nothing is known against them."""
+        raise NotImplementedError
+
+    def reason(self, operations: Sequence[Descriptor], engine: int) -> str:
+        """Why an engine is not to be used for a graph, "" where nothing is known against it."""
+        what = self.what(operations) if engine in self.engines else ""
+        return f"{what} (found in cuDNN {FOUND_IN})" if what else ""
+
+
+@dataclass(frozen=True)
+class WrongNumbers(Fault):
+    """Engines that give wrong numbers for one operation. numbers: which."""
 
     operation: type[Descriptor]
-    what: str
-    engines: frozenset[int]
+    numbers: str
 
     def case(self, operation: Any) -> str:
         """What it is about an operation that the engines get wrong, "" where nothing is known against them."""
         raise NotImplementedError
 
-    def reason(self, operation: Descriptor, engine: int) -> str:
-        """Why an engine is not to be used for an operation, "" where nothing is known against it."""
-        if type(operation) is not self.operation or engine not in self.engines:
+    def what(self, operations: Sequence[Descriptor]) -> str:
+        """Wrong numbers; engines of graphs of several operations are numbered otherwise."""
+        if len(operations) != 1 or type(operations[0]) is not self.operation:
             return ""
-        case = self.case(operation)
-        return f"gives wrong {self.what} for {case} (found in cuDNN {FOUND_IN})" if case else ""
+        case = self.case(operations[0])
+        return f"gives wrong {self.numbers} for {case}" if case else ""
 
 
 @dataclass(frozen=True)
-class UnevenPadding(Fault):
+class UnevenPadding(WrongNumbers):
     """Wrong where padding before an axis is not that after it.
 
     strided: also for even padding where a stride and a dilation are above 1. depthwise: only where each group has one
@@ -93,7 +118,7 @@ def _is_depthwise(operation: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class CoarseTransform(Fault):
+class CoarseTransform(WrongNumbers):
     """Too coarse in float32 for filters of some sizes, where a transform takes large tiles."""
 
     sizes: frozenset[tuple[int, ...]] = frozenset()
@@ -107,7 +132,7 @@ class CoarseTransform(Fault):
 
 
 @dataclass(frozen=True)
-class InstanceSums(Fault):
+class InstanceSums(WrongNumbers):
     """Wrong where instance norm sums over several images: some run misses one of them."""
 
     def case(self, operation: Any) -> str:
@@ -117,27 +142,42 @@ class InstanceSums(Fault):
         return f"instance norm of {x.dimensions[0]} images" if instance and x.dimensions[0] > 1 else ""
 
 
+@dataclass(frozen=True)
+class EndlessReduction(Fault):
+    """Does not end where a deterministic reduction follows a product of several matrices."""
+
+    def what(self, operations: Sequence[Descriptor]) -> str:
+        """A deterministic reduction, and a product of several matrices."""
+        reduces = any(_is_deterministic(o) for o in operations if isinstance(o, ReductionOperation))
+        products = [o.values["c"].dimensions for o in operations if isinstance(o, MatmulOperation)]
+        matrices = max((prod(shape[:-2]) for shape in products), default=0)
+        if not reduces or matrices < 2:
+            return ""
+        return f"does not end for a deterministic reduction behind a product of {matrices} matrices"
+
+
+def _is_deterministic(operation: ReductionOperation) -> bool:
+    return bool(operation.values["reduction"].values.get("deterministic"))
+
+
 FAULTS: tuple[Fault, ...] = (
-    UnevenPadding(ConvolutionBackwardFilter, "filter gradients", frozenset({1, 18, 20})),
-    UnevenPadding(ConvolutionBackwardFilter, "filter gradients", frozenset({70}), strided=True),
-    UnevenPadding(ConvolutionBackwardData, "data gradients", frozenset({50, 78})),
-    UnevenPadding(ConvolutionForward, "results", frozenset({5}), depthwise=True),
-    CoarseTransform(ConvolutionBackwardFilter, "filter gradients", frozenset({17}), frozenset({(5, 5)})),
-    InstanceSums(NormBackward, "gradients of scale and bias", frozenset({0})),
+    UnevenPadding(frozenset({1, 18, 20}), ConvolutionBackwardFilter, "filter gradients"),
+    UnevenPadding(frozenset({70}), ConvolutionBackwardFilter, "filter gradients", strided=True),
+    UnevenPadding(frozenset({50, 78}), ConvolutionBackwardData, "data gradients"),
+    UnevenPadding(frozenset({5}), ConvolutionForward, "results", depthwise=True),
+    CoarseTransform(frozenset({17}), ConvolutionBackwardFilter, "filter gradients", frozenset({(5, 5)})),
+    InstanceSums(frozenset({0}), NormBackward, "gradients of scale and bias"),
+    EndlessReduction(frozenset({1})),
 )
 
 
 def known_wrong(operations: Sequence[Descriptor], engine: int) -> str:
-    """Why an engine must not be used for a graph because its results are known to be wrong; "" for all others.
+    """Why an engine must not be used for a graph: its results are wrong, or it does not end; "" for all others.
 
     Heuristics' results are passed through it (`OperationGraph.configs`, `Graph.plans`, `Graph.autotune`).
 
     Args:
-        operations: of the graph. Engines are numbered for each pattern of operations; the faults are in graphs
-            of one.
+        operations: of the graph. Engines are numbered for each pattern of operations.
         engine: the engine's number (`Engine.index`).
     """
-    if len(operations) != 1:
-        return ""
-    reasons = (fault.reason(operations[0], engine) for fault in FAULTS)
-    return next(filter(None, reasons), "")
+    return next(filter(None, (fault.reason(operations, engine) for fault in FAULTS)), "")

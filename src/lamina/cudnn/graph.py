@@ -104,7 +104,8 @@ class Graph(Operations):
     ) -> Iterator[ExecutionPlan]:
         """Plans that could be made, best first, one after the other as they are asked for.
 
-        Engines that give wrong results for the graph, as far as is known, are passed over (`known_wrong`).
+        Engines that give wrong results for the graph, or do not end, as far as is known, are passed over
+        (`known_wrong`).
 
         Args:
             target: the handle or the device properties.
