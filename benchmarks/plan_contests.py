@@ -118,7 +118,9 @@ def choices(lines: Iterable[dict[str, Any]]) -> list[tuple[str, Choice]]:
     for line in lines:
         for one in line.get("contests", ()):
             way, engine, knobs, milliseconds = one["best"]
-            found.append((one["key"], Choice(way, engine, tuple((k, v) for k, v in knobs), milliseconds)))
+            heuristic = next((row[3] for row in one["times"] if row[:3] == one["first"]), 0.0)
+            pairs = tuple((k, v) for k, v in knobs)
+            found.append((one["key"], Choice(way, engine, pairs, milliseconds, heuristic)))
     return found
 
 

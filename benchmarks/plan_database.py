@@ -3,18 +3,20 @@
     python -m benchmarks.plan_database CONTESTS.jsonl … --about about.json     adds them to the package's database
     python -m benchmarks.plan_database CONTESTS.jsonl … --judge [FILE]         leaves each problem out in turn
 
-Judging: a problem's plan is taken from its nearest neighbours as "auto" would, the problem itself left out, and its
-time is compared with the best one's (regret). Where no neighbour's choice was a right candidate of the problem, the
-heuristic's first plan counts. It needs cuDNN 9.19 and a libcuda, with or without devices.
+Judging: a problem's plan is taken from its nearest neighbour as "auto" would, the problem itself left out, and its
+time is compared with the best one's (regret). Where the neighbour's choice was no right candidate of the problem, or
+won by too little, the heuristic's first plan counts. Where that is an own kernel by the rules of today, it counts as
+the heuristic's, whatever it was when it was measured. It needs cuDNN 9.19 and a libcuda, with or without devices.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +28,8 @@ from lamina import backends
 from lamina.backends import NoKernel
 from lamina.backends.cuda.conv import conv
 from lamina.backends.cuda.matmul import matmul
-from lamina.backends.cuda.select import formulations, known
-from lamina.backends.cuda.select.known import ProblemPlace, distance
+from lamina.backends.cuda.select import formulations
+from lamina.backends.cuda.select.known import ProblemPlace, distance, gains
 from lamina.cudnn import Choice, PlanDatabase, StoredChoice, database, read_database
 from lamina.runtime import Device, Machine
 
@@ -59,12 +61,12 @@ class Measured:
 def measured(lines: Iterable[Mapping[str, Any]]) -> list[Measured]:
     """The problems of results that have a place; of one that was measured twice the last time counts."""
     lines = list(lines)
-    places = places_of([Request.of(line["request"]) for line in lines])
+    problems = problems_of([Request.of(line["request"]) for line in lines])
     found: dict[ProblemPlace, Measured] = {}
     for line in lines:
         for one in line.get("contests", ()):
-            place = places.get(one["problem"])
-            if place is None or not place.nature:
+            problem = problems.get(one["problem"])
+            if problem is None or not problem.kind:
                 continue
             times = {
                 choice(*row[:3]): float(row[3]) for row in (*one["times"], one["best"]) if row[0] != LEFT_OUT
@@ -73,11 +75,18 @@ def measured(lines: Iterable[Mapping[str, Any]]) -> list[Measured]:
                 continue
             best = choice(*one["best"][:3])
             best = best if best in times else min(times, key=lambda x: times[x])
-            won = Choice(best.formulation, best.engine, best.knobs, times[best])
-            found[place] = Measured(
-                place, one["problem"].split("(")[0].split()[0], won, choice(*one["first"]), times
-            )
+            first = first_of(problem, choice(*one["first"]), times)
+            won = Choice(best.formulation, best.engine, best.knobs, times[best], times.get(first, 0.0))
+            op = one["problem"].split("(")[0].split()[0]
+            found[problem.place] = Measured(problem.place, op, won, first, times)
     return list(found.values())
+
+
+def first_of(problem: formulations.Problem, measured: Choice, times: Collection[Choice]) -> Choice:
+    """What the heuristic takes: its first formulation if that is an own kernel, else what it was when measured."""
+    one = problem.formulations[0]
+    own = Choice(one.name)
+    return own if one.graph is None and own in times else measured
 
 
 def choice(formulation: str, engine: int, knobs: Iterable[Sequence[int]]) -> Choice:
@@ -85,14 +94,14 @@ def choice(formulation: str, engine: int, knobs: Iterable[Sequence[int]]) -> Cho
     return Choice(formulation, engine, tuple((k, v) for k, v in knobs))
 
 
-def places_of(requests: Iterable[Request]) -> dict[str, ProblemPlace]:
-    """The key of every problem that comes up in requests, and its place."""
+def problems_of(requests: Iterable[Request]) -> dict[str, formulations.Problem]:
+    """Every problem that comes up in requests, by its key."""
     device = Device("cuda", machine=Machine.named("h200"))
-    places: dict[str, ProblemPlace] = {}
+    problems: dict[str, formulations.Problem] = {}
     choose = formulations._choose
 
     def noted(problem: formulations.Problem, *rest: Any) -> Any:
-        places[problem.key] = problem.place
+        problems[problem.key] = problem
         return choose(problem, *rest)
 
     with drafted(), mock.patch.object(formulations, "_choose", noted):
@@ -103,7 +112,7 @@ def places_of(requests: Iterable[Request]) -> dict[str, ProblemPlace]:
                 backends.get(device).plan(request.op, request.specs, request.policy)
             except NoKernel:
                 continue
-    return places
+    return problems
 
 
 # --------------------------------------------------------------------------------------------------- the database
@@ -125,28 +134,27 @@ def add(found: Sequence[Measured], about: Mapping[str, Any], folder: Path) -> Pa
 # --------------------------------------------------------------------------------------------------- the nearest rule
 
 
-def regret(one: Measured, others: Sequence[Measured], bound: float, most: int) -> tuple[float, bool]:
-    """Time of the plan that neighbours give over the best time, and whether one of theirs was taken."""
-    near = sorted(
+def regret(one: Measured, others: Sequence[Measured], bound: float) -> tuple[float, bool]:
+    """Time of the plan that the nearest neighbour gives over the best time, and whether its own was taken."""
+    apart, number = min(
         ((distance(one.place.sizes, other.place.sizes), number) for number, other in enumerate(others)),
+        default=(math.inf, 0),
     )
-    for apart, number in near[:most]:
-        best = others[number].best
+    if apart <= bound and gains(best := others[number].best):
         plan = Choice(best.formulation, best.engine, best.knobs)
-        if apart <= bound and plan in one.times:
+        if plan in one.times:
             return one.times[plan] / one.best.milliseconds, True
     return one.times[one.first] / one.best.milliseconds, False
 
 
-def judge(found: Sequence[Measured], bound: float, most: int = known.MOST) -> dict[str, Any]:
+def judge(found: Sequence[Measured], bound: float) -> dict[str, Any]:
     """Regrets of all problems, each left out in turn; the heuristic's beside them."""
     natures: dict[str, list[Measured]] = defaultdict(list)
     for one in found:
         natures[one.place.nature].append(one)
     compared = [one for one in found if one.known and one.best.milliseconds > 0]
     judged = [
-        (one, *regret(one, [x for x in natures[one.place.nature] if x is not one], bound, most))
-        for one in compared
+        (one, *regret(one, [x for x in natures[one.place.nature] if x is not one], bound)) for one in compared
     ]
     by_op: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for one, ratio, _ in judged:

@@ -78,7 +78,7 @@ def test_outcomes_are_written_with_each_candidate_once_and_winners_read() -> Non
     spec = Spec((4,), float32).fixed
     problem = Problem("p", "p", (spec,), (spec,), (), 5.0)
     slow, fast = Choice("plain", 3, ((1, 2),)), Choice("direct")
-    best = Choice("direct", milliseconds=0.25)
+    best = Choice("direct", milliseconds=0.25, heuristic=1.0)
     times = ((slow, 1.0), (fast, 0.3), (fast, 0.25))
     line = outcome_record(ContestOutcome(problem, Policy(), "key", slow, best, times, ("x" * 500,) * 9))
     assert line["times"] == [["direct", -1, [], 0.25], ["plain", 3, [[1, 2]], 1.0]]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import plan_database
-from benchmarks.plan_database import Measured, add, judge, measured, places_of
+from benchmarks.plan_database import Measured, add, first_of, judge, measured, problems_of
 from benchmarks.plan_problems import Request
 from lamina.backends.cuda.select.known import ProblemPlace
 from lamina.cudnn import Choice, read_database
@@ -16,7 +16,7 @@ A, B, C = (Choice(name) for name in "abc")
 
 
 def problem(size: int, best: Choice, **times: float) -> Measured:
-    won = Choice(best.formulation, milliseconds=times[best.formulation])
+    won = Choice(best.formulation, milliseconds=times[best.formulation], heuristic=times.get("a", 0.0))
     return Measured(
         ProblemPlace("conv", (size,)), "conv", won, A, {Choice(name): t for name, t in times.items()}
     )
@@ -27,9 +27,14 @@ def test_a_problem_left_out_takes_its_nearest_neighbours_plan() -> None:
         problem(8, B, a=2.0, b=1.0),
         problem(9, B, a=3.0, b=1.5),  # 8's nearest, and 8 its: both right
         problem(64, A, a=1.0, b=1.25),  # too far from all within 1, else wrong by a quarter
+        problem(1000, B, a=1.05, b=1.0),
+        problem(1001, B, a=1.0, b=1.0),  # its nearest won by too little: the heuristic's, as for that one
     ]
     near = judge(found, 1.0)
-    assert (near["problems"], near["by_a_neighbour"]) == (3, 2)
+    assert (near["problems"], near["by_a_neighbour"]) == (5, 2)
+    assert near["regret"] == pytest.approx(1.05 ** (1 / 5))
+    found = found[:3]
+    near = judge(found, 1.0)
     assert near["regret"] == pytest.approx(1.0)
     assert near["regret_heuristic"] == pytest.approx(4 ** (1 / 3))
     far = judge(found, 4.0)
@@ -41,10 +46,11 @@ def test_a_problem_left_out_takes_its_nearest_neighbours_plan() -> None:
 
 
 def test_a_plan_that_is_no_candidate_is_passed_over() -> None:
-    found = [problem(8, C, a=2.0, c=1.0), problem(9, B, a=3.0, b=1.5), problem(10, A, a=1.0, b=2.0)]
-    # 9's nearest takes c or a: 10's a is right for it; 8's nearest take b, which it has not, then a
-    assert judge(found[:2], 1.0)["by_a_neighbour"] == 0
-    assert judge(found, 1.0)["by_a_neighbour"] == 3
+    found = [problem(8, C, a=2.0, c=1.0), problem(9, B, a=3.0, b=1.5), problem(10, B, a=1.0, b=2.0)]
+    # the nearest of 8 takes b, which it has not, that of 9 (10) won nothing; that of 10 takes b
+    judged = judge(found, 1.0)
+    assert judged["by_a_neighbour"] == 1
+    assert judged["regret"] == pytest.approx((2.0 * 2.0 * 1.0) ** (1 / 3))
 
 
 def test_what_the_heuristic_got_wrong_is_not_compared() -> None:
@@ -57,9 +63,9 @@ def norm(batch: int) -> Request:
 
 
 def test_results_become_a_database(tmp_path: Path) -> None:
-    places = places_of([norm(8), norm(32)])
+    places = problems_of([norm(8), norm(32)])
     assert len(places) == 2
-    assert len({place.nature for place in places.values()}) == 1
+    assert len({problem.place.nature for problem in places.values()}) == 1
     lines = [
         {
             "request": norm(batch).record,
@@ -74,6 +80,10 @@ def test_results_become_a_database(tmp_path: Path) -> None:
         }
         for batch, key in zip((8, 32), places, strict=True)
     ]
+    problem = places[next(iter(places))]
+    resident, passes = Choice("resident"), Choice("kernel")
+    assert first_of(problem, passes, [resident, passes]) == resident  # by today's rule
+    assert first_of(problem, passes, [passes]) == passes  # it was not measured
     lines.append({"request": norm(8).record, "error": "contest: took too long"})
     found = measured(lines)
     assert [one.best.milliseconds for one in found] == [8.5, 32.5]

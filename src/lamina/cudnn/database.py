@@ -1,7 +1,8 @@
 """The database in the package: which plan was fastest for which problem, for a model of GPU and a version of cuDNN.
 
 A file is gzipped JSON: what was measured on what ("measured"), the natures of problems, and a line for each problem:
-number of its nature (op and attributes, element types, layouts), sizes, formulation, engine, knobs, milliseconds.
+number of its nature (op and attributes, element types, layouts), sizes, formulation, engine, knobs,
+milliseconds, milliseconds of what the heuristic would have taken.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class PlanDatabase:
         """Write it, at once; equal databases are equal files."""
         numbers = {nature: i for i, nature in enumerate(sorted(self.plans))}
         rows = [
-            [numbers[e.nature], e.sizes, x.formulation, x.engine, x.knobs, round(x.milliseconds, 6)]
+            [numbers[e.nature], e.sizes, x.formulation, x.engine, x.knobs, *_rounded(x)]
             for e in self.entries()
             for x in (e.choice,)
         ]
@@ -120,9 +121,14 @@ def read_database(path: Path) -> PlanDatabase:
         raise DatabaseError(f"{path}: no database of plans: {type(error).__name__}: {error}") from error
 
 
-def _choice(formulation: Any, engine: Any, knobs: Any, milliseconds: Any) -> Choice:
+def _rounded(choice: Choice) -> tuple[float, float]:
+    """Its times, to a nanosecond."""
+    return round(choice.milliseconds, 6), round(choice.heuristic, 6)
+
+
+def _choice(formulation: Any, engine: Any, knobs: Any, milliseconds: Any, heuristic: Any) -> Choice:
     pairs = tuple((int(knob), int(value)) for knob, value in knobs)
-    return Choice(str(formulation), int(engine), pairs, float(milliseconds))
+    return Choice(str(formulation), int(engine), pairs, float(milliseconds), float(heuristic))
 
 
 def file_name(device: str, cudnn: str) -> str:

@@ -28,13 +28,15 @@ class Choice:
     """What was chosen: an engine's number and knob values.
 
     formulation: which of several formulations of the same problem, by a name of the caller's ("way" in the file).
-    engine: -1 where the formulation is no cuDNN graph. milliseconds: as measured.
+    engine: -1 where the formulation is no cuDNN graph. milliseconds: as measured. heuristic: milliseconds of what the
+    heuristic would have taken, in the same contest; 0 where nobody knows.
     """
 
     formulation: str
     engine: int = -1
     knobs: tuple[tuple[int, int], ...] = ()
     milliseconds: float = 0.0
+    heuristic: float = 0.0
 
     @property
     def key(self) -> Key:
@@ -168,6 +170,7 @@ def _line(entry: StoredChoice) -> str:
             "engine": choice.engine,
             "knobs": choice.knobs,
             "milliseconds": choice.milliseconds,
+            "heuristic": choice.heuristic,
             **place,
         },
         sort_keys=True,
@@ -195,7 +198,8 @@ def _entry(line: bytes) -> StoredChoice | None:
             return None
         entry = json.loads(outer["choice"])
         knobs = tuple((int(knob), int(value)) for knob, value in entry["knobs"])
-        choice = Choice(str(entry["way"]), int(entry["engine"]), knobs, float(entry["milliseconds"]))
+        times = float(entry["milliseconds"]), float(entry.get("heuristic", 0.0))
+        choice = Choice(str(entry["way"]), int(entry["engine"]), knobs, *times)
         sizes = tuple(int(n) for n in entry.get("sizes", ()))
         return StoredChoice(str(entry["key"]), choice, str(entry.get("nature", "")), sizes)
     except (TypeError, KeyError, ValueError, AttributeError, OverflowError, RecursionError):

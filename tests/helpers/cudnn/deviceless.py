@@ -21,7 +21,12 @@ from lamina.backends.cuda.conv import conv
 from lamina.backends.cuda.cudnn_graphs.conv import Operands
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
 from lamina.backends.cuda.launch.program import Launches, SubPlan, source, target
-from lamina.backends.cuda.matmul.bias_gelu_fusion import MatmulGeluGrad, sum_formulation
+from lamina.backends.cuda.matmul.bias_gelu_fusion import (
+    MatmulBiasGelu,
+    MatmulGeluGrad,
+    _forward_formulations,
+    sum_formulation,
+)
 from lamina.backends.cuda.norm.conv_batch_norm import statistics_formulation
 from lamina.backends.cuda.norm.conv_batch_norm_fusion import ConvNorm
 from lamina.backends.cuda.norm.norm import cudnn_norm
@@ -41,7 +46,9 @@ from lamina.ops.primitives import (
     ConvFilterGrad,
     Div,
     Fused,
+    Gelu,
     GeluGrad,
+    GeluTanh,
     Matmul,
     Quantize,
     QuantizedConv,
@@ -164,10 +171,21 @@ def gelus() -> dict[str, str]:
         for m, k, n in ((512, 128, 256), (33, 12, 8)):
             p, h = Product(1, m, n, k, False, False), Spec((m, n), bfloat16).fixed
             sum_only = sum_formulation(MatmulGeluGrad(Matmul(), GeluGrad(form)), p, h, h)
-            problem = formulations.Problem("sum", "sum", (h,), (h,), (sum_only,), 0.0)
-            first = next(formulations.candidates(problem, properties(), Policy(), ("a",), []), None)
-            found[f"{form} sum {m}"] = first.label if first else "refused"
+            found[f"{form} sum {m}"] = first_candidate(sum_only, h)
+            gelu, turned = (Gelu() if form == "none" else GeluTanh()), Product(1, m, n, k, False, True)
+            inputs = [Spec(s, bfloat16).fixed for s in ((m, k), (n, k), (n,))]
+            both = _forward_formulations(
+                MatmulBiasGelu(Matmul(False, True), gelu), turned, inputs, h, DEVICE, Policy()
+            )
+            found[f"{form} both {m}"] = " | ".join(first_candidate(one, h) for one in both)
     return found
+
+
+def first_candidate(formulation: formulations.Formulation, h: Spec) -> str:
+    """The heuristic's first plan of one formulation."""
+    problem = formulations.Problem("one", "one", (h,), (h,), (formulation,), 0.0)
+    first = next(formulations.candidates(problem, properties(), Policy(), ("a",), []), None)
+    return first.label if first else "refused"
 
 
 def eights() -> dict[str, str]:

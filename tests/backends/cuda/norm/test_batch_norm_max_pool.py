@@ -10,7 +10,7 @@ import pytest
 from lamina.backends import Plan
 from lamina.backends.cuda import backend
 from lamina.backends.cuda.launch.program import Launches
-from lamina.backends.cuda.norm import batch_norm_max_pool
+from lamina.backends.cuda.norm import batch_norm_max_pool, batch_persistent
 from lamina.backends.cuda.norm import norm as norms
 from lamina.backends.cuda.norm.batch_norm_max_pool_fusion import NormPool, PoolNormGrad
 from lamina.backends.cuda.select.formulations import Problem, candidate, make_plan
@@ -77,6 +77,12 @@ def same(found: Sequence[Array], wanted: Sequence[Array]) -> None:
     for i, (a, b) in enumerate(zip(found, wanted, strict=True)):
         assert a.dtype == b.dtype
         assert a.tobytes() == b.tobytes(), f"output {i}: {np.argwhere(a != b)[:3]}"
+
+
+@pytest.fixture
+def in_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Norms alone run in passes, as the fused kernels do, so that their sums round alike."""
+    monkeypatch.setattr(batch_persistent, "tiling", lambda *given: None)
 
 
 def forward_operands(x: Shape, dtype: DType) -> list[Array]:
@@ -152,6 +158,7 @@ def backward_operands(
     return [eighths(rng, pooled.shape, dtype, 3), index, image, *small, *after]
 
 
+@pytest.mark.usefixtures("in_passes")
 @pytest.mark.parametrize("case", slow_from(2, CASES))
 @pytest.mark.parametrize("relu", [False, True])
 def test_backward_has_the_bits_of_both_kernels(case: str, relu: bool) -> None:
@@ -169,6 +176,7 @@ def test_backward_has_the_bits_of_both_kernels(case: str, relu: bool) -> None:
     same(found, run(norm, [g, *arrays[2:]]))
 
 
+@pytest.mark.usefixtures("in_passes")
 def test_the_pools_gradient_is_rounded_before_it_is_used() -> None:
     """Several windows give numbers of eight digits to one position: their sum has more."""
     kernel, window, x = CASES["stem"]
@@ -234,6 +242,7 @@ def test_what_is_not_fused(case: str) -> None:
     same(run_plan(made, arrays), run_plan(plan(norm, rest, last), rest))
 
 
+@pytest.mark.usefixtures("in_passes")
 @pytest.mark.parametrize("places", slow_from(2, product([contiguous, channels_last, None], repeat=2)))
 def test_operands_that_lie_otherwise(places: tuple[Callable[[Shape], Layout] | None, ...]) -> None:
     """The gradient and the index in one layout, x in another: the plan says how it wants them."""
@@ -256,7 +265,7 @@ def test_fastest_takes_the_winner(winner: str, monkeypatch: pytest.MonkeyPatch) 
 
     def choose(problem: Problem, device: Device, policy: Policy) -> Plan:
         formulations = {formulation.name: formulation for formulation in problem.formulations}
-        assert policy.algorithm == "fastest"
+        assert policy.algorithm == "fastest" or "unfused" not in formulations
         return make_plan(
             problem,
             candidate(formulations[winner if "unfused" in formulations else "kernel"], None, {}),

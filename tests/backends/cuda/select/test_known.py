@@ -12,7 +12,7 @@ from lamina.backends.cuda.cudnn_graphs.conv import Operands
 from lamina.backends.cuda.launch.program import Fill, target
 from lamina.backends.cuda.select import formulations, known
 from lamina.backends.cuda.select.formulations import Formulation, Problem, choose, expects
-from lamina.backends.cuda.select.known import BOUND, MOST, ProblemPlace, distance, known_choices, ranked
+from lamina.backends.cuda.select.known import BOUND, ProblemPlace, distance, known_choices, ranked
 from lamina.cudnn import Choice, PlanDatabase, PlanStore, StoredChoice
 from lamina.ops.primitives import BatchNorm, Conv, Window
 from lamina.runtime import Device
@@ -31,11 +31,15 @@ def problem(count: int = 64, kind: str = "fill") -> Problem:
 
 
 def learnt(*pairs: tuple[int, str]) -> PlanDatabase:
-    """Which way is fastest for so many elements."""
+    """Which way is fastest for so many elements, clearly."""
+    clear = Choice("", milliseconds=1.0, heuristic=2.0)
     return PlanDatabase.of(
         "here",
         "9.19",
-        [StoredChoice("", Choice(way), problem(n).place.nature, problem(n).place.sizes) for n, way in pairs],
+        [
+            StoredChoice("", replace(clear, formulation=way), problem(n).place.nature, problem(n).place.sizes)
+            for n, way in pairs
+        ],
         {},
     )
 
@@ -72,7 +76,7 @@ def test_its_own_choice_then_the_nearest_then_the_heuristics(knows: list[PlanDat
 
 @pytest.mark.feature("B011", "F081")
 def test_what_cannot_be_made_within_the_policy_is_passed_over(knows: list[PlanDatabase]) -> None:
-    knows.append(learnt((64, "c"), (60, "gone"), (50, "b")))
+    knows.append(learnt((64, "c"), (60, "b")))
     assert way(problem(64)) == "c"
     assert way(problem(64), replace(AUTO, workspace_limit=10)) == "b"
     knows.append(learnt((64, "gone")))
@@ -88,10 +92,11 @@ def test_the_users_store_comes_first(
     monkeypatch.setattr(known.c.library, "available", lambda: True)
     here, place = Device("cpu"), problem().place
     knows.append(learnt((64, "b")))
-    assert known_choices(place, here) == [Choice("b")]
+    assert [x.formulation for x in known_choices(place, here)] == ["b"]
     store.put("key", Choice("c"), place.nature, place.sizes)
-    assert known_choices(place, here) == [Choice("c"), Choice("b")]
-    assert known_choices(place, H200) == [Choice("b")]  # what was timed on another device says nothing of it
+    assert [x.formulation for x in known_choices(place, here)] == ["c", "b"]
+    # what was timed on another device says nothing of it
+    assert [x.formulation for x in known_choices(place, H200)] == ["b"]
     assert known_choices(ProblemPlace("", (1,)), here) == []
 
 
@@ -103,12 +108,28 @@ def test_distances_are_those_of_logarithms() -> None:
     assert distance((0, 4), (0, 4)) == 0
 
 
-def test_choices_are_few_and_near() -> None:
-    source = {(n,): Choice(str(n)) for n in (1, 2, 4, 8, 16, 1 << 12)}
-    assert [x.formulation for x in ranked((8,), [source])] == ["8", "4", "16", "2"]
-    assert len(ranked((9,), [source])) == MOST
-    assert ranked((int(8 * 2**BOUND) * 4,), [{(8,): Choice("x")}]) == []
+def test_its_own_choices_and_the_nearest_that_won_clearly() -> None:
+    clear = {"milliseconds": 1.0, "heuristic": 1.2}
+    source = {(n,): Choice(str(n), **clear) for n in (1, 2, 4, 8, 15, 1 << 12)}
+    assert [x.formulation for x in ranked((8,), [source])] == ["8", "15"]
+    assert [x.formulation for x in ranked((9,), [source])] == ["8"]
+    assert ranked((int(8 * 2**BOUND) * 4,), [{(8,): Choice("x", **clear)}]) == []
     assert ranked((8,), [{(8,): Choice("own")}, {(8,): Choice("shipped")}])[0] == Choice("own")
+    narrow = Choice("narrow", milliseconds=1.0, heuristic=1.05)
+    assert (
+        ranked((9,), [{**source, (9 + 1,): narrow, (8,): narrow}]) == []
+    )  # near, the heuristic was about as good
+    assert ranked((8,), [{(8,): narrow}]) == [narrow]
+    assert ranked((9,), [{(8,): Choice("untold", milliseconds=1.0)}]) == []
+    assert ranked((9,), []) == []
+
+
+def test_numbers_do_not_part_problems() -> None:
+    x = Spec((32, 64, 8, 8), bfloat16, channels_last((32, 64, 8, 8)))
+    natures = {ProblemPlace.of(str(BatchNorm(e)), [x], [x]).nature for e in (1e-5, 1e-3, 0.001, 0.5)}
+    assert len(natures) == 1
+    assert ProblemPlace.of(str(BatchNorm(1e-5, relu=True)), [x], [x]).nature not in natures
+    assert ProblemPlace.of("conv(stride=2)", [x], [x]) != ProblemPlace.of("conv(stride=1)", [x], [x])
 
 
 @pytest.mark.feature("F081")
@@ -147,17 +168,26 @@ def test_a_norm_takes_the_formulation_that_is_known(knows: list[PlanDatabase]) -
     plain = backends.get(H200).plan(op, specs, HEURISTIC)
     assert backends.get(H200).plan(op, specs, AUTO).label == plain.label
     place = ProblemPlace.of(str(op), plain.inputs, plain.outputs)
-    timed = backends.get(H200).plan(op, specs, Policy(algorithm="fastest"))
-    assert timed.label.endswith("kernel")
-    knows.append(
-        PlanDatabase.of("here", "1", [StoredChoice("", Choice("kernel"), place.nature, place.sizes)], {})
-    )
-    assert backends.get(H200).plan(op, specs, AUTO).label == plain.label
     names = [w.name for w in _formulations_of(op, specs)]
-    knows.append(
-        PlanDatabase.of("here", "1", [StoredChoice("", Choice(names[1]), place.nature, place.sizes)], {})
-    )
-    assert backends.get(H200).plan(op, specs, AUTO).label.endswith(names[1])
+    assert names == ["resident", "kernel", "cudnn"]
+    assert plain.label.endswith("resident")
+    for name in names:
+        knows.append(
+            PlanDatabase.of("here", "1", [StoredChoice("", Choice(name), place.nature, place.sizes)], {})
+        )
+        label = backends.get(H200).plan(op, specs, AUTO).label
+        assert label.endswith("resident" if name == "cudnn" else name)  # no cuDNN engine of that number
+
+
+@pytest.mark.feature("B010")
+def test_one_launch_for_what_stays_in_the_cache() -> None:
+    """A norm in one launch up to one and a half times the cache, in passes beyond that."""
+    small = [Spec((64,), float32)] * 4
+    for batch, label in ((8, "resident"), (64, "kernel")):
+        x = Spec((batch, 64, 112, 112), bfloat16, channels_last((batch, 64, 112, 112)))
+        assert (2 * x.nbytes <= 3 * H200.machine.l2_bytes) == (label == "resident")
+        found = backends.get(H200).plan(BatchNorm(1e-5), (x, *small), HEURISTIC)
+        assert found.label == f"kernel batch_norm {label}"
 
 
 def _formulations_of(op: BatchNorm, specs: tuple[Spec, ...]) -> tuple[Formulation, ...]:

@@ -46,14 +46,17 @@ from lamina.backends.cuda.cudnn_graphs.conv import (
 )
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE, Epilogue
 from lamina.backends.cuda.elementwise.pointwise import full
-from lamina.backends.cuda.elementwise.unfused_epilogue import unfused_formulation
+from lamina.backends.cuda.elementwise.unfused_epilogue import (
+    beside_fused,
+    pays_apart,
+    unfused_formulation,
+)
 from lamina.backends.cuda.launch.program import Fill, kernel_plan, target
 from lamina.backends.cuda.registry import kernels
 from lamina.backends.cuda.select.formulations import (
     Formulation,
     Problem,
     choose,
-    expects,
     nothing_to_do,
 )
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
@@ -134,14 +137,17 @@ def _cached(
             raise NoKernel(f"{op.name}: steps on a result of no elements are left to their own kernels")
         fill = Fill(target(), 0, problem.outputs[0].nbytes)
         return kernel_plan(device, problem.inputs, problem.outputs, [fill], label=op.name)
-    if epilogue.steps and (policy.named or expects(problem, "split", device, policy)):
+    if epilogue.steps and (policy.named or pays_apart(problem, epilogue.steps, device, policy)):
         head = _cached(op, specs, NONE, device, policy)
         out, extras = problem.outputs[0], problem.inputs[2:]
         formulation = unfused_formulation(head, epilogue.steps, out, extras, epilogue.first)
-        problem = replace(
-            problem, formulations=(formulation,) if policy.named else (*problem.formulations, formulation)
-        )
-        policy = replace(policy, algorithm="heuristic") if policy.named else policy
+        if policy.named:
+            problem, policy = (
+                replace(problem, formulations=(formulation,)),
+                replace(policy, algorithm="heuristic"),
+            )
+        else:
+            problem = beside_fused(problem, formulation, epilogue.steps, device)
     return choose(problem, device, policy)
 
 

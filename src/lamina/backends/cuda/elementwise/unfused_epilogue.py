@@ -3,14 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from lamina.backends import Plan
 from lamina.backends.cuda.elementwise.pointwise import KernelOperand, Statement, chain_values, elementwise
 from lamina.backends.cuda.launch.indexing import broadcast_strides, memory_order
 from lamina.backends.cuda.launch.program import Aligned, Launches, source, target, wide_type
-from lamina.backends.cuda.select.formulations import Formulation
+from lamina.backends.cuda.select.formulations import Formulation, Problem, expects
 from lamina.ops.core import Op
-from lamina.spec import Spec
+from lamina.ops.primitives import Gelu, GeluGrad
+from lamina.runtime import Device
+from lamina.spec import Policy, Spec
+
+
+def pays_apart(problem: Problem, steps: Sequence[Op], device: Device, policy: Policy) -> bool:
+    """Whether the unfused form of a head with steps is worth making: it is timed, known, or expected to be best."""
+    return bool(steps) and (_expected(problem, steps, device) or expects(problem, "split", device, policy))
+
+
+def beside_fused(problem: Problem, unfused: Formulation, steps: Sequence[Op], device: Device) -> Problem:
+    """The problem with the unfused form too: first where it is expected to be best, else last."""
+    fused = problem.formulations
+    first = _expected(problem, steps, device)
+    return replace(problem, formulations=(unfused, *fused) if first else (*fused, unfused))
+
+
+def _expected(problem: Problem, steps: Sequence[Op], device: Device) -> bool:
+    """Whether steps are expected to be faster in a kernel of their own.
+
+    An error function behind a product costs cuDNN's fused engines more time than the traffic that they save (1.1 to
+    2.1 times, bfloat16, H200), unless the result stays in the cache anyway.
+    """
+    erf = any(isinstance(s, Gelu) or (isinstance(s, GeluGrad) and s.approximate == "none") for s in steps)
+    return erf and problem.outputs[0].nbytes > device.machine.l2_bytes // 4
 
 
 def unfused_formulation(

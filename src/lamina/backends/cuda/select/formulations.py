@@ -440,7 +440,8 @@ def _fastest(
             break
         best = better
     found, milliseconds = best
-    choice = replace(found.choice, milliseconds=milliseconds)
+    heuristic = next((taken for one, taken in times if one is entries[0]), 0.0)
+    choice = replace(found.choice, milliseconds=milliseconds, heuristic=heuristic)
     place = problem.place
     store.put(key, choice, place.nature, place.sizes)
     timed = tuple((one.choice, taken) for one, taken in times)

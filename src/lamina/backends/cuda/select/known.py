@@ -1,13 +1,16 @@
 """What is known of a problem before anything is timed: choices measured for it, or for problems near it.
 
 A problem has a place: its nature (op and attributes, element types, layouts) and its sizes. Choices come from the
-user's plan store and from the database in the package (`lamina.cudnn.database`); those of the same place first, then
-those of the same nature whose sizes are near: the distance is that of the logarithms of the sizes.
+user's plan store and from the database in the package (`lamina.cudnn.database`): those of the same place first, then
+that of the nearest problem of the same nature, where it was clearly faster than the heuristic's own choice. Engines
+and their knobs fit one size; what the heuristic takes for another one is more often right than a neighbour's winner
+that won by little. The distance is that of the logarithms of the sizes.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,8 +19,11 @@ from lamina.cudnn import Choice, database_of, plan_store
 from lamina.runtime import Device
 from lamina.spec import Spec
 
-#: Choices of problems further away (in factors of two) are not tried, and of the nearer ones so many at most.
-BOUND, MOST = 3.0, 3
+#: Choices of problems further away (in factors of two) are not tried, nor those that won by a smaller factor.
+BOUND, GAIN = 3.0, 1.1
+
+#: Numbers of ops (an epsilon, a scale), which no plan's time depends on.
+_NUMBER = re.compile(r"=-?\d+(\.\d*(e[+-]?\d+)?|e[+-]?\d+)")
 
 #: Sizes -> choice, of problems of one nature.
 Neighbours = Mapping[tuple[int, ...], Choice]
@@ -32,10 +38,15 @@ class ProblemPlace:
 
     @staticmethod
     def of(kind: str, inputs: Sequence[Spec], outputs: Sequence[Spec]) -> ProblemPlace:
-        """The place of an op on operands. kind: the op with all of its attributes that are no sizes; "" for none."""
+        """The place of an op on operands. kind: the op with its attributes that are no sizes; "" for none.
+
+        Numbers that are not whole are left out of it: a plan is as fast for one as for the other.
+        """
         operands = (*inputs, *outputs)
         lies = " ".join(_lies(spec, outputs[0]) for spec in operands)
-        return ProblemPlace(kind and f"{kind} {lies}", tuple(n for spec in operands for n in spec.shape))
+        return ProblemPlace(
+            kind and f"{_NUMBER.sub('=.', kind)} {lies}", tuple(n for spec in operands for n in spec.shape)
+        )
 
 
 def _lies(spec: Spec, result: Spec) -> str:
@@ -57,7 +68,7 @@ def distance(a: Sequence[int], b: Sequence[int]) -> float:
 
 
 def ranked(sizes: tuple[int, ...], sources: Sequence[Neighbours]) -> list[Choice]:
-    """The choices to try, best first: those for these very sizes in the order of the sources, then the nearest."""
+    """The choices to try, best first: those for these very sizes in the order of the sources, then the nearest's."""
     exact = [source[sizes] for source in sources if sizes in source]
     others = [
         (distance(sizes, known), number, known)
@@ -65,8 +76,15 @@ def ranked(sizes: tuple[int, ...], sources: Sequence[Neighbours]) -> list[Choice
         for known in source
         if known != sizes
     ]
-    near = sorted(one for one in others if one[0] <= BOUND)[:MOST]
-    return list(dict.fromkeys([*exact, *(sources[number][known] for _, number, known in near)]))
+    apart, number, nearest = min(others, default=(math.inf, 0, ()))
+    if apart > BOUND or not gains(sources[number][nearest]):
+        return exact
+    return list(dict.fromkeys([*exact, sources[number][nearest]]))
+
+
+def gains(choice: Choice) -> bool:
+    """Whether a choice was so much faster than the heuristic's that it is worth trying for a problem nearby."""
+    return choice.heuristic > GAIN * choice.milliseconds > 0
 
 
 def known_choices(place: ProblemPlace, device: Device) -> list[Choice]:
