@@ -6,11 +6,12 @@ import pytest
 
 from benchmarks import plan_database
 from benchmarks.plan_database import Measured, add, first_of, judge, measured, problems_of
-from benchmarks.plan_problems import Request
+from benchmarks.plan_problems import LIST, Request, read
 from lamina.backends.cuda.select.known import ProblemPlace
-from lamina.cudnn import Choice, read_database
+from lamina.cudnn import Choice, database, read_database
 from lamina.ops.primitives import BatchNorm
 from lamina.spec import Spec, bfloat16, channels_last, float32
+from tests.helpers.cudnn.installed import needs_cudnn_919
 
 A, B, C = (Choice(name) for name in "abc")
 
@@ -113,3 +114,19 @@ def test_the_command_judges_and_adds(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     assert '"bound": 3.0' in figures.read_text()
     assert [f.name for f in (tmp_path / "made").iterdir()] == ["x-9.19.json.gz"]
+
+
+@needs_cudnn_919
+@pytest.mark.feature("B010", "F081")
+def test_every_shipped_plan_is_a_formulation_of_its_problem() -> None:
+    """Of every eighth problem of the list: the formulation is there, or cuBLASLt's, which a GPU alone can say."""
+    shipped = read_database(database.FOLDER / "NVIDIA-H200-9.19.json.gz")
+    found = 0
+    for problem in problems_of(read(LIST)[::8]).values():
+        known = shipped.placed(problem.place.nature).get(problem.place.sizes)
+        if known is not None:
+            names = {formulation.name for formulation in problem.formulations}
+            assert known.formulation in names or known.formulation.startswith("blas"), problem.key
+            assert 0 < known.milliseconds <= max(known.heuristic, known.milliseconds)
+            found += 1
+    assert found > 100
