@@ -11,10 +11,11 @@ from lamina.cudnn.database import (
     DatabaseError,
     PlanDatabase,
     database_of,
+    database_of_kin,
     file_name,
     read_database,
 )
-from lamina.runtime import Device
+from lamina.runtime import Device, Machine
 from tests.helpers.cudnn.installed import needs_cudnn_919
 from tests.helpers.planned import H200
 
@@ -100,3 +101,18 @@ def test_a_device_has_the_database_of_its_model(tmp_path: Path, monkeypatch: pyt
     made().save(tmp_path / file_name(H200.name, "9.19"))
     assert database_of(H200) == made()
     assert database_of(Device("cpu")) is None
+
+
+@needs_cudnn_919
+@pytest.mark.feature("F081")
+def test_another_model_of_the_architecture_lends_its_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "FOLDER", tmp_path)
+    made().save(tmp_path / file_name(H200.name, "9.19"))
+    h100, a100 = (Device("cuda", machine=Machine.named(name)) for name in ("h100", "a100"))
+    assert database_of(h100) is None
+    assert database_of_kin(h100) == made()
+    assert database_of_kin(a100) is None
+    assert database_of_kin(H200) is None
+    assert database_of_kin(Device("cpu")) is None

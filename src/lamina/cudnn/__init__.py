@@ -23,7 +23,7 @@ from lamina.cudnn.convolution import (
     ConvolutionBackwardFilter,
     ConvolutionForward,
 )
-from lamina.cudnn.database import DatabaseError, PlanDatabase, database_of, read_database
+from lamina.cudnn.database import DatabaseError, PlanDatabase, database_of, database_of_kin, read_database
 from lamina.cudnn.descriptor import DATA_TYPES, Attribute, Descriptor, data_type
 from lamina.cudnn.device import DeviceProperties, device_properties
 from lamina.cudnn.engine import (
@@ -132,6 +132,7 @@ __all__ = [
     "Verdict",
     "data_type",
     "database_of",
+    "database_of_kin",
     "device_properties",
     "handle_of",
     "key_text",

@@ -20,7 +20,7 @@ from typing import Any
 from lamina._json import parse_json
 from lamina.c import cudnn as c
 from lamina.cudnn.store import Choice, StoredChoice
-from lamina.runtime import Device, write_atomically
+from lamina.runtime import Device, Machine, write_atomically
 
 #: The databases in the package, a file for each model of GPU and version of cuDNN.
 FOLDER = Path(__file__).with_name("databases")
@@ -146,6 +146,23 @@ def database_of(device: Device) -> PlanDatabase | None:
     if not version:
         return None
     return _shipped(FOLDER / file_name(device.name, ".".join(version.split(".")[:2])))
+
+
+def database_of_kin(device: Device) -> PlanDatabase | None:
+    """The database in the package for another model of a GPU's architecture, with the cuDNN in use.
+
+    Of several, that of the model whose number of multiprocessors is nearest; None without one.
+    """
+    version = ".".join(loaded_version().split(".")[:2])
+    return _of_kin(device.machine, FOLDER, version) if version else None
+
+
+@lru_cache(maxsize=8)
+def _of_kin(machine: Machine, folder: Path, version: str) -> PlanDatabase | None:
+    kin = [one for one in map(Machine.named, Machine.names()) if one.arch == machine.arch]
+    kin.sort(key=lambda one: abs(one.multiprocessors - machine.multiprocessors))
+    found = (_shipped(folder / file_name(one.name, version)) for one in kin if one.name != machine.name)
+    return next((database for database in found if database is not None), None)
 
 
 def loaded_version() -> str:

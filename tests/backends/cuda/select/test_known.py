@@ -100,6 +100,24 @@ def test_the_users_store_comes_first(
     assert known_choices(ProblemPlace("", (1,)), here) == []
 
 
+@pytest.mark.feature("F081")
+def test_what_won_clearly_on_a_model_of_the_same_kind_is_tried(
+    knows: list[PlanDatabase], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, sizes = problem(64).place, problem(128).place.sizes
+    clear, narrow = (
+        Choice("b", milliseconds=1.0, heuristic=2.0),
+        Choice("c", milliseconds=1.0, heuristic=1.01),
+    )
+    entries = [StoredChoice("", one, place.nature, at) for one, at in ((clear, sizes), (narrow, place.sizes))]
+    kin = PlanDatabase.of("there", "9.19", entries, {})
+    monkeypatch.setattr(known, "database_of_kin", lambda device: kin)
+    assert known_choices(problem(128).place, H200) == [clear]
+    assert known_choices(problem(64).place, H200) == [clear]  # the nearest that won clearly
+    knows.append(learnt((64, "a")))
+    assert [one.formulation for one in known_choices(place, H200)] == ["a"]
+
+
 def test_distances_are_those_of_logarithms() -> None:
     assert distance((4, 8), (4, 8)) == 0
     assert distance((4, 8), (8, 16)) == pytest.approx(math.sqrt(2))

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lamina.c import cudnn as c
-from lamina.cudnn import Choice, database_of, plan_store
+from lamina.cudnn import Choice, database_of, database_of_kin, plan_store
 from lamina.runtime import Device
 from lamina.spec import Spec
 
@@ -90,14 +90,16 @@ def gains(choice: Choice) -> bool:
 def known_choices(place: ProblemPlace, device: Device) -> list[Choice]:
     """What to try for a problem, best first; nothing where nothing is known.
 
-    For a machine that is not there the database alone is asked.
+    For a machine that is not there the database alone is asked. For a model of GPU without a database it is that of
+    another model of its architecture, of which winners count that won clearly there.
     """
     if not place.nature:
         return []
     sources: list[Neighbours] = []
     if device.planned is None and c.library.available():
         sources.append(plan_store(device).placed(place.nature))
-    database = database_of(device)
-    if database is not None:
+    if (database := database_of(device)) is not None:
         sources.append(database.placed(place.nature))
+    elif (kin := database_of_kin(device)) is not None:
+        sources.append({sizes: one for sizes, one in kin.placed(place.nature).items() if gains(one)})
     return ranked(place.sizes, sources)
