@@ -145,7 +145,7 @@ def _resident(w: Workload, device: str) -> tuple[Executable, Callable[[], Any]]:
     So one small operand of the first layer is handed over in each call: its weight where it meets the input in a
     convolution, else the input.
     """
-    net = _lowered(model(w).train(w.kind != "infer"), w)
+    net = lowered(model(w).train(w.kind != "infer"), w)
     given = [lm.tensor(v, device=device) for v in inputs(w)]
     state = [*net.parameters(), *net.buffers(), *(given[:1] if w.kind == "infer" else given)]
     traced = graph(w, net)
@@ -167,7 +167,7 @@ def _handed_over(traced: Graph, x: int) -> int:
     return x
 
 
-def _lowered(net: nn.Module, w: Workload) -> nn.Module:
+def lowered(net: nn.Module, w: Workload) -> nn.Module:
     """Weights in the type that is computed in; what belongs to norms stays float32."""
     net.to(np.dtype(DTYPES[w.dtype]).name)
     for module in net.modules():
@@ -192,7 +192,7 @@ def least(w: Workload, machine: Machine) -> dict[str, Any]:
     else:
         # In eval mode: dropout and norms multiply nothing, and a generator's state is no input of this graph.
         with init.skipped():
-            net = _lowered(model(w).eval(), w)
+            net = lowered(model(w).eval(), w)
         made = graph(replace(w, kind="both" if w.kind == "train" else w.kind), net)
         work = of_graph(made, machine, sum(p.numel() for p in net.parameters()) if w.kind == "train" else 0)
     return {"flops": work.flops, "limit_ms": 1e3 * work.seconds}

@@ -109,6 +109,12 @@ class Plan:
         """Fix the addresses; the returned function computes (or queues the work on the call's stream)."""
         return self.make(call)
 
+    def compile_ahead(self) -> None:
+        """Have threads begin with what `bind` would otherwise wait for, compilers above all."""
+        begin = getattr(self.make, "compile_ahead", None)
+        if begin is not None:
+            begin()
+
     def recorded(self, call: Call, tape: PlanTape) -> list[Any] | None:
         """The steps of a run as data for `lamina.replay`; None where there is no such form.
 

@@ -20,6 +20,7 @@ from lamina.runtime.cache import DiskCache, cache_directory, digest
 from lamina.runtime.compute_device import Device
 from lamina.runtime.compute_device import device as find_device
 from lamina.runtime.errors import CompileError, DeviceError, NoGpuError
+from lamina.runtime.fork import renew_after_fork
 from lamina.runtime.memory import Buffer
 from lamina.runtime.platforms import Platform
 from lamina.runtime.stream import Stream, StreamLike, as_stream
@@ -34,7 +35,25 @@ _cubins: dict[str, bytes] = {}
 _modules: dict[tuple[str, Device], KernelModule] = {}
 _GRID_LIMITS = (2**31 - 1, 65535, 65535)
 _lock = threading.RLock()
-_turns: dict[str, threading.Lock] = {}  # per kernel: several are compiled at a time, each one once
+
+
+class _Turns:
+    """A lock for each kernel: several are compiled at a time, each one once."""
+
+    def __init__(self) -> None:
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """In a forked child, where no thread compiles."""
+        self._locks: dict[str, threading.Lock] = {}
+
+    def of(self, key: str) -> threading.Lock:
+        """That of a kernel."""
+        return self._locks.setdefault(key, threading.Lock())
+
+
+_turns = _Turns()
 
 
 # -------------------------------------------------------------------------------------------------- compiling
@@ -71,7 +90,7 @@ def compile_cubin(
     key = digest(
         source, arch, repr(version), repr(macros), repr(sorted((options or {}).items())), *_texts(folders)
     )
-    with _turns.setdefault(key, threading.Lock()):
+    with _turns.of(key):
         if key not in _cubins:
             _cubins[key] = _from_disk(
                 key, lambda: _compile(source, arch, macros, options or {}, folders, name)

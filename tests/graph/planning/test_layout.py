@@ -11,12 +11,14 @@ import pytest
 
 import lamina as lm
 from lamina import backends, onednn, ops
+from lamina.backends import Plan
 from lamina.graph import compile, gradients, trace
 from lamina.graph.ir import serialize
 from lamina.graph.planning.layout import Plans, Slot
 from lamina.graph.run.html import html_page
 from lamina.graph.run.profile import profile
 from lamina.spec import Policy, Spec, float32, uint8
+from tests.helpers.stand_in import CUDA
 
 X = Spec((4, 8), float32)
 
@@ -98,6 +100,18 @@ def test_a_plan_is_made_once() -> None:
     assert plans.plan(relu, [X], policy) is plans.plan(relu, [X], policy)
     assert plans.plan(relu, [X], policy) is not plans.plan(relu, [Spec((3,), float32)], policy)
     assert plans.reorder(X.fixed, X.fixed) is plans.reorder(X.fixed, X.fixed)
+
+
+def test_what_runs_is_compiled_ahead_and_what_is_only_planned_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    relu, begun = ops.primitives.Relu(), list[str]()
+    monkeypatch.setattr(Plan, "compile_ahead", lambda plan: begun.append(plan.label))
+    here = backends.get(lm.device("cpu"), "reference")
+    found = [Plans(here).plan(relu, [X], Policy()), Plans(here).reorder(X.fixed, X.fixed)]
+    assert begun == [plan.label for plan in found]
+    Plans(CUDA).plan(relu, [X], Policy())
+    assert len(begun) == 2
 
 
 @pytest.mark.skipif(not onednn.available(), reason="oneDNN is built for x86-64")

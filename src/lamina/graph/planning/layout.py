@@ -82,18 +82,26 @@ class PlannedGraph:
 
 
 class Plans:
-    """A backend's plans, each made once: layers repeat, programs for other shapes share them."""
+    """A backend's plans, each made once: layers repeat, programs for other shapes share them.
+
+    Where they are going to run, threads begin to compile what they need while the next ones are made.
+    """
 
     def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+        self._backend, self._runs = backend, backend.device.planned is None
 
     def plan(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
         """The plan for op on inputs of these specs. Raises NoKernel."""
-        return plan_of(self._backend, op, tuple(specs), policy)
+        return self._begun(plan_of(self._backend, op, tuple(specs), policy))
 
     def reorder(self, source: Spec, target: Spec) -> Plan:
         """The plan that copies a tensor from one layout to another."""
-        return reorder_of(self._backend, source, target)
+        return self._begun(reorder_of(self._backend, source, target))
+
+    def _begun(self, plan: Plan) -> Plan:
+        if self._runs:
+            plan.compile_ahead()
+        return plan
 
 
 def plan_graph(

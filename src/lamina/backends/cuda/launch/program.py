@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from math import prod
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +20,7 @@ import numpy as np
 
 from lamina.backends import Call, NoKernel, Plan, PlanTape, Run
 from lamina.runtime import Buffer, Device, Kernel, Machine, Stream, compile_cubin, compile_kernel
+from lamina.runtime.ahead import compilers
 from lamina.spec import DType, Spec
 
 #: The folder of the families; a kernel file is named from here: "conv/direct.cu".
@@ -86,9 +87,19 @@ class Program:
         """Machine code for an architecture ("sm_90", `Machine.target`); needs no GPU."""
         return compile_cubin(self.source, arch=arch, includes=[INCLUDE], name=self.name)
 
+    def compile_ahead(self, arch: str) -> None:
+        """Have a thread make the machine code that `load` or `cubin` are going to ask for."""
+        _begun(self, arch)
+
     def load(self, device: Device) -> Kernel:
         """The kernel, loaded on a device."""
         return _loaded(self, device)
+
+
+@lru_cache(maxsize=8192)
+def _begun(program: Program, arch: str) -> None:
+    """Begun once: most programs are launched many times."""
+    compilers.begin(partial(program.cubin, arch))
 
 
 @lru_cache(maxsize=8192)
@@ -551,6 +562,14 @@ class Launches:
         if self.plain is not None and any(p % VECTOR for p in (*call.inputs, *call.outputs)):
             return self.plain()
         return self.steps
+
+    def compile_ahead(self) -> None:
+        """Have threads compile the kernels, in their order."""
+        for step in self.steps:
+            if isinstance(step, Launch | Together):
+                step.program.compile_ahead(self.device.machine.target)
+            elif isinstance(step, SubPlan):
+                step.plan.compile_ahead()
 
     def __call__(self, call: Call) -> Run:
         """Bind to addresses."""

@@ -1,0 +1,36 @@
+"""Where the time until the first step goes: what is counted, and that kernels are compiled beside planning."""
+
+import json
+
+import pytest
+
+from benchmarks import cold_start
+from lamina.backends import Plan
+from lamina.graph.planning.layout import Plans
+
+pytest.importorskip("cuda.core")
+
+
+@pytest.mark.parametrize("serial", [False, True])
+def test_planning_is_taken_apart_without_a_gpu(serial: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr(Plan, "compile_ahead", lambda plan: begun.append(plan.label))
+    found = cold_start.measured("tiny-train", "none", serial)
+    assert found["launches"] > found["own_kernels"] >= found["sources"] > 0
+    assert found["total_s"] == pytest.approx(found["planned_s"] + found["waited_for_kernels_s"])
+    assert found["parts"]["passes"]["calls"] == 1
+    assert bool(begun) is not serial
+    shown = cold_start.text(found)
+    assert shown.startswith("tiny-train: planned ")
+    assert "    layouts: 1 in " in shown
+    assert Plans.__dict__["_begun"].__qualname__ == "Plans._begun"
+
+
+def test_what_fails_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cold_start.main(["no such workload"]) == 1
+    assert capsys.readouterr().out.startswith("no such workload: ['StopIteration'")
+
+
+def test_one_result_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cold_start.main(["tiny-dilated", "--here"]) == 0
+    assert json.loads(capsys.readouterr().out)["workload"] == "tiny-dilated"
