@@ -193,10 +193,10 @@ def test_budget_and_fallback() -> None:
     def handle(free: int) -> Any:
         return SimpleNamespace(device=SimpleNamespace(memory_info=lambda: SimpleNamespace(free=free)))
 
-    assert autotune.budget(handle(1 << 30), None) == 1 << 28
-    assert autotune.budget(handle(140 << 30), None) == 4 << 30
-    assert autotune.budget(handle(140 << 30), 8 << 30) == 8 << 30
-    assert autotune.budget(handle(1 << 30), 7) == 7
+    assert autotune.budget(handle(1 << 30).device, None) == 1 << 28
+    assert autotune.budget(handle(140 << 30).device, None) == 4 << 30
+    assert autotune.budget(handle(140 << 30).device, 8 << 30) == 8 << 30
+    assert autotune.budget(handle(1 << 30).device, 7) == 7
 
 
 def test_few_plans_are_compiled() -> None:

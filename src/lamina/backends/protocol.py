@@ -13,8 +13,10 @@ it puts a `backend.reorder` plan in between. The order in the executor is infer,
 
 from __future__ import annotations
 
+import threading
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -90,6 +92,7 @@ class Plan:
     packed: what may run instead where an input stays the same from run to run.
     parts: for an op that stands for several, the plans of these, where running them one after the other is what was
         chosen; () where one formulation does it all.
+    open: what may be learnt of it while programs run, where it was chosen without being measured.
     """
 
     inputs: tuple[Spec, ...]
@@ -104,6 +107,13 @@ class Plan:
     varies: str = ""
     parts: tuple[Plan, ...] = ()
     packed: Packed | None = None
+    open: OpenChoice | None = None
+
+    @property
+    def latest(self) -> Plan:
+        """The plan that was found to be faster in its place since, else itself."""
+        won = None if self.open is None else self.open.winner
+        return self if won is None else won
 
     def bind(self, call: Call) -> Run:
         """Fix the addresses; the returned function computes (or queues the work on the call's stream)."""
@@ -135,6 +145,54 @@ class Packed:
     index: int
     pack: Plan
     plan: Plan
+
+
+#: A contest in small parts: each `next` does one, and tells the kind of the next one; parts of a kind take about as
+#: long. It returns the winner, and by how many seconds a run of it is shorter; None where the plan stays.
+TuningSlices = Generator[str, None, "tuple[Plan, float] | None"]
+
+
+class OpenChoice:
+    """What may be learnt of a plan that was chosen without being measured: whether another one is faster.
+
+    The winner reads and writes the same memory (specs and aliases): it can take the plan's place in a program.
+
+    Args:
+        candidates: makes what competes. It may take seconds, and is called in a thread of its own.
+        contest: (what `candidates` made, the bytes of memory that it may take) -> the contest. Its parts are done
+            between the runs of a program, by the thread that runs it.
+
+    Attributes:
+        winner: the plan that is faster, once it is known. saving: by how many seconds a run.
+        done: whether nothing more will be learnt. settled: how many there are of which that is true.
+    """
+
+    settled = 0
+    _taking = threading.Lock()
+
+    def __init__(self, candidates: Callable[[], Any], contest: Callable[[Any, int], TuningSlices]) -> None:
+        self.candidates, self.contest = candidates, contest
+        self.winner: Plan | None = None
+        self.saving = 0.0
+        self.done = False
+        self._owner: weakref.ref[object] | None = None
+
+    def take(self, owner: object) -> bool:
+        """Whether it is the owner's to find out, as long as that lives: plans are shared by many programs."""
+        with OpenChoice._taking:
+            held = None if self._owner is None else self._owner()
+            if self.done or held not in (None, owner):
+                return False
+            self._owner = weakref.ref(owner)
+            return True
+
+    def settle(self, found: tuple[Plan, float] | None) -> None:
+        """What the contest returned."""
+        if found is not None:
+            self.winner, self.saving = found
+        self.done = True
+        with OpenChoice._taking:
+            OpenChoice.settled += 1
 
 
 def passing_plan(specs: Sequence[Spec], label: str) -> Plan:

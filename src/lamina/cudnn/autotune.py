@@ -26,7 +26,7 @@ from lamina.cudnn.handle import Handle
 from lamina.cudnn.plan import ExecutionPlan, VariantPack, attempt
 from lamina.cudnn.store import Choice, PlanStore, plan_store
 from lamina.cudnn.tensor import Tensor
-from lamina.runtime import digest
+from lamina.runtime import Device, digest
 
 Accept = Callable[[EngineConfig], str]
 #: Computes what is right: uid -> address, and the stream (a cudaStream_t).
@@ -127,11 +127,11 @@ def _compiles(config: EngineConfig) -> bool:
     return BehaviorNote.CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION in config.engine.behavior_notes
 
 
-def budget(handle: Handle, workspace_limit: int | None) -> int:
+def budget(device: Device, workspace_limit: int | None) -> int:
     """Bytes of workspace for candidates: the limit, by default a quarter of the free memory, 4 GiB at most."""
     if workspace_limit is not None:
         return workspace_limit
-    return min(handle.device.memory_info().free // 4, _MOST_WORKSPACE)
+    return min(device.memory_info().free // 4, _MOST_WORKSPACE)
 
 
 # ------------------------------------------------------------------------------------------------ making plans
@@ -338,7 +338,7 @@ def autotune(
         reason = unwanted(config, operands.data_type, deterministic=deterministic, tf32=tf32)
         return reason or (accept(config) if accept else "")
 
-    limit = budget(handle, workspace_limit)
+    limit = budget(handle.device, workspace_limit)
     remembered = kept.get(key)
     if remembered is not None:
         found = _again(graph, remembered, handle, limit, wanted)

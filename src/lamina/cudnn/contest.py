@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -113,6 +113,12 @@ def _loaded(check: Check, device: Device) -> Kernel:
     return compile_kernel(check.source, check.name, device=device)
 
 
+def checks_of(data_types: Collection[str]) -> list[Check]:
+    """The kernels that contests of operands of these types run."""
+    typed = [Check(name, data_type) for name in ("compare", "fill_random") for data_type in data_types]
+    return [Check("count_changed"), Check("occupy"), *typed]
+
+
 # ---------------------------------------------------------------------------------------------------- operands
 
 
@@ -154,6 +160,7 @@ class Entry(Protocol):
 
 
 E = TypeVar("E", bound=Entry)
+R = TypeVar("R")
 
 
 @dataclass
@@ -164,6 +171,16 @@ class _Passed(Generic[E]):
     runs: list[Run]
     milliseconds: float = 0.0
     queueing: float = 0.0  # seconds that the host took for one run
+
+
+def finished(slices: Generator[str, None, R]) -> R:
+    """What a generator returns, all of its parts at once."""
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            found: R = end.value
+            return found
 
 
 class Contest:
@@ -177,6 +194,10 @@ class Contest:
         inputs, outputs: what the operands are.
         tolerance: the largest relative error (in the 2-norm) of a right result.
         values: input's index -> address of what it holds (copied); the others are random.
+        room: the most bytes that it may take; None for what there is.
+
+    Raises:
+        MemoryError: one copy of the operands does not fit into `room`. OutOfMemoryError: or on the device.
     """
 
     def __init__(
@@ -186,23 +207,30 @@ class Contest:
         outputs: Sequence[OperandMemory],
         tolerance: float,
         values: Mapping[int, int] | None = None,
+        room: int | None = None,
     ) -> None:
         self.device, self.tolerance = device, tolerance
         self.results = tuple(outputs)
         self.stream = device.default_stream
         self.found = device.allocate(4 * 8)
-        self.workspace = device.allocate(0)
+        self.workspace = self._nothing = device.allocate(0)
         self.expected: list[Buffer] = []
+        size = sum(m.nbytes for m in (*inputs, *outputs))
+        self._room = (1 << 62 if room is None else room) - sum(m.nbytes for m in outputs)
+        if self._room < size:
+            raise MemoryError(f"the operands of a contest take {size} bytes, {room} are free for it")
         self._right = [device.allocate(m.nbytes) for m in outputs]  # place for what is expected
         self.copies = [self._operands(inputs, values or {}, 0)]
-        size = sum(m.nbytes for m in (*inputs, *outputs))
-        fill = max(_FILL, 2 * device.machine.l2_bytes)
+        fill = min(max(_FILL, 2 * device.machine.l2_bytes), self._room)
         for number in range(1, min(_MOST_COPIES, -(-fill // max(size, 1)))):
+            if (number + 1) * size > self._room:
+                break
             try:
                 self.copies.append(self._operands(inputs, values or {}, number))
             except OutOfMemoryError:
                 break
         self.inputs, self.outputs = self.copies[0]
+        self._room -= len(self.copies) * size  # what is left for candidates' workspaces
         self._start, self._end = Event(timing=True), Event(timing=True)
 
     def _operands(
@@ -235,6 +263,23 @@ class Contest:
     ) -> tuple[E, float] | None:
         """The fastest right candidate and its milliseconds; to be called once, for the memory goes back afterwards.
 
+        The arguments are those of `slices`.
+        """
+        return finished(self.slices(entries, plain=plain, slow=slow, refusals=refusals, times=times))
+
+    def slices(
+        self,
+        entries: Sequence[E],
+        *,
+        plain: Entry | None = None,
+        slow: bool = False,
+        refusals: list[str],
+        times: list[tuple[E, float]] | None = None,
+    ) -> Generator[str, None, tuple[E, float] | None]:
+        """The contest in small parts, one at each `next`, which gives the kind of the next one: "run" (a candidate's
+        first run, and whether it is right) or "time" (one measurement). It returns the fastest right candidate and
+        its milliseconds. To be called once: the memory goes back at the end, or when the generator is closed.
+
         Args:
             entries: the candidates; the first one wins unless another is faster by 2 % and by a microsecond.
             plain: what is right. Without it, what the first candidate gives.
@@ -242,24 +287,30 @@ class Contest:
             refusals: a list that the reasons why others are out are appended to.
             times: a list that every right candidate is appended to with its milliseconds.
         """
+        given_up = False
         try:
             fitting = self._give_room(entries, refusals)
             self.expected = self._reference(plain, refusals) if plain and not slow else []
-            passed, reasons = self._round(fitting)
+            passed, reasons = yield from self._round(fitting)
             if plain and slow and len(reasons) > len(passed):
                 self.expected = self._reference(plain, refusals)
-                passed, reasons = self._round(fitting)
+                passed, reasons = yield from self._round(fitting)
             refusals += reasons
-            best = self._finals(passed, entries[0]) if passed else None
+            best = (yield from self._finals(passed, entries[0])) if passed else None
             if times is not None:
                 times += [(one.entry, one.milliseconds) for one in passed]
             return best
+        except GeneratorExit:  # perhaps within a collection, which may take no lock
+            given_up = True
+            raise
         finally:
             self._close()
+            if not given_up and self.device.statistics().cached > _KEPT:
+                self.device.empty_cache()
 
     def _give_room(self, entries: Sequence[E], refusals: list[str]) -> list[E]:
         """Allocate the largest workspace that there is memory for; those that it is enough for."""
-        sizes = sorted({e.workspace for e in entries}, reverse=True)
+        sizes = sorted({e.workspace for e in entries if e.workspace <= self._room}, reverse=True)
         while sizes:
             try:
                 self.workspace = self.device.allocate(sizes[0] + GUARD)
@@ -275,26 +326,25 @@ class Contest:
         return [e for e in entries if e.workspace <= most]
 
     def _close(self) -> None:
-        """Let go of all memory."""
+        """Let go of all memory; without a lock, for a collection may do it anywhere."""
         self.copies, self.inputs, self.outputs, self.expected, self._right = [], [], [], [], []
-        self.found = self.workspace = self.device.allocate(0)
-        if self.device.statistics().cached > _KEPT:
-            self.device.empty_cache()
+        self.found = self.workspace = self._nothing
 
-    def _round(self, entries: Sequence[E]) -> tuple[list[_Passed[E]], list[str]]:
+    def _round(self, entries: Sequence[E]) -> Generator[str, None, tuple[list[_Passed[E]], list[str]]]:
         """Every candidate once: those that passed, and why the others are out."""
         passed: list[_Passed[E]] = []
         reasons = []
         for entry in entries:
+            yield "run"
             try:
-                reason = self._try(entry, passed)
+                reason = yield from self._try(entry, passed)
             except (CudnnError, DeviceError, OutOfMemoryError, MemoryError) as error:
                 reason = str(error)
             if reason:
                 reasons.append(f"{entry.label}: {reason}")
         return passed, reasons
 
-    def _try(self, entry: E, passed: list[_Passed[E]]) -> str:
+    def _try(self, entry: E, passed: list[_Passed[E]]) -> Generator[str, None, str]:
         """Run, check and time one candidate; "" or why it is out."""
         one = _Passed(entry, [self._bind(entry, copied) for copied in self.copies])
         self._poison(entry.workspace)
@@ -306,6 +356,7 @@ class Contest:
         if one.milliseconds > max(_HOPELESS * best, _LONG):
             passed.append(one)
             return ""
+        yield "time"
         one.milliseconds = self._time(one, len(one.runs))
         queued = 2e3 * one.queueing > one.milliseconds  # what was measured may be the host's time
         if queued or one.milliseconds < _NEAR * best:
@@ -313,25 +364,26 @@ class Contest:
         passed.append(one)
         return ""
 
-    def _finals(self, passed: list[_Passed[E]], first: E) -> tuple[E, float]:
+    def _finals(self, passed: list[_Passed[E]], first: E) -> Generator[str, None, tuple[E, float]]:
         """The best few and the first, several times in turns; then the best one against the first."""
         ranked = sorted(passed, key=lambda p: p.milliseconds)
         near = [p for p in ranked[:_FINALISTS] if p.milliseconds <= _NEAR * ranked[0].milliseconds]
         finalists = near + [p for p in ranked[len(near) :] if p.entry is first]
-        self._in_turns(finalists, _ROUNDS)
+        yield from self._in_turns(finalists, _ROUNDS)
         winner = min(finalists, key=lambda p: p.milliseconds)
         holder = next((p for p in finalists if p.entry is first), winner)
         if winner is not holder:
-            self._in_turns([holder, winner], _DUEL)
+            yield from self._in_turns([holder, winner], _DUEL)
             if holder.milliseconds - winner.milliseconds < max(_PART * holder.milliseconds, _LEAST):
                 winner = holder
         return winner.entry, winner.milliseconds
 
-    def _in_turns(self, finalists: Sequence[_Passed[E]], rounds: int) -> None:
+    def _in_turns(self, finalists: Sequence[_Passed[E]], rounds: int) -> Generator[str, None, None]:
         """Set each one's milliseconds to the median of as many measurements, made in turns."""
         times: list[list[float]] = [[] for _ in finalists]
         for _ in range(rounds):
             for one, found in zip(finalists, times, strict=True):
+                yield "time"
                 found.append(self._time(one))
         for one, found in zip(finalists, times, strict=True):
             one.milliseconds = median(found)

@@ -158,7 +158,7 @@ class ExecutionPlan(Descriptor):
     ) -> None:
         if config is None and json is None:
             raise ValueError("ExecutionPlan: give config, or the json of an earlier plan")
-        self.config = config
+        self.config, self.target = config, target  # a handle lives as long as what was made with it
         super().__init__(
             json=json,
             config=config if json is None else None,

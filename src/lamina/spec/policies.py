@@ -36,7 +36,8 @@ class Policy:
     deterministic: only algorithms that give bit-equal results from run to run (`use_deterministic_algorithms` sets it
         for everything).
     algorithm: "auto" (what was measured to be fastest, for this problem or for one near it, as far as that is known
-        from this user's timings or from the package; else the library's first choice; nothing is timed),
+        from this user's timings or from the package; else the library's first choice; nothing is timed before
+        a program runs, but `train_step` learns between its steps),
         "heuristic" (the library's first choice), "fastest" (candidates are checked and timed), or "fallback"
         (the most widely supported engine); other systems' names for these are in `ALIASES`. A GPU's convolution
         can also be given its plan by name, as reports show it: "plain eng58{25:0}", "plain eng58", "direct" for the

@@ -24,6 +24,7 @@ from lamina.graph.ir.graph import constant, traced_for
 from lamina.graph.planning.rematerialize import as_bytes
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.programs import MOST, Programs
+from lamina.graph.run.tuning import Tuner, TuningState
 from lamina.nn import Module
 from lamina.nn.parameter import become, settings_version, standing_in
 from lamina.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
@@ -85,6 +86,7 @@ def train_step(
     memory_limit: int | str | None = None,
     max_programs: int = MOST,
     max_program_bytes: int | str | None = None,
+    tuning: bool = True,
 ) -> Step:
     """A function that trains net by one batch: step(inputs, targets) -> loss.
 
@@ -114,6 +116,10 @@ def train_step(
         some are computed again in the backward pass instead of being kept, with the same results.
     max_programs, max_program_bytes: each kind of batch (shapes, dtypes, structure) has a program; how many are kept,
         and in how much memory (by default a quarter of the device's). What was not used for longest goes first.
+    tuning: under the policy "auto" on a GPU, plans that nobody measured compete between steps, in at most a tenth
+        of the time; winners are put in before a step, within the type's rounding, and remembered on disk. Nothing
+        changes under the policy `deterministic`, or where ranks train together. LAMINA_TUNING=0 turns it off
+        everywhere; `step.tuning` says how far it is.
     Raises NoGpuError, ValueError for an unknown precision, a network without parameters, or shards of an optimizer
     that needs whole tensors, MemoryLimitError at the
     first step when it cannot be planned in so little memory.
@@ -132,6 +138,7 @@ def train_step(
         backend,
         memory_limit,
         Programs(max_programs, max_program_bytes, "train_step"),
+        Tuner("" if tuning else "switched off"),
     )
 
 
@@ -178,6 +185,7 @@ class Step:
         backend: str | None,
         memory_limit: int | str | None,
         programs: Programs[_CompiledStep],
+        tuner: Tuner,
     ) -> None:
         self.net, self.loss_fn, self.optimizer = net, loss_fn, optimizer
         self.device, self.precision, self.options = where, precision, options
@@ -193,7 +201,12 @@ class Step:
         self._compared = False  # with the other ranks' programs
         self._waiting: int | None = 0  # gradients that were gathered; None: as the state says
         self.state, self._groups = self._initial_state()
-        self._programs = programs
+        self._programs, self._tuner = programs, tuner
+
+    @property
+    def tuning(self) -> TuningState:
+        """How far tuning between steps is."""
+        return self._tuner.state
 
     @property
     def number(self) -> int:
@@ -232,6 +245,7 @@ class Step:
             program = self._program(kind)
             progress.begin_step(self.number)
             self._compare(program)
+            self._tuner.before(program.executable)
             rates = [np.asarray(rate, np.float32) for rate in self._groups.rates(self.number)]
             results = iter(program.run(*rates, *given, *wanted))
             if updates:

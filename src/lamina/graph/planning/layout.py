@@ -8,7 +8,7 @@ one its input has; those of values that never change run once, in the prologue.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from lamina.backends import Backend, NoKernel, Plan
@@ -91,8 +91,8 @@ class Plans:
         self._backend, self._runs = backend, backend.device.planned is None
 
     def plan(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
-        """The plan for op on inputs of these specs. Raises NoKernel."""
-        return self._begun(plan_of(self._backend, op, tuple(specs), policy))
+        """The plan for op on inputs of these specs, or the one that was found to be faster since. Raises NoKernel."""
+        return self._begun(plan_of(self._backend, op, tuple(specs), policy).latest)
 
     def reorder(self, source: Spec, target: Spec) -> Plan:
         """The plan that copies a tensor from one layout to another."""
@@ -309,6 +309,37 @@ class _Planner:
                     slots.setdefault(slot.base)
         self.program.temporaries = list(slots)
         self.program.placement = place([Lifetime(s.spec.nbytes, s.first, s.last) for s in slots])
+
+
+def with_plans(program: PlannedGraph, better: Mapping[Plan, Plan]) -> PlannedGraph:
+    """The program with other plans for the steps that every run does, on the same slots but for workspaces.
+
+    Plans that lie or alias their operands otherwise are left out.
+    """
+    fits = {old: new for old, new in better.items() if _alike(old, new)}
+    steps, dropped = list[PlannedStep](), set[Slot]()
+    for index, step in enumerate(program.steps):
+        plan = fits.get(step.plan)
+        if plan is None:
+            steps.append(step)
+            continue
+        workspace = _workspace(plan)
+        if workspace is not None:
+            workspace.first = workspace.last = index
+        if step.workspace is not None:
+            dropped.add(step.workspace)
+        steps.append(replace(step, plan=plan, workspace=workspace))
+    held = [s for s in program.temporaries if s not in dropped]
+    old = {step.workspace for step in program.steps}
+    held += [s.workspace for s in steps if s.workspace is not None and s.workspace not in old]
+    placement = place([Lifetime(s.spec.nbytes, s.first, s.last) for s in held])
+    return replace(program, steps=steps, temporaries=held, placement=placement)
+
+
+def _alike(old: Plan, new: Plan) -> bool:
+    """Whether one plan can stand for another."""
+    pairs = [*zip(old.inputs, new.inputs, strict=True), *zip(old.outputs, new.outputs, strict=True)]
+    return all(a.same_memory(b) for a, b in pairs) and dict(old.aliases) == dict(new.aliases) and not old.view
 
 
 def _workspace(plan: Plan) -> Slot | None:

@@ -20,7 +20,7 @@ from lamina.graph.run.staging import Staged
 from lamina.graph.run.timeline import StepTime, Timeline, next_call
 from lamina.ops.finite import check_fused, check_given, check_results, is_finite
 from lamina.ops.primitives.fused import Fused
-from lamina.runtime import Buffer, CapturedGraph, Device, Event, Stream, copy, memset
+from lamina.runtime import Buffer, CapturedGraph, Device, Event, OutOfMemoryError, Stream, copy, memset
 from lamina.runtime.ranks import current_world
 from lamina.spec import current_policy, pack
 from lamina.tensors import Tensor, relayout
@@ -67,9 +67,7 @@ class ExecutionContext:
         self._allocate()
 
     def _allocate(self) -> None:
-        arena = self.device.allocate(self.program.placement.nbytes, stream=self._stream)
-        for slot, offset in zip(self.program.temporaries, self.program.placement.offsets, strict=True):
-            self._own[slot] = arena.view(offset, slot.spec.nbytes)
+        self._place_temporaries()
         for slot in self._lendable():
             self._own[slot], self._lent[slot] = self.device.allocate(slot.spec.nbytes), None
         for slot in self.program.inputs:
@@ -78,6 +76,34 @@ class ExecutionContext:
                 if slot.spec.nbytes and not slot.spec.dtype.is_float and self.device.kind == "cpu":
                     # Kernels that are timed before a call must not meet labels out of range.
                     self._own[slot].array((slot.spec.nbytes,), np.uint8)[:] = 0
+
+    def _place_temporaries(self) -> None:
+        arena = self.device.allocate(self.program.placement.nbytes, stream=self._stream)
+        for slot, offset in zip(self.program.temporaries, self.program.placement.offsets, strict=True):
+            self._own[slot] = arena.view(offset, slot.spec.nbytes)
+
+    def change(self, program: PlannedGraph) -> None:
+        """From the next call on run a program that differs in plans and workspaces alone (`with_plans`), and whose
+        kernels have all run before. Raises OutOfMemoryError: then it stays as it was.
+        """
+        before, rehearsed = self.program, self._rehearsed
+        try:
+            self._adopt(program)
+        except OutOfMemoryError:
+            self._adopt(before)  # whose memory has just become free
+            raise
+        finally:
+            self._rehearsed = rehearsed
+
+    def _adopt(self, program: PlannedGraph) -> None:
+        """Place a program's temporaries, where those of the one before lay if that fits."""
+        self.unbind()
+        lent = {slot: self._own[slot] for slot in self._lent}
+        for slot in self.program.temporaries:
+            self._own.pop(slot, None)
+        self.program = program
+        self._place_temporaries()
+        self._own |= lent
 
     @property
     def is_captured(self) -> bool:

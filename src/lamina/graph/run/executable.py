@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 
 from lamina import backends
-from lamina.backends import Run
+from lamina.backends import Plan, Run
 from lamina.graph.ir.graph import Graph
 from lamina.graph.passes.manager import optimize, refusals
 from lamina.graph.passes.pattern import Report
-from lamina.graph.planning.layout import PlannedGraph, PlannedStep, Plans, Slot, plan_graph
+from lamina.graph.planning.layout import PlannedGraph, PlannedStep, Plans, Slot, plan_graph, with_plans
 from lamina.graph.planning.rematerialize import as_bytes, plan_within
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.context import ExecutionContext, Given, place_constants
 from lamina.graph.run.host_context import HostContext
 from lamina.graph.run.staging import Staging
 from lamina.graph.run.turn import Turns, turns_of
-from lamina.runtime import Buffer, Device, Stream, device, human_bytes, usable_cores
+from lamina.runtime import Buffer, Device, OutOfMemoryError, Stream, device, human_bytes, usable_cores
 from lamina.runtime.pool import Pool
 from lamina.spec import ShapeError, Spec
 from lamina.tensors import Tensor, as_tensor
@@ -129,6 +129,7 @@ class Executable:
         else:
             self.graph, self.program = plan_within(self.graph, self.backend, donate, resident, memory_limit)
             self.recomputed = len(self.graph.nodes) - kept
+        self.memory_limit = memory_limit
         self.donate = dict(donate)
         self.resident = sorted({*resident, *donate})
         self._free = sorted({*range(len(self.graph.inputs))} - {*self.resident})
@@ -251,6 +252,29 @@ class Executable:
         for x, version in self._versions:  # noqa: SIM110 - twice as fast as all() of a generator
             if x.version != version:
                 return False
+        return True
+
+    def change_plans(self, better: Mapping[Plan, Plan]) -> bool:
+        """Run other plans in place of some from the next call on, which records the graph anew. State stays where it
+        is; calls of other threads that have begun end first.
+
+        Returns False where it needs more memory than there is, or than it may take: then everything stays as it was.
+        """
+        program = with_plans(self.program, better)
+        if self.memory_limit is not None and program.placement.nbytes > self.memory_limit:
+            return False
+        if self._runs:
+            with self._turns, self._contexts.all() as contexts:
+                try:
+                    for context in contexts:
+                        context.change(program)
+                except OutOfMemoryError:
+                    for context in contexts:
+                        context.change(self.program)
+                    return False
+                self.program = program
+        else:
+            self.program = program
         return True
 
     # ---- running

@@ -4,6 +4,7 @@ import shutil
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -206,10 +207,10 @@ def test_what_a_contest_found_is_told(
     store = PlanStore("none", "1", tmp_path)
     monkeypatch.setattr(formulations, "plan_store", lambda _: store)
     found: list[formulations.ContestOutcome] = []
-    policy = Policy(algorithm="fastest", workspace_limit=1000)
+    policy, handle = Policy(algorithm="fastest", workspace_limit=1000), SimpleNamespace(device=device)
     with formulations.watched(found.append):
         for _ in range(2):
-            chosen = formulations._fastest(problem, device, None, policy, [])  # type: ignore[arg-type]
+            chosen = formulations._fastest(problem, device, handle, policy, [])  # type: ignore[arg-type]
             assert chosen is not None
     (told,) = found
     assert told.problem is problem
@@ -218,5 +219,5 @@ def test_what_a_contest_found_is_told(
     assert [(choice, taken > 0) for choice, taken in told.times] == [(Choice("first"), True)]
     assert [reason.split(":")[0] for reason in told.refusals] == ["large", "wrong"]
     store.clear()
-    formulations._fastest(problem, device, None, policy, [])  # type: ignore[arg-type]
+    formulations._fastest(problem, device, handle, policy, [])  # type: ignore[arg-type]
     assert len(found) == 1  # nobody listens any more

@@ -137,18 +137,32 @@ def _cached(
             raise NoKernel(f"{op.name}: steps on a result of no elements are left to their own kernels")
         fill = Fill(target(), 0, problem.outputs[0].nbytes)
         return kernel_plan(device, problem.inputs, problem.outputs, [fill], label=op.name)
-    if epilogue.steps and (policy.named or pays_apart(problem, epilogue.steps, device, policy)):
-        head = _cached(op, specs, NONE, device, policy)
-        out, extras = problem.outputs[0], problem.inputs[2:]
-        formulation = unfused_formulation(head, epilogue.steps, out, extras, epilogue.first)
+    if epilogue.steps:
+        apart = partial(_apart, op, specs, epilogue, device, policy, problem)
         if policy.named:
             problem, policy = (
-                replace(problem, formulations=(formulation,)),
+                replace(problem, formulations=(apart(),)),
                 replace(policy, algorithm="heuristic"),
             )
+        elif pays_apart(problem, epilogue.steps, device, policy):
+            problem = beside_fused(problem, apart(), epilogue.steps, device)
         else:
-            problem = beside_fused(problem, formulation, epilogue.steps, device)
+            problem = replace(problem, apart=apart)
     return choose(problem, device, policy)
+
+
+def _apart(
+    op: Conv | ConvDataGrad | ConvFilterGrad,
+    specs: tuple[Spec, Spec, Spec],
+    epilogue: Epilogue,
+    device: Device,
+    policy: Policy,
+    problem: Problem,
+) -> Formulation:
+    """The convolution, then its steps in a kernel of their own."""
+    head = _cached(op, specs, NONE, device, policy)
+    out, extras = problem.outputs[0], problem.inputs[2:]
+    return unfused_formulation(head, epilogue.steps, out, extras, epilogue.first)
 
 
 def _prefers_channels_last(spec: Spec, policy: Policy) -> bool:

@@ -109,10 +109,17 @@ def _cached(
             raise NoKernel(f"{op.name}: steps on a product over no elements are left to their own kernels")
         return kernel_plan(device, (a, b), (c,), [Fill(target(), 0, c.nbytes)], label=op.name)
     problem = matmul_problem(product, a, b, c, epilogue, policy, device)
-    if not policy.named and pays_apart(problem, epilogue.steps, device, policy):
-        head = _cached(op, specs, columns, NONE, device, policy)
-        formulation = unfused_formulation(head, epilogue.steps, c, extras, epilogue.first)
-        problem = beside_fused(problem, formulation, epilogue.steps, device)
+    if epilogue.steps:
+
+        def apart() -> Formulation:
+            """The product, then its steps in a kernel of their own."""
+            head = _cached(op, specs, columns, NONE, device, policy)
+            return unfused_formulation(head, epilogue.steps, c, extras, epilogue.first)
+
+        if not policy.named and pays_apart(problem, epilogue.steps, device, policy):
+            problem = beside_fused(problem, apart(), epilogue.steps, device)
+        else:
+            problem = replace(problem, apart=apart)
     return choose(problem, device, policy)
 
 

@@ -157,8 +157,8 @@ def _choose(
     found = choose(problem, device, policy) if timed else _first(problem, device)
     assert isinstance(found.make, Launches)
     if found.make.steps != fused.steps:
-        return found
-    return replace(found, make=Launches(device, fused.steps, lambda: steps(False)))
+        return replace(found, open=None)
+    return replace(found, make=Launches(device, fused.steps, lambda: steps(False)), open=None)
 
 
 def _first(problem: Problem, device: Device) -> Plan:

@@ -441,7 +441,8 @@ def _best(
     found = choose(problem, device, policy)
     assert isinstance(found.make, Launches)
     workspace = max(found.workspace, own.workspace)
-    return replace(found, make=Launches(device, found.make.steps, own.make.plain), workspace=workspace)
+    launches = Launches(device, found.make.steps, own.make.plain)
+    return replace(found, make=launches, workspace=workspace, open=None)
 
 
 def _tensors(

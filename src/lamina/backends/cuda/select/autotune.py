@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from lamina.backends import Call, Run
 from lamina.backends.cuda.launch.program import Bindable, sequence
-from lamina.cudnn.contest import Contest, OperandMemory
+from lamina.cudnn.contest import Contest, OperandMemory, finished
 from lamina.runtime import Device
 from lamina.spec import Spec
 
@@ -67,9 +67,15 @@ class Plain:
     label: str = "plain"
 
 
-def contest(device: Device, inputs: Sequence[Spec], outputs: Sequence[Spec], tolerance: float) -> Contest:
-    """The contest for operands of such specs, on random data."""
-    return Contest(device, [_memory(s) for s in inputs], [_memory(s) for s in outputs], tolerance)
+def contest(
+    device: Device,
+    inputs: Sequence[Spec],
+    outputs: Sequence[Spec],
+    tolerance: float,
+    room: int | None = None,
+) -> Contest:
+    """The contest for operands of such specs, on random data. Raises MemoryError where `room` is too small."""
+    return Contest(device, [_memory(s) for s in inputs], [_memory(s) for s in outputs], tolerance, room=room)
 
 
 def _memory(spec: Spec) -> OperandMemory:
@@ -88,18 +94,50 @@ def best(
     refusals: list[str],
     times: list[tuple[E, float]] | None = None,
 ) -> tuple[E, float] | None:
-    """The fastest right candidate and its milliseconds; the first one unless another is clearly faster.
+    """The fastest right candidate and its milliseconds; the arguments are those of `slices`."""
+    return finished(
+        slices(
+            entries,
+            device,
+            inputs,
+            outputs,
+            tolerance,
+            plain=plain,
+            slow=slow,
+            refusals=refusals,
+            times=times,
+        )
+    )
+
+
+def slices(
+    entries: Sequence[E],
+    device: Device,
+    inputs: Sequence[Spec],
+    outputs: Sequence[Spec],
+    tolerance: float,
+    *,
+    plain: tuple[Bindable, ...] = (),
+    slow: bool = False,
+    refusals: list[str],
+    times: list[tuple[E, float]] | None = None,
+    room: int | None = None,
+) -> Generator[str, None, tuple[E, float] | None]:
+    """The contest in small parts (`Contest.slices`); it returns the fastest right candidate and its milliseconds: the
+    first one unless another is clearly faster.
 
     plain: own kernels that say what is right; slow: they are only asked when most candidates disagree with the first.
-    times: gets every right candidate with its milliseconds.
+    times: gets every right candidate with its milliseconds. room: the most bytes that it may take.
+    Raises MemoryError, OutOfMemoryError.
     """
     if not entries:
         return None
     right = Trial(device, Plain(plain)) if plain else None
     trials = [Trial(device, entry) for entry in entries]
-    run = contest(device, inputs, outputs, tolerance)
+    yield "place"
+    run = contest(device, inputs, outputs, tolerance, room)
     timed: list[tuple[Trial[E], float]] = []
-    found = run.best(trials, plain=right, slow=slow, refusals=refusals, times=timed)
+    found = yield from run.slices(trials, plain=right, slow=slow, refusals=refusals, times=timed)
     if times is not None:
         times += [(trial.entry, milliseconds) for trial, milliseconds in timed]
     return None if found is None else (found[0].entry, found[1])

@@ -5,7 +5,8 @@ kernel, then perhaps kernels that bring the result back. Policies:
 
     heuristic   the first formulation and engine that can be made within the workspace limit
     auto        what is known to be fastest for the problem, or for the nearest one that is known (`known`), as far as
-                it can be made within the policy; else as heuristic
+                it can be made within the policy; else as heuristic. What was not measured for this very problem
+                is `open`: a few candidates compete between the runs of programs
     fallback    the same, from cuDNN's list of functional engines
     fastest     every candidate is run on random data, checked (its result, and that nothing was written outside
                 the output or beyond the workspace), timed, and the best is remembered in the plan store; it is the
@@ -21,9 +22,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice, zip_longest
 from typing import Any
 
-from lamina.backends import Call, NoKernel, NonDeterministicError, Plan, PlanTape, Run
+from lamina.backends import (
+    Call,
+    NoKernel,
+    NonDeterministicError,
+    OpenChoice,
+    Plan,
+    PlanTape,
+    Run,
+    TuningSlices,
+)
 from lamina.backends.cuda.launch.program import (
     VECTOR,
     WORKSPACE_ALIGNMENT,
@@ -37,7 +49,7 @@ from lamina.backends.cuda.launch.program import (
     round_up,
 )
 from lamina.backends.cuda.select import autotune
-from lamina.backends.cuda.select.known import ProblemPlace, known_choices
+from lamina.backends.cuda.select.known import ProblemPlace, is_measured, known_choices
 from lamina.backends.cuda.select.target import target_of
 from lamina.c.errors import CudnnError
 from lamina.cudnn import (
@@ -54,6 +66,7 @@ from lamina.cudnn import (
     plan_store,
 )
 from lamina.cudnn import autotune as tune
+from lamina.cudnn.contest import checks_of
 from lamina.runtime import Device
 from lamina.spec import DType, Policy, Spec
 
@@ -66,6 +79,8 @@ _QUICK = 1e8
 _LARGE, _MOST_VARIANTS, _ROUNDS = 1e12, 40, 2
 #: Problems with more arithmetic than this are checked against the first candidate, others against own kernels.
 _SLOW = 2e10
+#: Between runs so many of the preferred formulation's engines compete, and so many candidates in all.
+_FEW, _MOST_FEW = 6, 12
 
 _first_choices: dict[tuple[Device, str, Policy], Choice] = {}
 #: What is told of every contest.
@@ -142,7 +157,8 @@ class Problem:
     flops: how much arithmetic it is. plain: own kernels that work at any address (and check the others where the
     arithmetic is little). family: what the key is without the sizes that `Policy.once` looks past; "" where each size
     is a problem of its own. kind: the op with its attributes that are no sizes, what near problems share; "" where
-    there are none.
+    there are none. apart: makes the formulation that runs an op's parts one after the other, where the plans of these
+    are only worth making for a contest.
     """
 
     key: str
@@ -155,6 +171,7 @@ class Problem:
     aliases: Mapping[int, int] = field(default_factory=dict)
     family: str = ""
     kind: str = ""
+    apart: Callable[[], Formulation] | None = None
 
     @property
     def place(self) -> ProblemPlace:
@@ -257,7 +274,7 @@ def choose(problem: Problem, device: Device, policy: Policy) -> Plan:
         raise kind(f"cuda has no plan for {problem.key}:{listing}")
     if policy.once:
         _first_choices.setdefault((device, problem.family, policy), found.choice)
-    return make_plan(problem, found, device)
+    return replace(make_plan(problem, found, device), open=_open(problem, found, device, policy))
 
 
 def _choose(
@@ -517,7 +534,7 @@ def _neighbours(
     graph, pointers = best.formulation.graph()
     near = tune.neighbours(graph.build(handle), best.plan.config.key)
     configs = tune.accepted(near, _wanted(problem.dtype, policy, None), refusals)
-    left = _left(best.formulation, tune.budget(handle, policy.workspace_limit))
+    left = _left(best.formulation, tune.budget(handle.device, policy.workspace_limit))
     plans = tune.build_all(configs, handle, [left] * len(configs))
     made = [candidate(best.formulation, plan, pointers) for plan in plans if not isinstance(plan, str)]
     return made[:_MOST_VARIANTS]
@@ -528,7 +545,7 @@ def _entries(problem: Problem, handle: Handle, policy: Policy, refusals: list[st
 
     Good engines of every formulation; functional ones, spare formulations and own kernels where those are few.
     """
-    limit = tune.budget(handle, policy.workspace_limit)
+    limit = tune.budget(handle.device, policy.workspace_limit)
     drawn = [w for w in problem.formulations if w.graph is not None and not w.spare]
     made = _made(problem, drawn, handle, policy, limit, ("a", "b"), refusals)
     poor = [w for w in drawn if sum(one.formulation is w for one in made) < ENOUGH]
@@ -616,6 +633,91 @@ def rebuild(problem: Problem, choice: Choice, target: Target, policy: Policy) ->
     found = candidate(formulation, plan, pointers)
     over = policy.workspace_limit is not None and found.workspace > policy.workspace_limit
     return None if over else found
+
+
+# ---------------------------------------------------------------------------------------------- between runs
+
+
+def _open(problem: Problem, chosen: Candidate, device: Device, policy: Policy) -> OpenChoice | None:
+    """What may be learnt between runs, where this very problem was not measured and the policy lets plans change."""
+    fixed = policy.algorithm != "auto" or policy.deterministic or policy.once or policy.check_finite
+    if fixed or not problem.kind or is_measured(problem.place, device):
+        return None
+    return OpenChoice(
+        partial(_few, problem, chosen, device, policy), partial(_learn, problem, device, policy)
+    )
+
+
+def _few(problem: Problem, chosen: Candidate, device: Device, policy: Policy) -> list[Candidate]:
+    """A few candidates, with their kernels loaded: the one in use, those of near problems, the first of each
+    formulation. For a thread of its own.
+    """
+    with device.current():
+        target, limit = target_of(device), tune.budget(device, policy.workspace_limit)
+        near = [rebuild(problem, choice, target, policy) for choice in known_choices(problem.place, device)]
+        accept = tune.few_compiled(_FEW)
+        preferred = next((w for w in problem.formulations if w.graph is not None), None)
+        apart = () if problem.apart is None else (problem.apart(),)
+        lists = [
+            list(islice(_firsts(problem, w, target, policy, limit, accept), _FEW if w is preferred else 2))
+            for w in (*problem.formulations, *apart)
+            if not w.spare
+        ]
+        drawn = [one for rank in zip_longest(*lists) for one in rank]
+        fitting = (one for one in (*near, *drawn) if one is not None and one.workspace <= limit)
+        found = list({one.choice: one for one in (chosen, *fitting)}.values())
+        found = [chosen, *(one for one in found if one.choice != chosen.choice)][:_MOST_FEW]
+        steps = [step for one in found for step in one.steps]
+        for program in {step.program for step in steps if isinstance(step, Launch | Together)}:
+            program.load(device)
+        for check in checks_of({spec.dtype.name for spec in (*problem.inputs, *problem.outputs)}):
+            check.load(device)
+        return found
+
+
+def _firsts(
+    problem: Problem,
+    formulation: Formulation,
+    target: Target,
+    policy: Policy,
+    limit: int,
+    accept: tune.Accept,
+) -> Iterator[Candidate]:
+    """The heuristic's candidates of a formulation, made as they are asked for; own kernels as in `_entries`."""
+    if formulation.graph is not None:
+        wanted = _wanted(problem.dtype, policy, accept)
+        yield from _of_graph(formulation, formulation.graph, target, limit, ("a",), wanted, [])
+    elif formulation.steps != problem.plain or problem.flops <= _QUICK:
+        yield candidate(formulation, None, {})
+
+
+def _learn(
+    problem: Problem, device: Device, policy: Policy, entries: Sequence[Candidate], room: int
+) -> TuningSlices:
+    """The contest between a few candidates, which are checked against the one in use. What it finds is stored."""
+    if len(entries) < 2:
+        return None
+    times: list[tuple[Candidate, float]] = []
+    found = yield from autotune.slices(
+        entries,
+        device,
+        problem.inputs,
+        problem.outputs,
+        tune.tolerance_of(problem.dtype.name, tf32=policy.tf32),
+        refusals=[],
+        times=times,
+        room=room,
+    )
+    held = next((taken for one, taken in times if one is entries[0]), None)
+    if found is None or held is None:
+        return None  # what is in use did not pass: there is nothing to compare with
+    best, milliseconds = found
+    place = problem.place
+    learnt = replace(best.choice, milliseconds=milliseconds, heuristic=held)
+    plan_store(device).put("", learnt, place.nature, place.sizes)
+    if best is entries[0]:
+        return None
+    return make_plan(problem, replace(best, seconds=milliseconds / 1e3), device), (held - milliseconds) / 1e3
 
 
 def nothing_to_do(

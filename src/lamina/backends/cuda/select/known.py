@@ -93,13 +93,23 @@ def known_choices(place: ProblemPlace, device: Device) -> list[Choice]:
     For a machine that is not there the database alone is asked. For a model of GPU without a database it is that of
     another model of its architecture, of which winners count that won clearly there.
     """
-    if not place.nature:
-        return []
-    sources: list[Neighbours] = []
-    if device.planned is None and c.library.available():
-        sources.append(plan_store(device).placed(place.nature))
-    if (database := database_of(device)) is not None:
-        sources.append(database.placed(place.nature))
-    elif (kin := database_of_kin(device)) is not None:
+    sources = _measured_here(place, device)
+    if place.nature and database_of(device) is None and (kin := database_of_kin(device)) is not None:
         sources.append({sizes: one for sizes, one in kin.placed(place.nature).items() if gains(one)})
     return ranked(place.sizes, sources)
+
+
+def is_measured(place: ProblemPlace, device: Device) -> bool:
+    """Whether a choice was measured for this very problem, on this model of GPU."""
+    return any(place.sizes in source for source in _measured_here(place, device))
+
+
+def _measured_here(place: ProblemPlace, device: Device) -> list[Neighbours]:
+    """The user's store and the model's database, as far as they know problems of this nature."""
+    sources: list[Neighbours] = []
+    if place.nature and device.planned is None and c.library.available():
+        sources.append(plan_store(device).placed(place.nature))
+    database = database_of(device) if place.nature else None
+    if database is not None:
+        sources.append(database.placed(place.nature))
+    return sources

@@ -1,0 +1,321 @@
+"""Tuning between runs: plans that nobody measured compete while a program runs again and again, and winners take
+their places at a run's boundary.
+
+Candidates are made by threads; contests are held in small parts before a run begins, in at most a tenth of the time
+that passes, and so that a run and what precedes it rarely take twice as long as a run alone.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lamina.backends import OpenChoice, Plan, TuningSlices
+from lamina.graph.planning.cost import least_seconds
+from lamina.graph.run.executable import Executable
+from lamina.runtime import OutOfMemoryError, renew_after_fork, usable_cores
+
+#: The part of the time that tuning may take, and the most seconds of it that are saved up.
+SHARE, SAVED_UP = 0.1, 1.0
+#: What takes longer than a run (a part of a contest, a change of plans) is done before one of so many runs at most.
+APART = 128
+#: What a part is expected to take: so much more than the latest of its kind took on average.
+_MARGIN, _LATEST = 1.5, 16
+#: Runs of a program before anything is tuned, and over which the time of a run is averaged.
+_WARM, _RUNS = 4, 64
+#: The part of a run's time that winners must save before all is known, so that they are put in at once.
+_WORTH = 0.01
+#: A contest may take this part of the free memory.
+_FREE = 4
+#: Turns tuning off, whatever programs say, where it is "0".
+_VARIABLE = "LAMINA_TUNING"
+
+
+class Budget:
+    """How much may be done before the next run."""
+
+    def __init__(self) -> None:
+        self.credit = 0.0  # seconds; below 0 where a part took longer than was expected
+        self._runs: deque[float] = deque(maxlen=_RUNS)
+        self._parts: dict[Hashable, deque[float]] = {}
+        self._since = APART  # runs since something took longer than a run
+
+    @property
+    def run(self) -> float:
+        """Seconds of a run, on average."""
+        return sum(self._runs) / len(self._runs) if self._runs else 0.0
+
+    def passed(self, seconds: float) -> None:
+        """So long took a run, and what the program did around it."""
+        self._runs.append(seconds)
+        self.credit = min(self.credit + SHARE * seconds, SAVED_UP)
+        self._since += 1
+
+    def waited(self, seconds: float) -> None:
+        """So much longer took the latest run: it was only queued."""
+        self._runs[-1] += seconds
+        self.credit = min(self.credit + SHARE * seconds, SAVED_UP)
+
+    def allows(self, kind: Hashable, spent: float = 0.0) -> bool:
+        """Whether a part of this kind may be done now, behind others of `spent` seconds before the same run."""
+        expected = self._expected(kind)
+        if self.credit < expected or self.credit <= 0:
+            return False
+        return spent + expected <= self.run or (spent == 0 and self._since >= APART)
+
+    def spent(self, kind: Hashable, seconds: float) -> None:
+        """So long took a part."""
+        self._parts.setdefault(kind, deque(maxlen=_LATEST)).append(seconds)
+        self.credit -= seconds
+        if seconds > self.run:
+            self._since = 0
+
+    def _expected(self, kind: Hashable) -> float:
+        latest = self._parts.get(kind)
+        return _MARGIN * sum(latest) / len(latest) if latest else 0.0
+
+
+@dataclass(frozen=True)
+class TuningState:
+    """How far tuning is.
+
+    open, done: choices. won: those whose plan was beaten. swaps: how often plans were changed. seconds: spent between
+    runs. ended: why there will be no more of it, "" where there is.
+    """
+
+    open: int = 0
+    done: int = 0
+    won: int = 0
+    swaps: int = 0
+    seconds: float = 0.0
+    ended: str = ""
+
+    def __str__(self) -> str:
+        ended = f"; ended: {self.ended}" if self.ended else ""
+        return f"{self.open} open, {self.done} done, {self.won} won, {self.swaps} swaps, {self.seconds:.2f} s{ended}"
+
+
+class Tuner:
+    """Tunes the programs of one user between their runs: `before` is called where one begins, by a thread at a time.
+
+    Args:
+        ended: why it does nothing, "" where it does. The environment may say so, too (LAMINA_TUNING=0).
+        clock: seconds, such as time.perf_counter.
+        threads: how many make candidates.
+    """
+
+    def __init__(
+        self, ended: str = "", clock: Callable[[], float] = time.perf_counter, threads: int | None = None
+    ) -> None:
+        self.budget = Budget()
+        self.state = TuningState(ended=ended or _switched_off())
+        self._clock, self._threads = clock, threads or max(1, min(8, usable_cores() // 4))
+        self._last: float | None = None  # when the latest run began
+        self._known: weakref.WeakKeyDictionary[Executable, TunedProgram] = weakref.WeakKeyDictionary()
+        self._waiting: list[OpenChoice] = []  # candidates are not made yet
+        self._made: list[tuple[OpenChoice, Future[Any]]] = []  # are, or will soon be
+        self._contest: tuple[OpenChoice, TuningSlices, str] | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._swapping: float | None = None  # seconds of a change whose program is being recorded by this run
+        renew_after_fork(self)
+
+    def before(self, executable: Executable) -> None:
+        """Where a run begins: tune as far as the budget allows, put winners in. An error ends it with a warning."""
+        if self.state.ended:
+            return
+        program = self._known.get(executable)
+        if program is None:
+            program = self._known[executable] = TunedProgram(executable)
+        if not program.choices or (program.is_settled and not self.state.open):
+            self._last = None
+            return
+        program.runs += 1
+        self._passed()
+        if program.runs <= _WARM:
+            return
+        try:
+            self._work(program, executable)
+        except Exception as error:
+            self.end(f"{type(error).__name__}: {error}")
+            warnings.warn(f"tuning between runs has ended: {self.state.ended}", RuntimeWarning, stacklevel=3)
+
+    def end(self, reason: str) -> None:
+        """No more of it: threads end when they have made what they are at."""
+        if self._contest is not None:
+            self._contest[1].close()
+            self._contest[0].settle(None)
+        for choice in (*self._waiting, *(choice for choice, _ in self._made)):
+            choice.settle(None)
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+        self._contest, self._pool, self._waiting, self._made = None, None, [], []
+        self.state = replace(self.state, ended=reason, open=0)
+
+    def renew(self) -> None:
+        """In a forked child, where no thread is, nor a GPU."""
+        self._contest, self._pool, self._waiting, self._made = None, None, [], []
+        self.state = replace(self.state, ended="a forked process")
+
+    # ---- before a run
+    def _passed(self) -> None:
+        """Note how long the run before took; what it took longer because plans were changed is the change's."""
+        now = self._clock()
+        if self._last is not None:
+            took, more = now - self._last, 0.0
+            if self._swapping is not None:
+                more = max(0.0, took - self.budget.run)
+                self._spent("swap", self._swapping + more)
+                self._swapping = None
+            self.budget.passed(took - more)
+        self._last = now
+
+    def _work(self, program: TunedProgram, executable: Executable) -> None:
+        if not program.taken:
+            program.taken = True
+            self._waiting += [choice for choice in program.choices if choice.take(self)]
+            self._count()
+        self._prepare()
+        if self.budget.credit <= 0:
+            return
+        program.look()
+        worth = bool(program.better) and (not program.is_open or program.saving >= _WORTH * self.budget.run)
+        if worth and self.budget.allows("swap"):
+            self._wait(executable)
+            self._swap(program, executable)
+            return
+        spent, waited = 0.0, False
+        while (kind := self._next(executable)) is not None and self.budget.allows(kind, spent):
+            if not waited:
+                self._wait(executable)
+                waited = True
+            begin = self._clock()
+            self._part(executable)
+            took = self._clock() - begin
+            spent += took
+            self._spent(kind, took)
+        self._last = self._clock()
+
+    def _wait(self, executable: Executable) -> None:
+        """Until the device is idle: what it does by then are runs of the program, which were only queued."""
+        assert self._last is not None
+        executable.device.default_stream.synchronize()
+        self.budget.waited(self._clock() - self._last)
+
+    def _spent(self, kind: str, seconds: float) -> None:
+        self.budget.spent(kind, seconds)
+        self.state = replace(self.state, seconds=self.state.seconds + seconds)
+
+    def _swap(self, program: TunedProgram, executable: Executable) -> None:
+        begin = self._clock()
+        changed = executable.change_plans(program.better)
+        program.tried |= set(program.better)
+        program.seen = -1
+        self._last = self._clock()
+        self._swapping = self._last - begin
+        self.state = replace(self.state, swaps=self.state.swaps + int(changed))
+
+    # ---- contests
+    def _prepare(self) -> None:
+        """Let threads make candidates, of few choices ahead of their contests."""
+        while self._waiting and len(self._made) < 2 * self._threads:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self._threads, "lamina tuning")
+            choice = self._waiting.pop(0)
+            self._made.append((choice, self._pool.submit(choice.candidates)))
+        if not self._waiting and not self._made and self._pool is not None:
+            self._pool.shutdown(wait=False)
+            self._pool = None
+
+    def _next(self, executable: Executable) -> str | None:
+        """The kind of the part that is next; None where candidates are being made, or nothing is left."""
+        if self._contest is not None:
+            return self._contest[2]
+        for number, (choice, made) in enumerate(self._made):
+            if made.done():
+                contest = choice.contest(made.result(), self._room(executable))
+                del self._made[number]
+                self._contest = choice, contest, "begin"
+                return "begin"
+        return None
+
+    def _part(self, executable: Executable) -> None:
+        """One part of the contest."""
+        assert self._contest is not None
+        choice, contest, _ = self._contest
+        try:
+            self._contest = choice, contest, next(contest)
+            return
+        except StopIteration as end:
+            choice.settle(end.value)
+        except (MemoryError, OutOfMemoryError):
+            choice.settle(None)
+        self._contest = None
+        self._count(choice)
+
+    def _room(self, executable: Executable) -> int:
+        """Bytes that a contest may take: of what is free, within the program's limit."""
+        free = int(executable.device.memory_info().free) // _FREE
+        limit = executable.memory_limit
+        return free if limit is None else max(0, min(free, limit - executable.peak_bytes))
+
+    def _count(self, ended: OpenChoice | None = None) -> None:
+        running = int(self._contest is not None)
+        won = int(ended is not None and ended.winner is not None)
+        self.state = replace(
+            self.state,
+            open=len(self._waiting) + len(self._made) + running,
+            done=self.state.done + int(ended is not None),
+            won=self.state.won + won,
+        )
+
+
+class TunedProgram:
+    """What is open of a program.
+
+    choices: with the most expensive first, by the least time that their steps take; none where ranks exchange data,
+    which all would have to change their plans before the same run.
+    better: plans that can be put in. saving: by how many seconds a run gets shorter then. is_open: whether more is to
+    be learnt. tried: plans that were changed, or could not be.
+    """
+
+    def __init__(self, executable: Executable) -> None:
+        self.runs, self.taken = 0, False
+        self.tried: set[Plan] = set()
+        self.better: dict[Plan, Plan] = {}
+        self.saving, self.is_open, self.seen = 0.0, True, -1
+        self._counts: dict[Plan, int] = {}
+        steps = executable.program.steps
+        together = any(s.node is not None and s.node.op.effect == "collective" for s in steps)
+        cost: dict[OpenChoice, float] = {}
+        for step in () if together else steps:
+            choice = step.plan.open
+            if choice is not None:
+                self._counts[step.plan] = self._counts.get(step.plan, 0) + 1
+                cost[choice] = cost.get(choice, 0.0) + least_seconds(step, executable.device.machine)
+        self.choices = sorted(cost, key=lambda choice: -cost[choice])
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is left to learn, nor to put in."""
+        return self.taken and not self.is_open and not self.better
+
+    def look(self) -> None:
+        """See what was learnt since the last time, by anyone."""
+        if self.seen == OpenChoice.settled:
+            return
+        self.seen = OpenChoice.settled
+        fresh = [p for p in self._counts if p not in self.tried and p.latest is not p]
+        self.better = {plan: plan.latest for plan in fresh}
+        self.saving = sum(self._counts[p] * p.open.saving for p in fresh if p.open is not None)
+        self.is_open = not all(choice.done for choice in self.choices)
+
+
+def _switched_off() -> str:
+    return f"{_VARIABLE}=0" if os.environ.get(_VARIABLE) == "0" else ""

@@ -1,0 +1,371 @@
+"""Tuning between runs: a tenth of the time by a clock that tests wind, swaps at boundaries, the same numbers."""
+
+import gc
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import backends, nn, ops, optim
+from lamina.graph import Executable
+from lamina.graph.run import tuning
+from lamina.graph.run.tuning import APART, SHARE, Budget, Tuner
+from lamina.train import Step
+from tests.helpers.tunable import Clock, Tunable
+
+RNG = np.random.default_rng(0)
+IMAGES = RNG.standard_normal((8, 1, 8, 8)).astype(np.float32)
+LABELS = RNG.integers(0, 4, 8)
+RUN = 0.01
+
+
+class Inline:
+    """A pool whose tasks are done at once."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        self.threads = threads
+
+    def submit(self, task: Callable[[], Any]) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(task())
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+    def shutdown(self, wait: bool = True, cancel_futures: bool = False) -> None:
+        self.threads = 0
+
+
+@pytest.fixture
+def inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "ThreadPoolExecutor", Inline)
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Tunable], Tunable]]:
+    """Lets a backend be every device's."""
+
+    def using(backend: Tunable) -> Tunable:
+        monkeypatch.setattr(backends, "get", lambda device, name=None: backend)
+        return backend
+
+    yield using
+    gc.collect()
+
+
+def network(dropout: float = 0.3) -> nn.Sequential:
+    nn.manual_seed(1)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(dropout), nn.Linear(144, 4)
+    )
+
+
+def step_of(backend: Tunable, **options: Any) -> Step:
+    step = lm.train_step(network(), ops.cross_entropy, optim.SGD(0.05, 0.9), device="cpu", **options)
+    if not step.tuning.ended:
+        step._tuner = Tuner(clock=backend.clock, threads=2)
+    return step
+
+
+def train(step: Step, backend: Tunable, steps: int) -> list[float]:
+    """The losses; each step takes a hundredth of a second."""
+    losses = []
+    for _ in range(steps):
+        losses.append(step(IMAGES, LABELS).item())
+        backend.clock.now += RUN
+    return losses
+
+
+# ------------------------------------------------------------------------------------------------------- the budget
+
+
+def test_a_tenth_of_the_time_is_spent() -> None:
+    budget, spent = Budget(), 0.0
+    for _ in range(1000):
+        budget.passed(1.0)
+        now = 0.0
+        while budget.allows("time", now):
+            budget.spent("time", 0.03)
+            now += 0.03
+        spent += now
+        assert now <= 1.0
+    assert 0.9 * SHARE * 1000 < spent <= SHARE * 1000 + 0.03
+
+
+def test_what_takes_longer_than_a_run_is_rare() -> None:
+    budget, done = Budget(), []
+    for number in range(1000):
+        budget.passed(0.01)
+        if budget.allows("run"):
+            budget.spent("run", 0.03)
+            done.append(number)
+    assert len(done) > 4
+    assert min(b - a for a, b in pairwise(done)) >= APART
+    short = sum(budget.allows("time") for _ in range(3))  # other kinds have their own figures
+    assert short in (0, 3)
+
+
+def test_debts_are_paid_before_anything_else() -> None:
+    budget = Budget()
+    budget.passed(1.0)
+    budget.spent("run", 1.0)
+    waits = 0
+    while not budget.allows("time"):
+        budget.passed(1.0)
+        waits += 1
+    assert waits == pytest.approx(1.0 / SHARE, abs=1)
+
+
+def test_a_pause_does_not_save_up_more_than_a_second() -> None:
+    budget = Budget()
+    budget.passed(3600.0)
+    assert budget.credit == tuning.SAVED_UP
+
+
+# ------------------------------------------------------------------------------------------------------- training
+
+
+@pytest.mark.usefixtures("inline")
+@pytest.mark.feature("F081", "B009")
+def test_losses_with_swaps_are_those_without(use: Callable[[Tunable], Tunable]) -> None:
+    """Winners compute the same: bit by bit the same losses, weights, momentum, statistics, dropout."""
+    found = []
+    for tunes in (False, True):
+        backend = use(Tunable(Clock()))
+        step = step_of(backend, tuning=tunes)
+        losses = train(step, backend, 300)
+        state = {n: x.numpy().copy() for n, x in step.state.named().items()}
+        found.append((losses, state, step, backend))
+    (plain, before, _, first), (tuned, after, step, backend) = found
+    assert plain == tuned
+    assert before.keys() == after.keys()
+    for name, held in before.items():
+        np.testing.assert_array_equal(held, after[name], err_msg=name)
+    assert first.ran["winner"] == 0
+    assert step.tuning.open == 0
+    assert step.tuning.won == step.tuning.done == len(backend.held) > 5
+    assert step.tuning.swaps >= 1
+    last = dict(backend.ran)
+    train(step, backend, 1)
+    assert backend.ran["first"] == last["first"]  # winners alone run now
+    assert backend.ran["winner"] > last["winner"]
+    assert all(room > 0 for room in backend.rooms)
+
+
+@pytest.mark.usefixtures("inline")
+@pytest.mark.feature("F081")
+def test_tuning_takes_a_tenth_of_the_time(use: Callable[[Tunable], Tunable]) -> None:
+    backend = use(Tunable(Clock(), parts=40))
+    step = step_of(backend)
+    train(step, backend, 100)
+    assert step.tuning.open > 0
+    assert 0.8 * SHARE < step.tuning.seconds / backend.clock.now <= SHARE
+    assert step.tuning.seconds <= SHARE * 100 * RUN
+
+
+@pytest.mark.usefixtures("inline")
+def test_plans_change_where_a_step_begins(
+    use: Callable[[Tunable], Tunable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = use(Tunable(Clock()))
+    step, inside, changes = step_of(backend), [], []
+    change, before = Executable.change_plans, Tuner.before
+
+    def changed(executable: Executable, better: Any) -> bool:
+        changes.append(list(inside))
+        return change(executable, better)
+
+    def begun(tuner: Tuner, executable: Executable) -> None:
+        inside.append("boundary")
+        before(tuner, executable)
+        inside.pop()
+
+    monkeypatch.setattr(Executable, "change_plans", changed)
+    monkeypatch.setattr(Tuner, "before", begun)
+    train(step, backend, 300)
+    assert changes == [["boundary"]] * step.tuning.swaps
+    assert changes
+
+
+@pytest.mark.usefixtures("inline")
+def test_what_does_not_win_stays(use: Callable[[Tunable], Tunable]) -> None:
+    backend = use(Tunable(Clock(), wins=lambda op: op.name == "conv_filter_grad"))
+    step = step_of(backend)
+    train(step, backend, 300)
+    assert (step.tuning.won, step.tuning.swaps, step.tuning.open) == (1, 1, 0)
+    assert str(step.tuning).startswith("0 open, ")
+    labels = [s.plan.open is None for s in step.executable.program.steps if s.label == "conv_filter_grad"]
+    assert labels == [True]
+
+
+@pytest.mark.usefixtures("inline")
+def test_other_batches_share_what_is_learnt(use: Callable[[Tunable], Tunable]) -> None:
+    """A program for another batch size tunes its own plans on the same state; both go on with winners."""
+    found = []
+    for tunes in (False, True):
+        backend, losses = use(Tunable(Clock())), []
+        step = step_of(backend, tuning=tunes)
+        for number in range(400):
+            size = 8 if number % 3 else 5
+            losses.append(step(IMAGES[:size], LABELS[:size]).item())
+            backend.clock.now += RUN
+        found.append(losses)
+    assert found[0] == found[1]
+    assert step.tuning.open == 0
+    assert step.tuning.swaps >= 2
+    assert len(step._programs) == 2
+
+
+# ------------------------------------------------------------------------------------------------- switched off
+
+
+@pytest.mark.usefixtures("inline")
+@pytest.mark.feature("F093")
+def test_deterministic_steps_are_not_tuned(use: Callable[[Tunable], Tunable]) -> None:
+    """The switch, thrown in the middle of tuning too, ends every contest and every change."""
+    backend = use(Tunable(Clock()))
+    step = step_of(backend)
+    train(step, backend, 40)
+    held = len(backend.held)
+    assert held
+    with lm.policy(deterministic=True):
+        train(step, backend, 100)
+    assert len(backend.held) == held
+    for policy in ("heuristic", "fallback"):
+        with lm.policy(algorithm=policy):
+            train(step, backend, 20)
+    assert len(backend.held) == held
+
+
+def test_switches(use: Callable[[Tunable], Tunable], monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = use(Tunable(Clock()))
+    assert step_of(backend, tuning=False).tuning.ended == "switched off"
+    assert not step_of(backend).tuning.ended
+    monkeypatch.setenv("LAMINA_TUNING", "0")
+    step = step_of(backend)
+    assert step.tuning.ended == "LAMINA_TUNING=0"
+    train(step, backend, 50)
+    assert (backend.rooms, backend.ran["winner"]) == ([], 0)
+
+
+def test_a_cpus_plans_are_not_open() -> None:
+    step = lm.train_step(network(), ops.cross_entropy, optim.SGD(0.05), device="cpu")
+    for _ in range(6):
+        step(IMAGES, LABELS)
+    assert step.tuning == tuning.TuningState()
+    assert step._tuner._pool is None
+
+
+# ------------------------------------------------------------------------------------------------------- errors
+
+
+class Fails(Tunable):
+    """Raises where it is told to."""
+
+    def __init__(self, where: str, error: Exception) -> None:
+        super().__init__(Clock())
+        self.where, self.error = where, error
+
+    def made(self, op: Any) -> Any:
+        if self.where == "candidates":
+            raise self.error
+        return super().made(op)
+
+    def contest(self, op: Any, winner: Any, room: int) -> Any:
+        whole = super().contest(op, winner, room)
+        yield next(whole)
+        if self.where == "contest":
+            raise self.error
+        return (yield from whole)
+
+
+@pytest.mark.usefixtures("inline")
+@pytest.mark.parametrize("where", ["candidates", "contest"])
+def test_an_error_ends_tuning_with_one_warning(use: Callable[[Tunable], Tunable], where: str) -> None:
+    plain = train(step_of(backend := use(Tunable(Clock())), tuning=False), backend, 30)
+    backend = use(Fails(where, ValueError("broken")))
+    step = step_of(backend)
+    with pytest.warns(RuntimeWarning, match="tuning between runs has ended: ValueError: broken") as told:
+        assert train(step, backend, 30) == plain
+    assert len(told) == 1
+    assert (step.tuning.ended, step.tuning.open) == ("ValueError: broken", 0)
+    assert all(s.plan.open.done for s in step.executable.program.steps if s.plan.open is not None)
+
+
+@pytest.mark.usefixtures("inline")
+def test_a_contest_without_memory_is_passed_over(use: Callable[[Tunable], Tunable]) -> None:
+    backend = use(Fails("contest", MemoryError("little")))
+    step = step_of(backend)
+    train(step, backend, 100)
+    assert (step.tuning.open, step.tuning.won, step.tuning.swaps, step.tuning.ended) == (0, 0, 0, "")
+    assert step.tuning.done > 5
+
+
+@pytest.mark.usefixtures("inline")
+def test_a_winner_that_takes_too_much_memory_is_not_put_in(use: Callable[[Tunable], Tunable]) -> None:
+    """Contests get what the step's limit leaves; what does not fit in it stays out, and training goes on."""
+    limit = 1 << 20
+    plain = train(step_of(backend := use(Tunable(Clock())), tuning=False, memory_limit=limit), backend, 100)
+    backend = use(Tunable(Clock(), workspace=2 << 20))
+    step = step_of(backend, memory_limit=limit)
+    assert train(step, backend, 100) == plain
+    assert step.tuning.won > 5
+    assert (step.tuning.swaps, backend.ran["winner"]) == (0, 0)
+    assert {room + step.executable.peak_bytes for room in backend.rooms} == {limit}
+
+
+# ------------------------------------------------------------------------------------------------------- threads
+
+
+def waited(step: Step, backend: Tunable) -> None:
+    """Train until everything is known."""
+    for _ in range(100_000):
+        train(step, backend, 1)
+        if step.tuning.done and not step.tuning.open:
+            return
+    raise AssertionError(step.tuning)
+
+
+def test_threads_make_candidates_and_end(use: Callable[[Tunable], Tunable]) -> None:
+    backend = use(Tunable(Clock()))
+    names: set[str] = set()
+    made = backend.made
+    backend.made = lambda op: (names.add(threading.current_thread().name), made(op))[1]  # type: ignore[method-assign]
+    step = step_of(backend)
+    waited(step, backend)
+    assert names
+    assert all(name.startswith("lamina tuning") for name in names)
+    train(step, backend, 2)
+    assert step._tuner._pool is None
+    for thread in threading.enumerate():
+        if thread.name.startswith("lamina tuning"):
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+def test_a_step_that_is_dropped_leaves_its_choices_to_others(use: Callable[[Tunable], Tunable]) -> None:
+    backend = use(Tunable(Clock()))
+    step = step_of(backend)
+    train(step, backend, 8)
+    gone = weakref.ref(step._tuner)
+    del step
+    gc.collect()
+    assert gone() is None
+    other = step_of(backend)
+    waited(other, backend)
+    assert other.tuning.won == other.tuning.done
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_does_not_tune() -> None:
+    tuner = Tuner()
+    tuner.renew()
+    assert tuner.state.ended == "a forked process"

@@ -1,0 +1,93 @@
+"""A backend whose plans are open: NumPy's, of which a contest finds others with the same results."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from lamina.backends import Backend, Call, OpenChoice, Plan, Run, TuningSlices
+from lamina.backends.reference import backend as reference
+from lamina.ops.core import Op
+from lamina.runtime import Device
+from lamina.spec import Policy, Spec
+
+
+@dataclass
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Tunable(Backend):
+    """Plans of the reference backend, open where the policy lets them change, but for views.
+
+    clock: advances by `part` seconds with each part of a contest, of which each has `parts`.
+    wins: whether another plan wins for an op; it saves a millisecond, and takes `workspace` bytes of scratch memory.
+    ran: how often first plans and winners ran. rooms: the memory that contests were given.
+    """
+
+    name = "reference"
+
+    def __init__(
+        self,
+        clock: Clock,
+        wins: Callable[[Op], bool] = lambda op: True,
+        parts: int = 5,
+        part: float = 0.001,
+        workspace: int = 512,
+    ) -> None:
+        super().__init__(Device("cpu"))
+        self.plain = reference(Device("cpu"))
+        self.clock, self.wins, self.parts, self.part, self.workspace = clock, wins, parts, part, workspace
+        self.ran = {"first": 0, "winner": 0}
+        self.rooms: list[int] = []
+        self.held: list[str] = []  # the ops whose contests were ended
+
+    def choose(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
+        plan = self.plain.choose(op, specs, policy)
+        if plan.view or policy.deterministic or policy.algorithm != "auto":
+            return plan
+        counted = replace(plan, make=_Counted(plan.make, self.ran, "first"))
+        winner = replace(plan, make=_Counted(plan.make, self.ran, "winner"), workspace=self.workspace)
+        choice = OpenChoice(lambda: self.made(op), lambda made, room: self.contest(op, winner, room))
+        return replace(counted, open=choice)
+
+    def made(self, op: Op) -> Op:
+        """What threads make."""
+        return op
+
+    def contest(self, op: Op, winner: Plan, room: int) -> TuningSlices:
+        """So many parts of so many seconds."""
+        self.rooms.append(room)
+        for _ in range(self.parts):
+            self.clock.now += self.part
+            yield "time"
+        self.clock.now += self.part
+        self.held.append(op.name)
+        return (winner, 1e-3) if self.wins(op) else None
+
+    def reorder(self, source: Spec, target: Spec) -> Plan:
+        return self.plain.reorder(source, target)
+
+    def supports(self, op: type[Op]) -> str:
+        return self.plain.supports(op)
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """Binds a plan, and counts its runs."""
+
+    make: Callable[[Call], Run]
+    ran: dict[str, int] = field(hash=False)
+    name: str = ""
+
+    def __call__(self, call: Call) -> Run:
+        run = self.make(call)
+
+        def counted() -> None:
+            self.ran[self.name] += 1
+            run()
+
+        return counted
