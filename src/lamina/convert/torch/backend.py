@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import logging
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._dynamo import config
-from torch._dynamo.callback import callback_handler
 from torch.fx import Graph as FxGraph
 from torch.fx import GraphModule, Node
 
 from lamina.backends import NoKernel
 from lamina.convert.torch.casts import with_casts
 from lamina.convert.torch.compiled import CompiledGraph
+from lamina.convert.torch.frames import take_recurrent_layers
 from lamina.convert.torch.interpreter import FxProgram
 from lamina.convert.torch.memory import device_of_tensors
 from lamina.convert.torch.partition import REGION, example, left_with, memory_of, split, writes
@@ -328,49 +326,5 @@ def _attribute(module: Any, path: str) -> Any:
     return module
 
 
-# ------------------------------------------------------------------------------------------------ recurrent networks
-def _is_ours(backend: Any) -> bool:
-    """Whether what Dynamo calls is this backend, behind what PyTorch wraps it in."""
-    while backend is not None and backend is not lamina:
-        names = ("_torchdynamo_orig_backend", "compiler_fn", "__wrapped__")
-        backend = next((found for n in names if (found := getattr(backend, n, None)) is not None), None)
-    return backend is lamina
-
-
-def _compiles_for_us() -> bool:
-    """Whether the frame that Dynamo compiles now is compiled for this backend."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if "compiler_fn" in frame.f_locals:
-            return _is_ours(frame.f_locals["compiler_fn"])
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
-
-
-class _RecurrentLayers:
-    """Dynamo keeps recurrent layers from backends unless told otherwise: while it compiles for this one, it is told.
-
-    Stands before Dynamo's own callbacks at the start and the end of a compilation, where `torch._dynamo.reset()`,
-    which forgets registered ones, leaves it.
-    """
-
-    def __init__(self) -> None:
-        self._begin, self._end = callback_handler.run_start_callbacks, callback_handler.run_end_callbacks
-        self._before: list[bool] = []
-
-    def begin(self, args: Any) -> None:
-        """A compilation begins."""
-        self._before.append(config.allow_rnn)
-        if _compiles_for_us():
-            config.allow_rnn = True
-        self._begin(args)
-
-    def end(self, args: Any) -> None:
-        """It has ended: other backends get what they got before."""
-        config.allow_rnn = self._before.pop()
-        self._end(args)
-
-
-_recurrent = _RecurrentLayers()
-setattr(callback_handler, "run_start_callbacks", _recurrent.begin)  # noqa: B010 - methods, to type checkers
-setattr(callback_handler, "run_end_callbacks", _recurrent.end)  # noqa: B010
+# Dynamo's frames with recurrent layers come here, whatever other backends left of them.
+take_recurrent_layers(lamina)
