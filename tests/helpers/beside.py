@@ -3,11 +3,10 @@
     python -m tests.helpers.beside [--network resnet18] [--precision bf16] [--threads 8] [--calls 300] [--device cuda]
 
 Threads call one program, each call in a context of its own (`compile(contexts=)`). Every answer is compared, bit by
-bit, with what one thread got. Each setting is tried: all in turn, as `runtime.turn_of` has it, recorded in turn and
-replayed beside each other, or all beside each other; with library handles that belong to the contexts, or to the
-thread that records. Then every value of the graph keeps its memory: where an answer is wrong, all of them are looked
-at, and a line for each kernel tells how often its result was the first to differ.
-Prints a line of JSON for each setting; ends with status 1 where answers in turn were wrong.
+bit, with what one thread got: with library handles that belong to the contexts, or to the thread that records. Then
+every value of the graph keeps its memory: where an answer is wrong, all of them are looked at, and a line for each
+kernel tells how often its result was the first to differ.
+Prints a line of JSON for each setting; ends with status 1 where answers were wrong.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 from unittest import mock
 
@@ -30,7 +29,7 @@ from lamina import nn
 from lamina.graph import Executable, Graph, compile
 from lamina.graph.run.host_context import HostContext
 from lamina.infer import Predictor
-from lamina.runtime import LibraryState, turn_of
+from lamina.runtime import LibraryState
 from tests.helpers.many_threads import images, in_threads, small_network
 
 Array = np.ndarray[Any, Any]
@@ -40,25 +39,15 @@ NETWORKS = {
     "resnet18": (lambda: nn.resnet18(num_classes=1000).eval(), 224),
     "resnet50": (lambda: nn.resnet50(num_classes=1000).eval(), 224),
 }
-#: Which calls take turns, and whether contexts have handles of their own.
-SETTINGS = {
-    "in turn": ("all", True),
-    "recorded in turn, own handles": ("recording", True),
-    "recorded in turn, a thread's handles": ("recording", False),
-    "beside, own handles": ("none", True),
-}
+#: Whether contexts have handles of their own.
+SETTINGS = {"own handles": True, "a thread's handles": False}
 
 
 @contextmanager
-def setting(in_turn: str, own_handles: bool) -> Iterator[None]:
+def setting(own_handles: bool) -> Iterator[None]:
     """How contexts run within the block; programs are to be made and called in it."""
 
-    def turn(context: HostContext) -> AbstractContextManager[object]:
-        alone = in_turn == "all" or (in_turn == "recording" and not context.is_captured)
-        return turn_of(context.device) if alone else nullcontext()
-
     with ExitStack() as patches:
-        patches.enter_context(mock.patch.object(HostContext, "_turn", turn))
         if not own_handles:
             patches.enter_context(mock.patch.object(LibraryState, "used", return_value=nullcontext()))
         yield
@@ -162,12 +151,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     nn.manual_seed(0)
     net, inputs, bad = make(), images(8, size), 0
     for every in (False, True):
-        for name, (in_turn, own) in SETTINGS.items():
+        for name, own in SETTINGS.items():
             right = set[bytes]()
-            with setting(in_turn, own), last_alone(right):
+            with setting(own), last_alone(right):
                 run = program(net, given.precision, device, inputs[0], given.threads, every)
                 found = tried(run, inputs, given.threads, given.calls, right)
-            bad += found["wrong"] if in_turn == "all" else 0
+            bad += found["wrong"]
             print(json.dumps({"setting": name, "every value": every, **found}), flush=True)
             del run
     return int(bool(bad))

@@ -228,7 +228,7 @@ class Trial:
         make, size = beside.NETWORKS[given.network]
         nn.manual_seed(0)
         self.inputs, self.lie = images(given.contexts, size), lie
-        with arenas(lie), beside.setting("all", own_handles):
+        with arenas(lie), beside.setting(own_handles):
             self.run: Executable = beside.program(
                 make(), given.precision, given.device, self.inputs[0], given.contexts, False
             )
@@ -619,7 +619,7 @@ def experiments(given: Any) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]
         (make, size), right = beside.NETWORKS[given.network], set[bytes]()
         nn.manual_seed(0)
         inputs = images(given.contexts, size)
-        with beside.setting("recording", True), beside.last_alone(right):
+        with beside.setting(True), beside.last_alone(right):
             run = beside.program(make(), given.precision, given.device, inputs[0], given.contexts, False)
             return beside.tried(run, inputs, given.contexts, given.calls, right)
 

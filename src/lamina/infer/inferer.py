@@ -34,9 +34,7 @@ class Inferer(Serving):
     """A network that answers requests of many threads: inferer(inputs) -> outputs, in host memory.
 
     There is one set of weights. Each call under way has memory of its own, on a GPU a stream and a CUDA graph too
-    (a `contexts` of them). On a CPU calls run at the same time; on a GPU their programs run in turn
-    (`runtime.turn_of`), and threads overlap in what they do before and behind. Three ways to ask, for any number of
-    threads:
+    (a `contexts` of them), and calls run at the same time. Three ways to ask, for any number of threads:
 
         inferer(x)              waits for the answer
         inferer.submit(x)       a concurrent.futures.Future of it, which can be cancelled until it runs

@@ -20,7 +20,6 @@ from lamina.runtime import (
     host_array,
     memset,
     pinned,
-    turn_of,
 )
 from lamina.runtime.pool import Pool
 from lamina.spec import ShapeError, Spec, as_dtype
@@ -174,8 +173,7 @@ class _GpuContext(_Context):
             return [bind(self.memory, stream.handle) for bind in self._steps]
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
-        with turn_of(self.device):
-            self._run(arrays)
+        self._run(arrays)
         pairs = zip(self._sources, self._leaving, strict=True)
         return [_taken(way.pointer, spec) for (_, spec), way in pairs]
 

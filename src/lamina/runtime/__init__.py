@@ -29,7 +29,7 @@ from lamina.runtime.platforms import MemoryInfo, usable_cores
 from lamina.runtime.printing import fetch, show
 from lamina.runtime.random import DeviceGenerator
 from lamina.runtime.shared_libraries import Library, libraries
-from lamina.runtime.stream import CapturedGraph, CudaStream, Event, Stream, as_stream, stream_address, turn_of
+from lamina.runtime.stream import CapturedGraph, CudaStream, Event, Stream, as_stream, stream_address
 from lamina.runtime.transfer import copy, copy_2d, copy_3d, from_host, memset, memset_2d, move, to_host
 from lamina.runtime.worker import Worker
 from lamina.runtime.workspace import Workspaces
@@ -95,7 +95,6 @@ __all__ = [
     "show",
     "stream_address",
     "to_host",
-    "turn_of",
     "usable_cores",
     "write_atomically",
 ]

@@ -53,9 +53,9 @@ def compile(
     poison: fill memory with NaNs as soon as it is dead, to prove that nothing reads it (slow; for tests).
     memory_limit: bytes, or such as "8 GiB", that the arena of temporaries and workspaces may take: where it would be
         larger, intermediate values are computed again right before they are read instead of being kept.
-    contexts: for serving: so many calls may be under way, on a GPU too, each with a stream and memory of its own. On
-        a CPU they run at the same time, on a GPU in turn (`runtime.turn_of`). Outputs lie on the host, and resident
-        inputs are those of the last `load`, whatever became of them.
+    contexts: for serving: so many calls may be under way at the same time, on a GPU too, each with a stream and
+        memory of its own. Outputs lie on the host, and resident inputs are those of the last `load`, whatever became
+        of them.
     Raises TypeError for what is no graph, NoKernel when the backend cannot compute a node, ShapeError when a donated
     pair does not match,
     MemoryLimitError when no plan is found that needs so little memory, ValueError for contexts below 1, or with

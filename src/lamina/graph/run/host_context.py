@@ -3,20 +3,18 @@
 A context of `ExecutionContext` works on the device's default stream and hands out tensors there, so that there is one
 of it. These have a stream, an arena and a CUDA graph each, and share the weights. Their thread waits for its own
 stream alone, without Python's lock, and gets its answer in host memory; nothing of a call is left on the device.
-They run in turn (`runtime.turn_of`), not at the same time: one call holds the device until its stream is done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 
 import numpy as np
 
 from lamina.graph.planning.layout import PlannedGraph, Slot
 from lamina.graph.run.context import ExecutionContext, Given
 from lamina.graph.run.staging import Staged
-from lamina.runtime import Buffer, Device, LibraryState, copy, pinned, turn_of
+from lamina.runtime import Buffer, Device, LibraryState, copy, pinned
 from lamina.tensors import Tensor
 
 _HOST = Device("cpu")
@@ -40,13 +38,9 @@ class HostContext(ExecutionContext):
 
     def __call__(self, inputs: Sequence[tuple[Slot, Given]]) -> tuple[Tensor, ...]:
         """Run on these inputs, and wait for the outputs."""
-        with self._turn():
-            self._run(inputs)
+        self._run(inputs)
         pairs = zip(self._results, self._leaving, strict=True)
         return tuple([Tensor(_copied(place, slot.spec.nbytes), slot.spec) for slot, place in pairs])
-
-    def _turn(self) -> AbstractContextManager[object]:
-        return turn_of(self.device)
 
     def _run(self, inputs: Sequence[tuple[Slot, Given]]) -> None:
         """The results lie in pinned memory then."""

@@ -32,7 +32,7 @@ def _expected(problem: Problem, steps: Sequence[Op], device: Device) -> bool:
     """Whether steps are expected to be faster in a kernel of their own.
 
     An error function behind a product costs cuDNN's fused engines more time than the traffic that they save (1.1 to
-    2.1 times, bfloat16, H200), unless the result stays in the cache anyway.
+    2.1 times, bfloat16, compute capability 9.0), unless the result stays in the cache anyway.
     """
     erf = any(isinstance(s, Gelu) or (isinstance(s, GeluGrad) and s.approximate == "none") for s in steps)
     return erf and problem.outputs[0].nbytes > device.machine.l2_bytes // 4

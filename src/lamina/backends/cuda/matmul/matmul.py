@@ -158,7 +158,8 @@ def matmul_problem(
     """The formulations to compute a product; cuBLASLt's only for a device that is there.
 
     Without timing cuDNN is asked first for half types, but for the gradient of a weight, whose long sums cuBLASLt
-    splits over blocks (2 to 50 times as fast for 6,000 to 400,000 rows, H200); cuBLASLt for float32 and float64.
+    splits over blocks (2 to 50 times as fast for 6,000 to 400,000 rows, compute capability 9.0); cuBLASLt for
+    float32 and float64.
     """
     extras = epilogue.arranged(c.shape, c.physical)
     blas = cublaslt_formulations(

@@ -425,7 +425,8 @@ def _best(
     """The best of the own kernels and the other formulations; misaligned addresses still get the own ones.
 
     Without timing that is one launch for all where much of x stays in the cache between the passes: up to one and a
-    half times the cache it took 0.64 of the time of the passes, beyond that up to 1.3 times (bfloat16, H200).
+    half times the cache it took 0.64 of the time of the passes, beyond that up to 1.3 times (bfloat16, compute
+    capability 9.0).
     """
     assert isinstance(own.make, Launches)
     passes = Formulation("kernel", steps=own.make.steps, scratch=own.workspace)
