@@ -2,6 +2,8 @@
 
 import gc
 import os
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -26,11 +28,8 @@ LABELS = RNG.integers(0, 4, 8)
 RUN = 0.01
 
 
-class Inline:
-    """A pool whose tasks are done at once."""
-
-    def __init__(self, threads: int, name: str) -> None:
-        self.threads = threads
+class Inline(tuning.TuningThreads):
+    """Tasks are done at once."""
 
     def submit(self, task: Callable[[], Any]) -> Future[Any]:
         done: Future[Any] = Future()
@@ -40,13 +39,10 @@ class Inline:
             done.set_exception(error)
         return done
 
-    def shutdown(self, wait: bool = True, cancel_futures: bool = False) -> None:
-        self.threads = 0
-
 
 @pytest.fixture
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "ThreadPoolExecutor", Inline)
+    monkeypatch.setattr(tuning, "TuningThreads", Inline)
 
 
 @pytest.fixture
@@ -261,7 +257,7 @@ def test_a_cpus_plans_are_not_open() -> None:
     for _ in range(6):
         step(IMAGES, LABELS)
     assert step.tuning == tuning.TuningState()
-    assert step._tuner._pool is None
+    assert step._tuner._workers._running == 0
 
 
 # ------------------------------------------------------------------------------------------------------- errors
@@ -336,19 +332,60 @@ def waited(step: Step, backend: Tunable) -> None:
 
 def test_threads_make_candidates_and_end(use: Callable[[Tunable], Tunable]) -> None:
     backend = use(Tunable(Clock()))
-    names: set[str] = set()
+    names, interval = set[str](), sys.getswitchinterval()
     made = backend.made
     backend.made = lambda op: (names.add(threading.current_thread().name), made(op))[1]  # type: ignore[method-assign]
     step = step_of(backend)
     waited(step, backend)
     assert names
     assert all(name.startswith("lamina tuning") for name in names)
-    train(step, backend, 2)
-    assert step._tuner._pool is None
     for thread in threading.enumerate():
         if thread.name.startswith("lamina tuning"):
             thread.join(30)
             assert not thread.is_alive()
+    assert step._tuner._workers._running == 0
+    assert sys.getswitchinterval() == interval
+
+
+ENDS = """
+import threading
+from lamina.graph.run.tuning import TuningThreads
+begun, workers = threading.Event(), TuningThreads(1)
+def task():
+    begun.set()
+    while threading.main_thread().is_alive():
+        pass
+    print("done")
+for _ in range(3):
+    workers.submit(task)
+assert begun.wait(30)
+"""
+
+
+def test_the_process_waits_for_what_threads_are_at_alone() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert (ended.stdout, ended.stderr) == ("done\n", "")
+
+
+def test_tasks_that_nobody_began_are_dropped() -> None:
+    begun, go, done = threading.Event(), threading.Event(), list[int]()
+
+    def task(number: int) -> None:
+        begun.set()
+        go.wait(30)
+        done.append(number)
+
+    workers = tuning.TuningThreads(1)
+    first, *_ = [workers.submit(lambda n=n: task(n)) for n in range(3)]  # type: ignore[misc]
+    assert begun.wait(30)
+    workers.drop()
+    go.set()
+    first.result(30)
+    again = workers.submit(lambda: task(7))
+    again.result(30)
+    assert done == [0, 7]
 
 
 def test_a_step_that_is_dropped_leaves_its_choices_to_others(use: Callable[[Tunable], Tunable]) -> None:

@@ -101,6 +101,8 @@ class ExecutionContext:
         lent = {slot: self._own[slot] for slot in self._lent}
         for slot in self.program.temporaries:
             self._own.pop(slot, None)
+        if program.placement.nbytes > self.program.placement.nbytes:
+            self.device.empty_cache()  # or the old arena would be kept beside a larger one
         self.program = program
         self._place_temporaries()
         self._own |= lent

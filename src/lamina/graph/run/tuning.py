@@ -8,12 +8,15 @@ that passes, and so that a run and what precedes it rarely take twice as long as
 from __future__ import annotations
 
 import os
+import sys
+import threading
 import time
 import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,8 +37,70 @@ _WARM, _RUNS = 4, 64
 _WORTH = 0.01
 #: A contest may take this part of the free memory.
 _FREE = 4
+#: Seconds after which Python's lock changes hands while threads make candidates.
+_TURN = 2e-4
 #: Turns tuning off, whatever programs say, where it is "0".
 _VARIABLE = "LAMINA_TUNING"
+
+
+class TuningThreads:
+    """Threads that do tasks in order, and end where there are none; the process's end waits for what they are at.
+
+    Meanwhile Python's lock changes hands sooner, or a run would wait 5 ms for it each time that it let go of it.
+    """
+
+    _turns, _busy, _usual = threading.Lock(), 0, 0.0
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._tasks: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self._running, self._lock = 0, threading.Lock()
+
+    def submit(self, task: Callable[[], Any]) -> Future[Any]:
+        """Have a thread do the task."""
+        made: Future[Any] = Future()
+        with self._lock:
+            self._tasks.append((task, made))
+            if self._running < self.most:
+                self._running += 1
+                threading.Thread(target=self._run, name="lamina tuning").start()
+        return made
+
+    def drop(self) -> None:
+        """Forget the tasks that nobody has begun; without a lock, for a collection may do it anywhere."""
+        self._tasks.clear()
+
+    def _run(self) -> None:
+        self._hurry(1)
+        try:
+            while (found := self._next()) is not None:
+                task, made = found
+                try:
+                    made.set_result(task())
+                except Exception as error:
+                    made.set_exception(error)
+        finally:
+            self._hurry(-1)
+
+    def _next(self) -> tuple[Callable[[], Any], Future[Any]] | None:
+        """The next task; None where there is none, and the thread ends."""
+        with self._lock:
+            if threading.main_thread().is_alive():
+                with suppress(IndexError):
+                    return self._tasks.popleft()
+            self._running -= 1
+            return None
+
+    @classmethod
+    def _hurry(cls, more: int) -> None:
+        """So many more threads work."""
+        with cls._turns:
+            if not cls._busy:
+                cls._usual = sys.getswitchinterval()
+                sys.setswitchinterval(min(_TURN, cls._usual))
+            cls._busy += more
+            if not cls._busy:
+                sys.setswitchinterval(cls._usual)
 
 
 class Budget:
@@ -116,13 +181,13 @@ class Tuner:
     ) -> None:
         self.budget = Budget()
         self.state = TuningState(ended=ended or _switched_off())
-        self._clock, self._threads = clock, threads or max(1, min(8, usable_cores() // 4))
+        self._clock, self._workers = clock, TuningThreads(threads or max(1, min(8, usable_cores() // 4)))
+        weakref.finalize(self, self._workers.drop).atexit = False
         self._last: float | None = None  # when the latest run began
         self._known: weakref.WeakKeyDictionary[Executable, TunedProgram] = weakref.WeakKeyDictionary()
         self._waiting: list[OpenChoice] = []  # candidates are not made yet
         self._made: list[tuple[OpenChoice, Future[Any]]] = []  # are, or will soon be
         self._contest: tuple[OpenChoice, TuningSlices, str] | None = None
-        self._pool: ThreadPoolExecutor | None = None
         self._swapping: float | None = None  # seconds of a change whose program is being recorded by this run
         renew_after_fork(self)
 
@@ -153,14 +218,13 @@ class Tuner:
             self._contest[0].settle(None)
         for choice in (*self._waiting, *(choice for choice, _ in self._made)):
             choice.settle(None)
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-        self._contest, self._pool, self._waiting, self._made = None, None, [], []
+        self._workers.drop()
+        self._contest, self._waiting, self._made = None, [], []
         self.state = replace(self.state, ended=reason, open=0)
 
     def renew(self) -> None:
         """In a forked child, where no thread is, nor a GPU."""
-        self._contest, self._pool, self._waiting, self._made = None, None, [], []
+        self._contest, self._waiting, self._made = None, [], []
         self.state = replace(self.state, ended="a forked process")
 
     # ---- before a run
@@ -224,14 +288,9 @@ class Tuner:
     # ---- contests
     def _prepare(self) -> None:
         """Let threads make candidates, of few choices ahead of their contests."""
-        while self._waiting and len(self._made) < 2 * self._threads:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(self._threads, "lamina tuning")
+        while self._waiting and len(self._made) < 2 * self._workers.most:
             choice = self._waiting.pop(0)
-            self._made.append((choice, self._pool.submit(choice.candidates)))
-        if not self._waiting and not self._made and self._pool is not None:
-            self._pool.shutdown(wait=False)
-            self._pool = None
+            self._made.append((choice, self._workers.submit(choice.candidates)))
 
     def _next(self, executable: Executable) -> str | None:
         """The kind of the part that is next; None where candidates are being made, or nothing is left."""

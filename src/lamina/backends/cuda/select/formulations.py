@@ -18,6 +18,7 @@ With `Policy.once` the first choice for an op serves all sizes that the same fil
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -686,7 +687,10 @@ def _firsts(
     """The heuristic's candidates of a formulation, made as they are asked for; own kernels as in `_entries`."""
     if formulation.graph is not None:
         wanted = _wanted(problem.dtype, policy, accept)
-        yield from _of_graph(formulation, formulation.graph, target, limit, ("a",), wanted, [])
+        for made in _of_graph(formulation, formulation.graph, target, limit, ("a",), wanted, []):
+            if not threading.main_thread().is_alive():
+                return  # the process ends, and waits for this thread
+            yield made
     elif formulation.steps != problem.plain or problem.flops <= _QUICK:
         yield candidate(formulation, None, {})
 
