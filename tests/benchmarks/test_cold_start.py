@@ -7,8 +7,10 @@ import pytest
 from benchmarks import cold_start
 from lamina.backends import Plan
 from lamina.graph.planning.layout import Plans
+from tests.helpers.cudnn.installed import needs_cudnn_919
 
 pytest.importorskip("cuda.core")
+pytestmark = needs_cudnn_919
 
 
 @pytest.mark.parametrize("serial", [False, True])

@@ -6,8 +6,11 @@ import sys
 
 import pytest
 
+from lamina.backends.cuda.select.target import target_of
+from lamina.cudnn import Graph, engine
 from tests.helpers import ROOT
 from tests.helpers.cudnn.installed import needs_cudnn_919, planning_environment
+from tests.helpers.planned import H200
 
 pytestmark = needs_cudnn_919
 
@@ -219,3 +222,39 @@ def test_a_layer_of_an_encoder(environment: dict[str, str]) -> None:
     assert labels["joint_attention_grad"].startswith("cudnn joint_attention_grad steps eng6")
     sums = 32 * 8 * 512 * (64 + 1) * 4  # of dq in float32, and one number for each row
     assert int(labels["joint_attention_grad"].rpartition("=")[2]) <= sums + 4096
+
+
+def convolution() -> Graph:
+    graph = Graph()
+    x = graph.tensor((8, 64, 28, 28), (50176, 1, 1792, 64), "bfloat16")
+    w = graph.tensor((64, 64, 3, 3), (576, 1, 192, 64), "bfloat16")
+    y = graph.tensor((8, 64, 28, 28), (50176, 1, 1792, 64), "bfloat16")
+    graph.conv(x, w, y, stride=(1, 1), pre=(1, 1), post=(1, 1))
+    return graph
+
+
+def test_all_knobs_are_read_however_few_are_asked_for_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = target_of(H200)
+    keys = [config.key for config in convolution().build(target).heuristic("a")]
+    assert max(len(knobs) for _, knobs in keys) > 1
+    monkeypatch.setattr(engine, "_USUAL_KNOBS", 1)
+    assert [config.key for config in convolution().build(target).heuristic("a")] == keys
+
+
+def test_a_heuristic_is_asked_when_those_before_it_are_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, asked = target_of(H200), list[str | int]()
+    heuristic = engine.OperationGraph.heuristic
+
+    def noted(
+        self: engine.OperationGraph, mode: str | int, *, sm_count: int | None = None
+    ) -> list[engine.EngineConfig]:
+        asked.append(mode)
+        return heuristic(self, mode, sm_count=sm_count)
+
+    monkeypatch.setattr(engine.OperationGraph, "heuristic", noted)
+    first = next(convolution().build(target).ranked(("a", "fallback"), []))
+    assert asked == ["a"]
+    everything = convolution().candidates(target, ("a", "fallback"))
+    assert asked == ["a", "a", "fallback"]
+    assert next(iter(everything)).key == first.key
+    assert len({config.key for config in everything}) == len(everything)

@@ -25,6 +25,7 @@ BehaviorNote: TypeAlias = c.cudnnBackendBehaviorNote_t
 Target: TypeAlias = Handle | DeviceProperties
 Key: TypeAlias = tuple[int, tuple[tuple[int, int], ...]]
 
+_USUAL_KNOBS = 12
 _MOST_KNOBS = len(c.cudnnBackendKnobType_t.__members__)
 
 
@@ -97,8 +98,23 @@ class OperationGraph(Descriptor):
 
         wrong: also those of engines that are `known_wrong` for the graph.
         """
-        found: dict[Key, EngineConfig] = {}
         refusals: list[str] = []
+        return Candidates(list(self.ranked(modes, refusals, sm_count=sm_count, wrong=wrong)), refusals)
+
+    def ranked(
+        self,
+        modes: Sequence[str | int],
+        refusals: list[str],
+        *,
+        sm_count: int | None = None,
+        wrong: bool = False,
+    ) -> Iterator[EngineConfig]:
+        """`configs` one after the other: a mode is asked when those before it are used up.
+
+        refusals: a list that the reasons are appended to.
+        """
+        operations = () if wrong else self.values["operations"]
+        seen: set[Key] = set()
         for mode in modes:
             try:
                 configs = self.heuristic(mode, sm_count=sm_count)
@@ -109,13 +125,14 @@ class OperationGraph(Descriptor):
                 reasons = engine_refusals(c.cudnnGetLastErrorString(1 << 16)) or ["names no engine"]
                 refusals += [f"heuristic {mode}: {reason}" for reason in reasons]
             for config in configs:
-                found.setdefault(config.key, config)
-        operations = () if wrong else self.values["operations"]
-        faults = {key: known_wrong(operations, key[0]) for key in found}
-        passed_over = [f"{key_text(key)}: {fault}" for key, fault in faults.items() if fault]
-        return Candidates(
-            [config for key, config in found.items() if not faults[key]], passed_over + refusals
-        )
+                if config.key in seen:
+                    continue
+                seen.add(config.key)
+                fault = known_wrong(operations, config.key[0])
+                if fault:
+                    refusals.append(f"{key_text(config.key)}: {fault}")
+                else:
+                    yield config
 
 
 _ENGINE = re.compile(r'"engineId":\s*(\d+)')
@@ -264,7 +281,10 @@ class EngineConfig(Descriptor):
     @property
     def knobs(self) -> dict[int, int]:
         """Knob type -> value."""
-        found = self._get_descriptors("knobs", KnobChoice, _MOST_KNOBS)
+        # The library does not tell their number, and descriptors for the most there can be take time to make.
+        found = self._get_descriptors("knobs", KnobChoice, _USUAL_KNOBS)
+        if len(found) == _USUAL_KNOBS:
+            found = self._get_descriptors("knobs", KnobChoice, _MOST_KNOBS)
         return {int(k.get("knob")): int(k.get("value")) for k in found}
 
     @property

@@ -120,9 +120,12 @@ class Graph(Operations):
         """
         reasons = [] if refusals is None else refusals
         notes = note_filter(require, forbid)
-        candidates = self.candidates(target, modes, sm_count=sm_count)
-        reasons.extend(candidates.refusals)
-        for config in candidates:
+        try:
+            built = self.build(target)
+        except CudnnError as error:
+            reasons.append(f"graph: {error.code}: {error.message}")
+            return
+        for config in built.ranked(modes, reasons, sm_count=sm_count):
             unwanted = notes(config) or (accept(config) if accept else "")
             if unwanted:
                 reasons.append(f"{key_text(config.key)}: {unwanted}")

@@ -69,6 +69,19 @@ def test_plans_are_asked_for_under_the_nodes_policy() -> None:
     assert [policy.algorithm for _, policy in backend.asked] == ["heuristic"]
 
 
+def test_equal_layers_ask_once() -> None:
+    def layers(a: Any) -> Any:
+        for _ in range(5):
+            a = ops.relu(ops.matmul(a, a))
+        return a
+
+    backend = StandIn("")
+    graph, report = trace(layers, Spec((3, 3), float32)), Report()
+    assert fuse_elementwise(graph, backend, report) is graph
+    assert len(backend.asked) == 1
+    assert [reason.split(": ")[-1] for reason in report.refused] == ["nothing for it"] * 5
+
+
 # ------------------------------------------------------------------------------------------------- elementwise steps
 
 

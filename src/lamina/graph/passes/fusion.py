@@ -11,6 +11,7 @@ from lamina.graph.ir.graph import Graph, Node, Value
 from lamina.graph.passes.pattern import Match, Report, RewriteRule, rewrite
 from lamina.ops.core import Op
 from lamina.ops.primitives.fused import Fused
+from lamina.spec import Policy, Spec
 from lamina.spec.policies import policy as use_policy
 
 #: Steps that one node takes at most: longer chains become several nodes.
@@ -91,11 +92,12 @@ def _is_step(node: PatternNode) -> bool:
 
 
 class _Chains:
-    """The chains so far: where the head of each ran, by the fused node."""
+    """The chains so far: where the head of each ran, by the fused node; what the backend said to equal nodes."""
 
     def __init__(self, backend: Backend, report: Report) -> None:
         self.backend, self.report = backend, report
         self.heads: dict[Node, float] = {}
+        self.said: dict[tuple[Op, tuple[Spec, ...], Policy], str] = {}
 
     def extended(self, match: Match) -> Results | None:
         """A step taken into one of the chains that end in its operands; those with the earliest head come first."""
@@ -125,12 +127,15 @@ class _Chains:
 
     def _refusal(self, node: Node) -> str:
         """Why the backend has no plan for the fused op, "" where it has one; the heuristic's word is enough."""
-        try:
-            with use_policy(node.policy, algorithm="heuristic") as policy:
-                self.backend.plan(node.op, [v.spec for v in node.inputs], policy)
-        except NoKernel as error:
-            return " ".join(str(error).split())
-        return ""
+        key = node.op, tuple(v.spec for v in node.inputs), node.policy
+        if key not in self.said:
+            self.said[key] = ""
+            try:
+                with use_policy(node.policy, algorithm="heuristic") as policy:
+                    self.backend.plan(node.op, key[1], policy)
+            except NoKernel as error:
+                self.said[key] = " ".join(str(error).split())
+        return self.said[key]
 
 
 def _end(value: Value, match: Match) -> Node | None:
