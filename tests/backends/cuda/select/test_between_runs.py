@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import plan_problems
 from lamina import backends, nn
-from lamina.backends import OpenChoice
+from lamina.backends import NoKernel, OpenChoice
 from lamina.backends.cuda.conv.conv import conv_problem
 from lamina.backends.cuda.cudnn_graphs.conv import Operands
 from lamina.backends.cuda.launch.program import Fill, Program, target
@@ -24,7 +24,7 @@ from lamina.graph import Executable, compile
 from lamina.graph.run.tuning import TunedProgram
 from lamina.nn import init
 from lamina.ops.primitives import Add, Conv, Fused, Relu, Window
-from lamina.runtime import Device
+from lamina.runtime import CompileError, Device
 from lamina.spec import Policy, Spec, bfloat16, channels_last, float32
 from tests.helpers import emulator
 from tests.helpers.planned import H200
@@ -101,6 +101,25 @@ def test_steps_behind_a_convolution_compete_with_a_kernel_of_their_own() -> None
         names = {one.formulation.name for one in choice.candidates()}
     assert "split" in names
     assert len(names) > 1
+
+
+@pytest.mark.usefixtures("built")
+def test_a_candidate_that_cannot_be_made_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Own kernels that do not compile, and parts that have no plan."""
+
+    def broken(*arguments: Any) -> Any:
+        raise CompileError("direct", "sm_90", "no", "")
+
+    def missing() -> Formulation:
+        raise NoKernel("no product")
+
+    problem = conv_problem(Conv, Operands(WINDOW, X, W, Y), H200)
+    direct = Formulation("direct", steps=problem.plain)
+    problem = replace(problem, formulations=(direct, replace(direct, name="same")), apart=missing, flops=0.0)
+    chosen = candidate(direct, None, {})
+    assert len(formulations._few(problem, chosen, H200, AUTO)) == 2
+    monkeypatch.setattr(Program, "load", broken)
+    assert formulations._few(problem, chosen, H200, AUTO) == [chosen]
 
 
 # ------------------------------------------------------------------------------------------------------- contests

@@ -68,7 +68,7 @@ from lamina.cudnn import (
 )
 from lamina.cudnn import autotune as tune
 from lamina.cudnn.contest import checks_of
-from lamina.runtime import Device
+from lamina.runtime import CompileError, Device, DeviceError
 from lamina.spec import DType, Policy, Spec
 
 #: Engines that only work, and are slow, are tried when there are fewer good ones than this.
@@ -658,22 +658,36 @@ def _few(problem: Problem, chosen: Candidate, device: Device, policy: Policy) ->
         near = [rebuild(problem, choice, target, policy) for choice in known_choices(problem.place, device)]
         accept = tune.few_compiled(_FEW)
         preferred = next((w for w in problem.formulations if w.graph is not None), None)
-        apart = () if problem.apart is None else (problem.apart(),)
         lists = [
             list(islice(_firsts(problem, w, target, policy, limit, accept), _FEW if w is preferred else 2))
-            for w in (*problem.formulations, *apart)
+            for w in (*problem.formulations, *_apart(problem))
             if not w.spare
         ]
         drawn = [one for rank in zip_longest(*lists) for one in rank]
         fitting = (one for one in (*near, *drawn) if one is not None and one.workspace <= limit)
-        found = list({one.choice: one for one in (chosen, *fitting)}.values())
-        found = [chosen, *(one for one in found if one.choice != chosen.choice)][:_MOST_FEW]
-        steps = [step for one in found for step in one.steps]
-        for program in {step.program for step in steps if isinstance(step, Launch | Together)}:
-            program.load(device)
+        found = list({one.choice: one for one in fitting if one.choice != chosen.choice}.values())
         for check in checks_of({spec.dtype.name for spec in (*problem.inputs, *problem.outputs)}):
             check.load(device)
-        return found
+        return [chosen, *(one for one in found[: _MOST_FEW - 1] if _loads(one, device))]
+
+
+def _apart(problem: Problem) -> list[Formulation]:
+    """The formulation that runs the parts one after the other, if the problem has it and these have plans."""
+    try:
+        return [] if problem.apart is None else [problem.apart()]
+    except NoKernel:
+        return []
+
+
+def _loads(one: Candidate, device: Device) -> bool:
+    """Load a candidate's own kernels; whether they can be."""
+    try:
+        for step in one.steps:
+            if isinstance(step, Launch | Together):
+                step.program.load(device)
+    except (CompileError, DeviceError):
+        return False
+    return True
 
 
 def _firsts(
