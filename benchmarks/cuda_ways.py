@@ -1,6 +1,6 @@
 """Every formulation of convolutions and products on a GPU, side by side: the best time of each.
 
-    python -m benchmarks.cuda_ways [--cases stem depthwise large alexnet transformer resnet] [--only TEXT]
+    python -m benchmarks.cuda_ways [--cases stem depthwise many_taps large alexnet transformer resnet] [--only TEXT]
 
 Candidates (formulations x engines x knobs) run as under the policy "fastest": on random data, checked, timed in
 turns. A line gives for each formulation its best candidate's milliseconds and its fraction of the roofline: the
@@ -113,6 +113,20 @@ def depthwise(make: Maker) -> Cases:
     yield from make.conv("32 groups", (128, 128, 56, 56), (128, 4, 3, 3), 1, 1, 32)
 
 
+def many_taps(make: Maker) -> Cases:
+    """Depthwise convolutions of EfficientNet and ConvNeXt."""
+    for size, channels, taps, stride in (
+        (7, 768, 7, 1),
+        (28, 240, 5, 1),
+        (56, 72, 5, 2),
+        (7, 1152, 5, 1),
+        (56, 96, 7, 1),
+    ):
+        name = f"depthwise {taps}x{taps} {channels} of {size} by {stride}"
+        shape = (128, channels, size, size)
+        yield from make.conv(name, shape, (channels, 1, taps, taps), stride, taps // 2, channels)
+
+
 def resnet(make: Maker) -> Cases:
     """ResNet-50's convolutions, one of each kind."""
     for name, channels, filters, size, taps, stride in (
@@ -158,26 +172,27 @@ def alexnet(make: Maker) -> Cases:
 
 
 CASES: dict[str, Callable[[Maker], Cases]] = {
-    f.__name__: f for f in (stem, depthwise, large, alexnet, transformer, resnet)
+    f.__name__: f for f in (stem, depthwise, many_taps, large, alexnet, transformer, resnet)
 }
 
 
 def times(problem: Problem, make: Maker, refusals: list[str]) -> dict[str, tuple[float, str]]:
     """Formulation -> (milliseconds, label) of its best candidate; cuBLASLt's algorithms count as one formulation."""
     handle = handle_of(make.device)
-    entries = formulations._entries(problem, handle, make.policy, refusals)
+    entries = formulations._entries(problem, handle, make.policy, refusals, [])
     grouped: dict[str, list[Candidate]] = {}
     for entry in entries:
         grouped.setdefault(entry.formulation.name.partition(":")[0], []).append(entry)
     found = {}
     for name, group in grouped.items():
-        best = formulations._contest(problem, make.device, group, make.policy, refusals)
+        best = formulations._contest(problem, make.device, group, make.policy, refusals, [])
         if best is None:
             continue
         if problem.flops >= 1e12:
-            more = formulations._neighbours(problem, best[0], handle, make.policy, refusals)
+            more = formulations._neighbours(problem, best[0], handle, make.policy, refusals, [])
             best = (
-                formulations._contest(problem, make.device, [best[0], *more], make.policy, refusals) or best
+                formulations._contest(problem, make.device, [best[0], *more], make.policy, refusals, [])
+                or best
             )
         found[name] = (best[1], best[0].label)
     return found

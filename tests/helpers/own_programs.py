@@ -152,9 +152,10 @@ def collected(device: Device, *, few: bool = False) -> dict[str, Program]:
 def own_convolutions(device: Device) -> dict[str, Program]:
     """Kernels of convolutions with one filter per channel, and over few channels."""
     depthwise = Window((1, 1), ((1, 1), (1, 1)), (1, 1), 16), ((2, 16, 9, 9), (16, 1, 3, 3), (2, 16, 9, 9))
+    rows = Window((1, 1), ((3, 3), (3, 3)), (1, 1), 16), ((2, 16, 9, 9), (16, 1, 7, 7), (2, 16, 9, 9))
     stem = Window((2, 2), ((3, 3), (3, 3)), (1, 1)), ((2, 3, 18, 20), (64, 3, 7, 7), (2, 64, 9, 10))
     found = {}
-    for win, shapes in (depthwise, stem):
+    for win, shapes in (depthwise, rows, stem):
         for dtype in (float16, bfloat16):
             o = Operands(win, *(Spec(s, dtype, channels_last(s)) for s in shapes))
             for direction in (Conv, ConvDataGrad, ConvFilterGrad):

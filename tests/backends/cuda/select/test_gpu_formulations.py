@@ -175,6 +175,35 @@ def test_depthwise(device: Device, direction: Direction, stride: int, dtype: DTy
 
 @pytest.mark.feature("B012")
 @pytest.mark.parametrize("dtype", [bfloat16, float16])
+@pytest.mark.parametrize(
+    ("x", "taps", "stride"),
+    [
+        ((8, 144, 29, 30), (5, 5), (1, 1)),
+        ((8, 72, 57, 56), (5, 5), (2, 2)),
+        ((16, 768, 7, 7), (7, 7), (1, 1)),
+        ((3, 35, 31, 33), (7, 7), (2, 1)),
+        ((2, 35, 40, 41), (3, 3), (1, 1)),
+        ((2, 16, 40, 41), (31, 1), (1, 1)),
+        ((2, 16, 40, 41), (1, 7), (3, 3)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_depthwise_rows(
+    device: Device,
+    direction: Direction,
+    x: tuple[int, ...],
+    taps: tuple[int, int],
+    stride: tuple[int, int],
+    dtype: DType,
+) -> None:
+    (top, left), channels = (t // 2 for t in taps), x[1]
+    win = Window(stride, ((top, top), (left, left)), (1, 1), channels)
+    assert "depthwise" in convolution(device, direction, x, (channels, 1, *taps), win, dtype)
+
+
+@pytest.mark.feature("B012")
+@pytest.mark.parametrize("dtype", [bfloat16, float16])
 @pytest.mark.parametrize("direction", [Conv, ConvFilterGrad])
 @pytest.mark.parametrize(
     ("x", "w", "stride", "pad"),
@@ -200,6 +229,8 @@ def test_stem(
 def test_bias_and_activation(device: Device) -> None:
     relu6 = (Add(), ClippedRelu(6.0))
     found = convolution(device, Conv, (2, 32, 28, 28), (32, 1, 3, 3), square(1, 1, 32), bfloat16, relu6)
+    assert "depthwise" in found
+    found = convolution(device, Conv, (2, 35, 28, 28), (35, 1, 7, 7), square(1, 3, 35), bfloat16, relu6)
     assert "depthwise" in found
     found = convolution(device, Conv, (2, 3, 64, 64), (64, 3, 7, 7), square(2, 3), bfloat16, (Add(), Relu()))
     assert "stem" in found

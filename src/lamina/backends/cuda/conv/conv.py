@@ -44,7 +44,7 @@ from lamina.backends.cuda.cudnn_graphs.conv import (
     plain_formulation,
     sides,
 )
-from lamina.backends.cuda.cudnn_graphs.epilogue import NONE, Epilogue
+from lamina.backends.cuda.cudnn_graphs.epilogue import NONE, Epilogue, Vector
 from lamina.backends.cuda.elementwise.pointwise import full
 from lamina.backends.cuda.elementwise.unfused_epilogue import (
     beside_fused,
@@ -144,6 +144,8 @@ def _cached(
                 replace(problem, formulations=(apart(),)),
                 replace(policy, algorithm="heuristic"),
             )
+        elif _runs_apart(type(op), Operands(op.window, x, w, y), epilogue):
+            problem = replace(problem, formulations=(apart(), *problem.formulations))
         elif pays_apart(problem, epilogue.steps, device, policy):
             problem = beside_fused(problem, apart(), epilogue.steps, device)
         else:
@@ -163,6 +165,14 @@ def _apart(
     head = _cached(op, specs, NONE, device, policy)
     out, extras = problem.outputs[0], problem.inputs[2:]
     return unfused_formulation(head, epilogue.steps, out, extras, epilogue.first)
+
+
+def _runs_apart(direction: Direction, o: Operands, epilogue: Epilogue) -> bool:
+    """Whether an own kernel takes the convolution but not the steps on it: cuDNN's engines with both are slower."""
+    if not is_channels_last(o) or not is_depthwise(direction, o, Vector()):
+        return False
+    result, _ = sides(direction, o)
+    return not is_depthwise(direction, o, epilogue.vector(result.shape, 1))
 
 
 def _prefers_channels_last(spec: Spec, policy: Policy) -> bool:

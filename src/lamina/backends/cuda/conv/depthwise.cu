@@ -7,7 +7,6 @@
 // Constants: Index, T, V, TW, CT, LANES, GROUPS, N, C, H, W, OH, OW, KH, KW, SH, SW (stride), PH, PW (padding before),
 // W_K W_H W_W (strides of the filter), BIAS, RELU (whether to add, to clip), UPPER (what relu clips to), FIRST (data
 // gradient: the first column of g that a strip meets, from its own first place / SW on), COLUMNS (how many).
-#include "slices.cuh"
 #define THREADS (CT * LANES)
 #define CHANNEL ((int)(blockIdx.x % GROUPS * CT + threadIdx.x % CT) * V)
 #define FOR_STRIPS(count)                                                                                            \
@@ -165,15 +164,4 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) depthwise_filter_grad(c
                 own[(kh * KW + kw) * C + i] = total;
             }
         }
-}
-
-// Blocks of 256 over 32 elements each.
-extern "C" __global__ void __launch_bounds__(256) depthwise_filter_sum(const f32 *partial, T *dw, i32 slices)
-{
-    const int at = blockIdx.x * 32 + threadIdx.x % 32, count = KH * KW * C;
-    const f32 sum = over_slices<Index>(partial, at < count ? at : 0, count, slices);
-    if (threadIdx.x < 32 && at < count) {
-        const int channel = at % C, tap = at / C;
-        dw[channel * W_K + tap / KW * W_H + tap % KW * W_W] = narrow<T>(sum);
-    }
 }

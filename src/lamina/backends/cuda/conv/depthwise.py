@@ -1,9 +1,14 @@
-"""Convolution with one filter per channel: own kernels at the memory's speed, for half types channels last."""
+"""Convolution with one filter per channel: own kernels for half types channels last.
+
+Filters of at most nine taps lie beside eight channels per thread, which goes along the rows; others, and channels in
+no multiples of eight, go down the rows (conv/depthwise_rows.py).
+"""
 
 from __future__ import annotations
 
 from math import prod
 
+from lamina.backends.cuda.conv.depthwise_rows import filter_sum, rows_formulation, takes_rows
 from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, places_of
 from lamina.backends.cuda.cudnn_graphs.epilogue import Vector
 from lamina.backends.cuda.launch.indexing import index_type
@@ -11,7 +16,6 @@ from lamina.backends.cuda.launch.program import (
     VECTOR,
     Aligned,
     Launch,
-    Number,
     Program,
     c_type,
     constants,
@@ -33,16 +37,21 @@ _RESIDENT = 3
 
 
 def is_depthwise(direction: Direction, o: Operands, vector: Vector | None) -> bool:
-    """Whether the kernels take it: 2-D, few taps, channels in multiples of an access; steps behind forward only."""
+    """Whether the kernels take it: 2-D, taps and sums that fit into registers; steps behind forward only."""
     win, channels = o.window, o.x.shape[1]
     if vector is None or vector.residual is not None or vector.activation not in ("", "relu"):
         return False
     if direction is not Conv and vector != Vector():
         return False
     shape = win.rank == 2 and win.groups == channels == o.w.shape[0] and channels > 1
-    plain = max(win.dilation) == 1 and not win.flip and all(_STRIP % s == 0 for s in win.stride)
-    half = o.x.dtype in (float16, bfloat16)
-    return shape and plain and half and channels % _width(o) == 0 and prod(o.w.shape[2:]) <= _MOST_TAPS
+    plain = max(win.dilation) == 1 and not win.flip and o.x.dtype in (float16, bfloat16)
+    return shape and plain and (_takes_vectors(o) or takes_rows(direction, o))
+
+
+def _takes_vectors(o: Operands) -> bool:
+    """Whether depthwise.cu takes it: few taps, channels in multiples of an access, strides that divide a strip."""
+    divides = all(_STRIP % s == 0 for s in o.window.stride)
+    return divides and o.x.shape[1] % _width(o) == 0 and prod(o.w.shape[2:]) <= _MOST_TAPS
 
 
 def _width(o: Operands) -> int:
@@ -54,6 +63,8 @@ def depthwise_formulation(
     direction: Direction, o: Operands, vector: Vector | None, machine: Machine
 ) -> Formulation:
     """The own kernel of one direction; the filter gradient sums the blocks' parts in a second one."""
+    if not _takes_vectors(o):
+        return rows_formulation(direction, o, vector, epilogue_constants(vector or Vector()), machine)
     strip = o.x.shape[3] if direction is ConvDataGrad else o.y.shape[3]
     rows = o.x.shape[0] * (o.x if direction is ConvDataGrad else o.y).shape[2]
     chunks = o.x.shape[1] // _width(o)
@@ -75,13 +86,7 @@ def depthwise_formulation(
     first = Launch(
         Program("depthwise_filter_grad", "conv/depthwise.cu", text), grid, block, (x, y, scratch())
     )
-    second = Launch(
-        Program("depthwise_filter_sum", "conv/depthwise.cu", text),
-        (-(-o.w.numel // 32),),
-        (256,),
-        (scratch(), w, Number(slices, "i32")),
-    )
-    return Formulation("depthwise", steps=(first, second), scratch=slices * o.w.numel * 4)
+    return Formulation("depthwise", steps=(first, filter_sum(o, slices, w)), scratch=slices * o.w.numel * 4)
 
 
 def _text(o: Operands, vector: Vector, per_block: int, lanes: int, groups: int) -> str:
