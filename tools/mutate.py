@@ -4,19 +4,23 @@
     python -m tools.mutate --only src/lamina/optim --count 20  in some files
     python -m tools.mutate --list --count 10                   shows faults without running anything
     python -m tools.mutate --jobs 15 --without build/results/test.xml   many at a time, on a machine with cores for it
+    python -m tools.mutate --seconds 600 --timeout 120         a figure within ten minutes, of as many as fit
 
 A fault is a comparison, an operator, a condition or a number that is another one. It is put into a copy of the tree;
 this one is not touched. The tests run in the order: those named after the module, those in its folder that name it,
 the rest of its chapter (its first folder; for backends the second), and what lies one level above; the first that
 fails ends the run. A fault that all of them let pass is a survivor: either nothing tests the line, or the fault
-makes no difference. What is generated is left out. The exit status is 1 where fewer than `--least` percent are
-found.
+makes no difference. What is generated is left out. A fault whose tests take longer than `--timeout`, or than what is
+left of `--seconds`, is not decided: survivors take the longest, so that the share of those that were tried is a bound
+from below. The figure comes with its 95 % interval (Wilson's). The exit status is 1 where fewer than `--least`
+percent are found.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import math
 import os
 import random
 import re
@@ -45,6 +49,8 @@ COPIED = (
 EVERY_OP = Path("tests/ops/test_ops.py")
 #: In place of a test's name. On a busy machine it need not be the fault's doing, so it counts for neither side.
 TIMEOUT = "TIMEOUT"
+#: What was not tried: the time was over.
+LEFT_OUT = "LEFT OUT"
 COMPARISONS = {
     ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"), ast.Eq: ("==", "!="),
     ast.NotEq: ("!=", "=="), ast.In: ("in", "not in"), ast.NotIn: ("not in", "in"), ast.Is: ("is", "is not"),
@@ -249,6 +255,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--skip", type=int, default=0, help="faults at the start that are left out, to go on later"
     )
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for the tests of one fault")
+    parser.add_argument(
+        "--seconds", type=float, default=math.inf, help="for all; what does not fit is left out"
+    )
     parser.add_argument("--least", type=float, default=92.0, help="percent that must be found")
     parser.add_argument("--only", action="append", default=[], help="the start of a path; may be given again")
     parser.add_argument("--list", action="store_true", help="show the faults, run nothing")
@@ -264,12 +273,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     broken = failed_in(options.without) if options.without else set[str]()
     with tempfile.TemporaryDirectory(prefix="lamina-mutate-") as folder:
-        results = run(Path(folder), chosen, options.timeout, options.jobs, broken)
-    late = results.count(TIMEOUT)
-    found, decided = sum(map(bool, results)) - late, len(results) - late
-    percent = 100 * found / max(1, decided)
-    print(f"{found} of {decided} faults were found: {percent:.1f} %; {late} were not decided in time")
+        results = run(Path(folder), chosen, options.timeout, options.jobs, broken, options.seconds)
+    text, percent = figure(results)
+    print(text)
     return 0 if percent >= options.least else 1
+
+
+def figure(results: Sequence[str]) -> tuple[str, float]:
+    """What came of `run`, in words, and the percentage of the decided faults that was found."""
+    tried = [by for by in results if by != LEFT_OUT]
+    late = tried.count(TIMEOUT)
+    found, decided = sum(map(bool, tried)) - late, len(tried) - late
+    low, high = interval(found, decided)
+    percent = 100 * found / max(1, decided)
+    text = (
+        f"{found} of {decided} faults were found: {percent:.1f} % (95 %: {100 * low:.0f} to {100 * high:.0f})"
+    )
+    if late:
+        text += (
+            f"; {late} were not decided in time: at least {100 * found / len(tried):.1f} % of {len(tried)}"
+        )
+    if len(tried) < len(results):
+        text += f"; {len(results) - len(tried)} were left out"
+    return text, percent
+
+
+def interval(found: int, of: int) -> tuple[float, float]:
+    """Wilson's interval of a share at 95 %."""
+    if not of:
+        return 0.0, 1.0
+    z, share = 1.96, found / of
+    middle, width = share + z * z / (2 * of), z * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of))
+    return max(0.0, (middle - width) / (1 + z * z / of)), min(1.0, (middle + width) / (1 + z * z / of))
 
 
 def failed_in(report: Path) -> set[str]:
@@ -287,20 +322,34 @@ def _file_of(dotted: str) -> str:
 
 
 def run(
-    folder: Path, chosen: Sequence[Fault], timeout: float, jobs: int = 1, broken: set[str] | None = None
+    folder: Path,
+    chosen: Sequence[Fault],
+    timeout: float,
+    jobs: int = 1,
+    broken: set[str] | None = None,
+    seconds: float = math.inf,
 ) -> list[str]:
-    """Try all faults, `jobs` at a time, each in a copy of the tree; print each; what `found_by` says to each."""
+    """Try all faults, `jobs` at a time, each in a copy of the tree; print each; what `found_by` says to each.
+
+    seconds: for all of them; those that are not decided by then, but might have been, are LEFT_OUT.
+    """
+    end = time.monotonic() + seconds
     broken = set() if broken is None else broken
     copies: Queue[Path] = Queue()
     for job in range(min(jobs, len(chosen))):
         copies.put(_copy_to(folder / str(job)))
 
     def attempt(numbered: tuple[int, Fault]) -> str:
+        if time.monotonic() >= end:
+            return LEFT_OUT
         (number, fault), copy, start = numbered, copies.get(), time.monotonic()
+        limit = min(timeout, end - start)
         try:
-            by = found_by(copy, fault, timeout, broken)
+            by = found_by(copy, fault, limit, broken)
         finally:
             copies.put(copy)
+        if by == TIMEOUT and limit < timeout:
+            return LEFT_OUT
         text = (ROOT / fault.file).read_text(encoding="utf-8")
         seconds = time.monotonic() - start
         print(f"{number}/{len(chosen)} {by or 'SURVIVED'} ({seconds:.0f} s) {fault.show(text)}", flush=True)

@@ -117,3 +117,27 @@ def test_many_at_a_time_give_what_one_gives(monkeypatch: pytest.MonkeyPatch, tmp
     found = mutate.run(tmp_path, faults, 5.0, 3, {"a::b"})
     assert found == [f"{fault.line} ['a::b'] 5.0" for fault in faults]
     assert copies <= {tmp_path / str(n) for n in range(3)}
+
+
+def test_what_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It counts for neither side; neither does a fault that was cut by the end of all."""
+    faults = mutate.choose(mutate.ROOT, 4, 1, ["src/lamina/optim"])
+    answers = iter(["a::b", "", mutate.TIMEOUT])
+    clock = iter([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 98.0, 98.0, 101.0])
+    monkeypatch.setattr(mutate, "found_by", lambda *given: next(answers))
+    monkeypatch.setattr(mutate, "_copy_to", lambda copy: copy)
+    monkeypatch.setattr(mutate.time, "monotonic", lambda: next(clock))
+    found = mutate.run(tmp_path, faults, 5.0, seconds=100.0)
+    assert found == ["a::b", "", mutate.LEFT_OUT, mutate.LEFT_OUT]
+
+
+def test_the_figure_and_its_interval() -> None:
+    text, percent = mutate.figure(["a", "b", "c", "", mutate.TIMEOUT, mutate.LEFT_OUT, mutate.LEFT_OUT])
+    assert percent == 75.0
+    assert text == (
+        "3 of 4 faults were found: 75.0 % (95 %: 30 to 95); 1 were not decided in time: at least 60.0 % of 5; "
+        "2 were left out"
+    )
+    assert mutate.interval(0, 0) == (0.0, 1.0)
+    low, high = mutate.interval(90, 100)  # Brown, Cai, DasGupta (2001): 0.826 to 0.945
+    assert (round(low, 3), round(high, 3)) == (0.826, 0.945)
