@@ -1,9 +1,9 @@
-"""Tuning between steps: how a network trains by default from an empty plan store, beside no tuning and "fastest".
+"""Tuning between steps: how a network trains with it from an empty plan store, beside no tuning and "fastest".
 
     python -m benchmarks.tuning resnet18 --batch-size 128 --seconds 60 [--modes default fixed fastest] [--out FOLDER]
 
 Each mode runs in a process of its own whose caches are empty (`--cache FOLDER` gives it one that stays): "default" is
-the policy "auto" with tuning between steps, "fixed" the same with `tuning=False`, "fastest" times everything before
+the policy "auto" with tuning between steps, "fixed" the same without, "fastest" times everything before
 the first step. With `--without-database` the package knows nothing before. Steps are on one batch that lies on the
 device; the loss of each is read, so that a step's time is the device's. For "default" the time is split where tuning
 ended. Losses are compared with those of "fixed": up to the first change of plans they are the same, behind it they

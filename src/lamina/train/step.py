@@ -86,7 +86,7 @@ def train_step(
     memory_limit: int | str | None = None,
     max_programs: int = MOST,
     max_program_bytes: int | str | None = None,
-    tuning: bool = True,
+    tuning: bool = False,
 ) -> Step:
     """A function that trains net by one batch: step(inputs, targets) -> loss.
 
@@ -116,9 +116,9 @@ def train_step(
         some are computed again in the backward pass instead of being kept, with the same results.
     max_programs, max_program_bytes: each kind of batch (shapes, dtypes, structure) has a program; how many are kept,
         and in how much memory (by default a quarter of the device's). What was not used for longest goes first.
-    tuning: under the policy "auto" on a GPU, plans that nobody measured compete between steps, in at most a tenth
-        of the time; winners are put in before a step, within the type's rounding, and remembered on disk. Nothing
-        changes under the policy `deterministic`, or where ranks train together. LAMINA_TUNING=0 turns it off
+    tuning: True: under the policy "auto" on a GPU, plans that nobody measured compete between steps, in at most a
+        tenth of the time; winners are put in before a step, within the type's rounding, and remembered on disk.
+        Nothing changes under the policy `deterministic`, or where ranks train together. LAMINA_TUNING=0 turns it off
         everywhere; `step.tuning` says how far it is.
     Raises NoGpuError, ValueError for an unknown precision, a network without parameters, or shards of an optimizer
     that needs whole tensors, MemoryLimitError at the

@@ -19,7 +19,7 @@ IMAGES = RNG.standard_normal((24, 40, 37, 41)).astype(np.float32)  # sizes that 
 LABELS = RNG.integers(0, 4, 24)
 
 
-def step_of(**options: bool) -> Step:
+def step_of(tuning: bool = True) -> Step:
     nn.manual_seed(1)
     net = nn.Sequential(
         nn.Conv2d(40, 88, 3), nn.BatchNorm2d(88), nn.ReLU(), nn.Conv2d(88, 56, 3, stride=2), nn.ReLU()
@@ -27,7 +27,12 @@ def step_of(**options: bool) -> Step:
     head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.1), nn.Linear(56, 4))
     sgd = optim.SGD(0.01, 0.9)
     return lm.train_step(
-        nn.Sequential(net, head), ops.cross_entropy, sgd, device="cuda", precision="bf16", **options
+        nn.Sequential(net, head),
+        ops.cross_entropy,
+        sgd,
+        device="cuda",
+        precision="bf16",
+        tuning=tuning,
     )
 
 

@@ -11,8 +11,7 @@ from lamina.graph import Executable, compile, trace
 from lamina.graph.run.host_context import HostContext
 from lamina.runtime import LibraryState, library_state
 from lamina.spec import Spec, float32
-from tests.helpers import beside
-from tests.helpers.many_threads import images, in_threads, small_network
+from tests.helpers.many_threads import in_threads
 
 
 def host_context(run: Executable) -> HostContext:
@@ -76,30 +75,3 @@ def test_gpu_contexts_have_streams_of_their_own() -> None:
     streams = {c._stream.handle for c in run._contexts.items}
     assert len(streams) == run.contexts > 1
     assert run.device.default_stream.handle not in streams
-
-
-@pytest.mark.parametrize("every", [False, True])
-def test_answers_beside_each_other_are_compared(every: bool) -> None:
-    """On a CPU none is wrong."""
-    inputs = images(2, 8)
-    right = set[bytes]()
-    with beside.setting("none", False), beside.last_alone(right):
-        run = beside.program(small_network(), "fp32", "cpu", inputs[0], 2, every)
-        found = beside.tried(run, inputs, 2, 3, right)
-    assert len(right) == 2
-    assert (found["answers"], found["wrong"], found["first"]) == (6, 0, {})
-    assert (len(run.program.outputs) > 3) == every
-    assert len(beside.labels(run)) == len(run.program.outputs)
-
-
-def test_the_kernel_that_differs_first_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = 0
-
-    def spoiled(x: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        return lm.tensor(x), lm.tensor(x + (calls == 6)), lm.tensor(x + (calls == 6))
-
-    monkeypatch.setattr(beside, "labels", lambda run: ["sound", "first", "behind it"])
-    found = beside.tried(spoiled, images(1, 4), 1, 4, set())  # type: ignore[arg-type]
-    assert (found["answers"], found["wrong"], found["first"]) == (4, 1, {"1 first": 1})

@@ -65,7 +65,9 @@ def network(dropout: float = 0.3) -> nn.Sequential:
 
 
 def step_of(backend: Tunable, **options: Any) -> Step:
-    step = lm.train_step(network(), ops.cross_entropy, optim.SGD(0.05, 0.9), device="cpu", **options)
+    step = lm.train_step(
+        network(), ops.cross_entropy, optim.SGD(0.05, 0.9), device="cpu", **{"tuning": True, **options}
+    )
     if not step.tuning.ended:
         step._tuner = Tuner(clock=backend.clock, threads=2)
     return step
@@ -253,7 +255,7 @@ def test_switches(use: Callable[[Tunable], Tunable], monkeypatch: pytest.MonkeyP
 
 
 def test_a_cpus_plans_are_not_open() -> None:
-    step = lm.train_step(network(), ops.cross_entropy, optim.SGD(0.05), device="cpu")
+    step = lm.train_step(network(), ops.cross_entropy, optim.SGD(0.05), device="cpu", tuning=True)
     for _ in range(6):
         step(IMAGES, LABELS)
     assert step.tuning == tuning.TuningState()
