@@ -59,14 +59,17 @@ class Measured:
 
 
 def measured(lines: Iterable[Mapping[str, Any]]) -> list[Measured]:
-    """The problems of results that have a place; of one that was measured twice the last time counts."""
+    """The problems of results that have a place; of one that was measured twice the last time counts.
+
+    A problem that has a formulation by now which did not compete then is left out: it may be the best.
+    """
     lines = list(lines)
     problems = problems_of([Request.of(line["request"]) for line in lines])
     found: dict[ProblemPlace, Measured] = {}
     for line in lines:
         for one in line.get("contests", ()):
             problem = problems.get(one["problem"])
-            if problem is None or not problem.kind:
+            if problem is None or not problem.kind or is_outdated(problem, one["key"]):
                 continue
             times = {
                 choice(*row[:3]): float(row[3]) for row in (*one["times"], one["best"]) if row[0] != LEFT_OUT
@@ -80,6 +83,12 @@ def measured(lines: Iterable[Mapping[str, Any]]) -> list[Measured]:
             op = one["problem"].split("(")[0].split()[0]
             found[problem.place] = Measured(problem.place, op, won, first, times)
     return list(found.values())
+
+
+def is_outdated(problem: formulations.Problem, key: str) -> bool:
+    """Whether a formulation of the problem was not among those that competed, which the key ends with."""
+    competed = key.rpartition("ways=")[2].split(",")
+    return any(one.name not in competed for one in problem.formulations)
 
 
 def first_of(problem: formulations.Problem, measured: Choice, times: Collection[Choice]) -> Choice:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import plan_database
-from benchmarks.plan_database import Measured, add, first_of, judge, measured, problems_of
+from benchmarks.plan_database import Measured, add, first_of, is_outdated, judge, measured, problems_of
 from benchmarks.plan_problems import LIST, Request, read
 from lamina.backends.cuda.select.known import ProblemPlace
 from lamina.cudnn import Choice, database, read_database
@@ -73,6 +73,7 @@ def test_results_become_a_database(tmp_path: Path) -> None:
             "contests": [
                 {
                     "problem": key,
+                    "key": f"{key} tf32=False, ways=resident,kernel,cudnn",
                     "first": ["kernel", -1, []],
                     "best": ["kernel", -1, [], 0.5 + batch],
                     "times": [["kernel", -1, [], 0.7]],
@@ -82,6 +83,8 @@ def test_results_become_a_database(tmp_path: Path) -> None:
         for batch, key in zip((8, 32), places, strict=True)
     ]
     problem = places[next(iter(places))]
+    assert not is_outdated(problem, "x tf32=False, ways=kernel,resident,cudnn,gone")
+    assert is_outdated(problem, "x tf32=False, ways=kernel,resident")
     resident, passes = Choice("resident"), Choice("kernel")
     assert first_of(problem, passes, [resident, passes]) == resident  # by today's rule
     assert first_of(problem, passes, [passes]) == passes  # it was not measured
