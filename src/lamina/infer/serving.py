@@ -46,7 +46,7 @@ class ProgramUse:
 class Serving(ABC):
     """Answers requests of any number of threads by programs, which subclasses make or have.
 
-    At most `contexts` calls are under way: on a CPU at the same time, on a GPU their programs run in turn.
+    At most `contexts` calls are under way, at the same time.
     batch_axis: the axis of the inputs that holds the samples. when_full: "wait" or "raise", where the queue is full.
     """
 
