@@ -61,6 +61,7 @@ def contrary() -> Iterator[None]:
 
 #: Kernel files whose numbers may be variables, but for these: then one program serves all shapes.
 _SIZED = {"conv/direct.cu": (), "conv/fast_fir.cu": ("V",)}
+_INCLUDED = re.compile(r'^\s*#include "([^"]+)"', re.MULTILINE)
 _NUMBER = re.compile(r"^#define (\w+) (-?\d+)$", re.MULTILINE)
 
 
@@ -115,24 +116,49 @@ def _with_variables(program: Program) -> tuple[str, tuple[int, ...]]:
 
 @cache
 def _compiled(text: str, mode: tuple[str, ...]) -> Any:
-    key = hashlib.sha256("".join((_headers(), text, *OPTIONS, *mode)).encode()).hexdigest()
-    library = _folder() / f"{key}.so"
+    runtime = _runtime(mode)
+    library = _folder() / f"{_digest(text, *_headers(text), runtime.name, *mode)}.so"
     if not library.exists():
         include = [f"-I{_precompiled(mode)}", f"-I{HERE}", f"-I{INCLUDE}"]
-        _make(library, [*mode, *include, "-shared", "-x", "c++", "-"], text)
+        _make(library, [*mode, *include, "-shared", "-x", "c++", "-", "-x", "none", str(runtime)], text)
     return ctypes.CDLL(str(library))
 
 
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join((*texts, *OPTIONS)).encode()).hexdigest()
+
+
+def _headers(text: str) -> Iterator[str]:
+    """The text of each header that a text includes, directly or through others."""
+    seen, left = set[str](), _INCLUDED.findall(text)
+    while left:
+        name = left.pop()
+        file = INCLUDE / name
+        if name not in seen and file.exists():
+            seen.add(name)
+            yield _text_of(file)
+            left += _INCLUDED.findall(_text_of(file))
+
+
 @cache
-def _headers() -> str:
-    return "".join(p.read_text() for p in (*sorted(INCLUDE.glob("*.cuh")), HERE / "emulator.h"))
+def _text_of(file: Path) -> str:
+    return file.read_text()
+
+
+@cache
+def _runtime(mode: tuple[str, ...]) -> Path:
+    """Fibers, barriers and launches, compiled once for all kernels."""
+    text = _text_of(HERE / "runtime.cpp")
+    library = _folder() / f"runtime-{_digest(text, _text_of(HERE / 'emulator.h'), *mode)}.so"
+    if not library.exists():
+        _make(library, [*mode, f"-I{HERE}", "-shared", "-x", "c++", "-"], text)
+    return library
 
 
 @cache
 def _precompiled(mode: tuple[str, ...]) -> Path:
-    """A folder with emulator.h as the compiler has read it, which takes longer than most kernels."""
-    header = (HERE / "emulator.h").read_text()
-    folder = _folder() / hashlib.sha256("".join((header, *OPTIONS, *mode)).encode()).hexdigest()
+    """A folder with emulator.h as the compiler has read it, which takes as long as a kernel."""
+    folder = _folder() / _digest(_text_of(HERE / "emulator.h"), *mode)
     folder.mkdir(exist_ok=True)
     if not (folder / "emulator.h.gch").exists():
         _make(folder / "emulator.h.gch", [*mode, "-x", "c++-header", str(HERE / "emulator.h")])

@@ -8,17 +8,10 @@
 #pragma once
 #include <math.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <ucontext.h>
 
-#include <memory>
-#include <thread>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #define __global__
 #define __device__
@@ -32,70 +25,26 @@
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
 struct Dim3 { unsigned x, y, z; };
-static thread_local Dim3 threadIdx, blockIdx, blockDim, gridDim;
+extern __thread Dim3 threadIdx, blockIdx, blockDim, gridDim;
 
+// Fibers, barriers and launches (runtime.cpp), compiled once for all kernels.
 namespace emulator {
-// Frames are larger with a sanitizer's checks, and without optimization.
-#if defined(__SANITIZE_ADDRESS__) || !defined(__OPTIMIZE__)
-static const size_t STACK = 256 << 10;
-#else
-static const size_t STACK = 64 << 10;
-#endif
-
-// A place to go on from, and what AddressSanitizer wants to know of its stack.
-struct Place { jmp_buf at; void *bottom; size_t size; void *kept; };
-struct Fiber { Place place; std::unique_ptr<char[]> stack; bool done, held; long waits, barriers; };
-static thread_local std::vector<Fiber> fibers;
-static thread_local Place scheduler;
-static thread_local unsigned current;
-static thread_local unsigned long long exchanged[1024];
-
-#ifdef __SANITIZE_ADDRESS__
-extern "C" void __sanitizer_start_switch_fiber(void **kept, const void *bottom, size_t size);
-extern "C" void __sanitizer_finish_switch_fiber(void *kept, const void **bottom, size_t *size);
-static void leave(Place &from, const Place &to) { __sanitizer_start_switch_fiber(&from.kept, to.bottom, to.size); }
-static void arrive(Place &here, Place *from)
-{
-    __sanitizer_finish_switch_fiber(here.kept, from ? (const void **)&from->bottom : nullptr, from ? &from->size : nullptr);
-}
-#else
-static void leave(Place &, const Place &) {}
-static void arrive(Place &, Place *) {}
-#endif
-
-// Go on at `to` until somebody comes back to `from`. Unlike swapcontext these make no system call.
-__attribute__((noinline)) static void change(Place &from, Place &to)
-{
-    leave(from, to);
-    if (_setjmp(from.at) == 0) _longjmp(to.at, 1);
-    arrive(from, nullptr);
-}
-
-static void to_scheduler() { change(fibers[current].place, scheduler); }
-
-static void hand_over()
-{
-    fibers[current].waits++;
-    to_scheduler();
-}
+extern __thread unsigned current;
+extern __thread unsigned long long exchanged[1024];
+void hand_over();
+void meet(unsigned first, unsigned count);
+void meet_all();
+void copy_later(void *to, const void *from, bool inside);
+void end_group();
+void wait_groups(unsigned left);
+void run(void (*kernel)(void **), const unsigned *grid, unsigned threads, void **values);
+void run_together(void (*kernel)(void **), const unsigned *grid, unsigned threads, void **values);
 }  // namespace emulator
 
 // A barrier of some threads of the block: each comes here as often as the others, but warps may have taken part in more
 // or fewer shuffles.
-static inline void meet(unsigned first, unsigned count)
-{
-    using namespace emulator;
-    const long mine = ++fibers[current].barriers;
-    fibers[current].waits++;
-    for (bool all = false; !all;) {
-        fibers[current].held = true;
-        to_scheduler();
-        fibers[current].held = false;
-        all = true;
-        for (unsigned i = first; i < first + count; ++i) all = all && (fibers[i].done || fibers[i].barriers >= mine);
-    }
-}
-static inline void __syncthreads() { meet(0, (unsigned)emulator::fibers.size()); }
+static inline void meet(unsigned first, unsigned count) { emulator::meet(first, count); }
+static inline void __syncthreads() { emulator::meet_all(); }
 
 template <class T> static inline T __shfl_xor_sync(unsigned, T v, int lanes)
 {
@@ -150,7 +99,7 @@ static inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 struct bf16;
 static inline float half_to_float(unsigned short bits);
 namespace emulator {
-static thread_local unsigned lanes_a[1024][4], lanes_b[1024][2];
+extern __thread unsigned lanes_a[1024][4], lanes_b[1024][2];
 
 template <class Widen> static void multiply(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], Widen widen)
 {
@@ -192,43 +141,10 @@ template <bool TRANSPOSED> static inline void matrices(unsigned (&d)[4], const v
     hand_over();
 }
 
-// Copies that a thread waits for later (mma.cuh): done at once, or (CONTRARY) as late as they may be.
-namespace emulator {
-struct Later { void *to; const void *from; bool inside; };
-static thread_local std::vector<std::vector<Later>> later[1024];  // per thread its groups, the last one open
-
-static void copy(const Later &c)
-{
-    if (c.inside) memcpy(c.to, c.from, 16);
-    else memset(c.to, 0, 16);
-}
-}  // namespace emulator
-#ifdef CONTRARY
-static inline void copy_later(void *to, const void *from, bool inside)
-{
-    auto &groups = emulator::later[emulator::current];
-    if (groups.empty()) groups.emplace_back();
-    groups.back().push_back({to, from, inside});
-}
-static inline void end_group()
-{
-    auto &groups = emulator::later[emulator::current];
-    if (groups.empty()) groups.emplace_back();
-    groups.emplace_back();
-}
-template <int left> static inline void wait_groups()
-{
-    auto &groups = emulator::later[emulator::current];
-    while (groups.size() > left + 1) {
-        for (const auto &c : groups.front()) emulator::copy(c);
-        groups.erase(groups.begin());
-    }
-}
-#else
-static inline void copy_later(void *to, const void *from, bool inside) { emulator::copy({to, from, inside}); }
-static inline void end_group() {}
-template <int left> static inline void wait_groups() {}
-#endif
+// Copies that a thread waits for later (mma.cuh).
+static inline void copy_later(void *to, const void *from, bool inside) { emulator::copy_later(to, from, inside); }
+static inline void end_group() { emulator::end_group(); }
+template <int left> static inline void wait_groups() { emulator::wait_groups(left); }
 
 #define HALF_CONVERSIONS
 static inline float half_to_float(unsigned short bits) { _Float16 h; memcpy(&h, &bits, 2); return (float)h; }
@@ -240,111 +156,6 @@ template <class... P, size_t... I>
 static void invoke(void (*kernel)(P...), void **arguments, std::index_sequence<I...>)
 {
     kernel(*(P *)arguments[I]...);
-}
-
-static thread_local void (*body)(void **);
-static thread_local void **arguments;
-
-// What a fiber does: one thread of each block.
-static void enter()
-{
-    arrive(fibers[current].place, &scheduler);
-    for (;;) {
-        body(arguments);
-        fibers[current].done = true;
-        to_scheduler();
-    }
-}
-
-static void start(Fiber &fiber)
-{
-    ucontext_t first;
-    fiber.stack.reset(new char[STACK]);
-    fiber.place = {{}, fiber.stack.get(), STACK, nullptr};
-    getcontext(&first);
-    first.uc_stack.ss_sp = fiber.stack.get();
-    first.uc_stack.ss_size = STACK;
-    makecontext(&first, (void (*)())enter, 0);
-    leave(scheduler, fiber.place);
-    if (_setjmp(scheduler.at) == 0) setcontext(&first);
-    arrive(scheduler, nullptr);
-}
-
-static void resume(Fiber &fiber)
-{
-    if (fiber.stack) change(scheduler, fiber.place);
-    else start(fiber);
-}
-
-// A turn of each of some threads; whether one of them could go on. any: set if one was not done.
-static bool run_some(unsigned first, unsigned end, bool &any)
-{
-    bool more = false;
-    for (current = first; current < end; ++current) {
-        if (fibers[current].done) continue;
-        threadIdx = {current, 0, 0};
-        resume(fibers[current]);
-        any = true;
-        more = more || !(fibers[current].done || fibers[current].held);
-    }
-    return more;
-}
-
-static void run_block(unsigned threads)
-{
-    for (auto &groups : later) groups.clear();
-    fibers.resize(threads);
-    for (auto &fiber : fibers) {
-        fiber.done = fiber.held = false;
-        fiber.waits = fiber.barriers = 0;
-    }
-    for (bool any = true; any;) {
-        any = false;
-#ifdef CONTRARY
-        for (unsigned warp = (threads + 31) / 32; warp-- > 0;)
-            while (run_some(warp * 32, warp * 32 + 32 < threads ? warp * 32 + 32 : threads, any)) {}
-#else
-        run_some(0, threads, any);
-#endif
-        // Barriers hold a block's threads together; warps may differ in how many shuffles they take part in.
-        for (unsigned t = 1; t < threads; ++t)
-            if ((t & 31) && fibers[t].waits != fibers[t - 1].waits && !(fibers[t].done && fibers[t - 1].done)) {
-                fprintf(stderr, "emulator: threads %u and %u of a warp parted at a barrier\n", t - 1, t);
-                abort();
-            }
-    }
-}
-
-static void run(void (*kernel)(void **), const unsigned *grid, unsigned threads, void **values)
-{
-    body = kernel;
-    arguments = values;
-    gridDim = {grid[0], grid[1], grid[2]};
-    blockDim = {threads, 1, 1};
-    for (unsigned z = 0; z < grid[2]; ++z)
-        for (unsigned y = 0; y < grid[1]; ++y)
-            for (unsigned x = 0; x < grid[0]; ++x) {
-                blockIdx = {x, y, z};
-                run_block(threads);
-            }
-    fibers.clear();
-}
-
-// All blocks at the same time, each in a thread of the host: they may wait for each other.
-static void run_together(void (*kernel)(void **), const unsigned *grid, unsigned threads, void **values)
-{
-    std::vector<std::thread> blocks;
-    for (unsigned y = 0; y < grid[1]; ++y)
-        for (unsigned x = 0; x < grid[0]; ++x)
-            blocks.emplace_back([=] {
-                body = kernel;
-                arguments = values;
-                gridDim = {grid[0], grid[1], 1};
-                blockDim = {threads, 1, 1};
-                blockIdx = {x, y, 0};
-                run_block(threads);
-            });
-    for (auto &block : blocks) block.join();
 }
 
 template <class... P> static void call(void (*kernel)(P...), void **values)

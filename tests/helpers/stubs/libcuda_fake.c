@@ -226,6 +226,12 @@ Status cuGraphGetNodes(Graph *graph, void **nodes, size_t *count)
     *count = graph->count;
     return OK;
 }
+Status cuGraphGetEdges_v2(Graph *graph, void **from, void **to, void *data, size_t *count)
+{
+    (void)graph; (void)from; (void)to; (void)data;
+    *count = 0; /* nodes run in the order in which they were captured */
+    return OK;
+}
 Status cuGraphInstantiateWithFlags(Graph **out, Graph *graph, unsigned long long flags)
 {
     (void)flags;
