@@ -50,5 +50,12 @@ def test_torchs_names_are_led_to_ours() -> None:
             getattr(home, name)
 
 
+def test_a_traceback_can_find_what_is_meant() -> None:
+    with pytest.raises(AttributeError) as caught:
+        _ = lm.nn.Conv2D
+    assert (caught.value.name, caught.value.obj) == ("Conv2D", lm.nn)
+    assert "Conv2d" in dir(caught.value.obj)
+
+
 def test_dir_shows_the_public_names() -> None:
     assert listing(("b", "a"))() == ["a", "b"]

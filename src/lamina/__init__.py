@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     )
     from lamina.jitting import jit
     from lamina.nn import manual_seed
-    from lamina.ops import stop_gradient
+    from lamina.ops import fft, linalg, stop_gradient
     from lamina.ops.finite import NonFiniteError
     from lamina.runtime import Device, device, devices
     from lamina.spec import (
@@ -115,6 +115,7 @@ __all__ = [
     "empty",
     "evaluate",
     "eye",
+    "fft",
     "fit",
     "float16",
     "float32",
@@ -132,6 +133,7 @@ __all__ = [
     "int64",
     "jit",
     "jvp",
+    "linalg",
     "linspace",
     "load_safetensors",
     "load_torch",
@@ -191,7 +193,7 @@ _HOMES = {
     ),
     "lamina.jitting": ("jit",),
     "lamina.nn": ("manual_seed",),
-    "lamina.ops": ("stop_gradient",),
+    "lamina.ops": ("fft", "linalg", "stop_gradient"),
     "lamina.ops.finite": ("NonFiniteError",),
     "lamina.runtime": ("Device", "device", "devices"),
     "lamina.tensors": (
@@ -236,6 +238,15 @@ __getattr__ = lazy(
         "by x.detach() or lamina.stop_gradient",
         "inference_mode": "net.eval() switches layers, lamina.infer.Predictor runs a network for its answers",
         "is_tensor": "isinstance(x, lamina.Tensor); within a trace operands are lamina.graph.Value",
+        "as_tensor": "lamina.tensor(values) copies, lamina.from_dlpack(array) shares its memory; ops take arrays as "
+        "they are",
+        "cuda": 'device="cuda" names a GPU, and lamina.device("cuda") tells of it',
+        "float": "lamina.float32",
+        "double": "lamina.float64",
+        "half": "lamina.float16",
+        "long": "lamina.int64",
+        "int": "lamina.int32",
+        "bool": "lamina.bool_",
         "from_numpy": "lamina.from_dlpack(array) shares its memory, lamina.tensor(array) copies it",
         "save": "lamina.save_safetensors writes tensors by name, lamina.train.save_checkpoint a training run",
         "load": "lamina.load_weights reads files of weights, lamina.train.load_checkpoint a training run",

@@ -39,7 +39,10 @@ def lazy(
                     if name in importlib.import_module(elsewhere).__all__
                     else hint
                 )
-            raise AttributeError(f"module {package!r} has no attribute {name!r}" + (hint and f"; {hint}"))
+            text = f"module {package!r} has no attribute {name!r}" + (hint and f"; {hint}")
+            raise AttributeError(
+                text, name=name, obj=sys.modules[package]
+            )  # so that a traceback finds what is meant
         module = importlib.import_module(names[name])
         value = module if names[name] == f"{package}.{name}" else getattr(module, name)
         setattr(sys.modules[package], name, value)

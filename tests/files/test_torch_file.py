@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina.files import WeightsError, load_torch, save_torch
+from lamina import nn
+from lamina.files import WeightsError, load_torch, load_weights, save_torch
 from lamina.spec import DType
 from tests.helpers import pickles, torch_files
 
@@ -156,3 +157,14 @@ def test_a_chain_of_doublings_stays_small(tmp_path: Path) -> None:
     doubled = b"\x80\x02]K\x01a" + b"".join(b"q\x000]h\x00ah\x00a" for _ in range(150)) + b"."
     found = load_torch(written(tmp_path, pickles.archive(doubled)))
     assert found[0] is found[1]
+
+
+def test_numpys_archives_say_who_reads_them(tmp_path: Path) -> None:
+    np.savez(tmp_path / "w.npz", weight=np.ones((2, 3), np.float32), bias=np.zeros(2, np.float32))
+    with pytest.raises(
+        WeightsError, match=r"of NumPy's arrays: net.load_state_dict\(dict\(numpy.load\(path\)\)\)"
+    ):
+        load_weights(tmp_path / "w.npz")
+    net = nn.Linear(3, 2)
+    net.load_state_dict(dict(np.load(tmp_path / "w.npz")))
+    assert net.weight.numpy().all()

@@ -66,7 +66,7 @@ NO_GRADIENTS = (
 #: Entries that give indices, of any of equal elements in torch: half types have many.
 UNSTABLE = ("argsort", "mode", "sort", "topk")
 #: Entries with elements that are equal in half types alone, and share their gradient here.
-TIED = ("clamp", "clamp_max", "clamp_min", "fmax", "fmin", "msort")
+TIED = ("msort",)
 #: Entries whose coordinates torch rounds to half types, some to the neighbour: compared with its float32.
 ROUNDED = ("nn.functional.grid_sample",)
 #: Names of torch.linalg that are the same function as here.

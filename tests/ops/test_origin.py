@@ -1,6 +1,8 @@
 """Where ops come from: paths of modules, lines of programs, also behind gradients, passes and files."""
 
 import re
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -205,3 +207,11 @@ def test_origins_are_joined_and_given() -> None:
     with origin_is(b):
         assert current_origin() == b
     assert current_origin().file == __file__
+
+
+def test_what_runs_a_module_is_no_line_of_the_user() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "lamina", "plan", "lenet"], capture_output=True, text=True, check=True
+    )
+    assert "conv.0" in done.stdout
+    assert "<frozen" not in done.stdout

@@ -276,7 +276,11 @@ def _zipped(source: Source) -> Any:
     found = members(source)
     root = next((n.removesuffix("data.pkl") for n in found if n.split("/")[1:] == ["data.pkl"]), None)
     if root is None:
-        raise WeightsError(f"{source.path}: a zip archive without data.pkl, which torch.save did not write")
+        arrays = all(n.endswith(".npy") for n in found)
+        hint = "; of NumPy's arrays: net.load_state_dict(dict(numpy.load(path)))" if found and arrays else ""
+        raise WeightsError(
+            f"{source.path}: a zip archive without data.pkl, which torch.save did not write{hint}"
+        )
     unchecked = all(m.crc == 0 for m in found.values())  # torch.serialization.set_crc32_options(False)
     order = _content(source, found, root + "byteorder", unchecked, 16) or b"little"
     if order not in (b"little", b"big"):

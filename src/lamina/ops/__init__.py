@@ -11,6 +11,8 @@ from typing import Any
 
 from lamina._lazy import listing
 from lamina.ops import core, custom, primitives
+from lamina.ops import fft as fft
+from lamina.ops import linalg as linalg
 from lamina.ops.core import operand
 from lamina.ops.primitives.activation import (
     bilinear,

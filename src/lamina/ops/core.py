@@ -144,6 +144,9 @@ class Op:
     foreach: ClassVar[bool] = False
     #: Inputs that may come in a half type: the op widens them itself, so that no cast has to stand before it.
     widens: ClassVar[tuple[int, ...]] = ()
+    #: Whether the result has the type of input 0 and is computed in a wider one: a half type costs one rounding, as a
+    #: cast behind the op would.
+    rounds_last: ClassVar[bool] = False
     #: Inputs that may be one number, of shape (), for all places: no expansion has to stand before the op.
     broadcasts: ClassVar[tuple[int, ...]] = ()
     #: Why no kernel of it gives the same bits from run to run (sums by atomic operations); "" where kernels decide.

@@ -290,6 +290,8 @@ class Operators(Operand, Generic[Own]):
         """Repeated along axes of size 1 and new axes in front; -1 keeps a size."""
         given = sizes(shape)
         own = (1,) * (len(given) - self.ndim) + self.shape
+        if len(given) < self.ndim:
+            raise ShapeError(f"expand: size {given} has fewer axes than {self.spec}")
         return ops.expand(self, tuple(o if s == -1 else s for s, o in zip(given, own, strict=True)))
 
     def expand_as(self, other: Operand) -> Any:

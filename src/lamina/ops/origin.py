@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, Protocol
 
 #: Files of the package itself are no user's.
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
+#: The package's own files, and what runs modules (`python -m lamina`).
+_NOT_THE_USERS = (_PACKAGE, "<frozen ")
 
 
 class Origin(NamedTuple):
@@ -113,7 +115,7 @@ def current_origin() -> Origin:
 def _user_line() -> tuple[str, int]:
     """The innermost line that is not the package's own."""
     frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_code.co_filename.startswith(_NOT_THE_USERS):
         if frame.f_back is None:
             return "", 0
         frame = frame.f_back
@@ -130,7 +132,7 @@ def explain(error: BaseException) -> None:
     trace, line = error.__traceback__, ""
     while trace is not None:
         code = trace.tb_frame.f_code
-        if not code.co_filename.startswith(_PACKAGE):
+        if not code.co_filename.startswith(_NOT_THE_USERS):
             line = f", {code.co_filename}:{trace.tb_lineno}"
         trace = trace.tb_next
     if not line:

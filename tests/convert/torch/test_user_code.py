@@ -271,6 +271,89 @@ def weights_made_of_parameters() -> tuple[Any, ...]:
     ), torch.randn(3, 5)
 
 
+@program
+def statistics_written_by_out() -> tuple[Any, ...]:
+    import torch
+    from torch import nn
+
+    return nn.utils.parametrizations.spectral_norm(nn.Linear(6, 3)), torch.randn(4, 6)
+
+
+@program
+def grids_of_coordinates() -> tuple[Any, ...]:
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = nn.Linear(3, 4)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            height, width = x.shape[1:3]
+            axes = (torch.linspace(-1, 1, n) for n in (height, width))
+            grid = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1)
+            far = torch.cat([grid[..., :1], torch.Tensor([1e10]).expand(height, width, 1)], -1)
+            places = grid[None].expand(x.shape[0], -1, -1, -1)
+            return self.line(torch.cat([x, places], -1)).type(x.dtype), far.amax().expand(2)
+
+    return Net(), torch.randn(2, 3, 5, 1)
+
+
+@program
+def shapes_changed_in_place_and_data() -> tuple[Any, ...]:
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = nn.Linear(4, 4)
+            self.register_buffer("kept", torch.ones(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.line(x).clone()
+            y.unsqueeze_(0)
+            y.squeeze_(0).transpose_(0, 1)
+            y[1].mul_(2)
+            part = y[:2]
+            part.unsqueeze_(-1)
+            part.add_(1)
+            self.kept.data.mul_(0.5)
+            return y * self.kept[:, None] + x.data.t()
+
+    return Net(), torch.randn(3, 4)
+
+
+@program
+def gradients_at_bounds() -> tuple[Any, ...]:
+    """Where a number is at the bound of a range (quantized weights mostly are), the gradient is PyTorch's."""
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = nn.Linear(4, 4, bias=False)
+            with torch.no_grad():
+                self.line.weight.copy_(torch.tensor([[1.0, -1, 0, 0.5]] * 4))
+
+        def forward(self, x: torch.Tensor) -> Any:
+            w = self.line.weight
+            one = torch.ones(())
+            found = [w.clamp(-1, 1), w.clamp(min=0), w.clamp(-one, one), F.hardtanh(w), torch.fmax(w, one)]
+            found += [torch.maximum(w, one), torch.xlogy(w, one * 2), torch.fmin(w, -one), F.relu6(w)]
+            return [
+                self.line(x),
+                *(k * (i + 1) for i, k in enumerate(found)),
+                (w[:, :1] * 0).std(),
+                *torch.std_mean(w, 0),
+            ]
+
+    return Net(), torch.randn(3, 4)
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_results_gradients_and_state_are_those_of_torch(name: str, mode: str) -> None:
@@ -287,3 +370,27 @@ def test_results_gradients_and_state_are_those_of_torch(name: str, mode: str) ->
     assert found.output < 1e-5, found
     assert found.gradient < 1e-4, found
     assert max(found.state.values(), default=0.0) < 1e-5, found
+
+
+#: Programs whose graphs say something else to Dynamo than to torch.export.
+COMPILED = (
+    statistics_written_by_out, grids_of_coordinates, shapes_changed_in_place_and_data, gradients_at_bounds,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("make", COMPILED, ids=lambda make: make.__name__)
+def test_compiled_results_gradients_and_state_are_those_of_torch(make: Callable[[], tuple[Any, ...]]) -> None:
+    import torch
+    from torch.utils import _pytree as pytree
+
+    from tests.helpers.torch_training import compiled
+
+    found = []
+    for run in (lambda net: net, compiled):
+        torch.manual_seed(0)
+        net, *inputs = make()
+        results = [y for y in pytree.tree_leaves(run(net)(*inputs)) if isinstance(y, torch.Tensor)]
+        sum(y.sum() for y in results if y.requires_grad).backward()
+        found.append([*results, *net.buffers(), *(p.grad for p in net.parameters())])
+    for got, wanted in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(got, wanted)

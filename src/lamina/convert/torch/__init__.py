@@ -18,8 +18,10 @@ from lamina.convert.torch import (
     conv,
     factory,
     image,
+    linalg,
     loss,
     norm,
+    quantize,
     random,
     reduction,
     rnn,
@@ -34,7 +36,21 @@ from lamina.convert.torch.parity import Parity, check
 from lamina.convert.torch.report import ConversionReport
 
 #: The modules whose handlers fill `HANDLERS`.
-FAMILIES = (attention, control, conv, factory, image, loss, norm, random, reduction, rnn, shape)
+FAMILIES = (
+    attention,
+    control,
+    conv,
+    factory,
+    image,
+    linalg,
+    loss,
+    norm,
+    quantize,
+    random,
+    reduction,
+    rnn,
+    shape,
+)
 
 __all__ = [
     "FAMILIES",

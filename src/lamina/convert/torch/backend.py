@@ -18,10 +18,20 @@ from torch.fx import GraphModule, Node
 from lamina.backends import NoKernel
 from lamina.convert.torch.casts import with_casts
 from lamina.convert.torch.compiled import CompiledGraph
+from lamina.convert.torch.complexes import is_complex
 from lamina.convert.torch.frames import take_recurrent_layers
 from lamina.convert.torch.interpreter import FxProgram
-from lamina.convert.torch.memory import device_of_tensors
-from lamina.convert.torch.partition import REGION, example, left_with, memory_of, split, writes
+from lamina.convert.torch.memory import device_of_tensors, real_form
+from lamina.convert.torch.partition import (
+    example,
+    is_region,
+    left_with,
+    memory_of,
+    note_gradient_modes,
+    split,
+    writes,
+    written,
+)
 from lamina.convert.torch.recording import record
 from lamina.convert.torch.report import GraphNotes
 from lamina.convert.torch.sharing import ancestors, shared_roots
@@ -97,9 +107,6 @@ class GraphFunction:
         #: The arguments that programs take. Floats are among them as long as nothing must know their values.
         self._operands = self._interface.operands
         self.left: dict[str, str] = {n.name: reason for n, reason in self._program.unknown()}
-        for n in graph_module.graph.nodes:
-            if n.op.startswith("call") and any(_is_complex(x) for x in n.all_input_nodes):
-                self.left.setdefault(n.name, "takes complex numbers")
         self.instead: Callable[..., Any] | None = None
         if not self._interface.results and not any(writes(n) for n in graph_module.graph.nodes):
             self.instead = graph_module.forward  # views and numbers alone
@@ -119,7 +126,12 @@ class GraphFunction:
                 assert self.instead is not None
                 return self.instead(*args)
         shape = self._interface
-        results = compiled([*[args[i] for i in self._operands], *self._attributes])
+        given = [*[args[i] for i in self._operands], *self._attributes]
+        results = compiled(list(map(real_form, given)) if shape.takes_complex else given)
+        if shape.complex_results:
+            results = [
+                torch.view_as_complex(y) if i in shape.complex_results else y for i, y in enumerate(results)
+            ]
         return results if shape.plain else shape.assembled(results, args)
 
     def _find(self, args: Sequence[Any]) -> CompiledGraph | None:
@@ -146,7 +158,9 @@ class GraphFunction:
         return found
 
     def _compile(self, args: Sequence[Any], grads: bool) -> CompiledGraph:
-        whole = [*self._held(args), *self._attributes]
+        whole = [
+            real_form(x) if isinstance(x, torch.Tensor) else x for x in (*self._held(args), *self._attributes)
+        ]
         tensors = [x for x in whole if isinstance(x, torch.Tensor)]
         device = device_of_tensors(tensors)
         needs = [grads and x.requires_grad for x in tensors]
@@ -184,13 +198,14 @@ class GraphFunction:
             self._split()
 
     def _split(self) -> None:
+        note_gradient_modes(self.graph_module)
         nodes = {n.name: n for n in self.graph_module.graph.nodes}
         for line in self.notes.left.add((nodes[n], reason) for n, reason in self.left.items() if n in nodes):
             _say(line)
         left = left_with(self.graph_module, self.left)
         self.notes.left.add((nodes[n], _DRAWN) for n in sorted(left - set(self.left)) if n in nodes)
         calls = [n.name for n in nodes.values() if n.op.startswith("call")]
-        if all(name in left for name in calls) and not any(REGION in n.meta for n in nodes.values()):
+        if all(name in left for name in calls) and not any(map(is_region, nodes.values())):
             self.instead = self.graph_module.forward
         else:
             self.instead = split(self.graph_module, left, self._part)
@@ -201,11 +216,6 @@ class GraphFunction:
 
 def _say(line: str) -> None:
     log.warning("backend='lamina': PyTorch runs %s", line)
-
-
-def _is_complex(node: Node) -> bool:
-    seen = example(node)
-    return isinstance(seen, torch.Tensor) and seen.is_complex()
 
 
 class _Interface:
@@ -244,6 +254,9 @@ class _Interface:
         self.plain = len(self.results) == len(self.outputs) and not self.single and not any(views)
         self.others = [i for i, own in enumerate(computed) if not own or views[i]]
         everything = [*self.outputs, *self.hidden]
+        #: Complex tensors go in and come out as real ones [..., 2] over the same memory.
+        self.takes_complex = any(is_complex(n) for n in nodes if n.op in ("placeholder", "get_attr"))
+        self.complex_results = {k for k, i in enumerate(self.results) if is_complex(everything[i])}
         self.roots = [everything.index(r) for r in roots]
         self.rest = (
             _rest(graph_module, [self.outputs[i] for i in self.others], roots) if self.others else None
@@ -296,11 +309,8 @@ def _rest(graph_module: GraphModule, outputs: Sequence[Any], roots: Sequence[Nod
         if node.op == "output":
             graph.output(torch.fx.node.map_arg(tuple(outputs), copies.__getitem__))
         elif node in needed and node not in copies:
-            first = node.args[0] if node.args else None
-            if writes(node) and isinstance(first, Node):
-                copies[node] = copies[first]
-            else:
-                copies[node] = graph.node_copy(node, copies.__getitem__)
+            target = written(node)
+            copies[node] = graph.node_copy(node, copies.__getitem__) if target is None else copies[target]
     return GraphModule(graph_module, graph)
 
 

@@ -26,6 +26,7 @@ class Cell:
     def __init__(self, held: Any) -> None:
         self._held = held
         self._version = 0
+        self.is_seen = False  # by views
 
     @property
     def version(self) -> int:
@@ -48,6 +49,17 @@ class Cell:
         self._held = value
         self._version += 1
 
+    def turn(self, get: Get) -> None:
+        """Show the same elements in another shape from now on. Raises ValueError where views look into it."""
+        if self.is_seen:
+            raise ValueError(
+                f"a tensor {self.read().spec} that views look into changes its shape in place: take them behind it"
+            )
+        self._turn(get)
+
+    def _turn(self, get: Get) -> None:
+        self.replace(get(self._held))
+
 
 class View(Cell):
     """A tensor that shares memory with `base`: get(base) reads it, put(base, value) is the base after a write."""
@@ -56,6 +68,7 @@ class View(Cell):
         self.base, self._get = base, get
         self._put = put or (lambda whole, value: put_back(get, whole, value))
         self._held, self._seen = get(base.read()), base.version
+        self.is_seen, base.is_seen = False, True
 
     @property
     def version(self) -> int:
@@ -71,6 +84,12 @@ class View(Cell):
     def replace(self, value: Any) -> None:
         """Write through to the base."""
         self.base.replace(self._put(self.base.read(), value))
+
+    def _turn(self, get: Get) -> None:
+        before = self._get
+        self._get = lambda whole: get(before(whole))
+        self._put = lambda whole, value: put_back(self._get, whole, value)
+        self._held, self._seen = self._get(self.base.read()), self.base.version
 
 
 def put_back(get: Get, whole: Any, value: Any) -> Any:

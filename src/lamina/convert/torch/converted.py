@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import torch
 
 from lamina.convert.torch.exporting import EXPORTING, ExportedGraph, Inputs, export
+from lamina.convert.torch.memory import real_form
 from lamina.convert.torch.node import TorchConversionError
 from lamina.convert.torch.report import ConversionReport, LeftCalls
 from lamina.convert.torch.staying import Exclude, mark, standing, staying
@@ -110,7 +111,8 @@ class ConvertedModule(ConvertedPart):
             raise TorchConversionError(
                 f"{self.source_class}: {len(unknown)} calls have no counterpart:\n  "
                 + "\n  ".join(LeftCalls().add(unknown))
-                + "\ngive them a handler (lamina.convert.torch.converts), or write the modules around them otherwise"
+                + "\ngive them a handler (lamina.convert.torch.converts), leave the modules around them "
+                "to PyTorch (exclude=), or write these otherwise"
             )  # fmt: skip
         self._mark(graph)
         self._graphs = [*self._graphs[-GRAPHS + 1 :], (modes, inputs, dtypes, graph)]
@@ -193,7 +195,7 @@ def _adopted(p: torch.Tensor, adopted: dict[int, Any], share: bool) -> Any:
     """The tensor of Lamina for one of PyTorch: the same one wherever the same one is owned."""
     if id(p) not in adopted:
         try:
-            as_dtype(str(p.dtype).removeprefix("torch."))
+            as_dtype(str(real_form(p.detach()).dtype).removeprefix("torch."))
         except DTypeError as error:
             raise TorchConversionError(f"from_torch: {tuple(p.shape)} {p.dtype}: {error}") from None
         own = as_tensor(_plain(p)) if share else tensor(as_tensor(_plain(p)))
@@ -203,7 +205,7 @@ def _adopted(p: torch.Tensor, adopted: dict[int, Any], share: bool) -> Any:
 
 def _plain(x: Any) -> Any:
     """An array that speaks DLPack: PyTorch's tensors without their gradient."""
-    return x.detach() if isinstance(x, torch.Tensor) else x
+    return real_form(x.detach()) if isinstance(x, torch.Tensor) else x
 
 
 def _as_in(source: torch.nn.Module, dtype: DType) -> str:

@@ -13,10 +13,12 @@ import torch
 import torch.export._trace
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Node
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_unflatten
 
 from lamina._tree import Structure, flatten, unflatten
 from lamina.convert.torch.interpreter import FxProgram
+from lamina.convert.torch.memory import real_form
 from lamina.convert.torch.node import TorchConversionError
 from lamina.convert.torch.packed import PackingMode
 from lamina.ops.core import Operand
@@ -123,6 +125,18 @@ class _Nesting:
         self.structure, self.fixed = structure, fixed
 
 
+class _DataMode(TorchFunctionMode):
+    """Within the block x.data is x.detach(), of which the exporter knows the memory."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """The function, or detach."""
+        if getattr(func, "__self__", None) is torch.Tensor.data and func.__name__ == "__get__":
+            return args[0].detach()
+        return func(*args, **(kwargs or {}))
+
+
 class _Flat(torch.nn.Module):
     """The module as a function of its tensors alone, which gives tensors alone; keeps how the results are nested.
 
@@ -138,7 +152,7 @@ class _Flat(torch.nn.Module):
         args, kwargs = self.inputs.arguments(tensors)
         if self.strict:
             return self.network(*args, **kwargs)
-        with PackingMode():
+        with PackingMode(), _DataMode():
             leaves, structure = flatten(self.network(*args, **kwargs))
         self.nesting.keep(structure, {i: x for i, x in enumerate(leaves) if not isinstance(x, torch.Tensor)})
         return [x for x in leaves if isinstance(x, torch.Tensor)]
@@ -211,7 +225,7 @@ def _numbers(fixed: Mapping[int, Any]) -> dict[int, Any]:
 
 def _constant(made: Any, name: str) -> Tensor:
     held = made.constants[name] if name in made.constants else made.state_dict[name]
-    return as_tensor(held.detach().clone())
+    return as_tensor(real_form(held.detach().clone()))
 
 
 @contextmanager

@@ -71,10 +71,26 @@ def linspace(call: TorchCall) -> Any:
     return constant(call, found if call.name == "linspace" else call.get("base", 10.0) ** found, dtype)
 
 
+@converts("fftfreq", "rfftfreq")
+def frequencies(call: TorchCall) -> Any:
+    """The frequencies of a transform."""
+    make = getattr(np.fft, call.name)
+    return constant(call, make(call["n"], call.get("d", 1.0)), call.dtype(FLOAT))
+
+
 @converts("eye")
 def eye(call: TorchCall) -> Any:
     """Ones on the diagonal."""
     return constant(call, np.eye(call["n"], call.get("m")), call.dtype(FLOAT))
+
+
+@converts("Tensor")
+def old_tensor(call: TorchCall) -> Any:
+    """torch.Tensor of a list of numbers: float32."""
+    values = call.get("data", [])
+    if not isinstance(values, (tuple, list)):
+        raise call.error("memory that means nothing: torch.empty(*sizes) says so")
+    return constant(call, np.asarray(values), FLOAT)
 
 
 @converts("scalar_tensor", "tensor", "as_tensor", "new_tensor")

@@ -14,6 +14,8 @@ from torch.fx import GraphModule, Node
 from lamina import ops
 from lamina.convert.torch.autocast import Autocast, in_one_type
 from lamina.convert.torch.cells import Cell, View
+from lamina.convert.torch.complexes import ComplexCell, called, involved, is_complex, knows
+from lamina.convert.torch.memory import real_form
 from lamina.convert.torch.node import (
     ALIASES,
     HANDLERS,
@@ -24,7 +26,6 @@ from lamina.convert.torch.node import (
     read,
 )
 from lamina.convert.torch.targets import (
-    example,
     full_name,
     is_functional,
     is_torch,
@@ -32,6 +33,7 @@ from lamina.convert.torch.targets import (
     name_of,
     named,
     schemas,
+    turns,
     written_operator,
 )
 from lamina.ops.core import Operand
@@ -109,8 +111,9 @@ class FxProgram:
             return "" if known else f"calls the module {node.target}, whose graph is not part of this one"
         if node.op not in ("call_function", "call_method"):
             return ""
-        if _is_complex(node):
-            return "gives complex numbers"
+        if involved(node):
+            gives = "gives" if is_complex(node) else "takes"
+            return "" if knows(node) else f"{gives} complex numbers"
         if find(node) is None:
             return f"lamina.ops has no function {_plain_name(node)!r}"
         return ""
@@ -182,7 +185,8 @@ class _Run:
         outputs = None
         for node in self.program._nodes:
             if node.op == "placeholder":
-                self.values[node] = next(given)
+                value = next(given)
+                self.values[node] = ComplexCell.of(value) if is_complex(node) else value
             elif node.op == "output":
                 outputs = self._of(node.args[0])
             else:
@@ -193,20 +197,22 @@ class _Run:
 
     def _step(self, node: Node) -> Any:
         if node.op == "get_attr":
-            return self._attribute(str(node.target))
+            value = self._attribute(str(node.target))
+            return ComplexCell.of(value) if isinstance(value, Cell) and is_complex(node) else value
         args, kwargs = self._of(node.args), self._of(node.kwargs)
         if node.op == "call_module":
             return self._inner(self.program._programs[str(node.target)], args)
         function = find(node)
-        if function is None:
+        if function is None and not (involved(node) and knows(node)):
             raise TorchConversionError(f"{full_name(node)}: {self.program._why_not(node)}{where(node)}")
         try:
-            return self._called(node, function, args, kwargs)
+            run = partial(self._called, node, function)
+            return called(node, args, kwargs, run) if involved(node) else run(args, kwargs)
         except Exception as error:
             error.add_note(f"in {full_name(node)}, node {node.name!r}{where(node)}")
             raise
 
-    def _called(self, node: Node, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _called(self, node: Node, function: Any, args: Any, kwargs: Any) -> Any:
         target: Any = node.target
         if self.autocast.active:
             args, kwargs = self.autocast.cast(node, args, kwargs)
@@ -217,6 +223,9 @@ class _Run:
             found = target(*read(args), **read(kwargs))
             return self._made(found)
         compute = partial(self._computed, node, function, args, kwargs)
+        if turns(node) and isinstance(args[0], Cell):
+            args[0].turn(lambda whole: read(self._computed(node, function, [Cell(whole), *args[1:]], kwargs)))
+            return args[0]
         if _is_in_place(node, args, kwargs):
             return self._in_place(
                 kwargs.get("out", kwargs.get("input", args[0] if args else None)), compute, compute
@@ -295,7 +304,7 @@ class _Run:
         )
         if not _is_tensor(held):
             return held
-        value = held if isinstance(held, Operand) else as_tensor(held.detach())
+        value = held if isinstance(held, Operand) else as_tensor(real_form(held.detach()))
         return self.held.setdefault(name, Cell(value))
 
 
@@ -352,11 +361,6 @@ def _is_idle(node: Node) -> bool:
 
 def _is_tensor(value: Any) -> bool:
     return isinstance(value, (Operand, torch.Tensor)) or hasattr(value, "__dlpack__")
-
-
-def _is_complex(node: Node) -> bool:
-    found = example(node)
-    return isinstance(found, torch.Tensor) and found.is_complex()
 
 
 def _attribute(module: Any, path: str) -> Any:

@@ -42,6 +42,11 @@ def is_lendable(x: torch.Tensor) -> bool:
     return x.is_contiguous() and x.data_ptr() % ALIGNED == 0 and not x.is_conj() and not x.is_neg()
 
 
+def real_form(x: torch.Tensor) -> torch.Tensor:
+    """A complex tensor's memory as real numbers [..., 2]; others as they are."""
+    return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+
+
 def lent(x: torch.Tensor, device: Device) -> Buffer:
     """A tensor's memory, which is not kept alive: whoever calls a program holds the tensor."""
     return Buffer.borrow(x.data_ptr(), x.nbytes, device)

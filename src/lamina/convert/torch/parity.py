@@ -14,6 +14,7 @@ from lamina import ops
 from lamina._tree import leaves
 from lamina.convert.torch.converted import ConvertedModule
 from lamina.convert.torch.exporting import is_tensor
+from lamina.convert.torch.memory import real_form
 from lamina.graph.transforms.derivatives import value_and_grad
 from lamina.tensors import as_tensor
 
@@ -59,7 +60,7 @@ def check(
     """
     theirs, mine = copy.deepcopy(module), converted
     wanted = [y for y in leaves(theirs(*args, **kwargs)) if isinstance(y, torch.Tensor)]
-    weights = [_weights(tuple(y.shape), i) for i, y in enumerate(wanted)]
+    weights = [_weights(tuple(real_form(y).shape), i) for i, y in enumerate(wanted)]
     slopes = _gradients(theirs, wanted, weights) if gradients else {}
     before = {n: np.array(b.numpy()) for n, b in mine.named_buffers()}
 
@@ -91,7 +92,7 @@ def _weights(shape: tuple[int, ...], seed: int) -> Array:
 
 
 def _gradients(module: torch.nn.Module, outputs: list[Any], weights: list[Array]) -> dict[str, Array]:
-    pairs = zip(outputs, weights, strict=True)
+    pairs = zip(map(real_form, outputs), weights, strict=True)
     terms = [
         (y * torch.from_numpy(w).to(y)).sum() for y, w in pairs if y.is_floating_point() and y.requires_grad
     ]
@@ -106,7 +107,7 @@ def _gradients(module: torch.nn.Module, outputs: list[Any], weights: list[Array]
 
 
 def _array(x: torch.Tensor) -> Array:
-    found: Array = x.detach().to(torch.float64).cpu().numpy()
+    found: Array = real_form(x.detach()).to(torch.float64).cpu().numpy()
     return found
 
 

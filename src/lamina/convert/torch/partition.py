@@ -17,6 +17,29 @@ from lamina.convert.torch.targets import name_of
 State: TypeAlias = Mapping[str, torch.dtype | None]
 #: Under this key a node's `meta` says in which state of autocast it was, where that is not the whole graph's.
 REGION = "lamina_autocast"
+#: Under this key it says whether gradients are recorded there, where the graph switches that.
+GRADIENT = "lamina_gradient"
+
+
+def note_gradient_modes(graph: GraphModule) -> None:
+    """Take the switches of gradients (no_grad) out of a graph: each node behind one says in its `meta` what holds."""
+    mode: bool | None = None
+    switches = []
+    for node in graph.graph.nodes:
+        if getattr(node.target, "__name__", "") == "_set_grad_enabled":
+            mode = bool(node.args[0])
+            switches.append(node)
+        elif mode is not None:
+            node.meta[GRADIENT] = mode
+    for node in switches:
+        graph.graph.erase_node(node)
+    if switches:
+        graph.recompile()
+
+
+def is_region(node: Node) -> bool:
+    """Whether a node was in a state of autocast, or in a mode of gradients, that may not be the caller's."""
+    return REGION in node.meta or GRADIENT in node.meta
 
 
 def left_with(graph: GraphModule, left: Collection[str]) -> set[str]:
@@ -54,19 +77,20 @@ def _with_entries(node: Node) -> list[Node]:
 
 
 def parts_of(nodes: list[Node], left: Collection[str]) -> dict[str, int]:
-    """The number of each node's part: odd ones go back to PyTorch, each in one state of autocast. Nodes stay in
-    their order.
+    """The number of each node's part: odd ones go back to PyTorch, each in one state of autocast. In each part
+    gradients are recorded, or not. Nodes stay in their order.
     """
     parts, part = {}, 0
-    state: State | None = None
+    before: tuple[State | None, bool | None] = (None, None)
     for node in nodes:
         if node.op in ("placeholder", "get_attr", "output"):
             continue
+        now = node.meta.get(REGION) if node.name in left else None, node.meta.get(GRADIENT)
         if (node.name in left) != part % 2:
             part += 1
-        elif node.name in left and node.meta.get(REGION) != state:
+        elif now != before:
             part += 2
-        parts[node.name], state = part, node.meta.get(REGION)
+        parts[node.name], before = part, now
     return parts
 
 
@@ -75,28 +99,37 @@ def split(graph: GraphModule, left: Collection[str], compile: Callable[[GraphMod
     parts = parts_of(list(graph.graph.nodes), left)
     whole = split_module(graph, graph, lambda n: parts.get(n.name, 0), keep_original_order=True)
     for name, part in list(whole.named_children()):
-        if isinstance(part, GraphModule) and not int(name.rpartition("_")[2]) % 2:
-            setattr(whole, name, _Part(compile(part)))
-        elif isinstance(part, GraphModule) and (state := _region(part)) is not None:
-            setattr(whole, name, _InRegion(part, state))
+        if not isinstance(part, GraphModule):
+            continue
+        ours = not int(name.rpartition("_")[2]) % 2
+        state, mode = None if ours else _noted(part, REGION), _noted(part, GRADIENT)
+        run = _Part(compile(part)) if ours else part
+        if ours or state is not None or mode is not None:
+            setattr(whole, name, run if state is None and mode is None else _InRegion(run, state or {}, mode))
     return whole
 
 
-def _region(part: GraphModule) -> State | None:
-    """In which state of autocast PyTorch runs a part; None where it is the caller's."""
-    return next((n.meta[REGION] for n in part.graph.nodes if REGION in n.meta), None)
+def _noted(part: GraphModule, key: str) -> Any:
+    """In which state of autocast, or mode of gradients, a part runs; None where it is the caller's.
+
+    (Placeholders have the `meta` of what is given to them, from another part.)
+    """
+    calls = (n for n in part.graph.nodes if n.op.startswith("call"))
+    return next((n.meta[key] for n in calls if key in n.meta), None)
 
 
 class _InRegion(torch.nn.Module):
-    """A part that PyTorch runs in a region of autocast."""
+    """A part that runs in a region of autocast, or with gradients switched (None: as the caller has them)."""
 
-    def __init__(self, part: torch.nn.Module, state: State) -> None:
+    def __init__(self, part: torch.nn.Module, state: State, mode: bool | None) -> None:
         super().__init__()
-        self.part, self.state = part, state
+        self.part, self.state, self.mode = part, state, mode
 
     def forward(self, *args: Any) -> Any:
         """As the part."""
         with ExitStack() as stack:
+            if self.mode is not None:
+                stack.enter_context(torch.set_grad_enabled(self.mode))
             for kind, half in self.state.items():
                 if half is not None or torch.is_autocast_enabled(kind):
                     stack.enter_context(torch.autocast(kind, half, half is not None))
@@ -116,13 +149,22 @@ class _Part(torch.nn.Module):
         return found
 
 
+def written(node: Node) -> Node | None:
+    """The node whose tensor a node writes to, its first argument's or the one given as `out`; None for none."""
+    if not writes(node):
+        return None
+    found = node.kwargs.get("out") or next(iter(node.args), None)
+    return found if isinstance(found, Node) else None
+
+
 def writes(node: Node) -> bool:
-    """Whether a node writes to its first argument."""
+    """Whether a node writes to an argument: the first, or the one that is given as `out`."""
     if not node.op.startswith("call") or node.op == "call_module":
         return False
     name = name_of(node)
     plain = name.endswith("_") and not name.endswith("__")
-    return plain or node.kwargs.get("inplace") is True or name == "setitem" or _is_assignment(node.target)
+    options = node.kwargs.get("inplace") is True or node.kwargs.get("out") is not None
+    return plain or options or name == "setitem" or _is_assignment(node.target)
 
 
 def _is_assignment(target: Any) -> bool:
@@ -145,8 +187,8 @@ def example(node: Node) -> Any:
 def _memory(node: Node) -> int | None:
     """Which memory a node's tensor lies in (what `setitem` gives is nothing: its first argument's)."""
     seen = example(node)
-    if not isinstance(seen, torch.Tensor) and writes(node) and node.args and isinstance(node.args[0], Node):
-        seen = example(node.args[0])
+    if not isinstance(seen, torch.Tensor) and (target := written(node)) is not None:
+        seen = example(target)
     return memory_of(seen)
 
 

@@ -110,7 +110,7 @@ def clone(call: TorchCall) -> Any:
     return call.either("input", "x")
 
 
-@converts("detach", "detach_")
+@converts("detach", "detach_", "_get_data_attr")
 def detach(call: TorchCall) -> Any:
     """Without a gradient."""
     x = call["input"]
@@ -132,7 +132,8 @@ def view(call: TorchCall) -> Any:
 @converts("expand", "expand_copy")
 def expand(call: TorchCall) -> Any:
     """Repeated along axes of size 1 and new axes in front."""
-    return call["input"].expand(tuple(call["size"]))
+    size = call["size"]
+    return call["input"].expand((size,) if isinstance(size, int) else tuple(size))
 
 
 @converts("slice", "slice_copy")
@@ -204,6 +205,12 @@ def broadcast_tensors(call: TorchCall) -> Any:
     return list(ops.broadcast_tensors(*call["tensors"]))
 
 
+@converts("fftshift", "ifftshift")
+def shifted(call: TorchCall) -> Any:
+    """Frequency 0 in the middle, and back."""
+    return getattr(ops.fft, call.name)(call["input"], call.get("dim"))
+
+
 @converts("meshgrid")
 def meshgrid(call: TorchCall) -> Any:
     """Coordinates of a grid; "ij" unless asked otherwise, as in torch."""
@@ -249,6 +256,14 @@ def _is_basic(key: Any) -> bool:
         k is None or k is Ellipsis or (isinstance(k, (slice, int)) and not isinstance(k, bool))
         for k in entries
     )
+
+
+@converts("where")
+def where(call: TorchCall) -> Any:
+    """One of two where a condition holds; of a condition alone the places where it does."""
+    if "other" not in call:
+        return list(ops.nonzero(call["condition"], as_tuple=True))
+    return ops.where(call["condition"], call["input"], call["other"])
 
 
 @converts("index", "index_copy_out", "_unsafe_index")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from lamina.convert.torch.partition import example, memory_of, writes
+from lamina.convert.torch.partition import example, memory_of, written
 
 
 def shared_roots(
@@ -68,6 +68,6 @@ def ancestors(outputs: Iterable[Any], roots: Collection[Node] = ()) -> set[Node]
             found.add(node)
             if node in roots:
                 continue
-            first = node.args[0] if node.args else None
-            stack += [first] if writes(node) and isinstance(first, Node) else node.all_input_nodes
+            target = written(node)
+            stack += node.all_input_nodes if target is None else [target]
     return found

@@ -32,11 +32,12 @@ SYNONYMS = {
     "linalg_diagonal": "diagonal", "fake_quantize": "quantize",
 }  # fmt: skip
 #: Namespaces that stand in front of the names of built-in functions.
-PREFIXES = ("special_",)
+PREFIXES = ("special_", "fft_")
 #: The arguments of functions that are written in C, and have no overloads.
 PYTHON = {"getitem": ("input", "key"), "setitem": ("input", "key", "value"), "getattr": ("input", "attribute"),
           "__getitem__": ("input", "key"), "__setitem__": ("input", "key", "value"), "tensor": ("data",),
-          "as_tensor": ("data",), "new_tensor": ("input", "data")}  # fmt: skip
+          "as_tensor": ("data",), "new_tensor": ("input", "data"), "type": ("input", "dtype"), "Tensor": ("data",),
+          "_get_data_attr": ("input",)}  # fmt: skip
 
 
 def name_of(node: Node) -> str:
@@ -126,6 +127,15 @@ def _storage(x: torch.Tensor) -> int:
     return int(x.untyped_storage()._cdata)
 
 
+def turns(node: Node) -> bool:
+    """Whether a node changes the shape of the tensor that it is given, whose memory stays (unsqueeze_, transpose_):
+    an in-place function whose plain form gives a view.
+    """
+    name = own_name(node)
+    stem = name.removesuffix("_")
+    return name.endswith("_") and not name.endswith("__") and any(map(_says_view, _schemas(stem)))
+
+
 def _says_view(schema: Schema) -> bool:
     return any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
 
@@ -153,6 +163,9 @@ def named(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[st
     if own_name(node) in PYTHON:
         return dict(zip(PYTHON[own_name(node)], args, strict=False)) | dict(kwargs)
     if (signature := _python_signature(node.target)) is not None:
+        first = next(iter(signature.parameters.values()), None)
+        if first is not None and first.kind is first.VAR_POSITIONAL and name_of(node) in ops.__all__:
+            return {first.name: args, **kwargs}
         if any(p.kind is p.VAR_POSITIONAL for p in signature.parameters.values()):
             return dict(zip(_own_names(name_of(node)), args, strict=False)) | dict(kwargs)
         bound = signature.bind(*args, **kwargs)

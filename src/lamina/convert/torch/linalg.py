@@ -1,0 +1,82 @@
+"""Linear algebra: torch.linalg's functions, and those of torch that are older."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lamina import ops
+from lamina.convert.torch.node import TorchCall, converts
+from lamina.ops import linalg
+
+
+@converts("linalg_inv", "inverse", "linalg_det", "det", "linalg_slogdet", "slogdet")
+def of_one_matrix(call: TorchCall) -> Any:
+    """The inverse; the determinant."""
+    name = call.name.removeprefix("linalg_")
+    return getattr(linalg, "inv" if name == "inverse" else name)(call.either("input", "A"))
+
+
+@converts("logdet")
+def logdet(call: TorchCall) -> Any:
+    """The logarithm of the determinant: NaN where that is negative."""
+    sign, size = linalg.slogdet(call["input"])
+    return ops.where(sign < 0, float("nan"), size)
+
+
+@converts("linalg_solve")
+def solve(call: TorchCall) -> Any:
+    """A⁻¹ B."""
+    return linalg.solve(call["A"], call["B"], left=call.get("left", True))
+
+
+@converts("linalg_cholesky", "cholesky")
+def cholesky(call: TorchCall) -> Any:
+    """The triangular factor."""
+    return linalg.cholesky(call["input"], upper=call.get("upper", False))
+
+
+@converts("cholesky_solve", "cholesky_inverse")
+def by_factor(call: TorchCall) -> Any:
+    """(L L^T)⁻¹ B; the inverse itself."""
+    upper = call.get("upper", False)
+    factor = call["input2"] if call.name == "cholesky_solve" else call["input"]
+    if call.name == "cholesky_solve":
+        half = linalg.solve_triangular(factor.mT if upper else factor, call["input"], upper=False)
+        return linalg.solve_triangular(factor if upper else factor.mT, half, upper=True)
+    lower = factor.mT if upper else factor
+    inverse = linalg.solve_triangular(
+        lower, lower * 0 + ops.diag_embed(ops.ones_like(lower[..., 0])), upper=False
+    )
+    return ops.matmul(inverse.mT, inverse)
+
+
+@converts("linalg_solve_triangular")
+def solve_triangular(call: TorchCall) -> Any:
+    """A⁻¹ B of a triangle A."""
+    return linalg.solve_triangular(
+        call["input"], call["B"], upper=call["upper"], left=call.get("left", True),
+        unitriangular=call.get("unitriangular", False),
+    )  # fmt: skip
+
+
+@converts("linalg_norm", "linalg_matrix_norm")
+def norm(call: TorchCall) -> Any:
+    """Of matrices and vectors."""
+    dim, whole = call.get("dim"), call.name == "linalg_matrix_norm"
+    dim = tuple(dim) if isinstance(dim, (tuple, list)) else dim
+    x = call["input"] if call.get("dtype") is None else ops.cast(call["input"], call.dtype(None))
+    if whole:
+        return linalg.matrix_norm(x, call.get("ord", "fro"), dim or (-2, -1), call.get("keepdim", False))
+    return linalg.norm(x, call.get("ord"), dim, call.get("keepdim", False))
+
+
+@converts("linalg_matrix_power", "matrix_power")
+def matrix_power(call: TorchCall) -> Any:
+    """A matrix multiplied by itself."""
+    return linalg.matrix_power(call["input"], call["n"])
+
+
+@converts("linalg_multi_dot", "chain_matmul")
+def multi_dot(call: TorchCall) -> Any:
+    """A product of several matrices."""
+    return linalg.multi_dot(call.either("tensors", "matrices"))

@@ -1,0 +1,446 @@
+"""Discrete Fourier transforms, named and called as in torch.fft.
+
+There are no complex dtypes: a complex number is a last axis of two, its real and its imaginary part, as
+torch.view_as_real writes it, and `dim` counts the axes before it. A real signal x is `stack((x, zeros_like(x)), -1)`;
+`rfft` takes it as it is.
+
+A transform is matrix products: of up to 64 points by the matrix of all sines and cosines; of a product a b as b
+transforms of a points, factors, and a transforms of b (Cooley & Tukey 1965); of many points without a divisor as a
+convolution with a chirp of a power of two (Bluestein 1970). So it runs and differentiates wherever products do. Half
+types are computed in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from lamina._lazy import listing
+from lamina.ops.arguments import DTypeLike, checked, within
+from lamina.ops.core import Array, floating, operand
+from lamina.ops.primitives.arrange import roll
+from lamina.ops.primitives.matmul import matmul
+from lamina.ops.primitives.shape import cat, flip, pad, stack, transpose
+from lamina.spec import DTypeError, ShapeError, as_dtype, float32
+
+__all__ = [
+    "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifft2", "ifftn", "ifftshift", "ihfft", "irfft",
+    "irfft2", "irfftn", "rfft", "rfft2", "rfftfreq", "rfftn",
+]  # fmt: skip
+__dir__ = listing(__all__)
+
+Norm = Literal["forward", "backward", "ortho"]
+#: Real and imaginary part; None for one that is zero.
+Pair = tuple[Any, Any]
+#: The largest transform that is one product, and the largest number of points without a divisor that still is.
+DENSE, PRIME = 64, 512
+
+
+# ------------------------------------------------------------------------------------------------------- one axis
+@checked
+def fft(input: Any, n: int | None = None, dim: int = -1, norm: Norm | None = None) -> Any:
+    """The transform of input [..., 2] along dim, of n points: sum over j of x[j] exp(-2 pi i j k / n). torch.fft.fft.
+
+    n: zeros are added, or the end is left out; norm: "backward" (None) scales the inverse by 1/n, "forward" this one,
+    "ortho" both by 1/sqrt(n). Raises ShapeError where the last axis is not of two, ValueError, DTypeError.
+    """
+    return _along("fft", input, _sizes(n), (dim,), norm, -1)
+
+
+@checked
+def ifft(input: Any, n: int | None = None, dim: int = -1, norm: Norm | None = None) -> Any:
+    """The inverse of `fft`. torch.fft.ifft."""
+    return _along("ifft", input, _sizes(n), (dim,), norm, 1)
+
+
+@checked
+def rfft(input: Any, n: int | None = None, dim: int = -1, norm: Norm | None = None) -> Any:
+    """The frequencies 0 … n // 2 of a real input's transform along dim: [..., 2], as torch.fft.rfft; see `fft`."""
+    return _real_along("rfft", input, _sizes(n), (dim,), norm)
+
+
+@checked
+def irfft(input: Any, n: int | None = None, dim: int = -1, norm: Norm | None = None) -> Any:
+    """The real signal of n points (2 (K - 1) unless given) of which input [..., K, ..., 2] is the `rfft`.
+    torch.fft.irfft.
+    """
+    return _back_to_real("irfft", input, _sizes(n), (dim,), norm)
+
+
+@checked
+def hfft(input: Any, n: int | None = None, dim: int = -1, norm: Norm | None = None) -> Any:
+    """The real transform of n points of a signal [..., 2] whose second half is the first one's conjugate.
+    torch.fft.hfft.
+    """
+    re, im = _pair("hfft", input)
+    return irfft(stack((re, -im), -1), n, dim, _turned(norm))
+
+
+@checked
+def ihfft(input: Any, n: int | None = None, dim: int = -1, norm: Norm | None = None) -> Any:
+    """The inverse of `hfft`: [..., 2] of a real input. torch.fft.ihfft."""
+    re, im = _parts(rfft(input, n, dim, _turned(norm)))
+    return stack((re, -im), -1)
+
+
+# ---------------------------------------------------------------------------------------------------- several axes
+@checked
+def fft2(
+    input: Any, s: Sequence[int] | None = None, dim: Sequence[int] = (-2, -1), norm: Norm | None = None
+) -> Any:
+    """`fft` along two axes, of s points each. torch.fft.fft2."""
+    return fftn(input, s, dim, norm)
+
+
+@checked
+def ifft2(
+    input: Any, s: Sequence[int] | None = None, dim: Sequence[int] = (-2, -1), norm: Norm | None = None
+) -> Any:
+    """The inverse of `fft2`. torch.fft.ifft2."""
+    return ifftn(input, s, dim, norm)
+
+
+@checked
+def rfft2(
+    input: Any, s: Sequence[int] | None = None, dim: Sequence[int] = (-2, -1), norm: Norm | None = None
+) -> Any:
+    """`rfft` along the last axis of dim, then `fft` along the other. torch.fft.rfft2."""
+    return rfftn(input, s, dim, norm)
+
+
+@checked
+def irfft2(
+    input: Any, s: Sequence[int] | None = None, dim: Sequence[int] = (-2, -1), norm: Norm | None = None
+) -> Any:
+    """The inverse of `rfft2`: real. torch.fft.irfft2."""
+    return irfftn(input, s, dim, norm)
+
+
+@checked
+def fftn(
+    input: Any,
+    s: Sequence[int] | None = None,
+    dim: Sequence[int] | int | None = None,
+    norm: Norm | None = None,
+) -> Any:
+    """`fft` along axes, all unless given (the last ones, where only s is), of s points each. torch.fft.fftn."""
+    return _along("fftn", input, s, _axes(input, s, dim, 1), norm, -1)
+
+
+@checked
+def ifftn(
+    input: Any,
+    s: Sequence[int] | None = None,
+    dim: Sequence[int] | int | None = None,
+    norm: Norm | None = None,
+) -> Any:
+    """The inverse of `fftn`. torch.fft.ifftn."""
+    return _along("ifftn", input, s, _axes(input, s, dim, 1), norm, 1)
+
+
+@checked
+def rfftn(
+    input: Any,
+    s: Sequence[int] | None = None,
+    dim: Sequence[int] | int | None = None,
+    norm: Norm | None = None,
+) -> Any:
+    """`rfft` along the last of the axes, then `fft` along the others. torch.fft.rfftn."""
+    return _real_along("rfftn", input, s, _axes(input, s, dim, 0), norm)
+
+
+@checked
+def irfftn(
+    input: Any,
+    s: Sequence[int] | None = None,
+    dim: Sequence[int] | int | None = None,
+    norm: Norm | None = None,
+) -> Any:
+    """The inverse of `rfftn`: real. torch.fft.irfftn."""
+    return _back_to_real("irfftn", input, s, _axes(input, s, dim, 1), norm)
+
+
+# ------------------------------------------------------------------------------------------------------ frequencies
+@checked
+def fftfreq(n: int, d: float = 1.0, *, dtype: DTypeLike = float32, device: Any = None) -> Any:
+    """The frequencies of `fft` of n points that are d apart: [n], 0, 1, …, -2, -1 over n d. torch.fft.fftfreq."""
+    within("fftfreq", "n", n, 1)
+    return _frequencies(np.fft.fftfreq(n, d), dtype, device)
+
+
+@checked
+def rfftfreq(n: int, d: float = 1.0, *, dtype: DTypeLike = float32, device: Any = None) -> Any:
+    """The frequencies of `rfft`: [n // 2 + 1]. torch.fft.rfftfreq."""
+    within("rfftfreq", "n", n, 1)
+    return _frequencies(np.fft.rfftfreq(n, d), dtype, device)
+
+
+@checked
+def fftshift(input: Any, dim: Sequence[int] | int | None = None) -> Any:
+    """Frequency 0 in the middle of axes, all of the tensor's unless given. torch.fft.fftshift.
+
+    Of pairs give dim: their last axis is one of the tensor's.
+    """
+    return _shifted("fftshift", input, dim, lambda n: n // 2)
+
+
+@checked
+def ifftshift(input: Any, dim: Sequence[int] | int | None = None) -> Any:
+    """The inverse of `fftshift`. torch.fft.ifftshift."""
+    return _shifted("ifftshift", input, dim, lambda n: (n + 1) // 2)
+
+
+def _frequencies(values: Array, dtype: DTypeLike, device: Any) -> Any:
+    kind = as_dtype(dtype)
+    if not kind.is_float:
+        raise DTypeError(f"fftfreq: dtype must be a float, got {kind}")
+    made = operand(values.astype(kind.numpy))
+    return made if device is None else made.to(device)
+
+
+def _shifted(what: str, input: Any, dim: Sequence[int] | int | None, by: Callable[[int], int]) -> Any:
+    x = operand(input, what)
+    axes = tuple(range(x.ndim)) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
+    return roll(x, tuple(by(x.shape[_axis(what, a, x.ndim)]) for a in axes), axes) if axes else x
+
+
+# --------------------------------------------------------------------------------------------------------- arguments
+def _sizes(n: int | None) -> tuple[int, ...] | None:
+    return None if n is None else (n,)
+
+
+def _turned(norm: Norm | None) -> Norm:
+    """What scales the inverse, for the transform."""
+    turned: dict[Any, Norm] = {
+        None: "forward",
+        "backward": "forward",
+        "forward": "backward",
+        "ortho": "ortho",
+    }
+    return turned[norm]
+
+
+def _scale(norm: Norm | None, n: int, inverse: bool) -> float:
+    """What one axis of n points is scaled by."""
+    if norm == "ortho":
+        return math.sqrt(1 / n)
+    return 1 / n if inverse == (norm != "forward") else 1.0
+
+
+def _axis(what: str, dim: int, rank: int) -> int:
+    within(what, "dim", dim, -rank, rank - 1)
+    return dim % rank
+
+
+def _axes(
+    input: Any, s: Sequence[int] | None, dim: Sequence[int] | int | None, pairs: int
+) -> tuple[int, ...]:
+    """The axes of a transform along several; `pairs` axes behind them hold real and imaginary part."""
+    if dim is not None:
+        return (dim,) if isinstance(dim, int) else tuple(dim)
+    rank = operand(input).ndim - pairs
+    return tuple(range(-rank if s is None else -len(s), 0))
+
+
+def _pair(what: str, input: Any) -> Pair:
+    x = floating(input, what)
+    if x.ndim < 2 or x.shape[-1] != 2:
+        raise ShapeError(
+            f"{what}: needs complex numbers as [..., 2], real and imaginary part (torch.view_as_real), got {x.spec}; "
+            "of real ones take rfft, or stack((x, zeros_like(x)), -1)"
+        )
+    return _parts(x)
+
+
+def _parts(x: Any) -> Pair:
+    return x[..., 0], x[..., 1]
+
+
+def _points(what: str, s: Sequence[int] | None, axes: Sequence[int], shape: Sequence[int]) -> list[int]:
+    """The number of points along each axis; -1 and None: as many as there are."""
+    if s is not None and len(s) != len(axes):
+        raise ValueError(f"{what}: s and dim must be of the same length, got {tuple(s)} and {tuple(axes)}")
+    if len({a % len(shape) for a in axes}) != len(axes) or not axes:
+        raise ValueError(f"{what}: dim must name each axis once, and one at least, got {tuple(axes)}")
+    found = [shape[a] if s is None or s[i] == -1 else s[i] for i, a in enumerate(axes)]
+    for n in found:
+        within(what, "the number of points", n, 1)
+    return found
+
+
+def _wide(x: Any) -> Any:
+    return x.cast(float32) if x.dtype.itemsize < 4 else x
+
+
+# --------------------------------------------------------------------------------------------------------- transforms
+def transformed(
+    what: str, z: Pair, s: Sequence[int] | None, dims: Sequence[int], norm: Norm | None, sign: int
+) -> Pair:
+    """Real and imaginary part (None: zero) of the transform along axes; sign: of the exponent."""
+    re, im = z
+    axes = [_axis(what, d, re.ndim) for d in dims]
+    kind = re.dtype
+    z = _wide(re), None if im is None else _wide(im)
+    for axis, n in zip(axes, _points(what, s, axes, re.shape), strict=True):
+        z = _on_axis(z, axis, n, partial(_dft, sign=sign, scale=_scale(norm, n, sign > 0)))
+    return _as(z, kind)
+
+
+def real_transformed(
+    what: str, x: Any, s: Sequence[int] | None, dims: Sequence[int], norm: Norm | None
+) -> Pair:
+    """The first half of the transform of real numbers along the last of the axes, the transform along the others."""
+    axes = [_axis(what, d, x.ndim) for d in dims]
+    sizes, kind = _points(what, s, axes, x.shape), x.dtype
+    n = sizes[-1]
+    z = _on_axis((_wide(x), None), axes[-1], n, lambda z: _half(z[0], _scale(norm, n, False)))
+    return _as(transformed(what, z, sizes[:-1], axes[:-1], norm, -1) if axes[:-1] else z, kind)
+
+
+def back_to_real(what: str, z: Pair, s: Sequence[int] | None, dims: Sequence[int], norm: Norm | None) -> Any:
+    """The real signal of half a spectrum along the last of the axes, after the inverse along the others."""
+    re, im = z
+    axes = [_axis(what, d, re.ndim) for d in dims]
+    last = 2 * (re.shape[axes[-1]] - 1) if s is None or s[-1] == -1 else s[-1]
+    within(what, "the number of points", last, 1)
+    kind = re.dtype
+    z = _wide(re), _wide(im)
+    if axes[:-1]:
+        z = transformed(what, z, None if s is None else s[:-1], axes[:-1], norm, 1)
+    made = _on_axis(
+        z, axes[-1], last // 2 + 1, lambda z: (_from_half(z, last, _scale(norm, last, True)), None)
+    )
+    return _as(made, kind)[0]
+
+
+def _as(z: Pair, kind: Any) -> Pair:
+    re, im = (None if part is None or part.dtype == kind else part.cast(kind) for part in z)
+    return z[0] if re is None else re, z[1] if im is None else im
+
+
+def _along(what: str, input: Any, s: Any, dims: Sequence[int], norm: Norm | None, sign: int) -> Any:
+    return stack(transformed(what, _pair(what, input), s, dims, norm, sign), -1)
+
+
+def _real_along(what: str, input: Any, s: Any, dims: Sequence[int], norm: Norm | None) -> Any:
+    return stack(real_transformed(what, floating(input, what), s, dims, norm), -1)
+
+
+def _back_to_real(what: str, input: Any, s: Any, dims: Sequence[int], norm: Norm | None) -> Any:
+    return back_to_real(what, _pair(what, input), s, dims, norm)
+
+
+def _on_axis(z: Pair, axis: int, n: int, transform: Callable[[Pair], Pair]) -> Pair:
+    """transform, which is along the last axis, along another of which n points count."""
+    rank = z[0].ndim
+
+    def there(part: Any) -> Any:
+        part = part if axis == rank - 1 else transpose(part, axis, rank - 1)
+        size = part.shape[-1]
+        return part if size == n else part[..., :n] if size > n else pad(part, (0, n - size))
+
+    def back(part: Any) -> Any:
+        return part if axis == rank - 1 else transpose(part, axis, rank - 1)
+
+    re, im = transform((there(z[0]), None if z[1] is None else there(z[1])))
+    return back(re), None if im is None else back(im)
+
+
+def _dft(z: Pair, sign: int, scale: float) -> Pair:
+    """Along the last axis; the imaginary part may be None."""
+    n = z[0].shape[-1]
+    first = _divisor(n)
+    if first == n:
+        return _product(z, _waves(n, n, sign) * scale)
+    if not first:
+        return _chirped(z, sign, scale)
+    rest, lead = n // first, z[0].shape[:-1]
+    # Points j = rest j1 + j2 and frequencies k = k1 + first k2: sums over j1 [..., j2, k1], factors, sums over j2.
+    z = _each(z, lambda part: transpose(part.reshape((*lead, first, rest)), -1, -2))
+    z = _product(z, _waves(first, first, sign) * scale)
+    z = _times(z, np.exp(sign * 2j * np.pi * np.outer(np.arange(rest), np.arange(first)) / n))
+    z = _dft(_each(z, lambda part: transpose(part, -1, -2)), sign, 1.0)
+    return _each(z, lambda part: transpose(part, -1, -2).reshape((*lead, n)))
+
+
+def _divisor(n: int) -> int:
+    """How many points are transformed by one product: all of few, or a divisor; 0 where there is none."""
+    if n <= DENSE:
+        return n
+    found = next((d for d in range(DENSE, 1, -1) if n % d == 0), 0)
+    return found or (n if n <= PRIME else 0)
+
+
+def _waves(n: int, frequencies: int, sign: int) -> Array:
+    """[n, frequencies]: exp(sign 2 pi i j k / n)."""
+    turns = np.outer(np.arange(n), np.arange(frequencies)) % n
+    found: Array = np.exp(sign * 2j * np.pi * turns / n)
+    return found
+
+
+def _each(z: Pair, fn: Callable[[Any], Any]) -> Pair:
+    return fn(z[0]), None if z[1] is None else fn(z[1])
+
+
+def _product(z: Pair, matrix: Array) -> Pair:
+    """z [..., n] by a complex matrix [n, K]."""
+    re, im = z
+    kind, width = re.dtype.numpy, matrix.shape[1]
+    y = matmul(re, np.concatenate([matrix.real, matrix.imag], 1).astype(kind))
+    if im is not None:
+        y = y + matmul(im, np.concatenate([-matrix.imag, matrix.real], 1).astype(kind))
+    return y[..., :width], y[..., width:]
+
+
+def _times(z: Pair, factors: Array) -> Pair:
+    """z by complex constants."""
+    (re, im), kind = z, z[0].dtype.numpy
+    c, s = factors.real.astype(kind), factors.imag.astype(kind)
+    if im is None:
+        return re * c, re * s
+    return re * c - im * s, re * s + im * c
+
+
+def _chirped(z: Pair, sign: int, scale: float) -> Pair:
+    """By Bluestein: j k = (j² + k² - (k - j)²) / 2 makes of the sum a convolution, here of a power of two."""
+    n = z[0].shape[-1]
+    size = 1 << math.ceil(math.log2(2 * n - 1))
+    chirp = np.exp(sign * 1j * np.pi * (np.arange(n) ** 2 % (2 * n)) / n)
+    around = np.zeros(size, np.complex128)
+    around[:n] = chirp.conj()
+    around[size - n + 1 :] = chirp.conj()[:0:-1]
+    z = _each(_times(z, chirp), lambda part: pad(part, (0, size - n)))
+    z = _dft(_times(_dft(z, -1, 1.0), np.fft.fft(around)), 1, 1 / size)
+    return _times(_each(z, lambda part: part[..., :n]), chirp * scale)
+
+
+def _half(x: Any, scale: float) -> Pair:
+    """The frequencies 0 … n // 2 of real x."""
+    n = x.shape[-1]
+    count = n // 2 + 1
+    if _divisor(n) == n:
+        return _product((x, None), _waves(n, count, -1) * scale)
+    return _each(_dft((x, None), -1, scale), lambda part: part[..., :count])
+
+
+def _from_half(z: Pair, n: int, scale: float) -> Any:
+    """The real numbers of which z is the first half of the transform, all but frequency 0's imaginary part."""
+    k = np.arange(n // 2 + 1)
+    if _divisor(n) == n:
+        times = (
+            np.where((k == 0) | (2 * k == n), 1, 2)[:, None] * scale
+        )  # most stand for their conjugates too
+        waves = _waves(n, len(k), 1).T * times
+        re, im = z
+        return matmul(re, waves.real.astype(re.dtype.numpy)) - matmul(im, waves.imag.astype(re.dtype.numpy))
+    more = n - len(k)
+    re, im = (
+        cat((part, flip(part[..., 1 : 1 + more], (-1,)) * turn), -1)
+        for part, turn in zip(z, (1, -1), strict=True)
+    )
+    # The imaginary part at 0 and n / 2 gives an imaginary result, which is left out.
+    return _dft((re, im), 1, scale)[0]

@@ -1,0 +1,306 @@
+"""Linear algebra of small matrices, named and called as in torch.linalg: written with other ops, for every backend.
+
+Systems and determinants are Gauss and Jordan's elimination with partial pivoting, Cholesky's factor is made column by
+column: steps one behind the other, so that matrices have at most `LARGEST` rows. A triangular matrix is inverted by
+halves, all blocks of one size at once. Axes in front are a batch. Half types are computed in float32. Derivatives of
+every order are those of the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
+
+import numpy as np
+
+from lamina._lazy import listing
+from lamina.ops.arguments import checked
+from lamina.ops.core import floating
+from lamina.ops.primitives.arrange import broadcast_to
+from lamina.ops.primitives.matmul import matmul
+from lamina.ops.primitives.norms import vector_norm
+from lamina.ops.primitives.pointwise import abs, log, sign, sqrt, where
+from lamina.ops.primitives.reduce import amax, amin, argmax, prod, sum
+from lamina.ops.primitives.shape import cat, expand, pad
+from lamina.spec import ShapeError, float32
+
+__all__ = ["cholesky", "det", "inv", "matrix_norm", "matrix_power", "multi_dot", "norm", "slogdet", "solve",
+           "solve_triangular", "vector_norm"]  # fmt: skip
+__dir__ = listing(__all__)
+
+#: The most rows of a matrix that is taken apart step by step.
+LARGEST = 64
+
+T = TypeVar("T")
+
+
+class SlogDet(NamedTuple, Generic[T]):
+    """The determinant as its sign and the logarithm of its magnitude."""
+
+    sign: T
+    logabsdet: T
+
+
+# ------------------------------------------------------------------------------------------------------- elimination
+def _matrix(what: str, input: Any, square: bool = True) -> Any:
+    x = floating(input, what)
+    if x.ndim < 2 or (square and x.shape[-1] != x.shape[-2]):
+        raise ShapeError(
+            f"{what}: needs {'square matrices [..., N, N]' if square else 'matrices'}, got {x.spec}"
+        )
+    return x
+
+
+def _small(what: str, x: Any) -> Any:
+    if x.shape[-1] > LARGEST:
+        raise ShapeError(
+            f"{what}: takes matrices of up to {LARGEST} rows, one step each, got {x.spec}; "
+            f"numpy.linalg.{what} takes larger ones on the host"
+        )
+    return x.cast(float32) if x.dtype.itemsize < 4 else x
+
+
+def _eliminated(a: Any, b: Any | None) -> tuple[Any, list[Any], Any]:
+    """(a⁻¹ b, the pivots, the exchanges' sign), both [..., 1, 1], of a [..., N, N] and b [..., N, K] or None.
+
+    The pivot of a column is its largest element in the rows that had none; the rows change places.
+    """
+    n = a.shape[-1]
+    whole = a if b is None else cat((a, b), -1)
+    kind, rows = a.dtype.numpy, np.arange(n)
+    signs: Any = np.ones((1, 1), kind)
+    pivots = []
+    for k in range(n):
+        column = whole[..., k : k + 1]
+        at = argmax(where((rows >= k)[:, None], abs(column), -1.0), -2, True)  # [..., 1, 1]
+        found = (at == rows[:, None]).cast(a.dtype)  # one where the pivot is
+        here = (rows == k)[:, None].astype(kind)
+        pivot_row = sum(whole * found, -2, True)
+        apart = pivot_row - whole[..., k : k + 1, :]
+        whole = whole + (here - found) * apart
+        signs = signs * where(at == k, np.ones((), kind), -np.ones((), kind))
+        pivot = pivot_row[..., k : k + 1]
+        pivots.append(pivot)
+        # A column of zeros has no pivot: the determinant is 0, the inverse not finite.
+        below = (rows > k) if b is None else (rows != k)
+        factors = where(below[:, None], whole[..., k : k + 1], 0.0) / (
+            pivot if b is not None else where(pivot == 0, 1.0, pivot)
+        )
+        whole = whole - factors * pivot_row
+    if b is None:
+        return None, pivots, signs
+    return whole[..., n:] / cat(pivots, -2), pivots, signs
+
+
+@checked
+def solve(A: Any, B: Any, *, left: bool = True) -> Any:
+    """X of A X = B (left=False: X A = B) for A [..., N, N] and B [..., N, K], or vectors [N], as torch.linalg.solve.
+
+    B is taken as vectors [..., N] where it has one axis, or one less than A and A's sizes but the last. Where A is
+    singular the result is not finite. Raises ShapeError for sizes that do not fit, and more than 64 rows.
+    """
+    a, b = _matrix("solve", A), floating(B, "solve")
+    vectors = b.ndim == 1 or (b.ndim == a.ndim - 1 and b.shape == a.shape[:-1])
+    b = b.unsqueeze(-1) if vectors else b
+    if not left:
+        a, b = a.mT, b if vectors else b.mT
+    if b.ndim < 2 or b.shape[-2] != a.shape[-1]:
+        raise ShapeError(f"solve: A {a.spec} and B {b.spec} do not fit")
+    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    kind = a.dtype
+    a, b = _small("solve", a), b.cast(_small("solve", a).dtype)
+    x = _eliminated(expand(a, (*lead, *a.shape[-2:])), expand(b, (*lead, *b.shape[-2:])))[0].cast(kind)
+    x = x if left or vectors else x.mT
+    return x.squeeze(-1) if vectors else x
+
+
+@checked
+def inv(A: Any) -> Any:
+    """The inverse of A [..., N, N], not finite where A is singular. torch.linalg.inv; up to 64 rows."""
+    a = _matrix("inv", A)
+    x = _small("inv", a)
+    unit = broadcast_to(np.eye(a.shape[-1], dtype=x.dtype.numpy), a.shape)
+    return _eliminated(x, unit)[0].cast(a.dtype) if a.spec.numel else a
+
+
+@checked
+def det(A: Any) -> Any:
+    """The determinant of A [..., N, N]: [...]. torch.linalg.det; up to 64 rows."""
+    a = _matrix("det", A)
+    if not a.shape[-1]:
+        return sum(a, (-2, -1)) + 1.0
+    _, pivots, signs = _eliminated(_small("det", a), None)
+    return (prod(cat(pivots, -1), -1) * signs[..., 0]).squeeze(-1).cast(a.dtype)
+
+
+@checked
+def slogdet(A: Any) -> SlogDet[Any]:
+    """(sign, logarithm of the magnitude) of the determinant: (0, -inf) where it is 0. torch.linalg.slogdet."""
+    a = _matrix("slogdet", A)
+    if not a.shape[-1]:
+        return SlogDet(sum(a, (-2, -1)) + 1.0, sum(a, (-2, -1)))
+    _, pivots, signs = _eliminated(_small("slogdet", a), None)
+    diagonal = cat(pivots, -1)
+    turned = (prod(sign(diagonal), -1) * signs[..., 0]).squeeze(-1)
+    return SlogDet(turned.cast(a.dtype), sum(log(abs(diagonal)), -1).squeeze(-1).cast(a.dtype))
+
+
+# -------------------------------------------------------------------------------------------------------- triangles
+@checked
+def cholesky(input: Any, *, upper: bool = False) -> Any:
+    """The lower triangular L of L L^T = input [..., N, N], symmetric and positive definite; upper: L^T.
+
+    The lower triangle alone is read, and NaN is what has no factor. torch.linalg.cholesky; up to 64 rows.
+    """
+    x = _matrix("cholesky", input)
+    a, n = _small("cholesky", x), x.shape[-1]
+    columns: list[Any] = []
+    for k in range(n):
+        rest = a[..., k:, k : k + 1]
+        if columns:
+            made = cat(columns, -1)[..., k:, :]
+            rest = rest - matmul(made, made[..., :1, :].mT)
+        rest = rest / sqrt(rest[..., :1, :])
+        columns.append(rest if not k else cat((rest[..., :1, :] * np.zeros((k, 1), a.dtype.numpy), rest), -2))
+    found = (cat(columns, -1) if columns else a).cast(x.dtype)
+    return found.mT if upper else found
+
+
+@checked
+def solve_triangular(
+    input: Any, B: Any, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Any:
+    """X of A X = B (left=False: X A = B) for the triangle A of input [..., N, N] and B [..., N, K].
+
+    unitriangular: the diagonal is taken as ones. torch.linalg.solve_triangular.
+    """
+    a, b = _matrix("solve_triangular", input), _matrix("solve_triangular", B, square=False)
+    if b.shape[-2 if left else -1] != a.shape[-1]:
+        raise ShapeError(f"solve_triangular: A {a.spec} and B {b.spec} do not fit")
+    inverse = _triangle_inverse(a.mT if upper else a, unitriangular)
+    inverse = inverse.mT if upper else inverse
+    b = b.cast(inverse.dtype)
+    return (matmul(inverse, b) if left else matmul(b, inverse)).cast(a.dtype)
+
+
+def _triangle_inverse(x: Any, unit: bool) -> Any:
+    """The inverse of a lower triangle [..., N, N], of which blocks of 1, 2, 4, … rows are inverted at once.
+
+    [[A, 0], [C, B]] has the inverse [[A⁻¹, 0], [-B⁻¹ C A⁻¹, B⁻¹]].
+    """
+    kind = x.dtype if x.dtype.itemsize >= 4 else float32
+    n, lead = x.shape[-1], x.shape[:-2]
+    size = 1 << max(n - 1, 0).bit_length()
+    below = np.tri(n, k=-1, dtype=bool)
+    diagonal = np.eye(n, dtype=kind.numpy)
+    x = where(below, x.cast(kind), diagonal if unit else x.cast(kind) * diagonal)
+    more = np.diag((np.arange(size) >= n).astype(kind.numpy))
+    x = pad(x, (0, size - n, 0, size - n)) + more if size > n else x
+    found = (1.0 / sum(x * np.eye(size, dtype=kind.numpy), -1)).reshape((*lead, size, 1, 1))
+    width = 1
+    while width < size:
+        pairs = size // (2 * width)
+        # The block below the diagonal of each pair: [..., pairs, width, width].
+        blocks = x.reshape((*lead, pairs, 2, width, pairs, 2, width))[..., 1, :, :, 0, :]
+        own = np.eye(pairs, dtype=kind.numpy)[:, None, :, None]
+        corner = sum(blocks * own, -2)
+        halves = found.reshape((*lead, pairs, 2, width, width))
+        first, second = halves[..., 0, :, :], halves[..., 1, :, :]
+        across = -matmul(matmul(second, corner), first)
+        zero = across * 0.0
+        found = cat((cat((first, zero), -1), cat((across, second), -1)), -2)
+        width *= 2
+    return found.reshape((*lead, size, size))[..., :n, :n]
+
+
+# ----------------------------------------------------------------------------------------------- products and norms
+@checked
+def matrix_power(A: Any, n: int) -> Any:
+    """A [..., N, N] to the power of n, by squaring; of its inverse where n is negative. torch.linalg.matrix_power."""
+    a = _matrix("matrix_power", A)
+    if n < 0:
+        return matrix_power(inv(a), -n)
+    found: Any = None
+    while n:
+        if n & 1:
+            found = a if found is None else matmul(found, a)
+        n >>= 1
+        a = matmul(a, a) if n else a
+    return a * 0.0 + np.eye(a.shape[-1], dtype=a.dtype.numpy) if found is None else found
+
+
+@checked
+def multi_dot(tensors: Sequence[Any]) -> Any:
+    """The product of matrices in the order of the fewest operations; vectors at the ends. torch.linalg.multi_dot.
+
+    Raises ValueError for less than two.
+    """
+    xs = [floating(x, "multi_dot") for x in tensors]
+    if len(xs) < 2:
+        raise ValueError(f"multi_dot: takes two tensors or more, got {len(xs)}")
+    first, last = xs[0].ndim == 1, xs[-1].ndim == 1
+    xs[0] = xs[0].unsqueeze(0) if first else xs[0]
+    xs[-1] = xs[-1].unsqueeze(-1) if last else xs[-1]
+    sizes = [xs[0].shape[0], *(x.shape[-1] for x in xs)]
+    found = _ordered(xs, sizes, 0, len(xs) - 1, {})[1]()
+    found = found.squeeze(-1) if last else found
+    return found.squeeze(0) if first else found
+
+
+def _ordered(xs: list[Any], sizes: list[int], i: int, j: int, known: dict[tuple[int, int], Any]) -> Any:
+    """(the fewest multiplications of tensors i … j, the function that makes them)."""
+    if i == j:
+        return 0, lambda: xs[i]
+    if (i, j) not in known:
+        ways = []
+        for k in range(i, j):
+            (cost, left), (more, right) = (
+                _ordered(xs, sizes, i, k, known),
+                _ordered(xs, sizes, k + 1, j, known),
+            )
+            total = cost + more + sizes[i] * sizes[k + 1] * sizes[j + 1]
+            ways.append((total, lambda left=left, right=right: matmul(left(), right())))
+        known[i, j] = min(ways, key=lambda way: way[0])
+    return known[i, j]
+
+
+@checked
+def matrix_norm(
+    A: Any, ord: float | Literal["fro", "nuc"] = "fro", dim: tuple[int, int] = (-2, -1), keepdim: bool = False
+) -> Any:
+    """The norm of matrices along two axes: "fro" the root of the squares' sum, inf and -inf the largest and smallest
+    sum of a row's magnitudes, 1 and -1 of a column's. torch.linalg.matrix_norm.
+
+    Raises NotImplementedError for 2, -2 and "nuc", which take singular values.
+    """
+    x = _matrix("matrix_norm", A, square=False)
+    rows, columns = (d % x.ndim for d in dim)
+    if ord == "fro":
+        return vector_norm(x, 2, (rows, columns), keepdim)
+    if ord in (2, -2, "nuc"):
+        raise NotImplementedError(
+            f"matrix_norm: ord={ord!r} needs singular values, which there are none of here"
+        )
+    order = float(ord)
+    sums, over = (columns, rows) if np.isinf(order) else (rows, columns)
+    found = (amax if order > 0 else amin)(sum(abs(x), sums, True), over, True)
+    return found if keepdim else found.squeeze(max(rows, columns)).squeeze(min(rows, columns))
+
+
+@checked
+def norm(
+    A: Any,
+    ord: float | Literal["fro", "nuc"] | None = None,
+    dim: int | tuple[int, ...] | None = None,
+    keepdim: bool = False,
+) -> Any:
+    """`matrix_norm` where dim is two axes, or ord is given for a matrix; else `vector_norm`. torch.linalg.norm."""
+    x = floating(A, "norm")
+    pair = (
+        dim if isinstance(dim, tuple) and len(dim) == 2 else (-2, -1) if dim is None and x.ndim == 2 else None
+    )
+    if ord is not None and pair is not None:
+        return matrix_norm(x, ord, (pair[0], pair[1]), keepdim)
+    if isinstance(ord, str):
+        raise ValueError(f"norm: ord={ord!r} is of matrices, got {x.spec} and dim {dim}")
+    return vector_norm(x, 2 if ord is None else ord, dim, keepdim)

@@ -1,0 +1,58 @@
+"""torch.linalg in PyTorch's networks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.torch, pytest.mark.feature("F099", "F100")]
+
+
+def network() -> tuple[Any, Any]:
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(2, 4, 4) * 0.3 + 2 * torch.eye(4))
+
+        def forward(self, b: torch.Tensor) -> Any:
+            a = self.w
+            whole = a @ a.mT + torch.eye(4)
+            factor = torch.linalg.cholesky(whole)
+            sign, size = torch.linalg.slogdet(a)
+            return [
+                torch.linalg.inv(a), torch.inverse(a), torch.linalg.det(a), torch.logdet(whole), sign, size,
+                torch.linalg.solve(a, b), torch.slogdet(a)[1], torch.cholesky_solve(b, factor),
+                torch.cholesky_inverse(factor), torch.linalg.solve_triangular(factor, b, upper=False),
+                torch.linalg.norm(a), torch.linalg.norm(a, "fro", dim=(-2, -1)), torch.linalg.matrix_norm(a, 1),
+                torch.linalg.matrix_power(a, 3), torch.linalg.multi_dot([a[0], a[1], b[0]]),
+            ]  # fmt: skip
+
+    torch.manual_seed(0)
+    return Net(), torch.randn(2, 4, 3)
+
+
+def test_results_and_gradients_are_those_of_torch() -> None:
+    from lamina.convert.torch import check, from_torch
+
+    net, b = network()
+    found = check(net, from_torch(net, b, share=False), b)
+    assert found.output < 1e-5, found
+    assert found.gradient < 1e-4, found
+
+
+def test_compiled() -> None:
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    (net, b), (plain, _) = network(), network()
+    results, wanted = compiled(net)(b), plain(b)
+    for y, w in zip(results, wanted, strict=True):
+        torch.testing.assert_close(y, w, rtol=1e-4, atol=1e-5)
+    sum(y.sum() for y in results).backward()
+    sum(y.sum() for y in wanted).backward()
+    torch.testing.assert_close(net.w.grad, plain.w.grad, rtol=1e-4, atol=1e-4)
