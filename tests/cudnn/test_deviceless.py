@@ -55,12 +55,14 @@ def test_products(environment: dict[str, str]) -> None:
 
 
 @pytest.mark.feature("B018")
-def test_8_bits(environment: dict[str, str]) -> None:
+@pytest.mark.parametrize("kind", ["int8", "fp8"])
+def test_8_bits(kind: str, environment: dict[str, str]) -> None:
     """Tensor cores take AlexNet's layers in int8 and float8, bias and relu in the same plan."""
-    found = part("eights", environment)
-    assert len(found) == 48
+    found = part(f"eights_{kind}", environment)
+    assert len(found) == 16
     assert {name: label for name, label in found.items() if not label.startswith("cudnn quantized_")} == {}
-    assert found["conv3 int8 bias relu quantize"].startswith("cudnn quantized_conv+add+relu+div")
+    assert found["conv2"].startswith("cudnn quantized_conv ")
+    assert found["conv3 bias relu quantize"].startswith("cudnn quantized_conv+add+relu+div")
 
 
 @pytest.mark.feature("B008", "B011")
@@ -183,6 +185,13 @@ def test_formulations(environment: dict[str, str]) -> None:
         assert found[f"depthwise {direction} depthwise"] == "depthwise"
         assert found[f"depthwise {direction} plain"].startswith("plain eng")
         assert found[f"groups {direction} plain"].startswith("plain eng")
+        for name in ("groups", "groups of 24", "groups of 24 by 2"):
+            assert found[f"{name} {direction} merged"].startswith("merged eng")
+            assert found[f"{name} {direction} dense"].startswith("dense eng")
+        assert found[f"dilated {direction} undilated"].startswith("undilated eng")
+    assert found["groups of 24 steps merged"].startswith("merged eng")
+    assert found["groups of 24 steps dense"].startswith("dense eng")
+    assert found["dilated steps undilated"].startswith("undilated eng")
 
 
 @pytest.mark.feature("B012", "B011")

@@ -15,6 +15,7 @@ from lamina.backends.cuda.cudnn_graphs.conv import Operands
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
 from lamina.backends.cuda.launch.program import (
+    INCLUDE,
     Launch,
     Launches,
     Program,
@@ -24,6 +25,7 @@ from lamina.backends.cuda.launch.program import (
     target,
 )
 from lamina.backends.cuda.matmul.matmul import tiled
+from lamina.backends.cuda.matmul.padded import repack
 from lamina.backends.cuda.norm import batch_persistent
 from lamina.backends.cuda.norm.conv1x1_stats import Behind, ProductTiling, data_grad, forward
 from lamina.backends.cuda.norm.layer_norm_backward import ShortRows
@@ -43,7 +45,7 @@ from lamina.ops.primitives import (
 from lamina.ops.primitives.collective import Collective
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.primitives.rnn import Rnn, RnnGrad, Sizes
-from lamina.runtime import Device
+from lamina.runtime import Device, compile_cubin
 from lamina.spec import (
     Policy,
     Spec,
@@ -82,6 +84,12 @@ def cases(name: str, *, few: bool = False) -> Iterator[tuple[Op, list[Spec]]]:
             yield sample.op, [Spec(s.shape, s.dtype, channels_last(s.shape)) for s in shapes]
 
 
+def hasty_cubin(program: Program, target: str) -> bytes:
+    """Machine code that is not optimized, in half the time or less: whether a program compiles shows in it too."""
+    options = {"ofast_compile": "max"}
+    return compile_cubin(program.source, arch=target, options=options, includes=[INCLUDE], name=program.name)
+
+
 def programs(plan: Plan) -> tuple[Program, ...]:
     if not isinstance(plan.make, Launches):
         return ()
@@ -117,6 +125,7 @@ def collected(device: Device, *, few: bool = False) -> dict[str, Program]:
                         )
         a = Spec((5, 7), dtype).fixed
         found[f"tiled {dtype}"] = tiled(Product(1, 5, 3, 7, False, True), a).program
+        found[f"repack {dtype}"] = repack(1, (5, 7), (5, 8), dtype, source(), scratch()).program
         scores = Spec((2, 3, 5, 7), dtype).fixed
         launch = weights_launch(Attention(0.5, True, True), scores, [scores], (source(),) * 3)
         found[f"weights {dtype}"] = launch.program

@@ -17,6 +17,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -250,6 +251,14 @@ class Backend(ABC):
     def fusions(self) -> Sequence[Fusion]:
         """What the backend can do at once that a graph records as several ops, in the order in which it is tried."""
         return ()
+
+    def scouted(self, way: Callable[[Backend], object]) -> AbstractContextManager[object]:
+        """Within this context plans may be prepared before they are asked for.
+
+        way: asks a backend for those that are going to be asked for. It may be called in a thread, with a backend
+            whose plans do not run; what it raises is passed over.
+        """
+        return nullcontext()
 
 
 class Kernels:

@@ -45,6 +45,7 @@ from lamina.cudnn.engine import (
 )
 from lamina.cudnn.explain import Explanation, Rewrite, Verdict
 from lamina.cudnn.faults import known_wrong
+from lamina.cudnn.finalize import Scout, scouted_target
 from lamina.cudnn.graph import Graph, NoPlanError
 from lamina.cudnn.handle import Handle, handle_of
 from lamina.cudnn.matmul import Matmul, MatmulOperation, MoeGroupedMatmul, MoeGroupedMatmulBackward
@@ -121,6 +122,7 @@ __all__ = [
     "RngOperation",
     "RopeBackward",
     "RopeForward",
+    "Scout",
     "Signal",
     "Slice",
     "Softmax",
@@ -143,5 +145,6 @@ __all__ = [
     "packed_strides",
     "plan_store",
     "read_database",
+    "scouted_target",
 ]
 __dir__ = listing(__all__)

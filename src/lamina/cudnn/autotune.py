@@ -22,8 +22,9 @@ from lamina.cudnn.engine import (
     key_text,
 )
 from lamina.cudnn.faults import known_wrong
+from lamina.cudnn.finalize import attempt
 from lamina.cudnn.handle import Handle
-from lamina.cudnn.plan import ExecutionPlan, VariantPack, attempt
+from lamina.cudnn.plan import ExecutionPlan, VariantPack
 from lamina.cudnn.store import Choice, PlanStore, plan_store
 from lamina.cudnn.tensor import Tensor
 from lamina.runtime import Device, digest

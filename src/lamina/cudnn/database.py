@@ -24,7 +24,7 @@ from lamina.runtime import Device, Machine, write_atomically
 
 #: The databases in the package, a file for each model of GPU and version of cuDNN.
 FOLDER = Path(__file__).with_name("databases")
-FORMAT = "lamina-plans-1"
+FORMAT = "lamina-plans-2"
 
 
 class DatabaseError(ValueError):

@@ -26,8 +26,9 @@ from lamina.cudnn.engine import (
     note_filter,
 )
 from lamina.cudnn.explain import Explanation, explain
+from lamina.cudnn.finalize import attempt, finalized
 from lamina.cudnn.handle import Handle
-from lamina.cudnn.plan import ExecutionPlan, KernelCache, attempt, finalized
+from lamina.cudnn.plan import ExecutionPlan, KernelCache
 from lamina.cudnn.store import PlanStore
 from lamina.cudnn.tensor import Tensor
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from lamina.c import cudnn as c
-from lamina.runtime import CompileError, Device, NoGpuError, compile_cubin, library_state
+from lamina.runtime import CompileError, Device, NoGpuError, compile_cubin, library_state, no_capture
 
 #: `Handle.stream` of a closed handle: what was bound to it asks for another one, and finds the handle closed.
 NO_STREAM = -1
@@ -28,7 +28,7 @@ def destroy_returned() -> None:
 
 def destroy(device: Device, address: int) -> None:
     """cudnnDestroy, on the handle's device."""
-    with device.current():
+    with no_capture(), device.current():
         c.cudnnDestroy(address)
 
 
@@ -56,7 +56,7 @@ class Handle:
     def __init__(self, device: Device) -> None:
         destroy_returned()
         self.device = device
-        with device.current():
+        with no_capture(), device.current():
             _open_compiler()
             self._address = c.cudnnCreate()
         self.stream = 0

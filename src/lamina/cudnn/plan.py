@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, ClassVar, TypeAlias
 
 from lamina.c import cudnn as c
 from lamina.c._arguments import Pointer, address, pointer
-from lamina.c.errors import CudnnError
-from lamina.cudnn.descriptor import Attribute, Descriptor, attribute, require, text_of
+from lamina.cudnn.descriptor import Attribute, Descriptor, attribute, require
 from lamina.cudnn.device import DeviceProperties
-from lamina.cudnn.engine import EngineConfig, OperationGraph, Target, key_text
+from lamina.cudnn.engine import EngineConfig, OperationGraph, Target
 from lamina.cudnn.handle import Handle
-from lamina.runtime import CapturedGraph, DiskCache, Stream, cache_directory, digest
+from lamina.runtime import CapturedGraph, Stream
 
 _KIND = c.cudnnBackendDescriptorType_t
-_RUNTIME_COMPILATION = c.cudnnBackendBehaviorNote_t.CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION
-#: Bytes of plans that are kept on disk, 50 to 100 thousand each.
-_DISK_LIMIT = 256 << 20
-
 
 #: uid -> (dimensions, strides)
 Sizes: TypeAlias = Mapping[int, tuple[Sequence[int], Sequence[int]]]
@@ -245,59 +239,3 @@ class ExecutionPlan(Descriptor):
         if self.closed:
             return "ExecutionPlan(closed)"
         return f"ExecutionPlan({self.config}, workspace={self.workspace})"
-
-
-def finalized(config: EngineConfig, target: Target, kernel_cache: KernelCache | None = None) -> ExecutionPlan:
-    """The plan of a configuration. Raises CudnnError.
-
-    Engines whose kernels are compiled at run time take tenths of a second for it. Their plans are kept on disk with
-    their kernels, and are loaded from there the next time, in a millisecond.
-    """
-    if kernel_cache is not None or not _is_compiled(config):
-        return ExecutionPlan(config, target, kernel_cache=kernel_cache)
-    disk, key = DiskCache(cache_directory() / "compiled", _DISK_LIMIT), _identity(config, target)
-    kept = disk.get(key)
-    if kept is not None:
-        with suppress(CudnnError):  # it is made anew
-            return ExecutionPlan(config, target, json=kept.decode())
-    plan = ExecutionPlan(config, target)
-    with suppress(CudnnError):  # an engine that cannot be written down
-        disk.put(key, plan.json.encode())
-    return plan
-
-
-def _is_compiled(config: EngineConfig) -> bool:
-    """Whether its kernels are compiled at run time, for a graph that is known and whose sizes are."""
-    if config.graph is None or config.graph.values.get("dynamic") or config.graph.values.get("override"):
-        return False
-    return _RUNTIME_COMPILATION in config.engine.behavior_notes
-
-
-def _identity(config: EngineConfig, target: Target) -> str:
-    """A key for graph, engine, knobs, number of multiprocessors, device and version of cuDNN."""
-    assert config.graph is not None
-    device = target.device.name if isinstance(target, Handle) else target.json
-    engine = (*config.key, config.engine.get("sm_count"))
-    return digest(
-        repr(c.library.version), device, repr(engine), *map(text_of, config.graph.values["operations"])
-    )
-
-
-def attempt(
-    config: EngineConfig,
-    target: Target,
-    *,
-    workspace_limit: int | None = None,
-    kernel_cache: KernelCache | None = None,
-) -> ExecutionPlan | str:
-    """The plan of a configuration, or in words why there is none within the limit (bytes)."""
-    try:
-        plan = finalized(config, target, kernel_cache)
-    except CudnnError as error:
-        return f"{key_text(config.key)}: {error.code}: {error.message}"
-    if workspace_limit is not None and plan.workspace > workspace_limit:
-        return (
-            f"{key_text(config.key)}: needs {plan.workspace} bytes of workspace, "
-            f"the limit is {workspace_limit}"
-        )
-    return plan

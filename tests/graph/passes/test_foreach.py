@@ -10,8 +10,9 @@ import pytest
 import lamina as lm
 from lamina import backends, ops
 from lamina.backends.cuda import backend as cuda_backend
-from lamina.graph import trace
+from lamina.graph import gradients, trace
 from lamina.graph.passes import foreach
+from lamina.graph.passes.manager import optimize
 from lamina.ops.core import Array, Op, bind
 from lamina.ops.primitives import Foreach
 from lamina.ops.primitives.update import Update
@@ -36,6 +37,41 @@ def test_updates_read_half_gradients_themselves() -> None:
     arrays = [np.ones(v.shape, v.dtype.numpy) for v in graph.inputs]
     for found, expected in zip(slim(*arrays), graph(*arrays), strict=True):
         np.testing.assert_array_equal(found.numpy(), expected.numpy())
+
+
+def loss_and_gradient(narrow: str, between: bool, reads: bool = False) -> lm.graph.Graph:
+    """Cross-entropy of logits in bfloat16, in float32, whose gradient is rounded to `narrow`."""
+
+    def f(x, labels):  # type: ignore[no-untyped-def]
+        wide = ops.cast(x, "float32")
+        seen = wide.reshape((12, 5)) if between else wide
+        loss = ops.cross_entropy(seen, labels.reshape((12,)) if between else labels)
+        (grad,) = gradients(loss, [wide])
+        return loss, ops.cast(grad, narrow), *([grad] if reads else [])
+
+    shape = (3, 4, 5) if between else (12, 5)
+    return trace(f, Spec(shape, bfloat16), Spec(shape[:-1], int64))
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_losses_read_half_logits_and_give_half_gradients(between: bool) -> None:
+    graph = loss_and_gradient("bfloat16", between)
+    slim = optimize(graph, CPU)
+    assert "cast" in names(graph)
+    assert "cast" not in names(slim)
+    rng = np.random.default_rng(0)
+    x, labels = graph.inputs
+    arrays = (rng.standard_normal(x.shape).astype(x.dtype.numpy), rng.integers(0, 5, labels.shape))
+    for found, expected in zip(slim(*arrays), graph(*arrays), strict=True):
+        assert found.spec == expected.spec
+        np.testing.assert_array_equal(found.numpy(), expected.numpy())
+
+
+@pytest.mark.parametrize(("narrow", "reads"), [("float16", False), ("bfloat16", True)])
+def test_a_gradient_that_is_rounded_otherwise_or_read_stays_wide(narrow: str, reads: bool) -> None:
+    slim = foreach.absorb_casts(loss_and_gradient(narrow, between=True, reads=reads))
+    (grad,) = (n for n in slim.nodes if n.op.name == "cross_entropy_grad")
+    assert grad.outputs[0].dtype == float32
 
 
 def _cuda() -> backends.Backend:

@@ -19,6 +19,7 @@ from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda import backend
 from lamina.backends.cuda.conv import conv
 from lamina.backends.cuda.cudnn_graphs.conv import Operands
+from lamina.backends.cuda.cudnn_graphs.epilogue import Epilogue
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
 from lamina.backends.cuda.launch.program import Launches, SubPlan, source, target
 from lamina.backends.cuda.matmul.bias_gelu_fusion import (
@@ -33,7 +34,7 @@ from lamina.backends.cuda.norm.norm import cudnn_norm
 from lamina.backends.cuda.select import formulations
 from lamina.c.errors import CudnnError
 from lamina.cudnn import autotune
-from lamina.cudnn.plan import attempt
+from lamina.cudnn.finalize import attempt
 from lamina.graph.passes.manager import optimize, refusals
 from lamina.graph.passes.pattern import Report
 from lamina.graph.planning.layout import Plans, plan_graph
@@ -188,26 +189,44 @@ def first_candidate(formulation: formulations.Formulation, h: Spec) -> str:
     return first.label if first else "refused"
 
 
-def eights() -> dict[str, str]:
-    """int8 and float8: convolutions and products of AlexNet with more than one channel, alone and with steps."""
+def eights_int8() -> dict[str, str]:
+    """See `_eights`."""
+    return _eights(int8)
+
+
+def eights_fp8() -> dict[str, str]:
+    """See `_eights`."""
+    return _eights(float8_e4m3fn)
+
+
+def _eights(dtype: Any) -> dict[str, str]:
+    """Convolutions and products of AlexNet with more than one channel, and small products.
+
+    What may lie behind an op is the same for layers of all sizes: with all of it each is planned, with less the first
+    of its kind (cuDNN compiles each kernel for a second or two).
+    """
     found = {}
-    for short, dtype in (("int8", int8), ("fp8", float8_e4m3fn)):
-        for name, (x, w, stride, pad) in list(ALEXNET.items())[1:]:
-            win = Window((stride, stride), ((pad, pad), (pad, pad)), (1, 1))
-            found |= _eights(f"{name} {short}", QuantizedConv(win), dtype, x, w, (1, w[0], 1, 1))
-        for name, (m, k, n) in list(LINEAR.items())[:2]:
-            found |= _eights(f"{name} {short}", QuantizedMatmul(), dtype, (m, k), (n, k), (n,))
-        found |= _eights(f"one row {short}", QuantizedMatmul(), dtype, (1, 64), (32, 64), (32,))
-        found |= _eights(f"ten classes {short}", QuantizedMatmul(), dtype, (16, 64), (10, 64), (10,))
-    return found
+    for i, (name, (x, w, stride, pad)) in enumerate(list(ALEXNET.items())[1:]):
+        win = Window((stride, stride), ((pad, pad), (pad, pad)), (1, 1))
+        found |= _forms(name, QuantizedConv(win), dtype, x, w, (1, w[0], 1, 1), every=i == 0)
+    for i, (name, (m, k, n)) in enumerate(list(LINEAR.items())[:2]):
+        found |= _forms(name, QuantizedMatmul(), dtype, (m, k), (n, k), (n,), every=i == 0)
+    found |= _forms("one row", QuantizedMatmul(), dtype, (1, 64), (32, 64), (32,))
+    return found | _forms("ten classes", QuantizedMatmul(), dtype, (16, 64), (10, 64), (10,))
 
 
-def _eights(name: str, op: Any, dtype: Any, x: Any, w: Any, bias: Any) -> dict[str, str]:
-    """The plans of an op, with bias and relu, and with its result in 8 bits again."""
+def _forms(
+    name: str, op: Any, dtype: Any, x: Any, w: Any, bias: Any, *, every: bool = True
+) -> dict[str, str]:
+    """The plans of an op with bias and relu and its result in 8 bits again; every: alone, and with bias and relu."""
     specs = [Spec(x, dtype), Spec(w, dtype), Spec((w[0],), float32)]
-    made: dict[str, Callable[[], Plan]] = {name: lambda: backend(DEVICE).plan(op, specs, Policy())}
-    fused = Fused((op, Add(), Relu()))
-    made[f"{name} bias relu"] = lambda: backend(DEVICE).plan(fused, [*specs, Spec(bias, float32)], Policy())
+    made: dict[str, Callable[[], Plan]] = {}
+    if every:
+        made[name] = lambda: backend(DEVICE).plan(op, specs, Policy())
+        fused = Fused((op, Add(), Relu()))
+        made[f"{name} bias relu"] = lambda: backend(DEVICE).plan(
+            fused, [*specs, Spec(bias, float32)], Policy()
+        )
     chain = Fused((op, Add(), Relu(), Quantize(dtype)))
     given = [*specs, Spec(bias, float32), Spec((), float32)]
     made[f"{name} bias relu quantize"] = lambda: backend(DEVICE).plan(chain, given, Policy())
@@ -374,24 +393,35 @@ def forms() -> dict[str, str]:
     """What each formulation plans to: its first engine, and engines beyond the heuristics' lists."""
     found = {}
     shapes = {
-        "7x7": ((64, 128, 112, 112), (128, 128, 7, 7), 1, 3, 1),
-        "1x1": ((32, 64, 56, 56), (256, 64, 1, 1), 1, 0, 1),
-        "1x1 by 2": ((32, 256, 56, 56), (512, 256, 1, 1), 2, 0, 1),
-        "depthwise": ((32, 96, 56, 56), (96, 1, 3, 3), 1, 1, 96),
-        "groups": ((32, 128, 56, 56), (128, 4, 3, 3), 1, 1, 32),
+        "7x7": ((64, 128, 112, 112), (128, 128, 7, 7), square(1, 3)),
+        "1x1": ((32, 64, 56, 56), (256, 64, 1, 1), square(1, 0)),
+        "1x1 by 2": ((32, 256, 56, 56), (512, 256, 1, 1), square(2, 0)),
+        "depthwise": ((32, 96, 56, 56), (96, 1, 3, 3), square(1, 1, 96)),
+        "groups": ((32, 128, 56, 56), (128, 4, 3, 3), square(1, 1, 32)),
+        "groups of 24": ((64, 576, 14, 14), (576, 24, 3, 3), square(1, 1, 24)),
+        "groups of 24 by 2": ((64, 576, 28, 28), (576, 24, 3, 3), square(2, 1, 24)),
+        "dilated": ((16, 128, 8192), (128, 128, 3), Window((1,), ((512, 512),), (256,))),
     }
     target = properties()
-    for name, (x, w, stride, pad, groups) in shapes.items():
-        win = Window((stride, stride), ((pad, pad), (pad, pad)), (1, 1), groups)
+    for name, (x, w, win) in shapes.items():
         y = (x[0], w[0], *win.output(x[2:], w[2:]))
         o = Operands(win, *(Spec(s, bfloat16, channels_last(s)) for s in (x, w, y)))
+        bias = Epilogue((Add(), Relu()), (Spec((w[0], *(1,) * win.rank), bfloat16),), 2)
         for direction in (Conv, ConvDataGrad, ConvFilterGrad):
-            problem = conv.conv_problem(direction, o, DEVICE)
-            for formulation in problem.formulations:
-                single = replace(problem, formulations=(formulation,))
-                first = next(formulations.candidates(single, target, Policy(), ("a",), []), None)
-                found[f"{name} {direction.name} {formulation.name}"] = first.label if first else "refused"
+            problems = {direction.name: conv.conv_problem(direction, o, DEVICE)}
+            if direction is Conv:
+                problems["steps"] = conv.conv_problem(direction, o, DEVICE, bias)
+            for kind, problem in problems.items():
+                for formulation in problem.formulations:
+                    single = replace(problem, formulations=(formulation,))
+                    first = next(formulations.candidates(single, target, Policy(), ("a",), []), None)
+                    found[f"{name} {kind} {formulation.name}"] = first.label if first else "refused"
     return found
+
+
+def square(stride: int, pad: int, groups: int = 1) -> Window:
+    """A window that is the same along both axes."""
+    return Window((stride, stride), ((pad, pad), (pad, pad)), (1, 1), groups)
 
 
 def halves() -> dict[str, str]:
@@ -540,8 +570,19 @@ def _weight_gradients(graph: cudnn.Graph, kind: str, x: tuple[int, ...], w: tupl
 PARTS: dict[str, Callable[[], dict[str, str]]] = {
     f.__name__: f
     for f in (
-        *(convolutions, products, gelus, eights, limited, pools, round_trip, threads, choices, faults),
-        *(forms, halves, variants, statistics, sequences, kept),
+        *(
+            convolutions,
+            products,
+            gelus,
+            eights_int8,
+            eights_fp8,
+            limited,
+            pools,
+            round_trip,
+            threads,
+            choices,
+        ),
+        *(faults, forms, halves, variants, statistics, sequences, kept),
     )
 }
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 from lamina.backends import Backend, Fusion, Plan
 from lamina.backends.cuda.elementwise.shape import reorder
 from lamina.backends.cuda.registry import fusions, kernels
+from lamina.cudnn import Scout
 from lamina.ops.core import Op
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
+
+#: What is added to a device's number, for the one whose plans a scout makes: no plan of theirs is ever shared.
+_TWIN = 1 << 20
 
 
 class CudaBackend(Backend):
@@ -36,6 +41,15 @@ class CudaBackend(Backend):
     def fusions(self) -> Sequence[Fusion]:
         """Those of all families."""
         return fusions.ordered()
+
+    def scouted(self, way: Callable[[Backend], object]) -> AbstractContextManager[object]:
+        """cuDNN's plans are made in threads (`cudnn.Scout`), for a device of the same kind that is not there."""
+
+        def go() -> object:
+            twin = Device(f"cuda:{_TWIN + self.device.index}", machine=self.device.machine)
+            return way(CudaBackend(twin))
+
+        return Scout(go)
 
 
 def backend(device: Device) -> Backend:

@@ -9,11 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from lamina.backends import Backend, NoKernel
-from lamina.backends.pattern import PatternNode, Results, made_by
+from lamina.backends.pattern import Either, PatternNode, Results, made_by
 from lamina.graph.ir.graph import Graph, Node, Value
 from lamina.graph.passes.pattern import Match, Report, RewriteRule, replace, rewrite
 from lamina.ops.core import Op
-from lamina.ops.primitives import Cast, Foreach
+from lamina.ops.primitives import Cast, Foreach, Reshape
 from lamina.spec.policies import policy as use_policy
 
 #: Tensors of up to so many elements are updated (and rounded) together with others.
@@ -21,8 +21,11 @@ SMALL = 1 << 22
 
 
 def absorb_casts(graph: Graph, report: Report | None = None) -> Graph:
-    """Let updates read a gradient in the half type it was computed in: they widen it themselves."""
-    return rewrite(graph, [RewriteRule("cast absorbed", made_by(Op, where=_widens), _narrowed)], report)
+    """Let ops that widen an input themselves read it in a half type (updates their gradient, losses their logits),
+    and ops that round their result last give it in one.
+    """
+    widened = RewriteRule("cast absorbed", made_by(Op, where=_widens), _narrowed)
+    return rewrite(graph, [ROUNDING_ABSORBED, widened], report)
 
 
 def _widens(node: PatternNode) -> bool:
@@ -31,19 +34,51 @@ def _widens(node: PatternNode) -> bool:
 
 def _narrowed(match: Match) -> Results | None:
     node, inputs = match.root, match.inputs(match.root)
-    narrow = [_before_widening(v) if i in node.op.widens else v for i, v in enumerate(inputs)]
+    narrow = [_before_widening(match, v) if i in node.op.widens else v for i, v in enumerate(inputs)]
     if all(a is b for a, b in zip(narrow, inputs, strict=True)):
         return None
     return dict(zip(node.outputs, match.apply(node.op, *narrow, at=node), strict=True))
 
 
-def _before_widening(value: Value) -> Value:
-    """What a cast from a half type to a wider float has made the value of; other values as they are."""
-    if value.node is None or not isinstance(value.node.op, Cast):
+def _rounds_last(node: PatternNode) -> bool:
+    return bool(node.op.rounds_last)
+
+
+_rounded = made_by(Op, name="wide", where=_rounds_last).read_once
+_seen = made_by(Reshape, _rounded, name="seen").read_once
+
+
+def _rounded_by_itself(match: Match) -> Results | None:
+    """cast(op(cast(x), …)) -> op(x, …), with a reshape between cast and op perhaps, where x has the type that the
+    result is rounded to.
+    """
+    root, wide = match.root, match.node("wide")
+    x, *rest = match.inputs(wide)
+    narrow = _before_widening(match, x)
+    if narrow is x or narrow.dtype != root.outputs[0].dtype:
+        return None
+    (made,) = match.apply(wide.op, narrow, *rest, at=wide)
+    if root.inputs[0] is not wide.outputs[0]:
+        (made,) = match.apply(match.node("seen").op, made, at=root)
+    return {root.outputs[0]: made}
+
+
+ROUNDING_ABSORBED = RewriteRule(
+    "rounding absorbed", made_by(Cast, Either((_rounded, _seen))), _rounded_by_itself
+)
+
+
+def _before_widening(match: Match, value: Value) -> Value:
+    """The value in the half type that it had before a cast to a wider float; other values as they are."""
+    node = value.node
+    if node is None or not isinstance(node.op, Cast | Reshape):
         return value
-    narrow = value.node.inputs[0]
-    is_half = narrow.dtype.is_float and narrow.dtype.itemsize == 2
-    return narrow if is_half and value.dtype.is_float and value.dtype.itemsize > 2 else value
+    (before,) = match.inputs(node)
+    if isinstance(node.op, Reshape):
+        narrow = _before_widening(match, before)
+        return value if narrow is before else match.apply(node.op, narrow, at=node)[0]
+    is_half = before.dtype.is_float and before.dtype.itemsize == 2
+    return before if is_half and value.dtype.is_float and value.dtype.itemsize > 2 else value
 
 
 def group_small(

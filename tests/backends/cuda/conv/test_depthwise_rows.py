@@ -69,13 +69,19 @@ def check(
     vector: Vector | None = None,
     op: Op | None = None,
     extras: tuple[Spec, ...] = (),
+    bad: tuple[float, float] | None = None,
 ) -> None:
-    """The kernels on the emulator against float64, nothing written beside the result and the workspace."""
+    """The kernels on the emulator against float64, nothing written beside the result and the workspace.
+
+    bad: how far into the image that is read, from 0 to 1, there is this value.
+    """
     machine = replace(H200.machine, multiprocessors=multiprocessors)
     formulation = depthwise_formulation(direction, o, vector or Vector(), machine)
     result, given = sides(direction, o)
     rng, specs = np.random.default_rng(1), (*given, *extras)
     arrays: list[Array] = [rng.standard_normal(s.shape).astype(s.dtype.numpy) for s in specs]
+    if bad is not None:
+        arrays[0].flat[int(bad[0] * (arrays[0].size - 1))] = bad[1]
     held = [emulator.Memory(s.nbytes) for s in (*specs, result)]
     for memory, array, spec in zip(held, arrays, specs, strict=False):
         memory.bytes[:] = pack(array, spec.physical).view(np.uint8).reshape(-1)
@@ -116,6 +122,21 @@ def test_values(case: str, direction: Direction, multiprocessors: int) -> None:
     o = CASES[case]
     assert is_depthwise(direction, o, Vector())
     check(direction, o, multiprocessors)
+
+
+@emulated
+@pytest.mark.feature("B012")
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("multiprocessors", [1, 132])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_not_finite_reaches_no_more_than_it_should(
+    case: str, direction: Direction, multiprocessors: int, bad: float
+) -> None:
+    """One element of the image, in corners and within it: the sums that it is part of, and no others."""
+    o = CASES[case]
+    for place in (0.0, 0.5, 1.0):
+        check(direction, o, multiprocessors, bad=(place, bad))
 
 
 @emulated

@@ -12,8 +12,8 @@ from lamina.backends.reference import run_reference
 from lamina.graph import compile, gradients, trace
 from lamina.graph.passes.manager import optimize
 from lamina.ops.core import Array, Op, bind
-from lamina.ops.primitives import CrossEntropyGrad, LabelledMean
-from lamina.spec import DType, Policy, Shape, Spec, as_dtype, bfloat16, float32, float64, int64
+from lamina.ops.primitives import CrossEntropy, CrossEntropyGrad, LabelledMean
+from lamina.spec import DType, Policy, Shape, Spec, as_dtype, bfloat16, float16, float32, float64, int64
 from tests.helpers.eager import mismatch
 from tests.helpers.emulator import contrary, run_plan
 from tests.helpers.planned import H200
@@ -115,10 +115,48 @@ def test_one_number_as_the_gradient_of_all_losses(shape: Shape) -> None:
     assert not mismatch(found, wanted, float32)
 
 
+#: Rows that begin within 16 bytes, of which a thread, a warp and a block have one each.
+ROWS = [(5, 7), (4, 33), (4, 257), (3, 2047), (3, 2051), (2, 4096), (2, 7, 9)]
+
+
+@emulated
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", [float16, bfloat16, float32, float64], ids=str)
+@pytest.mark.parametrize("shape", ROWS)
+def test_cross_entropy_in_one_pass_over_a_row(shape: Shape, dtype: DType, smoothing: float) -> None:
+    x = (3 * rng.standard_normal(shape)).astype(dtype.numpy)
+    labels = rng.integers(0, 5, (shape[0], *shape[2:]))
+    (losses,) = run(CrossEntropy(smoothing, 2), [x, labels], ["cross_entropy"])
+    g = rng.standard_normal(labels.shape).astype(losses.dtype)
+    (found,) = run(CrossEntropyGrad(smoothing, 2), [x, labels, g], ["cross_entropy_grad"])
+    assert not mismatch(losses, run_reference(CrossEntropy(smoothing, 2), [x, labels], float64)[0], float32)
+    wanted = run_reference(CrossEntropyGrad(smoothing, 2), [x, labels, g], float64)[0]
+    assert not mismatch(found, wanted, dtype if dtype.itemsize < 8 else float32)
+
+
+@emulated
+@pytest.mark.parametrize("classes", [6, 70, 2053])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_logits_that_are_not_finite(classes: int, bad: float) -> None:
+    """In the first, a middle and the last class, and in all of them: what is infinite or NaN is so in both."""
+    x = rng.standard_normal((5, classes)).astype(np.float32)
+    x[0, 0], x[1, classes // 2], x[2, -1], x[3] = bad, bad, bad, bad
+    labels, g = np.array([1, classes // 2, 0, 1, 2]), np.ones(5, np.float32)
+    (losses,) = run(CrossEntropy(), [x, labels], ["cross_entropy"])
+    (found,) = run(CrossEntropyGrad(), [x, labels, g], ["cross_entropy_grad"])
+    with np.errstate(invalid="ignore", over="ignore"):
+        assert not mismatch(losses, run_reference(CrossEntropy(), [x, labels], float64)[0], float32)
+        assert not mismatch(found, run_reference(CrossEntropyGrad(), [x, labels, g], float64)[0], float32)
+
+
 def test_the_kernels_compile() -> None:
     for count in (64, 1 << 20):
         plan = CUDA.plan(LabelledMean(-100), [Spec((count,), bfloat16), Spec((count,), int64)], Policy())
         assert all(program.cubin("sm_90") for program in plan.make.programs)
+    for op, more in ((CrossEntropy(0.1, 3), ()), (CrossEntropyGrad(0.1, 3), (Spec((8,), float32),))):
+        for classes in (7, 1000, 50257):
+            specs = [Spec((8, classes), bfloat16), Spec((8,), int64), *more]
+            assert all(program.cubin("sm_90") for program in CUDA.plan(op, specs, Policy()).make.programs)
 
 
 @pytest.mark.gpu

@@ -1,10 +1,12 @@
 """Own kernels as values: what is compiled before it is asked for."""
 
+import shutil
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
-from lamina.backends import Plan
+from lamina.backends import Call, Plan
 from lamina.backends.cuda.launch import program
 from lamina.backends.cuda.launch.program import (
     Launch,
@@ -16,6 +18,7 @@ from lamina.backends.cuda.launch.program import (
     target,
 )
 from lamina.spec import Spec, float32
+from tests.helpers.emulator import Memory, run_launch
 from tests.helpers.planned import H200
 
 X = Spec((8,), float32)
@@ -52,3 +55,34 @@ def test_a_plan_without_kernels_has_nothing_to_compile(monkeypatch: pytest.Monke
     monkeypatch.setattr(program.compilers, "begin", lambda task: pytest.fail("nothing is to be done"))
     Plan((X,), (X,), lambda call: lambda: None).compile_ahead()
     plan().compile_ahead()
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_the_emulator_has_the_functions_of_float_that_cuda_has() -> None:
+    """What is called with a float computes in float: in double, a kernel would look more exact than on a GPU."""
+    names = (
+        "ceil cos erf erfc exp exp2 expm1 fabs floor lgamma log log10 log1p log2 rint round sin sqrt tan tanh"
+    )
+    pairs = "copysign fmax fmin fmod pow"
+    given = [
+        *(f"{name}(v)" for name in [*names.split(), "trunc"]),
+        *(f"{name}(v, v)" for name in pairs.split()),
+    ]
+    sizes = " ".join(f"x[{i}] = sizeof({text});" for i, text in enumerate(given))
+    kernel = Program("sizes", text=f'extern "C" __global__ void sizes(f32 *x) {{ f32 v = 1; {sizes} }}')
+    found = Memory(4 * len(given))
+    run_launch(Launch(kernel, (1,), (32,), (target(),)), Call((), (found.pointer,)))
+    np.testing.assert_array_equal(found.bytes.view(np.float32), 4)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_the_emulator_widens_every_float16() -> None:
+    text = 'extern "C" __global__ void widen_all(f32 *x, const f16 *h) { FOR_EACH(i, 65536) x[i] = widen(h[i]); }'
+    halves, found = Memory(2 << 16), Memory(4 << 16)
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    halves.bytes[:] = bits.view(np.uint8)
+    launch = Launch(
+        Program("widen_all", text=f"typedef i32 Index;\n{text}"), (1,), (256,), (target(), source())
+    )
+    run_launch(launch, Call((halves.pointer,), (found.pointer,)))
+    np.testing.assert_array_equal(found.bytes.view(np.float32), bits.view(np.float16).astype(np.float32))

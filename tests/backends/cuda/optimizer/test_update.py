@@ -13,6 +13,7 @@ from lamina.ops.primitives.update import Update
 from lamina.spec import DType, Policy, Spec, bfloat16, float16, float32, float64
 from tests.helpers.eager import mismatch
 from tests.helpers.emulator import run_plan
+from tests.helpers.own_programs import hasty_cubin
 from tests.helpers.planned import H200
 
 CUDA = backend(H200)
@@ -51,11 +52,13 @@ def test_values_of_any_dtype(op_class: type[Update], parameter: DType, gradient:
 @pytest.mark.parametrize("op_class", UPDATES, ids=lambda c: c.name)
 @pytest.mark.parametrize("count", [1, 3])
 def test_kernels_compile(op_class: type[Update], count: int) -> None:
-    for op in op_class.variants():
+    """The rule of each variant in one of the two kernels, of the first in both."""
+    first, *others = op_class.variants()
+    for op in (first, *others[count // 2 :: 2]):
         sample = sample_of(op, float32, bfloat16, [(64,)] * count)
         plan = CUDA.plan(sample.op, [Spec(a.shape, a.dtype or float32) for a in sample.args], Policy())
         for program in plan.make.programs:  # type: ignore[attr-defined]
-            assert program.cubin("sm_90")[:4] == b"\x7fELF"
+            assert hasty_cubin(program, "sm_90")[:4] == b"\x7fELF"
 
 
 @pytest.mark.parametrize("op_class", UPDATES, ids=lambda c: c.name)

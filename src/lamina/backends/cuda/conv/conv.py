@@ -3,6 +3,8 @@
     plain           the operation as it is
     depthwise       one filter per channel: own kernels
     small channels  few input channels: own tensor-core kernels that read the image as it is stored
+    undilated       dilation along one axis as rows and columns of the same memory (conv/undilated.py)
+    merged          small groups as fewer, larger ones, or as one: "dense" (conv/merged.py)
     fast FIR        many taps: three convolutions of half as many on half as many rows (conv/fast_fir.py)
     direct          own kernels from the definition
 
@@ -23,6 +25,7 @@ from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda.conv.depthwise import depthwise_formulation, is_depthwise
 from lamina.backends.cuda.conv.direct import direct
 from lamina.backends.cuda.conv.fast_fir import fast_fir_formulation, takes_fast_fir
+from lamina.backends.cuda.conv.merged import merged, merged_formulation
 from lamina.backends.cuda.conv.small_channels import small_channels_formulation, takes_small_channels
 from lamina.backends.cuda.conv.transforms import (
     CHANNELS,
@@ -37,6 +40,7 @@ from lamina.backends.cuda.conv.transforms import (
     takes_space_to_depth,
     upcast_formulation,
 )
+from lamina.backends.cuda.conv.undilated import undilated, undilated_formulation
 from lamina.backends.cuda.cudnn_graphs.conv import (
     Direction,
     Operands,
@@ -248,12 +252,32 @@ def _formulations(
         formulations.insert(
             0 if first else len(formulations), swapped_direction_formulation(direction, o, epilogue)
         )
+    formulations = _with_undilated(formulations, direction, o, epilogue)
+    forms = merged(direction, o, device.machine, policy)
+    likely = [merged_formulation(direction, form, epilogue) for form in forms if form.pays(device.machine)]
+    others = [
+        merged_formulation(direction, form, epilogue) for form in forms if not form.pays(device.machine)
+    ]
+    formulations = [*likely, *formulations, *others]
     if multiplies(o):
         formulations += product_formulations(direction, o, vector, device, policy)
     parts = policy.algorithm in ("fastest", "halved") and not epilogue.steps
     if parts and takes_fast_fir(direction, o, device.machine):
         formulations.append(fast_fir_formulation(direction, o, partial(_part, device, policy)))
     return formulations
+
+
+def _with_undilated(
+    formulations: list[Formulation], direction: Direction, o: Operands, epilogue: Epilogue
+) -> list[Formulation]:
+    """The form without dilation too: first for the filter gradient, whose dilated engines are slow (16 to 70 times
+    on Hopper), last for the others, whose engines take dilation as it is.
+    """
+    form, (result, _) = undilated(o), sides(direction, o)
+    made = None if form is None else undilated_formulation(direction, form, epilogue, result.shape)
+    if made is None:
+        return formulations
+    return [made, *formulations] if direction is ConvFilterGrad else [*formulations, made]
 
 
 def _part(device: Device, policy: Policy, o: Operands) -> Plan:

@@ -15,21 +15,24 @@
 typedef f32 Sums[KH][KW][V];
 typedef f32 Latest[DEPTH][TW][V];
 
-// Adds the products of row `read` of a step, of `x`, with the rows of g.
-__device__ __forceinline__ void add_products(Sums &sum, const f32 (&x)[COLUMNS][V], const Latest &g, int read)
+// Adds the products of row `read` of a step, of `x`, with the rows of g: those that are there, of rows and of columns by
+// the bits of `rows` and `own`, as nothing times NaN were NaN.
+__device__ __forceinline__ void add_products(Sums &sum, const f32 (&x)[COLUMNS][V], const Latest &g, int read, u64 rows, u32 own)
 {
 #pragma unroll
-    for (int j = 0; j < TW; ++j)
+    for (int group = 0; group < DEPTH; ++group) {
+        const int kh = read + group * SH;
+        if (kh >= KH || !(rows >> group & 1)) continue;
 #pragma unroll
-        for (int group = 0; group < DEPTH; ++group) {
-            const int kh = read + group * SH;
-            if (kh >= KH) continue;
+        for (int j = 0; j < TW; ++j) {
+            if (OW % TW && !(own >> j & 1)) continue;
 #pragma unroll
             for (int kw = 0; kw < KW; ++kw)
 #pragma unroll
                 for (int v = 0; v < V; ++v)
                     if (COUNTS(j * SW + kw)) sum[kh][kw][v] += x[j * SW + kw][v] * g[group][j][v];
         }
+    }
 }
 
 // The rows of g move on: the oldest goes.
@@ -53,6 +56,7 @@ __device__ __forceinline__ void walk(const T *x, const T *g, Index n, int first,
     const T *gradient = g + ((n * OH + from) * OW + first) * C + channel;
     Latest latest;
     u32 ahead[COLUMNS], newest[TW];
+    u64 rows = 0;
     clear(ahead);
     clear(newest);
 #pragma unroll
@@ -62,6 +66,7 @@ __device__ __forceinline__ void walk(const T *x, const T *g, Index n, int first,
 #pragma unroll 1
     for (int step = from; step < last; ++step) {
         move_on(latest, newest);
+        rows = rows << 1 | (step < until);
         gradient += (Index)OW * C;
         read_columns(gradient, step + 1 < until, own, newest);
 #pragma unroll
@@ -75,7 +80,7 @@ __device__ __forceinline__ void walk(const T *x, const T *g, Index n, int first,
             ++h;
             place += (Index)W * C;
             read_columns(place, h >= 0 && h < H, columns, ahead);
-            if (inside) add_products(sum, row, latest, read);
+            if (inside) add_products(sum, row, latest, read, rows, own);
         }
     }
 }

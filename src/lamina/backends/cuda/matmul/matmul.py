@@ -4,6 +4,7 @@ conv     a batch of one: x [M, K] times w [N, K]^T is a convolution with one pla
          operand as it is, is a data gradient; with the first one transposed, a filter gradient
 matmul   cuDNN's matmul (half types, and float32 where TF32 is allowed)
 blas     cuBLASLt, where it is installed: a formulation for each of its best algorithms
+padded   the same engines on copies of the operands whose rows are whole 16 bytes ("padded-conv", ...)
 tiled    an own kernel: any dtype, any strides, any batch
 """
 
@@ -27,6 +28,8 @@ from lamina.backends.cuda.elementwise.unfused_epilogue import (
 from lamina.backends.cuda.launch.indexing import index_type
 from lamina.backends.cuda.launch.program import (
     LOOPING,
+    WORKSPACE_ALIGNMENT,
+    Aligned,
     Fill,
     Launch,
     Place,
@@ -34,10 +37,12 @@ from lamina.backends.cuda.launch.program import (
     c_type,
     constants,
     kernel_plan,
+    round_up,
     source,
     target,
 )
 from lamina.backends.cuda.matmul.cublaslt import cublaslt_formulations
+from lamina.backends.cuda.matmul.padded import PaddedProduct, padded
 from lamina.backends.cuda.registry import kernels
 from lamina.backends.cuda.select.formulations import (
     Formulation,
@@ -53,6 +58,10 @@ from lamina.runtime import Device
 from lamina.spec import DType, Layout, Policy, Spec, bfloat16, contiguous, float16, float32
 
 _POINT = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
+#: Where the operands of a product and its result lie.
+_PLACES = (source(0), source(1), target())
+#: Of cuBLASLt's algorithms for padded operands so many compete.
+_MOST_PADDED = 2
 
 
 @kernels(Matmul, source="cudnn")
@@ -159,19 +168,18 @@ def matmul_problem(
 
     Without timing cuDNN is asked first for half types, but for the gradient of a weight, whose long sums cuBLASLt
     splits over blocks (2 to 50 times as fast for 6,000 to 400,000 rows, compute capability 9.0); cuBLASLt for
-    float32 and float64.
+    float32 and float64. Where rows are no multiples of 16 bytes, and arithmetic outweighs the copies, the same on
+    padded operands comes first; what is known of products with whole rows says nothing about these.
     """
     extras = epilogue.arranged(c.shape, c.physical)
-    blas = cublaslt_formulations(
-        p, a.dtype, (source(0), source(1), target()), device, policy, epilogue.vector(c.shape, -1)
-    )
-    formulations = []
-    if p.batch == 1 and _fits_conv(p, epilogue):
-        formulations.append(conv_formulation(p, a, c, epilogue))
-    half = a.dtype in (float16, bfloat16)
-    if cudnn_multiplies(a.dtype, policy):
-        formulations.append(matmul_formulation(p, a, c, epilogue))
-    formulations = [*formulations, *blas] if half and not p.a_transposed else [*blas, *formulations]
+    formulations = _engines(p, a, c, _PLACES, epilogue, policy, device)
+    wide = None
+    if device is not None and cudnn_multiplies(a.dtype, policy):
+        wide = padded(p, c, epilogue, device.machine, tf32=policy.tf32)
+    first = wide is not None and wide.pays
+    if wide is not None:
+        copied = _padded_formulations(wide, a, c, policy, device)
+        formulations = [*copied, *formulations] if first else [*formulations, *copied]
     plain = () if epilogue.steps else (tiled(p, a),)
     if plain:
         formulations.append(Formulation("tiled", steps=plain))
@@ -184,8 +192,54 @@ def matmul_problem(
         formulations=tuple(formulations),
         flops=p.flops,
         plain=plain,
-        kind=f"matmul {p.a_transposed} {p.b_transposed} {p.c_transposed}{steps}",
+        kind=f"matmul {p.a_transposed} {p.b_transposed} {p.c_transposed}{steps}{' odd rows' * first}",
     )
+
+
+def _engines(
+    p: Product,
+    a: Spec,
+    c: Spec,
+    places: tuple[Place, Place, Place],
+    epilogue: Epilogue,
+    policy: Policy,
+    device: Device | None,
+    around: PaddedProduct | None = None,
+) -> list[Formulation]:
+    """cuDNN's and cuBLASLt's formulations, best first.
+
+    places: where A, B and C lie. around: kernels and scratch memory of a product of copies.
+    """
+    before, after, size = (around.before, around.after, around.scratch) if around else ((), (), 0)
+    blas = cublaslt_formulations(
+        p,
+        a.dtype,
+        places,
+        device,
+        policy,
+        epilogue.vector(c.shape, -1),
+        before=before,
+        after=after,
+        offset=round_up(size, WORKSPACE_ALIGNMENT),
+    )
+    graphs = []
+    if p.batch == 1 and _fits_conv(p, epilogue):
+        graphs.append(conv_formulation(p, a, c, epilogue, places))
+    if cudnn_multiplies(a.dtype, policy):
+        graphs.append(matmul_formulation(p, a, c, epilogue, places))
+    if around is not None:
+        graphs = [replace(g, before=(Aligned(), *before), after=after, scratch=size) for g in graphs]
+    half = a.dtype in (float16, bfloat16)
+    return [*graphs, *blas] if half and not p.a_transposed else [*blas, *graphs]
+
+
+def _padded_formulations(
+    wide: PaddedProduct, a: Spec, c: Spec, policy: Policy, device: Device | None
+) -> list[Formulation]:
+    """The engines on padded operands; of cuBLASLt's algorithms the first ones."""
+    made = _engines(wide.product, a, c, wide.places, wide.epilogue, policy, device, wide)
+    blas = [one for one in made if one.graph is None][_MOST_PADDED:]
+    return [replace(one, name=f"padded-{one.name}") for one in made if one not in blas]
 
 
 def _fits_conv(p: Product, epilogue: Epilogue) -> bool:
@@ -193,9 +247,14 @@ def _fits_conv(p: Product, epilogue: Epilogue) -> bool:
     return not epilogue.steps or (p.b_transposed and not p.a_transposed)
 
 
-def conv_formulation(p: Product, a: Spec, c: Spec, epilogue: Epilogue) -> Formulation:
-    """The product as a convolution with one place, in the direction that fits how the operands lie."""
-    direction, o, places = as_convolution(p, a.dtype)
+def conv_formulation(
+    p: Product, a: Spec, c: Spec, epilogue: Epilogue, lie: tuple[Place, Place, Place] = _PLACES
+) -> Formulation:
+    """The product as a convolution with one place, in the direction that fits how the operands lie.
+
+    lie: where A, B and C are.
+    """
+    direction, o, places = as_convolution(p, a.dtype, lie)
 
     def graph() -> tuple[Graph, Mapping[int, Place]]:
         if not epilogue.steps:
@@ -214,9 +273,11 @@ def _in_channels(epilogue: Epilogue, c: Spec) -> Epilogue:
     return replace(epilogue, extras=tuple(extras))
 
 
-def as_convolution(p: Product, dtype: DType) -> tuple[Direction, Operands, tuple[Place, Place, Place]]:
-    """(direction, operands, where x, filter and y lie) of a product without a batch."""
-    a, b, c = source(0), source(1), target()
+def as_convolution(
+    p: Product, dtype: DType, lie: tuple[Place, Place, Place] = _PLACES
+) -> tuple[Direction, Operands, tuple[Place, Place, Place]]:
+    """(direction, operands, where x, filter and y lie) of a product without a batch. lie: where A, B and C are."""
+    a, b, c = lie
     if p.c_transposed:  # C^T [N, M] = B [N, K] A [K, M]: what lies in memory as B and A, in this order
         return ConvDataGrad, _operands(p.n, p.m, p.k, dtype), (c, a, b)
     if p.a_transposed:  # dw [M, N] = sum over k of dy [k, M] x [k, N]
@@ -235,9 +296,10 @@ def _operands(images: int, channels: int, filters: int, dtype: DType) -> Operand
     return Operands(_POINT, x, w, y)
 
 
-def matmul_formulation(p: Product, a: Spec, c: Spec, epilogue: Epilogue) -> Formulation:
-    """cuDNN's matmul graph."""
-    places = (source(0), source(1), target())
+def matmul_formulation(
+    p: Product, a: Spec, c: Spec, epilogue: Epilogue, places: tuple[Place, Place, Place] = _PLACES
+) -> Formulation:
+    """cuDNN's matmul graph. places: where A, B and C lie."""
     return Formulation("matmul", lambda: matmul_graph(p, a.dtype, places, epilogue, c))
 
 

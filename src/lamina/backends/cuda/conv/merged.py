@@ -1,0 +1,131 @@
+"""A convolution of many small groups as one of fewer, larger ones, whose filters hold zeros between the groups.
+
+cuDNN's kernels take a group of few channels at a fraction of the matrix units' rate. m groups of c channels as one of
+m c cost m times the arithmetic, at the rate of large groups; with m the number of groups the convolution is dense.
+The filter [K, c, *taps] becomes [K, m c, *taps], with the rows of the i-th of m groups at channels i c to (i + 1) c;
+of the gradient of such a filter only these blocks are kept.
+
+Of finite operands the sums are the same, with zeros added. Forward and in the data gradient a NaN or an infinity is
+multiplied by the zeros, so that it spreads to other groups at the same positions, where the definition has numbers.
+(Fast FIR spreads it too, to neighbouring rows.) A loss of it is NaN either way; under `policy(check_finite=True)`,
+which looks for where it came from, these directions merge no groups. The filter gradient leaves it behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, conv_graph, places_of
+from lamina.backends.cuda.cudnn_graphs.epilogue import NONE, Epilogue
+from lamina.backends.cuda.elementwise.pointwise import full
+from lamina.backends.cuda.elementwise.shape import strided_copy
+from lamina.backends.cuda.launch.program import Bindable, Fill, Place, scratch
+from lamina.backends.cuda.select.formulations import Formulation
+from lamina.cudnn import Graph
+from lamina.ops.primitives.conv import ConvFilterGrad
+from lamina.runtime import Machine
+from lamina.spec import Policy, Shape, Spec, bfloat16, channels_last, float16
+
+#: Channels of a group from which on, and a multiple of which, tensor-core engines take without waste.
+_ENOUGH_CHANNELS, _MULTIPLE = 64, 8
+#: Channels of a merged group that kernels are best at are a multiple of this one.
+_TILE = 32
+#: Groups reach the part channels / 1024 of the matrix units' rate (bfloat16, 3x3 on Hopper: 1/45 with 24 channels,
+#: 1/27 to 1/16 with 48), but with a power of two of channels, for which engines reach the memory's rate.
+_FULL_RATE = 1024
+#: What the estimate must promise before larger groups are taken untimed.
+_GAIN = 1.5
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A grouped convolution, all operands channels last, and how many neighbouring groups become one."""
+
+    original: Operands
+    number: int
+
+    @property
+    def operands(self) -> Operands:
+        """The convolution over the larger groups."""
+        o = self.original
+        shape = (o.w.shape[0], self.number * o.w.shape[1], *o.w.shape[2:])
+        w = full(Spec(shape, o.w.dtype), channels_last(shape))
+        return replace(o, window=replace(o.window, groups=o.window.groups // self.number), w=w)
+
+    @property
+    def name(self) -> str:
+        """Of the formulation."""
+        return "dense" if self.number == self.original.window.groups else "merged"
+
+    def seconds(self, machine: Machine) -> float:
+        """What it is expected to take: arithmetic, traffic, and the kernels around it."""
+        other = self.operands
+        return _seconds(other, 2 * other.w.nbytes, machine) + 2 * machine.launch_seconds
+
+    def pays(self, machine: Machine) -> bool:
+        """Whether it is expected to be clearly faster than small groups, for which there are no good engines."""
+        channels = self.original.w.shape[1]
+        good = channels >= _MULTIPLE and channels & (channels - 1) == 0
+        return not good and _GAIN * self.seconds(machine) <= _seconds(self.original, 0, machine)
+
+    @property
+    def blocks(self) -> tuple[Shape, Shape, Shape]:
+        """The filter as [merged group, group in it, filter in the group, tap, channel]: its sizes, its strides, and
+        the strides of these elements in the filter over larger groups.
+        """
+        w, m, groups = self.original.w, self.number, self.original.window.groups
+        filters, channels, taps = w.shape[0] // groups, w.shape[1], prod(w.shape[2:])
+        sizes = (groups // m, m, filters, taps, channels)
+        row, wide = taps * channels, taps * m * channels
+        own = (m * filters * row, filters * row, row, channels, 1)
+        return sizes, own, (m * filters * wide, filters * wide + channels, wide, m * channels, 1)
+
+
+def _seconds(o: Operands, more: int, machine: Machine) -> float:
+    """Of a convolution that moves `more` bytes besides its operands."""
+    share = 1 if o.window.groups == 1 else min(1, o.w.shape[1] / _FULL_RATE)
+    traffic = o.x.nbytes + o.w.nbytes + o.y.nbytes + more
+    return o.flops / (share * machine.rate(o.x.dtype.name)) + traffic / machine.bandwidth
+
+
+def merged(direction: Direction, o: Operands, machine: Machine, policy: Policy) -> list[Merged]:
+    """The larger groups worth trying, the one with the least estimate first: one dense group, and the fewest that
+    become a good group. None for other than half types, one filter per channel, and groups that are large.
+    """
+    groups, filters, channels = o.window.groups, o.w.shape[0] // o.window.groups, o.w.shape[1]
+    finite = policy.check_finite and direction is not ConvFilterGrad
+    lasts = all(spec.physical == channels_last(spec.shape) for spec in (o.x, o.w, o.y))
+    if groups == 1 or finite or not lasts or o.x.dtype not in (float16, bfloat16):
+        return []
+    if filters == channels == 1 or channels >= _ENOUGH_CHANNELS:
+        return []
+    fitting = [
+        Merged(o, m)
+        for m in range(2, groups)
+        if groups % m == 0
+        and m * channels >= _ENOUGH_CHANNELS
+        and m * channels % _MULTIPLE == m * filters % _MULTIPLE == 0
+    ]
+    best = sorted(fitting, key=lambda form: (form.number * channels % _TILE > 0, form.number))[:1]
+    return sorted([Merged(o, groups), *best], key=lambda form: form.seconds(machine))
+
+
+def merged_formulation(direction: Direction, form: Merged, epilogue: Epilogue = NONE) -> Formulation:
+    """The convolution over larger groups, with its filter (or that one's gradient) in scratch memory."""
+    x, w, y = places_of(direction)
+    other, filter_ = form.operands, scratch()
+    sizes, own, wide = form.blocks
+
+    def graph() -> tuple[Graph, Mapping[int, Place]]:
+        return conv_graph(direction, other, (x, filter_, y), epilogue)
+
+    before: tuple[Bindable, ...] = ()
+    after: tuple[Bindable, ...] = ()
+    if direction is ConvFilterGrad:
+        after = (strided_copy(sizes, form.original.w, wide, own, filter_, w),)
+    else:
+        spread = strided_copy(sizes, form.original.w, own, wide, w, filter_)
+        before = (Fill(filter_, 0, other.w.nbytes), spread)
+    return Formulation(form.name, graph, before, after, scratch=other.w.nbytes)

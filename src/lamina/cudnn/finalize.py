@@ -1,0 +1,201 @@
+"""How plans are made: loaded from disk where they were compiled before, or by a thread before they are asked for.
+
+What chooses the kernels of a program asks for one plan after the other, and waits for a library's compiler at each. A
+`Scout` goes the same way before it, in a thread of its own: it takes every plan to be possible, so that it waits for
+none, and has each one made in a further thread. What comes behind finds its plans made, or nearly. The scout decides
+nothing: where a plan proves to be impossible, what comes behind takes another way, and makes the plans there itself.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import Self
+
+from lamina.c import cudnn as c
+from lamina.c.errors import CudnnError
+from lamina.cudnn.descriptor import text_of
+from lamina.cudnn.device import DeviceProperties
+from lamina.cudnn.engine import EngineConfig, OperationGraph, Target, key_text
+from lamina.cudnn.handle import Handle
+from lamina.cudnn.plan import ExecutionPlan, KernelCache
+from lamina.runtime import DiskCache, cache_directory, digest
+from lamina.runtime.ahead import Ahead
+
+_RUNTIME_COMPILATION = c.cudnnBackendBehaviorNote_t.CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION
+#: Bytes of plans that are kept on disk, 50 to 100 thousand each.
+_DISK_LIMIT = 256 << 20
+#: A plan that takes more seconds than this is one for which a scout is sent.
+_SLOW = 0.02
+
+_builders = Ahead("making cuDNN's plans")
+
+
+def attempt(
+    config: EngineConfig,
+    target: Target,
+    *,
+    workspace_limit: int | None = None,
+    kernel_cache: KernelCache | None = None,
+) -> ExecutionPlan | str:
+    """The plan of a configuration, or in words why there is none within the limit (bytes)."""
+    try:
+        plan = finalized(config, target, kernel_cache)
+    except CudnnError as error:
+        return f"{key_text(config.key)}: {error.code}: {error.message}"
+    if workspace_limit is not None and plan.workspace > workspace_limit:
+        return (
+            f"{key_text(config.key)}: needs {plan.workspace} bytes of workspace, "
+            f"the limit is {workspace_limit}"
+        )
+    return plan
+
+
+def finalized(config: EngineConfig, target: Target, kernel_cache: KernelCache | None = None) -> ExecutionPlan:
+    """The plan of a configuration. Raises CudnnError.
+
+    Engines whose kernels are compiled at run time take tenths of a second for it. Their plans are kept on disk with
+    their kernels, and are loaded from there the next time, in a millisecond.
+    """
+    if kernel_cache is not None or not _is_fixed(config):
+        return ExecutionPlan(config, target, kernel_cache=kernel_cache)
+    if _this_thread.scout is not None:
+        return _this_thread.scout.expected(config)
+    behind = _this_thread.behind
+    found = None if behind is None else behind.taken(config)
+    if found is not None:
+        return found
+    start = time.perf_counter()
+    plan = _made(config, target)
+    if behind is not None and time.perf_counter() - start > _SLOW:
+        behind.send(target)
+    return plan
+
+
+def _made(config: EngineConfig, target: Target) -> ExecutionPlan:
+    """The plan, from disk or anew."""
+    if _RUNTIME_COMPILATION not in config.engine.behavior_notes:
+        return ExecutionPlan(config, target)
+    disk, key = DiskCache(cache_directory() / "compiled", _DISK_LIMIT), _identity(config, target)
+    kept = disk.get(key)
+    if kept is not None:
+        with suppress(CudnnError):  # it is made anew
+            return ExecutionPlan(config, target, json=kept.decode())
+    plan = ExecutionPlan(config, target)
+    with suppress(CudnnError):  # an engine that cannot be written down
+        disk.put(key, plan.json.encode())
+    return plan
+
+
+def _is_fixed(config: EngineConfig) -> bool:
+    """Whether its graph is known, and the sizes are."""
+    return config.graph is not None and not (
+        config.graph.values.get("dynamic") or config.graph.values.get("override")
+    )
+
+
+def _identity(config: EngineConfig, target: Target) -> str:
+    """A key for graph, engine, knobs, number of multiprocessors, device and version of cuDNN."""
+    assert config.graph is not None
+    device = target.device.name if isinstance(target, Handle) else target.json
+    engine = (*config.key, config.engine.get("sm_count"))
+    return digest(
+        repr(c.library.version), device, repr(engine), *map(text_of, config.graph.values["operations"])
+    )
+
+
+class ExpectedPlan(ExecutionPlan):
+    """A plan that is taken to be possible, as a scout sees it: it knows its engine, and cannot run."""
+
+    def __init__(self, config: EngineConfig, target: Target) -> None:
+        self.config, self.target, self.workspace = config, target, 0
+        self._native, self._values = None, {}
+
+
+class Scout:
+    """Within its context, the first plan that takes its time has a thread go through `way` ahead.
+
+    way: asks for the plans that the context is going to ask for, but for those of `scouted_target`.
+    """
+
+    def __init__(self, way: Callable[[], object]) -> None:
+        self._way = way
+        self._thread: threading.Thread | None = None
+        self._ended = False
+        self._begun: dict[str, Future[ExecutionPlan]] = {}
+
+    def __enter__(self) -> Self:
+        self._before, _this_thread.behind = _this_thread.behind, self
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        _this_thread.behind, self._ended = self._before, True
+        if self._thread is not None:
+            self._thread.join()
+        for future in self._begun.values():
+            future.cancel()
+
+    def send(self, target: Target) -> None:
+        """Have the thread begin, once. target: what plans are to be made for."""
+        if self._thread is None:
+            self._target = target
+            self._thread = threading.Thread(target=self._go, name="lamina scout")
+            self._thread.start()
+
+    def _go(self) -> None:
+        _this_thread.scout = self
+        with suppress(Exception):  # the way ends early here; whoever goes it in earnest meets what is wrong
+            made_for = self._target
+            self.target = DeviceProperties(handle=made_for) if isinstance(made_for, Handle) else made_for
+            self._way()
+
+    def expected(self, config: EngineConfig) -> ExecutionPlan:
+        """In the scout's thread: take a plan to be possible, and have it made."""
+        if self._ended:
+            raise RuntimeError("the scout is not needed any more")
+        key = _identity(config, self._target)
+        if key not in self._begun:
+            future = self._begun[key] = Future()
+            _builders.begin(partial(self._make, config, future))
+        return ExpectedPlan(config, self.target)
+
+    def _make(self, config: EngineConfig, future: Future[ExecutionPlan]) -> None:
+        """In a further thread: the plan of the same operations for what they are planned for in earnest."""
+        if not future.set_running_or_notify_cancel():
+            return
+        assert config.graph is not None
+        try:
+            if isinstance(self._target, Handle):
+                self._target.device.make_current()
+            graph = OperationGraph(config.graph.values["operations"], self._target)
+            engine, knobs = config.key
+            future.set_result(_made(EngineConfig(graph, engine, dict(knobs)), self._target))
+        except BaseException as error:  # for whoever asks
+            future.set_exception(error)
+
+    def taken(self, config: EngineConfig) -> ExecutionPlan | None:
+        """The plan of a configuration that the scout met, when it is made; None where nobody has begun with it.
+
+        Raises CudnnError.
+        """
+        future = self._begun.get(_identity(config, self._target)) if self._begun else None
+        return None if future is None or future.cancel() else future.result()
+
+
+class _ThisThread(threading.local):
+    """scout: whose thread this is. behind: the scout that goes before this thread."""
+
+    scout: Scout | None = None
+    behind: Scout | None = None
+
+
+_this_thread = _ThisThread()
+
+
+def scouted_target() -> Target | None:
+    """In a scout's thread, what graphs are made for."""
+    return None if _this_thread.scout is None else _this_thread.scout.target

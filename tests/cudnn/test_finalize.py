@@ -1,0 +1,181 @@
+"""Plans from disk, and plans that threads make before they are asked for."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from lamina import ops
+from lamina.backends import get
+from lamina.backends.cuda.select.target import target_of
+from lamina.c.errors import CudnnError
+from lamina.cudnn import DeviceProperties, ExecutionPlan, Graph, Scout, Target, finalize, scouted_target
+from lamina.cudnn.engine import EngineConfig
+from lamina.graph import compile, trace
+from lamina.graph.run.executable import Executable
+from lamina.runtime import Device
+from lamina.spec import Spec, bfloat16
+from tests.helpers.planned import H200
+
+SIZES = (16, 24, 32)
+Made = list[tuple[str, int]]
+
+
+@pytest.fixture
+def properties() -> DeviceProperties:
+    found = target_of(H200)
+    assert isinstance(found, DeviceProperties)
+    return found
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Made:
+    """Every plan counts as slow; (thread, engine) of each that is made."""
+    plans: Made = []
+    original = finalize._made
+
+    def noted(config: EngineConfig, target: Target) -> ExecutionPlan:
+        plans.append((threading.current_thread().name, config.key[0]))
+        return original(config, target)
+
+    monkeypatch.setattr(finalize, "_made", noted)
+    monkeypatch.setattr(finalize, "_SLOW", -1.0)
+    return plans
+
+
+def convolution(size: int) -> Graph:
+    graph = Graph()
+    x = graph.tensor((8, size, 28, 28), (784 * size, 1, 28 * size, size), "bfloat16")
+    w = graph.tensor((64, size, 3, 3), (9 * size, 1, 3 * size, size), "bfloat16")
+    y = graph.tensor((8, 64, 28, 28), (784 * 64, 1, 28 * 64, 64), "bfloat16")
+    graph.conv(x, w, y, stride=(1, 1), pre=(1, 1), post=(1, 1))
+    return graph
+
+
+def asked(target: Target | None) -> Iterator[ExecutionPlan]:
+    """The plans that are wanted, one after the other."""
+    assert target is not None
+    for size in SIZES:
+        yield convolution(size).plan(target)
+
+
+def joined(scout: Scout) -> None:
+    """Wait until a scout has been everywhere."""
+    assert scout._thread is not None
+    scout._thread.join()
+
+
+def test_what_the_scout_met_is_not_made_again(properties: DeviceProperties, made: Made) -> None:
+    wanted = [(p.config.key, p.workspace) for p in asked(properties) if p.config is not None]
+    made.clear()
+    seen: list[ExecutionPlan] = []
+    with Scout(lambda: seen.extend(asked(scouted_target()))) as scout:
+        plans = asked(properties)
+        found = [next(plans)]
+        joined(scout)
+        for future in scout._begun.values():
+            future.exception()  # made, or not
+        found += plans
+    assert [(p.config.key, p.workspace) for p in found if p.config is not None] == wanted
+    assert [name == "MainThread" for name, _ in made].count(True) == 1
+    assert len(made) == 1 + len(SIZES)  # the first one was under way when the scout set out
+    assert [p.config.key for p in seen if p.config is not None] == [key for key, _ in wanted]
+    assert all(p.closed for p in seen)
+    assert scouted_target() is None
+
+
+def test_nobody_is_sent_where_plans_are_there_at_once(
+    properties: DeviceProperties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finalize, "_SLOW", 1e9)
+    with Scout(lambda: pytest.fail("it was sent")) as scout:
+        assert len(list(asked(properties))) == len(SIZES)
+    assert scout._thread is None
+
+
+def test_a_refusal_reaches_whoever_asks(
+    properties: DeviceProperties, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scout takes an engine to be possible; it is refused in earnest, and the next one is taken."""
+    first, second = [
+        p.config.key for p in list(convolution(24).plans(properties))[:2] if p.config is not None
+    ]
+    noted = finalize._made
+
+    def refusing(config: EngineConfig, target: Target) -> ExecutionPlan:
+        if config.key == first:
+            raise CudnnError(3000, "cudnnBackendFinalize", "no")
+        return noted(config, target)
+
+    monkeypatch.setattr(finalize, "_made", refusing)
+    met: list[ExecutionPlan] = []
+    with Scout(lambda: met.append(convolution(24).plan(_target()))) as scout:
+        convolution(16).plan(properties)
+        joined(scout)
+        found = convolution(24).plan(properties)
+    assert [None if p.config is None else p.config.key for p in (met[0], found)] == [first, second]
+
+
+def _target() -> Target:
+    target = scouted_target()
+    assert target is not None
+    return target
+
+
+def test_what_goes_wrong_on_the_way_ends_it(properties: DeviceProperties, made: Made) -> None:
+    with Scout(lambda: 1 / 0) as scout:
+        assert len(list(asked(properties))) == len(SIZES)
+    assert not scout._begun
+
+
+def test_it_ends_with_its_context(properties: DeviceProperties, made: Made) -> None:
+    """A scout that still goes on finds out at its next plan; what was not begun is not made."""
+    entered, left = threading.Event(), threading.Event()
+    outcome: list[BaseException] = []
+
+    def way() -> None:
+        entered.set()
+        left.wait(30)
+        try:
+            convolution(32).plan(_target())
+        except RuntimeError as error:
+            outcome.append(error)
+
+    with Scout(way) as scout:
+        convolution(16).plan(properties)
+        assert entered.wait(30)
+        threading.Timer(0.05, left.set).start()
+        scout._ended = True
+    assert "not needed any more" in str(outcome[0])
+    assert not scout._begun
+
+
+def program(where: Device) -> Executable:
+    def block(x: Any, w: Any, v: Any) -> Any:
+        return ops.conv2d(ops.relu(ops.conv2d(x, w, padding=1)), v, padding=1)
+
+    shapes = ((8, 16, 32, 32), (40, 16, 3, 3), (8, 40, 3, 3))
+    return compile(trace(block, *[Spec(s, bfloat16) for s in shapes]), where)
+
+
+def labels(made: Executable) -> list[str]:
+    return [one.plan.label for one in made.program.steps]
+
+
+@pytest.mark.feature("B050")
+def test_programs_are_the_same_with_a_scout(monkeypatch: pytest.MonkeyPatch, made: Made) -> None:
+    monkeypatch.setattr(finalize, "_SLOW", 1e9)
+    wanted = labels(program(H200))
+    made.clear()
+    monkeypatch.setattr(finalize, "_SLOW", -1.0)
+    assert labels(program(Device("cuda:1", machine=H200.machine))) == wanted
+    assert made
+    assert any("conv" in label for label in wanted)
+
+
+def test_a_backend_that_makes_no_plans_of_cudnn_sends_nobody() -> None:
+    called: list[object] = []
+    with get(H200, "null").scouted(called.append):
+        pass
+    assert not called
