@@ -237,7 +237,10 @@ def _finish(
 
 
 def _rate(text: str) -> float:
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, got {text!r}") from None
     if not 0 <= number < math.inf:
         raise argparse.ArgumentTypeError(f"must be at least 0, got {text}")
     return number

@@ -167,8 +167,14 @@ class Inferer(Serving):
             save_plan(self._predictor, programs, path, portable=portable, serving=serving)
 
     def refresh(self) -> None:
-        """Take over weights that were changed since the programs were made; runs that have begun end first."""
+        """Take over weights that were changed since the programs were made; runs that have begun end first.
+
+        Where a module's numbers, hooks or parts were changed, programs are made anew at the next request.
+        """
         with self._making:
+            if self._predictor.renewed():
+                self._programs.clear()
+                self._uses.clear()
             for program in self._programs.values():
                 self._predictor._load(program.executable)
 

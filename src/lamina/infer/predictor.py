@@ -18,7 +18,8 @@ from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.programs import MOST, Programs
 from lamina.nn import Module
 from lamina.nn.module import evaluating
-from lamina.nn.parameter import become, standing_in
+from lamina.nn.parameter import become, settings_version, standing_in
+from lamina.nn.settings import settings_of
 from lamina.ops.arguments import Checked
 from lamina.ops.core import BatchAxis, operand
 from lamina.runtime import Device, device, human_bytes, renew_after_fork
@@ -37,8 +38,9 @@ class Predictor(Checked):
     booleans reach the network as they are (a network of uint8 images casts them itself). Outputs have the network's
     structure.
 
-    The weights are the network's own tensors, resident on the device; `refresh` after they were changed. Every module
-    is in inference mode here, and in its own mode elsewhere. Each kind of inputs (shapes, dtypes, structure, policy)
+    The weights are the network's own tensors, resident on the device; `refresh` after they were changed. Where a
+    module's numbers, hooks or parts were changed, programs are made anew. Every module is in inference mode here, and
+    in its own mode elsewhere. Each kind of inputs (shapes, dtypes, structure, policy)
     has a program; a smaller batch than one seen before is filled up to it, where the ops prove that no sample
     depends on another. max_programs, max_program_bytes: how many are kept, and in how much memory (by default a
     quarter of the device's); what was not used for longest goes first.
@@ -58,22 +60,22 @@ class Predictor(Checked):
     ) -> None:
         self.net, self.device, self.backend = net, _where(device), backend
         self.precision = as_precision(precision)
-        self._held: dict[str, Tensor] = {**dict(net.named_parameters()), **dict(net.named_buffers())}
+        self._settings = settings_version(), tuple([settings_of(m) for m in net.modules()])
+        self._held = self._weights_of_net()
         self._programs: Programs[_CompiledNet] = Programs(
             max_programs, max_program_bytes, type(self).__name__
         )
         self._uses: dict[_InputKind, _Use] = {}
         self._compiling = threading.RLock()
         renew_after_fork(self)
-        if self.precision.master.name == "float64":
-            for x in self._held.values():
-                become(x, None, self.precision.master if x.dtype.is_float else None)
 
     def __call__(self, inputs: Any) -> Any:
         """The network's outputs for arrays of any library, in the order of the samples.
 
         Raises TypeError for what is no array, and what the network's ops raise for shapes and dtypes.
         """
+        if self._settings[0] != settings_version():
+            self.renewed()
         given, structure = flatten_arrays(inputs, type(self).__name__)
         kind = _InputKind(structure, tuple([array_spec(x) for x in given]), current_policy())
         use = self._uses.get(kind) or self._use(kind)
@@ -105,6 +107,18 @@ class Predictor(Checked):
         for program in self._programs:
             self._load(program.executable)
 
+    def renewed(self) -> bool:
+        """Drop all programs where a module's numbers, hooks or parts were changed since then; whether they were."""
+        with self._compiling:
+            now = settings_version(), tuple([settings_of(m) for m in self.net.modules()])
+            changed = now[1] != self._settings[1]
+            if changed:
+                self._held = self._weights_of_net()
+                self._programs.clear()
+                self._uses = {}
+            self._settings = now
+            return changed
+
     def program(self, inputs: Any) -> Executable:
         """The compiled graph for inputs of these shapes and dtypes: a Spec, or a tree of them as the inputs are."""
         specs, structure = _tree.flatten(inputs)
@@ -135,6 +149,14 @@ class Predictor(Checked):
         """The executable of a traced graph."""
         resident = range(len(self._held))
         return compile(graph, self.device, resident=resident, backend=self.backend)
+
+    def _weights_of_net(self) -> dict[str, Tensor]:
+        """Its parameters and buffers by name, in float64 where that is computed in."""
+        held: dict[str, Tensor] = {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
+        if self.precision.master.name == "float64":
+            for x in held.values():
+                become(x, None, self.precision.master if x.dtype.is_float else None)
+        return held
 
     # ---- programs
     def _load(self, executable: Executable) -> None:

@@ -23,7 +23,7 @@ from lamina.graph.passes.pattern import replace
 from lamina.infer.predictor import Predictor, flat_outputs
 from lamina.nn import Module
 from lamina.nn.module import evaluating
-from lamina.nn.parameter import standing_in
+from lamina.nn.parameter import settings_version, standing_in
 from lamina.ops.arguments import checked
 from lamina.ops.core import Op
 from lamina.ops.primitives import Conv, Matmul, Quantize, QuantizedConv, QuantizedMatmul
@@ -82,6 +82,11 @@ class QuantizedPredictor(Predictor):
         self.ranges: list[float] = []
         self._weights = {id(x): constant(x.numpy().copy()) for x in self._held.values()}
         self._held = {}  # nothing stays behind in float32 but what the graph holds
+
+    def renewed(self) -> bool:
+        """Never: what was calibrated stays as it is."""
+        self._settings = settings_version(), self._settings[1]
+        return False
 
     def compiled(self, graph: Graph) -> Executable:
         """The executable of a traced graph, its layers in 8 bits."""

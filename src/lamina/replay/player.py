@@ -20,8 +20,10 @@ from lamina.runtime import (
     host_array,
     memset,
     pinned,
+    retry_capture,
 )
 from lamina.runtime.pool import Pool
+from lamina.runtime.shared_lock import recording
 from lamina.spec import ShapeError, Spec, as_dtype
 
 Array = np.ndarray[Any, Any]
@@ -150,7 +152,7 @@ class _Context:
 class _GpuContext(_Context):
     """A stream, an arena and a CUDA graph; what arrives and leaves goes through pinned memory.
 
-    The first call runs the kernels one by one, since libraries load lazily; the second records them.
+    The first call runs the kernels one by one, since libraries load lazily; the second records them. Both are alone.
     """
 
     def _open(self) -> None:
@@ -173,7 +175,8 @@ class _GpuContext(_Context):
             return [bind(self.memory, stream.handle) for bind in self._steps]
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
-        self._run(arrays)
+        with recording.exclusive() if self._captured is None else recording.shared():
+            self._run(arrays)
         pairs = zip(self._sources, self._leaving, strict=True)
         return [_taken(way.pointer, spec) for (_, spec), way in pairs]
 
@@ -202,13 +205,18 @@ class _GpuContext(_Context):
 
     def _capture(self) -> None:
         """Record the steps on a stream of its own: what others queue meanwhile is not part of it."""
+        with self._libraries.used():
+            self._runs, self._captured = retry_capture(self._recorded)
+        self._replay = self._captured.bind()
+        self._replay()
+
+    def _recorded(self) -> tuple[list[Run], CapturedGraph]:
         with self.device.stream() as side:
             runs = self._bound_to(side)
             with side.capture(home=self.stream) as captured:
                 for run in runs:
                     run()
-        self._runs, self._captured, self._replay = runs, captured, captured.bind()
-        self._replay()
+        return runs, captured
 
 
 def _taken(address: int, spec: Spec) -> Array:

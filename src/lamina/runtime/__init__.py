@@ -10,7 +10,14 @@ from lamina.runtime.arrays import as_buffer, is_array, share
 from lamina.runtime.atomic_file import check_writable, write_atomically
 from lamina.runtime.cache import DiskCache, cache_directory, digest, distrust, make_private, open_private
 from lamina.runtime.compute_device import Device, device, devices, managed, pinned
-from lamina.runtime.errors import CompileError, DeviceError, NoGpuError, OutOfMemoryError, human_bytes
+from lamina.runtime.errors import (
+    CaptureInvalidated,
+    CompileError,
+    DeviceError,
+    NoGpuError,
+    OutOfMemoryError,
+    human_bytes,
+)
 from lamina.runtime.file import DeviceFile
 from lamina.runtime.fork import renew_after_fork
 from lamina.runtime.kernel import (
@@ -29,7 +36,16 @@ from lamina.runtime.platforms import MemoryInfo, usable_cores
 from lamina.runtime.printing import fetch, show
 from lamina.runtime.random import DeviceGenerator
 from lamina.runtime.shared_libraries import Library, libraries
-from lamina.runtime.stream import CapturedGraph, CudaStream, Event, Stream, as_stream, stream_address
+from lamina.runtime.stream import (
+    CapturedGraph,
+    CudaStream,
+    Event,
+    Stream,
+    as_stream,
+    no_capture,
+    retry_capture,
+    stream_address,
+)
 from lamina.runtime.transfer import copy, copy_2d, copy_3d, from_host, memset, memset_2d, move, to_host
 from lamina.runtime.worker import Worker
 from lamina.runtime.workspace import Workspaces
@@ -37,6 +53,7 @@ from lamina.runtime.workspace import Workspaces
 __all__ = [
     "Arena",
     "Buffer",
+    "CaptureInvalidated",
     "CapturedGraph",
     "CompileError",
     "CudaStream",
@@ -86,11 +103,13 @@ __all__ = [
     "memset",
     "memset_2d",
     "move",
+    "no_capture",
     "open_beside",
     "open_private",
     "parse_bytes",
     "pinned",
     "renew_after_fork",
+    "retry_capture",
     "share",
     "show",
     "stream_address",

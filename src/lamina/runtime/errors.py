@@ -40,6 +40,13 @@ class DeviceError(RuntimeError):
         self.call = call
 
 
+class CaptureInvalidated(DeviceError):
+    """A capture was broken off: by work that cannot be captured, or by what another thread did meanwhile.
+
+    Nothing of it was run; it can be tried again.
+    """
+
+
 class OutOfMemoryError(RuntimeError):
     """An allocation failed after the cache was freed and the allocation retried once.
 

@@ -16,7 +16,7 @@ from lamina.runtime.errors import DeviceError, NoGpuError
 from lamina.runtime.fork import renew_after_fork
 from lamina.runtime.machine import Machine, measured
 from lamina.runtime.memory import Arena, HostResource, cap_from_environment, host_copy, host_fill
-from lamina.runtime.stream import CudaStream, Stream
+from lamina.runtime.stream import CudaStream, Stream, no_capture
 
 if TYPE_CHECKING:
     from lamina.runtime.compute_device import Device
@@ -325,7 +325,7 @@ class CudaPlatform:
 
     def synchronize(self) -> None:
         """Wait for all work on the device, of every stream and library."""
-        with current(self):
+        with no_capture(), current(self):
             _cuda.call("cuCtxSynchronize")
 
     def memory_info(self) -> MemoryInfo:

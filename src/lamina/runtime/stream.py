@@ -11,11 +11,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from weakref import WeakValueDictionary
 
 from lamina.runtime import _cuda
-from lamina.runtime.errors import DeviceError
+from lamina.runtime.errors import CaptureInvalidated, DeviceError
+from lamina.runtime.fork import renew_after_fork
+from lamina.runtime.library_handles import library_state
 
 if TYPE_CHECKING:
     from lamina.runtime.compute_device import Device
@@ -24,6 +26,51 @@ StreamLike = Any
 """A Stream, a cudaStream_t as an int, or a stream of CuPy, PyTorch, Numba, cuda-core (`__cuda_stream__`)."""
 
 _CAPTURE_MODES = {"global": 0, "thread_local": 1, "relaxed": 2}
+#: What cuStreamIsCapturing answers where a capture was broken off.
+_INVALIDATED = 2
+
+
+class _Captures:
+    """One capture at a time, and nothing beside it that waits for a whole device, which would break it off."""
+
+    def __init__(self) -> None:
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """In a forked child another thread may have held the lock."""
+        self.lock = threading.RLock()
+
+
+_captures = _Captures()
+
+
+@contextmanager
+def no_capture() -> Iterator[None]:
+    """Within this block no other thread captures: for what waits for all work of a device.
+
+    It waits for the captures that have begun.
+    """
+    with _captures.lock:
+        yield
+
+
+#: How often a capture is tried where other threads break it off.
+_ATTEMPTS = 3
+
+_R = TypeVar("_R")
+
+
+def retry_capture(record: Callable[[], _R]) -> _R:
+    """record(), tried again where the capture in it is broken off, by new library handles: nobody knows what an
+    interrupted call left in those that there were. Raises CaptureInvalidated from the third on.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return record()
+        except CaptureInvalidated:
+            library_state().held.clear()
+    return record()
 
 
 class Stream:
@@ -228,26 +275,42 @@ class CudaStream(Stream):
 
     @contextmanager
     def capture(self, mode: str = "relaxed", home: Stream | None = None) -> Iterator[CapturedGraph]:
-        """Record the work queued inside the ``with`` block as a graph instead of running it."""
+        """Record the work queued inside the ``with`` block as a graph instead of running it.
+
+        Raises CaptureInvalidated where work cannot be captured, or another thread breaks it off.
+        """
         if mode not in _CAPTURE_MODES:
             raise ValueError(f"capture: mode must be one of {sorted(_CAPTURE_MODES)}, got {mode!r}")
         self._open_native()
         driver = _cuda.open_cuda().driver
-        with self.device.current():
+        with no_capture(), self.device.current():
             _cuda.call("cuStreamBeginCapture", self.handle, driver.CUstreamCaptureMode(_CAPTURE_MODES[mode]))
             graph = CapturedGraph(home or self)
             try:
                 yield graph
-            except BaseException:
-                self._abandon_capture()
+            except BaseException as error:
+                if self._abandon_capture() and isinstance(error, Exception):
+                    raise CaptureInvalidated(f"capture on {self.device}: {error}") from error
                 raise
+            if self._is_invalidated():
+                self._abandon_capture()
+                raise CaptureInvalidated(
+                    f"capture on {self.device}: it was broken off by what another thread did, or by work that cannot "
+                    "be captured; try again, or run the work without a capture"
+                )
             graph._instantiate(_cuda.call("cuStreamEndCapture", self.handle))
 
-    def _abandon_capture(self) -> None:
+    def _is_invalidated(self) -> bool:
+        return int(_cuda.call("cuStreamIsCapturing", self.handle)) == _INVALIDATED
+
+    def _abandon_capture(self) -> bool:
+        """End the capture; whether it had been broken off."""
+        broken = self._is_invalidated()
         driver = _cuda.open_cuda().driver
         status, graph = driver.cuStreamEndCapture(self.handle)
         if int(status) == 0 and int(graph):
             driver.cuGraphDestroy(graph)
+        return broken
 
     @property
     def capturing(self) -> bool:

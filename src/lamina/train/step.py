@@ -19,7 +19,7 @@ from lamina import _tree, ops
 from lamina._tree import Structure
 from lamina.distributed.alike import collectives_of
 from lamina.distributed.data_parallel import DataParallel, as_data_parallel
-from lamina.graph import Executable, Graph, Value, compile, gradients, trace
+from lamina.graph import Executable, Graph, Value, compile, gradients
 from lamina.graph.ir.graph import constant, traced_for
 from lamina.graph.planning.rematerialize import as_bytes
 from lamina.graph.run.collector import collector_paused
@@ -28,7 +28,8 @@ from lamina.graph.run.tuning import Tuner, TuningState
 from lamina.nn import Module
 from lamina.nn.parameter import become, settings_version, standing_in
 from lamina.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm
-from lamina.ops.arguments import checked
+from lamina.ops.arguments import checked, shown
+from lamina.ops.core import Operand, recording
 from lamina.optim import Optimizer
 from lamina.optim.groups import ParameterGroups, TrainedParameter
 from lamina.runtime import Device, device, human_bytes, renew_after_fork
@@ -37,6 +38,7 @@ from lamina.spec import DType, Shape, Spec, current_policy, float32, policy
 from lamina.spec.precision import Precision, as_precision
 from lamina.tensors import Tensor, array_spec, flatten_arrays, zeros
 from lamina.train.averaging import AveragedModel
+from lamina.train.closing import ClosedOver, StepCapture
 from lamina.train.labels import are_labels
 from lamina.train.scaling import all_finite, initial_scale, next_scale
 
@@ -86,7 +88,7 @@ def train_step(
     memory_limit: int | str | None = None,
     max_programs: int = MOST,
     max_program_bytes: int | str | None = None,
-    tuning: bool = False,
+    tuning: bool = True,
 ) -> Step:
     """A function that trains net by one batch: step(inputs, targets) -> loss.
 
@@ -116,10 +118,10 @@ def train_step(
         some are computed again in the backward pass instead of being kept, with the same results.
     max_programs, max_program_bytes: each kind of batch (shapes, dtypes, structure) has a program; how many are kept,
         and in how much memory (by default a quarter of the device's). What was not used for longest goes first.
-    tuning: True: under the policy "auto" on a GPU, plans that nobody measured compete between steps, in at most a
+    tuning: under the policy "auto" on a GPU, plans that nobody measured compete between steps, in at most a
         tenth of the time; winners are put in before a step, within the type's rounding, and remembered on disk.
-        Nothing changes under the policy `deterministic`, or where ranks train together. LAMINA_TUNING=0 turns it off
-        everywhere; `step.tuning` says how far it is.
+        Nothing changes under the policy `deterministic`, or where ranks train together. False, or LAMINA_TUNING=0 in
+        the environment, turns it off; `step.tuning` says how far it is.
     Raises NoGpuError, ValueError for an unknown precision, a network without parameters, or shards of an optimizer
     that needs whole tensors, MemoryLimitError at the
     first step when it cannot be planned in so little memory.
@@ -334,7 +336,7 @@ class Step:
     def _program(self, kind: _BatchKind) -> _CompiledStep:
         key = (kind, current_policy(), self._modes_and_frozen())
         with self._turn:
-            found = self._programs.find(key)
+            found = self._programs.find(key, _CompiledStep.holds)
             if found is None:
                 with collector_paused():
                     found = self._compile(kind)
@@ -344,10 +346,23 @@ class Step:
     def _modes_and_frozen(self) -> Hashable:
         """Which modules are in training mode, and which parameters are trained: asked anew only when one was set."""
         if self._settings[0] != settings_version():
-            modes = tuple([(m.training, m.hooks_version) for m in self.net.modules()])
+            self._check_parameters()
+            modes = tuple([m.training for m in self.net.modules()])
             trained = tuple([p.requires_grad for p in self.state.parameters.values()])
             self._settings = settings_version(), (modes, trained)
         return self._settings[1]
+
+    def _check_parameters(self) -> None:
+        """Raises RuntimeError where the network has other parameters or buffers than when the step was made."""
+        now: dict[str, Tensor] = {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
+        then = self.state.parameters | self.state.buffers
+        others = [n for n in now.keys() | then.keys() if now.get(n) is not then.get(n)]
+        if others:
+            raise RuntimeError(
+                f"train_step: {', '.join(sorted(others)[:4])} of {type(self.net).__name__} was replaced, added or "
+                "removed after the step was made, which trains what was there; make a new step (and optimizer), or "
+                "write values with copy_ or load_state_dict"
+            )
 
     @property
     def executable(self) -> Executable:
@@ -425,19 +440,17 @@ class Step:
         self._extend(self.state, self._groups)
         held = self.state.named()
         rates = [f"rate{i}" for i in range(len(self._groups.groups))]
-        names = [*held, *rates, *kind.names]
+        specs = [*(x.spec.open for x in held.values()), *[Spec((), float32)] * len(rates), *kind.specs]
+        values = {n: Value(s, name=n) for n, s in zip([*held, *rates, *kind.names], specs, strict=True)}
+        capture = StepCapture()
         with policy(tf32=self.precision.tf32), traced_for(self.device):
-            graph = trace(
-                lambda *values: self._forward_and_back(dict(zip(names, values, strict=True)), kind),
-                *(x.spec.open for x in held.values()),
-                *[Spec((), float32)] * len(rates),
-                *kind.specs,
-                names=names,
-            )
+            outputs = self._forward_and_back(values, kind, capture)
+        closed = ClosedOver(capture, self.device)
+        graph = Graph([*values.values(), *closed.inputs], [*outputs, *closed.outputs], "train_step")
         grads = [name for name, _ in self._trained()] if self.options.keep_grads else []
-        counts = len(graph.outputs) == len(held) + 2 + len(grads)  # the loss and the hits
+        counts = len(outputs) == len(held) + 2 + len(grads)  # the loss and the hits
         return _CompiledStep.of(
-            graph, list(held.values()), self.device, self.backend, counts, grads, self.memory_limit
+            graph, list(held.values()), closed, self.device, self.backend, counts, grads, self.memory_limit
         )
 
     def _trained(self) -> list[tuple[str, TrainedParameter]]:
@@ -450,7 +463,9 @@ class Step:
             )
         return found
 
-    def _forward_and_back(self, values: dict[str, Value], kind: _BatchKind) -> list[Any]:
+    def _forward_and_back(
+        self, values: dict[str, Value], kind: _BatchKind, capture: StepCapture
+    ) -> list[Any]:
         """The new value of every state, in order, then the loss, perhaps the number of hits and the gradients."""
         parameters = {n: values[f"parameters/{n}"] for n in self.state.parameters}
         trained = self._trained()
@@ -460,7 +475,7 @@ class Step:
             for n, v in parameters.items()
         }
         with contextlib.nullcontext() if self.options.parallel is None else self.options.parallel.own_part():
-            loss, outputs, targets, after = self._forward(half, values, kind)
+            loss, outputs, targets, after = self._forward(half, values, kind, capture)
         hits = _hits(outputs, targets)
         scale = values.get("scale/scale")
         # Scaled float16 gradients are widened before they are divided, others when the optimizer reads them.
@@ -487,20 +502,31 @@ class Step:
         return {n: mapping[id(x)] for n, x in own.items()}
 
     def _forward(
-        self, parameters: dict[str, Value], values: dict[str, Value], kind: _BatchKind
-    ) -> tuple[Value, Any, Any, dict[str, Any]]:
-        """The loss, the outputs in the master type, the targets, and the new values of buffers and random states."""
+        self, parameters: dict[str, Value], values: dict[str, Value], kind: _BatchKind, capture: StepCapture
+    ) -> tuple[Any, Any, Any, dict[str, Any]]:
+        """The loss, the outputs in the master type, the targets, and the new values of buffers and random states.
+
+        The loss reads parameters in the master type, too.
+        """
         compute, master = self.precision.compute, self.precision.master
         standing: dict[int, Any] = {id(self.state.parameters[n]): v for n, v in parameters.items()}
         states = [(f"buffers/{n}", x) for n, x in self.state.buffers.items()]
         states += [(f"random/{n}", x) for n, x in self.state.random.items()]
         standing |= {id(x): values[name] for name, x in states}
-        with standing_in(standing) as mapping:
+        with standing_in(standing, capture.hold) as mapping, recording(capture):
+            capture.own = mapping
             inputs, targets = kind.trees([values[name] for name in kind.names], compute)
             positional, named = _tree.arguments(inputs)
             found, structure = _tree.flatten(self.net(*positional, **named))
-        outputs = _tree.unflatten(structure, [_cast(y, master) for y in found])
-        loss = self.loss_fn(outputs, targets)
+            outputs = _tree.unflatten(structure, [_cast(y, master) for y in found])
+            # Of float16, whose gradients are scaled, the parameters themselves: see `_forward_and_back`.
+            wide = (
+                {n: values[f"parameters/{n}"] for n in parameters} if "scale/scale" in values else parameters
+            )
+            mapping.update((id(self.state.parameters[n]), _cast(v, master)) for n, v in wide.items())
+            loss = self.loss_fn(outputs, targets)
+        if not isinstance(loss, Operand):
+            raise TypeError(f"train_step: loss_fn must give a scalar tensor, it gave {shown(loss)}")
         if loss.shape != ():
             raise ValueError(
                 f"train_step: loss_fn must give a scalar, it gave shape {loss.shape}; use a mean"
@@ -676,19 +702,22 @@ class _CompiledStep:
     counts: bool
     grads: Sequence[str]
     collectives: Sequence[tuple[str, str]]
+    closed: ClosedOver
 
     @classmethod
     def of(
         cls,
         graph: Graph,
         held: Sequence[Tensor],
+        closed: ClosedOver,
         where: Device,
         backend: str | None,
         counts: bool,
         grads: Sequence[str],
         memory_limit: int | None = None,
     ) -> _CompiledStep:
-        """Compile: the first len(held) inputs are state, updated by the outputs of the same index.
+        """Compile: the first len(held) inputs are state, updated by the outputs of the same index; the last ones are
+        what is closed over, updated by the last outputs.
 
         State that the program only hands through (a buffer that is not updated) stays where it is.
         """
@@ -696,17 +725,30 @@ class _CompiledStep:
         same = [i for i in range(len(held)) if graph.outputs[i] is graph.inputs[i]]
         kept = [i for i in range(len(graph.outputs)) if i not in same]
         donate = {i: place for place, i in enumerate(kept) if i < len(held)}
+        first = len(graph.inputs) - len(closed.inputs)
+        updated = [first + i for i in closed.updated]
+        donate |= {i: len(kept) - len(updated) + n for n, i in enumerate(updated)}
+        places = range(first, first + len(closed.kept))
         slim = Graph(graph.inputs, [graph.outputs[i] for i in kept], "train_step")
         executable = compile(
-            slim, where, donate=donate, resident=same, backend=backend, memory_limit=memory_limit
+            slim,
+            where,
+            donate=donate,
+            resident=[*same, *(i for i in places if i not in updated)],
+            backend=backend,
+            memory_limit=memory_limit,
         )
         if executable.backend.name != "null":
-            executable.load(dict(enumerate(held)))
-        return cls(executable, counts, grads, collectives_of(graph))
+            executable.load(dict(enumerate(held)) | dict(zip(places, closed.kept, strict=True)))
+        return cls(executable, counts, grads, collectives_of(graph), closed)
 
     def run(self, *inputs: Any) -> tuple[Tensor, ...]:
         """One step on the rates, inputs and targets: the loss, perhaps the number of hits, and the gradients."""
-        return self.executable(*inputs)
+        return self.executable(*inputs, *self.closed.given)
+
+    def holds(self) -> bool:
+        """Whether a trace made now would be the same."""
+        return self.closed.hold()
 
 
 def _zeros(x: Any) -> Any:

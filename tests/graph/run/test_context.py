@@ -1,5 +1,7 @@
 """Contexts of one executable: each call at a time has its own memory, on the same weights."""
 
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,9 +10,10 @@ import pytest
 import lamina as lm
 from lamina import nn, ops
 from lamina.graph import compile, trace
+from lamina.graph.run.context import ExecutionContext
 from lamina.infer import Predictor
 from lamina.nn.module import Module
-from lamina.runtime import Device
+from lamina.runtime import CaptureInvalidated, Device
 from lamina.spec import Spec, float32
 from tests.helpers import many_threads
 from tests.helpers.many_threads import Count, compare, in_threads
@@ -160,3 +163,26 @@ def test_results_that_share_memory_stay_apart(both: Any) -> None:
         for found, wanted in zip(results, both(y), strict=True):
             np.testing.assert_allclose(found.numpy(), wanted.numpy(), rtol=1e-5)
     assert first[0].buffer.pointer != second[0].buffer.pointer
+
+
+@pytest.mark.parametrize("failures", [0, 2, 3])
+def test_a_recording_that_is_broken_off_is_tried_again(
+    failures: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three times in all."""
+    left, replays = [failures], list[str]()
+    graph = SimpleNamespace(bind=lambda: lambda: replays.append("run"))
+
+    def recorded(self: ExecutionContext, steps: object, stream: object) -> tuple[Any, list[Any]]:
+        if left[0]:
+            left[0] -= 1
+            raise CaptureInvalidated("broken off")
+        return graph, []
+
+    monkeypatch.setattr(ExecutionContext, "_recorded", recorded)
+    program = compile(trace(lambda x: x + 1, Spec((3,), float32)), "cpu")
+    context = program._contexts.take()
+    with pytest.raises(CaptureInvalidated) if failures == 3 else nullcontext():
+        context._capture()
+    assert context.is_captured == (failures < 3)
+    assert not replays

@@ -17,8 +17,11 @@ import pytest
 import lamina as lm
 from lamina import backends, nn, ops, optim
 from lamina.graph import Executable
+from lamina.graph.planning.layout import PlannedGraph
 from lamina.graph.run import tuning
+from lamina.graph.run.context import ExecutionContext
 from lamina.graph.run.tuning import APART, SHARE, Budget, Tuner
+from lamina.runtime import CaptureInvalidated
 from lamina.train import Step
 from tests.helpers.tunable import Clock, Tunable
 
@@ -318,6 +321,25 @@ def test_a_winner_that_takes_too_much_memory_is_not_put_in(use: Callable[[Tunabl
     assert step.tuning.won > 5
     assert (step.tuning.swaps, backend.ran["winner"]) == (0, 0)
     assert {room + step.executable.peak_bytes for room in backend.rooms} == {limit}
+
+
+@pytest.mark.usefixtures("inline")
+def test_a_winner_that_cannot_be_recorded_is_not_put_in(
+    use: Callable[[Tunable], Tunable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = train(step_of(backend := use(Tunable(Clock())), tuning=False), backend, 100)
+    backend = use(Tunable(Clock()))
+    step, asked = step_of(backend), list[PlannedGraph]()
+
+    def refused(self: ExecutionContext) -> None:
+        asked.append(self.program)
+        raise CaptureInvalidated("broken off")
+
+    monkeypatch.setattr(ExecutionContext, "record", refused)
+    assert train(step, backend, 100) == plain
+    assert asked
+    assert step.executable.program not in asked
+    assert (step.tuning.swaps, step.tuning.ended, backend.ran["winner"]) == (0, "", 0)
 
 
 # ------------------------------------------------------------------------------------------------------- threads

@@ -100,6 +100,17 @@ def test_a_program_may_look_at_its_numbers() -> None:
         lm.jit(lm.grad(f))(x)
 
 
+def test_a_number_has_no_gradient() -> None:
+    for f in (lambda x: float(ops.sum(x)), lambda x: ops.sum(x).numpy(), lambda x: ops.sum(x).item()):
+        with pytest.raises(
+            TypeError, match="grad: fn must give a tensor, got .*does not remember what it was made of"
+        ):
+            lm.grad(f)(np.array([1.0, 2.0]))
+    assert lm.grad(lambda x: lm.tensor(3.0))(np.array([1.0])).tolist() == [
+        0
+    ]  # a tensor that does not depend on x
+
+
 def test_what_escapes_is_still_a_number() -> None:
     kept: list[Any] = []
 

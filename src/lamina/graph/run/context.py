@@ -20,7 +20,17 @@ from lamina.graph.run.staging import Staged
 from lamina.graph.run.timeline import StepTime, Timeline, next_call
 from lamina.ops.finite import check_fused, check_given, check_results, is_finite
 from lamina.ops.primitives.fused import Fused
-from lamina.runtime import Buffer, CapturedGraph, Device, Event, OutOfMemoryError, Stream, copy, memset
+from lamina.runtime import (
+    Buffer,
+    CapturedGraph,
+    Device,
+    Event,
+    OutOfMemoryError,
+    Stream,
+    copy,
+    memset,
+    retry_capture,
+)
 from lamina.runtime.ranks import current_world
 from lamina.spec import current_policy, pack
 from lamina.tensors import Tensor, relayout
@@ -94,6 +104,11 @@ class ExecutionContext:
             raise
         finally:
             self._rehearsed = rehearsed
+
+    def record(self) -> None:
+        """Record the program now, where the next call would. Raises CaptureInvalidated where that is not possible."""
+        if self._rehearsed and self._captured is None and self._stream.queues:
+            self._capture()
 
     def _adopt(self, program: PlannedGraph) -> None:
         """Place a program's temporaries, where those of the one before lay if that fits."""
@@ -211,6 +226,8 @@ class ExecutionContext:
                 run()
         elif self._rehearsed:
             self._capture()
+            assert self._replay is not None
+            self._replay()
         else:
             self._runs = self._bound_runs(self._stream)
             for run in self._runs:
@@ -251,6 +268,15 @@ class ExecutionContext:
         """
         steps = self._kernels()
         stream = [0] * len(steps) if self._poison else self._assign_streams(steps)
+        captured, runs = retry_capture(lambda: self._recorded(steps, stream))
+        self._runs = runs  # what they hold (tables of addresses) the graph reads
+        self._captured, self._replay = captured, captured.bind()
+        self._announce(steps)
+
+    def _recorded(
+        self, steps: Sequence[PlannedStep], stream: Sequence[int]
+    ) -> tuple[CapturedGraph, list[Run]]:
+        """All steps as one CUDA graph, each on the stream of its number; what was queued for it."""
         with self.device.stream() as main, self.device.stream() as beside:
             streams = (main, beside)
             if any(stream):
@@ -263,10 +289,7 @@ class ExecutionContext:
                 else:
                     for run in runs:
                         run()
-        self._runs = runs  # what they hold (tables of addresses) the graph reads
-        self._captured, self._replay = captured, captured.bind()
-        self._announce(steps)
-        self._replay()
+        return captured, runs
 
     def _kernels(self) -> list[PlannedStep]:
         """The steps that run something."""

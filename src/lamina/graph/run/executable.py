@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lamina import backends
-from lamina.backends import Plan, Run
+from lamina.backends import Backend, Plan, Run
 from lamina.graph.ir.graph import Graph
 from lamina.graph.passes.manager import optimize, refusals
 from lamina.graph.passes.pattern import Report
@@ -23,7 +23,16 @@ from lamina.graph.run.context import ExecutionContext, Given, place_constants
 from lamina.graph.run.host_context import HostContext
 from lamina.graph.run.staging import Staging
 from lamina.graph.run.turn import Turns, turns_of
-from lamina.runtime import Buffer, Device, OutOfMemoryError, Stream, device, human_bytes, usable_cores
+from lamina.runtime import (
+    Buffer,
+    CaptureInvalidated,
+    Device,
+    OutOfMemoryError,
+    Stream,
+    device,
+    human_bytes,
+    usable_cores,
+)
 from lamina.runtime.pool import Pool
 from lamina.spec import ShapeError, Spec
 from lamina.tensors import Tensor, as_tensor
@@ -119,16 +128,25 @@ class Executable:
         self.passes: list[Report] = []  # what each pass did to the graph
         graph = graph.unmarked()
         stays = {graph.inputs[i] for i in resident if i not in donate}
-        self.graph = optimize(graph, self.backend, stays, self.passes) if improve else graph
-        self.refusals = refusals(self.passes)  # fusions that the backend has no plan for
+
+        def improved(backend: Backend, reports: list[Report]) -> Graph:
+            return optimize(graph, backend, stays, reports) if improve else graph
+
+        def plans_ahead(backend: Backend) -> None:
+            plan_graph(improved(backend, []), Plans(backend), donate, resident)
+
         self.program: PlannedGraph
-        self.recomputed = 0  # nodes that run once more to save memory
-        kept = len(self.graph.nodes)
-        if memory_limit is None:
-            self.program = plan_graph(self.graph, Plans(self.backend), donate, resident)
-        else:
-            self.graph, self.program = plan_within(self.graph, self.backend, donate, resident, memory_limit)
-            self.recomputed = len(self.graph.nodes) - kept
+        with self.backend.scouted(plans_ahead):
+            self.graph = improved(self.backend, self.passes)
+            kept = len(self.graph.nodes)
+            if memory_limit is None:
+                self.program = plan_graph(self.graph, Plans(self.backend), donate, resident)
+            else:
+                self.graph, self.program = plan_within(
+                    self.graph, self.backend, donate, resident, memory_limit
+                )
+        self.refusals = refusals(self.passes)  # fusions that the backend has no plan for
+        self.recomputed = len(self.graph.nodes) - kept  # nodes that run once more to save memory
         self.memory_limit = memory_limit
         self.donate = dict(donate)
         self.resident = sorted({*resident, *donate})
@@ -255,10 +273,11 @@ class Executable:
         return True
 
     def change_plans(self, better: Mapping[Plan, Plan]) -> bool:
-        """Run other plans in place of some from the next call on, which records the graph anew. State stays where it
-        is; calls of other threads that have begun end first.
+        """Run other plans in place of some from the next call on; the graph is recorded anew at once. State stays
+        where it is; calls of other threads that have begun end first.
 
-        Returns False where it needs more memory than there is, or than it may take: then everything stays as it was.
+        Returns False where it needs more memory than there is, or than it may take, or cannot be recorded: then
+        everything stays as it was.
         """
         program = with_plans(self.program, better)
         if self.memory_limit is not None and program.placement.nbytes > self.memory_limit:
@@ -268,7 +287,8 @@ class Executable:
                 try:
                     for context in contexts:
                         context.change(program)
-                except OutOfMemoryError:
+                        context.record()
+                except (OutOfMemoryError, CaptureInvalidated):
                     for context in contexts:
                         context.change(self.program)
                     return False

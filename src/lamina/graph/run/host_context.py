@@ -15,6 +15,7 @@ from lamina.graph.planning.layout import PlannedGraph, Slot
 from lamina.graph.run.context import ExecutionContext, Given
 from lamina.graph.run.staging import Staged
 from lamina.runtime import Buffer, Device, LibraryState, copy, pinned
+from lamina.runtime.shared_lock import recording
 from lamina.tensors import Tensor
 
 _HOST = Device("cpu")
@@ -37,8 +38,9 @@ class HostContext(ExecutionContext):
         self._libraries = LibraryState()  # what its graph goes on using is no other context's
 
     def __call__(self, inputs: Sequence[tuple[Slot, Given]]) -> tuple[Tensor, ...]:
-        """Run on these inputs, and wait for the outputs."""
-        self._run(inputs)
+        """Run on these inputs, and wait for the outputs; beside other calls once the program is recorded."""
+        with recording.shared() if self.is_captured else recording.exclusive():
+            self._run(inputs)
         pairs = zip(self._results, self._leaving, strict=True)
         return tuple([Tensor(_copied(place, slot.spec.nbytes), slot.spec) for slot, place in pairs])
 

@@ -90,7 +90,7 @@ class Variables:
         self.tree = _tree.unflatten(self.structure, standing)
 
     def _add(self, x: Any, what: str, where: str) -> Any:
-        if isinstance(x, HasParameters):
+        if not isinstance(x, Operand) and isinstance(x, HasParameters):
             every = dict(x.named_parameters())
             held = {name: p for name, p in every.items() if p.requires_grad}
             by = recorder()

@@ -264,6 +264,11 @@ def _scalar(value: Any, what: str) -> Value:
             f"{what}: fn must give one scalar, got a {type(value).__name__}; has_aux=True takes (scalar, aux)"
         )
     found = _value(value, what)
+    if not isinstance(value, Operand):
+        raise TypeError(
+            f"{what}: fn must give a tensor, got {shown(value)}, which does not remember what it was made of: "
+            "numbers and arrays (float, item, numpy) are constants"
+        )
     if found.shape != () or not found.dtype.is_float:
         raise ValueError(
             f"{what}: fn must give a scalar of floating point numbers, got {found.spec}; take ops.mean or ops.sum of "

@@ -1,0 +1,62 @@
+"""A readers-writer lock, and the one that calls of recorded programs take."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lamina.runtime.fork import renew_after_fork
+
+
+class SharedLock:
+    """Any number of threads hold it shared, or one has it exclusively; who waits for that goes before newcomers."""
+
+    def __init__(self) -> None:
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """In a forked child, where no other thread is: nobody holds it."""
+        self._changed = threading.Condition()
+        self._readers = self._waiting = 0
+        self._writing = False
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Within the block nobody holds it exclusively."""
+        with self._changed:
+            while self._writing or self._waiting:
+                self._changed.wait()
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._readers -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Within the block nobody else holds it."""
+        with self._changed:
+            self._waiting += 1
+            try:
+                while self._writing or self._readers:
+                    self._changed.wait()
+                self._writing = True
+            finally:
+                self._waiting -= 1
+                self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._writing = False
+                self._changed.notify_all()
+
+
+#: Held shared while one of several contexts replays a recorded program, exclusively by the calls before, in which
+#: libraries load kernels and everything is recorded. Where these were beside replays, captures were broken off, and
+#: an answer was wrong.
+recording = SharedLock()

@@ -1,0 +1,104 @@
+"""What a training step closes over beside the state that it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from lamina.graph import Value
+from lamina.graph.ir.graph import Capture, computed, constant
+from lamina.nn import Parameter
+from lamina.ops.core import Op, Operand
+from lamina.spec import Spec
+from lamina.tensors import Tensor
+
+
+class StepCapture(Capture):
+    """Records what is made of parameters, as `lamina.jit` does, and computes at once what is made of constants alone.
+
+    The step's own tensors are read as what stands for them, however the loss came by them: `net.parameters()` as
+    well as `net.weight`. Those of other modules (a teacher, a loss with buffers) become inputs that each step reads
+    as they are then, and what is written to them is an output. Other tensors are constants.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own: Mapping[int, Any] = {}
+
+    def read(self, x: Any) -> Value:
+        """What stands for an operand now."""
+        if isinstance(x, Tensor):
+            if id(x) in self.own:
+                found: Value = self.own[id(x)]
+                return found
+            if not self._is_held(x):
+                return constant(x)
+        return super().read(x)
+
+    def hold(self, x: Tensor) -> Value:
+        """A tensor of another module, as an input."""
+        return super().read(x)
+
+    def knows(self, x: Operand) -> bool:
+        """Whether the numbers of a tensor are there already: those of constants."""
+        return id(x) not in self.own and not self._is_held(x)
+
+    def write(self, target: Operand, values: Any) -> None:
+        """Let a module's tensor hold other values from now on. Raises TypeError for a tensor that is a constant."""
+        if isinstance(target, Tensor) and self.knows(target):
+            raise TypeError(
+                f"copy_: a tensor {target.spec} that a training step closes over is a constant of it: make it a "
+                "buffer of a module (register_buffer)"
+            )
+        if id(target) in self.own:
+            raise TypeError(
+                "copy_: the parameters and buffers of the network that a training step trains are updated by it "
+                "alone; a buffer is given its next value by assignment"
+            )
+        super().write(target, values)
+
+    def bind_op(self, op: Op, operands: Sequence[Any]) -> tuple[Any, ...]:
+        """Record op where an operand is known only when the step runs, else compute it."""
+        read = [self.read(x) if isinstance(x, Tensor) and not self.knows(x) else x for x in operands]
+        if any(isinstance(x, Value) for x in read):
+            return Value.bind_op(op, read)
+        return computed(op, operands)
+
+    def call_op(self, op: Op, operands: Sequence[Any]) -> Any:
+        """The first output."""
+        return self.bind_op(op, operands)[0]
+
+    def feed(self, spec: Spec, ask: Callable[[], Any]) -> Value:
+        """Never: an optimizer's step within a step."""
+        raise TypeError(
+            "train_step: an optimizer steps within the step of another one; write one function for lamina.jit"
+        )
+
+    def _is_held(self, x: Operand) -> bool:
+        return isinstance(x, Parameter) or id(x) in self.tensors
+
+
+class ClosedOver:
+    """The tensors of other modules that a program reads, and updates.
+
+    kept: those that stay where they are. given: those that are handed over at each call (borrowed memory, other
+    devices). inputs: what stands for both; outputs: the next values of those of `kept` that are updated.
+    """
+
+    def __init__(self, capture: StepCapture, device: Any) -> None:
+        tensors = list(capture.tensors.values())
+        written = [x for x in tensors if id(x) in capture.written]
+        stays = [x for x in tensors if not x.buffer.borrowed and x.device == device]
+        self.kept = [x for x in tensors if any(x is y for y in (*written, *stays))]
+        self.given = [x for x in tensors if not any(x is y for y in self.kept)]
+        self.updated = [i for i, x in enumerate(self.kept) if id(x) in capture.written]
+        self.inputs = [capture.inputs[id(x)] for x in (*self.kept, *self.given)]
+        self.outputs = [capture.written[id(self.kept[i])] for i in self.updated]
+        self._guards = tuple(capture.guards)
+        self._were = [(x.spec.open, x.device) for x in tensors]
+        self._tensors = tensors
+
+    def hold(self) -> bool:
+        """Whether a trace made now would be the same."""
+        same = all((x.spec.open, x.device) == were for x, were in zip(self._tensors, self._were, strict=True))
+        return same and all(guard() for guard in self._guards)

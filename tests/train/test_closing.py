@@ -1,0 +1,176 @@
+"""What the loss of a training step reads beside its arguments: its network's parameters, other modules, constants."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import nn, ops, optim
+
+X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
+
+PENALTIES: dict[str, Callable[[Any], Any]] = {
+    "attribute": lambda net: ops.sum(ops.square(net.weight)) + ops.sum(ops.square(net.bias)),
+    "parameters": lambda net: sum(ops.sum(p**2) for p in net.parameters()),
+    "named": lambda net: ops.stack([(p * p).sum() for _, p in net.named_parameters()]).sum(),
+    "state": lambda net: ops.sum(ops.cat([ops.flatten(p) for p in net.state_dict().values()]) ** 2),
+}
+
+
+def linear() -> nn.Linear:
+    nn.manual_seed(0)
+    return nn.Linear(3, 3)
+
+
+def by_hand(loss: Callable[[nn.Linear], Any], steps: int, lr: float = 0.1) -> tuple[list[float], nn.Linear]:
+    """The losses of plain gradient descent, by `lm.value_and_grad`, in float64."""
+    net, losses = linear().to("float64"), []
+    for _ in range(steps):
+        value, grads = lm.value_and_grad(loss)(net)
+        losses.append(value.item())
+        for name, p in net.named_parameters():
+            p.copy_(p - lr * grads[name])
+    return losses, net
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_penalty_on_parameters_has_a_gradient(name: str, precision: str) -> None:
+    penalty, net = PENALTIES[name], linear()
+    step = lm.train_step(
+        net,
+        lambda y, t: ops.mse_loss(y, t) + penalty(net),
+        optim.SGD(lr=0.1),
+        device="cpu",
+        precision=precision,
+    )
+    x = X.astype(np.float64)
+    wanted, other = by_hand(lambda net: ops.mse_loss(net(lm.tensor(x)), lm.tensor(x)) + penalty(net), 3)
+    tolerance = {"fp32": 1e-5, "bf16": 3e-2, "fp16": 5e-3}[precision]
+    np.testing.assert_allclose([step(X, X).item() for _ in range(3)], wanted, rtol=tolerance)
+    np.testing.assert_allclose(net.weight.numpy(), other.weight.numpy(), atol=tolerance)
+
+
+def test_a_network_that_is_called_again_in_the_loss() -> None:
+    net = linear()
+    step = lm.train_step(
+        net, lambda y, t: ops.mse_loss(net(t * 2), t) + ops.mean(y), optim.SGD(lr=0.1), device="cpu"
+    )
+    x = X.astype(np.float64)
+    wanted, _ = by_hand(
+        lambda net: ops.mse_loss(net(lm.tensor(2 * x)), lm.tensor(x)) + ops.mean(net(lm.tensor(x))), 3
+    )
+    np.testing.assert_allclose([step(X, X).item() for _ in range(3)], wanted, rtol=1e-5)
+
+
+def test_parameters_that_forward_reads_by_parameters() -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            self.inner = linear()
+
+        def forward(self, x: Any) -> Any:
+            return self.inner(x), sum(ops.sum(p**2) for p in self.parameters())
+
+    step = lm.train_step(Own(), lambda y, _: ops.mean(y[0]) + y[1], optim.SGD(lr=0.1), device="cpu")
+    wanted, _ = by_hand(
+        lambda net: ops.mean(net(lm.tensor(X.astype(np.float64)))) + PENALTIES["parameters"](net), 3
+    )
+    np.testing.assert_allclose([step(X, X).item() for _ in range(3)], wanted, rtol=1e-5)
+
+
+def test_a_gradient_penalty_within_the_loss() -> None:
+    net = linear()
+
+    def loss(y: Any, t: Any) -> Any:
+        slope = lm.grad(lambda x: ops.sum(ops.tanh(net(x))))(t)
+        return ops.mean(ops.square(slope)) + 0 * ops.mean(y)
+
+    step = lm.train_step(net, loss, optim.SGD(lr=0.1), device="cpu")
+
+    def same(net: nn.Linear) -> Any:
+        slope = lm.grad(lambda x: ops.sum(ops.tanh(net(x))))(lm.tensor(X.astype(np.float64)))
+        return ops.mean(ops.square(slope))
+
+    np.testing.assert_allclose([step(X, X).item() for _ in range(3)], by_hand(same, 3)[0], rtol=1e-5)
+
+
+def test_a_teacher_is_read_as_it_is_then() -> None:
+    net = nn.Sequential(linear(), nn.BatchNorm1d(3))
+    teacher = copy.deepcopy(net).eval()
+    step = lm.train_step(net, lambda y, t: ops.mse_loss(y, teacher(t)), optim.SGD(lr=0.0), device="cpu")
+
+    def wanted() -> float:
+        found = ops.mse_loss(copy.deepcopy(net)(lm.tensor(X)), teacher(lm.tensor(X)))
+        return float(found)
+
+    np.testing.assert_allclose(step(X, X).item(), wanted(), rtol=1e-5)
+    for p in teacher.parameters():
+        p.copy_(0.5 * p + 0.25)
+    np.testing.assert_allclose(step(X, X).item(), wanted(), rtol=1e-5)
+    teacher[1].running_mean.copy_(np.ones(3, np.float32))
+    np.testing.assert_allclose(step(X, X).item(), wanted(), rtol=1e-5)
+    assert len(step._programs) == 1
+    teacher[1].eps = 1.0
+    np.testing.assert_allclose(step(X, X).item(), wanted(), rtol=1e-5)
+
+
+def test_another_module_is_updated_as_it_would_be() -> None:
+    judge = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5))
+    net = linear()
+    step = lm.train_step(net, lambda y, _: ops.mean(judge(y) ** 2), optim.SGD(lr=0.0), device="cpu")
+    losses = {step(X, X).item() for _ in range(4)}
+    assert len(losses) == 4  # other random numbers each time
+    twin = nn.BatchNorm1d(3)
+    for _ in range(4):
+        twin(net(lm.tensor(X)))
+    np.testing.assert_allclose(judge[0].running_mean.numpy(), twin.running_mean.numpy(), rtol=1e-5, atol=1e-7)
+    assert judge[0].num_batches_tracked.item() == 4
+
+
+def test_a_loss_with_a_buffer_and_constants() -> None:
+    class Centered(nn.Module):
+        center: Any
+
+        def __init__(self) -> None:
+            self.register_buffer("center", lm.zeros(3))
+
+        def forward(self, y: Any, t: Any) -> Any:
+            self.center = 0.5 * self.center + 0.5 * ops.mean(lm.stop_gradient(y), 0)
+            return ops.mean(ops.square(y - self.center))
+
+    net, loss, weights = linear(), Centered(), lm.tensor([1.0, 2.0, 3.0])
+    whole = float(weights.sum())  # a constant's numbers are there
+    step = lm.train_step(
+        net, lambda y, t: loss(y, t) * (weights.sum().item() / whole), optim.SGD(lr=0.0), device="cpu"
+    )
+    center = np.zeros(3)
+    y = net(lm.tensor(X)).numpy().astype(np.float64)
+    for _ in range(3):
+        center = 0.5 * center + 0.5 * y.mean(0)
+        np.testing.assert_allclose(step(X, X).item(), np.square(y - center).mean(), rtol=1e-5)
+    np.testing.assert_allclose(loss.center.numpy(), center, rtol=1e-5, atol=1e-7)
+
+
+def test_what_a_loss_cannot_do() -> None:
+    net, held = linear(), lm.zeros(3)
+    of_another = optim.SGD(lr=0.1).over(linear())
+
+    def stepping(y: Any, t: Any) -> Any:
+        of_another.step([lm.zeros((3, 3)), lm.zeros(3)])
+        return ops.mean(y)
+
+    for loss, error, text in (
+        (
+            lambda y, t: ops.mean(y) + held.copy_(ops.mean(y, 0)).sum(),
+            TypeError,
+            "make it a buffer of a module",
+        ),
+        (lambda y, t: 3.0, TypeError, "loss_fn must give a scalar tensor, it gave 3.0"),
+        (stepping, TypeError, "an optimizer steps within the step of another one"),
+        (lambda y, t: ops.mean(y) * float(net.weight.sum()), TypeError, "has no numbers yet|are asked for"),
+    ):
+        with pytest.raises(error, match=text):
+            lm.train_step(net, loss, optim.SGD(lr=0.1), device="cpu")(X, X)
