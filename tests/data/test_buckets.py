@@ -156,3 +156,11 @@ def test_ranks_have_one_bucket_at_a_time() -> None:
     for (_, expected), first in zip(whole, parts[0], strict=True):
         found = np.concatenate([first, next(halves)]) if len(expected) > 2 else first
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(("count", "multiple"), [(0, 1), (1, 0), (2, 1 << 31), (10**30, 10**30)])
+def test_boundaries_refuse_numbers_out_of_range(count: int, multiple: int) -> None:
+    with pytest.raises(
+        ValueError, match=f"boundaries: 2 lengths in {count} buckets of multiples of {multiple}"
+    ):
+        data.boundaries([4, 2], count, multiple)

@@ -240,3 +240,23 @@ def test_a_seed_or_a_generator_says_everything(fill: Any) -> None:
     assert (drawn(3) != drawn(4)).any()
     own = [fill(lm.zeros((20, 20)), generator=np.random.default_rng(5)).numpy() for _ in range(2)]
     np.testing.assert_array_equal(*own)
+
+
+@pytest.mark.parametrize("shape", [(3,), (7, 2341), (1 << 14, 3)])
+def test_what_is_drawn_in_blocks_is_what_is_drawn_at_once(shape: tuple[int, ...]) -> None:
+    for fill, draw in (
+        (
+            lambda x, rng: init.normal_(x, 0.5, 2.0, rng),
+            lambda rng: rng.standard_normal(shape, np.float32) * 2 + 0.5,
+        ),
+        (lambda x, rng: init.uniform_(x, -1.0, 2.0, rng), lambda rng: rng.random(shape, np.float32) * 3 - 1),
+    ):
+        wanted = draw(np.random.Generator(np.random.Philox(3))).astype(np.float32)
+        for x in (
+            lm.zeros(shape),
+            lm.zeros(shape, dtype="float64"),
+            lm.zeros(shape[::-1]).permute(*range(len(shape))[::-1]),
+        ):
+            found = fill(x, np.random.Generator(np.random.Philox(3)))
+            assert found is x
+            np.testing.assert_array_equal(x.numpy(), wanted)

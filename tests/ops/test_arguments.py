@@ -1,7 +1,7 @@
 """Arguments are refused at the door: by kind, by word, by range."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, SupportsIndex, cast
 
 import numpy as np
 import pytest
@@ -109,3 +109,38 @@ def test_attributes_of_a_protocol_may_come_from_anywhere() -> None:
     assert measure(Found()) == 2.0
     with pytest.raises(TypeError, match="measure: x must be an object with length, got 3"):
         measure(cast(Any, 3))
+
+
+def test_a_protocol_is_asked_once_for_each_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[type] = []
+
+    class Numbered:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def __index__(self) -> int:
+            return self.number
+
+    @checked
+    def shaped(size: Sequence[SupportsIndex]) -> Any:
+        """What is called."""
+        return [int(s) for s in size]
+
+    assert (
+        SupportsIndex.__annotations__ == {}
+    )  # Python writes an empty dict into the class, which is no method of it
+    known = type(SupportsIndex).__instancecheck__
+
+    def counted(cls: type, x: Any) -> bool:
+        if cls is SupportsIndex:  # not the protocols that other threads ask about
+            asked.append(type(x))
+        return bool(known(cls, x))
+
+    monkeypatch.setattr(type(SupportsIndex), "__instancecheck__", counted)
+    for _ in range(3):
+        assert shaped([2, Numbered(3)]) == [2, 3]
+        with pytest.raises(TypeError, match="shaped: size must be .*, got"):
+            shaped(["a"])  # type: ignore[list-item]
+    assert asked.count(int) <= 1
+    assert asked.count(Numbered) == 1
+    assert asked.count(str) == 0 or asked.count(str) == 3  # what is refused is asked about each time

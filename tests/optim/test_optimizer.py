@@ -251,6 +251,15 @@ def test_bad_arguments_are_named(make: Any, message: str) -> None:
         make()
 
 
+def test_names_of_torch_that_are_absent_say_what_to_write() -> None:
+    rule = optim.SGD(lr=0.1)
+    with pytest.raises(AttributeError, match=r"SGD has no attribute 'zero_grad'; .*accumulate\(grads\)"):
+        rule.zero_grad()  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="SGD has no attribute 'momentun'$"):
+        _ = rule.momentun  # type: ignore[attr-defined]
+    assert not hasattr(copy.deepcopy(rule), "zero_grad")
+
+
 def test_repr() -> None:
     assert repr(optim.SGD(0.1, 0.9)) == "SGD(lr=0.1, momentum=0.9, weight_decay=0.0)"
     assert repr(optim.RMSprop()) == "RMSprop(lr=0.01, alpha=0.99, momentum=0.0, centered=False)"

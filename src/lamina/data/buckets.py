@@ -96,9 +96,10 @@ def _stacked(column: Sequence[Array], lengths: Array, length: int, value: Any, i
 def boundaries(lengths: Sequence[int] | Array, count: int, multiple: int = 1) -> list[int]:
     """At most `count` lengths to pad to, with the least padding in all; each a multiple of `multiple`.
 
-    Found by dynamic programming over the lengths that occur.
+    Found by dynamic programming over the lengths that occur. Raises ValueError for numbers below 1, or multiples
+    beyond 2^31 - 1.
     """
-    if count < 1 or multiple < 1 or not len(lengths):
+    if count < 1 or not 1 <= multiple < 1 << 31 or not len(lengths):
         raise ValueError(f"boundaries: {len(lengths)} lengths in {count} buckets of multiples of {multiple}")
     rounded = -(-np.asarray(lengths, np.int64) // multiple) * multiple
     ends, often = np.unique(rounded, return_counts=True)

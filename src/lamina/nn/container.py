@@ -35,7 +35,7 @@ class _Numbered(Module, Generic[M]):
         return self._modules[self._name(index)]
 
     def __setitem__(self, index: int, module: M) -> None:
-        self._modules[self._name(index)] = _checked(self, module)
+        self.add_module(self._name(index), _checked(self, module))
 
     def __delitem__(self, index: int | slice) -> None:
         names = list(self._modules)[index] if isinstance(index, slice) else [self._name(index)]
@@ -82,6 +82,7 @@ class _Numbered(Module, Generic[M]):
 
     def _number(self, modules: Iterable[M]) -> None:
         self.__dict__["_modules"] = {str(i): m for i, m in enumerate(list(modules))}
+        self._exchange()
 
 
 class Sequential(_Numbered[Module]):
@@ -123,6 +124,7 @@ class ModuleDict(Module, Generic[M]):
 
     def __delitem__(self, key: str) -> None:
         del self._modules[key]
+        self._exchange()
 
     def __len__(self) -> int:
         return len(self._modules)
@@ -152,11 +154,14 @@ class ModuleDict(Module, Generic[M]):
 
     def pop(self, key: str) -> M:
         """Take a module out. Raises KeyError where there is none."""
-        return self._modules.pop(key)
+        module = self[key]
+        del self[key]
+        return module
 
     def clear(self) -> None:
         """Take all modules out."""
         self._modules.clear()
+        self._exchange()
 
 
 class ParameterList(Module):
@@ -217,6 +222,7 @@ class ParameterDict(Module):
 
     def __delitem__(self, key: str) -> None:
         del self._parameters[key]
+        self._exchange()
 
     def __len__(self) -> int:
         return len(self._parameters)
@@ -253,6 +259,7 @@ class ParameterDict(Module):
     def clear(self) -> None:
         """Take all parameters out."""
         self._parameters.clear()
+        self._exchange()
 
 
 def as_parameter(value: Any) -> Parameter | None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from lamina.nn.mixed_precision import computed
-from lamina.nn.parameter import settings_changed
 
 Hook = Callable[..., Any]
 _numbers = itertools.count()
@@ -19,12 +18,12 @@ class _Entry(NamedTuple):
 
 
 class Hooks:
-    """The hooks of one module, in the order in which they are called."""
+    """The hooks of one module, in the order in which they are called. changed: called when there are others."""
 
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[], None]) -> None:
         self.before: dict[int, _Entry] = {}
         self.after: dict[int, _Entry] = {}
-        self.version = 0
+        self.changed = changed
 
     def add(self, when: str, hook: Hook, with_kwargs: bool, prepend: bool) -> HookHandle:
         """Add a hook "before" or "after" the module's function, in front of the others with prepend."""
@@ -33,11 +32,6 @@ class Hooks:
         setattr(self, when, {**entry, **table} if prepend else {**table, **entry})
         self.changed()
         return HookHandle(self, number)
-
-    def changed(self) -> None:
-        """Programs that were compiled with other hooks are not taken again."""
-        self.version += 1
-        settings_changed()
 
     def call(self, module: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """The module's function between its hooks."""

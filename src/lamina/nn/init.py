@@ -21,7 +21,8 @@ from lamina._lazy import listing
 from lamina._renamed import renamed
 from lamina.nn.random import streams
 from lamina.ops.arguments import checked
-from lamina.spec import Shape, ShapeError
+from lamina.ops.core import recorder
+from lamina.spec import Shape, ShapeError, float32
 from lamina.tensors import Tensor
 
 __all__ = [
@@ -131,7 +132,7 @@ Numbers = np.random.Generator | None
 @checked
 def uniform_(tensor: T, a: float = 0.0, b: float = 1.0, generator: Numbers = None) -> T:
     """Uniform between a and b."""
-    return tensor.copy_(_uniform(tensor.shape, a, b, generator or streams.next()))
+    return _filled(tensor, a, b - a, (generator or streams.next()).random)
 
 
 @renamed(rng="generator")
@@ -139,7 +140,7 @@ def uniform_(tensor: T, a: float = 0.0, b: float = 1.0, generator: Numbers = Non
 @checked
 def normal_(tensor: T, mean: float = 0.0, std: float = 1.0, generator: Numbers = None) -> T:
     """Normal with this mean and deviation."""
-    return tensor.copy_(_normal(tensor.shape, mean, std, generator or streams.next()))
+    return _filled(tensor, mean, std, (generator or streams.next()).standard_normal)
 
 
 @_skippable
@@ -155,14 +156,14 @@ def trunc_normal_(
     if within > 0.3:
 
         def draw(count: int) -> tuple[Any, Any]:
-            values = _normal((count,), mean, std, rng)
+            values = _drawn((count,), mean, std, rng.standard_normal)
             return values, (values >= np.float32(a)) & (values <= np.float32(b))
 
     else:  # uniform candidates, kept in proportion to the density: its highest value within is at `mode`
         mode = min(max(mean, a), b)
 
         def draw(count: int) -> tuple[Any, Any]:
-            values = _uniform((count,), a, b, rng)
+            values = _drawn((count,), a, b - a, rng.random)
             height = ((mode - mean) ** 2 - (values.astype(np.float64) - mean) ** 2) / (2 * std**2)
             return values, rng.random(count) < np.exp(height)
 
@@ -254,7 +255,7 @@ def sparse_(tensor: T, sparsity: float, std: float = 0.01, generator: Numbers = 
     if not 0 <= sparsity <= 1:
         raise ValueError(f"init.sparse_: sparsity must be in [0, 1], got {sparsity}")
     rng = generator or streams.next()
-    values = _normal(tensor.shape, 0.0, std, rng)
+    values = _drawn(tensor.shape, 0.0, std, rng.standard_normal)
     order = rng.permuted(np.broadcast_to(np.arange(tensor.shape[0])[:, None], tensor.shape), axis=0)
     zeros = order[: math.ceil(sparsity * tensor.shape[0])]
     np.put_along_axis(values, zeros, 0.0, axis=0)
@@ -383,18 +384,32 @@ def _fan(tensor: Tensor, mode: str) -> int:
     return max(fans(tensor.shape)[mode == "fan_out"], 1)
 
 
-def _uniform(shape: Shape, a: float, b: float, rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    drawn = rng.random(shape, np.float32)
-    drawn *= np.float32(b - a)
-    drawn += np.float32(a)
-    return drawn
+#: Numbers that are drawn at a time: they are scaled and shifted while they lie in the cache.
+_BLOCK = 1 << 14
 
 
-def _normal(shape: Shape, mean: float, std: float, rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    drawn = rng.standard_normal(shape, np.float32)
-    drawn *= np.float32(std)
-    drawn += np.float32(mean)
-    return drawn
+def _filled(tensor: T, shift: float, scale: float, draw: Callable[..., Any]) -> T:
+    """shift + scale * what is drawn, where the tensor lies if that is float32 on the host."""
+    if tensor.device.kind != "cpu" or tensor.dtype != float32 or recorder() is not None:
+        return tensor.copy_(_drawn(tensor.shape, shift, scale, draw))
+    if tensor.read_only or not tensor.is_contiguous():
+        return tensor.copy_(_drawn(tensor.shape, shift, scale, draw))
+    _draw_into(tensor.numpy().reshape(-1), shift, scale, draw)
+    return tensor
+
+
+def _drawn(shape: Shape, shift: float, scale: float, draw: Callable[..., Any]) -> np.ndarray[Any, Any]:
+    values = np.empty(shape, np.float32)
+    _draw_into(values.reshape(-1), shift, scale, draw)
+    return values
+
+
+def _draw_into(values: np.ndarray[Any, Any], shift: float, scale: float, draw: Callable[..., Any]) -> None:
+    for start in range(0, len(values), _BLOCK):
+        block = values[start : start + _BLOCK]
+        draw(dtype=np.float32, out=block)
+        block *= np.float32(scale)
+        block += np.float32(shift)
 
 
 def _check_rank(name: str, tensor: Tensor, ranks: tuple[int, ...]) -> None:

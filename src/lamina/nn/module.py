@@ -30,8 +30,9 @@ from lamina.graph.ir.graph import Value
 from lamina.nn.hooks import Hook, HookHandle, Hooks
 from lamina.nn.matching import unmatched
 from lamina.nn.mixed_precision import computed, in_compute_type
-from lamina.nn.parameter import Parameter, become, read, settings_changed, standing_in, write
+from lamina.nn.parameter import Parameter, become, read, settings_changed, standing_in, traces, write
 from lamina.nn.random import Generator, default_generator
+from lamina.nn.settings import SameSettings
 from lamina.ops.arguments import Checked, DTypeLike, checked
 from lamina.ops.core import Operand, recorder
 from lamina.ops.destination import destination
@@ -89,11 +90,14 @@ class Module(Checked):
     _buffers: dict[str, Tensor]
     _modules: dict[str, Module]
     _transient: set[str]  # buffers that are not part of the state_dict
+    _exchanged: int  # when parameters, modules or hooks of its own were exchanged: a `settings_version`
+    _unsettled: set[str]  # attributes that were assigned while it was traced: no settings
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """The empty tables, so that subclasses need not call super().__init__()."""
         self = super().__new__(cls)
         self.__dict__.update(_training=True, _parameters={}, _buffers={}, _modules={}, _transient=set())
+        self.__dict__.update(_exchanged=0, _unsettled=set())
         return self
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
@@ -109,16 +113,22 @@ class Module(Checked):
             token = enter(self)
             try:
                 hooks: Hooks | None = self.__dict__.get("_hooks")
-                if (by := recorder()) is not None:
-                    by.guard(_same_hooks(self, hooks))
-                if hooks is None:
-                    return computed(self.forward, inputs, options)
-                return hooks.call(self, inputs, options)
+                if (by := recorder()) is None:
+                    return self._computed(hooks, inputs, options)
+                by.guard(same := SameSettings(self))
+                found = self._computed(hooks, inputs, options)
+                same.settle()
+                return found
             except Exception as error:
                 explain(error)
                 raise
             finally:
                 leave(token)
+
+    def _computed(self, hooks: Hooks | None, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        if hooks is None:
+            return computed(self.forward, inputs, options)
+        return hooks.call(self, inputs, options)
 
     @checked
     def register_forward_pre_hook(
@@ -142,14 +152,12 @@ class Module(Checked):
         return self._own_hooks().add("after", hook, with_kwargs, prepend)
 
     def _own_hooks(self) -> Hooks:
-        held: Hooks = self.__dict__.setdefault("_hooks", Hooks())
+        held: Hooks = self.__dict__.setdefault("_hooks", Hooks(self._exchange))
         return held
 
-    @property
-    def hooks_version(self) -> int:
-        """How often hooks were added or removed: programs that are kept are for one number of it."""
-        hooks: Hooks | None = self.__dict__.get("_hooks")
-        return 0 if hooks is None else hooks.version
+    def _exchange(self) -> None:
+        """Programs that were compiled with other parameters, modules or hooks are not taken again."""
+        self.__dict__["_exchanged"] = settings_changed()
 
     @property
     def training(self) -> bool:
@@ -172,7 +180,8 @@ class Module(Checked):
             self._set_buffer(name, value)
             return
         for kind in (self._parameters, self._modules):
-            kind.pop(name, None)
+            if kind.pop(name, None) is not None:
+                self._exchange()
         if isinstance(value, Parameter):
             self.register_parameter(name, value)
         elif isinstance(value, Module):
@@ -186,6 +195,10 @@ class Module(Checked):
                     stacklevel=2,
                 )
             object.__setattr__(self, name, value)
+            if recorder() is not None or traces():
+                self._unsettled.add(name)
+            else:
+                settings_changed()
 
     def __getattr__(self, name: str) -> Any:
         # Only called when the instance's dictionary and its class have no such attribute.
@@ -207,8 +220,10 @@ class Module(Checked):
         for kind in (self._parameters, self._buffers, self._modules):
             if name in kind:
                 del kind[name]
+                self._exchange()
                 return
         object.__delattr__(self, name)
+        settings_changed()
 
     @checked
     def register_parameter(self, name: str, value: Parameter | None) -> None:
@@ -234,6 +249,7 @@ class Module(Checked):
         if not name or "." in name:
             raise ValueError(f"{type(self).__name__}: {name!r} cannot be an attribute's name")
         self.__dict__.pop(name, None)
+        self._exchange()
 
     def _set_buffer(self, name: str, value: Any) -> None:
         """Assigning to a buffer updates the state: in place, or in the trace that is being made."""
@@ -495,12 +511,6 @@ def _html(name: str, module: Module, top: bool) -> str:
         return f"<div style='margin-left:1.2em'>{line}</div>"
     opened = " open" if top else ""
     return f"<details{opened} style='margin-left:1.2em'><summary>{line}</summary>{inner}</details>"
-
-
-def _same_hooks(module: Module, hooks: Hooks | None) -> Callable[[], bool]:
-    """Whether a module has the hooks that it has now."""
-    held, version = weakref.ref(module), 0 if hooks is None else hooks.version
-    return lambda: (own := held()) is not None and own.hooks_version == version
 
 
 @checked

@@ -234,7 +234,7 @@ class SyncBatchNorm(_BatchNormLayer):
             made.process_group = process_group
             return made
         for name, child in module.named_children():
-            module._modules[name] = cls.convert_sync_batchnorm(child, process_group)
+            module.add_module(name, cls.convert_sync_batchnorm(child, process_group))
         return module
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Self
@@ -59,31 +59,37 @@ _changes = itertools.count(1)
 _settings = 0
 
 
-def settings_changed() -> None:
-    """A module's mode was set, or a parameter was frozen."""
+def settings_changed() -> int:
+    """A module's mode, number or part was set, or a parameter was frozen; gives the new `settings_version`."""
     global _settings
     _settings = next(_changes)
-
-
-def settings_version() -> int:
-    """A number that changes whenever a module's mode is set or a parameter is frozen: who keeps what depends on these
-    compares."""
     return _settings
 
 
-#: id of a tensor -> what stands for it in the trace that is being made.
+def settings_version() -> int:
+    """A number that changes whenever a module's mode, number or part is set or a parameter is frozen: who keeps what
+    depends on these compares."""
+    return _settings
+
+
+#: id of a tensor -> what stands for it in the trace that is being made; what others are read as.
 _standing: ContextVar[dict[int, Any] | None] = ContextVar("lamina_substitution", default=None)
+_others: ContextVar[Callable[[Tensor], Any] | None] = ContextVar("lamina_others", default=None)
 
 
 @contextmanager
-def standing_in(pairs: Mapping[int, Any]) -> Iterator[dict[int, Any]]:
-    """Within the block, `read` gives the operand that stands for a tensor. Gives the mapping, with what was
-    written to it: after the block it holds the new values of states."""
+def standing_in(
+    pairs: Mapping[int, Any], others: Callable[[Tensor], Any] | None = None
+) -> Iterator[dict[int, Any]]:
+    """Within the block, `read` gives the operand that stands for a tensor, and what `others` gives for one that
+    nothing stands for. Gives the mapping, with what was written to it: after the block it holds the new values of
+    states."""
     mapping = {**(_standing.get() or {}), **pairs}
-    token = _standing.set(mapping)
+    token, before = _standing.set(mapping), _others.set(others or _others.get())
     try:
         yield mapping
     finally:
+        _others.reset(before)
         _standing.reset(token)
 
 
@@ -95,7 +101,12 @@ def traces() -> bool:
 def read(held: Tensor) -> Any:
     """The tensor, or the traced value that stands for it."""
     mapping = _standing.get()
-    return held if mapping is None else mapping.get(id(held), held)
+    if mapping is None:
+        return held
+    if id(held) in mapping:
+        return mapping[id(held)]
+    others = _others.get()
+    return held if others is None else others(held)
 
 
 def write(held: Tensor, value: Any) -> None:

@@ -7,7 +7,7 @@ from abc import ABCMeta, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from numbers import Real
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -37,6 +37,13 @@ def _are_parameters(x: Any) -> bool:
     return isinstance(x, HasParameters | Tensor | Iterator | list | tuple | dict)
 
 
+#: What torch's optimizers have and these have not, and what to write instead.
+_INSTEAD = {
+    "zero_grad": "gradients are those of one call and are given to step: leave the line out, or gather several by "
+    "accumulate(grads)",
+}
+
+
 class Optimizer(Checked, metaclass=_TakesParameters):
     """Declares the state that it keeps per parameter, and how a step changes both.
 
@@ -56,6 +63,15 @@ class Optimizer(Checked, metaclass=_TakesParameters):
     parts: ClassVar[tuple[str, ...]]
     _arguments: Mapping[str, Any]
     _groups: ParameterGroups | None = None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what to write instead. Raises AttributeError."""
+            hint = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
+            raise AttributeError(
+                f"{type(self).__name__} has no attribute {name!r}{hint}", name=name, obj=self
+            )
 
     def __init__(self, lr: float | Schedule) -> None:
         self.lr = lr

@@ -254,3 +254,34 @@ def test_references_do_not_warn() -> None:
     assert run(ops.log, x)[0] == -np.inf
     assert run(ops.exp, x)[2] == np.inf
     assert run(ops.div, x, 0.0)[2] == np.inf
+
+
+def test_gradients_at_bounds() -> None:
+    """At a bound of clamp the gradient is the input's, of hardtanh nobody's; equal operands of maximum share it."""
+    import lamina as lm
+    from lamina import ops
+
+    x = lm.tensor(np.array([-1.0, 0.0, 1.0, 2.0], np.float32))
+    low, high = (lm.tensor(np.full(4, v, np.float32)) for v in (-1.0, 1.0))
+
+    def slopes(fn: Any) -> list[float]:
+        found: list[float] = lm.grad(lambda x: ops.sum(fn(x)))(x).tolist()
+        return found
+
+    assert slopes(lambda x: ops.clamp(x, -1.0, 1.0)) == [1, 1, 1, 0]
+    assert slopes(lambda x: ops.clamp(x, low, high)) == [1, 1, 1, 0]
+    assert slopes(lambda x: ops.hardtanh(x)) == [0, 1, 0, 0]
+    assert slopes(lambda x: ops.maximum(x, high)) == [0, 0, 0.5, 1]
+    assert slopes(lambda x: ops.fmax(x, high)) == [0, 0, 1, 1]
+    assert slopes(lambda x: ops.fmin(low, x)) == [0, 0, 0, 0]
+    assert lm.grad(lambda b: ops.sum(ops.clamp(x, b, None)))(low).tolist() == [0, 0, 0, 0]
+
+
+def test_gradients_where_a_function_is_zero() -> None:
+    import lamina as lm
+    from lamina import ops
+
+    flat, zero = lm.ones(2, 3), lm.zeros(2)
+    assert lm.grad(lambda x: ops.sum(ops.std(x, 1)))(flat).tolist() == [[0, 0, 0], [0, 0, 0]]
+    found = lm.grad(lambda x: ops.sum(ops.xlogy(x, lm.tensor(np.array([np.e, 0.0], np.float32)))))(zero)
+    np.testing.assert_allclose(found.numpy(), [1, 0], rtol=1e-5)

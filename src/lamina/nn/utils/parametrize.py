@@ -69,7 +69,7 @@ def register_parametrization(module: Module, tensor_name: str, parametrization: 
                 f"register_parametrization: {type(parametrization).__name__} makes of {tensor_name}, of shape "
                 f"{value.shape}, one of shape {shape}"
             )
-        del module._parameters[tensor_name]
+        delattr(module, tensor_name)
         if held is None:
             module.add_module("parametrizations", ModuleDict({}))
         module._modules["parametrizations"][tensor_name] = made

@@ -51,15 +51,15 @@ class CheckIndex(Op):
             yield Sample.of(cls("sample", size, ignore), Arg(shape, low=0, high=size, integers=True))
 
 
-def check_index(what: str, index: Array, size: int, ignore: int | None = None) -> None:
-    """Raise IndexError where an index is neither in 0 … size - 1 nor `ignore`: its value, place and the range."""
-    bad = (index < 0) | (index >= size)
+def check_index(what: str, index: Array, size: int, ignore: int | None = None, least: int = 0) -> None:
+    """Raise IndexError where an index is neither in least … size - 1 nor `ignore`: its value, place and the range."""
+    bad = (index < least) | (index >= size)
     if ignore is not None:
         bad &= index != ignore
     if not bad.any():
         return
     place = tuple(int(i) for i in np.argwhere(bad)[0])
-    allowed = f"0 … {size - 1}" if size else "nothing, as there are 0 to choose from"
+    allowed = f"{least} … {size - 1}" if size else "nothing, as there are 0 to choose from"
     also = "" if ignore is None else f" (and is not ignore_index, {ignore})"
     raise IndexError(
         f"{what}: index {int(index[place])} at position {place if len(place) != 1 else place[0]} is outside "

@@ -192,10 +192,9 @@ def _root(g: Any, a: Any, b: Any, y: Any) -> tuple[Any, Any]:
     return share * a, share * b
 
 
-def _shared(g: Any, first: Any, equal: Any) -> tuple[Any, Any]:
-    """g to the operand that was taken, half of it to each where they are equal."""
-    share = where(equal, 0.5, where(first, 1.0, 0.0)).cast(g.dtype)
-    return g * share, g * (1 - share)
+def _to_one(g: Any, first: Any) -> tuple[Any, Any]:
+    """g to the operand that was taken; to the first where they are equal, as in torch."""
+    return where(first, g, 0.0), where(first, 0.0, g)
 
 
 def _signed(a: Array, b: Array) -> Any:
@@ -213,8 +212,8 @@ BINARY: dict[str, BinaryFormula] = {
         np.logaddexp, lambda g, a, b, y: (g * exp(_apart(a, y)), g * exp(_apart(b, y)))
     ),
     "copysign": BinaryFormula(_signed, lambda g, a, b, y: (g * sign(a) * sign(y), None)),
-    "fmin": BinaryFormula(np.fmin, lambda g, a, b, y: _shared(g, (a < b) | isnan(b), a == b), "number"),
-    "fmax": BinaryFormula(np.fmax, lambda g, a, b, y: _shared(g, (a > b) | isnan(b), a == b), "number"),
+    "fmin": BinaryFormula(np.fmin, lambda g, a, b, y: _to_one(g, (a <= b) | isnan(b)), "number"),
+    "fmax": BinaryFormula(np.fmax, lambda g, a, b, y: _to_one(g, (a >= b) | isnan(b)), "number"),
     "bitwise_and": BinaryFormula(np.bitwise_and, None, "bits"),
     "bitwise_or": BinaryFormula(np.bitwise_or, None, "bits"),
     "bitwise_xor": BinaryFormula(np.bitwise_xor, None, "bits"),
@@ -714,7 +713,7 @@ def xlogy(input: Any, other: Any) -> Any:
     """input * log(other); 0 where input is 0 and other not NaN."""
     a, b = together("xlogy", input, other)
     a, b = floating(a, "xlogy"), floating(b, "xlogy")
-    nothing = (a == 0) & (b == b)
+    nothing = (a == 0) & ((b <= 0) | (b == np.inf))  # elsewhere 0 * log(b), whose gradient is log(b)
     return where(nothing, 0.0, a * log(where(nothing, 1.0, b)))
 
 

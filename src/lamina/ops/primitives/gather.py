@@ -270,7 +270,7 @@ def _from_front(what: str, index: Array, size: int) -> Array:
     """Indices counted from the front. Raises IndexError."""
     found = np.where(index < 0, index + size, index)
     if found.size and (int(found.min()) < 0 or int(found.max()) >= size):
-        check_index(what, index + size, 2 * size)
+        check_index(what, index, size, least=-size)
     return found
 
 
@@ -328,7 +328,7 @@ def _lines(what: str, input: Any, dim: int, index: Any) -> tuple[Any, Any, int]:
     for a, (i, n) in enumerate(zip(index.shape, flat.shape, strict=True)):
         if a != axis and i > n:
             raise ShapeError(f"{what}: index {index.spec} is larger than input {x.spec} along axis {a}")
-    return x, _watched(what, index, flat.shape[axis]), axis
+    return x, watched_on_request(what, index, flat.shape[axis]), axis
 
 
 def watched_index(what: str, index: Any, size: int) -> Any:
@@ -338,7 +338,7 @@ def watched_index(what: str, index: Any, size: int) -> Any:
     return call(CheckIndex(what, size), where(index < 0, index + size, index))
 
 
-def _watched(what: str, index: Any, size: int) -> Any:
+def watched_on_request(what: str, index: Any, size: int) -> Any:
     """index, looked at before where the policy asks for it: as it is, from the front or from the back."""
     if current_policy().check_indices:
         watched(what, where(index < 0, index + size, index), size)
@@ -473,7 +473,7 @@ def _slices(what: str, input: Any, dim: int, index: Any) -> tuple[Any, Any, int]
         raise kind(f"{what}: index must be a vector of int32 or int64, got {index.spec}")
     rank = max(x.ndim, 1)
     wide = index.reshape(tuple(index.spec.numel if a == axis else 1 for a in range(rank)))
-    return x, _watched(what, wide, x.shape[axis] if x.ndim else 1), axis
+    return x, watched_on_request(what, wide, x.shape[axis] if x.ndim else 1), axis
 
 
 @checked

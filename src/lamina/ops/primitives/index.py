@@ -19,6 +19,7 @@ from lamina.ops.primitives.gather import (
     checked_mask,
     host_values,
     watched_index,
+    watched_on_request,
 )
 from lamina.ops.primitives.pointwise import add, maximum, minimum, mul, where
 from lamina.ops.primitives.scan import cumsum
@@ -236,7 +237,10 @@ def _linear(arrays: Sequence[Any], sizes: Sequence[int], x: Any) -> tuple[Any, S
         common = broadcast_shapes(common, k.shape, "getitem")
     linear: Any = None
     for k, n in zip(plain, sizes, strict=True):
-        index = watched_index("getitem", k, n)
+        alone = len(plain) == 1 and not isinstance(
+            k, np.ndarray
+        )  # then the op itself counts from the back, and looks
+        index = watched_on_request("getitem", k, n) if alone else watched_index("getitem", k, n)
         linear = index if linear is None else linear * n + index
     return (
         np.broadcast_to(linear, common) if isinstance(linear, np.ndarray) else expand(linear, common)

@@ -73,6 +73,7 @@ class CrossEntropy(_CrossEntropy):
     label_smoothing: float = 0.0
     ignore_index: int | None = None
     arity = 2
+    widens = (0,)
 
     def infer(self, x: Spec, labels: Spec) -> tuple[Spec]:  # type: ignore[override]
         self.check(x, labels)
@@ -109,6 +110,7 @@ class CrossEntropyGrad(_CrossEntropy):
     arity = 3
     inplace = {0: 0}
     broadcasts = (2,)
+    rounds_last = True
 
     def infer(self, x: Spec, labels: Spec, g: Spec) -> tuple[Spec]:  # type: ignore[override]
         self.check(x, labels)

@@ -555,36 +555,40 @@ class Pow(_Binary):
 
 @dataclass(frozen=True)
 class Minimum(_Binary):
-    """The smaller of a and b; NaN where one of them is. Equal operands share the gradient."""
+    """The smaller of a and b; NaN where one of them is. Of equal ones a takes `share` of the gradient."""
 
     dtypes = NUMBERS
     commutative = True
+    share: float = 0.5
 
     def apply(self, a: Array, b: Array) -> Any:
         return np.minimum(a, b)
 
     def partials(self, g: Any, a: Any, b: Any, y: Any) -> tuple[Any, Any]:
-        return _shared(g, a == b, a < b)
+        return _shared(g, a == b, a < b, self.share)
 
 
 @dataclass(frozen=True)
 class Maximum(_Binary):
-    """The larger of a and b; NaN where one of them is. Equal operands share the gradient."""
+    """The larger of a and b; NaN where one of them is. Of equal ones a takes `share` of the gradient."""
 
     dtypes = NUMBERS
     commutative = True
+    share: float = 0.5
 
     def apply(self, a: Array, b: Array) -> Any:
         return np.maximum(a, b)
 
     def partials(self, g: Any, a: Any, b: Any, y: Any) -> tuple[Any, Any]:
-        return _shared(g, a == b, a > b)
+        return _shared(g, a == b, a > b, self.share)
 
 
-def _shared(g: Any, equal: Any, first: Any) -> tuple[Any, Any]:
-    """g to the operand that won, half of it to each where they are equal."""
-    half = where(equal, g * 0.5, 0.0)
-    return where(first, g, half), where(first | equal, half, g)
+def _shared(g: Any, equal: Any, first: Any, share: float) -> tuple[Any, Any]:
+    """g to the operand that won; where they are equal, `share` of it to the first and the rest to the other."""
+    if share in (0, 1):
+        won = first | equal if share else first
+        return where(won, g, 0.0), where(won, 0.0, g)
+    return where(first, g, where(equal, g * share, 0.0)), where(first, 0.0, where(equal, g * (1 - share), g))
 
 
 class _Comparison(_Binary):
@@ -1006,13 +1010,17 @@ def where(condition: Any, input: Any, other: Any) -> Any:
 def clamp(input: Any, min: Any = None, max: Any = None) -> Any:
     """input, not below min and not above max, which are numbers, tensors or None; max where they cross.
 
-    Raises ValueError where both are None.
+    At a bound the gradient is input's, as in torch. Raises ValueError where both are None.
     """
     if min is None and max is None:
         raise ValueError("clamp: min and max are both None; give at least one of them")
-    x = operand(input, "clamp")
-    x = x if min is None else maximum(x, min)
-    return x if max is None else minimum(x, max)
+    return _between(operand(input, "clamp"), min, max, 1.0)
+
+
+def _between(x: Any, low: Any, high: Any, share: float) -> Any:
+    """x between two bounds; at a bound `share` of the gradient is x's."""
+    x = x if low is None else _binary(Maximum(share), x, low)
+    return x if high is None else _binary(Minimum(share), x, high)
 
 
 def neg(input: Any) -> Any:
@@ -1205,10 +1213,10 @@ def prelu(input: Any, weight: Any) -> Any:
 
 @checked
 def hardtanh(input: Any, min_val: Number = -1.0, max_val: Number = 1.0) -> Any:
-    """x, not below min_val and not above max_val."""
+    """x, not below min_val and not above max_val; at both the gradient is 0, as in torch."""
     if min_val > max_val:
         raise ValueError(f"hardtanh: min_val must be <= max_val, got {min_val} and {max_val}")
-    return clamp(input, min_val, max_val)
+    return _between(operand(input, "hardtanh"), min_val, max_val, 0.0)
 
 
 def hardsigmoid(input: Any) -> Any:

@@ -383,8 +383,8 @@ def std(
     *,
     correction: float | None = None,
 ) -> Any:
-    """The standard deviation along dim, the root of `var`."""
-    return _moments("std", input, dim, unbiased, keepdim, correction)[0].sqrt()
+    """The standard deviation along dim, the root of `var`; its gradient is 0 where it is 0."""
+    return _root(_moments("std", input, dim, unbiased, keepdim, correction)[0])
 
 
 @checked
@@ -411,7 +411,13 @@ def std_mean(
 ) -> tuple[Any, Any]:
     """Standard deviation and mean along dim; arguments as `var`."""
     found, middle = _moments("std_mean", input, dim, unbiased, keepdim, correction)
-    return found.sqrt(), middle
+    return _root(found), middle
+
+
+def _root(variance: Any) -> Any:
+    """The root, with the gradient 0 where it is 0."""
+    nothing = variance == 0
+    return where(nothing, 0.0, where(nothing, 1.0, variance).sqrt())
 
 
 def _moments(

@@ -1,0 +1,172 @@
+"""Compiled programs follow what is set on a module after they were made: numbers, parts, hooks."""
+
+import gc
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import nn, ops, optim
+from lamina.infer import Inferer, Predictor
+from lamina.nn.settings import SameSettings, settings_of
+
+X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
+
+
+class Scaled(nn.Module):
+    """Divides by a number of its own, and uses an activation of its own."""
+
+    def __init__(self) -> None:
+        self.inner = nn.Linear(3, 3)
+        self.temperature = 1.0
+        self.sizes = [1, 2]
+        self.activation: Any = ops.tanh
+        self.note = "first"
+
+    def forward(self, x: Any) -> Any:
+        def inside() -> Any:
+            return self.activation(self.inner(x)) / self.temperature
+
+        return inside() * float(self.sizes[0])
+
+
+class Counting(nn.Module):
+    """Counts its calls, which is no setting."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def forward(self, x: Any) -> Any:
+        self.calls += 1
+        return x * 2
+
+
+def callers(net: nn.Module) -> dict[str, Any]:
+    """Compiled in each way: arrays -> outputs."""
+    jitted, predictor = lm.jit(lambda x: net(x)), Predictor(net, device="cpu")
+    step = lm.train_step(net, lambda y, _: ops.sum(y), optim.SGD(lr=0.0), device="cpu")
+    inferer = Inferer(net, device="cpu")
+
+    def served(x: Any) -> Any:
+        inferer.refresh()
+        return inferer(x)
+
+    return {"jit": jitted, "predictor": predictor, "step": lambda x: step(x, x), "inferer": served}
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "number": lambda net: setattr(net, "temperature", 4.0),
+    "function": lambda net: setattr(net, "activation", ops.exp),
+    "list": lambda net: setattr(net, "sizes", [3, 2]),
+    "hook": lambda net: net.inner.register_forward_hook(lambda m, given, y: y * 3),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("how", ["jit", "predictor", "step", "inferer"])
+def test_programs_follow(change: str, how: str) -> None:
+    net = Scaled()
+    call = callers(net)[how]
+    before = np.asarray(call(X))
+    CHANGES[change](net)
+    after, wanted = np.asarray(call(X)), net(lm.tensor(X)).numpy()
+    if how == "step":
+        wanted = wanted.sum()
+    np.testing.assert_allclose(after, wanted, rtol=1e-5, atol=1e-6)
+    assert not np.allclose(before, after)
+
+
+@pytest.mark.parametrize("how", ["jit", "predictor", "inferer"])
+def test_programs_follow_other_parts(how: str) -> None:
+    net = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    call = callers(net)[how]
+    call(X)
+    net[0].weight = nn.Parameter(np.eye(3, dtype=np.float32))
+    np.testing.assert_allclose(np.asarray(call(X)), net(lm.tensor(X)).numpy(), rtol=1e-5, atol=1e-6)
+    net[0] = nn.Linear(3, 5)
+    np.testing.assert_allclose(np.asarray(call(X)), net(lm.tensor(X)).numpy(), rtol=1e-5, atol=1e-6)
+    net.append(nn.Tanh())
+    np.testing.assert_allclose(np.asarray(call(X)), net(lm.tensor(X)).numpy(), rtol=1e-5, atol=1e-6)
+    del net[1]
+    np.testing.assert_allclose(np.asarray(call(X)), net(lm.tensor(X)).numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_step_refuses_other_parameters() -> None:
+    net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    step = lm.train_step(net, lambda y, _: ops.sum(y), optim.SGD(lr=0.0), device="cpu")
+    step(X, X)
+    net[0] = nn.Linear(3, 3)
+    with pytest.raises(RuntimeError, match="0.bias, 0.weight of Sequential was replaced.*make a new step"):
+        step(X, X)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.9])
+def test_the_rate_of_dropout_may_change(p: float) -> None:
+    layer = nn.Dropout(0.5)
+    call, x = lm.jit(layer), lm.ones((64, 64))
+    call(x)
+    layer.p = p
+    assert abs((call(x).numpy() == 0).mean() - p) < 0.05
+
+
+def test_the_momentum_of_a_norm_may_change() -> None:
+    norm = nn.BatchNorm1d(3)
+    step = lm.train_step(norm, lambda y, _: ops.sum(y), optim.SGD(lr=0.0), device="cpu")
+    step(X, X)
+    norm.momentum = 1.0
+    step(X, X)
+    np.testing.assert_allclose(norm.running_mean.numpy(), X.mean(0), rtol=1e-5, atol=1e-6)
+
+
+def test_what_changes_nothing_compiles_nothing() -> None:
+    net = Scaled()
+    jitted, predictor = lm.jit(net), Predictor(net, device="cpu")
+    step = lm.train_step(net, lambda y, _: ops.sum(y), optim.SGD(lr=0.0), device="cpu")
+    for turn in range(3):
+        jitted(X), predictor(X), step(X, X)
+        net.note = f"turn {turn}"  # no function of the class names it but __init__
+        net.last_loss = float(turn)
+        net.temperature = 1.0
+        net.train(net.training)
+    assert len(jitted._programs) == len(predictor._programs) == len(step._programs) == 1
+
+
+def test_what_a_forward_pass_assigns_is_no_setting() -> None:
+    net = Counting()
+    call = lm.jit(lambda x: net(x))
+    for _ in range(3):
+        call(X)
+    assert net.calls == 1
+    net.calls = 7
+    call(X)
+    assert net.calls == 7
+    assert len(call._programs) == 1
+
+
+def test_copies_have_settings_of_their_own() -> None:
+    net = nn.Sequential(nn.Dropout(0.5))
+    copy = pickle.loads(pickle.dumps(net))
+    assert settings_of(net[0]) == settings_of(copy[0])
+    copy[0].p = 0.1
+    assert settings_of(net[0]) != settings_of(copy[0])
+    guard = SameSettings(net)
+    guard.settle()
+    assert guard()
+    del net
+    gc.collect()
+    nn.ReLU().inplace = False  # something was set since
+    assert not guard()
+
+
+def test_functions_are_compared_by_identity() -> None:
+    net = Scaled()
+    before = settings_of(net)
+    net.activation = ops.relu
+    assert settings_of(net) != before
+    net.activation = ops.tanh
+    assert settings_of(net) == before
+    net.activation = nn.ReLU()  # a part now
+    assert settings_of(net) != before
