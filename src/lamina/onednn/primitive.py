@@ -35,6 +35,13 @@ class Recipe:
     sources: Sequence[MemoryDesc] | None
     settings: Mapping[str, Any]
 
+    @cached_property
+    def text(self) -> str:
+        """For people: "convolution_forward src=f32[8,3,32,32] weights=… +relu strides=(1, 1) …"."""
+        shown = (f"{name}={desc}" for name, desc in self.operands.items() if desc is not None)
+        posts = (f"+{post}" for post in self.attributes.post_ops)
+        return " ".join(filter(None, (self.title, *shown, *posts, self.details)))
+
 
 class PrimitiveDesc(Owned):
     """A kernel that oneDNN chose. Made by the functions of `lamina.onednn.primitives`.
@@ -42,10 +49,14 @@ class PrimitiveDesc(Owned):
     `context` says which operation it is for; `post_ops` are the attributes' ones; `recipe` is what it was made of.
     """
 
-    def __init__(self, handle: int, context: str, attributes: Attributes, recipe: Recipe) -> None:
+    def __init__(self, handle: int, attributes: Attributes, recipe: Recipe) -> None:
         super().__init__(handle, dnnl.dnnl_primitive_desc_destroy, attributes.owner)
-        self.context, self.recipe = context, recipe
-        self.post_ops = attributes.post_ops
+        self.recipe, self.post_ops = recipe, attributes.post_ops
+
+    @property
+    def context(self) -> str:
+        """Which operation it is for."""
+        return self.recipe.text
 
     def md(self, what: Query, index: int = 0) -> MemoryDesc:
         """A descriptor by query; the empty one where the primitive has no such operand."""
@@ -147,12 +158,12 @@ class Primitive(Owned):
             *(dnnl.dnnl_exec_arg_t(a, m.handle) for a, m in args.items())
         )
         execute: Any = dnnl.library.symbols.dnnl_primitive_execute
-        primitive, queue, count, context = self.handle, stream.handle, len(args), self.desc.context
+        primitive, queue, count, recipe = self.handle, stream.handle, len(args), self.desc.recipe
 
         def run(_kept: object = kept) -> None:
             status = execute(primitive, queue, count, array)
             if status:
-                raise failed(status, "dnnl_primitive_execute", context)
+                raise failed(status, "dnnl_primitive_execute", recipe.text)
 
         return run
 

@@ -647,7 +647,8 @@ def _describe(
         settings: the other parameters.
     """
     create = getattr(dnnl, f"dnnl_{title.split()[0]}_primitive_desc_create")
-    text, attr = _text(title, operands, attributes, details), attributes or _default_attributes()
+    attr = attributes or _default_attributes()
+    recipe = Recipe(title, operands, attr, details, tuple(engines), hint, sources, settings)
     handles = {f"{name}_desc": desc.handle if desc else None for name, desc in operands.items()}
     try:
         engine = dict.fromkeys(engines, default_engine().handle)
@@ -656,9 +657,8 @@ def _describe(
             more |= {"n": len(sources), "src_descs": tuple(s.handle for s in sources)}
         made = create(**engine, **handles, **settings, **more, attr=attr.handle)
     except DnnlError as error:
-        raise failed(error.status, error.function, text) from None
-    recipe = Recipe(title, operands, attr, details, tuple(engines), hint, sources, settings)
-    return PrimitiveDesc(made, text, attr, recipe)
+        raise failed(error.status, error.function, recipe.text) from None
+    return PrimitiveDesc(made, attr, recipe)
 
 
 def remade(recipe: Recipe) -> PrimitiveDesc:
@@ -673,15 +673,6 @@ def remade(recipe: Recipe) -> PrimitiveDesc:
         sources=recipe.sources,
         **recipe.settings,
     )
-
-
-def _text(
-    title: str, operands: Mapping[str, MemoryDesc | None], attributes: Attributes | None, details: str
-) -> str:
-    """ "convolution_forward src=f32[8,3,32,32] weights=… +relu strides=(1, 1) …"."""
-    shown = (f"{name}={desc}" for name, desc in operands.items() if desc is not None)
-    posts = (f"+{post}" for post in attributes.post_ops) if attributes else ()
-    return " ".join(filter(None, (title, *shown, *posts, details)))
 
 
 def _numbered(sources: Sequence[MemoryDesc]) -> str:

@@ -153,12 +153,17 @@ def at_output(index: int = 0) -> Location:
 Operands = Mapping[int, tuple[MemoryDesc, Location | Held]]
 
 
+#: How many operands at how many addresses a primitive remembers.
+_MOST_MEMORIES = 32
+
+
 @dataclass
 class PrimitiveStage:
     """One primitive with its operands; made ready at the first bind, since code is generated then."""
 
     desc: PrimitiveDesc
     operands: Operands
+    _memories: dict[tuple[int, int], Memory] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def primitive(self) -> Primitive:
@@ -177,10 +182,19 @@ class PrimitiveStage:
 
     def bind(self, call: Call, scratch: int) -> Run:
         """Fix the addresses; `scratch` is where the primitive's scratch memory lies."""
-        memories = {a: Memory(d, place.address(call)) for a, (d, place) in self.operands.items()}
+        memories = {a: self._memory(a, d, place.address(call)) for a, (d, place) in self.operands.items()}
         if self.desc.scratchpad.nbytes:
-            memories[ARG.SCRATCHPAD] = Memory(self.desc.scratchpad, scratch)
+            memories[ARG.SCRATCHPAD] = self._memory(ARG.SCRATCHPAD, self.desc.scratchpad, scratch)
         return self.primitive.bind(memories)
+
+    def _memory(self, argument: int, desc: MemoryDesc, address: int) -> Memory:
+        """The operand at an address. Op by op each meets the same few addresses, in ever other combinations."""
+        found = self._memories.get((argument, address))
+        if found is None:
+            if len(self._memories) >= _MOST_MEMORIES:
+                self._memories.clear()
+            found = self._memories[argument, address] = Memory(desc, address)
+        return found
 
 
 Bind = Callable[[Call], Run]
