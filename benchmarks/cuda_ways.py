@@ -179,7 +179,7 @@ CASES: dict[str, Callable[[Maker], Cases]] = {
 def times(problem: Problem, make: Maker, refusals: list[str]) -> dict[str, tuple[float, str]]:
     """Formulation -> (milliseconds, label) of its best candidate; cuBLASLt's algorithms count as one formulation."""
     handle = handle_of(make.device)
-    entries = formulations._entries(problem, handle, make.policy, refusals, [])
+    entries = formulations._entries(problem, handle, make.policy, refusals)
     grouped: dict[str, list[Candidate]] = {}
     for entry in entries:
         grouped.setdefault(entry.formulation.name.partition(":")[0], []).append(entry)
@@ -189,7 +189,7 @@ def times(problem: Problem, make: Maker, refusals: list[str]) -> dict[str, tuple
         if best is None:
             continue
         if problem.flops >= 1e12:
-            more = formulations._neighbours(problem, best[0], handle, make.policy, refusals, [])
+            more = formulations._neighbours(problem, best[0], handle, make.policy, refusals)
             best = (
                 formulations._contest(problem, make.device, [best[0], *more], make.policy, refusals, [])
                 or best

@@ -14,6 +14,7 @@ class Prepared:
     warm_up: how many runs it takes until every run is like the one before (compilation, capture).
     peak: the most bytes that were in use on the device since `reset_peak`; None where nobody counts them.
     after: facts to record, asked for when all is measured.
+    settle: runs it for so many seconds at most, until it gets no faster by itself; facts to record.
     """
 
     run: Callable[[], Any]
@@ -22,3 +23,4 @@ class Prepared:
     peak: Callable[[], int | None] = lambda: None
     reset_peak: Callable[[], Any] = lambda: None
     after: Callable[[], dict[str, Any]] = dict
+    settle: Callable[[float], dict[str, Any]] = lambda seconds: {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -23,6 +24,11 @@ from lamina.nn import init, models
 from lamina.nn.models.conformer import ConformerLayer
 from lamina.ops.primitives.conv import Conv
 from lamina.runtime import Machine
+from lamina.train import Step
+
+#: Seconds at most -> facts to record (`Prepared.settle`); the fewest steps of it.
+Settle = Callable[[float], dict[str, Any]]
+_LEAST = 200
 
 DTYPES = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp32": np.float32}
 
@@ -176,13 +182,29 @@ def lowered(net: nn.Module, w: Workload) -> nn.Module:
     return net
 
 
-def _training(w: Workload, device: str) -> tuple[Executable, Callable[[], Any]]:
+def _training(w: Workload, device: str, tuning: bool) -> tuple[Executable, Callable[[], Any], Settle]:
     """`train_step`: float32 master weights, images in the type that is computed in, on the device."""
     sgd = optim.SGD(lr=0.01, momentum=0.9, weight_decay=5e-4)
-    step = lm.train_step(model(w), partial(loss, w), sgd, device=device, precision=w.dtype)
+    step = lm.train_step(model(w), partial(loss, w), sgd, device=device, precision=w.dtype, tuning=tuning)
     x, labels = (lm.tensor(v, device=device) for v in inputs(w))
     step.program(x.spec, labels.spec)
-    return step.executable, lambda: step(x, labels)
+    return step.executable, lambda: step(x, labels), partial(settled, step, x, labels) if tuning else _at_once
+
+
+def settled(step: Step, x: lm.Tensor, labels: lm.Tensor, seconds: float) -> dict[str, Any]:
+    """Train until no plan is open, for so many seconds at most, reading each loss: percentiles of a step's time."""
+    times, start = [], time.perf_counter()
+    while (begin := time.perf_counter()) - start < seconds and (step.tuning.open or len(times) < _LEAST):
+        step(x, labels).item()
+        times.append(1e3 * (time.perf_counter() - begin))
+    p50, p99 = (float(np.percentile(times, q)) for q in (50, 99))
+    took = time.perf_counter() - start
+    return {"settle_s": took, "settle_p50_ms": p50, "settle_p99_ms": p99, "tuning": str(step.tuning)}
+
+
+def _at_once(seconds: float) -> dict[str, Any]:
+    """Nothing gets faster by itself."""
+    return {}
 
 
 def least(w: Workload, machine: Machine) -> dict[str, Any]:
@@ -209,13 +231,16 @@ _policy = ExitStack()
 
 
 def prepare(w: Workload, mode: str, device: str, policy: str) -> Prepared:
-    """The workload. mode: how kernels are chosen; as `policy` says where it is "lamina"."""
+    """The workload. mode: how kernels are chosen; as `policy` says for "lamina", and "tuned" (between steps)."""
     _policy.close()
-    _policy.enter_context(lm.policy(algorithm=policy if mode == "lamina" else mode))
+    _policy.enter_context(lm.policy(algorithm=policy if mode in ("lamina", "tuned") else mode))
     where = lm.device(device)
     gc.collect()
     where.reset_peak()
-    executable, run = (_training if w.kind == "train" else _resident)(w, device)
+    if w.kind == "train":
+        executable, run, settle = _training(w, device, mode == "tuned")
+    else:
+        (executable, run), settle = _resident(w, device), _at_once
 
     # A GPU's rates are from a file; a CPU's would be measured beside whatever else runs on it.
     machine = where.machine if where.kind == "cuda" else None
@@ -235,4 +260,5 @@ def prepare(w: Workload, mode: str, device: str, policy: str) -> Prepared:
         peak=lambda: where.statistics().peak,
         reset_peak=where.reset_peak,
         after=after,
+        settle=settle,
     )

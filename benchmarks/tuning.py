@@ -1,11 +1,11 @@
 """Tuning between steps: how a network trains with it from an empty plan store, beside no tuning and "fastest".
 
-    python -m benchmarks.tuning resnet18 --batch-size 128 --seconds 60 [--modes default fixed fastest] [--out FOLDER]
+    python -m benchmarks.tuning resnet18 --batch-size 128 --seconds 60 [--modes tuning fixed fastest] [--out FOLDER]
 
-Each mode runs in a process of its own whose caches are empty (`--cache FOLDER` gives it one that stays): "default" is
+Each mode runs in a process of its own whose caches are empty (`--cache FOLDER` gives it one that stays): "tuning" is
 the policy "auto" with tuning between steps, "fixed" the same without, "fastest" times everything before
 the first step. With `--without-database` the package knows nothing before. Steps are on one batch that lies on the
-device; the loss of each is read, so that a step's time is the device's. For "default" the time is split where tuning
+device; the loss of each is read, so that a step's time is the device's. For "tuning" the time is split where tuning
 ended. Losses are compared with those of "fixed": up to the first change of plans they are the same, behind it they
 differ by rounding.
 """
@@ -33,7 +33,7 @@ from benchmarks.common import processor, versions, write
 from lamina import nn, ops, optim
 from lamina.backends.cuda.select import known
 
-MODES = ("default", "fixed", "fastest")
+MODES = ("tuning", "fixed", "fastest")
 #: Steps that a median is taken of before and behind tuning, and steps before that, which load and record.
 _SAMPLE, _WARM = 50, 3
 #: Steps at the start, and at the end, whose losses are compared.
@@ -67,12 +67,12 @@ def measured(options: argparse.Namespace, mode: str) -> dict[str, Any]:
             optim.SGD(lr=options.lr, momentum=0.9),
             device=where,
             precision=options.precision,
-            tuning=mode == "default",
+            tuning=mode == "tuning",
         )
         losses = [step(x, y).item()]
         first = time.perf_counter() - begin
         times, swaps, opens = [], [], []
-        end = time.perf_counter() + (options.seconds if mode == "default" else min(options.seconds, 10.0))
+        end = time.perf_counter() + (options.seconds if mode == "tuning" else min(options.seconds, 10.0))
         while (now := time.perf_counter()) < end or len(times) < _COMPARED:
             losses.append(step(x, y).item())
             times.append((time.perf_counter() - now) * 1e3)
@@ -161,8 +161,8 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("network", choices=sorted(nn.models.builders()))
     parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--seconds", type=float, default=60.0, help='of "default"; the others take 10')
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=["default", "fixed"])
+    parser.add_argument("--seconds", type=float, default=60.0, help='of "tuning"; the others take 10')
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=["tuning", "fixed"])
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--device", default="cuda:0")
@@ -182,21 +182,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with without_database() if options.without_database else nullcontext():
             options.result.write_text(json.dumps(measured(options, options.run)))
         return 0
-    runs = {mode: in_process(given, mode, options.cache) for mode in options.modes}
+    runs = {}
+    for mode in options.modes:
+        runs[mode] = in_process(given, mode, options.cache)
+        shown = {name: value for name, value in runs[mode].items() if name != "losses"}
+        print(shown, file=sys.stderr, flush=True)
     record: dict[str, Any] = {
         "network": options.network,
         "batch_size": options.batch_size,
         "database": not options.without_database,
     }
-    if {"default", "fixed"} <= runs.keys():
-        record["losses"] = compared(runs["default"], runs["fixed"])
+    if {"tuning", "fixed"} <= runs.keys():
+        record["losses"] = compared(runs["tuning"], runs["fixed"])
     for run in runs.values():
         run.pop("losses")
     record |= {"runs": runs, "seconds": options.seconds, "precision": options.precision}
     if options.out is not None:
         about = {"host": processor(), "device": lm.device(options.device).name}
         packages = ["nvidia-cudnn-cu13", "nvidia-cublas", "nvidia-cuda-nvrtc", "cuda-core"]
-        write(f"tuning-{options.network}", {**about, "versions": versions(packages), **record}, options.out)
+        write(f"tuning_{options.network}", {**about, "versions": versions(packages), **record}, options.out)
     print(json.dumps(record, indent=1))
     return 0
 

@@ -3,8 +3,8 @@
     python -m benchmarks.worker lamina|torch|jax DEVICE
 
 A request is a line of JSON; the answer is a line of JSON behind `MARK`; what libraries print beside it is passed
-over. {"workload", "set", "mode", "policy"} prepares a workload, {"seconds"} times the one that was prepared; one
-request may ask for both.
+over. {"workload", "set", "mode", "policy"} prepares a workload, {"seconds", "settle"} times the one that was
+prepared; one request may ask for both.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ def prepared(library: Any, request: dict[str, Any], device: str) -> tuple[Prepar
     return ready, {"first_step_s": first, "ready_s": took, "first_peak_bytes": ready.peak()}
 
 
-def timed(ready: Prepared, seconds: float) -> dict[str, Any]:
-    """Times, the peak meanwhile, and what the library says afterwards."""
+def timed(ready: Prepared, seconds: float, settle: float) -> dict[str, Any]:
+    """Times, the peak meanwhile, and what the library says afterwards. settle: seconds before, to get faster."""
+    found = ready.settle(settle)
     ready.reset_peak()
     times, count = windows(ready, seconds)
     return {
@@ -70,6 +71,7 @@ def timed(ready: Prepared, seconds: float) -> dict[str, Any]:
         "windows": len(times),
         "iterations_per_window": count,
         "peak_bytes": ready.peak(),
+        **found,
         **ready.after(),
     }
 
@@ -92,7 +94,7 @@ def main() -> None:
             if "seconds" in request:
                 if ready is None:
                     raise LookupError("no workload is prepared")
-                answer |= timed(ready, request["seconds"])
+                answer |= timed(ready, request["seconds"], request["settle"])
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {str(error)[:500]}"}
         gc.collect()

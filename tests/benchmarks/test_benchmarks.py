@@ -214,12 +214,25 @@ def options(**changes: Any) -> argparse.Namespace:
         "out": None,
         "threads": 2,
         "policy": "x",
+        "seconds": 0.01,
+        "settle": 1.0,
         "merge": None,
         "ahead": 0,
         "caches": None,
         "python": [],
     }
     return argparse.Namespace(**chosen | changes)
+
+
+@pytest.mark.parametrize("policy", ["auto", "heuristic"])
+def test_training_is_timed_when_no_plan_is_open(policy: str) -> None:
+    """On a CPU nothing ever is; no fewer steps are taken than percentiles need."""
+    ready = peer_lamina.prepare(workload("tiny-train"), "tuned", "cpu", policy)
+    found = ready.settle(60.0)
+    assert found["tuning"].startswith("0 open")
+    assert found["settle_p99_ms"] >= found["settle_p50_ms"] > 0
+    assert found["settle_s"] >= peer_lamina._LEAST * found["settle_p50_ms"] / 2e3
+    assert peer_lamina.prepare(workload("tiny-train"), "lamina", "cpu", policy).settle(60.0) == {}
 
 
 def test_a_record_goes_on_from_another(tmp_path: Path) -> None:
@@ -240,6 +253,8 @@ def test_a_record_goes_on_from_another(tmp_path: Path) -> None:
     assert case["results"]["lamina"]["rounds_ms"] == [1.0]
     second.add(w, "lamina fastest", {"median_ms": 0.5})
     assert (case["regret"], case["speedup"], case["speedup_tuned"]) == (2.0, 6.0, 12.0)
+    second.add(w, "lamina tuned", {"median_ms": 0.75})
+    assert case["speedup_settled"] == 8.0
     assert case["best_peer"] == "jax"
     record = json.loads(second.write({}).read_text())
     assert (record["regret"], record["geometric_mean_tuned"]) == (2.0, 12.0)

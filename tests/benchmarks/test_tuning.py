@@ -37,5 +37,5 @@ def test_the_command_runs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
     printed = capfd.readouterr().out
     record = json.loads(printed[printed.index("{") :])
     assert record["losses"]["largest_relative_difference"] == 0
-    assert record["runs"]["default"]["tuning"].startswith("0 open, 0 done")
-    assert [file.name.split("-")[0] for file in tmp_path.iterdir()] == ["tuning"]
+    assert record["runs"]["tuning"]["tuning"].startswith("0 open, 0 done")
+    assert [file.name.split("-")[0] for file in tmp_path.iterdir()] == ["tuning_LeNet"]
