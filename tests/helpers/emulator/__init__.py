@@ -37,13 +37,16 @@ HERE = Path(__file__).parent
 GUARD = 256
 #: A check of GCC's that kernels are compiled with: "undefined" or "address" (`make sanitize`).
 SANITIZER = os.environ.get("LAMINA_TEST_SANITIZER", "")
-#: -O1 compiles as fast as -O0, and what it makes takes half the time. From -O2 on, GCC 12 forgets the rounding of
-#: `(double)(float)x` where it makes two such at once: whoever tries it needs -fno-tree-slp-vectorize.
-OPTIONS = ["-std=c++17", "-O1", "-w", "-fPIC", "-ffp-contract=off", "-pthread", "-fno-gnu-unique"]
+#: What -O0 makes takes twice the time, and -O1 takes a fifth longer to compile. From -O2 on, GCC 12 forgets the
+#: rounding of `(double)(float)x` where it makes two such at once: whoever tries it needs -fno-tree-slp-vectorize.
+OPTIONS = ["-std=c++17", "-Og", "-w", "-fPIC", "-ffp-contract=off", "-pthread", "-fno-gnu-unique"]
 #: Some compilers check jumps by default (_FORTIFY_SOURCE) and take one from fiber to fiber for a broken stack.
 OPTIONS += ["-U_FORTIFY_SOURCE"]
 if SANITIZER:
     OPTIONS += ["-g1", f"-fsanitize={SANITIZER}", "-fno-sanitize-recover=all"]
+#: Kernels see C's headers only, and find what they call in the runtime and the libraries that it is linked with.
+_KERNEL = ["-nostdinc++", f"-I{HERE}", f"-I{INCLUDE}"]
+_LINKED = ["-shared", "-nostdlib"]
 
 
 _contrary = ContextVar("contrary", default=False)
@@ -119,13 +122,13 @@ def _compiled(text: str, mode: tuple[str, ...]) -> Any:
     runtime = _runtime(mode)
     library = _folder() / f"{_digest(text, *_headers(text), runtime.name, *mode)}.so"
     if not library.exists():
-        include = [f"-I{_precompiled(mode)}", f"-I{HERE}", f"-I{INCLUDE}"]
-        _make(library, [*mode, *include, "-shared", "-x", "c++", "-", "-x", "none", str(runtime)], text)
+        given = ["-x", "c++", "-", "-x", "none", str(runtime), "-lgcc"]
+        _make(library, [*mode, f"-I{_precompiled(mode)}", *_KERNEL, *_LINKED, *given], text)
     return ctypes.CDLL(str(library))
 
 
 def _digest(*texts: str) -> str:
-    return hashlib.sha256("\0".join((*texts, *OPTIONS)).encode()).hexdigest()
+    return hashlib.sha256("\0".join((*texts, *OPTIONS, *_LINKED)).encode()).hexdigest()
 
 
 def _headers(text: str) -> Iterator[str]:
@@ -133,8 +136,8 @@ def _headers(text: str) -> Iterator[str]:
     seen, left = set[str](), _INCLUDED.findall(text)
     while left:
         name = left.pop()
-        file = INCLUDE / name
-        if name not in seen and file.exists():
+        file = next((folder / name for folder in (HERE, INCLUDE) if (folder / name).exists()), None)
+        if name not in seen and file is not None:
             seen.add(name)
             yield _text_of(file)
             left += _INCLUDED.findall(_text_of(file))
@@ -149,7 +152,7 @@ def _text_of(file: Path) -> str:
 def _runtime(mode: tuple[str, ...]) -> Path:
     """Fibers, barriers and launches, compiled once for all kernels."""
     text = _text_of(HERE / "runtime.cpp")
-    library = _folder() / f"runtime-{_digest(text, _text_of(HERE / 'emulator.h'), *mode)}.so"
+    library = _folder() / f"runtime-{_digest(text, *_headers(text), *mode)}.so"
     if not library.exists():
         _make(library, [*mode, f"-I{HERE}", "-shared", "-x", "c++", "-"], text)
     return library
@@ -158,10 +161,11 @@ def _runtime(mode: tuple[str, ...]) -> Path:
 @cache
 def _precompiled(mode: tuple[str, ...]) -> Path:
     """A folder with emulator.h as the compiler has read it, which takes as long as a kernel."""
-    folder = _folder() / _digest(_text_of(HERE / "emulator.h"), *mode)
+    text = _text_of(HERE / "emulator.h")
+    folder = _folder() / _digest(text, *_headers(text), *mode)
     folder.mkdir(exist_ok=True)
     if not (folder / "emulator.h.gch").exists():
-        _make(folder / "emulator.h.gch", [*mode, "-x", "c++-header", str(HERE / "emulator.h")])
+        _make(folder / "emulator.h.gch", [*mode, *_KERNEL, "-x", "c++-header", str(HERE / "emulator.h")])
     return folder
 
 

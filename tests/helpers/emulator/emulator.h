@@ -4,16 +4,16 @@
 // what they mean on a GPU, and one that not all threads reach is found (the block never ends: an abort).
 // CONTRARY: warps run as far as the next barrier one after the other, the last one first, and copies arrive as late as
 // they may. What comes out differently then lacks a barrier or waits for too little.
-// To be compiled with -fno-gnu-unique: shared memory of inline functions belongs to one kernel, not to all of a process.
+// To be compiled with -fno-gnu-unique: shared memory of inline functions belongs to one kernel, not to all of a process;
+// and with -nostdinc++: without C++'s own headers, which no kernel may use, a kernel takes half as long to compile.
 #pragma once
 #include <math.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include <type_traits>
-#include <utility>
+#include "runtime.h"
 
 #define __global__
 #define __device__
@@ -23,25 +23,9 @@
 #define __shared__ static thread_local
 // As a GPU places it: at the start of a block's shared memory.
 #define DYNAMIC_SHARED(type, name) alignas(1024) static thread_local type name[(224 << 10) / sizeof(type)]
-#define WAIT_A_LITTLE() sched_yield()
+// Blocks that wait leave the processor to the one that they wait for.
+#define WAIT_A_LITTLE() usleep(50)
 #define __align__(bytes) __attribute__((aligned(bytes)))
-
-struct Dim3 { unsigned x, y, z; };
-extern __thread Dim3 threadIdx, blockIdx, blockDim, gridDim;
-
-// Fibers, barriers and launches (runtime.cpp), compiled once for all kernels.
-namespace emulator {
-extern __thread unsigned current;
-extern __thread unsigned long long exchanged[1024];
-void hand_over();
-void meet(unsigned first, unsigned count);
-void meet_all();
-void copy_later(void *to, const void *from, bool inside);
-void end_group();
-void wait_groups(unsigned left);
-void run(void (*kernel)(void **), const unsigned *grid, unsigned threads, void **values);
-void run_together(void (*kernel)(void **), const unsigned *grid, unsigned threads, void **values);
-}  // namespace emulator
 
 // A barrier of some threads of the block: each comes here as often as the others, but warps may have taken part in more
 // or fewer shuffles.
@@ -71,6 +55,14 @@ static inline int __any_sync(unsigned, int v)
     emulator::hand_over();
     return any;
 }
+
+// CUDA's functions have a version for float of the same name.
+#define OF_FLOAT(name) static inline float name(float v) { return name##f(v); }
+#define OF_FLOATS(name) static inline float name(float a, float b) { return name##f(a, b); }
+OF_FLOAT(ceil) OF_FLOAT(cos) OF_FLOAT(erf) OF_FLOAT(erfc) OF_FLOAT(exp) OF_FLOAT(exp2) OF_FLOAT(expm1) OF_FLOAT(fabs)
+OF_FLOAT(floor) OF_FLOAT(lgamma) OF_FLOAT(log) OF_FLOAT(log10) OF_FLOAT(log1p) OF_FLOAT(log2) OF_FLOAT(rint)
+OF_FLOAT(round) OF_FLOAT(sin) OF_FLOAT(sqrt) OF_FLOAT(tan) OF_FLOAT(tanh) OF_FLOAT(trunc)
+OF_FLOATS(copysign) OF_FLOATS(fmax) OF_FLOATS(fmin) OF_FLOATS(fmod) OF_FLOATS(pow)
 
 static inline float __int_as_float(int v) { float f; memcpy(&f, &v, 4); return f; }
 static inline float __uint_as_float(unsigned v) { float f; memcpy(&f, &v, 4); return f; }
@@ -123,7 +115,7 @@ template <class Widen> static void multiply(float (&d)[4], const unsigned (&a)[4
 template <class T> static inline void warp_mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], T)
 {
     const auto brain = [](unsigned short v) { return __uint_as_float((unsigned)v << 16); };
-    if (std::is_same<T, bf16>::value) emulator::multiply(d, a, b, brain);
+    if (__is_same(T, bf16)) emulator::multiply(d, a, b, brain);
     else emulator::multiply(d, a, b, half_to_float);
 }
 // Matrices of a half type from shared memory (mma.cuh).
@@ -149,20 +141,21 @@ static inline void end_group() { emulator::end_group(); }
 template <int left> static inline void wait_groups() { emulator::wait_groups(left); }
 
 #define HALF_CONVERSIONS
-static inline float half_to_float(unsigned short bits) { _Float16 h; memcpy(&h, &bits, 2); return (float)h; }
+static inline float half_to_float(unsigned short bits) { return emulator::halves.of[bits]; }
 static inline unsigned short float_to_half(float v) { _Float16 h = (_Float16)v; unsigned short b; memcpy(&b, &h, 2); return b; }
 static inline unsigned short double_to_half(double v) { _Float16 h = (_Float16)v; unsigned short b; memcpy(&b, &h, 2); return b; }
 
 namespace emulator {
-template <class... P, size_t... I>
-static void invoke(void (*kernel)(P...), void **arguments, std::index_sequence<I...>)
+template <size_t... I> struct Places {};
+
+template <class... P, size_t... I> static void invoke(void (*kernel)(P...), void **arguments, Places<I...>)
 {
     kernel(*(P *)arguments[I]...);
 }
 
 template <class... P> static void call(void (*kernel)(P...), void **values)
 {
-    invoke(kernel, values, std::index_sequence_for<P...>());
+    invoke(kernel, values, Places<__integer_pack(sizeof...(P))...>());
 }
 }  // namespace emulator
 
@@ -176,3 +169,6 @@ template <class... P> static void call(void (*kernel)(P...), void **values)
     {                                                                                                                \
         emulator::run_together(emulated, grid, threads, values);                                                     \
     }
+
+// What every kernel begins with, and so is read in advance.
+#include "common.cuh"

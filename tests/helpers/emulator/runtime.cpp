@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "emulator.h"
+#include "runtime.h"
 
 __thread Dim3 threadIdx, blockIdx, blockDim, gridDim;
 
@@ -29,6 +29,16 @@ static thread_local Place scheduler;
 __thread unsigned current;
 __thread unsigned long long exchanged[1024];
 __thread unsigned lanes_a[1024][4], lanes_b[1024][2];
+
+Halves::Halves()
+{
+    for (unsigned bits = 0; bits < 1 << 16; ++bits) {
+        _Float16 half;
+        memcpy(&half, &bits, 2);
+        of[bits] = (float)half;
+    }
+}
+const Halves halves;
 
 #ifdef __SANITIZE_ADDRESS__
 extern "C" void __sanitizer_start_switch_fiber(void **kept, const void *bottom, size_t size);
@@ -61,14 +71,15 @@ void hand_over()
 
 void meet(unsigned first, unsigned count)
 {
-    const long mine = ++fibers[current].barriers;
-    fibers[current].waits++;
+    Fiber *const threads = fibers.data(), &self = threads[current];
+    const long mine = ++self.barriers;
+    self.waits++;
     for (bool all = false; !all;) {
-        fibers[current].held = true;
+        self.held = true;
         to_scheduler();
-        fibers[current].held = false;
+        self.held = false;
         all = true;
-        for (unsigned i = first; i < first + count; ++i) all = all && (fibers[i].done || fibers[i].barriers >= mine);
+        for (unsigned i = first; all && i < first + count; ++i) all = threads[i].done || threads[i].barriers >= mine;
     }
 }
 
