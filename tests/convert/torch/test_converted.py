@@ -39,6 +39,33 @@ def test_parameters_are_shared_by_reference_or_copied() -> None:
     assert net[4].bias.tolist() == [1, 1]
 
 
+@pytest.mark.parametrize("form", ["one", "tuple", "named", "beside"])
+def test_an_example_is_one_input_or_a_tuple_or_named(form: str) -> None:
+    import torch
+
+    from lamina.convert.torch import from_torch
+
+    class Scaled(torch.nn.Module):
+        def forward(self, x: Any, by: Any = None) -> Any:
+            return x.flatten(1).sum(1) * (2.0 if by is None else by)
+
+    x, by = images(2), torch.tensor([1.0, 3.0])
+    given: dict[str, tuple[tuple[Any, ...], Any]] = {
+        "one": ((), x), "tuple": ((), (x, by)), "named": ((), {"x": x, "by": by}), "beside": ((x,), {"by": by})
+    }  # fmt: skip
+    args, example = given[form]
+    net = Scaled()
+    converted = from_torch(net, *args, example=example)
+    assert len(converted._graphs) == 1
+    called, named = (
+        (args, example) if form in ("named", "beside") else (example if form == "tuple" else (x,), {})
+    )
+    np.testing.assert_allclose(converted(*called, **named).numpy(), net(*called, **named).numpy(), rtol=1e-5)
+    assert len(converted._graphs) == 1
+    with pytest.raises(TypeError, match="from_torch: 1 positional inputs and example=Tensor: pass one"):
+        from_torch(net, x, example=x)
+
+
 def test_other_batches_need_no_other_graph_and_other_sizes_get_theirs() -> None:
     from torch import nn
 

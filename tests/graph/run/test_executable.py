@@ -137,6 +137,10 @@ def test_bad_calls_name_what_is_wrong() -> None:
         compile(graph, "cpu", donate={0: 9})
     with pytest.raises(ValueError, match="donated to two inputs"):
         compile(graph, "cpu", donate={0: 0, 1: 0})
+    with pytest.raises(ValueError, match="contexts=0: at least 1 is needed"):
+        compile(graph, "cpu", contexts=0)
+    with pytest.raises(TypeError, match="contexts must be an int or None, got nan"):
+        compile(graph, "cpu", contexts=float("nan"))  # type: ignore[arg-type]
     run = compile(graph, "cpu", donate={0: 0})
     with pytest.raises(RuntimeError, match="call load"):
         run(np.zeros(2, np.float32))

@@ -157,13 +157,14 @@ def from_torch(
     module: torch.nn.Module,
     *args: Any,
     share: bool = True,
-    example: Mapping[str, Any] | None = None,
+    example: Any = None,
     exclude: Exclude | None = None,
 ) -> ConvertedModule:
     """A PyTorch module as a Lamina module: the same state_dict, the same inputs, Lamina's ops and gradients.
 
-    args, example: inputs such as the module is called with, positional and named; a graph is made of them at once,
-    others when the network is called otherwise. share: parameters and buffers are the module's own memory, wherever
+    args, example: inputs such as the module is called with; a graph is made of them at once, others when the network
+    is called otherwise. args are positional; example is one input, a tuple of positional ones (as torch.export's), or
+    a mapping of named ones, also beside args. share: parameters and buffers are the module's own memory, wherever
     it is, until a compiled step takes them into its own; else copies. exclude: modules for which it is true stay
     PyTorch's, with all that is in them: each call of one is one op that PyTorch computes and differentiates (once);
     their parameters and buffers are the converted network's, as all others are.
@@ -175,10 +176,21 @@ def from_torch(
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"from_torch: takes a torch.nn.Module, got {type(module).__name__}")
     converted = ConvertedModule(module, share, staying(module, exclude))
-    if args or example:
-        inputs, tensors = Inputs.of(args, example or {})
+    if args or example is not None:
+        inputs, tensors = Inputs.of(*_called_with(args, example))
         converted.graph(inputs, [as_tensor(_plain(x)) for x in tensors])
     return converted
+
+
+def _called_with(args: tuple[Any, ...], example: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Positional and named inputs. Raises TypeError where positional ones are given twice."""
+    if example is None or isinstance(example, Mapping):
+        return args, example or {}
+    if args:
+        raise TypeError(
+            f"from_torch: {len(args)} positional inputs and example={type(example).__name__}: pass one"
+        )
+    return example if isinstance(example, tuple) else (example,), {}
 
 
 def exported(

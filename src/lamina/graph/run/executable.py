@@ -65,10 +65,9 @@ def compile(
     contexts: for serving: so many calls may be under way at the same time, on a GPU too, each with a stream and
         memory of its own. Outputs lie on the host, and resident inputs are those of the last `load`, whatever became
         of them.
-    Raises TypeError for what is no graph, NoKernel when the backend cannot compute a node, ShapeError when a donated
-    pair does not match,
-    MemoryLimitError when no plan is found that needs so little memory, ValueError for contexts below 1, or with
-    `donate`.
+    Raises TypeError for what is no graph and for contexts that are no integer, NoKernel when the backend cannot
+    compute a node, ShapeError when a donated pair does not match, MemoryLimitError when no plan is found that needs
+    so little memory, ValueError for contexts below 1, or with `donate`.
     """
     if not isinstance(graph, Graph):
         what = getattr(graph, "__name__", type(graph).__name__)
@@ -80,9 +79,7 @@ def compile(
     donated = dict(donate or {})
     _check_donations(graph, donated, resident)
     limit = None if memory_limit is None else as_bytes(memory_limit)
-    if contexts is not None and (contexts < 1 or donated):
-        reason = "calls that update state run one after another" if donated else "at least 1 is needed"
-        raise ValueError(f"compile: contexts={contexts}: {reason}")
+    _check_contexts(contexts, donated)
     with collector_paused():
         return Executable(
             graph,
@@ -422,6 +419,16 @@ def _row_major(name: str, slot: Slot, x: np.ndarray[Any, Any]) -> np.ndarray[Any
 def _shares(x: Tensor, state: Mapping[int, Tensor], index: int) -> bool:
     """Whether another input of the same state lies in the same memory as x."""
     return any(y is not x and y.buffer is x.buffer for i, y in state.items() if i != index)
+
+
+def _check_contexts(contexts: Any, donate: Mapping[int, int]) -> None:
+    if contexts is None:
+        return
+    if isinstance(contexts, bool) or not isinstance(contexts, int | np.integer):
+        raise TypeError(f"compile: contexts must be an int or None, got {contexts!r}")
+    if contexts < 1 or donate:
+        reason = "calls that update state run one after another" if donate else "at least 1 is needed"
+        raise ValueError(f"compile: contexts={contexts}: {reason}")
 
 
 def _check_donations(graph: Graph, donate: Mapping[int, int], resident: Collection[int]) -> None:
