@@ -12,6 +12,9 @@ CASES = [
     "F.scaled_dot_product_attention(x, x, x, x > 0)",
     "F.embedding((x[0, 0] > 0).long(), x[0, 0])",
     "F.embedding_bag((x[0, 0] > 0).long(), x[0, 0], mode='sum')",
+    "F.embedding_bag((x[0, 0] > 0).long(), x[0, 0], mode='sum', padding_idx=0)",
+    "F.embedding_bag((x[0, 0] > 0).long() * 5, x[0, 0], mode='mean', padding_idx=-1)",
+    "F.embedding((x[0, 0] > 0).long(), x[0, 0], padding_idx=-1)",
 ]
 
 

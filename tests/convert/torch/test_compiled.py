@@ -52,6 +52,37 @@ def test_gradients_accumulate_and_graphs_are_kept() -> None:
         torch.testing.assert_close(a.grad, b.grad, atol=2e-3, rtol=1e-3)
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_gradients_need_what_a_written_buffer_was_before(again: bool) -> None:
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    class Queue(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = torch.nn.Linear(3, 4, bias=False)
+            self.register_buffer("kept", torch.ones(4, 2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.line(x) @ self.kept.clone()
+            self.kept.add_(1)
+            return y
+
+    model = Queue()
+    twin = copy.deepcopy(model)
+    x = torch.ones(2, 3)
+    for net, run in ((model, model), (twin, compiled(twin))):
+        for _ in range(2):
+            run(x).sum().backward(retain_graph=again)
+        if again:
+            y = run(x)
+            y.sum().backward(retain_graph=True)
+            y.sum().backward()
+        assert net.kept[0, 0] == 4 if again else 3
+    torch.testing.assert_close(twin.line.weight.grad, model.line.weight.grad)
+
+
 def test_dropout_follows_pytorchs_seed() -> None:
     import torch
 

@@ -18,6 +18,11 @@ CASES = [
     "F.lp_pool2d(x, 2, 2)",
     "torch.conv2d(x, torch.ones(3, 1, 3, 3), groups=3)",
     "F.max_pool1d(x[:, 0], 2)",
+    "F.adaptive_max_pool1d(x[:, 0], 2)",
+    "F.adaptive_max_pool2d(x, (2, None), return_indices=True)[1]",
+    "F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2)",
+    "F.max_unpool2d(*F.max_pool2d(x, 3, 2, return_indices=True), 3, 2, output_size=(6, 6))",
+    "F.fractional_max_pool2d(x, 2, (3, 4), _random_samples=torch.full((2, 3, 2), 0.3))",
 ]
 
 

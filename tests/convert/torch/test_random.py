@@ -15,6 +15,7 @@ def test_dropout_drops_as_many_as_asked_and_nothing_in_inference() -> None:
 
     x = torch.ones(100, 100)
     agree(lambda x: F.dropout(x, 0.5, False), x)
+    agree(lambda x: F.rrelu(-x, 0.1, 0.4), x)
     y = exported(lambda x: F.dropout(x, 0.25, True), x)(x).outputs[0].numpy()
     assert abs((y == 0).mean() - 0.25) < 0.02
     assert abs(y.max() - 4 / 3) < 1e-6

@@ -39,6 +39,11 @@ CASES = [
     "torch.einsum('nchw,ncdw->nhd', x, x)",
     "x.detach().clone() + x.contiguous()",
     "x.select(1, 0)[0].T",
+    "x[0, 0].clone().fill_diagonal_(3.0)",
+    "x.reshape(-1, 2).clone().fill_diagonal_(3.0, wrap=True)",
+    "x.put(torch.tensor([1, -1]), torch.tensor([9.0, 8.0]))",
+    "x.clone().put_(torch.tensor([1, 1]), torch.tensor([9.0, 8.0]), accumulate=True)",
+    "x.new_zeros(torch.broadcast_shapes((3, 1), (1, 4), 4)) + x.sum()",
 ]
 
 

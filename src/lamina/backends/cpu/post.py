@@ -47,6 +47,8 @@ from lamina.ops.primitives.pointwise import (
 from lamina.ops.primitives.quantize import QuantizedConv, QuantizedMatmul
 from lamina.spec import DType, Spec
 
+#: How many post-ops oneDNN takes: more is its out_of_memory.
+MOST = 32
 #: max(x, 0) as x * min(max(x * largest, 0), 1): as fast as oneDNN's own relu, which gives 0 for NaN, as clip does.
 #: -inf becomes NaN: louder, not silent. Exact but for numbers below 1e-38 and the sign of zeros.
 _POSITIVE = Eltwise("hardswish", float(np.finfo(np.float32).max), 0.0)
@@ -136,6 +138,8 @@ class Post:
                     raise NoKernel(f"cpu: cannot fuse {op} with {other} into {y}")
             else:
                 raise NoKernel(f"cpu: cannot fuse {op}")
+        if len(steps) > MOST:
+            raise NoKernel(f"cpu: oneDNN takes {MOST} post-ops, these are {len(steps)}")
         return cls(bias, tuple(steps))
 
     def bias_desc(self, dtype: DType) -> MemoryDesc | None:

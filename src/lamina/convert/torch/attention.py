@@ -94,16 +94,12 @@ def _added(mask: Any, q: Any) -> Any:
 
 @converts("embedding")
 def embedding(call: TorchCall) -> Any:
-    """Rows of a table. torch.nn.functional has the indices first, ATen the table."""
-    indices = call["indices"] if "indices" in call else call["input"]
-    padding = call.get("padding_idx")
-    options = {
-        k: call[k]
-        for k in ("max_norm", "norm_type", "scale_grad_by_freq")
-        if call.get(k) not in (None, False)
-    }
-    padding = None if padding == -1 and "indices" in call else padding
-    return ops.embedding(indices, call["weight"], padding, **options)
+    """Rows of a table. torch.nn.functional has the indices first, ATen the table, and -1 for no padding."""
+    of_aten = "indices" in call
+    options = _of_table(call)
+    if of_aten and options.get("padding_idx") == -1:
+        del options["padding_idx"]
+    return ops.embedding(call["indices" if of_aten else "input"], call["weight"], **options)
 
 
 @converts("embedding_bag")
@@ -115,6 +111,12 @@ def embedding_bag(call: TorchCall) -> Any:
     found = ops.embedding_bag(
         first, call["weight"], call.get("offsets"), mode=modes[mode] if isinstance(mode, int) else mode,
         per_sample_weights=call.get("per_sample_weights"),
-        include_last_offset=bool(call.get("include_last_offset", False)),
+        include_last_offset=bool(call.get("include_last_offset", False)), **_of_table(call),
     )  # fmt: skip
     return (found, None, None, None) if "indices" in call else found
+
+
+def _of_table(call: TorchCall) -> dict[str, Any]:
+    """What a lookup says of its table and of the table's gradient."""
+    names = ("padding_idx", "max_norm", "norm_type", "scale_grad_by_freq")
+    return {k: call[k] for k in names if (value := call.get(k)) is not None and value is not False}

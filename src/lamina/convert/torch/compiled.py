@@ -39,7 +39,9 @@ class CompiledGraph:
         self, recorded: RecordedGraph, tensors: Sequence[torch.Tensor], stays: Sequence[int], device: Device
     ) -> None:
         self.recorded, self.device = recorded, device
-        self.stays = [i for i in stays if is_lendable(tensors[i]) and tensors[i].device.type == device.kind]
+        # What the forward pass overwrites and the gradients depend on is copied: they need the values of before.
+        moved = set(recorded.overwritten)
+        self.stays = [i for i in stays if i not in moved and _lies_on(tensors[i], device)]
         self.executable = TwoPassProgram(
             recorded.graph, device, recorded.early, lent=self.stays, late=recorded.late
         )
@@ -95,6 +97,11 @@ class CompiledGraph:
             return self.take(tensors)
         context.move(tensors)
         return context
+
+
+def _lies_on(x: torch.Tensor, device: Device) -> bool:
+    """Whether a tensor may be read where it lies."""
+    return is_lendable(x) and x.device.type == device.kind
 
 
 class _CallMemory:

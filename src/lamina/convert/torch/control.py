@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from lamina import ops
-from lamina.convert.torch.node import TorchCall, aliases, converts, dtype_of, known
+from lamina.convert.torch.node import TorchCall, aliases, converts, dtype_of, is_operand, known, read
+from lamina.ops.core import bind
+from lamina.ops.primitives.marker import CustomGradient
 
 
 @converts("_set_grad_enabled", "set_grad_enabled")
@@ -67,6 +70,37 @@ def branch(call: TorchCall) -> Any:
         return call.run(yes if value else no, args)
     pairs = zip(call.run(yes, args), call.run(no, args), strict=True)
     return tuple(ops.where(truth.reshape(()), a.read(), b.read()) for a, b in pairs)
+
+
+@converts("autograd_function_apply")
+def gradient_of_its_own(call: TorchCall) -> Any:
+    """A torch.autograd.Function: the subgraph of its forward pass, that of its backward pass for the gradient."""
+    if call.get("dirty_idx"):
+        raise call.error("writes to its arguments (mark_dirty)")
+    forward, backward, *cells = (v for k, v in call.cells.items() if k.isdigit())
+    args = read(cells)
+    results, saved = call.run(forward, cells, with_gradient=False)
+    single = not isinstance(results, (tuple, list))
+    outputs = [ops.operand(read(y)) for y in ([results] if single else results)]
+    held = read(list(saved))
+    places, kept = (
+        [i for i, x in enumerate(values) if is_operand(x) and (x.dtype.is_float or values is held)]
+        for values in (args, held)
+    )
+
+    def rule(values: Sequence[Any], grads: Sequence[Any]) -> Sequence[Any]:
+        whole = list(held)
+        for i, x in zip(kept, values, strict=True):
+            whole[i] = x
+        arriving = [ops.zeros_like(y) if g is None else g for y, g in zip(outputs, grads, strict=True)]
+        found = read(call.run(backward, [*arriving, *whole], with_gradient=True))
+        return [found[i] for i in places]
+
+    op = CustomGradient(rule, len(places), len(outputs))
+    marked = bind(op, *(args[i] for i in places), *outputs, *(held[i] for i in kept))
+    constant = call.get("non_differentiable_idx") or ()
+    found = [ops.stop_gradient(y) if i in constant else y for i, y in enumerate(marked)]
+    return found[0] if single else tuple(found)
 
 
 @converts("_assert", "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range",

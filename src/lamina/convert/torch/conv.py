@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 from lamina import ops
@@ -48,6 +49,31 @@ def max_pool(call: TorchCall) -> Any:
     if call.get("return_indices", False) and not name.endswith("_with_indices"):
         name += "_with_indices"
     return getattr(ops, name)(call["input"], call["kernel_size"], step, **options)
+
+
+@converts("max_unpool2d", "max_unpool3d")
+def max_unpool(call: TorchCall) -> Any:
+    """Elements back at the places that a pool gave; the overload of ATen is told the image's sizes alone."""
+    if "kernel_size" in call:
+        names = ("stride", "padding", "output_size")
+        options = {k: call[k] for k in names if call.get(k) is not None}
+        return getattr(ops, call.name)(call["input"], call["indices"], call["kernel_size"], **options)
+    x, index, sizes = call["input"], call["indices"], tuple(call["output_size"])
+    planes = x.shape[: x.ndim - len(sizes)]
+    flat = (*planes, -1)
+    zeros = x.new_zeros((*planes, prod(sizes)))
+    return ops.scatter(zeros, -1, index.reshape(flat), x.reshape(flat)).reshape((*planes, *sizes))
+
+
+@converts("fractional_max_pool2d", "fractional_max_pool3d")
+def fractional_max_pool(call: TorchCall) -> Any:
+    """The largest elements of windows at random places; the overload of ATen always gives the indices."""
+    of_aten = "random_samples" in call
+    names = ("output_size", "output_ratio", "_random_samples")
+    options = {k: call[k] for k in names if call.get(k) is not None}
+    options |= {"_random_samples": call["random_samples"]} if of_aten else {}
+    indices = of_aten or bool(call.get("return_indices", False))
+    return getattr(ops, call.name)(call["input"], call["kernel_size"], **options, return_indices=indices)
 
 
 @converts("avg_pool1d", "avg_pool2d", "avg_pool3d")

@@ -80,3 +80,11 @@ def matrix_power(call: TorchCall) -> Any:
 def multi_dot(call: TorchCall) -> Any:
     """A product of several matrices."""
     return linalg.multi_dot(call.either("tensors", "matrices"))
+
+
+@converts("tensordot")
+def tensordot(call: TorchCall) -> Any:
+    """Products summed over axes; the overload of ATen has the axes of each operand apart."""
+    a, b = call.either("input", "a"), call.either("other", "b")
+    dims = (call["dims_self"], call["dims_other"]) if "dims_self" in call else call.get("dims", 2)
+    return ops.tensordot(a, b, dims)

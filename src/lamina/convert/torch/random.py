@@ -54,6 +54,15 @@ def normal(call: TorchCall) -> Any:
     return ops.randn_like(call["input"]) * call.get("std", 1.0) + call.get("mean", 0.0)
 
 
+@converts("rrelu", "rrelu_")
+def rrelu(call: TorchCall) -> Any:
+    """Below zero a slope between two numbers: drawn for each element in training, the middle in inference."""
+    x, low, high = call["input"], call.get("lower", 1 / 8), call.get("upper", 1 / 3)
+    if not call.get("training", False):
+        return ops.leaky_relu(x, (low + high) / 2)
+    return ops.where(ops.ge(x, 0), x, x * (ops.rand_like(x) * (high - low) + low))
+
+
 @converts("rand_like", "randn_like")
 def like(call: TorchCall) -> Any:
     """Of the shape of another tensor."""

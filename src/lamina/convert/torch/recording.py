@@ -43,6 +43,13 @@ class RecordedGraph:
         return self.results + len(self.written)
 
     @property
+    def overwritten(self) -> list[int]:
+        """The written arguments whose old values the gradients depend on."""
+        nodes = reachable(self.graph.outputs[self.early :])
+        read = {v for n in nodes for v in n.inputs} | set(self.graph.outputs[self.early :])
+        return [i for i in self.written if self.graph.inputs[i] in read]
+
+    @property
     def late(self) -> range:
         """The inputs that are there for the backward pass only."""
         return range(self.tensors + self.random, len(self.graph.inputs))

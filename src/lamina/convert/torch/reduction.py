@@ -60,3 +60,10 @@ def activation(call: TorchCall) -> Any:
     """A function of one tensor; what else PyTorch takes says where the result goes."""
     name = "logsigmoid" if call.name == "log_sigmoid" else call.name
     return getattr(ops, name)(call["input"])
+
+
+@converts("entr")
+def entropy(call: TorchCall) -> Any:
+    """-x log x; minus infinity below zero."""
+    x = call["input"]
+    return ops.where(ops.lt(x, 0), float("-inf"), -ops.xlogy(x, x))

@@ -205,6 +205,18 @@ def broadcast_tensors(call: TorchCall) -> Any:
     return list(ops.broadcast_tensors(*call["tensors"]))
 
 
+@converts("broadcast_shapes")
+def broadcast_shapes(call: TorchCall) -> Any:
+    """The common shape of shapes."""
+    shapes = (v for v in call.cells.values() if v is not None)
+    listed = [v for given in shapes for v in (given if _are_shapes(given) else (given,))]
+    return torch.Size(np.broadcast_shapes(*((s,) if isinstance(s, int) else tuple(s) for s in listed)))
+
+
+def _are_shapes(given: Any) -> bool:
+    return isinstance(given, (tuple, list)) and any(isinstance(s, (tuple, list)) for s in given)
+
+
 @converts("fftshift", "ifftshift")
 def shifted(call: TorchCall) -> Any:
     """Frequency 0 in the middle, and back."""
@@ -309,6 +321,22 @@ def fill(call: TorchCall) -> Any:
     if is_operand(value):
         return ops.broadcast_to(ops.cast(value, x.dtype), x.shape)
     return ops.full_like(x, value)
+
+
+@converts("fill_diagonal_")
+def fill_diagonal(call: TorchCall) -> Any:
+    """One value on the main diagonal; with wrap again below it, a row further on each time."""
+    x, mask = call["input"], np.zeros(call["input"].shape, np.bool_)
+    np.fill_diagonal(mask, True, wrap=call.get("wrap", False))
+    return ops.where(mask, call["fill_value"], x)
+
+
+@converts("put", "put_")
+def put(call: TorchCall) -> Any:
+    """Elements, counted row by row, overwritten or added to."""
+    x, index, source = call["input"], call["index"].reshape((-1,)), call["source"].reshape((-1,))
+    flat = x.reshape((-1,)).at[index]
+    return (flat.add(source) if call.get("accumulate", False) else flat.set(source)).reshape(x.shape)
 
 
 @converts("result_type", "promote_types", "can_cast", "finfo", "iinfo", "is_floating_point")

@@ -194,7 +194,9 @@ def _own_names(name: str) -> Iterator[str]:
 def _python_signature(target: Any) -> inspect.Signature | None:
     if isinstance(target, (str, torch._ops.OperatorBase)) or not inspect.isfunction(target):
         return None
-    return inspect.signature(target)
+    # F.max_pool2d and its kind choose between two functions by a flag: their own signature is (*args, **kwargs).
+    chosen = torch._jit_internal.boolean_dispatched.get(target)
+    return inspect.signature(chosen["if_true"] if chosen else target)
 
 
 def _fits(
