@@ -10,8 +10,11 @@ EXTRAS := $(if $(GPU),cu13,)
 
 .PHONY: demo test test-all test-torch sanitize lint typecheck bench ledger clean
 
-# Two processes, each with one thread for its arithmetic, take as long on two cores as the longest half.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(shell nproc)
+# Two processes, each with one thread for its arithmetic, take as long on two cores as the longest half. Each begins
+# with a half of the files, so that what the tests of a file share is made once, and takes of the other's when done.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(shell nproc) --dist worksteal
+# Bytecode is kept: the processes that tests start, and the next run, need not compile the sources again.
+unexport PYTHONDONTWRITEBYTECODE
 # What each run passed and skipped, for tools.ledger and tools.skips.
 REPORT  = --junitxml=build/results/$@.xml
 

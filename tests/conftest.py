@@ -1,5 +1,6 @@
 """What holds for every test."""
 
+import gc
 import os
 import warnings
 from collections.abc import Iterator
@@ -34,6 +35,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(f"the name of a test differs from process to process: {item.nodeid}")
         if _is_ours(item):
             item.add_marker(pytest.mark.filterwarnings("error"), append=False)
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end: it need not be looked through for cycles again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _is_ours(node: pytest.Item | pytest.Collector) -> bool:

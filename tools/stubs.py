@@ -78,7 +78,9 @@ class Stub:
 
     def module(self, name: str) -> Module:
         """The source of a module, parsed once."""
-        return self.modules.setdefault(name, Module(name))
+        if name not in self.modules:
+            self.modules[name] = Module(name)
+        return self.modules[name]
 
     def find(self, module: str, name: str) -> tuple[Module, str]:
         """The module that defines a function, and its name there."""

@@ -10,6 +10,7 @@ import ast
 import statistics
 import sys
 import tokenize
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,9 +64,10 @@ def code_lines(file: Path) -> set[int]:
 
 def function_sizes(file: Path, lines: set[int]) -> Iterator[int]:
     """Code lines of each function of a file."""
+    ordered = sorted(lines)
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield sum(node.lineno <= n <= (node.end_lineno or node.lineno) for n in lines)
+            yield bisect_right(ordered, node.end_lineno or node.lineno) - bisect_left(ordered, node.lineno)
 
 
 def measure(package: Path) -> dict[str, Size]:

@@ -21,7 +21,9 @@ from lamina.cli import main
 from lamina.cli.networks import NETWORKS
 from lamina.cli.status import ExitStatus
 from lamina.graph.passes.manager import PIPELINE
+from lamina.nn.models.registry import builders
 from lamina.train import DivergedError
+from tests.helpers.nn.families import FIXED, SMALL
 
 TINY = ["train", "lenet", "--device", "cpu", "--batch-size", "32"]
 
@@ -139,16 +141,23 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
         assert part in text
 
 
-#: One network of each family for the quick tests.
-FIRST = list({builder.make.__module__: name for name, builder in reversed(NETWORKS.items())}.values())
+#: One network of each family: the others have the same layers, of other widths and numbers.
+FAMILIES = [builders()[name].command for name in SMALL | FIXED]
 
 
-@pytest.mark.parametrize(
-    "network", [pytest.param(n, marks=[] if n in FIRST else pytest.mark.slow) for n in NETWORKS]
-)
-def test_every_network_can_be_planned(network: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("network", FAMILIES)
+def test_training_is_planned_for_a_network_of_each_family(
+    network: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["plan", network, "--backend", "null", "--device", "cpu", "--train"]) == 0
     assert "sgd_update" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", [n for n in NETWORKS if n not in FAMILIES])
+def test_every_network_can_be_planned(network: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", network, "--backend", "null", "--device", "cpu"]) == 0
+    assert re.search(r"^\d+ kernels on cpu \(null\)", capsys.readouterr().out, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

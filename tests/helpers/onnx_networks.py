@@ -15,12 +15,13 @@ from lamina.nn.models.conformer import Conformer
 from lamina.nn.models.crnn import CRNN
 from lamina.nn.models.deepspeech import DeepSpeech
 from lamina.nn.models.gpt2 import GPT2LMHeadModel
-from lamina.nn.models.registry import Builder, builders
+from lamina.nn.models.registry import builders
 from lamina.nn.models.segmentation import deeplabv3_resnet50
 from lamina.nn.models.seq2seq import Seq2Seq
 from lamina.nn.models.unet import UNet
 from lamina.nn.models.word_language import RNNModel
 from lamina.spec import Spec, float32, int64
+from tests.helpers.nn.families import FIXED, SMALL
 from tests.helpers.programs import LAMINA, Program
 from tests.programs import test_images, test_sequences
 
@@ -95,30 +96,18 @@ def tokens(*shape: int) -> Any:
     return np.random.default_rng(0).integers(1, 20, shape)
 
 
-def _of_builder(builder: Builder) -> Case:
-    """A network of images for ten classes, of the size that it is published for."""
-    make = partial(builder, builder.channels, 10, None)
-    return Case(make, (Spec((2, builder.channels, builder.size, builder.size), float32),), "batch")
-
-
-def _of_registry() -> dict[str, Case]:
-    """The smallest network of each module of networks."""
-    families: dict[str, list[Builder]] = {}
-    for builder in (b for b in builders().values() if b.task == "classification"):
-        families.setdefault(builder.make.__module__, []).append(builder)
-    return {b.name: _of_builder(b) for b in (min(family, key=_size) for family in families.values())}
-
-
-def _size(builder: Builder) -> int:
-    with nn.init.skipped():
-        return sum(p.numel() for p in builder(builder.channels, 10, None).parameters())
+def _of_builder(name: str, size: int) -> Case:
+    """A network of images for ten classes."""
+    builder = builders()[name]
+    make = partial(builder, builder.channels, 10, size)
+    return Case(make, (Spec((2, builder.channels, size, size), float32),), "batch")
 
 
 _FREE = {"input_0": {0: "batch", 1: "time"}}
 _STATE = (Spec((2, 3, 12), float32), Spec((2, 3, 12), float32))
 
 NETWORKS = {
-    **_of_registry(),
+    **{name: _of_builder(name, size) for name, size in (SMALL | FIXED).items()},
     "bert": Case(partial(BertModel, 50, 32, 2, 4, 64), (tokens(2, 7),), _FREE),
     "gpt2": Case(
         partial(GPT2LMHeadModel, vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=32),
@@ -134,17 +123,8 @@ NETWORKS = {
         partial(UNet, 3, 2, width=8), (Spec((2, 3, 48, 64), float32),), {"input_0": {0: "batch", 2: "h", 3: "w"}}
     ),
     "deeplabv3": images(deeplabv3_resnet50, 65, 4),
-    "lenet": images(nn.LeNet, 28, 1, 10, channels=1),
-    "alexnet": images(nn.AlexNet, 224, 1, 10, channels=1),
-    "alexnet_imagenet": images(nn.AlexNetImageNet, 224, 10),
-    "overfeat": images(nn.OverFeat, 231, 10),
-    "googlenet": images(nn.GoogLeNet, 64, 10),
-    "mobilenet_v2": images(nn.mobilenet_v2, 64, 10),
-    "resnet18": images(nn.resnet18, 64, 10),
-    "resnet34": images(nn.resnet34, 64, 10),
+    "googlenet_without_norms": images(nn.GoogLeNet, 64, 10),
     "resnet50": images(nn.resnet50, 64, 10),
-    "resnet101": images(nn.resnet101, 64, 10),
-    **{name: images(getattr(nn, name), 64, 10) for name in ("vgg11", "vgg11_bn", "vgg13_bn", "vgg16_bn", "vgg19_bn")},
     **{f"program_{n}": _of_program(p) for n, p in (test_images.PROGRAMS | test_sequences.PROGRAMS).items()},
     "lstm": sequences(nn.LSTM, 4, 6, 2, bidirectional=True),
     "lstm_projected": Case(partial(nn.LSTM, 4, 6, 2, proj_size=3, bidirectional=True), (Spec((5, 2, 4), float32),)),
@@ -184,7 +164,7 @@ NETWORKS = {
 
 #: What the quick suite exports; the rest is slow.
 QUICK = (
-    "lenet", "resnet18", "program_unet", "program_transformer", "program_vit", "lstm",
+    "LeNet", "resnet18", "program_unet", "program_transformer", "program_vit", "lstm",
     "lstm_projected", "gru", "rnn_tanh", "rnn_relu", "lstm_step", "transformer_encoder", "transformer", "attention",
     "volumes", "signal", "bert", "gpt2", "conformer", "deepspeech", "seq2seq", "word_language", "unet",
 )  # fmt: skip

@@ -47,8 +47,15 @@ class Encoder(nn.Module):
         return self.head(ops.mean(self.layer(x), 1))
 
 
+def residual() -> nn.Module:
+    """ResNet-18 of two stages: windows of 7, 3 and 1, of strides 1 and 2, each with all that stands behind it."""
+    net = resnet18(num_classes=16)
+    net.layer3, net.layer4, net.fc = nn.Identity(), nn.Identity(), nn.Linear(128, 16)
+    return net
+
+
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "resnet18": (lambda: resnet18(num_classes=16), (BATCH, 3, 64, 64)),
+    "residual": (residual, (BATCH, 3, 64, 64)),
     "lstm": (Recurrent, (12, BATCH, 128)),
     "encoder": (Encoder, (BATCH, 64, 256)),
 }

@@ -9,6 +9,7 @@ import lamina as lm
 from lamina import nn
 from lamina.nn import models
 from lamina.nn.models.registry import Builder, network
+from tests.helpers.nn.families import FIXED, SMALL
 
 
 def test_names() -> None:
@@ -111,24 +112,23 @@ def test_entries_of_the_state_are_torchvisions(name: str) -> None:
     assert our_entries(name) == their_entries(name)
 
 
-#: One network of each family, with images that are small for it.
-TRAINED = {
-    "alexnet": 64, "convnext_tiny": 64, "densenet121": 64, "efficientnet_b0": 64, "googlenet": 64,
-    "inception_v3": 96, "maxvit_t": 224, "mnasnet1_0": 64, "mobilenet_v2": 64, "mobilenet_v3_small": 64,
-    "regnet_y_400mf": 64, "resnet18": 64, "shufflenet_v2_x0_5": 64, "squeezenet1_1": 64, "swin_t": 64,
-    "swin_v2_t": 64, "vgg11_bn": 32, "vit_b_32": 64,
-}  # fmt: skip
+def test_each_family_has_a_small_one() -> None:
+    made = [b for b in models.builders().values() if b.task == "classification"]
+    small = {models.builders()[name].make.__module__ for name in SMALL | FIXED}
+    assert small == {b.make.__module__ for b in made}
+
+
 #: Those that the quick tests train.
 QUICK = ("mobilenet_v3_small", "shufflenet_v2_x0_5", "squeezenet1_1")
 
 
 @pytest.mark.feature("B021")
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in TRAINED]
+    "name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in SMALL]
 )
 def test_a_step_of_training_compiles_and_learns(name: str) -> None:
     nn.manual_seed(0)
-    size = TRAINED[name]
+    size = SMALL[name]
     net = models.builders()[name](3, 5, size)
     before = {key: p.numpy().copy() for key, p in net.named_parameters()}
     step = lm.train_step(net, lm.ops.cross_entropy, lm.optim.SGD(lr=1e-3, momentum=0.9), device="cpu")

@@ -248,7 +248,7 @@ def test_networks_come_back(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["lenet", "program_unet", "program_vit", "gru", "lstm_step", "transformer", "signal"]
+    "name", ["LeNet", "program_unet", "program_vit", "gru", "lstm_step", "transformer", "signal"]
 )
 def test_a_model_that_came_in_goes_out_again(name: str) -> None:
     """Lamina -> ONNX -> Lamina -> ONNX: the weights are the same bits, the outputs pass the check."""
