@@ -243,7 +243,8 @@ class Traced:
             memory_limit=owner.memory_limit,
         )
         if stays:
-            executable.load({first + i: x for i, x in enumerate(stays)})
+            beside = [program.executable for program in owner._programs]
+            executable.load({first + i: x for i, x in enumerate(stays)}, beside)
         state = tuple((x, x.spec.open, x.device) for x in tensors)
         asks = tuple(ask for _, ask in capture.feeds)
         finals = tuple(capture.finals)

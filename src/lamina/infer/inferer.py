@@ -175,8 +175,10 @@ class Inferer(Serving):
             if self._predictor.renewed():
                 self._programs.clear()
                 self._uses.clear()
+            done: list[Executable] = []
             for program in self._programs.values():
-                self._predictor._load(program.executable)
+                self._predictor._load(program.executable, done)
+                done.append(program.executable)
 
     def known(self, kind: RequestKind) -> ProgramUse | None:
         """The program for a kind of inputs, where it is there."""
@@ -195,13 +197,19 @@ class Inferer(Serving):
                     use = self._gathered(kind, given, count)
                 if use is None:
                     graph, structure = self._predictor.traced(kind.structure, kind.specs)
-                    program = ServedProgram(self._predictor.loaded(graph), structure)
+                    program = ServedProgram(self._loaded(graph), structure)
                     program.graph = graph
                     use = ProgramUse(program, kind, max(count, 1))
                 self._programs[use.key] = use.program
                 self._uses[kind] = use
                 self._forget()
             return self._uses[kind]
+
+    def _loaded(self, graph: Graph) -> Executable:
+        """The executable of a graph on the weights; what was made of these for other programs serves it too."""
+        executable = self._predictor.compiled(graph)
+        self._predictor._load(executable, [p.executable for p in self._programs.values()])
+        return executable
 
     def _forget(self) -> None:
         """Let go of the programs that were not used for longest."""
@@ -229,7 +237,7 @@ class Inferer(Serving):
         if most not in self._programs:
             batch, outputs = parts[0]  # type: ignore[misc]
             inputs = batch.axes[len(self._predictor._held) :]
-            executable = self._predictor.loaded(large)
+            executable = self._loaded(large)
             program = _CompiledBatch(
                 executable, structure, self.max_batch, inputs, outputs, self._first(given, axes)
             )
@@ -257,12 +265,6 @@ class _Serving(Predictor):
         return compile(
             graph, self.device, resident=range(len(self._held)), backend=self.backend, contexts=self.contexts
         )
-
-    def loaded(self, graph: Graph) -> Executable:
-        """The executable on the weights."""
-        executable = self.compiled(graph)
-        self._load(executable)
-        return executable
 
 
 class _CompiledBatch(GatheredProgram):

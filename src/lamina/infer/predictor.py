@@ -104,8 +104,10 @@ class Predictor(Checked):
 
     def refresh(self) -> None:
         """Take over weights that were changed in place since the last call."""
+        done: list[Executable] = []
         for program in self._programs:
-            self._load(program.executable)
+            self._load(program.executable, done)
+            done.append(program.executable)
 
     def renewed(self) -> bool:
         """Drop all programs where a module's numbers, hooks or parts were changed since then; whether they were."""
@@ -159,9 +161,10 @@ class Predictor(Checked):
         return held
 
     # ---- programs
-    def _load(self, executable: Executable) -> None:
+    def _load(self, executable: Executable, beside: Sequence[Executable]) -> None:
+        """beside: executables that hold the weights as they are now."""
         if self._held:
-            executable.load(dict(enumerate(self._held.values())))
+            executable.load(dict(enumerate(self._held.values())), beside)
 
     def _use(self, kind: _InputKind) -> _Use:
         """The program that serves inputs of a kind: one for more samples if that is proven to do, else its own."""
@@ -189,7 +192,7 @@ class Predictor(Checked):
 
     def _exact(self, kind: _InputKind, graph: Graph, outputs: Structure) -> _Use:
         executable = self.compiled(graph)
-        self._load(executable)
+        self._load(executable, [p.executable for p in self._programs])
         program = _CompiledNet(kind, graph, executable, outputs)
         self._programs.add(kind, program)
         kept = {id(p) for p in self._programs}

@@ -226,6 +226,37 @@ def test_binary_ops_agree_on_a_layout(op: Op) -> None:
     check(op, a, ints(2, 1, 3, 1), label="numpy")
 
 
+@pytest.mark.parametrize("op", [Add(), Sub(), Mul(), Div()], ids=str)
+@pytest.mark.parametrize(
+    ("a", "b", "tag"),
+    [
+        ((5, 3, 4, 4), (5, 1, 1, 1), "abcd"),
+        ((5, 3, 4, 4), (5, 1, 1, 1), "acdb"),
+        ((2, 5, 3, 4), (2, 5, 1, 1), "abcd"),
+        ((2, 5, 3, 4), (5, 3, 1), "abcd"),
+        ((2, 5, 3, 4), (3, 4), "abcd"),
+        ((2, 5, 3, 4), (3, 4), "acdb"),
+    ],
+)
+def test_an_operand_that_varies_along_neighbouring_axes_is_repeated_by_onednn(
+    op: Op, a: tuple[int, ...], b: tuple[int, ...], tag: str
+) -> None:
+    made = check(op, ints(*a), ints(*b, seed=1) * 2 + 1, tags=[tag, None])
+    assert {made.inputs[0].tag, made.outputs[0].tag} == {tag}
+
+
+def test_what_varies_apart_or_in_many_short_rows_is_not_onednn_s() -> None:
+    few, many = (np.ones((n, 64, 7, 7), np.float32) for n in (2, 32))
+    for a, b, tag in (
+        (few, ints(2, 1, 7, 1), "abcd"),
+        (few, ints(2, 64, 1, 1), "acdb"),
+        (few, ints(2, 1, 1, 1), "aBcd16b"),
+        (many, ints(32, 64, 1, 1), "abcd"),
+    ):
+        assert not plan(Mul(), [a, b], [tag, None]).label.startswith("onednn")
+    assert plan(Mul(), [few, ints(2, 64, 1, 1)]).label.startswith("onednn")
+
+
 def test_activation_gradients_keep_the_layout() -> None:
     y, g = ints(2, 19, 3, 5), ints(2, 19, 3, 5, seed=1)
     made = check(ReluGrad(), y, g, tags=["acdb", "aBcd16b"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from lamina import onednn
 from lamina.backends import NoKernel, Plan
@@ -12,10 +13,12 @@ from lamina.backends.cpu.library import (
     at_output,
     attempt,
     computes,
+    data_type,
     desc,
     flat,
     is_padded,
     kernels,
+    memory_order,
     single,
 )
 from lamina.backends.cpu.post import BINARY, ELTWISE, Post, aligned, is_per_channel, keeps_zero
@@ -36,6 +39,10 @@ from lamina.ops.primitives.pointwise import (
 from lamina.replay.guards import no_nan
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
+
+#: Floats in the widest vector; rows from this length on run as fast with a rest that fills none as without; as many
+#: elements as make loops, which are faster on shorter rows, worth compiling.
+_VECTOR, _LONG_ROW, _MANY = 16, 128, 1 << 16
 
 _FROM_OUTPUT = {
     ReluGrad: "relu_use_dst_for_bwd",
@@ -156,12 +163,33 @@ def _joined(op: Op, specs: Sequence[Spec], post: Post, extra: Sequence[Spec]) ->
         lying = _kept(a if a.layout is not None else b, zero_kept=function != "div" and not post.steps)
         over = desc(lying) if post.steps else _run(lying)
         return _binary(op, function, (lying, lying), lying, (over, over, over), post, extra)
-    if not (b.numel == 1 or (b.ndim <= y.ndim and is_per_channel(b, y))):
-        raise NoKernel(f"cpu: {op} broadcasts {b} to {y}")
     a = _kept(a, zero_kept=function in ("mul", "div") and not post.steps)
     b = b.open.fixed
-    one = MemoryDesc(aligned(b.shape, max(a.ndim, 1)) or (1,), desc(b).data_type)
-    return _binary(op, function, (a, b), a, (desc(a), one, desc(a)), post, extra)
+    if b.numel == 1 or is_per_channel(b, y):
+        one = MemoryDesc(aligned(b.shape, max(a.ndim, 1)) or (1,), desc(b).data_type)
+        return _binary(op, function, (a, b), a, (desc(a), one, desc(a)), post, extra)
+    rows = None if post.steps else _by_rows(a, b)
+    if rows is None:
+        raise NoKernel(f"cpu: {op} broadcasts {b} to {y}")
+    return _binary(op, function, (a, b), a, (rows[0], rows[1], rows[0]), post, extra)
+
+
+def _by_rows(a: Spec, b: Spec) -> tuple[MemoryDesc, MemoryDesc] | None:
+    """a as [before, middle, behind] and b as [1, middle, 1], where b varies along axes that lie side by side in a.
+
+    None where it varies along others, a is blocked, or many rows are short and ragged: loops run faster then.
+    """
+    shape, order = aligned(b.shape, a.ndim), memory_order(a)
+    varies = [i for i, axis in enumerate(order) if shape[axis] > 1]
+    first, last = varies[0], varies[-1] + 1
+    axes = order[first:last]
+    if a.physical.is_blocked or any(shape[x] != a.shape[x] for x in axes) or list(axes) != sorted(axes):
+        return None
+    before, middle, behind = (prod(a.shape[x] for x in part) for part in (order[:first], axes, order[last:]))
+    if 1 < behind < _LONG_ROW and behind % _VECTOR and a.numel >= _MANY:
+        return None
+    kind = data_type(a.dtype)
+    return MemoryDesc((before, middle, behind), kind), MemoryDesc((1, middle, 1), kind)
 
 
 def _binary(

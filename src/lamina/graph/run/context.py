@@ -437,14 +437,10 @@ class Loan:
 
 
 def place_constants(program: PlannedGraph, device: Device) -> dict[Slot, Buffer]:
-    """The memory of constants, with their values, and of what the prologue makes."""
+    """The memory of constants, with their values."""
     placed: dict[Slot, Buffer] = {}
     for value, slot in program.constants.items():
         assert value.constant is not None
         placed[slot] = device.allocate(slot.spec.nbytes)
         copy(placed[slot], pack(value.constant.numpy(), slot.spec.physical))
-    for step in program.prologue:
-        for slot in (*step.outputs, *([step.workspace] if step.workspace else [])):
-            if slot.base is slot:
-                placed[slot] = device.allocate(slot.spec.nbytes)
     return placed

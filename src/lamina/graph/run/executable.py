@@ -6,7 +6,7 @@ graph, and every later call launches that graph.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from lamina.graph.planning.rematerialize import as_bytes, plan_within
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.context import ExecutionContext, Given, place_constants
 from lamina.graph.run.host_context import HostContext
+from lamina.graph.run.prologue import Prologue
 from lamina.graph.run.staging import Staging
 from lamina.graph.run.turn import Turns, turns_of
 from lamina.runtime import (
@@ -155,6 +156,7 @@ class Executable:
         self._versions: list[tuple[Tensor, int]] = []  # of what stays and is not updated, when last read
         self._updated: list[Tensor] = []  # the state that each call updates
         self._shared: dict[Slot, Buffer] = {}  # state, constants, and what is made of them
+        self._prologue = Prologue(self.program, self._shared, where)
         self._staging: dict[int, Staging] = {}
         self._contexts: Pool[ExecutionContext]
         self._serves = contexts is not None
@@ -176,7 +178,8 @@ class Executable:
         self._shared |= place_constants(self.program, self.device)
         self._contexts.give(self._contexts.take())
         if not self.resident:
-            self._run_prologue()
+            self._prologue.run()
+            self._wait_for_prologue()
 
     def __reduce__(self) -> str:
         raise TypeError(
@@ -211,10 +214,13 @@ class Executable:
         return sum(not step.plan.view for step in self.program.steps)
 
     # ---- state
-    def load(self, tensors: Mapping[int, Tensor]) -> None:
+    def load(self, tensors: Mapping[int, Tensor], beside: Iterable[Executable] = ()) -> None:
         """Make tensors the resident state: input index -> tensor. Their values move, in place, into the memory
         and the layout that the plans want; from then on each run reads them there (and updates donated ones).
         Calls of other threads that have begun end first.
+
+        beside: executables that have been given what these tensors hold now: what is made of weights once (filters
+        in the layouts of kernels, batch norms folded into them) is theirs where it is the same.
 
         Raises KeyError for a missing or unknown index, ShapeError for a tensor that does not fit.
         """
@@ -226,10 +232,13 @@ class Executable:
                 raise ShapeError(f"load: input {i} is {wanted}, got {x.spec}")
         self._turns = turns_of(tensors.values(), [x for i, x in tensors.items() if i in self.donate])
         with self._turns, self._contexts.all() as contexts:
-            if self._settle(tensors):
+            moved = self._settle(tensors)
+            values = {self.program.inputs[i]: (id(x), x.version) for i, x in tensors.items()}
+            moved |= self._prologue.run(values, [other._prologue for other in beside])
+            if moved:
                 for context in contexts:
                     context.unbind()
-            self._run_prologue()
+            self._wait_for_prologue()
 
     def _settle(self, tensors: Mapping[int, Tensor]) -> bool:
         """Bring the state to where it is read; whether any of it lies elsewhere than before."""
@@ -247,16 +256,10 @@ class Executable:
         self._updated = [x for i, x in tensors.items() if i in self.donate]
         return moved
 
-    def _run_prologue(self) -> None:
-        """Compute what depends on inputs that stay and on constants alone."""
-        first = self._contexts.items[0]
+    def _wait_for_prologue(self) -> None:
+        """Contexts that serve have streams of their own: what was queued on the device's is done before they read."""
         if self._serves:
-            self.device.default_stream.synchronize()  # where inputs were moved; contexts have streams of their own
-        for step in self.program.prologue:
-            if not step.plan.view:
-                first.bound(step)()
-        if self._serves:
-            first.synchronize()
+            self.device.default_stream.synchronize()
 
     def is_settled(self) -> bool:
         """Whether the state lies, and holds, what it did at `load`: another executable, or the user, may have moved
@@ -369,8 +372,8 @@ class Executable:
         """Bytes of the device's memory that are this program's alone: of contexts, and of what weights became."""
         contexts = len(self._contexts.items) if self._runs else 0
         given = sum(spec.nbytes for spec in self.given)
-        state = {self.program.inputs[i] for i in self.resident}
-        shared = sum(s.spec.nbytes for s in self._shared if s not in state)
+        others = {self.program.inputs[i] for i in self.resident} | self._prologue.borrowed
+        shared = sum(s.spec.nbytes for s in self._shared if s not in others)
         return int(contexts * (self.peak_bytes + given) + shared)
 
     @property

@@ -18,6 +18,7 @@ from lamina.graph.planning.layout import PlannedGraph, PlannedStep, Plans, Slot,
 from lamina.graph.planning.memory import Placement
 from lamina.graph.run.collector import collector_paused
 from lamina.graph.run.context import ExecutionContext, place_constants
+from lamina.graph.run.prologue import Prologue
 from lamina.runtime import Buffer, Device, Stream
 from lamina.tensors import Tensor
 
@@ -54,7 +55,7 @@ class TwoPassProgram:
         self.early, self.lent = early, sorted(lent)
         self._check_late(late)
         self.constants = place_constants(self.program, device)
-        self._run_prologue()
+        Prologue(self.program, self.constants, device).run()
 
     @property
     def halves(self) -> tuple[list[PlannedStep], list[PlannedStep]]:
@@ -91,12 +92,6 @@ class TwoPassProgram:
                 f"{self.graph.name}: a result of the forward pass needs {slot.name or slot.spec}, which is there "
                 "only for the backward pass"
             )
-
-    def _run_prologue(self) -> None:
-        once = replace(
-            self.program, steps=self.program.prologue, inputs=[], temporaries=[], placement=_NOWHERE
-        )
-        ExecutionContext(once, (), self.constants, self.device, poison=False)(())
 
     def __repr__(self) -> str:
         first, second = self.kernels

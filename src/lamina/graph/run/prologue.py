@@ -1,0 +1,165 @@
+"""What a program makes once of what stays: weights in the layouts of its kernels, batch norms folded into them.
+
+Programs for other shapes of the same network make much the same of the same weights. What was made is known by how
+(plans are shared between programs) and of what: a program that comes later reads it where it lies.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from weakref import WeakValueDictionary
+
+from lamina.backends import Plan
+from lamina.graph.planning.layout import PlannedGraph, Slot
+from lamina.graph.planning.memory import Lifetime, place
+from lamina.graph.run.context import ExecutionContext
+from lamina.runtime import Buffer, Device
+
+#: Constants of more bytes are their program's alone.
+_SMALL = 4096
+
+
+class Prologue:
+    """A program's prologue, and the memory of what it makes: `memory` gets it, where inputs and constants lie.
+
+    What only the prologue itself reads has memory for as long as that runs.
+    """
+
+    _lending = threading.Lock()
+
+    def __init__(self, program: PlannedGraph, memory: dict[Slot, Buffer], device: Device) -> None:
+        self._program, self._memory, self._device = program, memory, device
+        self._slots = lasting(program)
+        self._made: dict[Slot, _Made] = {}
+
+    @property
+    def borrowed(self) -> set[Slot]:
+        """What another program made."""
+        return {slot for slot, made in self._made.items() if made.borrowed}
+
+    def run(self, state: Mapping[Slot, Hashable] | None = None, beside: Iterable[Prologue] = ()) -> bool:
+        """Make everything from what inputs and constants hold now; whether any of it lies elsewhere than before.
+
+        state: names of the values that resident inputs hold. beside: prologues of other programs, whose results are
+        taken where they are what this one would make.
+        """
+        if not self._slots:
+            return False
+        names = derivations(self._program, state or {})
+        before = {slot: self._memory.get(slot) for slot in self._slots}
+        with self._lending:
+            old, self._made = self._made, {}  # nobody takes what is about to be written again
+            made = _taken({slot: names[slot] for slot in self._slots}, beside)
+        wanted = [slot for slot in self._slots if slot not in made]
+        for slot in wanted:
+            free = slot in old and not old[slot].shared
+            buffer = old[slot].buffer if free else self._device.allocate(slot.spec.nbytes)
+            made[slot] = _Made(names[slot], buffer)
+        self._memory.update((slot, one.buffer) for slot, one in made.items())
+        self._make(wanted)
+        self._made = made
+        return any(self._memory[slot] is not buffer for slot, buffer in before.items())
+
+    def _make(self, wanted: Collection[Slot]) -> None:
+        context = ExecutionContext(part(self._program, wanted), (), self._memory, self._device, poison=False)
+        for step in context.program.steps:
+            if not step.plan.view:
+                context.bound(step)()
+
+
+@dataclass(frozen=True, eq=False)
+class Derived:
+    """An output of a plan on inputs that are known: one object wherever these are the same."""
+
+    plan: Plan
+    output: int
+    inputs: tuple[Hashable, ...]
+
+
+@dataclass(eq=False)
+class _Made:
+    """Memory that a prologue wrote. shared: other programs read it too, so that it is not written again.
+
+    borrowed: another program's prologue wrote it.
+    """
+
+    what: Hashable
+    buffer: Buffer
+    shared: bool = False
+    borrowed: bool = False
+
+
+def _taken(names: Mapping[Slot, Hashable], beside: Iterable[Prologue]) -> dict[Slot, _Made]:
+    """What other programs made of all that is wanted by name."""
+    there = {made.what: made for other in beside for made in other._made.values()}
+    found = {slot: there[name] for slot, name in names.items() if name in there}
+    for made in found.values():
+        made.shared = True
+    return {slot: _Made(made.what, made.buffer, shared=True, borrowed=True) for slot, made in found.items()}
+
+
+# ------------------------------------------------------------------------------------------------------ what is made
+
+
+def lasting(program: PlannedGraph) -> list[Slot]:
+    """What the prologue makes and calls read."""
+    made = {slot for step in program.prologue for slot in step.outputs if slot.base is slot}
+    read = [slot.base for step in program.steps for slot in step.inputs]
+    read += [slot.base for slot in program.outputs]
+    return [slot for slot in dict.fromkeys(read) if slot in made]
+
+
+def part(program: PlannedGraph, wanted: Collection[Slot]) -> PlannedGraph:
+    """The steps of the prologue that make some of what lasts, as a program whose temporaries are what else they make.
+
+    Of what lasts and is not wanted, the memory holds it already.
+    """
+    needed = set(wanted)
+    there = set(lasting(program)) - needed
+    steps = []
+    for step in reversed(program.prologue):
+        if any(slot.base in needed for slot in step.outputs):
+            needed.update({slot.base for slot in step.inputs} - there)
+            steps.append(step)
+    steps.reverse()
+    lives: dict[Slot, tuple[int, int]] = {}
+    for index, step in enumerate(steps):
+        written = [*step.outputs, *([step.workspace] if step.workspace else [])]
+        lives |= {slot: (index, index) for slot in written if slot.base is slot and slot not in wanted}
+        for base in {slot.base for slot in step.inputs} & lives.keys():
+            lives[base] = lives[base][0], index
+    placement = place([Lifetime(slot.spec.nbytes, *life) for slot, life in lives.items()])
+    return replace(
+        program,
+        inputs=[],
+        outputs=[],
+        prologue=[],
+        steps=steps,
+        temporaries=list(lives),
+        placement=placement,
+        halfway=0,
+    )
+
+
+_known: WeakValueDictionary[tuple[object, ...], Derived] = WeakValueDictionary()
+
+
+def derivations(program: PlannedGraph, state: Mapping[Slot, Hashable]) -> dict[Slot, Hashable]:
+    """By what, and of what, each slot of the prologue is made: equal where other programs make the same.
+
+    state: names of resident inputs; without one an input is this program's alone.
+    """
+    names: dict[Slot, Hashable] = {slot: state.get(slot, slot) for slot in program.inputs}
+    for value, slot in program.constants.items():
+        array = value.constant.numpy() if value.constant is not None else None
+        small = array is not None and array.nbytes <= _SMALL
+        names[slot] = (slot.spec, array.tobytes()) if small and array is not None else slot
+    for step in program.prologue:
+        given = tuple([names[slot.base] for slot in step.inputs])
+        for index, slot in enumerate(step.outputs):
+            if slot.base is slot:
+                key = step.plan, index, given
+                names[slot] = _known.get(key) or _known.setdefault(key, Derived(*key))
+    return names
