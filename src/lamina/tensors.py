@@ -29,6 +29,7 @@ from lamina.ops.destination import destination
 from lamina.ops.finite import check_results, is_finite
 from lamina.ops.operators import InPlace
 from lamina.ops.origin import current_origin
+from lamina.ops.part import Part
 from lamina.runtime import Buffer, Device, copy, device, devices, dlpack, fetch, human_bytes, is_array, share
 from lamina.runtime.arrays import device_of
 from lamina.runtime.memory import lend
@@ -63,7 +64,7 @@ class Tensor(InPlace["Tensor"]):
     updates the values of the tensors that are a network's parameters, and may change their layout in memory.
     """
 
-    __slots__ = ("__weakref__", "_anywhere", "_buffer", "_spec", "version")
+    __slots__ = ("__weakref__", "_anywhere", "_buffer", "_part", "_spec", "version")
     bind_priority: ClassVar[int] = 1
     #: Whether derivatives with respect to a module are taken in it: parameters say so, other tensors never are.
     requires_grad: bool = False
@@ -75,6 +76,7 @@ class Tensor(InPlace["Tensor"]):
         self._buffer = buffer
         self._spec = fixed
         self._anywhere = False  # of host arrays, and what ops made of these alone: it goes where it is used
+        self._part: Part | None = None  # what of another tensor it is: they are written together
         self.version = (
             0  # how often `copy_` overwrote the values: whoever keeps what it made of them compares
         )
@@ -88,6 +90,8 @@ class Tensor(InPlace["Tensor"]):
     @property
     def buffer(self) -> Buffer:
         """The memory."""
+        if self._part is not None:
+            self._refresh()
         return self._buffer
 
     @property
@@ -187,9 +191,22 @@ class Tensor(InPlace["Tensor"]):
             relayout(source.to(self.device), self._spec, self._buffer)
         else:
             same = source if source._spec.same_memory(self._spec) else relayout(source, self._spec)
-            copy(self._buffer, same._buffer, self.nbytes)
+            copy(self._buffer, same.buffer, self.nbytes)
         self.version += 1
+        if self._part is not None:
+            self._part.write(self)
         return self
+
+    def _refresh(self) -> None:
+        """Take the values of what this is a part of, where that was written since."""
+        part = self._part
+        if part is None or not part.is_stale():
+            return
+        part.note()
+        if (found := part.take()) is not None and found._buffer is not self._buffer:
+            same = found if found._spec.same_memory(self._spec) else relayout(found, self._spec)
+            self._buffer = same._buffer
+            self.version += 1
 
     def move_into(self, buffer: Buffer, spec: Spec) -> None:
         """Move this tensor to other memory, in another layout, with the values it has now."""
@@ -198,7 +215,7 @@ class Tensor(InPlace["Tensor"]):
         if spec.open != self._spec.open:
             raise ShapeError(f"move_into: {self._spec} cannot become {spec}")
         values = self if self._spec.same_memory(spec) else relayout(self, spec.fixed)
-        copy(buffer, values._buffer, spec.fixed.nbytes)
+        copy(buffer, values.buffer, spec.fixed.nbytes)
         self._buffer, self._spec = buffer, spec.fixed
 
     def _attributes(self) -> dict[str, Any]:
@@ -213,7 +230,7 @@ class Tensor(InPlace["Tensor"]):
         """A tensor with the same values in memory of its own, on the same device."""
         own = self if self._spec.tag is not None else relayout(self, self._spec.open.fixed)
         buffer = self.device.allocate(own.nbytes)
-        copy(buffer, own._buffer, own.nbytes)
+        copy(buffer, own.buffer, own.nbytes)
         return _remade(type(self), buffer, own._spec, deepcopy(self._attributes(), memo))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -223,12 +240,11 @@ class Tensor(InPlace["Tensor"]):
         return _unpickled, (type(self), values, str(self.device), self._attributes())
 
     def contiguous(self) -> Tensor:
-        """The tensor row-major; itself when it is so already."""
-        return (
-            self
-            if self._spec.is_contiguous or recorder() is not None
-            else relayout(self, self._spec.open.fixed)
-        )
+        """The tensor row-major, in memory of its own; itself when it, and what it is a part of, lie so already."""
+        if recorder() is not None:
+            return self
+        lies_so = self._spec.is_contiguous and (self._part is None or self._part.lies_row_major(self.shape))
+        return self if lies_so else relayout(self, self._spec.open.fixed)
 
     # ---- other libraries
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -254,9 +270,9 @@ class Tensor(InPlace["Tensor"]):
         if copy and not blocked:
             held = relayout(held, held._spec)
         if held.device.kind == "cuda":
-            lend(held._buffer, stream)
+            lend(held.buffer, stream)
         return dlpack.export(
-            held._buffer.pointer,
+            held.buffer.pointer,
             held.shape,
             held._spec.physical.strides,
             held.dtype.name,
@@ -280,7 +296,7 @@ class Tensor(InPlace["Tensor"]):
             if self._spec.is_contiguous
             else tuple(s * size for s in self._spec.physical.strides),
             "typestr": self.dtype.numpy.str,
-            "data": (self._buffer.pointer, self._buffer.read_only),
+            "data": (self.buffer.pointer, self._buffer.read_only),
             "version": 3,
             "stream": self.device.default_stream.handle,
         }
@@ -348,6 +364,8 @@ class Tensor(InPlace["Tensor"]):
         if tensors[0]._anywhere and all(x._anywhere for x in tensors):
             for y in found:
                 y._anywhere = True
+        if op.takes_part:
+            found[0]._part = Part.of(op, tensors[0])
         return found
 
     @classmethod
@@ -727,6 +745,9 @@ def _run(
     backend: Backend, plan: Plan, tensors: Sequence[Tensor], outputs: tuple[Tensor, ...] | None = None
 ) -> tuple[Tensor, ...]:
     """What the plan makes of tensors on the backend's device, in new memory or in that of `outputs`."""
+    for x in tensors:
+        if x._part is not None:
+            x._refresh()
     held = [
         x if x._spec is s or x._spec.same_memory(s) else relayout(x, s)
         for x, s in zip(tensors, plan.inputs, strict=True)

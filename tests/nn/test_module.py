@@ -405,3 +405,37 @@ def test_zero_grad_says_that_there_is_nothing_to_zero() -> None:
         TypeError, match=r"Linear.zero_grad: parameters hold no gradients .* leave the line out"
     ):
         nn.Linear(2, 2).zero_grad()
+
+
+def test_what_replaces_a_module_or_parameter_stands_where_that_stood() -> None:
+    net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
+    for layer in (net[0], net[2]):
+        layer.weight.fill_(1)
+        layer.bias.zero_()
+    x = lm.tensor([[-1.0, 2.0], [-3.0, 1.0]])
+    expected = net(x).tolist()
+
+    class Wrapped(nn.Module):
+        def __init__(self, inner: nn.Linear) -> None:
+            self.inner = inner
+
+        def forward(self, x: Any) -> Any:
+            return self.inner(x)
+
+    first = net[0]
+    assert isinstance(first, nn.Linear)
+    setattr(net, "0", Wrapped(first))
+    assert [n for n, _ in net.named_children()] == ["0", "1", "2"]
+    assert net(x).tolist() == expected == [[3, 3], [0, 0]]
+    first.weight = nn.Parameter(lm.ones(3, 2))
+    assert list(net.state_dict()) == ["0.inner.weight", "0.inner.bias", "2.weight", "2.bias"]
+
+
+def test_a_tensor_cannot_take_a_parameters_or_modules_place() -> None:
+    net = nn.Sequential(nn.Linear(2, 3))
+    with pytest.raises(TypeError, match=r"Linear\.weight is a parameter and cannot become a tensor.*copy_"):
+        net[0].weight = net[0].weight * 2
+    with pytest.raises(TypeError, match=r"Sequential\.0 is a module and cannot become a tensor"):
+        setattr(net, "0", lm.ones(2))
+    net[0].bias = None
+    assert [n for n, _ in net.named_parameters()] == ["0.weight"]

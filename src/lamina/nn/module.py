@@ -179,8 +179,14 @@ class Module(Checked):
         if name in self._buffers:
             self._set_buffer(name, value)
             return
-        for kind in (self._parameters, self._modules):
-            if kind.pop(name, None) is not None:
+        for kind, takes in ((self._parameters, Parameter), (self._modules, Module)):
+            # what replaces one of its kind stands where that stood
+            if name in kind and isinstance(value, Operand) and not isinstance(value, Parameter):
+                raise TypeError(
+                    f"{type(self).__name__}.{name} is a {takes.__name__.lower()} and cannot become a tensor: write over "
+                    f"it, {name}.copy_(…), or assign nn.Parameter(…)"
+                )
+            if not isinstance(value, takes) and kind.pop(name, None) is not None:
                 self._exchange()
         if isinstance(value, Parameter):
             self.register_parameter(name, value)

@@ -153,6 +153,8 @@ class Op:
     varies: ClassVar[str] = ""
     #: Whether its two inputs may change places.
     commutative: ClassVar[bool] = False
+    #: Whether the output may be a part of input 0 (`strides_within`).
+    takes_part: ClassVar[bool] = False
 
     def __init_subclass__(cls, *, abstract: bool = False, **kwargs: Any) -> None:
         """abstract: the class is a base of ops, and no op itself."""
@@ -206,6 +208,11 @@ class Op:
 
     def folded(self, size: int) -> Folded | None:
         """The op on operands into which `size` samples are folded along some axis; None where there is no such op."""
+        return None
+
+    def strides_within(self, shape: Shape, strides: Shape) -> Shape | None:
+        """Where the output's elements lie among those of input 0, of this shape and with these strides, when they are
+        its elements, each once at most, and `vjp` puts them back at their places (a view); else None."""
         return None
 
     @classmethod

@@ -35,6 +35,7 @@ class Reshape(Op):
     shape: Shape
     dtypes = DTYPES
     inplace = {0: 0}
+    takes_part = True
 
     def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
         self.check_float(x)
@@ -53,6 +54,9 @@ class Reshape(Op):
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         return (grads[0].reshape(inputs[0].shape),)
 
+    def strides_within(self, shape: Shape, strides: Shape) -> Shape | None:
+        return _reshaped_strides(shape, strides, self.shape)
+
     def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
         return (x.reshape(self.shape),)
 
@@ -63,6 +67,28 @@ class Reshape(Op):
         ]  # fmt: skip
         for x, shape in cases:
             yield Sample.of(cls(shape), x)
+
+
+def _reshaped_strides(before: Shape, strides: Shape, after: Shape) -> Shape | None:
+    """The strides in another shape; None where elements that are neighbours then do not lie at equal distances."""
+    if before == after or prod(before) == 0:
+        return strides if before == after else (1,) * len(after)
+    runs: list[tuple[int, int]] = []  # axes that are as one: how many elements, and their distance
+    for n, s in zip(before, strides, strict=True):
+        if n > 1 and runs and runs[-1][1] == n * s:
+            runs[-1] = runs[-1][0] * n, s
+        elif n > 1:
+            runs.append((n, s))
+    found: list[int] = []
+    count = distance = 1
+    for n in reversed(after):  # from the innermost axis on, each within one run
+        if n > 1 and count == 1:
+            count, distance = runs.pop()
+        if n > 1 and count % n:
+            return None
+        found.append(distance)
+        count, distance = (count // n, distance * n) if n > 1 else (count, distance)
+    return tuple(reversed(found))
 
 
 def _reshaped_axis(before: Shape, after: Shape, b: BatchAxis) -> BatchAxes | None:
@@ -82,6 +108,7 @@ class Transpose(Op):
 
     order: tuple[int, ...]
     dtypes = DTYPES
+    takes_part = True
 
     def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
         self.check_float(x)
@@ -101,6 +128,9 @@ class Transpose(Op):
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         back = tuple(self.order.index(a) for a in range(len(self.order)))
         return (call(Transpose(back), grads[0]),)
+
+    def strides_within(self, shape: Shape, strides: Shape) -> Shape:
+        return tuple(strides[a] for a in self.order)
 
     def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
         return (x.transpose(self.order),)
@@ -166,6 +196,7 @@ class Slice(Op):
     stop: Shape
     step: Shape
     dtypes = DTYPES
+    takes_part = True
 
     def infer(self, x: Spec) -> tuple[Spec]:  # type: ignore[override]
         self.check_float(x)
@@ -206,6 +237,9 @@ class Slice(Op):
             (start, n - start - size) for size, n, start in zip(spread.shape, shape, self.start, strict=True)
         )
         return (call(Pad(pairs), spread),)
+
+    def strides_within(self, shape: Shape, strides: Shape) -> Shape:
+        return tuple(a * b for a, b in zip(strides, self.step, strict=True))
 
     def reference(self, x: Array) -> tuple[Array]:  # type: ignore[override]
         return (x[tuple(slice(*t) for t in self._ranges())],)

@@ -1,0 +1,99 @@
+"""Parts of a tensor (`x[0]`, `x.T`, `x.view(-1)`): what is written over either is written over both.
+
+A part need not share the whole's memory, which may lie in blocks, or move when it is trained: it remembers the op that
+took it. The op's gradient puts it back, and the op takes it again when the whole has been written since.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+from weakref import ref
+
+from lamina.ops.core import Op
+from lamina.ops.primitives.full_like import full_like
+from lamina.ops.primitives.pointwise import where
+from lamina.spec import Shape, Spec, contiguous
+
+
+class Written(Protocol):
+    """What counts how often it was written."""
+
+    version: int
+    _part: Part | None
+
+    @property
+    def spec(self) -> Spec:
+        """Shape, dtype and layout."""
+
+
+class Part:
+    """How a tensor is a part of another one, the whole, and what that is itself a part of.
+
+    Wholes are held weakly: nobody sees what is written over a tensor that nobody has.
+    """
+
+    __slots__ = ("_seen", "_strides", "above", "first", "op", "spec", "whole")
+
+    def __init__(self, op: Op, whole: Written, above: Part | None) -> None:
+        self.op, self.spec, self.whole = op, whole.spec, ref(whole)
+        self.above = above if above is None or above.first() is not None else None
+        self.first = self.whole if self.above is None else self.above.first  # the one that is no part
+        self._strides: Shape | None = None
+        self.note()
+
+    @classmethod
+    def of(cls, op: Op, whole: Written) -> Part | None:
+        """The part that an op takes of a tensor; None where it makes elements of its own."""
+        made = cls(op, whole, whole._part)
+        return made if made.above is None or made.strides is not None else None
+
+    @property
+    def strides(self) -> Shape | None:
+        """Where the elements lie among those of the first whole, row-major, as torch's views have them."""
+        if self._strides is None:
+            lie = contiguous(self.spec.shape).strides if self.above is None else self.above.strides
+            self._strides = None if lie is None else self.op.strides_within(self.spec.shape, lie)
+        return self._strides
+
+    def lies_row_major(self, shape: Shape) -> bool:
+        """Whether the elements, of this shape, stand one behind the other in the first whole."""
+        rows, own = contiguous(shape).strides, self.strides
+        return own is not None and all(n == 1 or a == b for n, a, b in zip(shape, own, rows, strict=True))
+
+    def note(self) -> None:
+        """The part is now what the wholes hold."""
+        self._seen = self._written()
+
+    def _written(self) -> tuple[int, int]:
+        """How often the wholes that exist were written: the first one and the nearest."""
+        first, near = self.first(), self.whole()
+        return (-1 if first is None else first.version), (-1 if near is None else near.version)
+
+    def is_stale(self) -> bool:
+        """Whether a whole was written since; `take` then has the part as it is now."""
+        now = self._written()
+        return now != self._seen and any(a not in (-1, b) for a, b in zip(now, self._seen, strict=True))
+
+    def take(self) -> Any:
+        """The part, taken anew from the nearest whole that exists."""
+        whole = self.whole()
+        if whole is None:
+            whole = None if self.above is None else self.above.take()
+        return None if whole is None else type(whole).bind_op(self.op, (whole,))[0]
+
+    def back(self, part: Any) -> Any:
+        """A part's elements at their places in the whole, zeros elsewhere."""
+        return self.op.vjp((part,), (self.spec,), ())[0]
+
+    def write(self, values: Any) -> None:
+        """Write what the part holds now over the nearest whole that exists, which does the same."""
+        above: Part | None = self
+        found, known = values, full_like(values, True, dtype="bool")
+        while above is not None and values.spec.numel:
+            found, known = above.back(found), above.back(known)
+            if (whole := above.whole()) is not None:
+                if not whole.spec.overlaps:
+                    whole.copy_(where(known, found, whole))
+                break
+            above = above.above
+        self.note()
