@@ -70,8 +70,14 @@ def test_what_has_no_inverse() -> None:
     flat = np.array([[1.0, 2], [2, 4]])
     assert float(linalg.det(flat)) == 0
     assert [float(v) for v in linalg.slogdet(np.zeros((2, 2)))] == [0, -np.inf]
-    assert not np.isfinite(linalg.inv(flat).numpy()).all()
-    assert np.isnan(linalg.cholesky(-np.eye(2)).numpy()).any()
+    for function in (linalg.inv, lambda a: linalg.solve(a, np.ones(2)), lambda a: linalg.matrix_power(a, -2)):
+        with pytest.raises(linalg.LinAlgError, match="the matrix is not invertible: its pivot in row 1 is 0"):
+            function(flat)
+    with pytest.raises(linalg.LinAlgError, match=r"cholesky: matrix \(1,\) of the batch is not positive definite"):
+        linalg.cholesky(np.stack((np.eye(2), -np.eye(2))))
+    assert not np.isfinite(lm.jit(linalg.inv)(flat).numpy()).all()
+    assert np.isnan(lm.jit(linalg.cholesky)(-np.eye(2)).numpy()).any()
+    assert np.isnan(linalg.inv(flat * np.nan).numpy()).any()
     assert float(linalg.det(np.zeros((0, 0)))) == 1
     assert linalg.inv(np.zeros((0, 0))).shape == (0, 0)
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from lamina._lazy import listing
 from lamina.ops.arguments import checked
-from lamina.ops.core import floating
+from lamina.ops.core import floating, recorder
 from lamina.ops.primitives.arrange import broadcast_to
 from lamina.ops.primitives.matmul import matmul
 from lamina.ops.primitives.norms import vector_norm
@@ -24,7 +24,7 @@ from lamina.ops.primitives.reduce import amax, amin, argmax, prod, sum
 from lamina.ops.primitives.shape import cat, expand, pad
 from lamina.spec import ShapeError, float32
 
-__all__ = ["cholesky", "det", "inv", "matrix_norm", "matrix_power", "multi_dot", "norm", "slogdet", "solve",
+__all__ = ["LinAlgError", "cholesky", "det", "inv", "matrix_norm", "matrix_power", "multi_dot", "norm", "slogdet", "solve",
            "solve_triangular", "vector_norm"]  # fmt: skip
 __dir__ = listing(__all__)
 
@@ -32,6 +32,10 @@ __dir__ = listing(__all__)
 LARGEST = 64
 
 T = TypeVar("T")
+
+
+class LinAlgError(RuntimeError):
+    """A matrix is not what the function needs: singular, or not positive definite."""
 
 
 class SlogDet(NamedTuple, Generic[T]):
@@ -58,6 +62,21 @@ def _small(what: str, x: Any) -> Any:
             f"numpy.linalg.{what} takes larger ones on the host"
         )
     return x.cast(float32) if x.dtype.itemsize < 4 else x
+
+
+def _need(what: str, given: Any, needs: str, positive: bool) -> None:
+    """Raise LinAlgError unless all pivots [..., N] are positive, or other than 0; traced values are taken as they are.
+
+    The error names the matrix of a batch and the first of its rows.
+    """
+    if given.records or recorder() is not None:
+        return
+    pivots = given.numpy()
+    places = np.argwhere(~(pivots > 0) if positive else pivots == 0)
+    if len(places):
+        *batch, row = places[0].tolist()
+        which = f"matrix {tuple(batch)} of the batch" if batch else "the matrix"
+        raise LinAlgError(f"{what}: {which} is not {needs}: its pivot in row {row} is {pivots[(*batch, row)]:.4g}")
 
 
 def _eliminated(a: Any, b: Any | None) -> tuple[Any, list[Any], Any]:
@@ -96,8 +115,9 @@ def _eliminated(a: Any, b: Any | None) -> tuple[Any, list[Any], Any]:
 def solve(A: Any, B: Any, *, left: bool = True) -> Any:
     """X of A X = B (left=False: X A = B) for A [..., N, N] and B [..., N, K], or vectors [N], as torch.linalg.solve.
 
-    B is taken as vectors [..., N] where it has one axis, or one less than A and A's sizes but the last. Where A is
-    singular the result is not finite. Raises ShapeError for sizes that do not fit, and more than 64 rows.
+    B is taken as vectors [..., N] where it has one axis, or one less than A and A's sizes but the last. Raises
+    LinAlgError where A is singular (in compiled functions the result is not finite), ShapeError for sizes that do not
+    fit, and more than 64 rows.
     """
     a, b = _matrix("solve", A), floating(B, "solve")
     vectors = b.ndim == 1 or (b.ndim == a.ndim - 1 and b.shape == a.shape[:-1])
@@ -109,18 +129,28 @@ def solve(A: Any, B: Any, *, left: bool = True) -> Any:
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     kind = a.dtype
     a, b = _small("solve", a), b.cast(_small("solve", a).dtype)
-    x = _eliminated(expand(a, (*lead, *a.shape[-2:])), expand(b, (*lead, *b.shape[-2:])))[0].cast(kind)
+    found, pivots, _ = _eliminated(expand(a, (*lead, *a.shape[-2:])), expand(b, (*lead, *b.shape[-2:])))
+    if pivots:
+        _need("solve", cat(pivots, -2).squeeze(-1), "invertible", False)
+    x = found.cast(kind)
     x = x if left or vectors else x.mT
     return x.squeeze(-1) if vectors else x
 
 
 @checked
 def inv(A: Any) -> Any:
-    """The inverse of A [..., N, N], not finite where A is singular. torch.linalg.inv; up to 64 rows."""
+    """The inverse of A [..., N, N]. torch.linalg.inv; up to 64 rows.
+
+    Raises LinAlgError where A is singular; in compiled functions the result is not finite.
+    """
     a = _matrix("inv", A)
     x = _small("inv", a)
     unit = broadcast_to(np.eye(a.shape[-1], dtype=x.dtype.numpy), a.shape)
-    return _eliminated(x, unit)[0].cast(a.dtype) if a.spec.numel else a
+    if not a.spec.numel:
+        return a
+    found, pivots, _ = _eliminated(x, unit)
+    _need("inv", cat(pivots, -2).squeeze(-1), "invertible", False)
+    return found.cast(a.dtype)
 
 
 @checked
@@ -150,18 +180,23 @@ def slogdet(A: Any) -> SlogDet[Any]:
 def cholesky(input: Any, *, upper: bool = False) -> Any:
     """The lower triangular L of L L^T = input [..., N, N], symmetric and positive definite; upper: L^T.
 
-    The lower triangle alone is read, and NaN is what has no factor. torch.linalg.cholesky; up to 64 rows.
+    The lower triangle alone is read. torch.linalg.cholesky; up to 64 rows. Raises LinAlgError for what has no factor;
+    in compiled functions the result is not finite.
     """
     x = _matrix("cholesky", input)
     a, n = _small("cholesky", x), x.shape[-1]
     columns: list[Any] = []
+    pivots: list[Any] = []
     for k in range(n):
         rest = a[..., k:, k : k + 1]
         if columns:
             made = cat(columns, -1)[..., k:, :]
             rest = rest - matmul(made, made[..., :1, :].mT)
-        rest = rest / sqrt(rest[..., :1, :])
+        pivots.append(rest[..., :1, :])
+        rest = rest / sqrt(pivots[-1])
         columns.append(rest if not k else cat((rest[..., :1, :] * np.zeros((k, 1), a.dtype.numpy), rest), -2))
+    if pivots:
+        _need("cholesky", cat(pivots, -2).squeeze(-1), "positive definite", True)
     found = (cat(columns, -1) if columns else a).cast(x.dtype)
     return found.mT if upper else found
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
+import lamina as lm
 from lamina import ops
 from lamina.graph import gradients, trace
 from lamina.ops import primitives
@@ -227,7 +228,7 @@ def test_comparisons_and_where() -> None:
         ),
         (lambda x: ops.cast(x, "uint8") + 300, TypeError, "add: 300 is outside uint8"),
         (lambda x: ops.cast(x, "uint8") - -1, TypeError, "sub: -1 is outside uint8"),
-        (lambda x: (x > 0) + (x > 0), TypeError, "add: dtype bool is not among float64"),
+        (lambda x: (x > 0) - (x > 0), TypeError, "sub: dtype bool is not among float64"),
         (
             lambda x: ops.where(x, x, x),
             TypeError,
@@ -285,3 +286,19 @@ def test_gradients_where_a_function_is_zero() -> None:
     assert lm.grad(lambda x: ops.sum(ops.std(x, 1)))(flat).tolist() == [[0, 0, 0], [0, 0, 0]]
     found = lm.grad(lambda x: ops.sum(ops.xlogy(x, lm.tensor(np.array([np.e, 0.0], np.float32)))))(zero)
     np.testing.assert_allclose(found.numpy(), [1, 0], rtol=1e-5)
+
+
+def test_arithmetic_of_booleans_is_logic_and_numbers_make_it_whole() -> None:
+    a, b = lm.tensor([True, True, False, False]), lm.tensor([True, False, True, False])
+    both, one = [True, False, False, False], [True, True, True, False]
+    for found, expected in (
+        (a * b, both), (ops.minimum(a, b), both), (b * True, b.tolist()), (a * b * a, both),
+        (a + b, one), (ops.maximum(a, b), one),
+        (lm.jit(lambda a, b: a * b + b * b)(a, b), b.tolist()),
+    ):  # fmt: skip
+        assert found.tolist() == expected
+    assert (a * b).dtype == (a + b).dtype == (a + True).dtype == lm.bool_
+    assert (a + 1).tolist() == [2, 2, 1, 1]
+    assert (a + 1).dtype == (a * b.to(dtype="int64")).dtype == lm.int64
+    a *= b
+    assert a.tolist() == both

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import lamina as lm
 from lamina import ops
 from lamina.ops import primitives
 from lamina.ops.core import call
@@ -151,5 +152,13 @@ def test_errors() -> None:
         run(lambda x: call(primitives.Reduce("sum", (2, 0)), x), X)
     with pytest.raises(TypeError, match="reduce: mean of int64 is not defined; cast with ops.cast"):
         run(ops.mean, np.arange(3))
-    with pytest.raises(TypeError, match="reduce: max of bool is not defined"):
-        run(ops.max, np.array([True]))
+
+
+def test_extremes_of_booleans_are_booleans() -> None:
+    x = lm.tensor([[True, False, True], [False, False, False]])
+    assert (x.max().item(), x.min().item(), x.amax(1).tolist()) == (True, False, [True, False])
+    values, indices = x.max(1)
+    assert (values.dtype, values.tolist(), indices.tolist()) == (lm.bool_, [True, False], [0, 0])
+    assert x.min(0).values.tolist() == [False, False, False]
+    with pytest.raises(ShapeError, match="max"):
+        lm.zeros(0, dtype="bool").max()

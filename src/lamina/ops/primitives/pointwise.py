@@ -896,14 +896,16 @@ def erf_numpy(x: Array) -> Array:
 # Functions, named and called as in torch and torch.nn.functional.
 
 
-def _binary(op: Op, input: Any, other: Any) -> Any:
-    return call(op, *together(op.name, input, other))
+def _binary(op: Op, input: Any, other: Any, of_booleans: Op | None = None) -> Any:
+    """The op on two operands in their common dtype; where that is bool by another op, if there is one."""
+    a, b = together(op.name, input, other)
+    return call(op if of_booleans is None or a.dtype.kind != "b" else of_booleans, a, b)
 
 
 @checked
 def add(input: Any, other: Any, *, alpha: Number = 1) -> Any:
-    """input + alpha * other."""
-    return _binary(Add(), input, _scaled("add", input, other, alpha))
+    """input + alpha * other; of booleans whether one is true, as in torch."""
+    return _binary(Add(), input, _scaled("add", input, other, alpha), LogicalOr())
 
 
 @checked
@@ -927,18 +929,18 @@ def _is_floating(x: Any) -> bool:
 
 
 def mul(input: Any, other: Any) -> Any:
-    """input * other."""
-    return _binary(Mul(), input, other)
+    """input * other; of booleans whether both are true, as in torch."""
+    return _binary(Mul(), input, other, LogicalAnd())
 
 
 def minimum(input: Any, other: Any) -> Any:
     """The smaller of input and other; NaN where one of them is."""
-    return _binary(Minimum(), input, other)
+    return _binary(Minimum(), input, other, LogicalAnd())
 
 
 def maximum(input: Any, other: Any) -> Any:
     """The larger of input and other; NaN where one of them is."""
-    return _binary(Maximum(), input, other)
+    return _binary(Maximum(), input, other, LogicalOr())
 
 
 def eq(input: Any, other: Any) -> Any:

@@ -27,6 +27,7 @@ from lamina.spec import (
     int64,
     normalize_axes,
     normalize_axis,
+    uint8,
 )
 
 T = TypeVar("T")
@@ -227,7 +228,10 @@ def reduce(kind: str, input: Any, dim: Dims = None, keepdim: bool = False, dtype
     x = operand(input, kind)
     if dtype is not None:
         x = cast(x, dtype)
-    return call(Reduce(kind, dims(dim, x.ndim, kind), bool(keepdim)), x)
+    op, is_truth = Reduce(kind, dims(dim, x.ndim, kind), bool(keepdim)), x.dtype.kind == "b"
+    if is_truth and kind in ("max", "min"):
+        return cast(call(op, cast(x, uint8)), x.dtype)
+    return call(op, x)
 
 
 def dims(dim: Dims, rank: int, what: str) -> tuple[int, ...]:
@@ -454,6 +458,7 @@ def argmin(input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
 
 def _arg(op_class: type[ArgMax], what: str, input: Any, dim: int | None, keepdim: bool) -> Any:
     x = operand(input, what)
+    x = cast(x, uint8) if x.dtype.kind == "b" else x
     if dim is None or x.ndim == 0:
         if dim is not None:
             dims(dim, 0, what)
