@@ -1,7 +1,7 @@
 """Parts of a tensor (`x[0]`, `x.T`, `x.view(-1)`): what is written over either is written over both.
 
-A part need not share the whole's memory, which may lie in blocks, or move when it is trained: it remembers the op that
-took it. The op's gradient puts it back, and the op takes it again when the whole has been written since.
+A part need not share the whole's memory, which may lie in blocks, or move when it is trained: it remembers the op
+that took it. The op's gradient puts it back, and the op takes it again when the whole has been written since.
 """
 
 from __future__ import annotations
