@@ -73,7 +73,9 @@ def test_what_has_no_inverse() -> None:
     for function in (linalg.inv, lambda a: linalg.solve(a, np.ones(2)), lambda a: linalg.matrix_power(a, -2)):
         with pytest.raises(linalg.LinAlgError, match="the matrix is not invertible: its pivot in row 1 is 0"):
             function(flat)
-    with pytest.raises(linalg.LinAlgError, match=r"cholesky: matrix \(1,\) of the batch is not positive definite"):
+    with pytest.raises(
+        linalg.LinAlgError, match=r"cholesky: matrix \(1,\) of the batch is not positive definite"
+    ):
         linalg.cholesky(np.stack((np.eye(2), -np.eye(2))))
     assert not np.isfinite(lm.jit(linalg.inv)(flat).numpy()).all()
     assert np.isnan(lm.jit(linalg.cholesky)(-np.eye(2)).numpy()).any()

@@ -114,7 +114,13 @@ def test_a_part_sees_a_training_step() -> None:
 
 def test_a_copy_of_a_part_is_no_part() -> None:
     x = lm.zeros(2, 3)
-    for made in (copy.copy, copy.deepcopy, lm.tensor, lambda x: x + 0, lambda x: pickle.loads(pickle.dumps(x))):
+    for made in (
+        copy.copy,
+        copy.deepcopy,
+        lm.tensor,
+        lambda x: x + 0,
+        lambda x: pickle.loads(pickle.dumps(x)),
+    ):
         made(x[0] + 0).fill_(1)
     copy.deepcopy(x[0]).fill_(1)
     lm.tensor(x[0]).fill_(1)

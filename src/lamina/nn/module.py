@@ -183,8 +183,8 @@ class Module(Checked):
             # what replaces one of its kind stands where that stood
             if name in kind and isinstance(value, Operand) and not isinstance(value, Parameter):
                 raise TypeError(
-                    f"{type(self).__name__}.{name} is a {takes.__name__.lower()} and cannot become a tensor: write over "
-                    f"it, {name}.copy_(…), or assign nn.Parameter(…)"
+                    f"{type(self).__name__}.{name} is a {takes.__name__.lower()} and cannot become a tensor: write "
+                    f"over it, {name}.copy_(…), or assign nn.Parameter(…)"
                 )
             if not isinstance(value, takes) and kind.pop(name, None) is not None:
                 self._exchange()

@@ -24,8 +24,8 @@ from lamina.ops.primitives.reduce import amax, amin, argmax, prod, sum
 from lamina.ops.primitives.shape import cat, expand, pad
 from lamina.spec import ShapeError, float32
 
-__all__ = ["LinAlgError", "cholesky", "det", "inv", "matrix_norm", "matrix_power", "multi_dot", "norm", "slogdet", "solve",
-           "solve_triangular", "vector_norm"]  # fmt: skip
+__all__ = ["LinAlgError", "cholesky", "det", "inv", "matrix_norm", "matrix_power", "multi_dot", "norm", "slogdet",
+           "solve", "solve_triangular", "vector_norm"]  # fmt: skip
 __dir__ = listing(__all__)
 
 #: The most rows of a matrix that is taken apart step by step.
@@ -65,9 +65,9 @@ def _small(what: str, x: Any) -> Any:
 
 
 def _need(what: str, given: Any, needs: str, positive: bool) -> None:
-    """Raise LinAlgError unless all pivots [..., N] are positive, or other than 0; traced values are taken as they are.
+    """Raise LinAlgError unless all pivots [..., N] are positive, or other than 0; it names the first that is not.
 
-    The error names the matrix of a batch and the first of its rows.
+    Traced values are taken as they are.
     """
     if given.records or recorder() is not None:
         return
@@ -76,7 +76,9 @@ def _need(what: str, given: Any, needs: str, positive: bool) -> None:
     if len(places):
         *batch, row = places[0].tolist()
         which = f"matrix {tuple(batch)} of the batch" if batch else "the matrix"
-        raise LinAlgError(f"{what}: {which} is not {needs}: its pivot in row {row} is {pivots[(*batch, row)]:.4g}")
+        raise LinAlgError(
+            f"{what}: {which} is not {needs}: its pivot in row {row} is {pivots[(*batch, row)]:.4g}"
+        )
 
 
 def _eliminated(a: Any, b: Any | None) -> tuple[Any, list[Any], Any]:

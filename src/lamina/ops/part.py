@@ -6,6 +6,7 @@ that took it. The op's gradient puts it back, and the op takes it again when the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 from weakref import ref
 
@@ -25,6 +26,13 @@ class Written(Protocol):
     def spec(self) -> Spec:
         """Shape, dtype and layout."""
 
+    @classmethod
+    def bind_op(cls, op: Op, operands: Sequence[Any]) -> tuple[Any, ...]:
+        """The op's outputs."""
+
+    def copy_(self, values: Any) -> Any:
+        """Overwrite the values."""
+
 
 class Part:
     """How a tensor is a part of another one, the whole, and what that is itself a part of.
@@ -35,9 +43,11 @@ class Part:
     __slots__ = ("_seen", "_strides", "above", "first", "op", "spec", "whole")
 
     def __init__(self, op: Op, whole: Written, above: Part | None) -> None:
-        self.op, self.spec, self.whole = op, whole.spec, ref(whole)
+        self.op, self.spec = op, whole.spec
+        self.whole: ref[Written] = ref(whole)
         self.above = above if above is None or above.first() is not None else None
-        self.first = self.whole if self.above is None else self.above.first  # the one that is no part
+        # The one that is no part:
+        self.first: ref[Written] = self.whole if self.above is None else self.above.first
         self._strides: Shape | None = None
         self.note()
 
