@@ -29,7 +29,7 @@ from lamina.ops.destination import destination
 from lamina.ops.finite import check_results, is_finite
 from lamina.ops.operators import InPlace
 from lamina.ops.origin import current_origin
-from lamina.ops.part import Part
+from lamina.ops.part import TensorPart
 from lamina.runtime import Buffer, Device, copy, device, devices, dlpack, fetch, human_bytes, is_array, share
 from lamina.runtime.arrays import device_of
 from lamina.runtime.memory import lend
@@ -76,7 +76,7 @@ class Tensor(InPlace["Tensor"]):
         self._buffer = buffer
         self._spec = fixed
         self._anywhere = False  # of host arrays, and what ops made of these alone: it goes where it is used
-        self._part: Part | None = None  # what of another tensor it is: they are written together
+        self._part: TensorPart | None = None  # what of another tensor it is: they are written together
         self.version = (
             0  # how often `copy_` overwrote the values: whoever keeps what it made of them compares
         )
@@ -365,7 +365,7 @@ class Tensor(InPlace["Tensor"]):
             for y in found:
                 y._anywhere = True
         if op.takes_part:
-            found[0]._part = Part.of(op, tensors[0])
+            found[0]._part = TensorPart.of(op, tensors[0])
         return found
 
     @classmethod

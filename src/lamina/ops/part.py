@@ -20,7 +20,7 @@ class Written(Protocol):
     """What counts how often it was written."""
 
     version: int
-    _part: Part | None
+    _part: TensorPart | None
 
     @property
     def spec(self) -> Spec:
@@ -34,7 +34,7 @@ class Written(Protocol):
         """Overwrite the values."""
 
 
-class Part:
+class TensorPart:
     """How a tensor is a part of another one, the whole, and what that is itself a part of.
 
     Wholes are held weakly: nobody sees what is written over a tensor that nobody has.
@@ -42,7 +42,7 @@ class Part:
 
     __slots__ = ("_seen", "_strides", "above", "first", "op", "spec", "whole")
 
-    def __init__(self, op: Op, whole: Written, above: Part | None) -> None:
+    def __init__(self, op: Op, whole: Written, above: TensorPart | None) -> None:
         self.op, self.spec = op, whole.spec
         self.whole: ref[Written] = ref(whole)
         self.above = above if above is None or above.first() is not None else None
@@ -52,7 +52,7 @@ class Part:
         self.note()
 
     @classmethod
-    def of(cls, op: Op, whole: Written) -> Part | None:
+    def of(cls, op: Op, whole: Written) -> TensorPart | None:
         """The part that an op takes of a tensor; None where it makes elements of its own."""
         made = cls(op, whole, whole._part)
         return made if made.above is None or made.strides is not None else None
@@ -97,7 +97,7 @@ class Part:
 
     def write(self, values: Any) -> None:
         """Write what the part holds now over the nearest whole that exists, which does the same."""
-        above: Part | None = self
+        above: TensorPart | None = self
         found, known = values, full_like(values, True, dtype="bool")
         while above is not None and values.spec.numel:
             found, known = above.back(found), above.back(known)
