@@ -43,3 +43,24 @@ def test_a_recurrent_layer_trains_in_bf16(kind: str) -> None:
         losses[precision] = [float(step(x, labels)) for _ in range(3)]
     np.testing.assert_allclose(losses["bf16"], losses["fp32"], rtol=0.03)
     assert losses["bf16"] != losses["fp32"]
+
+
+def test_spectral_norm_trains_in_bf16() -> None:
+    """Its vectors are buffers, which stay in float32 beside parameters in bfloat16."""
+    import numpy as np
+    import torch
+
+    import lamina as lm
+
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(
+        torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(6, 4)), torch.nn.Tanh()
+    )
+    x, wanted = torch.randn(8, 6), torch.randn(8, 4)
+    losses = {}
+    for precision in ("fp32", "bf16"):
+        net = lm.convert.from_torch(module, x, share=False)
+        step = lm.train_step(net, lm.ops.mse_loss, lm.optim.SGD(lr=0.1), precision=precision)
+        losses[precision] = [float(step(x, wanted)) for _ in range(3)]
+    np.testing.assert_allclose(losses["bf16"], losses["fp32"], rtol=0.03)
+    assert losses["bf16"] != losses["fp32"]

@@ -80,16 +80,20 @@ class Autocast:
 
 
 def in_one_type(node: Node, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """The arguments of a product in the half type, where some are and others float32.
+    """The arguments of a product in the half type, where some are and others float32; those of other functions of
+    several tensors in float32.
 
     PyTorch has no such call: the graph was made of float32, and the precision of a step has cast parameters and
-    inputs of it, not the constants (the zeros that a recurrent layer begins with).
+    inputs of it, not buffers and constants (the vectors of spectral norm, the zeros that a recurrent layer begins
+    with).
     """
-    if plain_name(node) not in HALF:
+    name = plain_name(node)
+    if name not in HALF | WIDEST:
         return args, kwargs
     kinds = {c.read().dtype for c in _cells((args, kwargs)) if _is_castable(c.read())}
-    halves = kinds - {float32}
-    return cast_each(args, kwargs, halves.pop()) if len(kinds) == 2 and len(halves) == 1 else (args, kwargs)
+    if len(kinds) != 2 or float32 not in kinds:
+        return args, kwargs
+    return cast_each(args, kwargs, (kinds - {float32}).pop() if name in HALF else float32)
 
 
 def cast_each(args: Any, kwargs: Any, kind: DType) -> tuple[Any, Any]:

@@ -11,6 +11,7 @@ import itertools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from inspect import Parameter
 from typing import Any, TypeAlias
 
 import torch
@@ -163,10 +164,12 @@ def named(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[st
     if own_name(node) in PYTHON:
         return dict(zip(PYTHON[own_name(node)], args, strict=False)) | dict(kwargs)
     if (signature := _python_signature(node.target)) is not None:
-        first = next(iter(signature.parameters.values()), None)
-        if first is not None and first.kind is first.VAR_POSITIONAL and name_of(node) in ops.__all__:
-            return {first.name: args, **kwargs}
-        if any(p.kind is p.VAR_POSITIONAL for p in signature.parameters.values()):
+        kinds = [p.kind for p in signature.parameters.values()]
+        if kinds == [Parameter.VAR_POSITIONAL] and name_of(node) in ops.__all__:
+            return {next(iter(signature.parameters)): args, **kwargs}
+        if (
+            Parameter.VAR_POSITIONAL in kinds
+        ):  # with named ones beside them: it hands them to another function
             return dict(zip(_own_names(name_of(node)), args, strict=False)) | dict(kwargs)
         bound = signature.bind(*args, **kwargs)
         flat = dict(bound.arguments)
