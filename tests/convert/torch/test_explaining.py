@@ -57,7 +57,7 @@ def test_what_the_backend_leaves_is_a_line_for_each_function_and_reason(
     line, drawn = report.left
     assert list(report.left.values()) == [3, 3]
     assert drawn.startswith("Tensor.add_")  # the number of batches, which several parts would write
-    assert drawn.endswith("shares memory or results with what PyTorch runs")
+    assert drawn.endswith("shares memory, results or sizes with what PyTorch runs")
     assert line.startswith("torch._C._linalg.linalg_svdvals (File")
     assert "test_explaining.py" in line
     assert report.unknown == {}

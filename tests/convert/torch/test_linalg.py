@@ -56,3 +56,17 @@ def test_compiled() -> None:
     sum(y.sum() for y in results).backward()
     sum(y.sum() for y in wanted).backward()
     torch.testing.assert_close(net.w.grad, plain.w.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_rows_in_groups_each_with_its_matrix() -> None:
+    """As layers of experts call them; the second group is empty."""
+    import torch
+    import torch.nn.functional as F
+
+    from tests.helpers.torch_functions import agree
+
+    x, weight = torch.randn(7, 8).bfloat16(), torch.randn(3, 8, 8).bfloat16()
+    ends = torch.tensor([3, 3, 7], dtype=torch.int32)
+    wanted = torch.cat([x[:3] @ weight[0], x[3:] @ weight[2]])
+    torch.testing.assert_close(F.grouped_mm(x, weight, offs=ends), wanted)
+    agree(lambda x, weight, ends: F.grouped_mm(x, weight, offs=ends), x, weight, ends, tolerance=1e-2)

@@ -143,3 +143,18 @@ def test_regions_without_gradients_in_parts() -> None:
     for p, q in zip(model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(p.grad, q.grad)
     torch.testing.assert_close(model.mean, plain.mean)
+
+
+def test_a_graph_whose_sizes_follow_from_its_numbers_runs_whole() -> None:
+    import torch
+    import torch.nn.functional as F
+
+    from tests.helpers.torch_training import compiled
+
+    def padded(x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+        y = F.pad(x.sin(), (count, count), mode="reflect")
+        return (y[..., : y.shape[-1]] * 2).cos()
+
+    x, count = torch.linspace(0, 1, 12).reshape(1, 2, 6), torch.tensor(2)
+    with torch._dynamo.config.patch(capture_scalar_outputs=True), torch.no_grad():
+        torch.testing.assert_close(compiled(padded)(x, count), padded(x, count))

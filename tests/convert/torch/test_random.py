@@ -23,7 +23,13 @@ def test_dropout_drops_as_many_as_asked_and_nothing_in_inference() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["torch.rand_like(x)", "torch.rand(100, 100) + 0 * x", "torch.bernoulli(x / 2)", "x.clone().uniform_()"],
+    [
+        "x.clone().exponential_(2.0)",
+        "torch.rand_like(x)",
+        "torch.rand(100, 100) + 0 * x",
+        "torch.bernoulli(x / 2)",
+        "x.clone().uniform_()",
+    ],
 )
 def test_means(text: str) -> None:
     import torch
@@ -34,3 +40,31 @@ def test_means(text: str) -> None:
     y = exported(eval("lambda x: " + text, {"torch": torch}), x)(x).outputs[0].numpy()
     assert y.shape == (100, 100)
     assert abs(y.mean() - 0.5) < 0.02
+
+
+def test_gumbel_softmax_and_distributions_are_converted() -> None:
+    """Their checks of numbers, which a graph does not have, are left out."""
+    import torch
+    import torch.nn.functional as F
+    from torch import distributions
+
+    from lamina.convert.torch import from_torch
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = torch.nn.Linear(3, 4)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            y = self.line(x)
+            hot = F.gumbel_softmax(y, tau=0.5, hard=True)
+            spread = distributions.Normal(y, F.softplus(y) + 0.1)
+            return hot, spread.log_prob(y + 1), distributions.Categorical(logits=y).entropy()
+
+    net, x = Net(), torch.randn(50, 3)
+    checks = distributions.Distribution._validate_args
+    found = from_torch(net, x, share=False)(x.numpy())
+    assert ((found[0].numpy() > 0.5).sum(1) == 1).all()
+    assert len(set(found[0].numpy().argmax(1).tolist())) > 1
+    torch.testing.assert_close([torch.tensor(y.numpy()) for y in found[1:]], list(net(x)[1:]))
+    assert distributions.Distribution._validate_args == checks

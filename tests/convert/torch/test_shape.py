@@ -39,6 +39,8 @@ CASES = [
     "torch.einsum('nchw,ncdw->nhd', x, x)",
     "x.detach().clone() + x.contiguous()",
     "x.select(1, 0)[0].T",
+    "torch.tensor_split(x, indices=(1,), dim=2)[1] + torch.tensor_split(x, 2, 2)[0][:, :, :1]",
+    "x.hsplit([1])[0] * torch.vsplit(x, 2)[1][0, 0, 0] + x.tensor_split(2, dim=2)[1].sum()",
     "x[0, 0].clone().fill_diagonal_(3.0)",
     "x.reshape(-1, 2).clone().fill_diagonal_(3.0, wrap=True)",
     "x.put(torch.tensor([1, -1]), torch.tensor([9.0, 8.0]))",

@@ -194,3 +194,35 @@ def test_functions_with_a_gradient_of_their_own_stay_and_checkpoints_do_not() ->
     ):
         from_torch(net, x)
     assert torch.equal(Double.apply(x), x.sign())
+
+
+def test_functions_with_a_gradient_of_their_own_are_written_to_onnx_by_their_forward_pass() -> None:
+    import torch
+    from torch import nn
+
+    import lamina as lm
+    from lamina.convert.torch import from_torch
+
+    class Rounded(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any, steps: float) -> Any:
+            return torch.round(x * steps) / steps
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            return grads[0], None
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = nn.Linear(3, 4)
+
+        def forward(self, x: Any) -> Any:
+            return Rounded.apply(self.line(x), 4.0)
+
+    net, x = Net().eval(), torch.randn(2, 3)
+    model = lm.convert.to_onnx(from_torch(net, x, share=False), x.numpy())
+    np.testing.assert_allclose(lm.convert.from_onnx(model)(x.numpy()).numpy(), net(x).detach().numpy())
+    left = from_torch(nn.Sequential(net, nn.Linear(4, 2)).eval(), x, exclude=lambda m: isinstance(m, Net))
+    with pytest.raises(ValueError, match="only PyTorch can compute it"):
+        lm.convert.to_onnx(left, x.numpy())

@@ -25,6 +25,7 @@ from lamina.convert.torch.memory import device_of_tensors, real_form
 from lamina.convert.torch.partition import (
     example,
     is_region,
+    is_sized_within,
     left_with,
     memory_of,
     note_gradient_modes,
@@ -45,7 +46,7 @@ log = logging.getLogger("lamina.convert")
 #: What says that a graph cannot be compiled as it is.
 _REFUSALS = (TypeError, ValueError, NotImplementedError, NoKernel, IndexError, KeyError, AttributeError)
 #: Why a node goes back that could be compiled.
-_DRAWN = "shares memory or results with what PyTorch runs"
+_DRAWN = "shares memory, results or sizes with what PyTorch runs"
 _OPTIONS = ("max_programs", "max_program_bytes")
 
 
@@ -203,8 +204,9 @@ class GraphFunction:
         for line in self.notes.left.add((nodes[n], reason) for n, reason in self.left.items() if n in nodes):
             _say(line)
         left = left_with(self.graph_module, self.left)
-        self.notes.left.add((nodes[n], _DRAWN) for n in sorted(left - set(self.left)) if n in nodes)
         calls = [n.name for n in nodes.values() if n.op.startswith("call")]
+        left = set(calls) if is_sized_within(self.graph_module) else left
+        self.notes.left.add((nodes[n], _DRAWN) for n in sorted(left - set(self.left)) if n in nodes)
         if all(name in left for name in calls) and not any(map(is_region, nodes.values())):
             self.instead = self.graph_module.forward
         else:

@@ -164,7 +164,7 @@ def export(module: torch.nn.Module, inputs: Inputs, tensors: Sequence[torch.Tens
     Raises TorchConversionError with what torch.export said.
     """
     said = []
-    with EXPORTING, _quietly():
+    with exporting():
         for strict, dynamic in ((False, True), (False, False), (True, False)):
             try:
                 return _exported(_Flat(module, inputs, strict), tensors, dynamic)
@@ -226,6 +226,20 @@ def _numbers(fixed: Mapping[int, Any]) -> dict[int, Any]:
 def _constant(made: Any, name: str) -> Tensor:
     held = made.constants[name] if name in made.constants else made.state_dict[name]
     return as_tensor(real_form(held.detach().clone()))
+
+
+@contextmanager
+def exporting() -> Iterator[None]:
+    """Within the block this thread alone makes graphs, and torch.distributions do not look at their arguments'
+    numbers, which a graph does not have.
+    """
+    checked = torch.distributions.Distribution._validate_args
+    torch.distributions.Distribution.set_default_validate_args(False)
+    try:
+        with EXPORTING, _quietly():
+            yield
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(checked)
 
 
 @contextmanager

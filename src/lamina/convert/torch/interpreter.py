@@ -32,6 +32,7 @@ from lamina.convert.torch.targets import (
     is_view,
     name_of,
     named,
+    namespace,
     schemas,
     turns,
     written_operator,
@@ -137,8 +138,8 @@ def find(node: Node) -> Callable[..., Any] | None:
         return plain
     if not is_torch(target):
         return HANDLERS.get(name_of(node)) or (target if _is_plain_python(target) else None)
-    if isinstance(target, torch._ops.OpOverload) and target.namespace not in ("aten", "torchvision", "prims"):
-        return HANDLERS.get(f"{target.namespace}::{name_of(node)}")
+    if (space := namespace(target)) not in ("", "aten", "torchvision", "prims", "higher_order"):
+        return HANDLERS.get(f"{space}::{name_of(node)}")
     name = name_of(node)
     for key in (name, _plain_name(node)):
         if key in HANDLERS:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
+import numpy as np
+
 from lamina import ops
-from lamina.convert.torch.node import TorchCall, converts
+from lamina.convert.torch.node import TorchCall, converts, dtype_of
 from lamina.ops import linalg
 
 
@@ -88,3 +91,21 @@ def tensordot(call: TorchCall) -> Any:
     a, b = call.either("input", "a"), call.either("other", "b")
     dims = (call["dims_self"], call["dims_other"]) if "dims_self" in call else call.get("dims", 2)
     return ops.tensordot(a, b, dims)
+
+
+@converts("grouped_mm", "_grouped_mm", "transformers::grouped_mm_fallback")
+def grouped_product(call: TorchCall) -> Any:
+    """Rows [S, K] in groups, each times a matrix of its own of [G, K, N]: group g ends before row offs[g].
+
+    How long a group is only its numbers say, so each matrix meets all rows, those of other groups as zeros.
+    """
+    x, weight = call["input"], call.either("mat2", "mat_b", "weight")
+    ends, bias = call.get("offs"), call.get("bias")
+    if (x.ndim, weight.ndim) != (2, 3) or ends is None or bias is not None:
+        raise call.error(f"takes rows [S, K], matrices [G, K, N] and offs, without a bias; got {x}, {weight}")
+    row = np.arange(x.shape[0])
+    below = [ops.unsqueeze(ops.lt(row, ends[g]), 1) for g in range(weight.shape[0])]  # of the groups up to g
+    inside = [below[0], *(b & ~a for a, b in itertools.pairwise(below))]
+    parts = [ops.matmul(ops.where(own, x, 0.0), weight[g]) for g, own in enumerate(inside)]
+    kind = call.get("out_dtype")
+    return ops.cast(sum(parts[1:], parts[0]), x.dtype if kind is None else dtype_of(kind))

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.fx.passes.split_module import split_module
 
 from lamina.convert.torch.targets import name_of
@@ -74,6 +75,25 @@ def _with_entries(node: Node) -> list[Node]:
     """A node with those that take one of several results out of it; itself where it gives one tensor or number."""
     return [node, *(n for n in node.users if n.op == "call_function" and n.target is operator.getitem
                     and not isinstance(example(node), torch.Tensor))]  # fmt: skip
+
+
+def is_sized_within(graph: GraphModule) -> bool:
+    """Whether sizes in a graph follow from numbers in its tensors: then it runs whole, for parts take sizes from
+    their arguments alone.
+    """
+    given: set[Any] = set()
+    for node in graph.graph.nodes:
+        symbols = free_symbols(example(node)) if _has_sizes(example(node)) else set()
+        if node.op == "placeholder":
+            given |= symbols
+        elif symbols - given:
+            return True
+    return False
+
+
+def _has_sizes(seen: Any) -> bool:
+    parts = seen if isinstance(seen, (tuple, list)) else (seen,)
+    return all(isinstance(x, (torch.Tensor, torch.SymInt, torch.SymFloat, int, float)) for x in parts)
 
 
 def parts_of(nodes: list[Node], left: Collection[str]) -> dict[str, int]:

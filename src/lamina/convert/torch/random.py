@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from lamina import ops
 from lamina.convert.torch.node import TorchCall, aliases, converts, is_operand
 from lamina.convert.torch.targets import name_of
@@ -46,6 +48,14 @@ def uniform(call: TorchCall) -> Any:
     """Uniform between two numbers."""
     low, high = call.get("from", 0.0), call.get("to", 1.0)
     return ops.rand_like(call["input"]) * (high - low) + low
+
+
+@converts("exponential_")
+def exponential(call: TorchCall) -> Any:
+    """Exponentially distributed: never 0, of which gumbel_softmax takes the logarithm."""
+    u = ops.rand_like(call["input"], dtype="float32")
+    drawn = ops.maximum(-ops.log1p(-u), np.finfo(np.float32).tiny) / call.get("lambd", 1.0)
+    return ops.cast(drawn, call["input"].dtype)
 
 
 @converts("normal_")

@@ -193,6 +193,19 @@ def chunk(call: TorchCall) -> Any:
     return ops.chunk(call["input"], call["chunks"], call.get("dim", 0))
 
 
+@converts("tensor_split", "hsplit", "vsplit", "dsplit")
+def tensor_split(call: TorchCall) -> Any:
+    """Parts of an axis, as many as asked for or between places."""
+    places = call.either("indices_or_sections", "sections", "indices", "tensor_indices_or_sections")
+    if is_operand(places):
+        places = known(places)
+        if places is None:
+            raise call.error("asks for numbers that are known only when the program runs")
+        places = places.tolist()
+    more = {"dim": call.get("dim", 0)} if call.name == "tensor_split" else {}
+    return getattr(ops, call.name)(call["input"], places, **more)
+
+
 @converts("numpy_T", "matrix_H", "adjoint", "mT", "mH")
 def turned(call: TorchCall) -> Any:
     """The axes in reverse order; the last two of a batch of matrices."""

@@ -27,8 +27,10 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from lamina import ops
 from lamina._tree import flatten, unflatten
-from lamina.convert.torch.exporting import Inputs
+from lamina.convert.torch.exporting import Inputs, exporting
+from lamina.convert.torch.interpreter import FxProgram
 from lamina.convert.torch.node import TorchCall, TorchConversionError, converts
+from lamina.convert.torch.report import LeftCalls
 from lamina.ops.core import Array, bind
 from lamina.ops.custom import CustomOp
 from lamina.spec import DTYPES, Spec, as_dtype
@@ -114,6 +116,17 @@ class StayingCall:
             made = torch.autograd.grad(ys, wanted, gs, allow_unused=True)
         return [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, made, strict=True)]
 
+    def opened(self, given: Sequence[Spec]) -> FxProgram:
+        """A function's forward pass as a program. Raises TorchConversionError for a module, and unknown calls."""
+        if not isinstance(self.module, _Applied):
+            raise TorchConversionError(f"{self} stays PyTorch's: only PyTorch can compute it")
+        samples = tuple(torch.zeros(s.shape, dtype=getattr(torch, s.dtype.name)) for s in given)
+        with exporting():
+            program = FxProgram(torch.export.export(_Opened(self), samples, strict=False).module())
+        if unknown := LeftCalls().add(program.unknown()):
+            raise TorchConversionError(f"{self}: without a counterpart: {'; '.join(unknown)}")
+        return program
+
     def _run(self, operands: Tensors) -> list[torch.Tensor]:
         own = [x.clone() if i in self.written else x for i, x in enumerate(operands)]
         return [*self._results(own), *(own[i] for i in self.written)]
@@ -144,6 +157,17 @@ class StayingCall:
         finally:
             for m, training in before:
                 m.training = training
+
+
+class _Opened(torch.nn.Module):
+    """A call as a function of its operands."""
+
+    def __init__(self, call: StayingCall) -> None:
+        super().__init__()
+        self.call = call
+
+    def forward(self, *operands: torch.Tensor) -> Any:
+        return tuple(self.call._results(operands))
 
 
 class _OwnForward(torch.nn.Module):
@@ -350,6 +374,10 @@ class TorchModule(_ByTorch):
         found = iter(bind(TorchModuleGrad(self.call, given), *inputs, *(g for g in grads if g is not None)))
         count = len(inputs) - self.call.trains - self.call.buffers
         return [next(found) if i < count and x.dtype.is_float else None for i, x in enumerate(inputs)]
+
+    def composed(self, *inputs: Any) -> Sequence[Any]:
+        """The forward pass of a function written with ops: for models that hold no gradients."""
+        return tuple(self.call.opened([x.spec for x in inputs])(*inputs).outputs)
 
     def computed(self, given: list[torch.Tensor]) -> list[torch.Tensor]:
         """Results, then new values of what is written."""

@@ -82,6 +82,14 @@ def is_torch(target: Any) -> bool:
     )
 
 
+def namespace(target: Any) -> str:
+    """The library that an operator was registered in, "aten" for PyTorch's own; "" for what is no operator."""
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target.namespace)
+    is_packet = isinstance(target, torch._ops.OpOverloadPacket)
+    return str(target._qualified_op_name).partition("::")[0] if is_packet else ""
+
+
 def is_functional(node: Node) -> bool:
     """Whether a node calls a function of torch.nn.functional."""
     return getattr(node.target, "__module__", "") == "torch.nn.functional" or _is_nn(node.target)
@@ -146,6 +154,8 @@ def schemas(node: Node) -> Sequence[Schema]:
     target: Any = node.target
     if isinstance(target, torch._ops.OpOverload):
         return (target._schema,)
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        return [getattr(target, overload)._schema for overload in target.overloads()]
     return _schemas(own_name(node)) if is_torch(target) else ()
 
 
