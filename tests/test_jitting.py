@@ -332,3 +332,28 @@ def test_on_a_gpu_arrays_of_the_host_travel_with_each_call() -> None:
         scale[:] = factor
         wanted = net(lm.tensor(x * scale, device="cuda")).numpy()
         np.testing.assert_allclose(f(x).numpy(), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_tensor_that_the_function_makes_begins_anew_at_each_call() -> None:
+    class Kept:
+        total: Any = None
+
+    kept = Kept()
+
+    @lm.jit
+    def filled(x: Any) -> Any:
+        out = lm.zeros(3)
+        out.add_(x)
+        out[0] = 5
+        inside = lm.ones(3)
+        inside[1:] = inside[1:] * x[1:]
+        if kept.total is None:
+            kept.total = lm.zeros(3)
+        kept.total.add_(inside)
+        return {"out": out, "sum": (inside + out).sum()}
+
+    for k, total in ((1, [1, 1, 1]), (1, [2, 2, 2]), (3, [3, 5, 5])):
+        found = filled(lm.ones(3) * k)
+        assert found["out"].tolist() == [5, k, k]
+        assert found["sum"].item() == 6 + 4 * k
+        assert kept.total.tolist() == total

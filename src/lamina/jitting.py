@@ -177,6 +177,8 @@ class Jitted(Generic[P, R]):
         with traced_for(self.device or next(own, None)), recording(capture):
             result = self.fn(*args, **kwargs)
             given = [capture.read(x) for x in _tree.leaves(result) if is_array(x) or isinstance(x, Operand)]
+            result = _without_values(result)
+        capture.leave_behind()
         held = [x for x in capture.tensors.values() if x is not None]
         where = self.device or self._device(arguments.arrays, held, capture)
         return Traced.of(self, result, inputs, given, capture, where)
@@ -248,9 +250,7 @@ class Traced:
         state = tuple((x, x.spec.open, x.device) for x in tensors)
         asks = tuple(ask for _, ask in capture.feeds)
         finals = tuple(capture.finals)
-        return cls(
-            executable, _without_values(result), tuple(read), state, tuple(capture.guards), asks, finals
-        )
+        return cls(executable, result, tuple(read), state, tuple(capture.guards), asks, finals)
 
     def run(self, inputs: Sequence[Any]) -> Any:
         """The results for the arrays among the arguments."""

@@ -159,3 +159,15 @@ def test_a_part_of_a_trained_parameter_is_written_whatever_its_layout_is() -> No
     assert net.bias.numpy()[2:4].tolist() == [5, 5]
     loss = float(step(inputs, lm.zeros(1, 8, 3, 3)))
     assert loss == pytest.approx(float(net(inputs).square().mean()), rel=1e-4)
+
+
+def test_a_tensor_that_becomes_another_lets_its_parts_go() -> None:
+    net = nn.Linear(3, 2)
+    net.weight.fill_(1)
+    row, flat = net.weight[0], net.weight.view(-1)
+    net.bfloat16()
+    net.weight.fill_(2)
+    assert (row.tolist(), flat.tolist()) == ([1, 1, 1], [1] * 6)
+    row.fill_(3)
+    assert net.weight.float().tolist() == [[2, 2, 2]] * 2
+    assert row.dtype == lm.float32

@@ -174,3 +174,31 @@ def test_what_a_loss_cannot_do() -> None:
     ):
         with pytest.raises(error, match=text):
             lm.train_step(net, loss, optim.SGD(lr=0.1), device="cpu")(X, X)
+
+
+def test_a_tensor_that_forward_makes_may_be_filled() -> None:
+    class Filled(nn.Module):
+        def __init__(self, fills: bool) -> None:
+            self.linear, self.fills = nn.Linear(3, 4), fills
+            self.register_buffer("calls", lm.zeros(1))
+
+        def forward(self, x: Any) -> Any:
+            self.calls = self.calls + 1
+            y = self.linear(x)
+            if not self.fills:
+                return ops.cat([lm.zeros(2, 1), y[:, 1:] * 2], 1)
+            out = lm.zeros(2, 4)
+            out[:, 1:] = y[:, 1:]
+            out.mul_(2)
+            return out
+
+    found = []
+    for fills in (True, False):
+        nn.manual_seed(0)
+        net = Filled(fills)
+        step = lm.train_step(net, lambda y, t: (y - t).square().mean(), optim.SGD(0.1), device="cpu")
+        x = np.float32([[1, 2, 3], [-1, 0, 2]])
+        found.append([float(step(x, np.ones((2, 4), np.float32))) for _ in range(3)])
+        assert net.calls.item() == 3
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
+    assert found[0][2] < found[0][0]

@@ -35,12 +35,12 @@ class Shards:
         return self.of(x, self.place)
 
     def of(self, x: Any, place: int) -> Any:
-        """The piece [length] of the rank at a place."""
+        """The piece [length] of the rank at a place, in memory of its own."""
         count, length = math.prod(x.shape), self.length(x.shape)
         begin = min(place * length, count)
         end = min(begin + length, count)
         piece = ops.reshape(x, (count,))[begin:end]
-        return piece if end - begin == length else _filled_up(piece, length)
+        return piece.clone() if end - begin == length else _filled_up(piece, length)
 
     def cut(self, x: Any) -> Any:
         """All pieces, [ranks, length]."""

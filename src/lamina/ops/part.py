@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 from weakref import ref
 
-from lamina.ops.core import Op
+from lamina.ops.core import DeviceLike, Op
 from lamina.ops.primitives.full_like import full_like
 from lamina.ops.primitives.pointwise import where
 from lamina.spec import Shape, Spec, contiguous
@@ -26,6 +26,10 @@ class Written(Protocol):
     def spec(self) -> Spec:
         """Shape, dtype and layout."""
 
+    @property
+    def device(self) -> DeviceLike:
+        """Where the values are."""
+
     @classmethod
     def bind_op(cls, op: Op, operands: Sequence[Any]) -> tuple[Any, ...]:
         """The op's outputs."""
@@ -40,10 +44,10 @@ class TensorPart:
     Wholes are held weakly: nobody sees what is written over a tensor that nobody has.
     """
 
-    __slots__ = ("_seen", "_strides", "above", "first", "op", "spec", "whole")
+    __slots__ = ("_seen", "_strides", "above", "device", "first", "op", "spec", "whole")
 
     def __init__(self, op: Op, whole: Written, above: TensorPart | None) -> None:
-        self.op, self.spec = op, whole.spec
+        self.op, self.spec, self.device = op, whole.spec, whole.device
         self.whole: ref[Written] = ref(whole)
         self.above = above if above is None or above.first() is not None else None
         # The one that is no part:
@@ -74,6 +78,12 @@ class TensorPart:
         """The part is now what the wholes hold."""
         self._seen = self._written()
 
+    def _whole(self) -> Written | None:
+        """The whole, if it exists and was not made another dtype or moved to another device."""
+        whole = self.whole()
+        is_same = whole is not None and whole.device == self.device and whole.spec.open == self.spec.open
+        return whole if is_same else None
+
     def _written(self) -> tuple[int, int]:
         """How often the wholes that exist were written: the first one and the nearest."""
         first, near = self.first(), self.whole()
@@ -86,9 +96,9 @@ class TensorPart:
 
     def take(self) -> Any:
         """The part, taken anew from the nearest whole that exists."""
-        whole = self.whole()
-        if whole is None:
-            whole = None if self.above is None else self.above.take()
+        whole: Any = self._whole()
+        if whole is None and self.whole() is None and self.above is not None:
+            whole = self.above.take()
         return None if whole is None else type(whole).bind_op(self.op, (whole,))[0]
 
     def back(self, part: Any) -> Any:
@@ -101,8 +111,9 @@ class TensorPart:
         found, known = values, full_like(values, True, dtype="bool")
         while above is not None and values.spec.numel:
             found, known = above.back(found), above.back(known)
-            if (whole := above.whole()) is not None:
-                if not whole.spec.overlaps:
+            if above.whole() is not None:
+                whole = above._whole()
+                if whole is not None and not whole.spec.overlaps:
                     whole.copy_(where(known, found, whole))
                 break
             above = above.above

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Any
+from weakref import ReferenceType, ref
 
 from lamina.graph import Value
 from lamina.graph.ir.graph import Capture, computed, constant
@@ -24,6 +26,8 @@ class StepCapture(Capture):
     def __init__(self) -> None:
         super().__init__()
         self.own: Mapping[int, Any] = {}
+        self._constants: dict[int, tuple[ReferenceType[Tensor], Value]] = {}  # by id
+        self._overwritten: list[ReferenceType[Tensor]] = []  # constants that were written
 
     def read(self, x: Any) -> Value:
         """What stands for an operand now."""
@@ -32,8 +36,15 @@ class StepCapture(Capture):
                 found: Value = self.own[id(x)]
                 return found
             if not self._is_held(x):
-                return constant(x)
+                return self._constant(x)
         return super().read(x)
+
+    def _constant(self, x: Tensor) -> Value:
+        """A tensor as a constant, which does not keep the tensor itself, but its memory."""
+        known = self._constants.get(id(x))
+        if known is None or known[0]() is not x:
+            known = self._constants[id(x)] = ref(x), constant(copy(x))
+        return known[1]
 
     def hold(self, x: Tensor) -> Value:
         """A tensor of another module, as an input."""
@@ -46,10 +57,8 @@ class StepCapture(Capture):
     def write(self, target: Operand, values: Any) -> None:
         """Let a module's tensor hold other values from now on. Raises TypeError for a tensor that is a constant."""
         if isinstance(target, Tensor) and self.knows(target):
-            raise TypeError(
-                f"copy_: a tensor {target.spec} that a training step closes over is a constant of it: make it a "
-                "buffer of a module (register_buffer)"
-            )
+            self._overwritten.append(ref(target))
+            self.hold(target)
         if id(target) in self.own:
             raise TypeError(
                 "copy_: the parameters and buffers of the network that a training step trains are updated by it "
@@ -57,11 +66,21 @@ class StepCapture(Capture):
             )
         super().write(target, values)
 
+    def leave_behind(self) -> None:
+        """Forget what the function made. Raises TypeError for a constant that was written."""
+        super().leave_behind()
+        for x in self._overwritten:
+            if (target := x()) is not None:
+                raise TypeError(
+                    f"copy_: a tensor {target.spec} that a training step closes over is a constant of it: make it a "
+                    "buffer of a module (register_buffer)"
+                )
+
     def bind_op(self, op: Op, operands: Sequence[Any]) -> tuple[Any, ...]:
         """Record op where an operand is known only when the step runs, else compute it."""
         read = [self.read(x) if isinstance(x, Tensor) and not self.knows(x) else x for x in operands]
         if any(isinstance(x, Value) for x in read):
-            return Value.bind_op(op, read)
+            return Value.bind_op(op, [self.read(x) if isinstance(x, Tensor) else x for x in read])
         return computed(op, operands)
 
     def call_op(self, op: Op, operands: Sequence[Any]) -> Any:

@@ -518,13 +518,15 @@ class Step:
             inputs, targets = kind.trees([values[name] for name in kind.names], compute)
             positional, named = _tree.arguments(inputs)
             found, structure = _tree.flatten(self.net(*positional, **named))
-            outputs = _tree.unflatten(structure, [_cast(y, master) for y in found])
+            outputs = _tree.unflatten(structure, [_cast(capture.read(y), master) for y in found])
+            del found
             # Of float16, whose gradients are scaled, the parameters themselves: see `_forward_and_back`.
             wide = (
                 {n: values[f"parameters/{n}"] for n in parameters} if "scale/scale" in values else parameters
             )
             mapping.update((id(self.state.parameters[n]), _cast(v, master)) for n, v in wide.items())
             loss = self.loss_fn(outputs, targets)
+        capture.leave_behind()
         if not isinstance(loss, Operand):
             raise TypeError(f"train_step: loss_fn must give a scalar tensor, it gave {shown(loss)}")
         if loss.shape != ():

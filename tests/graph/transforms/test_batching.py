@@ -273,3 +273,14 @@ def test_against_torch() -> None:
         torch.from_numpy(images), torch.from_numpy(filters)
     )
     np.testing.assert_allclose(ours.numpy(), theirs.numpy(), 1e-4, 1e-4)
+
+
+def test_a_tensor_that_the_function_makes_is_filled_for_each_sample() -> None:
+    def filled(x: Any) -> Any:
+        out = lm.zeros(3)
+        out[1:] = x[:2] * 2
+        return out
+
+    x = lm.tensor([[1.0, 2, 3], [4, 5, 6]])
+    assert lm.vmap(filled)(x).tolist() == [[0, 2, 4], [0, 8, 10]]
+    assert lm.vmap(lm.grad(lambda x: (filled(x) * x).sum()))(x).tolist() == [[4, 8, 4], [10, 20, 10]]

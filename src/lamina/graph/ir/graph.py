@@ -11,9 +11,11 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copy import copy
 from html import escape
 from math import inf, nextafter
 from typing import Any, ClassVar, NamedTuple
+from weakref import ref
 
 import numpy as np
 
@@ -284,6 +286,19 @@ class Capture:
             raise ShapeError(f"copy_: cannot write shape {after.shape} into a tensor of shape {before.shape}")
         made = after if after.dtype == before.dtype else bind(Cast(before.dtype), after)[0]
         self.written[id(target)] = made
+
+    def leave_behind(self) -> None:
+        """Forget what was written to tensors that nobody else has: the function made them, and makes them anew when it
+        is called again. To be called when it has returned, and its results are read and let go."""
+        for key in list(self.written):
+            tensor = self.tensors.pop(key)
+            left, twin = ref(tensor), copy(tensor)
+            del tensor
+            kept = left()
+            if kept is None:
+                del self.written[key]
+            stays = twin if kept is None else kept
+            self.tensors[id(stays)], self.inputs[id(stays)] = stays, self.inputs.pop(key)
 
     def guard(self, holds: Callable[[], bool]) -> None:
         """What is recorded is right only as long as this gives True."""

@@ -66,6 +66,8 @@ def vmap(fn: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callabl
             result = fn(*arguments.standing(), **kwargs)
             leaves, structure = _tree.flatten(result)
             traced = [capture.read(x) if _is_tensor(x) else x for x in leaves]
+            del result, leaves
+        capture.leave_behind()
         batcher = _Batcher(arguments, capture, start)
         asked = _axes(structure, out_axes, "out_axes")
         outputs = [v for v in traced if isinstance(v, Value)]
