@@ -288,8 +288,8 @@ class Capture:
         self.written[id(target)] = made
 
     def leave_behind(self) -> None:
-        """Forget what was written to tensors that nobody else has: the function made them, and makes them anew when it
-        is called again. To be called when it has returned, and its results are read and let go."""
+        """Forget what was written to tensors that nobody else has: the function made them, and makes them anew when
+        it is called again. To be called when it has returned, and its results are read and let go."""
         for key in list(self.written):
             tensor = self.tensors.pop(key)
             left, twin = ref(tensor), copy(tensor)
