@@ -88,6 +88,11 @@ def test_tensors_are_filled_up_too_and_the_smallest_program_is_taken() -> None:
     assert used[0].program.kind.specs[0].shape[0] == 4
 
 
+def test_a_backend_that_there_is_not_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="unknown backend 'nowhere'"):
+        Predictor(nn.ReLU(), device="cpu", backend="nowhere")
+
+
 def test_no_samples_at_all() -> None:
     predictor = Predictor(nn.ReLU(), device="cpu")
     predictor(floats(3, 2))

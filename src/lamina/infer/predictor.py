@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lamina import _tree, ops
+from lamina import _tree, backends, ops
 from lamina._tree import Structure
 from lamina.graph import Executable, Graph, compile, trace
 from lamina.graph.ir.batch_axis import Batch, batch_of, output_axes
@@ -59,6 +59,7 @@ class Predictor(Checked):
         max_program_bytes: int | str | None = None,
     ) -> None:
         self.net, self.device, self.backend = net, _where(device), backend
+        backends.get(self.device, backend)  # opened while the network is set up, not by the first call
         self.precision = as_precision(precision)
         self._settings = settings_version(), tuple([settings_of(m) for m in net.modules()])
         self._held = self._weights_of_net()

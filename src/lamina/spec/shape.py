@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import prod
 from operator import index
 from typing import SupportsIndex
 
@@ -17,10 +18,11 @@ Shape = tuple[int, ...]
 def as_shape(sizes: int | SupportsIndex | Iterable[SupportsIndex], what: str = "shape") -> Shape:
     """A tuple of ints >= 0. Raises ShapeError for anything else."""
     try:
-        shape = tuple(map(index, sizes)) if isinstance(sizes, Iterable) else (index(sizes),)
+        many = type(sizes) is tuple or isinstance(sizes, Iterable)  # the first is quicker
+        shape = tuple(map(index, sizes)) if many else (index(sizes),)  # type: ignore[arg-type]
     except TypeError:
         raise ShapeError(f"{what} must be ints, got {sizes!r}") from None
-    if any(s < 0 for s in shape):
+    if shape and min(shape) < 0:
         raise ShapeError(f"{what} must not have negative sizes, got {shape}")
     element_count(shape, what)
     return shape
@@ -29,9 +31,7 @@ def as_shape(sizes: int | SupportsIndex | Iterable[SupportsIndex], what: str = "
 def element_count(sizes: Iterable[int], what: str = "shape") -> int:
     """The product of sizes. Raises ShapeError past 2^63 - 1."""
     sizes = tuple(sizes)
-    count = 1
-    for size in sizes:
-        count *= size
+    count = prod(sizes)
     if count > LIMIT:
         raise ShapeError(f"{what} {sizes} has {count} elements, more than 2^63 - 1")
     return count

@@ -77,7 +77,7 @@ class Spec:
     @cached_property
     def open(self) -> Spec:
         """The same shape and dtype with the layout left open."""
-        return Spec(self.shape, self.dtype)
+        return self if self.layout is None else Spec(self.shape, self.dtype)
 
     @cached_property
     def overlaps(self) -> bool:

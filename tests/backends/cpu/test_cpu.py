@@ -143,6 +143,17 @@ def test_convolution_takes_operands_in_any_layout(tags: tuple[str | None, str | 
             assert np.array_equal(moved, held[i])
 
 
+def test_a_convolution_is_planned_once_however_its_operands_lie() -> None:
+    """What asks before layouts are known, under the heuristic's policy, gets what programs run."""
+    x, w, b = Spec((2, 8, 6, 6), float32), Spec((8, 8, 3, 3), float32), Spec((1, 8, 1, 1), float32)
+    op = Fused((Conv(SAME), Add(), Relu()))
+    first = BACKEND.plan(op, [x, w, b], Policy(algorithm="heuristic"))
+    for tag in TAGS:
+        assert BACKEND.plan(op, [x.with_tag(tag), w.fixed, b.fixed], Policy()) is first
+    assert BACKEND.plan(op, [x, w, b], Policy(workspace_limit=1 << 20)) is not first
+    assert BACKEND.plan(op, [x, w, b], Policy(algorithm="fallback")) is not first
+
+
 @pytest.mark.feature("F054", "F055")
 @pytest.mark.parametrize("tag", TAGS)
 @pytest.mark.parametrize("channels", [16, 19])

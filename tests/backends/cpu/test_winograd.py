@@ -1,12 +1,22 @@
 """Winograd's convolution on the cpu backend: its matrices, its values, and when it is chosen."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
 from lamina import backends, onednn
+from lamina.backends.cpu import conv, winograd
 from lamina.backends.cpu import window as windows
-from lamina.backends.cpu import winograd
-from lamina.backends.cpu.winograd import Axis, WinogradConv, filter_matrix, output_matrix
+from lamina.backends.cpu.library import at_output
+from lamina.backends.cpu.winograd import (
+    Axis,
+    WinogradConv,
+    _plain_product,
+    filter_matrix,
+    output_matrix,
+    plain,
+)
 from lamina.backends.reference import run_reference
 from lamina.ops.core import Array, Op
 from lamina.ops.primitives import Add, Conv, ConvDataGrad, ConvFilterGrad, Fused, Relu, Window
@@ -18,10 +28,13 @@ pytestmark = pytest.mark.skipif(not onednn.available(), reason="oneDNN is built 
 
 
 @pytest.fixture(autouse=True)
-def wide_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+def wide_registers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """It is taken as on a processor with AVX-512, and is right on any other."""
     monkeypatch.setattr(winograd, "prefers_channels_last", lambda: True)
     monkeypatch.setattr(windows, "prefers_channels_last", lambda: True)
+    conv._known_forward.cache_clear()  # plans of this processor, and behind it those of the other one
+    yield
+    conv._known_forward.cache_clear()
 
 
 CPU = Device("cpu")
@@ -153,3 +166,11 @@ def test_data_gradient_with_more_padding_than_the_filter_reaches_stays_direct() 
     g, w = Spec((8, 256, 13, 12), float32), Spec((256, 256, 3, 3), float32)
     plan = BACKEND.plan(ConvDataGrad(win, (12, 14)), [g, w], Policy())
     assert "winograd" not in plan.label
+
+
+def test_equal_layers_share_matrices_and_products() -> None:
+    axis = Axis(14, 14, 4, 1)
+    assert axis.inputs() is Axis(14, 14, 4, 1).inputs()
+    assert axis.results() is Axis(14, 14, 4, 1).results()
+    a, b, c = (plain(at_output(), *dims).desc for dims in ((3, 4), (4, 5), (3, 5)))
+    assert _plain_product(a, b, c) is _plain_product(*(plain(at_output(), *d.dims).desc for d in (a, b, c)))

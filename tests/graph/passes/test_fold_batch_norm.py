@@ -108,3 +108,10 @@ def test_a_predictor_folds_and_follows_its_weights(precision: str) -> None:
     assert "rsqrt" not in labels
     net[0].weight.copy_(net[0].weight.numpy() * 2)
     check()
+
+
+def test_all_norms_read_one_epsilon() -> None:
+    net = nn.Sequential(*(layer for _ in range(3) for layer in (nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2))))
+    program = lm.infer.Predictor(net, device="cpu").program(lm.Spec((1, 2, 4, 4), lm.float32))
+    held = [v.constant.item() for v in program.graph.constants if v.constant is not None and v.ndim == 0]
+    assert held == [np.float32(1e-5)]

@@ -150,6 +150,14 @@ def test_long_chains_are_several_nodes() -> None:
     assert max(found) <= 65
 
 
+def test_what_was_asked_for_one_program_is_known_for_the_next() -> None:
+    for verdict, wanted in (("fused", ["fused"]), ("", ["neg", "exp"])):
+        backend = StandIn(verdict)
+        for _ in range(2):
+            assert names(fuse_elementwise(trace(lambda a: ops.exp(-a), X), backend)) == wanted
+        assert [op for op, _ in backend.asked] == [Fused((Neg(), Exp()))]
+
+
 def test_nothing_changes_on_a_cpu() -> None:
     def f(a: Any, b: Any) -> Any:
         y = ops.matmul(a, b)

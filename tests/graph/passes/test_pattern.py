@@ -263,3 +263,26 @@ def test_time_is_linear_in_the_nodes() -> None:
     ]
     calls(50, rules)
     assert calls(1600, rules) < 4.2 * calls(400, rules)
+
+
+def test_rules_are_tried_at_ops_of_their_roots_classes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = trace(lambda a, b: ops.exp(-a) + b, X, X)
+    rule = RewriteRule("none", made_by(Relu | Tanh), lambda match: None)
+    with monkeypatch.context() as patch:
+        patch.setattr("lamina.graph.passes.pattern.Rewriting", None)
+        assert rewrite(graph, [rule]) is graph
+    tried: list[str] = []
+
+    def note(match: Match) -> None:
+        tried.append(match.root.op.name)
+
+    roots = (made_by(Neg), either(made_by(Exp, x), made_by(Tanh)), made_by(Op))
+    rewrite(graph, [RewriteRule("note", root, note) for root in roots])
+    assert tried == ["neg", "neg", "exp", "exp", "add"]
+
+
+def test_a_root_is_asked_what_else_must_hold_before_its_inputs_are_looked_at() -> None:
+    seen: list[Any] = []
+    deep = made_by(Neg, operand("x", lambda v: seen.append(v) or True))
+    assert matches(made_by(Exp, deep, where=lambda node: False), lambda a, b: ops.exp(-a)) == []
+    assert seen == []

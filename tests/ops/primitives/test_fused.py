@@ -76,3 +76,10 @@ def test_steps_may_not_change_the_dtype_unseen() -> None:
     """A comparison in the chain is seen in infer."""
     x = Eager(np.array([1.0, -2.0]))
     assert call(Fused((Add(), primitives.Gt())), x, x, Eager(np.array(0.0))).value.tolist() == [True, False]
+
+
+def test_equal_chains_are_inferred_once() -> None:
+    x = Spec((2, 3), float32)
+    first = Fused((Add(), Relu())).infer(x, x)
+    assert first == (x,)
+    assert Fused((Add(), Relu())).infer(x, x) is first

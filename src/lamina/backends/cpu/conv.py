@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -44,7 +45,17 @@ def conv(op: Conv, specs: Sequence[Spec], device: Device, policy: Policy) -> Pla
 
 
 def forward(op: Conv, specs: Sequence[Spec], post: Post, extra: Sequence[Spec], policy: Policy) -> Plan:
-    """Convolution with fused steps, whose operands are the inputs after x and w."""
+    """Convolution with fused steps, whose operands are the inputs after x and w; made once for each problem.
+
+    How operands lie now is nothing to it: which steps are fused is asked before layouts are known.
+    """
+    problem = op, tuple([s.open for s in specs]), post, tuple([s.open for s in extra])
+    if _is_timed(policy):
+        return _forward(*problem, policy)
+    return _known_forward(*problem, _read_of(policy))
+
+
+def _forward(op: Conv, specs: Sequence[Spec], post: Post, extra: Sequence[Spec], policy: Policy) -> Plan:
     x, w = specs
     computes(x, w)
     found = winograd.forward(op, specs, post, extra, policy)
@@ -67,6 +78,16 @@ def forward(op: Conv, specs: Sequence[Spec], post: Post, extra: Sequence[Spec], 
         ),
     )
     return _reading(made, filters, (ARG.SRC, x), (ARG.DST, y), post, extra)
+
+
+_known_forward = lru_cache(maxsize=1024)(_forward)
+
+
+@lru_cache(maxsize=64)
+def _read_of(policy: Policy) -> Policy:
+    """What planning reads of a policy where nothing is timed."""
+    direct = policy.algorithm == "fallback"
+    return Policy(algorithm="fallback" if direct else "auto", workspace_limit=policy.workspace_limit)
 
 
 @kernels(ConvDataGrad, source="onednn")
@@ -166,11 +187,15 @@ def _reading(
 def _chosen(op: Op, like: Spec, policy: Policy, create: Callable[[str], PrimitiveDesc]) -> PrimitiveDesc:
     """The kernel for the best layout of activations that has one; by timing, if the policy asks for it."""
     candidates = _candidates(like, create)
-    timed = policy.algorithm == "fastest" and not policy.deterministic  # nobody remembers who won
-    made = fastest(candidates) if timed else next(candidates, None)
+    made = fastest(candidates) if _is_timed(policy) else next(candidates, None)
     if made is None:
         raise NoKernel(f"cpu: oneDNN has no kernel for {op} on {like}")
     return made
+
+
+def _is_timed(policy: Policy) -> bool:
+    """Whether kernels compete: not where results must be the same each time, since nobody remembers who won."""
+    return policy.algorithm == "fastest" and not policy.deterministic
 
 
 def _candidates(like: Spec, create: Callable[[str], PrimitiveDesc]) -> Iterator[PrimitiveDesc]:

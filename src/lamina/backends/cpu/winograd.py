@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -31,7 +32,16 @@ from lamina.backends import NoKernel, Plan
 from lamina.backends.cpu.library import Chain, Held, Location, at_input, at_output, attempt
 from lamina.backends.cpu.post import Post
 from lamina.backends.cpu.window import prefers_channels_last
-from lamina.onednn import ARG, Attributes, Binary, Eltwise, MemoryDesc, PostOp, post_op_argument
+from lamina.onednn import (
+    ARG,
+    Attributes,
+    Binary,
+    Eltwise,
+    MemoryDesc,
+    PostOp,
+    PrimitiveDesc,
+    post_op_argument,
+)
 from lamina.ops.core import Array
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.primitives.window import Window
@@ -89,6 +99,7 @@ class Axis:
         """How many tiles cover the outputs."""
         return -(-self.outputs // self.m)
 
+    @lru_cache(maxsize=256)  # noqa: B019 - of sizes, which repeat from layer to layer and stay few
     def inputs(self) -> Array:
         """[tiles * 6, size]: every tile's transformed inputs."""
         band = np.zeros((self.tiles * ALPHA, self.size))
@@ -99,6 +110,7 @@ class Axis:
                     band[t * ALPHA : (t + 1) * ALPHA, at] = _INPUT[:, j]
         return band
 
+    @lru_cache(maxsize=256)  # noqa: B019
     def results(self) -> Array:
         """[outputs, tiles * 6]: the outputs from every tile's products."""
         band, tile = np.zeros((self.outputs, self.tiles * ALPHA)), output_matrix(self.m)
@@ -200,7 +212,12 @@ class Matrix:
     @property
     def desc(self) -> MemoryDesc:
         """Its descriptor."""
-        return MemoryDesc(self.dims, strides=self.strides)
+        return _strided(self.dims, self.strides)
+
+
+@lru_cache(maxsize=4096)
+def _strided(dims: tuple[int, ...], strides: tuple[int, ...]) -> MemoryDesc:
+    return MemoryDesc(dims, strides=strides)
 
 
 def plain(place: Location | Held, *dims: int) -> Matrix:
@@ -225,11 +242,20 @@ def _product(
     bias: MemoryDesc | None = None,
 ) -> None:
     """Append c = a · b. Raises NoKernel."""
-    made = attempt(lambda: onednn.matmul(a.desc, b.desc, c.desc, bias=bias, attributes=attributes))
+    if bias is None and attributes is None:
+        made = _plain_product(a.desc, b.desc, c.desc)
+    else:
+        made = attempt(lambda: onednn.matmul(a.desc, b.desc, c.desc, bias=bias, attributes=attributes))
     if made is None:
         raise NoKernel(f"cpu: oneDNN has no product of {a.desc} and {b.desc}")
     operands = {ARG.SRC: (a.desc, a.place), ARG.WEIGHTS: (b.desc, b.place), ARG.DST: (c.desc, c.place)}
     chain.run(made, operands | (extra or {}))
+
+
+@lru_cache(maxsize=1024)
+def _plain_product(a: MemoryDesc, b: MemoryDesc, c: MemoryDesc) -> PrimitiveDesc | None:
+    """The product without fused steps, which layers of the same sizes share."""
+    return attempt(lambda: onednn.matmul(a, b, c))
 
 
 def _spread(

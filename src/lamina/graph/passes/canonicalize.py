@@ -99,6 +99,8 @@ def common_subexpressions(graph: Graph, report: Report | None = None) -> Graph:
 
 def prune_outputs(graph: Graph, report: Report | None = None) -> Graph:
     """Let ops leave out outputs that nobody reads (the indices of a max-pool in inference)."""
+    if not any(map(_has_several, graph.nodes)):
+        return graph
     uses = graph.uses()
 
     def slim(match: Match) -> Results | None:
@@ -109,4 +111,9 @@ def prune_outputs(graph: Graph, report: Report | None = None) -> Graph:
             return None
         return dict(zip(node.outputs, match.apply(op, *match.inputs(node), at=node), strict=False))
 
-    return rewrite(graph, [RewriteRule("unread output", made_by(Op), slim)], report)
+    return rewrite(graph, [RewriteRule("unread output", made_by(Op, where=_has_several), slim)], report)
+
+
+def _has_several(node: Any) -> bool:
+    """Whether it gives more than one output: one that nobody read would not be in the graph."""
+    return len(node.outputs) > 1

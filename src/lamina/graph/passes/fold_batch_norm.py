@@ -10,6 +10,7 @@ are computed in the graph, from values that stay from run to run: that is done o
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -189,6 +190,8 @@ def _output_axis(head: Node, weights: Value) -> int:
     return weights.ndim - 1 if last else 0
 
 
+@lru_cache(maxsize=64)
 def _number(value: float, dtype: DType) -> Value:
+    """A constant; one for all norms."""
     held: Any = np.array(value, dtype.numpy)
     return constant(held)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 from lamina.backends import Backend, Fusion, NoKernel
 from lamina.backends.pattern import PatternNode, Results, made_by
@@ -13,6 +13,7 @@ from lamina.ops.core import Op
 from lamina.ops.primitives.fused import Fused
 from lamina.spec import Policy, Spec
 from lamina.spec.policies import policy as use_policy
+from lamina.tensors import plan_of
 
 #: Steps that one node takes at most: longer chains become several nodes.
 _MOST_STEPS = 64
@@ -92,12 +93,11 @@ def _is_step(node: PatternNode) -> bool:
 
 
 class _Chains:
-    """The chains so far: where the head of each ran, by the fused node; what the backend said to equal nodes."""
+    """The chains so far: where the head of each ran, by the fused node."""
 
     def __init__(self, backend: Backend, report: Report) -> None:
         self.backend, self.report = backend, report
         self.heads: dict[Node, float] = {}
-        self.said: dict[tuple[Op, tuple[Spec, ...], Policy], str] = {}
 
     def extended(self, match: Match) -> Results | None:
         """A step taken into one of the chains that end in its operands; those with the earliest head come first."""
@@ -118,8 +118,8 @@ class _Chains:
         ops = end.op.ops if isinstance(end.op, Fused) else (end.op,)
         others = (v for v in match.inputs(step) if v is not value)
         inputs = (*match.inputs(end), *others)
-        origin = end.origin.joined(step.origin)
-        node = Node(Fused((*ops, step.op)), inputs, step.policy, step.serial, origin=origin)
+        origin, specs = end.origin.joined(step.origin), [step.outputs[0].spec]
+        node = Node(Fused((*ops, step.op)), inputs, step.policy, step.serial, specs, origin)
         reason = self._refusal(node)
         if reason:
             self.report.refused.append(f"{node.op}{_where(node)}: {reason}")
@@ -127,15 +127,18 @@ class _Chains:
 
     def _refusal(self, node: Node) -> str:
         """Why the backend has no plan for the fused op, "" where it has one; the heuristic's word is enough."""
-        key = node.op, tuple(v.spec for v in node.inputs), node.policy
-        if key not in self.said:
-            self.said[key] = ""
-            try:
-                with use_policy(node.policy, algorithm="heuristic") as policy:
-                    self.backend.plan(node.op, key[1], policy)
-            except NoKernel as error:
-                self.said[key] = " ".join(str(error).split())
-        return self.said[key]
+        with use_policy(node.policy, algorithm="heuristic") as policy:
+            return _why_unplanned(self.backend, node.op, tuple([v.spec for v in node.inputs]), policy)
+
+
+@lru_cache(maxsize=4096)
+def _why_unplanned(backend: Backend, op: Op, specs: tuple[Spec, ...], policy: Policy) -> str:
+    """The same for all layers and programs that ask for the same."""
+    try:
+        plan_of(backend, op, specs, policy)
+    except NoKernel as error:
+        return " ".join(str(error).split())
+    return ""
 
 
 def _end(value: Value, match: Match) -> Node | None:

@@ -99,7 +99,7 @@ class Rewriting:
 
     def inputs(self, node: Node) -> tuple[Value, ...]:
         """What a node reads by now."""
-        return tuple(map(self.latest, node.inputs))
+        return tuple(map(self.latest, node.inputs)) if self.latest.results else node.inputs
 
     def readers(self, value: Value) -> list[Use]:
         """Where a value is read by now."""
@@ -206,10 +206,14 @@ class Match:
 
 def find(pattern: Pattern, root: Node, rewriting: Rewriting) -> Iterator[Match]:
     """The matches of a pattern with this root: several where operands may change places or parts are missing."""
-    for option in pattern.options if isinstance(pattern, Either) else (pattern,):
-        assert isinstance(option, MadeBy), "a pattern's root is made by an op"
-        for names in _node(option, root, {}, root, rewriting):
-            yield Match(root, names, rewriting)
+    yield from _matches(_roots(pattern), root, rewriting)
+
+
+def _matches(roots: Sequence[MadeBy], root: Node, rewriting: Rewriting) -> Iterator[Match]:
+    for option in roots:
+        if option.where is None or option.where(root):  # asked first: most nodes end here
+            for names in _node(option, root, {}, root, rewriting):
+                yield Match(root, names, rewriting)
 
 
 def _value(pattern: Pattern, value: Value, names: Names, root: Node, now: Rewriting) -> Iterator[Names]:
@@ -314,19 +318,41 @@ def rewrite(graph: Graph, rules: Sequence[RewriteRule], report: Report | None = 
 
     A replacement that would have to run behind something that reads it is left alone.
     """
+    roots = [(rule, _roots(rule.pattern)) for rule in rules]
+    by_kind = {kind: _rules_for(kind, roots) for kind in {type(node.op) for node in graph.nodes}}
+    if not any(by_kind.values()):
+        return graph
     rewriting = Rewriting(graph)
     for node in graph.nodes:
-        if rewriting.alive(node):
-            name = _apply_first(rules, node, rewriting)
+        found = by_kind[type(node.op)]
+        if found and rewriting.alive(node):
+            name = _apply_first(found, node, rewriting)
             if name and report is not None:
                 report.merged[name] += 1
     return rewriting.finish()
 
 
-def _apply_first(rules: Sequence[RewriteRule], node: Node, rewriting: Rewriting) -> str:
+def _rules_for(
+    kind: type[Op], rules: Sequence[tuple[RewriteRule, Sequence[MadeBy]]]
+) -> list[tuple[RewriteRule, list[MadeBy]]]:
+    """The rules with the roots of their patterns that may be made by an op of this class, where there are any."""
+    found = [(rule, [made for made in roots if issubclass(kind, made.kinds)]) for rule, roots in rules]
+    return [(rule, roots) for rule, roots in found if roots]
+
+
+def _roots(pattern: Pattern) -> list[MadeBy]:
+    """What a pattern's root is made by: each of its options."""
+    options = pattern.options if isinstance(pattern, Either) else (pattern,)
+    assert all(isinstance(option, MadeBy) for option in options), "a pattern's root is made by an op"
+    return [option for option in options if isinstance(option, MadeBy)]
+
+
+def _apply_first(
+    rules: Sequence[tuple[RewriteRule, Sequence[MadeBy]]], node: Node, rewriting: Rewriting
+) -> str:
     """The name of the rule that was applied, "" for none."""
-    for rule in rules:
-        for match in find(rule.pattern, node, rewriting):
+    for rule, roots in rules:
+        for match in _matches(roots, node, rewriting):
             results = rule.make(match)
             if results and rewriting.in_time(results):
                 rewriting.replace(results)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from lamina.ops.core import Arg, Array, Op, Sample, bind
@@ -33,6 +34,9 @@ class Fused(Op):
         return count - sum((step.arity or 1) - 1 for step in self.ops[1:])
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
+        return _inferred(self, inputs)  # passes and planners ask for the same chains many times
+
+    def _infer(self, inputs: tuple[Spec, ...]) -> tuple[Spec, ...]:
         self._check(inputs)
         outputs, values = self._run(lambda op, xs: op.infer(*xs), inputs)
         if any(v.shape != outputs[0].shape for v in values):
@@ -111,3 +115,6 @@ class Fused(Op):
         yield Sample.of(cls((Matmul(),)), (3, 7), (7, 5))
         yield Sample.of(cls((Matmul(), Add())), (2, 4, 3), (2, 3, 1), (1, 4, 1))  # a number for each row
         yield Sample.of(cls((Add(), Relu(), Mul(), Tanh())), (2, 1, 5), (3, 1), (2, 3, 5))
+
+
+_inferred = lru_cache(maxsize=4096)(Fused._infer)
