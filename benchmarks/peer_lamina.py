@@ -230,9 +230,14 @@ def warm(device: str) -> dict[str, Any]:
 _policy = ExitStack()
 
 
+def end() -> None:
+    """Leave the policy of the workload that was prepared last."""
+    _policy.close()
+
+
 def prepare(w: Workload, mode: str, device: str, policy: str) -> Prepared:
     """The workload. mode: how kernels are chosen; as `policy` says for "lamina", and "tuned" (between steps)."""
-    _policy.close()
+    end()
     _policy.enter_context(lm.policy(algorithm=policy if mode in ("lamina", "tuned") else mode))
     where = lm.device(device)
     gc.collect()

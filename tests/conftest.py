@@ -11,6 +11,7 @@ import pytest
 
 import tests.helpers.audio_extension  # noqa: F401  before transformers imports torchaudio
 from lamina.graph.passes.verify import check_passes
+from lamina.spec import current_policy
 
 # JAX takes three quarters of the free memory of a GPU at its first use unless told not to; the tests beside it (those
 # of other worker processes too) would run out of memory.
@@ -52,3 +53,11 @@ def _passes_are_checked() -> Iterator[None]:
     """After each pass of the compiler specs are inferred again and outputs compared with those before."""
     with check_passes():
         yield
+
+
+@pytest.fixture(autouse=True)
+def _the_policy_stays() -> Iterator[None]:
+    """A test that leaves another policy behind changes what those after it are about."""
+    before = current_policy()
+    yield
+    assert current_policy() == before

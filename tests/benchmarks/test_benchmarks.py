@@ -4,6 +4,7 @@ import argparse
 import importlib.util
 import json
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 import lamina as lm
 from benchmarks import limits, networks, peer_lamina, serving, suite, workloads
+from benchmarks.peer import Prepared
 from lamina.runtime import Machine
 
 RATES = Machine("one", "", 1, flops={"bfloat16": 1e12, "float32": 1e9}, bandwidth=1e10)
@@ -224,15 +226,22 @@ def options(**changes: Any) -> argparse.Namespace:
     return argparse.Namespace(**chosen | changes)
 
 
+@pytest.fixture
+def prepare() -> Iterator[Callable[..., Prepared]]:
+    """Prepares workloads; the last one's policy ends with the test."""
+    yield peer_lamina.prepare
+    peer_lamina.end()
+
+
 @pytest.mark.parametrize("policy", ["auto", "heuristic"])
-def test_training_is_timed_when_no_plan_is_open(policy: str) -> None:
+def test_training_is_timed_when_no_plan_is_open(policy: str, prepare: Callable[..., Prepared]) -> None:
     """On a CPU nothing ever is; no fewer steps are taken than percentiles need."""
-    ready = peer_lamina.prepare(workload("tiny-train"), "tuned", "cpu", policy)
+    ready = prepare(workload("tiny-train"), "tuned", "cpu", policy)
     found = ready.settle(60.0)
     assert found["tuning"].startswith("0 open")
     assert found["settle_p99_ms"] >= found["settle_p50_ms"] > 0
     assert found["settle_s"] >= peer_lamina._LEAST * found["settle_p50_ms"] / 2e3
-    assert peer_lamina.prepare(workload("tiny-train"), "lamina", "cpu", policy).settle(60.0) == {}
+    assert prepare(workload("tiny-train"), "lamina", "cpu", policy).settle(60.0) == {}
 
 
 def test_a_record_goes_on_from_another(tmp_path: Path) -> None:
