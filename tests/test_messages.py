@@ -197,7 +197,7 @@ def test_generated_bad_calls_end_in_documented_errors() -> None:
 @pytest.mark.slow
 def test_many_generated_bad_calls() -> None:
     """20,000: none ends the process, hangs or gives an error that is not documented; nothing is left behind."""
-    held = [_bad_calls(2, range(first, first + 1000))["held"] for first in range(0, 20000, 1000)]
+    held = [_bad_calls(2, range(first, first + 4000))["held"] for first in range(0, 20000, 4000)]
     assert max(each["threads"] for each in held) <= 8
     assert max(each["files"] for each in held) <= 40
     assert max(each["bytes"] for each in held) <= 64 << 20

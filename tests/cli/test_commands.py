@@ -50,20 +50,23 @@ def test_train_with_other_arguments(more: list[str], capsys: pytest.CaptureFixtu
     assert "test accuracy: " in capsys.readouterr().out
 
 
+def write_images(folder: Path) -> None:
+    """Digits at random in files as MNIST's: 64 to train with, 20 to test."""
+    rng = np.random.default_rng(0)
+    for prefix, count in (("train", 64), ("t10k", 20)):
+        for kind, array in (
+            ("images-idx3", rng.integers(0, 256, (count, 28, 28)).astype(np.uint8)),
+            ("labels-idx1", rng.integers(0, 10, count).astype(np.uint8)),
+        ):
+            head = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+            (folder / f"{prefix}-{kind}-ubyte.gz").write_bytes(gzip.compress(head + array.tobytes()))
+
+
 def test_train_alexnet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_images(tmp_path)
     losses = tmp_path / "losses.json"
-    arguments = [
-        "train",
-        "alexnet",
-        "--device",
-        "cpu",
-        "--batch-size",
-        "4",
-        "--max-steps",
-        "2",
-        "--seed",
-        "3",
-    ]
+    arguments = ["train", "alexnet", "--data", str(tmp_path), "--device", "cpu"]
+    arguments += ["--batch-size", "4", "--max-steps", "2", "--seed", "3"]
     assert main([*arguments, "--losses", str(losses)]) == 0
     found = json.loads(losses.read_text())
     assert len(found["losses"]) == 2
@@ -93,14 +96,7 @@ def test_weights_are_for_other_programs(tmp_path: Path) -> None:
 
 
 def test_mnist_from_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rng = np.random.default_rng(0)
-    for prefix, count in (("train", 64), ("t10k", 20)):
-        for kind, array in (
-            ("images-idx3", rng.integers(0, 256, (count, 28, 28)).astype(np.uint8)),
-            ("labels-idx1", rng.integers(0, 10, count).astype(np.uint8)),
-        ):
-            head = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
-            (tmp_path / f"{prefix}-{kind}-ubyte.gz").write_bytes(gzip.compress(head + array.tobytes()))
+    write_images(tmp_path)
     assert train("--data", str(tmp_path), "--epochs", "1") == 0
     assert "53 train, 11 validation, 20 test samples; 1 epochs of 1 steps" in capsys.readouterr().out
 

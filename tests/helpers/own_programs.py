@@ -1,6 +1,7 @@
 """Own kernels as programs: one of each kind that the plans of all samples launch, for any machine."""
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import product
 
 import pytest
@@ -84,8 +85,12 @@ def cases(name: str, *, few: bool = False) -> Iterator[tuple[Op, list[Spec]]]:
             yield sample.op, [Spec(s.shape, s.dtype, channels_last(s.shape)) for s in shapes]
 
 
+@cache
 def hasty_cubin(program: Program, target: str) -> bytes:
-    """Machine code that is not optimized, in half the time or less: whether a program compiles shows in it too."""
+    """Machine code that is not optimized, in half the time or less: whether a program compiles shows in it too.
+
+    Made once: machines of one architecture have most programs in common.
+    """
     options = {"ofast_compile": "max"}
     return compile_cubin(program.source, arch=target, options=options, includes=[INCLUDE], name=program.name)
 

@@ -224,7 +224,7 @@ def forge_many(plan: Path, seed: int, folder: Path) -> str:
         with found:
             taken += 1
             with suppress(ShapeError, TypeError, ValueError, TimeoutError):
-                found(floats(0, 1, 3, 16, 16), timeout=30)
+                found(floats(0, 1, 3, 16, 16), timeout=3)
     return f"{refused} {taken}"
 
 
@@ -240,22 +240,36 @@ def test_a_change_of_any_byte_is_refused(plan: Path, tmp_path: Path) -> None:
 
 
 # ---- kills
-WRITER = """
+#: For each line that it reads it forks a writer, from a process that has imported everything and used nothing.
+WRITERS = """
+import os
 import sys
 import numpy as np
+import lamina.backends.cpu
 from lamina import nn
 from lamina.infer import Inferer
-nn.manual_seed(0)
-net = nn.Linear(64, 2048)
-x = np.ones((1, 64), np.float32)
-with Inferer(net, device="cpu") as inferer:
-    inferer(x)
-    inferer.save(sys.argv[1])
-    print("ready", flush=True)
-    while True:
-        net.weight.copy_(np.full((2048, 64), np.random.rand(), np.float32))
-        inferer.refresh()
-        inferer.save(sys.argv[1])
+
+def write(path):
+    nn.manual_seed(0)
+    net = nn.Linear(64, 2048)
+    x = np.ones((1, 64), np.float32)
+    with Inferer(net, device="cpu") as inferer:
+        inferer(x)
+        inferer.save(path)
+        print(os.getpid(), flush=True)
+        while True:
+            net.weight.copy_(np.full((2048, 64), np.random.rand(), np.float32))
+            inferer.refresh()
+            inferer.save(path)
+
+for _ in sys.stdin:
+    writer = os.fork()
+    if not writer:
+        try:
+            write(sys.argv[1])
+        finally:  # a child must never go on as its parent
+            os._exit(1)
+    print(os.waitpid(writer, 0)[1], flush=True)
 """
 
 
@@ -263,19 +277,21 @@ def kills(path: Path, count: int) -> int:
     """Kill a process that saves again and again, at any time; how many plans were whole afterwards."""
     environment = {"PYTHONPATH": str(ROOT / "src"), "PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"}
     rng, whole = np.random.default_rng(0), 0
-    for _ in range(count):
-        writer = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, env=environment
-        )
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == b"ready\n"
-        time.sleep(rng.random() * 0.03)
-        writer.send_signal(signal.SIGKILL)
-        writer.wait()
-        writer.stdout.close()
-        with load(path) as found:
-            (row,) = found(np.ones((1, 64), np.float32))
-            whole += bool(np.isfinite(row).all()) and len(row) == 2048
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITERS, str(path)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True,
+    ) as writers:  # fmt: skip
+        assert writers.stdin is not None
+        assert writers.stdout is not None
+        for _ in range(count):
+            print(file=writers.stdin, flush=True)
+            writer = int(writers.stdout.readline())
+            time.sleep(rng.random() * 0.03)
+            os.kill(writer, signal.SIGKILL)
+            assert int(writers.stdout.readline()) == signal.SIGKILL
+            with load(path) as found:
+                (row,) = found(np.ones((1, 64), np.float32))
+                whole += bool(np.isfinite(row).all()) and len(row) == 2048
     return whole
 
 
