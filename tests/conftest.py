@@ -38,10 +38,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("error"), append=False)
 
 
-def pytest_collection_finish() -> None:
-    """What was collected stays to the end: it need not be looked through for cycles again and again."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[Any]:
+    """What is collected stays to the end: it is not looked through for cycles again and again, here and in tests."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def _is_ours(node: pytest.Item | pytest.Collector) -> bool:

@@ -20,12 +20,7 @@ EACH = 2
 def node_tests(module: ModuleType) -> list[str]:
     """The first direct tests, among those that the table says agree, of each operator that the module handles."""
     mine = {name for (_, name), handler in HANDLERS.items() if handler.__module__ == module.__name__}
-    agreeing = onnx_nodes.agreeing()
-    found: dict[str, list[str]] = {}
-    for name, case in onnx_nodes.cases().items():
-        if onnx_nodes.operator(case) in mine and name in agreeing:
-            found.setdefault(onnx_nodes.operator(case), []).append(name)
-    return [name for names in found.values() for name in names[:EACH]]
+    return [name for kind, names in onnx_nodes.agreeing().items() if kind in mine for name in names[:EACH]]
 
 
 def agrees(name: str) -> None:

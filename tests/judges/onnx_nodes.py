@@ -246,9 +246,11 @@ def judge(select: Callable[[str], bool] = lambda name: True) -> dict[str, tuple[
     return {name: compare(case) for name, case in cases().items() if select(operator(case))}
 
 
-def agreeing() -> set[str]:
-    """The names of the tests that agreed when the table was written."""
-    return set(json.loads(TABLE.read_text(encoding="utf-8"))["agree"])
+@cache
+def agreeing() -> dict[str, list[str]]:
+    """Operator (folder, of tests in files) -> names of its tests that agreed when the table was written."""
+    found: dict[str, list[str]] = json.loads(TABLE.read_text(encoding="utf-8"))["agree"]
+    return found
 
 
 def reason(text: str) -> str:
@@ -257,9 +259,12 @@ def reason(text: str) -> str:
 
 
 def summary(found: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
-    """What is held: the tests that agree, and the reason of each refusal."""
+    """What is held: the tests that agree, by operator, and the reason of each refusal."""
+    agree: dict[str, list[str]] = {}
+    for name in sorted(n for n, (verdict, _) in found.items() if verdict == "agree"):
+        agree.setdefault(operator(cases()[name]), []).append(name)
     return {
-        "agree": sorted(n for n, (verdict, _) in found.items() if verdict == "agree"),
+        "agree": dict(sorted(agree.items())),
         "refused": {n: reason(text) for n, (verdict, text) in sorted(found.items()) if verdict == "refused"},
     }
 
