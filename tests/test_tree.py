@@ -60,4 +60,8 @@ def test_names_and_arguments() -> None:
     assert _tree.arguments((1, 2)) == ((1, 2), {})
     assert _tree.arguments([1]) == ((1,), {})
     assert _tree.arguments({"a": 1}) == ((), {"a": 1})
+    assert _tree.arguments({"a": 1}, lambda a, b=2: a) == ((), {"a": 1})
+    assert _tree.arguments({"a": 1}, lambda **named: named) == ((), {"a": 1})
+    assert _tree.arguments({"a": 1}, lambda batch: batch) == (({"a": 1},), {})
+    assert _tree.arguments({"a": 1}, lambda a, b: a) == ((), {"a": 1})
     assert _tree.arguments(7) == ((7,), {})

@@ -5,6 +5,7 @@ What a network takes and gives may be any of these. None is part of a tree's str
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -92,6 +93,17 @@ def _unflatten(structure: Structure, rest: Iterator[Any]) -> Any:
     return kind(*inside) if hasattr(kind, "_fields") else kind(inside)
 
 
+def _binds(function: Callable[..., Any], *args: Any, **named: Any) -> bool:
+    """Whether a function takes these arguments; True where nobody knows."""
+    try:
+        inspect.signature(function).bind(*args, **named)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True
+
+
 def leaves(tree: Any) -> list[Any]:
     """The leaves alone."""
     return flatten(tree)[0]
@@ -107,9 +119,12 @@ def names(structure: Structure, root: str) -> list[str]:
     ]
 
 
-def arguments(tree: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments(
+    tree: Any, function: Callable[..., Any] | None = None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """What a function is called with: a tuple or list holds positional arguments, a dict named ones, anything else is
-    the one argument."""
+    the one argument. So is a dict whose names the function does not take, where it takes one argument."""
     if isinstance(tree, dict):
-        return (), tree
+        alone = function is not None and not _binds(function, **tree) and _binds(function, tree)
+        return ((tree,), {}) if alone else ((), tree)
     return (tuple(tree), {}) if isinstance(tree, tuple | list) else ((tree,), {})

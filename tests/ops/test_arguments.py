@@ -6,6 +6,7 @@ from typing import Any, Literal, Protocol, SupportsIndex, cast
 import numpy as np
 import pytest
 
+import lamina as lm
 from lamina.ops.arguments import DTypeLike, checked, shown, within
 from lamina.spec import DTypeError, float32
 
@@ -144,3 +145,16 @@ def test_a_protocol_is_asked_once_for_each_class(monkeypatch: pytest.MonkeyPatch
     assert asked.count(int) <= 1
     assert asked.count(Numbered) == 1
     assert asked.count(str) == 0 or asked.count(str) == 3  # what is refused is asked about each time
+
+
+def test_numpys_names_of_axes_are_taken_as_torch_takes_them() -> None:
+    x = lm.tensor([[1.0, 2, 3], [4, 5, 6]])
+    assert x.sum(axis=0).tolist() == [5, 7, 9]
+    assert x.mean(axis=1, keepdims=True).tolist() == [[2], [5]]
+    assert lm.ops.max(x, axis=1).values.tolist() == [3, 6]
+    assert lm.ops.cat([x, x], axis=1).shape == (2, 6)
+    assert lm.jit(lambda x: x.softmax(axis=0).sum(axis=0))(x).shape == (3,)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'axis'"):
+        x.sum(dim=0, axis=1)
+    with pytest.raises(TypeError, match="sum: dim must be an int or a sequence of ints or None, got 'rows'"):
+        x.sum(axis="rows")

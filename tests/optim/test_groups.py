@@ -324,3 +324,20 @@ def test_derivatives_end_at_updated_parameters(compiled: bool) -> None:
         both[2].step(lm.grad(lambda a: ops.mean(last(a(X))))(other))
     for name, value in values(first).items():
         np.testing.assert_allclose(value, values(other)[name], rtol=1e-4, atol=1e-6)
+
+
+def test_a_group_is_read_as_a_dict_and_what_is_missing_says_what_to_write() -> None:
+    optimizer = optim.SGD(network().parameters(), lr=0.1, momentum=0.9)
+    group = optimizer.param_groups[0]
+    assert group.keys() == ["params", "lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize"]
+    assert (group.get("momentum"), group.get("betas"), group.get("betas", 3)) == (0.9, None, 3)
+    assert "lr" in group
+    assert "betas" not in group
+    assert {name: group[name] for name in group}["lr"] == 0.1
+    for name, text in (
+        ("add_param_group", "freeze those"),
+        ("state", r"state_dict\(\)"),
+        ("defaults", "param_groups"),
+    ):
+        with pytest.raises(AttributeError, match=text):
+            getattr(optimizer, name)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import lamina as lm
 from lamina.spec import (
     DTYPES,
     DTypeError,
@@ -177,3 +178,24 @@ def test_a_spec_means_the_same_in_another_process() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(spec), capture_output=True)
     assert done.returncode == 0, done.stderr.decode()
+
+
+def test_limits_of_types() -> None:
+    known = lm.finfo(lm.float32)
+    assert (known.bits, known.eps, known.max, known.min) == (
+        32,
+        2**-23,
+        -known.min,
+        float(np.finfo(np.float32).min),
+    )
+    assert (lm.finfo("bf16").eps, lm.finfo(lm.float16).max, lm.finfo(lm.float64).tiny) == (
+        2**-7,
+        65504,
+        2**-1022,
+    )
+    assert lm.iinfo(lm.int8)[1:] == (-128, 127, "int8")
+    assert lm.tensor([1.0]).dtype.is_floating_point
+    with pytest.raises(DTypeError, match="finfo: int8 is no floating point type; iinfo"):
+        lm.finfo("int8")
+    with pytest.raises(DTypeError, match="iinfo: bool is no integer type; finfo"):
+        lm.iinfo("bool")

@@ -454,3 +454,20 @@ def test_what_a_step_cannot_train_is_named() -> None:
         ValueError, match="Sequential has no parameter to train: those of the optimizer are frozen"
     ):
         step(POINTS, WANTED)
+
+
+def test_a_dict_of_inputs_is_one_argument_where_forward_takes_one() -> None:
+    class Batched(nn.Module):
+        def __init__(self) -> None:
+            self.linear = nn.Linear(2, 1)
+
+        def forward(self, batch: dict[str, Any]) -> dict[str, Any]:
+            return {"y": self.linear(batch["x"]) * batch["weight"]}
+
+    net = Batched()
+    net.linear.weight.fill_(1)
+    net.linear.bias.zero_()
+    batch = {"x": np.float32([[1, 2]]), "weight": np.float32([[2]])}
+    step = lm.train_step(net, lambda y, t: (y["y"] - t["y"]).square().sum(), optim.SGD(0.0), device="cpu")
+    assert float(step(batch, {"y": np.float32([[1]])})) == 25
+    assert Predictor(net)(batch)["y"].tolist() == [[6]]

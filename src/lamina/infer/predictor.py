@@ -247,7 +247,7 @@ def flat_outputs(
     made: takes the structure of the outputs.
     """
     tree = _tree.unflatten(structure, [_as(x, compute) for x in inputs])
-    positional, named = _tree.arguments(tree)
+    positional, named = _tree.arguments(tree, net.forward)
     outputs, shape = _tree.flatten(net(*positional, **named))
     made.append(shape)
     return [_as(operand(y), master) for y in outputs]

@@ -134,7 +134,7 @@ def _specs(inputs: Any, dtype: DType | str) -> tuple[list[Spec], _tree.Structure
 
 
 def _called(net: Module, structure: _tree.Structure, values: Any) -> Any:
-    positional, named = _tree.arguments(_tree.unflatten(structure, values))
+    positional, named = _tree.arguments(_tree.unflatten(structure, values), net.forward)
     return net(*positional, **named)
 
 

@@ -44,6 +44,7 @@ __all__ = [
     "addr",
     "affine_grid",
     "all",
+    "allclose",
     "alpha_dropout",
     "amax",
     "amin",
@@ -103,6 +104,7 @@ __all__ = [
     "clamp_max",
     "clamp_min",
     "clipped_relu",
+    "clone",
     "column_stack",
     "combinations",
     "conv1d",
@@ -151,7 +153,9 @@ __all__ = [
     "elu",
     "embedding",
     "embedding_bag",
+    "empty_like",
     "eq",
+    "equal",
     "erf",
     "erfc",
     "erfinv",
@@ -307,6 +311,7 @@ __all__ = [
     "norm2",
     "normal",
     "normalize",
+    "numel",
     "one_hot",
     "ones_like",
     "operand",
@@ -598,6 +603,13 @@ def affine_grid(theta: Value, size: Sequence[int], align_corners: bool | None = 
 def all(input: TensorLike, dim: Dims | None = None, keepdim: bool = False) -> Tensor: ...
 @overload
 def all(input: Value, dim: Dims | None = None, keepdim: bool = False) -> Value: ...
+def allclose(
+    input: Value | TensorLike,
+    other: Value | TensorLike,
+    rtol: float = 1e-05,
+    atol: float = 1e-08,
+    equal_nan: bool = False,
+) -> bool: ...
 @overload
 def alpha_dropout(
     input: TensorLike, p: float = 0.5, training: bool = True, *, state: TensorLike | None = None
@@ -1039,6 +1051,10 @@ def clamp_min(input: Value | TensorLike, min: Value | TensorLike) -> Value: ...
 def clipped_relu(input: TensorLike, hi: float) -> Tensor: ...
 @overload
 def clipped_relu(input: Value, hi: float) -> Value: ...
+@overload
+def clone(input: TensorLike) -> Tensor: ...
+@overload
+def clone(input: Value) -> Value: ...
 @overload
 def column_stack(tensors: Sequence[TensorLike]) -> Tensor: ...
 @overload
@@ -1543,9 +1559,14 @@ def embedding_bag(
     padding_idx: int | None = None,
 ) -> Value: ...
 @overload
+def empty_like(input: TensorLike, *, dtype: DTypeLike | None = None) -> Tensor: ...
+@overload
+def empty_like(input: Value, *, dtype: DTypeLike | None = None) -> Value: ...
+@overload
 def eq(input: TensorLike, other: TensorLike) -> Tensor: ...
 @overload
 def eq(input: Value | TensorLike, other: Value | TensorLike) -> Value: ...
+def equal(input: Value | TensorLike, other: Value | TensorLike) -> bool: ...
 @overload
 def erf(input: TensorLike) -> Tensor: ...
 @overload
@@ -2818,6 +2839,7 @@ def normal(
 def normalize(input: TensorLike, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor: ...
 @overload
 def normalize(input: Value, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Value: ...
+def numel(input: Value | TensorLike) -> int: ...
 @overload
 def one_hot(tensor: TensorLike, num_classes: int, *, dtype: DTypeLike = ..., dim: int = -1) -> Tensor: ...
 @overload

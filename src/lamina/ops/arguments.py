@@ -51,11 +51,16 @@ class Rule(NamedTuple):
     text: str
 
 
+#: What NumPy calls a parameter, and torch takes as well.
+OTHER_NAMES = {"axis": "dim", "keepdims": "keepdim"}
+
+
 class Rules(NamedTuple):
     """The rules of a function's parameters: by place, and by name."""
 
     by_place: list[tuple[str, Rule | None]]
     by_name: dict[str, Rule]
+    names: frozenset[str]
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> Rules:
@@ -63,7 +68,7 @@ class Rules(NamedTuple):
         parameters = inspect.signature(function).parameters
         rules = {name: rule for name in parameters if (rule := _rule(_hint(function, name))) is not None}
         places = [p.name for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-        return cls([(name, rules.get(name)) for name in places], rules)
+        return cls([(name, rules.get(name)) for name in places], rules, frozenset(parameters))
 
     def check(self, what: str, args: Sequence[Any], options: Mapping[str, Any]) -> None:
         """Raise TypeError, ValueError or DTypeError for an argument that is not allowed."""
@@ -91,8 +96,15 @@ def checked(function: F) -> F:
         return function
     what = function.__name__.lstrip("_")
 
+    also = {
+        other: name for other, name in OTHER_NAMES.items() if name in rules.names and other not in rules.names
+    }
+
     @wraps(function)
     def door(*args: Any, **options: Any) -> Any:
+        for other in also.keys() & options.keys() if options else ():
+            if also[other] not in options:
+                options[also[other]] = options.pop(other)
         rules.check(what, args, options)
         return function(*args, **options)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -81,6 +82,22 @@ class ParameterGroup:
 
     def __setitem__(self, name: str, value: Any) -> None:
         setattr(self.rule, name, value)
+
+    def keys(self) -> list[str]:
+        """The names of what `group[name]` gives: "params", the rate and the optimizer's other numbers."""
+        numbers = inspect.signature(type(self.rule).__init__).parameters
+        return ["params", *(name for name in numbers if name != "self" and hasattr(self.rule, name))]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.keys()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """`group[name]`, or the default where there is no such number."""
+        known = name in self.keys()
+        return self[name] if known else default
 
     def __repr__(self) -> str:
         return f"ParameterGroup({len(self.params)} parameters, {self.rule})"

@@ -41,6 +41,10 @@ def _are_parameters(x: Any) -> bool:
 _INSTEAD = {
     "zero_grad": "gradients are those of one call and are given to step: leave the line out, or gather several by "
     "accumulate(grads)",
+    "add_param_group": "its parameters are those that it was made with: give it all from the start, and freeze those "
+    "that train later by requires_grad_(False)",
+    "state": "state_dict() gives the moments by name",
+    "defaults": "a number is an attribute (optimizer.momentum), or that of a group (optimizer.param_groups[0]['lr'])",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -26,6 +26,11 @@ class DType:
     def is_float(self) -> bool:
         """Whether it is a floating point type."""
         return self.kind == "f"
+
+    @property
+    def is_floating_point(self) -> bool:
+        """Whether it is a floating point type, as torch calls it."""
+        return self.is_float
 
     @property
     def category(self) -> int:
@@ -85,6 +90,48 @@ def _numpy_name(value: type | np.dtype[Any]) -> str:
         return np.dtype(value).name
     except TypeError:
         return ""
+
+
+class FloatLimits(NamedTuple):
+    """What a floating point type holds, as torch.finfo says it."""
+
+    bits: int
+    eps: float
+    min: float
+    max: float
+    tiny: float
+    smallest_normal: float
+    dtype: str
+
+
+class IntLimits(NamedTuple):
+    """What an integer type holds, as torch.iinfo says it."""
+
+    bits: int
+    min: int
+    max: int
+    dtype: str
+
+
+def finfo(type: DType | str | np.dtype[Any] | type = float32) -> FloatLimits:
+    """The limits of a floating point type: `finfo(x.dtype).min`. torch.finfo. Raises DTypeError for another type."""
+    kind = as_dtype(type)
+    if not kind.is_float:
+        raise DTypeError(f"finfo: {kind} is no floating point type; iinfo tells of integers")
+    known: Any = ml_dtypes.finfo(kind.numpy)  # type: ignore[no-untyped-call]
+    tiny = float(known.smallest_normal)
+    return FloatLimits(
+        kind.itemsize * 8, float(known.eps), float(known.min), float(known.max), tiny, tiny, kind.name
+    )
+
+
+def iinfo(type: DType | str | np.dtype[Any] | type) -> IntLimits:
+    """The limits of an integer type. torch.iinfo. Raises DTypeError for another type."""
+    kind = as_dtype(type)
+    if kind.category != 1:
+        raise DTypeError(f"iinfo: {kind} is no integer type; finfo tells of floating point types")
+    known = np.iinfo(kind.numpy)
+    return IntLimits(known.bits, int(known.min), int(known.max), kind.name)
 
 
 def promote(a: DType, b: DType) -> DType:

@@ -516,7 +516,7 @@ class Step:
         with standing_in(standing, capture.hold) as mapping, recording(capture):
             capture.own = mapping
             inputs, targets = kind.trees([values[name] for name in kind.names], compute)
-            positional, named = _tree.arguments(inputs)
+            positional, named = _tree.arguments(inputs, self.net.forward)
             found, structure = _tree.flatten(self.net(*positional, **named))
             outputs = _tree.unflatten(structure, [_cast(capture.read(y), master) for y in found])
             del found

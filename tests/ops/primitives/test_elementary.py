@@ -144,3 +144,20 @@ def test_powers_and_quotients_of_integers() -> None:
     big = np.array([2**60 + 1, -(2**60) - 1])
     assert run(ops.div, big, 2, rounding_mode="trunc").tolist() == [2**59, -(2**59)]
     assert run(ops.div, big, 2, rounding_mode="floor").tolist() == [2**59, -(2**59) - 1]
+
+
+def test_comparisons_of_whole_tensors_give_pythons_bools() -> None:
+    x = lm.tensor([1.0, 2.0])
+    assert ops.allclose(x, x + 1e-6) is True
+    assert x.allclose(x + 1e-3) is False
+    assert ops.allclose(x, x + 1e-3, atol=0.01) is True
+    assert ops.allclose(x * np.nan, x * np.nan) is False
+    assert ops.allclose(x * np.nan, x * np.nan, equal_nan=True) is True
+    assert x.equal(lm.tensor([1, 2])) is True
+    assert ops.equal(x, x * np.nan) is False
+    assert ops.equal(x, lm.ones(3)) is False
+    assert ops.equal(lm.zeros(0), lm.zeros(0)) is True
+    assert (ops.numel(x), ops.empty_like(x, dtype="int64").dtype.name) == (2, "int64")
+    copy = ops.clone(x)
+    copy.zero_()
+    assert x.tolist() == [1, 2]

@@ -801,3 +801,31 @@ def isclose(input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, eq
         apart = abs(wide[0] - wide[1])
         close = close | (isfinite(apart) & (apart <= abs(wide[1]) * rtol + atol))
     return close
+
+
+@checked
+def allclose(
+    input: Any, other: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> bool:
+    """Whether all elements are close (`isclose`), as Python's bool. torch.allclose."""
+    return bool((~isclose(input, other, rtol, atol, equal_nan)).sum() == 0)
+
+
+@checked
+def equal(input: Any, other: Any) -> bool:
+    """Whether shapes and all elements are equal, as Python's bool; `eq` compares element by element. torch.equal."""
+    a, b = operand(input, "equal"), operand(other, "equal", "other")
+    return a.shape == b.shape and bool((~eq(a, b)).sum() == 0)
+
+
+@checked
+def clone(input: Any) -> Any:
+    """A copy of the values; gradients go through. torch.clone."""
+    return operand(input, "clone").clone()
+
+
+@checked
+def numel(input: Any) -> int:
+    """The number of elements. torch.numel."""
+    count: int = operand(input, "numel").spec.numel
+    return count

@@ -61,6 +61,12 @@ def full_like(input: Any, fill_value: Number, *, dtype: DTypeLike | None = None)
 
 
 @checked
+def empty_like(input: Any, *, dtype: DTypeLike | None = None) -> Any:
+    """A tensor of input's shape, dtype and place, whose values are nobody's to rely on (zeros). torch.empty_like."""
+    return full_like(input, 0, dtype=dtype)
+
+
+@checked
 def zeros_like(input: Any, *, dtype: DTypeLike | None = None) -> Any:
     """Zeros in input's shape, dtype (unless another is given) and place."""
     return full_like(input, 0, dtype=dtype)

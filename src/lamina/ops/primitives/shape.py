@@ -496,6 +496,7 @@ def _axes(dim: int | Sequence[int], x: Any, what: str) -> tuple[int, ...]:
     return normalize_axes([int(d) for d in given], max(x.ndim, 1), what)
 
 
+@checked
 def cat(tensors: Sequence[Any], dim: int = 0) -> Any:
     """Tensors joined along an axis, in their common dtype. Raises ShapeError when the other sizes differ.
 
@@ -509,6 +510,7 @@ def cat(tensors: Sequence[Any], dim: int = 0) -> Any:
     return call(Concat(normalize_axis(_one_dim("cat", dim), xs[0].ndim, "cat")), *xs)
 
 
+@checked
 def stack(tensors: Sequence[Any], dim: int = 0) -> Any:
     """Tensors of one shape joined along a new axis."""
     xs = _tensors("stack", tensors)
