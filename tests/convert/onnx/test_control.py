@@ -4,6 +4,8 @@ import numpy as np
 import onnx
 import pytest
 
+import lamina as lm
+from lamina import ops
 from lamina.convert.onnx import OnnxError, OnnxGraph, control
 from tests.helpers.onnx_models import agrees, model, node_tests
 
@@ -44,3 +46,42 @@ def test_a_loop_that_never_runs_has_no_shape_for_what_each_run_gives() -> None:
     proto = model([node], {}, {"all": (0,)}, count=np.array(0))
     with pytest.raises(OnnxError, match="Loop: runs no time"):
         OnnxGraph(proto)({})
+
+
+def test_a_condition_that_numbers_decide_chooses_between_both_branches() -> None:
+    make, info = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+    bodies = {
+        name: onnx.helper.make_graph(
+            [make(operator, ["x", "w"], ["a"])], name, [], [info("a", onnx.TensorProto.FLOAT, None)]
+        )
+        for name, operator in (("then_branch", "Mul"), ("else_branch", "Add"))
+    }
+    nodes = [
+        make("ReduceSum", ["x"], ["s"], keepdims=0), make("Greater", ["s", "zero"], ["c"]),
+        make("If", ["c"], ["y"], **bodies),
+    ]  # fmt: skip
+    weights = {"w": np.full(3, 5, np.float32), "zero": np.float32(0)}
+    net = lm.convert.from_onnx(model(nodes, {"x": (3,)}, {"y": (3,)}, **weights))
+    x, compiled = np.array([1, 2, 3], np.float32), lm.jit(net)
+    for run in (net, compiled):
+        np.testing.assert_array_equal(run(x).numpy(), x * 5)
+        np.testing.assert_array_equal(run(-x).numpy(), -x + 5)
+    step = lm.train_step(net, lambda y, _: ops.mean(y), lm.optim.SGD(lr=3.0))
+    step(-x, np.zeros(1, np.float32))  # the sum's gradient by w is 1/3
+    np.testing.assert_allclose(step.net.state_dict()["w"].numpy(), 4)
+
+
+def test_branches_of_two_shapes_need_a_condition_that_is_known() -> None:
+    bodies = {
+        name: _body(onnx.helper.make_node("ReduceSum", ["x"], ["a"], keepdims=keep), inputs=[], outputs=["a"])
+        for name, keep in (("then_branch", 0), ("else_branch", 1))
+    }
+    nodes = [
+        onnx.helper.make_node("Greater", ["k", "x"], ["c"]),
+        onnx.helper.make_node("If", ["c"], ["y"], **bodies),
+    ]
+    net = lm.convert.from_onnx(model(nodes, {"x": (1,)}, {"y": ()}, k=np.zeros(1, np.float32)))
+    x = np.ones(1, np.float32)
+    assert net(x).numpy().tolist() == [1]
+    with pytest.raises(OnnxError, match="must be known while the graph is recorded"):
+        lm.jit(net)(x)

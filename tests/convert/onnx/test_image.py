@@ -39,3 +39,11 @@ def test_twice_the_size_by_nearest_repeats() -> None:
         nearest_mode="floor",
     )
     np.testing.assert_array_equal(graph(given)["y0"].numpy(), x.repeat(2, 2).repeat(3, 3))
+
+
+def test_places_between_two_elements_are_rounded_in_float32() -> None:
+    """11.5 / 2.3 - 0.5 lies half-way between 4 and 5; in float64, of the scale in float32, a little beyond."""
+    x = np.arange(7, dtype=np.float32).reshape(1, 7)
+    given = {"x": x, "roi": np.zeros(0, np.float32), "scales": np.array([1, 2.3], np.float32)}
+    graph = single("Resize", {n: a.shape for n, a in given.items()})
+    assert graph(given)["y0"].numpy()[0, 11] == 4

@@ -264,3 +264,19 @@ def test_from_pytorch_through_onnx_and_back_into_it(name: str) -> None:
         assert held in stored or held not in of_network, t.name
     if name == "images":
         assert {p.detach().numpy().tobytes() for p in net.parameters()} <= stored
+
+
+def test_weights_of_half_types_train_in_float32_and_meet_their_operators_in_the_half_type() -> None:
+    make = helper.make_node
+    half, single = onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT
+    nodes = [
+        make("Cast", ["x"], ["h"], to=half), make("MatMul", ["h", "w"], ["m"]), make("Cast", ["m"], ["y"], to=single),
+    ]  # fmt: skip
+    weight = numbers(3, 4).astype(np.float16)
+    net = from_onnx(model(nodes, {"x": (2, 3)}, {"y": (2, 4)}, w=weight))
+    step = lm.train_step(net, lambda y, _: lm.ops.sum(y), lm.optim.SGD(lr=0.5))
+    x = np.ones((2, 3), np.float32)
+    loss = step(x, np.zeros(1, np.float32))
+    np.testing.assert_allclose(float(loss), 2 * weight.astype(np.float32).sum(), rtol=1e-2)
+    after = next(iter(step.net.parameters())).numpy().astype(np.float32)
+    np.testing.assert_allclose(after, weight.astype(np.float32) - 1.0, atol=2e-3)

@@ -32,3 +32,23 @@ def test_values_are_those_of_torch(text: str) -> None:
 
     x = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
     agree(eval("lambda x: " + text, {"torch": torch, "F": F}), x)
+
+
+def test_numbers_without_a_dtype_are_of_the_default_dtype() -> None:
+    import torch
+
+    from tests.helpers.torch_functions import agree
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        x = torch.ones(3)
+        agree(
+            lambda x: (
+                x * torch.tensor(0.1) + torch.linspace(0, 1, 3) + torch.full((3,), 1 / 3) + torch.eye(3)
+            ),
+            x,
+            tolerance=1e-15,
+        )
+    finally:
+        torch.set_default_dtype(before)

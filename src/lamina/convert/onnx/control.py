@@ -9,13 +9,29 @@ from typing import Any
 import numpy as np
 
 from lamina import ops
-from lamina.convert.onnx.node import OnnxNode, as_tensor, converts
+from lamina.convert.onnx.node import OnnxNode, as_tensor, converts, numbers
+from lamina.ops.core import Operand
 
 
 @converts("If", known=(0,))
 def branch(node: OnnxNode) -> Any:
-    """The outputs of one of two subgraphs; the condition must be known."""
-    return node.run_graph(node.needed("then_branch" if node.number(0) else "else_branch"), [])
+    """The outputs of one of two subgraphs: of both, of which the condition chooses, where it is not known and they
+    have the same shapes.
+    """
+    if numbers(node.input(0)) is not None:
+        return node.run_graph(node.needed("then_branch" if node.number(0) else "else_branch"), [])
+    pairs = [node.run_graph(node.needed(name), []) for name in ("then_branch", "else_branch")]
+    return _chosen(node, node.input(0), *pairs)
+
+
+def _chosen(node: OnnxNode, truth: Any, *given: Sequence[Any]) -> list[Any]:
+    """Of two lists of values the first where a condition holds, else the second."""
+    pairs = list(zip(*given, strict=True))
+    if any(not isinstance(x, Operand) for pair in pairs for x in pair) or any(
+        a.spec != b.spec for a, b in pairs
+    ):
+        node.number(0)  # its error: the condition must be known
+    return [a if a is b else ops.where(ops.reshape(truth, ()), a, b) for a, b in pairs]
 
 
 @converts("Loop", known=(0, 1))

@@ -23,23 +23,26 @@ class ResizedAxis:
     start: float = 0.0
     end: float = 1.0
 
-    def places(self, transform: str) -> Array:
-        """Where each element of the result stands on the axis, as a real number."""
-        i, n, out = np.arange(self.out), self.size, self.out
-        centred = (i + 0.5) / self.scale - 0.5
+    def places(self, transform: str, kind: type[Any] = np.float64) -> Array:
+        """Where each element of the result stands on the axis, as a real number computed in a type of NumPy's."""
+        n, out, scale = kind(self.size), self.out, kind(self.scale)
+        i: Array = np.arange(out, dtype=kind)
+        apart: Array = i / scale
+        centred: Array = (i + kind(0.5)) / scale - kind(0.5)
         if transform == "half_pixel":
             return centred
         if transform == "half_pixel_symmetric":
             # The result is centred on the axis though its size was rounded down.
-            return n / 2 * (1 - out / (self.scale * n)) + centred
+            shift: float = n / 2 * (1 - out / (scale * n))
+            return centred + shift
         if transform == "pytorch_half_pixel":
             return centred if out > 1 else np.zeros(out)
         if transform == "align_corners":
             # The result's size before it is rounded down decides.
-            wide = self.scale * n
+            wide = scale * n
             return i * (n - 1) / (wide - 1) if out > 1 else np.zeros(out)
         if transform == "asymmetric":
-            return i / self.scale
+            return apart
         if transform == "tf_crop_and_resize":
             first, last = self.start * (n - 1), self.end * (n - 1)
             return first + i * (last - first) / (out - 1) if out > 1 else np.full(out, 0.5 * (first + last))
@@ -54,7 +57,8 @@ def resize(node: OnnxNode) -> Any:
     outside = None
     for place, axis in _axes(node, x).items():
         require_bounded(str(node), 8 * axis.out * axis.size)
-        at = axis.places(transform)
+        # In float32, as other runtimes compute them: what lies between two elements is rounded as there.
+        at = axis.places(transform, np.float32 if node.get("mode", "nearest") == "nearest" else np.float64)
         weights = _weights(node, at, axis)
         x = _applied(x, place, weights)
         if transform == "tf_crop_and_resize":

@@ -21,7 +21,7 @@ from lamina.nn.random import default_generator
 from lamina.ops.arguments import checked
 from lamina.ops.core import recorder
 from lamina.runtime import write_atomically
-from lamina.spec import Spec
+from lamina.spec import DType, Spec
 from lamina.tensors import Tensor
 
 #: Says by name and values which tensors are trained.
@@ -83,6 +83,8 @@ class OnnxModule(Module):
         self._train_batch_norm = train_batch_norm
         self._ranks = {v.name: _rank(v) for v in model.graph.input}
         self._places: dict[str, tuple[str, str]] = {}
+        #: The weights that the file has in a half type.
+        self._halves: dict[str, DType] = {}
         self._own_weights(trainable or _is_parameter)
         self._masters = beside_statistics(self._graph.body) & set(self._places)
         self._model = self._without_weights(model, external)
@@ -188,6 +190,8 @@ class OnnxModule(Module):
                 holder.register_buffer(attribute, value)
             else:
                 holder.register_parameter(attribute, Parameter(value))
+                if value.dtype.is_float and value.dtype.itemsize < 4:
+                    self._halves[name] = value.dtype
             del self._graph.initializers[name]
 
     def _place(self, name: str) -> tuple[Module, str]:
@@ -233,6 +237,8 @@ class OnnxModule(Module):
         for name in self._places:
             held = self._held(name)
             value = in_compute_type(held, read(held), keeps=name in self._masters)
+            half = self._halves.get(name, value.dtype)  # the file's operators take no other
+            value = value if value.dtype == half else ops.cast(value, half)
             found[name] = by.read(value) if by is not None and isinstance(value, Tensor) else value
         return found
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
 from lamina import ops
 from lamina.convert.torch.node import TorchCall, converts, is_operand
 from lamina.spec import DType, as_dtype
 from lamina.tensors import Tensor, as_tensor
 
-#: What PyTorch gives numbers without a dtype.
-FLOAT = as_dtype("float32")
+
+def usual() -> DType:
+    """What PyTorch gives floats without a dtype, as long as the graph is recorded (torch.set_default_dtype)."""
+    return as_dtype(str(torch.get_default_dtype()).removeprefix("torch."))
 
 
 def constant(call: TorchCall, values: Any, dtype: DType) -> Tensor:
@@ -24,7 +27,7 @@ def constant(call: TorchCall, values: Any, dtype: DType) -> Tensor:
 def _kind(*values: Any) -> DType:
     """The dtype of Python numbers."""
     if any(isinstance(v, float) for v in values):
-        return FLOAT
+        return usual()
     return as_dtype("bool" if all(isinstance(v, bool) for v in values) else "int64")
 
 
@@ -34,12 +37,12 @@ def filled(call: TorchCall) -> Any:
     """One value everywhere; memory that means nothing is zeros."""
     name = call.name.removeprefix("new_")
     value: Any = 1 if name == "ones" else 0
-    usual = call["input"].dtype if call.name.startswith("new_") else FLOAT
+    kind = call["input"].dtype if call.name.startswith("new_") else usual()
     if name == "full":
         value = call["fill_value"]
-        usual = usual if call.name == "new_full" else value.dtype if is_operand(value) else _kind(value)
+        kind = kind if call.name == "new_full" else value.dtype if is_operand(value) else _kind(value)
     size = call["size"]
-    shape, dtype = (size,) if isinstance(size, int) else tuple(size), call.dtype(usual)
+    shape, dtype = (size,) if isinstance(size, int) else tuple(size), call.dtype(kind)
     if is_operand(value):
         return ops.expand(ops.cast(value, dtype), shape)
     return constant(call, np.full(shape, value), dtype)
@@ -66,7 +69,7 @@ def arange(call: TorchCall) -> Any:
 @converts("linspace", "logspace")
 def linspace(call: TorchCall) -> Any:
     """Numbers from start to end, both included."""
-    dtype = call.dtype(FLOAT)
+    dtype = call.dtype(usual())
     found = np.linspace(call["start"], call["end"], call["steps"], dtype=np.float64)
     return constant(call, found if call.name == "linspace" else call.get("base", 10.0) ** found, dtype)
 
@@ -75,13 +78,13 @@ def linspace(call: TorchCall) -> Any:
 def frequencies(call: TorchCall) -> Any:
     """The frequencies of a transform."""
     make = getattr(np.fft, call.name)
-    return constant(call, make(call["n"], call.get("d", 1.0)), call.dtype(FLOAT))
+    return constant(call, make(call["n"], call.get("d", 1.0)), call.dtype(usual()))
 
 
 @converts("eye")
 def eye(call: TorchCall) -> Any:
     """Ones on the diagonal."""
-    return constant(call, np.eye(call["n"], call.get("m")), call.dtype(FLOAT))
+    return constant(call, np.eye(call["n"], call.get("m")), call.dtype(usual()))
 
 
 @converts("Tensor")
@@ -90,7 +93,7 @@ def old_tensor(call: TorchCall) -> Any:
     values = call.get("data", [])
     if not isinstance(values, (tuple, list)):
         raise call.error("memory that means nothing: torch.empty(*sizes) says so")
-    return constant(call, np.asarray(values), FLOAT)
+    return constant(call, np.asarray(values), usual())
 
 
 @converts("scalar_tensor", "tensor", "as_tensor", "new_tensor")
@@ -101,7 +104,11 @@ def tensor(call: TorchCall) -> Any:
         return values if call.get("dtype") is None else ops.cast(values, call.dtype(values.dtype))
     flat = np.asarray(values)
     kind = (
-        FLOAT if call.name == "scalar_tensor" else _kind(*flat.reshape(-1).tolist()) if flat.size else FLOAT
+        usual()
+        if call.name == "scalar_tensor"
+        else _kind(*flat.reshape(-1).tolist())
+        if flat.size
+        else usual()
     )
     return constant(call, flat, call.dtype(kind))
 
