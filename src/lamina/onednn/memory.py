@@ -78,7 +78,7 @@ class MemoryDesc(Owned):
     @cached_property
     def blocks(self) -> Blocks:
         """Inner blocks (axis, size), from outer to inner; () for plain layouts."""
-        if not self.is_strided:
+        if not self.is_strided or not self._get(Query.dnnl_query_inner_nblks_s32):
             return ()
         sizes, axes = self._get(Query.dnnl_query_inner_blks), self._get(Query.dnnl_query_inner_idxs)
         return tuple(zip(axes, sizes, strict=True))

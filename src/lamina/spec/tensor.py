@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 
 from lamina.spec import layout as layouts
 from lamina.spec.dtype import DType
 from lamina.spec.errors import ShapeError
 from lamina.spec.layout import Layout
-from lamina.spec.shape import LIMIT, Shape, as_shape, element_count
+from lamina.spec.shape import LIMIT, Shape, as_shape
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Spec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", as_shape(self.shape))
+        self.__dict__["numel"] = prod(self.shape)  # thousands of specs are made for one program
         if not isinstance(self.dtype, DType) or not (self.layout is None or isinstance(self.layout, Layout)):
             raise TypeError(
                 f"Spec: needs a DType and a Layout or None, got {self.dtype!r:.60} and {self.layout!r:.60}"
@@ -52,7 +54,7 @@ class Spec:
     @cached_property
     def numel(self) -> int:
         """The number of elements, padding not counted."""
-        return element_count(self.shape)
+        return prod(self.shape)
 
     @cached_property
     def physical(self) -> Layout:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 
 from lamina.backends import Backend, Fusion, NoKernel
@@ -127,15 +128,21 @@ class _Chains:
 
     def _refusal(self, node: Node) -> str:
         """Why the backend has no plan for the fused op, "" where it has one; the heuristic's word is enough."""
-        with use_policy(node.policy, algorithm="heuristic") as policy:
-            return _why_unplanned(self.backend, node.op, tuple([v.spec for v in node.inputs]), policy)
+        specs = tuple([v.spec for v in node.inputs])
+        return _why_unplanned(self.backend, node.op, specs, _unmeasured(node.policy))
+
+
+@lru_cache(maxsize=64)
+def _unmeasured(policy: Policy) -> Policy:
+    return replace(policy, algorithm="heuristic", once=False)
 
 
 @lru_cache(maxsize=4096)
 def _why_unplanned(backend: Backend, op: Op, specs: tuple[Spec, ...], policy: Policy) -> str:
     """The same for all layers and programs that ask for the same."""
     try:
-        plan_of(backend, op, specs, policy)
+        with use_policy(policy):
+            plan_of(backend, op, specs, policy)
     except NoKernel as error:
         return " ".join(str(error).split())
     return ""
