@@ -54,6 +54,14 @@ def _is_ours(node: pytest.Item | pytest.Collector) -> bool:
     return Path(__file__).parent in node.path.parents
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _what_stays_is_not_looked_through() -> Iterator[None]:
+    """What the tests of a file leave behind stays to the end too: what is kept by text, shape or type."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _passes_are_checked() -> Iterator[None]:
     """After each pass of the compiler specs are inferred again and outputs compared with those before."""
