@@ -234,8 +234,11 @@ def prepare() -> Iterator[Callable[..., Prepared]]:
 
 
 @pytest.mark.parametrize("policy", ["auto", "heuristic"])
-def test_training_is_timed_when_no_plan_is_open(policy: str, prepare: Callable[..., Prepared]) -> None:
+def test_training_is_timed_when_no_plan_is_open(
+    policy: str, prepare: Callable[..., Prepared], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a CPU nothing ever is; no fewer steps are taken than percentiles need."""
+    monkeypatch.setattr(peer_lamina, "_LEAST", 20)
     ready = prepare(workload("tiny-train"), "tuned", "cpu", policy)
     found = ready.settle(60.0)
     assert found["tuning"].startswith("0 open")
