@@ -14,6 +14,7 @@ from lamina.data.image import resample
 
 if TYPE_CHECKING:
     from lamina.data.loader import DataLoader, default_collate
+    from lamina.data.samplers import WeightedRandomSampler
     from lamina.data.scikit import digits
     from lamina.data.shard_stream import ShardStream
     from lamina.data.shards import TarShards, write_shards
@@ -34,6 +35,7 @@ __all__ = [
     "Subset",
     "TarShards",
     "TensorDataset",
+    "WeightedRandomSampler",
     "WorkerError",
     "arrays",
     "boundaries",
@@ -62,6 +64,7 @@ __getattr__ = lazy(
         "default_collate": "lamina.data.loader",
         "ShardStream": "lamina.data.shard_stream",
         "TarShards": "lamina.data.shards",
+        "WeightedRandomSampler": "lamina.data.samplers",
         "WorkerError": "lamina.data.workers",
         "write_shards": "lamina.data.shards",
     },

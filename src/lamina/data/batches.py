@@ -112,7 +112,7 @@ class Batches(Checked):
 
     def describe(self) -> dict[str, Any]:
         """What a resumed run must find again: sizes, order, and a digest of the first samples as they are loaded."""
-        first = self.load(np.arange(min(self.count, self.batch_size)), np.random.default_rng(self.seed))
+        first = self.load(np.arange(min(self.size, self.batch_size)), np.random.default_rng(self.seed))
         content = hashlib.sha256()
         for leaf in _tree.leaves(first):
             part = np.ascontiguousarray(leaf)
@@ -120,6 +120,11 @@ class Batches(Checked):
         facts = {"samples": self.count, "batch_size": self.batch_size, "drop_last": self.drop_last}
         order = {"shuffle": self.shuffle, "seed": self.seed, "pad_last": self.pad_last}
         return {**facts, **order, "content": content.hexdigest()[:16]}
+
+    @property
+    def size(self) -> int:
+        """How many samples there are to choose from."""
+        return self.count
 
     def order(self, number: int) -> Array:
         """The indices of all samples in the order of epoch `number`."""

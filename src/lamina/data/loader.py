@@ -13,10 +13,20 @@ import numpy as np
 from lamina import _tree
 from lamina.data.batches import Batches, BatchPart, Loader
 from lamina.data.datasets import Dataset, sample_of
+from lamina.data.samplers import WeightedRandomSampler
 from lamina.data.workers import WorkerError, Workers
 from lamina.ops.arguments import checked
 
 Array = np.ndarray[Any, Any]
+
+
+class Sampler(Protocol):
+    """Gives the indices of an epoch's samples."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[int]: ...
+
+
 #: Makes a batch of a list of samples.
 Collate = Callable[[list[Any]], Any]
 #: Changes a batch, such as `transforms.MixUp`.
@@ -35,6 +45,10 @@ class DataLoader(Batches):
         processes=True they are processes, which start anew and give batches in shared memory: for samples that much
         Python is needed for. Data set and functions must be such that they can be pickled then. Decoding and NumPy
         need no processes.
+    sampler: says which samples an epoch has, in which order: `WeightedRandomSampler`, a list of indices, or anything
+        with a length that gives them at each `for` (with a method `set_epoch` it is told the epoch's number before).
+        What is drawn by a sampler of one's own does not depend on the loader's seed.
+    pin_memory: torch's word; batches are handed to a GPU by way of pinned memory in any case.
     collate_fn: makes a batch of a list of samples, by default `default_collate`.
     batch_transform: (batch, rng) -> batch, behind collate_fn.
     Raises ValueError for numbers out of range and an empty data set; what a worker raises is raised where its
@@ -53,6 +67,8 @@ class DataLoader(Batches):
         prefetch_factor: int = 2,
         drop_last: bool = False,
         pad_last: bool = False,
+        sampler: Sampler | None = None,
+        pin_memory: bool = False,
         collate_fn: Collate | None = None,
         batch_transform: BatchTransform | None = None,
         rank: int = 0,
@@ -64,13 +80,16 @@ class DataLoader(Batches):
                 "DataLoader: num_workers must be at least 0 and prefetch_factor at least 1, got "
                 f"{num_workers} and {prefetch_factor}"
             )
+        if sampler is not None and shuffle:
+            raise ValueError("DataLoader: a sampler gives the order: leave shuffle=False")
         self.dataset, self.num_workers, self.processes = dataset, num_workers, processes
+        self.sampler = sampler
         self.prefetch_factor = prefetch_factor
         making = _Making(dataset, collate_fn or default_collate, batch_transform)
         classes = getattr(dataset, "classes", None)
         super().__init__(
             making,
-            len(dataset),
+            len(dataset if sampler is None else sampler),
             batch_size,
             shuffle=shuffle,
             seed=seed,
@@ -86,10 +105,33 @@ class DataLoader(Batches):
 
     def order(self, number: int) -> Array:
         """The indices of all samples in the order of epoch `number`; a data set may have one that suits it."""
+        if self.sampler is not None:
+            return self._sampled(self.sampler, number)
         own = getattr(self.dataset, "order", None)
         if own is None or not self.shuffle:
             return super().order(number)
         return np.asarray(own(np.random.default_rng([self.seed, number])))
+
+    def _sampled(self, sampler: Sampler, number: int) -> Array:
+        """What the sampler gives for an epoch. Raises ValueError for another number, IndexError for no sample."""
+        if isinstance(sampler, WeightedRandomSampler):
+            found = sampler.order(np.random.default_rng([self.seed, number]))
+        else:
+            getattr(sampler, "set_epoch", lambda number: None)(number)
+            found = np.asarray([int(i) for i in sampler], np.int64)
+        if len(found) != self.count:
+            raise ValueError(f"DataLoader: the sampler gave {len(found)} indices, its length is {self.count}")
+        outside = found[(found < -self.size) | (found >= self.size)]
+        if len(outside):
+            raise IndexError(
+                f"DataLoader: the sampler gave {outside[0]}, the data set has {self.size} samples"
+            )
+        return found
+
+    @property
+    def size(self) -> int:
+        """How many samples the data set has."""
+        return len(self.dataset)
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Any]:
         """The batches of epoch `number` from position `start` on."""
