@@ -180,3 +180,22 @@ def test_a_graph_of_constants() -> None:
     from tests.helpers.torch_training import compiled
 
     assert compiled(lambda: torch.arange(4) * 2)().tolist() == [0, 2, 4, 6]
+
+
+def test_gradients_asked_for_within_the_compiled_function() -> None:
+    """As networks have them that give energies and forces: nothing of the backend itself is compiled."""
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    net = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+
+    def forces(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = x.clone().requires_grad_()
+        energy = net(x)
+        return energy.detach(), torch.autograd.grad(energy.sum(), x)[0]
+
+    x = torch.linspace(-1, 1, 6).reshape(3, 2)
+    run, wanted = compiled(forces), forces(x)
+    for _ in range(2):
+        torch.testing.assert_close(run(x), wanted)

@@ -223,7 +223,9 @@ class _TwoPasses(torch.autograd.Function):
             ctx.mark_non_differentiable(*[results[i] for i in compiled.fixed])
         return tuple(results)
 
+    # Dynamo would take these functions apart where a compiled function asks for gradients.
     @staticmethod
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         """The gradients of the tensors that want one."""
         ctx.saved_tensors  # noqa: B018 - raises where a tensor was overwritten, or the graph is freed
