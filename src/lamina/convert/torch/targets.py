@@ -175,11 +175,10 @@ def named(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[st
         return dict(zip(PYTHON[own_name(node)], args, strict=False)) | dict(kwargs)
     if (signature := _python_signature(node.target)) is not None:
         kinds = [p.kind for p in signature.parameters.values()]
-        if kinds == [Parameter.VAR_POSITIONAL] and name_of(node) in ops.__all__:
+        handed_on = Parameter.VAR_KEYWORD in kinds  # (*args, **kwargs): another function has the names
+        if kinds[:1] == [Parameter.VAR_POSITIONAL] and not handed_on and name_of(node) in ops.__all__:
             return {next(iter(signature.parameters)): args, **kwargs}
-        if (
-            Parameter.VAR_POSITIONAL in kinds
-        ):  # with named ones beside them: it hands them to another function
+        if Parameter.VAR_POSITIONAL in kinds:
             return dict(zip(_own_names(name_of(node)), args, strict=False)) | dict(kwargs)
         bound = signature.bind(*args, **kwargs)
         flat = dict(bound.arguments)
