@@ -160,12 +160,14 @@ def test_what_cannot_be_pickled_is_named_at_the_start() -> None:
 
 
 PROGRAM = """
+import signal
 import time
 import numpy as np
 from lamina.data.workers import Workers
 from tests.data.test_workers import make
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets its background ignore it
     workers = Workers(1, make)
     print(workers.submit(np.array([0]), np.random.default_rng(0)).result()["pid"], flush=True)
     time.sleep(600)
