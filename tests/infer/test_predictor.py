@@ -145,6 +145,17 @@ def test_trees_go_in_and_come_out() -> None:
     assert part["both"][0].shape == (2, 2)
 
 
+def test_inputs_are_given_one_by_one_or_as_a_tuple() -> None:
+    class Masked(nn.Module):
+        def forward(self, x: Any, mask: Any) -> Any:
+            return ops.where(mask, x, 0.0) * 2.0
+
+    x, mask = floats(3, 4), RNG.random((3, 4)) < 0.5
+    predict = Predictor(Masked(), device="cpu")
+    np.testing.assert_array_equal(predict(x, mask).numpy(), np.where(mask, x * 2, 0))
+    np.testing.assert_array_equal(predict((x, mask)).numpy(), predict(x, mask).numpy())
+
+
 def test_lists_of_numbers_are_an_array() -> None:
     predictor = Predictor(nn.ReLU(), device="cpu")
     assert predictor([[1.0, -1.0], [2.0, -2.0]]).tolist() == [[1, 0], [2, 0]]

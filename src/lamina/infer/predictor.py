@@ -70,14 +70,15 @@ class Predictor(Checked):
         self._compiling = threading.RLock()
         renew_after_fork(self)
 
-    def __call__(self, inputs: Any) -> Any:
+    def __call__(self, inputs: Any, *more: Any) -> Any:
         """The network's outputs for arrays of any library, in the order of the samples.
 
+        inputs, more: what the network is called with, one by one, or all as one tuple or dict.
         Raises TypeError for what is no array, and what the network's ops raise for shapes and dtypes.
         """
         if self._settings[0] != settings_version():
             self.renewed()
-        given, structure = flatten_arrays(inputs, type(self).__name__)
+        given, structure = flatten_arrays((inputs, *more) if more else inputs, type(self).__name__)
         kind = _InputKind(structure, tuple([array_spec(x) for x in given]), current_policy())
         use = self._uses.get(kind) or self._use(kind)
         self._programs.touch(use.program)

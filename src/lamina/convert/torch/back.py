@@ -74,7 +74,8 @@ def _arguments(module: Module, theirs: type[torch.nn.Module], path: str) -> dict
             found[name] = _listed(module.__dict__[name])
         elif parameter.default is parameter.empty:
             raise TorchConversionError(
-                f"to_torch: {path or 'the network'}: {type(module).__name__} does not say its argument {name}"
+                f"to_torch: {path or 'the network'}: a {type(module).__name__} does not keep its argument {name}, "
+                "which torch.nn's takes; it goes out as ONNX (lamina.convert.to_onnx), its weights by state_dict"
             )
     return found
 
