@@ -1,20 +1,26 @@
-"""An unchanged PyTorch training loop, in the same process: eager, torch.compile, `backend="lamina"`.
+"""An unchanged PyTorch training loop: eager, torch.compile, `backend="lamina"`, and the network converted.
 
     python -m benchmarks.torch_backend [--device cpu] [--only resnet18 lstm] [--ways eager lamina] [--out FOLDER]
+    python -m benchmarks.torch_backend --device cuda --ahead 16
 
-A step is forward pass, loss, backward pass and SGD with momentum, on a GPU under bf16 autocast; the ways run one
-after the other, each behind a reset of Dynamo, and a time is the median of rounds. `converted` is
-`lamina.convert.from_torch` with `lamina.train_step`. A way that fails has its error in place of a time. The network
-`small` is all overhead. Batches are small on a CPU, and those of the literature on a GPU.
+A step is forward pass, loss, backward pass and SGD with momentum, on a GPU under bf16 autocast. Each network in each
+way has a process of its own; so many of them as `--ahead` says are prepared beside each other (which counts in their
+first steps), then each is timed while the others wait, network by network. A time is the median of rounds.
+`converted` is `lamina.convert.from_torch` with `lamina.train_step`. A way that fails has its error in place of a
+time. The network `small` is all overhead. Batches are small on a CPU, and those of the literature on a GPU. The
+result file is written after every group of processes.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
@@ -109,29 +115,99 @@ def converted(model: nn.Module, batch: Batch) -> Callable[[], Any]:
     return lambda: step(x, labels)
 
 
-def measured(name: str, device: str, ways: list[str], rounds: int, seconds: float) -> dict[str, Any]:
-    """Milliseconds of a step in each way, and seconds to its first step."""
+def worker(line: Connection, name: str, way: str, device: str, threads: int | None) -> None:
+    """A process for one network in one way: sends seconds to its first step, then on each request the time of a step.
+
+    Sends a text in place of either where it fails.
+    """
+    if threads:
+        torch.set_num_threads(threads)
     make, shape, on_cpu, on_gpu = NETWORKS[name]
     torch.manual_seed(0)
     model = make().to(device).train()
     count = on_gpu if device == "cuda" else on_cpu
     batch = torch.randn(count, *shape, device=device), torch.randint(0, 10, (count,), device=device)
-    found: dict[str, Any] = {"batch": count, "ms": {}, "first_s": {}}
-    for way in ways:
-        torch.compiler.reset()  # Dynamo keeps what it could not compile for one backend from all others
-        begin = time.perf_counter()
-        try:
-            twin = copy.deepcopy(model)
-            step = converted(twin, batch) if way == "converted" else in_pytorch(way, twin, batch)
+    begin = time.perf_counter()
+    try:
+        step = converted(model, batch) if way == "converted" else in_pytorch(way, model, batch)
+        float(step())
+        line.send(time.perf_counter() - begin)
+        for _ in range(3):
             float(step())
-            found["first_s"][way] = round(time.perf_counter() - begin, 2)
-            for _ in range(3):
-                float(step())
-            times = [timed(step, seconds) for _ in range(rounds)]
-            found["ms"][way] = round(statistics.median(times) * 1e3, 4)
-        except Exception as error:  # a way that fails is a result
-            found["ms"][way] = f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"
-    return found
+        while seconds := line.recv():
+            line.send(timed(step, seconds))
+    except EOFError:
+        return
+    except Exception as error:  # a way that fails is a result
+        line.send(f"{type(error).__name__}: {str(error).splitlines()[0][:120]}")
+
+
+@dataclass
+class Case:
+    """One network in one way, in its process. first_s, ms: numbers, or what went wrong."""
+
+    name: str
+    way: str
+    line: Connection
+    process: SpawnProcess
+    first_s: Any = None
+    ms: Any = None
+
+    @classmethod
+    def start(cls, name: str, way: str, device: str, threads: int | None) -> Case:
+        """Begin to prepare it."""
+        context = get_context("spawn")
+        line, end = context.Pipe()
+        process = context.Process(target=worker, args=(end, name, way, device, threads), daemon=False)
+        process.start()
+        end.close()
+        return cls(name, way, line, process)
+
+    def prepare(self, until: float) -> None:
+        """Wait for the first step, at most to that time of the clock."""
+        answer = self._answer(until - time.monotonic())
+        self.first_s, self.ms = (answer, None) if isinstance(answer, float) else (None, answer)
+
+    def measure(self, rounds: int, seconds: float) -> None:
+        """Time it, if it is prepared."""
+        times: list[float] = []
+        while self.first_s is not None and len(times) < rounds:
+            self.line.send(seconds)
+            answer = self._answer(60 + 10 * seconds)
+            if not isinstance(answer, float):
+                self.ms = answer
+                return
+            times.append(answer)
+        if times:
+            self.ms = round(statistics.median(times) * 1e3, 4)
+
+    def _answer(self, seconds: float) -> Any:
+        try:
+            return self.line.recv() if self.line.poll(max(0.0, seconds)) else "took too long"
+        except EOFError:
+            return "its process ended"
+
+    def close(self) -> None:
+        """End its process."""
+        self.line.close()
+        self.process.terminate()
+        self.process.join()
+
+
+def measured(cases: list[tuple[str, str]], given: argparse.Namespace) -> list[Case]:
+    """Prepare networks in ways beside each other, then time one after the other."""
+    until = time.monotonic() + given.limit
+    started = [Case.start(name, way, given.device, given.threads) for name, way in cases]
+    try:
+        for case in started:
+            case.prepare(until)
+        for case in started:
+            case.measure(given.rounds, given.seconds)
+            print(case.name, case.way, f"first {case.first_s} s, {case.ms} ms", flush=True)
+    finally:
+        for case in started:
+            case.close()
+    return started
 
 
 def timed(step: Callable[[], Any], seconds: float) -> float:
@@ -157,22 +233,29 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.5, help="of a round of one way")
     parser.add_argument("--threads", type=int, default=None, help="of PyTorch's operators on a CPU")
+    parser.add_argument("--ahead", type=int, default=1, help="processes that are prepared beside each other")
+    parser.add_argument("--limit", type=float, default=240, help="seconds to prepare a group of processes in")
     parser.add_argument("--out", type=Path, default=None)
     given = parser.parse_args()
-    if given.threads:
-        torch.set_num_threads(given.threads)
-    results = {}
-    for name in given.only:
-        results[name] = measured(name, given.device, given.ways, given.rounds, given.seconds)
-        print(name, results[name], flush=True)
+    cases = [(name, way) for name in given.only for way in given.ways]
+    networks: dict[str, Any] = {}
     machine = torch.cuda.get_device_name() if given.device == "cuda" else processor()
     record = {
         "machine": machine,
-        "threads": torch.get_num_threads(),
+        "threads": given.threads or torch.get_num_threads(),
+        "ahead": given.ahead,
         "versions": versions(["lamina", "torch", "torchvision", "nvidia-cudnn-cu13"]),
-        "networks": results,
+        "networks": networks,
     }
-    print(write(f"torch_backend_{given.device}", record, given.out))
+    for first in range(0, len(cases), given.ahead):
+        for case in measured(cases[first : first + given.ahead], given):
+            batch = NETWORKS[case.name][3 if given.device == "cuda" else 2]
+            found = networks.setdefault(case.name, {"batch": batch, "ms": {}, "first_s": {}})
+            found["ms"][case.way] = case.ms
+            if case.first_s is not None:
+                found["first_s"][case.way] = round(case.first_s, 2)
+        path = write(f"torch_backend_{given.device}", record, given.out)
+    print(path)
 
 
 if __name__ == "__main__":
