@@ -4,6 +4,7 @@
     python -m tests.judges.opinfo write           writes tests/judges/opinfo_refusals.json, which a test holds
     python -m tests.judges.opinfo show conv2d     each sample of one entry that is refused or wrong
     python -m tests.judges.opinfo … bfloat16      in another dtype; written into the same file
+    python -m tests.judges.opinfo on cuda SAMPLES SECONDS JOBS    on a GPU: at most so many samples of each entry
 
 An entry of `torch.testing._internal.common_methods_invocations.op_db` counts if a function of its name is in
 `lamina.ops` or `lamina`, or a method of its name on `Tensor`. At most SAMPLES samples of an entry are taken, in the
@@ -20,7 +21,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,13 @@ import numpy as np
 
 import lamina as lm
 from lamina import ops
+from tests.judges.beside import judged
 
 #: The most samples of an entry, by dtype.
 SAMPLES = {"float32": 150, "float64": 30, "bfloat16": 30}
 REFUSALS = Path(__file__).with_name("opinfo_refusals.json")
+#: Where Lamina's tensors are.
+DEVICE = "cpu"
 #: What a refusal is: the documented errors.
 TYPED = (TypeError, ValueError, IndexError, NotImplementedError)
 #: Entries whose sample holds the second argument first.
@@ -126,6 +130,13 @@ def judge(name: str, dtype: str = "float32") -> Outcome:
             outcome.agree += 1
             outcome.gradients += verdict == "with gradient"
     return outcome
+
+
+def judge_on(device: str, count: int, name: str) -> Outcome:
+    """At most `count` samples of an entry, on a device."""
+    global DEVICE
+    DEVICE, SAMPLES["float32"] = device, count
+    return judge(name)
 
 
 def samples(name: str, dtype: str = "float32") -> Iterator[Any]:
@@ -291,8 +302,8 @@ def _mine(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         plain = value.detach().resolve_conj().resolve_neg().contiguous()
         if plain.dtype == torch.bfloat16:
-            return lm.tensor(plain.float().numpy()).to(dtype="bfloat16")
-        return lm.tensor(plain.numpy())
+            return lm.tensor(plain.float().numpy(), device=DEVICE).to(dtype="bfloat16")
+        return lm.tensor(plain.numpy(), device=DEVICE)
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
     if isinstance(value, (tuple, list)):
@@ -398,6 +409,15 @@ def main(argv: list[str]) -> int:
             if verdict in ("refused", "wrong"):
                 print(verdict, _shown(sample), "->", text)
         return 0
+    if argv[:1] == ["on"]:
+        device, count, seconds, jobs = argv[1:]
+        judge_there, outcomes = partial(judge_on, device, int(count)), {}
+        for name, outcome in judged(judge_there, list(entries()), float(seconds), int(jobs)):
+            outcomes[name] = outcome or Outcome()
+            for text in [*outcomes[name].wrong, *(["not decided"] if outcome is None else [])]:
+                print("NOT", name, text[:600], flush=True)
+        print(f"{len(outcomes)} entries; agree, with gradients, refused, wrong: {totals(outcomes)}")
+        return int(totals(outcomes)[3] > 0)
     outcomes = table(dtype)
     for name, o in outcomes.items():
         counts = (o.agree, o.gradients, o.refused.total(), len(o.wrong))

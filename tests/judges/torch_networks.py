@@ -4,6 +4,9 @@
     python -m tests.judges.torch_networks write             writes tests/judges/torch_networks_table.json
     python -m tests.judges.torch_networks write resnet      … of the networks whose name has this in it alone
     python -m tests.judges.torch_networks show resnet18     the calls, and where results differ
+    python -m tests.judges.torch_networks on cuda compiled LIST SECONDS JOBS
+                                                            on a GPU, by torch.compile(backend="lamina") ("converted":
+                                                            by from_torch): the networks of a comma-separated list
 
 All of torchvision's networks for classification and segmentation, the smallest network of each family of timm,
 and transformers', torchaudio's and torch.nn's networks for sequences. Images are of the first size of SIZES that the
@@ -20,9 +23,11 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
+
+from tests.judges.beside import judged
 
 TABLE = Path(__file__).with_name("torch_networks_table.json")
 #: Heights and widths of images, from the smallest.
@@ -67,6 +72,7 @@ def _places() -> dict[str, tuple[Callable[[], Iterable[str]], Callable[[str], Ex
         "transformers": (_transformers, lambda name: _transformers()[name]()),
         "torchaudio": (_audio, lambda name: _audio()[name]()),
         "torch": (_recurrent_names, _recurrent),
+        "user": (_users, lambda name: (*_made_by_users(name), {})),
     }
 
 
@@ -164,7 +170,9 @@ def _transformers() -> dict[str, Callable[[], Example]]:
     """Small networks of each kind, and those of the sizes that were published."""
     import torch
 
-    _vision_names()  # transformers imports torchvision where it is installed
+    import tests.helpers.audio_extension  # noqa: F401  transformers imports torchaudio where it is installed
+
+    _vision_names()  # … and torchvision
     import transformers as tf
 
     ids = torch.randint(0, 50, (2, 7), generator=torch.Generator().manual_seed(0))
@@ -252,6 +260,19 @@ def _recurrent(kind: str) -> Example:
     return net, (torch.randint(0, 20, (3, 9), generator=torch.Generator().manual_seed(0)),), {}
 
 
+def _users() -> list[str]:
+    from tests.convert.torch.test_user_code import PROGRAMS
+
+    return list(PROGRAMS)
+
+
+def _made_by_users(name: str) -> tuple[Any, tuple[Any, ...]]:
+    from tests.convert.torch.test_user_code import PROGRAMS
+
+    net, *args = PROGRAMS[name]()
+    return net, tuple(args)
+
+
 def in_mode(net: Any, mode: str) -> Any:
     """The network in a mode; what drops whole layers by a number that it draws in Python drops none."""
     net.train(mode == "train")
@@ -271,6 +292,102 @@ def without_chance(net: Any) -> Any:
         if dropping and isinstance(getattr(module, "p", None), (int, float)):
             module.p = 0.0
     return net
+
+
+def by_conversion(net: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: bool) -> list[float]:
+    """The errors of outputs and gradients of the converted network."""
+    from lamina.convert.torch import check, from_torch
+
+    converted = from_torch(net, *args, example=kwargs, share=False)
+    parity = check(net, converted, *args, gradients=gradients, **kwargs)
+    return _short(parity.output, parity.gradient)
+
+
+def by_compiling(net: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: bool) -> list[float]:
+    """The errors of outputs and gradients of the network under torch.compile(backend="lamina")."""
+    import copy
+
+    import torch
+
+    from lamina.convert.torch.backend import lamina
+
+    torch.compiler.reset()
+    nets = net, copy.deepcopy(net)
+    runs = nets[0], torch.compile(nets[1], backend=lamina)
+    found = [
+        _outputs_and_gradients(m, run, args, kwargs, gradients) for m, run in zip(nets, runs, strict=True)
+    ]
+    (wanted, slopes), (given, made) = found
+    most = max((float(g.abs().max()) for g in slopes if g.numel()), default=1.0)
+    errors = [
+        _apart(y, w, float(w.abs().max()) if w.numel() else 1.0) for y, w in zip(given, wanted, strict=True)
+    ]
+    return _short(
+        max(errors), max((_apart(g, s, most) for g, s in zip(made, slopes, strict=True)), default=0.0)
+    )
+
+
+def _outputs_and_gradients(
+    net: Any, run: Any, args: Any, kwargs: Any, gradients: bool
+) -> tuple[list[Any], list[Any]]:
+    """Floating point outputs, and each parameter's gradient of their weighted sum; in float64."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    with torch.set_grad_enabled(gradients):
+        outputs = [y for y in tree_leaves(run(*args, **kwargs)) if isinstance(y, torch.Tensor)]
+        outputs = [y for y in outputs if y.is_floating_point()]
+    if gradients:
+        weights = torch.Generator().manual_seed(0)
+        terms = [
+            (y * (1 + torch.rand(y.shape, generator=weights).to(y))).sum() for y in outputs if y.requires_grad
+        ]
+        sum(terms[1:], terms[0]).backward()
+    slopes = (
+        [torch.zeros_like(p) if p.grad is None else p.grad for p in net.parameters()] if gradients else []
+    )
+    net.zero_grad()
+    return [y.detach().double() for y in outputs], [s.double() for s in slopes]
+
+
+def _apart(found: Any, wanted: Any, scale: float) -> float:
+    """The largest difference over the scale; infinite where shapes or what is finite differ."""
+    if found.shape != wanted.shape or not (found.isfinite() == wanted.isfinite()).all():
+        return float("inf")
+    difference = (found - wanted)[wanted.isfinite()].abs()
+    return float(difference.max()) / (scale or 1.0) if difference.numel() else 0.0
+
+
+def judge_on(device: str, way: str, name: str) -> dict[str, Any]:
+    """What came out for one network on a device, in inference and in training, in float64 where that decides."""
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    compare = by_compiling if way == "compiled" else by_conversion
+    started = time.perf_counter()
+    found: dict[str, Any] = {}
+
+    def on(x: Any, dtype: Any = None) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return x
+        return x.to(device, dtype if x.is_floating_point() else None)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(0)
+        try:
+            net, args, kwargs = made(name)
+            for mode in ("eval", "train"):
+                for dtype, bounds in ((torch.float32, (OUTPUT, GRADIENT)), (torch.float64, EXACT)):
+                    key = f"{mode}, float64" * (dtype is torch.float64) or mode
+                    twin = in_mode(net.to(device, dtype), mode)
+                    given = tuple(on(x, dtype) for x in args), {k: on(x, dtype) for k, x in kwargs.items()}
+                    found[key] = compare(twin, *given, mode == "train")
+                    if _near(found[key], bounds):
+                        break
+        except Exception as error:  # whatever goes wrong is the outcome
+            found["error"] = f"{type(error).__name__}: {str(error)[:700]}"
+    return found | {"seconds": round(time.perf_counter() - started, 1)}
 
 
 def judge(name: str) -> dict[str, Any]:
@@ -378,6 +495,18 @@ def main(arguments: list[str]) -> None:
     """The command line of the docstring."""
     if arguments[:1] == ["show"]:
         show(networks(arguments[1])[0])
+        return
+    if arguments[:1] == ["on"]:
+        device, way, names, seconds, jobs = arguments[1:]
+        judge_there = partial(judge_on, device, way)
+        for name, outcome in judged(judge_there, names.split(","), float(seconds), int(jobs)):
+            print(
+                "ok " if outcome and agrees(outcome) else "NOT",
+                way,
+                name,
+                outcome or "not decided",
+                flush=True,
+            )
         return
     write = arguments[:1] == ["write"]
     part = arguments[-1] if arguments and arguments[-1] != "write" else ""
