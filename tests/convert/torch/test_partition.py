@@ -158,3 +158,44 @@ def test_a_graph_whose_sizes_follow_from_its_numbers_runs_whole() -> None:
     x, count = torch.linspace(0, 1, 12).reshape(1, 2, 6), torch.tensor(2)
     with torch._dynamo.config.patch(capture_scalar_outputs=True), torch.no_grad():
         torch.testing.assert_close(compiled(padded)(x, count), padded(x, count))
+
+
+def test_a_closed_function_with_a_gradient_of_its_own_stays() -> None:
+    """The graph of its forward pass would have another gradient."""
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x + 1.0
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g * 7.0
+
+    @torch.compiler.allow_in_graph
+    def function(x: Any) -> Any:
+        return Twice.apply(x)
+
+    x = torch.randn(5, requires_grad=True)
+    y = compiled(lambda x: function(x * 2.0) + 0.5)(x)
+    torch.testing.assert_close(y, x * 2.0 + 1.5)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, torch.full((5,), 14.0))
+    assert Twice.apply(x).grad_fn is not None  # functions with own gradients are what they were
+
+
+def test_a_closed_function_that_asks_for_numbers_stays() -> None:
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    @torch.compiler.allow_in_graph
+    def scaled(x: Any) -> Any:
+        return x * float(x.detach().abs().max().item())
+
+    x = torch.randn(5)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(lambda x: torch.tanh(scaled(x)))(x), torch.tanh(scaled(x)))

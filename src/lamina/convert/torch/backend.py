@@ -22,6 +22,7 @@ from lamina.convert.torch.complexes import is_complex
 from lamina.convert.torch.frames import take_recurrent_layers
 from lamina.convert.torch.interpreter import FxProgram
 from lamina.convert.torch.memory import device_of_tensors, real_form
+from lamina.convert.torch.opening import opened
 from lamina.convert.torch.partition import (
     example,
     is_region,
@@ -71,7 +72,7 @@ def lamina(
         raise ValueError(f"backend='lamina': unknown options {unknown}; there are {', '.join(_OPTIONS)}")
     tuned = (mode or "").startswith("max-autotune")
     return GraphFunction(
-        with_casts(graph_module), **given, policies={"algorithm": "fastest"} if tuned else {}
+        with_casts(opened(graph_module)), **given, policies={"algorithm": "fastest"} if tuned else {}
     )
 
 

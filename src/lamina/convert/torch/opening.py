@@ -1,0 +1,133 @@
+"""Python functions that Dynamo left closed in its graph, opened into the calls of PyTorch that they make.
+
+A library may ask Dynamo to take a function as it is (`torch.compiler.allow_in_graph`; einops does for some versions
+of PyTorch). Such a function is run once on what Dynamo saw in place of its arguments, above autograd, so that each
+call that it makes is one node as if the user had written it. What cannot be run so stays closed.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+from lamina.convert.torch.interpreter import find
+from lamina.convert.torch.partition import example
+from lamina.convert.torch.targets import is_torch
+
+
+def opened(module: GraphModule) -> GraphModule:
+    """The module, in whose graph each closed function is replaced by the calls that it makes."""
+    closed = [node for node in module.graph.nodes if _is_closed(node)]
+    for node in closed:
+        if (body := _traced(node)) is not None:
+            _replace(module, node, body)
+    if closed:
+        module.recompile()
+    return module
+
+
+def _is_closed(node: Node) -> bool:
+    """Whether it calls another library's function, written in Python, that gives tensors and has no counterpart."""
+    results = example(node)
+    results = results if isinstance(results, (tuple, list)) else (results,)
+    return (
+        node.op == "call_function"
+        and isinstance(node.target, FunctionType)
+        and not is_torch(node.target)
+        and all(isinstance(y, torch.Tensor) for y in results)
+        and find(node) is None
+    )
+
+
+def _traced(node: Node) -> GraphModule | None:
+    """The graph of what the function does with the nodes among its arguments; None where it cannot be made."""
+    function, given = _of_nodes(node)
+    try:
+        shown = [x.detach() if isinstance(x, torch.Tensor) else x for x in given]
+        with ExitStack() as stack:
+            stack.enter_context(_only_known_gradients())
+            stack.enter_context(enable_python_dispatcher())
+            for mode in {x.fake_mode for x in shown if isinstance(x, FakeTensor)}:
+                stack.enter_context(mode)  # what the function makes has no numbers either
+            return make_fx(function, pre_dispatch=True)(*shown)
+    except Exception:  # whatever a foreign function does with tensors that have no numbers
+        return None
+
+
+def _of_nodes(node: Node) -> tuple[Callable[..., Any], list[Any]]:
+    """The node's function, of the nodes among its arguments alone; what Dynamo saw in their place."""
+    target: Any = node.target
+    leaves, structure = pytree.tree_flatten((node.args, node.kwargs))
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Node)]
+
+    def function(*values: Any) -> Any:
+        whole = list(leaves)
+        for i, value in zip(places, values, strict=True):
+            whole[i] = value
+        args, kwargs = pytree.tree_unflatten(whole, structure)
+        return target(*args, **kwargs)
+
+    return function, [example(leaves[i]) for i in places]
+
+
+@contextmanager
+def _only_known_gradients() -> Iterator[None]:
+    """Refuse functions with a gradient of their own, of which the forward pass alone would be seen."""
+    apply = vars(torch.autograd.Function)["apply"]
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise TypeError("a function with a gradient of its own")
+
+    setattr(torch.autograd.Function, "apply", refuse)  # noqa: B010 - a method, to type checkers
+    try:
+        yield
+    finally:
+        setattr(torch.autograd.Function, "apply", apply)  # noqa: B010
+
+
+def _replace(module: GraphModule, node: Node, body: GraphModule) -> None:
+    """Put the nodes of a function's graph in the place of its call, if its results are used one by one."""
+    parts = [u for u in node.users if u.target is operator.getitem and isinstance(u.args[1], int)]
+    whole = isinstance(example(node), torch.Tensor)
+    if not whole and len(parts) < len(node.users):
+        return
+    values: dict[Node, Any] = {}
+    given = (leaf for leaf in pytree.tree_leaves((node.args, node.kwargs)) if isinstance(leaf, Node))
+    with module.graph.inserting_before(node):
+        for inner in body.graph.nodes:
+            if inner.op == "placeholder":
+                values[inner] = next(given)
+            elif inner.op == "output":
+                results = torch.fx.node.map_arg(inner.args[0], values.__getitem__)
+            else:
+                values[inner] = _copied(module, inner, body, values)
+                values[inner].meta["stack_trace"] = node.meta.get("stack_trace")
+    for used in [node] if whole else parts:
+        result: Any = results if whole else results[used.args[1]]
+        if result.op != "placeholder" and example(used) is not None:
+            result.meta["example_value"] = example(used)  # later views of it lie in that memory
+        used.replace_all_uses_with(result)
+        module.graph.erase_node(used)
+    if not whole:
+        module.graph.erase_node(node)
+
+
+def _copied(module: GraphModule, inner: Node, body: GraphModule, values: dict[Node, Any]) -> Node:
+    """A node of the function's graph in the module's, which takes over what it holds."""
+    if inner.op != "get_attr":
+        return module.graph.node_copy(inner, values.__getitem__)
+    name = next(n for i in range(len(vars(module)) + 1) if not hasattr(module, n := f"_opened_{i}"))
+    setattr(module, name, getattr(body, str(inner.target)))
+    found = module.graph.get_attr(name)
+    found.meta = dict(inner.meta)
+    return found
