@@ -42,6 +42,16 @@ def test_no_ops_are_dropped() -> None:
     assert names(canonicalize.drop_identities(trace(f, X))) == ["neg"]
 
 
+def test_transpositions_in_a_row_are_one_or_none() -> None:
+    def f(x):  # type: ignore[no-untyped-def]
+        there = ops.permute(x, (1, 2, 0, 3))
+        return ops.neg(ops.permute(there, (2, 0, 1, 3))), ops.exp(ops.permute(there, (3, 0, 1, 2)))
+
+    graph = canonicalize.drop_identities(trace(f, X))
+    assert names(graph) == ["neg", "transpose", "exp"]
+    assert graph.nodes[1].op.order == (3, 1, 2, 0)
+
+
 def test_products_with_one_are_dropped() -> None:
     graph = canonicalize.drop_identities(trace(lambda x: ops.neg(1.0 * (x * lm.tensor([1.0]))), X))
     assert names(graph) == ["neg"]

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_unflatten
 
 from lamina._tree import Structure, flatten, unflatten
+from lamina.convert.torch.batch_first import attention_batch_first
 from lamina.convert.torch.interpreter import FxProgram
 from lamina.convert.torch.memory import real_form
 from lamina.convert.torch.node import TorchConversionError
@@ -252,7 +253,7 @@ def _quietly() -> Iterator[None]:
     printing = vars(torch.export._trace)
     printing["print"] = lambda *texts, **options: None
     try:
-        with warnings.catch_warnings(), torch.enable_grad():
+        with warnings.catch_warnings(), torch.enable_grad(), attention_batch_first():
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -18,8 +18,10 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional
 from torch.utils import _pytree as pytree
 
+from lamina.convert.torch.batch_first import arguments, is_plain, lies_batch_first, multi_head_attention
 from lamina.convert.torch.interpreter import find
 from lamina.convert.torch.partition import example
 from lamina.convert.torch.targets import is_torch
@@ -37,7 +39,12 @@ def opened(module: GraphModule) -> GraphModule:
 
 
 def _is_closed(node: Node) -> bool:
-    """Whether it calls another library's function, written in Python, that gives tensors and has no counterpart."""
+    """Whether it calls another library's function, written in Python, that gives tensors and has no counterpart; or
+    attention whose sequences lie batch by batch, which is better taken apart.
+    """
+    if node.target is functional.multi_head_attention_forward:
+        given = arguments(*node.args, **node.kwargs)
+        return is_plain(given) and lies_batch_first(example(given["query"]))
     results = example(node)
     results = results if isinstance(results, (tuple, list)) else (results,)
     return (
@@ -67,17 +74,23 @@ def _traced(node: Node) -> GraphModule | None:
 def _of_nodes(node: Node) -> tuple[Callable[..., Any], list[Any]]:
     """The node's function, of the nodes among its arguments alone; what Dynamo saw in their place."""
     target: Any = node.target
+    target = multi_head_attention if target is functional.multi_head_attention_forward else target
     leaves, structure = pytree.tree_flatten((node.args, node.kwargs))
-    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Node)]
+    nodes = _nodes(node)
 
     def function(*values: Any) -> Any:
-        whole = list(leaves)
-        for i, value in zip(places, values, strict=True):
-            whole[i] = value
+        now = dict(zip(nodes, values, strict=True))
+        whole = [now[leaf] if isinstance(leaf, Node) else leaf for leaf in leaves]
         args, kwargs = pytree.tree_unflatten(whole, structure)
         return target(*args, **kwargs)
 
-    return function, [example(leaves[i]) for i in places]
+    return function, [example(n) for n in nodes]
+
+
+def _nodes(node: Node) -> list[Node]:
+    """The nodes among its arguments, each once: what is one tensor stays one."""
+    leaves = pytree.tree_leaves((node.args, node.kwargs))
+    return list(dict.fromkeys(leaf for leaf in leaves if isinstance(leaf, Node)))
 
 
 @contextmanager
@@ -99,10 +112,13 @@ def _replace(module: GraphModule, node: Node, body: GraphModule) -> None:
     """Put the nodes of a function's graph in the place of its call, if its results are used one by one."""
     parts = [u for u in node.users if u.target is operator.getitem and isinstance(u.args[1], int)]
     whole = isinstance(example(node), torch.Tensor)
-    if not whole and len(parts) < len(node.users):
+    idle = [
+        u for u in parts if not isinstance(example(u), torch.Tensor)
+    ]  # attention's weights that nobody asked for
+    if not whole and (len(parts) < len(node.users) or any(u.users for u in idle)):
         return
     values: dict[Node, Any] = {}
-    given = (leaf for leaf in pytree.tree_leaves((node.args, node.kwargs)) if isinstance(leaf, Node))
+    given = iter(_nodes(node))
     with module.graph.inserting_before(node):
         for inner in body.graph.nodes:
             if inner.op == "placeholder":
@@ -114,6 +130,9 @@ def _replace(module: GraphModule, node: Node, body: GraphModule) -> None:
                 values[inner].meta["stack_trace"] = node.meta.get("stack_trace")
     for used in [node] if whole else parts:
         result: Any = results if whole else results[used.args[1]]
+        if used in idle:
+            module.graph.erase_node(used)
+            continue
         if result.op != "placeholder" and example(used) is not None:
             result.meta["example_value"] = example(used)  # later views of it lie in that memory
         used.replace_all_uses_with(result)

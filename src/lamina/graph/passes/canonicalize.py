@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lamina.backends.pattern import Results, made_by
+from lamina.backends.pattern import Results, made_by, operand
 from lamina.backends.reference import run_reference
 from lamina.graph.ir.graph import Graph, Value, constant
 from lamina.graph.passes.pattern import Match, Report, RewriteRule, rewrite
@@ -37,7 +37,9 @@ def _with_others(node: Any) -> bool:
 
 
 def drop_identities(graph: Graph, report: Report | None = None) -> Graph:
-    """Remove reshapes, casts, expansions and transposes that change nothing, and products with 1."""
+    """Remove reshapes, casts, expansions and transposes that change nothing, products with 1, and transpositions of
+    transpositions.
+    """
     return rewrite(graph, _IDENTITIES, report)
 
 
@@ -62,6 +64,14 @@ def _other_factor(match: Match) -> Results | None:
     return None
 
 
+def _transposed_once(match: Match) -> Results:
+    """One transposition for two in a row; the operand itself where the second undoes the first."""
+    inner, outer = match.node("inner").op.order, match.root.op.order
+    order, x = tuple(inner[i] for i in outer), match["x"]
+    made = x if order == tuple(range(x.ndim)) else match.apply(Transpose(order), x, at=match.root)[0]
+    return {match.root.outputs[0]: made}
+
+
 def _is_one(value: Value) -> bool:
     return value.constant is not None and value.spec.numel == 1 and bool(value.constant.item() == 1)
 
@@ -70,6 +80,11 @@ _IDENTITIES = [
     RewriteRule("identity", made_by(Reshape | Cast | Expand, where=_same_spec), _passed_on),
     RewriteRule("identity", made_by(Transpose, where=_same_order), _passed_on),
     RewriteRule("identity", made_by(Mul), _other_factor),
+    RewriteRule(
+        "transpositions",
+        made_by(Transpose, made_by(Transpose, operand("x"), name="inner", same_policy=False)),
+        _transposed_once,
+    ),
 ]
 
 
