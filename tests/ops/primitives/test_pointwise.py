@@ -302,3 +302,16 @@ def test_arithmetic_of_booleans_is_logic_and_numbers_make_it_whole() -> None:
     assert (a + 1).dtype == (a * b.to(dtype="int64")).dtype == lm.int64
     a *= b
     assert a.tolist() == both
+
+
+def test_hardtanh_from_zero_is_the_clipped_relu_that_norms_take_in() -> None:
+    """PyTorch's graphs write relu6 so; values, and gradients at and beyond both bounds, are those of other bounds."""
+    x = lm.tensor([-1.0, 0.0, 3.0, 6.0, 7.0])
+    y, slope = ops.hardtanh(x, 0.0, 6.0), lm.grad(lambda x: ops.sum(ops.hardtanh(x, 0.0, 6.0)))(x)
+    assert [n.op.name for n in lm.trace(lambda x: ops.hardtanh(x, 0.0, 6.0), x.spec).nodes] == [
+        "clipped_relu"
+    ]
+    assert y.tolist() == [0.0, 0.0, 3.0, 6.0, 6.0]
+    assert slope.tolist() == [0.0, 0.0, 1.0, 0.0, 0.0]
+    assert ops.hardtanh(lm.tensor([-2, 3, 9]), 0, 6).tolist() == [0, 3, 6]
+    assert ops.hardtanh(x, 0.0, float("inf")).tolist() == [0.0, 0.0, 3.0, 6.0, 7.0]

@@ -1218,7 +1218,10 @@ def hardtanh(input: Any, min_val: Number = -1.0, max_val: Number = 1.0) -> Any:
     """x, not below min_val and not above max_val; at both the gradient is 0, as in torch."""
     if min_val > max_val:
         raise ValueError(f"hardtanh: min_val must be <= max_val, got {min_val} and {max_val}")
-    return _between(operand(input, "hardtanh"), min_val, max_val, 0.0)
+    x = operand(input, "hardtanh")
+    if min_val == 0 < max_val < math.inf and x.dtype.is_float:
+        return clipped_relu(x, max_val)  # one op, which norms take in
+    return _between(x, min_val, max_val, 0.0)
 
 
 def hardsigmoid(input: Any) -> Any:
