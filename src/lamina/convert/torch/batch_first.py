@@ -88,7 +88,7 @@ def _mask(given: dict[str, Any], q: torch.Tensor) -> torch.Tensor | None:
         mask = None  # as PyTorch: the flag says it
     found = None if mask is None else _added(mask, q)
     if found is not None and found.ndim == 3:
-        found = found.reshape(-1, q.shape[1] if found.shape[0] > 1 else 1, *found.shape[1:])
+        found = found.reshape(-1, q.shape[1], *found.shape[1:])
     if padding is not None:
         hidden = _added(padding, q)[:, None, None, :]
         found = hidden if found is None else found + hidden
