@@ -202,7 +202,7 @@ class ExecutionContext:
             x.send(place, stream)
         elif isinstance(x, np.ndarray):
             copy(place, x, spec.nbytes, stream=stream)
-        elif x.device != self.device:
+        elif x.device is not self.device and x.device != self.device:
             copy(place, x.contiguous().buffer, spec.nbytes, stream=stream)
         elif x.spec.same_memory(spec):
             self._copy(place, x.buffer, spec.nbytes)
@@ -213,7 +213,8 @@ class ExecutionContext:
         """Queue a copy within the device: `runtime.copy` without asking what its operands are."""
         if nbytes:
             self._platform.copy(to.pointer, source.pointer, nbytes, self._stream)
-            source.used_on(self._stream)
+            if self._stream.queues:
+                source.used_on(self._stream)
 
     def _copied(self, slot: Slot) -> Buffer:
         """The output in memory of its own, since the next call writes the arena again."""
