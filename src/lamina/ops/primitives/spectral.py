@@ -11,6 +11,7 @@ copied out, and the inverse's overlapping sums are the transposed convolution.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -132,8 +133,16 @@ class _Frames(NamedTuple):
 
     def basis(self, dtype: DType, scale: float) -> Array:
         """[2 bins, size]: the cosines, then the negative sines."""
-        angle = (2 * np.pi / self.size) * (np.outer(np.arange(self.bins), np.arange(self.size)) % self.size)
-        return (scale * np.concatenate([np.cos(angle), -np.sin(angle)])).astype(dtype.numpy)
+        return _basis(self.size, self.bins, dtype, scale)
+
+
+@lru_cache(maxsize=8)
+def _basis(size: int, bins: int, dtype: DType, scale: float) -> Array:
+    """Kept, read-only: sines of so many angles take longer than a transform."""
+    angle = (2 * np.pi / size) * (np.outer(np.arange(bins), np.arange(size)) % size)
+    found: Array = (scale * np.concatenate([np.cos(angle), -np.sin(angle)])).astype(dtype.numpy)
+    found.flags.writeable = False
+    return found
 
 
 def _frames(what: str, n_fft: int, hop: int | None, onesided: bool | None) -> _Frames:
