@@ -24,7 +24,7 @@ from lamina.tensors import Tensor
 _KEPT = 1 << 16
 
 
-class Step(NamedTuple):
+class RegisterStep(NamedTuple):
     """An op between registers: where its operands are, where its outputs go, and what nobody reads behind it."""
 
     op: Op
@@ -42,7 +42,7 @@ class Pullback:
 
     reads: frozenset[int]
     constants: tuple[Tensor, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[RegisterStep, ...]
     results: tuple[int | None, ...]
     size: int
 
@@ -145,11 +145,11 @@ def _recorded(
 
 def _ordered(
     made: dict[tuple[Op, tuple[int, ...]], tuple[int, ...]], ends: Sequence[int | None]
-) -> tuple[Step, ...]:
+) -> tuple[RegisterStep, ...]:
     """The steps, each with the registers that it is the last to read."""
     steps, alive = [], {i for i in ends if i is not None}
     for (op, reads), writes in reversed(made.items()):
         dead = tuple({*reads, *writes} - alive)
         alive |= {*reads}
-        steps.append(Step(op, reads, writes, dead))
+        steps.append(RegisterStep(op, reads, writes, dead))
     return tuple(reversed(steps))
