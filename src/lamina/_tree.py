@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 
@@ -22,6 +23,16 @@ class Structure:
     kind: type | None = None
     keys: tuple[Any, ...] = ()
     branches: tuple[Structure, ...] = ()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:  # programs are looked up by structures at every call
+        return hash((self.kind, self.keys, self.branches))
+
+    def __reduce__(self) -> tuple[type[Structure], tuple[Any, ...]]:
+        return Structure, (self.kind, self.keys, self.branches)  # a hash holds in one process only
 
     @property
     def is_leaf(self) -> bool:
@@ -39,7 +50,13 @@ class Structure:
         return f"({', '.join(inside)}{',' if len(inside) == 1 else ''})"
 
 
-LEAF = Structure()
+LEAF, _NOTHING = Structure(), Structure(type(None))
+
+
+@lru_cache(maxsize=1024)
+def _series(kind: type, branches: tuple[Structure, ...]) -> Structure:
+    """Of a tuple, a list or a named tuple; one object for the same, as every call of a program asks for it."""
+    return Structure(kind, (), branches)
 
 
 def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], Structure]:
@@ -53,18 +70,14 @@ def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[li
 
 def _flatten(tree: Any, found: list[Any], is_leaf: Callable[[Any], bool] | None) -> Structure:
     if tree is None:
-        return Structure(type(None))
-    if not isinstance(tree, tuple | list | dict) or (is_leaf is not None and is_leaf(tree)):
+        return _NOTHING
+    if not isinstance(tree, (tuple, list, dict)) or (is_leaf is not None and is_leaf(tree)):
         found.append(tree)
         return LEAF
-    keys = tuple(tree) if isinstance(tree, dict) else ()
-    inside = tree.values() if isinstance(tree, dict) else tree
-    kind = (
-        type(tree)
-        if hasattr(tree, "_fields")
-        else next(k for k in (tuple, list, dict) if isinstance(tree, k))
-    )
-    return Structure(kind, keys, tuple([_flatten(b, found, is_leaf) for b in inside]))
+    if isinstance(tree, dict):
+        return Structure(dict, tuple(tree), tuple([_flatten(b, found, is_leaf) for b in tree.values()]))
+    kind = type(tree) if hasattr(tree, "_fields") else tuple if isinstance(tree, tuple) else list
+    return _series(kind, tuple([_flatten(b, found, is_leaf) for b in tree]))
 
 
 def unflatten(structure: Structure, leaves: Sequence[Any]) -> Any:

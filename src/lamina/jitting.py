@@ -309,7 +309,7 @@ class _Arguments:
     @property
     def arrays(self) -> list[Any]:
         """Those of the leaves that count as tensors."""
-        return [x for x in self.leaves if is_array(x)]
+        return [x for x in self.leaves if isinstance(x, Tensor) or is_array(x)]
 
     @property
     def names(self) -> list[str]:
@@ -322,8 +322,10 @@ class _Arguments:
         return tuple([self._key(i, x) for i, x in enumerate(self.leaves)])
 
     def _key(self, index: int, x: Any) -> Hashable:
+        if isinstance(x, Tensor):
+            return x.spec.open, x.device
         if is_array(x):
-            return _spec(x), x.device if isinstance(x, Tensor) else None
+            return _spec(x), None
         try:
             hash(x)
         except TypeError:

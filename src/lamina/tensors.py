@@ -37,6 +37,7 @@ from lamina.spec import (
     DType,
     Layout,
     Policy,
+    Shape,
     ShapeError,
     Spec,
     as_dtype,
@@ -70,7 +71,7 @@ class Tensor(InPlace["Tensor"]):
     requires_grad: bool = False
 
     def __init__(self, buffer: Buffer, spec: Spec) -> None:
-        fixed = spec.fixed
+        fixed = spec if spec.layout is not None else spec.fixed
         if buffer.nbytes < fixed.nbytes:
             raise ShapeError(f"tensor: {fixed} takes {fixed.nbytes} bytes, the buffer has {buffer.nbytes}")
         self._buffer = buffer
@@ -86,6 +87,16 @@ class Tensor(InPlace["Tensor"]):
     def spec(self) -> Spec:
         """Shape, dtype and layout in memory."""
         return self._spec
+
+    @property
+    def shape(self) -> Shape:
+        """Sizes, one per axis."""
+        return self._spec.shape
+
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
+        return self._spec.dtype
 
     @property
     def buffer(self) -> Buffer:
@@ -590,7 +601,7 @@ def as_tensor(x: Any) -> Tensor:
 
 
 def _adopted(x: Any) -> Tensor:
-    if isinstance(x, np.ndarray | np.generic):
+    if isinstance(x, (np.ndarray, np.generic)):
         return _from_numpy(np.asarray(x))
     if hasattr(x, "__dlpack__") or hasattr(x, "__cuda_array_interface__"):
         return _from_shared(share(x))
@@ -692,13 +703,17 @@ def _device(where: Device | str | None) -> Device:
 def _from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     if array.dtype.byteorder == ">" or any(s < 0 or s % array.itemsize for s in array.strides):
         array = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("=")))
-    dtype = as_dtype(array.dtype)
-    layout = (
-        Layout(tuple(s // array.itemsize for s in array.strides)) if array.size else row_major(array.shape)
-    )
-    spec = Spec(array.shape, dtype, layout)
-    buffer = Buffer.borrow(array.ctypes.data, spec.nbytes, CPU, array, read_only=not array.flags.writeable)
-    return Tensor(buffer, spec)
+    spec = _array_spec(array.shape, array.dtype, array.strides)
+    place, read_only = array.__array_interface__["data"]
+    return Tensor(Buffer.borrow(place, spec.nbytes, CPU, array, read_only=read_only), spec)
+
+
+@lru_cache(maxsize=4096)
+def _array_spec(shape: Shape, dtype: np.dtype[Any], strides: tuple[int, ...]) -> Spec:
+    """Of an array of NumPy; strides in bytes."""
+    empty = 0 in shape
+    layout = row_major(shape) if empty else Layout(tuple(s // dtype.itemsize for s in strides))
+    return Spec(shape, as_dtype(dtype), layout)
 
 
 def _from_shared(shared: dlpack.Shared) -> Tensor:
@@ -745,24 +760,22 @@ def _run(
     backend: Backend, plan: Plan, tensors: Sequence[Tensor], outputs: tuple[Tensor, ...] | None = None
 ) -> tuple[Tensor, ...]:
     """What the plan makes of tensors on the backend's device, in new memory or in that of `outputs`."""
-    for x in tensors:
+    held = []
+    for x, s in zip(tensors, plan.inputs, strict=True):
         if x._part is not None:
             x._refresh()
-    held = [
-        x if x._spec is s or x._spec.same_memory(s) else relayout(x, s)
-        for x, s in zip(tensors, plan.inputs, strict=True)
-    ]
+        held.append(x if x._spec is s or x._spec.same_memory(s) else relayout(x, s))
     if plan.view and outputs is None:
         return (Tensor(held[0].buffer, plan.outputs[0]),)
-    where = backend.device
+    allocate = backend.device.allocate
     if outputs is None:
-        outputs = tuple([Tensor(where.allocate(s.nbytes), s) for s in plan.outputs])
-    workspace = where.allocate(plan.workspace) if plan.workspace else None
+        outputs = tuple([Tensor(allocate(s.nbytes), s) for s in plan.outputs])
+    workspace = allocate(plan.workspace) if plan.workspace else None
     call = Call(
         tuple([x._buffer.pointer for x in held]),
         tuple([x._buffer.pointer for x in outputs]),
         workspace.pointer if workspace else 0,
-        where.default_stream.handle,
+        backend.device.default_stream.handle,
     )
     _bound.run_of(plan, call)()
     return outputs

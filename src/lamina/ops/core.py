@@ -14,7 +14,6 @@ An op has
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
 from types import ModuleType
@@ -447,14 +446,19 @@ def recorder() -> Recorder | None:
     return _recorder.get()
 
 
-@contextmanager
-def recording(by: Recorder | None) -> Iterator[None]:
+class recording:  # noqa: N801 - a statement's word
     """Within the block every op of this thread is recorded, whatever its operands; with None, not recorded."""
-    token = _recorder.set(by)
-    try:
-        yield
-    finally:
-        _recorder.reset(token)
+
+    __slots__ = ("_by", "_token")
+
+    def __init__(self, by: Recorder | None) -> None:
+        self._by = by
+
+    def __enter__(self) -> None:
+        self._token = _recorder.set(self._by)
+
+    def __exit__(self, *raised: object) -> None:
+        _recorder.reset(self._token)
 
 
 def bind(op: Op, *operands: Any) -> tuple[Any, ...]:
@@ -477,6 +481,9 @@ def _decide(op: Op, operands: tuple[Any, ...]) -> tuple[type[Operand] | Recorder
         raise TypeError(f"{op.name}: takes at least one operand, got none")
     if (by := _recorder.get()) is not None:
         return by, operands
+    first = type(operands[0])
+    if issubclass(first, Operand) and all([type(x) is first for x in operands]):  # noqa: C419 - every op asks
+        return first, operands
     kinds = [type(x) for x in operands if isinstance(x, Operand)]
     if not kinds:
         operands = tuple(operand(x, op.name, f"operand {i}") for i, x in enumerate(operands))
@@ -507,6 +514,8 @@ def together(what: str, a: Any, b: Any) -> tuple[Any, Any]:
     float32). A tensor without axes counts like a number beside one with axes. Raises DTypeError for an integer that
     the dtype does not hold, TypeError for what is neither a tensor nor a number.
     """
+    if isinstance(a, Operand) and isinstance(b, Operand) and a.dtype is b.dtype:
+        return a, b
     if is_number(a) and is_number(b):
         a = operand(a, what)
     if is_number(b):

@@ -4,10 +4,8 @@ There are no complex dtypes: a complex number is a last axis of two, its real an
 torch.view_as_real writes it, and `dim` counts the axes before it. A real signal x is `stack((x, zeros_like(x)), -1)`;
 `rfft` takes it as it is.
 
-A transform is matrix products: of up to 64 points by the matrix of all sines and cosines; of a product a b as b
-transforms of a points, factors, and a transforms of b (Cooley & Tukey 1965); of many points without a divisor as a
-convolution with a chirp of a power of two (Bluestein 1970). So it runs and differentiates wherever products do. Half
-types are computed in float32.
+Transforms are matrix products (`primitives.dft`), so they run and differentiate wherever products do. Half types are
+computed in float32.
 """
 
 from __future__ import annotations
@@ -23,8 +21,8 @@ from lamina._lazy import listing
 from lamina.ops.arguments import DTypeLike, checked, within
 from lamina.ops.core import Array, floating, operand
 from lamina.ops.primitives.arrange import roll
-from lamina.ops.primitives.matmul import matmul
-from lamina.ops.primitives.shape import cat, flip, pad, stack, transpose
+from lamina.ops.primitives.dft import Pair, dft, from_half, half, widened
+from lamina.ops.primitives.shape import pad, stack, transpose
 from lamina.spec import DTypeError, ShapeError, as_dtype, float32
 
 __all__ = [
@@ -34,10 +32,6 @@ __all__ = [
 __dir__ = listing(__all__)
 
 Norm = Literal["forward", "backward", "ortho"]
-#: Real and imaginary part; None for one that is zero.
-Pair = tuple[Any, Any]
-#: The largest transform that is one product, and the largest number of points without a divisor that still is.
-DENSE, PRIME = 64, 512
 
 
 # ------------------------------------------------------------------------------------------------------- one axis
@@ -272,10 +266,6 @@ def _points(what: str, s: Sequence[int] | None, axes: Sequence[int], shape: Sequ
     return found
 
 
-def _wide(x: Any) -> Any:
-    return x.cast(float32) if x.dtype.itemsize < 4 else x
-
-
 # --------------------------------------------------------------------------------------------------------- transforms
 def transformed(
     what: str, z: Pair, s: Sequence[int] | None, dims: Sequence[int], norm: Norm | None, sign: int
@@ -284,9 +274,9 @@ def transformed(
     re, im = z
     axes = [_axis(what, d, re.ndim) for d in dims]
     kind = re.dtype
-    z = _wide(re), None if im is None else _wide(im)
+    z = widened(re), None if im is None else widened(im)
     for axis, n in zip(axes, _points(what, s, axes, re.shape), strict=True):
-        z = _on_axis(z, axis, n, partial(_dft, sign=sign, scale=_scale(norm, n, sign > 0)))
+        z = _on_axis(z, axis, n, partial(dft, sign=sign, scale=_scale(norm, n, sign > 0)))
     return _as(z, kind)
 
 
@@ -297,7 +287,7 @@ def real_transformed(
     axes = [_axis(what, d, x.ndim) for d in dims]
     sizes, kind = _points(what, s, axes, x.shape), x.dtype
     n = sizes[-1]
-    z = _on_axis((_wide(x), None), axes[-1], n, lambda z: _half(z[0], _scale(norm, n, False)))
+    z = _on_axis((widened(x), None), axes[-1], n, lambda z: half(z[0], _scale(norm, n, False)))
     return _as(transformed(what, z, sizes[:-1], axes[:-1], norm, -1) if axes[:-1] else z, kind)
 
 
@@ -308,11 +298,11 @@ def back_to_real(what: str, z: Pair, s: Sequence[int] | None, dims: Sequence[int
     last = 2 * (re.shape[axes[-1]] - 1) if s is None or s[-1] == -1 else s[-1]
     within(what, "the number of points", last, 1)
     kind = re.dtype
-    z = _wide(re), _wide(im)
+    z = widened(re), widened(im)
     if axes[:-1]:
         z = transformed(what, z, None if s is None else s[:-1], axes[:-1], norm, 1)
     made = _on_axis(
-        z, axes[-1], last // 2 + 1, lambda z: (_from_half(z, last, _scale(norm, last, True)), None)
+        z, axes[-1], last // 2 + 1, lambda z: (from_half(z, last, _scale(norm, last, True)), None)
     )
     return _as(made, kind)[0]
 
@@ -348,99 +338,3 @@ def _on_axis(z: Pair, axis: int, n: int, transform: Callable[[Pair], Pair]) -> P
 
     re, im = transform((there(z[0]), None if z[1] is None else there(z[1])))
     return back(re), None if im is None else back(im)
-
-
-def _dft(z: Pair, sign: int, scale: float) -> Pair:
-    """Along the last axis; the imaginary part may be None."""
-    n = z[0].shape[-1]
-    first = _divisor(n)
-    if first == n:
-        return _product(z, _waves(n, n, sign) * scale)
-    if not first:
-        return _chirped(z, sign, scale)
-    rest, lead = n // first, z[0].shape[:-1]
-    # Points j = rest j1 + j2 and frequencies k = k1 + first k2: sums over j1 [..., j2, k1], factors, sums over j2.
-    z = _each(z, lambda part: transpose(part.reshape((*lead, first, rest)), -1, -2))
-    z = _product(z, _waves(first, first, sign) * scale)
-    z = _times(z, np.exp(sign * 2j * np.pi * np.outer(np.arange(rest), np.arange(first)) / n))
-    z = _dft(_each(z, lambda part: transpose(part, -1, -2)), sign, 1.0)
-    return _each(z, lambda part: transpose(part, -1, -2).reshape((*lead, n)))
-
-
-def _divisor(n: int) -> int:
-    """How many points are transformed by one product: all of few, or a divisor; 0 where there is none."""
-    if n <= DENSE:
-        return n
-    found = next((d for d in range(DENSE, 1, -1) if n % d == 0), 0)
-    return found or (n if n <= PRIME else 0)
-
-
-def _waves(n: int, frequencies: int, sign: int) -> Array:
-    """[n, frequencies]: exp(sign 2 pi i j k / n)."""
-    turns = np.outer(np.arange(n), np.arange(frequencies)) % n
-    found: Array = np.exp(sign * 2j * np.pi * turns / n)
-    return found
-
-
-def _each(z: Pair, fn: Callable[[Any], Any]) -> Pair:
-    return fn(z[0]), None if z[1] is None else fn(z[1])
-
-
-def _product(z: Pair, matrix: Array) -> Pair:
-    """z [..., n] by a complex matrix [n, K]."""
-    re, im = z
-    kind, width = re.dtype.numpy, matrix.shape[1]
-    y = matmul(re, np.concatenate([matrix.real, matrix.imag], 1).astype(kind))
-    if im is not None:
-        y = y + matmul(im, np.concatenate([-matrix.imag, matrix.real], 1).astype(kind))
-    return y[..., :width], y[..., width:]
-
-
-def _times(z: Pair, factors: Array) -> Pair:
-    """z by complex constants."""
-    (re, im), kind = z, z[0].dtype.numpy
-    c, s = factors.real.astype(kind), factors.imag.astype(kind)
-    if im is None:
-        return re * c, re * s
-    return re * c - im * s, re * s + im * c
-
-
-def _chirped(z: Pair, sign: int, scale: float) -> Pair:
-    """By Bluestein: j k = (j² + k² - (k - j)²) / 2 makes of the sum a convolution, here of a power of two."""
-    n = z[0].shape[-1]
-    size = 1 << math.ceil(math.log2(2 * n - 1))
-    chirp = np.exp(sign * 1j * np.pi * (np.arange(n) ** 2 % (2 * n)) / n)
-    around = np.zeros(size, np.complex128)
-    around[:n] = chirp.conj()
-    around[size - n + 1 :] = chirp.conj()[:0:-1]
-    z = _each(_times(z, chirp), lambda part: pad(part, (0, size - n)))
-    z = _dft(_times(_dft(z, -1, 1.0), np.fft.fft(around)), 1, 1 / size)
-    return _times(_each(z, lambda part: part[..., :n]), chirp * scale)
-
-
-def _half(x: Any, scale: float) -> Pair:
-    """The frequencies 0 … n // 2 of real x."""
-    n = x.shape[-1]
-    count = n // 2 + 1
-    if _divisor(n) == n:
-        return _product((x, None), _waves(n, count, -1) * scale)
-    return _each(_dft((x, None), -1, scale), lambda part: part[..., :count])
-
-
-def _from_half(z: Pair, n: int, scale: float) -> Any:
-    """The real numbers of which z is the first half of the transform, all but frequency 0's imaginary part."""
-    k = np.arange(n // 2 + 1)
-    if _divisor(n) == n:
-        times = (
-            np.where((k == 0) | (2 * k == n), 1, 2)[:, None] * scale
-        )  # most stand for their conjugates too
-        waves = _waves(n, len(k), 1).T * times
-        re, im = z
-        return matmul(re, waves.real.astype(re.dtype.numpy)) - matmul(im, waves.imag.astype(re.dtype.numpy))
-    more = n - len(k)
-    re, im = (
-        cat((part, flip(part[..., 1 : 1 + more], (-1,)) * turn), -1)
-        for part, turn in zip(z, (1, -1), strict=True)
-    )
-    # The imaginary part at 0 and n / 2 gives an imaginary result, which is left out.
-    return _dft((re, im), 1, scale)[0]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar, Token
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -38,6 +38,11 @@ class Origin(NamedTuple):
     def __str__(self) -> str:
         text = ", ".join(part for part in (self.module, self.line) if part)
         return f"gradient of {text}" if self.gradient and text else text
+
+    @property
+    def of_gradient(self) -> Origin:
+        """Of the gradient of what stands there."""
+        return Origin(self.module, self.file, self.number, True, self.parts)
 
     def joined(self, other: Origin) -> Origin:
         """Of what is computed at once, this and then the other: this one's line."""
@@ -93,14 +98,19 @@ def leave(token: Token[ModuleCall | None]) -> None:
     _call.reset(token)
 
 
-@contextmanager
-def origin_is(origin: Origin) -> Iterator[None]:
+class origin_is:  # noqa: N801 - a statement's word
     """Within the block ops come from there."""
-    token = _given.set(origin)
-    try:
-        yield
-    finally:
-        _given.reset(token)
+
+    __slots__ = ("_origin", "_token")
+
+    def __init__(self, origin: Origin) -> None:
+        self._origin = origin
+
+    def __enter__(self) -> None:
+        self._token = _given.set(self._origin)
+
+    def __exit__(self, *raised: object) -> None:
+        _given.reset(self._token)
 
 
 def current_origin() -> Origin:
@@ -115,11 +125,16 @@ def current_origin() -> Origin:
 def _user_line() -> tuple[str, int]:
     """The innermost line that is not the package's own."""
     frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(_NOT_THE_USERS):
+    while not _is_users(frame.f_code.co_filename):
         if frame.f_back is None:
             return "", 0
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
+
+
+@lru_cache(maxsize=4096)
+def _is_users(file: str) -> bool:
+    return not file.startswith(_NOT_THE_USERS)
 
 
 def explain(error: BaseException) -> None:
@@ -132,7 +147,7 @@ def explain(error: BaseException) -> None:
     trace, line = error.__traceback__, ""
     while trace is not None:
         code = trace.tb_frame.f_code
-        if not code.co_filename.startswith(_NOT_THE_USERS):
+        if _is_users(code.co_filename):
             line = f", {code.co_filename}:{trace.tb_lineno}"
         trace = trace.tb_next
     if not line:

@@ -26,6 +26,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex
 
@@ -85,6 +86,7 @@ class HostResource:
         """Nothing to do: the owner frees itself when it is dropped."""
 
 
+@lru_cache(maxsize=4096)
 def size_class(nbytes: int, quantum: int) -> int:
     """The block size that serves `nbytes`: four sizes per power of two, multiples of 2 MiB when large.
 
@@ -245,7 +247,8 @@ class Arena:
             self._allocations += 1
             self._live += 1
             self._in_use += block.nbytes
-            self._peak = max(self._peak, self._in_use)
+            if self._in_use > self._peak:
+                self._peak = self._in_use
             return _Lease(self, block, stream)
 
     def _reuse(self, size: int, stream: Stream | None) -> _Block | None:
@@ -637,7 +640,9 @@ def allocate(
     pinned: bool = False,
 ) -> Buffer:
     """A buffer of `nbytes` from `arena`; zero bytes give address 0 and take nothing."""
-    size = checked_bytes("allocate", "nbytes", nbytes)
+    size = (
+        nbytes if type(nbytes) is int and 0 < nbytes <= _MAX else checked_bytes("allocate", "nbytes", nbytes)
+    )
     if size == 0:
         return Buffer(0, 0, device, None, host=host, pinned=pinned)
     lease = arena.allocate(size, stream)

@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 ALGORITHMS = ("auto", "heuristic", "fastest", "fallback")
@@ -75,6 +76,16 @@ class Policy:
         if self.workspace_limit is not None and self.workspace_limit < 0:
             raise ValueError(f"workspace_limit must be >= 0 bytes or None, got {self.workspace_limit}")
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:  # part of every key by which a plan is looked up
+        return hash(tuple([getattr(self, f.name) for f in fields(self)]))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}  # a hash holds in one process only
+
     @property
     def named(self) -> bool:
         """Whether the algorithm is one plan by its name."""
@@ -138,7 +149,8 @@ def policy(base: Policy | None = None, **changes: Any) -> Iterator[Policy]:
     """
     if "algorithm" in changes:
         changes = {"once": False, **changes}
-    chosen = replace(base or current_policy(), **changes)
+    chosen = base or current_policy()
+    chosen = replace(chosen, **changes) if changes else chosen
     token = _current.set(chosen)
     try:
         yield chosen

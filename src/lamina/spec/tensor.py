@@ -86,7 +86,7 @@ class Spec:
         """Whether several elements may share one address, as in broadcast and sliding views."""
         return self.tag is None and layouts.overlaps(self.physical, self.shape)
 
-    @property
+    @cached_property
     def fixed(self) -> Spec:
         """The same spec with the layout named, row-major where it was open."""
         return self if self.layout is not None else replace(self, layout=self.physical)

@@ -5,6 +5,7 @@ import pytest
 
 from lamina import backends, onednn
 from lamina.backends.cpu.library import attempt, desc
+from lamina.backends.cpu.loops import compiler
 from lamina.backends.reference import run_reference
 from lamina.graph import compile, trace
 from lamina.ops import cat, conv2d
@@ -80,3 +81,15 @@ def test_nothing_is_reordered_between_convolutions_and_what_joins_them() -> None
 
     program = compile(trace(net, image, one, two, three), "cpu", resident=[1, 2, 3]).program
     assert [s.label for s in program.steps].count("reorder") <= 1
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(404, 201, 1), (3, 4096, 2), (2000, 7)])
+def test_short_runs_are_joined_by_loops(shape: tuple[int, ...], dtype: DType) -> None:
+    """Pairs of real and imaginary parts: oneDNN would take them element by element."""
+    rng = np.random.default_rng(0)
+    parts = [rng.standard_normal(shape).astype(dtype.numpy) for _ in range(2)]
+    run = compile(trace(lambda *a: cat(a, -1), *parts), "cpu")
+    if compiler.available():
+        assert [s.plan.label for s in run.program.steps] == ["loops concat"]
+    np.testing.assert_array_equal(run(*parts)[0].numpy(), np.concatenate(parts, -1))

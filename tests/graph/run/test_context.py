@@ -3,6 +3,7 @@
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -135,7 +136,7 @@ def large(value: float) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 def test_results_that_are_held_keep_their_values_call_after_call() -> None:
-    """The first is lent where it was written; while it is held, that output is copied from then on."""
+    """Each is written where it stays, also where that is another place than before."""
     run = lm.compile(lm.trace(lambda x: ops.exp(x) + 1.0, Spec((1 << 10, 1 << 9), float32)), "cpu")
     held = [run(large(i / 4))[0] for i in range(5)]
     for i, result in enumerate(held):
@@ -163,6 +164,41 @@ def test_results_that_share_memory_stay_apart(both: Any) -> None:
         for found, wanted in zip(results, both(y), strict=True):
             np.testing.assert_allclose(found.numpy(), wanted.numpy(), rtol=1e-5)
     assert first[0].buffer.pointer != second[0].buffer.pointer
+
+
+def test_large_inputs_are_read_where_they_lie() -> None:
+    """Wherever that is, in rows or not, aligned or not; and nothing of them is kept or written."""
+    run = lm.compile(lm.trace(lambda x: (ops.exp(x) + x) * x, Spec((1 << 10, 1 << 9), float32)), "cpu")
+    rng = np.random.default_rng(0)
+    shifted = np.frombuffer(
+        b"xxx" + rng.standard_normal((1 << 19) + 1).astype(np.float32).tobytes(), np.uint8
+    )
+    given: list[Any] = [
+        *(rng.standard_normal((1 << 10, 1 << 9)).astype(np.float32) for _ in range(20)),
+        rng.standard_normal((1 << 9, 1 << 10)).astype(np.float32).T,
+        shifted[3 : 3 + (1 << 21)].view(np.float32).reshape(1 << 10, 1 << 9),
+    ]
+    given += [lm.tensor(x) for x in given[:2]]
+    for _ in range(2):
+        for x in given:
+            values = np.array(x)
+            (found,) = run(x)
+            np.testing.assert_allclose(
+                found.numpy(), (np.exp(values) + values) * values, rtol=1e-5, atol=1e-6
+            )
+            assert (np.array(x) == values).all()
+    last = ref(given[-1])
+    given.clear()
+    del x
+    assert last() is None
+
+
+def test_a_program_that_updates_what_it_is_given_reads_what_was_there_before() -> None:
+    p = lm.tensor(large(1.0))
+    run = compile(trace(lambda p, x: (p + 1.0, ops.exp(x)), p, p), "cpu", donate={0: 0})
+    run.load({0: p})
+    assert (run(p)[0].numpy() == np.exp(large(1.0))).all()
+    assert (p.numpy() == 2).all()
 
 
 @pytest.mark.parametrize("failures", [0, 2, 3])

@@ -230,7 +230,7 @@ def test_outputs_lie_as_their_kernels_left_them() -> None:
     np.testing.assert_array_equal(np.from_dlpack(y), x.transpose(2, 0, 1))
 
 
-def test_large_results_are_lent_and_stay_while_they_are_used() -> None:
+def test_large_results_are_not_copied_and_stay_while_they_are_used() -> None:
     """No copy while results are dropped; one that is kept, or an array made of it, is never written again."""
     x = np.arange(1 << 19, dtype=np.float32).reshape(512, 1024)
     run = compile(trace(lambda v: (v * 2.0, ops.sum(v)), x), "cpu")

@@ -89,6 +89,38 @@ def test_means_and_gradients_as_torch(
 
 
 @pytest.mark.feature("F076")
+def test_smoothing_counts_classes_by_their_weights() -> None:
+    """Element by element; what is ignored counts nowhere, and other labels outside of the classes are refused."""
+    weight, labels = np.array([0.5, 2.0, 0.0, 1.0, 3.0]), np.array([1, -1, 0, 4])
+    far = LOGITS * 300
+    for x in (LOGITS, far):
+        log_p = (
+            x - np.log(np.exp(x - x.max(1, keepdims=True)).sum(1, keepdims=True)) - x.max(1, keepdims=True)
+        )
+        each = [
+            0 if t < 0 else -0.7 * weight[t] * row[t] - 0.3 / 5 * (weight * row).sum()
+            for row, t in zip(log_p, labels, strict=True)
+        ]
+        options = {"label_smoothing": 0.3, "ignore_index": -1}
+        found = run(ops.cross_entropy, x, labels, weight, reduction="none", **options)
+        np.testing.assert_allclose(found, each, rtol=1e-12)
+        mean = run(ops.cross_entropy, x, labels, weight, **options)
+        np.testing.assert_allclose(mean, sum(each) / 5.5, rtol=1e-12)
+    dx = grad(lambda x: ops.cross_entropy(x, labels, weight, **options), LOGITS)[0]
+    step = 1e-6 * np.eye(20).reshape(20, 4, 5)
+    slopes = [
+        (run(ops.cross_entropy, LOGITS + d, labels, weight, **options)
+         - run(ops.cross_entropy, LOGITS - d, labels, weight, **options)) / 2e-6
+        for d in step
+    ]  # fmt: skip
+    np.testing.assert_allclose(dx.reshape(-1), slopes, atol=1e-8)
+    with pytest.raises(IndexError, match="cross_entropy: index 5 at position 3"):
+        run(ops.cross_entropy, LOGITS, np.array([1, -1, 0, 5]), weight, **options)
+    with pytest.raises(ShapeError, match=r"cross_entropy: logits .* do not fit"):
+        run(ops.cross_entropy, LOGITS, LABELS[:3], weight, **options)
+
+
+@pytest.mark.feature("F076")
 def test_the_mean_of_no_labels() -> None:
     """NaN, with gradients of 0, as in torch."""
     labels = np.full(4, -100)

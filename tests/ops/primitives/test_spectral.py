@@ -42,6 +42,14 @@ def drawn(case: Any) -> tuple[Any, Any]:
     return RNG.standard_normal((2, length)), RNG.uniform(0.5, 1.5, win or n)
 
 
+@pytest.fixture(params=[1, 1 << 30], ids=["fast", "convolution"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to transform frames of any size."""
+    monkeypatch.setattr("lamina.ops.primitives.spectral._FAST", request.param)
+    monkeypatch.setattr("lamina.ops.primitives.spectral._MOST_TAPS", 4)
+
+
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_each_frame_is_the_transform_of_numpy(case: Any, dtype: Any) -> None:
@@ -69,6 +77,15 @@ def test_the_inverse_gives_the_signal_back(case: Any) -> None:
     np.testing.assert_allclose(one_signal.numpy(), back.numpy()[0], atol=1e-12)
 
 
+def test_long_frames() -> None:
+    x, window = RNG.standard_normal((2, 4000)), RNG.uniform(0.5, 1.5, 1100)
+    wanted = definition(x, 1200, 300, window, True, "reflect", True, None)
+    for f in (ops.stft, lm.jit(ops.stft)):
+        found = f(lm.tensor(x), 1200, 300, 1100, lm.tensor(window), normalized=True)
+        np.testing.assert_allclose(found.numpy(), wanted, atol=1e-11)
+
+
+@pytest.mark.usefixtures("way")
 def test_gradients_of_signal_window_and_spectrum() -> None:
     x, window = RNG.standard_normal((2, 21)), RNG.uniform(0.5, 1.5, 8)
     scale = RNG.standard_normal((2, 5, 11, 2))

@@ -19,11 +19,16 @@ from lamina.backends.cpu.library import (
     memory_order,
     single,
 )
+from lamina.backends.cpu.loops import table
 from lamina.onednn import ARG
 from lamina.ops.primitives.shape import Concat
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 from lamina.spec.layout import dense
+
+#: Bytes of a run below which oneDNN's copies take longer than loops of our own (half a cache line), and the elements
+#: from which that pays for the loops' compilation.
+_SHORT, _MANY = 32, 1 << 14
 
 
 @kernels(Concat, source="onednn")
@@ -38,6 +43,8 @@ def concat(op: Concat, specs: Sequence[Spec], device: Device, policy: Policy) ->
         inputs, joined = [alike(like, x) for x in specs], alike(like, y)
         if any(is_padded(x) for x in (*inputs, joined)):
             continue
+        if y.numel >= _MANY and table.answers(op) and min(_run(inputs[i], axis) for i in parts) < _SHORT:
+            raise NoKernel(f"cpu: oneDNN copies element by element where {op} joins short runs")
         sources = [desc(inputs[i]) for i in parts]
         made = attempt(onednn.concat, axis, sources, desc(joined))
         if made is not None:
@@ -45,6 +52,12 @@ def concat(op: Concat, specs: Sequence[Spec], device: Device, policy: Policy) ->
             operands = {ARG.MULTIPLE_SRC + n: (source, at_input(i)) for n, (source, i) in places}
             return single(made, inputs, [joined], operands | {ARG.DST: (desc(joined), at_output())})
     raise NoKernel(f"cpu: oneDNN has no kernel that joins {', '.join(map(str, specs))} along axis {axis}")
+
+
+def _run(spec: Spec, axis: int) -> int:
+    """Bytes of an operand that come to lie beside each other."""
+    strides = spec.physical.strides
+    return spec.shape[axis] * strides[axis] * spec.dtype.itemsize if not spec.physical.is_blocked else _SHORT
 
 
 def _layouts(specs: Sequence[Spec]) -> Iterator[Spec]:

@@ -13,10 +13,12 @@ import numpy as np
 from lamina import ops
 from lamina._tree import leaves
 from lamina.graph.ir.graph import EagerTape, Node, Value, constant, reachable, tensor_of
+from lamina.graph.ir.pullback import pulled
 from lamina.ops.arguments import shown
-from lamina.ops.core import Operand, bind, recorder, recording
+from lamina.ops.core import Operand, bind, call, recorder, recording
 from lamina.ops.origin import origin_is
 from lamina.ops.primitives.marker import Alias
+from lamina.ops.primitives.pointwise import Add
 from lamina.spec import Spec
 from lamina.spec.policies import policy as use_policy
 from lamina.tensors import Tensor
@@ -61,7 +63,7 @@ def _pull(
     outputs: Sequence[Value],
     grads: Sequence[Any],
     wrt: Sequence[Value],
-    vjp: Callable[[Node, Sequence[Any]], Sequence[Any]],
+    vjp: Callable[[Node, Sequence[Any], Sequence[bool]], Sequence[Any]],
     *,
     last: bool = False,
 ) -> list[Any]:
@@ -77,11 +79,12 @@ def _pull(
         for v in node.outputs:
             if v not in targets:
                 arriving.pop(v, None)
-                v.known = None if last else v.known
+                if last:
+                    v.known = None
     return [arriving.get(v) for v in wrt]
 
 
-def _recorded(node: Node, grads: Sequence[Any]) -> Sequence[Any]:
+def _recorded(node: Node, grads: Sequence[Any], asked: Sequence[bool]) -> Sequence[Any]:
     with use_policy(node.policy):
         if node.op.differentiable:
             return node.op.vjp(grads, node.inputs, node.outputs)
@@ -89,13 +92,12 @@ def _recorded(node: Node, grads: Sequence[Any]) -> Sequence[Any]:
         return _pull(*_arrived(ys, grads), xs, _recorded)
 
 
-def _computed(node: Node, grads: Sequence[Any]) -> Sequence[Any]:
-    inputs, outputs = map(tensor_of, node.inputs), map(tensor_of, node.outputs)
+def _computed(node: Node, grads: Sequence[Any], asked: Sequence[bool]) -> Sequence[Any]:
+    if node.op.differentiable:
+        return pulled(node, grads, asked)
     with use_policy(node.policy):
-        if node.op.differentiable:
-            return node.op.vjp(grads, tuple(inputs), tuple(outputs))
         with recording(EagerTape()):
-            ys, xs = _composed(node, tuple(inputs))
+            ys, xs = _composed(node, tuple(map(tensor_of, node.inputs)))
         return _pull(*_arrived(ys, grads), xs, _computed, last=True)
 
 
@@ -122,14 +124,15 @@ def _backward(
     arriving: dict[Value, Any],
     needed: set[Node],
     wrt: set[Value],
-    vjp: Callable[[Node, Sequence[Any]], Sequence[Any]],
+    vjp: Callable[[Node, Sequence[Any], Sequence[bool]], Sequence[Any]],
 ) -> None:
     """Add the gradients of a node's inputs to what has arrived there."""
     grads = [arriving.get(v) for v in node.outputs]
-    if all(g is None for g in grads):
+    if not any(g is not None for g in grads):
         return
-    with origin_is(node.origin._replace(gradient=True)):
-        found = vjp(node, grads)
+    asked = [value in wrt or value.node in needed for value in node.inputs]
+    with origin_is(node.origin.of_gradient):
+        found = vjp(node, grads, asked)
     if not isinstance(found, tuple | list):
         raise TypeError(
             f"{node.op.name}.vjp must give a tuple with one gradient or None for each of its {len(node.inputs)} "
@@ -137,8 +140,8 @@ def _backward(
         )
     if len(found) != len(node.inputs):
         raise TypeError(f"{node.op.name}.vjp gave {len(found)} gradients for {len(node.inputs)} inputs")
-    for value, g in zip(node.inputs, found, strict=True):
-        if g is not None and (value in wrt or value.node in needed):
+    for value, g, wanted in zip(node.inputs, found, asked, strict=True):
+        if g is not None and wanted:
             _check_gradient(node, value, g)
             _accumulate(arriving, value, g)
 
@@ -147,18 +150,20 @@ def _depends_on(nodes: Sequence[Node], targets: set[Value]) -> set[Node]:
     """The nodes through which some output depends on one of the targets: by floats, as integers have no gradient."""
     needed: set[Node] = set()
     for node in nodes:
-        if any(v.dtype.is_float and (v in targets or v.node in needed) for v in node.inputs):
-            needed.add(node)
+        for v in node.inputs:
+            if (v in targets or v.node in needed) and v.dtype.is_float:
+                needed.add(node)
+                break
     return needed
 
 
 def _accumulate(arriving: dict[Value, Any], value: Value, g: Any) -> None:
     held = arriving.get(value)
-    arriving[value] = g if held is None else ops.add(held, g)
+    arriving[value] = g if held is None else call(Add(), held, g)
 
 
 def _check_gradient(node: Node, value: Value, g: Any) -> None:
-    if tuple(g.shape) != value.shape or g.dtype != value.dtype:
+    if g.spec.open is not value.spec and (tuple(g.shape) != value.shape or g.dtype != value.dtype):
         raise TypeError(f"{node.op.name}.vjp gave {g.spec} for an input {value.spec}")
 
 

@@ -29,7 +29,7 @@ from lamina.ops.origin import Origin, current_origin
 from lamina.ops.primitives.cast import Cast
 from lamina.ops.primitives.marker import Marker
 from lamina.runtime import Device
-from lamina.spec import Policy, ShapeError, Spec, current_policy
+from lamina.spec import DType, Policy, ShapeError, Spec, current_policy
 from lamina.spec.policies import policy as use_policy
 from lamina.tensors import Tensor, as_constant, as_tensor
 
@@ -82,6 +82,11 @@ class Value(Operators["Value"]):
     def spec(self) -> Spec:
         """Shape and dtype, layout open."""
         return self._spec
+
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
+        return self._spec.dtype
 
     @property
     def device(self) -> Device:
@@ -352,7 +357,7 @@ class EagerTape(Capture):
         """What to compute with in place of an operand; None for a value that is not known."""
         if not isinstance(x, Value):
             return x
-        return tensor_of(x) if x in self.forgotten else x.held
+        return tensor_of(x) if self.forgotten and x in self.forgotten else x.held
 
     def guard(self, holds: Callable[[], bool]) -> None:
         """Nothing: a tape serves once."""
@@ -372,8 +377,7 @@ class EagerTape(Capture):
         if any(x is None for x in held):
             return Value.bind_op(op, read)
         found = computed(op, held)
-        where = found[0].device
-        inputs = [x if isinstance(x, Value) else constant(as_constant(x).to(where)) for x in read]
+        inputs = [x if isinstance(x, Value) else constant(as_constant(x).to(found[0].device)) for x in read]
         node = Node(op, inputs, current_policy(), specs=[y.spec for y in found])
         for value, y in zip(node.outputs, found, strict=True):
             value.known = y
@@ -397,8 +401,6 @@ def computed(op: Op, operands: Sequence[Any]) -> tuple[Tensor, ...]:
     """All outputs of op on tensors, arrays and numbers, whatever records in this thread."""
     if isinstance(op, Marker):
         return op.passed([as_tensor(x) for x in operands])
-    if not any(isinstance(x, Tensor) for x in operands):
-        operands = [as_tensor(x) for x in operands]
     return Tensor.bind_op(op, operands)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,8 +34,9 @@ from lamina.runtime.ranks import current_world
 from lamina.spec import current_policy, pack
 from lamina.tensors import Tensor, relayout
 
-#: Bytes from which on a CPU an output is handed out without a copy.
-_LENT = 1 << 20
+#: Bytes from which on a CPU an input is read where it lies and an output written where it stays: a copy of less costs
+#: no more than to bind the kernels that touch it. And how many sets of addresses the kernels stay bound to.
+_IN_PLACE, _BOUND = 1 << 18, 16
 #: An input of a call: a tensor, a row-major array where the device is the host, or one on its way to the device.
 Given = Tensor | np.ndarray[Any, Any] | Staged
 
@@ -64,10 +64,9 @@ class ExecutionContext:
         self._platform, self._stream = device.platform, stream or device.default_stream
         self._results, self._shared, self._poison = results, shared, poison
         self._own: dict[Slot, Buffer] = {}
-        self._lent: dict[
-            Slot, weakref.ref[Loan] | None
-        ] = {}  # outputs handed out without a copy, and the last loan
+        self._read, self._written = self._moving()  # inputs and outputs that lie elsewhere at each call
         self._runs: list[Run] = []  # every step at its addresses
+        self._bound: dict[tuple[int, ...], list[Run]] = {}  # the same, by the addresses of what moves
         self._captured: CapturedGraph | None = None
         self._replay: Run | None = None  # launches it
         self._stamped: _Stamped | None = None  # likewise, for timelines
@@ -78,8 +77,6 @@ class ExecutionContext:
 
     def _allocate(self) -> None:
         self._place_temporaries()
-        for slot in self._lendable():
-            self._own[slot], self._lent[slot] = self.device.allocate(slot.spec.nbytes), None
         for slot in self.program.inputs:
             if slot.kind == "input":
                 self._own[slot] = self.device.allocate(slot.spec.nbytes, stream=self._stream)
@@ -113,14 +110,12 @@ class ExecutionContext:
     def _adopt(self, program: PlannedGraph) -> None:
         """Place a program's temporaries, where those of the one before lay if that fits."""
         self.unbind()
-        lent = {slot: self._own[slot] for slot in self._lent}
         for slot in self.program.temporaries:
             self._own.pop(slot, None)
         if program.placement.nbytes > self.program.placement.nbytes:
             self.device.empty_cache()  # or the old arena would be kept beside a larger one
         self.program = program
         self._place_temporaries()
-        self._own |= lent
 
     @property
     def is_captured(self) -> bool:
@@ -151,6 +146,7 @@ class ExecutionContext:
             self._stamped.graph.close()
         self._captured, self._replay, self._stamped, self._rehearsed = None, None, None, False
         self._runs = []
+        self._bound.clear()
 
     def _memory(self, slot: Slot) -> Buffer:
         own = self._own.get(slot.base)
@@ -177,12 +173,26 @@ class ExecutionContext:
     # ---- one call
     def __call__(self, inputs: Sequence[tuple[Slot, Given]]) -> tuple[Tensor, ...]:
         """Run on these inputs: the slot of each, and a tensor or array of its shape and dtype."""
-        self._take_back()
+        if not (self._read or self._written):
+            return self._results_of(inputs)
+        home = {slot: self._own[slot] for slot in (*self._read, *self._written)}
+        try:
+            for slot in self._written:
+                self._own[slot] = self.device.allocate(slot.spec.nbytes)
+            return self._results_of(inputs)
+        finally:
+            self._own |= home
+
+    def _results_of(self, inputs: Sequence[tuple[Slot, Given]]) -> tuple[Tensor, ...]:
         for slot, x in inputs:
-            self._write(slot, self._own[slot], x)
+            there = _readable(slot, x) if slot in self._read else None
+            if there is None:
+                self._write(slot, self._own[slot], x)
+            else:
+                self._own[slot] = there
         self._launch()
         return tuple(
-            [Tensor(self._lend(s) if s in self._lent else self._copied(s), s.spec) for s in self._results]
+            [Tensor(self._own[s] if s in self._written else self._copied(s), s.spec) for s in self._results]
         )
 
     def _write(self, slot: Slot, place: Buffer, x: Given) -> None:
@@ -192,7 +202,7 @@ class ExecutionContext:
             x.send(place, stream)
         elif isinstance(x, np.ndarray):
             copy(place, x, spec.nbytes, stream=stream)
-        elif x.device != self.device:
+        elif x.device is not self.device and x.device != self.device:
             copy(place, x.contiguous().buffer, spec.nbytes, stream=stream)
         elif x.spec.same_memory(spec):
             self._copy(place, x.buffer, spec.nbytes)
@@ -203,7 +213,8 @@ class ExecutionContext:
         """Queue a copy within the device: `runtime.copy` without asking what its operands are."""
         if nbytes:
             self._platform.copy(to.pointer, source.pointer, nbytes, self._stream)
-            source.used_on(self._stream)
+            if self._stream.queues:
+                source.used_on(self._stream)
 
     def _copied(self, slot: Slot) -> Buffer:
         """The output in memory of its own, since the next call writes the arena again."""
@@ -221,8 +232,7 @@ class ExecutionContext:
         elif self._replay is not None:
             self._replay()
         elif not self._stream.queues:
-            self._runs = self._runs or self._bound_runs(self._stream)
-            for run in self._runs:
+            for run in self._runs_here():
                 run()
         elif self._rehearsed:
             self._capture()
@@ -308,8 +318,7 @@ class ExecutionContext:
             times = self._stamped.times(begin)
         else:
             times = []
-            self._runs = self._runs or self._bound_runs(self._stream)
-            for run in [self.bound(step) for step in steps] if self._poison else self._runs:
+            for run in [self.bound(step) for step in steps] if self._poison else self._runs_here():
                 start = monotonic_ns()
                 run()
                 times.append(StepTime(0, start, monotonic_ns() - start))
@@ -370,37 +379,56 @@ class ExecutionContext:
         ordered = step.node is not None and step.node.op.effect == "collective"
         return Footprint(ranges(step.inputs), ranges([*step.outputs, *scratch]), ordered)
 
-    # ---- loans
-    def _lendable(self) -> list[Slot]:
-        """Large outputs on a CPU, where copies take time, whose memory is no other value's."""
-        if self._stream.queues:
-            return []
+    # ---- what lies elsewhere at each call
+    def _moving(self) -> tuple[frozenset[Slot], frozenset[Slot]]:
+        """Large inputs and outputs on a CPU. Outputs whose memory is another value's, too, stay; so do inputs of a
+        program that updates state, which may be what it is given."""
+        if self._stream.queues or self._poison or not self._results:
+            return frozenset(), frozenset()
+        large = [s for s in self._results if s.spec.nbytes >= _IN_PLACE and self._results.count(s) == 1]
         used = [s for step in self.program.steps for s in step.outputs]
         owners = Counter(s.base for s in {*used, *self._results})
-        own = set(self.program.temporaries) & {s for s, count in owners.items() if count == 1}
+        alone = set(self.program.temporaries) & {s for s, count in owners.items() if count == 1}
+        inputs = self.program.inputs if len(self._results) == len(self.program.outputs) else []
+        read = [s for s in inputs if s.kind == "input" and s.spec.nbytes >= _IN_PLACE]
+        return frozenset(read), frozenset(alone.intersection(large))
+
+    def _runs_here(self) -> list[Run]:
+        """Every step at the addresses of this call."""
+        if not (self._read or self._written):
+            self._runs = self._runs or self._bound_runs(self._stream)
+            return self._runs
+        places = tuple([self._own[s].pointer for moving in (self._read, self._written) for s in moving])
+        found = self._bound.get(places)
+        if found is None:
+            found = self._runs = self._rebound() if self._runs else self._bound_runs(self._stream)
+            if len(self._bound) == _BOUND:
+                del self._bound[next(iter(self._bound))]
+            self._bound[places] = found
+        return found
+
+    def _rebound(self) -> list[Run]:
+        """The steps, of which those that touch what moves are bound anew."""
+        moving = self._read | self._written
         return [
-            s for s in self._results if s in own and s.spec.nbytes >= _LENT and self._results.count(s) == 1
+            self.bound(step) if any(s.base in moving for s in (*step.inputs, *step.outputs)) else run
+            for step, run in zip(self._kernels(), self._runs, strict=True)
         ]
 
-    def _lend(self, slot: Slot) -> Buffer:
-        """The output where it was written, which stays so while anything of the result is alive."""
-        held = self._own[slot]
-        loan = Loan(held)
-        self._lent[slot] = weakref.ref(loan)
-        return Buffer.borrow(held.pointer, held.nbytes, self.device, loan)
 
-    def _take_back(self) -> None:
-        """What is still in use stays with its user: that output gets other memory, and is copied from then on."""
-        if not self._lent:
-            return
-        used = [slot for slot, loan in self._lent.items() if loan is not None and loan() is not None]
-        fresh = {
-            slot: self.device.allocate(slot.spec.nbytes) for slot in used
-        }  # all, or where one fails none
-        if fresh:
-            self._own |= fresh
-            self._lent = {slot: loan for slot, loan in self._lent.items() if slot not in fresh}
-            self.unbind()
+def _readable(slot: Slot, x: Given) -> Buffer | None:
+    """Where kernels of the host may read x as it lies; None where it has to be copied."""
+    if isinstance(x, Tensor):
+        fits = x.device.kind == "cpu" and x.spec.same_memory(slot.spec)
+        there = x.buffer if fits else None
+    elif isinstance(x, np.ndarray):
+        there = Buffer.borrow(x.ctypes.data, x.nbytes, _HOST, x)
+    else:
+        there = None
+    return there if there is not None and there.pointer % slot.spec.dtype.itemsize == 0 else None
+
+
+_HOST = Device("cpu")
 
 
 @dataclass(frozen=True, eq=False)
@@ -427,13 +455,6 @@ def _between(stream: Stream, run: Run, before: Event, behind: Event) -> None:
     stream.stamp(before)
     run()
     stream.stamp(behind)
-
-
-class Loan:
-    """Owns the memory of an output that is handed out without a copy; every view of the result keeps it alive."""
-
-    def __init__(self, held: Buffer) -> None:
-        self.held = held
 
 
 def place_constants(program: PlannedGraph, device: Device) -> dict[Slot, Buffer]:

@@ -407,7 +407,7 @@ class Executable:
 
 def _fitting(name: str, slot: Slot, x: Tensor) -> Tensor:
     """The tensor, of the slot's shape and dtype."""
-    if x.shape != slot.spec.shape or x.dtype != slot.spec.dtype:
+    if x.spec.open is not slot.spec.open and x.spec.open != slot.spec.open:
         raise ShapeError(f"input {name} is {slot.spec}, got {x.spec}")
     return x
 

@@ -41,6 +41,8 @@ def is_nested(*trees: Any) -> bool:
 
 def tensors(tree: Any) -> Any:
     """The tree with the tensors of the values in it; values that are not known stay."""
+    if tree is None or isinstance(tree, Tensor):
+        return tree
     found, structure = _tree.flatten(tree)
     return _tree.unflatten(structure, [_known(x) for x in found])
 

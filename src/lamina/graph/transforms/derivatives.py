@@ -97,7 +97,8 @@ def _backwards(value: Value, aux: Any, wrt: Sequence[Value]) -> tuple[Any, Any, 
     if known is None:
         return value, aux, list(gradients(value, wrt))
     aux = tensors(aux)
-    one = as_tensor(np.ones((), known.dtype.numpy)).to(known.device)
+    one = as_tensor(np.ones((), known.dtype.numpy))
+    one = one if one.device is known.device else one.to(known.device)
     found = known_gradients([value], wrt, [one], last=True)
     return known, aux, _filled(found, wrt)
 

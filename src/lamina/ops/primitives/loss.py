@@ -11,7 +11,7 @@ import numpy as np
 from lamina.ops.arguments import DTypeLike, checked, within
 from lamina.ops.core import INTEGERS, Arg, Array, BatchAxes, Op, Sample, call, floating, operand
 from lamina.ops.primitives.check_index import CheckIndex, check_index, watched
-from lamina.ops.primitives.gather import Gather
+from lamina.ops.primitives.gather import Gather, gather
 from lamina.ops.primitives.pointwise import where
 from lamina.ops.primitives.softmax import log_softmax
 from lamina.spec import (
@@ -278,11 +278,11 @@ def cross_entropy(
     if by_class is None:
         losses = call(CrossEntropy(float(label_smoothing), ignored), x, labels)
         return _reduce_labelled(losses, labels, reduction, ignored, None, single)
-    shares = _at_labels(labels, by_class, ignored)
-    losses = call(CrossEntropy(0.0, ignored), x, labels) * shares
     if label_smoothing:
-        rest = _of_all_classes(x, labels, by_class, ignored)
-        losses = losses * (1 - label_smoothing) + rest * (label_smoothing / x.shape[1])
+        losses, shares = _smoothed(x, labels, by_class, ignored, label_smoothing)
+    else:
+        shares = _at_labels(labels, by_class, ignored)
+        losses = call(CrossEntropy(0.0, ignored), x, labels) * shares
     return _reduce_labelled(losses, labels, reduction, ignored, shares, single)
 
 
@@ -306,21 +306,38 @@ def _class_weights(what: str, x: Any, weight: Any) -> Any:
     return shares.cast(x.dtype.compute)
 
 
-def _of_all_classes(x: Any, labels: Any, by_class: Any, ignored: int | None) -> Any:
-    """What smoothing adds [N, *S]: the sum of all classes' losses by their weights; 0 where the label is ignored."""
+def _smoothed(x: Any, labels: Any, by_class: Any, ignored: int | None, smoothing: float) -> tuple[Any, Any]:
+    """The losses [N, *S] with a part of all classes' by their weights, from one log softmax, 0 where the label is
+    ignored; and the weights of the labels."""
+    CrossEntropy(float(smoothing), ignored).check(x.spec, labels.spec)
+    labels = call(CheckIndex("cross_entropy", x.shape[1], ignored), labels)
+    log_p = log_softmax(x.cast(x.dtype.compute), 1)
+    places, named = _places(labels, x.shape[1], ignored)
+    shares = _taken(by_class, places, named)
+    of_label = gather(log_p, 1, places.unsqueeze(1)).squeeze(1) * (shares * (1 - smoothing))
     weights = by_class.reshape((1, -1, *(1,) * (x.ndim - 2)))
-    every = -(log_softmax(x.cast(x.dtype.compute), 1) * weights).sum(1)
-    return every if ignored is None else where(labels != ignored, every, 0.0)
+    of_all = (log_p * weights).sum(1) * (smoothing / x.shape[1])
+    losses = where(named, -(of_label + of_all), np.nan)
+    return losses if ignored is None else where(labels != ignored, losses, 0.0), shares
 
 
 def _at_labels(labels: Any, by_class: Any, ignored: int | None) -> Any:
     """by_class[label] for each label, 0 for labels that are ignored or name no class."""
+    return _taken(by_class, *_places(labels, by_class.shape[0], ignored))
+
+
+def _taken(by_class: Any, places: Any, named: Any) -> Any:
+    found = call(Gather(0), by_class, places.reshape((places.spec.numel,)))
+    return where(named, found.reshape(places.shape), 0.0)
+
+
+def _places(labels: Any, classes: int, ignored: int | None) -> tuple[Any, Any]:
+    """The labels, 0 for those that are ignored or name no class, and whether they are neither."""
     labels = labels.cast(int64)
-    counts = (labels >= 0) & (labels < by_class.shape[0])
+    counts = (labels >= 0) & (labels < classes)
     if ignored is not None:
         counts = counts & (labels != ignored)
-    places = where(counts, labels, 0).reshape((labels.spec.numel,))
-    return where(counts, call(Gather(0), by_class, places).reshape(labels.shape), 0.0)
+    return where(counts, labels, 0), counts
 
 
 def _soft_cross_entropy(x: Any, target: Any, weight: Any, reduction: str, label_smoothing: float) -> Any:

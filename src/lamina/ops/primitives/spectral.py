@@ -5,12 +5,14 @@ torch.view_as_real writes it.
 
 A transform is one convolution with the Fourier basis. With a hop of H the signal is cut into blocks of H samples,
 which are the channels, and a frame is R = ceil(N / H) blocks in a row: a filter of R taps. So no frame is ever
-copied out, and the inverse's overlapping sums are the transposed convolution.
+copied out, and the inverse's overlapping sums are the transposed convolution. Long frames on a CPU are copied out,
+each through a fast transform.
 """
 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,7 +20,8 @@ import numpy as np
 from lamina.ops.arguments import DTypeLike, checked, within
 from lamina.ops.core import Array, floating, operand
 from lamina.ops.primitives.conv import conv1d, conv_transpose1d
-from lamina.ops.primitives.shape import pad
+from lamina.ops.primitives.dft import half, widened
+from lamina.ops.primitives.shape import cat, pad, stack
 from lamina.spec import DType, DTypeError, ShapeError, as_dtype, float32
 
 # ---------------------------------------------------------------------------------------------------------- windows
@@ -106,6 +109,10 @@ def kaiser_window(
 
 # -------------------------------------------------------------------------------------------------------- transforms
 
+#: Samples of a frame from which on a CPU a fast transform of each is quicker than one product with the whole basis,
+#: whose arithmetic grows with the square; and the blocks of which such a frame is put together at most.
+_FAST, _MOST_TAPS = 1024, 8
+
 
 class _Frames(NamedTuple):
     """How a signal is cut: frames of `size` samples, one every `hop`; `bins` frequencies of each."""
@@ -132,8 +139,16 @@ class _Frames(NamedTuple):
 
     def basis(self, dtype: DType, scale: float) -> Array:
         """[2 bins, size]: the cosines, then the negative sines."""
-        angle = (2 * np.pi / self.size) * (np.outer(np.arange(self.bins), np.arange(self.size)) % self.size)
-        return (scale * np.concatenate([np.cos(angle), -np.sin(angle)])).astype(dtype.numpy)
+        return _basis(self.size, self.bins, dtype, scale)
+
+
+@lru_cache(maxsize=8)
+def _basis(size: int, bins: int, dtype: DType, scale: float) -> Array:
+    """Kept, read-only: sines of so many angles take longer than a transform."""
+    angle = (2 * np.pi / size) * (np.outer(np.arange(bins), np.arange(size)) % size)
+    found: Array = (scale * np.concatenate([np.cos(angle), -np.sin(angle)])).astype(dtype.numpy)
+    found.flags.writeable = False
+    return found
 
 
 def _frames(what: str, n_fft: int, hop: int | None, onesided: bool | None) -> _Frames:
@@ -197,7 +212,7 @@ def stft(
     x = floating(input, "stft")
     if x.ndim not in (1, 2):
         raise ShapeError(f"stft: input must be [L] or [B, L], got {x.spec}")
-    frames = _frames("stft", n_fft, hop_length, onesided)
+    frames, what = _frames("stft", n_fft, hop_length, onesided), ("stft", window, win_length, n_fft)
     wide = x if x.ndim == 2 else x.unsqueeze(0)
     if center:
         wide = pad(wide, (n_fft // 2, n_fft // 2), pad_mode)
@@ -205,13 +220,35 @@ def stft(
     if length < n_fft:
         raise ShapeError(f"stft: a frame of n_fft={n_fft} samples is longer than the signal {x.spec}")
     count = 1 + (length - n_fft) // frames.hop
+    if n_fft >= _FAST and x.device.kind == "cpu" and frames.bins != n_fft:
+        weights = None if window is None and win_length in (None, n_fft) else _windowed(*what, x.dtype)
+        y = _by_products(wide, frames, count, weights, n_fft**-0.5 if normalized else 1.0)
+        return y if x.ndim == 2 else y.squeeze(0)
     basis = frames.basis(x.dtype, n_fft**-0.5 if normalized else 1.0)
-    weighted = _windowed("stft", window, win_length, n_fft, x.dtype) * basis
+    weighted = _windowed(*what, x.dtype) * basis
     used = (count - 1 + frames.taps) * frames.hop
     blocks = pad(wide, (0, used - length)).reshape((batch, count - 1 + frames.taps, frames.hop))
     y = conv1d(blocks.permute((0, 2, 1)), frames.filters(weighted))
     y = y.reshape((batch, 2, frames.bins, count)).permute((0, 2, 3, 1))
     return y if x.ndim == 2 else y.squeeze(0)
+
+
+def _by_products(x: Any, frames: _Frames, count: int, weights: Any, scale: float) -> Any:
+    """[B, F, T, 2] of x [B, L]: each frame, copied out, through the products of a fast transform."""
+    cut = _cut(x, frames, count)
+    cut = widened(cut if weights is None else cut * weights)
+    found = stack(half(cut, scale), -1).permute((0, 2, 1, 3))
+    return found if found.dtype == x.dtype else found.cast(x.dtype)
+
+
+def _cut(x: Any, frames: _Frames, count: int) -> Any:
+    """The frames [B, count, size] of x [B, L]: of few blocks each these side by side, which are long runs to copy."""
+    if frames.taps > _MOST_TAPS:
+        return x.unfold(-1, frames.size, frames.hop)
+    blocks = count - 1 + frames.taps
+    whole = pad(x, (0, blocks * frames.hop - x.shape[1])).reshape((x.shape[0], blocks, frames.hop))
+    side_by_side = cat([whole[:, r : r + count] for r in range(frames.taps)], -1)
+    return side_by_side[..., : frames.size]
 
 
 @checked

@@ -1,0 +1,146 @@
+"""Discrete Fourier transforms along the last axis, of pairs of real and imaginary parts.
+
+A transform is matrix products: of up to 64 points by the matrix of all sines and cosines; of a product a b as b
+transforms of a points, factors, and a transforms of b (Cooley & Tukey 1965); of many points without a divisor as a
+convolution with a chirp of a power of two (Bluestein 1970).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from lamina.ops.core import Array
+from lamina.ops.primitives.matmul import matmul
+from lamina.ops.primitives.shape import cat, flip, pad, transpose
+from lamina.spec import float32
+
+#: Real and imaginary part; None for one that is zero.
+Pair = tuple[Any, Any]
+#: The largest transform that is one product, and the largest number of points without a divisor that still is.
+DENSE, PRIME = 64, 512
+
+
+def widened(x: Any) -> Any:
+    """x in float32 where it is of a half type."""
+    return x.cast(float32) if x.dtype.itemsize < 4 else x
+
+
+def dft(z: Pair, sign: int, scale: float) -> Pair:
+    """The sums over j of z[j] exp(sign 2 pi i j k / n), times scale; the imaginary part may be None."""
+    n = z[0].shape[-1]
+    first = _divisor(n)
+    if first == n:
+        return _product(z, _waves(n, n, n, sign) * scale)
+    if not first:
+        return _chirped(z, sign, scale)
+    rest, lead = n // first, z[0].shape[:-1]
+    # Points j = rest j1 + j2 and frequencies k = k1 + first k2: sums over j1 [..., j2, k1], factors, sums over j2.
+    z = _each(z, lambda part: transpose(part.reshape((*lead, first, rest)), -1, -2))
+    z = _product(z, _waves(first, first, first, sign) * scale)
+    z = _times(z, _waves(n, rest, first, sign))
+    z = dft(_each(z, lambda part: transpose(part, -1, -2)), sign, 1.0)
+    return _each(z, lambda part: transpose(part, -1, -2).reshape((*lead, n)))
+
+
+def _divisor(n: int) -> int:
+    """How many points are transformed by one product: all of few, or a divisor; 0 where there is none."""
+    if n <= DENSE:
+        return n
+    found = next((d for d in range(DENSE, 1, -1) if n % d == 0), 0)
+    return found or (n if n <= PRIME else 0)
+
+
+@lru_cache(maxsize=64)
+def _waves(n: int, points: int, frequencies: int, sign: int) -> Array:
+    """[points, frequencies]: exp(sign 2 pi i j k / n). Kept, read-only: sines take longer than products."""
+    turns = np.outer(np.arange(points), np.arange(frequencies)) % n
+    found: Array = np.exp(sign * 2j * np.pi * turns / n)
+    found.flags.writeable = False
+    return found
+
+
+def _each(z: Pair, fn: Callable[[Any], Any]) -> Pair:
+    return fn(z[0]), None if z[1] is None else fn(z[1])
+
+
+def _product(z: Pair, matrix: Array) -> Pair:
+    """z [..., n] by a complex matrix [n, K]."""
+    re, im = z
+    kind, width = re.dtype.numpy, matrix.shape[1]
+    y = matmul(re, np.concatenate([matrix.real, matrix.imag], 1).astype(kind))
+    if im is not None:
+        y = y + matmul(im, np.concatenate([-matrix.imag, matrix.real], 1).astype(kind))
+    return y[..., :width], y[..., width:]
+
+
+def _times(z: Pair, factors: Array) -> Pair:
+    """z by complex constants."""
+    (re, im), kind = z, z[0].dtype.numpy
+    c, s = factors.real.astype(kind), factors.imag.astype(kind)
+    if im is None:
+        return re * c, re * s
+    return re * c - im * s, re * s + im * c
+
+
+def _chirped(z: Pair, sign: int, scale: float) -> Pair:
+    """By Bluestein: j k = (j² + k² - (k - j)²) / 2 makes of the sum a convolution, here of a power of two."""
+    n = z[0].shape[-1]
+    size = 1 << math.ceil(math.log2(2 * n - 1))
+    chirp = np.exp(sign * 1j * np.pi * (np.arange(n) ** 2 % (2 * n)) / n)
+    around = np.zeros(size, np.complex128)
+    around[:n] = chirp.conj()
+    around[size - n + 1 :] = chirp.conj()[:0:-1]
+    z = _each(_times(z, chirp), lambda part: pad(part, (0, size - n)))
+    z = dft(_times(dft(z, -1, 1.0), np.fft.fft(around)), 1, 1 / size)
+    return _times(_each(z, lambda part: part[..., :n]), chirp * scale)
+
+
+def half(x: Any, scale: float) -> Pair:
+    """The frequencies 0 … n // 2 of real x."""
+    n = x.shape[-1]
+    first = _divisor(n)
+    if first == n:
+        return _product((x, None), _waves(n, n, n // 2 + 1, -1) * scale)
+    if not first:
+        return _each(dft((x, None), -1, scale), lambda part: part[..., : n // 2 + 1])
+    # As `dft`, for k1 = 0 … first // 2 alone: frequency n - k is k's conjugate.
+    rest, lead, kept = n // first, x.shape[:-1], first // 2 + 1
+    z = transpose(x.reshape((*lead, first, rest)), -1, -2), None
+    z = _product(z, _waves(first, first, kept, -1) * scale)
+    z = _times(z, _waves(n, rest, kept, -1))
+    z = dft(_each(z, lambda part: transpose(part, -1, -2)), -1, 1.0)
+    re, im = _each(z, lambda part: transpose(part, -1, -2))
+    return _whole(re, n, first, 1), _whole(im, n, first, -1)
+
+
+def _whole(part: Any, n: int, first: int, turn: int) -> Any:
+    """The frequencies 0 … n // 2 of [..., k2, k1] with k1 = 0 … first // 2; turn: of a conjugate."""
+    rows = n // 2 // first + 1
+    last = part.shape[-2] - rows
+    mirrored = flip(part[..., last:, 1 : first - first // 2], (-2, -1))
+    found = cat((part[..., :rows, :], mirrored if turn > 0 else -mirrored), -1)
+    return found.reshape((*part.shape[:-2], rows * first))[..., : n // 2 + 1]
+
+
+def from_half(z: Pair, n: int, scale: float) -> Any:
+    """The real numbers of which z is the first half of the transform, all but frequency 0's imaginary part."""
+    k = np.arange(n // 2 + 1)
+    if _divisor(n) == n:
+        times = (
+            np.where((k == 0) | (2 * k == n), 1, 2)[:, None] * scale
+        )  # most stand for their conjugates too
+        waves = _waves(n, n, len(k), 1).T * times
+        re, im = z
+        return matmul(re, waves.real.astype(re.dtype.numpy)) - matmul(im, waves.imag.astype(re.dtype.numpy))
+    more = n - len(k)
+    re, im = (
+        cat((part, flip(part[..., 1 : 1 + more], (-1,)) * turn), -1)
+        for part, turn in zip(z, (1, -1), strict=True)
+    )
+    # The imaginary part at 0 and n / 2 gives an imaginary result, which is left out.
+    return dft((re, im), 1, scale)[0]
