@@ -212,6 +212,7 @@ def test_other_losses_and_labels() -> None:
     ("make_step", "error", "message"),
     [
         (lambda: make(nn.ReLU(), optim.SGD(0.1)), ValueError, "ReLU has no parameters"),
+        (lambda: make(nn.LazyLinear(3), optim.SGD(0.1)), ValueError, "no parameters yet: call it once"),
         (
             lambda: make(small_net(), optim.SGD(0.1), precision="fp8"),
             ValueError,

@@ -134,7 +134,7 @@ def predict(
     data: what the network takes: an array, or a tuple, list or dict of arrays (as in `train_step`); or anything else
         that can be iterated, which gives such inputs batch by batch (data.Batches, a generator).
     batch_size: so many samples of arrays, cut along each one's first axis, are computed at once; None: all.
-    labelled: each batch is a pair (inputs, targets), of which the targets are left out.
+    labelled: each batch is a pair (inputs, targets), of which the targets are left out; a list of pairs is batches.
     Outputs of several batches are joined along their first axis. Raises ValueError for data without batches and for
     batch_size < 1, ShapeError for arrays of different lengths and for outputs that cannot be joined.
     """
@@ -144,7 +144,9 @@ def predict(
     if not isinstance(predictor, Predictor):
         predictor = Predictor(predictor, device=device, precision=precision, backend=backend)
     predictor.refresh()
-    whole = isinstance(data, tuple | list | dict) or hasattr(data, "dtype")
+    whole = (isinstance(data, tuple | list | dict) or hasattr(data, "dtype")) and not (
+        labelled and _is_list_of_pairs(data)
+    )
     batches: Iterable[Any] = [data] if whole else data
     found: list[list[Tensor]] = []
     structure = None
@@ -156,6 +158,10 @@ def predict(
     if structure is None:
         raise ValueError("predict: the data has no batches")
     return unflatten(structure, [_joined(pieces) for pieces in zip(*found, strict=True)])
+
+
+def _is_list_of_pairs(data: Any) -> bool:
+    return isinstance(data, list) and all(isinstance(x, tuple | list) and len(x) == 2 for x in data)
 
 
 def _parts(inputs: Any, batch_size: int | None) -> Iterable[Any]:

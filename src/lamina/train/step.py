@@ -377,6 +377,8 @@ class Step:
         if not parameters:
             hidden = ", ".join(self.net.unregistered())
             hint = f"; {hidden} holds modules in a plain list: use nn.ModuleList" if hidden else ""
+            if any(hasattr(m, "becomes") for m in self.net.modules()):
+                hint = " yet: call it once on a tensor, so that its lazy layers get theirs"
             raise ValueError(f"train_step: {type(self.net).__name__} has no parameters{hint}")
         groups = (
             self.optimizer.bound if self.optimizer.is_bound else ParameterGroups(self.optimizer, self.net)

@@ -32,6 +32,8 @@ def test_searchsorted(right: bool) -> None:
 def test_counts() -> None:
     x = RNG.integers(0, 6, 50)
     np.testing.assert_array_equal(ops.bincount(lm.tensor(x)).numpy(), np.bincount(x))
+    np.testing.assert_array_equal(ops.bincount(lm.tensor(x.astype(np.uint8))).numpy(), np.bincount(x))
+    assert ops.bincount(lm.tensor(x[:0].astype(np.uint8)), minlength=2).tolist() == [0, 0]
     weights = RNG.standard_normal(50)
     found = ops.bincount(lm.tensor(x), lm.tensor(weights), minlength=9).numpy()
     np.testing.assert_allclose(found, np.bincount(x, weights, 9))

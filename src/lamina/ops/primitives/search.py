@@ -135,7 +135,7 @@ def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Any:
     numbers = host_values("bincount", x, "input")
     if numbers.size and numbers.min() < 0:
         raise ValueError(f"bincount: numbers must be >= 0, got {numbers.min()}")
-    size = max(int(numbers.max(initial=-1)) + 1, minlength)
+    size = max(int(numbers.max()) + 1 if numbers.size else 0, minlength)
     index = cast(x, int64)
     w = ones_like(index) if weights is None else operand(weights, "bincount", "weights")
     w = w if w.dtype.is_float or weights is None else cast(w, "float64")
