@@ -362,7 +362,7 @@ def _dft(z: Pair, sign: int, scale: float) -> Pair:
     # Points j = rest j1 + j2 and frequencies k = k1 + first k2: sums over j1 [..., j2, k1], factors, sums over j2.
     z = _each(z, lambda part: transpose(part.reshape((*lead, first, rest)), -1, -2))
     z = _product(z, _waves(first, first, sign) * scale)
-    z = _times(z, np.exp(sign * 2j * np.pi * np.outer(np.arange(rest), np.arange(first)) / n))
+    z = _times(z, _roots(np.outer(np.arange(rest), np.arange(first)), n, sign))
     z = _dft(_each(z, lambda part: transpose(part, -1, -2)), sign, 1.0)
     return _each(z, lambda part: transpose(part, -1, -2).reshape((*lead, n)))
 
@@ -377,8 +377,16 @@ def _divisor(n: int) -> int:
 
 def _waves(n: int, frequencies: int, sign: int) -> Array:
     """[n, frequencies]: exp(sign 2 pi i j k / n)."""
-    turns = np.outer(np.arange(n), np.arange(frequencies)) % n
+    return _roots(np.outer(np.arange(n), np.arange(frequencies)), n, sign)
+
+
+def _roots(turns: Array, n: int, sign: int) -> Array:
+    """exp(sign 2 pi i turns / n), exact at quarter turns: so real signals have real last frequencies."""
+    turns = turns % n
     found: Array = np.exp(sign * 2j * np.pi * turns / n)
+    quarters = 4 * turns
+    exact = quarters % n == 0
+    found[exact] = np.array([1, sign * 1j, -1, -sign * 1j])[quarters[exact] // n]
     return found
 
 
@@ -424,7 +432,9 @@ def _half(x: Any, scale: float) -> Pair:
     count = n // 2 + 1
     if _divisor(n) == n:
         return _product((x, None), _waves(n, count, -1) * scale)
-    return _each(_dft((x, None), -1, scale), lambda part: part[..., :count])
+    re, im = _each(_dft((x, None), -1, scale), lambda part: part[..., :count])
+    k = np.arange(count)  # in the sums at n / 2 rounding leaves something, whose sign would be the phase's
+    return re, im * ((k > 0) & (2 * k != n)).astype(re.dtype.numpy)
 
 
 def _from_half(z: Pair, n: int, scale: float) -> Any:

@@ -90,3 +90,12 @@ def test_a_graph_has_no_shapes_that_depend_on_numbers(function: Any) -> None:
 def test_errors(call: Any, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         call(lm.ones((2, 3)))
+
+
+def test_places_of_indices() -> None:
+    x = RNG.integers(0, 60, (2, 5))
+    for found, expected in zip(ops.unravel_index(x, (3, 4, 5)), np.unravel_index(x, (3, 4, 5)), strict=True):
+        np.testing.assert_array_equal(found.numpy(), expected)
+    assert [i.tolist() for i in ops.unravel_index(7, 10)] == [7]
+    with pytest.raises(DTypeError, match="unravel_index: indices must be integers"):
+        ops.unravel_index(1.5, (3,))
