@@ -100,8 +100,9 @@ def scored(predictor: Predictor, data: Iterable[Any], scoring: Scoring) -> Score
         outputs = predictor(inputs)
         scoring.add(outputs, targets, samples_of(inputs))
         if scoring.loss_fn is None and not scoring.metrics and not scoring.has_labels:
+            wanted, _ = flatten_arrays(targets, "targets", needed=targets is not None)
             raise ValueError(
-                f"evaluate: outputs {_specs(outputs)} and targets {_specs(flatten_arrays(targets, 'targets')[0])} "
+                f"evaluate: outputs {_specs(outputs)} and {f'targets {_specs(wanted)}' if wanted else 'no targets'} "
                 "have no accuracy, which needs one output (N, C, …) and integer labels (N, …); give a loss_fn or "
                 "metrics"
             )
@@ -190,7 +191,9 @@ def _joined(pieces: tuple[Tensor, ...]) -> Tensor:
 
 
 def pair_of(batch: Any, where: str) -> tuple[Any, Any]:
-    """The inputs and the targets of a batch. Raises ValueError."""
+    """The inputs and the targets of a batch; a dict is inputs without targets. Raises ValueError."""
+    if isinstance(batch, dict):
+        return batch, None
     if isinstance(batch, tuple | list) and len(batch) == 2:
         return batch[0], batch[1]
     kind = f"a {type(batch).__name__}"
