@@ -613,16 +613,17 @@ def _adopted(x: Any) -> Tensor:
     )
 
 
-def flatten_arrays(tree: Any, what: str) -> tuple[list[Any], Structure]:
+def flatten_arrays(tree: Any, what: str, *, needed: bool = True) -> tuple[list[Any], Structure]:
     """The arrays in nested tuples, lists and dicts (NumPy's as they are, others as tensors), and the structure.
 
     A list of (lists of) numbers is an array. Tuples, and lists of arrays, hold several. Raises TypeError for what may
-    be meant either way (a tuple of numbers, a list of numbers and arrays), or is no array; `what` names the caller.
+    be meant either way (a tuple of numbers, a list of numbers and arrays), is no array, or (needed) holds none;
+    `what` names the caller.
     """
     if isinstance(tree, Tensor | np.ndarray):
         return [_plain_array(tree)], LEAF
     found, structure = flatten(tree, lambda x: _is_numbers(x, what))
-    if not found:
+    if needed and not found:
         raise TypeError(f"{what}: there is no array in {tree!r}")
     try:
         return [_plain_array(x) for x in found], structure

@@ -1,5 +1,7 @@
 """Loaders: one order for any number and kind of workers, exact resumption, errors where the batch would be."""
 
+import copy
+import pickle
 import threading
 from typing import Any
 
@@ -173,3 +175,12 @@ def test_bad_numbers_are_named(options: dict[str, Any], message: str) -> None:
 def test_an_empty_set_makes_no_batch() -> None:
     with pytest.raises(ValueError, match="0 samples make no batch of 4"):
         data.DataLoader(Squares(0), 4)
+
+
+def test_a_loader_is_copied_and_pickled_without_its_workers() -> None:
+    first = loader(num_workers=2, processes=True)
+    expected = flat(first.epoch(3))
+    for made in (copy.deepcopy(first), pickle.loads(pickle.dumps(first))):
+        assert flat(made.epoch(3)) == expected
+        made.close()
+    first.close()

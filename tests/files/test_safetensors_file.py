@@ -118,3 +118,23 @@ def test_nothing_but_weights_errors(tmp_path_factory: Any, data: st.DataObject) 
     except WeightsError:
         return
     np.testing.assert_array_equal(found["a"].numpy(), np.arange(4))  # only the same content passes
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "pointer of Git LFS"),
+        (b"\n<!DOCTYPE html><html>not found</html>", "it is a web page"),
+    ],
+)
+def test_what_a_download_left_in_its_place_is_named(file: Path, content: bytes, message: str) -> None:
+    file.write_bytes(content)
+    with pytest.raises(WeightsError, match=message):
+        lm.load_weights(file)
+
+
+def test_the_entry_that_is_no_array_is_named(file: Path) -> None:
+    with pytest.raises(TypeError, match="weights: a.bias: NoneType is not an array"):
+        save_safetensors({"a.weight": np.ones(2), "a.bias": None}, file)
+    with pytest.raises(ValueError, match="'__metadata__' is not a tensor's name"):
+        save_safetensors({"__metadata__": np.ones(2)}, file)

@@ -38,5 +38,8 @@ def test_pipes_are_read_and_devices_refused(tmp_path: Path) -> None:
     writer.join()
     with pytest.raises(WeightsError, match="a device"):
         Source("/dev/zero")
-    with pytest.raises(OSError, match="directory"):
+
+
+def test_a_folder_is_refused_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError, match=f"is a folder, not a file: '{tmp_path}'"):
         Source(tmp_path)

@@ -85,3 +85,54 @@ def test_training_steps_follow_hooks() -> None:
     assert float(step(X, np.zeros(2, np.float32))) == pytest.approx(before + 2, rel=1e-5)
     handle.remove()
     assert float(step(X, np.zeros(2, np.float32))) == pytest.approx(before, rel=1e-6)
+
+
+# ---- hooks of the state
+
+
+def renamed(module: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+    if prefix + "old" in state:
+        state[prefix + "weight"] = state.pop(prefix + "old")
+
+
+def test_a_hook_changes_what_is_loaded() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    state = {
+        n.replace("0.weight", "0.old"): np.ones(x.shape, np.float32) for n, x in net.state_dict().items()
+    }
+    with net[0].register_load_state_dict_pre_hook(renamed):
+        net.load_state_dict(state)
+    assert "0.old" in state
+    assert net[0].weight.sum().item() == 4
+    with pytest.raises(KeyError, match="missing 0.weight"):
+        net.load_state_dict(state)
+
+
+def test_a_hook_forgives_what_does_not_match() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+
+    def forgive(module: nn.Module, mismatch: Any) -> None:
+        mismatch.missing_keys[:] = [n for n in mismatch.missing_keys if not n.endswith("bias")]
+
+    handle = net.register_load_state_dict_post_hook(forgive)
+    state = {"0.weight": np.ones((2, 2), np.float32), "1.weight": np.ones((2, 2), np.float32)}
+    assert net.load_state_dict(state) == ([], [])
+    assert net[0].weight.sum().item() == 4
+    with pytest.raises(KeyError, match="missing 1.weight"):
+        net.load_state_dict({"0.weight": state["0.weight"]})
+    handle.remove()
+    with pytest.raises(KeyError, match="missing 0.bias"):
+        net.load_state_dict(state)
+
+
+def test_a_hook_changes_what_is_saved() -> None:
+    net = nn.Sequential(nn.Linear(2, 2))
+
+    def drop(module: nn.Module, state: dict[str, Any], prefix: str, rest: Any) -> None:
+        del state[prefix + "bias"]
+
+    net[0].register_state_dict_post_hook(drop)
+    assert list(net.state_dict(prefix="a.")) == ["a.0.weight"]
+    net[0].register_state_dict_post_hook(lambda *given: {})
+    with pytest.raises(TypeError, match="changes what it is given and returns nothing"):
+        net.state_dict()

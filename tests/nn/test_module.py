@@ -439,3 +439,93 @@ def test_a_tensor_cannot_take_a_parameters_or_modules_place() -> None:
         setattr(net, "0", lm.ones(2))
     net[0].bias = None
     assert [n for n, _ in net.named_parameters()] == ["0.weight"]
+
+
+# ---- shared modules, absent buffers, parts of the state
+
+
+def test_a_shared_module_stands_under_all_its_names_in_the_state() -> None:
+    layer = nn.Linear(2, 2)
+    net = nn.Sequential(layer, nn.ReLU(), layer)
+    assert list(net.state_dict()) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    assert [n for n, _ in net.named_modules()] == ["", "0", "1"]
+    assert [n for n, _ in net.named_modules(remove_duplicate=False)] == ["", "0", "1", "2"]
+    assert len([*net.named_parameters()]) == 2
+    assert len([*net.named_parameters(remove_duplicate=False)]) == 4
+    net.load_state_dict({n: np.ones(x.shape, np.float32) for n, x in net.state_dict().items()})
+    net.load_state_dict({"2.weight": np.zeros((2, 2), np.float32), "0.bias": np.zeros(2, np.float32)})
+    assert net[0].weight.sum().item() == 0
+    with pytest.raises(KeyError, match=r"missing 0.bias \[2\].*2.bias \[2\]"):
+        net.load_state_dict({"0.weight": np.ones((2, 2), np.float32)})
+    layer.itself = layer  # a module within itself has no end of names
+    assert len(net.state_dict()) == 4
+
+
+def test_shared_buffers_have_all_their_names_or_one() -> None:
+    norm = nn.BatchNorm1d(2)
+    net = nn.ModuleList([norm, norm])
+    assert len([*net.named_buffers()]) == 3
+    assert len([*net.named_buffers(remove_duplicate=False)]) == 6
+
+
+class Caching(nn.Module):
+    def __init__(self) -> None:
+        self.register_buffer("mask", None)
+
+    def forward(self, x: Any) -> Any:
+        if self.mask is None:
+            self.mask = 3 * lm.ones(2)
+        return x * self.mask
+
+
+def test_a_buffer_may_be_absent_and_come_later() -> None:
+    net = Caching()
+    assert net.mask is None
+    assert not net.state_dict()
+    assert not [*net.buffers()]
+    assert net.to("float64") is net
+    with pytest.raises(TypeError, match="Caching.mask is a buffer without a tensor, .* call the module once"):
+        lm.jit(net)(lm.ones(2))
+    compiled = lm.jit(net)
+    assert net(lm.ones(2)).tolist() == compiled(lm.ones(2)).tolist() == [3, 3]
+    assert list(net.state_dict()) == ["mask"]
+    net.mask = None
+    assert not net.state_dict()
+    net.mask = np.full(2, 5, np.float32)
+    assert compiled(lm.ones(2)).tolist() == [5, 5]
+
+
+def test_names_with_a_prefix(block: Block) -> None:
+    assert list(block.state_dict(prefix="net.")) == [f"net.{name}" for name in block.state_dict()]
+
+
+def test_a_module_is_put_in_the_place_of_another(block: Block) -> None:
+    block.set_submodule("layers.0", nn.Tanh())
+    assert isinstance(block.layers[0], nn.Tanh)
+    with pytest.raises(AttributeError, match="Sequential has no module '7'; its modules: 0, 1"):
+        block.set_submodule("layers.7", nn.Tanh())
+
+
+def test_attributes_of_a_users_own_have_any_names() -> None:
+    class Watched(nn.Module):
+        def __init__(self) -> None:
+            self.layer, self._hooks, self._computed, self._paths = nn.Linear(2, 2), [], {}, ["a"]
+            self._hooks.append(self.layer.register_forward_hook(self.keep))
+            self._entries = 3
+
+        def keep(self, module: nn.Module, inputs: Any, output: Any) -> None:
+            self._computed["layer"] = output
+
+        def forward(self, x: Any) -> Any:
+            self.layer(x)
+            return self._computed["layer"]
+
+    net = Watched()
+    np.testing.assert_array_equal(net(X[:, :2]).numpy(), net.layer(X[:, :2]).numpy())
+    net.load_state_dict(net.state_dict())
+    np.testing.assert_allclose(lm.jit(net)(X[:, :2]).numpy(), net(X[:, :2]).numpy(), rtol=1e-6)
+
+
+def test_methods_of_torch_that_are_something_else_say_what(block: Block) -> None:
+    with pytest.raises(AttributeError, match="'register_full_backward_hook'; .* by lamina.custom_vjp"):
+        block.register_full_backward_hook(lambda *given: None)

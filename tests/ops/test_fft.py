@@ -132,3 +132,11 @@ def test_refusals() -> None:
         fft.fftn(lm.ones(4, 2), (2,), (0, 0))
     with pytest.raises(ValueError, match="fftn: dim must name each axis once"):
         fft.fftn(lm.ones(4, 2), dim=(0, 0))
+
+
+@pytest.mark.parametrize("n", [8, 12, 128, 250])
+def test_a_real_signal_has_no_imaginary_part_where_the_phase_is_a_half_turn(n: int) -> None:
+    """As in every library: else the phase at the first and the last frequency is pi or -pi, as the rounding goes."""
+    x = RNG.standard_normal((5, n)).astype(np.float32) + np.linspace(-2, 2, 5, dtype=np.float32)[:, None]
+    found = lm.fft.rfft(lm.tensor(x)).numpy()
+    assert not found[:, [0, -1], 1].any()

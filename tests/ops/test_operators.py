@@ -297,3 +297,9 @@ def test_methods_write_what_those_of_torch_write(name: str) -> None:
     np.testing.assert_allclose(
         in_place_call(lm, name), in_place_call(torch, name), 1e-5, 1e-6, equal_nan=True
     )
+
+
+def test_tile_takes_numbers_one_by_one_and_in_a_sequence() -> None:
+    x = lm.tensor([[1.0, 2.0]])
+    assert x.tile(2).shape == (1, 4)
+    assert x.tile(3, 2).shape == x.tile((3, 2)).shape == (3, 4)

@@ -1,6 +1,7 @@
 """Parameter groups: how they are chosen, what each trains by, whose gradient is whose, and what is kept."""
 
 import copy
+import pickle
 from itertools import chain
 from typing import Any
 
@@ -341,3 +342,15 @@ def test_a_group_is_read_as_a_dict_and_what_is_missing_says_what_to_write() -> N
     ):
         with pytest.raises(AttributeError, match=text):
             getattr(optimizer, name)
+
+
+def test_a_copy_with_its_network_trains_the_copy() -> None:
+    net = network()
+    own = optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    own.step(lm.grad(loss_of)(net))
+    for second, its in (copy.deepcopy((net, own)), pickle.loads(pickle.dumps((net, own)))):
+        kept = net[0].weight.numpy().copy()
+        before = second[0].weight.numpy().copy()
+        its.step(lm.grad(loss_of)(second))
+        assert np.abs(second[0].weight.numpy() - before).max() > 0
+        np.testing.assert_array_equal(net[0].weight.numpy(), kept)

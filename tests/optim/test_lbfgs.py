@@ -80,6 +80,29 @@ def test_a_network_by_a_compiled_function() -> None:
     assert repr(own) == "LBFGS(lr=1.0, max_iter=20, line_search_fn='strong_wolfe')"
 
 
+def test_gradients_of_modules_are_found_whatever_the_parameters_are_called() -> None:
+    lm.manual_seed(0)
+    first, second = nn.Linear(3, 4), nn.Linear(4, 1)
+    x, y = np.random.default_rng(0).standard_normal((2, 20, 3)).astype(np.float32)
+    loss = lm.value_and_grad(lambda a, b: ops.mse_loss(b(a(lm.tensor(x))), lm.tensor(y[:, :1])), (0, 1))
+    own = optim.LBFGS([*second.parameters(), *first.parameters()], line_search_fn="strong_wolfe")
+    start = float(own.step(lambda: loss(first, second)))
+    assert float(loss(first, second)[0]) < 0.9 * start
+
+
+def test_what_is_frozen_needs_no_gradient_and_stays() -> None:
+    lm.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+    net[0].requires_grad_(False)
+    before = net[0].weight.numpy().copy()
+    both = lm.value_and_grad(lambda n: ops.mean(ops.square(n(lm.ones(2, 3)) - 1)))
+    for own in (optim.LBFGS(net, lr=0.1), optim.LBFGS(net.parameters(), lr=0.1)):
+        first = float(own.step(lambda: both(net)))
+        own.step(lambda: (both(net)[0], list(both(net)[1].values())))
+        assert float(both(net)[0]) < first
+    np.testing.assert_array_equal(net[0].weight.numpy(), before)
+
+
 def test_it_goes_on_from_its_state() -> None:
     options = {"line_search_fn": "strong_wolfe", "max_iter": 3}
     whole, closure, p = minimizer(rosenbrock, **options)

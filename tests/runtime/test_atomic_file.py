@@ -167,3 +167,14 @@ def test_a_killed_save_leaves_what_the_next_one_removes(tmp_path: Path) -> None:
     os.utime(left, (0, 0))
     write_atomically(file, [b"whole"])
     assert os.listdir(tmp_path) == ["f"]
+
+
+def test_errors_name_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "x"
+    with pytest.raises(FileNotFoundError, match=f"the folder {path.parent} does not exist: '{path}'"):
+        write_atomically(path, [b"x"])
+    if os.getuid() != 0:
+        tmp_path.chmod(0o500)
+        with pytest.raises(PermissionError, match=f"'{tmp_path / 'x'}'"):
+            write_atomically(tmp_path / "x", [b"x"])
+        tmp_path.chmod(0o700)

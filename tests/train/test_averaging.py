@@ -1,5 +1,7 @@
 """Averages of weights: by formula, in a function of one's own, within the step's program, and as torch has them."""
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -136,3 +138,12 @@ def test_equals_torchs(kind: str) -> None:
         theirs.update_parameters(other)
     for name, p in theirs.module.named_parameters():
         np.testing.assert_allclose(averaged.module.state_dict()[name].numpy(), p.detach().numpy(), rtol=1e-5)
+
+
+def test_it_is_copied_and_pickled() -> None:
+    for made in (AveragedModel(network()), AveragedModel(network(), avg_fn=get_ema_avg_fn(0.5))):
+        made.update_parameters(network())
+        again = pickle.loads(pickle.dumps(made))
+        for x in (made, again, copy.deepcopy(made)):
+            x.update_parameters(nn.Sequential(*network()))
+        assert [p.tolist() for p in again.parameters()] == [p.tolist() for p in made.parameters()]

@@ -190,6 +190,9 @@ def test_predict_batches_with_and_without_targets() -> None:
     pairs = data.arrays(IMAGES, labels, batch_size=4, shuffle=False)
     for found in (
         lm.predict(predictor, pairs, labelled=True),
+        lm.predict(predictor, list(pairs.epoch(0)), labelled=True),
+        lm.predict(predictor, [(IMAGES[:5], labels[:5]), (IMAGES[5:], labels[5:])], labelled=True),
+        lm.predict(predictor, (IMAGES, labels), labelled=True),
         lm.predict(predictor, data.arrays(IMAGES, batch_size=4, shuffle=False)),
         lm.predict(predictor, (IMAGES[i : i + 3] for i in range(0, 10, 3))),
     ):

@@ -293,6 +293,8 @@ def test_bad_arguments_are_named() -> None:
         metrics.named_metrics([metrics.Accuracy])
     with pytest.raises(TypeError, match="got 'accuracy'"):
         metrics.named_metrics(["accuracy"])
+    with pytest.raises(TypeError, match=r"an own one is a subclass of lamina.train.metrics.Metric"):
+        metrics.named_metrics([object()])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="two are called 'top5'"):
         metrics.named_metrics([metrics.TopK(), metrics.TopK(5)])
     for make, message in (

@@ -212,6 +212,7 @@ def test_other_losses_and_labels() -> None:
     ("make_step", "error", "message"),
     [
         (lambda: make(nn.ReLU(), optim.SGD(0.1)), ValueError, "ReLU has no parameters"),
+        (lambda: make(nn.LazyLinear(3), optim.SGD(0.1)), ValueError, "no parameters yet: call it once"),
         (
             lambda: make(small_net(), optim.SGD(0.1), precision="fp8"),
             ValueError,
@@ -471,3 +472,64 @@ def test_a_dict_of_inputs_is_one_argument_where_forward_takes_one() -> None:
     step = lm.train_step(net, lambda y, t: (y["y"] - t["y"]).square().sum(), optim.SGD(0.0), device="cpu")
     assert float(step(batch, {"y": np.float32([[1]])})) == 25
     assert Predictor(net)(batch)["y"].tolist() == [[6]]
+
+
+# ---- what the loss does not depend on
+
+
+class Heads(nn.Module):
+    """Two heads, of which `task` says the one that is used."""
+
+    task = "first"
+
+    def __init__(self) -> None:
+        self.first, self.second = nn.Linear(3, 2), nn.Linear(3, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.first(x) if self.task == "first" else self.second(x)
+
+
+@pytest.mark.parametrize("options", [{}, {"clip_norm": 0.1}, {"keep_grads": True}, {"precision": "fp16"}])
+def test_a_head_that_is_not_used_is_not_updated(options: Any) -> None:
+    lm.manual_seed(0)
+    net = Heads()
+    step = lm.train_step(net, ops.mse_loss, optim.AdamW(lr=0.1, weight_decay=0.5), **options)
+    x, y = np.ones((4, 3), np.float32), np.zeros((4, 2), np.float32)
+    for task, other in (("first", net.second), ("second", net.first), ("first", net.second)):
+        net.task = task
+        kept, used = other.weight.numpy().copy(), getattr(net, task).weight.numpy().copy()
+        for _ in range(2):
+            step(x, y)
+        np.testing.assert_array_equal(other.weight.numpy(), kept)
+        assert np.abs(getattr(net, task).weight.numpy() - used).max() > 0
+
+
+@pytest.mark.parametrize(
+    "loss", [lambda o, t: ops.mse_loss(o.detach(), t), lambda o, t: lm.tensor(1.0), lambda o, t: ops.mean(t)]
+)
+def test_a_loss_that_depends_on_no_parameter_is_an_error(loss: Any) -> None:
+    step = lm.train_step(nn.Linear(3, 2), loss, optim.SGD(0.1))
+    with pytest.raises(ValueError, match="the loss depends on none of the parameters that are trained"):
+        step(np.ones((4, 3), np.float32), np.zeros((4, 2), np.float32))
+
+
+class OwnLoss(nn.Module):
+    def __init__(self) -> None:
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: Any, labels: Any) -> Any:
+        return {"loss": ops.cross_entropy(self.layer(x), labels)}
+
+
+def test_a_network_that_gives_its_own_loss_takes_no_targets() -> None:
+    lm.manual_seed(0)
+    net = OwnLoss()
+    batches = [{"x": np.eye(3, dtype=np.float32), "labels": np.array([0, 1, 1])}] * 4
+    step = lm.train_step(net, lambda outputs, targets: outputs["loss"], optim.SGD(0.5))
+    losses = [step(batch).item() for batch in batches] + [step(batches[0], None).item()]
+    assert losses == sorted(losses, reverse=True)
+    history = lm.fit(step, batches, 2, validation=batches, progress=False)
+    assert history.epochs[-1].loss < losses[-1]
+    assert history.epochs[-1].validation.loss < history.epochs[-1].loss
+    with pytest.raises(ValueError, match="and no targets have no accuracy"):
+        lm.evaluate(net, batches)

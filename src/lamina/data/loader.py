@@ -103,6 +103,13 @@ class DataLoader(Batches):
         self._workers: Workers | None = None
         self._starting = threading.Lock()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy begins without workers."""
+        return {k: x for k, x in self.__dict__.items() if k not in ("_workers", "_starting")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _workers=None, _starting=threading.Lock())
+
     def order(self, number: int) -> Array:
         """The indices of all samples in the order of epoch `number`; a data set may have one that suits it."""
         if self.sampler is not None:

@@ -52,7 +52,7 @@ def save_safetensors(state: Any, path: str | Path, metadata: Mapping[str, str] |
 
 def safetensors_parts(state: Any, metadata: Mapping[str, str] | None = None) -> list[bytes | memoryview]:
     """What `save_safetensors` writes, one piece after another."""
-    arrays = {name: host_array(value) for name, value in named_values(state).items()}
+    arrays = {name: _named_array(name, value) for name, value in named_values(state).items()}
     digests = {_DIGEST + name: hashlib.sha256(_bytes(array)).hexdigest() for name, array in arrays.items()}
     return [_header(arrays, {**(metadata or {}), **digests}), *map(_bytes, arrays.values())]
 
@@ -72,6 +72,18 @@ def host_array(value: Any) -> Array:
     known = isinstance(value, np.ndarray) and value.dtype in BY_NUMPY and value.dtype.isnative
     values = value if known else as_tensor(value).numpy()
     return np.ascontiguousarray(values).reshape(values.shape)  # the former makes scalars one-dimensional
+
+
+def _named_array(name: str, value: Any) -> Array:
+    """`host_array`, whose error names the entry. Raises TypeError, ValueError for the name that headers keep."""
+    if name == "__metadata__":
+        raise ValueError(
+            "weights: '__metadata__' is not a tensor's name in safetensors files: it holds their texts"
+        )
+    try:
+        return host_array(value)
+    except TypeError as error:
+        raise TypeError(f"weights: {name}: {error}") from error
 
 
 def load_safetensors(path: str | Path) -> dict[str, Tensor]:
@@ -121,13 +133,21 @@ def scan_safetensors(source: Source, *, sealed: bool = False) -> Contents:
     return Contents(found, own, seal or "")
 
 
+def _instead(source: Source) -> str:
+    """What a file is that a download left in the place of weights; "" where it is none of those."""
+    start = source.read(0, min(source.size, 40)).tobytes().lstrip().lower()
+    if start.startswith(b"version https://git-lfs"):
+        return "it is a pointer of Git LFS: fetch the file itself by `git lfs pull`"
+    return "it is a web page, not the file" if start.startswith((b"<!doctype", b"<html")) else ""
+
+
 def _facts(source: Source) -> tuple[dict[str, Any], int]:
     """The header, and where the data begins."""
     if source.size < 8:
         raise ValueError(f"{source.size} bytes are too few")
     length = int.from_bytes(source.read(0, 8).tobytes(), "little")
     if length > min(_LONGEST_HEADER, source.size - 8):
-        raise ValueError(f"a header of {length} bytes in a file of {source.size}")
+        raise ValueError(_instead(source) or f"a header of {length} bytes in a file of {source.size}")
     facts = parse_json(source.read(8, length).tobytes())
     if not isinstance(facts, dict):
         raise ValueError("the header is no object")

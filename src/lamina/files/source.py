@@ -5,6 +5,7 @@ Files are read, not mapped: a map ends the process (SIGBUS) when another program
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -39,6 +40,9 @@ class Source:
 
     def _take_all(self, mode: int) -> None:
         """Read a pipe to its end. Raises OSError for folders, WeightsError for devices, which have none."""
+        if stat.S_ISDIR(mode):
+            self.close()
+            raise IsADirectoryError(errno.EISDIR, "is a folder, not a file", self.path)
         if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
             self.close()
             raise WeightsError(f"{self.path}: a device, not a file")

@@ -82,7 +82,7 @@ class _Numbered(Module, Generic[M]):
 
     def _number(self, modules: Iterable[M]) -> None:
         self.__dict__["_modules"] = {str(i): m for i, m in enumerate(list(modules))}
-        self._exchange()
+        self._note_exchange()
 
 
 class Sequential(_Numbered[Module]):
@@ -124,7 +124,7 @@ class ModuleDict(Module, Generic[M]):
 
     def __delitem__(self, key: str) -> None:
         del self._modules[key]
-        self._exchange()
+        self._note_exchange()
 
     def __len__(self) -> int:
         return len(self._modules)
@@ -161,7 +161,7 @@ class ModuleDict(Module, Generic[M]):
     def clear(self) -> None:
         """Take all modules out."""
         self._modules.clear()
-        self._exchange()
+        self._note_exchange()
 
 
 class ParameterList(Module):
@@ -222,7 +222,7 @@ class ParameterDict(Module):
 
     def __delitem__(self, key: str) -> None:
         del self._parameters[key]
-        self._exchange()
+        self._note_exchange()
 
     def __len__(self) -> int:
         return len(self._parameters)
@@ -259,7 +259,7 @@ class ParameterDict(Module):
     def clear(self) -> None:
         """Take all parameters out."""
         self._parameters.clear()
-        self._exchange()
+        self._note_exchange()
 
 
 def as_parameter(value: Any) -> Parameter | None:

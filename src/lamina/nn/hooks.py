@@ -23,15 +23,29 @@ class Hooks:
     def __init__(self, changed: Callable[[], None]) -> None:
         self.before: dict[int, _Entry] = {}
         self.after: dict[int, _Entry] = {}
+        self.saved: dict[int, _Entry] = {}
+        self.loading: dict[int, _Entry] = {}
+        self.loaded: dict[int, _Entry] = {}
         self.changed = changed
 
     def add(self, when: str, hook: Hook, with_kwargs: bool, prepend: bool) -> HookHandle:
-        """Add a hook "before" or "after" the module's function, in front of the others with prepend."""
+        """Add a hook "before" or "after" the module's function, in front of the others with prepend.
+
+        Or one of its state: when it was "saved" to a dict, before ("loading") and after ("loaded") it is loaded.
+        """
         number, table = next(_numbers), getattr(self, when)
         entry = {number: _Entry(hook, with_kwargs)}
         setattr(self, when, {**entry, **table} if prepend else {**table, **entry})
         self.changed()
         return HookHandle(self, number)
+
+    def run(self, when: str, *given: Any) -> None:
+        """The hooks of the state: each is called with what is given."""
+        for entry in tuple(getattr(self, when).values()):
+            if entry.hook(*given) is not None:
+                raise TypeError(
+                    f"{entry.hook!r}: a hook of a state_dict changes what it is given and returns nothing"
+                )
 
     def call(self, module: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """The module's function between its hooks."""
@@ -59,9 +73,10 @@ class HookHandle:
 
     def remove(self) -> None:
         """Take the hook off; once is enough."""
-        for table in (self._hooks.before, self._hooks.after):
+        hooks = self._hooks
+        for table in (hooks.before, hooks.after, hooks.saved, hooks.loading, hooks.loaded):
             if table.pop(self._number, None) is not None:
-                self._hooks.changed()
+                hooks.changed()
 
     def __enter__(self) -> HookHandle:
         return self

@@ -46,6 +46,18 @@ from lamina.tensors import Tensor, as_tensor, writable
 T = TypeVar("T", Tensor, Value)
 #: Where a module keeps what it owns.
 _TABLES = ("_parameters", "_buffers", "_modules", "_transient")
+#: What to write for methods of torch.nn.Module that are looked for here.
+_INSTEAD = {
+    **dict.fromkeys(
+        ("register_full_backward_hook", "register_full_backward_pre_hook", "register_backward_hook"),
+        "a gradient is changed on its way back by lamina.custom_vjp",
+    ),
+    "_register_load_state_dict_pre_hook": "it is register_load_state_dict_pre_hook",
+    "_register_state_dict_hook": "it is register_state_dict_post_hook",
+    "type": "it is to(dtype)",
+    "compile": "lamina.jit(net) is the compiled network, lamina.train_step compiles its training",
+    "share_memory": "workers of data load data alone; lamina.infer.Inferer shares weights among threads",
+}
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
 
@@ -87,7 +99,7 @@ class Module(Checked):
 
     _training: bool
     _parameters: dict[str, Parameter | None]
-    _buffers: dict[str, Tensor]
+    _buffers: dict[str, Tensor | None]
     _modules: dict[str, Module]
     _transient: set[str]  # buffers that are not part of the state_dict
     _exchanged: int  # when parameters, modules or hooks of its own were exchanged: a `settings_version`
@@ -112,11 +124,11 @@ class Module(Checked):
             """`forward`."""
             token = enter(self)
             try:
-                hooks: Hooks | None = self.__dict__.get("_hooks")
+                hooks: Hooks | None = self.__dict__.get("_lamina_hooks")
                 if (by := recorder()) is None:
-                    return self._computed(hooks, inputs, options)
+                    return self._between_hooks(hooks, inputs, options)
                 by.guard(same := SameSettings(self))
-                found = self._computed(hooks, inputs, options)
+                found = self._between_hooks(hooks, inputs, options)
                 same.settle()
                 return found
             except Exception as error:
@@ -125,7 +137,7 @@ class Module(Checked):
             finally:
                 leave(token)
 
-    def _computed(self, hooks: Hooks | None, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def _between_hooks(self, hooks: Hooks | None, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
         if hooks is None:
             return computed(self.forward, inputs, options)
         return hooks.call(self, inputs, options)
@@ -151,11 +163,30 @@ class Module(Checked):
         """
         return self._own_hooks().add("after", hook, with_kwargs, prepend)
 
+    @checked
+    def register_state_dict_post_hook(self, hook: Hook) -> HookHandle:
+        """Call hook(module, state, prefix, {}) when `state_dict` has put the module's entries into state."""
+        return self._own_hooks().add("saved", hook, False, False)
+
+    @checked
+    def register_load_state_dict_pre_hook(self, hook: Hook) -> HookHandle:
+        """Call hook(module, state, prefix, {}, strict, [], [], []) before `load_state_dict` reads state.
+
+        state is a dict of its own, of the whole network, which the hook may change: rename, add, drop, reshape.
+        prefix: what the module's entries begin with.
+        """
+        return self._own_hooks().add("loading", hook, False, False)
+
+    @checked
+    def register_load_state_dict_post_hook(self, hook: Hook) -> HookHandle:
+        """Call hook(module, mismatch) after `load_state_dict`: keys that it takes out of the lists are no errors."""
+        return self._own_hooks().add("loaded", hook, False, False)
+
     def _own_hooks(self) -> Hooks:
-        held: Hooks = self.__dict__.setdefault("_hooks", Hooks(self._exchange))
+        held: Hooks = self.__dict__.setdefault("_lamina_hooks", Hooks(self._note_exchange))
         return held
 
-    def _exchange(self) -> None:
+    def _note_exchange(self) -> None:
         """Programs that were compiled with other parameters, modules or hooks are not taken again."""
         self.__dict__["_exchanged"] = settings_changed()
 
@@ -179,6 +210,9 @@ class Module(Checked):
         if name in self._buffers:
             self._set_buffer(name, value)
             return
+        if (parts := _parametrization(self, name)) is not None:
+            parts.assign(value)
+            return
         for kind, takes in ((self._parameters, Parameter), (self._modules, Module)):
             # what replaces one of its kind stands where that stood
             if name in kind and isinstance(value, Operand) and not isinstance(value, Parameter):
@@ -187,7 +221,7 @@ class Module(Checked):
                     f"over it, {name}.copy_(…), or assign nn.Parameter(…)"
                 )
             if not isinstance(value, takes) and kind.pop(name, None) is not None:
-                self._exchange()
+                self._note_exchange()
         if isinstance(value, Parameter):
             self.register_parameter(name, value)
         elif isinstance(value, Module):
@@ -218,15 +252,16 @@ class Module(Checked):
         modules = own.get("_modules", ())
         if name in modules:
             return modules[name]
-        if "parametrizations" in modules and name in modules["parametrizations"]:
-            return modules["parametrizations"][name]()
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        if (parts := _parametrization(self, name)) is not None:
+            return parts()
+        hint = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{hint}")
 
     def __delattr__(self, name: str) -> None:
         for kind in (self._parameters, self._buffers, self._modules):
             if name in kind:
                 del kind[name]
-                self._exchange()
+                self._note_exchange()
                 return
         object.__delattr__(self, name)
         settings_changed()
@@ -234,37 +269,60 @@ class Module(Checked):
     @checked
     def register_parameter(self, name: str, value: Parameter | None) -> None:
         """Own a parameter under a name; None says that the optional parameter is absent."""
-        self._claim(name)
+        self._claim_name(name)
         self._parameters[name] = value
 
     @checked
     def register_buffer(self, name: str, value: Any, persistent: bool = True) -> None:
-        """Own a tensor that is state but is not trained; not in the state_dict unless persistent."""
-        self._claim(name)
-        self._buffers[name] = writable(value)
+        """Own a tensor that is state but is not trained; not in the state_dict unless persistent.
+
+        None says that the optional buffer is absent; it may be assigned later.
+        """
+        self._claim_name(name)
+        self._buffers[name] = None if value is None else writable(value)
         if not persistent:
             self._transient.add(name)
 
     @checked
     def add_module(self, name: str, module: Module) -> None:
         """Own another module under a name."""
-        self._claim(name)
+        self._claim_name(name)
         self._modules[name] = module
 
-    def _claim(self, name: str) -> None:
+    def _claim_name(self, name: str) -> None:
         if not name or "." in name:
             raise ValueError(f"{type(self).__name__}: {name!r} cannot be an attribute's name")
         self.__dict__.pop(name, None)
-        self._exchange()
+        self._note_exchange()
 
     def _set_buffer(self, name: str, value: Any) -> None:
         """Assigning to a buffer updates the state: in place, or in the trace that is being made."""
-        write(self._buffers[name], value if isinstance(value, Operand) else as_tensor(value))
+        held = self._buffers[name]
+        if value is None or held is None:
+            self._put_buffer(name, value)
+        else:
+            write(held, value if isinstance(value, Operand) else as_tensor(value))
+
+    def _put_buffer(self, name: str, value: Any) -> None:
+        """Another tensor, or None, as the buffer: what no trace can do. Raises TypeError."""
+        if isinstance(value, Operand) and not isinstance(value, Tensor):
+            raise TypeError(
+                f"{type(self).__name__}.{name} is a buffer without a tensor, and one that is computed in a trace has "
+                "no numbers to keep: register it with its first values, or call the module once before"
+            )
+        self._buffers[name] = None if value is None else writable(value)
+        self._note_exchange()
 
     # ---- what it holds
     @checked
-    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
-        """The module itself ("") and all modules below it with their dotted names, each once."""
+    def named_modules(self, prefix: str = "", remove_duplicate: bool = True) -> Iterator[tuple[str, Module]]:
+        """The module itself ("") and all modules below it with their dotted names.
+
+        remove_duplicate: each once, under its first name; else one with several names under all of them.
+        """
+        if not remove_duplicate:
+            yield from self._all_paths(prefix, ())
+            return
         seen: set[int] = set()
         stack = [(prefix, self)]
         while stack:
@@ -273,6 +331,13 @@ class Module(Checked):
                 seen.add(id(module))
                 yield path, module
                 stack += [(_join(path, n), m) for n, m in reversed(module._modules.items())]
+
+    def _all_paths(self, path: str, above: tuple[Module, ...]) -> Iterator[tuple[str, Module]]:
+        """All names of all modules, but for those of a module within itself."""
+        yield path, self
+        for name, child in self._modules.items():
+            if child is not self and all(child is not m for m in above):
+                yield from child._all_paths(_join(path, name), (*above, self))
 
     def modules(self) -> Iterator[Module]:
         """The module itself and all modules below it."""
@@ -287,12 +352,17 @@ class Module(Checked):
         return iter(self._modules.values())
 
     @checked
-    def named_parameters(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Parameter]]:
-        """All parameters with their dotted names, a shared one once; without recurse the module's own alone."""
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Parameter]]:
+        """All parameters with their dotted names; without recurse the module's own alone.
+
+        remove_duplicate: a shared one once, under its first name; else under all its names.
+        """
         seen: set[int] = set()
-        for path, module in self.named_modules(prefix) if recurse else [(prefix, self)]:
+        for path, module in self.named_modules(prefix, remove_duplicate) if recurse else [(prefix, self)]:
             for name, held in module._parameters.items():
-                if held is not None and id(held) not in seen:
+                if held is not None and not (remove_duplicate and id(held) in seen):
                     seen.add(id(held))
                     yield _join(path, name), held
 
@@ -302,11 +372,17 @@ class Module(Checked):
         return (p for _, p in self.named_parameters("", recurse))
 
     @checked
-    def named_buffers(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
-        """All buffers with their dotted names, those outside of the state_dict as well."""
-        for path, module in self.named_modules(prefix) if recurse else [(prefix, self)]:
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Tensor]]:
+        """All buffers with their dotted names, those outside of the state_dict as well.
+
+        remove_duplicate: those of a shared module once; else under all its names.
+        """
+        for path, module in self.named_modules(prefix, remove_duplicate) if recurse else [(prefix, self)]:
             for name, held in module._buffers.items():
-                yield _join(path, name), held
+                if held is not None:
+                    yield _join(path, name), held
 
     @checked
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
@@ -324,6 +400,14 @@ class Module(Checked):
                 raise AttributeError(f"{path} has no module {name!r}; its modules: {known}")
             module = module._modules[name]
         return module
+
+    @checked
+    def set_submodule(self, target: str, module: Module) -> None:
+        """Put a module in the place of the one with this dotted name. Raises AttributeError; for "" ValueError."""
+        path, _, name = target.rpartition(".")
+        parent = self.get_submodule(path)
+        parent.get_submodule(name)
+        parent.add_module(name, module)
 
     @checked
     def get_parameter(self, target: str) -> Parameter:
@@ -369,29 +453,51 @@ class Module(Checked):
         return list({id(g): g for g in (*found, default_generator)}.values())
 
     # ---- state
-    def state_dict(self) -> dict[str, Tensor]:
-        """The parameters and persistent buffers by dotted name: the tensors themselves, not copies."""
-        found: dict[str, Tensor] = {}
-        for path, module in self.named_modules():
-            found |= {_join(path, n): p for n, p in module._parameters.items() if p is not None}
-            kept = (n for n in module._buffers if n not in module._transient)
-            found |= {_join(path, n): module._buffers[n] for n in kept}
+    @checked
+    def state_dict(self, *, prefix: str = "") -> dict[str, Tensor]:
+        """The parameters and persistent buffers by dotted name: the tensors themselves, not copies.
+
+        What is shared stands under all its names. prefix: in front of every name, with its dot ("encoder.").
+        """
+        found = {prefix + name: held for name, held in self._state_entries()}
+        for path, module, hooks in self._hooked_modules():
+            hooks.run("saved", module, found, prefix + _join(path, ""), {})
         return found
+
+    def _state_entries(self) -> Iterator[tuple[str, Tensor]]:
+        """What the state_dict is made of."""
+        for path, module in self.named_modules(remove_duplicate=False):
+            kept = ((n, b) for n, b in module._buffers.items() if n not in module._transient)
+            for name, held in (*module._parameters.items(), *kept):
+                if held is not None:
+                    yield _join(path, name), held
+
+    def _hooked_modules(self) -> list[tuple[str, Module, Hooks]]:
+        """The modules that have hooks, with their names, those below first."""
+        return [
+            (p, m, m.__dict__["_lamina_hooks"])
+            for p, m in self.named_modules()
+            if "_lamina_hooks" in m.__dict__
+        ][::-1]
 
     @checked
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> Mismatch:
         """Copy values by name from tensors or arrays of any library; dtypes are converted.
 
-        strict: every key must be there and no other, but for `older_names` and `later_names` of the modules. Nothing
-        is written unless everything fits.
+        strict: every key must be there and no other, but for `older_names` and `later_names` of the modules; of the
+        names of a shared tensor one suffices. Nothing is written unless everything fits.
         Raises KeyError for missing or unexpected keys, ShapeError for shapes; each names all of them.
         """
-        own, state = self.state_dict(), self._by_todays_names(state)
+        own, hooked = dict(self._state_entries()), self._hooked_modules()
+        state = self._by_todays_names(dict(state))
+        for path, module, hooks in reversed(hooked):
+            hooks.run("loading", module, state, _join(path, ""), {}, strict, [], [], [])
         later = {_join(path, name) for path, m in self.named_modules() for name in m.later_names}
-        missing = [k for k in own if k not in state and k not in later]
-        unexpected = [k for k in state if k not in own]
-        if strict and (missing or unexpected):
-            raise KeyError(unmatched(type(self).__name__, own, state, missing, unexpected))
+        given = {id(own[k]) for k in own if k in state}
+        missing = [k for k in own if k not in state and k not in later and id(own[k]) not in given]
+        mismatch = Mismatch(missing, [k for k in state if k not in own])
+        if strict and any(mismatch) and not any(hooks.loaded for _, _, hooks in hooked):
+            raise KeyError(unmatched(type(self).__name__, own, state, *mismatch))
         values = {k: _adopted(k, state[k]) for k in own if k in state}
         wrong = [
             f"{k} is {own[k].shape}, got {v.shape}" for k, v in values.items() if v.shape != own[k].shape
@@ -400,9 +506,13 @@ class Module(Checked):
             raise ShapeError(f"{type(self).__name__}.load_state_dict: {'; '.join(wrong)}")
         for key, value in values.items():
             own[key].copy_(value.to(own[key].device))
-        return Mismatch(missing, unexpected)
+        for _, module, hooks in hooked:
+            hooks.run("loaded", module, mismatch)
+        if strict and any(mismatch):
+            raise KeyError(unmatched(type(self).__name__, own, state, *mismatch))
+        return mismatch
 
-    def _by_todays_names(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _by_todays_names(self, state: dict[str, Any]) -> dict[str, Any]:
         """The state with entries of older files under the names that they have now."""
         for path, module in self.named_modules():
             for old, new in module.older_names.items():
@@ -504,6 +614,12 @@ class Module(Checked):
             return f"{type(self).__name__}({self.extra_repr()})"
         lines = [f"({name}): {module!r}".replace("\n", "\n  ") for name, module in self._modules.items()]
         return f"{type(self).__name__}(\n  " + "\n  ".join(lines) + "\n)"
+
+
+def _parametrization(module: Module, name: str) -> Any:
+    """What computes the module's parameter of this name from others, None where nothing does."""
+    held = module.__dict__.get("_modules", {}).get("parametrizations")
+    return held._modules.get(name) if isinstance(held, Module) else None
 
 
 def _html(name: str, module: Module, top: bool) -> str:

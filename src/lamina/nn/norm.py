@@ -84,7 +84,7 @@ class _RunningNorm(_NormLayer):
 
     def keep(self, mean: Any, var: Any) -> None:
         """Set the running statistics from `mean` and `var`, which moved by `share`, or are the batch's own."""
-        count = read(self._buffers["num_batches_tracked"]) + 1
+        count = read(self.get_buffer("num_batches_tracked")) + 1
         self.num_batches_tracked = count
         if self.momentum is None:
             share = 1.0 / count.cast(float32)

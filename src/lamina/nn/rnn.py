@@ -137,7 +137,7 @@ class _RecurrentLayer(Module):
         """Set the remembered states to zero."""
         for name in self._kept:
             if name in self._buffers:
-                init.zeros_(self._buffers[name])
+                init.zeros_(self.get_buffer(name))
 
     def forget(self) -> None:
         """Remember no more: every call starts from zeros unless it is given states."""

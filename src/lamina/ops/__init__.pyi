@@ -188,6 +188,7 @@ __all__ = [
     "global_avg_pool",
     "global_max_pool",
     "glu",
+    "gradient",
     "grid_sample",
     "group_norm",
     "gt",
@@ -318,6 +319,7 @@ __all__ = [
     "outer",
     "pad",
     "pairwise_distance",
+    "pdist",
     "permute",
     "pixel_shuffle",
     "pixel_unshuffle",
@@ -333,6 +335,7 @@ __all__ = [
     "rand",
     "rand_like",
     "randint",
+    "randint_like",
     "randn",
     "randn_like",
     "random_normal",
@@ -430,6 +433,7 @@ __all__ = [
     "unfold",
     "unique",
     "unique_consecutive",
+    "unravel_index",
     "unsqueeze",
     "upsample_bilinear",
     "upsample_nearest",
@@ -1762,6 +1766,22 @@ def glu(input: TensorLike, dim: int = -1) -> Tensor: ...
 @overload
 def glu(input: Value, dim: int = -1) -> Value: ...
 @overload
+def gradient(
+    input: TensorLike,
+    *,
+    spacing: float | Sequence[float] = 1.0,
+    dim: int | Sequence[int] | None = None,
+    edge_order: int = 1,
+) -> list[Tensor]: ...
+@overload
+def gradient(
+    input: Value,
+    *,
+    spacing: float | Sequence[float] = 1.0,
+    dim: int | Sequence[int] | None = None,
+    edge_order: int = 1,
+) -> list[Value]: ...
+@overload
 def grid_sample(
     input: TensorLike,
     grid: TensorLike,
@@ -2879,6 +2899,10 @@ def pairwise_distance(
     x1: Value | TensorLike, x2: Value | TensorLike, p: float = 2.0, eps: float = 1e-06, keepdim: bool = False
 ) -> Value: ...
 @overload
+def pdist(input: TensorLike, p: float = 2.0) -> Tensor: ...
+@overload
+def pdist(input: Value, p: float = 2.0) -> Value: ...
+@overload
 def permute(input: TensorLike, dims: Sequence[int]) -> Tensor: ...
 @overload
 def permute(input: Value, dims: Sequence[int]) -> Value: ...
@@ -3008,6 +3032,26 @@ def randint(
     *,
     generator: Value | TensorLike | None = None,
     dtype: DTypeLike = ...,
+    device: Value | TensorLike | None = None,
+) -> Value: ...
+@overload
+def randint_like(
+    input: TensorLike,
+    low: int,
+    high: int | None = None,
+    *,
+    generator: TensorLike | None = None,
+    dtype: DTypeLike | None = None,
+    device: TensorLike | None = None,
+) -> Tensor: ...
+@overload
+def randint_like(
+    input: Value | TensorLike,
+    low: int,
+    high: int | None = None,
+    *,
+    generator: Value | TensorLike | None = None,
+    dtype: DTypeLike | None = None,
     device: Value | TensorLike | None = None,
 ) -> Value: ...
 @overload
@@ -3798,6 +3842,10 @@ def unique_consecutive(
 def unique_consecutive(
     input: Value, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Value: ...
+@overload
+def unravel_index(indices: TensorLike, shape: int | Sequence[int]) -> tuple[Tensor, ...]: ...
+@overload
+def unravel_index(indices: Value, shape: int | Sequence[int]) -> tuple[Value, ...]: ...
 @overload
 def unsqueeze(input: TensorLike, dim: int) -> Tensor: ...
 @overload

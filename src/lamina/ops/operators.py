@@ -48,7 +48,7 @@ METHODS = (
     "reciprocal", "relu", "remainder", "renorm", "repeat_interleave", "roll", "rot90", "round", "rsqrt", "scatter",
     "scatter_add", "scatter_reduce", "select", "select_scatter", "sgn", "sigmoid", "sign", "signbit", "sin", "sinc",
     "sinh", "slice_scatter", "softmax", "sort", "split", "split_with_sizes", "sqrt", "square", "squeeze", "std",
-    "stft", "sub", "sum", "swapaxes", "t", "take", "take_along_dim", "tan", "tanh", "tensor_split", "tile", "topk",
+    "stft", "sub", "sum", "swapaxes", "t", "take", "take_along_dim", "tan", "tanh", "tensor_split", "topk",
     "trace", "transpose", "tril", "triu", "true_divide", "trunc", "unbind", "unflatten", "unique",
     "unique_consecutive", "unsqueeze", "var", "vdot", "vsplit", "xlogy",
 )  # fmt: skip
@@ -314,6 +314,10 @@ class Operators(Operand, Generic[Own]):
                 f"repeat: needs {self.ndim} numbers or more for {self.spec}, got {tuple(counts)}"
             )
         return ops.tile(self, counts)
+
+    def tile(self, *dims: int | Sequence[int]) -> Any:
+        """Repeated along its axes, the last ones where there are fewer numbers. torch.Tensor.tile."""
+        return ops.tile(self, sizes(dims))
 
     def flip(self, *dims: int | Sequence[int]) -> Any:
         """Reversed along axes."""

@@ -214,6 +214,11 @@ class ParameterGroups:
         if not self.entries:
             raise ValueError(f"{self._name}: there are no parameters to train: {_hint(items)}")
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy knows its own parameters, which are copied with it."""
+        self.__dict__.update(state)
+        self.entries = {id(e.param): e for e in self.entries.values()}
+
     @property
     def _name(self) -> str:
         return type(self.optimizer).__name__
@@ -488,4 +493,4 @@ def _zeros(x: Tensor) -> Any:
 
 
 def _hint(items: Any) -> str:
-    return f"{type(items).__name__} has none"
+    return f"{type(items).__name__} has none (a lazy layer has its own once it was called)"

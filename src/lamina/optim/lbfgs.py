@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from lamina import ops
+from lamina.graph.transforms.arguments import Gradients
 from lamina.ops.arguments import Checked, shown
 from lamina.spec import ShapeError
 from lamina.tensors import Tensor, as_tensor
@@ -79,8 +80,9 @@ class LBFGS(Checked):
     def step(self, closure: Closure) -> Any:
         """Up to max_iter iterations; the loss before them, as closure gave it.
 
-        closure: gives (loss, gradients): of a module a dict by its parameters' names, as value_and_grad gives it,
-        else a sequence in the parameters' order. Raises TypeError and ShapeError for gradients that do not fit.
+        closure: gives (loss, gradients): those of a module, as value_and_grad gives them, in any order; a dict by the
+            parameters' names; or a sequence in the parameters' order. What is frozen needs none and stays.
+        Raises TypeError and ShapeError for gradients that do not fit.
         """
         evaluations = self.evaluations
         before, loss, gradient = self._evaluate(closure)
@@ -162,14 +164,12 @@ class LBFGS(Checked):
 
     def _ordered(self, gradients: Any) -> list[Tensor]:
         keys = list(self.params)
-        if isinstance(gradients, Mapping) and set(gradients) == set(keys):
-            found = [as_tensor(gradients[k]) for k in keys]
-        elif isinstance(gradients, Sequence) and len(gradients) == len(keys):
-            found = [as_tensor(g) for g in gradients]
-        else:
+        named = self._named(gradients)
+        if named is None or not all(k in named or not self.params[k].requires_grad for k in keys):
             raise TypeError(
                 f"LBFGS.step: closure must give a gradient for each of {len(keys)} parameters, got {shown(gradients)}"
             )
+        found = [as_tensor(named[k]) if k in named else ops.zeros_like(self.params[k]) for k in keys]
         for key, g in zip(keys, found, strict=True):
             if g.shape != self.params[key].shape:
                 raise ShapeError(
@@ -180,6 +180,19 @@ class LBFGS(Checked):
     def _place(self) -> Any:
         """All parameters as one vector, of its own memory: they are changed in place."""
         return 1.0 * _vector(list(self.params.values()))
+
+    def _named(self, gradients: Any) -> Mapping[Any, Any] | None:
+        """Gradients by the keys of the parameters, which may lack what is frozen; None where they are of others."""
+        of_modules = _by_identity(gradients)
+        if of_modules is not None:
+            return {key: of_modules[id(p)] for key, p in self.params.items() if id(p) in of_modules}
+        if isinstance(gradients, Mapping):
+            return gradients if set(gradients) <= set(self.params) else None
+        if not isinstance(gradients, Sequence):
+            return None
+        trained = [k for k, p in self.params.items() if p.requires_grad]
+        keys = next((k for k in (list(self.params), trained) if len(k) == len(gradients)), None)
+        return None if keys is None else dict(zip(keys, gradients, strict=True))
 
     def _move(self, place: Any, direction: Any, length: float) -> None:
         """Set the parameters to a length along a direction from a place."""
@@ -319,6 +332,16 @@ def _cubic(a: _Point, b: _Point, least: float, most: float) -> float:
     d2 = math.sqrt(square)
     lowest = b.length - (b.length - a.length) * ((b.slope + d2 - d1) / (b.slope - a.slope + 2 * d2))
     return min(max(lowest, least), most)
+
+
+def _by_identity(gradients: Any) -> dict[int, Any] | None:
+    """Gradients of one module or of several by their parameters' ids, None where they do not know whose they are."""
+    if isinstance(gradients, Gradients):
+        return {id(gradients.parameters[name]): g for name, g in gradients.items()}
+    if not isinstance(gradients, tuple | list) or not gradients:
+        return None
+    parts = [_by_identity(g) for g in gradients]
+    return None if any(p is None for p in parts) else {key: g for p in parts for key, g in (p or {}).items()}
 
 
 def _vector(parts: Sequence[Any]) -> Any:

@@ -28,11 +28,11 @@ def write_atomically(path: str | Path, parts: Iterable[bytes | memoryview]) -> N
     if _is_stream(path):
         _write_directly(path, parts)
         return
-    target = Path(os.path.realpath(path))
+    target = _target_of(path)
     old = _replaced(target)
     temporary = _part_of(target)
     try:
-        with os.fdopen(_create(temporary, 0o666 if old is None else 0o600), "wb") as file:
+        with os.fdopen(_create(temporary, 0o666 if old is None else 0o600, path), "wb") as file:
             file.writelines(parts)
             if old is not None:
                 _hand_over(file.fileno(), old)
@@ -51,13 +51,19 @@ def check_writable(path: str | Path) -> None:
     if _is_stream(path):
         _need_write_access(path)
         return
+    target = _target_of(path)
+    _replaced(target)
+    temporary = _part_of(target)
+    os.close(_create(temporary, 0o600, path))
+    temporary.unlink()
+
+
+def _target_of(path: str | Path) -> Path:
+    """The file itself, links followed. Raises FileNotFoundError where its folder is not there."""
     target = Path(os.path.realpath(path))
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, f"the folder {target.parent} does not exist", str(path))
-    _replaced(target)
-    temporary = _part_of(target)
-    os.close(_create(temporary, 0o600))
-    temporary.unlink()
+    return target
 
 
 def _is_stream(path: str | Path) -> bool:
@@ -114,8 +120,12 @@ def _host() -> str:
     return f"{zlib.crc32(os.uname().nodename.encode()):08x}"
 
 
-def _create(path: Path, mode: int) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+def _create(path: Path, mode: int, asked: str | Path) -> int:
+    """A handle of a new file. Raises OSError with the name that was asked for."""
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(asked)) from error
 
 
 def _remove_leftovers(target: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,20 +26,20 @@ def get_ema_avg_fn(decay: float = 0.999) -> AverageFn:
     """decay · average + (1 - decay) · current. Raises ValueError for a decay outside of [0, 1]."""
     if not 0 <= decay <= 1:
         raise ValueError(f"get_ema_avg_fn: decay must be in [0, 1], got {decay}")
-
-    def average(averaged: Any, current: Any, count: Any) -> Any:
-        return averaged * decay + current * (1 - decay)
-
-    return average
+    return partial(_moved, decay)
 
 
 def get_swa_avg_fn() -> AverageFn:
     """The mean of all values (Izmailov et al. 2018)."""
+    return _equal
 
-    def average(averaged: Any, current: Any, count: Any) -> Any:
-        return averaged + (current - averaged) / ops.cast(count + 1, averaged.dtype)
 
-    return average
+def _moved(decay: float, averaged: Any, current: Any, count: Any) -> Any:
+    return averaged * decay + current * (1 - decay)
+
+
+def _equal(averaged: Any, current: Any, count: Any) -> Any:
+    return averaged + (current - averaged) / ops.cast(count + 1, averaged.dtype)
 
 
 class AveragedModel(Module):
@@ -112,14 +113,18 @@ def update_bn(loader: Iterable[Any], model: Module) -> None:
     For averaged weights, whose statistics nobody has seen. loader: inputs, or pairs whose first part is inputs, as
     `train_step` takes them. Each batch counts alike. Modules keep their modes.
     """
-    norms = [m for m in model.modules() if {"running_mean", "running_var"} <= m._buffers.keys()]
+    norms = [
+        m
+        for m in model.modules()
+        if {"running_mean", "running_var"} <= dict(m.named_buffers("", False)).keys()
+    ]
     if not norms:
         return
     modes = {id(m): m.training for m in model.modules()}
     momenta = [m.momentum for m in norms]
     for m in norms:
         for name, start in (("running_mean", 0), ("running_var", 1), ("num_batches_tracked", 0)):
-            m._buffers[name].fill_(start)
+            m.get_buffer(name).fill_(start)
         m.momentum = None
     model.train()
     try:

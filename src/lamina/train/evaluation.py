@@ -100,8 +100,9 @@ def scored(predictor: Predictor, data: Iterable[Any], scoring: Scoring) -> Score
         outputs = predictor(inputs)
         scoring.add(outputs, targets, samples_of(inputs))
         if scoring.loss_fn is None and not scoring.metrics and not scoring.has_labels:
+            wanted, _ = flatten_arrays(targets, "targets", needed=targets is not None)
             raise ValueError(
-                f"evaluate: outputs {_specs(outputs)} and targets {_specs(flatten_arrays(targets, 'targets')[0])} "
+                f"evaluate: outputs {_specs(outputs)} and {f'targets {_specs(wanted)}' if wanted else 'no targets'} "
                 "have no accuracy, which needs one output (N, C, …) and integer labels (N, …); give a loss_fn or "
                 "metrics"
             )
@@ -134,7 +135,7 @@ def predict(
     data: what the network takes: an array, or a tuple, list or dict of arrays (as in `train_step`); or anything else
         that can be iterated, which gives such inputs batch by batch (data.Batches, a generator).
     batch_size: so many samples of arrays, cut along each one's first axis, are computed at once; None: all.
-    labelled: each batch is a pair (inputs, targets), of which the targets are left out.
+    labelled: each batch is a pair (inputs, targets), of which the targets are left out; a list of pairs is batches.
     Outputs of several batches are joined along their first axis. Raises ValueError for data without batches and for
     batch_size < 1, ShapeError for arrays of different lengths and for outputs that cannot be joined.
     """
@@ -144,7 +145,9 @@ def predict(
     if not isinstance(predictor, Predictor):
         predictor = Predictor(predictor, device=device, precision=precision, backend=backend)
     predictor.refresh()
-    whole = isinstance(data, tuple | list | dict) or hasattr(data, "dtype")
+    whole = (isinstance(data, tuple | list | dict) or hasattr(data, "dtype")) and not (
+        labelled and _is_list_of_pairs(data)
+    )
     batches: Iterable[Any] = [data] if whole else data
     found: list[list[Tensor]] = []
     structure = None
@@ -156,6 +159,10 @@ def predict(
     if structure is None:
         raise ValueError("predict: the data has no batches")
     return unflatten(structure, [_joined(pieces) for pieces in zip(*found, strict=True)])
+
+
+def _is_list_of_pairs(data: Any) -> bool:
+    return isinstance(data, list) and all(isinstance(x, tuple | list) and len(x) == 2 for x in data)
 
 
 def _parts(inputs: Any, batch_size: int | None) -> Iterable[Any]:
@@ -184,7 +191,9 @@ def _joined(pieces: tuple[Tensor, ...]) -> Tensor:
 
 
 def pair_of(batch: Any, where: str) -> tuple[Any, Any]:
-    """The inputs and the targets of a batch. Raises ValueError."""
+    """The inputs and the targets of a batch; a dict is inputs without targets. Raises ValueError."""
+    if isinstance(batch, dict):
+        return batch, None
     if isinstance(batch, tuple | list) and len(batch) == 2:
         return batch[0], batch[1]
     kind = f"a {type(batch).__name__}"

@@ -87,9 +87,8 @@ def named_metrics(given: Iterable[Any] | Mapping[str, Any]) -> dict[str, Metric]
             made = (
                 f"the class {entry.__name__}; make one: {entry.__name__}()" if isinstance(entry, type) else ""
             )
-            raise TypeError(
-                f"metrics: needs metrics or functions (outputs, targets) -> scalar, got {made or repr(entry)}"
-            )
+            made = made or f"{entry!r}; an own one is a subclass of lamina.train.metrics.Metric"
+            raise TypeError(f"metrics: needs metrics or functions (outputs, targets) -> scalar, got {made}")
         metric = entry if isinstance(entry, Metric) else Mean(entry)
         key = metric.name if name is None else name
         if key in found:

@@ -60,7 +60,7 @@ class Scoring:
     def add(self, outputs: Any, targets: Any, samples: int) -> None:
         """One more batch. Raises TypeError for what is no array, ShapeError where loss or metrics do not fit."""
         given, first = _tree.flatten(outputs)
-        wanted, second = flatten_arrays(targets, "evaluate: targets")
+        wanted, second = flatten_arrays(targets, "evaluate: targets", needed=targets is not None)
         kind = _SumsKind(first, second, tuple(array_spec(x) for x in (*given, *wanted)), current_policy())
         if kind not in self._programs:
             self._programs[kind] = self._compile(kind, len(given))

@@ -19,7 +19,8 @@ from lamina import _tree, ops
 from lamina._tree import Structure
 from lamina.distributed.alike import collectives_of
 from lamina.distributed.data_parallel import DataParallel, as_data_parallel
-from lamina.graph import Executable, Graph, Value, compile, gradients
+from lamina.graph import Executable, Graph, Value, compile
+from lamina.graph.ir.autodiff import gradients_or_none
 from lamina.graph.ir.graph import constant, traced_for
 from lamina.graph.planning.rematerialize import as_bytes
 from lamina.graph.run.collector import collector_paused
@@ -227,19 +228,20 @@ class Step:
             self._waiting = 0 if count is None else int(count.item())
         return self._waiting
 
-    def __call__(self, inputs: Any, targets: Any, update: bool | None = None) -> Tensor:
+    def __call__(self, inputs: Any, targets: Any = None, update: bool | None = None) -> Tensor:
         """Train by one batch and return its loss: a scalar tensor; reading its value waits for the device.
 
         inputs: what net takes: an array of any library and dtype, or nested tuples, lists and dicts of them. A tuple
             or list holds net's positional arguments, a dict its named ones. Floats are cast to the compute type,
             integers and booleans reach the network as they are.
-        targets: what loss_fn takes, likewise an array or nested arrays, as they are.
+        targets: what loss_fn takes, likewise an array or nested arrays, as they are; None where the network gives its
+            own loss, which loss_fn hands on: lambda outputs, targets: outputs["loss"].
         update: where gradients are accumulated, whether this call updates the parameters by the mean of what was
             gathered, this batch included; by default each `accumulate`-th call since the last update does.
         Raises TypeError for what is no array, or may be one or several (a tuple of numbers).
         """
         given, takes = flatten_arrays(inputs, "train_step: inputs")
-        wanted, goals = flatten_arrays(targets, "train_step: targets")
+        wanted, goals = flatten_arrays(targets, "train_step: targets", needed=targets is not None)
         specs = tuple([array_spec(x) for x in (*given, *wanted)])
         with self._turn:
             updates = self.waiting + 1 >= self.options.accumulate if update is None else update
@@ -325,7 +327,7 @@ class Step:
             "step.optimizer and step.state, or use save_checkpoint"
         )
 
-    def program(self, inputs: Any, targets: Any) -> _CompiledStep:
+    def program(self, inputs: Any, targets: Any = None) -> _CompiledStep:
         """The program for inputs and targets of these shapes and dtypes, compiled on first use.
 
         inputs, targets: a Spec, or a tree of them as the arrays will be.
@@ -377,6 +379,8 @@ class Step:
         if not parameters:
             hidden = ", ".join(self.net.unregistered())
             hint = f"; {hidden} holds modules in a plain list: use nn.ModuleList" if hidden else ""
+            if any(hasattr(m, "becomes") for m in self.net.modules()):
+                hint = " yet: call it once on a tensor, so that its lazy layers get theirs"
             raise ValueError(f"train_step: {type(self.net).__name__} has no parameters{hint}")
         groups = (
             self.optimizer.bound if self.optimizer.is_bound else ParameterGroups(self.optimizer, self.net)
@@ -480,13 +484,30 @@ class Step:
         scale = values.get("scale/scale")
         # Scaled float16 gradients are widened before they are divided, others when the optimizer reads them.
         wrt = half if scale is None else parameters
-        arriving = gradients(loss if scale is None else loss * scale[0], [wrt[n] for n, _ in trained])
+        arriving = self._gradients(loss if scale is None else loss * scale[0], [wrt[n] for n, _ in trained])
         new, grads, (loss, *hits) = self._update(parameters, arriving, [loss, *hits], values, kind.updates)
         new |= after
         if kind.updates and self.options.averaged is not None:
             new |= self._average(self.options.averaged, values, new)
         results = [new.get(name, values[name]) for name in self.state.named()]
         return [*results, loss, *hits, *(grads if self.options.keep_grads else [])]
+
+    def _gradients(self, loss: Any, wrt: Sequence[Any]) -> list[Any]:
+        """The gradients; None for what the loss does not depend on, which is not updated then.
+
+        Gathered gradients are those of several programs, so that they are zeros there. Raises ValueError where the
+        loss depends on nothing that is trained.
+        """
+        known = isinstance(loss, Value)  # else it is a constant
+        found = gradients_or_none([loss], wrt, [ops.ones_like(loss)]) if known else [None] * len(wrt)
+        if all(g is None for g in found):
+            raise ValueError(
+                "train_step: the loss depends on none of the parameters that are trained: something between is "
+                "without a gradient (detach, stop_gradient, argmax, a comparison, NumPy), or leaves them out"
+            )
+        if self.options.accumulate == 1 and self.options.parallel is None:
+            return found
+        return [ops.zeros_like(v) if g is None else g for g, v in zip(found, wrt, strict=True)]
 
     def _average(
         self, averaged: AveragedModel, values: dict[str, Value], new: dict[str, Any]
@@ -546,6 +567,11 @@ class Step:
         """The new parameters, optimizer states, gathered gradients and loss scale; the gradients; the loss and
         the hits (figures), of all ranks where these update together."""
         scale = values.get("scale/scale")
+        idle = [g is None for g in arriving]
+        arriving = [
+            _zeros(parameters[n]) if g is None else g
+            for (n, _), g in zip(self._trained(), arriving, strict=True)
+        ]
         new: dict[str, Any] = {}
         good = None  # whether there is a gradient to update by: with a loss scale it may overflow
         alone = updates and self.options.accumulate == 1
@@ -566,7 +592,10 @@ class Step:
         arriving = self._clipped(arriving)
         before = [self._own_piece(name, parameters, values) for name, _ in self._trained()]
         after = []
-        for (name, entry), held, g in zip(self._trained(), before, arriving, strict=True):
+        for (name, entry), held, g, is_idle in zip(self._trained(), before, arriving, idle, strict=True):
+            if is_idle:
+                after.append(held)
+                continue
             rule = entry.group.rule
             keys = [f"optimizer/{name}.{part}" for part in rule.parts]
             rate = values[f"rate{self._groups.groups.index(entry.group)}"]

@@ -54,3 +54,20 @@ def test_batch_norm_gives_its_new_statistics() -> None:
     assert set(found.changed) == {"running_mean", "running_var", "num_batches_tracked"}
     for name, value in found.changed.items():
         close(value, getattr(net, name))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torch.linalg.cross(x, x.flip(0))", "torch.linalg.diagonal(x)", "torch.linalg.diagonal(x, offset=1)",
+        "torch.linalg.diagonal(x, dim1=0, dim2=1)", "torch.subtract(x, x * 2, alpha=3)", "torch.trapz(x)",
+        "torch.divide(x, 2, rounding_mode='floor')", "torch.pdist(x[0])", "torch.gradient(x, dim=1)[0]", "x.tile(2)",
+    ],
+)  # fmt: skip
+def test_a_function_by_another_name_keeps_its_own_defaults(text: str) -> None:
+    import torch
+
+    from tests.helpers.torch_functions import agree
+
+    scope = {"torch": torch}
+    agree(eval(f"lambda x: {text}", scope), torch.randn(3, 3, 3))

@@ -68,3 +68,16 @@ def test_gumbel_softmax_and_distributions_are_converted() -> None:
     assert len(set(found[0].numpy().argmax(1).tolist())) > 1
     torch.testing.assert_close([torch.tensor(y.numpy()) for y in found[1:]], list(net(x)[1:]))
     assert distributions.Distribution._validate_args == checks
+
+
+def test_native_dropout_gives_what_stays_too() -> None:
+    import torch
+
+    from tests.helpers.torch_functions import agree, captured
+
+    x = torch.ones(100, 100)
+    agree(lambda x: torch.native_dropout(x, 0.5, False), x)
+    y, stays = (z.numpy() for z in captured(lambda x: torch.native_dropout(x, 0.25, True), x)(x).outputs)
+    assert abs(stays.mean() - 0.75) < 0.02
+    assert ((y != 0) == stays).all()
+    assert abs(y.max() - 4 / 3) < 1e-6

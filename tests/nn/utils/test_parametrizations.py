@@ -99,3 +99,12 @@ def test_what_is_refused() -> None:
         parametrizations.spectral_norm(nn.Linear(2, 2), n_power_iterations=0)
     with pytest.raises(ValueError, match="spectral_norm: Linear has no parameter 'w'"):
         parametrizations.spectral_norm(nn.Linear(2, 2), "w")
+
+
+def test_files_with_torchs_older_names_load() -> None:
+    net = nn.Sequential(parametrizations.weight_norm(nn.Linear(2, 3)))
+    length, direction = np.full((3, 1), 2, np.float32), np.ones((3, 2), np.float32)
+    net.load_state_dict({"0.weight_g": length, "0.weight_v": direction, "0.bias": np.zeros(3, np.float32)})
+    np.testing.assert_allclose(net[0].weight.numpy(), np.full((3, 2), np.sqrt(2)), rtol=1e-6)
+    with pytest.raises(AttributeError, match="it is lamina.nn.utils.parametrizations.weight_norm"):
+        nn.utils.weight_norm  # type: ignore[attr-defined]  # noqa: B018

@@ -7,7 +7,12 @@ import pytest
 
 import lamina as lm
 from lamina import nn, ops
-from lamina.nn.utils.parametrize import is_parametrized, register_parametrization, remove_parametrizations
+from lamina.nn.utils.parametrize import (
+    cached,
+    is_parametrized,
+    register_parametrization,
+    remove_parametrizations,
+)
 
 
 class Symmetric(nn.Module):
@@ -92,3 +97,51 @@ def test_what_is_refused() -> None:
     assert sorted(layer.state_dict()) == ["bias", "weight"]
     with pytest.raises(ValueError, match=r"remove_parametrizations: Linear.weight is not parametrized"):
         remove_parametrizations(layer, "weight")
+
+
+class Mirrored(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return ops.triu(x) + ops.triu(x, 1).mT
+
+    def right_inverse(self, x: Any) -> Any:
+        return ops.triu(x)
+
+
+def test_what_is_assigned_becomes_the_originals() -> None:
+    layer = nn.Linear(3, 3)
+    register_parametrization(layer, "weight", Mirrored())
+    value = np.arange(9, dtype=np.float32).reshape(3, 3)
+    value = value + value.T
+    layer.weight = lm.tensor(value)
+    np.testing.assert_array_equal(layer.weight.numpy(), value)
+    np.testing.assert_array_equal(layer.parametrizations.weight.original.numpy(), np.triu(value))
+    normed = nn.utils.parametrizations.weight_norm(nn.Linear(3, 3))
+    normed.weight = nn.Parameter(value)
+    np.testing.assert_allclose(normed.weight.numpy(), value, rtol=1e-6)
+    assert len([*normed.parameters()]) == 3
+
+
+def test_what_has_no_inverse_is_not_assigned() -> None:
+    class Twice(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return 2 * x
+
+    layer = nn.Linear(3, 3)
+    register_parametrization(layer, "weight", Twice())
+    with pytest.raises(TypeError, match="Twice has no right_inverse, so that a parameter which it computes"):
+        layer.weight = lm.ones(3, 3)
+
+
+def test_within_cached_a_parameter_is_computed_once() -> None:
+    layer = nn.Linear(3, 3)
+    register_parametrization(layer, "weight", Symmetric())
+    square = lm.grad(lambda net: ops.sum(net.weight * net.weight))
+    expected = square(layer)["parametrizations.weight.original"].numpy()
+    with cached():
+        assert layer.weight is layer.weight
+        for _ in range(2):
+            found = square(layer)["parametrizations.weight.original"].numpy()
+            np.testing.assert_array_equal(found, expected)
+        compiled = lm.jit(lambda x: layer(x))(lm.ones(3))
+        np.testing.assert_allclose(compiled.numpy(), layer(lm.ones(3)).numpy(), rtol=1e-6)
+    assert layer.weight is not layer.weight

@@ -114,3 +114,15 @@ def test_errors() -> None:
         ops.cdist(x, x, -1.0)
     with pytest.raises(ShapeError, match="cov: fweights must be"):
         ops.cov(x, fweights=lm.tensor([1]))
+
+
+@pytest.mark.parametrize("p", [2.0, 1.0, 3.0, float("inf")])
+def test_distances_of_all_pairs(p: float) -> None:
+    x = RNG.standard_normal((5, 3))
+    whole = np.linalg.norm(x[:, None] - x, p, -1)
+    np.testing.assert_allclose(run(ops.pdist, x, p), whole[np.triu_indices(5, 1)], rtol=1e-6)
+    x[1] = x[0]
+    assert np.isfinite(grad(lambda v: ops.pdist(v, p), x)[0]).all()
+    assert run(ops.pdist, x[:1]).shape == (0,)
+    with pytest.raises(ShapeError, match=r"pdist: needs \[N, M\] and p >= 0"):
+        ops.pdist(x[0])

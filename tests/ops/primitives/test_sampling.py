@@ -197,3 +197,10 @@ def test_errors_name_what_is_wrong() -> None:
     ]:  # fmt: skip
         with pytest.raises(kind, match=message):
             call()
+
+
+def test_integers_like_a_tensor() -> None:
+    found = ops.randint_like(np.zeros((40, 5), np.float32), 3, 6)
+    assert (found.dtype, found.shape) == (lm.float32, (40, 5))
+    assert sorted(set(found.numpy().ravel())) == [3, 4, 5]
+    assert ops.randint_like(found, 2, dtype=lm.int64).max().item() == 1

@@ -79,3 +79,20 @@ def test_differences_and_areas() -> None:
     place = np.array([0.0, 1.0, 3.0])
     np.testing.assert_allclose(run(ops.trapezoid, x, place), np.trapezoid(x, place))
     np.testing.assert_allclose(run(ops.cumulative_trapezoid, x, dx=0.5), [[1.25, 4.5], [0.25, 0.5]])
+
+
+@pytest.mark.parametrize("edge_order", [1, 2])
+def test_slopes_by_differences(edge_order: int) -> None:
+    x = X[..., :4]
+    for found, expected in zip(
+        ops.gradient(x, spacing=[0.5, 2.0, 1.0], edge_order=edge_order),
+        np.gradient(x, 0.5, 2.0, 1.0, edge_order=edge_order),
+        strict=True,
+    ):
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12, atol=1e-12)
+    (along,) = ops.gradient(x[0], spacing=0.5, dim=-1, edge_order=edge_order)
+    np.testing.assert_allclose(along.numpy(), np.gradient(x[0], 0.5, axis=-1, edge_order=edge_order))
+    with pytest.raises(ShapeError, match="gradient: needs"):
+        ops.gradient(np.ones((1, 4)), edge_order=edge_order)
+    with pytest.raises(ValueError, match="edge_order 1 or 2 and a spacing for each axis"):
+        ops.gradient(x, spacing=[1.0])

@@ -32,6 +32,8 @@ def test_searchsorted(right: bool) -> None:
 def test_counts() -> None:
     x = RNG.integers(0, 6, 50)
     np.testing.assert_array_equal(ops.bincount(lm.tensor(x)).numpy(), np.bincount(x))
+    np.testing.assert_array_equal(ops.bincount(lm.tensor(x.astype(np.uint8))).numpy(), np.bincount(x))
+    assert ops.bincount(lm.tensor(x[:0].astype(np.uint8)), minlength=2).tolist() == [0, 0]
     weights = RNG.standard_normal(50)
     found = ops.bincount(lm.tensor(x), lm.tensor(weights), minlength=9).numpy()
     np.testing.assert_allclose(found, np.bincount(x, weights, 9))
@@ -88,3 +90,12 @@ def test_a_graph_has_no_shapes_that_depend_on_numbers(function: Any) -> None:
 def test_errors(call: Any, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         call(lm.ones((2, 3)))
+
+
+def test_places_of_indices() -> None:
+    x = RNG.integers(0, 60, (2, 5))
+    for found, expected in zip(ops.unravel_index(x, (3, 4, 5)), np.unravel_index(x, (3, 4, 5)), strict=True):
+        np.testing.assert_array_equal(found.numpy(), expected)
+    assert [i.tolist() for i in ops.unravel_index(7, 10)] == [7]
+    with pytest.raises(DTypeError, match="unravel_index: indices must be integers"):
+        ops.unravel_index(1.5, (3,))

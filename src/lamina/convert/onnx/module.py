@@ -229,7 +229,7 @@ class OnnxModule(Module):
         path, attribute = self._places[name]
         holder = self.get_submodule(path)
         held = holder._parameters.get(attribute)
-        return holder._buffers[attribute] if held is None else held
+        return holder.get_buffer(attribute) if held is None else held
 
     def _standing(self) -> dict[str, Any]:
         """What stands for each weight in this call: itself, or a traced value."""

@@ -26,6 +26,7 @@ from lamina.convert.torch.node import (
     read,
 )
 from lamina.convert.torch.targets import (
+    defaults,
     full_name,
     is_functional,
     is_torch,
@@ -323,7 +324,8 @@ def _applied(node: Node, function: Callable[..., Any], args: Any, kwargs: Any) -
     known = _parameters(function)
     takes_any = any(p.kind in (p.VAR_KEYWORD,) for p in known.values())
     most = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in known.values())
-    args, kwargs = list(args), dict(kwargs)
+    args = list(args)
+    kwargs = {k: v for k, v in defaults(node, len(args)).items() if k in known} | dict(kwargs)
     spread = any(p.kind is p.VAR_POSITIONAL for p in known.values())
     if len(args) > most and not spread:
         names = [a.name for s in schemas(node)[:1] for a in s.arguments]

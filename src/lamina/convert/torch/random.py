@@ -14,7 +14,7 @@ from lamina.ops.primitives.generator import drawn
 KINDS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
 
 
-@converts(*KINDS, "feature_dropout", "native_dropout")
+@converts(*KINDS, "feature_dropout")
 @aliases
 def dropout(call: TorchCall) -> Any:
     """Elements, or channels, dropped in training; in inference the tensor itself."""
@@ -23,14 +23,22 @@ def dropout(call: TorchCall) -> Any:
     if not training or p == 0:
         return call.cells["input"]
     x = call["input"]
-    name = {"feature_dropout": f"dropout{max(1, x.ndim - 2)}d", "native_dropout": "dropout"}.get(
-        call.name, call.name
-    )
+    name = {"feature_dropout": f"dropout{max(1, x.ndim - 2)}d"}.get(call.name, call.name)
     return drawn(lambda state: getattr(ops, name)(x, float(p), state=state), None, x)
 
 
 for _name in KINDS:
     converts(f"{_name}_")(dropout)
+
+
+@converts("native_dropout")
+def native_dropout(call: TorchCall) -> Any:
+    """What is left of elements, and which are."""
+    x, p, training = call["input"], float(call["p"]), call.get("train", True)
+    if not training:
+        return x, ops.ones_like(x, dtype="bool")
+    stays = ops.rand_like(x, dtype="float32") >= p
+    return ops.where(stays, x, 0.0) * (0.0 if p == 1 else 1 / (1 - p)), stays
 
 
 @converts("bernoulli", "bernoulli_")

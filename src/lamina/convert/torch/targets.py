@@ -30,7 +30,7 @@ SYNONYMS = {
     "arctan2": "atan2", "arccosh": "acosh", "arcsinh": "asinh", "arctanh": "atanh", "fix": "trunc", "ger": "outer",
     "swapdims": "transpose", "row_stack": "vstack", "special_expit": "sigmoid", "special_gammaln": "lgamma",
     "log_sigmoid": "logsigmoid", "clip": "clamp", "linalg_matmul": "matmul", "linalg_cross": "cross",
-    "linalg_diagonal": "diagonal", "fake_quantize": "quantize",
+    "linalg_diagonal": "diagonal", "trapz": "trapezoid", "fake_quantize": "quantize",
 }  # fmt: skip
 #: Namespaces that stand in front of the names of built-in functions.
 PREFIXES = ("special_", "fft_")
@@ -193,6 +193,14 @@ def named(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[st
         given = ", ".join([*(type(a).__name__ for a in args), *kwargs])
         raise TypeError(f"{full_name(node)}: no overload takes ({given})")
     return min(fits, key=lambda f: f[:2])[2]
+
+
+def defaults(node: Node, given: int) -> dict[str, Any]:
+    """What a function that goes by another's name here takes beside its first arguments: that one's may be others."""
+    if own_name(node).removesuffix("_") not in SYNONYMS:
+        return {}
+    known = [a for s in schemas(node)[:1] for a in s.arguments[given:] if a.has_default_value()]
+    return {_spelled(a.name): a.default_value for a in known if a.default_value is not None}
 
 
 def _own_names(name: str) -> Iterator[str]:

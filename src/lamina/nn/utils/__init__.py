@@ -1,6 +1,7 @@
 """Helpers around networks, as in torch.nn.utils: `rnn` packs and pads sequences, `clip_grad` bounds gradients,
 `parametrize` and `parametrizations` compute parameters from others, `fusion` takes norms into the layer before."""
 
+from lamina._lazy import lazy
 from lamina.nn.utils import fusion, parametrizations, parametrize, rnn
 from lamina.nn.utils.clip_grad import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_, get_total_norm
 from lamina.nn.utils.convert_parameters import parameters_to_vector, vector_to_parameters
@@ -20,3 +21,14 @@ __all__ = [
     "rnn",
     "vector_to_parameters",
 ]
+
+__getattr__ = lazy(
+    __name__,
+    {},
+    instead={
+        "weight_norm": "it is lamina.nn.utils.parametrizations.weight_norm, with other names in the state_dict",
+        "spectral_norm": "it is lamina.nn.utils.parametrizations.spectral_norm, with other names in the state_dict",
+        "remove_weight_norm": 'it is lamina.nn.utils.parametrize.remove_parametrizations(module, "weight")',
+        "remove_spectral_norm": 'it is lamina.nn.utils.parametrize.remove_parametrizations(module, "weight")',
+    },
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 from lamina import ops
@@ -19,9 +20,19 @@ def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Mo
     """Length and direction of a weight as parameters of their own (Salimans & Kingma 2016): g · v / |v|.
 
     dim: the axis whose indices have lengths of their own; None: one for the whole weight. The originals are
-    `original0`, g, and `original1`, v. Raises ValueError for what is no parameter.
+    `original0`, g, and `original1`, v; files with torch's older names, weight_g and weight_v, load. Raises ValueError
+    for what is no parameter.
     """
-    return register_parametrization(module, name, _WeightNorm(dim))
+    register_parametrization(module, name, _WeightNorm(dim))
+    module.register_load_state_dict_pre_hook(partial(_todays_names, name))
+    return module
+
+
+def _todays_names(name: str, module: Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+    """Entries of torch.nn.utils.weight_norm under the names of the parametrization."""
+    for i, part in enumerate("gv"):
+        if (old := f"{prefix}{name}_{part}") in state:
+            state[f"{prefix}parametrizations.{name}.original{i}"] = state.pop(old)
 
 
 class _WeightNorm(Module):

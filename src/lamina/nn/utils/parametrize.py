@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from lamina.nn.container import ModuleDict
 from lamina.nn.module import Module
 from lamina.nn.parameter import Parameter
 from lamina.ops.arguments import checked
+from lamina.ops.core import recorder
 from lamina.spec import ShapeError
 
 
@@ -37,12 +41,58 @@ class ParametrizationList(Module):
         self.add_module(str(self.length), parametrization)
         self.length += 1
 
+    def assign(self, value: Any) -> None:
+        """Make the parameter's value this one: the originals become what the modules' `right_inverse` give.
+
+        Raises TypeError where a module has none, ShapeError for originals of another shape.
+        """
+        for i in reversed(range(self.length)):
+            module = self._modules[str(i)]
+            inverse = getattr(module, "right_inverse", None)
+            if inverse is None:
+                raise TypeError(
+                    f"{type(module).__name__} has no right_inverse, so that a parameter which it computes cannot be "
+                    "assigned: write over its original, or remove_parametrizations"
+                )
+            value = inverse(value)
+        for name, new in zip(self._names(), value if self.count else (value,), strict=True):
+            self.get_parameter(name).copy_(new)
+
     def forward(self) -> Any:
         """The parameter's value."""
+        kept = _cached.get()
+        if kept is None:
+            return self._made()
+        originals = [getattr(self, name) for name in self._names()]
+        key = (id(self), id(recorder()), *map(id, originals))
+        if key not in kept:
+            kept[key] = (
+                self,
+                recorder(),
+                originals,
+                self._made(),
+            )  # held, so that no other object has these ids
+        return kept[key][-1]
+
+    def _made(self) -> Any:
         value = self._modules["0"](*(getattr(self, name) for name in self._names()))
         for i in range(1, self.length):
             value = self._modules[str(i)](value)
         return value
+
+
+#: What parametrized parameters are within `cached`, by the parametrization and the originals that were read.
+_cached: ContextVar[dict[Any, Any] | None] = ContextVar("lamina_parametrized", default=None)
+
+
+@contextmanager
+def cached() -> Iterator[None]:
+    """Within the block a parametrized parameter is computed once and kept, whatever changes."""
+    token = _cached.set({} if _cached.get() is None else _cached.get())
+    try:
+        yield
+    finally:
+        _cached.reset(token)
 
 
 @checked

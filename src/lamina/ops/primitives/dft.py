@@ -57,9 +57,14 @@ def _divisor(n: int) -> int:
 
 @lru_cache(maxsize=64)
 def _waves(n: int, points: int, frequencies: int, sign: int) -> Array:
-    """[points, frequencies]: exp(sign 2 pi i j k / n). Kept, read-only: sines take longer than products."""
+    """[points, frequencies]: exp(sign 2 pi i j k / n), exact at quarter turns: so real signals have real last
+    frequencies. Kept, read-only: sines take longer than products.
+    """
     turns = np.outer(np.arange(points), np.arange(frequencies)) % n
     found: Array = np.exp(sign * 2j * np.pi * turns / n)
+    quarters = 4 * turns
+    exact = quarters % n == 0
+    found[exact] = np.array([1, sign * 1j, -1, -sign * 1j])[quarters[exact] // n]
     found.flags.writeable = False
     return found
 
@@ -107,7 +112,8 @@ def half(x: Any, scale: float) -> Pair:
     if first == n:
         return _product((x, None), _waves(n, n, n // 2 + 1, -1) * scale)
     if not first:
-        return _each(dft((x, None), -1, scale), lambda part: part[..., : n // 2 + 1])
+        re, im = _each(dft((x, None), -1, scale), lambda part: part[..., : n // 2 + 1])
+        return re, _without_ends(im, n)
     # As `dft`, for k1 = 0 … first // 2 alone: frequency n - k is k's conjugate.
     rest, lead, kept = n // first, x.shape[:-1], first // 2 + 1
     z = transpose(x.reshape((*lead, first, rest)), -1, -2), None
@@ -115,7 +121,13 @@ def half(x: Any, scale: float) -> Pair:
     z = _times(z, _waves(n, rest, kept, -1))
     z = dft(_each(z, lambda part: transpose(part, -1, -2)), -1, 1.0)
     re, im = _each(z, lambda part: transpose(part, -1, -2))
-    return _whole(re, n, first, 1), _whole(im, n, first, -1)
+    return _whole(re, n, first, 1), _without_ends(_whole(im, n, first, -1), n)
+
+
+def _without_ends(im: Any, n: int) -> Any:
+    """0 at the frequencies 0 and n / 2, where rounding would leave something, whose sign would be the phase's."""
+    k = np.arange(n // 2 + 1)
+    return im * ((k > 0) & (2 * k != n)).astype(im.dtype.numpy)
 
 
 def _whole(part: Any, n: int, first: int, turn: int) -> Any:

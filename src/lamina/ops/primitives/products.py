@@ -13,6 +13,7 @@ from lamina.ops.core import listing, operand
 from lamina.ops.primitives.arrange import diagonal
 from lamina.ops.primitives.cast import cast
 from lamina.ops.primitives.elementary import pow
+from lamina.ops.primitives.gather import index_select
 from lamina.ops.primitives.matmul import bmm, matmul, mv, outer
 from lamina.ops.primitives.norms import vector_norm
 from lamina.ops.primitives.pointwise import add, clamp, mul, sqrt, where
@@ -284,6 +285,19 @@ def cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: str = "use_mm_for_eucl
         return _euclidean(a, b)
     apart = a.reshape((*a.shape[:-1], 1, a.shape[-1])) - b.reshape((*b.shape[:-2], 1, *b.shape[-2:]))
     return vector_norm(apart, p, -1)
+
+
+@checked
+def pdist(input: Any, p: float = 2.0) -> Any:
+    """The p-norm distances of all pairs of rows of [N, M], those of the first row first: [N (N - 1) / 2]. F.pdist.
+
+    The gradient is 0 where a distance is 0.
+    """
+    x = operand(input, "pdist")
+    if p < 0 or x.ndim != 2:
+        raise ShapeError(f"pdist: needs [N, M] and p >= 0, got {x.spec} and {p}")
+    first, second = np.triu_indices(x.shape[0], 1)
+    return vector_norm(index_select(x, 0, first) - index_select(x, 0, second), p, -1)
 
 
 def _euclidean(a: Any, b: Any) -> Any:

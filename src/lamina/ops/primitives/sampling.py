@@ -176,6 +176,22 @@ def randint(
 
 
 @checked
+def randint_like(
+    input: Any,
+    low: int,
+    high: int | None = None,
+    *,
+    generator: Any = None,
+    dtype: DTypeLike | None = None,
+    device: Any = None,
+) -> Any:
+    """`randint` in the size of input, on its device and in its dtype unless one is given: (input, high) from 0."""
+    x = operand(input, "randint_like")
+    first, last = (0, low) if high is None else (low, high)
+    return randint(first, last, x.shape, generator=generator, dtype=dtype or x.dtype, device=device or x)
+
+
+@checked
 def randperm(n: int, *, generator: Any = None, dtype: DTypeLike = int64, device: Any = None) -> Any:
     """0 … n - 1 in an order of which all are as likely, as torch.randperm. Raises ValueError for n < 0."""
     within("randperm", "n", n, 0)

@@ -213,6 +213,51 @@ def diff(input: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any
     return x
 
 
+@checked
+def gradient(
+    input: Any,
+    *,
+    spacing: float | Sequence[float] = 1.0,
+    dim: int | Sequence[int] | None = None,
+    edge_order: int = 1,
+) -> list[Any]:
+    """The slopes of input along each axis of dim, of all axes by default, by differences. torch.gradient.
+
+    spacing: the distance of neighbours, one for all axes or one for each. edge_order: how exact the ends are, 1 or 2.
+    Raises ShapeError for an axis of fewer than edge_order + 1 elements, ValueError for numbers that do not fit.
+    """
+    x = operand(input, "gradient")
+    x = x if x.dtype.is_float else cast(x, "float32")
+    given = range(x.ndim) if dim is None else [dim] if isinstance(dim, int) else dim
+    axes = [normalize_axis(d, x.ndim, "gradient") for d in given]
+    apart = [spacing] * len(axes) if isinstance(spacing, (int, float)) else list(spacing)
+    if edge_order not in (1, 2) or len(apart) != len(axes):
+        raise ValueError(
+            f"gradient: needs edge_order 1 or 2 and a spacing for each axis, got {edge_order} and {spacing} for "
+            f"{len(axes)} axes"
+        )
+    return [_slopes(x, axis, float(h), edge_order) for axis, h in zip(axes, apart, strict=True)]
+
+
+def _slopes(x: Any, axis: int, h: float, edge_order: int) -> Any:
+    size = x.shape[axis]
+    if size < edge_order + 1:
+        raise ShapeError(f"gradient: needs {edge_order + 1} elements along axis {axis}, got {x.spec}")
+
+    def at(i: int, count: int = 1) -> Any:
+        return slice_axis(x, axis, i, i + count)
+
+    if edge_order == 1:
+        ends = at(1) - at(0), at(size - 1) - at(size - 2)
+    else:
+        ends = (
+            2.0 * at(1) - 1.5 * at(0) - 0.5 * at(2),
+            1.5 * at(size - 1) - 2.0 * at(size - 2) + 0.5 * at(size - 3),
+        )
+    inner = [(at(2, size - 2) - at(0, size - 2)) * 0.5] if size > 2 else []
+    return cat([ends[0], *inner, ends[1]], axis) * (1.0 / h)
+
+
 def _areas(what: str, y: Any, x: Any, dx: Any, dim: int) -> tuple[Any, int]:
     """The areas of the trapezoids between neighbours, and the axis."""
     y = operand(y, what, "y")

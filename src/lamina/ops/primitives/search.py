@@ -18,7 +18,7 @@ from lamina.ops.primitives.pointwise import floor, where
 from lamina.ops.primitives.reduce import amax, amin
 from lamina.ops.primitives.shape import unsqueeze
 from lamina.ops.primitives.statistics import any
-from lamina.spec import DTypeError, Shape, ShapeError, Spec, float32, int32, int64, normalize_axis
+from lamina.spec import DTypeError, Shape, ShapeError, Spec, as_shape, float32, int32, int64, normalize_axis
 
 
 @dataclass(frozen=True)
@@ -135,11 +135,27 @@ def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Any:
     numbers = host_values("bincount", x, "input")
     if numbers.size and numbers.min() < 0:
         raise ValueError(f"bincount: numbers must be >= 0, got {numbers.min()}")
-    size = max(int(numbers.max(initial=-1)) + 1, minlength)
+    size = max(int(numbers.max()) + 1 if numbers.size else 0, minlength)
     index = cast(x, int64)
     w = ones_like(index) if weights is None else operand(weights, "bincount", "weights")
     w = w if w.dtype.is_float or weights is None else cast(w, "float64")
     return _counts(index, size, w)
+
+
+@checked
+def unravel_index(indices: Any, shape: int | Sequence[int]) -> tuple[Any, ...]:
+    """The places along each axis of a tensor of this shape that indices into it, row by row, mean.
+
+    As torch.unravel_index, of integers. Raises DTypeError for others.
+    """
+    x = operand(indices, "unravel_index", "indices")
+    if x.dtype.kind not in "iu":
+        raise DTypeError(f"unravel_index: indices must be integers, got {x.spec}")
+    rest, found = cast(x, int64), []
+    for size in reversed(as_shape([shape] if isinstance(shape, int) else shape, "unravel_index: shape")):
+        found.append(rest % size)
+        rest = rest // size
+    return tuple(reversed(found))
 
 
 @checked
