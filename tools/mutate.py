@@ -374,10 +374,11 @@ def reach(
     )
 
 
-def reaching(copy: Path, chosen: Sequence[Fault]) -> dict[str, list[str]]:
+def reaching(copy: Path, chosen: Sequence[Fault], root: Path) -> dict[str, list[str]]:
     """Which tests reached each fault in `reach`, by its key, the quickest first; files stay together.
 
-    Tests that failed are left out. IMPORT stands first where importing a module executes the fault.
+    Tests that failed are left out. IMPORT stands first where importing a module executes the fault; root: the tree
+    without probes.
     """
     cases = ElementTree.parse(copy / "src/report.xml").iter("testcase")
     seconds = {_name_of(case): float(case.get("time", 0)) for case in cases if not _failed(case)}
@@ -388,7 +389,7 @@ def reaching(copy: Path, chosen: Sequence[Fault]) -> dict[str, list[str]]:
     found = {}
     for number, fault in enumerate(chosen):
         tests = reached[number]
-        early = IMPORT in tests or at_import((ROOT / fault.file).read_text(encoding="utf-8"), fault)
+        early = IMPORT in tests or at_import((root / fault.file).read_text(encoding="utf-8"), fault)
         found[fault.key] = [IMPORT] * early + _quickest_first({t: seconds[t] for t in tests if t in seconds})
     return found
 
@@ -406,7 +407,7 @@ def reach_of(file: Path, folder: Path, chosen: Sequence[Fault]) -> dict[str, lis
     if not file.exists():
         copy = _copy_to(folder / "probed")
         reach(copy, chosen)
-        file.write_text(json.dumps(reaching(copy, chosen), indent=1) + "\n", encoding="utf-8")
+        file.write_text(json.dumps(reaching(copy, chosen, ROOT), indent=1) + "\n", encoding="utf-8")
     known: dict[str, list[str]] = json.loads(file.read_text(encoding="utf-8"))
     if missing := [fault.key for fault in chosen if fault.key not in known]:
         raise SystemExit(f"{file} is of other faults: it lacks {missing[0]}")
