@@ -19,15 +19,17 @@ percent are found.
 With `--reach` each fault first runs only those tests of its chapter that execute its expression, the quickest first.
 Which these are tells one run of the quick suite in a copy where each such expression is a probe; it is kept in the
 named file and taken from there the next time. A process that a test starts counts as the test. What is missed: what
-another test of the same process has computed or imported before (caches), and processes that run another copy of
-the package. So the tests named after the module follow, all of them, and behind those of a line that runs at import
-the whole chapter, as without `--reach`; what none of these finds is a survivor.
+another test of the file has computed before, or one of another file imported (functions' caches are emptied between
+files), and processes that run another copy of the package. So the tests named after the module follow, all of them,
+and behind those of a line that runs at import the whole chapter, as without `--reach`; what none of these finds is a
+survivor.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import json
 import math
 import os
@@ -432,10 +434,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup() -> None:
-    """Each test reaches probes anew."""
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Each test reaches probes anew, and the tests of each file without what those of others left in caches."""
     if probe := sys.modules.get(PROBE):
         probe.seen.clear()
+        if item.config.stash.get(_file, None) != item.path:
+            item.config.stash[_file] = item.path
+            forget()
+
+
+_file = pytest.StashKey[Path]()
+
+
+def forget() -> None:
+    """Empty the caches of the package's functions, but for those of libraries and devices, which are one for all."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("lamina.") and name.split(".")[1] not in ("c", "cudnn", "onednn", "runtime"):
+            for value in vars(module).values():
+                if isinstance(value, functools._lru_cache_wrapper):
+                    value.cache_clear()
 
 
 # ------------------------------------------------------------------------------------------------------- the command

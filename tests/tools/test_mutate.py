@@ -4,6 +4,7 @@ import ast
 import json
 import shutil
 import sys
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -220,6 +221,21 @@ def test_one_run_tells_which_tests_reach_which_faults(house: Path) -> None:
     }
     assert found[faults[5].key][-1] == "tests/room/test_window.py::test_program"
     assert found[faults[9].key] == ["tests/room/test_window.py::test_high"]
+
+
+def test_what_a_function_has_cached_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what is one for all: an engine, a device."""
+    calls: list[str] = []
+    for name in ("lamina.ops.invented", "lamina.runtime.invented"):
+        module = ModuleType(name)
+        monkeypatch.setattr(module, "cached", lru_cache(lambda name=name: calls.append(name)), raising=False)
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(mutate.sys, "modules", {n: m for n, m in sys.modules.items() if "invented" in n})
+    for _ in range(2):
+        for module in mutate.sys.modules.values():
+            module.cached()
+        mutate.forget()
+    assert calls == ["lamina.ops.invented", "lamina.runtime.invented", "lamina.ops.invented"]
 
 
 def test_the_quickest_tests_come_first_and_files_stay_together() -> None:
