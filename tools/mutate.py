@@ -5,6 +5,7 @@
     python -m tools.mutate --list --count 10                   shows faults without running anything
     python -m tools.mutate --jobs 15 --without build/results/test.xml   many at a time, on a machine with cores for it
     python -m tools.mutate --seconds 600 --timeout 120         a figure within ten minutes, of as many as fit
+    python -m tools.mutate --reach map.json --timeout 120      200 faults within the hour
 
 A fault is a comparison, an operator, a condition or a number that is another one. It is put into a copy of the tree;
 this one is not touched. The tests run in the order: those named after the module, those in its folder that name it,
@@ -14,12 +15,22 @@ makes no difference. What is generated is left out. A fault whose tests take lon
 left of `--seconds`, is not decided: survivors take the longest, so that the share of those that were tried is a bound
 from below. The figure comes with its 95 % interval (Wilson's). The exit status is 1 where fewer than `--least`
 percent are found.
+
+With `--reach` each fault first runs only those tests of its chapter that execute its expression, the quickest first.
+Which these are tells one run of the quick suite in a copy where each such expression is a probe; it is kept in the
+named file and taken from there the next time. A process that a test starts counts as the test. What is missed: what
+another test of the file has computed before, or one of another file imported (functions' caches are emptied between
+files), and processes that run another copy of the package. So the tests named after the module follow, all of them,
+and behind those of a line that runs at import the whole chapter, as without `--reach`; what none of these finds is a
+survivor.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import functools
+import json
 import math
 import os
 import random
@@ -36,6 +47,8 @@ from pathlib import Path
 from queue import Queue
 from xml.etree import ElementTree
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = Path("src/lamina")
 #: Written by programs, or a list of names only.
@@ -51,6 +64,24 @@ EVERY_OP = Path("tests/ops/test_ops.py")
 TIMEOUT = "TIMEOUT"
 #: What was not tried: the time was over.
 LEFT_OUT = "LEFT OUT"
+#: In place of a test's name: an expression that runs when its module is imported.
+IMPORT = ""
+#: The name of the module that probes call. It lies beside the package, where other processes find it too.
+PROBE = "lamina_probe"
+#: Its text. Which test runs is known to pytest alone, and to all processes from the environment.
+PROBE_TEXT = """
+import os
+
+seen = set()
+
+
+def hit(number):
+    if number not in seen:
+        seen.add(number)
+        record = os.open(os.path.dirname(__file__) + "/reached", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(record, f"{number} {os.environ.get('PYTEST_CURRENT_TEST', '')}\\n".encode())
+        os.close(record)
+"""
 COMPARISONS = {
     ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"), ast.Eq: ("==", "!="),
     ast.NotEq: ("!=", "=="), ast.In: ("in", "not in"), ast.NotIn: ("not in", "in"), ast.Is: ("is", "is not"),
@@ -79,6 +110,11 @@ class Fault:
         raw = lines[self.line - 1].encode()  # columns of the syntax tree count bytes
         lines[self.line - 1] = (raw[: self.start] + self.new.encode() + raw[self.end :]).decode()
         return "".join(lines)
+
+    @property
+    def key(self) -> str:
+        """What it is called in a file."""
+        return f"{self.file}:{self.line}:{self.start}:{self.new}"
 
     def show(self, text: str) -> str:
         """The place, the line as it is and as it becomes."""
@@ -188,7 +224,7 @@ def choose(root: Path, count: int, seed: int, only: Sequence[str] = ()) -> list[
 def tests_for(root: Path, file: Path) -> list[str]:
     """Test files of a module's chapter, those that are likeliest to find a fault first."""
     parts = file.relative_to(PACKAGE).with_suffix("").parts
-    name, folder = parts[-1].lstrip("_"), Path("tests", *parts[:-1])
+    folder = Path("tests", *parts[:-1])
     chapter = Path("tests", *parts[: 2 if parts[0] == "backends" else 1]) if len(parts) > 1 else folder
     files = [*(root / chapter).rglob("test_*.py"), *(root / chapter.parent).glob("test_*.py")]
     if chapter == Path("tests"):
@@ -200,19 +236,46 @@ def tests_for(root: Path, file: Path) -> list[str]:
 
     def rank(test: Path) -> tuple[bool, bool, bool, str]:
         text = (root / test).read_text(encoding="utf-8")
-        named = test.stem.removeprefix("test_").removeprefix("gpu_") == name
-        return not (named and test.parent == folder), dotted not in text, test.parent != folder, str(test)
+        return not _named_after(file, test), dotted not in text, test.parent != folder, str(test)
 
     return [str(test) for test in sorted(found, key=rank)]
 
 
-def found_by(root: Path, fault: Fault, timeout: float, broken: set[str] | None = None) -> str:
+def _named_after(file: Path, test: Path) -> bool:
+    name = test.stem.removeprefix("test_").removeprefix("gpu_")
+    return name == file.stem.lstrip("_") and test.parent == "tests" / file.parent.relative_to(PACKAGE)
+
+
+def found_by(
+    root: Path,
+    fault: Fault,
+    timeout: float,
+    broken: set[str] | None = None,
+    reaching: Sequence[str] | None = None,
+) -> str:
     """The test that finds a fault in a copy of the tree; TIMEOUT; "" where all pass.
 
     broken: tests that fail without any fault. They find nothing; those that are met are added.
+    reaching: tests that execute it, the quickest first.
     """
-    target, tests = root / fault.file, tests_for(root, fault.file)
     broken = set() if broken is None else broken
+    for tests in _stages(fault.file, tests_for(root, fault.file), reaching):
+        if by := _found_among(root, fault, tests, timeout, broken):
+            return by
+    return ""
+
+
+def _stages(file: Path, chapter: list[str], reaching: Sequence[str] | None) -> Iterator[list[str]]:
+    """What is run one after the other: tests that reach the fault, then files."""
+    if reaching is None:
+        yield chapter
+        return
+    yield [test for test in reaching if test.partition("::")[0] in chapter]
+    yield chapter if IMPORT in reaching else [test for test in chapter if _named_after(file, Path(test))]
+
+
+def _found_among(root: Path, fault: Fault, tests: Sequence[str], timeout: float, broken: set[str]) -> str:
+    target = root / fault.file
     text = target.read_text(encoding="utf-8")
     while tests:
         target.write_text(fault.apply(text), encoding="utf-8")
@@ -227,13 +290,16 @@ def found_by(root: Path, fault: Fault, timeout: float, broken: set[str] | None =
 def _first_failure(root: Path, tests: Sequence[str], timeout: float, broken: Iterable[str]) -> str:
     """The first test that fails, or the end of what is printed where none is named; TIMEOUT; "" where all pass."""
     command = [sys.executable, "-B", "-m", "pytest", "-x", "--tb=no", "-p", "no:cacheprovider"]
-    environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}"}
     left_out = [word for test in sorted(broken) for word in ("--deselect", test)]
+    files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
+    if files != list(tests):  # too many for a command line
+        (root / "order").write_text("\n".join(tests), encoding="utf-8")
+        command += ["-p", "tools.mutate", "--order", str(root / "order")]
     try:
         done = subprocess.run(
-            [*command, *left_out, *tests],
+            [*command, *left_out, *files],
             cwd=root,
-            env=environment,
+            env=_environment(root),
             capture_output=True,
             text=True,
             timeout=timeout,
@@ -244,6 +310,152 @@ def _first_failure(root: Path, tests: Sequence[str], timeout: float, broken: Ite
         return ""
     failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", done.stdout, re.MULTILINE)
     return failed[1] if failed else (done.stdout + done.stderr).strip()[-80:]
+
+
+def _environment(root: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}:{ROOT}"}
+
+
+# --------------------------------------------------------------------------------------------------------- reach
+
+
+def probed(text: str, numbered: Iterable[tuple[int, Fault]]) -> str:
+    """A file's text where the smallest expression around each fault says, before its value, that it is reached."""
+    lines = [line.encode() for line in text.splitlines(keepends=True)]
+    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.expr)]
+    put: list[tuple[int, int, bytes]] = []
+    for number, fault in numbered:
+        first, last = _around(nodes, fault)
+        put += (*first, f"(__import__('{PROBE}').hit({number}) or (".encode()), (*last, b"))")
+    for line, column, new in sorted(put, reverse=True):
+        lines[line - 1] = lines[line - 1][:column] + new + lines[line - 1][column:]
+    return b"".join(lines).decode()
+
+
+def _around(nodes: Iterable[ast.expr], fault: Fault) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Beginning and end of the smallest expression that a fault lies in."""
+    places = [
+        ((node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)) for node in nodes
+    ]
+    first, last = (fault.line, fault.start), (fault.line, fault.end)
+    around = [place for place in places if place[0] <= first and last <= place[1]]
+    return min(around, key=lambda place: ((-place[0][0], -place[0][1]), place[1]))
+
+
+def at_import(text: str, fault: Fault) -> bool:
+    """Whether a fault lies outside of what functions do: importing the module executes it."""
+    functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.Lambda)]
+    bodies = [node.body if isinstance(node.body, list) else [node.body] for node in functions]
+    place = fault.line, fault.start
+    return not any(
+        (body[0].lineno, body[0].col_offset)
+        <= place
+        < (body[-1].end_lineno or 0, body[-1].end_col_offset or 0)
+        for body in bodies
+    )
+
+
+def reach(
+    copy: Path, chosen: Sequence[Fault], tests: Sequence[str] = ("-n", "2", "--dist", "worksteal")
+) -> None:
+    """Run tests in a copy with probes: `reached` and `report.xml` come into its `src`."""
+    numbered: dict[Path, list[tuple[int, Fault]]] = {}
+    for number, fault in enumerate(chosen):
+        numbered.setdefault(fault.file, []).append((number, fault))
+    for file, faults in numbered.items():
+        text = (copy / file).read_text(encoding="utf-8")
+        (copy / file).write_text(probed(text, faults), encoding="utf-8")
+    (copy / "src" / f"{PROBE}.py").write_text(PROBE_TEXT, encoding="utf-8")
+    (copy / "src/reached").touch()
+    command = [sys.executable, "-m", "pytest", "--tb=no", "-p", "no:cacheprovider", "-p", "tools.mutate"]
+    subprocess.run(
+        [*command, f"--junit-xml={copy / 'src/report.xml'}", *tests],
+        cwd=copy,
+        env=_environment(copy),
+        check=False,
+    )
+
+
+def reaching(copy: Path, chosen: Sequence[Fault], root: Path) -> dict[str, list[str]]:
+    """Which tests reached each fault in `reach`, by its key, the quickest first; files stay together.
+
+    Tests that failed are left out. IMPORT stands first where importing a module executes the fault; root: the tree
+    without probes.
+    """
+    cases = ElementTree.parse(copy / "src/report.xml").iter("testcase")
+    seconds = {_name_of(case): float(case.get("time", 0)) for case in cases if not _failed(case)}
+    reached: dict[int, set[str]] = {number: set() for number in range(len(chosen))}
+    for line in (copy / "src/reached").read_text(encoding="utf-8").splitlines():
+        which, _, test = line.partition(" ")
+        reached[int(which)].add(test.rpartition(" ")[0])  # without "(call)"
+    found = {}
+    for number, fault in enumerate(chosen):
+        tests = reached[number]
+        early = IMPORT in tests or at_import((root / fault.file).read_text(encoding="utf-8"), fault)
+        found[fault.key] = [IMPORT] * early + _quickest_first({t: seconds[t] for t in tests if t in seconds})
+    return found
+
+
+def _quickest_first(seconds: dict[str, float]) -> list[str]:
+    """Tests by their time, and by that of their files: what a file prepares is not to be made again and again."""
+    files: dict[str, float] = {}
+    for test, time_ in seconds.items():
+        files[test.partition("::")[0]] = files.get(test.partition("::")[0], 0.0) + time_
+    return sorted(seconds, key=lambda t: (files[t.partition("::")[0]], t.partition("::")[0], seconds[t], t))
+
+
+def reach_of(file: Path, folder: Path, chosen: Sequence[Fault]) -> dict[str, list[str]]:
+    """What `reaching` said, from a file; made first where the file is not there."""
+    if not file.exists():
+        copy = _copy_to(folder / "probed")
+        reach(copy, chosen)
+        file.write_text(json.dumps(reaching(copy, chosen, ROOT), indent=1) + "\n", encoding="utf-8")
+    known: dict[str, list[str]] = json.loads(file.read_text(encoding="utf-8"))
+    if missing := [fault.key for fault in chosen if fault.key not in known]:
+        raise SystemExit(f"{file} is of other faults: it lacks {missing[0]}")
+    return known
+
+
+# ------------------------------------------------------------------------------------------------ a plugin of pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--order", type=Path, help="a file of names: only these tests, in this order")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    order: Path | None = config.getoption("--order")
+    if order is None:
+        return
+    place = {name: i for i, name in enumerate(order.read_text(encoding="utf-8").split("\n"))}
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in place])
+    items[:] = sorted((i for i in items if i.nodeid in place), key=lambda item: place[item.nodeid])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Each test reaches probes anew, and the tests of each file without what those of others left in caches."""
+    if probe := sys.modules.get(PROBE):
+        probe.seen.clear()
+        if item.config.stash.get(_file, None) != item.path:
+            item.config.stash[_file] = item.path
+            forget()
+
+
+_file = pytest.StashKey[Path]()
+
+
+def forget() -> None:
+    """Empty the caches of the package's functions, but for those of libraries and devices, which are one for all."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("lamina.") and name.split(".")[1] not in ("c", "cudnn", "onednn", "runtime"):
+            for value in vars(module).values():
+                if isinstance(value, functools._lru_cache_wrapper):
+                    value.cache_clear()
+
+
+# ------------------------------------------------------------------------------------------------------- the command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -265,15 +477,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--without", type=Path, help="a JUnit report of a run without faults: what failed there finds nothing"
     )
+    parser.add_argument(
+        "--reach",
+        type=Path,
+        help="tests that execute each fault run first: a file of them, made where missing",
+    )
     options = parser.parse_args(arguments)
-    chosen = choose(ROOT, options.count, options.seed, options.only)[options.skip :]
+    everything = choose(ROOT, options.count, options.seed, options.only)
+    chosen = everything[options.skip :]
     if options.list:
         for fault in chosen:
             print(fault.show((ROOT / fault.file).read_text(encoding="utf-8")))
         return 0
     broken = failed_in(options.without) if options.without else set[str]()
     with tempfile.TemporaryDirectory(prefix="lamina-mutate-") as folder:
-        results = run(Path(folder), chosen, options.timeout, options.jobs, broken, options.seconds)
+        known = reach_of(options.reach, Path(folder), everything) if options.reach else None
+        results = run(Path(folder), chosen, options.timeout, options.jobs, broken, options.seconds, known)
     text, percent = figure(results)
     print(text)
     return 0 if percent >= options.least else 1
@@ -309,9 +528,15 @@ def interval(found: int, of: int) -> tuple[float, float]:
 
 def failed_in(report: Path) -> set[str]:
     """The tests that failed in a JUnit report, as pytest names them."""
-    cases = ElementTree.parse(report).iter("testcase")
-    failed = [c for c in cases if c.find("failure") is not None or c.find("error") is not None]
-    return {f"{_file_of(c.get('classname', ''))}::{c.get('name')}" for c in failed}
+    return {_name_of(case) for case in ElementTree.parse(report).iter("testcase") if _failed(case)}
+
+
+def _failed(case: ElementTree.Element) -> bool:
+    return case.find("failure") is not None or case.find("error") is not None
+
+
+def _name_of(case: ElementTree.Element) -> str:
+    return f"{_file_of(case.get('classname', ''))}::{case.get('name')}"
 
 
 def _file_of(dotted: str) -> str:
@@ -328,10 +553,12 @@ def run(
     jobs: int = 1,
     broken: set[str] | None = None,
     seconds: float = math.inf,
+    known: dict[str, list[str]] | None = None,
 ) -> list[str]:
     """Try all faults, `jobs` at a time, each in a copy of the tree; print each; what `found_by` says to each.
 
     seconds: for all of them; those that are not decided by then, but might have been, are LEFT_OUT.
+    known: by the keys of faults, the tests that reach them.
     """
     end = time.monotonic() + seconds
     broken = set() if broken is None else broken
@@ -345,7 +572,7 @@ def run(
         (number, fault), copy, start = numbered, copies.get(), time.monotonic()
         limit = min(timeout, end - start)
         try:
-            by = found_by(copy, fault, limit, broken)
+            by = found_by(copy, fault, limit, broken, None if known is None else known[fault.key])
         finally:
             copies.put(copy)
         if by == TIMEOUT and limit < timeout:

@@ -12,6 +12,25 @@ def test_structures_are_as_large_as_in_c() -> None:
     assert ctypes.sizeof(c.HeuristicResult) == 96
 
 
+def test_an_epilogue_is_the_bits_of_its_parts() -> None:
+    """As in cublasLt.h."""
+    bits = {
+        "relu": 2,
+        "bias": 4,
+        "drelu": 8,
+        "bgrad": 16,
+        "gelu": 32,
+        "dgelu": 64,
+        "aux": 128,
+        "bgrada": 256,
+        "bgradb": 512,
+    }
+    for name, number in c.EPILOGUES.items():
+        parts = [bits[part] for part in name.split("_") if part]
+        reads = 128 if name.startswith("d") else 0  # a gradient reads the auxiliary pointer
+        assert number == (sum(parts) | reads or 1), name
+
+
 def test_every_signature_has_a_function() -> None:
     assert {name for name in c.__all__ if name.startswith("cublasLt")} == set(c.library.signatures)
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lamina import onednn
+from lamina.c import dnnl
 from lamina.onednn import ARG, Attributes, Binary, Eltwise, Memory, MemoryDesc, Primitive, PrimitiveDesc, Sum
 
 pytestmark = [
@@ -123,6 +124,18 @@ def test_post_ops_scales_and_sum() -> None:
         {ARG.DST: c},
     )
     assert np.array_equal(c, 4 * a - b + 2 * kept)
+
+
+@pytest.mark.parametrize("given", [{}, {"user_scratchpad": True}, {"user_scratchpad": False}])
+def test_scratch_memory_is_the_callers_unless_it_is_the_librarys(given: dict[str, bool]) -> None:
+    """Calls of one primitive at the same time have each their own."""
+    mode = dnnl.dnnl_primitive_attr_get_scratchpad_mode(Attributes(**given).handle)
+    modes = dnnl.dnnl_scratchpad_mode_t
+    assert mode == (
+        modes.dnnl_scratchpad_mode_user
+        if given.get("user_scratchpad", True)
+        else modes.dnnl_scratchpad_mode_library
+    )
 
 
 def test_only_binary_post_ops_take_an_operand() -> None:

@@ -33,6 +33,51 @@ def test_ten_steps_are_torchs(make: Any, options: dict[str, Any], shape: Any) ->
     assert_as_torch(make, options, shape)
 
 
+def by_formula(name: str, options: dict[str, Any], shape: Any) -> np.ndarray[Any, Any]:
+    """Ten steps as the papers have them, number by number."""
+    b1, b2 = options.get("betas", (0.9, 0.999))
+    eps, decay, apart = (
+        options.get(k, v)
+        for k, v in (("eps", 1e-8), ("weight_decay", 0.0), ("decoupled_weight_decay", False))
+    )
+    p, m, v, product = start(shape), np.zeros(shape), np.zeros(shape), 1.0
+    for t, (g, lr) in enumerate(zip(gradients(shape), RATES, strict=True), 1):
+        g = -g if options.get("maximize") else g
+        p, g = (p * (1 - lr * decay), g) if apart else (p, g + decay * p)
+        m = b1 * m + (1 - b1) * g
+        if name == "Adamax":
+            v = np.maximum(b2 * v, np.abs(g) + eps)
+            p = p - lr / (1 - b1**t) * m / v
+            continue
+        v = b2 * v + (1 - b2) * g * g
+        root = np.sqrt(v / (1 - b2**t))
+        if name == "NAdam":
+            now, then = (
+                b1 * (1 - 0.5 * 0.96 ** (i * options.get("momentum_decay", 4e-3))) for i in (t, t + 1)
+            )
+            product *= now
+            p = p - lr * (then * m / (1 - product * then) + (1 - now) * g / (1 - product)) / (root + eps)
+            continue
+        longest = 2 / (1 - b2) - 1
+        length = longest - 2 * t * b2**t / (1 - b2**t)
+        step = m / (1 - b1**t)
+        if length > 5:
+            r = (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)
+            step = step * np.sqrt(r) * np.sqrt(1 - b2**t) / (np.sqrt(v) + eps)
+        p = p - lr * step
+    return p
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [case for case in CASES if case[0] in (optim.NAdam, optim.RAdam, optim.Adamax)],
+    ids=lambda x: getattr(x, "__name__", str(x)),
+)
+def test_ten_steps_are_the_formulas(make: Any, options: dict[str, Any]) -> None:
+    found, _ = mine(make(rate_at, **options), (5, 3))
+    np.testing.assert_allclose(found, by_formula(make.__name__, options, (5, 3)), rtol=1e-12)
+
+
 def test_nadam_keeps_the_product_of_its_momenta() -> None:
     _, state = mine(optim.NAdam(rate_at, betas=(0.8, 0.9), momentum_decay=0.5), (3,))
     product = np.prod([0.8 * (1 - 0.5 * 0.96 ** (t * 0.5)) for t in range(1, 11)])

@@ -133,6 +133,20 @@ def test_freezing_is_seen_by_compiled_functions_and_kept_by_copies() -> None:
     assert not lm.tensor(X).requires_grad
 
 
+def test_freezing_alone_traces_anew() -> None:
+    net, traced = network(), []
+
+    def gradients() -> dict[str, Any]:
+        traced.append(len(traced))
+        return dict(lm.grad(loss_of)(net))
+
+    compiled = lm.jit(gradients)
+    for frozen, times in ((False, 1), (False, 1), (True, 2), (True, 2)):
+        net[0].weight.requires_grad = not frozen
+        assert len(compiled()) == 4 - frozen
+        assert len(traced) == times
+
+
 def test_gradients_find_their_parameters() -> None:
     """Whatever the order of groups; of several modules; by name; in a list."""
     net, other = network(), network()

@@ -159,6 +159,40 @@ def test_plateaus_are_torchs(options: dict[str, Any]) -> None:
     assert own.lr < 0.5 or options.get("eps")
 
 
+def cosine(part: float) -> float:
+    return (1 + math.cos(math.pi * part)) / 2
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "formula"),
+    [
+        ("StepLR", {"step_size": 7}, lambda n: 0.1 ** (n // 7)),
+        ("MultiStepLR", {"milestones": [3, 10, 10]}, lambda n: 0.1 ** ((n >= 3) + 2 * (n >= 10))),
+        ("ExponentialLR", {"gamma": 0.93}, lambda n: 0.93**n),
+        ("MultiplicativeLR", {"lr_lambda": wave}, lambda n: 1.1 ** ((n + 1) // 2) * 0.9 ** (n // 2)),
+        ("LambdaLR", {"lr_lambda": half_by_three}, half_by_three),
+        ("ConstantLR", {"factor": 0.25, "total_iters": 11}, lambda n: 0.25 if n < 11 else 1.0),
+        ("LinearLR", {"start_factor": 0.1, "end_factor": 0.7, "total_iters": 15}, lambda n: 0.1 + 0.04 * min(n, 15)),
+        ("PolynomialLR", {"total_iters": 23, "power": 1.7}, lambda n: max(0.0, 1 - n / 23) ** 1.7),
+        ("CosineAnnealingLR", {"T_max": 9}, lambda n: cosine(n / 9)),
+        ("CosineAnnealingLR", {"T_max": 1, "eta_min": 0.25}, lambda n: 0.25 + 0.75 * cosine(n)),
+        ("CosineAnnealingWarmRestarts", {"T_0": 6, "eta_min": 0.25}, lambda n: 0.25 + 0.75 * cosine(n % 6 / 6)),
+        (
+            "CyclicLR", {"base_lr": 0.25, "max_lr": 1.0, "step_size_up": 5, "cycle_momentum": False},
+            lambda n: 1 - 0.15 * abs(n % 10 - 5),
+        ),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)  # fmt: skip
+def test_rates_are_what_the_formula_says(
+    name: str, options: dict[str, Any], formula: Callable[[int], float]
+) -> None:
+    found = rates(getattr(mine, name)(optim.SGD(1.0), **options))
+    np.testing.assert_allclose(
+        [rate for (rate,) in found], [formula(n) for n in range(STEPS + 1)], atol=1e-12
+    )
+
+
 def test_a_scheduler_sets_the_rate_of_the_compiled_step() -> None:
     optimizer = optim.SGD(0.5)
     scheduler = mine.ExponentialLR(optimizer, 0.5)

@@ -1,6 +1,7 @@
-"""Edges of captured graphs, on a driver in software; streams on a GPU are in test_gpu.py."""
+"""Edges of captured graphs and borrowed streams, on a driver in software; streams on a GPU are in test_gpu.py."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from lamina.runtime import _cuda
-from lamina.runtime.stream import _wait_for_ends
+from lamina.runtime.stream import CudaStream, _borrow, _wait_for_ends
 
 
 @dataclass(frozen=True)
@@ -67,3 +68,22 @@ def test_kernels_of_a_graph_wait_for_the_end_of_those_before(
     made.edges.clear()
     _wait_for_ends("graph")
     assert made.edges == []
+
+
+@pytest.mark.parametrize("owned", [True, False])
+def test_a_stream_of_another_library_is_never_closed(owned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    native = SimpleNamespace(
+        handle=77, priority=0, device=SimpleNamespace(device_id=0),
+        sync=lambda: called.append("sync"), close=lambda: called.append("close"),
+    )  # fmt: skip
+    core = SimpleNamespace(Stream=SimpleNamespace(from_handle=lambda address: native))
+    monkeypatch.setattr(_cuda, "open_cuda", lambda: SimpleNamespace(core=core))
+    device: Any = SimpleNamespace(kind="cuda", index=0, current=nullcontext)
+    stream = CudaStream(device, native) if owned else _borrow(77, device)
+    stream.close()
+    stream.close()
+    assert called == (["sync", "close"] if owned else [])
+    assert stream.closed == owned
+    with pytest.raises(ValueError, match="stream 0x4d belongs to cuda:0, and the work is on"):
+        _borrow(77, SimpleNamespace(kind="cuda", index=1, current=nullcontext))  # type: ignore[arg-type]

@@ -1,7 +1,13 @@
 """Faults are put where they mean something, one at a time, and tests of the chapter are chosen first."""
 
 import ast
+import json
+import shutil
+import sys
+from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -108,14 +114,17 @@ def test_many_at_a_time_give_what_one_gives(monkeypatch: pytest.MonkeyPatch, tmp
     faults = mutate.choose(mutate.ROOT, 4, 1, ["src/lamina/optim"])
     copies = set()
 
-    def found_by(copy: Path, fault: mutate.Fault, timeout: float, broken: set[str]) -> str:
+    def found_by(
+        copy: Path, fault: mutate.Fault, timeout: float, broken: set[str], reaching: list[str]
+    ) -> str:
         copies.add(copy)
-        return f"{fault.line} {sorted(broken)} {timeout}"
+        return f"{fault.line} {sorted(broken)} {timeout} {reaching}"
 
     monkeypatch.setattr(mutate, "found_by", found_by)
     monkeypatch.setattr(mutate, "_copy_to", lambda copy: copy)
-    found = mutate.run(tmp_path, faults, 5.0, 3, {"a::b"})
-    assert found == [f"{fault.line} ['a::b'] 5.0" for fault in faults]
+    known = {fault.key: [f"t::{fault.line}"] for fault in faults}
+    found = mutate.run(tmp_path, faults, 5.0, 3, {"a::b"}, known=known)
+    assert found == [f"{fault.line} ['a::b'] 5.0 ['t::{fault.line}']" for fault in faults]
     assert copies <= {tmp_path / str(n) for n in range(3)}
 
 
@@ -141,3 +150,135 @@ def test_the_figure_and_its_interval() -> None:
     assert mutate.interval(0, 0) == (0.0, 1.0)
     low, high = mutate.interval(90, 100)  # Brown, Cai, DasGupta (2001): 0.826 to 0.945
     assert (round(low, 3), round(high, 3)) == (0.826, 0.945)
+
+
+# --------------------------------------------------------------------------------------------------------- reach
+
+
+def test_probes_change_no_value_and_tell_each_expression_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = SOURCE.replace("while", "if")
+    faults, hits, probe = mutate.faults_of(Path("m.py"), text), set[int](), ModuleType(mutate.PROBE)
+    monkeypatch.setattr(probe, "hit", hits.add, raising=False)
+    monkeypatch.setitem(sys.modules, mutate.PROBE, probe)
+    module: dict[str, Any] = {}
+    exec(mutate.probed(text, enumerate(faults)), module)
+    assert {faults[number].line for number in hits} == {2}  # the default, when the function is made
+    for given, value, lines in (((None, 1), -1, {4}), ((7, 3), 4, {4, 5, 6, 7}), ((0, 1), -1, {4})):
+        hits.clear()
+        assert module["f"](given[0], é=given[1]) == value
+        assert {faults[number].line for number in hits} == lines
+
+
+def test_what_importing_executes_is_told_from_what_calls_do() -> None:
+    text = "WIDE = 3\nclass A:\n    near = 4\n    def f(self, n=5):\n        return n + 6\n\ng = lambda n=7: n + 8\n"
+    early = {fault.line: mutate.at_import(text, fault) for fault in mutate.faults_of(Path("m.py"), text)}
+    assert early == {1: True, 3: True, 4: True, 5: False, 7: False}  # of line 7 the last counts
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Path:
+    """A tree with a room, whose door two files test, and a hall that tests it, too."""
+    (tmp_path / "src/lamina/room").mkdir(parents=True)
+    for package in ("src/lamina", "src/lamina/room"):
+        (tmp_path / package / "__init__.py").touch()
+    (tmp_path / "src/lamina/room/door.py").write_text(
+        "LEAST = 3\n\n\ndef wide(n):\n    return n > LEAST\n\n\ndef high(n):\n    return n > 2\n"
+    )
+    for folder in ("room", "hall"):
+        (tmp_path / "tests" / folder).mkdir(parents=True)
+    (tmp_path / "tests/room/test_door.py").write_text(
+        "from lamina.room.door import high, wide\n\n\ndef test_wide():\n    assert wide(4) and not wide(3)\n\n\n"
+        "def test_fails():\n    assert not high(4)\n"
+    )
+    (tmp_path / "tests/room/test_window.py").write_text(
+        "import subprocess\nimport sys\n\nfrom lamina.room.door import high\n\n\n"
+        "def test_program():\n"
+        "    subprocess.run([sys.executable, '-c', 'from lamina.room.door import wide; wide(4)'], check=True)\n\n\n"
+        "def test_high():\n    assert high(3) and not high(2)\n"
+    )
+    (tmp_path / "tests/hall/test_far.py").write_text(
+        "from lamina.room.door import wide\n\n\ndef test_far():\n    assert wide(5)\n"
+    )
+    return tmp_path
+
+
+def _faults(house: Path) -> dict[int, mutate.Fault]:
+    file = Path("src/lamina/room/door.py")
+    return {fault.line: fault for fault in mutate.faults_of(file, (house / file).read_text())}
+
+
+def test_one_run_tells_which_tests_reach_which_faults(house: Path) -> None:
+    """Also in a program that a test starts; a test that fails is left out; the quick file comes first."""
+    faults = _faults(house)
+    copy = shutil.copytree(house, house / "copy")
+    mutate.reach(copy, list(faults.values()), ())
+    found = mutate.reaching(copy, list(faults.values()), house)
+    assert found[faults[1].key] == [mutate.IMPORT, "tests/room/test_window.py::test_program"]
+    assert set(found[faults[5].key]) == {
+        "tests/hall/test_far.py::test_far",
+        "tests/room/test_door.py::test_wide",
+        "tests/room/test_window.py::test_program",
+    }
+    assert found[faults[5].key][-1] == "tests/room/test_window.py::test_program"
+    assert found[faults[9].key] == ["tests/room/test_window.py::test_high"]
+
+
+def test_what_a_function_has_cached_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what is one for all: an engine, a device."""
+    calls: list[str] = []
+    for name in ("lamina.ops.invented", "lamina.runtime.invented"):
+        module = ModuleType(name)
+        monkeypatch.setattr(module, "cached", lru_cache(lambda name=name: calls.append(name)), raising=False)
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(mutate.sys, "modules", {n: m for n, m in sys.modules.items() if "invented" in n})
+    for _ in range(2):
+        for module in mutate.sys.modules.values():
+            module.cached()
+        mutate.forget()
+    assert calls == ["lamina.ops.invented", "lamina.runtime.invented", "lamina.ops.invented"]
+
+
+def test_the_quickest_tests_come_first_and_files_stay_together() -> None:
+    seconds = {"b.py::slow": 3.0, "b.py::quick": 1.0, "a.py::late": 9.0, "a.py::early": 0.5}
+    assert mutate._quickest_first(seconds) == ["b.py::quick", "b.py::slow", "a.py::early", "a.py::late"]
+
+
+def test_a_fault_runs_the_tests_of_its_chapter_that_reach_it(house: Path) -> None:
+    """In their order; then what is named after the module finds what was not seen to be reached."""
+    faults, broken = _faults(house), {"tests/room/test_door.py::test_fails"}
+    far, wide = "tests/hall/test_far.py::test_far", "tests/room/test_door.py::test_wide"
+    program, high = "tests/room/test_window.py::test_program", "tests/room/test_window.py::test_high"
+    wider = next(
+        f
+        for f in mutate.faults_of(faults[5].file, (house / faults[5].file).read_text())
+        if (f.line, f.new) == (5, ">=")
+    )
+    assert mutate.found_by(house, wider, 60, broken, [far, program, wide]) == wide
+    assert mutate.found_by(house, wider, 60, broken, [far, program]) == wide
+    assert mutate.found_by(house, faults[9], 60, broken, [high]) == high
+    assert mutate.found_by(house, faults[9], 60, broken, []) == ""  # test_window is of the chapter only
+    assert mutate.found_by(house, faults[9], 60, broken, [mutate.IMPORT]) == high
+
+
+def test_tests_are_run_in_the_order_of_a_list(tmp_path: Path) -> None:
+    """Others of their file are not."""
+    (tmp_path / "test_it.py").write_text("".join(f"def test_{x}():\n    assert 1 > 2\n\n\n" for x in "abc"))
+    for names in (["test_c", "test_b"], ["test_b", "test_c"]):
+        assert mutate._first_failure(tmp_path, [f"test_it.py::{n}" for n in names], 60, []) == (
+            f"test_it.py::{names[0]}"
+        )
+    assert mutate._first_failure(tmp_path, ["test_it.py::test_gone"], 60, []) == ""
+
+
+def test_the_reach_is_kept_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    faults = mutate.choose(mutate.ROOT, 3, 1, ["src/lamina/optim"])
+    known = {fault.key: ["a::b"] for fault in faults[:2]}
+    monkeypatch.setattr(mutate, "_copy_to", lambda copy: copy)
+    monkeypatch.setattr(mutate, "reach", lambda copy, chosen: None)
+    monkeypatch.setattr(mutate, "reaching", lambda copy, chosen, root: known)
+    file = tmp_path / "map.json"
+    assert mutate.reach_of(file, tmp_path, faults[:2]) == known == json.loads(file.read_text())
+    monkeypatch.setattr(mutate, "reach", None)  # not made again
+    assert mutate.reach_of(file, tmp_path, faults[:2]) == known
+    with pytest.raises(SystemExit, match=f"it lacks {faults[2].file}:{faults[2].line}"):
+        mutate.reach_of(file, tmp_path, faults)

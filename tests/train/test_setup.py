@@ -129,6 +129,25 @@ def test_every_optimizer_says_its_settings() -> None:
     assert found["optimizer.optimizer.momentum"] == 0.7
 
 
+def test_each_group_says_its_settings_rates_and_parameters() -> None:
+    """Numbers and schedules of a group are compared like the optimizer's."""
+
+    def made(momentum: float = 0.7, lr: float = 0.5) -> Step:
+        net = nn.Linear(4, 3)
+        groups = [{"params": "bias", "momentum": momentum, "lr": lr}]
+        return lm.train_step(
+            net, ops.cross_entropy, optim.SGD(0.1).over(net, groups), device="cpu", backend="reference"
+        )
+
+    found = step_setup(made())
+    assert (found["optimizer.group0"], found["optimizer.group0.momentum"]) == ("SGD", 0.7)
+    assert found["optimizer.group1.momentum"] == 0.0
+    assert (found["optimizer.group0.params"], found["optimizer.group1.params"]) == (("bias",), ("weight",))
+    assert (set(found["lr.group0"]), set(found["lr.group1"])) == ({0.5}, {0.1})
+    with pytest.raises(ResumeError, match=r"optimizer\.group0\.momentum was 0\.7, is 0\.9"):
+        check_same(found, step_setup(made(momentum=0.9)), (), "c")
+
+
 def test_a_loss_has_the_name_of_what_it_calls() -> None:
     assert step_setup(make(loss=partial(partial(ops.cross_entropy))))["loss"] == "cross_entropy"
     assert step_setup(make(loss=nn.CrossEntropyLoss()))["loss"] == "CrossEntropyLoss"

@@ -25,3 +25,17 @@ def test_differences_are_found_by_name_and_nothing_is_changed() -> None:
     assert found.gradient < 1e-5
     assert set(found.gradients) == {n for n, _ in net.named_parameters()}
     assert "outputs" in str(found)
+
+
+def test_differences_are_relative_to_what_is_largest() -> None:
+    """Of zeros they are taken as they are; numbers that are not finite must be so in both."""
+    from lamina.convert.torch.parity import _error
+
+    wanted = np.array([1.0, -4.0])
+    assert _error(np.array([1.0, -3.0]), wanted) == 0.25
+    assert _error(np.array([1.0, -3.0]), wanted, 8.0) == 0.125
+    assert _error(np.array([0.5, 0.0]), np.zeros(2)) == 0.5
+    assert _error(np.zeros(0), np.zeros(0)) == 0.0
+    assert _error(np.zeros(3), wanted) == np.inf
+    assert _error(np.array([np.nan, -4.0]), wanted) == np.inf
+    assert _error(np.array([np.inf, 3.0]), np.array([np.inf, 4.0])) == 0.25

@@ -8,28 +8,17 @@ import pytest
 import lamina as lm
 from lamina import nn, optim
 from tests.helpers.nn import GOLDEN_FILES
+from tests.helpers.nn.families import PARAMETERS
 from tests.helpers.nn.networks import NETWORKS, Network, images, weights
 
 GOLDEN = np.load(GOLDEN_FILES / "golden_networks.npz")
 
-#: torchvision's counts; OverFeat's and GoogLeNet's are those of their layers without auxiliary classifiers.
-COUNTS = {
-    "resnet18": 11_689_512,
-    "resnet34": 21_797_672,
-    "resnet50": 25_557_032,
-    "resnet101": 44_549_160,
-    "mobilenet_v2": 3_504_872,
-    "GoogLeNet": 6_998_552,
-    "OverFeat": 145_920_872,
-    "vgg11": 132_863_336,
-}
 
-
-@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("name", PARAMETERS)
 def test_numbers_of_parameters(name: str) -> None:
     with nn.init.skipped():  # large layers need no values to be counted
-        net = getattr(nn, name)()
-    assert sum(p.numel() for p in net.parameters()) == COUNTS[name]
+        net = nn.models.get_model(name)
+    assert sum(p.numel() for p in net.parameters()) == PARAMETERS[name]
 
 
 def test_vgg16_has_configuration_d() -> None:

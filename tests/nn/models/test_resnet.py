@@ -16,6 +16,8 @@ def test_stages_may_look_further_instead_of_getting_smaller() -> None:
     assert lm.trace(stages, images).outputs[0].shape == (1, 2048, 8, 8)
     convs = [net.layer3[0].conv2, net.layer3[1].conv2, net.layer4[0].conv2, net.layer4[1].conv2]
     assert [c.dilation for c in convs] == [(1, 1), (2, 2), (2, 2), (4, 4)]
+    plain = Bottleneck(64, 16).conv2
+    assert (plain.stride, plain.padding, plain.dilation, plain.groups) == ((1, 1), (1, 1), (1, 1), 1)
     with pytest.raises(ValueError, match="replace_stride_with_dilation needs three values or None"):
         models.resnet50(replace_stride_with_dilation=(True,))
     with pytest.raises(

@@ -128,6 +128,25 @@ def test_one_loss_is_learned_whatever_the_number_of_objects() -> None:
     learns(net, net.loss, IMAGES, nn.padded_objects(TARGETS), 8, 3e-4)
 
 
+def test_images_are_normalized_as_imagenets_unless_told_otherwise() -> None:
+    class Shown(nn.Module):
+        out_channels = 32
+
+        def forward(self, x: Any) -> list[Any]:
+            shown.append(x.numpy())
+            return [lm.zeros((1, 32, 1, 1))]
+
+    shown: list[Any] = []
+    mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+    images = np.stack([mean, mean + std]).astype(np.float32).T.reshape(1, 3, 1, 2)
+    nn.RetinaNet(Shown(), 2, anchor_sizes=[(8,)])(lm.tensor(images))
+    nn.RetinaNet(Shown(), 2, anchor_sizes=[(8,)], image_mean=(0.0,) * 3, image_std=(1.0,) * 3)(
+        lm.tensor(images)
+    )
+    np.testing.assert_allclose(shown[0], np.broadcast_to([0.0, 1.0], (1, 3, 1, 2)), atol=1e-6)
+    np.testing.assert_array_equal(shown[1], images)
+
+
 def test_padding_of_objects_changes_no_loss() -> None:
     net = small().eval()
     found = net(IMAGES)

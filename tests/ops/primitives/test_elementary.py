@@ -100,6 +100,7 @@ def test_composites() -> None:
     np.testing.assert_allclose(run(ops.lerp, a, b, np.array([0.0, 1.0])), [1, 5])
     np.testing.assert_allclose(run(ops.addcmul, a, a, b, value=2), [7, 22])
     np.testing.assert_allclose(run(ops.addcdiv, a, b, a), [4, 4.5])
+    np.testing.assert_allclose(run(ops.addcdiv, a, b, a, value=2), [7, 7])
     np.testing.assert_allclose(run(ops.logit, np.array([0.25, 1.5]), eps=0.1), [math.log(1 / 3), math.log(9)])
     np.testing.assert_allclose(
         run(ops.xlogy, np.array([0.0, 2.0]), np.array([0.0, 3.0])), [0, 2 * math.log(3)]

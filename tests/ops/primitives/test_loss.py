@@ -163,6 +163,22 @@ def test_weights_of_classes() -> None:
     np.testing.assert_allclose(single, each[0])
 
 
+def test_weights_of_classes_in_smoothed_labels() -> None:
+    """(1 - e) · w[label] · loss + e / C · Σ w · losses of all classes; nothing where the label is ignored."""
+    x, w, e = RNG.standard_normal((2, 3, 4, 2)), np.array([0.5, 2.0, 3.0]), 0.2
+    labels = RNG.integers(0, 3, (2, 4, 2))
+    labels[0, 1, 1] = 7
+    found = run(ops.cross_entropy, x, labels, w, reduction="none", label_smoothing=e, ignore_index=7)
+    for n, i, j in np.ndindex(2, 4, 2):
+        label = labels[n, i, j]
+        if label == 7:
+            assert found[n, i, j] == 0
+            continue
+        losses = np.array([_loss(x[n, :, i, j], c) for c in range(3)])
+        wanted = (1 - e) * w[label] * losses[label] + e / 3 * (w * losses).sum()
+        np.testing.assert_allclose(found[n, i, j], wanted, rtol=1e-12)
+
+
 @pytest.mark.feature("F076")
 def test_half_logits_have_float32_losses() -> None:
     half = LOGITS.astype(np.float16)

@@ -8,9 +8,9 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.ops import primitives
-from lamina.ops.core import bind, call
+from lamina.ops.core import BatchAxis, bind, call
 from lamina.ops.primitives import MaxPool, MaxPoolGrad, Window
-from lamina.spec import ShapeError
+from lamina.spec import ShapeError, Spec, float32
 from tests.helpers import definitions
 from tests.helpers.eager import Eager
 from tests.helpers.functions import grad, run
@@ -201,3 +201,12 @@ def test_gradient_of_lp_pool() -> None:
     x = np.array([[[3.0, 4.0, 6.0, 8.0]]])
     grad = lm.grad(lambda v: ops.lp_pool1d(v, 2, 2).sum())(lm.tensor(x))
     np.testing.assert_allclose(grad.numpy(), [[[0.6, 0.8, 0.6, 0.8]]], rtol=1e-12)
+
+
+@pytest.mark.parametrize("op", [MaxPool, primitives.AvgPool, primitives.AvgPoolGrad])
+def test_samples_lie_beside_images_and_channels_not_within_a_plane(op: Any) -> None:
+    window = _window(2)
+    made = op((3, 3), window, *(("include", (7, 6)) if op is primitives.AvgPoolGrad else ()))
+    spec = Spec((2, 3, 7, 6), float32)
+    found = [made.batch_axes([spec], [BatchAxis(axis)]) for axis in range(4)]
+    assert found == [(BatchAxis(0),), (BatchAxis(1),), None, None]

@@ -76,6 +76,11 @@ def test_int8_sums_are_exact_and_steps_are_fused(channels: tuple[int, int]) -> N
     assert (off > 0).mean() < 1e-3
 
 
+def test_an_integer_product_counts_a_multiplication_and_an_addition_each() -> None:
+    a, b, scale = Spec((3, 5), int8), Spec((7, 5), int8), Spec((7,), float32)
+    assert primitives.QuantizedMatmul().flops(a, b, scale) == 2 * 3 * 7 * 5
+
+
 def test_refusals() -> None:
     x, w = Spec((2, 4, 5, 5), int8), Spec((8, 4, 3, 3), int8)
     op = primitives.QuantizedConv(primitives.Window((1, 1), ((0, 0), (0, 0)), (1, 1)))

@@ -182,3 +182,19 @@ def test_errors() -> None:
         ops.max_unpool2d(x, index, 2, output_size=(12, 8))
     with pytest.raises(IndexError):
         ops.max_unpool2d(x, index + 80, 2)
+
+
+@pytest.mark.feature("F057")
+@pytest.mark.parametrize(("size", "extent"), [((2, 3), (4, 6)), ((3, 2), (7, 5))], ids=["even", "uneven"])
+def test_adaptive_max_pools_by_their_definition(size: tuple[int, int], extent: tuple[int, int]) -> None:
+    """Window i of o on n: from floor(i n / o) to ceil((i + 1) n / o); indices count within a plane."""
+    x = RNG.standard_normal((2, 3, *extent))
+    y, index = (v.numpy() for v in ops.adaptive_max_pool2d(lm.tensor(x), size, True))
+    np.testing.assert_array_equal(ops.adaptive_max_pool2d(lm.tensor(x), size).numpy(), y)
+    assert y.shape == index.shape == (2, 3, *size)
+    for n, c, *place in np.ndindex(*y.shape):
+        window = tuple(
+            slice(i * e // o, -(-(i + 1) * e // o)) for i, e, o in zip(place, extent, size, strict=True)
+        )
+        assert y[(n, c, *place)] == x[(n, c, *window)].max()
+        assert x[n, c].reshape(-1)[index[(n, c, *place)]] == y[(n, c, *place)]

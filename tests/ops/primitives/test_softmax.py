@@ -32,6 +32,27 @@ def test_large_values_do_not_overflow() -> None:
     np.testing.assert_allclose(run(ops.log_softmax, x), [[half, half, half - 2e4], [-np.inf, half, half]])
 
 
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize("dim", [1, -1, (0, 2), None])
+def test_logsumexp(dim: Any, keepdim: bool) -> None:
+    axes = tuple(range(4)) if dim is None else dim
+    wanted = np.log(np.exp(X).sum(axes, keepdims=keepdim))
+    np.testing.assert_allclose(run(ops.logsumexp, X, dim, keepdim), wanted, rtol=1e-13)
+
+
+def test_logsumexp_of_what_exponentials_do_not_hold() -> None:
+    inf = np.inf
+    x = np.array([[1e4, 1e4, -1e4], [-inf, 0.0, 0.0], [-inf, -inf, -inf], [0.0, inf, 1.0]])
+    np.testing.assert_allclose(run(ops.logsumexp, x, 1), [1e4 + np.log(2), np.log(2), -inf, inf], rtol=1e-13)
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_logsumexp_of_nothing_is_the_logarithm_of_0(keepdim: bool) -> None:
+    found = run(ops.logsumexp, np.zeros((3, 0, 2)), 1, keepdim)
+    np.testing.assert_array_equal(found, np.full((3, 1, 2) if keepdim else (3, 2), -np.inf))
+    assert run(ops.logsumexp, np.zeros((3, 0, 2)), 2, keepdim).size == 0
+
+
 @pytest.mark.feature("F058")
 def test_gradients() -> None:
     """The rows of a softmax sum to 1 whatever x: the gradient of their sum is 0."""

@@ -24,12 +24,6 @@ def _summed(f: Callable[[Any], Any], then: Callable[[Any], Any] | None = None) -
     return run
 
 
-def _logsumexp(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
-    """With empty axes, where there is nothing to take the maximum of, the logarithm of 0."""
-    empty = any(x.shape[a] == 0 for a in axes)
-    return ops.log(ops.sum(ops.exp(x), axes, keep)) if empty else ops.logsumexp(x, axes, keep)
-
-
 def _prod(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
     for axis in sorted((a % x.ndim for a in axes), reverse=True):
         x = ops.prod(x, axis, keep, dtype=x.dtype)
@@ -62,7 +56,7 @@ REDUCTIONS: dict[str, Reduce] = {
     "ReduceSum": _summed(lambda x: x), "ReduceMean": ops.mean, "ReduceMax": _extreme(ops.amax),
     "ReduceMin": _extreme(ops.amin), "ReduceProd": _prod, "ReduceL1": _summed(ops.abs),
     "ReduceL2": _summed(ops.square, ops.sqrt), "ReduceSumSquare": _summed(ops.square),
-    "ReduceLogSum": _summed(lambda x: x, ops.log), "ReduceLogSumExp": _logsumexp,
+    "ReduceLogSum": _summed(lambda x: x, ops.log), "ReduceLogSumExp": ops.logsumexp,
 }  # fmt: skip
 
 

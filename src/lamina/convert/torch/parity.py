@@ -120,5 +120,5 @@ def _error(found: Array, wanted: Array, scale: float | None = None) -> float:
     if not (np.isfinite(found.astype(np.float64)) == finite).all():
         return float("inf")
     largest = float(np.abs(wanted[finite]).max(initial=0)) if scale is None else scale
-    difference = float(np.abs(found.astype(np.float64) - wanted)[finite].max(initial=0))
+    difference = float(np.abs(found[finite].astype(np.float64) - wanted[finite]).max(initial=0))
     return difference / largest if largest else difference

@@ -60,3 +60,11 @@ def test_what_is_not_read_does_not_count() -> None:
     x[0, 0, 0] = np.nan
     (y,) = execute(Device("cpu"), plan(op, [Spec(x.shape, float32).fixed]), [x])
     np.testing.assert_array_equal(y, reference_of(op, [x])[0])
+
+
+@pytest.mark.parametrize("behind", [1, 2, 3])
+def test_an_axis_with_few_elements_behind_each(behind: int) -> None:
+    op = MapAxes((None, AxisMap("linear", 9, 20, (9 / 20, 0)), None))
+    x = np.random.default_rng(0).standard_normal((3, 9, behind)).astype(np.float32)
+    (y,) = execute(Device("cpu"), plan(op, [Spec(x.shape, float32).fixed]), [x])
+    assert mismatch(y, reference_of(op, [x])[0].astype(np.float32), float32) == ""

@@ -1,13 +1,18 @@
 """Reductions over neighbouring axes."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from lamina.backends import NoKernel
 from lamina.backends.cpu.loops import table
 from lamina.ops.core import REGISTRY
 from lamina.ops.primitives import Reduce
+from lamina.runtime import Device
 from lamina.spec import Spec, float32
-from tests.helpers.loops import check_samples, needs_llvm, plan
+from tests.helpers.eager import execute, mismatch
+from tests.helpers.loops import check_samples, needs_llvm, plan, reference_of
 
 pytestmark = needs_llvm
 
@@ -32,3 +37,12 @@ def test_axes_that_are_apart_are_left_to_others() -> None:
     with pytest.raises(NoKernel, match="left to NumPy"):
         plan(Reduce("sum", (0, 2)), [Spec((3, 4, 5), float32).fixed])
     plan(Reduce("sum", (0, 2)), [Spec((3, 1, 5), float32).fixed])
+
+
+@pytest.mark.parametrize("kind", ["sum", "mean", "amax"])
+def test_columns_that_are_more_than_one_part(kind: Any) -> None:
+    """Of 600 elements behind the axis 256 are summed at a time, then the rest."""
+    x = np.random.default_rng(0).standard_normal((2, 5, 600)).astype(np.float32)
+    op = Reduce(kind, (1,))
+    (y,) = execute(Device("cpu"), plan(op, [Spec(x.shape, float32).fixed]), [x])
+    assert mismatch(y, reference_of(op, [x])[0].astype(np.float32), float32) == ""

@@ -41,7 +41,7 @@ def test_every_element_is_met_once() -> None:
     """The offsets of all steps are those of all elements, gaps and blocks included."""
     shape = (2, 32, 3, 5)
     gaps = Spec(shape, float32, Layout((1000, 20, 6, 1)))
-    for out in (spec(shape, "aBcd8b"), spec(shape), spec(shape, "acdb")):
+    for out in (spec(shape, "aBcd8b"), spec(shape, "aBcd4b2b"), spec(shape), spec(shape, "acdb")):
         found = space(shape, out.physical, [out, gaps])
         for row, given in zip(found.strides, (out, gaps), strict=True):
             index = np.indices(found.sizes).reshape(len(found.sizes), -1)

@@ -8,15 +8,17 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.backends import Call
-from lamina.backends.cuda.attention.attention import slopes_launch, weights_launch
-from lamina.backends.cuda.launch.program import source, target
+from lamina.backends.cuda.attention import attention
+from lamina.backends.cuda.attention.attention import Term, backward_rows, slopes_launch, weights_launch
+from lamina.backends.cuda.launch.program import Place, source, target
 from lamina.backends.reference import run_reference
 from lamina.graph import gradients
 from lamina.ops.core import Array, Sample
-from lamina.ops.primitives import Attention, AttentionGrad
-from lamina.spec import DType, Spec, bfloat16, float16, float32, float64
+from lamina.ops.primitives import Attention, AttentionGrad, Matmul
+from lamina.spec import DType, Policy, Spec, bfloat16, float16, float32, float64
 from tests.helpers.eager import apart, mismatch
 from tests.helpers.emulator import Memory, run_launch
+from tests.helpers.planned import H200
 
 SAMPLES = [s for s in Attention.samples() if isinstance(s.op, Attention) and s.op.stats]
 
@@ -85,6 +87,25 @@ SIZES = [(2, 4, 128, 128, 64), (1, 2, 64, 192, 32), (2, 3, 17, 9, 16), (1, 2, 33
 #: In a half type scores, weights, their gradients and the result are rounded. With that put into the reference the
 #: error is 0.1 to 0.6 of what `apart` allows, over 10 seeds of each size.
 ROUNDINGS = 4
+
+
+def test_products_of_the_backward_rows_fit_their_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With as many queries as keys a product of the wrong operand would fit, too."""
+    b, h, queries, keys, d, e = 2, 3, 5, 7, 4, 6
+    shapes = [(b, h, queries, d), (b, h, keys, d), (b, h, keys, e), (b, h, queries, e), (b, h, queries, 1)]
+    terms = [(Spec(s, float16).fixed, source(i)) for i, s in enumerate([*shapes, shapes[3]])]
+    targets = [(terms[i][0], target(i)) for i in range(3)]
+    made: dict[Place, tuple[int, ...]] = {}
+
+    def product(steps: attention._Steps, op: Matmul, a: Term, c: Term, out: Place) -> None:
+        made[out] = op.infer(a[0], c[0])[0].shape
+
+    monkeypatch.setattr(attention._Steps, "product", product)
+    op = AttentionGrad(0.5, False)
+    formulation = backward_rows(op, terms, targets, H200, Policy())
+    assert [made.pop(place) for _, place in targets] == [spec.shape for spec, _ in targets]
+    assert list(made.values()) == [(b, h, queries, keys)] * 2
+    assert formulation.scratch >= 2 * 2 * b * h * queries * keys
 
 
 @pytest.mark.gpu

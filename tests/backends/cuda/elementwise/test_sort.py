@@ -52,3 +52,15 @@ def test_the_kernels_compile() -> None:
     for first in (None, 3):
         plan = CUDA.plan(Sort(True, first), [Spec((4, 4096), bfloat16)], Policy())
         assert all(program.cubin("sm_90") for program in plan.make.programs)
+
+
+@pytest.mark.parametrize("dtype", [int64, float64], ids=str)
+def test_all_bits_of_wide_numbers_count(dtype: DType) -> None:
+    """Those that 32 bits hold are equal here, or are those alone that differ."""
+    rng = np.random.default_rng(2)
+    whole = np.stack([(rng.integers(-3, 3, 64) << 40) + 7, (1 << 40) + rng.permutation(64)])
+    x = whole.astype(dtype.numpy) if dtype == int64 else 1.0 + whole * 2.0**-52
+    op = Sort(False, None)
+    found = run_plan(CUDA.plan(op, [Spec(x.shape, dtype)], Policy()), [x])
+    for y, wanted in zip(found, run_reference(op, [x]), strict=True):
+        np.testing.assert_array_equal(y, wanted)

@@ -16,13 +16,14 @@ from lamina import nn, ops
 from lamina.backends import NoKernel, get
 from lamina.backends.cuda.cudnn_graphs.epilogue import Vector
 from lamina.backends.cuda.cudnn_graphs.matmul import Product
-from lamina.backends.cuda.launch.program import source, target
+from lamina.backends.cuda.launch.program import Fill, scratch, source, target
 from lamina.backends.cuda.matmul import bias_gelu_fusion, cublaslt
 from lamina.backends.cuda.matmul.bias_gelu_fusion import (
     BIAS_GELU,
     BIAS_GELU_GRAD,
     MatmulBiasGelu,
     MatmulGeluGrad,
+    sum_formulation,
 )
 from lamina.backends.cuda.select.formulations import Formulation, Problem, candidates, make_plan
 from lamina.backends.reference import run_reference
@@ -270,6 +271,20 @@ def test_cublaslt_competes_for_the_tanh_form(dtype: DType, monkeypatch: pytest.M
         ("gelu_aux_bias", cublaslt.Extras(source(2), aux=target(1))),
         ("dgelu_bgrad", cublaslt.Extras(target(1), aux=source(2))),
     ]
+
+
+def test_the_sum_is_as_large_as_what_is_cleared_and_rounded() -> None:
+    """Its float32 numbers lie side by side at the start of the workspace, where a kernel reads them."""
+    p, op = Product(1, 16, 48, 64, False, False), MatmulGeluGrad(Matmul(), GeluGrad("tanh"))
+    h = Spec((16, 48), float16).fixed
+    formulation = sum_formulation(op, p, h, h)
+    (zeros,) = formulation.before
+    assert isinstance(zeros, Fill)
+    assert (zeros.place, zeros.nbytes, formulation.scratch) == (scratch(), 4 * 48, 4 * 48)
+    assert formulation.graph is not None
+    graph, places = formulation.graph()
+    (total,) = [t for t in graph.tensors if places.get(t.uid) == scratch()]
+    assert (total.dimensions, total.strides) == ((1, 1, 48), (48, 48, 1))
 
 
 @pytest.mark.gpu

@@ -219,6 +219,23 @@ def test_what_small_channels_refuse(x: tuple[int, ...], w: tuple[int, ...], win:
     assert "stem" not in [formulation.name for formulation in conv_problem(Conv, o, H200).formulations]
 
 
+@pytest.mark.parametrize(
+    ("direction", "vector"),
+    [
+        (ConvDataGrad, Vector()),
+        (Conv, None),
+        (Conv, Vector(residual=2)),
+        (Conv, Vector(activation="gelu")),
+        (ConvFilterGrad, Vector(activation="relu")),
+    ],
+)
+def test_what_small_channels_have_no_end_for(direction: Direction, vector: Vector | None) -> None:
+    o = operands((2, 3, 32, 32), (32, 3, 7, 7), square(7, 2, 3))
+    assert takes_small_channels(Conv, o, Vector(activation="relu"), H200.machine)
+    assert takes_small_channels(ConvFilterGrad, o, Vector(), H200.machine)
+    assert not takes_small_channels(direction, o, vector, H200.machine)
+
+
 # -------------------------------------------------------------------------------------------------- rewrites
 
 

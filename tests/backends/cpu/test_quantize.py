@@ -1,0 +1,45 @@
+"""What oneDNN scales to 8 bits and back, and what it leaves to NumPy."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lamina import onednn
+from lamina.backends import NoKernel
+from lamina.backends.cpu.quantize import scaled
+from lamina.backends.reference import run_reference
+from lamina.ops.primitives.quantize import Dequantize, Quantize
+from lamina.runtime import Device
+from lamina.spec import Policy, Spec, as_dtype, float32
+from tests.helpers.eager import execute
+
+pytestmark = pytest.mark.skipif(not onednn.available(), reason="oneDNN is built for x86-64")
+CPU = Device("cpu")
+
+
+@pytest.mark.parametrize("op", [Quantize(as_dtype("int8")), Dequantize()], ids=str)
+def test_int8_is_onednns(op: Any) -> None:
+    x = (
+        np.random.default_rng(0)
+        .integers(-100, 100, (3, 5))
+        .astype("float32" if op.name == "quantize" else "int8")
+    )
+    given = [x, np.full((), 0.5, np.float32)]
+    plan = scaled(op, [Spec(a.shape, as_dtype(a.dtype)) for a in given], CPU, Policy())
+    (y,) = execute(CPU, plan, given)
+    np.testing.assert_array_equal(y, run_reference(op, given)[0])
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "shape"),
+    [
+        (Quantize(as_dtype("float8_e4m3fn")), "float32", (3, 5)),
+        (Dequantize(), "float8_e4m3fn", (3, 5)),
+        (Quantize(as_dtype("int8")), "float32", (0, 5)),
+    ],
+    ids=str,
+)
+def test_float8_and_nothing_are_left_to_numpy(op: Any, dtype: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(NoKernel, match="oneDNN does not scale"):
+        scaled(op, [Spec(shape, as_dtype(dtype)), Spec((), float32)], CPU, Policy())

@@ -1,0 +1,27 @@
+"""Plans of convolutions that need no library."""
+
+import pytest
+
+from lamina.backends.cuda import backend
+from lamina.backends.cuda.launch.program import Fill, target
+from lamina.ops.core import Op
+from lamina.ops.primitives import Conv, ConvDataGrad, ConvFilterGrad, Window
+from lamina.spec import Policy, Shape, Spec, float32
+from tests.helpers.planned import H200
+
+_WINDOW = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "nbytes"),
+    [
+        (ConvFilterGrad(_WINDOW, (3, 3)), ((0, 3, 8, 8), (0, 4, 6, 6)), 4 * 4 * 3 * 9),
+        (ConvDataGrad(_WINDOW, (8, 8)), ((2, 0, 6, 6), (0, 3, 3, 3)), 4 * 2 * 3 * 64),
+        (Conv(_WINDOW), ((0, 3, 8, 8), (4, 3, 3, 3)), None),
+    ],
+    ids=str,
+)
+def test_sums_of_nothing_are_zeros(op: Op, shapes: tuple[Shape, ...], nbytes: int | None) -> None:
+    """And where there is no result, nothing is done."""
+    plan = backend(H200).plan(op, [Spec(s, float32) for s in shapes], Policy())
+    assert list(plan.make.steps) == ([] if nbytes is None else [Fill(target(), 0, nbytes)])
