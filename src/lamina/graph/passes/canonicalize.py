@@ -66,8 +66,10 @@ def _other_factor(match: Match) -> Results | None:
 
 def _transposed_once(match: Match) -> Results:
     """One transposition for two in a row; the operand itself where the second undoes the first."""
-    inner, outer = match.node("inner").op.order, match.root.op.order
-    order, x = tuple(inner[i] for i in outer), match["x"]
+    inner, outer, x = match.node("inner").op, match.root.op, match["x"]
+    assert isinstance(inner, Transpose)
+    assert isinstance(outer, Transpose)
+    order = tuple(inner.order[i] for i in outer.order)
     made = x if order == tuple(range(x.ndim)) else match.apply(Transpose(order), x, at=match.root)[0]
     return {match.root.outputs[0]: made}
 
