@@ -241,12 +241,29 @@ def _mxnet(found: dict[str, Any]) -> str:
     )
 
 
+def torch_backend(record: dict[str, Any]) -> str:
+    """PyTorch's ways of a training step beside this package's, in milliseconds (`benchmarks.torch_backend`)."""
+    ways = ("eager", "compile", "reduce-overhead", "lamina", "converted")
+    used = [way for way in ways if any(way in found["ms"] for found in record["networks"].values())]
+    rows = []
+    for name, found in record["networks"].items():
+        times = found["ms"]
+        best = min(t for way, t in times.items() if way not in ways[3:])
+        gains = [f"{best / times[way]:.2f}×" for way in ways[3:]]
+        rows.append(
+            [f"`{name}`", str(found["batch"]), *(_milliseconds(times.get(way)) for way in used), *gains]
+        )
+    head = ["network", "batch", *used, "lamina over the best", "converted over the best"]
+    return table(head, rows) + _source(record, record["machine"])
+
+
 FIGURES: dict[str, Callable[[dict[str, Any]], str]] = {
     "call_cost": call_cost,
     "curves": curves,
     "simulated": simulated,
     "slowest_tests": slowest_tests,
     "suite_cpu": suite,
+    "torch_backend_cuda": torch_backend,
     "suite_gpu": suite,
     "suite_modern": suite,
     "suite_modern_start": suite_start,

@@ -110,3 +110,15 @@ def test_a_table_without_figures_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(figures, "RESULTS", figures.ROOT / "benchmarks" / "nowhere")
     text = "<!-- figures: curves -->\n<!-- /figures -->"
     assert figures.filled(text) == "<!-- figures: curves -->\nNot measured yet.\n<!-- /figures -->"
+
+
+def test_ways_of_pytorch_are_compared_with_the_best_of_its_own() -> None:
+    times = {"eager": 4.0, "reduce-overhead": 3.0, "lamina": 2.0, "converted": 1.5}
+    record = {
+        "date": "2026-01-01",
+        "machine": "a machine",
+        "networks": {"net": {"batch": 8, "ms": times, "first_s": {}}},
+    }
+    made = figures.torch_backend(record)
+    assert "| `net` | 8 | 4 | 3 | 2 | 1.5 | 1.50× | 2.00× |" in made
+    assert "compile" not in made.splitlines()[0]
