@@ -199,3 +199,24 @@ def test_gradients_asked_for_within_the_compiled_function() -> None:
     run, wanted = compiled(forces), forces(x)
     for _ in range(2):
         torch.testing.assert_close(run(x), wanted)
+
+
+def test_what_lies_as_its_place_is_copied_in_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch copies a list one by one where one pair of it has other strides or another dtype."""
+    import torch
+
+    from lamina.convert.torch import compiled
+
+    lists, copy = [], torch._foreach_copy_
+    monkeypatch.setattr(
+        torch, "_foreach_copy_", lambda to, given: (lists.append(len(to)), copy(to, given))[1]
+    )
+    one = torch.randn(4, 3, 1, 1).to(memory_format=torch.channels_last)
+    turned = torch.randn(4, 3, 2, 2).to(memory_format=torch.channels_last)
+    places = [compiled._plain(x) for x in (torch.randn(3), one, turned, torch.tensor([7]), torch.tensor(2.5))]
+    assert places[1].stride() == (3, 1, 1, 1)
+    found = [torch.empty(x.shape, dtype=x.dtype) for x in places]
+    compiled._copy_all(places, found)
+    assert sorted(lists) == [1, 1, 3]
+    for x, y in zip(places, found, strict=True):
+        torch.testing.assert_close(y, x)

@@ -131,10 +131,9 @@ class _CallMemory:
         self.given = [places[i] for i in self.copied]
         self.states = [places[i] for i in range(recorded.tensors, recorded.tensors + recorded.random)]
         self.arriving = [places[i] for i in recorded.late]
-        outputs = [shown(passes.result(i)) for i in range(len(recorded.graph.outputs))]
+        outputs = [_plain(shown(passes.result(i))) for i in range(len(recorded.graph.outputs))]
         self.results, self.written = outputs[: recorded.results], outputs[recorded.results : recorded.early]
         self.leaving = outputs[recorded.early :]
-        self._plain = [all(x.is_contiguous() for x in places) for places in (self.results, self.leaving)]
 
     def move(self, tensors: Sequence[torch.Tensor]) -> None:
         """Lent tensors lie elsewhere."""
@@ -148,7 +147,7 @@ class _CallMemory:
         for state in self.states:
             state.random_(_SEEDS)
         self.passes.forward()
-        results = _copies(self.results, self._plain[0])
+        results = _copies(self.results)
         _copy_all(self.written, [tensors[i] for i in self.recorded.written])
         return results
 
@@ -160,7 +159,7 @@ class _CallMemory:
         """Run the backward pass: a gradient for each argument that wants one, in order."""
         _copy_all(grads, self.arriving)
         self.passes.backward()
-        return _copies(self.leaving, self._plain[1])
+        return _copies(self.leaving)
 
     def give_back(self) -> None:
         """Another call may use it."""
@@ -265,18 +264,29 @@ class _Once(torch.autograd.Function):
         )
 
 
-def _copy_all(values: list[torch.Tensor], places: list[torch.Tensor]) -> None:
-    """Write each value into its place; PyTorch 2.11 refuses empty lists."""
-    if places:
-        torch._foreach_copy_(places, values)
+def _copy_all(values: Sequence[torch.Tensor], places: Sequence[torch.Tensor]) -> None:
+    """Write each value into its place: those of one dtype that lie as their places do in one launch.
+
+    PyTorch copies a whole list one by one where a single pair of it is otherwise; 2.11 refuses empty lists.
+    """
+    groups: dict[Any, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+    for x, y in zip(values, places, strict=True):
+        groups.setdefault((x.dtype, y.dtype, x.stride() == y.stride()), []).append((x, y))
+    for group in groups.values():
+        torch._foreach_copy_([y for _, y in group], [x for x, _ in group])
 
 
-def _copies(places: list[torch.Tensor], plain: bool) -> list[torch.Tensor]:
-    """Tensors of PyTorch's own, row-major; plain: the places are, too."""
-    if not plain:
-        return [x.clone(memory_format=torch.contiguous_format) for x in places]
+def _plain(x: torch.Tensor) -> torch.Tensor:
+    """The tensor with the strides that a row-major one of its shape has, where it lies so: those of axes of size 1
+    may be others, and PyTorch compares them all.
+    """
+    return x.view(-1).view(x.shape) if x.is_contiguous() else x
+
+
+def _copies(places: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Tensors of PyTorch's own, row-major."""
     if not (places and places[0].is_cuda):
-        return [x.clone() for x in places]
-    copies = [torch.empty_like(x) for x in places]
-    _copy_all(places, copies)  # one launch
+        return [x.clone(memory_format=torch.contiguous_format) for x in places]
+    copies = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in places]
+    _copy_all(places, copies)
     return copies
