@@ -69,7 +69,8 @@ def fit(
     step: of several ranks (`parallel="data"`) each reads its part of every batch (`Batches(…, parallel="data")`);
         rank 0 logs and saves, figures and validation are of all.
     data: (inputs, targets) batches, or dicts of inputs without targets: anything that can be iterated again and
-        again, or once for one epoch; with a start inside, something that knows epochs (data.Batches, data.prefetch).
+        again, or, for one epoch, once; with a start inside, something that knows epochs (data.Batches,
+        data.prefetch).
     validation: evaluated after each epoch. metrics: for it, beside loss and accuracy, as in `evaluate`.
     start: where an earlier run ended (`load_checkpoint` returns it). What the checkpoint says of the run must be
         so again: epochs, batch size, seed and content of the data.

@@ -499,7 +499,11 @@ class Step:
         loss depends on nothing that is trained.
         """
         known = isinstance(loss, Value)  # else it is a constant
-        found = gradients_or_none([loss], wrt, [ops.ones_like(loss)]) if known else [None] * len(wrt)
+        found = (
+            gradients_or_none([loss], wrt, [constant(np.ones((), loss.dtype.numpy))])
+            if known
+            else [None] * len(wrt)
+        )
         if all(g is None for g in found):
             raise ValueError(
                 "train_step: the loss depends on none of the parameters that are trained: something between is "

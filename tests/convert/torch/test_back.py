@@ -81,3 +81,16 @@ def test_a_class_of_the_users_own_is_refused_by_its_path() -> None:
 
     with pytest.raises(TorchConversionError, match="to_torch: 1 is a Mine, which torch.nn does not have"):
         to_torch(lm.nn.Sequential(lm.nn.ReLU(), Mine()))
+
+
+def test_what_is_shared_stays_shared() -> None:
+    import lamina as lm
+    from lamina.convert.torch import to_torch
+
+    layer, table = lm.nn.Linear(3, 3), lm.nn.Embedding(5, 3)
+    network = lm.nn.Sequential(table, layer, lm.nn.Tanh(), layer, lm.nn.Linear(3, 5, bias=False))
+    network[4].weight = table.weight
+    module: Any = to_torch(network)
+    assert module[1] is module[3]
+    assert module[4].weight is module[0].weight
+    same_bits(network, module)

@@ -38,8 +38,11 @@ def test_the_entry_point_names_the_backend() -> None:
 
 
 def test_convolutions_with_batch_norm() -> None:
+    import torch
+
     from tests.helpers.torch_training import ConvNet, images
 
+    torch.manual_seed(0)  # there are weights by which rounding turns a relu on or off
     same_losses(ConvNet(), images)
 
 

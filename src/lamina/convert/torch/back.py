@@ -20,27 +20,34 @@ def to_torch(network: Module) -> torch.nn.Module:
 
     A network that came by `from_torch` goes back as a copy of the module that it was. One made of layers of
     `lamina.nn` becomes the layers of torch.nn of the same names and arguments, in the same containers. Parameters
-    lie on the CPU.
+    lie on the CPU; layers and parameters that are shared stay shared.
 
     Raises TorchConversionError for a class that torch.nn does not have, by its path: such a network goes out as
     ONNX (`lamina.convert.to_onnx`).
     """
-    made = copy.deepcopy(network.source) if isinstance(network, ConvertedModule) else _layer(network, "")
-    state = {name: _plain(held) for name, held in network.state_dict().items()}
+    made = copy.deepcopy(network.source) if isinstance(network, ConvertedModule) else _layer(network, "", {})
+    state = network.state_dict()
     own = made.state_dict()
-    if own.keys() != state.keys() or any(own[k].shape != state[k].shape for k in own):
-        differing = sorted(own.keys() ^ state.keys()) or [k for k in own if own[k].shape != state[k].shape]
+    differing = sorted(own.keys() ^ state.keys()) or [k for k in own if own[k].shape != state[k].shape]
+    if differing:
         raise TorchConversionError(f"to_torch: torch.nn keeps other states: {', '.join(differing[:5])}")
-    for name, value in state.items():
-        _place(made, name, value)
+    placed: dict[int, torch.nn.Parameter] = {}
+    for name, held in state.items():
+        _place(made, name, held, placed)
     modes = {path: part.training for path, part in network.named_modules()}
     for path, module in made.named_modules():
         module.training = modes.get(path, network.training)
     return made
 
 
-def _layer(module: Module, path: str) -> torch.nn.Module:
-    """The module of torch.nn of the same class, its children made the same way."""
+def _layer(module: Module, path: str, known: dict[int, torch.nn.Module]) -> torch.nn.Module:
+    """The module of torch.nn of the same class, its children made the same way. known: by the ids of ours."""
+    if id(module) not in known:
+        known[id(module)] = _new_layer(module, path, known)
+    return known[id(module)]
+
+
+def _new_layer(module: Module, path: str, known: dict[int, torch.nn.Module]) -> torch.nn.Module:
     name = type(module).__name__
     theirs = getattr(torch.nn, name, None)
     if theirs is None or not type(module).__module__.startswith("lamina.nn"):
@@ -48,14 +55,11 @@ def _layer(module: Module, path: str) -> torch.nn.Module:
             f"to_torch: {path or 'the network'} is a {name}, which torch.nn does not have; networks with functions "
             "of their own go out as ONNX (lamina.convert.to_onnx)"
         )
-    children = dict(module.named_children())
-    if theirs is torch.nn.Sequential or theirs is torch.nn.ModuleList:
+    if theirs in (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict):
         made: torch.nn.Module = theirs()
-        for key, child in children.items():
-            made.add_module(key, _layer(child, f"{path}.{key}".lstrip(".")))
+        for key, child in module.named_children():
+            made.add_module(key, _layer(child, f"{path}.{key}".lstrip("."), known))
         return made
-    if theirs is torch.nn.ModuleDict:
-        return torch.nn.ModuleDict({k: _layer(c, f"{path}.{k}".lstrip(".")) for k, c in children.items()})
     built: torch.nn.Module = theirs(**_arguments(module, theirs, path))
     return built
 
@@ -98,12 +102,15 @@ def _plain(held: Tensor) -> torch.Tensor:
     return torch.from_numpy(np.array(held.numpy()))
 
 
-def _place(module: torch.nn.Module, name: str, value: torch.Tensor) -> None:
-    """Give a parameter or buffer these values."""
+def _place(module: torch.nn.Module, name: str, held: Tensor, placed: dict[int, torch.nn.Parameter]) -> None:
+    """Give a parameter or buffer these values. placed: the parameters that have theirs, by the ids of ours."""
     path, _, own = name.rpartition(".")
     part = module.get_submodule(path)
-    held = part._parameters.get(own)
-    if held is not None:
-        held.data = value
-    else:
-        part._buffers[own] = value
+    parameter = placed.get(id(held), part._parameters.get(own))
+    if parameter is None:
+        part._buffers[own] = _plain(held)
+        return
+    if id(held) not in placed:
+        parameter.data = _plain(held)
+        placed[id(held)] = parameter
+    part._parameters[own] = parameter
