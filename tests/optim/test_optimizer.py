@@ -1,6 +1,7 @@
 """Optimizers: twenty steps against the formulas of the papers, and against PyTorch where it is installed."""
 
 import copy
+import inspect
 import math
 import pickle
 from collections.abc import Callable
@@ -249,6 +250,55 @@ def test_half_gradients_update_single_parameters() -> None:
 def test_bad_arguments_are_named(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def defaults_of(kind: Any) -> dict[str, Any]:
+    arguments = inspect.signature(kind.__init__).parameters
+    return {name: argument.default for name, argument in arguments.items() if name != "self"}
+
+
+DEFAULTS: dict[Any, dict[str, Any]] = {
+    optim.ASGD: {"lr": 0.01, "lambd": 1e-4, "alpha": 0.75, "t0": 1e6},
+    optim.Adadelta: {"lr": 1.0, "rho": 0.9, "eps": 1e-6},
+    optim.Adafactor: {"lr": 0.01, "beta2_decay": -0.8, "eps": (None, 1e-3), "d": 1.0},
+    optim.Adagrad: {"lr": 0.01, "lr_decay": 0.0, "initial_accumulator_value": 0.0, "eps": 1e-10},
+    optim.Adam: {"betas": (0.9, 0.999), "eps": 1e-8, "amsgrad": False, "decoupled_weight_decay": False},
+    optim.AdamW: {"betas": (0.9, 0.999), "eps": 1e-8, "amsgrad": False, "weight_decay": 0.01},
+    optim.Adamax: {"lr": 2e-3, "betas": (0.9, 0.999), "eps": 1e-8},
+    optim.LAMB: {"betas": (0.9, 0.999), "eps": 1e-6},
+    optim.LARS: {"lr": 0.1, "momentum": 0.9, "trust_coefficient": 1e-3, "eps": 0.0},
+    optim.Lion: {"lr": 1e-4, "betas": (0.9, 0.99)},
+    optim.Muon: {
+        "weight_decay": 0.1, "momentum": 0.95, "nesterov": True, "ns_coefficients": (3.4445, -4.775, 2.0315),
+        "eps": 1e-7, "ns_steps": 5, "adjust_lr_fn": None,
+    },
+    optim.NAdam: {
+        "lr": 2e-3, "betas": (0.9, 0.999), "eps": 1e-8, "momentum_decay": 4e-3, "decoupled_weight_decay": False,
+    },
+    optim.RAdam: {"betas": (0.9, 0.999), "eps": 1e-8, "decoupled_weight_decay": False},
+    optim.RMSprop: {"lr": 0.01, "alpha": 0.99, "eps": 1e-8, "momentum": 0.0, "centered": False},
+    optim.Rprop: {"lr": 0.01, "etas": (0.5, 1.2), "step_sizes": (1e-6, 50.0)},
+    optim.SGD: {"momentum": 0.0, "dampening": 0.0, "nesterov": False},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DEFAULTS, ids=lambda k: k.__name__)
+def test_what_is_not_given_is_as_in_torch(kind: Any) -> None:
+    """Of those that PyTorch has; LAMB, LARS and Lion as in their papers."""
+    found = defaults_of(kind)
+    common = {"lr": 1e-3, "weight_decay": 0.0, "maximize": False}
+    assert found == {name: (common | DEFAULTS[kind])[name] for name in found}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("kind", DEFAULTS, ids=lambda k: k.__name__)
+def test_torch_gives_these(kind: Any) -> None:
+    torch = pytest.importorskip("torch")
+    if theirs := getattr(torch.optim, kind.__name__, None):
+        ours, given = defaults_of(kind), defaults_of(theirs)
+        common = ours.keys() & given.keys()
+        assert "lr" in common
+        assert {name: ours[name] for name in common} == {name: given[name] for name in common}
 
 
 def test_names_of_torch_that_are_absent_say_what_to_write() -> None:

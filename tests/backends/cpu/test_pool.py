@@ -52,3 +52,16 @@ def test_layouts_without_a_name_become_channels_last(op: Op, lies: str) -> None:
     assert tags == ({"abcd"} if lies == "row-major" else {"acdb"})
     for found, wanted in zip(execute(CPU, plan, arrays), run_reference(op, arrays), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("tag", ["abcd", "acdb"])
+def test_a_gradient_lies_as_the_index_does(tag: str) -> None:
+    """It was written next to the result, wherever the gradient comes from."""
+    arrays = [POOLED, INDEX]
+    other = {"abcd": "acdb", "acdb": "abcd"}[tag]
+    specs = [Spec(a.shape, as_dtype(a.dtype)).with_tag(t) for a, t in zip(arrays, (other, tag), strict=True)]
+    op = MaxPoolGrad((3, 2), WINDOW, (7, 6))
+    plan = backends.get(CPU, "cpu").plan(op, specs, Policy())
+    assert {s.tag for s in (*plan.inputs, *plan.outputs)} == {tag}
+    for found, wanted in zip(execute(CPU, plan, arrays), run_reference(op, arrays), strict=True):
+        np.testing.assert_array_equal(found, wanted)
