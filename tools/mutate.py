@@ -56,7 +56,7 @@ GENERATED = {PACKAGE / "c/cudnn.py", PACKAGE / "c/dnnl.py", PACKAGE / "c/errors.
 #: What tests read besides the source.
 COPIED = (
     ".ci", "benchmarks", "codegen", "docs", "examples", "src", "tests", "tools", "CHANGELOG.md", "CONTRIBUTING.md",
-    "DESIGN.md", "LICENSE", "Makefile", "README.md", "pyproject.toml",
+    "CITATION.cff", "DESIGN.md", "LICENSE", "Makefile", "README.md", "SECURITY.md", "pyproject.toml",
 )  # fmt: skip
 #: Values, dtypes, layouts and gradients of all ops on all backends.
 EVERY_OP = Path("tests/ops/test_ops.py")

@@ -13,7 +13,7 @@ import pytest
 
 from tests.helpers import ROOT
 
-NEWER = ROOT / "build" / "cudnn-9.28" / "nvidia" / "cudnn" / "lib" / "libcudnn.so.9"
+NEWER = (ROOT / "build" / "cudnn-9.28" / "nvidia" / "cudnn" / "lib" / "libcudnn.so.9").resolve()
 
 Run = Callable[..., Any]
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ import lamina as lm
 from lamina import nn
 from lamina._tree import leaves
 from lamina.infer import Inferer, PlanFileError, load
+from lamina.infer import saved as saved_plans
 from lamina.replay.file import MAGIC
 from lamina.runtime import OutOfMemoryError
 from lamina.spec import ShapeError
@@ -124,6 +126,25 @@ with lm.infer.load(sys.argv[1]) as plan:
 planning = ("lamina.ops", "lamina.graph", "lamina.nn", "lamina.backends", "lamina.tensors", "asyncio")
 print([m for m in sys.modules if m.startswith(planning)])
 """
+
+
+@pytest.mark.parametrize("there", ["cpu", "cuda"])
+def test_a_plan_runs_on_its_own_kind_of_device_where_there_is_one(
+    there: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def existing(name: Any) -> Any:
+        asked.append(name)
+        return SimpleNamespace(kind=there if name == "auto" else name)
+
+    monkeypatch.setattr(saved_plans, "existing_device", existing)
+    assert saved_plans._where("cpu", None).kind == "cpu"
+    assert asked == ["cpu"]  # whether there is a GPU does not matter
+    assert saved_plans._where("cuda", None).kind == there
+    assert saved_plans._where("cuda", "cpu").kind == "cpu"
+    with pytest.raises(PlanFileError, match="a plan for a device 'tpu'"):
+        saved_plans._where("tpu", None)
 
 
 def test_a_process_that_answers_imports_nothing_that_plans(tmp_path: Path) -> None:

@@ -116,3 +116,45 @@ def test_a_negative_padding_is_refused_and_none_is_not() -> None:
         nn.Conv2d(3, 4, 3, padding=-1)
     assert nn.Conv2d(3, 4, 3, stride=1, padding=0).stride == (1, 1)
     assert nn.Conv2d(3, 4, 1, stride=(2, 1))(lm.zeros((1, 3, 5, 5))).shape == (1, 4, 3, 5)
+
+
+@pytest.mark.parametrize("kind", [nn.Conv2d, nn.ConvTranspose2d])
+@pytest.mark.parametrize(
+    ("channels", "groups", "message"),
+    [
+        ((0, 1), 1, "channels and groups must be at least 1, got 0 -> 1, groups=1"),
+        ((1, 0), 1, "channels and groups must be at least 1, got 1 -> 0, groups=1"),
+        ((1, 1), 0, "channels and groups must be at least 1, got 1 -> 1, groups=0"),
+        ((3, 2), 2, "groups=2 must divide in_channels=3 and out_channels=2"),
+        ((2, 3), 2, "groups=2 must divide in_channels=2 and out_channels=3"),
+    ],
+)
+def test_channels_are_in_groups(kind: Any, channels: tuple[int, int], groups: int, message: str) -> None:
+    assert kind(1, 1, 1).weight.shape == (1, 1, 1, 1)
+    assert kind(2, 2, 1, groups=2).weight.shape == (2, 1, 1, 1)
+    with pytest.raises(ShapeError, match=f"{kind.__name__}: {message}"):
+        kind(*channels, 1, groups=groups)
+
+
+@pytest.mark.parametrize(
+    ("padding", "around"),
+    [("same", ((2, 2), (1, 2))), ("valid", ((0, 0), (0, 0))), ((1, 2), ((1, 1), (2, 2)))],
+)
+@pytest.mark.parametrize("mode", ["zeros", "reflect", "replicate", "circular"])
+def test_what_is_around_an_image(padding: Any, around: Any, mode: Any) -> None:
+    """As a convolution of the image that is padded before; "same" has the odd element behind."""
+    x = np.random.default_rng(0).standard_normal((2, 3, 8, 7)).astype(np.float32)
+    layer = nn.Conv2d(3, 4, (3, 4), 1, padding, (2, 1), padding_mode=mode)
+    named = {"zeros": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}[mode]
+    wide = np.pad(x, ((0, 0), (0, 0), *around), mode=named)
+    wanted = lm.ops.conv2d(lm.tensor(wide), layer.weight, layer.bias, 1, 0, (2, 1))
+    np.testing.assert_allclose(layer(lm.tensor(x)).numpy(), wanted.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_transposed_layers_are_their_function(rank: int) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 4, *(5, 4, 3)[:rank])).astype(np.float32)
+    layer = getattr(nn, f"ConvTranspose{rank}d")(4, 6, 3, 2, 1, 1, 2)
+    function = getattr(lm.ops, f"conv_transpose{rank}d")
+    wanted = function(lm.tensor(x), layer.weight, layer.bias, 2, 1, 1, 2)
+    np.testing.assert_array_equal(layer(lm.tensor(x)).numpy(), wanted.numpy())

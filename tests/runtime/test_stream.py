@@ -87,3 +87,17 @@ def test_a_stream_of_another_library_is_never_closed(owned: bool, monkeypatch: p
     assert stream.closed == owned
     with pytest.raises(ValueError, match="stream 0x4d belongs to cuda:0, and the work is on"):
         _borrow(77, SimpleNamespace(kind="cuda", index=1, current=nullcontext))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("status", "capturing", "invalidated"), [(0, False, False), (1, True, False), (2, True, True)]
+)
+def test_a_capture_goes_on_is_over_or_was_broken_off(
+    status: int, capturing: bool, invalidated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device: Any = SimpleNamespace(kind="cuda", index=0)
+    stream = CudaStream(device, SimpleNamespace(handle=77, priority=0))
+    monkeypatch.setattr(
+        _cuda, "call", lambda name, handle: {("cuStreamIsCapturing", 77): status}[name, handle]
+    )
+    assert (stream.capturing, stream._is_invalidated()) == (capturing, invalidated)

@@ -9,6 +9,7 @@ import lamina as lm
 from lamina import ops
 from lamina.backends import NoKernel
 from lamina.graph import compile, gradients, trace
+from lamina.graph.run.turn import turns_of
 from lamina.runtime import Device
 from lamina.spec import ShapeError, Spec, bfloat16, float32
 from tests.helpers.random_graphs import random_graph
@@ -127,6 +128,29 @@ def test_the_null_backend_plans_what_no_machine_here_can_hold() -> None:
     assert run.peak_bytes >= image.nbytes
     with pytest.raises(RuntimeError, match="null backend plans graphs but cannot run"):
         run(np.zeros(1, np.float32))
+
+
+def test_what_is_updated_has_another_version_and_a_turn_and_what_is_read_keeps_its_own() -> None:
+    p, q, x = lm.tensor([1.0, 2.0]), lm.tensor([3.0, 4.0]), np.float32([1.0, 1.0])
+    graph = trace(lambda p, q, x: (p + q + x, q * x), p, q, x)
+    run = compile(graph, "cpu", donate={0: 0}, resident=[1])
+    run.load({0: p, 1: q})
+    before = p.version, q.version
+    for calls in (1, 2):
+        (y,) = run(x)
+        np.testing.assert_array_equal(y.numpy(), [3.0, 4.0])
+        assert (p.version, q.version) == (before[0] + calls, before[1])
+    np.testing.assert_array_equal(p.numpy(), [9.0, 12.0])
+    assert len(turns_of([p])._turns) == 1  # others that read it wait
+    assert turns_of([q])._turns == []
+
+
+def test_one_context_is_enough() -> None:
+    run = compile(trace(lambda x: x + 1.0, Spec((2,), float32)), "cpu", contexts=1)
+    np.testing.assert_array_equal(run(np.zeros(2, np.float32))[0].numpy(), [1.0, 1.0])
+    state = trace(lambda p: (p + 1.0,), Spec((2,), float32))
+    with pytest.raises(ValueError, match="contexts=1: calls that update state run one after another"):
+        compile(state, "cpu", contexts=1, donate={0: 0})
 
 
 def test_bad_calls_name_what_is_wrong() -> None:

@@ -31,6 +31,7 @@ EVEN = AxisMap("reflect", 6, 10, (2,))
         ((2, 6, 3, 6), (None, UP, None, EVEN), float32, 1),  # the axis between is mapped to itself
         ((6, 2, 2, 6), (UP, None, None, EVEN), float32, 2),  # too far apart for one launch
         ((2, 6, 6), (None, EVEN, EVEN), int8, 1),
+        ((1, 6, 33, 6), (None, UP, DOWN, EVEN), float32, 3),  # each axis once, of three
     ],
 )
 @pytest.mark.parametrize("last", [False, True])
