@@ -50,7 +50,7 @@ DOCUMENTED = (
     CheckpointError, ResumeError, NoKernel, RuntimeError, BufferError,
 )  # fmt: skip
 #: What else is documented: of names of a module that are not there.
-NAMED = ("get_submodule", "get_parameter", "get_buffer")
+NAMED = ("get_submodule", "set_submodule", "get_parameter", "get_buffer")
 #: Seconds that one call may take.
 PATIENCE = 60.0
 MODULES = {

@@ -403,7 +403,12 @@ class Module(Checked):
 
     @checked
     def set_submodule(self, target: str, module: Module) -> None:
-        """Put a module in the place of the one with this dotted name. Raises AttributeError; for "" ValueError."""
+        """Put a module in the place of the one with this dotted name.
+
+        Raises AttributeError where there is none, ValueError for "", TypeError for what is no module.
+        """
+        if not isinstance(module, Module):
+            raise TypeError(f"set_submodule: module must be a Module, got {type(module).__name__}")
         path, _, name = target.rpartition(".")
         parent = self.get_submodule(path)
         parent.get_submodule(name)
