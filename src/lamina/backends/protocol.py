@@ -218,9 +218,6 @@ class Backend(ABC):
     """Plans ops for one device. `kernels` maps op classes to planning functions."""
 
     name: str
-    #: Whether of a chain of elementwise steps (`Fused`) that has a plan each beginning has one, too: then it need not
-    #: be asked for the beginnings of chains.
-    plans_beginnings: bool = False
 
     def __init__(self, device: Device) -> None:
         self.device = device

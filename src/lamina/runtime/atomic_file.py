@@ -68,6 +68,7 @@ def _target_of(path: str | Path) -> Path:
 
 def _is_stream(path: str | Path) -> bool:
     """Whether the path, links followed, is a pipe or a character device. Raises OSError for a folder or socket."""
+    path = os.fspath(path)  # a TypeError for a number, which the system would take for an open file
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:

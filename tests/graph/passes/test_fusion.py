@@ -4,18 +4,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pytest
 
 import lamina as lm
 from lamina import ops
-from lamina.backends import Fusion, NoKernel, Plan
+from lamina.backends import Fusion
 from lamina.backends.pattern import PatternMatch, Results, made_by, operand
 from lamina.graph import Graph, trace
 from lamina.graph.passes.fusion import fuse_elementwise, fuse_patterns
 from lamina.graph.passes.pattern import Report
 from lamina.ops.core import Op
 from lamina.ops.primitives import Exp, Fused, Matmul, Neg
-from lamina.spec import Policy, Spec, float32
+from lamina.spec import Spec, float32
 from tests.helpers.stand_in import StandIn
 
 X = Spec((2, 3), float32)
@@ -166,37 +165,3 @@ def test_nothing_changes_on_a_cpu() -> None:
 
     graph = trace(f, Spec((3, 3), float32), Spec((3, 3), float32))
     alike(graph, fuse_elementwise(graph, lm.backends.get(lm.device("cpu"))))
-
-
-class Counting(StandIn):
-    """Notes the chains that it is asked for, by their length; longer ones than `most` have no plan."""
-
-    def __init__(self, most: int, plans_beginnings: bool) -> None:
-        super().__init__("fused")
-        self.most, self.plans_beginnings = most, plans_beginnings
-        self.lengths: list[int] = []
-
-    def choose(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
-        if isinstance(op, Fused):
-            self.lengths.append(len(op.ops))
-            if len(op.ops) > self.most:
-                raise NoKernel("too long")
-        return super().choose(op, specs, policy)
-
-
-@pytest.mark.parametrize("most", [1, 2, 3, 4, 5])
-def test_a_chain_is_asked_for_whole_where_that_tells_of_its_beginnings(most: int) -> None:
-    """The same chains come out of it, with fewer questions where the whole has a plan."""
-
-    def f(a, b):  # type: ignore[no-untyped-def]
-        return ops.relu(ops.exp(-(a @ b)) + a)
-
-    found = []
-    for whole in (False, True):
-        backend = Counting(most, whole)
-        graph = trace(f, Spec((3, 3), float32), Spec((3, 3), float32))
-        found.append(([str(node.op) for node in fuse_elementwise(graph, backend).nodes], backend.lengths))
-    (steps, one_by_one), (same, at_once) = found
-    assert steps == same
-    if most == 5:
-        assert (one_by_one, at_once) == ([2, 3, 4, 5], [5])

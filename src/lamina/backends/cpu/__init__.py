@@ -98,7 +98,6 @@ class CpuBackend(Backend):
     """
 
     name = "cpu"
-    plans_beginnings = True
 
     def choose(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
         """oneDNN's kernel (an own op's Python function), generated loops, or else the op's NumPy meaning.

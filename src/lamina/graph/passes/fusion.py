@@ -121,32 +121,10 @@ class _Chains:
         inputs = (*match.inputs(end), *others)
         origin, specs = end.origin.joined(step.origin), [step.outputs[0].spec]
         node = Node(Fused((*ops, step.op)), inputs, step.policy, step.serial, specs, origin)
-        reason = "" if self._is_part_of_a_chain(node, match) else self._refusal(node)
+        reason = self._refusal(node)
         if reason:
             self.report.refused.append(f"{node.op}{_where(node)}: {reason}")
         return None if reason else node
-
-    def _is_part_of_a_chain(self, node: Node, match: Match) -> bool:
-        """Whether the chain with all steps that may follow has a plan, where that tells that its beginning has one:
-        most chains are then planned once, whole."""
-        ops, inputs = list(node.op.ops) if isinstance(node.op, Fused) else [], [v.spec for v in node.inputs]
-        last = match.root
-        while self.backend.plans_beginnings and len(ops) <= _MOST_STEPS:
-            value, readers = last.outputs[0], match.rewriting.readers(last.outputs[0])
-            step = readers[0].node if len(readers) == 1 else None
-            if (
-                step is None
-                or not _is_step(step)
-                or step.policy != node.policy
-                or not _continues(value, step)
-            ):
-                break
-            ops.append(step.op)
-            inputs += [v.spec for v in step.inputs if v is not value]
-            last = step
-        if last is match.root:
-            return False
-        return not _why_unplanned(self.backend, Fused(tuple(ops)), tuple(inputs), _unmeasured(node.policy))
 
     def _refusal(self, node: Node) -> str:
         """Why the backend has no plan for the fused op, "" where it has one; the heuristic's word is enough."""
@@ -177,12 +155,8 @@ def _end(value: Value, match: Match) -> Node | None:
         return None
     if isinstance(node.op, Fused) and len(node.op.ops) > _MOST_STEPS:
         return None
-    fits = _continues(value, step, match.inputs(step))
-    return node if fits and len(match.rewriting.readers(value)) == 1 else None
-
-
-def _continues(value: Value, step: Node, inputs: Sequence[Value] = ()) -> bool:
-    """Whether a step takes the value where a chain hands it on. inputs: what the step reads by now."""
-    places = [i for i, v in enumerate(inputs or step.inputs) if v is value]
+    inputs = match.inputs(step)
+    places = [i for i, v in enumerate(inputs) if v is value]
     fits = places == [step.op.chained] or (len(places) == 1 and step.op.commutative)
-    return fits and value.shape == step.outputs[0].shape
+    alike = value.shape == step.outputs[0].shape
+    return node if fits and alike and len(match.rewriting.readers(value)) == 1 else None
