@@ -320,3 +320,10 @@ def test_a_transformer_takes_stacks_of_ones_own() -> None:
         lm.tensor(np.random.default_rng(i).standard_normal((5, 3, 8)).astype(np.float32)) for i in range(2)
     )
     close(net(x, y).numpy(), own(x).numpy() + y.numpy())
+
+
+def test_more_layers_than_anybody_has_are_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="layers must be at most 65536"):
+        nn.LSTM(3, 4, 10**30)
+    with pytest.raises(ValueError, match="num_layers must be at most 65536"):
+        nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8), 10**30)

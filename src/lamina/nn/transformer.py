@@ -16,7 +16,7 @@ from lamina.nn.dropout import Dropout
 from lamina.nn.linear import Linear
 from lamina.nn.module import Module, T
 from lamina.nn.norm import LayerNorm
-from lamina.ops.arguments import whole
+from lamina.ops.arguments import MOST_LAYERS, whole
 from lamina.ops.core import operand
 from lamina.spec import DType, float32
 from lamina.tensors import Tensor, tensor
@@ -124,7 +124,7 @@ class _Stack(Module):
     """
 
     def __init__(self, layer: Module, num_layers: int, norm: Module | None = None) -> None:
-        self.num_layers = whole(type(self).__name__, "num_layers", num_layers)
+        self.num_layers = whole(type(self).__name__, "num_layers", num_layers, most=MOST_LAYERS)
         self.layers = ModuleList(copy.deepcopy(layer) for _ in range(self.num_layers))
         self.norm = norm
 

@@ -163,12 +163,18 @@ def within(
     raise ValueError(f"{what}: {name} must be {allowed}, got {shown(value)}")
 
 
-def whole(what: str, name: str, value: Any, least: int = 1) -> int:
-    """A whole number of at least `least`. Raises TypeError for what is none, ValueError for smaller ones."""
+#: Layers of one module: more are a mistake, and would be made one after the other for hours.
+MOST_LAYERS = 1 << 16
+
+
+def whole(what: str, name: str, value: Any, least: int = 1, most: float = math.inf) -> int:
+    """A whole number from `least` to `most`. Raises TypeError for what is none, ValueError for others."""
     if not _is_int(value):
         raise refusal(what, name, value, "an int")
     if value < least:
         raise ValueError(f"{what}: {name} must be at least {least}, got {shown(value)}")
+    if value > most:
+        raise ValueError(f"{what}: {name} must be at most {most}, got {shown(value)}")
     return int(value)
 
 

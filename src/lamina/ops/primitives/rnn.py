@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lamina.ops.arguments import MOST_LAYERS
 from lamina.ops.core import Arg, Array, BatchAxes, Op, Sample, bind, listing, operand, spec_of
 from lamina.ops.primitives.pointwise import relu, tanh, where
 from lamina.ops.primitives.sequence import checked_lengths, inside, last_steps, reversed_within
@@ -99,6 +100,8 @@ class _Recurrent(Op):
             raise ValueError(f"{self.name}: mode must be one of {', '.join(GATES)}, got {self.mode!r}")
         if self.hidden < 1 or self.layers < 1:
             raise ValueError(f"{self.name}: hidden and layers must be at least 1, got {self}")
+        if self.layers > MOST_LAYERS:
+            raise ValueError(f"{self.name}: layers must be at most {MOST_LAYERS}, got {self.layers}")
         if self.projection and (self.mode != "lstm" or not 0 < self.projection < self.hidden):
             raise ValueError(
                 f"{self.name}: projection needs mode 'lstm' and 0 < projection < hidden = {self.hidden}, "
