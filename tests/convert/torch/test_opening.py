@@ -109,3 +109,27 @@ def test_other_sizes(closed: Any) -> None:
     for count in (2, 3, 5):
         x = torch.randn(count, 4, 3)
         torch.testing.assert_close(run(x), model(x))
+
+
+def test_other_threads_keep_their_functions_with_own_gradients() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    import torch
+
+    from lamina.convert.torch.opening import _only_known_gradients
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 2.0
+
+        @staticmethod
+        def backward(ctx: Any, g: Any) -> Any:
+            return g * 2.0
+
+    x = torch.ones(3)
+    with _only_known_gradients(), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(Twice.apply, x).result(30).tolist() == [2.0, 2.0, 2.0]
+        with pytest.raises(TypeError, match="gradient of its own"):
+            Twice.apply(x)
+    assert Twice.apply(x).tolist() == [2.0, 2.0, 2.0]

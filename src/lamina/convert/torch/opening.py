@@ -8,6 +8,7 @@ call that it makes is one node as if the user had written it. What cannot be run
 from __future__ import annotations
 
 import operator
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FunctionType
@@ -25,6 +26,9 @@ from lamina.convert.torch.batch_first import arguments, is_plain, lies_batch_fir
 from lamina.convert.torch.interpreter import find
 from lamina.convert.torch.partition import example
 from lamina.convert.torch.targets import is_torch
+
+#: One function is opened at a time: meanwhile another one stands for `torch.autograd.Function.apply`.
+_OPENING = threading.RLock()
 
 
 def opened(module: GraphModule) -> GraphModule:
@@ -95,17 +99,20 @@ def _nodes(node: Node) -> list[Node]:
 
 @contextmanager
 def _only_known_gradients() -> Iterator[None]:
-    """Refuse functions with a gradient of their own, of which the forward pass alone would be seen."""
-    apply = vars(torch.autograd.Function)["apply"]
+    """Refuse this thread functions with a gradient of their own, of which the forward pass alone would be seen."""
+    with _OPENING:
+        apply, thread = vars(torch.autograd.Function)["apply"], threading.get_ident()
 
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise TypeError("a function with a gradient of its own")
+        def chosen(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() == thread:
+                raise TypeError("a function with a gradient of its own")
+            return apply.__func__(cls, *args, **kwargs)
 
-    setattr(torch.autograd.Function, "apply", refuse)  # noqa: B010 - a method, to type checkers
-    try:
-        yield
-    finally:
-        setattr(torch.autograd.Function, "apply", apply)  # noqa: B010
+        setattr(torch.autograd.Function, "apply", classmethod(chosen))  # noqa: B010 - a method, to type checkers
+        try:
+            yield
+        finally:
+            setattr(torch.autograd.Function, "apply", apply)  # noqa: B010
 
 
 def _replace(module: GraphModule, node: Node, body: GraphModule) -> None:
