@@ -5,7 +5,7 @@
     python -m tools.mutate --list --count 10                   shows faults without running anything
     python -m tools.mutate --jobs 15 --without build/results/test.xml   many at a time, on a machine with cores for it
     python -m tools.mutate --seconds 600 --timeout 120         a figure within ten minutes, of as many as fit
-    python -m tools.mutate --reach map.json --timeout 120      200 faults within the hour
+    python -m tools.mutate --reach map.json --timeout 150      200 faults within the hour
 
 A fault is a comparison, an operator, a condition or a number that is another one. It is put into a copy of the tree;
 this one is not touched. The tests run in the order: those named after the module, those in its folder that name it,

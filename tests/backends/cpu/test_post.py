@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import lamina as lm
+from lamina.backends.cpu import post
+from lamina.onednn import Eltwise
 
 
 def test_chains_longer_than_onednn_takes_are_several_kernels() -> None:
@@ -12,3 +15,24 @@ def test_chains_longer_than_onednn_takes_are_several_kernels() -> None:
     xs = [np.full(3, float(i), np.float32) for i in range(50)]
     total = lm.jit(lambda *parts: sum(parts[1:], parts[0]))(*xs)
     np.testing.assert_array_equal(total.numpy(), sum(xs))
+
+
+@pytest.mark.parametrize(
+    ("steps", "kept"),
+    [
+        ((), True),
+        (post.relu(), True),
+        (post.relu(6.0), True),
+        ((Eltwise("tanh"), Eltwise("abs")), True),
+        ((Eltwise("logistic"),), False),
+        ((Eltwise("linear", 2.0, 0.0),), True),
+        ((Eltwise("linear", 2.0, 1.0),), False),
+        ((Eltwise("linear", 1.0, -2.0), *post.relu()), True),  # 0 to -2 to 0
+        ((Eltwise("linear", 1.0, 2.0), *post.relu()), False),
+        ((Eltwise("linear", 1.0, 2.0), Eltwise("linear", 1.0, -2.0)), True),
+        ((Eltwise("linear", 1.0, 2.0), Eltwise("tanh")), False),
+    ],
+    ids=str,
+)
+def test_what_is_0_at_0_may_run_over_padding(steps: tuple[Eltwise, ...], kept: bool) -> None:
+    assert post.keeps_zero(steps) is kept

@@ -1,5 +1,7 @@
 """Handlers of attention and rotary embedding agree with ONNX's own tests."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -21,6 +23,24 @@ def test_queries_share_the_heads_of_keys() -> None:
     scores = q @ whole[0].swapaxes(2, 3) / 2
     weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
     np.testing.assert_allclose(found, weights @ whole[1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "seen"),
+    [
+        ({}, lambda ahead: ahead < 9),
+        ({"is_causal": 1}, lambda ahead: ahead <= 0),
+    ],
+    ids=["all", "causal"],
+)
+def test_which_keys_a_query_sees(options: dict[str, int], seen: Any) -> None:
+    """With uniform scores the result is the mean of the values that are seen."""
+    v = np.random.default_rng(0).normal(size=(1, 2, 5, 4)).astype(np.float32)
+    given = {"q": np.zeros((1, 2, 5, 4), np.float32), "k": v, "v": v}
+    graph = single("Attention", {n: a.shape for n, a in given.items()}, opset=23, **options)
+    mask = seen(np.arange(5)[None] - np.arange(5)[:, None]).astype(np.float64)
+    wanted = (mask / mask.sum(1, keepdims=True)) @ v
+    np.testing.assert_allclose(graph(given)["y0"].numpy(), wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_three_axes_need_the_numbers_of_heads() -> None:

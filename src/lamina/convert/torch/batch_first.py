@@ -53,7 +53,8 @@ def multi_head_attention(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch
     given = arguments(*args, **kwargs)
     if is_plain(given) and lies_batch_first(given["query"]):
         return _attention(given), None
-    return _whole(*args, **kwargs)
+    result: tuple[torch.Tensor, torch.Tensor | None] = _whole(*args, **kwargs)
+    return result
 
 
 @contextmanager

@@ -2,7 +2,13 @@
 
 import pytest
 
-from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, conv_graph, places_of
+from lamina.backends.cuda.cudnn_graphs.conv import (
+    Direction,
+    Operands,
+    conv_graph,
+    places_of,
+    window_arguments,
+)
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE, Epilogue
 from lamina.backends.cuda.launch.program import target
 from lamina.ops.primitives import Conv, ConvDataGrad, ConvFilterGrad, Relu, Window
@@ -23,3 +29,20 @@ def test_each_tensor_that_lies_in_memory_has_a_place(direction: Direction, epilo
     assert sorted(places.values(), key=str) == sorted(places_of(direction), key=str)
     (result,) = [t for t in graph.tensors if places.get(t.uid) == target()]
     assert result.dimensions == shapes[places_of(direction).index(target())]
+
+
+@pytest.mark.parametrize(
+    ("win", "wanted"),
+    [
+        (
+            Window((2,), ((1, 3),), (4,), flip=True),
+            {"stride": (1, 2), "pre": (0, 1), "post": (0, 3), "dilation": (1, 4), "flip": True},
+        ),
+        (
+            Window((2, 3), ((1, 3), (4, 5)), (6, 7)),
+            {"stride": (2, 3), "pre": (1, 4), "post": (3, 5), "dilation": (6, 7), "flip": False},
+        ),
+    ],
+)
+def test_a_row_is_a_plane_of_one_row(win: Window, wanted: dict[str, object]) -> None:
+    assert window_arguments(win) == wanted
