@@ -166,6 +166,7 @@ def test_torch_in_its_modes(tmp_path: Path) -> None:
         assert all(r["median_ms"] > 0 for r in case["results"].values())
 
 
+@pytest.mark.feature("B051")
 def test_cases_are_prepared_beside_each_other(tmp_path: Path) -> None:
     arguments = ["--set", "tiny", "--only", "tiny-gru", "--seconds", "0.01", "--ahead", "2"]
     arguments += ["--caches", str(tmp_path / "caches"), "--out", str(tmp_path)]
@@ -188,6 +189,7 @@ def test_lamina_knows_nothing_of_what_another_policy_timed(tmp_path: Path) -> No
     assert folders == [str(tmp_path / "lamina"), str(tmp_path / "lamina" / "suite-fastest")]
 
 
+@pytest.mark.feature("B051")
 def test_first_steps_from_empty_and_from_warm_caches(tmp_path: Path) -> None:
     arguments = ["--set", "tiny", "--only", "tiny-conv", "--peers", "lamina", "--seconds", "0.01"]
     assert suite.main([*arguments, "--first-step", "--policy", "heuristic", "--out", str(tmp_path)]) == 0
@@ -247,6 +249,7 @@ def test_training_is_timed_when_no_plan_is_open(
     assert prepare(workload("tiny-train"), "lamina", "cpu", policy).settle(60.0) == {}
 
 
+@pytest.mark.feature("B051")
 def test_a_record_goes_on_from_another(tmp_path: Path) -> None:
     w = workload("tiny-conv")
     first = suite.Record(options(out=tmp_path), "cpu")

@@ -9,6 +9,7 @@ from benchmarks import all_reduce, simulated
 from lamina.simulate import Link, Workload, all_reduce_seconds
 
 
+@pytest.mark.feature("B057")
 def test_the_kept_predictions_are_made_again() -> None:
     kept = json.loads((simulated.RESULTS / "simulated-2026-11-23.json").read_text())
     _same(simulated.predictions(), kept)
@@ -27,6 +28,7 @@ def _same(made: Any, kept: Any) -> None:
         assert made == pytest.approx(kept, rel=1e-6, abs=1e-6)
 
 
+@pytest.mark.feature("B057")
 def test_the_kept_step_is_resnet50s() -> None:
     work = Workload.of_record(json.loads(simulated.STEP.read_text()))
     assert work.seconds == pytest.approx(simulated.measured_seconds())
@@ -39,6 +41,7 @@ def test_the_kept_step_is_resnet50s() -> None:
     assert found["mlperf_8_h200"]["samples_per_second"] > simulated.MLPERF[8]
 
 
+@pytest.mark.feature("B057")
 def test_measured_points_become_a_link() -> None:
     link = Link(5e-6, 3e11)
     points = [

@@ -8,6 +8,7 @@ import pytest
 from benchmarks import tuning
 
 
+@pytest.mark.feature("B051")
 def test_the_time_is_split_where_tuning_ends() -> None:
     times = [500.0] * 3 + [10.0] * 100 + [15.0, 30.0] + [8.0] * 200
     opens = [5] * 104 + [0] * 201
@@ -30,6 +31,7 @@ def test_losses_are_compared_up_to_the_first_swap() -> None:
     assert not tuning.compared({**tuned, "first_swap_step": 2}, plain)["equal_before_the_first_swap"]
 
 
+@pytest.mark.feature("B051")
 @pytest.mark.slow
 def test_the_command_runs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     arguments = ["LeNet", "--batch-size", "4", "--seconds", "0", "--device", "cpu", "--precision", "fp32"]

@@ -99,6 +99,7 @@ def test_every_type_and_layout(dtype: str, layout: str, capsys: pytest.CaptureFi
     assert {row["direction"] for row in found["rows"]} == {"filter"}
 
 
+@pytest.mark.feature("F120")
 @needs_cudnn_919
 def test_all_engines_are_more_than_the_best_of_each(capsys: pytest.CaptureFixture[str]) -> None:
     count = {}
@@ -110,7 +111,7 @@ def test_all_engines_are_more_than_the_best_of_each(capsys: pytest.CaptureFixtur
 
 
 @needs_cudnn_919
-@pytest.mark.feature("F119", "B008")
+@pytest.mark.feature("F119", "B008", "F120")
 def test_table_and_refusals(capsys: pytest.CaptureFixture[str]) -> None:
     odd = ["conv", "--c", "35", "--k", "30", "--groups", "5", "--device", "none", "--direction", "forward"]
     assert main(odd) == 0
@@ -120,6 +121,7 @@ def test_table_and_refusals(capsys: pytest.CaptureFixture[str]) -> None:
     assert "implicit_precomp_gemm" in out
 
 
+@pytest.mark.feature("F120")
 def test_wrong_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, "--device", "none", "--groups", "3"]) == 1
     assert "not multiples of groups=3" in capsys.readouterr().err
@@ -138,7 +140,7 @@ WITHOUT_FLOAT64 = {("data", "imperative"), ("filter", "imperative")}
 
 
 @pytest.mark.gpu
-@pytest.mark.feature("F119", "F079", "F081", "F090")
+@pytest.mark.feature("F119", "F079", "F081", "F090", "F120")
 @pytest.mark.parametrize(
     ("dtype", "layout", "bound"),
     [

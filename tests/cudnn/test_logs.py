@@ -29,7 +29,7 @@ def some_calls() -> None:
     c.cudnnDestroyTensorDescriptor(desc)
 
 
-@pytest.mark.feature("F009")
+@pytest.mark.feature("F009", "F120")
 def test_calls_and_errors_become_records(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "lamina.cudnn")
     with logs.logged("info") as logger:
@@ -54,7 +54,7 @@ def test_calls_and_errors_become_records(caplog: pytest.LogCaptureFixture) -> No
     assert "n: type=int; val=-1;" in set_.splitlines()[4 - 1]  # all lines of a message, not its first alone
 
 
-@pytest.mark.feature("F009")
+@pytest.mark.feature("F009", "F120")
 @pytest.mark.parametrize(("level", "calls"), [("error", 0), ("warning", 0), (logging.INFO, 3), ("debug", 3)])
 def test_levels_choose_what_the_library_sends(
     level: str | int, calls: int, caplog: pytest.LogCaptureFixture

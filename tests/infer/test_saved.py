@@ -50,7 +50,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.feature("F113")
+@pytest.mark.feature("F113", "B036")
 @pytest.mark.parametrize("max_batch", [1, 4])
 @pytest.mark.parametrize("name", CASES)
 def test_the_bits_of_the_inferer(name: str, max_batch: int, tmp_path: Path) -> None:
@@ -128,6 +128,7 @@ print([m for m in sys.modules if m.startswith(planning)])
 """
 
 
+@pytest.mark.feature("B036")
 @pytest.mark.parametrize("there", ["cpu", "cuda"])
 def test_a_plan_runs_on_its_own_kind_of_device_where_there_is_one(
     there: str, monkeypatch: pytest.MonkeyPatch
@@ -147,6 +148,7 @@ def test_a_plan_runs_on_its_own_kind_of_device_where_there_is_one(
         saved_plans._where("tpu", None)
 
 
+@pytest.mark.feature("B036")
 def test_a_process_that_answers_imports_nothing_that_plans(tmp_path: Path) -> None:
     """Where every step is a library's: NumPy's meaning of an op needs the ops."""
     saved(nn.LeNet(in_channels=1, num_classes=10), tmp_path / "p", floats(0, 1, 1, 28, 28))
@@ -332,7 +334,7 @@ def test_a_hundred_killed_saves_leave_whole_plans(tmp_path: Path) -> None:
 
 # ---- on a GPU
 @pytest.mark.gpu
-@pytest.mark.feature("F113")
+@pytest.mark.feature("F113", "B036")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("max_batch", [1, 4])
 @pytest.mark.parametrize("name", CASES)

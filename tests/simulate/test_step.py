@@ -23,6 +23,7 @@ def steps(draw: Any) -> Workload:
     return Workload(0.05 + update, 64, tuple(map(Gradient, ready, sizes)), update)
 
 
+@pytest.mark.feature("B057")
 @STEADY
 @given(steps(), LINK, LINK, GPUS, st.floats(1, 10), st.floats(0, 0.2), st.floats(0, 0.05))
 def test_what_holds_for_every_step(
@@ -43,6 +44,7 @@ def test_what_holds_for_every_step(
     assert (one.seconds, one.speedup) == pytest.approx((work.seconds, 1))
 
 
+@pytest.mark.feature("B057")
 def test_the_parts_of_a_step() -> None:
     """Two buckets of 100 MB over 2 ranks at 1 GB/s: 0.1 s each; the second is there 0.02 s before the end."""
     work = Workload(0.5, 32, (Gradient(0.3, 10**8), Gradient(0.48, 10**8)))

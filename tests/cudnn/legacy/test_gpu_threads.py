@@ -142,7 +142,7 @@ def calls(place: Device) -> dict[str, Callable[[], object]]:
 
 
 @two_gpus
-@pytest.mark.feature("F016", "F114")
+@pytest.mark.feature("F016", "F114", "F115")
 @pytest.mark.parametrize("home", [0, 1])
 def test_no_call_changes_the_current_device(places: tuple[Device, Device], home: int) -> None:
     """From the main thread and from four others, each with calls for both devices."""

@@ -221,3 +221,32 @@ def test_what_a_contest_found_is_told(
     store.clear()
     formulations._fastest(problem, device, handle, policy, [])  # type: ignore[arg-type]
     assert len(found) == 1  # nobody listens any more
+
+
+@pytest.mark.feature("F115", "B017")
+def test_choices_are_apart_by_device_arithmetic_and_workspace(
+    device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two kinds of GPU have a store each; in one, what was chosen under TF32 or a limit is found under it alone."""
+    x, w, y = (Spec(s, float32).fixed for s in ((2, 8, 9, 9), (4, 8, 3, 3), (2, 4, 9, 9)))
+    problem = conv_problem(Conv, Operands(window(), x, w, y), H200)
+    problem = replace(problem, formulations=(Formulation("first", steps=problem.plain),), plain=())
+    stores = {name: PlanStore(name, "1", tmp_path) for name in ("H100", "H200")}
+    handle = SimpleNamespace(device=device)
+
+    def contests(name: str, policy: Policy) -> int:
+        monkeypatch.setattr(formulations, "plan_store", lambda _: stores[name])
+        found: list[formulations.ContestOutcome] = []
+        with formulations.watched(found.append):
+            chosen = formulations._fastest(problem, device, handle, policy, [])  # type: ignore[arg-type]
+        assert chosen is not None
+        return len(found)
+
+    policies = [
+        Policy(algorithm="fastest", tf32=tf32, workspace_limit=n) for tf32 in (False, True) for n in (0, 1000)
+    ]
+    asked = [(name, policy) for name in stores for policy in policies]
+    assert [contests(*one) for one in asked] == [1] * len(asked)  # each is a question of its own
+    assert [contests(*one) for one in asked] == [0] * len(asked)  # each is answered by what was kept
+    assert [len(store.keys()) for store in stores.values()] == [len(policies)] * 2
+    assert stores["H100"].path != stores["H200"].path
