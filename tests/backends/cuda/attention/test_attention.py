@@ -82,6 +82,21 @@ def test_rows_become_slopes(sample: Sample) -> None:
         np.testing.assert_allclose(read(held[4], d) * op.scale, slopes, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_slopes_of_large_scores_add_up_to_nothing(causal: bool) -> None:
+    """Weights by a rounded logarithm of their sum do not add up to 1, which their mean must not be multiplied by."""
+    back = AttentionGrad(8**-0.5, causal)
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.uniform(-9, 9, (8, 4, n, 8)) for n in (3, 6, 6))
+    _, stats = run_reference(Attention(back.scale, causal, True), [q, k, v], float64)
+    s, d = (a.astype(np.float32) for a in (q @ k.swapaxes(2, 3), v.sum(3)[:, :, None, :].repeat(3, 2)))
+    held = [memory(a) for a in (s, s, stats.astype(np.float32), d, d)]
+    launch = slopes_launch(back, Spec(s.shape, float32).fixed, [], tuple(source(i) for i in range(5)))
+    run_launch(launch, Call(tuple(m.pointer for m in held), ()))
+    slopes = read(held[3], d).astype(np.float64)
+    assert np.abs(slopes.sum(3)).max() < 4 * np.finfo(np.float32).eps * back.scale * np.abs(d).max()
+
+
 #: (B, H, S, T, D): sizes that cuDNN's engines are made for, and odd ones.
 SIZES = [(2, 4, 128, 128, 64), (1, 2, 64, 192, 32), (2, 3, 17, 9, 16), (1, 2, 33, 70, 10)]
 #: In a half type scores, weights, their gradients and the result are rounded. With that put into the reference the

@@ -55,6 +55,8 @@ extern "C" __global__ void __launch_bounds__(256) attention_weights(T *s, const 
 
 // s: the products q k^T, overwritten by the weights. d: the products do v^T, overwritten by scale times the gradients
 // of the scores. plain: the same without the scale (with UNSCALED). From each row its mean by the weights is taken.
+// Weights by a rounded logarithm sum to 1 but for |log_sum| roundings, which times the mean would be the error of the
+// small differences from it: but in float64 each row is divided by its sum.
 extern "C" __global__ void __launch_bounds__(256)
 attention_slopes(T *s, const T *bias, const A *stats, T *d, T *plain)
 {
@@ -62,13 +64,18 @@ attention_slopes(T *s, const T *bias, const A *stats, T *d, T *plain)
     const Index step = (Index)gridDim.x * (256 / LANES);
     for (Index o = (Index)blockIdx.x * (256 / LANES) + threadIdx.x / LANES; o < (Index)ROWS; o += step) {
         const A log_sum = stats[o];
-        A sum = 0;
-        for (Index j = lane; j < (Index)COUNT; j += LANES)
-            sum += exp_(score(s, bias, o, j) - log_sum) * (A)widen(d[o * COUNT + j]);
-        sum = over_lanes(sum, Sum(), (A)0);
+        A total = 0, sum = 0;
+        for (Index j = lane; j < (Index)COUNT; j += LANES) {
+            const A w = exp_(score(s, bias, o, j) - log_sum);
+            total += w;
+            sum += w * (A)widen(d[o * COUNT + j]);
+        }
+        total = over_lanes(total, Sum(), (A)0);
+        const A scale = sizeof(A) == 8 || total == 0 ? (A)1 : (A)1 / total;
+        sum = scale * over_lanes(sum, Sum(), (A)0);
         for (Index j = lane; j < (Index)COUNT; j += LANES) {
             const Index i = o * COUNT + j;
-            const A w = exp_(score(s, bias, o, j) - log_sum), slope = w * ((A)widen(d[i]) - sum);
+            const A w = scale * exp_(score(s, bias, o, j) - log_sum), slope = w * ((A)widen(d[i]) - sum);
             s[i] = narrow<T>(w);
             d[i] = narrow<T>((A)SCALE * slope);
 #if UNSCALED
