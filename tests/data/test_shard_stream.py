@@ -109,7 +109,9 @@ def test_what_a_stream_says_of_itself(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"buffer": 0}, "must be at least 1 and num_workers at least 0, got 0, 2 and 0"),
+        ({"buffer": 0}, "must be at least 1 and num_workers at least 0, got 0, 2, 1 and 0"),
+        ({"interleave": 5}, "interleave=5 must divide batch_size=12, and be at most the number of shards, 5"),
+        ({"samples": [10]}, "samples must be a number for each of 5 shards, got 1"),
         ({"drop_last": True, "pad_last": True}, "take one of them"),
         (
             {"world_size": 5},
@@ -127,3 +129,86 @@ def test_a_stream_that_breaks_off_is_named(tmp_path: Path, folder: Path) -> None
     broken.write_bytes((folder / "train-000.tar").read_bytes()[:-40])
     with pytest.raises(data.DataError, match=r"broken.tar: is no tar that can be read here"):
         list(data.ShardStream(broken, 4))
+
+
+# ---- shards side by side, and processes
+
+
+def read_by(folder: Path, world_size: int, start: int = 0, **options: Any) -> list[str]:
+    found: list[str] = []
+    for rank in range(world_size):
+        part = stream(folder, rank, world_size, **options)
+        for epoch, first in ((0, start), (1, 0)):
+            found += lines(part, rank, world_size, epoch, first)
+        part.close()
+    return sorted(found)
+
+
+@pytest.mark.parametrize("interleave", [1, 2, 4])
+def test_counted_shards_give_each_sample_once_in_one_order(folder: Path, interleave: int) -> None:
+    options: Any = {"interleave": interleave, "samples": [10, 10, 10, 10, 2]}
+    expected = read_by(folder, 1, **options)
+    if interleave == 1:
+        assert expected == read(folder, 1, 0, 0)  # the order is that of what is not counted
+    for epoch in range(2):
+        labels = [int(line.split()[3]) for line in expected if line.startswith(str(epoch))]
+        assert sorted(labels) == list(range(SAMPLES))
+    for ranks, workers in ((2, 0), (3, 2), (4, 0)):
+        assert read_by(folder, ranks, num_workers=workers, **options) == expected
+        assert read_by(folder, ranks, 2, **options) == [line for line in expected if line >= "0 002"]
+
+
+def counting(folder: Path, rank: int, start: int = 0, **options: Any) -> dict[str, int]:
+    """How often each shard is opened for an epoch of one of two ranks."""
+    found: dict[str, int] = {}
+
+    def open_it(name: str) -> Any:
+        found[Path(name).name] = found.get(Path(name).name, 0) + 1
+        return open(name, "rb")
+
+    options |= {"shuffle": False, "samples": [10, 10, 10, 10, 2], "drop_last": True}
+    list(stream(folder, rank, 2, open=open_it, **options).epoch(0, start))
+    return found
+
+
+def test_a_rank_reads_the_shards_of_its_part(folder: Path) -> None:
+    first, second = (counting(folder, rank, interleave=2) for rank in range(2))
+    assert first == {"train-000.tar": 1, "train-002.tar": 1}
+    assert second == {"train-001.tar": 1, "train-003.tar": 1}
+    assert counting(folder, 0, 2, interleave=1) == {"train-002.tar": 1}
+
+
+@pytest.mark.parametrize("options", [{"interleave": 2}, {}])
+def test_processes_read_and_decode(folder: Path, options: Any) -> None:
+    expected = read_by(folder, 1, **options)
+    assert read_by(folder, 1, num_workers=2, processes=True, **options) == expected
+    found = read_by(folder, 2, 1, num_workers=3, processes=True, **options)
+    assert found == [line for line in expected if line >= "0 001"]
+
+
+def test_processes_fill_up_the_last_batch_and_serve_two_loops(folder: Path) -> None:
+    options: Any = {"pad_last": True, "shuffle": False, "interleave": 4, "samples": [10, 10, 10, 10, 2]}
+    alone = [(labels.tolist(), weights.tolist()) for _, (labels, weights) in stream(folder, 1, 2, **options)]
+    by_processes = stream(folder, 1, 2, num_workers=2, processes=True, **options)
+    pairs = list(zip(by_processes.epoch(0), by_processes.epoch(0), strict=True))
+    for (_, (labels, weights)), (_, (again, _)) in pairs:
+        assert (labels.tolist(), weights.tolist()) == alone.pop(0)
+        assert again.tolist() == labels.tolist()
+    assert not alone
+    next(iter(by_processes))  # a loop that is left
+    assert len(list(by_processes)) == len(by_processes) == 4
+    by_processes.close()
+
+
+def test_samples_are_counted_once(folder: Path, tmp_path: Path) -> None:
+    for file in folder.glob("*.tar"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    one = stream(tmp_path, interleave=3)
+    assert one.samples == [10, 10, 10, 10, 2]
+    assert (tmp_path / "train-004.tar.count").read_text() == "lamina samples 1 2\n"
+    assert one.describe()["interleave"] == 3
+    wrong = stream(tmp_path, samples=[11, 10, 10, 10, 2])
+    with pytest.raises(
+        data.DataError, match=r"train-000.tar: has 10 samples, and sample 11 was counted: remove"
+    ):
+        list(wrong)

@@ -1,5 +1,9 @@
 """Ranks that are about to do different things are told so, each of them, instead of waiting for ever."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +15,8 @@ from lamina.distributed import Group
 from lamina.distributed.alike import check_alike, collectives_of
 from lamina.graph import trace
 from lamina.spec import Spec, float32
-from tests.helpers.ranks import run_ranks
+from tests.helpers import ROOT
+from tests.helpers.ranks import mpirun, run_ranks
 
 PAIR = Group(0, 1)
 
@@ -68,3 +73,65 @@ def test_ranks_with_different_programs_or_networks_are_named(wider: bool, text: 
         assert found.startswith(text)
         assert " on rank 2 and " in found
         assert found.endswith("whose branches do not depend on the rank")
+
+
+APART = """
+import sys
+import numpy as np
+import lamina as lm
+from lamina import distributed, nn, ops, optim
+
+distributed.init()
+me = distributed.rank()
+
+@lm.jit
+def function(x, flag):
+    y = distributed.all_reduce(x)
+    return distributed.all_gather(y) if flag else distributed.all_reduce(y, "max")
+
+class Net(nn.Module):
+    def __init__(self):
+        self.first, self.norm = nn.Linear(4, 3), nn.SyncBatchNorm(3)
+    def forward(self, x):
+        y = self.first(x)
+        return y if x.shape[0] == 3 and me == 1 else self.norm(y)
+
+if sys.argv[1] == "jit":
+    for number in range(12):
+        function(np.ones(5, np.float32), flag=number == 3 and me == 1)
+else:
+    step = lm.train_step(Net(), ops.cross_entropy, optim.SGD(0.1), device="cpu", parallel="data")
+    for number in range(12):
+        rows = 3 if number == 4 else 4
+        step(np.zeros((rows, 4), np.float32), np.zeros(rows, np.int64))
+distributed.barrier()
+"""
+
+
+@pytest.mark.feature("B034")
+@pytest.mark.parametrize(
+    ("what", "mpi", "ours", "others"),
+    [
+        ("jit", False, "all_reduce (max) of float32[5]", "all_gather of float32[5]"),
+        ("step", True, "all_gather of float32[2, 3]", "all_reduce (mean) of float32[17]"),
+    ],
+)
+def test_a_later_program_that_one_rank_alone_has_is_named(
+    what: str, mpi: bool, ours: str, others: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "apart.py"
+    script.write_text(APART)
+    start = [mpirun(), "-n", "2", sys.executable] if mpi else [
+        sys.executable, "-m", "lamina", "run", "--ranks", "2", "--timeout", "60"
+    ]  # fmt: skip
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
+    ran = subprocess.run([*start, str(script), what], env=env, capture_output=True, text=True, timeout=100)
+    assert ran.returncode
+    text = ran.stderr + ran.stdout
+    assert (
+        f"rank 0 comes to {ours} as operation " in text
+        and f"where rank 1 comes to {others}: ranks must" in text
+    ) or (
+        f"rank 1 comes to {others} as operation " in text
+        and f"where rank 0 comes to {ours}: ranks must" in text
+    )

@@ -133,3 +133,45 @@ def test_scores_are_exact_and_one_rank_logs_and_saves(tmp_path: Path) -> None:
         assert found["matrix"] == alone["matrix"]
         for name in ("accuracy", "loss", "losses", "validation"):
             assert found[name] == pytest.approx(alone[name], rel=1e-5), name
+
+
+class TwoHeads(nn.Module):
+    """Of two heads the loss depends on one."""
+
+    def __init__(self) -> None:
+        self.used, self.idle = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.used(x)
+
+
+def idle_head(options: dict[str, Any]) -> dict[str, Any]:
+    """How far each head has moved, and the state of the optimizer for the one that is not used."""
+    nn.manual_seed(3)
+    net = TwoHeads()
+    step = lm.train_step(
+        net, ops.cross_entropy, optim.AdamW(0.1, weight_decay=0.5), device="cpu", parallel="data",
+        keep_grads=True, **options,
+    )  # fmt: skip
+    before = {n: p.numpy().copy() for n, p in net.named_parameters()}
+    n, me = distributed.world_size(), distributed.rank()
+    x = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+    for _ in range(2):
+        step(x[me * 4 // n :][: 4 // n], np.zeros(4 // n, np.int64))
+    moved = {k: float(np.abs(p.numpy() - before[k]).max()) for k, p in net.named_parameters()}
+    state = {k: float(np.abs(x.numpy()).max()) for k, x in step.state.optimizer.items() if "idle" in k}
+    assert step.grads is not None
+    return {"moved": moved, "state": state, "grad": float(np.abs(step.grads["idle.weight"].numpy()).max())}
+
+
+def idle_heads() -> list[dict[str, Any]]:
+    return [idle_head(options) for options in ({}, {"shard_optimizer": True}, {"precision": "bf16"})]
+
+
+def test_what_the_loss_does_not_depend_on_is_left_alone_on_several_ranks() -> None:
+    for found in (idle_heads(), *run_ranks(idle_heads, 2)):
+        for case in found:
+            assert case["moved"]["idle.weight"] == case["moved"]["idle.bias"] == 0
+            assert case["moved"]["used.weight"] > 0
+            assert set(case["state"].values()) == {0.0}
+            assert case["grad"] == 0

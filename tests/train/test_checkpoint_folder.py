@@ -11,6 +11,7 @@ import pytest
 import lamina as lm
 from lamina import data, distributed, nn, ops, optim
 from lamina.files import WeightsError
+from lamina.files.stored import Storage
 from lamina.train import CheckpointFolder, Position, checkpoint_folder
 from tests.helpers.killed_ranks import kill_often
 from tests.helpers.ranks import run_ranks
@@ -225,6 +226,69 @@ def test_ranks_write_their_parts_and_go_on_to_the_bit(tmp_path: Path) -> None:
         updates = [3] if options.get("accumulate") else [0]
         expected = [results[0][i][0][u] for u in updates]
         np.testing.assert_allclose([alone[i][u] for u in updates], expected, rtol=0.2)
+
+
+def count_bytes(path: str) -> list[dict[str, Any]]:
+    """Bytes of tensors that this rank reads from each folder, and whether it then goes on as the run itself."""
+    found, read = [], Storage.read
+    for i, options in enumerate(OPTIONS):
+        step, count = make(40 + distributed.rank(), **options), [0]
+
+        def counted(self: Storage, count: list[int] = count) -> Any:
+            count[0] += self.nbytes
+            return read(self)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Storage, "read", counted)
+            CheckpointFolder(f"{path}{i}", step).load()
+        found.append({"bytes": count[0], "losses": losses(step, range(4, 6))})
+    return found
+
+
+@pytest.mark.feature("B034")
+def test_each_rank_reads_its_part_and_another_number_goes_on(tmp_path: Path) -> None:
+    path = str(tmp_path / "run")
+    run_ranks(write, 2, args=(path,))
+    alone = count_bytes(path)
+    for ranks in (2, 3):
+        results = run_ranks(count_bytes, ranks, args=(path,))
+        for i, options in enumerate(OPTIONS):
+            counts = [found[i]["bytes"] for found in results]
+            if not options.get("shard_optimizer"):  # pieces of other lengths share stored ones
+                assert sum(counts) == pytest.approx(alone[i]["bytes"], rel=0.3 if ranks == 2 else 0.05)
+            if ranks == 2 or not options.get("shard_optimizer"):
+                assert max(counts) < 0.75 * alone[i]["bytes"]
+            if not options.get("accumulate"):
+                wanted = alone[i]["losses"][0]
+                assert [r[i]["losses"][0] for r in results] == pytest.approx([wanted] * ranks, rel=0.2)
+
+
+def spoiled(path: str) -> str:
+    """What is said where a tensor of one file is not as it was written."""
+    step = make(**OPTIONS[1])
+    folder = CheckpointFolder(path, step)
+    folder.save()
+    folder.wait()
+    distributed.barrier()
+    if distributed.rank() == 0:
+        (file,) = Path(path).glob("*.1-of-2.safetensors")
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(content)
+    distributed.barrier()
+    before = own_state(step)
+    try:
+        folder.load()
+    except WeightsError as error:
+        assert all(np.array_equal(x, before[n]) for n, x in own_state(step).items())
+        return str(error)
+    return ""
+
+
+def test_what_one_rank_cannot_read_is_an_error_of_all(tmp_path: Path) -> None:
+    first, second = run_ranks(spoiled, 2, args=(str(tmp_path),))
+    assert first == second
+    assert "1-of-2.safetensors: the content of tensor " in first
 
 
 @pytest.mark.slow

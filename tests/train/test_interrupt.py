@@ -45,7 +45,7 @@ def test_somebody_elses_handler_is_left_alone() -> None:
 
 
 def test_other_threads_get_no_signals() -> None:
-    found: list[bool] = []
+    found: list[str] = []
 
     def use() -> None:
         with Interrupt() as interrupt:
@@ -54,4 +54,4 @@ def test_other_threads_get_no_signals() -> None:
     thread = threading.Thread(target=use)
     thread.start()
     thread.join()
-    assert found == [False]
+    assert found == [""]

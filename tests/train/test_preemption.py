@@ -116,6 +116,30 @@ def test_all_ranks_stop_after_the_same_step(watched: bool) -> None:
     assert first[1] == "SIGUSR1"
 
 
+def interrupted(folder: str) -> dict[str, Any]:
+    """Ctrl-C of one rank alone ends `fit` on all after one step; a later run on the same ranks goes on."""
+    step, me = make(), distributed.rank()
+    batches = data.Batches(lambda rows, rng: (X[rows], Y[rows]), 24, 4, seed=2, parallel="data")
+    checkpoints = lm.train.CheckpointFolder(folder, step)
+    stop = [Signalling(7, signal.SIGINT)] if me == 1 else []
+    options: Any = {"checkpoint": checkpoints, "progress": False}
+    try:
+        lm.fit(step, batches, 8, callbacks=stop, **options)
+    except KeyboardInterrupt as error:
+        number, text = step.number, str(error)
+        rest = lm.fit(step, batches, 8, start=checkpoints.load(), **options)
+        return {"number": number, "text": text, "rest": len(rest.losses), "end": step.number}
+    return {}
+
+
+def test_an_interrupt_of_one_rank_is_one_of_all(tmp_path: Path) -> None:
+    first, second = run_ranks(interrupted, 2, args=(str(tmp_path / "c"),))
+    assert first == second
+    assert 8 <= first["number"] < 40
+    assert first["text"].startswith("interrupted after ")
+    assert (first["rest"], first["end"]) == (48 - first["number"], 48)
+
+
 PROGRAM = """
 import sys, time
 import lamina as lm

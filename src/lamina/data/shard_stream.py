@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -13,9 +16,12 @@ import numpy as np
 
 from lamina.data.batches import BatchPart, part_of, place_of, rows_of
 from lamina.data.datasets import Transform
+from lamina.data.idx import DataError
 from lamina.data.loader import Collate, default_collate, made_by_threads
+from lamina.data.shard_order import batches_in_order, counted, drawn
 from lamina.data.shards import IMAGE_AND_LABEL, Decoder, shard_paths
 from lamina.data.tar_index import read_shard
+from lamina.data.workers import Ticket, WorkerError, Workers
 from lamina.ops.arguments import Checked
 
 
@@ -36,15 +42,21 @@ class ShardStream(Checked):
     """Batches of tar shards that are read through, one behind the other; each `for` loop is one more epoch.
 
     paths, columns, transform, mode, max_pixels: as in `TarShards`, which reads shards that can be seeked, and
-        no more of them than a rank needs: of a stream every rank reads all, and decodes its part.
+        no more of them than a rank needs.
     batch_size, shuffle, seed, drop_last, pad_last, rank, world_size, parallel: as in `Batches`. Shuffled,
         shards are read in random order, and each sample is drawn from `buffer` that were read.
-    num_workers, prefetch_factor, collate_fn: as in `DataLoader`; workers are threads.
+    interleave: so many shards are read side by side, and each batch takes equal parts of them. A rank, and each of
+        its processes, then reads those shards alone that its part comes from; otherwise it reads all of them, and
+        decodes its part.
+    samples: how many each shard has. Where it is left out and interleave is above 1, shards are counted once, by
+        reading them (with parallel="data" each rank a part); the number is kept beside the shard.
+    num_workers, prefetch_factor, collate_fn: as in `DataLoader`: workers are threads, which decode, or with
+        processes=True processes, which read, too.
     open: opens what a path names, such as urllib.request.urlopen; gzip, bzip2 and xz are understood.
-    length: the number of batches of an epoch, where it is known.
+    length: the number of batches of an epoch, where it is known and `samples` is not.
 
-    The order depends on seed and epoch alone. To go on within an epoch what was before is read again, but not
-    decoded.
+    The order depends on seed, epoch, buffer and interleave alone. To go on within an epoch, shards that come before
+    are passed over where their samples are counted; else they are read again, but not decoded.
     Raises ValueError for numbers out of range, and DataError for what cannot be read.
     """
 
@@ -58,7 +70,10 @@ class ShardStream(Checked):
         shuffle: bool = False,
         buffer: int = 1000,
         seed: int = 0,
+        interleave: int = 1,
+        samples: Sequence[int] | None = None,
         num_workers: int = 0,
+        processes: bool = False,
         prefetch_factor: int = 2,
         drop_last: bool = False,
         pad_last: bool = False,
@@ -71,10 +86,10 @@ class ShardStream(Checked):
         world_size: int = 1,
         parallel: Literal["data"] | None = None,
     ) -> None:
-        if buffer < 1 or num_workers < 0 or prefetch_factor < 1:
+        if min(buffer, prefetch_factor, interleave) < 1 or num_workers < 0:
             raise ValueError(
-                "ShardStream: buffer and prefetch_factor must be at least 1 and num_workers at least 0, got "
-                f"{buffer}, {prefetch_factor} and {num_workers}"
+                "ShardStream: buffer, prefetch_factor and interleave must be at least 1 and num_workers at least 0, "
+                f"got {buffer}, {prefetch_factor}, {interleave} and {num_workers}"
             )
         if drop_last and pad_last:
             raise ValueError("drop_last leaves the last batch out, pad_last fills it up: take one of them")
@@ -82,14 +97,48 @@ class ShardStream(Checked):
         self.rows = rows_of(batch_size, rank, world_size)
         self.decoder = Decoder(columns, transform, mode=mode, max_pixels=max_pixels)
         self.paths, self.batch_size, self.length = shard_paths(paths), batch_size, length
+        self.interleave = interleave
+        self.samples = self._counted(samples, open, together=parallel == "data")
         self.shuffle, self.buffer, self.seed = shuffle, buffer, seed
         self.num_workers, self.prefetch_factor = num_workers, prefetch_factor
+        self.processes = processes
         self.drop_last, self.pad_last = drop_last, pad_last
         self.collate = collate_fn or default_collate
         self.open, self.rank, self.world_size = open, rank, world_size
         self.next_epoch = 0
+        self._workers: Workers | None = None
+        self._starting = threading.Lock()
+        self._loops = itertools.count()
+
+    def _counted(
+        self, samples: Sequence[int] | None, open: Callable[[str], IO[bytes]], *, together: bool
+    ) -> list[int] | None:
+        """How many samples each shard has, None where that need not be known. Raises ValueError, DataError."""
+        if self.interleave > 1 and (self.interleave > len(self.paths) or self.batch_size % self.interleave):
+            raise ValueError(
+                f"ShardStream: interleave={self.interleave} must divide batch_size={self.batch_size}, and be at most "
+                f"the number of shards, {len(self.paths)}"
+            )
+        if samples is not None:
+            if len(samples) != len(self.paths) or min(samples, default=0) < 0:
+                raise ValueError(
+                    f"ShardStream: samples must be a number for each of {len(self.paths)} shards, got {len(samples)}"
+                )
+            return list(samples)
+        return counted(self.paths, open, together=together) if self.interleave > 1 else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy begins without workers."""
+        return {k: x for k, x in self.__dict__.items() if k not in ("_workers", "_starting", "_loops")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        own = {"_workers": None, "_starting": threading.Lock(), "_loops": itertools.count()}
+        self.__dict__.update(state, **own)
 
     def __len__(self) -> int:
+        if self.samples is not None:
+            total = sum(self.samples)
+            return total // self.batch_size if self.drop_last else -(-total // self.batch_size)
         if self.length is None:
             raise TypeError("ShardStream: a stream does not know how many batches it has; length= says it")
         return self.length
@@ -100,7 +149,9 @@ class ShardStream(Checked):
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Any]:
         """The batches of epoch `number` from position `start` on."""
-        parts = self._parts(number, start)
+        if self.num_workers and self.processes:
+            return self._by_processes(number, start)
+        parts = (part for part in self._parts(number, start, self.rows) if len(part.indices))
         if self.num_workers:
             return made_by_threads(
                 parts, self._load, self.num_workers, self.num_workers * self.prefetch_factor
@@ -111,46 +162,190 @@ class ShardStream(Checked):
         """What a resumed run must find again: shards, sizes and order."""
         facts = {"shards": [Path(p).name for p in self.paths], "batch_size": self.batch_size}
         rest = ("drop_last", "pad_last", "shuffle", "seed", "buffer")
-        return facts | {name: getattr(self, name) for name in rest}
+        facts |= {name: getattr(self, name) for name in rest}
+        return facts | ({"interleave": self.interleave} if self.interleave > 1 else {})
 
-    def _parts(self, number: int, start: int) -> Iterator[BatchPart]:
-        """What this rank decodes of each batch."""
+    def _parts(self, number: int, start: int, rows: slice) -> Iterator[BatchPart]:
+        """What is decoded of these rows of each batch, with the samples as they are in the shards."""
         rng = np.random.default_rng([self.seed, number])
-        with closing(self._read(rng)) as read:
-            raw = _drawn(read, self.buffer, rng) if self.shuffle else read
-            for position, batch in enumerate(iter(lambda: list(islice(raw, self.batch_size)), [])):
-                if position < start or (self.drop_last and len(batch) < self.batch_size):
-                    continue
-                words = [self.seed, number, position]
-                part = part_of(len(batch), self.batch_size, self.rows, words, self.pad_last)
-                if len(part.indices):
+        if self.samples is None:
+            with closing(self._read(rng)) as read:
+                raw = drawn(read, self.buffer, rng) if self.shuffle else read
+                batches = iter(lambda: list(islice(raw, self.batch_size)), [])
+                for part, batch in self._cut(batches, number, start, rows):
                     yield replace(part, indices=[batch[i] for i in part.indices])
+            return
+        order = batches_in_order(
+            self.samples, self.batch_size, self.interleave, self.buffer, rng if self.shuffle else None
+        )
+        cut = [
+            (part, [batch[i] for i in part.indices]) for part, batch in self._cut(order, number, start, rows)
+        ]
+        with closing(_SharedReading(self._shard, self.paths, [wanted for _, wanted in cut])) as reading:
+            for part, wanted in cut:
+                yield replace(part, indices=reading.take(wanted))
 
+    def _cut(
+        self, batches: Iterator[list[Any]], number: int, start: int, rows: slice
+    ) -> Iterator[tuple[BatchPart, list[Any]]]:
+        """These rows of each batch, as places in it, and the batch."""
+        for position, batch in enumerate(batches):
+            if position < start or (self.drop_last and len(batch) < self.batch_size):
+                continue
+            words = [self.seed, number, position]
+            yield part_of(len(batch), self.batch_size, rows, words, self.pad_last), batch
+
+    # ---- processes
+    def _by_processes(self, number: int, start: int) -> Iterator[Any]:
+        """Batches whose rows processes read and decode, each the same ones of every batch."""
+        workers, loop = self._running(), next(self._loops)
+        asked: deque[list[Ticket]] = deque()
+        places = itertools.count(start)
+
+        def ask() -> None:
+            place = next(places)
+            tasks = [(loop, number, place, share, self.num_workers) for share in range(self.num_workers)]
+            asked.append([workers.submit(task, None) for task in tasks])
+
+        try:
+            for _ in range(self.prefetch_factor):
+                ask()
+            while None not in (found := [ticket.result() for ticket in asked.popleft()]):
+                ask()
+                samples = [sample for made, _ in found for sample in made]
+                weights = np.concatenate([w for _, w in found]) if self.pad_last else None
+                if samples:
+                    part = BatchPart((), np.random.default_rng(0), weights)
+                    yield part.weighted(self.collate(samples))
+        except WorkerError:
+            self.close()
+            raise
+        finally:
+            for ticket in (t for tickets in asked for t in tickets):
+                ticket.cancel()
+
+    def _running(self) -> Workers:
+        """The processes, which stay until `close`, or until nobody has the stream."""
+        with self._starting:
+            if self._workers is None:
+                self._workers = Workers(self.num_workers, _RowsMaker(self))
+            return self._workers
+
+    def close(self) -> None:
+        """End the processes, if there are any; the next epoch starts new ones."""
+        with self._starting:
+            if self._workers is not None:
+                self._workers.close()
+                self._workers = None
+
+    # ---- reading
     def _read(self, rng: np.random.Generator) -> Generator[_Raw]:
         """All samples of an epoch, as they stand in the shards."""
         order = rng.permutation(len(self.paths)) if self.shuffle else range(len(self.paths))
         for path in (self.paths[i] for i in order):
-            with self.open(path) as source:
-                for files, contents in read_shard(path, source):
-                    kinds = self.decoder.wanted([f.kind for f in files], f"{path}: {files[0].key}")
-                    found = {f.kind: data for f, data in zip(files, contents, strict=True)}
-                    yield _Raw(path, files[0].key, {kind: found[kind] for kind in kinds})
+            yield from self._shard(path)
+
+    def _shard(self, path: str) -> Generator[_Raw]:
+        """The samples of a shard."""
+        with self.open(path) as source:
+            for files, contents in read_shard(path, source):
+                kinds = self.decoder.wanted([f.kind for f in files], f"{path}: {files[0].key}")
+                found = {f.kind: data for f, data in zip(files, contents, strict=True)}
+                yield _Raw(path, files[0].key, {kind: found[kind] for kind in kinds})
+
+    def decoded(self, samples: Sequence[Any], rng: np.random.Generator) -> list[Any]:
+        """The samples of what was read."""
+        own = rng.spawn(len(samples))
+        return [self.decoder.sample(s.key, s.files, r, s.shard) for s, r in zip(samples, own, strict=True)]
 
     def _load(self, samples: Any, rng: np.random.Generator) -> Any:
-        own = rng.spawn(len(samples))
-        return self.collate(
-            [self.decoder.sample(s.key, s.files, r, s.shard) for s, r in zip(samples, own, strict=True)]
-        )
+        return self.collate(self.decoded(samples, rng))
 
     def __repr__(self) -> str:
         return f"ShardStream({len(self.paths)} shards, batches of {self.batch_size})"
 
 
-def _drawn(samples: Iterator[_Raw], size: int, rng: np.random.Generator) -> Iterator[_Raw]:
-    """The samples, each drawn from `size` of them that were read."""
-    held = list(islice(samples, size))
-    for sample in samples:
-        place = int(rng.integers(len(held)))
-        yield held[place]
-        held[place] = sample
-    yield from (held[i] for i in rng.permutation(len(held)))
+class _SharedReading:
+    """Shards that are read through, each once, for samples that are asked for in another order.
+
+    shard: reads one. wanted: all samples that will be asked for, as (shard, number in it).
+    """
+
+    def __init__(
+        self,
+        shard: Callable[[str], Generator[_Raw]],
+        paths: Sequence[str],
+        wanted: Sequence[Sequence[tuple[int, int]]],
+    ) -> None:
+        self._shard, self._paths = shard, paths
+        self._uses: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+        for number, place in (sample for batch in wanted for sample in batch):
+            self._uses[number][place] += 1  # a batch that is filled up has some twice
+        self._open: dict[int, Generator[_Raw]] = {}
+        self._place: dict[int, int] = {}
+        self._held: dict[tuple[int, int], _Raw] = {}
+
+    def take(self, samples: Sequence[tuple[int, int]]) -> list[_Raw]:
+        """These samples. Raises DataError for a shard that has fewer than it should."""
+        return [self._one(*sample) for sample in samples]
+
+    def _one(self, shard: int, number: int) -> _Raw:
+        if (shard, number) not in self._held:
+            self._read_to(shard, number)
+        found, uses = self._held[shard, number], self._uses[shard]
+        uses[number] -= 1
+        if not uses[number]:
+            del uses[number], self._held[shard, number]
+        if not uses and shard in self._open:
+            self._open.pop(shard).close()
+        return found
+
+    def _read_to(self, shard: int, number: int) -> None:
+        """Read on until a sample, and keep those before it that are wanted later."""
+        if shard not in self._open:
+            self._open[shard], self._place[shard] = self._shard(self._paths[shard]), 0
+        while self._place[shard] <= number:
+            raw = next(self._open[shard], None)
+            if raw is None:
+                path, count = self._paths[shard], self._place[shard]
+                raise DataError(
+                    f"{path}: has {count} samples, and sample {number + 1} was counted: remove {path}.count, or "
+                    "correct samples="
+                )
+            if self._place[shard] in self._uses[shard]:
+                self._held[shard, self._place[shard]] = raw
+            self._place[shard] += 1
+
+    def close(self) -> None:
+        """Close the shards that are open."""
+        for reading in self._open.values():
+            reading.close()
+
+
+#: Loops over a stream that a process goes on with.
+_LOOPS = 4
+
+
+class _RowsMaker:
+    """What a process runs: it decodes its share of the rows of each batch, one batch behind the other."""
+
+    def __init__(self, stream: ShardStream) -> None:
+        self.stream = stream
+        self._under_way: dict[tuple[int, int], tuple[int, Iterator[BatchPart]]] = {}
+
+    def __call__(self, task: Any, _: Any) -> tuple[list[Any], Any] | None:
+        """The samples of a share of a batch, and their weights; None behind the last one."""
+        loop, number, place, share, shares = task
+        at, parts = self._under_way.pop((loop, share), (-1, iter(())))
+        if at != place:
+            rows = self.stream.rows
+            count = rows.stop - rows.start
+            own = slice(rows.start + share * count // shares, rows.start + (share + 1) * count // shares)
+            parts = self.stream._parts(number, place, own)
+        part = next(parts, None)
+        if part is None:
+            return None
+        self._under_way[loop, share] = place + 1, parts
+        while len(self._under_way) > _LOOPS:
+            del self._under_way[next(iter(self._under_way))]
+        return self.stream.decoded(part.indices, part.rng), part.weights

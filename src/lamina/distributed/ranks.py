@@ -8,8 +8,17 @@ import sys
 from typing import Any, Literal
 
 from lamina.ops.arguments import checked
-from lamina.runtime.ranks import World, close_world, current_world, find_launcher, has_world, open_world
+from lamina.runtime.ranks import (
+    RankError,
+    World,
+    close_world,
+    current_world,
+    find_launcher,
+    has_world,
+    open_world,
+)
 from lamina.runtime.ranks.communicator import Communicator
+from lamina.runtime.ranks.watchdog import watchdog
 from lamina.spec.group import Group
 
 _log = logging.getLogger("lamina.distributed")
@@ -52,7 +61,13 @@ def shutdown() -> None:
 
 def _at_exit() -> None:
     """Behind an exception other ranks may wait for this one, and do not answer."""
-    close_world(abort=hasattr(sys, "last_value"))
+    try:
+        close_world(abort=hasattr(sys, "last_value"))
+    except RankError:
+        found = watchdog()
+        if found is None:
+            raise
+        found.leave()
 
 
 def is_initialized() -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 from lamina._json import parse_json
 from lamina.files import WeightsError, read_safetensors, save_safetensors
 from lamina.ops.arguments import checked
+from lamina.spec import Shape, Spec
 from lamina.tensors import Tensor
 from lamina.train.kept import KeptObjects
 from lamina.train.setup import Setup, check_same, step_setup
@@ -107,8 +108,12 @@ def take_checkpoint(
     facts: Facts,
     step: Step | Mapping[str, Any],
     override: Collection[str],
+    pieces: Mapping[str, tuple[Tensor, Shape]] | None = None,
 ) -> Position:
-    """Let a step, or objects, be what was read. Raises as `load_checkpoint` does."""
+    """Let a step, or objects, be what was read. Raises as `load_checkpoint` does.
+
+    pieces: of what the ranks share this rank's own, with the shapes of the whole, in place of whole tensors.
+    """
     if not isinstance(step, Step):
         if facts.precision:
             raise CheckpointError(f"{path}: is of a train_step, not of {', '.join(step)}")
@@ -119,15 +124,17 @@ def take_checkpoint(
     if facts.precision != str(step.precision):
         raise CheckpointError(f"{path}: precision was {facts.precision}, the step's is {step.precision}")
     own = step.whole_specs()
-    wrong = [f"{n} is missing" for n in own if n not in tensors]
-    wrong += [f"{n} is not known" for n in tensors if n not in own]
-    for name in own.keys() & tensors.keys():
-        if own[name] != tensors[name].spec.open:
-            wrong.append(f"{name} is {tensors[name].spec.open}, wanted {own[name]}")
+    given = {n: x.spec.open for n, x in tensors.items()}
+    given |= {n: Spec(shape, x.dtype) for n, (x, shape) in (pieces or {}).items()}
+    wrong = [f"{n} is missing" for n in own if n not in given]
+    wrong += [f"{n} is not known" for n in given if n not in own]
+    for name in own.keys() & given.keys():
+        if own[name] != given[name]:
+            wrong.append(f"{name} is {given[name]}, wanted {own[name]}")
     if wrong:
         raise CheckpointError(f"{path}: does not fit: {'; '.join(sorted(wrong)[:8])}")
     check_same(facts.setup, step_setup(step), override, str(path))
-    step.take_state(tensors)
+    step.take_state(tensors, {n: x for n, (x, _) in (pieces or {}).items()})
     step.number = facts.step
     return Position(facts.epoch, facts.batch, facts.setup, facts.loop)
 

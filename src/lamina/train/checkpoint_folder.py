@@ -10,26 +10,38 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import secrets
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lamina._json import parse_json
-from lamina.distributed.ranks import broadcast_object, group_rank, rank, world_group
-from lamina.files import WeightsError, read_safetensors, save_safetensors
+from lamina.distributed.ranks import (
+    all_gather_object,
+    broadcast_object,
+    communicator,
+    group_rank,
+    rank,
+    world_group,
+)
+from lamina.distributed.shards import Shards
+from lamina.files import WeightsError, save_safetensors
+from lamina.files.element_types import as_held
 from lamina.files.safetensors_file import scan_safetensors
 from lamina.files.source import Source
+from lamina.files.stored import StoredTensor
 from lamina.ops.arguments import checked
 from lamina.runtime import write_atomically
-from lamina.spec import Group
+from lamina.spec import Group, Shape
 from lamina.tensors import Tensor, as_tensor
 from lamina.train.checkpoint import FORMAT, Position, facts_of, parsed_facts, take_checkpoint
 from lamina.train.kept import KeptObjects
@@ -53,6 +65,25 @@ class _Parts:
     pieces: dict[str, list[int]]
     own: list[str]
     facts: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """A tensor that is held whole, before it is read from its parts in files. own: each rank reads one of its own."""
+
+    parts: Sequence[StoredTensor]
+    read: Callable[[], Tensor]
+    own: bool = False
+
+    @classmethod
+    def of(cls, name: str, stored: StoredTensor, *, own: bool = False) -> _Reading:
+        """Of one part."""
+        return cls([stored], lambda: as_held(name, stored.read()), own)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are read."""
+        return sum(part.nbytes for part in self.parts)
 
 
 class CheckpointFolder:
@@ -151,7 +182,7 @@ class CheckpointFolder:
             held, facts["plain"] = KeptObjects(self.step).state()
             pieces, own = {}, []
         common = {n: x for n, x in held.items() if n not in own}
-        mine = _shares(common, self._size)[self._place]
+        mine = _shares({n: x.nbytes for n, x in common.items()}, self._size)[self._place]
         tensors = {n: common[n] for n in mine} | {n: held[n] for n in own}
         tensors |= {n: piece for n, (piece, _) in pieces.items()}
         copies = {n: np.array(x.numpy()) for n, x in tensors.items()}
@@ -164,7 +195,8 @@ class CheckpointFolder:
 
         None, with nothing changed, where there is none. On the same number of ranks training goes on to the bit; on
         another one statistics that are each rank's own are the first rank's, and gradients that were gathered for an
-        update their mean. override and errors: as of `load_checkpoint`.
+        update their mean. Each rank reads its pieces, and of what all have a share, which it gives the others.
+        override and errors: as of `load_checkpoint`; what one rank cannot read is an error of all.
         """
         self.wait()
         newest = self._of_first(self.newest() if self._place == 0 else None)
@@ -173,9 +205,9 @@ class CheckpointFolder:
         index = _sound(newest)
         if index is None:
             raise WeightsError(f"{newest}: rank {rank()} does not find what the first rank found")
-        tensors = self._read([self.path / Path(f["name"]).name for f in index["files"]], index)
+        whole, pieces = self._read([self.path / Path(f["name"]).name for f in index["files"]], index)
         facts = parsed_facts(newest, json.dumps(index["facts"]))
-        return take_checkpoint(newest, tensors, facts, self.step, override)
+        return take_checkpoint(newest, whole, facts, self.step, override, pieces)
 
     def newest(self) -> Path | None:
         """The index of the newest checkpoint whose files are all there as they were written; None where none is."""
@@ -187,25 +219,80 @@ class CheckpointFolder:
         found = [(int(match[1]), self.path / match[0]) for n in names if (match := _INDEX.fullmatch(n))]
         return sorted(found, reverse=True)
 
-    def _read(self, files: Sequence[Path], index: Mapping[str, Any]) -> dict[str, Tensor]:
-        """The state as one rank would hold it, with what is this rank's own."""
-        parts = [read_safetensors(file, sealed=True)[0] for file in files]
-        found = {name: x for part in parts for name, x in part.items()}
-        for name, shape in index["pieces"].items():
-            flat = np.concatenate([part[name].numpy() for part in parts])
-            found[name] = as_tensor(flat[: int(np.prod(shape))].reshape(shape))
-        for name in index["own"]:
-            found[name] = self._own_of([part[name] for part in parts], name)
+    def _read(
+        self, files: Sequence[Path], index: Mapping[str, Any]
+    ) -> tuple[dict[str, Tensor], dict[str, tuple[Tensor, Shape]]]:
+        """What this rank holds whole, and its pieces of the rest with the shapes of the whole.
+
+        Raises WeightsError, on all ranks.
+        """
+        whole, pieces, error = dict[str, Tensor](), dict[str, tuple[Tensor, Shape]](), ""
+        owners: dict[str, int] = {}
+        try:
+            with ExitStack() as opened:
+                sources = [opened.enter_context(Source(file)) for file in files]
+                held = [scan_safetensors(source, sealed=True).tensors for source in sources]
+                known = self._readings(held, index)
+                shared = _shares({n: r.nbytes for n, r in known.items() if not r.own}, self._size)
+                owners = {n: place for place, names in enumerate(shared) for n in names}
+                whole = {n: r.read() for n, r in known.items() if owners.get(n, self._place) == self._place}
+                for name in index["pieces"] if self._shards is not None else ():
+                    shape = tuple(index["pieces"][name])
+                    pieces[name] = self._piece([part[name] for part in held], name, shape), shape
+        except (WeightsError, OSError) as found:
+            error = str(found)
+        errors = all_gather_object(error, self._group) if self._size > 1 else [error]
+        if any(errors):
+            raise WeightsError(next(text for text in errors if text))
+        return self._given_round(whole, owners), pieces
+
+    @property
+    def _shards(self) -> Shards | None:
+        return self.step.shards if isinstance(self.step, Step) else None
+
+    def _readings(
+        self, held: Sequence[Mapping[str, StoredTensor]], index: Mapping[str, Any]
+    ) -> dict[str, _Reading]:
+        """How all that a rank holds whole is read."""
+        found: dict[str, _Reading] = {}
+        for name in dict.fromkeys(name for part in held for name in part):
+            parts = [part[name] for part in held if name in part]
+            if name in index["pieces"]:
+                if self._shards is None:
+                    found[name] = _Reading(parts, partial(_joined, name, parts, tuple(index["pieces"][name])))
+            elif name in index["own"] and len(held) == self._size:
+                found[name] = _Reading.of(name, parts[self._place], own=True)
+            elif name in index["own"] and not name.startswith("buffers/"):
+                found[name] = _Reading(parts, partial(_mean, name, parts))
+            else:  # the same everywhere, or the first rank's
+                found[name] = _Reading.of(name, parts[0])
         return found
 
-    def _own_of(self, given: Sequence[Tensor], name: str) -> Tensor:
-        """What was each rank's own."""
-        if len(given) == self._size:
-            return given[self._place]
-        if name.startswith("buffers/"):
-            return given[0]
-        mean = np.mean([x.numpy().astype(np.float64) for x in given], 0)
-        return as_tensor(np.asarray(mean).astype(given[0].dtype.numpy))
+    def _given_round(self, mine: Mapping[str, Tensor], owners: Mapping[str, int]) -> dict[str, Tensor]:
+        """What all hold whole: each rank gives the others what it has read."""
+        if self._size == 1:
+            return dict(mine)
+        kinds = {n: x.spec.open for n, x in mine.items() if n in owners}
+        specs = {n: spec for given in all_gather_object(kinds, self._group) for n, spec in given.items()}
+        comm, found = communicator(self._group), dict(mine)
+        for name, spec in specs.items():
+            held = np.array(mine[name].numpy()) if name in mine else np.empty(spec.shape, spec.dtype.numpy)
+            comm.broadcast(held, owners[name])
+            found[name] = as_tensor(held)
+        return found
+
+    def _piece(self, parts: Sequence[StoredTensor], name: str, shape: Shape) -> Tensor:
+        """This rank's piece, of those of the ranks that wrote them and hold some of it."""
+        assert self._shards is not None
+        length, count = self._shards.length(shape), math.prod(shape)
+        begin, step = self._shards.place * length, parts[0].shape[0] if parts[0].shape else 1
+        end = min(begin + length, count)
+        wanted = range(begin // step, -(-end // step)) if begin < end and step else range(0)
+        read = [as_held(name, parts[i].read()).numpy() for i in wanted]
+        flat = np.zeros(length, read[0].dtype if read else parts[0].kind.numpy)
+        if read:
+            flat[: end - begin] = np.concatenate(read)[begin - wanted[0] * step :][: end - begin]
+        return as_tensor(flat)
 
     def _of_first(self, value: Any) -> Any:
         """The first rank's value."""
@@ -238,15 +325,28 @@ def _group_of(step: Step | Mapping[str, Any]) -> Group:
     return Group(rank()) if step.options.parallel is None else step.options.parallel.ranks
 
 
-def _shares(common: Mapping[str, Tensor], size: int) -> list[list[str]]:
-    """Which rank writes what all have: the largest first, each to the rank with the fewest bytes so far."""
+def _shares(sizes: Mapping[str, int], size: int) -> list[list[str]]:
+    """Which rank writes or reads what all have, by its bytes: the largest first, each to the rank with the fewest."""
     shares: list[list[str]] = [[] for _ in range(size)]
     filled = [0] * size
-    for name in sorted(common, key=lambda n: (-common[n].spec.numel, n)):
+    for name in sorted(sizes, key=lambda n: (-sizes[n], n)):
         place = filled.index(min(filled))
         shares[place].append(name)
-        filled[place] += common[name].spec.numel * common[name].dtype.itemsize
+        filled[place] += sizes[name]
     return shares
+
+
+def _joined(name: str, parts: Sequence[StoredTensor], shape: Shape) -> Tensor:
+    """The tensor of all ranks' pieces."""
+    flat = np.concatenate([as_held(name, part.read()).numpy() for part in parts])
+    return as_tensor(flat[: math.prod(shape)].reshape(shape))
+
+
+def _mean(name: str, parts: Sequence[StoredTensor]) -> Tensor:
+    """The mean of what was each rank's own."""
+    given = [as_held(name, part.read()).numpy() for part in parts]
+    mean = np.mean([x.astype(np.float64) for x in given], 0)
+    return as_tensor(np.asarray(mean).astype(given[0].dtype))
 
 
 def _digest(content: Mapping[str, Any]) -> str:

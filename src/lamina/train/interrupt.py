@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import signal
-import threading
-from types import FrameType, TracebackType
-from typing import Any, Self
+from types import FrameType
+
+from lamina.train.preemption import Preemption
 
 
-class Interrupt:
-    """While it is entered, the first Ctrl-C sets `asked`; the second one interrupts at once, as ever.
+class Interrupt(Preemption):
+    """While it is entered, the first Ctrl-C makes `asked` true, on all ranks of the group after the same step, as of
+    `Preemption`; the second one interrupts its process at once, as ever.
 
-    Only on the main thread, which gets signals, and only where nobody else handles them; elsewhere it does nothing.
+    Only on the main thread, which gets signals, and only where nobody else handles them.
     """
 
-    def __init__(self) -> None:
-        self.asked = False
-        self._before: Any = None
-
-    def __enter__(self) -> Self:
-        main = threading.current_thread() is threading.main_thread()
-        if main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            self._before = signal.signal(signal.SIGINT, self._note)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-            self._before = None
+    signals = (signal.SIGINT,)
+    default = staticmethod(signal.default_int_handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self._own:
             raise KeyboardInterrupt
-        self.asked = True
+        super()._note(number, frame)

@@ -17,11 +17,13 @@ from rich.console import Console
 
 from lamina._renamed import renamed
 from lamina.data import Epochs
+from lamina.distributed.ranks import rank
 from lamina.distributed.watch import patience
 from lamina.graph.run.timeline import host_span
 from lamina.infer import Predictor
 from lamina.ops.arguments import checked
 from lamina.runtime import check_writable
+from lamina.spec import Group
 from lamina.tensors import Tensor
 from lamina.train.callbacks import Callback, Run, as_callback
 from lamina.train.checkpoint import Position, save_checkpoint
@@ -75,7 +77,8 @@ def fit(
     start: where an earlier run ended (`load_checkpoint` returns it). What the checkpoint says of the run must be
         so again: epochs, batch size, seed and content of the data.
     checkpoint: a file to write after each epoch. After Ctrl-C the current step is finished and the file is written
-        with the position inside of the epoch, before KeyboardInterrupt goes on; a second Ctrl-C ends at once. A
+        with the position inside of the epoch, before KeyboardInterrupt goes on, on all ranks where one of several is
+        interrupted; a second Ctrl-C ends at once. A
         `CheckpointFolder` of the step is written beside the training, by each rank its part. SIGTERM and SIGUSR1,
         by which schedulers announce the end of a job, are answered likewise: all ranks stop after one step, the
         checkpoint is written, and Preempted ends the process with status 85.
@@ -151,11 +154,11 @@ class _Loop:
         self.saving, self.callbacks = saving, callbacks
         self.length = _length(data)
         self.first = run.step.number
-        self.interrupt = Interrupt()
         self.parallel = run.step.options.parallel
         self.leads = run.leads
         self.ranks = 1 if self.parallel is None else self.parallel.size
-        self.preemption = Preemption(None if self.parallel is None else self.parallel.ranks)
+        group = Group(rank()) if self.parallel is None else self.parallel.ranks
+        self.interrupt, self.preemption = Interrupt(group), Preemption(group)
         self.preempted = ""  # by which signal
         self.evaluation: tuple[Predictor, Scoring] | None = None
         self.bad = 0  # losses in a row that are not finite

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Sequence
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from lamina.distributed.ranks import all_gather_object, world_group
 from lamina.runtime.ranks.processes import PREEMPTED
 from lamina.runtime.ranks.progress import progress
 from lamina.runtime.ranks.watchdog import watchdog
 from lamina.spec import Group
-
-_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class Preempted(SystemExit):
@@ -44,6 +43,10 @@ class Preemption:
     where nobody else handles them; elsewhere it waits for the other ranks' signals alone. group: by default all.
     """
 
+    #: What is answered, where this is what would answer it otherwise.
+    signals: ClassVar[Sequence[signal.Signals]] = (signal.SIGTERM, signal.SIGUSR1)
+    default: ClassVar[Any] = signal.SIG_DFL
+
     def __init__(self, group: Group | None = None) -> None:
         self.group = world_group() if group is None else group
         self._own = self._agreed = ""
@@ -51,8 +54,8 @@ class Preemption:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
-                if signal.getsignal(number) is signal.SIG_DFL:
+            for number in self.signals:
+                if signal.getsignal(number) is self.default:
                     self._before[number] = signal.signal(number, self._note)
         return self
 
@@ -62,6 +65,8 @@ class Preemption:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
+        if self._agreed and self.group.size > 1:
+            progress.stop()
 
     @property
     def asked(self) -> str:
@@ -74,12 +79,13 @@ class Preemption:
         if self.group.size == 1:
             return self._own
         if watchdog() is not None and progress.calls:
-            return progress.why if progress.is_over else ""
+            names = [number.name for number in self.signals]
+            return progress.why if progress.is_over and progress.why in names else ""
         return next((name for name in all_gather_object(self._own, self.group) if name), "")
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if not self._own:
             self._own = signal.Signals(number).name
             watching = watchdog()
-            if watching is not None:
+            if watching is not None and self.group.size > 1:
                 watching.ask_to_stop(self._own)

@@ -292,16 +292,25 @@ class Step:
         pieces = {n: Spec(shape, x.dtype) for n, (x, shape) in self.pieces().items()}
         return {n: x.spec.open for n, x in self.common_state().items()} | pieces
 
-    def take_state(self, whole: Mapping[str, Tensor]) -> None:
-        """Let the state be what `whole_state` gave, of any number of ranks."""
+    def take_state(self, whole: Mapping[str, Tensor], own: Mapping[str, Tensor] | None = None) -> None:
+        """Let the state be what `whole_state` gave, of any number of ranks.
+
+        own: pieces of this rank's, in place of whole tensors. All ranks give the same names, and call it then.
+        """
+        own = own or {}
         for name, (piece, _) in self.pieces().items():
             assert self.shards is not None
-            piece.copy_(self.shards.own(whole[name].to(piece.device)))
+            piece.copy_((own[name] if name in own else self.shards.own(whole[name])).to(piece.device))
         for name, held in self.common_state().items():
             held.copy_(whole[name].to(held.device))
         for name in self.state.masters:
-            held = self.state.parameters[name]
-            held.copy_(whole[f"parameters/{name}"].to(held.device, held.dtype))
+            held, key = self.state.parameters[name], f"parameters/{name}"
+            if key in own:
+                assert self.shards is not None
+                rounded = self.shards.whole(ops.cast(self.state.masters[name], held.dtype), held.shape)
+            else:
+                rounded = whole[key]
+            held.copy_(rounded.to(held.device, held.dtype))
 
     def _compare(self, program: _CompiledStep) -> None:
         """At the first step: whether all ranks have traced the same collective operations. Raises ValueError."""
@@ -484,19 +493,26 @@ class Step:
         scale = values.get("scale/scale")
         # Scaled float16 gradients are widened before they are divided, others when the optimizer reads them.
         wrt = half if scale is None else parameters
-        arriving = self._gradients(loss if scale is None else loss * scale[0], [wrt[n] for n, _ in trained])
-        new, grads, (loss, *hits) = self._update(parameters, arriving, [loss, *hits], values, kind.updates)
+        found = self._gradients(loss if scale is None else loss * scale[0], [wrt[n] for n, _ in trained])
+        pairs = [(each, g) for each, g in zip(trained, found, strict=True) if g is not None]
+        reached, arriving = [each for each, _ in pairs], [g for _, g in pairs]
+        new, arrived, (loss, *hits) = self._update(
+            reached, arriving, parameters, [loss, *hits], values, kind.updates
+        )
         new |= after
         if kind.updates and self.options.averaged is not None:
             new |= self._average(self.options.averaged, values, new)
         results = [new.get(name, values[name]) for name in self.state.named()]
-        return [*results, loss, *hits, *(grads if self.options.keep_grads else [])]
+        grads = {n: g for (n, _), g in zip(reached, arrived, strict=True)}
+        kept = [grads[n] if n in grads else _zeros(parameters[n]) for n, _ in trained]
+        return [*results, loss, *hits, *(kept if self.options.keep_grads else [])]
 
     def _gradients(self, loss: Any, wrt: Sequence[Any]) -> list[Any]:
         """The gradients; None for what the loss does not depend on, which is not updated then.
 
-        Gathered gradients are those of several programs, so that they are zeros there. Raises ValueError where the
-        loss depends on nothing that is trained.
+        Ranks send nothing for these: they compare their programs, so that all leave out the same. Gathered gradients
+        are those of several programs, so that they are zeros there. Raises ValueError where the loss depends on
+        nothing that is trained.
         """
         known = isinstance(loss, Value)  # else it is a constant
         found = (
@@ -509,7 +525,7 @@ class Step:
                 "train_step: the loss depends on none of the parameters that are trained: something between is "
                 "without a gradient (detach, stop_gradient, argmax, a comparison, NumPy), or leaves them out"
             )
-        if self.options.accumulate == 1 and self.options.parallel is None:
+        if self.options.accumulate == 1:
             return found
         return [ops.zeros_like(v) if g is None else g for g, v in zip(found, wrt, strict=True)]
 
@@ -562,25 +578,23 @@ class Step:
 
     def _update(
         self,
-        parameters: dict[str, Value],
+        trained: Sequence[tuple[str, TrainedParameter]],
         arriving: Sequence[Any],
+        parameters: dict[str, Value],
         figures: Sequence[Any],
         values: dict[str, Value],
         updates: bool,
     ) -> tuple[dict[str, Any], Sequence[Any], Sequence[Any]]:
         """The new parameters, optimizer states, gathered gradients and loss scale; the gradients; the loss and
-        the hits (figures), of all ranks where these update together."""
-        scale = values.get("scale/scale")
-        idle = [g is None for g in arriving]
-        arriving = [
-            _zeros(parameters[n]) if g is None else g
-            for (n, _), g in zip(self._trained(), arriving, strict=True)
-        ]
+        the hits (figures), of all ranks where these update together.
+
+        trained: those that the loss depends on, with the gradients that are arriving."""
+        scale, names = values.get("scale/scale"), [name for name, _ in trained]
         new: dict[str, Any] = {}
         good = None  # whether there is a gradient to update by: with a loss scale it may overflow
         alone = updates and self.options.accumulate == 1
         if alone:
-            arriving, figures = self._averaged(arriving, figures, values, new)
+            arriving, figures = self._averaged(names, arriving, figures, values, new)
         if scale is not None:
             good = all_finite(arriving)
             if self.options.parallel is not None and not (alone and self.shards is None):
@@ -588,18 +602,15 @@ class Step:
             new["scale/scale"] = next_scale(scale, good)
             arriving = [_cast(g, self.precision.master) / scale[0] for g in arriving]
         if self.options.accumulate > 1:
-            arriving, good = self._gather(arriving, good, values, new, updates)
+            arriving, good = self._gather(names, arriving, good, values, new, updates)
         if not updates:
             return new, arriving, figures
         if not alone:
-            arriving, figures = self._averaged(arriving, figures, values, new)
+            arriving, figures = self._averaged(names, arriving, figures, values, new)
         arriving = self._clipped(arriving)
-        before = [self._own_piece(name, parameters, values) for name, _ in self._trained()]
+        before = [self._own_piece(name, parameters, values) for name in names]
         after = []
-        for (name, entry), held, g, is_idle in zip(self._trained(), before, arriving, idle, strict=True):
-            if is_idle:
-                after.append(held)
-                continue
+        for (name, entry), held, g in zip(trained, before, arriving, strict=True):
             rule = entry.group.rule
             keys = [f"optimizer/{name}.{part}" for part in rule.parts]
             rate = values[f"rate{self._groups.groups.index(entry.group)}"]
@@ -607,8 +618,8 @@ class Step:
             changed = dict(zip(keys, states, strict=True))
             new |= changed if good is None else {k: ops.where(good, v, values[k]) for k, v in changed.items()}
             after.append(fresh if good is None else ops.where(good, fresh, held))
-        new |= self._whole_parameters(after)
-        return new, self._whole_gradients(arriving), figures
+        new |= self._whole_parameters(names, after)
+        return new, self._whole_gradients(names, arriving), figures
 
     def _own_piece(self, name: str, parameters: dict[str, Value], values: dict[str, Value]) -> Any:
         """What this rank updates of a parameter."""
@@ -616,9 +627,8 @@ class Step:
             return parameters[name]
         return values[f"masters/{name}"] if name in self.state.masters else self.shards.own(parameters[name])
 
-    def _whole_parameters(self, after: Sequence[Any]) -> dict[str, Any]:
+    def _whole_parameters(self, names: Sequence[str], after: Sequence[Any]) -> dict[str, Any]:
         """The new parameters of what each rank has updated, and the new pieces of wide ones."""
-        names = [name for name, _ in self._trained()]
         if self.shards is None:
             return {f"parameters/{n}": x for n, x in zip(names, after, strict=True)}
         masters = {f"masters/{n}": x for n, x in zip(names, after, strict=True) if n in self.state.masters}
@@ -627,20 +637,24 @@ class Step:
         whole = self.shards.whole_of_each(sent, [p.shape for p in own])
         return masters | {f"parameters/{n}": x for n, x in zip(names, whole, strict=True)}
 
-    def _whole_gradients(self, arriving: Sequence[Any]) -> Sequence[Any]:
+    def _whole_gradients(self, names: Sequence[str], arriving: Sequence[Any]) -> Sequence[Any]:
         """The gradients as they came to the optimizer, where they are asked for."""
         if self.shards is None or not self.options.keep_grads:
             return arriving
-        return self.shards.whole_of_each(arriving, [e.param.shape for _, e in self._trained()])
+        return self.shards.whole_of_each(arriving, [self.state.parameters[n].shape for n in names])
 
     def _averaged(
-        self, arriving: Sequence[Any], figures: Sequence[Any], values: dict[str, Value], new: dict[str, Any]
+        self,
+        names: Sequence[str],
+        arriving: Sequence[Any],
+        figures: Sequence[Any],
+        values: dict[str, Value],
+        new: dict[str, Any],
     ) -> tuple[Sequence[Any], Sequence[Any]]:
         """Gradients and the loss averaged over the ranks, the hits added up; with compression the new errors."""
         parallel = self.options.parallel
         if parallel is None:
             return arriving, figures
-        names = [name for name, _ in self._trained()]
         wide = [_cast(g, self.precision.master) for g in arriving]
         errors = [values[f"errors/{n}"] for n in names] if self._compresses else None
         loss, *hits = figures
@@ -657,13 +671,18 @@ class Step:
         return self.options.parallel is not None and self.options.parallel.compression is not None
 
     def _gather(
-        self, arriving: Sequence[Any], good: Any, values: dict[str, Value], new: dict[str, Any], updates: bool
+        self,
+        names: Sequence[str],
+        arriving: Sequence[Any],
+        good: Any,
+        values: dict[str, Value],
+        new: dict[str, Any],
+        updates: bool,
     ) -> tuple[Sequence[Any], Any]:
         """Add gradients to those that were gathered; their mean where the parameters are updated now.
 
         good: whether the gradients are finite (None: as they are); what is returned, whether there is a mean.
         """
-        names = [name for name, _ in self._trained()]
         before = [values[f"gathered/{name}"] for name in names]
         sums = [held + _cast(g, held.dtype) for held, g in zip(before, arriving, strict=True)]
         count = values["gathered/count"]

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from lamina.runtime.ranks.progress import Progress
+from lamina.runtime.ranks.progress import Progress, group_name
 
 
 def test_collectives_are_counted_by_group() -> None:
@@ -68,3 +68,43 @@ def test_no_step_begins_while_ranks_agree() -> None:
     assert progress.is_over
     assert progress.hold() == 2  # asked again, it is decided already
     progress.begin_step(2)
+
+
+def test_a_course_is_known_by_its_last_operations_and_some_before() -> None:
+    one, other = Progress(), Progress()
+    for number in range(600):
+        one.comes_to("world", f"all_reduce of float32[{number % 3}]")
+        other.comes_to("world", f"all_reduce of float32[{number % 3 if number else 7}]")
+    found = one.facts()["courses"]["world"]
+    assert [n for n, _, _ in found] == [256, 512, *range(537, 601)]
+    assert found[-1][2] == "all_reduce of float32[2]"
+    pairs = zip(found, other.facts()["courses"]["world"], strict=True)
+    assert all(a[1] != b[1] for a, b in pairs)  # one difference is in all that follow
+
+
+def test_what_is_new_is_told_at_once() -> None:
+    progress, told = Progress(), list[int]()
+    progress.tell = lambda: told.append(progress.courses["world"].count)
+    for what in ("a", "b", "a", "b"):
+        progress.comes_to("world", what)
+    progress.tell_next(2)  # of a program that has not run before
+    for what in ("a", "b", "a"):
+        progress.comes_to("world", what)
+    assert told == [1, 2, 5, 6]
+
+
+def test_groups_are_called_alike_on_all_ranks() -> None:
+    assert (group_name((0, 1), 2), group_name((0, 1), 3)) == ("world", "0,1")
+
+
+def test_what_was_decided_first_stays_until_this_rank_has_stopped() -> None:
+    progress = Progress()
+    progress.begin_step(0)
+    progress.decide(1, "SIGINT")
+    progress.decide(5, "SIGTERM")
+    assert (progress.is_over, progress.why) == (True, "SIGINT")
+    progress.stop()
+    assert (progress.is_over, progress.stopped) == (False, "SIGINT")
+    progress.decide(2, "SIGTERM")
+    progress.begin_step(1)
+    assert progress.is_over

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lamina.runtime.ranks.verdict import Blame, Limits, Rank, judge
+from lamina.runtime.ranks.verdict import Blame, Courses, Limits, Rank, judge
 
 LIMITS = Limits(30.0)
 
@@ -120,3 +120,23 @@ def test_a_word_that_comes_while_it_is_judged_is_no_patience() -> None:
     assert text(ranks, 0.0).startswith("rank 2 (process 42 on node) has not come to all_reduce")
     ranks[2] = rank(2, now=0.001, patience=5.0)
     assert text(ranks, 0.0) == ""
+
+
+def test_who_does_something_else_is_named_with_both_operations() -> None:
+    courses = Courses()
+    first = rank(0, courses={"world": [[4, 11, "barrier"], [5, 12, "all_reduce (sum) of float32[5]"]]})
+    second = rank(1, courses={"world": [[3, 10, "barrier"], [4, 11, "barrier"]], "1,2": [[1, 9, "barrier"]]})
+    assert courses.differ(first) is None
+    assert courses.differ(second) is None
+    second.update({"step": 7, "courses": {"world": [[5, 13, "all_gather of float32[5]"]]}}, 1.0)
+    found = courses.differ(second)
+    assert found is not None
+    assert (found.rank, found.step, found.op) == (-1, 7, "all_gather of float32[5]")
+    assert str(found) == (
+        "rank 1 comes to all_gather of float32[5] as operation 5 of all ranks, where rank 0 comes to all_reduce "
+        "(sum) of float32[5]: ranks must run the same program, whose branches do not depend on the rank"
+    )
+    third = rank(2, courses={"1,2": [[1, 8, "barrier"]]})
+    assert str(courses.differ(third)).startswith(
+        "rank 2 comes to operation 1 of ranks 1,2 by another way than rank 1:"
+    )

@@ -32,3 +32,19 @@ def test_each_call_says_what_it_is() -> None:
     np.testing.assert_array_equal(out[0], [0, 1, 2])
     assert progress.op == ""
     assert comm.all_gather_object("a") == ["a"]
+
+
+def test_what_all_ranks_do_is_known_with_its_types_and_shapes() -> None:
+    comm, x = WatchedCommunicator(Alone((3,), 0), 4), np.arange(6, dtype=np.float32).reshape(2, 3)
+    progress.courses.pop("3", None)
+    comm.all_reduce(x, "mean")
+    comm.start_all_reduce(x[0], "max").wait()
+    comm.broadcast(x, 0)
+    comm.barrier()
+    comm.exchange({}, {})  # partners of their own
+    assert [what for _, _, what in progress.courses["3"].latest] == [
+        "all_reduce (mean) of float32[2, 3]",
+        "all_reduce (max) of float32[3]",
+        "broadcast (from 3) of float32[2, 3]",
+        "barrier",
+    ]

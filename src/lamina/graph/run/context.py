@@ -18,6 +18,7 @@ from lamina.graph.planning.streams import Footprint, assign_streams, waits
 from lamina.graph.run.staging import Staged
 from lamina.graph.run.timeline import StepTime, Timeline, next_call
 from lamina.ops.finite import check_fused, check_given, check_results, is_finite
+from lamina.ops.primitives.collective import Arrived, Collective, Exchange
 from lamina.ops.primitives.fused import Fused
 from lamina.runtime import (
     Buffer,
@@ -31,6 +32,7 @@ from lamina.runtime import (
     retry_capture,
 )
 from lamina.runtime.ranks import current_world
+from lamina.runtime.ranks.progress import group_name, progress
 from lamina.spec import current_policy, pack
 from lamina.tensors import Tensor, relayout
 
@@ -61,6 +63,8 @@ class ExecutionContext:
         stream: Stream | None = None,
     ) -> None:
         self.program, self.device = program, device
+        self._together = _together(program)  # what other ranks take part in
+        self._is_known = False  # by the others' watchdogs
         self._platform, self._stream = device.platform, stream or device.default_stream
         self._results, self._shared, self._poison = results, shared, poison
         self._own: dict[Slot, Buffer] = {}
@@ -225,6 +229,8 @@ class ExecutionContext:
     # ---- kernels
     def _launch(self) -> None:
         timeline = next_call()
+        if self._together:
+            self._tell_ranks()
         if current_policy().check_finite:
             self._watch()
         elif timeline is not None and (self._rehearsed or not self._stream.queues):
@@ -243,6 +249,16 @@ class ExecutionContext:
             for run in self._runs:
                 run()
             self._rehearsed = True
+
+    def _tell_ranks(self) -> None:
+        """Say what this rank is about to do, so that one that does something else is noticed."""
+        if not self._is_known:
+            self._is_known = True
+            progress.tell_next(len(self._together))
+        if self._stream.queues:  # on the host communicators say each
+            size = current_world().size
+            for ranks, what in self._together:
+                progress.comes_to(group_name(ranks, size), what)
 
     def _watch(self) -> None:
         """Run the steps one by one, and look at what each gives. Raises NonFiniteError."""
@@ -414,6 +430,16 @@ class ExecutionContext:
             self.bound(step) if any(s.base in moving for s in (*step.inputs, *step.outputs)) else run
             for step, run in zip(self._kernels(), self._runs, strict=True)
         ]
+
+
+def _together(program: PlannedGraph) -> list[tuple[tuple[int, ...], str]]:
+    """What all ranks of a group do in a program, in its order, alike on each of them."""
+    found = []
+    for step in program.steps:
+        op = None if step.node is None else step.node.op
+        if isinstance(op, Collective) and op.group.size > 1 and not isinstance(op, Exchange | Arrived):
+            found.append((op.group.ranks, f"{op}({', '.join(str(s.spec.open) for s in step.inputs)})"))
+    return found
 
 
 def _readable(slot: Slot, x: Given) -> Buffer | None:

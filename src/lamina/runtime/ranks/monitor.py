@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from lamina._json import parse_json
-from lamina.runtime.ranks.verdict import Blame, Limits, Rank, judge
+from lamina.runtime.ranks.verdict import Blame, Courses, Limits, Rank, judge
 
 #: Bytes of a line: more is no message of ours.
 _LONGEST = 1 << 20
@@ -65,6 +65,8 @@ class RankMonitor:
         self.limits, self.holder = limits, holder
         self.ranks = [Rank(number, now, now) for number in range(size)]
         self.verdict: Blame | None = None
+        self._courses = Courses()
+        self._apart: Blame | None = None
         self.decided = threading.Event()
         self._beaten = now
         self._token = secrets.token_hex(16)
@@ -98,7 +100,7 @@ class RankMonitor:
         """The launcher saw a process end: "" is well. Its verdict names the reason."""
         with self._turn:
             rank = self.ranks[number]
-            if reason and self.verdict is None and (not rank.end or rank.end == _GONE):
+            if reason and self.verdict is None and not rank.done and (not rank.end or rank.end == _GONE):
                 rank.end = reason
             elif not reason:
                 rank.done = True
@@ -187,7 +189,7 @@ class RankMonitor:
 
     def _take(self, rank: Rank, line: Line, message: dict[str, Any]) -> None:
         answers: dict[str, Callable[[Any], None]] = {
-            "at": lambda facts: rank.update(facts, time.monotonic()),
+            "at": lambda facts: self._update(rank, facts),
             "failed": lambda reason: setattr(rank, "end", rank.end or str(reason)),
             "bye": lambda _: setattr(rank, "done", True),
             "set": lambda pair: self._set(*pair),
@@ -199,6 +201,10 @@ class RankMonitor:
             if kind in answers:
                 with suppress(TypeError, ValueError, KeyError):
                     answers[kind](content)
+
+    def _update(self, rank: Rank, facts: dict[str, Any]) -> None:
+        rank.update(facts, time.monotonic())
+        self._apart = self._apart or self._courses.differ(rank)
 
     # ---- values by name
     def _set(self, key: str, value: Any) -> None:
@@ -227,11 +233,13 @@ class RankMonitor:
         if self._begun.keys() >= self._lines.keys():
             for line in self._lines.values():
                 line.send(last=max(self._begun.values()) + 1, why=self._stops)
+            self._stops, self._begun = "", {}
 
     # ---- the verdict
     def _judge(self, now: float) -> None:
         if self.verdict is None:
-            found = judge([r for r in self.ranks if not self._is_asked(r, now)], now, self.limits)
+            heard = [r for r in self.ranks if not self._is_asked(r, now)]
+            found = self._apart or judge(heard, now, self.limits)
             if found is not None:
                 self.verdict = found
                 for line in list(self._lines.values()):

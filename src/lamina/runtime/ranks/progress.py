@@ -8,12 +8,48 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 #: Seconds that a rank waits for the others' word on when to stop, before it stops by itself.
 _AGREEMENT = 20.0
+#: Of how many operations the last ones are told, and every how manieth before.
+_TOLD, _SPACING = 64, 256
+#: Texts that are known to have been told.
+_KNOWN = 4096
+
+
+def group_name(ranks: Sequence[int], size: int) -> str:
+    """What a group of ranks in a world of this size is called, alike on all of them."""
+    return "world" if len(ranks) == size else ",".join(map(str, ranks))
+
+
+class Course:
+    """What a group does together, in order: how many operations there were, and a checksum over all of them.
+
+    latest: of the last ones number, checksum up to there, and text. marks: number and checksum at every 256th.
+    """
+
+    def __init__(self) -> None:
+        self.count = self._seal = 0
+        self.latest: deque[tuple[int, int, str]] = deque(maxlen=_TOLD)
+        self.marks: deque[tuple[int, int, str]] = deque(maxlen=8)
+
+    def add(self, what: str) -> None:
+        """One more."""
+        self.count += 1
+        self._seal = zlib.crc32(what.encode(), self._seal)
+        entry = self.count, self._seal, what
+        self.latest.append(entry)
+        if self.count % _SPACING == 0:
+            self.marks.append(entry)
+
+    def facts(self) -> list[tuple[int, int, str]]:
+        """What other ranks' are compared with."""
+        return [*self.marks, *self.latest]
 
 
 class Progress:
@@ -21,18 +57,24 @@ class Progress:
 
     step: the number of the last step that was begun, -1 before the first. calls: how many steps were begun.
     op, group, since: the collective that is under way, "" where none is, of which ranks, and since when.
-    counts: how many collectives of each group were begun. doing, until: work that others wait for, and until when
+    counts: how many collectives of each group were begun. courses: which, so that ranks that do different things are
+    noticed; tell is called when one is new. doing, until: work that others wait for, and until when
     it may take (`time.monotonic`).
-    last: the number of the call that is the last one, None while nobody wants to stop; why says who does.
+    last: the number of the call that is the last one, None while nobody wants to stop; why says who does. stopped:
+    why this rank has stopped, when it has.
     """
 
     def __init__(self) -> None:
         self.step, self.calls = -1, 0
         self.op, self.group, self.since = "", "", 0.0
         self.counts: dict[str, int] = {}
+        self.courses: dict[str, Course] = {}
+        self.tell: Callable[[], object] | None = None
+        self._known: set[str] = set()
+        self._news = 0
         self.doing, self.until = "", 0.0
         self.last: int | None = None
-        self.why = ""
+        self.why = self.stopped = ""
         self._held = False
         self._decided = threading.Condition()
 
@@ -58,6 +100,25 @@ class Progress:
         finally:
             self.op, self.group, self.since = outer
 
+    def comes_to(self, group: str, what: str) -> None:
+        """This rank is about to do something that every rank of the group does as the same one of its operations.
+
+        what: the operation, its types and shapes, as all ranks have them.
+        """
+        self.courses.setdefault(group, Course()).add(what)
+        news = self._news > 0 or what not in self._known
+        self._news = max(self._news - 1, 0)
+        if what not in self._known:
+            if len(self._known) == _KNOWN:
+                self._known.clear()
+            self._known.add(what)
+        if news and self.tell is not None:
+            self.tell()
+
+    def tell_next(self, count: int) -> None:
+        """So many operations are those of a program that has not run before: each is told at once."""
+        self._news = count
+
     @contextmanager
     def patience(self, seconds: float, doing: str) -> Iterator[None]:
         """Work that other ranks may have to wait for, for so many seconds, without taking this one for hung."""
@@ -77,6 +138,7 @@ class Progress:
             "group": self.group if op else "",
             "since": now - self.since if op else 0.0,
             "counts": dict(self.counts),
+            "courses": {group: course.facts() for group, course in list(self.courses.items())},
             "doing": self.doing,
             "patience": max(self.until - now, 0.0),
         }
@@ -90,10 +152,17 @@ class Progress:
             return self.calls
 
     def decide(self, last: int, why: str) -> None:
-        """Call number `last` is the last one."""
+        """Call number `last` is the last one; what was decided before stays."""
         with self._decided:
-            self.last, self.why, self._held = last, why, False
+            if self.last is None:
+                self.last, self.why = last, why
+            self._held = False
             self._decided.notify_all()
+
+    def stop(self) -> None:
+        """This rank has stopped where all agreed to; further steps are begun as before."""
+        with self._decided:
+            self.stopped, self.last, self.why = self.why, None, ""
 
     @property
     def is_over(self) -> bool:

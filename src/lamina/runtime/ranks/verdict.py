@@ -103,6 +103,41 @@ class Rank:
         return f"{step}, {doing}" if doing else f"{step}, in no collective operation"
 
 
+#: Operations of all groups that are kept to be compared.
+_KEPT = 1 << 14
+
+
+class Courses:
+    """Whether ranks do the same: the checksum up to each operation of a group, by whom it was told first."""
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[str, int], tuple[int, str, int]] = {}
+
+    def differ(self, rank: Rank) -> Blame | None:
+        """Where what a rank has told is not what another one has told before; names both, and what each does."""
+        for group, entries in rank.facts.get("courses", {}).items():
+            for count, seal, text in entries:
+                number, what, other = self._first.setdefault((group, count), (seal, text, rank.number))
+                if number == seal:
+                    continue
+                ranks = "all ranks" if group == "world" else f"ranks {group}"
+                how = (
+                    f"comes to {text} as operation {count} of {ranks}, where rank {other} comes to {what}"
+                    if what != text
+                    else f"comes to operation {count} of {ranks} by another way than rank {other}"
+                )
+                return Blame(
+                    -1,
+                    f"rank {rank.number} {how}: ranks must run the same program, whose branches do not depend on the "
+                    "rank",
+                    rank.step,
+                    str(text),
+                )
+        while len(self._first) > _KEPT:
+            del self._first[next(iter(self._first))]
+        return None
+
+
 @dataclass(frozen=True)
 class Blame:
     """Why all ranks end: which rank (-1: none alone), what about it, and where it was."""

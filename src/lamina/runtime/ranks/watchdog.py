@@ -67,7 +67,11 @@ class Watchdog:
             self._raises = True
         self._hook, sys.excepthook = sys.excepthook, self._uncaught
         atexit.register(self._exit)
+        progress.tell = self._report
         self._thread.start()
+
+    def _report(self) -> None:
+        self._line.send(at=progress.facts())
 
     # ---- what ranks agree on beside their collectives
     def set(self, key: str, value: Any) -> None:
@@ -94,13 +98,13 @@ class Watchdog:
 
     def explain(self, seconds: float | None = None) -> RankError | None:
         """Why a collective failed: the error that names the rank that is the cause, where one is known in time."""
-        self._line.send(at=progress.facts())
+        self._report()
         self._known.wait(self.limits.grace if seconds is None else seconds)
         return self.error
 
     def close(self) -> None:
         """Watch no more; the others know that this rank has ended well."""
-        self._over = True
+        self._over, progress.tell = True, None
         self._line.send(at=progress.facts(), bye=True)
         with suppress(OSError):
             self._wake.send(b".")
@@ -127,7 +131,7 @@ class Watchdog:
     def renew(self) -> None:
         """In a forked child, which is no rank: leave the connection to the parent."""
         self._line.connection.close()
-        self._monitor = None
+        self._monitor = progress.tell = None
         sys.excepthook = self._hook
         atexit.unregister(self._exit)
         _current.clear()
@@ -159,7 +163,7 @@ class Watchdog:
                 )
                 return
             if now - beat >= self.limits.beat:
-                self._line.send(at=progress.facts())
+                self._report()
                 beat = now
 
     def _whose(self) -> str:
@@ -203,7 +207,7 @@ class Watchdog:
             signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
         while time.monotonic() < end:
             time.sleep(0.05)
-        self._leave()
+        self.leave()
 
     def _raise(self, number: int, frame: FrameType | None) -> None:
         if self.error is not None and not self._told:
@@ -214,6 +218,9 @@ class Watchdog:
         """An error that nobody caught: another rank's in one line, an own one as ever, and the others hear of it."""
         if self.error is not None and _is_due_to(error, self.error):
             self._tell()
+            return
+        if issubclass(kind, KeyboardInterrupt) and progress.stopped:  # all ranks end so, behind the same step
+            self._hook(kind, error, trace)
             return
         self._failed = True
         text = " ".join(str(error).split())[:500]
@@ -226,14 +233,15 @@ class Watchdog:
             return
         if self._failed and self._monitor is not None:
             time.sleep(2 * self.limits.beat)  # the others must hear of it
-        self._leave()
+        self.leave()
 
     def _tell(self) -> None:
         if not self._told:
             self._told = True
             print(f"rank {self.rank}: {type(self.error).__name__}: {self.error}", file=sys.stderr, flush=True)
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """End the process, with the error that there is."""
         if self.error is not None:
             self._tell()
         for stream in (sys.stdout, sys.stderr):
@@ -300,7 +308,10 @@ def unwatch() -> None:
     if _current:
         found = _current.pop()
         atexit.unregister(found._exit)
-        found.close()
+        try:
+            found.close()
+        except RankError:  # another rank failed meanwhile
+            found.leave()
 
 
 def on_fault(callback: Callable[[], object]) -> None:
