@@ -13,14 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from lamina.backends.cuda.launch.program import Place
+from lamina.backends.cuda.attention.attention import HostNumber
+from lamina.backends.cuda.launch.program import Fill, Place
 from lamina.backends.cuda.select.formulations import Formulation, Problem
 from lamina.cudnn import Graph, Tensor
+from lamina.cudnn.attention import AttentionForward
 from lamina.cudnn.convolution import ConvolutionBackwardData, ConvolutionBackwardFilter, ConvolutionForward
 from lamina.cudnn.descriptor import Descriptor
 from lamina.cudnn.matmul import MatmulOperation
 from lamina.cudnn.pointwise import PointwiseOperation
 from lamina.cudnn.reduction import ReductionOperation
+from lamina.cudnn.shape import Reshape
 from lamina.spec import Spec
 
 Array = np.ndarray[Any, Any]
@@ -38,15 +41,20 @@ class Memory:
     """Inputs and outputs of a call, each flat, in the layout of its spec."""
 
     def __init__(self, problem: Problem, arrays: Sequence[Array]) -> None:
+        self.workspace: dict[int, Array] = {}
+        self.zeros: set[int] = set()
         self.specs = {"input": problem.inputs, "output": problem.outputs}
         self.flat = {kind: [_room(spec) for spec in specs] for kind, specs in self.specs.items()}
         for spec, flat, values in zip(problem.inputs, self.flat["input"], arrays, strict=True):
             _seen(flat, 0, spec.shape, spec.physical.strides)[...] = values
 
-    def at(self, place: Place, tensor: Tensor) -> Array:
+    def at(self, place: Place | HostNumber, tensor: Tensor) -> Array:
         """The memory behind a tensor of the graph."""
-        if place.kind not in self.flat:
-            raise NotInterpretedError(f"a tensor in the {place.kind}")
+        if isinstance(place, HostNumber):
+            return place.values[:1].astype(np.float64).reshape(tensor.dimensions)
+        if place.kind == "workspace":
+            empty = np.full(tensor.dimensions, 0.0 if place.offset in self.zeros else np.nan)
+            return self.workspace.setdefault(place.offset, empty)
         flat, spec = self.flat[place.kind][place.index], self.specs[place.kind][place.index]
         start, rest = divmod(place.offset, spec.dtype.itemsize)
         assert rest == 0, f"{place} lies within an element"
@@ -79,15 +87,24 @@ def _seen(flat: Array, start: int, shape: Sequence[int], strides: Sequence[int])
 
 def interpret(formulation: Formulation, problem: Problem, arrays: Sequence[Array]) -> list[Array]:
     """The outputs of a formulation that is a graph alone. Raises NotInterpretedError for others."""
-    if formulation.graph is None or formulation.before or formulation.after or formulation.steps:
+    kernels = (
+        *formulation.after,
+        *formulation.steps,
+        *(k for k in formulation.before if not isinstance(k, Fill)),
+    )
+    if formulation.graph is None or kernels:
         raise NotInterpretedError("kernels")
     graph, places = formulation.graph()
     memory = Memory(problem, arrays)
+    for fill in formulation.before:
+        assert isinstance(fill, Fill)
+        assert fill.place.kind == "workspace"
+        memory.zeros |= {fill.place.offset} if fill.byte == 0 else set()
     run_graph(graph, places, memory)
     return memory.outputs()
 
 
-def run_graph(graph: Graph, places: Mapping[int, Place], memory: Memory) -> None:
+def run_graph(graph: Graph, places: Mapping[int, Place | HostNumber], memory: Memory) -> None:
     """Run the operations in their order; tensors with a place are read from memory and written there."""
     values: dict[int, Array] = {}
 
@@ -187,6 +204,25 @@ def _reduce(given: Parts, read: Read) -> tuple[Tensor, Array]:
     return y, {"ADD": np.sum, "MAX": np.max, "MIN": np.min, "AVG": np.mean}[name](x, axis=axes, keepdims=True)
 
 
+def _attention(given: Parts, read: Read) -> tuple[Tensor, Array]:
+    if any(
+        given.get(name) is not None
+        for name in ("stats", "block_mask", "page_table_k", "length_q", "length_kv")
+    ):
+        raise NotInterpretedError("attention with masks or statistics")
+    scores = np.matmul(read(given["q"]), read(given["k"]).swapaxes(-1, -2)) * read(given["scale"])
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return given["o"], np.matmul(weights / weights.sum(-1, keepdims=True), read(given["v"]))
+
+
+def _reshape(given: Parts, read: Read) -> tuple[Tensor, Array]:
+    """The same memory with other sizes and strides."""
+    x, y = given["x"], given["y"]
+    flat = np.full(_extent(x.dimensions, x.strides), np.nan)
+    _seen(flat, 0, x.dimensions, x.strides)[...] = read(x)
+    return y, _seen(flat, 0, y.dimensions, y.strides).copy()
+
+
 def _sigmoid(x: Array) -> Array:
     return 1 / (1 + np.exp(-x))
 
@@ -225,6 +261,7 @@ _ONE: dict[str, Callable[[Array, Parts], Array]] = {
 }  # fmt: skip
 _TWO: dict[str, Callable[[Array, Array], Array]] = {
     "ADD": np.add, "SUB": np.subtract, "MUL": np.multiply, "DIV": np.divide, "MIN": np.minimum, "MAX": np.maximum,
+    "CMP_GE": lambda a, b: 1.0 * (a >= b), "CMP_GT": lambda a, b: 1.0 * (a > b),
 }  # fmt: skip
 #: The slope where the forward operand is x.
 _SLOPES: dict[str, Callable[[Array], Array]] = {
@@ -240,6 +277,13 @@ def _pointwise(given: Parts, read: Read) -> tuple[Tensor, Array]:
         return given["dx"], read(given["dy"]) * _SLOPES[name](x)
     if name in _ONE:
         return given["y"], _ONE[name](x, parameters)
+    if name == "GEN_INDEX":
+        axis = parameters["axis"]
+        return given["y"], x * 0 + np.arange(x.shape[axis]).reshape(
+            [-1 if a == axis else 1 for a in range(x.ndim)]
+        )
+    if name == "BINARY_SELECT":
+        return given["y"], np.where(read(given["t"]) != 0, x, read(given["b"]))
     if name not in _TWO:
         raise NotInterpretedError(name)
     return given["y"], _TWO[name](
@@ -254,4 +298,6 @@ _MEANING: dict[type[Descriptor], Callable[[Parts, Read], tuple[Tensor, Array]]] 
     MatmulOperation: _matmul,
     ReductionOperation: _reduce,
     PointwiseOperation: _pointwise,
+    Reshape: _reshape,
+    AttentionForward: _attention,
 }
