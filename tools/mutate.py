@@ -11,14 +11,21 @@ A fault is a comparison, an operator, a condition or a number that is another on
 this one is not touched. The tests run in the order: those named after the module, those in its folder that name it,
 the rest of its chapter (its first folder; for backends the second), and what lies one level above; the first that
 fails ends the run. A fault that all of them let pass is a survivor: either nothing tests the line, or the fault
-makes no difference. What is generated is left out. A fault whose tests take longer than `--timeout`, or than what is
-left of `--seconds`, is not decided: survivors take the longest, so that the share of those that were tried is a bound
-from below. The figure comes with its 95 % interval (Wilson's). The exit status is 1 where fewer than `--least`
-percent are found.
+makes no difference. Chapters of ops, layers and conversion have the judges of `tests/judges`, too. Comparisons with
+PyTorch run where it is installed (`--marks` selects others).
+
+What is generated is left out, and what makes no difference by construction: annotations, texts, decorators of
+classes, sizes of caches, stack levels of warnings, `strict=True` of `zip` (an assertion), branches for type checkers,
+and what the tests are given (`samples` and `variants` of an op, and names that are used there alone).
+
+A fault whose tests take longer than `--timeout`, or than what is left of `--seconds`, is not decided: survivors take
+the longest, so that the share of those that were tried is a bound from below. The figure comes with its 95 % interval
+(Wilson's). The exit status is 1 where fewer than `--least` percent are found.
 
 With `--reach` each fault first runs only those tests of its chapter that execute its expression, the quickest first.
-Which these are tells one run of the quick suite in a copy where each such expression is a probe; it is kept in the
-named file and taken from there the next time. A process that a test starts counts as the test. What is missed: what
+Which these are tells one run of the tests in a copy where each such expression is a probe; it is kept in the
+named file and taken from there the next time. Test files that are new or have changed by then are run again, alone; a
+helper that has changed is not noticed. A process that a test starts counts as the test. What is missed: what
 another test of the file has computed before, or one of another file imported (functions' caches are emptied between
 files), and processes that run another copy of the package. So the tests named after the module follow, all of them,
 and behind those of a line that runs at import the whole chapter, as without `--reach`; what none of these finds is a
@@ -30,6 +37,8 @@ from __future__ import annotations
 import argparse
 import ast
 import functools
+import hashlib
+import importlib.util
 import json
 import math
 import os
@@ -60,6 +69,12 @@ COPIED = (
 )  # fmt: skip
 #: Values, dtypes, layouts and gradients of all ops on all backends.
 EVERY_OP = Path("tests/ops/test_ops.py")
+#: Libraries' own suites: of these chapters each judge is a test, too.
+JUDGES, JUDGED = Path("tests/judges"), ("ops", "nn", "convert")
+#: What is run if nothing else is said: the quick suite, and the comparisons with PyTorch where it is installed.
+MARKS = "not gpu and not slow" + ("" if importlib.util.find_spec("torch") else " and not torch")
+#: What tests are given, not what is tested.
+EXAMPLES = ("samples", "variants")
 #: In place of a test's name. On a busy machine it need not be the fault's doing, so it counts for neither side.
 TIMEOUT = "TIMEOUT"
 #: What was not tried: the time was over.
@@ -128,7 +143,9 @@ class Fault:
 def faults_of(file: Path, text: str) -> list[Fault]:
     """All faults that may be put into a file, in the order of its lines."""
     tree = ast.parse(text)
-    skipped = {inner for node in ast.walk(tree) for part in _unrun(node) for inner in ast.walk(part)}
+    parts = [*_examples(tree), *(part for node in ast.walk(tree) for part in _unrun(node))]
+    skipped = {inner for part in parts for inner in ast.walk(part)}
+    skipped |= {n for n in ast.walk(tree) if isinstance(n, ast.If) and n.test in skipped}  # its negation
     found = [
         Fault(file, *place, new)
         for node in ast.walk(tree)
@@ -139,9 +156,19 @@ def faults_of(file: Path, text: str) -> list[Fault]:
 
 
 def _unrun(node: ast.AST) -> Iterator[ast.AST]:
-    """Parts that mean nothing to what a program computes: annotations, docstrings, texts, options of a dataclass."""
+    """Parts that mean nothing to what a program computes: annotations, texts, options of a dataclass, cache sizes."""
     if isinstance(node, ast.ClassDef):
         yield from node.decorator_list
+    if isinstance(node, ast.Call) and _name(node.func) in ("lru_cache", "cache"):
+        yield from (*node.args, *(k.value for k in node.keywords if k.arg == "maxsize"))
+    if isinstance(node, ast.Call):
+        unseen = (
+            "stacklevel",
+            *(("strict",) if _name(node.func) == "zip" and _is_true(node, "strict") else ()),
+        )
+        yield from (k.value for k in node.keywords if k.arg in unseen)
+    if isinstance(node, ast.If) and any(_name(n) == "TYPE_CHECKING" for n in ast.walk(node.test)):
+        yield node.test
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns:
         yield node.returns
     if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation:
@@ -150,6 +177,54 @@ def _unrun(node: ast.AST) -> Iterator[ast.AST]:
         isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     ):
         yield node
+
+
+def _name(node: ast.AST) -> str:
+    """The last part of a dotted name, "" of anything else."""
+    return str(getattr(node, "attr", "") or getattr(node, "id", ""))
+
+
+def _is_true(call: ast.Call, option: str) -> bool:
+    values = [k.value for k in call.keywords if k.arg == option]
+    return any(isinstance(value, ast.Constant) and value.value is True for value in values)
+
+
+def _examples(tree: ast.Module) -> list[ast.AST]:
+    """The examples of ops that the tests are given, and private names of the module that serve these alone."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    found: list[ast.AST] = [
+        method
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+        for method in node.body
+        if isinstance(method, functions) and method.name in EXAMPLES
+    ]
+    private = {name: node for node in tree.body for name in _defined(node) if name.startswith("_")}
+    grown = bool(found)
+    while grown:
+        inside = {n for part in found for n in ast.walk(part)}
+        uses: dict[str, list[bool]] = {}
+        for n in ast.walk(tree):
+            if isinstance(n, ast.Name | ast.Attribute) and isinstance(n.ctx, ast.Load):
+                uses.setdefault(_name(n), []).append(n in inside)
+        more = [node for name, node in private.items() if node not in inside and all(uses.get(name, [False]))]
+        found += more
+        grown = bool(more)
+    return found
+
+
+def _defined(node: ast.stmt) -> list[str]:
+    """The names that a statement of a module defines."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return [node.name]
+    targets = (
+        node.targets
+        if isinstance(node, ast.Assign)
+        else [node.target]
+        if isinstance(node, ast.AnnAssign)
+        else []
+    )
+    return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
 Place = tuple[int, int, int]  # line, first column, column behind the last
@@ -232,6 +307,8 @@ def tests_for(root: Path, file: Path) -> list[str]:
     found = {f.relative_to(root) for f in files}
     if parts[0] == "backends" and (root / EVERY_OP).exists():
         found.add(EVERY_OP)
+    if parts[0] in JUDGED:
+        found |= {f.relative_to(root) for f in (root / JUDGES).glob("test_*.py")}
     dotted = ".".join(("lamina", *parts))
 
     def rank(test: Path) -> tuple[bool, bool, bool, str]:
@@ -252,15 +329,17 @@ def found_by(
     timeout: float,
     broken: set[str] | None = None,
     reaching: Sequence[str] | None = None,
+    marks: str = MARKS,
 ) -> str:
     """The test that finds a fault in a copy of the tree; TIMEOUT; "" where all pass.
 
     broken: tests that fail without any fault. They find nothing; those that are met are added.
     reaching: tests that execute it, the quickest first.
+    marks: what is selected of them.
     """
     broken = set() if broken is None else broken
     for tests in _stages(fault.file, tests_for(root, fault.file), reaching):
-        if by := _found_among(root, fault, tests, timeout, broken):
+        if by := _found_among(root, fault, tests, timeout, broken, marks):
             return by
     return ""
 
@@ -274,22 +353,26 @@ def _stages(file: Path, chapter: list[str], reaching: Sequence[str] | None) -> I
     yield chapter if IMPORT in reaching else [test for test in chapter if _named_after(file, Path(test))]
 
 
-def _found_among(root: Path, fault: Fault, tests: Sequence[str], timeout: float, broken: set[str]) -> str:
+def _found_among(
+    root: Path, fault: Fault, tests: Sequence[str], timeout: float, broken: set[str], marks: str
+) -> str:
     target = root / fault.file
     text = target.read_text(encoding="utf-8")
     while tests:
         target.write_text(fault.apply(text), encoding="utf-8")
-        by = _first_failure(root, tests, timeout, broken)
+        by = _first_failure(root, tests, timeout, broken, marks)
         target.write_text(text, encoding="utf-8")
-        if by in ("", TIMEOUT) or "::" not in by or not _first_failure(root, [by], timeout, set()):
+        if by in ("", TIMEOUT) or "::" not in by or not _first_failure(root, [by], timeout, (), marks):
             return by
         broken.add(by)
     return ""
 
 
-def _first_failure(root: Path, tests: Sequence[str], timeout: float, broken: Iterable[str]) -> str:
+def _first_failure(
+    root: Path, tests: Sequence[str], timeout: float, broken: Iterable[str], marks: str = MARKS
+) -> str:
     """The first test that fails, or the end of what is printed where none is named; TIMEOUT; "" where all pass."""
-    command = [sys.executable, "-B", "-m", "pytest", "-x", "--tb=no", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-B", "-m", "pytest", "-x", "--tb=no", "-p", "no:cacheprovider", "-m", marks]
     left_out = [word for test in sorted(broken) for word in ("--deselect", test)]
     files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
     if files != list(tests):  # too many for a command line
@@ -356,7 +439,10 @@ def at_import(text: str, fault: Fault) -> bool:
 
 
 def reach(
-    copy: Path, chosen: Sequence[Fault], tests: Sequence[str] = ("-n", "2", "--dist", "worksteal")
+    copy: Path,
+    chosen: Sequence[Fault],
+    tests: Sequence[str] = ("-n", "2", "--dist", "worksteal"),
+    marks: str = MARKS,
 ) -> None:
     """Run tests in a copy with probes: `reached` and `report.xml` come into its `src`."""
     numbered: dict[Path, list[tuple[int, Fault]]] = {}
@@ -367,7 +453,18 @@ def reach(
         (copy / file).write_text(probed(text, faults), encoding="utf-8")
     (copy / "src" / f"{PROBE}.py").write_text(PROBE_TEXT, encoding="utf-8")
     (copy / "src/reached").touch()
-    command = [sys.executable, "-m", "pytest", "--tb=no", "-p", "no:cacheprovider", "-p", "tools.mutate"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--tb=no",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "tools.mutate",
+        "-m",
+        marks,
+    ]
     subprocess.run(
         [*command, f"--junit-xml={copy / 'src/report.xml'}", *tests],
         cwd=copy,
@@ -376,10 +473,10 @@ def reach(
     )
 
 
-def reaching(copy: Path, chosen: Sequence[Fault], root: Path) -> dict[str, list[str]]:
-    """Which tests reached each fault in `reach`, by its key, the quickest first; files stay together.
+def reaching(copy: Path, chosen: Sequence[Fault], root: Path) -> dict[str, dict[str, float]]:
+    """Which tests reached each fault in `reach`, by its key, with their seconds.
 
-    Tests that failed are left out. IMPORT stands first where importing a module executes the fault; root: the tree
+    Tests that failed are left out. IMPORT is among them where importing a module executes the fault; root: the tree
     without probes.
     """
     cases = ElementTree.parse(copy / "src/report.xml").iter("testcase")
@@ -392,7 +489,8 @@ def reaching(copy: Path, chosen: Sequence[Fault], root: Path) -> dict[str, list[
     for number, fault in enumerate(chosen):
         tests = reached[number]
         early = IMPORT in tests or at_import((root / fault.file).read_text(encoding="utf-8"), fault)
-        found[fault.key] = [IMPORT] * early + _quickest_first({t: seconds[t] for t in tests if t in seconds})
+        found[fault.key] = {IMPORT: 0.0} if early else {}
+        found[fault.key] |= {t: seconds[t] for t in sorted(tests) if t in seconds}
     return found
 
 
@@ -404,16 +502,30 @@ def _quickest_first(seconds: dict[str, float]) -> list[str]:
     return sorted(seconds, key=lambda t: (files[t.partition("::")[0]], t.partition("::")[0], seconds[t], t))
 
 
-def reach_of(file: Path, folder: Path, chosen: Sequence[Fault]) -> dict[str, list[str]]:
-    """What `reaching` said, from a file; made first where the file is not there."""
-    if not file.exists():
-        copy = _copy_to(folder / "probed")
-        reach(copy, chosen)
-        file.write_text(json.dumps(reaching(copy, chosen, ROOT), indent=1) + "\n", encoding="utf-8")
-    known: dict[str, list[str]] = json.loads(file.read_text(encoding="utf-8"))
-    if missing := [fault.key for fault in chosen if fault.key not in known]:
+def reach_of(file: Path, folder: Path, chosen: Sequence[Fault], marks: str = MARKS) -> dict[str, list[str]]:
+    """The tests that reach each fault, the quickest first, from a file.
+
+    Made first where the file is not there; test files that are new or have changed since are run again.
+    """
+    now = {
+        str(test.relative_to(ROOT)): hashlib.sha256(test.read_bytes()).hexdigest()
+        for test in sorted((ROOT / "tests").rglob("test_*.py"))
+    }
+    known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"files": {}, "reached": {}}
+    if missing := [fault.key for fault in chosen if known["files"] and fault.key not in known["reached"]]:
         raise SystemExit(f"{file} is of other faults: it lacks {missing[0]}")
-    return known
+    changed = [test for test, text in now.items() if known["files"].get(test) != text]
+    if changed:
+        copy = _copy_to(folder / "probed")
+        several = ("-n", "2", "--dist", "worksteal")
+        reach(copy, chosen, (*several, *(changed if known["files"] else ())), marks)
+        for key, tests in reaching(copy, chosen, ROOT).items():
+            before = known["reached"].get(key, {})
+            known["reached"][key] = {
+                t: n for t, n in before.items() if t.partition("::")[0] not in changed
+            } | tests
+        file.write_text(json.dumps({**known, "files": now}, indent=1) + "\n", encoding="utf-8")
+    return {fault.key: _quickest_first(known["reached"][fault.key]) for fault in chosen}
 
 
 # ------------------------------------------------------------------------------------------------ a plugin of pytest
@@ -466,6 +578,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--skip", type=int, default=0, help="faults at the start that are left out, to go on later"
     )
+    parser.add_argument("--upto", type=int, help="what stands behind so many is left for later")
+    parser.add_argument("--marks", default=MARKS, help="which tests count, as pytest's -m")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for the tests of one fault")
     parser.add_argument(
         "--seconds", type=float, default=math.inf, help="for all; what does not fit is left out"
@@ -484,15 +598,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     everything = choose(ROOT, options.count, options.seed, options.only)
-    chosen = everything[options.skip :]
+    chosen = everything[options.skip : options.upto]
     if options.list:
         for fault in chosen:
             print(fault.show((ROOT / fault.file).read_text(encoding="utf-8")))
         return 0
     broken = failed_in(options.without) if options.without else set[str]()
     with tempfile.TemporaryDirectory(prefix="lamina-mutate-") as folder:
-        known = reach_of(options.reach, Path(folder), everything) if options.reach else None
-        results = run(Path(folder), chosen, options.timeout, options.jobs, broken, options.seconds, known)
+        place, marks = Path(folder), options.marks
+        known = reach_of(options.reach, place, everything, marks) if options.reach else None
+        results = run(place, chosen, options.timeout, options.jobs, broken, options.seconds, known, marks)
     text, percent = figure(results)
     print(text)
     return 0 if percent >= options.least else 1
@@ -554,6 +669,7 @@ def run(
     broken: set[str] | None = None,
     seconds: float = math.inf,
     known: dict[str, list[str]] | None = None,
+    marks: str = MARKS,
 ) -> list[str]:
     """Try all faults, `jobs` at a time, each in a copy of the tree; print each; what `found_by` says to each.
 
@@ -572,7 +688,7 @@ def run(
         (number, fault), copy, start = numbered, copies.get(), time.monotonic()
         limit = min(timeout, end - start)
         try:
-            by = found_by(copy, fault, limit, broken, None if known is None else known[fault.key])
+            by = found_by(copy, fault, limit, broken, None if known is None else known[fault.key], marks)
         finally:
             copies.put(copy)
         if by == TIMEOUT and limit < timeout:

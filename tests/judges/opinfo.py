@@ -393,6 +393,7 @@ def totals(outcomes: dict[str, Outcome]) -> tuple[int, int, int, int]:
     )
 
 
+@cache
 def known(dtype: str) -> dict[str, dict[str, int]]:
     """The committed table of a dtype."""
     found: dict[str, dict[str, int]] = json.loads(REFUSALS.read_text(encoding="utf-8"))[dtype]

@@ -2,24 +2,30 @@
 
 import pytest
 
+from tests.judges import opinfo
+
 pytestmark = pytest.mark.torch
 
 AGAIN = "look at what changed, then run: python -m tests.judges.opinfo write"
 #: By dtype the least samples that agree, those with gradients, and entries that have any.
 LEAST = {"float32": (5000, 3900, 390), "float64": (3400, 2800, 380), "bfloat16": (3200, 2600, 360)}
+ENTRIES = [(dtype, name) for dtype in LEAST for name in opinfo.known(dtype)]
 
 
 @pytest.mark.feature("B048")
-@pytest.mark.parametrize("dtype", LEAST)
-def test_samples_agree_or_are_refused_as_listed(dtype: str) -> None:
-    """Thousands of samples agree with PyTorch; each refusal is a typed error that the committed file lists."""
-    from tests.judges import opinfo
+@pytest.mark.parametrize(("dtype", "name"), ENTRIES, ids=[f"{dtype}-{name}" for dtype, name in ENTRIES])
+def test_samples_agree_or_are_refused_as_listed(dtype: str, name: str) -> None:
+    """None is wrong; each refusal is a typed error that the committed file lists."""
+    outcome = opinfo.judge(name, dtype)
+    assert outcome.wrong == []
+    assert opinfo.refusals({name: outcome})[name] == opinfo.known(dtype)[name], f"{AGAIN} {dtype}"
 
-    outcomes = opinfo.table(dtype)
-    assert {name: o.wrong for name, o in outcomes.items() if o.wrong} == {}
-    known, found = opinfo.known(dtype), opinfo.refusals(outcomes)
-    changed = {n: (known.get(n), found.get(n)) for n in known | found if known.get(n) != found.get(n)}
-    assert changed == {}, f"(as listed, as found): {AGAIN} {dtype}"
-    agree, gradients, refused, _ = opinfo.totals(outcomes)
-    assert (agree, gradients, sum(o.agree > 0 for o in outcomes.values())) >= LEAST[dtype]
-    assert refused < agree / 10
+
+@pytest.mark.parametrize("dtype", LEAST)
+def test_thousands_of_samples_agree(dtype: str) -> None:
+    """Every entry that shares a name is in the file, and what is refused is less than a tenth."""
+    known = opinfo.known(dtype)
+    assert sorted(known) == sorted(opinfo.entries())
+    agree, gradients = (sum(entry[kind] for entry in known.values()) for kind in ("agree", "gradients"))
+    assert (agree, gradients, sum(e["agree"] > 0 for e in known.values())) >= LEAST[dtype]
+    assert sum(sum(entry.values()) for entry in known.values()) - agree - gradients < agree / 10
