@@ -168,7 +168,8 @@ def has_onednn() -> bool:
 
 
 def backend(device: Device) -> CpuBackend:
-    """The cpu backend. Raises ValueError for a device that is not the host."""
+    """The cpu backend, oneDNN opened. Raises ValueError for a device that is not the host."""
     if device.kind != "cpu":
         raise ValueError(f"the cpu backend runs on the cpu, not on {device}")
+    has_onednn()
     return CpuBackend(device)
