@@ -43,7 +43,13 @@ class MemoryDesc(Owned):
         strides: Sequence[int] | None = None,
         tag: str | None = None,
     ) -> None:
-        super().__init__(_create(tuple(dims), data_type, strides, tag), dnnl.dnnl_memory_desc_destroy)
+        dims = tuple(dims)
+        super().__init__(_create(dims, data_type, strides, tag), dnnl.dnnl_memory_desc_destroy)
+        if dims:  # what is known by now need not be asked for
+            self.ndim, self.dims, self.data_type = len(dims), dims, data_type
+            self.format_kind = Kind.dnnl_format_kind_any if tag == "any" else Kind.dnnl_blocked
+            if tag is None:
+                self.blocks, self.strides = (), tuple(_row_major(dims) if strides is None else strides)
 
     @classmethod
     def copy_of(cls, handle: int) -> MemoryDesc:

@@ -15,6 +15,19 @@ from lamina.onednn.memory import Memory, MemoryDesc
 from lamina.onednn.owned import Owned
 
 Query = dnnl.dnnl_query_t
+#: The execution arguments of a recipe's operands.
+_ARGUMENTS = {
+    "src": dnnl.DNNL_ARG_SRC,
+    "src0": dnnl.DNNL_ARG_SRC_0,
+    "src1": dnnl.DNNL_ARG_SRC_1,
+    "dst": dnnl.DNNL_ARG_DST,
+    "weights": dnnl.DNNL_ARG_WEIGHTS,
+    "bias": dnnl.DNNL_ARG_BIAS,
+    "diff_src": dnnl.DNNL_ARG_DIFF_SRC,
+    "diff_dst": dnnl.DNNL_ARG_DIFF_DST,
+    "diff_weights": dnnl.DNNL_ARG_DIFF_WEIGHTS,
+    "diff_bias": dnnl.DNNL_ARG_DIFF_BIAS,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,45 +77,53 @@ class PrimitiveDesc(Owned):
         return MemoryDesc.copy_of(found) if found else MemoryDesc()
 
     def argument(self, argument: int) -> MemoryDesc:
-        """The descriptor of an execution argument (DNNL_ARG_…); the empty one where it takes none."""
-        if argument >= dnnl.DNNL_ARG_ATTR_MULTIPLE_POST_OP_BASE and not self._takes(argument):
+        """The descriptor of an execution argument (DNNL_ARG_…); the empty one where it takes none.
+
+        A layout that was given is kept: only what was left to the kernel is asked for.
+        """
+        given = self._given.get(argument)
+        if given is not None and given.is_strided:
+            return given
+        if argument >= dnnl.DNNL_ARG_ATTR_MULTIPLE_POST_OP_BASE and given is None:
             return MemoryDesc()  # the library would read another kind of post-op as a binary one
         return self.md(Query.dnnl_query_exec_arg_md, argument)
 
-    def _takes(self, argument: int) -> bool:
-        """Whether the argument is the operand of a binary post-op."""
-        binary = (i for i, op in enumerate(self.post_ops) if isinstance(op, Binary))
-        return argument in map(post_op_argument, binary)
+    @cached_property
+    def _given(self) -> dict[int, MemoryDesc]:
+        """Execution arguments as they were described."""
+        named = {a: d for name, a in _ARGUMENTS.items() if (d := self.recipe.operands.get(name)) is not None}
+        binary = {post_op_argument(i): p.desc for i, p in enumerate(self.post_ops) if isinstance(p, Binary)}
+        return named | binary
 
     @cached_property
     def src(self) -> MemoryDesc:
         """The input."""
-        return self.md(Query.dnnl_query_src_md)
+        return self.argument(dnnl.DNNL_ARG_SRC)
 
     @cached_property
     def weights(self) -> MemoryDesc:
         """The filter or matrix."""
-        return self.md(Query.dnnl_query_weights_md)
+        return self.argument(dnnl.DNNL_ARG_WEIGHTS)
 
     @cached_property
     def dst(self) -> MemoryDesc:
         """The output."""
-        return self.md(Query.dnnl_query_dst_md)
+        return self.argument(dnnl.DNNL_ARG_DST)
 
     @cached_property
     def diff_src(self) -> MemoryDesc:
         """The gradient of the input."""
-        return self.md(Query.dnnl_query_diff_src_md)
+        return self.argument(dnnl.DNNL_ARG_DIFF_SRC)
 
     @cached_property
     def diff_weights(self) -> MemoryDesc:
         """The gradient of the filter or matrix."""
-        return self.md(Query.dnnl_query_diff_weights_md)
+        return self.argument(dnnl.DNNL_ARG_DIFF_WEIGHTS)
 
     @cached_property
     def diff_dst(self) -> MemoryDesc:
         """The gradient of the output."""
-        return self.md(Query.dnnl_query_diff_dst_md)
+        return self.argument(dnnl.DNNL_ARG_DIFF_DST)
 
     @cached_property
     def workspace(self) -> MemoryDesc:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from types import ModuleType
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
@@ -132,6 +133,8 @@ class Op:
     elementwise: ClassVar[bool] = False
     #: The number of inputs; None where the op takes any number.
     arity: ClassVar[int | None] = 1
+    #: Whether what `infer` gives is remembered: not where an op's fields hold functions and values of a program.
+    remembered: ClassVar[bool] = True
     #: As a step of `Fused`: the input that takes the running value.
     chained: ClassVar[int] = 0
     #: "update": the op brings state (a parameter, its moments) to the next step. It runs once, nothing of that step
@@ -245,6 +248,10 @@ class Op:
 
 def inferred(op: Op, *inputs: Spec) -> tuple[Spec, ...]:
     """The output specs of an op. Raises what `infer` raises, and TypeError where it gives no tuple of specs."""
+    return (_remembered if op.remembered else _inferred)(op, *inputs)
+
+
+def _inferred(op: Op, *inputs: Spec) -> tuple[Spec, ...]:
     found = op.infer(*inputs)
     if isinstance(found, tuple) and all(isinstance(s, Spec) for s in found):
         return found
@@ -252,6 +259,10 @@ def inferred(op: Op, *inputs: Spec) -> tuple[Spec, ...]:
         f"{op.name}.infer must give a tuple with one Spec for each output, got {shown(found)}: "
         "write return (Spec(shape, dtype),)"
     )
+
+
+#: Layers are alike, and passes and plans ask again.
+_remembered = lru_cache(maxsize=8192)(_inferred)
 
 
 def _elementwise_axes(inputs: Sequence[Spec], axes: BatchAxes) -> BatchAxes | None:

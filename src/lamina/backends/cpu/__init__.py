@@ -48,7 +48,7 @@ from lamina.backends.cpu.loops import norm as norm_loops
 from lamina.backends.cpu.loops import reduce as reduce_loops
 from lamina.backends.custom import run_plan
 from lamina.backends.reference import numpy_plan, reorder_plan
-from lamina.ops.core import Op
+from lamina.ops.core import Op, inferred
 from lamina.ops.custom import CustomOp
 from lamina.ops.primitives.fused import Fused
 from lamina.runtime import Device
@@ -104,7 +104,7 @@ class CpuBackend(Backend):
 
         Raises NoKernel for steps that cannot be fused, and what `op.infer` raises.
         """
-        op.infer(*(s.open for s in specs))
+        inferred(op, *[s.open for s in specs])
         if isinstance(op, CustomOp) and op.has_run:
             return run_plan(op, specs, self.device)
         try:
@@ -168,7 +168,8 @@ def has_onednn() -> bool:
 
 
 def backend(device: Device) -> CpuBackend:
-    """The cpu backend. Raises ValueError for a device that is not the host."""
+    """The cpu backend, oneDNN opened. Raises ValueError for a device that is not the host."""
     if device.kind != "cpu":
         raise ValueError(f"the cpu backend runs on the cpu, not on {device}")
+    has_onednn()
     return CpuBackend(device)

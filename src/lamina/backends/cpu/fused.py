@@ -8,6 +8,7 @@ from lamina.backends import NoKernel, Plan
 from lamina.backends.cpu import conv, matmul, pointwise, quantize
 from lamina.backends.cpu.library import computes, kernels
 from lamina.backends.cpu.post import Post
+from lamina.ops.core import inferred
 from lamina.ops.primitives.conv import Conv
 from lamina.ops.primitives.fused import Fused
 from lamina.ops.primitives.matmul import Matmul
@@ -26,7 +27,7 @@ def fused(op: Fused, specs: Sequence[Spec], device: Device, policy: Policy) -> P
     if not isinstance(head, Conv | Matmul | Add | Sub | Mul | Div):
         raise NoKernel(f"cpu: no fusion onto {head}")
     computes(*specs)
-    (y,) = op.infer(*(s.open for s in specs))
+    (y,) = inferred(op, *[s.open for s in specs])
     taken = op.head_arity(len(specs))
     post = Post.of(steps, specs[taken:], y, head)
     if isinstance(head, Conv):

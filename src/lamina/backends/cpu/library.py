@@ -14,7 +14,7 @@ from lamina.c.errors import DnnlInvalidArguments, DnnlUnimplemented
 from lamina.onednn import ARG, Memory, MemoryDesc, Primitive, PrimitiveDesc
 from lamina.onednn.recipe import RecipeError, encode, encode_desc
 from lamina.ops.core import Array
-from lamina.spec import DType, Layout, Spec, bfloat16, float16, float32, int8, int32, uint8
+from lamina.spec import DType, Layout, Shape, Spec, bfloat16, float16, float32, int8, int32, uint8
 from lamina.spec.layout import dense, physical_elements
 
 kernels = Kernels("cpu")
@@ -49,9 +49,16 @@ def desc(spec: Spec) -> MemoryDesc:
 
 def open_desc(spec: Spec, tag: str = "any") -> MemoryDesc:
     """The descriptor of the spec's shape and type in a layout by tag; "any" is left to the primitive."""
-    return MemoryDesc(spec.shape, data_type(spec.dtype), tag=tag)
+    return _tagged(spec.shape, data_type(spec.dtype), tag)
 
 
+@lru_cache(maxsize=1024)
+def _tagged(shape: Shape, kind: str, tag: str) -> MemoryDesc:
+    """One object for all primitives, so that its strides are asked for once."""
+    return MemoryDesc(shape, kind, tag=tag)
+
+
+@lru_cache(maxsize=1024)
 def spec_of(found: MemoryDesc, dtype: DType) -> Spec:
     """The spec that a descriptor of strides and blocks is. Raises NoKernel for opaque ones."""
     if not found.is_strided:

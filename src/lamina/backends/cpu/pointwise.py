@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 
 from lamina import onednn
@@ -143,16 +144,23 @@ def binary(op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -> Pla
 
 
 def joined(op: Op, specs: Sequence[Spec], post: Post, extra: Sequence[Spec]) -> Plan:
-    """The same with fused steps, whose operands are the inputs after a and b; row-major where these need it."""
+    """The same with fused steps, whose operands are the inputs after a and b; row-major where these need it.
+
+    Made once for each problem: operands whose layouts are all left open are row-major.
+    """
+    open_ = all(s.layout is None for s in specs)
+    given = tuple([s.fixed for s in specs] if open_ else specs)
+    others = tuple([s.open for s in extra])
     try:
-        return _joined(op, specs, post, extra)
+        return _joined(op, given, post, others)
     except NoKernel:
-        if not post.steps or all(s.layout is None for s in specs):
+        if not post.steps or open_:
             raise
-        return _joined(op, [s.open for s in specs], post, extra)
+        return _joined(op, tuple([s.open.fixed for s in specs]), post, others)
 
 
-def _joined(op: Op, specs: Sequence[Spec], post: Post, extra: Sequence[Spec]) -> Plan:
+@lru_cache(maxsize=1024)
+def _joined(op: Op, specs: tuple[Spec, ...], post: Post, extra: tuple[Spec, ...]) -> Plan:
     a, b = specs
     computes(a, b)
     (y,) = op.infer(a.open, b.open)

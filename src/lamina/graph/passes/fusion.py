@@ -101,30 +101,27 @@ class _Chains:
         self.heads: dict[Node, float] = {}
 
     def extended(self, match: Match) -> Results | None:
-        """A step taken into one of the chains that end in its operands; those with the earliest head come first."""
-        ends = [node for v in match.inputs(match.root) if (node := _end(v, match)) is not None]
+        """A step taken into one of the chains that end in its operands; those with the earliest head come first.
+
+        What follows it is taken along where the backend has a plan for all of it, so that the chains on the way are
+        not planned.
+        """
+        steps = [match.root, *_following(match.root, match)]
+        ends = [node for v in match.inputs(match.root) if (node := _end(v, match.root, match)) is not None]
         for end in sorted(ends, key=self._head):
-            made = self._with_step(end, match)
-            if made is not None:
-                self.heads[made] = self._head(end)
-                return {match.root.outputs[0]: made.outputs[0]}
+            made, taken = _with_steps(end, steps, match), steps
+            if len(steps) > 1 and self._refusal(made):
+                made, taken = _with_steps(end, steps[:1], match), steps[:1]
+            if reason := self._refusal(made):
+                self.report.refused.append(f"{made.op}{_where(made)}: {reason}")
+                continue
+            self.heads[made] = self._head(end)
+            self.report.merged["step"] += len(taken) - 1
+            return {taken[-1].outputs[0]: made.outputs[0]}
         return None
 
     def _head(self, node: Node) -> float:
         return self.heads.get(node, node.serial)
-
-    def _with_step(self, end: Node, match: Match) -> Node | None:
-        """The chain that ends in a node with the step, None where the backend refuses it."""
-        step, value = match.root, end.outputs[0]
-        ops = end.op.ops if isinstance(end.op, Fused) else (end.op,)
-        others = (v for v in match.inputs(step) if v is not value)
-        inputs = (*match.inputs(end), *others)
-        origin, specs = end.origin.joined(step.origin), [step.outputs[0].spec]
-        node = Node(Fused((*ops, step.op)), inputs, step.policy, step.serial, specs, origin)
-        reason = self._refusal(node)
-        if reason:
-            self.report.refused.append(f"{node.op}{_where(node)}: {reason}")
-        return None if reason else node
 
     def _refusal(self, node: Node) -> str:
         """Why the backend has no plan for the fused op, "" where it has one; the heuristic's word is enough."""
@@ -148,9 +145,36 @@ def _why_unplanned(backend: Backend, op: Op, specs: tuple[Spec, ...], policy: Po
     return ""
 
 
-def _end(value: Value, match: Match) -> Node | None:
+def _with_steps(end: Node, steps: Sequence[Node], match: Match) -> Node:
+    """The chain that ends in a node with steps, each of which reads the one before it."""
+    ops = end.op.ops if isinstance(end.op, Fused) else (end.op,)
+    inputs, value, origin = list(match.inputs(end)), end.outputs[0], end.origin
+    for step in steps:
+        inputs += [v for v in match.inputs(step) if v is not value]
+        value, origin = step.outputs[0], origin.joined(step.origin)
+    op = Fused((*ops, *(step.op for step in steps)))
+    return Node(op, tuple(inputs), steps[-1].policy, steps[-1].serial, [value.spec], origin)
+
+
+def _following(step: Node, match: Match) -> list[Node]:
+    """The steps behind one that nothing but its chain could take: their other operands end no chain."""
+    found: list[Node] = []
+    while len(found) + 1 < _MOST_STEPS:
+        value = step.outputs[0]
+        readers = match.rewriting.readers(value)
+        behind = readers[0].node if len(readers) == 1 else None
+        if behind is None or not _is_step(behind) or _end(value, behind, match) is None:
+            return found
+        if any(v is not value and v.node and v.shape == value.shape for v in match.inputs(behind)):
+            return found
+        found.append(behind)
+        step = behind
+    return found
+
+
+def _end(value: Value, step: Node, match: Match) -> Node | None:
     """The node whose only output the value is, if the step may be taken into it."""
-    node, step = value.node, match.root
+    node = value.node
     if node is None or len(node.outputs) != 1 or node.policy != step.policy:
         return None
     if isinstance(node.op, Fused) and len(node.op.ops) > _MOST_STEPS:

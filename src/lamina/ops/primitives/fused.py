@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
-from lamina.ops.core import Arg, Array, Op, Sample, bind
+from lamina.ops.core import Arg, Array, Op, Sample, bind, inferred
 from lamina.ops.primitives.conv import Conv, ConvDataGrad
 from lamina.ops.primitives.matmul import Matmul
 from lamina.ops.primitives.pointwise import Add, LeakyRelu, Mul, Relu, ReluGrad, Sigmoid, Tanh
@@ -34,11 +33,8 @@ class Fused(Op):
         return count - sum((step.arity or 1) - 1 for step in self.ops[1:])
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
-        return _inferred(self, inputs)  # passes and planners ask for the same chains many times
-
-    def _infer(self, inputs: tuple[Spec, ...]) -> tuple[Spec, ...]:
         self._check(inputs)
-        outputs, values = self._run(lambda op, xs: op.infer(*xs), inputs)
+        outputs, values = self._run(lambda op, xs: inferred(op, *xs), inputs)
         if any(v.shape != outputs[0].shape for v in values):
             raise ShapeError(
                 f"{self.name}: a step changes the shape: {', '.join(map(str, values))} in {self}"
@@ -117,4 +113,3 @@ class Fused(Op):
         yield Sample.of(cls((Add(), Relu(), Mul(), Tanh())), (2, 1, 5), (3, 1), (2, 3, 5))
 
 
-_inferred = lru_cache(maxsize=4096)(Fused._infer)

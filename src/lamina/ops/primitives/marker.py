@@ -17,6 +17,7 @@ class Marker(Op, abstract=True):
     """An op whose outputs are some of its inputs, as they are: no backend has a kernel for it, and none is needed."""
 
     dtypes = DTYPES
+    remembered = False
 
     def passed(self, inputs: Sequence[Passed]) -> tuple[Passed, ...]:
         """The inputs that are the outputs."""
