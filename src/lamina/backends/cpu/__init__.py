@@ -139,7 +139,11 @@ class CpuBackend(Backend):
         return kernels.plan(op, specs, self.device, policy)
 
     def reorder(self, source: Spec, target: Spec) -> Plan:
-        """A copy by oneDNN, or by NumPy for the types that it lacks."""
+        """A copy of runs, or else by oneDNN, or by NumPy for the types that it lacks."""
+        try:
+            return rearrange.relaid(source, target)
+        except NoKernel:
+            pass
         if has_onednn():
             try:
                 return reorder.reorder(source, target)
