@@ -46,6 +46,7 @@ from lamina.backends.cpu.loops import (
 )
 from lamina.backends.cpu.loops import norm as norm_loops
 from lamina.backends.cpu.loops import reduce as reduce_loops
+from lamina.backends.cpu.loops import softmax as softmax_loops
 from lamina.backends.custom import run_plan
 from lamina.backends.reference import numpy_plan, reorder_plan
 from lamina.ops.core import Op
@@ -84,6 +85,7 @@ __all__ = [
     "scan",
     "shape",
     "softmax",
+    "softmax_loops",
     "sort",
     "update",
 ]
