@@ -617,3 +617,13 @@ def test_blocks_of_one_size_become_blocks_of_another(channels: int, before: int,
     stored = second.buffer.array((second.nbytes // 4,), np.float32)
     assert np.count_nonzero(stored) == x.numel() - 1
     np.testing.assert_array_equal(relayout(second, x.spec).numpy(), x.numpy())
+
+
+def test_casts_that_onednn_makes_one_by_one_are_loops() -> None:
+    """Of float32 to float16 its code takes 250 times as long; values are rounded to the nearest, ties to even."""
+    x = np.random.default_rng(0).standard_normal((70, 300)).astype(np.float32) * 1e4
+    x[0, :4] = np.nan, np.inf, -np.inf, 1e6
+    found = CpuBackend(Device("cpu")).plan(Cast(float16), [Spec(x.shape, float32)], Policy())
+    assert found.label.startswith("loops")
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(execute(Device("cpu"), found, [x])[0], x.astype(np.float16))

@@ -13,6 +13,7 @@ from tests.helpers.eager import execute
 
 pytestmark = pytest.mark.skipif(not onednn.available(), reason="oneDNN is built for x86-64")
 CPU = Device("cpu")
+ALONG = Window((2,), ((1, 1),), (1,))
 WINDOW = Window((2, 2), ((1, 1), (0, 1)), (1, 1))
 X = np.random.default_rng(0).integers(-9, 10, (2, 5, 7, 6)).astype(np.float32)
 (POOLED, INDEX) = run_reference(MaxPool((3, 2), WINDOW, True), [X])
@@ -65,3 +66,15 @@ def test_a_gradient_lies_as_the_index_does(tag: str) -> None:
     assert {s.tag for s in (*plan.inputs, *plan.outputs)} == {tag}
     for found, wanted in zip(execute(CPU, plan, arrays), run_reference(op, arrays), strict=True):
         np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize(
+    "op", [MaxPool((3,), Window((2,), ((0, 0),), (1,))), AvgPool((3,), Window((2,), ((1, 1),), (1,)))]
+)
+def test_signals_are_not_pooled_by_plain_loops(op: Op) -> None:
+    """Row-major signals go channels last, where oneDNN generates code, and keep their values."""
+    x = np.random.default_rng(0).standard_normal((3, 8, 101)).astype(np.float32)
+    found = backends.get(CPU).plan(op, [Spec(x.shape, as_dtype("float32")).fixed], Policy())
+    assert "simple_nchw" not in found.label
+    (y,) = execute(CPU, found, [x])
+    np.testing.assert_allclose(y, run_reference(op, [x])[0], rtol=1e-6, atol=1e-6)

@@ -46,6 +46,7 @@ from lamina.backends.cpu.loops import (
 )
 from lamina.backends.cpu.loops import norm as norm_loops
 from lamina.backends.cpu.loops import reduce as reduce_loops
+from lamina.backends.cpu.loops import softmax as softmax_loops
 from lamina.backends.custom import run_plan
 from lamina.backends.reference import numpy_plan, reorder_plan
 from lamina.ops.core import Op, inferred
@@ -84,6 +85,7 @@ __all__ = [
     "scan",
     "shape",
     "softmax",
+    "softmax_loops",
     "sort",
     "update",
 ]
@@ -139,7 +141,11 @@ class CpuBackend(Backend):
         return kernels.plan(op, specs, self.device, policy)
 
     def reorder(self, source: Spec, target: Spec) -> Plan:
-        """A copy by oneDNN, or by NumPy for the types that it lacks."""
+        """A copy of runs, or else by oneDNN, or by NumPy for the types that it lacks."""
+        try:
+            return rearrange.relaid(source, target)
+        except NoKernel:
+            pass
         if has_onednn():
             try:
                 return reorder.reorder(source, target)

@@ -109,12 +109,12 @@ def alike(given: Spec, other: Spec) -> Spec:
 
 
 def attempt(create: Callable[..., PrimitiveDesc], *args: Any) -> PrimitiveDesc | None:
-    """create(*args), or None where oneDNN has no kernel but its slow reference code."""
+    """create(*args), or None where oneDNN has no kernel but its slow reference code, or pooling's plain loops."""
     try:
         made = create(*args)
     except (*Refused, NoKernel):
         return None
-    return None if made.implementation.startswith("ref") else made
+    return None if made.implementation.startswith(("ref", "simple_nchw")) else made
 
 
 # ------------------------------------------------------------------------------------------------------ plans

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from lamina import onednn
 from lamina.backends import NoKernel, Plan
 from lamina.backends.cpu.guarded import guarded
 from lamina.backends.cpu.library import at_input, at_output, attempt, computes, desc, kernels, single
+from lamina.backends.cpu.loops import table
 from lamina.onednn import ARG
 from lamina.ops.primitives.softmax import LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxGrad
 from lamina.replay.guards import below_infinity
@@ -61,4 +63,6 @@ def _plain(op: Softmax | LogSoftmax | SoftmaxGrad | LogSoftmaxGrad, x: Spec) -> 
     computes(x)
     if len(op.axis) != 1:
         raise NoKernel(f"cpu: oneDNN's softmax runs over one axis, {op} over several")
+    if prod(x.shape[op.axis[0] + 1 :]) > 1 and x.numel >= table.LEAST and table.answers(op):
+        raise NoKernel(f"cpu: {op} of {x} is left to loops: oneDNN goes through columns one by one")
     return x.open.fixed

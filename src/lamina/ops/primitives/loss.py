@@ -385,14 +385,13 @@ def nll_loss(
     ignored = _possible(labels.dtype, ignore_index)
     labels = call(CheckIndex("nll_loss", x.shape[1], ignored), labels)
     by_class = _class_weights("nll_loss", x, weight)
-    chosen, shares = spread(labels, x.shape[1], x.dtype, 1), None
+    places, counts = _places(labels, x.shape[1], ignored)
+    picked, shares = gather(x, 1, places.unsqueeze(1)).squeeze(1), None
     if by_class is not None:
-        shares = _at_labels(labels, by_class, ignored)
-        chosen = chosen * by_class.cast(x.dtype).reshape((1, -1, *(1,) * (x.ndim - 2)))
-    # A product with 0 would turn the infinite entries of other classes into NaN.
-    losses = -where(chosen != 0, chosen * x, 0.0).sum(1)
-    if ignored is not None and 0 <= ignored < x.shape[1]:  # other labels have chosen nothing
-        losses = where(labels != ignored, losses, 0.0)
+        shares = _taken(by_class, places, counts)
+        picked, counts = picked * shares.cast(x.dtype), shares != 0
+    # A product with 0 would turn infinite entries into NaN.
+    losses = -where(counts, picked, 0.0)
     return _reduce_labelled(losses, labels, reduction, ignored, shares, single)
 
 

@@ -168,3 +168,18 @@ def test_numbers_are_written_by_their_bits() -> None:
     assert literal(np.float32(0.1)) == "0x3FB99999A0000000"
     assert literal(np.float64(-np.inf)) == "0xFFF0000000000000"
     assert (literal(np.int8(-3)), literal(np.bool_(True))) == ("-3", "true")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.int64, np.bool_])
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 100])
+def test_copies_of_neighbours(dtype: Any, count: int) -> None:
+    code = Code()
+    x, y = (code.array(as_dtype(dtype)) for _ in range(2))
+    length = code.size()
+    code.copy(y, 3, x, code.value(2), length)
+    given, made = (np.arange(130) % 5).astype(dtype), np.zeros(130, dtype)
+    words = np.array([given.ctypes.data, made.ctypes.data, count])
+    compiled(code.text())(words.ctypes.data, 0, 1)
+    wanted = np.zeros(130, dtype)
+    wanted[3 : 3 + count] = given[2 : 2 + count]
+    np.testing.assert_array_equal(made, wanted)

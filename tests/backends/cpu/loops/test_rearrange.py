@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from lamina.backends import Call
+from lamina.backends import Call, NoKernel
 from lamina.backends.cpu.loops import table
+from lamina.backends.cpu.loops.rearrange import relaid
 from lamina.ops.core import REGISTRY
 from lamina.ops.primitives import Concat, Pad, Slice
 from lamina.runtime import Device
@@ -53,3 +54,17 @@ def test_inputs_with_gaps_are_read_where_they_lie() -> None:
     y = np.zeros(found.outputs[0].shape, np.float32)
     found.bind(Call((memory.ctypes.data,), (y.ctypes.data,)))()
     np.testing.assert_array_equal(y, x[1:5, 0:5:2])
+
+
+def test_layouts_change_by_runs() -> None:
+    """Between layouts whose innermost neighbours are the same, with gaps too; padding blocks are oneDNN's."""
+    x = np.random.default_rng(0).standard_normal((3, 5, 4, 19)).astype(np.float32)
+    rows, moved = Spec(x.shape, float32).fixed, Spec(x.shape, float32).with_tag("acbd")
+    gaps = Spec(x.shape, float32, Layout((2000, 400, 100, 1)))
+    for source, target in ((rows, moved), (moved, rows), (gaps, rows), (rows, gaps)):
+        found = relaid(source, target)
+        (y,) = execute(Device("cpu"), found, [x])
+        np.testing.assert_array_equal(y, x)
+    for target in (Spec(x.shape, float32).with_tag("acdb"), Spec(x.shape, float32).with_tag("aBcd16b")):
+        with pytest.raises(NoKernel, match="no copy of runs"):
+            relaid(rows, target)

@@ -46,3 +46,16 @@ def test_columns_that_are_more_than_one_part(kind: Any) -> None:
     op = Reduce(kind, (1,))
     (y,) = execute(Device("cpu"), plan(op, [Spec(x.shape, float32).fixed]), [x])
     assert mismatch(y, reference_of(op, [x])[0].astype(np.float32), float32) == ""
+
+
+@pytest.mark.parametrize("kind", ["max", "min", "amax"])
+@pytest.mark.parametrize("count", [95, 96, 191, 300])
+def test_extrema_of_long_rows(kind: Any, count: int) -> None:
+    """Side by side and the rest one by one; NaN in either, and rows of infinities."""
+    x = np.random.default_rng(0).standard_normal((7, count)).astype(np.float32)
+    x[1, 3], x[2, -1], x[3], x[4, 5] = np.nan, np.nan, -np.inf, np.inf
+    x[5] = -np.abs(x[5]) - 1
+    for axes in ((1,), (0, 1)):
+        op = Reduce(kind, axes)
+        (y,) = execute(Device("cpu"), plan(op, [Spec(x.shape, float32).fixed]), [x])
+        np.testing.assert_array_equal(y, reference_of(op, [x])[0])

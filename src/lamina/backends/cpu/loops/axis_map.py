@@ -18,6 +18,7 @@ from lamina.backends.cpu.library import Held, Location, at_input, at_output
 from lamina.backends.cpu.loops.code import Code, Elements, Scalar, fused, where
 from lamina.backends.cpu.loops.kernel import InOrder, LoopKernel
 from lamina.backends.cpu.loops.rearrange import RAW
+from lamina.backends.cpu.loops.runs import moved
 from lamina.backends.cpu.loops.table import loops, worthwhile
 from lamina.ops.core import Array
 from lamina.ops.primitives.axis_map import SparseRows
@@ -89,6 +90,9 @@ def mapped(op: MapAxes, specs: Sequence[Spec], device: Device, policy: Policy) -
     x, (out,) = specs[0].open.fixed, op.infer(specs[0])
     y = out.fixed
     worthwhile(op, [x], [y])
+    by_runs = moved(op, x, y, RAW[x.dtype.itemsize])
+    if by_runs is not None:
+        return Plan((x,), (y,), by_runs, label="loops map_axes by runs")
     dtype = RAW[x.dtype.itemsize] if op.moves else x.dtype
     axes = sorted(op.axes, key=op._growth)
     first = min(axes, default=0)

@@ -308,6 +308,15 @@ class Code:
         place = self._element(memory, kind, index)
         self.emit(f"store {kind} {given}, ptr {place}{self._group()}")
 
+    def copy(self, target: Elements, to: Any, source: Elements, start: Any, count: Scalar) -> None:
+        """Copy so many elements that lie one behind the other, as the C library does, which knows many lengths."""
+        kind = _STORED.get(target.dtype) or TYPES[target.dtype.numpy]
+        name = "memcpy.p0.p0.i64"
+        self._declared[name] = f"declare void @llvm.{name}(ptr, ptr, i64, i1)"
+        places = ", ".join(f"ptr {self._element(m, kind, i)}" for m, i in ((target, to), (source, start)))
+        nbytes = count * target.dtype.itemsize
+        self.emit(f"call void @llvm.{name}({places}, i64 {nbytes.text}, i1 false)")
+
     def _element(self, memory: Elements, kind: str, index: Any) -> str:
         at = self.convert(self.value(index, INDEX), INDEX)
         name = f"%{self.name()}"

@@ -5,12 +5,13 @@ Any dtypes, any broadcasting, any strides, blocked layouts too. Half types are c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
+from math import prod
 
 from lamina.backends import NoKernel, Plan
 from lamina.backends.cpu.library import Location, at_input, at_output
-from lamina.backends.cpu.loops.code import Code, Scalar
+from lamina.backends.cpu.loops.code import INDEX, Code, Scalar
 from lamina.backends.cpu.loops.kernel import LoopKernel
 from lamina.backends.cpu.loops.space import LoopSpace, common_layout, operand, space
 from lamina.backends.cpu.loops.table import loops, worthwhile
@@ -64,8 +65,9 @@ def nest(
     rank = len(nested.sizes)
     numbers = [*nested.sizes, *(s for row in nested.strides for s in row)]
     places = places or [*(at_input(i) for i in range(len(inputs))), at_output()]
-    text = partial(_text, op, dtypes, output.dtype, rank, fixed)
-    count = nested.count if rank == 1 else nested.count // nested.sizes[-1]
+    inner = nested.inner
+    text = partial(_text, op, dtypes, output.dtype, rank, inner, fixed)
+    count = nested.count // prod(nested.sizes[rank - inner :]) if rank > 1 else nested.count
     return LoopKernel(text, [*places, *numbers], count, nested.count * len(places))
 
 
@@ -87,28 +89,67 @@ def computed(op: Op, values: Sequence[Scalar]) -> Scalar:
 
 
 @lru_cache(maxsize=1024)
-def _text(op: Op, dtypes: tuple[DType, ...], out: DType, rank: int, fixed: tuple[int | None, ...]) -> str:
-    """The assembly for operands whose innermost strides are known, or None for a parameter."""
+def _text(
+    op: Op, dtypes: tuple[DType, ...], out: DType, rank: int, inner: int, fixed: tuple[int | None, ...]
+) -> str:
+    """The assembly for operands whose innermost strides are known, or None for a parameter.
+
+    inner: so many of the innermost loops are done by each step of the outermost one, or 0 of a single loop.
+    """
     code = Code()
     arrays = [code.array(dtype) for dtype in (*dtypes, out)]
     sizes = code.sizes(rank)
     strides = [code.sizes(rank) for _ in arrays]
-    inner = [code.value(f) if f is not None else row[-1] for f, row in zip(fixed, strides, strict=True)]
+    by = [code.value(f) if f is not None else row[-1] for f, row in zip(fixed, strides, strict=True)]
     first, last = code.share()
 
     def step(i: Scalar, bases: Sequence[Scalar | int]) -> None:
-        values = [array[base + i * by] for array, base, by in zip(arrays[:-1], bases, inner, strict=False)]
-        arrays[-1][bases[-1] + i * inner[-1]] = computed(op, values)
+        values = [array[base + i * apart] for array, base, apart in zip(arrays[:-1], bases, by, strict=False)]
+        arrays[-1][bases[-1] + i * by[-1]] = computed(op, values)
+
+    def row(bases: Sequence[Scalar | int]) -> None:
+        if copies(op) and fixed == (1, 1):
+            code.copy(arrays[1], bases[1], arrays[0], bases[0], sizes[-1])
+            return
+        with code.loop(0, sizes[-1], independent=True) as i:
+            step(i, bases)
 
     if rank == 1:
         with code.loop(first, last, independent=True) as i:
             step(i, [0] * len(arrays))
         return code.text()
-    with code.loop(first, last) as row:
-        bases = offsets(code, row, sizes[:-1], [s[:-1] for s in strides])
-        with code.loop(0, sizes[-1], independent=True) as i:
-            step(i, bases)
+    in_rows(code, (first, last), sizes, strides, inner, row)
     return code.text()
+
+
+def copies(op: Op) -> bool:
+    """Whether the op moves elements as they are."""
+    return isinstance(op, Identity)
+
+
+def in_rows(
+    code: Code,
+    share: tuple[Scalar, Scalar],
+    sizes: Sequence[Scalar],
+    strides: Sequence[Sequence[Scalar]],
+    inner: int,
+    row: Callable[[Sequence[Scalar]], None],
+) -> None:
+    """Nested loops but for the innermost, which `row` is, given where it begins in each operand.
+
+    inner: loops within a step of the outermost one, `row` among them: 1, or 2 so that fewer divisions are made.
+    """
+    outer = len(sizes) - inner
+    with code.loop(*share) as number:
+        if outer:
+            bases = offsets(code, number, sizes[:outer], [s[:outer] for s in strides])
+        else:
+            bases = [code.value(0, INDEX) for _ in strides]
+        if inner == 1:
+            row(bases)
+            return
+        with code.loop(0, sizes[outer]) as line:
+            row([base + line * s[outer] for base, s in zip(bases, strides, strict=True)])
 
 
 def offsets(

@@ -118,9 +118,12 @@ def _gather_text(
             x_base, i_base, y_base = offsets(code, row, sizes[:-1], [s[:-1] for s in strides])
             common = steps[1] == 0  # one index for the whole row, which is then copied
             start = x_base + inside(at[i_base]) * stride if common else x_base
-            with code.loop(0, sizes[-1], independent=True) as i:
-                place = start if common else start + inside(at[i_base + i * i_step]) * stride
-                y[y_base + i * y_step] = x[place + i * x_step]
+            if common and steps[0] == steps[2] == 1:
+                code.copy(y, y_base, x, start, sizes[-1])
+            else:
+                with code.loop(0, sizes[-1], independent=True) as i:
+                    place = start if common else start + inside(at[i_base + i * i_step]) * stride
+                    y[y_base + i * y_step] = x[place + i * x_step]
     inside.tell(flag)
     return code.text()
 

@@ -18,6 +18,7 @@ from lamina.backends.cpu.loops.code import Code, Scalar, fused
 from lamina.backends.cpu.loops.kernel import InOrder, LoopKernel
 from lamina.backends.cpu.loops.table import loops, worthwhile
 from lamina.ops.primitives.norm import (
+    BatchNormInfer,
     Frame,
     GroupNorm,
     GroupNormGrad,
@@ -47,6 +48,42 @@ def rows_of(frame: Frame) -> NormRows:
     groups = prod(frame.scale[: len(frame.stats)])
     channels = prod(frame.scale[a] for a in frame.axes)
     return NormRows(prod(frame.stats) // groups, groups, channels, frame.size // channels)
+
+
+# ------------------------------------------------------------------------------------------------- known statistics
+
+
+@loops(BatchNormInfer, source="loops")
+def batch_norm_infer(op: BatchNormInfer, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """Channel by channel, of row-major x; what follows the norm is left to oneDNN."""
+    if op.relu or op.residual:
+        raise NoKernel(f"cpu: {op} is left to others")
+    inputs = tuple(s.open.fixed for s in specs)
+    x = inputs[0]
+    work = worthwhile(op, [x], [x])
+    epsilon = int(np.float64(op.epsilon).view(np.int64))
+    text = partial(_channels, x.dtype)
+    places = [*(at_input(i) for i in range(5)), at_output()]
+    rows = x.shape[0] * x.shape[1]
+    kernel = LoopKernel(text, [*places, epsilon, x.shape[1], prod(x.shape[2:])], rows, work)
+    return Plan(inputs, (x,), kernel, aliases=dict(op.inplace), label=f"loops {op.name}")
+
+
+@lru_cache(maxsize=64)
+def _channels(dtype: DType) -> str:
+    code, wide = Code(), dtype.compute
+    x = code.array(dtype)
+    scale, bias, mean, var = (code.array(wide) for _ in range(4))
+    y = code.array(dtype)
+    epsilon = code.bits(code.size(), np.float64).astype(wide.numpy)
+    channels, elements = code.sizes(2)
+    first, last = code.share()
+    with code.loop(first, last) as row:
+        c, base = code.remainder(row, channels), row * elements
+        by, shift, middle = scale[c] / code.call("sqrt", (var[c] + epsilon,)), bias[c], mean[c]
+        with code.loop(0, elements, independent=True) as i:
+            y[base + i] = (x[base + i] - middle) * by + shift
+    return code.text()
 
 
 # ----------------------------------------------------------------------------------------------------------- forward

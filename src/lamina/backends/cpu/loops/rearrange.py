@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from lamina.backends import NoKernel, Plan
 from lamina.backends.cpu.library import Location, at_input, at_output
+from lamina.backends.cpu.loops import compiler
 from lamina.backends.cpu.loops.elementwise import nest
 from lamina.backends.cpu.loops.kernel import InOrder, LoopKernel
 from lamina.backends.cpu.loops.space import space
@@ -20,11 +21,28 @@ from lamina.spec import DType, Layout, Policy, Shape, Spec, dense, int16, int32,
 RAW: dict[int, DType] = {1: uint8, 2: int16, 4: int32, 8: int64}
 
 
+#: Elements of a run from which on copies of runs are faster than what oneDNN generates.
+_RUN = 8
+
+
 def copied(shape: Shape, x: StridedPart, y: StridedPart) -> LoopKernel:
     """The kernel that copies a part of one array to a part of another."""
     operands = [Spec(shape, RAW[part.itemsize], Layout(part.strides)) for part in (x, y)]
     nested = space(shape, operands[1].physical, operands)
     return nest(Identity(), nested, operands[:1], operands[1], [x.place, y.place])
+
+
+def relaid(source: Spec, target: Spec) -> Plan:
+    """The copy into another layout, run by run. Raises NoKernel where neighbours do not stay neighbours."""
+    source, target = source.fixed, target.fixed
+    if source.physical.is_blocked or target.physical.is_blocked or not compiler.available():
+        raise NoKernel(f"cpu: {source} to {target} is no copy of runs")
+    worthwhile(Identity(), [source], [target])
+    nested = space(source.shape, target.physical, [source, target])
+    if any(row[-1] != 1 for row in nested.strides) or nested.sizes[-1] < _RUN:
+        raise NoKernel(f"cpu: {source} to {target} is no copy of runs")
+    kernel = copied(source.shape, StridedPart(at_input(0), source), StridedPart(at_output(), target))
+    return Plan((source,), (target,), kernel, label="loops copy")
 
 
 class StridedPart:

@@ -11,7 +11,7 @@ import numpy as np
 
 from lamina.backends import NoKernel, Plan
 from lamina.backends.cpu.library import Location, at_input, at_output
-from lamina.backends.cpu.loops.code import Code, Scalar, least, where
+from lamina.backends.cpu.loops.code import INDEX, Code, Elements, Scalar, Variable, least, where
 from lamina.backends.cpu.loops.kernel import InOrder, LoopKernel
 from lamina.backends.cpu.loops.space import common_layout
 from lamina.backends.cpu.loops.table import loops, worthwhile
@@ -21,6 +21,8 @@ from lamina.spec import DType, Policy, Spec
 
 #: Columns that a thread reduces at a time.
 _COLUMNS = 256
+#: Extrema side by side, and the elements of a row from which on that pays.
+_LANES, _LONG_ROW = 64, 96
 #: Rows of more elements are left to others, who add up parts.
 _LONGEST = 1 << 14
 
@@ -99,16 +101,16 @@ def _parts(name: str, dtype: DType, out: DType, first_level: bool) -> str:
     """Each part of so many elements to one; or all parts to the result."""
     code, kind = Code(), _KINDS[name]
     x, y, count, size = code.array(dtype), code.array(out), code.size(), code.size()
+    lanes = _lanes(code, kind, dtype)
     first, last = code.share()
     with code.loop(first, last) as part:
         total = code.variable(kind.initial, dtype.compute.numpy)
         begin = part * size
-        with code.loop(begin, least(begin + size, count) if first_level else count) as i:
-            value = kind.before(x[i]) if first_level else x[i]
-            if kind.function == "add":
-                total.add(value)
-            else:
-                total.set(code.call(kind.function, (total.get(), value)))
+        here = least(size, count - begin) if first_level else count
+        before = kind.before if first_level else lambda value: value
+        done = _in_lanes(code, kind, lambda i: before(x[begin + i]), here, total, lanes)
+        with code.loop(done, here) as i:
+            _combine(code, kind, total, before(x[begin + i]))
         y[part] = total.get() if first_level else _end(name, total.get(), size)
     return code.text()
 
@@ -118,17 +120,53 @@ def _rows(name: str, dtype: DType) -> str:
     """Along the last axis."""
     code, kind = Code(), _KINDS[name]
     x, y, count = code.array(dtype), code.array(dtype), code.size()
+    lanes = _lanes(code, kind, dtype)
     first, last = code.share()
     with code.loop(first, last) as row:
         total = code.variable(kind.initial, dtype.compute.numpy)
-        with code.loop(0, count) as i:
-            value = kind.before(x[row * count + i])
-            if kind.function == "add":
-                total.add(value)
-            else:
-                total.set(code.call(kind.function, (total.get(), value)))
+        start = row * count
+        done = _in_lanes(code, kind, lambda i: kind.before(x[start + i]), count, total, lanes)
+        with code.loop(done, count) as i:
+            _combine(code, kind, total, kind.before(x[start + i]))
         y[row] = _end(name, total.get(), count)
     return code.text()
+
+
+def _combine(code: Code, kind: Combination, total: Variable, value: Scalar) -> None:
+    if kind.function == "add":
+        total.add(value)
+    else:
+        total.set(code.call(kind.function, (total.get(), value)))
+
+
+def _lanes(code: Code, kind: Combination, dtype: DType) -> Elements | None:
+    """Extrema side by side: their order does not matter, which LLVM does not know of those that keep NaN."""
+    if kind.function not in ("maximum", "minimum"):
+        return None
+    return code.scratch(dtype.compute, code.value(_LANES, INDEX))
+
+
+def _in_lanes(
+    code: Code,
+    kind: Combination,
+    value: Callable[[Scalar], Scalar],
+    count: Scalar,
+    total: Variable,
+    lanes: Elements | None,
+) -> Scalar:
+    """Combine the first elements, as many as fill whole lanes, of a row that is long; gives how many these were."""
+    if lanes is None:
+        return code.value(0, INDEX)
+    whole = code.quotient(count, code.value(_LANES, INDEX)) * _LANES
+    whole = where(count < _LONG_ROW, 0, whole)
+    with code.when(whole > 0):
+        with code.loop(0, _LANES, independent=True) as j:
+            lanes[j] = kind.initial
+        with code.loop(0, whole, _LANES) as i, code.loop(0, _LANES, independent=True) as j:
+            lanes[j] = code.call(kind.function, (lanes[j], value(i + j)))
+        with code.loop(0, _LANES) as j:
+            _combine(code, kind, total, lanes[j])
+    return whole
 
 
 def _end(name: str, total: Scalar, count: Scalar) -> Scalar:

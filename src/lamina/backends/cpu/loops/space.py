@@ -10,6 +10,9 @@ from lamina.backends import NoKernel
 from lamina.spec import Layout, Shape, Spec, contiguous
 from lamina.spec.layout import block_sizes, outer_shape, physical_elements
 
+#: Steps of the outermost loop that are enough for the threads of any machine.
+_SHARED = 64
+
 
 @dataclass(frozen=True)
 class LoopSpace:
@@ -22,6 +25,11 @@ class LoopSpace:
     def count(self) -> int:
         """Steps in all."""
         return prod(self.sizes)
+
+    @property
+    def inner(self) -> int:
+        """How many of the innermost loops a step of the outermost does: two where enough steps are left to share."""
+        return 2 if len(self.sizes) > 2 and prod(self.sizes[:-2]) >= _SHARED else min(len(self.sizes) - 1, 1)
 
 
 def common_layout(shape: Shape, specs: Sequence[Spec]) -> Layout:
