@@ -69,3 +69,23 @@ def _of(name: str, net: object, q: object, k: object, v: object, given: dict[str
         ):
             return tensor.detach()
     return tensors.get(name, next((x for x in given.values() if hasattr(x, "dtype")), None))
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("mask", ["none", "of places", "of keys"])
+def test_an_encoder_layer_of_inference_that_pytorch_calls_as_one_function(first: bool, mask: str) -> None:
+    import torch
+
+    from tests.helpers.torch_training import compiled
+
+    torch.manual_seed(0)
+    net = torch.nn.TransformerEncoderLayer(
+        8, 2, 16, batch_first=True, norm_first=first, activation="gelu" if first else "relu"
+    ).eval()
+    x, options = torch.randn(3, 5, 8), {}
+    if mask == "of places":
+        options = {"src_mask": torch.ones(5, 5, dtype=torch.bool).triu(1)}
+    if mask == "of keys":
+        options = {"src_key_padding_mask": torch.arange(5) >= torch.tensor([[5], [3], [4]])}
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(net)(x, **options), net(x, **options))

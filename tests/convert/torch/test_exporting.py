@@ -96,3 +96,58 @@ def test_what_the_exporter_prints_of_tries_that_fail_is_not_shown(capfd: pytest.
 
     export(_masked(), *Inputs.of((torch.randn(2, 5, 3), torch.tensor([5, 3])), {}))
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_what_is_assigned_to_buffers_is_state(strict: bool) -> None:
+    """Also where buffers change places, and where what one was is a result."""
+    import numpy as np
+    import torch
+    from torch import nn
+
+    import lamina as lm
+    from lamina.convert.torch.exporting import Inputs, _exported, _Flat, exporting
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("now", torch.zeros(3))
+            self.register_buffer("before", torch.ones(3))
+            self.register_buffer("mean", torch.zeros(3))
+
+        def forward(self, x: torch.Tensor) -> Any:
+            old = self.now
+            self.before, self.now = self.now, x[0]
+            self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+            return (x - self.mean, old) if not strict else (x - self.mean, old * 1)
+
+    net, x = nn.Sequential(Net()), torch.randn(4, 3)
+    inputs, tensors = Inputs.of((x,), {})
+    with exporting():
+        graph = _exported(_Flat(net, inputs, strict), tensors, False)
+    state = {f"0.{n}": lm.tensor(b.numpy()) for n, b in net[0].named_buffers()}
+    (y, old), changed = graph(state, [lm.tensor(x.numpy())])
+    wanted, was = net(x)
+    np.testing.assert_allclose(y.numpy(), wanted.numpy(), rtol=1e-6)
+    np.testing.assert_array_equal(old.numpy(), was.numpy())
+    for name, b in net[0].named_buffers():
+        np.testing.assert_allclose(changed[f"0.{name}"].numpy(), b.numpy(), rtol=1e-6, err_msg=name)
+
+
+def test_a_buffer_that_changes_its_shape_is_refused() -> None:
+    import torch
+    from torch import nn
+
+    from lamina.convert.torch import TorchConversionError, from_torch
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("last", torch.zeros(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.last = x[0]
+            return x
+
+    with pytest.raises(TorchConversionError, match=r"the buffer last \(1,\) becomes \(3,\)"):
+        from_torch(nn.Sequential(Net()), torch.randn(4, 3))

@@ -28,3 +28,27 @@ def test_values_are_those_of_torch(text: str) -> None:
 
     x = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
     agree(eval("lambda x: " + text, {"torch": torch, "F": F}), x)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_the_ctc_loss_within_a_network(reduction: str) -> None:
+    import torch
+
+    from lamina.convert.torch import check, from_torch
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = torch.nn.Linear(3, 5)
+            self.loss = torch.nn.CTCLoss(reduction=reduction, zero_infinity=True)
+
+        def forward(self, x: torch.Tensor, labels: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+            found = self.line(x).log_softmax(2)
+            return self.loss(found, labels, torch.full_like(lengths, 7), lengths)  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    given = torch.randn(7, 2, 3), torch.randint(1, 5, (2, 4)), torch.tensor([4, 2])
+    net = Net()
+    found = check(net, from_torch(net, *given), *given)
+    assert found.output < 1e-5, found
+    assert found.gradient < 1e-4, found

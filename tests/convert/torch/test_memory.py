@@ -37,3 +37,23 @@ def test_what_is_lent_is_row_major_and_aligned() -> None:
     x[0, 0] = 7
     assert y.data_ptr() == x.data_ptr()
     assert y[0, 0] == 7
+
+
+def test_a_module_that_keeps_a_computed_tensor_is_copied() -> None:
+    import warnings
+
+    import torch
+
+    from lamina.convert.torch import check, from_torch, to_torch
+    from lamina.convert.torch.memory import copied
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        net = torch.nn.utils.weight_norm(torch.nn.Linear(3, 2))
+    x = torch.randn(4, 3)
+    twin = copied(net)
+    torch.testing.assert_close(twin(x), net(x))
+    assert twin.weight_g is not net.weight_g
+    converted = from_torch(net, x)
+    assert check(net, converted, x).gradient < 1e-5
+    torch.testing.assert_close(to_torch(converted)(x), net(x))

@@ -39,3 +39,34 @@ def test_differences_are_relative_to_what_is_largest() -> None:
     assert _error(np.zeros(3), wanted) == np.inf
     assert _error(np.array([np.nan, -4.0]), wanted) == np.inf
     assert _error(np.array([np.inf, 3.0]), np.array([np.inf, 4.0])) == 0.25
+
+
+def test_hooks_that_keep_what_they_saw_and_buffers() -> None:
+    """The module itself runs: a copy's hooks would write where the module looks."""
+    import torch
+    from torch import nn
+
+    from lamina.convert.torch import check, from_torch
+
+    class Seen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.kept = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), {}
+            self.register_buffer("last", torch.zeros(4))
+            self.body[0].register_forward_hook(lambda _, inputs, output: self.kept.update(low=output))
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            y = self.body(x)
+            self.last = y.detach()[0]
+            return y, self.kept["low"].sum(1)
+
+    torch.manual_seed(0)
+    net = Seen()
+    before = {n: b.clone() for n, b in net.named_buffers()}
+    places = {n: b.data_ptr() for n, b in net.named_buffers()}
+    converted = from_torch(net, torch.randn(5, 3), share=False)
+    found = check(net, converted, torch.randn(7, 3))
+    assert max(found.output, found.gradient, *found.state.values()) < 1e-5, found
+    for name, b in net.named_buffers():
+        assert torch.equal(b, before[name]), name
+        assert b.data_ptr() == places[name], name

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 pytestmark = [pytest.mark.torch, pytest.mark.feature("F099")]
@@ -66,3 +68,25 @@ def test_values_are_those_of_torch(text: str) -> None:
 
     x = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
     agree(eval("lambda x: " + text, {"torch": torch, "F": F}), x)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_counts_as_many_as_the_shapes_of_other_tensors_tell(weighted: bool) -> None:
+    import torch
+
+    from lamina.convert.torch import check, from_torch
+
+    class Means(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = torch.nn.Linear(2, 2)
+
+        def forward(self, x: Any, group: Any) -> Any:
+            sums = x.new_zeros(4, 2).index_add(0, group, self.line(x))
+            return sums / torch.bincount(group, x[:, 0].abs() if weighted else None, 4).clamp(min=1)[:, None]
+
+    net, x = Means(), torch.randn(6, 2)
+    converted = from_torch(net, x, torch.tensor([0, 0, 2, 2, 2, 3]))
+    found = check(net, converted, x, torch.tensor([3, 3, 2, 3, 0, 2]))
+    assert found.output < 1e-5, found
+    assert found.gradient < 1e-4, found

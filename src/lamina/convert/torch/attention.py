@@ -48,6 +48,40 @@ def multi_head_attention(call: TorchCall) -> Any:
     return (y[:, 0] if alone else y), weights
 
 
+@converts("_transformer_encoder_layer_fwd")
+def encoder_layer(call: TorchCall) -> Any:
+    """A layer of torch.nn's encoder in inference, [B, T, E], which PyTorch calls as one function there.
+
+    Its mask is true, or not 0, where a query must not look: [T, T] (mask_type 0), [B, T] of keys (1), or one for each
+    head (2).
+    """
+    x, mask = call["src"], call.get("mask")
+    if mask is not None:
+        mask = mask if str(mask.dtype) == "bool" else ops.ne(mask, 0)
+        mask = mask[:, None, None, :] if call.get("mask_type") == 1 else mask
+
+    def norm(y: Any, number: int) -> Any:
+        scale, shift = call[f"norm_weight_{number}"], call[f"norm_bias_{number}"]
+        return ops.layer_norm(y, scale.shape, scale, shift, call["eps"])
+
+    def attend(y: Any) -> Any:
+        parts = ops.chunk(ops.linear(y, call["qkv_weight"], call["qkv_bias"]), 3, -1)
+        q, k, v = (p.reshape((*p.shape[:2], call["num_heads"], -1)).transpose(1, 2) for p in parts)
+        found = ops.scaled_dot_product_attention(q, k, v, None if mask is None else _added(mask, q))
+        return ops.linear(found.transpose(1, 2).reshape(y.shape), call["proj_weight"], call["proj_bias"])
+
+    def feed(y: Any) -> Any:
+        wide = ops.linear(y, call["ffn_weight_1"], call["ffn_bias_1"])
+        wide = ops.gelu(wide) if call["use_gelu"] else ops.relu(wide)
+        return ops.linear(wide, call["ffn_weight_2"], call["ffn_bias_2"])
+
+    if call["norm_first"]:
+        x = x + attend(norm(x, 1))
+        return x + feed(norm(x, 2))
+    x = norm(x + attend(x), 1)
+    return norm(x + feed(x), 2)
+
+
 def _projected(call: TorchCall, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
     bias = call.get("in_proj_bias")
     parts = (None,) * 3 if bias is None else ops.chunk(bias, 3, 0)

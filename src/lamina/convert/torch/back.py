@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import torch
 
 from lamina.convert.torch.converted import ConvertedModule
+from lamina.convert.torch.memory import copied
 from lamina.convert.torch.node import TorchConversionError
 from lamina.nn import Module
 from lamina.tensors import Tensor
@@ -25,7 +25,7 @@ def to_torch(network: Module) -> torch.nn.Module:
     Raises TorchConversionError for a class that torch.nn does not have, by its path: such a network goes out as
     ONNX (`lamina.convert.to_onnx`).
     """
-    made = copy.deepcopy(network.source) if isinstance(network, ConvertedModule) else _layer(network, "", {})
+    made = copied(network.source) if isinstance(network, ConvertedModule) else _layer(network, "", {})
     state = network.state_dict()
     own = made.state_dict()
     differing = sorted(own.keys() ^ state.keys()) or [k for k in own if own[k].shape != state[k].shape]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
@@ -14,6 +13,7 @@ from torch.fx import GraphModule
 from lamina.convert.torch.backend import GraphFunction, lamina
 from lamina.convert.torch.converted import exported
 from lamina.convert.torch.exporting import Inputs
+from lamina.convert.torch.memory import copied
 from lamina.convert.torch.report import ConversionReport, LeftCalls
 
 
@@ -49,7 +49,7 @@ def _of_backend(original: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> C
         made.append(lamina(graph, inputs))
         return made[-1]
 
-    twin = copy.deepcopy(original) if isinstance(original, torch.nn.Module) else original
+    twin = copied(original) if isinstance(original, torch.nn.Module) else original
     with torch.random.fork_rng():
         torch.compile(twin, backend=backend)(*args, **kwargs)
     left = LeftCalls()

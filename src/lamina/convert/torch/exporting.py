@@ -18,7 +18,9 @@ from torch.utils._pytree import tree_unflatten
 
 from lamina._tree import Structure, flatten, unflatten
 from lamina.convert.torch.batch_first import attention_batch_first
+from lamina.convert.torch.causal import without_numbers
 from lamina.convert.torch.interpreter import FxProgram
+from lamina.convert.torch.loss import LossMode
 from lamina.convert.torch.memory import real_form
 from lamina.convert.torch.node import TorchConversionError
 from lamina.convert.torch.packed import PackingMode
@@ -151,12 +153,41 @@ class _Flat(torch.nn.Module):
 
     def forward(self, tensors: list[torch.Tensor]) -> Any:
         args, kwargs = self.inputs.arguments(tensors)
+        before = [(part._buffers, dict(part._buffers)) for part in self.network.modules()]
         if self.strict:
-            return self.network(*args, **kwargs)
-        with PackingMode(), _DataMode():
+            found = self.network(*args, **kwargs)
+            _write_assigned(before)
+            return found
+        with PackingMode(), LossMode(), _DataMode():
             leaves, structure = flatten(self.network(*args, **kwargs))
+            whole = [x.clone() if isinstance(x, torch.Tensor) else x for x in leaves]
+            written = _write_assigned(before)
+        leaves = [y if any(x is b for b in written) else x for x, y in zip(leaves, whole, strict=True)]
         self.nesting.keep(structure, {i: x for i, x in enumerate(leaves) if not isinstance(x, torch.Tensor)})
         return [x for x in leaves if isinstance(x, torch.Tensor)]
+
+
+def _write_assigned(before: list[tuple[dict[str, Any], dict[str, Any]]]) -> list[Any]:
+    """Write what was assigned to buffers into the tensors that they were, as only this is seen in a graph.
+
+    Gives these tensors. They may have changed places: each value is copied before any is written.
+    """
+    assigned = []
+    for held, own in before:
+        for name, buffer in own.items():  # in words that Dynamo follows
+            found = held.get(name)
+            if found is not buffer and found is not None and buffer is not None:
+                assigned.append((name, buffer, found.detach().clone()))
+    for name, buffer, found in assigned:
+        if found.shape != buffer.shape:
+            raise TorchConversionError(
+                f"the buffer {name} {tuple(buffer.shape)} becomes {tuple(found.shape)}: a graph's state keeps its "
+                "shapes; register it in the shape that it will have"
+            )
+        buffer.copy_(found)
+    for held, own in before:
+        held.update(own)
+    return [buffer for _, buffer, _ in assigned]
 
 
 def export(module: torch.nn.Module, inputs: Inputs, tensors: Sequence[torch.Tensor]) -> ExportedGraph:
@@ -245,15 +276,15 @@ def exporting() -> Iterator[None]:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without fused kernels of inference, which no other graph calls, and without what the exporter prints: warnings,
-    and the whole graph of each try that fails.
+    """Without fused kernels of inference, which no other graph calls, without what the exporter prints (warnings, and
+    the whole graph of each try that fails), and without a look at the numbers of masks.
     """
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     printing = vars(torch.export._trace)
     printing["print"] = lambda *texts, **options: None
     try:
-        with warnings.catch_warnings(), torch.enable_grad(), attention_batch_first():
+        with warnings.catch_warnings(), torch.enable_grad(), attention_batch_first(), without_numbers():
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -1,4 +1,4 @@
-"""Which of a program's frames Dynamo hands to the backend: those with recurrent layers too.
+"""Which of a program's frames Dynamo hands to the backend: those with recurrent layers or masks too.
 
 Dynamo keeps recurrent layers from backends unless `torch._dynamo.config.allow_rnn` is set, and marks the code of a
 frame that it cannot compile, so that no backend is asked for it again. Both hold for all backends of a process: what
@@ -19,6 +19,8 @@ from torch._C._dynamo.eval_frame import set_code_exec_strategy
 from torch._dynamo import config, eval_frame
 from torch._dynamo.callback import callback_handler
 from torch._dynamo.types import FrameAction, FrameExecStrategy
+
+from lamina.convert.torch.causal import mark_making
 
 Backend = Callable[..., Any]
 #: What Dynamo names in its reason where a frame is refused for a recurrent layer.
@@ -62,21 +64,23 @@ class _Compilations:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._begin, self._end = callback_handler.run_start_callbacks, callback_handler.run_end_callbacks
-        self._before: list[bool] = []
+        self._before: list[tuple[bool, bool]] = []
         self.refused: WeakSet[CodeType] = WeakSet()
         self.count = 0
 
     def begin(self, args: Any) -> None:
         """A compilation begins."""
-        self._before.append(config.allow_rnn)
         compiled = _compiled()
-        if compiled is not None and _is(compiled["compiler_fn"], self._backend):
+        ours = compiled is not None and _is(compiled["compiler_fn"], self._backend)
+        self._before.append((config.allow_rnn, mark_making(ours)))
+        if ours:
             config.allow_rnn = True
         self._begin(args)
 
     def end(self, args: Any) -> None:
         """It has ended: other backends get what they got before."""
-        config.allow_rnn = self._before.pop()
+        config.allow_rnn, making = self._before.pop()
+        mark_making(making)
         compiled = _compiled() if _REASON in str(sys.exc_info()[1]) else None
         if compiled is not None and isinstance(compiled.get("code"), CodeType):
             self.refused.add(compiled["code"])

@@ -1,12 +1,20 @@
-"""Losses: ATen says the reduction as a number."""
+"""Losses: ATen says the reduction as a number.
+
+The exporter has no shapes for the CTC loss, whose table depends on the labels' lengths: `lamina::ctc_loss` stands for
+it while a network's graph is made.
+"""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
+import torch
+from torch.overrides import TorchFunctionMode
+
 from lamina import ops
-from lamina.convert.torch.node import TorchCall, converts
+from lamina.convert.torch.node import TorchCall, converts, defined
 
 REDUCTIONS = ("none", "mean", "sum")
 #: ATen's name where it differs from the function's.
@@ -17,7 +25,38 @@ LOSSES = ("binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_em
           "soft_margin_loss", "triplet_margin_loss", "gaussian_nll_loss", "multilabel_soft_margin_loss")  # fmt: skip
 
 
-@converts(*LOSSES, *NAMES)
+class LossMode(TorchFunctionMode):
+    """Within the block PyTorch's CTC loss is that of the graph."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """The function, or what stands for it."""
+        if func is not torch.nn.functional.ctc_loss:
+            return func(*args, **(kwargs or {}))
+        given = inspect.signature(func).bind(*args, **(kwargs or {}))
+        given.apply_defaults()
+        named = given.arguments
+        for name in ("input_lengths", "target_lengths"):
+            named[name] = torch.as_tensor(named[name])
+        return torch.ops.lamina.ctc_loss(*named.values())
+
+
+def _ctc_loss(log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: int, reduction: str,
+              zero_infinity: bool) -> torch.Tensor:  # fmt: skip
+    samples = log_probs.shape[1:-1] if reduction == "none" else ()
+    return log_probs.new_empty(samples)
+
+
+defined(
+    "ctc_loss",
+    "(Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths, int blank, str reduction, "
+    "bool zero_infinity) -> Tensor",
+    _ctc_loss,
+)
+
+
+@converts(*LOSSES, *NAMES, "lamina::ctc_loss")
 def loss(call: TorchCall) -> Any:
     """The function of lamina.ops of this name, by its own arguments' names."""
     function = getattr(ops, NAMES.get(call.name, call.name))

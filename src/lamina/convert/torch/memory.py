@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import torch
@@ -35,6 +36,14 @@ def device_of_tensors(tensors: Sequence[torch.Tensor]) -> Device:
     if len(found) > 1:
         raise ValueError(f"its tensors are on several devices: {', '.join(found)}")
     return Device(next(iter(found), "cpu"))
+
+
+def copied(module: torch.nn.Module) -> torch.nn.Module:
+    """A copy of a module, also of one that keeps tensors that were computed (as torch.nn.utils.weight_norm does),
+    which copy.deepcopy refuses: these are copied by value.
+    """
+    held = (x for part in module.modules() for x in vars(part).values() if isinstance(x, torch.Tensor))
+    return copy.deepcopy(module, {id(x): x.detach().clone() for x in held if not x.is_leaf})
 
 
 def is_lendable(x: torch.Tensor) -> bool:

@@ -49,6 +49,20 @@ def aliases(handler: Handler) -> Handler:
     return handler
 
 
+def defined(name: str, schema: str, shapes: Callable[..., Any]) -> None:
+    """A function `torch.ops.lamina.<name>` that stands in a graph for what the exporter has no graph of.
+
+    shapes: gives results of the right shapes for its arguments. Its handler is that of `lamina::<name>`.
+    """
+    torch.library.define(f"lamina::{name}", schema)
+    torch.library.impl(f"lamina::{name}", "CompositeExplicitAutograd", _only_shapes)
+    torch.library.register_fake(f"lamina::{name}", shapes)
+
+
+def _only_shapes(*_: Any) -> Any:
+    raise NotImplementedError("stands in a graph, and is never run by PyTorch")
+
+
 @dataclass
 class TorchCall:
     """A call: its arguments by PyTorch's names ("self" is "input"), tensors as the operands that they are now.

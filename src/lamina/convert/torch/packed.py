@@ -8,7 +8,7 @@ that was packed. Anything else that would read the rows is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from lamina import ops
 from lamina._tree import flatten
 from lamina.convert.torch.factory import constant
-from lamina.convert.torch.node import TorchCall, TorchConversionError, converts
+from lamina.convert.torch.node import TorchCall, TorchConversionError, converts, defined
 from lamina.convert.torch.rnn import MODES, layered
 from lamina.spec import int64
 
@@ -79,16 +79,6 @@ class PackingMode(TorchFunctionMode):
 # ------------------------------------------------------------------------------------------- shapes, for the exporter
 
 
-def _only_shapes(*_: Any) -> Any:
-    raise NotImplementedError("stands in a graph, and is never run by PyTorch")
-
-
-def _defined(name: str, schema: str, shapes: Callable[..., Any]) -> None:
-    torch.library.define(f"lamina::{name}", schema)
-    torch.library.impl(f"lamina::{name}", "CompositeExplicitAutograd", _only_shapes)
-    torch.library.register_fake(f"lamina::{name}", shapes)
-
-
 def _pack(x: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
     batch, steps = x.shape[:2] if batch_first else (x.shape[1], x.shape[0])
     return x.new_empty(steps * batch, *x.shape[2:]), lengths.new_empty(steps)
@@ -108,14 +98,14 @@ def _unpack(
     return rows.new_empty(*places, *rows.shape[1:]), sizes.new_empty(batch)
 
 
-_defined("pack", "(Tensor x, Tensor lengths, bool batch_first) -> (Tensor, Tensor)", _pack)
-_defined(
+defined("pack", "(Tensor x, Tensor lengths, bool batch_first) -> (Tensor, Tensor)", _pack)
+defined(
     "packed_rnn",
     "(str mode, Tensor rows, Tensor batch_sizes, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers, "
     "float dropout, bool train, bool bidirectional) -> Tensor[]",
     _rnn,
 )
-_defined(
+defined(
     "unpack",
     "(Tensor rows, Tensor batch_sizes, bool batch_first, Scalar padding_value, SymInt total_length) "
     "-> (Tensor, Tensor)",

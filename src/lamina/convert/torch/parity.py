@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,10 +58,12 @@ def check(
     The modes should be the same, and nothing should draw random numbers. Gradients are those of the sum of all
     floating point outputs, each weighted by numbers between 1 and 2; without `gradients` none are computed.
     """
-    theirs, mine = copy.deepcopy(module), converted
-    wanted = [y for y in leaves(theirs(*args, **kwargs)) if isinstance(y, torch.Tensor)]
-    weights = [_weights(tuple(real_form(y).shape), i) for i, y in enumerate(wanted)]
-    slopes = _gradients(theirs, wanted, weights) if gradients else {}
+    mine = converted
+    with _kept_buffers(module):
+        wanted = [y for y in leaves(module(*args, **kwargs)) if isinstance(y, torch.Tensor)]
+        weights = [_weights(tuple(real_form(y).shape), i) for i, y in enumerate(wanted)]
+        slopes = _gradients(module, wanted, weights) if gradients else {}
+        buffers = {n: _array(b) for n, b in module.named_buffers(remove_duplicate=False)}
     before = {n: np.array(b.numpy()) for n, b in mine.named_buffers()}
 
     def weighted(net: Any) -> Any:
@@ -80,11 +82,26 @@ def check(
         found = [y for y in leaves(mine(*args, **kwargs)) if is_tensor(y)]
     outputs = tuple(_error(y.numpy(), _array(w)) for y, w in zip(found, wanted, strict=True))
     largest = max((float(np.abs(g).max(initial=0)) for g in slopes.values()), default=0.0)
-    state = {n: _error(b.numpy(), _array(theirs.get_buffer(n))) for n, b in mine.named_buffers()}
+    state = {n: _error(b.numpy(), buffers[n]) for n, b in mine.named_buffers()}
     for n, b in mine.named_buffers():
         b.copy_(before[n])
     named = {n: _error(g.numpy(), slopes[n], largest) for n, g in made.items() if n in slopes}
     return Parity(outputs, named, state)
+
+
+@contextmanager
+def _kept_buffers(module: torch.nn.Module) -> Iterator[None]:
+    """Behind the block the module's buffers are the tensors that they were, with the same numbers."""
+    held = [(part._buffers, dict(part._buffers)) for part in module.modules()]
+    numbers = [(b, b.detach().clone()) for _, own in held for b in own.values() if b is not None]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for b, values in numbers:
+                b.copy_(values)
+        for table, own in held:
+            table.update(own)
 
 
 def _weights(shape: tuple[int, ...], seed: int) -> Array:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from lamina import ops
-from lamina.convert.torch.node import TorchCall, converts
+from lamina.convert.torch.node import TorchCall, converts, known
+from lamina.convert.torch.targets import example
 
 
 @converts("_softmax", "_log_softmax", "softmax", "log_softmax", "softmin")
@@ -67,3 +70,17 @@ def entropy(call: TorchCall) -> Any:
     """-x log x; minus infinity below zero."""
     x = call["input"]
     return ops.where(ops.lt(x, 0), float("-inf"), -ops.xlogy(x, x))
+
+
+@converts("bincount")
+def bincount(call: TorchCall) -> Any:
+    """How often each number occurs. In a graph there are as many counts as the shapes of other tensors tell."""
+    x, weights, seen = call["input"], call.get("weights"), example(call.node)
+    size = None if seen is None else seen.shape[0]
+    size = size.node.maybe_as_int() if isinstance(size, torch.SymInt) else size
+    if known(x) is not None or size is None:
+        return ops.bincount(x, weights, call.get("minlength", 0))
+    kind = "int64" if weights is None else weights.dtype if weights.dtype.is_float else "float64"
+    each = ops.full_like(x, 1, dtype=kind) if weights is None else ops.cast(weights, kind)
+    counts = ops.full_like(each[:1], 0).expand((size + 1,))  # one more, for numbers that are too large
+    return ops.index_add(counts, 0, ops.clamp(x, max=size), each)[:size]
