@@ -104,3 +104,5 @@ def test_rounding_does_not_grow_with_the_length_of_the_axis() -> None:
     np.testing.assert_allclose(ops.cumsum(x, 1).numpy(), x.astype(np.float64).cumsum(1), rtol=1e-7)
     near = 1 + (x - 0.5) / 100
     np.testing.assert_allclose(ops.cumprod(near, 1).numpy(), near.astype(np.float64).cumprod(1), rtol=1e-7)
+    rows = np.ascontiguousarray(x.T)
+    np.testing.assert_allclose(ops.cumsum(rows, 0).numpy(), rows.astype(np.float64).cumsum(0), rtol=1e-7)
