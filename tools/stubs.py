@@ -96,7 +96,7 @@ class Stub:
         """A signature with the operands' types, under a name."""
         out = copy.deepcopy(f)
         out.name, out.body = name, [ast.Expr(ast.Constant(...))]
-        out.decorator_list = [d for d in f.decorator_list if ast.unparse(d) == "property"]
+        out.decorator_list = [d for d in f.decorator_list if _is_property(d)]
         arguments = [*out.args.posonlyargs, *out.args.args, *out.args.kwonlyargs]
         for a in (*arguments, out.args.vararg, out.args.kwarg):
             if a is not None and a.annotation is not None:
@@ -188,6 +188,12 @@ def _operands(f: Function) -> list[str]:
     every = [*a.posonlyargs, *a.args, *a.kwonlyargs, a.vararg, a.kwarg]
     types = [x.annotation for x in every if x is not None and x.annotation is not None]
     return [ast.unparse(t) for t in types if "Any" in _names([t])]
+
+
+def _is_property(decorator: ast.expr) -> bool:
+    """Whether it makes a function a property, or what is assigned to one."""
+    text = ast.unparse(decorator)
+    return text == "property" or text.endswith(".setter")
 
 
 def _is_overload(f: Function) -> bool:

@@ -119,7 +119,7 @@ from lamina.nn.padding import (
     ZeroPad2d,
     ZeroPad3d,
 )
-from lamina.nn.parameter import Parameter
+from lamina.nn.parameter import Buffer, Parameter
 from lamina.nn.peephole import PeepholeLSTM, PeepholeLSTMCell
 from lamina.nn.pool import (
     AdaptiveAvgPool1d,
@@ -292,6 +292,7 @@ __all__ = [
     "BertForMaskedLM",
     "BertModel",
     "Bilinear",
+    "Buffer",
     "CTCLoss",
     "ChannelShuffle",
     "CircularPad1d",

@@ -45,6 +45,14 @@ class _Lazy(Module):
         y: T = self.forward(input)
         return y
 
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        """Never: there is nothing to save yet. Raises RuntimeError."""
+        where = f" ({prefix.removesuffix('.')})" if prefix else ""
+        raise RuntimeError(
+            f"{type(self).__name__}{where} has no parameters yet: call the network once on a tensor before "
+            "it is saved"
+        )
+
     def extra_repr(self) -> str:
         """The arguments that are known."""
         named = [f"{name}={value!r}" for name, value in self.options.items()]

@@ -6,7 +6,6 @@ once on tensors and records on traced values; its parameters live on the CPU unt
 
 from __future__ import annotations
 
-import re
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +16,6 @@ from typing import (
     TYPE_CHECKING,
     Any,
     ClassVar,
-    NamedTuple,
     NoReturn,
     ParamSpec,
     Protocol,
@@ -28,18 +26,17 @@ from typing import (
 
 from lamina.graph.ir.graph import Value
 from lamina.nn.hooks import Hook, HookHandle, Hooks
-from lamina.nn.matching import unmatched
 from lamina.nn.mixed_precision import computed, in_compute_type
-from lamina.nn.parameter import Parameter, become, read, settings_changed, standing_in, traces, write
+from lamina.nn.parameter import Buffer, Parameter, become, read, settings_changed, standing_in, traces, write
 from lamina.nn.random import Generator, default_generator
 from lamina.nn.settings import SameSettings
+from lamina.nn.state import Mismatch, WithState, loaded, saved
 from lamina.ops.arguments import Checked, DTypeLike, checked
 from lamina.ops.core import Operand, recorder
 from lamina.ops.destination import destination
 from lamina.ops.origin import enter, explain, leave
 from lamina.runtime import Device
 from lamina.runtime import device as named_device
-from lamina.spec import ShapeError
 from lamina.tensors import Tensor, as_tensor, writable
 
 #: What layers are given and give: tensors compute at once, traced values record.
@@ -62,13 +59,6 @@ P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
 
 
-class Mismatch(NamedTuple):
-    """The keys that `load_state_dict(strict=False)` could not match."""
-
-    missing_keys: list[str]
-    unexpected_keys: list[str]
-
-
 class HasForward(Protocol[P, R]):
     """What has a `forward` of some signature."""
 
@@ -87,7 +77,7 @@ class CallsForward:
         return self if module is None else module.forward
 
 
-class Module(Checked):
+class Module(WithState, Checked):
     """Base of all layers and networks: assign parameters and modules to attributes, define `forward`."""
 
     #: Whether its parameters keep the master type in mixed precision: few numbers that statistics are combined with.
@@ -207,6 +197,9 @@ class Module(Checked):
 
     # ---- attributes
     def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, Buffer):
+            self.register_buffer(name, value, value.persistent)
+            return
         if name in self._buffers:
             self._set_buffer(name, value)
             return
@@ -248,6 +241,8 @@ class Module(Checked):
                 held = own[kind][name]
                 if held is None:
                     return None
+                if kind == "_buffers" and (by := recorder()) is not None and by.stands_for(held):
+                    return held  # itself, so that it may be written
                 return in_compute_type(held, read(held), keeps=self.computes_in_master)
         modules = own.get("_modules", ())
         if name in modules:
@@ -280,8 +275,7 @@ class Module(Checked):
         """
         self._claim_name(name)
         self._buffers[name] = None if value is None else writable(value)
-        if not persistent:
-            self._transient.add(name)
+        (self._transient.discard if persistent else self._transient.add)(name)
 
     @checked
     def add_module(self, name: str, module: Module) -> None:
@@ -459,76 +453,26 @@ class Module(Checked):
 
     # ---- state
     @checked
-    def state_dict(self, *, prefix: str = "") -> dict[str, Tensor]:
+    def state_dict(
+        self, *, destination: dict[str, Any] | None = None, prefix: str = "", keep_vars: bool = False
+    ) -> dict[str, Any]:
         """The parameters and persistent buffers by dotted name: the tensors themselves, not copies.
 
-        What is shared stands under all its names. prefix: in front of every name, with its dot ("encoder.").
+        What is shared stands under all its names; what `get_extra_state` gives stands under "_extra_state".
+        destination: a dict that they are put into, and which is returned. prefix: in front of every name, with its
+        dot ("encoder."). keep_vars: torch's word; no tensor has a history here.
         """
-        found = {prefix + name: held for name, held in self._state_entries()}
-        for path, module, hooks in self._hooked_modules():
-            hooks.run("saved", module, found, prefix + _join(path, ""), {})
-        return found
-
-    def _state_entries(self) -> Iterator[tuple[str, Tensor]]:
-        """What the state_dict is made of."""
-        for path, module in self.named_modules(remove_duplicate=False):
-            kept = ((n, b) for n, b in module._buffers.items() if n not in module._transient)
-            for name, held in (*module._parameters.items(), *kept):
-                if held is not None:
-                    yield _join(path, name), held
-
-    def _hooked_modules(self) -> list[tuple[str, Module, Hooks]]:
-        """The modules that have hooks, with their names, those below first."""
-        return [
-            (p, m, m.__dict__["_lamina_hooks"])
-            for p, m in self.named_modules()
-            if "_lamina_hooks" in m.__dict__
-        ][::-1]
+        return saved(self, destination, prefix, keep_vars)
 
     @checked
-    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> Mismatch:
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Mismatch:
         """Copy values by name from tensors or arrays of any library; dtypes are converted.
 
         strict: every key must be there and no other, but for `older_names` and `later_names` of the modules; of the
         names of a shared tensor one suffices. Nothing is written unless everything fits.
         Raises KeyError for missing or unexpected keys, ShapeError for shapes; each names all of them.
         """
-        own, hooked = dict(self._state_entries()), self._hooked_modules()
-        state = self._by_todays_names(dict(state))
-        for path, module, hooks in reversed(hooked):
-            hooks.run("loading", module, state, _join(path, ""), {}, strict, [], [], [])
-        later = {_join(path, name) for path, m in self.named_modules() for name in m.later_names}
-        given = {id(own[k]) for k in own if k in state}
-        missing = [k for k in own if k not in state and k not in later and id(own[k]) not in given]
-        mismatch = Mismatch(missing, [k for k in state if k not in own])
-        if strict and any(mismatch) and not any(hooks.loaded for _, _, hooks in hooked):
-            raise KeyError(unmatched(type(self).__name__, own, state, *mismatch))
-        values = {k: _adopted(k, state[k]) for k in own if k in state}
-        wrong = [
-            f"{k} is {own[k].shape}, got {v.shape}" for k, v in values.items() if v.shape != own[k].shape
-        ]
-        if wrong:
-            raise ShapeError(f"{type(self).__name__}.load_state_dict: {'; '.join(wrong)}")
-        for key, value in values.items():
-            own[key].copy_(value.to(own[key].device))
-        for _, module, hooks in hooked:
-            hooks.run("loaded", module, mismatch)
-        if strict and any(mismatch):
-            raise KeyError(unmatched(type(self).__name__, own, state, *mismatch))
-        return mismatch
-
-    def _by_todays_names(self, state: dict[str, Any]) -> dict[str, Any]:
-        """The state with entries of older files under the names that they have now."""
-        for path, module in self.named_modules():
-            for old, new in module.older_names.items():
-                prefix = _join(path, "") if path else ""
-                pattern = re.compile(re.escape(prefix) + old)
-                found = {key: pattern.match(key) for key in state}
-                state = {
-                    prefix + m.expand(new) + key[m.end() :] if (m := found[key]) else key: value
-                    for key, value in state.items()
-                }
-        return state
+        return loaded(self, state_dict, strict)
 
     @checked
     def train(self, mode: bool = True) -> Self:
@@ -672,14 +616,6 @@ def _modules_in(value: Any) -> str:
 
 def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
-
-
-def _adopted(key: str, value: Any) -> Tensor:
-    """An array of any library as a tensor; PyTorch's parameters are detached first."""
-    try:
-        return as_tensor(value.detach() if hasattr(value, "detach") else value)
-    except TypeError as error:
-        raise TypeError(f"load_state_dict: {key}: {error}") from error
 
 
 #: The ids of the modules that are in inference mode here, whatever they are elsewhere.

@@ -48,6 +48,24 @@ class Parameter(Tensor):
         return {**super()._attributes(), "_frozen": not self.requires_grad}
 
 
+class Buffer(Tensor):
+    """A tensor that is state but is not trained. Assigned to an attribute of a module it becomes one of its buffers.
+
+    persistent: whether it is part of the state_dict. `Module.register_buffer` does the same.
+    """
+
+    __slots__ = ("persistent",)
+    persistent: bool
+
+    def __init__(self, data: Any, *, persistent: bool = True) -> None:
+        source = writable(data)
+        super().__init__(source.buffer, source.spec)
+        self.persistent = persistent
+
+    def _attributes(self) -> dict[str, Any]:
+        return {**super()._attributes(), "persistent": self.persistent}
+
+
 def become(held: Tensor, where: Device | str | None, dtype: DType | str | None) -> None:
     """Move and convert a tensor in place: the same object, other memory."""
     moved = held.to(where, dtype)

@@ -436,6 +436,9 @@ class Recorder(Protocol):
     def write(self, target: Operand, values: Any) -> None:
         """Record that a tensor's values are overwritten."""
 
+    def stands_for(self, x: Operand) -> bool:
+        """Whether it reads and writes a module's tensor by a value that stands for it."""
+
     def guard(self, holds: Callable[[], bool]) -> None:
         """What is recorded is right only as long as this gives True."""
 

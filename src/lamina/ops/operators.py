@@ -75,7 +75,6 @@ INSTEAD = {
     "lamina.train_step",
     "grad": "gradients are values of their own: lamina.grad and lamina.value_and_grad give them",
     "grad_fn": "no operand remembers how it was made: lamina.trace gives the graph of a function",
-    "data": "an operand has no history to be without; where a function is differentiated it is x.detach()",
     "requires_grad": "what a derivative is taken of are the arguments of the function; parameters alone say it",
     "requires_grad_": "what a derivative is taken of are the arguments of the function; a parameter is frozen by "
     "its requires_grad",
@@ -332,6 +331,11 @@ class Operators(Operand, Generic[Own]):
         """Itself as a constant for derivatives: `ops.stop_gradient`."""
         return ops.stop_gradient(self)
 
+    @property
+    def data(self) -> Any:
+        """Itself without what is differentiated, as `detach`."""
+        return self.detach()
+
     # ---- where it is
     @property
     def device(self) -> DeviceLike:
@@ -488,6 +492,29 @@ class InPlace(Operators[Own]):
     def copy_(self, values: Any) -> Any:
         """Overwrite the values."""
         raise NotImplementedError
+
+    @property
+    def data(self) -> Any:
+        """Itself without what is differentiated, as `detach`; assigning writes the values (`copy_`).
+
+        Raises TypeError for values of another dtype, ShapeError for another shape.
+        """
+        return self.detach()
+
+    @data.setter
+    def data(self, values: Any) -> None:
+        made = ops.operand(values, "data")
+        if made.dtype != self.dtype:
+            raise TypeError(
+                f"data: {made.spec} cannot be written over {self.spec}; convert the values, values.to(x.dtype), or "
+                "the module, net.to(dtype)"
+            )
+        if made.shape != self.shape:
+            raise ShapeError(
+                f"data: {made.spec} cannot be written over {self.spec}; another shape is another parameter: "
+                "net.weight = nn.Parameter(values)"
+            )
+        self.copy_(made)
 
     def fill_(self, value: complex) -> Any:
         """Overwrite every element with a number. Raises TypeError for one that the dtype does not hold."""

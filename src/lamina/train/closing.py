@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from copy import copy
 from typing import Any
 from weakref import ReferenceType, ref
@@ -25,7 +25,7 @@ class StepCapture(Capture):
 
     def __init__(self) -> None:
         super().__init__()
-        self.own: Mapping[int, Any] = {}
+        self.own: MutableMapping[int, Any] = {}
         self._constants: dict[int, tuple[ReferenceType[Tensor], Value]] = {}  # by id
         self._overwritten: list[ReferenceType[Tensor]] = []  # constants that were written
 
@@ -59,12 +59,19 @@ class StepCapture(Capture):
         if isinstance(target, Tensor) and self.knows(target):
             self._overwritten.append(ref(target))
             self.hold(target)
-        if id(target) in self.own:
+        if id(target) not in self.own:
+            super().write(target, values)
+        elif isinstance(target, Parameter):
             raise TypeError(
-                "copy_: the parameters and buffers of the network that a training step trains are updated by it "
-                "alone; a buffer is given its next value by assignment"
+                "copy_: the parameters of the network that a training step trains are updated by it alone; what "
+                "forward updates is a buffer (register_buffer)"
             )
-        super().write(target, values)
+        else:
+            self.own[id(target)] = self.rewritten(target, values)
+
+    def stands_for(self, x: Operand) -> bool:
+        """Whether it is a tensor of the network that is trained."""
+        return id(x) in self.own
 
     def leave_behind(self) -> None:
         """Forget what the function made. Raises TypeError for a constant that was written."""

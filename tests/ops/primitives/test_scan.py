@@ -96,3 +96,13 @@ def test_slopes_by_differences(edge_order: int) -> None:
         ops.gradient(np.ones((1, 4)), edge_order=edge_order)
     with pytest.raises(ValueError, match="edge_order 1 or 2 and a spacing for each axis"):
         ops.gradient(x, spacing=[1.0])
+
+
+def test_rounding_does_not_grow_with_the_length_of_the_axis() -> None:
+    """Float32 is added and multiplied in float64: an oscillator's phase after 40,000 samples is right."""
+    x = np.random.default_rng(0).random((2, 40_000), np.float32)
+    np.testing.assert_allclose(ops.cumsum(x, 1).numpy(), x.astype(np.float64).cumsum(1), rtol=1e-7)
+    near = 1 + (x - 0.5) / 100
+    np.testing.assert_allclose(ops.cumprod(near, 1).numpy(), near.astype(np.float64).cumprod(1), rtol=1e-7)
+    rows = np.ascontiguousarray(x.T)
+    np.testing.assert_allclose(ops.cumsum(rows, 0).numpy(), rows.astype(np.float64).cumsum(0), rtol=1e-7)

@@ -44,6 +44,10 @@ class Folding:
         """Always."""
         return True
 
+    def stands_for(self, x: Operand) -> bool:
+        """Never: what is known are the tensors themselves."""
+        return False
+
     def guard(self, holds: Callable[[], bool]) -> None:
         """Nothing: what is known stays."""
 

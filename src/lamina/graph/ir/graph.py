@@ -286,11 +286,18 @@ class Capture:
 
     def write(self, target: Operand, values: Any) -> None:
         """Let a tensor hold other values from now on, converted to its dtype. Raises ShapeError."""
+        self.written[id(target)] = self.rewritten(target, values)
+
+    def rewritten(self, target: Operand, values: Any) -> Value:
+        """What a tensor holds when values were written over it. Raises ShapeError."""
         before, after = self.read(target), self.read(values)
         if after.shape != before.shape:
             raise ShapeError(f"copy_: cannot write shape {after.shape} into a tensor of shape {before.shape}")
-        made = after if after.dtype == before.dtype else bind(Cast(before.dtype), after)[0]
-        self.written[id(target)] = made
+        return after if after.dtype == before.dtype else bind(Cast(before.dtype), after)[0]
+
+    def stands_for(self, x: Operand) -> bool:
+        """Never: what is read of modules are the tensors that they hold."""
+        return False
 
     def leave_behind(self) -> None:
         """Forget what was written to tensors that nobody else has: the function made them, and makes them anew when

@@ -19,20 +19,25 @@ from lamina.spec import FLOATS, DTypeError, Shape, ShapeError, Spec, bool_, int6
 T = TypeVar("T")
 ScanKind = Literal["sum", "prod", "max", "min", "logsumexp"]
 _ACCUMULATE: dict[str, Callable[[Array, int], Any]] = {
-    "sum": lambda x, axis: np.cumsum(x, axis, dtype=x.dtype),
-    "prod": lambda x, axis: np.cumprod(x, axis, dtype=x.dtype),
+    "sum": lambda x, axis: np.cumsum(x, axis, dtype=_wide(x)).astype(x.dtype, copy=False),
+    "prod": lambda x, axis: np.cumprod(x, axis, dtype=_wide(x)).astype(x.dtype, copy=False),
     "max": lambda x, axis: np.maximum.accumulate(x, axis),
     "min": lambda x, axis: np.minimum.accumulate(x, axis),
     "logsumexp": lambda x, axis: np.logaddexp.accumulate(x, axis),
 }
 
 
+def _wide(x: Array) -> Any:
+    """The type in which numbers are added or multiplied: rounding would grow with the length of the axis."""
+    return np.float64 if x.dtype == np.float32 else x.dtype
+
+
 @dataclass(frozen=True)
 class Scan(Op):
     """y[i] = x[0] and … and x[i] along an axis, combined by their sum, prod, max, min or logsumexp.
 
-    Half types are combined in float32 and each result is rounded once; NaN stays from where it is met. The gradient
-    of max and min goes to the last of equal elements.
+    Half types are combined in float32, on a CPU sums and products of float32 in float64, as torch has it; each result
+    is rounded once. NaN stays from where it is met. The gradient of max and min goes to the last of equal elements.
     """
 
     kind: ScanKind

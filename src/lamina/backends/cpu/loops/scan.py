@@ -15,7 +15,7 @@ from lamina.backends.cpu.loops.kernel import LoopKernel
 from lamina.backends.cpu.loops.table import loops, worthwhile
 from lamina.ops.primitives.scan import Scan
 from lamina.runtime import Device
-from lamina.spec import DType, Policy, Spec
+from lamina.spec import DType, Policy, Spec, float32, float64
 
 #: Lines that are summed side by side: each step waits for the one before in its own line alone.
 _SIDE_BY_SIDE = 8
@@ -32,7 +32,9 @@ def scan(op: Scan, specs: Sequence[Spec], device: Device, policy: Policy) -> Pla
     axis = op.axis % x.ndim
     lines, count, behind = prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :])
     last = behind == 1
-    text = partial(_lines if last else _columns, _FUNCTIONS[op.kind], x.dtype)
+    adds = op.kind in ("sum", "prod")  # whose rounding would grow with the length
+    wide = float64 if adds and x.dtype == float32 else x.dtype.compute
+    text = partial(_lines if last else _columns, _FUNCTIONS[op.kind], x.dtype, wide)
     steps = -(-lines // _SIDE_BY_SIDE) if last else lines * -(-behind // _COLUMNS)
     numbers = [lines, count] if last else [count, behind, -(-behind // _COLUMNS)]
     kernel = LoopKernel(text, [at_input(0), at_output(), *numbers], steps, work)
@@ -40,7 +42,7 @@ def scan(op: Scan, specs: Sequence[Spec], device: Device, policy: Policy) -> Pla
 
 
 @lru_cache(maxsize=256)
-def _lines(function: str, dtype: DType) -> str:
+def _lines(function: str, dtype: DType, wide: DType) -> str:
     """Along the last axis."""
     code = Code()
     x, y = code.array(dtype), code.array(dtype)
@@ -48,7 +50,7 @@ def _lines(function: str, dtype: DType) -> str:
     first, last = code.share()
 
     def together(starts: Sequence[Scalar]) -> None:
-        sums = [code.variable(x[start], dtype.compute.numpy) for start in starts]
+        sums = [code.variable(x[start], wide.numpy) for start in starts]
         for total, start in zip(sums, starts, strict=True):
             y[start] = total.get()
         with code.loop(1, count) as i:
@@ -66,13 +68,13 @@ def _lines(function: str, dtype: DType) -> str:
 
 
 @lru_cache(maxsize=256)
-def _columns(function: str, dtype: DType) -> str:
+def _columns(function: str, dtype: DType, wide: DType) -> str:
     """Along an axis with others behind it."""
     code = Code()
     x, y = code.array(dtype), code.array(dtype)
     count, behind, parts = code.sizes(3)
     first, last = code.share()
-    total = code.scratch(dtype.compute, code.value(_COLUMNS, np.dtype(np.int64)))
+    total = code.scratch(wide, code.value(_COLUMNS, np.dtype(np.int64)))
     with code.loop(first, last) as step:
         start = code.remainder(step, parts) * _COLUMNS
         base = code.quotient(step, parts) * count * behind + start

@@ -1,0 +1,185 @@
+"""What `state_dict` puts together and `load_state_dict` reads, and what modules may say of their own part of it.
+
+A module has the methods that torch's has: `_save_to_state_dict` and `_load_from_state_dict` for its own entries, and
+`get_extra_state` with `set_extra_state` for what is no tensor.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+from lamina.nn.matching import unmatched
+from lamina.spec import ShapeError
+from lamina.tensors import Tensor, as_tensor
+
+#: What a module's extra state is called in the state_dict, behind its path.
+EXTRA = "_extra_state"
+#: The ids of the modules whose own entries are read as ever, while a state is loaded.
+_as_ever: ContextVar[set[int] | None] = ContextVar("lamina_loaded_as_ever", default=None)
+
+
+class Mismatch(NamedTuple):
+    """The keys that `load_state_dict(strict=False)` could not match."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+class WithState:
+    """What `Module` has of this; a subclass may say it anew."""
+
+    _parameters: dict[str, Any]
+    _buffers: dict[str, Tensor | None]
+    _transient: set[str]
+
+    def get_extra_state(self) -> Any:
+        """What belongs to the state beside tensors: kept under "_extra_state". To be defined with `set_extra_state`.
+
+        Raises RuntimeError where a subclass does not define it.
+        """
+        raise RuntimeError(f"{type(self).__name__} has no extra state: it defines no get_extra_state")
+
+    def set_extra_state(self, state: Any) -> None:
+        """Take what `get_extra_state` gave. Raises RuntimeError where a subclass does not define it."""
+        raise RuntimeError(f"{type(self).__name__} takes no extra state: it defines no set_extra_state")
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        """Put the module's own entries, none of those below it, into a state."""
+        destination.update((prefix + name, held) for name, held in own_entries(self))
+        if _defines(self, "get_extra_state"):
+            destination[prefix + EXTRA] = self.get_extra_state()
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: Mapping[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Let the module's own entries be read from a state, when everything is known to fit.
+
+        An override may change state_dict before it calls this one; if it does not call it, the entries are its own
+        business. What it adds to the lists is reported with what was found.
+        """
+        if (known := _as_ever.get()) is not None:
+            known.add(id(self))
+
+
+def own_entries(module: WithState) -> Iterator[tuple[str, Tensor]]:
+    """A module's own parameters and persistent buffers."""
+    kept = ((n, b) for n, b in module._buffers.items() if n not in module._transient)
+    yield from ((n, x) for n, x in (*module._parameters.items(), *kept) if x is not None)
+
+
+def saved(net: Any, destination: dict[str, Any] | None, prefix: str, keep_vars: bool) -> dict[str, Any]:
+    """The state of a network, put into `destination`."""
+    found: dict[str, Any] = {} if destination is None else destination
+    for path, module in net.named_modules(remove_duplicate=False):
+        module._save_to_state_dict(found, prefix + _before(path), keep_vars)
+    for path, module in _hooked(net):
+        module._own_hooks().run("saved", module, found, prefix + _before(path), {})
+    return found
+
+
+def loaded(net: Any, given: Mapping[str, Any], strict: bool) -> Mismatch:
+    """Let a network take a state; see `Module.load_state_dict`."""
+    state = _by_todays_names(net, dict(given))
+    for path, module in reversed(_hooked(net)):
+        module._own_hooks().run("loading", module, state, _before(path), {}, strict, [], [], [])
+    own, extra, mismatch, errors = _asked(net, state, strict)
+    later = {_before(path) + name for path, m in net.named_modules() for name in m.later_names}
+    have = {id(own[k]) for k in own if k in state}
+    known = {*own, *extra}
+    mismatch.missing_keys[:0] = [
+        k for k in own if k not in state and k not in later and id(own[k]) not in have
+    ]
+    mismatch.missing_keys.extend(k for k in extra if k not in state)
+    hooked = _hooked(net)
+    if strict and any(mismatch) and not any(m._own_hooks().loaded for _, m in hooked):
+        raise KeyError(unmatched(type(net).__name__, dict.fromkeys(known) | own, state, *mismatch))
+    values = {k: _adopted(k, state[k]) for k in own if k in state}
+    errors += [f"{k} is {own[k].shape}, got {v.shape}" for k, v in values.items() if v.shape != own[k].shape]
+    if errors:
+        raise ShapeError(f"{type(net).__name__}.load_state_dict: {'; '.join(errors)}")
+    for key, value in values.items():
+        own[key].copy_(value.to(own[key].device))
+    for key, module in extra.items():
+        if key in state:
+            module.set_extra_state(state[key])
+    for _, module in hooked:
+        module._own_hooks().run("loaded", module, mismatch)
+    if strict and any(mismatch):
+        raise KeyError(unmatched(type(net).__name__, dict.fromkeys(known) | own, state, *mismatch))
+    return mismatch
+
+
+def _asked(
+    net: Any, state: dict[str, Any], strict: bool
+) -> tuple[dict[str, Tensor], dict[str, Any], Mismatch, list[str]]:
+    """What is to be read from a state, when each module was asked by its `_load_from_state_dict`, by name: tensors,
+    and the modules whose extra state it is; what did not match so far; and what they say is wrong."""
+    found, errors = Mismatch([], []), list[str]()
+    token = _as_ever.set(set())
+    try:
+        for path, module in net.named_modules():
+            module._load_from_state_dict(state, _before(path), {}, strict, *found, errors)
+        as_ever = _as_ever.get() or set()
+    finally:
+        _as_ever.reset(token)
+    own: dict[str, Tensor] = {}
+    extra: dict[str, Any] = {}
+    elsewhere: set[str] = set()  # what overrides have read
+    for path, module in net.named_modules(remove_duplicate=False):
+        prefix = _before(path)
+        if id(module) not in as_ever:
+            below = tuple(prefix + name + "." for name in module._modules)
+            elsewhere |= {k for k in state if k.startswith(prefix) and not k.startswith(below)}
+            continue
+        own.update((prefix + name, held) for name, held in own_entries(module))
+        if _defines(module, "set_extra_state"):
+            extra[prefix + EXTRA] = module
+    found.unexpected_keys[:0] = [k for k in state if k not in own and k not in extra and k not in elsewhere]
+    return own, extra, found, errors
+
+
+def _hooked(net: Any) -> list[tuple[str, Any]]:
+    """The modules that have hooks, with their names, those below first."""
+    return [(p, m) for p, m in net.named_modules() if "_lamina_hooks" in m.__dict__][::-1]
+
+
+def _by_todays_names(net: Any, state: dict[str, Any]) -> dict[str, Any]:
+    """The state with entries of older files under the names that they have now."""
+    for path, module in net.named_modules():
+        for old, new in module.older_names.items():
+            prefix = _before(path)
+            pattern = re.compile(re.escape(prefix) + old)
+            found = {key: pattern.match(key) for key in state}
+            state = {
+                prefix + m.expand(new) + key[m.end() :] if (m := found[key]) else key: value
+                for key, value in state.items()
+            }
+    return state
+
+
+def _defines(module: WithState, name: str) -> bool:
+    """Whether a subclass has a method of its own of this name."""
+    return getattr(type(module), name) is not getattr(WithState, name)
+
+
+def _before(path: str) -> str:
+    """What a module's entries begin with."""
+    return f"{path}." if path else ""
+
+
+def _adopted(key: str, value: Any) -> Tensor:
+    """An array of any library as a tensor; PyTorch's parameters are detached first."""
+    try:
+        return as_tensor(value.detach() if hasattr(value, "detach") else value)
+    except TypeError as error:
+        raise TypeError(f"load_state_dict: {key}: {error}") from error

@@ -1,0 +1,251 @@
+"""State: what modules say of their own part of it, extra state, destinations; as torch.nn.Module has them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lamina as lm
+from lamina import nn, ops, optim
+
+pytestmark = pytest.mark.feature("F112")
+
+
+class Counted(nn.Module):
+    """Counts its calls in Python, and keeps the number with the weights."""
+
+    def __init__(self) -> None:
+        self.linear = nn.Linear(2, 2)
+        self.calls = 0
+
+    def forward(self, x: Any) -> Any:
+        return self.linear(x)
+
+    def get_extra_state(self) -> Any:
+        return {"calls": self.calls}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.calls = state["calls"]
+
+
+def test_extra_state_is_kept_and_given_back() -> None:
+    net = nn.Sequential(Counted(), Counted())
+    net[1].calls = 7
+    state = net.state_dict()
+    assert list(state) == [
+        "0._extra_state", "0.linear.weight", "0.linear.bias", "1._extra_state", "1.linear.weight", "1.linear.bias",
+    ]  # fmt: skip
+    other = nn.Sequential(Counted(), Counted())
+    assert other.load_state_dict(state) == ([], [])
+    assert [m.calls for m in other] == [0, 7]
+    del state["1._extra_state"]
+    with pytest.raises(KeyError, match=r"missing 1\._extra_state"):
+        other.load_state_dict(state)
+    assert other.load_state_dict(state, strict=False).missing_keys == ["1._extra_state"]
+    with pytest.raises(KeyError, match=r"unexpected _extra_state"):
+        nn.Linear(2, 2).load_state_dict({**nn.Linear(2, 2).state_dict(), "_extra_state": 1})
+    with pytest.raises(RuntimeError, match="Linear has no extra state: it defines no get_extra_state"):
+        nn.Linear(2, 2).get_extra_state()
+    with pytest.raises(RuntimeError, match="Linear takes no extra state: it defines no set_extra_state"):
+        nn.Linear(2, 2).set_extra_state(1)
+
+
+class Renamed(nn.Module):
+    """Reads files in which its scale was called gamma, and rows of an older size."""
+
+    def __init__(self) -> None:
+        self.scale = nn.Parameter(lm.ones(3))
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        if prefix + "gamma" in state_dict:
+            state_dict[prefix + "scale"] = state_dict.pop(prefix + "gamma")[:3]
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+class OnItsOwn(nn.Module):
+    """Reads its table by itself, whatever its size is."""
+
+    def __init__(self) -> None:
+        self.table = nn.Parameter(lm.zeros(2))
+        self.linear = nn.Linear(1, 1)
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, metadata: Any, strict: bool, missing: Any, extra: Any, errors: Any
+    ) -> None:
+        if (found := state_dict.get(prefix + "rows")) is None:
+            missing.append(prefix + "rows")
+        elif len(found) != 2:
+            errors.append(f"{prefix}rows must be 2")
+        else:
+            self.table.copy_(found)
+
+
+def test_a_module_reads_its_own_entries() -> None:
+    net = nn.Sequential(Renamed(), nn.Linear(3, 1))
+    given = {**net.state_dict(), "0.gamma": lm.tensor([1.0, 2.0, 3.0, 4.0])}
+    del given["0.scale"]
+    assert net.load_state_dict(given) == ([], [])
+    assert net[0].scale.tolist() == [1, 2, 3]
+    assert "0.gamma" in given  # the caller's dict stays
+
+    net = nn.Sequential(OnItsOwn())
+    linear = {"0.linear.weight": lm.tensor([[5.0]]), "0.linear.bias": lm.tensor([6.0])}
+    assert net.load_state_dict({"0.rows": lm.tensor([3.0, 4.0]), **linear}) == ([], [])
+    assert net[0].table.tolist() == [3, 4]
+    assert net[0].linear.bias.tolist() == [6]
+    with pytest.raises(KeyError, match=r"missing 0\.rows"):
+        net.load_state_dict(linear)
+    assert net.load_state_dict(linear, strict=False).missing_keys == ["0.rows"]
+    with pytest.raises(lm.ShapeError, match=r"0\.rows must be 2"):
+        net.load_state_dict({"0.rows": lm.zeros(5), **linear})
+
+
+def test_a_module_saves_its_own_entries() -> None:
+    class Squeezed(nn.Linear):
+        def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+            super()._save_to_state_dict(destination, prefix, keep_vars)
+            destination[prefix + "total"] = self.weight.sum()
+            del destination[prefix + "bias"]
+
+    assert list(nn.Sequential(Squeezed(2, 2)).state_dict()) == ["0.weight", "0.total"]
+
+
+def test_a_destination_is_filled_and_returned() -> None:
+    net, held = nn.Linear(2, 1), {"step": 3}
+    found = net.state_dict(destination=held, prefix="net.", keep_vars=True)
+    assert found is held
+    assert list(held) == ["step", "net.weight", "net.bias"]
+    assert held["net.weight"] is net.weight
+
+
+def test_a_lazy_layer_is_not_saved_before_it_is_called(tmp_path: Any) -> None:
+    net = nn.Sequential(nn.LazyLinear(3))
+    with pytest.raises(RuntimeError, match=r"LazyLinear \(0\) has no parameters yet: call the network once"):
+        lm.save_safetensors(net, tmp_path / "net.safetensors")
+    assert not (tmp_path / "net.safetensors").exists()
+    net(lm.zeros((1, 2)))
+    assert list(net.state_dict()) == ["0.weight", "0.bias"]
+
+
+def test_buffers_are_assigned() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            self.seen = nn.Buffer(lm.zeros(2))
+            self.mask = nn.Buffer(lm.ones(2), persistent=False)
+
+        def forward(self, x: Any) -> Any:
+            self.seen += x
+            return self.seen * self.mask
+
+    net = Net()
+    assert list(net.state_dict()) == ["seen"]
+    assert [n for n, _ in net.named_buffers()] == ["seen", "mask"]
+    assert not list(net.parameters())
+    net(lm.ones(2))
+    assert net.seen.tolist() == [1, 1]
+    net.mask = nn.Buffer(lm.zeros(2))
+    assert list(net.state_dict()) == ["seen", "mask"]
+    assert net(lm.ones(2)).tolist() == [0, 0]
+
+
+@pytest.mark.torch
+def test_states_are_torchs() -> None:
+    """Keys, and what each module is asked for, in torch's order."""
+    torch = pytest.importorskip("torch")
+
+    def asked(lib: Any) -> list[Any]:
+        log: list[Any] = []
+
+        class Part(lib.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.linear = lib.Linear(2, 2)
+                self.count = lib.Buffer(torch.zeros(1) if lib is torch.nn else lm.zeros(1))
+
+            def get_extra_state(self) -> Any:
+                return 5
+
+            def set_extra_state(self, state: Any) -> None:
+                log.append(("extra", state))
+
+            def _load_from_state_dict(self, state: Any, prefix: str, *rest: Any) -> None:
+                log.append(prefix)
+                super()._load_from_state_dict(state, prefix, *rest)
+
+        net = lib.Sequential(Part(), Part())
+        state = net.state_dict()
+        net.load_state_dict(state)
+        return [sorted(state), sorted(map(str, log))]
+
+    assert asked(nn) == asked(torch.nn)
+
+
+def test_training_writes_buffers_in_place() -> None:
+    """forward updates buffers by methods that end in `_`, by parts and by numbers, as it does at once."""
+
+    class Tracked(nn.Module):
+        def __init__(self) -> None:
+            self.linear = nn.Linear(3, 3)
+            self.register_buffer("mean", lm.zeros(3))
+            self.register_buffer("queue", lm.zeros((4, 3)))
+            self.register_buffer("calls", lm.tensor(0))
+
+        def forward(self, x: Any) -> Any:
+            y = self.linear(x)
+            if self.training:
+                self.mean.mul_(0.5).add_(y.detach().mean(0), alpha=0.5)
+                self.queue.copy_(ops.cat([y.detach()[:1], self.queue[:-1]]))
+                self.queue[3] = self.mean
+                self.calls.add_(1)
+                self.calls += 1
+            return y + self.mean
+
+    nn.manual_seed(0)
+    net, twin = Tracked(), Tracked()
+    twin.load_state_dict(net.state_dict())
+    step = lm.train_step(net, ops.mse_loss, optim.SGD(lr=0.1), device="cpu")
+    own = optim.SGD(twin.parameters(), lr=0.1)
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        x, goal = (rng.standard_normal((2, 3)).astype(np.float32) for _ in range(2))
+        loss = step(x, goal)
+        value, grads = lm.value_and_grad(lambda n, x, y: ops.mse_loss(n(x), y))(
+            twin, lm.tensor(x), lm.tensor(goal)
+        )
+        own.step(grads)
+        np.testing.assert_allclose(loss.numpy(), value.numpy(), rtol=1e-5)
+    assert net.calls.item() == 6
+    for name, x in net.state_dict().items():
+        np.testing.assert_allclose(
+            x.numpy(), twin.state_dict()[name].numpy(), rtol=1e-4, atol=1e-6, err_msg=name
+        )
+    assert np.abs(net.queue.numpy()).min() > 0
+
+    class Writes(nn.Linear):
+        def forward(self, x: Any) -> Any:
+            for p in self.parameters():
+                p.mul_(0.9)
+            return super().forward(x)
+
+    with pytest.raises(TypeError, match="copy_: the parameters of the network that a training step trains"):
+        lm.train_step(Writes(3, 3), ops.mse_loss, optim.SGD(lr=0.1), device="cpu")(x, goal)
+
+
+def test_values_are_assigned_by_data() -> None:
+    layer = nn.Linear(2, 2)
+    weight = layer.weight
+    layer.weight.data.fill_(0.5)
+    layer.bias.data[1] = 3.0
+    layer.bias.data = layer.bias.data * 2
+    layer.weight.data.copy_(lm.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    assert layer.weight is weight
+    assert weight.tolist() == [[1, 2], [3, 4]]
+    assert layer.bias.tolist()[1] == 6
+    with pytest.raises(
+        lm.ShapeError, match=r"data: .* cannot be written over .*: net\.weight = nn\.Parameter"
+    ):
+        layer.bias.data = lm.zeros(3)
+    with pytest.raises(TypeError, match=r"data: .* cannot be written over .*; convert the values"):
+        layer.bias.data = lm.zeros(2, dtype="float64")
+    slope = lm.grad(lambda x: (x * x.data).sum())(lm.tensor([3.0]))
+    assert slope.tolist() == [3]
