@@ -167,3 +167,22 @@ print(len(made))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["1"]
+
+
+def test_compiled_modules_are_copied_and_saved(made: list[Any]) -> None:
+    import io
+
+    import torch
+
+    run, x = ours(torch.nn.Bilinear(4, 4, 2)), torch.randn(3, 4)
+    wanted = run(x, x)
+    saved = io.BytesIO()
+    torch.save(run, saved)
+    saved.seek(0)
+    for twin in (copy.deepcopy(run), torch.load(saved, weights_only=False)):
+        torch.testing.assert_close(twin(x, x), wanted)
+        with torch.no_grad():
+            twin.weight.mul_(2)
+        torch.testing.assert_close(run(x, x), wanted)
+    assert made
+    assert all(graph.instead is None for graph in made)

@@ -30,7 +30,8 @@ _CALLS = (torch.nn.Module._call_impl, torch.nn.Module._wrapped_call_impl)
 
 def take_recurrent_layers(backend: Backend) -> None:
     """Let Dynamo give frames with recurrent layers to a backend. Called once in a process."""
-    compilations = _Compilations(backend)
+    global COMPILATIONS
+    compilations = COMPILATIONS = _Compilations(backend)
     # Before Dynamo's own callbacks, where `torch._dynamo.reset()`, which forgets registered ones, leaves it.
     setattr(callback_handler, "run_start_callbacks", compilations.begin)  # noqa: B010 - methods, to type checkers
     setattr(callback_handler, "run_end_callbacks", compilations.end)  # noqa: B010
@@ -68,6 +69,10 @@ class _Compilations:
         self.refused: WeakSet[CodeType] = WeakSet()
         self.count = 0
 
+    def __reduce__(self) -> str:
+        """There is one in a process: copies and pickles of compiled modules name it."""
+        return "COMPILATIONS"
+
     def begin(self, args: Any) -> None:
         """A compilation begins."""
         compiled = _compiled()
@@ -86,6 +91,10 @@ class _Compilations:
             self.refused.add(compiled["code"])
             self.count += 1
         self._end(args)
+
+
+#: The process's own.
+COMPILATIONS: _Compilations | None = None
 
 
 def _compiled() -> dict[str, Any] | None:
