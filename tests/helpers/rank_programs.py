@@ -26,7 +26,7 @@ def check(comm: Communicator) -> list[str]:
             wrong.append(f"{what}: {got} is not {wanted}")
 
     for dtype in DTYPES:
-        for shape in [(5,), (0,), (2, 3)]:
+        for shape in [(5,), (0,), (2, 3), ()]:
             everybody = np.stack([own(r, shape, dtype) for r in range(n)])
             for reduction in ("sum", "mean", "max", "min"):
                 x, wanted = own(me, shape, dtype), reduced(everybody, reduction)

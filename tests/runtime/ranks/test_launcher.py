@@ -35,6 +35,11 @@ SLURM = {
         (SLURM | {"PMIX_RANK": "6"}, Launcher("Slurm", 6, 7, 2, 3, "mpi", "gpu007", 20700)),
         (SLURM | {"SLURM_STEP_ID": "4294967291"}, Launcher("none")),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, Launcher("none")),
+        ({"RANK": "1"}, Launcher("none")),  # somebody's own
+        (
+            SLURM | {"WORLD_SIZE": "7", "MASTER_ADDR": "gpu007"},
+            Launcher("Slurm", 6, 7, 2, 3, "tcp", "gpu007", 20700),
+        ),
     ],
 )
 def test_launchers(environ: dict[str, str], launcher: Launcher) -> None:
@@ -46,6 +51,9 @@ def test_launchers(environ: dict[str, str], launcher: Launcher) -> None:
     [
         (TORCHRUN | {"RANK": "x"}, "RANK must be a number, got 'x'"),
         (TORCHRUN | {"RANK": "8"}, "environment: rank 8 is not among 8 ranks"),
+        (TORCHRUN | {"MASTER_PORT": "99999"}, "MASTER_PORT must be from 0 to 65535, got 99999"),
+        ({"RANK": "1", "MASTER_ADDR": "a"}, "RANK and MASTER_ADDR are set, WORLD_SIZE is not"),
+        ({"WORLD_SIZE": "2", "MASTER_ADDR": "a"}, "WORLD_SIZE and MASTER_ADDR are set, RANK is not"),
         (TORCHRUN | {"LOCAL_RANK": "4"}, "local rank 4 is not among the 4 of this machine"),
         (
             {"OMPI_COMM_WORLD_RANK": "0"},

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lamina.runtime import Device, DeviceError
-from lamina.runtime.ranks import Launcher, World, nccl
+from lamina.runtime.ranks import Launcher, World, nccl, watchdog
 
 
 class Fake:
@@ -65,3 +65,14 @@ def test_types_that_cannot_be_added_are_named(fake: Fake) -> None:
     comm = nccl.NcclCommunicator(2, 0, Device("cpu"), lambda x: x)
     with pytest.raises(DeviceError, match="NCCL cannot reduce float8_e4m3fn; cast it to one of int8"):
         comm.all_reduce(0, 0, 1, "float8_e4m3fn", "sum", 0)
+
+
+def test_a_fault_aborts_what_is_open_once(fake: Fake) -> None:
+    closed, left = (nccl.NcclCommunicator(2, 0, Device("cpu"), lambda x: x) for _ in range(2))
+    closed.close()
+    del fake.log[:]
+    watchdog._abort()
+    left.close()
+    left.close(abort=True)
+    assert fake.log == ["abort"]
+    watchdog._callbacks.clear()

@@ -1,6 +1,7 @@
 """Communicators over sockets."""
 
 import threading
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -44,3 +45,15 @@ def test_a_rank_that_is_silent_or_gone_is_named() -> None:
         comm.receive(np.zeros(1), 1)
     for held in (first, *stores):
         held.close()
+
+
+def test_ranks_that_do_not_come_or_come_twice_or_count_otherwise_are_named() -> None:
+    with closing(Store("127.0.0.1", free_port(), serve=True, timeout=20.0)) as store:
+        with pytest.raises(TimeoutError, match=r"of 3 ranks rank 1, 2 did not come to rank 0 within 0.1 s"):
+            SocketMesh(store, 0, 3, 0.1)
+        with pytest.raises(
+            ValueError, match="another process is rank 0 already: each needs a RANK of its own"
+        ):
+            SocketMesh(store, 0, 3, 0.1)
+        with pytest.raises(ValueError, match="rank 1 is one of 2 ranks, rank 0 one of 3: WORLD_SIZE must be"):
+            SocketMesh(store, 1, 2, 0.1)

@@ -63,6 +63,11 @@ def reduced(parts: Array, reduction: str) -> Array:
     return REDUCTIONS[reduction](wide).astype(parts.dtype)
 
 
+def _part(x: Array, rank: int) -> Array:
+    """A rank's part, in the same memory: of one axis alone, an index would give a copy."""
+    return x[rank : rank + 1]
+
+
 class Communicator(ABC):
     """The ranks of one group. Arrays are of the host, dense and row-major; every rank makes the same calls in
     one order.
@@ -107,12 +112,13 @@ class Communicator(ABC):
     def all_gather(self, x: Array, out: Array) -> None:
         """out [ranks, *x.shape]: everybody's x."""
         out[self.rank] = x
-        self.exchange(dict.fromkeys(self._others(), x), {r: out[r] for r in self._others()})
+        self.exchange(dict.fromkeys(self._others(), x), {r: _part(out, r) for r in self._others()})
 
     def all_to_all(self, x: Array, out: Array) -> None:
         """out[i] is what rank i has in its x[own rank]; both [ranks, ...]."""
         out[self.rank] = x[self.rank]
-        self.exchange({r: x[r] for r in self._others()}, {r: out[r] for r in self._others()})
+        others = self._others()
+        self.exchange({r: _part(x, r) for r in others}, {r: _part(out, r) for r in others})
 
     def reduce_scatter(self, x: Array, out: Array, reduction: str) -> None:
         """out [...] is the reduction of everybody's x[own rank]; x [ranks, ...]."""

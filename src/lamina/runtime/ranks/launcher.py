@@ -49,13 +49,19 @@ def find_launcher(environ: Mapping[str, str] | None = None) -> Launcher:
     torchrun (and `lamina run`) sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT;
     Open MPI
     OMPI_COMM_WORLD_*; MPICH's and Intel's mpirun PMI_RANK, PMI_SIZE, MPI_LOCALRANKID; srun SLURM_PROCID and others.
-    Raises ValueError where a variable holds no number, or a rank that does not fit.
+    Raises ValueError where a variable holds no number, or a rank that does not fit, or where one is missing.
     """
     env = os.environ if environ is None else environ
     for found in (_by_variables, _open_mpi, _mpich, _slurm):
         launcher = found(env)
         if launcher is not None:
             return launcher
+    if "MASTER_ADDR" in env:  # ranks would meet there
+        for name, missing in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
+            if name in env and missing not in env:
+                raise ValueError(
+                    f"{name} and MASTER_ADDR are set, {missing} is not: set it, or neither of them"
+                )
     return Launcher("none")
 
 
@@ -74,7 +80,10 @@ def _number(env: Mapping[str, str], *names: str, default: int | None = None) -> 
 
 def _meeting(env: Mapping[str, str]) -> tuple[str | None, int | None]:
     """MASTER_ADDR and MASTER_PORT."""
-    return env.get("MASTER_ADDR"), _number(env, "MASTER_PORT") if "MASTER_PORT" in env else None
+    port = _number(env, "MASTER_PORT") if "MASTER_PORT" in env else None
+    if port is not None and not 0 <= port < 1 << 16:
+        raise ValueError(f"MASTER_PORT must be from 0 to 65535, got {port}")
+    return env.get("MASTER_ADDR"), port
 
 
 def _by_variables(env: Mapping[str, str]) -> Launcher | None:

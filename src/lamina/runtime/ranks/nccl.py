@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lamina._lazy import lazy
 from lamina.runtime.errors import DeviceError
+from lamina.runtime.ranks.watchdog import on_fault
 
 if TYPE_CHECKING:
     from lamina.runtime.compute_device import Device
@@ -40,11 +41,18 @@ class NcclCommunicator:
         with device.current():
             self._owner = core.Communicator.init(size, rank, unique)
         self._comm = self._calls.Comm(self._owner.ptr)
+        self._is_open, self._forget = True, on_fault(lambda: self._end(self._owner.abort))
 
     def close(self, *, abort: bool = False) -> None:
         """Give NCCL's resources back. Graphs that use it must be gone, or it waits for ever; abort: ranks may be
-        gone, do not wait for them."""
-        (self._owner.abort if abort else self._owner.destroy)()
+        gone, do not wait for them. A rank that fails aborts it, too, so that kernels that wait for it end."""
+        if self._is_open:
+            self._forget()
+            self._end(self._owner.abort if abort else self._owner.destroy)
+
+    def _end(self, how: Callable[[], None]) -> None:
+        self._is_open = False
+        how()
 
     def all_reduce(self, x: int, y: int, count: int, dtype: str, reduction: str, stream: int) -> None:
         """y is the reduction of all ranks' x; they may be one."""

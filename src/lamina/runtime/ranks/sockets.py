@@ -31,6 +31,7 @@ class SocketMesh:
     def __init__(self, store: Store, rank: int, size: int, timeout: float) -> None:
         self.rank, self.size, self.timeout = rank, size, timeout
         self.peers: dict[int, socket.socket] = {}
+        _check_alone(store, rank, size)
         self._thread = ThreadPoolExecutor(1, "lamina ranks")
         with socket.socket() as listener:
             listener.bind(("", 0))
@@ -40,13 +41,25 @@ class SocketMesh:
             for peer in range(rank):
                 self.peers[peer] = self._to(peer, store)
             for _ in range(rank + 1, size):
-                connection, _ = listener.accept()
-                connection.settimeout(timeout)
+                connection = self._accepted(listener)
                 (peer,) = _RANK.unpack(receive_exactly(connection, _RANK.size))
                 self.peers[peer] = connection
         for connection in self.peers.values():
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setblocking(False)
+
+    def _accepted(self, listener: socket.socket) -> socket.socket:
+        """The connection of a rank above this one. Raises TimeoutError, which names those that did not come."""
+        try:
+            connection, _ = listener.accept()
+        except TimeoutError:
+            missing = ", ".join(str(r) for r in range(self.rank + 1, self.size) if r not in self.peers)
+            raise TimeoutError(
+                f"init: of {self.size} ranks rank {missing} did not come to rank {self.rank} within "
+                f"{self.timeout:g} s: was it started, with the same MASTER_ADDR and MASTER_PORT?"
+            ) from None
+        connection.settimeout(self.timeout)
+        return connection
 
     def _to(self, peer: int, store: Store) -> socket.socket:
         address, port = store.get(f"rank/{peer}").decode().split()
@@ -149,6 +162,20 @@ class _Started:
 
     def wait(self) -> None:
         self._call.result()
+
+
+def _check_alone(store: Store, rank: int, size: int) -> None:
+    """Raise ValueError where another process says that it is this rank, or the first one counts other ranks."""
+    if rank == 0:
+        store.set("size", str(size).encode())
+    elif (first := int(store.get("size"))) != size:
+        raise ValueError(
+            f"init: rank {rank} is one of {size} ranks, rank 0 one of {first}: WORLD_SIZE must be the same everywhere"
+        )
+    if store.add(f"came/{rank}") > 1:
+        raise ValueError(
+            f"init: another process is rank {rank} already: each needs a RANK of its own, from 0 to {size - 1}"
+        )
 
 
 def _own_address(store: Store) -> str:

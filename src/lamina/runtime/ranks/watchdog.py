@@ -314,9 +314,13 @@ def unwatch() -> None:
             found.leave()
 
 
-def on_fault(callback: Callable[[], object]) -> None:
-    """Call this, in a thread, when a rank has failed: to abort what would wait for it for ever."""
+def on_fault(callback: Callable[[], object]) -> Callable[[], None]:
+    """Call this, in a thread, when a rank has failed: to abort what would wait for it for ever.
+
+    Returns what takes it back.
+    """
     _callbacks.append(callback)
+    return lambda: _callbacks.remove(callback)
 
 
 def _abort() -> None:
