@@ -111,5 +111,3 @@ class Fused(Op):
         yield Sample.of(cls((Matmul(),)), (3, 7), (7, 5))
         yield Sample.of(cls((Matmul(), Add())), (2, 4, 3), (2, 3, 1), (1, 4, 1))  # a number for each row
         yield Sample.of(cls((Add(), Relu(), Mul(), Tanh())), (2, 1, 5), (3, 1), (2, 3, 5))
-
-
