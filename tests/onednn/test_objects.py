@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from lamina import onednn
+from lamina.c import dnnl
 from lamina.c.errors import DnnlError, DnnlInvalidArguments, DnnlUnimplemented
 from lamina.onednn import ARG, Attributes, Engine, Memory, MemoryDesc, Primitive, Stream
 from tests.helpers.resident import growth
@@ -114,6 +115,32 @@ def test_descriptor_queries() -> None:
     assert empty.dims == ()
     assert empty.nbytes == 0
     assert str(empty) == "none"
+
+
+@pytest.mark.parametrize(
+    "layout", [{}, {"strides": (800, 1, 160, 20)}, {"tag": "acdb"}, {"tag": "aBcd16b"}, {"tag": "any"}]
+)
+def test_what_a_descriptor_was_made_of_is_what_the_library_says(layout: Any) -> None:
+    made = MemoryDesc((2, 19, 5, 8), "f32", **layout)
+    asked = MemoryDesc.copy_of(made.handle)
+    for fact in ("ndim", "dims", "data_type", "format_kind", "blocks", "strides", "tag", "nbytes"):
+        assert getattr(made, fact) == getattr(asked, fact), fact
+
+
+def test_given_layouts_are_kept_and_open_ones_are_asked_for() -> None:
+    x, y = (MemoryDesc((2, 8, 6, 6), tag="acdb") for _ in range(2))
+    w, b, r = MemoryDesc((8, 8, 1, 1), tag="any"), MemoryDesc((8,)), MemoryDesc((2, 8, 6, 6), tag="acdb")
+    attributes = Attributes([onednn.Eltwise("relu"), onednn.Binary("add", r)])
+    made = onednn.convolution_forward(x, w, b, y, WINDOW, prop="inference", attributes=attributes)
+    added = onednn.post_op_argument(1)
+    assert (made.src, made.dst, made.argument(ARG.BIAS), made.argument(added)) == (x, y, b, r)
+    assert made.src is x
+    assert made.weights.is_strided
+    for argument in (ARG.SRC, ARG.DST, ARG.BIAS, ARG.WEIGHTS, added):
+        assert made.argument(argument) == made.md(dnnl.dnnl_query_t.dnnl_query_exec_arg_md, argument)
+    assert made.argument(onednn.post_op_argument(0)).ndim == made.argument(ARG.MEAN).ndim == 0
+    x.close()
+    assert made.argument(ARG.SRC).tag == "acdb"
 
 
 def test_memory_pointer_can_be_moved() -> None:

@@ -10,6 +10,7 @@ import pytest
 from lamina.ops import core
 from lamina.ops.core import REGISTRY, Arg, Op, Operand, Sample, bind, call
 from lamina.ops.primitives import Add, Concat, Conv, Expand, Matmul, MaxPool, Pad, Relu, Reshape, Window
+from lamina.ops.primitives.marker import StopGradient
 from lamina.spec import (
     DTypeError,
     ShapeError,
@@ -196,3 +197,12 @@ def test_ops_alone_take_arrays() -> None:
     program = "import numpy; from lamina import ops; print(ops.relu(numpy.float32([-1, 2])).tolist())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[0.0, 2.0]\n"
+
+
+def test_inferred_specs_are_remembered_but_for_markers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers are alike; what holds a program's functions and values is not kept alive by it."""
+    x = Spec((3, 7, 11, 13), float32)
+    assert core.inferred(Relu(), x) is core.inferred(Relu(), Spec((3, 7, 11, 13), float32))
+    marker = StopGradient()
+    assert core.inferred(marker, x) == (x,)
+    assert core.inferred(marker, x) is not core.inferred(marker, x)

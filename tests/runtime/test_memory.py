@@ -558,3 +558,26 @@ def test_threads_share_an_arena() -> None:
     found = arena.statistics()
     assert (found.live, found.in_use, found.allocations) == (0, 0, 2400)
     assert found.held == found.cached
+
+
+def test_large_memory_of_the_host_begins_where_a_huge_page_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    resource, nbytes = HostResource(), 5 * MIB + 64
+    pointer, owner = resource.allocate(nbytes)
+    assert pointer % (2 * MIB) == 0
+    array = host_array(pointer, (nbytes,), np.uint8)
+    array[:] = 7
+    assert int(array.sum(dtype=np.int64)) == 7 * nbytes
+    del array, owner
+    with pytest.raises(MemoryError, match=f"the system gives no {1 << 60} bytes"):
+        resource.allocate(1 << 60)
+    monkeypatch.setattr("lamina.runtime.memory._ADVICE", None)  # a system without them
+    pointer, _owner = resource.allocate(nbytes)
+    assert pointer % resource.quantum == 0
+
+
+def test_pages_are_given_back_with_their_owner() -> None:
+    def once() -> None:
+        pointer, _owner = HostResource().allocate(8 * MIB)
+        host_array(pointer, (8 * MIB,), np.uint8)[:] = 1
+
+    assert growth(once, MIB) <= MIB

@@ -82,7 +82,7 @@ class PrimitiveDesc(Owned):
         A layout that was given is kept: only what was left to the kernel is asked for.
         """
         given = self._given.get(argument)
-        if given is not None and given.is_strided:
+        if given is not None and given.is_strided and not given.closed:
             return given
         if argument >= dnnl.DNNL_ARG_ATTR_MULTIPLE_POST_OP_BASE and given is None:
             return MemoryDesc()  # the library would read another kind of post-op as a binary one

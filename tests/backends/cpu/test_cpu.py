@@ -16,6 +16,7 @@ import lamina as lm
 from lamina import backends, onednn
 from lamina.backends import Call, NoKernel, Plan
 from lamina.backends.cpu import CpuBackend, has_onednn
+from lamina.backends.cpu import backend as cpu_backend
 from lamina.backends.cpu.random import Words
 from lamina.backends.cpu.window import prefers_channels_last
 from lamina.backends.reference import run_reference
@@ -152,6 +153,21 @@ def test_a_convolution_is_planned_once_however_its_operands_lie() -> None:
         assert BACKEND.plan(op, [x.with_tag(tag), w.fixed, b.fixed], Policy()) is first
     assert BACKEND.plan(op, [x, w, b], Policy(workspace_limit=1 << 20)) is not first
     assert BACKEND.plan(op, [x, w, b], Policy(algorithm="fallback")) is not first
+
+
+def test_a_sum_is_planned_once_whether_row_major_is_said_or_left_open() -> None:
+    a, b, op = Spec((5, 6), float32), Spec((5, 6), float32), Fused((Mul(), Add()))
+    first = BACKEND.plan(op, [a, b, b], Policy(algorithm="heuristic"))
+    assert BACKEND.plan(op, [a.fixed, b.fixed, b.fixed], Policy()) is first
+    assert BACKEND.plan(op, [a.with_tag("ba"), b, b], Policy()) is not first
+
+
+def test_the_backend_opens_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is made, not where the first kernel is planned."""
+    asked: list[bool] = []
+    monkeypatch.setattr("lamina.backends.cpu.has_onednn", lambda: asked.append(True))
+    cpu_backend(lm.Device("cpu"))
+    assert asked == [True]
 
 
 @pytest.mark.feature("F054", "F055")

@@ -103,6 +103,35 @@ def test_a_head_takes_the_steps_behind_it() -> None:
     assert steps(fuse_elementwise(graph, StandIn())) == [["matmul", "add", "relu", "mul"]]
 
 
+def test_a_chain_is_planned_whole_before_its_parts() -> None:
+    """What is planned on the way is nothing but time, where the backend takes all of it."""
+    graph, backend, report = trace(lambda a: -ops.tanh(ops.exp(a) + 1.0), X), StandIn(), Report()
+    assert steps(fuse_elementwise(graph, backend, report)) == [["exp", "add", "tanh", "neg"]]
+    assert [len(op.ops) for op, _ in backend.asked if isinstance(op, Fused)] == [4]
+    assert report.merged == {"step": 3}
+
+
+def test_a_chain_that_is_refused_whole_is_made_as_far_as_it_goes() -> None:
+    def two(op: Op, specs: Sequence[Spec]) -> str:
+        return "fused" if isinstance(op, Fused) and len(op.ops) <= 2 else ""
+
+    graph, backend, report = trace(lambda a: -ops.tanh(ops.exp(a)), X), StandIn(two), Report()
+    assert steps(fuse_elementwise(graph, backend, report)) == [["exp", "tanh"]]
+    assert report.refused == ["fused(exp() > tanh() > neg()): nothing for it"]
+    assert [len(op.ops) for op, _ in backend.asked if isinstance(op, Fused)] == [3, 2]
+
+
+def test_a_step_that_another_chain_could_take_is_not_taken_along() -> None:
+    """A sum behind two chains goes to the earlier head, whichever of them is met first."""
+
+    def f(a: Any, b: Any) -> Any:
+        first = ops.matmul(a, b)
+        return ops.tanh(ops.exp(a)) + ops.neg(first)
+
+    graph = trace(f, Spec((3, 3), float32), Spec((3, 3), float32))
+    assert sorted(steps(fuse_elementwise(graph, StandIn()))) == [["exp", "tanh"], ["matmul", "neg", "add"]]
+
+
 def test_the_earlier_head_comes_first() -> None:
     """A sum of two products goes to the one that ran first, or to the other one where that is refused."""
 
