@@ -253,13 +253,13 @@ class ShardStream(Checked):
                 found = {f.kind: data for f, data in zip(files, contents, strict=True)}
                 yield _Raw(path, files[0].key, {kind: found[kind] for kind in kinds})
 
-    def decoded(self, samples: Sequence[Any], rng: np.random.Generator) -> list[Any]:
+    def _decoded(self, samples: Sequence[Any], rng: np.random.Generator) -> list[Any]:
         """The samples of what was read."""
         own = rng.spawn(len(samples))
         return [self.decoder.sample(s.key, s.files, r, s.shard) for s, r in zip(samples, own, strict=True)]
 
     def _load(self, samples: Any, rng: np.random.Generator) -> Any:
-        return self.collate(self.decoded(samples, rng))
+        return self.collate(self._decoded(samples, rng))
 
     def __repr__(self) -> str:
         return f"ShardStream({len(self.paths)} shards, batches of {self.batch_size})"
@@ -348,4 +348,4 @@ class _RowsMaker:
         self._under_way[loop, share] = place + 1, parts
         while len(self._under_way) > _LOOPS:
             del self._under_way[next(iter(self._under_way))]
-        return self.stream.decoded(part.indices, part.rng), part.weights
+        return self.stream._decoded(part.indices, part.rng), part.weights
