@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina import data, nn
+from lamina import data, nn, vmap
 from lamina._renamed import renamed
 from lamina.optim import schedule
 
@@ -37,6 +37,10 @@ def test_everything_else_stays() -> None:
         (lambda: data.arrays(np.zeros(3), batch=2), "arrays() got an unexpected keyword argument 'batch'"),
         (lambda: data.mnist(".", batch=2), "'batch'; it is 'batch_size' now"),
         (lambda: data.Batches(print, 3, batch=2), "Batches() got an unexpected keyword argument 'batch'"),
+        (
+            lambda: vmap(abs, in_axes=1),
+            "vmap() got an unexpected keyword argument 'in_axes'; it is 'in_dims' now",
+        ),
         (lambda: schedule.cosine(0.1, steps=3), "cosine() got an unexpected keyword argument 'steps'"),
         (lambda: schedule.one_cycle(peak=1.0), "one_cycle() got an unexpected keyword argument 'peak'"),
     ],

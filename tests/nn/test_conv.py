@@ -158,3 +158,24 @@ def test_transposed_layers_are_their_function(rank: int) -> None:
     function = getattr(lm.ops, f"conv_transpose{rank}d")
     wanted = function(lm.tensor(x), layer.weight, layer.bias, 2, 1, 1, 2)
     np.testing.assert_array_equal(layer(lm.tensor(x)).numpy(), wanted.numpy())
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_the_size_of_the_output_is_asked_for(rank: int) -> None:
+    torch = pytest.importorskip("torch")
+    own = getattr(nn, f"ConvTranspose{rank}d")(2, 3, 3, stride=3, dilation=2)
+    other = getattr(torch.nn, f"ConvTranspose{rank}d")(2, 3, 3, stride=3, dilation=2)
+    own.load_state_dict(other.state_dict())
+    x = np.random.default_rng(0).standard_normal((2, 2, 3, 4, 5)[: rank + 2]).astype(np.float32)
+    least = other(torch.tensor(x)).shape[2:]
+    sizes = tuple(n + i for i, n in enumerate(least))
+    for wanted in (sizes, (2, 3, *sizes)):
+        found = own(lm.tensor(x), output_size=wanted)
+        np.testing.assert_allclose(
+            found.numpy(), other(torch.tensor(x), output_size=list(wanted)).detach().numpy(), atol=1e-6
+        )
+    with pytest.raises(lm.ShapeError, match=r"output_size must be from \(.*\) to \(.*\), got"):
+        own(lm.tensor(x), output_size=[n + 3 for n in least])
+    with pytest.raises(lm.ShapeError, match="output_size must be"):
+        own(lm.tensor(x), output_size=(1,) * (rank + 3))

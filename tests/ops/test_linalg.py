@@ -152,3 +152,25 @@ def test_refusals() -> None:
         linalg.matrix_norm(lm.ones(3, 3), "nuc")
     with pytest.raises(ValueError, match="multi_dot: takes two tensors or more, got 1"):
         linalg.multi_dot([lm.ones(2, 2)])
+
+
+def test_products_of_vectors() -> None:
+    a, b = drawn(2, 3, 4), drawn(3, 4)
+    near(linalg.vecdot(a, b), (a * b).sum(-1))
+    near(linalg.vecdot(a, a, dim=0), (a * a).sum(0))
+    near(lm.grad(lambda a: linalg.vecdot(a, lm.tensor(b)).sum())(lm.tensor(a)), np.broadcast_to(b, a.shape))
+    with pytest.raises(ShapeError, match="vecdot: vectors along axis -1 must be of one length, got"):
+        linalg.vecdot(lm.ones(2, 3), lm.ones(2, 1))
+    with pytest.raises(AttributeError, match=r"chain_matmul'; it is linalg\.multi_dot\(matrices\)"):
+        _ = lm.ops.chain_matmul
+
+
+def test_powers_of_elements() -> None:
+    x = drawn(2, 3)
+    near(linalg.vander(x), x[..., None] ** np.arange(3))
+    near(linalg.vander(x, N=5), x[..., None] ** np.arange(5))
+    near(lm.grad(lambda x: linalg.vander(x).sum())(lm.tensor(x)), 1 + 2 * x)
+    with pytest.raises(ValueError, match="vander: N must be at least 2, got 1"):
+        linalg.vander(x, N=1)
+    with pytest.raises(ShapeError, match="vander: x must have an axis"):
+        linalg.vander(lm.tensor(1.0))

@@ -303,3 +303,11 @@ def test_tile_takes_numbers_one_by_one_and_in_a_sequence() -> None:
     x = lm.tensor([[1.0, 2.0]])
     assert x.tile(2).shape == (1, 4)
     assert x.tile(3, 2).shape == x.tile((3, 2)).shape == (3, 4)
+
+
+def test_a_diagonal_is_filled() -> None:
+    x, wanted = lm.zeros((3, 4)), np.zeros((3, 4))
+    np.fill_diagonal(wanted, 2)
+    assert x.fill_diagonal_(2.0).tolist() == x.tolist() == wanted.tolist()
+    with pytest.raises(ShapeError, match="fill_diagonal_: needs at least two axes"):
+        lm.zeros(3).fill_diagonal_(1.0)

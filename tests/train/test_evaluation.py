@@ -231,3 +231,14 @@ def test_predict_names_what_is_wrong() -> None:
         lm.predict(Fixed(), given, device="cpu", backend="reference")
     with pytest.raises(ValueError, match="predict: batch 0 is a ndarray; a batch is a pair"):
         lm.predict(net, iter([IMAGES]), labelled=True, device="cpu")
+
+
+def test_predict_takes_a_list_of_dicts_as_batches() -> None:
+    class Scaled(nn.Module):
+        def forward(self, x: Any, by: Any) -> Any:
+            return x * by
+
+    batches = [{"x": np.full((n, 2), 3, np.float32), "by": np.full((n, 1), n, np.float32)} for n in (3, 3, 1)]
+    found = lm.predict(Scaled(), batches, device="cpu")
+    assert found.shape == (7, 2)
+    assert found[:, 0].tolist() == [9, 9, 9, 9, 9, 9, 3]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Literal
 
@@ -10,7 +10,7 @@ from lamina import ops
 from lamina.nn import init
 from lamina.nn.module import Module, T
 from lamina.nn.parameter import Parameter
-from lamina.ops.primitives.window import Padding, per_axis
+from lamina.ops.primitives.window import Padding, per_axis, window
 from lamina.spec import Policy, Shape, ShapeError, current_policy, policy
 from lamina.tensors import empty
 
@@ -212,8 +212,12 @@ class _ConvTranspose(_Conv):
         )
         self.output_padding = per_axis(type(self).__name__, "output_padding", output_padding, self.rank, 0)
 
-    def forward(self, x: T) -> T:
-        """x (N, in_channels, *S) -> (N, out_channels, *O). Raises ShapeError, DTypeError."""
+    def forward(self, x: T, output_size: Sequence[int] | None = None) -> T:
+        """x (N, in_channels, *S) -> (N, out_channels, *O). Raises ShapeError, DTypeError.
+
+        output_size: O, in place of output_padding; batch and channels may stand before it.
+        """
+        extra = self.output_padding if output_size is None else self._extra(x.shape, tuple(output_size))
         algorithm, mode = self._mode()
         with mode:
             y: T = type(self).function(
@@ -222,13 +226,30 @@ class _ConvTranspose(_Conv):
                 self.bias,
                 self.stride,
                 self.padding,
-                self.output_padding,
+                extra,
                 self.groups,
                 self.dilation,
                 flip=self.flip,
                 algorithm=algorithm,
             )
             return y
+
+    def _extra(self, given: Shape, wanted: Shape) -> Shape:
+        """The output_padding that gives an output of these sizes. Raises ShapeError for sizes that none gives."""
+        name, rank = type(self).__name__, self.rank
+        sizes = wanted[-rank:] if len(wanted) in (rank, len(given)) else wanted
+        win = window(name, self.kernel_size, self.stride, self.padding, self.dilation, self.groups)
+        least = tuple(
+            (n - 1) * s - sum(pair) + span
+            for n, s, pair, span in zip(
+                given[-rank:], win.stride, win.padding, win.span(self.kernel_size), strict=True
+            )
+        )
+        extra = tuple(size - n for size, n in zip(sizes, least, strict=False))
+        if len(sizes) != rank or not all(0 <= e < s for e, s in zip(extra, win.stride, strict=True)):
+            most = tuple(n + s - 1 for n, s in zip(least, win.stride, strict=True))
+            raise ShapeError(f"{name}: output_size must be from {least} to {most}, got {wanted}")
+        return extra
 
     def extra_repr(self) -> str:
         """The arguments, those at their defaults left out."""

@@ -881,6 +881,8 @@ RENAMED = {
     "fix": "trunc",
     "trapz": "trapezoid",
     "ger": "outer",
+    "chain_matmul": "linalg.multi_dot(matrices)",
+    "vecdot": "linalg.vecdot",
     "arccos": "acos",
     "arccosh": "acosh",
     "arcsin": "asin",

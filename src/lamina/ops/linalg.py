@@ -15,17 +15,18 @@ import numpy as np
 
 from lamina._lazy import listing
 from lamina.ops.arguments import checked
-from lamina.ops.core import floating, recorder
+from lamina.ops.core import floating, operand, recorder
 from lamina.ops.primitives.arrange import broadcast_to
 from lamina.ops.primitives.matmul import matmul
 from lamina.ops.primitives.norms import vector_norm
 from lamina.ops.primitives.pointwise import abs, log, sign, sqrt, where
+from lamina.ops.primitives.products import vander as powers
 from lamina.ops.primitives.reduce import amax, amin, argmax, prod, sum
 from lamina.ops.primitives.shape import cat, expand, pad
-from lamina.spec import ShapeError, float32
+from lamina.spec import ShapeError, broadcast_shapes, float32, normalize_axis
 
 __all__ = ["LinAlgError", "cholesky", "det", "inv", "matrix_norm", "matrix_power", "multi_dot", "norm", "slogdet",
-           "solve", "solve_triangular", "vector_norm"]  # fmt: skip
+           "solve", "solve_triangular", "vander", "vecdot", "vector_norm"]  # fmt: skip
 __dir__ = listing(__all__)
 
 #: The most rows of a matrix that is taken apart step by step.
@@ -299,6 +300,34 @@ def _ordered(xs: list[Any], sizes: list[int], i: int, j: int, known: dict[tuple[
             ways.append((total, lambda left=left, right=right: matmul(left(), right())))
         known[i, j] = min(ways, key=lambda way: way[0])
     return known[i, j]
+
+
+@checked
+def vecdot(x: Any, y: Any, *, dim: int = -1) -> Any:
+    """The dot products of vectors along an axis; axes in front are a batch and broadcast. torch.linalg.vecdot.
+
+    Raises ShapeError for vectors of different lengths.
+    """
+    a, b = operand(x, "vecdot", "x"), operand(y, "vecdot", "y")
+    shape = broadcast_shapes(a.shape, b.shape, "vecdot")
+    axis = normalize_axis(dim, len(shape), "vecdot: dim") - len(shape)
+    if min(a.ndim, b.ndim) < -axis or a.shape[axis] != b.shape[axis]:
+        raise ShapeError(f"vecdot: vectors along axis {dim} must be of one length, got {a.spec} and {b.spec}")
+    return sum(a * b, axis)
+
+
+@checked
+def vander(x: Any, *, N: int | None = None) -> Any:
+    """The powers 0 … N - 1 of the elements of x [..., K]: [..., K, N], N = K by default. torch.linalg.vander.
+
+    Raises ValueError for N < 2, ShapeError for a number.
+    """
+    v = operand(x, "vander", "x")
+    if not v.ndim:
+        raise ShapeError(f"vander: x must have an axis, got {v.spec}")
+    if N is not None and N < 2:
+        raise ValueError(f"vander: N must be at least 2, got {N}")
+    return powers(v, N, increasing=True)
 
 
 @checked

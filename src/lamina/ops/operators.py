@@ -516,6 +516,14 @@ class InPlace(Operators[Own]):
             )
         self.copy_(made)
 
+    def fill_diagonal_(self, fill_value: float) -> Any:
+        """Overwrite the elements x[i, i, …] with a number. Raises ShapeError for less than two axes."""
+        if self.ndim < 2:
+            raise ShapeError(f"fill_diagonal_: needs at least two axes, got {self.spec}")
+        places = ops.operand(np.arange(min(self.shape)))
+        value = self.new_full(places.shape, fill_value)
+        return self.copy_(ops.index_put(self, (places,) * self.ndim, value))
+
     def fill_(self, value: complex) -> Any:
         """Overwrite every element with a number. Raises TypeError for one that the dtype does not hold."""
         return self.copy_(_kept(self, "fill_", self.new_full(self.shape, value)))

@@ -133,7 +133,7 @@ def predict(
     """What a network gives for data without targets, in inference mode: tensors on the CPU, in its own structure.
 
     data: what the network takes: an array, or a tuple, list or dict of arrays (as in `train_step`); or anything else
-        that can be iterated, which gives such inputs batch by batch (data.Batches, a generator).
+        that can be iterated, which gives such inputs batch by batch (data.Batches, a generator, a list of dicts).
     batch_size: so many samples of arrays, cut along each one's first axis, are computed at once; None: all.
     labelled: each batch is a pair (inputs, targets), of which the targets are left out; a list of pairs is batches.
     Outputs of several batches are joined along their first axis. Raises ValueError for data without batches and for
@@ -146,7 +146,7 @@ def predict(
         predictor = Predictor(predictor, device=device, precision=precision, backend=backend)
     predictor.refresh()
     whole = (isinstance(data, tuple | list | dict) or hasattr(data, "dtype")) and not (
-        labelled and _is_list_of_pairs(data)
+        _is_list_of_dicts(data) or (labelled and _is_list_of_pairs(data))
     )
     batches: Iterable[Any] = [data] if whole else data
     found: list[list[Tensor]] = []
@@ -159,6 +159,10 @@ def predict(
     if structure is None:
         raise ValueError("predict: the data has no batches")
     return unflatten(structure, [_joined(pieces) for pieces in zip(*found, strict=True)])
+
+
+def _is_list_of_dicts(data: Any) -> bool:
+    return isinstance(data, list) and all(isinstance(x, Mapping) for x in data)
 
 
 def _is_list_of_pairs(data: Any) -> bool:

@@ -6,7 +6,7 @@ import pytest
 from lamina import ops
 from lamina.ops import primitives
 from lamina.ops.core import call
-from lamina.spec import Shape, ShapeError
+from lamina.spec import DTypeError, Shape, ShapeError
 from tests.helpers.functions import grad, run
 
 
@@ -68,3 +68,30 @@ def test_errors() -> None:
         run(ops.linear, a, b)
     with pytest.raises(ShapeError, match=r"linear: bias must be of shape \(4,\), got f64\[3\]"):
         run(ops.linear, np.zeros((2, 5)), b, np.zeros(3))
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8"])
+def test_integers_are_multiplied_exactly(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond what float64 holds, and where the dtype overflows, as NumPy and torch; in parts where it is large."""
+    rng = np.random.default_rng(0)
+    high = min(2**31, int(np.iinfo(dtype).max))
+    for left, right in [
+        ((3, 4), (4, 5)),
+        ((4,), (4, 5)),
+        ((2, 1, 3, 4), (6, 4, 2)),
+        ((3, 0), (0, 2)),
+        ((4,), (4,)),
+    ]:
+        a, b = rng.integers(0, high, left).astype(dtype), rng.integers(0, high, right).astype(dtype)
+        found = run(ops.matmul, a, b)
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(found, np.matmul(a, b))
+        monkeypatch.setattr("lamina.ops.primitives.matmul._HELD", 1)
+        np.testing.assert_array_equal(run(ops.matmul, a, b), np.matmul(a, b))
+        monkeypatch.undo()
+    x, w = (rng.integers(0, high, (3, 4)).astype(dtype) for _ in range(2))
+    np.testing.assert_array_equal(run(ops.linear, x, w), x @ w.T)
+    with pytest.raises(DTypeError, match="matmul: integers must be of one dtype"):
+        ops.matmul(np.ones((2, 2), np.int64), np.ones((2, 2), np.int8))
+    with pytest.raises(ShapeError, match="matmul: inner sizes 2 and 3 differ"):
+        ops.matmul(np.ones((2, 2), np.int64), np.ones((3, 2), np.int64))

@@ -14,6 +14,7 @@ from functools import wraps
 from typing import Any, NamedTuple
 
 from lamina import _tree, ops
+from lamina._renamed import renamed
 from lamina._tree import Structure
 from lamina.graph.ir.graph import Capture, Node, Value, computed, mark, reachable, traced_for
 from lamina.graph.transforms.arguments import named_function
@@ -36,16 +37,17 @@ class Batched(NamedTuple):
     batched: bool
 
 
-def vmap(fn: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable[..., Any]:
+@renamed(in_axes="in_dims", out_axes="out_dims")
+def vmap(fn: Callable[..., Any], in_dims: Any = 0, out_dims: Any = 0) -> Callable[..., Any]:
     """A function of many samples at once from a function of one, as torch.func.vmap and jax.vmap.
 
     Args:
         fn: takes and gives tensors, and nested tuples, lists and dicts of them. It is traced once, so that its
             branches must not depend on numbers.
-        in_axes: the axis of the samples, for all positional arguments, or one entry for each, in the argument's own
+        in_dims: the axis of the samples, for all positional arguments, or one entry for each, in the argument's own
             structure or for a whole part of it; None for what is the same for all samples. Arguments that are no
             arrays (numbers, strings, modules) and named arguments are handed on as they are.
-        out_axes: where the samples go, for all results or in their structure; None for a result that is the same for
+        out_dims: where the samples go, for all results or in their structure; None for a result that is the same for
             all samples.
 
     What fn closes over (a network's parameters) is the same for all samples. It may stand within `grad`, `jvp`, `jit`
@@ -58,7 +60,7 @@ def vmap(fn: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callabl
 
     @wraps(fn, updated=())
     def run(*args: Any, **kwargs: Any) -> Any:
-        arguments = _Mapped.of(args, in_axes)
+        arguments = _Mapped.of(args, in_dims)
         capture = Capture()
         start = mark()
         own = (x.device for x in arguments.given if isinstance(x, (Tensor, Value)))
@@ -69,7 +71,7 @@ def vmap(fn: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callabl
             del result, leaves
         capture.leave_behind()
         batcher = _Batcher(arguments, capture, start)
-        asked = _axes(structure, out_axes, "out_axes")
+        asked = _axes(structure, out_dims, "out_dims")
         outputs = [v for v in traced if isinstance(v, Value)]
         found = iter(batcher.run([*outputs, *capture.written.values()]))
         made = [
@@ -98,11 +100,11 @@ class _Mapped(NamedTuple):
     size: int
 
     @classmethod
-    def of(cls, args: tuple[Any, ...], in_axes: Any) -> _Mapped:
+    def of(cls, args: tuple[Any, ...], in_dims: Any) -> _Mapped:
         """Raises ValueError and ShapeError for axes and sizes that do not fit."""
         given, structure = _tree.flatten(args)
-        asked = in_axes if not isinstance(in_axes, list) else tuple(in_axes)
-        axes = _axes(structure, asked, "in_axes")
+        asked = in_dims if not isinstance(in_dims, list) else tuple(in_dims)
+        axes = _axes(structure, asked, "in_dims")
         names = _tree.names(structure, "args")
         samples: list[Value | None] = []
         sizes: dict[str, int] = {}
@@ -111,21 +113,21 @@ class _Mapped(NamedTuple):
                 samples.append(None)
                 continue
             x = operand(x)
-            sizes[name] = x.shape[_in_range(axis, x.spec, f"in_axes: {name}")]
+            sizes[name] = x.shape[_in_range(axis, x.spec, f"in_dims: {name}")]
             given[i] = _moved(x, axis % x.ndim, 0)
             samples.append(Value(Spec(given[i].shape[1:], x.dtype), name=name))
         if not sizes:
             raise ValueError(
-                f"vmap: no argument has an axis of samples: in_axes is {in_axes}, of {len(args)} arguments"
+                f"vmap: no argument has an axis of samples: in_dims is {in_dims}, of {len(args)} arguments"
             )
         if len(set(sizes.values())) > 1:
             listed = ", ".join(f"{name} {n}" for name, n in sizes.items())
             raise ValueError(
-                f"vmap: all arguments must have equally many samples along in_axes, got {listed}"
+                f"vmap: all arguments must have equally many samples along in_dims, got {listed}"
             )
         size = next(iter(sizes.values()))
         if size == 0:
-            raise ValueError(f"vmap: {next(iter(sizes))} has no samples along in_axes {in_axes}")
+            raise ValueError(f"vmap: {next(iter(sizes))} has no samples along in_dims {in_dims}")
         return cls(structure, given, samples, size)
 
     def standing(self) -> tuple[Any, ...]:
@@ -174,12 +176,12 @@ def _out(found: Batched, axis: int | None, size: int) -> Any:
     if axis is None:
         if found.batched:
             raise ValueError(
-                f"vmap: out_axes is None for a result {y.spec} that differs from sample to sample; name the axis"
+                f"vmap: out_dims is None for a result {y.spec} that differs from sample to sample; name the axis"
             )
         return y
     if not found.batched:
         y = ops.expand(y, (size, *y.shape))
-    return _moved(y, 0, _in_range(axis, y.spec, "out_axes: a result") % y.ndim)
+    return _moved(y, 0, _in_range(axis, y.spec, "out_dims: a result") % y.ndim)
 
 
 def _moved(x: Any, source: int, target: int) -> Any:

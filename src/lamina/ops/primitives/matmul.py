@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
 from typing import Any
 
@@ -11,7 +12,9 @@ import numpy as np
 
 from lamina.ops.arguments import Number, checked
 from lamina.ops.core import Array, BatchAxes, BatchAxis, Op, Sample, call, operand
-from lamina.spec import Shape, ShapeError, Spec, broadcast_shapes
+from lamina.ops.primitives.pointwise import add
+from lamina.ops.primitives.reduce import sum
+from lamina.spec import DTypeError, Shape, ShapeError, Spec, broadcast_shapes
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,10 @@ def _mark(transposed: bool) -> str:
 
 
 def matmul(input: Any, other: Any) -> Any:
-    """The matrix product, as torch.matmul: batch sizes broadcast, a vector counts as one row or column."""
+    """The matrix product, as torch.matmul: batch sizes broadcast, a vector counts as one row or column.
+
+    Integers, of one dtype, are multiplied exactly, without a library: for counts and small graphs.
+    """
     a, b = operand(input, "matmul"), operand(other, "matmul", "other")
     if a.ndim == 0 or b.ndim == 0:
         raise ShapeError(f"matmul: needs vectors or matrices, got {a.spec} and {b.spec}; use mul for numbers")
@@ -162,7 +168,35 @@ def _ranked(what: str, *given: tuple[str, Any, int]) -> list[Any]:
     return found
 
 
+def _are_integers(a: Any, b: Any) -> bool:
+    return a.dtype.kind in "iu" and b.dtype.kind in "iu"
+
+
+#: Elements that products of integers hold at a time.
+_HELD = 1 << 22
+
+
+def _of_integers(a: Any, b: Any) -> Any:
+    """The product of matrices of integers, exact but for what the dtype does not hold: elementwise, as no library
+    has one. Raises DTypeError, ShapeError."""
+    if a.dtype != b.dtype:
+        raise DTypeError(
+            f"matmul: integers must be of one dtype, got {a.spec} and {b.spec}; cast one of them"
+        )
+    if a.shape[-1] != b.shape[-2]:
+        raise ShapeError(
+            f"matmul: inner sizes {a.shape[-1]} and {b.shape[-2]} differ: {a.spec} times {b.spec}"
+        )
+    shape = (*broadcast_shapes(a.shape[:-2], b.shape[:-2], "matmul"), a.shape[-2], b.shape[-1])
+    size, step = a.shape[-1], max(1, _HELD // max(1, prod(shape)))
+    starts = range(0, size, step) if size > step else [0]
+    parts = [sum(a[..., :, i : i + step, None] * b[..., None, i : i + step, :], -2) for i in starts]
+    return reduce(add, parts).cast(a.dtype)
+
+
 def _product(a: Any, b: Any) -> Any:
+    if _are_integers(a, b):
+        return _of_integers(a, b)
     if a.ndim > 2 and b.ndim == 2:  # one matrix for the whole batch: its rows are one long matrix
         if a.shape[-1] != b.shape[0]:
             raise ShapeError(
@@ -184,7 +218,8 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Any:
         raise ShapeError(f"linear: input [..., I] and weight [O, I] do not fit, got {x.spec} and {w.spec}")
     outputs = w.shape[:-1]
     rows = prod(x.shape[:-1])
-    y = call(Matmul(False, True), x.reshape((rows, x.shape[-1])), w.reshape((prod(outputs), w.shape[-1])))
+    a, b = x.reshape((rows, x.shape[-1])), w.reshape((prod(outputs), w.shape[-1]))
+    y = _of_integers(a, b.transpose(0, 1)) if _are_integers(a, b) else call(Matmul(False, True), a, b)
     if bias is not None:
         bias = operand(bias, "linear", "bias")
         if bias.shape not in (outputs, (prod(outputs),), ()):
