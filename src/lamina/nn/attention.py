@@ -68,6 +68,11 @@ class MultiheadAttention(Module):
         if self.out_proj.bias is not None:
             init.zeros_(self.out_proj.bias)
 
+    @property
+    def add_bias_kv(self) -> bool:
+        """Whether there is a learned key and value behind the sequence's."""
+        return self.bias_k is not None
+
     def forward(
         self,
         query: T,

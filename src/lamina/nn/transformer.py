@@ -62,6 +62,26 @@ class _Layer(Module):
     #: Parts with a residual around them.
     _norms = 2
 
+    @property
+    def d_model(self) -> int:
+        """E, the width of the sequences."""
+        return self.linear1.in_features
+
+    @property
+    def nhead(self) -> int:
+        """How many heads attend."""
+        return self.self_attn.num_heads
+
+    @property
+    def dim_feedforward(self) -> int:
+        """The width between the two linear layers."""
+        return self.linear1.out_features
+
+    @property
+    def batch_first(self) -> bool:
+        """Whether sequences are (B, L, E)."""
+        return self.self_attn.batch_first
+
     def _part(self, number: int, x: T, function: Callable[[T], T]) -> T:
         """x + function(x) with dropout, and the normalization before or after."""
         norm, dropout = (getattr(self, f"{name}{number}") for name in ("norm", "dropout"))
@@ -128,6 +148,11 @@ class _Stack(Module):
         self.layers = ModuleList(copy.deepcopy(layer) for _ in range(self.num_layers))
         self.norm = norm
 
+    @property
+    def _first(self) -> Module:
+        """What the stack was made of, as it is now."""
+        return self.layers[0]
+
 
 class TransformerEncoder(_Stack):
     """num_layers times an encoder layer, then norm.
@@ -145,6 +170,10 @@ class TransformerEncoder(_Stack):
     ) -> None:
         super().__init__(encoder_layer, num_layers, norm)
 
+    #: torch's stack leaves out padded rows of a batch in inference where this is set; here they are computed.
+    enable_nested_tensor = False
+    encoder_layer = _Stack._first
+
     def forward(
         self, src: T, mask: Mask = None, src_key_padding_mask: Mask = None, is_causal: bool = False
     ) -> T:
@@ -159,6 +188,8 @@ class TransformerDecoder(_Stack):
 
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         super().__init__(decoder_layer, num_layers, norm)
+
+    decoder_layer = _Stack._first
 
     def forward(
         self,
@@ -200,6 +231,7 @@ class Transformer(Module):
         norm_first: bool = False,
         bias: bool = True,
     ) -> None:
+        self.d_model, self.nhead, self.batch_first = d_model, nhead, bool(batch_first)
         options = (
             d_model,
             nhead,
@@ -224,6 +256,16 @@ class Transformer(Module):
         for parameter in self.parameters():
             if parameter.ndim > 1:
                 init.xavier_uniform_(parameter)
+
+    @property
+    def custom_encoder(self) -> Module:
+        """The encoder, whoever made it."""
+        return self.encoder
+
+    @property
+    def custom_decoder(self) -> Module:
+        """The decoder, whoever made it."""
+        return self.decoder
 
     @staticmethod
     def generate_square_subsequent_mask(sz: int, device: Any = None, dtype: DType | str = float32) -> Tensor:

@@ -52,6 +52,10 @@ LAYERS = {
     "Embedding": lambda nn: nn.Embedding(5, 6),
     "MultiheadAttention": lambda nn: nn.MultiheadAttention(6, 2, bias=False),
     "ConvTranspose2d": lambda nn: nn.ConvTranspose2d(6, 4, 2, stride=2),
+    "MultiheadAttention, longer keys": lambda nn: nn.MultiheadAttention(6, 2, bias=False, add_bias_kv=True),
+    "TransformerEncoderLayer": lambda nn: nn.TransformerEncoderLayer(
+        6, 2, 8, bias=False, layer_norm_eps=1e-3
+    ),
     "MaxPool2d": lambda nn: nn.MaxPool2d(3, 2, 1),
 }
 
@@ -63,7 +67,7 @@ def test_layers_become_those_of_torch(name: str) -> None:
 
     network = LAYERS[name](lm.nn)
     module = to_torch(network)
-    assert type(module).__name__ == name
+    assert type(module).__name__ == name.partition(",")[0]
     same_bits(network, module)
     if name == "Conv2d":
         assert (module.stride, module.padding, module.groups) == ((2, 2), (1, 1), 2)
@@ -94,3 +98,39 @@ def test_what_is_shared_stays_shared() -> None:
     assert module[1] is module[3]
     assert module[4].weight is module[0].weight
     same_bits(network, module)
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_transformers_compute_the_same(first: bool) -> None:
+    import torch
+
+    import lamina as lm
+    from lamina.convert.torch import to_torch
+
+    options = {"batch_first": True, "norm_first": first, "layer_norm_eps": 1e-3}
+    network = lm.nn.Transformer(8, 2, 2, 1, 12, 0.3, lm.ops.silu if first else "gelu", **options)
+    network.encoder.layers[1].dropout1.p = 0.7
+    module: Any = to_torch(network.eval())
+    same_bits(network, module)
+    assert module.encoder.layers[1].dropout1.p == 0.7
+    assert [layer.dropout.p for layer in module.encoder.layers] == [0.3, 0.3]
+    assert (module.d_model, module.nhead, module.batch_first) == (8, 2, True)
+    src, tgt = torch.randn(3, 5, 8), torch.randn(3, 4, 8)
+    padding = torch.arange(5) >= torch.tensor([[5], [3], [4]])
+    wanted = network(src.numpy(), tgt.numpy(), src_key_padding_mask=padding.numpy())
+    found = module(src, tgt, src_key_padding_mask=padding)
+    np.testing.assert_allclose(found.detach().numpy(), wanted.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_function_that_torch_lacks_is_refused_by_its_name() -> None:
+    import lamina as lm
+    from lamina.convert.torch import TorchConversionError, to_torch
+
+    def cubed(x: Any) -> Any:
+        return x * x * x
+
+    layer = lm.nn.TransformerEncoderLayer(4, 2, 8, activation=cubed)
+    with pytest.raises(
+        TorchConversionError, match="to_torch: 0.activation is cubed, a function that torch.nn.func"
+    ):
+        to_torch(lm.nn.Sequential(layer))

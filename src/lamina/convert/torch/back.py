@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from lamina import ops
 from lamina.convert.torch.converted import ConvertedModule
 from lamina.convert.torch.memory import copied
 from lamina.convert.torch.node import TorchConversionError
-from lamina.nn import Module
+from lamina.nn import Dropout, Module
 from lamina.tensors import Tensor
 
 
@@ -60,11 +61,16 @@ def _new_layer(module: Module, path: str, known: dict[int, torch.nn.Module]) -> 
         for key, child in module.named_children():
             made.add_module(key, _layer(child, f"{path}.{key}".lstrip("."), known))
         return made
-    built: torch.nn.Module = theirs(**_arguments(module, theirs, path))
+    built: torch.nn.Module = theirs(**_arguments(module, theirs, path, known))
+    for key, child in module.named_children():  # what was changed since it was made
+        if type(built._modules.get(key)).__name__ == type(child).__name__:
+            built._modules[key] = _layer(child, f"{path}.{key}".lstrip("."), known)
     return built
 
 
-def _arguments(module: Module, theirs: type[torch.nn.Module], path: str) -> dict[str, Any]:
+def _arguments(
+    module: Module, theirs: type[torch.nn.Module], path: str, known: dict[int, torch.nn.Module]
+) -> dict[str, Any]:
     """What the constructor of torch.nn is given: the layer's own attributes of these names."""
     found: dict[str, Any] = {}
     taken = inspect.signature(theirs).parameters
@@ -74,8 +80,8 @@ def _arguments(module: Module, theirs: type[torch.nn.Module], path: str) -> dict
             continue
         if name == "bias":
             found[name] = _has_bias(module)
-        elif name in module.__dict__ and name not in module._parameters:
-            found[name] = _listed(module.__dict__[name])
+        elif name not in module._parameters and hasattr(module, name):
+            found[name] = _argument(getattr(module, name), f"{path}.{name}".lstrip("."), known)
         elif parameter.default is parameter.empty:
             raise TorchConversionError(
                 f"to_torch: {path or 'the network'}: a {type(module).__name__} does not keep its argument {name}, "
@@ -85,14 +91,31 @@ def _arguments(module: Module, theirs: type[torch.nn.Module], path: str) -> dict
 
 
 def _has_bias(module: Module) -> bool:
-    """Whether a layer has any bias."""
+    """Whether a layer, or one within it, has any bias; those of keys and values are another argument's."""
     if isinstance(module.__dict__.get("bias"), bool):
         return bool(module.__dict__["bias"])
-    return any("bias" in name and p is not None for name, p in module._parameters.items())
+    own = (name.rpartition(".")[2] for name, _ in module.named_parameters())
+    return any("bias" in name and name not in ("bias_k", "bias_v") for name in own)
 
 
-def _listed(value: Any) -> Any:
-    return tuple(value) if isinstance(value, (tuple, list)) else value
+def _argument(value: Any, path: str, known: dict[int, torch.nn.Module]) -> Any:
+    """What stands for an attribute: modules and functions are torch's of the same name."""
+    if isinstance(value, Dropout):  # under the name of its rate
+        return value.p
+    if isinstance(value, Module):
+        return _layer(value, path, known)
+    if isinstance(value, (tuple, list)):
+        return tuple(value)
+    if not callable(value):
+        return value
+    name = getattr(value, "__name__", "")
+    found = getattr(torch.nn.functional, name, None) if value is getattr(ops, name, None) else None
+    if found is None:
+        raise TorchConversionError(
+            f"to_torch: {path} is {name or repr(value)}, a function that torch.nn.functional does not have; the "
+            "network goes out as ONNX (lamina.convert.to_onnx)"
+        )
+    return found
 
 
 def _plain(held: Tensor) -> torch.Tensor:
