@@ -21,6 +21,7 @@ from lamina.backends.cuda.launch.indexing import (
     collapse,
     memory_order,
     offset_code,
+    table_offset_code,
 )
 from lamina.backends.cuda.launch.program import (
     LOOPING,
@@ -29,6 +30,7 @@ from lamina.backends.cuda.launch.program import (
     Number,
     Place,
     Program,
+    Table,
     c_type,
     kernel_plan,
     source,
@@ -304,12 +306,14 @@ def elementwise(
     space = collapse(shape, [o.strides for o in operands], order)
     width = _width(space, operands) if vector else 1
     code = _Code(space, inputs, outputs, width, raw)
-    program = Program("elementwise", text=code.text(body, results))
+    text, numbers = code.text(body, results)
+    program = Program("elementwise", text=text)
     chunks = -(-space.count // width)
     grid = (max(1, -(-chunks // _BLOCK)),)
     places = tuple(o.place for o in operands)
+    sizes = (Table(numbers),) if numbers else ()
     count = Number(space.count, "i64")
-    return Launch(program, grid, (_BLOCK,), (*places, count), waves=LOOPING * 4)
+    return Launch(program, grid, (_BLOCK,), (*places, count, *sizes), waves=LOOPING * 4)
 
 
 def _width(space: Space, operands: Sequence[KernelOperand]) -> int:
@@ -346,25 +350,44 @@ class _Code:
         self.space, self.inputs, self.outputs, self.width, self.raw = space, inputs, outputs, width, raw
         self.steps = [row[-1] for row in space.strides]  # innermost strides
 
-    def text(self, body: Sequence[Statement], results: Sequence[str]) -> str:
-        """The whole kernel."""
+    @property
+    def _sized(self) -> bool:
+        """Whether sizes are numbers of a table, so that one kernel serves all shapes of a kind.
+
+        Offsets cost a few instructions more then, which accesses of 16 bytes outweigh: an H200 has time for more than
+        two hundred while a warp's access is read or written.
+        """
+        widest = max(o.dtype.itemsize for o in (*self.inputs, *self.outputs))
+        whole = self.width > 1 and self.width * widest == VECTOR
+        return whole and len(self.space.sizes) > 1 and self.space.index_type == "i32"
+
+    def text(self, body: Sequence[Statement], results: Sequence[str]) -> tuple[str, tuple[int, ...]]:
+        """The whole kernel, and the numbers of its table."""
         ins, outs = range(len(self.inputs)), range(len(self.outputs))
         parameters = [f"const {self._type(self.inputs[i])} *in{i}" for i in ins]
         parameters += [f"{self._type(self.outputs[i])} *out{i}" for i in outs]
         names = [f"i{i}_" for i in ins] + [f"o{i}_" for i in outs]
-        compute = self._compute(body, results)
-        return f"""typedef {self.space.index_type} Index;
-extern "C" __global__ void __launch_bounds__({_BLOCK}) elementwise({", ".join(parameters)}, i64 total)
+        compute, table = self._compute(body, results), ""
+        numbers: tuple[int, ...] = ()
+        if self._sized:
+            offsets, numbers = table_offset_code(self.space, names, "sizes.v")
+            table = f"struct Sizes {{ u64 v[{len(numbers)}]; }};\n"
+            last = "i64 total, const __grid_constant__ Sizes sizes"
+        else:
+            offsets, last = offset_code(self.space, names), "i64 total"
+        text = f"""typedef {self.space.index_type} Index;
+{table}extern "C" __global__ void __launch_bounds__({_BLOCK}) elementwise({", ".join(parameters)}, {last})
 {{
     const Index count = (Index)total, stride = (Index)(gridDim.x * blockDim.x) * {self.width};
     const Index start = (Index)(blockIdx.x * blockDim.x + threadIdx.x) * {self.width};
     for (Index index = start; index < count; index += stride) {{
-        {offset_code(self.space, names)}
+        {offsets}
         {self._tail(compute)}
         {self._vector(compute)}
     }}
 }}
 """
+        return text, numbers
 
     def _type(self, operand: KernelOperand) -> str:
         return self.raw or c_type(operand.dtype)

@@ -1,7 +1,8 @@
-"""Index arithmetic for the kernels: fewer axes, then C code with the sizes as constants.
+"""Index arithmetic for the kernels: fewer axes, then C code with the sizes as constants or as numbers of a table.
 
 A loop over elements runs over a linear index; each operand's offset follows from it by divisions by constants,
-which the compiler turns into multiplications. `collapse` first joins axes that lie together in every operand.
+which the compiler turns into multiplications; where the sizes come in a table, so do the factors of these
+(`divisor`). `collapse` first joins axes that lie together in every operand.
 """
 
 from __future__ import annotations
@@ -100,6 +101,49 @@ def offset_code(space: Space, names: Sequence[str], index: str = "index") -> str
         terms = [f"x{axis}_ * (Index){stride}" for axis, stride in enumerate(row) if stride]
         lines.append(f"const Index {name} = {' + '.join(terms) or '0'};")
     return "\n        ".join(lines)
+
+
+def divisor(size: int) -> tuple[int, int]:
+    """(factor, shift): n // size is the upper half of n * factor, shifted right, for each n below 2**31.
+
+    With 2**(shift + 1) >= size the factor is 2**(32 + shift) / size rounded up; what that adds to n / size is less
+    than 1 / size (Granlund and Montgomery 1994, "Division by invariant integers using multiplication").
+
+    Raises ValueError for a size below 2, or of more than 31 bits.
+    """
+    if not 2 <= size < 2**31:
+        raise ValueError(f"divisor: a size of 2 to 2**31 - 1 is divided by, got {size}")
+    shift = (size - 1).bit_length() - 1
+    return -(-(1 << 32 + shift) // size), shift
+
+
+def table_offset_code(space: Space, names: Sequence[str], table: str) -> tuple[str, tuple[int, ...]]:
+    """`offset_code` for 32-bit indexes, and the numbers that it reads as `table[0]`, `table[1]`, …
+
+    The text is one for all spaces of a rank in which the same operands are repeated along the same axes, lie together
+    along the last one, and go the same way as another one.
+    """
+    lines, numbers = ["u32 rest_ = (u32)index;"], list[int]()
+
+    def number(value: int) -> str:
+        numbers.append(value % (1 << 32))  # steps backwards, too
+        return f"(u32){table}[{len(numbers) - 1}]"
+
+    for axis in range(len(space.sizes) - 1, 0, -1):
+        size = space.sizes[axis]
+        factor, shift = divisor(size)
+        whole = f"(u32)((u64)rest_ * {number(factor)} >> 32) >> {number(shift)}"
+        lines.append(f"const u32 n{axis}_ = {whole}, x{axis}_ = rest_ - n{axis}_ * {number(size)};")
+        lines.append(f"rest_ = n{axis}_;")
+    lines.append("const u32 x0_ = rest_;")
+    known: dict[Strides, str] = {}
+    for name, row in zip(names, space.strides, strict=True):
+        offset = known.setdefault(row, name)
+        if offset == name:
+            steps = {a: "1u" if s == 1 else number(s) for a, s in enumerate(row) if s}
+            offset = f"(Index)({' + '.join(f'x{a}_ * {s}' for a, s in steps.items()) or '0'})"
+        lines.append(f"const Index {name} = {offset};")
+    return "\n        ".join(lines), tuple(numbers)
 
 
 def offset_function(name: str, space: Space, operand: int = 0) -> str:

@@ -1,0 +1,61 @@
+"""Generated elementwise kernels: one for all shapes of a kind, emulated."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lamina.backends.cuda import backend
+from lamina.backends.cuda.launch.program import Launch, Launches, Program
+from lamina.backends.reference import run_reference
+from lamina.ops.core import Array
+from lamina.ops.primitives import Mul
+from lamina.spec import Policy, Shape, Spec, as_dtype, bfloat16, channels_last, float32, float64
+from tests.helpers.eager import mismatch
+from tests.helpers.emulator import run_plan
+from tests.helpers.planned import H200
+
+#: Images by a number for each of their channels, channels last: blocks of 8 bf16 elements lie in one image.
+IMAGES = [(2, 8, 3, 5), (3, 24, 1, 2), (5, 16, 7, 1), (1, 40, 4, 4), (7, 1000, 1, 3), (2, 64, 9, 9)]
+
+
+def planned(specs: list[Spec]) -> tuple[Any, Program]:
+    plan = backend(H200).plan(Mul(), specs, Policy())
+    assert isinstance(plan.make, Launches)
+    (launch,) = plan.make.steps
+    assert isinstance(launch, Launch)
+    return plan, launch.program
+
+
+def drawn(shape: Shape, seed: int) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(bfloat16.numpy)
+
+
+def check(specs: list[Spec]) -> Program:
+    arrays = [drawn(s.shape, i) for i, s in enumerate(specs)]
+    plan, program = planned(specs)
+    (wanted,) = run_reference(Mul(), arrays, float64)
+    (found,) = run_plan(plan, arrays)
+    assert not (problem := mismatch(found, wanted, as_dtype(found.dtype))), problem
+    return program
+
+
+def test_one_kernel_serves_all_sizes_that_whole_accesses_fit() -> None:
+    programs = set()
+    for shape in IMAGES:
+        x = Spec(shape, bfloat16, channels_last(shape))
+        programs.add(check([x, Spec((*shape[:2], 1, 1), bfloat16).fixed]))
+    assert len(programs) <= 3  # of three axes, or two where there is one image or one pixel
+
+
+@pytest.mark.parametrize("shape", [(3, 7), (2, 9), (5, 12)])
+def test_other_sizes_have_kernels_of_their_own(shape: Shape) -> None:
+    program = check([Spec(shape, bfloat16).fixed, Spec((shape[0], 1), bfloat16).fixed])
+    assert f"% {shape[1]}" in program.text
+
+
+def test_indexes_of_64_bits_keep_their_sizes() -> None:
+    shape = (3, 1 << 16, 1 << 16)
+    _, program = planned([Spec(shape, float32).fixed, Spec((1, 1 << 16, 1), float32).fixed])
+    assert "typedef i64 Index;" in program.text
+    assert "Sizes" not in program.text

@@ -1,0 +1,43 @@
+"""Index arithmetic of own kernels: divisions by multiplication."""
+
+import numpy as np
+import pytest
+
+from lamina.backends.cuda.launch.indexing import Space, divisor, table_offset_code
+
+LARGEST = 2**31 - 1
+
+
+def test_a_division_is_a_multiplication_and_a_shift() -> None:
+    rng = np.random.default_rng(0)
+    sizes = {*range(2, 70), *(2**k + d for k in range(3, 31) for d in (-1, 0, 1)), LARGEST}
+    for size in (*sizes, *rng.integers(2, LARGEST, 300).tolist()):
+        factor, shift = divisor(size)
+        assert 0 < factor < 2**32
+        assert 0 <= shift < 32
+        whole = [*rng.integers(0, LARGEST // size + 1, 8).tolist(), 1, LARGEST // size]
+        numbers = {n for w in whole for n in (w * size - 1, w * size, w * size + 1) if 0 <= n <= LARGEST}
+        for n in (*numbers, 0, LARGEST):
+            assert (n * factor >> 32) >> shift == n // size, (n, size)
+
+
+@pytest.mark.parametrize("size", [1, 0, -3, 2**31])
+def test_other_sizes_are_refused(size: int) -> None:
+    with pytest.raises(ValueError, match=f"a size of 2 to 2\\*\\*31 - 1 is divided by, got {size}"):
+        divisor(size)
+
+
+def test_sizes_are_numbers_and_the_text_is_that_of_a_kind() -> None:
+    def code(sizes: tuple[int, ...], *rows: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+        return table_offset_code(Space(sizes, rows), ["a", "b"], "t")
+
+    text, numbers = code((7, 24), (24, 1), (32, 1))
+    assert "24" not in text
+    assert "32" not in text.replace(">> 32", "").replace("u32", "")
+    assert numbers == (*divisor(24), 24, 24, 32)
+    assert code((5, 3000), (3000, 1), (4096, 1))[0] == text
+    assert code((5, 3000), (3000, 1), (-4096, 1)) == (text, (*divisor(3000), 3000, 3000, 2**32 - 4096))
+    same, *_ = code((7, 24), (24, 1), (24, 1))
+    assert same != text
+    assert "const Index b = a;" in same
+    assert code((7, 24), (24, 1), (0, 1))[0] not in (text, same)
