@@ -143,7 +143,7 @@ def starts_as(name: str, **options: Any) -> None:
 
 
 def start_alike(our_net: nn.Module, their_net: Any) -> None:
-    """Initial values have the same distributions: constants are the same, else mean, deviation and the ends of flat ones.
+    """Initial values have the same distributions: constants, else mean, deviation and the ends of flat ones.
 
     Mean and deviation are compared within six standard errors of normal numbers.
     """
