@@ -1,4 +1,5 @@
-"""Every default of the public interface: of functions, constructors, methods, fields of ops and constants of classes.
+"""Every default of the public interface: of functions, constructors, methods, fields of ops and constants of classes;
+and what is known of each network that has a name.
 
     python -m tests.helpers.signatures write      after a default was changed on purpose: the difference is reviewed
 
@@ -20,6 +21,7 @@ from types import FunctionType
 from typing import Any
 
 import lamina
+from lamina.nn.models.registry import builders
 from lamina.ops import core
 
 TABLE = Path(__file__).with_name("signatures.json")
@@ -70,6 +72,11 @@ def defaults() -> dict[str, dict[str, dict[str, str]]]:
         held = dict(_of_class(value) if inspect.isclass(value) else _of_function(value))
         if held:
             found.setdefault(value.__module__, {})[value.__qualname__] = held
+    for name, builder in builders().items():
+        known = {"task", "size", "channels", "classes", "command", "plain", "rates"}
+        found.setdefault("lamina.nn.models", {})[name] = {
+            field: repr(getattr(builder, field)) for field in sorted(known)
+        }
     return {module: dict(sorted(names.items())) for module, names in sorted(found.items())}
 
 

@@ -19,7 +19,7 @@ from lamina.backends.cuda.select.formulations import Formulation, Problem
 from lamina.cudnn import Graph, Tensor
 from lamina.cudnn.attention import AttentionForward
 from lamina.cudnn.convolution import ConvolutionBackwardData, ConvolutionBackwardFilter, ConvolutionForward
-from lamina.cudnn.descriptor import Descriptor
+from lamina.cudnn.descriptor import Descriptor, data_type
 from lamina.cudnn.matmul import MatmulOperation
 from lamina.cudnn.pointwise import PointwiseOperation
 from lamina.cudnn.reduction import ReductionOperation
@@ -58,6 +58,7 @@ class Memory:
         flat, spec = self.flat[place.kind][place.index], self.specs[place.kind][place.index]
         start, rest = divmod(place.offset, spec.dtype.itemsize)
         assert rest == 0, f"{place} lies within an element"
+        assert tensor.data_type == data_type(spec.dtype.name), f"{tensor} where {spec} lies"
         return _seen(flat, start, tensor.dimensions, tensor.strides)
 
     def outputs(self) -> list[Array]:
@@ -121,10 +122,14 @@ def run_graph(graph: Graph, places: Mapping[int, Place | HostNumber], memory: Me
         assert np.shape(value) == tuple(result.dimensions), f"{operation}: {np.shape(value)}"
         values[result.uid] = value
         assert result.virtual == (result.uid not in places), f"{result} has an address or is virtual"
+        if result.virtual and type(operation) in _SUMS:
+            assert result.data_type in _WIDE, f"{result} holds sums on their way"
         if not result.virtual:
             memory.at(places[result.uid], result)[...] = value
 
 
+_SUMS = (ConvolutionForward, ConvolutionBackwardData, ConvolutionBackwardFilter, MatmulOperation)
+_WIDE = [data_type(name) for name in ("float32", "float64", "int32")]
 Read = Callable[[Any], Any]
 Parts = Mapping[str, Any]
 

@@ -22,7 +22,9 @@ def test_values_and_gradients_are_torchvisions() -> None:
 
 @pytest.mark.torch
 @pytest.mark.feature("B021")
-def test_initial_values_are_torchvisions() -> None:
+@pytest.mark.parametrize("name", ["regnet_x_400mf", "regnet_y_400mf"])
+def test_initial_values_are_torchvisions(name: str) -> None:
+    """Of the second the biases of squeeze and excitation are not zero."""
     from tests.helpers.nn.beside_torchvision import starts_as
 
-    starts_as("regnet_x_400mf")
+    starts_as(name)

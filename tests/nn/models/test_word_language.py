@@ -80,3 +80,12 @@ def test_errors_say_what_does_not_fit() -> None:
         nn.RNNModel("LSTM", 11, 8, 12, 2, tie_weights=True)
     with pytest.raises(lm.ShapeError):
         nn.RNNModel("GRU", 11, 8, 12, 2)(IDS[None])
+
+
+def test_initial_values_lie_within_a_tenth() -> None:
+    """As the example has them: words and their logits uniform, the logits' bias zero."""
+    net = nn.RNNModel("LSTM", 300, 20, 30, 1)
+    for weight in (net.encoder.weight.numpy(), net.decoder.weight.numpy()):
+        np.testing.assert_allclose([weight.min(), weight.max()], [-0.1, 0.1], atol=1e-3)
+        assert abs(weight.mean()) < 0.005
+    assert not net.decoder.bias.numpy().any()

@@ -5,6 +5,8 @@ import pytest
 
 import lamina as lm
 from lamina import ops
+from lamina.ops.primitives import Dropout
+from lamina.spec import Spec, float32, int64
 
 STATE = np.array([5, 9], np.int64)
 
@@ -79,3 +81,12 @@ def test_errors() -> None:
         ops.alpha_dropout(lm.ones((2, 3)), 1.5, state=STATE)
     with pytest.raises(lm.ShapeError, match=r"feature_alpha_dropout: input must be \[N, C, \*S\]"):
         ops.feature_alpha_dropout(lm.ones(3), state=STATE)
+
+
+@pytest.mark.parametrize("p", [-1e-9, 1 + 1e-9, 2.0])
+def test_the_op_itself_takes_a_probability(p: float) -> None:
+    """Saved graphs hold it."""
+    with pytest.raises(ValueError, match=rf"dropout: p must be in \[0, 1\], got {p}"):
+        Dropout(p).infer(Spec((3,), float32), Spec((2,), int64))
+    for edge in (0.0, 1.0):
+        assert Dropout(edge).infer(Spec((3,), float32), Spec((2,), int64))[0].shape == (3,)

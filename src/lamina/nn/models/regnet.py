@@ -57,6 +57,12 @@ class RegNetBlock(Module):
         return ops.relu(y)
 
 
+def _he_out_with_bias_(layer: Any) -> None:
+    """He's normal distribution by fan out; biases (squeeze and excitation has some) as a new layer has them."""
+    init.torch_(layer)
+    init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+
+
 class RegNet(Module):
     """3×3/2, stages of blocks, each at half the size of the one before, the mean, and a linear layer.
 
@@ -75,7 +81,7 @@ class RegNet(Module):
         in_channels: int = 3,
     ) -> None:
         channels = stem_width
-        with init.scheme(init.he_out_):
+        with init.scheme(_he_out_with_bias_):
             self.stem = conv_norm(in_channels, channels, 3, 2, norm_layer=norm_layer)
             stages = {}
             for i, (width, depth) in enumerate(zip(widths, depths, strict=True)):
