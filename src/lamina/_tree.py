@@ -77,9 +77,7 @@ def _flatten(tree: Any, found: list[Any], is_leaf: Callable[[Any], bool] | None)
         return LEAF
     if isinstance(tree, dict):
         branches = tuple([_flatten(b, found, is_leaf) for b in tree.values()])
-        if all(
-            [type(key) is str for key in tree]
-        ):  # others may be equal and yet not the same: 1, 1.0 and True
+        if all(type(key) is str for key in tree):  # others may be equal and yet not the same: 1, 1.0 and True
             return _same(dict, branches, tuple(tree))
         return Structure(dict, tuple(tree), branches)
     kind = type(tree) if hasattr(tree, "_fields") else tuple if isinstance(tree, tuple) else list

@@ -273,7 +273,7 @@ class Traced:
     def holds(self) -> bool:
         """Whether a trace made now would be the same."""
         same = self.executable.is_settled() or self.may_hold_again()
-        return same and all([guard() for guard in self.guards])
+        return same and all(guard() for guard in self.guards)
 
     def may_hold_again(self) -> bool:
         """Whether what fn closes over still is of the same dtype and on the same device."""
