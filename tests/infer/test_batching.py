@@ -70,7 +70,7 @@ def test_requests_of_several_samples_stay_whole() -> None:
 
 
 def test_batches_of_several_kinds_fill_beside_each_other() -> None:
-    queue, a, b = RequestQueue(2, 100, 0.02, "test"), Doubling(2), Doubling(2)
+    queue, a, b = RequestQueue(2, 100, 0.3, "test"), Doubling(2), Doubling(2)
     futures = [queue.put(to, [k], 1, block=True) for k, to in enumerate([a, b, a, b, a])]
     assert [f.result(10) for f in futures] == [[0], [2], [4], [6], [8]]
     assert (a.runs[0], b.runs) == ([0, 2], [[1, 3]])

@@ -62,6 +62,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Any], dict[str, 
         lambda k: floats(k, 1, 5, 8),
         {},
     ),
+    "itself": (lambda: Lambda(lambda x: x), lambda k: floats(k, 1, 40), {}),
     "tree": (
         Tree,
         lambda k: {
