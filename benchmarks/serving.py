@@ -5,7 +5,9 @@
 One network answers requests of one sample: from one thread; from several threads, each request alone; from several
 threads, gathered into batches. Every answer is compared, bit by bit, with what one thread got from the same Inferer.
 Then requests are cancelled at random, and counted: none may be lost, none told twice. Then the plan is saved, and
-processes are started that load it: seconds from the start of the process to its first answer, part by part. Where
+processes are started that load it: seconds from the start of the process to its first answer, part by part. The
+host's part by itself: microseconds of calls on a tiny network, and what it hands over for threads where a stand-in
+that sleeps takes the device's place. Where
 PyTorch is installed, the same network is served by it, eagerly and as CUDA graphs. With `--out` (or `--json`, into
 benchmarks/results/) everything is written as JSON. Ends with status 1 where an answer was wrong, lost or told twice.
 """
@@ -16,11 +18,13 @@ import argparse
 import importlib
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
@@ -32,14 +36,17 @@ import lamina as lm
 from benchmarks.common import processor, versions, write
 from benchmarks.networks import NETWORKS
 from benchmarks.workloads import images
-from lamina import nn
-from lamina.infer import Inferer
+from lamina import nn, ops, optim
+from lamina.infer import Inferer, Predictor
+from lamina.infer.programs import ServedProgram
 
 Array = np.ndarray[Any, Any]
 Record = dict[str, Any]
 
 #: Inputs that answers are compared for.
 _INPUTS = 16
+#: Calls in a round of the host's time; samples and seconds of a stand-in's run.
+_CALLS, _BATCH, _RUN_SECONDS = 10, 8, 6e-4
 _NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "resnet50": (nn.resnet50, (3, 224, 224)),
     "resnet18": (nn.resnet18, (3, 224, 224)),
@@ -202,6 +209,96 @@ def first_answers(inferer: Inferer, x: Array, runs: int, *, portable: bool) -> R
         }  # fmt: skip
 
 
+# ------------------------------------------------------------------------------------------------------- the host
+
+
+def host_microseconds(device: str, seconds: float) -> Record:
+    """Host time per call on a tiny network, in microseconds, of rounds; what is queued is waited for between them,
+    and within a call only where its results go to the host. On a CPU OMP_NUM_THREADS=1 leaves its threads' waits out.
+    """
+    nn.manual_seed(0)
+    x, labels = np.zeros((2, 8), np.float32), np.zeros(2, np.int64)
+    given, targets = (lm.tensor(a, device=device) for a in (x, labels))
+    net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+    predictor, function = Predictor(net, device=device), lm.jit(lambda a, b: ops.relu(a) + b, device=device)
+    trained = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+    step = lm.train_step(trained, ops.cross_entropy, optim.SGD(lr=1e-3), device=device)
+    with Inferer(net, device=device) as inferer:
+        cases: dict[str, Callable[[], Any]] = {
+            "Predictor, tensors on the device": lambda: predictor(given),
+            "Predictor, from and to host arrays": lambda: predictor(x).numpy(),
+            "Inferer, one thread": lambda: inferer(x).numpy(),
+            "compiled function, tensors on the device": lambda: function(given, given),
+            "training step, tensors on the device": lambda: step(given, targets),
+            "training step, host arrays": lambda: step(x, labels),
+        }
+        wait = lm.device(device).synchronize
+        return {name: _microseconds(run, wait, seconds / 4) for name, run in cases.items()}
+
+
+def _microseconds(run: Callable[[], Any], wait: Callable[[], None], seconds: float) -> Record:
+    times, end = list[float](), time.perf_counter() + seconds
+    while len(times) < 2 or time.perf_counter() < end:
+        wait()
+        begin = time.perf_counter()
+        for _ in range(_CALLS):
+            run()
+        times.append((time.perf_counter() - begin) / _CALLS * 1e6)
+    return {"median": round(median(times), 1), "least": round(min(times), 1)}
+
+
+class StandIn:
+    """In place of a program's executable: takes a time without Python's lock, as a device does, and gives outputs
+    that are there. One run at a time."""
+
+    def __init__(self, program: ServedProgram, seconds: float) -> None:
+        self.device, self._seconds, self._turn = program.executable.device, seconds, threading.Lock()
+        self._outputs = program.executable(*program.memory())
+
+    def __call__(self, *inputs: Any) -> Any:
+        with self._turn:
+            time.sleep(self._seconds)
+        return self._outputs
+
+
+def handed_over(threads: int, in_flight: int, seconds: float) -> Record:
+    """Threads that ask for images, in batches of 8, where a run takes 0.6 ms: answers a second, also as a part of
+    what the runs alone would allow; processor time, and how often a thread slept, for each request.
+
+    in_flight: requests of `submit` that each thread has at a time; 0: calls.
+    """
+    net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 224 * 224, 10))
+    x = np.zeros((1, 3, 224, 224), np.float32)
+    with Inferer(net, device="cpu", max_batch=_BATCH, max_wait_ms=2.0, contexts=2) as inferer:
+        inferer(x)
+        for program in inferer._programs.values():
+            program.executable = StandIn(program, _RUN_SECONDS)
+        local = threading.local()
+
+        def ask(x: Array) -> Array:
+            if not in_flight:
+                return inferer(x).numpy()  # type: ignore[no-any-return]
+            if not hasattr(local, "waiting"):
+                local.waiting = deque(inferer.submit(x) for _ in range(in_flight - 1))
+            local.waiting.append(inferer.submit(x))
+            return local.waiting.popleft().result().numpy()  # type: ignore[no-any-return]
+
+        inferer.reset_statistics()
+        load, before = Load(ask, [x], None), resource.getrusage(resource.RUSAGE_SELF)
+        per_second = load.run(threads, seconds)
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        busy = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        return {
+            "threads": threads,
+            "in_flight": in_flight,
+            "per_second": round(per_second),
+            "of_the_runs_alone": round(per_second * _RUN_SECONDS / _BATCH, 3),
+            "fill": round(inferer.statistics().fill, 2),
+            "processor_us": round(busy / load.answers * 1e6, 1),
+            "sleeps": round((after.ru_nvcsw - before.ru_nvcsw) / load.answers, 2),
+        }
+
+
 # ------------------------------------------------------------------------------------------------------- PyTorch
 
 
@@ -291,6 +388,10 @@ def measured(options: argparse.Namespace) -> Record:
         name: round(record[name]["per_second"] / one, 2) for name in ("threads", "threads, batches")
     }
     print(f"times one thread: {record['times_one_thread']}", flush=True)
+    record["host_us"] = host_microseconds(options.device, options.seconds)
+    print(f"host, us: {record['host_us']}", flush=True)
+    record["stand-in"] = [handed_over(options.threads, n, options.seconds) for n in (0, 4)]
+    print(f"a device that sleeps: {record['stand-in']}", flush=True)
     return record
 
 

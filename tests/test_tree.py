@@ -65,3 +65,13 @@ def test_names_and_arguments() -> None:
     assert _tree.arguments({"a": 1}, lambda batch: batch) == (({"a": 1},), {})
     assert _tree.arguments({"a": 1}, lambda a, b: a) == ((), {"a": 1})
     assert _tree.arguments(7) == ((7,), {})
+
+
+def test_keys_that_are_equal_stay_what_they_are() -> None:
+    """1, 1.0 and True are one key to a dict, and not one to who reads it."""
+    for key in (1, True, 1.0, "1"):
+        leaves, structure = _tree.flatten({key: 5})
+        (found,) = _tree.unflatten(structure, leaves)
+        assert type(found) is type(key)
+    assert _tree.flatten({"a": 1, "b": 2})[1] is _tree.flatten({"a": 3, "b": 4})[1]
+    assert _tree.flatten({"a": 1, "b": 2})[1] != _tree.flatten({"b": 1, "a": 2})[1]

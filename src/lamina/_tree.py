@@ -54,9 +54,10 @@ LEAF, _NOTHING = Structure(), Structure(type(None))
 
 
 @lru_cache(maxsize=1024)
-def _series(kind: type, branches: tuple[Structure, ...]) -> Structure:
-    """Of a tuple, a list or a named tuple; one object for the same, as every call of a program asks for it."""
-    return Structure(kind, (), branches)
+def _same(kind: type, branches: tuple[Structure, ...], names: tuple[str, ...] = ()) -> Structure:
+    """Of a tuple, a list, a named tuple or a dict of names; one object for the same, as every call of a program asks
+    for it."""
+    return Structure(kind, names, branches)
 
 
 def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], Structure]:
@@ -75,13 +76,18 @@ def _flatten(tree: Any, found: list[Any], is_leaf: Callable[[Any], bool] | None)
         found.append(tree)
         return LEAF
     if isinstance(tree, dict):
-        return Structure(dict, tuple(tree), tuple([_flatten(b, found, is_leaf) for b in tree.values()]))
+        branches = tuple([_flatten(b, found, is_leaf) for b in tree.values()])
+        if all(type(key) is str for key in tree):  # others may be equal and yet not the same: 1, 1.0 and True
+            return _same(dict, branches, tuple(tree))
+        return Structure(dict, tuple(tree), branches)
     kind = type(tree) if hasattr(tree, "_fields") else tuple if isinstance(tree, tuple) else list
-    return _series(kind, tuple([_flatten(b, found, is_leaf) for b in tree]))
+    return _same(kind, tuple([_flatten(b, found, is_leaf) for b in tree]))
 
 
 def unflatten(structure: Structure, leaves: Sequence[Any]) -> Any:
     """The tree of this structure with these leaves. Raises ValueError when they are too few or too many."""
+    if structure.kind is None and len(leaves) == 1:
+        return leaves[0]
     rest = iter(leaves)
     try:
         tree = _unflatten(structure, rest)

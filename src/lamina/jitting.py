@@ -20,7 +20,7 @@ from lamina.ops.core import Operand, bind, recorder, recording
 from lamina.ops.primitives.pointwise import Identity
 from lamina.runtime import Device, device, is_array, renew_after_fork
 from lamina.spec import Spec, current_policy
-from lamina.tensors import Tensor, as_tensor
+from lamina.tensors import Tensor, array_spec, as_tensor
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -168,7 +168,7 @@ class Jitted(Generic[P, R]):
     def _compile(self, arguments: _Arguments) -> Traced:
         """Trace fn on values in place of the arrays, and compile what it did."""
         pairs = zip(arguments.names, arguments.leaves, strict=True)
-        inputs = [Value(_spec(x), name=name) for name, x in pairs if is_array(x)]
+        inputs = [Value(array_spec(x), name=name) for name, x in pairs if is_array(x)]
         values = iter(inputs)
         standing = [next(values) if is_array(x) else x for x in arguments.leaves]
         args, kwargs = _tree.unflatten(arguments.structure, standing)
@@ -254,9 +254,12 @@ class Traced:
 
     def run(self, inputs: Sequence[Any]) -> Any:
         """The results for the arrays among the arguments."""
-        made = iter(self._outputs(inputs))
+        made = self._outputs(inputs)
+        if self.result is _PLACE:
+            return made[0]
+        rest = iter(made)
         found, structure = _tree.flatten(self.result)
-        return _tree.unflatten(structure, [next(made) if x is _PLACE else x for x in found])
+        return _tree.unflatten(structure, [next(rest) if x is _PLACE else x for x in found])
 
     def _outputs(self, inputs: Sequence[Any]) -> tuple[Tensor, ...]:
         if not self.finals:
@@ -325,7 +328,7 @@ class _Arguments:
         if isinstance(x, Tensor):
             return x.spec.open, x.device
         if is_array(x):
-            return _spec(x), None
+            return array_spec(x), None
         try:
             hash(x)
         except TypeError:
@@ -334,10 +337,6 @@ class _Arguments:
                 "or dict of such, or a hashable value that stays fixed"
             ) from None
         return type(x), x
-
-
-def _spec(x: Any) -> Spec:
-    return (x if isinstance(x, Tensor) else as_tensor(x)).spec.open
 
 
 def _name(fn: Callable[..., Any]) -> str:

@@ -136,6 +136,8 @@ class Tensor(InPlace["Tensor"]):
         return self._values()
 
     def _values(self) -> np.ndarray[Any, Any]:
+        if self._spec.is_contiguous and self.device.kind == "cpu":
+            return self.buffer.array(self.shape, self.dtype.numpy)
         found = unpack(_flat(self), self._spec.physical, self.shape)
         if self._spec.overlaps:
             found.flags.writeable = False
@@ -633,7 +635,12 @@ def flatten_arrays(tree: Any, what: str, *, needed: bool = True) -> tuple[list[A
 
 def array_spec(x: Any) -> Spec:
     """Shape and dtype of a tensor, or of an array that is not yet one."""
-    return Spec(x.shape, as_dtype(x.dtype)) if isinstance(x, np.ndarray) else as_tensor(x).spec.open
+    return _open_spec(x.shape, x.dtype) if isinstance(x, np.ndarray) else as_tensor(x).spec.open
+
+
+@lru_cache(maxsize=4096)
+def _open_spec(shape: Shape, dtype: np.dtype[Any]) -> Spec:
+    return Spec(shape, as_dtype(dtype))
 
 
 def _plain_array(x: Any) -> Any:

@@ -1,14 +1,16 @@
-"""When a batch begins: full, or when its first request has waited long enough; and how its requests are told."""
+"""When a batch begins: full, or when its first request has waited long enough; in whose thread; how its requests are
+told."""
 
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
 
-from lamina.infer.batching import Gathering, Request, RequestQueue, serve
-from lamina.infer.latency import Stopwatch
+from lamina.infer.batching import RequestQueue
+from tests.helpers.many_threads import in_threads
 
 
 class Doubling:
@@ -68,7 +70,7 @@ def test_requests_of_several_samples_stay_whole() -> None:
 
 
 def test_batches_of_several_kinds_fill_beside_each_other() -> None:
-    queue, a, b = RequestQueue(2, 100, 0.02, "test"), Doubling(2), Doubling(2)
+    queue, a, b = RequestQueue(2, 100, 0.3, "test"), Doubling(2), Doubling(2)
     futures = [queue.put(to, [k], 1, block=True) for k, to in enumerate([a, b, a, b, a])]
     assert [f.result(10) for f in futures] == [[0], [2], [4], [6], [8]]
     assert (a.runs[0], b.runs) == ([0, 2], [[1, 3]])
@@ -110,16 +112,15 @@ def test_what_cannot_be_written_is_no_request() -> None:
 
 
 def test_a_failed_batch_is_answered_one_by_one() -> None:
-    watch, to = Stopwatch(), Doubling(3)
-    requests = [Request(k, 1, 0.0) for k in range(3)]
-    assert requests[1].future.cancel()
-    batch = Gathering(to, [1, 2, -3], 0.0, requests)
-    assert serve(batch, watch) == 3
-    assert requests[0].future.result(0) == [2]
+    queue, to = RequestQueue(1, 100, 0.3, "test"), Doubling(4)
+    futures = [queue.put(to, [k], 1, block=True) for k in (1, 2, -3)]
+    assert futures[1].cancel()
+    assert futures[0].result(10) == [2]
     with pytest.raises(ValueError, match="negative"):
-        requests[2].future.result(0)
-    found = watch.latency(0)
-    assert (found.answered, found.failed, found.cancelled) == (1, 1, 1)
+        futures[2].result(10)
+    queue.close(cancel=False)
+    found = queue.stopwatch.latency(queue.waiting)
+    assert (found.answered, found.failed, found.cancelled, found.waiting) == (1, 1, 1, 0)
 
 
 def test_as_many_threads_as_are_needed() -> None:
@@ -133,5 +134,131 @@ def test_as_many_threads_as_are_needed() -> None:
     to = Together(1, together=False)
     futures = [queue.put(to, [k], 1, block=True) for k in range(3)]
     assert [f.result(10) for f in futures] == [[0], [2], [4]]
-    assert len(queue._threads) == 3
+    assert len(queue._workers) == 3
+    queue.close(cancel=False)
+
+
+def test_callers_run_their_batches_themselves() -> None:
+    """Full ones and those whose time is up, side by side: no thread is started for them."""
+    queue, to, seen = RequestQueue(2, 100, 0.05, "test"), Doubling(4), set[str]()
+
+    class Seen(Doubling):
+        def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
+            seen.add(threading.current_thread().name)
+            return super().run(inputs)
+
+    to = Seen(4)
+    names: list[str] = []
+
+    def work(k: int) -> None:
+        names.append(threading.current_thread().name)
+        for i in range(20):
+            assert queue.call(to, [100 * k + i], 1, block=True) == [2 * (100 * k + i)]
+
+    in_threads(work, 6)
+    assert seen <= set(names)
+    assert queue._workers == []
+    assert queue.stopwatch.latency(queue.waiting).answered == 120
+    queue.close(cancel=False)
+
+
+def test_a_batch_with_futures_is_run_by_a_worker() -> None:
+    """Whose callbacks may take long, and are not for a caller's thread."""
+    queue, to, told = RequestQueue(1, 100, 1e3, "test"), Doubling(2), list[str]()
+    future = queue.put(to, [1], 1, block=True)
+    future.add_done_callback(lambda f: told.append(threading.current_thread().name))
+    assert in_threads(lambda k: queue.call(to, [5], 1, block=True), 1) == [[10]]
+    assert future.result(10) == [2]
+    queue.close(cancel=False)
+    assert told == ["test 0"]
+
+
+def test_the_main_thread_and_who_has_no_time_are_answered_by_workers() -> None:
+    queue, to = RequestQueue(1, 100, 0.0, "test"), Doubling(2)
+    assert queue.call(to, [1], 1, block=True) == [2]
+    assert len(queue._workers) == 1
+    with pytest.raises(TimeoutError, match=r"test: no answer within 0\.01 s"):
+        RequestQueue(1, 100, 1e3, "test").call(Doubling(2), [1], 1, block=True, timeout=0.01)
+    assert in_threads(lambda k: queue.call(to, [k], 1, block=True, timeout=10), 3) == [[0], [2], [4]]
+    queue.close(cancel=False)
+
+
+def test_callers_of_a_failed_batch_get_their_own_answers() -> None:
+    queue, to = RequestQueue(1, 100, 1e3, "test"), Doubling(3)
+
+    def work(k: int) -> Any:
+        try:
+            return queue.call(to, [1 - k], 1, block=True)
+        except ValueError as error:
+            return str(error)
+
+    assert in_threads(work, 3) == [[2], [0], "negative"]
+    found = queue.stopwatch.latency(queue.waiting)
+    assert (found.answered, found.failed, found.waiting) == (2, 1, 0)
+    queue.close(cancel=False)
+
+
+@pytest.mark.parametrize("cancel", [False, True])
+def test_closing_answers_callers_or_cancels_them(cancel: bool) -> None:
+    """Whatever the wait: 1e30 seconds are more than a lock can be waited for."""
+    queue, to, found = RequestQueue(1, 100, 1e30, "test"), Doubling(8), list[Any]()
+
+    def work(k: int) -> None:
+        try:
+            found.append(queue.call(to, [k], 1, block=True, timeout=1e30 if k else None))
+        except CancelledError:
+            found.append(None)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(3)]
+    for thread in threads:
+        thread.start()
+    while queue.waiting < 3:
+        time.sleep(1e-3)
+    queue.close(cancel=cancel)
+    for thread in threads:
+        thread.join(10)
+    assert sorted(found, key=str) == ([None] * 3 if cancel else [[0], [2], [4]])
+    assert queue.waiting == 0
+
+
+def test_a_callback_may_ask_again_and_close() -> None:
+    queue, to, found = RequestQueue(1, 100, 0.0, "test"), Doubling(2), list[Any]()
+
+    def again(future: Any) -> None:
+        found.append(queue.put(to, [7], 1, block=True))
+        queue.close(cancel=False)
+
+    queue.put(to, [1], 1, block=True).add_done_callback(again)
+    while not queue.closed:
+        time.sleep(1e-3)
+    queue.close(cancel=False)
+    assert found[0].result(10) == [14]
+    for worker in queue._workers:
+        assert not worker.is_alive()
+
+
+def test_a_request_that_cannot_be_written_leads_no_batch() -> None:
+    """The one behind it sees to the batch."""
+    queue, written = RequestQueue(1, 100, 0.1, "test"), threading.Event()
+
+    class Late(Doubling):
+        def write(self, memory: list[Any], given: Sequence[Any], start: int, count: int) -> None:
+            if given[0] is None:
+                assert written.wait(10)
+            super().write(memory, given, start, count)
+
+    to, found = Late(4), list[Any]()
+
+    def work(k: int) -> Any:
+        if k:
+            while not queue._batches:
+                time.sleep(1e-3)
+            threading.Timer(0.02, written.set).start()
+            return queue.call(to, [3], 1, block=True)
+        with pytest.raises(TypeError, match="nothing"):
+            queue.call(to, [None], 1, block=True)
+        return None
+
+    found = in_threads(work, 2)
+    assert found == [None, [6]]
     queue.close(cancel=False)

@@ -62,6 +62,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Any], dict[str, 
         lambda k: floats(k, 1, 5, 8),
         {},
     ),
+    "itself": (lambda: Lambda(lambda x: x), lambda k: floats(k, 1, 40), {}),
     "tree": (
         Tree,
         lambda k: {
@@ -331,7 +332,7 @@ def test_closing_answers_what_waits_or_cancels_it(held: Any) -> None:
         inferer.close()
         assert all(f.done() for f in futures)
         assert any(f.cancelled() for f in futures) == cancel
-        assert not any(t.is_alive() for t in inferer_threads._threads)
+        assert not any(t.is_alive() for t in inferer_threads._workers)
         for call in (inferer, inferer.submit):
             with pytest.raises(RuntimeError, match="closed"):
                 call(x)
@@ -340,7 +341,7 @@ def test_closing_answers_what_waits_or_cancels_it(held: Any) -> None:
 def test_threads_end_with_the_inferer() -> None:
     inferer = Inferer(nn.Linear(3, 2), device="cpu", max_batch=2)
     inferer.submit(floats(0, 1, 3)).result(10)
-    threads = list(inferer.queue._threads)
+    threads = list(inferer.queue._workers)
     assert threads
     del inferer
     gc.collect()

@@ -69,7 +69,7 @@ def test_a_writer_goes_before_later_readers() -> None:
     threads = [threading.Thread(target=first)]
     threads[0].start()
     assert inside.wait(30)
-    for work, waits in ((writer, lambda: lock._waiting == 1), (newcomer, lambda: True)):
+    for work, waits in ((writer, lambda: lock._claims == 1), (newcomer, lambda: True)):
         threads.append(threading.Thread(target=work))
         threads[-1].start()
         while not waits():

@@ -1,15 +1,23 @@
-"""Requests that wait, gathered into batches, and the threads that answer them."""
+"""Requests gathered into batches, and the threads that run them.
+
+A caller that waits for its answer has a thread: the one that fills a batch runs it, else the batch's first caller
+when its time is up. So nobody is woken to begin a run, and each of the others once, when its answer is there.
+Batches with requests that nobody waits for (`put`) are run by workers. Whoever has ended a run lets the next batch
+begin before answers are handed out.
+"""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, InvalidStateError
+from collections.abc import Sequence
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from queue import Empty, SimpleQueue
+from threading import get_ident
 from typing import Any, Protocol
 
 from lamina.infer.latency import Stopwatch
@@ -29,23 +37,23 @@ class Answering(Protocol):
     most: int
     together: bool
 
-    def memory(self) -> list[Any]:
+    def memory(self) -> Any:
         """Memory for the inputs of one run, whose every place holds a sample that is as valid as any."""
         ...
 
-    def give_back(self, memory: list[Any]) -> None:
+    def give_back(self, memory: Any) -> None:
         """Let another run use it."""
         ...
 
-    def write(self, memory: list[Any], given: Sequence[Any], start: int, count: int) -> None:
+    def write(self, memory: Any, given: Sequence[Any], start: int, count: int) -> None:
         """Put the samples of a request at a place."""
         ...
 
-    def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
+    def run(self, memory: Any) -> Sequence[Any]:
         """The outputs for the inputs of one run."""
         ...
 
-    def alone(self, memory: Sequence[Any], start: int, count: int) -> Sequence[Any]:
+    def alone(self, memory: Any, start: int, count: int) -> Sequence[Any]:
         """The outputs for one request's samples at every place, which lie at `start` in memory."""
         ...
 
@@ -54,42 +62,128 @@ class Answering(Protocol):
         ...
 
 
-@dataclass(eq=False)
+def _locked() -> threading.Lock:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
+def _seconds(left: float) -> float:
+    """What a wait may be given for so many seconds."""
+    return min(max(left, 0.0), threading.TIMEOUT_MAX)
+
+
+@dataclass(eq=False, slots=True)
 class Request:
-    """Samples that wait for an answer, at a place of a batch."""
+    """Samples that wait for an answer, at a place of a batch.
+
+    future: tells the answer; None where the caller waits, until `woken` is free. runs: whether the caller's thread
+    may run batches. withdrawn: nobody waits for the answer any more.
+    """
 
     start: int
     count: int
     begun: float
-    future: Future[Any] = field(default_factory=Future)
+    future: Future[Any] | None = None
+    woken: threading.Lock = field(default_factory=_locked)
+    runs: bool = False
+    withdrawn: bool = False
+
+    @property
+    def may_run(self) -> bool:
+        """Whether a thread waits for it that may run its batch."""
+        return self.runs and not self.withdrawn
+
+    def starts(self) -> bool:
+        """From now on it cannot be cancelled; whether it was not before."""
+        if self.future is None:
+            return not self.withdrawn
+        try:
+            return self.future.set_running_or_notify_cancel()
+        except InvalidStateError:  # set by somebody else
+            return False
+
+    def cancel(self) -> None:
+        """Let it end without an answer, unless it runs."""
+        if self.future is None:
+            self.withdrawn = True
+            self.wake()
+        else:
+            self.future.cancel()
+
+    def wake(self) -> None:
+        """Let the caller look at what became of its batch."""
+        with suppress(RuntimeError):  # it has not looked yet since it was woken last
+            self.woken.release()
 
 
 @dataclass(eq=False)
 class Gathering:
-    """A batch that fills: its memory, the requests so far, and until when it waits for others.
+    """A batch: it fills, runs, and has answers.
 
-    inputs: of a run. used: samples. writing: requests whose samples are not written yet. full: takes no more.
-    announced: a thread was called to wait for it.
+    memory: of its inputs. until: when it begins although it is not full. used: samples. writing: requests whose
+    samples are not written yet. due: its time is up. leader: the caller that sees to that. begun: takes no more.
+    runner: the caller whose thread runs it. done: it has run. outputs, error: how that ended.
     """
 
     to: Answering
-    inputs: list[Any]
+    memory: Any
     until: float
     requests: list[Request] = field(default_factory=list)
     used: int = 0
     writing: int = 0
-    full: bool = False
-    announced: bool = False
+    due: bool = False
+    leader: Request | None = None
+    begun: bool = False
+    runner: Request | None = None
+    done: bool = False
+    outputs: Sequence[Any] | None = None
+    error: BaseException | None = None
+
+    def is_ready(self, now: float) -> bool:
+        """Whether it is to run now."""
+        self.due = self.due or now >= self.until
+        return (self.due or self.used >= self.to.most or not self.to.together) and not self.writing
+
+    def begin(self, mine: Request | None) -> None:
+        """It takes no more; a caller runs it if one may, best the one that asks. What is told by futures, whose
+        callbacks may take long, is no caller's to run."""
+        self.begun = True
+        if all(r.future is None for r in self.requests):
+            callers = [r for r in self.requests if r.may_run]
+            self.runner = mine if mine in callers else callers[0] if callers else None
+
+    def run(self) -> list[Request]:
+        """Run it; the requests that were not cancelled before."""
+        live = [r for r in self.requests if r.starts()]
+        if live:
+            try:
+                self.outputs = self.to.run(self.memory)
+            except BaseException as error:
+                self.error = error
+            else:
+                self.to.give_back(self.memory)
+        return live
+
+    def answer(self, r: Request) -> Any:
+        """A request's answer, or error; where the run failed, by a run of its own: none pays for another's values."""
+        if self.outputs is not None:
+            return self.to.answer(self.outputs, r.start, r.count)
+        assert self.error is not None
+        if len(self.requests) == 1:
+            raise self.error
+        return self.to.answer(self.to.alone(self.memory, r.start, r.count), r.start, r.count)
 
 
 class RequestQueue:
-    """Batches that fill or wait, and the threads that run them, as many as are needed up to `threads`.
+    """Batches that fill or wait, and the workers for those that no caller runs.
 
-    limit: the most requests without an answer. seconds: how long the first request of a batch waits for others.
+    runs: the most runs, and workers, at a time. limit: the most requests without an answer. seconds: how long the
+    first request of a batch waits for others.
     """
 
-    def __init__(self, threads: int, limit: int, seconds: float, name: str) -> None:
-        self.limit, self._most_threads, self._seconds, self._name = limit, threads, seconds, name
+    def __init__(self, runs: int, limit: int, seconds: float, name: str) -> None:
+        self.limit, self._most, self._seconds, self._name = limit, runs, seconds, name
         self.stopwatch = Stopwatch()
         self._start()
         renew_after_fork(self)
@@ -100,11 +194,15 @@ class RequestQueue:
 
     def _start(self) -> None:
         self._lock = threading.Lock()
-        self._work = threading.Condition(self._lock)  # something may be ready to run
-        self._room = threading.Condition(self._lock)  # a request was answered
+        self._changed = threading.Condition(
+            self._lock
+        )  # there is room for a request, or all is done after `close`
         self._batches: deque[Gathering] = deque()  # not begun
-        self._threads: list[threading.Thread] = []
-        self._idle = 0
+        self._running = 0  # batches that have begun and hold a context
+        self._serving: list[int] = []  # threads that run batches or hand out answers
+        self._workers: list[threading.Thread] = []
+        self._idle = 0  # workers that wait, less calls that wait for workers
+        self._calls: SimpleQueue[Gathering | None] = SimpleQueue()  # for workers: what to run; None: to look
         self.waiting = 0  # requests without an answer
         self._closed = False
 
@@ -115,30 +213,54 @@ class RequestQueue:
 
     # ---- requests
     def put(self, to: Answering, given: Sequence[Any], count: int, *, block: bool) -> Future[Any]:
-        """Queue a request of so many samples, whose arrays are copied. Raises QueueFull where it is not to wait for
-        room, RuntimeError after `close`."""
+        """A future for a request of so many samples, whose arrays are copied. Raises QueueFull where it is not to
+        wait for room, RuntimeError after `close`."""
+        future: Future[Any] = Future()
+        self._join(to, given, Request(0, count, time.perf_counter(), future), block)
+        return future
+
+    def call(
+        self, to: Answering, given: Sequence[Any], count: int, *, block: bool, timeout: float | None = None
+    ) -> Any:
+        """The answer to a request of so many samples, within so many seconds. Raises as `put` does, TimeoutError,
+        CancelledError where `close` cancelled it, and what the run raises.
+
+        The main thread runs no batch, because Ctrl-C may end it at any place; nor does who has not the time.
+        """
         begun = time.perf_counter()
+        runs = timeout is None and get_ident() != threading.main_thread().ident
+        request = Request(0, count, begun, runs=runs)
+        batch = self._join(to, given, request, block)
+        try:
+            self._wait(batch, request, timeout)
+        except BaseException:
+            with self._lock:
+                request.withdrawn = True
+            raise
+        if request.withdrawn:
+            raise CancelledError
+        return self._answered(batch, request)
+
+    def _join(self, to: Answering, given: Sequence[Any], request: Request, block: bool) -> Gathering:
+        """Write a request into a batch, which begins where it is full."""
         with self._lock:
             self._admit(block)
-            batch = self._place(to, count)
-            request = Request(batch.used, count, begun)
-            batch.requests.append(request)
-            batch.used += count
-            batch.writing += 1
-            batch.full = batch.full or batch.used >= to.most
+            batch = self._place(to, request)
             self.waiting += 1
         try:
-            to.write(batch.inputs, given, request.start, count)
+            to.write(batch.memory, given, request.start, request.count)
         except BaseException:
-            request.future.cancel()
+            request.cancel()
             raise
         finally:
             with self._lock:
                 batch.writing -= 1
-                if not batch.announced or (batch.full and not batch.writing):
-                    batch.announced = True
-                    self._call_thread()
-        return request.future
+                if batch.leader is request and request.withdrawn:
+                    self._lead(batch)
+                    if batch.leader is not None:
+                        batch.leader.wake()
+                self._begin_ready(request)
+        return batch
 
     def _admit(self, block: bool) -> None:
         """Wait until there is room for a request. Raises QueueFull, RuntimeError."""
@@ -148,117 +270,182 @@ class RequestQueue:
                     f"{self._name}: {self.waiting} requests wait for an answer, the queue's limit is {self.limit}; "
                     "try again later, or let submit wait with when_full='wait'"
                 )
-            self._room.wait()
+            self._changed.wait()
         if self._closed:
             raise RuntimeError(f"{self._name}: it was closed, and takes no more requests")
 
-    def _place(self, to: Answering, count: int) -> Gathering:
+    def _place(self, to: Answering, request: Request) -> Gathering:
         """The batch that a request joins; a new one where none has room."""
+        batch = None
         if to.together:
-            for batch in self._batches:
-                if batch.to is to and not batch.full and batch.used + count <= to.most:
-                    return batch
-        wait = self._seconds if to.together else 0.0
-        batch = Gathering(to, to.memory(), time.perf_counter() + wait, full=not to.together)
-        self._batches.append(batch)
+            for found in self._batches:
+                if found.to is to and found.used + request.count <= to.most:
+                    batch = found
+                    break
+        if batch is None:
+            batch = Gathering(to, to.memory(), time.perf_counter() + (self._seconds if to.together else 0.0))
+            self._batches.append(batch)
+        request.start = batch.used
+        batch.requests.append(request)
+        batch.used += request.count
+        batch.writing += 1
+        if len(batch.requests) == 1:
+            self._lead(batch)
         return batch
 
-    # ---- threads
-    def _call_thread(self) -> None:
-        """Have a thread look at the batches."""
-        if self._idle:
-            self._work.notify()
-        elif len(self._threads) < self._most_threads:
-            thread = threading.Thread(
-                target=self._run, name=f"{self._name} {len(self._threads)}", daemon=True
-            )
-            self._threads.append(thread)
-            thread.start()
+    def _lead(self, batch: Gathering) -> None:
+        """Have a caller, or a worker, see to it that a batch begins when its time is up."""
+        batch.leader = next((r for r in batch.requests if r.may_run), None)
+        if batch.leader is None and batch.to.together:
+            self._call_worker(None)
 
-    def _run(self) -> None:
-        while (batch := self._next()) is not None:
-            answered = serve(batch, self.stopwatch)
+    def _wait(self, batch: Gathering, request: Request, timeout: float | None) -> None:
+        """Until a batch has run; in this thread, where it is to run here. Raises TimeoutError."""
+        end = math.inf if timeout is None else request.begun + timeout
+        while not (batch.done or request.withdrawn):
+            if batch.runner is request:
+                self._serve(batch)
+                return
+            leads = batch.leader is request and not (batch.due or batch.begun)
+            until = batch.until if leads else end
+            if request.woken.acquire(
+                timeout=-1 if until == math.inf else _seconds(until - time.perf_counter())
+            ):
+                continue
+            if time.perf_counter() >= end:
+                raise TimeoutError(f"{self._name}: no answer within {timeout} s")
             with self._lock:
-                self.waiting -= answered
-                self._room.notify(answered)
+                self._begin_ready(request)
+
+    # ---- runs
+    def _begin_ready(self, mine: Request | None = None) -> None:
+        """Let what is ready begin, while contexts are free: in the thread of the request that asks where it is that
+        one's batch, of another caller, or a worker's."""
+        now = time.perf_counter()
+        for batch in [b for b in self._batches if self._closed or b.is_ready(now)]:
+            if batch.writing or self._running >= self._most:
+                continue
+            self._batches.remove(batch)
+            self._running += 1
+            batch.begin(mine)
+            if batch.runner is None:
+                self._call_worker(batch)
+            elif batch.runner is not mine:
+                batch.runner.wake()
+
+    def _serve(self, batch: Gathering) -> None:
+        """Run a batch that has begun, let others begin, and hand out the answers."""
+        self._serving.append(get_ident())
+        live: list[Request] = []
+        try:
+            live = batch.run()
+        finally:
+            with self._lock:
+                self._running -= 1
+                self.waiting -= len(batch.requests)
+                self._changed.notify(len(batch.requests))
+                self._begin_ready()
+            begun = [r.begun for r in live] if batch.error is None else []
+            self.stopwatch.ran(begun, cancelled=len(batch.requests) - len(live), runs=min(len(live), 1))
+            self._tell(batch, live)
+            self._serving.remove(get_ident())
+            if self._closed:
+                with self._lock:
+                    self._release()
+
+    def _tell(self, batch: Gathering, live: Sequence[Request]) -> None:
+        """Wake the callers, whose threads take their answers themselves, and tell futures theirs."""
+        batch.done = True
+        for r in live:
+            if r.future is None and r is not batch.runner:
+                r.wake()
+        for r in live:
+            if r.future is not None:
+                with suppress(InvalidStateError):  # set by somebody else
+                    try:
+                        answer = self._answered(batch, r)
+                    except BaseException as error:
+                        r.future.set_exception(error)
+                    else:
+                        r.future.set_result(answer)
+
+    def _answered(self, batch: Gathering, request: Request) -> Any:
+        """A request's answer, counted where its batch was not."""
+        if batch.error is None:
+            return batch.answer(request)
+        try:
+            answer = batch.answer(request)
+        except BaseException:
+            self.stopwatch.ran([], failed=1, runs=0)
+            raise
+        self.stopwatch.ran([request.begun], runs=0)
+        return answer
+
+    # ---- workers
+    def _call_worker(self, batch: Gathering | None) -> None:
+        """Have a worker run a batch, or look (None) until when batches wait."""
+        self._calls.put(batch)
+        self._idle -= 1
+        if self._idle < 0 and len(self._workers) < self._most:
+            name = f"{self._name} {len(self._workers)}"
+            self._workers.append(threading.Thread(target=self._work, name=name, daemon=True))
+            self._workers[-1].start()
+
+    def _work(self) -> None:
+        while (batch := self._next()) is not None:
+            self._serve(batch)
             del batch
 
     def _next(self) -> Gathering | None:
-        """The next batch that is ready; None after `close`, when there is none left."""
-        with self._lock:
-            while True:
-                now = time.perf_counter()
-                ready = next((b for b in self._batches if self._is_ready(b, now)), None)
-                if ready is not None:
-                    self._batches.remove(ready)
-                    if self._batches:
-                        self._call_thread()
-                    return ready
-                if self._closed and not self._batches:
-                    return None
-                open_until = [b.until for b in self._batches if not b.full]
+        """The next batch for a worker; None after `close`, when nothing is left."""
+        while True:
+            with self._lock:
                 self._idle += 1
-                self._work.wait(max(min(open_until) - now, 0.0) if open_until else None)
-                self._idle -= 1
+                self._begin_ready()
+                if self._closed and self._is_done():
+                    return None
+                now = time.perf_counter()
+                waits = [b.until - now for b in self._batches if b.leader is None and not b.due]
+            try:
+                batch = self._calls.get(timeout=_seconds(min(waits)) if waits else None)
+            except Empty:
+                with self._lock:
+                    if self._calls.empty():
+                        self._idle -= 1
+                    batch = None if self._calls.empty() else self._calls.get()
+            if batch is not None:
+                return batch
 
-    def _is_ready(self, batch: Gathering, now: float) -> bool:
-        """Whether a batch is to run now; from its time on it takes no more."""
-        batch.full = batch.full or now >= batch.until or self._closed
-        return batch.full and not batch.writing
-
+    # ---- the end
     def close(self, *, cancel: bool) -> None:
-        """Take no more requests, answer those that wait (or cancel them), and end the threads."""
+        """Take no more requests, answer those that wait (or cancel them), and end the threads. It waits for all that,
+        but where a future's callback calls it."""
         with self._lock:
             self._closed = True
-            if cancel:
-                for request in [r for b in self._batches for r in b.requests]:
-                    request.future.cancel()
-            if self._batches:
-                self._call_thread()
-            self._work.notify_all()
-            self._room.notify_all()
-            threads = list(self._threads)
-        for thread in threads:
-            if thread is not threading.current_thread():
-                thread.join()
+            waiting = [r for b in self._batches for r in b.requests] if cancel else []
+            for request in waiting:
+                if request.future is None:
+                    request.cancel()
+        for request in waiting:  # callbacks of futures may ask for anything here
+            if request.future is not None:
+                request.cancel()
+        with self._lock:
+            self._begin_ready()
+            self._changed.notify_all()
+            self._release()
+            if get_ident() in self._serving:
+                return
+            self._changed.wait_for(self._is_done)
+        for worker in self._workers:
+            worker.join()
 
+    def _is_done(self) -> bool:
+        """Whether nothing runs, waits to, or is being told."""
+        return not (self._batches or self._running or self._serving)
 
-def serve(batch: Gathering, stopwatch: Stopwatch) -> int:
-    """Answer the requests of a batch that were not cancelled; how many there were in all."""
-    live = [r for r in batch.requests if r.future.set_running_or_notify_cancel()]
-    cancelled = len(batch.requests) - len(live)
-    if not live:
-        stopwatch.ran([], cancelled=cancelled, runs=0)
-        return cancelled
-    try:
-        outputs = batch.to.run(batch.inputs)
-        answers = [partial(batch.to.answer, outputs, r.start, r.count) for r in live]
-        sound = True
-    except BaseException as error:
-        only = len(batch.requests) == 1
-        answers = [partial(_raise, error) if only else partial(_alone, batch, r) for r in live]
-        sound = False
-    told: list[Callable[[], None]] = []
-    begun = []
-    for request, answer in zip(live, answers, strict=True):
-        try:
-            told.append(partial(request.future.set_result, answer()))
-            begun.append(request.begun)
-        except BaseException as error:
-            told.append(partial(request.future.set_exception, error))
-    if sound and batch.to.together:
-        batch.to.give_back(batch.inputs)
-    stopwatch.ran(begun, len(live) - len(begun), cancelled)
-    for tell in told:
-        with suppress(InvalidStateError):  # set by somebody else
-            tell()
-    return len(batch.requests)
-
-
-def _alone(batch: Gathering, r: Request) -> Any:
-    """The answer of one request of a batch whose run failed: no request pays for another's values."""
-    return batch.to.answer(batch.to.alone(batch.inputs, r.start, r.count), r.start, r.count)
-
-
-def _raise(error: BaseException) -> Any:
-    raise error
+    def _release(self) -> None:
+        """After `close`: let the workers end, and who waits for that go on, where nothing is left."""
+        if self._is_done():
+            for _ in self._workers:
+                self._calls.put(None)
+            self._changed.notify_all()

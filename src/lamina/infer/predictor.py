@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -202,8 +202,7 @@ class Predictor(Checked):
         return _Use(program)
 
 
-@dataclass(frozen=True)
-class _InputKind:
+class _InputKind(NamedTuple):
     """What a program is made for."""
 
     structure: Structure

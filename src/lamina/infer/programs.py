@@ -46,14 +46,14 @@ class ServedProgram:
     def __init__(self, executable: Any, outputs: Structure) -> None:
         self.executable, self.outputs = executable, outputs
 
-    def memory(self) -> list[Any]:
+    def memory(self) -> Any:
         """Nothing yet: `write` puts copies of the request's arrays there."""
         return []
 
-    def give_back(self, memory: list[Any]) -> None:
+    def give_back(self, memory: Any) -> None:
         """It is not used again."""
 
-    def write(self, memory: list[Any], given: Sequence[Any], start: int, count: int) -> None:
+    def write(self, memory: Any, given: Sequence[Any], start: int, count: int) -> None:
         """Copy the inputs, which may change before they are used."""
         memory += [np.array(host(x)) for x in given]
 
@@ -72,6 +72,14 @@ class ServedProgram:
 
     def __repr__(self) -> str:
         return f"{self.executable!r}"
+
+
+class BatchInputs(list[Any]):
+    """The inputs of a run of many samples. places: their memory as arrays, the samples along the first axis."""
+
+    def __init__(self, inputs: Sequence[Any], axes: Sequence[int]) -> None:
+        super().__init__(inputs)
+        self.places = [np.moveaxis(host(x), axis, 0) for x, axis in zip(inputs, axes, strict=True)]
 
 
 class GatheredProgram(ServedProgram):
@@ -94,16 +102,17 @@ class GatheredProgram(ServedProgram):
         super().__init__(executable, outputs)
         self.most, self.results, self.sample = most, results, sample
         self.axes = [0 if axis is None else axis for axis in inputs]
-        self._spare: list[list[Any]] = []
+        self._spare: list[BatchInputs] = []
 
-    def memory(self) -> list[Any]:
+    def memory(self) -> BatchInputs:
         """Pinned on a GPU; its places hold samples of earlier requests, at first the one that is valid."""
         try:
             return self._spare.pop()
         except IndexError:
-            return [self._repeated(x, axis) for x, axis in zip(self.sample, self.axes, strict=True)]
+            pairs = zip(self.sample, self.axes, strict=True)
+            return BatchInputs([self._repeated(x, axis) for x, axis in pairs], self.axes)
 
-    def give_back(self, memory: list[Any]) -> None:
+    def give_back(self, memory: BatchInputs) -> None:
         """Let another run use it; what a failed run read is not given back."""
         if len(self._spare) < 4:
             self._spare.append(memory)
@@ -124,10 +133,15 @@ class GatheredProgram(ServedProgram):
         """What outputs are given out as."""
         return x
 
-    def write(self, memory: list[Any], given: Sequence[Any], start: int, count: int) -> None:
+    def write(self, memory: BatchInputs, given: Sequence[Any], start: int, count: int) -> None:
         """Put a request's samples at places start to start + count - 1."""
-        for place, x, axis in zip(memory, given, self.axes, strict=True):
-            host(place)[(slice(None),) * axis + (slice(start, start + count),)] = host(x)
+        for place, x, axis in zip(memory.places, given, self.axes, strict=True):
+            samples = host(x)
+            place[start : start + count] = np.moveaxis(samples, axis, 0) if axis else samples
+
+    def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """The outputs of one run, as arrays, which answers are cut out of."""
+        return [host(y) for y in super().run(inputs)]
 
     def alone(self, memory: Sequence[Any], start: int, count: int) -> Sequence[Any]:
         """The outputs where nothing but the request's samples is there: at their own places, and at all others."""
@@ -136,10 +150,11 @@ class GatheredProgram(ServedProgram):
         return self.run([host(x).take(index, axis) for x, axis in zip(memory, self.axes, strict=True)])
 
     def answer(self, outputs: Sequence[Any], start: int, count: int) -> Any:
-        """A request's samples of the outputs, in memory of their own."""
+        """A request's samples of the outputs, in memory of their own: views would keep all of a batch in memory as
+        long as one of its answers is kept, and what all samples share would be written by any of the callers."""
         pairs = zip(outputs, self.results, strict=True)
         return _tree.unflatten(
-            self.outputs, [self.given_out(_cut(host(y), a, start, count).copy()) for y, a in pairs]
+            self.outputs, [self.given_out(_cut(y, a, start, count).copy()) for y, a in pairs]
         )
 
     def is_placeless(self) -> bool:
@@ -150,7 +165,7 @@ class GatheredProgram(ServedProgram):
         rng = np.random.default_rng(0)
         for turn in range(_MOST_TRIALS):
             x, other = self._trials(rng), self._trials(rng)
-            wanted = [host(y).copy() for y in self.run(x)]
+            wanted = [y.copy() for y in self.run(x)]
             shifts = {turn % (self.most - 1) + 1} if turn else {1, self.most // 2, self.most - 1}
             for shift in shifts:
                 moved = [np.roll(a, shift, axis) for a, axis in zip(x, self.axes, strict=True)]
@@ -180,7 +195,7 @@ class GatheredProgram(ServedProgram):
         """Whether these samples of a have their bits in b, so many places further on."""
         for y, z, axis in zip(a, b, self.results, strict=True):
             for s in samples:
-                here, there = _cut(y, axis, s, 1), _cut(host(z), axis, (s + shift) % self.most, 1)
+                here, there = _cut(y, axis, s, 1), _cut(z, axis, (s + shift) % self.most, 1)
                 if here.tobytes() != there.tobytes():
                     return False
         return True

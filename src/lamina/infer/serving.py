@@ -7,7 +7,6 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -96,16 +95,8 @@ class Serving(ABC):
         """
         given, use = self._asked(inputs)
         if use.program.most > 1:
-            future = self.queue.put(use.program, given, use.count, block=self.when_full == "wait")
-            try:
-                return future.result(timeout)
-            except FutureTimeout:
-                if future.cancel() or not future.done():
-                    raise TimeoutError(f"{type(self).__name__}: no answer within {timeout} s") from None
-                raise
-            except BaseException:
-                future.cancel()  # nobody waits for it any more (Ctrl-C)
-                raise
+            block = self.when_full == "wait"
+            return self.queue.call(use.program, given, use.count, block=block, timeout=timeout)
         return self._at_once(use, given)
 
     def _at_once(self, use: ProgramUse, given: Sequence[Any]) -> Any:

@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import prod
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex
 
@@ -568,8 +569,7 @@ class Buffer:
             raise ValueError(
                 f"array: {self.device} memory is not accessible to the CPU; copy it with to_host"
             )
-        nbytes = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
-        part = self.view(offset, nbytes)
+        part = self.view(offset, prod(map(operator.index, shape)) * np.dtype(dtype).itemsize)
         found = host_array(part.pointer, shape, dtype, owner=part._owner)
         if self.read_only:
             found.flags.writeable = False
@@ -725,11 +725,13 @@ def host_array(
 def _extent(shape: tuple[int, ...], itemsize: int, strides: Sequence[int] | None) -> tuple[int, int]:
     """First and one-past-last byte that an array touches, relative to element (0, ..., 0)."""
     if strides is None:
-        return 0, int(np.prod(shape, dtype=object)) * itemsize
+        return 0, prod(map(int, shape)) * itemsize
     reach = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)]
     return sum(r for r in reach if r < 0), sum(r for r in reach if r > 0) + itemsize
 
 
+#: Bytes of which a copy takes less time than to give Python's lock away and to wait for it again.
+_SHORT = 1 << 14
 _move = ctypes.CDLL(None).memmove  # unlike ctypes.memmove it lets other threads run meanwhile
 _move.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _move.restype = ctypes.c_void_p
@@ -740,7 +742,10 @@ _fill.restype = ctypes.c_void_p
 
 def host_copy(destination: int, source: int, nbytes: int) -> None:
     """Copy `nbytes` within host memory; the two may overlap."""
-    _move(destination, source, nbytes)
+    if nbytes < _SHORT:
+        ctypes.memmove(destination, source, nbytes)
+    else:
+        _move(destination, source, nbytes)
 
 
 def host_fill(destination: int, byte: int, nbytes: int) -> None:

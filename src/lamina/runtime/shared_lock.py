@@ -19,40 +19,50 @@ class SharedLock:
     def renew(self) -> None:
         """In a forked child, where no other thread is: nobody holds it."""
         self._changed = threading.Condition()
-        self._readers = self._waiting = 0
+        self._readers: list[None] = []  # one for each that holds it shared: `append` and `pop` are atomic
+        self._claims = 0  # threads that have it exclusively, or wait for that
         self._writing = False
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Within the block nobody holds it exclusively."""
-        with self._changed:
-            while self._writing or self._waiting:
-                self._changed.wait()
-            self._readers += 1
+        """Within the block nobody holds it exclusively. While nobody wants that it costs no lock."""
+        self._readers.append(None)  # before the look at claims: who claims looks at readers afterwards
+        while self._claims:
+            self._leave()
+            with self._changed:
+                while self._claims:
+                    self._changed.wait()
+            self._readers.append(None)
         try:
             yield
         finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        self._readers.pop()
+        if self._claims:
             with self._changed:
-                self._readers -= 1
                 self._changed.notify_all()
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Within the block nobody else holds it."""
         with self._changed:
-            self._waiting += 1
+            self._claims += 1
             try:
                 while self._writing or self._readers:
                     self._changed.wait()
-                self._writing = True
-            finally:
-                self._waiting -= 1
+            except BaseException:
+                self._claims -= 1
                 self._changed.notify_all()
+                raise
+            self._writing = True
         try:
             yield
         finally:
             with self._changed:
                 self._writing = False
+                self._claims -= 1
                 self._changed.notify_all()
 
 

@@ -205,7 +205,8 @@ class ExecutionContext:
         if isinstance(x, Staged):
             x.send(place, stream)
         elif isinstance(x, np.ndarray):
-            copy(place, x, spec.nbytes, stream=stream)
+            if spec.nbytes:
+                self._platform.copy(place.pointer, x.ctypes.data, spec.nbytes, stream)
         elif x.device is not self.device and x.device != self.device:
             copy(place, x.contiguous().buffer, spec.nbytes, stream=stream)
         elif x.spec.same_memory(spec):

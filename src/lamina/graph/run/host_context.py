@@ -14,7 +14,7 @@ import numpy as np
 from lamina.graph.planning.layout import PlannedGraph, Slot
 from lamina.graph.run.context import ExecutionContext, Given
 from lamina.graph.run.staging import Staged
-from lamina.runtime import Buffer, Device, LibraryState, copy, pinned
+from lamina.runtime import Buffer, Device, LibraryState, pinned
 from lamina.runtime.shared_lock import recording
 from lamina.tensors import Tensor
 
@@ -61,7 +61,7 @@ class HostContext(ExecutionContext):
         assert not isinstance(x, Staged)
         nbytes = slot.spec.nbytes
         if isinstance(x, Tensor):
-            held = x.to(_HOST).contiguous()
+            held = (x if x.device.kind == "cpu" else x.to(_HOST)).contiguous()
             if held.buffer.pinned:
                 self._platform.copy(self._own[slot].pointer, held.buffer.pointer, nbytes, self._stream)
                 return
@@ -71,12 +71,14 @@ class HostContext(ExecutionContext):
         place = self._arriving.get(slot)
         if place is None:
             place = self._arriving[slot] = pinned(nbytes)
-        copy(place, np.ascontiguousarray(x), nbytes)
+        array = np.ascontiguousarray(x)
+        _HOST.platform.copy(place.pointer, array.ctypes.data, nbytes, _HOST.default_stream)
         self._platform.copy(self._own[slot].pointer, place.pointer, nbytes, self._stream)
 
 
 def _copied(place: Buffer, nbytes: int) -> Buffer:
     """Pageable memory with the bytes of a place that the next call writes."""
     buffer = _HOST.allocate(nbytes)
-    copy(buffer, place, nbytes)
+    if nbytes:
+        _HOST.platform.copy(buffer.pointer, place.pointer, nbytes, _HOST.default_stream)
     return buffer
