@@ -4,7 +4,8 @@
                                       [--threads N] [--out FOLDER]
 
 Each case runs as a user calls it: op by op ("eager"), and as one compiled function (`lm.jit` beside `torch.compile`).
-The ratio of a case is PyTorch's faster time over Lamina's faster one. Medians of many on random data; on a GPU
+The ratio of a case is PyTorch's faster time over Lamina's faster one; below `LEAST_RATIO` its reason stands beside it
+(`REASONS`). Medians of many on random data; on a GPU
 of trains of calls, on a CPU of single ones, both libraries with the same number of threads. With one thread the
 process' own time is taken, which other programs do not change.
 """
@@ -33,6 +34,8 @@ from lamina import ops
 SECONDS, LEAST = 0.25, 7
 #: Calls between two events on a GPU.
 TRAIN = 20
+#: Cases below this ratio say why.
+LEAST_RATIO = 0.9
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,18 @@ def _ctc_of_scores(o: Any, x: Any, *rest: Any) -> Any:
     return o.ctc_loss(o.log_softmax(x, -1), *rest)
 
 
+def _signals(rng: np.random.Generator, k: int) -> Sequence[np.ndarray[Any, Any]]:
+    return [_f(rng, 8 * k, 64, 2000)]
+
+
+def _statistics(rng: np.random.Generator, k: int) -> Sequence[np.ndarray[Any, Any]]:
+    return [_f(rng, 8 * k, 64, 28, 28), _f(rng, 64), rng.uniform(0.5, 2, 64).astype(np.float32)]
+
+
+def _labelled(rng: np.random.Generator, k: int) -> Sequence[np.ndarray[Any, Any]]:
+    return _classes(rng, k)[:2]
+
+
 CASES = (
     Case("interpolate-nearest", _images, lambda o, x: o.interpolate(x, scale_factor=2)),
     Case("interpolate-bilinear", _images, lambda o, x: o.interpolate(x, scale_factor=2, mode="bilinear")),
@@ -160,7 +175,46 @@ CASES = (
          lambda o, q, k, v: o.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)),
     Case("embedding_bag", _bags, lambda o, w, i: o.embedding_bag(i, w, mode="mean")),
     Case("cross_entropy-weighted", _classes, lambda o, x, t, w: o.cross_entropy(x, t, w, label_smoothing=0.1)),
+    Case("softmax-outer", _images, lambda o, x: o.softmax(x, 1)),
+    Case("amax", _rows, lambda o, x: o.amax(x, 1)),
+    Case("max_pool1d", _signals, lambda o, x: o.max_pool1d(x, 3, 2)),
+    Case("batch_norm-known", _statistics, lambda o, x, m, v: o.batch_norm(x, m, v)),
+    Case("nll_loss", _labelled, lambda o, x, t: o.nll_loss(x, t)),
+    Case("to-float16", _rows, lambda o, x: x.to((lm if o is ops else torch).float16)),
+    Case("prelu", _rows, lambda o, x: o.prelu(x, x[0, :1])),
+    Case("split-product", _rows, lambda o, x: o.split(x, 512, 1)[1] * 2),
 )  # fmt: skip
+
+#: Why a case is slower on a CPU, by its name.
+REASONS = {
+    "adaptive_avg_pool": "oneDNN's pooling is three quarters of it; torch.compile unrolls the cell",
+    "adaptive_max_pool": "oneDNN's pooling is half of it; torch.compile unrolls the cell",
+    "amax": "NaN is looked for at each element, and the running maxima lie in memory",
+    "batch_norm-known": "the call's own time is half of it; the gradient by the statistics is ten small ops",
+    "cross_entropy-weighted": "about thirty ops on the labels, each a call of its own",
+    "cumprod": "its gradient is scans and quotients in passes of their own, bound by memory",
+    "embedding_bag": "rows are copied out before they are summed: two passes",
+    "gather": "an element at a time, each index looked at",
+    "getitem": "the copy takes 20 microseconds, the call's own time as many",
+    "glu": "two slices are copied before the product: slices are not read in place",
+    "index_select": "the copy takes 20 microseconds, the call's own time as many",
+    "interpolate-nearest": "a write of 6 MB at the memory's speed: 0.85 to 1.3 from run to run",
+    "lp_pool": "three kernels: the power, the pool, the root",
+    "masked_fill": "the call's own time beside one pass over memory",
+    "max_pool1d": "the signal is copied channels last first, which is half of it",
+    "nll_loss": "eleven ops on 512 numbers, each a call of its own",
+    "pad-reflect": "a copy at the memory's speed, and the call's own time",
+    "prelu": "two kernels: an elementwise step joins the chain of its first operand alone",
+    "repeat_interleave": "8 MB are written, at the memory's speed",
+    "roll": "a copy at the memory's speed, and the call's own time",
+    "scatter_add": "an element at a time, each index looked at",
+    "softmax-outer": "exponentials are computed twice, for the sum and for the result",
+    "split-product": "the slice is copied before the product: slices are not read in place",
+    "stft": "one product with the whole basis, whose arithmetic grows with the square of the frame",
+    "to-float16": "one pass over memory, and the call's own time",
+    "tril": "a copy at the memory's speed, and the call's own time",
+    "unfold": "columns are written twice: taps first, then channels first",
+}
 
 
 def lamina_modes(
@@ -263,6 +317,9 @@ def measure(case: Case, device: str, compiled: bool) -> dict[str, Any]:
         )
         if ours and theirs:
             record[f"{kind}-ratio"] = round(min(theirs) / min(ours), 3)
+    slow = min((v for k, v in record.items() if k.endswith("-ratio")), default=1.0) < LEAST_RATIO
+    if slow and device == "cpu":
+        record["reason"] = REASONS.get(case.name, "not known")
     return record
 
 
