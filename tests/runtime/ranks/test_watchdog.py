@@ -3,12 +3,16 @@
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lamina.runtime.ranks.monitor import RankMonitor
+from lamina.runtime.ranks.verdict import Limits, Rank
+from lamina.runtime.ranks.watchdog import Watchdog
 from tests.helpers import ROOT
 
 pytestmark = pytest.mark.feature("B034")
@@ -139,3 +143,17 @@ def test_errors_of_arguments_stay_what_they_are(tmp_path: Path) -> None:
     for kind in (ValueError, OSError):
         with pytest.raises(kind, match="as it was"), collective("barrier"):
             raise kind("as it was")
+
+
+def test_the_monitor_stays_until_the_others_have_ended() -> None:
+    """Who holds it and ends first would take the verdict along that others have not read yet."""
+    monitor = RankMonitor(4, Limits(30.0), holder=0)
+    now = time.monotonic()
+    monitor.ranks = [Rank(number, now, now, joined=number < 3) for number in range(4)]
+    monitor.ranks[1].end = "was killed"
+    monitor.start()
+    found = Watchdog(monitor.address, 0, monitor)
+    threading.Timer(0.2, lambda: setattr(monitor.ranks[2], "end", "is gone")).start()
+    found._wait_for_others(20.0)
+    assert 0.15 < time.monotonic() - now < 15
+    found.close()

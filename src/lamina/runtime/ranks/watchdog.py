@@ -118,14 +118,17 @@ class Watchdog:
             held.close()
         self._line.connection.close()
         if self._monitor is not None:
-            self._wait_for_others()
+            self._wait_for_others(self.limits.grace)
             self._monitor.close()
 
-    def _wait_for_others(self) -> None:
+    def _wait_for_others(self, seconds: float) -> None:
         """The monitor stays for ranks that have not ended yet, a while."""
-        end = time.monotonic() + self.limits.grace
+        end = time.monotonic() + seconds
         assert self._monitor is not None
-        while time.monotonic() < end and any(r.joined and not r.done for r in self._monitor.ranks):
+        own = () if self._over else (self.rank,)  # which has said so
+        while time.monotonic() < end and any(
+            r.joined and not (r.done or r.end or r.number in own) for r in self._monitor.ranks
+        ):
             time.sleep(0.01)
 
     def renew(self) -> None:
@@ -149,7 +152,11 @@ class Watchdog:
             if self._line.connection in ready:
                 messages = self._line.receive()
                 if messages is None:
-                    self._lost(f"the monitor's process has ended ({self._whose()})")
+                    self._lost(
+                        "has ended, and the monitor with it"
+                        if self._holder >= 0
+                        else "the launcher has ended"
+                    )
                     return
                 heard = now
                 for message in messages:
@@ -165,9 +172,6 @@ class Watchdog:
             if now - beat >= self.limits.beat:
                 self._report()
                 beat = now
-
-    def _whose(self) -> str:
-        return f"rank {self._holder}" if self._holder >= 0 else "the launcher"
 
     def _take(self, message: dict[str, Any]) -> None:
         if "welcome" in message:
@@ -244,6 +248,9 @@ class Watchdog:
         """End the process, with the error that there is."""
         if self.error is not None:
             self._tell()
+        if self._monitor is not None:
+            # A connection that is closed with something unread loses what the other side has not read: the verdict.
+            self._wait_for_others(self.limits.grace / 2)
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError, AttributeError):
                 stream.flush()
