@@ -266,9 +266,8 @@ def _filter_grad(o: Operands, tiling: WalkTiling, machine: Machine) -> Formulati
 
 def filter_sum(o: Operands, slices: int, w: Place) -> Launch:
     """The filter gradient from parts [slices, kh * kw, C] of float32 at the start of the workspace."""
-    strides = o.w.physical.strides
-    numbers = {"C": o.x.shape[1], "KH": o.w.shape[2], "KW": o.w.shape[3]}
-    numbers |= {"W_K": strides[0], "W_H": strides[2], "W_W": strides[3]}
-    text = f"typedef {index_type(slices * o.w.numel)} Index;\ntypedef {c_type(o.w.dtype)} T;\n{constants(**numbers)}"
+    sizes, steps = (o.x.shape[1], *o.w.shape[2:]), o.w.physical.strides
+    text = f"typedef {index_type(slices * o.w.numel)} Index;\ntypedef {c_type(o.w.dtype)} T;\n"
     program = Program("depthwise_filter_sum", "conv/depthwise_sum.cu", text)
-    return Launch(program, (-(-o.w.numel // 32),), (256,), (scratch(), w, Number(slices, "i32")))
+    numbers = (Number(n, "i32") for n in (slices, *sizes, steps[0], *steps[2:]))
+    return Launch(program, (-(-o.w.numel // 32),), (256,), (scratch(), w, *numbers))

@@ -9,6 +9,7 @@ from lamina.backends.cuda.launch.indexing import collapse, offset_function
 from lamina.backends.cuda.launch.program import (
     Bindable,
     Copy,
+    Number,
     Program,
     c_type,
     constants,
@@ -40,16 +41,12 @@ def dropout(op: Dropout, specs: tuple[Spec, ...], device: Device, policy: Policy
 
     def steps(aligned: bool) -> tuple[Bindable, ...]:
         text = f"typedef {space.index_type} Index;\ntypedef {c_type(x.dtype)} T;\n#define DROPOUT\n"
-        text += constants(
-            ELEMENTS=f"{x.numel}LL",
-            THRESHOLD=f"{threshold(op.p)}ULL",
-            SCALE=repr(float(scale(op.p))),
-            V=4 if together and aligned and x.dtype.itemsize * 4 <= 16 else 1,
-        )
+        text += constants(V=4 if together and aligned and x.dtype.itemsize * 4 <= 16 else 1)
         text += offset_function("at", space)
         program = Program("dropout", "elementwise/random.cu", text)
         places = (source(0), source(1), target(0), target(1), target(2))
-        return (looping(program, -(-x.numel // 4), places, each=4),)
+        numbers = Number(x.numel, "i64"), Number(threshold(op.p), "u64"), Number(float(scale(op.p)), "f64")
+        return (looping(program, -(-x.numel // 4), (*places, *numbers), each=4),)
 
     return kernel_plan(
         device, inputs, outputs, steps(True), label=op.name, plain=lambda: steps(False), aliases={0: 0}

@@ -2,7 +2,8 @@
 //
 // Element i, counted row-major over the logical shape, takes word i % 4 of block counter + i / 4. One thread makes
 // one block: four elements. Constants: Index, T, ELEMENTS, function at(i): the offset of element i in memory (x, y
-// and the mask lie alike), THRESHOLD and SCALE of dropout, LOW, RANGE, MEAN, STD of the distributions.
+// and the mask lie alike), LOW, RANGE, MEAN, STD of the distributions. Dropout takes their number, and its probability, as
+// arguments.
 struct Words { u32 w[4]; };
 
 __device__ __forceinline__ Words philox(u64 seed, u64 counter)
@@ -33,7 +34,9 @@ __device__ __forceinline__ Words philox(u64 seed, u64 counter)
 
 #ifdef DROPOUT
 // V (4 or 1): elements of a block that lie together in memory, and are moved at once.
-extern "C" __global__ void __launch_bounds__(256) dropout(const T *x, const i64 *state, T *y, bool *mask, i64 *next)
+#define ELEMENTS elements
+extern "C" __global__ void __launch_bounds__(256)
+dropout(const T *x, const i64 *state, T *y, bool *mask, i64 *next, i64 elements, u64 threshold, f64 scale)
 {
     typedef Wide<T>::type A;
     FOR_EACH_BLOCK {
@@ -46,8 +49,8 @@ extern "C" __global__ void __launch_bounds__(256) dropout(const T *x, const i64 
         Pack<bool, 4> keep;
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
-            keep.v[k] = (u64)random.w[k] >= (u64)THRESHOLD;
-            kept.v[k] = keep.v[k] ? narrow<T>((A)widen(elements.v[k]) * (A)SCALE) : narrow<T>((A)0);
+            keep.v[k] = (u64)random.w[k] >= threshold;
+            kept.v[k] = keep.v[k] ? narrow<T>((A)widen(elements.v[k]) * (A)scale) : narrow<T>((A)0);
         }
         store<4>(y + i, kept);
         store<4>(mask + i, keep);
@@ -56,8 +59,8 @@ extern "C" __global__ void __launch_bounds__(256) dropout(const T *x, const i64 
         for (int k = 0; k < 4; ++k)
             if (first + k < (Index)(ELEMENTS)) {
                 const Index i = at(first + k);
-                const bool keep = (u64)random.w[k] >= (u64)THRESHOLD;
-                y[i] = keep ? narrow<T>((A)widen(x[i]) * (A)SCALE) : narrow<T>((A)0);
+                const bool keep = (u64)random.w[k] >= threshold;
+                y[i] = keep ? narrow<T>((A)widen(x[i]) * (A)scale) : narrow<T>((A)0);
                 mask[i] = keep;
             }
 #endif
