@@ -192,6 +192,7 @@ def _transformers() -> dict[str, Callable[[], Example]]:
         return without_chance(net), (torch.rand(IMAGES, 3, image_size, image_size),), {}
 
     return {
+        **_small_transformers(tf, ids),
         "BERT": lambda: bert(vocab_size=50, **small),
         "BERT base": bert,
         "GPT-2": lambda: gpt2(n_positions=16, n_embd=32, n_layer=2, n_head=4, **few),
@@ -199,6 +200,58 @@ def _transformers() -> dict[str, Callable[[], Example]]:
         "ViT": lambda: vit(image_size=32, patch_size=8, **small),
         "ViT base": vit,
     }
+
+
+def _small_transformers(tf: Any, ids: Any) -> dict[str, Callable[[], Example]]:
+    """One of each kind, of two layers. ids: [2, 7]."""
+    import torch
+
+    said = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    decoder = {"vocab_size": 50, "num_key_value_heads": 2, "use_cache": False, **small, **said}
+    both: dict[str, Any] = {
+        "vocab_size": 50,
+        "d_model": 32,
+        "use_cache": False,
+        "decoder_start_token_id": 0,
+        **said,
+    }
+    both |= {f"{part}_{name}": n for part in ("encoder", "decoder")
+             for name, n in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 64))}  # fmt: skip
+    picture = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    sound = torch.randn(2, 8, 20, generator=torch.Generator().manual_seed(0))
+    clip = {"text_config": {"vocab_size": 50, "max_position_embeddings": 16, **small, **said},
+            "vision_config": {"image_size": 32, "patch_size": 8, **small}, "projection_dim": 16}  # fmt: skip
+    segformer: dict[str, Any] = {"hidden_sizes": [8, 16, 24, 32], "depths": [1] * 4, "decoder_hidden_size": 16,
+                                 "num_attention_heads": [1, 2, 2, 4]}  # fmt: skip
+    t5 = {"vocab_size": 50, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4,
+          "use_cache": False, "decoder_start_token_id": 0}  # fmt: skip
+    kinds: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
+        "DistilBERT": ("DistilBertConfig", "DistilBertModel", {
+            "vocab_size": 50, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64,
+        }, {"input_ids": ids}),
+        "LLaMA": ("LlamaConfig", "LlamaForCausalLM", decoder, {"input_ids": ids}),
+        "Mistral": ("MistralConfig", "MistralForCausalLM", {**decoder, "sliding_window": 4}, {"input_ids": ids}),
+        "Mixtral": ("MixtralConfig", "MixtralForCausalLM", {**decoder, "num_local_experts": 4}, {"input_ids": ids}),
+        "T5": ("T5Config", "T5ForConditionalGeneration", t5, {"input_ids": ids, "labels": ids}),
+        "BART": ("BartConfig", "BartForConditionalGeneration", {**both, "forced_eos_token_id": 0},
+                 {"input_ids": ids, "labels": ids}),
+        "Whisper": ("WhisperConfig", "WhisperForConditionalGeneration", {
+            **both, "num_mel_bins": 8, "max_source_positions": 10, "max_target_positions": 16,
+        }, {"input_features": sound, "decoder_input_ids": ids}),
+        "CLIP": ("CLIPConfig", "CLIPModel", clip, {"input_ids": ids, "pixel_values": picture}),
+        "Mamba": ("MambaConfig", "MambaForCausalLM", {
+            "vocab_size": 50, "hidden_size": 16, "state_size": 4, "num_hidden_layers": 2, "use_cache": False,
+        }, {"input_ids": ids}),
+        "SegFormer": ("SegformerConfig", "SegformerForSemanticSegmentation", segformer, {
+            "pixel_values": torch.nn.functional.interpolate(picture, scale_factor=2),
+        }),
+    }  # fmt: skip
+
+    def of(config: str, network: str, options: dict[str, Any], given: dict[str, Any]) -> Example:
+        return without_chance(getattr(tf, network)(getattr(tf, config)(**options))), (), given
+
+    return {name: partial(of, *kind) for name, kind in kinds.items()}
 
 
 def _audio() -> dict[str, Callable[[], Example]]:
