@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.torch, pytest.mark.feature("F099", "F100", "B027")]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.feature("F099", "F100", "B027"),
+    pytest.mark.filterwarnings("ignore:index_reduce:UserWarning"),
+]
 
 #: Those that run with the fast tests: what they do is not elsewhere.
 FAST = (

@@ -160,17 +160,17 @@ class _Flat(torch.nn.Module):
             return found
         with PackingMode(), LossMode(), _DataMode():
             leaves, structure = flatten(self.network(*args, **kwargs))
-            whole = [x.clone() if isinstance(x, torch.Tensor) else x for x in leaves]
-            written = _write_assigned(before)
-        leaves = [y if any(x is b for b in written) else x for x, y in zip(leaves, whole, strict=True)]
+            buffers = [b for _, own in before for b in own.values()]
+            leaves = [x.clone() if any(x is b for b in buffers if b is not None) else x for x in leaves]
+            _write_assigned(before)
         self.nesting.keep(structure, {i: x for i, x in enumerate(leaves) if not isinstance(x, torch.Tensor)})
         return [x for x in leaves if isinstance(x, torch.Tensor)]
 
 
-def _write_assigned(before: list[tuple[dict[str, Any], dict[str, Any]]]) -> list[Any]:
+def _write_assigned(before: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
     """Write what was assigned to buffers into the tensors that they were, as only this is seen in a graph.
 
-    Gives these tensors. They may have changed places: each value is copied before any is written.
+    They may have changed places: each value is copied before any is written.
     """
     assigned = []
     for held, own in before:
@@ -187,7 +187,6 @@ def _write_assigned(before: list[tuple[dict[str, Any], dict[str, Any]]]) -> list
         buffer.copy_(found)
     for held, own in before:
         held.update(own)
-    return [buffer for _, buffer, _ in assigned]
 
 
 def export(module: torch.nn.Module, inputs: Inputs, tensors: Sequence[torch.Tensor]) -> ExportedGraph:
