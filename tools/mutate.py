@@ -372,7 +372,7 @@ def _first_failure(
     root: Path, tests: Sequence[str], timeout: float, broken: Iterable[str], marks: str = MARKS
 ) -> str:
     """The first test that fails, or the end of what is printed where none is named; TIMEOUT; "" where all pass."""
-    command = [sys.executable, "-B", "-m", "pytest", "-x", "--tb=no", "-p", "no:cacheprovider", "-m", marks]
+    command = [sys.executable, "-m", "pytest", "-x", "--tb=no", "-p", "no:cacheprovider", "-m", marks]
     left_out = [word for test in sorted(broken) for word in ("--deselect", test)]
     files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
     if files != list(tests):  # too many for a command line
@@ -396,7 +396,12 @@ def _first_failure(
 
 
 def _environment(root: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}:{ROOT}"}
+    """Processes that tests start write no bytecode either: it is valid for any text of the same size and second."""
+    return {
+        **os.environ,
+        "PYTHONPATH": f"{root / 'src'}:{root}:{ROOT}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
 
 
 # --------------------------------------------------------------------------------------------------------- reach
