@@ -179,3 +179,15 @@ def test_the_size_of_the_output_is_asked_for(rank: int) -> None:
         own(lm.tensor(x), output_size=[n + 3 for n in least])
     with pytest.raises(lm.ShapeError, match="output_size must be"):
         own(lm.tensor(x), output_size=(1,) * (rank + 3))
+
+
+@pytest.mark.parametrize("x", [-1, [[1.0]]])
+def test_output_size_of_what_is_no_image_is_the_ops_error(x: Any) -> None:
+    with pytest.raises(lm.ShapeError, match="conv_transpose2d: input .* must be of rank 4"):
+        nn.ConvTranspose2d(3, 4, 3)(x, output_size=[2, 3])
+
+
+@pytest.mark.parametrize("size", ["ab", [2.5, 3]])
+def test_an_output_size_of_other_than_ints_is_named(size: Any) -> None:
+    with pytest.raises(lm.ShapeError, match="ConvTranspose2d: output_size must be ints, got"):
+        nn.ConvTranspose2d(3, 4, 3)(np.zeros((1, 3, 4, 4), np.float32), output_size=size)

@@ -10,8 +10,9 @@ from lamina import ops
 from lamina.nn import init
 from lamina.nn.module import Module, T
 from lamina.nn.parameter import Parameter
+from lamina.ops.core import spec_of
 from lamina.ops.primitives.window import Padding, per_axis, window
-from lamina.spec import Policy, Shape, ShapeError, current_policy, policy
+from lamina.spec import Policy, Shape, ShapeError, as_shape, current_policy, policy
 from lamina.tensors import empty
 
 Sizes = int | Iterable[int]
@@ -217,7 +218,7 @@ class _ConvTranspose(_Conv):
 
         output_size: O, in place of output_padding; batch and channels may stand before it.
         """
-        extra = self.output_padding if output_size is None else self._extra(x.shape, tuple(output_size))
+        extra = self.output_padding if output_size is None else self._extra(spec_of(x).shape, output_size)
         algorithm, mode = self._mode()
         with mode:
             y: T = type(self).function(
@@ -234,9 +235,12 @@ class _ConvTranspose(_Conv):
             )
             return y
 
-    def _extra(self, given: Shape, wanted: Shape) -> Shape:
+    def _extra(self, given: Shape, output_size: Sequence[int]) -> Shape:
         """The output_padding that gives an output of these sizes. Raises ShapeError for sizes that none gives."""
         name, rank = type(self).__name__, self.rank
+        wanted = as_shape(output_size, f"{name}: output_size")
+        if len(given) <= rank:
+            return self.output_padding  # the op refuses such an input
         sizes = wanted[-rank:] if len(wanted) in (rank, len(given)) else wanted
         win = window(name, self.kernel_size, self.stride, self.padding, self.dilation, self.groups)
         least = tuple(

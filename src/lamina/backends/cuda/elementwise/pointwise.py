@@ -354,8 +354,8 @@ class _Code:
     def _sized(self) -> bool:
         """Whether sizes are numbers of a table, so that one kernel serves all shapes of a kind.
 
-        Offsets cost a few instructions more then, which accesses of 16 bytes outweigh: there is time for more than two
-        hundred while a warp's access is read or written.
+        Offsets cost a few instructions more then, which accesses of 16 bytes outweigh: there is time for more than
+        two hundred while a warp's access is read or written.
         """
         widest = max(o.dtype.itemsize for o in (*self.inputs, *self.outputs))
         whole = self.width > 1 and self.width * widest == VECTOR
