@@ -616,13 +616,13 @@ def allclose(
 ) -> bool: ...
 @overload
 def alpha_dropout(
-    input: TensorLike, p: float = 0.5, training: bool = True, *, state: TensorLike | None = None
+    input: TensorLike, p: float = 0.5, training: bool = False, *, state: TensorLike | None = None
 ) -> Tensor: ...
 @overload
 def alpha_dropout(
     input: Value | TensorLike,
     p: float = 0.5,
-    training: bool = True,
+    training: bool = False,
     *,
     state: Value | TensorLike | None = None,
 ) -> Value: ...
@@ -1601,13 +1601,13 @@ def expm1(input: TensorLike) -> Tensor: ...
 def expm1(input: Value) -> Value: ...
 @overload
 def feature_alpha_dropout(
-    input: TensorLike, p: float = 0.5, training: bool = True, *, state: TensorLike | None = None
+    input: TensorLike, p: float = 0.5, training: bool = False, *, state: TensorLike | None = None
 ) -> Tensor: ...
 @overload
 def feature_alpha_dropout(
     input: Value | TensorLike,
     p: float = 0.5,
-    training: bool = True,
+    training: bool = False,
     *,
     state: Value | TensorLike | None = None,
 ) -> Value: ...

@@ -81,3 +81,22 @@ def test_native_dropout_gives_what_stays_too() -> None:
     assert abs(stays.mean() - 0.75) < 0.02
     assert ((y != 0) == stays).all()
     assert abs(y.max() - 4 / 3) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["dropout", "dropout1d", "alpha_dropout", "feature_alpha_dropout"])
+def test_what_is_not_said_is_pytorchs(name: str) -> None:
+    """Some drop where nothing is said of training, and some do not."""
+    import torch
+
+    from lamina.convert import from_torch
+
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return getattr(torch.nn.functional, name)(x, 0.5)
+
+    x = torch.ones(50, 8, 4)
+    drops = not torch.equal(Net()(x), x)
+    assert drops == ("alpha" not in name)
+    compiled = torch.compile(Net(), backend="lamina", fullgraph=True)
+    assert torch.equal(compiled(x), x) != drops
+    assert (from_torch(Net(), x)(x.numpy()).numpy() == x.numpy()).all() != drops

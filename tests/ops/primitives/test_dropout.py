@@ -40,13 +40,15 @@ def test_inference_changes_nothing(name: str) -> None:
     y, _, state = getattr(ops, name)(x, 0.5, False, state=STATE)
     assert y is x
     np.testing.assert_array_equal(state.numpy(), STATE)
+    if name != "dropout2d":  # as torch's functions
+        assert getattr(ops, name)(x, 0.5, state=STATE)[0] is x
 
 
 @pytest.mark.parametrize("name", ["alpha_dropout", "feature_alpha_dropout"])
 def test_alpha_dropout_keeps_mean_and_variance(name: str) -> None:
     shape = (400, 300) if name == "alpha_dropout" else (400, 300, 3)
     x = np.random.default_rng(0).standard_normal(shape)
-    y, mask, _ = getattr(ops, name)(x, 0.2, state=STATE)
+    y, mask, _ = getattr(ops, name)(x, 0.2, True, state=STATE)
     found = y.numpy()
     assert abs(found.mean()) < 0.01
     assert abs(found.std() - 1) < 0.01
@@ -54,7 +56,7 @@ def test_alpha_dropout_keeps_mean_and_variance(name: str) -> None:
     kept = np.broadcast_to(mask.numpy(), shape)
     np.testing.assert_allclose(found, (np.where(kept, x, low) - low * 0.2) * factor, atol=1e-14)
     assert len(np.unique(found[~kept])) == 1
-    assert not getattr(ops, name)(x, 1.0, state=STATE)[0].numpy().any()
+    assert not getattr(ops, name)(x, 1.0, True, state=STATE)[0].numpy().any()
 
 
 def test_gradients_are_those_of_what_is_kept() -> None:
@@ -62,9 +64,9 @@ def test_gradients_are_those_of_what_is_kept() -> None:
     for name in ("dropout1d", "alpha_dropout", "feature_alpha_dropout"):
 
         def total(v: object, name: str = name) -> object:
-            return (getattr(ops, name)(v, 0.5, state=STATE)[0] * x).sum()
+            return (getattr(ops, name)(v, 0.5, True, state=STATE)[0] * x).sum()
 
-        _, mask, _ = getattr(ops, name)(x, 0.5, state=STATE)
+        _, mask, _ = getattr(ops, name)(x, 0.5, True, state=STATE)
         factor = 2.0 if name == "dropout1d" else (0.5 * (1 + 0.5 * 1.7580993408473766**2)) ** -0.5
         grad = lm.grad(total)(lm.tensor(x)).numpy()
         np.testing.assert_allclose(grad, np.where(mask.numpy(), x * factor, 0), rtol=1e-12)

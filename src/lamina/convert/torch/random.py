@@ -19,12 +19,13 @@ KINDS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "fea
 def dropout(call: TorchCall) -> Any:
     """Elements, or channels, dropped in training; in inference the tensor itself."""
     p = call.get("p", 0.5)
-    training = call.get("training", call.get("train", True))
+    drops = "alpha" not in call.name  # as PyTorch's functions, where nothing is said
+    training = call.get("training", call.get("train", drops))
     if not training or p == 0:
         return call.cells["input"]
     x = call["input"]
     name = {"feature_dropout": f"dropout{max(1, x.ndim - 2)}d"}.get(call.name, call.name)
-    return drawn(lambda state: getattr(ops, name)(x, float(p), state=state), None, x)
+    return drawn(lambda state: getattr(ops, name)(x, float(p), True, state=state), None, x)
 
 
 for _name in KINDS:

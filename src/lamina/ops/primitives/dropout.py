@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from inspect import signature
 from math import floor
 from typing import Any, TypeVar, cast
 
@@ -110,9 +111,10 @@ class DropoutGrad(Op):
 
 def _from_default(function: F) -> F:
     """The function, which without a state takes that of the default generator and gives y alone."""
+    usual: bool = signature(function).parameters["training"].default
 
     @wraps(function)
-    def run(input: Any, p: float = 0.5, training: bool = True, *, state: Any = None) -> Any:
+    def run(input: Any, p: float = 0.5, training: bool = usual, *, state: Any = None) -> Any:
         if state is not None:
             return function(input, p, training, state=state)
         if not training or p == 0:
@@ -192,11 +194,12 @@ _SATURATION = -1.7580993408473766
 
 @checked
 @_from_default
-def alpha_dropout(input: Any, p: float = 0.5, training: bool = True, *, state: Any = None) -> Any:
+def alpha_dropout(input: Any, p: float = 0.5, training: bool = False, *, state: Any = None) -> Any:
     """Dropout for SELU networks, which keeps mean 0 and variance 1 (Klambauer et al. 2017).
 
     What is dropped becomes what SELU tends to far below 0; then everything is shifted and scaled. state, result and
-    mask as `dropout`'s. Raises ValueError for p outside [0, 1].
+    mask as `dropout`'s, but as with torch's nothing is dropped unless training is True. Raises ValueError for p
+    outside [0, 1].
     """
     x = operand(input, "alpha_dropout")
     _, mask, moved = dropout(x, p, training, state=state)
@@ -205,7 +208,7 @@ def alpha_dropout(input: Any, p: float = 0.5, training: bool = True, *, state: A
 
 @checked
 @_from_default
-def feature_alpha_dropout(input: Any, p: float = 0.5, training: bool = True, *, state: Any = None) -> Any:
+def feature_alpha_dropout(input: Any, p: float = 0.5, training: bool = False, *, state: Any = None) -> Any:
     """`alpha_dropout` of whole channels, with a mask [N, C, 1, …], of input [N, C, *S]."""
     x = operand(input, "feature_alpha_dropout")
     if x.ndim < 2:
