@@ -36,7 +36,7 @@ PLAIN = (bool, int, float, str, type(None))
 def modules() -> Iterator[Any]:
     """The modules with a list of public names ."""
     for found in [lamina.__name__, *(m.name for m in pkgutil.walk_packages(lamina.__path__, "lamina."))]:
-        if not found.startswith(ELSEWHERE):
+        if not found.startswith(ELSEWHERE) and found != "lamina.convert":  # which lists what needs PyTorch
             module = importlib.import_module(found)
             if "__all__" in vars(module):
                 yield module
