@@ -89,6 +89,29 @@ def test_a_launcher_says_how_a_process_ended(monitor: RankMonitor) -> None:
     leave(first)
 
 
+@pytest.mark.parametrize("says", ["raised ValueError: bad", ""])
+def test_what_a_rank_said_last_is_read_before_the_launcher_is_believed(says: str) -> None:
+    """A monitor whose thread has not come to it yet; a child may keep the connection open."""
+    monitor = RankMonitor(2, Limits(600.0))
+    line = join(monitor, 1)
+    monitor._accept()
+    for key, _ in monitor._selector.select(30):
+        key.data()
+    if says:
+        line.send(failed=says)
+        leave(line)
+    monitor.ended(1, "ended with exit status 1")
+    assert monitor.verdict is None
+    while says and monitor._lines:
+        for key, _ in monitor._selector.select(30):
+            key.data()
+    monitor._judge(time.monotonic() + (0 if says else 2))
+    assert (says or "ended with exit status 1") in str(monitor.verdict)
+    monitor._end()
+    monitor.close()
+    leave(line)
+
+
 def test_a_connection_that_breaks_is_a_fault_and_a_good_end_is_none(monitor: RankMonitor) -> None:
     first, second = join(monitor, 0), join(monitor, 1)
     heard(first, "welcome"), heard(second, "welcome")

@@ -97,14 +97,14 @@ class RankMonitor:
             held.close()
 
     def ended(self, number: int, reason: str) -> None:
-        """The launcher saw a process end: "" is well. Its verdict names the reason."""
+        """The launcher saw a process end: "" is well. A reason goes into the verdict, unless the rank gave one."""
         with self._turn:
-            rank = self.ranks[number]
+            rank, now = self.ranks[number], time.monotonic()
             if reason and self.verdict is None and not rank.done and (not rank.end or rank.end == _GONE):
-                rank.end = reason
+                rank.end, rank.seen = "", (reason, now)
             elif not reason:
                 rank.done = True
-            self._judge(time.monotonic())
+            self._judge(now)
 
     # ---- the thread
     def _serve(self) -> None:
@@ -184,7 +184,7 @@ class RankMonitor:
             del self._lines[number]
             rank = self.ranks[number]
             with self._turn:
-                if not rank.done and not rank.end:
+                if not rank.done and not rank.end and rank.seen is None:
                     rank.end, rank.moved = _GONE, time.monotonic()
 
     def _take(self, rank: Rank, line: Line, message: dict[str, Any]) -> None:
@@ -238,6 +238,14 @@ class RankMonitor:
     # ---- the verdict
     def _judge(self, now: float) -> None:
         if self.verdict is None:
+            for rank in self.ranks:
+                # Its last words are read when its connection has ended, which a child that it forked may keep open.
+                if (
+                    rank.seen
+                    and not rank.end
+                    and (rank.number not in self._lines or now - rank.seen[1] > _WORDS)
+                ):
+                    rank.end = rank.seen[0]
             heard = [r for r in self.ranks if not self._is_asked(r, now)]
             found = self._apart or judge(heard, now, self.limits)
             if found is not None:
@@ -248,7 +256,9 @@ class RankMonitor:
 
     def _is_asked(self, rank: Rank, now: float) -> bool:
         """Whether a launcher may soon say how a process that is gone has ended."""
-        return self.holder < 0 and rank.end == _GONE and now - rank.moved < 1.0
+        return self.holder < 0 and rank.end == _GONE and now - rank.moved < _WORDS
 
 
+#: Seconds that a word may take: of a process that has ended, or of the launcher about it.
+_WORDS = 1.0
 _GONE = "has ended without a word (killed, or crashed)"

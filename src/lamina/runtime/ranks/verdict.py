@@ -44,6 +44,7 @@ class Rank:
 
     heard: when it last said something. moved: when it last began a step or a collective, or said why it takes long.
     facts: `Progress.facts`. place: its process and machine. end: how it ended, "" while it runs; done: it ended well.
+    seen: how the launcher saw its process end, and when, while what the process said last may not have been read yet.
     """
 
     number: int
@@ -53,6 +54,7 @@ class Rank:
     joined: bool = False
     done: bool = False
     end: str = ""
+    seen: tuple[str, float] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
 
     def update(self, facts: dict[str, Any], now: float) -> None:
