@@ -31,10 +31,10 @@ def test_what_is_registered_is_read_and_written(monkeypatch: pytest.MonkeyPatch)
 def test_without_a_state_numbers_are_the_default_generators(function: Any) -> None:
     nn.manual_seed(3)
     state = default_generator.state.numpy().copy()
-    wanted, _, after = function(X, 0.5, state=state)
-    np.testing.assert_array_equal(function(X, 0.5).numpy(), wanted.numpy())
+    wanted, _, after = function(X, 0.5, True, state=state)
+    np.testing.assert_array_equal(function(X, 0.5, True).numpy(), wanted.numpy())
     np.testing.assert_array_equal(default_generator.state.numpy(), after.numpy())
-    assert not np.array_equal(function(X, 0.5).numpy(), wanted.numpy())
+    assert not np.array_equal(function(X, 0.5, True).numpy(), wanted.numpy())
 
 
 def test_nothing_is_drawn_where_nothing_is_dropped() -> None:
