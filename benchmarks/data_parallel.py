@@ -25,6 +25,7 @@ STEPS = 50
 CASES = {
     "resnet18-fp64": ("resnet18", "fp64", 8, 32),
     "resnet18-fp32": ("resnet18", "fp32", 8, 32),
+    "alexnet-fp64": ("alexnet", "fp64", 4, 64),
     "alexnet-fp32": ("alexnet", "fp32", 4, 64),
 }
 #: How far the first weights of one rank are moved, relatively, to see what a rounding becomes.

@@ -176,7 +176,11 @@ def test_a_shard_that_changed_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sample", "columns", "message"),
     [
-        ({"txt": "a"}, ("jpg;png", "txt"), "no file of kind jpg;png, only txt"),
+        (
+            {"txt": "a"},
+            ("jpg;png", "txt"),
+            "no file of kind jpg;png, only txt; .* one behind the other .*--sort=name",
+        ),
         ({"jpg": b"no image", "cls": 1}, ("jpg", "cls"), "0.tar: 000000000.jpg: "),
         ({"cls": b"seven"}, ("cls",), "000000000.cls: invalid literal for int"),
         ({"json": b"{"}, ("json",), "000000000.json: "),

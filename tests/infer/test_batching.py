@@ -262,3 +262,21 @@ def test_a_request_that_cannot_be_written_leads_no_batch() -> None:
     found = in_threads(work, 2)
     assert found == [None, [6]]
     queue.close(cancel=False)
+
+
+def test_a_worker_that_collects_the_owner_waits_for_nothing() -> None:
+    """Garbage is collected wherever memory is asked for, also while a worker holds the lock."""
+
+    class Collecting(Doubling):
+        def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
+            with queue._lock:
+                queue.abandon()
+            return super().run(inputs)
+
+    queue = RequestQueue(1, 100, 0.05, "test")
+    futures = [queue.put(to, [2], 1, block=True) for to in (Collecting(2), Doubling(2))]
+    assert [f.result(10) for f in futures] == [[4], [4]]
+    assert queue.closed
+    for worker in queue._workers:
+        worker.join(10)
+        assert not worker.is_alive()

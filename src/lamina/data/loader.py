@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from lamina import _tree
 from lamina.data.batches import Batches, BatchPart, Loader
 from lamina.data.datasets import Dataset, sample_of
 from lamina.data.samplers import WeightedRandomSampler
-from lamina.data.workers import WorkerError, Workers
+from lamina.data.workers import KeptWorkers, WorkerError
 from lamina.ops.arguments import checked
 
 Array = np.ndarray[Any, Any]
@@ -100,15 +99,7 @@ class DataLoader(Batches):
             world_size=world_size,
             parallel=parallel,
         )
-        self._workers: Workers | None = None
-        self._starting = threading.Lock()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy begins without workers."""
-        return {k: x for k, x in self.__dict__.items() if k not in ("_workers", "_starting")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _workers=None, _starting=threading.Lock())
+        self._kept = KeptWorkers()
 
     def order(self, number: int) -> Array:
         """The indices of all samples in the order of epoch `number`; a data set may have one that suits it."""
@@ -152,26 +143,16 @@ class DataLoader(Batches):
         if not self.processes:
             yield from made_by_threads(parts, self.load, self.num_workers, depth)
             return
-        workers = self._running()
+        workers = self._kept.get(self.num_workers, self.load)
         try:
             yield from made_ahead(parts, workers.submit, depth)
         except WorkerError:
             self.close()
             raise
 
-    def _running(self) -> Workers:
-        """The processes, which stay until `close`, or until nobody has the loader."""
-        with self._starting:
-            if self._workers is None:
-                self._workers = Workers(self.num_workers, self.load)
-            return self._workers
-
     def close(self) -> None:
         """End the processes, if there are any; the next epoch starts new ones."""
-        with self._starting:
-            if self._workers is not None:
-                self._workers.close()
-                self._workers = None
+        self._kept.close()
 
     def __repr__(self) -> str:
         kind = "processes" if self.processes else "threads"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -21,7 +20,7 @@ from lamina.data.loader import Collate, default_collate, made_by_threads
 from lamina.data.shard_order import batches_in_order, counted, drawn
 from lamina.data.shards import IMAGE_AND_LABEL, Decoder, shard_paths
 from lamina.data.tar_index import read_shard
-from lamina.data.workers import Ticket, WorkerError, Workers
+from lamina.data.workers import KeptWorkers, Ticket, WorkerError
 from lamina.ops.arguments import Checked
 
 
@@ -106,9 +105,7 @@ class ShardStream(Checked):
         self.collate = collate_fn or default_collate
         self.open, self.rank, self.world_size = open, rank, world_size
         self.next_epoch = 0
-        self._workers: Workers | None = None
-        self._starting = threading.Lock()
-        self._loops = itertools.count()
+        self._kept = KeptWorkers()
 
     def _counted(
         self, samples: Sequence[int] | None, open: Callable[[str], IO[bytes]], *, together: bool
@@ -126,14 +123,6 @@ class ShardStream(Checked):
                 )
             return list(samples)
         return counted(self.paths, open, together=together) if self.interleave > 1 else None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy begins without workers."""
-        return {k: x for k, x in self.__dict__.items() if k not in ("_workers", "_starting", "_loops")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        own = {"_workers": None, "_starting": threading.Lock(), "_loops": itertools.count()}
-        self.__dict__.update(state, **own)
 
     def __len__(self) -> int:
         if self.samples is not None:
@@ -198,7 +187,8 @@ class ShardStream(Checked):
     # ---- processes
     def _by_processes(self, number: int, start: int) -> Iterator[Any]:
         """Batches whose rows processes read and decode, each the same ones of every batch."""
-        workers, loop = self._running(), next(self._loops)
+        workers = self._kept.get(self.num_workers, _RowsMaker(self))
+        loop = next(self._kept.loops)
         asked: deque[list[Ticket]] = deque()
         places = itertools.count(start)
 
@@ -224,19 +214,9 @@ class ShardStream(Checked):
             for ticket in (t for tickets in asked for t in tickets):
                 ticket.cancel()
 
-    def _running(self) -> Workers:
-        """The processes, which stay until `close`, or until nobody has the stream."""
-        with self._starting:
-            if self._workers is None:
-                self._workers = Workers(self.num_workers, _RowsMaker(self))
-            return self._workers
-
     def close(self) -> None:
         """End the processes, if there are any; the next epoch starts new ones."""
-        with self._starting:
-            if self._workers is not None:
-                self._workers.close()
-                self._workers = None
+        self._kept.close()
 
     # ---- reading
     def _read(self, rng: np.random.Generator) -> Generator[_Raw]:

@@ -75,7 +75,10 @@ class Decoder(Checked):
         found = [next((k for k in names if k in there), None) for names in self.columns]
         if None in found:
             missing = ";".join(self.columns[found.index(None)])
-            raise DataError(f"{where}: no file of kind {missing}, only {', '.join(there)}")
+            raise DataError(
+                f"{where}: no file of kind {missing}, only {', '.join(there)}; the files of a sample must lie one "
+                "behind the other in a shard (tar --sort=name)"
+            )
         return [kind for kind in found if kind is not None]
 
     def sample(self, key: str, files: Mapping[str, bytes], rng: np.random.Generator, where: str) -> Any:

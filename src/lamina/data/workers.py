@@ -8,6 +8,7 @@ applies. A worker whose reader is gone, killed too, reads the end of its socket 
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import multiprocessing
 import os
@@ -35,6 +36,35 @@ _PATIENCE = 2.0
 
 class WorkerError(RuntimeError):
     """A process that makes batches has died; the message says which one, and how."""
+
+
+class KeptWorkers:
+    """The processes of a loader: begun when needed first, kept until `close`, or while somebody has the loader.
+
+    loops: numbers its loops over them. A copy, or what is pickled, begins without processes.
+    """
+
+    def __init__(self) -> None:
+        self.loops = itertools.count()
+        self._held: Workers | None = None
+        self._starting = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[KeptWorkers], tuple[()]]:
+        return KeptWorkers, ()
+
+    def get(self, count: int, making: Making) -> Workers:
+        """The processes; so many new ones where there are none."""
+        with self._starting:
+            if self._held is None:
+                self._held = Workers(count, making)
+            return self._held
+
+    def close(self) -> None:
+        """End the processes, if there are any."""
+        with self._starting:
+            if self._held is not None:
+                self._held.close()
+                self._held = None
 
 
 class Workers:

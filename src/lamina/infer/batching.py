@@ -439,6 +439,16 @@ class RequestQueue:
         for worker in self._workers:
             worker.join()
 
+    def abandon(self) -> None:
+        """`close` for what has no owner any more, which garbage collection may find in any thread: in a worker's,
+        which may hold the lock, nothing is waited for, and what waits is answered."""
+        if threading.current_thread() not in self._workers:
+            self.close(cancel=True)
+            return
+        self._closed = True
+        for _ in self._workers:
+            self._calls.put(None)
+
     def _is_done(self) -> bool:
         """Whether nothing runs, waits to, or is being told."""
         return not (self._batches or self._running or self._serving)

@@ -63,7 +63,7 @@ class Serving(ABC):
         self.max_batch, self.max_wait_ms, self.batch_axis = max_batch, max_wait_ms, batch_axis
         self.contexts, self.queue_limit, self.when_full = contexts, queue_limit, when_full
         self.queue = RequestQueue(contexts, queue_limit, max_wait_ms / 1e3, name)
-        self._end = weakref.finalize(self, RequestQueue.close, self.queue, cancel=True)
+        self._end = weakref.finalize(self, RequestQueue.abandon, self.queue)
 
     @abstractmethod
     def flattened(self, inputs: Any) -> tuple[list[Any], Structure]:

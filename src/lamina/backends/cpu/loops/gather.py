@@ -228,77 +228,93 @@ def _index_strides(op: Op, lines: Shape, axis: int, given: Shape) -> tuple[int, 
 
 @lru_cache(maxsize=1024)
 def _scatter_text(form: ScatterForm, dtype: DType, wide: DType, index: DType) -> str:
-    code = Code()
-    given, at, kept = code.array(dtype), code.array(index), code.array(wide)
-    begun, y = code.array(dtype), code.array(dtype)
-    size, outer, count, behind, i_line, i_step = code.sizes(6)
-    flag = code.array(int64)
-    first, last = code.share()
-    inside = Index(code, size, not form.drop)
+    return _ScatterLoops(form, dtype, wide, index).text()
 
-    def add_row(line: Scalar, k: Scalar, j: Scalar, after: Scalar) -> None:
-        """One row of what is given, of the columns from j to before `after`."""
-        source, index_at = (line * count + k) * behind, line * i_line + k * i_step
-        found = at[index_at] if form.common else None
-        if form.drop:
-            assert found is not None
-            there = (found >= 0) & (found < size)
-            with code.when(there):
-                combine(source, (line * size + found) * behind, j, after)
-        elif found is not None:
-            combine(source, (line * size + inside(found)) * behind, j, after)
-        else:
-            with code.loop(j, after, independent=True) as i:
-                place = (line * size + inside(at[index_at + i])) * behind + i
-                kept[place] = combined(kept[place], given[source + i])
 
-    def combine(source: Scalar, target: Scalar, j: Scalar, after: Scalar) -> None:
-        with code.loop(j, after, independent=True) as i:
-            kept[target + i] = combined(kept[target + i], given[source + i])
+class _ScatterLoops:
+    """The code of a scatter: `given` into lines of `size` rows of `behind` elements, `outer` of them."""
 
-    def combined(old: Scalar, new: Scalar) -> Scalar:
-        return code.call(form.combine, (old, new)) if form.combine else new
+    def __init__(self, form: ScatterForm, dtype: DType, wide: DType, index: DType) -> None:
+        self.form, self.is_apart = form, wide != dtype
+        self.code = code = Code()
+        self.given, self.at, self.kept = code.array(dtype), code.array(index), code.array(wide)
+        self.begun, self.y = code.array(dtype), code.array(dtype)
+        self.size, self.outer, self.count, self.behind, self.i_line, self.i_step = code.sizes(6)
+        self.flag = code.array(int64)
 
-    def whole(line: Scalar, j: Scalar, after: Scalar) -> None:
-        """All rows of a line of the result."""
-        with code.loop(0, size) as row:
-            start = (line * size + row) * behind
-            with code.loop(j, after, independent=True) as i:
-                kept[start + i] = 0 if form.zero else begun[start + i]
-        with code.loop(0, count) as k:
-            add_row(line, k, j, after)
-        if wide != dtype:
-            with code.loop(0, size) as row:
-                start = (line * size + row) * behind
-                with code.loop(j, after, independent=True) as i:
-                    y[start + i] = kept[start + i]
-
-    def of_single_elements(line: Scalar) -> None:
-        """The same where nothing is behind the axis."""
-        start = line * size
-        with code.loop(0, size, independent=True) as i:
-            kept[start + i] = 0 if form.zero else begun[start + i]
-        with code.loop(0, count) as k:
-            found = at[line * i_line + k * i_step]
-            new = given[line * count + k]
-            if form.drop:
-                with code.when((found >= 0) & (found < size)):
-                    kept[start + found] = combined(kept[start + found], new)
+    def text(self) -> str:
+        """The program: a step is a line, or so many columns of all of them."""
+        code = self.code
+        first, last = code.share()
+        self.inside = Index(code, self.size, not self.form.drop)
+        with code.loop(first, last) as step:
+            if self.form.single:
+                self.single_elements(step)
+            elif self.form.by_columns:
+                start = step * _COLUMNS
+                with code.loop(0, self.outer) as line:
+                    self.line(line, start, least(start + _COLUMNS, self.behind))
             else:
-                place = start + inside(found)
-                kept[place] = combined(kept[place], new)
-        if wide != dtype:
-            with code.loop(0, size, independent=True) as i:
-                y[start + i] = kept[start + i]
+                self.line(step, code.value(0, np.dtype(np.int64)), self.behind)
+        self.inside.tell(self.flag)
+        return code.text()
 
-    with code.loop(first, last) as step:
-        if form.single:
-            of_single_elements(step)
-        elif form.by_columns:
-            start = step * _COLUMNS
-            with code.loop(0, outer) as line:
-                whole(line, start, least(start + _COLUMNS, behind))
+    def line(self, line: Scalar, j: Scalar, after: Scalar) -> None:
+        """All rows of a line of the result, of the columns from j to before `after`."""
+        code = self.code
+        with code.loop(0, self.size) as row:
+            start = (line * self.size + row) * self.behind
+            with code.loop(j, after, independent=True) as i:
+                self.begin(start + i)
+        with code.loop(0, self.count) as k:
+            self.add_row(line, k, j, after)
+        if self.is_apart:
+            with code.loop(0, self.size) as row:
+                start = (line * self.size + row) * self.behind
+                with code.loop(j, after, independent=True) as i:
+                    self.y[start + i] = self.kept[start + i]
+
+    def add_row(self, line: Scalar, k: Scalar, j: Scalar, after: Scalar) -> None:
+        """One row of what is given."""
+        source, index_at = (line * self.count + k) * self.behind, line * self.i_line + k * self.i_step
+        found = self.at[index_at] if self.form.common else None
+        if self.form.drop:
+            assert found is not None
+            with self.code.when((found >= 0) & (found < self.size)):
+                self.combine_rows(source, (line * self.size + found) * self.behind, j, after)
+        elif found is not None:
+            self.combine_rows(source, (line * self.size + self.inside(found)) * self.behind, j, after)
         else:
-            whole(step, code.value(0, np.dtype(np.int64)), behind)
-    inside.tell(flag)
-    return code.text()
+            with self.code.loop(j, after, independent=True) as i:
+                row = line * self.size + self.inside(self.at[index_at + i])
+                self.combine(row * self.behind + i, self.given[source + i])
+
+    def combine_rows(self, source: Scalar, target: Scalar, j: Scalar, after: Scalar) -> None:
+        """A row of what is given and one of the result."""
+        with self.code.loop(j, after, independent=True) as i:
+            self.combine(target + i, self.given[source + i])
+
+    def single_elements(self, line: Scalar) -> None:
+        """A line where nothing is behind the axis."""
+        code, start = self.code, line * self.size
+        with code.loop(0, self.size, independent=True) as i:
+            self.begin(start + i)
+        with code.loop(0, self.count) as k:
+            found, new = self.at[line * self.i_line + k * self.i_step], self.given[line * self.count + k]
+            if self.form.drop:
+                with code.when((found >= 0) & (found < self.size)):
+                    self.combine(start + found, new)
+            else:
+                self.combine(start + self.inside(found), new)
+        if self.is_apart:
+            with code.loop(0, self.size, independent=True) as i:
+                self.y[start + i] = self.kept[start + i]
+
+    def begin(self, place: Scalar) -> None:
+        """What an element is before anything is added."""
+        self.kept[place] = 0 if self.form.zero else self.begun[place]
+
+    def combine(self, place: Scalar, new: Scalar) -> None:
+        """A new value at a place, with the old one."""
+        old = self.kept[place] if self.form.combine else None
+        self.kept[place] = new if old is None else self.code.call(self.form.combine, (old, new))
