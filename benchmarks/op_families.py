@@ -1,13 +1,14 @@
 """One op of each family beside PyTorch: forward alone, and forward with the gradient of a sum of squares.
 
     python -m benchmarks.op_families [--device cpu|cuda] [--only NAME …] [--without-compile]
-                                      [--threads N] [--out FOLDER]
+                                      [--ahead N] [--threads N] [--out FOLDER]
 
 Each case runs as a user calls it: op by op ("eager"), and as one compiled function (`lm.jit` beside `torch.compile`).
 The ratio of a case is PyTorch's faster time over Lamina's faster one; below `LEAST_RATIO` its reason stands beside it
 (`REASONS`). Medians of many on random data; on a GPU
 of trains of calls, on a CPU of single ones, both libraries with the same number of threads. With one thread the
-process' own time is taken, which other programs do not change.
+process' own time is taken, which other programs do not change. With `--ahead N` so many processes first run each mode
+once, a case at a time each, so that what is compiled lies in both libraries' caches.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from math import exp, log
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -323,11 +327,30 @@ def measure(case: Case, device: str, compiled: bool) -> dict[str, Any]:
     return record
 
 
+def prepare(cases: Sequence[str], device: str, compiled: bool, jobs: int) -> None:
+    """Run every mode of these cases once, in so many processes."""
+    context = get_context("spawn")
+    with ProcessPoolExecutor(jobs, context) as pool:
+        list(pool.map(_prepared, cases, [device] * len(cases), [compiled] * len(cases)))
+
+
+def _prepared(name: str, device: str, compiled: bool) -> None:
+    case = next(c for c in CASES if c.name == name)
+    arrays = case.make(np.random.default_rng(0), 16 if device == "cuda" else 1)
+    for modes in (lamina_modes, torch_modes):
+        with suppress(Exception):  # a mode that does not run says so where it is timed
+            for run in modes(case, arrays, device, compiled).values():
+                run()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--without-compile", action="store_true")
+    parser.add_argument(
+        "--ahead", type=int, default=0, help="processes that compile before anything is timed"
+    )
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of both, on a CPU")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -335,9 +358,10 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", str(options.threads))
     torch.backends.cuda.matmul.allow_tf32 = True
     rows = []
-    for case in CASES:
-        if options.only and case.name not in options.only:
-            continue
+    chosen = [case for case in CASES if not options.only or case.name in options.only]
+    if options.ahead:
+        prepare([case.name for case in chosen], options.device, not options.without_compile, options.ahead)
+    for case in chosen:
         rows.append(measure(case, options.device, not options.without_compile))
         print(rows[-1], flush=True)
         machine = torch.cuda.get_device_name() if options.device == "cuda" else processor()

@@ -164,9 +164,13 @@ class Case:
         return cls(name, way, line, process)
 
     def prepare(self, until: float) -> None:
-        """Wait for the first step, at most to that time of the clock."""
+        """Wait for the first step, at most to that time of the clock; one that is late ends, since it would go on
+        beside what is timed."""
         answer = self._answer(until - time.monotonic())
         self.first_s, self.ms = (answer, None) if isinstance(answer, float) else (None, answer)
+        if self.first_s is None:
+            self.process.kill()
+            self.process.join()
 
     def measure(self, rounds: int, seconds: float) -> None:
         """Time it, if it is prepared."""

@@ -145,7 +145,7 @@ def synthesizer(lib: Library) -> Any:
             shares = (loud * shares / (shares.sum(-1, keepdim=True) + 1e-7)).transpose(1, 2)
             shares = lib.ops.interpolate(shares, scale_factor=16, mode="linear")
             pitch = lib.ops.interpolate(pitch.transpose(1, 2), size=160, mode="nearest")
-            phase = lib.ops.cumsum(2 * math.pi * pitch / 4000, dim=-1)
+            phase = lib.ops.cumsum(2 * math.pi * pitch / 16000, dim=-1)
             return (shares * lib.ops.sin(phase * harmonics.view(1, -1, 1))).sum(1)
 
     return Synthesizer()

@@ -8,6 +8,8 @@ from lamina import ops
 from lamina.graph import Graph, trace
 from lamina.graph.passes.pattern import replace
 from lamina.graph.passes.verify import Checker, PassError, check_passes, checked_passes
+from lamina.ops.core import bind
+from lamina.ops.primitives import Cast, Exp, Fused, Quantize
 from lamina.spec import Spec, bfloat16, float32, int8
 
 X = Spec((2, 3), float32)
@@ -60,6 +62,9 @@ def test_half_types_are_compared_in_float64() -> None:
     """A rounding that a pass takes away is no error."""
     graph = trace(lambda x: ops.cast(ops.cast(x, bfloat16), float32), X)
     Checker(graph).check("widened", of(graph, lambda x: ops.abs(x) * ops.sign(x)))
+    joined = Fused((Cast(bfloat16), Cast(float32), Exp()))
+    rounded = trace(lambda x: ops.exp(ops.cast(ops.cast(x, bfloat16), float32)), X)
+    Checker(rounded).check("joined", of(rounded, lambda x: bind(joined, x)[0]))
 
 
 def test_large_graphs_are_not_compared() -> None:
@@ -70,7 +75,7 @@ def test_large_graphs_are_not_compared() -> None:
 
 def test_ops_for_other_types_are_not_compared() -> None:
     def f(x: Any, s: Any) -> Any:
-        return ops.core.bind(ops.primitives.Quantize(int8), x, s)[0]
+        return bind(Quantize(int8), x, s)[0]
 
     graph = trace(f, X, Spec((), float32))
     Checker(graph).check("same", Graph(graph.inputs, graph.outputs))

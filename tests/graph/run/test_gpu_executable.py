@@ -1,6 +1,7 @@
 """Compiled graphs on a GPU: arrays that travel beside the step before, streams beside the chain, times of kernels."""
 
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import lamina as lm
 from lamina import nn, ops, optim
 from lamina.graph import compile, profile, trace
+from lamina.graph.run.timeline import Timeline
 from lamina.infer import Predictor
 from lamina.spec import Spec, float32
 from lamina.train import train_step
@@ -19,7 +21,13 @@ pytestmark = pytest.mark.gpu
 @pytest.mark.feature("B016")
 def test_every_array_arrives_in_its_own_step() -> None:
     """Arrays of 4 MB in quick succession; each may be overwritten as soon as the call returns."""
-    run = compile(trace(lambda x: ops.sum(x) + 0.0, Spec((1 << 20,), float32)), "cuda:0")
+
+    def f(x: Any) -> Any:
+        for _ in range(5):  # more kernels than a short program has
+            x = ops.cummax(x, 0)[0]
+        return ops.sum(x)
+
+    run = compile(trace(f, Spec((1 << 20,), float32)), "cuda:0")
     array = np.empty(1 << 20, np.float32)
     found = []
     for i in range(50):
@@ -28,6 +36,43 @@ def test_every_array_arrives_in_its_own_step() -> None:
         array[:] = -1
     assert [y.item() for y in found] == [float(i * (1 << 20)) for i in range(50)]
     assert run.is_captured
+
+
+@pytest.mark.feature("B016")
+def test_a_short_program_reads_and_writes_in_place() -> None:
+    """One kernel is launched alone, on operands where they lie: more of them than addresses are kept for, parts of
+    tensors that begin anywhere, arrays of the host, and results that stay."""
+    run = lm.jit(lambda x, y: x * 2.0 + y)
+    base = [lm.tensor(np.full(1000, k, np.float32), device="cuda:0") for k in range(40)]
+    held = [run(x, y) for x, y in zip(base, base[::-1], strict=True)] * 2
+    held += [run(x, y) for x, y in zip(base, base[::-1], strict=True)]
+    assert [set(z.tolist()) for z in held] == [{k + 39.0} for k in range(40)] * 3
+    assert not run.program(base[0], base[0]).is_captured
+    whole = lm.tensor(np.arange(1001, dtype=np.float32), device="cuda:0")
+    np.testing.assert_array_equal(run(whole[1:], whole[:-1]).numpy(), 3 * np.arange(1000) + 2.0)
+    np.testing.assert_array_equal(run(np.ones(1000, np.float32), base[3]).numpy(), np.full(1000, 5.0))
+
+
+@pytest.mark.feature("B016")
+def test_results_of_a_short_program_are_memory_of_their_own() -> None:
+    """A result that is an input's value, or another result's, or written afterwards, changes nothing else."""
+    run = lm.jit(lambda x: (x, x + 1.0, x + 1.0))
+    x = lm.tensor(np.zeros(600, np.float32), device="cuda:0")
+    a, b, c = run(x)
+    a.fill_(7)
+    b.fill_(8)
+    assert [set(t.tolist()) for t in (x, a, b, c)] == [{0.0}, {7.0}, {8.0}, {1.0}]
+
+
+def test_short_programs_are_timed_too() -> None:
+    run = lm.jit(lambda x: ops.exp(x) + 1.0)
+    xs = [lm.tensor(np.zeros(1 << 20, np.float32), device="cuda:0") for _ in range(3)]
+    run(xs[0])
+    timeline = Timeline()
+    with timeline.record():
+        found = [run(x) for x in xs]
+    assert all(set(y.tolist()) == {2.0} for y in found)
+    assert timeline.recorded == 3
 
 
 @pytest.mark.feature("B016")

@@ -13,10 +13,11 @@ from contextvars import ContextVar
 import numpy as np
 
 from lamina.backends.reference import run_reference
-from lamina.graph.ir.graph import Graph, Node, Value
-from lamina.ops.core import Array
+from lamina.graph.ir.graph import Graph, Value
+from lamina.ops.core import Array, Op
 from lamina.ops.primitives.cast import Cast
 from lamina.ops.primitives.foreach import Foreach
+from lamina.ops.primitives.fused import Fused
 from lamina.spec import DTypeError, Spec, as_dtype, float64
 
 #: Nodes, elements of one value, and multiplications of one node up to which values are compared.
@@ -111,18 +112,20 @@ def _results(graph: Graph, arrays: Sequence[Array]) -> list[Array] | None:
     found |= {v: _wide(v.constant.numpy()) for v in graph.constants if v.constant is not None}
     for node in graph.nodes:
         try:
-            found.update(zip(node.outputs, _outputs(node, [found[v] for v in node.inputs]), strict=True))
+            found.update(zip(node.outputs, _outputs(node.op, [found[v] for v in node.inputs]), strict=True))
         except (DTypeError, IndexError):  # ops for other types; drawn numbers that are no index
             return None
     return [found[v] for v in graph.outputs]
 
 
-def _outputs(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
+def _outputs(op: Op, arrays: Sequence[Array]) -> Sequence[Array]:
     """By the reference; nothing is rounded to a float type, since passes may take such steps away."""
-    op = node.op.op if isinstance(node.op, Foreach) else node.op
-    if isinstance(op, Cast) and op.dtype.is_float and all(v.dtype.is_float for v in node.inputs):
+    if isinstance(op, Fused):
+        return op.run(_outputs, arrays)[0]
+    one = op.op if isinstance(op, Foreach) else op
+    if isinstance(one, Cast) and one.dtype.is_float and all(as_dtype(a.dtype).is_float for a in arrays):
         return arrays
-    return run_reference(node.op, arrays, float64)
+    return run_reference(op, arrays, float64)
 
 
 def _wide(array: Array) -> Array:

@@ -25,9 +25,11 @@ from lamina.runtime import (
     CapturedGraph,
     Device,
     Event,
+    LibraryState,
     OutOfMemoryError,
     Stream,
     copy,
+    library_state,
     memset,
     retry_capture,
 )
@@ -39,6 +41,8 @@ from lamina.tensors import Tensor, relayout
 #: Bytes from which on a CPU an input is read where it lies and an output written where it stays: a copy of less costs
 #: no more than to bind the kernels that touch it. And how many sets of addresses the kernels stay bound to.
 _IN_PLACE, _BOUND = 1 << 18, 16
+#: Where memory that a GPU's kernels read in place begins: for wide accesses, and as libraries were told of operands.
+_GPU_ALIGNMENT = 256
 #: An input of a call: a tensor, a row-major array where the device is the host, or one on its way to the device.
 Given = Tensor | np.ndarray[Any, Any] | Staged
 
@@ -70,7 +74,11 @@ class ExecutionContext:
         self._own: dict[Slot, Buffer] = {}
         self._read, self._written = self._moving()  # inputs and outputs that lie elsewhere at each call
         self._runs: list[Run] = []  # every step at its addresses
-        self._bound: dict[tuple[int, ...], list[Run]] = {}  # the same, by the addresses of what moves
+        self._in_turn = not self._stream.queues or bool(
+            self._read | self._written
+        )  # run one by one, not as a graph
+        # The same, by the addresses of what moves; with whose handles they work.
+        self._bound: dict[tuple[int, ...], tuple[list[Run], LibraryState]] = {}
         self._captured: CapturedGraph | None = None
         self._replay: Run | None = None  # launches it
         self._stamped: _Stamped | None = None  # likewise, for timelines
@@ -108,7 +116,7 @@ class ExecutionContext:
 
     def record(self) -> None:
         """Record the program now, where the next call would. Raises CaptureInvalidated where that is not possible."""
-        if self._rehearsed and self._captured is None and self._stream.queues:
+        if self._rehearsed and self._captured is None and not self._in_turn:
             self._capture()
 
     def _adopt(self, program: PlannedGraph) -> None:
@@ -189,11 +197,13 @@ class ExecutionContext:
 
     def _results_of(self, inputs: Sequence[tuple[Slot, Given]]) -> tuple[Tensor, ...]:
         for slot, x in inputs:
-            there = _readable(slot, x) if slot in self._read else None
+            there = self._readable(slot, x) if slot in self._read else None
             if there is None:
                 self._write(slot, self._own[slot], x)
             else:
                 self._own[slot] = there
+                if self._stream.queues:
+                    there.used_on(self._stream)
         self._launch()
         return tuple(
             [Tensor(self._own[s] if s in self._written else self._copied(s), s.spec) for s in self._results]
@@ -238,9 +248,10 @@ class ExecutionContext:
             self._launch_timed(timeline)
         elif self._replay is not None:
             self._replay()
-        elif not self._stream.queues:
+        elif self._in_turn:
             for run in self._runs_here():
                 run()
+            self._rehearsed = True
         elif self._rehearsed:
             self._capture()
             assert self._replay is not None
@@ -328,11 +339,15 @@ class ExecutionContext:
         self.synchronize()
         begin = monotonic_ns()
         if self._stream.queues:
-            self._stamped = self._stamped or self._stamp(steps)
+            stamped = self._stamped or self._stamp(steps)
             begin = monotonic_ns()
-            self._stamped.replay()
+            stamped.replay()
             self.synchronize()
-            times = self._stamped.times(begin)
+            times = stamped.times(begin)
+            if self._in_turn:  # the next call's operands may lie elsewhere
+                stamped.graph.close()
+            else:
+                self._stamped = stamped
         else:
             times = []
             for run in [self.bound(step) for step in steps] if self._poison else self._runs_here():
@@ -398,31 +413,57 @@ class ExecutionContext:
 
     # ---- what lies elsewhere at each call
     def _moving(self) -> tuple[frozenset[Slot], frozenset[Slot]]:
-        """Large inputs and outputs on a CPU. Outputs whose memory is another value's, too, stay; so do inputs of a
-        program that updates state, which may be what it is given."""
-        if self._stream.queues or self._poison or not self._results:
+        """Inputs and outputs that kernels read and write where they lie: large ones on a CPU, those of short programs
+        on a GPU. Outputs whose memory is another value's, too, stay; so do inputs of a program that updates state,
+        which may be what it is given."""
+        if self._poison or not self._results or (self._stream.queues and not self._is_short()):
             return frozenset(), frozenset()
-        large = [s for s in self._results if s.spec.nbytes >= _IN_PLACE and self._results.count(s) == 1]
+        least = 1 if self._stream.queues else _IN_PLACE
+        large = [s for s in self._results if s.spec.nbytes >= least and self._results.count(s) == 1]
         used = [s for step in self.program.steps for s in step.outputs]
         owners = Counter(s.base for s in {*used, *self._results})
         alone = set(self.program.temporaries) & {s for s, count in owners.items() if count == 1}
         inputs = self.program.inputs if len(self._results) == len(self.program.outputs) else []
-        read = [s for s in inputs if s.kind == "input" and s.spec.nbytes >= _IN_PLACE]
+        read = [s for s in inputs if s.kind == "input" and s.spec.nbytes >= least]
         return frozenset(read), frozenset(alone.intersection(large))
+
+    def _is_short(self) -> bool:
+        """Whether to launch the kernels one by one is no more work for the host than to copy what a call is given and
+        returns, and to launch a graph."""
+        given = sum(slot.kind == "input" for slot in self.program.inputs)
+        updates = len(self._results) != len(self.program.outputs)
+        return not (updates or self._together) and len(self._kernels()) <= given + len(self._results) + 1
+
+    def _readable(self, slot: Slot, x: Given) -> Buffer | None:
+        """Where kernels may read x as it lies; None where it has to be copied."""
+        least = _GPU_ALIGNMENT if self._stream.queues else slot.spec.dtype.itemsize
+        if isinstance(x, Tensor):
+            fits = x.device == self.device and x.spec.same_memory(slot.spec)
+            there = x.buffer if fits else None
+        elif isinstance(x, np.ndarray) and not self._stream.queues:
+            there = Buffer.borrow(x.ctypes.data, x.nbytes, _HOST, x)
+        else:
+            there = None
+        return there if there is not None and there.pointer % least == 0 else None
 
     def _runs_here(self) -> list[Run]:
         """Every step at the addresses of this call."""
         if not (self._read or self._written):
             self._runs = self._runs or self._bound_runs(self._stream)
             return self._runs
-        places = tuple([self._own[s].pointer for moving in (self._read, self._written) for s in moving])
+        state = library_state()
+        lies = [self._own[s].pointer for moving in (self._read, self._written) for s in moving]
+        places = (id(state) if self._stream.queues else 0, *lies)
         found = self._bound.get(places)
         if found is None:
-            found = self._runs = self._rebound() if self._runs else self._bound_runs(self._stream)
+            runs = self._rebound() if self._runs else self._bound_runs(self._stream)
+            if not self._stream.queues:
+                self._runs = runs
+            found = runs, state  # which lives as long, so that no other one has its number
             if len(self._bound) == _BOUND:
                 del self._bound[next(iter(self._bound))]
             self._bound[places] = found
-        return found
+        return found[0]
 
     def _rebound(self) -> list[Run]:
         """The steps, of which those that touch what moves are bound anew."""
@@ -441,18 +482,6 @@ def _together(program: PlannedGraph) -> list[tuple[tuple[int, ...], str]]:
         if isinstance(op, Collective) and op.group.size > 1 and not isinstance(op, Exchange | Arrived):
             found.append((op.group.ranks, f"{op}({', '.join(str(s.spec.open) for s in step.inputs)})"))
     return found
-
-
-def _readable(slot: Slot, x: Given) -> Buffer | None:
-    """Where kernels of the host may read x as it lies; None where it has to be copied."""
-    if isinstance(x, Tensor):
-        fits = x.device.kind == "cpu" and x.spec.same_memory(slot.spec)
-        there = x.buffer if fits else None
-    elif isinstance(x, np.ndarray):
-        there = Buffer.borrow(x.ctypes.data, x.nbytes, _HOST, x)
-    else:
-        there = None
-    return there if there is not None and there.pointer % slot.spec.dtype.itemsize == 0 else None
 
 
 _HOST = Device("cpu")

@@ -44,6 +44,10 @@ class HostContext(ExecutionContext):
         pairs = zip(self._results, self._leaving, strict=True)
         return tuple([Tensor(_copied(place, slot.spec.nbytes), slot.spec) for slot, place in pairs])
 
+    def _moving(self) -> tuple[frozenset[Slot], frozenset[Slot]]:
+        """Nothing: what comes from the host and goes there is copied, and calls beside each other launch graphs."""
+        return frozenset(), frozenset()
+
     def _run(self, inputs: Sequence[tuple[Slot, Given]]) -> None:
         """The results lie in pinned memory then."""
         stream, platform = self._stream, self._platform

@@ -34,7 +34,7 @@ class Fused(Op):
 
     def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
         self._check(inputs)
-        outputs, values = self._run(lambda op, xs: inferred(op, *xs), inputs)
+        outputs, values = self.run(lambda op, xs: inferred(op, *xs), inputs)
         if any(v.shape != outputs[0].shape for v in values):
             raise ShapeError(
                 f"{self.name}: a step changes the shape: {', '.join(map(str, values))} in {self}"
@@ -48,8 +48,8 @@ class Fused(Op):
         if head < 1 or self.ops[0].arity not in (None, head):
             raise ShapeError(f"{self.name}: {len(inputs)} inputs are not what {self} takes")
 
-    def _run(self, apply: _Apply, inputs: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any]]:
-        """The outputs, and the running value after the head and each step."""
+    def run(self, apply: _Apply, inputs: Sequence[Any]) -> tuple[tuple[Any, ...], list[Any]]:
+        """The outputs, and the running value after the head and each step, each op applied by `apply`."""
         taken = self.head_arity(len(inputs))
         first, *others = apply(self.ops[0], inputs[:taken])
         values = [first]
@@ -63,7 +63,7 @@ class Fused(Op):
 
     def running_values(self, *inputs: Array) -> list[Array]:
         """The running value after the head and after each step, in NumPy."""
-        _, values = self._run(lambda op, xs: op.reference(*xs), inputs)
+        _, values = self.run(lambda op, xs: op.reference(*xs), inputs)
         return values
 
     def flops(self, *inputs: Spec) -> int:
@@ -78,7 +78,7 @@ class Fused(Op):
             tape.append((op, operands, found))
             return found
 
-        self._run(record, inputs)
+        self.run(record, inputs)
         g = grads[0]
         extras: list[Any] = []
         for op, operands, found in reversed(tape[1:]):
@@ -89,7 +89,7 @@ class Fused(Op):
         return [*op.vjp((g, *grads[1:]), operands, found), *extras]
 
     def reference(self, *inputs: Array) -> tuple[Array, ...]:
-        return self._run(lambda op, xs: op.reference(*xs), inputs)[0]
+        return self.run(lambda op, xs: op.reference(*xs), inputs)[0]
 
     def prune(self, used: Sequence[bool]) -> Op:
         head = self.ops[0].prune((True, *used[1:]))

@@ -127,13 +127,13 @@ def test_distances_are_those_of_logarithms() -> None:
 
 
 def test_its_own_choices_and_the_nearest_that_won_clearly() -> None:
-    clear = {"milliseconds": 1.0, "heuristic": 1.2}
+    clear = {"milliseconds": 1.0, "heuristic": 1.5}
     source = {(n,): Choice(str(n), **clear) for n in (1, 2, 4, 8, 15, 1 << 12)}
     assert [x.formulation for x in ranked((8,), [source])] == ["8", "15"]
     assert [x.formulation for x in ranked((9,), [source])] == ["8"]
     assert ranked((int(8 * 2**BOUND) * 4,), [{(8,): Choice("x", **clear)}]) == []
     assert ranked((8,), [{(8,): Choice("own")}, {(8,): Choice("shipped")}])[0] == Choice("own")
-    narrow = Choice("narrow", milliseconds=1.0, heuristic=1.05)
+    narrow = Choice("narrow", milliseconds=1.0, heuristic=1.2)
     assert (
         ranked((9,), [{**source, (9 + 1,): narrow, (8,): narrow}]) == []
     )  # near, the heuristic was about as good

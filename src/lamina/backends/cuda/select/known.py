@@ -20,7 +20,7 @@ from lamina.runtime import Device
 from lamina.spec import Spec
 
 #: Choices of problems further away (in factors of two) are not tried, nor those that won by a smaller factor.
-BOUND, GAIN = 3.0, 1.1
+BOUND, GAIN = 3.0, 1.25
 
 #: Numbers of ops (an epsilon, a scale), which no plan's time depends on.
 _NUMBER = re.compile(r"=-?\d+(\.\d*(e[+-]?\d+)?|e[+-]?\d+)")
