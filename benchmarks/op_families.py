@@ -34,8 +34,8 @@ import lamina as lm
 from benchmarks.common import processor, versions, write
 from lamina import ops
 
-#: Seconds for one mode of one case, and the fewest repetitions.
-SECONDS, LEAST = 0.25, 7
+#: The fewest repetitions of one mode of one case.
+LEAST = 7
 #: Calls between two events on a GPU.
 TRAIN = 20
 #: Cases below this ratio say why.
@@ -268,20 +268,21 @@ def torch_modes(
     return found
 
 
-def timed(run: Callable[[], Any], device: str) -> float:
-    """Median seconds of one call."""
+def timed(run: Callable[[], Any], device: str, seconds: float) -> float:
+    """Median seconds of one call, of as many as fit in so many seconds."""
     for _ in range(3):
         run()
     if device == "cpu":
-        return _by_clock(run, time.process_time if torch.get_num_threads() == 1 else time.perf_counter)
+        clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+        return _by_clock(run, clock, seconds)
     torch.cuda.synchronize()
     lm.device("cuda:0").synchronize()
-    return _by_train(run)
+    return _by_train(run, seconds)
 
 
-def _by_clock(run: Callable[[], Any], clock: Callable[[], float]) -> float:
+def _by_clock(run: Callable[[], Any], clock: Callable[[], float], seconds: float) -> float:
     taken: list[float] = []
-    until = time.perf_counter() + SECONDS
+    until = time.perf_counter() + seconds
     while len(taken) < LEAST or time.perf_counter() < until:
         start = clock()
         run()
@@ -289,10 +290,10 @@ def _by_clock(run: Callable[[], Any], clock: Callable[[], float]) -> float:
     return median(taken)
 
 
-def _by_train(run: Callable[[], Any]) -> float:
+def _by_train(run: Callable[[], Any], seconds: float) -> float:
     """Of trains of calls, each waited for: host and device overlap as in a program."""
     taken: list[float] = []
-    until = time.perf_counter() + SECONDS
+    until = time.perf_counter() + seconds
     while len(taken) < LEAST or time.perf_counter() < until:
         start = time.perf_counter()
         for _ in range(TRAIN):
@@ -303,7 +304,7 @@ def _by_train(run: Callable[[], Any]) -> float:
     return median(taken)
 
 
-def measure(case: Case, device: str, compiled: bool) -> dict[str, Any]:
+def measure(case: Case, device: str, compiled: bool, seconds: float) -> dict[str, Any]:
     """Milliseconds by library and mode; an error's text where a mode does not run."""
     arrays = case.make(np.random.default_rng(0), 16 if device == "cuda" else 1)
     record: dict[str, Any] = {"name": case.name}
@@ -311,7 +312,7 @@ def measure(case: Case, device: str, compiled: bool) -> dict[str, Any]:
         times: dict[str, Any] = {}
         try:
             for mode, run in modes(case, arrays, device, compiled).items():
-                times[mode] = round(timed(run, device) * 1e3, 5)
+                times[mode] = round(timed(run, device, seconds) * 1e3, 5)
         except Exception as error:
             times["error"] = f"{type(error).__name__}: {error}"[:300]
         record[library] = times
@@ -362,7 +363,7 @@ def main() -> None:
     if options.ahead:
         prepare([case.name for case in chosen], options.device, not options.without_compile, options.ahead)
     for case in chosen:
-        rows.append(measure(case, options.device, not options.without_compile))
+        rows.append(measure(case, options.device, not options.without_compile, options.seconds))
         print(rows[-1], flush=True)
         machine = torch.cuda.get_device_name() if options.device == "cuda" else processor()
         ratios = [r[k] for r in rows for k in ("forward-ratio", "gradient-ratio") if k in r]
