@@ -349,6 +349,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--without-compile", action="store_true")
+    parser.add_argument("--seconds", type=float, default=0.25, help="for one mode of one case")
     parser.add_argument(
         "--ahead", type=int, default=0, help="processes that compile before anything is timed"
     )
