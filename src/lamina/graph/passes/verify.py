@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 
 import numpy as np
 
 from lamina.backends.reference import run_reference
 from lamina.graph.ir.graph import Graph, Node, Value
-from lamina.ops.core import Array
+from lamina.ops.core import Array, Op
 from lamina.ops.primitives.cast import Cast
 from lamina.ops.primitives.foreach import Foreach
+from lamina.ops.primitives.fused_elementwise import FusedElementwise
+from lamina.ops.primitives.pointwise import Identity
 from lamina.spec import DTypeError, Spec, as_dtype, float64
 
 #: Nodes, elements of one value, and multiplications of one node up to which values are compared.
@@ -122,7 +125,15 @@ def _outputs(node: Node, arrays: Sequence[Array]) -> Sequence[Array]:
     op = node.op.op if isinstance(node.op, Foreach) else node.op
     if isinstance(op, Cast) and op.dtype.is_float and all(v.dtype.is_float for v in node.inputs):
         return arrays
+    if isinstance(op, FusedElementwise):
+        steps = tuple(Identity() if _rounds(step) else step for step in op.ops)
+        return run_reference(replace(op, ops=steps), arrays, float64)
     return run_reference(node.op, arrays, float64)
+
+
+def _rounds(op: Op) -> bool:
+    """Whether it is a cast to a float type."""
+    return isinstance(op, Cast) and op.dtype.is_float
 
 
 def _wide(array: Array) -> Array:
