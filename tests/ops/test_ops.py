@@ -14,7 +14,7 @@ from lamina.backends.cuda.norm.conv_batch_norm_fusion import ConvNorm, DataGradN
 from lamina.backends.reference import run_reference
 from lamina.graph.ir.graph import Value, reachable
 from lamina.ops.core import REGISTRY, Array, Op, Sample, bind
-from lamina.ops.primitives import Cast, Fused
+from lamina.ops.primitives import Cast, Fused, FusedElementwise
 from lamina.ops.primitives.attention import Attention
 from lamina.ops.primitives.rnn import RnnGrad
 from lamina.runtime import Device
@@ -37,7 +37,9 @@ def _rng(sample: Sample) -> np.random.Generator:
 
 def _may_refuse(op: Op) -> bool:
     """Whether a backend may have no plan for it: a graph then keeps the parts apart."""
-    return isinstance(op, Fused) or (isinstance(op, DataGradNorm) and isinstance(op.grad, Fused))
+    return isinstance(op, Fused | FusedElementwise) or (
+        isinstance(op, DataGradNorm) and isinstance(op.grad, Fused)
+    )
 
 
 def _precision(op: Op, dtype: DType, output: Spec) -> DType:

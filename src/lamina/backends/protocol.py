@@ -248,6 +248,10 @@ class Backend(ABC):
         """Whether the op runs as a kernel made for it, rather than as its NumPy meaning or not at all."""
         return False
 
+    def joins(self, op: Op, specs: Sequence[Spec]) -> bool:
+        """Whether the op, elementwise or a reduction, may be a step of an `FusedElementwise` that is one kernel."""
+        return False
+
     def fusions(self) -> Sequence[Fusion]:
         """What the backend can do at once that a graph records as several ops, in the order in which it is tried."""
         return ()

@@ -9,6 +9,7 @@ import numpy as np
 from lamina.ops.core import Array, Op
 from lamina.ops.origin import Origin
 from lamina.ops.primitives.fused import Fused
+from lamina.ops.primitives.fused_elementwise import FusedElementwise
 
 
 class NonFiniteError(ArithmeticError):
@@ -25,7 +26,7 @@ def has_nan(x: Array) -> bool:
     return _is_float(x) and bool(np.isnan(x.astype(np.float64)).any())
 
 
-def check_fused(op: Fused, origin: Origin, inputs: Sequence[Array]) -> None:
+def check_fused(op: Fused | FusedElementwise, origin: Origin, inputs: Sequence[Array]) -> None:
     """Raise NonFiniteError for the first step of a fused op whose result, in NumPy, is not finite."""
     origins = origin.parts if len(origin.parts) == len(op.ops) else (origin,) * len(op.ops)
     with np.errstate(all="ignore"):

@@ -11,6 +11,7 @@ from lamina import nn, ops
 from lamina.graph.transforms import batching
 from lamina.ops.core import REGISTRY, Sample, bind
 from lamina.ops.primitives.fused import Fused
+from lamina.ops.primitives.fused_elementwise import FusedElementwise
 from lamina.spec import ShapeError, float32, float64
 
 RNG = np.random.default_rng(5)
@@ -18,7 +19,7 @@ RNG = np.random.default_rng(5)
 PURE = sorted(
     name
     for name, op in REGISTRY.items()
-    if op.effect == "pure" and op.__module__.startswith("lamina.ops.") and op is not Fused
+    if op.effect == "pure" and op.__module__.startswith("lamina.ops.") and op not in (FusedElementwise, Fused)
 )
 SIZE = 3
 

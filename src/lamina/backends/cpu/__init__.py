@@ -52,6 +52,7 @@ from lamina.backends.reference import numpy_plan, reorder_plan
 from lamina.ops.core import Op, inferred
 from lamina.ops.custom import CustomOp
 from lamina.ops.primitives.fused import Fused
+from lamina.ops.primitives.fused_elementwise import FusedElementwise
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 
@@ -114,8 +115,9 @@ class CpuBackend(Backend):
         except NonDeterministicError:
             raise
         except NoKernel:
-            if isinstance(op, Fused):
-                raise
+            large = any(s.numel >= table.LEAST for s in specs)
+            if isinstance(op, Fused) or (isinstance(op, FusedElementwise) and large):
+                raise  # the parts are faster one by one
         return numpy_plan(op, specs)
 
     def _compiled(self, op: Op, specs: Sequence[Spec], policy: Policy) -> Plan:
@@ -158,6 +160,10 @@ class CpuBackend(Backend):
         if op is Fused and not has_onednn():
             return ""
         return (kernels.source(op) if has_onednn() else "") or "numpy"
+
+    def joins(self, op: Op, specs: Sequence[Spec]) -> bool:
+        """Where loops are generated for it."""
+        return elementwise.joins(op, specs)
 
     def has_kernel(self, op: type[Op]) -> bool:
         """Whether oneDNN, or code of this backend beside it, computes the op."""

@@ -11,6 +11,7 @@ from lamina.graph.passes.pattern import Match, Report, RewriteRule, rewrite
 from lamina.ops.core import Op
 from lamina.ops.primitives.cast import Cast
 from lamina.ops.primitives.pointwise import Mul
+from lamina.ops.primitives.reduce import Reduce
 from lamina.ops.primitives.shape import Expand, Reshape, Transpose
 
 #: Constants larger than this are not made at compile time: they would only move work into memory.
@@ -37,8 +38,8 @@ def _with_others(node: Any) -> bool:
 
 
 def drop_identities(graph: Graph, report: Report | None = None) -> Graph:
-    """Remove reshapes, casts, expansions and transposes that change nothing, products with 1, and transpositions of
-    transpositions.
+    """Remove reshapes, casts, expansions and transposes that change nothing, products with 1, transpositions of
+    transpositions, and reductions of one element each.
     """
     return rewrite(graph, _IDENTITIES, report)
 
@@ -74,6 +75,19 @@ def _transposed_once(match: Match) -> Results:
     return {match.root.outputs[0]: made}
 
 
+def _reduces_nothing(node: Any) -> bool:
+    """Whether each result is one element, as it is."""
+    x, y = node.inputs[0].spec, node.outputs[0].spec
+    return bool(
+        x.numel == y.numel and x.dtype == y.dtype and node.op.kind in ("sum", "mean", "prod", "max", "min")
+    )
+
+
+def _reshaped(match: Match) -> Results:
+    (y,), (x,) = match.root.outputs, match.inputs(match.root)
+    return {y: x if x.shape == y.shape else match.apply(Reshape(y.shape), x, at=match.root)[0]}
+
+
 def _is_one(value: Value) -> bool:
     return value.constant is not None and value.spec.numel == 1 and bool(value.constant.item() == 1)
 
@@ -82,6 +96,7 @@ _IDENTITIES = [
     RewriteRule("identity", made_by(Reshape | Cast | Expand, where=_same_spec), _passed_on),
     RewriteRule("identity", made_by(Transpose, where=_same_order), _passed_on),
     RewriteRule("identity", made_by(Mul), _other_factor),
+    RewriteRule("identity", made_by(Reduce, where=_reduces_nothing), _reshaped),
     RewriteRule(
         "transpositions",
         made_by(Transpose, made_by(Transpose, operand("x"), name="inner", same_policy=False)),

@@ -110,9 +110,9 @@ class _Chains:
         ends = [node for v in match.inputs(match.root) if (node := _end(v, match.root, match)) is not None]
         for end in sorted(ends, key=self._head):
             made, taken = _with_steps(end, steps, match), steps
-            if len(steps) > 1 and self._refusal(made):
+            if len(steps) > 1 and refusal(self.backend, made):
                 made, taken = _with_steps(end, steps[:1], match), steps[:1]
-            if reason := self._refusal(made):
+            if reason := refusal(self.backend, made):
                 self.report.refused.append(f"{made.op}{_where(made)}: {reason}")
                 continue
             self.heads[made] = self._head(end)
@@ -123,10 +123,11 @@ class _Chains:
     def _head(self, node: Node) -> float:
         return self.heads.get(node, node.serial)
 
-    def _refusal(self, node: Node) -> str:
-        """Why the backend has no plan for the fused op, "" where it has one; the heuristic's word is enough."""
-        specs = tuple([v.spec for v in node.inputs])
-        return _why_unplanned(self.backend, node.op, specs, _unmeasured(node.policy))
+
+def refusal(backend: Backend, node: Node) -> str:
+    """Why a backend has no plan for a fused op, "" where it has one; the heuristic's word is enough."""
+    specs = tuple([v.spec for v in node.inputs])
+    return _why_unplanned(backend, node.op, specs, _unmeasured(node.policy))
 
 
 @lru_cache(maxsize=64)

@@ -24,6 +24,7 @@ from lamina.graph.passes.foreach import absorb_casts, group_small
 from lamina.graph.passes.fuse_batch_norm import fuse_batch_norm
 from lamina.graph.passes.fusion import fuse_elementwise, fuse_patterns
 from lamina.graph.passes.idioms import recognize_idioms
+from lamina.graph.passes.join_elementwise import join_elementwise
 from lamina.graph.passes.pattern import Report, rewrite
 from lamina.graph.passes.verify import Checker, checked_passes
 
@@ -71,6 +72,7 @@ PIPELINE: list[Pass] = [
     Pass("prune_outputs", lambda g, _, r: prune_outputs(g, r), ("fuse_patterns",)),
     Pass("fuse_elementwise", lambda g, t, r: fuse_elementwise(g, t.backend, r), ("prune_outputs",)),
     Pass("fuse_patterns_on_chains", lambda g, t, r: _fusions(g, t, r, on_chains=True), ("fuse_elementwise",)),
+    Pass("join_elementwise", lambda g, t, r: join_elementwise(g, t.backend, t.stays, r), ("fuse_elementwise",)),
     Pass("group_small", lambda g, t, r: group_small(g, t.backend, t.stays, r), ("absorb_casts",)),
 ]  # fmt: skip
 

@@ -20,6 +20,7 @@ from lamina.graph.run.timeline import StepTime, Timeline, next_call
 from lamina.ops.finite import check_fused, check_given, check_results, is_finite
 from lamina.ops.primitives.collective import Arrived, Collective, Exchange
 from lamina.ops.primitives.fused import Fused
+from lamina.ops.primitives.fused_elementwise import FusedElementwise
 from lamina.runtime import (
     Buffer,
     CapturedGraph,
@@ -284,12 +285,12 @@ class ExecutionContext:
             if step.plan.view:
                 finite |= dict.fromkeys(step.outputs, sound)
                 continue
-            fused = step.node is not None and isinstance(step.node.op, Fused)
+            fused = step.node is not None and isinstance(step.node.op, Fused | FusedElementwise)
             read = [self._values(slot).copy() for slot in step.inputs] if fused and sound else []
             self.bound(step)()
             found = [self._values(slot) for slot in step.outputs]
             if sound and step.node is not None and not all(map(is_finite, found)):
-                if isinstance(step.node.op, Fused):
+                if isinstance(step.node.op, Fused | FusedElementwise):
                     check_fused(step.node.op, step.node.origin, read)
                 check_results(step.node.op, step.node.origin, found)
             finite |= {slot: is_finite(y) for slot, y in zip(step.outputs, found, strict=True)}

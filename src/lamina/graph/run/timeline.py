@@ -24,6 +24,7 @@ from lamina.graph.planning.cost import work
 from lamina.graph.planning.layout import PlannedStep
 from lamina.ops.arguments import checked
 from lamina.ops.primitives.fused import Fused
+from lamina.ops.primitives.fused_elementwise import FusedElementwise
 from lamina.runtime import write_atomically
 
 _FORMAT = "lamina timeline 1"
@@ -172,7 +173,7 @@ def _span(step: PlannedStep, at: StepTime) -> Span:
     if step.node is None:
         return Span("reorder", "reorder", lane, at.begin, at.nanoseconds, details)
     op = step.node.op
-    name = " > ".join(part.name for part in op.ops) if isinstance(op, Fused) else op.name
+    name = " > ".join(part.name for part in op.ops) if isinstance(op, Fused | FusedElementwise) else op.name
     details |= {"op": str(op), "from": str(step.node.origin)}
     return Span(name, _KINDS.get(op.effect, "compute"), lane, at.begin, at.nanoseconds, details)
 

@@ -27,6 +27,7 @@ from lamina.ops.primitives.embedding_bag import BagMax, BagSpread, BagSum
 from lamina.ops.primitives.foreach import Foreach
 from lamina.ops.primitives.full_like import FullLike
 from lamina.ops.primitives.fused import Fused
+from lamina.ops.primitives.fused_elementwise import FusedElementwise
 from lamina.ops.primitives.gather import Gather, GatherGrad, Scatter
 from lamina.ops.primitives.grid_sample import GridSample, GridSampleGrad, GridSampleGridGrad
 from lamina.ops.primitives.loss import CrossEntropy, CrossEntropyGrad, LabelledMean
@@ -163,6 +164,7 @@ __all__ = [
     "Foreach",
     "FullLike",
     "Fused",
+    "FusedElementwise",
     "Gather",
     "GatherGrad",
     "Ge",

@@ -150,8 +150,7 @@ def test_what_has_no_instructions_is_refused() -> None:
         x + np.ones(3, np.float32)
     with pytest.raises(NoKernel, match="float8"):
         code.array(float8_e4m3fn)
-    with pytest.raises(NoKernel, match="bfloat16"):
-        x.astype(bfloat16.numpy) + 1.0  # a chain would round twice
+    assert (x.astype(bfloat16.numpy) + 1.0).dtype == np.float32  # rounded, and kept wide
 
 
 def test_values_have_numpys_dtypes() -> None:

@@ -7,12 +7,11 @@ import pytest
 
 import lamina as lm
 from lamina import backends, ops
-from lamina.backends import NoKernel
 from lamina.backends.cpu.loops import table
 from lamina.ops.core import REGISTRY, Op
 from lamina.ops.primitives import Add, Cast, Exp, Fused, Mul, Relu, Sigmoid, Where
 from lamina.runtime import Device
-from lamina.spec import Layout, Spec, bfloat16, float32
+from lamina.spec import DType, Layout, Spec, bfloat16, float16, float32
 from tests.helpers.eager import execute, mismatch
 from tests.helpers.loops import check_samples, needs_llvm, plan, reference_of
 
@@ -88,11 +87,12 @@ def test_a_graph_runs_its_chains_as_one_kernel() -> None:
     np.testing.assert_allclose(lm.jit(f)(x).numpy(), f(x).numpy(), rtol=1e-5, atol=1e-6)
 
 
-def test_a_chain_that_rounds_in_between_stays_apart() -> None:
-    spec = Spec((64,), float32).fixed
-    assert plan(Fused((Exp(), Cast(bfloat16))), [spec]).outputs[0].dtype == bfloat16
-    with pytest.raises(NoKernel, match="bfloat16"):
-        plan(Fused((Cast(bfloat16), Exp())), [spec])
+@pytest.mark.parametrize("half", [bfloat16, float16], ids=str)
+def test_a_chain_rounds_in_between_where_it_is_cast(half: DType) -> None:
+    x = np.linspace(-3, 3, 64, dtype=np.float32)
+    chain = Fused((Cast(half), Cast(float32), Exp()))
+    (y,) = execute(Device("cpu"), plan(chain, [Spec((64,), float32).fixed]), [x])
+    np.testing.assert_allclose(y, np.exp(x.astype(half.numpy).astype(np.float32)), rtol=1e-6)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

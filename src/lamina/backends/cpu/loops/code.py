@@ -34,6 +34,7 @@ TYPES = {
 }  # fmt: skip
 #: Lamina's dtype -> LLVM's type in memory.
 _STORED = {float16: "half", bfloat16: "i16", bool_: "i8"}
+_HALVES = (float16.numpy, bfloat16.numpy)
 INDEX, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
 #: dtypes of memory that kernels read and write.
 KNOWN = {"float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"}
@@ -136,8 +137,15 @@ class Variable:
 
     def add(self, value: Any) -> None:
         """Add to a sum whose order does not matter: LLVM may keep several parts of it (NaN and infinities stay)."""
+        self._gather("add", value)
+
+    def multiply(self, value: Any) -> None:
+        """The same of a product."""
+        self._gather("mul", value)
+
+    def _gather(self, name: str, value: Any) -> None:
         given = self.code.convert(self.code.value(value, self.dtype), self.dtype)
-        kind = "fadd reassoc" if self.dtype.kind == "f" else "add"
+        kind = f"f{name} reassoc" if self.dtype.kind == "f" else name
         self.set(self.code.made(self.dtype, f"{kind} {TYPES[self.dtype]} {self.get().text}, {given.text}"))
 
 
@@ -240,11 +248,10 @@ class Code:
         """A value in another dtype."""
         if x.dtype == dtype:
             return x
+        x = self.rounded(x)
         if x.dtype not in TYPES or dtype not in TYPES:
-            if dtype in (float16.numpy, bfloat16.numpy) and x.dtype.kind == "f":
-                return Scalar(
-                    self, dtype, self.convert(x, np.dtype(np.float32)).text
-                )  # is rounded when stored
+            if dtype in _HALVES and x.dtype.kind == "f":  # is rounded when it is stored or used
+                return Scalar(self, dtype, self.convert(x, np.dtype(np.float32)).text)
             raise NoKernel(f"cpu: kernels do not convert {x.dtype} to {dtype}")
         if dtype == BOOL:
             return self.call("not_equal", (x, 0))
@@ -254,6 +261,16 @@ class Code:
         if x.dtype.kind == "f" and dtype.kind in "iu":
             return self._truncated(x, dtype)
         return self.made(dtype, f"{_conversion(x.dtype, dtype)} {old} {x.text} to {new}")
+
+    def rounded(self, x: Scalar) -> Scalar:
+        """A value of a half type, kept as float32 until now, rounded to it; other values as they are."""
+        if x.dtype not in _HALVES:
+            return x
+        kept = Scalar(self, np.dtype(np.float32), x.text)
+        if x.dtype == float16.numpy:
+            half = self.made(kept.dtype, f"fptrunc float {kept.text} to half")
+            return self.made(kept.dtype, f"fpext half {half.text} to float")
+        return self._from_bfloat16(self._rounded_to_bfloat16(kept))
 
     def _truncated(self, x: Scalar, dtype: np.dtype[Any]) -> Scalar:
         sign, old, new = "s" if dtype.kind == "i" else "u", TYPES[x.dtype], TYPES[dtype]
@@ -275,7 +292,7 @@ class Code:
         found = FUNCTIONS.get(name)
         if found is None or options:
             raise NoKernel(f"cpu: a kernel has no {name}")
-        return found(self, *args)
+        return found(self, *(self.rounded(a) if isinstance(a, Scalar) else a for a in args))
 
     def together(self, *args: Any) -> list[Scalar]:
         """The operands in their common dtype, as NumPy promotes them."""
@@ -295,8 +312,7 @@ class Code:
         if dtype == float16:
             return self.made(np.dtype(np.float32), f"fpext half {name} to float")
         if dtype == bfloat16:
-            wide = self.made(np.dtype(np.int32), f"zext i16 {name} to i32")
-            return self.bits(self.made(np.dtype(np.int32), f"shl i32 {wide.text}, 16"), np.float32)
+            return self._from_bfloat16(name)
         if dtype == bool_:
             return self.made(BOOL, f"icmp ne i8 {name}, 0")
         return Scalar(self, dtype.numpy, name)
@@ -346,6 +362,10 @@ class Code:
         quiet = np.bitwise_or(self.shifted(bits, 16), np.int32(0x40))
         whole = self.call("where", (np.not_equal(x, x), quiet, nearest))
         return self.made(whole.dtype, f"trunc i32 {whole.text} to i16").text
+
+    def _from_bfloat16(self, bits: str) -> Scalar:
+        wide = self.made(np.dtype(np.int32), f"zext i16 {bits} to i32")
+        return self.bits(self.made(np.dtype(np.int32), f"shl i32 {wide.text}, 16"), np.float32)
 
     def quotient(self, x: Scalar, y: Scalar) -> Scalar:
         """x // y of whole numbers that are not negative."""

@@ -9,15 +9,20 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from math import prod
 
-from lamina.backends import NoKernel, Plan
+from lamina.backends import Plan
 from lamina.backends.cpu.library import Location, at_input, at_output
-from lamina.backends.cpu.loops.code import INDEX, Code, Scalar
+from lamina.backends.cpu.loops import table
+from lamina.backends.cpu.loops.code import INDEX, KNOWN, Code, Scalar
+from lamina.backends.cpu.loops.formula import Formula, computed, has_instructions
 from lamina.backends.cpu.loops.kernel import LoopKernel
-from lamina.backends.cpu.loops.space import LoopSpace, common_layout, operand, space
+from lamina.backends.cpu.loops.reduce import reduce
+from lamina.backends.cpu.loops.space import LoopSpace, common_layout, space
 from lamina.backends.cpu.loops.table import loops, worthwhile
 from lamina.ops.core import Op
 from lamina.ops.primitives.fused import Fused
+from lamina.ops.primitives.fused_elementwise import FusedElementwise
 from lamina.ops.primitives.pointwise import Identity
+from lamina.ops.primitives.reduce import Reduce
 from lamina.ops.primitives.shape import Expand
 from lamina.runtime import Device
 from lamina.spec import DType, Policy, Spec
@@ -28,29 +33,37 @@ _FIXED = (0, 1)
 
 @loops(Op, Expand, source="loops")
 def elementwise(op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """One elementwise op, or a chain of them."""
+    """One elementwise op, a chain or an expression of them."""
     (out,) = op.infer(*(s.open for s in specs))
     worthwhile(op, specs, [out])
-    label = "+".join(step.name for step in _steps(op))
-    op = _without_repeating(op)
-    _body(op, tuple(s.dtype for s in specs), out.dtype)
-    layout = common_layout(out.shape, specs)
-    inputs = [operand(s, out.shape, layout) for s in specs]
+    label = "+".join(step.name for step in (op.ops if isinstance(op, (Fused, FusedElementwise)) else (op,)))
+    formula = Formula.of(op, specs)
+    formula.check(out.dtype)
+    layout = common_layout(out.shape, formula.wholes)
+    inputs, operands, places = formula.laid(out.shape, layout)
     output = Spec(out.shape, out.dtype, layout)
-    nested = space(out.shape, layout, [*inputs, output])
-    kernel = nest(op, nested, inputs, output)
-    aliases = next(({0: i} for i, s in enumerate(inputs) if s.same_memory(output)), {})
+    nested = space(out.shape, layout, [*operands, output])
+    kernel = nest(formula.op, nested, operands, output, [*places, at_output()])
+    parted = {leaf.number for leaf in formula.leaves if leaf.part}
+    fits = (i for i, s in enumerate(inputs) if s.same_memory(output) and i not in parted)
+    aliases = next(({0: i} for i in fits), {})
     return Plan(tuple(inputs), (output,), kernel, aliases=aliases, label=f"loops {label}")
 
 
-def _steps(op: Op) -> tuple[Op, ...]:
-    return op.ops if isinstance(op, Fused) else (op,)
+@loops(FusedElementwise, source="loops")
+def expression(op: FusedElementwise, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """Elementwise steps, perhaps with a reduction of what they give."""
+    planned = reduce if isinstance(op.ops[-1], Reduce) else elementwise
+    return planned(op, specs, device, policy)
 
 
-def _without_repeating(op: Op) -> Op:
-    """The op on operands that are broadcast anyway."""
-    first, *steps = _steps(op)
-    return Fused((Identity(), *steps)) if isinstance(first, Expand) else op
+def joins(op: Op, specs: Sequence[Spec]) -> bool:
+    """Whether an op may be a step of an expression that is a kernel."""
+    if not table.answers(op):
+        return False
+    (out,) = op.infer(*specs)
+    formula = Formula.of(op, specs)
+    return out.dtype.name in KNOWN and has_instructions(formula.op, formula.dtypes, out.dtype)
 
 
 def nest(
@@ -62,39 +75,30 @@ def nest(
     """
     dtypes, steps = tuple(s.dtype for s in inputs), tuple(row[-1] for row in nested.strides)
     fixed = tuple(step if step in _FIXED else None for step in steps)
+    same = tuple(not any(row) for row in nested.strides[:-1])
     rank = len(nested.sizes)
     numbers = [*nested.sizes, *(s for row in nested.strides for s in row)]
     places = places or [*(at_input(i) for i in range(len(inputs))), at_output()]
     inner = nested.inner
-    text = partial(_text, op, dtypes, output.dtype, rank, inner, fixed)
+    text = partial(_text, op, dtypes, output.dtype, rank, inner, fixed, same)
     count = nested.count // prod(nested.sizes[rank - inner :]) if rank > 1 else nested.count
     return LoopKernel(text, [*places, *numbers], count, nested.count * len(places))
 
 
 @lru_cache(maxsize=1024)
-def _body(op: Op, dtypes: tuple[DType, ...], out: DType) -> None:
-    """Raise NoKernel where the op's meaning has no instructions."""
-    code = Code()
-    values = [code.array(dtype)[0] for dtype in dtypes]
-    code.array(out)[0] = computed(op, values)
-
-
-def computed(op: Op, values: Sequence[Scalar]) -> Scalar:
-    """The op's meaning on one element. Raises NoKernel where it has no instructions."""
-    try:
-        (found,) = op.reference(*values)  # type: ignore[arg-type]
-    except (TypeError, ValueError, AttributeError, IndexError) as error:
-        raise NoKernel(f"cpu: no instructions for {op}: {error}") from None
-    return values[0].code.value(found)
-
-
-@lru_cache(maxsize=1024)
 def _text(
-    op: Op, dtypes: tuple[DType, ...], out: DType, rank: int, inner: int, fixed: tuple[int | None, ...]
+    op: Op,
+    dtypes: tuple[DType, ...],
+    out: DType,
+    rank: int,
+    inner: int,
+    fixed: tuple[int | None, ...],
+    same: tuple[bool, ...],
 ) -> str:
     """The assembly for operands whose innermost strides are known, or None for a parameter.
 
-    inner: so many of the innermost loops are done by each step of the outermost one, or 0 of a single loop.
+    inner: so many of the innermost loops are done by each step of the outermost one, or 0 of a single loop. same:
+    whether an operand is the same in all steps, so that it is loaded once.
     """
     code = Code()
     arrays = [code.array(dtype) for dtype in (*dtypes, out)]
@@ -102,9 +106,13 @@ def _text(
     strides = [code.sizes(rank) for _ in arrays]
     by = [code.value(f) if f is not None else row[-1] for f, row in zip(fixed, strides, strict=True)]
     first, last = code.share()
+    once = [array[0] if same_ else None for array, same_ in zip(arrays, same, strict=False)]
 
     def step(i: Scalar, bases: Sequence[Scalar | int]) -> None:
-        values = [array[base + i * apart] for array, base, apart in zip(arrays[:-1], bases, by, strict=False)]
+        values = [
+            array[base + i * apart] if held is None else held
+            for array, base, apart, held in zip(arrays[:-1], bases, by, once, strict=False)
+        ]
         arrays[-1][bases[-1] + i * by[-1]] = computed(op, values)
 
     def row(bases: Sequence[Scalar | int]) -> None:

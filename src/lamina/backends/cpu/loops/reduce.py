@@ -1,8 +1,10 @@
-"""Reductions over neighbouring axes: rows of their own, or rows behind each other."""
+"""Reductions of what an elementwise formula gives, along any axes: rows, columns, or all elements."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import prod
 from typing import NamedTuple
@@ -10,14 +12,17 @@ from typing import NamedTuple
 import numpy as np
 
 from lamina.backends import NoKernel, Plan
-from lamina.backends.cpu.library import Location, at_input, at_output
+from lamina.backends.cpu.library import Held, Location, at_output
 from lamina.backends.cpu.loops.code import INDEX, Code, Elements, Scalar, Variable, least, where
+from lamina.backends.cpu.loops.formula import Formula, LaidOperands, computed
 from lamina.backends.cpu.loops.kernel import InOrder, LoopKernel
-from lamina.backends.cpu.loops.space import common_layout
+from lamina.backends.cpu.loops.space import LoopSpace, common_layout, space
 from lamina.backends.cpu.loops.table import loops, worthwhile
+from lamina.ops.core import Op
+from lamina.ops.primitives.fused_elementwise import FusedElementwise
 from lamina.ops.primitives.reduce import Reduce
 from lamina.runtime import Device
-from lamina.spec import DType, Policy, Spec
+from lamina.spec import DType, Layout, Policy, Spec, contiguous
 
 #: Columns that a thread reduces at a time.
 _COLUMNS = 256
@@ -35,6 +40,13 @@ class Combination(NamedTuple):
     before: Callable[[Scalar], Scalar] = lambda x: x
     after: Callable[[Scalar], Scalar] = lambda x: x
 
+    def first(self, dtype: DType) -> float:
+        """The number to begin with, in a dtype that has no infinities the least or the largest."""
+        if not np.isinf(self.initial) or dtype.is_float:
+            return self.initial
+        limits = np.iinfo(dtype.numpy)
+        return int(limits.min if self.initial < 0 else limits.max)
+
 
 _KINDS = {
     "sum": Combination("add", 0),
@@ -50,91 +62,293 @@ _KINDS = {
 
 
 @loops(Reduce, source="loops")
-def reduce(op: Reduce, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
-    """One result for each row, or for each column."""
-    y = op.infer(specs[0].open)[0].fixed
-    worthwhile(op, specs, [y])
+def reduce(op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """A reduction, or an expression that ends in one."""
+    (y,) = (s.fixed for s in op.infer(*(s.open for s in specs)))
+    work = worthwhile(op, specs, [y])
+    if any(s.numel == 0 for s in specs):
+        raise NoKernel(f"cpu: {op} of no elements")
+    formula, last = Formula.of(op, specs), op.ops[-1] if isinstance(op, FusedElementwise) else op
+    assert isinstance(last, Reduce)
+    reduced = _Reduced.of(op, last, [s.open for s in specs])
+    formula.check(reduced.dtype)
+    layout = common_layout(reduced.shape, formula.wholes)
+    try:
+        return _plan(formula, reduced, layout, y, work)
+    except NoKernel:
+        if layout == contiguous(reduced.shape):
+            raise
+        return _plan(formula, reduced, contiguous(reduced.shape), y, work)
+
+
+@dataclass(frozen=True)
+class _Reduced:
+    """What is reduced: its shape and dtype before, how, and the dtypes of sums and of the result."""
+
+    op: Reduce
+    shape: tuple[int, ...]
+    dtype: DType
+    wide: DType
+    out: DType
+
+    @classmethod
+    def of(cls, op: Op, last: Reduce, specs: Sequence[Spec]) -> _Reduced:
+        """Of an expression, or of the reduction alone."""
+        if isinstance(op, FusedElementwise) and len(op.ops) > 1:
+            (x,) = FusedElementwise(op.ops[:-1], op.reads[:-1]).infer(*specs)
+        else:
+            x = specs[0]
+        (y,) = last.infer(x)
+        return cls(last, x.shape, x.dtype, y.dtype.compute, y.dtype)
+
+    @property
+    def count(self) -> int:
+        """How many elements become one."""
+        return prod(self.shape[a] for a in self.op.axes)
+
+
+def _plan(formula: Formula, reduced: _Reduced, layout: Layout, y: Spec, work: int) -> Plan:
+    operands = formula.laid(reduced.shape, layout)
+    kept = tuple(1 if a in reduced.op.axes else n for a, n in enumerate(reduced.shape))
+    result = Spec(kept, reduced.out).fixed
+    nested = space(reduced.shape, layout, [*operands.specs, result])
+    given = _Given(formula.op, formula.dtypes, reduced.dtype, reduced.wide, reduced.out, reduced.op.kind)
     if y.numel == 1:
-        return _total(op, specs[0], y)
-    x = specs[0].open.fixed
-    work, axes = 2 * x.numel, [a for a in op.axes if x.shape[a] != 1]
-    if (
-        not axes
-        or not x.dtype.is_float
-        or any(x.shape[a] != 1 and a not in axes for a in range(axes[0], axes[-1]))
-    ):
-        raise NoKernel(f"cpu: {op} of {x} is left to NumPy")
-    outer, count, behind = (
-        prod(x.shape[: axes[0]]),
-        prod(x.shape[a] for a in axes),
-        prod(x.shape[axes[-1] + 1 :]),
-    )
-    if count > _LONGEST:
-        raise NoKernel(f"cpu: {op} of rows of {count} is left to NumPy")
-    last = behind == 1
-    text = partial(_rows if last else _columns, op.kind, x.dtype)
-    parts = -(-behind // _COLUMNS)
-    numbers = [count] if last else [count, behind, parts]
-    kernel = LoopKernel(text, [at_input(0), at_output(), *numbers], outer * parts, work)
-    return Plan((x,), (y,), kernel, label="loops reduce")
+        return _total(given, nested, operands, y)
+    kernel = _lines(given, nested, operands, reduced.count, work)
+    return Plan(tuple(operands.inputs), (y,), kernel, label="loops reduce")
 
 
-def _total(op: Reduce, x: Spec, y: Spec) -> Plan:
-    """Of all elements, as they lie: that of parts of one size first, whoever works on them."""
-    if not x.dtype.is_float:
-        raise NoKernel(f"cpu: {op} of {x} is left to NumPy")
-    x = Spec(x.shape, x.dtype, common_layout(x.shape, [x]))
-    parts, wide = -(-x.numel // _LONGEST), x.dtype.compute
-    place = Location("workspace", 0)
-    first, last = (
-        partial(_parts, op.kind, *form) for form in ((x.dtype, wide, True), (wide, y.dtype, False))
-    )
-    kernels = (
-        LoopKernel(first, [at_input(0), place, x.numel, _LONGEST], parts, x.numel),
-        LoopKernel(last, [place, at_output(), parts, x.numel], 1, parts),
-    )
-    return Plan((x,), (y,), InOrder(kernels), parts * wide.itemsize, label="loops reduce")
+@dataclass(frozen=True)
+class _Given:
+    """What a kernel is made for, beside its loops: the formula, its dtypes, and how results are combined."""
+
+    op: Op
+    dtypes: tuple[DType, ...]
+    dtype: DType
+    wide: DType
+    out: DType
+    kind: str
+
+    @property
+    def combination(self) -> Combination:
+        """How."""
+        return _KINDS[self.kind]
+
+    def value(self, code: Code, values: Sequence[Scalar]) -> Scalar:
+        """One element of what is reduced, rounded to its type."""
+        found = code.convert(computed(self.op, values), self.dtype.numpy)
+        return self.combination.before(code.convert(code.rounded(found), self.wide.numpy))
+
+
+def _order(nested: LoopSpace) -> tuple[list[int], list[int], bool]:
+    """The loops over what is kept and over what is reduced, outermost first; whether the innermost one is kept."""
+    sums = [stride == 0 for stride in nested.strides[-1]]
+    kept = [i for i, s in enumerate(sums) if not s]
+    reduced = [i for i, s in enumerate(sums) if s]
+    return kept, reduced, not sums[-1]
+
+
+def _lines(given: _Given, nested: LoopSpace, operands: LaidOperands, count: int, work: int) -> LoopKernel:
+    """One result for each row, or for each column."""
+    kept, summed, columns = _order(nested)
+    if not summed or count > _LONGEST:
+        raise NoKernel(f"cpu: a reduction of rows of {count} is left to others")
+    order = [*kept[:-1], *summed, kept[-1]] if columns else [*kept, *summed]
+    outer = len(kept) - columns
+    sizes = [nested.sizes[i] for i in order]
+    strides = [[row[i] for i in order] for row in nested.strides]
+    parts = -(-sizes[-1] // _COLUMNS) if columns else 1
+    fixed = tuple(row[-1] if row[-1] in (0, 1) else None for row in strides)
+    same = tuple(not any(row) for row in strides)
+    form = _Form(len(sizes), outer, fixed, same, columns)
+    numbers = [*sizes, *(s for row in strides for s in row), count, parts]
+    text = partial(_text, given, form)
+    steps = prod(sizes[:outer]) * parts
+    return LoopKernel(text, [*operands.places, at_output(), *numbers], steps, work)
+
+
+@dataclass(frozen=True)
+class _Form:
+    """The loops of a kernel: how many in all, and of these over rows; the innermost strides that are known, operands
+    that are the same in all steps, and whether the innermost loop is over columns."""
+
+    rank: int
+    outer: int
+    fixed: tuple[int | None, ...]
+    same: tuple[bool, ...]
+    columns: bool
+
+
+class _Loops:
+    """The parameters of a kernel: arrays, the result's last, and sizes and strides of all loops."""
+
+    def __init__(self, code: Code, given: _Given, form: _Form, result: DType) -> None:
+        self.code, self.given, self.form = code, given, form
+        self.arrays = [code.array(dtype) for dtype in (*given.dtypes, result)]
+        self.sizes = code.sizes(form.rank)
+        self.strides = [code.sizes(form.rank) for _ in self.arrays]
+        self.by = [
+            code.value(f, INDEX) if f is not None else row[-1]
+            for f, row in zip(form.fixed, self.strides, strict=True)
+        ]
+
+    def begin(self) -> None:
+        """Load what is the same in all steps."""
+        self.once = [a[0] if s else None for a, s in zip(self.arrays[:-1], self.form.same, strict=False)]
+
+    def bases(self, number: Scalar) -> list[Scalar]:
+        """Where a step of the outer loops lies in each operand."""
+        code, outer, places = self.code, self.form.outer, list[Scalar]()
+        for size in reversed(self.sizes[1:outer]):
+            places.insert(0, code.remainder(number, size))
+            number = code.quotient(number, size)
+        if outer:
+            places.insert(0, number)
+        found = []
+        for row in self.strides:
+            total = code.value(0, INDEX)
+            for place, stride in zip(places, row, strict=False):
+                total = total + place * stride
+            found.append(total)
+        return found
+
+    def inside(self, stack: ExitStack, bases: Sequence[Scalar], loops: Sequence[int]) -> list[Scalar]:
+        """Where the operands lie within loops that are entered."""
+        found = list(bases)
+        for k in loops:
+            i = stack.enter_context(self.code.loop(0, self.sizes[k]))
+            found = [base + i * row[k] for base, row in zip(found, self.strides, strict=True)]
+        return found
+
+    def value(self, bases: Sequence[Scalar], i: Scalar) -> Scalar:
+        """What is combined at step i of the innermost loop."""
+        values = [
+            array[base + i * apart] if held is None else held
+            for array, base, apart, held in zip(self.arrays[:-1], bases, self.by, self.once, strict=False)
+        ]
+        return self.given.value(self.code, values)
 
 
 @lru_cache(maxsize=256)
-def _parts(name: str, dtype: DType, out: DType, first_level: bool) -> str:
-    """Each part of so many elements to one; or all parts to the result."""
-    code, kind = Code(), _KINDS[name]
-    x, y, count, size = code.array(dtype), code.array(out), code.size(), code.size()
-    lanes = _lanes(code, kind, dtype)
-    first, last = code.share()
-    with code.loop(first, last) as part:
-        total = code.variable(kind.initial, dtype.compute.numpy)
-        begin = part * size
-        here = least(size, count - begin) if first_level else count
-        before = kind.before if first_level else lambda value: value
-        done = _in_lanes(code, kind, lambda i: before(x[begin + i]), here, total, lanes)
-        with code.loop(done, here) as i:
-            _combine(code, kind, total, before(x[begin + i]))
-        y[part] = total.get() if first_level else _end(name, total.get(), size)
+def _text(given: _Given, form: _Form) -> str:
+    """The assembly for rows or columns."""
+    code = Code()
+    nest = _Loops(code, given, form, given.out)
+    count, parts = code.sizes(2)
+    (_row_results if not form.columns else _column_results)(code, given, nest, count, parts)
     return code.text()
 
 
-@lru_cache(maxsize=256)
-def _rows(name: str, dtype: DType) -> str:
-    """Along the last axis."""
-    code, kind = Code(), _KINDS[name]
-    x, y, count = code.array(dtype), code.array(dtype), code.size()
-    lanes = _lanes(code, kind, dtype)
+def _row_results(code: Code, given: _Given, nest: _Loops, count: Scalar, parts: Scalar) -> None:
+    kind, form = given.combination, nest.form
+    lanes = _lanes(code, kind, given.wide)
     first, last = code.share()
+    nest.begin()
     with code.loop(first, last) as row:
-        total = code.variable(kind.initial, dtype.compute.numpy)
-        start = row * count
-        done = _in_lanes(code, kind, lambda i: kind.before(x[start + i]), count, total, lanes)
-        with code.loop(done, count) as i:
-            _combine(code, kind, total, kind.before(x[start + i]))
-        y[row] = _end(name, total.get(), count)
+        total = code.variable(kind.first(given.wide), given.wide.numpy)
+        bases = nest.bases(row)
+        with ExitStack() as stack:
+            inner = nest.inside(stack, bases, range(form.outer, form.rank - 1))
+            _combine_all(code, kind, lambda i: nest.value(inner, i), nest.sizes[-1], total, lanes)
+        nest.arrays[-1][bases[-1]] = _end(given.kind, total.get(), count)
+
+
+def _column_results(code: Code, given: _Given, nest: _Loops, count: Scalar, parts: Scalar) -> None:
+    kind, form = given.combination, nest.form
+    totals = code.scratch(given.wide, code.value(_COLUMNS, INDEX))
+    first, last = code.share()
+    nest.begin()
+    with code.loop(first, last) as step:
+        start = code.remainder(step, parts) * _COLUMNS
+        width = least(nest.sizes[-1] - start, _COLUMNS)
+        bases = nest.bases(code.quotient(step, parts))
+        bases = [base + start * apart for base, apart in zip(bases, nest.by, strict=True)]
+        with code.loop(0, width, independent=True) as j:
+            totals[j] = kind.first(given.wide)
+        with ExitStack() as stack:
+            inner = nest.inside(stack, bases, range(form.outer, form.rank - 1))
+            with code.loop(0, width, independent=True) as j:
+                totals[j] = code.call(kind.function, (totals[j], nest.value(inner, j)))
+        with code.loop(0, width, independent=True) as j:
+            nest.arrays[-1][bases[-1] + j * nest.by[-1]] = _end(given.kind, totals[j], count)
+
+
+def _total(given: _Given, nested: LoopSpace, operands: LaidOperands, y: Spec) -> Plan:
+    """Of all elements, as they lie: that of parts of one size first, whoever works on them."""
+    flat = len(nested.sizes) == 1
+    longest = _LONGEST if flat else nested.sizes[-1]
+    if longest > _LONGEST:
+        raise NoKernel(f"cpu: a reduction of rows of {longest} is left to others")
+    parts = -(-nested.count // longest)
+    place = Location("workspace", 0)
+    fixed = tuple(row[-1] if row[-1] in (0, 1) else None for row in nested.strides)
+    same = tuple(not any(row) for row in nested.strides)
+    form = _Form(len(nested.sizes), len(nested.sizes) - 1, fixed, same, False)
+    numbers = [*nested.sizes, *(s for row in nested.strides for s in row)]
+    first: list[Location | Held | int] = [*operands.places, place, *numbers, *([longest] if flat else [])]
+    kernels = (
+        LoopKernel(partial(_parts, given, form), first, parts, nested.count * len(operands.places)),
+        LoopKernel(partial(_sum_of_parts, given), [place, at_output(), parts, nested.count], 1, parts),
+    )
+    room = parts * given.wide.itemsize
+    return Plan(tuple(operands.inputs), (y,), InOrder(kernels), room, label="loops reduce")
+
+
+@lru_cache(maxsize=256)
+def _parts(given: _Given, form: _Form) -> str:
+    """One number for each part: so many elements of a single loop, or a row of several."""
+    code, kind = Code(), given.combination
+    nest = _Loops(code, given, form, given.wide)
+    size = code.size() if form.rank == 1 else None
+    lanes = _lanes(code, kind, given.wide)
+    first, last = code.share()
+    nest.begin()
+    with code.loop(first, last) as part:
+        total = code.variable(kind.first(given.wide), given.wide.numpy)
+        bases, here = nest.bases(part), nest.sizes[-1]
+        if size is not None:
+            begin = part * size
+            here = least(here - begin, size)
+            bases = [base + begin * apart for base, apart in zip(bases, nest.by, strict=True)]
+        _combine_all(code, kind, partial(nest.value, bases), here, total, lanes)
+        nest.arrays[-1][part] = total.get()
     return code.text()
+
+
+@lru_cache(maxsize=256)
+def _sum_of_parts(given: _Given) -> str:
+    """The result of all parts."""
+    code, kind = Code(), given.combination
+    x, y, parts, count = code.array(given.wide), code.array(given.out), code.size(), code.size()
+    lanes = _lanes(code, kind, given.wide)
+    first, last = code.share()
+    with code.loop(first, last):
+        total = code.variable(kind.first(given.wide), given.wide.numpy)
+        _combine_all(code, kind, lambda i: x[i], parts, total, lanes)
+        y[0] = _end(given.kind, total.get(), count)
+    return code.text()
+
+
+def _combine_all(
+    code: Code,
+    kind: Combination,
+    value: Callable[[Scalar], Scalar],
+    count: Scalar,
+    total: Variable,
+    lanes: Elements | None,
+) -> None:
+    """Combine so many values into a number."""
+    done = _in_lanes(code, kind, value, count, total, lanes)
+    with code.loop(done, count) as i:
+        _combine(code, kind, total, value(i))
 
 
 def _combine(code: Code, kind: Combination, total: Variable, value: Scalar) -> None:
     if kind.function == "add":
         total.add(value)
+    elif kind.function == "multiply":
+        total.multiply(value)
     else:
         total.set(code.call(kind.function, (total.get(), value)))
 
@@ -143,7 +357,7 @@ def _lanes(code: Code, kind: Combination, dtype: DType) -> Elements | None:
     """Extrema side by side: their order does not matter, which LLVM does not know of those that keep NaN."""
     if kind.function not in ("maximum", "minimum"):
         return None
-    return code.scratch(dtype.compute, code.value(_LANES, INDEX))
+    return code.scratch(dtype, code.value(_LANES, INDEX))
 
 
 def _in_lanes(
@@ -157,11 +371,12 @@ def _in_lanes(
     """Combine the first elements, as many as fill whole lanes, of a row that is long; gives how many these were."""
     if lanes is None:
         return code.value(0, INDEX)
+    start = kind.first(lanes.dtype)
     whole = code.quotient(count, code.value(_LANES, INDEX)) * _LANES
     whole = where(count < _LONG_ROW, 0, whole)
     with code.when(whole > 0):
         with code.loop(0, _LANES, independent=True) as j:
-            lanes[j] = kind.initial
+            lanes[j] = start
         with code.loop(0, whole, _LANES) as i, code.loop(0, _LANES, independent=True) as j:
             lanes[j] = code.call(kind.function, (lanes[j], value(i + j)))
         with code.loop(0, _LANES) as j:
@@ -172,25 +387,3 @@ def _in_lanes(
 def _end(name: str, total: Scalar, count: Scalar) -> Scalar:
     found = _KINDS[name].after(total)
     return found / count.astype(found.dtype) if name == "mean" else found
-
-
-@lru_cache(maxsize=256)
-def _columns(name: str, dtype: DType) -> str:
-    """Along an axis with others behind it."""
-    code, kind = Code(), _KINDS[name]
-    x, y = code.array(dtype), code.array(dtype)
-    count, behind, parts = code.sizes(3)
-    first, last = code.share()
-    total = code.scratch(dtype.compute, code.value(_COLUMNS, np.dtype(np.int64)))
-    with code.loop(first, last) as step:
-        start = code.remainder(step, parts) * _COLUMNS
-        outer, width = code.quotient(step, parts), least(behind - start, _COLUMNS)
-        with code.loop(0, width, independent=True) as j:
-            total[j] = kind.initial
-        with code.loop(0, count) as i:
-            row = (outer * count + i) * behind + start
-            with code.loop(0, width, independent=True) as j:
-                total[j] = code.call(kind.function, (total[j], kind.before(x[row + j])))
-        with code.loop(0, width, independent=True) as j:
-            y[outer * behind + start + j] = _end(name, total[j], count)
-    return code.text()

@@ -8,6 +8,8 @@ from lamina.backends import Kernels, NoKernel
 from lamina.backends.cpu.loops import compiler
 from lamina.ops.core import Op
 from lamina.ops.primitives.fused import Fused
+from lamina.ops.primitives.fused_elementwise import FusedElementwise
+from lamina.ops.primitives.reduce import Reduce
 from lamina.ops.primitives.shape import Expand
 from lamina.spec import Spec
 
@@ -19,6 +21,8 @@ LEAST = 8192
 
 def is_elementwise(op: Op) -> bool:
     """Whether the op, or each of its steps, is; what comes first may be repeated before."""
+    if isinstance(op, FusedElementwise):
+        return not isinstance(op.ops[-1], Reduce)
     first, *steps = op.ops if isinstance(op, Fused) else (op,)
     return (first.elementwise or isinstance(first, Expand)) and all(step.elementwise for step in steps)
 

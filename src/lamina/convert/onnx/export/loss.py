@@ -14,6 +14,7 @@ from lamina.ops.primitives.ctc import CtcLoss
 from lamina.ops.primitives.dropout import Dropout
 from lamina.ops.primitives.foreach import Foreach
 from lamina.ops.primitives.fused import Fused
+from lamina.ops.primitives.fused_elementwise import FusedElementwise
 from lamina.ops.primitives.loss import CrossEntropy, LabelledMean
 from lamina.ops.primitives.pool import MaxPoolGather
 from lamina.ops.primitives.quantize import Dequantize, Quantize
@@ -32,6 +33,7 @@ refuses(
         RandomNormal: f"{_DRAWN}; give the numbers as an input",
         RandomUniform: f"{_DRAWN}; give the numbers as an input",
         Foreach: "it stands in compiled graphs alone; export the graph as it was traced",
+        FusedElementwise: "it stands in compiled graphs alone; export the graph as it was traced",
         Fused: "it stands in compiled graphs alone; export the graph as it was traced",
         MaxPoolGather: "it is the gradient of a gradient",
     }

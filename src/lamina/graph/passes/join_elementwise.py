@@ -1,0 +1,206 @@
+"""Elementwise nodes that read each other's results become one node, an `FusedElementwise`, where that is one kernel.
+
+Nodes are looked at from the outputs on. One whose readers are all of one expression becomes a step of it; what
+several expressions read is computed in each of them where that moves fewer bytes than to write it once and to read
+it. A reduction takes the steps before it along; slices, and what repeats a value, become how operands are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from lamina.backends import Backend
+from lamina.graph.ir.graph import Graph, Node, Use, Value
+from lamina.graph.passes.fusion import refusal
+from lamina.graph.passes.pattern import Report, replace
+from lamina.ops.core import Op
+from lamina.ops.primitives.fused import Fused
+from lamina.ops.primitives.fused_elementwise import FusedElementwise
+from lamina.ops.primitives.reduce import Reduce
+from lamina.ops.primitives.shape import Expand, Reshape, Slice
+from lamina.spec import Shape
+
+#: Steps and operands that one expression has at most, and expressions that compute the same value.
+_MOST_STEPS, _MOST_OPERANDS, _MOST_COPIES = 64, 16, 4
+
+
+def join_elementwise(
+    graph: Graph, backend: Backend, stays: Collection[Value] = (), report: Report | None = None
+) -> Graph:
+    """Join elementwise nodes as far as the backend has a plan for what they become.
+
+    stays: inputs that are the same from run to run: what is made of them alone is not mixed with other work.
+    """
+    report = Report() if report is None else report
+    groups = _Groups(graph, backend, stays)
+    results: dict[Value, Value] = {}
+    for group in groups.found():
+        made = group.node(groups.sliced)
+        if reason := refusal(backend, made):
+            report.refused.append(f"{made.op}: {reason}")
+            continue
+        results[group.root.outputs[0]] = made.outputs[0]
+        report.merged["expression"] += 1
+    return replace(graph, results)
+
+
+@dataclass(eq=False)
+class _Group:
+    """Nodes that become one: `root`, which gives the result, and its steps, the last one first.
+
+    shape: of the loops. reads: the values that are read and not computed here, so far.
+    """
+
+    root: Node
+    shape: Shape
+    members: dict[Node, None] = field(default_factory=dict)
+    reads: dict[Value, None] = field(default_factory=dict)
+    steps: int = 0
+
+    def add(self, node: Node) -> None:
+        """Take a node in front of the others."""
+        self.members[node] = None
+        self.reads.pop(node.outputs[0], None)
+        self.reads.update(dict.fromkeys(node.inputs))
+        self.steps += len(_ops(node.op))
+
+    def takes(self, node: Node) -> bool:
+        """Whether a node could be a step."""
+        value = node.outputs[0]
+        fits = value.shape == self.shape or (value.spec.numel == 1 and value.ndim <= len(self.shape))
+        small = self.steps + len(_ops(node.op)) <= _MOST_STEPS
+        return fits and small and node.policy == self.root.policy and len(self.reads) < _MOST_OPERANDS
+
+    def node(self, sliced: dict[Node, None]) -> Node:
+        """The node that stands for all; slices of what it reads are taken by itself."""
+        writer = _Writer()
+        origin = None
+        for node in sorted(self.members, key=lambda n: n.serial):
+            for v in node.inputs:
+                if v.node in sliced and v not in writer.values:
+                    writer.apply(v.node.op, v.node.inputs, v)
+            for number, op in enumerate(_ops(node.op)):
+                writer.step(node, number, op)
+            origin = node.origin if origin is None else origin.joined(node.origin)
+        op = FusedElementwise(tuple(writer.ops), tuple(writer.reads))
+        root = self.root
+        specs = [root.outputs[0].spec]
+        return Node(op, tuple(writer.inputs), root.policy, root.serial, specs, origin)
+
+
+class _Writer:
+    """An expression in the making: its inputs and steps, and what number each value has."""
+
+    def __init__(self) -> None:
+        self.inputs: dict[Value, int] = {}
+        self.values: dict[Value, int] = {}
+        self.ops: list[Op] = []
+        self.reads: list[tuple[int, ...]] = []
+
+    def number(self, value: Value) -> int:
+        """Of a step's result, or of an input."""
+        found = self.values.get(value)
+        return self.inputs.setdefault(value, len(self.inputs)) if found is None else found
+
+    def apply(self, op: Op, operands: Sequence[Value], result: Value) -> None:
+        """A step."""
+        self.ops.append(op)
+        self.reads.append(tuple(map(self.number, operands)))
+        self.values[result] = ~(len(self.ops) - 1)
+
+    def step(self, node: Node, number: int, op: Op) -> None:
+        """One of a node's ops: of a chain each takes the running value as its input `chained`."""
+        result = node.outputs[0]
+        if not isinstance(node.op, Fused):
+            self.apply(op, node.inputs, result)
+            return
+        if number == 0:
+            self.taken = node.op.head_arity(len(node.inputs))
+            self.apply(op, node.inputs[: self.taken], result)
+            return
+        others = (op.arity or 1) - 1
+        read = [self.number(v) for v in node.inputs[self.taken : self.taken + others]]
+        read.insert(op.chained, ~(len(self.ops) - 1))
+        self.taken += others
+        self.ops.append(op)
+        self.reads.append(tuple(read))
+        self.values[result] = ~(len(self.ops) - 1)
+
+
+def _ops(op: Op) -> tuple[Op, ...]:
+    return op.ops if isinstance(op, Fused) else (op,)
+
+
+class _Groups:
+    """Which nodes are steps of which groups. sliced: slices that groups alone read, and take themselves."""
+
+    def __init__(self, graph: Graph, backend: Backend, stays: Collection[Value]) -> None:
+        self.graph, self.backend = graph, backend
+        self.sliced: dict[Node, None] = {}
+        self._of: dict[Node, list[_Group]] = {}
+        self._constant: set[Value] = {*stays, *graph.constants}
+
+    def found(self) -> list[_Group]:
+        """The groups of several nodes, in the order of the graph."""
+        graph = self.graph
+        steps = [node for node in graph.nodes if self._joins(node)]
+        if not steps:
+            return []
+        for node in graph.nodes:
+            if node.inputs and all(v in self._constant for v in node.inputs):
+                self._constant.update(node.outputs)
+        uses, known = graph.uses(), set(steps)
+        for node in reversed(graph.nodes):
+            if isinstance(node.op, Slice) and self._all_read(uses[node.outputs[0]]):
+                self.sliced[node] = None
+            elif node in known:
+                self._place(node, uses[node.outputs[0]])
+        every = dict.fromkeys(group for groups in self._of.values() for group in groups)
+        return [
+            g for g in reversed(every) if len(g.members) > 1 or any(v.node in self.sliced for v in g.reads)
+        ]
+
+    def _joins(self, node: Node) -> bool:
+        """Whether a node may be a step, or the reduction at the end."""
+        op = node.op
+        if op.effect != "pure" or len(node.outputs) != 1:
+            return False
+        if isinstance(op, Expand) or (isinstance(op, Reshape) and node.outputs[0].spec.numel == 1):
+            return True
+        first, *steps = _ops(op)
+        inner = isinstance(op, Fused) and (first.elementwise or isinstance(first, Expand))
+        if not (op.elementwise or isinstance(op, Reduce) or (inner and all(s.elementwise for s in steps))):
+            return False
+        return self.backend.joins(op, [v.spec for v in node.inputs])
+
+    def _all_read(self, uses: Sequence[Use]) -> bool:
+        """Whether groups alone read a value."""
+        return bool(uses) and all(use.node is not None and use.node in self._of for use in uses)
+
+    def _place(self, node: Node, uses: Sequence[Use]) -> None:
+        """Make a node a step of the groups that read it, or the root of a group of its own."""
+        groups = self._readers(node, uses)
+        if not groups:
+            reduces = isinstance(node.op, Reduce)
+            shape = node.inputs[0].shape if reduces else node.outputs[0].shape
+            groups = [_Group(node, shape)]
+        for group in groups:
+            group.add(node)
+        self._of[node] = groups
+
+    def _readers(self, node: Node, uses: Sequence[Use]) -> list[_Group]:
+        """The groups that could all take the node, which nothing else reads; none where it should be made once."""
+        if isinstance(node.op, Reduce) or not self._all_read(uses):
+            return []
+        groups = list(dict.fromkeys(g for use in uses if use.node for g in self._of[use.node]))
+        once = node.outputs[0] in self._constant
+        if any(not g.takes(node) or (g.root.outputs[0] in self._constant) != once for g in groups):
+            return []
+        return groups if len(groups) == 1 or self._pays(node, groups) else []
+
+    def _pays(self, node: Node, groups: Sequence[_Group]) -> bool:
+        """Whether to compute a value several times moves fewer bytes than to write it, and to read it each time."""
+        saved = node.outputs[0].spec.nbytes * (1 + len(groups)) + sum(v.spec.nbytes for v in set(node.inputs))
+        added = sum(v.spec.nbytes for g in groups for v in set(node.inputs) if v not in g.reads)
+        return len(groups) <= _MOST_COPIES and added <= saved

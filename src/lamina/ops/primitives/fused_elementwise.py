@@ -1,0 +1,115 @@
+"""FusedElementwise: elementwise ops that read each other's results, and a reduction of the last one, as one node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lamina.ops.core import Arg, Array, Op, Sample, bind, inferred
+from lamina.ops.primitives.activation import Mish
+from lamina.ops.primitives.cast import Cast
+from lamina.ops.primitives.pointwise import Abs, Add, Gt, Lt, Mul, Sub, Tanh, Where
+from lamina.ops.primitives.reduce import Reduce
+from lamina.ops.primitives.shape import Expand, Reshape, Slice
+from lamina.spec import FLOATS, ShapeError, Spec, bfloat16, float32
+
+_Apply = Callable[[Op, Sequence[Any]], Any]
+#: What may stand between inputs and steps: it moves elements, and computes nothing.
+MOVES = (Expand, Reshape, Slice)
+
+
+@dataclass(frozen=True)
+class FusedElementwise(Op):
+    """The result of the last of `ops`; step i reads the values `reads[i]`: k >= 0 is input k, ~j what step j gave.
+
+    Steps are elementwise, or expand, reshape and slice; the last one may be a reduction. Each gives one value. Values
+    of half types are kept in float32 between steps, but for casts, and are rounded before they are reduced.
+    """
+
+    ops: tuple[Op, ...]
+    reads: tuple[tuple[int, ...], ...]
+    arity = None
+
+    def infer(self, *inputs: Spec) -> tuple[Spec, ...]:
+        self._check(len(inputs))
+        return (self._run(lambda op, specs: inferred(op, *specs)[0], inputs)[-1],)
+
+    def _check(self, count: int) -> None:
+        """Raise ShapeError unless these are steps, and each reads inputs and earlier steps."""
+        *body, last = self.ops or (None,)
+        sound = all(op is not None and (op.elementwise or isinstance(op, MOVES)) for op in body)
+        ends = last is not None and (last.elementwise or isinstance(last, (Reduce, *MOVES)))
+        if not (sound and ends and len(self.reads) == len(self.ops)):
+            told = ", ".join(map(str, self.ops))
+            raise ShapeError(
+                f"{self.name}: needs elementwise steps, each with what it reads, got {told or None} and {self.reads}"
+            )
+        for i, (op, read) in enumerate(zip(self.ops, self.reads, strict=True)):
+            if op.arity not in (None, len(read)) or any(not -i <= k < count for k in read):
+                raise ShapeError(
+                    f"{self.name}: step {i}, {op}, cannot read {read} of {count} inputs in {self}"
+                )
+
+    def _run(self, apply: _Apply, inputs: Sequence[Any]) -> list[Any]:
+        """What each step gives."""
+        found: list[Any] = []
+        for op, read in zip(self.ops, self.reads, strict=True):
+            found.append(apply(op, [inputs[k] if k >= 0 else found[~k] for k in read]))
+        return found
+
+    def running_values(self, *inputs: Array) -> list[Array]:
+        """What each step gives, in NumPy."""
+        return self._run(lambda op, xs: _wide(op.reference(*xs)[0]), inputs)
+
+    def reference(self, *inputs: Array) -> tuple[Array, ...]:
+        return (self.running_values(*inputs)[-1],)
+
+    def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
+        """Compute it again step by step, then walk it backwards."""
+        found = self._run(lambda op, xs: bind(op, *xs)[0], inputs)
+        sums: dict[int, Any] = {~(len(found) - 1): grads[0]}
+        for i in reversed(range(len(found))):
+            g = sums.pop(~i, None)
+            if g is None or not self.ops[i].differentiable:
+                continue
+            operands = [inputs[k] if k >= 0 else found[~k] for k in self.reads[i]]
+            for k, part in zip(self.reads[i], self.ops[i].vjp((g,), operands, (found[i],)), strict=True):
+                if part is not None:
+                    sums[k] = part if k not in sums else sums[k] + part
+        given = [sums.get(k) for k in range(len(inputs))]
+        return [g if g is None else g.sum_to(x.shape) for g, x in zip(given, inputs, strict=True)]
+
+    def __str__(self) -> str:
+        steps = []
+        for op, read in zip(self.ops, self.reads, strict=True):
+            steps.append(f"{op}[{', '.join(f'x{k}' if k >= 0 else f's{~k}' for k in read)}]")
+        return f"{self.name}({'; '.join(steps)})"
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        x, row = (3, 5), (1, 5)
+        wide = Arg(x, distinct=True)
+        apart = ((Sub(), (0, 1)), (Abs(), (~0,)), (Lt(), (~1, 2)), (Mul(), (~1, ~1)), (Where(), (~2, ~3, ~1)))
+        yield cls._sample(apart, wide, x, Arg((1,), low=0.4, high=0.6))
+        yield cls._sample((*apart, (Reduce("mean", (0, 1)), (~4,))), wide, x, Arg((), low=0.4, high=0.6))
+        yield cls._sample(((Tanh(), (0,)), (Mul(), (~0, 1)), (Add(), (~1, ~0))), (2, 3, 4), (3, 1))
+        yield cls._sample(((Mul(), (0, 1)), (Reduce("sum", (1,), True), (~0,))), (4, 7), (4, 1))
+        yield cls._sample(((Mish(), (0,)), (Mul(), (~0, 1)), (Reduce("sum", (0,)), (~1,))), (4, 7), (7,))
+        first, second = Slice((0, 0), (3, 2), (1, 1)), Slice((0, 2), (3, 4), (1, 1))
+        yield cls._sample(((first, (0,)), (second, (0,)), (Mul(), (~0, ~1))), (3, 4))
+        yield cls._sample(((Expand(x), (0,)), (Gt(), (1, ~0)), (Where(), (~1, 1, ~0))), row, wide)
+        half = ((Cast(bfloat16), (0,)), (Cast(float32), (~0,)), (Mul(), (~1, ~1)))
+        yield cls._sample(half, Arg((3, 4), differentiable=False), dtypes=(float32,))
+
+    @classmethod
+    def _sample(cls, steps: Sequence[tuple[Op, tuple[int, ...]]], *args: Any, dtypes: Any = FLOATS) -> Sample:
+        ops, reads = zip(*steps, strict=True)
+        return Sample.of(cls(tuple(ops), tuple(reads)), *args, dtypes=dtypes)
+
+
+def _wide(x: Array) -> Array:
+    """What a cast has rounded to a half type, in float32 again."""
+    return x.astype(np.float32) if x.dtype.itemsize == 2 and x.dtype.kind in "fV" else x
