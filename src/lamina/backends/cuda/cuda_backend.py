@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 from lamina.backends import Backend, Fusion, Plan
+from lamina.backends.cuda.elementwise.fused_elementwise import joins
 from lamina.backends.cuda.elementwise.shape import reorder
 from lamina.backends.cuda.registry import fusions, kernels
 from lamina.cudnn import Scout
@@ -37,6 +38,10 @@ class CudaBackend(Backend):
     def has_kernel(self, op: type[Op]) -> bool:
         """Whether there is a planning function for the op."""
         return kernels.get(op) is not None
+
+    def joins(self, op: Op, specs: Sequence[Spec]) -> bool:
+        """Where it is written in C++."""
+        return joins(op, specs)
 
     def fusions(self) -> Sequence[Fusion]:
         """Those of all families."""

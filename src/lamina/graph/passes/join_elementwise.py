@@ -194,10 +194,15 @@ class _Groups:
         if isinstance(node.op, Reduce) or not self._all_read(uses):
             return []
         groups = list(dict.fromkeys(g for use in uses if use.node for g in self._of[use.node]))
-        once = node.outputs[0] in self._constant
-        if any(not g.takes(node) or (g.root.outputs[0] in self._constant) != once for g in groups):
+        if any(not g.takes(node) or not self._as_often(node, g) for g in groups):
             return []
         return groups if len(groups) == 1 or self._pays(node, groups) else []
+
+    def _as_often(self, node: Node, group: _Group) -> bool:
+        """Whether a node runs when the group does: what stays the same is made once. What is only repeated costs less
+        where it is read than in memory."""
+        once = node.outputs[0] in self._constant
+        return isinstance(node.op, Expand) or once == (group.root.outputs[0] in self._constant)
 
     def _pays(self, node: Node, groups: Sequence[_Group]) -> bool:
         """Whether to compute a value several times moves fewer bytes than to write it, and to read it each time."""

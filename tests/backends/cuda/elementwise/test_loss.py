@@ -49,7 +49,7 @@ def test_a_scaled_loss_has_one_product_more() -> None:
     assert kernels(ops.cross_entropy, scaled=True) == [
         "cross_entropy",
         "labelled_mean",
-        "mul",
+        "fused_elementwise",
         "cross_entropy_grad",
     ]
 

@@ -1,12 +1,13 @@
 // Reductions. One text is compiled per use, with these constants:
-//   Index, T (elements read), A (accumulator), R (elements written), V (elements per access), OUTPUTS, COUNT
-//   (elements per output), PART (elements per output and split), SPLITS, F (Sum, Product, Larger or Smaller), NEUTRAL,
-//   PRE(v) on each element, POST(v) on each result, and functions kept(o) and reduced(r): offsets in x.
+//   Index, A (accumulator), R (elements written), V (elements per access), OUTPUTS, COUNT (elements per output), PART
+//   (elements per output and split), SPLITS, F (Sum, Product, Larger or Smaller), NEUTRAL, POST(v) on each result.
+//   Of what is read: PARAMETERS, LOCATE(o) (pointers to what output o needs), LOAD(r) (V elements of each operand, from
+//   element r on), ELEMENT(k) (what the k-th of them give).
 // With SPLITS > 1 results are partial: reduce_rows writes [OUTPUTS, SPLITS], reduce_columns [SPLITS, OUTPUTS].
 
 #ifdef GROUP
 // The reduced elements lie together: GROUP threads (32, or 256 = the block) share one output.
-extern "C" __global__ void __launch_bounds__(256) reduce_rows(const T *x, R *y)
+extern "C" __global__ void __launch_bounds__(256) reduce_rows(PARAMETERS, R *y)
 {
     const F combine;
     const int lane = threadIdx.x % GROUP;
@@ -14,13 +15,13 @@ extern "C" __global__ void __launch_bounds__(256) reduce_rows(const T *x, R *y)
     for (Index g = (Index)blockIdx.x * (256 / GROUP) + threadIdx.x / GROUP; g < groups; g += step) {
         const Index o = g / SPLITS, begin = g % SPLITS * (Index)PART;
         const Index end = begin + (Index)PART < (Index)COUNT ? begin + (Index)PART : (Index)COUNT;
-        const T *row = x + kept(o);
+        LOCATE(o)
         A sum = NEUTRAL;
 #pragma unroll 4
         for (Index r = begin + lane * V; r < end; r += GROUP * V) {
-            const auto elements = load<V>(row + reduced(r));
+            LOAD(r)
 #pragma unroll
-            for (int k = 0; k < V; ++k) sum = combine(sum, (A)PRE(widen(elements.v[k])));
+            for (int k = 0; k < V; ++k) sum = combine(sum, ELEMENT(k));
         }
 #if GROUP == 32
         sum = over_warp(sum, combine);
@@ -34,7 +35,7 @@ extern "C" __global__ void __launch_bounds__(256) reduce_rows(const T *x, R *y)
 
 #ifdef LANES
 // The outputs lie together: LANES * V of them per block, whose ROWS = 256 / LANES rows of threads share the elements.
-extern "C" __global__ void __launch_bounds__(256) reduce_columns(const T *x, R *y)
+extern "C" __global__ void __launch_bounds__(256) reduce_columns(PARAMETERS, R *y)
 {
     const F combine;
     __shared__ A part[ROWS][LANES * V];
@@ -45,12 +46,12 @@ extern "C" __global__ void __launch_bounds__(256) reduce_columns(const T *x, R *
 #pragma unroll
     for (int k = 0; k < V; ++k) sum[k] = NEUTRAL;
     if (o < (Index)OUTPUTS) {
-        const T *column = x + kept(o);
+        LOCATE(o)
 #pragma unroll 4
         for (Index r = begin + row; r < end; r += ROWS) {
-            const auto elements = load<V>(column + reduced(r));
+            LOAD(r)
 #pragma unroll
-            for (int k = 0; k < V; ++k) sum[k] = combine(sum[k], (A)PRE(widen(elements.v[k])));
+            for (int k = 0; k < V; ++k) sum[k] = combine(sum[k], ELEMENT(k));
         }
     }
 #pragma unroll

@@ -7,6 +7,7 @@ Which kernel runs follows from memory: when the innermost axis is reduced, a war
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -15,7 +16,14 @@ import numpy as np
 from lamina.backends import Plan
 from lamina.backends.cuda.elementwise.pointwise import full, literal
 from lamina.backends.cuda.elementwise.shape import _constant, _dense, plain_layout, row_major
-from lamina.backends.cuda.launch.indexing import Space, collapse, index_type, memory_order, offset_function
+from lamina.backends.cuda.launch.indexing import (
+    Space,
+    Strides,
+    collapse,
+    index_type,
+    memory_order,
+    offset_function,
+)
 from lamina.backends.cuda.launch.program import (
     VECTOR,
     Bindable,
@@ -86,13 +94,26 @@ def _accumulator(op: str, dtype: DType) -> str:
 
 
 @dataclass(frozen=True)
+class Operand:
+    """What is read for each element. type: of the elements, in C. place: where they lie."""
+
+    type: str
+    itemsize: int
+    place: Place
+
+
+@dataclass(frozen=True)
 class Stage:
-    """One pass: elements at kept(o) + reduced(r), for each of `kept.count` outputs `reduced.count` of them."""
+    """One pass: the element number r of output o, for each of `kept.count` outputs `reduced.count` of them.
+
+    kept, reduced: row 0 of their strides says how the elements lie where they are a tensor; row i + 1 where operand i
+    is read for them. element: the body of the C function of e0, e1, … (one element of each operand) that gives one.
+    """
 
     kept: Space
     reduced: Space
-    read: str  # C type of the elements
-    itemsize: int
+    operands: tuple[Operand, ...]
+    element: str
     accumulator: str
     write: str
     kind: Kind
@@ -106,20 +127,30 @@ class Stage:
         outer = [abs(s) for s in self.kept.strides[0] if s]
         return self.kept.count == 1 or (bool(inner) and min(inner) < min(outer or [1 << 62]))
 
+    @property
+    def _along(self) -> Space:
+        """What accesses of several elements go along."""
+        return self.reduced if self.by_rows else self.kept
+
     def width(self, aligned: bool) -> int:
         """Elements per access."""
-        width = VECTOR // self.itemsize if aligned else 1
-        along, across = (self.reduced, self.kept) if self.by_rows else (self.kept, self.reduced)
-        while width > 1:
-            rest = (*along.strides[0][:-1], *across.strides[0])
-            if (
-                along.strides[0][-1] == 1
-                and along.sizes[-1] % width == 0
-                and all(s % width == 0 for s in rest)
-            ):
-                return width
+        width = VECTOR // max(o.itemsize for o in self.operands) if aligned else 1
+        while width > 1 and not self._fits(width):
             width //= 2
-        return 1
+        return width
+
+    def _fits(self, width: int) -> bool:
+        """Whether so many elements lie together in every operand, or are one that is repeated."""
+        along, across = (self.reduced, self.kept) if self.by_rows else (self.kept, self.reduced)
+        if along.sizes[-1] % width:
+            return False
+        for i, operand in enumerate(self.operands, 1):
+            step, rest = along.strides[i][-1], (*along.strides[i][:-1], *across.strides[i])
+            if step not in (0, 1) or (step and any(s % width for s in rest)):
+                return False
+            if step and operand.place.offset % (operand.itemsize * width):
+                return False
+        return True
 
     def splits(self, width: int) -> tuple[int, int]:
         """(elements per split, splits)."""
@@ -146,15 +177,14 @@ class Stage:
             lanes *= 2
         return lanes, 256 // lanes
 
-    def launch(self, origin: Place, to: Place, aligned: bool) -> Launch:
+    def launch(self, to: Place, aligned: bool) -> Launch:
         """The launch; results are partial when there are several splits."""
         width = self.width(aligned)
         part, splits = self.splits(width)
-        text = f"typedef {self._index()} Index;\ntypedef {self.read} T;\ntypedef {self.accumulator} A;\n"
+        text = f"typedef {self._index()} Index;\ntypedef {self.accumulator} A;\n"
         text += (
             f"typedef {self.write if splits == 1 else self.accumulator} R;\ntypedef {self.kind.combine} F;\n"
         )
-        text += f"#define PRE(v) {self.kind.pre}\n"
         text += f"#define POST(v) {self.kind.post if splits == 1 else '(v)'}\n"
         text += constants(
             V=width,
@@ -164,47 +194,65 @@ class Stage:
             SPLITS=splits,
             NEUTRAL=self.neutral,
         )
-        text += offset_function("kept", self.kept) + offset_function("reduced", self.reduced)
+        text += self._reading(width)
+        places = (*(operand.place for operand in self.operands), to)
         if self.by_rows:
             group = 32 if self.reduced.count <= 1024 * width and splits == 1 else 256
             program = Program("reduce_rows", "elementwise/reduce.cu", text + constants(GROUP=group))
-            return looping(program, self.kept.count * splits * group, (origin, to))
+            return looping(program, self.kept.count * splits * group, places)
         lanes, rows = self.lanes(width)
         program = Program("reduce_columns", "elementwise/reduce.cu", text + constants(LANES=lanes, ROWS=rows))
-        return Launch(program, (-(-self.kept.count // (lanes * width)), splits), (256,), (origin, to))
+        return Launch(program, (-(-self.kept.count // (lanes * width)), splits), (256,), places)
+
+    def _reading(self, width: int) -> str:
+        """The operands as the kernels' parameters, and how elements are made of them."""
+        numbers, text = range(len(self.operands)), ""
+        for i in numbers:
+            text += offset_function(f"kept{i}", self.kept, i + 1)
+            text += offset_function(f"reduced{i}", self.reduced, i + 1)
+        together = [self._along.strides[i + 1][-1] != 0 for i in numbers]
+        types = [operand.type for operand in self.operands]
+        accesses = [f"load<{width if together[i] else 1}>(at{i} + reduced{i}(r))" for i in numbers]
+        taken = [f"p{i}.v[{'k' if together[i] else 0}]" for i in numbers]
+        values = ", ".join(f"{types[i]} e{i}" for i in numbers)
+        text += f"__device__ __forceinline__ A element({values}) {{ {self.element} }}\n"
+        text += f"#define PARAMETERS {', '.join(f'const {types[i]} *in{i}' for i in numbers)}\n"
+        text += f"#define LOCATE(o) {' '.join(f'const {types[i]} *at{i} = in{i} + kept{i}(o);' for i in numbers)}\n"
+        text += f"#define LOAD(r) {' '.join(f'const auto p{i} = {accesses[i]};' for i in numbers)}\n"
+        return f"{text}#define ELEMENT(k) element({', '.join(taken)})\n"
 
     def _index(self) -> str:
         reach = self.kept.reach + self.reduced.reach + self.kept.count * self.reduced.count
         return index_type(reach)
 
-    def next(self, splits: int, write: str, itemsize: int) -> Stage:
+    def next(self, splits: int, partial: Place) -> Stage:
         """The stage that combines the partial results of this one."""
         outputs = self.kept.count
         by_rows = self.by_rows
-        kept = Space((outputs,), ((splits if by_rows else 1,),))
-        reduced = Space((splits,), ((1 if by_rows else outputs,),))
-        kind = replace(self.kind, pre="(v)")
+        operand = Operand(self.accumulator, _SIZES[self.accumulator], partial)
         return replace(
-            self, kept=kept, reduced=reduced, read=self.accumulator, itemsize=itemsize, write=write, kind=kind
+            self,
+            kept=Space((outputs,), ((splits if by_rows else 1,),) * 2),
+            reduced=Space((splits,), ((1 if by_rows else outputs,),) * 2),
+            operands=(operand,),
+            element="return e0;",
         )
 
 
 _SIZES = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1}
 
 
-def stages(stage: Stage, origin: Place, to: Place, work: int, aligned: bool) -> list[Bindable]:
-    """The launches of a reduction: one, or two through the workspace at byte `work`."""
+def stages(stage: Stage, to: Place, aligned: bool) -> list[Bindable]:
+    """The launches of a reduction: one, or two through the workspace."""
     _, splits = stage.splits(stage.width(aligned))
     if splits == 1:
-        return [stage.launch(origin, to, aligned)]
-    second = stage.next(splits, stage.write, _SIZES[stage.accumulator])
-    single = replace(second, kept=second.kept)
-    return [stage.launch(origin, scratch(work), aligned), _unsplit(single, scratch(work), to)]
+        return [stage.launch(to, aligned)]
+    return [stage.launch(scratch(), aligned), _unsplit(stage.next(splits, scratch()), to)]
 
 
-def _unsplit(stage: Stage, origin: Place, to: Place) -> Launch:
+def _unsplit(stage: Stage, to: Place) -> Launch:
     """A launch that is never split: there are few partial results."""
-    return _Whole(**{f: getattr(stage, f) for f in stage.__dataclass_fields__}).launch(origin, to, True)
+    return _Whole(**{f: getattr(stage, f) for f in stage.__dataclass_fields__}).launch(to, True)
 
 
 class _Whole(Stage):
@@ -223,13 +271,18 @@ def workspace(stage: Stage) -> int:
 # ------------------------------------------------------------------------------------------------------ ops
 
 
-def spaces(spec: Spec, axes: tuple[int, ...]) -> tuple[Space, Space, tuple[int, ...]]:
-    """Kept and reduced axes of a tensor as spaces, in memory order, and the kept axes in that order."""
-    strides = spec.physical.strides
-    order = memory_order(spec.shape, strides)
+def spaces(
+    spec: Spec, axes: tuple[int, ...], others: Sequence[Strides] = ()
+) -> tuple[Space, Space, tuple[int, ...]]:
+    """Kept and reduced axes of a tensor as spaces, in memory order, and the kept axes in that order.
+
+    others: strides of what else is read over its shape: further rows of the spaces.
+    """
+    rows = [spec.physical.strides, *others]
+    order = memory_order(spec.shape, rows[0])
     kept = tuple(a for a in order if a not in axes)
     reduced = tuple(a for a in order if a in axes)
-    return collapse(spec.shape, [strides], kept), collapse(spec.shape, [strides], reduced), kept
+    return collapse(spec.shape, rows, kept), collapse(spec.shape, rows, reduced), kept
 
 
 def reduced_spec(out: Spec, kept: tuple[int, ...], keepdims: bool) -> Spec:
@@ -251,25 +304,43 @@ def dense(spec: Spec) -> Spec:
 @kernels(Reduce, source="kernel")
 def reduce(op: Reduce, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """One of the kinds along axes."""
-    (out,) = op.infer(*specs)
     x = dense(specs[0])
-    kept, inner, axes = spaces(x, op.axes)
+    operand, strides = Operand(c_type(x.dtype), x.dtype.itemsize, source()), x.physical.strides
+    return reduction_plan(op, x, [x], [(operand, strides)], "widen(e0)", device, f"{op.name} {op.kind}")
+
+
+def reduction_plan(
+    op: Reduce,
+    x: Spec,
+    inputs: Sequence[Spec],
+    operands: Sequence[tuple[Operand, Strides]],
+    element: str,
+    device: Device,
+    label: str,
+    body: str = "",
+) -> Plan:
+    """The plan of a reduction whose elements are computed.
+
+    x: what is reduced, and how it would lie if it were a tensor. operands: what an element is made of, and with which
+    strides that is read over x. element: the value, in C, behind the statements of `body`.
+    """
+    (out,) = op.infer(x)
+    kept, inner, axes = spaces(x, op.axes, [strides for _, strides in operands])
     result = reduced_spec(out, axes, op.keepdims)
-    label = f"{op.name} {op.kind}"
     if out.numel == 0:
-        return kernel_plan(device, [x], [result], [], label=label)
+        return kernel_plan(device, inputs, [result], [], label=label)
     count = prod(x.shape[a] for a in op.axes)
     accumulator = _accumulator(op.kind, x.dtype)
     kind = _kind(op.kind, count, accumulator)
     if x.numel == 0:
         value = float("nan") if op.kind == "mean" else kind.neutral
         flat = full(result, result.physical)
-        return kernel_plan(device, [x], [result], [_constant(flat, value, False)], label=label)
+        return kernel_plan(device, inputs, [result], [_constant(flat, value, False)], label=label)
     stage = Stage(
         kept,
         inner,
-        c_type(x.dtype),
-        x.dtype.itemsize,
+        tuple(operand for operand, _ in operands),
+        f"{body} const auto v = {element}; return (A){kind.pre};",
         accumulator,
         c_type(out.dtype),
         kind,
@@ -278,12 +349,12 @@ def reduce(op: Reduce, specs: tuple[Spec, ...], device: Device, policy: Policy) 
     )
     return kernel_plan(
         device,
-        [x],
+        inputs,
         [result],
-        stages(stage, source(), target(), 0, True),
+        stages(stage, target(), True),
         label=label,
         workspace=workspace(stage),
-        plain=lambda: tuple(stages(stage, source(), target(), 0, False)),
+        plain=lambda: tuple(stages(stage, target(), False)),
     )
 
 

@@ -1,0 +1,227 @@
+"""Elementwise ops that read each other's results, and a reduction of what they give, as one generated kernel.
+
+Slices and what repeats a value are how operands are read. Values of half types are float32 between the steps, but
+where a cast says that they are rounded, and are rounded before they are reduced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from lamina.backends import NoKernel, Plan
+from lamina.backends.cuda.elementwise.pointwise import (
+    KernelOperand,
+    Statement,
+    align_operands,
+    elementwise,
+    expression_of,
+    full,
+    op_value,
+    result_layout,
+)
+from lamina.backends.cuda.elementwise.reduce import Operand, reduction_plan
+from lamina.backends.cuda.launch.indexing import Strides, memory_order
+from lamina.backends.cuda.launch.program import (
+    Launch,
+    Place,
+    c_type,
+    kernel_plan,
+    source,
+    target,
+    wide_type,
+)
+from lamina.backends.cuda.registry import kernels
+from lamina.ops.core import Op, inferred
+from lamina.ops.primitives.cast import Cast
+from lamina.ops.primitives.fused import Fused
+from lamina.ops.primitives.fused_elementwise import MOVES, FusedElementwise
+from lamina.ops.primitives.quantize import Dequantize, Quantize
+from lamina.ops.primitives.reduce import Reduce
+from lamina.ops.primitives.shape import Expand, Reshape, Slice
+from lamina.runtime import Device
+from lamina.spec import DType, Policy, Shape, Spec
+
+#: Bits of whole numbers that wrap around between two steps as they do in memory.
+_WHOLE = 32
+
+
+def joins(op: Op, specs: Sequence[Spec]) -> bool:
+    """Whether an op may be a step: a function of C++ is known for it, and its values are as exact between steps."""
+    if isinstance(op, Fused):
+        return all(isinstance(step, Expand) or _is_step(step) for step in op.ops) and _is_exact(op, specs)
+    return isinstance(op, Reduce) or (_is_step(op) and _is_exact(op, specs))
+
+
+def _is_step(op: Op) -> bool:
+    return expression_of(op) is not None and not isinstance(op, Quantize | Dequantize)
+
+
+def _is_exact(op: Op, specs: Sequence[Spec]) -> bool:
+    """Whether a value is the same before it is written: not where small whole numbers could wrap around."""
+    dtype = inferred(op, *specs)[0].dtype
+    return isinstance(op, Cast) or dtype.is_float or dtype.kind == "b" or 8 * dtype.itemsize >= _WHOLE
+
+
+@kernels(FusedElementwise, source="kernel")
+def fused_elementwise(op: FusedElementwise, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """All steps in one kernel; with a reduction, in the reduction's."""
+    (out,) = op.infer(*(s.open for s in specs))
+    body, last = _Body(op, specs), op.ops[-1]
+    label = "+".join(step.name for step in op.ops if not isinstance(step, MOVES))
+    if not isinstance(last, Reduce):
+        return _elementwise_plan(body, out, device, label)
+    value = body.value(op.reads[-1][0])
+    x = full(value.spec, body.layout)
+    operands = [
+        (Operand(c_type(v.dtype), v.dtype.itemsize, v.place), strides)
+        for v, strides in zip(body.operands, body.strides(), strict=True)
+    ]
+    lines = [f"const {wide_type(v.dtype)} a{i} = widen(e{i});" for i, v in enumerate(body.operands)]
+    lines += [f"const {s.type} {s.name} = {s.expression};" for s in body.statements]
+    element = f"widen(narrow<{c_type(x.dtype)}>({value.name}))"
+    return reduction_plan(
+        last, x, body.inputs, operands, element, device, f"{label} {last.kind}", " ".join(lines)
+    )
+
+
+def _elementwise_plan(body: _Body, out: Spec, device: Device, label: str) -> Plan:
+    """The plan without a reduction."""
+    result = body.value(-len(body.op.ops))
+    output = full(out, body.layout)
+    aliases = body.in_place(output)
+    if out.numel == 0:
+        return kernel_plan(device, body.inputs, [output], [], label=label, aliases=aliases)
+    order = memory_order(out.shape, output.physical.strides)
+    pairs = zip(body.operands, body.strides(), strict=True)
+    read = [KernelOperand(v.dtype, strides, v.place) for v, strides in pairs]
+    written = KernelOperand(out.dtype, output.physical.strides, target())
+
+    def steps(vector: bool) -> tuple[Launch, ...]:
+        return (
+            elementwise(out.shape, order, read, [written], body.statements, [result.name], vector=vector),
+        )
+
+    return kernel_plan(
+        device, body.inputs, [output], steps(True), label=label, aliases=aliases, plain=lambda: steps(False)
+    )
+
+
+@dataclass(frozen=True)
+class _View:
+    """An input, or a part of it, as steps read it: element (i, j, …) at offset + i * strides[0] + j * strides[1] …"""
+
+    index: int
+    spec: Spec
+    strides: Strides
+    offset: int = 0
+
+    @property
+    def dtype(self) -> DType:
+        """Of its elements."""
+        return self.spec.dtype
+
+    @property
+    def place(self) -> Place:
+        """Where its first element lies."""
+        return source(self.index, self.offset * self.dtype.itemsize)
+
+    def moved(self, op: Op) -> _View:
+        """What an op that moves elements makes of it."""
+        spec = inferred(op, self.spec.open)[0]
+        if isinstance(op, Slice):
+            offset = sum(a * s for a, s in zip(op.start, self.strides, strict=True))
+            strides = tuple(n * s for n, s in zip(op.step, self.strides, strict=True))
+            return replace(self, spec=spec, strides=strides, offset=self.offset + offset)
+        if isinstance(op, Expand):
+            return replace(self, spec=spec, strides=_repeated(self.spec.shape, self.strides, spec.shape))
+        if self.spec.numel == 1:
+            return replace(self, spec=spec, strides=(0,) * spec.ndim)
+        raise NoKernel(f"cuda does not read {self.spec} as {op} within a fused elementwise op")
+
+
+def _repeated(shape: Shape, strides: Strides, wanted: Shape) -> Strides:
+    """Strides over a larger shape: 0 along axes where elements are repeated."""
+    own = zip(shape, strides, strict=True)
+    return (0,) * (len(wanted) - len(shape)) + tuple(0 if n == 1 else s for n, s in own)
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A value in the body: its name and C type, and its spec."""
+
+    name: str
+    type: str
+    spec: Spec
+
+
+class _Body:
+    """The statements of an expression, what they read, and the layout of its loop.
+
+    inputs: as they have to lie. operands: views, in the order of the names a0, a1, … shape: of the loop.
+    """
+
+    def __init__(self, op: FusedElementwise, specs: Sequence[Spec]) -> None:
+        self.op = op
+        made: list[Spec] = []
+        for step, read in zip(op.ops, op.reads, strict=True):
+            made.append(inferred(step, *(specs[k].open if k >= 0 else made[~k] for k in read))[0])
+        last = op.reads[-1][0]
+        of_reduction = specs[last] if last >= 0 else made[~last]
+        self.shape = of_reduction.shape if isinstance(op.ops[-1], Reduce) else made[-1].shape
+        self.layout = result_layout(self.shape, specs)
+        self.inputs = align_operands(specs, self.shape, self.layout)
+        self.operands: list[_View] = []
+        self.statements: list[Statement] = []
+        self._views = {i: _View(i, s.open, s.physical.strides) for i, s in enumerate(self.inputs)}
+        self._values: dict[int, _Value] = {}
+        for number, (step, read) in enumerate(zip(op.ops, op.reads, strict=True)):
+            if not isinstance(step, Reduce):
+                self._add(step, read, ~number, made[number])
+
+    def _add(self, op: Op, read: Sequence[int], key: int, spec: Spec) -> None:
+        """A step."""
+        if isinstance(op, MOVES):
+            self._move(op, read[0], key, spec)
+            return
+        values = [self.value(k) for k in read]
+        made = op_value(op, [v.name for v in values], [v.type for v in values], f"s{~key}", spec.dtype)
+        if isinstance(op, Cast):  # rounded, or wrapped around, as in memory
+            rounded = f"widen(narrow<{c_type(spec.dtype)}>({made.expression}))"
+            made = replace(made, expression=rounded)
+        self.statements.append(made)
+        self._values[key] = _Value(made.name, made.type, spec)
+
+    def _move(self, op: Op, read: int, key: int, spec: Spec) -> None:
+        if read in self._views:
+            self._views[key] = self._views[read].moved(op)
+            return
+        value = self.value(read)
+        stays = isinstance(op, Expand) or (isinstance(op, Reshape) and value.spec.numel == 1)
+        if not stays:
+            raise NoKernel(f"cuda does not move computed values, {op} of {value.spec}, within a fused elementwise op")
+        self._values[key] = replace(value, spec=spec)
+
+    def value(self, key: int) -> _Value:
+        """What input `key`, or step ~key, gives."""
+        if key not in self._values:
+            view = self._views[key]
+            if view not in self.operands:
+                self.operands.append(view)
+            name = f"a{self.operands.index(view)}"
+            self._values[key] = _Value(name, wide_type(view.dtype), view.spec)
+        return self._values[key]
+
+    def strides(self) -> list[Strides]:
+        """With which each operand is read over the loop."""
+        return [_repeated(v.spec.shape, v.strides, self.shape) for v in self.operands]
+
+    def in_place(self, output: Spec) -> dict[int, int]:
+        """The input in whose memory the output may lie: one of which every element is read where it is written."""
+        for i, given in enumerate(self.inputs):
+            own = [
+                v.strides == given.physical.strides and not v.offset for v in self.operands if v.index == i
+            ]
+            if own and all(own) and given.same_memory(output):
+                return {0: i}
+        return {}
