@@ -20,7 +20,7 @@ from lamina.backends.cuda.elementwise.pointwise import (
     op_value,
     result_layout,
 )
-from lamina.backends.cuda.elementwise.reduce import Operand, reduction_plan
+from lamina.backends.cuda.elementwise.reduce import ReducedOperand, reduction_plan
 from lamina.backends.cuda.launch.indexing import Strides, memory_order
 from lamina.backends.cuda.launch.program import (
     Launch,
@@ -67,14 +67,14 @@ def _is_exact(op: Op, specs: Sequence[Spec]) -> bool:
 def fused_elementwise(op: FusedElementwise, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """All steps in one kernel; with a reduction, in the reduction's."""
     (out,) = op.infer(*(s.open for s in specs))
-    body, last = _Body(op, specs), op.ops[-1]
+    body, last = _FusedBody(op, specs), op.ops[-1]
     label = "+".join(step.name for step in op.ops if not isinstance(step, MOVES))
     if not isinstance(last, Reduce):
         return _elementwise_plan(body, out, device, label)
     value = body.value(op.reads[-1][0])
     x = full(value.spec, body.layout)
     operands = [
-        (Operand(c_type(v.dtype), v.dtype.itemsize, v.place), strides)
+        (ReducedOperand(c_type(v.dtype), v.dtype.itemsize, v.place), strides)
         for v, strides in zip(body.operands, body.strides(), strict=True)
     ]
     lines = [f"const {wide_type(v.dtype)} a{i} = widen(e{i});" for i, v in enumerate(body.operands)]
@@ -85,7 +85,7 @@ def fused_elementwise(op: FusedElementwise, specs: tuple[Spec, ...], device: Dev
     )
 
 
-def _elementwise_plan(body: _Body, out: Spec, device: Device, label: str) -> Plan:
+def _elementwise_plan(body: _FusedBody, out: Spec, device: Device, label: str) -> Plan:
     """The plan without a reduction."""
     result = body.value(-len(body.op.ops))
     output = full(out, body.layout)
@@ -155,7 +155,7 @@ class _Value:
     spec: Spec
 
 
-class _Body:
+class _FusedBody:
     """The statements of an expression, what they read, and the layout of its loop.
 
     inputs: as they have to lie. operands: views, in the order of the names a0, a1, … shape: of the loop.
@@ -199,7 +199,9 @@ class _Body:
         value = self.value(read)
         stays = isinstance(op, Expand) or (isinstance(op, Reshape) and value.spec.numel == 1)
         if not stays:
-            raise NoKernel(f"cuda does not move computed values, {op} of {value.spec}, within a fused elementwise op")
+            raise NoKernel(
+                f"cuda does not move computed values, {op} of {value.spec}, within a fused elementwise op"
+            )
         self._values[key] = replace(value, spec=spec)
 
     def value(self, key: int) -> _Value:

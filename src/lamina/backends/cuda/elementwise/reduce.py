@@ -94,7 +94,7 @@ def _accumulator(op: str, dtype: DType) -> str:
 
 
 @dataclass(frozen=True)
-class Operand:
+class ReducedOperand:
     """What is read for each element. type: of the elements, in C. place: where they lie."""
 
     type: str
@@ -112,7 +112,7 @@ class Stage:
 
     kept: Space
     reduced: Space
-    operands: tuple[Operand, ...]
+    operands: tuple[ReducedOperand, ...]
     element: str
     accumulator: str
     write: str
@@ -229,7 +229,7 @@ class Stage:
         """The stage that combines the partial results of this one."""
         outputs = self.kept.count
         by_rows = self.by_rows
-        operand = Operand(self.accumulator, _SIZES[self.accumulator], partial)
+        operand = ReducedOperand(self.accumulator, _SIZES[self.accumulator], partial)
         return replace(
             self,
             kept=Space((outputs,), ((splits if by_rows else 1,),) * 2),
@@ -305,7 +305,7 @@ def dense(spec: Spec) -> Spec:
 def reduce(op: Reduce, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """One of the kinds along axes."""
     x = dense(specs[0])
-    operand, strides = Operand(c_type(x.dtype), x.dtype.itemsize, source()), x.physical.strides
+    operand, strides = ReducedOperand(c_type(x.dtype), x.dtype.itemsize, source()), x.physical.strides
     return reduction_plan(op, x, [x], [(operand, strides)], "widen(e0)", device, f"{op.name} {op.kind}")
 
 
@@ -313,7 +313,7 @@ def reduction_plan(
     op: Reduce,
     x: Spec,
     inputs: Sequence[Spec],
-    operands: Sequence[tuple[Operand, Strides]],
+    operands: Sequence[tuple[ReducedOperand, Strides]],
     element: str,
     device: Device,
     label: str,
