@@ -186,9 +186,6 @@ class _FusedBody:
             return
         values = [self.value(k) for k in read]
         made = op_value(op, [v.name for v in values], [v.type for v in values], f"s{~key}", spec.dtype)
-        if isinstance(op, Cast):  # rounded, or wrapped around, as in memory
-            rounded = f"widen(narrow<{c_type(spec.dtype)}>({made.expression}))"
-            made = replace(made, expression=rounded)
         self.statements.append(made)
         self._values[key] = _Value(made.name, made.type, spec)
 

@@ -2,7 +2,7 @@
 
 Any dtypes, any broadcasting, any strides. Operands that lie alike are moved 16 bytes at a time; an operand that
 is repeated along the innermost axis is read once per 16 bytes. Arithmetic on half types is done in float32 and
-rounded once at the end, so a chain rounds less often than its parts.
+rounded at the end and where a cast says so, so a chain rounds less often than its parts.
 """
 
 from __future__ import annotations
@@ -494,9 +494,9 @@ def op_value(op: Op, names: Sequence[str], types: Sequence[str], name: str, out:
         raise NoKernel(f"cuda has no expression for {op.name}")
     arithmetic = types[-1] if isinstance(op, pointwise.Where) else types[0]
     kind = "bool" if out == bool_ else "f32" if isinstance(op, Dequantize) else arithmetic
-    if isinstance(op, Cast):
-        kind = wide_type(out)
-        return Statement(name, kind, f"narrow<{kind}>({_whole(names[0], types[0], out)})")
+    if isinstance(op, Cast):  # rounded, or wrapped around, as it would be in memory
+        exact = f"narrow<{c_type(out)}>({_whole(names[0], types[0], out)})"
+        return Statement(name, wide_type(out), f"widen({exact})")
     return Statement(name, kind, rule(op, names, arithmetic))
 
 
