@@ -47,7 +47,6 @@ OTHERWISE = {
     "functions by their name": {
         "Transformer.activation", "TransformerDecoderLayer.activation", "TransformerEncoderLayer.activation",
     },
-    "momentum is compiled in": {"CyclicLR.cycle_momentum", "OneCycleLR.cycle_momentum"},
 }  # fmt: skip
 
 

@@ -350,7 +350,6 @@ def test_a_group_is_read_as_a_dict_and_what_is_missing_says_what_to_write() -> N
     assert "betas" not in group
     assert {name: group[name] for name in group}["lr"] == 0.1
     for name, text in (
-        ("add_param_group", "freeze those"),
         ("state", r"state_dict\(\)"),
         ("defaults", "param_groups"),
     ):
@@ -368,3 +367,64 @@ def test_a_copy_with_its_network_trains_the_copy() -> None:
         its.step(lm.grad(loss_of)(second))
         assert np.abs(second[0].weight.numpy() - before).max() > 0
         np.testing.assert_array_equal(net[0].weight.numpy(), kept)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_group_that_is_added_trains_by_its_own_numbers(compiled: bool) -> None:
+    """A network that is unfrozen layer by layer: its first layer joins after two steps."""
+    net = network()
+    start = values(net)
+    optimizer = optim.SGD(net[2].parameters(), lr=0.1, momentum=0.9)
+    step = lm.train_step(net, lambda out, y: ops.mean(ops.square(out - y)), optimizer, device="cpu")
+
+    def run() -> None:
+        if compiled:
+            step(X, np.ones((6, 2), np.float32))
+        else:
+            optimizer.step(lm.grad(loss_of)(net))
+
+    run()
+    run()
+    before = values(net)
+    np.testing.assert_array_equal(before["0.weight"], start["0.weight"])
+    gradient = lm.grad(loss_of)(net)["0.weight"].numpy()
+    optimizer.add_param_group({"params": net[0].parameters(), "lr": 0.5, "momentum": 0.0})
+    run()
+    np.testing.assert_allclose(values(net)["0.weight"], before["0.weight"] - 0.5 * gradient, rtol=1e-5)
+    assert [len(group["params"]) for group in optimizer.param_groups] == [2, 2]
+    assert optimizer.param_groups[1]["momentum"] == 0.0
+    assert {name.partition(".")[0] for name in optimizer.state_dict()} == {"step", "0", "1"}
+    with pytest.raises(ValueError, match="is in more than one group"):
+        optimizer.add_param_group({"params": net[0].weight})
+    with pytest.raises(TypeError, match="group 2 needs its parameters under 'params'"):
+        optimizer.add_param_group({"lr": 0.5})
+    optimizer.add_param_group({"params": nn.Linear(1, 1).parameters()})
+    with pytest.raises(ValueError, match="the optimizer trains 2.0, 2.1, which Sequential does not have"):
+        step(X, np.ones((6, 2), np.float32))
+
+
+def test_groups_without_numbers_of_their_own_are_apart() -> None:
+    net = network()
+    optimizer = optim.SGD([{"params": net[0].parameters()}, {"params": net[2].parameters()}], lr=0.5)
+    first, second = optimizer.param_groups
+    first["lr"] *= 0.5
+    first["weight_decay"] = 0.25
+    assert (first["lr"], second["lr"], optimizer.lr) == (0.25, 0.5, 0.5)
+    assert (first["weight_decay"], second["weight_decay"], optimizer.weight_decay) == (0.25, 0.0, 0.0)
+    optimizer.momentum = 0.5
+    assert [dict(group.items())["momentum"] for group in (first, second)] == [0.5, 0.5]
+    with pytest.raises(KeyError, match="a group of SGD sets lr, momentum, .*, not 'betas'"):
+        first["betas"] = (0.5, 0.5)
+
+
+def test_parameters_without_a_gathered_gradient_are_left_alone() -> None:
+    net = network()
+    optimizer = optim.SGD(net.parameters(), lr=0.5, weight_decay=0.5)
+    grads = lm.grad(loss_of)(net)
+    optimizer.accumulate(grads)
+    optimizer.step()
+    before = values(net)
+    optimizer.accumulate({"1": grads["0.bias"]})
+    optimizer.step()
+    after = values(net)
+    assert [name for name in before if np.any(before[name] != after[name])] == ["0.bias"]

@@ -109,6 +109,55 @@ def test_rates_are_torchs(name: str, options: dict[str, Any], groups: int) -> No
     np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-15)
 
 
+CYCLES: list[tuple[str, dict[str, Any]]] = [
+    ("OneCycleLR", {"max_lr": 0.5, "total_steps": 41}),
+    ("OneCycleLR", {"max_lr": 0.5, "total_steps": 41, "three_phase": True, "anneal_strategy": "linear",
+                    "base_momentum": 0.5, "max_momentum": 0.75}),
+    ("CyclicLR", {"base_lr": 0.01, "max_lr": 0.3, "step_size_up": 5, "mode": "triangular2"}),
+    ("CyclicLR", {"base_lr": 0.01, "max_lr": 0.3, "step_size_up": 4, "mode": "exp_range", "gamma": 0.9,
+                  "base_momentum": 0.2, "max_momentum": 0.7}),
+]  # fmt: skip
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "options"), CYCLES)
+@pytest.mark.parametrize(
+    ("kind", "numbers"),
+    [("SGD", {"momentum": 0.9, "weight_decay": 0.01}), ("SGD", {"momentum": 0.9, "nesterov": True}), ("AdamW", {}),
+     ("NAdam", {}), ("RMSprop", {"momentum": 0.5})],
+)  # fmt: skip
+def test_momentum_cycles_as_torchs_and_is_compiled_once(
+    name: str, options: dict[str, Any], kind: str, numbers: dict[str, Any]
+) -> None:
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    theirs, net = torch.nn.Linear(3, 2), lm.nn.Linear(3, 2)
+    net.load_state_dict({n: p.detach().numpy() for n, p in theirs.state_dict().items()})
+    their_optimizer = getattr(torch.optim, kind)(theirs.parameters(), lr=0.1, **numbers)
+    optimizer = getattr(optim, kind)(net.parameters(), lr=0.1, **numbers)
+    their_scheduler = getattr(torch.optim.lr_scheduler, name)(their_optimizer, **options)
+    scheduler = getattr(mine, name)(optimizer, **options)
+    step = lm.train_step(net, lm.ops.mse_loss, optimizer, device="cpu")
+    x, y = torch.randn(8, 3), torch.randn(8, 2)
+    for _ in range(STEPS):
+        their_optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(theirs(x), y)
+        loss.backward()
+        their_optimizer.step()
+        np.testing.assert_allclose(float(step(x.numpy(), y.numpy())), loss.item(), rtol=1e-4, atol=1e-6)
+        their_scheduler.step()
+        scheduler.step()
+        group = their_optimizer.param_groups[0]
+        wanted = group["betas"][0] if "betas" in group else group["momentum"]
+        np.testing.assert_allclose(scheduler.momenta, [wanted], rtol=1e-12)
+        np.testing.assert_allclose(scheduler.get_last_lr(), their_scheduler.get_last_lr(), rtol=1e-9)
+    assert len(step._programs) == 1
+    again = getattr(mine, name)(getattr(optim, kind)(lr=0.1, **numbers), **options)
+    again.load_state_dict(scheduler.state_dict())
+    assert again.momenta == scheduler.momenta
+
+
 @pytest.mark.torch
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("chained", [False, True])
@@ -269,7 +318,7 @@ def test_plateaus_go_on_from_their_state() -> None:
         (lambda o: mine.LinearLR(o, 0.0), ValueError, r"start_factor=0.0 must be in \(0, 1\]"),
         (lambda o: mine.CyclicLR(o, 0.1, 1.0, mode="saw"), ValueError, "mode must be one of triangular, .*'saw'"),
         (lambda o: mine.CyclicLR(o, 0.1, 1.0, scale_mode="x"), ValueError, "scale_mode must be 'cycle' or"),
-        (lambda o: mine.CyclicLR(o, 0.1, 1.0, cycle_momentum=True), ValueError, "cycle_momentum=True is not poss"),
+        (lambda o: mine.CyclicLR(optim.Adagrad(0.1), 0.1, 1.0), ValueError, "Adagrad has neither momentum nor betas"),
         (lambda o: mine.CyclicLR(o, [0.1, 0.2], 1.0), ValueError, "base_lr must be one value or 1, one each, got 2"),
         (lambda o: mine.OneCycleLR(o, 1.0), ValueError, "give total_steps, or epochs and steps_per_epoch"),
         (lambda o: mine.OneCycleLR(o, 1.0, 9, anneal_strategy="x"), ValueError, "must be 'cos' or 'linear', got 'x'"),

@@ -342,26 +342,108 @@ def test_rates_that_are_none() -> None:
     assert optim.SGD(lr=np.float32(0.5)).rate(0) == 0.5
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "name"),
-    [
-        (optim.SGD(0.1), "momentum"),
-        (optim.SGD(0.1, 0.9), "nesterov"),
-        (optim.Adam(), "betas"),
-        (optim.AdamW(), "weight_decay"),
-        (optim.Adagrad(), "eps"),
-        (optim.Adadelta(), "rho"),
-        (optim.RMSprop(), "momentum"),
-        (optim.Regularized(optim.SGD()), "l1"),
-    ],
-    ids=lambda x: str(x),
-)
-def test_numbers_of_compiled_steps_are_not_set_again(optimizer: optim.Optimizer, name: str) -> None:
-    before = getattr(optimizer, name)
-    kind = type(optimizer).__name__
-    with pytest.raises(AttributeError, match=rf"{kind}.{name} is .* for good.*make a new {kind}"):
-        setattr(optimizer, name, 0.5)
-    assert getattr(optimizer, name) == before
+#: An optimizer of each kind, and for a number of it what it is set to, step by step.
+CHANGES: list[tuple[str, dict[str, Any], str, list[Any], int]] = [
+    ("SGD", {"lr": 0.1, "momentum": 0.9}, "momentum", [0.5, 0.7, 0.0, 0.8], 3),
+    ("SGD", {"lr": 0.1, "momentum": 0.9}, "nesterov", [True, False], 2),
+    ("SGD", {"lr": 0.1}, "weight_decay", [0.1, 0.2, 0.3], 2),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}, "dampening", [0.25, 0.125], 2),
+    ("Adam", {"lr": 0.1}, "betas", [(0.5, 0.9), (0.6, 0.99), (0.7, 0.999)], 2),
+    ("AdamW", {"lr": 0.1}, "weight_decay", [0.5, 0.25, 0.125], 2),
+    ("Adam", {"lr": 0.1, "amsgrad": True}, "eps", [0.5, 0.25], 2),
+    ("NAdam", {"lr": 0.1}, "momentum_decay", [0.5, 0.25], 2),
+    ("RAdam", {"lr": 0.1}, "betas", [(0.5, 0.9), (0.6, 0.99)], 2),
+    ("Adamax", {"lr": 0.1}, "betas", [(0.5, 0.9), (0.6, 0.99)], 2),
+    ("Adagrad", {"lr": 0.1}, "eps", [0.5, 0.25], 2),
+    ("Adadelta", {"lr": 0.1}, "rho", [0.5, 0.25], 2),
+    ("RMSprop", {"lr": 0.1, "momentum": 0.5, "centered": True}, "momentum", [0.25, 0.125], 2),
+    ("ASGD", {"lr": 0.1}, "lambd", [0.5, 0.25], 2),
+    ("Rprop", {"lr": 0.1}, "etas", [(0.25, 2.0), (0.125, 1.5)], 2),
+    ("Muon", {"lr": 0.1}, "weight_decay", [2.0, 4.0], 3),
+    ("Adafactor", {"lr": 0.1}, "d", [2.0, 3.0], 3),
+]
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("kind", "options", "name", "values", "programs"), CHANGES)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_numbers_that_change_between_steps_are_torchs(
+    kind: str, options: dict[str, Any], name: str, values: list[Any], programs: int, compiled: bool
+) -> None:
+    """Each value takes effect at the next step, and from the first change on no value is compiled in."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    theirs = torch.nn.Linear(3, 2, bias=False)
+    net = lm.nn.Linear(3, 2, bias=False)
+    net.weight.copy_(theirs.weight.detach().numpy())
+    x, y = torch.randn(8, 3), torch.randn(8, 2)
+    their_optimizer = getattr(torch.optim, kind)(theirs.parameters(), **options)
+    optimizer = getattr(optim, kind)(net.parameters(), **options)
+    step = lm.train_step(net, lm.ops.mse_loss, optimizer, device="cpu")
+    for value in (None, None, *values, values[-1]):
+        if value is not None:
+            their_optimizer.param_groups[0][name] = value
+            optimizer.param_groups[0][name] = value
+            assert optimizer.param_groups[0][name] == value
+        their_optimizer.zero_grad()
+        torch.nn.functional.mse_loss(theirs(x), y).backward()
+        their_optimizer.step()
+        if compiled:
+            step(x.numpy(), y.numpy())
+        else:
+            optimizer.step(lm.grad(lambda net: lm.ops.mse_loss(net(x.numpy()), y.numpy()))(net))
+        np.testing.assert_allclose(
+            net.weight.numpy(),
+            theirs.weight.detach().numpy(),
+            rtol=1e-4,
+            atol=1e-2 if kind == "Muon" else 1e-5,
+        )
+    assert not compiled or len(step._programs) == programs
+
+
+def test_numbers_that_cannot_be_changed_say_so() -> None:
+    optimizer = optim.SGD(lm.nn.Linear(2, 1).parameters(), 0.1, 0.9)
+    with pytest.raises(ValueError, match="SGD: momentum must be at least 0, got -1"):
+        optimizer.momentum = -1.0
+    with pytest.raises(
+        ValueError, match="SGD.dampening: with 0.5 it keeps momentum, step of each parameter, not mom"
+    ):
+        optimizer.dampening = 0.5
+    with pytest.raises(AttributeError, match="SGD.op is .* for good"):
+        optimizer.op = optimizer.op
+    assert (optimizer.momentum, optimizer.dampening) == (0.9, 0.0)
+
+
+def test_numbers_of_a_wrapped_optimizer_and_its_wrapper_change() -> None:
+    optimizer = optim.Regularized(optim.SGD(0.5), l2=0.0)
+    net = lm.nn.Linear(2, 1, bias=False)
+    weight = net.weight.numpy().copy()
+    step = lm.train_step(net, lambda out, y: 0.0 * lm.ops.sum(out), optimizer, device="cpu")
+    x, y = np.ones((1, 2), np.float32), np.zeros(1, np.float32)
+    for decay, l2 in ((0.0, 0.0), (0.5, 0.0), (0.25, 0.0), (0.25, 0.5)):
+        optimizer.optimizer.weight_decay, optimizer.l2 = decay, l2
+        step(x, y)
+        weight = weight - 0.5 * (decay + l2) * weight
+        np.testing.assert_allclose(net.weight.numpy(), weight, rtol=1e-5)
+
+
+def test_a_number_that_changes_is_given_to_a_jitted_step() -> None:
+    net = lm.nn.Linear(2, 1, bias=False)
+    optimizer = optim.SGD(net.parameters(), lr=0.5)
+    weight, traces = net.weight.numpy().copy(), []
+
+    def run(net: lm.nn.Module) -> None:
+        traces.append(1)
+        optimizer.step(lm.grad(lambda net: 0.0 * lm.ops.sum(net.weight))(net))
+
+    jitted = lm.jit(run)
+    for decay in (0.0, 0.5, 0.25, 0.125):
+        optimizer.param_groups[0]["weight_decay"] = decay
+        jitted(net)
+        weight = weight - 0.5 * decay * weight
+        np.testing.assert_allclose(net.weight.numpy(), weight, rtol=1e-5)
+    assert len(traces) == 2
 
 
 def test_the_rate_may_be_set_between_steps() -> None:

@@ -533,3 +533,36 @@ def test_a_network_that_gives_its_own_loss_takes_no_targets() -> None:
     assert history.epochs[-1].validation.loss < history.epochs[-1].loss
     with pytest.raises(ValueError, match="and no targets have no accuracy"):
         lm.evaluate(net, batches)
+
+
+class _Branches(nn.Module):
+    """One of two layers, as the call has one input or two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 2), nn.Linear(3, 2)
+
+    def forward(self, x: Any, other: Any = None) -> Any:
+        return self.first(x) if other is None else self.second(other)
+
+
+def test_what_a_groups_losses_do_not_depend_on_is_left_alone() -> None:
+    """Gathered gradients of other calls count, those of groups before do not: as PyTorch's None."""
+    net = _Branches()
+    optimizer = optim.SGD(net.parameters(), lr=0.1, weight_decay=0.5)
+    step = lm.train_step(net, ops.mse_loss, optimizer, accumulate=2, device="cpu")
+    x, y = np.ones((4, 3), np.float32), np.zeros((4, 2), np.float32)
+    one, other = x, {"x": x, "other": x}
+    for calls, wanted in (
+        ((one, one), (True, False)),
+        ((other, other), (False, True)),
+        ((other, one), (True, True)),
+        ((one, other), (True, True)),
+        ((one, one), (True, False)),
+    ):
+        before = [layer.weight.numpy().copy() for layer in (net.first, net.second)]
+        for inputs in calls:
+            step(inputs, y)
+        after = [layer.weight.numpy() for layer in (net.first, net.second)]
+        assert tuple(bool(np.any(a != b)) for a, b in zip(after, before, strict=True)) == wanted
+    assert len(step._programs) == 6  # each way to gather, and to update with and without the other layer

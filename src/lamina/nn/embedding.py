@@ -7,9 +7,9 @@ from typing import Any, Self
 from lamina import ops
 from lamina.nn import init
 from lamina.nn.module import Module, T
-from lamina.nn.parameter import Parameter
+from lamina.nn.parameter import Parameter, write
 from lamina.ops.core import operand
-from lamina.ops.primitives.embedding import refuse_max_norm
+from lamina.ops.primitives.embedding import renormed
 from lamina.ops.primitives.embedding_bag import BagMode
 from lamina.spec import ShapeError
 from lamina.tensors import empty
@@ -21,12 +21,15 @@ class _Table(Module):
     padding_idx: a row of zeros that gets no gradient (counted from the end where negative).
     """
 
+    scale_grad_by_freq: bool
+
     def __init__(
         self,
         num_embeddings: int,
         embedding_dim: int,
         padding_idx: int | None,
         max_norm: float | None,
+        norm_type: float,
         _weight: Any,
     ) -> None:
         name = type(self).__name__
@@ -34,7 +37,9 @@ class _Table(Module):
             raise ShapeError(f"{name}: sizes must be at least 1, got {num_embeddings}, {embedding_dim}")
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
             raise ValueError(f"{name}: padding_idx must be within {num_embeddings} rows, got {padding_idx}")
-        refuse_max_norm(name, max_norm)
+        if max_norm is not None and not max_norm > 0:
+            raise ValueError(f"{name}: max_norm must be above 0, got {max_norm}")
+        self.max_norm, self.norm_type = max_norm, norm_type
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
         if _weight is not None:
@@ -51,6 +56,23 @@ class _Table(Module):
             values = self.weight.numpy().copy()
             values[self.padding_idx] = 0
             self.weight.copy_(values)
+
+    def _norms(self) -> str:
+        own = f", norm_type={self.norm_type}" if self.norm_type != 2.0 else ""
+        return "" if self.max_norm is None else f", max_norm={self.max_norm}{own}"
+
+    def _frequency(self) -> str:
+        return f", scale_grad_by_freq={self.scale_grad_by_freq}" if self.scale_grad_by_freq else ""
+
+    def _table(self, index: Any) -> Any:
+        """The weight. With max_norm the rows that index names are scaled down first where their norm is above it,
+        in the parameter itself: what is traced updates it too, and an optimizer goes on from there."""
+        weight = self.weight
+        if self.max_norm is not None:
+            weight = renormed(weight, operand(index, type(self).__name__), self.max_norm, self.norm_type)
+            if (held := self._parameters.get("weight")) is not None:  # a computed one (parametrized) is not kept
+                write(held, weight)
+        return weight
 
     @classmethod
     def from_pretrained(cls, embeddings: Any, freeze: bool = True, **options: Any) -> Self:
@@ -71,8 +93,8 @@ class Embedding(_Table):
     """Rows of a table, weight (num_embeddings, embedding_dim), by number; drawn from a normal distribution.
 
     padding_idx: the row that is zeros and gets no gradient (counted from the end where negative).
-    scale_grad_by_freq: a row's gradient is divided by how often it is named. sparse changes nothing; max_norm is
-    refused, see `ops.embedding`.
+    max_norm: rows that are looked up are scaled down to this norm_type-norm before, in weight itself, as in torch.
+    scale_grad_by_freq: a row's gradient is divided by how often it is named. sparse changes nothing.
     """
 
     def __init__(
@@ -86,21 +108,20 @@ class Embedding(_Table):
         sparse: bool = False,
         _weight: Any = None,
     ) -> None:
-        super().__init__(num_embeddings, embedding_dim, padding_idx, max_norm, _weight)
+        super().__init__(num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, _weight)
         self.scale_grad_by_freq = bool(scale_grad_by_freq)
 
     def forward(self, index: T) -> T:
         """index of any shape, int32 or int64 -> (*index.shape, embedding_dim). Raises as `ops.embedding`."""
         rows: T = ops.embedding(
-            index, self.weight, self.padding_idx, scale_grad_by_freq=self.scale_grad_by_freq
+            index, self._table(index), self.padding_idx, scale_grad_by_freq=self.scale_grad_by_freq
         )
         return rows
 
     def extra_repr(self) -> str:
         """The arguments, as torch prints them."""
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
-        frequency = f", scale_grad_by_freq={self.scale_grad_by_freq}" if self.scale_grad_by_freq else ""
-        return f"{self.num_embeddings}, {self.embedding_dim}{padding}{frequency}"
+        return f"{self.num_embeddings}, {self.embedding_dim}{padding}{self._norms()}{self._frequency()}"
 
 
 class EmbeddingBag(_Table):
@@ -123,7 +144,7 @@ class EmbeddingBag(_Table):
         include_last_offset: bool = False,
         padding_idx: int | None = None,
     ) -> None:
-        super().__init__(num_embeddings, embedding_dim, padding_idx, max_norm, _weight)
+        super().__init__(num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, _weight)
         if mode not in ("sum", "mean", "max"):
             raise ValueError(f"EmbeddingBag: mode must be 'sum', 'mean' or 'max', got {mode!r}")
         self.mode, self.include_last_offset = mode, bool(include_last_offset)
@@ -132,13 +153,13 @@ class EmbeddingBag(_Table):
     def forward(self, input: T, offsets: Any = None, per_sample_weights: Any = None) -> T:
         """(B, embedding_dim) of input (B, N), or (N,) with offsets (B,). Raises as `ops.embedding_bag`."""
         bags: T = ops.embedding_bag(
-            input, self.weight, offsets, None, 2.0, self.scale_grad_by_freq, self.mode, False, per_sample_weights,
-            self.include_last_offset, self.padding_idx,
+            input, self._table(input), offsets, None, 2.0, self.scale_grad_by_freq, self.mode, False,
+            per_sample_weights, self.include_last_offset, self.padding_idx,
         )  # fmt: skip
         return bags
 
     def extra_repr(self) -> str:
         """The arguments, as torch prints them."""
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
-        frequency = f", scale_grad_by_freq={self.scale_grad_by_freq}" if self.scale_grad_by_freq else ""
-        return f"{self.num_embeddings}, {self.embedding_dim}{frequency}, mode={self.mode!r}{padding}"
+        own = f"{self._norms()}{self._frequency()}, mode={self.mode!r}{padding}"
+        return f"{self.num_embeddings}, {self.embedding_dim}{own}"

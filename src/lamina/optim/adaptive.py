@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 from lamina import ops
@@ -88,6 +89,16 @@ class Regularized(Optimizer):
     def elementwise(self) -> tuple[bool, ...] | None:
         """As the other optimizer is."""
         return self.optimizer.elementwise
+
+    @property
+    def compiled(self) -> Hashable:
+        """Its own numbers, and what the other optimizer is compiled for."""
+        return super().compiled, self.optimizer.compiled
+
+    @property
+    def moving(self) -> tuple[float, ...]:
+        """The other optimizer's."""
+        return self.optimizer.moving
 
     def init(self, param: Tensor) -> tuple[Tensor, ...]:
         """The other optimizer's state."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, ClassVar, Protocol, Self, TypeAlias
 
 import numpy as np
@@ -13,10 +14,10 @@ import numpy as np
 from lamina import ops
 from lamina.graph.transforms.arguments import Gradients, HasParameters
 from lamina.ops.arguments import shown
-from lamina.ops.core import Operand, recorder, recording
+from lamina.ops.core import Array, Operand, recorder, recording
 from lamina.optim.schedule import Schedule
 from lamina.runtime import is_array
-from lamina.spec import ShapeError, Spec, float32
+from lamina.spec import ShapeError, Spec, float32, float64
 from lamina.tensors import Tensor, as_tensor, tensor, zeros
 
 #: What an optimizer trains: a module, or parameters, names with parameters, modules, or groups as dicts.
@@ -35,8 +36,19 @@ class UpdateRule(Protocol):
     def elementwise(self) -> tuple[bool, ...] | None:
         """For each of `parts`, whether it has one number for each of the parameter's; None: no pieces."""
 
+    @property
+    def compiled(self) -> Hashable:
+        """What programs are compiled for: where it is another one, they are not right."""
+
+    @property
+    def moving(self) -> tuple[float, ...]:
+        """The numbers beside the rate that programs are given at each step."""
+
     def rate(self, step: int) -> float:
         """The learning rate of a step."""
+
+    def given(self, step: int) -> Array:
+        """What `update` gets as its rate: with the numbers that move behind it."""
 
     def init(self, param: Tensor) -> tuple[Tensor, ...]:
         """The state before the first step."""
@@ -62,7 +74,8 @@ class ParameterGroup:
     """Parameters that are trained by the same numbers.
 
     params: by name. rule: the optimizer's class with this group's numbers.
-    `group["lr"]`, `group["weight_decay"]` and `group["params"]` read as in torch; `group["lr"] = rate` sets the rate.
+    `group["lr"]`, `group["weight_decay"]` and `group["params"]` read as in torch; `group["lr"] = rate` sets the rate,
+    `group["momentum"] = 0.8` another number, each from the next step on.
     """
 
     def __init__(self, params: dict[str, Tensor], rule: UpdateRule) -> None:
@@ -70,23 +83,35 @@ class ParameterGroup:
 
     @property
     def lr(self) -> float | Schedule:
-        """The rate or schedule of this group; it may be set at any time."""
-        return self.rule.lr
+        """The rate or schedule of this group, the optimizer's where it has none; it may be set at any time."""
+        return self.rule.lr.optimizer.lr if isinstance(self.rule.lr, FollowingRate) else self.rule.lr
 
     @lr.setter
     def lr(self, value: float | Schedule) -> None:
         self.rule.lr = value
 
     def __getitem__(self, name: str) -> Any:
-        return list(self.params.values()) if name == "params" else getattr(self.rule, name)
+        return (
+            list(self.params.values())
+            if name == "params"
+            else getattr(self if name == "lr" else self.rule, name)
+        )
 
     def __setitem__(self, name: str, value: Any) -> None:
+        if name not in self.keys() or name == "params":
+            raise KeyError(
+                f"a group of {type(self.rule).__name__} sets {', '.join(self.keys()[1:])}, not {name!r}"
+            )
         setattr(self.rule, name, value)
 
     def keys(self) -> list[str]:
         """The names of what `group[name]` gives: "params", the rate and the optimizer's other numbers."""
         numbers = inspect.signature(type(self.rule).__init__).parameters
         return ["params", *(name for name in numbers if name != "self" and hasattr(self.rule, name))]
+
+    def items(self) -> list[tuple[str, Any]]:
+        """The names with what they give."""
+        return [(name, self[name]) for name in self]
 
     def __contains__(self, name: object) -> bool:
         return name in self.keys()
@@ -177,6 +202,10 @@ class TrainedParameter:
         for i, (held, x) in enumerate(zip(self.held(), whole, strict=True)):
             held.copy_(x if self.pieces is None or not cuts[i] else self.pieces.own(x))
 
+    def has_gradient(self) -> bool:
+        """Whether a sum of gradients was read that is not 0."""
+        return self.sum is not None and bool(ops.any(ops.ne(self.sum, 0.0)))
+
     def gathered(self, dtype: Any = None) -> Tensor:
         """The sum of gradients, made at first. dtype: the parameter's, by default."""
         if self.sum is None or self.sum.device != self.param.device:
@@ -204,6 +233,8 @@ class ParameterGroups:
         self.groups: list[ParameterGroup] = []
         self.entries: dict[int, TrainedParameter] = {}
         self._count: Tensor | None = None  # of gradients that were gathered
+        self._known: dict[Hashable, int] = {}
+        self._with_gradient: set[str] = set()  # names of parameters with gradients since the last update
         items = params if isinstance(params, HasParameters | Tensor) else list(params)
         if isinstance(items, list) and items and all(isinstance(x, Mapping) for x in items):
             if groups:
@@ -226,15 +257,19 @@ class ParameterGroups:
     # ---- groups
     def _add_listed(self, listed: Sequence[Mapping[str, Any]]) -> None:
         """Groups that name their parameters, as torch has them."""
-        for i, given in enumerate(listed):
-            own = given.get("params")
-            if own is None or isinstance(own, str) or (callable(own) and not isinstance(own, HasParameters)):
-                raise TypeError(
-                    f"{self._name}: group {i} needs its parameters under 'params', got {shown(own)}; names and "
-                    f"predicates select among those of a network: {self._name}(lr=...).over(net, groups)"
-                )
-            found = _named(own if isinstance(own, HasParameters | Tensor) else list(own), self._name)
-            self._add({f"{i}.{n}": p for n, p in found.items()}, given, i)
+        for given in listed:
+            self.add_param_group(given)
+
+    def add_param_group(self, given: Mapping[str, Any]) -> None:
+        """A further group, which names its parameters."""
+        own, i = given.get("params"), len(self.groups)
+        if own is None or isinstance(own, str) or (callable(own) and not isinstance(own, HasParameters)):
+            raise TypeError(
+                f"{self._name}: group {i} needs its parameters under 'params', got {shown(own)}; names and "
+                f"predicates select among those of a network: {self._name}(lr=...).over(net, groups)"
+            )
+        found = _named(own if isinstance(own, HasParameters | Tensor) else list(own), self._name)
+        self._add({f"{i}.{n}": p for n, p in found.items()}, given, i)
 
     def _add_selected(self, named: dict[str, Tensor], groups: Sequence[Mapping[str, Any]]) -> None:
         """Groups that are selected among named parameters; the rest trains by the optimizer's own numbers."""
@@ -277,7 +312,7 @@ class ParameterGroups:
                 raise ValueError(f"{self._name}: group {index} is frozen, so that {numbers} have no meaning")
             for p in params.values():
                 p.requires_grad = False
-        self._take(ParameterGroup(params, self.optimizer.having(numbers) if numbers else self.optimizer))
+        self._take(ParameterGroup(params, self.optimizer.having(numbers)))
 
     def _take(self, group: ParameterGroup) -> None:
         twice = [n for n, p in group.params.items() if id(p) in self.entries]
@@ -286,6 +321,21 @@ class ParameterGroups:
         for name, p in group.params.items():
             self.entries[id(p)] = TrainedParameter(name, p, group)
         self.groups.append(group)
+
+    @property
+    def compiled(self) -> int:
+        """A number for what programs are compiled for: which groups there are, and by what rules they train."""
+        key = tuple([group.rule.compiled for group in self.groups])
+        return self._known.setdefault(key, len(self._known))
+
+    def given(self, number: int) -> list[Array]:
+        """What programs are given of each group at an update: its rate, and the numbers that move."""
+        return [group.rule.given(number) for group in self.groups]
+
+    def given_specs(self) -> list[Spec]:
+        """Shapes and dtypes of `given`."""
+        moving = [len(group.rule.moving) for group in self.groups]
+        return [Spec((1 + n,), float64) if n else Spec((), float32) for n in moving]
 
     def rates(self, number: int) -> list[float]:
         """The rate of each group at an update."""
@@ -310,27 +360,34 @@ class ParameterGroups:
                 x.copy_(ops.stop_gradient(new))
 
     def _rates(self) -> list[Any]:
-        """The rate of each group now: numbers, or, where a program is recorded, what each of its calls is given."""
+        """What each group is given now: numbers, or, where a program is recorded, what each of its calls is given."""
         by = recorder()
         if by is None:
-            rates = self.rates(self.number)
+            given = self.given(self.number)
             self.number += 1
-            return [np.asarray(rate, np.float32) for rate in rates]
-        later = by.finally_(self._advance)
+            return given
+        later, compiled = by.finally_(self._advance), self.compiled
+        by.guard(lambda: self.compiled == compiled)
 
         def rate(index: int) -> Callable[[], Any]:
-            return lambda: np.asarray(self.groups[index].rule.rate(self.number + later), np.float32)
+            return lambda: self.groups[index].rule.given(self.number + later)
 
-        return [by.feed(Spec((), float32), rate(i)) for i in range(len(self.groups))]
+        return [by.feed(spec, rate(i)) for i, spec in enumerate(self.given_specs())]
 
     def _advance(self) -> None:
         self.number += 1
 
     def accumulate(self, grads: Any) -> None:
         """Add gradients to those that were gathered since the last update."""
-        for entry, g in self._pairs(grads):
+        pairs, by = self._pairs(grads), recorder()
+        for entry, g in pairs:
             total = entry.gathered()
             total.copy_(ops.add(total, ops.cast(g, total.dtype)))
+        names = [entry.name for entry, _ in pairs]
+        if by is None:
+            self._with_gradient.update(names)
+        else:
+            by.finally_(partial(self._with_gradient.update, names))
         count = self._counted()
         count.copy_(ops.add(count, 1.0))
 
@@ -341,9 +398,18 @@ class ParameterGroups:
         return self._count
 
     def _gathered(self) -> Iterator[tuple[TrainedParameter, Any]]:
-        """The means of what was gathered, which is forgotten."""
-        count = self._counted()
-        found = [e for e in self.entries.values() if e.sum is not None and e.is_trained]
+        """The means of what was gathered, which is forgotten.
+
+        Parameters that got no gradient since the last update have none; a program that is recorded, which does not
+        know what others gather, takes all that ever had one.
+        """
+        count, by = self._counted(), recorder()
+        held = [e for e in self.entries.values() if e.sum is not None and e.is_trained]
+        found = [e for e in held if by is not None or e.name in self._with_gradient]
+        if by is None:
+            self._with_gradient.clear()
+        else:
+            by.finally_(self._with_gradient.clear)
         if not found:
             raise ValueError(
                 f"{self._name}.step: there are no gradients: give them, or call accumulate before"
@@ -456,6 +522,9 @@ class ParameterGroups:
             e.take_state([_beside(state[f"{e.name}.{part}"], e.param) for part in e.group.rule.parts])
         for name, held in sums.items():
             held.copy_(_beside(state[name], held))
+        self._with_gradient = {
+            e.name for e in self.entries.values() if f"{e.name}.sum_of_gradients" in sums and e.has_gradient()
+        }
 
 
 def _beside(x: Any, other: Tensor) -> Tensor:

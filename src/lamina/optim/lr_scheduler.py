@@ -9,8 +9,8 @@
 They are for rates that go by epochs, or by what was measured (`ReduceLROnPlateau`). A rate that goes by the number of
 the training step needs no stepping: `optim.schedule` has functions that an optimizer or a group takes as its `lr`. An
 optimizer with parameters has a rate per group, and lists give each group a value of its own, as in torch. The rate is
-an input of the compiled step, so nothing is compiled again. Momentum is a number of the compiled step: CyclicLR and
-OneCycleLR change the rate alone.
+an input of the compiled step, so nothing is compiled again. CyclicLR and OneCycleLR move the momentum, too, which
+is an input like the rate then.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Real
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from lamina._lazy import listing
 from lamina.ops.arguments import Checked, checked
-from lamina.optim.groups import FollowingRate, ParameterGroup
+from lamina.optim.groups import ParameterGroup
 from lamina.optim.optimizer import Optimizer
 
 __all__ = [
@@ -65,8 +65,7 @@ class _SchedulerBase(Checked):
             group for each in self.optimizers for group in (each.param_groups if each.is_bound else [each])
         ]
         for group in self.groups:
-            own = group.lr.optimizer.lr if isinstance(group.lr, FollowingRate) else group.lr
-            if not isinstance(own, Real):
+            if not isinstance(group.lr, Real):
                 raise TypeError(
                     f"{self._name}: lr of {group} is a schedule already; give it a number to start from"
                 )
@@ -110,7 +109,7 @@ class _SchedulerBase(Checked):
         if different:
             raise KeyError(f"{self._name}.load_state_dict: {', '.join(different)} in one state only")
         self._set(state["rates"])
-        vars(self).update({k: v for k, v in state.items() if k not in ("rates", "schedulers")})
+        vars(self).update({k: v for k, v in state.items() if k not in ("rates", "momenta", "schedulers")})
 
 
 class LRScheduler(_SchedulerBase):
@@ -132,12 +131,16 @@ class LRScheduler(_SchedulerBase):
     def step(self) -> None:
         """Go to the next step and set its rates."""
         self.last_epoch += 1
-        self._set(self.get_lr())
+        self._move()
 
     def begin(self) -> None:
         """Go to step 0 from the rates before any scheduler."""
         self._set(self.base_lrs)
         self.last_epoch = 0
+        self._move()
+
+    def _move(self) -> None:
+        """Set what belongs to step `last_epoch`."""
         self._set(self.get_lr())
 
 
@@ -346,9 +349,64 @@ _MODES: dict[str, Callable[[float, float], float]] = {
 }
 
 
-class CyclicLR(LRScheduler):
+class _Cycle(LRScheduler):
+    """A scheduler that moves the momentum against the rate: beta 1 of optimizers that have betas."""
+
+    def __init__(
+        self,
+        optimizer: Optimizers,
+        cycle_momentum: bool,
+        base_momentum: float | list[float],
+        max_momentum: float | list[float],
+    ) -> None:
+        self.cycle_momentum = cycle_momentum
+        self.base_momentum, self.max_momentum = base_momentum, max_momentum
+        super().__init__(optimizer)
+        if cycle_momentum:  # at both ends once: whoever compiles knows from the start that it moves
+            self._set_momenta([lowest for lowest, _ in self._limits()])
+            self._move()
+
+    def get_momentum(self) -> list[float]:
+        """The momenta of step `last_epoch`, one per group."""
+        raise NotImplementedError
+
+    @property
+    def momenta(self) -> list[float]:
+        """The groups' momenta now."""
+        return [_momentum(self._name, group) for group in self.groups]
+
+    def _limits(self) -> Iterator[tuple[float, float]]:
+        """The least and the largest momentum of each group."""
+        lowest = self._per_group("base_momentum", self.base_momentum)
+        return zip(lowest, self._per_group("max_momentum", self.max_momentum), strict=True)
+
+    def _move(self) -> None:
+        super()._move()
+        if self.cycle_momentum:
+            self._set_momenta(self.get_momentum())
+
+    def _set_momenta(self, momenta: Sequence[float]) -> None:
+        for group, momentum in zip(self.groups, momenta, strict=True):
+            _set_momentum(self._name, group, float(momentum))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What changes from step to step, rates and momenta, as plain values."""
+        return {**super().state_dict(), **({"momenta": self.momenta} if self.cycle_momentum else {})}
+
+    @checked
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict`; the groups get its rates and momenta. Raises KeyError for one of another
+        class."""
+        super().load_state_dict(state)
+        if self.cycle_momentum:
+            self._set_momenta(state["momenta"])
+
+
+class CyclicLR(_Cycle):
     """Up in a line from base_lr to max_lr in step_size_up steps, down in step_size_down, and again (Smith 2017).
 
+    cycle_momentum: the momentum goes from max_momentum down to base_momentum and up again meanwhile; of optimizers
+    with betas the first of them. Raises ValueError for an optimizer that has neither.
     mode: "triangular"; "triangular2", whose height halves with each cycle; "exp_range", whose height is gamma^step.
     Or scale_fn, a function of the cycle's number from 1 on (scale_mode "cycle") or of the step's ("iterations").
     """
@@ -364,9 +422,10 @@ class CyclicLR(LRScheduler):
         gamma: float = 1.0,
         scale_fn: Callable[[float], float] | None = None,
         scale_mode: str = "cycle",
-        cycle_momentum: bool = False,
+        cycle_momentum: bool = True,
+        base_momentum: float | list[float] = 0.8,
+        max_momentum: float | list[float] = 0.9,
     ) -> None:
-        _no_momentum("CyclicLR", cycle_momentum)
         if scale_fn is None and mode not in _MODES:
             raise ValueError(f"CyclicLR: mode must be one of {', '.join(_MODES)}, got {mode!r}")
         if scale_mode not in ("cycle", "iterations"):
@@ -379,27 +438,38 @@ class CyclicLR(LRScheduler):
         by_step = scale_mode == "iterations" if scale_fn is not None else mode == "exp_range"
         self.scale_mode = "iterations" if by_step else "cycle"
         self.lowest, self.max_lrs = base_lr, max_lr
-        super().__init__(optimizer)
+        super().__init__(optimizer, cycle_momentum, base_momentum, max_momentum)
 
     def get_lr(self) -> list[float]:
         """By the place within the present triangle."""
-        length = self.up + self.down
-        cycle, place = divmod(self.last_epoch, length)
-        height = place / self.up if place <= self.up else (length - place) / self.down
-        number = self.last_epoch if self.scale_mode == "iterations" else cycle + 1
-        height *= self.scale_fn(number) if self.scale_fn else _MODES[self.mode](self.gamma, number)
+        height = self._height()
         lowest, highest = (
             self._per_group(n, v) for n, v in (("base_lr", self.lowest), ("max_lr", self.max_lrs))
         )
         return [a + (b - a) * height for a, b in zip(lowest, highest, strict=True)]
 
+    def get_momentum(self) -> list[float]:
+        """As far below max_momentum as the rate is above base_lr."""
+        height = self._height()
+        return [b - (b - a) * height for a, b in self._limits()]
 
-class OneCycleLR(LRScheduler):
+    def _height(self) -> float:
+        """The place between the lowest rate, 0, and the highest, 1."""
+        length = self.up + self.down
+        cycle, place = divmod(self.last_epoch, length)
+        height = place / self.up if place <= self.up else (length - place) / self.down
+        number = self.last_epoch if self.scale_mode == "iterations" else cycle + 1
+        return height * (self.scale_fn(number) if self.scale_fn else _MODES[self.mode](self.gamma, number))
+
+
+class OneCycleLR(_Cycle):
     """Up from max_lr / div_factor to max_lr, then down to the first rate / final_div_factor (Smith & Topin 2018).
 
     total_steps, or epochs and steps_per_epoch: how many steps there are; a further one raises ValueError. pct_start:
     the part of them that go up. anneal_strategy: "cos" or "linear". three_phase: down to the first rate in as many
-    steps, then to the last one.
+    steps, then to the last one. cycle_momentum: the momentum goes down from max_momentum to base_momentum while the
+    rate goes up, and up again; of optimizers with betas the first of them. Raises ValueError for an optimizer that
+    has neither.
     """
 
     def __init__(
@@ -411,12 +481,13 @@ class OneCycleLR(LRScheduler):
         steps_per_epoch: int | None = None,
         pct_start: float = 0.3,
         anneal_strategy: str = "cos",
-        cycle_momentum: bool = False,
+        cycle_momentum: bool = True,
+        base_momentum: float | list[float] = 0.85,
+        max_momentum: float | list[float] = 0.95,
         div_factor: float = 25.0,
         final_div_factor: float = 1e4,
         three_phase: bool = False,
     ) -> None:
-        _no_momentum("OneCycleLR", cycle_momentum)
         if total_steps is None and (epochs is None or steps_per_epoch is None):
             raise ValueError("OneCycleLR: give total_steps, or epochs and steps_per_epoch")
         if anneal_strategy not in ("cos", "linear"):
@@ -429,26 +500,29 @@ class OneCycleLR(LRScheduler):
         self.total_steps = _positive("OneCycleLR", "total_steps", steps)
         self.anneal_strategy, self.pct_start, self.three_phase = anneal_strategy, pct_start, three_phase
         self.max_lrs, self.div_factor, self.final_div_factor = max_lr, div_factor, final_div_factor
-        super().__init__(optimizer)
+        super().__init__(optimizer, cycle_momentum, base_momentum, max_momentum)
 
     def get_lr(self) -> list[float]:
         """By the place within the present phase."""
         if self.last_epoch > self.total_steps:
             raise ValueError(f"OneCycleLR: step {self.last_epoch} is behind total_steps={self.total_steps}")
         first, last = 1 / self.div_factor, 1 / self.div_factor / self.final_div_factor
+        height = self._between([first, 1.0, *([first] if self.three_phase else []), last])
+        return [top * height for top in self._per_group("max_lr", self.max_lrs)]
+
+    def get_momentum(self) -> list[float]:
+        """Down while the rate goes up, up while it goes down, as it was in a third phase."""
+        return [self._between([b, a, b, *([b] if self.three_phase else [])]) for a, b in self._limits()]
+
+    def _between(self, corners: Sequence[float]) -> float:
+        """The value now of what goes from each corner to the next in the phases' steps."""
         top = self.pct_start * self.total_steps - 1
-        phases = [(top, first, 1.0), (self.total_steps - 1.0, 1.0, last)]
-        if self.three_phase:
-            phases[1:] = [(2 * top, 1.0, first), (self.total_steps - 1.0, first, last)]
-        ends = [end for end, _, _ in phases]
-        index = min(sum(self.last_epoch > end for end in ends), len(phases) - 1)
-        begin, (end, low, high) = (ends[index - 1] if index else 0.0), phases[index]
-        part = (self.last_epoch - begin) / (end - begin)
+        ends = [0.0, top, *([2 * top] if self.three_phase else []), self.total_steps - 1.0]
+        index = min(sum(self.last_epoch > end for end in ends[1:]), len(ends) - 2)
+        part = (self.last_epoch - ends[index]) / (ends[index + 1] - ends[index])
         if self.anneal_strategy == "cos":
             part = (1 - math.cos(math.pi * part)) / 2
-        return [
-            top_rate * (low + (high - low) * part) for top_rate in self._per_group("max_lr", self.max_lrs)
-        ]
+        return corners[index] + (corners[index + 1] - corners[index]) * part
 
 
 class SequentialLR(_SchedulerBase):
@@ -597,11 +671,23 @@ def _load_all(own: _SchedulerBase, schedulers: Sequence[LRScheduler], state: Map
     _SchedulerBase.load_state_dict(own, state)
 
 
-def _no_momentum(name: str, cycle_momentum: bool) -> None:
-    if cycle_momentum:
+def _momentum(name: str, group: RateHolder) -> float:
+    """Beta 1, or the momentum. Raises ValueError for an optimizer that has neither."""
+    rule: Any = group.rule if isinstance(group, ParameterGroup) else group
+    if not hasattr(rule, "betas") and not hasattr(rule, "momentum"):
         raise ValueError(
-            f"{name}: cycle_momentum=True is not possible: momentum is a number of the compiled step, lr is not"
+            f"{name}: {type(rule).__name__} has neither momentum nor betas: give cycle_momentum=False"
         )
+    return float(rule.betas[0] if hasattr(rule, "betas") else rule.momentum)
+
+
+def _set_momentum(name: str, group: RateHolder, value: float) -> None:
+    _momentum(name, group)
+    rule: Any = group.rule if isinstance(group, ParameterGroup) else group
+    if hasattr(rule, "betas"):
+        rule.betas = (value, *rule.betas[1:])
+    else:
+        rule.momentum = value
 
 
 def _positive(name: str, argument: str, value: int) -> int:

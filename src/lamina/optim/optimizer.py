@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABCMeta, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from copy import copy
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -13,7 +13,7 @@ import numpy as np
 
 from lamina.graph.transforms.arguments import HasParameters
 from lamina.ops.arguments import Checked, checked
-from lamina.ops.core import bind
+from lamina.ops.core import Array, bind
 from lamina.ops.primitives.update import Update
 from lamina.optim.groups import FollowingRate, ParameterGroup, ParameterGroups, Params
 from lamina.optim.schedule import Schedule
@@ -41,11 +41,13 @@ def _are_parameters(x: Any) -> bool:
 _INSTEAD = {
     "zero_grad": "gradients are those of one call and are given to step: leave the line out, or gather several by "
     "accumulate(grads)",
-    "add_param_group": "its parameters are those that it was made with: give it all from the start, and freeze those "
-    "that train later by requires_grad_(False)",
     "state": "state_dict() gives the moments by name",
     "defaults": "a number is an attribute (optimizer.momentum), or that of a group (optimizer.param_groups[0]['lr'])",
 }
+
+
+#: What an optimizer keeps when a number of it is changed.
+_ITS_OWN = ("lr", "changed", "_arguments", "_groups", "_own")
 
 
 class Optimizer(Checked, metaclass=_TakesParameters):
@@ -56,9 +58,10 @@ class Optimizer(Checked, metaclass=_TakesParameters):
     updates them by gradients. Parameters in groups, each with numbers of its own, are given as in torch by a list of
     dicts, or selected by `over(net, groups)`.
 
-    `lr` may be set at any time, of a group too, and takes effect at the next step. All other attributes are numbers
-    of the compiled kernels: setting one again raises AttributeError. For other numbers make a new optimizer; a step
-    for it takes the state over by `save_checkpoint` and `load_checkpoint`.
+    `lr` and the other numbers may be set at any time, of a group too, and take effect at the next step. Of compiled
+    programs the rate is an input. So is each other number of an `UpdateOptimizer` from its first change on, for which
+    its programs are compiled anew once, and again where a number becomes 0 or is 0 no longer; what is no number
+    (`nesterov`), and numbers of other optimizers, are compiled in.
     """
 
     lr: float | Schedule
@@ -67,6 +70,9 @@ class Optimizer(Checked, metaclass=_TakesParameters):
     parts: ClassVar[tuple[str, ...]]
     _arguments: Mapping[str, Any]
     _groups: ParameterGroups | None = None
+    _own: frozenset[str] = frozenset()  # arguments in which a group differs from its optimizer
+    #: The numbers that were set again since it was made.
+    changed: frozenset[str] = frozenset()
 
     if not TYPE_CHECKING:
 
@@ -117,6 +123,7 @@ class Optimizer(Checked, metaclass=_TakesParameters):
         own = {name: value for name, value in numbers.items() if name != "lr"}
         made: Self = type(self)(**{**self._arguments, **own})
         made.lr = numbers.get("lr", FollowingRate(self))
+        object.__setattr__(made, "_own", frozenset(own))
         return made
 
     @property
@@ -138,6 +145,15 @@ class Optimizer(Checked, metaclass=_TakesParameters):
     def param_groups(self) -> list[ParameterGroup]:
         """The groups, of which each has `params`, `lr` and its numbers: `optimizer.param_groups[1].lr = 0.01`."""
         return self.bound.groups
+
+    @checked
+    def add_param_group(self, param_group: Mapping[str, Any]) -> None:
+        """Train further parameters from the next step on.
+
+        param_group: "params", a module or parameters, and the numbers that are the group's own. Raises TypeError and
+        ValueError as `over` does, and for parameters that are trained already.
+        """
+        self.bound.add_param_group(param_group)
 
     def step(self, grads: Any = None) -> None:
         """Update the parameters in place, by gradients or by the mean of those that `accumulate` gathered.
@@ -163,20 +179,64 @@ class Optimizer(Checked, metaclass=_TakesParameters):
         self.bound.load_state_dict(state)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set the rate, or an attribute for the first time. Raises AttributeError for one that is set already."""
+        """Set the rate, a number that it was made with, or a new attribute. Raises AttributeError for another one
+        that is set already, ValueError and TypeError for a number that it cannot be made with.
+        """
         kind = type(self).__name__
         if name == "lr":
             if not callable(value) and not isinstance(value, Real):
                 raise TypeError(f"{kind}: lr must be a number or a schedule, got {value!r}")
             if not callable(value) and not value >= 0:
                 raise ValueError(f"{kind}: lr must be at least 0, got {value}")
+        elif "_arguments" in vars(self) and name in inspect.signature(type(self).__init__).parameters:
+            self._change(name, value)
+            return
         elif name in vars(self):
             raise AttributeError(
-                f"{kind}.{name} is {vars(self)[name]!r} for good, since compiled steps hold it (only lr may be set "
-                f"later): make a new {kind} and a step for it, and take the state over with save_checkpoint and "
-                "load_checkpoint"
+                f"{kind}.{name} is {vars(self)[name]!r} for good, since compiled steps hold it (what may be set "
+                f"later is "
+                f"what it was made with): make a new {kind}"
             )
         object.__setattr__(self, name, value)
+
+    def _change(self, name: str, value: Any) -> None:
+        """Become what it would be, had it been made with another number; groups without one of their own follow."""
+        if vars(self).get(name) == value:
+            return
+        arguments = {**self._arguments, name: value}
+        made = type(self)(**arguments)
+        if made.parts != self.parts:
+            raise ValueError(
+                f"{type(self).__name__}.{name}: with {value!r} it keeps {', '.join(made.parts)} of each parameter, "
+                f"not "
+                f"{', '.join(self.parts)}: make a new optimizer"
+            )
+        self._become(made)
+        vars(self).update(_arguments=arguments, changed=self.changed | {name})
+        for group in self._groups.groups if self._groups is not None else ():
+            rule = group.rule
+            if isinstance(rule, Optimizer) and rule is not self and name not in rule._own:
+                rule._change(name, value)
+
+    def _become(self, other: Self) -> None:
+        """Take over another one's numbers."""
+        vars(self).update({n: x for n, x in vars(other).items() if n not in _ITS_OWN})
+        vars(self)["_changes"] = vars(self).get("_changes", 0) + 1
+
+    @property
+    def compiled(self) -> Hashable:
+        """What programs are compiled for: where it is another one, they are not right."""
+        return int(vars(self).get("_changes", 0))
+
+    @property
+    def moving(self) -> tuple[float, ...]:
+        """The numbers beside the rate that programs are given at each step."""
+        return ()
+
+    def given(self, step: int) -> Array:
+        """What `update` gets as its rate at a step: float32 (), or with `moving` behind it float64 (1 + n,)."""
+        rate = self.rate(step)
+        return np.array([rate, *self.moving], np.float64) if self.moving else np.asarray(rate, np.float32)
 
     def rate(self, step: int) -> float:
         """The learning rate of step number `step` (0, 1, 2, …)."""
@@ -188,21 +248,41 @@ class Optimizer(Checked, metaclass=_TakesParameters):
 
     @abstractmethod
     def update(self, param: Any, grad: Any, state: tuple[Any, ...], rate: Any) -> tuple[Any, tuple[Any, ...]]:
-        """The parameter and its state after one step. rate: float32 scalar."""
+        """The parameter and its state after one step. rate: what `given` says, a float32 scalar."""
 
 
 class UpdateOptimizer(Optimizer):
     """An optimizer whose step is one op, which says what state is kept; backends run it over many tensors at once.
 
-    op: the update that `__init__` makes of the optimizer's numbers.
+    op: the update that `__init__` makes of the optimizer's numbers. Those that were changed since then are not in it:
+        they come with the rate.
     """
 
     op: Update
+    _now: Update  # with its numbers
+    _moved: frozenset[str] = frozenset()  # the numbers that were changed
 
     @property
     def parts(self) -> tuple[str, ...]:  # type: ignore[override]
         """Moments, then scalars, and "step" where the steps are counted."""
         return self.op.kept()
+
+    def _become(self, other: Self) -> None:
+        """Take over another one's numbers; those that differ move from now on."""
+        before, after = vars(self).get("_now", self.op).numbers(), other.op.numbers()
+        moved = self._moved | {name for name, value in after.items() if before.get(name, value) != value}
+        super()._become(other)
+        vars(self).update(op=other.op.moved(moved), _now=other.op, _moved=moved)
+
+    @property
+    def compiled(self) -> Hashable:
+        """The op, without the numbers that move."""
+        return self.op
+
+    @property
+    def moving(self) -> tuple[float, ...]:
+        """The numbers that were changed, in the order of `op.moving`."""
+        return tuple(getattr(self._now, name) for name in self.op.moving)
 
     @property
     def elementwise(self) -> tuple[bool, ...] | None:

@@ -55,7 +55,7 @@ def _optimizer_setup(optimizer: Optimizer, name: str) -> dict[str, Any]:
         if isinstance(value, Optimizer):
             found |= _optimizer_setup(value, f"{name}.{field}")
         elif (
-            field != "lr"
+            field not in ("lr", *optimizer.changed)
             and not field.startswith("_")
             and isinstance(value, bool | int | float | str | tuple)
         ):

@@ -203,6 +203,10 @@ class Step:
         self._settings: tuple[int, Hashable] = (-1, ())
         self._compared = False  # with the other ranks' programs
         self._waiting: int | None = 0  # gradients that were gathered; None: as the state says
+        self._gathered: frozenset[str] | None = (
+            frozenset()
+        )  # parameters that have one; None: as the state says
+        self._reached: dict[Hashable, frozenset[str]] = {}  # parameters that a program's loss depends on
         self.state, self._groups = self._initial_state()
         self._programs, self._tuner = programs, tuner
 
@@ -218,7 +222,7 @@ class Step:
 
     @number.setter
     def number(self, value: int) -> None:
-        self._groups.number, self._waiting = value, None
+        self._groups.number, self._waiting, self._gathered = value, None, None
 
     @property
     def waiting(self) -> int:
@@ -227,6 +231,13 @@ class Step:
             count = self.state.gathered.get("count")
             self._waiting = 0 if count is None else int(count.item())
         return self._waiting
+
+    def _with_gradient(self) -> frozenset[str]:
+        """The parameters that got a gradient since the last update: of a saved state, those whose sum is not 0."""
+        if self._gathered is None:
+            sums = {n: x for n, x in self.state.gathered.items() if n != "count"}
+            self._gathered = frozenset([n for n, x in sums.items() if bool(ops.any(ops.ne(x, 0.0)))])
+        return self._gathered
 
     def __call__(self, inputs: Any, targets: Any = None, update: bool | None = None) -> Tensor:
         """Train by one batch and return its loss: a scalar tensor; reading its value waits for the device.
@@ -246,15 +257,15 @@ class Step:
         with self._turn:
             updates = self.waiting + 1 >= self.options.accumulate if update is None else update
             kind = _BatchKind(takes, goals, specs, updates)
-            program = self._program(kind)
+            program = self._program(kind, self._with_gradient() if updates else frozenset())
             progress.begin_step(self.number)
             self._compare(program)
             self._tuner.before(program.executable)
-            rates = [np.asarray(rate, np.float32) for rate in self._groups.rates(self.number)]
-            results = iter(program.run(*rates, *given, *wanted))
+            results = iter(program.run(*self._groups.given(self.number), *given, *wanted))
             if updates:
                 self._groups.number += 1
             self._waiting = 0 if updates else self.waiting + 1
+            self._gathered = frozenset() if updates else self._with_gradient() | program.reached
             loss = next(results)
             self.correct = next(results) if program.counts else None
             self.grads = dict(zip(program.grads, results, strict=True)) if self.options.keep_grads else None
@@ -344,14 +355,18 @@ class Step:
         (given, takes), (wanted, goals) = _tree.flatten(inputs), _tree.flatten(targets)
         return self._program(_BatchKind(takes, goals, tuple(s.open for s in (*given, *wanted))))
 
-    def _program(self, kind: _BatchKind) -> _CompiledStep:
-        key = (kind, current_policy(), self._modes_and_frozen())
+    def _program(self, kind: _BatchKind, gathered: frozenset[str] = frozenset()) -> _CompiledStep:
+        """gathered: parameters that have a gradient already, of which it updates those by that alone that its own
+        loss does not depend on."""
+        key = (kind, current_policy(), self._modes_and_frozen(), self._groups.compiled)
         with self._turn:
-            found = self._programs.find(key, _CompiledStep.holds)
+            others = gathered - self._reached.get(key, frozenset())
+            found = self._programs.find((key, others), _CompiledStep.holds)
             if found is None:
                 with collector_paused():
-                    found = self._compile(kind)
-                self._programs.add(key, found)
+                    found = self._compile(kind, others)
+                self._reached[key] = found.reached
+                self._programs.add((key, others - found.reached), found)
             return found
 
     def _modes_and_frozen(self) -> Hashable:
@@ -394,12 +409,6 @@ class Step:
         groups = (
             self.optimizer.bound if self.optimizer.is_bound else ParameterGroups(self.optimizer, self.net)
         )
-        known = {id(p) for p in parameters.values()}
-        if foreign := [e.name for e in groups.entries.values() if id(e.param) not in known]:
-            raise ValueError(
-                f"train_step: the optimizer trains {', '.join(foreign[:4])}, which {type(self.net).__name__} does "
-                "not have; for several networks write a step of your own (lamina.jit)"
-            )
         averaged = {} if self.options.averaged is None else self.options.averaged.state_dict()
         for held in (*parameters.values(), *self.net.buffers(), *averaged.values()):
             become(held, self.device, self.precision.master if held.dtype.is_float else None)
@@ -421,7 +430,16 @@ class Step:
         return state, groups
 
     def _extend(self, state: State, groups: ParameterGroups) -> None:
-        """Add what belongs to parameters that are trained now: optimizer state, gathered gradients."""
+        """Add what belongs to parameters that are trained now: optimizer state, gathered gradients.
+
+        Raises ValueError for an optimizer that trains others than the network's.
+        """
+        known = {id(p) for p in state.parameters.values()}
+        if foreign := [e.name for e in groups.entries.values() if id(e.param) not in known]:
+            raise ValueError(
+                f"train_step: the optimizer trains {', '.join(foreign[:4])}, which {type(self.net).__name__} does "
+                "not have; for several networks write a step of your own (lamina.jit)"
+            )
         trained = _trained(state, groups)
         if self.shards is not None:
             for name, entry in trained:
@@ -449,21 +467,29 @@ class Step:
         become(param, None, compute)
 
     # ---- the program
-    def _compile(self, kind: _BatchKind) -> _CompiledStep:
+    def _compile(self, kind: _BatchKind, gathered: frozenset[str]) -> _CompiledStep:
         self._extend(self.state, self._groups)
         held = self.state.named()
         rates = [f"rate{i}" for i in range(len(self._groups.groups))]
-        specs = [*(x.spec.open for x in held.values()), *[Spec((), float32)] * len(rates), *kind.specs]
+        specs = [*(x.spec.open for x in held.values()), *self._groups.given_specs(), *kind.specs]
         values = {n: Value(s, name=n) for n, s in zip([*held, *rates, *kind.names], specs, strict=True)}
         capture = StepCapture()
         with policy(tf32=self.precision.tf32), traced_for(self.device):
-            outputs = self._forward_and_back(values, kind, capture)
+            outputs, reached = self._forward_and_back(values, kind, capture, gathered)
         closed = ClosedOver(capture, self.device)
         graph = Graph([*values.values(), *closed.inputs], [*outputs, *closed.outputs], "train_step")
         grads = [name for name, _ in self._trained()] if self.options.keep_grads else []
         counts = len(outputs) == len(held) + 2 + len(grads)  # the loss and the hits
         return _CompiledStep.of(
-            graph, list(held.values()), closed, self.device, self.backend, counts, grads, self.memory_limit
+            graph,
+            list(held.values()),
+            closed,
+            self.device,
+            self.backend,
+            counts,
+            grads,
+            reached,
+            self.memory_limit,
         )
 
     def _trained(self) -> list[tuple[str, TrainedParameter]]:
@@ -477,9 +503,13 @@ class Step:
         return found
 
     def _forward_and_back(
-        self, values: dict[str, Value], kind: _BatchKind, capture: StepCapture
-    ) -> list[Any]:
-        """The new value of every state, in order, then the loss, perhaps the number of hits and the gradients."""
+        self, values: dict[str, Value], kind: _BatchKind, capture: StepCapture, gathered: frozenset[str]
+    ) -> tuple[list[Any], frozenset[str]]:
+        """The new value of every state, in order, then the loss, perhaps the number of hits and the gradients; and
+        the names of the parameters that the loss depends on.
+
+        gathered: those that have a gradient already. What has none is not updated, as by torch's optimizers.
+        """
         parameters = {n: values[f"parameters/{n}"] for n in self.state.parameters}
         trained = self._trained()
         wide = self.net.masters()
@@ -488,31 +518,50 @@ class Step:
             for n, v in parameters.items()
         }
         with contextlib.nullcontext() if self.options.parallel is None else self.options.parallel.own_part():
-            loss, outputs, targets, after = self._forward(half, values, kind, capture)
+            loss, outputs, targets, after, written = self._forward(half, values, kind, capture)
         hits = _hits(outputs, targets)
         scale = values.get("scale/scale")
         # Scaled float16 gradients are widened before they are divided, others when the optimizer reads them.
         wrt = half if scale is None else parameters
         found = self._gradients(loss if scale is None else loss * scale[0], [wrt[n] for n, _ in trained])
-        pairs = [(each, g) for each, g in zip(trained, found, strict=True) if g is not None]
-        reached, arriving = [each for each, _ in pairs], [g for _, g in pairs]
+        known = frozenset([n for (n, _), g in zip(trained, found, strict=True) if g is not None])
+        updated = [each for each in trained if each[0] in known | gathered]
+        pairs = [(n, g) for (n, _), g in zip(trained, found, strict=True) if n in known | gathered]
+        arriving = [ops.zeros_like(wrt[n]) if g is None else g for n, g in pairs]
+        moved = self._moved(parameters, half, written)
         new, arrived, (loss, *hits) = self._update(
-            reached, arriving, parameters, [loss, *hits], values, kind.updates
+            updated, arriving, parameters | moved, [loss, *hits], values, kind.updates
         )
-        new |= after
+        new = {f"parameters/{n}": x for n, x in moved.items()} | new | after
         if kind.updates and self.options.averaged is not None:
             new |= self._average(self.options.averaged, values, new)
         results = [new.get(name, values[name]) for name in self.state.named()]
-        grads = {n: g for (n, _), g in zip(reached, arrived, strict=True)}
+        grads = {n: g for (n, _), g in zip(updated, arrived, strict=True)}
         kept = [grads[n] if n in grads else _zeros(parameters[n]) for n, _ in trained]
-        return [*results, loss, *hits, *(kept if self.options.keep_grads else [])]
+        return [*results, loss, *hits, *(kept if self.options.keep_grads else [])], known
+
+    def _moved(
+        self, parameters: dict[str, Value], half: dict[str, Any], written: dict[str, Any]
+    ) -> dict[str, Any]:
+        """The parameters that the network itself wrote (rows scaled to a norm), in their own type: of one that it
+        read rounded, what it changed is added. Raises ValueError where several ranks would each write their own."""
+        if written and self.options.parallel is not None:
+            raise ValueError(
+                f"train_step: forward writes {', '.join(written)} (max_norm), each rank what its own batch names, so "
+                f"that "
+                "the ranks would part; leave max_norm out and scale the weight after each step"
+            )
+        return {
+            n: x if x.dtype == p.dtype else p + _cast(x - half[n], p.dtype)
+            for n, x in written.items()
+            for p in (parameters[n],)
+        }
 
     def _gradients(self, loss: Any, wrt: Sequence[Any]) -> list[Any]:
-        """The gradients; None for what the loss does not depend on, which is not updated then.
+        """The gradients; None for what the loss does not depend on.
 
-        Ranks send nothing for these: they compare their programs, so that all leave out the same. Gathered gradients
-        are those of several programs, so that they are zeros there. Raises ValueError where the loss depends on
-        nothing that is trained.
+        Ranks send nothing for these: they compare their programs, so that all leave out the same. Raises ValueError
+        where the loss depends on nothing that is trained.
         """
         known = isinstance(loss, Value)  # else it is a constant
         found = (
@@ -525,9 +574,7 @@ class Step:
                 "train_step: the loss depends on none of the parameters that are trained: something between is "
                 "without a gradient (detach, stop_gradient, argmax, a comparison, NumPy), or leaves them out"
             )
-        if self.options.accumulate == 1:
-            return found
-        return [ops.zeros_like(v) if g is None else g for g, v in zip(found, wrt, strict=True)]
+        return found
 
     def _average(
         self, averaged: AveragedModel, values: dict[str, Value], new: dict[str, Any]
@@ -544,8 +591,9 @@ class Step:
 
     def _forward(
         self, parameters: dict[str, Value], values: dict[str, Value], kind: _BatchKind, capture: StepCapture
-    ) -> tuple[Any, Any, Any, dict[str, Any]]:
-        """The loss, the outputs in the master type, the targets, and the new values of buffers and random states.
+    ) -> tuple[Any, Any, Any, dict[str, Any], dict[str, Any]]:
+        """The loss, the outputs in the master type, the targets, the new values of buffers and random states, and
+        those of parameters that the network wrote itself.
 
         The loss reads parameters in the master type, too.
         """
@@ -565,7 +613,11 @@ class Step:
             wide = (
                 {n: values[f"parameters/{n}"] for n in parameters} if "scale/scale" in values else parameters
             )
-            mapping.update((id(self.state.parameters[n]), _cast(v, master)) for n, v in wide.items())
+            written = {n: mapping[id(self.state.parameters[n])] for n in parameters}
+            written = {n: x for n, x in written.items() if x is not parameters[n]}
+            mapping.update(
+                (id(self.state.parameters[n]), _cast(written.get(n, v), master)) for n, v in wide.items()
+            )
             loss = self.loss_fn(outputs, targets)
         capture.leave_behind()
         if not isinstance(loss, Operand):
@@ -574,7 +626,7 @@ class Step:
             raise ValueError(
                 f"train_step: loss_fn must give a scalar, it gave shape {loss.shape}; use a mean"
             )
-        return loss, outputs, targets, {name: mapping[id(x)] for name, x in states}
+        return loss, outputs, targets, {name: mapping[id(x)] for name, x in states}, written
 
     def _update(
         self,
@@ -588,7 +640,7 @@ class Step:
         """The new parameters, optimizer states, gathered gradients and loss scale; the gradients; the loss and
         the hits (figures), of all ranks where these update together.
 
-        trained: those that the loss depends on, with the gradients that are arriving."""
+        trained: those with a gradient, with those that are arriving."""
         scale, names = values.get("scale/scale"), [name for name, _ in trained]
         new: dict[str, Any] = {}
         good = None  # whether there is a gradient to update by: with a loss scale it may overflow
@@ -757,6 +809,7 @@ class _CompiledStep:
     grads: Sequence[str]
     collectives: Sequence[tuple[str, str]]
     closed: ClosedOver
+    reached: frozenset[str]  # parameters that the loss depends on
 
     @classmethod
     def of(
@@ -768,6 +821,7 @@ class _CompiledStep:
         backend: str | None,
         counts: bool,
         grads: Sequence[str],
+        reached: frozenset[str],
         memory_limit: int | None = None,
     ) -> _CompiledStep:
         """Compile: the first len(held) inputs are state, updated by the outputs of the same index; the last ones are
@@ -794,7 +848,7 @@ class _CompiledStep:
         )
         if executable.backend.name != "null":
             executable.load(dict(enumerate(held)) | dict(zip(places, closed.kept, strict=True)))
-        return cls(executable, counts, grads, collectives_of(graph), closed)
+        return cls(executable, counts, grads, collectives_of(graph), closed, reached)
 
     def run(self, *inputs: Any) -> tuple[Tensor, ...]:
         """One step on the rates, inputs and targets: the loss, perhaps the number of hits, and the gradients."""

@@ -131,10 +131,14 @@ def test_errors_name_what_is_wrong() -> None:
     with pytest.raises(IndexError, match="embedding_bag: offsets: index 10 at position 1"):
         ops.embedding_bag(FLAT, TABLE, np.array([0, 10]))
     for function in (ops.embedding, ops.embedding_bag):
-        with pytest.raises(ValueError, match=f"{function.__name__}: max_norm must be None, got 1.0"):
-            function(SQUARE, TABLE, max_norm=1.0)
-    with pytest.raises(ValueError, match="Embedding: max_norm must be None, got 2.0"):
-        nn.Embedding(3, 2, max_norm=2.0)
+        with pytest.raises(ValueError, match="embedding: max_norm must be above 0, got 0.0"):
+            function(SQUARE, lm.tensor(TABLE), max_norm=0.0)
+        with pytest.raises(
+            ValueError, match=f"{function.__name__}: max_norm=1.0 would write .* a traced value"
+        ):
+            lm.trace(lambda w, of=function: of(SQUARE, w, max_norm=1.0), lm.tensor(TABLE).spec)
+    with pytest.raises(ValueError, match="Embedding: max_norm must be above 0, got -2.0"):
+        nn.Embedding(3, 2, max_norm=-2.0)
     with pytest.raises(ValueError, match="EmbeddingBag: mode must be one of 'sum', 'mean', 'max', got 'min'"):
         nn.EmbeddingBag(3, 2, mode="min")  # type: ignore[arg-type]
     with pytest.raises(ShapeError, match=r"Embedding: _weight must be \(3, 2\), got f64\[7,3\]"):

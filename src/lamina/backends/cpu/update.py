@@ -56,7 +56,7 @@ class _Sum:
 def _lying(op: SgdUpdate | AdamUpdate, specs: Sequence[Spec]) -> tuple[list[Spec], list[MemoryDesc]]:
     """Parameter, gradient and moments in one layout, the first that one of them has; and them as one axis."""
     computes(*specs)
-    if specs[0].dtype != float32 or op.maximize:
+    if specs[0].dtype != float32 or op.maximize or op.moving:
         raise NoKernel(f"cpu: no weighted sums for {op} in {specs[0].dtype}")
     found = _alike(specs)
     return found, [d for d in map(flat, found) if d is not None]
@@ -95,13 +95,14 @@ def _bind_blocks(op: Update, inputs: Sequence[Spec], outputs: Sequence[Spec], ca
     def run() -> None:
         t = np.float64(numbers[-1][0] + 1) if op.counted else None
         common = (t, np.float64(rate[0]))
+        now = op.at(*map(float, rate[1:]))
         known = [np.float64(n[0]) for n in numbers[:scalars]]
-        after = op.advance(known, *common) if scalars else ()
+        after = now.advance(known, *common) if scalars else ()
         if op.norms:
-            known += _norms(op, given[:shaped], blocks, (*common, *known))
+            known += _norms(now, given[:shaped], blocks, (*common, *known))
         for block in blocks:
             p, g, *moments = (x[block] for x in given[:shaped])
-            results = op.rule(p, g.astype(p.dtype, copy=False), moments, *common, *known)
+            results = now.rule(p, g.astype(p.dtype, copy=False), moments, *common, *known)
             for target, values in zip(made, results, strict=False):
                 target[block] = values
         for target, value in zip(new_numbers, (*after, t), strict=False):

@@ -11,6 +11,8 @@ import numpy as np
 from lamina.ops.arguments import checked
 from lamina.ops.core import Arg, Array, BatchAxes, Op, Sample, call, operand
 from lamina.ops.primitives.check_index import check_index, watched
+from lamina.ops.primitives.marker import stop_gradient
+from lamina.ops.primitives.norms import vector_norm
 from lamina.ops.primitives.pointwise import where
 from lamina.spec import DTypeError, Shape, ShapeError, Spec, int32, int64, normalize_axis
 
@@ -130,13 +132,14 @@ def embedding(
 
     padding_idx: the row (from the end where negative) that gets no gradient. scale_grad_by_freq: a row's gradient is
     divided by how often input names it. The gradient adds the rows of equal indices in their order, so that it is the
-    same from run to run; it is never sparse, and `sparse` changes nothing. max_norm is refused: torch's changes
-    weight while it is read. An index outside 0 … V - 1 is an IndexError on a CPU and gives a row of NaN on a GPU (see
-    `CheckIndex`). Raises ShapeError, DTypeError, ValueError.
+    same from run to run; it is never sparse, and `sparse` changes nothing. max_norm: rows that are looked up are
+    scaled down first, in weight itself, where their norm (the norm_type-norm) is above it; a traced weight is
+    refused then, as it is never written (`nn.Embedding` has its own way). An index outside 0 … V - 1 is an
+    IndexError on a CPU and gives a row of NaN on a GPU (see `CheckIndex`). Raises ShapeError, DTypeError, ValueError.
     """
-    refuse_max_norm("embedding", max_norm)
     index = operand(input, "embedding")
     table, padding = table_and_padding("embedding", weight, padding_idx)
+    table = bounded("embedding", table, index, max_norm, norm_type)
     op = Embedding(padding, bool(scale_grad_by_freq))
     return call(op, table, watched("embedding", index, table.shape[0]))
 
@@ -151,10 +154,33 @@ def table_and_padding(what: str, weight: Any, padding_idx: int | None) -> tuple[
     return table, normalize_axis(padding_idx, table.shape[0], f"{what}: padding_idx")
 
 
-def refuse_max_norm(what: str, max_norm: float | None) -> None:
-    """Raise ValueError where a largest norm of the rows is asked for."""
-    if max_norm is not None:
+def renormed(table: Any, index: Any, max_norm: float, norm_type: float) -> Any:
+    """The table in which rows that index names have at most a norm: as torch's embedding_renorm_ leaves its table.
+
+    Gradients go through as they are, those of rows that were scaled too: torch scales rows before it differentiates.
+    Raises ValueError for a max_norm that is not positive.
+    """
+    if not max_norm > 0:
+        raise ValueError(f"embedding: max_norm must be above 0, got {max_norm}")
+    times = call(EmbeddingGrad(table.shape[0]), np.ones((*index.shape, 1), np.float32), index)
+    norms = vector_norm(table, norm_type, 1, True)
+    over = (times > 0) & (norms > max_norm)
+    scaled = stop_gradient(table * (max_norm / (norms + 1e-7)))
+    return where(over, scaled + (table - stop_gradient(table)), table)
+
+
+def bounded(what: str, table: Any, index: Any, max_norm: float | None, norm_type: float) -> Any:
+    """The table to look up in: with max_norm rows are scaled down first, in the tensor itself as torch does.
+
+    Raises ValueError for a traced value, which is never written.
+    """
+    if max_norm is None:
+        return table
+    if table.records:
         raise ValueError(
-            f"{what}: max_norm must be None, got {max_norm}, as it would change weight while it is read; scale the "
-            "rows that come out, or the weight after each step"
+            f"{what}: max_norm={max_norm} would write the rows that are looked up, and weight {table.spec} is a "
+            f"traced "
+            "value, which is never written: nn.Embedding(..., max_norm=) does it in every trace"
         )
+    table.copy_(renormed(table, index, max_norm, norm_type))
+    return table

@@ -11,7 +11,7 @@ import numpy as np
 from lamina.ops.arguments import checked
 from lamina.ops.core import INTEGERS, Arg, Array, Op, Sample, bind, call, listing, operand
 from lamina.ops.primitives.check_index import CheckIndex
-from lamina.ops.primitives.embedding import embedding, refuse_max_norm, table_and_padding
+from lamina.ops.primitives.embedding import bounded, embedding, table_and_padding
 from lamina.ops.primitives.pointwise import where
 from lamina.ops.primitives.shape import cat
 from lamina.spec import FLOATS, DTypeError, ShapeError, Spec, int64
@@ -157,12 +157,11 @@ def embedding_bag(
     [B + 1], the last being the end). per_sample_weights: as input; factors of the rows, for mode "sum".
     padding_idx: a row that no bag has. An empty bag is 0. scale_grad_by_freq: a row's gradient is divided by how
     often it is named. Differentiable by weight and per_sample_weights, the same from run to run. sparse changes
-    nothing; max_norm is refused, see `embedding`.
+    nothing; max_norm and norm_type as `embedding`'s.
 
     An index or offset out of range is an IndexError on a CPU. Raises ShapeError, DTypeError, ValueError.
     """
     what = "embedding_bag"
-    refuse_max_norm(what, max_norm)
     index = operand(input, what)
     table, padding = table_and_padding(what, weight, padding_idx)
     if index.ndim not in (1, 2):
@@ -172,6 +171,7 @@ def embedding_bag(
             f"{what}: offsets belong to an input of one axis, and only there; input is {index.spec}"
         )
     factors = _factors(index, table, mode, per_sample_weights)
+    table = bounded(what, table, index, max_norm, norm_type)
     kept = None if padding is None else index != padding
     rows = embedding(index, table, padding, scale_grad_by_freq=scale_grad_by_freq)
     if offsets is None:

@@ -6,9 +6,9 @@ Parameters and moments are float32 (or float64); gradients may be of a half type
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from lamina.spec import (
 _SHAPES: tuple[Shape, ...] = ((3, 5), (17,), (), (0, 4), (2, 3, 5, 5))
 
 
+@dataclass(frozen=True)
 class Update(Op, abstract=True):
     """One step of an optimizer.
 
@@ -37,7 +38,13 @@ class Update(Op, abstract=True):
     A subclass names its `moments`, says whether it counts its steps, and gives the `rule` and `variants` for tests;
     every backend runs it, over one tensor or many in a launch. A rule may also keep `scalars` (with `advance`), and
     read norms over the whole tensor (`norms`, with `measured`).
+
+    moving: names of fields that each step brings with it, as the rate, so that no value of theirs is compiled in. In
+        place of the rate there is then one input f64[1 + len(moving)]: the rate, and these. A field whose number is 0
+        does not move, since rules leave out what it belongs to.
     """
+
+    moving: tuple[str, ...] = field(default=(), kw_only=True)
 
     differentiable = False
     dtypes = (float64, float32)
@@ -52,9 +59,6 @@ class Update(Op, abstract=True):
     counted: ClassVar[bool] = False
     #: How many norms over the whole tensor the rule reads.
     norms: ClassVar[int] = 0
-    # What most rules have as fields.
-    weight_decay: float
-    maximize: bool
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -66,6 +70,20 @@ class Update(Op, abstract=True):
     def kept(cls) -> tuple[str, ...]:
         """The names of the state, in order: moments, scalars, and "step" where steps are counted."""
         return (*cls.moments, *cls.scalars, *(("step",) if cls.counted else ()))
+
+    def moved(self, names: Collection[str]) -> Self:
+        """The op that each step brings those of the named numbers to that are not 0; they are 1 in its fields."""
+        moving = tuple(name for name in self.numbers() if name in names and getattr(self, name))
+        return replace(self, moving=moving, **dict.fromkeys(moving, 1.0))
+
+    def numbers(self) -> dict[str, float]:
+        """The fields that are numbers, by name."""
+        found = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: value for name, value in found.items() if isinstance(value, float)}
+
+    def at(self, *numbers: Any) -> Self:
+        """The op whose moving fields are these."""
+        return replace(self, moving=(), **dict(zip(self.moving, numbers, strict=True))) if numbers else self
 
     def rule(
         self, p: Any, g: Any, moments: Sequence[Any], t: Any, rate: Any, *numbers: Any
@@ -87,7 +105,7 @@ class Update(Op, abstract=True):
         """The scalars after step t, float64."""
         raise NotImplementedError
 
-    def descent(self, p: Any, g: Any) -> Any:
+    def descent(self: Any, p: Any, g: Any) -> Any:
         """What to go down along: g, or -g to maximize, with weight_decay * p."""
         d = -g if self.maximize else g
         return d + self.weight_decay * p if self.weight_decay else d
@@ -117,21 +135,28 @@ class Update(Op, abstract=True):
             )
         if g.dtype not in FLOATS:
             raise DTypeError(f"{self.name}: gradient must be a float, got {g}")
-        if rate.dtype != float32 or rate.numel != 1:
+        if self.moving:
+            wanted = Spec((1 + len(self.moving),), float64)
+            if rate.open != wanted:
+                raise DTypeError(
+                    f"{self.name}: learning rate and {', '.join(self.moving)} must be {wanted}, got {rate}"
+                )
+        elif rate.dtype != float32 or rate.numel != 1:
             raise DTypeError(f"{self.name}: learning rate must be f32[], got {rate}")
 
     def reference(self, *inputs: Array) -> tuple[Array, ...]:
         p, g, *moments = inputs[: 2 + len(self.moments)]
-        g, rate = g.astype(p.dtype), np.float64(inputs[-1].item())
+        rate, *moving = map(np.float64, inputs[-1].reshape(-1))
+        g, own = g.astype(p.dtype), self.at(*map(float, moving))
         scalars = inputs[2 + len(self.moments) :][: len(self.scalars)]
         numbers = [np.float64(s.item()) for s in scalars]
         step = (inputs[-2] + 1,) if self.counted else ()
         t = np.float64(step[0].item()) if step else None
-        after = self.advance(numbers, t, rate) if scalars else ()
+        after = own.advance(numbers, t, rate) if scalars else ()
         if self.norms:
-            values = self.measured(p, g, moments, t, rate, *numbers)
+            values = own.measured(p, g, moments, t, rate, *numbers)
             numbers += [np.sqrt(np.sum(np.square(v, dtype=np.float64))) for v in values]
-        new = self.rule(p, g, moments, t, rate, *numbers)
+        new = own.rule(p, g, moments, t, rate, *numbers)
         shaped = (np.full_like(s, a) for s, a in zip(scalars, after, strict=True))
         return (*new, *shaped, *step)
 
@@ -139,6 +164,11 @@ class Update(Op, abstract=True):
     def samples(cls) -> Iterator[Sample]:
         for i, op in enumerate(cls.variants()):
             yield Sample.of(op, *cls._arguments(_SHAPES[i % len(_SHAPES)], None, i))
+            *others, _ = cls._arguments((3, 5), None, 1)
+            moved = op.moved(op.numbers())
+            if moved.moving:
+                numbers = (0.05, *(getattr(op, name) for name in moved.moving))
+                yield Sample.of(moved, *others, Arg((len(numbers),), float64, value=numbers))
         for half in (float16, bfloat16):
             yield Sample.of(op, *cls._arguments((9, 5), half, 0), dtypes=(float32,))
 

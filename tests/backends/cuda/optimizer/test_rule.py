@@ -26,7 +26,9 @@ class _Rule(Update):
 
 def test_what_is_the_same_for_all_elements_is_made_once() -> None:
     text = " ".join(rule_text(_Rule(), float32).split())
-    assert "Rule(f64 t, f64 rate, const f64 *s) { v4 = (f64)(2.0) * rate; v5 = (f32)v4; }" in text
+    assert (
+        "Rule(f64 t, f64 rate, const f64 *s, const RATE *n) { v4 = (f64)(2.0) * rate; v5 = (f32)v4; }" in text
+    )
     assert (
         "const f32 v0 = (f32)(0.5) * g; const f32 v1 = v0 * g; const f32 v2 = m[0] >= v1 || m[0] != m[0] ? m[0] : v1;"
         in text

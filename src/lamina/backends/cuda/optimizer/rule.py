@@ -38,11 +38,13 @@ _COMPARISONS = (np.greater, np.less)
 class Symbol(NDArrayOperatorsMixin):
     """A number of a kernel, by its name.
 
-    dtype: as NumPy has it. common: whether it is the same for all elements, so that it is made once.
+    dtype: as NumPy has it. common: whether it is the same for all elements, so that it is made once. weak: whether it
+    stands for one of Python's numbers, which take the type of what they meet.
     """
 
-    def __init__(self, lines: RuleText, name: str, dtype: Any, common: bool) -> None:
+    def __init__(self, lines: RuleText, name: str, dtype: Any, common: bool, weak: bool = False) -> None:
         self.lines, self.name, self.dtype, self.common = lines, name, np.dtype(dtype), common
+        self.weak = weak
 
     def astype(self, dtype: Any) -> Symbol:
         """The number in another type."""
@@ -53,10 +55,10 @@ class Symbol(NDArrayOperatorsMixin):
         if function not in _TEXTS or method != "__call__" or options:
             raise NoKernel(f"cuda: an update's rule cannot use numpy.{function.__name__}; known: {_known()}")
         symbols = [x for x in inputs if isinstance(x, Symbol)]
-        dtype = np.result_type(*(s.dtype for s in symbols))
+        dtype = _common_type(symbols)
         text = _TEXTS[function].format(*_named(inputs, dtype))
         made = np.bool_ if function in _COMPARISONS else dtype
-        return self.lines.add(text, made, all(s.common for s in symbols))
+        return self.lines.add(text, made, all(s.common for s in symbols), all(s.weak for s in symbols))
 
     def __array_function__(
         self, function: Any, types: Any, inputs: Sequence[Any], options: Mapping[str, Any]
@@ -66,7 +68,7 @@ class Symbol(NDArrayOperatorsMixin):
             raise NoKernel(f"cuda: an update's rule cannot use numpy.{function.__name__}; known: {_known()}")
         condition, *either = inputs
         symbols = [x for x in either if isinstance(x, Symbol)]
-        dtype = np.result_type(*(s.dtype for s in symbols)) if symbols else np.float64
+        dtype = _common_type(symbols)
         yes, no = _named(either, dtype)
         common = all(s.common for s in (condition, *symbols))
         return self.lines.add(f"{condition.name} ? {yes} : {no}", dtype, common)
@@ -80,7 +82,7 @@ class RuleText:
         self.common: list[str] = []
         self.each: list[str] = []
 
-    def add(self, text: str, dtype: Any, common: bool) -> Symbol:
+    def add(self, text: str, dtype: Any, common: bool, weak: bool = False) -> Symbol:
         """A line that gives its value a name."""
         name, kind = f"v{len(self.common) + len(self.each)}", _c(dtype)
         if common:
@@ -88,7 +90,12 @@ class RuleText:
             self.common.append(f"{name} = {text};")
         else:
             self.each.append(f"const {kind} {name} = {text};")
-        return Symbol(self, name, dtype, common)
+        return Symbol(self, name, dtype, common, weak)
+
+    def moved(self, op: Update, common: bool) -> Update:
+        """The op whose moving numbers are those behind the rate."""
+        behind = range(1, 1 + len(op.moving))
+        return op.at(*(self.add(f"n[{i}]", np.float64, common, weak=True) for i in behind))
 
 
 @lru_cache(maxsize=256)
@@ -108,8 +115,10 @@ def _struct(name: str, function: str, op: Update, dtype: DType) -> str:
     p, g, *moments = [Symbol(lines, n, dtype.numpy, False) for n in ("p", "g", *_moments(count))]
     known = len(op.scalars) + (0 if measures else op.norms)
     t, rate, *numbers = [Symbol(lines, n, np.float64, True) for n in ("t", "rate", *_numbers(known))]
-    make = op.measured if measures else op.rule
-    results = make(p, g, moments, t if op.counted else None, rate, *numbers)
+    moved = lines.moved(op, True)
+    results = (moved.measured if measures else moved.rule)(
+        p, g, moments, t if op.counted else None, rate, *numbers
+    )
     kind, each = c_type(dtype), "\n        ".join(lines.each)
     if measures:
         taken = f"{kind} p, {kind} g, const {kind} *m, {kind} (&out)[{op.norms}]"
@@ -119,7 +128,7 @@ def _struct(name: str, function: str, op: Update, dtype: DType) -> str:
         stores = _stores(("p", *_moments(count)), results)
     return f"""struct {name} {{
     {" ".join(lines.members)}
-    __device__ __forceinline__ {name}(f64 t, f64 rate, const f64 *s) {{ {" ".join(lines.common)} }}
+    __device__ __forceinline__ {name}(f64 t, f64 rate, const f64 *s, const RATE *n) {{ {" ".join(lines.common)} }}
     __device__ __forceinline__ void {function}({taken}) const
     {{
         {each}
@@ -135,15 +144,26 @@ def _advance(op: Update) -> str:
     t, rate, *scalars = [
         Symbol(lines, n, np.float64, False) for n in ("t", "rate", *_numbers(len(op.scalars)))
     ]
-    results = op.advance(scalars, t if op.counted else None, rate)
+    results = lines.moved(op, False).advance(scalars, t if op.counted else None, rate)
     stores = " ".join(f"out[{i}] = {r.name};" for i, r in enumerate(results))
     body = " ".join([*lines.each, stores])
-    return f"__device__ __forceinline__ void advance(f64 t, f64 rate, const f64 *s, f64 *out) {{ {body} }}\n"
+    taken = "f64 t, f64 rate, const f64 *s, const RATE *n, f64 *out"
+    return f"__device__ __forceinline__ void advance({taken}) {{ {body} }}\n"
 
 
 def _named(inputs: Sequence[Any], dtype: Any) -> list[str]:
-    """Symbols by name, Python's numbers as constants of a type."""
-    return [x.name if isinstance(x, Symbol) else f"({_c(dtype)})({float(x)!r})" for x in inputs]
+    """Symbols by name, Python's numbers as constants of a type, or cast to it."""
+    return [_in_type(x, dtype) if isinstance(x, Symbol) else f"({_c(dtype)})({float(x)!r})" for x in inputs]
+
+
+def _in_type(x: Symbol, dtype: Any) -> str:
+    return f"({_c(dtype)}){x.name}" if x.weak and x.dtype != dtype else x.name
+
+
+def _common_type(symbols: Sequence[Symbol]) -> Any:
+    """What an expression's type is: that of the symbols which have one of their own, else float64."""
+    own = [s.dtype for s in symbols if not s.weak]
+    return np.result_type(*own) if own else np.dtype(np.float64)
 
 
 def _moments(count: int) -> list[str]:

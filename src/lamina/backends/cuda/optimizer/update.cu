@@ -1,7 +1,8 @@
 // Optimizer steps over one tensor or many, in place where the outputs are the inputs. Constants: T (parameters and
 // moments), G (gradient), V (elements per access), MOMENTS, SCALARS and NORMS (how many), COUNTED (whether steps are
 // counted), PARTS, WIDTH, and what a rule writes: `struct Rule`, the numbers of a step, made once by each thread, and the
-// step of one element; with NORMS `struct Norms`, the values whose squares are added up; with SCALARS `advance`.
+// step of one element; with NORMS `struct Norms`, the values whose squares are added up; with SCALARS `advance`. RATE is the
+// type of the rate, behind which there may be further numbers of the step, f64.
 #include "foreach.cuh"
 #define KEPT (MOMENTS ? MOMENTS : 1)
 #define NUMBERS (SCALARS + NORMS ? SCALARS + NORMS : 1)
@@ -11,13 +12,15 @@
 // have read them.
 struct Numbers {
     f64 t, rate, s[NUMBERS];
+    const RATE *n;
     __device__ __forceinline__ Numbers(const u64 *row)
     {
         const u64 *numbers = row + 4 + MOMENTS;
 #pragma unroll
         for (int i = 0; i < SCALARS; ++i) s[i] = ((const f64 *)numbers[i])[0];
         t = COUNTED ? (f64)(((const i64 *)numbers[SCALARS])[0] + 1) : 0.0;
-        rate = (f64)((const f32 *)numbers[SCALARS + COUNTED])[0];
+        n = (const RATE *)numbers[SCALARS + COUNTED];
+        rate = (f64)n[0];
     }
 };
 
@@ -31,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(256) norms_foreach(const __grid_con
     const T *p = (const T *)row[2];
     const G *g = (const G *)row[3];
     const Numbers numbers(row);
-    const Norms norms(numbers.t, numbers.rate, numbers.s);
+    const Norms norms(numbers.t, numbers.rate, numbers.s, numbers.n);
     f64 sums[NORMS] = {};
     for (i64 i = share.begin; i < count; i += share.stride) {
         for (i64 k = i; k < count && k < i + V; ++k) {
@@ -66,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(256) update_foreach(const __grid_co
         for (i64 i = (i64)row[0] + threadIdx.x; i < end_block(table, row); i += 256) sum += partial[i * NORMS + j];
         numbers.s[SCALARS + j] = sqrt(over_block(sum, Sum(), 0.0));
     }
-    const Rule rule(numbers.t, numbers.rate, numbers.s);
+    const Rule rule(numbers.t, numbers.rate, numbers.s, numbers.n);
     for (i64 i = share.begin; i < count; i += share.stride) {
         if (i + V <= count) {
             auto parameters = load<V>(p + i);
@@ -106,7 +109,7 @@ extern "C" __global__ void state_foreach(const __grid_constant__ Table table)
 #if SCALARS
         const Numbers numbers(row);
         f64 after[SCALARS];
-        advance(numbers.t, numbers.rate, numbers.s, after);
+        advance(numbers.t, numbers.rate, numbers.s, numbers.n, after);
         for (int j = 0; j < SCALARS; ++j) ((f64 *)made[j])[0] = after[j];
 #endif
 #if COUNTED

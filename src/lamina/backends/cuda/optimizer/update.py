@@ -72,7 +72,8 @@ def update_launches(
     table, blocks, parts = address_table(inputs, outputs, width, _MOST_SUMS if op.norms else 1 << 30)
     sizes = {"MOMENTS": len(op.moments), "SCALARS": len(op.scalars), "NORMS": op.norms}
     numbers = constants(V=width, COUNTED=int(op.counted), **sizes)
-    types = f"typedef {c_type(p.dtype)} T;\ntypedef {c_type(g.dtype)} G;\n"
+    kinds = {"T": p.dtype, "G": g.dtype, "RATE": inputs[0][-1].dtype}
+    types = "".join(f"typedef {c_type(dtype)} {name};\n" for name, dtype in kinds.items())
     text = f"{types}{numbers}{parts}{rule_text(op, p.dtype)}"
 
     def launch(name: str, grid: int, threads: int, *others: Argument) -> Launch:
