@@ -12,7 +12,7 @@ from lamina.graph.ir.graph import Value
 from lamina.ops.core import Array
 from lamina.spec import DType, Spec, bfloat16, channels_last, float16, float32, int64
 
-_ONE: list[Any] = [ops.tanh, ops.sigmoid, ops.abs, ops.neg, ops.relu, ops.silu, ops.square, ops.cos, ops.sign, ops.gelu]
+_ONE: list[Any] = [ops.tanh, ops.sigmoid, ops.abs, ops.neg, ops.relu, ops.silu, ops.cos, ops.sign, ops.gelu]
 _TWO: list[Any] = [ops.add, ops.sub, ops.mul, ops.minimum, ops.maximum]
 _REDUCED: list[Any] = [ops.sum, ops.mean, ops.amax, ops.amin]
 
