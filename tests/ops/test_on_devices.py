@@ -284,3 +284,15 @@ def test_indices_on_cpu() -> None:
 @pytest.mark.feature("F067")
 def test_indices_on_cuda() -> None:
     _check_indices("cuda:0")
+
+
+@pytest.mark.gpu
+def test_a_number_beside_a_tensor_travels_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Further calls find it on the device; another dtype or value is another number."""
+    x = tensor(np.arange(4, dtype=np.float32), device="cuda:0")
+    first = [(x * 2.5).tolist(), (x.cast("float64") * 2.5).tolist(), ops.maximum(x, 1.0).tolist()]
+    calls: list[int] = []
+    monkeypatch.setattr("lamina.tensors._moved", lambda x, where: calls.append(x.nbytes))
+    again = [(x * 2.5).tolist(), (x.cast("float64") * 2.5).tolist(), ops.maximum(x, 1.0).tolist()]
+    assert first == again == [[0.0, 2.5, 5.0, 7.5], [0.0, 2.5, 5.0, 7.5], [1.0, 1.0, 2.0, 3.0]]
+    assert calls == []
