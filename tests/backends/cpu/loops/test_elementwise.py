@@ -9,9 +9,9 @@ import lamina as lm
 from lamina import backends, ops
 from lamina.backends.cpu.loops import table
 from lamina.ops.core import REGISTRY, Op
-from lamina.ops.primitives import Add, Cast, Exp, Fused, Mul, Relu, Sigmoid, Where
+from lamina.ops.primitives import Add, Cast, Erf, Exp, Fused, Mul, Relu, Sigmoid, UnaryFunction, Where
 from lamina.runtime import Device
-from lamina.spec import DType, Layout, Spec, bfloat16, float16, float32
+from lamina.spec import DType, Layout, Spec, as_dtype, bfloat16, float16, float32
 from tests.helpers.eager import execute, mismatch
 from tests.helpers.loops import check_samples, needs_llvm, plan, reference_of
 
@@ -117,3 +117,40 @@ def test_the_kernel_is_the_same_for_other_sizes() -> None:
         for shape in ((30, 25), (7, 2000))
     }
     assert len(texts) == 1
+
+
+@pytest.mark.parametrize("name", ["erf", "erfc", "erfinv", "lgamma", "digamma"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_special_functions_of_all_sizes(name: str, dtype: str) -> None:
+    """As NumPy computes them: around 0, poles and ends, of all sizes, of what is not finite."""
+    rng = np.random.default_rng(0)
+    ends = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        2.0,
+        -2.0,
+        -3.0,
+        0.5,
+        np.inf,
+        -np.inf,
+        np.nan,
+        1e-30,
+        -1e-30,
+        1e30,
+        -1e30,
+        1.5,
+        26.5,
+    ]
+    parts = [rng.uniform(-1, 1, 2000), rng.uniform(-30, 30, 2000), np.exp(rng.uniform(-30, 30, 2000)), ends]
+    x = np.concatenate(parts).astype(as_dtype(dtype).numpy)
+    op = Erf() if name == "erf" else UnaryFunction(name)
+    found = plan(op, [Spec(x.shape, as_dtype(dtype)).fixed])
+    (y,) = execute(Device("cpu"), found, [x])
+    with np.errstate(all="ignore"):
+        wanted = op.reference(x.astype(np.float64))[0]
+    tolerance = 1e-11 if dtype == "float64" else 4e-7 if dtype == "float32" else 1e-2
+    np.testing.assert_allclose(
+        y.astype(np.float64), wanted.astype(y.dtype).astype(np.float64), rtol=tolerance, atol=1e-12
+    )

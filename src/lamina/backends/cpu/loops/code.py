@@ -143,6 +143,14 @@ class Variable:
         """The same of a product."""
         self._gather("mul", value)
 
+    def choose(self, larger: bool, value: Scalar) -> None:
+        """Take a float that is larger (or smaller) in place of the number. Nothing is known of it after a NaN."""
+        kind, way = TYPES[self.dtype], "ogt" if larger else "olt"
+        now, given = self.get(), self.code.convert(value, self.dtype)
+        taken = self.code.made(BOOL, f"fcmp nnan nsz {way} {kind} {given.text}, {now.text}")
+        chosen = f"select nnan nsz i1 {taken.text}, {kind} {given.text}, {kind} {now.text}"
+        self.set(self.code.made(self.dtype, chosen))
+
     def _gather(self, name: str, value: Any) -> None:
         given = self.code.convert(self.code.value(value, self.dtype), self.dtype)
         kind = f"f{name} reassoc" if self.dtype.kind == "f" else name
