@@ -88,13 +88,23 @@ def fuse_elementwise(
     stays: inputs that are the same from run to run: what is made of them alone runs once, and is left as it is.
     """
     report = Report() if report is None else report
-    once = graph.unchanging(stays)
+    once = made_once(graph, stays)
     chains = _Chains(backend, report, once)
 
     def varies(node: PatternNode) -> bool:
         return _is_step(node) and node.outputs[0] not in once
 
     return rewrite(graph, [RewriteRule("step", made_by(Op, where=varies), chains.extended)], report)
+
+
+def made_once(graph: Graph, stays: Collection[Value]) -> set[Value]:
+    """What is made when weights are loaded: of what stays the same alone, and no larger than that."""
+    found = {*graph.constants, *stays}
+    for node in graph.nodes:
+        if node.inputs and all(v in found for v in node.inputs):
+            grows = sum(v.spec.numel for v in node.outputs) > sum(v.spec.numel for v in node.inputs)
+            found.update(() if grows else node.outputs)
+    return found
 
 
 def _is_step(node: PatternNode) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from lamina.backends import Backend
 from lamina.graph.ir.graph import Graph, Node, Use, Value
-from lamina.graph.passes.fusion import refusal
+from lamina.graph.passes.fusion import made_once, refusal
 from lamina.graph.passes.pattern import Report, replace
 from lamina.ops.core import Op
 from lamina.ops.primitives.fused import Fused
@@ -139,7 +139,7 @@ class _Groups:
         self.graph, self.backend = graph, backend
         self.sliced: dict[Node, None] = {}
         self._of: dict[Node, list[_Group]] = {}
-        self._once = graph.unchanging(stays)
+        self._once = made_once(graph, stays)
 
     def found(self) -> list[_Group]:
         """The groups of several nodes, in the order of the graph."""

@@ -69,7 +69,8 @@ def reduce(op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -> Pla
     formula, last = Formula.of(op, specs), op.ops[-1] if isinstance(op, FusedElementwise) else op
     assert isinstance(last, Reduce)
     reduced = _Reduced.of(op, last, [s.open for s in specs])
-    formula.check(reduced.dtype)
+    if formula.check(reduced.dtype):
+        raise NoKernel(f"cpu: {op}: what may be in doubt is made before it is reduced")
     layout = common_layout(reduced.shape, formula.wholes)
     try:
         return _plan(formula, reduced, layout, y, work)
