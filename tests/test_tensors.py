@@ -348,3 +348,15 @@ def test_tensors_of_another_dtype_are_made_within_a_trace() -> None:
     assert value.item() == 10
     assert grad.tolist() == [3, 4]
     assert lm.jit(loss)(lm.tensor(np.float64([1, 1]))).item() == 10
+
+
+def test_an_array_that_is_not_row_major_is_copied_right_while_a_derivative_records() -> None:
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+
+    def f(w: Any) -> Any:
+        return ops.sum(lm.tensor(x[:, 0]) * w)
+
+    value, slope = lm.value_and_grad(f)(lm.ones(4))
+    assert value.item() == x[:, 0].sum()
+    np.testing.assert_array_equal(slope.numpy(), x[:, 0].sum(0))
+    np.testing.assert_array_equal(lm.jit(lm.grad(f))(lm.ones(4)).numpy(), x[:, 0].sum(0))

@@ -415,9 +415,11 @@ def tensor(data: Any, dtype: DType | str | None = None, device: Device | str | N
             data = data.astype(np.float32)
     with recording(recorder() if isinstance(data, Tensor) else None):  # numbers of the host are converted now
         source = as_tensor(data).to(dtype=dtype)
+    with recording(None):  # the bytes are copied here and now
+        rows = source.contiguous()
     target = source.device if device is None else _device(device)
-    held = target.allocate(source.contiguous().nbytes)
-    copy(held, source.contiguous().buffer, held.nbytes)
+    held = target.allocate(rows.nbytes)
+    copy(held, rows.buffer, held.nbytes)
     return Tensor(held, source.spec.open)
 
 

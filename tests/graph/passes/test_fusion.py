@@ -194,3 +194,14 @@ def test_nothing_changes_on_a_cpu() -> None:
 
     graph = trace(f, Spec((3, 3), float32), Spec((3, 3), float32))
     alike(graph, fuse_elementwise(graph, lm.backends.get(lm.device("cpu"))))
+
+
+def test_what_runs_once_is_left_as_it_is() -> None:
+    """What is made of weights alone neither begins a chain nor is one."""
+
+    def f(x: Any, w: Any) -> Any:
+        return ops.exp(w * w) * x - 1.0
+
+    graph = trace(f, X, X)
+    assert names(fuse_elementwise(graph, StandIn(), stays=graph.inputs[1:])) == ["mul", "exp", "fused"]
+    assert steps(fuse_elementwise(graph, StandIn())) == [["mul", "exp", "mul", "sub"]]

@@ -157,8 +157,16 @@ def test_what_is_made_of_weights_alone_stays_apart() -> None:
         return x * (ops.exp(w) + 1.0)
 
     graph = trace(f, X, X)
-    assert steps(join_elementwise(graph, CPU, graph.inputs[1:])) == ["exp add", "mul"]
+    assert steps(join_elementwise(graph, CPU, graph.inputs[1:])) == ["exp", "add", "mul"]
     assert steps(join_elementwise(graph, CPU)) == ["exp add mul"]
+
+
+def test_what_is_repeated_is_never_made() -> None:
+    """The gradient of a sum is a number for all elements, of a constant."""
+    slope = lm.jit(lm.grad(lambda v: ops.sum(ops.square(v))))
+    x = normal(64, 256)
+    np.testing.assert_array_equal(slope(x).numpy(), 2 * x)
+    assert slope.program(x).kernels == 1
 
 
 def test_policies_are_not_mixed() -> None:

@@ -23,7 +23,13 @@ def test_erfinv() -> None:
     found = np.array([math.erf(v) for v in special.erfinv(x)])
     np.testing.assert_allclose(found, x, rtol=4e-15)
     assert special.erfinv(np.array([1.0, -1.0])).tolist() == [math.inf, -math.inf]
-    assert np.isnan(special.erfinv(np.array([1.5]))).all()
+    assert np.isnan(special.erfinv(np.array([1.5, -1.5, np.inf, -np.inf, np.nan]))).all()
+    tiny = np.array([0.0, -0.0, 1e-300, 1e-20, -1e-9])
+    np.testing.assert_allclose(special.erfinv(tiny), tiny * (math.sqrt(math.pi) / 2), rtol=1e-15)
+    close = np.float32(1) - np.float32(2.0**-24) * np.arange(1, 50, dtype=np.float32)
+    found = [math.erfc(v) for v in special.erfinv(close.astype(np.float64))]
+    np.testing.assert_allclose(found, 1 - close.astype(np.float64), rtol=1e-12)
+    np.testing.assert_allclose(special.erfinv(close), special.erfinv(close.astype(np.float64)), rtol=1e-7)
 
 
 def test_lgamma() -> None:

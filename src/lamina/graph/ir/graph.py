@@ -8,7 +8,7 @@ no output needs is never in the graph.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from copy import copy
@@ -468,6 +468,14 @@ class Graph:
             passed = isinstance(node.op, Marker) and node.op.passed(inputs)
             made.update(zip(node.outputs, passed or node.with_inputs(inputs).outputs, strict=True))
         return Graph(self.inputs, [made.get(v, v) for v in self.outputs], self.name)
+
+    def unchanging(self, stays: Collection[Value] = ()) -> set[Value]:
+        """The values that are the same in every run: constants, `stays`, and what depends on these alone."""
+        found = {*self.constants, *stays}
+        for node in self.nodes:
+            if node.inputs and all(v in found for v in node.inputs):
+                found.update(node.outputs)
+        return found
 
     def uses(self) -> dict[Value, list[Use]]:
         """Where each value is read."""

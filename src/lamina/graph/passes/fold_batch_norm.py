@@ -10,17 +10,19 @@ are computed in the graph, from values that stay from run to run: that is done o
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
+from lamina.backends import Backend
 from lamina.backends.pattern import Pattern, PatternNode, Results, either, made_by, operand
 from lamina.graph.ir.graph import Graph, Node, Value, constant
 from lamina.graph.passes.pattern import Match, Report, RewriteRule, rewrite
 from lamina.ops.core import Op
 from lamina.ops.primitives.cast import Cast
 from lamina.ops.primitives.conv import Conv
+from lamina.ops.primitives.fused_elementwise import FusedElementwise
 from lamina.ops.primitives.matmul import Matmul
 from lamina.ops.primitives.norm import BatchNormInfer
 from lamina.ops.primitives.pointwise import Add, ClippedRelu, Mul, Relu, Rsqrt, Sub
@@ -28,26 +30,32 @@ from lamina.ops.primitives.shape import Reshape
 from lamina.spec import DType
 
 
-def fold_batch_norm(graph: Graph, stays: Collection[Value] = (), report: Report | None = None) -> Graph:
+def fold_batch_norm(
+    graph: Graph, stays: Collection[Value] = (), report: Report | None = None, backend: Backend | None = None
+) -> Graph:
     """Scale the weights before each batch norm of inference whose parameters, like the weights, stay the same.
 
     stays: inputs that are the same from run to run, as constants are. Between the two there may be a bias. The
-    convolution's result, and the bias's, must have no other reader.
+    convolution's result, and the bias's, must have no other reader. backend: what is computed of the norm's numbers
+    is one node where it joins elementwise steps.
     """
+
+    def joins(x: Value) -> bool:
+        return backend is not None and backend.joins(Add(), [x.spec, x.spec])
+
     for op in (Mul, Add):
-        held = _same(graph, stays)
+        held = graph.unchanging(stays)
         graph = rewrite(graph, [RewriteRule("scale behind batch norm", _affine(op, held), _taken_in)], report)
-    graph = rewrite(graph, [RewriteRule("batch norm folded", _pattern(_same(graph, stays)), _folded)], report)
-    return rewrite(graph, [RewriteRule("batch norm in steps", _norm(_same(graph, stays)), _stepped)], report)
-
-
-def _same(graph: Graph, stays: Collection[Value]) -> set[Value]:
-    """The values that are the same in every run: they depend on constants and on what stays."""
-    found = {*graph.constants, *stays}
-    for node in graph.nodes:
-        if node.inputs and all(v in found for v in node.inputs):
-            found.update(node.outputs)
-    return found
+    graph = rewrite(
+        graph,
+        [RewriteRule("batch norm folded", _pattern(graph.unchanging(stays)), partial(_folded, joins))],
+        report,
+    )
+    return rewrite(
+        graph,
+        [RewriteRule("batch norm in steps", _norm(graph.unchanging(stays)), partial(_stepped, joins))],
+        report,
+    )
 
 
 def _pattern(same: set[Value]) -> Pattern:
@@ -80,13 +88,13 @@ def _norm(same: set[Value]) -> Pattern:
     return made_by(BatchNormInfer, operand("x"), *numbers)
 
 
-def _stepped(match: Match) -> Results | None:
+def _stepped(joins: Callable[[Value], bool], match: Match) -> Results | None:
     """x times a number for each channel, and another one added: elementwise steps, which are fused with others."""
-    make, y, x = _Maker(match), match.root.outputs[0], match["x"]
+    make, y, x = _Maker(match, joins), match.root.outputs[0], match["x"]
     if x.dtype != match["scale"].dtype:
         return None
     factor = _factor(make, match)
-    added = make(Sub(), match["shift"], make(Mul(), match["mean"], factor))
+    added = make.steps(_SHIFTED, match["mean"], factor, match["shift"])
     across = (1, factor.spec.numel, *(1,) * (y.ndim - 2))
     value = make(Mul(), x, make.reshape(factor, across))
     return {y: _finished(make, match, make(Add(), value, make.reshape(added, across)))}
@@ -125,12 +133,19 @@ def _by_channel(stays: Callable[[Any], bool]) -> Callable[[PatternNode], bool]:
 class _Maker:
     """Makes nodes that run in place of the norm."""
 
-    def __init__(self, match: Match) -> None:
-        self.match = match
+    def __init__(self, match: Match, joins: Callable[[Value], bool] = lambda x: False) -> None:
+        self.match, self.joins = match, joins
 
     def __call__(self, op: Op, *inputs: Value) -> Value:
         """The first output of op on inputs."""
         return self.match.apply(op, *inputs, at=self.match.root)[0]
+
+    def steps(self, op: FusedElementwise, *inputs: Value) -> Value:
+        """Several steps: one node where the backend takes that."""
+        if self.joins(inputs[0]):
+            return self(op, *inputs)
+        made: Value = op.apply(self, inputs)
+        return made
 
     def cast(self, x: Value, dtype: DType) -> Value:
         """x in another type; from what it was rounded from where that is as wide."""
@@ -143,9 +158,9 @@ class _Maker:
         return x if x.shape == shape else self(Reshape(shape), x)
 
 
-def _folded(match: Match) -> Results:
+def _folded(joins: Callable[[Value], bool], match: Match) -> Results:
     """The convolution or product with scaled weights, then what is added, and relu."""
-    make, op, head = _Maker(match), match.root.op, match.node("head")
+    make, op, head = _Maker(match, joins), match.root.op, match.node("head")
     assert isinstance(op, BatchNormInfer)
     shift, mean = match["shift"], match["mean"]
     y, wide, channels = match.root.outputs[0], shift.dtype, shift.spec.numel
@@ -154,11 +169,11 @@ def _folded(match: Match) -> Results:
     across = [1] * weights.ndim
     across[_output_axis(head, weights)] = channels
     scaled = make(Mul(), weights, make.reshape(factor, tuple(across)))
-    centre = make(Mul(), mean, _number(-1.0, wide))
     if "bias" in match:
         bias = make.cast(match["bias"], wide)
-        centre = make(Sub(), make.reshape(bias, (bias.spec.numel,)), mean)
-    added = make(Add(), make(Mul(), centre, factor), shift)
+        added = make.steps(_SHIFTED_BIAS, mean, factor, shift, make.reshape(bias, (bias.spec.numel,)))
+    else:
+        added = make.steps(_SHIFTED, mean, factor, shift)
     added = make.reshape(added, (1, channels, *(1,) * (y.ndim - 2)))
     product = Node(
         head.op, (match["x"], make.cast(scaled, y.dtype)), head.policy, match.root.serial, origin=head.origin
@@ -166,11 +181,17 @@ def _folded(match: Match) -> Results:
     return {y: _finished(make, match, make(Add(), product.outputs[0], make.cast(added, y.dtype)))}
 
 
+#: Of (scale, var, epsilon), (mean, factor, shift) and (mean, factor, shift, bias).
+_FACTOR = FusedElementwise((Add(), Rsqrt(), Mul()), ((1, 2), (~0,), (0, ~1)))
+_SHIFTED = FusedElementwise((Mul(), Sub()), ((0, 1), (2, ~0)))
+_SHIFTED_BIAS = FusedElementwise((Sub(), Mul(), Add()), ((3, 0), (~0, 1), (~1, 2)))
+
+
 def _factor(make: _Maker, match: Match) -> Value:
     """What a norm multiplies each channel by: scale / sqrt(var + epsilon)."""
     scale, var, op = match["scale"], match["var"], match.root.op
     assert isinstance(op, BatchNormInfer)
-    return make(Mul(), scale, make(Rsqrt(), make(Add(), var, _number(op.epsilon, scale.dtype))))
+    return make.steps(_FACTOR, scale, var, _number(op.epsilon, scale.dtype))
 
 
 def _finished(make: _Maker, match: Match, value: Value) -> Value:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 
@@ -78,15 +78,33 @@ def _why_not(fusion: Fusion, node: Node, backend: Backend) -> str:
 # ------------------------------------------------------------------------------------------------- elementwise steps
 
 
-def fuse_elementwise(graph: Graph, backend: Backend, report: Report | None = None) -> Graph:
+def fuse_elementwise(
+    graph: Graph, backend: Backend, report: Report | None = None, stays: Collection[Value] = ()
+) -> Graph:
     """Merge a node with the elementwise nodes that follow it, as far as the backend has a plan for it.
 
     The unfused form stays where the backend refuses. The chain's values have no other reader; the fused node
     runs where the last one of the chain ran, when all other operands exist.
+    stays: inputs that are the same from run to run: what is made of them alone runs once, and is left as it is.
     """
     report = Report() if report is None else report
-    chains = _Chains(backend, report)
-    return rewrite(graph, [RewriteRule("step", made_by(Op, where=_is_step), chains.extended)], report)
+    once = made_once(graph, stays)
+    chains = _Chains(backend, report, once)
+
+    def varies(node: PatternNode) -> bool:
+        return _is_step(node) and node.outputs[0] not in once
+
+    return rewrite(graph, [RewriteRule("step", made_by(Op, where=varies), chains.extended)], report)
+
+
+def made_once(graph: Graph, stays: Collection[Value]) -> set[Value]:
+    """What is made when weights are loaded: of what stays the same alone, and no larger than that."""
+    found = {*graph.constants, *stays}
+    for node in graph.nodes:
+        if node.inputs and all(v in found for v in node.inputs):
+            grows = sum(v.spec.numel for v in node.outputs) > sum(v.spec.numel for v in node.inputs)
+            found.update(() if grows else node.outputs)
+    return found
 
 
 def _is_step(node: PatternNode) -> bool:
@@ -96,8 +114,8 @@ def _is_step(node: PatternNode) -> bool:
 class _Chains:
     """The chains so far: where the head of each ran, by the fused node."""
 
-    def __init__(self, backend: Backend, report: Report) -> None:
-        self.backend, self.report = backend, report
+    def __init__(self, backend: Backend, report: Report, once: Collection[Value]) -> None:
+        self.backend, self.report, self.once = backend, report, once
         self.heads: dict[Node, float] = {}
 
     def extended(self, match: Match) -> Results | None:
@@ -107,7 +125,8 @@ class _Chains:
         not planned.
         """
         steps = [match.root, *_following(match.root, match)]
-        ends = [node for v in match.inputs(match.root) if (node := _end(v, match.root, match)) is not None]
+        changing = [v for v in match.inputs(match.root) if v not in self.once]
+        ends = [node for v in changing if (node := _end(v, match.root, match)) is not None]
         for end in sorted(ends, key=self._head):
             made, taken = _with_steps(end, steps, match), steps
             if len(steps) > 1 and refusal(self.backend, made):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from lamina.backends import Backend
 from lamina.graph.ir.graph import Graph, Node, Use, Value
-from lamina.graph.passes.fusion import refusal
+from lamina.graph.passes.fusion import made_once, refusal
 from lamina.graph.passes.pattern import Report, replace
 from lamina.ops.core import Op
 from lamina.ops.primitives.fused import Fused
@@ -30,7 +30,7 @@ def join_elementwise(
 ) -> Graph:
     """Join elementwise nodes as far as the backend has a plan for what they become.
 
-    stays: inputs that are the same from run to run: what is made of them alone is not mixed with other work.
+    stays: inputs that are the same from run to run: what is made of them alone runs once, and is left as it is.
     """
     report = Report() if report is None else report
     groups = _Groups(graph, backend, stays)
@@ -139,7 +139,7 @@ class _Groups:
         self.graph, self.backend = graph, backend
         self.sliced: dict[Node, None] = {}
         self._of: dict[Node, list[_Group]] = {}
-        self._constant: set[Value] = {*stays, *graph.constants}
+        self._once = made_once(graph, stays)
 
     def found(self) -> list[_Group]:
         """The groups of several nodes, in the order of the graph."""
@@ -147,9 +147,6 @@ class _Groups:
         steps = [node for node in graph.nodes if self._joins(node)]
         if not steps:
             return []
-        for node in graph.nodes:
-            if node.inputs and all(v in self._constant for v in node.inputs):
-                self._constant.update(node.outputs)
         uses, known = graph.uses(), set(steps)
         for node in reversed(graph.nodes):
             if isinstance(node.op, Slice) and self._all_read(uses[node.outputs[0]]):
@@ -164,7 +161,7 @@ class _Groups:
     def _joins(self, node: Node) -> bool:
         """Whether a node may be a step, or the reduction at the end."""
         op = node.op
-        if op.effect != "pure" or len(node.outputs) != 1:
+        if op.effect != "pure" or len(node.outputs) != 1 or node.outputs[0] in self._once:
             return False
         if isinstance(op, Expand) or (isinstance(op, Reshape) and node.outputs[0].spec.numel == 1):
             return True
@@ -194,15 +191,8 @@ class _Groups:
         if isinstance(node.op, Reduce) or not self._all_read(uses):
             return []
         groups = list(dict.fromkeys(g for use in uses if use.node for g in self._of[use.node]))
-        if any(not g.takes(node) or not self._as_often(node, g) for g in groups):
-            return []
-        return groups if len(groups) == 1 or self._pays(node, groups) else []
-
-    def _as_often(self, node: Node, group: _Group) -> bool:
-        """Whether a node runs when the group does: what stays the same is made once. What is only repeated costs less
-        where it is read than in memory."""
-        once = node.outputs[0] in self._constant
-        return isinstance(node.op, Expand) or once == (group.root.outputs[0] in self._constant)
+        fits = all(g.takes(node) for g in groups)
+        return groups if fits and (len(groups) == 1 or self._pays(node, groups)) else []
 
     def _pays(self, node: Node, groups: Sequence[_Group]) -> bool:
         """Whether to compute a value several times moves fewer bytes than to write it, and to read it each time."""

@@ -34,6 +34,7 @@ from lamina.ops.primitives.loss import CrossEntropy, CrossEntropyGrad, LabelledM
 from lamina.ops.primitives.lrn import LocalResponseNorm, LocalResponseNormGrad
 from lamina.ops.primitives.map_axes import MapAxes
 from lamina.ops.primitives.matmul import Matmul
+from lamina.ops.primitives.nll_loss import NllLoss, NllLossGrad
 from lamina.ops.primitives.norm import (
     BatchNorm,
     BatchNormGrad,
@@ -205,6 +206,8 @@ __all__ = [
     "Mul",
     "Ne",
     "Neg",
+    "NllLoss",
+    "NllLossGrad",
     "Pad",
     "Polygamma",
     "Pow",

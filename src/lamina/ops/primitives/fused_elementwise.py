@@ -60,6 +60,10 @@ class FusedElementwise(Op):
             found.append(apply(op, [inputs[k] if k >= 0 else found[~k] for k in read]))
         return found
 
+    def apply(self, make: Callable[..., Any], inputs: Sequence[Any]) -> Any:
+        """The result of the steps one by one, each made by make(op, *operands)."""
+        return self._run(lambda op, xs: make(op, *xs), inputs)[-1]
+
     def running_values(self, *inputs: Array) -> list[Array]:
         """What each step gives, in NumPy."""
         return self._run(lambda op, xs: _wide(op.reference(*xs)[0]), inputs)

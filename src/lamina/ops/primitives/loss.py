@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 
 from lamina.ops.arguments import DTypeLike, checked, within
-from lamina.ops.core import INTEGERS, Arg, Array, BatchAxes, Op, Sample, call, floating, operand
+from lamina.ops.core import INTEGERS, Arg, Array, BatchAxes, Op, Sample, bind, call, floating, operand
 from lamina.ops.primitives.check_index import CheckIndex, check_index, watched
-from lamina.ops.primitives.gather import Gather, gather
+from lamina.ops.primitives.nll_loss import NllLoss
 from lamina.ops.primitives.pointwise import where
 from lamina.ops.primitives.softmax import log_softmax
 from lamina.spec import (
@@ -281,7 +281,7 @@ def cross_entropy(
     if label_smoothing:
         losses, shares = _smoothed(x, labels, by_class, ignored, label_smoothing)
     else:
-        shares = _at_labels(labels, by_class, ignored)
+        shares = bind(NllLoss(ignored, "cross_entropy"), x, labels, by_class)[1]
         losses = call(CrossEntropy(0.0, ignored), x, labels) * shares
     return _reduce_labelled(losses, labels, reduction, ignored, shares, single)
 
@@ -310,34 +310,12 @@ def _smoothed(x: Any, labels: Any, by_class: Any, ignored: int | None, smoothing
     """The losses [N, *S] with a part of all classes' by their weights, from one log softmax, 0 where the label is
     ignored; and the weights of the labels."""
     CrossEntropy(float(smoothing), ignored).check(x.spec, labels.spec)
-    labels = call(CheckIndex("cross_entropy", x.shape[1], ignored), labels)
     log_p = log_softmax(x.cast(x.dtype.compute), 1)
-    places, named = _places(labels, x.shape[1], ignored)
-    shares = _taken(by_class, places, named)
-    of_label = gather(log_p, 1, places.unsqueeze(1)).squeeze(1) * (shares * (1 - smoothing))
+    of_label, shares = bind(NllLoss(ignored, "cross_entropy"), log_p, labels, by_class)
     weights = by_class.reshape((1, -1, *(1,) * (x.ndim - 2)))
     of_all = (log_p * weights).sum(1) * (smoothing / x.shape[1])
-    losses = where(named, -(of_label + of_all), np.nan)
+    losses = of_label * (1 - smoothing) - of_all
     return losses if ignored is None else where(labels != ignored, losses, 0.0), shares
-
-
-def _at_labels(labels: Any, by_class: Any, ignored: int | None) -> Any:
-    """by_class[label] for each label, 0 for labels that are ignored or name no class."""
-    return _taken(by_class, *_places(labels, by_class.shape[0], ignored))
-
-
-def _taken(by_class: Any, places: Any, named: Any) -> Any:
-    found = call(Gather(0), by_class, places.reshape((places.spec.numel,)))
-    return where(named, found.reshape(places.shape), 0.0)
-
-
-def _places(labels: Any, classes: int, ignored: int | None) -> tuple[Any, Any]:
-    """The labels, 0 for those that are ignored or name no class, and whether they are neither."""
-    labels = labels.cast(int64)
-    counts = (labels >= 0) & (labels < classes)
-    if ignored is not None:
-        counts = counts & (labels != ignored)
-    return where(counts, labels, 0), counts
 
 
 def _soft_cross_entropy(x: Any, target: Any, weight: Any, reduction: str, label_smoothing: float) -> Any:
@@ -371,7 +349,7 @@ def nll_loss(
 
     input: [N, C, *spatial], or [C] for one. target: integer labels [N, *spatial], or []. weight, ignore_index and
     reduction: as in `cross_entropy`. The result has the input's dtype.
-    A label outside 0 … C - 1 is an IndexError on a CPU and counts as 0 on a GPU (see `CheckIndex`).
+    A label outside 0 … C - 1 is an IndexError on a CPU and NaN on a GPU (see `CheckIndex`).
     """
     x, labels = operand(input, "nll_loss"), operand(target, "nll_loss", "target")
     if labels.dtype not in INTEGERS:
@@ -383,16 +361,12 @@ def nll_loss(
             f"nll_loss: input [N, C, *spatial] and labels [N, *spatial], got {x.spec} and {labels.spec}"
         )
     ignored = _possible(labels.dtype, ignore_index)
-    labels = call(CheckIndex("nll_loss", x.shape[1], ignored), labels)
+    labels = watched("nll_loss", labels, x.shape[1], ignored)
     by_class = _class_weights("nll_loss", x, weight)
-    places, counts = _places(labels, x.shape[1], ignored)
-    picked, shares = gather(x, 1, places.unsqueeze(1)).squeeze(1), None
-    if by_class is not None:
-        shares = _taken(by_class, places, counts)
-        picked, counts = picked * shares.cast(x.dtype), shares != 0
-    # A product with 0 would turn infinite entries into NaN.
-    losses = -where(counts, picked, 0.0)
-    return _reduce_labelled(losses, labels, reduction, ignored, shares, single)
+    losses, *shares = bind(
+        NllLoss(ignored), floating(x, "nll_loss"), labels, *([] if by_class is None else [by_class])
+    )
+    return _reduce_labelled(losses, labels, reduction, ignored, shares[0] if shares else None, single)
 
 
 @checked

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from lamina.ops.core import Array
-from lamina.ops.primitives.pointwise import erf_numpy
+from lamina.ops.primitives.pointwise import erf_numpy, lookup
 from lamina.spec import DType
 
 _STEP, _END = 1 / 64, 27.0  # beyond 27 erfc is below the smallest float64
@@ -34,32 +35,55 @@ def _scaled_table() -> Array:
 _SCALED = _scaled_table()
 
 
+def _tail(y: Any) -> Any:
+    """erfc of float64 numbers that are not negative; what is counts as 0."""
+    size = np.maximum(np.minimum(y, _END - _STEP), 0.0)
+    steps = np.rint(size * (1 / _STEP))
+    apart = size - steps * _STEP
+    near = np.minimum(np.nan_to_num(steps).astype(np.intp), _SCALED.shape[1] - 1)
+    value = lookup(_SCALED[-1], near)
+    for row in _SCALED[-2::-1]:
+        value = value * apart + lookup(row, near)
+    return np.where(y > _END - _STEP, 0.0, value * np.exp(-size * size))
+
+
 def erfc(x: Array) -> Array:
     """1 - erf(x), with small relative error where it is small."""
     wide = x.astype(np.float64)
-    size = np.minimum(np.abs(np.nan_to_num(wide)), _END - _STEP)
-    steps = np.rint(size * (1 / _STEP)).astype(np.intp)
-    steps = np.minimum(steps, _SCALED.shape[1] - 1)
-    apart = size - steps * _STEP
-    value = _SCALED[-1].take(steps)
-    for row in _SCALED[-2::-1]:
-        value = value * apart + row.take(steps)
-    tail = np.where(np.abs(wide) > _END - _STEP, 0.0, value * np.exp(-size * size))
-    near = 1 - erf_numpy(wide)
-    found = np.where(np.abs(wide) < 0.5, near, np.where(wide > 0, tail, 2 - tail))
+    tail = _tail(np.abs(wide))
+    found = np.where(np.abs(wide) < 0.5, 1 - erf_numpy(wide), np.where(wide > 0, tail, 2 - tail))
     return np.where(np.isnan(wide), wide, found).astype(x.dtype)
 
 
+#: M. Giles, "Approximating the erfinv function" (2010): erfinv(x) / x by w = -log(1 - x^2), below 5 and above.
+_NEAR = (
+    2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503,
+    -0.00417768164, 0.246640727, 1.50140941,
+)  # fmt: skip
+_NEAR_ONE = (
+    -0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613,
+    0.00943887047, 1.00167406, 2.83297682,
+)  # fmt: skip
+
+
+def _polynomial(x: Any, coefficients: Sequence[float]) -> Any:
+    """By Horner's rule, the highest power first."""
+    found: Any = coefficients[0]
+    for c in coefficients[1:]:
+        found = found * x + c
+    return found
+
+
 def erfinv(x: Array) -> Array:
-    """The y with erf(y) = x: Winitzki's estimate (2008), then Halley's steps on erf, or on erfc near the ends."""
+    """The y with erf(y) = x: Giles' estimate, then Halley's steps on erf, or on erfc near the ends."""
     wide = x.astype(np.float64)
     with np.errstate(all="ignore"):
         size = np.abs(wide)
-        rest = np.log((1 - size) * (1 + size))
-        half = 2 / (math.pi * 0.147) + rest / 2
-        y = np.sqrt(np.sqrt(half * half - rest / 0.147) - half)
-        for _ in range(3):
-            error = np.where(size < 0.5, erf_numpy(y) - size, (1 - size) - erfc(y))
+        w = -np.log((1 - size) * (1 + size))
+        estimate = np.where(w < 5, _polynomial(w - 2.5, _NEAR), _polynomial(np.sqrt(w) - 3, _NEAR_ONE))
+        y = estimate * size
+        for _ in range(1 if x.dtype.itemsize <= 4 else 2):
+            error = np.where(size < 0.5, erf_numpy(y) - size, (1 - size) - _tail(y))
             ratio = error * np.exp(y * y) * (math.sqrt(math.pi) / 2)
             y = y - ratio / (1 + y * ratio)
         y = np.where(size == 1, np.inf, np.where(size > 1, np.nan, y))
@@ -70,6 +94,13 @@ def erfinv(x: Array) -> Array:
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
 #: From here on the asymptotic series are exact to the last digits.
 _FAR = 10
+#: Taylor's series of sin(pi t) / t by t^2, the highest power first; exact to the last digits for |t| <= 1 / 2.
+_SINE = tuple((-1) ** k * math.pi ** (2 * k + 1) / math.factorial(2 * k + 1) for k in range(13, -1, -1))
+
+
+def _sine(t: Any) -> Any:
+    """sin(pi t) for |t| <= 1 / 2."""
+    return t * _polynomial(t * t, _SINE)
 
 
 def lgamma(x: Array) -> Array:
@@ -84,11 +115,12 @@ def lgamma(x: Array) -> Array:
             below = at < _FAR
             product = np.where(below, product * at, product)
             at = np.where(below, at + 1, at)
-        series = sum(b / (2 * n * (2 * n - 1) * at ** (2 * n - 1)) for n, b in enumerate(_BERNOULLI, 1))
+        terms = [b / (2 * n * (2 * n - 1)) for n, b in enumerate(_BERNOULLI, 1)]
+        series = _polynomial(1 / (at * at), terms[::-1]) / at
         found = (at - 0.5) * np.log(at) - at + 0.5 * math.log(2 * math.pi) + series - np.log(product)
         apart = np.abs(wide - np.rint(wide))  # the sine of what is left of whole numbers is exact
-        found = np.where(low, math.log(math.pi) - np.log(np.sin(math.pi * apart)) - found, found)
-        found = np.where(np.isinf(wide) | (low & (apart == 0)), np.inf, found)
+        found = np.where(low, math.log(math.pi) - np.log(_sine(apart)) - found, found)
+        found = np.where((np.abs(wide) == np.inf) | (low & (apart == 0)), np.inf, found)
         found = np.where((wide == 1) | (wide == 2), 0.0, found)
     return found.astype(x.dtype)
 
@@ -104,10 +136,12 @@ def digamma(x: Array) -> Array:
             below = at < _FAR
             sums = np.where(below, sums - 1 / at, sums)
             at = np.where(below, at + 1, at)
-        series = sum(b / (2 * n * at ** (2 * n)) for n, b in enumerate(_BERNOULLI, 1))
-        found = np.log(at) - 0.5 / at - series + sums
+        square = 1 / (at * at)
+        terms = [b / (2 * n) for n, b in enumerate(_BERNOULLI, 1)]
+        found = np.log(at) - 0.5 / at - square * _polynomial(square, terms[::-1]) + sums
         apart = wide - np.rint(wide)
-        found = np.where(low, found - math.pi / np.tan(math.pi * apart), found)
+        cotangent = _sine(0.5 - np.abs(apart)) / _sine(apart)
+        found = np.where(low, found - math.pi * cotangent, found)
         found = np.where(low & (apart == 0), np.nan, found)
         found = np.where(wide == 0, -np.copysign(np.inf, wide), found)
         found = np.where(wide == np.inf, np.inf, np.where(wide == -np.inf, np.nan, found))

@@ -7,11 +7,26 @@ import pytest
 
 import lamina as lm
 from lamina import backends, ops
+from lamina.backends import NoKernel
 from lamina.backends.cpu.loops import table
 from lamina.ops.core import REGISTRY, Op
-from lamina.ops.primitives import Add, Cast, Exp, Fused, Mul, Relu, Sigmoid, Where
+from lamina.ops.primitives import (
+    Add,
+    BinaryFunction,
+    Cast,
+    Erf,
+    Exp,
+    Fused,
+    FusedElementwise,
+    Mul,
+    Reduce,
+    Relu,
+    Sigmoid,
+    UnaryFunction,
+    Where,
+)
 from lamina.runtime import Device
-from lamina.spec import DType, Layout, Spec, bfloat16, float16, float32
+from lamina.spec import DType, Layout, Spec, as_dtype, bfloat16, float16, float32
 from tests.helpers.eager import execute, mismatch
 from tests.helpers.loops import check_samples, needs_llvm, plan, reference_of
 
@@ -117,3 +132,81 @@ def test_the_kernel_is_the_same_for_other_sizes() -> None:
         for shape in ((30, 25), (7, 2000))
     }
     assert len(texts) == 1
+
+
+@pytest.mark.parametrize("name", ["erf", "erfc", "erfinv", "lgamma", "digamma"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_special_functions_of_all_sizes(name: str, dtype: str) -> None:
+    """As NumPy computes them: around 0, poles and ends, of all sizes, of what is not finite."""
+    rng = np.random.default_rng(0)
+    ends = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        2.0,
+        -2.0,
+        -3.0,
+        0.5,
+        np.inf,
+        -np.inf,
+        np.nan,
+        1e-30,
+        -1e-30,
+        1e30,
+        -1e30,
+        1.5,
+        26.5,
+    ]
+    parts = [rng.uniform(-1, 1, 2000), rng.uniform(-30, 30, 2000), np.exp(rng.uniform(-30, 30, 2000)), ends]
+    x = np.concatenate(parts).astype(as_dtype(dtype).numpy)
+    op = Erf() if name == "erf" else UnaryFunction(name)
+    found = plan(op, [Spec(x.shape, as_dtype(dtype)).fixed])
+    (y,) = execute(Device("cpu"), found, [x])
+    with np.errstate(all="ignore"):
+        wanted = op.reference(x.astype(np.float64))[0]
+    tolerance = 1e-11 if dtype == "float64" else 4e-7 if dtype == "float32" else 1e-2
+    np.testing.assert_allclose(
+        y.astype(np.float64), wanted.astype(y.dtype).astype(np.float64), rtol=tolerance, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("name", ["fmod", "remainder"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_remainders(name: str, dtype: str) -> None:
+    """Exact in every bit, of all signs, zeros and what is not finite; quotients that are too large too."""
+    rng, to = np.random.default_rng(0), as_dtype(dtype).numpy
+    ends = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 3.0, 1e-7, 0.1], to)
+    a = np.concatenate([rng.uniform(-90, 90, 4000).astype(to), np.repeat(ends, len(ends))])
+    b = np.concatenate([rng.uniform(-3, 3, 2000), rng.integers(1, 9, 2000) * 0.1]).astype(to)
+    b = np.concatenate([b, np.tile(ends, len(ends))])
+    for more in (False, True):
+        if more:  # a quotient of more digits than the type has
+            a[7], b[7] = np.finfo(to).max, 0.37
+        op = BinaryFunction(name)
+        found = plan(op, [Spec(a.shape, as_dtype(dtype)).fixed] * 2)
+        assert found.aliases == {}
+        (y,) = execute(Device("cpu"), found, [a, b])
+        with np.errstate(all="ignore"):
+            wanted = op.reference(*(v.astype(np.float32) if dtype == "float16" else v for v in (a, b)))[
+                0
+            ].astype(to)
+        np.testing.assert_array_equal(y, wanted)
+        np.testing.assert_array_equal(
+            np.signbit(y), np.signbit(wanted) & ~np.isnan(wanted) | np.isnan(y) & np.signbit(y)
+        )
+
+
+def test_what_is_in_doubt_is_computed_again_in_a_formula() -> None:
+    def f(x: lm.Tensor, y: lm.Tensor) -> lm.Tensor:
+        return ops.fmod(x * 2.0, y) + ops.abs(x)
+
+    x, y = np.linspace(-50, 50, 20000, dtype=np.float32), np.linspace(0.3, 7, 20000, dtype=np.float32)
+    fast = lm.jit(f)
+    for large in (1.0, 1e30):
+        x[3] = large
+        np.testing.assert_array_equal(fast(x, y).numpy(), f(lm.tensor(x), lm.tensor(y)).numpy())
+    assert fast.program(x, y).kernels == 1
+    steps = FusedElementwise((BinaryFunction("fmod"), Reduce("sum", (0,))), ((0, 1), (~0,)))
+    with pytest.raises(NoKernel, match="in doubt"):
+        plan(steps, [Spec((64,), float32).fixed] * 2)

@@ -143,6 +143,14 @@ class Variable:
         """The same of a product."""
         self._gather("mul", value)
 
+    def choose(self, larger: bool, value: Scalar) -> None:
+        """Take a float that is larger (or smaller) in place of the number. Nothing is known of it after a NaN."""
+        kind, way = TYPES[self.dtype], "ogt" if larger else "olt"
+        now, given = self.get(), self.code.convert(value, self.dtype)
+        taken = self.code.made(BOOL, f"fcmp nnan nsz {way} {kind} {given.text}, {now.text}")
+        chosen = f"select nnan nsz i1 {taken.text}, {kind} {given.text}, {kind} {now.text}"
+        self.set(self.code.made(self.dtype, chosen))
+
     def _gather(self, name: str, value: Any) -> None:
         given = self.code.convert(self.code.value(value, self.dtype), self.dtype)
         kind = f"f{name} reassoc" if self.dtype.kind == "f" else name
@@ -161,6 +169,7 @@ class Code:
         self._groups: list[str] = []
         self._names = 0
         self._number_of_groups = 0
+        self._doubt = ""
 
     # ---- parameters
 
@@ -216,6 +225,25 @@ class Code:
     def scratch(self, dtype: DType, count: Scalar) -> Elements:
         """Memory of this call alone; `count` is a parameter, and small."""
         return Elements(self, dtype, self.reserve(_STORED.get(dtype) or TYPES[dtype.numpy], count.text))
+
+    @property
+    def doubts(self) -> bool:
+        """Whether a result may be wrong, which the kernel then tells by its last parameter."""
+        return bool(self._doubt)
+
+    def doubt(self, condition: Scalar) -> None:
+        """Where this holds, results are not what they should be: others compute everything again."""
+        if not self._doubt:
+            self._doubt = self.reserve("i1")
+            self._reserved.append(f"store i1 false, ptr {self._doubt}")
+        before = self.made(BOOL, f"load i1, ptr {self._doubt}")
+        now = self.made(BOOL, f"or i1 {before.text}, {self.convert(condition, BOOL).text}")
+        self.emit(f"store i1 {now.text}, ptr {self._doubt}")
+
+    def _tell_doubts(self) -> None:
+        flag = self.array(as_dtype("int64"))
+        with self.when(self.made(BOOL, f"load i1, ptr {self._doubt}")):
+            flag[0] = 1
 
     def variable(self, initial: Any, dtype: Any = INDEX) -> Variable:
         """A number that changes."""
@@ -414,6 +442,8 @@ class Code:
 
     def text(self) -> str:
         """The function kernel(arguments, first, last) as LLVM assembly."""
+        if self._doubt:
+            self._tell_doubts()
         body = "\n".join([*self._parameters, *self._reserved, *self._lines])
         groups = "\n".join(
             f"!{3 * n} = distinct !{{}}\n!{3 * n + 1} = distinct !{{!{3 * n + 1}, !{3 * n + 2}}}\n"
@@ -640,13 +670,28 @@ def _zeros_like(code: Code, a: Any) -> Scalar:
     return code.value(0, code.value(a).dtype)
 
 
+@function("fmod")
+def _fmod(code: Code, a: Any, b: Any) -> Scalar:
+    """What is left of a after whole multiples of b, exact; a quotient that is too large for that is in doubt."""
+    x, y = code.together(a, b)
+    x = floating(code, "fmod", x)
+    quotient = code.call("trunc", (x / y,))
+    code.doubt((np.abs(quotient) >= 2.0 ** np.finfo(x.dtype).nmant) & (np.abs(x) < np.inf) & (y != 0))
+    rest = code.intrinsic(f"fma.{_SHORT[TYPES[x.dtype]]}", x.dtype, -quotient, y, x)
+    over = (rest != 0) & ((rest < 0) != (x < 0))  # the quotient was rounded up
+    rest = where(over, rest + code.call("copysign", (y, x)), rest)
+    return code.call("copysign", (where((np.abs(y) == np.inf) & (np.abs(x) < np.inf), x, rest), x))
+
+
 @function("remainder")
 def _remainder(code: Code, a: Any, b: Any) -> Scalar:
-    """By a power of two, which is exact."""
+    """With the sign of b; by a power of two in two steps."""
     x = floating(code, "remainder", a)
-    if isinstance(b, Scalar) or np.frexp(b)[0] != 0.5:
-        raise NoKernel("cpu: a kernel has no remainder but by powers of two")
-    return code.call("subtract", (x, np.floor(x * (1 / float(b))) * float(b)))
+    if not isinstance(b, Scalar) and np.frexp(b)[0] == 0.5:
+        return code.call("subtract", (x, np.floor(x * (1 / float(b))) * float(b)))
+    rest, (x, y) = _fmod(code, a, b), code.together(a, b)
+    moved = where((rest < 0) != (y < 0), rest + y, rest)
+    return where(rest == 0, np.copysign(0.0 * rest, y), moved)
 
 
 @function("clip")

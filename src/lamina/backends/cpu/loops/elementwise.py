@@ -6,6 +6,7 @@ Any dtypes, any broadcasting, any strides, blocked layouts too. Half types are c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from math import prod
 
@@ -18,6 +19,7 @@ from lamina.backends.cpu.loops.kernel import LoopKernel
 from lamina.backends.cpu.loops.reduce import reduce
 from lamina.backends.cpu.loops.space import LoopSpace, common_layout, space
 from lamina.backends.cpu.loops.table import loops, worthwhile
+from lamina.backends.reference import by_numpy
 from lamina.ops.core import Op
 from lamina.ops.primitives.fused import Fused
 from lamina.ops.primitives.fused_elementwise import FusedElementwise
@@ -38,15 +40,17 @@ def elementwise(op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -
     worthwhile(op, specs, [out])
     label = "+".join(step.name for step in (op.ops if isinstance(op, (Fused, FusedElementwise)) else (op,)))
     formula = Formula.of(op, specs)
-    formula.check(out.dtype)
+    doubts = formula.check(out.dtype)
     layout = common_layout(out.shape, formula.wholes)
     inputs, operands, places = formula.laid(out.shape, layout)
     output = Spec(out.shape, out.dtype, layout)
     nested = space(out.shape, layout, [*operands, output])
     kernel = nest(formula.op, nested, operands, output, [*places, at_output()])
+    if doubts:
+        kernel = replace(kernel, refused=partial(by_numpy, op, tuple(inputs), (output,)))
     parted = {leaf.number for leaf in formula.leaves if leaf.part}
     fits = (i for i, s in enumerate(inputs) if s.same_memory(output) and i not in parted)
-    aliases = next(({0: i} for i in fits), {})
+    aliases = {} if doubts else next(({0: i} for i in fits), {})
     return Plan(tuple(inputs), (output,), kernel, aliases=aliases, label=f"loops {label}")
 
 

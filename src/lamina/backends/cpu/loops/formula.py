@@ -68,9 +68,9 @@ class Formula:
         """The inputs that are read as they are."""
         return [leaf.spec for leaf in self.leaves if not leaf.part]
 
-    def check(self, out: DType) -> None:
-        """Raise NoKernel where the op's meaning has no instructions."""
-        _check(self.op, self.dtypes, out)
+    def check(self, out: DType) -> bool:
+        """Whether results may be in doubt. Raises NoKernel where the op's meaning has no instructions."""
+        return _check(self.op, self.dtypes, out)
 
     def laid(self, shape: Shape, layout: Layout) -> LaidOperands:
         """For loops over `shape` in the order of a layout."""
@@ -145,10 +145,11 @@ def _part(op: Slice, leaf: Leaf) -> Leaf:
 
 
 @lru_cache(maxsize=1024)
-def _check(op: Op, dtypes: tuple[DType, ...], out: DType) -> None:
+def _check(op: Op, dtypes: tuple[DType, ...], out: DType) -> bool:
     code = Code()
     values = [code.array(dtype)[0] for dtype in dtypes]
     code.array(out)[0] = computed(op, values)
+    return code.doubts
 
 
 def has_instructions(op: Op, dtypes: tuple[DType, ...], out: DType) -> bool:

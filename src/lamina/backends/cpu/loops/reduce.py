@@ -13,7 +13,7 @@ import numpy as np
 
 from lamina.backends import NoKernel, Plan
 from lamina.backends.cpu.library import Held, Location, at_output
-from lamina.backends.cpu.loops.code import INDEX, Code, Elements, Scalar, Variable, least, where
+from lamina.backends.cpu.loops.code import BOOL, INDEX, Code, Scalar, Variable, least, where
 from lamina.backends.cpu.loops.formula import Formula, LaidOperands, computed
 from lamina.backends.cpu.loops.kernel import InOrder, LoopKernel
 from lamina.backends.cpu.loops.space import LoopSpace, common_layout, space
@@ -26,8 +26,6 @@ from lamina.spec import DType, Layout, Policy, Spec, contiguous
 
 #: Columns that a thread reduces at a time.
 _COLUMNS = 256
-#: Extrema side by side, and the elements of a row from which on that pays.
-_LANES, _LONG_ROW = 64, 96
 #: Rows of more elements are left to others, who add up parts.
 _LONGEST = 1 << 14
 
@@ -71,7 +69,8 @@ def reduce(op: Op, specs: Sequence[Spec], device: Device, policy: Policy) -> Pla
     formula, last = Formula.of(op, specs), op.ops[-1] if isinstance(op, FusedElementwise) else op
     assert isinstance(last, Reduce)
     reduced = _Reduced.of(op, last, [s.open for s in specs])
-    formula.check(reduced.dtype)
+    if formula.check(reduced.dtype):
+        raise NoKernel(f"cpu: {op}: what may be in doubt is made before it is reduced")
     layout = common_layout(reduced.shape, formula.wholes)
     try:
         return _plan(formula, reduced, layout, y, work)
@@ -242,7 +241,6 @@ def _text(given: _Given, form: _Form) -> str:
 
 def _row_results(code: Code, given: _Given, nest: _Loops, count: Scalar, parts: Scalar) -> None:
     kind, form = given.combination, nest.form
-    lanes = _lanes(code, kind, given.wide)
     first, last = code.share()
     nest.begin()
     with code.loop(first, last) as row:
@@ -250,7 +248,7 @@ def _row_results(code: Code, given: _Given, nest: _Loops, count: Scalar, parts: 
         bases = nest.bases(row)
         with ExitStack() as stack:
             inner = nest.inside(stack, bases, range(form.outer, form.rank - 1))
-            _combine_all(code, kind, lambda i: nest.value(inner, i), nest.sizes[-1], total, lanes)
+            _combine_all(code, kind, lambda i: nest.value(inner, i), nest.sizes[-1], total)
         nest.arrays[-1][bases[-1]] = _end(given.kind, total.get(), count)
 
 
@@ -301,7 +299,6 @@ def _parts(given: _Given, form: _Form) -> str:
     code, kind = Code(), given.combination
     nest = _Loops(code, given, form, given.wide)
     size = code.size() if form.rank == 1 else None
-    lanes = _lanes(code, kind, given.wide)
     first, last = code.share()
     nest.begin()
     with code.loop(first, last) as part:
@@ -311,7 +308,7 @@ def _parts(given: _Given, form: _Form) -> str:
             begin = part * size
             here = least(here - begin, size)
             bases = [base + begin * apart for base, apart in zip(bases, nest.by, strict=True)]
-        _combine_all(code, kind, partial(nest.value, bases), here, total, lanes)
+        _combine_all(code, kind, partial(nest.value, bases), here, total)
         nest.arrays[-1][part] = total.get()
     return code.text()
 
@@ -321,27 +318,36 @@ def _sum_of_parts(given: _Given) -> str:
     """The result of all parts."""
     code, kind = Code(), given.combination
     x, y, parts, count = code.array(given.wide), code.array(given.out), code.size(), code.size()
-    lanes = _lanes(code, kind, given.wide)
     first, last = code.share()
     with code.loop(first, last):
         total = code.variable(kind.first(given.wide), given.wide.numpy)
-        _combine_all(code, kind, lambda i: x[i], parts, total, lanes)
+        _combine_all(code, kind, lambda i: x[i], parts, total)
         y[0] = _end(given.kind, total.get(), count)
     return code.text()
 
 
 def _combine_all(
-    code: Code,
-    kind: Combination,
-    value: Callable[[Scalar], Scalar],
-    count: Scalar,
-    total: Variable,
-    lanes: Elements | None,
+    code: Code, kind: Combination, value: Callable[[Scalar], Scalar], count: Scalar, total: Variable
 ) -> None:
     """Combine so many values into a number."""
-    done = _in_lanes(code, kind, value, count, total, lanes)
-    with code.loop(done, count) as i:
+    if kind.function in ("maximum", "minimum") and total.dtype.kind == "f":
+        _extreme(code, kind, value, count, total)
+        return
+    with code.loop(0, count) as i:
         _combine(code, kind, total, value(i))
+
+
+def _extreme(
+    code: Code, kind: Combination, value: Callable[[Scalar], Scalar], count: Scalar, total: Variable
+) -> None:
+    """The largest or smallest of some values in full registers, and beside it whether one is NaN."""
+    best, is_nan = code.variable(total.get(), total.dtype), code.variable(False, BOOL)
+    with code.loop(0, count) as i:
+        found = value(i)
+        best.choose(kind.function == "maximum", found)
+        is_nan.set(is_nan.get() | code.call("isnan", (found,)))
+    seen = code.call("isnan", (total.get(),)) | is_nan.get()
+    total.set(where(seen, np.nan, best.get()))
 
 
 def _combine(code: Code, kind: Combination, total: Variable, value: Scalar) -> None:
@@ -351,37 +357,6 @@ def _combine(code: Code, kind: Combination, total: Variable, value: Scalar) -> N
         total.multiply(value)
     else:
         total.set(code.call(kind.function, (total.get(), value)))
-
-
-def _lanes(code: Code, kind: Combination, dtype: DType) -> Elements | None:
-    """Extrema side by side: their order does not matter, which LLVM does not know of those that keep NaN."""
-    if kind.function not in ("maximum", "minimum"):
-        return None
-    return code.scratch(dtype, code.value(_LANES, INDEX))
-
-
-def _in_lanes(
-    code: Code,
-    kind: Combination,
-    value: Callable[[Scalar], Scalar],
-    count: Scalar,
-    total: Variable,
-    lanes: Elements | None,
-) -> Scalar:
-    """Combine the first elements, as many as fill whole lanes, of a row that is long; gives how many these were."""
-    if lanes is None:
-        return code.value(0, INDEX)
-    start = kind.first(lanes.dtype)
-    whole = code.quotient(count, code.value(_LANES, INDEX)) * _LANES
-    whole = where(count < _LONG_ROW, 0, whole)
-    with code.when(whole > 0):
-        with code.loop(0, _LANES, independent=True) as j:
-            lanes[j] = start
-        with code.loop(0, whole, _LANES) as i, code.loop(0, _LANES, independent=True) as j:
-            lanes[j] = code.call(kind.function, (lanes[j], value(i + j)))
-        with code.loop(0, _LANES) as j:
-            _combine(code, kind, total, lanes[j])
-    return whole
 
 
 def _end(name: str, total: Scalar, count: Scalar) -> Scalar:

@@ -16,6 +16,7 @@ from lamina.ops.primitives.foreach import Foreach
 from lamina.ops.primitives.fused import Fused
 from lamina.ops.primitives.fused_elementwise import FusedElementwise
 from lamina.ops.primitives.loss import CrossEntropy, LabelledMean
+from lamina.ops.primitives.nll_loss import NllLoss
 from lamina.ops.primitives.pool import MaxPoolGather
 from lamina.ops.primitives.quantize import Dequantize, Quantize
 from lamina.ops.primitives.random import RandomNormal, RandomUniform
@@ -53,6 +54,20 @@ def cross_entropy(op: CrossEntropy, x: Any, labels: Any) -> Any:
         loss = loss * (1 - op.label_smoothing) - logs.mean(1, keepdim=True) * op.label_smoothing
     loss = loss if ignored is None else ops.where(ignored, 0.0, loss)
     return loss.squeeze(1)
+
+
+@composes(NllLoss)
+def nll_loss(op: NllLoss, x: Any, labels: Any, *weight: Any) -> Any:
+    """-x at the label by its weight; 0 where it is ignored, and where the weight is 0."""
+    index = labels.cast("int64")
+    counts = None if op.ignore_index is None else index != op.ignore_index
+    safe = index if counts is None else ops.where(counts, index, 0)
+    losses = -ops.gather(x, 1, safe.unsqueeze(1)).squeeze(1)
+    if not weight:
+        return losses if counts is None else ops.where(counts, losses, 0.0)
+    shares = ops.gather(weight[0], 0, safe.flatten()).reshape(safe.shape)
+    shares = shares if counts is None else ops.where(counts, shares, 0.0)
+    return ops.where(shares != 0, losses * shares.cast(x.dtype), 0.0), shares
 
 
 @composes(LabelledMean)
