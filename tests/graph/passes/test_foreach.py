@@ -100,7 +100,7 @@ def test_small_updates_and_roundings_are_grouped_where_a_kernel_takes_many() -> 
     cuda = _cuda()
     graph = _updates(5, 3)
     grouped = foreach.group_small(graph, cuda)
-    assert names(grouped).count("foreach") == 2
+    assert names(grouped).count("foreach") == 3  # updates, roundings, sums that nothing reads
     assert names(grouped).count("sgd_update") == names(grouped).count("cast") == 0
     rng = np.random.default_rng(0)
     arrays = [np.float32(0.1), *(rng.standard_normal(v.shape).astype(np.float32) for v in graph.inputs[1:])]
@@ -214,3 +214,47 @@ def test_updates_that_follow_each_other_are_not_one_launch() -> None:
     arrays = [np.float32(0.1), *(rng.standard_normal(4).astype(np.float32) for _ in range(9))]
     for found, expected in zip(grouped(*arrays), graph(*arrays), strict=True):
         np.testing.assert_array_equal(found.numpy(), expected.numpy())
+
+
+def same_results(graph: lm.graph.Graph, grouped: lm.graph.Graph) -> None:
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(v.shape).astype(v.dtype.numpy) for v in graph.inputs]
+    for found, expected in zip(grouped(*arrays), graph(*arrays), strict=True):
+        np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-6)
+
+
+def test_gradients_that_are_measured_and_scaled_are_done_together() -> None:
+    """Their sums at once, and, since all are there before the first is scaled, the products."""
+
+    def clipped(*gradients):  # type: ignore[no-untyped-def]
+        norm = ops.sqrt(sum(ops.sum(ops.square(g)) for g in gradients))
+        return [g * (1.0 / (norm + 1e-6)) for g in gradients]
+
+    graph = optimize(trace(clipped, *[Spec((3, i + 1), float32) for i in range(6)]), _cuda())
+    assert names(graph).count("foreach") == 2
+    assert len([n for n in graph.nodes if n.op.name in ("fused_elementwise", "reduce")]) <= 2
+    same_results(trace(clipped, *[v.spec for v in graph.inputs]), graph)
+
+
+def test_nodes_that_depend_on_each_other_are_not_done_together() -> None:
+    """Of a chain for each tensor, the first links are one group; of one chain, nothing."""
+
+    def chains(*xs):  # type: ignore[no-untyped-def]
+        found = [ops.cumsum(ops.exp(x), 0) for x in xs]
+        return [ops.cumsum(ops.exp(y), 0) for y in found]
+
+    def chain(x):  # type: ignore[no-untyped-def]
+        for _ in range(6):
+            x = ops.cumsum(ops.exp(x), 0)
+        return x
+
+    for f, count, inputs in ((chains, 2, 5), (chain, 0, 1)):
+        graph = trace(f, *[Spec((4, i + 1), float32) for i in range(inputs)])
+        grouped = foreach.group_small(graph, _cuda())
+        assert names(grouped).count("foreach") == count
+        same_results(graph, grouped)
+
+
+def test_few_are_not_worth_it() -> None:
+    graph = trace(lambda *xs: [ops.exp(x) for x in xs], *[Spec((4,), float32)] * (foreach.MANY - 1))
+    assert "foreach" not in names(foreach.group_small(graph, _cuda()))

@@ -13,11 +13,13 @@ from lamina.backends.pattern import Either, PatternNode, Results, made_by
 from lamina.graph.ir.graph import Graph, Node, Value
 from lamina.graph.passes.pattern import Match, Report, RewriteRule, replace, rewrite
 from lamina.ops.core import Op
-from lamina.ops.primitives import Cast, Foreach, Reshape
+from lamina.ops.primitives import Cast, Foreach, FusedElementwise, Reduce, Reshape
 from lamina.spec.policies import policy as use_policy
 
 #: Tensors of up to so many elements are updated (and rounded) together with others.
 SMALL = 1 << 22
+#: So many elementwise ops, or sums, of one kind are worth one launch.
+MANY = 4
 
 
 def absorb_casts(graph: Graph, report: Report | None = None) -> Graph:
@@ -84,15 +86,17 @@ def _before_widening(match: Match, value: Value) -> Value:
 def group_small(
     graph: Graph, backend: Backend, stays: Collection[Value] = (), report: Report | None = None
 ) -> Graph:
-    """Do all updates of small parameters in one launch, all roundings of small inputs, and all counts.
+    """Do all updates of small parameters in one launch, all roundings of small inputs, all counts, and whatever else
+    is done to many tensors alike (scaling and clipping gradients, their norms, what a skipped step leaves).
 
-    Updates wait for the last gradient, the others are done at the start; large tensors go by themselves, so that
+    Updates wait for the last gradient, roundings are done at the start; large tensors go by themselves, so that
     their gradients' memory serves again. The single nodes stay where the backend has no kernel for many.
     stays: inputs that are the same from run to run: what is made of them is not mixed with other work.
     """
     if not backend.has_kernel(Foreach):
         return graph
-    alike = _alike(graph, _depths(graph), stays)
+    depth = _depths(graph)
+    alike = [*_alike(graph, depth, stays), *_many(graph, depth, graph.unchanging(stays))]
     launches = [nodes for many in alike for nodes in _launches(many, backend) if len(nodes) > 1]
     if report is not None:
         report.merged.update(f"{nodes[0].op.name} for each of {len(nodes)}" for nodes in launches)
@@ -126,6 +130,50 @@ def _alike(graph: Graph, depth: Mapping[Node, int], stays: Collection[Value]) ->
     return list(found.values())
 
 
+def _many(graph: Graph, depth: Mapping[Node, int], unchanging: Collection[Value]) -> list[list[Node]]:
+    """Elementwise nodes, and those that make a number of a tensor, of one kind, that can be done at one time: at the
+    end what nothing reads, else where the first of them runs, if all that they read is there by then.
+    """
+    read = {v for node in graph.nodes for v in node.inputs}
+    found: dict[Any, list[Node]] = {}
+    for node in graph.nodes:
+        if _is_one_of_many(node) and not _counts(node) and node.outputs[0] not in unchanging:
+            dtypes = tuple(v.dtype for v in node.inputs)
+            key = (depth[node], node.op, node.policy, dtypes, node.outputs[0] in read)
+            found.setdefault(key, []).append(node)
+    groups: list[list[Node]] = []
+    for (*_, is_read), nodes in found.items():
+        groups += _together(nodes) if is_read else [nodes]
+    return [nodes for nodes in groups if len(nodes) >= MANY]
+
+
+def _is_one_of_many(node: Node) -> bool:
+    """Whether a node, by its op and sizes, may be done together with others."""
+    op, small = node.op, all(v.spec.numel <= SMALL for v in (*node.inputs, *node.outputs))
+    if (
+        not small
+        or op.effect != "pure"
+        or len(node.outputs) != 1
+        or (op.foreach and _may_wait_or_begin(node))
+    ):
+        return False
+    makes_number = isinstance(op, Reduce | FusedElementwise) and node.outputs[0].spec.numel == 1
+    return bool(op.elementwise) or isinstance(op, FusedElementwise) or makes_number
+
+
+def _together(nodes: Sequence[Node]) -> list[list[Node]]:
+    """Nodes in the order of the graph, in groups of which each can run where its first node does."""
+    groups: list[list[Node]] = []
+    rest = list(nodes)
+    while len(rest) >= MANY:
+        first = rest[0].serial
+        ready = [n for n in rest if all(v.node is None or v.node.serial < first for v in n.inputs)]
+        groups.append(ready)
+        taken = set(ready)
+        rest = [n for n in rest if n not in taken]
+    return groups
+
+
 def _may_wait_or_begin(node: Node) -> bool:
     """Whether a node may be done with others at the end of a step, as an update, or at its start."""
     return node.op.effect == "update" or all(v.is_input for v in node.inputs)
@@ -156,7 +204,7 @@ def _has_plan(nodes: Sequence[Node], backend: Backend) -> bool:
 
 
 def _foreach(nodes: Sequence[Node]) -> tuple[Value, ...]:
-    """One node for all: updates where the last one stood, what depends on inputs alone where the first one did."""
+    """One node for all: updates where the last one stood, others where the first did, or behind what they read."""
     first, last = nodes[0], nodes[-1]
     where = last.serial if first.op.effect == "update" else first.serial
     inputs = [v for node in nodes for v in node.inputs]

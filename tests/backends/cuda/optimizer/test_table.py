@@ -8,7 +8,7 @@ from lamina.spec import Spec, float32
 def test_each_tensor_has_blocks_of_its_own() -> None:
     sizes = (5000, 3, 0)
     parts = [(Spec((n,), float32).fixed,) for n in sizes]
-    table, blocks, text = address_table(parts, parts, width=4)
+    table, blocks, text = address_table(sizes, parts, parts, width=4)
     assert blocks == 2 + 1 + 1
     assert table.entries == (
         *(0, 5000, source(0), target(0)),

@@ -67,7 +67,7 @@ def _is_exact(op: Op, specs: Sequence[Spec]) -> bool:
 def fused_elementwise(op: FusedElementwise, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """All steps in one kernel; with a reduction, in the reduction's."""
     (out,) = op.infer(*(s.open for s in specs))
-    body, last = _FusedBody(op, specs), op.ops[-1]
+    body, last = FusedBody(op, specs), op.ops[-1]
     label = "+".join(step.name for step in op.ops if not isinstance(step, MOVES))
     if not isinstance(last, Reduce):
         return _elementwise_plan(body, out, device, label)
@@ -85,7 +85,7 @@ def fused_elementwise(op: FusedElementwise, specs: tuple[Spec, ...], device: Dev
     )
 
 
-def _elementwise_plan(body: _FusedBody, out: Spec, device: Device, label: str) -> Plan:
+def _elementwise_plan(body: FusedBody, out: Spec, device: Device, label: str) -> Plan:
     """The plan without a reduction."""
     result = body.value(-len(body.op.ops))
     output = full(out, body.layout)
@@ -155,7 +155,7 @@ class _Value:
     spec: Spec
 
 
-class _FusedBody:
+class FusedBody:
     """The statements of an expression, what they read, and the layout of its loop.
 
     inputs: as they have to lie. operands: views, in the order of the names a0, a1, … shape: of the loop.

@@ -90,6 +90,15 @@ def _accumulator(op: str, dtype: DType) -> str:
     return c_type(dtype.compute)
 
 
+def reduction_text(op: Reduce, dtype: DType, out: DType) -> str:
+    """A, F, NEUTRAL, PRE(v) and POST(v) of a reduction of elements of a dtype to results of another; no mean."""
+    accumulator = _accumulator(op.kind, dtype)
+    kind = _kind(op.kind, 1, accumulator)
+    neutral = _neutral(kind, dtype if accumulator != "i64" else out, accumulator)
+    text = f"typedef {accumulator} A;\ntypedef {kind.combine} F;\n#define NEUTRAL {neutral}\n"
+    return f"{text}#define PRE(v) {kind.pre}\n#define POST(v) {kind.post}\n"
+
+
 # ------------------------------------------------------------------------------------------------- one stage
 
 

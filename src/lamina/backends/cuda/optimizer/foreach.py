@@ -1,48 +1,62 @@
-"""One op on many dense tensors in one launch: a table of addresses comes along as a parameter."""
+"""One op on many dense tensors in one launch: a table of addresses comes along as a parameter.
+
+Updates; elementwise ops of one or more steps, on operands of the result's size and on numbers; and what makes one
+number of each tensor, in two launches: what each block's share gives, and what these give together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from lamina.backends import NoKernel, Plan
-from lamina.backends.cuda.elementwise.pointwise import expression_of, op_value
+from lamina.backends.cuda.elementwise.fused_elementwise import FusedBody
+from lamina.backends.cuda.elementwise.pointwise import Statement, expression_of, op_value
+from lamina.backends.cuda.elementwise.reduce import reduction_text
 from lamina.backends.cuda.launch.program import (
     VECTOR,
     Launch,
     Program,
+    Table,
     c_type,
+    constants,
     kernel_plan,
+    scratch,
     wide_type,
 )
 from lamina.backends.cuda.optimizer.table import MOST_BYTES, address_table
 from lamina.backends.cuda.optimizer.update import update_launches, update_workspace
 from lamina.backends.cuda.registry import kernels
 from lamina.ops.core import Op
-from lamina.ops.primitives.cast import Cast
 from lamina.ops.primitives.foreach import Foreach
+from lamina.ops.primitives.fused_elementwise import FusedElementwise
+from lamina.ops.primitives.reduce import Reduce
 from lamina.ops.primitives.update import Update
 from lamina.runtime import Device
-from lamina.spec import Policy, Spec
+from lamina.spec import DType, Policy, Spec
+
+Parts = Sequence[tuple[Spec, ...]]
+#: Blocks that reduce one tensor at most: as many partial results are left to one warp.
+_MOST_SHARES = 64
 
 
 @kernels(Foreach, source="kernel")
 def foreach(op: Foreach, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
     """The parts laid out as the op alone would have them; raises NoKernel where they do not suit one kernel."""
     single = op.op
-    numbers = expression_of(single) is not None and all(s.numel == 1 for s in specs)
-    if not numbers and not isinstance(single, Update | Cast):
-        raise NoKernel(f"cuda: no kernel for many of {single.name}, but for tensors of one element")
+    if not (isinstance(single, Update | Reduce | FusedElementwise) or expression_of(single)):
+        raise NoKernel(f"cuda: no kernel for many of {single.name}")
     plans = [kernels.plan(single, part, device, policy) for part in op.parts(specs)]
     inputs, outputs = [p.inputs for p in plans], [p.outputs for p in plans]
     _check(single, inputs, outputs)
-
-    def steps(aligned: bool) -> tuple[Launch, ...]:
-        if isinstance(single, Update):
-            return update_launches(single, inputs, outputs, aligned)
-        if isinstance(single, Cast):
-            return _casts(inputs, outputs, aligned)
-        return (_numbers(single, inputs, outputs),)
-
+    steps: Callable[[bool], tuple[Launch, ...]]
+    if isinstance(single, Update):
+        steps = partial(update_launches, single, inputs, outputs)
+        workspace = update_workspace(single, inputs, outputs)
+    else:
+        group = _Group(single, inputs, outputs)
+        steps, workspace = group.launches, group.workspace
     n_in, n_out = len(inputs[0]), len(outputs[0])
     aliases = {i * n_out + o: i * n_in + k for i, plan in enumerate(plans) for o, k in plan.aliases.items()}
     return kernel_plan(
@@ -51,54 +65,137 @@ def foreach(op: Foreach, specs: tuple[Spec, ...], device: Device, policy: Policy
         [s for part in outputs for s in part],
         steps(True),
         label=f"foreach {op.count} x {single.name}",
-        workspace=update_workspace(single, inputs, outputs) if isinstance(single, Update) else 0,
+        workspace=workspace,
         aliases=aliases,
         plain=lambda: steps(False),
     )
 
 
-def _check(op: Op, inputs: Sequence[tuple[Spec, ...]], outputs: Sequence[tuple[Spec, ...]]) -> None:
+def _check(op: Op, inputs: Parts, outputs: Parts) -> None:
     """One kernel needs equal dtypes, elements in one order without gaps, and a table that fits."""
     kinds = {tuple(s.dtype for s in (*i, *o)) for i, o in zip(inputs, outputs, strict=True)}
     if len(kinds) > 1:
         raise NoKernel(f"cuda: many of {op.name} need equal dtypes, got {len(kinds)} kinds")
     for i, o in zip(inputs, outputs, strict=True):
-        full = [s for s in (*i, *o) if s.shape == i[0].shape]
-        if any(s.tag is None or s.physical != full[0].physical for s in full):
+        most = max(s.numel for s in (*i, *o))
+        full = [s for s in (*i, *o) if s.numel == most]
+        if any(s.tag is None or s.physical.is_blocked or _order(s) != _order(full[0]) for s in full):
             raise NoKernel(f"cuda: many of {op.name} need operands that lie alike, got {i}")
     if len(inputs) * (2 + len(inputs[0]) + len(outputs[0])) * 8 > MOST_BYTES:
         raise NoKernel(f"cuda: {len(inputs)} of {op.name} are more than a launch can be told of")
 
 
-def _numbers(op: Op, inputs: Sequence[tuple[Spec, ...]], outputs: Sequence[tuple[Spec, ...]]) -> Launch:
-    """An elementwise op on tensors of one element: a thread for each."""
-    taken, (out,) = [s.dtype for s in inputs[0]], outputs[0]
-    names, types = [f"a{i}" for i in range(len(taken))], [wide_type(t) for t in taken]
-    value = op_value(op, names, types, "v", out.dtype)
-    reads = "".join(
-        f"    const {wide} {name} = widen(*(const {c_type(dtype)} *)row[{2 + i}]);\n"
-        for i, (name, wide, dtype) in enumerate(zip(names, types, taken, strict=True))
-    )
-    table, _, parts = address_table(inputs, outputs, 1)
-    text = f"""#define V 1
-{parts}#include "foreach.cuh"
-extern "C" __global__ void __launch_bounds__(256) numbers_group(const __grid_constant__ Table table)
-{{
-    const int part = blockIdx.x * 256 + threadIdx.x;
-    if (part >= PARTS) return;
-    const u64 *row = table.v + part * WIDTH;
-{reads}    const {value.type} v = {value.expression};
-    *({c_type(out.dtype)} *)row[{2 + len(taken)}] = narrow<{c_type(out.dtype)}>(v);
-}}
-"""
-    return Launch(Program("numbers_group", text=text), (-(-len(inputs) // 256),), (256,), (table,))
+def _order(spec: Spec) -> object:
+    """Sizes and steps of the axes that have several elements: equal where element i is the same one in memory."""
+    pairs = zip(spec.shape, spec.physical.strides, strict=True)
+    return [(n, s) for n, s in pairs if n > 1]
 
 
-def _casts(
-    inputs: Sequence[tuple[Spec, ...]], outputs: Sequence[tuple[Spec, ...]], aligned: bool
-) -> tuple[Launch, ...]:
-    x, y = inputs[0][0].dtype, outputs[0][0].dtype
-    width = VECTOR // max(x.itemsize, y.itemsize) if aligned else 1
-    table, blocks, parts = address_table(inputs, outputs, width)
-    text = f"typedef {c_type(x)} S;\ntypedef {c_type(y)} T;\n#define V {width}\n{parts}"
-    return (Launch(Program("cast_group", "optimizer/cast.cu", text), (blocks,), (256,), (table,)),)
+@dataclass(frozen=True)
+class _Element:
+    """How an element is made. reads: of each operand a0, a1, … which input it is, and whether that has all elements.
+
+    dtype: of the value `result`, behind the statements.
+    """
+
+    reads: tuple[tuple[int, bool], ...]
+    statements: tuple[Statement, ...]
+    result: str
+    dtype: DType
+
+
+class _Group:
+    """Kernels that are not updates. sizes: elements of each part."""
+
+    def __init__(self, op: Op, inputs: Parts, outputs: Parts) -> None:
+        self.op, self.inputs, self.outputs = op, inputs, outputs
+        self.last = op.ops[-1] if isinstance(op, FusedElementwise) else op
+        self.sizes = [
+            max((s.numel for s in (*i, *o)), default=0) for i, o in zip(inputs, outputs, strict=True)
+        ]
+        if any(not s.numel for part in (*inputs, *outputs) for s in part):
+            raise NoKernel(f"cuda: many of {op.name} need elements")
+        largest = self.sizes.index(max(self.sizes))
+        self.element = _element(op, inputs[largest], outputs[largest], self.sizes[largest])
+        for part, size in zip(inputs, self.sizes, strict=True):
+            self._check_part(part, size)
+        self.reduction = ""
+        if isinstance(self.last, Reduce):
+            if any(s.numel != 1 for part in outputs for s in part) or self.last.kind == "mean":
+                raise NoKernel(f"cuda: many of {op.name} make one number of each tensor")
+            self.reduction = reduction_text(self.last, self.element.dtype, outputs[0][0].dtype)
+
+    def _check_part(self, part: Sequence[Spec], size: int) -> None:
+        for index, whole in self.element.reads:
+            if part[index].numel != (size if whole else 1):
+                raise NoKernel(
+                    f"cuda: many of {self.op.name} need operands of one element where others have one"
+                )
+
+    @property
+    def workspace(self) -> int:
+        """Bytes for what blocks give; the launches for addresses that are not aligned have the most of them."""
+        return 8 * self._table(1)[1] if self.reduction else 0
+
+    def _table(self, width: int) -> tuple[Table, int, str]:
+        most = _MOST_SHARES if self.reduction else 1 << 30
+        return address_table(self.sizes, self.inputs, self.outputs, width, most)
+
+    def launches(self, aligned: bool) -> tuple[Launch, ...]:
+        """One launch, or two where each tensor becomes a number."""
+        read = [self.inputs[0][k].dtype for k, _ in self.element.reads]
+        out = self.outputs[0][0].dtype
+        width = VECTOR // max(d.itemsize for d in (*read, out)) if aligned else 1
+        table, blocks, parts = self._table(width)
+        text = f"typedef {c_type(out)} R;\n{parts}{constants(V=width, BLOCKS=blocks)}"
+        text += self._reading(read)
+        if not self.reduction:
+            program = Program("foreach_elements", "optimizer/elements.cu", f"{text}#define ELEMENTS\n")
+            return (Launch(program, (blocks,), (256,), (table,)),)
+        text += self.reduction
+        first = Program("foreach_shares", "optimizer/elements.cu", f"{text}#define SHARES\n")
+        second = Program("foreach_totals", "optimizer/elements.cu", f"{text}#define TOTALS\n")
+        return (
+            Launch(first, (blocks,), (256,), (table, scratch())),
+            Launch(second, (len(self.sizes),), (32,), (table, scratch())),
+        )
+
+    def _reading(self, read: Sequence[DType]) -> str:
+        """The operands of a row of the table, V elements of each, and what the k-th of them give."""
+        locate, load, packed, single = [], [], [], []
+        for i, ((index, whole), dtype) in enumerate(zip(self.element.reads, read, strict=True)):
+            pointer = f"(const {c_type(dtype)} *)row[{2 + index}]"
+            if whole:
+                locate.append(f"const {c_type(dtype)} *in{i} = {pointer};")
+                load.append(f"const auto p{i} = load<V>(in{i} + i);")
+                packed.append(f"const {wide_type(dtype)} a{i} = widen(p{i}.v[k]);")
+                single.append(f"const {wide_type(dtype)} a{i} = widen(in{i}[k]);")
+            else:
+                locate.append(f"const {wide_type(dtype)} a{i} = widen(*{pointer});")
+        statements = [f"const {s.type} {s.name} = {s.expression};" for s in self.element.statements]
+        result = f"const auto made = narrow<{c_type(self.element.dtype)}>({self.element.result});"
+        lines = {
+            "LOCATE": locate, "LOAD": load, "PACKED": [*packed, *statements, result],
+            "SINGLE": [*single, *statements, result],
+        }  # fmt: skip
+        text = "".join(f"#define {name} {' '.join(code)}\n" for name, code in lines.items())
+        return f"{text}#define RESULT row[{2 + len(self.inputs[0])}]\n"
+
+
+def _element(op: Op, inputs: Sequence[Spec], outputs: Sequence[Spec], size: int) -> _Element:
+    """How an element of a part is made."""
+    if isinstance(op, FusedElementwise):
+        body = FusedBody(op, inputs)
+        value = body.value(op.reads[-1][0] if isinstance(op.ops[-1], Reduce) else -len(op.ops))
+        for view in body.operands:
+            given = inputs[view.index]
+            if view.spec.numel != 1 and (view.offset or view.strides != given.physical.strides):
+                raise NoKernel(f"cuda: many of {op.name} read whole tensors")
+        reads = tuple((v.index, inputs[v.index].numel == size) for v in body.operands)
+        return _Element(reads, tuple(body.statements), value.name, value.spec.dtype)
+    reads = tuple((i, s.numel == size) for i, s in enumerate(inputs))
+    if isinstance(op, Reduce):
+        return _Element(reads, (), "a0", inputs[0].dtype)
+    names = [f"a{i}" for i in range(len(inputs))]
+    made = op_value(op, names, [wide_type(s.dtype) for s in inputs], "s0", outputs[0].dtype)
+    return _Element(reads, (made,), made.name, outputs[0].dtype)

@@ -14,18 +14,22 @@ _ACCESSES = 4
 
 
 def address_table(
-    inputs: Sequence[tuple[Spec, ...]], outputs: Sequence[tuple[Spec, ...]], width: int, most: int = 1 << 30
+    sizes: Sequence[int],
+    inputs: Sequence[tuple[Spec, ...]],
+    outputs: Sequence[tuple[Spec, ...]],
+    width: int,
+    most: int = 1 << 30,
 ) -> tuple[Table, int, str]:
     """The table of all parts, how many blocks work on it, and the constants of foreach.cuh.
 
-    most: blocks for each part, which loop where there is more to do.
+    sizes: elements of each part. most: blocks for each part, which loop where there is more to do.
     """
     entries: list[Place | int] = []
     first, n_in, n_out = 0, len(inputs[0]), len(outputs[0])
-    for i, part in enumerate(inputs):
+    for i, count in enumerate(sizes):
         places = [source(i * n_in + k) for k in range(n_in)]
         places += [target(i * n_out + k) for k in range(n_out)]
-        entries += [first, part[0].numel, *places]
-        first += min(max(1, -(-part[0].numel // (256 * width * _ACCESSES))), most)
+        entries += [first, count, *places]
+        first += min(max(1, -(-count // (256 * width * _ACCESSES))), most)
     row = len(entries) // len(inputs)
     return Table(tuple(entries)), first, constants(PARTS=len(inputs), WIDTH=row)

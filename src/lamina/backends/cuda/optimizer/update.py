@@ -69,7 +69,8 @@ def update_launches(
     and counts of steps."""
     p, g = inputs[0][:2]
     width = _width(inputs[0], aligned)
-    table, blocks, parts = address_table(inputs, outputs, width, _MOST_SUMS if op.norms else 1 << 30)
+    most = _MOST_SUMS if op.norms else 1 << 30
+    table, blocks, parts = address_table(_sizes(inputs), inputs, outputs, width, most)
     sizes = {"MOMENTS": len(op.moments), "SCALARS": len(op.scalars), "NORMS": op.norms}
     numbers = constants(V=width, COUNTED=int(op.counted), **sizes)
     kinds = {"T": p.dtype, "G": g.dtype, "RATE": inputs[0][-1].dtype}
@@ -88,7 +89,12 @@ def update_workspace(
     op: Update, inputs: Sequence[tuple[Spec, ...]], outputs: Sequence[tuple[Spec, ...]]
 ) -> int:
     """Bytes for the blocks' sums; the launches for addresses that are not aligned have the most blocks."""
-    return 8 * op.norms * address_table(inputs, outputs, 1, _MOST_SUMS)[1]
+    return 8 * op.norms * address_table(_sizes(inputs), inputs, outputs, 1, _MOST_SUMS)[1]
+
+
+def _sizes(inputs: Sequence[tuple[Spec, ...]]) -> list[int]:
+    """Elements of each parameter."""
+    return [part[0].numel for part in inputs]
 
 
 def _width(inputs: Sequence[Spec], aligned: bool) -> int:
