@@ -12,6 +12,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from lamina import ops
+from lamina.convert.torch.arguments import as_called
 from lamina.convert.torch.autocast import Autocast, in_one_type
 from lamina.convert.torch.cells import Cell, View
 from lamina.convert.torch.complexes import ComplexCell, called, involved, is_complex, knows
@@ -218,7 +219,7 @@ class _Run:
         target: Any = node.target
         if self.autocast.active:
             args, kwargs = self.autocast.cast(node, args, kwargs)
-        args, kwargs = in_one_type(node, args, kwargs)
+        args, kwargs = in_one_type(node, *as_called(node, function, args, kwargs))
         if (plain := written_operator(target)) is not None:
             return self._in_place(args[0], lambda: plain(*read(args)), lambda: target(*read(args)))
         if not is_torch(target) and function is target:
@@ -327,6 +328,8 @@ def _applied(node: Node, function: Callable[..., Any], args: Any, kwargs: Any) -
     args = list(args)
     kwargs = {k: v for k, v in defaults(node, len(args)).items() if k in known} | dict(kwargs)
     spread = any(p.kind is p.VAR_POSITIONAL for p in known.values())
+    if spread:  # x.flip(dims=(1, 2)) is x.flip(1, 2)
+        args += [kwargs.pop(a.name) for s in schemas(node)[:1] for a in s.arguments[1:2] if a.name in kwargs]
     if len(args) > most and not spread:
         names = [a.name for s in schemas(node)[:1] for a in s.arguments]
         kwargs |= dict(zip(names[most:], args[most:], strict=False))
