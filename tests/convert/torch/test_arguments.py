@@ -26,7 +26,16 @@ def chosen(x: Any) -> Any:
     return torch.full_like(x, -1.0).where(x > 0, x), torch.special.polygamma(1, x.abs() + 1), x.pow(2)
 
 
-@pytest.mark.parametrize("function", [numbered, chosen])
+def scaled(x: Any) -> Any:
+    """A function of NumPy of a number, which stands in Dynamo's graph."""
+    import numpy as np
+
+    y = x * 1.0
+    y *= np.sqrt(x.shape[1])
+    return y / np.maximum(x.shape[0], 2)
+
+
+@pytest.mark.parametrize("function", [numbered, chosen, scaled])
 def test_whole_under_compile(function: Callable[[Any], Any], caplog: pytest.LogCaptureFixture) -> None:
     import torch
 

@@ -181,3 +181,29 @@ def test_what_has_no_counterpart_is_named_with_its_line() -> None:
         from_torch(Net(), torch.randn(3, 3))
     with pytest.raises(TypeError, match=r"takes a torch.nn.Module, got int"):
         from_torch(3)
+
+
+def test_what_a_network_writes_over_its_parameters_is_kept() -> None:
+    import torch
+    from torch import nn
+
+    from lamina.convert.torch import from_torch
+
+    class Rescaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 2, bias=False)
+
+        def forward(self, x: Any) -> Any:
+            with torch.no_grad():
+                self.layer.weight.div_(2.0)
+            return self.layer(x)
+
+    net, x = Rescaled().eval(), torch.randn(4, 3)
+    converted = from_torch(net, x, share=False)
+    first = net.layer.weight.detach().clone()
+    for times in (2, 4):
+        np.testing.assert_allclose(
+            converted(x).numpy(), (x @ (first / times).T).numpy(), rtol=1e-5, atol=1e-6
+        )
+        np.testing.assert_array_equal(converted.layer.weight.numpy(), (first / times).numpy())

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.fx import GraphModule, Node
 
@@ -48,6 +49,9 @@ from lamina.tensors import Tensor, as_tensor
 STORAGE = ("layout", "pin_memory", "memory_format", "device", "non_blocking", "generator", "cudnn_enable",
            "cudnn_enabled", "allow_tf32", "benchmark", "deterministic", "sparse_grad", "implicit", "inplace", "dtype",
            "_stacklevel")  # fmt: skip
+
+#: What stands in front of the names of NumPy's functions in Dynamo's graphs.
+_NUMPY = "wrapped_"
 
 
 class FxResult(NamedTuple):
@@ -143,10 +147,21 @@ def find(node: Node) -> Callable[..., Any] | None:
     if (space := namespace(target)) not in ("", "aten", "torchvision", "prims", "higher_order"):
         return HANDLERS.get(f"{space}::{name_of(node)}")
     name = name_of(node)
+    if name.startswith(_NUMPY) and callable(numpy_function := getattr(np, name.removeprefix(_NUMPY), None)):
+        return partial(_of_numbers, numpy_function)
     for key in (name, _plain_name(node)):
         if key in HANDLERS:
             return HANDLERS[key]
     return _function(_plain_name(node), node)
+
+
+def _of_numbers(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """A function of NumPy of numbers, which Dynamo keeps in its graphs. Raises TorchConversionError for tensors."""
+    if any(map(is_operand, (*args, *kwargs.values()))):
+        raise TorchConversionError(
+            f"numpy.{function.__name__}: takes a tensor: call torch's function of the name"
+        )
+    return ops.operand(np.asarray(function(*args, **kwargs)))
 
 
 def _function(name: str, node: Node) -> Callable[..., Any] | None:
