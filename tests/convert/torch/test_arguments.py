@@ -35,7 +35,15 @@ def scaled(x: Any) -> Any:
     return y / np.maximum(x.shape[0], 2)
 
 
-@pytest.mark.parametrize("function", [numbered, chosen, scaled])
+def spread(x: Any) -> Any:
+    """Tensors that are given one by one, numbers among them."""
+    import torch
+
+    a, b = torch.broadcast_tensors(x, torch.tensor(2.0))
+    return a * b, torch.einsum("ij,->i", x, torch.tensor(3.0)), torch.block_diag(x, torch.ones(1, 1))
+
+
+@pytest.mark.parametrize("function", [numbered, chosen, scaled, spread])
 def test_whole_under_compile(function: Callable[[Any], Any], caplog: pytest.LogCaptureFixture) -> None:
     import torch
 

@@ -24,7 +24,9 @@ def as_called(
     found = schemas(node)
     places = {i for s in found for i, a in enumerate(s.arguments) if "Tensor" in str(a.type)}
     names = {spelled(a.name) for s in found for a in s.arguments if "Tensor" in str(a.type)}
-    placed = [a if i in places or not found else _numbers(a) for i, a in enumerate(args)]
+    lists = [i for s in found for i, a in enumerate(s.arguments) if "List[Tensor]" in str(a.type)]
+    last = min(lists, default=len(args))  # where tensors may be given one by one: broadcast_tensors(a, b)
+    placed = [_numbers(a) if found and i not in places and i < last else a for i, a in enumerate(args)]
     named = {k: v if spelled(k) in names or not found else _numbers(v) for k, v in kwargs.items()}
     at = {
         [a.name for a in s.arguments].index("self")

@@ -51,7 +51,7 @@ class Inputs:
     @classmethod
     def of(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Inputs, list[Any]]:
         """The inputs without their tensors, and the tensors."""
-        leaves, structure = flatten((tuple(args), dict(kwargs)))
+        leaves, structure = flatten((tuple(args), dict(kwargs)), open_dataclasses=True)
         tensors = [x for x in leaves if is_tensor(x)]
         others = tuple((i, x) for i, x in enumerate(leaves) if not is_tensor(x))
         return cls(structure, others, len(leaves)), tensors
@@ -163,7 +163,7 @@ class _Flat(torch.nn.Module):
             _write_assigned(before)
             return found
         with PackingMode(), LossMode(), _DataMode():
-            leaves, structure = flatten(self.network(*args, **kwargs))
+            leaves, structure = flatten(self.network(*args, **kwargs), open_dataclasses=True)
             buffers = [b for _, own in before for b in own.values()]
             leaves = [x.clone() if any(x is b for b in buffers if b is not None) else x for x in leaves]
             _write_assigned(before)

@@ -60,7 +60,7 @@ class Signature:
         named = inspect.Signature(
             [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in self.arguments]
         )
-        found, structure = _tree.flatten(named.bind(*args, **kwargs).args)
+        found, structure = _tree.flatten(named.bind(*args, **kwargs).args, open_dataclasses=True)
         if structure != self.inputs:
             raise TypeError(f"{label}: takes inputs nested as {self.inputs}, got {structure}")
         sizes: dict[str, int] = {}
@@ -160,7 +160,7 @@ def write_network(
 
 def signature_of(network: Module, examples: Sequence[Any], dynamic: Free | None) -> Signature:
     """How the network is called, by examples of its inputs."""
-    leaves, structure = _tree.flatten(tuple(examples))
+    leaves, structure = _tree.flatten(tuple(examples), open_dataclasses=True)
     names = tuple(_plain(n) for n in _tree.names(structure, ""))
     specs = {n: _spec(x) for n, x in zip(names, leaves, strict=True)}
     axes = FreeAxes.of("to_torch", specs, dynamic)
@@ -251,7 +251,7 @@ class _WritableNetwork:
 
     @classmethod
     def of(cls, network: Module, signature: Signature, examples: Sequence[Any]) -> _WritableNetwork:
-        leaves, structure = _tree.flatten(tuple(examples))
+        leaves, structure = _tree.flatten(tuple(examples), open_dataclasses=True)
         held = {**dict(network.named_parameters()), **dict(network.named_buffers())}
         return cls(
             network, structure, signature.names, [_spec(x) for x in leaves], held, network.generators()
@@ -264,7 +264,9 @@ class _WritableNetwork:
         capture = _NetworkCapture({**states, **self.held})
         inputs = [Value(s.open, name=n) for s, n in zip(specs, self.names, strict=True)]
         with recording(capture):
-            results, nesting = _tree.flatten(self.network(*_tree.unflatten(self.structure, inputs)))
+            results, nesting = _tree.flatten(
+                self.network(*_tree.unflatten(self.structure, inputs)), open_dataclasses=True
+            )
             outputs = [capture.read(operand(y)) for y in results]
         del results
         capture.leave_behind()
