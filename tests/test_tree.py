@@ -1,5 +1,6 @@
 """Trees come apart and go together again."""
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pytest
@@ -75,3 +76,23 @@ def test_keys_that_are_equal_stay_what_they_are() -> None:
         assert type(found) is type(key)
     assert _tree.flatten({"a": 1, "b": 2})[1] is _tree.flatten({"a": 3, "b": 4})[1]
     assert _tree.flatten({"a": 1, "b": 2})[1] != _tree.flatten({"b": 1, "a": 2})[1]
+
+
+@dataclass(frozen=True)
+class Result:
+    logits: Any
+    more: Any = None
+
+    def __post_init__(self) -> None:
+        assert isinstance(self.logits, int), "made of numbers"
+
+
+def test_objects_of_a_dataclass_are_leaves_or_containers() -> None:
+    given = {"a": Result(1, [2, None]), "b": Result}
+    assert _tree.flatten(given)[0] == [given["a"], Result]
+    leaves, structure = _tree.flatten(given, open_dataclasses=True)
+    assert leaves == [1, 2, Result]
+    assert _tree.unflatten(structure, leaves) == given
+    assert _tree.unflatten(structure, ["x", "y", "z"])["a"].logits == "x"  # as it was, not made anew
+    assert _tree.names(structure, "r") == ["r['a']['logits']", "r['a']['more'][0]", "r['b']"]
+    assert structure == _tree.flatten({"a": Result(5, [6, None]), "b": 3}, open_dataclasses=True)[1]

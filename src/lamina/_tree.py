@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -16,8 +16,8 @@ from typing import Any
 class Structure:
     """A tree without its leaves; structures can be compared and be keys.
 
-    kind: tuple, list, dict or a named tuple's class; NoneType for None; None where a leaf stands.
-    keys: of a dict, in order. branches: what lies within, in order.
+    kind: tuple, list, dict, a named tuple's or a dataclass; NoneType for None; None where a leaf stands.
+    keys: of a dict, the names of a dataclass's fields, in order. branches: what lies within, in order.
     """
 
     kind: type | None = None
@@ -60,28 +60,37 @@ def _same(kind: type, branches: tuple[Structure, ...], names: tuple[str, ...] = 
     return Structure(kind, names, branches)
 
 
-def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], Structure]:
+def flatten(
+    tree: Any, is_leaf: Callable[[Any], bool] | None = None, *, open_dataclasses: bool = False
+) -> tuple[list[Any], Structure]:
     """The leaves of a tree in order, and its structure.
 
-    is_leaf: asked of each container; where it is true the container is not looked into.
+    is_leaf: asked of each container; where it is true the container is not looked into. open_dataclasses: whether
+    objects of a dataclass are containers of their fields; else they are leaves.
     """
     found: list[Any] = []
-    return found, _flatten(tree, found, is_leaf)
+    return found, _flatten(tree, found, is_leaf, open_dataclasses)
 
 
-def _flatten(tree: Any, found: list[Any], is_leaf: Callable[[Any], bool] | None) -> Structure:
+def _flatten(
+    tree: Any, found: list[Any], is_leaf: Callable[[Any], bool] | None, opened: bool = False
+) -> Structure:
     if tree is None:
         return _NOTHING
+    if opened and not isinstance(tree, (type, dict)) and is_dataclass(tree):
+        names = tuple(f.name for f in fields(tree))
+        within = tuple([_flatten(getattr(tree, n), found, is_leaf, opened) for n in names])
+        return Structure(type(tree), names, within)
     if not isinstance(tree, (tuple, list, dict)) or (is_leaf is not None and is_leaf(tree)):
         found.append(tree)
         return LEAF
     if isinstance(tree, dict):
-        branches = tuple([_flatten(b, found, is_leaf) for b in tree.values()])
+        branches = tuple([_flatten(b, found, is_leaf, opened) for b in tree.values()])
         if all(type(key) is str for key in tree):  # others may be equal and yet not the same: 1, 1.0 and True
             return _same(dict, branches, tuple(tree))
         return Structure(dict, tuple(tree), branches)
     kind = type(tree) if hasattr(tree, "_fields") else tuple if isinstance(tree, tuple) else list
-    return _same(kind, tuple([_flatten(b, found, is_leaf) for b in tree]))
+    return _same(kind, tuple([_flatten(b, found, is_leaf, opened) for b in tree]))
 
 
 def unflatten(structure: Structure, leaves: Sequence[Any]) -> Any:
@@ -109,6 +118,11 @@ def _unflatten(structure: Structure, rest: Iterator[Any]) -> Any:
         return None
     if kind is dict:
         return dict(zip(structure.keys, inside, strict=True))
+    if is_dataclass(kind):
+        made = object.__new__(kind)  # as it was: what its constructor makes of fields is in them already
+        for name, value in zip(structure.keys, inside, strict=True):
+            object.__setattr__(made, name, value)
+        return made
     return kind(*inside) if hasattr(kind, "_fields") else kind(inside)
 
 

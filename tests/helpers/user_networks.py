@@ -1,6 +1,7 @@
 """Networks as users of PyTorch write them: a name, and what makes a network and its inputs of a step."""
 
 import copy
+import functools
 import itertools
 import math
 from collections import OrderedDict
@@ -8,8 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import einops
 import torch
 import torch.nn.functional as F
+from einops.layers.torch import Rearrange
 from torch import Tensor, nn
 
 import tests.helpers.vision  # noqa: F401  transformers imports torchvision where it is installed
@@ -1823,3 +1826,380 @@ def conv3d_video_transposed_mixed():
             )
 
     return Net(), lambda s: (torch.randn(2, 2, 3, 6, 6, generator=gen(s)),)
+
+
+# ---- parametrizations, functions of functions, containers
+@net
+def orthogonal_and_weight_norm_parametrizations():
+    from torch.nn.utils import parametrizations, parametrize
+
+    class Doubled(nn.Module):
+        def forward(self, w):
+            return w * 2
+
+        def right_inverse(self, w):
+            return w / 2
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = parametrizations.weight_norm(nn.Linear(6, 8), dim=0)
+            self.b = parametrizations.spectral_norm(nn.Conv1d(2, 4, 3, padding=1))
+            self.c = nn.Linear(16, 4)
+            parametrize.register_parametrization(self.c, "weight", Doubled())
+            self.d = parametrizations.orthogonal(nn.Linear(4, 4, bias=False), orthogonal_map="householder")
+            self.e = parametrizations.orthogonal(nn.Linear(4, 4, bias=False))
+            self.f = parametrizations.orthogonal(nn.Linear(4, 6, bias=False), orthogonal_map="cayley")
+
+        def forward(self, x):
+            y = F.elu(self.a(x)).view(x.shape[0], 2, 4)
+            y = self.b(y).flatten(1)
+            with parametrize.cached():
+                z = self.c(y)
+                return self.f(self.e(self.d(z) + self.d(z * 2)))
+
+    return Net(), lambda s: (torch.randn(3, 6, generator=gen(s)),)
+
+
+@net
+def functional_ensemble_vmap():
+    from torch.func import vmap
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w1 = nn.Parameter(torch.randn(3, 8, 5) * 0.3)
+            self.b1 = nn.Parameter(torch.zeros(3, 8))
+            self.w2 = nn.Parameter(torch.randn(3, 2, 8) * 0.3)
+
+        def one(self, w1, b1, w2, x):
+            return F.linear(torch.tanh(F.linear(x, w1, b1)), w2)
+
+        def forward(self, x):
+            return vmap(self.one, in_dims=(0, 0, 0, None))(self.w1, self.b1, self.w2, x).mean(0)
+
+    return Net(), lambda s: (torch.randn(4, 5, generator=gen(s)),)
+
+
+@net
+def functional_call_of_generated_weights():
+    from torch.func import functional_call
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+            self.hyper = nn.Linear(5, sum(p.numel() for p in self.inner.parameters()))
+
+        def forward(self, x, z):
+            flat = self.hyper(z)
+            own = {}
+            i = 0
+            for n, p in self.inner.named_parameters():
+                own[n] = flat[i : i + p.numel()].view_as(p) * 0.1 + p
+                i += p.numel()
+            return functional_call(self.inner, own, (x,))
+
+    return Net(), lambda s: (torch.randn(4, 3, generator=gen(s)), torch.randn(5, generator=gen(s + 1)))
+
+
+@net
+def running_buffers_and_counters():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.l = nn.Linear(4, 4)
+            self.register_buffer("mean", torch.zeros(4))
+            self.register_buffer("count", torch.zeros((), dtype=torch.long))
+            self.register_buffer("hist", torch.zeros(6))
+            self.register_buffer("table", torch.eye(4), persistent=False)
+
+        def forward(self, x):
+            y = self.l(x)
+            if self.training:
+                with torch.no_grad():
+                    self.count += 1
+                    self.mean.lerp_(y.mean(0), 0.1)
+                    self.hist.index_add_(0, y.argmax(1), torch.ones(len(y)))
+                    self.table[0] = self.table[0].roll(1)
+            return (y - self.mean) @ self.table.T / (1 + self.count.clamp(max=10))
+
+    return Net(), lambda s: (torch.randn(5, 4, generator=gen(s)),)
+
+
+@net
+def custom_functions_with_context():
+    class Clip(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, lo, hi):
+            ctx.save_for_backward(x)
+            ctx.lo, ctx.hi = lo, hi
+            return x.clamp(lo, hi)
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return g * torch.where((x > ctx.lo) & (x < ctx.hi), 1.0, 0.1), None, None
+
+    class Reverse(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, a):
+            ctx.a = a
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, g):
+            return -ctx.a * g, None
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(5, 6)
+            self.b = nn.Linear(6, 3)
+            self.dom = nn.Linear(6, 2)
+
+        def forward(self, x):
+            h = Clip.apply(self.a(x), -0.5, 0.5)
+            return self.b(h), self.dom(Reverse.apply(h, 0.3)).log_softmax(-1)
+
+    return Net(), lambda s: (torch.randn(4, 5, generator=gen(s)),)
+
+
+@net
+def einops_patches_and_axial_attention():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.patch = nn.Sequential(
+                Rearrange("b c (h p) (w q) -> b h w (p q c)", p=2, q=2), nn.Linear(12, 16)
+            )
+            self.qkv = nn.Linear(16, 48)
+            self.out = nn.Linear(16, 4)
+
+        def att(self, x):
+            q, k, v = einops.rearrange(self.qkv(x), "b n m (three h d) -> three b n h m d", three=3, h=4)
+            a = torch.einsum("bnhid,bnhjd->bnhij", q, k) * 0.5
+            return einops.rearrange(
+                einops.einsum(a.softmax(-1), v, "b n h i j, b n h j d -> b n h i d"),
+                "b n h m d -> b n m (h d)",
+            )
+
+        def forward(self, x):
+            y = self.patch(x)
+            y = y + self.att(y)
+            y = y + einops.rearrange(
+                self.att(einops.rearrange(y, "b h w d -> b w h d")), "b w h d -> b h w d"
+            )
+            pooled = einops.reduce(y, "b (h k) w d -> b h d", "max", k=2)
+            return self.out(einops.repeat(pooled, "b h d -> b h r d", r=2)), einops.pack(
+                [pooled, y.mean((1, 2))], "b * d"
+            )[0]
+
+    return Net(), lambda s: (torch.randn(2, 3, 8, 8, generator=gen(s)),)
+
+
+@net
+def nested_dicts_in_and_dataclass_out():
+    @dataclass
+    class Out:
+        logits: Tensor
+        aux: dict
+        loss: Tensor | None = None
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.emb = nn.ModuleDict({"user": nn.Embedding(9, 4), "item": nn.Embedding(7, 4)})
+            self.head = nn.Linear(8 + 3, 1)
+
+        def forward(self, batch):
+            parts = [self.emb[k](batch["ids"][k]) for k in sorted(self.emb)]
+            x = torch.cat([*parts, batch["dense"]], -1)
+            y = self.head(x).squeeze(-1)
+            loss = (
+                F.binary_cross_entropy_with_logits(y, batch["label"], weight=batch.get("weight"))
+                if "label" in batch
+                else None
+            )
+            return Out(y, {"norm": [p.norm() for p in parts]}, loss)
+
+    def inputs(s):
+        return (
+            {
+                "ids": {
+                    "user": torch.randint(0, 9, (5,), generator=gen(s)),
+                    "item": torch.randint(0, 7, (5,), generator=gen(s + 1)),
+                },
+                "dense": torch.randn(5, 3, generator=gen(s)),
+                "label": torch.rand(5, generator=gen(s)),
+            },
+        )
+
+    return Net(), inputs
+
+
+@net
+def shape_driven_control_flow_unet():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.down = nn.ModuleList([nn.Conv2d(3, 8, 3, 2, 1), nn.Conv2d(8, 12, 3, 2, 1)])
+            self.up = nn.ModuleList([nn.ConvTranspose2d(12, 8, 2, 2), nn.ConvTranspose2d(16, 3, 2, 2)])
+
+        def forward(self, x):
+            h, w = x.shape[-2:]
+            pad = ((-w) % 4, (-h) % 4)
+            if any(pad):
+                x = F.pad(x, (0, pad[0], 0, pad[1]), mode="reflect")
+            skips = []
+            for d in self.down:
+                x = F.silu(d(x))
+                skips.append(x)
+            x = self.up[0](skips.pop())
+            s = skips.pop()
+            if s.shape[-1] != x.shape[-1]:
+                x = F.interpolate(x, size=s.shape[-2:])
+            x = self.up[1](torch.cat([x, s], 1))[..., :h, :w]
+            while x.shape[-1] > 4:
+                x = F.avg_pool2d(x, 2)
+            return x
+
+    return Net(), lambda s: (torch.randn(2, 3, 10, 9, generator=gen(s)),)
+
+
+@net
+def tied_autoencoder_with_hooks():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.enc = nn.ModuleList([nn.Linear(8, 6), nn.Linear(6, 4)])
+            self.bias = nn.ParameterList([nn.Parameter(torch.zeros(6)), nn.Parameter(torch.zeros(8))])
+            self.acts = {}
+            self.enc[0].register_forward_hook(lambda m, i, o: self.acts.__setitem__("h", o))
+            self.enc[1].register_forward_pre_hook(lambda m, i: (i[0] * 0.9,))
+            self.enc[1].register_full_backward_hook(lambda m, gi, go: None)
+
+        def forward(self, x):
+            h = x
+            for layer in self.enc:
+                h = torch.sigmoid(layer(h))
+            for layer, b in zip(reversed(self.enc), self.bias, strict=True):
+                h = F.linear(h, layer.weight.t(), b)
+            return F.mse_loss(h, x), self.acts.pop("h").abs().mean()
+
+    return Net(), lambda s: (torch.randn(4, 8, generator=gen(s)),)
+
+
+@net
+def views_in_place_and_strided_writes():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.l = nn.Linear(6, 12)
+            self.g = nn.Parameter(torch.ones(3))
+
+        def forward(self, x):
+            y = self.l(x).view(-1, 3, 4).transpose(1, 2).contiguous()
+            y[:, ::2] += y[:, 1::2].detach()
+            y.view(-1)[::5].mul_(0.5)
+            d = y.new_zeros(x.shape[0], 4, 4)
+            d.diagonal(dim1=1, dim2=2).copy_(y[..., 0])
+            d[:, 0, 1:] = y[:, 1:, 2]
+            d.masked_fill_(d > 1, 1.0)
+            d.triu_(-1)
+            z = torch.empty_like(y)
+            z[...] = y * self.g
+            z.clamp_(min=-1).squeeze_()
+            m = torch.stack(list(z.unbind(1)), 0)
+            m[1:] = m[:-1].clone()
+            return (
+                d.sum((1, 2)),
+                m.permute(1, 0, 2),
+                torch.as_strided(z.contiguous(), (x.shape[0], 3), (12, 1)),
+            )
+
+    return Net(), lambda s: (torch.randn(5, 6, generator=gen(s)),)
+
+
+@net
+def cells_in_a_generator():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.c = nn.GRUCell(3, 6)
+            self.l = nn.LSTMCell(6, 5)
+            self.o = nn.Linear(5, 2)
+
+        def steps(self, x):
+            h = x.new_zeros(x.shape[0], 6)
+            s = None
+            for t in range(x.shape[1]):
+                h = self.c(x[:, t], h)
+                s = self.l(h, s)
+                yield self.o(s[0])
+
+        def forward(self, x):
+            ys = list(self.steps(x))
+            w = [math.exp(-i) for i, _ in enumerate(ys)]
+            return torch.stack(ys, 1), functools.reduce(
+                lambda a, b: a + b, (y * k for y, k in zip(ys, w, strict=True))
+            )
+
+    return Net(), lambda s: (torch.randn(3, 4, 3, generator=gen(s)),)
+
+
+@net
+def branches_on_numbers():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(5, 5)
+            self.b = nn.Linear(5, 5)
+
+        def forward(self, x):
+            y = self.a(x)
+            y = self.b(y).relu() if y.mean() > 0 else self.b(-y).tanh()
+            return y * float(x.abs().max() > 1)
+
+    return Net(), lambda s: (torch.randn(4, 5, generator=gen(s)),)
+
+
+@net
+def forces_by_an_inner_gradient():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(4, 8)
+            self.b = nn.Linear(8, 1)
+
+        def energy(self, x):
+            return self.b(F.softplus(self.a(x))).sum()
+
+        def forward(self, x):
+            g = torch.func.grad(self.energy)(x)
+            return -g, self.energy(x)
+
+    return Net(), lambda s: (torch.randn(3, 4, generator=gen(s)),)
+
+
+@net
+def sparse_moe_sort_dispatch():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate = nn.Linear(6, 4, bias=False)
+            self.w = nn.Parameter(torch.randn(4, 6, 6) * 0.3)
+
+        def forward(self, x):
+            p = self.gate(x).softmax(-1)
+            v, i = p.topk(2, -1)
+            v = v / v.sum(-1, keepdim=True)
+            flat = i.flatten()
+            order = flat.argsort(stable=True)
+            tok = order // 2
+            y = torch.bmm(x[tok].unsqueeze(1), self.w[flat[order]]).squeeze(1) * v.flatten()[order, None]
+            out = torch.zeros_like(x).index_add_(0, tok, y)
+            load = F.one_hot(flat, 4).float().mean(0)
+            return out, (load * p.mean(0)).sum() * 4, torch.bincount(flat, minlength=4).cumsum(0).float()
+
+    return Net(), lambda s: (torch.randn(7, 6, generator=gen(s)),)

@@ -174,3 +174,40 @@ def test_powers_of_elements() -> None:
         linalg.vander(x, N=1)
     with pytest.raises(ShapeError, match="vander: x must have an axis"):
         linalg.vander(lm.tensor(1.0))
+
+
+def exponential(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    values, vectors = np.linalg.eig(a)
+    found: np.ndarray[Any, Any] = ((vectors * np.exp(values)[..., None, :]) @ np.linalg.inv(vectors)).real
+    return found
+
+
+@pytest.mark.parametrize("size", [1e-6, 0.3, 2.0, 40.0])
+def test_exponentials(size: float) -> None:
+    a = drawn(3, 5, 5) * size
+    whole = a - turned(a) if size > 10 else a  # of a large one the turns alone stay finite
+    near(linalg.matrix_exp(whole), exponential(whole), 1e-9)
+    near(linalg.matrix_exp(whole.astype(np.float32)), exponential(whole), 1e-4)
+    near(linalg.matrix_exp(np.zeros((2, 2))), np.eye(2))
+    with pytest.raises(ShapeError, match="matrix_exp: needs square matrices"):
+        linalg.matrix_exp(drawn(2, 3))
+
+
+def test_gradient_of_an_exponential() -> None:
+    a, direction, weight, h = drawn(4, 4) * 3, drawn(4, 4), drawn(4, 4), 1e-6
+    slope = lm.grad(lambda x: lm.ops.sum(linalg.matrix_exp(x) * weight))(a)
+    difference = (exponential(a + h * direction) - exponential(a - h * direction)) / (2 * h)
+    assert float((slope.numpy() * direction).sum()) == pytest.approx((difference * weight).sum(), rel=1e-5)
+
+
+@pytest.mark.parametrize(("shape", "count"), [((5, 3), 3), ((4, 4), 4), ((2, 6, 3), 2), ((3, 1), 0)])
+def test_products_of_reflections(shape: tuple[int, ...], count: int) -> None:
+    a, tau = drawn(*shape), drawn(*shape[:-2], count)
+    rows, columns = shape[-2:]
+    wanted = np.broadcast_to(np.eye(rows), (*shape[:-2], rows, rows))
+    for i in range(count):
+        v = np.where(np.arange(rows) > i, a[..., i], 0.0) + (np.arange(rows) == i)
+        wanted = wanted @ (np.eye(rows) - tau[..., i, None, None] * v[..., :, None] * v[..., None, :])
+    near(linalg.householder_product(a, tau), wanted[..., :columns])
+    with pytest.raises(ShapeError, match="householder_product: takes A"):
+        linalg.householder_product(turned(a), np.ones(9))

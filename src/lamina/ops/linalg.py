@@ -17,16 +17,18 @@ from lamina._lazy import listing
 from lamina.ops.arguments import checked
 from lamina.ops.core import floating, operand, recorder
 from lamina.ops.primitives.arrange import broadcast_to
+from lamina.ops.primitives.marker import stop_gradient
 from lamina.ops.primitives.matmul import matmul
 from lamina.ops.primitives.norms import vector_norm
-from lamina.ops.primitives.pointwise import abs, log, sign, sqrt, where
+from lamina.ops.primitives.pointwise import abs, ceil, clamp, exp, log, sign, sqrt, where
 from lamina.ops.primitives.products import vander as powers
 from lamina.ops.primitives.reduce import amax, amin, argmax, prod, sum
 from lamina.ops.primitives.shape import cat, expand, pad
 from lamina.spec import ShapeError, broadcast_shapes, float32, normalize_axis
 
-__all__ = ["LinAlgError", "cholesky", "det", "inv", "matrix_norm", "matrix_power", "multi_dot", "norm", "slogdet",
-           "solve", "solve_triangular", "vander", "vecdot", "vector_norm"]  # fmt: skip
+__all__ = ["LinAlgError", "cholesky", "det", "householder_product", "inv", "matrix_exp", "matrix_norm",
+           "matrix_power", "multi_dot", "norm", "slogdet", "solve", "solve_triangular", "vander", "vecdot",
+           "vector_norm"]  # fmt: skip
 __dir__ = listing(__all__)
 
 #: The most rows of a matrix that is taken apart step by step.
@@ -265,6 +267,56 @@ def matrix_power(A: Any, n: int) -> Any:
         n >>= 1
         a = matmul(a, a) if n else a
     return a * 0.0 + np.eye(a.shape[-1], dtype=a.dtype.numpy) if found is None else found
+
+
+#: Terms of the series for the exponential, and the norm up to which they are exact, by the type's bytes; how often
+#: its result may be squared.
+_TERMS, _REACH, _SQUARED = {4: 10, 8: 18}, {4: 0.6, 8: 1.0}, 12
+
+
+@checked
+def matrix_exp(A: Any) -> Any:
+    """The exponential of A [..., N, N]: the series of A / 2^s, squared s times. torch.linalg.matrix_exp.
+
+    Matrices whose norm is beyond 2^12 are as far as they would be after twelve squarings. (Moler and Van Loan 2003)
+    """
+    a = _matrix("matrix_exp", A)
+    kind, a = a.dtype, a.cast(float32) if a.dtype.itemsize < 4 else a
+    wide = a.dtype.itemsize
+    held = stop_gradient(
+        amax(sum(abs(a), -2, keepdim=True), -1, keepdim=True)
+    )  # [..., 1, 1]: the largest column
+    times = clamp(ceil(log(held / _REACH[wide] + 1e-30) * (1 / np.log(2.0))), 0.0, float(_SQUARED))
+    a = a * exp(times * -np.log(2.0))
+    eye = np.eye(a.shape[-1], dtype=a.dtype.numpy)
+    found = eye + a * (1 / _TERMS[wide])
+    for n in range(_TERMS[wide] - 1, 0, -1):
+        found = eye + matmul(a, found) * (1 / n)
+    for i in range(_SQUARED):
+        squared = where(times > i, found, 0.0)  # others are left out before they could overflow
+        found = where(times > i, matmul(squared, squared), found)
+    return found.cast(kind)
+
+
+@checked
+def householder_product(A: Any, tau: Any) -> Any:
+    """The first columns of H_1 H_2 … H_k with H_i = 1 - tau_i v_i v_iᵀ, v_i being column i of A [..., M, N] below its
+    diagonal, 1 there. tau: [..., k], k at most N. torch.linalg.householder_product. Raises ShapeError.
+    """
+    a, scale = _matrix("householder_product", A, square=False), floating(tau, "householder_product")
+    (rows, columns), count = a.shape[-2:], scale.shape[-1]
+    if not count <= columns <= rows or scale.shape[:-1] != a.shape[:-2]:
+        raise ShapeError(
+            f"householder_product: takes A [..., M, N] with M >= N and tau [..., k], k <= N, got {a.spec} and "
+            f"{scale.spec}"
+        )
+    eye = np.eye(rows, columns, dtype=a.dtype.numpy)
+    below = where(np.tri(rows, columns, -1, dtype=np.bool_), a, 0.0) + eye
+    found = broadcast_to(operand(eye), a.shape)
+    for i in reversed(range(count)):
+        v = below[..., i : i + 1]
+        found = found - v * scale[..., None, i : i + 1] * matmul(v.mT, found)
+    return found
 
 
 @checked

@@ -38,6 +38,25 @@ def rotary_positions() -> tuple[Any, ...]:
 
 
 @program
+def padded_spectra() -> tuple[Any, ...]:
+    """A spectrum with more bands and frames around it, as in networks for sound."""
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.rand(4, 6))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            z = F.pad(torch.fft.rfft(x) * self.scale[:, :4], (1, 1), value=2.0)
+            return torch.view_as_real(z + F.pad(z[:, 1:], (0, 1))).flatten(1)
+
+    return Net(), torch.randn(4, 6)
+
+
+@program
 def spectral_convolution() -> tuple[Any, ...]:
     """Complex parameters, a spectrum that is written in parts, and its inverse."""
     import torch

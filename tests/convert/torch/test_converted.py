@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -181,3 +182,61 @@ def test_what_has_no_counterpart_is_named_with_its_line() -> None:
         from_torch(Net(), torch.randn(3, 3))
     with pytest.raises(TypeError, match=r"takes a torch.nn.Module, got int"):
         from_torch(3)
+
+
+def test_what_a_network_writes_over_its_parameters_is_kept() -> None:
+    import torch
+    from torch import nn
+
+    from lamina.convert.torch import from_torch
+
+    class Rescaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 2, bias=False)
+
+        def forward(self, x: Any) -> Any:
+            with torch.no_grad():
+                self.layer.weight.div_(2.0)
+            return self.layer(x)
+
+    net, x = Rescaled().eval(), torch.randn(4, 3)
+    converted = from_torch(net, x, share=False)
+    first = net.layer.weight.detach().clone()
+    for times in (2, 4):
+        np.testing.assert_allclose(
+            converted(x).numpy(), (x @ (first / times).T).numpy(), rtol=1e-5, atol=1e-6
+        )
+        np.testing.assert_array_equal(converted.layer.weight.numpy(), (first / times).numpy())
+
+
+def test_a_dataclass_goes_in_and_comes_out() -> None:
+    import torch
+    from torch import nn
+
+    from lamina.convert.torch import check, from_torch
+
+    @dataclass
+    class Batch:
+        x: Any
+        scale: float
+        mask: Any = None
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, batch: Any) -> Any:
+            return Batch(self.layer(batch.x * batch.mask), batch.scale, {"mean": batch.x.mean()})
+
+    net, inputs = Net(), [Batch(torch.randn(4, 3), 2.0, torch.ones(3) * i) for i in (1, 2)]
+    converted = from_torch(net, inputs[0], share=False)
+    for given in inputs:
+        found, wanted = converted(given), net(given)
+        assert (type(found), found.scale) == (Batch, 2.0)
+        np.testing.assert_allclose(found.x.numpy(), wanted.x.detach().numpy(), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found.mask["mean"].numpy(), wanted.mask["mean"].numpy(), rtol=1e-5)
+    parity = check(net, converted, inputs[1])
+    assert len(parity.outputs) == 2
+    assert parity.gradient < 1e-4

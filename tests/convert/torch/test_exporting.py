@@ -151,3 +151,43 @@ def test_a_buffer_that_changes_its_shape_is_refused() -> None:
 
     with pytest.raises(TorchConversionError, match=r"the buffer last \(1,\) becomes \(3,\)"):
         from_torch(nn.Sequential(Net()), torch.randn(4, 3))
+
+
+def test_a_branch_on_numbers_is_named_with_its_line() -> None:
+    import torch
+    from torch import nn
+
+    from lamina.convert.torch import TorchConversionError, from_torch
+
+    class Net(nn.Module):
+        def forward(self, x: Any) -> Any:
+            if not torch.isfinite(x).all():
+                x = x.clamp(-1, 1)
+            return x
+
+    with pytest.raises(
+        TorchConversionError, match=r"test_exporting.py:\d+: if not torch.isfinite\(x\).all\(\):\)"
+    ):
+        from_torch(Net(), torch.ones(2, 3))
+
+
+def test_a_module_that_is_moved_to_where_it_is_stays() -> None:
+    import torch
+    from torch import nn
+
+    from lamina.convert.torch import check, from_torch
+
+    class Router(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.classifier = nn.Linear(3, 2)
+
+        def forward(self, x: Any) -> Any:
+            self.classifier = self.classifier.to(x.dtype)
+            return self.classifier(x)
+
+    net, x = Router(), torch.randn(4, 3)
+    before = nn.Module._apply
+    assert check(net, from_torch(net, x, share=False), x).output < 1e-6
+    assert nn.Module._apply is before
+    assert net.double().classifier.weight.dtype == torch.float64

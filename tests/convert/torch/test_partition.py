@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
+from tests.convert.torch.test_user_networks import IN_PARTS, losses, made
+
 GOES_BACK = True
+
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.feature("B024"),
@@ -199,3 +202,13 @@ def test_a_closed_function_that_asks_for_numbers_stays() -> None:
     x = torch.randn(5)
     with torch.no_grad():
         torch.testing.assert_close(compiled(lambda x: torch.tanh(scaled(x)))(x), torch.tanh(scaled(x)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", IN_PARTS)
+def test_networks_of_users_run_in_parts(name: str) -> None:
+    """Functions of functions, and branches on numbers: what is between is PyTorch's, the steps are the same."""
+    from tests.helpers.torch_training import compiled
+
+    (net, inputs), (twin, _) = made(name), made(name)
+    assert losses(twin, compiled(twin), inputs) == pytest.approx(losses(net, net, inputs), rel=1e-3, abs=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,9 @@ pytestmark = [
     pytest.mark.torch,
     pytest.mark.feature("F099", "F100", "B027"),
     pytest.mark.filterwarnings("ignore:index_reduce:UserWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:.*autograd.function.Function.* should not be:DeprecationWarning"
+    ),  # Dynamo's
 ]
 
 #: Those that run with the fast tests: what they do is not elsewhere.
@@ -21,6 +25,7 @@ FAST = (
     "kv_cache_decoding",
     "feature_pyramid_hooks_captured",
     "ctc_speech",
+    "nested_dicts_in_and_dataclass_out",
 )
 SLOW = (
     "llama_complex_rotary", "gqa_sdpa_rope_cached_buffers", "kv_cache_returned_tuples", "alibi_attention",
@@ -36,7 +41,13 @@ SLOW = (
     "bayes_linear_local_reparam_eval", "normalizing_flow_realnvp", "gumbel_hard_and_ste",
     "unfold_fold_local_attention", "embedding_bag_recommender_dlrm", "ema_teacher_momentum_queue",
     "script_like_beam_pointer_network", "conv3d_video_transposed_mixed",
+    "orthogonal_and_weight_norm_parametrizations", "functional_call_of_generated_weights",
+    "running_buffers_and_counters", "custom_functions_with_context", "einops_patches_and_axial_attention",
+    "shape_driven_control_flow_unet", "tied_autoencoder_with_hooks", "views_in_place_and_strided_writes",
+    "cells_in_a_generator", "sparse_moe_sort_dispatch",
 )  # fmt: skip
+#: Those that have no graph of their own: PyTorch runs what is between the parts.
+IN_PARTS = ("functional_ensemble_vmap", "branches_on_numbers", "forces_by_an_inner_gradient")
 NAMES = [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 
 
@@ -59,6 +70,8 @@ def floats(found: Any) -> list[Any]:
     from torch.utils import _pytree as pytree
 
     found = found.to_tuple() if hasattr(found, "to_tuple") else found
+    if dataclasses.is_dataclass(found):
+        found = [getattr(found, field.name) for field in dataclasses.fields(found)]
     return [y for y in pytree.tree_leaves(found) if hasattr(y, "is_floating_point") and y.is_floating_point()]
 
 
@@ -122,4 +135,16 @@ def test_converted(name: str, mode: str) -> None:
 def test_all_are_here() -> None:
     from tests.helpers.user_networks import NETWORKS
 
-    assert sorted(NETWORKS) == sorted([*FAST, *SLOW])
+    assert sorted(NETWORKS) == sorted([*FAST, *SLOW, *IN_PARTS])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", IN_PARTS)
+def test_what_has_no_graph_is_refused(name: str) -> None:
+    from lamina.convert.torch import TorchConversionError, from_torch
+
+    net, inputs = made(name)
+    with pytest.raises(
+        TorchConversionError, match="Net: (torch.export makes no graph|.* calls have no counterpart)"
+    ):
+        from_torch(net, *inputs(0))

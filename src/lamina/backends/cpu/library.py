@@ -38,13 +38,23 @@ def desc(spec: Spec) -> MemoryDesc:
     spec, kind = spec.fixed, data_type(spec.dtype)
     layout = spec.physical
     if not layout.is_blocked:
-        return MemoryDesc(spec.shape or (1,), kind, strides=layout.strides or (1,))
+        return MemoryDesc(spec.shape or (1,), kind, strides=_told(spec.shape, layout.strides) or (1,))
     if spec in _blocked:
         return _blocked[spec]
     try:
         return MemoryDesc(spec.shape, kind, tag=spec.tag or "")
     except ValueError as error:
         raise NoKernel(f"cpu: {spec} has no oneDNN descriptor: {error}") from None
+
+
+def _told(shape: Shape, strides: Shape) -> Shape:
+    """Strides with those of axes of 1, which lead nowhere, as in a packed tensor: oneDNN counts elements by them."""
+    found, behind = list(strides), 1
+    for axis in reversed(range(len(shape))):
+        if shape[axis] == 1:
+            found[axis] = behind
+        behind = found[axis] * shape[axis]
+    return tuple(found)
 
 
 def open_desc(spec: Spec, tag: str = "any") -> MemoryDesc:
@@ -54,8 +64,14 @@ def open_desc(spec: Spec, tag: str = "any") -> MemoryDesc:
 
 @lru_cache(maxsize=1024)
 def _tagged(shape: Shape, kind: str, tag: str) -> MemoryDesc:
-    """One object for all primitives, so that its strides are asked for once."""
-    return MemoryDesc(shape, kind, tag=tag)
+    """One object for all primitives, so that its strides are asked for once. Not every order of axes has a name."""
+    try:
+        return MemoryDesc(shape, kind, tag=tag)
+    except ValueError:
+        order = tuple(ord(letter) - ord("a") for letter in tag)
+        if sorted(order) != list(range(len(shape))):
+            raise
+        return MemoryDesc(shape, kind, strides=dense(shape, order).strides)
 
 
 @lru_cache(maxsize=1024)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lamina.backends import NoKernel
-from lamina.backends.cpu.library import Location, at_input, data_type
+from lamina.backends.cpu.library import Location, at_input, data_type, open_desc
 from lamina.onednn import (
     ARG,
     Attributes,
@@ -197,5 +197,5 @@ def _operand_desc(other: Spec, y: Spec, tag: str) -> MemoryDesc:
     if other.shape == y.shape:
         if tag == "any":
             raise NoKernel("cpu: an operand as large as the output needs a named layout")
-        return MemoryDesc(y.shape, kind, tag=tag)
+        return open_desc(y, tag)
     return MemoryDesc(aligned(other.shape, y.ndim), kind)

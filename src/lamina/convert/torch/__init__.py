@@ -30,6 +30,7 @@ from lamina.convert.torch import (
 from lamina.convert.torch.back import to_torch
 from lamina.convert.torch.converted import ConvertedModule, from_torch
 from lamina.convert.torch.explaining import explain
+from lamina.convert.torch.functions import TorchStep, writes
 from lamina.convert.torch.interpreter import FxProgram, FxResult
 from lamina.convert.torch.node import HANDLERS, TorchCall, TorchConversionError, converts
 from lamina.convert.torch.parity import Parity, check
@@ -62,10 +63,12 @@ __all__ = [
     "Parity",
     "TorchCall",
     "TorchConversionError",
+    "TorchStep",
     "check",
     "converts",
     "explain",
     "from_torch",
     "to_torch",
+    "writes",
 ]  # fmt: skip
 __dir__ = listing(__all__)

@@ -5,28 +5,35 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-import numpy as np
 import torch
 
 from lamina import ops
+from lamina.convert.free_axes import Free
 from lamina.convert.torch.converted import ConvertedModule
-from lamina.convert.torch.memory import copied
+from lamina.convert.torch.memory import copied, torch_tensor
+from lamina.convert.torch.network import WrittenNetwork, WrittenPart, signature_of, write_network
 from lamina.convert.torch.node import TorchConversionError
 from lamina.nn import Dropout, Module
 from lamina.tensors import Tensor
 
 
-def to_torch(network: Module) -> torch.nn.Module:
+def to_torch(network: Module, *examples: Any, dynamic: Free | None = None) -> torch.nn.Module:
     """A PyTorch module with the network's parameters, buffers and modes: equal bits under equal names.
 
     A network that came by `from_torch` goes back as a copy of the module that it was. One made of layers of
-    `lamina.nn` becomes the layers of torch.nn of the same names and arguments, in the same containers. Parameters
-    lie on the CPU; layers and parameters that are shared stay shared.
+    `lamina.nn` becomes the layers of torch.nn of the same names and arguments, in the same containers. Any other,
+    with classes of your own, is written as graphs of PyTorch's functions, in training and in inference mode, for
+    which examples of its inputs say shapes and dtypes; PyTorch's generator draws what it draws at random.
 
-    Raises TorchConversionError for a class that torch.nn does not have, by its path: such a network goes out as
-    ONNX (`lamina.convert.to_onnx`).
+    examples, dynamic: as in `to_onnx`: specs, arrays or tensors, one for each argument, and the axes whose size is
+    free. Parameters lie on the CPU; layers and parameters that are shared stay shared.
+
+    Raises TorchConversionError for a class that torch.nn does not have where there are no examples, by its path; for
+    an op that PyTorch has no function for, by the op, its module and line; ValueError and TypeError for examples and
+    axes that the network does not take.
     """
-    made = copied(network.source) if isinstance(network, ConvertedModule) else _layer(network, "", {})
+    came = isinstance(network, ConvertedModule)
+    made = copied(network.source) if came else _made(network, examples, dynamic)
     state = network.state_dict()
     own = made.state_dict()
     differing = sorted(own.keys() ^ state.keys()) or [k for k in own if own[k].shape != state[k].shape]
@@ -41,6 +48,35 @@ def to_torch(network: Module) -> torch.nn.Module:
     return made
 
 
+def _made(network: Module, examples: tuple[Any, ...], dynamic: Free | None) -> torch.nn.Module:
+    """The network as layers of torch.nn, else, where there are examples, as graphs."""
+    try:
+        return _layer(network, "", {})
+    except TorchConversionError:
+        if not examples:
+            raise
+    written = WrittenNetwork(type(network).__name__, signature_of(network, examples, dynamic))
+    _own(network, written, {id(network): written})
+    write_network(network, written, examples, dynamic)
+    return written
+
+
+def _own(module: Module, part: torch.nn.Module, known: dict[int, torch.nn.Module]) -> None:
+    """Give a part the names of what a module owns. known: the parts of modules by their ids."""
+    for name, p in module._parameters.items():
+        own = None if p is None else torch.nn.Parameter(torch_tensor(p), p.requires_grad)
+        part.register_parameter(name, own)
+    for name, held in module._buffers.items():
+        part.register_buffer(
+            name, None if held is None else torch_tensor(held), name not in module._transient
+        )
+    for name, child in module.named_children():
+        if id(child) not in known:
+            known[id(child)] = WrittenPart(type(child).__name__)
+            _own(child, known[id(child)], known)
+        part.add_module(name, known[id(child)])
+
+
 def _layer(module: Module, path: str, known: dict[int, torch.nn.Module]) -> torch.nn.Module:
     """The module of torch.nn of the same class, its children made the same way. known: by the ids of ours."""
     if id(module) not in known:
@@ -53,8 +89,8 @@ def _new_layer(module: Module, path: str, known: dict[int, torch.nn.Module]) -> 
     theirs = getattr(torch.nn, name, None)
     if theirs is None or not type(module).__module__.startswith("lamina.nn"):
         raise TorchConversionError(
-            f"to_torch: {path or 'the network'} is a {name}, which torch.nn does not have; networks with functions "
-            "of their own go out as ONNX (lamina.convert.to_onnx)"
+            f"to_torch: {path or 'the network'} is a {name}, which torch.nn does not have: give examples of the "
+            "network's inputs, and it is written as a graph (to_torch(network, x))"
         )
     if theirs in (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict):
         made: torch.nn.Module = theirs()
@@ -85,7 +121,7 @@ def _arguments(
         elif parameter.default is parameter.empty:
             raise TorchConversionError(
                 f"to_torch: {path or 'the network'}: a {type(module).__name__} does not keep its argument {name}, "
-                "which torch.nn's takes; it goes out as ONNX (lamina.convert.to_onnx), its weights by state_dict"
+                "which torch.nn's takes; give examples of the network's inputs (to_torch(network, x))"
             )
     return found
 
@@ -112,17 +148,10 @@ def _argument(value: Any, path: str, known: dict[int, torch.nn.Module]) -> Any:
     found = getattr(torch.nn.functional, name, None) if value is getattr(ops, name, None) else None
     if found is None:
         raise TorchConversionError(
-            f"to_torch: {path} is {name or repr(value)}, a function that torch.nn.functional does not have; the "
-            "network goes out as ONNX (lamina.convert.to_onnx)"
+            f"to_torch: {path} is {name or repr(value)}, a function that torch.nn.functional does not have: "
+            "give examples of the network's inputs (to_torch(network, x))"
         )
     return found
-
-
-def _plain(held: Tensor) -> torch.Tensor:
-    """The values as a tensor of PyTorch, in memory of its own."""
-    if str(held.dtype) == "bfloat16":  # NumPy has no such numbers: their bits travel
-        return torch.from_numpy(np.ascontiguousarray(held.numpy()).view(np.int16).copy()).view(torch.bfloat16)
-    return torch.from_numpy(np.array(held.numpy()))
 
 
 def _place(module: torch.nn.Module, name: str, held: Tensor, placed: dict[int, torch.nn.Parameter]) -> None:
@@ -131,9 +160,9 @@ def _place(module: torch.nn.Module, name: str, held: Tensor, placed: dict[int, t
     part = module.get_submodule(path)
     parameter = placed.get(id(held), part._parameters.get(own))
     if parameter is None:
-        part._buffers[own] = _plain(held)
+        part._buffers[own] = torch_tensor(held)
         return
     if id(held) not in placed:
-        parameter.data = _plain(held)
+        parameter.data = torch_tensor(held)
         placed[id(held)] = parameter
     part._parameters[own] = parameter

@@ -79,7 +79,11 @@ class ConvertedModule(ConvertedPart):
         found, changed = graph(_State(self), operands)
         for name, value in changed.items():
             path, _, own = name.rpartition(".")
-            setattr(self.get_submodule(path), own, value)
+            part = self.get_submodule(path)
+            if own in part._parameters:
+                getattr(part, own).data = value  # written without a gradient, as PyTorch lets nobody else
+            else:
+                setattr(part, own, value)
         return found
 
     def graph(self, inputs: Inputs, operands: list[Any]) -> ExportedGraph:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +29,8 @@ from lamina.convert.torch.packed import PackingMode
 from lamina.ops.core import Operand
 from lamina.tensors import Tensor, as_tensor
 
+#: Files that are no network's own.
+_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
 #: torch.export changes switches of the whole process: one thread makes graphs at a time.
 EXPORTING = threading.RLock()
 #: One axis of an input: a size, or the name of one that is free.
@@ -47,7 +51,7 @@ class Inputs:
     @classmethod
     def of(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Inputs, list[Any]]:
         """The inputs without their tensors, and the tensors."""
-        leaves, structure = flatten((tuple(args), dict(kwargs)))
+        leaves, structure = flatten((tuple(args), dict(kwargs)), open_dataclasses=True)
         tensors = [x for x in leaves if is_tensor(x)]
         others = tuple((i, x) for i, x in enumerate(leaves) if not is_tensor(x))
         return cls(structure, others, len(leaves)), tensors
@@ -159,7 +163,7 @@ class _Flat(torch.nn.Module):
             _write_assigned(before)
             return found
         with PackingMode(), LossMode(), _DataMode():
-            leaves, structure = flatten(self.network(*args, **kwargs))
+            leaves, structure = flatten(self.network(*args, **kwargs), open_dataclasses=True)
             buffers = [b for _, own in before for b in own.values()]
             leaves = [x.clone() if any(x is b for b in buffers if b is not None) else x for x in leaves]
             _write_assigned(before)
@@ -207,8 +211,13 @@ def export(module: torch.nn.Module, inputs: Inputs, tensors: Sequence[torch.Tens
 
 
 def _first(error: Exception) -> str:
+    """What an error says first, and the line of the network that it comes from."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:2])[:400]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not f.filename.startswith((*_LIBRARIES, "<"))]
+    entered = [f for f in frames if f.filename == __file__]
+    where = f" ({own[-1].filename}:{own[-1].lineno}: {own[-1].line})" if own and entered else ""
+    return " ".join(lines[:2])[:400] + where
 
 
 def _exported(flat: _Flat, tensors: Sequence[torch.Tensor], dynamic: bool) -> ExportedGraph:
@@ -283,9 +292,30 @@ def _quietly() -> Iterator[None]:
     printing = vars(torch.export._trace)
     printing["print"] = lambda *texts, **options: None
     try:
-        with warnings.catch_warnings(), torch.enable_grad(), attention_batch_first(), without_numbers():
+        with (
+            warnings.catch_warnings(), torch.enable_grad(), attention_batch_first(), without_numbers(),
+            _kept_as_they_are(),
+        ):  # fmt: skip
             warnings.simplefilter("ignore")
             yield
     finally:
         del printing["print"]
         torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@contextmanager
+def _kept_as_they_are() -> Iterator[None]:
+    """Within the block a module that is moved or converted to what it is already stays as it is: the exporter, whose
+    tensors cannot be exchanged, would give up.
+    """
+    apply = torch.nn.Module._apply
+
+    def applied(self: torch.nn.Module, function: Any, recurse: bool = True) -> torch.nn.Module:
+        held = [*self.parameters(recurse), *self.buffers(recurse)]
+        return self if all(function(x) is x for x in held) else apply(self, function, recurse)
+
+    torch.nn.Module._apply = applied
+    try:
+        yield
+    finally:
+        torch.nn.Module._apply = apply

@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.fx import GraphModule, Node
 
 from lamina import ops
+from lamina.convert.torch.arguments import as_called
 from lamina.convert.torch.autocast import Autocast, in_one_type
 from lamina.convert.torch.cells import Cell, View
 from lamina.convert.torch.complexes import ComplexCell, called, involved, is_complex, knows
@@ -47,6 +49,9 @@ from lamina.tensors import Tensor, as_tensor
 STORAGE = ("layout", "pin_memory", "memory_format", "device", "non_blocking", "generator", "cudnn_enable",
            "cudnn_enabled", "allow_tf32", "benchmark", "deterministic", "sparse_grad", "implicit", "inplace", "dtype",
            "_stacklevel")  # fmt: skip
+
+#: What stands in front of the names of NumPy's functions in Dynamo's graphs.
+_NUMPY = "wrapped_"
 
 
 class FxResult(NamedTuple):
@@ -142,10 +147,21 @@ def find(node: Node) -> Callable[..., Any] | None:
     if (space := namespace(target)) not in ("", "aten", "torchvision", "prims", "higher_order"):
         return HANDLERS.get(f"{space}::{name_of(node)}")
     name = name_of(node)
+    if name.startswith(_NUMPY) and callable(numpy_function := getattr(np, name.removeprefix(_NUMPY), None)):
+        return partial(_of_numbers, numpy_function)
     for key in (name, _plain_name(node)):
         if key in HANDLERS:
             return HANDLERS[key]
     return _function(_plain_name(node), node)
+
+
+def _of_numbers(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """A function of NumPy of numbers, which Dynamo keeps in its graphs. Raises TorchConversionError for tensors."""
+    if any(map(is_operand, (*args, *kwargs.values()))):
+        raise TorchConversionError(
+            f"numpy.{function.__name__}: takes a tensor: call torch's function of the name"
+        )
+    return ops.operand(np.asarray(function(*args, **kwargs)))
 
 
 def _function(name: str, node: Node) -> Callable[..., Any] | None:
@@ -218,7 +234,7 @@ class _Run:
         target: Any = node.target
         if self.autocast.active:
             args, kwargs = self.autocast.cast(node, args, kwargs)
-        args, kwargs = in_one_type(node, args, kwargs)
+        args, kwargs = in_one_type(node, *as_called(node, function, args, kwargs))
         if (plain := written_operator(target)) is not None:
             return self._in_place(args[0], lambda: plain(*read(args)), lambda: target(*read(args)))
         if not is_torch(target) and function is target:
@@ -327,6 +343,8 @@ def _applied(node: Node, function: Callable[..., Any], args: Any, kwargs: Any) -
     args = list(args)
     kwargs = {k: v for k, v in defaults(node, len(args)).items() if k in known} | dict(kwargs)
     spread = any(p.kind is p.VAR_POSITIONAL for p in known.values())
+    if spread:  # x.flip(dims=(1, 2)) is x.flip(1, 2)
+        args += [kwargs.pop(a.name) for s in schemas(node)[:1] for a in s.arguments[1:2] if a.name in kwargs]
     if len(args) > most and not spread:
         names = [a.name for s in schemas(node)[:1] for a in s.arguments]
         kwargs |= dict(zip(names[most:], args[most:], strict=False))

@@ -79,6 +79,18 @@ def matrix_power(call: TorchCall) -> Any:
     return linalg.matrix_power(call["input"], call["n"])
 
 
+@converts("linalg_matrix_exp", "matrix_exp")
+def matrix_exp(call: TorchCall) -> Any:
+    """The exponential of a matrix, as in orthogonal parametrizations."""
+    return linalg.matrix_exp(call["input"])
+
+
+@converts("linalg_householder_product", "orgqr")
+def householder_product(call: TorchCall) -> Any:
+    """The product of reflections."""
+    return linalg.householder_product(call["input"], call.either("tau", "input2"))
+
+
 @converts("linalg_multi_dot", "chain_matmul")
 def multi_dot(call: TorchCall) -> Any:
     """A product of several matrices."""

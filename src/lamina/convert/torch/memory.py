@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 import torch.utils.dlpack
 
@@ -64,6 +65,13 @@ def lent(x: torch.Tensor, device: Device) -> Buffer:
 def shown(x: Tensor) -> torch.Tensor:
     """A tensor of Lamina's as PyTorch's, over the same memory."""
     return torch.utils.dlpack.from_dlpack(x)
+
+
+def torch_tensor(x: Tensor) -> torch.Tensor:
+    """The values of a tensor as one of PyTorch on the CPU, in memory of its own."""
+    if str(x.dtype) == "bfloat16":  # NumPy has no such numbers: their bits travel
+        return torch.from_numpy(np.ascontiguousarray(x.numpy()).view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(np.array(x.numpy()))
 
 
 def current_stream(device: Device) -> Stream | None:

@@ -139,11 +139,9 @@ def dtype_of(dtype: Any) -> DType:
 
 def known(value: Any) -> Any:
     """The numbers of a tensor or a constant as a NumPy array; None for a value known only when the program runs."""
-    if isinstance(value, Value):
-        constant = tensor_of(value)
-        with recording(None):  # a constant stays what it is: reading it makes nothing of it an input
-            return None if constant is None else constant.numpy()
-    return value.numpy() if isinstance(value, Tensor) else None
+    found = tensor_of(value) if isinstance(value, Value) else value
+    with recording(None):  # a constant stays what it is: reading it makes nothing of it an input
+        return found.numpy() if isinstance(found, Tensor) else None
 
 
 def is_operand(value: Any) -> bool:

@@ -52,7 +52,9 @@ class PackingMode(TorchFunctionMode):
             and (batch := self._batch(args[0])) is not None
         ):
             return batch
-        if name not in _ASKED and any(x is y for x in flatten((args, dict(options)))[0] for y in self.rows):
+        if name not in _ASKED and any(
+            x is y for x in flatten((args, dict(options)), open_dataclasses=True)[0] for y in self.rows
+        ):
             raise TorchConversionError(
                 f"{name or func} reads the rows of a packed sequence, whose number is known only when the program "
                 "runs: pad it first (torch.nn.utils.rnn.pad_packed_sequence)"

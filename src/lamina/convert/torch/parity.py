@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from lamina import ops
-from lamina._tree import leaves
+from lamina._tree import flatten
 from lamina.convert.torch.converted import ConvertedModule
 from lamina.convert.torch.exporting import is_tensor
 from lamina.convert.torch.memory import real_form
@@ -60,14 +60,14 @@ def check(
     """
     mine = converted
     with _kept_buffers(module):
-        wanted = [y for y in leaves(module(*args, **kwargs)) if isinstance(y, torch.Tensor)]
+        wanted = [y for y in _leaves(module(*args, **kwargs)) if isinstance(y, torch.Tensor)]
         weights = [_weights(tuple(real_form(y).shape), i) for i, y in enumerate(wanted)]
         slopes = _gradients(module, wanted, weights) if gradients else {}
         buffers = {n: _array(b) for n, b in module.named_buffers(remove_duplicate=False)}
     before = {n: np.array(b.numpy()) for n, b in mine.named_buffers()}
 
     def weighted(net: Any) -> Any:
-        found = [y for y in leaves(net(*args, **kwargs)) if is_tensor(y)]
+        found = [y for y in _leaves(net(*args, **kwargs)) if is_tensor(y)]
         terms = [
             ops.sum(y * as_tensor(w).cast(y.dtype))
             for y, w in zip(found, weights, strict=True)
@@ -79,7 +79,7 @@ def check(
     if slopes:
         (_, found), made = value_and_grad(weighted, has_aux=True)(mine)
     else:
-        found = [y for y in leaves(mine(*args, **kwargs)) if is_tensor(y)]
+        found = [y for y in _leaves(mine(*args, **kwargs)) if is_tensor(y)]
     outputs = tuple(_error(y.numpy(), _array(w)) for y, w in zip(found, wanted, strict=True))
     largest = max((float(np.abs(g).max(initial=0)) for g in slopes.values()), default=0.0)
     state = {n: _error(b.numpy(), buffers[n]) for n, b in mine.named_buffers()}
@@ -102,6 +102,10 @@ def _kept_buffers(module: torch.nn.Module) -> Iterator[None]:
                 b.copy_(values)
         for table, own in held:
             table.update(own)
+
+
+def _leaves(found: Any) -> list[Any]:
+    return flatten(found, open_dataclasses=True)[0]
 
 
 def _weights(shape: tuple[int, ...], seed: int) -> Array:

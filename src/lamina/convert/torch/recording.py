@@ -16,6 +16,7 @@ from lamina.graph.ir.graph import Capture, reachable
 from lamina.nn.random import default_generator
 from lamina.ops.core import recording
 from lamina.ops.primitives.marker import StopGradient
+from lamina.tensors import Tensor
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def record(
     values = {i: Value(spec_of(args[i]), name=f"input{i}") for i in places}
     given = [values.get(i, x) for i, x in enumerate(args)]
     plain = len(program.inputs)
-    capture = Capture()
+    capture = _GraphCapture()
     with recording(capture):
         found = program(*given[:plain], attributes=dict(zip(program.attributes, given[plain:], strict=True)))
         every = _flat(found.outputs)
@@ -104,15 +105,18 @@ def record(
     )
 
 
+class _GraphCapture(Capture):
+    """Tensors that are met are constants of the graph, whose numbers may be asked for, but the generator's state."""
+
+    def standing(self, x: Tensor) -> Value:
+        """What stands for a tensor that is first met."""
+        return super().standing(x) if x is default_generator.state else Value(x.spec, constant=x)
+
+
 def _states(capture: Capture) -> list[Value]:
-    """What stands for the random generator's state; other tensors that were met are constants of the graph."""
-    states = []
-    for key, tensor in capture.tensors.items():
-        if tensor is default_generator.state:
-            states.append(capture.inputs[key])
-        else:
-            capture.inputs[key].constant = tensor
-    return states
+    """What stands for the random generator's state, where it was met."""
+    found = capture.inputs.get(id(default_generator.state))
+    return [] if found is None else [found]
 
 
 def _flat(outputs: Any) -> list[Any]:

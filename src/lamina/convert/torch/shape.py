@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 import torch
+from torch.fx import Node
 
 from lamina import ops
 from lamina.convert.torch.cells import Cell, View
@@ -171,13 +173,42 @@ def col2im(call: TorchCall) -> Any:
 
 @converts("as_strided")
 def as_strided(call: TorchCall) -> Any:
-    """Elements at any strides of a row-major tensor."""
-    x, sizes, steps = call["input"], call["size"], call["stride"]
-    places = np.full(tuple(sizes), call.get("storage_offset") or 0, np.int64)
-    for axis, (n, step) in enumerate(zip(sizes, steps, strict=True)):
-        places += (np.arange(n) * step).reshape((-1,) + (1,) * (len(sizes) - axis - 1))
-    found = ops.index_select(x.reshape((-1,)), 0, ops.operand(places.reshape(-1)))
-    return found.reshape(tuple(sizes))
+    """Elements at any strides in the memory that PyTorch has the tensor in; row-major where nobody knows it."""
+    x, sizes = call["input"], tuple(call["size"])
+    offset, strides = _memory(call, x)
+    first = call.get("storage_offset")
+    places = _places(sizes, call["stride"], offset if first is None else first)
+    held = _places(x.shape, strides, offset)  # where in memory each element is
+    order = np.argsort(held, axis=None)
+    at = np.minimum(np.searchsorted(held.reshape(-1)[order], places.reshape(-1)), max(held.size - 1, 0))
+    if (held.reshape(-1)[order][at] != places.reshape(-1)).any():
+        raise call.error("reads memory that is no element of the tensor it is called on")
+    return ops.index_select(x.reshape((-1,)), 0, ops.operand(order[at])).reshape(sizes)
+
+
+def _memory(call: TorchCall, x: Any) -> tuple[int, tuple[int, ...]]:
+    """Where the first element of the call's tensor is in its memory, and its strides. Raises TorchConversionError."""
+    source = call.node.args[0] if call.node.args else None
+    seen = example(source) if isinstance(source, Node) else None
+    plain = tuple(prod(x.shape[i + 1 :]) for i in range(x.ndim))
+    if not isinstance(seen, torch.Tensor) or tuple(seen.shape) != x.shape:
+        return 0, plain
+    numbers = (seen.storage_offset(), *seen.stride())
+    if all(isinstance(n, int) for n in numbers):
+        return numbers[0], numbers[1:]
+    if not seen.is_contiguous():
+        raise call.error(
+            "reads memory whose strides depend on sizes: give the sizes as numbers (dynamic=False)"
+        )
+    return 0, plain
+
+
+def _places(sizes: Sequence[int], strides: Sequence[int], offset: int) -> np.ndarray[Any, Any]:
+    """Where in memory each element of a tensor with these strides is."""
+    found = np.full(tuple(sizes), offset, np.int64)
+    for axis, (n, step) in enumerate(zip(sizes, strides, strict=True)):
+        found += (np.arange(n) * step).reshape((-1,) + (1,) * (len(sizes) - axis - 1))
+    return found
 
 
 @converts("unsafe_split", "split", "split_with_sizes", "unsafe_split_with_sizes", "split_copy")

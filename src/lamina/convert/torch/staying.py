@@ -135,7 +135,9 @@ class StayingCall:
         tensors = operands[: len(operands) - len(self.state)]
         args, kwargs = self.inputs.arguments(tensors)
         state = dict(zip((f"module.{n}" for n in self.state), operands[len(tensors) :], strict=True))
-        leaves, self.structure = flatten(torch.func.functional_call(self.body, state, args, kwargs))
+        leaves, self.structure = flatten(
+            torch.func.functional_call(self.body, state, args, kwargs), open_dataclasses=True
+        )
         self.others = {i: x for i, x in enumerate(leaves) if not isinstance(x, torch.Tensor)}
         return [x for x in leaves if isinstance(x, torch.Tensor)]
 
@@ -194,7 +196,11 @@ class _Writes(TorchDispatchMode):
         named = [(a, (kwargs or {}).get(a.name)) for a in func._schema.arguments]
         for argument, value in (*placed, *named):
             if argument.alias_info is not None and argument.alias_info.is_write:
-                self.memory |= {_memory(x) for x in flatten(value)[0] if isinstance(x, torch.Tensor)}
+                self.memory |= {
+                    _memory(x)
+                    for x in flatten(value, open_dataclasses=True)[0]
+                    if isinstance(x, torch.Tensor)
+                }
         return func(*args, **(kwargs or {}))
 
 
@@ -274,7 +280,7 @@ def _applied(calls: list[StayingCall], function: Any, *args: Any) -> Any:
     Raises TorchConversionError for one that is given a function, whose parameters would be hidden in it.
     """
     apply = super(_SingleLevelFunction, function).apply
-    leaves = flatten(args)[0]
+    leaves = flatten(args, open_dataclasses=True)[0]
     if not any(isinstance(x, FakeTensor) for x in leaves):  # of another thread, or within what stays
         return apply(*args)
     if function is CheckpointFunction:

@@ -200,7 +200,7 @@ def defaults(node: Node, given: int) -> dict[str, Any]:
     if own_name(node).removesuffix("_") not in SYNONYMS:
         return {}
     known = [a for s in schemas(node)[:1] for a in s.arguments[given:] if a.has_default_value()]
-    return {_spelled(a.name): a.default_value for a in known if a.default_value is not None}
+    return {spelled(a.name): a.default_value for a in known if a.default_value is not None}
 
 
 def _own_names(name: str) -> Iterator[str]:
@@ -228,10 +228,10 @@ def _fits(
     args = _gathered(placed, args)
     if len(args) > len(placed):
         return
-    found = {_spelled(p.name): a for p, a in zip(placed, args, strict=False)}
-    found |= {_spelled(k): v for k, v in kwargs.items()}
-    types = {_spelled(p.name): str(p.real_type) for p in parameters}
-    missing = [p for p in parameters if not p.has_default_value() and _spelled(p.name) not in found]
+    found = {spelled(p.name): a for p, a in zip(placed, args, strict=False)}
+    found |= {spelled(k): v for k, v in kwargs.items()}
+    types = {spelled(p.name): str(p.real_type) for p in parameters}
+    missing = [p for p in parameters if not p.has_default_value() and spelled(p.name) not in found]
     if missing or any(k not in types for k in found):
         return
     costs = [_cost(types[k], v) for k, v in found.items()]
@@ -239,7 +239,8 @@ def _fits(
         yield sum(c or 0 for c in costs), found
 
 
-def _spelled(name: str) -> str:
+def spelled(name: str) -> str:
+    """The name of an argument in a handler."""
     return "input" if name == "self" else name
 
 

@@ -12,9 +12,10 @@ from onnx import helper
 
 from lamina import _tree
 from lamina._version import __version__
+from lamina.convert.free_axes import Free, FreeAxes
 from lamina.convert.onnx.export.check import checked_model
-from lamina.convert.onnx.export.sizes import Dim, difference, free_shape, probes
 from lamina.convert.onnx.export.writer import ExportError, ModelWriter, code_of, tensor_proto
+from lamina.convert.sizes import difference, free_shape
 from lamina.graph import Graph, Value, trace
 from lamina.graph.passes.canonicalize import (
     common_subexpressions,
@@ -34,9 +35,6 @@ from lamina.tensors import Tensor, array_spec
 OPSETS = range(17, 24)
 #: What protobuf takes in one message; larger models keep their weights in a file beside them.
 LIMIT = 2**31 - 2**24
-
-#: Which axes are free, and what they are called: one name for the first axis of every input, or by input's name.
-Free = str | Mapping[str, Mapping[int, str]]
 
 
 @checked
@@ -77,7 +75,9 @@ def to_onnx(
     if path is not None:
         check_writable(Path(path))
     program = _Exportable.of(net, examples, input_names)
-    axes = _free_axes(program, dynamic)
+    if dynamic is not None and not program.resizable:
+        raise ValueError("to_onnx: a Graph has fixed sizes; give the module or function for free axes")
+    axes = FreeAxes.of("to_onnx", dict(zip(program.inputs, program.specs, strict=True)), dynamic)
     exported = _exported(program, axes, opset, output_names)
     onnx.helper.set_model_props(exported.model, dict(metadata or {}))
     written = _save(exported.model, path, external_data)
@@ -185,75 +185,6 @@ def _named(what: str, given: Sequence[str] | None, own: Sequence[str]) -> list[s
 # ---- free axes
 
 
-def _free_axes(program: _Exportable, dynamic: Free | None) -> dict[str, dict[int, str]]:
-    """For each input its free axes and their names. Raises ValueError for what is not there."""
-    if dynamic is None:
-        return {}
-    if not program.resizable:
-        raise ValueError("to_onnx: a Graph has fixed sizes; give the module or function for free axes")
-    if isinstance(dynamic, str):
-        dynamic = {n: {0: dynamic} for n, s in zip(program.inputs, program.specs, strict=True) if s.ndim}
-    if unknown := sorted(set(dynamic) - set(program.inputs)):
-        raise ValueError(f"to_onnx: dynamic names {unknown}, the inputs are {program.inputs}")
-    found = {}
-    for name, spec in zip(program.inputs, program.specs, strict=True):
-        axes = dynamic.get(name, {})
-        if any(not -spec.ndim <= a < spec.ndim for a in axes):
-            raise ValueError(f"to_onnx: dynamic has axes {sorted(axes)} of {name}, which is {spec}")
-        found[name] = {a % spec.ndim: label for a, label in axes.items()}
-    _sizes(program, found)
-    return found
-
-
-def _sizes(program: _Exportable, axes: Mapping[str, Mapping[int, str]]) -> dict[str, int]:
-    """The examples' sizes of free axes by name. Raises ValueError where one name has two."""
-    found: dict[str, int] = {}
-    for name, spec in zip(program.inputs, program.specs, strict=True):
-        for axis, label in axes.get(name, {}).items():
-            if found.setdefault(label, spec.shape[axis]) != spec.shape[axis]:
-                raise ValueError(
-                    f"to_onnx: the free axis {label!r} has size {found[label]} and, in {name}, {spec.shape[axis]}: "
-                    "axes of one name have one size"
-                )
-    return found
-
-
-def _resized(
-    program: _Exportable, axes: Mapping[str, Mapping[int, str]], sizes: Mapping[str, int]
-) -> list[Spec]:
-    found = []
-    for name, spec in zip(program.inputs, program.specs, strict=True):
-        free = axes.get(name, {})
-        shape = tuple(sizes[free[a]] if a in free else n for a, n in enumerate(spec.shape))
-        found.append(Spec(shape, spec.dtype))
-    return found
-
-
-def _traces(program: _Exportable, axes: Mapping[str, Mapping[int, str]]) -> tuple[list[Graph], list[str]]:
-    """The program at the examples' sizes, then at others of the free axes; and the names of the outputs.
-
-    Raises ExportError where it is another program at other sizes.
-    """
-    sizes = {label: max(n, 2) for label, n in _sizes(program, axes).items()}
-    graph, outputs = program.traced(_resized(program, axes, sizes))
-    if not sizes:
-        return _alike([graph]), outputs
-    why = ""
-    for plan in probes(sizes):
-        try:
-            graphs = [graph, *(program.traced(_resized(program, axes, other))[0] for other in plan)]
-        except (ValueError, TypeError, IndexError) as error:
-            why = str(error)
-            continue
-        why = difference(graphs) or ""
-        if not why:
-            return _alike(graphs), outputs
-    raise ExportError(
-        f"{program.name} is another program for other sizes of its free axes {', '.join(sizes)}: {why}; "
-        "give the axes fixed sizes"
-    )
-
-
 def _alike(graphs: Sequence[Graph]) -> list[Graph]:
     """Without markers and what nobody reads; in one form, too, where that leaves the traces alike."""
     bare = [prune_outputs(g.unmarked()) for g in graphs]
@@ -266,11 +197,17 @@ def _alike(graphs: Sequence[Graph]) -> list[Graph]:
 
 def _exported(
     program: _Exportable,
-    axes: Mapping[str, Mapping[int, str]],
+    axes: FreeAxes,
     opset: int,
     output_names: Sequence[str] | None,
 ) -> Exported:
-    graphs, own = _traces(program, axes)
+    own: list[str] = []
+
+    def traced(specs: Sequence[Spec]) -> Graph:
+        graph, own[:] = program.traced(specs)
+        return graph
+
+    graphs = axes.traces(program.name, traced, _alike, ExportError)
     outputs = _named("output_names", output_names, own)
     writer = ModelWriter(opset)
     for name, value in program.held.items():
@@ -281,9 +218,9 @@ def _exported(
     count = len(program.held)
     labels = {}
     for i, name in enumerate(program.inputs):
-        columns = list(zip(*(g.inputs[count + i].shape for g in graphs), strict=True))
-        writer.free += [Dim(name, a, columns[a]) for a in axes.get(name, {})]
-        labels.update({columns[a]: label for a, label in axes.get(name, {}).items()})
+        dims = axes.dims(name, name, [g.inputs[count + i].shape for g in graphs])
+        writer.free += dims
+        labels.update({d.sizes: axes.of_input(name)[d.axis] for d in dims})
     made = writer.write(graphs, [*program.held, *program.inputs])
     _rename(writer, made, outputs)
     _drop_unread(writer, outputs)

@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from lamina.convert.onnx.export.sizes import Dim, expression
+from lamina.convert.sizes import Dim, counted, expression, filled, triangle
 from lamina.graph import Graph, Node, Value
 from lamina.ops.core import Op
 from lamina.spec import DType, Shape, Spec
@@ -227,35 +227,24 @@ class ModelWriter:
 
     def _filled(self, arrays: Sequence[Array]) -> str | None:
         """One number everywhere."""
-        values = {a.reshape(-1)[:1].tobytes() for a in arrays}
-        if len(values) != 1 or not all(a.size and (a == a.reshape(-1)[0]).all() for a in arrays):
-            return None
-        shape = self.shape([a.shape for a in arrays])
-        return shape and self.add("Expand", [self.constant(arrays[0].reshape(-1)[0]), shape])[0]
+        number = filled(arrays)
+        shape = None if number is None else self.shape([a.shape for a in arrays])
+        return shape and self.add("Expand", [self.constant(number), shape])[0]
 
     def _counted(self, arrays: Sequence[Array]) -> str | None:
         """first, first + step, … along one axis."""
-        first = arrays[0]
-        axes = [i for i, n in enumerate(zip(*(a.shape for a in arrays), strict=True)) if len(set(n)) > 1]
-        if (
-            len(axes) != 1
-            or first.dtype == np.bool_
-            or any(a.size != a.shape[axes[0]] or a.size < 2 for a in arrays)
-        ):
-            return None
-        start, step = first.reshape(-1)[0], first.reshape(-1)[1] - first.reshape(-1)[0]
-        if any((a.reshape(-1) != start + step * np.arange(a.size)).any() for a in arrays):
-            return None
-        if (size := self.size(tuple(a.size for a in arrays), ())) is None:
+        how, first = counted(arrays), arrays[0]
+        size = None if how is None else self.size(tuple(a.size for a in arrays), ())
+        if how is None or size is None:
             return None
         found = self._range(size)
         if first.dtype != np.int64:
             found = self.add("Cast", [found], to=helper.np_dtype_to_tensor_dtype(first.dtype))[0]
-        if step != 1:
-            found = self.add("Mul", [found, self.constant(np.asarray(step, first.dtype))])[0]
-        if start != 0:
-            found = self.add("Add", [found, self.constant(np.asarray(start, first.dtype))])[0]
-        shape = np.array([-1 if i == axes[0] else 1 for i in range(first.ndim)], np.int64)
+        if how.step != 1:
+            found = self.add("Mul", [found, self.constant(np.asarray(how.step, first.dtype))])[0]
+        if how.first != 0:
+            found = self.add("Add", [found, self.constant(np.asarray(how.first, first.dtype))])[0]
+        shape = np.array([-1 if i == how.axis else 1 for i in range(first.ndim)], np.int64)
         return found if first.ndim == 1 else self.add("Reshape", [found, self.constant(shape)])[0]
 
     def _range(self, size: str) -> str:
@@ -266,16 +255,13 @@ class ModelWriter:
 
     def _triangle(self, arrays: Sequence[Array]) -> str | None:
         """Booleans that are true on and below (or above) a diagonal of the last two axes, the others being 1."""
-        if arrays[0].dtype != np.bool_ or arrays[0].ndim < 2:
+        how = triangle(arrays)
+        shape = None if how is None else self.shape([a.shape for a in arrays])
+        if how is None or shape is None:
             return None
-        shape = self.shape([a.shape for a in arrays])
-        for upper in (0, 1):
-            for k in (0, -1, 1):
-                made = np.triu if upper else np.tril
-                if shape and all((made(np.ones(a.shape, bool), k) == a).all() for a in arrays):
-                    ones = self.add("Expand", [self.constant(np.array(True)), shape])[0]
-                    return self.add("Trilu", [ones, self.constant(np.array(k, np.int64))], upper=upper)[0]
-        return None
+        ones = self.add("Expand", [self.constant(np.array(True)), shape])[0]
+        k = self.constant(np.array(how.diagonal, np.int64))
+        return self.add("Trilu", [ones, k], upper=int(how.upper))[0]
 
 
 def _array(value: Value) -> Array:

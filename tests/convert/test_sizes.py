@@ -1,8 +1,19 @@
 """Sizes that depend on free axes are found from a few traces."""
 
+import numpy as np
 import pytest
 
-from lamina.convert.onnx.export.sizes import Dim, Expression, difference, expression, free_shape, probes
+from lamina.convert.sizes import (
+    Dim,
+    Expression,
+    counted,
+    difference,
+    expression,
+    filled,
+    free_shape,
+    probes,
+    triangle,
+)
 from lamina.graph import trace
 from lamina.spec import Spec, float32
 
@@ -60,3 +71,14 @@ def test_graphs_that_are_another_program_are_told_apart() -> None:
 
 def test_a_shape_names_its_free_axes() -> None:
     assert free_shape([(2, 3, 6), (4, 3, 12)], {(2, 4): "batch"}) == ["batch", 3, None]
+
+
+def test_constants_of_sizes_are_known_by_their_elements() -> None:
+    sizes = (3, 5)
+    assert filled([np.full((2, n), 7) for n in sizes]) == 7
+    assert filled([np.full(n, n) for n in sizes]) is None
+    assert counted([np.arange(n)[:, None] * 2 + 1 for n in sizes]) == (0, 1, 2)
+    assert counted([np.arange(n) ** 2 for n in sizes]) is None
+    assert triangle([np.tri(n, k=-1, dtype=np.bool_) for n in sizes]) == (False, -1)
+    assert triangle([np.triu(np.ones((n, n), np.bool_)) for n in sizes]) == (True, 0)
+    assert triangle([np.eye(n, dtype=np.bool_) for n in sizes]) is None

@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations_with_replacement
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from lamina.graph import Graph, Value
 from lamina.spec import Shape
 
+Array = np.ndarray[Any, Any]
 #: How much larger than the example's a free axis is in the other traces; where a network does not take that, so many
 #: times as large.
 STEPS = (2, 5)
@@ -23,9 +26,9 @@ TIMES = (2, 3)
 
 
 class Dim(NamedTuple):
-    """An axis of a value in the model, and its size in each trace."""
+    """An axis of a value in the model, and its size in each trace. name: the value, or what stands for it."""
 
-    name: str
+    name: Any
     axis: int
     sizes: tuple[int, ...]
 
@@ -39,8 +42,9 @@ class Expression:
     divisor: int = 1
     offset: int = 0
 
-    def written(self, dim: Callable[[Dim], str], arithmetic: Callable[[str, str, str | int], str]) -> str:
-        """The name of its value. dim: of one size; arithmetic: of operator, operand and operand or number."""
+    def written(self, dim: Callable[[Dim], Any], arithmetic: Callable[[str, Any, Any], Any]) -> Any:
+        """Its value, as what writes it names values. dim: of one size; arithmetic: of operator ("Mul", "Div", "Add"),
+        operand and operand or number."""
         found = dim(self.dims[0])
         for other in self.dims[1:]:
             found = arithmetic("Mul", found, dim(other))
@@ -128,6 +132,58 @@ def _places(graph: Graph) -> dict[Value, tuple[int, int]]:
     found = {v: (-1, i) for i, v in enumerate(graph.inputs)}
     found.update({v: (n, i) for n, node in enumerate(graph.nodes) for i, v in enumerate(node.outputs)})
     return found
+
+
+# ---- constants that depend on sizes
+
+
+def filled(arrays: Sequence[Array]) -> Any | None:
+    """The number that stands everywhere in each trace; None where it is not one."""
+    values = {a.reshape(-1)[:1].tobytes() for a in arrays}
+    if len(values) != 1 or not all(a.size and (a == a.reshape(-1)[0]).all() for a in arrays):
+        return None
+    return arrays[0].reshape(-1)[0]
+
+
+class Counted(NamedTuple):
+    """first, first + step, … along an axis, the others being 1."""
+
+    axis: int
+    first: Any
+    step: Any
+
+
+def counted(arrays: Sequence[Array]) -> Counted | None:
+    """How the constant counts along the one axis whose size differs between the traces; None where it does not."""
+    first = arrays[0]
+    axes = [i for i, n in enumerate(zip(*(a.shape for a in arrays), strict=True)) if len(set(n)) > 1]
+    if len(axes) != 1 or first.dtype == np.bool_:
+        return None
+    if any(a.size != a.shape[axes[0]] or a.size < 2 for a in arrays):
+        return None
+    start, step = first.reshape(-1)[0], first.reshape(-1)[1] - first.reshape(-1)[0]
+    if any((a.reshape(-1) != start + step * np.arange(a.size)).any() for a in arrays):
+        return None
+    return Counted(axes[0], start, step)
+
+
+class Triangle(NamedTuple):
+    """True on and above (or below) a diagonal of the last two axes."""
+
+    upper: bool
+    diagonal: int
+
+
+def triangle(arrays: Sequence[Array]) -> Triangle | None:
+    """The triangle of booleans that the constant is in each trace; None where it is none."""
+    if arrays[0].dtype != np.bool_ or arrays[0].ndim < 2:
+        return None
+    for upper in (False, True):
+        for k in (0, -1, 1):
+            made = np.triu if upper else np.tril
+            if all((made(np.ones(a.shape, bool), k) == a).all() for a in arrays):
+                return Triangle(upper, k)
+    return None
 
 
 def free_shape(shapes: Sequence[Shape], names: Mapping[tuple[int, ...], str]) -> list[int | str | None]:

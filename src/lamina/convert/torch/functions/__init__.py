@@ -1,0 +1,34 @@
+"""Lamina's ops as PyTorch's functions: what `to_torch` writes networks with.
+
+Each op is written by a function in the module of its family, entered by `writes`. It calls PyTorch's functions on
+what stands for the operands: on proxies of torch.fx they are recorded, on tensors they run.
+"""
+
+from lamina._lazy import listing
+from lamina.convert.torch.functions import (
+    conv,
+    image,
+    indexing,
+    loss,
+    matmul,
+    norm,
+    pointwise,
+    reduction,
+    rnn,
+    shape,
+)
+from lamina.convert.torch.functions.step import TorchStep, refusal, refuses, torch_dtype, writer_of, writes
+
+#: The modules whose functions fill the tables.
+FAMILIES = (conv, image, indexing, loss, matmul, norm, pointwise, reduction, rnn, shape)
+
+__all__ = [
+    "FAMILIES",
+    "TorchStep",
+    "refusal",
+    "refuses",
+    "torch_dtype",
+    "writer_of",
+    "writes",
+]
+__dir__ = listing(__all__)
