@@ -42,13 +42,13 @@ import importlib.util
 import json
 import math
 import os
-import random
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -111,13 +111,15 @@ OPERATORS = {
 
 @dataclass(frozen=True)
 class Fault:
-    """Characters `start` to `end` of a line that are to be `new`."""
+    """Characters `start` to `end` of a line that are to be `new`; `nth`: of the lines of that text in the file."""
 
     file: Path
     line: int
     start: int
     end: int
     new: str
+    text: str = ""
+    nth: int = 0
 
     def apply(self, text: str) -> str:
         """The file's text with the fault in it."""
@@ -128,8 +130,8 @@ class Fault:
 
     @property
     def key(self) -> str:
-        """What it is called in a file."""
-        return f"{self.file}:{self.line}:{self.start}:{self.new}"
+        """What it is called: the same after other lines of the file have changed."""
+        return f"{self.file}:{self.nth}:{self.start}:{self.new}:{self.text}"
 
     def show(self, text: str) -> str:
         """The place, the line as it is and as it becomes."""
@@ -146,8 +148,12 @@ def faults_of(file: Path, text: str) -> list[Fault]:
     parts = [*_examples(tree), *(part for node in ast.walk(tree) for part in _unrun(node))]
     skipped = {inner for part in parts for inner in ast.walk(part)}
     skipped |= {n for n in ast.walk(tree) if isinstance(n, ast.If) and n.test in skipped}  # its negation
+    lines, seen = [], Counter[str]()
+    for line in text.splitlines():
+        lines.append((line.strip(), seen[line.strip()]))
+        seen[line.strip()] += 1
     found = [
-        Fault(file, *place, new)
+        Fault(file, *place, new, *lines[place[0] - 1])
         for node in ast.walk(tree)
         if node not in skipped
         for place, new in _changes(node, text)
@@ -283,14 +289,21 @@ def sources(root: Path, only: Sequence[str]) -> Iterator[Path]:
 
 
 def choose(root: Path, count: int, seed: int, only: Sequence[str] = ()) -> list[Fault]:
-    """Random faults; a line has at most one, and files have as many as they have lines for."""
-    by_line: dict[tuple[Path, int], list[Fault]] = {}
+    """Random faults; a line has at most one, and files have as many as they have lines for.
+
+    The seed gives every line a number by its text, and each of its faults one. Those with the least are taken, so
+    that a source that changes leaves the sample as it is, but for the lines that are new or gone.
+    """
+    by_line: dict[tuple[str, str, int], list[Fault]] = {}
     for file in sources(root, only):
         for fault in faults_of(file, (root / file).read_text(encoding="utf-8")):
-            by_line.setdefault((file, fault.line), []).append(fault)
-    draw = random.Random(seed)
-    places = draw.sample(sorted(by_line), min(count, len(by_line)))
-    return [draw.choice(by_line[place]) for place in places]
+            by_line.setdefault((str(file), fault.text, fault.nth), []).append(fault)
+
+    def drawn(*what: object) -> bytes:
+        return hashlib.sha256(repr((seed, *what)).encode()).digest()
+
+    places = sorted(by_line, key=lambda place: drawn(*place))[:count]
+    return [min(by_line[place], key=lambda f: drawn(*place, f.start, f.new)) for place in places]
 
 
 # ---------------------------------------------------------------------------------------------------------- runs

@@ -87,6 +87,24 @@ def test_a_seed_says_which_faults() -> None:
     assert not mutate.GENERATED & set(mutate.sources(mutate.ROOT, []))
 
 
+def test_other_lines_leave_a_sample_as_it_is(tmp_path: Path) -> None:
+    """A line is drawn by its text: a source that changes elsewhere gives the same faults, by the same names."""
+    file = tmp_path / mutate.PACKAGE / "m.py"
+    file.parent.mkdir(parents=True)
+    text = "".join(f"a{n} = b < {n}\nif x: c = 3\n" for n in range(20))
+    file.write_text(text)
+    before = mutate.choose(tmp_path, 15, 3)
+    assert len({fault.key for fault in before}) == len({fault.line for fault in before}) == 15
+    file.write_text("import os\n\n" + text)
+    after = mutate.choose(tmp_path, 15, 3)
+    assert [fault.key for fault in after] == [fault.key for fault in before]
+    assert [fault.line for fault in after] == [fault.line + 2 for fault in before]
+    file.write_text(text.replace(before[0].text, "pass"))
+    fewer = [fault.key for fault in mutate.choose(tmp_path, 15, 3)]
+    assert before[0].key not in fewer
+    assert set(fewer) >= {f.key for f in before if f.text != before[0].text}
+
+
 @pytest.mark.parametrize(
     ("module", "first"),
     [("nn/init.py", "tests/nn/test_init.py"), ("backends/cpu/norm.py", "tests/backends/cpu/test_norm.py")],
@@ -323,5 +341,5 @@ def test_the_reach_is_kept_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     del times["tests/room/test_door.py::slow"], times[mutate.IMPORT]
     assert mutate.reach_of(file, tmp_path, faults[:1]) == {faults[0].key: order[:2]}
     assert ran == [(), ("tests/room/test_door.py",)]
-    with pytest.raises(SystemExit, match=f"it lacks {faults[2].file}:{faults[2].line}"):
+    with pytest.raises(SystemExit, match=f"it lacks {faults[2].file}:0:"):
         mutate.reach_of(file, tmp_path, faults)
