@@ -22,14 +22,14 @@ A fault whose tests take longer than `--timeout`, or than what is left of `--sec
 the longest, so that the share of those that were tried is a bound from below. The figure comes with its 95 % interval
 (Wilson's). The exit status is 1 where fewer than `--least` percent are found.
 
-With `--reach` each fault first runs only those tests of its chapter that execute its expression, the quickest first.
+With `--reach` each fault first runs only those tests of its chapter that execute its expression, the quickest first,
+and last, for a minute, those of other chapters that do.
 Which these are tells one run of the tests in a copy where each such expression is a probe; it is kept in the
 named file and taken from there the next time. Test files that are new or have changed by then are run again, alone; a
 helper that has changed is not noticed. A process that a test starts counts as the test. What is missed: what
 another test of the file has computed before, or one of another file imported (functions' caches are emptied between
 files), and processes that run another copy of the package. So the tests named after the module follow, all of them,
-and behind those of a line that runs at import the whole chapter, as without `--reach`; what none of these finds is a
-survivor.
+or, of a line that runs at import, the whole chapter, as without `--reach`; what none of these finds is a survivor.
 """
 
 from __future__ import annotations
@@ -77,6 +77,8 @@ MARKS = "not gpu and not slow" + ("" if importlib.util.find_spec("torch") else "
 EXAMPLES = ("samples", "variants")
 #: In place of a test's name. On a busy machine it need not be the fault's doing, so it counts for neither side.
 TIMEOUT = "TIMEOUT"
+#: Seconds for tests of other chapters that reach a fault: what they do not find by then is a survivor.
+ELSEWHERE = 60.0
 #: What was not tried: the time was over.
 LEFT_OUT = "LEFT OUT"
 #: In place of a test's name: an expression that runs when its module is imported.
@@ -351,14 +353,17 @@ def found_by(
     marks: what is selected of them.
     """
     broken = set() if broken is None else broken
-    for tests in _stages(fault.file, tests_for(root, fault.file), reaching):
+    chapter = tests_for(root, fault.file)
+    for tests in _stages(fault.file, chapter, reaching):
         if by := _found_among(root, fault, tests, timeout, broken, marks):
             return by
-    return ""
+    others = [t for t in reaching or () if t != IMPORT and t.partition("::")[0] not in chapter]
+    by = _found_among(root, fault, others, min(timeout, ELSEWHERE), broken, marks)
+    return "" if by == TIMEOUT else by
 
 
 def _stages(file: Path, chapter: list[str], reaching: Sequence[str] | None) -> Iterator[list[str]]:
-    """What is run one after the other: tests that reach the fault, then files."""
+    """What is run of a chapter, one after the other: tests that reach the fault, then files."""
     if reaching is None:
         yield chapter
         return

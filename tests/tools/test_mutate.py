@@ -296,7 +296,7 @@ def test_the_quickest_tests_come_first_and_files_stay_together() -> None:
 
 
 def test_a_fault_runs_the_tests_of_its_chapter_that_reach_it(house: Path) -> None:
-    """In their order; then what is named after the module finds what was not seen to be reached."""
+    """In their order; what is named after the module finds what was not seen to be reached; then other chapters."""
     faults, broken = _faults(house), {"tests/room/test_door.py::test_fails"}
     far, wide = "tests/hall/test_far.py::test_far", "tests/room/test_door.py::test_wide"
     program, high = "tests/room/test_window.py::test_program", "tests/room/test_window.py::test_high"
@@ -307,6 +307,14 @@ def test_a_fault_runs_the_tests_of_its_chapter_that_reach_it(house: Path) -> Non
     )
     assert mutate.found_by(house, wider, 60, broken, [far, program, wide]) == wide
     assert mutate.found_by(house, wider, 60, broken, [far, program]) == wide
+    (house / "tests/room/test_door.py").write_text("from lamina.room.door import high\n")
+    assert mutate.found_by(house, wider, 60, broken, [far, program]) == ""  # far asks for five
+    narrow = next(f for f in mutate.faults_of(wider.file, (house / wider.file).read_text()) if f.line == 1)
+    (house / "tests/hall/test_far.py").write_text(
+        "from lamina.room.door import wide\n\n\ndef test_far():\n    assert wide(4)\n"
+    )
+    assert mutate.found_by(house, narrow, 60, broken, [program]) == ""
+    assert mutate.found_by(house, narrow, 60, broken, [program, far]) == far  # another chapter's
     assert mutate.found_by(house, faults[9], 60, broken, [high]) == high
     assert mutate.found_by(house, faults[9], 60, broken, []) == ""  # test_window is of the chapter only
     assert mutate.found_by(house, faults[9], 60, broken, [mutate.IMPORT]) == high
