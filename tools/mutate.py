@@ -11,12 +11,12 @@ A fault is a comparison, an operator, a condition or a number that is another on
 this one is not touched. The tests run in the order: those named after the module, those in its folder that name it,
 the rest of its chapter (its first folder; for backends the second), and what lies one level above; the first that
 fails ends the run. A fault that all of them let pass is a survivor: either nothing tests the line, or the fault
-makes no difference. Chapters of ops, layers and conversion have the judges of `tests/judges`, too. Comparisons with
-PyTorch run where it is installed (`--marks` selects others).
+makes no difference. Chapters of ops, layers and conversion have the judges of `tests/judges`, too. What is slow
+counts, too, and comparisons with PyTorch where it is installed (`--marks` selects others).
 
 What is generated is left out, and what makes no difference by construction: annotations, texts, decorators of
 classes, sizes of caches, stack levels of warnings, `strict=True` of `zip` (an assertion), branches for type checkers,
-and what the tests are given (`samples` and `variants` of an op, and names that are used there alone).
+and what the tests are given (`samples`, `variants` and `domains` of an op, and names that are used there alone).
 
 A fault whose tests take longer than `--timeout`, or than what is left of `--seconds`, is not decided: survivors take
 the longest, so that the share of those that were tried is a bound from below. The figure comes with its 95 % interval
@@ -29,7 +29,7 @@ named file and taken from there the next time. Test files that are new or have c
 helper that has changed is not noticed. A process that a test starts counts as the test. What is missed: what
 another test of the file has computed before, or one of another file imported (functions' caches are emptied between
 files), and processes that run another copy of the package. So the tests named after the module follow, all of them,
-or, of a line that runs at import, the whole chapter, as without `--reach`; what none of these finds is a survivor.
+or, of a line that runs at import, the whole chapter, the quickest file first; what none of these finds is a survivor.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ COPIED = (
 EVERY_OP = Path("tests/ops/test_ops.py")
 #: Libraries' own suites: of these chapters each judge is a test, too.
 JUDGES, JUDGED = Path("tests/judges"), ("ops", "nn", "convert")
-#: What is run if nothing else is said: the quick suite, and the comparisons with PyTorch where it is installed.
-MARKS = "not gpu and not slow" + ("" if importlib.util.find_spec("torch") else " and not torch")
+#: What is run if nothing else is said: what each change must pass, as far as PyTorch is installed.
+MARKS = "not gpu" + ("" if importlib.util.find_spec("torch") else " and not torch")
 #: What tests are given, not what is tested.
-EXAMPLES = ("samples", "variants")
+EXAMPLES = ("samples", "variants", "domains")
 #: In place of a test's name. On a busy machine it need not be the fault's doing, so it counts for neither side.
 TIMEOUT = "TIMEOUT"
 #: Seconds for tests of other chapters that reach a fault: what they do not find by then is a survivor.
@@ -199,13 +199,12 @@ def _is_true(call: ast.Call, option: str) -> bool:
 
 def _examples(tree: ast.Module) -> list[ast.AST]:
     """The examples of ops that the tests are given, and private names of the module that serve these alone."""
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     found: list[ast.AST] = [
         method
         for node in tree.body
         if isinstance(node, ast.ClassDef)
         for method in node.body
-        if isinstance(method, functions) and method.name in EXAMPLES
+        if any(name in EXAMPLES for name in _defined(method))
     ]
     private = {name: node for node in tree.body for name in _defined(node) if name.startswith("_")}
     grown = bool(found)
@@ -357,7 +356,7 @@ def found_by(
     for tests in _stages(fault.file, chapter, reaching):
         if by := _found_among(root, fault, tests, timeout, broken, marks):
             return by
-    others = [t for t in reaching or () if t != IMPORT and t.partition("::")[0] not in chapter]
+    others = [t for t in reaching or () if "::" in t and t.partition("::")[0] not in chapter]
     by = _found_among(root, fault, others, min(timeout, ELSEWHERE), broken, marks)
     return "" if by == TIMEOUT else by
 
@@ -367,8 +366,11 @@ def _stages(file: Path, chapter: list[str], reaching: Sequence[str] | None) -> I
     if reaching is None:
         yield chapter
         return
-    yield [test for test in reaching if test.partition("::")[0] in chapter]
-    yield chapter if IMPORT in reaching else [test for test in chapter if _named_after(file, Path(test))]
+    yield [test for test in reaching if "::" in test and test.partition("::")[0] in chapter]
+    if IMPORT in reaching:  # files follow behind the tests, the quickest first
+        yield sorted(chapter, key=lambda test: reaching.index(test) if test in reaching else -1)
+    else:
+        yield [test for test in chapter if _named_after(file, Path(test))]
 
 
 def _found_among(
@@ -525,8 +527,17 @@ def _quickest_first(seconds: dict[str, float]) -> list[str]:
     return sorted(seconds, key=lambda t: (files[t.partition("::")[0]], t.partition("::")[0], seconds[t], t))
 
 
+def _seconds_of_files(copy: Path) -> dict[str, float]:
+    """What the tests of each file took in `reach`."""
+    found: dict[str, float] = {}
+    for case in ElementTree.parse(copy / "src/report.xml").iter("testcase"):
+        name = _name_of(case).partition("::")[0]
+        found[name] = found.get(name, 0.0) + float(case.get("time", 0))
+    return found
+
+
 def reach_of(file: Path, folder: Path, chosen: Sequence[Fault], marks: str = MARKS) -> dict[str, list[str]]:
-    """The tests that reach each fault, the quickest first, from a file.
+    """The tests that reach each fault, the quickest first, from a file; all files behind those of what runs at import.
 
     Made first where the file is not there; test files that are new or have changed since are run again.
     """
@@ -547,8 +558,11 @@ def reach_of(file: Path, folder: Path, chosen: Sequence[Fault], marks: str = MAR
             known["reached"][key] = {
                 t: n for t, n in before.items() if t.partition("::")[0] not in changed
             } | tests
+        known["seconds"] = known.get("seconds", {}) | _seconds_of_files(copy)
         file.write_text(json.dumps({**known, "files": now}, indent=1) + "\n", encoding="utf-8")
-    return {fault.key: _quickest_first(known["reached"][fault.key]) for fault in chosen}
+    files = sorted(known["seconds"], key=lambda test: float(known["seconds"][test]))
+    reached = {fault.key: known["reached"][fault.key] for fault in chosen}
+    return {k: _quickest_first(tests) + files * (IMPORT in tests) for k, tests in reached.items()}
 
 
 # ------------------------------------------------------------------------------------------------ a plugin of pytest
