@@ -537,7 +537,7 @@ def _seconds_of_files(copy: Path) -> dict[str, float]:
 
 
 def reach_of(file: Path, folder: Path, chosen: Sequence[Fault], marks: str = MARKS) -> dict[str, list[str]]:
-    """The tests that reach each fault, the quickest first, from a file; all files behind those of what runs at import.
+    """The tests that reach each fault, the quickest first, from a file; then, of what runs at import, all files.
 
     Made first where the file is not there; test files that are new or have changed since are run again.
     """
