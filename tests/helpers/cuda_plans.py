@@ -23,7 +23,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from lamina.backends import Plan
+import pytest
+
+from lamina.backends import NoKernel, Plan
 from lamina.backends.cuda import backend
 from lamina.backends.cuda.conv.conv import conv_problem
 from lamina.backends.cuda.cudnn_graphs.conv import Operands
@@ -42,23 +44,28 @@ from lamina.backends.cuda.norm import batch_persistent
 from lamina.backends.cuda.norm.conv1x1_stats import ProductTiling
 from lamina.backends.cuda.norm.norm import activation
 from lamina.backends.cuda.rnn import persistent
-from lamina.backends.cuda.select.formulations import Formulation
+from lamina.backends.cuda.select import formulations
+from lamina.backends.cuda.select.formulations import Candidate, Formulation, MakeGraph, Problem
+from lamina.c.errors import CudnnError
 from lamina.ops.core import Op
-from lamina.ops.primitives import BatchNorm, BatchNormGrad
+from lamina.ops.primitives import BatchNorm, BatchNormGrad, Window
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.primitives.rnn import Rnn, RnnGrad, Sizes
 from lamina.runtime import Machine
 from lamina.spec import Policy, Spec, bfloat16, channels_last, float32
 from tests.helpers.fuzz import network_convolutions
 from tests.helpers.own_kernels import KINDS as KERNELS
-from tests.helpers.own_programs import OWN, cases
+from tests.helpers.own_programs import LIBRARY, OWN, cases
 from tests.helpers.planned import H200, KINDS
+from tools.mutate import forget
 
 TABLE = Path(__file__).with_name("cuda_plans.json")
 #: Of each size one: much and little shared memory, many and few multiprocessors.
 MACHINES = {name: KINDS[name] for name in ("h200", "a100", "rtx5090")}
 #: What it belongs to, the problem, and its plan.
 Row = tuple[str, str, str]
+#: What cuDNN computes by graphs; its recurrent networks need a GPU to be planned.
+GRAPHED = sorted(LIBRARY - {"rnn", "rnn_grad"})
 
 
 # ------------------------------------------------------------------------------------------------------- as text
@@ -117,8 +124,19 @@ def formulation_text(found: Formulation | None, machine: Machine) -> str:
     """A formulation as text: what its kernels do, and how much memory it takes besides the graph's."""
     if found is None:
         return "none"
-    parts = (steps_text(s, machine) for s in (found.before, found.steps, found.after))
-    return f"{found.name} {found.scratch} {found.graph is not None} {digest(*parts)}"
+    parts = [steps_text(s, machine) for s in (found.before, found.steps, found.after)]
+    parts += [graph_text(found.graph)] if found.graph else []
+    return f"{found.name} {found.scratch} {'graph ' * (found.graph is not None)}{digest(*parts)}"
+
+
+def graph_text(make: MakeGraph) -> str:
+    """A cuDNN graph as text: its operations, and where each tensor that has an address lies."""
+    try:
+        graph, places = make()
+    except NoKernel as error:
+        return str(error)
+    given = [argument(places[uid]) if uid in places else "?" for uid in sorted(places)]
+    return f"{graph.operations} {given}"
 
 
 # -------------------------------------------------------------------------------------------------------- problems
@@ -170,17 +188,54 @@ def enlarged_plans(name: str) -> Iterator[Row]:
 
 
 def convolutions() -> Iterator[Row]:
-    """Which formulations convolutions of networks have, in their order, with the kernels that are around each."""
-    for (win, xs, ws), batch in product(network_convolutions()[::25], (1, 64)):
-        if win.rank != 2:
-            continue
+    """Which formulations convolutions have, in their order, with the kernels that are around each.
+
+    Those of networks, and of windows with each number of channels up to 80.
+    """
+    swept = [
+        (
+            Window((stride, stride), ((1, 1), (1, 1)), (1, 1), groups),
+            (1, channels, 32, 32),
+            (64, channels // groups, k, k),
+        )
+        for channels in range(1, 81)
+        for k, stride, groups in ((3, 2, 1), (7, 1, 1), (3, 1, 1 if 64 % channels else channels))
+    ]
+    known = [(win, xs, ws) for win, xs, ws in network_convolutions()[::25] if win.rank == 2]
+    for (win, xs, ws), batch in (*product(known, (1, 64)), *((one, 8) for one in swept)):
         xs = (batch, *xs[1:])
         shapes = xs, ws, (batch, ws[0], *win.output(xs[2:], ws[2:]))
-        for dtype, direction in product((bfloat16, float32), (Conv, ConvDataGrad, ConvFilterGrad)):
+        dtypes = (bfloat16, float32) if batch != 8 else (bfloat16,)
+        for dtype, direction in product(dtypes, (Conv, ConvDataGrad, ConvFilterGrad)):
             o = Operands(win, *(Spec(s, dtype, channels_last(s)) for s in shapes))
             for found in conv_problem(direction, o, H200).formulations:
                 text = formulation_text(found, H200.machine)
                 yield f"{direction.name} {found.name}", f"{win} {o.x} {o.w}", text
+
+
+def libraries() -> Iterator[Row]:
+    """What the plans of samples choose among where cuDNN computes: formulations in their order, with their graphs."""
+    found: list[str] = []
+
+    def first(problem: Problem, *rest: Any) -> Candidate:
+        texts = "; ".join(formulation_text(f, H200.machine) for f in problem.formulations)
+        found.append(f"{problem.key} {problem.family} {problem.flops:.6g} {problem.aliases}: {texts}")
+        if not problem.formulations:
+            raise NoKernel("nothing to choose among")
+        return Candidate(problem.formulations[0], None, (), problem.formulations[0].scratch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(formulations, "_first_choice", first)
+        forget()
+        for name in GRAPHED:
+            for op, specs in cases(name):
+                found.clear()
+                try:
+                    text = plan_text(backend(H200).plan(op, specs, Policy()), H200.machine)
+                except (NoKernel, CudnnError) as error:
+                    text = str(error)
+                yield name, f"{op} {' '.join(map(str, specs))}", f"{text} of {' and '.join(found)}"
+    forget()
 
 
 def kernels() -> Iterator[Row]:
@@ -237,6 +292,7 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "samples": samples,
     **{f"enlarged {name}": partial(enlarged_plans, name) for name in MACHINES},
     "convolutions": convolutions,
+    "libraries": libraries,
     "kernels": kernels,
     "tilings": tilings,
 }

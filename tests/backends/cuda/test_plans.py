@@ -5,13 +5,20 @@ import json
 import pytest
 
 from tests.helpers import cuda_plans, own_kernels
+from tests.helpers.cudnn.installed import needs_cudnn_919
 from tests.helpers.planned import H200
 
 pytest.importorskip("cuda.core")
 TABLE: dict[str, dict[str, str]] = json.loads(cuda_plans.TABLE.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("part", list(cuda_plans.PARTS))
+#: Their graphs are made of cuDNN's descriptors.
+GRAPHS = ("convolutions", "libraries")
+
+
+@pytest.mark.parametrize(
+    "part", [pytest.param(p, marks=[needs_cudnn_919] * (p in GRAPHS)) for p in cuda_plans.PARTS]
+)
 def test_plans_are_as_committed(part: str) -> None:
     if part == "kernels" and own_kernels.DEVICE is not H200:
         pytest.skip("on a machine with a GPU own kernels are planned for that one")
