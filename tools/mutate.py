@@ -85,8 +85,10 @@ LEFT_OUT = "LEFT OUT"
 IMPORT = ""
 #: The name of the module that probes call. It lies beside the package, where other processes find it too.
 PROBE = "lamina_probe"
-#: Its text. Which test runs is known to pytest alone, and to all processes from the environment.
-PROBE_TEXT = """
+#: The variable by which all processes know which test runs, those that a test starts with pytest of their own as well.
+RUNNING = "LAMINA_MUTATE_TEST"
+#: Its text.
+PROBE_TEXT = f"""
 import os
 
 seen = set()
@@ -96,7 +98,7 @@ def hit(number):
     if number not in seen:
         seen.add(number)
         record = os.open(os.path.dirname(__file__) + "/reached", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.write(record, f"{number} {os.environ.get('PYTEST_CURRENT_TEST', '')}\\n".encode())
+        os.write(record, f"{{number}} {{os.environ.get('{RUNNING}', '')}}\\n".encode())
         os.close(record)
 """
 COMPARISONS = {
@@ -509,7 +511,7 @@ def reaching(copy: Path, chosen: Sequence[Fault], root: Path) -> dict[str, dict[
     reached: dict[int, set[str]] = {number: set() for number in range(len(chosen))}
     for line in (copy / "src/reached").read_text(encoding="utf-8").splitlines():
         which, _, test = line.partition(" ")
-        reached[int(which)].add(test.rpartition(" ")[0])  # without "(call)"
+        reached[int(which)].add(test)
     found = {}
     for number, fault in enumerate(chosen):
         tests = reached[number]
@@ -580,6 +582,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     place = {name: i for i, name in enumerate(order.read_text(encoding="utf-8").split("\n"))}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in place])
     items[:] = sorted((i for i in items if i.nodeid in place), key=lambda item: place[item.nodeid])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Say to all processes which test runs."""
+    os.environ[RUNNING] = item.nodeid
+    try:
+        return (yield)
+    finally:
+        del os.environ[RUNNING]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -246,6 +246,9 @@ def house(tmp_path: Path) -> Path:
         "import subprocess\nimport sys\n\nfrom lamina.room.door import high\n\n\n"
         "def test_program():\n"
         "    subprocess.run([sys.executable, '-c', 'from lamina.room.door import wide; wide(4)'], check=True)\n\n\n"
+        "def test_pytest():\n"
+        "    command = [sys.executable, '-m', 'pytest', 'tests/room/test_door.py::test_wide']\n"
+        "    subprocess.run(command, check=True)\n\n\n"
         "def test_high():\n    assert high(3) and not high(2)\n"
     )
     (tmp_path / "tests/hall/test_far.py").write_text(
@@ -260,20 +263,19 @@ def _faults(house: Path) -> dict[int, mutate.Fault]:
 
 
 def test_one_run_tells_which_tests_reach_which_faults(house: Path) -> None:
-    """Also in a program that a test starts; a test that fails is left out."""
+    """Also in a program that a test starts, pytest among them; a test that fails is left out."""
     faults = _faults(house)
     copy = shutil.copytree(house, house / "copy")
     mutate.reach(copy, list(faults.values()), ())
     found = mutate.reaching(copy, list(faults.values()), house)
-    assert set(found[faults[1].key]) == {mutate.IMPORT, "tests/room/test_window.py::test_program"}
+    programs = {f"tests/room/test_window.py::test_{name}" for name in ("program", "pytest")}
+    assert set(found[faults[1].key]) == {mutate.IMPORT, *programs}
     assert set(found[faults[5].key]) == {
         "tests/hall/test_far.py::test_far",
         "tests/room/test_door.py::test_wide",
-        "tests/room/test_window.py::test_program",
+        *programs,
     }
-    assert max(found[faults[5].key].items(), key=lambda item: item[1])[0] == (
-        "tests/room/test_window.py::test_program"
-    )
+    assert max(found[faults[5].key].items(), key=lambda item: item[1])[0] in programs
     assert list(found[faults[9].key]) == ["tests/room/test_window.py::test_high"]
 
 
