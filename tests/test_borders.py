@@ -19,6 +19,11 @@ def test_operands_and_fields_of_ops(name: str) -> None:
     assert border_calls.row(border_calls.outcomes("ops", name)) == TABLE["ops"][name], AGAIN.format(name)
 
 
+@pytest.mark.parametrize("name", sorted(TABLE["saved"]))
+def test_saved_ops(name: str) -> None:
+    assert border_calls.row(border_calls.outcomes("saved", name)) == TABLE["saved"][name], AGAIN.format(name)
+
+
 @pytest.mark.parametrize("name", sorted(TABLE["functions"]))
 def test_arguments_of_functions(name: str) -> None:
     names, row = TABLE["functions"][name]
@@ -33,6 +38,7 @@ def test_arguments_of_constructors(name: str) -> None:
 
 
 def test_everything_is_in_the_table() -> None:
-    assert sorted(TABLE["ops"]) == sorted(border_calls.owned()), AGAIN.format("")
+    for part in ("ops", "saved"):
+        assert sorted(TABLE[part]) == sorted(border_calls.owned()), AGAIN.format("")
     assert sorted(TABLE["classes"]) == sorted(border_calls.classes()), AGAIN.format("")
     assert len(TABLE["functions"]) > 400

@@ -85,7 +85,7 @@ LEFT_OUT = "LEFT OUT"
 IMPORT = ""
 #: The name of the module that probes call. It lies beside the package, where other processes find it too.
 PROBE = "lamina_probe"
-#: The variable by which all processes know which test runs, those that a test starts with pytest of their own as well.
+#: The variable that tells all processes which test runs, those too that a test starts with pytest of their own.
 RUNNING = "LAMINA_MUTATE_TEST"
 #: Its text.
 PROBE_TEXT = f"""

@@ -3,10 +3,11 @@
     python -m tests.helpers.border_calls write         after it was changed on purpose: the difference is reviewed
     python -m tests.helpers.border_calls show [NAME]   each call with its outcome, to compare two checkouts
 
-Three kinds of calls: ops, whose fields and operands are those of their samples with one changed; public functions, on
-small tensors; and constructors of layers, optimizers and what belongs to data, as in `bad_public_calls`. The outcome
-is the dtypes and shapes of the results, or the type of the error. A row of the table is an op, a function or a class:
-how many calls are taken and refused, and a digest of all outcomes. Texts of errors are not in it.
+Four kinds of calls: ops, whose fields and operands are those of their samples with one changed; saved ops, of whose
+data one value is another; public functions, on small tensors; and constructors of layers, optimizers and what belongs
+to data, as in `bad_public_calls`. The outcome is the dtypes and shapes of the results, or the type of the error. A
+row of the table is an op, a function or a class: how many calls are taken and refused, and a digest of all outcomes.
+Texts of errors are not in it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import numpy as np
 
 import lamina as lm
 from lamina import ops
+from lamina.graph.ir.serialize import decode_op, encode_op
 from lamina.ops.core import REGISTRY, Op
 from lamina.spec import DType, Spec, bfloat16, bool_, float32, int64
 from tests.helpers import bad_public_calls
@@ -204,6 +206,47 @@ def _inferred(op: Op, change: dict[str, Any], specs: Sequence[Spec]) -> Any:
     return dataclasses.replace(op, **change).infer(*specs)
 
 
+# ----------------------------------------------------------------------------------------------------- saved ops
+
+#: What is put in the place of a value of a saved op.
+SAVED: tuple[Any, ...] = (
+    None, True, -1, 1, 2.5, {"float": "0x1p+0"}, "x", [1, 2], [[1, 1], [1, 1]], {"dtype": "float32"},
+    {"value": "int", "fields": {}}, {"value": "Window", "fields": {}}, {"op": "relu", "fields": {}}, {},
+)  # fmt: skip
+
+
+def around_saved(op_class: type[Op]) -> Iterator[tuple[str, str]]:
+    """The data of a sample's op with one value replaced, at any depth, and what reading it says."""
+    for n, sample in enumerate(itertools.islice(op_class.samples(), 3)):
+        whole = encode_op(sample.op)
+        for place in places(whole):
+            for i, value in enumerate(SAVED):
+                yield (
+                    f"{n} {place} {i}",
+                    outcome(partial(_read, op_class.name, replaced(whole, place, value))),
+                )
+
+
+def _read(name: str, values: Any) -> str:
+    return str(decode_op(name, values))
+
+
+def places(data: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to each value of JSON data, to those within others too."""
+    for key in data if isinstance(data, dict) else range(len(data)) if isinstance(data, list) else ():
+        yield (*above, key)
+        yield from places(data[key], (*above, key))
+
+
+def replaced(data: Any, place: tuple[Any, ...], value: Any) -> Any:
+    """The data with another value at a place."""
+    if not place:
+        return value
+    made = dict(data) if isinstance(data, dict) else list(data)
+    made[place[0]] = replaced(made[place[0]], place[1:], value)
+    return made
+
+
 # -------------------------------------------------------------------------------------------------------- classes
 
 #: Areas of `bad_public_calls` whose constructors take numbers.
@@ -261,8 +304,8 @@ def owned() -> dict[str, type[Op]]:
 
 def outcomes(part: str, name: str, names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
     """Calls and what comes of them: of an op, a function (names: of what makes a call that works) or a class."""
-    if part == "ops":
-        return around_op(owned()[name])
+    if part in ("ops", "saved"):
+        return (around_op if part == "ops" else around_saved)(owned()[name])
     return around(name, names) if part == "functions" else around_class(classes()[name])
 
 
@@ -271,7 +314,7 @@ def table() -> dict[str, dict[str, Any]]:
     known = json.loads(TABLE.read_text(encoding="utf-8"))["functions"] if TABLE.exists() else {}
     calls = {n: known[n][0] if n in known else working(n) for n in sorted(functions())}
     return {
-        "ops": {n: row(outcomes("ops", n)) for n in owned()},
+        **{part: {n: row(outcomes(part, n)) for n in owned()} for part in ("ops", "saved")},
         "functions": {
             n: [names, row(outcomes("functions", n, names))] for n, names in calls.items() if names
         },
