@@ -92,7 +92,7 @@ def decode_op(name: str, values: Mapping[str, Any]) -> Op:
     op_class = find_op(name)
     if op_class is None:
         raise GraphFileError(f"unknown op {name!r}: import the module that defines it first")
-    hints = _declared(op_class)
+    hints = _declared(op_class)  # type: ignore[arg-type]  # mypy takes the hash of instances for the class'
     known = {f.name for f in dataclasses.fields(op_class)}
     if set(values) != known:
         raise GraphFileError(f"{name} has fields {sorted(known)}, the file gives {sorted(values)}")
