@@ -34,7 +34,7 @@ from tests.helpers import bad_public_calls
 from tests.helpers.cuda_plans import digest
 
 TABLE = Path(__file__).with_name("border_calls.json")
-#: Functions of functions, of files and of the process, and those that draw.
+#: Functions of functions and of the process. Functions of files are left out by their annotations.
 LEFT_OUT = {
     "checkpoint",
     "compile",
@@ -85,7 +85,12 @@ def functions() -> dict[str, tuple[Callable[..., Any], tuple[inspect.Parameter, 
     found |= {f"lamina.{n}": getattr(lm, n) for n in lm.__all__ if n not in LEFT_OUT and n[0] not in "_"}
     known = {n: f for n, f in found.items() if inspect.isfunction(f)}
     parameters = {n: tuple(inspect.signature(f).parameters.values()) for n, f in known.items()}
-    return {n: (f, parameters[n]) for n, f in known.items()}
+    return {n: (f, parameters[n]) for n, f in known.items() if not of_files(parameters[n])}
+
+
+def of_files(parameters: Sequence[inspect.Parameter]) -> bool:
+    """Whether a call reads or writes a file."""
+    return any("Path" in str(p.annotation) for p in parameters)
 
 
 def required(parameters: Sequence[inspect.Parameter]) -> list[inspect.Parameter]:
@@ -263,6 +268,7 @@ NUMBERS: tuple[Callable[[], Any], ...] = (
 def classes() -> dict[str, bad_public_calls.Target]:
     """Public classes and functions of layers, initial values, optimizers and data that a plausible call makes."""
     found = {t.name: t for t in bad_public_calls.targets() if t.area in AREAS and "()" not in t.name}
+    found = {name: target for name, target in found.items() if not of_files(target.parameters)}
     return {
         name: target for name, target in found.items() if not outcome(partial(made, target)).endswith("Error")
     }
