@@ -29,7 +29,8 @@ named file and taken from there the next time. Test files that are new or have c
 helper that has changed is not noticed. A process that a test starts counts as the test. What is missed: what
 another test of the file has computed before, or one of another file imported (functions' caches are emptied between
 files), and processes that run another copy of the package. So the tests named after the module follow, all of them,
-or, of a line that runs at import, the whole chapter, the quickest file first; what none of these finds is a survivor.
+and behind those of a line that runs at import the whole chapter, the quickest file first; what none of these finds is
+a survivor.
 """
 
 from __future__ import annotations
@@ -370,7 +371,8 @@ def _stages(file: Path, chapter: list[str], reaching: Sequence[str] | None) -> I
         return
     yield [test for test in reaching if "::" in test and test.partition("::")[0] in chapter]
     if IMPORT in reaching:  # files follow behind the tests, the quickest first
-        yield sorted(chapter, key=lambda test: reaching.index(test) if test in reaching else -1)
+        late = {test: place for place, test in enumerate(reaching)}
+        yield sorted(chapter, key=lambda test: (not _named_after(file, Path(test)), late.get(test, -1)))
     else:
         yield [test for test in chapter if _named_after(file, Path(test))]
 

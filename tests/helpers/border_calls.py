@@ -304,8 +304,9 @@ def row(outcomes: Iterator[tuple[str, str]]) -> str:
 
 
 def owned() -> dict[str, type[Op]]:
-    """The package's ops."""
-    return {n: c for n, c in sorted(REGISTRY.items()) if c.__module__.startswith("lamina.")}
+    """The package's ops; those of conversion need PyTorch."""
+    floors = ("lamina.ops.", "lamina.backends.")
+    return {n: c for n, c in sorted(REGISTRY.items()) if c.__module__.startswith(floors)}
 
 
 def outcomes(part: str, name: str, names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:

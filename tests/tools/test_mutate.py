@@ -343,18 +343,19 @@ def test_the_reach_is_kept_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setattr(mutate, "_copy_to", lambda copy: copy)
     monkeypatch.setattr(mutate, "reach", lambda copy, chosen, tests, marks: ran.append(tuple(tests[4:])))
     monkeypatch.setattr(mutate, "reaching", lambda *given: {f.key: dict(times) for f in faults[:2]})
-    files = {"tests/room/test_window.py": 3.0, "tests/room/test_door.py": 2.0}
+    files = {"tests/room/test_window.py": 3.0, "tests/room/test_door.py": 2.0, "tests/room/test_bell.py": 1.0}
     monkeypatch.setattr(mutate, "_seconds_of_files", lambda copy: files)
     file = house / "map.json"
     known = mutate.reach_of(file, tmp_path, faults[:2])
     assert known == mutate.reach_of(file, tmp_path, faults[:2])
     order = [mutate.IMPORT, "tests/hall/test_far.py::quick", "tests/room/test_door.py::slow"]
-    by_time = ["tests/room/test_door.py", "tests/room/test_window.py"]
+    by_time = ["tests/room/test_bell.py", "tests/room/test_door.py", "tests/room/test_window.py"]
     assert known == {f.key: order + by_time for f in faults[:2]}
     stages = list(
         mutate._stages(faults[0].file, ["tests/room/test_new.py", *reversed(by_time)], known[faults[0].key])
     )
-    assert stages == [["tests/room/test_door.py::slow"], ["tests/room/test_new.py", *by_time]]
+    bell, door, window = by_time
+    assert stages == [["tests/room/test_door.py::slow"], [door, "tests/room/test_new.py", bell, window]]
     assert ran == [()]  # once, all
     (house / "tests/room/test_door.py").write_text("")
     del times["tests/room/test_door.py::slow"], times[mutate.IMPORT]
