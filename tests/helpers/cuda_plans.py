@@ -277,7 +277,8 @@ def launched_once(machine: Machine) -> Iterator[Row]:
 
 def products(machine: Machine) -> Iterator[Row]:
     """Products with a norm's sums."""
-    for sizes in product((49, 900, 12544, 802816), (64, 256, 1024), (32, 64, 512)):
+    swept = product((12544,), (64, 128, 256, 512), range(16, 1025, 16))  # up to where shared memory ends
+    for sizes in (*product((49, 900, 12544, 802816), (64, 256, 1024), (32, 64, 512)), *swept):
         yield "product", str(sizes), properties(ProductTiling(*sizes, machine))
 
 
