@@ -206,6 +206,7 @@ def test_deep_copies_of_any_layout() -> None:
     for source in (relayout(x, x.spec.with_tag("aBcd16b")), relayout(x, x.spec.with_tag("acdb")), strided):
         np.testing.assert_array_equal(copy.deepcopy(source).numpy(), source.numpy())
         np.testing.assert_array_equal(pickle.loads(pickle.dumps(source)).numpy(), source.numpy())
+    assert copy.deepcopy(strided).spec == strided.spec.open.fixed  # without the gaps
 
 
 def test_a_pickle_is_read_in_another_process() -> None:

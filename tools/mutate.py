@@ -11,25 +11,26 @@ A fault is a comparison, an operator, a condition or a number that is another on
 this one is not touched. The tests run in the order: those named after the module, those in its folder that name it,
 the rest of its chapter (its first folder; for backends the second), and what lies one level above; the first that
 fails ends the run. A fault that all of them let pass is a survivor: either nothing tests the line, or the fault
-makes no difference. Chapters of ops, layers and conversion have the judges of `tests/judges`, too. Comparisons with
-PyTorch run where it is installed (`--marks` selects others).
+makes no difference. Chapters of ops, layers and conversion have the judges of `tests/judges`, too. What is slow
+counts, too, and comparisons with PyTorch where it is installed (`--marks` selects others).
 
 What is generated is left out, and what makes no difference by construction: annotations, texts, decorators of
 classes, sizes of caches, stack levels of warnings, `strict=True` of `zip` (an assertion), branches for type checkers,
-and what the tests are given (`samples` and `variants` of an op, and names that are used there alone).
+and what the tests are given (`samples`, `variants` and `domains` of an op, and names that are used there alone).
 
 A fault whose tests take longer than `--timeout`, or than what is left of `--seconds`, is not decided: survivors take
 the longest, so that the share of those that were tried is a bound from below. The figure comes with its 95 % interval
 (Wilson's). The exit status is 1 where fewer than `--least` percent are found.
 
-With `--reach` each fault first runs only those tests of its chapter that execute its expression, the quickest first.
+With `--reach` each fault first runs only those tests of its chapter that execute its expression, the quickest first,
+and last, for a minute, those of other chapters that do.
 Which these are tells one run of the tests in a copy where each such expression is a probe; it is kept in the
 named file and taken from there the next time. Test files that are new or have changed by then are run again, alone; a
 helper that has changed is not noticed. A process that a test starts counts as the test. What is missed: what
 another test of the file has computed before, or one of another file imported (functions' caches are emptied between
 files), and processes that run another copy of the package. So the tests named after the module follow, all of them,
-and behind those of a line that runs at import the whole chapter, as without `--reach`; what none of these finds is a
-survivor.
+and behind those of a line that runs at import the whole chapter, the quickest file first; what none of these finds is
+a survivor.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ import importlib.util
 import json
 import math
 import os
-import random
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -71,20 +72,24 @@ COPIED = (
 EVERY_OP = Path("tests/ops/test_ops.py")
 #: Libraries' own suites: of these chapters each judge is a test, too.
 JUDGES, JUDGED = Path("tests/judges"), ("ops", "nn", "convert")
-#: What is run if nothing else is said: the quick suite, and the comparisons with PyTorch where it is installed.
-MARKS = "not gpu and not slow" + ("" if importlib.util.find_spec("torch") else " and not torch")
+#: What is run if nothing else is said: what each change must pass, as far as PyTorch is installed.
+MARKS = "not gpu" + ("" if importlib.util.find_spec("torch") else " and not torch")
 #: What tests are given, not what is tested.
-EXAMPLES = ("samples", "variants")
+EXAMPLES = ("samples", "variants", "domains")
 #: In place of a test's name. On a busy machine it need not be the fault's doing, so it counts for neither side.
 TIMEOUT = "TIMEOUT"
+#: Seconds for tests of other chapters that reach a fault: what they do not find by then is a survivor.
+ELSEWHERE = 60.0
 #: What was not tried: the time was over.
 LEFT_OUT = "LEFT OUT"
 #: In place of a test's name: an expression that runs when its module is imported.
 IMPORT = ""
 #: The name of the module that probes call. It lies beside the package, where other processes find it too.
 PROBE = "lamina_probe"
-#: Its text. Which test runs is known to pytest alone, and to all processes from the environment.
-PROBE_TEXT = """
+#: The variable that tells all processes which test runs, those too that a test starts with pytest of their own.
+RUNNING = "LAMINA_MUTATE_TEST"
+#: Its text.
+PROBE_TEXT = f"""
 import os
 
 seen = set()
@@ -94,7 +99,7 @@ def hit(number):
     if number not in seen:
         seen.add(number)
         record = os.open(os.path.dirname(__file__) + "/reached", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.write(record, f"{number} {os.environ.get('PYTEST_CURRENT_TEST', '')}\\n".encode())
+        os.write(record, f"{{number}} {{os.environ.get('{RUNNING}', '')}}\\n".encode())
         os.close(record)
 """
 COMPARISONS = {
@@ -111,13 +116,15 @@ OPERATORS = {
 
 @dataclass(frozen=True)
 class Fault:
-    """Characters `start` to `end` of a line that are to be `new`."""
+    """Characters `start` to `end` of a line that are to be `new`; `nth`: of the lines of that text in the file."""
 
     file: Path
     line: int
     start: int
     end: int
     new: str
+    text: str = ""
+    nth: int = 0
 
     def apply(self, text: str) -> str:
         """The file's text with the fault in it."""
@@ -128,8 +135,8 @@ class Fault:
 
     @property
     def key(self) -> str:
-        """What it is called in a file."""
-        return f"{self.file}:{self.line}:{self.start}:{self.new}"
+        """What it is called: the same after other lines of the file have changed."""
+        return f"{self.file}:{self.nth}:{self.start}:{self.new}:{self.text}"
 
     def show(self, text: str) -> str:
         """The place, the line as it is and as it becomes."""
@@ -146,8 +153,12 @@ def faults_of(file: Path, text: str) -> list[Fault]:
     parts = [*_examples(tree), *(part for node in ast.walk(tree) for part in _unrun(node))]
     skipped = {inner for part in parts for inner in ast.walk(part)}
     skipped |= {n for n in ast.walk(tree) if isinstance(n, ast.If) and n.test in skipped}  # its negation
+    lines, seen = [], Counter[str]()
+    for line in text.splitlines():
+        lines.append((line.strip(), seen[line.strip()]))
+        seen[line.strip()] += 1
     found = [
-        Fault(file, *place, new)
+        Fault(file, *place, new, *lines[place[0] - 1])
         for node in ast.walk(tree)
         if node not in skipped
         for place, new in _changes(node, text)
@@ -191,13 +202,12 @@ def _is_true(call: ast.Call, option: str) -> bool:
 
 def _examples(tree: ast.Module) -> list[ast.AST]:
     """The examples of ops that the tests are given, and private names of the module that serve these alone."""
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     found: list[ast.AST] = [
         method
         for node in tree.body
         if isinstance(node, ast.ClassDef)
         for method in node.body
-        if isinstance(method, functions) and method.name in EXAMPLES
+        if any(name in EXAMPLES for name in _defined(method))
     ]
     private = {name: node for node in tree.body for name in _defined(node) if name.startswith("_")}
     grown = bool(found)
@@ -283,14 +293,21 @@ def sources(root: Path, only: Sequence[str]) -> Iterator[Path]:
 
 
 def choose(root: Path, count: int, seed: int, only: Sequence[str] = ()) -> list[Fault]:
-    """Random faults; a line has at most one, and files have as many as they have lines for."""
-    by_line: dict[tuple[Path, int], list[Fault]] = {}
+    """Random faults; a line has at most one, and files have as many as they have lines for.
+
+    The seed gives every line a number by its text, and each of its faults one. Those with the least are taken, so
+    that a source that changes leaves the sample as it is, but for the lines that are new or gone.
+    """
+    by_line: dict[tuple[str, str, int], list[Fault]] = {}
     for file in sources(root, only):
         for fault in faults_of(file, (root / file).read_text(encoding="utf-8")):
-            by_line.setdefault((file, fault.line), []).append(fault)
-    draw = random.Random(seed)
-    places = draw.sample(sorted(by_line), min(count, len(by_line)))
-    return [draw.choice(by_line[place]) for place in places]
+            by_line.setdefault((str(file), fault.text, fault.nth), []).append(fault)
+
+    def drawn(*what: object) -> bytes:
+        return hashlib.sha256(repr((seed, *what)).encode()).digest()
+
+    places = sorted(by_line, key=lambda place: drawn(*place))[:count]
+    return [min(by_line[place], key=lambda f: drawn(*place, f.start, f.new)) for place in places]
 
 
 # ---------------------------------------------------------------------------------------------------------- runs
@@ -338,19 +355,26 @@ def found_by(
     marks: what is selected of them.
     """
     broken = set() if broken is None else broken
-    for tests in _stages(fault.file, tests_for(root, fault.file), reaching):
+    chapter = tests_for(root, fault.file)
+    for tests in _stages(fault.file, chapter, reaching):
         if by := _found_among(root, fault, tests, timeout, broken, marks):
             return by
-    return ""
+    others = [t for t in reaching or () if "::" in t and t.partition("::")[0] not in chapter]
+    by = _found_among(root, fault, others, min(timeout, ELSEWHERE), broken, marks)
+    return "" if by == TIMEOUT else by
 
 
 def _stages(file: Path, chapter: list[str], reaching: Sequence[str] | None) -> Iterator[list[str]]:
-    """What is run one after the other: tests that reach the fault, then files."""
+    """What is run of a chapter, one after the other: tests that reach the fault, then files."""
     if reaching is None:
         yield chapter
         return
-    yield [test for test in reaching if test.partition("::")[0] in chapter]
-    yield chapter if IMPORT in reaching else [test for test in chapter if _named_after(file, Path(test))]
+    yield [test for test in reaching if "::" in test and test.partition("::")[0] in chapter]
+    if IMPORT in reaching:  # files follow behind the tests, the quickest first
+        late = {test: place for place, test in enumerate(reaching)}
+        yield sorted(chapter, key=lambda test: (not _named_after(file, Path(test)), late.get(test, -1)))
+    else:
+        yield [test for test in chapter if _named_after(file, Path(test))]
 
 
 def _found_among(
@@ -489,7 +513,7 @@ def reaching(copy: Path, chosen: Sequence[Fault], root: Path) -> dict[str, dict[
     reached: dict[int, set[str]] = {number: set() for number in range(len(chosen))}
     for line in (copy / "src/reached").read_text(encoding="utf-8").splitlines():
         which, _, test = line.partition(" ")
-        reached[int(which)].add(test.rpartition(" ")[0])  # without "(call)"
+        reached[int(which)].add(test)
     found = {}
     for number, fault in enumerate(chosen):
         tests = reached[number]
@@ -507,8 +531,17 @@ def _quickest_first(seconds: dict[str, float]) -> list[str]:
     return sorted(seconds, key=lambda t: (files[t.partition("::")[0]], t.partition("::")[0], seconds[t], t))
 
 
+def _seconds_of_files(copy: Path) -> dict[str, float]:
+    """What the tests of each file took in `reach`."""
+    found: dict[str, float] = {}
+    for case in ElementTree.parse(copy / "src/report.xml").iter("testcase"):
+        name = _name_of(case).partition("::")[0]
+        found[name] = found.get(name, 0.0) + float(case.get("time", 0))
+    return found
+
+
 def reach_of(file: Path, folder: Path, chosen: Sequence[Fault], marks: str = MARKS) -> dict[str, list[str]]:
-    """The tests that reach each fault, the quickest first, from a file.
+    """The tests that reach each fault, the quickest first, from a file; then, of what runs at import, all files.
 
     Made first where the file is not there; test files that are new or have changed since are run again.
     """
@@ -529,8 +562,11 @@ def reach_of(file: Path, folder: Path, chosen: Sequence[Fault], marks: str = MAR
             known["reached"][key] = {
                 t: n for t, n in before.items() if t.partition("::")[0] not in changed
             } | tests
+        known["seconds"] = known.get("seconds", {}) | _seconds_of_files(copy)
         file.write_text(json.dumps({**known, "files": now}, indent=1) + "\n", encoding="utf-8")
-    return {fault.key: _quickest_first(known["reached"][fault.key]) for fault in chosen}
+    files = sorted(known["seconds"], key=lambda test: float(known["seconds"][test]))
+    reached = {fault.key: known["reached"][fault.key] for fault in chosen}
+    return {k: _quickest_first(tests) + files * (IMPORT in tests) for k, tests in reached.items()}
 
 
 # ------------------------------------------------------------------------------------------------ a plugin of pytest
@@ -548,6 +584,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     place = {name: i for i, name in enumerate(order.read_text(encoding="utf-8").split("\n"))}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in place])
     items[:] = sorted((i for i in items if i.nodeid in place), key=lambda item: place[item.nodeid])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Say to all processes which test runs."""
+    os.environ[RUNNING] = item.nodeid
+    try:
+        return (yield)
+    finally:
+        del os.environ[RUNNING]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lamina.c import cudnn, dnnl
+from lamina.c import _cudnn, cublaslt, cudnn, dnnl
 from lamina.c._library import (
     Library,
     LibraryConflict,
@@ -186,3 +186,19 @@ def test_loaded_libraries_sees_this_process() -> None:
 def test_conflict_is_a_library_error() -> None:
     assert issubclass(LibraryConflict, LibraryError)
     assert issubclass(LibraryError, RuntimeError)
+
+
+@pytest.mark.parametrize("holder", [cublaslt, _cudnn])
+def test_wheels_for_two_versions_of_cuda_are_looked_at(monkeypatch: pytest.MonkeyPatch, holder: Any) -> None:
+    """The newer one first, the one before where that is not installed."""
+    for installed in (0, 1, 2):
+        asked: list[str] = []
+
+        def wheel_file(name: str, _: str, asked: list[str] = asked, installed: int = installed) -> str | None:
+            asked.append(name)
+            return name if len(asked) > installed else None
+
+        monkeypatch.setattr(holder, "wheel_file", wheel_file)
+        assert holder._wheel() == (asked[-1] if installed < 2 else None)
+        assert len(asked) == min(installed + 1, 2)
+    assert asked[1] == asked[0].removesuffix("-cu13") + "-cu12"

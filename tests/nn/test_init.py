@@ -141,6 +141,9 @@ def test_gains_are_torchs(name: str, param: float | None) -> None:
         (1.0, 2.0, 0.5, 0.9),
         (0.0, 1.0, 3.0, 5.0),
         (0.0, 1.0, -9.0, -3.0),
+        (0.0, 1.0, -math.inf, -3.0),
+        (1.0, 0.5, 2.0, 1e9),
+        (0.0, 1.0, -math.inf, math.inf),
     ],
 )
 def test_truncated_normal(weight: nn.Parameter, mean: float, std: float, a: float, b: float) -> None:
@@ -211,8 +214,12 @@ def test_eye_and_sparse() -> None:
         (
             lambda w: init.trunc_normal_(w, a=2.0, b=1.0),
             ValueError,
-            "needs a < b and std > 0, got a=2.0, b=1.0",
+            "needs a < b, std > 0, and finite mean and std, got mean=0.0, std=1.0, a=2.0, b=1.0",
         ),
+        (lambda w: init.trunc_normal_(w, math.nan), ValueError, "got mean=nan, std=1.0"),
+        (lambda w: init.trunc_normal_(w, 0.0, math.inf), ValueError, "got mean=0.0, std=inf"),
+        (lambda w: init.trunc_normal_(w, math.inf), ValueError, "got mean=inf"),
+        (lambda w: init.trunc_normal_(w, std=0.0), ValueError, "std=0.0"),
         (lambda w: init.uniform_(w, low=0.1), TypeError, "it is 'a' now"),
     ],
 )

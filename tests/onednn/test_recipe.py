@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -12,7 +13,7 @@ from lamina import onednn
 from lamina.c.errors import DnnlError
 from lamina.onednn import Attributes, Binary, Eltwise, MemoryDesc, PrimitiveDesc, Sum
 from lamina.onednn.primitives import SlidingWindow
-from lamina.onednn.recipe import RecipeError, decode, encode, encode_desc
+from lamina.onednn.recipe import RecipeError, decode, decode_desc, encode, encode_desc
 
 WINDOW = SlidingWindow((1, 1), (0, 0), (1, 1), (1, 1))
 IMAGE, ANY = MemoryDesc((2, 16, 8, 8), tag="acdb"), MemoryDesc((16, 16, 3, 3), tag="any")
@@ -96,6 +97,80 @@ def test_damaged_data_raises_typed_errors(name: str) -> None:
     for _ in range(150):
         with suppress(RecipeError, DnnlError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
             decode(mutated(data, rng))
+
+
+@pytest.mark.parametrize(
+    ("data", "refused"),
+    [
+        (["f32", [4], [1]], False),
+        (["f32", [4, 5], [5, 1]], False),
+        (["f32", [4, 5], [0, 1]], False),  # one row again and again
+        (["f32", [0], [1]], False),
+        (["f32", [1] * 12, [1] * 12], False),
+        (["f32", [1] * 13, [1] * 13], True),
+        (["f32", [1] * 13, "a"], True),
+        (["f32", [], []], True),
+        (["f32", 4, [1]], True),
+        (["f32", [-1], [1]], True),
+        (["f32", [True], [1]], True),
+        (["f32", [4.0], [1]], True),
+        (["f32", [1 << 39], [1]], False),
+        (["f32", [1 << 40], [1]], True),
+        (["f32", [1 << 20, 1 << 20], "ab"], True),
+        (["f32", [1 << 20, 0, 1 << 20], "abc"], True),
+        (["f32", [4], 3], True),
+        (["f32", [4], None], True),
+        (["f32", [4], {}], True),
+        (["f32", [4], [1, 2]], True),
+        (["f32", [4, 5], [1]], True),
+        (["f32", [4], [-1]], True),
+        (["f32", [4], [True]], True),
+        (["f32", [2], [1 << 40]], True),
+        (["f32", [2], [(1 << 40) - 1]], False),
+        (["f32", [3], [(1 << 39)]], True),
+        ([1, [4], [1]], True),
+    ],
+)
+def test_what_is_read_as_a_layout(data: list[Any], refused: bool) -> None:
+    if refused:
+        with pytest.raises(RecipeError, match="not a description of a primitive"):
+            decode_desc(data)
+    else:
+        found = decode_desc(data)
+        assert found is not None
+        assert (list(found.dims), list(found.strides)) == (data[1], data[2])
+
+
+def test_no_layout_and_an_empty_one_differ() -> None:
+    assert decode_desc(None) is None
+    assert decode_desc([]) == MemoryDesc()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.__setitem__(0, 3), "not a description"),
+        (lambda d: d.__setitem__(3, None), "not a description"),
+        (lambda d: d.__setitem__(4, ["src_engine"]), "not a description"),
+        (lambda d: d.__setitem__(6, [None]), "not a description"),
+        (lambda d: d[2][1].append([True, 1]), "not a description"),
+        (lambda d: d[2][1].append([1, 1 << 31]), "not a description"),
+        (lambda d: d[2][0].append(["other", 1.0]), "not a description"),
+        (lambda d: d[2][0].append(["binary", "add", None]), "not a description"),
+        (lambda d: d[2][0].append(["binary", "add", []]), "not a description"),
+        (lambda d: d[7].__setitem__("strides", [1]), "not a description"),
+        (lambda d: d[7].__setitem__("strides", 1), "not a description"),
+        (lambda d: d[7].__setitem__("scales", 1.0), "not a description"),
+        (lambda d: d[7].__setitem__("other", [1]), "not a description"),
+        (lambda d: d[7].__setitem__("strides", [1, True]), "not a number: True"),
+        (lambda d: d[7].__setitem__("strides", [1, "1"]), "not a number: '1'"),
+    ],
+)
+def test_what_is_no_description_is_refused(change: Callable[[Any], None], message: str) -> None:
+    data = json.loads(json.dumps(encode(conv())))
+    change(data)
+    with pytest.raises(RecipeError, match=message):
+        decode(data)
 
 
 def test_odd_layouts_have_no_form() -> None:

@@ -65,6 +65,8 @@ def f(a, b):
     return zip(a, b, strict=True), zip(a, b, strict=False), _SHARED
 
 class Op:
+    domains: tuple = ((14, 15), None)
+
     def samples(self):
         return _cases(13), _SIZES, _SHARED
 """
@@ -85,6 +87,24 @@ def test_a_seed_says_which_faults() -> None:
     assert chosen != mutate.choose(mutate.ROOT, 5, 4, ["src/lamina/optim"])
     assert len({(fault.file, fault.line) for fault in chosen}) == 5
     assert not mutate.GENERATED & set(mutate.sources(mutate.ROOT, []))
+
+
+def test_other_lines_leave_a_sample_as_it_is(tmp_path: Path) -> None:
+    """A line is drawn by its text: a source that changes elsewhere gives the same faults, by the same names."""
+    file = tmp_path / mutate.PACKAGE / "m.py"
+    file.parent.mkdir(parents=True)
+    text = "".join(f"a{n} = b < {n}\nif x: c = 3\n" for n in range(20))
+    file.write_text(text)
+    before = mutate.choose(tmp_path, 15, 3)
+    assert len({fault.key for fault in before}) == len({fault.line for fault in before}) == 15
+    file.write_text("import os\n\n" + text)
+    after = mutate.choose(tmp_path, 15, 3)
+    assert [fault.key for fault in after] == [fault.key for fault in before]
+    assert [fault.line for fault in after] == [fault.line + 2 for fault in before]
+    file.write_text(text.replace(before[0].text, "pass"))
+    fewer = [fault.key for fault in mutate.choose(tmp_path, 15, 3)]
+    assert before[0].key not in fewer
+    assert set(fewer) >= {f.key for f in before if f.text != before[0].text}
 
 
 @pytest.mark.parametrize(
@@ -226,6 +246,9 @@ def house(tmp_path: Path) -> Path:
         "import subprocess\nimport sys\n\nfrom lamina.room.door import high\n\n\n"
         "def test_program():\n"
         "    subprocess.run([sys.executable, '-c', 'from lamina.room.door import wide; wide(4)'], check=True)\n\n\n"
+        "def test_pytest():\n"
+        "    command = [sys.executable, '-m', 'pytest', 'tests/room/test_door.py::test_wide']\n"
+        "    subprocess.run(command, check=True)\n\n\n"
         "def test_high():\n    assert high(3) and not high(2)\n"
     )
     (tmp_path / "tests/hall/test_far.py").write_text(
@@ -240,20 +263,19 @@ def _faults(house: Path) -> dict[int, mutate.Fault]:
 
 
 def test_one_run_tells_which_tests_reach_which_faults(house: Path) -> None:
-    """Also in a program that a test starts; a test that fails is left out."""
+    """Also in a program that a test starts, pytest among them; a test that fails is left out."""
     faults = _faults(house)
     copy = shutil.copytree(house, house / "copy")
     mutate.reach(copy, list(faults.values()), ())
     found = mutate.reaching(copy, list(faults.values()), house)
-    assert set(found[faults[1].key]) == {mutate.IMPORT, "tests/room/test_window.py::test_program"}
+    programs = {f"tests/room/test_window.py::test_{name}" for name in ("program", "pytest")}
+    assert set(found[faults[1].key]) == {mutate.IMPORT, *programs}
     assert set(found[faults[5].key]) == {
         "tests/hall/test_far.py::test_far",
         "tests/room/test_door.py::test_wide",
-        "tests/room/test_window.py::test_program",
+        *programs,
     }
-    assert max(found[faults[5].key].items(), key=lambda item: item[1])[0] == (
-        "tests/room/test_window.py::test_program"
-    )
+    assert max(found[faults[5].key].items(), key=lambda item: item[1])[0] in programs
     assert list(found[faults[9].key]) == ["tests/room/test_window.py::test_high"]
 
 
@@ -278,7 +300,7 @@ def test_the_quickest_tests_come_first_and_files_stay_together() -> None:
 
 
 def test_a_fault_runs_the_tests_of_its_chapter_that_reach_it(house: Path) -> None:
-    """In their order; then what is named after the module finds what was not seen to be reached."""
+    """In their order; what is named after the module finds what was not seen to be reached; then other chapters."""
     faults, broken = _faults(house), {"tests/room/test_door.py::test_fails"}
     far, wide = "tests/hall/test_far.py::test_far", "tests/room/test_door.py::test_wide"
     program, high = "tests/room/test_window.py::test_program", "tests/room/test_window.py::test_high"
@@ -289,6 +311,14 @@ def test_a_fault_runs_the_tests_of_its_chapter_that_reach_it(house: Path) -> Non
     )
     assert mutate.found_by(house, wider, 60, broken, [far, program, wide]) == wide
     assert mutate.found_by(house, wider, 60, broken, [far, program]) == wide
+    (house / "tests/room/test_door.py").write_text("from lamina.room.door import high\n")
+    assert mutate.found_by(house, wider, 60, broken, [far, program]) == ""  # far asks for five
+    narrow = next(f for f in mutate.faults_of(wider.file, (house / wider.file).read_text()) if f.line == 1)
+    (house / "tests/hall/test_far.py").write_text(
+        "from lamina.room.door import wide\n\n\ndef test_far():\n    assert wide(4)\n"
+    )
+    assert mutate.found_by(house, narrow, 60, broken, [program]) == ""
+    assert mutate.found_by(house, narrow, 60, broken, [program, far]) == far  # another chapter's
     assert mutate.found_by(house, faults[9], 60, broken, [high]) == high
     assert mutate.found_by(house, faults[9], 60, broken, []) == ""  # test_window is of the chapter only
     assert mutate.found_by(house, faults[9], 60, broken, [mutate.IMPORT]) == high
@@ -313,15 +343,23 @@ def test_the_reach_is_kept_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setattr(mutate, "_copy_to", lambda copy: copy)
     monkeypatch.setattr(mutate, "reach", lambda copy, chosen, tests, marks: ran.append(tuple(tests[4:])))
     monkeypatch.setattr(mutate, "reaching", lambda *given: {f.key: dict(times) for f in faults[:2]})
+    files = {"tests/room/test_window.py": 3.0, "tests/room/test_door.py": 2.0, "tests/room/test_bell.py": 1.0}
+    monkeypatch.setattr(mutate, "_seconds_of_files", lambda copy: files)
     file = house / "map.json"
     known = mutate.reach_of(file, tmp_path, faults[:2])
     assert known == mutate.reach_of(file, tmp_path, faults[:2])
     order = [mutate.IMPORT, "tests/hall/test_far.py::quick", "tests/room/test_door.py::slow"]
-    assert known == {f.key: order for f in faults[:2]}
+    by_time = ["tests/room/test_bell.py", "tests/room/test_door.py", "tests/room/test_window.py"]
+    assert known == {f.key: order + by_time for f in faults[:2]}
+    stages = list(
+        mutate._stages(faults[0].file, ["tests/room/test_new.py", *reversed(by_time)], known[faults[0].key])
+    )
+    bell, door, window = by_time
+    assert stages == [["tests/room/test_door.py::slow"], [door, "tests/room/test_new.py", bell, window]]
     assert ran == [()]  # once, all
     (house / "tests/room/test_door.py").write_text("")
     del times["tests/room/test_door.py::slow"], times[mutate.IMPORT]
-    assert mutate.reach_of(file, tmp_path, faults[:1]) == {faults[0].key: order[:2]}
+    assert mutate.reach_of(file, tmp_path, faults[:1]) == {faults[0].key: order[:2] + by_time}
     assert ran == [(), ("tests/room/test_door.py",)]
-    with pytest.raises(SystemExit, match=f"it lacks {faults[2].file}:{faults[2].line}"):
+    with pytest.raises(SystemExit, match=f"it lacks {faults[2].file}:0:"):
         mutate.reach_of(file, tmp_path, faults)

@@ -184,7 +184,7 @@ def _network(options: argparse.Namespace, train_data: Batches) -> Module:
 def _optimizer(options: argparse.Namespace, steps_per_epoch: int) -> Optimizer:
     """The optimizer, with a rate that climbs for the first steps and falls to zero at the last."""
     total = options.epochs * steps_per_epoch
-    climb = min(int(WARM_UP * total), total - 1)
+    climb = int(WARM_UP * total)
     peak = NETWORKS[options.network].rates[options.optimizer] if options.lr is None else options.lr
     rate = schedule.warm_up(schedule.cosine(peak, total - climb), climb)
     if options.optimizer == "adam":

@@ -60,6 +60,9 @@ T = TypeVar("T", bound=Tensor)
 W = TypeVar("W", bound=Callable[..., Any])
 _skipped: ContextVar[bool] = ContextVar("lamina_init_skipped", default=False)
 
+#: Deviations from the likeliest value beyond which nothing is drawn: a density of e^-72 of the highest.
+_FAR = 12.0
+
 
 @contextmanager
 def skipped() -> Iterator[None]:
@@ -148,9 +151,15 @@ def normal_(tensor: T, mean: float = 0.0, std: float = 1.0, generator: Numbers =
 def trunc_normal_(
     tensor: T, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0, generator: Numbers = None
 ) -> T:
-    """Normal with this mean and deviation, what is not within [a, b] drawn again. Raises ValueError unless a < b."""
-    if not a < b or not std > 0:
-        raise ValueError(f"init.trunc_normal_: needs a < b and std > 0, got a={a}, b={b}, std={std}")
+    """Normal with this mean and deviation, what is not within [a, b] drawn again; a and b may be infinite.
+
+    Raises ValueError unless a < b, std > 0, and mean and std are finite.
+    """
+    if not a < b or not 0 < std < math.inf or not math.isfinite(mean):
+        raise ValueError(
+            "init.trunc_normal_: needs a < b, std > 0, and finite mean and std, "
+            f"got mean={mean}, std={std}, a={a}, b={b}"
+        )
     rng = generator or streams.next()
     within = (math.erf((b - mean) / std / math.sqrt(2)) - math.erf((a - mean) / std / math.sqrt(2))) / 2
     if within > 0.3:
@@ -161,9 +170,10 @@ def trunc_normal_(
 
     else:  # uniform candidates, kept in proportion to the density: its highest value within is at `mode`
         mode = min(max(mean, a), b)
+        low, high = max(a, mode - _FAR * std), min(b, mode + _FAR * std)
 
         def draw(count: int) -> tuple[Any, Any]:
-            values = _drawn((count,), a, b - a, rng.random)
+            values = _drawn((count,), low, high - low, rng.random)
             height = ((mode - mean) ** 2 - (values.astype(np.float64) - mean) ** 2) / (2 * std**2)
             return values, rng.random(count) < np.exp(height)
 

@@ -1,7 +1,8 @@
 /* A libcuda.so.1 in software: one device whose memory is the host's and whose streams run at once.
  *
  * For testing, on machines without a GPU, the code that goes through NVIDIA's bindings. Copies, fills, events
- * and captured graphs work; of kernels there is one, `store(int *place, int value)`. */
+ * and captured graphs work; of kernels there is one, `store(int *place, int value)`. Flags and sizes that the
+ * driver's documentation forbids are refused. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -19,7 +20,7 @@ static char context[64];
 static __thread void *current;
 
 /* ---- the device */
-Status cuInit(unsigned flags) { (void)flags; return OK; }
+Status cuInit(unsigned flags) { return flags ? INVALID_VALUE : OK; }
 Status cuDriverGetVersion(int *version) { *version = 13000; return OK; }
 Status cuDeviceGetCount(int *count) { *count = 1; return OK; }
 Status cuDeviceGet(int *device, int ordinal) { *device = ordinal; return ordinal ? INVALID_DEVICE : OK; }
@@ -74,9 +75,12 @@ static Status give(void *pointer)
 
 Status cuMemAlloc_v2(void **out, size_t bytes) { return take(out, bytes); }
 Status cuMemFree_v2(void *pointer) { return give(pointer); }
-Status cuMemHostAlloc(void **out, size_t bytes, unsigned flags) { (void)flags; return take(out, bytes); }
+Status cuMemHostAlloc(void **out, size_t bytes, unsigned flags) { return flags > 7 ? INVALID_VALUE : take(out, bytes); }
 Status cuMemFreeHost(void *pointer) { return give(pointer); }
-Status cuMemAllocManaged(void **out, size_t bytes, unsigned flags) { (void)flags; return take(out, bytes); }
+Status cuMemAllocManaged(void **out, size_t bytes, unsigned flags)
+{
+    return flags != 1 && flags != 2 ? INVALID_VALUE : take(out, bytes); /* for all devices, or for the host */
+}
 Status cuMemGetInfo_v2(size_t *left, size_t *total) { *left = TOTAL - used; *total = TOTAL; return OK; }
 
 /* ---- graphs: a list of copies, fills and stores */
@@ -140,8 +144,17 @@ typedef struct {
 } Side;
 typedef struct { Side from, to; size_t width, height, depth; } Block;
 
+enum { HOST = 1, UNIFIED = 4 };
+
+static int is_good(const Side *side, const Block *b)
+{
+    Pointer address = side->type == HOST ? (Pointer)side->host : side->type == UNIFIED ? side->device : 0;
+    return address && side->pitch >= b->width && side->height >= b->height && !side->x && !side->y && !side->z;
+}
+
 Status cuMemcpy3DAsync_v2(const Block *b, Stream *stream)
 {
+    if (!is_good(&b->to, b) || !is_good(&b->from, b)) return INVALID_VALUE;
     Pointer to = b->to.type == 1 ? (Pointer)b->to.host : b->to.device;
     Pointer from = b->from.type == 1 ? (Pointer)b->from.host : b->from.device;
     (void)stream;
@@ -172,16 +185,17 @@ Status cuKernelGetParamInfo(void *kernel, size_t place, size_t *offset, size_t *
 Status cuLaunchKernel(void *kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                       unsigned shared, Stream *stream, void **arguments, void **extra)
 {
-    (void)kernel; (void)gx; (void)gy; (void)gz; (void)bx; (void)by; (void)bz; (void)shared; (void)extra;
+    (void)kernel; (void)extra;
+    if (!gx || !gy || !gz || !bx || !by || !bz || bx * by * bz > 1024 || shared > 49152) return INVALID_VALUE;
     return queue(stream, (Node){ STORE, *(int *)arguments[1], *(void **)arguments[0], 0, 0 });
 }
 
 /* ---- streams and events */
 Status cuStreamCreateWithPriority(Stream **out, unsigned flags, int priority)
 {
-    (void)flags;
+    if (flags > 1) return INVALID_VALUE;
     *out = calloc(1, sizeof **out);
-    (*out)->priority = priority;
+    (*out)->priority = priority > 0 ? 0 : priority < -5 ? -5 : priority;
     return OK;
 }
 Status cuStreamDestroy_v2(Stream *stream) { free(stream); return OK; }
@@ -192,11 +206,16 @@ Status cuStreamGetFlags(Stream *stream, unsigned *flags) { (void)stream; *flags 
 Status cuStreamGetCtx(Stream *stream, void **ctx) { (void)stream; *ctx = context; return OK; }
 Status cuStreamWaitEvent(Stream *stream, void *event, unsigned flags)
 {
-    (void)stream; (void)event; (void)flags;
-    return OK;
+    (void)stream; (void)event;
+    return flags > 1 ? INVALID_VALUE : OK;
 }
 
-Status cuEventCreate(double **out, unsigned flags) { (void)flags; *out = calloc(1, sizeof **out); return OK; }
+Status cuEventCreate(double **out, unsigned flags)
+{
+    if (flags > 7) return INVALID_VALUE;
+    *out = calloc(1, sizeof **out);
+    return OK;
+}
 Status cuEventDestroy_v2(double *event) { free(event); return OK; }
 Status cuEventRecord(double *event, Stream *stream)
 {
@@ -214,7 +233,7 @@ Status cuEventElapsedTime_v2(float *ms, double *start, double *end) { *ms = *end
 /* ---- capture */
 Status cuStreamBeginCapture_v2(Stream *stream, int mode)
 {
-    (void)mode;
+    if (mode < 0 || mode > 2 || stream->capture) return INVALID_VALUE;
     stream->capture = calloc(1, sizeof *stream->capture);
     return OK;
 }
@@ -234,7 +253,7 @@ Status cuGraphGetEdges_v2(Graph *graph, void **from, void **to, void *data, size
 }
 Status cuGraphInstantiateWithFlags(Graph **out, Graph *graph, unsigned long long flags)
 {
-    (void)flags;
+    if (flags > 15) return INVALID_VALUE;
     *out = malloc(sizeof **out);
     **out = *graph;
     return OK;

@@ -99,6 +99,8 @@ def test_what_is_refused() -> None:
         parametrizations.spectral_norm(nn.Linear(2, 2), n_power_iterations=0)
     with pytest.raises(ValueError, match="spectral_norm: Linear has no parameter 'w'"):
         parametrizations.spectral_norm(nn.Linear(2, 2), "w")
+    with pytest.raises(lm.ShapeError, match="spectral_norm: axis 2 is outside a tensor of rank 2"):
+        parametrizations.spectral_norm(nn.Linear(2, 2), dim=2)
 
 
 def test_files_with_torchs_older_names_load() -> None:

@@ -40,6 +40,8 @@ def test_targets_padded_or_one_after_the_other() -> None:
     wanted = ops.ctc_loss(x, padded, steps, counts, reduction="none").numpy()
     for given in (counts, [3, 1, 2], lm.tensor(counts)):
         assert np.array_equal(ops.ctc_loss(x, joined, steps, given, reduction="none").numpy(), wanted)
+    filled = np.array([[1, 2, 3], [4, 99, -1], [2, 2, -100]])  # no classes, and not looked at
+    assert np.array_equal(ops.ctc_loss(x, filled, steps, counts, reduction="none").numpy(), wanted)
     compiled = lm.jit(lambda *args: ops.ctc_loss(*args, reduction="none"))
     found = compiled(*map(lm.tensor, (x, joined, np.array(steps), counts))).numpy()
     np.testing.assert_array_equal(found, wanted)

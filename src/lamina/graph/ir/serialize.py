@@ -11,6 +11,7 @@ import json
 import types
 import typing
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -91,11 +92,17 @@ def decode_op(name: str, values: Mapping[str, Any]) -> Op:
     op_class = find_op(name)
     if op_class is None:
         raise GraphFileError(f"unknown op {name!r}: import the module that defines it first")
-    hints = typing.get_type_hints(op_class)
+    hints = _declared(op_class)  # type: ignore[arg-type]  # mypy takes the hash of instances for the class'
     known = {f.name for f in dataclasses.fields(op_class)}
     if set(values) != known:
         raise GraphFileError(f"{name} has fields {sorted(known)}, the file gives {sorted(values)}")
     return op_class(**{k: _conform(_decode_value(v), hints[k], f"{name}.{k}") for k, v in values.items()})
+
+
+@lru_cache(maxsize=1024)
+def _declared(kind: type) -> dict[str, Any]:
+    """The types of a class' fields: looked up once, which takes longer than an op's decoding."""
+    return typing.get_type_hints(kind)
 
 
 def _encode(value: Any) -> Any:
@@ -143,7 +150,7 @@ def _conform(value: Any, kind: Any, where: str) -> Any:
     if isinstance(value, types.SimpleNamespace):
         _require(isinstance(kind, type) and dataclasses.is_dataclass(kind), value, kind, where)
         _require(kind.__name__ == value.name, value, kind, where)
-        hints = typing.get_type_hints(kind)
+        hints = _declared(kind)
         _require(set(value.fields) <= set(hints), value, kind, where)
         return kind(**{k: _conform(v, hints[k], f"{where}.{k}") for k, v in value.fields.items()})
     if kind is float and type(value) is int:

@@ -11,7 +11,7 @@ from lamina.nn.init import normal_
 from lamina.nn.module import Module
 from lamina.nn.utils.parametrize import register_parametrization
 from lamina.ops.arguments import checked
-from lamina.spec import ShapeError
+from lamina.spec import ShapeError, normalize_axis
 from lamina.tensors import Tensor, zeros
 
 
@@ -66,7 +66,7 @@ def spectral_norm(
 
     n_power_iterations: for each time that the weight is read in training mode; the vectors are buffers. eps: the
     smallest norm to divide by. dim: the axis of the matrix' rows; 0, and 1 for transposed convolutions. Raises
-    ValueError for fewer than one iteration or what is no parameter, ShapeError for a scalar.
+    ValueError for fewer than one iteration or what is no parameter, ShapeError for a scalar or a missing axis.
     """
     if n_power_iterations < 1:
         raise ValueError(f"spectral_norm: n_power_iterations must be at least 1, got {n_power_iterations}")
@@ -85,7 +85,8 @@ class _SpectralNorm(Module):
     def __init__(self, weight: Tensor, n_power_iterations: int, eps: float, dim: int) -> None:
         if not weight.ndim:
             raise ShapeError("spectral_norm: a scalar has no singular values")
-        self.dim, self.n_power_iterations, self.eps = dim % weight.ndim, n_power_iterations, eps
+        self.dim = normalize_axis(dim, weight.ndim, "spectral_norm")
+        self.n_power_iterations, self.eps = n_power_iterations, eps
         if weight.ndim > 1:
             rows, count = weight.shape[self.dim], math.prod(weight.shape)
             for buffer, size in (("_u", rows), ("_v", count // max(rows, 1))):
