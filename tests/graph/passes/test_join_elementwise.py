@@ -212,3 +212,20 @@ def test_the_step_that_gives_no_finite_number_is_named() -> None:
     x[0, 0] = -1.0
     with lm.policy(check_finite=True), pytest.raises(lm.NonFiniteError, match=r"^log"):
         lm.jit(f)(np.abs(x) * np.sign(x[:1, :1]))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("shape", [(64, 256), (2, 40000)], ids=str)
+def test_what_is_computed_twice_agrees(dtype: str, shape: tuple[int, ...]) -> None:
+    """The gradient of a maximum asks which element it is: of rows of a kernel, and of rows left to others."""
+    a, b = (lm.tensor(normal(*shape, seed=k)).to(dtype=dtype) for k in (0, 1))
+
+    def loss(a: Any, b: Any) -> Any:
+        return ops.sum(ops.amax(ops.tanh(a * b) * a, 1))
+
+    fast = lm.jit(lm.grad(loss))
+    found, wanted = fast(a, b).numpy().astype(np.float32), lm.grad(loss)(a, b).numpy().astype(np.float32)
+    assert np.isfinite(found).all()
+    assert ((found != 0).sum(1) >= 1).all()
+    if dtype == "float32":
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)

@@ -15,6 +15,7 @@ from lamina.graph.ir.graph import Graph, Node, Use, Value
 from lamina.graph.passes.fusion import made_once, refusal
 from lamina.graph.passes.pattern import Report, replace
 from lamina.ops.core import Op
+from lamina.ops.primitives.cast import Cast
 from lamina.ops.primitives.fused import Fused
 from lamina.ops.primitives.fused_elementwise import FusedElementwise
 from lamina.ops.primitives.reduce import Reduce
@@ -34,14 +35,12 @@ def join_elementwise(
     """
     report = Report() if report is None else report
     groups = _Groups(graph, backend, stays)
-    results: dict[Value, Value] = {}
-    for group in groups.found():
-        made = group.node(groups.sliced)
-        if reason := refusal(backend, made):
-            report.refused.append(f"{made.op}: {reason}")
-            continue
-        results[group.root.outputs[0]] = made.outputs[0]
-        report.merged["expression"] += 1
+    made = {group: group.node(groups) for group in groups.found()}
+    refused = {group: reason for group, node in made.items() if (reason := refusal(backend, node))}
+    report.refused += [f"{made[group].op}: {reason}" for group, reason in refused.items()]
+    left = groups.with_what_they_share(refused)
+    results = {g.root.outputs[0]: node.outputs[0] for g, node in made.items() if g not in left}
+    report.merged["expression"] += len(results)
     return replace(graph, results)
 
 
@@ -72,16 +71,24 @@ class _Group:
         small = self.steps + len(_ops(node.op)) <= _MOST_STEPS
         return fits and small and node.policy == self.root.policy and len(self.reads) < _MOST_OPERANDS
 
-    def node(self, sliced: dict[Node, None]) -> Node:
-        """The node that stands for all; slices of what it reads are taken by itself."""
+    def node(self, groups: _Groups) -> Node:
+        """The node that stands for all; slices of what it reads are taken by itself.
+
+        What other groups compute, too, is rounded in each: they must agree (on which element is the largest, say).
+        """
         writer = _Writer()
         origin = None
         for node in sorted(self.members, key=lambda n: n.serial):
             for v in node.inputs:
-                if v.node in sliced and v not in writer.values:
+                if v.node in groups.sliced and v not in writer.values:
                     writer.apply(v.node.op, v.node.inputs, v)
             for number, op in enumerate(_ops(node.op)):
                 writer.step(node, number, op)
+            if (
+                groups.is_shared(node)
+                and node.outputs[0].dtype.itemsize < node.outputs[0].dtype.compute.itemsize
+            ):
+                writer.apply(Cast(node.outputs[0].dtype), node.outputs, node.outputs[0])
             origin = node.origin if origin is None else origin.joined(node.origin)
         op = FusedElementwise(tuple(writer.ops), tuple(writer.reads))
         root = self.root
@@ -157,6 +164,21 @@ class _Groups:
         return [
             g for g in reversed(every) if len(g.members) > 1 or any(v.node in self.sliced for v in g.reads)
         ]
+
+    def is_shared(self, node: Node) -> bool:
+        """Whether several groups compute a node."""
+        return len(self._of[node]) > 1
+
+    def with_what_they_share(self, groups: Collection[_Group]) -> set[_Group]:
+        """Some groups, and those that compute something that one of them computes, and so on: another kernel might
+        round that otherwise."""
+        found, stack = set(groups), list(groups)
+        while stack:
+            for node in stack.pop().members:
+                more = [g for g in self._of[node] if g not in found]
+                found.update(more)
+                stack += more
+        return found
 
     def _joins(self, node: Node) -> bool:
         """Whether a node may be a step, or the reduction at the end."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from lamina.backends import Kernels, NoKernel
 from lamina.backends.cpu.loops import compiler
 from lamina.ops.core import Op
+from lamina.ops.custom import CustomOp
 from lamina.ops.primitives.fused import Fused
 from lamina.ops.primitives.fused_elementwise import FusedElementwise
 from lamina.ops.primitives.reduce import Reduce
@@ -24,6 +25,8 @@ def is_elementwise(op: Op) -> bool:
     if isinstance(op, FusedElementwise):
         return not isinstance(op.ops[-1], Reduce)
     first, *steps = op.ops if isinstance(op, Fused) else (op,)
+    if any(isinstance(step, CustomOp) and step.has_run for step in (first, *steps)):
+        return False  # it has a function of its own
     return (first.elementwise or isinstance(first, Expand)) and all(step.elementwise for step in steps)
 
 
