@@ -70,7 +70,9 @@ class _Table(Module):
         weight = self.weight
         if self.max_norm is not None:
             weight = renormed(weight, operand(index, type(self).__name__), self.max_norm, self.norm_type)
-            if (held := self._parameters.get("weight")) is not None:  # a computed one (parametrized) is not kept
+            if (
+                held := self._parameters.get("weight")
+            ) is not None:  # a computed one (parametrized) is not kept
                 write(held, weight)
         return weight
 
