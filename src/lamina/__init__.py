@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     )
     from lamina.jitting import jit
     from lamina.nn import manual_seed
-    from lamina.ops import fft, linalg, stop_gradient
+    from lamina.ops import fft, linalg, special, stop_gradient
     from lamina.ops.finite import NonFiniteError
     from lamina.runtime import Device, device, devices
     from lamina.spec import (
@@ -156,6 +156,7 @@ __all__ = [
     "save_weights",
     "simulate",
     "spec",
+    "special",
     "stop_gradient",
     "tensor",
     "trace",
@@ -197,7 +198,7 @@ _HOMES = {
     ),
     "lamina.jitting": ("jit",),
     "lamina.nn": ("manual_seed",),
-    "lamina.ops": ("fft", "linalg", "stop_gradient"),
+    "lamina.ops": ("fft", "linalg", "special", "stop_gradient"),
     "lamina.ops.finite": ("NonFiniteError",),
     "lamina.runtime": ("Device", "device", "devices"),
     "lamina.tensors": (

@@ -210,6 +210,30 @@ class Tensor(InPlace["Tensor"]):
             self._part.write(self)
         return self
 
+    def _become(self, name: str, made: Any) -> Self:
+        """The same object with the shape of another tensor, which is made of this one. Raises TypeError."""
+        method = name.removesuffix("_")
+        if recorder() is not None:
+            raise TypeError(
+                f"{name}: a shape is settled when a function is traced; use the result, x = x.{method}(…)"
+            )
+        if self._part is not None:
+            raise TypeError(
+                f"{name}: {self._spec} is a part of another tensor, whose shape its own follows; use the result, "
+                f"x = x.{method}(…)"
+            )
+        self._buffer, self._spec = made.buffer, made.spec
+        self.version += 1
+        return self
+
+    def _strides(self) -> tuple[int, ...]:
+        layout = self._spec.physical
+        if layout.is_blocked:
+            raise TypeError(
+                f"stride: {self._spec} has a blocked layout, which has no strides; take x.contiguous()"
+            )
+        return tuple(layout.strides)
+
     def _refresh(self) -> None:
         """Take the values of what this is a part of, where that was written since."""
         part = self._part

@@ -148,8 +148,6 @@ def test_refusals() -> None:
         linalg.det(lm.ones(65, 65))
     with pytest.raises(ShapeError, match="solve: A .* and B .* do not fit"):
         linalg.solve(lm.ones(3, 3), lm.ones(2, 1))
-    with pytest.raises(NotImplementedError, match="matrix_norm: ord='nuc' needs singular values"):
-        linalg.matrix_norm(lm.ones(3, 3), "nuc")
     with pytest.raises(ValueError, match="multi_dot: takes two tensors or more, got 1"):
         linalg.multi_dot([lm.ones(2, 2)])
 
@@ -211,3 +209,139 @@ def test_products_of_reflections(shape: tuple[int, ...], count: int) -> None:
     near(linalg.householder_product(a, tau), wanted[..., :columns])
     with pytest.raises(ShapeError, match="householder_product: takes A"):
         linalg.householder_product(turned(a), np.ones(9))
+
+
+SHAPES = [(5, 3), (3, 5), (4, 4), (2, 6, 4), (1, 1), (1, 3), (3, 1)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_orthogonal_factors(shape: tuple[int, ...]) -> None:
+    x = drawn(*shape)
+    for mode in ("reduced", "complete"):
+        q, r = linalg.qr(x, mode)  # type: ignore[arg-type]
+        wanted = np.linalg.qr(x, mode)  # type: ignore[call-overload]
+        near(q, wanted.Q)
+        near(r, wanted.R)
+    near(linalg.qr(x, "r").R, np.linalg.qr(x, "r"))
+    near(linalg.svdvals(x), np.linalg.svd(x, compute_uv=False))
+    for full in (True, False):
+        u, s, vh = (y.numpy() for y in linalg.svd(x, full))
+        wanted = np.linalg.svd(x, full)
+        assert [y.shape for y in (u, s, vh)] == [y.shape for y in wanted]
+        k = s.shape[-1]
+        near(lm.tensor(u[..., :k] * s[..., None, :] @ vh[..., :k, :]), x)
+        near(
+            lm.tensor(turned(u) @ u),
+            np.broadcast_to(np.eye(u.shape[-1]), (*u.shape[:-2], *[u.shape[-1]] * 2)),
+        )
+        near(
+            lm.tensor(vh @ turned(vh)),
+            np.broadcast_to(np.eye(vh.shape[-2]), (*vh.shape[:-2], *[vh.shape[-2]] * 2)),
+        )
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_pseudoinverses_ranks_and_least_squares(shape: tuple[int, ...]) -> None:
+    x, b = drawn(*shape), drawn(*shape[:-1], 2)
+    near(linalg.pinv(x), np.linalg.pinv(x))
+    assert (linalg.matrix_rank(x).numpy() == np.linalg.matrix_rank(x)).all()
+    found = linalg.lstsq(x, b)
+    near(found.solution, np.linalg.pinv(x) @ b)
+    near(linalg.lstsq(x, b[..., 0]).solution, (np.linalg.pinv(x) @ b)[..., 0])
+    left = ((x @ found.solution.numpy() - b) ** 2).sum(-2)
+    near(found.residuals, left if shape[-2] > shape[-1] else np.zeros(0))
+    assert (found.rank.numpy() == min(shape[-2:])).all()
+    for order in (2, -2, "nuc"):
+        wanted = [np.linalg.norm(a, order) for a in x.reshape(-1, *shape[-2:])]  # type: ignore[call-overload]
+        near(linalg.matrix_norm(x, order), np.reshape(wanted, shape[:-2]))  # type: ignore[arg-type]
+    near(linalg.matrix_norm(x, 2, keepdim=True), np.linalg.norm(x, 2, (-2, -1), keepdims=True))
+    near(linalg.cond(x), np.linalg.cond(x), 1e-8)
+
+
+def test_ranks_are_counted_by_tolerances() -> None:
+    flat = drawn(5, 2) @ drawn(2, 4)
+    assert int(linalg.matrix_rank(flat)) == 2
+    assert int(linalg.matrix_rank(np.zeros((2, 2)))) == 0
+    near(linalg.pinv(flat), np.linalg.pinv(flat))
+    near(linalg.lstsq(flat, np.ones(5)).solution, np.linalg.pinv(flat) @ np.ones(5))
+    values = np.diag([8.0, 2.0, 0.5])
+    assert [int(linalg.matrix_rank(values, **by)) for by in ({"atol": 1.0}, {"rtol": 0.3}, {"atol": 4.0, "rtol":
+    0.01})] == [
+        2, 1, 1,
+    ]  # fmt: skip
+    assert int(linalg.matrix_rank(-values, hermitian=True, atol=1.0)) == 2
+    near(linalg.pinv(values, hermitian=True, atol=1.0), np.diag([1 / 8, 1 / 2, 0]))
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 9])
+def test_eigenvalues_and_exponentials(n: int) -> None:
+    x = drawn(2, n, n)
+    for triangle in "LU":
+        w, v = linalg.eigh(x, triangle)  # type: ignore[arg-type]
+        wanted = np.linalg.eigh(x, triangle)  # type: ignore[arg-type]
+        near(w, wanted.eigenvalues)
+        near(lm.ops.abs(v), abs(wanted.eigenvectors), 1e-8)
+        near(linalg.eigvalsh(x, triangle), wanted.eigenvalues)  # type: ignore[arg-type]
+    for size in (0.01, 1.0, 20.0):
+        w, v = np.linalg.eig(x * size)
+        near(linalg.matrix_exp(x * size), np.real(v * np.exp(w)[..., None, :] @ np.linalg.inv(v)), 1e-8)
+
+
+def test_factors_of_cholesky_solve_and_invert() -> None:
+    x = drawn(2, 4, 4)
+    a = x @ turned(x) + np.eye(4)
+    for upper in (False, True):
+        factor = linalg.cholesky(a, upper=upper)
+        near(
+            lm.ops.cholesky_solve(drawn(2, 4, 3) * 0 + 1.0, factor, upper),
+            np.linalg.inv(a) @ np.ones((2, 4, 3)),
+        )
+        near(lm.ops.cholesky_inverse(factor, upper), np.linalg.inv(a))
+    near(lm.tensor(a).logdet(), np.log(np.linalg.det(a)))
+    near(lm.tensor(a).inverse(), np.linalg.inv(a))
+    assert np.isnan(float(lm.ops.logdet(np.diag([1.0, -1.0]))))
+
+
+#: Functions of a matrix [5, 3] (or of its square [3, 3]) to a number, in ops' and in torch's words.
+_GRADIENTS: dict[str, Any] = {
+    "qr": lambda linalg, a: (linalg.qr(a).Q.sin() + linalg.qr(a).Q.cos()).sum() + linalg.qr(a).R.sin().sum(),
+    "eigh": lambda linalg, a: (linalg.eigh(a.mT @ a)[1].abs().sin() * linalg.eigh(a.mT @ a)[0]).sum(),
+    "svd": lambda linalg, a: (
+        (linalg.svd(a, False)[0].abs().sin() * linalg.svd(a, False)[1]).sum()
+        + linalg.svd(a.mT, False)[0].abs().cos().sum()
+    ),
+    "svdvals": lambda linalg, a: linalg.svdvals(a).sin().sum() + linalg.svdvals(a.mT).cos().sum(),
+    "pinv": lambda linalg, a: linalg.pinv(a).sin().sum() + linalg.pinv(a.mT).cos().sum(),
+    "lstsq": lambda linalg, a: linalg.lstsq(a, a.sin()).solution.sin().sum(),
+    "matrix_exp": lambda linalg, a: linalg.matrix_exp(a.mT @ a * 0.3).sin().sum(),
+    "nuc": lambda linalg, a: linalg.matrix_norm(a, "nuc") * linalg.matrix_norm(a, 2),
+}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", _GRADIENTS)
+def test_gradients_are_torchs_and_have_gradients(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    x = drawn(5, 3)
+    theirs = torch.tensor(x, requires_grad=True)
+    _GRADIENTS[name](torch.linalg, theirs).backward()
+    first = lm.grad(lambda a: _GRADIENTS[name](linalg, a))
+    near(first(x), theirs.grad.numpy(), 1e-7)
+    towards = drawn(5, 3)
+    second = lm.grad(lambda a: lm.ops.sum(first(a) * towards))(x).numpy()
+    apart = (first(x + 1e-5 * towards).numpy() - first(x - 1e-5 * towards).numpy()) / 2e-5
+    near(lm.tensor(second), apart, 1e-5)
+    np.testing.assert_allclose(lm.jit(first)(x).numpy(), first(x).numpy(), rtol=1e-9, atol=1e-10)
+
+
+def test_matrices_that_have_no_factors() -> None:
+    with pytest.raises(ShapeError, match=r"qr: takes min\(M, N\) of up to 64"):
+        linalg.qr(np.ones((70, 66)))
+    with pytest.raises(ShapeError, match=r"lstsq: A f64\[3,2\] and B f64\[2,2\] do not fit"):
+        linalg.lstsq(np.ones((3, 2)), np.ones((2, 2)))
+    with pytest.raises(
+        ValueError, match="matrix_norm: ord must be 'fro', 'nuc', inf, -inf, 1, -1, 2 or -2, got 3"
+    ):
+        linalg.matrix_norm(np.ones((3, 2)), 3)
+    assert linalg.matrix_exp(np.ones((0, 3, 3))).shape == (0, 3, 3)
+    assert np.isnan(linalg.svdvals(np.array([[1.0, np.nan], [0, 1]])).numpy()).all()

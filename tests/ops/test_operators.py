@@ -185,6 +185,7 @@ def in_place_call(lib: Any, name: str) -> Any:
         "addbmm": (stack, batch), "addcdiv": (square, y), "addcmul": (square, y), "addmm": (square, square),
         "addmv": (square, row / 2), "addr": (y[0], y[0]), "baddbmm": (batch, batch), "cumprod": (1,),
         "cumsum": (0,), "index_add": (1, row, square), "index_copy": (0, row, square), "index_fill": (1, row, 2.5),
+        "put": (row, row * 0.5),
         "index_put": ((row, row), y[0]), "index_reduce": (0, row, square, "amax"), "lerp": (square, 0.25),
         "logit": (0.1,), "masked_fill": (mask, -1.0), "masked_scatter": (mask, square), "mvlgamma": (2,),
         "renorm": (2, 0, 0.5), "scatter": (0, at, y), "scatter_add": (0, at, y), "scatter_reduce": (0, at, y, "prod"),
@@ -311,3 +312,62 @@ def test_a_diagonal_is_filled() -> None:
     assert x.fill_diagonal_(2.0).tolist() == x.tolist() == wanted.tolist()
     with pytest.raises(ShapeError, match="fill_diagonal_: needs at least two axes"):
         lm.zeros(3).fill_diagonal_(1.0)
+
+
+def test_shapes_change_in_place() -> None:
+    x = lm.tensor(np.arange(6.0, dtype=np.float32).reshape(2, 3))
+    same = x
+    assert x.unsqueeze_(0) is x
+    assert (same.shape, same.stride(), same.stride(-1)) == ((1, 2, 3), (6, 3, 1), 1)
+    assert x.squeeze_(0).shape == (2, 3)
+    np.testing.assert_array_equal(x.t_().numpy(), np.arange(6.0).reshape(2, 3).T)
+    np.testing.assert_array_equal(x.transpose_(0, 1).numpy(), np.arange(6.0).reshape(2, 3))
+    x.add_(1.0)
+    assert x.numpy()[0, 0] == 1.0
+    with pytest.raises(TypeError, match=r"unsqueeze_: f32\[3\] is a part of another tensor.*x = x.unsqueeze"):
+        x[0].unsqueeze_(0)
+    with pytest.raises(TypeError, match="squeeze_: a shape is settled when a function is traced"):
+        lm.jit(lambda: x.squeeze_())()
+    with pytest.raises(IndexError, match="stride: dim must be within the 2 axes"):
+        x.stride(2)
+    assert (x.itemsize, x.is_leaf, x.storage_offset(), x.get_device()) == (4, True, 0, -1)
+    assert (x.ndimension(), x.is_signed(), x.bool().is_signed(), x.is_complex()) == (2, True, False, False)
+    assert x.is_same_size(lm.zeros(2, 3))
+    assert not x.is_same_size(lm.zeros(3, 2))
+
+
+def test_values_are_put_at_places_of_the_flattened_tensor() -> None:
+    x = lm.zeros(2, 3)
+    assert x.put_(np.array([1, 5]), np.array([2, 3])) is x
+    assert x.tolist() == [[0, 2, 0], [0, 0, 3]]
+    assert x.put(np.array([[0, 0]]), np.array([[1.0, 2.0]]), accumulate=True).tolist() == [
+        [3, 2, 0],
+        [0, 0, 3],
+    ]
+
+
+def test_numbers_are_drawn_in_place() -> None:
+    lm.manual_seed(0)
+    x = lm.zeros(200, 100, dtype="float64")
+    for draw, mean in (
+        (lambda: x.exponential_(2.0), 0.5),
+        (lambda: x.geometric_(0.25), 4.0),
+        (lambda: x.random_(3, 8), 5.0),
+        (lambda: x.random_(9), 4.0),
+        (lambda: x.log_normal_(0.0, 0.5), np.exp(0.125)),
+        (
+            lambda: x.cauchy_(2.0, 0.5).sub_(2.0).abs_().clamp_(max=1.0),
+            0.5 * np.log(5) / np.pi + 1 - 2 * np.arctan(2) / np.pi,
+        ),
+    ):
+        draw()
+        assert float(x.mean()) == pytest.approx(mean, rel=0.05)
+    assert set(np.unique(lm.zeros(100, dtype="int64").random_(2, 4).numpy())) == {2, 3}
+    assert lm.zeros(1000, dtype="int8").random_().numpy().max() <= 127
+    for draw, message in (
+        (lambda: x.exponential_(0.0), "exponential_: lambd must be above 0, got 0.0"),
+        (lambda: x.geometric_(1.0), r"geometric_: p must be in \(0, 1\), got 1.0"),
+        (lambda: x.random_(3, 3), r"random_: \[3, 3\) is empty"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            draw()

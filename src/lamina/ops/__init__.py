@@ -13,7 +13,20 @@ from lamina._lazy import listing
 from lamina.ops import core, custom, primitives
 from lamina.ops import fft as fft
 from lamina.ops import linalg as linalg
+from lamina.ops import special as special
 from lamina.ops.core import operand
+from lamina.ops.linalg import (
+    cholesky,
+    cholesky_inverse,
+    cholesky_solve,
+    det,
+    inverse,
+    logdet,
+    matrix_exp,
+    matrix_power,
+    pinverse,
+    slogdet,
+)
 from lamina.ops.primitives.activation import (
     bilinear,
     celu,
@@ -144,6 +157,7 @@ from lamina.ops.primitives.elementary import (
     fmin,
     fmod,
     frac,
+    frexp,
     gcd,
     heaviside,
     hypot,
@@ -167,6 +181,7 @@ from lamina.ops.primitives.elementary import (
     logit,
     mvlgamma,
     nan_to_num,
+    nextafter,
     numel,
     polygamma,
     positive,
@@ -195,6 +210,7 @@ from lamina.ops.primitives.gather import (
     index_select,
     masked_fill,
     masked_select,
+    put,
     scatter,
     scatter_add,
     scatter_reduce,
@@ -440,6 +456,7 @@ from lamina.ops.primitives.statistics import (
     quantile,
 )
 from lamina.ops.primitives.update import adam_update, sgd_update
+from lamina.ops.special import i0, igamma, igammac
 
 __all__ = [
     "abs",
@@ -517,6 +534,9 @@ __all__ = [
     "ceil",
     "celu",
     "channel_shuffle",
+    "cholesky",
+    "cholesky_inverse",
+    "cholesky_solve",
     "chunk",
     "clamp",
     "clamp_max",
@@ -550,6 +570,7 @@ __all__ = [
     "deg2rad",
     "depth_to_space",
     "dequantize",
+    "det",
     "diag",
     "diag_embed",
     "diagflat",
@@ -596,6 +617,7 @@ __all__ = [
     "frac",
     "fractional_max_pool2d",
     "fractional_max_pool3d",
+    "frexp",
     "full_like",
     "gather",
     "gaussian_nll_loss",
@@ -624,7 +646,10 @@ __all__ = [
     "hstack",
     "huber_loss",
     "hypot",
+    "i0",
     "identity",
+    "igamma",
+    "igammac",
     "index_add",
     "index_copy",
     "index_fill",
@@ -635,6 +660,7 @@ __all__ = [
     "instance_norm",
     "instance_norm_with_statistics",
     "interpolate",
+    "inverse",
     "isclose",
     "isfinite",
     "isin",
@@ -666,6 +692,7 @@ __all__ = [
     "logaddexp",
     "logaddexp2",
     "logcumsumexp",
+    "logdet",
     "logical_and",
     "logical_not",
     "logical_or",
@@ -682,6 +709,8 @@ __all__ = [
     "masked_scatter",
     "masked_select",
     "matmul",
+    "matrix_exp",
+    "matrix_power",
     "max",
     "max_pool1d",
     "max_pool1d_with_indices",
@@ -721,6 +750,7 @@ __all__ = [
     "narrow",
     "ne",
     "neg",
+    "nextafter",
     "nll_loss",
     "nms",
     "nms_mask",
@@ -739,6 +769,7 @@ __all__ = [
     "pairwise_distance",
     "pdist",
     "permute",
+    "pinverse",
     "pixel_shuffle",
     "pixel_unshuffle",
     "poisson_nll_loss",
@@ -747,6 +778,7 @@ __all__ = [
     "pow",
     "prelu",
     "prod",
+    "put",
     "quantile",
     "quantize",
     "rad2deg",
@@ -796,6 +828,7 @@ __all__ = [
     "sinc",
     "sinh",
     "slice_scatter",
+    "slogdet",
     "smooth_l1_loss",
     "soft_margin_loss",
     "softmax",

@@ -11,6 +11,8 @@ from lamina.graph.ir.graph import Value
 from lamina.ops import core as core
 from lamina.ops import primitives as primitives
 from lamina.ops.arguments import Dims, DTypeLike, Number, Sizes
+from lamina.ops.linalg import SlogDet
+from lamina.ops.primitives.elementary import Frexp
 from lamina.ops.primitives.embedding_bag import BagMode
 from lamina.ops.primitives.gather import Combination
 from lamina.ops.primitives.grid_sample import GridMode, GridPadding
@@ -99,6 +101,9 @@ __all__ = [
     "ceil",
     "celu",
     "channel_shuffle",
+    "cholesky",
+    "cholesky_inverse",
+    "cholesky_solve",
     "chunk",
     "clamp",
     "clamp_max",
@@ -132,6 +137,7 @@ __all__ = [
     "deg2rad",
     "depth_to_space",
     "dequantize",
+    "det",
     "diag",
     "diag_embed",
     "diagflat",
@@ -178,6 +184,7 @@ __all__ = [
     "frac",
     "fractional_max_pool2d",
     "fractional_max_pool3d",
+    "frexp",
     "full_like",
     "gather",
     "gaussian_nll_loss",
@@ -206,7 +213,10 @@ __all__ = [
     "hstack",
     "huber_loss",
     "hypot",
+    "i0",
     "identity",
+    "igamma",
+    "igammac",
     "index_add",
     "index_copy",
     "index_fill",
@@ -217,6 +227,7 @@ __all__ = [
     "instance_norm",
     "instance_norm_with_statistics",
     "interpolate",
+    "inverse",
     "isclose",
     "isfinite",
     "isin",
@@ -248,6 +259,7 @@ __all__ = [
     "logaddexp",
     "logaddexp2",
     "logcumsumexp",
+    "logdet",
     "logical_and",
     "logical_not",
     "logical_or",
@@ -264,6 +276,8 @@ __all__ = [
     "masked_scatter",
     "masked_select",
     "matmul",
+    "matrix_exp",
+    "matrix_power",
     "max",
     "max_pool1d",
     "max_pool1d_with_indices",
@@ -303,6 +317,7 @@ __all__ = [
     "narrow",
     "ne",
     "neg",
+    "nextafter",
     "nll_loss",
     "nms",
     "nms_mask",
@@ -321,6 +336,7 @@ __all__ = [
     "pairwise_distance",
     "pdist",
     "permute",
+    "pinverse",
     "pixel_shuffle",
     "pixel_unshuffle",
     "poisson_nll_loss",
@@ -329,6 +345,7 @@ __all__ = [
     "pow",
     "prelu",
     "prod",
+    "put",
     "quantile",
     "quantize",
     "rad2deg",
@@ -378,6 +395,7 @@ __all__ = [
     "sinc",
     "sinh",
     "slice_scatter",
+    "slogdet",
     "smooth_l1_loss",
     "soft_margin_loss",
     "softmax",
@@ -1034,6 +1052,18 @@ def channel_shuffle(input: TensorLike, groups: int) -> Tensor: ...
 @overload
 def channel_shuffle(input: Value, groups: int) -> Value: ...
 @overload
+def cholesky(input: TensorLike, *, upper: bool = False) -> Tensor: ...
+@overload
+def cholesky(input: Value, *, upper: bool = False) -> Value: ...
+@overload
+def cholesky_inverse(L: TensorLike, upper: bool = False) -> Tensor: ...
+@overload
+def cholesky_inverse(L: Value, upper: bool = False) -> Value: ...
+@overload
+def cholesky_solve(B: TensorLike, L: TensorLike, upper: bool = False) -> Tensor: ...
+@overload
+def cholesky_solve(B: Value | TensorLike, L: Value | TensorLike, upper: bool = False) -> Value: ...
+@overload
 def chunk(input: TensorLike, chunks: int, dim: int = 0) -> tuple[Tensor, ...]: ...
 @overload
 def chunk(input: Value, chunks: int, dim: int = 0) -> tuple[Value, ...]: ...
@@ -1369,6 +1399,10 @@ def depth_to_space(input: Value, block: int | Sequence[int]) -> Value: ...
 def dequantize(input: TensorLike, scale: TensorLike) -> Tensor: ...
 @overload
 def dequantize(input: Value | TensorLike, scale: Value | TensorLike) -> Value: ...
+@overload
+def det(A: TensorLike) -> Tensor: ...
+@overload
+def det(A: Value) -> Value: ...
 @overload
 def diag(input: TensorLike, diagonal: int = 0) -> Tensor: ...
 @overload
@@ -1710,6 +1744,10 @@ def fractional_max_pool3d(
     _random_samples: Value | TensorLike | None = None,
 ) -> Value: ...
 @overload
+def frexp(input: TensorLike) -> Frexp[Tensor]: ...
+@overload
+def frexp(input: Value) -> Frexp[Value]: ...
+@overload
 def full_like(input: TensorLike, fill_value: Number, *, dtype: DTypeLike | None = None) -> Tensor: ...
 @overload
 def full_like(input: Value, fill_value: Number, *, dtype: DTypeLike | None = None) -> Value: ...
@@ -1930,9 +1968,21 @@ def hypot(input: TensorLike, other: TensorLike) -> Tensor: ...
 @overload
 def hypot(input: Value | TensorLike, other: Value | TensorLike) -> Value: ...
 @overload
+def i0(input: TensorLike) -> Tensor: ...
+@overload
+def i0(input: Value) -> Value: ...
+@overload
 def identity(input: TensorLike) -> Tensor: ...
 @overload
 def identity(input: Value) -> Value: ...
+@overload
+def igamma(input: TensorLike, other: TensorLike) -> Tensor: ...
+@overload
+def igamma(input: Value | TensorLike, other: Value | TensorLike) -> Value: ...
+@overload
+def igammac(input: TensorLike, other: TensorLike) -> Tensor: ...
+@overload
+def igammac(input: Value | TensorLike, other: Value | TensorLike) -> Value: ...
 @overload
 def index_add(
     input: TensorLike, dim: int, index: TensorLike, source: TensorLike, *, alpha: Number = 1
@@ -2061,6 +2111,10 @@ def interpolate(
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> Value: ...
+@overload
+def inverse(A: TensorLike) -> Tensor: ...
+@overload
+def inverse(A: Value) -> Value: ...
 @overload
 def isclose(
     input: TensorLike, other: TensorLike, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
@@ -2278,6 +2332,10 @@ def logcumsumexp(input: TensorLike, dim: int) -> Tensor: ...
 @overload
 def logcumsumexp(input: Value, dim: int) -> Value: ...
 @overload
+def logdet(A: TensorLike) -> Tensor: ...
+@overload
+def logdet(A: Value) -> Value: ...
+@overload
 def logical_and(input: TensorLike, other: TensorLike) -> Tensor: ...
 @overload
 def logical_and(input: Value | TensorLike, other: Value | TensorLike) -> Value: ...
@@ -2381,6 +2439,14 @@ def masked_select(input: Value | TensorLike, mask: Value | TensorLike) -> Value:
 def matmul(input: TensorLike, other: TensorLike) -> Tensor: ...
 @overload
 def matmul(input: Value | TensorLike, other: Value | TensorLike) -> Value: ...
+@overload
+def matrix_exp(A: TensorLike) -> Tensor: ...
+@overload
+def matrix_exp(A: Value) -> Value: ...
+@overload
+def matrix_power(A: TensorLike, n: int) -> Tensor: ...
+@overload
+def matrix_power(A: Value, n: int) -> Value: ...
 @overload
 def max(input: TensorLike) -> Tensor: ...
 @overload
@@ -2782,6 +2848,10 @@ def neg(input: TensorLike) -> Tensor: ...
 @overload
 def neg(input: Value) -> Value: ...
 @overload
+def nextafter(input: TensorLike, other: TensorLike) -> Tensor: ...
+@overload
+def nextafter(input: Value | TensorLike, other: Value | TensorLike) -> Value: ...
+@overload
 def nll_loss(
     input: TensorLike,
     target: TensorLike,
@@ -2907,6 +2977,14 @@ def permute(input: TensorLike, dims: Sequence[int]) -> Tensor: ...
 @overload
 def permute(input: Value, dims: Sequence[int]) -> Value: ...
 @overload
+def pinverse(
+    A: TensorLike, *, atol: float | None = None, rtol: float | None = None, hermitian: bool = False
+) -> Tensor: ...
+@overload
+def pinverse(
+    A: Value, *, atol: float | None = None, rtol: float | None = None, hermitian: bool = False
+) -> Value: ...
+@overload
 def pixel_shuffle(input: TensorLike, upscale_factor: int) -> Tensor: ...
 @overload
 def pixel_shuffle(input: Value, upscale_factor: int) -> Value: ...
@@ -2957,6 +3035,12 @@ def prod(
 @overload
 def prod(
     input: Value, dim: Dims | None = None, keepdim: bool = False, *, dtype: DTypeLike | None = None
+) -> Value: ...
+@overload
+def put(input: TensorLike, index: TensorLike, source: TensorLike, accumulate: bool = False) -> Tensor: ...
+@overload
+def put(
+    input: Value | TensorLike, index: Value | TensorLike, source: Value | TensorLike, accumulate: bool = False
 ) -> Value: ...
 @overload
 def quantile(
@@ -3446,6 +3530,10 @@ def slice_scatter(
     end: int | None = None,
     step: int = 1,
 ) -> Value: ...
+@overload
+def slogdet(A: TensorLike) -> SlogDet[Tensor]: ...
+@overload
+def slogdet(A: Value) -> SlogDet[Value]: ...
 @overload
 def smooth_l1_loss(
     input: TensorLike, target: TensorLike, *, reduction: Reduction = "mean", beta: float = 1.0

@@ -1,9 +1,11 @@
-"""Linear algebra of small matrices, named and called as in torch.linalg: written with other ops, for every backend.
+"""Linear algebra of small matrices, named and called as in torch.linalg, for every backend.
 
 Systems and determinants are Gauss and Jordan's elimination with partial pivoting, Cholesky's factor is made column by
-column: steps one behind the other, so that matrices have at most `LARGEST` rows. A triangular matrix is inverted by
-halves, all blocks of one size at once. Axes in front are a batch. Half types are computed in float32. Derivatives of
-every order are those of the steps.
+column, Q and R reflection by reflection (Householder): steps one behind the other, so that matrices have at most
+`LARGEST` rows or columns. A triangular matrix is inverted by halves, all blocks of one size at once. Eigenvalues and
+singular values are ops, LAPACK's on a CPU, Jacobi's rotations on a GPU. Axes in front are a batch. Half types are
+computed in float32. Derivatives of every order are those of the steps. What depends on numbers (a rank) is a
+tensor, never a shape.
 """
 
 from __future__ import annotations
@@ -15,20 +17,21 @@ import numpy as np
 
 from lamina._lazy import listing
 from lamina.ops.arguments import checked
-from lamina.ops.core import floating, operand, recorder
-from lamina.ops.primitives.arrange import broadcast_to
+from lamina.ops.core import bind, call, floating, operand, recorder
+from lamina.ops.primitives.arrange import broadcast_to, movedim, tril
+from lamina.ops.primitives.decompose import PseudoInverse, SingularValues, SymmetricEigen
 from lamina.ops.primitives.marker import stop_gradient
 from lamina.ops.primitives.matmul import matmul
 from lamina.ops.primitives.norms import vector_norm
-from lamina.ops.primitives.pointwise import abs, ceil, clamp, exp, log, sign, sqrt, where
+from lamina.ops.primitives.pointwise import abs, ceil, clamp, exp, log, maximum, sign, sqrt, where
 from lamina.ops.primitives.products import vander as powers
 from lamina.ops.primitives.reduce import amax, amin, argmax, prod, sum
 from lamina.ops.primitives.shape import cat, expand, pad
 from lamina.spec import ShapeError, broadcast_shapes, float32, normalize_axis
 
-__all__ = ["LinAlgError", "cholesky", "det", "householder_product", "inv", "matrix_exp", "matrix_norm",
-           "matrix_power", "multi_dot", "norm", "slogdet", "solve", "solve_triangular", "vander", "vecdot",
-           "vector_norm"]  # fmt: skip
+__all__ = ["LinAlgError", "cholesky", "cond", "det", "eigh", "eigvalsh", "householder_product", "inv", "lstsq",
+           "matrix_exp", "matrix_norm", "matrix_power", "matrix_rank", "multi_dot", "norm", "pinv", "qr", "slogdet",
+           "solve", "solve_triangular", "svd", "svdvals", "vander", "vecdot", "vector_norm"]  # fmt: skip
 __dir__ = listing(__all__)
 
 #: The most rows of a matrix that is taken apart step by step.
@@ -46,6 +49,37 @@ class SlogDet(NamedTuple, Generic[T]):
 
     sign: T
     logabsdet: T
+
+
+class QR(NamedTuple, Generic[T]):
+    """A matrix with orthonormal columns and a triangle, whose product is the matrix."""
+
+    Q: T
+    R: T
+
+
+class Eigh(NamedTuple, Generic[T]):
+    """Eigenvalues from the smallest on, and eigenvectors, the columns."""
+
+    eigenvalues: T
+    eigenvectors: T
+
+
+class SVD(NamedTuple, Generic[T]):
+    """U diag(S) Vh is the matrix; S from the largest on."""
+
+    U: T
+    S: T
+    Vh: T
+
+
+class LeastSquares(NamedTuple, Generic[T]):
+    """The solution; the sums of squares that are left, where they are told; ranks and singular values of A."""
+
+    solution: T
+    residuals: T
+    rank: T
+    singular_values: T
 
 
 # ------------------------------------------------------------------------------------------------------- elimination
@@ -207,6 +241,30 @@ def cholesky(input: Any, *, upper: bool = False) -> Any:
 
 
 @checked
+def cholesky_solve(B: Any, L: Any, upper: bool = False) -> Any:
+    """X of A X = B [..., N, K], L [..., N, N] being A's factor as `cholesky` gives it. torch.cholesky_solve."""
+    factor = _matrix("cholesky_solve", L)
+    low = factor.mT if upper else factor
+    return solve_triangular(low.mT, solve_triangular(low, B, upper=False), upper=True)
+
+
+@checked
+def cholesky_inverse(L: Any, upper: bool = False) -> Any:
+    """The inverse of the matrix whose factor L [..., N, N] is, as `cholesky` gives it. torch.cholesky_inverse."""
+    factor = _matrix("cholesky_inverse", L)
+    unit = broadcast_to(np.eye(factor.shape[-1], dtype=_wide(factor).dtype.numpy), factor.shape)
+    return cholesky_solve(unit, factor, upper).cast(factor.dtype)
+
+
+@checked
+def logdet(A: Any) -> Any:
+    """The logarithm of the determinant of A [..., N, N]: -inf where it is 0, NaN where it is negative.
+    torch.logdet."""
+    found = slogdet(A)
+    return where(found.sign < 0, np.nan, found.logabsdet)
+
+
+@checked
 def solve_triangular(
     input: Any, B: Any, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Any:
@@ -253,6 +311,168 @@ def _triangle_inverse(x: Any, unit: bool) -> Any:
     return found.reshape((*lead, size, size))[..., :n, :n]
 
 
+# --------------------------------------------------------------------------------------------------------- orthogonal
+def _wide(x: Any) -> Any:
+    return x.cast(float32) if x.dtype.itemsize < 4 else x
+
+
+@checked
+def qr(A: Any, mode: Literal["reduced", "complete", "r"] = "reduced") -> QR[Any]:
+    """(Q, R) of A [..., M, N] by Householder's reflections, with LAPACK's signs. torch.linalg.qr.
+
+    K = min(M, N). "reduced": Q [..., M, K], R [..., K, N]; "complete": [..., M, M] and [..., M, N]; "r": no Q, a
+    tensor without elements. Raises ShapeError for more than 64 reflections.
+    """
+    x = _matrix("qr", A, square=False)
+    *lead, m, n = x.shape
+    k = min(m, n)
+    if k > LARGEST:
+        raise ShapeError(f"qr: takes min(M, N) of up to {LARGEST}, one step each, got {x.spec}")
+    r = _wide(x)
+    q: Any = broadcast_to(np.eye(m, dtype=r.dtype.numpy), (*lead, m, m)) if mode != "r" else None
+    for i in range(min(k, m - 1)):
+        below = (np.arange(m) >= i)[:, None]
+        v = where(below, r[..., :, i : i + 1], 0.0)
+        unit = (np.arange(m) == i)[:, None].astype(r.dtype.numpy)
+        square = sum(v * v, -2, True)
+        first = r[..., i : i + 1, i : i + 1]
+        # A column that is zero below its pivot is not reflected, by LAPACK neither.
+        needed = sum(where((np.arange(m) > i)[:, None], abs(v), 0.0), -2, True) > 0
+        length = sqrt(where(needed, square, 1.0))
+        turn = where(first < 0, -1.0, 1.0)
+        v = v + unit * (turn * length)
+        factor = where(needed, 1.0 / where(needed, length * (length + abs(first)), 1.0), 0.0)
+        r = r - factor * matmul(v, matmul(v.mT, r))
+        q = q if q is None else q - matmul(matmul(q, v), v.mT) * factor
+    rows = m if mode == "complete" else k
+    r = where(np.tri(m, n, -1, dtype=bool), 0.0, r)[..., :rows, :].cast(x.dtype)
+    if q is None:
+        return QR(x.new_zeros((0,)), r)
+    return QR(q[..., :rows].cast(x.dtype), r)
+
+
+def _symmetric(x: Any, uplo: str) -> Any:
+    """The symmetric matrix of one triangle; gradients go to the whole, as torch gives them."""
+    low = tril(x if uplo == "L" else x.mT)
+    whole = low + tril(low, -1).mT
+    return stop_gradient(whole - x) + x
+
+
+@checked
+def eigh(A: Any, UPLO: Literal["L", "U"] = "L") -> Eigh[Any]:
+    """(eigenvalues [..., N] from the smallest on, eigenvectors [..., N, N] as columns) of symmetric A [..., N, N].
+
+    UPLO: the triangle that is read. The element of the largest magnitude of each vector is positive, where torch
+    leaves the signs to the library. The vectors' gradients are not finite where two values are equal.
+    torch.linalg.eigh.
+    """
+    x = _matrix("eigh", A)
+    w, v = bind(SymmetricEigen(), _symmetric(_wide(x), UPLO))
+    return Eigh(w.cast(x.dtype), v.cast(x.dtype))
+
+
+@checked
+def eigvalsh(A: Any, UPLO: Literal["L", "U"] = "L") -> Any:
+    """The eigenvalues [..., N] of symmetric A [..., N, N], from the smallest on. torch.linalg.eigvalsh."""
+    return eigh(A, UPLO).eigenvalues
+
+
+@checked
+def svd(A: Any, full_matrices: bool = True) -> SVD[Any]:
+    """(U, S, Vh) with A [..., M, N] = U diag(S) Vh, S [..., K] from the largest on, K = min(M, N). torch.linalg.svd.
+
+    full_matrices: U [..., M, M] and Vh [..., N, N], whose further columns and rows have no gradient; else U [...,
+    M, K] and Vh [..., K, N]. Signs are such that the largest element of each vector of the shorter side is
+    positive. Gradients of vectors are not finite where two values are equal.
+    """
+    x = _matrix("svd", A, square=False)
+    *_, m, n = x.shape
+    wide = _wide(x)
+    u, s, v = bind(SingularValues(), wide if m >= n else wide.mT)
+    if full_matrices and m != n:
+        found = qr(stop_gradient(u), "complete").Q
+        u = cat((u, stop_gradient(found[..., min(m, n) :])), -1)
+    u, v = (u, v) if m >= n else (v, u)
+    return SVD(u.cast(x.dtype), s.cast(x.dtype), v.mT.cast(x.dtype))
+
+
+@checked
+def svdvals(A: Any) -> Any:
+    """The singular values [..., K] of A [..., M, N], from the largest on. torch.linalg.svdvals."""
+    return svd(A, full_matrices=False).S
+
+
+def _kept(x: Any, values: Any, atol: float | None, rtol: float | None) -> Any:
+    """Which magnitudes [..., K] count: above the larger of atol and rtol times the largest one."""
+    if rtol is None:
+        rtol = 0.0 if atol else float(np.finfo(values.dtype.numpy).eps) * max(x.shape[-2:])
+    return values > maximum(amax(values, -1, True) * rtol, atol or 0.0)
+
+
+@checked
+def matrix_rank(
+    A: Any, *, atol: float | None = None, rtol: float | None = None, hermitian: bool = False
+) -> Any:
+    """How many singular values of A [..., M, N] are above max(atol, rtol * the largest): int64 [...].
+
+    rtol: max(M, N) times the dtype's eps by default, 0 where atol is given. hermitian: A is symmetric, magnitudes of
+    eigenvalues are taken. torch.linalg.matrix_rank.
+    """
+    x = _matrix("matrix_rank", A, square=hermitian)
+    values = abs(eigvalsh(x)) if hermitian else svdvals(x)
+    return sum(_kept(x, values, atol, rtol).cast("int64"), -1)
+
+
+@checked
+def pinv(A: Any, *, atol: float | None = None, rtol: float | None = None, hermitian: bool = False) -> Any:
+    """The pseudoinverse [..., N, M] of A [..., M, N] (Moore and Penrose), of the singular values that `matrix_rank`
+    counts.
+
+    Gradients are those of constant rank, equal singular values or not. torch.linalg.pinv.
+    """
+    x = _matrix("pinv", A, square=hermitian)
+    a = _wide(x)
+    u, s, vh = svd(stop_gradient(a), full_matrices=False)
+    kept = _kept(x, s, atol, rtol)
+    p = matmul(vh.mT * where(kept, 1.0 / where(kept, s, 1.0), 0.0).unsqueeze(-2), u.mT)
+    return call(PseudoInverse(), a, p).cast(x.dtype)
+
+
+@checked
+def lstsq(A: Any, B: Any, rcond: float | None = None, *, driver: str | None = None) -> LeastSquares[Any]:
+    """X [..., N, K] that makes |A X - B| smallest, of A [..., M, N] and B [..., M, K] (or vectors [..., M]).
+
+    By singular values, so that of several solutions it is the smallest; rcond: the part of the largest one below
+    which they count as 0, max(M, N) times eps by default. driver: torch's word, changes nothing. residuals is without
+    elements, unless M > N; then the sums of squares of what is left [..., K]. torch.linalg.lstsq.
+    """
+    a, b = _matrix("lstsq", A, square=False), floating(B, "lstsq")
+    vectors = b.ndim == a.ndim - 1
+    b = b.unsqueeze(-1) if vectors else b
+    if b.ndim < 2 or b.shape[-2] != a.shape[-2]:
+        raise ShapeError(f"lstsq: A {a.spec} and B {b.spec} do not fit")
+    x = matmul(pinv(a, rtol=rcond), b)
+    values = svdvals(a)
+    rank = sum(_kept(a, values, None, rcond).cast("int64"), -1)
+    left = b - matmul(a, x)
+    more = a.shape[-2] > a.shape[-1]
+    residuals = sum(left * left, -2) if more else a.new_zeros((0,))
+    return LeastSquares(x.squeeze(-1) if vectors else x, residuals, rank, values)
+
+
+@checked
+def cond(A: Any, p: float | Literal["fro", "nuc"] | None = None) -> Any:
+    """The norm of A times the norm of its inverse; None and 2: the largest by the smallest singular value, -2 the
+    other way round. torch.linalg.cond."""
+    x = _matrix("cond", A, square=p not in (None, 2, -2))
+    if p in (None, 2, -2):
+        values = svdvals(x)
+        most, least = values[..., 0], values[..., -1]
+        return least / most if p == -2 else most / least
+    order: Any = p
+    return matrix_norm(x, order) * matrix_norm(inv(x), order)
+
+
 # ----------------------------------------------------------------------------------------------- products and norms
 @checked
 def matrix_power(A: Any, n: int) -> Any:
@@ -281,6 +501,8 @@ def matrix_exp(A: Any) -> Any:
     Matrices whose norm is beyond 2^12 are as far as they would be after twelve squarings. (Moler and Van Loan 2003)
     """
     a = _matrix("matrix_exp", A)
+    if not a.spec.numel:
+        return a
     kind, a = a.dtype, a.cast(float32) if a.dtype.itemsize < 4 else a
     wide = a.dtype.itemsize
     held = stop_gradient(
@@ -387,19 +609,20 @@ def matrix_norm(
     A: Any, ord: float | Literal["fro", "nuc"] = "fro", dim: tuple[int, int] = (-2, -1), keepdim: bool = False
 ) -> Any:
     """The norm of matrices along two axes: "fro" the root of the squares' sum, inf and -inf the largest and smallest
-    sum of a row's magnitudes, 1 and -1 of a column's. torch.linalg.matrix_norm.
-
-    Raises NotImplementedError for 2, -2 and "nuc", which take singular values.
+    sum of a row's magnitudes, 1 and -1 of a column's; of the singular values "nuc" the sum, 2 and -2 the largest and
+    the smallest. torch.linalg.matrix_norm. Raises ValueError for another ord.
     """
     x = _matrix("matrix_norm", A, square=False)
     rows, columns = (d % x.ndim for d in dim)
     if ord == "fro":
         return vector_norm(x, 2, (rows, columns), keepdim)
     if ord in (2, -2, "nuc"):
-        raise NotImplementedError(
-            f"matrix_norm: ord={ord!r} needs singular values, which there are none of here"
-        )
+        values = svdvals(movedim(x, (rows, columns), (-2, -1)))
+        found = sum(values, -1) if ord == "nuc" else (amax if ord == 2 else amin)(values, -1)
+        return found.unsqueeze(min(rows, columns)).unsqueeze(max(rows, columns)) if keepdim else found
     order = float(ord)
+    if max(order, -order) not in (1, np.inf):
+        raise ValueError(f"matrix_norm: ord must be 'fro', 'nuc', inf, -inf, 1, -1, 2 or -2, got {ord!r}")
     sums, over = (columns, rows) if np.isinf(order) else (rows, columns)
     found = (amax if order > 0 else amin)(sum(abs(x), sums, True), over, True)
     return found if keepdim else found.squeeze(max(rows, columns)).squeeze(min(rows, columns))
@@ -422,3 +645,7 @@ def norm(
     if isinstance(ord, str):
         raise ValueError(f"norm: ord={ord!r} is of matrices, got {x.spec} and dim {dim}")
     return vector_norm(x, 2 if ord is None else ord, dim, keepdim)
+
+
+inverse = inv
+pinverse = pinv

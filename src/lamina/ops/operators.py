@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
-from math import prod
+from math import log1p, pi, prod
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
@@ -32,25 +32,26 @@ METHODS = (
     "abs", "acos", "acosh", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "all", "allclose",
     "amax", "amin", "aminmax", "angle", "any", "argmax", "argmin", "argsort", "argwhere", "asin", "asinh", "atan",
     "atan2", "atanh", "baddbmm", "bernoulli", "bincount", "bitwise_and", "bitwise_left_shift", "bitwise_not",
-    "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bmm", "broadcast_to", "ceil", "chunk", "clamp", "clamp_max",
-    "clamp_min", "copysign", "corrcoef", "cos", "cosh", "count_nonzero", "cov", "cross", "cummax", "cummin",
-    "cumprod", "cumsum", "deg2rad", "dequantize", "diag", "diag_embed", "diagflat", "diagonal", "diagonal_scatter",
-    "diff", "digamma", "dist", "div", "dot", "dsplit", "eq", "equal", "erf", "erfc", "erfinv", "exp", "exp2",
-    "expm1", "flatten", "fliplr", "flipud", "float_power", "floor", "floor_divide", "fmax", "fmin", "fmod", "frac",
-    "gather", "gcd", "ge", "gt", "hardshrink", "heaviside", "histc", "hsplit", "hypot", "index_add", "index_copy",
-    "index_fill", "index_put", "index_reduce", "index_select", "inner", "isclose", "isfinite", "isinf", "isnan",
-    "isneginf", "isposinf", "isreal", "istft", "kron", "kthvalue", "lcm", "ldexp", "le", "lerp", "lgamma", "log",
-    "log10", "log1p", "log2", "log_softmax", "logaddexp", "logaddexp2", "logcumsumexp", "logical_and", "logical_not",
+    "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bmm", "broadcast_to", "ceil", "cholesky", "cholesky_inverse",
+    "cholesky_solve", "chunk", "clamp", "clamp_max", "clamp_min", "copysign", "corrcoef", "cos", "cosh",
+    "count_nonzero", "cov", "cross", "cummax", "cummin", "cumprod", "cumsum", "deg2rad", "dequantize", "det", "diag",
+    "diag_embed", "diagflat", "diagonal", "diagonal_scatter", "diff", "digamma", "dist", "div", "dot", "dsplit", "eq",
+    "equal", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "flatten", "fliplr", "flipud", "float_power", "floor",
+    "floor_divide", "fmax", "fmin", "fmod", "frac", "frexp", "gather", "gcd", "ge", "gt", "hardshrink", "heaviside",
+    "histc", "hsplit", "hypot", "i0", "igamma", "igammac", "index_add", "index_copy", "index_fill", "index_put",
+    "index_reduce", "index_select", "inner", "inverse", "isclose", "isfinite", "isinf", "isnan", "isneginf",
+    "isposinf", "isreal", "istft", "kron", "kthvalue", "lcm", "ldexp", "le", "lerp", "lgamma", "log", "log10",
+    "log1p", "log2", "log_softmax", "logaddexp", "logaddexp2", "logcumsumexp", "logdet", "logical_and", "logical_not",
     "logical_or", "logical_xor", "logit", "logsumexp", "lt", "masked_fill", "masked_scatter", "masked_select",
-    "matmul", "max", "maximum", "mean", "median", "min", "minimum", "mm", "mode", "movedim", "msort", "mul",
-    "multinomial", "mv", "mvlgamma", "nan_to_num", "nanmean", "nanmedian", "nanquantile", "nansum", "narrow", "ne",
-    "neg", "nonzero", "norm", "outer", "positive", "pow", "prelu", "prod", "quantile", "rad2deg", "ravel",
-    "reciprocal", "relu", "remainder", "renorm", "repeat_interleave", "roll", "rot90", "round", "rsqrt", "scatter",
-    "scatter_add", "scatter_reduce", "select", "select_scatter", "sgn", "sigmoid", "sign", "signbit", "sin", "sinc",
-    "sinh", "slice_scatter", "softmax", "sort", "split", "split_with_sizes", "sqrt", "square", "squeeze", "std",
-    "stft", "sub", "sum", "swapaxes", "t", "take", "take_along_dim", "tan", "tanh", "tensor_split", "topk",
-    "trace", "transpose", "tril", "triu", "true_divide", "trunc", "unbind", "unflatten", "unique",
-    "unique_consecutive", "unsqueeze", "var", "vdot", "vsplit", "xlogy",
+    "matmul", "matrix_exp", "matrix_power", "max", "maximum", "mean", "median", "min", "minimum", "mm", "mode",
+    "movedim", "msort", "mul", "multinomial", "mv", "mvlgamma", "nan_to_num", "nanmean", "nanmedian", "nanquantile",
+    "nansum", "narrow", "ne", "neg", "nextafter", "nonzero", "norm", "outer", "pinverse", "positive", "pow", "prelu",
+    "prod", "put", "quantile", "rad2deg", "ravel", "reciprocal", "relu", "remainder", "renorm", "repeat_interleave",
+    "roll", "rot90", "round", "rsqrt", "scatter", "scatter_add", "scatter_reduce", "select", "select_scatter", "sgn",
+    "sigmoid", "sign", "signbit", "sin", "sinc", "sinh", "slice_scatter", "slogdet", "softmax", "sort", "split",
+    "split_with_sizes", "sqrt", "square", "squeeze", "std", "stft", "sub", "sum", "swapaxes", "t", "take",
+    "take_along_dim", "tan", "tanh", "tensor_split", "topk", "trace", "transpose", "tril", "triu", "true_divide",
+    "trunc", "unbind", "unflatten", "unique", "unique_consecutive", "unsqueeze", "var", "vdot", "vsplit", "xlogy",
 )  # fmt: skip
 #: Those of them that torch also has with an underscore at the end: the result is written over the operand.
 IN_PLACE = (
@@ -58,12 +59,13 @@ IN_PLACE = (
     "atan2", "atanh", "baddbmm", "bitwise_and", "bitwise_left_shift", "bitwise_not", "bitwise_or",
     "bitwise_right_shift", "bitwise_xor", "ceil", "clamp", "clamp_max", "clamp_min", "copysign", "cos", "cosh",
     "cumprod", "cumsum", "deg2rad", "digamma", "div", "eq", "erf", "erfc", "erfinv", "exp", "exp2", "expm1",
-    "float_power", "floor", "floor_divide", "fmod", "frac", "gcd", "ge", "gt", "heaviside", "hypot", "index_add",
-    "index_copy", "index_fill", "index_put", "index_reduce", "lcm", "ldexp", "le", "lerp", "lgamma", "log", "log10",
-    "log1p", "log2", "logical_and", "logical_not", "logical_or", "logical_xor", "logit", "lt", "masked_fill",
-    "masked_scatter", "mul", "mvlgamma", "nan_to_num", "ne", "neg", "pow", "rad2deg", "reciprocal", "relu",
-    "remainder", "renorm", "round", "rsqrt", "scatter", "scatter_add", "scatter_reduce", "sgn", "sigmoid", "sign",
-    "sin", "sinc", "sinh", "sqrt", "square", "sub", "tan", "tanh", "tril", "triu", "true_divide", "trunc", "xlogy",
+    "float_power", "floor", "floor_divide", "fmod", "frac", "gcd", "ge", "gt", "heaviside", "hypot", "i0", "igamma",
+    "igammac", "index_add", "index_copy", "index_fill", "index_put", "index_reduce", "lcm", "ldexp", "le", "lerp",
+    "lgamma", "log", "log10", "log1p", "log2", "logical_and", "logical_not", "logical_or", "logical_xor", "logit",
+    "lt", "masked_fill", "masked_scatter", "mul", "mvlgamma", "nan_to_num", "ne", "neg", "nextafter", "pow", "put",
+    "rad2deg", "reciprocal", "relu", "remainder", "renorm", "round", "rsqrt", "scatter", "scatter_add",
+    "scatter_reduce", "sgn", "sigmoid", "sign", "sin", "sinc", "sinh", "sqrt", "square", "sub", "tan", "tanh", "tril",
+    "triu", "true_divide", "trunc", "xlogy",
 )  # fmt: skip
 #: Lamina's own: what gradients and layers are often written with.
 OWN_METHODS = ("cast", "gelu", "silu", "softplus", "sum_to")
@@ -257,6 +259,55 @@ class Operators(Operand, Generic[Own]):
     def element_size(self) -> int:
         """Bytes of one element."""
         return self.dtype.itemsize
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self.dtype.itemsize
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether it was made by nobody: of a tensor always, as none remembers how it was made; of a traced value
+        where it is an input."""
+        return True
+
+    def stride(self, dim: int | None = None) -> Any:
+        """How many elements lie between neighbours along each axis, or one of them, row-major of a traced value.
+
+        Raises IndexError for an axis that is not there, TypeError for a blocked layout, which has no strides.
+        """
+        if dim is None:
+            return self._strides()
+        if not -self.ndim <= dim < self.ndim:
+            raise IndexError(f"stride: dim must be within the {self.ndim} axes of {self.spec}, got {dim}")
+        return self._strides()[dim]
+
+    def _strides(self) -> tuple[int, ...]:
+        return tuple(prod(self.shape[i + 1 :]) for i in range(self.ndim))
+
+    def storage_offset(self) -> int:
+        """0: an operand begins where its memory does, a part of another one too, which has memory of its own."""
+        return 0
+
+    def is_signed(self) -> bool:
+        """Whether the elements may be negative."""
+        return self.dtype.kind in "if"
+
+    def is_complex(self) -> bool:
+        """Never: there are no complex dtypes."""
+        return False
+
+    def is_same_size(self, other: Operand) -> bool:
+        """Whether another operand has the same shape."""
+        return self.shape == operand(other, "is_same_size", "other").shape
+
+    def ndimension(self) -> int:
+        """The number of axes."""
+        return self.ndim
+
+    def get_device(self) -> int:
+        """The number of the GPU, -1 on a CPU."""
+        return self.device.index if self.device.kind == "cuda" else -1
 
     def is_floating_point(self) -> bool:
         """Whether the elements are floating point numbers."""
@@ -539,6 +590,68 @@ class InPlace(Operators[Own]):
     def uniform_(self, from_: float = 0.0, to: float = 1.0) -> Any:
         """Overwrite the elements with numbers drawn evenly from [from_, to)."""
         return self.copy_(ops.rand(self.shape) * (to - from_) + from_)
+
+    def unsqueeze_(self, dim: int) -> Any:
+        """Become what `unsqueeze` gives. Raises TypeError for a part of another tensor."""
+        return self._become("unsqueeze_", ops.unsqueeze(self, dim))
+
+    def squeeze_(self, dim: int | Sequence[int] | None = None) -> Any:
+        """Become what `squeeze` gives. Raises TypeError for a part of another tensor."""
+        return self._become("squeeze_", ops.squeeze(self, dim))
+
+    def t_(self) -> Any:
+        """Become what `t` gives. Raises TypeError for a part of another tensor."""
+        return self._become("t_", ops.t(self))
+
+    def transpose_(self, dim0: int, dim1: int) -> Any:
+        """Become what `transpose` gives. Raises TypeError for a part of another tensor."""
+        return self._become("transpose_", ops.transpose(self, dim0, dim1))
+
+    def detach_(self) -> Any:
+        """Itself: no tensor remembers how it was made."""
+        return self
+
+    def _become(self, name: str, made: Any) -> Any:
+        raise NotImplementedError
+
+    def exponential_(self, lambd: float = 1.0) -> Any:
+        """Overwrite the elements with numbers drawn from the exponential distribution. Raises ValueError for lambd
+        <= 0."""
+        if not lambd > 0:
+            raise ValueError(f"exponential_: lambd must be above 0, got {lambd}")
+        return self.copy_(-ops.log1p(-ops.rand(self.shape)) / lambd)
+
+    def geometric_(self, p: float) -> Any:
+        """Overwrite the elements with the number of trials up to the first success, of probability p.
+
+        Raises ValueError unless 0 < p < 1.
+        """
+        if not 0 < p < 1:
+            raise ValueError(f"geometric_: p must be in (0, 1), got {p}")
+        return self.copy_(ops.ceil(ops.log1p(-ops.rand(self.shape)) / log1p(-p)).clamp_min(1.0))
+
+    def log_normal_(self, mean: float = 1.0, std: float = 2.0) -> Any:
+        """Overwrite the elements with exp of numbers drawn from the normal distribution."""
+        return self.copy_(ops.exp(ops.normal(mean, std, self.shape)))
+
+    def cauchy_(self, median: float = 0.0, sigma: float = 1.0) -> Any:
+        """Overwrite the elements with numbers drawn from the Cauchy distribution."""
+        return self.copy_(ops.tan((ops.rand(self.shape) - 0.5) * pi) * sigma + median)
+
+    def random_(self, from_: int = 0, to: int | None = None) -> Any:
+        """Overwrite the elements with integers drawn evenly from [from_, to), or [0, from_) where it is the only one.
+
+        Without both: up to the largest that the dtype holds exactly. Raises ValueError for an empty range.
+        """
+        low, high = (0, from_) if to is None and from_ else (from_, to)
+        if high is None:
+            high = 2 ** (
+                np.finfo(self.dtype.numpy).nmant + 1 if self.dtype.is_float else 8 * self.dtype.itemsize - 1
+            )
+            high = min(high, 2**47)
+        if not low < high:
+            raise ValueError(f"random_: [{low}, {high}) is empty")
+        return self.copy_(ops.randint(low, high, self.shape))
 
     def bernoulli_(self, p: float = 0.5) -> Any:
         """Overwrite the elements with 1, with probability p, or 0."""

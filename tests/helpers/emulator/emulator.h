@@ -62,7 +62,7 @@ static inline int __any_sync(unsigned, int v)
 OF_FLOAT(ceil) OF_FLOAT(cos) OF_FLOAT(erf) OF_FLOAT(erfc) OF_FLOAT(exp) OF_FLOAT(exp2) OF_FLOAT(expm1) OF_FLOAT(fabs)
 OF_FLOAT(floor) OF_FLOAT(lgamma) OF_FLOAT(log) OF_FLOAT(log10) OF_FLOAT(log1p) OF_FLOAT(log2) OF_FLOAT(rint)
 OF_FLOAT(round) OF_FLOAT(sin) OF_FLOAT(sqrt) OF_FLOAT(tan) OF_FLOAT(tanh) OF_FLOAT(trunc)
-OF_FLOATS(copysign) OF_FLOATS(fmax) OF_FLOATS(fmin) OF_FLOATS(fmod) OF_FLOATS(pow)
+OF_FLOATS(copysign) OF_FLOATS(fmax) OF_FLOATS(fmin) OF_FLOATS(fmod) OF_FLOATS(pow) OF_FLOATS(nextafter)
 
 static inline float __int_as_float(int v) { float f; memcpy(&f, &v, 4); return f; }
 static inline float __uint_as_float(unsigned v) { float f; memcpy(&f, &v, 4); return f; }

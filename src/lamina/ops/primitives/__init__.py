@@ -20,6 +20,7 @@ from lamina.ops.primitives.collective import (
 )
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.primitives.ctc import CtcLoss, CtcLossGrad
+from lamina.ops.primitives.decompose import SingularValues, SymmetricEigen
 from lamina.ops.primitives.dropout import Dropout, DropoutGrad
 from lamina.ops.primitives.elementary import BinaryFunction, Polygamma, UnaryFunction
 from lamina.ops.primitives.embedding import Embedding, EmbeddingGrad
@@ -239,6 +240,7 @@ __all__ = [
     "Sign",
     "Silu",
     "Sin",
+    "SingularValues",
     "Slice",
     "Softmax",
     "SoftmaxGrad",
@@ -246,6 +248,7 @@ __all__ = [
     "Sort",
     "Sqrt",
     "Sub",
+    "SymmetricEigen",
     "TakeRows",
     "Tan",
     "Tanh",

@@ -10,7 +10,7 @@ import builtins
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -47,6 +47,7 @@ from lamina.ops.primitives.pointwise import (
     cos,
     eq,
     exp,
+    floor,
     log,
     logical_not,
     mul,
@@ -65,6 +66,7 @@ from lamina.spec import (
     Spec,
     bool_,
     broadcast_shapes,
+    float32,
     float64,
     int32,
     int64,
@@ -163,9 +165,9 @@ class Polygamma(Op):
             yield Sample.of(cls(n), Arg((7,), low=-0.8, high=-0.2))
 
 
-Kind = Literal["float", "number", "whole", "bits"]
+Kind = Literal["float", "wide", "number", "whole", "bits"]
 _KINDS: dict[Kind, tuple[DType, ...]] = {
-    "float": FLOATS, "number": NUMBERS, "whole": INTEGERS, "bits": (*INTEGERS, bool_),
+    "float": FLOATS, "wide": (float64, float32), "number": NUMBERS, "whole": INTEGERS, "bits": (*INTEGERS, bool_),
 }  # fmt: skip
 
 
@@ -212,6 +214,7 @@ BINARY: dict[str, BinaryFormula] = {
         np.logaddexp, lambda g, a, b, y: (g * exp(_apart(a, y)), g * exp(_apart(b, y)))
     ),
     "copysign": BinaryFormula(_signed, lambda g, a, b, y: (g * sign(a) * sign(y), None)),
+    "nextafter": BinaryFormula(np.nextafter, None, "wide"),
     "fmin": BinaryFormula(np.fmin, lambda g, a, b, y: _to_one(g, (a <= b) | isnan(b)), "number"),
     "fmax": BinaryFormula(np.fmax, lambda g, a, b, y: _to_one(g, (a >= b) | isnan(b)), "number"),
     "bitwise_and": BinaryFormula(np.bitwise_and, None, "bits"),
@@ -269,7 +272,7 @@ class BinaryFunction(Op):
                     low, high = function.domain
                     first = Arg(a, low=-4.0, high=4.0, differentiable=smooth)
                     yield Sample.of(
-                        cls(name), first, Arg(b, low=low, high=high, differentiable=smooth), dtypes=FLOATS
+                        cls(name), first, Arg(b, low=low, high=high, differentiable=smooth), dtypes=known
                     )
             whole = tuple(d for d in known if d not in FLOATS and d != bool_)
             if whole:
@@ -279,6 +282,16 @@ class BinaryFunction(Op):
                 yield Sample.of(cls(name), *numbers, dtypes=whole)
                 numbers[0] = Arg(pairs[0][0], low=-9, high=9, integers=True)
                 yield Sample.of(cls(name), *numbers, dtypes=(int64, int32))
+
+
+T = TypeVar("T")
+
+
+class Frexp(NamedTuple, Generic[T]):
+    """A number as mantissa times a power of two."""
+
+    mantissa: T
+    exponent: T
 
 
 # ---- functions of one number
@@ -637,6 +650,38 @@ def logaddexp2(input: Any, other: Any) -> Any:
     return _binary_float("logaddexp", a * _LN2, b * _LN2) * (1 / _LN2)
 
 
+@checked
+def nextafter(input: Any, other: Any) -> Any:
+    """The next float after input on the way to other; float32 and float64. It has no gradient, as in torch."""
+    return _binary_float("nextafter", input, other)
+
+
+@checked
+def frexp(input: Any) -> Frexp[Any]:
+    """(mantissa, exponent) with input = mantissa * 2^exponent and 0.5 <= |mantissa| < 1; exponent int32.
+
+    0, infinities and NaN are their own mantissa, with exponent 0.
+    """
+    x = floating(input, "frexp")
+    wide = x.cast(float32) if x.dtype.itemsize < 4 else x
+    regular = (wide != 0) & (abs(wide) < math.inf)
+    size = where(regular, abs(wide), 1.0)
+    # Numbers below the normal ones are brought up first.
+    up = 2.0 ** (30 if wide.dtype == float32 else 60)
+    small = size < (1e-30 if wide.dtype == float32 else 1e-290)
+    size = where(small, size * up, size)
+    power = floor(log2(size)) + 1.0
+    half = floor(power * 0.5)
+    mantissa = size * exp2(-half) * exp2(half - power)
+    for wrong, factor in ((mantissa >= 1.0, 0.5), (mantissa < 0.5, 2.0)):
+        mantissa = where(wrong, mantissa * factor, mantissa)
+        power = where(wrong, power - (1.0 if factor > 1 else -1.0), power)
+    power = where(small, power - math.log2(up), power)
+    found = where(regular, mantissa * where(wide < 0, -1.0, 1.0), wide)
+    return Frexp(found.cast(x.dtype), where(regular, power, 0.0).cast(int32))
+
+
+@checked
 def copysign(input: Any, other: Any) -> Any:
     """|input| with other's sign, that of -0.0 included."""
     return _binary_float("copysign", input, other)

@@ -453,6 +453,18 @@ def take(input: Any, index: Any) -> Any:
     return gather(x.reshape((x.spec.numel,)), 0, index.reshape((index.spec.numel,))).reshape(index.shape)
 
 
+@checked
+def put(input: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
+    """input with elements of source, counted row by row, at index's places in the flattened input. torch.put.
+
+    accumulate: added to what is there. Of equal indices without it the last one counts.
+    """
+    x, index = operand(input, "put"), operand(index, "put", "index")
+    values = operand(source, "put", "source").cast(x.dtype)
+    flat, at, new = (y.reshape((y.spec.numel,)) for y in (x, index, values))
+    return (scatter_add if accumulate else scatter)(flat, 0, at, new).reshape(x.shape)
+
+
 # ---- one index for whole slices
 
 

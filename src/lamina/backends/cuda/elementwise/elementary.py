@@ -12,7 +12,7 @@ _CUDA = {
     "asin": "asin", "acos": "acos", "atan": "atan", "sinh": "sinh", "cosh": "cosh", "asinh": "asinh",
     "acosh": "acosh", "atanh": "atanh", "exp2": "exp2", "expm1": "expm1", "log1p": "log1p", "log2": "log2",
     "log10": "log10", "erfc": "erfc", "lgamma": "lgamma", "round": "rint", "atan2": "atan2", "hypot": "hypot",
-    "copysign": "copysign",
+    "copysign": "copysign", "nextafter": "nextafter",
 }  # fmt: skip
 _OWN = {
     "erfinv": "inverse_error_function", "digamma": "digamma", "sinc": "sine_ratio", "fmod": "trunc_mod",
