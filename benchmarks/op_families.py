@@ -221,9 +221,16 @@ REASONS = {
 }
 
 
-def lamina_modes(
-    case: Case, arrays: Sequence[Any], device: str, compiled: bool
+def modes_of(
+    library: str, case: Case, arrays: Sequence[Any], device: str, compiled: bool
 ) -> dict[str, Callable[[], Any]]:
+    """What is timed of a library, by mode. compiled: `torch.compile` too."""
+    if library == "torch":
+        return torch_modes(case, arrays, device, compiled)
+    return lamina_modes(case, arrays, device)
+
+
+def lamina_modes(case: Case, arrays: Sequence[Any], device: str) -> dict[str, Callable[[], Any]]:
     """What is timed of Lamina, by mode."""
     given = [lm.tensor(a, device=device) for a in arrays]
 
@@ -231,15 +238,13 @@ def lamina_modes(
         return ops.sum(ops.square(case.call(ops, x, *rest)))
 
     forward, step = partial(case.call, ops), lm.value_and_grad(loss)
-    found: dict[str, Callable[[], Any]] = {
+    fast, whole = lm.jit(lambda *given: case.call(ops, *given)), lm.jit(step)
+    return {
         "forward": lambda: forward(*given),
         "gradient": lambda: step(*given),
+        "forward-compiled": lambda: fast(*given),
+        "gradient-compiled": lambda: whole(*given),
     }
-    if compiled:
-        fast, whole = lm.jit(lambda *given: case.call(ops, *given)), lm.jit(step)
-        found["forward-compiled"] = lambda: fast(*given)
-        found["gradient-compiled"] = lambda: whole(*given)
-    return found
 
 
 def torch_modes(
@@ -308,10 +313,10 @@ def measure(case: Case, device: str, compiled: bool, seconds: float) -> dict[str
     """Milliseconds by library and mode; an error's text where a mode does not run."""
     arrays = case.make(np.random.default_rng(0), 16 if device == "cuda" else 1)
     record: dict[str, Any] = {"name": case.name}
-    for library, modes in (("lamina", lamina_modes), ("torch", torch_modes)):
+    for library in ("lamina", "torch"):
         times: dict[str, Any] = {}
         try:
-            for mode, run in modes(case, arrays, device, compiled).items():
+            for mode, run in modes_of(library, case, arrays, device, compiled).items():
                 times[mode] = round(timed(run, device, seconds) * 1e3, 5)
         except Exception as error:
             times["error"] = f"{type(error).__name__}: {error}"[:300]
@@ -338,9 +343,9 @@ def prepare(cases: Sequence[str], device: str, compiled: bool, jobs: int) -> Non
 def _prepared(name: str, device: str, compiled: bool) -> None:
     case = next(c for c in CASES if c.name == name)
     arrays = case.make(np.random.default_rng(0), 16 if device == "cuda" else 1)
-    for modes in (lamina_modes, torch_modes):
+    for library in ("lamina", "torch"):
         with suppress(Exception):  # a mode that does not run says so where it is timed
-            for run in modes(case, arrays, device, compiled).values():
+            for run in modes_of(library, case, arrays, device, compiled).values():
                 run()
 
 
@@ -348,7 +353,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--without-compile", action="store_true")
+    parser.add_argument("--without-compile", action="store_true", help="leave torch.compile out")
     parser.add_argument("--seconds", type=float, default=0.25, help="for one mode of one case")
     parser.add_argument(
         "--ahead", type=int, default=0, help="processes that compile before anything is timed"
@@ -369,7 +374,14 @@ def main() -> None:
         machine = torch.cuda.get_device_name() if options.device == "cuda" else processor()
         ratios = [r[k] for r in rows for k in ("forward-ratio", "gradient-ratio") if k in r]
         mean = round(exp(sum(map(log, ratios)) / len(ratios)), 3) if ratios else None
-        record = {"machine": machine, "versions": versions(["torch", "numpy"]), "mean": mean, "rows": rows}
+        beside = "PyTorch op by op" + ("" if options.without_compile else " and torch.compile")
+        record = {
+            "beside": beside,
+            "machine": machine,
+            "versions": versions(["torch", "numpy"]),
+            "mean": mean,
+            "rows": rows,
+        }
         if options.out or not options.only:
             write(f"op_families_{options.device}", record, options.out)
     print(f"geometric mean {mean} of {len(ratios)}, least {min(ratios, default=None)}")
