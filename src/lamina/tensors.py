@@ -720,23 +720,20 @@ def _together(op: Op, tensors: Sequence[Tensor]) -> list[Tensor]:
     if any(d != where for d in placed):
         on = ", ".join(str(x.device) for x in tensors)
         raise ValueError(f"{op.name}: the operands are on {on}; move them with .to() to one device")
-    return [x if x.device == where else _number_on(x, where) if not x.shape else x.to(where) for x in tensors]
+    return [x if x.device == where else _there(x, where) for x in tensors]
 
 
-#: How many numbers of the host are kept on devices: `x * 2` asks for the same one again and again.
-_NUMBERS = 512
-_numbers: dict[tuple[bytes, DType, Device], Tensor] = {}
+def _there(x: Tensor, where: Device) -> Tensor:
+    """An operand on another device; recording a program says why not."""
+    return (
+        x.to(where) if x.shape or recorder() is not None else _number_on(where, x.numpy().tobytes(), x.dtype)
+    )
 
 
-def _number_on(x: Tensor, where: Device) -> Tensor:
-    """A number as an operand on a device, where nothing writes it."""
-    key = x.numpy().tobytes(), x.dtype, where
-    found = _numbers.get(key)
-    if found is None:
-        while len(_numbers) >= _NUMBERS:
-            _numbers.pop(next(iter(_numbers)), None)
-        found = _numbers[key] = x.to(where)
-    return found
+@lru_cache(maxsize=512)
+def _number_on(where: Device, data: bytes, dtype: DType) -> Tensor:
+    """A number as an operand on a device, where nothing writes it: `x * 2` asks for the same one again and again."""
+    return _moved(_from_numpy(np.frombuffer(data, dtype.numpy).reshape(())), where)
 
 
 def _moved(x: Tensor, target: Device) -> Tensor:
