@@ -16,7 +16,6 @@ from lamina.ops import linalg as linalg
 from lamina.ops import special as special
 from lamina.ops.core import operand
 from lamina.ops.linalg import (
-    cholesky,
     cholesky_inverse,
     cholesky_solve,
     det,
@@ -534,7 +533,6 @@ __all__ = [
     "ceil",
     "celu",
     "channel_shuffle",
-    "cholesky",
     "cholesky_inverse",
     "cholesky_solve",
     "chunk",

@@ -32,7 +32,7 @@ METHODS = (
     "abs", "acos", "acosh", "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "all", "allclose",
     "amax", "amin", "aminmax", "angle", "any", "argmax", "argmin", "argsort", "argwhere", "asin", "asinh", "atan",
     "atan2", "atanh", "baddbmm", "bernoulli", "bincount", "bitwise_and", "bitwise_left_shift", "bitwise_not",
-    "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bmm", "broadcast_to", "ceil", "cholesky", "cholesky_inverse",
+    "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bmm", "broadcast_to", "ceil", "cholesky_inverse",
     "cholesky_solve", "chunk", "clamp", "clamp_max", "clamp_min", "copysign", "corrcoef", "cos", "cosh",
     "count_nonzero", "cov", "cross", "cummax", "cummin", "cumprod", "cumsum", "deg2rad", "dequantize", "det", "diag",
     "diag_embed", "diagflat", "diagonal", "diagonal_scatter", "diff", "digamma", "dist", "div", "dot", "dsplit", "eq",
@@ -439,7 +439,10 @@ class Operators(Operand, Generic[Own]):
     ) -> Any:
         """So many equal values, of this dtype unless another is named, wherever they are used or on a device."""
         kind = self.dtype if dtype is None else as_dtype(dtype)
-        found = ops.cast(operand(np.full(as_shape(size), fill_value)), kind)
+        # In its dtype at once: a tensor of the function's own, which may be written, where a cast would be recorded.
+        values = np.full(as_shape(size), fill_value)
+        with np.errstate(all="ignore"):
+            found = operand(values if values.dtype.kind == "c" else values.astype(kind.numpy))
         return found if device is None else found.to(device)
 
     def new_zeros(
@@ -680,7 +683,11 @@ def _without(x: Operand, name: str) -> str:
     if name in vars(InPlace):
         method = name.removesuffix("_")
         use = f"use the result, x = x.{method}(…)" if method in METHODS else "assign its next value, x = …"
-        return f"{name}: a traced value is computed once and never written; {use}"
+        return (
+            f"{name}: a traced value is computed once and never written; {use}; what x.new_zeros(…) and the like "
+            f"give "
+            "is the function's own and may be written"
+        )
     base = f"{type(x).__name__} has no attribute {name!r}"
     instead = INSTEAD.get(name) or (f"it is {ops.RENAMED[name]}" if name in ops.RENAMED else "")
     return f"{base}; {instead}" if instead else base

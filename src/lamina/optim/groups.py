@@ -234,6 +234,7 @@ class ParameterGroups:
         self.entries: dict[int, TrainedParameter] = {}
         self._count: Tensor | None = None  # of gradients that were gathered
         self._known: dict[Hashable, int] = {}
+        self._compiled: tuple[tuple[Hashable, ...], int] = (), -1
         self._with_gradient: set[str] = set()  # names of parameters with gradients since the last update
         items = params if isinstance(params, HasParameters | Tensor) else list(params)
         if isinstance(items, list) and items and all(isinstance(x, Mapping) for x in items):
@@ -326,7 +327,9 @@ class ParameterGroups:
     def compiled(self) -> int:
         """A number for what programs are compiled for: which groups there are, and by what rules they train."""
         key = tuple([group.rule.compiled for group in self.groups])
-        return self._known.setdefault(key, len(self._known))
+        if key != self._compiled[0]:  # mostly the same objects: nothing is hashed then
+            self._compiled = key, self._known.setdefault(key, len(self._known))
+        return self._compiled[1]
 
     def given(self, number: int) -> list[Array]:
         """What programs are given of each group at an update: its rate, and the numbers that move."""

@@ -28,7 +28,7 @@ def network() -> tuple[Any, Any]:
                 torch.linalg.solve(a, b), torch.slogdet(a)[1], torch.cholesky_solve(b, factor),
                 torch.cholesky_inverse(factor), torch.linalg.solve_triangular(factor, b, upper=False),
                 torch.linalg.norm(a), torch.linalg.norm(a, "fro", dim=(-2, -1)), torch.linalg.matrix_norm(a, 1),
-                torch.linalg.matrix_exp(a), torch.linalg.householder_product(a, b[..., 0]),
+                torch.linalg.matrix_exp(a), torch.linalg.householder_product(a, b[..., 0]), torch.matrix_exp(a),
                 torch.linalg.matrix_power(a, 3), torch.linalg.multi_dot([a[0], a[1], b[0]]),
             ]  # fmt: skip
 

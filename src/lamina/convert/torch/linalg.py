@@ -22,8 +22,13 @@ def of_one_matrix(call: TorchCall) -> Any:
 @converts("logdet")
 def logdet(call: TorchCall) -> Any:
     """The logarithm of the determinant: NaN where that is negative."""
-    sign, size = linalg.slogdet(call["input"])
-    return ops.where(sign < 0, float("nan"), size)
+    return linalg.logdet(call["input"])
+
+
+@converts("linalg_matrix_exp", "matrix_exp")
+def matrix_exp(call: TorchCall) -> Any:
+    """The exponential of a matrix."""
+    return linalg.matrix_exp(call.either("input", "A"))
 
 
 @converts("linalg_solve")
@@ -38,19 +43,16 @@ def cholesky(call: TorchCall) -> Any:
     return linalg.cholesky(call["input"], upper=call.get("upper", False))
 
 
-@converts("cholesky_solve", "cholesky_inverse")
-def by_factor(call: TorchCall) -> Any:
-    """(L L^T)⁻¹ B; the inverse itself."""
-    upper = call.get("upper", False)
-    factor = call["input2"] if call.name == "cholesky_solve" else call["input"]
-    if call.name == "cholesky_solve":
-        half = linalg.solve_triangular(factor.mT if upper else factor, call["input"], upper=False)
-        return linalg.solve_triangular(factor if upper else factor.mT, half, upper=True)
-    lower = factor.mT if upper else factor
-    inverse = linalg.solve_triangular(
-        lower, lower * 0 + ops.diag_embed(ops.ones_like(lower[..., 0])), upper=False
-    )
-    return ops.matmul(inverse.mT, inverse)
+@converts("cholesky_solve")
+def cholesky_solve(call: TorchCall) -> Any:
+    """(L L^T)⁻¹ B."""
+    return linalg.cholesky_solve(call["input"], call["input2"], call.get("upper", False))
+
+
+@converts("cholesky_inverse")
+def cholesky_inverse(call: TorchCall) -> Any:
+    """(L L^T)⁻¹."""
+    return linalg.cholesky_inverse(call["input"], call.get("upper", False))
 
 
 @converts("linalg_solve_triangular")

@@ -68,8 +68,10 @@ def spectral_norm(
     smallest norm to divide by. dim: the axis of the matrix' rows; 0, and 1 for transposed convolutions. Raises
     ValueError for fewer than one iteration or what is no parameter, ShapeError for a scalar or a missing axis.
     """
-    if n_power_iterations < 1:
-        raise ValueError(f"spectral_norm: n_power_iterations must be at least 1, got {n_power_iterations}")
+    if not 1 <= n_power_iterations <= 1000:
+        raise ValueError(
+            f"spectral_norm: n_power_iterations must be from 1 to 1000, got {n_power_iterations}"
+        )
     weight = module._parameters.get(name)
     if weight is None:
         raise ValueError(f"spectral_norm: {type(module).__name__} has no parameter {name!r}")
