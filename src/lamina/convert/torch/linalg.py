@@ -81,12 +81,6 @@ def matrix_power(call: TorchCall) -> Any:
     return linalg.matrix_power(call["input"], call["n"])
 
 
-@converts("linalg_matrix_exp", "matrix_exp")
-def matrix_exp(call: TorchCall) -> Any:
-    """The exponential of a matrix, as in orthogonal parametrizations."""
-    return linalg.matrix_exp(call["input"])
-
-
 @converts("linalg_householder_product", "orgqr")
 def householder_product(call: TorchCall) -> Any:
     """The product of reflections."""
