@@ -99,7 +99,16 @@ def _elementwise_plan(body: FusedBody, out: Spec, device: Device, label: str) ->
 
     def steps(vector: bool) -> tuple[Launch, ...]:
         return (
-            elementwise(out.shape, order, read, [written], body.statements, [result.name], vector=vector),
+            elementwise(
+                out.shape,
+                order,
+                read,
+                [written],
+                body.statements,
+                [result.name],
+                vector=vector,
+                stepwise=True,
+            ),
         )
 
     return kernel_plan(

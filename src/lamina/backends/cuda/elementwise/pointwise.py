@@ -288,6 +288,7 @@ def elementwise(
     *,
     vector: bool = True,
     raw: str = "",
+    stepwise: bool = False,
 ) -> Launch:
     """The launch that computes `results` (names in `body`) for every element of `shape`.
 
@@ -301,13 +302,14 @@ def elementwise(
         results: for each output the name of its value.
         vector: whether 16-byte access is allowed (addresses are aligned).
         raw: read and write elements as this unsigned type, without arithmetic.
+        stepwise: see `Program`.
     """
     operands = (*inputs, *outputs)
     space = collapse(shape, [o.strides for o in operands], order)
     width = _width(space, operands) if vector else 1
     code = _Code(space, inputs, outputs, width, raw)
     text, numbers = code.text(body, results)
-    program = Program("elementwise", text=text)
+    program = Program("elementwise", text=text, stepwise=stepwise)
     chunks = -(-space.count // width)
     grid = (max(1, -(-chunks // _BLOCK)),)
     places = tuple(o.place for o in operands)

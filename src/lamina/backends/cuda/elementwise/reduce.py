@@ -128,6 +128,7 @@ class Stage:
     kind: Kind
     neutral: str
     enough: int  # blocks that keep the GPU busy
+    stepwise: bool = False  # see `Program`
 
     @property
     def by_rows(self) -> bool:
@@ -207,11 +208,14 @@ class Stage:
         places = (*(operand.place for operand in self.operands), to)
         if self.by_rows:
             group = 32 if self.reduced.count <= 1024 * width and splits == 1 else 256
-            program = Program("reduce_rows", "elementwise/reduce.cu", text + constants(GROUP=group))
+            program = self._program("reduce_rows", text + constants(GROUP=group))
             return looping(program, self.kept.count * splits * group, places)
         lanes, rows = self.lanes(width)
-        program = Program("reduce_columns", "elementwise/reduce.cu", text + constants(LANES=lanes, ROWS=rows))
+        program = self._program("reduce_columns", text + constants(LANES=lanes, ROWS=rows))
         return Launch(program, (-(-self.kept.count // (lanes * width)), splits), (256,), places)
+
+    def _program(self, name: str, text: str) -> Program:
+        return Program(name, "elementwise/reduce.cu", text, self.stepwise)
 
     def _reading(self, width: int) -> str:
         """The operands as the kernels' parameters, and how elements are made of them."""
@@ -355,6 +359,7 @@ def reduction_plan(
         kind,
         _neutral(kind, x.dtype if accumulator != "i64" else out.dtype, accumulator),
         ENOUGH * device.machine.multiprocessors,
+        stepwise=bool(body),
     )
     return kernel_plan(
         device,

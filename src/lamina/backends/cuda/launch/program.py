@@ -71,11 +71,16 @@ def _file(name: str) -> str:
 
 @dataclass(frozen=True)
 class Program:
-    """CUDA C++ with one kernel `name`: `text` (constants and functions), then the kernel file `file`."""
+    """CUDA C++ with one kernel `name`: `text` (constants and functions), then the kernel file `file`.
+
+    stepwise: every operation is rounded by itself (no product joins the sum behind it), so that what several kernels
+    compute is the same in every bit.
+    """
 
     name: str
     file: str = ""
     text: str = ""
+    stepwise: bool = False
 
     @property
     def source(self) -> str:
@@ -83,9 +88,14 @@ class Program:
         body = _file(self.file) if self.file else ""
         return f'#include "common.cuh"\n{self.text}\n{body}'
 
+    @property
+    def options(self) -> dict[str, object]:
+        """The compiler's."""
+        return {"fma": False} if self.stepwise else {}
+
     def cubin(self, arch: str) -> bytes:
         """Machine code for an architecture ("sm_90", `Machine.target`); needs no GPU."""
-        return compile_cubin(self.source, arch=arch, includes=[INCLUDE], name=self.name)
+        return compile_cubin(self.source, arch=arch, options=self.options, includes=[INCLUDE], name=self.name)
 
     def compile_ahead(self, arch: str) -> None:
         """Have a thread make the machine code that `load` or `cubin` are going to ask for."""
@@ -105,7 +115,9 @@ def _begun(program: Program, arch: str) -> None:
 @lru_cache(maxsize=8192)
 def _loaded(program: Program, device: Device) -> Kernel:
     """Looked up by the program itself: eager ops bind at every call, and must not read the includes again."""
-    return compile_kernel(program.source, program.name, device=device, includes=[INCLUDE])
+    return compile_kernel(
+        program.source, program.name, device=device, options=program.options, includes=[INCLUDE]
+    )
 
 
 def constants(**values: int | str | float) -> str:
