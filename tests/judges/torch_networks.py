@@ -8,17 +8,21 @@
                                                             on a GPU, by torch.compile(backend="lamina") ("converted":
                                                             by from_torch): the networks of a comma-separated list
 
-All of torchvision's networks for classification and segmentation, the smallest network of each family of timm,
-and transformers', torchaudio's and torch.nn's networks for sequences. Images are of the first size of SIZES that the
-network takes. What drops at random in training does not (its probability is set to 0). The error of outputs is over
+All of torchvision's networks for classification and segmentation, those for video, the smallest network of each
+family of timm, small networks of all kinds of transformers, torchaudio's and torch.nn's networks for sequences.
+Images are of the first size of SIZES that the network takes. What drops at random in
+training does not (its probability is set to 0). The error of outputs is over
 the largest element, that of gradients over the largest element of all gradients. Where few numbers stand behind a
 batch's statistics, float32 is far from the true result in either library: such networks are compared in float64, and
-where even that is too coarse, on MORE images.
+where even that is too coarse, on MORE images. Networks of at most COMPILED parameters are compared under
+torch.compile, too; "left" is what PyTorch runs of them. What `from_torch` refuses says so in the table.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import re
 import sys
 import time
 import warnings
@@ -27,7 +31,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from tests.judges import small_transformers
 from tests.judges.beside import judged
+from tests.judges.small_transformers import KINDS
 
 TABLE = Path(__file__).with_name("torch_networks_table.json")
 #: Heights and widths of images, from the smallest.
@@ -41,6 +47,9 @@ IMAGES, MORE = 2, 16
 #: How many parameters a network may have to be trained; of larger ones the outputs are compared in inference, and the
 #: graph of training is made.
 MOST = 150e6
+
+#: How many parameters a network may have to be compared under torch.compile, too.
+COMPILED = 3e6
 
 #: A network and its inputs.
 Example = tuple[Any, tuple[Any, ...], dict[str, Any]]
@@ -68,9 +77,10 @@ def _places() -> dict[str, tuple[Callable[[], Iterable[str]], Callable[[str], Ex
     """Where networks come from: their names, and how one is made."""
     return {
         "torchvision": (_vision_names, _vision),
+        "video": (_moving, lambda name: _steady(_moving()[name]())),
         "timm": (_timm_names, _timm),
         "transformers": (_transformers, lambda name: _transformers()[name]()),
-        "torchaudio": (_audio, lambda name: _audio()[name]()),
+        "torchaudio": (_audio, lambda name: _steady(_audio()[name]())),
         "torch": (_recurrent_names, _recurrent),
         "user": (_users, lambda name: (*_made_by_users(name), {})),
     }
@@ -144,6 +154,18 @@ def _timm(name: str) -> Example:
     return _with_image(timm.create_model(name))
 
 
+def _steady(example: Example) -> Example:
+    """The network without what drops at random."""
+    return without_chance(example[0]), *example[1:]
+
+
+def _moving() -> dict[str, Callable[[], Example]]:
+    """torchvision's networks for video and motion."""
+    from tests.judges.sound_and_video import MOVING
+
+    return MOVING
+
+
 def _with_image(net: Any) -> Example:
     """The network with a batch of images of the smallest size that it takes, of 224 where it is large."""
     import torch
@@ -193,6 +215,7 @@ def _transformers() -> dict[str, Callable[[], Example]]:
 
     return {
         **_small_transformers(tf, ids),
+        **{name: partial(_other_transformer, name) for name in KINDS},
         "BERT": lambda: bert(vocab_size=50, **small),
         "BERT base": bert,
         "GPT-2": lambda: gpt2(n_positions=16, n_embd=32, n_layer=2, n_head=4, **few),
@@ -200,6 +223,11 @@ def _transformers() -> dict[str, Callable[[], Example]]:
         "ViT": lambda: vit(image_size=32, patch_size=8, **small),
         "ViT base": vit,
     }
+
+
+def _other_transformer(name: str) -> Example:
+    net, given = small_transformers.made(name)
+    return without_chance(net), (), given
 
 
 def _small_transformers(tf: Any, ids: Any) -> dict[str, Callable[[], Example]]:
@@ -259,6 +287,7 @@ def _audio() -> dict[str, Callable[[], Example]]:
     import torch
 
     from tests.helpers.audio import models
+    from tests.judges.sound_and_video import SOUND
 
     def conformer() -> Example:
         net = models.Conformer(
@@ -279,6 +308,7 @@ def _audio() -> dict[str, Callable[[], Example]]:
     base = {"encoder_embed_dim": 768, "encoder_pos_conv_kernel": 128, "encoder_pos_conv_groups": 16,
             "encoder_num_layers": 12, "encoder_num_heads": 12, "encoder_ff_interm_features": 3072}  # fmt: skip
     return {
+        **SOUND,
         "Conformer": conformer,
         "wav2vec 2.0": lambda: wav2vec2(**small),
         "wav2vec 2.0 base": lambda: wav2vec2(**base),
@@ -338,8 +368,8 @@ def in_mode(net: Any, mode: str) -> Any:
 def without_chance(net: Any) -> Any:
     """The network with every probability to drop something set to 0."""
     for module in net.modules():
-        for name in ("p", "drop_prob", "dropout", "dropout_p", "drop_rate", "dropout_prob"):
-            if isinstance(getattr(module, name, None), float):
+        for name, value in list(vars(module).items()):
+            if isinstance(value, float) and (name == "p" or "drop" in name):
                 setattr(module, name, 0.0)
         dropping = "drop" in type(module).__name__.lower() or type(module).__name__ == "StochasticDepth"
         if dropping and isinstance(getattr(module, "p", None), (int, float)):
@@ -358,14 +388,13 @@ def by_conversion(net: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gradi
 
 def by_compiling(net: Any, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: bool) -> list[float]:
     """The errors of outputs and gradients of the network under torch.compile(backend="lamina")."""
-    import copy
-
     import torch
 
     from lamina.convert.torch.backend import lamina
+    from lamina.convert.torch.memory import copied
 
     torch.compiler.reset()
-    nets = net, copy.deepcopy(net)
+    nets = net, copied(net)
     runs = nets[0], torch.compile(nets[1], backend=lamina)
     found = [
         _outputs_and_gradients(m, run, args, kwargs, gradients) for m, run in zip(nets, runs, strict=True)
@@ -471,13 +500,64 @@ def judge(name: str) -> dict[str, Any]:
                 del converted, parity
                 if not _near(found[mode]):
                     found[f"{mode}, float64"] = _in_float64(net, args, kwargs)
-                    if not _near(found[f"{mode}, float64"], EXACT):
+                    if not _near(found[f"{mode}, float64"], EXACT) and args:
                         found[f"{mode}, float64"] = _in_float64(net, tuple(map(_more, args)), kwargs)
                         found["images"] = MORE
             except Exception as error:  # whatever goes wrong is the outcome
                 said = " ".join([str(error), *getattr(error, "__notes__", [])])
-                found[mode] = f"{type(error).__name__}: {said[:700]}"
+                found[mode] = f"{type(error).__name__}: {without_places(said)[:700]}"
+    if sum(p.numel() for p in net.parameters()) <= COMPILED:
+        found["compiled"] = _compiled(name)
     return found | {"seconds": round(time.perf_counter() - started, 1)}
+
+
+def without_places(text: str) -> str:
+    """A text without the folders in which packages lie on this machine."""
+    return re.sub(r"/\S*/(?:site|dist)-packages/", "", text)
+
+
+def _compiled(name: str) -> dict[str, Any]:
+    """The errors under torch.compile by mode, in float64 where float32 is too coarse; what PyTorch runs of it."""
+    import torch
+
+    found: dict[str, Any] = {}
+    with _Said() as said:
+        for mode in ("eval", "train"):
+            torch.manual_seed(0)
+            net, args, kwargs = made(name)  # anew: what a call leaves behind cannot be copied
+            in_mode(net, mode)
+            try:
+                found[mode] = by_compiling(net, args, kwargs, mode == "train")
+                if not _near(found[mode]):
+                    wide = tuple(map(_wide, args)), {k: _wide(x) for k, x in kwargs.items()}
+                    found[f"{mode}, float64"] = by_compiling(net.double(), *wide, mode == "train")
+            except Exception as error:  # whatever goes wrong is the outcome
+                found[mode] = f"{type(error).__name__}: {without_places(str(error))[:300]}"
+    return found | ({"left": sorted(said.texts)} if said.texts else {})
+
+
+class _Said(logging.Handler):
+    """What `lamina.convert` says within the block of what PyTorch runs, without the lines."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: set[str] = set()
+
+    def __enter__(self) -> _Said:
+        logger = logging.getLogger("lamina.convert")
+        logger.addHandler(self)
+        logger.propagate = False
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        logger = logging.getLogger("lamina.convert")
+        logger.removeHandler(self)
+        logger.propagate = True
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the function and the reason."""
+        words = re.sub(r" \(File .*?\)", "", record.getMessage().removeprefix("backend='lamina': "))
+        self.texts.add(words[:200])
 
 
 def _short(*errors: float) -> list[float]:
@@ -491,20 +571,21 @@ def _near(errors: Any, bounds: tuple[float, float] = (OUTPUT, GRADIENT)) -> bool
 
 def _in_float64(net: Any, args: Any, kwargs: Any) -> list[float]:
     """The errors of the network in float64."""
-    import torch
-
     from lamina.convert.torch import check, from_torch
 
-    def wide(x: Any) -> Any:
-        return x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
-
-    args = tuple(map(wide, args))
+    args, kwargs = tuple(map(_wide, args)), {k: _wide(x) for k, x in kwargs.items()}
     try:
         net.double()  # and back: no second copy of large networks
         parity = check(net, from_torch(net, *args, example=kwargs), *args, **kwargs)
     finally:
         net.float()
     return _short(parity.output, parity.gradient)
+
+
+def _wide(x: Any) -> Any:
+    import torch
+
+    return x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
 
 
 def _more(x: Any) -> Any:
@@ -524,14 +605,28 @@ def _graph_alone(net: Any, args: Any) -> str:
 
 
 def agrees(outcome: dict[str, Any]) -> bool:
-    """Whether outputs and gradients are near enough in both modes."""
+    """Whether outputs and gradients are near enough in both modes, by every way that was tried.
+
+    What `from_torch` refuses with its reason agrees where torch.compile does.
+    """
+    compiled = outcome.get("compiled", {})
+    for mode in ("eval", "train") if compiled else ():
+        exact = f"{mode}, float64"
+        if not _near(compiled.get(mode)) and not _near(compiled.get(exact), EXACT):
+            return False
     for mode in ("eval", "train"):
         result = outcome.get(mode)
         whole = isinstance(result, str) and result.startswith("too large") and " 0 without" in result
+        whole = whole or (bool(compiled) and refused(outcome, mode))
         exact = _near(outcome.get(f"{mode}, float64"), EXACT)
         if not whole and not exact and not _near(result):
             return False
     return True
+
+
+def refused(outcome: dict[str, Any], mode: str) -> bool:
+    """Whether `from_torch` makes no graph of the network in a mode, and says why."""
+    return str(outcome.get(mode)).startswith("TorchConversionError")
 
 
 def show(name: str) -> None:

@@ -62,9 +62,9 @@ def _moved(running: Any, own: Any, momentum: float) -> Any:
 
 @converts("InstanceNormalization")
 def instance_normalization(node: OnnxNode) -> Any:
-    """Over the spatial axes of each sample and channel."""
+    """Over the spatial axes of each sample and channel, of one element too."""
     x, scale, bias = (node.input(i) for i in range(3))
-    return ops.instance_norm(x, None, None, scale, bias, True, 0.1, node.get("epsilon", 1e-5))
+    return ops.group_norm(x, x.shape[1], scale, bias, node.get("epsilon", 1e-5))
 
 
 @converts("GroupNormalization")
