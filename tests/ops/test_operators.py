@@ -371,3 +371,12 @@ def test_numbers_are_drawn_in_place() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             draw()
+
+
+def test_new_tensor_takes_traced_values() -> None:
+    """In a compiled function as outside of it: the values, of the tensor's dtype."""
+    x, y = lm.ones(3), lm.tensor(np.array([1, 2, 3]))
+    for call in (lambda a, b: a.new_tensor(b * 2), lm.jit(lambda a, b: a.new_tensor(b * 2))):
+        found = call(x, y)
+        assert found.dtype == x.dtype
+        np.testing.assert_array_equal(found.numpy(), [2, 4, 6])
