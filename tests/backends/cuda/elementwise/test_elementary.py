@@ -31,9 +31,9 @@ def test_functions_of_one_number(name: str) -> None:
 def test_functions_of_two_numbers(name: str) -> None:
     op, kind = BinaryFunction(name), BINARY[name].kind
     pairs = []
-    if kind in ("float", "number"):
+    if kind in ("float", "wide", "number"):
         pairs.append([v.reshape(-1) for v in np.meshgrid(ENDS, ENDS)])
-    if kind != "float":
+    if kind not in ("float", "wide"):
         numbers = np.arange(-6, 7)
         pairs += [[v.reshape(-1).astype(t) for v in np.meshgrid(numbers, numbers)] for t in ("int64", "int8")]
     for a, b in pairs:
