@@ -15,7 +15,7 @@ from lamina.onednn import ARG, Memory, MemoryDesc, Primitive, PrimitiveDesc
 from lamina.onednn.recipe import RecipeError, encode, encode_desc
 from lamina.ops.core import Array
 from lamina.spec import DType, Layout, Shape, Spec, bfloat16, float16, float32, int8, int32, uint8
-from lamina.spec.layout import dense, physical_elements
+from lamina.spec.layout import channels_last, contiguous, dense, physical_elements
 
 kernels = Kernels("cpu")
 
@@ -47,8 +47,18 @@ def desc(spec: Spec) -> MemoryDesc:
         raise NoKernel(f"cpu: {spec} has no oneDNN descriptor: {error}") from None
 
 
+@lru_cache(maxsize=4096)
 def _told(shape: Shape, strides: Shape) -> Shape:
-    """Strides with those of axes of 1, which lead nowhere, as in a packed tensor: oneDNN counts elements by them."""
+    """The strides for oneDNN, which counts elements by them: those of axes of 1, which lead nowhere, as they are in a
+    tensor that is row-major or channels last, where it lies like one, else as if these axes were inside of their
+    neighbours.
+    """
+    usual = [contiguous(shape).strides, *([channels_last(shape).strides] if len(shape) > 2 else [])]
+    if strides in usual:
+        return strides
+    for packed in usual:
+        if all(n == 1 or a == b for n, a, b in zip(shape, strides, packed, strict=True)):
+            return packed
     found, behind = list(strides), 1
     for axis in reversed(range(len(shape))):
         if shape[axis] == 1:

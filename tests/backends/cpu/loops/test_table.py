@@ -45,7 +45,7 @@ def test_nothing_to_compute_is_no_work() -> None:
 
 
 @dataclass(frozen=True)
-class CountedDouble(CustomOp):
+class CountedDouble(CustomOp, abstract=True):
     """2 x, by a Python function that counts how often it ran."""
 
     elementwise = True

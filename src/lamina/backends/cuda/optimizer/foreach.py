@@ -55,7 +55,7 @@ def foreach(op: Foreach, specs: tuple[Spec, ...], device: Device, policy: Policy
         steps = partial(update_launches, single, inputs, outputs)
         workspace = update_workspace(single, inputs, outputs)
     else:
-        group = _Group(single, inputs, outputs)
+        group = _ManyKernel(single, inputs, outputs)
         steps, workspace = group.launches, group.workspace
     n_in, n_out = len(inputs[0]), len(outputs[0])
     aliases = {i * n_out + o: i * n_in + k for i, plan in enumerate(plans) for o, k in plan.aliases.items()}
@@ -104,7 +104,7 @@ class _Element:
     dtype: DType
 
 
-class _Group:
+class _ManyKernel:
     """Kernels that are not updates. sizes: elements of each part."""
 
     def __init__(self, op: Op, inputs: Parts, outputs: Parts) -> None:

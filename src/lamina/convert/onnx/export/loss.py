@@ -11,6 +11,7 @@ from lamina.convert.onnx.export.writer import OpExport, Written, composes, expor
 from lamina.ops.primitives.collective import Collective
 from lamina.ops.primitives.criterion import BinaryCrossEntropy
 from lamina.ops.primitives.ctc import CtcLoss
+from lamina.ops.primitives.decompose import SingularValues, SymmetricEigen
 from lamina.ops.primitives.dropout import Dropout
 from lamina.ops.primitives.foreach import Foreach
 from lamina.ops.primitives.fused import Fused
@@ -30,6 +31,8 @@ refuses(
     {
         Collective: "several ranks take part in it, and a model of ONNX runs alone; export one rank's network",
         CtcLoss: "ONNX has no operator for it, and its recursion over time has no fixed number of operators",
+        SymmetricEigen: "ONNX has no operator for it, and its rotations have no fixed number",
+        SingularValues: "ONNX has no operator for it, and its rotations have no fixed number",
         Dropout: f"{_DRAWN}; export the network in inference mode",
         RandomNormal: f"{_DRAWN}; give the numbers as an input",
         RandomUniform: f"{_DRAWN}; give the numbers as an input",
