@@ -9,6 +9,7 @@ from typing import Any
 from lamina.ops.core import REGISTRY, Arg, Array, Effect, Op, Sample
 from lamina.ops.primitives.cast import Cast
 from lamina.ops.primitives.pointwise import Add, Mul
+from lamina.ops.primitives.reduce import Reduce
 from lamina.spec import ShapeError, Spec, bfloat16, float32, int64
 
 
@@ -62,6 +63,8 @@ class Foreach(Op):
         counts = [arg for _ in range(3) for arg in (Arg((), int64, 0, 9, integers=True),) * 2]
         yield Sample.of(cls(Add(), 3), *counts, dtypes=(int64,))
         yield Sample.of(cls(Mul(), 2), *((1,),) * 4, dtypes=(float32,))
+        yield Sample.of(cls(Mul(), 2), (3, 5), (1,), (40, 7), (1,), dtypes=(float32,))
+        yield Sample.of(cls(Reduce("sum", (0, 1)), 2), (3, 5), (40, 7), dtypes=(float32,))
 
 
 def _in_shapes(args: Sequence[Arg]) -> tuple[Arg, ...]:
