@@ -77,7 +77,12 @@ def _flatten(
 ) -> Structure:
     if tree is None:
         return _NOTHING
-    if opened and not isinstance(tree, (type, dict)) and is_dataclass(tree):
+    if (
+        opened
+        and not isinstance(tree, (type, dict))
+        and is_dataclass(tree)
+        and not (is_leaf and is_leaf(tree))
+    ):
         names = tuple(f.name for f in fields(tree))
         within = tuple([_flatten(getattr(tree, n), found, is_leaf, opened) for n in names])
         return Structure(type(tree), names, within)

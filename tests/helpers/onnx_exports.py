@@ -23,7 +23,7 @@ from lamina.spec import DType, Spec, as_dtype, current_policy
 KNOWN = (RegionMax,)
 #: What ONNX has not, among the samples of ops that are written.
 LACKING = (
-    "gcd", "erfinv", "lgamma", "digamma", "region_max: where windows lie",
+    "gcd", "erfinv", "lgamma", "digamma", "nextafter", "region_max: where windows lie",
 )  # fmt: skip
 #: How many of an op's samples the quick suite runs, in float32 (or the first type that they are of).
 EACH = 3

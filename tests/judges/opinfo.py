@@ -66,13 +66,16 @@ NO_GRADIENTS = (
     "kthvalue",
     "mode",
     "scatter",
+    "cholesky_inverse",  # torch's has numbers in the triangle that the function does not read
+    "cholesky_solve",
 )
 #: Entries that give indices, of any of equal elements in torch: half types have many.
 UNSTABLE = ("argsort", "mode", "sort", "topk")
 #: Entries with elements that are equal in half types alone, and share their gradient here.
 TIED = ("msort",)
-#: Entries whose coordinates torch rounds to half types, some to the neighbour: compared with its float32.
-ROUNDED = ("nn.functional.grid_sample",)
+#: Entries that torch rounds to half types on the way (coordinates, some to the neighbour; powers, to NaN): compared
+#: with its float32.
+ROUNDED = ("nn.functional.grid_sample", "matrix_exp")
 #: Names of torch.linalg that are the same function as here.
 LINALG = ("cross", "diagonal", "vector_norm")
 #: The error that is allowed, of the largest element.
@@ -261,7 +264,10 @@ def _as_near(found: Any, slopes: Any, entry: Any, sample: Any) -> bool:
     for own, theirs, g in zip(found, slopes, exact, strict=True):
         g = g.double()
         error = np.abs(own.numpy().astype(np.float64) - g.numpy()).max(initial=0)
-        if not error <= 4 * np.abs(theirs.double().numpy() - g.numpy()).max(initial=0):
+        allowed = 4 * np.abs(theirs.double().numpy() - g.numpy()).max(initial=0)
+        if np.isnan(allowed) and g.isfinite().all():  # torch's own is lost
+            allowed = SLACK[str(theirs.dtype).removeprefix("torch.")] * float(g.abs().max())
+        if not error <= allowed:
             return False
     return True
 

@@ -329,7 +329,9 @@ def _recurrent(kind: str) -> Example:
             self.table = nn.Embedding(20, 12)
             both: dict[str, Any] = {"num_layers": 2, "bidirectional": True, "batch_first": True}
             self.net: Any = (
-                nn.TransformerEncoder(nn.TransformerEncoderLayer(12, 3, 24, batch_first=True), 2)
+                nn.TransformerEncoder(
+                    nn.TransformerEncoderLayer(12, 3, 24, batch_first=True), 2, enable_nested_tensor=False
+                )
                 if kind == "Transformer"
                 else getattr(nn, kind)(12, 6, **both)
             )

@@ -160,7 +160,7 @@ def write_network(
 
 def signature_of(network: Module, examples: Sequence[Any], dynamic: Free | None) -> Signature:
     """How the network is called, by examples of its inputs."""
-    leaves, structure = _tree.flatten(tuple(examples), open_dataclasses=True)
+    leaves, structure = _tree.flatten(tuple(examples), _is_spec, open_dataclasses=True)
     names = tuple(_plain(n) for n in _tree.names(structure, ""))
     specs = {n: _spec(x) for n, x in zip(names, leaves, strict=True)}
     axes = FreeAxes.of("to_torch", specs, dynamic)
@@ -185,6 +185,10 @@ def _plain(name: str) -> str:
     """[0]['mask'] as input_0_mask; the only input is "input"."""
     words = "".join(c if c.isalnum() else " " for c in name).split()
     return "_".join(["input", *words])
+
+
+def _is_spec(x: Any) -> bool:
+    return isinstance(x, Spec)
 
 
 def _spec(x: Any) -> Spec:
@@ -251,7 +255,7 @@ class _WritableNetwork:
 
     @classmethod
     def of(cls, network: Module, signature: Signature, examples: Sequence[Any]) -> _WritableNetwork:
-        leaves, structure = _tree.flatten(tuple(examples), open_dataclasses=True)
+        leaves, structure = _tree.flatten(tuple(examples), _is_spec, open_dataclasses=True)
         held = {**dict(network.named_parameters()), **dict(network.named_buffers())}
         return cls(
             network, structure, signature.names, [_spec(x) for x in leaves], held, network.generators()

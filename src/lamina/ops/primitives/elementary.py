@@ -214,7 +214,7 @@ BINARY: dict[str, BinaryFormula] = {
         np.logaddexp, lambda g, a, b, y: (g * exp(_apart(a, y)), g * exp(_apart(b, y)))
     ),
     "copysign": BinaryFormula(_signed, lambda g, a, b, y: (g * sign(a) * sign(y), None)),
-    "nextafter": BinaryFormula(np.nextafter, None, "wide"),
+    "nextafter": BinaryFormula(np.nextafter, lambda g, a, b, y: (g, None), "wide"),
     "fmin": BinaryFormula(np.fmin, lambda g, a, b, y: _to_one(g, (a <= b) | isnan(b)), "number"),
     "fmax": BinaryFormula(np.fmax, lambda g, a, b, y: _to_one(g, (a >= b) | isnan(b)), "number"),
     "bitwise_and": BinaryFormula(np.bitwise_and, None, "bits"),
@@ -652,7 +652,7 @@ def logaddexp2(input: Any, other: Any) -> Any:
 
 @checked
 def nextafter(input: Any, other: Any) -> Any:
-    """The next float after input on the way to other; float32 and float64. It has no gradient, as in torch."""
+    """The next float after input on the way to other; float32 and float64. Its slope is 1, as in torch."""
     return _binary_float("nextafter", input, other)
 
 

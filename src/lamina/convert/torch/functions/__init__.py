@@ -7,6 +7,7 @@ what stands for the operands: on proxies of torch.fx they are recorded, on tenso
 from lamina._lazy import listing
 from lamina.convert.torch.functions import (
     conv,
+    decompose,
     image,
     indexing,
     loss,
@@ -20,7 +21,7 @@ from lamina.convert.torch.functions import (
 from lamina.convert.torch.functions.step import TorchStep, refusal, refuses, torch_dtype, writer_of, writes
 
 #: The modules whose functions fill the tables.
-FAMILIES = (conv, image, indexing, loss, matmul, norm, pointwise, reduction, rnn, shape)
+FAMILIES = (conv, decompose, image, indexing, loss, matmul, norm, pointwise, reduction, rnn, shape)
 
 __all__ = [
     "FAMILIES",

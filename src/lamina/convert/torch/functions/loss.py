@@ -14,7 +14,9 @@ from lamina.ops.primitives.ctc import CtcLoss
 from lamina.ops.primitives.dropout import Dropout
 from lamina.ops.primitives.foreach import Foreach
 from lamina.ops.primitives.fused import Fused
+from lamina.ops.primitives.fused_elementwise import FusedElementwise
 from lamina.ops.primitives.loss import CrossEntropy, LabelledMean
+from lamina.ops.primitives.nll_loss import NllLoss
 from lamina.ops.primitives.quantize import Dequantize, Quantize
 from lamina.ops.primitives.random import RandomNormal, RandomUniform
 from lamina.ops.primitives.update import Update
@@ -26,6 +28,7 @@ refuses(
         Collective: "several ranks take part in it; give one rank's network",
         Foreach: _COMPILED,
         Fused: _COMPILED,
+        FusedElementwise: _COMPILED,
         Update: "an optimizer's update is no part of a network; torch.optim has its own",
     }
 )
@@ -66,6 +69,19 @@ def cross_entropy(step: TorchStep, x: Any, labels: Any) -> Any:
         x.to(torch_dtype(step.results[0].dtype)), labels.long(), ignore_index=ignored, reduction="none",
         label_smoothing=op.label_smoothing,
     )  # fmt: skip
+
+
+@writes(NllLoss)
+def nll_loss(step: TorchStep, x: Any, labels: Any, weight: Any = None) -> Any:
+    """F.nll_loss of each sample; with weights, which may have gradients, what that computes, and their shares."""
+    ignored = -100 if step.op.ignore_index is None else step.op.ignore_index
+    if weight is None:
+        return functional.nll_loss(x, labels.long(), ignore_index=ignored, reduction="none")
+    counts = labels != ignored
+    places = torch.where(counts, labels, 0).long()
+    shares = torch.where(counts, weight[places], 0.0)
+    picked = torch.squeeze(torch.gather(x, 1, torch.unsqueeze(places, 1)), 1)
+    return torch.where(shares != 0, -picked * shares, 0.0).to(torch_dtype(step.dtype)), shares
 
 
 @writes(LabelledMean)

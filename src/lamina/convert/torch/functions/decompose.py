@@ -1,0 +1,31 @@
+"""Eigenvalues and singular values, with the signs of vectors that Lamina has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from lamina.convert.torch.functions.step import TorchStep, writes
+from lamina.ops.primitives.decompose import SingularValues, SymmetricEigen
+
+
+@writes(SymmetricEigen)
+def symmetric_eigen(step: TorchStep, x: Any) -> Any:
+    """torch.linalg.eigh."""
+    found = torch.linalg.eigh((x + x.mT) * 0.5)
+    return found[0], found[1] * _signs(found[1])
+
+
+@writes(SingularValues)
+def singular_values(step: TorchStep, x: Any) -> Any:
+    """torch.linalg.svd of N columns."""
+    found = torch.linalg.svd(x, full_matrices=False)
+    v = found[2].mT
+    return found[0] * _signs(v), found[1], v * _signs(v)
+
+
+def _signs(v: Any) -> Any:
+    """What makes the element of the largest magnitude of each column positive."""
+    largest = torch.argmax(torch.abs(v), -2, keepdim=True)
+    return torch.where(torch.gather(v, -2, largest) < 0, -1.0, 1.0).to(v.dtype)
