@@ -5,6 +5,8 @@ Which ops these are is said by the ops: `Op.effect`, `Op.foreach` and `Op.widens
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -163,14 +165,20 @@ def _is_one_of_many(node: Node) -> bool:
 
 def _together(nodes: Sequence[Node]) -> list[list[Node]]:
     """Nodes in the order of the graph, in groups of which each can run where its first node does."""
+
+    def needed(node: Node) -> float:
+        """The serial of the last one that makes something it reads."""
+        return max((v.node.serial for v in node.inputs if v.node is not None), default=-math.inf)
+
+    waiting = deque(sorted(nodes, key=needed))
     groups: list[list[Node]] = []
-    rest = list(nodes)
-    while len(rest) >= MANY:
-        first = rest[0].serial
-        ready = [n for n in rest if all(v.node is None or v.node.serial < first for v in n.inputs)]
-        groups.append(ready)
-        taken = set(ready)
-        rest = [n for n in rest if n not in taken]
+    taken: set[Node] = set()
+    for node in nodes:
+        ready: list[Node] = []
+        while node not in taken and waiting and needed(waiting[0]) < node.serial:
+            ready.append(waiting.popleft())
+        taken.update(ready)
+        groups.append(sorted(ready, key=lambda n: n.serial))
     return groups
 
 
