@@ -36,3 +36,14 @@ def test_chains_longer_than_onednn_takes_are_several_kernels() -> None:
 )
 def test_what_is_0_at_0_may_run_over_padding(steps: tuple[Eltwise, ...], kept: bool) -> None:
     assert post.keeps_zero(steps) is kept
+
+
+@pytest.mark.parametrize("count", [100, 20000])
+def test_logarithms_near_one_and_softplus_far_below_zero_keep_their_digits(count: int) -> None:
+    """What oneDNN approximates for results that are not small."""
+    x = (1 + np.linspace(-0.3, 0.3, count + 1)).astype(np.float32)
+    np.testing.assert_allclose(lm.ops.log(x).numpy(), np.log(x.astype(np.float64)), rtol=1e-6)
+    low = np.linspace(-30, 5, count + 1).astype(np.float32)
+    np.testing.assert_allclose(
+        lm.ops.softplus(low).numpy(), np.logaddexp(0, low.astype(np.float64)), rtol=1e-6
+    )
