@@ -203,7 +203,7 @@ def test_objects_are_found() -> None:
         if isinstance(layer, nn.Conv2d) and layer.out_channels == 32:
             nn.init.he_(layer)
     step = lm.train_step(net, net.loss, lm.optim.Adam(lr=3e-3), device="cpu")
-    for _ in range(150):
+    for _ in range(250):  # at 150 two runs whose sums are rounded otherwise may part by one object in ten
         images, targets = drawn(rng, 8)
         step(images, nn.padded_objects(targets))
     images, targets = drawn(rng, 16)
