@@ -105,3 +105,11 @@ def test_tensors_that_lie_otherwise_are_read_in_their_order() -> None:
     last = Spec(shape, float32, channels_last(shape))
     plan = foreach(Foreach(Add(), 2), (last,) * 4, H200, Policy())
     assert {s.tag for s in (*plan.inputs, *plan.outputs)} == {last.tag}
+
+
+def test_fused_steps_are_rounded_as_in_their_own_kernel() -> None:
+    """Of one tensor and of many: no product joins the sum behind it."""
+    op = FusedElementwise((Mul(), Add()), ((0, 0), (~0, 0)))
+    x = Spec((40,), float32)
+    alone, many = (backend(H200).plan(o, (x,) * n, Policy()) for o, n in ((op, 1), (Foreach(op, 2), 2)))
+    assert all(p.stepwise for plan in (alone, many) for p in plan.make.programs)  # type: ignore[attr-defined]

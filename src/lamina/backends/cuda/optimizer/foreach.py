@@ -150,15 +150,25 @@ class _ManyKernel:
         text = f"typedef {c_type(out)} R;\n{parts}{constants(V=width, BLOCKS=blocks)}"
         text += self._reading(read)
         if not self.reduction:
-            program = Program("foreach_elements", "optimizer/elements.cu", f"{text}#define ELEMENTS\n")
-            return (Launch(program, (blocks,), (256,), (table,)),)
+            return (
+                Launch(
+                    self._program("foreach_elements", f"{text}#define ELEMENTS\n"),
+                    (blocks,),
+                    (256,),
+                    (table,),
+                ),
+            )
         text += self.reduction
-        first = Program("foreach_shares", "optimizer/elements.cu", f"{text}#define SHARES\n")
-        second = Program("foreach_totals", "optimizer/elements.cu", f"{text}#define TOTALS\n")
+        first = self._program("foreach_shares", f"{text}#define SHARES\n")
+        second = self._program("foreach_totals", f"{text}#define TOTALS\n")
         return (
             Launch(first, (blocks,), (256,), (table, scratch())),
             Launch(second, (len(self.sizes),), (32,), (table, scratch())),
         )
+
+    def _program(self, name: str, text: str) -> Program:
+        """Fused steps are rounded as they are in the op's own kernel: what it shares with others stays equal."""
+        return Program(name, "optimizer/elements.cu", text, stepwise=isinstance(self.op, FusedElementwise))
 
     def _reading(self, read: Sequence[DType]) -> str:
         """The operands of a row of the table, V elements of each, and what the k-th of them give."""
