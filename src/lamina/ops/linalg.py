@@ -505,9 +505,8 @@ def matrix_exp(A: Any) -> Any:
         return a
     kind, a = a.dtype, a.cast(float32) if a.dtype.itemsize < 4 else a
     wide = a.dtype.itemsize
-    held = stop_gradient(
-        amax(sum(abs(a), -2, keepdim=True), -1, keepdim=True)
-    )  # [..., 1, 1]: the largest column
+    columns = sum(abs(stop_gradient(a)), -2, keepdim=True)
+    held = amax(columns, -1, keepdim=True)  # [..., 1, 1]: the largest
     times = clamp(ceil(log(held / _REACH[wide] + 1e-30) * (1 / np.log(2.0))), 0.0, float(_SQUARED))
     a = a * exp(times * -np.log(2.0))
     eye = np.eye(a.shape[-1], dtype=a.dtype.numpy)

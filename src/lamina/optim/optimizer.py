@@ -208,8 +208,7 @@ class Optimizer(Checked, metaclass=_TakesParameters):
         if made.parts != self.parts:
             raise ValueError(
                 f"{type(self).__name__}.{name}: with {value!r} it keeps {', '.join(made.parts)} of each parameter, "
-                f"not "
-                f"{', '.join(self.parts)}: make a new optimizer"
+                f"not {', '.join(self.parts)}: make a new optimizer"
             )
         self._become(made)
         vars(self).update(_arguments=arguments, changed=self.changed | {name})

@@ -203,9 +203,8 @@ class Step:
         self._settings: tuple[int, Hashable] = (-1, ())
         self._compared = False  # with the other ranks' programs
         self._waiting: int | None = 0  # gradients that were gathered; None: as the state says
-        self._gathered: frozenset[str] | None = (
-            frozenset()
-        )  # parameters that have one; None: as the state says
+        # The parameters that have a gradient since the last update; None: as the state says.
+        self._gathered: frozenset[str] | None = frozenset()
         self._reached: dict[Hashable, frozenset[str]] = {}  # parameters that a program's loss depends on
         self.state, self._groups = self._initial_state()
         self._programs, self._tuner = programs, tuner
@@ -548,8 +547,7 @@ class Step:
         if written and self.options.parallel is not None:
             raise ValueError(
                 f"train_step: forward writes {', '.join(written)} (max_norm), each rank what its own batch names, so "
-                f"that "
-                "the ranks would part; leave max_norm out and scale the weight after each step"
+                "that the ranks would part; leave max_norm out and scale the weight after each step"
             )
         return {
             n: x if x.dtype == p.dtype else p + _cast(x - half[n], p.dtype)

@@ -1,4 +1,4 @@
-"""Elementwise nodes that read each other's results become one node, an `FusedElementwise`, where that is one kernel.
+"""Elementwise nodes that read each other's results become one node, a `FusedElementwise`, where that is one kernel.
 
 Nodes are looked at from the outputs on. One whose readers are all of one expression becomes a step of it; what
 several expressions read is computed in each of them where that moves fewer bytes than to write it once and to read

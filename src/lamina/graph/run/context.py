@@ -75,9 +75,8 @@ class ExecutionContext:
         self._own: dict[Slot, Buffer] = {}
         self._read, self._written = self._moving()  # inputs and outputs that lie elsewhere at each call
         self._runs: list[Run] = []  # every step at its addresses
-        self._in_turn = not self._stream.queues or bool(
-            self._read | self._written
-        )  # run one by one, not as a graph
+        # Whether kernels run one by one, not as a graph.
+        self._in_turn = not self._stream.queues or bool(self._read | self._written)
         # The same, by the addresses of what moves; with whose handles they work.
         self._bound: dict[tuple[int, ...], tuple[list[Run], LibraryState]] = {}
         self._captured: CapturedGraph | None = None

@@ -179,8 +179,7 @@ def bounded(what: str, table: Any, index: Any, max_norm: float | None, norm_type
     if table.records:
         raise ValueError(
             f"{what}: max_norm={max_norm} would write the rows that are looked up, and weight {table.spec} is a "
-            f"traced "
-            "value, which is never written: nn.Embedding(..., max_norm=) does it in every trace"
+            "traced value, which is never written: nn.Embedding(..., max_norm=) does it in every trace"
         )
     table.copy_(renormed(table, index, max_norm, norm_type))
     return table
