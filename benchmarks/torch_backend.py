@@ -2,6 +2,7 @@
 
     python -m benchmarks.torch_backend [--device cpu] [--only resnet18 lstm] [--ways eager lamina] [--out FOLDER]
     python -m benchmarks.torch_backend --device cuda --ahead 16
+    python -m benchmarks.torch_backend --device cuda --only torchvision/regnet_y_400mf timm/mixer_b16_224 --batch 64
 
 A step is forward pass, loss, backward pass and SGD with momentum, on a GPU under bf16 autocast. Each network in each
 way has a process of its own; so many of them as `--ahead` says are prepared beside each other (which counts in their
@@ -14,6 +15,7 @@ result file is written after every group of processes.
 from __future__ import annotations
 
 import argparse
+import importlib
 import statistics
 import time
 from collections.abc import Callable
@@ -59,6 +61,14 @@ def vision(name: str, **kwargs: Any) -> Callable[[], nn.Module]:
     return make
 
 
+def created(name: str) -> nn.Module:
+    """One of timm's networks, which reads torchvision: it is imported first, as the helper does."""
+    importlib.import_module("tests.helpers.vision")
+    import timm
+
+    return timm.create_model(name, num_classes=10)  # type: ignore[no-any-return]
+
+
 def small_vit() -> nn.Module:
     """ViT-S/16."""
     from tests.helpers.vision import models
@@ -66,23 +76,85 @@ def small_vit() -> nn.Module:
     return models.VisionTransformer(224, 16, 12, 6, 384, 1536, num_classes=10)  # type: ignore[no-any-return]
 
 
-#: Name -> how to make it, the size of a sample, batch on a CPU and on a GPU.
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int]] = {
-    "small": (lambda: nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 10)), (32,), 8, 8),
-    "resnet18": (vision("resnet18"), (3, 112, 112), 4, 256),
-    "resnet50": (vision("resnet50"), (3, 224, 224), 2, 128),
-    "alexnet": (vision("alexnet"), (3, 224, 224), 4, 256),
-    "vgg16": (vision("vgg16"), (3, 224, 224), 1, 64),
-    "mobilenet_v2": (vision("mobilenet_v2"), (3, 112, 112), 4, 128),
-    "efficientnet_b0": (vision("efficientnet_b0"), (3, 224, 224), 2, 128),
-    "vit_s": (small_vit, (3, 224, 224), 2, 128),
-    "lstm": (lambda: Recurrent(nn.LSTM(512, 512, batch_first=True), 512), (50, 512), 8, 8),
-    "gru_bidirectional": (
-        lambda: Recurrent(nn.GRU(512, 512, batch_first=True, bidirectional=True), 1024),
-        (50, 512),
-        8,
-        8,
+@dataclass(frozen=True)
+class Network:
+    """How a network is made, the size of a sample, batch on a CPU and on a GPU; `words` where samples are numbers of
+    words."""
+
+    make: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    on_cpu: int
+    on_gpu: int
+    words: int = 0
+
+    @classmethod
+    def named(cls, name: str) -> Network:
+        """One of `NETWORKS`, or `torchvision/...`, `timm/...`: images of 224 x 224."""
+        library, _, builder = name.partition("/")
+        if not builder:
+            return NETWORKS[name]
+        if library == "torchvision":
+            return cls(vision(builder), (3, 224, 224), 2, 64)
+        return cls(lambda: created(builder), (3, 224, 224), 2, 64)
+
+    def samples(self, device: str, asked: int | None) -> int:
+        """Samples of a step."""
+        return asked or (self.on_gpu if device == "cuda" else self.on_cpu)
+
+    def batch(self, device: str, asked: int | None) -> Batch:
+        """Random inputs and labels."""
+        shape = self.samples(device, asked), *self.shape
+        x = torch.randint(0, self.words, shape) if self.words else torch.randn(shape)
+        return x.to(device), torch.randint(0, 10, shape[:1], device=device)
+
+
+class Encoder(nn.Module):
+    """PyTorch's own transformer encoder over words, and a linear head on the mean of its outputs."""
+
+    def __init__(self, words: int = 32000, width: int = 512, layers: int = 6) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(words, width)
+        layer = nn.TransformerEncoderLayer(width, width // 64, 4 * width, batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.encoder(self.embed(x)).mean(1))  # type: ignore[no-any-return]
+
+
+def bert() -> nn.Module:
+    """transformers' BERT with a head for classes, 12 layers of 768."""
+    import transformers
+
+    config = transformers.BertConfig(num_labels=10)
+
+    class Logits(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bert = transformers.BertForSequenceClassification(config)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.bert(input_ids=x).logits  # type: ignore[no-any-return]
+
+    return Logits()
+
+
+#: Networks that are not named by a library.
+NETWORKS: dict[str, Network] = {
+    "small": Network(lambda: nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 10)), (32,), 8, 8),
+    "resnet18": Network(vision("resnet18"), (3, 112, 112), 4, 256),
+    "resnet50": Network(vision("resnet50"), (3, 224, 224), 2, 128),
+    "alexnet": Network(vision("alexnet"), (3, 224, 224), 4, 256),
+    "vgg16": Network(vision("vgg16"), (3, 224, 224), 1, 64),
+    "mobilenet_v2": Network(vision("mobilenet_v2"), (3, 112, 112), 4, 128),
+    "efficientnet_b0": Network(vision("efficientnet_b0"), (3, 224, 224), 2, 128),
+    "vit_s": Network(small_vit, (3, 224, 224), 2, 128),
+    "lstm": Network(lambda: Recurrent(nn.LSTM(512, 512, batch_first=True), 512), (50, 512), 8, 8),
+    "gru_bidirectional": Network(
+        lambda: Recurrent(nn.GRU(512, 512, batch_first=True, bidirectional=True), 1024), (50, 512), 8, 8
     ),
+    "encoder": Network(Encoder, (256,), 1, 64, words=32000),
+    "bert": Network(bert, (128,), 1, 64, words=30000),
 }
 
 
@@ -115,18 +187,17 @@ def converted(model: nn.Module, batch: Batch) -> Callable[[], Any]:
     return lambda: step(x, labels)
 
 
-def worker(line: Connection, name: str, way: str, device: str, threads: int | None) -> None:
+def worker(line: Connection, name: str, way: str, given: argparse.Namespace) -> None:
     """A process for one network in one way: sends seconds to its first step, then on each request the time of a step.
 
     Sends a text in place of either where it fails.
     """
-    if threads:
-        torch.set_num_threads(threads)
-    make, shape, on_cpu, on_gpu = NETWORKS[name]
+    if given.threads:
+        torch.set_num_threads(given.threads)
+    network, device = Network.named(name), given.device
     torch.manual_seed(0)
-    model = make().to(device).train()
-    count = on_gpu if device == "cuda" else on_cpu
-    batch = torch.randn(count, *shape, device=device), torch.randint(0, 10, (count,), device=device)
+    model = network.make().to(device).train()
+    batch = network.batch(device, given.batch)
     begin = time.perf_counter()
     try:
         step = converted(model, batch) if way == "converted" else in_pytorch(way, model, batch)
@@ -154,11 +225,11 @@ class Case:
     ms: Any = None
 
     @classmethod
-    def start(cls, name: str, way: str, device: str, threads: int | None) -> Case:
+    def start(cls, name: str, way: str, given: argparse.Namespace) -> Case:
         """Begin to prepare it."""
         context = get_context("spawn")
         line, end = context.Pipe()
-        process = context.Process(target=worker, args=(end, name, way, device, threads), daemon=False)
+        process = context.Process(target=worker, args=(end, name, way, given), daemon=False)
         process.start()
         end.close()
         return cls(name, way, line, process)
@@ -201,7 +272,7 @@ class Case:
 def measured(cases: list[tuple[str, str]], given: argparse.Namespace) -> list[Case]:
     """Prepare networks in ways beside each other, then time one after the other."""
     until = time.monotonic() + given.limit
-    started = [Case.start(name, way, given.device, given.threads) for name, way in cases]
+    started = [Case.start(name, way, given) for name, way in cases]
     try:
         for case in started:
             case.prepare(until)
@@ -232,7 +303,10 @@ def main() -> None:
     parser.add_argument(
         "--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda")
     )
-    parser.add_argument("--only", nargs="*", default=list(NETWORKS), choices=list(NETWORKS))
+    parser.add_argument(
+        "--only", nargs="*", default=list(NETWORKS), help="names of NETWORKS, or torchvision/..., timm/..."
+    )
+    parser.add_argument("--batch", type=int, default=None, help="samples of a step")
     parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=WAYS)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.5, help="of a round of one way")
@@ -253,7 +327,7 @@ def main() -> None:
     }
     for first in range(0, len(cases), given.ahead):
         for case in measured(cases[first : first + given.ahead], given):
-            batch = NETWORKS[case.name][3 if given.device == "cuda" else 2]
+            batch = Network.named(case.name).samples(given.device, given.batch)
             found = networks.setdefault(case.name, {"batch": batch, "ms": {}, "first_s": {}})
             found["ms"][case.way] = case.ms
             if case.first_s is not None:
