@@ -156,6 +156,25 @@ def test_the_first_stays_unless_another_is_clearly_faster(
         assert found[1] == pytest.approx(1e3 * (before if label == "first" else after))
 
 
+@pytest.mark.parametrize(("seconds", "measured"), [(4.2e-3, 4), (3.99e-3, 4), (3.9e-3, 44), (2e-3, 14)])
+def test_what_is_clear_is_not_measured_again(
+    device: Device, monkeypatch: pytest.MonkeyPatch, seconds: float, measured: int
+) -> None:
+    """Each twice; the finals only where another one seems to be faster, the duel where it is close."""
+    times: list[str] = []
+
+    def timed(contest: Contest, one: Any, runs: int = 0) -> float:
+        times.append(one.entry.label)
+        return float(one.entry.seconds * 1e3)
+
+    monkeypatch.setattr(Contest, "_time", timed)
+    entries = [Double("first", double, seconds=4e-3), Double("other", double, seconds=seconds)]
+    found = contest(device).best(entries, refusals=[])
+    assert found is not None
+    assert found[0].label == ("other" if seconds < 3.95e-3 else "first")
+    assert len(times) == measured
+
+
 def test_a_candidate_that_takes_very_long_runs_once(device: Device) -> None:
     """Its first run is its time: a convolution of eight seconds is not worth half a minute of measurements."""
     runs: list[int] = []

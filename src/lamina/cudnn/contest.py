@@ -2,7 +2,7 @@
 
 A candidate that gives other numbers than the reference, leaves part of a result unwritten, or writes outside of it or
 beyond its workspace is out, however fast it is. The first candidate, the heuristic's, keeps its place unless another
-one is clearly faster, measured in turns with it.
+one is clearly faster, measured in turns with it; where none seems to be, nothing is measured again.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ _FINALISTS, _ROUNDS, _DUEL = 4, 5, 15
 _NEAR = 3.0
 #: By what part of the first candidate's time, and by how many milliseconds at least, another one must be faster.
 _PART, _LEAST = 0.02, 1e-3
+#: So many times that much after the finals, and nothing is measured once more.
+_CLEAR = 5.0
 #: Operands are copied, so that runs take turns on them, until they fill so many bytes and twice a GPU's cache, but
 #: not more often than this.
 _FILL, _MOST_COPIES = 128 << 20, 4
@@ -171,6 +173,12 @@ class _Passed(Generic[E]):
     runs: list[Run]
     milliseconds: float = 0.0
     queueing: float = 0.0  # seconds that the host took for one run
+
+
+def _beats(one: _Passed[E], holder: _Passed[E], times: float = 1.0) -> bool:
+    """Whether it is faster than the one that holds the place, by so many times what counts."""
+    counts = max(_PART * holder.milliseconds, _LEAST)
+    return one is not holder and holder.milliseconds - one.milliseconds >= times * counts
 
 
 def finished(slices: Generator[str, None, R]) -> R:
@@ -365,18 +373,20 @@ class Contest:
         return ""
 
     def _finals(self, passed: list[_Passed[E]], first: E) -> Generator[str, None, tuple[E, float]]:
-        """The best few and the first, several times in turns; then the best one against the first."""
+        """The best few and the first, several times in turns; then the best one against the first, if it is close."""
         ranked = sorted(passed, key=lambda p: p.milliseconds)
+        held = next((p for p in passed if p.entry is first), None)
+        if held is not None and not _beats(ranked[0], held, 0.5):
+            return held.entry, held.milliseconds
         near = [p for p in ranked[:_FINALISTS] if p.milliseconds <= _NEAR * ranked[0].milliseconds]
         finalists = near + [p for p in ranked[len(near) :] if p.entry is first]
         yield from self._in_turns(finalists, _ROUNDS)
         winner = min(finalists, key=lambda p: p.milliseconds)
         holder = next((p for p in finalists if p.entry is first), winner)
-        if winner is not holder:
+        if winner is not holder and not _beats(winner, holder, _CLEAR):
             yield from self._in_turns([holder, winner], _DUEL)
-            if holder.milliseconds - winner.milliseconds < max(_PART * holder.milliseconds, _LEAST):
-                winner = holder
-        return winner.entry, winner.milliseconds
+        best = winner if _beats(winner, holder) else holder
+        return best.entry, best.milliseconds
 
     def _in_turns(self, finalists: Sequence[_Passed[E]], rounds: int) -> Generator[str, None, None]:
         """Set each one's milliseconds to the median of as many measurements, made in turns."""

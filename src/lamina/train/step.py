@@ -119,10 +119,10 @@ def train_step(
         some are computed again in the backward pass instead of being kept, with the same results.
     max_programs, max_program_bytes: each kind of batch (shapes, dtypes, structure) has a program; how many are kept,
         and in how much memory (by default a quarter of the device's). What was not used for longest goes first.
-    tuning: under the policy "auto" on a GPU, plans that nobody measured compete between steps, in at most a
-        tenth of the time; winners are put in before a step, within the type's rounding, and remembered on disk.
-        Nothing changes under the policy `deterministic`, or where ranks train together. False, or LAMINA_TUNING=0 in
-        the environment, turns it off; `step.tuning` says how far it is.
+    tuning: under the policy "auto" on a GPU, plans that nobody measured compete between steps, after two seconds
+        of them in at most a tenth of the time; winners are put in before a step, within the type's rounding, and
+        remembered on disk. Nothing changes under the policy `deterministic`, or where ranks train together. False,
+        or LAMINA_TUNING=0 in the environment, turns it off; `step.tuning` says how far it is.
     Raises NoGpuError, ValueError for an unknown precision, a network without parameters, or shards of an optimizer
     that needs whole tensors, MemoryLimitError at the
     first step when it cannot be planned in so little memory.

@@ -45,6 +45,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlanStore:
     for name in ("database_of", "database_of_kin"):
         monkeypatch.setattr(known, name, lambda device: None)
     monkeypatch.setattr(tuning, "APART", 8)
+    monkeypatch.setattr(tuning, "BEGIN", 0.0)
     return made
 
 

@@ -67,12 +67,12 @@ def network(dropout: float = 0.3) -> nn.Sequential:
     )
 
 
-def step_of(backend: Tunable, **options: Any) -> Step:
+def step_of(backend: Tunable, begin: float = 0.0, **options: Any) -> Step:
     step = lm.train_step(
         network(), ops.cross_entropy, optim.SGD(0.05, 0.9), device="cpu", **{"tuning": True, **options}
     )
     if not step.tuning.ended:
-        step._tuner = Tuner(clock=backend.clock, threads=2)
+        step._tuner = Tuner(clock=backend.clock, threads=2, begin=begin)
     return step
 
 
@@ -125,13 +125,63 @@ def test_debts_are_paid_before_anything_else() -> None:
     assert waits == pytest.approx(1.0 / SHARE, abs=1)
 
 
-def test_a_pause_does_not_save_up_more_than_a_second() -> None:
+def test_a_pause_saves_nothing_up() -> None:
+    """The program waits for data, or for its user: neither a run's time nor what may be spent knows of it."""
     budget = Budget()
+    for _ in range(10):
+        budget.passed(0.01)
+    earned = budget.credit
     budget.passed(3600.0)
+    assert budget.run == pytest.approx(0.01)
+    assert budget.credit - earned == pytest.approx(SHARE * tuning.PAUSE)
+
+
+def test_long_runs_are_no_pauses() -> None:
+    budget = Budget()
+    for _ in range(3):
+        budget.passed(2.0)
+    assert budget.run == pytest.approx(2.0)
+    assert budget.credit == pytest.approx(min(SHARE * 6, tuning.SAVED_UP))
+
+
+def test_a_wait_belongs_to_all_runs_that_were_queued() -> None:
+    budget = Budget()
+    for _ in range(20):
+        budget.passed(0.001)
+    budget.waited(0.18)
+    assert budget.run == pytest.approx(0.01)
+    assert budget.credit == pytest.approx(SHARE * 0.2)
+    budget.passed(0.01)
+    budget.waited(0.0)
+    assert budget.run == pytest.approx(0.01)
+
+
+def test_nothing_is_saved_beyond_a_second() -> None:
+    budget = Budget()
+    for _ in range(100):
+        budget.passed(1.0)
     assert budget.credit == tuning.SAVED_UP
 
 
+def test_nothing_begins_before_runs_took_a_while() -> None:
+    budget, runs = Budget(begin=2.0), 0
+    while not budget.allows("time"):
+        budget.passed(0.01)
+        runs += 1
+    assert runs == pytest.approx(200, abs=1)
+
+
 # ------------------------------------------------------------------------------------------------------- training
+
+
+@pytest.mark.usefixtures("inline")
+def test_what_runs_for_a_short_time_is_not_disturbed(use: Callable[[Tunable], Tunable]) -> None:
+    backend = use(Tunable(Clock()))
+    step = step_of(backend, begin=tuning.BEGIN)
+    train(step, backend, round(tuning.BEGIN / RUN))
+    assert (backend.rooms, step.tuning.done, step.tuning.seconds) == ([], 0, 0.0)
+    train(step, backend, 200)
+    assert step.tuning.done > 5
 
 
 @pytest.mark.usefixtures("inline")

@@ -1,8 +1,9 @@
 """Tuning between runs: plans that nobody measured compete while a program runs again and again, and winners take
 their places at a run's boundary.
 
+It begins when programs have run for a few seconds: what runs shorter is not worth it, and is not disturbed.
 Candidates are made by threads; contests are held in small parts before a run begins, in at most a tenth of the time
-that passes, and so that a run and what precedes it rarely take twice as long as a run alone.
+that runs take, and so that a run and what precedes it rarely take twice as long as a run alone.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ from lamina.runtime import OutOfMemoryError, renew_after_fork, usable_cores
 
 #: The part of the time that tuning may take, and the most seconds of it that are saved up.
 SHARE, SAVED_UP = 0.1, 1.0
+#: Seconds of runs before anything is tuned.
+BEGIN = 2.0
+#: More seconds than this between two runs (and than two runs take) are a pause of the program's, and earn nothing.
+PAUSE = 0.5
 #: What takes longer than a run (a part of a contest, a change of plans) is done before one of so many runs at most.
 APART = 128
 #: What a part is expected to take: so much more than the latest of its kind took on average.
@@ -104,28 +109,41 @@ class TuningThreads:
 
 
 class Budget:
-    """How much may be done before the next run."""
+    """How much may be done before the next run.
 
-    def __init__(self) -> None:
-        self.credit = 0.0  # seconds; below 0 where a part took longer than was expected
+    Args:
+        begin: seconds of runs before anything may.
+    """
+
+    def __init__(self, begin: float = 0.0) -> None:
+        self.credit = -SHARE * begin  # seconds; below 0 also where a part took longer than was expected
         self._runs: deque[float] = deque(maxlen=_RUNS)
+        self._queued = 0  # runs since the device was waited for
         self._parts: dict[Hashable, deque[float]] = {}
         self._since = APART  # runs since something took longer than a run
 
     @property
     def run(self) -> float:
-        """Seconds of a run, on average."""
-        return sum(self._runs) / len(self._runs) if self._runs else 0.0
+        """Seconds of a run, on average; the longest one is left out, which may have had a pause in it."""
+        if len(self._runs) < 2:
+            return sum(self._runs)
+        return (sum(self._runs) - max(self._runs)) / (len(self._runs) - 1)
 
     def passed(self, seconds: float) -> None:
         """So long took a run, and what the program did around it."""
         self._runs.append(seconds)
-        self.credit = min(self.credit + SHARE * seconds, SAVED_UP)
+        self._earn(min(seconds, max(PAUSE, 2 * self.run)))
         self._since += 1
+        self._queued += 1
 
     def waited(self, seconds: float) -> None:
-        """So much longer took the latest run: it was only queued."""
-        self._runs[-1] += seconds
+        """So much longer took the runs since the last wait: they were only queued."""
+        for number in range(1, min(self._queued, len(self._runs)) + 1):
+            self._runs[-number] += seconds / self._queued
+        self._queued = 0
+        self._earn(seconds)
+
+    def _earn(self, seconds: float) -> None:
         self.credit = min(self.credit + SHARE * seconds, SAVED_UP)
 
     def allows(self, kind: Hashable, spent: float = 0.0) -> bool:
@@ -174,12 +192,17 @@ class Tuner:
         ended: why it does nothing, "" where it does. The environment may say so, too (LAMINA_TUNING=0).
         clock: seconds, such as time.perf_counter.
         threads: how many make candidates.
+        begin: seconds of runs before anything is tuned (by default BEGIN).
     """
 
     def __init__(
-        self, ended: str = "", clock: Callable[[], float] = time.perf_counter, threads: int | None = None
+        self,
+        ended: str = "",
+        clock: Callable[[], float] = time.perf_counter,
+        threads: int | None = None,
+        begin: float | None = None,
     ) -> None:
-        self.budget = Budget()
+        self.budget = Budget(BEGIN if begin is None else begin)
         self.state = TuningState(ended=ended or _switched_off())
         self._clock, self._workers = clock, TuningThreads(threads or max(1, min(8, usable_cores() // 4)))
         weakref.finalize(self, self._workers.drop).atexit = False
@@ -202,9 +225,10 @@ class Tuner:
             self._last = None
             return
         program.runs += 1
-        self._passed()
-        if program.runs <= _WARM:
+        if program.runs <= _WARM:  # recorded meanwhile
+            self._last = self._clock()
             return
+        self._passed()
         try:
             self._work(program, executable)
         except Exception as error:
@@ -245,9 +269,9 @@ class Tuner:
             program.taken = True
             self._waiting += [choice for choice in program.choices if choice.take(self)]
             self._count()
-        self._prepare()
         if self.budget.credit <= 0:
             return
+        self._prepare()
         program.look()
         worth = bool(program.better) and (not program.is_open or program.saving >= _WORTH * self.budget.run)
         if worth and self.budget.allows("swap"):
