@@ -132,9 +132,9 @@ def collected(device: Device, *, few: bool = False) -> dict[str, Program]:
         found[f"tiled {dtype}"] = tiled(Product(1, 5, 3, 7, False, True), a).program
         found[f"repack {dtype}"] = repack(1, (5, 7), (5, 8), dtype, source(), scratch()).program
         scores = Spec((2, 3, 5, 7), dtype).fixed
-        launch = weights_launch(Attention(0.5, True, True), scores, [scores], (source(),) * 3)
+        launch = weights_launch(Attention(0.5, True, stats=True), scores, [scores], (source(),) * 4)
         found[f"weights {dtype}"] = launch.program
-        launch = slopes_launch(AttentionGrad(0.5), scores, [], (source(),) * 5)
+        launch = slopes_launch(AttentionGrad(0.5), scores, [], (source(),) * 6)
         found[f"slopes {dtype}"] = launch.program
         short = ShortRows(Spec((9, 256), dtype).fixed, 9, 256, True, device.machine)
         for launch in short.gradients((source(),) * 5, target(), scratch(), (target(1), target(2))):

@@ -28,6 +28,17 @@ class Dropout:
 
 
 @dataclass(frozen=True)
+class DropoutMask:
+    """Dropout of the attention weights by a mask of zeros and ones, [batch, heads, rows, columns].
+
+    scale: one float32 number, by which weights that are kept grow.
+    """
+
+    mask: Tensor
+    scale: Tensor
+
+
+@dataclass(frozen=True)
 class Lengths:
     """How long each sequence is: int32 [batch, 1, 1, 1]; fill: what stands at masked places (float32, -inf)."""
 
@@ -45,7 +56,7 @@ def attention(
     *,
     scale: Tensor,
     stats: Tensor | None = None,
-    dropout: Dropout | None = None,
+    dropout: Dropout | DropoutMask | None = None,
     lengths: Lengths | None = None,
     bias: Tensor | None = None,
     causal: Tensor | None = None,
@@ -94,7 +105,7 @@ def attention_grad(
     one: Tensor,
     row_sum: Tensor,
     dq_sum: Tensor,
-    dropout: Dropout | None = None,
+    dropout: Dropout | DropoutMask | None = None,
     bias: Tensor | None = None,
     causal: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -162,7 +173,9 @@ def _biased(graph: Operations, scores: Tensor, bias: Tensor | None, causal: Tens
     return graph.pointwise("binary_select", scores, causal, graph.like(scores), t=seen)
 
 
-def _mask(graph: Operations, shape: tuple[int, ...], dropout: Dropout) -> Tensor:
+def _mask(graph: Operations, shape: tuple[int, ...], dropout: Dropout | DropoutMask) -> Tensor:
+    if isinstance(dropout, DropoutMask):
+        return dropout.mask
     mask = graph.packed(shape, "float32", virtual=True)
     return graph.random(
         "bernoulli", mask, dropout.seed, offset=dropout.offset, probability=dropout.probability
@@ -192,6 +205,6 @@ def _softmax(graph: Operations, scores: Tensor, stats: Tensor | None, kind: str 
     return graph.pointwise("div", exponentials, total, graph.like(scores, kind))
 
 
-def _dropped(graph: Operations, weights: Tensor, dropout: Dropout, kind: str | int) -> Tensor:
+def _dropped(graph: Operations, weights: Tensor, dropout: Dropout | DropoutMask, kind: str | int) -> Tensor:
     kept = graph.pointwise("mul", weights, _mask(graph, weights.dimensions, dropout))
     return graph.pointwise("mul", kept, dropout.scale, graph.like(weights, kind))

@@ -15,6 +15,7 @@ from lamina.nn.linear import Linear
 from lamina.nn.module import Module, T
 from lamina.nn.parameter import Parameter
 from lamina.ops.core import operand
+from lamina.ops.primitives.attention import attention_and_weights, dropping_attention
 from lamina.spec import ShapeError, bool_
 from lamina.tensors import Tensor, empty, tensor
 
@@ -28,7 +29,7 @@ class MultiheadAttention(Module):
     Parameters as in torch: in_proj_weight (3 E, E), or q_proj_weight (E, E), k_proj_weight (E, kdim) and
     v_proj_weight (E, vdim) where those sizes differ, in_proj_bias (3 E,), bias_k and bias_v (1, 1, E) on wish,
     out_proj. Sequences are (L, B, E), or (B, L, E) with batch_first, or (L, E). dropout: of the attention weights, in
-    training; the weights are then held whole. add_zero_attn: a key and a value of zeros to look at.
+    training. add_zero_attn: a key and a value of zeros to look at.
     """
 
     def __init__(
@@ -115,9 +116,10 @@ class MultiheadAttention(Module):
         bias = self._bias(q, k, key_padding_mask, attn_mask)
         if not need_weights:
             return self._join(attended(q, k, v, bias, self._drop, is_causal)), None
-        weights = self._drop(ops.attention_weights(q, k, bias, causal=is_causal))
-        o = self._join(ops.matmul(weights, v))
-        return o, ops.mean(weights, 1) if average_attn_weights else weights
+        p = self._drop.p if self._drop.training else 0.0
+        generator = self._drop.generator
+        y, weights = attention_and_weights(q, k, v, bias, p, causal=is_causal, generator=generator)
+        return self._join(y), ops.mean(weights, 1) if average_attn_weights else weights
 
     @staticmethod
     def _given(*given: Any) -> Iterator[Any]:
@@ -198,10 +200,9 @@ class MultiheadAttention(Module):
 
 
 def attended(q: Any, k: Any, v: Any, bias: Any, drop: Dropout, causal: bool = False) -> Any:
-    """`ops.attention` of q, k, v (B, H, L, E), where `drop` drops weights: in training they are then held whole."""
-    if not drop.training or drop.p == 0:
-        return ops.attention(q, k, v, bias, causal=causal)
-    return ops.matmul(drop(ops.attention_weights(q, k, bias, causal=causal)), v)
+    """`ops.attention` of q, k, v (B, H, L, E), where `drop` drops weights in training."""
+    p = drop.p if drop.training else 0.0
+    return dropping_attention(q, k, v, bias, p, causal=causal, generator=drop.generator)
 
 
 def split_heads(x: Any, heads: int) -> Any:

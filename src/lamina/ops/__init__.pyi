@@ -722,6 +722,7 @@ def attention(
     *,
     causal: bool = False,
     scale: float | None = None,
+    dropout_p: float = 0.0,
 ) -> Tensor: ...
 @overload
 def attention(
@@ -732,6 +733,7 @@ def attention(
     *,
     causal: bool = False,
     scale: float | None = None,
+    dropout_p: float = 0.0,
 ) -> Value: ...
 @overload
 def attention_weights(

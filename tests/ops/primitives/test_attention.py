@@ -8,7 +8,8 @@ import pytest
 
 import lamina as lm
 from lamina import nn, ops
-from lamina.spec import bfloat16, float64
+from lamina.ops.primitives import Attention
+from lamina.spec import ShapeError, Spec, bfloat16, float64
 from tests.helpers.functions import numerical
 
 RNG = np.random.default_rng(3)
@@ -163,6 +164,71 @@ def test_dropped_weights_are_zeros_and_the_others_grow() -> None:
     assert {round(float(w), 9) for w in np.unique(y)} == {0.0, round(1 / 20 / 0.75, 9)}
     assert abs((y == 0).mean() - 0.25) < 0.02
     assert not ops.scaled_dot_product_attention(q, k, np.eye(20)[None, None], dropout_p=1.0).numpy().any()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_dropout_and_its_gradients_by_the_definition(compiled: bool, causal: bool) -> None:
+    """The mask is that of a dropout of the weights from the same state, in both directions."""
+    q, k, v = (RNG.standard_normal((2, 3, n, 4)) for n in (5, 6, 6))
+    ones = lm.tensor(np.ones((2, 3, 5, 6)))
+
+    def fused(q: Any, k: Any, v: Any) -> Any:
+        y = ops.scaled_dot_product_attention(q, k, v, dropout_p=0.25, is_causal=causal)
+        return ops.sin(y).sum()
+
+    def written(q: Any, k: Any, v: Any) -> Any:
+        weights = ops.attention_weights(q, k, causal=causal) * ops.dropout(ones, 0.25)
+        return ops.sin(ops.matmul(weights, v)).sum()
+
+    found = []
+    for f in (fused, written):
+        both = lm.value_and_grad(f, [0, 1, 2])
+        nn.manual_seed(11)
+        found.append((lm.jit(both) if compiled else both)(*map(lm.tensor, (q, k, v))))
+    (y, grads), (wanted, slopes) = found
+    assert y.item() == pytest.approx(wanted.item(), rel=1e-12)
+    for x, w in zip(grads, slopes, strict=True):
+        np.testing.assert_allclose(x.numpy(), w.numpy(), rtol=1e-10, atol=1e-12)
+
+
+def test_an_error_of_a_mask_says_its_shape() -> None:
+    q = Spec((2, 3, 4, 8), float64)
+    with pytest.raises(ShapeError, match=r"the mask of dropout must be \(2, 3, 4, 4\), got f64\[2,3,4,5\]"):
+        Attention(1.0, keep=0.5).infer(q, q, q, Spec((2, 3, 4, 5), float64))
+    with pytest.raises(ShapeError, match="takes 3 operands, a mask of dropout and perhaps a bias"):
+        Attention(1.0, keep=0.5).infer(q, q, q)
+    with pytest.raises(ValueError, match=r"keep must be in \[0, 1\], got 1.5"):
+        Attention(1.0, keep=1.5).infer(q, q, q)
+
+
+def test_weights_that_nobody_uses_are_not_computed() -> None:
+    layer = nn.MultiheadAttention(8, 2, batch_first=True)
+    x = RNG.standard_normal((2, 5, 8)).astype(np.float32)
+    graph = lm.trace(lambda x: layer(x, x, x)[0], x)
+    names = [n.op.name for n in graph.nodes]
+    assert names.count("attention") == 1
+    assert "softmax" not in names
+    both = [n.op.name for n in lm.trace(lambda x: layer(x, x, x), x).nodes]
+    assert both.count("softmax") == 1
+
+
+def test_weights_that_are_returned_are_those_of_the_result() -> None:
+    """Computed at once and compiled, in training with dropout."""
+    nn.manual_seed(3)
+    layer = nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True)
+    layer.out_proj.weight.copy_(np.eye(8, dtype=np.float32))
+    x = RNG.standard_normal((2, 5, 8)).astype(np.float32)
+    compiled, found = lm.jit(lambda x: layer(x, x, x, average_attn_weights=False)), []
+    for run in (lambda x: layer(x, x, x, average_attn_weights=False), compiled):
+        nn.manual_seed(3)
+        y, weights = run(lm.tensor(x))
+        values = (x @ layer.in_proj_weight.numpy()[16:].T).reshape(2, 5, 2, 4).transpose(0, 2, 1, 3)
+        wanted = (weights.numpy() @ values).transpose(0, 2, 1, 3).reshape(2, 5, 8)
+        np.testing.assert_allclose(y.numpy(), wanted, rtol=1e-4, atol=1e-5)
+        found.append(weights.numpy())
+    np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-6)
+    assert (found[0] == 0).any()
 
 
 @pytest.mark.torch

@@ -5,8 +5,9 @@ import pytest
 
 import lamina as lm
 from lamina import ops
-from lamina.ops.primitives import Dropout
-from lamina.spec import Spec, float32, int64
+from lamina.ops.core import bind
+from lamina.ops.primitives import Dropout, DropoutMask
+from lamina.spec import DType, DTypeError, Spec, bfloat16, float32, float64, int64
 
 STATE = np.array([5, 9], np.int64)
 
@@ -92,3 +93,17 @@ def test_the_op_itself_takes_a_probability(p: float) -> None:
         Dropout(p).infer(Spec((3,), float32), Spec((2,), int64))
     for edge in (0.0, 1.0):
         assert Dropout(edge).infer(Spec((3,), float32), Spec((2,), int64))[0].shape == (3,)
+
+
+@pytest.mark.parametrize("dtype", [float64, bfloat16], ids=str)
+def test_a_mask_is_what_dropout_keeps_from_the_same_state(dtype: DType) -> None:
+    state = np.array([2**40 + 3, 2**32 - 2], np.int64)
+    mask, after = bind(DropoutMask((3, 5, 7), dtype, 0.3), lm.tensor(state))
+    _, kept, wanted = ops.dropout(np.ones((3, 5, 7)), 0.3, state=state)
+    assert mask.dtype == dtype
+    np.testing.assert_array_equal(mask.numpy().astype(bool), kept.numpy())
+    np.testing.assert_array_equal(after.numpy(), wanted.numpy())
+    with pytest.raises(ValueError, match=r"p must be in \[0, 1\], got 1.5"):
+        DropoutMask((3,), dtype, 1.5).infer(Spec((2,), int64))
+    with pytest.raises(DTypeError, match="dtype must be a float, got int64"):
+        DropoutMask((3,), int64, 0.5).infer(Spec((2,), int64))

@@ -32,11 +32,13 @@ def attention(op: Attention, specs: Sequence[Spec], device: Device, policy: Poli
     """(o, stats) from q, k, v and perhaps a bias; all row-major."""
     inputs = _plain(specs)
     outputs = [s.fixed for s in op.infer(*inputs)]
-    q, k, v, *bias = (s.shape for s in inputs)
+    q, k, v, *more = (s.shape for s in inputs)
+    bias, _ = op.parted(more)
     chain, sizes = Chain(inputs, outputs), _Sizes(q, k, bias)
     scores = chain.temporary(prod(sizes.scores) * _WIDTH)
     if compiler.available():
         return _by_rows(op, chain, sizes, scores)
+    _drops_nothing(op)
     row, top = (chain.temporary(prod(sizes.rows) * _WIDTH) for _ in range(2))
     into = _product(q, k, steps=sizes.steps(op), transpose_b=True)
     soft = onednn.softmax_forward(*(MemoryDesc(sizes.scores),) * 2, 3, prop="inference")
@@ -64,11 +66,12 @@ def attention_grad(op: AttentionGrad, specs: Sequence[Spec], device: Device, pol
     inputs = _plain(specs)
     outputs = [s.fixed for s in op.infer(*inputs)]
     q, k, v = (s.shape for s in inputs[:3])
-    bias = [s.shape for s in inputs[6:]]
+    bias, _ = op.parted([s.shape for s in inputs[6:]])
     chain, sizes = Chain(inputs, outputs), _Sizes(q, k, bias)
     weights, slopes = (chain.temporary(prod(sizes.scores) * _WIDTH) for _ in range(2))
     if compiler.available():
         return _grad_by_rows(op, chain, sizes, weights, slopes)
+    _drops_nothing(op)
     totals = chain.temporary(q[0] * prod(sizes.rows) * _WIDTH)
     chain.call(_row_sums(totals, inputs[3].shape))
     lines = prod(sizes.rows)  # the scores as a matrix: 4 axes have no fast kernel
@@ -154,12 +157,14 @@ class _Sizes:
         return (Eltwise("linear", op.scale), *(Binary("add", MemoryDesc(shape)) for shape in added))
 
     def of_image(self, op: Attention | AttentionGrad, place: int, image: int) -> rows.ScoreShape:
-        """An image's scores for generated kernels; the bias is input `place`."""
-        bias = None
+        """An image's scores for generated kernels; the bias is input `place`, the mask the one behind."""
+        bias, mask = None, None
         for shape in self.bias:
             own = image * prod(shape[1:]) * _WIDTH if shape[0] > 1 else 0
             bias = (at_input(place).at(own), shape)
-        return rows.ScoreShape(self.scores, op.scale, op.causal, bias)
+        if op.keep < 1:
+            mask = at_input(place + len(self.bias)).at(image * prod(self.scores) * _WIDTH), op.growth
+        return rows.ScoreShape(self.scores, op.scale, op.causal, bias, mask)
 
     def operands(self, op: Attention | AttentionGrad, place: int, image: int) -> dict[int, Location | Held]:
         """The mask, 0 where a row sees a column, else -inf; and of the bias, input `place`, what is an image's."""
@@ -170,6 +175,12 @@ class _Sizes:
             own = image * prod(shape[1:]) * _WIDTH if shape[0] > 1 else 0
             found.append(at_input(place).at(own))
         return {operand_of(1 + i): what for i, what in enumerate(found)}
+
+
+def _drops_nothing(op: Attention | AttentionGrad) -> None:
+    """Raise NoKernel where weights are dropped: oneDNN's steps alone have no place for it."""
+    if op.keep < 1:
+        raise NoKernel(f"cpu: without generated loops {op} is left to NumPy")
 
 
 def _largest(sizes: _Sizes) -> PrimitiveDesc:

@@ -11,10 +11,10 @@ from lamina.backends import Call, NoKernel, Plan, Run
 from lamina.backends.cpu.library import attempt, computes, data_type, kernels
 from lamina.backends.cpu.random import Words
 from lamina.onednn import ARG, Memory, MemoryDesc, Primitive, PrimitiveDesc, scale_argument
-from lamina.ops.primitives.dropout import Dropout, DropoutGrad, scale, threshold
+from lamina.ops.primitives.dropout import Dropout, DropoutGrad, DropoutMask, scale, threshold
 from lamina.ops.primitives.random import next_state
 from lamina.runtime import Device, host_array
-from lamina.spec import Policy, Spec
+from lamina.spec import Policy, Spec, float32
 
 
 @kernels(Dropout, source="onednn")
@@ -43,6 +43,28 @@ def dropout(op: Dropout, specs: Sequence[Spec], device: Device, policy: Policy) 
     return Plan(
         (x, state), outputs, make, aliases={0: 0}, label=f"numpy philox, onednn {made.implementation}"
     )
+
+
+@kernels(DropoutMask, source="numpy")
+def dropout_mask(op: DropoutMask, specs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
+    """(mask, next state) from the state."""
+    mask, state = (s.fixed for s in op.infer(specs[0]))
+    if mask.dtype != float32:
+        raise NoKernel(f"cpu: a mask of {mask} is left to NumPy")
+
+    def make(call: Call) -> Run:
+        kept = host_array(call.outputs[0], (mask.numel,), np.float32)
+        before, after = (host_array(p, (2,), np.int64) for p in (call.inputs[0], call.outputs[1]))
+        draw, least = Words(mask.numel), threshold(op.p)
+
+        def run() -> None:
+            words = draw(int(before[0]), int(before[1]))
+            np.greater_equal(words, least, out=kept, casting="unsafe")
+            after[:] = next_state(before, mask.numel)
+
+        return run
+
+    return Plan((specs[0].open.fixed,), (mask, state), make, label="numpy philox")
 
 
 @kernels(DropoutGrad, source="onednn")

@@ -6,7 +6,7 @@ from typing import Any
 
 from lamina import ops
 from lamina.convert.torch.node import TorchCall, converts
-from lamina.ops.primitives.sampling import dropped
+from lamina.ops.primitives.attention import attention_and_weights
 
 
 @converts("scaled_dot_product_attention")
@@ -33,9 +33,7 @@ def multi_head_attention(call: TorchCall) -> Any:
     bias = _bias(mask, hidden, q, heads)
     drop = call.get("dropout_p", 0.0) if call.get("training", True) else 0.0
     if call.get("need_weights", True):
-        weights = ops.attention_weights(q, k, bias)
-        weights = dropped(weights, drop) if drop else weights
-        y = ops.matmul(weights, v)
+        y, weights = attention_and_weights(q, k, v, bias, drop)
     else:
         weights = None
         causal = bool(call.get("is_causal", False)) and mask is None

@@ -7,7 +7,6 @@ from typing import Any
 from lamina import ops
 from lamina.convert.torch.node import TorchCall, converts
 from lamina.nn.utils.rnn import pad_sequence
-from lamina.ops.primitives.sampling import dropped
 
 #: The function's name -> the op's mode.
 MODES = {"lstm": "lstm", "gru": "gru", "rnn_tanh": "tanh", "rnn_relu": "relu"}
@@ -45,7 +44,7 @@ def layered(call: TorchCall, mode: str, x: Any, states: list[Any], lengths: Any 
         x, *after = ops.rnn(mode, x, first, own, layers=1, **options)
         for kept, state in zip(last, after, strict=True):
             kept.append(state)
-        x = dropped(x, drop) if i + 1 < layers else x
+        x = ops.dropout(x, drop) if i + 1 < layers else x
     return (x, *(ops.cat(kept, 0) for kept in last))
 
 

@@ -21,7 +21,7 @@ from lamina.ops.primitives.collective import (
 from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
 from lamina.ops.primitives.ctc import CtcLoss, CtcLossGrad
 from lamina.ops.primitives.decompose import SingularValues, SymmetricEigen
-from lamina.ops.primitives.dropout import Dropout, DropoutGrad
+from lamina.ops.primitives.dropout import Dropout, DropoutGrad, DropoutMask
 from lamina.ops.primitives.elementary import BinaryFunction, Polygamma, UnaryFunction
 from lamina.ops.primitives.embedding import Embedding, EmbeddingGrad
 from lamina.ops.primitives.embedding_bag import BagMax, BagSpread, BagSum
@@ -153,6 +153,7 @@ __all__ = [
     "Div",
     "Dropout",
     "DropoutGrad",
+    "DropoutMask",
     "Elu",
     "Embedding",
     "EmbeddingGrad",

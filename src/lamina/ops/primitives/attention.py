@@ -9,20 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from lamina.ops.arguments import checked, within
-from lamina.ops.core import Arg, Array, BatchAxes, Op, Sample, bind, call, listing, operand
+from lamina.ops.core import Arg, Array, BatchAxes, Op, Sample, bind, call, listing, operand, recorder
 from lamina.ops.primitives.cast import cast
+from lamina.ops.primitives.dropout import dropout_mask
 from lamina.ops.primitives.marker import stop_gradient
 from lamina.ops.primitives.matmul import matmul
 from lamina.ops.primitives.pointwise import exp, where
 from lamina.ops.primitives.reduce import sum_to
-from lamina.ops.primitives.sampling import dropped
 from lamina.ops.primitives.softmax import softmax
 from lamina.spec import FLOATS, Shape, ShapeError, Spec, bool_, broadcast_shapes, float32, float64
+
+A = TypeVar("A")
 
 
 @dataclass(frozen=True)
@@ -30,16 +32,37 @@ class _Attention(Op):
     """What both directions share: weights = softmax(scale q kᵀ + bias), in each row i over the columns j.
 
     scale: a factor of the scores. causal: row i sees the columns j <= i alone.
+    keep: the part of the weights that dropout keeps. Below 1 the last operand is its mask [B, H, S, T] of zeros and
+    ones, of q's dtype: the weights are those times mask / keep (zeros where keep is 0). It has no gradient.
     """
 
     scale: float
     causal: bool = False
+    keep: float = 1.0
     arity = None
 
+    @property
+    def growth(self) -> float:
+        """By which weights that are kept grow: 1 / keep; 0 where none is."""
+        return 1 / self.keep if self.keep else 0.0
+
+    def parted(self, more: Sequence[A]) -> tuple[list[A], list[A]]:
+        """(the bias, the mask of dropout) of the operands behind the others: lists of one or none."""
+        bias, mask = list(more), list[A]()
+        if self.keep < 1 and bias:
+            mask = [bias.pop()]
+        return bias, mask
+
     def check(self, inputs: Sequence[Spec], count: int) -> Shape:
-        """Check q, k, v and the bias at `count`; gives (B, H, S, T, D, E)."""
-        if len(inputs) not in (count, count + 1):
-            raise ShapeError(f"{self.name}: takes {count} operands and perhaps a bias, got {listing(inputs)}")
+        """Check q, k, v and, from `count` on, the bias and the mask; gives (B, H, S, T, D, E)."""
+        least = count + (self.keep < 1)
+        if not 0 <= self.keep <= 1:
+            raise ValueError(f"{self.name}: keep must be in [0, 1], got {self.keep}")
+        if len(inputs) not in (least, least + 1):
+            dropped = ", a mask of dropout" * (self.keep < 1)
+            raise ShapeError(
+                f"{self.name}: takes {count} operands{dropped} and perhaps a bias, got {listing(inputs)}"
+            )
         q, k, v = inputs[:3]
         fits = all(s.ndim == 4 for s in (q, k, v)) and q.shape[:2] == k.shape[:2] == v.shape[:2]
         if not fits or q.shape[3] != k.shape[3] or k.shape[2] != v.shape[2]:
@@ -50,10 +73,13 @@ class _Attention(Op):
             raise ShapeError(f"{self.name}: there is nothing to attend to in {listing((q, k))}")
         batch, heads, rows, width = q.shape
         sizes = (batch, heads, rows, k.shape[2], width, v.shape[3])
-        for bias in inputs[count:]:
-            full = sizes[:4]
-            if bias.ndim != 4 or any(n not in (1, m) for n, m in zip(bias.shape, full, strict=True)):
-                raise ShapeError(f"{self.name}: bias must be {full} or have axes of 1, got {bias}")
+        bias, mask = self.parted(inputs[count:])
+        full = sizes[:4]
+        for b in bias:
+            if b.ndim != 4 or any(n not in (1, m) for n, m in zip(b.shape, full, strict=True)):
+                raise ShapeError(f"{self.name}: bias must be {full} or have axes of 1, got {b}")
+        if any(m.shape != full for m in mask):
+            raise ShapeError(f"{self.name}: the mask of dropout must be {full}, got {listing(mask)}")
         return sizes
 
     def scores(self, q: Array, k: Array, bias: Sequence[Array]) -> Array:
@@ -76,14 +102,25 @@ class _Attention(Op):
         found = exp(found - cast(stats, q.dtype))
         return where(self.mask(q.shape[2], k.shape[2]), found, 0.0) if self.causal else found
 
+    def mask_argument(self, sizes: Shape) -> list[Arg]:
+        """The mask of dropout of a sample (B, H, S, T, …), if it takes one."""
+        drawn = Arg(sizes[:4], low=0, high=2, integers=True, differentiable=False)
+        return [drawn] if self.keep < 1 else []
+
+    def dropped(self, weights: Any, mask: Sequence[Any]) -> Any:
+        """The weights, or their gradient, times mask / keep: arrays, or values of ops."""
+        for m in mask:
+            weights = weights * (m * self.growth)
+        return weights
+
 
 @dataclass(frozen=True)
 class Attention(_Attention):
-    """(q [B, H, S, D], k [B, H, T, D], v [B, H, T, E], bias?) -> (o [B, H, S, E], stats [B, H, S, 1]).
+    """(q [B, H, S, D], k [B, H, T, D], v [B, H, T, E], bias?, mask?) -> (o [B, H, S, E], stats [B, H, S, 1]).
 
-    o = softmax(scale q kᵀ + bias) v; stats, with stats=True: log of the sum over a row's exp(scores), in float32
-    (float64 for float64). bias: axes of 1 stand for all. A row that sees nothing (all its scores -inf) gives zeros
-    and the stats +inf.
+    o = (softmax(scale q kᵀ + bias) mask / keep) v; stats, with stats=True: log of the sum over a row's exp(scores),
+    in float32 (float64 for float64). bias: axes of 1 stand for all. A row that sees nothing (all its scores -inf)
+    gives zeros and the stats +inf.
     """
 
     stats: bool = False
@@ -113,44 +150,44 @@ class Attention(_Attention):
         return replace(self, stats=False) if self.stats and not any(used[1:]) else self
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
-        q, k, v, *bias = inputs
+        q, k, v, *more = inputs
+        bias, mask = self.parted(more)
         o, stats = outputs if self.stats else bind(replace(self, stats=True), *inputs)
         g, g_stats = (*grads, None)[:2]
-        found = _none(4) if g is None else bind(AttentionGrad(*self.base), q, k, v, o, stats, g, *bias)
-        if g_stats is None:
-            return found[: len(inputs)]
-        slope = self.weights(q, k, stats, bias) * cast(g_stats, q.dtype)
-        more = _through_scores(self, slope, q, k, bias)
-        return [_sum(a, b) for a, b in zip(found, (*more[:2], None, *more[2:]), strict=False)][: len(inputs)]
-
-    @property
-    def base(self) -> tuple[float, bool]:
-        """The attributes that both directions share."""
-        return self.scale, self.causal
+        grad = AttentionGrad(self.scale, self.causal, self.keep)
+        found = [None] * 4 if g is None else [*bind(grad, q, k, v, o, stats, g, *more)]
+        if g_stats is not None:
+            slope = self.weights(q, k, stats, bias) * cast(g_stats, q.dtype)
+            dq, dk, *dbias = _through_scores(self, slope, q, k, bias)
+            found = [_sum(a, b) for a, b in zip(found, (dq, dk, None, *dbias), strict=False)]
+        return [*found[: 3 + len(bias)], *(None for _ in mask)]
 
     def reference(self, *inputs: Array) -> tuple[Array, ...]:
-        q, k, v, *bias = inputs
+        q, k, v, *more = inputs
+        bias, mask = self.parted(more)
         scores = self.scores(q, k, bias)
         top = scores.max(3, keepdims=True, initial=-np.inf)
         top = np.where(np.isfinite(top), top, 0)
         total = np.exp(scores - top).sum(3, keepdims=True)
         stats = np.where(total == 0, np.inf, top + np.log(total))
-        o = np.exp(scores - stats) @ v
+        o = self.dropped(np.exp(scores - stats), mask) @ v
         return (o, stats) if self.stats else (o,)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        for scale, causal, shapes, bias in _CASES:
+        for scale, causal, keep, shapes, bias in _CASES:
             for stats in (False, True) if not bias else (True,):
-                yield Sample.of(cls(scale, causal, stats), *_operands(shapes), *bias)
+                op = cls(scale, causal, keep, stats)
+                yield Sample.of(op, *_operands(shapes), *bias, *op.mask_argument(shapes))
 
 
 @dataclass(frozen=True)
 class AttentionGrad(_Attention):
-    """(q, k, v, o, stats, do [B, H, S, E], bias?) -> (dq, dk, dv, dbias?): the gradients of `Attention`.
+    """(q, k, v, o, stats, do [B, H, S, E], bias?, mask?) -> (dq, dk, dv, dbias?): the gradients of `Attention`.
 
-    With w = exp(scores - stats) and r = sum of w (do vᵀ) over the columns: dv = wᵀ do, dscores = w (do vᵀ - r),
-    dq = scale dscores k, dk = scale dscoresᵀ q, dbias = dscores, summed up over the bias' axes of 1.
+    With w = exp(scores - stats), m = mask / keep (1 without dropout), e = m (do vᵀ) and r = sum of w e over the
+    columns: dv = (w m)ᵀ do, dscores = w (e - r), dq = scale dscores k, dk = scale dscoresᵀ q, dbias = dscores, summed
+    up over the bias' axes of 1.
     r is also the sum of do o over the features, by which kernels have it that see a row in parts; where o was rounded
     to a half type, it is the less exact one.
     bias_grad: whether dbias, with a bias the last output, is given.
@@ -168,7 +205,7 @@ class AttentionGrad(_Attention):
                 f"{self.name}: needs o and do of shape {wanted} and stats {stats}, got {listing(inputs[3:6])}"
             )
         shapes: list[Shape] = [(b, h, s, d), (b, h, t, d), (b, h, t, e)]
-        shapes += [x.shape for x in inputs[6:] if self.bias_grad]
+        shapes += [x.shape for x in self.parted(inputs[6:])[0] if self.bias_grad]
         return tuple(self.result(shape, inputs[0].dtype) for shape in shapes)
 
     def prune(self, used: Sequence[bool]) -> Op:
@@ -181,9 +218,10 @@ class AttentionGrad(_Attention):
 
     def vjp(self, grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
         """With u, p, x the gradients of dq, dk, dv: the product rule, step by step backwards."""
-        q, k, v, _, stats, g, *bias = inputs
+        q, k, v, _, stats, g, *more = inputs
+        bias, mask = self.parted(more)
         u, p, x, *b = (_like(s) if c is None else c for c, s in zip(grads, (q, k, v, *bias), strict=False))
-        w, given = self.weights(q, k, stats, bias), matmul(g, v.transpose(2, 3))
+        w, given = self.weights(q, k, stats, bias), self.dropped(matmul(g, v.transpose(2, 3)), mask)
         slope = given - (w * given).sum(3, keepdim=True)
         ds = w * slope
         d_ds = (matmul(u, k.transpose(2, 3)) + matmul(q, p.transpose(2, 3))) * self.scale
@@ -191,8 +229,8 @@ class AttentionGrad(_Attention):
             d_ds = d_ds + extra
         d_slope = d_ds * w
         d_row = -d_slope.sum(3, keepdim=True)
-        d_given = d_slope + d_row * w
-        d_scores = (d_ds * slope + d_row * given + matmul(g, x.transpose(2, 3))) * w
+        d_given = self.dropped(d_slope + d_row * w, mask)
+        d_scores = (d_ds * slope + d_row * given + self.dropped(matmul(g, x.transpose(2, 3)), mask)) * w
         dq, dk, *dbias = _through_scores(self, d_scores, q, k, bias)
         return (
             dq + matmul(ds, p) * self.scale,
@@ -200,42 +238,50 @@ class AttentionGrad(_Attention):
             matmul(d_given.transpose(2, 3), g),
             None,
             cast(-d_scores.sum(3, keepdim=True), stats.dtype),
-            matmul(w, x) + matmul(d_given, v),
+            matmul(self.dropped(w, mask), x) + matmul(d_given, v),
             *dbias,
+            *(None for _ in mask),
         )
 
     def reference(self, *inputs: Array) -> tuple[Array, ...]:
-        q, k, v, _, stats, g, *bias = inputs
-        w, slope = np.exp(self.scores(q, k, bias) - stats), g @ v.swapaxes(2, 3)
+        q, k, v, _, stats, g, *more = inputs
+        bias, mask = self.parted(more)
+        w, slope = np.exp(self.scores(q, k, bias) - stats), self.dropped(g @ v.swapaxes(2, 3), mask)
         ds = w * (slope - (w * slope).sum(3, keepdims=True))
         dq, dk = self.scale * (ds @ k), self.scale * (ds.swapaxes(2, 3) @ q)
         dbias = [_to_shape(ds, b.shape) for b in bias if self.bias_grad]
-        return (dq, dk, w.swapaxes(2, 3) @ g, *dbias)
+        return (dq, dk, self.dropped(w, mask).swapaxes(2, 3) @ g, *dbias)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         """In float64 drawn apart, since the op is what its formulas say; else o and stats are those of q, k and v."""
-        for scale, causal, shapes, bias in _CASES:
+        for scale, causal, keep, shapes, bias in _CASES:
             q, k, v = _operands(shapes)
             o, narrow = (*q[:3], v[3]), tuple(d for d in FLOATS if d != float64)
             stats = Arg((*q[:3], 1), low=1.5, high=3.0)
-            fitting = fitting_operands(Attention(scale, causal, stats=True), (q, k, v, *bias))
+            made = Attention(scale, causal, keep, stats=True)
+            mask = made.mask_argument(shapes)
+            fitting = fitting_operands(made, (q, k, v, *bias, *(m.shape for m in mask)))
             for bias_grad in (True, False) if bias else (True,):
-                op = cls(scale, causal, bias_grad)
-                yield Sample.of(op, q, k, v, o, stats, o, *bias, dtypes=(float64,))
+                op = cls(scale, causal, keep, bias_grad)
+                yield Sample.of(op, q, k, v, o, stats, o, *bias, *mask, dtypes=(float64,))
                 yield Sample.of(op, *fitting[:5], o, *fitting[5:], dtypes=narrow)
 
 
 def fitting_operands(op: Attention, shapes: Sequence[Shape]) -> list[Arg]:
-    """q, k, v, what the op gives for them (o and stats), and its bias: of these shapes, in numbers that every dtype
-    has.
+    """q, k, v, what the op gives for them (o and stats), its bias and mask: of these shapes, in numbers that every
+    dtype has.
     """
     rng = np.random.default_rng(0)
     given = [rng.integers(-12, 13, s) / 8 for s in shapes]
+    if op.keep < 1:
+        given[-1] = rng.integers(0, 2, shapes[-1]).astype(np.float64)
     values = [*given[:3], *op.reference(*given), *given[3:]]
     kinds = [None] * 4 + [float32] + [None] * (len(shapes) - 3)
+    slopes = [True] * (len(values) - (op.keep < 1)) + [False] * (op.keep < 1)
     return [
-        Arg(x.shape, kind, value=tuple(x.ravel().tolist())) for x, kind in zip(values, kinds, strict=True)
+        Arg(x.shape, kind, value=tuple(x.ravel().tolist()), differentiable=slope)
+        for x, kind, slope in zip(values, kinds, slopes, strict=True)
     ]
 
 
@@ -251,10 +297,6 @@ def _to_shape(x: Array, shape: Shape) -> Array:
     return found
 
 
-def _none(count: int) -> list[Any]:
-    return [None] * count
-
-
 def _sum(a: Any, b: Any) -> Any:
     return b if a is None else a if b is None else a + b
 
@@ -268,15 +310,17 @@ def _operands(sizes: Shape) -> list[Shape]:
     return [(b, h, s, d), (b, h, t, d), (b, h, t, e)]
 
 
-#: scale, causal, (B, H, S, T, D, E), shapes of the bias.
-_CASES: list[tuple[float, bool, Shape, tuple[Shape, ...]]] = [
-    (0.5, False, (1, 2, 3, 3, 4, 4), ()),
-    (0.35355339, True, (2, 2, 5, 5, 8, 8), ()),
-    (1.0, False, (2, 1, 4, 7, 3, 5), ((2, 1, 4, 7),)),
-    (0.3, True, (1, 3, 2, 6, 5, 2), ((1, 3, 1, 6),)),
-    (0.7, False, (1, 1, 1, 9, 2, 33), ()),
-    (0.125, True, (2, 2, 17, 9, 16, 16), ()),
-    (0.4, True, (1, 2, 1, 1, 4, 3), ((1, 2, 1, 1),)),
+#: scale, causal, keep, (B, H, S, T, D, E), shapes of the bias.
+_CASES: list[tuple[float, bool, float, Shape, tuple[Shape, ...]]] = [
+    (0.5, False, 1.0, (1, 2, 3, 3, 4, 4), ()),
+    (0.35355339, True, 1.0, (2, 2, 5, 5, 8, 8), ()),
+    (1.0, False, 1.0, (2, 1, 4, 7, 3, 5), ((2, 1, 4, 7),)),
+    (0.3, True, 1.0, (1, 3, 2, 6, 5, 2), ((1, 3, 1, 6),)),
+    (0.7, False, 1.0, (1, 1, 1, 9, 2, 33), ()),
+    (0.125, True, 1.0, (2, 2, 17, 9, 16, 16), ()),
+    (0.4, True, 1.0, (1, 2, 1, 1, 4, 3), ((1, 2, 1, 1),)),
+    (0.5, False, 0.75, (2, 2, 8, 8, 8, 8), ()),
+    (0.35355339, True, 0.5, (1, 2, 3, 5, 4, 3), ((1, 1, 3, 5),)),
 ]
 
 
@@ -296,7 +340,7 @@ def scaled_dot_product_attention(
     query [..., S, D], key [..., T, D], value [..., T, E]; the leading axes broadcast. attn_mask: bool (True where a
     row sees a column) or added to the scores; it broadcasts to [..., S, T]. enable_gqa: key and value have fewer
     heads (axis -3), each of which serves several of query's. dropout_p: the probability with which a weight is
-    dropped, by the default generator; the weights are then held whole. A row that sees nothing gives zeros.
+    dropped, by the default generator. A row that sees nothing gives zeros.
     Differentiable by the mask, too. Raises ShapeError, DTypeError, ValueError.
     """
     what = "scaled_dot_product_attention"
@@ -317,11 +361,7 @@ def scaled_dot_product_attention(
     heads = lead[-1:] or (1,)
     q, k, v = (x.expand((*lead, *x.shape[-2:])).reshape((-1, *heads, *x.shape[-2:])) for x in (q, k, v))
     bias = None if mask is None else _mask(mask, lead, heads)
-    if dropout_p:
-        weights = attention_weights(q, k, bias, causal=is_causal, scale=scale)
-        y = matmul(dropped(weights, dropout_p), v)
-    else:
-        y = attention(q, k, v, bias, causal=is_causal, scale=scale)
+    y = attention(q, k, v, bias, causal=is_causal, scale=scale, dropout_p=dropout_p)
     return y.reshape((*lead, *y.shape[-2:]))
 
 
@@ -368,19 +408,74 @@ def _shapes(*xs: Any) -> str:
 
 @checked
 def attention(
-    q: Any, k: Any, v: Any, bias: Any = None, *, causal: bool = False, scale: float | None = None
+    q: Any,
+    k: Any,
+    v: Any,
+    bias: Any = None,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    dropout_p: float = 0.0,
 ) -> Any:
     """softmax(scale q kᵀ + bias) v over q [B, H, S, D], k [B, H, T, D] and v [B, H, T, E]: [B, H, S, E].
 
     bias: added to the scores, [B, H, S, T] with axes of 1 standing for all; of bool: True where a row sees a column.
     causal: row i sees the columns j <= i alone. scale: 1 / sqrt(D) unless given.
+    dropout_p: the probability with which a weight is dropped, by the default generator.
     A row that sees nothing gives zeros.
 
-    Raises ShapeError, DTypeError. Source: torch's scaled_dot_product_attention; cuDNN's attention operations.
+    Raises ShapeError, DTypeError, ValueError for dropout_p outside [0, 1].
+    Source: torch's scaled_dot_product_attention; cuDNN's attention operations.
     """
+    within("attention", "dropout_p", dropout_p, 0, 1)
     q, k, v = operand(q, "attention", "q"), operand(k, "attention", "k"), operand(v, "attention", "v")
-    op = Attention(_scale(q, scale), bool(causal), stats=True)
-    return call(op, q, k, v, *(() if bias is None else (_as_bias(bias, q),)))
+    return dropping_attention(q, k, v, bias, dropout_p, causal=causal, scale=scale)
+
+
+def dropping_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    bias: Any,
+    p: float,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    generator: Any = None,
+) -> Any:
+    """`attention` of operands, of whose weights a generator (None: the default one) drops each with probability p."""
+    mask = _weights_mask(q, k, p, generator)
+    return _attended(Attention(_scale(q, scale), bool(causal), 1 - p, stats=True), q, k, v, bias, mask)
+
+
+def attention_and_weights(
+    q: Any, k: Any, v: Any, bias: Any, p: float, *, causal: bool = False, generator: Any = None
+) -> tuple[Any, Any]:
+    """`dropping_attention`, and the weights [B, H, S, T] that it sums values by.
+
+    In what is recorded they are computed apart, so that nothing is computed of weights that are not used.
+    """
+    mask = _weights_mask(q, k, p, generator)
+    weights = attention_weights(q, k, bias, causal=causal)
+    op = Attention(_scale(q, None), bool(causal), 1 - p, stats=True)
+    weights = op.dropped(weights, [] if mask is None else [mask])
+    if recorder() is None and not q.records:
+        return matmul(weights, v), weights
+    return _attended(op, q, k, v, bias, mask), weights
+
+
+def _attended(op: Attention, q: Any, k: Any, v: Any, bias: Any, mask: Any) -> Any:
+    given = (None if bias is None else _as_bias(bias, q), mask)
+    return call(op, q, k, v, *(x for x in given if x is not None))
+
+
+def _weights_mask(q: Any, k: Any, p: float, generator: Any) -> Any:
+    """The mask of a dropout of the weights [B, H, S, T]; None where none is dropped."""
+    if not p:
+        return None
+    if min(q.ndim, k.ndim) < 4:
+        raise ShapeError(f"attention: needs q [B, H, S, D] and k [B, H, T, D], got {_shapes(q, k)}")
+    return dropout_mask((*q.shape[:3], k.shape[2]), p, q, generator)
 
 
 @checked
@@ -389,7 +484,7 @@ def attention_weights(
 ) -> Any:
     """softmax(scale q kᵀ + bias): the weights [B, H, S, T] of `attention`, by the same arguments.
 
-    For dropout of the weights and to look at them; `attention` itself never holds them whole. Those of a row that
+    To look at them; `attention` itself never holds them whole. Those of a row that
     sees nothing are zeros.
     """
     q, k = operand(q, "attention_weights", "q"), operand(k, "attention_weights", "k")

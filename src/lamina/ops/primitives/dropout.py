@@ -18,7 +18,18 @@ from lamina.ops.primitives.generator import drawn as drawn_by
 from lamina.ops.primitives.pointwise import where
 from lamina.ops.primitives.random import STATE, check_state, drawn, next_state
 from lamina.ops.primitives.shape import expand
-from lamina.spec import DTypeError, Shape, ShapeError, Spec, bool_, int64
+from lamina.spec import (
+    FLOATS,
+    DType,
+    DTypeError,
+    Shape,
+    ShapeError,
+    Spec,
+    bool_,
+    element_count,
+    float64,
+    int64,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -79,6 +90,45 @@ class Dropout(Op):
 
 
 @dataclass(frozen=True)
+class DropoutMask(Op):
+    """(state int64[2]) -> (mask, next state): ones with probability 1 - p, else zeros, of a float dtype.
+
+    Where `Dropout` from the same state keeps an element of a tensor of this shape there is a one.
+    """
+
+    shape: Shape
+    dtype: DType
+    p: float
+    arity = 1
+    differentiable = False
+    dtypes = (int64,)
+
+    def infer(self, state: Spec) -> tuple[Spec, Spec]:  # type: ignore[override]
+        check_state(self, state)
+        if not self.dtype.is_float:
+            raise DTypeError(f"{self.name}: dtype must be a float, got {self.dtype}")
+        if not 0 <= self.p <= 1:
+            raise ValueError(f"{self.name}: p must be in [0, 1], got {self.p}")
+        return Spec(self.shape, self.dtype), STATE
+
+    def reference(self, state: Array) -> tuple[Array, Array]:  # type: ignore[override]
+        count = element_count(self.shape)
+        drawn = words(int(state[0]), int(state[1]), count).astype(np.uint64)
+        mask = (drawn >= threshold(self.p)).reshape(self.shape)
+        return mask.astype(np.float64 if self.dtype == float64 else np.float32), next_state(state, count)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        state = Arg((2,), int64, value=(2**40 + 3, 2**32 - 1), differentiable=False)
+        cases: list[tuple[float, Shape]] = [
+            (0.5, (3, 5)), (0.1, (2, 3, 4, 8)), (0.0, (4,)), (1.0, (2, 5)), (0.3, (0, 3)), (0.25, ()),
+        ]  # fmt: skip
+        for dtype in FLOATS:
+            for p, shape in cases:
+                yield Sample.of(cls(shape, dtype, p), state, dtypes=(int64,))
+
+
+@dataclass(frozen=True)
 class DropoutGrad(Op):
     """(g, mask bool) -> g / (1 - p) where mask, else 0."""
 
@@ -107,6 +157,15 @@ class DropoutGrad(Op):
         for p, shape in zip((0.5, 0.1, 0.0, 1.0, 0.75), shapes, strict=True):
             mask = Arg(shape, bool_, low=0, high=2, integers=True, differentiable=False)
             yield Sample.of(cls(p), shape, mask)
+
+
+def dropout_mask(shape: Shape, p: float, like: Any, generator: Any = None) -> Any:
+    """The mask of a dropout by a generator (None: the default one): zeros and ones as `like`'s dtype, beside it."""
+
+    def draw(state: Any, sizes: Shape) -> Sequence[Any]:
+        return bind(DropoutMask(sizes, like.dtype, float(p)), state)
+
+    return drawn_by(lambda held: drawn(held, shape, draw), generator, like)
 
 
 def _from_default(function: F) -> F:

@@ -13,7 +13,6 @@ import numpy as np
 from lamina.ops.arguments import DTypeLike, checked, shown, within
 from lamina.ops.core import bind, operand
 from lamina.ops.primitives.cast import cast
-from lamina.ops.primitives.dropout import Dropout
 from lamina.ops.primitives.gather import gather
 from lamina.ops.primitives.generator import drawn
 from lamina.ops.primitives.loss import one_hot
@@ -40,11 +39,6 @@ from lamina.spec import (
 _FINE = 2.0**-24
 #: Weights of categories are rounded up to multiples of their largest one by this: their sums are exact in float64.
 _PARTS = 2.0**28
-
-
-def dropped(x: Any, p: float) -> Any:
-    """x with each element dropped with probability p, by the default generator; x itself for p = 0."""
-    return x if p == 0 else drawn(lambda state: bind(Dropout(float(p)), x, state), None, x)
 
 
 def _uniform(

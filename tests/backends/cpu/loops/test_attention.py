@@ -36,7 +36,7 @@ def test_rows_that_see_nothing_are_zeros() -> None:
     q, k, v = (np.random.default_rng(i).standard_normal((2, 3, 5, 4)).astype(np.float32) for i in range(3))
     bias = np.zeros((1, 3, 5, 5), np.float32)
     bias[0, 1, 2] = -np.inf
-    o, stats = run_on(CPU, Attention(0.5, False, True), [q, k, v, bias])
+    o, stats = run_on(CPU, Attention(0.5, False, stats=True), [q, k, v, bias])
     assert (o[:, 1, 2] == 0).all()
     assert (stats[:, 1, 2] == np.inf).all()
     assert np.isfinite(stats[:, 1, 3]).all()

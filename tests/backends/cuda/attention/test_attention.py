@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lamina as lm
-from lamina import ops
+from lamina import nn, ops
 from lamina.backends import Call
 from lamina.backends.cuda.attention import attention
 from lamina.backends.cuda.attention.attention import Term, backward_rows, slopes_launch, weights_launch
@@ -14,7 +14,7 @@ from lamina.backends.cuda.launch.program import Place, source, target
 from lamina.backends.reference import run_reference
 from lamina.graph import gradients
 from lamina.ops.core import Array, Sample
-from lamina.ops.primitives import Attention, AttentionGrad, Matmul
+from lamina.ops.primitives import Attention, AttentionGrad, DropoutMask, Matmul
 from lamina.spec import DType, Policy, Spec, bfloat16, float16, float32, float64
 from tests.helpers.eager import apart, mismatch
 from tests.helpers.emulator import Memory, run_launch
@@ -40,18 +40,20 @@ def read(held: Memory, like: Array) -> Array:
 def test_rows_become_weights(sample: Sample, dtype: DType) -> None:
     op = sample.op
     assert isinstance(op, Attention)
-    q, k, v, *bias = (a.astype(np.float64) for a in sample.draw(np.random.default_rng(0), dtype))
+    q, k, v, *more = (a.astype(np.float64) for a in sample.draw(np.random.default_rng(0), dtype))
     s = (q @ k.swapaxes(2, 3)).astype(dtype.numpy)
-    o, stats = run_reference(op, [q, k, v, *bias], float64)
-    extra = [b.astype(dtype.numpy) for b in bias]
-    held = [memory(s), memory(extra[0] if extra else s), memory(stats.astype(np.float32))]
+    o, stats = run_reference(op, [q, k, v, *more], float64)
+    extra, mask = op.parted([x.astype(dtype.numpy) for x in more])
+    held = [
+        memory(x) for x in (s, extra[0] if extra else s, stats.astype(np.float32), mask[0] if mask else s)
+    ]
     launch = weights_launch(
         op,
         Spec(s.shape, dtype).fixed,
         [Spec(b.shape, dtype).fixed for b in extra],
-        (source(0), source(1), target()),
+        (source(0), source(1), target(), source(2)),
     )
-    run_launch(launch, Call((held[0].pointer, held[1].pointer), (held[2].pointer,)))
+    run_launch(launch, Call(tuple(held[i].pointer for i in (0, 1, 3)), (held[2].pointer,)))
     weights = read(held[0], s).astype(np.float64)
     assert not mismatch(weights @ v, o, dtype)
     assert not mismatch(read(held[2], stats.astype(np.float32)), stats, dtype)
@@ -61,16 +63,17 @@ def test_rows_become_weights(sample: Sample, dtype: DType) -> None:
 def test_rows_become_slopes(sample: Sample) -> None:
     op = sample.op
     assert isinstance(op, Attention)
-    q, k, v, *bias = sample.draw(np.random.default_rng(0), float32)
-    o, stats = run_reference(op, [q, k, v, *bias])
+    q, k, v, *more = sample.draw(np.random.default_rng(0), float32)
+    bias, mask = op.parted(more)
+    o, stats = run_reference(op, [q, k, v, *more])
     g = np.random.default_rng(1).standard_normal(o.shape).astype(np.float32)
-    back = AttentionGrad(op.scale, op.causal)
-    dq, dk, dv, *_ = run_reference(back, [q, k, v, o, stats, g, *bias], float64)
+    back = AttentionGrad(op.scale, op.causal, op.keep)
+    dq, dk, dv, *_ = run_reference(back, [q, k, v, o, stats, g, *more], float64)
     s, d = q @ k.swapaxes(2, 3), g @ v.swapaxes(2, 3)
-    arrays = [s, bias[0] if bias else s, stats, d, d]
+    arrays = [s, bias[0] if bias else s, stats, d, d, mask[0] if mask else s]
     held = [memory(a) for a in arrays]
     specs = [Spec(b.shape, float32).fixed for b in bias]
-    places = tuple(source(i) for i in range(5))
+    places = tuple(source(i) for i in range(6))
     launch = slopes_launch(back, Spec(s.shape, float32).fixed, specs, places)
     run_launch(launch, Call(tuple(m.pointer for m in held), ()))
     weights, slopes = read(held[0], s), read(held[3], d)
@@ -88,10 +91,10 @@ def test_slopes_of_large_scores_add_up_to_nothing(causal: bool) -> None:
     back = AttentionGrad(8**-0.5, causal)
     rng = np.random.default_rng(0)
     q, k, v = (rng.uniform(-9, 9, (8, 4, n, 8)) for n in (3, 6, 6))
-    _, stats = run_reference(Attention(back.scale, causal, True), [q, k, v], float64)
+    _, stats = run_reference(Attention(back.scale, causal, stats=True), [q, k, v], float64)
     s, d = (a.astype(np.float32) for a in (q @ k.swapaxes(2, 3), v.sum(3)[:, :, None, :].repeat(3, 2)))
-    held = [memory(a) for a in (s, s, stats.astype(np.float32), d, d)]
-    launch = slopes_launch(back, Spec(s.shape, float32).fixed, [], tuple(source(i) for i in range(5)))
+    held = [memory(a) for a in (s, s, stats.astype(np.float32), d, d, s)]
+    launch = slopes_launch(back, Spec(s.shape, float32).fixed, [], tuple(source(i) for i in range(6)))
     run_launch(launch, Call(tuple(m.pointer for m in held), ()))
     slopes = read(held[3], d).astype(np.float64)
     assert np.abs(slopes.sum(3)).max() < 4 * np.finfo(np.float32).eps * back.scale * np.abs(d).max()
@@ -136,7 +139,7 @@ def test_attention_and_its_gradient_on_cuda(sizes: Any, causal: bool, dtype: DTy
         rng.standard_normal(shape).astype(dtype.numpy) for shape in ((b, h, s, d), (b, h, t, d), (b, h, t, d))
     )
     wide = [a.astype(np.float64) for a in (q, k, v)]
-    op = Attention(d**-0.5, causal, True)
+    op = Attention(d**-0.5, causal, stats=True)
     o, stats = run_reference(op, wide, float64)
     wanted = run_reference(AttentionGrad(d**-0.5, causal), [*wide, o, stats, np.cos(o)], float64)
 
@@ -147,6 +150,41 @@ def test_attention_and_its_gradient_on_cuda(sizes: Any, causal: bool, dtype: DTy
         tensors = [lm.tensor(a, device="cuda:0") for a in (q, k, v)]
         found = ops.attention(*tensors, causal=causal)
         grads = lm.grad(loss, [0, 1, 2])(*tensors)
+    half = dtype in (float16, bfloat16)
+    for y, ref in zip((found, *grads), (o, *wanted), strict=True):
+        problem = apart(y.numpy(), ref, dtype, ROUNDINGS) if half else mismatch(y.numpy(), ref, dtype)
+        assert not problem, problem
+
+
+@pytest.mark.gpu
+@pytest.mark.feature("B022")
+@pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("algorithm", ["heuristic", "fastest"])
+def test_dropout_of_the_weights_on_cuda(sizes: Any, causal: bool, dtype: DType, algorithm: str) -> None:
+    """The mask is drawn as on every device, and the same in both directions."""
+    b, h, s, t, d = sizes
+    rng = np.random.default_rng(0)
+    q, k, v = (
+        rng.standard_normal(shape).astype(dtype.numpy) for shape in ((b, h, s, d), (b, h, t, d), (b, h, t, d))
+    )
+    wide = [a.astype(np.float64) for a in (q, k, v)]
+    state = np.array([5, 0], np.int64)
+    mask, _ = run_reference(DropoutMask((b, h, s, t), float64, 0.25), [state], float64)
+    o, stats = run_reference(Attention(d**-0.5, causal, 0.75, stats=True), [*wide, mask], float64)
+    grad = AttentionGrad(d**-0.5, causal, 0.75)
+    wanted = run_reference(grad, [*wide, o, stats, np.cos(o), mask], float64)
+
+    def attended(*qkv: Any) -> Any:
+        return ops.attention(*qkv, causal=causal, dropout_p=0.25)
+
+    with lm.policy(algorithm=algorithm):
+        tensors = [lm.tensor(a, device="cuda:0") for a in (q, k, v)]
+        nn.manual_seed(5)
+        found = lm.jit(attended)(*tensors)
+        nn.manual_seed(5)
+        grads = lm.jit(lm.grad(lambda *qkv: ops.sin(attended(*qkv)).sum(), [0, 1, 2]))(*tensors)
     half = dtype in (float16, bfloat16)
     for y, ref in zip((found, *grads), (o, *wanted), strict=True):
         problem = apart(y.numpy(), ref, dtype, ROUNDINGS) if half else mismatch(y.numpy(), ref, dtype)

@@ -15,14 +15,15 @@ from lamina.spec import Shape, float32
 
 
 class ScoreShape(NamedTuple):
-    """One image's scores [1, H, S, T]: shape, the factor of products, whether rows see later columns, and the bias:
-    where it lies, with its shape, whose axes may be 1.
+    """One image's scores [1, H, S, T]: shape, the factor of products, whether rows see later columns, the bias (where
+    it lies, with its shape, whose axes may be 1), and the mask of dropout, with the factor of weights that it keeps.
     """
 
     shape: Shape
     scale: float
     causal: bool
     bias: tuple[Location, Shape] | None = None
+    mask: tuple[Location, float] | None = None
 
     @property
     def lines(self) -> int:
@@ -30,17 +31,20 @@ class ScoreShape(NamedTuple):
         return self.shape[1] * self.shape[2]
 
     @property
-    def form(self) -> tuple[int | None, bool]:
-        """What a kernel is made for: the step of the bias from column to column, None without one; and `causal`."""
-        return None if self.bias is None else int(self.bias[1][3] > 1), self.causal
+    def form(self) -> tuple[int | None, bool, bool]:
+        """What a kernel is made for: the step of the bias from column to column, None without one; `causal`; whether
+        weights are dropped.
+        """
+        return None if self.bias is None else int(self.bias[1][3] > 1), self.causal, self.mask is not None
 
     def parameters(self, unused: Location) -> list[Location | int]:
         """In the order in which `_ScoreRows` takes them."""
         place, given = self.bias or (unused, (1, 1, 1, 1))
         strides = [given[2] * given[3], given[3]]
-        scale = int(np.float64(self.scale).view(np.int64))
+        mask, growth = self.mask or (unused, 1.0)
+        factors = [int(np.float64(x).view(np.int64)) for x in (self.scale, growth)]
         steps = [s if n > 1 else 0 for s, n in zip(strides, given[1:3], strict=True)]
-        return [place, scale, *self.shape[2:], *steps]
+        return [place, mask, *factors, *self.shape[2:], *steps]
 
 
 def weights(scores: ScoreShape, products: Location, stats: Location | None) -> LoopKernel:
@@ -68,10 +72,10 @@ def slopes(
 class _ScoreRows:
     """The scores of a kernel."""
 
-    def __init__(self, code: Code, products: Elements, step: int | None, causal: bool) -> None:
-        self.code, self.products, self.step, self.causal = code, products, step, causal
-        self.bias = code.array(float32)
-        self.scale = code.bits(code.size(), np.float64).astype(np.float32)
+    def __init__(self, code: Code, products: Elements, step: int | None, causal: bool, drops: bool) -> None:
+        self.code, self.products, self.step, self.causal, self.drops = code, products, step, causal, drops
+        self.bias, self.mask = code.array(float32), code.array(float32)
+        self.scale, self.growth = (code.bits(code.size(), np.float64).astype(np.float32) for _ in range(2))
         self.rows, self.columns, *self.steps = code.sizes(4)
 
     def within(self, row: Scalar) -> Scalar:
@@ -87,6 +91,10 @@ class _ScoreRows:
         head = self.code.quotient(row, self.rows)
         return head * self.steps[0] + self.within(row) * self.steps[1]
 
+    def kept(self, place: Scalar, value: Scalar) -> Scalar:
+        """A weight, or its gradient, after dropout."""
+        return value * (self.mask[place] * self.growth) if self.drops else value
+
     def score(self, row: Scalar, bias: Scalar, j: Scalar) -> Scalar:
         """A score from a product."""
         product = self.products[row * self.columns + j]
@@ -96,10 +104,10 @@ class _ScoreRows:
 
 
 @lru_cache(maxsize=16)
-def _weights(step: int | None, causal: bool, wanted: bool) -> str:
+def _weights(step: int | None, causal: bool, drops: bool, wanted: bool) -> str:
     code = Code()
     x, stats = code.array(float32), code.array(float32)
-    rows = _ScoreRows(code, x, step, causal)
+    rows = _ScoreRows(code, x, step, causal, drops)
     first, last = code.share()
     with code.loop(first, last) as row:
         start, seen, bias = row * rows.columns, rows.seen(row), rows.bias_of(row)
@@ -117,7 +125,7 @@ def _weights(step: int | None, causal: bool, wanted: bool) -> str:
         blind = total.get() == 0
         share = where(blind, 0.0, 1 / total.get())
         with code.loop(0, seen, independent=True) as j:
-            x[start + j] = x[start + j] * share
+            x[start + j] = rows.kept(start + j, x[start + j] * share)
         with code.loop(seen, rows.columns, independent=True) as j:
             x[start + j] = 0
         if wanted:
@@ -126,11 +134,11 @@ def _weights(step: int | None, causal: bool, wanted: bool) -> str:
 
 
 @lru_cache(maxsize=16)
-def _slopes(step: int | None, causal: bool) -> str:
+def _slopes(step: int | None, causal: bool, drops: bool) -> str:
     code = Code()
     x, y, stats, o, g = (code.array(float32) for _ in range(5))
     width = code.size()
-    rows = _ScoreRows(code, x, step, causal)
+    rows = _ScoreRows(code, x, step, causal, drops)
     first, last = code.share()
     with code.loop(first, last) as row:
         start, seen, bias = row * rows.columns, rows.seen(row), rows.bias_of(row)
@@ -140,10 +148,10 @@ def _slopes(step: int | None, causal: bool) -> str:
         less = stats[row]
         with code.loop(0, seen, independent=True) as j:
             weight = code.call("exp", (rows.score(row, bias, j) - less,))
-            x[start + j] = weight
-            y[start + j] = weight * (y[start + j] - total.get())
+            x[start + j] = rows.kept(start + j, weight)
+            y[start + j] = weight * (rows.kept(start + j, y[start + j]) - total.get())
         unseen = code.call("exp", (-np.inf - less,))  # 0, or NaN, which then reaches all columns
         with code.loop(seen, rows.columns, independent=True) as j:
-            x[start + j] = unseen
-            y[start + j] = unseen * (y[start + j] - total.get())
+            x[start + j] = rows.kept(start + j, unseen)
+            y[start + j] = unseen * (rows.kept(start + j, y[start + j]) - total.get())
     return code.text()

@@ -1,7 +1,8 @@
 // Attention's rows between its products: a warp or a block per row of scores.
 //
 // Constants: Index, T, LANES (32, or 256 = the block), ROWS (B H S), HEIGHT (S), COUNT (columns),
-// SCALE, CAUSAL, BIAS, UNSCALED, STATS, and with BIAS the strides BIAS_B, BIAS_H, BIAS_S, BIAS_T and HEADS.
+// SCALE, CAUSAL, BIAS, UNSCALED, STATS, and with BIAS the strides BIAS_B, BIAS_H, BIAS_S, BIAS_T and HEADS; DROPS: the
+// weights are dropped where a mask is 0, and grow by GROWTH where it is 1.
 typedef Wide<T>::type A;
 
 template <class F> __device__ __forceinline__ A over_lanes(A v, F combine, A neutral)
@@ -32,8 +33,19 @@ __device__ __forceinline__ A score(const T *s, const T *bias, Index o, Index j)
     return v;
 }
 
+// A weight, or its gradient, after dropout.
+__device__ __forceinline__ A kept(const T *mask, Index i, A v)
+{
+#if DROPS
+    return v * ((A)widen(mask[i]) * (A)GROWTH);
+#else
+    return v;
+#endif
+}
+
 // s: the products q k^T, overwritten by the weights. stats: log of the sums, +inf for rows that see nothing.
-extern "C" __global__ void __launch_bounds__(256) attention_weights(T *s, const T *bias, A *stats)
+extern "C" __global__ void __launch_bounds__(256)
+attention_weights(T *s, const T *bias, A *stats, const T *mask)
 {
     const int lane = threadIdx.x % LANES;
     const Index step = (Index)gridDim.x * (256 / LANES);
@@ -49,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(256) attention_weights(T *s, const 
         if (lane == 0) stats[o] = sum == 0 ? (A)INFINITY_F : top + log_(sum);
 #endif
         for (Index j = lane; j < (Index)COUNT; j += LANES)
-            s[o * COUNT + j] = narrow<T>(exp_(score(s, bias, o, j) - top) * scale);
+            s[o * COUNT + j] = narrow<T>(kept(mask, o * COUNT + j, exp_(score(s, bias, o, j) - top) * scale));
     }
 }
 
@@ -58,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(256) attention_weights(T *s, const 
 // Weights by a rounded logarithm sum to 1 but for |log_sum| roundings, which times the mean would be the error of the
 // small differences from it: but in float64 each row is divided by its sum.
 extern "C" __global__ void __launch_bounds__(256)
-attention_slopes(T *s, const T *bias, const A *stats, T *d, T *plain)
+attention_slopes(T *s, const T *bias, const A *stats, T *d, T *plain, const T *mask)
 {
     const int lane = threadIdx.x % LANES;
     const Index step = (Index)gridDim.x * (256 / LANES);
@@ -68,15 +80,16 @@ attention_slopes(T *s, const T *bias, const A *stats, T *d, T *plain)
         for (Index j = lane; j < (Index)COUNT; j += LANES) {
             const A w = exp_(score(s, bias, o, j) - log_sum);
             total += w;
-            sum += w * (A)widen(d[o * COUNT + j]);
+            sum += w * kept(mask, o * COUNT + j, (A)widen(d[o * COUNT + j]));
         }
         total = over_lanes(total, Sum(), (A)0);
         const A scale = sizeof(A) == 8 || total == 0 ? (A)1 : (A)1 / total;
         sum = scale * over_lanes(sum, Sum(), (A)0);
         for (Index j = lane; j < (Index)COUNT; j += LANES) {
             const Index i = o * COUNT + j;
-            const A w = scale * exp_(score(s, bias, o, j) - log_sum), slope = w * ((A)widen(d[i]) - sum);
-            s[i] = narrow<T>(w);
+            const A w = scale * exp_(score(s, bias, o, j) - log_sum);
+            const A slope = w * (kept(mask, i, (A)widen(d[i])) - sum);
+            s[i] = narrow<T>(kept(mask, i, w));
             d[i] = narrow<T>((A)SCALE * slope);
 #if UNSCALED
             plain[i] = narrow<T>(slope);

@@ -44,6 +44,7 @@ from lamina.backends.cuda.matmul.matmul import matmul_plan
 from lamina.backends.cuda.registry import kernels
 from lamina.backends.cuda.select.formulations import Formulation, Problem, choose
 from lamina.cudnn import Graph, Tensor
+from lamina.cudnn.composed import DropoutMask
 from lamina.cudnn.composed import attention as forward_steps
 from lamina.cudnn.composed import attention_grad as backward_steps
 from lamina.ops.core import Array, Op
@@ -133,13 +134,14 @@ def attention_grad(op: AttentionGrad, specs: tuple[Spec, ...], device: Device, p
     """(dq, dk, dv, dbias) from q, k, v, o, stats, do and perhaps a bias; row-major, unless cuDNN takes them as they
     lie.
     """
-    strided = _strided((*specs[:4], specs[5])) if len(specs) == 6 else None
+    bias, mask = op.parted([s.open.fixed for s in specs[6:]])
+    strided = None if bias else _strided((*specs[:4], specs[5]))
     if strided is None:
         return _gradient(op, [s.open.fixed for s in specs], device, policy)
     q, k, v, _, _ = strided
     o = _like_q(specs[3], q)
     try:
-        return _gradient(op, [q, k, v, o, specs[4].open.fixed, o], device, policy)
+        return _gradient(op, [q, k, v, o, specs[4].open.fixed, o, *mask], device, policy)
     except NoKernel:
         return _gradient(op, [s.open.fixed for s in specs], device, policy)
 
@@ -164,7 +166,8 @@ def _attention(op: Attention, inputs: Sequence[Spec], device: Device, policy: Po
 def _gradient(op: AttentionGrad, inputs: Sequence[Spec], device: Device, policy: Policy) -> Plan:
     """The plan for operands that lie as their specs say."""
     found = op.infer(*inputs)
-    outputs = [full(s, x.physical) for s, x in zip(found, (*inputs[:3], *inputs[6:]), strict=False)]
+    bias, _ = op.parted(inputs[6:])
+    outputs = [full(s, x.physical) for s, x in zip(found, (*inputs[:3], *bias), strict=False)]
     terms = [(s, source(i)) for i, s in enumerate(inputs)]
     targets = [(s, target(i)) for i, s in enumerate(outputs)]
     return _chosen(
@@ -279,7 +282,7 @@ def _forward_formulations(
     """Preferred ones first; own kernels only on what is row-major."""
     formulations = []
     if terms[0][0].dtype in (float16, bfloat16):
-        if not op.causal and len(terms) == 3:
+        if not op.causal and len(terms) == 3:  # neither bias nor dropout
             formulations.append(Formulation("sdpa", lambda: one_operation(op, terms, targets)))
         formulations.append(Formulation("steps", lambda: forward_graph(op, terms, targets)))
     if _row_major(terms):
@@ -292,7 +295,8 @@ def _backward_formulations(
 ) -> list[Formulation]:
     """Preferred ones first; own kernels only on what is row-major."""
     formulations = []
-    if terms[0][0].dtype in (float16, bfloat16) and len(terms) == 6:
+    bias, _ = op.parted(terms[6:])
+    if terms[0][0].dtype in (float16, bfloat16) and not bias:
         formulations.append(_backward_formulation(op, terms, targets))
     if _row_major(terms):
         formulations.append(backward_rows(op, terms, targets, device, policy))
@@ -385,15 +389,30 @@ def forward_graph(
     q, v, o = (_tensor(graph, s) for s, _ in (terms[0], terms[2], targets[0]))
     k = _transposed(graph, terms[1][0])
     scale, causal = graph.scalar(), graph.scalar() if op.causal else None
-    bias = _tensor(graph, terms[3][0]) if len(terms) > 3 else None
+    given, drawn = op.parted(terms[3:])
+    bias = _tensor(graph, given[0][0]) if given else None
+    dropout, dropping = _dropout(graph, op, drawn)
     stats = _stats(graph, terms[0][0]) if op.stats else None
-    forward_steps(graph, q, k, v, o, scale=scale, stats=stats, bias=bias, causal=causal)
-    places = _placed((q, k, v, o), (*terms[:3], targets[0])) | {scale.uid: HostNumber.of(op.scale)}
+    forward_steps(
+        graph, q, k, v, o, scale=scale, stats=stats, dropout=dropout, bias=bias, causal=causal
+    )  # fmt: skip
+    places = _placed((q, k, v, o), (*terms[:3], targets[0])) | {scale.uid: HostNumber.of(op.scale)} | dropping
     if bias is not None:
-        places[bias.uid] = terms[3][1]
+        places[bias.uid] = given[0][1]
     if stats is not None:
         places[stats.uid] = targets[1][1]
     return graph, places if causal is None else places | {causal.uid: HostNumber.of(_NEVER)}
+
+
+def _dropout(
+    graph: Graph, op: Attention | AttentionGrad, mask: Sequence[Term]
+) -> tuple[DropoutMask | None, dict[int, Place]]:
+    """Dropout by the operand that is its mask, if there is one, and where that and its factor lie."""
+    if not mask:
+        return None, {}
+    ((spec, place),) = mask
+    made = DropoutMask(_tensor(graph, spec), graph.scalar())
+    return made, {made.mask.uid: place, made.scale.uid: HostNumber.of(op.growth)}
 
 
 def _backward_formulation(op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term]) -> Formulation:
@@ -420,13 +439,14 @@ def backward_graph(
     stats, row_sum = _stats(graph, q_spec), _stats(graph, q_spec)
     dq_sum = graph.packed(q_spec.shape, "float32")
     scale, one, causal = graph.scalar(), graph.scalar(), graph.scalar() if op.causal else None
+    dropout, dropping = _dropout(graph, op, op.parted(terms[6:])[1])
     backward_steps(
         graph, do, q, k, v, o, stats=stats, dq=dq, dk=dk, dv=dv, scale=scale, one=one, row_sum=row_sum,
-        dq_sum=dq_sum, causal=causal,
+        dq_sum=dq_sum, dropout=dropout, causal=causal,
     )  # fmt: skip
-    places = _placed((q, k, v, o, stats, do), terms) | _placed((dq, dk, dv), targets)
+    places = _placed((q, k, v, o, stats, do), terms[:6]) | _placed((dq, dk, dv), targets) | dropping
     places |= {row_sum.uid: scratch(), dq_sum.uid: scratch(dq_sum_at)}
-    places |= {scale.uid: HostNumber.of(op.scale), one.uid: HostNumber.of(1.0)}
+    places |= {scale.uid: HostNumber.of(op.scale), one.uid: HostNumber.of(op.keep)}
     return graph, places if causal is None else places | {causal.uid: HostNumber.of(_NEVER)}
 
 
@@ -461,11 +481,12 @@ def forward_rows(
     op: Attention, terms: Sequence[Term], targets: Sequence[Term], device: Device, policy: Policy
 ) -> Formulation:
     """q kᵀ, the rows, weights times v."""
-    q, k, v, *bias = terms
+    q, k, v, *more = terms
+    bias, mask = op.parted(more)
     made, scores = _Steps(device, policy), _scores(q, k)
     s = made.temporary(scores.nbytes)
     made.product(Matmul(False, True), q, k, s)
-    places = (s, bias[0][1] if bias else s, targets[1][1] if op.stats else s)
+    places = (s, bias[0][1] if bias else s, targets[1][1] if op.stats else s, mask[0][1] if mask else s)
     made.steps.append(weights_launch(op, scores, [b for b, _ in bias], places))
     made.product(Matmul(), (scores, s), v, targets[0][1])
     return Formulation("rows", steps=tuple(made.steps), scratch=made.size)
@@ -475,14 +496,15 @@ def backward_rows(
     op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term], device: Device, policy: Policy
 ) -> Formulation:
     """q kᵀ and do vᵀ, the rows, then a product for each gradient."""
-    q, k, v, _, (_, stats), g, *bias = terms
+    q, k, v, _, (_, stats), g, *more = terms
+    bias, mask = op.parted(more)
     made, scores = _Steps(device, policy), _scores(q, k)
     s, d = made.temporary(scores.nbytes), made.temporary(scores.nbytes)
     summed = bias if op.bias_grad else []
     plain = made.temporary(scores.nbytes) if summed else d
     made.product(Matmul(False, True), q, k, s)
     made.product(Matmul(False, True), g, v, d)
-    places = (s, bias[0][1] if bias else s, stats, d, plain)
+    places = (s, bias[0][1] if bias else s, stats, d, plain, mask[0][1] if mask else s)
     made.steps.append(slopes_launch(op, scores, [b for b, _ in bias], places))
     dq, dk, dv = (place for _, place in targets[:3])
     made.product(Matmul(), (scores, d), k, dq)
@@ -503,7 +525,10 @@ def _scores(q: Term, k: Term) -> Spec:
 
 
 def weights_launch(op: Attention, scores: Spec, bias: Sequence[Spec], places: tuple[Place, ...]) -> Launch:
-    """The products [B, H, S, T] become weights. places: of the products, the bias, and the statistics."""
+    """The products [B, H, S, T] become weights.
+
+    places: of the products, the bias, the statistics, and dropout's mask.
+    """
     text, threads = _rows(op, scores, bias, STATS=int(op.stats), UNSCALED=0)
     return looping(Program("attention_weights", "attention/attention.cu", text), threads, places)
 
@@ -511,8 +536,8 @@ def weights_launch(op: Attention, scores: Spec, bias: Sequence[Spec], places: tu
 def slopes_launch(op: AttentionGrad, scores: Spec, bias: Sequence[Spec], places: tuple[Place, ...]) -> Launch:
     """The products q kᵀ become weights, the products do vᵀ gradients of the scores.
 
-    places: of q kᵀ, the bias, the statistics, do vᵀ, and with a bias that has a gradient of the gradients without the
-    scale.
+    places: of q kᵀ, the bias, the statistics, do vᵀ, with a bias that has a gradient of the gradients without the
+    scale, and of dropout's mask.
     """
     text, threads = _rows(op, scores, bias, STATS=0, UNSCALED=int(bool(bias) and op.bias_grad))
     return looping(Program("attention_slopes", "attention/attention.cu", text), threads, places)
@@ -526,7 +551,8 @@ def _rows(op: Attention | AttentionGrad, scores: Spec, bias: Sequence[Spec], **f
     text = f"typedef {index} Index;\ntypedef {c_type(scores.dtype)} T;\n"
     text += constants(
         LANES=lanes, ROWS=rows, HEIGHT=scores.shape[2], COUNT=columns, SCALE=repr(op.scale),
-        CAUSAL=int(op.causal), BIAS=len(bias), HEADS=scores.shape[1], **flags,
+        CAUSAL=int(op.causal), BIAS=len(bias), HEADS=scores.shape[1], DROPS=int(op.keep < 1),
+        GROWTH=repr(op.growth), **flags,
     )  # fmt: skip
     for spec in bias:
         steps = broadcast_strides(spec, scores.shape)

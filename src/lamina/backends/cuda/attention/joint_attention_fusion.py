@@ -51,7 +51,7 @@ class JointAttention(_JointAttention):
     @property
     def unfused(self) -> Attention:
         """The same on q, k and v by themselves."""
-        return Attention(self.scale, self.causal, self.stats)
+        return Attention(self.scale, self.causal, stats=self.stats)
 
     def infer(self, joint: Spec) -> tuple[Spec, ...]:  # type: ignore[override]
         return self.unfused.infer(*self.parts(joint))

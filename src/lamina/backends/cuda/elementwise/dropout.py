@@ -1,11 +1,11 @@
-"""Dropout: the mask is drawn by logical position, so that it is the same whatever the layout."""
+"""Dropout, and its mask alone: drawn by logical position, so that it is the same whatever the layout."""
 
 from __future__ import annotations
 
 from lamina.backends import Plan
 from lamina.backends.cuda.elementwise.pointwise import full
 from lamina.backends.cuda.elementwise.reduce import dense
-from lamina.backends.cuda.launch.indexing import collapse, offset_function
+from lamina.backends.cuda.launch.indexing import collapse, index_type, offset_function
 from lamina.backends.cuda.launch.program import (
     Bindable,
     Copy,
@@ -19,7 +19,7 @@ from lamina.backends.cuda.launch.program import (
     target,
 )
 from lamina.backends.cuda.registry import kernels
-from lamina.ops.primitives.dropout import Dropout, scale, threshold
+from lamina.ops.primitives.dropout import Dropout, DropoutMask, scale, threshold
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
 
@@ -51,3 +51,23 @@ def dropout(op: Dropout, specs: tuple[Spec, ...], device: Device, policy: Policy
     return kernel_plan(
         device, inputs, outputs, steps(True), label=op.name, plain=lambda: steps(False), aliases={0: 0}
     )
+
+
+@kernels(DropoutMask, source="kernel")
+def dropout_mask(op: DropoutMask, specs: tuple[Spec, ...], device: Device, policy: Policy) -> Plan:
+    """(mask, next state)."""
+    mask, state = (spec.fixed for spec in op.infer(specs[0]))
+    inputs, outputs = [specs[0].fixed], [mask, state]
+    if mask.numel == 0:
+        moved = Copy(target(1), source(0), state.nbytes)  # nothing was drawn: the state stays
+        return kernel_plan(device, inputs, outputs, [moved], label=op.name)
+
+    def steps(aligned: bool) -> tuple[Bindable, ...]:
+        text = f"typedef {index_type(mask.numel + 4)} Index;\ntypedef {c_type(mask.dtype)} T;\n"
+        together = aligned and mask.numel % 4 == 0 and mask.dtype.itemsize * 4 <= 16
+        text += "#define DROPOUT_MASK\n" + constants(V=4 if together else 1)
+        program = Program("dropout_mask", "elementwise/random.cu", text)
+        numbers = Number(mask.numel, "i64"), Number(threshold(op.p), "u64")
+        return (looping(program, -(-mask.numel // 4), (source(0), target(0), target(1), *numbers), each=4),)
+
+    return kernel_plan(device, inputs, outputs, steps(True), label=op.name, plain=lambda: steps(False))

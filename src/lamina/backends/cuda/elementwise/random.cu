@@ -2,8 +2,8 @@
 //
 // Element i, counted row-major over the logical shape, takes word i % 4 of block counter + i / 4. One thread makes
 // one block: four elements. Constants: Index, T, ELEMENTS, function at(i): the offset of element i in memory (x, y
-// and the mask lie alike), LOW, RANGE, MEAN, STD of the distributions. Dropout takes their number, and its probability, as
-// arguments.
+// and the mask lie alike), LOW, RANGE, MEAN, STD of the distributions. Dropout and its mask take their number, and the
+// probability, as arguments.
 struct Words { u32 w[4]; };
 
 __device__ __forceinline__ Words philox(u64 seed, u64 counter)
@@ -63,6 +63,28 @@ dropout(const T *x, const i64 *state, T *y, bool *mask, i64 *next, i64 elements,
                 y[i] = keep ? narrow<T>((A)widen(x[i]) * (A)scale) : narrow<T>((A)0);
                 mask[i] = keep;
             }
+#endif
+    }
+}
+#endif
+
+#ifdef DROPOUT_MASK
+#define ELEMENTS elements
+extern "C" __global__ void __launch_bounds__(256)
+dropout_mask(const i64 *state, T *mask, i64 *next, i64 elements, u64 threshold)
+{
+    FOR_EACH_BLOCK {
+        const Words random = philox(seed, counter + (u64)b);
+        const Index first = b * 4;
+        Pack<T, 4> drawn;
+#pragma unroll
+        for (int k = 0; k < 4; ++k) drawn.v[k] = narrow<T>((Wide<T>::type)((u64)random.w[k] >= threshold));
+#if V == 4
+        store<4>(mask + first, drawn);
+#else
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+            if (first + k < (Index)(ELEMENTS)) mask[first + k] = drawn.v[k];
 #endif
     }
 }
