@@ -107,6 +107,14 @@ SIZES = [(2, 4, 128, 128, 64), (1, 2, 64, 192, 32), (2, 3, 17, 9, 16), (1, 2, 33
 ROUNDINGS = 4
 
 
+def test_what_is_scaled_is_all_of_it() -> None:
+    x = np.random.default_rng(0).standard_normal(8 * 300).astype(float16.numpy)
+    held = [memory(x), memory(np.zeros_like(x))]
+    launch = attention._scaled((Spec(x.shape, float16).fixed, source(0)), target(), 0.75)
+    run_launch(launch, Call((held[0].pointer,), (held[1].pointer,)))
+    np.testing.assert_array_equal(read(held[1], x), (x.astype(np.float32) * 0.75).astype(float16.numpy))
+
+
 def test_products_of_the_backward_rows_fit_their_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """With as many queries as keys a product of the wrong operand would fit, too."""
     b, h, queries, keys, d, e = 2, 3, 5, 7, 4, 6
@@ -162,8 +170,11 @@ def test_attention_and_its_gradient_on_cuda(sizes: Any, causal: bool, dtype: DTy
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("algorithm", ["heuristic", "fastest"])
-def test_dropout_of_the_weights_on_cuda(sizes: Any, causal: bool, dtype: DType, algorithm: str) -> None:
-    """The mask is drawn as on every device, and the same in both directions."""
+@pytest.mark.parametrize("hides", ["", "rows", "whole"])
+def test_dropout_of_the_weights_on_cuda(
+    sizes: Any, causal: bool, dtype: DType, algorithm: str, hides: str
+) -> None:
+    """The mask is drawn as on every device, and the same in both directions; with a mask of what is seen, too."""
     b, h, s, t, d = sizes
     rng = np.random.default_rng(0)
     q, k, v = (
@@ -172,12 +183,17 @@ def test_dropout_of_the_weights_on_cuda(sizes: Any, causal: bool, dtype: DType, 
     wide = [a.astype(np.float64) for a in (q, k, v)]
     state = np.array([5, 0], np.int64)
     mask, _ = run_reference(DropoutMask((b, h, s, t), float64, 0.25), [state], float64)
-    o, stats = run_reference(Attention(d**-0.5, causal, 0.75, stats=True), [*wide, mask], float64)
-    grad = AttentionGrad(d**-0.5, causal, 0.75)
-    wanted = run_reference(grad, [*wide, o, stats, np.cos(o), mask], float64)
+    sees = rng.random((b, 1, s if hides == "whole" else 1, t)) < 0.7
+    sees[..., 0] = True
+    bias = [np.where(sees, 0.0, -np.inf)] if hides else []
+    op = Attention(d**-0.5, causal, 0.75, stats=True)
+    o, stats = run_reference(op, [*wide, *bias, mask], float64)
+    grad = AttentionGrad(d**-0.5, causal, 0.75, bias_grad=False)
+    wanted = run_reference(grad, [*wide, o, stats, np.cos(o), *bias, mask], float64)
+    given = lm.tensor(sees, device="cuda:0") if hides else None
 
     def attended(*qkv: Any) -> Any:
-        return ops.attention(*qkv, causal=causal, dropout_p=0.25)
+        return ops.attention(*qkv, given, causal=causal, dropout_p=0.25)
 
     with lm.policy(algorithm=algorithm):
         tensors = [lm.tensor(a, device="cuda:0") for a in (q, k, v)]

@@ -29,6 +29,7 @@ from lamina.backends.cuda.launch.program import (
     Copy,
     Fill,
     Launch,
+    Number,
     Place,
     Program,
     c_type,
@@ -295,8 +296,9 @@ def _backward_formulations(
 ) -> list[Formulation]:
     """Preferred ones first; own kernels only on what is row-major."""
     formulations = []
-    bias, _ = op.parted(terms[6:])
-    if terms[0][0].dtype in (float16, bfloat16) and not bias:
+    bias, mask = op.parted(terms[6:])
+    fits = not mask or terms[3][0].numel % 8 == 0
+    if terms[0][0].dtype in (float16, bfloat16) and fits and not (bias and op.bias_grad):
         formulations.append(_backward_formulation(op, terms, targets))
     if _row_major(terms):
         formulations.append(backward_rows(op, terms, targets, device, policy))
@@ -416,15 +418,33 @@ def _dropout(
 
 
 def _backward_formulation(op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term]) -> Formulation:
-    """The pattern backwards; it sums dq up in float32, from zeros."""
-    q = terms[0][0]
+    """The pattern backwards; it sums dq up in float32, from zeros.
+
+    With dropout the pattern takes the part that is kept of the sum of do o. The engines of 9.19 leave that factor out
+    (dq and dk were 7 % off), so that o is given to them times it, and the factor as 1.
+    """
+    q, o = terms[0][0], terms[3]
     row_sum = prod(q.shape[:3]) * 4
     at = round_up(row_sum, WORKSPACE_ALIGNMENT)
     dq_sum = q.numel * 4
-    clear = Fill(scratch(at), 0, dq_sum)
+    before: list[Bindable] = [Fill(scratch(at), 0, dq_sum)]
+    end = at + round_up(dq_sum, WORKSPACE_ALIGNMENT)
+    given = list(terms)
+    if op.keep < 1:
+        given[3] = o[0], scratch(end)
+        before.append(_scaled(o, scratch(end), op.keep))
+        end += o[0].nbytes
     return Formulation(
-        "steps", lambda: backward_graph(op, terms, targets, at), before=(clear,), scratch=at + dq_sum
+        "steps", lambda: backward_graph(op, given, targets, at), before=tuple(before), scratch=end
     )
+
+
+def _scaled(x: Term, y: Place, factor: float) -> Launch:
+    """y = factor x, of a half type and a multiple of eight elements."""
+    spec, place = x
+    program = Program("scaled", "attention/scaled.cu", f"typedef {c_type(spec.dtype)} T;\n")
+    packs = spec.numel // 8
+    return looping(program, packs, (place, y, Number(packs, "i64"), Number(factor, "f64")))
 
 
 def backward_graph(
@@ -435,18 +455,21 @@ def backward_graph(
     (q_spec, _), (k_spec, _), (v_spec, _) = terms[:3]
     q, o, do = (_tensor(graph, terms[i][0]) for i in (0, 3, 5))
     k, v = _transposed(graph, k_spec), _transposed(graph, v_spec)
-    dq, dk, dv = (_tensor(graph, s) for s, _ in targets)
+    dq, dk, dv = (_tensor(graph, s) for s, _ in targets[:3])
     stats, row_sum = _stats(graph, q_spec), _stats(graph, q_spec)
     dq_sum = graph.packed(q_spec.shape, "float32")
     scale, one, causal = graph.scalar(), graph.scalar(), graph.scalar() if op.causal else None
-    dropout, dropping = _dropout(graph, op, op.parted(terms[6:])[1])
+    given, drawn = op.parted(terms[6:])
+    bias = _tensor(graph, given[0][0]) if given else None
+    dropout, dropping = _dropout(graph, op, drawn)
     backward_steps(
         graph, do, q, k, v, o, stats=stats, dq=dq, dk=dk, dv=dv, scale=scale, one=one, row_sum=row_sum,
-        dq_sum=dq_sum, dropout=dropout, causal=causal,
+        dq_sum=dq_sum, dropout=dropout, bias=bias, causal=causal,
     )  # fmt: skip
-    places = _placed((q, k, v, o, stats, do), terms[:6]) | _placed((dq, dk, dv), targets) | dropping
+    places = _placed((q, k, v, o, stats, do), terms[:6]) | _placed((dq, dk, dv), targets[:3]) | dropping
+    places |= {} if bias is None else {bias.uid: given[0][1]}
     places |= {row_sum.uid: scratch(), dq_sum.uid: scratch(dq_sum_at)}
-    places |= {scale.uid: HostNumber.of(op.scale), one.uid: HostNumber.of(op.keep)}
+    places |= {scale.uid: HostNumber.of(op.scale), one.uid: HostNumber.of(1.0)}
     return graph, places if causal is None else places | {causal.uid: HostNumber.of(_NEVER)}
 
 
