@@ -170,6 +170,27 @@ def test_merged(device: Device, direction: Direction, stride: int, dtype: DType)
 
 
 @pytest.mark.feature("B012")
+@pytest.mark.parametrize("dtype", [bfloat16, float16])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_patches(device: Device, direction: Direction, dtype: DType) -> None:
+    """Windows that lie side by side as products: rows of odd length, a rest, one and three axes."""
+    for x, taps in (
+        ((4, 3, 64, 48), (16, 16)),
+        ((4, 3, 45, 42), (14, 14)),
+        ((4, 16, 30, 17), (4, 2)),
+        ((4, 64, 128), (4,)),
+        ((2, 8, 6, 8, 8), (2, 4, 2)),
+    ):
+        win = Window(taps, ((0, 0),) * len(taps), (1,) * len(taps))
+        w = (64, x[1], *taps)
+        ran = convolution(device, direction, x, w, win, dtype)
+        assert {"plain", "patches-conv", "patches-matmul"} <= ran
+        assert ("patches-blas" in ran) == c.library.available()
+        if direction is Conv:
+            assert "patches-conv" in convolution(device, Conv, x, w, win, dtype, (Add(), Relu()))
+
+
+@pytest.mark.feature("B012")
 @pytest.mark.parametrize("rows", [18, 21])
 @pytest.mark.parametrize("direction", [Conv, ConvDataGrad])
 def test_halved(device: Device, direction: Direction, rows: int) -> None:

@@ -4,6 +4,7 @@
     depthwise       one filter per channel: own kernels
     small channels  few input channels: own tensor-core kernels that read the image as it is stored
     undilated       dilation along one axis as rows and columns of the same memory (conv/undilated.py)
+    patches         windows side by side as a product of matrices (conv/patches.py)
     merged          small groups as fewer, larger ones, or as one: "dense" (conv/merged.py)
     fast FIR        many taps: three convolutions of half as many on half as many rows (conv/fast_fir.py)
     direct          own kernels from the definition
@@ -26,6 +27,7 @@ from lamina.backends.cuda.conv.depthwise import depthwise_formulation, is_depthw
 from lamina.backends.cuda.conv.direct import direct
 from lamina.backends.cuda.conv.fast_fir import fast_fir_formulation, takes_fast_fir
 from lamina.backends.cuda.conv.merged import merged, merged_formulation
+from lamina.backends.cuda.conv.patches import patches, patches_formulations
 from lamina.backends.cuda.conv.small_channels import small_channels_formulation, takes_small_channels
 from lamina.backends.cuda.conv.transforms import (
     CHANNELS,
@@ -148,7 +150,7 @@ def _cached(
                 replace(problem, formulations=(apart(),)),
                 replace(policy, algorithm="heuristic"),
             )
-        elif _runs_apart(type(op), Operands(op.window, x, w, y), epilogue):
+        elif _runs_apart(type(op), Operands(op.window, x, w, y), epilogue, device, policy):
             problem = replace(problem, formulations=(apart(), *problem.formulations))
         elif pays_apart(problem, epilogue.steps, device, policy):
             problem = beside_fused(problem, apart(), epilogue.steps, device)
@@ -171,8 +173,15 @@ def _apart(
     return unfused_formulation(head, epilogue.steps, out, extras, epilogue.first)
 
 
-def _runs_apart(direction: Direction, o: Operands, epilogue: Epilogue) -> bool:
-    """Whether an own kernel takes the convolution but not the steps on it: cuDNN's engines with both are slower."""
+def _runs_apart(
+    direction: Direction, o: Operands, epilogue: Epilogue, device: Device, policy: Policy
+) -> bool:
+    """Whether an own kernel, or a product of patches that pays, takes the convolution but not the steps on it:
+    cuDNN's engines with both are slower.
+    """
+    form = patches(direction, o)
+    if form is not None:
+        return form.pays(device.machine, policy) and form.epilogue(epilogue) is None
     if not is_channels_last(o) or not is_depthwise(direction, o, Vector()):
         return False
     result, _ = sides(direction, o)
@@ -240,6 +249,11 @@ def _formulations(
     if pads(o) and not (direction is ConvDataGrad and epilogue.steps):
         formulations.append(padded_formulation(direction, o, epilogue))
     formulations = [*formulations, plain] if o.x.shape[1] < CHANNELS or pads(o) else [plain, *formulations]
+    form = patches(direction, o)
+    if form is not None:
+        products = patches_formulations(form, epilogue, device, policy)
+        first = form.pays(device.machine, policy)
+        formulations = [*products, *formulations] if first else [*formulations, *products]
     if takes_small_channels(
         direction, o, vector, device.machine
     ):  # forward it beats all others; as a filter gradient not always
