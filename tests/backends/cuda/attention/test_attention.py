@@ -1,5 +1,6 @@
 """Attention on the backends: the own kernels emulated, and every way on a GPU."""
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -7,15 +8,19 @@ import pytest
 
 import lamina as lm
 from lamina import ops
-from lamina.backends import Call
+from lamina.backends import Call, NoKernel
+from lamina.backends.cuda import backend
 from lamina.backends.cuda.attention import attention
 from lamina.backends.cuda.attention.attention import Term, backward_rows, slopes_launch, weights_launch
+from lamina.backends.cuda.elementwise.pointwise import full
 from lamina.backends.cuda.launch.program import Place, source, target
+from lamina.backends.cuda.select.formulations import Formulation, Problem
 from lamina.backends.reference import run_reference
 from lamina.graph import gradients
 from lamina.ops.core import Array, Sample
 from lamina.ops.primitives import Attention, AttentionGrad, Matmul
-from lamina.spec import DType, Policy, Spec, bfloat16, float16, float32, float64
+from lamina.spec import DType, Layout, Policy, Spec, bfloat16, contiguous, dense, float16, float32, float64
+from tests.helpers import emulator
 from tests.helpers.eager import apart, mismatch
 from tests.helpers.emulator import Memory, run_launch
 from tests.helpers.planned import H200
@@ -98,7 +103,13 @@ def test_slopes_of_large_scores_add_up_to_nothing(causal: bool) -> None:
 
 
 #: (B, H, S, T, D): sizes that cuDNN's engines are made for, and odd ones.
-SIZES = [(2, 4, 128, 128, 64), (1, 2, 64, 192, 32), (2, 3, 17, 9, 16), (1, 2, 33, 70, 10)]
+SIZES = [
+    (2, 4, 128, 128, 64),
+    (1, 2, 64, 192, 32),
+    (2, 3, 17, 9, 16),
+    (1, 2, 33, 70, 10),
+    (4, 4, 196, 196, 36),
+]
 #: In a half type scores, weights, their gradients and the result are rounded. With that put into the reference the
 #: error is 0.1 to 0.6 of what `apart` allows, over 10 seeds of each size.
 ROUNDINGS = 4
@@ -121,6 +132,92 @@ def test_products_of_the_backward_rows_fit_their_results(monkeypatch: pytest.Mon
     assert [made.pop(place) for _, place in targets] == [spec.shape for spec, _ in targets]
     assert list(made.values()) == [(b, h, queries, keys)] * 2
     assert formulation.scratch >= 2 * 2 * b * h * queries * keys
+
+
+#: How q [B, H, S, D] lies: row-major, heads within lines, and cut out of a projection of three.
+LIES = {
+    "row-major": lambda shape: contiguous(shape),
+    "heads inside": lambda shape: dense(shape, (0, 2, 1, 3)),
+    "cut out": lambda shape: Layout((3 * prod(shape[1:]), shape[3], 3 * shape[1] * shape[3], 1)),
+}
+
+
+def laid(array: Array, spec: Spec) -> Memory:
+    """An array in memory as a spec says, what is between its elements in ones."""
+    reach = 1 + sum((n - 1) * s for n, s in zip(spec.shape, spec.physical.strides, strict=True))
+    held = memory(np.ones(reach, array.dtype))
+    strides = tuple(s * array.itemsize for s in spec.physical.strides)
+    np.lib.stride_tricks.as_strided(held.bytes.view(array.dtype), spec.shape, strides)[:] = array
+    return held
+
+
+def seen(held: Memory, spec: Spec, offset: int = 0) -> Array:
+    """An operand as it lies in memory."""
+    strides = tuple(s * spec.dtype.itemsize for s in spec.physical.strides)
+    whole = held.bytes[offset : offset + held.nbytes // spec.dtype.itemsize * spec.dtype.itemsize]
+    return np.lib.stride_tricks.as_strided(whole.view(spec.dtype.numpy), spec.shape, strides)
+
+
+@pytest.mark.feature("B022")
+@pytest.mark.parametrize("features", [1, 4, 9, 36])
+@pytest.mark.parametrize("lies", LIES)
+def test_features_are_filled_up_to_whole_accesses(lies: str, features: int) -> None:
+    """Into scratch memory with zeros behind them, and back without; what lies between is left as it is."""
+    shape, wide = (2, 3, 5, features), -(-features // 8) * 8
+    spec = full(Spec(shape, float16), LIES[lies](shape))
+    other = full(Spec((*shape[:3], wide), float16), contiguous((*shape[:3], wide)))
+    copies = attention._Copies()
+    (read, at), (written, to) = copies.read((spec, source())), copies.written((spec, target()))
+    assert copies.read((other, source(1))) == (other, source(1))
+    graph = copies.around(Formulation("graph", scratch=copies.size + 64))
+    assert (graph.name, graph.scratch) == ("padded-graph", copies.size + 64)
+    assert read.shape == written.shape == other.shape
+    array = np.random.default_rng(0).standard_normal(shape).astype(np.float16)
+    given, out, room = laid(array, spec), laid(np.zeros_like(array), spec), Memory(copies.size)
+    call = Call((given.pointer, given.pointer), (out.pointer,), room.pointer)
+    emulator.run_steps(graph.before, call)
+    found = seen(room, read, at.offset)
+    np.testing.assert_array_equal(found[..., :features], array)
+    assert (found[..., features:] == 0).all()
+    seen(room, written, to.offset)[:] = np.pad(2 * array, [(0, 0)] * 3 + [(0, wide - features)])
+    emulator.run_steps(graph.after, call)
+    for held in (given, out, room):
+        held.check(lies)
+    np.testing.assert_array_equal(seen(out, spec), 2 * array)
+    assert out.bytes.view(np.float16).sum(dtype=np.float64) == laid(2 * array, spec).bytes.view(
+        np.float16
+    ).sum(dtype=np.float64)
+
+
+@pytest.mark.feature("B022")
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("d", "e"), [(36, 36), (60, 60), (10, 24), (64, 36)])
+def test_odd_features_are_attended_to_by_graphs(d: int, e: int, causal: bool) -> None:
+    """In a half type; and their scratch memory is apart from the copies."""
+    q, k, v = Spec((2, 4, 49, d), bfloat16), Spec((2, 4, 30, d), bfloat16), Spec((2, 4, 30, e), bfloat16)
+    o, stats = Spec((2, 4, 49, e), bfloat16), Spec((2, 4, 49, 1), float32)
+    chosen: list[list[str]] = []
+
+    def choose(problem: Problem, *rest: Any) -> Any:
+        chosen.append([one.name for one in problem.formulations])
+        for one in problem.formulations[:-1]:
+            assert one.graph is not None
+            _, places = one.graph()
+            copied = {at.offset for at in places.values() if at.kind == "workspace"}
+            assert len(copied) >= 2
+            assert max(copied) < one.scratch
+        raise NoKernel("only looked at")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "choose", choose)
+        for op, specs in (
+            (Attention(0.3, causal, True), [q, k, v]),
+            (AttentionGrad(0.3, causal), [q, k, v, o, stats, o]),
+        ):
+            with pytest.raises(NoKernel):
+                backend(H200).plan(op, [s.fixed for s in specs], Policy())
+    forward = ["padded-steps", "rows"] if causal else ["padded-sdpa", "padded-steps", "rows"]
+    assert chosen == [forward, ["padded-steps", "rows"]]
 
 
 @pytest.mark.gpu

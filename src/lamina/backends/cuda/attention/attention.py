@@ -2,6 +2,8 @@
 
 sdpa    cuDNN's one operation, forward in half types
 steps   cuDNN's pattern of attention written out (`lamina.cudnn.composed`), forward and backward in half types
+padded  the same on copies whose features are filled up with zeros to whole 16 bytes, which cuDNN asks for:
+        scores are the same, and what is beyond is left out of results ("padded-sdpa", "padded-steps")
 rows    any dtype and size: matrix products, and an own kernel on the rows of scores, which lie in the workspace
 
 cuDNN reads q, k and v and writes their gradients by strides: heads within a projection of all three stay where they
@@ -21,10 +23,12 @@ from lamina.backends import Call, NoKernel, Plan, PlanTape, Run
 from lamina.backends.cuda.attention.joint_attention_fusion import JointAttention, JointAttentionGrad
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE
 from lamina.backends.cuda.elementwise.pointwise import full
+from lamina.backends.cuda.elementwise.shape import strided_copy
 from lamina.backends.cuda.launch.indexing import broadcast_strides, index_type, memory_order
 from lamina.backends.cuda.launch.program import (
     VECTOR,
     WORKSPACE_ALIGNMENT,
+    Aligned,
     Bindable,
     Copy,
     Fill,
@@ -41,6 +45,7 @@ from lamina.backends.cuda.launch.program import (
     target,
 )
 from lamina.backends.cuda.matmul.matmul import matmul_plan
+from lamina.backends.cuda.matmul.padded import repack
 from lamina.backends.cuda.registry import kernels
 from lamina.backends.cuda.select.formulations import Formulation, Problem, choose
 from lamina.cudnn import Graph, Tensor
@@ -279,9 +284,12 @@ def _forward_formulations(
     """Preferred ones first; own kernels only on what is row-major."""
     formulations = []
     if terms[0][0].dtype in (float16, bfloat16):
+        copies = _Copies()
+        given, made = [copies.read(t) for t in terms[:3]], [copies.written(targets[0]), *targets[1:]]
+        graphs = [Formulation("steps", lambda: forward_graph(op, [*given, *terms[3:]], made))]
         if not op.causal and len(terms) == 3:
-            formulations.append(Formulation("sdpa", lambda: one_operation(op, terms, targets)))
-        formulations.append(Formulation("steps", lambda: forward_graph(op, terms, targets)))
+            graphs.insert(0, Formulation("sdpa", lambda: one_operation(op, given, made)))
+        formulations += [copies.around(graph) for graph in graphs]
     if _row_major(terms):
         formulations.append(forward_rows(op, terms, targets, device, policy))
     return formulations
@@ -293,10 +301,86 @@ def _backward_formulations(
     """Preferred ones first; own kernels only on what is row-major."""
     formulations = []
     if terms[0][0].dtype in (float16, bfloat16) and len(terms) == 6:
-        formulations.append(_backward_formulation(op, terms, targets))
+        copies = _Copies()
+        q, k, v, o, g = (copies.read(terms[i]) for i in (0, 1, 2, 3, 5))
+        made = [copies.written(t) for t in targets]
+        formulations.append(
+            copies.around(_backward_formulation(op, [q, k, v, o, terms[4], g], made, copies.size))
+        )
     if _row_major(terms):
         formulations.append(backward_rows(op, terms, targets, device, policy))
     return formulations
+
+
+class _Copies:
+    """Copies in scratch memory of operands [B, H, S, D] whose D elements are no whole 16 bytes, zeros behind them."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._before: list[Bindable] = []
+        self._after: list[Bindable] = []
+
+    def read(self, term: Term) -> Term:
+        """An operand as the graph reads it."""
+        spec, place = term
+        wide, at = self._copy(spec)
+        if wide is spec:
+            return term
+        if _is_dense(spec):
+            self._before.append(repack(1, _lines(spec), _lines(wide), spec.dtype, place, at))
+        else:
+            self._before.append(Fill(at, 0, wide.nbytes))
+            strides = spec.physical.strides, wide.physical.strides
+            self._before.append(strided_copy(spec.shape, wide, *strides, place, at))
+        return wide, at
+
+    def written(self, term: Term) -> Term:
+        """A result as the graph writes it."""
+        spec, place = term
+        wide, at = self._copy(spec)
+        if wide is spec:
+            return term
+        if _is_dense(spec):
+            self._after.append(repack(1, _lines(wide), _lines(spec), spec.dtype, at, place))
+        else:
+            strides = wide.physical.strides, spec.physical.strides
+            self._after.append(strided_copy(spec.shape, spec, *strides, at, place))
+        return wide, at
+
+    def around(self, graph: Formulation) -> Formulation:
+        """A formulation on the copies, whose own scratch memory is behind these."""
+        if not self.size:
+            return graph
+        return replace(
+            graph,
+            name=f"padded-{graph.name}",
+            before=(Aligned(), *self._before, *graph.before),
+            after=tuple(self._after),
+            scratch=max(self.size, graph.scratch),
+        )
+
+    def _copy(self, spec: Spec) -> tuple[Spec, Place]:
+        """The copy's spec, its axes in memory as the operand's, and where it is; the spec itself if it needs none."""
+        features = round_up(spec.shape[3], VECTOR // spec.dtype.itemsize)
+        if features == spec.shape[3]:
+            return spec, scratch()
+        order = memory_order(spec.shape[:3], spec.physical.strides[:3])
+        wide = Spec((*spec.shape[:3], features), spec.dtype)
+        wide = full(wide, dense(wide.shape, (*order, 3)))
+        at = scratch(self.size)
+        self.size += round_up(wide.nbytes, WORKSPACE_ALIGNMENT)
+        return wide, at
+
+
+def _is_dense(spec: Spec) -> bool:
+    """Whether features lie side by side, and lines of them without gaps."""
+    order = memory_order(spec.shape[:3], spec.physical.strides[:3])
+    return spec.physical == dense(spec.shape, (*order, 3))
+
+
+def _lines(spec: Spec) -> tuple[int, int]:
+    """An operand [B, H, S, D] without gaps as a matrix of lines of features."""
+    return prod(spec.shape[:3]), spec.shape[3]
 
 
 # --------------------------------------------------------------------------------------------------------- layouts
@@ -396,22 +480,27 @@ def forward_graph(
     return graph, places if causal is None else places | {causal.uid: HostNumber.of(_NEVER)}
 
 
-def _backward_formulation(op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term]) -> Formulation:
-    """The pattern backwards; it sums dq up in float32, from zeros."""
+def _backward_formulation(
+    op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term], start: int
+) -> Formulation:
+    """The pattern backwards; it sums dq up in float32, from zeros. start: where its scratch memory begins."""
     q = terms[0][0]
     row_sum = prod(q.shape[:3]) * 4
-    at = round_up(row_sum, WORKSPACE_ALIGNMENT)
+    at = start + round_up(row_sum, WORKSPACE_ALIGNMENT)
     dq_sum = q.numel * 4
-    clear = Fill(scratch(at), 0, dq_sum)
+    sums = scratch(start), scratch(at)
     return Formulation(
-        "steps", lambda: backward_graph(op, terms, targets, at), before=(clear,), scratch=at + dq_sum
+        "steps",
+        lambda: backward_graph(op, terms, targets, sums),
+        before=(Fill(scratch(at), 0, dq_sum),),
+        scratch=at + dq_sum,
     )
 
 
 def backward_graph(
-    op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term], dq_sum_at: int
+    op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term], sums: tuple[Place, Place]
 ) -> tuple[Graph, Mapping[int, Place]]:
-    """The pattern backwards; its sums lie at the start of the workspace."""
+    """The pattern backwards. sums: where those of rows and that of dq lie."""
     graph = Graph("float32")
     (q_spec, _), (k_spec, _), (v_spec, _) = terms[:3]
     q, o, do = (_tensor(graph, terms[i][0]) for i in (0, 3, 5))
@@ -425,7 +514,7 @@ def backward_graph(
         dq_sum=dq_sum, causal=causal,
     )  # fmt: skip
     places = _placed((q, k, v, o, stats, do), terms) | _placed((dq, dk, dv), targets)
-    places |= {row_sum.uid: scratch(), dq_sum.uid: scratch(dq_sum_at)}
+    places |= {row_sum.uid: sums[0], dq_sum.uid: sums[1]}
     places |= {scale.uid: HostNumber.of(op.scale), one.uid: HostNumber.of(1.0)}
     return graph, places if causal is None else places | {causal.uid: HostNumber.of(_NEVER)}
 
