@@ -1,5 +1,6 @@
 """Attention on the backends: the own kernels emulated, and every way on a GPU."""
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -9,16 +10,17 @@ import pytest
 import lamina as lm
 from lamina import ops
 from lamina.backends import Call, NoKernel
-from lamina.backends.cuda import backend
 from lamina.backends.cuda.attention import attention
 from lamina.backends.cuda.attention.attention import Term, backward_rows, slopes_launch, weights_launch
 from lamina.backends.cuda.elementwise.pointwise import full
-from lamina.backends.cuda.launch.program import Place, source, target
+from lamina.backends.cuda.launch.program import Fill, Place, source, target
+from lamina.backends.cuda.select import formulations
 from lamina.backends.cuda.select.formulations import Formulation, Problem
 from lamina.backends.reference import run_reference
 from lamina.graph import gradients
 from lamina.ops.core import Array, Sample
 from lamina.ops.primitives import Attention, AttentionGrad, Matmul
+from lamina.runtime import Device, from_host, to_host
 from lamina.spec import DType, Layout, Policy, Spec, bfloat16, contiguous, dense, float16, float32, float64
 from tests.helpers import emulator
 from tests.helpers.eager import apart, mismatch
@@ -189,6 +191,22 @@ def test_features_are_filled_up_to_whole_accesses(lies: str, features: int) -> N
     ).sum(dtype=np.float64)
 
 
+def formulations_of(op: Attention | AttentionGrad, specs: list[Spec]) -> list[tuple[Formulation, set[Place]]]:
+    """The formulations of a plan, and where the tensors of each graph lie."""
+    found: list[tuple[Formulation, set[Place]]] = []
+
+    def choose(problem: Problem, *rest: Any) -> Any:
+        for one in problem.formulations:
+            found.append((one, set(one.graph()[1].values()) if one.graph else set()))
+        raise NoKernel("only looked at")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "choose", choose)
+        with pytest.raises(NoKernel):
+            attention.kernels.plan(op, specs, H200, Policy())
+    return found
+
+
 @pytest.mark.feature("B022")
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("d", "e"), [(36, 36), (60, 60), (10, 24), (64, 36)])
@@ -196,28 +214,39 @@ def test_odd_features_are_attended_to_by_graphs(d: int, e: int, causal: bool) ->
     """In a half type; and their scratch memory is apart from the copies."""
     q, k, v = Spec((2, 4, 49, d), bfloat16), Spec((2, 4, 30, d), bfloat16), Spec((2, 4, 30, e), bfloat16)
     o, stats = Spec((2, 4, 49, e), bfloat16), Spec((2, 4, 49, 1), float32)
-    chosen: list[list[str]] = []
-
-    def choose(problem: Problem, *rest: Any) -> Any:
-        chosen.append([one.name for one in problem.formulations])
-        for one in problem.formulations[:-1]:
-            assert one.graph is not None
-            _, places = one.graph()
-            copied = {at.offset for at in places.values() if at.kind == "workspace"}
+    forward = ["padded-steps", "rows"] if causal else ["padded-sdpa", "padded-steps", "rows"]
+    for op, specs, names in (
+        (Attention(0.3, causal, True), [q, k, v], forward),
+        (AttentionGrad(0.3, causal), [q, k, v, o, stats, o], ["padded-steps", "rows"]),
+    ):
+        found = formulations_of(op, [s.fixed for s in specs])
+        assert [one.name for one, _ in found] == names
+        for one, places in found[:-1]:
+            copied = {at.offset for at in places if at.kind == "workspace"}
             assert len(copied) >= 2
             assert max(copied) < one.scratch
-        raise NoKernel("only looked at")
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "choose", choose)
-        for op, specs in (
-            (Attention(0.3, causal, True), [q, k, v]),
-            (AttentionGrad(0.3, causal), [q, k, v, o, stats, o]),
-        ):
-            with pytest.raises(NoKernel):
-                backend(H200).plan(op, [s.fixed for s in specs], Policy())
-    forward = ["padded-steps", "rows"] if causal else ["padded-sdpa", "padded-steps", "rows"]
-    assert chosen == [forward, ["padded-steps", "rows"]]
+
+@pytest.mark.feature("B022")
+@pytest.mark.parametrize("heads_inside", [False, True])
+@pytest.mark.parametrize("bias", [(2, 1, 1, 30), (1, 4, 49, 30), (2, 4, 49, 30)], ids=str)
+def test_gradients_with_a_bias_are_graphs(bias: tuple[int, ...], heads_inside: bool) -> None:
+    """Where the bias has a gradient too, own kernels come first, and what sums it up begins at zero."""
+
+    def lying(shape: tuple[int, ...]) -> Spec:
+        layout = dense(shape, (0, 2, 1, 3)) if heads_inside else contiguous(shape)
+        return full(Spec(shape, bfloat16), layout)
+
+    q, k, o = lying((2, 4, 49, 64)), lying((2, 4, 30, 64)), lying((2, 4, 49, 64))
+    specs = [q, k, k, o, Spec((2, 4, 49, 1), float32).fixed, o, Spec(bias, bfloat16).fixed]
+    mask, summed = (formulations_of(AttentionGrad(0.3, False, grad), specs) for grad in (False, True))
+    assert [one.name for one, _ in summed] == ["rows", "steps"]
+    assert [one.name for one, _ in mask[:2]] == (["steps", "steps"] if heads_inside else ["steps", "rows"])
+    assert {source(i) for i in range(7)} | {target(i) for i in range(3)} <= mask[0][1]
+    assert target(3) in summed[1][1]
+    assert target(3) not in mask[0][1]
+    filled = [step.place for step in summed[1][0].before if isinstance(step, Fill)]
+    assert target(3) in filled
 
 
 @pytest.mark.gpu
@@ -248,6 +277,53 @@ def test_attention_and_its_gradient_on_cuda(sizes: Any, causal: bool, dtype: DTy
     for y, ref in zip((found, *grads), (o, *wanted), strict=True):
         problem = apart(y.numpy(), ref, dtype, ROUNDINGS) if half else mismatch(y.numpy(), ref, dtype)
         assert not problem, problem
+
+
+@pytest.mark.gpu
+@pytest.mark.feature("B022")
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("summed", [False, True])
+@pytest.mark.parametrize("algorithm", ["rows", "steps"])
+@pytest.mark.parametrize("d", [64, 36])
+@pytest.mark.parametrize("shape", [(2, 1, 1, 70), (1, 4, 64, 70), (2, 4, 64, 70)], ids=str)
+def test_gradients_with_a_bias_on_cuda(
+    shape: tuple[int, ...], d: int, algorithm: str, summed: bool, causal: bool, dtype: DType
+) -> None:
+    """Every way, with columns that no row sees; the gradient of the bias where it is asked for."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((2, 4, n, d)).astype(dtype.numpy) for n in (64, 70, 70))
+    bias = rng.standard_normal(shape).astype(dtype.numpy)
+    bias[..., 50:] = -np.inf
+    wide = [a.astype(np.float64) for a in (q, k, v)]
+    o, stats = run_reference(Attention(d**-0.5, causal, True), [*wide, bias.astype(np.float64)], float64)
+    g = rng.standard_normal(o.shape).astype(dtype.numpy)
+    op = AttentionGrad(d**-0.5, causal, summed)
+    wanted = run_reference(op, [*wide, o, stats, g, bias.astype(np.float64)], float64)
+    device = Device("cuda:0")
+    arrays = [q, k, v, o.astype(dtype.numpy), stats.astype(np.float32), g, bias]
+    specs = [Spec(a.shape, float32 if i == 4 else dtype).fixed for i, a in enumerate(arrays)]
+    problems: list[Problem] = []
+
+    def choose(problem: Problem, device: Device, policy: Policy) -> Any:
+        named = [one for one in problem.formulations if one.name.endswith(algorithm)]
+        problems.append(replace(problem, formulations=tuple(named)))
+        return formulations.choose(problems[-1], device, replace(policy, algorithm="heuristic"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "choose", choose)
+        plan = attention.kernels.plan(op, specs, device, Policy())
+    given = [from_host(np.ascontiguousarray(a).view(np.uint8).reshape(-1), device) for a in arrays]
+    made = [device.allocate(s.nbytes) for s in plan.outputs]
+    room = device.allocate(plan.workspace)
+    with device.stream() as stream:
+        device.synchronize()
+        pointers = tuple(b.pointer for b in given), tuple(b.pointer for b in made)
+        plan.bind(Call(*pointers, room.pointer, stream.handle))()
+        stream.synchronize()
+    for held, ref in zip(made, wanted, strict=True):
+        problem = apart(to_host(held).view(dtype.numpy).reshape(ref.shape), ref, dtype, ROUNDINGS)
+        assert not problem, f"{plan.label}: {problem}"
 
 
 @pytest.mark.gpu

@@ -138,13 +138,15 @@ def attention_grad(op: AttentionGrad, specs: tuple[Spec, ...], device: Device, p
     """(dq, dk, dv, dbias) from q, k, v, o, stats, do and perhaps a bias; row-major, unless cuDNN takes them as they
     lie.
     """
-    strided = _strided((*specs[:4], specs[5])) if len(specs) == 6 else None
+    summed = op.bias_grad and len(specs) > 6
+    strided = None if summed else _strided((*specs[:4], specs[5]))
     if strided is None:
         return _gradient(op, [s.open.fixed for s in specs], device, policy)
     q, k, v, _, _ = strided
     o = _like_q(specs[3], q)
     try:
-        return _gradient(op, [q, k, v, o, specs[4].open.fixed, o], device, policy)
+        others = [s.open.fixed for s in (specs[4], *specs[6:])]
+        return _gradient(op, [q, k, v, o, others[0], o, *others[1:]], device, policy)
     except NoKernel:
         return _gradient(op, [s.open.fixed for s in specs], device, policy)
 
@@ -298,18 +300,19 @@ def _forward_formulations(
 def _backward_formulations(
     op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term], device: Device, policy: Policy
 ) -> list[Formulation]:
-    """Preferred ones first; own kernels only on what is row-major."""
-    formulations = []
-    if terms[0][0].dtype in (float16, bfloat16) and len(terms) == 6:
-        copies = _Copies()
-        q, k, v, o, g = (copies.read(terms[i]) for i in (0, 1, 2, 3, 5))
-        made = [copies.written(t) for t in targets]
-        formulations.append(
-            copies.around(_backward_formulation(op, [q, k, v, o, terms[4], g], made, copies.size))
-        )
-    if _row_major(terms):
-        formulations.append(backward_rows(op, terms, targets, device, policy))
-    return formulations
+    """Preferred ones first; own kernels only on what is row-major.
+
+    The gradient of a bias by cuDNN, which adds it up over blocks in some order, is left to contests.
+    """
+    rows = [backward_rows(op, terms, targets, device, policy)] if _row_major(terms) else []
+    if terms[0][0].dtype not in (float16, bfloat16):
+        return rows
+    copies = _Copies()
+    q, k, v, o, g = (copies.read(terms[i]) for i in (0, 1, 2, 3, 5))
+    made = [*(copies.written(t) for t in targets[:3]), *targets[3:]]
+    graph = _backward_formulation(op, [q, k, v, o, terms[4], g, *terms[6:]], made, copies.size)
+    steps = copies.around(graph)
+    return [*rows, steps] if targets[3:] else [steps, *rows]
 
 
 class _Copies:
@@ -483,7 +486,10 @@ def forward_graph(
 def _backward_formulation(
     op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term], start: int
 ) -> Formulation:
-    """The pattern backwards; it sums dq up in float32, from zeros. start: where its scratch memory begins."""
+    """The pattern backwards; it sums dq up in float32 and the gradient of a bias, from zeros.
+
+    start: where its scratch memory begins.
+    """
     q = terms[0][0]
     row_sum = prod(q.shape[:3]) * 4
     at = start + round_up(row_sum, WORKSPACE_ALIGNMENT)
@@ -492,7 +498,7 @@ def _backward_formulation(
     return Formulation(
         "steps",
         lambda: backward_graph(op, terms, targets, sums),
-        before=(Fill(scratch(at), 0, dq_sum),),
+        before=(Fill(scratch(at), 0, dq_sum), *(Fill(place, 0, s.nbytes) for s, place in targets[3:])),
         scratch=at + dq_sum,
     )
 
@@ -505,15 +511,16 @@ def backward_graph(
     (q_spec, _), (k_spec, _), (v_spec, _) = terms[:3]
     q, o, do = (_tensor(graph, terms[i][0]) for i in (0, 3, 5))
     k, v = _transposed(graph, k_spec), _transposed(graph, v_spec)
-    dq, dk, dv = (_tensor(graph, s) for s, _ in targets)
+    dq, dk, dv, *dbias = (_tensor(graph, s) for s, _ in targets)
+    bias = [_tensor(graph, s) for s, _ in terms[6:]]
     stats, row_sum = _stats(graph, q_spec), _stats(graph, q_spec)
     dq_sum = graph.packed(q_spec.shape, "float32")
     scale, one, causal = graph.scalar(), graph.scalar(), graph.scalar() if op.causal else None
     backward_steps(
         graph, do, q, k, v, o, stats=stats, dq=dq, dk=dk, dv=dv, scale=scale, one=one, row_sum=row_sum,
-        dq_sum=dq_sum, causal=causal,
+        dq_sum=dq_sum, bias=bias[0] if bias else None, dbias=dbias[0] if dbias else None, causal=causal,
     )  # fmt: skip
-    places = _placed((q, k, v, o, stats, do), terms) | _placed((dq, dk, dv), targets)
+    places = _placed((q, k, v, o, stats, do, *bias), terms) | _placed((dq, dk, dv, *dbias), targets)
     places |= {row_sum.uid: sums[0], dq_sum.uid: sums[1]}
     places |= {scale.uid: HostNumber.of(op.scale), one.uid: HostNumber.of(1.0)}
     return graph, places if causal is None else places | {causal.uid: HostNumber.of(_NEVER)}
