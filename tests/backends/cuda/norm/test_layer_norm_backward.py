@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from lamina.backends.cuda import backend
-from lamina.backends.cuda.launch.program import Launch, Launches
-from lamina.backends.cuda.norm.layer_norm_backward import ShortRows, lanes_of
+from lamina.backends.cuda.launch.program import Launch, Launches, lanes_of
+from lamina.backends.cuda.norm.layer_norm_backward import ShortRows
 from lamina.backends.reference import run_reference
 from lamina.ops.primitives import LayerNormGrad, RmsNormGrad
 from lamina.spec import DType, Policy, Spec, as_dtype, bfloat16, float16, float32, float64

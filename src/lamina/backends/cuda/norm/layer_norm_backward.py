@@ -7,7 +7,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lamina.backends.cuda.launch.program import VECTOR, Launch, Place, Program, c_type, constants, round_up
+from lamina.backends.cuda.launch.program import (
+    VECTOR,
+    Launch,
+    Place,
+    Program,
+    c_type,
+    constants,
+    lanes_of,
+    round_up,
+)
 from lamina.runtime import Machine
 from lamina.spec import Spec
 
@@ -18,16 +27,6 @@ _MOST_WIDE, _MOST = 16, 32
 _THREADS, _RESIDENT, _ADDING = 256, 4, 32
 #: Registers of a thread besides rows, scales and sums; and how many it may need for the next row to be read ahead.
 _OTHER, _ROOM = 40, 220
-
-
-def lanes_of(accesses: int, most: int) -> tuple[int, int]:
-    """(lanes that share a row of so many accesses, accesses of a lane): few idle ones, and `most` at most; the most
-    lanes of those that are alike. Lanes are a power of two up to a warp, and four of them read a line of memory. (32,
-    more than `most`) where none fit.
-    """
-    found = [(lanes, -(-accesses // lanes)) for lanes in (32, 16, 8, 4, 2, 1) if lanes >= min(4, accesses)]
-    fitting = [(lanes, turns) for lanes, turns in found if turns <= most]
-    return min(fitting, key=lambda pair: pair[0] * pair[1]) if fitting else found[0]
 
 
 @dataclass(frozen=True)

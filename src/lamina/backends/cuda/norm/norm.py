@@ -30,6 +30,7 @@ from lamina.backends.cuda.launch.program import (
     c_type,
     constants,
     kernel_plan,
+    lanes_of,
     looping,
     round_up,
     scratch,
@@ -37,7 +38,7 @@ from lamina.backends.cuda.launch.program import (
     target,
 )
 from lamina.backends.cuda.norm import batch_persistent
-from lamina.backends.cuda.norm.layer_norm_backward import ShortRows, lanes_of
+from lamina.backends.cuda.norm.layer_norm_backward import ShortRows
 from lamina.backends.cuda.registry import kernels
 from lamina.backends.cuda.select.formulations import Formulation, Problem, choose
 from lamina.backends.cuda.select.known import ProblemPlace, known_choices
