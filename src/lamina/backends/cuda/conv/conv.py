@@ -6,6 +6,7 @@
     undilated       dilation along one axis as rows and columns of the same memory (conv/undilated.py)
     patches         windows side by side as a product of matrices (conv/patches.py)
     merged          small groups as fewer, larger ones, or as one: "dense" (conv/merged.py)
+    slices          few large groups one after the other, channels of each brought together (conv/slices.py)
     fast FIR        many taps: three convolutions of half as many on half as many rows (conv/fast_fir.py)
     direct          own kernels from the definition
 
@@ -28,6 +29,7 @@ from lamina.backends.cuda.conv.direct import direct
 from lamina.backends.cuda.conv.fast_fir import fast_fir_formulation, takes_fast_fir
 from lamina.backends.cuda.conv.merged import merged, merged_formulation
 from lamina.backends.cuda.conv.patches import patches, patches_formulations
+from lamina.backends.cuda.conv.slices import Slices, slices, slices_formulation, that_pay
 from lamina.backends.cuda.conv.small_channels import small_channels_formulation, takes_small_channels
 from lamina.backends.cuda.conv.transforms import (
     CHANNELS,
@@ -272,12 +274,14 @@ def _formulations(
     others = [
         merged_formulation(direction, form, epilogue) for form in forms if not form.pays(device.machine)
     ]
-    formulations = [*likely, *formulations, *others]
+    few = _few_groups(direction, o, epilogue, device, policy)
+    others = [one for one in others if one.name not in {known.name for known in few}]
+    formulations = [*likely, *few, *formulations, *others]
     if multiplies(o):
         formulations += product_formulations(direction, o, vector, device, policy)
     parts = policy.algorithm in ("fastest", "halved") and not epilogue.steps
     if parts and takes_fast_fir(direction, o, device.machine):
-        formulations.append(fast_fir_formulation(direction, o, partial(_part, device, policy)))
+        formulations.append(fast_fir_formulation(direction, o, partial(_part, device, policy, Conv)))
     return formulations
 
 
@@ -294,7 +298,29 @@ def _with_undilated(
     return [made, *formulations] if direction is ConvFilterGrad else [*formulations, made]
 
 
-def _part(device: Device, policy: Policy, o: Operands) -> Plan:
+def _few_groups(
+    direction: Direction, o: Operands, epilogue: Epilogue, device: Device, policy: Policy
+) -> list[Formulation]:
+    """Few large groups one after the other, or as one with zeros between them: what is expected to be clearly
+    faster than engines for groups; all of it where formulations compete.
+    """
+    form = slices(direction, o)
+    if form is None:
+        return []
+    found = that_pay(form, device.machine, policy, steps=bool(epilogue.steps))
+    if policy.algorithm in ("fastest", "slices") and not epilogue.steps and form not in found:
+        found.append(form)
+
+    return [
+        slices_formulation(one, partial(_part, device, policy, direction))
+        if isinstance(one, Slices)
+        else merged_formulation(direction, one, epilogue)
+        for one in found
+    ]
+
+
+def _part(device: Device, policy: Policy, direction: Direction, o: Operands) -> Plan:
     """The plan of a convolution that is a part of another one: timed where that one is."""
     part = replace(policy, algorithm="heuristic") if policy.named else policy
-    return _cached(Conv(o.window), (o.x.open, o.w.open, o.y.open), NONE, device, part)
+    sizes = {Conv: (), ConvDataGrad: (o.x.shape[2:],), ConvFilterGrad: (o.w.shape[2:],)}[direction]
+    return _cached(direction(o.window, *sizes), (o.x.open, o.w.open, o.y.open), NONE, device, part)
