@@ -73,6 +73,8 @@ from lamina.spec import Policy, Spec, bfloat16, channels_last, contiguous, float
 
 #: Hopper's forward kernels take filters of so many taps at most; those of the data gradient take any number.
 _MANY_TAPS = 32
+#: Own kernels for few input channels beat all others forward, and as a filter gradient of so many taps at most.
+_FEW_TAPS = 49
 
 
 # ----------------------------------------------------------------------------------------------------- ops
@@ -256,11 +258,10 @@ def _formulations(
         products = patches_formulations(form, epilogue, device, policy)
         first = form.pays(device.machine, policy)
         formulations = [*products, *formulations] if first else [*formulations, *products]
-    if takes_small_channels(
-        direction, o, vector, device.machine
-    ):  # forward it beats all others; as a filter gradient not always
+    if takes_small_channels(direction, o, vector, device.machine):
+        first = direction is Conv or prod(o.w.shape[2:]) <= _FEW_TAPS
         formulations.insert(
-            0 if direction is Conv else len(formulations),
+            0 if first else len(formulations),
             small_channels_formulation(direction, o, vector, device.machine),
         )
     if can_swap(o) and not pads(o):
@@ -278,7 +279,13 @@ def _formulations(
     others = [one for one in others if one.name not in {known.name for known in few}]
     formulations = [*likely, *few, *formulations, *others]
     if multiplies(o):
-        formulations += product_formulations(direction, o, vector, device, policy)
+        products = product_formulations(direction, o, vector, device, policy)
+        if pads(o) and max(o.window.stride) == 1:  # lines of odd length: padded took 1.5 to 3 times as long
+            blas = [one for one in products if one.graph is None]
+            products = [*blas, *(one for one in products if one.graph is not None)]
+            formulations = [*products, *formulations]
+        else:
+            formulations += products
     parts = policy.algorithm in ("fastest", "halved") and not epilogue.steps
     if parts and takes_fast_fir(direction, o, device.machine):
         formulations.append(fast_fir_formulation(direction, o, partial(_part, device, policy, Conv)))
