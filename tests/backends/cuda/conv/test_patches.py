@@ -123,9 +123,11 @@ def test_only_a_rest_is_filled() -> None:
 @pytest.mark.parametrize("batch", [1, 64])
 def test_patches_of_images_are_products(batch: int, size: int, direction: Direction) -> None:
     o = operands((batch, 3, 224, 224), (768, 3, size, size), side_by_side(size, size))
-    names = [one.name for one in conv_problem(direction, o, H200).formulations]
+    problem = conv_problem(direction, o, H200)
+    names = [one.name for one in problem.formulations]
     assert names[0] == "patches-conv"
     assert {"patches-matmul", "padded", "plain"} <= {*names}
+    assert problem.kind.endswith(" patches")
 
 
 def test_small_windows_of_many_channels_are_left_to_contests() -> None:

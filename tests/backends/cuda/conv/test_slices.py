@@ -99,8 +99,10 @@ def grouped(channels: int, size: int, groups: int = 2, batch: int = 64) -> Opera
     ],
 )
 def test_where_they_come_first(o: Operands, direction: Direction, first: list[str]) -> None:
-    names = [one.name for one in conv_problem(direction, o, H200).formulations]
+    problem = conv_problem(direction, o, H200)
+    names = [one.name for one in problem.formulations]
     assert names[: len(first)] == first
+    assert problem.kind.endswith(" few groups") == (first[0] != "plain")
     assert len(names) == len({*names})
 
 

@@ -212,6 +212,7 @@ def conv_problem(
     extras = epilogue.arranged(result.shape, result.physical)
     steps = "".join(f" > {step}" for step in epilogue.steps)
     formulations = _formulations(direction, o, epilogue, device, policy or Policy())
+    form = _form(formulations[0].name, direction, o)
     plain = () if epilogue.steps else (direct(direction, o),)
     if plain:
         formulations.append(layout_formulation(direction, o))
@@ -226,8 +227,19 @@ def conv_problem(
         formulations=tuple(formulations),
         flops=o.flops,
         plain=plain,
-        kind=f"{name}({replace(o.window, groups=1)}) {_grouping(o)}{steps}",
+        kind=f"{name}({replace(o.window, groups=1)}) {_grouping(o)}{steps}{form}",
     )
+
+
+def _form(first: str, direction: Direction, o: Operands) -> str:
+    """The form that is expected to be best, where it is one that engines as they are say nothing about: what is known
+    of problems nearby counts only if these have it too.
+    """
+    if first.startswith("patches-"):
+        return " patches"
+    if first in ("slices", "dense") and slices(direction, o) is not None:
+        return " few groups"
+    return " few filters" if first == "stem" and o.w.shape[0] % 32 else ""
 
 
 def _grouping(o: Operands) -> str:
