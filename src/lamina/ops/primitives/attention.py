@@ -7,7 +7,7 @@ computes the weights again (Dao et al. 2022, FlashAttention).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import sqrt
 from typing import Any, TypeVar
 
@@ -38,7 +38,7 @@ class _Attention(Op):
 
     scale: float
     causal: bool = False
-    keep: float = 1.0
+    keep: float = field(default=1.0, kw_only=True)
     arity = None
 
     @property
@@ -154,7 +154,7 @@ class Attention(_Attention):
         bias, mask = self.parted(more)
         o, stats = outputs if self.stats else bind(replace(self, stats=True), *inputs)
         g, g_stats = (*grads, None)[:2]
-        grad = AttentionGrad(self.scale, self.causal, self.keep)
+        grad = AttentionGrad(self.scale, self.causal, keep=self.keep)
         found = [None] * 4 if g is None else [*bind(grad, q, k, v, o, stats, g, *more)]
         if g_stats is not None:
             slope = self.weights(q, k, stats, bias) * cast(g_stats, q.dtype)
@@ -177,7 +177,7 @@ class Attention(_Attention):
     def samples(cls) -> Iterator[Sample]:
         for scale, causal, keep, shapes, bias in _CASES:
             for stats in (False, True) if not bias else (True,):
-                op = cls(scale, causal, keep, stats)
+                op = cls(scale, causal, stats, keep=keep)
                 yield Sample.of(op, *_operands(shapes), *bias, *op.mask_argument(shapes))
 
 
@@ -259,11 +259,11 @@ class AttentionGrad(_Attention):
             q, k, v = _operands(shapes)
             o, narrow = (*q[:3], v[3]), tuple(d for d in FLOATS if d != float64)
             stats = Arg((*q[:3], 1), low=1.5, high=3.0)
-            made = Attention(scale, causal, keep, stats=True)
+            made = Attention(scale, causal, stats=True, keep=keep)
             mask = made.mask_argument(shapes)
             fitting = fitting_operands(made, (q, k, v, *bias, *(m.shape for m in mask)))
             for bias_grad in (True, False) if bias else (True,):
-                op = cls(scale, causal, keep, bias_grad)
+                op = cls(scale, causal, bias_grad, keep=keep)
                 yield Sample.of(op, q, k, v, o, stats, o, *bias, *mask, dtypes=(float64,))
                 yield Sample.of(op, *fitting[:5], o, *fitting[5:], dtypes=narrow)
 
@@ -445,7 +445,7 @@ def dropping_attention(
 ) -> Any:
     """`attention` of operands, of whose weights a generator (None: the default one) drops each with probability p."""
     mask = _weights_mask(q, k, p, generator)
-    return _attended(Attention(_scale(q, scale), bool(causal), 1 - p, stats=True), q, k, v, bias, mask)
+    return _attended(Attention(_scale(q, scale), bool(causal), stats=True, keep=1 - p), q, k, v, bias, mask)
 
 
 def attention_and_weights(
@@ -457,7 +457,7 @@ def attention_and_weights(
     """
     mask = _weights_mask(q, k, p, generator)
     weights = attention_weights(q, k, bias, causal=causal)
-    op = Attention(_scale(q, None), bool(causal), 1 - p, stats=True)
+    op = Attention(_scale(q, None), bool(causal), stats=True, keep=1 - p)
     weights = op.dropped(weights, [] if mask is None else [mask])
     if recorder() is None and not q.records:
         return matmul(weights, v), weights

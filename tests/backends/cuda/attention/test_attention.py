@@ -1,5 +1,7 @@
 """Attention on the backends: the own kernels emulated, and every way on a GPU."""
 
+from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -7,15 +9,20 @@ import pytest
 
 import lamina as lm
 from lamina import nn, ops
-from lamina.backends import Call
+from lamina.backends import Call, NoKernel
 from lamina.backends.cuda.attention import attention
 from lamina.backends.cuda.attention.attention import Term, backward_rows, slopes_launch, weights_launch
-from lamina.backends.cuda.launch.program import Place, source, target
+from lamina.backends.cuda.elementwise.pointwise import full
+from lamina.backends.cuda.launch.program import Fill, Place, source, target
+from lamina.backends.cuda.select import formulations
+from lamina.backends.cuda.select.formulations import Formulation, Problem
 from lamina.backends.reference import run_reference
 from lamina.graph import gradients
 from lamina.ops.core import Array, Sample
 from lamina.ops.primitives import Attention, AttentionGrad, DropoutMask, Matmul
-from lamina.spec import DType, Policy, Spec, bfloat16, float16, float32, float64
+from lamina.runtime import Device, from_host, to_host
+from lamina.spec import DType, Layout, Policy, Spec, bfloat16, contiguous, dense, float16, float32, float64
+from tests.helpers import emulator
 from tests.helpers.eager import apart, mismatch
 from tests.helpers.emulator import Memory, run_launch
 from tests.helpers.planned import H200
@@ -67,7 +74,7 @@ def test_rows_become_slopes(sample: Sample) -> None:
     bias, mask = op.parted(more)
     o, stats = run_reference(op, [q, k, v, *more])
     g = np.random.default_rng(1).standard_normal(o.shape).astype(np.float32)
-    back = AttentionGrad(op.scale, op.causal, op.keep)
+    back = AttentionGrad(op.scale, op.causal, keep=op.keep)
     dq, dk, dv, *_ = run_reference(back, [q, k, v, o, stats, g, *more], float64)
     s, d = q @ k.swapaxes(2, 3), g @ v.swapaxes(2, 3)
     arrays = [s, bias[0] if bias else s, stats, d, d, mask[0] if mask else s]
@@ -101,7 +108,13 @@ def test_slopes_of_large_scores_add_up_to_nothing(causal: bool) -> None:
 
 
 #: (B, H, S, T, D): sizes that cuDNN's engines are made for, and odd ones.
-SIZES = [(2, 4, 128, 128, 64), (1, 2, 64, 192, 32), (2, 3, 17, 9, 16), (1, 2, 33, 70, 10)]
+SIZES = [
+    (2, 4, 128, 128, 64),
+    (1, 2, 64, 192, 32),
+    (2, 3, 17, 9, 16),
+    (1, 2, 33, 70, 10),
+    (4, 4, 196, 196, 36),
+]
 #: In a half type scores, weights, their gradients and the result are rounded. With that put into the reference the
 #: error is 0.1 to 0.6 of what `apart` allows, over 10 seeds of each size.
 ROUNDINGS = 4
@@ -132,6 +145,119 @@ def test_products_of_the_backward_rows_fit_their_results(monkeypatch: pytest.Mon
     assert [made.pop(place) for _, place in targets] == [spec.shape for spec, _ in targets]
     assert list(made.values()) == [(b, h, queries, keys)] * 2
     assert formulation.scratch >= 2 * 2 * b * h * queries * keys
+
+
+#: How q [B, H, S, D] lies: row-major, heads within lines, and cut out of a projection of three.
+LIES = {
+    "row-major": lambda shape: contiguous(shape),
+    "heads inside": lambda shape: dense(shape, (0, 2, 1, 3)),
+    "cut out": lambda shape: Layout((3 * prod(shape[1:]), shape[3], 3 * shape[1] * shape[3], 1)),
+}
+
+
+def laid(array: Array, spec: Spec) -> Memory:
+    """An array in memory as a spec says, what is between its elements in ones."""
+    reach = 1 + sum((n - 1) * s for n, s in zip(spec.shape, spec.physical.strides, strict=True))
+    held = memory(np.ones(reach, array.dtype))
+    strides = tuple(s * array.itemsize for s in spec.physical.strides)
+    np.lib.stride_tricks.as_strided(held.bytes.view(array.dtype), spec.shape, strides)[:] = array
+    return held
+
+
+def seen(held: Memory, spec: Spec, offset: int = 0) -> Array:
+    """An operand as it lies in memory."""
+    strides = tuple(s * spec.dtype.itemsize for s in spec.physical.strides)
+    whole = held.bytes[offset : offset + held.nbytes // spec.dtype.itemsize * spec.dtype.itemsize]
+    return np.lib.stride_tricks.as_strided(whole.view(spec.dtype.numpy), spec.shape, strides)
+
+
+@pytest.mark.feature("B022")
+@pytest.mark.parametrize("features", [1, 4, 9, 36])
+@pytest.mark.parametrize("lies", LIES)
+def test_features_are_filled_up_to_whole_accesses(lies: str, features: int) -> None:
+    """Into scratch memory with zeros behind them, and back without; what lies between is left as it is."""
+    shape, wide = (2, 3, 5, features), -(-features // 8) * 8
+    spec = full(Spec(shape, float16), LIES[lies](shape))
+    other = full(Spec((*shape[:3], wide), float16), contiguous((*shape[:3], wide)))
+    copies = attention._Copies()
+    (read, at), (written, to) = copies.read((spec, source())), copies.written((spec, target()))
+    assert copies.read((other, source(1))) == (other, source(1))
+    graph = copies.around(Formulation("graph", scratch=copies.size + 64))
+    assert (graph.name, graph.scratch) == ("padded-graph", copies.size + 64)
+    assert read.shape == written.shape == other.shape
+    array = np.random.default_rng(0).standard_normal(shape).astype(np.float16)
+    given, out, room = laid(array, spec), laid(np.zeros_like(array), spec), Memory(copies.size)
+    call = Call((given.pointer, given.pointer), (out.pointer,), room.pointer)
+    emulator.run_steps(graph.before, call)
+    found = seen(room, read, at.offset)
+    np.testing.assert_array_equal(found[..., :features], array)
+    assert (found[..., features:] == 0).all()
+    seen(room, written, to.offset)[:] = np.pad(2 * array, [(0, 0)] * 3 + [(0, wide - features)])
+    emulator.run_steps(graph.after, call)
+    for held in (given, out, room):
+        held.check(lies)
+    np.testing.assert_array_equal(seen(out, spec), 2 * array)
+    assert out.bytes.view(np.float16).sum(dtype=np.float64) == laid(2 * array, spec).bytes.view(
+        np.float16
+    ).sum(dtype=np.float64)
+
+
+def formulations_of(op: Attention | AttentionGrad, specs: list[Spec]) -> list[tuple[Formulation, set[Place]]]:
+    """The formulations of a plan, and where the tensors of each graph lie."""
+    found: list[tuple[Formulation, set[Place]]] = []
+
+    def choose(problem: Problem, *rest: Any) -> Any:
+        for one in problem.formulations:
+            found.append((one, set(one.graph()[1].values()) if one.graph else set()))
+        raise NoKernel("only looked at")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "choose", choose)
+        with pytest.raises(NoKernel):
+            attention.kernels.plan(op, specs, H200, Policy())
+    return found
+
+
+@pytest.mark.feature("B022")
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("d", "e"), [(36, 36), (60, 60), (10, 24), (64, 36)])
+def test_odd_features_are_attended_to_by_graphs(d: int, e: int, causal: bool) -> None:
+    """In a half type; and their scratch memory is apart from the copies."""
+    q, k, v = Spec((2, 4, 49, d), bfloat16), Spec((2, 4, 30, d), bfloat16), Spec((2, 4, 30, e), bfloat16)
+    o, stats = Spec((2, 4, 49, e), bfloat16), Spec((2, 4, 49, 1), float32)
+    forward = ["padded-steps", "rows"] if causal else ["padded-sdpa", "padded-steps", "rows"]
+    for op, specs, names in (
+        (Attention(0.3, causal, True), [q, k, v], forward),
+        (AttentionGrad(0.3, causal), [q, k, v, o, stats, o], ["padded-steps", "rows"]),
+    ):
+        found = formulations_of(op, [s.fixed for s in specs])
+        assert [one.name for one, _ in found] == names
+        for one, places in found[:-1]:
+            copied = {at.offset for at in places if at.kind == "workspace"}
+            assert len(copied) >= 2
+            assert max(copied) < one.scratch
+
+
+@pytest.mark.feature("B022")
+@pytest.mark.parametrize("heads_inside", [False, True])
+@pytest.mark.parametrize("bias", [(2, 1, 1, 30), (1, 4, 49, 30), (2, 4, 49, 30)], ids=str)
+def test_gradients_with_a_bias_are_graphs(bias: tuple[int, ...], heads_inside: bool) -> None:
+    """Where the bias has a gradient too, own kernels come first, and what sums it up begins at zero."""
+
+    def lying(shape: tuple[int, ...]) -> Spec:
+        layout = dense(shape, (0, 2, 1, 3)) if heads_inside else contiguous(shape)
+        return full(Spec(shape, bfloat16), layout)
+
+    q, k, o = lying((2, 4, 49, 64)), lying((2, 4, 30, 64)), lying((2, 4, 49, 64))
+    specs = [q, k, k, o, Spec((2, 4, 49, 1), float32).fixed, o, Spec(bias, bfloat16).fixed]
+    mask, summed = (formulations_of(AttentionGrad(0.3, False, grad), specs) for grad in (False, True))
+    assert [one.name for one, _ in summed] == ["rows", "steps"]
+    assert [one.name for one, _ in mask[:2]] == (["steps", "steps"] if heads_inside else ["steps", "rows"])
+    assert {source(i) for i in range(7)} | {target(i) for i in range(3)} <= mask[0][1]
+    assert target(3) in summed[1][1]
+    assert target(3) not in mask[0][1]
+    filled = [step.place for step in summed[1][0].before if isinstance(step, Fill)]
+    assert target(3) in filled
 
 
 @pytest.mark.gpu
@@ -166,6 +292,55 @@ def test_attention_and_its_gradient_on_cuda(sizes: Any, causal: bool, dtype: DTy
 
 @pytest.mark.gpu
 @pytest.mark.feature("B022")
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("summed", [False, True])
+@pytest.mark.parametrize("algorithm", ["rows", "steps"])
+@pytest.mark.parametrize("d", [64, 36])
+@pytest.mark.parametrize("shape", [(2, 1, 1, 70), (1, 4, 64, 70), (2, 4, 64, 70)], ids=str)
+def test_gradients_with_a_bias_on_cuda(
+    shape: tuple[int, ...], d: int, algorithm: str, summed: bool, causal: bool, dtype: DType
+) -> None:
+    """Every way, with columns that no row sees; the gradient of the bias where it is asked for."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((2, 4, n, d)).astype(dtype.numpy) for n in (64, 70, 70))
+    bias = rng.standard_normal(shape).astype(dtype.numpy)
+    bias[..., 50:] = -np.inf
+    wide = [a.astype(np.float64) for a in (q, k, v)]
+    o, stats = run_reference(
+        Attention(d**-0.5, causal, stats=True), [*wide, bias.astype(np.float64)], float64
+    )
+    g = rng.standard_normal(o.shape).astype(dtype.numpy)
+    op = AttentionGrad(d**-0.5, causal, bias_grad=summed)
+    wanted = run_reference(op, [*wide, o, stats, g, bias.astype(np.float64)], float64)
+    device = Device("cuda:0")
+    arrays = [q, k, v, o.astype(dtype.numpy), stats.astype(np.float32), g, bias]
+    specs = [Spec(a.shape, float32 if i == 4 else dtype).fixed for i, a in enumerate(arrays)]
+    problems: list[Problem] = []
+
+    def choose(problem: Problem, device: Device, policy: Policy) -> Any:
+        named = [one for one in problem.formulations if one.name.endswith(algorithm)]
+        problems.append(replace(problem, formulations=tuple(named)))
+        return formulations.choose(problems[-1], device, replace(policy, algorithm="heuristic"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "choose", choose)
+        plan = attention.kernels.plan(op, specs, device, Policy())
+    given = [from_host(np.ascontiguousarray(a).view(np.uint8).reshape(-1), device) for a in arrays]
+    made = [device.allocate(s.nbytes) for s in plan.outputs]
+    room = device.allocate(plan.workspace)
+    with device.stream() as stream:
+        device.synchronize()
+        pointers = tuple(b.pointer for b in given), tuple(b.pointer for b in made)
+        plan.bind(Call(*pointers, room.pointer, stream.handle))()
+        stream.synchronize()
+    for held, ref in zip(made, wanted, strict=True):
+        problem = apart(to_host(held).view(dtype.numpy).reshape(ref.shape), ref, dtype, ROUNDINGS)
+        assert not problem, f"{plan.label}: {problem}"
+
+
+@pytest.mark.gpu
+@pytest.mark.feature("B022")
 @pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=str)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
@@ -186,9 +361,9 @@ def test_dropout_of_the_weights_on_cuda(
     sees = rng.random((b, 1, s if hides == "whole" else 1, t)) < 0.7
     sees[..., 0] = True
     bias = [np.where(sees, 0.0, -np.inf)] if hides else []
-    op = Attention(d**-0.5, causal, 0.75, stats=True)
+    op = Attention(d**-0.5, causal, stats=True, keep=0.75)
     o, stats = run_reference(op, [*wide, *bias, mask], float64)
-    grad = AttentionGrad(d**-0.5, causal, 0.75, bias_grad=False)
+    grad = AttentionGrad(d**-0.5, causal, bias_grad=False, keep=0.75)
     wanted = run_reference(grad, [*wide, o, stats, np.cos(o), *bias, mask], float64)
     given = lm.tensor(sees, device="cuda:0") if hides else None
 

@@ -23,6 +23,7 @@ from lamina.ops.primitives import (
     GroupNormGrad,
     LayerNorm,
     LayerNormGrad,
+    RmsNorm,
     RmsNormGrad,
     Window,
 )
@@ -34,6 +35,7 @@ from lamina.spec import (
     bfloat16,
     channels_last,
     contiguous,
+    float16,
     float32,
     float64,
     pack,
@@ -178,3 +180,51 @@ def test_groups_where_they_lie(groups: int, last: bool) -> None:
     spec = Spec(x.shape, bfloat16, channels_last(x.shape))
     plan = CUDA.plan(GroupNorm(groups, 1e-5), [spec, *[Spec((64,), float32)] * 2], Policy())
     assert plan.inputs[0].tag == ("acdb" if groups < 32 else "abcd")
+
+
+#: Rows that a part of a warp, a warp or a block holds, or reads again; more rows than a block has, and a rest.
+ROWS = [
+    ((37, 64), bfloat16, 8),
+    ((70000, 16), bfloat16, 2),
+    ((9, 192), float16, 8),
+    ((19, 20), bfloat16, 8),
+    ((5, 768), bfloat16, 32),
+    ((70, 8), bfloat16, 1),
+    ((33, 7), float32, 8),
+    ((3, 2000), float32, 256),
+    ((2, 9000), bfloat16, 256),
+]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("centred", [True, False])
+@pytest.mark.parametrize(("shape", "dtype", "group"), ROWS, ids=str)
+def test_rows_by_parts_of_warps(shape: tuple[int, int], dtype: DType, group: int, centred: bool) -> None:
+    rng = np.random.default_rng(0)
+    op = LayerNorm(1, 1e-5) if centred else RmsNorm(1, 1e-5)
+    arrays = [rng.standard_normal(shape).astype(dtype.numpy)]
+    arrays += [rng.standard_normal(shape[1]).astype(np.float32) for _ in range(1 + centred)]
+    plan = backend(H200).plan(op, [Spec(a.shape, as_dtype(a.dtype)).fixed for a in arrays], Policy())
+    (step,) = plan.make.steps
+    assert f"#define GROUP {group}\n" in step.program.text
+    for misaligned in (False, True):
+        found = run_plan(plan, arrays, misaligned=misaligned)
+        for y, ref, spec in zip(found, run_reference(op, arrays, float64), plan.outputs, strict=True):
+            assert not mismatch(y, ref, spec.dtype), f"{op} {shape} {dtype} misaligned={misaligned}"
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("shape", [(3, 12, 2, 4), (2, 6, 8, 8), (5, 4, 3)], ids=str)
+def test_groups_by_parts_of_warps(shape: tuple[int, ...]) -> None:
+    """Rows of a group norm, which have scales of their own, forward and backward."""
+    rng = np.random.default_rng(1)
+    x, g = (rng.standard_normal(shape).astype(np.float32) for _ in range(2))
+    scale, bias = (rng.standard_normal(shape[1]).astype(np.float32) for _ in range(2))
+    forward = GroupNorm(2, 1e-5)
+    _, mean, spread = run_reference(forward, [x, scale, bias], float64)
+    saved = [a.astype(np.float32) for a in (mean, spread)]
+    for op, arrays in ((forward, [x, scale, bias]), (GroupNormGrad(2), [g, x, scale, *saved])):
+        plan = backend(H200).plan(op, [Spec(a.shape, float32).fixed for a in arrays], Policy())
+        found = run_plan(plan, arrays)
+        for result, ref, spec in zip(found, run_reference(op, arrays, float64), plan.outputs, strict=True):
+            assert not mismatch(result, ref, spec.dtype), f"{op} {shape}"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from lamina.backends import Call
+from lamina.backends.cuda.conv import transforms
 from lamina.backends.cuda.conv.conv import conv_problem
 from lamina.backends.cuda.conv.depthwise import depthwise_formulation, is_depthwise
 from lamina.backends.cuda.conv.small_channels import (
@@ -139,6 +140,9 @@ SMALL_CHANNELS = {
     "three channels, 7 x 7 by 2": operands((1, 3, 18, 20), (64, 3, 7, 7), square(7, 2, 3), float16),
     "uneven": operands((3, 2, 9, 13), (32, 2, 3, 5), Window((1, 2), ((1, 0), (2, 1)), (1, 1))),
     "odd padding of odd channels": operands((1, 3, 12, 14), (96, 3, 5, 5), square(5, 2, 1)),
+    "16 filters": operands((2, 3, 14, 18), (16, 3, 3, 3), square(3, 2, 1)),
+    "24 filters": operands((1, 3, 15, 22), (24, 3, 3, 3), square(3, 2, 1), float16),
+    "40 filters": operands((1, 3, 12, 20), (40, 3, 4, 4), square(4, 4)),
     "four channels, strides beyond the filter": operands((2, 4, 13, 54), (128, 4, 2, 3), square(2, 3)),
 }
 
@@ -208,7 +212,8 @@ def test_sizes_of_small_channels_fit_the_chip(device: Device) -> None:
     ("x", "w", "win", "reason"),
     [
         ((1, 8, 9, 9), (32, 8, 3, 3), square(3, 2), "many channels"),
-        ((1, 3, 9, 9), (40, 3, 3, 3), square(3, 2), "filters in no groups of 32"),
+        ((1, 3, 9, 9), (36, 3, 3, 3), square(3, 2), "filters in no eights"),
+        ((1, 3, 9, 9), (8, 3, 3, 3), square(3, 2), "few filters"),
         ((1, 3, 9, 9), (32, 3, 3, 3), square(3, 1), "windows at odd elements"),
         ((1, 3, 9, 9), (32, 3, 3, 3), square(3, 2, dilation=2), "dilated"),
     ],
@@ -217,6 +222,19 @@ def test_what_small_channels_refuse(x: tuple[int, ...], w: tuple[int, ...], win:
     o = operands(x, w, win)
     assert not takes_small_channels(Conv, o, Vector(), H200.machine), reason
     assert "stem" not in [formulation.name for formulation in conv_problem(Conv, o, H200).formulations]
+
+
+@pytest.mark.parametrize("filters", [16, 24, 32, 64])
+@pytest.mark.parametrize("direction", [Conv, ConvFilterGrad])
+def test_first_convolutions_of_networks(direction: Direction, filters: int) -> None:
+    """Few taps: own kernels come first in both directions; the filter gradient of many taps is left to contests."""
+    for kernel, stride, pad in ((3, 2, 1), (7, 2, 3), (7, 4, 3), (4, 4, 0)):
+        o = operands((64, 3, 224, 224), (filters, 3, kernel, kernel), square(kernel, stride, pad))
+        problem = conv_problem(direction, o, H200)
+        assert problem.formulations[0].name == "stem"
+        assert problem.kind.endswith(" few filters") == (filters % 32 > 0)
+    o = operands((64, 1, 224, 224), (96, 1, 11, 11), square(11, 4))
+    assert (conv_problem(direction, o, H200).formulations[0].name == "stem") == (direction is Conv)
 
 
 @pytest.mark.parametrize(
@@ -314,6 +332,24 @@ def test_what_does_not_turn() -> None:
     for win, taps in ((square(3, 2, 1), 3), (square(3, 1, 3), 3), (square(1), 1)):
         assert not can_swap(operands((1, 8, 9, 9), (8, 8, taps, taps), win))
     assert not can_swap(operands((1, 8, 9, 9), (8, 2, 3, 3), square(3, 1, 1, 4)))
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_products_of_odd_lines_come_before_padded_convolutions(
+    direction: Direction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """cuBLASLt's, then cuDNN's; not where x has to be gathered, nor where lines are whole 16 bytes."""
+    blas = Formulation("blas:0")
+    monkeypatch.setattr(transforms, "cublaslt_formulations", lambda *given, **around: [blas])
+    for channels, stride, wanted in (
+        (58, 1, ["blas:0", "product", "padded"]),
+        (58, 2, ["padded", "plain"]),
+        (64, 1, ["plain"]),
+    ):
+        o = operands((64, channels, 28, 28), (58, channels, 1, 1), square(1, stride))
+        names = [one.name for one in conv_problem(direction, o, H200).formulations]
+        assert names[: len(wanted)] == wanted
+        assert "blas:0" in names
 
 
 @emulated

@@ -116,6 +116,7 @@ def convolution(
     dtype: DType,
     steps: tuple[Op, ...] = (),
     of_engines: int = 1,
+    policy: Policy | None = None,
 ) -> set[str]:
     y = (x[0], w[0], *win.output(x[2:], w[2:]))
     o = Operands(win, *(Spec(s, dtype, channels_last(s)) for s in (x, w, y)))
@@ -126,7 +127,7 @@ def convolution(
     shape = {Conv: (), ConvDataGrad: (x[2:],), ConvFilterGrad: (w[2:],)}[direction]
     head = direction(win, *shape)
     epilogue = Epilogue(steps, (Spec((1, w[0], *(1,) * win.rank), dtype),), 2) if steps else NONE
-    problem = conv_problem(direction, o, device, epilogue, Policy())
+    problem = conv_problem(direction, o, device, epilogue, policy or Policy())
     op = Fused((head, *steps)) if steps else head
     return every_formulation(device, problem, op, arrays, of_engines=of_engines)
 
@@ -167,6 +168,38 @@ def test_merged(device: Device, direction: Direction, stride: int, dtype: DType)
         assert {"plain", "merged", "dense"} <= convolution(device, direction, x, w, win, dtype)
         if direction is Conv:
             assert {"merged", "dense"} <= convolution(device, Conv, x, w, win, dtype, (Add(), Relu()))
+
+
+@pytest.mark.feature("B012")
+@pytest.mark.parametrize("dtype", [bfloat16, float16])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_slices(device: Device, direction: Direction, dtype: DType) -> None:
+    """Two and three large groups one after the other."""
+    for channels, groups, stride in ((64, 2, 1), (40, 3, 2)):
+        x, w = (4, channels * groups, 15, 14), (64 * groups, channels, 3, 3)
+        win = square(stride, 1, groups)
+        assert "slices" in convolution(device, direction, x, w, win, dtype, policy=Policy(algorithm="slices"))
+
+
+@pytest.mark.feature("B012")
+@pytest.mark.parametrize("dtype", [bfloat16, float16])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_patches(device: Device, direction: Direction, dtype: DType) -> None:
+    """Windows that lie side by side as products: rows of odd length, a rest, one and three axes."""
+    for x, taps in (
+        ((4, 3, 64, 48), (16, 16)),
+        ((4, 3, 45, 42), (14, 14)),
+        ((4, 16, 30, 17), (4, 2)),
+        ((4, 64, 128), (4,)),
+        ((2, 8, 6, 8, 8), (2, 4, 2)),
+    ):
+        win = Window(taps, ((0, 0),) * len(taps), (1,) * len(taps))
+        w = (64, x[1], *taps)
+        ran = convolution(device, direction, x, w, win, dtype)
+        assert {"plain", "patches-conv", "patches-matmul"} <= ran
+        assert ("patches-blas" in ran) == c.library.available()
+        if direction is Conv:
+            assert "patches-conv" in convolution(device, Conv, x, w, win, dtype, (Add(), Relu()))
 
 
 @pytest.mark.feature("B012")

@@ -2,6 +2,8 @@
 
 sdpa    cuDNN's one operation, forward in half types
 steps   cuDNN's pattern of attention written out (`lamina.cudnn.composed`), forward and backward in half types
+padded  the same on copies whose features are filled up with zeros to whole 16 bytes, which cuDNN asks for:
+        scores are the same, and what is beyond is left out of results ("padded-sdpa", "padded-steps")
 rows    any dtype and size: matrix products, and an own kernel on the rows of scores, which lie in the workspace
 
 cuDNN reads q, k and v and writes their gradients by strides: heads within a projection of all three stay where they
@@ -21,10 +23,12 @@ from lamina.backends import Call, NoKernel, Plan, PlanTape, Run
 from lamina.backends.cuda.attention.joint_attention_fusion import JointAttention, JointAttentionGrad
 from lamina.backends.cuda.cudnn_graphs.epilogue import NONE
 from lamina.backends.cuda.elementwise.pointwise import full
+from lamina.backends.cuda.elementwise.shape import strided_copy
 from lamina.backends.cuda.launch.indexing import broadcast_strides, index_type, memory_order
 from lamina.backends.cuda.launch.program import (
     VECTOR,
     WORKSPACE_ALIGNMENT,
+    Aligned,
     Bindable,
     Copy,
     Fill,
@@ -42,6 +46,7 @@ from lamina.backends.cuda.launch.program import (
     target,
 )
 from lamina.backends.cuda.matmul.matmul import matmul_plan
+from lamina.backends.cuda.matmul.padded import repack
 from lamina.backends.cuda.registry import kernels
 from lamina.backends.cuda.select.formulations import Formulation, Problem, choose
 from lamina.cudnn import Graph, Tensor
@@ -135,14 +140,15 @@ def attention_grad(op: AttentionGrad, specs: tuple[Spec, ...], device: Device, p
     """(dq, dk, dv, dbias) from q, k, v, o, stats, do and perhaps a bias; row-major, unless cuDNN takes them as they
     lie.
     """
-    bias, mask = op.parted([s.open.fixed for s in specs[6:]])
-    strided = None if bias else _strided((*specs[:4], specs[5]))
+    bias, _ = op.parted(specs[6:])
+    strided = None if bias and op.bias_grad else _strided((*specs[:4], specs[5]))
     if strided is None:
         return _gradient(op, [s.open.fixed for s in specs], device, policy)
     q, k, v, _, _ = strided
     o = _like_q(specs[3], q)
     try:
-        return _gradient(op, [q, k, v, o, specs[4].open.fixed, o, *mask], device, policy)
+        others = [s.open.fixed for s in (specs[4], *specs[6:])]
+        return _gradient(op, [q, k, v, o, others[0], o, *others[1:]], device, policy)
     except NoKernel:
         return _gradient(op, [s.open.fixed for s in specs], device, policy)
 
@@ -283,9 +289,12 @@ def _forward_formulations(
     """Preferred ones first; own kernels only on what is row-major."""
     formulations = []
     if terms[0][0].dtype in (float16, bfloat16):
+        copies = _Copies()
+        given, made = [copies.read(t) for t in terms[:3]], [copies.written(targets[0]), *targets[1:]]
+        graphs = [Formulation("steps", lambda: forward_graph(op, [*given, *terms[3:]], made))]
         if not op.causal and len(terms) == 3:  # neither bias nor dropout
-            formulations.append(Formulation("sdpa", lambda: one_operation(op, terms, targets)))
-        formulations.append(Formulation("steps", lambda: forward_graph(op, terms, targets)))
+            graphs.insert(0, Formulation("sdpa", lambda: one_operation(op, given, made)))
+        formulations += [copies.around(graph) for graph in graphs]
     if _row_major(terms):
         formulations.append(forward_rows(op, terms, targets, device, policy))
     return formulations
@@ -294,15 +303,90 @@ def _forward_formulations(
 def _backward_formulations(
     op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term], device: Device, policy: Policy
 ) -> list[Formulation]:
-    """Preferred ones first; own kernels only on what is row-major."""
-    formulations = []
-    bias, mask = op.parted(terms[6:])
-    fits = not mask or terms[3][0].numel % 8 == 0
-    if terms[0][0].dtype in (float16, bfloat16) and fits and not (bias and op.bias_grad):
-        formulations.append(_backward_formulation(op, terms, targets))
-    if _row_major(terms):
-        formulations.append(backward_rows(op, terms, targets, device, policy))
-    return formulations
+    """Preferred ones first; own kernels only on what is row-major.
+
+    The gradient of a bias by cuDNN, which adds it up over blocks in some order, is left to contests.
+    """
+    rows = [backward_rows(op, terms, targets, device, policy)] if _row_major(terms) else []
+    if terms[0][0].dtype not in (float16, bfloat16):
+        return rows
+    copies = _Copies()
+    q, k, v, o, g = (copies.read(terms[i]) for i in (0, 1, 2, 3, 5))
+    made = [*(copies.written(t) for t in targets[:3]), *targets[3:]]
+    graph = _backward_formulation(op, [q, k, v, o, terms[4], g, *terms[6:]], made, copies.size)
+    steps = copies.around(graph)
+    return [*rows, steps] if targets[3:] else [steps, *rows]
+
+
+class _Copies:
+    """Copies in scratch memory of operands [B, H, S, D] whose D elements are no whole 16 bytes, zeros behind them."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._before: list[Bindable] = []
+        self._after: list[Bindable] = []
+
+    def read(self, term: Term) -> Term:
+        """An operand as the graph reads it."""
+        spec, place = term
+        wide, at = self._copy(spec)
+        if wide is spec:
+            return term
+        if _is_dense(spec):
+            self._before.append(repack(1, _lines(spec), _lines(wide), spec.dtype, place, at))
+        else:
+            self._before.append(Fill(at, 0, wide.nbytes))
+            strides = spec.physical.strides, wide.physical.strides
+            self._before.append(strided_copy(spec.shape, wide, *strides, place, at))
+        return wide, at
+
+    def written(self, term: Term) -> Term:
+        """A result as the graph writes it."""
+        spec, place = term
+        wide, at = self._copy(spec)
+        if wide is spec:
+            return term
+        if _is_dense(spec):
+            self._after.append(repack(1, _lines(wide), _lines(spec), spec.dtype, at, place))
+        else:
+            strides = wide.physical.strides, spec.physical.strides
+            self._after.append(strided_copy(spec.shape, spec, *strides, at, place))
+        return wide, at
+
+    def around(self, graph: Formulation) -> Formulation:
+        """A formulation on the copies, whose own scratch memory is behind these."""
+        if not self.size:
+            return graph
+        return replace(
+            graph,
+            name=f"padded-{graph.name}",
+            before=(Aligned(), *self._before, *graph.before),
+            after=tuple(self._after),
+            scratch=max(self.size, graph.scratch),
+        )
+
+    def _copy(self, spec: Spec) -> tuple[Spec, Place]:
+        """The copy's spec, its axes in memory as the operand's, and where it is; the spec itself if it needs none."""
+        features = round_up(spec.shape[3], VECTOR // spec.dtype.itemsize)
+        if features == spec.shape[3]:
+            return spec, scratch()
+        order = memory_order(spec.shape[:3], spec.physical.strides[:3])
+        wide = Spec((*spec.shape[:3], features), spec.dtype)
+        wide = full(wide, dense(wide.shape, (*order, 3)))
+        at = scratch(self.size)
+        self.size += round_up(wide.nbytes, WORKSPACE_ALIGNMENT)
+        return wide, at
+
+
+def _is_dense(spec: Spec) -> bool:
+    """Whether features lie side by side, and lines of them without gaps."""
+    order = memory_order(spec.shape[:3], spec.physical.strides[:3])
+    return spec.physical == dense(spec.shape, (*order, 3))
+
+
+def _lines(spec: Spec) -> tuple[int, int]:
+    """An operand [B, H, S, D] without gaps as a matrix of lines of features."""
+    return prod(spec.shape[:3]), spec.shape[3]
 
 
 # --------------------------------------------------------------------------------------------------------- layouts
@@ -417,25 +501,29 @@ def _dropout(
     return made, {made.mask.uid: place, made.scale.uid: HostNumber.of(op.growth)}
 
 
-def _backward_formulation(op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term]) -> Formulation:
-    """The pattern backwards; it sums dq up in float32, from zeros.
+def _backward_formulation(
+    op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term], start: int
+) -> Formulation:
+    """The pattern backwards; it sums dq up in float32 and the gradient of a bias, from zeros.
 
     With dropout the pattern takes the part that is kept of the sum of do o. The engines of 9.19 leave that factor out
     (dq and dk were 7 % off), so that o is given to them times it, and the factor as 1.
+    start: where its scratch memory begins.
     """
     q, o = terms[0][0], terms[3]
     row_sum = prod(q.shape[:3]) * 4
-    at = round_up(row_sum, WORKSPACE_ALIGNMENT)
+    at = start + round_up(row_sum, WORKSPACE_ALIGNMENT)
     dq_sum = q.numel * 4
-    before: list[Bindable] = [Fill(scratch(at), 0, dq_sum)]
+    before = [Fill(scratch(at), 0, dq_sum), *(Fill(place, 0, s.nbytes) for s, place in targets[3:])]
     end = at + round_up(dq_sum, WORKSPACE_ALIGNMENT)
-    given = list(terms)
+    given, steps = list(terms), list[Bindable](before)
     if op.keep < 1:
         given[3] = o[0], scratch(end)
-        before.append(_scaled(o, scratch(end), op.keep))
+        steps.append(_scaled(o, scratch(end), op.keep))
         end += o[0].nbytes
+    sums = scratch(start), scratch(at)
     return Formulation(
-        "steps", lambda: backward_graph(op, given, targets, at), before=tuple(before), scratch=end
+        "steps", lambda: backward_graph(op, given, targets, sums), before=tuple(steps), scratch=end
     )
 
 
@@ -448,14 +536,14 @@ def _scaled(x: Term, y: Place, factor: float) -> Launch:
 
 
 def backward_graph(
-    op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term], dq_sum_at: int
+    op: AttentionGrad, terms: Sequence[Term], targets: Sequence[Term], sums: tuple[Place, Place]
 ) -> tuple[Graph, Mapping[int, Place]]:
-    """The pattern backwards; its sums lie at the start of the workspace."""
+    """The pattern backwards. sums: where those of rows and that of dq lie."""
     graph = Graph("float32")
     (q_spec, _), (k_spec, _), (v_spec, _) = terms[:3]
     q, o, do = (_tensor(graph, terms[i][0]) for i in (0, 3, 5))
     k, v = _transposed(graph, k_spec), _transposed(graph, v_spec)
-    dq, dk, dv = (_tensor(graph, s) for s, _ in targets[:3])
+    dq, dk, dv, *dbias = (_tensor(graph, s) for s, _ in targets)
     stats, row_sum = _stats(graph, q_spec), _stats(graph, q_spec)
     dq_sum = graph.packed(q_spec.shape, "float32")
     scale, one, causal = graph.scalar(), graph.scalar(), graph.scalar() if op.causal else None
@@ -464,11 +552,11 @@ def backward_graph(
     dropout, dropping = _dropout(graph, op, drawn)
     backward_steps(
         graph, do, q, k, v, o, stats=stats, dq=dq, dk=dk, dv=dv, scale=scale, one=one, row_sum=row_sum,
-        dq_sum=dq_sum, dropout=dropout, bias=bias, causal=causal,
+        dq_sum=dq_sum, dropout=dropout, bias=bias, dbias=dbias[0] if dbias else None, causal=causal,
     )  # fmt: skip
-    places = _placed((q, k, v, o, stats, do), terms[:6]) | _placed((dq, dk, dv), targets[:3]) | dropping
+    places = _placed((q, k, v, o, stats, do), terms[:6]) | _placed((dq, dk, dv, *dbias), targets) | dropping
     places |= {} if bias is None else {bias.uid: given[0][1]}
-    places |= {row_sum.uid: scratch(), dq_sum.uid: scratch(dq_sum_at)}
+    places |= {row_sum.uid: sums[0], dq_sum.uid: sums[1]}
     places |= {scale.uid: HostNumber.of(op.scale), one.uid: HostNumber.of(1.0)}
     return graph, places if causal is None else places | {causal.uid: HostNumber.of(_NEVER)}
 

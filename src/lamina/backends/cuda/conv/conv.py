@@ -4,7 +4,9 @@
     depthwise       one filter per channel: own kernels
     small channels  few input channels: own tensor-core kernels that read the image as it is stored
     undilated       dilation along one axis as rows and columns of the same memory (conv/undilated.py)
+    patches         windows side by side as a product of matrices (conv/patches.py)
     merged          small groups as fewer, larger ones, or as one: "dense" (conv/merged.py)
+    slices          few large groups one after the other, channels of each brought together (conv/slices.py)
     fast FIR        many taps: three convolutions of half as many on half as many rows (conv/fast_fir.py)
     direct          own kernels from the definition
 
@@ -26,6 +28,8 @@ from lamina.backends.cuda.conv.depthwise import depthwise_formulation, is_depthw
 from lamina.backends.cuda.conv.direct import direct
 from lamina.backends.cuda.conv.fast_fir import fast_fir_formulation, takes_fast_fir
 from lamina.backends.cuda.conv.merged import merged, merged_formulation
+from lamina.backends.cuda.conv.patches import patches, patches_formulations
+from lamina.backends.cuda.conv.slices import Slices, slices, slices_formulation, that_pay
 from lamina.backends.cuda.conv.small_channels import small_channels_formulation, takes_small_channels
 from lamina.backends.cuda.conv.transforms import (
     CHANNELS,
@@ -69,6 +73,8 @@ from lamina.spec import Policy, Spec, bfloat16, channels_last, contiguous, float
 
 #: Hopper's forward kernels take filters of so many taps at most; those of the data gradient take any number.
 _MANY_TAPS = 32
+#: Own kernels for few input channels beat all others forward, and as a filter gradient of so many taps at most.
+_FEW_TAPS = 49
 
 
 # ----------------------------------------------------------------------------------------------------- ops
@@ -148,7 +154,7 @@ def _cached(
                 replace(problem, formulations=(apart(),)),
                 replace(policy, algorithm="heuristic"),
             )
-        elif _runs_apart(type(op), Operands(op.window, x, w, y), epilogue):
+        elif _runs_apart(type(op), Operands(op.window, x, w, y), epilogue, device, policy):
             problem = replace(problem, formulations=(apart(), *problem.formulations))
         elif pays_apart(problem, epilogue.steps, device, policy):
             problem = beside_fused(problem, apart(), epilogue.steps, device)
@@ -171,8 +177,15 @@ def _apart(
     return unfused_formulation(head, epilogue.steps, out, extras, epilogue.first)
 
 
-def _runs_apart(direction: Direction, o: Operands, epilogue: Epilogue) -> bool:
-    """Whether an own kernel takes the convolution but not the steps on it: cuDNN's engines with both are slower."""
+def _runs_apart(
+    direction: Direction, o: Operands, epilogue: Epilogue, device: Device, policy: Policy
+) -> bool:
+    """Whether an own kernel, or a product of patches that pays, takes the convolution but not the steps on it:
+    cuDNN's engines with both are slower.
+    """
+    form = patches(direction, o)
+    if form is not None:
+        return form.pays(device.machine, policy) and form.epilogue(epilogue) is None
     if not is_channels_last(o) or not is_depthwise(direction, o, Vector()):
         return False
     result, _ = sides(direction, o)
@@ -199,6 +212,7 @@ def conv_problem(
     extras = epilogue.arranged(result.shape, result.physical)
     steps = "".join(f" > {step}" for step in epilogue.steps)
     formulations = _formulations(direction, o, epilogue, device, policy or Policy())
+    form = _form(formulations[0].name, direction, o)
     plain = () if epilogue.steps else (direct(direction, o),)
     if plain:
         formulations.append(layout_formulation(direction, o))
@@ -213,8 +227,19 @@ def conv_problem(
         formulations=tuple(formulations),
         flops=o.flops,
         plain=plain,
-        kind=f"{name}({replace(o.window, groups=1)}) {_grouping(o)}{steps}",
+        kind=f"{name}({replace(o.window, groups=1)}) {_grouping(o)}{steps}{form}",
     )
+
+
+def _form(first: str, direction: Direction, o: Operands) -> str:
+    """The form that is expected to be best, where it is one that engines as they are say nothing about: what is known
+    of problems nearby counts only if these have it too.
+    """
+    if first.startswith("patches-"):
+        return " patches"
+    if first in ("slices", "dense") and slices(direction, o) is not None:
+        return " few groups"
+    return " few filters" if first == "stem" and o.w.shape[0] % 32 else ""
 
 
 def _grouping(o: Operands) -> str:
@@ -240,11 +265,15 @@ def _formulations(
     if pads(o) and not (direction is ConvDataGrad and epilogue.steps):
         formulations.append(padded_formulation(direction, o, epilogue))
     formulations = [*formulations, plain] if o.x.shape[1] < CHANNELS or pads(o) else [plain, *formulations]
-    if takes_small_channels(
-        direction, o, vector, device.machine
-    ):  # forward it beats all others; as a filter gradient not always
+    form = patches(direction, o)
+    if form is not None:
+        products = patches_formulations(form, epilogue, device, policy)
+        first = form.pays(device.machine, policy)
+        formulations = [*products, *formulations] if first else [*formulations, *products]
+    if takes_small_channels(direction, o, vector, device.machine):
+        first = direction is Conv or prod(o.w.shape[2:]) <= _FEW_TAPS
         formulations.insert(
-            0 if direction is Conv else len(formulations),
+            0 if first else len(formulations),
             small_channels_formulation(direction, o, vector, device.machine),
         )
     if can_swap(o) and not pads(o):
@@ -258,12 +287,20 @@ def _formulations(
     others = [
         merged_formulation(direction, form, epilogue) for form in forms if not form.pays(device.machine)
     ]
-    formulations = [*likely, *formulations, *others]
+    few = _few_groups(direction, o, epilogue, device, policy)
+    others = [one for one in others if one.name not in {known.name for known in few}]
+    formulations = [*likely, *few, *formulations, *others]
     if multiplies(o):
-        formulations += product_formulations(direction, o, vector, device, policy)
+        products = product_formulations(direction, o, vector, device, policy)
+        if pads(o) and max(o.window.stride) == 1:  # lines of odd length: padded took 1.5 to 3 times as long
+            blas = [one for one in products if one.graph is None]
+            products = [*blas, *(one for one in products if one.graph is not None)]
+            formulations = [*products, *formulations]
+        else:
+            formulations += products
     parts = policy.algorithm in ("fastest", "halved") and not epilogue.steps
     if parts and takes_fast_fir(direction, o, device.machine):
-        formulations.append(fast_fir_formulation(direction, o, partial(_part, device, policy)))
+        formulations.append(fast_fir_formulation(direction, o, partial(_part, device, policy, Conv)))
     return formulations
 
 
@@ -280,7 +317,29 @@ def _with_undilated(
     return [made, *formulations] if direction is ConvFilterGrad else [*formulations, made]
 
 
-def _part(device: Device, policy: Policy, o: Operands) -> Plan:
+def _few_groups(
+    direction: Direction, o: Operands, epilogue: Epilogue, device: Device, policy: Policy
+) -> list[Formulation]:
+    """Few large groups one after the other, or as one with zeros between them: what is expected to be clearly
+    faster than engines for groups; all of it where formulations compete.
+    """
+    form = slices(direction, o)
+    if form is None:
+        return []
+    found = that_pay(form, device.machine, policy, steps=bool(epilogue.steps))
+    if policy.algorithm in ("fastest", "slices") and not epilogue.steps and form not in found:
+        found.append(form)
+
+    return [
+        slices_formulation(one, partial(_part, device, policy, direction))
+        if isinstance(one, Slices)
+        else merged_formulation(direction, one, epilogue)
+        for one in found
+    ]
+
+
+def _part(device: Device, policy: Policy, direction: Direction, o: Operands) -> Plan:
     """The plan of a convolution that is a part of another one: timed where that one is."""
     part = replace(policy, algorithm="heuristic") if policy.named else policy
-    return _cached(Conv(o.window), (o.x.open, o.w.open, o.y.open), NONE, device, part)
+    sizes = {Conv: (), ConvDataGrad: (o.x.shape[2:],), ConvFilterGrad: (o.w.shape[2:],)}[direction]
+    return _cached(direction(o.window, *sizes), (o.x.open, o.w.open, o.y.open), NONE, device, part)

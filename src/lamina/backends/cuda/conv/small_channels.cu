@@ -6,11 +6,12 @@
 // The inner axis of the forward product goes over (KH, RUN): RUN elements, taps times channels, from LEAD before a
 // window's first one, so that every pair of them lies in one 32-bit word. The image lies channels last, C * SW is even.
 //
-// Constants: Index, T, IMAGES, C, H, W, K, KH, KW, SH, SW, PH, PW (padding before), OH, OW, LEAD, RUN (even), STEPS
-// (ceil(KH * RUN / 16)), SHIFT (where an image row begins in a shared row), PITCH (elements of a shared row), VX (elements
-// per access of an image row), RESIDENT (blocks per multiprocessor), GROUPS (warps of a block that share the places
-// between them); forward TH (output rows per tile), BIAS, RELU, UPPER; for the filter gradient EIGHTS (eights of elements
-// that a filter row spans), COLS (warps that share these between them) and NP (eights per warp).
+// Constants: Index, T, IMAGES, C, H, W, FILTERS (in eights), K (with those that are zeros, as many as a warp's matrices
+// have), KH, KW, SH, SW, PH, PW (padding before), OH, OW, LEAD, RUN (even), STEPS (ceil(KH * RUN / 16)), SHIFT (where an
+// image row begins in a shared row), PITCH (elements of a shared row), VX (elements per access of an image row), RESIDENT
+// (blocks per multiprocessor), GROUPS (warps of a block that share the places between them); forward TH (output rows per
+// tile), BIAS, RELU, UPPER; for the filter gradient EIGHTS (eights of elements that a filter row spans), COLS (warps that
+// share these between them) and NP (eights per warp).
 #include "mma.cuh"
 #include "slices.cuh"
 #define REPEAT(k, n) _Pragma("unroll") for (int k = 0; k < (n); ++k)
@@ -80,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(256) stem_filter(const T *filter, T
         const int e = i % 2, upper = i / 2 % 2, lane = i / 4 % 32, tile = i / 128 % NT, step = i / 128 / NT;
         const int inner = step * 16 + lane % 4 * 2 + e + 8 * upper, kh = inner / RUN, j = inner % RUN, c = lane / 4;
         const int k = tile / 4 * 32 + c / 2 * 8 + tile % 4 * 2 + c % 2;
-        packed[i] = IS_TAP(kh, j) ? filter[W_AT(k, kh, j)] : narrow<T>(0.0f);
+        packed[i] = k < FILTERS && IS_TAP(kh, j) ? filter[W_AT(k, kh, j)] : narrow<T>(0.0f);
     }
 }
 
@@ -132,14 +133,14 @@ extern "C" __global__ void __launch_bounds__(K * GROUPS, RESIDENT) stem(const T 
             }
             REPEAT(i, 2) {
                 const int p = first + 8 * i;
-                if (p >= places) continue;
+                if (p >= places || q * 32 + t * 8 >= FILTERS) continue;
                 Eight pack;
                 REPEAT(v, 8) {
                     f32 value = sum[v / 2][i * 2 + v % 2];
                     if (BIAS) value += widen(bias[q * 32 + t * 8 + v]);
                     pack.v[v] = narrow<T>(RELU ? smaller(larger(value, 0.0f), UPPER) : value);
                 }
-                store<8>(y + (((Index)(tile / TILES) * OH + oh0) * OW + p) * (Index)K + q * 32 + t * 8, pack);
+                store<8>(y + (((Index)(tile / TILES) * OH + oh0) * OW + p) * (Index)FILTERS + q * 32 + t * 8, pack);
             }
         }
     }
@@ -150,7 +151,7 @@ extern "C" __global__ void __launch_bounds__(K * GROUPS, RESIDENT) stem(const T 
 #define STRIDE (K + 8)  // of a place in shared memory: no two rows of a matrix meet in a bank
 #define SPANS (KH * EIGHTS)
 #define WARPS (COLS * GROUPS)
-#define READERS (WARPS * 32 / (K / 8))  // places of a row of the gradient that a block reads at once
+#define READERS (WARPS * 32 / (FILTERS / 8))  // places of a row of the gradient that a block reads at once
 #define FRAGMENTS (COLS * MT * NP * 128)
 #define NEW (SH < KH ? SH : KH)  // image rows that an output row needs and the one before it did not
 #define FRESH(row) ((row) == begin || (row) % OH == 0)
@@ -159,13 +160,14 @@ extern "C" __global__ void __launch_bounds__(K * GROUPS, RESIDENT) stem(const T 
 // its windows is in turn (oh SH + kh) % KH.
 __device__ __forceinline__ void read_row(T *rows, T *places, const T *x, const T *gradient, int row, bool fresh)
 {
-    const int first = row % OH * SH, part = threadIdx.x % (K / 8);
+    const int first = row % OH * SH, part = threadIdx.x % (FILTERS / 8);
     for (int kh = (fresh ? 0 : KH - NEW) + (int)threadIdx.x / 32; kh < KH; kh += WARPS)
         read_later(rows + (first + kh) % KH * PITCH, x, (Index)(row / OH), first + kh - PH);
-    const T *from = gradient + (Index)row * (OW * K) + part * 8;
+    const T *from = gradient + (Index)row * (OW * FILTERS) + part * 8;
 #pragma unroll 5
-    for (int place = threadIdx.x / (K / 8); place < OW; place += READERS)
-        if (threadIdx.x < READERS * (K / 8)) copy_later(places + place * STRIDE + part * 8, from + place * K, true);
+    for (int place = threadIdx.x / (FILTERS / 8); place < OW; place += READERS)
+        if (threadIdx.x < READERS * (FILTERS / 8))
+            copy_later(places + place * STRIDE + part * 8, from + place * FILTERS, true);
 }
 
 // The new image rows as matrices [EIGHTS][PLACES][8]: of each place the elements that a filter row takes of it.
@@ -255,6 +257,6 @@ extern "C" __global__ void __launch_bounds__(256) stem_filter_sum(const f32 *par
     const int g = at % 32 / 4, t = at % 4, i = at / 32 % 4, j = at / 128 % NP, m = at / 128 / NP % MT;
     const int span = at / (128 * NP * MT) * NP + j, k = m * 16 + g + i / 2 * 8;
     const int kh = span / EIGHTS, place = span % EIGHTS * 8 + t * 2 + i % 2;
-    if (IS_TAP(kh, place)) dw[W_AT(k, kh, place)] = narrow<T>(sum);
+    if (k < FILTERS && IS_TAP(kh, place)) dw[W_AT(k, kh, place)] = narrow<T>(sum);
 }
 #endif

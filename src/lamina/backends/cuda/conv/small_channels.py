@@ -26,8 +26,10 @@ from lamina.runtime import Machine
 from lamina.spec import bfloat16, channels_last, float16
 
 _MOST_CHANNELS = 4
-#: Filters come in groups of 32, as many as a warp of the forward kernel has.
-_FILTERS = range(32, 129, 32)
+#: Filters that there are matrices for, in whole accesses of a line of y.
+_FILTERS = range(16, 129, 8)
+#: A warp of the forward kernel has so many filters, a matrix of the filter gradient's so many: others are zeros.
+_OF_WARP, _OF_MATRIX = 32, 16
 #: Products of 16 elements whose filters fit into a warp's registers.
 _MOST_STEPS = 16
 #: Registers that a thread needs besides sums and filters.
@@ -44,6 +46,11 @@ class SmallChannels:
 
     o: Operands
     machine: Machine
+
+    @property
+    def filters(self) -> int:
+        """With those that are zeros."""
+        return round_up(self.o.w.shape[0], _OF_WARP)
 
     @property
     def lead(self) -> int:
@@ -84,7 +91,7 @@ class SmallChannels:
         row = o.x.shape[3] * o.x.shape[1]
         numbers: dict[str, int | str | float] = {
             **dict(zip(("IMAGES", "C", "H", "W"), o.x.shape, strict=True)),
-            **{"K": o.w.shape[0], "KH": o.w.shape[2], "KW": o.w.shape[3]},
+            **{"FILTERS": o.w.shape[0], "K": self.filters, "KH": o.w.shape[2], "KW": o.w.shape[3]},
             **{"OH": o.y.shape[2], "OW": o.y.shape[3], "SH": win.stride[0], "SW": win.stride[1]},
             **{"PH": win.padding[0][0], "PW": win.padding[1][0], "LEAD": self.lead, "RUN": self.run},
             **{"STEPS": self.steps, "SHIFT": self.shift, "PITCH": self.pitch},
@@ -111,17 +118,17 @@ class Forward(SmallChannels):
     @property
     def groups(self) -> int:
         """Warps that share a tile's places between them."""
-        return max(1, 128 // self.o.w.shape[0])
+        return max(1, 128 // self.filters)
 
     @property
     def warps(self) -> int:
         """Of a block."""
-        return self.groups * self.o.w.shape[0] // 32
+        return self.groups * self.filters // _OF_WARP
 
     @property
     def filter(self) -> int:
         """Bytes of the filter in the order in which lanes take it."""
-        return self.steps * self.o.w.shape[0] // 8 * 256
+        return self.steps * self.filters // 8 * 256
 
     def rows(self, height: int) -> int:
         """Image rows of a tile of so many output rows."""
@@ -187,6 +194,11 @@ class FilterGrad(SmallChannels):
     """How the work is shared out: of the result a warp has all filters times some eights of elements."""
 
     @property
+    def filters(self) -> int:
+        """With those that are zeros."""
+        return round_up(self.o.w.shape[0], _OF_MATRIX)
+
+    @property
     def spans(self) -> int:
         """Eights of elements of a window."""
         return self.o.w.shape[2] * self.eights
@@ -194,7 +206,7 @@ class FilterGrad(SmallChannels):
     @property
     def spans_per_warp(self) -> int:
         """As many as there are registers for, shared out evenly."""
-        most = max(1, _SUMS // (self.o.w.shape[0] // 16 * 4))
+        most = max(1, _SUMS // (self.filters // 16 * 4))
         return -(-self.spans // -(-self.spans // most))
 
     @property
@@ -222,19 +234,19 @@ class FilterGrad(SmallChannels):
     @property
     def fragments(self) -> int:
         """Sums that a block leaves."""
-        return self.columns * self.spans_per_warp * (self.o.w.shape[0] // 16) * 128
+        return self.columns * self.spans_per_warp * (self.filters // 16) * 128
 
     @property
     def shared(self) -> int:
         """Bytes of the windows of a row, of the image rows, of two rows of the gradient; in the end, of the sums."""
-        filters, _, height, _ = self.o.w.shape
-        work = self.spans * self.places * 16 + height * self.pitch * 2 + 2 * self.places * (filters + 8) * 2
+        line = (self.filters + 8) * 2
+        work = self.spans * self.places * 16 + self.o.w.shape[2] * self.pitch * 2 + 2 * self.places * line
         return max(work, self.fragments * 4 if self.groups > 1 else 0)
 
     @property
     def resident(self) -> int:
         """Blocks per multiprocessor."""
-        return _resident(self.machine, self.warps, self.spans_per_warp * self.o.w.shape[0] // 4, self.shared)
+        return _resident(self.machine, self.warps, self.spans_per_warp * self.filters // 4, self.shared)
 
     @property
     def blocks(self) -> int:

@@ -1,4 +1,7 @@
-"""Softmax and its logarithm, forward and backward: a thread, a warp or a block per group of elements."""
+"""Softmax and its logarithm, forward and backward: a thread, a warp or a block per group of elements.
+
+Groups that lie together, of up to 1,024 elements of a half type, are read once and held in registers.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,14 @@ from lamina.backends.cuda.elementwise.pointwise import full
 from lamina.backends.cuda.elementwise.reduce import dense, spaces
 from lamina.backends.cuda.launch.indexing import Space, index_type, offset_function
 from lamina.backends.cuda.launch.program import (
+    VECTOR,
+    Bindable,
     Place,
     Program,
     c_type,
     constants,
     kernel_plan,
+    lanes_of,
     looping,
     source,
     target,
@@ -22,6 +28,9 @@ from lamina.backends.cuda.registry import kernels
 from lamina.ops.primitives.softmax import LogSoftmax, LogSoftmaxGrad, Softmax, SoftmaxGrad
 from lamina.runtime import Device
 from lamina.spec import Policy, Spec
+
+#: Registers of a thread for the elements of a group.
+_MOST = 32
 
 
 def lanes_for(kept: Space, reduced: Space) -> int:
@@ -59,12 +68,34 @@ def _plan(
     if out.numel == 0:
         return kernel_plan(device, inputs, [out], [], label=op.name, aliases=aliases)
     kept, reduced, _ = spaces(inputs[0], op.axis)
-    lanes = lanes_for(kept, reduced)
-    index = index_type(kept.reach + reduced.reach)
+    text = f"typedef {index_type(kept.reach + reduced.reach)} Index;\ntypedef {c_type(out.dtype)} T;\n"
     logarithm = isinstance(op, (LogSoftmax, LogSoftmaxGrad))
-    text = f"typedef {index} Index;\ntypedef {c_type(out.dtype)} T;\n"
-    text += constants(LANES=lanes, OUTPUTS=kept.count, COUNT=reduced.count, KIND=int(logarithm))
+    text += constants(OUTPUTS=kept.count, COUNT=reduced.count, KIND=int(logarithm))
     text += offset_function("kept", kept) + offset_function("reduced", reduced)
     places: tuple[Place, ...] = (*(source(i) for i in range(len(inputs))), target())
-    launch = looping(Program(name, "elementwise/softmax.cu", text), kept.count * lanes, places)
-    return kernel_plan(device, inputs, [out], [launch], label=op.name, aliases=aliases)
+
+    def steps(aligned: bool) -> tuple[Bindable, ...]:
+        held = held_in_lanes(kept, reduced, out) if aligned else None
+        width, lanes, turns = held or (0, lanes_for(kept, reduced), 0)
+        how = constants(LANES=lanes) + (constants(V=width, TURNS=turns) if held else "")
+        program = Program(name, "elementwise/softmax.cu", text + how)
+        return (looping(program, kept.count * lanes, places),)
+
+    return kernel_plan(
+        device, inputs, [out], steps(True), label=op.name, aliases=aliases, plain=lambda: steps(False)
+    )
+
+
+def held_in_lanes(kept: Space, reduced: Space, spec: Spec) -> tuple[int, int, int] | None:
+    """(elements of an access, lanes that share a group, accesses of a lane), where groups lie together, in whole
+    accesses, and lanes hold them; else None.
+    """
+    width = VECTOR // spec.dtype.itemsize
+    if len(reduced.sizes) != 1 or reduced.strides[0] != (1,):
+        return None
+    while width > 1 and (reduced.count % width or any(s % width for s in kept.strides[0])):
+        width //= 2
+    lanes, turns = lanes_of(reduced.count // width, _MOST * 4 // (width * spec.dtype.compute.itemsize))
+    if width * spec.dtype.itemsize < 4 or turns * width * spec.dtype.compute.itemsize > _MOST * 4:
+        return None
+    return width, lanes, turns

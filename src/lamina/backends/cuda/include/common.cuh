@@ -169,6 +169,14 @@ template <class T, class F> __device__ __forceinline__ T over_warp(T v, F f)
     return v;
 }
 
+// The same over N neighbouring lanes, N a power of two: each of them gets the result. All 32 lanes must call.
+template <int N, class T, class F> __device__ __forceinline__ T over_lanes_of(T v, F f)
+{
+#pragma unroll
+    for (int lanes = N / 2; lanes; lanes >>= 1) v = f(v, shuffle_xor(v, lanes));
+    return v;
+}
+
 // f(a, b) over a block of whole warps; every thread gets the result. All threads must call.
 template <class T, class F> __device__ __forceinline__ T over_block(T v, F f, T neutral)
 {

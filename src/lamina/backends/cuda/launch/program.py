@@ -628,3 +628,13 @@ def looping(
 def round_up(value: int, multiple: int) -> int:
     """The next multiple of `multiple` that is not below `value`."""
     return -(-value // multiple) * multiple
+
+
+def lanes_of(accesses: int, most: int) -> tuple[int, int]:
+    """(lanes that share a row of so many accesses, accesses of a lane): few idle ones, and `most` at most; the most
+    lanes of those that are alike. Lanes are a power of two up to a warp, and four of them read a line of memory. (32,
+    more than `most`) where none fit.
+    """
+    found = [(lanes, -(-accesses // lanes)) for lanes in (32, 16, 8, 4, 2, 1) if lanes >= min(4, accesses)]
+    fitting = [(lanes, turns) for lanes, turns in found if turns <= most]
+    return min(fitting, key=lambda pair: pair[0] * pair[1]) if fitting else found[0]

@@ -42,7 +42,7 @@ from lamina.backends.cuda.launch.program import (
     target,
 )
 from lamina.backends.cuda.matmul.cublaslt import cublaslt_formulations
-from lamina.backends.cuda.matmul.padded import PaddedProduct, padded
+from lamina.backends.cuda.matmul.padded import CopiedProduct, padded
 from lamina.backends.cuda.registry import kernels
 from lamina.backends.cuda.select.formulations import (
     Formulation,
@@ -60,8 +60,8 @@ from lamina.spec import DType, Layout, Policy, Spec, bfloat16, contiguous, float
 _POINT = Window((1, 1), ((0, 0), (0, 0)), (1, 1))
 #: Where the operands of a product and its result lie.
 _PLACES = (source(0), source(1), target())
-#: Of cuBLASLt's algorithms for padded operands so many compete.
-_MOST_PADDED = 2
+#: Of cuBLASLt's algorithms for copies of operands so many compete.
+_MOST_COPIED = 2
 
 
 @kernels(Matmul, source="cudnn")
@@ -172,13 +172,13 @@ def matmul_problem(
     padded operands comes first; what is known of products with whole rows says nothing about these.
     """
     extras = epilogue.arranged(c.shape, c.physical)
-    formulations = _engines(p, a, c, _PLACES, epilogue, policy, device)
+    formulations = _engines(p, c, _PLACES, epilogue, policy, device)
     wide = None
     if device is not None and cudnn_multiplies(a.dtype, policy):
         wide = padded(p, c, epilogue, device.machine, tf32=policy.tf32)
     first = wide is not None and wide.pays
     if wide is not None:
-        copied = _padded_formulations(wide, a, c, policy, device)
+        copied = copied_formulations("padded", wide, c, policy, device)
         formulations = [*copied, *formulations] if first else [*formulations, *copied]
     plain = () if epilogue.steps else (tiled(p, a),)
     if plain:
@@ -198,13 +198,12 @@ def matmul_problem(
 
 def _engines(
     p: Product,
-    a: Spec,
     c: Spec,
     places: tuple[Place, Place, Place],
     epilogue: Epilogue,
     policy: Policy,
     device: Device | None,
-    around: PaddedProduct | None = None,
+    around: CopiedProduct | None = None,
 ) -> list[Formulation]:
     """cuDNN's and cuBLASLt's formulations, best first.
 
@@ -213,7 +212,7 @@ def _engines(
     before, after, size = (around.before, around.after, around.scratch) if around else ((), (), 0)
     blas = cublaslt_formulations(
         p,
-        a.dtype,
+        c.dtype,
         places,
         device,
         policy,
@@ -224,22 +223,22 @@ def _engines(
     )
     graphs = []
     if p.batch == 1 and _fits_conv(p, epilogue):
-        graphs.append(conv_formulation(p, a, c, epilogue, places))
-    if cudnn_multiplies(a.dtype, policy):
-        graphs.append(matmul_formulation(p, a, c, epilogue, places))
+        graphs.append(conv_formulation(p, c, epilogue, places))
+    if cudnn_multiplies(c.dtype, policy):
+        graphs.append(matmul_formulation(p, c, epilogue, places))
     if around is not None:
         graphs = [replace(g, before=(Aligned(), *before), after=after, scratch=size) for g in graphs]
-    half = a.dtype in (float16, bfloat16)
+    half = c.dtype in (float16, bfloat16)
     return [*graphs, *blas] if half and not p.a_transposed else [*blas, *graphs]
 
 
-def _padded_formulations(
-    wide: PaddedProduct, a: Spec, c: Spec, policy: Policy, device: Device | None
+def copied_formulations(
+    name: str, made: CopiedProduct, c: Spec, policy: Policy, device: Device | None
 ) -> list[Formulation]:
-    """The engines on padded operands; of cuBLASLt's algorithms the first ones."""
-    made = _engines(wide.product, a, c, wide.places, wide.epilogue, policy, device, wide)
-    blas = [one for one in made if one.graph is None][_MOST_PADDED:]
-    return [replace(one, name=f"padded-{one.name}") for one in made if one not in blas]
+    """The engines on copies; of cuBLASLt's algorithms the first ones. c: the result of the product that is wanted."""
+    found = _engines(made.product, c, made.places, made.epilogue, policy, device, made)
+    blas = [one for one in found if one.graph is None][_MOST_COPIED:]
+    return [replace(one, name=f"{name}-{one.name}") for one in found if one not in blas]
 
 
 def _fits_conv(p: Product, epilogue: Epilogue) -> bool:
@@ -248,13 +247,13 @@ def _fits_conv(p: Product, epilogue: Epilogue) -> bool:
 
 
 def conv_formulation(
-    p: Product, a: Spec, c: Spec, epilogue: Epilogue, lie: tuple[Place, Place, Place] = _PLACES
+    p: Product, c: Spec, epilogue: Epilogue, lie: tuple[Place, Place, Place] = _PLACES
 ) -> Formulation:
     """The product as a convolution with one place, in the direction that fits how the operands lie.
 
     lie: where A, B and C are.
     """
-    direction, o, places = as_convolution(p, a.dtype, lie)
+    direction, o, places = as_convolution(p, c.dtype, lie)
 
     def graph() -> tuple[Graph, Mapping[int, Place]]:
         if not epilogue.steps:
@@ -297,10 +296,10 @@ def _operands(images: int, channels: int, filters: int, dtype: DType) -> Operand
 
 
 def matmul_formulation(
-    p: Product, a: Spec, c: Spec, epilogue: Epilogue, places: tuple[Place, Place, Place] = _PLACES
+    p: Product, c: Spec, epilogue: Epilogue, places: tuple[Place, Place, Place] = _PLACES
 ) -> Formulation:
     """cuDNN's matmul graph. places: where A, B and C lie."""
-    return Formulation("matmul", lambda: matmul_graph(p, a.dtype, places, epilogue, c))
+    return Formulation("matmul", lambda: matmul_graph(p, c.dtype, places, epilogue, c))
 
 
 def tiled(p: Product, a: Spec) -> Launch:

@@ -44,8 +44,8 @@ Sides = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class PaddedProduct:
-    """A product of padded operands.
+class CopiedProduct:
+    """A product of copies of operands, as of padded ones.
 
     product: its sizes. places: where its A, B and C lie. epilogue: the steps that it is left to do; before, after:
     kernels around it. scratch: bytes of workspace that these take. pays: whether it is expected to be faster.
@@ -74,7 +74,7 @@ def with_whole_rows(p: Product, dtype: DType) -> Product:
 
 def padded(
     p: Product, c: Spec, epilogue: Epilogue, machine: Machine, *, tf32: bool = False
-) -> PaddedProduct | None:
+) -> CopiedProduct | None:
     """How to compute a product on padded operands, or None where rows are whole or it cannot pay.
 
     c: the result. tf32: whether matrix units multiply float32.
@@ -96,7 +96,7 @@ def padded(
     after = [_back(q, pairs[2], c, epilogue, places[2])] if turned else []
     rate = machine.rate(dtype.name, tf32=tf32)
     around = moved / machine.bandwidth + (len(before) + len(after)) * machine.launch_seconds
-    return PaddedProduct(
+    return CopiedProduct(
         q,
         (places[0], places[1], places[2]),
         NONE if turned else epilogue,

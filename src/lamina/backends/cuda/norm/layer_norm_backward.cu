@@ -1,23 +1,56 @@
-// The gradients of norms whose rows are short and lie one behind the other, in one pass over g and x: a warp holds a row
-// in registers and goes on to the next one, each lane adding up dscale and dbias of its own columns.
+// The gradients of norms whose rows are short and lie one behind the other, in one pass over g and x: LANES lanes of a
+// warp hold a row in registers and go on to another one, each adding up dscale and dbias of its own columns.
 //
-// V: elements per access. COUNT: elements of a row, TURNS * 32 * V. ROWS, BLOCKS. CENTRED: with means and a bias.
+// V: elements per access. COUNT: elements of a row. TURNS: accesses of a lane, the last of which may lie beyond the row.
+// ROWS, BLOCKS. CENTRED: with means and a bias. AHEAD: the next row is read before this one is written.
 typedef Wide<T>::type A;
 #define SUMS (1 + CENTRED)
 #define REPEAT(k, n) _Pragma("unroll") for (int k = 0; k < (n); ++k)
 
 #ifdef ROW_GRAD
-// The block's sums of its warps' `mine`, to to[COUNT].
+#define PER_WARP (32 / LANES)
+#define PER_BLOCK (8 * PER_WARP)
+#define IN_ROW(turn) (TURNS * LANES * V == COUNT || ((turn) * LANES + lane) * V < COUNT)
+
+struct Row {
+    Pack<T, V> elements[TURNS], gradients[TURNS];
+    A middle, slope;
+};
+
+// Row o as a lane holds it; zeros beyond the last row, and beyond the row's end.
+__device__ __forceinline__ void read(Row &row, const T *g, const T *x, const A *mean, const A *spread, i64 o, int lane)
+{
+    const bool real = o < ROWS;
+    row.middle = row.slope = 0;
+    if (real) {
+        row.slope = spread[o];
+#if CENTRED
+        row.middle = mean[o];
+#endif
+    }
+    const i64 base = o * COUNT + lane * V;
+    REPEAT(turn, TURNS) {
+        if (real && IN_ROW(turn)) {
+            row.elements[turn] = load<V>(x + base + turn * LANES * V);
+            row.gradients[turn] = load<V>(g + base + turn * LANES * V);
+        } else {
+            REPEAT(k, V) row.elements[turn].v[k] = row.gradients[turn].v[k] = narrow<T>((A)0);
+        }
+    }
+}
+
+// The block's sums of its lanes' `mine`, to to[COUNT].
 __device__ __forceinline__ void write_sums(const A (&mine)[TURNS][V], A *to)
 {
-    __shared__ A part[8][COUNT];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    __shared__ A part[PER_BLOCK][COUNT];
+    const int lane = threadIdx.x % LANES, row = threadIdx.x / LANES;
     __syncthreads();
-    REPEAT(turn, TURNS) { REPEAT(k, V) part[warp][(turn * 32 + lane) * V + k] = mine[turn][k]; }
+    REPEAT(turn, TURNS)
+        if (IN_ROW(turn)) { REPEAT(k, V) part[row][(turn * LANES + lane) * V + k] = mine[turn][k]; }
     __syncthreads();
     for (int c = threadIdx.x; c < COUNT; c += 256) {
         A total = part[0][c];
-        for (int w = 1; w < 8; ++w) total += part[w][c];
+        for (int w = 1; w < PER_BLOCK; ++w) total += part[w][c];
         to[c] = total;
     }
 }
@@ -26,33 +59,28 @@ __device__ __forceinline__ void write_sums(const A (&mine)[TURNS][V], A *to)
 extern "C" __global__ void __launch_bounds__(256, RESIDENT)
 row_grad(const T *g, const T *x, const A *scale, const A *mean, const A *spread, T *dx, A *partial)
 {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % LANES;
+    const i64 step = (i64)BLOCKS * PER_BLOCK, begin = (i64)blockIdx.x * PER_BLOCK + threadIdx.x / 32 * PER_WARP;
     A factor[TURNS][V], of_scale[TURNS][V], of_bias[TURNS][V];
     REPEAT(turn, TURNS) {
         REPEAT(k, V) {
-            factor[turn][k] = scale[(turn * 32 + lane) * V + k];
+            factor[turn][k] = IN_ROW(turn) ? scale[(turn * LANES + lane) * V + k] : (A)0;
             of_scale[turn][k] = 0;
             of_bias[turn][k] = 0;
         }
     }
-    for (i64 o = (i64)blockIdx.x * 8 + warp; o < ROWS; o += (i64)BLOCKS * 8) {
-        const i64 base = o * COUNT + lane * V;
-        Pack<T, V> elements[TURNS], gradients[TURNS];
-        REPEAT(turn, TURNS) {
-            elements[turn] = load<V>(x + base + turn * 32 * V);
-            gradients[turn] = load<V>(g + base + turn * 32 * V);
-        }
-        const A slope = spread[o];
-#if CENTRED
-        const A middle = mean[o];
-#else
-        const A middle = 0;
-#endif
+    i64 o = begin + threadIdx.x % 32 / LANES;
+    Row row;
+    if (AHEAD) read(row, g, x, mean, spread, o, lane);
+    for (i64 first = begin; first < ROWS; first += step, o += step) {  // the same rounds for all lanes of a warp
+        Row next;
+        if (AHEAD) read(next, g, x, mean, spread, o + step, lane);
+        else read(row, g, x, mean, spread, o, lane);
         A sum = 0, inner = 0;
         REPEAT(turn, TURNS) {
             REPEAT(k, V) {
-                const A d = (A)widen(gradients[turn].v[k]);
-                const A n = ((A)widen(elements[turn].v[k]) - middle) * slope;
+                const A d = (A)widen(row.gradients[turn].v[k]);
+                const A n = ((A)widen(row.elements[turn].v[k]) - row.middle) * row.slope;
                 of_scale[turn][k] += d * n;
                 of_bias[turn][k] += d;
                 sum += d * factor[turn][k];
@@ -60,20 +88,21 @@ row_grad(const T *g, const T *x, const A *scale, const A *mean, const A *spread,
             }
         }
 #if CENTRED
-        const A level = over_warp(sum, Sum()) * (A)(1.0 / COUNT);
+        const A level = over_lanes_of<LANES>(sum, Sum()) * (A)(1.0 / COUNT);
 #else
         const A level = 0;
 #endif
-        const A tilt = over_warp(inner, Sum()) * (A)(1.0 / COUNT);
+        const A tilt = over_lanes_of<LANES>(inner, Sum()) * (A)(1.0 / COUNT);
         REPEAT(turn, TURNS) {
             Pack<T, V> result;
             REPEAT(k, V) {
-                const A n = ((A)widen(elements[turn].v[k]) - middle) * slope;
-                const A w = (A)widen(gradients[turn].v[k]) * factor[turn][k];
-                result.v[k] = narrow<T>((w - level - n * tilt) * slope);
+                const A n = ((A)widen(row.elements[turn].v[k]) - row.middle) * row.slope;
+                const A w = (A)widen(row.gradients[turn].v[k]) * factor[turn][k];
+                result.v[k] = narrow<T>((w - level - n * tilt) * row.slope);
             }
-            store<V>(dx + base + turn * 32 * V, result);
+            if (o < ROWS && IN_ROW(turn)) store<V>(dx + o * COUNT + (turn * LANES + lane) * V, result);
         }
+        if (AHEAD) row = next;
     }
     A *to = partial + (i64)blockIdx.x * SUMS * COUNT;
     write_sums(of_scale, to);
@@ -85,16 +114,18 @@ row_grad(const T *g, const T *x, const A *scale, const A *mean, const A *spread,
 
 #ifdef ROW_GRAD_TOTALS
 // dscale and dbias: 32 columns for each block, whose warps share the partial sums.
-extern "C" __global__ void __launch_bounds__(256) row_grad_totals(const A *partial, A *dscale, A *dbias)
+extern "C" __global__ void __launch_bounds__(WARPS * 32) row_grad_totals(const A *partial, A *dscale, A *dbias)
 {
-    __shared__ A part[8][32];
+    __shared__ A part[WARPS][32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = blockIdx.x * 32 + lane;
     A total = 0;
-    _Pragma("unroll 8") for (int b = warp; b < BLOCKS; b += 8) total += partial[(i64)b * SUMS * COUNT + column];
+    if (column < SUMS * COUNT) {
+        _Pragma("unroll 8") for (int b = warp; b < BLOCKS; b += WARPS) total += partial[(i64)b * SUMS * COUNT + column];
+    }
     part[warp][lane] = total;
     __syncthreads();
-    if (warp > 0) return;
-    for (int w = 1; w < 8; ++w) total += part[w][lane];
+    if (warp > 0 || column >= SUMS * COUNT) return;
+    for (int w = 1; w < WARPS; ++w) total += part[w][lane];
     if (column < COUNT) dscale[column] = total;
     else dbias[column - COUNT] = total;
 }

@@ -1,18 +1,32 @@
-"""Gradients of norms over short rows in one pass (rows.cu): layer norm and RMS norm of up to 1,024 features."""
+"""Gradients of norms over short rows in one pass (layer_norm_backward.cu): layer norm and RMS norm of up to 1,024
+features.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lamina.backends.cuda.launch.program import VECTOR, Launch, Place, Program, c_type, constants
+from lamina.backends.cuda.launch.program import (
+    VECTOR,
+    Launch,
+    Place,
+    Program,
+    c_type,
+    constants,
+    lanes_of,
+    round_up,
+)
 from lamina.runtime import Machine
 from lamina.spec import Spec
 
 _FILE = "norm/layer_norm_backward.cu"
-#: Elements of a row that a lane holds in registers: at most, and up to which two blocks fit a multiprocessor.
-_MOST, _FEW = 32, 16
-_WARPS = 8
+#: Elements of a row that a lane holds in registers, at most: of float64, and of other types.
+_MOST_WIDE, _MOST = 16, 32
+#: Threads of a block, and blocks on a multiprocessor at a time at most; warps of a block that adds up sums.
+_THREADS, _RESIDENT, _ADDING = 256, 4, 32
+#: Registers of a thread besides rows, scales and sums; and how many it may need for the next row to be read ahead.
+_OTHER, _ROOM = 40, 220
 
 
 @dataclass(frozen=True)
@@ -27,24 +41,55 @@ class ShortRows:
 
     @property
     def fits(self) -> bool:
-        """Whether lanes of a warp share a row out evenly, 16 bytes at a time, and hold it."""
-        most = _MOST if self.x.dtype.itemsize <= 4 else _FEW
-        return self.rows > 0 and self.count % (32 * self.width) == 0 and self.count <= 32 * most
+        """Whether lanes of a warp hold a row."""
+        return self.rows > 0 and 0 < self.turns * self.width <= self._most
 
     @property
     def width(self) -> int:
         """Elements per access."""
-        return VECTOR // self.x.dtype.itemsize
+        width = VECTOR // self.x.dtype.itemsize
+        while self.count % width:
+            width //= 2
+        return width
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of a warp that share a row."""
+        return lanes_of(self.count // self.width, self._most // self.width)[0]
+
+    @property
+    def turns(self) -> int:
+        """Accesses of a lane to a row."""
+        return lanes_of(self.count // self.width, self._most // self.width)[1]
+
+    @property
+    def _most(self) -> int:
+        return _MOST if self.x.dtype.itemsize <= 4 else _MOST_WIDE
+
+    @property
+    def _registers(self) -> tuple[int, int]:
+        """Registers of a thread: with one row of x and g, and what a second one takes."""
+        held, compute = self.turns * self.width, self.x.dtype.compute.itemsize
+        row = 2 * held * self.x.dtype.itemsize // 4
+        return _OTHER + (2 + self.centred) * held * compute // 4 + row, row
+
+    @property
+    def ahead(self) -> bool:
+        """Whether there is room for the next row beside the one in work."""
+        return sum(self._registers) <= _ROOM
 
     @property
     def resident(self) -> int:
         """Blocks on a multiprocessor at a time."""
-        return 2 if self.count <= 32 * _FEW else 1
+        one, more = self._registers
+        needed = round_up(one + more * self.ahead, 8)
+        return max(1, min(_RESIDENT, self.machine.registers // (_THREADS * needed)))
 
     @property
     def blocks(self) -> int:
         """Blocks, each with sums of its own: as many as run at once, for each goes through many rows."""
-        return min(self.machine.multiprocessors * self.resident, max(1, -(-self.rows // _WARPS)))
+        at_once = _THREADS // self.lanes
+        return min(self.machine.multiprocessors * self.resident, max(1, -(-self.rows // at_once)))
 
     @property
     def nbytes(self) -> int:
@@ -57,12 +102,12 @@ class ShortRows:
         """The launches. operands: g, x, scale, mean (or any address), r. totals: dscale, dbias (or any address)."""
         text = f"typedef {c_type(self.x.dtype)} T;\n" + constants(
             V=self.width, COUNT=self.count, ROWS=self.rows, BLOCKS=self.blocks, RESIDENT=self.resident,
-            TURNS=self.count // (32 * self.width), CENTRED=int(self.centred),
+            LANES=self.lanes, TURNS=self.turns, AHEAD=int(self.ahead), CENTRED=int(self.centred),
         )  # fmt: skip
         columns = (1 + self.centred) * self.count
         first = Program("row_grad", _FILE, text + constants(ROW_GRAD=1))
-        last = Program("row_grad_totals", _FILE, text + constants(ROW_GRAD_TOTALS=1))
+        last = Program("row_grad_totals", _FILE, text + constants(ROW_GRAD_TOTALS=1, WARPS=_ADDING))
         return (
-            Launch(first, (self.blocks,), (256,), (*operands, dx, sums)),
-            Launch(last, (columns // 32,), (256,), (sums, *totals)),
+            Launch(first, (self.blocks,), (_THREADS,), (*operands, dx, sums)),
+            Launch(last, (-(-columns // 32),), (32 * _ADDING,), (sums, *totals)),
         )

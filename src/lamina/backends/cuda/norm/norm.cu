@@ -299,21 +299,31 @@ row_scale_sums(const T *g, const T *x, const A *mean, const A *spread, A *partia
 
 #ifdef GROUP
 // -------------------------------------------------------------------------------------------------------------- rows
-// GROUP threads (32, or 256 = the block) share a row; its elements stay in registers if they fit (HELD). The number of
-// an element's scale is scale_kept(o) + scale_reduced(r) [+ k * SCALE_STEP]. TURNS: accesses of a thread per row.
+// GROUP threads (up to 32, or 256 = the block) share a row; its elements stay in registers if they fit (HELD). The number
+// of an element's scale is scale_kept(o) + scale_reduced(r) [+ k * SCALE_STEP]. TURNS: accesses of a thread per row.
 template <class F> __device__ __forceinline__ A over_group(A v, F combine)
 {
-#if GROUP == 32
-    return over_warp(v, combine);
+#if GROUP <= 32
+    return over_lanes_of<GROUP>(v, combine);
 #else
     return over_block(v, combine, (A)0);
 #endif
 }
 
+// The threads of a warp go on together. Those behind the last row see it too, and write nothing: all of them have read
+// it by then, for short rows are held.
+#define TEAM (GROUP < 32 ? 32 : GROUP)
 #define ROWS_OF_BLOCK                                                                                                \
     const int lane = threadIdx.x % GROUP;                                                                            \
-    for (Index o = (Index)blockIdx.x * (256 / GROUP) + threadIdx.x / GROUP; o < (Index)OUTPUTS;                      \
-         o += (Index)gridDim.x * (256 / GROUP))
+    for (Index first = ((Index)blockIdx.x * 256 + threadIdx.x / TEAM * TEAM) / GROUP; first < (Index)OUTPUTS;        \
+         first += (Index)gridDim.x * (256 / GROUP))
+#define ROW_OF_GROUP                                                                                                 \
+    const Index own = first + threadIdx.x % TEAM / GROUP;                                                            \
+    const bool real = TEAM == GROUP || own < (Index)OUTPUTS;                                                         \
+    const Index o = real ? own : (Index)OUTPUTS - 1;
+#if GROUP < 32 && !HELD
+#error "rows of a part of a warp are held"
+#endif
 #if HELD
 #define EACH_TURN _Pragma("unroll") for (int turn = 0; turn < TURNS; ++turn)
 #define ELEMENTS(array, pointer) array[turn]
@@ -338,15 +348,48 @@ __device__ __forceinline__ void fetch(A (&to)[V], const A *from)
 }
 
 #ifdef ROW_NORM
+// Of rows that are a few accesses the next one is read before this one is written.
+#define NEXT (HELD && TURNS <= 2)
+#if HELD
+__device__ __forceinline__ void read_row(Pack<T, V> (&to)[TURNS], const T *x, Index o, int lane)
+{
+    const Index base = kept(o);
+    EACH_TURN { AT to[turn] = load<V>(x + base + reduced(r)); }
+}
+#endif
+
 extern "C" __global__ void __launch_bounds__(256)
 row_norm(const T *x, const A *scale, const A *bias, T *y, A *mean, A *spread)
 {
+#if SAME_SCALE
+    // Every row has the same scales, of which a thread keeps its own.
+    A factors[TURNS][V], shifts[TURNS][V];
+    const int own_lane = threadIdx.x % GROUP;
+    REPEAT(turn, TURNS) {
+        const Index r = ((Index)turn * GROUP + own_lane) * V;
+        if (r < (Index)COUNT) {
+            fetch(factors[turn], scale + scale_reduced(r));
+            if (CENTRED) fetch(shifts[turn], bias + scale_reduced(r));
+        }
+    }
+#endif
+#if NEXT
+    Pack<T, V> next[TURNS];
+    const Index start = ((Index)blockIdx.x * 256 + threadIdx.x) / GROUP;
+    read_row(next, x, smaller(start, (Index)OUTPUTS - 1), threadIdx.x % GROUP);
+#endif
     ROWS_OF_BLOCK {
+        ROW_OF_GROUP
         const Index base = kept(o);
         A sum = 0, square = 0;
 #if HELD
         Pack<T, V> held[TURNS];
-        EACH_TURN { AT held[turn] = load<V>(x + base + reduced(r)); }
+#if NEXT
+        REPEAT(turn, TURNS) held[turn] = next[turn];
+        read_row(next, x, smaller(own + (Index)gridDim.x * (256 / GROUP), (Index)OUTPUTS - 1), lane);
+#else
+        read_row(held, x, o, lane);
+#endif
 #endif
 #if CENTRED
         EACH_TURN { AT { const auto some = ELEMENTS(held, x); REPEAT(k, V) sum += (A)widen(some.v[k]); } }
@@ -361,7 +404,7 @@ row_norm(const T *x, const A *scale, const A *bias, T *y, A *mean, A *spread)
             }
         }
         const A slope = (A)1 / root(over_group(square, Sum()) * (A)(1.0 / COUNT) + (A)EPSILON);
-        if (lane == 0) {
+        if (real && lane == 0) {
 #if CENTRED
             mean[o] = middle;
 #endif
@@ -370,18 +413,22 @@ row_norm(const T *x, const A *scale, const A *bias, T *y, A *mean, A *spread)
         EACH_TURN {
             AT {
                 const auto some = ELEMENTS(held, x);
-                const Index p = scale_kept(o) + scale_reduced(r);
                 A factor[V], shift[V];
+#if SAME_SCALE
+                REPEAT(k, V) { factor[k] = factors[turn][k]; shift[k] = CENTRED ? shifts[turn][k] : (A)0; }
+#else
+                const Index p = scale_kept(o) + scale_reduced(r);
                 fetch(factor, scale + p);
 #if CENTRED
                 fetch(shift, bias + p);
 #else
                 REPEAT(k, V) shift[k] = 0;
 #endif
+#endif
                 Pack<T, V> result;
                 REPEAT(k, V)
                     result.v[k] = narrow<T>(((A)widen(some.v[k]) - middle) * slope * factor[k] + shift[k]);
-                store<V>(y + base + reduced(r), result);
+                if (real) store<V>(y + base + reduced(r), result);
             }
         }
     }
@@ -394,6 +441,7 @@ extern "C" __global__ void __launch_bounds__(256)
 row_norm_grad(const T *g, const T *x, const A *scale, const A *mean, const A *spread, T *dx)
 {
     ROWS_OF_BLOCK {
+        ROW_OF_GROUP
         const Index base = kept(o);
         const A slope = spread[o];
 #if CENTRED
@@ -441,7 +489,7 @@ row_norm_grad(const T *g, const T *x, const A *scale, const A *mean, const A *sp
                     const A n = ((A)widen(elements.v[k]) - middle) * slope;
                     result.v[k] = narrow<T>(((A)widen(gradients.v[k]) * factor[k] - level - n * tilt) * slope);
                 }
-                store<V>(dx + base + reduced(r), result);
+                if (real) store<V>(dx + base + reduced(r), result);
             }
         }
     }

@@ -30,6 +30,7 @@ from lamina.backends.cuda.launch.program import (
     c_type,
     constants,
     kernel_plan,
+    lanes_of,
     looping,
     round_up,
     scratch,
@@ -60,8 +61,8 @@ from lamina.spec import Layout, Policy, Spec, bfloat16, channels_last, contiguou
 _FILE = "norm/norm.cu"
 #: Blocks of 256 threads that fill a multiprocessor, for sums; passes that write take up to four times as many.
 _SUMMING, _WRITING = 8, 32
-#: Accesses per thread up to which a row is held in registers.
-_HELD = 4
+#: Accesses of a thread up to which a row is held in registers; elements up to which scales are, of all rows.
+_HELD, _SAME = 4, 16
 #: Elements that must lie together for a group to be read where it lies.
 _TOGETHER = 16
 
@@ -565,19 +566,23 @@ def _lines(op: Rows | RowsGrad, x: Spec, *others: Spec) -> Lines:
 def _row_launch(
     name: str, lines: Lines, aligned: bool, numbers: str, places: Sequence[Place], held_tensors: int
 ) -> Launch:
-    """A warp or a block for each row."""
+    """A part of a warp, a warp or a block for each row."""
     kept, inner = lines.rows()
     # An access has one scale, or as many that lie together.
     step = inner.strides[2][-1]
     width = vector_width(inner, kept, lines.x.dtype.itemsize) if aligned and step in (0, 1) else 1
     if step == 1 and any(s % width for row in (inner.strides[2][:-1], kept.strides[2]) for s in row):
         width = 1
-    group = 32 if inner.count <= 32 * width * _HELD else 256
-    turns = -(-inner.count // (group * width))
+    accesses = -(-inner.count // width)
+    group, turns = lanes_of(accesses, _HELD)
+    if turns > _HELD:
+        group, turns = 256, -(-accesses // 256)
+    held = turns * held_tensors <= _HELD * 2
+    same = held and turns * width <= _SAME and not any(kept.strides[2])
     text = head(lines.x, width, kept, inner) + offset_function("scale_kept", kept, 2)
     text += offset_function("scale_reduced", inner, 2) + numbers
     text += constants(GROUP=group, TURNS=turns, SCALE_STEP=step)
-    text += flags(HELD=turns * held_tensors <= _HELD * 2, **{name.upper(): True})
+    text += flags(HELD=held, SAME_SCALE=same, **{name.upper(): True})
     return looping(Program(name, _FILE, text), kept.count * group, places)
 
 

@@ -1,0 +1,186 @@
+"""A convolution whose windows lie side by side, as a product of matrices: each window is a row of channels.
+
+Where the stride is as long as the filter, and there is no padding, no element is in two windows. Channels last,
+[N, H, W, C] is [N, H / r, r, W / s, s, C], whose windows [r, s, C] lie as a filter [K, r, s, C] does; copied side by
+side they are the rows of a matrix of N H/r W/s x r s C:
+
+    y = patches w^T      dw = dy^T patches      patches of dx = dy w
+
+Engines of convolutions gather such windows tap by tap, the slower the longer the filter is. The copy is left out
+where windows lie side by side already: along one axis alone. Rows that are no whole 16 bytes are filled up with
+zeros, as those of the filter. What of x is beyond the last window has no part in y, and a gradient of zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import pow, prod
+
+from lamina.backends.cuda.cudnn_graphs.conv import Direction, Operands, is_channels_last, places_of
+from lamina.backends.cuda.cudnn_graphs.epilogue import Epilogue
+from lamina.backends.cuda.cudnn_graphs.matmul import Product
+from lamina.backends.cuda.elementwise.shape import strided_copy
+from lamina.backends.cuda.launch.indexing import Strides
+from lamina.backends.cuda.launch.program import (
+    VECTOR,
+    WORKSPACE_ALIGNMENT,
+    Bindable,
+    Fill,
+    Place,
+    round_up,
+    scratch,
+)
+from lamina.backends.cuda.matmul.matmul import copied_formulations
+from lamina.backends.cuda.matmul.padded import CopiedProduct, repack
+from lamina.backends.cuda.select.formulations import Formulation
+from lamina.ops.primitives.conv import Conv, ConvDataGrad, ConvFilterGrad
+from lamina.runtime import Device, Machine
+from lamina.spec import Policy, Shape, Spec, channels_last, contiguous
+
+#: How many times as long engines of convolutions take as matrix units at their rate, by the taps t of a filter, is
+#: about the first number times t to the power of the second (bfloat16 on Hopper, 2x2 to 16x16).
+_SLOWDOWN: dict[Direction, tuple[float, float]] = {
+    Conv: (1.0, 0.75),
+    ConvDataGrad: (3.0, 0.5),
+    ConvFilterGrad: (1.0, 0.75),
+}
+#: What the estimate must promise before a product is taken untimed.
+_GAIN = 1.5
+
+
+@dataclass(frozen=True)
+class Patches:
+    """A convolution of windows that lie side by side, all operands channels last."""
+
+    o: Operands
+    direction: Direction
+
+    @property
+    def rows(self) -> int:
+        """Windows of all images."""
+        return self.o.y.numel // self.o.y.shape[1]
+
+    @property
+    def row(self) -> int:
+        """Elements of a window, as of a filter."""
+        return prod(self.o.w.shape[1:])
+
+    @property
+    def wide(self) -> int:
+        """Elements of a row as it is multiplied: whole 16 bytes."""
+        return round_up(self.row, VECTOR // self.o.x.dtype.itemsize)
+
+    @property
+    def shape(self) -> Shape:
+        """x as windows: [N, *places, *taps, C]."""
+        return (self.o.x.shape[0], *self.o.y.shape[2:], *self.o.w.shape[2:], self.o.x.shape[1])
+
+    @property
+    def apart(self) -> Strides:
+        """The strides of x along these axes."""
+        image, channel, *places = self.o.x.physical.strides
+        windows = (s * n for s, n in zip(places, self.o.window.stride, strict=True))
+        return (image, *windows, *places, channel)
+
+    @property
+    def side_by_side(self) -> Strides:
+        """The strides of the matrix along these axes."""
+        *windows, _ = contiguous((*self.shape[: -self.o.window.rank - 1], self.wide)).strides
+        return (*windows, *contiguous((*self.o.w.shape[2:], self.o.x.shape[1])).strides)
+
+    @property
+    def lies_so(self) -> bool:
+        """Whether x is the matrix already."""
+        pairs = zip(self.shape, self.apart, self.side_by_side, strict=True)
+        return self.wide == self.row and all(n == 1 or a == b for n, a, b in pairs)
+
+    def seconds(self, machine: Machine, *, tf32: bool) -> float:
+        """What it is expected to take: the copies, the product, and the kernels' launches."""
+        size, o = self.o.x.dtype.itemsize, self.o
+        matrix, filters = self.rows * self.wide * size, o.w.shape[0] * self.wide * size
+        flops = o.flops * self.wide / self.row
+        product = machine.seconds(flops, matrix + filters + o.y.nbytes, o.x.dtype.name, tf32=tf32)
+        copied = 0 if self.lies_so else o.x.nbytes + matrix
+        return product + copied / machine.bandwidth + 2 * machine.launch_seconds
+
+    def pays(self, machine: Machine, policy: Policy) -> bool:
+        """Whether it is expected to be clearly faster than the convolution's own engines."""
+        rate = machine.rate(self.o.x.dtype.name, tf32=policy.tf32)
+        factor, power = _SLOWDOWN[self.direction]
+        slower = factor * pow(prod(self.o.w.shape[2:]), power)
+        return _GAIN * self.seconds(machine, tf32=policy.tf32) <= slower * self.o.flops / rate
+
+    def epilogue(self, epilogue: Epilogue) -> Epilogue | None:
+        """The steps on rows; None where there are no such, or an operand varies along some of the axes only."""
+        if epilogue.steps and self.direction is not Conv:
+            return None
+        result, extras = self.o.y.shape, []
+        for spec in epilogue.extras:
+            shape = (1,) * (len(result) - spec.ndim) + spec.shape
+            if shape == result:
+                extras.append(replace(spec, shape=(self.rows, result[1]), layout=None))
+            elif prod(shape) == shape[1]:
+                extras.append(replace(spec, shape=(shape[1],), layout=None))
+            else:
+                return None
+        return replace(epilogue, extras=tuple(extras))
+
+    def product(self, epilogue: Epilogue, machine: Machine, policy: Policy) -> CopiedProduct:
+        """The product of copies, and the kernels around it."""
+        o, dtype = self.o, self.o.x.dtype
+        x, w, y = places_of(self.direction)
+        matrix, filters, size = x, w, 0
+        if not self.lies_so:
+            matrix, size = scratch(), round_up(self.rows * self.wide * dtype.itemsize, WORKSPACE_ALIGNMENT)
+        if self.wide != self.row:
+            filters, size = scratch(size), size + o.w.shape[0] * self.wide * dtype.itemsize
+        own, wide = (o.w.shape[0], self.row), (o.w.shape[0], self.wide)
+        before: list[Bindable] = []
+        after: list[Bindable] = []
+        if self.direction is ConvFilterGrad:
+            after += [repack(1, wide, own, dtype, filters, w)] if filters != w else []
+        else:
+            before += [repack(1, own, wide, dtype, w, filters)] if filters != w else []
+        if matrix != x and self.direction is ConvDataGrad:
+            covered = prod(self.shape) == o.x.numel
+            after += [] if covered else [Fill(x, 0, o.x.nbytes)]
+            after.append(strided_copy(self.shape, o.x, self.side_by_side, self.apart, matrix, x))
+        elif matrix != x:
+            blank = Fill(matrix, 0, self.rows * self.wide * dtype.itemsize)
+            before += [] if self.wide == self.row else [blank]
+            before.append(strided_copy(self.shape, o.x, self.apart, self.side_by_side, x, matrix))
+        p, places = self._multiplied(matrix, filters, y)
+        pays = self.pays(machine, policy)
+        return CopiedProduct(p, places, epilogue, tuple(before), tuple(after), size, pays)
+
+    def _multiplied(self, matrix: Place, w: Place, y: Place) -> tuple[Product, tuple[Place, Place, Place]]:
+        """The product, and where its A, B and C lie."""
+        rows, filters, wide = self.rows, self.o.w.shape[0], self.wide
+        if self.direction is Conv:
+            return Product(1, rows, filters, wide, False, True), (matrix, w, y)
+        if self.direction is ConvDataGrad:
+            return Product(1, rows, wide, filters, False, False), (y, w, matrix)
+        return Product(1, filters, wide, rows, True, False), (y, matrix, w)
+
+
+def patches(direction: Direction, o: Operands) -> Patches | None:
+    """The form as a product, or None where windows overlap, or rows of y are no whole 16 bytes."""
+    win, taps = o.window, o.w.shape[2:]
+    apart = taps == win.stride and not any(map(any, win.padding)) and max(win.dilation) == 1
+    if not apart or prod(taps) == 1 or win.groups > 1 or win.flip or not is_channels_last(o):
+        return None
+    if o.x.physical != channels_last(o.x.shape) or o.w.physical != channels_last(o.w.shape):
+        return None
+    return None if o.w.shape[0] * o.y.dtype.itemsize % VECTOR else Patches(o, direction)
+
+
+def patches_formulations(
+    form: Patches, epilogue: Epilogue, device: Device, policy: Policy
+) -> list[Formulation]:
+    """The products' engines on patches; none where the steps cannot follow."""
+    steps = form.epilogue(epilogue)
+    if steps is None:
+        return []
+    copied = form.product(steps, device.machine, policy)
+    c = Spec((copied.product.m, copied.product.n), form.o.x.dtype).fixed
+    return copied_formulations("patches", copied, c, policy, device)
