@@ -117,8 +117,10 @@ def divisor(size: int) -> tuple[int, int]:
     return -(-(1 << 32 + shift) // size), shift
 
 
-def table_offset_code(space: Space, names: Sequence[str], table: str) -> tuple[str, tuple[int, ...]]:
-    """`offset_code` for 32-bit indexes, and the numbers that it reads as `table[0]`, `table[1]`, …
+def table_offset_code(
+    space: Space, names: Sequence[str], table: str, first: int = 0
+) -> tuple[str, tuple[int, ...]]:
+    """`offset_code` for 32-bit indexes, and the numbers that it reads as `table[first]`, `table[first + 1]`, …
 
     The text is one for all spaces of a rank in which the same operands are repeated along the same axes, lie together
     along the last one, and go the same way as another one.
@@ -127,7 +129,7 @@ def table_offset_code(space: Space, names: Sequence[str], table: str) -> tuple[s
 
     def number(value: int) -> str:
         numbers.append(value % (1 << 32))  # steps backwards, too
-        return f"(u32){table}[{len(numbers) - 1}]"
+        return f"(u32){table}[{first + len(numbers) - 1}]"
 
     for axis in range(len(space.sizes) - 1, 0, -1):
         size = space.sizes[axis]
@@ -151,6 +153,45 @@ def offset_function(name: str, space: Space, operand: int = 0) -> str:
     one = Space(space.sizes, (space.strides[operand],))
     body = offset_code(one, ["offset_"])
     return f"__device__ __forceinline__ Index {name}(Index index)\n{{\n        {body}\n        return offset_;\n}}\n"
+
+
+class Sizes:
+    """Numbers of 64 bits that a kernel gets as one parameter, `SIZES`, so that one text serves all sizes of a kind.
+
+    What is added stands in `text`: names of numbers, and functions of an index. Both read the parameter by its name,
+    `sizes`, where they are used: a function that is given it as `const Sizes &sizes` knows them too.
+    """
+
+    def __init__(self) -> None:
+        self.values: list[int] = []
+        self._text = ""
+
+    def add(self, **numbers: int) -> None:
+        """Numbers of type `Index` by their names."""
+        for name, value in numbers.items():
+            self._text += f"#define {name} ((Index)sizes.v[{len(self.values)}])\n"
+            self.values.append(value)
+
+    def add_offset(self, name: str, space: Space, operand: int = 0, known: bool = False) -> None:
+        """`Index name(Index i)`: the offset of one operand for the i-th element of the space.
+
+        known: sizes and steps are constants of the text, as those must be that take more than 32 bits.
+        """
+        one = Space(space.sizes, (space.strides[operand],))
+        if known:
+            body, numbers = offset_code(one, ["offset_"]), tuple[int, ...]()
+        else:
+            body, numbers = table_offset_code(one, ["offset_"], "sizes.v", len(self.values))
+        self.values += numbers
+        self._text += f"__device__ __forceinline__ Index {name}_of(Index index, const Sizes &sizes)\n"
+        self._text += f"{{\n        {body}\n        return offset_;\n}}\n"
+        self._text += f"#define {name}(index) {name}_of(index, sizes)\n"
+
+    @property
+    def text(self) -> str:
+        """The parameter's type and all that was added; `Index` must be known."""
+        head = f"struct Sizes {{ i64 v[{len(self.values)}]; }};\n#define SIZES const __grid_constant__ Sizes sizes\n"
+        return head + self._text
 
 
 def offset_of(space: Space, operand: int, index: int) -> int:
