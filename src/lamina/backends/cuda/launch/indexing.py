@@ -172,6 +172,14 @@ class Sizes:
             self._text += f"#define {name} ((Index)sizes.v[{len(self.values)}])\n"
             self.values.append(value)
 
+    def add_quotient(self, name: str, size: int) -> None:
+        """`int name(int n)`: n / size, for each n below 2**31."""
+        factor, shift = divisor(size) if size > 1 else (1 << 32, 0)
+        at = len(self.values)
+        self.values += [factor, shift]
+        whole = f"(u32)((u64)(u32)(n) * (u64)sizes.v[{at}] >> 32)"
+        self._text += f"#define {name}(n) ((int)({whole} >> (u32)sizes.v[{at + 1}]))\n"
+
     def add_offset(self, name: str, space: Space, operand: int = 0, known: bool = False) -> None:
         """`Index name(Index i)`: the offset of one operand for the i-th element of the space.
 

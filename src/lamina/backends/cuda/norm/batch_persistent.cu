@@ -8,10 +8,9 @@
 // to, if anything), RESIDUAL.
 // Statistics and sums are f32. Every sum is taken in a fixed order.
 #include "mma.cuh"
+#include "words.cuh"
 typedef f32 A;
-// V elements, and the words that they are while they wait: what is read under a condition would else be kept in halves.
 typedef Pack<T, V> Elements;
-typedef Pack<u32, 4> Words;
 static_assert(sizeof(Elements) == 16, "accesses are of 16 bytes");
 #define THREADS 512
 #define MOST_COLUMNS (MOST_LANES * V)
@@ -67,18 +66,6 @@ struct Place {
 // A number that another block wrote during this launch.
 __device__ __forceinline__ A fresh(const A *p) { return *(const volatile A *)p; }
 
-__device__ __forceinline__ Elements elements_of(const Words &words)
-{
-    union { Words words; Elements elements; } both = {words};
-    return both.elements;
-}
-__device__ __forceinline__ Words words_of(const Elements &elements)
-{
-    union { Elements elements; Words words; } both = {elements};
-    return both.words;
-}
-__device__ __forceinline__ Words read(const T *p) { return load<4>(reinterpret_cast<const u32 *>(p)); }
-
 // Accesses that leave the cache to others: what is read for the last time, what is too large to stay there.
 __device__ __forceinline__ Words read_last(const T *p)
 {
@@ -88,13 +75,13 @@ __device__ __forceinline__ Words read_last(const T *p)
                  : "=r"(w.v[0]), "=r"(w.v[1]), "=r"(w.v[2]), "=r"(w.v[3]) : "l"(p));
     return w;
 #else
-    return read(p);
+    return read_words(p);
 #endif
 }
 __device__ __forceinline__ void store_result(T *p, const Elements &pack)
 {
 #if STREAM && defined(__CUDA_ARCH__)
-    const Words w = words_of(pack);
+    const Words w = words_of<T>(pack);
     asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};"
                  : : "l"(p), "r"(w.v[0]), "r"(w.v[1]), "r"(w.v[2]), "r"(w.v[3]) : "memory");
 #else
@@ -216,7 +203,7 @@ batch_norm_resident(const T *x, const A *scale, const A *bias, const A *running_
     A middle[V], slope[V], shift[V];
     REPEAT(k, V) { middle[k] = inside ? (A)widen(x[o + k]) : 0; slope[k] = shift[k] = 0; }
     const auto add = [&](const Words &words) {
-        const Elements some = elements_of(words);
+        const Elements some = elements_of<T>(words);
         REPEAT(k, V) {
             const A v = (A)widen(some.v[k]) - middle[k];
             slope[k] += v;
@@ -229,7 +216,7 @@ batch_norm_resident(const T *x, const A *scale, const A *bias, const A *running_
     }
     FORTH {
         Words some[UNROLL];
-        REPEAT(u, UNROLL) if (IN_TURN(u)) some[u] = read(x + AT(u));
+        REPEAT(u, UNROLL) if (IN_TURN(u)) some[u] = read_words(x + AT(u));
         REPEAT(u, UNROLL) if (IN_TURN(u)) add(some[u]);
     }
     write_sum(partial, 0, slope, place, channels);
@@ -259,12 +246,12 @@ batch_norm_resident(const T *x, const A *scale, const A *bias, const A *running_
         IN_HALVES(half) {
 #if RESIDUAL
             Words added[UNROLL];
-            REPEAT_HALF(u, half) if (IN_TURN(u)) added[u] = read(z + AT(u));
+            REPEAT_HALF(u, half) if (IN_TURN(u)) added[u] = read_words(z + AT(u));
 #endif
             REPEAT_HALF(u, half) if (IN_TURN(u)) {
-                const Elements element = elements_of(some[u]);
+                const Elements element = elements_of<T>(some[u]);
 #if RESIDUAL
-                const Elements more = elements_of(added[u]);
+                const Elements more = elements_of<T>(added[u]);
 #endif
                 Elements result;
                 REPEAT(k, V) {
@@ -339,13 +326,13 @@ batch_norm_grad_resident(const T *g, const T *x, const A *scale, const A *mean, 
             REPEAT_HALF(u, half) if (IN_TURN(u)) outputs[u] = read_last(y + AT(u));
 #endif
             REPEAT_HALF(u, half) if (IN_TURN(u)) {
-                const Elements element = elements_of(elements[u]);
-                Elements gradient = elements_of(gradients[u]);
+                const Elements element = elements_of<T>(elements[u]);
+                Elements gradient = elements_of<T>(gradients[u]);
 #if RESIDUAL
-                const Elements output = elements_of(outputs[u]);
+                const Elements output = elements_of<T>(outputs[u]);
                 REPEAT(k, V)
                     if (!PASSES((A)widen(output.v[k]), (A)widen(narrow<T>((A)UPPER)))) gradient.v[k] = narrow<T>((A)0);
-                gradients[u] = words_of(gradient);
+                gradients[u] = words_of<T>(gradient);
                 store<V>(dz + AT(u), gradient);
 #endif
                 REPEAT(k, V) {
@@ -371,8 +358,8 @@ batch_norm_grad_resident(const T *g, const T *x, const A *scale, const A *mean, 
     FORTH {
         Words gradients[UNROLL], elements[UNROLL];
         REPEAT(u, UNROLL) if (IN_TURN(u)) {
-            gradients[u] = RESIDUAL ? read_last(g + AT(u)) : read(g + AT(u));
-            elements[u] = read(x + AT(u));
+            gradients[u] = RESIDUAL ? read_last(g + AT(u)) : read_words(g + AT(u));
+            elements[u] = read_words(x + AT(u));
         }
         add(gradients, elements, turn);
     }
@@ -400,7 +387,7 @@ batch_norm_grad_resident(const T *g, const T *x, const A *scale, const A *mean, 
 #endif
     const auto finish = [&](const Words (&gradients)[UNROLL], const Words (&elements)[UNROLL], int turn) {
         REPEAT(u, UNROLL) if (IN_TURN(u)) {
-            const Elements element = elements_of(elements[u]), gradient = elements_of(gradients[u]);
+            const Elements element = elements_of<T>(elements[u]), gradient = elements_of<T>(gradients[u]);
             Elements result;
             REPEAT(k, V) {
                 const A v = (A)widen(element.v[k]) - middle[k], d = MASKED(widen(gradient.v[k]), v, k);
